@@ -1,0 +1,117 @@
+//! What a build fixed, as constants that the generated crate fills in.
+
+use monomorph_formats::Format;
+
+/// A compiled model: every dimension, format and limit the rest of the server may ask for.
+#[derive(Debug)]
+pub struct ModelSpec {
+    /// `hardware/model/quant`.
+    pub target: &'static str,
+    /// The model's directory name; what `/v1/models` lists.
+    pub model: &'static str,
+    /// The hardware it was compiled for.
+    pub hardware: HardwareSpec,
+    /// Width of the residual stream.
+    pub hidden: usize,
+    /// Decoder layers.
+    pub layers: usize,
+    /// Rows of the logits; ids at or above it are refused.
+    pub vocabulary: usize,
+    /// Longest sequence the model was made for, in tokens.
+    pub context: usize,
+    /// Tokens a K/V block holds.
+    pub block_tokens: usize,
+    /// Bytes of one K/V block over all layers.
+    pub block_bytes: usize,
+    /// Most tokens one step may carry over all its sequences.
+    pub step_tokens: usize,
+    /// Most sequences one step may carry.
+    pub step_sequences: usize,
+    /// Format of cached keys and values.
+    pub kv_format: Format,
+    /// Stored and compute format of each tensor class, in the quant spec's order.
+    pub formats: &'static [ClassFormat],
+    /// Every tensor of the checkpoint that the stack loads.
+    pub tensors: &'static [TensorSpec],
+    /// Bytes of weights on the device after repacking.
+    pub weight_bytes: u64,
+    /// Bytes of activations and scratch claimed at load.
+    pub scratch_bytes: u64,
+    /// How people talk to it.
+    pub protocol: Protocol,
+    /// What the model's makers recommend; the first is the default.
+    pub sampling: &'static [SamplingPreset],
+    /// What the plan predicts for this hardware.
+    pub figures: Figures,
+}
+
+/// The hardware a stack was compiled for.
+#[derive(Debug)]
+pub struct HardwareSpec {
+    /// Directory name under `targets/hardware`.
+    pub name: &'static str,
+    /// CPU features (names as `std::is_x86_feature_detected!` takes them) the code was compiled with.
+    pub features: &'static [&'static str],
+}
+
+/// One line of the precision contract.
+#[derive(Debug)]
+pub struct ClassFormat {
+    /// Tensor class, such as `attention` or `head`.
+    pub class: &'static str,
+    /// As the checkpoint stores it.
+    pub stored: Format,
+    /// As products with it are computed, such as `int8-block32` or `f32`.
+    pub compute: &'static str,
+}
+
+/// A tensor the stack loads.
+#[derive(Debug)]
+pub struct TensorSpec {
+    /// Its name in the checkpoint.
+    pub name: &'static str,
+    /// Rows by columns, outermost first.
+    pub shape: &'static [usize],
+    /// The only format accepted.
+    pub format: Format,
+}
+
+/// The text protocol of a model.
+#[derive(Debug)]
+pub struct Protocol {
+    /// Ids that end an answer.
+    pub stop_ids: &'static [u32],
+    /// Chat template to use instead of the checkpoint's own.
+    pub chat_template: Option<&'static str>,
+}
+
+/// A set of recommended sampling parameters.
+#[derive(Debug)]
+pub struct SamplingPreset {
+    /// Such as `default` or `precise`.
+    pub name: &'static str,
+    /// See `Sampling`.
+    pub temperature: f32,
+    /// See `Sampling`.
+    pub top_p: f32,
+    /// See `Sampling`.
+    pub top_k: u32,
+    /// See `Sampling`.
+    pub min_p: f32,
+    /// See `Sampling`.
+    pub repetition_penalty: f32,
+}
+
+/// Speed as the plan sees it, in tokens per second for one sequence (decode at the bench's mean context,
+/// prefill of 512 tokens).
+#[derive(Debug)]
+pub struct Figures {
+    /// Decode at the byte floor: bytes a token over the memory bandwidth.
+    pub limit_decode: f64,
+    /// Prefill at the arithmetic or byte floor, whichever is later.
+    pub limit_prefill: f64,
+    /// Decode as the sum of the phases' predicted times.
+    pub predicted_decode: f64,
+    /// Prefill as the sum of the phases' predicted times.
+    pub predicted_prefill: f64,
+}

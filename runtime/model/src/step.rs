@@ -1,0 +1,74 @@
+//! One batched forward step: what goes in, what comes out.
+
+use monomorph_sampling::{Sampled, Sampling, TokenUse};
+
+/// Index of a K/V block, below [`crate::LoadOptions::blocks`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct BlockId(pub u32);
+
+/// The place of a sequence in the engine, stable while it lives.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Slot(pub u32);
+
+/// One batched forward over some sequences.
+#[derive(Clone, Debug, Default)]
+pub struct Step {
+    /// At most `step_sequences` rows with at most `step_tokens` tokens in all.
+    pub sequences: Vec<SequenceStep>,
+}
+
+/// One sequence's part of a step.
+#[derive(Clone, Debug)]
+pub struct SequenceStep {
+    /// Whose it is.
+    pub slot: Slot,
+    /// Tokens already in the cache, which is the position of `tokens[0]`.
+    pub position: usize,
+    /// Tokens to feed now; at least one.
+    pub tokens: Vec<u32>,
+    /// The blocks that hold positions `0 .. position + tokens.len()`, in order. Token `p` lives in block
+    /// `blocks[p / block_tokens]` at row `p % block_tokens`.
+    pub blocks: Vec<BlockId>,
+    /// What to compute from the logits.
+    pub output: Output,
+}
+
+/// What a sequence wants from a step.
+#[derive(Clone, Debug)]
+pub enum Output {
+    /// Nothing: the prompt is not finished yet.
+    None,
+    /// One token, from the logits after the last token fed.
+    Sample {
+        /// How.
+        sampling: Sampling,
+        /// Position in the request's random stream: tokens generated so far.
+        draw: u64,
+        /// Tokens seen so far; empty unless `sampling.needs_history()`. Includes the tokens fed now.
+        history: Vec<TokenUse>,
+    },
+    /// The logits after every token fed.
+    Logits,
+}
+
+/// A step in flight.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Ticket(pub u64);
+
+/// What a step produced, in the order of its sequences.
+#[derive(Clone, Debug, Default)]
+pub struct StepOutput {
+    /// One a sequence.
+    pub rows: Vec<RowOutput>,
+}
+
+/// What a step produced for one sequence.
+#[derive(Clone, Debug)]
+pub enum RowOutput {
+    /// [`Output::None`].
+    None,
+    /// [`Output::Sample`].
+    Sampled(Sampled),
+    /// [`Output::Logits`]: `[tokens, vocabulary]`, row-major.
+    Logits(Vec<f32>),
+}

@@ -1,0 +1,2 @@
+//! One file a verb.
+fn main() {}
