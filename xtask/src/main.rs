@@ -1,2 +1,78 @@
-//! One file a verb.
-fn main() {}
+//! What people and CI type: `cargo xtask <verb>`. One file a verb.
+
+mod bench;
+mod build;
+mod explain;
+mod fetch;
+mod import;
+mod licences;
+mod list;
+mod paths;
+mod peer;
+mod run;
+mod test;
+
+use clap::{Args, Parser, Subcommand};
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+/// The target `run` and `bench` pick when none is named.
+const DEFAULT_TARGET: &str = "cpu/smollm2-135m/q4_1";
+
+#[derive(Parser)]
+#[command(name = "cargo xtask", about = "Compiles one model for one piece of hardware into one server.")]
+struct Cli {
+    #[command(subcommand)]
+    verb: Verb,
+}
+
+#[derive(Subcommand)]
+enum Verb {
+    /// List what can be built.
+    List(list::Options),
+    /// Build a server and print its path.
+    Build(build::Options),
+    /// Build, fetch the weights, then serve; with --prompt, answer it and exit.
+    Run(run::Options),
+    /// Print the plan of a target.
+    Explain(explain::Options),
+    /// Draft MODEL.toml and quant specs from a Hugging Face config.json.
+    Import(import::Options),
+    /// Fetch a target's weights and print where they are.
+    Fetch(fetch::Options),
+    /// Measure a target beside its prediction and its limit.
+    Bench(bench::Options),
+    /// Run every check there is.
+    Test(test::Options),
+}
+
+/// Which target, and where targets are described.
+#[derive(Args, Clone)]
+struct TargetOptions {
+    /// hardware/model/quant, as `cargo xtask list` prints them.
+    #[arg(long, default_value = DEFAULT_TARGET)]
+    target: String,
+    /// Directory holding hardware/ and models/. What it lacks is taken from the project's own.
+    #[arg(long, value_name = "DIR")]
+    targets_dir: Option<PathBuf>,
+}
+
+fn main() -> ExitCode {
+    let result = match Cli::parse().verb {
+        Verb::List(options) => list::list(options),
+        Verb::Build(options) => build::build(options),
+        Verb::Run(options) => run::run(options),
+        Verb::Explain(options) => explain::explain(options),
+        Verb::Import(options) => import::import(options),
+        Verb::Fetch(options) => fetch::verb(options),
+        Verb::Bench(options) => bench::bench(options),
+        Verb::Test(options) => test::test(options),
+    };
+    match result {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(message) => {
+            eprintln!("{message}");
+            ExitCode::FAILURE
+        }
+    }
+}

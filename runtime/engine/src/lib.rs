@@ -1,1 +1,25 @@
-//! engine
+//! The engine: requests in, sampled tokens out, many sequences in one batched step.
+//!
+//! One thread, the forward thread, owns the model and all sequences; everybody else holds an
+//! [`EngineHandle`], which knows nothing of the model's type. The cut inside:
+//!
+//! * [`scheduler`]: what the next step runs, decided on plain values;
+//! * `sequence`: one generation in flight;
+//! * `forward`: the loop that carries decisions out;
+//! * `handle`: the other side of the channel.
+//!
+//! What a request is answered depends on its prompt, its sampling parameters and its seed alone: batching,
+//! chunked prefill and pre-emption change when a token is computed, never which.
+
+mod forward;
+mod handle;
+mod request;
+pub mod scheduler;
+#[cfg(feature = "scripted")]
+pub mod scripted;
+mod sequence;
+mod shared;
+
+pub use handle::{EngineHandle, EngineOptions, Generation, StartError, start};
+pub use request::{EngineError, Event, FinishReason, Finished, Request, SubmitError, Timings};
+pub use shared::{Health, Stats};

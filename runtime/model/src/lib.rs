@@ -80,6 +80,8 @@ pub enum LoadError {
         /// Bytes there are.
         available: u64,
     },
+    /// The system refuses a thread of the CPU team.
+    Threads(std::io::Error),
 }
 
 impl From<WeightsError> for LoadError {
@@ -95,6 +97,7 @@ impl std::fmt::Display for LoadError {
             LoadError::Memory { what, needed, available } => {
                 write!(f, "{what} needs {needed} bytes, and {available} are available")
             }
+            LoadError::Threads(error) => write!(f, "a thread of the CPU team could not be started: {error}"),
         }
     }
 }

@@ -1,5 +1,31 @@
 //! How the next token is chosen from a row of logits: parameters, and the reference sampler that every
 //! device follows.
+//!
+//! [`sample`] works in this order, which is that of transformers and, but for `min_p`, of vLLM (llama.cpp
+//! filters first and divides by the temperature last):
+//!
+//! 1. log-probabilities, where asked for, from the unmodified logits;
+//! 2. penalties: repetition (prompt and answer), then frequency and presence (answer only);
+//! 3. temperature; 0 stops here and takes the largest logit, the smallest id among equals;
+//! 4. `top_k`, then `top_p` over what is left, then `min_p` against the likeliest;
+//! 5. one draw from what remains: the uniform number is [`uniform`]`(seed, draw)`, a counter-based generator,
+//!    so a draw depends on nothing but the request's seed and the position of the draw.
+//!
+//! The same logits give the same token on every machine: the exponential is computed here, from additions and
+//! multiplications in a fixed order, and not by the system's library. A NaN counts as minus infinity.
+
+mod filter;
+mod logprobs;
+mod numeric;
+mod penalty;
+mod random;
+mod sampler;
+
+pub use random::uniform;
+pub use sampler::sample;
+
+/// Most alternatives a request may ask log-probabilities of.
+pub const MAX_TOP_LOGPROBS: u8 = 20;
 
 /// One request's sampling parameters. The default is greedy decoding without penalties.
 #[derive(Clone, Debug, PartialEq)]
@@ -41,6 +67,38 @@ impl Default for Sampling {
 }
 
 impl Sampling {
+    /// Checks every parameter against its range (OpenAI's, where OpenAI has it).
+    ///
+    /// # Errors
+    /// The name of the first field that is out of range, and what is wrong with it.
+    pub fn validate(&self) -> Result<(), (&'static str, String)> {
+        let within = |field, value: f32, low: f32, high: f32| {
+            if (low..=high).contains(&value) {
+                return Ok(());
+            }
+            Err((field, format!("must be from {low} to {high} and is {value}")))
+        };
+        within("temperature", self.temperature, 0.0, 2.0)?;
+        if !(self.top_p > 0.0 && self.top_p <= 1.0) {
+            return Err(("top_p", format!("must be above 0 and at most 1 and is {}", self.top_p)));
+        }
+        within("min_p", self.min_p, 0.0, 1.0)?;
+        if !(self.repetition_penalty > 0.0 && self.repetition_penalty.is_finite()) {
+            return Err((
+                "repetition_penalty",
+                format!("must be above 0 and finite and is {}", self.repetition_penalty),
+            ));
+        }
+        within("presence_penalty", self.presence_penalty, -2.0, 2.0)?;
+        within("frequency_penalty", self.frequency_penalty, -2.0, 2.0)?;
+        match self.top_logprobs {
+            Some(count) if count > MAX_TOP_LOGPROBS => {
+                Err(("top_logprobs", format!("must be at most {MAX_TOP_LOGPROBS} and is {count}")))
+            }
+            _ => Ok(()),
+        }
+    }
+
     /// Whether the sampler needs to know the tokens so far.
     pub fn needs_history(&self) -> bool {
         self.repetition_penalty != 1.0 || self.presence_penalty != 0.0 || self.frequency_penalty != 0.0

@@ -1,1 +1,25 @@
-//! text
+//! Text in and out: tokenizer, chat templates, incremental detokenising, stop strings.
+//!
+//! Nothing here is on the forward path. A [`Tokenizer`] is read from a GGUF file's metadata or from the
+//! `tokenizer.json` beside safetensors; both become a pipeline of the `tokenizers` library. A [`ChatTemplate`]
+//! is the model's own Jinja template. [`Detokeniser`] and [`StopMatcher`] turn one generation's tokens into
+//! text piece by piece.
+
+mod chat;
+mod detokeniser;
+mod error;
+mod escape;
+mod from_directory;
+mod from_gguf;
+mod json;
+mod stop;
+mod template;
+mod tokenizer;
+mod vocabulary;
+
+pub use chat::Chat;
+pub use detokeniser::Detokeniser;
+pub use error::TextError;
+pub use stop::{StopMatcher, StopOutput};
+pub use template::ChatTemplate;
+pub use tokenizer::{Special, Tokenizer};

@@ -1,10 +1,24 @@
 //! Checkpoints: tensors by name, mapped from GGUF and safetensors files.
 //!
 //! A reader believes nothing a file says: every count, offset and length is checked against the file
-//! before it is used, and what is wrong is named.
+//! before it is used, and what is wrong is named. Memory claimed while reading stays proportional to the
+//! size of the file, whatever its counts say.
+
+mod checkpoint;
+mod error;
+mod ggml;
+mod gguf;
+mod mapping;
+mod metadata;
+mod safetensors;
+#[cfg(feature = "test-support")]
+pub mod test_support;
+
+pub use checkpoint::Checkpoint;
+pub use error::WeightsError;
+pub use metadata::{Metadata, MetadataType};
 
 use monomorph_formats::Format;
-use std::path::{Path, PathBuf};
 
 /// A tensor inside a mapped file.
 #[derive(Clone, Copy, Debug)]
@@ -17,65 +31,4 @@ pub struct Tensor<'a> {
     pub format: Format,
     /// Exactly `format.bytes(shape.product())` bytes.
     pub bytes: &'a [u8],
-}
-
-/// Why a checkpoint was refused.
-#[derive(Debug)]
-pub enum WeightsError {
-    /// The file cannot be opened, read or mapped.
-    Io {
-        /// Which.
-        path: PathBuf,
-        /// What the system said.
-        error: std::io::Error,
-    },
-    /// The file contradicts itself or its format.
-    Malformed {
-        /// Which.
-        path: PathBuf,
-        /// What is wrong, and where.
-        what: String,
-    },
-    /// The file is sound and is not the one this server was compiled for.
-    Mismatch {
-        /// Which.
-        path: PathBuf,
-        /// The tensor, and what was expected and found.
-        what: String,
-    },
-}
-
-impl std::fmt::Display for WeightsError {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        match self {
-            WeightsError::Io { path, error } => write!(f, "{}: {error}", path.display()),
-            WeightsError::Malformed { path, what } | WeightsError::Mismatch { path, what } => {
-                write!(f, "{}: {what}", path.display())
-            }
-        }
-    }
-}
-
-impl std::error::Error for WeightsError {}
-
-/// An opened checkpoint: one GGUF file, or the safetensors files of a directory.
-#[derive(Debug)]
-pub struct Checkpoint {
-    path: PathBuf,
-}
-
-impl Checkpoint {
-    /// Opens a `.gguf` file, a `.safetensors` file, or a directory holding `model.safetensors` (or an index
-    /// and its shards) beside `tokenizer.json` and friends.
-    ///
-    /// # Errors
-    /// When nothing readable is there, or a file is malformed.
-    pub fn open(path: &Path) -> Result<Checkpoint, WeightsError> {
-        Ok(Checkpoint { path: path.to_owned() })
-    }
-
-    /// Where it was opened.
-    pub fn path(&self) -> &Path {
-        &self.path
-    }
 }

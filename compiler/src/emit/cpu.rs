@@ -1,0 +1,320 @@
+//! `stack.rs` for a CPU: the layer stack as a sequence of phase functions of `monomorph_device::cpu`.
+
+use super::phases::{Operands, phase};
+use super::{float, format_ident, layer_type, number, quote, spec, weights};
+use crate::graph::{Rows, RotaryFrequencies};
+use crate::plan::{FieldId, FieldKind, PhaseKind, Plan, PlanBody};
+use proc_macro2::{Ident, TokenStream};
+
+/// The items of `stack.rs`.
+pub fn stack(plan: &Plan) -> TokenStream {
+    let weights = weights::structs(plan);
+    let frequencies = plan.bodies.iter().filter_map(|body| Some(frequency_table(body, attention(body)?.frequencies)));
+    let buffers = buffers(plan);
+    let stack = stack_struct(plan);
+    let bodies = plan.bodies.iter().filter(|body| !body.layers.is_empty()).map(|it| layer(plan, it));
+    let forward = forward(plan);
+    let head = head(plan);
+    let model = model(plan);
+    quote! {
+        use crate::spec::SPEC;
+        use monomorph_device::cpu::*;
+        use monomorph_formats::Format;
+        use monomorph_model::{LoadError, LoadOptions, Model, ModelSpec, Progress, Step, StepOutput, Ticket};
+        use monomorph_weights::Checkpoint;
+
+        #weights
+        #(#frequencies)*
+        #buffers
+        #stack
+
+        impl Stack {
+            #forward
+            #(#bodies)*
+            #head
+        }
+
+        #model
+    }
+}
+
+/// What the attention phase of a body needs besides weights and buffers.
+pub struct AttentionShape<'a> {
+    pub frequencies: &'a RotaryFrequencies,
+    pub heads: usize,
+    pub kv_heads: usize,
+    pub head_dim: usize,
+}
+
+/// The attention phase of a body, if it has one.
+fn attention(body: &PlanBody) -> Option<AttentionShape<'_>> {
+    body.phases.iter().find_map(|phase| match &phase.kind {
+        PhaseKind::Attention { frequencies, heads, kv_heads, head_dim, .. } => {
+            Some(AttentionShape { frequencies, heads: *heads, kv_heads: *kv_heads, head_dim: *head_dim })
+        }
+        _ => None,
+    })
+}
+
+/// A body's name as an identifier.
+pub fn body_ident(body: &PlanBody, suffix: &str) -> Ident {
+    format_ident!("{}{suffix}", body.name.replace('-', "_"))
+}
+
+fn frequency_table(body: &PlanBody, frequencies: &RotaryFrequencies) -> TokenStream {
+    let name = format_ident!("{}", body_ident(body, "_frequencies").to_string().to_uppercase());
+    let (count, values) = (number(frequencies.inverse.len()), frequencies.inverse.iter().map(|f| float(*f)));
+    let documentation = format!("Radians a position by which each pair of an `{}` head turns.", body.name);
+    quote! {
+        #[doc = #documentation]
+        static #name: [f32; #count] = [#(#values),*];
+    }
+}
+
+/// Activations, the staging of each product's input, and what attention works in.
+fn buffers(plan: &Plan) -> TokenStream {
+    let (tokens, sequences) = (number(plan.buckets.tokens), number(plan.buckets.sequences));
+    let mut fields: Vec<(Ident, TokenStream, TokenStream)> = Vec::new();
+    for buffer in &plan.buffers {
+        let width = number(buffer.width);
+        let rows = match buffer.rows {
+            Rows::Tokens => &tokens,
+            Rows::Outputs => &sequences,
+        };
+        fields.push((format_ident!("{}", buffer.name), quote!(Rows<#width>), quote!(Rows::new(#rows))));
+    }
+    let phases = plan.bodies.iter().flat_map(|body| &body.phases);
+    for matrix in phases.filter_map(|phase| product(&phase.kind)) {
+        let (name, kind) = staging(plan, matrix);
+        if fields.iter().all(|(known, ..)| *known != name) {
+            fields.push((name, kind, quote!(Staging::new(lanes, #tokens))));
+        }
+    }
+    for body in &plan.bodies {
+        let Some(AttentionShape { frequencies, heads, kv_heads, head_dim }) = attention(body) else { continue };
+        let [dims, heads, kv_heads, head_dim] = [2 * frequencies.inverse.len(), heads, kv_heads, head_dim].map(number);
+        fields.push((body_ident(body, "_angles"), quote!(Rows<#dims>), quote!(Rows::new(#tokens))));
+        fields.push((
+            body_ident(body, "_scratch"),
+            quote!(AttentionScratch<#heads, #kv_heads, #head_dim>),
+            quote!(AttentionScratch::new(lanes, SPEC.context)),
+        ));
+    }
+    let declarations = fields.iter().map(|(name, kind, _)| quote!(#name: #kind));
+    let inits = fields.iter().map(|(name, _, init)| quote!(#name: #init));
+    quote! {
+        /// Activations of one step, and what phases work in.
+        struct Buffers { #(#declarations),* }
+
+        impl Buffers {
+            fn new(lanes: usize) -> Self {
+                Buffers { #(#inits),* }
+            }
+        }
+    }
+}
+
+/// The matrix a phase multiplies with.
+fn product(kind: &PhaseKind) -> Option<FieldId> {
+    match kind {
+        PhaseKind::Project { matrix, .. }
+        | PhaseKind::Accumulate { matrix, .. }
+        | PhaseKind::Gated { matrix, .. } => Some(*matrix),
+        PhaseKind::Embed { .. } | PhaseKind::Attention { .. } | PhaseKind::Select { .. } => None,
+    }
+}
+
+/// The staging buffer of a product's input: one for each format and width.
+pub fn staging(plan: &Plan, matrix: FieldId) -> (Ident, TokenStream) {
+    let FieldKind::Matrix { format, columns, .. } = plan.field(matrix).kind else {
+        unreachable!("a product has a matrix")
+    };
+    let (kind, width) = (format_ident!("{}", spec::variant(format)), number(columns));
+    (format_ident!("staged_{}_{columns}", format.name()), quote!(Staging<#kind, #width>))
+}
+
+fn stack_struct(plan: &Plan) -> TokenStream {
+    let kv = format_ident!("{}", plan.target.quant.kv_format.name());
+    let block = number(plan.target.quant.kv_block);
+    let fields = plan.bodies.iter().filter(|body| !body.layers.is_empty()).map(|body| {
+        let (layers, kind) = (body_ident(body, "_layers"), layer_type(&body.name));
+        let layers = quote!(#layers: Vec<#kind>);
+        match attention(body) {
+            Some(AttentionShape { kv_heads, head_dim, .. }) => {
+                let (cache, kv_heads, head_dim) = (body_ident(body, "_cache"), number(kv_heads), number(head_dim));
+                quote!(#layers, #cache: KvCache<#kv, #kv_heads, #head_dim, #block>)
+            }
+            None => layers,
+        }
+    });
+    quote! {
+        /// Weights, caches and activations, and the threads that work on them.
+        pub struct Stack {
+            team: Team,
+            batch: Batch,
+            globals: Globals,
+            #(#fields,)*
+            buffers: Buffers,
+            outputs: Outputs,
+        }
+    }
+}
+
+/// From token ids to the last layer's residual stream.
+fn forward(plan: &Plan) -> TokenStream {
+    let angles = plan.bodies.iter().filter_map(|body| {
+        let factor = float(attention(body)?.frequencies.factor);
+        let table = format_ident!("{}", body_ident(body, "_frequencies").to_string().to_uppercase());
+        let angles = body_ident(body, "_angles");
+        Some(quote!(rotary_angles(lane, &self.batch, &#table, #factor, &self.buffers.#angles);))
+    });
+    let embed = plan.bodies[0].phases.iter().map(|it| phase(plan, &plan.bodies[0], it, Operands::GLOBAL));
+    let layers = layer_loop(plan);
+    quote! {
+        /// From token ids to the last layer's residual stream.
+        fn forward(&self) {
+            self.team.run(|lane| {
+                #(#embed)*
+                #(#angles)*
+                #layers
+            });
+        }
+    }
+}
+
+/// The layers in order. Bodies that alternate do so with a period, and the loop runs over its repetitions.
+fn layer_loop(plan: &Plan) -> TokenStream {
+    let order: Vec<usize> = plan.schedule.iter().filter(|(_, layer)| layer.is_some()).map(|(body, _)| body.0).collect();
+    let repeats = |period: &usize| order.iter().enumerate().all(|(i, body)| order[i % period] == *body);
+    let period = (1..=order.len()).find(repeats).unwrap_or(order.len());
+    if period == 1 {
+        let body = &plan.bodies[order[0]];
+        let (layers, run) = (body_ident(body, "_layers"), body_ident(body, "_layer"));
+        return quote! {
+            for (layer, weights) in self.#layers.iter().enumerate() {
+                self.#run(lane, layer, weights);
+            }
+        };
+    }
+    let steps = (0..period).map(|at| {
+        let body = &plan.bodies[order[at]];
+        let (layers, run) = (body_ident(body, "_layers"), body_ident(body, "_layer"));
+        let before = number(order[..at].iter().filter(|other| **other == order[at]).count());
+        let each = number(order[..period].iter().filter(|other| **other == order[at]).count());
+        quote! {
+            let layer = repetition * #each + #before;
+            if let Some(weights) = self.#layers.get(layer) {
+                self.#run(lane, layer, weights);
+            }
+        }
+    });
+    let repetitions = number(order.len().div_ceil(period));
+    quote! {
+        for repetition in 0..#repetitions {
+            #(#steps)*
+        }
+    }
+}
+
+/// One layer of a body.
+fn layer(plan: &Plan, body: &PlanBody) -> TokenStream {
+    let (run, kind) = (body_ident(body, "_layer"), layer_type(&body.name));
+    let phases = body.phases.iter().map(|it| phase(plan, body, it, Operands::LAYER));
+    let documentation = format!("One `{}` layer; `layer` counts those of its kind.", body.name);
+    quote! {
+        #[doc = #documentation]
+        fn #run(&self, lane: &Lane, layer: usize, weights: &#kind) {
+            #(#phases)*
+        }
+    }
+}
+
+/// From the residual stream to the logits of some rows.
+fn head(plan: &Plan) -> TokenStream {
+    let body = plan.bodies.last().expect("a graph ends with its head");
+    let phases = body.phases.iter().map(|it| phase(plan, body, it, Operands::GLOBAL));
+    quote! {
+        /// The logits of `rows` of the residual stream.
+        fn head(&self, rows: &[u32]) {
+            self.team.run(|lane| {
+                #(#phases)*
+            });
+        }
+    }
+}
+
+/// The implementation of the contract.
+fn model(plan: &Plan) -> TokenStream {
+    let mut locals = Vec::new();
+    let mut names = Vec::new();
+    for body in plan.bodies.iter().filter(|body| !body.layers.is_empty()) {
+        let (layers, kind) = (body_ident(body, "_layers"), layer_type(&body.name));
+        let count = number(body.layers.len());
+        let contiguous = body.layers.iter().copied().eq(0..body.layers.len());
+        let indices = if contiguous {
+            quote!((0..#count))
+        } else {
+            let indices = body.layers.iter().map(|layer| number(*layer));
+            quote!([#(#indices),*].into_iter())
+        };
+        locals.push(quote! {
+            let #layers = #indices
+                .map(|layer| #kind::load(&loader, checkpoint, layer))
+                .collect::<Result<Vec<_>, _>>()?;
+        });
+        names.push(quote!(#layers));
+        if attention(body).is_some() {
+            let cache = body_ident(body, "_cache");
+            locals.push(quote!(let #cache = KvCache::new(#count, options.blocks)?;));
+            names.push(quote!(#cache));
+        }
+    }
+    let logits = format_ident!("{}", logits_name(plan));
+    quote! {
+        impl Model for Stack {
+            const SPEC: &'static ModelSpec = &SPEC;
+
+            fn load(checkpoint: &Checkpoint, options: &LoadOptions, progress: &Progress) -> Result<Self, LoadError> {
+                progress.expect(SPEC.weight_bytes);
+                let team = Team::new(options.threads).map_err(LoadError::Threads)?;
+                let loader = Loader::new(&team, checkpoint.path(), progress);
+                let globals = Globals::load(&loader, checkpoint)?;
+                #(#locals)*
+                checkpoint.release();
+                let batch = Batch::new(BatchLimits {
+                    tokens: SPEC.step_tokens,
+                    sequences: SPEC.step_sequences,
+                    vocabulary: SPEC.vocabulary,
+                    context: SPEC.context,
+                    block_tokens: SPEC.block_tokens,
+                    blocks: options.blocks,
+                });
+                let buffers = Buffers::new(team.lanes());
+                Ok(Stack { team, batch, globals, #(#names,)* buffers, outputs: Outputs::default() })
+            }
+
+            fn submit(&mut self, step: &Step) -> Ticket {
+                self.batch.fill(step);
+                self.forward();
+                self.outputs.begin(step);
+                let mut first = 0;
+                while first < self.batch.outputs().len() {
+                    let last = self.batch.outputs().len().min(first + SPEC.step_sequences);
+                    self.head(&self.batch.outputs()[first..last]);
+                    self.outputs.take(&self.team, step, &self.batch, first..last, &mut self.buffers.#logits);
+                    first = last;
+                }
+                self.outputs.end()
+            }
+
+            fn collect(&mut self, ticket: Ticket) -> StepOutput {
+                self.outputs.collect(ticket)
+            }
+        }
+    }
+}
+
+fn logits_name(plan: &Plan) -> &str {
+    let last = plan.bodies.last().and_then(|body| body.phases.last()).expect("a graph ends with its logits");
+    &plan.buffer(last.kind.buffers().1).name
+}

@@ -1,0 +1,97 @@
+//! Plan to text. An emitter chooses nothing: every number and name it writes stands in the plan.
+
+mod cpu;
+mod manifest;
+mod phases;
+mod spec;
+mod weights;
+
+use crate::plan::Plan;
+use crate::report;
+use proc_macro2::TokenStream;
+use quote::{format_ident, quote};
+use std::path::{Path, PathBuf};
+
+/// A file of the generated crate.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct File {
+    /// Relative to the crate.
+    pub path: PathBuf,
+    /// Its content.
+    pub text: String,
+}
+
+/// The crate of a planned target: a manifest, `main.rs`, the constants and the layer stack. `root` is the
+/// workspace the runtime crates stand in; `features` are the CPU features the code is compiled with.
+pub fn emit(plan: &Plan, root: &Path, features: &[String]) -> Vec<File> {
+    let file = |path: &str, text| File { path: path.into(), text };
+    vec![
+        file("Cargo.toml", manifest::manifest(plan, root)),
+        file("src/main.rs", rust(&main_doc(plan), main())),
+        file("src/spec.rs", rust(&spec_doc(plan), spec::spec(plan, features))),
+        file("src/stack.rs", rust(&stack_doc(plan), cpu::stack(plan))),
+    ]
+}
+
+/// The name of the generated package and of its binary.
+pub fn package_name(target: &crate::spec::types::Target) -> String {
+    let name = format!("monomorph-{}", target.name().replace('/', "-"));
+    name.chars().map(|c| if c.is_ascii_alphanumeric() || c == '_' { c } else { '-' }).collect()
+}
+
+fn main() -> TokenStream {
+    quote! {
+        mod spec;
+        mod stack;
+
+        fn main() -> std::process::ExitCode {
+            monomorph_server::main::<stack::Stack>()
+        }
+    }
+}
+
+fn main_doc(plan: &Plan) -> String {
+    format!("A server of `{}`.", plan.target.name())
+}
+
+fn spec_doc(plan: &Plan) -> String {
+    format!("What the build of `{}` fixed.", plan.target.name())
+}
+
+fn stack_doc(plan: &Plan) -> String {
+    let report = report::report(plan);
+    let tables = report.bodies.iter().map(|body| report::phase_table(body).join("\n"));
+    let tables = tables.collect::<Vec<_>>().join("\n\n");
+    format!(
+        "The layer stack of `{}`.\n\nBytes and predicted microseconds of each phase, for one token after {} \
+         others, and for a prompt of {}:\n\n```text\n{tables}\n```",
+        plan.target.name(),
+        crate::plan::Prediction::DECODE_CONTEXT,
+        crate::plan::Prediction::PREFILL_TOKENS,
+    )
+}
+
+/// Formats a file of items under its documentation.
+fn rust(documentation: &str, items: TokenStream) -> String {
+    let file = syn::parse2(items).expect("emitted items are Rust");
+    let body = prettyplease::unparse(&file);
+    let header: String =
+        documentation.lines().map(|line| format!("//! {line}").trim_end().to_owned() + "\n").collect();
+    format!("// Written by `cargo xtask build`: change the spec or the compiler, not this file.\n\n{header}\n{body}")
+}
+
+/// `attention` becomes `AttentionLayer`.
+fn layer_type(body: &str) -> proc_macro2::Ident {
+    let words = body.split(['-', '_']).map(|word| word[..1].to_uppercase() + &word[1..]);
+    format_ident!("{}Layer", words.collect::<String>())
+}
+
+/// An integer literal without suffix, as people write it.
+fn number(value: usize) -> proc_macro2::Literal {
+    proc_macro2::Literal::usize_unsuffixed(value)
+}
+
+/// A float literal that reads back as the same f32.
+fn float(value: f32) -> proc_macro2::Literal {
+    proc_macro2::Literal::f32_unsuffixed(value)
+}

@@ -1,0 +1,141 @@
+//! `spec.rs`: the build's constants.
+
+use super::{float, number};
+use crate::graph::instance;
+use crate::plan::{FieldKind, Plan};
+use crate::spec::types::HardwareKind;
+use monomorph_formats::Format;
+use proc_macro2::{Literal, TokenStream};
+use quote::quote;
+
+/// The `SPEC` constant.
+pub fn spec(plan: &Plan, features: &[String]) -> TokenStream {
+    let target = &plan.target;
+    let (model, quant) = (&target.model, &target.quant);
+    let HardwareKind::Cpu(_) = &target.hardware.kind;
+    let (name, model_name, hardware) = (target.name(), &model.name, &target.hardware.name);
+    let numbers = [
+        model.hidden,
+        model.layers,
+        model.vocabulary,
+        model.context,
+        quant.kv_block,
+        plan.memory.kv_block as usize,
+        plan.buckets.tokens,
+        plan.buckets.sequences,
+    ]
+    .map(number);
+    let [hidden, layers, vocabulary, context, block_tokens, block_bytes, step_tokens, step_sequences] = numbers;
+    let kv_format = format(quant.kv_format);
+    let formats = quant.stored.iter().map(|(class, stored)| {
+        let (class_name, stored) = (class.name(), format(*stored));
+        let compute = quant.compute.get(class).map_or("f32", |compute| compute.name());
+        quote!(ClassFormat { class: #class_name, stored: #stored, compute: #compute })
+    });
+    let tensors = tensors(plan).into_iter().map(|(name, shape, stored)| {
+        let (shape, stored) = (shape.into_iter().map(number), format(stored));
+        quote!(TensorSpec { name: #name, shape: &[#(#shape),*], format: #stored })
+    });
+    let weight_bytes = Literal::u64_unsuffixed(plan.memory.weights);
+    let scratch_bytes = Literal::u64_unsuffixed(plan.memory.scratch);
+    let stop_ids = model.protocol.stop_ids.iter().map(|id| Literal::u32_unsuffixed(*id));
+    let chat_template = match &model.protocol.chat_template {
+        Some(template) => quote!(Some(#template)),
+        None => quote!(None),
+    };
+    let sampling = model.sampling.iter().map(|preset| {
+        let name = &preset.name;
+        let [temperature, top_p, min_p, repetition_penalty] =
+            [preset.temperature, preset.top_p, preset.min_p, preset.repetition_penalty].map(float);
+        let top_k = Literal::u32_unsuffixed(preset.top_k);
+        quote!(SamplingPreset {
+            name: #name,
+            temperature: #temperature,
+            top_p: #top_p,
+            top_k: #top_k,
+            min_p: #min_p,
+            repetition_penalty: #repetition_penalty,
+        })
+    });
+    // Whole tokens a second: the digits behind them would only make every build's text differ.
+    let [limit_decode, predicted_decode, limit_prefill, predicted_prefill] =
+        plan.prediction.rates().map(|rate| Literal::f64_unsuffixed(rate.round()));
+    quote! {
+        use monomorph_formats::Format;
+        use monomorph_model::{
+            ClassFormat, Figures, HardwareSpec, ModelSpec, Protocol, SamplingPreset, TensorSpec,
+        };
+
+        /// Everything the rest of the server may ask for.
+        pub static SPEC: ModelSpec = ModelSpec {
+            target: #name,
+            model: #model_name,
+            hardware: HardwareSpec { name: #hardware, features: &[#(#features),*] },
+            hidden: #hidden,
+            layers: #layers,
+            vocabulary: #vocabulary,
+            context: #context,
+            block_tokens: #block_tokens,
+            block_bytes: #block_bytes,
+            step_tokens: #step_tokens,
+            step_sequences: #step_sequences,
+            kv_format: #kv_format,
+            formats: &[#(#formats),*],
+            tensors: &[#(#tensors),*],
+            weight_bytes: #weight_bytes,
+            scratch_bytes: #scratch_bytes,
+            protocol: Protocol { stop_ids: &[#(#stop_ids),*], chat_template: #chat_template },
+            sampling: &[#(#sampling),*],
+            figures: Figures {
+                limit_decode: #limit_decode,
+                limit_prefill: #limit_prefill,
+                predicted_decode: #predicted_decode,
+                predicted_prefill: #predicted_prefill,
+            },
+        };
+    }
+}
+
+/// Every tensor of the checkpoint that the stack loads: name, shape, format.
+fn tensors(plan: &Plan) -> Vec<(String, Vec<usize>, Format)> {
+    let names = &plan.target.quant.checkpoint.names;
+    let mut tensors = Vec::new();
+    for field in &plan.fields {
+        let format = match field.kind {
+            FieldKind::Matrix { format, .. }
+            | FieldKind::Vector { format, .. }
+            | FieldKind::Norm { format, .. } => format,
+        };
+        let layers: Vec<Option<usize>> = match field.owner {
+            Some(body) => plan.bodies[body.0].layers.iter().copied().map(Some).collect(),
+            None => vec![None],
+        };
+        for layer in layers {
+            tensors.extend(field.parts.iter().map(|part| {
+                let shape = match field.kind {
+                    FieldKind::Vector { .. } | FieldKind::Norm { .. } => vec![part.rows],
+                    FieldKind::Matrix { .. } => vec![part.rows, part.columns],
+                };
+                (instance(&names[&part.weight], layer), shape, format)
+            }));
+        }
+    }
+    tensors
+}
+
+/// A format as a path.
+pub fn format(format: Format) -> TokenStream {
+    let name = super::format_ident!("{}", variant(format));
+    quote!(Format::#name)
+}
+
+/// The Rust name of a format, which is also the name of its marker type.
+pub fn variant(format: Format) -> &'static str {
+    match format {
+        Format::F32 => "F32",
+        Format::Bf16 => "Bf16",
+        Format::F16 => "F16",
+        Format::Q8_0 => "Q8_0",
+        Format::Q4_1 => "Q4_1",
+    }
+}

@@ -1,0 +1,177 @@
+//! The ops: exact semantics, stated once. The reference interpreter is their executable form.
+
+use super::WeightId;
+use crate::spec::types::{Activation, NormWeight, Rotary, RotaryPairs, RotaryScaling};
+
+/// What a node computes, row by row unless said otherwise; all arithmetic is f32.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Op {
+    /// `() -> table[token]`.
+    Embedding {
+        /// `[vocabulary, hidden]`.
+        table: WeightId,
+    },
+    /// `x -> x / sqrt(mean(x^2) + eps) * w`, over each of `groups` equal parts of the row
+    /// (Zhang & Sennrich, 2019).
+    RmsNorm {
+        /// One vector shared by all groups.
+        weight: WeightId,
+        /// Added to the mean square.
+        eps: f32,
+        /// Whether `w` or `1 + w` multiplies.
+        form: NormWeight,
+        /// 1 for the whole row, the number of heads for a norm per head.
+        groups: usize,
+    },
+    /// `x -> W round(x) + b`, where `round` is the weight's compute format.
+    Linear {
+        /// `[outputs, inputs]`.
+        weight: WeightId,
+        /// `[outputs]`.
+        bias: Option<WeightId>,
+    },
+    /// Turns pairs of each head by `position * frequency` (Su et al., 2021).
+    Rotary {
+        /// Heads in the row.
+        heads: usize,
+        /// Width of one.
+        head_dim: usize,
+        /// Angles.
+        frequencies: RotaryFrequencies,
+    },
+    /// `(q, k, v) -> softmax(scale q K^T) V` over the sequence's cache, to which `k` and `v` of every row of
+    /// the step are added first; a query sees positions up to its own. Query head `h` reads K/V head
+    /// `h * kv_heads / heads` (Ainslie et al., 2023).
+    Attention {
+        /// Query heads.
+        heads: usize,
+        /// Key and value heads.
+        kv_heads: usize,
+        /// Width of one.
+        head_dim: usize,
+        /// Multiplies the scores.
+        scale: f32,
+    },
+    /// `(gate, up) -> activation(gate) * up` (Shazeer, 2020).
+    Gate {
+        /// Applied to the first operand.
+        activation: Activation,
+    },
+    /// `(a, b) -> a + b`.
+    Add,
+    /// Keeps the rows whose logits are wanted.
+    Select,
+}
+
+impl Op {
+    /// The name rules and reports use.
+    pub fn name(&self) -> &'static str {
+        match self {
+            Op::Embedding { .. } => "embedding",
+            Op::RmsNorm { .. } => "rms-norm",
+            Op::Linear { .. } => "linear",
+            Op::Rotary { .. } => "rotary",
+            Op::Attention { .. } => "attention",
+            Op::Gate { .. } => "gate",
+            Op::Add => "add",
+            Op::Select => "select",
+        }
+    }
+
+    /// The names rules may use.
+    pub const NAMES: [&str; 8] =
+        ["embedding", "rms-norm", "linear", "rotary", "attention", "gate", "add", "select"];
+
+    /// The weights it reads.
+    pub fn weights(&self) -> Vec<WeightId> {
+        match self {
+            Op::Embedding { table } => vec![*table],
+            Op::RmsNorm { weight, .. } => vec![*weight],
+            Op::Linear { weight, bias } => std::iter::once(*weight).chain(*bias).collect(),
+            Op::Rotary { .. } | Op::Attention { .. } | Op::Gate { .. } | Op::Add | Op::Select => vec![],
+        }
+    }
+}
+
+/// The angles of a rotary embedding: pair `i` turns by `position * inverse[i]` radians (an f32 product),
+/// and cosine and sine are multiplied by `factor`.
+#[derive(Clone, Debug, PartialEq)]
+pub struct RotaryFrequencies {
+    /// One a pair; twice as many leading dimensions of each head turn.
+    pub inverse: Vec<f32>,
+    /// 1 except with YaRN.
+    pub factor: f32,
+    /// Which two dimensions are a pair.
+    pub pairs: RotaryPairs,
+}
+
+impl RotaryFrequencies {
+    /// Frequencies as transformers' `modeling_rope_utils` computes them, f32 rounding included.
+    pub fn new(rotary: &Rotary) -> RotaryFrequencies {
+        let base: Vec<f32> = (0..rotary.dims / 2)
+            .map(|i| {
+                let exponent = (2 * i) as f32 / rotary.dims as f32;
+                1.0 / rotary.theta.powf(f64::from(exponent)) as f32
+            })
+            .collect();
+        let (inverse, factor) = match rotary.scaling {
+            RotaryScaling::None => (base, 1.0),
+            RotaryScaling::Linear { factor } => (base.iter().map(|f| f / factor as f32).collect(), 1.0),
+            RotaryScaling::Llama3 { factor, low, high, original } => {
+                (base.iter().map(|f| llama3(*f, factor, low, high, original)).collect(), 1.0)
+            }
+            RotaryScaling::Yarn { factor, original, beta_fast, beta_slow, attention_factor, truncate } => {
+                let ramp = YarnRamp::new(rotary, original, beta_fast, beta_slow, truncate);
+                let stretch = |(i, f): (usize, &f32)| {
+                    let keep = 1.0 - ramp.at(i);
+                    (f / factor as f32) * (1.0 - keep) + f * keep
+                };
+                (base.iter().enumerate().map(stretch).collect(), attention_factor as f32)
+            }
+        };
+        RotaryFrequencies { inverse, factor, pairs: rotary.pairs }
+    }
+}
+
+/// Llama 3: long wavelengths divided by `factor`, short ones kept, a linear blend between.
+fn llama3(frequency: f32, factor: f64, low: f64, high: f64, original: f64) -> f32 {
+    let wavelength = (2.0 * std::f64::consts::PI / f64::from(frequency)) as f32;
+    let (low_wavelength, high_wavelength) = ((original / low) as f32, (original / high) as f32);
+    if wavelength > low_wavelength {
+        frequency / factor as f32
+    } else if wavelength < high_wavelength {
+        frequency
+    } else {
+        let smooth = (original as f32 / wavelength - low as f32) / (high - low) as f32;
+        (1.0 - smooth) * (frequency / factor as f32) + smooth * frequency
+    }
+}
+
+/// Where YaRN goes from keeping frequencies (0) to dividing them (1), by pair index.
+struct YarnRamp {
+    low: f64,
+    high: f64,
+}
+
+impl YarnRamp {
+    fn new(rotary: &Rotary, original: f64, beta_fast: f64, beta_slow: f64, truncate: bool) -> YarnRamp {
+        let dims = rotary.dims as f64;
+        // The pair that makes `rotations` turns over the original context.
+        let pair = |rotations: f64| {
+            dims * (original / (rotations * 2.0 * std::f64::consts::PI)).ln() / (2.0 * rotary.theta.ln())
+        };
+        let (mut low, mut high) = (pair(beta_fast), pair(beta_slow));
+        if truncate {
+            (low, high) = (low.floor(), high.ceil());
+        }
+        let (low, mut high) = (low.max(0.0), high.min(dims - 1.0));
+        if low == high {
+            high += 0.001;
+        }
+        YarnRamp { low, high }
+    }
+
+    fn at(&self, pair: usize) -> f32 {
+        ((pair as f32 - self.low as f32) / (self.high - self.low) as f32).clamp(0.0, 1.0)
+    }
+}

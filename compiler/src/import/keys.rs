@@ -1,0 +1,138 @@
+//! Reading a JSON object key by key: what is missing gets the family's default, what is odd becomes a
+//! problem, and what nobody asked for is unknown.
+
+use serde_json::{Map, Value};
+
+/// What goes wrong and what is assumed while a config is read.
+#[derive(Default)]
+pub(super) struct Findings {
+    /// Reasons to refuse.
+    pub(super) problems: Vec<String>,
+    /// Keys that are absent, so that transformers' default holds.
+    pub(super) defaulted: Vec<String>,
+    /// Sentences for the reader of the draft.
+    pub(super) notes: Vec<String>,
+}
+
+/// An object and the keys asked for so far.
+pub(super) struct Keys<'a> {
+    map: &'a Map<String, Value>,
+    /// Put before a key in messages: empty, or `rope_parameters.` and the like.
+    prefix: String,
+    asked: Vec<String>,
+}
+
+impl<'a> Keys<'a> {
+    pub(super) fn new(map: &'a Map<String, Value>, prefix: &str) -> Keys<'a> {
+        Keys { map, prefix: prefix.to_owned(), asked: Vec::new() }
+    }
+
+    /// The full name of a key.
+    pub(super) fn path(&self, key: &str) -> String {
+        format!("{}{key}", self.prefix)
+    }
+
+    /// The value, `null` included; marks the key as known.
+    pub(super) fn get(&mut self, key: &str) -> Option<&'a Value> {
+        self.asked.push(key.to_owned());
+        self.map.get(key)
+    }
+
+    /// The value unless absent or `null`; marks the key as known.
+    pub(super) fn given(&mut self, key: &str) -> Option<&'a Value> {
+        self.get(key).filter(|value| !value.is_null())
+    }
+
+    /// A whole number of at least 1, or the default when absent.
+    pub(super) fn count(&mut self, found: &mut Findings, key: &str, default: u64) -> Option<u64> {
+        let Some(value) = self.get(key) else {
+            found.defaulted.push(self.path(key));
+            return Some(default);
+        };
+        self.as_count(found, key, value)
+    }
+
+    /// A whole number of at least 1; `None` inside when absent or `null`.
+    pub(super) fn count_or_null(&mut self, found: &mut Findings, key: &str) -> Option<Option<u64>> {
+        match self.given(key) {
+            Some(value) => self.as_count(found, key, value).map(Some),
+            None => Some(None),
+        }
+    }
+
+    fn as_count(&self, found: &mut Findings, key: &str, value: &Value) -> Option<u64> {
+        let count = value.as_u64().filter(|count| *count > 0);
+        if count.is_none() {
+            found
+                .problems
+                .push(format!("`{}` is {value}: a whole number of at least 1 is wanted", self.path(key)));
+        }
+        count
+    }
+
+    /// A number above 0; `None` inside when absent or `null`.
+    pub(super) fn number_or_null(&mut self, found: &mut Findings, key: &str) -> Option<Option<f64>> {
+        let Some(value) = self.given(key) else { return Some(None) };
+        let number = value.as_f64().filter(|number| *number > 0.0);
+        if number.is_none() {
+            found.problems.push(format!("`{}` is {value}: a number above 0 is wanted", self.path(key)));
+        }
+        number.map(Some)
+    }
+
+    /// A number above 0, or the default when absent.
+    pub(super) fn number(&mut self, found: &mut Findings, key: &str, default: f64) -> Option<f64> {
+        if !self.map.contains_key(key) {
+            self.asked.push(key.to_owned());
+            found.defaulted.push(self.path(key));
+            return Some(default);
+        }
+        self.required_number(found, key)
+    }
+
+    /// A number above 0 that must be there.
+    pub(super) fn required_number(&mut self, found: &mut Findings, key: &str) -> Option<f64> {
+        let number = self.number_or_null(found, key)?;
+        if number.is_none() {
+            found.problems.push(format!("`{}` is missing: a number above 0 is wanted", self.path(key)));
+        }
+        number
+    }
+
+    /// `true` or `false`, or the default when absent.
+    pub(super) fn flag(&mut self, found: &mut Findings, key: &str, default: bool) -> Option<bool> {
+        let Some(value) = self.get(key) else { return Some(default) };
+        let flag = value.as_bool();
+        if flag.is_none() {
+            found.problems.push(format!("`{}` is {value}: `true` or `false` is wanted", self.path(key)));
+        }
+        flag
+    }
+
+    /// A key that may stand there with one of these values only; anything else is a model not known here.
+    pub(super) fn only(&mut self, found: &mut Findings, key: &str, allowed: &[Value], why: &str) {
+        if let Some(value) = self.get(key)
+            && !allowed.contains(value)
+        {
+            found.problems.push(format!("`{}` = {value}: {why}", self.path(key)));
+        }
+    }
+
+    /// Marks keys as known and without meaning here.
+    pub(super) fn harmless(&mut self, keys: &[&str]) {
+        self.asked.extend(keys.iter().map(|key| (*key).to_owned()));
+    }
+
+    /// Names every key nobody asked for.
+    pub(super) fn finish(self, found: &mut Findings, of: &str) {
+        for (key, value) in self.map {
+            if !self.asked.iter().any(|asked| asked == key) {
+                let mut shown = value.to_string();
+                if shown.chars().count() > 60 {
+                    shown = shown.chars().take(57).chain("...".chars()).collect();
+                }
+                found.problems.push(format!("`{}` = {shown}: not a known key of {of}", self.path(key)));
+            }
+        }
+    }
+}

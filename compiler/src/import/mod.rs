@@ -1,0 +1,60 @@
+//! Hugging Face `config.json` to MODEL.toml and quant specs.
+//!
+//! What a key means, and what stands in for an absent one, is as in transformers 5.23. A family, key or value
+//! that is not known here is an error that names it: a model that computes something else is never guessed at.
+
+mod family;
+mod keys;
+mod rotary;
+mod write;
+
+use crate::spec;
+use std::fmt;
+
+/// The files of a new directory `targets/models/<name>/`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Imported {
+    /// Text of MODEL.toml.
+    pub model_toml: String,
+    /// File name and text of every quant spec: `f32.toml` and `bf16.toml`.
+    pub quants: Vec<(String, String)>,
+}
+
+/// Why a config was refused: every reason, each naming its key.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ImportError {
+    /// One sentence a mistake; never empty.
+    pub problems: Vec<String>,
+}
+
+impl fmt::Display for ImportError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("this config.json cannot be imported:")?;
+        self.problems.iter().try_for_each(|problem| write!(f, "\n  {problem}"))
+    }
+}
+
+impl std::error::Error for ImportError {}
+
+/// Drafts the specs of the model called `name` from its `config.json`.
+///
+/// # Errors
+/// When the text is no JSON object, or anything in it is not known here.
+pub fn import(config_json: &str, name: &str) -> Result<Imported, ImportError> {
+    let refuse = |problem: String| ImportError { problems: vec![problem] };
+    let plain = |c: char| c.is_ascii_alphanumeric() || "._-".contains(c);
+    if !name.starts_with(|c: char| c.is_ascii_alphanumeric()) || !name.chars().all(plain) {
+        let rule = "letters, digits, `.`, `_` and `-`, the first a letter or digit";
+        return Err(refuse(format!("{name:?} cannot name a model: {rule}")));
+    }
+    let config: serde_json::Value =
+        serde_json::from_str(config_json).map_err(|error| refuse(format!("not valid JSON: {error}")))?;
+    let config = config.as_object().ok_or_else(|| refuse("not a JSON object".to_owned()))?;
+    let draft = family::read(config)?;
+    let imported = write::write(&draft, name);
+    // What the loader would refuse is refused here, before anything is written.
+    spec::check(name, &imported.model_toml, &imported.quants).map_err(|diagnostics| ImportError {
+        problems: diagnostics.list().iter().map(|it| format!("{} ({})", it.message, it.help)).collect(),
+    })?;
+    Ok(imported)
+}

@@ -1,0 +1,216 @@
+//! Rotary settings, in the style of transformers 4 (`rope_theta`, `rope_scaling`) and of 5
+//! (`rope_parameters`); names, defaults and precedence as in transformers' `modeling_rope_utils`.
+
+use super::keys::{Findings, Keys};
+use crate::spec::types::{Rotary, RotaryPairs, RotaryScaling};
+use serde_json::{Map, Value};
+use std::sync::LazyLock;
+
+/// The base when no key gives one.
+const DEFAULT_THETA: f64 = 10_000.0;
+
+/// What an absent object says.
+static EMPTY: LazyLock<Map<String, Value>> = LazyLock::new(Map::new);
+
+/// Reads every rotary key of a config.
+pub(super) fn read(
+    keys: &mut Keys,
+    found: &mut Findings,
+    head_dim: Option<u64>,
+    context: Option<u64>,
+) -> Option<Rotary> {
+    let (settings, prefix) = settings(keys, found)?;
+    let mut inner = Keys::new(settings, prefix);
+    let theta = theta(keys, &mut inner, found);
+    whole_heads(keys, found);
+    whole_heads(&mut inner, found);
+    let outer_original = keys.number_or_null(found, "original_max_position_embeddings");
+    let kind = kind(&mut inner, found)?;
+    let mut scaled = Scaled { keys: inner, found, context, outer_original };
+    let scaling = match kind {
+        Kind::Default => Some(RotaryScaling::None),
+        Kind::Linear => scaled.factor().map(|factor| RotaryScaling::Linear { factor }),
+        Kind::Llama3 => scaled.llama3(),
+        Kind::Yarn => scaled.yarn(),
+    };
+    let Scaled { keys: inner, found, .. } = scaled;
+    inner.finish(found, &format!("rotary embeddings of type {:?}", kind.name()));
+    let dims = usize::try_from(head_dim?).ok()?;
+    Some(Rotary { dims, theta: theta?, pairs: RotaryPairs::Halves, scaling: scaling? })
+}
+
+/// The object with the settings and its name: `rope_scaling` if it says anything, else `rope_parameters`.
+fn settings<'a>(keys: &mut Keys<'a>, found: &mut Findings) -> Option<(&'a Map<String, Value>, &'static str)> {
+    let mut object = |key: &str| match keys.given(key) {
+        None => Some(&*EMPTY),
+        Some(Value::Object(map)) => Some(map),
+        Some(other) => {
+            found.problems.push(format!("`{key}` is {other}: an object or null is wanted"));
+            None
+        }
+    };
+    let (old, new) = (object("rope_scaling"), object("rope_parameters"));
+    let (old, new) = (old?, new?);
+    match (old.is_empty(), new.is_empty()) {
+        (false, false) if old != new => {
+            let problem = "`rope_scaling` and `rope_parameters` are both given and differ: keep one";
+            found.problems.push(problem.to_owned());
+            None
+        }
+        (false, _) => Some((old, "rope_scaling.")),
+        _ => Some((new, "rope_parameters.")),
+    }
+}
+
+/// The base of the frequencies: the inner object's before the config's own.
+fn theta(keys: &mut Keys, inner: &mut Keys, found: &mut Findings) -> Option<f64> {
+    let outer = match keys.get("rope_theta") {
+        Some(_) => Some(keys.required_number(found, "rope_theta")?),
+        None => None,
+    };
+    let own = match inner.get("rope_theta") {
+        Some(_) => Some(inner.required_number(found, "rope_theta")?),
+        None => None,
+    };
+    if let (Some(outer), Some(own)) = (outer, own)
+        && outer != own
+    {
+        let path = inner.path("rope_theta");
+        found.notes.push(format!("{path} = {own} goes before rope_theta = {outer}, as in transformers."));
+    }
+    if outer.is_none() && own.is_none() {
+        found.defaulted.push("rope_theta".to_owned());
+    }
+    Some(own.or(outer).unwrap_or(DEFAULT_THETA))
+}
+
+/// Both families turn whole heads: transformers ignores another factor or fails on it.
+fn whole_heads(keys: &mut Keys, found: &mut Findings) {
+    if let Some(value) = keys.given("partial_rotary_factor")
+        && value.as_f64() != Some(1.0)
+    {
+        let path = keys.path("partial_rotary_factor");
+        found.problems.push(format!("`{path}` = {value}: this family turns whole heads, only 1.0 is known"));
+    }
+}
+
+#[derive(Clone, Copy)]
+enum Kind {
+    Default,
+    Linear,
+    Llama3,
+    Yarn,
+}
+
+impl Kind {
+    const ALL: [Kind; 4] = [Kind::Default, Kind::Linear, Kind::Llama3, Kind::Yarn];
+
+    fn name(self) -> &'static str {
+        match self {
+            Kind::Default => "default",
+            Kind::Linear => "linear",
+            Kind::Llama3 => "llama3",
+            Kind::Yarn => "yarn",
+        }
+    }
+}
+
+/// `rope_type`, or `type` as it was once called.
+fn kind(inner: &mut Keys, found: &mut Findings) -> Option<Kind> {
+    let (new, old) = (inner.get("rope_type"), inner.get("type"));
+    let key = if new.is_some() { "rope_type" } else { "type" };
+    let Some(value) = new.or(old) else { return Some(Kind::Default) };
+    let kind = Kind::ALL.into_iter().find(|kind| value.as_str() == Some(kind.name()));
+    if kind.is_none() {
+        let known = Kind::ALL.map(|kind| format!("`{}`", kind.name())).join(", ");
+        let path = inner.path(key);
+        found.problems.push(format!("`{path}` = {value}: not a known rotary type; known are {known}"));
+    }
+    kind
+}
+
+/// The settings of one type of scaling.
+struct Scaled<'a, 'f> {
+    keys: Keys<'a>,
+    found: &'f mut Findings,
+    context: Option<u64>,
+    /// `original_max_position_embeddings` of the config itself, which goes first; `None` outside if it is bad.
+    outer_original: Option<Option<f64>>,
+}
+
+impl Scaled<'_, '_> {
+    fn factor(&mut self) -> Option<f64> {
+        self.keys.required_number(self.found, "factor")
+    }
+
+    /// The context of pre-training; the model's own context when no key gives it.
+    fn original(&mut self) -> Option<f64> {
+        let key = "original_max_position_embeddings";
+        let own = self.keys.number_or_null(self.found, key)?;
+        match self.outer_original?.or(own) {
+            Some(original) => Some(original),
+            None => {
+                let path = self.keys.path(key);
+                self.found.defaulted.push(path);
+                Some(self.context? as f64)
+            }
+        }
+    }
+
+    fn llama3(&mut self) -> Option<RotaryScaling> {
+        let factor = self.factor();
+        let low = self.keys.required_number(self.found, "low_freq_factor");
+        let high = self.keys.required_number(self.found, "high_freq_factor");
+        let original = self.original();
+        let (low, high) = (low?, high?);
+        if low >= high {
+            let (low_key, high_key) = (self.keys.path("low_freq_factor"), self.keys.path("high_freq_factor"));
+            self.found.problems.push(format!("`{low_key}` = {low} is not below `{high_key}` = {high}"));
+            return None;
+        }
+        Some(RotaryScaling::Llama3 { factor: factor?, low, high, original: original? })
+    }
+
+    fn yarn(&mut self) -> Option<RotaryScaling> {
+        let original = self.original();
+        // `null` asks for the ratio of the contexts; an absent key is an error in transformers too.
+        let factor = match self.keys.get("factor") {
+            Some(Value::Null) => Some(self.context? as f64 / original?),
+            _ => self.factor(),
+        };
+        // Zero counts as absent in these four.
+        let beta_fast = self.or_zero("beta_fast").map(|it| it.unwrap_or(32.0));
+        let beta_slow = self.or_zero("beta_slow").map(|it| it.unwrap_or(1.0));
+        let mscale = self.or_zero("mscale");
+        let mscale_all_dim = self.or_zero("mscale_all_dim");
+        let attention_factor = self.keys.number_or_null(self.found, "attention_factor");
+        let truncate = self.keys.flag(self.found, "truncate", true);
+        let (factor, beta_fast, beta_slow) = (factor?, beta_fast?, beta_slow?);
+        if beta_fast < beta_slow {
+            let (fast, slow) = (self.keys.path("beta_fast"), self.keys.path("beta_slow"));
+            self.found.problems.push(format!("`{slow}` = {beta_slow} is above `{fast}` = {beta_fast}"));
+            return None;
+        }
+        let magnitude = |scale: f64| if factor <= 1.0 { 1.0 } else { 0.1 * scale * factor.ln() + 1.0 };
+        let attention_factor = attention_factor?.unwrap_or(match (mscale?, mscale_all_dim?) {
+            (Some(mscale), Some(all)) => magnitude(mscale) / magnitude(all),
+            _ => magnitude(1.0),
+        });
+        Some(RotaryScaling::Yarn {
+            factor,
+            original: original?,
+            beta_fast,
+            beta_slow,
+            attention_factor,
+            truncate: truncate?,
+        })
+    }
+
+    /// A number above 0; `None` inside when absent, `null` or zero.
+    fn or_zero(&mut self, key: &str) -> Option<Option<f64>> {
+        match self.keys.given(key).and_then(Value::as_f64) {
+            Some(0.0) => Some(None),
+            _ => self.keys.number_or_null(self.found, key),
+        }
+    }
+}

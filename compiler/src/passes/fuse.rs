@@ -1,0 +1,120 @@
+//! Covers every op of a graph with exactly one fusion rule.
+
+use super::rules::Rule;
+use super::{PassError, pass_error};
+use crate::graph::{Body, Graph, NodeId, ValueId};
+use std::collections::{BTreeMap, BTreeSet};
+
+/// The graph's bodies as fused groups of nodes.
+#[derive(Clone, Debug)]
+pub struct Fused {
+    /// One list a body, in an order in which every group comes after those it reads from.
+    pub bodies: Vec<Vec<Group>>,
+}
+
+/// The nodes one rule matched.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Group {
+    /// The rule's phase kind.
+    pub kind: String,
+    /// The nodes, in the order of the rule's terms.
+    pub nodes: Vec<NodeId>,
+    /// The rule's names for values.
+    pub values: BTreeMap<String, ValueId>,
+}
+
+impl Group {
+    /// The value the rule calls `name`.
+    ///
+    /// # Panics
+    /// If the rule has no such name: the backend's lowering and its table disagree.
+    pub fn value(&self, name: &str) -> ValueId {
+        *self.values.get(name).unwrap_or_else(|| panic!("rule `{}` names no value `{name}`", self.kind))
+    }
+}
+
+/// Matches `rules` against `graph`.
+///
+/// # Errors
+/// Names the op that no rule matches, or the two rules that match the same op.
+pub fn fuse(graph: &Graph, rules: &[Rule]) -> Result<Fused, PassError> {
+    Ok(Fused { bodies: graph.bodies.iter().map(|body| fuse_body(body, rules)).collect::<Result<_, _>>()? })
+}
+
+fn fuse_body(body: &Body, rules: &[Rule]) -> Result<Vec<Group>, PassError> {
+    let mut groups: Vec<Group> = rules.iter().flat_map(|rule| matches(body, rule)).collect();
+    for (id, node) in body.nodes.iter().enumerate() {
+        let name = || format!("`{}` ({}) of body `{}`", body.values[node.output.0].name, node.op.name(), body.name);
+        let covering: Vec<&Group> = groups.iter().filter(|group| group.nodes.contains(&NodeId(id))).collect();
+        match covering[..] {
+            [] => return Err(pass_error!("no fusion rule matches {}", name())),
+            [_] => {}
+            [a, b, ..] => {
+                return Err(pass_error!("fusion rules `{}` and `{}` both match {}", a.kind, b.kind, name()));
+            }
+        }
+    }
+    // A group is ready once its last node is: nodes are in topological order.
+    groups.sort_by_key(|group| group.nodes.iter().copied().max());
+    Ok(groups)
+}
+
+/// Every place a rule matches, one group a set of nodes. Where operands are interchangeable (three products
+/// of the same norm), names go to nodes in the graph's order.
+fn matches(body: &Body, rule: &Rule) -> Vec<Group> {
+    let mut found = Vec::new();
+    extend(body, rule, &mut Vec::new(), &BTreeMap::new(), &mut found);
+    let mut seen = BTreeSet::new();
+    found.retain(|group| seen.insert(group.nodes.iter().copied().collect::<BTreeSet<_>>()));
+    found
+}
+
+fn extend(
+    body: &Body,
+    rule: &Rule,
+    nodes: &mut Vec<NodeId>,
+    values: &BTreeMap<String, ValueId>,
+    found: &mut Vec<Group>,
+) {
+    let Some(term) = rule.terms.get(nodes.len()) else {
+        if closed(body, nodes) && origins_hold(body, rule, values) {
+            found.push(Group { kind: rule.kind.clone(), nodes: nodes.clone(), values: values.clone() });
+        }
+        return;
+    };
+    for (id, node) in body.nodes.iter().enumerate() {
+        let fits = node.op.name() == term.op && node.inputs.len() == term.operands.len();
+        if !fits || nodes.contains(&NodeId(id)) {
+            continue;
+        }
+        let mut bound = values.clone();
+        let names = term.operands.iter().chain([&term.value]);
+        let mut ids = node.inputs.iter().chain([&node.output]);
+        let agrees = names.into_iter().all(|name| {
+            let id = *ids.next().expect("as many values as names");
+            *bound.entry(name.clone()).or_insert(id) == id
+        });
+        if agrees {
+            nodes.push(NodeId(id));
+            extend(body, rule, nodes, &bound, found);
+            nodes.pop();
+        }
+    }
+}
+
+/// Whether no value that the group reads itself is needed outside it.
+fn closed(body: &Body, nodes: &[NodeId]) -> bool {
+    nodes.iter().all(|id| {
+        let output = body.nodes[id.0].output;
+        let inside = body.consumers(output).filter(|user| nodes.contains(user)).count();
+        let total = body.consumers(output).count() + usize::from(body.output == output);
+        inside == 0 || inside == total
+    })
+}
+
+fn origins_hold(body: &Body, rule: &Rule, values: &BTreeMap<String, ValueId>) -> bool {
+    rule.origins.iter().all(|(value, op)| {
+        let producer = values.get(value).and_then(|value| body.producer(*value));
+        producer.is_some_and(|id| body.nodes[id.0].op.name() == op)
+    })
+}

@@ -1,0 +1,160 @@
+//! How the weights of each group stand in memory: which tensors are stacked into one matrix, and in what order.
+
+use super::fuse::{Fused, Group};
+use super::{PassError, pass_error};
+use crate::graph::{Body, BodyId, Graph, Op, Weight, WeightId};
+use crate::plan::{Field, FieldId, FieldKind, Packing, Part};
+use std::collections::BTreeMap;
+
+/// The fields of the generated structs, and which group reads which.
+#[derive(Clone, Debug, Default)]
+pub struct Layout {
+    /// All fields.
+    pub fields: Vec<Field>,
+    /// By body and group: the rule's value names to the fields that make them. Products fused into one
+    /// matrix map to the same field.
+    pub uses: BTreeMap<(BodyId, usize), Uses>,
+}
+
+/// The fields one group reads.
+#[derive(Clone, Debug, Default)]
+pub struct Uses {
+    /// The norm before a product.
+    pub norm: Option<FieldId>,
+    /// Norm of each query head.
+    pub q_norm: Option<FieldId>,
+    /// Norm of each key head.
+    pub k_norm: Option<FieldId>,
+    /// The matrix.
+    pub matrix: Option<FieldId>,
+    /// Its bias, or gate's.
+    pub bias: Option<FieldId>,
+    /// Up's bias, where the matrix holds gate and up.
+    pub up_bias: Option<FieldId>,
+}
+
+/// Lays out the weights of every group.
+///
+/// # Errors
+/// When products of one group cannot share a matrix: formats differ, or only some have a bias.
+pub fn layout(graph: &Graph, fused: &Fused) -> Result<Layout, PassError> {
+    let mut layout = Layout::default();
+    for (body_index, groups) in fused.bodies.iter().enumerate() {
+        let body = BodyId(body_index);
+        for (group_index, group) in groups.iter().enumerate() {
+            let uses = layout.group(graph, body, group)?;
+            layout.uses.insert((body, group_index), uses);
+        }
+    }
+    Ok(layout)
+}
+
+impl Layout {
+    fn group(&mut self, graph: &Graph, body_id: BodyId, group: &Group) -> Result<Uses, PassError> {
+        let body = &graph.bodies[body_id.0];
+        let mut uses = Uses::default();
+        let mut products: Vec<(WeightId, Option<WeightId>)> = Vec::new();
+        for id in &group.nodes {
+            match &body.nodes[id.0].op {
+                Op::Embedding { table } => products.push((*table, None)),
+                Op::Linear { weight, bias } => products.push((*weight, *bias)),
+                Op::RmsNorm { weight, eps, form, .. } => {
+                    let Weight { stored, rows, .. } = graph.weights[weight.0];
+                    let kind = FieldKind::Norm { format: stored, length: rows, eps: *eps, form: *form };
+                    let field = Some(self.field(graph, body_id, &[*weight], kind));
+                    let value = body.nodes[id.0].output;
+                    match group.values.iter().find(|(_, v)| **v == value).map(|(name, _)| name.as_str()) {
+                        Some("qn") => uses.q_norm = field,
+                        Some("kn") => uses.k_norm = field,
+                        _ => uses.norm = field,
+                    }
+                }
+                Op::Rotary { .. } | Op::Attention { .. } | Op::Gate { .. } | Op::Add | Op::Select => {}
+            }
+        }
+        if products.is_empty() {
+            return Ok(uses);
+        }
+        let weights: Vec<WeightId> = products.iter().map(|(weight, _)| *weight).collect();
+        let packing = if group.kind == "gated" { Packing::Gated } else { Packing::Stacked };
+        uses.matrix = Some(self.matrix(graph, body_id, body, &weights, packing)?);
+        let biases: Vec<WeightId> = products.iter().filter_map(|(_, bias)| *bias).collect();
+        if !biases.is_empty() {
+            if biases.len() != products.len() {
+                return Err(pass_error!("only some products of `{}` in `{}` have a bias", group.kind, body.name));
+            }
+            if packing == Packing::Gated {
+                uses.bias = Some(self.vector(graph, body_id, &biases[..1]));
+                uses.up_bias = Some(self.vector(graph, body_id, &biases[1..]));
+            } else {
+                uses.bias = Some(self.vector(graph, body_id, &biases));
+            }
+        }
+        Ok(uses)
+    }
+
+    fn matrix(
+        &mut self,
+        graph: &Graph,
+        body_id: BodyId,
+        body: &Body,
+        weights: &[WeightId],
+        packing: Packing,
+    ) -> Result<FieldId, PassError> {
+        let first = &graph.weights[weights[0].0];
+        for other in weights.iter().map(|id| &graph.weights[id.0]) {
+            let (a, b) = ((first.stored, first.compute, first.columns), (other.stored, other.compute, other.columns));
+            if a != b {
+                return Err(pass_error!(
+                    "`{}` and `{}` are fused in `{}` and cannot be: {a:?} against {b:?}",
+                    first.name, other.name, body.name
+                ));
+            }
+        }
+        let kind = FieldKind::Matrix {
+            format: first.stored,
+            compute: first.compute,
+            rows: weights.iter().map(|id| graph.weights[id.0].rows).sum(),
+            columns: first.columns,
+            packing,
+        };
+        Ok(self.field(graph, body_id, weights, kind))
+    }
+
+    fn vector(&mut self, graph: &Graph, body: BodyId, weights: &[WeightId]) -> FieldId {
+        let length = weights.iter().map(|id| graph.weights[id.0].rows).sum();
+        let format = graph.weights[weights[0].0].stored;
+        self.field(graph, body, weights, FieldKind::Vector { format, length })
+    }
+
+    /// The field of these weights, made at first use: the tied head finds the embedding's.
+    fn field(&mut self, graph: &Graph, body: BodyId, weights: &[WeightId], kind: FieldKind) -> FieldId {
+        let in_layer = graph.weights[weights[0].0].name.contains("{layer}");
+        let parts: Vec<Part> = weights.iter().map(|weight| Part::new(graph, *weight)).collect();
+        let owner = in_layer.then_some(body);
+        if let Some(known) = self.fields.iter().position(|field| field.owner == owner && field.parts == parts) {
+            return FieldId(known);
+        }
+        let name = field_name(&parts.iter().map(|part| part.weight.as_str()).collect::<Vec<_>>());
+        self.fields.push(Field { name, owner, kind, parts });
+        FieldId(self.fields.len() - 1)
+    }
+}
+
+/// `layers.{layer}.attention.{q,k,v}` becomes `attention_qkv`, `ffn.{gate,up}` `ffn_gate_up`.
+fn field_name(weights: &[&str]) -> String {
+    let stripped: Vec<&str> = weights.iter().map(|name| name.trim_start_matches("layers.{layer}.")).collect();
+    let (stem, bias) = match stripped[0].strip_suffix(".bias") {
+        Some(stem) => (stem, "_bias"),
+        None => (stripped[0], ""),
+    };
+    let Some((prefix, first)) = stem.rsplit_once('.') else { return format!("{}{bias}", stem.replace('.', "_")) };
+    let leaf = |name: &&str| {
+        let name = name.strip_suffix(".bias").unwrap_or(name);
+        name.rsplit('.').next().unwrap_or(name).to_owned()
+    };
+    let leaves: Vec<String> = stripped.iter().map(leaf).collect();
+    let joint = if leaves.iter().all(|leaf| leaf.len() == 1) { "" } else { "_" };
+    let leaves = if leaves.len() == 1 { first.to_owned() } else { leaves.join(joint) };
+    format!("{}_{leaves}{bias}", prefix.replace('.', "_"))
+}

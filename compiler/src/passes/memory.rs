@@ -1,0 +1,119 @@
+//! Gives every value that leaves its group a buffer: fused products side by side, the residual stream in
+//! place, and one buffer for values of equal shape that never live at the same time.
+
+use super::fuse::{Fused, Group};
+use super::{PassError, pass_error};
+use crate::graph::{Body, Graph, NodeId, Rows, ValueId};
+use crate::plan::{Buffer, BufferId};
+use std::collections::BTreeMap;
+
+/// Buffers, and where each body's values stand in them.
+#[derive(Clone, Debug)]
+pub struct Assignment {
+    /// All buffers; the first is the residual stream.
+    pub buffers: Vec<Buffer>,
+    /// One map a body.
+    pub slices: Vec<BTreeMap<ValueId, Slice>>,
+}
+
+/// A range of a buffer's columns.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Slice {
+    /// Which buffer.
+    pub buffer: BufferId,
+    /// First column.
+    pub column: usize,
+}
+
+/// The buffer that bodies hand on.
+const RESIDUAL: BufferId = BufferId(0);
+
+/// Assigns buffers.
+///
+/// # Errors
+/// When a body does not keep the residual stream in place.
+pub fn assign(graph: &Graph, fused: &Fused) -> Result<Assignment, PassError> {
+    let width = graph.bodies[0].values[graph.bodies[0].output.0].width;
+    let residual = Buffer { name: "residual".to_owned(), rows: Rows::Tokens, width };
+    let mut assignment = Assignment { buffers: vec![residual], slices: Vec::new() };
+    for (index, (body, groups)) in graph.bodies.iter().zip(&fused.bodies).enumerate() {
+        let last = index + 1 == graph.bodies.len();
+        let slices = assignment.body(body, groups, last)?;
+        assignment.slices.push(slices);
+    }
+    Ok(assignment)
+}
+
+impl Assignment {
+    fn body(&mut self, body: &Body, groups: &[Group], last: bool) -> Result<BTreeMap<ValueId, Slice>, PassError> {
+        let mut slices = BTreeMap::new();
+        slices.extend(body.input.map(|input| (input, Slice { buffer: RESIDUAL, column: 0 })));
+        for (at, group) in groups.iter().enumerate() {
+            let outputs = outputs(body, group);
+            if group.kind == "accumulate" {
+                let (residual, out) = (group.value("residual"), group.value("out"));
+                if used_after(body, groups, at, residual) {
+                    let name = &body.values[residual.0].name;
+                    return Err(pass_error!("`{name}` of `{}` is read after it was added to in place", body.name));
+                }
+                slices.insert(out, slices[&residual]);
+                continue;
+            }
+            let hands_on = outputs == [body.output] && !last;
+            let buffer = if hands_on {
+                RESIDUAL
+            } else {
+                let busy = slices.iter().filter(|(value, _)| used_after(body, groups, at, **value) || reads(body, group, **value));
+                let busy: Vec<BufferId> = busy.map(|(_, slice)| slice.buffer).chain([RESIDUAL]).collect();
+                self.buffer(body, &outputs, &busy)
+            };
+            let mut column = 0;
+            for value in outputs {
+                slices.insert(value, Slice { buffer, column });
+                column += body.values[value.0].width;
+            }
+        }
+        let end = slices[&body.output].buffer;
+        if !last && end != RESIDUAL {
+            return Err(pass_error!("body `{}` does not hand on the residual stream", body.name));
+        }
+        Ok(slices)
+    }
+
+    /// A buffer for these values side by side: a free one of that shape, or a new one.
+    fn buffer(&mut self, body: &Body, values: &[ValueId], busy: &[BufferId]) -> BufferId {
+        let rows = body.values[values[0].0].rows;
+        let width = values.iter().map(|value| body.values[value.0].width).sum();
+        let fits = |(i, buffer): (usize, &Buffer)| {
+            buffer.rows == rows && buffer.width == width && !busy.contains(&BufferId(i))
+        };
+        if let Some(free) = self.buffers.iter().enumerate().position(fits) {
+            return BufferId(free);
+        }
+        let name = values.iter().map(|value| body.values[value.0].name.as_str()).collect::<Vec<_>>().concat();
+        let taken = self.buffers.iter().any(|buffer| buffer.name == name);
+        let name = if taken { format!("{}_{name}", body.name.replace('-', "_")) } else { name };
+        self.buffers.push(Buffer { name, rows, width });
+        BufferId(self.buffers.len() - 1)
+    }
+}
+
+/// The values a group leaves behind, in the graph's order.
+fn outputs(body: &Body, group: &Group) -> Vec<ValueId> {
+    let mut outputs: Vec<ValueId> = group
+        .nodes
+        .iter()
+        .map(|id| body.nodes[id.0].output)
+        .filter(|value| !body.consumers(*value).any(|user| group.nodes.contains(&user)))
+        .collect();
+    outputs.sort();
+    outputs
+}
+
+fn reads(body: &Body, group: &Group, value: ValueId) -> bool {
+    group.nodes.iter().any(|NodeId(id)| body.nodes[*id].inputs.contains(&value))
+}
+
+fn used_after(body: &Body, groups: &[Group], at: usize, value: ValueId) -> bool {
+    body.output == value || groups[at + 1..].iter().any(|group| reads(body, group, value))
+}

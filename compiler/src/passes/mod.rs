@@ -1,0 +1,30 @@
+//! Graph to plan, one decision a file.
+//!
+//! `rules` reads a backend's fusion table, `fuse` covers the graph with it, `layout` decides how fused weights
+//! stand in memory, `buckets` fixes how much a step may carry, `memory` gives every value a buffer, and
+//! `assemble` puts the results together as a [`crate::plan::Plan`] with its predicted cost.
+
+pub mod assemble;
+pub mod buckets;
+pub mod fuse;
+pub mod layout;
+pub mod memory;
+pub mod rules;
+
+/// Why a graph cannot be planned for a backend: a gap in the rules or a shape a phase kind cannot take.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PassError(pub String);
+
+impl std::fmt::Display for PassError {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl std::error::Error for PassError {}
+
+/// A [`PassError`] with a formatted message.
+macro_rules! pass_error {
+    ($($argument:tt)*) => { $crate::passes::PassError(format!($($argument)*)) };
+}
+pub(crate) use pass_error;

@@ -1,0 +1,216 @@
+//! The ops, as plainly as they can be written.
+
+use crate::graph::RotaryFrequencies;
+use crate::spec::types::{Activation, Compute, NormWeight, RotaryPairs};
+use monomorph_formats::{ACTIVATION_BLOCK, Format, decode, encode, quantise_block};
+
+pub(super) fn embedding(table: &[f32], width: usize, tokens: &[u32]) -> Vec<f32> {
+    tokens.iter().flat_map(|token| table[*token as usize * width..][..width].iter().copied()).collect()
+}
+
+pub(super) fn rms_norm(x: &[f32], weight: &[f32], eps: f32, form: NormWeight, width: usize) -> Vec<f32> {
+    let norm = |part: &[f32]| -> Vec<f32> {
+        let mean = part.iter().map(|v| f64::from(*v) * f64::from(*v)).sum::<f64>() / width as f64;
+        let inverse = 1.0 / (mean + f64::from(eps)).sqrt();
+        let scaled = part.iter().zip(weight).map(|(v, w)| {
+            let w = match form {
+                NormWeight::Plain => *w,
+                NormWeight::OnePlus => 1.0 + w,
+            };
+            (f64::from(*v) * inverse * f64::from(w)) as f32
+        });
+        scaled.collect()
+    };
+    x.chunks_exact(width).flat_map(norm).collect()
+}
+
+pub(super) fn linear(
+    x: &[f32],
+    weight: &[f32],
+    rows: usize,
+    columns: usize,
+    compute: Compute,
+    bias: Option<&[f32]>,
+) -> Vec<f32> {
+    let mut out = Vec::with_capacity(x.len() / columns * rows);
+    for x in x.chunks_exact(columns) {
+        let x = round_activations(x, compute);
+        for row in 0..rows {
+            let product = dot(&x, &weight[row * columns..][..columns]);
+            out.push((product + bias.map_or(0.0, |bias| f64::from(bias[row]))) as f32);
+        }
+    }
+    out
+}
+
+fn round_activations(x: &[f32], compute: Compute) -> Vec<f32> {
+    match compute {
+        Compute::F32 => x.to_vec(),
+        Compute::Int8Block32 => {
+            let (blocks, rest) = x.as_chunks::<ACTIVATION_BLOCK>();
+            assert!(rest.is_empty(), "the spec checks that rows fill whole blocks");
+            let rounded = blocks.iter().map(quantise_block);
+            rounded.flat_map(|block| block.values.map(|q| block.scale * f32::from(q))).collect()
+        }
+    }
+}
+
+/// Eight partial sums, so that the oracle takes minutes and not hours; in f64 their order does not matter.
+fn dot(a: &[f32], b: &[f32]) -> f64 {
+    let mut sums = [0.0f64; 8];
+    let (a8, a_rest) = a.as_chunks::<8>();
+    let (b8, b_rest) = b.as_chunks::<8>();
+    for (a, b) in a8.iter().zip(b8) {
+        for i in 0..8 {
+            sums[i] += f64::from(a[i]) * f64::from(b[i]);
+        }
+    }
+    let rest = a_rest.iter().zip(b_rest).map(|(a, b)| f64::from(*a) * f64::from(*b));
+    sums.iter().sum::<f64>() + rest.sum::<f64>()
+}
+
+pub(super) fn rotary(
+    x: &[f32],
+    heads: usize,
+    head_dim: usize,
+    frequencies: &RotaryFrequencies,
+    first_position: usize,
+) -> Vec<f32> {
+    let mut out = x.to_vec();
+    let half = frequencies.inverse.len();
+    for (token, row) in out.chunks_exact_mut(heads * head_dim).enumerate() {
+        let position = (first_position + token) as f32;
+        for head in row.chunks_exact_mut(head_dim) {
+            for (i, inverse) in frequencies.inverse.iter().enumerate() {
+                let (sin, cos) = (position * inverse).sin_cos();
+                let (sin, cos) = (sin * frequencies.factor, cos * frequencies.factor);
+                let (a, b) = match frequencies.pairs {
+                    RotaryPairs::Halves => (i, i + half),
+                    RotaryPairs::Adjacent => (2 * i, 2 * i + 1),
+                };
+                (head[a], head[b]) = (head[a] * cos - head[b] * sin, head[b] * cos + head[a] * sin);
+            }
+        }
+    }
+    out
+}
+
+pub(super) fn round(x: &[f32], format: Format) -> Vec<f32> {
+    let mut out = vec![0.0; x.len()];
+    decode(format, &encode(format, x), &mut out);
+    out
+}
+
+/// The shape of an attention op.
+#[derive(Clone, Copy)]
+pub(super) struct Heads {
+    pub heads: usize,
+    pub kv_heads: usize,
+    pub head_dim: usize,
+}
+
+/// `q` is `[tokens, heads * head_dim]`; `keys` and `values` hold `first_position + tokens` rows.
+pub(super) fn attention(
+    q: &[f32],
+    keys: &[f32],
+    values: &[f32],
+    shape: Heads,
+    scale: f32,
+    first_position: usize,
+) -> Vec<f32> {
+    let Heads { heads, kv_heads, head_dim } = shape;
+    let kv_width = kv_heads * head_dim;
+    let mut out = Vec::with_capacity(q.len());
+    for (i, q) in q.chunks_exact(head_dim).enumerate() {
+        let (token, head) = (i / heads, i % heads);
+        let kv_head = head * kv_heads / heads;
+        let row = |cache: &'_ [f32], position: usize| -> std::ops::Range<usize> {
+            let start = position * kv_width + kv_head * head_dim;
+            debug_assert!(start + head_dim <= cache.len());
+            start..start + head_dim
+        };
+        let seen = 0..=first_position + token;
+        let scores: Vec<f64> =
+            seen.map(|p| f64::from(scale) * dot(q, &keys[row(keys, p)])).collect();
+        let largest = scores.iter().copied().fold(f64::NEG_INFINITY, f64::max);
+        let weights: Vec<f64> = scores.iter().map(|s| (s - largest).exp()).collect();
+        let total: f64 = weights.iter().sum();
+        let mut mixed = vec![0.0f64; head_dim];
+        for (position, weight) in weights.iter().enumerate() {
+            for (sum, v) in mixed.iter_mut().zip(&values[row(values, position)]) {
+                *sum += weight * f64::from(*v);
+            }
+        }
+        out.extend(mixed.iter().map(|sum| (sum / total) as f32));
+    }
+    out
+}
+
+pub(super) fn gate(gate: &[f32], up: &[f32], activation: Activation) -> Vec<f32> {
+    gate.iter().zip(up).map(|(g, u)| (activate(f64::from(*g), activation) * f64::from(*u)) as f32).collect()
+}
+
+fn activate(x: f64, activation: Activation) -> f64 {
+    match activation {
+        Activation::Silu => x / (1.0 + (-x).exp()),
+        Activation::Gelu => 0.5 * x * (1.0 + erf(x / std::f64::consts::SQRT_2)),
+        Activation::GeluTanh => {
+            let inner = (2.0 / std::f64::consts::PI).sqrt() * (x + 0.044715 * x * x * x);
+            0.5 * x * (1.0 + inner.tanh())
+        }
+        Activation::Relu => x.max(0.0),
+    }
+}
+
+/// The error function: its Maclaurin series near 0, its continued fraction beyond (Abramowitz & Stegun 7.1.5
+/// and 7.1.14), to about 1e-15.
+fn erf(x: f64) -> f64 {
+    let a = x.abs();
+    let magnitude = if a < 2.5 {
+        let (mut term, mut sum) = (a, a);
+        for n in 1..80 {
+            term *= -a * a / f64::from(n);
+            sum += term / f64::from(2 * n + 1);
+        }
+        sum * std::f64::consts::FRAC_2_SQRT_PI
+    } else {
+        let fraction = (1..=60).rev().fold(a, |tail, n| a + f64::from(n) / 2.0 / tail);
+        1.0 - (-a * a).exp() / (fraction * std::f64::consts::PI.sqrt())
+    };
+    magnitude.copysign(x)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn erf_is_the_tabulated_one() {
+        // Abramowitz & Stegun, table 7.1.
+        for (x, expected) in [(0.0, 0.0), (0.5, 0.5204998778), (1.0, 0.8427007929), (2.0, 0.9953222650)] {
+            assert!((erf(x) - expected).abs() < 1e-10, "erf({x}) = {}", erf(x));
+        }
+        assert!((erf(2.499_999) - erf(2.500_001)).abs() < 1e-7);
+        assert!((erf(-3.0) + 0.9999779095).abs() < 1e-10);
+    }
+
+    #[test]
+    fn a_query_sees_nothing_after_itself() {
+        let shape = Heads { heads: 1, kv_heads: 1, head_dim: 1 };
+        let out = attention(&[0.0, 0.0], &[1.0, 1.0], &[3.0, 5.0], shape, 1.0, 0);
+        assert_eq!(out, [3.0, 4.0]);
+    }
+
+    #[test]
+    fn rotary_at_position_zero_is_the_identity_and_keeps_lengths_elsewhere() {
+        let frequencies =
+            RotaryFrequencies { inverse: vec![1.0, 0.1], factor: 1.0, pairs: RotaryPairs::Halves };
+        let x = [1.0, 2.0, 3.0, 4.0, 9.0];
+        let out = rotary(&[x, x].concat(), 1, 5, &frequencies, 0);
+        assert_eq!(&out[..5], &x);
+        let length = |v: &[f32]| v.iter().map(|v| v * v).sum::<f32>();
+        assert!((length(&out[5..]) - length(&x)).abs() < 1e-4);
+        assert_eq!(out[9], 9.0);
+        assert!((out[5] - (1f32.cos() - 3.0 * 1f32.sin())).abs() < 1e-6);
+    }
+}

@@ -1,0 +1,310 @@
+//! A plan as people and programs read it.
+
+use crate::graph::Rows;
+use crate::plan::{Cost, Field, FieldKind, Packing, Phase, Plan, PlanBody};
+use serde::Serialize;
+use std::fmt::Write;
+
+/// Everything `explain` prints, as one JSON object.
+#[derive(Debug, Serialize)]
+pub struct Report {
+    /// `hardware/model/quant`.
+    pub target: String,
+    /// Most tokens and sequences of a step.
+    pub step_tokens: usize,
+    /// See `step_tokens`.
+    pub step_sequences: usize,
+    /// Bytes by purpose.
+    pub memory: MemoryReport,
+    /// The precision contract.
+    pub formats: Vec<FormatReport>,
+    /// Bodies and their phases.
+    pub bodies: Vec<BodyReport>,
+    /// Activation buffers.
+    pub buffers: Vec<BufferReport>,
+    /// Weights as they stand in memory.
+    pub weights: Vec<WeightReport>,
+    /// Tokens a second for one sequence.
+    pub speed: SpeedReport,
+}
+
+/// Bytes by purpose.
+#[derive(Debug, Serialize)]
+pub struct MemoryReport {
+    /// Weights after packing.
+    pub weights: u64,
+    /// Activations.
+    pub scratch: u64,
+    /// One K/V block over all layers.
+    pub kv_block: u64,
+    /// One token of K/V over all layers.
+    pub kv_token: u64,
+}
+
+/// One line of the precision contract.
+#[derive(Debug, Serialize)]
+pub struct FormatReport {
+    /// Tensor class.
+    pub class: &'static str,
+    /// As stored.
+    pub stored: &'static str,
+    /// As computed.
+    pub compute: &'static str,
+}
+
+/// A body.
+#[derive(Debug, Serialize)]
+pub struct BodyReport {
+    /// Name.
+    pub name: String,
+    /// Layers that run it; empty outside the layers.
+    pub layers: Vec<usize>,
+    /// In order.
+    pub phases: Vec<PhaseReport>,
+}
+
+/// A phase.
+#[derive(Debug, Serialize)]
+pub struct PhaseReport {
+    /// Name.
+    pub name: String,
+    /// Kind.
+    pub kind: &'static str,
+    /// Ops it covers.
+    pub ops: Vec<&'static str>,
+    /// Names of phases it waits for.
+    pub waits_for: Vec<String>,
+    /// Buffers read.
+    pub reads: Vec<String>,
+    /// Buffer written.
+    pub writes: String,
+    /// One token.
+    pub decode: CostReport,
+    /// A prompt of 512.
+    pub prefill: CostReport,
+}
+
+/// Work and time.
+#[derive(Debug, Serialize)]
+pub struct CostReport {
+    /// Bytes of weights.
+    pub weight_bytes: f64,
+    /// Bytes of keys and values.
+    pub kv_bytes: f64,
+    /// Bytes of activations.
+    pub activation_bytes: f64,
+    /// Floating or integer operations, two a multiply-add.
+    pub flops: f64,
+    /// Predicted.
+    pub microseconds: f64,
+}
+
+/// A buffer.
+#[derive(Debug, Serialize)]
+pub struct BufferReport {
+    /// Name.
+    pub name: String,
+    /// `tokens` or `outputs`.
+    pub rows: &'static str,
+    /// Columns.
+    pub width: usize,
+    /// At the largest step.
+    pub bytes: usize,
+}
+
+/// A weight.
+#[derive(Debug, Serialize)]
+pub struct WeightReport {
+    /// Field name.
+    pub name: String,
+    /// How many there are.
+    pub instances: usize,
+    /// The checkpoint's tensors it is made of.
+    pub tensors: Vec<String>,
+    /// Rows and columns.
+    pub shape: Vec<usize>,
+    /// Stored format.
+    pub format: &'static str,
+    /// `stacked`, `gated` or `vector`.
+    pub packing: &'static str,
+    /// All instances.
+    pub bytes: u64,
+}
+
+/// Tokens a second.
+#[derive(Debug, Serialize)]
+pub struct SpeedReport {
+    /// Bytes over bandwidth.
+    pub limit_decode: f64,
+    /// Sum over phases.
+    pub predicted_decode: f64,
+    /// Products at full rate, or bytes.
+    pub limit_prefill: f64,
+    /// Sum over phases.
+    pub predicted_prefill: f64,
+}
+
+/// Collects the report of a plan.
+pub fn report(plan: &Plan) -> Report {
+    let quant = &plan.target.quant;
+    let compute = |class| quant.compute.get(class).map_or("f32", |compute| compute.name());
+    let formats = quant.stored.iter();
+    let [limit_decode, predicted_decode, limit_prefill, predicted_prefill] = plan.prediction.rates();
+    Report {
+        target: plan.target.name(),
+        step_tokens: plan.buckets.tokens,
+        step_sequences: plan.buckets.sequences,
+        memory: MemoryReport {
+            weights: plan.memory.weights,
+            scratch: plan.memory.scratch,
+            kv_block: plan.memory.kv_block,
+            kv_token: plan.memory.kv_block / quant.kv_block as u64,
+        },
+        formats: formats
+            .map(|(class, format)| FormatReport {
+                class: class.name(),
+                stored: format.name(),
+                compute: compute(class),
+            })
+            .collect(),
+        bodies: plan.bodies.iter().map(|body| self::body(plan, body)).collect(),
+        buffers: plan.buffers.iter().map(|it| buffer(plan, it)).collect(),
+        weights: plan.fields.iter().map(|field| weight(plan, field)).collect(),
+        speed: SpeedReport { limit_decode, predicted_decode, limit_prefill, predicted_prefill },
+    }
+}
+
+fn body(plan: &Plan, body: &PlanBody) -> BodyReport {
+    let phase = |phase: &Phase| {
+        let (reads, writes) = phase.kind.buffers();
+        let cost = |cost: &Cost| CostReport {
+            weight_bytes: cost.weight_bytes,
+            kv_bytes: cost.kv_bytes,
+            activation_bytes: cost.activation_bytes,
+            flops: cost.flops(),
+            microseconds: 1e6 * cost.predicted(&plan.target.hardware),
+        };
+        PhaseReport {
+            name: phase.name.clone(),
+            kind: phase.kind.name(),
+            ops: phase.ops.clone(),
+            waits_for: phase.waits_for.iter().map(|i| body.phases[*i].name.clone()).collect(),
+            reads: reads.iter().map(|id| plan.buffer(*id).name.clone()).collect(),
+            writes: plan.buffer(writes).name.clone(),
+            decode: cost(&phase.decode),
+            prefill: cost(&phase.prefill),
+        }
+    };
+    BodyReport {
+        name: body.name.clone(),
+        layers: body.layers.clone(),
+        phases: body.phases.iter().map(phase).collect(),
+    }
+}
+
+fn buffer(plan: &Plan, buffer: &crate::plan::Buffer) -> BufferReport {
+    let (rows, count) = match buffer.rows {
+        Rows::Tokens => ("tokens", plan.buckets.tokens),
+        Rows::Outputs => ("outputs", plan.buckets.sequences),
+    };
+    BufferReport { name: buffer.name.clone(), rows, width: buffer.width, bytes: 4 * count * buffer.width }
+}
+
+fn weight(plan: &Plan, field: &Field) -> WeightReport {
+    let names = &plan.target.quant.checkpoint.names;
+    let (shape, format, packing) = match field.kind {
+        FieldKind::Vector { format, length } => (vec![length], format, "vector"),
+        FieldKind::Norm { format, length, .. } => (vec![length], format, "norm"),
+        FieldKind::Matrix { format, rows, columns, packing, .. } => {
+            let packing = match packing {
+                Packing::Stacked => "stacked",
+                Packing::Gated => "gated",
+            };
+            (vec![rows, columns], format, packing)
+        }
+    };
+    WeightReport {
+        name: field.name.clone(),
+        instances: plan.instances(field),
+        tensors: field.parts.iter().map(|part| names[&part.weight].clone()).collect(),
+        shape,
+        format: format.name(),
+        packing,
+        bytes: field.bytes() * plan.instances(field) as u64,
+    }
+}
+
+/// The report as text.
+pub fn text(plan: &Plan) -> String {
+    let report = report(plan);
+    let mut out = String::new();
+    let mut line = |text: std::fmt::Arguments| {
+        writeln!(out, "{text}").expect("writing to a string does not fail");
+    };
+    line(format_args!("{}", report.target));
+    line(format_args!(""));
+    line(format_args!("class        stored   compute"));
+    for it in &report.formats {
+        line(format_args!("{:<12} {:<8} {}", it.class, it.stored, it.compute));
+    }
+    line(format_args!("{:<12} {:<8} {}", "k/v", plan.target.quant.kv_format.name(), "f32"));
+    line(format_args!(""));
+    line(format_args!("memory       {:>12}  weights", report.memory.weights));
+    line(format_args!("             {:>12}  activations, {} tokens a step", report.memory.scratch, report.step_tokens));
+    line(format_args!("             {:>12}  keys and values, each token", report.memory.kv_token));
+    for body in &report.bodies {
+        line(format_args!(""));
+        for row in phase_table(body) {
+            line(format_args!("{row}"));
+        }
+    }
+    line(format_args!(""));
+    line(format_args!("weight                     instances       bytes  packing  shape, format, tensors"));
+    for it in &report.weights {
+        let shape = it.shape.iter().map(ToString::to_string).collect::<Vec<_>>().join("x");
+        line(format_args!(
+            "{:<26} {:>9} {:>11}  {:<8} {shape} {} {}",
+            it.name, it.instances, it.bytes, it.packing, it.format, it.tensors.join(" + ")
+        ));
+    }
+    line(format_args!(""));
+    line(format_args!("buffer                          bytes  rows"));
+    for it in &report.buffers {
+        line(format_args!("{:<26} {:>10}  {} x {}", it.name, it.bytes, it.rows, it.width));
+    }
+    let speed = &report.speed;
+    line(format_args!(""));
+    line(format_args!("tokens a second            limit  predicted"));
+    line(format_args!("decode, 96 before     {:>10.1} {:>10.1}", speed.limit_decode, speed.predicted_decode));
+    line(format_args!("prefill of 512        {:>10.1} {:>10.1}", speed.limit_prefill, speed.predicted_prefill));
+    out
+}
+
+/// One body's phases as aligned rows; also what the emitted file opens with.
+pub fn phase_table(body: &BodyReport) -> Vec<String> {
+    let layers = match body.layers.len() {
+        0 => String::new(),
+        count => format!(", {count} layers"),
+    };
+    let mut rows = vec![
+        format!("{}{layers}", body.name),
+        format!(
+            "  {:<3} {:<20} {:>11} {:>9} {:>9} | {:>12} {:>9}  {}",
+            "#", "phase", "weights B", "K/V B", "us", "prefill MAC", "us", "ops"
+        ),
+    ];
+    rows.extend(body.phases.iter().enumerate().map(|(i, phase)| {
+        format!(
+            "  {:<3} {:<20} {:>11.0} {:>9.0} {:>9.2} | {:>12.3e} {:>9.1}  {}",
+            i + 1,
+            phase.name,
+            phase.decode.weight_bytes,
+            phase.decode.kv_bytes,
+            phase.decode.microseconds,
+            phase.prefill.flops / 2.0,
+            phase.prefill.microseconds,
+            phase.ops.join(" + "),
+        )
+    }));
+    rows
+}

@@ -1,0 +1,228 @@
+//! What is wrong with a spec: file, line, key, what is wrong and what would be right.
+
+use miette::{GraphicalReportHandler, GraphicalTheme, LabeledSpan, NamedSource, SourceCode};
+use std::cell::RefCell;
+use std::fmt;
+use std::ops::Range;
+use std::path::{Path, PathBuf};
+use std::rc::Rc;
+
+/// Columns a rendered diagnostic is wrapped to.
+const WIDTH: usize = 110;
+
+/// One mistake.
+#[derive(Clone, Debug)]
+pub struct Diagnostic {
+    /// The file, relative to the targets directory.
+    pub file: PathBuf,
+    /// Line of the first label, from 1; `None` if the mistake is not inside a file.
+    pub line: Option<usize>,
+    /// Dotted path of the key, such as `mixer.attention.heads`; empty for a whole file.
+    pub key: String,
+    /// What is wrong.
+    pub message: String,
+    /// What would be right.
+    pub help: String,
+    /// Byte ranges of the file with what to say about each; the first is the mistake itself.
+    labels: Vec<(Range<usize>, String)>,
+    text: Rc<str>,
+}
+
+impl Diagnostic {
+    /// A mistake that no byte of a file shows, such as a file that is not there.
+    pub(super) fn outside(file: &Path, message: String, help: String) -> Diagnostic {
+        let file = file.to_owned();
+        Diagnostic { file, line: None, key: String::new(), message, help, labels: vec![], text: "".into() }
+    }
+
+    /// Adds a second place that matters, in the same file.
+    pub(super) fn also(mut self, span: Range<usize>, label: &str) -> Diagnostic {
+        self.labels.push((span, label.to_owned()));
+        self
+    }
+}
+
+impl fmt::Display for Diagnostic {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.message)
+    }
+}
+
+impl std::error::Error for Diagnostic {}
+
+impl miette::Diagnostic for Diagnostic {
+    fn help<'a>(&'a self) -> Option<Box<dyn fmt::Display + 'a>> {
+        Some(Box::new(&self.help))
+    }
+
+    fn labels(&self) -> Option<Box<dyn Iterator<Item = LabeledSpan> + '_>> {
+        let spans = self.labels.iter().enumerate().map(|(index, (span, label))| {
+            let (label, span) = (Some(label.clone()), span.clone());
+            match index {
+                0 => LabeledSpan::new_primary_with_span(label, span),
+                _ => LabeledSpan::new_with_span(label, span),
+            }
+        });
+        (!self.labels.is_empty()).then(|| Box::new(spans) as Box<dyn Iterator<Item = LabeledSpan>>)
+    }
+}
+
+/// Everything wrong with a target, in order of file and line. Never empty.
+#[derive(Clone, Debug)]
+pub struct Diagnostics {
+    list: Vec<Diagnostic>,
+}
+
+impl Diagnostics {
+    /// The mistakes.
+    pub fn list(&self) -> &[Diagnostic] {
+        &self.list
+    }
+
+    /// The mistakes with the lines they stand in, `colour`ed for a terminal or in plain ASCII.
+    pub fn render(&self, colour: bool) -> String {
+        let theme = if colour { GraphicalTheme::unicode() } else { GraphicalTheme::none() };
+        let handler = GraphicalReportHandler::new_themed(theme).with_width(WIDTH).with_links(false);
+        let mut out = String::new();
+        for diagnostic in &self.list {
+            let name = diagnostic.file.to_string_lossy();
+            let source = NamedSource::new(name, diagnostic.text.to_string());
+            let report = WithSource { diagnostic, source };
+            if handler.render_report(&mut out, &report).is_err() {
+                // The labels do not fit the text: say it without them rather than not at all.
+                out.push_str(&format!("{}: {}\n", diagnostic.file.display(), diagnostic.message));
+            }
+            out.push('\n');
+        }
+        let count = self.list.len();
+        out.push_str(&format!("{count} mistake{} in the specs\n", if count == 1 { "" } else { "s" }));
+        out
+    }
+}
+
+impl fmt::Display for Diagnostics {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.render(false))
+    }
+}
+
+impl std::error::Error for Diagnostics {}
+
+/// A diagnostic together with the text its labels point into, as miette wants them.
+#[derive(Debug)]
+struct WithSource<'a> {
+    diagnostic: &'a Diagnostic,
+    source: NamedSource<String>,
+}
+
+impl fmt::Display for WithSource<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.diagnostic.fmt(f)
+    }
+}
+
+impl std::error::Error for WithSource<'_> {}
+
+impl miette::Diagnostic for WithSource<'_> {
+    fn help<'a>(&'a self) -> Option<Box<dyn fmt::Display + 'a>> {
+        miette::Diagnostic::help(self.diagnostic)
+    }
+
+    fn labels(&self) -> Option<Box<dyn Iterator<Item = LabeledSpan> + '_>> {
+        self.diagnostic.labels()
+    }
+
+    fn source_code(&self) -> Option<&dyn SourceCode> {
+        self.diagnostic.line.is_some().then_some(&self.source as &dyn SourceCode)
+    }
+}
+
+/// Where the mistakes of one target are collected.
+#[derive(Default)]
+pub(super) struct Sink {
+    list: RefCell<Vec<Diagnostic>>,
+}
+
+impl Sink {
+    /// Records a mistake.
+    pub(super) fn push(&self, diagnostic: Diagnostic) {
+        self.list.borrow_mut().push(diagnostic);
+    }
+
+    /// Whether nothing was recorded.
+    pub(super) fn is_empty(&self) -> bool {
+        self.list.borrow().is_empty()
+    }
+
+    /// What was recorded, or `value` if that is nothing.
+    pub(super) fn finish<T>(self, value: Option<T>) -> Result<T, Diagnostics> {
+        let mut list = self.list.into_inner();
+        match value {
+            Some(value) if list.is_empty() => Ok(value),
+            _ => {
+                // Stable: files keep the order they were read in, and lines rise inside each.
+                let mut files: Vec<PathBuf> = Vec::new();
+                for diagnostic in &list {
+                    if !files.contains(&diagnostic.file) {
+                        files.push(diagnostic.file.clone());
+                    }
+                }
+                let file = |it: &Diagnostic| files.iter().position(|file| *file == it.file);
+                list.sort_by_key(|it| (file(it), it.labels.first().map(|(span, _)| span.start)));
+                Err(Diagnostics { list })
+            }
+        }
+    }
+}
+
+/// A spec file, and where to report what is wrong with it.
+#[derive(Clone)]
+pub(super) struct Source<'a> {
+    /// Relative to the targets directory.
+    pub(super) name: PathBuf,
+    /// The whole text.
+    pub(super) text: Rc<str>,
+    /// Takes what is wrong.
+    pub(super) sink: &'a Sink,
+}
+
+impl Source<'_> {
+    /// A mistake in the value of `key` at `span`; `label` stands under the span.
+    pub(super) fn mistake(
+        &self,
+        span: Range<usize>,
+        key: &str,
+        message: String,
+        label: &str,
+        help: String,
+    ) -> Diagnostic {
+        let span = self.inside(span);
+        Diagnostic {
+            file: self.name.clone(),
+            line: Some(1 + self.text[..span.start].matches('\n').count()),
+            key: key.to_owned(),
+            message,
+            help,
+            labels: vec![(span, label.to_owned())],
+            text: self.text.clone(),
+        }
+    }
+
+    /// Records a mistake: see [`Source::mistake`].
+    pub(super) fn report(&self, span: Range<usize>, key: &str, message: String, label: &str, help: String) {
+        self.sink.push(self.mistake(span, key, message, label, help));
+    }
+
+    /// The part of a span that is inside the text and ends at characters.
+    fn inside(&self, span: Range<usize>) -> Range<usize> {
+        let floor = |mut at: usize| {
+            at = at.min(self.text.len());
+            while !self.text.is_char_boundary(at) {
+                at -= 1;
+            }
+            at
+        };
+        let start = floor(span.start);
+        start..floor(span.end).max(start)
+    }
+}

@@ -1,0 +1,97 @@
+//! TOML specs to validated values: every mistake of a target is reported at once, with file, line and key.
+
+mod catalogue;
+mod diagnostic;
+mod fit;
+mod hardware;
+mod model;
+mod quant;
+mod reader;
+mod tensors;
+pub mod types;
+
+pub use catalogue::{Catalogue, HardwareEntry, ModelEntry, catalogue, list};
+pub use diagnostic::{Diagnostic, Diagnostics};
+pub use fit::{kv_block_bytes, weight_bytes};
+pub use tensors::{TensorDecl, tensors};
+
+use catalogue::Located;
+use diagnostic::{Sink, Source};
+use reader::Table;
+use std::path::{Path, PathBuf};
+use types::{Model, Target};
+
+/// Reads and checks the three specs of `target`, which is `hardware/model/quant`. Hardware and model are each
+/// taken from the first directory of `search` that has them; a quant spec stands beside its model.
+///
+/// # Errors
+/// Everything that is wrong with them, each with what would be right; or what exists, when a part does not.
+pub fn load(search: &[PathBuf], target: &str) -> Result<Target, Diagnostics> {
+    let sink = Sink::default();
+    let target = catalogue::locate(search, target, &sink).and_then(|it| read(&it, &sink));
+    sink.finish(target)
+}
+
+fn read(it: &Located, sink: &Sink) -> Option<Target> {
+    let hardware = it.hardware.as_ref().and_then(|it| {
+        let file = Path::new("hardware").join(&it.name).join("HARDWARE.toml");
+        document(&it.targets_dir, file, sink, |source, root| hardware::read(source, &it.name, root))
+    });
+    let model = it.model.as_ref().and_then(|it| {
+        let file = Path::new("models").join(&it.name).join("MODEL.toml");
+        document(&it.targets_dir, file, sink, |source, root| model::read(source, &it.name, root))
+    });
+    let quant = it.model.as_ref().zip(it.quant.as_ref()).and_then(|(it, name)| {
+        let file = Path::new("models").join(&it.name).join(format!("{name}.toml"));
+        let read = |source: &Source, root: Table| Some(quant::read(source, root));
+        let (read, source) = document(&it.targets_dir, file, sink, read)?;
+        // Against a model that is itself in doubt, only the mistakes of the file alone are sure.
+        let (model, _) = model.as_ref()?;
+        fit::quant(&source, name, read, model)
+    });
+    let ((hardware, source), (model, _), quant) = (hardware?, model?, quant?);
+    if sink.is_empty() {
+        fit::memory(&source, &hardware, &model, &quant);
+    }
+    Some(Target { hardware: hardware.hardware, model, quant })
+}
+
+/// Reads a file and hands its root table to `read`.
+fn document<'s, T>(
+    dir: &Path,
+    name: PathBuf,
+    sink: &'s Sink,
+    read: impl FnOnce(&Source, Table) -> Option<T>,
+) -> Option<(T, Source<'s>)> {
+    let text = match std::fs::read_to_string(dir.join(&name)) {
+        Ok(text) => text,
+        Err(error) => {
+            let message = format!("{} cannot be read: {error}", name.display());
+            let help = "every spec is a text file in UTF-8".to_owned();
+            sink.push(Diagnostic::outside(&name, message, help));
+            return None;
+        }
+    };
+    let source = Source { name, text: text.as_str().into(), sink };
+    let root = reader::parse(&source, &text)?;
+    let value = read(&source, Table::root(&source, &root))?;
+    Some((value, source))
+}
+
+/// Checks specs that are not files yet: a model, and quant specs by file name.
+pub(crate) fn check(name: &str, model_toml: &str, quants: &[(String, String)]) -> Result<Model, Diagnostics> {
+    let sink = Sink::default();
+    let source = |file: &str, text: &str| Source { name: file.into(), text: text.into(), sink: &sink };
+    let model_source = source("MODEL.toml", model_toml);
+    let root = reader::parse(&model_source, model_toml);
+    let model = root.and_then(|root| model::read(&model_source, name, Table::root(&model_source, &root)));
+    for (file, text) in quants {
+        let source = source(file, text);
+        let Some(root) = reader::parse(&source, text) else { continue };
+        let read = quant::read(&source, Table::root(&source, &root));
+        if let Some(model) = &model {
+            fit::quant(&source, file.trim_end_matches(".toml"), read, model);
+        }
+    }
+    sink.finish(model)
+}

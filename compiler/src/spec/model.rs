@@ -1,0 +1,442 @@
+//! MODEL.toml.
+
+use super::diagnostic::Source;
+use super::reader::{At, Table, Value, list, nearest};
+use super::types::*;
+use std::collections::BTreeMap;
+use std::ops::Range;
+
+/// The largest dimensions taken. They are far above any model, and low enough that no product overflows.
+const MAX_HIDDEN: u64 = 1 << 20;
+const MAX_LAYERS: u64 = 1 << 12;
+const MAX_VOCABULARY: u64 = 1 << 24;
+const MAX_CONTEXT: u64 = 1 << 28;
+const MAX_HEADS: u64 = 1 << 12;
+const MAX_WIDTH: u64 = 1 << 24;
+
+/// Reads and checks MODEL.toml.
+pub(super) fn read(source: &Source, name: &str, mut root: Table) -> Option<Model> {
+    let body = root.table("model").and_then(|table| body(source, table));
+    let mixers = root.table("mixer").and_then(|table| mixers(source, table));
+    let ffn = root.table("ffn").and_then(ffn);
+    let protocol = root.table("protocol").and_then(protocol);
+    let sampling = root.required("sampling", "[[sampling]]").and_then(|value| sampling(source, value));
+    root.finish();
+
+    let pattern_holds = match (&body, &mixers) {
+        (Some(body), Some(mixers)) => check_pattern(source, body, mixers),
+        _ => false,
+    };
+    if let (Some(body), Some(protocol)) = (&body, &protocol) {
+        check_stop_ids(source, body, &protocol.stop_ids);
+    }
+    let (body, mixers, ffn, protocol, sampling) = (body?, mixers?, ffn?, protocol?, sampling?);
+    if !pattern_holds {
+        return None;
+    }
+    let spans: BTreeMap<String, Range<usize>> =
+        mixers.iter().map(|(name, _)| (name.value.clone(), name.span.clone())).collect();
+    let stop_ids = protocol.stop_ids.iter().map(|id| id.value).collect();
+    let model = Model {
+        name: name.to_owned(),
+        hidden: body.hidden,
+        layers: body.layers.value,
+        vocabulary: body.vocabulary.value,
+        context: body.context,
+        tied: body.tied,
+        norm: body.norm,
+        pattern: body.pattern.value.into_iter().map(|name| name.value).collect(),
+        mixers: mixers.into_iter().map(|(name, mixer)| (name.value, mixer)).collect(),
+        ffn,
+        protocol: Protocol { stop_ids, chat_template: protocol.chat_template },
+        sampling,
+    };
+    check_shared_names(source, &model, &spans).then_some(model)
+}
+
+/// `[model]`.
+struct Body {
+    hidden: usize,
+    layers: At<usize>,
+    vocabulary: At<usize>,
+    context: usize,
+    tied: bool,
+    norm: Norm,
+    pattern: At<Vec<At<String>>>,
+}
+
+fn body(source: &Source, mut table: Table) -> Option<Body> {
+    let mut size = |key: &str, example: u32, most: u64| {
+        table.required(key, &format!("{key} = {example}")).and_then(|it| it.size(1..=most))
+    };
+    let hidden = size("hidden", 2048, MAX_HIDDEN);
+    let layers = size("layers", 24, MAX_LAYERS);
+    let vocabulary = size("vocabulary", 49152, MAX_VOCABULARY);
+    let context = size("context", 8192, MAX_CONTEXT);
+    let tied = table.required("tied", "tied = true").and_then(Value::boolean);
+    let example = "norm = { kind = \"rms\", weight = \"plain\", eps = 1e-6 }";
+    let norm = table.required("norm", example).and_then(norm);
+    let pattern = table.required("pattern", "pattern = [\"attention\"]").and_then(|value| {
+        let pattern = value.list(Value::string)?;
+        if pattern.value.is_empty() {
+            let message = "`model.pattern` is empty".to_owned();
+            let help = "name the mixer of every layer, or those of a few that repeat".to_owned();
+            source.report(pattern.span, "model.pattern", message, "empty", help);
+            return None;
+        }
+        Some(pattern)
+    });
+    table.finish();
+    Some(Body {
+        hidden: hidden?.value,
+        layers: layers?,
+        vocabulary: vocabulary?,
+        context: context?.value,
+        tied: tied?.value,
+        norm: norm?,
+        pattern: pattern?,
+    })
+}
+
+fn norm(value: Value) -> Option<Norm> {
+    let mut table = value.table()?;
+    let kind = table.required("kind", "kind = \"rms\"").and_then(|it| it.choice(&[("rms", ())]));
+    let weights = [("plain", NormWeight::Plain), ("one-plus", NormWeight::OnePlus)];
+    let weight = table.required("weight", "weight = \"plain\"").and_then(|it| it.choice(&weights));
+    let small = |it: f64| (0.0..1.0).contains(&it);
+    let eps = table.required("eps", "eps = 1e-6").and_then(|it| it.number("from 0 to below 1", small));
+    table.finish();
+    kind?;
+    Some(Norm { eps: eps?.value as f32, weight: weight?.value })
+}
+
+fn mixers(source: &Source, mut table: Table) -> Option<Vec<(At<String>, Mixer)>> {
+    let span = table.span();
+    let mut mixers = Vec::new();
+    let mut sound = true;
+    for (name, value) in table.entries() {
+        let path = value.path().to_owned();
+        let reserved = ["embed", "head"].contains(&name.value.as_str());
+        // The name becomes a function of the emitted stack.
+        if reserved || name.value.starts_with('_') || syn::parse_str::<syn::Ident>(&name.value).is_err() {
+            let message = format!("a mixer cannot be called {:?}", name.value);
+            let help = "a Rust identifier that is no keyword, neither `embed` nor `head`".to_owned();
+            source.report(name.span.clone(), &path, message, "this name", help);
+            sound = false;
+        }
+        match value.table().and_then(|table| mixer(source, table)) {
+            Some(mixer) => mixers.push((name, mixer)),
+            None => sound = false,
+        }
+    }
+    if sound && mixers.is_empty() {
+        let help = "add `[mixer.attention]`".to_owned();
+        source.report(span, "mixer", "there is no mixer".to_owned(), "empty", help);
+        return None;
+    }
+    sound.then_some(mixers)
+}
+
+fn mixer(source: &Source, mut table: Table) -> Option<Mixer> {
+    table.required("kind", "kind = \"attention\"").and_then(|it| it.choice(&[("attention", ())]))?;
+    Some(Mixer::Attention(attention(source, table)?))
+}
+
+fn attention(source: &Source, mut table: Table) -> Option<Attention> {
+    let mut size = |key: &str, example: u32| {
+        table.required(key, &format!("{key} = {example}")).and_then(|it| it.size(1..=MAX_HEADS))
+    };
+    let heads = size("heads", 16);
+    let kv_heads = size("kv_heads", 4);
+    let head_dim = size("head_dim", 64);
+    if let (Some(heads), Some(kv_heads)) = (&heads, &kv_heads)
+        && heads.value % kv_heads.value != 0
+    {
+        let key = table.key("kv_heads");
+        let (h, k) = (heads.value, kv_heads.value);
+        let message = format!("`{key}` = {k} does not divide the {h} query heads");
+        let divisors: Vec<_> = (1..=h).filter(|it| h % it == 0).take(16).collect();
+        let help =
+            format!("every K/V head serves equally many query heads: one of {}", list(divisors.iter()));
+        let mistake = source.mistake(kv_heads.span.clone(), &key, message, "does not divide", help);
+        source.sink.push(mistake.also(heads.span.clone(), "the query heads"));
+    }
+    let rotary_example = "rotary = { dims = 64, theta = 10000.0, pairs = \"halves\" }";
+    let rotary = table.required("rotary", rotary_example).and_then(Value::table);
+    let rotary = rotary.and_then(|table| rotary_of(source, table, head_dim.as_ref()));
+    let qk_norm = match table.optional("qk_norm") {
+        Some(value) => norm(value).map(Some),
+        None => Some(None),
+    };
+    let qkv_bias = flag(&mut table, "qkv_bias");
+    let output_bias = flag(&mut table, "output_bias");
+    table.finish();
+    Some(Attention {
+        heads: heads?.value,
+        kv_heads: kv_heads?.value,
+        head_dim: head_dim?.value,
+        rotary: rotary?,
+        qk_norm: qk_norm?,
+        qkv_bias: qkv_bias?,
+        output_bias: output_bias?,
+    })
+}
+
+/// A switch that is off when absent.
+fn flag(table: &mut Table, key: &str) -> Option<bool> {
+    match table.optional(key) {
+        Some(value) => Some(value.boolean()?.value),
+        None => Some(false),
+    }
+}
+
+fn rotary_of(source: &Source, mut table: Table, head_dim: Option<&At<usize>>) -> Option<Rotary> {
+    let dims = table.required("dims", "dims = 64").and_then(|it| it.size(2..=MAX_HEADS));
+    if let Some(dims) = &dims {
+        let key = table.key("dims");
+        if dims.value % 2 != 0 {
+            let message = format!("`{key}` = {} is odd", dims.value);
+            let help = format!("dimensions turn in pairs: {} or {}", dims.value - 1, dims.value + 1);
+            source.report(dims.span.clone(), &key, message, "odd", help);
+        }
+        if let Some(head_dim) = head_dim.filter(|head_dim| dims.value > head_dim.value) {
+            let message = format!("`{key}` = {} is more than the head's {}", dims.value, head_dim.value);
+            let help = format!("at most {}", head_dim.value);
+            let mistake = source.mistake(dims.span.clone(), &key, message, "too many", help);
+            source.sink.push(mistake.also(head_dim.span.clone(), "the head's width"));
+        }
+    }
+    let above_one = |it: f64| it > 1.0;
+    let theta = table.required("theta", "theta = 10000.0").and_then(|it| it.number("above 1", above_one));
+    let pairs = [("halves", RotaryPairs::Halves), ("adjacent", RotaryPairs::Adjacent)];
+    let pairs = table.required("pairs", "pairs = \"halves\"").and_then(|it| it.choice(&pairs));
+    let scaling = match table.optional("scaling") {
+        Some(value) => value.table().and_then(|table| scaling(source, table)),
+        None => Some(RotaryScaling::None),
+    };
+    table.finish();
+    Some(Rotary { dims: dims?.value, theta: theta?.value, pairs: pairs?.value, scaling: scaling? })
+}
+
+fn scaling(source: &Source, mut table: Table) -> Option<RotaryScaling> {
+    let kinds = [("linear", 0), ("llama3", 1), ("yarn", 2)];
+    let kind = table.required("kind", "kind = \"linear\"").and_then(|it| it.choice(&kinds))?;
+    let mut number = |key: &str, example: &str| {
+        table.required(key, &format!("{key} = {example}")).and_then(Value::positive)
+    };
+    let factor = number("factor", "8.0");
+    let scaling = match kind.value {
+        0 => factor.map(|factor| RotaryScaling::Linear { factor: factor.value }),
+        1 => {
+            let (low, high) = (number("low", "1.0"), number("high", "4.0"));
+            let original = number("original", "8192.0");
+            ordered(source, &table, ("low", &low), ("high", &high), |low, high| low < high);
+            (|| {
+                let (factor, low, high) = (factor?.value, low?.value, high?.value);
+                Some(RotaryScaling::Llama3 { factor, low, high, original: original?.value })
+            })()
+        }
+        _ => {
+            let original = number("original", "4096.0");
+            let (fast, slow) = (number("beta_fast", "32.0"), number("beta_slow", "1.0"));
+            let attention_factor = number("attention_factor", "1.0");
+            let truncate = table.required("truncate", "truncate = true").and_then(Value::boolean);
+            ordered(source, &table, ("beta_slow", &slow), ("beta_fast", &fast), |slow, fast| slow <= fast);
+            (|| {
+                Some(RotaryScaling::Yarn {
+                    factor: factor?.value,
+                    original: original?.value,
+                    beta_fast: fast?.value,
+                    beta_slow: slow?.value,
+                    attention_factor: attention_factor?.value,
+                    truncate: truncate?.value,
+                })
+            })()
+        }
+    };
+    table.finish();
+    scaling
+}
+
+/// Reports the ends of a ramp that are not in order.
+fn ordered(
+    source: &Source,
+    table: &Table,
+    low: (&str, &Option<At<f64>>),
+    high: (&str, &Option<At<f64>>),
+    holds: fn(f64, f64) -> bool,
+) {
+    let ((low_key, Some(low)), (high_key, Some(high))) = (low, high) else { return };
+    if !holds(low.value, high.value) {
+        let key = table.key(low_key);
+        let message =
+            format!("`{key}` = {} and `{high_key}` = {} are the wrong way round", low.value, high.value);
+        let help = format!("the ramp runs from `{low_key}` up to `{high_key}`");
+        let mistake = source.mistake(low.span.clone(), &key, message, "the lower end", help);
+        source.sink.push(mistake.also(high.span.clone(), "the upper end"));
+    }
+}
+
+fn ffn(mut table: Table) -> Option<Ffn> {
+    table.required("kind", "kind = \"gated\"").and_then(|it| it.choice(&[("gated", ())]))?;
+    let width = table.required("width", "width = 1536").and_then(|it| it.size(1..=MAX_WIDTH));
+    let activations = [
+        ("silu", Activation::Silu),
+        ("gelu", Activation::Gelu),
+        ("gelu-tanh", Activation::GeluTanh),
+        ("relu", Activation::Relu),
+    ];
+    let activation =
+        table.required("activation", "activation = \"silu\"").and_then(|it| it.choice(&activations));
+    let bias = flag(&mut table, "bias");
+    table.finish();
+    Some(Ffn::Gated { width: width?.value, activation: activation?.value, bias: bias? })
+}
+
+/// `[protocol]`.
+struct ReadProtocol {
+    stop_ids: Vec<At<u32>>,
+    chat_template: Option<String>,
+}
+
+fn protocol(mut table: Table) -> Option<ReadProtocol> {
+    let stop_ids = table.required("stop_ids", "stop_ids = [2]").and_then(|value| {
+        value.list(|id| {
+            let At { value, span } = id.integer(0..=u64::from(u32::MAX))?;
+            Some(At { value: u32::try_from(value).ok()?, span })
+        })
+    });
+    let chat_template = match table.optional("chat_template") {
+        Some(value) => value.string().map(|it| Some(it.value)),
+        None => Some(None),
+    };
+    table.finish();
+    Some(ReadProtocol { stop_ids: stop_ids?.value, chat_template: chat_template? })
+}
+
+fn sampling(source: &Source, value: Value) -> Option<Vec<SamplingPreset>> {
+    let presets = value.list(|value| {
+        let mut table = value.table()?;
+        let name = table.required("name", "name = \"default\"").and_then(Value::string);
+        let warm = |it: f64| (0.0..=100.0).contains(&it);
+        let temperature = table.required("temperature", "temperature = 0.7");
+        let temperature = temperature.and_then(|it| it.number("from 0 to 100", warm));
+        let mut or = |key: &str, default: f64, what: &str, holds: fn(f64) -> bool| match table.optional(key) {
+            Some(value) => Some(value.number(what, holds)?.value as f32),
+            None => Some(default as f32),
+        };
+        let top_p = or("top_p", 1.0, "above 0, at most 1", |it| it > 0.0 && it <= 1.0);
+        let min_p = or("min_p", 0.0, "from 0 to 1", |it| (0.0..=1.0).contains(&it));
+        let repetition_penalty =
+            or("repetition_penalty", 1.0, "above 0, at most 100", |it| it > 0.0 && it <= 100.0);
+        let top_k = match table.optional("top_k") {
+            Some(value) => value.integer(0..=MAX_VOCABULARY).and_then(|it| u32::try_from(it.value).ok()),
+            None => Some(0),
+        };
+        table.finish();
+        let (name, temperature) = (name?, temperature?.value as f32);
+        let (top_p, top_k, min_p) = (top_p?, top_k?, min_p?);
+        let repetition_penalty = repetition_penalty?;
+        let preset =
+            SamplingPreset { name: name.value, temperature, top_p, top_k, min_p, repetition_penalty };
+        Some((name.span, preset))
+    })?;
+    if presets.value.is_empty() {
+        let message = "`sampling` names no preset".to_owned();
+        let help = "the first preset is what a request without parameters gets: add one".to_owned();
+        source.report(presets.span, "sampling", message, "empty", help);
+        return None;
+    }
+    let names: Vec<(Range<usize>, &str)> =
+        presets.value.iter().map(|(span, it)| (span.clone(), it.name.as_str())).collect();
+    for (index, (span, name)) in names.iter().enumerate() {
+        if names[..index].iter().any(|(_, other)| other == name) {
+            let message = format!("two sampling presets are called {name:?}");
+            source.report(
+                span.clone(),
+                "sampling.name",
+                message,
+                "again",
+                "give each its own name".to_owned(),
+            );
+        }
+    }
+    Some(presets.value.into_iter().map(|(_, preset)| preset).collect())
+}
+
+/// Whether the pattern gives every layer a mixer, and every mixer a layer.
+fn check_pattern(source: &Source, body: &Body, mixers: &[(At<String>, Mixer)]) -> bool {
+    let mut holds = true;
+    let known = || mixers.iter().map(|(name, _)| name.value.as_str());
+    for name in &body.pattern.value {
+        if !known().any(|it| it == name.value) {
+            let near = nearest(&name.value, known()).map(|near| format!("; did you mean {near:?}?"));
+            let message = format!("`model.pattern` names {:?}, which is no mixer", name.value);
+            let help = format!("the mixers are {}{}", list(known()), near.unwrap_or_default());
+            source.report(name.span.clone(), "model.pattern", message, "no such mixer", help);
+            holds = false;
+        }
+    }
+    for (name, _) in mixers {
+        if !body.pattern.value.iter().any(|it| it.value == name.value) {
+            let message = format!("no layer uses the mixer {:?}", name.value);
+            let help = "name it in `model.pattern` or take it out".to_owned();
+            let mistake =
+                source.mistake(name.span.clone(), &format!("mixer.{}", name.value), message, "unused", help);
+            source.sink.push(mistake.also(body.pattern.span.clone(), "the pattern"));
+            holds = false;
+        }
+    }
+    let (length, layers) = (body.pattern.value.len(), body.layers.value);
+    if layers % length != 0 {
+        let message = format!("`model.pattern` of {length} does not repeat evenly over {layers} layers");
+        let help = "its length must divide the layers; where it does not, write all of them out".to_owned();
+        let mistake = source.mistake(
+            body.pattern.span.clone(),
+            "model.pattern",
+            message,
+            &format!("{length} long"),
+            help,
+        );
+        source.sink.push(mistake.also(body.layers.span.clone(), "the layers"));
+        holds = false;
+    }
+    holds
+}
+
+/// Whether mixers of one kind, which share the names of their tensors, agree on the shapes.
+fn check_shared_names(source: &Source, model: &Model, spans: &BTreeMap<String, Range<usize>>) -> bool {
+    let tensors = super::tensors(model);
+    for (index, tensor) in tensors.iter().enumerate() {
+        let Some(other) = tensors[..index].iter().find(|other| other.name == tensor.name) else { continue };
+        let mixer_of = |layers: &Option<Vec<usize>>| {
+            let layer = layers.as_ref().and_then(|layers| layers.first())?;
+            let name = &model.pattern[layer % model.pattern.len()];
+            Some((name.clone(), spans.get(name)?.clone()))
+        };
+        let (Some((name, span)), Some((other, other_span))) =
+            (mixer_of(&tensor.layers), mixer_of(&other.layers))
+        else {
+            continue;
+        };
+        let message = format!("the mixers {other:?} and {name:?} give {:?} two shapes", tensor.name);
+        let help =
+            "mixers of one kind share their tensors' names: give them the same heads and head_dim".to_owned();
+        let mistake = source.mistake(span, &format!("mixer.{name}"), message, "differs", help);
+        source.sink.push(mistake.also(other_span, "from this one"));
+        return false;
+    }
+    true
+}
+
+fn check_stop_ids(source: &Source, body: &Body, stop_ids: &[At<u32>]) {
+    for id in stop_ids {
+        if id.value as usize >= body.vocabulary.value {
+            let key = "protocol.stop_ids";
+            let message = format!("stop id {} is outside the vocabulary", id.value);
+            let help = format!("ids run from 0 to {}", body.vocabulary.value - 1);
+            let mistake = source.mistake(id.span.clone(), key, message, "no such token", help);
+            source.sink.push(mistake.also(body.vocabulary.span.clone(), "the vocabulary"));
+        }
+    }
+}

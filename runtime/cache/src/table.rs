@@ -1,0 +1,111 @@
+//! The blocks of one sequence, in the order of its tokens.
+
+use crate::admission::blocks_for;
+use crate::pool::{Block, BlockPool, PoolError};
+
+/// The pool has too few free blocks; nothing was taken.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Shortage {
+    /// Further blocks needed.
+    pub needed: usize,
+    /// Blocks there are.
+    pub free: usize,
+}
+
+impl std::fmt::Display for Shortage {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{} more blocks are needed and {} are free", self.needed, self.free)
+    }
+}
+
+impl std::error::Error for Shortage {}
+
+/// Which block holds which tokens of one sequence: token `p` lives in block `blocks()[p / block_tokens]`.
+///
+/// A table does not give its blocks back when dropped, because it does not hold the pool: call
+/// [`BlockTable::release`].
+#[derive(Debug)]
+#[must_use = "a table that is dropped keeps its blocks in use for ever"]
+pub struct BlockTable {
+    block_tokens: usize,
+    blocks: Vec<Block>,
+}
+
+impl BlockTable {
+    /// An empty table over blocks of `block_tokens` (at least 1) tokens.
+    pub fn new(block_tokens: usize) -> BlockTable {
+        BlockTable { block_tokens: block_tokens.max(1), blocks: Vec::new() }
+    }
+
+    /// The blocks, in the order of the tokens they hold.
+    pub fn blocks(&self) -> &[Block] {
+        &self.blocks
+    }
+
+    /// The blocks that hold the first `tokens` tokens, as many of them as there are.
+    pub fn prefix(&self, tokens: usize) -> &[Block] {
+        &self.blocks[..blocks_for(tokens, self.block_tokens).min(self.blocks.len())]
+    }
+
+    /// Tokens that fit without a further block.
+    pub fn room(&self) -> usize {
+        self.blocks.len() * self.block_tokens
+    }
+
+    /// Takes blocks until `tokens` tokens fit; all of them or none.
+    ///
+    /// # Errors
+    /// When the pool has too few.
+    pub fn grow(&mut self, tokens: usize, pool: &mut BlockPool) -> Result<(), Shortage> {
+        let needed = blocks_for(tokens, self.block_tokens).saturating_sub(self.blocks.len());
+        if needed > pool.free() {
+            return Err(Shortage { needed, free: pool.free() });
+        }
+        self.blocks.extend((0..needed).map_while(|_| pool.allocate()));
+        Ok(())
+    }
+
+    /// Gives back the blocks that the first `tokens` tokens do not need. Returns how many uses ended.
+    ///
+    /// # Errors
+    /// When a block is not in use: the table and the pool do not belong together.
+    pub fn shrink(&mut self, tokens: usize, pool: &mut BlockPool) -> Result<usize, PoolError> {
+        let keep = blocks_for(tokens, self.block_tokens);
+        let mut released = 0;
+        // From the end, so that the pool's stack hands a sequence that grows again its blocks in order.
+        while self.blocks.len() > keep {
+            if let Some(&block) = self.blocks.last() {
+                pool.release(block)?;
+                self.blocks.pop();
+                released += 1;
+            }
+        }
+        Ok(released)
+    }
+
+    /// Gives all blocks back. Returns how many uses ended.
+    ///
+    /// # Errors
+    /// When a block is not in use: the table and the pool do not belong together.
+    pub fn release(&mut self, pool: &mut BlockPool) -> Result<usize, PoolError> {
+        self.shrink(0, pool)
+    }
+
+    /// A second table over the whole blocks among the first `tokens` tokens. The rest of `tokens` has to be
+    /// computed again: a block that two sequences write to cannot be shared.
+    ///
+    /// # Errors
+    /// When a block is not in use: the table and the pool do not belong together.
+    pub fn share_prefix(&self, tokens: usize, pool: &mut BlockPool) -> Result<BlockTable, PoolError> {
+        let whole = (tokens / self.block_tokens).min(self.blocks.len());
+        let mut shared = BlockTable::new(self.block_tokens);
+        for &block in &self.blocks[..whole] {
+            if let Err(error) = pool.share(block) {
+                shared.release(pool)?;
+                return Err(error);
+            }
+            shared.blocks.push(block);
+        }
+        Ok(shared)
+    }
+}

@@ -1,0 +1,144 @@
+//! Causal grouped-query attention over the paged cache.
+//!
+//! A context is worked through in segments of [`SEGMENT`] keys: within a segment scores, softmax and the sum
+//! of values in turn; segments are merged in order. Segments begin at fixed positions, so a row's result
+//! depends on its query and its keys and values alone: not on the other rows of the step, on how the prompt
+//! was cut into steps, or on how many lanes share the work.
+
+mod items;
+mod rotate;
+mod segment;
+mod work;
+
+use super::batch::Batch;
+use super::format::KvElement;
+use super::kv::KvCache;
+use super::memory::Memory;
+use super::rotary::RotaryPairs;
+use super::rows::Rows;
+use super::simd::{QUERY_ROWS, TILE};
+use super::team::Lane;
+pub use rotate::HeadNorm;
+use work::Work;
+
+/// Keys between two merges.
+const SEGMENT: usize = 128;
+
+/// Query rows (tokens times heads of a group) of an item, where one token has no more.
+const ITEM_ROWS: usize = 96;
+
+/// Rows of an item from which on keys and values are widened to f32 once, beforehand.
+const GATHER_ROWS: usize = 12;
+
+/// Items a lane should have to choose from; with fewer, contexts are split.
+const ITEMS_PER_LANE: usize = 4;
+
+/// Room that [`attention`] works in; layers may share one.
+#[derive(Debug)]
+pub struct AttentionScratch<const HEADS: usize, const KV_HEADS: usize, const HEAD_DIM: usize> {
+    lanes: Vec<LaneScratch>,
+    /// One state a row and segment, where contexts are split.
+    partials: Memory<f32>,
+}
+
+/// What one lane works in.
+#[derive(Debug)]
+struct LaneScratch {
+    /// Keys of a segment, `[HEAD_DIM][SEGMENT]`.
+    keys: Memory<f32>,
+    /// Values of a segment, `[SEGMENT][HEAD_DIM rounded up to 16]`.
+    values: Memory<f32>,
+    /// Scores of a tile of query rows, `[QUERY_ROWS][SEGMENT]`.
+    scores: Memory<f32>,
+    /// A state a row of an item, and one a row of the tile at hand.
+    states: Memory<f32>,
+}
+
+impl<const HEADS: usize, const KV_HEADS: usize, const HEAD_DIM: usize>
+    AttentionScratch<HEADS, KV_HEADS, HEAD_DIM>
+{
+    /// Query heads that share a K/V head.
+    const GROUP: usize = {
+        assert!(KV_HEADS > 0 && HEADS.is_multiple_of(KV_HEADS), "query heads are a multiple of K/V heads");
+        HEADS / KV_HEADS
+    };
+    /// Tokens of an item.
+    const TOKENS: usize = if Self::GROUP > ITEM_ROWS { 1 } else { ITEM_ROWS / Self::GROUP };
+    /// A head's values, padded.
+    const WIDTH: usize = HEAD_DIM.next_multiple_of(TILE);
+    /// Elements of a row's state: largest score, sum of weights, and (from 16 on) the weighted sum of values.
+    const STATE: usize = TILE + Self::WIDTH;
+
+    /// Room for a team of `lanes` and contexts of up to `context` tokens.
+    pub fn new(lanes: usize, context: usize) -> Self {
+        let split = lanes * ITEMS_PER_LANE * Self::GROUP * context.div_ceil(SEGMENT);
+        let scratch = || LaneScratch {
+            keys: Memory::zeroed(HEAD_DIM * SEGMENT),
+            values: Memory::zeroed(SEGMENT * Self::WIDTH),
+            scores: Memory::zeroed(QUERY_ROWS * SEGMENT),
+            states: Memory::zeroed((Self::TOKENS * Self::GROUP + QUERY_ROWS) * Self::STATE),
+        };
+        AttentionScratch {
+            lanes: (0..lanes).map(|_| scratch()).collect(),
+            partials: Memory::zeroed(split * Self::STATE),
+        }
+    }
+}
+
+/// Attention of one layer: normalises (if asked) and turns queries and keys, writes keys and values to the
+/// cache, and attends.
+///
+/// A row of `qkv` (`QKV = (HEADS + 2 * KV_HEADS) * HEAD_DIM`) holds the query heads, the key heads, the value
+/// heads; queries are changed in place. `angles` come from [`super::rotary_angles`]. Scores are multiplied
+/// with `scale`. A row of `out` (`OUT = HEADS * HEAD_DIM`) takes the heads' results.
+///
+/// # Panics
+/// When the batch was made for other blocks, or more of them, than the cache has, or there is no such layer.
+#[expect(clippy::too_many_arguments, reason = "one phase is one call; a structure would only rename them")]
+pub fn attention<
+    E,
+    Q,
+    K,
+    P,
+    const HEADS: usize,
+    const KV_HEADS: usize,
+    const HEAD_DIM: usize,
+    const BLOCK: usize,
+    const QKV: usize,
+    const OUT: usize,
+    const DIMS: usize,
+>(
+    lane: &Lane,
+    batch: &Batch,
+    layer: usize,
+    qkv: &Rows<QKV>,
+    q_norm: &Q,
+    k_norm: &K,
+    angles: &Rows<DIMS>,
+    pairs: P,
+    scale: f32,
+    cache: &KvCache<E, KV_HEADS, HEAD_DIM, BLOCK>,
+    scratch: &AttentionScratch<HEADS, KV_HEADS, HEAD_DIM>,
+    out: &Rows<OUT>,
+) where
+    E: KvElement,
+    Q: HeadNorm<HEAD_DIM>,
+    K: HeadNorm<HEAD_DIM>,
+    P: RotaryPairs,
+{
+    const {
+        assert!(QKV == (HEADS + 2 * KV_HEADS) * HEAD_DIM, "a row of qkv holds all heads");
+        assert!(OUT == HEADS * HEAD_DIM, "a row of results holds the query heads");
+        assert!(DIMS <= HEAD_DIM, "no more dimensions turn than a head has");
+    }
+    let limits = batch.limits();
+    assert!(limits.block_tokens == BLOCK, "the batch counts blocks of {} tokens", limits.block_tokens);
+    assert!(limits.blocks <= cache.blocks(), "the batch admits blocks that the cache does not have");
+    assert!(layer < cache.layers(), "the cache has no layer {layer}");
+
+    rotate::rotate_and_write::<E, Q, K, P, HEADS, KV_HEADS, HEAD_DIM, BLOCK, QKV, DIMS>(
+        lane, batch, layer, qkv, q_norm, k_norm, angles, &pairs, cache,
+    );
+    let work = Work { batch, layer, qkv, scale, cache, scratch, out };
+    work.run(lane);
+}

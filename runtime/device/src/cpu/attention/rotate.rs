@@ -1,0 +1,80 @@
+//! The first half of attention: norm and rotation of queries and keys, and the write to the cache.
+
+use super::super::batch::Batch;
+use super::super::format::KvElement;
+use super::super::kv::KvCache;
+use super::super::norm::{NoNorm, NormWeight, RmsNorm};
+use super::super::rotary::RotaryPairs;
+use super::super::rows::Rows;
+use super::super::simd::{at, at_mut};
+use super::super::team::Lane;
+
+/// What happens to a query or key head before it turns: nothing ([`NoNorm`]) or an [`RmsNorm`].
+pub trait HeadNorm<const HEAD_DIM: usize>: Sync {
+    /// Normalises a head in place.
+    #[doc(hidden)]
+    fn normalise(&self, head: &mut [f32; HEAD_DIM]);
+}
+
+impl<const HEAD_DIM: usize> HeadNorm<HEAD_DIM> for NoNorm {
+    #[inline(always)]
+    fn normalise(&self, _: &mut [f32; HEAD_DIM]) {}
+}
+
+impl<K: NormWeight, const HEAD_DIM: usize> HeadNorm<HEAD_DIM> for RmsNorm<K, HEAD_DIM> {
+    #[inline(always)]
+    fn normalise(&self, head: &mut [f32; HEAD_DIM]) {
+        RmsNorm::normalise(self, head);
+    }
+}
+
+/// Normalises and turns queries (in place) and keys, and writes keys and values; ends with a barrier.
+#[expect(clippy::too_many_arguments, reason = "the arguments of `attention`")]
+pub(super) fn rotate_and_write<
+    E: KvElement,
+    Q: HeadNorm<HEAD_DIM>,
+    K: HeadNorm<HEAD_DIM>,
+    P: RotaryPairs,
+    const HEADS: usize,
+    const KV_HEADS: usize,
+    const HEAD_DIM: usize,
+    const BLOCK: usize,
+    const QKV: usize,
+    const DIMS: usize,
+>(
+    lane: &Lane,
+    batch: &Batch,
+    layer: usize,
+    qkv: &Rows<QKV>,
+    q_norm: &Q,
+    k_norm: &K,
+    angles: &Rows<DIMS>,
+    _: &P,
+    cache: &KvCache<E, KV_HEADS, HEAD_DIM, BLOCK>,
+) {
+    let group = HEADS / KV_HEADS;
+    // Keys and values are worth as much work as queries, so a K/V head with its queries is the unit.
+    for unit in lane.share(batch.tokens() * KV_HEADS) {
+        let (row, head) = (unit / KV_HEADS, unit % KV_HEADS);
+        // SAFETY: no lane writes angles in this phase.
+        let (cosines, sines) = unsafe { &angles.padded(row)[..DIMS] }.split_at(DIMS / 2);
+        for query in head * group..(head + 1) * group {
+            // SAFETY: each query head is turned by one lane.
+            let x = at_mut(unsafe { qkv.part_mut(row, query * HEAD_DIM, HEAD_DIM) }, 0);
+            q_norm.normalise(x);
+            P::turn(x, cosines, sines);
+        }
+        // SAFETY: nobody writes the key and value heads in this phase; the queries before them are left out.
+        let rest = unsafe { qkv.part_mut(row, HEADS * HEAD_DIM, 2 * KV_HEADS * HEAD_DIM) };
+        let mut key = *at(rest, head * HEAD_DIM);
+        k_norm.normalise(&mut key);
+        P::turn(&mut key, cosines, sines);
+        let value = at(rest, (KV_HEADS + head) * HEAD_DIM);
+        let sequence = batch.sequence_of(row);
+        let position = batch.positions()[row] as usize;
+        let block = batch.blocks_of(sequence)[position / BLOCK];
+        // SAFETY: sequences do not share the blocks they write, and each head of a token is one lane's.
+        unsafe { cache.write(layer, block, head, position % BLOCK, &key, value) };
+    }
+    lane.barrier();
+}

@@ -1,0 +1,193 @@
+//! Attention of a tile of query rows to one segment of keys.
+
+use super::super::format::KvElement;
+use super::super::simd::{F32s, LANES, TILE, at, at_mut, exp};
+use super::SEGMENT;
+
+/// Key vectors whose scores are summed at a time.
+const KEY_VECTORS: usize = if LANES == 16 { 4 } else { 2 };
+
+/// Keys and values of a segment, as vectors of f32.
+pub(super) trait KeyValues {
+    /// Dimension `d` of keys `key .. key + LANES` (a multiple of `LANES`) of the segment.
+    fn keys(&self, d: usize, key: usize) -> F32s;
+
+    /// Elements `d .. d + LANES` of the value at `key`.
+    fn values(&self, key: usize, d: usize) -> F32s;
+}
+
+/// A segment widened to f32 beforehand.
+pub(super) struct Gathered<'a> {
+    /// `[HEAD_DIM][SEGMENT]`.
+    pub(super) keys: &'a [f32],
+    /// `[SEGMENT][width]`.
+    pub(super) values: &'a [f32],
+    /// Elements from one value to the next.
+    pub(super) width: usize,
+}
+
+impl KeyValues for Gathered<'_> {
+    #[inline(always)]
+    fn keys(&self, d: usize, key: usize) -> F32s {
+        F32s::load(at(self.keys, d * SEGMENT + key))
+    }
+
+    #[inline(always)]
+    fn values(&self, key: usize, d: usize) -> F32s {
+        F32s::load(at(self.values, key * self.width + d))
+    }
+}
+
+/// A segment as it stands in the cache, in groups of 16 tokens.
+pub(super) struct Cached<'a, E, const BLOCK: usize> {
+    /// For each group, the keys of its block from the group's first on.
+    pub(super) keys: [&'a [E]; SEGMENT / TILE],
+    /// For each group, the values of its block from the group's first on.
+    pub(super) values: [&'a [E]; SEGMENT / TILE],
+    /// Elements from one value to the next.
+    pub(super) width: usize,
+}
+
+impl<E: KvElement, const BLOCK: usize> KeyValues for Cached<'_, E, BLOCK> {
+    #[inline(always)]
+    fn keys(&self, d: usize, key: usize) -> F32s {
+        E::widen(at::<_, LANES>(self.keys[key / TILE], d * BLOCK + key % TILE))
+    }
+
+    #[inline(always)]
+    fn values(&self, key: usize, d: usize) -> F32s {
+        E::widen(at::<_, LANES>(self.values[key / TILE], key % TILE * self.width + d))
+    }
+}
+
+/// A tile of `R` query rows.
+pub(super) struct Tile<'a, const R: usize, const HEAD_DIM: usize> {
+    /// The queries.
+    pub(super) queries: [&'a [f32; HEAD_DIM]; R],
+    /// How many keys of the segment each row sees, at most [`SEGMENT`].
+    pub(super) reach: [usize; R],
+    /// What scores are multiplied with.
+    pub(super) scale: f32,
+}
+
+impl<const R: usize, const HEAD_DIM: usize> Tile<'_, R, HEAD_DIM> {
+    /// Leaves each row's state in `states` (`R` of them); rows that see nothing get no defined state.
+    /// `scores` has room for `[R][SEGMENT]`.
+    #[inline]
+    pub(super) fn attend(&self, source: &impl KeyValues, scores: &mut [f32], states: &mut [f32]) {
+        let most = self.reach.into_iter().max().unwrap_or(0);
+        let state = TILE + HEAD_DIM.next_multiple_of(TILE);
+        self.scores(source, most, scores);
+        for (r, reach) in self.reach.into_iter().enumerate() {
+            let (largest, sum) = weigh(&mut scores[r * SEGMENT..][..SEGMENT], reach, most);
+            states[r * state] = largest;
+            states[r * state + 1] = sum;
+        }
+        let width = state - TILE;
+        let mut d = 0;
+        while width - d >= 4 * LANES {
+            self.sum_values::<4>(source, most, scores, states, d);
+            d += 4 * LANES;
+        }
+        while width - d >= LANES {
+            self.sum_values::<1>(source, most, scores, states, d);
+            d += LANES;
+        }
+    }
+
+    /// Scores of the first `most` keys and possibly some more, whose scores mean nothing.
+    #[inline(always)]
+    fn scores(&self, source: &impl KeyValues, most: usize, scores: &mut [f32]) {
+        let scores = &mut scores[..R * SEGMENT];
+        for key in (0..most).step_by(KEY_VECTORS * LANES) {
+            let mut sums = [[F32s::zero(); KEY_VECTORS]; R];
+            for d in 0..HEAD_DIM {
+                let keys: [F32s; KEY_VECTORS] = std::array::from_fn(|j| source.keys(d, key + j * LANES));
+                for r in 0..R {
+                    let query = F32s::splat(self.queries[r][d]);
+                    for j in 0..KEY_VECTORS {
+                        sums[r][j] = keys[j].mul_add(query, sums[r][j]);
+                    }
+                }
+            }
+            let scale = F32s::splat(self.scale);
+            for r in 0..R {
+                for j in 0..KEY_VECTORS {
+                    (sums[r][j] * scale).store(at_mut(scores, r * SEGMENT + key + j * LANES));
+                }
+            }
+        }
+    }
+
+    /// The weighted sums of `V` vectors of the values from `d` on.
+    #[inline(always)]
+    fn sum_values<const V: usize>(
+        &self,
+        source: &impl KeyValues,
+        most: usize,
+        scores: &[f32],
+        states: &mut [f32],
+        d: usize,
+    ) {
+        let scores: [&[f32; SEGMENT]; R] = std::array::from_fn(|r| at(scores, r * SEGMENT));
+        let mut sums = [[F32s::zero(); V]; R];
+        for key in 0..most.min(SEGMENT) {
+            let values: [F32s; V] = std::array::from_fn(|j| source.values(key, d + j * LANES));
+            for r in 0..R {
+                let weight = F32s::splat(scores[r][key]);
+                for j in 0..V {
+                    sums[r][j] = values[j].mul_add(weight, sums[r][j]);
+                }
+            }
+        }
+        let state = TILE + HEAD_DIM.next_multiple_of(TILE);
+        for r in 0..R {
+            for j in 0..V {
+                sums[r][j].store(at_mut(states, r * state + TILE + d + j * LANES));
+            }
+        }
+    }
+}
+
+/// Turns the first `reach` scores into weights `e^(score - largest)` and the rest, up to `most`, into zeros;
+/// returns the largest score and the sum of the weights.
+#[inline(always)]
+fn weigh(scores: &mut [f32], reach: usize, most: usize) -> (f32, f32) {
+    let minus_infinity = F32s::splat(f32::NEG_INFINITY);
+    let mut largest = minus_infinity;
+    for key in (0..reach).step_by(LANES) {
+        let mut x = F32s::load(at(scores, key));
+        if reach - key < LANES {
+            x = x.keep(reach - key, f32::NEG_INFINITY);
+            x.store(at_mut(scores, key));
+        }
+        largest = x.max(largest);
+    }
+    let largest = largest.largest();
+    let mut sum = F32s::zero();
+    for key in (0..reach).step_by(LANES) {
+        let weight = exp(F32s::load(at(scores, key)) - F32s::splat(largest));
+        weight.store(at_mut(scores, key));
+        sum = sum + weight;
+    }
+    let written = reach.next_multiple_of(LANES);
+    if written < most {
+        scores[written..most].fill(0.0);
+    }
+    (largest, sum.sum())
+}
+
+/// Adds a later segment's state to the running one.
+#[inline]
+pub(super) fn merge(total: &mut [f32], segment: &[f32]) {
+    let largest = total[0].max(segment[0]);
+    let factors = exp(F32s::splat(total[0] - largest)).to_array()[0];
+    let (old, new) = (factors, exp(F32s::splat(segment[0] - largest)).to_array()[0]);
+    total[0] = largest;
+    total[1] = total[1] * old + segment[1] * new;
+    let (old, new) = (F32s::splat(old), F32s::splat(new));
+    for d in (TILE..total.len()).step_by(LANES) {
+        let sum = F32s::load(at(total, d)) * old;
+        F32s::load(at(segment, d)).mul_add(new, sum).store(at_mut(total, d));
+    }
+}

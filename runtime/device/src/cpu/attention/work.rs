@@ -1,0 +1,265 @@
+//! The second half of attention: items of work, segment by segment.
+
+use super::super::batch::Batch;
+use super::super::format::KvElement;
+use super::super::kv::KvCache;
+use super::super::rows::Rows;
+use super::super::simd::{LANES, QUERY_ROWS, TILE, at, at_mut};
+use super::super::team::Lane;
+use super::items::{Item, Items};
+use super::segment::{Cached, Gathered, KeyValues, Tile, merge};
+use super::{AttentionScratch, GATHER_ROWS, LaneScratch, SEGMENT};
+
+/// The arguments of [`super::attention`] that its second half needs.
+pub(super) struct Work<
+    'a,
+    E,
+    const HEADS: usize,
+    const KV_HEADS: usize,
+    const HEAD_DIM: usize,
+    const BLOCK: usize,
+    const QKV: usize,
+    const OUT: usize,
+> {
+    pub(super) batch: &'a Batch,
+    pub(super) layer: usize,
+    pub(super) qkv: &'a Rows<QKV>,
+    pub(super) scale: f32,
+    pub(super) cache: &'a KvCache<E, KV_HEADS, HEAD_DIM, BLOCK>,
+    pub(super) scratch: &'a AttentionScratch<HEADS, KV_HEADS, HEAD_DIM>,
+    pub(super) out: &'a Rows<OUT>,
+}
+
+impl<
+    E: KvElement,
+    const HEADS: usize,
+    const KV_HEADS: usize,
+    const HEAD_DIM: usize,
+    const BLOCK: usize,
+    const QKV: usize,
+    const OUT: usize,
+> Work<'_, E, HEADS, KV_HEADS, HEAD_DIM, BLOCK, QKV, OUT>
+{
+    const GROUP: usize = AttentionScratch::<HEADS, KV_HEADS, HEAD_DIM>::GROUP;
+    const STATE: usize = AttentionScratch::<HEADS, KV_HEADS, HEAD_DIM>::STATE;
+    const WIDTH: usize = AttentionScratch::<HEADS, KV_HEADS, HEAD_DIM>::WIDTH;
+    const TOKENS: usize = AttentionScratch::<HEADS, KV_HEADS, HEAD_DIM>::TOKENS;
+
+    /// Attends, every row of the batch; ends with a barrier.
+    pub(super) fn run(&self, lane: &Lane) {
+        let room = self.scratch.partials.len() / Self::STATE;
+        let items = Items::new(lane.lanes(), self.batch, KV_HEADS, Self::GROUP, Self::TOKENS, room);
+        let scratch = &self.scratch.lanes[lane.index()];
+        while let Some(item) = items.get(lane.claim()) {
+            let rows = item.tokens.len() * Self::GROUP;
+            if items.split() {
+                let start = (item.partial + item.segment * rows) * Self::STATE;
+                // SAFETY: each item has a part of the partial states of its own.
+                let states = unsafe { self.scratch.partials.slice_mut(start, rows * Self::STATE) };
+                self.attend(&item, item.segment, scratch, states, false);
+            } else {
+                // SAFETY: only this lane uses its scratch, and `attend` uses other parts of it.
+                let states = unsafe { scratch.states.slice_mut(0, rows * Self::STATE) };
+                for segment in 0..item.segments {
+                    self.attend(&item, segment, scratch, states, segment > 0);
+                }
+                for (row, state) in states.chunks_exact(Self::STATE).enumerate() {
+                    self.finish(&item, row, state);
+                }
+            }
+        }
+        lane.barrier();
+        if items.split() {
+            self.merge_partials(lane, &items);
+            lane.barrier();
+        }
+    }
+
+    /// Merges the segments that were attended to separately.
+    fn merge_partials(&self, lane: &Lane, items: &Items) {
+        // SAFETY: only this lane uses its scratch.
+        let total = unsafe { self.scratch.lanes[lane.index()].states.slice_mut(0, Self::STATE) };
+        let rows_of = |item: &Item| item.tokens.len() * Self::GROUP;
+        let mine = lane.share(items.whole_items().map(|item| rows_of(&item)).sum());
+        let mut before = 0;
+        for item in items.whole_items() {
+            let rows = rows_of(&item);
+            for row in mine.start.saturating_sub(before).min(rows)..mine.end.saturating_sub(before).min(rows) {
+                for segment in 0..=self.position(&item, row) / SEGMENT {
+                    let start = (item.partial + segment * rows + row) * Self::STATE;
+                    // SAFETY: the states were written before a barrier, and are not written in this phase.
+                    let state = unsafe { self.scratch.partials.slice(start, Self::STATE) };
+                    if segment == 0 {
+                        total.copy_from_slice(state);
+                    } else {
+                        merge(total, state);
+                    }
+                }
+                self.finish(&item, row, total);
+            }
+            before += rows;
+        }
+    }
+
+    /// The position of a row of an item.
+    #[inline(always)]
+    fn position(&self, item: &Item, row: usize) -> usize {
+        self.batch.positions()[item.tokens.start + row / Self::GROUP] as usize
+    }
+
+    /// Divides a row's weighted sum by the sum of its weights.
+    fn finish(&self, item: &Item, row: usize, state: &[f32]) {
+        let head = item.head * Self::GROUP + row % Self::GROUP;
+        let token = item.tokens.start + row / Self::GROUP;
+        // SAFETY: each head of a token belongs to one item.
+        let out = unsafe { self.out.part_mut(token, head * HEAD_DIM, HEAD_DIM) };
+        for (out, sum) in out.iter_mut().zip(&state[TILE..]) {
+            *out = sum / state[1];
+        }
+    }
+
+    /// Attends to a segment: each row's state is merged into `states` or replaces it.
+    fn attend(&self, item: &Item, segment: usize, scratch: &LaneScratch, states: &mut [f32], merging: bool) {
+        let rows = item.tokens.len() * Self::GROUP;
+        let start = segment * SEGMENT;
+        let seen = (self.position(item, rows - 1) + 1 - start).min(SEGMENT);
+        let blocks = self.batch.blocks_of(item.sequence);
+        // Groups beyond the last that is seen stand for themselves with the last: they are read in whole
+        // vectors and their scores thrown away.
+        let place = |group: usize| {
+            let position = start + group.min((seen - 1) / TILE) * TILE;
+            (blocks[position / BLOCK], position % BLOCK)
+        };
+        let source = Cached::<E, BLOCK> {
+            keys: std::array::from_fn(|group| {
+                let (block, slot) = place(group);
+                // SAFETY: keys were written before a barrier, and are not written in this phase.
+                unsafe { &self.cache.keys(self.layer, block, item.head)[slot..] }
+            }),
+            values: std::array::from_fn(|group| {
+                let (block, slot) = place(group);
+                // SAFETY: as for the keys.
+                unsafe { &self.cache.values(self.layer, block, item.head)[slot * Self::WIDTH..] }
+            }),
+            width: Self::WIDTH,
+        };
+        // SAFETY (both): only this lane uses its scratch, each part of it for one thing.
+        let scores = unsafe { scratch.scores.slice_mut(0, QUERY_ROWS * SEGMENT) };
+        let from = Self::TOKENS * Self::GROUP * Self::STATE;
+        // SAFETY: as above.
+        let current = unsafe { scratch.states.slice_mut(from, QUERY_ROWS * Self::STATE) };
+        let mut rows = Rowwise { work: self, item, start, states, scores, current, merging };
+        if rows.states.len() / Self::STATE >= GATHER_ROWS {
+            rows.attend(&self.gather(&source, seen, scratch));
+        } else {
+            rows.attend(&source);
+        }
+    }
+
+    /// Widens the first `seen` keys and values of a segment.
+    fn gather<'s>(&self, source: &Cached<E, BLOCK>, seen: usize, scratch: &'s LaneScratch) -> Gathered<'s> {
+        // SAFETY (both): only this lane uses its scratch, each part of it for one thing.
+        let keys = unsafe { scratch.keys.slice_mut(0, HEAD_DIM * SEGMENT) };
+        // SAFETY: as above.
+        let values = unsafe { scratch.values.slice_mut(0, SEGMENT * Self::WIDTH) };
+        for group in (0..seen).step_by(TILE) {
+            for d in 0..HEAD_DIM {
+                for key in (group..group + TILE).step_by(LANES) {
+                    source.keys(d, key).store(at_mut(keys, d * SEGMENT + key));
+                }
+            }
+            for key in group..group + TILE {
+                for d in (0..Self::WIDTH).step_by(LANES) {
+                    source.values(key, d).store(at_mut(values, key * Self::WIDTH + d));
+                }
+            }
+        }
+        Gathered { keys, values, width: Self::WIDTH }
+    }
+}
+
+/// The rows of an item, tile by tile, against one segment.
+struct Rowwise<
+    'a,
+    'w,
+    E,
+    const HEADS: usize,
+    const KV_HEADS: usize,
+    const HEAD_DIM: usize,
+    const BLOCK: usize,
+    const QKV: usize,
+    const OUT: usize,
+> {
+    work: &'a Work<'w, E, HEADS, KV_HEADS, HEAD_DIM, BLOCK, QKV, OUT>,
+    item: &'a Item<'a>,
+    /// Position of the segment's first key.
+    start: usize,
+    /// A state a row.
+    states: &'a mut [f32],
+    scores: &'a mut [f32],
+    /// A state a row of the tile.
+    current: &'a mut [f32],
+    /// Whether states are added to what is there.
+    merging: bool,
+}
+
+impl<
+    E: KvElement,
+    const HEADS: usize,
+    const KV_HEADS: usize,
+    const HEAD_DIM: usize,
+    const BLOCK: usize,
+    const QKV: usize,
+    const OUT: usize,
+> Rowwise<'_, '_, E, HEADS, KV_HEADS, HEAD_DIM, BLOCK, QKV, OUT>
+{
+    const GROUP: usize = HEADS / KV_HEADS;
+    const STATE: usize = AttentionScratch::<HEADS, KV_HEADS, HEAD_DIM>::STATE;
+
+    #[inline(always)]
+    fn attend(&mut self, source: &impl KeyValues) {
+        let rows = self.states.len() / Self::STATE;
+        let mut row = 0;
+        while rows - row >= QUERY_ROWS {
+            self.tile::<QUERY_ROWS>(source, row);
+            row += QUERY_ROWS;
+        }
+        if QUERY_ROWS > 3 && rows - row >= 3 {
+            self.tile::<3>(source, row);
+            row += 3;
+        }
+        while row < rows {
+            self.tile::<1>(source, row);
+            row += 1;
+        }
+    }
+
+    #[inline(always)]
+    fn tile<const R: usize>(&mut self, source: &impl KeyValues, first: usize) {
+        let reach = std::array::from_fn(|r| {
+            (self.work.position(self.item, first + r) + 1).saturating_sub(self.start).min(SEGMENT)
+        });
+        if reach == [0; R] {
+            return;
+        }
+        let queries: [&[f32; HEAD_DIM]; R] = std::array::from_fn(|r| {
+            let token = self.item.tokens.start + (first + r) / Self::GROUP;
+            let head = self.item.head * Self::GROUP + (first + r) % Self::GROUP;
+            // SAFETY: queries were turned before a barrier, and are not written in this phase.
+            at(unsafe { self.work.qkv.padded(token) }, head * HEAD_DIM)
+        });
+        let tile = Tile { queries, reach, scale: self.work.scale };
+        let states = &mut self.states[first * Self::STATE..][..R * Self::STATE];
+        if self.merging {
+            tile.attend(source, self.scores, self.current);
+            let both = states.chunks_exact_mut(Self::STATE).zip(self.current.chunks_exact(Self::STATE));
+            for ((total, current), reach) in both.zip(reach) {
+                if reach > 0 {
+                    merge(total, current);
+                }
+            }
+        } else {
+            tile.attend(source, self.scores, states);
+        }
+    }
+}

@@ -1,0 +1,243 @@
+//! A step, flattened to what the kernels index.
+
+use monomorph_model::{Output, Step};
+use std::ops::Range;
+
+/// What a batch's steps may hold; anything beyond is refused by [`Batch::fill`].
+#[derive(Clone, Copy, Debug)]
+pub struct BatchLimits {
+    /// Tokens a step may carry over all sequences.
+    pub tokens: usize,
+    /// Sequences a step may carry.
+    pub sequences: usize,
+    /// Token ids lie below it.
+    pub vocabulary: usize,
+    /// Positions lie below it.
+    pub context: usize,
+    /// Tokens a K/V block holds.
+    pub block_tokens: usize,
+    /// Block ids lie below it.
+    pub blocks: usize,
+}
+
+/// The tokens of a step as rows, and where their keys and values live.
+#[derive(Debug)]
+pub struct Batch {
+    limits: BatchLimits,
+    ids: Vec<u32>,
+    positions: Vec<u32>,
+    sequence_of: Vec<u32>,
+    sequences: Vec<Sequence>,
+    blocks: Vec<u32>,
+    outputs: Vec<u32>,
+}
+
+/// One sequence's part of a batch.
+#[derive(Clone, Debug)]
+pub(crate) struct Sequence {
+    /// Rows of its tokens.
+    pub(crate) rows: Range<usize>,
+    /// Position of its first token.
+    pub(crate) position: usize,
+    /// Its part of the block table.
+    pub(crate) blocks: Range<usize>,
+    /// Its part of the output rows.
+    outputs: Range<usize>,
+}
+
+impl Batch {
+    /// An empty batch with room for steps within `limits`.
+    pub fn new(limits: BatchLimits) -> Batch {
+        Batch {
+            limits,
+            ids: Vec::with_capacity(limits.tokens),
+            positions: Vec::with_capacity(limits.tokens),
+            sequence_of: Vec::with_capacity(limits.tokens),
+            sequences: Vec::with_capacity(limits.sequences),
+            blocks: Vec::with_capacity(limits.blocks.max(limits.sequences)),
+            outputs: Vec::with_capacity(limits.tokens),
+        }
+    }
+
+    /// Takes over a step.
+    ///
+    /// # Panics
+    /// When the step breaks the limits: too many tokens or sequences, a sequence without tokens, a token id,
+    /// position or block id out of range, or too few blocks. Kernels index by these without further checks.
+    pub fn fill(&mut self, step: &Step) {
+        let limits = self.limits;
+        assert!(
+            step.sequences.len() <= limits.sequences,
+            "a step of {} sequences, and the limit is {}",
+            step.sequences.len(),
+            limits.sequences
+        );
+        self.ids.clear();
+        self.positions.clear();
+        self.sequence_of.clear();
+        self.sequences.clear();
+        self.blocks.clear();
+        self.outputs.clear();
+        for (index, sequence) in step.sequences.iter().enumerate() {
+            let (count, position) = (sequence.tokens.len(), sequence.position);
+            assert!(count > 0, "sequence {index} of the step has no tokens");
+            assert!(
+                count <= limits.tokens - self.ids.len(),
+                "sequence {index} of the step goes beyond {} tokens",
+                limits.tokens
+            );
+            assert!(
+                position < limits.context && count <= limits.context - position,
+                "sequence {index} of the step has {count} tokens at position {position}, beyond the context of {}",
+                limits.context
+            );
+            let needed = (position + count).div_ceil(limits.block_tokens);
+            assert!(
+                sequence.blocks.len() >= needed,
+                "sequence {index} of the step needs {needed} blocks and has {}",
+                sequence.blocks.len()
+            );
+            let (first, first_block, first_output) = (self.ids.len(), self.blocks.len(), self.outputs.len());
+            for (i, id) in sequence.tokens.iter().enumerate() {
+                assert!((*id as usize) < limits.vocabulary, "token id {id} is not in the vocabulary");
+                self.ids.push(*id);
+                self.positions.push((position + i) as u32);
+                self.sequence_of.push(index as u32);
+            }
+            for block in &sequence.blocks[..needed] {
+                assert!((block.0 as usize) < limits.blocks, "there is no K/V block {}", block.0);
+                self.blocks.push(block.0);
+            }
+            let rows = first..self.ids.len();
+            match sequence.output {
+                Output::None => {}
+                Output::Sample { .. } => self.outputs.push(rows.end as u32 - 1),
+                Output::Logits => self.outputs.extend(rows.start as u32..rows.end as u32),
+            }
+            self.sequences.push(Sequence {
+                rows,
+                position,
+                blocks: first_block..self.blocks.len(),
+                outputs: first_output..self.outputs.len(),
+            });
+        }
+    }
+
+    /// Tokens, which are the rows `0 ..` of activations in use.
+    pub fn tokens(&self) -> usize {
+        self.ids.len()
+    }
+
+    /// Rows that logits are wanted for, in the order of the step's sequences.
+    pub fn outputs(&self) -> &[u32] {
+        &self.outputs
+    }
+
+    /// Which of [`Batch::outputs`] belong to sequence `index` of the step.
+    ///
+    /// # Panics
+    /// When the step has no such sequence.
+    pub fn sequence_outputs(&self, index: usize) -> Range<usize> {
+        self.sequences[index].outputs.clone()
+    }
+
+    /// The sequence of the step that output `output` belongs to.
+    ///
+    /// # Panics
+    /// When there is no such output.
+    pub fn sequence_of_output(&self, output: usize) -> usize {
+        self.sequence_of[self.outputs[output] as usize] as usize
+    }
+
+    /// What the batch was made for.
+    pub fn limits(&self) -> &BatchLimits {
+        &self.limits
+    }
+
+    /// Token ids, one a row.
+    pub(crate) fn ids(&self) -> &[u32] {
+        &self.ids
+    }
+
+    /// Positions, one a row.
+    pub(crate) fn positions(&self) -> &[u32] {
+        &self.positions
+    }
+
+    pub(crate) fn sequences(&self) -> &[Sequence] {
+        &self.sequences
+    }
+
+    /// The sequence that row `row` belongs to.
+    pub(crate) fn sequence_of(&self, row: usize) -> &Sequence {
+        &self.sequences[self.sequence_of[row] as usize]
+    }
+
+    /// The block table of a sequence: block `i` holds positions from `i * block_tokens` on.
+    pub(crate) fn blocks_of(&self, sequence: &Sequence) -> &[u32] {
+        &self.blocks[sequence.blocks.clone()]
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use monomorph_model::{BlockId, SequenceStep, Slot};
+    use std::panic::{AssertUnwindSafe, catch_unwind};
+
+    fn limits() -> BatchLimits {
+        BatchLimits { tokens: 8, sequences: 2, vocabulary: 10, context: 64, block_tokens: 16, blocks: 4 }
+    }
+
+    fn sequence(position: usize, tokens: &[u32], blocks: &[u32], output: Output) -> SequenceStep {
+        SequenceStep {
+            slot: Slot(0),
+            position,
+            tokens: tokens.to_vec(),
+            blocks: blocks.iter().map(|b| BlockId(*b)).collect(),
+            output,
+        }
+    }
+
+    #[test]
+    fn steps_are_flattened() {
+        let mut batch = Batch::new(limits());
+        for _ in 0..2 {
+            batch.fill(&Step {
+                sequences: vec![
+                    sequence(15, &[1, 2], &[3, 0], Output::Logits),
+                    sequence(0, &[4], &[1, 2], Output::None),
+                ],
+            });
+            assert_eq!(batch.ids(), [1, 2, 4]);
+            assert_eq!(batch.positions(), [15, 16, 0]);
+            assert_eq!(batch.outputs(), [0, 1]);
+            assert_eq!((batch.sequence_of_output(0), batch.sequence_of_output(1)), (0, 0));
+            assert_eq!((batch.sequence_outputs(0), batch.sequence_outputs(1)), (0..2, 2..2));
+            let second = batch.sequence_of(2).clone();
+            assert_eq!((second.rows.clone(), second.position), (2..3, 0));
+            // Blocks beyond the tokens are not taken over.
+            assert_eq!(batch.blocks_of(&second), [1]);
+        }
+    }
+
+    #[test]
+    fn what_breaks_the_limits_is_refused() {
+        let bad = [
+            (sequence(0, &[], &[0], Output::None), "has no tokens"),
+            (sequence(0, &[10], &[0], Output::None), "token id 10"),
+            (sequence(0, &[1], &[4], Output::None), "no K/V block 4"),
+            (sequence(16, &[1], &[0], Output::None), "needs 2 blocks and has 1"),
+            (sequence(0, &[1; 9], &[0], Output::None), "beyond 8 tokens"),
+            (sequence(64, &[1], &[0, 1, 2, 3, 0], Output::None), "beyond the context of 64"),
+            (sequence(usize::MAX, &[1], &[0], Output::None), "beyond the context of 64"),
+        ];
+        for (sequence, message) in bad {
+            let mut batch = Batch::new(limits());
+            let step = Step { sequences: vec![sequence] };
+            let panic = catch_unwind(AssertUnwindSafe(|| batch.fill(&step))).unwrap_err();
+            let text = panic.downcast_ref::<String>().cloned().unwrap_or_default();
+            assert!(text.contains(message), "{text:?} lacks {message:?}");
+        }
+    }
+}

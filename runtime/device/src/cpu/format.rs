@@ -1,0 +1,402 @@
+//! What a kernel must know of a weight format: its tile layout, and the product of a tile with activations.
+//!
+//! A matrix is stored in tiles of 16 rows. Within a tile, columns follow each other, and the 16 rows' values
+//! stand side by side, so that one vector lane is one row: sums need no horizontal step. A quantised tile
+//! holds exactly the bytes the checkpoint's blocks hold, in another order.
+//!
+//! Every product sums a row in the same order whatever the number of tokens, so a token's result does not
+//! depend on its neighbours.
+
+use super::memory::Plain;
+use super::norm::Normalise;
+use super::rows::{Int8Block, Int8Rows, Rows};
+use super::simd::{F32s, I32s, LANES, PARTS, TILE, U8s, at, at_mut};
+use half::f16;
+use monomorph_formats::{ACTIVATION_BLOCK, Format};
+
+/// A weight format, as a type.
+pub trait WeightFormat: Sized + Send + Sync + 'static {
+    /// Its name and block layout.
+    const FORMAT: Format;
+
+    /// Activations `[capacity, N]` as products with this format take them.
+    type Input<const N: usize>: Input<N>;
+
+    /// Bytes that 16 rows of one block of columns take in a tile.
+    const TILE_BLOCK: usize = TILE * Self::FORMAT.block_bytes();
+
+    /// Bytes of a tile of `columns` columns (whole blocks).
+    #[doc(hidden)]
+    fn tile_bytes(columns: usize) -> usize {
+        columns / Self::FORMAT.block_elements() * Self::TILE_BLOCK
+    }
+
+    /// Copies one row's bytes (as the checkpoint holds them) to its place in a tile.
+    #[doc(hidden)]
+    fn pack(row: &[u8], lane: usize, tile: &mut [u8]);
+
+    /// Decodes row `lane` of a tile; the meaning is [`monomorph_formats::decode`]'s, bit for bit.
+    #[doc(hidden)]
+    fn unpack(tile: &[u8], lane: usize, out: &mut [f32]);
+
+    /// For `M` tokens, the sums over `N` columns of part `part` (`LANES` rows) of a tile.
+    #[doc(hidden)]
+    fn product<const M: usize, const N: usize>(
+        tile: &[u8],
+        part: usize,
+        input: [&[<Self::Input<N> as Input<N>>::Element]; M],
+    ) -> [F32s; M];
+}
+
+/// Activations in the form that a format's products take.
+pub trait Input<const N: usize>: Send + Sync {
+    /// What a row is made of.
+    #[doc(hidden)]
+    type Element: Copy;
+
+    /// Room for `capacity` rows.
+    #[doc(hidden)]
+    fn with_capacity(capacity: usize) -> Self;
+
+    /// `x` itself where products take f32 activations as they are.
+    #[doc(hidden)]
+    fn direct(x: &Rows<N>) -> Option<&Self>;
+
+    /// Row `row`.
+    ///
+    /// # Safety
+    /// No lane writes the row while the result lives.
+    #[doc(hidden)]
+    unsafe fn elements(&self, row: usize) -> &[Self::Element];
+
+    /// Fills row `row` from f32 activations, padding included.
+    ///
+    /// # Safety
+    /// No other lane reads or writes the row meanwhile.
+    #[doc(hidden)]
+    unsafe fn fill<P: Normalise<N>>(&self, row: usize, x: &[f32], norm: &P);
+}
+
+impl<const N: usize> Input<N> for Rows<N> {
+    type Element = f32;
+
+    fn with_capacity(capacity: usize) -> Self {
+        Rows::new(capacity)
+    }
+
+    #[inline(always)]
+    fn direct(x: &Rows<N>) -> Option<&Self> {
+        Some(x)
+    }
+
+    #[inline(always)]
+    unsafe fn elements(&self, row: usize) -> &[f32] {
+        // SAFETY: the caller's promise.
+        unsafe { &self.padded(row)[..N] }
+    }
+
+    #[inline(always)]
+    unsafe fn fill<P: Normalise<N>>(&self, row: usize, x: &[f32], norm: &P) {
+        // SAFETY: the caller's promise.
+        let out = unsafe { self.padded_mut(row) };
+        let scale = norm.scale(x);
+        for i in (0..Self::STRIDE).step_by(LANES) {
+            norm.apply(F32s::load(at(x, i)), i, scale).store(at_mut(out, i));
+        }
+    }
+}
+
+impl<const N: usize> Input<N> for Int8Rows<N> {
+    type Element = Int8Block;
+
+    fn with_capacity(capacity: usize) -> Self {
+        Int8Rows::new(capacity)
+    }
+
+    #[inline(always)]
+    fn direct(_: &Rows<N>) -> Option<&Self> {
+        None
+    }
+
+    #[inline(always)]
+    unsafe fn elements(&self, row: usize) -> &[Int8Block] {
+        // SAFETY: the caller's promise.
+        unsafe { self.blocks(row) }
+    }
+
+    #[inline(always)]
+    unsafe fn fill<P: Normalise<N>>(&self, row: usize, x: &[f32], norm: &P) {
+        // SAFETY: the caller's promise.
+        let out = unsafe { self.blocks_mut(row) };
+        let scale = norm.scale(x);
+        for (b, out) in out.iter_mut().enumerate() {
+            let mut block = [0.0; ACTIVATION_BLOCK];
+            for i in (0..ACTIVATION_BLOCK).step_by(LANES) {
+                let from = b * ACTIVATION_BLOCK + i;
+                norm.apply(F32s::load(at(x, from)), from, scale).store(at_mut(&mut block, i));
+            }
+            *out = Int8Block::new(&block);
+        }
+    }
+}
+
+/// Weights in f32.
+#[derive(Clone, Copy, Debug)]
+pub struct F32;
+
+/// Weights in bf16; activations and sums stay f32.
+#[derive(Clone, Copy, Debug)]
+pub struct Bf16;
+
+/// Weights in f16; activations and sums stay f32.
+#[derive(Clone, Copy, Debug)]
+pub struct F16;
+
+/// Weights in q8_0, multiplied with int8 activations.
+#[derive(Clone, Copy, Debug)]
+pub struct Q8_0;
+
+/// Weights in q4_1, multiplied with int8 activations.
+#[derive(Clone, Copy, Debug)]
+pub struct Q4_1;
+
+/// The float formats differ in how a vector of weights is loaded.
+macro_rules! float_format {
+    ($name:ident, $format:ident, $bytes:literal, $load:expr) => {
+        impl WeightFormat for $name {
+            const FORMAT: Format = Format::$format;
+            type Input<const N: usize> = Rows<N>;
+
+            fn pack(row: &[u8], lane: usize, tile: &mut [u8]) {
+                let elements = row.as_chunks::<$bytes>().0;
+                let places = tile.as_chunks_mut::<{ $bytes * TILE }>().0;
+                for (element, place) in elements.iter().zip(places) {
+                    place[$bytes * lane..$bytes * lane + $bytes].copy_from_slice(element);
+                }
+            }
+
+            fn unpack(tile: &[u8], lane: usize, out: &mut [f32]) {
+                for (column, out) in tile.as_chunks::<{ $bytes * TILE }>().0.iter().zip(out) {
+                    let bytes = &column[$bytes * lane..$bytes * lane + $bytes];
+                    monomorph_formats::decode(Format::$format, bytes, std::slice::from_mut(out));
+                }
+            }
+
+            #[inline(always)]
+            fn product<const M: usize, const N: usize>(
+                tile: &[u8],
+                part: usize,
+                input: [&[f32]; M],
+            ) -> [F32s; M] {
+                let input = input.map(|row| &row[..N]);
+                let columns = &tile.as_chunks::<{ $bytes * TILE }>().0[..N];
+                let mut sums = [F32s::zero(); M];
+                for (k, column) in columns.iter().enumerate() {
+                    let weights = $load(at(column, part * $bytes * LANES));
+                    for t in 0..M {
+                        sums[t] = weights.mul_add(F32s::splat(input[t][k]), sums[t]);
+                    }
+                }
+                sums
+            }
+        }
+    };
+}
+
+float_format!(F32, F32, 4, |bytes: &[u8; 4 * LANES]| F32s::load(&words(bytes)));
+float_format!(Bf16, Bf16, 2, |bytes: &[u8; 2 * LANES]| F32s::from_bf16(&halves(bytes)));
+float_format!(F16, F16, 2, |bytes: &[u8; 2 * LANES]| F32s::from_f16(&halves(bytes)));
+
+/// Little-endian 16-bit values.
+#[inline(always)]
+fn halves(bytes: &[u8; 2 * LANES]) -> [u16; LANES] {
+    std::array::from_fn(|i| u16::from_le_bytes(*at(bytes, 2 * i)))
+}
+
+/// Little-endian f32 values.
+#[inline(always)]
+fn words(bytes: &[u8; 4 * LANES]) -> [f32; LANES] {
+    std::array::from_fn(|i| f32::from_le_bytes(*at(bytes, 4 * i)))
+}
+
+/// The scales (or minima) of a part, standing from `from` on in a tile block.
+#[inline(always)]
+fn scales(block: &[u8], from: usize, part: usize) -> F32s {
+    F32s::from_f16(&halves(at(block, from + part * 2 * LANES)))
+}
+
+/// Bytes of 16 rows' f16 scales.
+const SCALES: usize = 2 * TILE;
+
+/// A tile block of q4_1: four times 16 rows' words of four bytes (low nibbles: columns `4j ..`, high nibbles:
+/// columns `16 + 4j ..`), then 16 scales, then 16 minima.
+impl WeightFormat for Q4_1 {
+    const FORMAT: Format = Format::Q4_1;
+    type Input<const N: usize> = Int8Rows<N>;
+
+    fn pack(row: &[u8], lane: usize, tile: &mut [u8]) {
+        for (block, place) in row.as_chunks::<20>().0.iter().zip(tile.as_chunks_mut::<320>().0) {
+            for j in 0..4 {
+                *at_mut::<u8, 4>(place, j * 64 + lane * 4) = *at(block, 4 + 4 * j);
+            }
+            *at_mut::<u8, 2>(place, 256 + 2 * lane) = *at(block, 0);
+            *at_mut::<u8, 2>(place, 256 + SCALES + 2 * lane) = *at(block, 2);
+        }
+    }
+
+    fn unpack(tile: &[u8], lane: usize, out: &mut [f32]) {
+        for (block, out) in tile.as_chunks::<320>().0.iter().zip(out.as_chunks_mut::<32>().0) {
+            let d = f16::from_le_bytes(*at(block, 256 + 2 * lane)).to_f32();
+            let m = f16::from_le_bytes(*at(block, 256 + SCALES + 2 * lane)).to_f32();
+            for i in 0..16 {
+                let q = block[i / 4 * 64 + lane * 4 + i % 4];
+                out[i] = d * f32::from(q & 15) + m;
+                out[i + 16] = d * f32::from(q >> 4) + m;
+            }
+        }
+    }
+
+    #[inline(always)]
+    fn product<const M: usize, const N: usize>(
+        tile: &[u8],
+        part: usize,
+        input: [&[Int8Block]; M],
+    ) -> [F32s; M] {
+        let count = Int8Rows::<N>::BLOCKS;
+        let input = input.map(|row| &row[..count]);
+        let blocks = &tile.as_chunks::<320>().0[..count];
+        let mut sums = [F32s::zero(); M];
+        for (b, block) in blocks.iter().enumerate() {
+            let mut codes = [U8s::load(at(block, part * 4 * LANES)); 8];
+            for j in 0..4 {
+                let bytes = U8s::load(at(block, j * 64 + part * 4 * LANES));
+                codes[j] = bytes.low();
+                codes[j + 4] = bytes.high();
+            }
+            let (d, m) = (scales(block, 256, part), scales(block, 256 + SCALES, part));
+            for t in 0..M {
+                let x = &input[t][b];
+                let mut dot = I32s::zero();
+                for j in 0..8 {
+                    dot = dot.dot_nibbles(codes[j], x.words[j]);
+                }
+                let base = m.mul_add(F32s::splat(x.scaled_sum), sums[t]);
+                sums[t] = (d * F32s::splat(x.scale)).mul_add(dot.to_f32(), base);
+            }
+        }
+        sums
+    }
+}
+
+/// A tile block of q8_0: eight times 16 rows' words of four weights (columns `4j ..`), each stored plus 128,
+/// then 16 scales.
+impl WeightFormat for Q8_0 {
+    const FORMAT: Format = Format::Q8_0;
+    type Input<const N: usize> = Int8Rows<N>;
+
+    fn pack(row: &[u8], lane: usize, tile: &mut [u8]) {
+        for (block, place) in row.as_chunks::<34>().0.iter().zip(tile.as_chunks_mut::<544>().0) {
+            for j in 0..8 {
+                let word = u32::from_le_bytes(*at(block, 2 + 4 * j)) ^ 0x8080_8080;
+                *at_mut::<u8, 4>(place, j * 64 + lane * 4) = word.to_le_bytes();
+            }
+            *at_mut::<u8, 2>(place, 512 + 2 * lane) = *at(block, 0);
+        }
+    }
+
+    fn unpack(tile: &[u8], lane: usize, out: &mut [f32]) {
+        for (block, out) in tile.as_chunks::<544>().0.iter().zip(out.as_chunks_mut::<32>().0) {
+            let d = f16::from_le_bytes(*at(block, 512 + 2 * lane)).to_f32();
+            for (i, out) in out.iter_mut().enumerate() {
+                let q = block[i / 4 * 64 + lane * 4 + i % 4] ^ 0x80;
+                *out = d * f32::from(q as i8);
+            }
+        }
+    }
+
+    #[inline(always)]
+    fn product<const M: usize, const N: usize>(
+        tile: &[u8],
+        part: usize,
+        input: [&[Int8Block]; M],
+    ) -> [F32s; M] {
+        let count = Int8Rows::<N>::BLOCKS;
+        let input = input.map(|row| &row[..count]);
+        let blocks = &tile.as_chunks::<544>().0[..count];
+        let mut sums = [F32s::zero(); M];
+        for (b, block) in blocks.iter().enumerate() {
+            let mut weights = [U8s::load(at(block, part * 4 * LANES)); 8];
+            for j in 1..8 {
+                weights[j] = U8s::load(at(block, j * 64 + part * 4 * LANES));
+            }
+            let d = scales(block, 512, part);
+            for t in 0..M {
+                let x = &input[t][b];
+                let mut dot = I32s::biased(x.bias);
+                for j in 0..8 {
+                    dot = dot.dot_biased(weights[j], x.words[j]);
+                }
+                sums[t] = (d * F32s::splat(x.scale)).mul_add(dot.to_f32(), sums[t]);
+            }
+        }
+        sums
+    }
+}
+
+/// An element of cached keys and values, and of weights kept as floats.
+pub trait KvElement: Plain {
+    /// Its name.
+    const FORMAT: Format;
+    /// The nearest value, ties to even.
+    #[doc(hidden)]
+    fn from_f32(x: f32) -> Self;
+    /// A vector of them in f32.
+    #[doc(hidden)]
+    fn widen(x: &[Self]) -> F32s;
+}
+
+impl KvElement for f32 {
+    const FORMAT: Format = Format::F32;
+
+    #[inline(always)]
+    fn from_f32(x: f32) -> f32 {
+        x
+    }
+
+    #[inline(always)]
+    fn widen(x: &[f32]) -> F32s {
+        F32s::load(at(x, 0))
+    }
+}
+
+impl KvElement for half::bf16 {
+    const FORMAT: Format = Format::Bf16;
+
+    #[inline(always)]
+    fn from_f32(x: f32) -> half::bf16 {
+        half::bf16::from_f32(x)
+    }
+
+    #[inline(always)]
+    fn widen(x: &[half::bf16]) -> F32s {
+        let bits: [u16; LANES] = at::<_, LANES>(x, 0).map(half::bf16::to_bits);
+        F32s::from_bf16(&bits)
+    }
+}
+
+impl KvElement for f16 {
+    const FORMAT: Format = Format::F16;
+
+    #[inline(always)]
+    fn from_f32(x: f32) -> f16 {
+        f16::from_f32(x)
+    }
+
+    #[inline(always)]
+    fn widen(x: &[f16]) -> F32s {
+        let bits: [u16; LANES] = at::<_, LANES>(x, 0).map(f16::to_bits);
+        F32s::from_f16(&bits)
+    }
+}
+
+const _: () = assert!(PARTS * LANES == TILE);

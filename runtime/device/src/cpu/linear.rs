@@ -1,0 +1,233 @@
+//! Matrix products: decode streams the weights past one or a few tokens, prefill holds a tile of weights in
+//! the nearest cache while all tokens pass by.
+
+use super::epilogue::{Epilogue, GatedEpilogue};
+use super::format::{Input, WeightFormat};
+use super::loader::{GatedMatrix, Matrix};
+use super::norm::{NoNorm, Normalise, NormWeight, RmsNorm};
+use super::rows::Rows;
+use super::simd::{LANES, MAX_TOKENS, PARTS, TILE};
+use super::team::Lane;
+
+/// Rows up to which each lane prepares the activations for itself: that costs less than a barrier.
+const PRIVATE_ROWS: usize = 8;
+
+/// Room for activations `[capacity, N]` as products with format `F` take them: shared by the lanes for many
+/// rows, one for each lane for few. Products may share one, since each ends with a barrier.
+pub struct Staging<F: WeightFormat, const N: usize> {
+    shared: F::Input<N>,
+    private: Vec<F::Input<N>>,
+}
+
+impl<F: WeightFormat, const N: usize> Staging<F, N> {
+    /// Room for `capacity` rows and for a team of `lanes`.
+    pub fn new(lanes: usize, capacity: usize) -> Self {
+        let private = (0..lanes).map(|_| F::Input::with_capacity(PRIVATE_ROWS)).collect();
+        Staging { shared: F::Input::with_capacity(capacity), private }
+    }
+}
+
+impl<F: WeightFormat, const N: usize> std::fmt::Debug for Staging<F, N> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Staging({}, {N})", F::FORMAT)
+    }
+}
+
+/// `epilogue(weights · norm(x))` for the first `rows` rows of `x`.
+pub fn norm_linear<F, K, E, const ROWS: usize, const COLS: usize>(
+    lane: &Lane,
+    rows: usize,
+    x: &Rows<COLS>,
+    norm: &RmsNorm<K, COLS>,
+    staging: &Staging<F, COLS>,
+    weights: &Matrix<F, ROWS, COLS>,
+    epilogue: E,
+) where
+    F: WeightFormat,
+    K: NormWeight,
+    E: Epilogue<ROWS>,
+{
+    let input = stage(lane, rows, x, norm, staging);
+    multiply(lane, rows, &Plain { input, weights, epilogue });
+}
+
+/// `epilogue(weights · x)` for the first `rows` rows of `x`.
+pub fn linear<F, E, const ROWS: usize, const COLS: usize>(
+    lane: &Lane,
+    rows: usize,
+    x: &Rows<COLS>,
+    staging: &Staging<F, COLS>,
+    weights: &Matrix<F, ROWS, COLS>,
+    epilogue: E,
+) where
+    F: WeightFormat,
+    E: Epilogue<ROWS>,
+{
+    let input = stage(lane, rows, x, &NoNorm, staging);
+    multiply(lane, rows, &Plain { input, weights, epilogue });
+}
+
+/// `epilogue(gate · norm(x), up · norm(x))` for the first `rows` rows of `x`.
+pub fn norm_gated<F, K, E, const WIDTH: usize, const COLS: usize>(
+    lane: &Lane,
+    rows: usize,
+    x: &Rows<COLS>,
+    norm: &RmsNorm<K, COLS>,
+    staging: &Staging<F, COLS>,
+    weights: &GatedMatrix<F, WIDTH, COLS>,
+    epilogue: E,
+) where
+    F: WeightFormat,
+    K: NormWeight,
+    E: GatedEpilogue<WIDTH>,
+{
+    let input = stage(lane, rows, x, norm, staging);
+    multiply(lane, rows, &Paired { input, weights, epilogue });
+}
+
+/// `epilogue(gate · x, up · x)` for the first `rows` rows of `x`.
+pub fn gated<F, E, const WIDTH: usize, const COLS: usize>(
+    lane: &Lane,
+    rows: usize,
+    x: &Rows<COLS>,
+    staging: &Staging<F, COLS>,
+    weights: &GatedMatrix<F, WIDTH, COLS>,
+    epilogue: E,
+) where
+    F: WeightFormat,
+    E: GatedEpilogue<WIDTH>,
+{
+    let input = stage(lane, rows, x, &NoNorm, staging);
+    multiply(lane, rows, &Paired { input, weights, epilogue });
+}
+
+/// The activations in the form that products with `F` take.
+#[inline(always)]
+fn stage<'a, F: WeightFormat, P: Normalise<N>, const N: usize>(
+    lane: &Lane,
+    rows: usize,
+    x: &'a Rows<N>,
+    norm: &P,
+    staging: &'a Staging<F, N>,
+) -> &'a F::Input<N> {
+    if P::IDENTITY
+        && let Some(x) = F::Input::direct(x)
+    {
+        return x;
+    }
+    if rows <= PRIVATE_ROWS {
+        let input = &staging.private[lane.index()];
+        for row in 0..rows {
+            // SAFETY: no lane writes `x` in this phase, and only this lane uses its private input.
+            unsafe { input.fill(row, x.padded(row), norm) };
+        }
+        input
+    } else {
+        for row in lane.share(rows) {
+            // SAFETY: no lane writes `x` in this phase, and the shares of the lanes are disjoint.
+            unsafe { staging.shared.fill(row, x.padded(row), norm) };
+        }
+        lane.barrier();
+        &staging.shared
+    }
+}
+
+/// A product, tile by tile.
+trait Product {
+    /// Tiles of the result.
+    const TILES: usize;
+
+    /// Computes tile `tile` for rows `first .. first + M` and hands it to the epilogue.
+    ///
+    /// # Safety
+    /// The tile belongs to this lane, and no lane writes the input.
+    unsafe fn tile<const M: usize>(&self, tile: usize, first: usize);
+}
+
+/// Computes all tiles: a contiguous share a lane, tokens in groups inside a tile.
+#[inline(always)]
+fn multiply<P: Product>(lane: &Lane, rows: usize, product: &P) {
+    for tile in lane.share(P::TILES) {
+        let mut row = 0;
+        // SAFETY (all five): the shares of the lanes are disjoint; inputs were written before a barrier, or
+        // by this lane.
+        while rows - row >= MAX_TOKENS {
+            // SAFETY: as above.
+            unsafe { product.tile::<MAX_TOKENS>(tile, row) };
+            row += MAX_TOKENS;
+        }
+        if MAX_TOKENS > 8 && rows - row >= 8 {
+            // SAFETY: as above.
+            unsafe { product.tile::<8>(tile, row) };
+            row += 8;
+        }
+        if MAX_TOKENS > 4 && rows - row >= 4 {
+            // SAFETY: as above.
+            unsafe { product.tile::<4>(tile, row) };
+            row += 4;
+        }
+        if rows - row >= 2 {
+            // SAFETY: as above.
+            unsafe { product.tile::<2>(tile, row) };
+            row += 2;
+        }
+        if rows - row >= 1 {
+            // SAFETY: as above.
+            unsafe { product.tile::<1>(tile, row) };
+        }
+    }
+    lane.barrier();
+}
+
+struct Plain<'a, F: WeightFormat, E, const ROWS: usize, const COLS: usize> {
+    input: &'a F::Input<COLS>,
+    weights: &'a Matrix<F, ROWS, COLS>,
+    epilogue: E,
+}
+
+impl<F: WeightFormat, E: Epilogue<ROWS>, const ROWS: usize, const COLS: usize> Product
+    for Plain<'_, F, E, ROWS, COLS>
+{
+    const TILES: usize = Matrix::<F, ROWS, COLS>::TILES;
+
+    #[inline]
+    unsafe fn tile<const M: usize>(&self, tile: usize, first: usize) {
+        let bytes = self.weights.tile(tile);
+        // SAFETY: the caller's promise.
+        let input = std::array::from_fn(|t| unsafe { self.input.elements(first + t) });
+        for part in 0..PARTS {
+            let sums = F::product::<M, COLS>(bytes, part, input);
+            for (t, sums) in sums.into_iter().enumerate() {
+                // SAFETY: the tile belongs to this lane.
+                unsafe { self.epilogue.apply(first + t, tile * TILE + part * LANES, sums) };
+            }
+        }
+    }
+}
+
+struct Paired<'a, F: WeightFormat, E, const WIDTH: usize, const COLS: usize> {
+    input: &'a F::Input<COLS>,
+    weights: &'a GatedMatrix<F, WIDTH, COLS>,
+    epilogue: E,
+}
+
+impl<F: WeightFormat, E: GatedEpilogue<WIDTH>, const WIDTH: usize, const COLS: usize> Product
+    for Paired<'_, F, E, WIDTH, COLS>
+{
+    const TILES: usize = GatedMatrix::<F, WIDTH, COLS>::TILES;
+
+    #[inline]
+    unsafe fn tile<const M: usize>(&self, tile: usize, first: usize) {
+        let (gate, up) = self.weights.tiles(tile);
+        // SAFETY: the caller's promise.
+        let input = std::array::from_fn(|t| unsafe { self.input.elements(first + t) });
+        for part in 0..PARTS {
+            let gates = F::product::<M, COLS>(gate, part, input);
+            let ups = F::product::<M, COLS>(up, part, input);
+            for (t, (gate, up)) in gates.into_iter().zip(ups).enumerate() {
+                // SAFETY: the tile belongs to this lane.
+                unsafe { self.epilogue.apply(first + t, tile * TILE + part * LANES, gate, up) };
+            }
+        }
+    }
+}

@@ -1,0 +1,266 @@
+//! From a checkpoint's tensors to matrices packed for the kernels.
+
+use super::format::WeightFormat;
+use super::memory::Memory;
+use super::simd::TILE;
+use super::team::Team;
+use monomorph_formats::Format;
+use monomorph_model::Progress;
+use monomorph_weights::{Tensor, WeightsError};
+use std::marker::PhantomData;
+use std::path::Path;
+
+/// What loading needs besides tensors.
+#[derive(Clone, Copy, Debug)]
+pub struct Loader<'a> {
+    team: &'a Team,
+    path: &'a Path,
+    progress: &'a Progress,
+}
+
+impl<'a> Loader<'a> {
+    /// Packs with `team`, names `path` in errors, and reports bytes to `progress`.
+    pub fn new(team: &'a Team, path: &'a Path, progress: &'a Progress) -> Loader<'a> {
+        Loader { team, path, progress }
+    }
+
+    fn mismatch(&self, what: String) -> WeightsError {
+        WeightsError::Mismatch { path: self.path.to_owned(), what }
+    }
+}
+
+/// A tensor, or one of several that are stacked row after row.
+#[derive(Clone, Copy, Debug)]
+pub struct Part<'a> {
+    /// The tensor: `[rows, columns]`, or `[rows]` for a vector.
+    pub tensor: Tensor<'a>,
+    /// `Some(head_dim)` when each head's rows stand in GGUF's order for adjacent rotary pairs: row `2i + j` of
+    /// a head in the file is row `i + j * head_dim/2` of the model.
+    pub rotary: Option<usize>,
+}
+
+impl<'a> Part<'a> {
+    /// A tensor whose rows stand as the model computes them.
+    pub fn new(tensor: Tensor<'a>) -> Part<'a> {
+        Part { tensor, rotary: None }
+    }
+
+    /// A tensor whose rows stand in GGUF's order for rotary heads of `head_dim` rows.
+    pub fn interleaved(tensor: Tensor<'a>, head_dim: usize) -> Part<'a> {
+        Part { tensor, rotary: Some(head_dim) }
+    }
+
+    /// The row of the file that is row `row` of the model.
+    fn file_row(&self, row: usize) -> usize {
+        match self.rotary {
+            None => row,
+            Some(dim) => {
+                let (head, row) = (row / dim, row % dim);
+                head * dim + 2 * (row % (dim / 2)) + row / (dim / 2)
+            }
+        }
+    }
+
+    /// Rows of the part, after checking it against what is expected of it.
+    fn check(&self, loader: &Loader, columns: Option<usize>, format: Option<Format>) -> Result<usize, WeightsError> {
+        let Tensor { name, shape, format: found, bytes } = self.tensor;
+        let fault = |what: String| Err(loader.mismatch(format!("tensor {name}: {what}")));
+        if let Some(expected) = format
+            && expected != found
+        {
+            return fault(format!("expected format {expected}, found {found}"));
+        }
+        let rows = match (shape, columns) {
+            ([rows, width], Some(columns)) if *width == columns => *rows,
+            ([rows], None) => *rows,
+            (_, Some(columns)) => return fault(format!("expected shape [_, {columns}], found {shape:?}")),
+            (_, None) => return fault(format!("expected one dimension, found {shape:?}")),
+        };
+        let elements = rows.checked_mul(columns.unwrap_or(1));
+        if elements.and_then(|elements| found.bytes(elements)) != Some(bytes.len()) {
+            return fault(format!("{} bytes are not {shape:?} in {found}", bytes.len()));
+        }
+        if let Some(dim) = self.rotary
+            && (dim == 0 || dim % 2 != 0 || rows % dim != 0)
+        {
+            return fault(format!("{rows} rows are not heads of {dim} rotary rows"));
+        }
+        Ok(rows)
+    }
+}
+
+/// Tensors stacked row after row, checked.
+struct Stack<'p, 'a> {
+    parts: &'p [Part<'a>],
+    row_bytes: usize,
+}
+
+impl<'a> Stack<'_, 'a> {
+    /// The bytes of row `row`; `None` beyond the last.
+    fn row(&self, mut row: usize) -> Option<&'a [u8]> {
+        for part in self.parts {
+            let rows = part.tensor.shape[0];
+            if row < rows {
+                let start = part.file_row(row) * self.row_bytes;
+                return Some(&part.tensor.bytes[start..start + self.row_bytes]);
+            }
+            row -= rows;
+        }
+        None
+    }
+}
+
+fn stack<'p, 'a, F: WeightFormat>(
+    loader: &Loader,
+    parts: &'p [Part<'a>],
+    rows: usize,
+    columns: usize,
+) -> Result<Stack<'p, 'a>, WeightsError> {
+    let mut found = 0usize;
+    for part in parts {
+        found = found.saturating_add(part.check(loader, Some(columns), Some(F::FORMAT))?);
+    }
+    if found != rows {
+        let names: Vec<&str> = parts.iter().map(|part| part.tensor.name).collect();
+        return Err(loader.mismatch(format!("tensors {}: expected {rows} rows, found {found}", names.join(" + "))));
+    }
+    let row_bytes = F::FORMAT.bytes(columns).ok_or_else(|| {
+        loader.mismatch(format!("rows of {columns} columns do not fill {} blocks", F::FORMAT))
+    })?;
+    Ok(Stack { parts, row_bytes })
+}
+
+/// Packs tile `i` of the result from rows `16 * (i / stacks) ..` of stack `i % stacks`, on all lanes.
+fn pack<F: WeightFormat>(loader: &Loader, stacks: &[Stack], tiles: usize, columns: usize) -> Memory<u8> {
+    let bytes = F::tile_bytes(columns);
+    let data = Memory::<u8>::zeroed(tiles * bytes);
+    data.advise_large_pages();
+    loader.team.run(|lane| {
+        for tile in lane.share(tiles) {
+            // SAFETY: the shares of the lanes are disjoint, and so are the tiles.
+            let out = unsafe { data.slice_mut(tile * bytes, bytes) };
+            let stack = &stacks[tile % stacks.len()];
+            for i in 0..TILE {
+                // Rows beyond the last stay zero: they compute zeros.
+                if let Some(row) = stack.row(tile / stacks.len() * TILE + i) {
+                    F::pack(row, i, out);
+                }
+            }
+        }
+    });
+    let read = stacks.iter().flat_map(|stack| stack.parts).map(|part| part.tensor.bytes.len() as u64).sum();
+    loader.progress.advance(read);
+    data
+}
+
+/// Weights `[ROWS, COLS]` in format `F`, packed in tiles of 16 rows.
+#[derive(Debug)]
+pub struct Matrix<F, const ROWS: usize, const COLS: usize> {
+    data: Memory<u8>,
+    format: PhantomData<F>,
+}
+
+impl<F: WeightFormat, const ROWS: usize, const COLS: usize> Matrix<F, ROWS, COLS> {
+    /// Tiles of 16 rows, the last filled up with zeros.
+    pub(crate) const TILES: usize = ROWS.div_ceil(TILE);
+
+    /// Bytes the packed matrix takes.
+    pub const BYTES: usize = Self::TILES * (COLS / F::FORMAT.block_elements()) * F::TILE_BLOCK;
+
+    /// Packs `parts`, stacked row after row, on the loader's team.
+    ///
+    /// # Errors
+    /// When a tensor's format or shape is not this matrix's.
+    pub fn load(loader: &Loader, parts: &[Part]) -> Result<Self, WeightsError> {
+        let stack = stack::<F>(loader, parts, ROWS, COLS)?;
+        Ok(Matrix { data: pack::<F>(loader, &[stack], Self::TILES, COLS), format: PhantomData })
+    }
+
+    /// Tile `tile`.
+    #[inline(always)]
+    pub(crate) fn tile(&self, tile: usize) -> &[u8] {
+        let bytes = F::tile_bytes(COLS);
+        // SAFETY: weights are not written after loading.
+        unsafe { self.data.slice(tile * bytes, bytes) }
+    }
+}
+
+/// The gate and up projections `[WIDTH, COLS]` of a gated feed-forward block, tile by tile in turn, so that
+/// the gate is applied while both sums are in registers.
+#[derive(Debug)]
+pub struct GatedMatrix<F, const WIDTH: usize, const COLS: usize> {
+    data: Memory<u8>,
+    format: PhantomData<F>,
+}
+
+impl<F: WeightFormat, const WIDTH: usize, const COLS: usize> GatedMatrix<F, WIDTH, COLS> {
+    /// Pairs of tiles.
+    pub(crate) const TILES: usize = WIDTH.div_ceil(TILE);
+
+    /// Bytes the packed matrices take.
+    pub const BYTES: usize = 2 * Self::TILES * (COLS / F::FORMAT.block_elements()) * F::TILE_BLOCK;
+
+    /// Packs both on the loader's team.
+    ///
+    /// # Errors
+    /// When a tensor's format or shape is not `[WIDTH, COLS]` in `F`.
+    pub fn load(loader: &Loader, gate: &[Part], up: &[Part]) -> Result<Self, WeightsError> {
+        let stacks = [stack::<F>(loader, gate, WIDTH, COLS)?, stack::<F>(loader, up, WIDTH, COLS)?];
+        Ok(GatedMatrix { data: pack::<F>(loader, &stacks, 2 * Self::TILES, COLS), format: PhantomData })
+    }
+
+    /// The gate's and the up projection's tile `tile`.
+    #[inline(always)]
+    pub(crate) fn tiles(&self, tile: usize) -> (&[u8], &[u8]) {
+        let bytes = F::tile_bytes(COLS);
+        // SAFETY: weights are not written after loading.
+        unsafe { self.data.slice(2 * tile * bytes, 2 * bytes) }.split_at(bytes)
+    }
+}
+
+/// `N` f32 values, such as norm weights or a bias.
+#[derive(Debug)]
+pub struct Vector<const N: usize> {
+    data: Box<[f32]>,
+}
+
+impl<const N: usize> Vector<N> {
+    /// Reads `parts`, stacked, from any float format.
+    ///
+    /// # Errors
+    /// When a tensor is quantised or the lengths do not add up to `N`.
+    pub fn load(loader: &Loader, parts: &[Part]) -> Result<Self, WeightsError> {
+        let mut data = Vec::with_capacity(N.next_multiple_of(TILE));
+        for part in parts {
+            let Tensor { name, format, bytes, .. } = part.tensor;
+            if format.is_quantised() {
+                return Err(loader.mismatch(format!("tensor {name}: expected a float format, found {format}")));
+            }
+            let rows = part.check(loader, None, None)?;
+            let mut values = vec![0.0; rows];
+            monomorph_formats::decode(format, bytes, &mut values);
+            data.extend((0..rows).map(|row| values[part.file_row(row)]));
+            loader.progress.advance(bytes.len() as u64);
+        }
+        if data.len() != N {
+            let names: Vec<&str> = parts.iter().map(|part| part.tensor.name).collect();
+            let what = format!("tensors {}: expected {N} values, found {}", names.join(" + "), data.len());
+            return Err(loader.mismatch(what));
+        }
+        data.resize(N.next_multiple_of(TILE), 0.0);
+        Ok(Vector { data: data.into() })
+    }
+
+    /// The values, then zeros up to a multiple of 16.
+    #[inline(always)]
+    pub(crate) fn padded(&self) -> &[f32] {
+        &self.data
+    }
+
+    /// Replaces each value; padding stays zero.
+    pub(crate) fn map(&mut self, f: impl Fn(f32) -> f32) {
+        for value in &mut self.data[..N] {
+            *value = f(*value);
+        }
+    }
+}

@@ -1,0 +1,41 @@
+//! CPU kernels: const-generic over formats and dimensions, compiled for one instruction set.
+//!
+//! A generated layer stack holds a [`Team`] and calls *phase functions* (such as [`norm_linear`] and
+//! [`attention`]) inside [`Team::run`]. All lanes call the same phases in the same order with the same
+//! arguments; each phase splits its work over the lanes and ends with a barrier.
+//!
+//! A row's results do not depend on the other rows of a step, on how a prompt was cut into steps, or on the
+//! number of lanes.
+
+mod attention;
+mod batch;
+mod epilogue;
+mod format;
+mod gather;
+mod kv;
+mod linear;
+mod loader;
+mod memory;
+mod norm;
+mod outputs;
+mod rotary;
+mod rows;
+mod simd;
+mod team;
+
+pub use attention::{AttentionScratch, HeadNorm, attention};
+pub use batch::{Batch, BatchLimits};
+pub use epilogue::{
+    Activation, Add, Bias, Epilogue, Gated, GatedBias, GatedEpilogue, Gelu, GeluTanh, Relu, Silu, Store,
+};
+pub use format::{Bf16, F16, F32, Input, KvElement, Q4_1, Q8_0, WeightFormat};
+pub use gather::{each_row, embed, gather};
+pub use half::{bf16, f16};
+pub use kv::KvCache;
+pub use linear::{Staging, gated, linear, norm_gated, norm_linear};
+pub use loader::{GatedMatrix, Loader, Matrix, Part, Vector};
+pub use norm::{NoNorm, NormWeight, OnePlus, Plain, RmsNorm};
+pub use outputs::Outputs;
+pub use rotary::{Adjacent, Halves, RotaryPairs, rotary_angles};
+pub use rows::{Int8Rows, Rows};
+pub use team::{Lane, Team};

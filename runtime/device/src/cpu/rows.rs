@@ -1,0 +1,229 @@
+//! Activations: a row a token, shared by the lanes.
+
+use super::memory::{Memory, Plain};
+use super::simd::{LANES, TILE, at, at_mut, F32s};
+use monomorph_formats::ACTIVATION_BLOCK;
+
+/// f32 activations `[capacity, N]`. Rows are padded with zeros to a multiple of 16.
+///
+/// Phase functions write them through shared references, each lane its own part; outside a running job they
+/// are read and written by the owner.
+#[derive(Debug)]
+pub struct Rows<const N: usize> {
+    data: Memory<f32>,
+}
+
+impl<const N: usize> Rows<N> {
+    /// Elements from one row to the next.
+    pub const STRIDE: usize = N.next_multiple_of(TILE);
+
+    /// `capacity` rows of zeros; pages become resident when first written.
+    pub fn new(capacity: usize) -> Rows<N> {
+        Rows { data: Memory::zeroed(capacity * Self::STRIDE) }
+    }
+
+    /// How many rows fit.
+    pub fn capacity(&self) -> usize {
+        self.data.len() / Self::STRIDE
+    }
+
+    /// Row `row`.
+    ///
+    /// # Panics
+    /// When there is no such row.
+    pub fn row(&mut self, row: usize) -> &[f32; N] {
+        at(self.data.all_mut(), row * Self::STRIDE)
+    }
+
+    /// Row `row`, to write.
+    ///
+    /// # Panics
+    /// When there is no such row.
+    pub fn row_mut(&mut self, row: usize) -> &mut [f32; N] {
+        at_mut(self.data.all_mut(), row * Self::STRIDE)
+    }
+
+    /// A whole row, padding included.
+    ///
+    /// # Safety
+    /// No lane writes the row while the result lives.
+    #[inline(always)]
+    pub(crate) unsafe fn padded(&self, row: usize) -> &[f32] {
+        // SAFETY: the caller's promise.
+        unsafe { self.data.slice(row * Self::STRIDE, Self::STRIDE) }
+    }
+
+    /// A whole row to write, padding included.
+    ///
+    /// # Safety
+    /// No other lane reads or writes the row while the result lives.
+    #[inline(always)]
+    #[expect(clippy::mut_from_ref, reason = "disjointness is the caller's promise")]
+    pub(crate) unsafe fn padded_mut(&self, row: usize) -> &mut [f32] {
+        // SAFETY: the caller's promise.
+        unsafe { self.data.slice_mut(row * Self::STRIDE, Self::STRIDE) }
+    }
+
+    /// Elements `from .. from + len` of a row, to write.
+    ///
+    /// # Safety
+    /// No other lane reads or writes them while the result lives.
+    #[inline(always)]
+    #[expect(clippy::mut_from_ref, reason = "disjointness is the caller's promise")]
+    pub(crate) unsafe fn part_mut(&self, row: usize, from: usize, len: usize) -> &mut [f32] {
+        debug_assert!(from + len <= Self::STRIDE);
+        // SAFETY: the caller's promise.
+        unsafe { self.data.slice_mut(row * Self::STRIDE + from, len) }
+    }
+
+    /// One vector of a row, to write.
+    ///
+    /// # Safety
+    /// No other lane reads or writes it while the result lives.
+    #[inline(always)]
+    #[expect(clippy::mut_from_ref, reason = "disjointness is the caller's promise")]
+    pub(crate) unsafe fn vector_mut(&self, row: usize, from: usize) -> &mut [f32; LANES] {
+        // SAFETY: the caller's promise.
+        at_mut(unsafe { self.part_mut(row, from, LANES) }, 0)
+    }
+}
+
+/// 32 activations rounded to int8, ready to be multiplied.
+#[derive(Clone, Copy, Debug)]
+#[repr(C, align(16))]
+pub struct Int8Block {
+    /// The int8 values, four to a word, the first in the lowest byte.
+    pub(crate) words: [i32; ACTIVATION_BLOCK / 4],
+    /// What a value is to be multiplied with.
+    pub(crate) scale: f32,
+    /// The scale times the sum of the values.
+    pub(crate) scaled_sum: f32,
+    /// -128 times the sum of the values.
+    pub(crate) bias: i32,
+}
+
+// SAFETY: `repr(C)` of numbers; its padding (4 bytes) is never looked at as such.
+unsafe impl Plain for Int8Block {}
+
+impl Int8Block {
+    /// Rounds 32 activations, bit for bit as [`monomorph_formats::quantise_block`] does.
+    #[inline(always)]
+    pub(crate) fn new(x: &[f32; ACTIVATION_BLOCK]) -> Int8Block {
+        // `max` takes its second operand when the first is NaN, so NaN does not count, as in the definition.
+        let mut largest = F32s::zero();
+        for i in (0..ACTIVATION_BLOCK).step_by(LANES) {
+            let v = F32s::load(at(x, i));
+            largest = v.max(F32s::zero() - v).max(largest);
+        }
+        let largest = largest.largest();
+        if largest == 0.0 {
+            return Int8Block { words: [0; _], scale: 0.0, scaled_sum: 0.0, bias: 0 };
+        }
+        let inverse = 127.0 / largest;
+        let mut values = [0; ACTIVATION_BLOCK];
+        let sum = if inverse.is_finite() {
+            super::simd::quantise(x, inverse, &mut values)
+        } else {
+            // Magnitudes below 3.8e-37: the vector conversion does not saturate as the definition does.
+            values = monomorph_formats::quantise_block(x).values;
+            values.iter().map(|v| i32::from(*v)).sum()
+        };
+        let scale = largest / 127.0;
+        let words = std::array::from_fn(|i| {
+            let [a, b, c, d] = *at(&values, 4 * i);
+            i32::from_le_bytes([a as u8, b as u8, c as u8, d as u8])
+        });
+        Int8Block { words, scale, scaled_sum: scale * sum as f32, bias: -128 * sum }
+    }
+
+    #[cfg(test)]
+    pub(crate) fn values(&self) -> [i8; ACTIVATION_BLOCK] {
+        std::array::from_fn(|i| self.words[i / 4].to_le_bytes()[i % 4] as i8)
+    }
+}
+
+/// Activations `[capacity, N]` rounded to int8 with a scale per 32.
+#[derive(Debug)]
+pub struct Int8Rows<const N: usize> {
+    data: Memory<Int8Block>,
+}
+
+impl<const N: usize> Int8Rows<N> {
+    /// Blocks of a row.
+    pub(crate) const BLOCKS: usize = {
+        assert!(N.is_multiple_of(ACTIVATION_BLOCK), "quantised matrices need columns in whole blocks of 32");
+        N / ACTIVATION_BLOCK
+    };
+
+    pub(crate) fn new(capacity: usize) -> Int8Rows<N> {
+        Int8Rows { data: Memory::zeroed(capacity * Self::BLOCKS) }
+    }
+
+    /// The blocks of a row.
+    ///
+    /// # Safety
+    /// No lane writes the row while the result lives.
+    #[inline(always)]
+    pub(crate) unsafe fn blocks(&self, row: usize) -> &[Int8Block] {
+        // SAFETY: the caller's promise.
+        unsafe { self.data.slice(row * Self::BLOCKS, Self::BLOCKS) }
+    }
+
+    /// The blocks of a row, to write.
+    ///
+    /// # Safety
+    /// No other lane reads or writes the row while the result lives.
+    #[inline(always)]
+    #[expect(clippy::mut_from_ref, reason = "disjointness is the caller's promise")]
+    pub(crate) unsafe fn blocks_mut(&self, row: usize) -> &mut [Int8Block] {
+        // SAFETY: the caller's promise.
+        unsafe { self.data.slice_mut(row * Self::BLOCKS, Self::BLOCKS) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rounding_follows_the_definition_bit_for_bit() {
+        let mut state = 7u32;
+        let mut random = || {
+            state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+            (state >> 8) as f32 / 8_388_608.0 - 1.0
+        };
+        let mut cases: Vec<[f32; 32]> = vec![[0.0; 32], [f32::NAN; 32], [f32::INFINITY; 32], [-0.0; 32]];
+        for magnitude in [1.0, 1e-3, 1e4, 1e30, 3e38, 1e-30, 1e-37, 1e-40, 127.0] {
+            for _ in 0..200 {
+                cases.push(std::array::from_fn(|_| random() * magnitude));
+            }
+        }
+        // Ties, saturation and the odd ones out.
+        cases.push(std::array::from_fn(|i| if i == 0 { 127.0 } else { i as f32 - 15.5 }));
+        let mut mixed: [f32; 32] = std::array::from_fn(|i| i as f32);
+        mixed[3] = f32::NAN;
+        cases.push(mixed);
+        mixed[4] = f32::NEG_INFINITY;
+        cases.push(mixed);
+        for case in cases {
+            let expected = monomorph_formats::quantise_block(&case);
+            let block = Int8Block::new(&case);
+            assert_eq!(block.values(), expected.values, "{case:?}");
+            assert_eq!(block.scale.to_bits(), expected.scale.to_bits(), "{case:?}");
+            let sum: i32 = expected.values.iter().map(|v| i32::from(*v)).sum();
+            assert_eq!(block.bias, -128 * sum);
+            assert_eq!(block.scaled_sum.to_bits(), (expected.scale * sum as f32).to_bits());
+        }
+    }
+
+    #[test]
+    fn rows_are_padded_with_zeros_and_separate() {
+        let mut rows = Rows::<20>::new(3);
+        assert_eq!((Rows::<20>::STRIDE, rows.capacity()), (32, 3));
+        rows.row_mut(1).fill(1.0);
+        assert_eq!(rows.row(0), &[0.0; 20]);
+        assert_eq!(rows.row(1), &[1.0; 20]);
+        // SAFETY: no lanes run.
+        assert_eq!(unsafe { &rows.padded(1)[20..] }, &[0.0; 12]);
+    }
+}

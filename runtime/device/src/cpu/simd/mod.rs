@@ -1,0 +1,111 @@
+//! Vectors of the instruction set the crate is compiled for.
+//!
+//! Each backend exports the same names: [`LANES`], [`F32s`] (that many f32), [`I32s`] and [`U8s`] (four
+//! bytes a lane), [`quantise`] and [`prefetch`]. The choice is `cfg(target_feature)`, made once, when the
+//! crate is compiled. Kernels work on tiles of [`TILE`] rows, in `TILE / LANES` parts.
+
+#[cfg(all(target_arch = "x86_64", target_feature = "avx512bw", target_feature = "avx512vl"))]
+mod avx512;
+#[cfg(all(target_arch = "x86_64", target_feature = "avx512bw", target_feature = "avx512vl"))]
+pub(crate) use avx512::*;
+
+#[cfg(all(
+    target_arch = "x86_64",
+    target_feature = "avx2",
+    target_feature = "fma",
+    target_feature = "f16c",
+    not(all(target_feature = "avx512bw", target_feature = "avx512vl"))
+))]
+mod avx2;
+#[cfg(all(
+    target_arch = "x86_64",
+    target_feature = "avx2",
+    target_feature = "fma",
+    target_feature = "f16c",
+    not(all(target_feature = "avx512bw", target_feature = "avx512vl"))
+))]
+pub(crate) use avx2::*;
+
+#[cfg(not(all(
+    target_arch = "x86_64",
+    any(
+        all(target_feature = "avx512bw", target_feature = "avx512vl"),
+        all(target_feature = "avx2", target_feature = "fma", target_feature = "f16c")
+    )
+)))]
+mod portable;
+#[cfg(not(all(
+    target_arch = "x86_64",
+    any(
+        all(target_feature = "avx512bw", target_feature = "avx512vl"),
+        all(target_feature = "avx2", target_feature = "fma", target_feature = "f16c")
+    )
+)))]
+pub(crate) use portable::*;
+
+mod functions;
+pub(crate) use functions::{erf, exp};
+
+#[cfg(test)]
+mod tests;
+
+/// Rows of a weight tile, and the multiple that activation rows are padded to.
+pub(crate) const TILE: usize = 16;
+
+/// Vectors that make up a tile.
+pub(crate) const PARTS: usize = TILE / LANES;
+
+/// `N` elements of `slice` from `at` on. With a constant `at` inside a slice of known length the check
+/// disappears.
+#[inline(always)]
+pub(crate) fn at<T, const N: usize>(slice: &[T], at: usize) -> &[T; N] {
+    slice[at..at + N].first_chunk().expect("N elements were cut out")
+}
+
+/// Like [`at`], to write to.
+#[inline(always)]
+pub(crate) fn at_mut<T, const N: usize>(slice: &mut [T], at: usize) -> &mut [T; N] {
+    slice[at..at + N].first_chunk_mut().expect("N elements were cut out")
+}
+
+/// Lane-wise operators from the backend's methods.
+macro_rules! operators {
+    ($($trait:ident $method:ident $with:ident),*) => {
+        $(impl std::ops::$trait for F32s {
+            type Output = F32s;
+            #[inline(always)]
+            fn $method(self, other: F32s) -> F32s {
+                self.$with(other)
+            }
+        })*
+    };
+}
+operators!(Add add plus, Sub sub minus, Mul mul times, Div div over);
+
+impl F32s {
+    /// Zero in every lane.
+    #[inline(always)]
+    pub(crate) fn zero() -> F32s {
+        F32s::splat(0.0)
+    }
+
+    /// The first `count` lanes, `fill` in the others.
+    #[inline(always)]
+    pub(crate) fn keep(self, count: usize, fill: f32) -> F32s {
+        let mut lanes = self.to_array();
+        for (i, lane) in lanes.iter_mut().enumerate() {
+            if i >= count {
+                *lane = fill;
+            }
+        }
+        F32s::load(&lanes)
+    }
+
+    /// The lanes as an array.
+    #[inline(always)]
+    pub(crate) fn to_array(self) -> [f32; LANES] {
+        let mut lanes = [0.0; LANES];
+        self.store(&mut lanes);
+        lanes
+    }
+}

@@ -1,0 +1,84 @@
+//! Vector functions against plain arithmetic.
+
+use super::*;
+
+fn map(x: f32, f: impl Fn(F32s) -> F32s) -> f32 {
+    f(F32s::splat(x)).to_array()[LANES - 1]
+}
+
+#[test]
+fn exp_is_accurate_and_ends_in_zero_and_infinity() {
+    let mut worst = 0.0f64;
+    for i in -870_000..=885_000 {
+        let x = i as f32 * 1e-4;
+        let (expected, found) = (f64::from(x).exp(), f64::from(map(x, exp)));
+        worst = worst.max((found / expected - 1.0).abs());
+    }
+    assert!(worst < 2e-7, "relative error {worst:e}");
+    assert_eq!(map(f32::NEG_INFINITY, exp), 0.0);
+    assert_eq!(map(-104.5, exp), 0.0);
+    assert_eq!(map(f32::INFINITY, exp), f32::INFINITY);
+    assert!(map(f32::NAN, exp).is_nan());
+    assert_eq!(map(0.0, exp), 1.0);
+}
+
+/// Its Taylor series, which 90 terms carry to f64's precision for |x| <= 4.5.
+fn erf_exact(x: f64) -> f64 {
+    let (mut term, mut sum) = (x, x);
+    for n in 1..90 {
+        term *= -x * x / f64::from(n);
+        sum += term / f64::from(2 * n + 1);
+    }
+    sum * std::f64::consts::FRAC_2_SQRT_PI
+}
+
+#[test]
+fn erf_is_accurate() {
+    let mut worst = 0.0f64;
+    for i in -45_000..=45_000 {
+        let x = i as f32 * 1e-4;
+        worst = worst.max((f64::from(map(x, erf)) - erf_exact(f64::from(x))).abs());
+    }
+    assert!(worst < 1.2e-7, "absolute error {worst:e}");
+    assert!((map(1e30, erf) - 1.0).abs() < 1e-7 && (map(-1e30, erf) + 1.0).abs() < 1e-7);
+}
+
+#[test]
+fn byte_products_are_exact_at_the_extremes() {
+    let codes: [u8; 4 * LANES] = std::array::from_fn(|i| (i * 7 + 15) as u8 % 16);
+    let weights: [u8; 4 * LANES] = std::array::from_fn(|i| [0, 255, 128, 1, 127][i % 5]);
+    for x in [[127i8, 127, 127, 127], [-127; 4], [127, -127, 1, -1], [0, 5, -128, 3]] {
+        let word = i32::from_le_bytes(x.map(|b| b as u8));
+        let nibbles = I32s::zero().dot_nibbles(U8s::load(&codes), word).to_f32().to_array();
+        // -128 does not occur in activations: the sign trick may not take it.
+        let x8 = x.map(|b| b.max(-127));
+        let word8 = i32::from_le_bytes(x8.map(|b| b as u8));
+        let bias = -128 * x8.iter().map(|b| i32::from(*b)).sum::<i32>();
+        let signed = I32s::biased(bias).dot_biased(U8s::load(&weights), word8).to_f32().to_array();
+        for lane in 0..LANES {
+            let expected: i32 = (0..4).map(|c| i32::from(codes[4 * lane + c]) * i32::from(x[c])).sum();
+            assert_eq!(nibbles[lane], expected as f32);
+            let expected: i32 =
+                (0..4).map(|c| (i32::from(weights[4 * lane + c]) - 128) * i32::from(x8[c])).sum();
+            assert_eq!(signed[lane], expected as f32);
+        }
+    }
+}
+
+#[test]
+fn nibbles_reductions_and_masks() {
+    let bytes: [u8; 4 * LANES] = std::array::from_fn(|i| (i * 37) as u8);
+    let ones = i32::from_le_bytes([1; 4]);
+    let low = I32s::zero().dot_nibbles(U8s::load(&bytes).low(), ones).to_f32().to_array();
+    let high = I32s::zero().dot_nibbles(U8s::load(&bytes).high(), ones).to_f32().to_array();
+    for lane in 0..LANES {
+        let four = &bytes[4 * lane..4 * lane + 4];
+        assert_eq!(low[lane], four.iter().map(|b| f32::from(b & 15)).sum::<f32>());
+        assert_eq!(high[lane], four.iter().map(|b| f32::from(b >> 4)).sum::<f32>());
+    }
+    let x: [f32; LANES] = std::array::from_fn(|i| i as f32 - 2.0);
+    let x = F32s::load(&x);
+    assert_eq!(x.sum(), (0..LANES).map(|i| i as f32 - 2.0).sum::<f32>());
+    assert_eq!(x.largest(), LANES as f32 - 3.0);
+    assert_eq!(x.keep(1, -9.0).to_array()[..2], [-2.0, -9.0]);
+}

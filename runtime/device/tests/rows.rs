@@ -1,0 +1,62 @@
+//! Embedding, gathering, rotary angles.
+
+mod common;
+
+use common::{Owned, Random, progress, sequence};
+use monomorph_device::cpu::*;
+use monomorph_model::{Output, Step};
+use std::path::Path;
+
+fn batch(tokens: Vec<u32>, position: usize) -> Batch {
+    let limits =
+        BatchLimits { tokens: 64, sequences: 2, vocabulary: 37, context: 100_000, block_tokens: 16, blocks: 8000 };
+    let mut batch = Batch::new(limits);
+    let blocks: Vec<u32> = (0..((position + tokens.len()).div_ceil(16)) as u32).collect();
+    batch.fill(&Step { sequences: vec![sequence(position, tokens, &blocks, Output::Logits)] });
+    batch
+}
+
+#[test]
+fn embeddings_are_the_decoded_rows() {
+    fn check<F: WeightFormat>() {
+        let (team, progress) = (Team::new(2).unwrap(), progress());
+        let loader = Loader::new(&team, Path::new("checkpoint"), &progress);
+        let table = Owned::random(&mut Random(3), "embedding", &[37, 64], F::FORMAT);
+        let matrix = Matrix::<F, 37, 64>::load(&loader, &[Part::new(table.tensor())]).unwrap();
+        let ids = vec![36, 0, 16, 15, 36];
+        let batch = batch(ids.clone(), 0);
+        let (mut out, mut gathered) = (Rows::<64>::new(5), Rows::<64>::new(2));
+        team.run(|lane| {
+            embed(lane, &batch, &matrix, &out);
+            gather(lane, &[4, 1], &out, &gathered);
+        });
+        for (row, id) in ids.iter().enumerate() {
+            assert_eq!(out.row(row), &table.values()[*id as usize * 64..][..64], "{}", F::FORMAT);
+        }
+        assert_eq!(gathered.row(0), out.row(4));
+        assert_eq!(gathered.row(1), out.row(1));
+        team.run(|lane| each_row(lane, 2, &gathered, |row, values| values.fill(row as f32)));
+        assert_eq!((gathered.row(0)[63], gathered.row(1)[0]), (0.0, 1.0));
+    }
+    check::<F32>();
+    check::<Bf16>();
+    check::<F16>();
+    check::<Q8_0>();
+    check::<Q4_1>();
+}
+
+#[test]
+fn angles_are_positions_times_frequencies() {
+    let team = Team::new(2).unwrap();
+    let frequencies = [1.0, 0.31, 1e-3];
+    let batch = batch(vec![1; 20], 90_000);
+    let mut out = Rows::<6>::new(20);
+    team.run(|lane| rotary_angles(lane, &batch, &frequencies, 1.5, &out));
+    for row in 0..20 {
+        for (i, frequency) in frequencies.iter().enumerate() {
+            let angle = f64::from((90_000 + row) as f32 * frequency);
+            assert!((f64::from(out.row(row)[i]) - 1.5 * angle.cos()).abs() < 1e-6);
+            assert!((f64::from(out.row(row)[3 + i]) - 1.5 * angle.sin()).abs() < 1e-6);
+        }
+    }
+}

@@ -1,0 +1,282 @@
+//! The clients' side of the engine: starting it, asking it, listening to it.
+
+use crate::forward::{Command, Forward};
+use crate::request::{EngineError, Event, FinishReason, Finished, Request, SubmitError, Timings};
+use crate::sequence::{Client, Clock, History, Sequence};
+use crate::shared::{Health, Place, Shared, Stats};
+use monomorph_cache::BlockTable;
+use monomorph_model::{Model, ModelSpec};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::mpsc::{Sender, channel};
+use std::task::{Context, Poll};
+use std::time::{Duration, Instant};
+use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
+
+/// What a start of the server decides about the engine.
+#[derive(Clone, Debug)]
+pub struct EngineOptions {
+    /// K/V blocks that the model was loaded with.
+    pub blocks: usize,
+    /// Most tokens of a sequence, prompt and answer together. What the model was made for and what the blocks
+    /// hold limit it too: see [`EngineHandle::context`].
+    pub context: usize,
+    /// Most requests that may wait for their admission.
+    pub max_waiting: usize,
+}
+
+/// Why the engine did not start.
+#[derive(Debug)]
+pub enum StartError {
+    /// An option leaves nothing to work with.
+    Options(String),
+    /// The model's own limits contradict each other.
+    Spec(String),
+    /// The system refused a thread.
+    Thread(std::io::Error),
+}
+
+impl std::fmt::Display for StartError {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            StartError::Options(what) => write!(f, "the engine cannot start: {what}"),
+            StartError::Spec(what) => write!(f, "the engine cannot run this model: {what}"),
+            StartError::Thread(error) => write!(f, "the forward thread cannot be started: {error}"),
+        }
+    }
+}
+
+impl std::error::Error for StartError {}
+
+/// Starts the forward thread, which owns `model` from now on.
+///
+/// # Errors
+/// When an option or a limit of the model is zero, or the system refuses a thread.
+pub fn start<M: Model>(model: M, options: EngineOptions) -> Result<EngineHandle, StartError> {
+    let spec = M::SPEC;
+    let limits = [
+        ("block_tokens", spec.block_tokens),
+        ("step_tokens", spec.step_tokens),
+        ("step_sequences", spec.step_sequences),
+    ];
+    if let Some((name, _)) = limits.into_iter().find(|&(_, value)| value == 0) {
+        return Err(StartError::Spec(format!("{name} of {} is 0", spec.target)));
+    }
+    let EngineOptions { blocks, context, max_waiting } = options;
+    for (name, value) in [("blocks", blocks), ("context", context), ("max_waiting", max_waiting)] {
+        if value == 0 {
+            return Err(StartError::Options(format!("{name} must be at least 1")));
+        }
+    }
+    // A lone sequence must always fit: then the oldest one can always go on.
+    let context = context.min(spec.context).min(blocks.saturating_mul(spec.block_tokens));
+    let shared = Arc::new(Shared::new(blocks, context));
+    let (commands, inbox) = channel();
+    let forward = Forward::new(spec, blocks, inbox, Arc::clone(&shared));
+    std::thread::Builder::new()
+        .name("forward".into())
+        .spawn(move || forward.serve(model))
+        .map_err(StartError::Thread)?;
+    let numbers = Arc::new(AtomicU64::new(0));
+    Ok(EngineHandle { spec, context, max_waiting, commands, shared, numbers })
+}
+
+/// A way to the engine, for any number of threads. The engine stops when it is drained, or when the last
+/// handle is dropped and all accepted requests are answered.
+#[derive(Clone, Debug)]
+pub struct EngineHandle {
+    spec: &'static ModelSpec,
+    context: usize,
+    max_waiting: usize,
+    commands: Sender<Command>,
+    shared: Arc<Shared>,
+    numbers: Arc<AtomicU64>,
+}
+
+impl EngineHandle {
+    /// Queues a request. Never blocks, so that async code may call it.
+    ///
+    /// # Errors
+    /// When the request is not one the model can take, the queue is full, or the engine takes none any more.
+    pub fn submit(&self, request: Request) -> Result<Generation, SubmitError> {
+        match self.shared.health() {
+            Health::Running => {}
+            Health::Draining => return Err(SubmitError::Draining),
+            Health::Stopped | Health::Dead(_) => return Err(SubmitError::Stopped),
+        }
+        let Request { prompt: tokens, max_tokens, sampling, mut stop_ids, ignore_eos } = request;
+        let (prompt, context, vocabulary) = (tokens.len(), self.context, self.spec.vocabulary);
+        if prompt == 0 {
+            return Err(SubmitError::PromptEmpty);
+        }
+        if prompt >= context {
+            return Err(SubmitError::PromptTooLong { prompt, context });
+        }
+        if let Some(&id) = tokens.iter().chain(&stop_ids).find(|&&id| id as usize >= vocabulary) {
+            return Err(SubmitError::TokenOutOfVocabulary { id, vocabulary });
+        }
+        if !ignore_eos {
+            stop_ids.extend_from_slice(self.spec.protocol.stop_ids);
+        }
+
+        let (sender, events) = unbounded_channel();
+        let cancelled = Arc::new(AtomicBool::new(false));
+        let generation = Generation {
+            id: self.numbers.fetch_add(1, Ordering::Relaxed),
+            events,
+            cancelled: Arc::clone(&cancelled),
+            shared: Arc::clone(&self.shared),
+            over: false,
+        };
+        if max_tokens == 0 {
+            let (reason, timings) = (FinishReason::Length, Timings::default());
+            let finished = Finished { reason, prompt_tokens: prompt, generated_tokens: 0, timings };
+            // The receiver is in our hands.
+            let _ = sender.send(Event::Finished(finished));
+            return Ok(generation);
+        }
+        let limit = self.max_waiting;
+        let place =
+            Place::take(&self.shared, limit).map_err(|waiting| SubmitError::QueueFull { waiting, limit })?;
+        let sequence = Sequence {
+            prompt,
+            cached: 0,
+            limit: prompt + max_tokens.min(context - prompt),
+            history: sampling.needs_history().then(|| History::new(&tokens)),
+            tokens,
+            sampling,
+            stop_ids,
+            table: BlockTable::new(self.spec.block_tokens),
+            slot: None,
+            place: Some(place),
+            clock: Clock { submitted: Instant::now(), admitted: None, first_token: None },
+            client: Client { events: sender, cancelled },
+        };
+        self.commands.send(Command::Submit(Box::new(sequence))).map_err(|_| SubmitError::Stopped)?;
+        Ok(generation)
+    }
+
+    /// Tokens a sequence may have, prompt and answer together: the least of the option, the model's own
+    /// context and what all blocks hold.
+    pub fn context(&self) -> usize {
+        self.context
+    }
+
+    /// Counters at this moment.
+    pub fn stats(&self) -> Stats {
+        self.shared.stats()
+    }
+
+    /// Whether the engine answers, and why not.
+    pub fn health(&self) -> Health {
+        self.shared.health()
+    }
+
+    /// Whether accepted requests are being worked on.
+    pub fn is_healthy(&self) -> bool {
+        matches!(self.health(), Health::Running | Health::Draining)
+    }
+
+    /// Refuses new requests from now on, finishes the accepted ones and stops. What is not finished within
+    /// `deadline` fails with [`EngineError::DrainDeadline`] after the step in flight. Returns at once; of two
+    /// calls the earlier deadline counts.
+    pub fn drain(&self, deadline: Duration) {
+        self.shared.set_health(Health::Draining);
+        // A deadline beyond what the clock can say is none.
+        let deadline = Instant::now().checked_add(deadline);
+        // An engine that is gone needs no draining.
+        let _ = self.commands.send(Command::Drain { deadline });
+    }
+
+    /// Waits until the engine has stopped or died.
+    pub async fn stopped(&self) {
+        self.shared.stopped().await;
+    }
+
+    /// [`EngineHandle::stopped`] for threads outside async code.
+    pub fn wait_stopped(&self) {
+        self.shared.wait_stopped();
+    }
+}
+
+/// The events of one accepted request: a stream that ends after [`Event::Finished`] or [`Event::Failed`].
+/// Dropping it cancels the request within one step.
+#[derive(Debug)]
+pub struct Generation {
+    id: u64,
+    events: UnboundedReceiver<Event>,
+    cancelled: Arc<AtomicBool>,
+    shared: Arc<Shared>,
+    over: bool,
+}
+
+impl Generation {
+    /// Number of the request in its engine, for logs.
+    pub fn id(&self) -> u64 {
+        self.id
+    }
+
+    /// Gives the rest of the answer up. It ends with [`FinishReason::Cancelled`] before the next step, unless
+    /// it ends of itself before; tokens already on their way still arrive.
+    pub fn cancel(&self) {
+        self.cancelled.store(true, Ordering::Relaxed);
+    }
+
+    /// The next event; `None` after the last.
+    pub async fn recv(&mut self) -> Option<Event> {
+        std::future::poll_fn(|context| self.poll_recv(context)).await
+    }
+
+    /// The next event; `None` after the last.
+    ///
+    /// # Panics
+    /// Inside async code, where it would block the runtime.
+    pub fn blocking_recv(&mut self) -> Option<Event> {
+        if self.over {
+            return None;
+        }
+        let event = self.events.blocking_recv();
+        Some(self.note(event))
+    }
+
+    /// The next event if it is there.
+    pub fn try_recv(&mut self) -> Option<Event> {
+        use tokio::sync::mpsc::error::TryRecvError;
+        if self.over {
+            return None;
+        }
+        match self.events.try_recv() {
+            Ok(event) => Some(self.note(Some(event))),
+            Err(TryRecvError::Empty) => None,
+            Err(TryRecvError::Disconnected) => Some(self.note(None)),
+        }
+    }
+
+    /// [`Generation::recv`] as a poll.
+    pub fn poll_recv(&mut self, context: &mut Context<'_>) -> Poll<Option<Event>> {
+        if self.over {
+            return Poll::Ready(None);
+        }
+        self.events.poll_recv(context).map(|event| Some(self.note(event)))
+    }
+
+    /// Turns the silence of an engine that is gone into an event, so that the last one is never missing.
+    fn note(&mut self, event: Option<Event>) -> Event {
+        let event = event.unwrap_or_else(|| {
+            Event::Failed(match self.shared.health() {
+                Health::Dead(message) => EngineError::Fault(message),
+                Health::Running | Health::Draining | Health::Stopped => EngineError::Stopped,
+            })
+        });
+        self.over = !matches!(event, Event::Token(_));
+        event
+    }
+}
+
+impl futures_core::Stream for Generation {
+    type Item = Event;
+
+    fn poll_next(self: std::pin::Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Event>> {
+        self.get_mut().poll_recv(context)
+    }
+}

@@ -1,0 +1,153 @@
+//! What a client asks for and what it is told.
+
+use monomorph_sampling::{Sampled, Sampling};
+use std::time::Duration;
+
+/// A prompt to continue.
+#[derive(Clone, Debug)]
+pub struct Request {
+    /// Token ids; at least one, all below the vocabulary.
+    pub prompt: Vec<u32>,
+    /// Most tokens to generate. Clipped to the context less the prompt; 0 ends at once with
+    /// [`FinishReason::Length`].
+    pub max_tokens: usize,
+    /// How tokens are chosen.
+    pub sampling: Sampling,
+    /// Ids that end the answer, beside the model's own.
+    pub stop_ids: Vec<u32>,
+    /// Whether the model's own stop ids are tokens like any other.
+    pub ignore_eos: bool,
+}
+
+impl Request {
+    /// A greedy request without stop ids of its own.
+    pub fn new(prompt: Vec<u32>, max_tokens: usize) -> Request {
+        Request { prompt, max_tokens, sampling: Sampling::default(), stop_ids: Vec::new(), ignore_eos: false }
+    }
+}
+
+/// Why a request was refused; nothing was queued.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum SubmitError {
+    /// There is nothing to continue.
+    PromptEmpty,
+    /// The prompt leaves no room in the context for one token of answer.
+    PromptTooLong {
+        /// Tokens of the prompt.
+        prompt: usize,
+        /// Tokens a sequence may have, prompt and answer together.
+        context: usize,
+    },
+    /// The prompt or the stop ids name a token that the model does not have.
+    TokenOutOfVocabulary {
+        /// The token.
+        id: u32,
+        /// Tokens there are.
+        vocabulary: usize,
+    },
+    /// As many requests wait as may.
+    QueueFull {
+        /// Requests waiting.
+        waiting: usize,
+        /// Requests that may wait.
+        limit: usize,
+    },
+    /// The engine finishes what it has and takes nothing new.
+    Draining,
+    /// The engine has stopped; [`crate::EngineHandle::health`] tells why.
+    Stopped,
+}
+
+impl std::fmt::Display for SubmitError {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            SubmitError::PromptEmpty => write!(f, "the prompt is empty"),
+            SubmitError::PromptTooLong { prompt, context } => write!(
+                f,
+                "the prompt has {prompt} tokens, and the context of {context} tokens leaves no room for an answer"
+            ),
+            SubmitError::TokenOutOfVocabulary { id, vocabulary } => {
+                write!(f, "token {id} is outside the vocabulary of {vocabulary}")
+            }
+            SubmitError::QueueFull { waiting, limit } => {
+                write!(f, "{waiting} requests are waiting, and {limit} may wait")
+            }
+            SubmitError::Draining => write!(f, "the server is shutting down and takes no new requests"),
+            SubmitError::Stopped => write!(f, "the engine has stopped"),
+        }
+    }
+}
+
+impl std::error::Error for SubmitError {}
+
+/// What a client hears. Exactly one [`Event::Finished`] or [`Event::Failed`] comes, and it comes last.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Event {
+    /// The next token of the answer.
+    Token(Sampled),
+    /// The answer is complete, or was cancelled.
+    Finished(Finished),
+    /// The answer ends here because the engine cannot go on with it.
+    Failed(EngineError),
+}
+
+/// How an answer ended.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Finished {
+    /// Why.
+    pub reason: FinishReason,
+    /// Tokens of the prompt.
+    pub prompt_tokens: usize,
+    /// Tokens sampled, the stop id included.
+    pub generated_tokens: usize,
+    /// Where the time went.
+    pub timings: Timings,
+}
+
+/// Why an answer ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum FinishReason {
+    /// A stop id was sampled. It is counted as generated and not sent as [`Event::Token`].
+    Stop {
+        /// Which.
+        id: u32,
+    },
+    /// `max_tokens` were generated, or the context is full.
+    Length,
+    /// [`crate::Generation::cancel`] was called.
+    Cancelled,
+}
+
+/// Wall-clock times of one generation. Phases that were not reached are zero.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Timings {
+    /// From submission to admission.
+    pub queue: Duration,
+    /// From admission to the first token.
+    pub prefill: Duration,
+    /// From the first token to the end.
+    pub decode: Duration,
+}
+
+/// Why the engine could not go on with an accepted request.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum EngineError {
+    /// The forward thread panicked or the model broke its contract; the message says how.
+    Fault(String),
+    /// The engine was drained, and the answer was not complete at the deadline.
+    DrainDeadline,
+    /// The engine stopped before it took the request up.
+    Stopped,
+}
+
+impl std::fmt::Display for EngineError {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            EngineError::Fault(message) => write!(f, "the engine failed: {message}"),
+            EngineError::DrainDeadline => write!(f, "the server shut down before the answer was complete"),
+            EngineError::Stopped => write!(f, "the engine has stopped"),
+        }
+    }
+}
+
+impl std::error::Error for EngineError {}

@@ -1,0 +1,155 @@
+//! What the next step runs: a pure decision on plain values.
+//!
+//! Policy: first in, first out. Sequences that run are older than all that wait, because requests are admitted
+//! in order and the youngest is pre-empted first. Hence nobody overtakes the head of the queue for blocks,
+//! and the oldest sequence advances by at least a token a step whatever the others do: a request is
+//! answered after at most as many steps as it and the requests before it have tokens.
+//!
+//! * **Growth.** Every running sequence gets the blocks its known tokens need, oldest first. When blocks run
+//!   out, the youngest is pre-empted: its blocks go back, and it is prefilled again later.
+//! * **Admission.** The head of the queue is admitted when the blocks of all its tokens are free with one more
+//!   for every sequence that can still grow. Its blocks are taken at once, so prefill never runs out.
+//! * **Budget.** Sequences that need one token only (decode) come first, one token each; what the budget leaves
+//!   goes to the others (chunked prefill), oldest first.
+
+use monomorph_cache::admission::{admission_need, blocks_for};
+
+/// What a step may carry, and what a block holds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Limits {
+    /// Tokens of a block; at least 1.
+    pub block_tokens: usize,
+    /// Tokens of a step over all its sequences; at least 1.
+    pub step_tokens: usize,
+    /// Sequences of a step; at least 1.
+    pub step_sequences: usize,
+}
+
+impl Limits {
+    /// Most sequences that run at once: each must get a token in every step.
+    pub fn running(&self) -> usize {
+        self.step_sequences.min(self.step_tokens)
+    }
+}
+
+/// A sequence that holds blocks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Running {
+    /// Tokens known: prompt and those generated so far.
+    pub tokens: usize,
+    /// How many of them are in the cache; below `tokens`.
+    pub cached: usize,
+    /// Most tokens it can come to have.
+    pub limit: usize,
+    /// Blocks it holds, all of which come back when it is pre-empted.
+    pub blocks: usize,
+}
+
+/// A sequence that holds no blocks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Waiting {
+    /// Tokens to prefill.
+    pub tokens: usize,
+    /// Most tokens it can come to have.
+    pub limit: usize,
+}
+
+/// All that a decision depends on.
+#[derive(Clone, Copy, Debug)]
+pub struct View<'a> {
+    /// Blocks nobody uses.
+    pub free_blocks: usize,
+    /// Oldest first.
+    pub running: &'a [Running],
+    /// Next first; those that cannot be admitted in one step may be left out.
+    pub waiting: &'a [Waiting],
+}
+
+/// One sequence's part of the step.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Row {
+    /// Index among the sequences that run after pre-emption and admission.
+    pub sequence: usize,
+    /// Tokens to feed; at least 1.
+    pub tokens: usize,
+}
+
+/// What to do, in this order.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Plan {
+    /// How many of the running to pre-empt, from the end: they become the first of the waiting.
+    pub preempt: usize,
+    /// How many of the waiting to admit, from the front: they become the last of the running.
+    pub admit: usize,
+    /// What to feed, in the order of the running, each of which holds the blocks of all its tokens by then.
+    pub rows: Vec<Row>,
+}
+
+/// Decides the next step.
+pub fn schedule(view: &View<'_>, limits: &Limits) -> Plan {
+    let block_tokens = limits.block_tokens;
+    let (kept, mut free) = grow(view, block_tokens);
+    let preempt = view.running.len() - kept;
+    let running = &view.running[..kept];
+
+    // Those pre-empted now stand before all that wait, and do not fit.
+    let mut admit = 0;
+    if preempt == 0 {
+        let can_grow = |held: usize, limit: usize| usize::from(held < blocks_for(limit, block_tokens));
+        let held = |sequence: &Running| sequence.blocks.max(blocks_for(sequence.tokens, block_tokens));
+        let mut reserved: usize = running.iter().map(|one| can_grow(held(one), one.limit)).sum();
+        for next in view.waiting.iter().take(limits.running().saturating_sub(kept)) {
+            if admission_need(next.tokens, next.limit, block_tokens) + reserved > free {
+                break;
+            }
+            let blocks = blocks_for(next.tokens, block_tokens);
+            free -= blocks;
+            reserved += can_grow(blocks, next.limit);
+            admit += 1;
+        }
+    }
+
+    let left = running
+        .iter()
+        .map(|sequence| sequence.tokens.saturating_sub(sequence.cached))
+        .chain(view.waiting[..admit].iter().map(|sequence| sequence.tokens));
+    let decodes = left.clone().filter(|&tokens| tokens == 1).count();
+    let mut budget = limits.step_tokens.saturating_sub(decodes);
+    let mut rows = Vec::with_capacity(kept + admit);
+    for (sequence, left) in left.enumerate() {
+        let tokens = match left {
+            1 => 1,
+            more => {
+                let chunk = more.min(budget);
+                budget -= chunk;
+                chunk
+            }
+        };
+        if tokens > 0 {
+            rows.push(Row { sequence, tokens });
+        }
+    }
+    Plan { preempt, admit, rows }
+}
+
+/// How many of the running keep running when each is given the blocks its tokens need, and the blocks that
+/// are free afterwards.
+fn grow(view: &View<'_>, block_tokens: usize) -> (usize, usize) {
+    let mut kept = view.running.len();
+    let mut free = view.free_blocks;
+    let mut at = 0;
+    while at < kept {
+        let sequence = &view.running[at];
+        let missing = blocks_for(sequence.tokens, block_tokens).saturating_sub(sequence.blocks);
+        // The last may be the one that grows: then it is pre-empted itself.
+        while missing > free && kept > at {
+            kept -= 1;
+            free += view.running[kept].blocks;
+        }
+        if at < kept {
+            free -= missing;
+        }
+        at += 1;
+    }
+    (kept, free)
+}

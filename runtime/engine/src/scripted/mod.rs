@@ -1,0 +1,196 @@
+//! A model without weights or device, for tests of the engine and of what stands on it.
+//!
+//! It samples what its [`Script`] says, as fast as the script says, and fails when [`Controls`] say so. It
+//! keeps a memory of blocks that holds token ids in place of keys and values, and samples from the context
+//! that it *reads* from that memory: a block handed out twice or a row written to the wrong place changes
+//! tokens, and most such mistakes are noticed at once. Breaches of the step contract panic, which the engine
+//! turns into a fault that names them.
+
+mod controls;
+mod memory;
+mod spec;
+
+pub use controls::Controls;
+pub use spec::{Shape, Small};
+
+use controls::Fault;
+use memory::Memory;
+use monomorph_model::{LoadError, LoadOptions, Model, ModelSpec, Output, Progress, RowOutput};
+use monomorph_model::{SequenceStep, Step, StepOutput, Ticket};
+use monomorph_sampling::{Sampled, Sampling};
+use monomorph_weights::Checkpoint;
+use std::collections::VecDeque;
+use std::marker::PhantomData;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// What a scripted model does.
+#[derive(Clone, Debug)]
+pub struct Script {
+    /// Which tokens it samples.
+    pub tokens: Tokens,
+    /// K/V blocks it has; the engine's option must not name more.
+    pub blocks: usize,
+    /// How long a step takes, whatever it carries.
+    pub step_time: Duration,
+    /// How much longer it takes for every token fed.
+    pub token_time: Duration,
+}
+
+impl Default for Script {
+    fn default() -> Script {
+        Script { tokens: Tokens::Hash, blocks: 256, step_time: Duration::ZERO, token_time: Duration::ZERO }
+    }
+}
+
+/// A token from the context (prompt and answer so far) and from how many of it were generated.
+pub type Chooser = Arc<dyn Fn(&[u32], u64) -> u32 + Send + Sync>;
+
+/// How a scripted model chooses a token.
+#[derive(Clone)]
+pub enum Tokens {
+    /// A hash of the context, of `draw` and, unless greedy, of the seed; never a stop id of the model.
+    Hash,
+    /// The id at `draw`; after the last, the model's first stop id (or 0 if it has none).
+    Fixed(Vec<u32>),
+    /// Anything that follows from the context and `draw`.
+    Function(Chooser),
+}
+
+impl std::fmt::Debug for Tokens {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Tokens::Hash => f.write_str("Hash"),
+            Tokens::Fixed(ids) => f.debug_tuple("Fixed").field(ids).finish(),
+            Tokens::Function(_) => f.write_str("Function"),
+        }
+    }
+}
+
+impl Tokens {
+    /// The token after `context`, of which `draw` tokens were generated.
+    pub fn next(&self, context: &[u32], sampling: &Sampling, draw: u64, spec: &ModelSpec) -> u32 {
+        match self {
+            Tokens::Hash => {
+                let seed = if sampling.temperature == 0.0 { 0 } else { sampling.seed };
+                let words = context.iter().map(|&id| u64::from(id)).chain([seed, draw]);
+                let mut hash = words.fold(0xCBF2_9CE4_8422_2325, mix);
+                loop {
+                    let id = ((hash >> 24) % spec.vocabulary as u64) as u32;
+                    if !spec.protocol.stop_ids.contains(&id) {
+                        return id;
+                    }
+                    hash = mix(hash, 1);
+                }
+            }
+            Tokens::Fixed(ids) => {
+                let stop = spec.protocol.stop_ids.first().copied().unwrap_or(0);
+                usize::try_from(draw).ok().and_then(|at| ids.get(at)).copied().unwrap_or(stop)
+            }
+            Tokens::Function(function) => function(context, draw),
+        }
+    }
+}
+
+/// One round of a 64-bit hash (FNV-1a's multiply, then a fold of the high bits into the low).
+fn mix(hash: u64, word: u64) -> u64 {
+    let hash = (hash ^ word).wrapping_mul(0x0000_0100_0000_01B3).wrapping_add(0x9E37_79B9_7F4A_7C15);
+    (hash ^ (hash >> 29)).wrapping_mul(0xBF58_476D_1CE4_E5B9)
+}
+
+/// The model.
+#[derive(Debug)]
+pub struct Scripted<S: Shape = Small> {
+    script: Script,
+    controls: Controls,
+    memory: Memory,
+    /// Steps submitted and not collected.
+    pending: VecDeque<(Ticket, StepOutput)>,
+    next_ticket: u64,
+    shape: PhantomData<fn() -> S>,
+}
+
+impl<S: Shape> Scripted<S> {
+    /// A model that follows `script`.
+    pub fn new(script: Script) -> Scripted<S> {
+        Scripted {
+            memory: Memory::new(S::SPEC.block_tokens, script.blocks),
+            script,
+            controls: Controls::default(),
+            pending: VecDeque::new(),
+            next_ticket: 0,
+            shape: PhantomData,
+        }
+    }
+
+    /// A way to command it while an engine owns it.
+    pub fn controls(&self) -> Controls {
+        self.controls.clone()
+    }
+
+    /// What one sequence gets.
+    fn row(&mut self, sequence: &SequenceStep) -> RowOutput {
+        let context = self.memory.feed(sequence);
+        match &sequence.output {
+            Output::None => RowOutput::None,
+            Output::Sample { sampling, draw, history } => {
+                memory::check_history(&context, *draw, sampling, history);
+                let id = self.script.tokens.next(&context, sampling, *draw, S::SPEC);
+                RowOutput::Sampled(sampled(id, sampling, S::SPEC.vocabulary))
+            }
+            Output::Logits => {
+                let mut logits = vec![0.0; sequence.tokens.len() * S::SPEC.vocabulary];
+                for (row, at) in (sequence.position..context.len()).enumerate() {
+                    let greedy = Sampling::default();
+                    let id = self.script.tokens.next(&context[..=at], &greedy, 0, S::SPEC);
+                    logits[row * S::SPEC.vocabulary + id as usize] = 1.0;
+                }
+                RowOutput::Logits(logits)
+            }
+        }
+    }
+}
+
+/// A sampled token with made-up log-probabilities where they are asked for.
+fn sampled(id: u32, sampling: &Sampling, vocabulary: usize) -> Sampled {
+    let Some(count) = sampling.top_logprobs else {
+        return Sampled { id, logprob: None, top: Vec::new() };
+    };
+    let others = (0..u32::from(count).min(vocabulary as u32)).map(|place| {
+        let other = (u64::from(id) + u64::from(place)) % vocabulary as u64;
+        (other as u32, -0.5 - place as f32)
+    });
+    Sampled { id, logprob: Some(-0.5), top: others.collect() }
+}
+
+impl<S: Shape> Model for Scripted<S> {
+    const SPEC: &'static ModelSpec = S::SPEC;
+
+    fn load(_: &Checkpoint, options: &LoadOptions, _: &Progress) -> Result<Self, LoadError> {
+        Ok(Scripted::new(Script { blocks: options.blocks, ..Script::default() }))
+    }
+
+    fn submit(&mut self, step: &Step) -> Ticket {
+        memory::check_step(step, S::SPEC);
+        self.memory.begin();
+        let rows = step.sequences.iter().map(|sequence| self.row(sequence)).collect();
+        let mut output = StepOutput { rows };
+        let tokens: usize = step.sequences.iter().map(|sequence| sequence.tokens.len()).sum();
+        let tokens = u32::try_from(tokens).unwrap_or(u32::MAX);
+        match self.controls.step(self.script.step_time, self.script.token_time * tokens) {
+            Some(Fault::Panic) => panic!("commanded to panic"),
+            Some(Fault::WrongOutput) => drop(output.rows.pop()),
+            None => {}
+        }
+        self.next_ticket += 1;
+        self.pending.push_back((Ticket(self.next_ticket), output));
+        Ticket(self.next_ticket)
+    }
+
+    fn collect(&mut self, ticket: Ticket) -> StepOutput {
+        match self.pending.pop_front() {
+            Some((submitted, output)) if submitted == ticket => output,
+            other => panic!("{ticket:?} is not the ticket to collect next, {:?} is", other.map(|it| it.0)),
+        }
+    }
+}

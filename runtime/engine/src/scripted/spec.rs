@@ -1,0 +1,51 @@
+//! What a scripted model says about itself.
+
+use monomorph_formats::Format;
+use monomorph_model::{ClassFormat, Figures, HardwareSpec, ModelSpec, Protocol, SamplingPreset};
+
+/// The dimensions of a scripted model: a test that needs others than [`Small`]'s brings its own.
+pub trait Shape: Send + 'static {
+    /// What `Model::SPEC` will be.
+    const SPEC: &'static ModelSpec;
+}
+
+/// A small model with the vocabulary and the stop id of SmolLM2, blocks of 16 and steps of 64 tokens, and at
+/// most 16 sequences a step.
+#[derive(Debug)]
+pub struct Small;
+
+impl Shape for Small {
+    const SPEC: &'static ModelSpec = &ModelSpec {
+        target: "cpu/scripted/none",
+        model: "scripted",
+        hardware: HardwareSpec { name: "cpu", features: &[] },
+        hidden: 64,
+        layers: 1,
+        vocabulary: 49_152,
+        context: 4096,
+        block_tokens: 16,
+        block_bytes: 16 * 4,
+        step_tokens: 64,
+        step_sequences: 16,
+        kv_format: Format::F32,
+        formats: &[ClassFormat { class: "none", stored: Format::F32, compute: "f32" }],
+        tensors: &[],
+        weight_bytes: 0,
+        scratch_bytes: 0,
+        protocol: Protocol { stop_ids: &[2], chat_template: None },
+        sampling: &[SamplingPreset {
+            name: "default",
+            temperature: 0.0,
+            top_p: 1.0,
+            top_k: 0,
+            min_p: 0.0,
+            repetition_penalty: 1.0,
+        }],
+        figures: Figures {
+            limit_decode: 0.0,
+            limit_prefill: 0.0,
+            predicted_decode: 0.0,
+            predicted_prefill: 0.0,
+        },
+    };
+}

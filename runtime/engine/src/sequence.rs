@@ -1,0 +1,156 @@
+//! One generation in flight: everything the engine knows about a request after it was accepted.
+
+use crate::request::{Event, FinishReason, Finished, Timings};
+use crate::scheduler::{Running, Waiting};
+use crate::shared::Place;
+use monomorph_cache::BlockTable;
+use monomorph_model::Slot;
+use monomorph_sampling::{Sampled, Sampling, TokenUse};
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+use tokio::sync::mpsc::UnboundedSender;
+
+/// A sequence. Its blocks and its slot belong to the engine's pools: see `Forward`.
+#[derive(Debug)]
+pub(crate) struct Sequence {
+    /// Prompt, then answer.
+    pub tokens: Vec<u32>,
+    /// How many of `tokens` were the request's.
+    pub prompt: usize,
+    /// How many of `tokens` are in the cache.
+    pub cached: usize,
+    /// Most tokens it may come to have.
+    pub limit: usize,
+    pub sampling: Sampling,
+    /// `None` unless the sampler asks for it.
+    pub history: Option<History>,
+    pub stop_ids: Vec<u32>,
+    pub table: BlockTable,
+    /// `Some` while it runs.
+    pub slot: Option<Slot>,
+    /// Its place in the queue, until it is admitted first.
+    pub place: Option<Place>,
+    pub clock: Clock,
+    pub client: Client,
+}
+
+/// When the phases of a generation began.
+#[derive(Debug)]
+pub(crate) struct Clock {
+    pub submitted: Instant,
+    /// The first admission: a pre-empted sequence does not queue again.
+    pub admitted: Option<Instant>,
+    pub first_token: Option<Instant>,
+}
+
+/// The way back to who asked.
+#[derive(Debug)]
+pub(crate) struct Client {
+    pub events: UnboundedSender<Event>,
+    pub cancelled: Arc<AtomicBool>,
+}
+
+impl Client {
+    /// Tells the client. One that is gone hears nothing, and is swept up before the next step.
+    pub fn tell(&self, event: Event) {
+        let _ = self.events.send(event);
+    }
+
+    /// Whether nobody wants the rest of the answer.
+    pub fn is_gone(&self) -> bool {
+        self.cancelled.load(Ordering::Relaxed) || self.events.is_closed()
+    }
+}
+
+impl Sequence {
+    /// Tokens generated so far, which is also the position in the request's random stream.
+    pub fn generated(&self) -> usize {
+        self.tokens.len() - self.prompt
+    }
+
+    /// Whether only the token sampled last is to be fed.
+    pub fn decodes(&self) -> bool {
+        self.generated() > 0 && self.tokens.len() - self.cached == 1
+    }
+
+    pub fn as_running(&self) -> Running {
+        Running {
+            tokens: self.tokens.len(),
+            cached: self.cached,
+            limit: self.limit,
+            blocks: self.table.blocks().len(),
+        }
+    }
+
+    pub fn as_waiting(&self) -> Waiting {
+        Waiting { tokens: self.tokens.len(), limit: self.limit }
+    }
+
+    /// Takes the next token of the answer: tells the client, or says why the answer is over.
+    pub fn push(&mut self, sampled: Sampled, now: Instant) -> Option<Finished> {
+        self.clock.first_token.get_or_insert(now);
+        let id = sampled.id;
+        self.tokens.push(id);
+        if self.stop_ids.contains(&id) {
+            return Some(self.finished(FinishReason::Stop { id }, now));
+        }
+        if let Some(history) = &mut self.history {
+            history.generated(id);
+        }
+        self.client.tell(Event::Token(sampled));
+        (self.tokens.len() >= self.limit).then(|| self.finished(FinishReason::Length, now))
+    }
+
+    /// The last word on a generation that ends now.
+    pub fn finished(&self, reason: FinishReason, now: Instant) -> Finished {
+        let Clock { submitted, admitted, first_token } = self.clock;
+        let since = |from: Option<Instant>, to: Instant| from.map_or(Duration::ZERO, |from| to - from);
+        Finished {
+            reason,
+            prompt_tokens: self.prompt,
+            generated_tokens: self.generated(),
+            timings: Timings {
+                queue: admitted.unwrap_or(now) - submitted,
+                prefill: since(admitted, first_token.unwrap_or(now)),
+                decode: since(first_token, now),
+            },
+        }
+    }
+}
+
+/// Tokens seen so far with their counts, kept up token by token.
+#[derive(Debug)]
+pub(crate) struct History {
+    uses: Vec<TokenUse>,
+    places: HashMap<u32, usize>,
+}
+
+impl History {
+    /// The history of a prompt.
+    pub fn new(prompt: &[u32]) -> History {
+        let mut history = History { uses: Vec::new(), places: HashMap::new() };
+        for &id in prompt {
+            history.seen(id);
+        }
+        history
+    }
+
+    /// Every token once, in the order of first occurrence.
+    pub fn uses(&self) -> &[TokenUse] {
+        &self.uses
+    }
+
+    fn generated(&mut self, id: u32) {
+        self.seen(id).generated += 1;
+    }
+
+    fn seen(&mut self, id: u32) -> &mut TokenUse {
+        let place = *self.places.entry(id).or_insert(self.uses.len());
+        if place == self.uses.len() {
+            self.uses.push(TokenUse { id, generated: 0 });
+        }
+        &mut self.uses[place]
+    }
+}

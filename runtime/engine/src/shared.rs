@@ -1,0 +1,158 @@
+//! What the forward thread and the handles both see: health and counters.
+
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+use tokio::sync::watch;
+
+/// Whether the engine answers.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Health {
+    /// It takes requests.
+    Running,
+    /// It finishes accepted requests and refuses new ones.
+    Draining,
+    /// It was drained, or its last handle was dropped.
+    Stopped,
+    /// The forward thread failed; the message says how.
+    Dead(String),
+}
+
+impl Health {
+    fn is_over(&self) -> bool {
+        matches!(self, Health::Stopped | Health::Dead(_))
+    }
+}
+
+/// Counters at one moment.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Stats {
+    /// Requests that hold no blocks yet, or none any more because they were pre-empted.
+    pub waiting: usize,
+    /// Sequences that hold blocks.
+    pub running: usize,
+    /// K/V blocks nobody uses.
+    pub free_blocks: usize,
+    /// All K/V blocks.
+    pub total_blocks: usize,
+    /// Tokens a sequence may have, prompt and answer together.
+    pub context: usize,
+    /// Forward steps completed.
+    pub steps: u64,
+    /// Tokens fed before a first token could be sampled, those fed again after pre-emption included.
+    pub tokens_prefilled: u64,
+    /// Tokens sampled.
+    pub tokens_generated: u64,
+    /// Sequences that lost their blocks to an older one and were prefilled again.
+    pub preemptions: u64,
+    /// Answers that ended by a stop id or by length.
+    pub finished: u64,
+    /// Answers whose client went away or cancelled.
+    pub cancelled: u64,
+    /// Time since the last step ended; `None` before the first.
+    pub last_step: Option<Duration>,
+    /// How long the step in flight has taken so far; `None` between steps.
+    pub in_step: Option<Duration>,
+    /// Sum over all steps of the time from submission to output.
+    pub device_time: Duration,
+    /// Sum over all steps of the time the forward thread took to plan them and to hand out their tokens.
+    pub host_time: Duration,
+}
+
+/// The counters that the forward thread writes, with moments in place of ages.
+#[derive(Debug, Default)]
+pub(crate) struct Counters {
+    pub stats: Stats,
+    /// Sequences waiting again after pre-emption.
+    pub preempted: usize,
+    pub step_began: Option<Instant>,
+    pub step_ended: Option<Instant>,
+}
+
+#[derive(Debug)]
+pub(crate) struct Shared {
+    counters: Mutex<Counters>,
+    /// Requests submitted and not yet admitted. Apart from the counters, because clients write it.
+    queued: AtomicUsize,
+    health: watch::Sender<Health>,
+    over: (Mutex<bool>, Condvar),
+}
+
+/// One place in the queue, given up when dropped: wherever a request ends, it is counted no more.
+#[derive(Debug)]
+pub(crate) struct Place(Arc<Shared>);
+
+impl Place {
+    /// Takes a place.
+    ///
+    /// # Errors
+    /// With the number waiting, when that is `limit` or more.
+    pub fn take(shared: &Arc<Shared>, limit: usize) -> Result<Place, usize> {
+        let more = |waiting: usize| (waiting < limit).then_some(waiting + 1);
+        shared.queued.fetch_update(Ordering::Relaxed, Ordering::Relaxed, more)?;
+        Ok(Place(Arc::clone(shared)))
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        self.0.queued.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+impl Shared {
+    pub fn new(total_blocks: usize, context: usize) -> Shared {
+        let stats = Stats { free_blocks: total_blocks, total_blocks, context, ..Stats::default() };
+        Shared {
+            counters: Mutex::new(Counters { stats, ..Counters::default() }),
+            queued: AtomicUsize::new(0),
+            health: watch::Sender::new(Health::Running),
+            over: (Mutex::new(false), Condvar::new()),
+        }
+    }
+
+    /// Counters for the forward thread to update.
+    pub fn counters(&self) -> MutexGuard<'_, Counters> {
+        self.counters.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub fn stats(&self) -> Stats {
+        let counters = self.counters();
+        Stats {
+            waiting: self.queued.load(Ordering::Relaxed) + counters.preempted,
+            last_step: counters.step_ended.map(|moment| moment.elapsed()),
+            in_step: counters.step_began.map(|moment| moment.elapsed()),
+            ..counters.stats.clone()
+        }
+    }
+
+    pub fn health(&self) -> Health {
+        self.health.borrow().clone()
+    }
+
+    /// Moves on to `health`; what is over stays over.
+    pub fn set_health(&self, health: Health) {
+        let over = health.is_over();
+        self.health.send_if_modified(|now| {
+            let moves = !now.is_over() && *now != health;
+            if moves {
+                *now = health;
+            }
+            moves
+        });
+        if over {
+            *self.over.0.lock().unwrap_or_else(PoisonError::into_inner) = true;
+            self.over.1.notify_all();
+        }
+    }
+
+    pub async fn stopped(&self) {
+        // The sender lives in `self`, so waiting cannot fail.
+        let _ = self.health.subscribe().wait_for(Health::is_over).await;
+    }
+
+    pub fn wait_stopped(&self) {
+        let over = self.over.0.lock().unwrap_or_else(PoisonError::into_inner);
+        drop(self.over.1.wait_while(over, |over| !*over).unwrap_or_else(PoisonError::into_inner));
+    }
+}

@@ -1,0 +1,136 @@
+//! Which tokens may be drawn: top-k, top-p and min-p, none of which sorts the vocabulary.
+
+use crate::numeric::{largest, sum};
+use std::cmp::Ordering;
+
+/// A token that may be drawn.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) struct Candidate {
+    pub(crate) id: u32,
+    /// Its logit in [`top_k`], its unnormalised probability everywhere else.
+    pub(crate) weight: f32,
+}
+
+/// Heaviest first, the smallest id among equals: a total order as long as no weight is NaN.
+fn heaviest_first(a: &Candidate, b: &Candidate) -> Ordering {
+    b.weight.total_cmp(&a.weight).then(a.id.cmp(&b.id))
+}
+
+/// The `k` largest of a row without NaN (all of it if `k` is no smaller), in no particular order.
+pub(crate) fn top_k(logits: &[f32], k: usize) -> Vec<Candidate> {
+    const BLOCK: usize = 64;
+    // k blocks hold a value of at least the k-th largest block maximum, so the k-th largest value is no smaller.
+    let mut maxima: Vec<f32> = logits.chunks(BLOCK).map(largest).collect();
+    let bound = match maxima.len().checked_sub(k) {
+        Some(below) if k > 0 => *maxima.select_nth_unstable_by(below, f32::total_cmp).1,
+        _ => f32::NEG_INFINITY,
+    };
+    let mut candidates = at_least(logits, bound);
+    if k > 0 && k < candidates.len() {
+        candidates.select_nth_unstable_by(k - 1, heaviest_first);
+        candidates.truncate(k);
+    }
+    candidates
+}
+
+/// The heaviest of a row of weights in `[0, 1]`: enough of them to weigh `target` together, and any that
+/// weigh as much as the lightest of them.
+pub(crate) fn heaviest(weights: &[f32], target: f64) -> Vec<Candidate> {
+    // Most rows are decided by few tokens: try those first. Each pass is one vectorised comparison.
+    for bound in [0.02, 5e-4, 1e-6] {
+        let candidates = at_least(weights, bound);
+        if candidates.iter().map(|candidate| f64::from(candidate.weight)).sum::<f64>() >= target {
+            return candidates;
+        }
+    }
+    at_least(weights, 0.0)
+}
+
+fn at_least(row: &[f32], bound: f32) -> Vec<Candidate> {
+    const BLOCK: usize = 64;
+    let mut candidates = Vec::new();
+    for (block, values) in row.chunks(BLOCK).enumerate() {
+        // Whole blocks are passed over by vector code.
+        if !values.iter().fold(false, |found, &value| found | (value >= bound)) {
+            continue;
+        }
+        for (within, &weight) in values.iter().enumerate() {
+            if weight >= bound {
+                candidates.push(Candidate { id: (block * BLOCK + within) as u32, weight });
+            }
+        }
+    }
+    candidates
+}
+
+/// Keeps the smallest set of the heaviest candidates that weigh `target` together, and at least one.
+pub(crate) fn top_p(candidates: &mut Vec<Candidate>, target: f64) {
+    // A selection by weight: everything before `kept` is heavier than what follows and is taken; the answer
+    // lies in `kept..end`, which each round halves.
+    let (mut kept, mut end) = (0, candidates.len());
+    let mut missing = target;
+    while end - kept > 1 {
+        let half = (end - kept) / 2;
+        let open = &mut candidates[kept..end];
+        open.select_nth_unstable_by(half, heaviest_first);
+        let upper: f64 = open[..half].iter().map(|candidate| f64::from(candidate.weight)).sum();
+        if upper >= missing {
+            end = kept + half;
+        } else {
+            kept += half;
+            missing -= upper;
+        }
+    }
+    // Either the last open one completes the target, or rounding left it just short: it is taken both ways.
+    candidates.truncate(end.max(1));
+}
+
+/// Sets weights below `bound` to zero.
+pub(crate) fn min_p(weights: &mut [f32], bound: f32) {
+    for weight in weights {
+        *weight = if *weight >= bound { *weight } else { 0.0 };
+    }
+}
+
+/// Draws from candidates in order of id; `uniform` is in `[0, 1)`.
+pub(crate) fn draw(candidates: &mut [Candidate], uniform: f64) -> u32 {
+    candidates.sort_unstable_by_key(|candidate| candidate.id);
+    let total: f64 = candidates.iter().map(|candidate| f64::from(candidate.weight)).sum();
+    let mut left = uniform * total;
+    let mut last = 0;
+    for candidate in candidates.iter().filter(|candidate| candidate.weight > 0.0) {
+        last = candidate.id;
+        left -= f64::from(candidate.weight);
+        if left < 0.0 {
+            break;
+        }
+    }
+    // Where rounding let the walk run past the end, the last possible token it is.
+    last
+}
+
+/// Draws from a whole row of weights in order of id; `uniform` is in `[0, 1)`.
+pub(crate) fn draw_row(weights: &[f32], uniform: f64) -> u32 {
+    const BLOCK: usize = 256;
+    let sums: Vec<f64> = weights.chunks(BLOCK).map(sum).collect();
+    let mut left = uniform * sums.iter().sum::<f64>();
+    let mut chosen = 0;
+    for (block, &sum) in sums.iter().enumerate().filter(|(_, sum)| **sum > 0.0) {
+        chosen = block;
+        if left < sum {
+            break;
+        }
+        left -= sum;
+    }
+    let mut last = 0;
+    for (within, &weight) in weights.iter().skip(chosen * BLOCK).take(BLOCK).enumerate() {
+        if weight > 0.0 {
+            last = within;
+            left -= f64::from(weight);
+            if left < 0.0 {
+                break;
+            }
+        }
+    }
+    (chosen * BLOCK + last) as u32
+}

@@ -1,0 +1,86 @@
+//! The reference sampler.
+
+use crate::filter::{self, Candidate};
+use crate::logprobs::LogProbs;
+use crate::numeric::{argmax, largest, sum, weight};
+use crate::penalty;
+use crate::random::uniform;
+use crate::{Sampled, Sampling, TokenUse};
+
+/// Chooses the next token; the crate's page gives the order of the steps.
+///
+/// * `logits`: one row, `[vocabulary]`; it is used as scratch and holds nothing meaningful afterwards.
+/// * `draw`: which number of the request's random stream to use; the engine counts the tokens generated.
+/// * `history`: the tokens seen, each once; read only if [`Sampling::needs_history`].
+///
+/// Never panics: NaN counts as minus infinity, and a row without any finite logit gives token 0.
+pub fn sample(logits: &mut [f32], sampling: &Sampling, draw: u64, history: &[TokenUse]) -> Sampled {
+    // A copy, because the row is about to be changed; nobody pays for it who did not ask.
+    let unmodified = sampling.top_logprobs.map(|_| without_nan(logits.to_vec()));
+    if sampling.needs_history() {
+        penalty::apply(logits, sampling, history);
+    }
+    // Written so that a temperature that is no number (which `validate` refuses) is greedy too.
+    let id = if sampling.temperature > 0.0 { choose(logits, sampling, draw) } else { argmax(logits) };
+    let logprobs = unmodified.as_deref().map(LogProbs::new);
+    Sampled {
+        id,
+        logprob: logprobs.as_ref().map(|logprobs| logprobs.of(id)),
+        top: match (&logprobs, sampling.top_logprobs) {
+            (Some(logprobs), Some(count)) => logprobs.top(count.into()),
+            _ => Vec::new(),
+        },
+    }
+}
+
+fn without_nan(mut row: Vec<f32>) -> Vec<f32> {
+    drop_nan(&mut row);
+    row
+}
+
+fn drop_nan(row: &mut [f32]) {
+    for logit in row {
+        *logit = if logit.is_nan() { f32::NEG_INFINITY } else { *logit };
+    }
+}
+
+fn choose(logits: &mut [f32], sampling: &Sampling, draw: u64) -> u32 {
+    let best = largest(logits);
+    if best == f32::NEG_INFINITY {
+        return 0;
+    }
+    let uniform = uniform(sampling.seed, draw);
+    // The tiniest temperatures have no finite inverse, and infinity times a difference of zero is NaN.
+    let inverse = sampling.temperature.recip().min(f32::MAX);
+    let top_k = usize::try_from(sampling.top_k).unwrap_or(usize::MAX);
+    let top_p = f64::from(sampling.top_p);
+
+    let mut candidates: Vec<Candidate>;
+    if (1..logits.len()).contains(&top_k) {
+        drop_nan(logits);
+        candidates = filter::top_k(logits, top_k);
+        for candidate in &mut candidates {
+            candidate.weight = weight(candidate.weight, best, inverse);
+        }
+        if top_p < 1.0 {
+            // Summed in order of id, so that the sum does not depend on how the selection left them.
+            candidates.sort_unstable_by_key(|candidate| candidate.id);
+            let total: f64 = candidates.iter().map(|candidate| f64::from(candidate.weight)).sum();
+            filter::top_p(&mut candidates, top_p * total);
+        }
+    } else {
+        for logit in &mut *logits {
+            *logit = weight(*logit, best, inverse);
+        }
+        if top_p >= 1.0 {
+            filter::min_p(logits, sampling.min_p);
+            return filter::draw_row(logits, uniform);
+        }
+        let target = top_p * sum(logits);
+        candidates = filter::heaviest(logits, target);
+        filter::top_p(&mut candidates, target);
+    }
+    // The likeliest weighs exactly 1, so its share of what is left need not be known.
+    candidates.retain(|candidate| candidate.weight >= sampling.min_p);
+    filter::draw(&mut candidates, uniform)
+}

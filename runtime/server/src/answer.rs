@@ -1,0 +1,183 @@
+//! From an engine's tokens to text: detokenising, stop strings, the reason for ending, usage.
+
+use monomorph_engine::{EngineError, Event, FinishReason, Generation, Timings};
+use monomorph_sampling::Sampled;
+use monomorph_text::{Detokeniser, StopMatcher, StopOutput, Tokenizer};
+
+/// An answer in the making. Dropping it cancels its generation.
+pub(crate) struct Answer {
+    generation: Option<Generation>,
+    tokenizer: Tokenizer,
+    detokeniser: Detokeniser,
+    stops: StopMatcher,
+    prompt_tokens: usize,
+    generated: usize,
+    /// Bytes of text that came out of the detokeniser.
+    decoded: usize,
+    /// Bytes of text handed on.
+    emitted: usize,
+    /// Tokens with log-probabilities whose text was not handed on yet, each with where its text begins.
+    pending: Vec<(usize, TokenLogprob)>,
+}
+
+/// A token with its log-probability, in nats.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct TokenLogprob {
+    /// The bytes it stands for.
+    pub(crate) bytes: Vec<u8>,
+    /// Its log-probability.
+    pub(crate) logprob: f32,
+    /// The likeliest tokens in its place, likeliest first.
+    pub(crate) top: Vec<(Vec<u8>, f32)>,
+}
+
+/// A part of an answer.
+#[derive(Debug)]
+pub(crate) struct Piece {
+    /// Whole characters; may be empty.
+    pub(crate) text: String,
+    /// Tokens of the text, where asked for.
+    pub(crate) logprobs: Vec<TokenLogprob>,
+    /// Set on the last piece.
+    pub(crate) end: Option<End>,
+}
+
+/// How an answer ended.
+#[derive(Clone, Debug)]
+pub(crate) struct End {
+    /// Why.
+    pub(crate) reason: EndReason,
+    /// What it cost.
+    pub(crate) usage: Usage,
+    /// Where the time went; absent when a stop string ended it, before the engine could say.
+    pub(crate) timings: Option<Timings>,
+}
+
+/// Why an answer ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum EndReason {
+    /// A stop id or a stop string.
+    Stop,
+    /// `max_tokens`, or the context.
+    Length,
+}
+
+/// Tokens of a request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Usage {
+    /// Of the prompt.
+    pub(crate) prompt_tokens: usize,
+    /// Generated.
+    pub(crate) completion_tokens: usize,
+}
+
+impl Answer {
+    /// Wraps a generation.
+    pub(crate) fn new(
+        generation: Generation,
+        tokenizer: &Tokenizer,
+        stops: Vec<String>,
+        prompt_tokens: usize,
+    ) -> Answer {
+        Answer {
+            generation: Some(generation),
+            tokenizer: tokenizer.clone(),
+            detokeniser: tokenizer.detokeniser(),
+            stops: StopMatcher::new(stops),
+            prompt_tokens,
+            generated: 0,
+            decoded: 0,
+            emitted: 0,
+            pending: Vec::new(),
+        }
+    }
+
+    /// The next piece with something in it; after one with an end there is none. Cancel-safe: a dropped call loses
+    /// nothing.
+    pub(crate) async fn next(&mut self) -> Result<Piece, EngineError> {
+        loop {
+            let Some(generation) = &mut self.generation else { return Err(EngineError::Stopped) };
+            // No await may stand between taking an event and returning what became of it.
+            match generation.recv().await {
+                Some(Event::Token(sampled)) => {
+                    let piece = self.push(&sampled);
+                    if piece.end.is_some() || !piece.text.is_empty() {
+                        return Ok(piece);
+                    }
+                }
+                Some(Event::Finished(finished)) => {
+                    let reason = match finished.reason {
+                        FinishReason::Stop { .. } => EndReason::Stop,
+                        FinishReason::Length => EndReason::Length,
+                        // Nobody cancels a generation that is still listened to.
+                        FinishReason::Cancelled => return Err(EngineError::Stopped),
+                    };
+                    self.generated = finished.generated_tokens;
+                    return Ok(self.finish(reason, Some(finished.timings)));
+                }
+                Some(Event::Failed(error)) => return Err(error),
+                None => return Err(EngineError::Stopped),
+            }
+        }
+    }
+
+    /// The whole of what is left, as one piece.
+    pub(crate) async fn collect(&mut self) -> Result<Piece, EngineError> {
+        let mut whole = Piece { text: String::new(), logprobs: Vec::new(), end: None };
+        while whole.end.is_none() {
+            let piece = self.next().await?;
+            whole.text.push_str(&piece.text);
+            whole.logprobs.extend(piece.logprobs);
+            whole.end = piece.end;
+        }
+        Ok(whole)
+    }
+
+    fn push(&mut self, sampled: &Sampled) -> Piece {
+        self.generated += 1;
+        if let Some(logprob) = sampled.logprob {
+            let bytes = |id| self.tokenizer.token_bytes(id).unwrap_or_default().to_vec();
+            let top = sampled.top.iter().map(|&(id, logprob)| (bytes(id), logprob)).collect();
+            self.pending.push((self.decoded, TokenLogprob { bytes: bytes(sampled.id), logprob, top }));
+        }
+        let text = self.detokeniser.push(sampled.id);
+        self.decoded += text.len();
+        match self.stops.push(text) {
+            StopOutput::Emit(text) => self.emit(text),
+            StopOutput::Stopped { before, .. } => self.stopped(before),
+        }
+    }
+
+    fn finish(&mut self, reason: EndReason, timings: Option<Timings>) -> Piece {
+        let tail = self.detokeniser.finish();
+        self.decoded += tail.len();
+        let mut text = match self.stops.push(tail) {
+            StopOutput::Emit(text) => text,
+            StopOutput::Stopped { before, .. } => return self.stopped(before),
+        };
+        text.push_str(&self.stops.finish());
+        let mut piece = self.emit(text);
+        piece.logprobs.extend(self.pending.drain(..).map(|(_, token)| token));
+        self.end(piece, reason, timings)
+    }
+
+    /// Ends at a stop string: the engine need not go on.
+    fn stopped(&mut self, before: String) -> Piece {
+        let piece = self.emit(before);
+        self.end(piece, EndReason::Stop, None)
+    }
+
+    fn emit(&mut self, text: String) -> Piece {
+        self.emitted += text.len();
+        let ready = self.pending.iter().take_while(|(begin, _)| *begin < self.emitted).count();
+        let logprobs = self.pending.drain(..ready).map(|(_, token)| token).collect();
+        Piece { text, logprobs, end: None }
+    }
+
+    fn end(&mut self, mut piece: Piece, reason: EndReason, timings: Option<Timings>) -> Piece {
+        self.generation = None;
+        let usage = Usage { prompt_tokens: self.prompt_tokens, completion_tokens: self.generated };
+        piece.end = Some(End { reason, usage, timings });
+        piece
+    }
+}

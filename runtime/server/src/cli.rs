@@ -1,0 +1,32 @@
+//! The command line.
+
+use crate::verbs::bench::BenchArgs;
+use crate::verbs::generate::GenerateArgs;
+use crate::verbs::info::InfoArgs;
+use crate::verbs::logits::LogitsArgs;
+use crate::verbs::serve::ServeArgs;
+use clap::{Parser, Subcommand};
+
+/// One model, in one quantisation, for one piece of hardware.
+#[derive(Debug, Parser)]
+#[command(name = "server", version, max_term_width = 100)]
+pub(crate) struct Cli {
+    /// What to do.
+    #[command(subcommand)]
+    pub(crate) verb: Verb,
+}
+
+/// What a built binary can do.
+#[derive(Debug, Subcommand)]
+pub(crate) enum Verb {
+    /// Answer over HTTP (OpenAI's API, and a chat page at /).
+    Serve(ServeArgs),
+    /// Answer one prompt on the terminal, streaming.
+    Generate(GenerateArgs),
+    /// Write the logits after every token of given token lists.
+    Logits(LogitsArgs),
+    /// Measure prefill, decode and concurrent streams.
+    Bench(BenchArgs),
+    /// Say what this binary was compiled for.
+    Info(InfoArgs),
+}

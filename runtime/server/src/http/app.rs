@@ -1,0 +1,95 @@
+//! What every request handler shares.
+
+use super::error::ApiError;
+use crate::answer::Answer;
+use crate::openai::generation::{GenerationParams, Limits};
+use crate::text::Text;
+use axum::http::StatusCode;
+use monomorph_engine::{EngineHandle, Request};
+use monomorph_model::{ModelSpec, Progress};
+use std::sync::{Arc, OnceLock};
+use std::time::Instant;
+
+/// The server: fixed facts, and what loading brings.
+pub(crate) struct App {
+    /// The compiled model.
+    pub(crate) spec: &'static ModelSpec,
+    /// What clients call it.
+    pub(crate) model_name: String,
+    /// Largest body in bytes.
+    pub(crate) body_limit: usize,
+    /// How far loading has come.
+    pub(crate) progress: Progress,
+    /// When the process began to serve.
+    pub(crate) started: Instant,
+    /// When, in seconds since 1970.
+    pub(crate) created: u64,
+    /// Set once, when the model is loaded.
+    pub(crate) ready: OnceLock<Ready>,
+}
+
+/// What answers need.
+pub(crate) struct Ready {
+    /// The model at work.
+    pub(crate) engine: EngineHandle,
+    /// Its text side.
+    pub(crate) text: Arc<Text>,
+}
+
+impl App {
+    /// The loaded model, or 503.
+    pub(crate) fn ready(&self) -> Result<&Ready, ApiError> {
+        self.ready.get().ok_or_else(|| {
+            ApiError::new(StatusCode::SERVICE_UNAVAILABLE, "loading", "the model is still being loaded")
+        })
+    }
+
+    /// What requests are read against.
+    pub(crate) fn limits(&self, ready: &Ready) -> Limits {
+        Limits {
+            context: ready.engine.context(),
+            vocabulary: self.spec.vocabulary,
+            preset: self.spec.sampling.first(),
+        }
+    }
+
+    /// Whether a name is that of the model served.
+    pub(crate) fn is_served(&self, name: &str) -> bool {
+        name == self.model_name || name == self.spec.model || name == self.spec.target
+    }
+
+    /// Refuses a model that is not the one served.
+    pub(crate) fn check_model(&self, name: &str) -> Result<(), ApiError> {
+        if self.is_served(name) {
+            return Ok(());
+        }
+        let message = format!("there is no model {name:?} here; this server has {:?}", self.model_name);
+        let error = ApiError::new(StatusCode::NOT_FOUND, "model_not_found", message);
+        Err(ApiError { param: Some("model".to_owned()), ..error })
+    }
+}
+
+impl Ready {
+    /// Hands a prompt to the engine. `max_tokens` is the endpoint's default for requests that name none.
+    pub(crate) fn begin(
+        &self,
+        prompt: Vec<u32>,
+        params: &GenerationParams,
+        max_tokens: usize,
+    ) -> Result<Answer, ApiError> {
+        let prompt_tokens = prompt.len();
+        let mut stop_ids = params.stop_ids.clone();
+        if !params.ignore_eos {
+            stop_ids.extend_from_slice(self.text.tokenizer.end_ids());
+        }
+        let request = Request {
+            prompt,
+            max_tokens: params.max_tokens.unwrap_or(max_tokens),
+            sampling: params.sampling.clone(),
+            stop_ids,
+            ignore_eos: params.ignore_eos,
+        };
+        let generation = self.engine.submit(request)?;
+        Ok(Answer::new(generation, &self.text.tokenizer, params.stops.clone(), prompt_tokens))
+    }
+}

@@ -1,0 +1,28 @@
+//! `POST /v1/chat/completions`.
+
+use super::app::App;
+use super::error::ApiError;
+use super::{body, completions};
+use crate::openai::answers::Endpoint;
+use crate::openai::chat::ChatRequest;
+use axum::body::Body;
+use axum::extract::State;
+use axum::http::Request;
+use axum::response::Response;
+use std::sync::Arc;
+
+/// Answers a conversation.
+pub(crate) async fn chat(State(app): State<Arc<App>>, request: Request<Body>) -> Result<Response, ApiError> {
+    let ready = app.ready()?;
+    let body = body::read_json(request, app.body_limit).await?;
+    let ChatRequest { params, messages, template_variables } = ChatRequest::read(&body, &app.limits(ready))?;
+    if let Some(model) = &params.model {
+        app.check_model(model)?;
+    }
+    let text = Arc::clone(&ready.text);
+    let prompt =
+        completions::off_the_workers(move || text.encode_chat(&messages, &template_variables)).await??;
+    // Without a limit an answer may fill the context; the engine clips.
+    let answer = ready.begin(prompt, &params, ready.engine.context())?;
+    completions::respond(&app, Endpoint::Chat, &params, answer).await
+}

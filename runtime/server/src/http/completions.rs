@@ -1,0 +1,71 @@
+//! `POST /v1/completions`, and what it shares with chats.
+
+use super::app::App;
+use super::error::ApiError;
+use super::{body, stream};
+use crate::answer::Answer;
+use crate::openai::answers::{AnswerWriter, Endpoint};
+use crate::openai::completions::{CompletionRequest, Prompt};
+use crate::openai::generation::GenerationParams;
+use axum::Json;
+use axum::body::Body;
+use axum::extract::State;
+use axum::http::{Request, StatusCode};
+use axum::response::{IntoResponse, Response};
+use std::sync::Arc;
+
+/// OpenAI's default for text completions.
+const DEFAULT_MAX_TOKENS: usize = 16;
+
+/// Continues a text.
+pub(crate) async fn completions(
+    State(app): State<Arc<App>>,
+    request: Request<Body>,
+) -> Result<Response, ApiError> {
+    let ready = app.ready()?;
+    let body = body::read_json(request, app.body_limit).await?;
+    let CompletionRequest { params, prompt } = CompletionRequest::read(&body, &app.limits(ready))?;
+    if let Some(model) = &params.model {
+        app.check_model(model)?;
+    }
+    let prompt = match prompt {
+        Prompt::Tokens(ids) => ids,
+        Prompt::Text(prompt) => {
+            let text = Arc::clone(&ready.text);
+            off_the_workers(move || text.tokenizer.encode_prompt(&prompt)).await??
+        }
+    };
+    let answer = ready.begin(prompt, &params, DEFAULT_MAX_TOKENS)?;
+    respond(&app, Endpoint::Text, &params, answer).await
+}
+
+/// Sends an answer, whole or streamed.
+pub(crate) async fn respond(
+    app: &App,
+    endpoint: Endpoint,
+    params: &GenerationParams,
+    mut answer: Answer,
+) -> Result<Response, ApiError> {
+    let logprobs = params.sampling.top_logprobs.is_some();
+    let mut writer = AnswerWriter::new(endpoint, &app.model_name, logprobs, params.include_usage);
+    if params.stream {
+        return Ok(stream::respond(answer, writer));
+    }
+    // A client that goes away drops this future, and the generation with it.
+    let piece = answer.collect().await?;
+    Ok(Json(writer.whole(&piece)).into_response())
+}
+
+/// Runs work that may take milliseconds (tokenising a long prompt) where it holds up no other connection.
+pub(crate) async fn off_the_workers<T: Send + 'static>(
+    work: impl FnOnce() -> T + Send + 'static,
+) -> Result<T, ApiError> {
+    let failed = |error| {
+        ApiError::new(
+            StatusCode::INTERNAL_SERVER_ERROR,
+            "text",
+            format!("preparing the prompt failed: {error}"),
+        )
+    };
+    tokio::task::spawn_blocking(work).await.map_err(failed)
+}

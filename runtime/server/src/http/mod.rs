@@ -1,0 +1,14 @@
+//! HTTP: routes, bodies, streams. Nothing here knows which model it serves; it is compiled once.
+
+pub(crate) mod app;
+mod body;
+mod chat;
+mod completions;
+pub(crate) mod error;
+mod health;
+mod models;
+mod page;
+mod router;
+mod stream;
+
+pub(crate) use router::router;

@@ -1,0 +1,40 @@
+//! `GET /v1/models` and `GET /v1/models/{id}`.
+
+use super::app::App;
+use super::error::ApiError;
+use axum::Json;
+use axum::extract::{Path, State};
+use serde_json::{Value, json};
+use std::sync::Arc;
+
+/// The one model, in OpenAI's list.
+pub(crate) async fn list(State(app): State<Arc<App>>) -> Json<Value> {
+    Json(json!({"object": "list", "data": [entry(&app)]}))
+}
+
+/// The one model by name.
+pub(crate) async fn one(
+    State(app): State<Arc<App>>,
+    Path(id): Path<String>,
+) -> Result<Json<Value>, ApiError> {
+    app.check_model(&id)?;
+    Ok(Json(entry(&app)))
+}
+
+fn entry(app: &App) -> Value {
+    let preset = app.spec.sampling.first().map(|preset| {
+        json!({
+            "temperature": preset.temperature, "top_p": preset.top_p, "top_k": preset.top_k,
+            "min_p": preset.min_p, "repetition_penalty": preset.repetition_penalty,
+        })
+    });
+    json!({
+        "id": app.model_name,
+        "object": "model",
+        "created": app.created,
+        "owned_by": "monomorph",
+        "target": app.spec.target,
+        "max_model_len": app.ready.get().map(|ready| ready.engine.context()),
+        "sampling": preset,
+    })
+}

@@ -1,0 +1,33 @@
+//! Which path is answered by what.
+
+use super::app::App;
+use super::error::ApiError;
+use super::{chat, completions, health, models, page};
+use axum::Router;
+use axum::http::{Method, StatusCode, Uri};
+use axum::routing::{get, post};
+use std::sync::Arc;
+
+/// All routes; every other path and method gets OpenAI's error envelope too.
+pub(crate) fn router(app: Arc<App>) -> Router {
+    Router::new()
+        .route("/", get(page::page))
+        .route("/health", get(health::health))
+        .route("/v1/models", get(models::list))
+        .route("/v1/models/{*id}", get(models::one))
+        .route("/v1/chat/completions", post(chat::chat))
+        .route("/v1/completions", post(completions::completions))
+        .fallback(not_found)
+        .method_not_allowed_fallback(method_not_allowed)
+        .with_state(app)
+}
+
+async fn not_found(method: Method, uri: Uri) -> ApiError {
+    let message = format!("there is nothing at {method} {}", uri.path());
+    ApiError::new(StatusCode::NOT_FOUND, "not_found", message)
+}
+
+async fn method_not_allowed(method: Method, uri: Uri) -> ApiError {
+    let message = format!("{} does not take {method}", uri.path());
+    ApiError::new(StatusCode::METHOD_NOT_ALLOWED, "method_not_allowed", message)
+}

@@ -1,0 +1,182 @@
+//! Reading a JSON object field by field, strictly: every mistake names the path of the field at fault, and
+//! a field that nobody asked for is refused.
+
+use crate::http::error::ApiError;
+use serde_json::{Map, Value};
+use std::ops::RangeInclusive;
+
+/// A JSON object being read. `null` counts as absent, as in OpenAI's API.
+pub(crate) struct Fields<'a> {
+    path: String,
+    map: &'a Map<String, Value>,
+    known: Vec<&'static str>,
+}
+
+impl<'a> Fields<'a> {
+    /// Reads `value` as an object; `path` is empty for the body itself.
+    pub(crate) fn new(path: &str, value: &'a Value) -> Result<Fields<'a>, ApiError> {
+        match value {
+            Value::Object(map) => Ok(Fields { path: path.to_owned(), map, known: Vec::new() }),
+            other if path.is_empty() => {
+                Err(ApiError::new_body(format!("the body must be a JSON object, and is {}", kind(other))))
+            }
+            other => Err(wrong_type(path, "an object", other)),
+        }
+    }
+
+    /// The path of a field of this object.
+    pub(crate) fn path(&self, name: &str) -> String {
+        if self.path.is_empty() { name.to_owned() } else { format!("{}.{name}", self.path) }
+    }
+
+    /// A field's value, unless absent or null.
+    pub(crate) fn value(&mut self, name: &'static str) -> Option<&'a Value> {
+        self.known.push(name);
+        self.map.get(name).filter(|value| !value.is_null())
+    }
+
+    /// A string.
+    pub(crate) fn string(&mut self, name: &'static str) -> Result<Option<&'a str>, ApiError> {
+        match self.value(name) {
+            None => Ok(None),
+            Some(Value::String(text)) => Ok(Some(text)),
+            Some(other) => Err(wrong_type(&self.path(name), "a string", other)),
+        }
+    }
+
+    /// A boolean.
+    pub(crate) fn boolean(&mut self, name: &'static str) -> Result<Option<bool>, ApiError> {
+        match self.value(name) {
+            None => Ok(None),
+            Some(Value::Bool(value)) => Ok(Some(*value)),
+            Some(other) => Err(wrong_type(&self.path(name), "a boolean", other)),
+        }
+    }
+
+    /// An integer within `range`; `1.0` is not one.
+    pub(crate) fn integer(
+        &mut self,
+        name: &'static str,
+        range: RangeInclusive<i64>,
+    ) -> Result<Option<i64>, ApiError> {
+        let Some(value) = self.value(name) else { return Ok(None) };
+        integer(&self.path(name), value, range).map(Some)
+    }
+
+    /// A number that an f32 can hold.
+    pub(crate) fn number(&mut self, name: &'static str) -> Result<Option<f32>, ApiError> {
+        let Some(value) = self.value(name) else { return Ok(None) };
+        let path = self.path(name);
+        let Value::Number(number) = value else { return Err(wrong_type(&path, "a number", value)) };
+        match number.as_f64().map(|number| number as f32) {
+            Some(number) if number.is_finite() => Ok(Some(number)),
+            _ => Err(ApiError::field(&path, format!("`{path}` must be a finite number, and is {number}"))),
+        }
+    }
+
+    /// A field that is read by nobody and changes no answer.
+    pub(crate) fn harmless(&mut self, names: &[&'static str]) {
+        self.known.extend_from_slice(names);
+    }
+
+    /// A field that would change the answer: refused unless absent or `neutral`.
+    pub(crate) fn refuse_unless(
+        &mut self,
+        name: &'static str,
+        neutral: impl Fn(&Value) -> bool,
+        what: &str,
+    ) -> Result<(), ApiError> {
+        match self.value(name) {
+            Some(value) if !neutral(value) => Err(ApiError::unsupported(self.path(name), what)),
+            _ => Ok(()),
+        }
+    }
+
+    /// Refuses the first field that was not asked for.
+    pub(crate) fn finish(self) -> Result<(), ApiError> {
+        match self.map.keys().find(|name| !self.known.contains(&name.as_str())) {
+            None => Ok(()),
+            Some(name) => {
+                let path = self.path(name);
+                let message = format!("`{path}` is not a field this server knows");
+                Err(ApiError { code: "unknown_parameter", ..ApiError::field(path, message) })
+            }
+        }
+    }
+}
+
+/// An integer within `range`.
+pub(crate) fn integer(path: &str, value: &Value, range: RangeInclusive<i64>) -> Result<i64, ApiError> {
+    let Value::Number(number) = value else { return Err(wrong_type(path, "an integer", value)) };
+    if number.is_f64() {
+        return Err(wrong_type(path, "an integer", value));
+    }
+    // An integer that is none as an i64 is a u64 above its range.
+    match number.as_i64().filter(|integer| range.contains(integer)) {
+        Some(integer) => Ok(integer),
+        None => {
+            let (low, high) = range.into_inner();
+            let expected = match (low, high) {
+                (i64::MIN, i64::MAX) => "fit 64 bits".to_owned(),
+                (low, i64::MAX) => format!("be at least {low}"),
+                (low, high) => format!("be between {low} and {high}"),
+            };
+            Err(ApiError::field(path, format!("`{path}` must {expected}, and is {number}")))
+        }
+    }
+}
+
+/// The error for a value of another type than `expected`.
+pub(crate) fn wrong_type(path: &str, expected: &str, found: &Value) -> ApiError {
+    let message = format!("`{path}` must be {expected}, and is {}", kind(found));
+    ApiError { code: "invalid_type", ..ApiError::field(path, message) }
+}
+
+/// What a value is, in words; numbers and booleans are quoted, since they are short.
+fn kind(value: &Value) -> String {
+    match value {
+        Value::Null => "null".to_owned(),
+        Value::Bool(value) => format!("the boolean {value}"),
+        Value::Number(number) => format!("the number {number}"),
+        Value::String(_) => "a string".to_owned(),
+        Value::Array(_) => "an array".to_owned(),
+        Value::Object(_) => "an object".to_owned(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    fn error_of(result: Result<impl std::fmt::Debug, ApiError>) -> (Option<String>, String) {
+        let error = result.expect_err("refused");
+        (error.param, error.message)
+    }
+
+    #[test]
+    fn types_are_strict_and_paths_named() {
+        let body = json!({"a": 1.0, "b": true, "c": "x", "d": 1e300, "e": -1, "f": null, "g": 18446744073709551615u64});
+        let mut fields = Fields::new("outer", &body).expect("an object");
+        for name in ["a", "b", "c"] {
+            let (param, message) = error_of(fields.integer(name, 0..=10));
+            assert_eq!(param, Some(format!("outer.{name}")));
+            assert!(message.contains("must be an integer"), "{message}");
+        }
+        assert!(error_of(fields.number("d")).1.contains("finite"));
+        assert!(error_of(fields.integer("e", 0..=10)).1.contains("between 0 and 10, and is -1"));
+        assert_eq!(fields.integer("f", 0..=10).expect("null is absent"), None);
+        assert!(error_of(fields.integer("g", i64::MIN..=i64::MAX)).1.contains("64 bits"));
+        assert!(error_of(fields.string("b")).1.contains("the boolean true"));
+        assert!(fields.finish().is_ok());
+    }
+
+    #[test]
+    fn unknown_fields_are_named() {
+        let body = json!({"known": 1, "temprature": 2});
+        let mut fields = Fields::new("", &body).expect("an object");
+        fields.harmless(&["known"]);
+        assert!(error_of(fields.finish()).1.contains("`temprature`"));
+        assert!(Fields::new("", &json!([1])).is_err());
+    }
+}

@@ -1,0 +1,205 @@
+//! What chat and text completions ask for alike: sampling, limits, stops, streaming.
+
+use super::fields::{Fields, integer, wrong_type};
+use crate::http::error::ApiError;
+use monomorph_model::SamplingPreset;
+use monomorph_sampling::Sampling;
+use serde_json::Value;
+use std::hash::{BuildHasher, RandomState};
+
+/// Most stop strings of one request (OpenAI allows 4).
+const MAX_STOPS: usize = 16;
+/// Longest stop string in bytes: text of this length may be held back.
+const MAX_STOP_BYTES: usize = 1024;
+
+/// What the server fixes for reading a request.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Limits {
+    /// Longest sequence in tokens, prompt and answer.
+    pub(crate) context: usize,
+    /// Ids below this one exist.
+    pub(crate) vocabulary: usize,
+    /// Parameters of a request that names none.
+    pub(crate) preset: Option<&'static SamplingPreset>,
+}
+
+/// The common part of a request.
+#[derive(Debug)]
+pub(crate) struct GenerationParams {
+    /// The model asked for; absent means the only one there is.
+    pub(crate) model: Option<String>,
+    /// Answer piece by piece.
+    pub(crate) stream: bool,
+    /// End the stream with the usage.
+    pub(crate) include_usage: bool,
+    /// Most tokens to generate; absent means the endpoint's default.
+    pub(crate) max_tokens: Option<usize>,
+    /// How tokens are chosen.
+    pub(crate) sampling: Sampling,
+    /// Strings that end the answer, and are not part of it.
+    pub(crate) stops: Vec<String>,
+    /// Further ids that end the answer.
+    pub(crate) stop_ids: Vec<u32>,
+    /// Generate on past the model's own stop ids.
+    pub(crate) ignore_eos: bool,
+}
+
+impl GenerationParams {
+    /// Reads the common fields of a body.
+    pub(crate) fn read(fields: &mut Fields, limits: &Limits) -> Result<GenerationParams, ApiError> {
+        let model = fields.string("model")?.map(str::to_owned);
+        let stream = fields.boolean("stream")?.unwrap_or(false);
+        let include_usage = read_stream_options(fields, stream)?;
+        let max_tokens = read_max_tokens(fields, limits)?;
+        let sampling = read_sampling(fields, limits)?;
+        let stops = read_stops(fields)?;
+        let stop_ids = read_stop_ids(fields, limits)?;
+        let ignore_eos = fields.boolean("ignore_eos")?.unwrap_or(false);
+        fields.integer("n", 1..=i64::MAX)?;
+        fields.refuse_unless("n", |n| n.as_i64() == Some(1), "more than one answer a request is")?;
+        fields.refuse_unless("logit_bias", is_empty, "a bias is")?;
+        fields.harmless(&["user", "metadata", "store", "service_tier", "safety_identifier"]);
+        fields.harmless(&["prompt_cache_key", "prompt_cache_retention"]);
+        Ok(GenerationParams {
+            model,
+            stream,
+            include_usage,
+            max_tokens,
+            sampling,
+            stops,
+            stop_ids,
+            ignore_eos,
+        })
+    }
+}
+
+/// Whether a value is an empty array or object.
+pub(crate) fn is_empty(value: &Value) -> bool {
+    match value {
+        Value::Array(items) => items.is_empty(),
+        Value::Object(map) => map.is_empty(),
+        _ => false,
+    }
+}
+
+fn read_stream_options(fields: &mut Fields, stream: bool) -> Result<bool, ApiError> {
+    let Some(value) = fields.value("stream_options") else { return Ok(false) };
+    if !stream {
+        return Err(ApiError::field(
+            "stream_options",
+            "`stream_options` is only allowed when `stream` is true",
+        ));
+    }
+    let mut options = Fields::new("stream_options", value)?;
+    let include_usage = options.boolean("include_usage")?.unwrap_or(false);
+    options.harmless(&["include_obfuscation"]);
+    options.finish()?;
+    Ok(include_usage)
+}
+
+/// `max_completion_tokens` is the newer name of `max_tokens`.
+fn read_max_tokens(fields: &mut Fields, limits: &Limits) -> Result<Option<usize>, ApiError> {
+    let mut found = None;
+    for name in ["max_tokens", "max_completion_tokens"] {
+        let Some(tokens) = fields.integer(name, 1..=i64::MAX)? else { continue };
+        if tokens as u64 > limits.context as u64 {
+            let context = limits.context;
+            let message = format!("`{name}` is {tokens}, and this server's context is {context} tokens");
+            return Err(ApiError { code: "context_length_exceeded", ..ApiError::field(name, message) });
+        }
+        if found.is_some_and(|earlier| earlier != tokens) {
+            return Err(ApiError::field(
+                name,
+                format!("`{name}` contradicts `max_tokens`; give one of them"),
+            ));
+        }
+        found = Some(tokens);
+    }
+    Ok(found.map(|tokens| tokens as usize))
+}
+
+/// Absent parameters come from the model's first preset.
+fn read_sampling(fields: &mut Fields, limits: &Limits) -> Result<Sampling, ApiError> {
+    let mut sampling = preset_sampling(limits.preset);
+    let targets: [(&'static str, &mut f32); 6] = [
+        ("temperature", &mut sampling.temperature),
+        ("top_p", &mut sampling.top_p),
+        ("min_p", &mut sampling.min_p),
+        ("repetition_penalty", &mut sampling.repetition_penalty),
+        ("presence_penalty", &mut sampling.presence_penalty),
+        ("frequency_penalty", &mut sampling.frequency_penalty),
+    ];
+    for (name, target) in targets {
+        if let Some(number) = fields.number(name)? {
+            *target = number;
+        }
+    }
+    if let Some(top_k) = fields.integer("top_k", -1..=i64::from(u32::MAX))? {
+        // -1 is how others say "all".
+        sampling.top_k = u32::try_from(top_k).unwrap_or(0);
+    }
+    // A seed is a bit pattern: negative ones are as good as others.
+    sampling.seed = match fields.integer("seed", i64::MIN..=i64::MAX)? {
+        Some(seed) => seed as u64,
+        None => random_seed(),
+    };
+    sampling.validate().map_err(|(field, what)| ApiError::field(field, format!("`{field}` {what}")))?;
+    Ok(sampling)
+}
+
+/// The sampling parameters of a preset; greedy without one.
+pub(crate) fn preset_sampling(preset: Option<&SamplingPreset>) -> Sampling {
+    let Some(preset) = preset else { return Sampling::default() };
+    Sampling {
+        temperature: preset.temperature,
+        top_p: preset.top_p,
+        top_k: preset.top_k,
+        min_p: preset.min_p,
+        repetition_penalty: preset.repetition_penalty,
+        ..Sampling::default()
+    }
+}
+
+/// A seed nobody chose: the standard library keys every hasher from the system's randomness.
+pub(crate) fn random_seed() -> u64 {
+    RandomState::new().hash_one(0u8)
+}
+
+fn read_stops(fields: &mut Fields) -> Result<Vec<String>, ApiError> {
+    let one = |path: &str, value: &Value| match value {
+        Value::String(stop) if stop.is_empty() => {
+            Err(ApiError::field(path, format!("`{path}` must not be an empty string")))
+        }
+        Value::String(stop) if stop.len() > MAX_STOP_BYTES => {
+            Err(ApiError::field(path, format!("`{path}` has {} bytes; at most {MAX_STOP_BYTES}", stop.len())))
+        }
+        Value::String(stop) => Ok(stop.clone()),
+        other => Err(wrong_type(path, "a string", other)),
+    };
+    match fields.value("stop") {
+        None => Ok(Vec::new()),
+        Some(Value::Array(stops)) if stops.len() > MAX_STOPS => {
+            Err(ApiError::field("stop", format!("`stop` has {} strings; at most {MAX_STOPS}", stops.len())))
+        }
+        Some(Value::Array(stops)) => {
+            stops.iter().enumerate().map(|(at, stop)| one(&format!("stop[{at}]"), stop)).collect()
+        }
+        Some(stop @ Value::String(_)) => Ok(vec![one("stop", stop)?]),
+        Some(other) => Err(wrong_type("stop", "a string or an array of strings", other)),
+    }
+}
+
+fn read_stop_ids(fields: &mut Fields, limits: &Limits) -> Result<Vec<u32>, ApiError> {
+    match fields.value("stop_token_ids") {
+        None => Ok(Vec::new()),
+        Some(value) => token_ids("stop_token_ids", value, limits.vocabulary),
+    }
+}
+
+/// An array of token ids below `vocabulary`.
+pub(crate) fn token_ids(path: &str, value: &Value, vocabulary: usize) -> Result<Vec<u32>, ApiError> {
+    let Value::Array(ids) = value else { return Err(wrong_type(path, "an array of token ids", value)) };
+    let last = i64::from(u32::try_from(vocabulary.saturating_sub(1)).unwrap_or(u32::MAX));
+    let id = |(at, id): (usize, &Value)| integer(&format!("{path}[{at}]"), id, 0..=last).map(|id| id as u32);
+    ids.iter().enumerate().map(id).collect()
+}

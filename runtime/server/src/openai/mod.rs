@@ -1,0 +1,7 @@
+//! OpenAI's wire format: requests read strictly, answers written.
+
+pub(crate) mod answers;
+pub(crate) mod chat;
+pub(crate) mod completions;
+pub(crate) mod fields;
+pub(crate) mod generation;

@@ -1,0 +1,78 @@
+//! Where weights are looked for.
+
+use monomorph_model::ModelSpec;
+use std::path::{Path, PathBuf};
+
+/// Where `fetch` puts a target's weights: `monomorph/<model>/<quant>` under `$XDG_CACHE_HOME`, or under
+/// `~/.cache` where that is not set. The directory holds either one GGUF file or a checkpoint directory's files.
+pub fn default_weights(spec: &ModelSpec) -> PathBuf {
+    let quant = spec.target.rsplit('/').next().unwrap_or(spec.target);
+    weights_directory(spec.model, quant)
+}
+
+/// [`default_weights`] by names, for those who have no compiled model at hand.
+pub fn weights_directory(model: &str, quant: &str) -> PathBuf {
+    let absolute = |name: &str| std::env::var_os(name).map(PathBuf::from).filter(|path| path.is_absolute());
+    let cache = absolute("XDG_CACHE_HOME")
+        .or_else(|| absolute("HOME").map(|home| home.join(".cache")))
+        .unwrap_or_else(|| PathBuf::from(".cache"));
+    cache.join("monomorph").join(model).join(quant)
+}
+
+/// Turns what a person gave (or the default) into what `Checkpoint::open` takes: a file, or a directory
+/// that holds safetensors. A directory with exactly one GGUF file stands for that file.
+///
+/// # Errors
+/// When nothing is there, or a directory holds several GGUF files or neither kind.
+pub fn resolve_weights(path: &Path) -> Result<PathBuf, String> {
+    let metadata = std::fs::metadata(path).map_err(|error| {
+        format!("no weights at {}: {error} (give --weights PATH, or fetch them)", path.display())
+    })?;
+    if !metadata.is_dir() {
+        return Ok(path.to_owned());
+    }
+    let entries = std::fs::read_dir(path).map_err(|error| format!("{}: {error}", path.display()))?;
+    let mut ggufs = Vec::new();
+    let mut safetensors = false;
+    for entry in entries {
+        let entry = entry.map_err(|error| format!("{}: {error}", path.display()))?.path();
+        match entry.extension().and_then(|extension| extension.to_str()) {
+            Some("gguf") => ggufs.push(entry),
+            Some("safetensors") => safetensors = true,
+            _ => {}
+        }
+    }
+    match (ggufs.len(), safetensors) {
+        (0, true) => Ok(path.to_owned()),
+        (1, false) => Ok(ggufs.remove(0)),
+        (0, false) => Err(format!("{} holds neither a .gguf nor a .safetensors file", path.display())),
+        _ => Err(format!("{} holds several checkpoints; name one file with --weights", path.display())),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_directory_stands_for_its_only_gguf() {
+        let directory = tempfile::tempdir().expect("a temporary directory");
+        let empty = resolve_weights(directory.path()).expect_err("nothing there");
+        assert!(empty.contains("neither"), "{empty}");
+        let gguf = directory.path().join("a.gguf");
+        std::fs::write(&gguf, b"").expect("written");
+        assert_eq!(resolve_weights(directory.path()), Ok(gguf.clone()));
+        assert_eq!(resolve_weights(&gguf), Ok(gguf));
+        std::fs::write(directory.path().join("b.gguf"), b"").expect("written");
+        assert!(resolve_weights(directory.path()).expect_err("two").contains("several"));
+        let missing = resolve_weights(&directory.path().join("c")).expect_err("missing");
+        assert!(missing.contains("--weights"), "{missing}");
+    }
+
+    #[test]
+    fn safetensors_are_taken_as_a_directory() {
+        let directory = tempfile::tempdir().expect("a temporary directory");
+        std::fs::write(directory.path().join("model.safetensors"), b"").expect("written");
+        assert_eq!(resolve_weights(directory.path()), Ok(directory.path().to_owned()));
+    }
+}

@@ -1,0 +1,117 @@
+//! `info`: what this binary was compiled for.
+
+use crate::out;
+use crate::paths::default_weights;
+use monomorph_model::ModelSpec;
+use serde_json::{Value, json};
+
+/// Flags of `info`.
+#[derive(Debug, clap::Args)]
+pub(crate) struct InfoArgs {
+    /// Print one JSON object.
+    #[arg(long)]
+    json: bool,
+}
+
+/// Prints the facts of the build.
+pub(crate) fn info(spec: &ModelSpec, args: &InfoArgs) -> Result<(), String> {
+    if args.json {
+        out::print(format_args!("{:#}", as_json(spec)));
+    } else {
+        out::print(format_args!("{}", as_text(spec)));
+    }
+    Ok(())
+}
+
+fn as_json(spec: &ModelSpec) -> Value {
+    let formats = spec
+        .formats
+        .iter()
+        .map(|line| json!({"class": line.class, "stored": line.stored.name(), "compute": line.compute}));
+    let sampling = spec.sampling.iter().map(|preset| {
+        json!({
+            "name": preset.name, "temperature": preset.temperature, "top_p": preset.top_p, "top_k": preset.top_k,
+            "min_p": preset.min_p, "repetition_penalty": preset.repetition_penalty,
+        })
+    });
+    let figures = &spec.figures;
+    json!({
+        "version": env!("CARGO_PKG_VERSION"),
+        "target": spec.target,
+        "model": spec.model,
+        "hardware": {"name": spec.hardware.name, "features": spec.hardware.features},
+        "hidden": spec.hidden,
+        "layers": spec.layers,
+        "vocabulary": spec.vocabulary,
+        "context": spec.context,
+        "block_tokens": spec.block_tokens,
+        "block_bytes": spec.block_bytes,
+        "step_tokens": spec.step_tokens,
+        "step_sequences": spec.step_sequences,
+        "kv_format": spec.kv_format.name(),
+        "formats": formats.collect::<Vec<_>>(),
+        "tensors": spec.tensors.len(),
+        "weight_bytes": spec.weight_bytes,
+        "scratch_bytes": spec.scratch_bytes,
+        "stop_ids": spec.protocol.stop_ids,
+        "chat_template": if spec.protocol.chat_template.is_some() { "build" } else { "checkpoint" },
+        "sampling": sampling.collect::<Vec<_>>(),
+        "limit": {"prefill": figures.limit_prefill, "decode": figures.limit_decode},
+        "predicted": {"prefill": figures.predicted_prefill, "decode": figures.predicted_decode},
+        "weights": default_weights(spec).display().to_string(),
+    })
+}
+
+fn as_text(spec: &ModelSpec) -> String {
+    let mut lines = vec![format!("{} (monomorph {})", spec.target, env!("CARGO_PKG_VERSION")), String::new()];
+    let mut line = |name: &str, value: String| lines.push(format!("{name:<12} {value}"));
+    let features = spec.hardware.features;
+    let needs = if features.is_empty() { "the baseline".to_owned() } else { features.join(" ") };
+    line("hardware", format!("{}, needs {needs}", spec.hardware.name));
+    line(
+        "model",
+        format!(
+            "{} layers of {}, {} ids, context {} tokens",
+            spec.layers, spec.hidden, spec.vocabulary, spec.context
+        ),
+    );
+    line("weights", format!("{} in {} tensors", out::bytes(spec.weight_bytes), spec.tensors.len()));
+    line("scratch", out::bytes(spec.scratch_bytes));
+    let block = out::bytes(spec.block_bytes as u64);
+    line("K/V", format!("{}, blocks of {} tokens, {block} each", spec.kv_format, spec.block_tokens));
+    line(
+        "a step",
+        format!("at most {} tokens of at most {} sequences", spec.step_tokens, spec.step_sequences),
+    );
+    line("stop ids", format!("{:?}, and the checkpoint's own", spec.protocol.stop_ids));
+    let template =
+        if spec.protocol.chat_template.is_some() { "fixed at build time" } else { "the checkpoint's own" };
+    line("template", template.to_owned());
+    for preset in spec.sampling {
+        let (temperature, top_p, top_k) = (preset.temperature, preset.top_p, preset.top_k);
+        let rest = format!("min_p {}, repetition_penalty {}", preset.min_p, preset.repetition_penalty);
+        line(
+            "sampling",
+            format!("{}: temperature {temperature}, top_p {top_p}, top_k {top_k}, {rest}", preset.name),
+        );
+    }
+    let figures = &spec.figures;
+    line(
+        "decode",
+        format!("{:.0} tok/s predicted, {:.0} at the limit", figures.predicted_decode, figures.limit_decode),
+    );
+    line(
+        "prefill",
+        format!(
+            "{:.0} tok/s predicted, {:.0} at the limit",
+            figures.predicted_prefill, figures.limit_prefill
+        ),
+    );
+    line("default", format!("weights at {}", default_weights(spec).display()));
+    lines.push(String::new());
+    lines.push(format!("{:<12} {:<8} {}", "class", "stored", "compute"));
+    for format in spec.formats {
+        lines.push(format!("{:<12} {:<8} {}", format.class, format.stored.name(), format.compute));
+    }
+    lines.join("\n")
+}

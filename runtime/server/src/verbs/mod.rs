@@ -1,0 +1,7 @@
+//! One file a verb.
+
+pub(crate) mod bench;
+pub(crate) mod generate;
+pub(crate) mod info;
+pub(crate) mod logits;
+pub(crate) mod serve;

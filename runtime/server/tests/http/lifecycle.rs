@@ -1,0 +1,139 @@
+//! Starting, vanishing clients, draining, dying.
+
+use crate::process::{Server, checkpoint, run};
+use crate::scripted::GREETING;
+use serde_json::json;
+use std::net::TcpListener;
+use std::time::{Duration, Instant};
+
+const CHAT: &str = "/v1/chat/completions";
+
+/// A streamed chat that has begun to be answered.
+fn begin(server: &Server, content: &str) -> crate::client::Connection {
+    let body = json!({"messages": [{"role": "user", "content": content}], "stream": true});
+    let mut connection = server.connect();
+    connection.send("POST", CHAT, &[], body.to_string().as_bytes());
+    connection.read_until("\"finish_reason\":null}]}\n\n");
+    connection
+}
+
+pub fn vanished_clients() {
+    let server = Server::start(&[]);
+    let streams: Vec<_> = (0..4).map(|_| begin(&server, "[[forever]]")).collect();
+    // One that waits for a whole answer vanishes too.
+    let body = json!({"messages": [{"role": "user", "content": "[[forever]]"}]});
+    let mut whole = server.connect();
+    whole.send("POST", CHAT, &[], body.to_string().as_bytes());
+    server.wait_for("five to run", |stats| stats["running"] == 5);
+    let stats = server.stats();
+    assert!(stats["free_blocks"].as_u64() < stats["total_blocks"].as_u64(), "{stats}");
+    let vanished = Instant::now();
+    drop((streams, whole));
+    server.wait_for("the blocks", |stats| {
+        stats["running"] == 0 && stats["free_blocks"] == stats["total_blocks"]
+    });
+    // They had about a second to go.
+    assert!(vanished.elapsed() < Duration::from_millis(500), "{:?}", vanished.elapsed());
+    assert_eq!(server.stats()["cancelled"], 5);
+}
+
+pub fn drain_finishes() {
+    let mut server = Server::start(&[]);
+    let mut running = begin(&server, "[[slow]]");
+    let mut idle = server.connect();
+    assert_eq!(idle.request("GET", "/health", &[], b"").status, 200);
+    server.signal(libc::SIGTERM);
+    // The running answer comes to its end.
+    let rest = running.rest();
+    assert!(rest.contains("\"finish_reason\":\"stop\""), "{rest}");
+    assert!(rest.contains("data: [DONE]"), "{rest}");
+    let (status, stderr) = server.wait(Duration::from_secs(5));
+    assert!(status.success(), "{status}: {stderr}");
+    assert!(stderr.contains("SIGTERM"), "{stderr}");
+    assert!(std::net::TcpStream::connect(server.address).is_err(), "it listens no more");
+}
+
+pub fn drain_deadline() {
+    let mut server = Server::start(&["--drain-seconds", "0"]);
+    let mut running = begin(&server, "[[forever]]");
+    server.signal(libc::SIGINT);
+    let (status, stderr) = server.wait(Duration::from_secs(5));
+    assert!(status.success(), "{status}: {stderr}");
+    let rest = running.rest();
+    assert!(rest.contains("data: {\"error\":"), "the client is told: {rest}");
+}
+
+pub fn second_signal() {
+    let mut server = Server::start(&[]);
+    let _running = begin(&server, "[[slow]]");
+    server.signal(libc::SIGINT);
+    std::thread::sleep(Duration::from_millis(100));
+    server.signal(libc::SIGINT);
+    let (status, stderr) = server.wait(Duration::from_millis(500));
+    assert_eq!(status.code(), Some(1), "{stderr}");
+    assert!(stderr.contains("again"), "{stderr}");
+}
+
+pub fn dead_engine() {
+    let server = Server::start(&[]);
+    let mut bystander = begin(&server, "[[slow]]");
+    let body = json!({"messages": [{"role": "user", "content": "[[panic]]"}]});
+    let response = server.post(CHAT, &body);
+    assert_eq!(response.status, 500, "{}", response.text());
+    assert_eq!(response.json()["error"]["type"], "server_error");
+    // Whoever else was being answered is told.
+    bystander.read_until("data: {\"error\":");
+    let health = server.get("/health");
+    assert_eq!((health.status, &health.json()["status"]), (503, &json!("dead")));
+    assert_eq!(server.post(CHAT, &body).status, 503);
+}
+
+pub fn failed_starts() {
+    let weights = checkpoint();
+    let path = weights.path().to_str().expect("UTF-8");
+    let taken = TcpListener::bind("127.0.0.1:0").expect("a free port");
+    let port = taken.local_addr().expect("an address").port().to_string();
+    for (arguments, word) in [
+        (&["serve", "--port", "0", "--weights", "/nonexistent"][..], "/nonexistent"),
+        (&["serve", "--port", &port, "--weights", path], "cannot listen"),
+        (&["serve", "--port", "0", "--weights", path, "--context", "513"], "512"),
+        (
+            &["serve", "--port", "0", "--weights", path, "--context", "400", "--kv-tokens", "200"],
+            "--kv-tokens",
+        ),
+    ] {
+        let output = run(arguments);
+        let stderr = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert_eq!(output.status.code(), Some(1), "{arguments:?}: {stderr}");
+        assert!(stderr.contains(word), "{arguments:?}: {stderr}");
+    }
+}
+
+pub fn models_health_and_page() {
+    let server = Server::start(&["--model-name", "parrot", "--context", "200"]);
+    let models = server.get("/v1/models").json();
+    assert_eq!(models["object"], "list");
+    assert_eq!(models["data"][0]["id"], "parrot");
+    assert_eq!(models["data"][0]["max_model_len"], 200);
+    // Its other names, one of them with slashes in it.
+    for name in ["parrot", "echo", "cpu/echo/none"] {
+        assert_eq!(server.get(&format!("/v1/models/{name}")).json()["id"], "parrot", "{name}");
+    }
+    let health = server.get("/health");
+    assert_eq!(health.status, 200);
+    let health = health.json();
+    assert_eq!(health["status"], "ok");
+    assert_eq!(health["stats"]["context"], 200);
+    assert_eq!(health["stats"]["total_blocks"], 1024);
+    let page = server.get("/");
+    assert_eq!(page.header("content-type"), Some("text/html; charset=utf-8"));
+    assert!(
+        page.header("content-security-policy").is_some_and(|policy| policy.starts_with("default-src 'none'"))
+    );
+    // Nothing is loaded from elsewhere.
+    for outside in ["src=\"http", "href=\"http", "@import", "url("] {
+        assert!(!page.text().contains(outside), "{outside}");
+    }
+    let body = json!({"messages": [{"role": "user", "content": "Hi"}]});
+    assert_eq!(server.post(CHAT, &body).json()["choices"][0]["message"]["content"], GREETING);
+}

@@ -1,0 +1,122 @@
+//! This test binary as a server process.
+
+use crate::client::{Connection, Response};
+use crate::scripted::write_checkpoint;
+use serde_json::Value;
+use std::io::{BufRead, BufReader, Read};
+use std::net::SocketAddr;
+use std::process::{Child, Command, ExitStatus, Output, Stdio};
+use std::time::{Duration, Instant};
+use tempfile::TempDir;
+
+/// A running server; killed when dropped.
+pub struct Server {
+    child: Child,
+    pub address: SocketAddr,
+    _weights: TempDir,
+}
+
+impl Server {
+    /// Starts one and waits until it says that it is ready.
+    pub fn start(arguments: &[&str]) -> Server {
+        let weights = checkpoint();
+        let mut child = command(&["serve", "--port", "0", "--weights"])
+            .arg(weights.path())
+            .args(arguments)
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .expect("the server starts");
+        let mut lines = BufReader::new(child.stdout.take().expect("piped")).lines();
+        let address = loop {
+            let Some(line) = lines.next() else {
+                let mut stderr = String::new();
+                let _ = child.stderr.take().expect("piped").read_to_string(&mut stderr);
+                panic!("the server ended: {stderr}");
+            };
+            let line = line.expect("readable");
+            if let Some(address) =
+                line.strip_prefix("OpenAI API: http://").and_then(|rest| rest.strip_suffix("/v1"))
+            {
+                break address.parse().expect("an address");
+            }
+        };
+        Server { child, address, _weights: weights }
+    }
+
+    pub fn connect(&self) -> Connection {
+        Connection::open(self.address)
+    }
+
+    pub fn get(&self, path: &str) -> Response {
+        self.connect().request("GET", path, &[], b"")
+    }
+
+    pub fn post(&self, path: &str, body: &Value) -> Response {
+        self.connect().post(path, body)
+    }
+
+    /// The engine's counts.
+    pub fn stats(&self) -> Value {
+        self.get("/health").json()["stats"].clone()
+    }
+
+    /// Waits until the counts are as wanted.
+    pub fn wait_for(&self, what: &str, wanted: impl Fn(&Value) -> bool) {
+        let deadline = Instant::now() + Duration::from_secs(5);
+        loop {
+            let stats = self.stats();
+            if wanted(&stats) {
+                return;
+            }
+            assert!(Instant::now() < deadline, "waited for {what}; the last counts are {stats}");
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    }
+
+    pub fn signal(&self, signal: i32) {
+        // SAFETY: sends a signal to the child, which has not been waited for and so still has its id.
+        assert_eq!(unsafe { libc::kill(self.child.id() as i32, signal) }, 0);
+    }
+
+    /// Waits for the end; the status, and what was written to standard error.
+    pub fn wait(&mut self, limit: Duration) -> (ExitStatus, String) {
+        let deadline = Instant::now() + limit;
+        let status = loop {
+            if let Some(status) = self.child.try_wait().expect("a child") {
+                break status;
+            }
+            assert!(Instant::now() < deadline, "the server did not end within {limit:?}");
+            std::thread::sleep(Duration::from_millis(5));
+        };
+        let mut stderr = String::new();
+        let _ = self.child.stderr.take().expect("piped").read_to_string(&mut stderr);
+        (status, stderr)
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// A fresh checkpoint directory.
+pub fn checkpoint() -> TempDir {
+    let directory = tempfile::tempdir().expect("a temporary directory");
+    write_checkpoint(directory.path()).expect("written");
+    directory
+}
+
+/// This binary, to be run as a server's verb.
+pub fn command(arguments: &[&str]) -> Command {
+    let mut command = Command::new(std::env::current_exe().expect("this binary"));
+    command.args(arguments).stdin(Stdio::null());
+    command
+}
+
+/// Runs a verb to its end.
+pub fn run(arguments: &[&str]) -> Output {
+    command(arguments).output().expect("the verb starts")
+}

@@ -1,0 +1,211 @@
+//! Answers, whole and streamed.
+
+use crate::process::Server;
+use crate::scripted::GREETING;
+use serde_json::{Value, json};
+use std::time::Instant;
+
+const CHAT: &str = "/v1/chat/completions";
+const TEXT: &str = "/v1/completions";
+
+fn chat(content: &str, stream: bool) -> Value {
+    json!({"model": "echo", "messages": [{"role": "user", "content": content}], "stream": stream})
+}
+
+/// The text of a streamed chat.
+fn content(events: &[Value]) -> String {
+    let delta = |event: &Value| event["choices"][0]["delta"]["content"].as_str().unwrap_or("").to_owned();
+    events.iter().map(delta).collect()
+}
+
+pub fn whole_answers() {
+    let server = Server::start(&[]);
+    let mut connection = server.connect();
+    // Twice over one connection.
+    for _ in 0..2 {
+        let answer = connection.post(CHAT, &chat("Hi", false)).json();
+        assert!(answer["id"].as_str().is_some_and(|id| id.starts_with("chatcmpl-")));
+        assert_eq!(answer["object"], "chat.completion");
+        assert_eq!(answer["model"], "echo");
+        assert!(answer["created"].as_u64().is_some_and(|created| created > 1_700_000_000));
+        let choices = json!([{
+            "index": 0, "message": {"role": "assistant", "content": GREETING, "refusal": null},
+            "logprobs": null, "finish_reason": "stop",
+        }]);
+        assert_eq!(answer["choices"], choices);
+        // "Hi", and 1+4+1 before, 1+1 after, 1+9+1 to open the answer; the stop id counts as generated.
+        let (prompt, completion) = (2 + 6 + 2 + 11, GREETING.len() + 1);
+        let usage = json!({
+            "prompt_tokens": prompt, "completion_tokens": completion, "total_tokens": prompt + completion,
+        });
+        assert_eq!(answer["usage"], usage);
+    }
+    let answer = server.post(TEXT, &json!({"prompt": "Hi", "max_tokens": 5})).json();
+    assert_eq!(answer["object"], "text_completion");
+    assert_eq!(
+        answer["choices"],
+        json!([{"index": 0, "text": "Hello", "logprobs": null, "finish_reason": "length"}])
+    );
+    assert_eq!(answer["usage"], json!({"prompt_tokens": 2, "completion_tokens": 5, "total_tokens": 7}));
+    // OpenAI's default length.
+    let answer = server.post(TEXT, &json!({"prompt": "[[forever]]"})).json();
+    assert_eq!(answer["usage"]["completion_tokens"], 16);
+    // Past the stop id, on request.
+    let answer =
+        server.post(TEXT, &json!({"prompt": "[[say a]]", "max_tokens": 5, "ignore_eos": true})).json();
+    assert_eq!(answer["usage"]["completion_tokens"], 5);
+    assert_eq!(answer["choices"][0]["finish_reason"], "length");
+    // A stop id of the request.
+    let answer = server.post(TEXT, &json!({"prompt": "[[say abc]]", "stop_token_ids": [b'b']})).json();
+    assert_eq!(answer["choices"][0]["text"], "a");
+    assert_eq!(answer["choices"][0]["finish_reason"], "stop");
+    // To the end of the context where no length is asked for.
+    let answer = server.post(CHAT, &chat("[[forever]]", false)).json();
+    assert_eq!(answer["usage"]["total_tokens"], crate::scripted::CONTEXT);
+    assert_eq!(answer["choices"][0]["finish_reason"], "length");
+}
+
+pub fn chat_events() {
+    let server = Server::start(&[]);
+    let mut body = chat("[[say abc]]", true);
+    let events = server.post(CHAT, &body).events();
+    assert_eq!(events.len(), 5, "the opening, three tokens, the end: {events:?}");
+    assert_eq!(
+        events[0]["choices"][0]["delta"],
+        json!({"role": "assistant", "content": "", "refusal": null})
+    );
+    assert_eq!(content(&events), "abc");
+    for event in &events {
+        assert_eq!(event["object"], "chat.completion.chunk");
+        assert_eq!(event["id"], events[0]["id"]);
+        assert_eq!(event.get("usage"), None);
+        assert_eq!(event["choices"][0]["index"], 0);
+    }
+    let last = &events[4]["choices"][0];
+    assert_eq!((&last["delta"], &last["finish_reason"]), (&json!({}), &json!("stop")));
+
+    body["stream_options"] = json!({"include_usage": true});
+    let events = server.post(CHAT, &body).events();
+    let (usage, others) = events.split_last().expect("events");
+    assert!(others.iter().all(|event| event.get("usage") == Some(&Value::Null)));
+    assert_eq!(usage["choices"], json!([]));
+    assert_eq!(usage["usage"]["completion_tokens"], 4);
+}
+
+pub fn text_events() {
+    let server = Server::start(&[]);
+    let body = json!({"prompt": "[[say abc]]", "stream": true, "stream_options": {"include_usage": true}});
+    let events = server.post(TEXT, &body).events();
+    assert_eq!(events.len(), 5, "{events:?}");
+    let text: String = events.iter().filter_map(|event| event["choices"][0]["text"].as_str()).collect();
+    assert_eq!(text, "abc");
+    assert_eq!(events[3]["choices"][0]["finish_reason"], "stop");
+    assert_eq!(events[4]["usage"]["total_tokens"], 11 + 4);
+    assert!(events.iter().all(|event| event["object"] == "text_completion"));
+}
+
+pub fn characters_stay_whole() {
+    let server = Server::start(&[]);
+    let events = server.post(CHAT, &chat("Hi", true)).events();
+    assert_eq!(content(&events), GREETING);
+    assert!(!content(&events).contains('\u{fffd}'));
+    // The opening, one chunk a character (not a byte), the end.
+    assert_eq!(events.len(), 1 + GREETING.chars().count() + 1);
+    // Half a character at the end is replaced, once.
+    let half = content(&server.post(CHAT, &chat("[[half]]", true)).events());
+    assert_eq!(half, "Hello, wörld! \u{fffd}");
+}
+
+pub fn stop_strings() {
+    let server = Server::start(&[]);
+    for stream in [false, true] {
+        for (stop, expected, reason) in [
+            (json!("wör"), "Hello, ", "stop"),
+            (json!(["never", "ld", "rl"]), "Hello, wö", "stop"),
+            (json!("never"), GREETING, "stop"),
+            // What could begin a stop string at the end is given out after all.
+            (json!("🌊🌊"), GREETING, "stop"),
+            (json!("H"), "", "stop"),
+        ] {
+            let mut body = chat("Hi", stream);
+            body["stop"] = stop.clone();
+            let response = server.post(CHAT, &body);
+            let (text, found) = if stream {
+                let events = response.events();
+                let last = events.last().expect("events")["choices"][0]["finish_reason"].clone();
+                (content(&events), last)
+            } else {
+                let answer = response.json();
+                let choice = &answer["choices"][0];
+                let text = choice["message"]["content"].as_str().expect("text").to_owned();
+                (text, choice["finish_reason"].clone())
+            };
+            assert_eq!((text.as_str(), found), (expected, json!(reason)), "{stop}");
+        }
+    }
+    // An endless answer ends at its stop string, and its blocks come back.
+    let mut body = chat("[[forever]]", false);
+    body["stop"] = json!("b a");
+    assert_eq!(server.post(CHAT, &body).json()["choices"][0]["message"]["content"], "a");
+    server.wait_for("the blocks", |stats| stats["free_blocks"] == stats["total_blocks"]);
+}
+
+pub fn logprobs() {
+    let server = Server::start(&[]);
+    let mut body = chat("[[say abc]]", false);
+    body["logprobs"] = json!(true);
+    body["top_logprobs"] = json!(2);
+    let answer = server.post(CHAT, &body).json();
+    let tokens = answer["choices"][0]["logprobs"]["content"].as_array().expect("tokens").clone();
+    assert_eq!(tokens.len(), 3);
+    assert_eq!(tokens[1]["token"], "b");
+    assert_eq!(tokens[1]["bytes"], json!([b'b']));
+    assert_eq!(tokens[1]["logprob"], -0.5);
+    assert_eq!(tokens[1]["top_logprobs"].as_array().map(Vec::len), Some(2));
+    // Streamed, the same tokens one chunk at a time.
+    body["stream"] = json!(true);
+    let events = server.post(CHAT, &body).events();
+    let streamed: Vec<Value> = events
+        .iter()
+        .filter_map(|event| event["choices"][0]["logprobs"]["content"].as_array())
+        .flatten()
+        .cloned()
+        .collect();
+    assert_eq!(streamed, tokens);
+    // Tokens beyond a stop string are not reported.
+    body["stream"] = json!(false);
+    body["stop"] = json!("bc");
+    let answer = server.post(CHAT, &body).json();
+    assert_eq!(answer["choices"][0]["logprobs"]["content"].as_array().map(Vec::len), Some(1));
+
+    let answer = server.post(TEXT, &json!({"prompt": "[[say héb]]", "logprobs": 1})).json();
+    let logprobs = &answer["choices"][0]["logprobs"];
+    assert_eq!(logprobs["tokens"], json!(["h", "\u{fffd}", "\u{fffd}", "b"]));
+    assert_eq!(logprobs["token_logprobs"], json!([-0.5, -0.5, -0.5, -0.5]));
+    assert_eq!(logprobs["text_offset"][0], 0);
+}
+
+pub fn concurrent_requests() {
+    let server = Server::start(&[]);
+    let begin = Instant::now();
+    std::thread::scope(|scope| {
+        for client in 0..24 {
+            let server = &server;
+            scope.spawn(move || {
+                for round in 0..5 {
+                    let said = format!("client {client} round {round} {}", "é".repeat(client));
+                    let stream = (client + round) % 2 == 0;
+                    let response = server.post(CHAT, &chat(&format!("[[say {said}]]"), stream));
+                    let text = if stream {
+                        content(&response.events())
+                    } else {
+                        response.json()["choices"][0]["message"]["content"].as_str().expect("text").to_owned()
+                    };
+                    assert_eq!(text, said);
+                }
+            });
+        }
+    });
+    server.wait_for("the blocks", |stats| stats["free_blocks"] == stats["total_blocks"]);
+    assert_eq!(server.stats()["finished"], 24 * 5, "after {:?}", begin.elapsed());
+}

@@ -1,0 +1,123 @@
+//! The verbs that end by themselves.
+
+use crate::process::{checkpoint, run};
+use crate::scripted::GREETING;
+use serde_json::{Value, json};
+
+fn stdout(output: &std::process::Output) -> String {
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{}: {stderr}", output.status);
+    String::from_utf8(output.stdout.clone()).expect("UTF-8")
+}
+
+pub fn generate() {
+    let weights = checkpoint();
+    let weights = weights.path().to_str().expect("UTF-8");
+    let output = run(&["generate", "--weights", weights, "--prompt", "Hi"]);
+    assert_eq!(stdout(&output), format!("{GREETING}\n"));
+    let timings = String::from_utf8_lossy(&output.stderr).into_owned();
+    // As a chat: 21 tokens. As it is: 2.
+    assert!(timings.contains("prompt 21 tokens"), "{timings}");
+    let output = run(&["generate", "--weights", weights, "--prompt", "Hi", "--raw", "--max-tokens", "5"]);
+    assert_eq!(stdout(&output), "Hello\n");
+    let timings = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(timings.contains("prompt 2 tokens") && timings.contains("length limit"), "{timings}");
+    let output = run(&["generate", "--weights", weights, "--prompt", "Hi", "--stop", "wör"]);
+    assert_eq!(stdout(&output), "Hello, \n");
+    let output = run(&["generate", "--weights", weights, "--prompt", "Hi", "--temperature", "3"]);
+    assert_eq!(output.status.code(), Some(1));
+    assert!(String::from_utf8_lossy(&output.stderr).contains("--temperature"));
+}
+
+pub fn logits() {
+    let weights = checkpoint();
+    let directory = tempfile::tempdir().expect("a temporary directory");
+    let tokens = directory.path().join("tokens.json");
+    // One token; more than a step takes; the whole context.
+    let lists: Vec<Vec<u32>> =
+        [1, 65, 512].iter().map(|&length| (0..length).map(|at| at % 256).collect()).collect();
+    std::fs::write(&tokens, json!(lists).to_string()).expect("written");
+    let mut files = Vec::new();
+    for decode in [false, true] {
+        let out = directory.path().join(format!("{decode}.safetensors"));
+        let mut arguments = vec!["logits", "--weights", weights.path().to_str().expect("UTF-8"), "--tokens"];
+        arguments.extend([tokens.to_str().expect("UTF-8"), "--out", out.to_str().expect("UTF-8")]);
+        arguments.extend(decode.then_some("--decode"));
+        stdout(&run(&arguments));
+        files.push(std::fs::read(&out).expect("written"));
+    }
+    assert!(files[0] == files[1], "prefill and decode agree");
+    let read = safetensors::SafeTensors::deserialize(&files[0]).expect("safetensors");
+    assert_eq!(read.len(), 3);
+    for (index, list) in lists.iter().enumerate() {
+        let tensor = read.tensor(&index.to_string()).expect("there");
+        assert_eq!(tensor.dtype(), safetensors::Dtype::F32);
+        assert_eq!(tensor.shape(), [list.len(), 259]);
+        // The scripted model puts one 1 into every row: that of the first token of its answer, an H.
+        for row in tensor.data().chunks(259 * 4) {
+            let row: Vec<f32> = row.chunks(4).map(|b| f32::from_le_bytes([b[0], b[1], b[2], b[3]])).collect();
+            assert_eq!(row.iter().sum::<f32>(), 1.0);
+            assert_eq!(row[usize::from(b'H')], 1.0);
+        }
+    }
+    let left: Vec<_> = std::fs::read_dir(directory.path()).expect("readable").collect();
+    assert_eq!(left.len(), 3, "no partial file is left: {left:?}");
+}
+
+pub fn logits_refusals() {
+    let weights = checkpoint();
+    let directory = tempfile::tempdir().expect("a temporary directory");
+    let tokens = directory.path().join("tokens.json");
+    let out = directory.path().join("out.safetensors");
+    for (text, words) in [
+        ("[[1, 2], [3, 259]]".to_owned(), ["list 1", "259"]),
+        ("[[1], []]".to_owned(), ["list 1", "empty"]),
+        ("[[1.5]]".to_owned(), ["ids", "line 1"]),
+        (json!([vec![1; 513]]).to_string(), ["513", "512"]),
+    ] {
+        std::fs::write(&tokens, &text).expect("written");
+        let output = run(&[
+            "logits",
+            "--weights",
+            weights.path().to_str().expect("UTF-8"),
+            "--tokens",
+            tokens.to_str().expect("UTF-8"),
+            "--out",
+            out.to_str().expect("UTF-8"),
+        ]);
+        let stderr = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert_eq!(output.status.code(), Some(1), "{stderr}");
+        assert!(words.iter().all(|word| stderr.contains(word)), "{stderr}");
+        assert!(!out.exists());
+    }
+}
+
+pub fn bench() {
+    let weights = checkpoint();
+    let weights = weights.path().to_str().expect("UTF-8");
+    let arguments =
+        ["bench", "--weights", weights, "--prompt-tokens", "100", "--generate", "8", "--repeat", "2"];
+    let report: Value =
+        serde_json::from_str(&stdout(&run(&[&arguments[..], &["--json", "--streams", "1,3"]].concat())))
+            .expect("one JSON object");
+    for kind in ["prefill", "decode"] {
+        assert!(report["ours"][kind].as_f64().is_some_and(|rate| rate > 0.0), "{report}");
+        assert!(report["limit"][kind].as_f64() > report["predicted"][kind].as_f64());
+        assert_eq!(report["samples"][kind].as_array().map(Vec::len), Some(2));
+    }
+    assert_eq!(report["streams"][1]["streams"], 3);
+    assert!(stdout(&run(&arguments)).contains("decode of 8 after 32"));
+    let output = run(&["bench", "--weights", weights, "--prompt-tokens", "513"]);
+    assert!(String::from_utf8_lossy(&output.stderr).contains("512"));
+}
+
+pub fn info() {
+    let text = stdout(&run(&["info"]));
+    for word in ["cpu/echo/none", "embedding", "512", "80 tok/s predicted"] {
+        assert!(text.contains(word), "{word}: {text}");
+    }
+    let facts: Value = serde_json::from_str(&stdout(&run(&["info", "--json"]))).expect("one JSON object");
+    assert_eq!(facts["target"], "cpu/echo/none");
+    assert_eq!(facts["formats"], json!([{"class": "embedding", "stored": "f32", "compute": "f32"}]));
+    assert!(facts["weights"].as_str().is_some_and(|path| path.ends_with("monomorph/echo/none")));
+}

@@ -1,0 +1,169 @@
+//! A server binary around the scripted model, and the checkpoint it wants: byte tokens and ChatML.
+//!
+//! What it answers is in the prompt. `[[say TEXT]]` says the text; `[[forever]]` goes on until it is stopped; `[[slow]]`
+//! takes 100 ms a token; `[[half]]` ends within a character; `[[panic]]` panics. Anything else gets [`GREETING`].
+
+use monomorph_engine::scripted::{Script, Scripted, Shape, Tokens};
+use monomorph_formats::Format;
+use monomorph_model::{
+    ClassFormat, Figures, HardwareSpec, LoadError, LoadOptions, Model, ModelSpec, Progress, Protocol,
+    SamplingPreset, Step, StepOutput, Ticket,
+};
+use monomorph_weights::Checkpoint;
+use serde_json::{Map, Value, json};
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// The answer to a prompt without a command: two-byte and four-byte characters in it.
+pub const GREETING: &str = "Hello, wörld! 🌊";
+/// Longest sequence.
+pub const CONTEXT: usize = 512;
+/// Id of `<|im_end|>`.
+pub const STOP: u32 = 258;
+
+/// What this very build needs of a CPU, so that the check at the start has something to check when it is
+/// compiled for a newer one (`RUSTFLAGS="-C target-cpu=x86-64-v4"`).
+const COMPILED_FEATURES: &[&str] = if cfg!(target_feature = "avx512f") {
+    &["avx", "avx2", "fma", "bmi2", "avx512f", "avx512bw", "avx512vl"]
+} else if cfg!(target_feature = "avx2") {
+    &["avx", "avx2", "fma", "bmi2"]
+} else {
+    &[]
+};
+
+/// The dimensions of [`Echo`].
+pub struct Bytes;
+
+impl Shape for Bytes {
+    const SPEC: &'static ModelSpec = &ModelSpec {
+        target: "cpu/echo/none",
+        model: "echo",
+        hardware: HardwareSpec { name: "cpu", features: COMPILED_FEATURES },
+        hidden: 64,
+        layers: 1,
+        vocabulary: 259,
+        context: CONTEXT,
+        block_tokens: 16,
+        block_bytes: 64,
+        step_tokens: 64,
+        step_sequences: 16,
+        kv_format: Format::F32,
+        formats: &[ClassFormat { class: "embedding", stored: Format::F32, compute: "f32" }],
+        tensors: &[],
+        weight_bytes: 4,
+        scratch_bytes: 0,
+        protocol: Protocol { stop_ids: &[STOP], chat_template: None },
+        sampling: &[SamplingPreset {
+            name: "default",
+            temperature: 0.0,
+            top_p: 1.0,
+            top_k: 0,
+            min_p: 0.0,
+            repetition_penalty: 1.0,
+        }],
+        figures: Figures {
+            limit_decode: 100.0,
+            limit_prefill: 200.0,
+            predicted_decode: 80.0,
+            predicted_prefill: 160.0,
+        },
+    };
+}
+
+/// The scripted model, loaded as a layer stack is.
+pub struct Echo(Scripted<Bytes>);
+
+impl Model for Echo {
+    const SPEC: &'static ModelSpec = Bytes::SPEC;
+
+    fn load(_: &Checkpoint, options: &LoadOptions, progress: &Progress) -> Result<Self, LoadError> {
+        progress.expect(4);
+        progress.advance(4);
+        let tokens = Tokens::Function(Arc::new(next_token));
+        Ok(Echo(Scripted::new(Script { tokens, blocks: options.blocks, ..Script::default() })))
+    }
+
+    fn submit(&mut self, step: &Step) -> Ticket {
+        self.0.submit(step)
+    }
+
+    fn collect(&mut self, ticket: Ticket) -> StepOutput {
+        self.0.collect(ticket)
+    }
+}
+
+/// The token after `context`, the last `draw` tokens of which are the answer so far.
+fn next_token(context: &[u32], draw: u64) -> u32 {
+    let draw = draw as usize;
+    let prompt: Vec<u8> =
+        context[..context.len() - draw].iter().filter_map(|&id| u8::try_from(id).ok()).collect();
+    let prompt = String::from_utf8_lossy(&prompt);
+    let command =
+        prompt.rsplit_once("[[").and_then(|(_, rest)| rest.split_once("]]")).map(|(command, _)| command);
+    let answer: &[u8] = match command {
+        Some("forever") => {
+            std::thread::sleep(Duration::from_millis(2));
+            return u32::from(b"ab "[draw % 3]);
+        }
+        Some("slow") => {
+            std::thread::sleep(Duration::from_millis(100));
+            GREETING.as_bytes()
+        }
+        Some("half") => &GREETING.as_bytes()[..GREETING.len() - 2],
+        Some("panic") => panic!("told to"),
+        Some(command) => command.strip_prefix("say ").unwrap_or(command).as_bytes(),
+        None => GREETING.as_bytes(),
+    };
+    answer.get(draw).map_or(STOP, |&byte| u32::from(byte))
+}
+
+/// Writes a checkpoint directory: a tokenizer of 256 byte tokens and three special ones, a template, a tensor.
+pub fn write_checkpoint(directory: &Path) -> std::io::Result<()> {
+    std::fs::create_dir_all(directory)?;
+    let special = |id: usize, content: &str| {
+        json!({
+            "id": id, "content": content, "special": true, "single_word": false, "lstrip": false, "rstrip": false,
+            "normalized": false,
+        })
+    };
+    let byte_level =
+        json!({"type": "ByteLevel", "add_prefix_space": false, "trim_offsets": true, "use_regex": false});
+    let vocabulary: Map<String, Value> =
+        (0..=255u8).map(|byte| (byte_character(byte).to_string(), json!(byte))).collect();
+    let tokenizer = json!({
+        "version": "1.0", "truncation": null, "padding": null, "normalizer": null, "post_processor": null,
+        "added_tokens": [special(256, "<|endoftext|>"), special(257, "<|im_start|>"), special(258, "<|im_end|>")],
+        "pre_tokenizer": byte_level, "decoder": byte_level,
+        "model": {
+            "type": "BPE", "dropout": null, "unk_token": null, "continuing_subword_prefix": null,
+            "end_of_word_suffix": null, "fuse_unk": false, "byte_fallback": false, "ignore_merges": false,
+            "vocab": vocabulary, "merges": [],
+        },
+    });
+    let template = "{% for message in messages %}{{ '<|im_start|>' + message['role'] + '\n' + message['content'] + \
+                    '<|im_end|>' + '\n' }}{% endfor %}{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}\
+                    {% endif %}";
+    let config = json!({
+        "tokenizer_class": "PreTrainedTokenizerFast", "bos_token": null, "add_bos_token": false,
+        "eos_token": "<|im_end|>", "chat_template": template,
+    });
+    std::fs::write(directory.join("tokenizer.json"), tokenizer.to_string())?;
+    std::fs::write(directory.join("tokenizer_config.json"), config.to_string())?;
+    let header = json!({"embedding": {"dtype": "F32", "shape": [1], "data_offsets": [0, 4]}}).to_string();
+    let header = format!("{header:width$}", width = header.len().next_multiple_of(8));
+    let mut file = (header.len() as u64).to_le_bytes().to_vec();
+    file.extend_from_slice(header.as_bytes());
+    file.extend_from_slice(&1f32.to_le_bytes());
+    std::fs::write(directory.join("model.safetensors"), file)
+}
+
+/// The character that stands for a byte in byte-level vocabularies (GPT-2's table).
+fn byte_character(byte: u8) -> char {
+    let printable = |byte: &u8| matches!(byte, 33..=126 | 161..=172 | 174..=255);
+    if printable(&byte) {
+        return char::from(byte);
+    }
+    let before = (0..byte).filter(|byte| !printable(byte)).count();
+    char::from_u32(256 + before as u32).expect("a code point below 0x200")
+}

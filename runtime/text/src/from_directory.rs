@@ -1,0 +1,160 @@
+//! A tokenizer out of the files beside safetensors: `tokenizer.json`, and what `tokenizer_config.json` and
+//! `generation_config.json` say about the tokens that begin and end a text.
+
+use crate::error::TextError;
+use crate::tokenizer::Parts;
+use crate::vocabulary::{Kind, Speller, Spelling, Vocabulary};
+use monomorph_weights::Checkpoint;
+use serde_json::Value;
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::Path;
+
+/// Ids beyond this are no vocabulary's: a file that holds one would make us claim memory for all below it.
+const MOST_IDS: u32 = 1 << 22;
+
+/// The one part of `tokenizer.json` that is read beside the library.
+#[derive(serde::Deserialize)]
+struct AddedIds {
+    #[serde(default)]
+    added_tokens: Vec<AddedId>,
+}
+
+#[derive(serde::Deserialize)]
+struct AddedId {
+    id: u32,
+    content: String,
+}
+
+/// Builds the tokenizer of a checkpoint directory.
+pub(crate) fn read(checkpoint: &Checkpoint) -> Result<Parts, TextError> {
+    let path = checkpoint.side_file("tokenizer.json").ok_or_else(|| {
+        let place = checkpoint.directory().unwrap_or(checkpoint.path());
+        TextError::missing(place, "carries no tokenizer: there is no tokenizer.json")
+    })?;
+    let text = read_file(&path)?;
+    let unsound = |error: &dyn std::fmt::Display| {
+        TextError::malformed(&path, format!("is not a sound tokenizer: {error}"))
+    };
+    let pipeline = tokenizers::Tokenizer::from_bytes(&text).map_err(|error| unsound(&error))?;
+    let ids: AddedIds = serde_json::from_slice(&text).map_err(|error| unsound(&error))?;
+    for AddedId { id, content } in ids.added_tokens {
+        // The library numbers added tokens itself, and only logs where that is not what the file says.
+        if pipeline.token_to_id(&content) != Some(id) {
+            return Err(TextError::unsupported(
+                &path,
+                format!(
+                    "gives the added token `{content}` the id {id}, which does not follow its vocabulary"
+                ),
+            ));
+        }
+    }
+    let vocabulary = vocabulary_of(&path, &pipeline)?;
+    let bos_written = first_of_template(&pipeline, &path)?;
+    let mut parts = Parts::new(pipeline, vocabulary)
+        .map_err(|error| TextError::malformed(&path, format!("has bad control tokens: {error}")))?;
+
+    let config = read_config(checkpoint, "tokenizer_config.json")?;
+    let id_of = |key: &str| -> Result<Option<u32>, TextError> {
+        let Some(token) = config.as_ref().and_then(|config| named_token(&config[key])) else {
+            return Ok(None);
+        };
+        parts.pipeline.token_to_id(token).map(Some).ok_or_else(|| {
+            TextError::malformed(
+                &path,
+                format!("has no token `{token}`, which is `{key}` in tokenizer_config.json"),
+            )
+        })
+    };
+    let (bos, eos) = (id_of("bos_token")?, id_of("eos_token")?);
+    parts.bos = bos_written.or(bos);
+    parts.add_bos = bos_written.is_some();
+    let mut ends: BTreeSet<u32> = eos.into_iter().collect();
+    for name in ["generation_config.json", "config.json"] {
+        if let Some(config) = read_config(checkpoint, name)? {
+            let ids = match &config["eos_token_id"] {
+                Value::Array(ids) => ids.iter().filter_map(Value::as_u64).collect(),
+                id => id.as_u64().into_iter().collect::<Vec<u64>>(),
+            };
+            ends.extend(ids.into_iter().filter_map(|id| u32::try_from(id).ok()));
+        }
+    }
+    parts.eos = eos.or(ends.first().copied());
+    parts.ends = ends.into_iter().collect();
+    Ok(parts)
+}
+
+pub(crate) fn read_file(path: &Path) -> Result<Vec<u8>, TextError> {
+    std::fs::read(path).map_err(|error| TextError::malformed(path, error.to_string()))
+}
+
+/// A JSON file beside the weights; `None` if it is not there.
+pub(crate) fn read_config(checkpoint: &Checkpoint, name: &str) -> Result<Option<Value>, TextError> {
+    let Some(path) = checkpoint.side_file(name) else { return Ok(None) };
+    serde_json::from_slice(&read_file(&path)?)
+        .map(Some)
+        .map_err(|error| TextError::malformed(&path, format!("is not JSON: {error}")))
+}
+
+/// A token named by its string, or by an object with its `content`.
+fn named_token(value: &Value) -> Option<&str> {
+    value.as_str().or_else(|| value["content"].as_str())
+}
+
+fn vocabulary_of(path: &Path, pipeline: &tokenizers::Tokenizer) -> Result<Vocabulary, TextError> {
+    let speller = Speller::new(spelling_of(path, pipeline)?);
+    let added = pipeline.get_added_vocabulary();
+    let mut tokens: BTreeMap<u32, (Vec<u8>, Kind)> = pipeline
+        .get_vocab(false)
+        .into_iter()
+        .map(|(token, id)| (id, (speller.spell(&token), Kind::Normal)))
+        .collect();
+    for (&id, token) in added.get_added_tokens_decoder() {
+        let kind = if token.special { Kind::Special } else { Kind::Normal };
+        tokens.insert(id, (token.content.clone().into_bytes(), kind));
+    }
+    if let Some((&id, _)) = tokens.last_key_value()
+        && id >= MOST_IDS
+    {
+        return Err(TextError::malformed(path, format!("has a token of id {id}")));
+    }
+    let mut vocabulary = Vocabulary::default();
+    for (id, (bytes, kind)) in tokens {
+        while vocabulary.len() < id as usize {
+            vocabulary.push(&[], Kind::Absent);
+        }
+        vocabulary.push(&bytes, kind);
+    }
+    Ok(vocabulary)
+}
+
+/// How the decoder says that tokens are spelled.
+fn spelling_of(path: &Path, pipeline: &tokenizers::Tokenizer) -> Result<Spelling, TextError> {
+    let decoder = serde_json::to_value(pipeline.get_decoder())
+        .map_err(|error| TextError::malformed(path, format!("has a decoder that cannot be read: {error}")))?;
+    let steps = match &decoder["decoders"] {
+        Value::Array(steps) => steps.clone(),
+        _ => vec![decoder.clone()],
+    };
+    let kinds: Vec<&str> = steps.iter().filter_map(|step| step["type"].as_str()).collect();
+    match kinds[..] {
+        ["ByteLevel"] => Ok(Spelling::ByteLevel),
+        ["Replace", "ByteFallback", "Fuse"] | ["Replace", "ByteFallback", "Fuse", "Strip"] => {
+            Ok(Spelling::SentencePiece)
+        }
+        _ => Err(TextError::unsupported(path, format!("has a decoder of an unknown kind: {decoder}"))),
+    }
+}
+
+/// The token that the post-processor puts before a text, if it does.
+fn first_of_template(pipeline: &tokenizers::Tokenizer, path: &Path) -> Result<Option<u32>, TextError> {
+    let encode = |special| {
+        pipeline
+            .encode_fast("a", special)
+            .map_err(|error| TextError::malformed(path, format!("has a bad post-processor: {error}")))
+    };
+    let (with, without) = (encode(true)?, encode(false)?);
+    Ok(match (with.get_ids(), without.get_ids()) {
+        ([first, ..], without) if with.get_ids() != without && without.first() != Some(first) => Some(*first),
+        _ => None,
+    })
+}

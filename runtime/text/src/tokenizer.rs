@@ -1,0 +1,216 @@
+//! The tokenizer: text to ids and back.
+
+use crate::chat::Chat;
+use crate::detokeniser::Detokeniser;
+use crate::error::TextError;
+use crate::escape::{Controls, Stretch};
+use crate::template::ChatTemplate;
+use crate::vocabulary::{Kind, Vocabulary};
+use crate::{from_directory, from_gguf};
+use monomorph_weights::Checkpoint;
+use std::sync::Arc;
+use tokenizers::{AddedVocabulary, Model, OffsetType, PreTokenizer};
+
+/// What becomes of control tokens (`<|im_end|>`) spelled out in a text.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Special {
+    /// They are those tokens.
+    Parse,
+    /// They are text like any other.
+    Plain,
+}
+
+/// A model's tokenizer. Cloning it is cheap.
+#[derive(Clone)]
+pub struct Tokenizer {
+    parts: Arc<Parts>,
+}
+
+/// What a reader of a checkpoint puts together.
+pub(crate) struct Parts {
+    pub(crate) pipeline: tokenizers::Tokenizer,
+    pub(crate) vocabulary: Arc<Vocabulary>,
+    pub(crate) bos: Option<u32>,
+    pub(crate) eos: Option<u32>,
+    /// Every id that ends an answer.
+    pub(crate) ends: Vec<u32>,
+    /// Whether a prompt begins with `bos`.
+    pub(crate) add_bos: bool,
+    /// The pipeline's added tokens, set to leave control tokens alone.
+    plain: AddedVocabulary,
+    controls: Controls,
+}
+
+impl Parts {
+    pub(crate) fn new(
+        pipeline: tokenizers::Tokenizer,
+        vocabulary: Vocabulary,
+    ) -> Result<Parts, aho_corasick::BuildError> {
+        let mut plain = pipeline.get_added_vocabulary().clone();
+        plain.set_encode_special_tokens(true);
+        let mut controls: Vec<(String, u32)> = pipeline
+            .get_added_vocabulary()
+            .get_added_tokens_decoder()
+            .iter()
+            .filter(|(_, token)| token.special)
+            .map(|(&id, token)| (token.content.clone(), id))
+            .collect();
+        controls.sort_unstable_by_key(|(_, id)| *id);
+        Ok(Parts {
+            pipeline,
+            vocabulary: Arc::new(vocabulary),
+            bos: None,
+            eos: None,
+            ends: Vec::new(),
+            add_bos: false,
+            plain,
+            controls: Controls::new(&controls)?,
+        })
+    }
+}
+
+impl Tokenizer {
+    /// Reads the tokenizer a checkpoint carries: a GGUF file's metadata, or `tokenizer.json` in its directory.
+    ///
+    /// # Errors
+    /// When there is none, or it is of a kind not known here (which is named), or contradicts itself.
+    pub fn from_checkpoint(checkpoint: &Checkpoint) -> Result<Tokenizer, TextError> {
+        let parts = match checkpoint.gguf_metadata() {
+            Some(metadata) => from_gguf::read(checkpoint.path(), metadata)?,
+            None => from_directory::read(checkpoint)?,
+        };
+        Ok(Tokenizer { parts: Arc::new(parts) })
+    }
+
+    /// The ids of a text, without `bos`. Bytes that the vocabulary has no token for are left out, as by every
+    /// engine (SmolLM2's lacks six control characters and the planes of Unicode that hold nothing).
+    ///
+    /// # Errors
+    /// When the tokenizer library refuses it.
+    pub fn encode(&self, text: &str, special: Special) -> Result<Vec<u32>, TextError> {
+        let pipeline = &self.parts.pipeline;
+        let added = match special {
+            Special::Parse => pipeline.get_added_vocabulary(),
+            Special::Plain => &self.parts.plain,
+        };
+        // The library's own `encode`, less what a server must not do (truncate, pad) and offsets nobody reads.
+        let mut pieces = added.extract_and_normalize(pipeline.get_normalizer(), text);
+        if let Some(pre_tokenizer) = pipeline.get_pre_tokenizer() {
+            pre_tokenizer.pre_tokenize(&mut pieces).map_err(TextError::encode)?;
+        }
+        let model = pipeline.get_model();
+        pieces.tokenize(|piece| model.tokenize(piece.get())).map_err(TextError::encode)?;
+        let encoding = pieces.into_encoding(None, 0, OffsetType::None).map_err(TextError::encode)?;
+        Ok(encoding.get_ids().to_vec())
+    }
+
+    /// The ids of a prompt for completion: `bos` first if the model wants it, control tokens parsed (as
+    /// llama.cpp and vLLM do, so that people may write a chat format by hand).
+    ///
+    /// # Errors
+    /// When the tokenizer library refuses it.
+    pub fn encode_prompt(&self, text: &str) -> Result<Vec<u32>, TextError> {
+        Ok(self.with_bos(self.encode(text, Special::Parse)?))
+    }
+
+    /// The ids of a rendered chat: the template's own control tokens are parsed, those spelled out in messages,
+    /// tools and the like are text. `bos` is put first if the model wants it and the template did not write it.
+    ///
+    /// # Errors
+    /// When the template refuses the chat, or the tokenizer library the text.
+    pub fn encode_chat(&self, template: &ChatTemplate, chat: &Chat) -> Result<Vec<u32>, TextError> {
+        let controls = &self.parts.controls;
+        let mut escaped = false;
+        let messages: Vec<serde_json::Value> =
+            chat.messages.iter().map(|message| controls.escape_value(message, &mut escaped)).collect();
+        let extra = controls.escape_map(chat.extra, &mut escaped);
+        if !escaped {
+            return Ok(self.with_bos(self.encode(&template.render(chat)?, Special::Parse)?));
+        }
+        let chat =
+            Chat { messages: &messages, extra: &extra, add_generation_prompt: chat.add_generation_prompt };
+        let mut ids = Vec::new();
+        for stretch in controls.split(&template.render(&chat)?) {
+            match stretch {
+                Stretch::Control(id) => ids.push(id),
+                Stretch::Text(text) => ids.extend(self.encode(&text, Special::Plain)?),
+            }
+        }
+        Ok(self.with_bos(ids))
+    }
+
+    fn with_bos(&self, mut ids: Vec<u32>) -> Vec<u32> {
+        if let Some(bos) = self.parts.bos
+            && self.parts.add_bos
+            && ids.first() != Some(&bos)
+        {
+            ids.insert(0, bos);
+        }
+        ids
+    }
+
+    /// The text of ids: special tokens are left out, bytes that are no UTF-8 become U+FFFD.
+    pub fn decode(&self, ids: &[u32]) -> String {
+        let mut detokeniser = self.detokeniser();
+        let mut text = String::new();
+        for &id in ids {
+            text += detokeniser.push(id);
+        }
+        text + detokeniser.finish()
+    }
+
+    /// A detokeniser for one generation.
+    pub fn detokeniser(&self) -> Detokeniser {
+        Detokeniser::new(Arc::clone(&self.parts.vocabulary))
+    }
+
+    /// Number of ids, from 0 on. A model's embedding may have more rows than that, for padding.
+    pub fn vocabulary(&self) -> usize {
+        self.parts.vocabulary.len()
+    }
+
+    /// The bytes a token stands for, which need not be UTF-8 by themselves; a special token's are its name.
+    pub fn token_bytes(&self, id: u32) -> Option<&[u8]> {
+        self.parts.vocabulary.bytes(id)
+    }
+
+    /// Whether a token is a control token.
+    pub fn is_special(&self, id: u32) -> bool {
+        self.parts.vocabulary.kind(id) == Kind::Special
+    }
+
+    /// The id of a token as the vocabulary spells it (`<|im_end|>`, `Ġthe`).
+    pub fn token_id(&self, spelling: &str) -> Option<u32> {
+        self.parts.pipeline.token_to_id(spelling)
+    }
+
+    /// The token that begins a text.
+    pub fn bos(&self) -> Option<u32> {
+        self.parts.bos
+    }
+
+    /// The token that ends a text.
+    pub fn eos(&self) -> Option<u32> {
+        self.parts.eos
+    }
+
+    /// Every token that ends an answer, as far as the checkpoint says.
+    pub fn end_ids(&self) -> &[u32] {
+        &self.parts.ends
+    }
+
+    /// The name of a special token, as templates write it.
+    pub(crate) fn spelling(&self, id: Option<u32>) -> Option<String> {
+        self.parts.pipeline.id_to_token(id?)
+    }
+}
+
+impl std::fmt::Debug for Tokenizer {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Tokenizer")
+            .field("vocabulary", &self.vocabulary())
+            .field("bos", &self.bos())
+            .field("eos", &self.eos())
+            .finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,137 @@
+//! What each token stands for, in bytes.
+
+/// How a vocabulary spells bytes in the strings of its tokens.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Spelling {
+    /// GPT-2's: every byte is one printable character.
+    ByteLevel,
+    /// SentencePiece's: `▁` is a space, `<0x0A>` is a byte.
+    SentencePiece,
+}
+
+/// What a token is apart from its text.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum Kind {
+    /// No token has this id.
+    #[default]
+    Absent,
+    /// Text.
+    Normal,
+    /// A control token: parsed only where a text may hold them, and left out of what people read.
+    Special,
+}
+
+/// The bytes and kinds of all tokens, by id.
+#[derive(Debug, Default)]
+pub(crate) struct Vocabulary {
+    bytes: Vec<u8>,
+    /// Where each token's bytes end; they begin where the previous one's end.
+    ends: Vec<usize>,
+    kinds: Vec<Kind>,
+}
+
+impl Vocabulary {
+    /// Adds the next id.
+    pub(crate) fn push(&mut self, bytes: &[u8], kind: Kind) {
+        self.bytes.extend(bytes);
+        self.ends.push(self.bytes.len());
+        self.kinds.push(kind);
+    }
+
+    /// Number of ids.
+    pub(crate) fn len(&self) -> usize {
+        self.ends.len()
+    }
+
+    /// The bytes of a token.
+    pub(crate) fn bytes(&self, id: u32) -> Option<&[u8]> {
+        let id = usize::try_from(id).ok()?;
+        if *self.kinds.get(id)? == Kind::Absent {
+            return None;
+        }
+        let start = if id == 0 { 0 } else { self.ends[id - 1] };
+        Some(&self.bytes[start..self.ends[id]])
+    }
+
+    /// What kind of token it is.
+    pub(crate) fn kind(&self, id: u32) -> Kind {
+        self.kinds.get(id as usize).copied().unwrap_or_default()
+    }
+}
+
+/// Turns tokens as spelled into bytes.
+#[derive(Debug)]
+pub(crate) struct Speller {
+    spelling: Spelling,
+    /// The byte of each character below U+0144 that stands for one.
+    bytes: [Option<u8>; 0x144],
+}
+
+impl Speller {
+    pub(crate) fn new(spelling: Spelling) -> Speller {
+        let mut bytes = [None; 0x144];
+        let mut next = 0x100;
+        for byte in 0..=u8::MAX {
+            // GPT-2's table: printable Latin-1 characters are themselves, the others follow from U+0100 on.
+            let character = match byte {
+                b'!'..=b'~' | 0xA1..=0xAC | 0xAE..=0xFF => usize::from(byte),
+                _ => {
+                    next += 1;
+                    next - 1
+                }
+            };
+            bytes[character] = Some(byte);
+        }
+        Speller { spelling, bytes }
+    }
+
+    /// The bytes of a token that is no added token.
+    pub(crate) fn spell(&self, token: &str) -> Vec<u8> {
+        match self.spelling {
+            // As the `tokenizers` library does: one character outside the table, and the token is plain text.
+            Spelling::ByteLevel => token
+                .chars()
+                .map(|character| self.bytes.get(character as usize).copied().flatten())
+                .collect::<Option<Vec<u8>>>()
+                .unwrap_or_else(|| token.as_bytes().to_vec()),
+            Spelling::SentencePiece => {
+                let byte = token
+                    .strip_prefix("<0x")
+                    .and_then(|rest| rest.strip_suffix('>'))
+                    .filter(|digits| {
+                        digits.len() == 2 && digits.bytes().all(|digit| digit.is_ascii_hexdigit())
+                    })
+                    .and_then(|digits| u8::from_str_radix(digits, 16).ok());
+                match byte {
+                    Some(byte) => vec![byte],
+                    None => token.replace('\u{2581}', " ").into_bytes(),
+                }
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn byte_level_covers_every_byte_once() {
+        let speller = Speller::new(Spelling::ByteLevel);
+        let mut found: Vec<u8> = speller.bytes.iter().flatten().copied().collect();
+        found.sort_unstable();
+        assert_eq!(found, (0..=u8::MAX).collect::<Vec<_>>());
+        assert_eq!(speller.spell("Ġhé"), b" h\xE9");
+        assert_eq!(speller.spell("ĊĉÄł"), b"\n\t\xC4\xA0");
+        assert_eq!(speller.spell("plain space"), b"plain space");
+    }
+
+    #[test]
+    fn sentencepiece() {
+        let speller = Speller::new(Spelling::SentencePiece);
+        assert_eq!(speller.spell("▁the"), b" the");
+        assert_eq!(speller.spell("<0xE2>"), [0xE2]);
+        assert_eq!(speller.spell("<0xZZ>"), b"<0xZZ>");
+        assert_eq!(speller.spell("<0x+F>"), b"<0x+F>");
+    }
+}

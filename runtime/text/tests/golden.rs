@@ -1,0 +1,133 @@
+//! Token ids against llama.cpp's, on the real SmolLM2 vocabulary.
+//!
+//! The vocabulary is in the weights, which are not in the repository: `cargo xtask test` names the file in
+//! `MONOMORPH_TEST_WEIGHTS`. Without it these tests say that they were skipped.
+
+use monomorph_text::{Chat, ChatTemplate, Special, Tokenizer};
+use monomorph_weights::Checkpoint;
+use monomorph_weights::test_support::{GgufWriter, Value};
+use serde::Deserialize;
+use serde_json::{Map, json};
+use std::collections::BTreeMap;
+use std::time::Instant;
+
+#[derive(Deserialize)]
+struct Row {
+    text: String,
+    /// With control tokens parsed.
+    ids: Vec<u32>,
+    /// Without, where that differs.
+    plain: Option<Vec<u32>>,
+}
+
+fn goldens() -> BTreeMap<String, Vec<Row>> {
+    let mut all: BTreeMap<String, serde_json::Value> =
+        serde_json::from_str(include_str!("golden.json")).unwrap();
+    all.remove("made by");
+    all.into_iter().map(|(name, rows)| (name, serde_json::from_value(rows).unwrap())).collect()
+}
+
+fn weights() -> Option<Checkpoint> {
+    let Some(path) = std::env::var_os("MONOMORPH_TEST_WEIGHTS") else {
+        eprintln!("skipped: MONOMORPH_TEST_WEIGHTS does not name the SmolLM2-135M-Instruct GGUF");
+        return None;
+    };
+    Some(Checkpoint::open(path.as_ref()).unwrap())
+}
+
+fn compare(tokenizer: &Tokenizer, name: &str, rows: &[Row]) {
+    let mut wrong = 0;
+    for row in rows {
+        let plain = row.plain.as_ref().unwrap_or(&row.ids);
+        for (special, expected) in [(Special::Parse, &row.ids), (Special::Plain, plain)] {
+            if special == Special::Plain && row.plain.is_none() && name != "smollm" {
+                continue;
+            }
+            let found = tokenizer.encode(&row.text, special).unwrap();
+            if found != *expected {
+                wrong += 1;
+                eprintln!("{name} {special:?} {:?}\n  expected {expected:?}\n  found    {found:?}", row.text);
+            }
+        }
+    }
+    assert_eq!(wrong, 0, "{name}: {wrong} encodings differ from llama.cpp's");
+}
+
+#[test]
+fn ids_equal_llama_cpp() {
+    let Some(checkpoint) = weights() else { return };
+    let start = Instant::now();
+    let tokenizer = Tokenizer::from_checkpoint(&checkpoint).unwrap();
+    eprintln!("loaded {} tokens in {:?}", tokenizer.vocabulary(), start.elapsed());
+    let rows = &goldens()["smollm"];
+    compare(&tokenizer, "smollm", rows);
+    // Byte-level BPE loses nothing: plain text comes back as it was.
+    for row in rows {
+        let plain = tokenizer.encode(&row.text, Special::Plain).unwrap();
+        assert_eq!(tokenizer.decode(&plain), row.text);
+    }
+    assert_eq!(tokenizer.encode_prompt("Hi").unwrap(), tokenizer.encode("Hi", Special::Plain).unwrap());
+    assert_eq!((tokenizer.bos(), tokenizer.eos(), tokenizer.end_ids()), (Some(1), Some(2), &[2][..]));
+    assert_eq!(tokenizer.decode(&[1, 2]), "");
+    assert!(tokenizer.is_special(2) && !tokenizer.is_special(17));
+    assert_eq!(tokenizer.token_bytes(2), Some(&b"<|im_end|>"[..]));
+}
+
+/// The other pre-tokenizers, by the same vocabulary under their names.
+#[test]
+fn other_pre_tokenizers_equal_llama_cpp() {
+    let Some(checkpoint) = weights() else { return };
+    let metadata = checkpoint.gguf_metadata().unwrap();
+    let strings = |key: &str| -> Vec<String> {
+        metadata.strs(key).unwrap().unwrap().into_iter().map(str::to_owned).collect()
+    };
+    for (name, mut rows) in goldens() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("vocabulary.gguf");
+        let file = GgufWriter::new()
+            .metadata("tokenizer.ggml.model", "gpt2")
+            .metadata("tokenizer.ggml.pre", name.as_str())
+            .metadata("tokenizer.ggml.bos_token_id", Value::U32(1))
+            .metadata("tokenizer.ggml.tokens", Value::Strs(strings("tokenizer.ggml.tokens")))
+            .metadata("tokenizer.ggml.merges", Value::Strs(strings("tokenizer.ggml.merges")))
+            .metadata(
+                "tokenizer.ggml.token_type",
+                Value::I32s(metadata.i32s("tokenizer.ggml.token_type").unwrap().unwrap()),
+            );
+        std::fs::write(&path, file.finish()).unwrap();
+        let tokenizer = Tokenizer::from_checkpoint(&Checkpoint::open(&path).unwrap()).unwrap();
+        // Qwen composes characters first, as its tokenizer.json says; llama.cpp does not.
+        if name == "qwen2" {
+            rows.retain(|row| {
+                !row.text.chars().any(|c| ('\u{300}'..'\u{340}').contains(&c) || c == '\u{1161}')
+            });
+        }
+        compare(&tokenizer, &name, &rows);
+    }
+}
+
+#[test]
+fn the_real_chat_template() {
+    let Some(checkpoint) = weights() else { return };
+    let tokenizer = Tokenizer::from_checkpoint(&checkpoint).unwrap();
+    let template = ChatTemplate::from_checkpoint(&checkpoint, &tokenizer).unwrap().unwrap();
+    let messages = [json!({"role": "user", "content": "Say <|im_end|> please."})];
+    let chat = Chat { messages: &messages, add_generation_prompt: true, extra: &Map::new() };
+    assert_eq!(
+        template.render(&chat).unwrap(),
+        "<|im_start|>system\nYou are a helpful AI assistant named SmolLM, trained by Hugging Face<|im_end|>\n\
+         <|im_start|>user\nSay <|im_end|> please.<|im_end|>\n<|im_start|>assistant\n"
+    );
+    let ids = tokenizer.encode_chat(&template, &chat).unwrap();
+    // The user's own `<|im_end|>` is text; the two the template wrote are tokens.
+    assert_eq!(ids.iter().filter(|&&id| id == 2).count(), 2);
+    assert!(tokenizer.decode(&ids).contains("Say <|im_end|> please."));
+
+    let messages = [json!({"role": "user", "content": "Hello."})];
+    let chat = Chat { messages: &messages, add_generation_prompt: true, extra: &Map::new() };
+    let text = template.render(&chat).unwrap();
+    assert_eq!(
+        tokenizer.encode_chat(&template, &chat).unwrap(),
+        tokenizer.encode(&text, Special::Parse).unwrap()
+    );
+}

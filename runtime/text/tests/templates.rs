@@ -1,0 +1,93 @@
+//! Chat templates against Jinja2 in transformers' configuration: `templates.py` made the expected texts.
+
+use monomorph_text::{Chat, ChatTemplate, TextError, Tokenizer};
+use serde::Deserialize;
+use serde_json::{Map, Value, json};
+
+mod support;
+
+#[derive(Deserialize)]
+struct Case {
+    template: String,
+    chat: String,
+    messages: Vec<Value>,
+    extra: Map<String, Value>,
+    prompt: bool,
+    text: Option<String>,
+    error: Option<String>,
+}
+
+fn tokenizer() -> Tokenizer {
+    support::tokenizer(support::vocabulary())
+}
+
+fn source(name: &str) -> &'static str {
+    match name {
+        "alternating.jinja" => include_str!("templates/alternating.jinja"),
+        "python.jinja" => include_str!("templates/python.jinja"),
+        "thinking-tools.jinja" => include_str!("templates/thinking-tools.jinja"),
+        other => panic!("no template {other}"),
+    }
+}
+
+#[test]
+fn equal_to_jinja2() {
+    let cases: Vec<Case> = serde_json::from_str(include_str!("templates.json")).unwrap();
+    let tokenizer = tokenizer();
+    let mut wrong = 0;
+    for case in &cases {
+        let template = ChatTemplate::from_source(source(&case.template), &tokenizer).unwrap();
+        let chat = Chat { messages: &case.messages, add_generation_prompt: case.prompt, extra: &case.extra };
+        let right = match (template.render(&chat), &case.text, &case.error) {
+            (Ok(found), Some(expected), None) if found == *expected => continue,
+            (Err(TextError::Template { line: Some(_), message }), None, Some(expected))
+                if message == *expected =>
+            {
+                continue;
+            }
+            (found, _, _) => found,
+        };
+        wrong += 1;
+        eprintln!("{} {}:\n expected {:?}\n found    {right:?}", case.template, case.chat, case.text);
+    }
+    assert_eq!(wrong, 0, "of {} cases", cases.len());
+}
+
+#[test]
+fn errors_name_the_line() {
+    let tokenizer = tokenizer();
+    let line = |error: TextError| match error {
+        TextError::Template { line, message } => (line, message),
+        other => panic!("{other}"),
+    };
+    let (at, _) = line(ChatTemplate::from_source("a\n{% if x %}\n{% endfor %}", &tokenizer).unwrap_err());
+    assert_eq!(at, Some(3));
+
+    let template = ChatTemplate::from_source(
+        "{{ bos_token }}\n\n{{ raise_exception('no ' ~ messages[0].role) }}",
+        &tokenizer,
+    )
+    .unwrap();
+    let messages = [json!({"role": "tool"})];
+    let chat = Chat { messages: &messages, add_generation_prompt: false, extra: &Map::new() };
+    let error = template.render(&chat).unwrap_err();
+    assert_eq!(error.to_string(), "chat template, line 3: no tool");
+}
+
+#[test]
+fn a_template_cannot_run_forever() {
+    let source = "{% for a in range(100000) %}{% for b in range(100000) %}{% endfor %}{% endfor %}";
+    let template = ChatTemplate::from_source(source, &tokenizer()).unwrap();
+    let chat = Chat { messages: &[], add_generation_prompt: false, extra: &Map::new() };
+    assert!(matches!(template.render(&chat), Err(TextError::Template { .. })));
+}
+
+#[test]
+fn strftime_now_writes_the_date() {
+    let template = ChatTemplate::from_source("{{ strftime_now('%d %b %Y|%-d') }}", &tokenizer()).unwrap();
+    let chat = Chat { messages: &[], add_generation_prompt: false, extra: &Map::new() };
+    let text = template.render(&chat).unwrap();
+    let (date, day) = text.split_once('|').unwrap();
+    assert_eq!(date.split(' ').next().unwrap().trim_start_matches('0'), day);
+    assert_eq!(date.len(), "21 Nov 2026".len());
+}

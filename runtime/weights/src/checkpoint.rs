@@ -1,0 +1,280 @@
+//! An opened checkpoint: which files, which tensors, and what a caller may ask of them.
+
+use crate::mapping::Mapping;
+use crate::metadata::Metadata;
+use crate::{Tensor, WeightsError, gguf, safetensors};
+use monomorph_formats::Format;
+use std::collections::HashMap;
+use std::ops::Range;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+/// How a tensor's elements are stored, as far as we know.
+#[derive(Clone, Debug)]
+pub(crate) enum Encoding {
+    /// In a format of ours.
+    Known(Format),
+    /// In something else, named as the file names it.
+    Unsupported(String),
+}
+
+impl std::fmt::Display for Encoding {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Encoding::Known(format) => format.fmt(f),
+            Encoding::Unsupported(name) => write!(f, "{name}, which is not supported"),
+        }
+    }
+}
+
+/// A tensor of one of the files, its range checked.
+#[derive(Clone, Debug)]
+pub(crate) struct Entry {
+    pub(crate) name: String,
+    pub(crate) shape: Vec<usize>,
+    pub(crate) encoding: Encoding,
+    /// Index of its file among the checkpoint's.
+    pub(crate) file: usize,
+    /// Where its bytes lie in that file.
+    pub(crate) bytes: Range<usize>,
+}
+
+/// An opened checkpoint: one GGUF file, or the safetensors files of a directory.
+#[derive(Debug)]
+pub struct Checkpoint {
+    path: PathBuf,
+    directory: Option<PathBuf>,
+    files: Vec<Arc<Mapping>>,
+    tensors: Vec<Entry>,
+    by_name: HashMap<String, usize>,
+    metadata: Option<Metadata>,
+}
+
+impl Checkpoint {
+    /// Opens a `.gguf` file, a `.safetensors` file, or a directory holding `model.safetensors` (or an index
+    /// and its shards) beside `tokenizer.json` and friends, or holding exactly one `.gguf` file.
+    ///
+    /// # Errors
+    /// When nothing readable is there, or a file is malformed.
+    pub fn open(path: &Path) -> Result<Checkpoint, WeightsError> {
+        let kind = std::fs::metadata(path).map_err(|error| WeightsError::io(path, error))?;
+        if kind.is_dir() {
+            return Checkpoint::open_directory(path);
+        }
+        let mapping = Arc::new(Mapping::open(path)?);
+        // The content decides, not the name: a hub cache names its files by digest.
+        if mapping.bytes().starts_with(&gguf::MAGIC) || extension(path) == Some("gguf") {
+            return Checkpoint::open_gguf(path, mapping);
+        }
+        if extension(path) == Some("safetensors") || mapping.bytes().get(8) == Some(&b'{') {
+            let tensors = safetensors::read(&mapping, 0)?;
+            return Checkpoint::assemble(path, path.parent(), vec![mapping], tensors, None);
+        }
+        Err(WeightsError::malformed(path, "is neither a GGUF nor a safetensors file"))
+    }
+
+    fn open_gguf(path: &Path, mapping: Arc<Mapping>) -> Result<Checkpoint, WeightsError> {
+        let (metadata, tensors) = gguf::read(Arc::clone(&mapping), 0)?;
+        Checkpoint::assemble(path, None, vec![mapping], tensors, Some(metadata))
+    }
+
+    fn open_directory(path: &Path) -> Result<Checkpoint, WeightsError> {
+        let single = path.join("model.safetensors");
+        if single.exists() {
+            let mapping = Arc::new(Mapping::open(&single)?);
+            let tensors = safetensors::read(&mapping, 0)?;
+            return Checkpoint::assemble(path, Some(path), vec![mapping], tensors, None);
+        }
+        let index = path.join("model.safetensors.index.json");
+        if index.exists() {
+            return Checkpoint::open_shards(path, &index);
+        }
+        let mut ggufs = Vec::new();
+        for file in std::fs::read_dir(path).map_err(|error| WeightsError::io(path, error))? {
+            let file = file.map_err(|error| WeightsError::io(path, error))?.path();
+            if extension(&file) == Some("gguf") {
+                ggufs.push(file);
+            }
+        }
+        match &ggufs[..] {
+            [one] => Checkpoint::open_gguf(path, Arc::new(Mapping::open(one)?)),
+            [] => Err(WeightsError::malformed(
+                path,
+                "holds neither model.safetensors, nor model.safetensors.index.json, nor a .gguf file",
+            )),
+            several => Err(WeightsError::malformed(
+                path,
+                format!("holds {} .gguf files; name the one to read", several.len()),
+            )),
+        }
+    }
+
+    fn open_shards(path: &Path, index: &Path) -> Result<Checkpoint, WeightsError> {
+        let mut files = Vec::new();
+        let mut tensors: Vec<Entry> = Vec::new();
+        for (shard, expected) in safetensors::read_index(index)? {
+            let file = path.join(&shard);
+            if !file.exists() {
+                return Err(WeightsError::malformed(
+                    index,
+                    format!("names the shard `{shard}`, which is missing"),
+                ));
+            }
+            let mapping = Arc::new(Mapping::open(&file)?);
+            let found = safetensors::read(&mapping, files.len())?;
+            for name in &expected {
+                if !found.iter().any(|tensor| tensor.name == *name) {
+                    return Err(WeightsError::malformed(
+                        index,
+                        format!("puts tensor `{name}` into `{shard}`, which does not hold it"),
+                    ));
+                }
+            }
+            files.push(mapping);
+            tensors.extend(found);
+        }
+        Checkpoint::assemble(path, Some(path), files, tensors, None)
+    }
+
+    fn assemble(
+        path: &Path,
+        directory: Option<&Path>,
+        files: Vec<Arc<Mapping>>,
+        tensors: Vec<Entry>,
+        metadata: Option<Metadata>,
+    ) -> Result<Checkpoint, WeightsError> {
+        let mut by_name = HashMap::with_capacity(tensors.len());
+        for (index, tensor) in tensors.iter().enumerate() {
+            if by_name.insert(tensor.name.clone(), index).is_some() {
+                return Err(WeightsError::malformed(
+                    path,
+                    format!("tensor `{}` is in more than one shard", tensor.name),
+                ));
+            }
+        }
+        let directory = directory.map(Path::to_owned);
+        Ok(Checkpoint { path: path.to_owned(), directory, files, tensors, by_name, metadata })
+    }
+
+    /// Where it was opened.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// The directory that `tokenizer.json`, `config.json` and friends are looked for in; `None` for a GGUF
+    /// file, which carries them itself.
+    pub fn directory(&self) -> Option<&Path> {
+        self.directory.as_deref()
+    }
+
+    /// The path of a file beside the weights, if it exists.
+    pub fn side_file(&self, name: &str) -> Option<PathBuf> {
+        Some(self.directory.as_ref()?.join(name)).filter(|path| path.is_file())
+    }
+
+    /// The metadata of a GGUF file; `None` for safetensors.
+    pub fn gguf_metadata(&self) -> Option<&Metadata> {
+        self.metadata.as_ref()
+    }
+
+    /// Every tensor in a format we know, in the order of the files.
+    pub fn tensors(&self) -> impl Iterator<Item = Tensor<'_>> {
+        self.tensors.iter().filter_map(|entry| self.view(entry))
+    }
+
+    /// The tensors in formats we do not know: their names, and what the file calls the format.
+    pub fn unsupported(&self) -> impl Iterator<Item = (&str, &str)> {
+        self.tensors.iter().filter_map(|entry| match &entry.encoding {
+            Encoding::Known(_) => None,
+            Encoding::Unsupported(kind) => Some((entry.name.as_str(), kind.as_str())),
+        })
+    }
+
+    /// The tensor of this name.
+    ///
+    /// # Errors
+    /// [`WeightsError::Mismatch`] when there is none, naming the nearest one, or when its format is not
+    /// supported, naming that.
+    pub fn tensor(&self, name: &str) -> Result<Tensor<'_>, WeightsError> {
+        let entry = self.entry(name)?;
+        self.view(entry)
+            .ok_or_else(|| self.mismatch(format!("tensor `{name}` is stored as {}", entry.encoding)))
+    }
+
+    /// The tensor of this name, which must have this shape (outermost dimension first) and format.
+    ///
+    /// # Errors
+    /// [`WeightsError::Mismatch`] naming the tensor and what was expected and found.
+    pub fn expect(&self, name: &str, shape: &[usize], format: Format) -> Result<Tensor<'_>, WeightsError> {
+        let entry = self.entry(name)?;
+        match self.view(entry) {
+            Some(tensor) if tensor.shape == shape && tensor.format == format => Ok(tensor),
+            _ => Err(self.mismatch(format!(
+                "tensor `{name}` should be {format} {shape:?} and is {} {:?}",
+                entry.encoding, entry.shape
+            ))),
+        }
+    }
+
+    /// Refuses tensors that nobody will ask for: a checkpoint with a layer too many is another model's.
+    ///
+    /// # Errors
+    /// [`WeightsError::Mismatch`] naming the first few tensors for which `known` is false.
+    pub fn refuse_surplus(&self, known: impl Fn(&str) -> bool) -> Result<(), WeightsError> {
+        const NAMED: usize = 5;
+        let surplus: Vec<&Entry> = self.tensors.iter().filter(|entry| !known(&entry.name)).collect();
+        if surplus.is_empty() {
+            return Ok(());
+        }
+        let mut named: Vec<String> = surplus
+            .iter()
+            .take(NAMED)
+            .map(|entry| format!("`{}` ({} {:?})", entry.name, entry.encoding, entry.shape))
+            .collect();
+        if surplus.len() > NAMED {
+            named.push(format!("and {} more", surplus.len() - NAMED));
+        }
+        Err(self.mismatch(format!("holds tensors this server was not compiled for: {}", named.join(", "))))
+    }
+
+    /// Gives back the memory that reading the files made resident. Tensors stay readable, from the file again.
+    pub fn release(&self) {
+        for file in &self.files {
+            // Only a hint: a system that refuses it keeps the pages, and reading goes on as before.
+            let _ = file.release();
+        }
+    }
+
+    fn entry(&self, name: &str) -> Result<&Entry, WeightsError> {
+        match self.by_name.get(name) {
+            Some(&index) => Ok(&self.tensors[index]),
+            None => Err(self.mismatch(match self.nearest(name) {
+                Some(nearest) => format!("tensor `{name}` is missing; the nearest name is `{nearest}`"),
+                None => format!("tensor `{name}` is missing; the checkpoint holds none"),
+            })),
+        }
+    }
+
+    fn nearest(&self, name: &str) -> Option<&str> {
+        self.tensors
+            .iter()
+            .map(|entry| entry.name.as_str())
+            // The distance costs the product of both lengths, and a file may hold names of any length.
+            .filter(|candidate| candidate.len() <= 4 * name.len().max(16))
+            .min_by_key(|candidate| strsim::levenshtein(candidate, name))
+    }
+
+    fn view<'a>(&'a self, entry: &'a Entry) -> Option<Tensor<'a>> {
+        let Encoding::Known(format) = entry.encoding else { return None };
+        let bytes = &self.files[entry.file].bytes()[entry.bytes.clone()];
+        Some(Tensor { name: &entry.name, shape: &entry.shape, format, bytes })
+    }
+
+    fn mismatch(&self, what: String) -> WeightsError {
+        WeightsError::mismatch(&self.path, what)
+    }
+}
+
+fn extension(path: &Path) -> Option<&str> {
+    path.extension()?.to_str()
+}

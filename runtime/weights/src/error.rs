@@ -1,0 +1,56 @@
+//! Why a checkpoint was refused.
+
+use std::path::{Path, PathBuf};
+
+/// Why a checkpoint was refused.
+#[derive(Debug)]
+pub enum WeightsError {
+    /// The file cannot be opened, read or mapped.
+    Io {
+        /// Which.
+        path: PathBuf,
+        /// What the system said.
+        error: std::io::Error,
+    },
+    /// The file contradicts itself or its format.
+    Malformed {
+        /// Which.
+        path: PathBuf,
+        /// What is wrong, and where.
+        what: String,
+    },
+    /// The file is sound and is not the one this server was compiled for.
+    Mismatch {
+        /// Which.
+        path: PathBuf,
+        /// The tensor, and what was expected and found.
+        what: String,
+    },
+}
+
+impl WeightsError {
+    pub(crate) fn malformed(path: &Path, what: impl Into<String>) -> WeightsError {
+        WeightsError::Malformed { path: path.to_owned(), what: what.into() }
+    }
+
+    pub(crate) fn mismatch(path: &Path, what: impl Into<String>) -> WeightsError {
+        WeightsError::Mismatch { path: path.to_owned(), what: what.into() }
+    }
+
+    pub(crate) fn io(path: &Path, error: std::io::Error) -> WeightsError {
+        WeightsError::Io { path: path.to_owned(), error }
+    }
+}
+
+impl std::fmt::Display for WeightsError {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            WeightsError::Io { path, error } => write!(f, "{}: {error}", path.display()),
+            WeightsError::Malformed { path, what } | WeightsError::Mismatch { path, what } => {
+                write!(f, "{}: {what}", path.display())
+            }
+        }
+    }
+}
+
+impl std::error::Error for WeightsError {}

@@ -1,0 +1,72 @@
+//! The tensor types of ggml, by number: how many bytes each takes, and which of them are formats.
+
+use monomorph_formats::Format;
+
+/// One row of ggml's type table.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct GgmlType {
+    /// ggml's name for it.
+    pub(crate) name: &'static str,
+    /// Elements of one block.
+    pub(crate) elements: usize,
+    /// Bytes of one block.
+    pub(crate) bytes: usize,
+    /// The format, where there is one.
+    pub(crate) format: Option<Format>,
+}
+
+/// The type with this number in a GGUF file.
+pub(crate) fn ggml_type(number: u32) -> Option<GgmlType> {
+    let (name, elements, bytes) = match number {
+        0 => return Some(known("F32", Format::F32)),
+        1 => return Some(known("F16", Format::F16)),
+        3 => return Some(known("Q4_1", Format::Q4_1)),
+        8 => return Some(known("Q8_0", Format::Q8_0)),
+        30 => return Some(known("BF16", Format::Bf16)),
+        2 => ("Q4_0", 32, 18),
+        6 => ("Q5_0", 32, 22),
+        7 => ("Q5_1", 32, 24),
+        9 => ("Q8_1", 32, 36),
+        10 => ("Q2_K", 256, 84),
+        11 => ("Q3_K", 256, 110),
+        12 => ("Q4_K", 256, 144),
+        13 => ("Q5_K", 256, 176),
+        14 => ("Q6_K", 256, 210),
+        15 => ("Q8_K", 256, 292),
+        16 => ("IQ2_XXS", 256, 66),
+        17 => ("IQ2_XS", 256, 74),
+        18 => ("IQ3_XXS", 256, 98),
+        19 => ("IQ1_S", 256, 50),
+        20 => ("IQ4_NL", 32, 18),
+        21 => ("IQ3_S", 256, 110),
+        22 => ("IQ2_S", 256, 82),
+        23 => ("IQ4_XS", 256, 136),
+        24 => ("I8", 1, 1),
+        25 => ("I16", 1, 2),
+        26 => ("I32", 1, 4),
+        27 => ("I64", 1, 8),
+        28 => ("F64", 1, 8),
+        29 => ("IQ1_M", 256, 56),
+        34 => ("TQ1_0", 256, 54),
+        35 => ("TQ2_0", 256, 66),
+        39 => ("MXFP4", 32, 17),
+        _ => return None,
+    };
+    Some(GgmlType { name, elements, bytes, format: None })
+}
+
+fn known(name: &'static str, format: Format) -> GgmlType {
+    GgmlType { name, elements: format.block_elements(), bytes: format.block_bytes(), format: Some(format) }
+}
+
+/// The number a format has in a GGUF file.
+#[cfg(feature = "test-support")]
+pub(crate) fn ggml_number(format: Format) -> u32 {
+    match format {
+        Format::F32 => 0,
+        Format::F16 => 1,
+        Format::Q4_1 => 3,
+        Format::Q8_0 => 8,
+        Format::Bf16 => 30,
+    }
+}

@@ -1,0 +1,311 @@
+//! The GGUF reader: versions 2 and 3, little endian.
+//!
+//! Header, metadata and tensor table are walked once with a cursor that cannot leave the file; the tensors'
+//! byte ranges are then checked against the file and against each other.
+
+use crate::WeightsError;
+use crate::checkpoint::{Encoding, Entry as TensorEntry};
+use crate::ggml::ggml_type;
+use crate::mapping::Mapping;
+use crate::metadata::{Entry, Metadata, MetadataType, little_endian};
+use std::collections::{HashMap, HashSet};
+use std::path::Path;
+use std::sync::Arc;
+
+/// The four bytes a GGUF file begins with.
+pub(crate) const MAGIC: [u8; 4] = *b"GGUF";
+
+/// Alignment of tensor data where `general.alignment` does not say.
+const DEFAULT_ALIGNMENT: usize = 32;
+
+/// ggml's limit on dimensions.
+const MAX_DIMENSIONS: usize = 4;
+
+/// Smallest metadata entry: key length, one byte of key, type, one byte of value.
+const MIN_METADATA_BYTES: usize = 8 + 1 + 4 + 1;
+
+/// Smallest tensor entry: name length, one byte of name, dimension count, type, offset.
+const MIN_TENSOR_BYTES: usize = 8 + 1 + 4 + 4 + 8;
+
+/// Reads the header of a mapped file: its metadata and its tensors, as entries of file `file`.
+pub(crate) fn read(mapping: Arc<Mapping>, file: usize) -> Result<(Metadata, Vec<TensorEntry>), WeightsError> {
+    let mut cursor = Cursor { path: mapping.path(), bytes: mapping.bytes(), at: 0 };
+    let (metadata_count, tensor_count) = read_counts(&mut cursor)?;
+
+    let mut entries = HashMap::with_capacity(metadata_count);
+    for index in 0..metadata_count {
+        let key = cursor.string(&format!("key of metadata entry {index}"))?;
+        let entry = read_entry(&mut cursor, key)?;
+        if entries.insert(key.to_owned(), entry).is_some() {
+            return Err(cursor.error(format!("metadata `{key}` occurs twice")));
+        }
+    }
+    let metadata = Metadata { mapping: Arc::clone(&mapping), entries };
+
+    if let Some(parts) = metadata.u32("split.count")?
+        && parts > 1
+    {
+        return Err(cursor.error(format!("is one of {parts} parts of a split GGUF; merge them first")));
+    }
+    let alignment = match metadata.u32("general.alignment")? {
+        None => DEFAULT_ALIGNMENT,
+        Some(alignment) if alignment.is_power_of_two() => alignment as usize,
+        Some(alignment) => {
+            return Err(cursor.error(format!("`general.alignment` is {alignment}, which is no power of two")));
+        }
+    };
+
+    let mut tensors = Vec::with_capacity(tensor_count);
+    let mut names = HashSet::with_capacity(tensor_count);
+    for index in 0..tensor_count {
+        let (tensor, name) = read_tensor(&mut cursor, index, alignment, file)?;
+        if !names.insert(name) {
+            return Err(cursor.error(format!("tensor `{name}` occurs twice")));
+        }
+        tensors.push(tensor);
+    }
+    place(&cursor, &mut tensors, alignment)?;
+    Ok((metadata, tensors))
+}
+
+/// Magic, version and counts: (metadata entries, tensors).
+fn read_counts(cursor: &mut Cursor) -> Result<(usize, usize), WeightsError> {
+    let magic = cursor.take(4, "magic")?;
+    if magic != MAGIC {
+        return Err(cursor.error("is not a GGUF file: it does not begin with `GGUF`"));
+    }
+    match cursor.u32("version")? {
+        2 | 3 => {}
+        version if (1..=0xffff).contains(&version.swap_bytes()) && version > 0xffff => {
+            return Err(cursor.error("is a big-endian GGUF file; only little-endian ones are read"));
+        }
+        version => {
+            return Err(cursor.error(format!("is GGUF version {version}; versions 2 and 3 are read")));
+        }
+    }
+    let tensors = cursor.count("tensor count", MIN_TENSOR_BYTES)?;
+    let metadata = cursor.count("metadata count", MIN_METADATA_BYTES)?;
+    Ok((metadata, tensors))
+}
+
+fn read_entry(cursor: &mut Cursor, key: &str) -> Result<Entry, WeightsError> {
+    let kind = read_type(cursor, key)?;
+    if kind != MetadataType::Array {
+        return Ok(Entry { kind, count: None, bytes: read_value(cursor, key, kind)? });
+    }
+    let kind = read_type(cursor, key)?;
+    if kind == MetadataType::Array {
+        return Err(cursor.error(format!("metadata `{key}` is an array of arrays, which is not read")));
+    }
+    let least = kind.bytes().unwrap_or(8);
+    let count = cursor.count(&format!("length of metadata `{key}`"), least)?;
+    let start = cursor.at;
+    match kind.bytes() {
+        // `count` was checked against what is left of the file, so the product cannot overflow.
+        Some(bytes) if kind != MetadataType::Bool => {
+            cursor.take(count * bytes, &format!("metadata `{key}`"))?;
+        }
+        _ => {
+            for _ in 0..count {
+                read_value(cursor, key, kind)?;
+            }
+        }
+    }
+    Ok(Entry { kind, count: Some(count), bytes: start..cursor.at })
+}
+
+fn read_type(cursor: &mut Cursor, key: &str) -> Result<MetadataType, WeightsError> {
+    let number = cursor.u32_in("type of metadata", key)?;
+    MetadataType::from_number(number)
+        .ok_or_else(|| cursor.error(format!("metadata `{key}` has the unknown type {number}")))
+}
+
+fn read_value(
+    cursor: &mut Cursor,
+    key: &str,
+    kind: MetadataType,
+) -> Result<std::ops::Range<usize>, WeightsError> {
+    match kind.bytes() {
+        Some(length) => {
+            let start = cursor.at;
+            let value = cursor.take_in(length, "metadata", key)?;
+            if kind == MetadataType::Bool && value[0] > 1 {
+                return Err(cursor.error(format!("metadata `{key}` is a bool of value {}", value[0])));
+            }
+            Ok(start..cursor.at)
+        }
+        None => {
+            let length = cursor.string_in("metadata", key)?.len();
+            Ok(cursor.at - length..cursor.at)
+        }
+    }
+}
+
+/// One row of the tensor table. `start` is still relative to the data section.
+fn read_tensor<'a>(
+    cursor: &mut Cursor<'a>,
+    index: usize,
+    alignment: usize,
+    file: usize,
+) -> Result<(TensorEntry, &'a str), WeightsError> {
+    let name = cursor.string(&format!("name of tensor {index}"))?;
+    if name.is_empty() {
+        return Err(cursor.error(format!("tensor {index} has no name")));
+    }
+    let dimensions = cursor.u32_in("dimension count of tensor", name)? as usize;
+    if dimensions > MAX_DIMENSIONS {
+        return Err(cursor.error(format!(
+            "tensor `{name}` has {dimensions} dimensions; at most {MAX_DIMENSIONS} are possible"
+        )));
+    }
+    let mut shape = Vec::with_capacity(dimensions);
+    for _ in 0..dimensions {
+        let extent = cursor.u64_in("dimensions of tensor", name)?;
+        shape.push(
+            usize::try_from(extent).map_err(|_| cursor.error(format!("tensor `{name}` is too large")))?,
+        );
+    }
+    let innermost = shape.first().copied().unwrap_or(1);
+    // GGUF puts the innermost dimension first; everywhere else here it is last.
+    shape.reverse();
+
+    let number = cursor.u32_in("type of tensor", name)?;
+    let offset = cursor.u64_in("offset of tensor", name)?;
+    let (encoding, length) = match ggml_type(number) {
+        None => (Encoding::Unsupported(format!("ggml type {number}")), 0),
+        Some(kind) => {
+            if innermost % kind.elements != 0 {
+                return Err(cursor.error(format!(
+                    "tensor `{name}` has rows of {innermost} elements, which do not fill {} blocks of {}",
+                    kind.name, kind.elements
+                )));
+            }
+            let length = shape
+                .iter()
+                .try_fold(1, |product: usize, &extent| product.checked_mul(extent))
+                .and_then(|elements| (elements / kind.elements).checked_mul(kind.bytes))
+                .ok_or_else(|| {
+                    cursor.error(format!("tensor `{name}` of shape {shape:?} is larger than memory can be"))
+                })?;
+            let encoding = match kind.format {
+                Some(format) => Encoding::Known(format),
+                None => Encoding::Unsupported(format!("{} (ggml type {number})", kind.name)),
+            };
+            (encoding, length)
+        }
+    };
+    let start =
+        usize::try_from(offset).ok().filter(|start| start.is_multiple_of(alignment)).ok_or_else(|| {
+            cursor.error(format!("tensor `{name}` has offset {offset}, which is not aligned to {alignment}"))
+        })?;
+    Ok((
+        TensorEntry {
+            name: name.to_owned(),
+            shape,
+            encoding,
+            file,
+            bytes: start..start.saturating_add(length),
+        },
+        name,
+    ))
+}
+
+/// Turns offsets within the data section into ranges of the file, and checks them against it and each other.
+fn place(cursor: &Cursor, tensors: &mut [TensorEntry], alignment: usize) -> Result<(), WeightsError> {
+    let size = cursor.bytes.len();
+    // A file without tensors need not be padded up to its data section.
+    let data = cursor.at.checked_next_multiple_of(alignment).unwrap_or(usize::MAX);
+    for tensor in &mut *tensors {
+        let start = data.saturating_add(tensor.bytes.start);
+        let end = data.saturating_add(tensor.bytes.end);
+        if end > size {
+            return Err(cursor.error(format!(
+                "tensor `{}` lies at bytes {start}..{end}, and the file ends at {size}",
+                tensor.name
+            )));
+        }
+        tensor.bytes = start..end;
+    }
+    let mut order: Vec<&TensorEntry> = tensors.iter().filter(|tensor| !tensor.bytes.is_empty()).collect();
+    order.sort_by_key(|tensor| tensor.bytes.start);
+    for pair in order.windows(2) {
+        if pair[1].bytes.start < pair[0].bytes.end {
+            return Err(cursor.error(format!(
+                "tensors `{}` and `{}` overlap at byte {}",
+                pair[0].name, pair[1].name, pair[1].bytes.start
+            )));
+        }
+    }
+    Ok(())
+}
+
+/// A reading position that cannot leave the file.
+struct Cursor<'a> {
+    path: &'a Path,
+    bytes: &'a [u8],
+    at: usize,
+}
+
+impl<'a> Cursor<'a> {
+    fn error(&self, what: impl Into<String>) -> WeightsError {
+        WeightsError::malformed(self.path, what)
+    }
+
+    fn cut_short(&self, length: usize, what: &str) -> WeightsError {
+        self.error(format!(
+            "the file ends inside {what}: {length} bytes needed at {}, and the file ends at {}",
+            self.at,
+            self.bytes.len()
+        ))
+    }
+
+    fn advance(&mut self, length: usize) -> Option<&'a [u8]> {
+        let taken = self.bytes.get(self.at..)?.get(..length)?;
+        self.at += length;
+        Some(taken)
+    }
+
+    fn take(&mut self, length: usize, what: &str) -> Result<&'a [u8], WeightsError> {
+        self.advance(length).ok_or_else(|| self.cut_short(length, what))
+    }
+
+    /// As `take`; the description is put together only when it is needed, for calls made once an element.
+    fn take_in(&mut self, length: usize, what: &str, name: &str) -> Result<&'a [u8], WeightsError> {
+        self.advance(length).ok_or_else(|| self.cut_short(length, &format!("{what} `{name}`")))
+    }
+
+    fn u32(&mut self, what: &str) -> Result<u32, WeightsError> {
+        Ok(u32::from_le_bytes(little_endian(self.take(4, what)?)))
+    }
+
+    fn u32_in(&mut self, what: &str, name: &str) -> Result<u32, WeightsError> {
+        Ok(u32::from_le_bytes(little_endian(self.take_in(4, what, name)?)))
+    }
+
+    fn u64_in(&mut self, what: &str, name: &str) -> Result<u64, WeightsError> {
+        Ok(u64::from_le_bytes(little_endian(self.take_in(8, what, name)?)))
+    }
+
+    /// A count of things that take at least `least` bytes each: refused if what is left of the file is too short.
+    fn count(&mut self, what: &str, least: usize) -> Result<usize, WeightsError> {
+        let count = u64::from_le_bytes(little_endian(self.take(8, what)?));
+        let possible = (self.bytes.len() - self.at) / least;
+        usize::try_from(count).ok().filter(|&count| count <= possible).ok_or_else(|| {
+            self.error(format!("{what} is {count}, and what is left of the file can hold {possible} at most"))
+        })
+    }
+
+    fn string(&mut self, what: &str) -> Result<&'a str, WeightsError> {
+        let length = u64::from_le_bytes(little_endian(self.take(8, what)?));
+        let length = usize::try_from(length).unwrap_or(usize::MAX);
+        std::str::from_utf8(self.take(length, what)?).map_err(|_| self.error(format!("{what} is not UTF-8")))
+    }
+
+    /// As `string`, for calls made once an element.
+    fn string_in(&mut self, what: &str, name: &str) -> Result<&'a str, WeightsError> {
+        let length = u64::from_le_bytes(little_endian(self.take_in(8, what, name)?));
+        let length = usize::try_from(length).unwrap_or(usize::MAX);
+        std::str::from_utf8(self.take_in(length, what, name)?)
+            .map_err(|_| self.error(format!("{what} `{name}` is not UTF-8")))
+    }
+}

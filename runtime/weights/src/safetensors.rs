@@ -1,0 +1,148 @@
+//! Safetensors files, through the `safetensors` crate, and the index of a sharded checkpoint.
+
+use crate::WeightsError;
+use crate::checkpoint::{Encoding, Entry};
+use crate::mapping::Mapping;
+use crate::metadata::little_endian;
+use ::safetensors::{Dtype, SafeTensors};
+use monomorph_formats::Format;
+use serde::de::{Deserializer, IgnoredAny, MapAccess, Visitor};
+use std::collections::{BTreeMap, BTreeSet, HashSet};
+use std::path::{Component, Path};
+
+/// Bytes before the header: its length.
+const LENGTH_BYTES: usize = 8;
+
+/// The tensors of a mapped file, as entries of file `file`, in the order of their data.
+pub(crate) fn read(mapping: &Mapping, file: usize) -> Result<Vec<Entry>, WeightsError> {
+    let (path, bytes) = (mapping.path(), mapping.bytes());
+    check_header(path, bytes)?;
+    let (header, metadata) = SafeTensors::read_metadata(bytes).map_err(|error| {
+        WeightsError::malformed(
+            path,
+            format!("is not a sound safetensors file of {} bytes: {error}", bytes.len()),
+        )
+    })?;
+    let data = LENGTH_BYTES + header;
+    metadata
+        .offset_keys()
+        .into_iter()
+        .map(|name| {
+            let info = metadata.info(&name).ok_or_else(|| {
+                WeightsError::malformed(path, format!("tensor `{name}` has no description"))
+            })?;
+            let range = data + info.data_offsets.0..data + info.data_offsets.1;
+            if range.start > range.end || range.end > bytes.len() {
+                return Err(WeightsError::malformed(
+                    path,
+                    format!("tensor `{name}` lies at bytes {range:?}, and the file ends at {}", bytes.len()),
+                ));
+            }
+            let encoding = match info.dtype {
+                Dtype::F32 => Encoding::Known(Format::F32),
+                Dtype::F16 => Encoding::Known(Format::F16),
+                Dtype::BF16 => Encoding::Known(Format::Bf16),
+                other => Encoding::Unsupported(format!("{other:?}")),
+            };
+            Ok(Entry { shape: info.shape.clone(), name, encoding, file, bytes: range })
+        })
+        .collect()
+}
+
+/// What the `safetensors` crate does not look at: names that occur twice (it keeps the last), and offsets so
+/// large that its own sums overflow.
+fn check_header(path: &Path, bytes: &[u8]) -> Result<(), WeightsError> {
+    let malformed = |what: String| WeightsError::malformed(path, what);
+    if bytes.len() < LENGTH_BYTES {
+        return Err(malformed(format!("a file of {} bytes is no safetensors file", bytes.len())));
+    }
+    let length = u64::from_le_bytes(little_endian(bytes));
+    let header = usize::try_from(length)
+        .ok()
+        .and_then(|length| bytes[LENGTH_BYTES..].get(..length))
+        .ok_or_else(|| {
+            malformed(format!("the header is said to be {length} bytes, and the file has {}", bytes.len()))
+        })?;
+    let header = std::str::from_utf8(header)
+        .map_err(|error| malformed(format!("the header is not UTF-8: {error}")))?;
+    let data = (bytes.len() - LENGTH_BYTES - header.len()) as u64;
+    let mut deserializer = serde_json::Deserializer::from_str(header);
+    deserializer
+        .deserialize_map(HeaderCheck { data })
+        .map_err(|error| malformed(format!("the header is wrong: {error}")))
+}
+
+struct HeaderCheck {
+    /// Bytes that follow the header.
+    data: u64,
+}
+
+/// The one part of a tensor's description that is looked at here.
+#[derive(serde::Deserialize)]
+struct Offsets {
+    data_offsets: (u64, u64),
+}
+
+impl<'de> Visitor<'de> for HeaderCheck {
+    type Value = ();
+
+    fn expecting(&self, f: &mut std::fmt::Formatter) -> std::fmt::Result {
+        f.write_str("a map from tensor names to their descriptions")
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<(), A::Error> {
+        use serde::de::Error;
+        let mut names = HashSet::new();
+        while let Some(name) = map.next_key::<String>()? {
+            if name == "__metadata__" {
+                map.next_value::<IgnoredAny>()?;
+            } else {
+                let Offsets { data_offsets: (start, end) } = map.next_value()?;
+                if start > end || end > self.data {
+                    return Err(A::Error::custom(format_args!(
+                        "tensor `{name}` has offsets {start}..{end}, and {} bytes of data follow the header",
+                        self.data
+                    )));
+                }
+            }
+            if let Some(name) = names.replace(name) {
+                return Err(A::Error::custom(format_args!("`{name}` occurs twice")));
+            }
+        }
+        Ok(())
+    }
+}
+
+/// The shards a `model.safetensors.index.json` names, each with the tensors it is said to hold.
+pub(crate) fn read_index(path: &Path) -> Result<BTreeMap<String, BTreeSet<String>>, WeightsError> {
+    #[derive(serde::Deserialize)]
+    struct Index {
+        weight_map: BTreeMap<String, String>,
+    }
+    let text = std::fs::read(path).map_err(|error| WeightsError::io(path, error))?;
+    let index: Index = serde_json::from_slice(&text)
+        .map_err(|error| WeightsError::malformed(path, format!("is not a safetensors index: {error}")))?;
+    let mut shards: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
+    for (tensor, shard) in index.weight_map {
+        if !is_file_name(&shard) {
+            return Err(WeightsError::malformed(
+                path,
+                format!(
+                    "tensor `{tensor}` is said to be in `{shard}`, which is no file name beside the index"
+                ),
+            ));
+        }
+        shards.entry(shard).or_default().insert(tensor);
+    }
+    if shards.is_empty() {
+        return Err(WeightsError::malformed(path, "names no tensors"));
+    }
+    Ok(shards)
+}
+
+/// Whether a name stays in its directory: one plain component.
+fn is_file_name(name: &str) -> bool {
+    let mut components = Path::new(name).components();
+    matches!((components.next(), components.next()), (Some(Component::Normal(only)), None) if only == name)
+        && !name.contains(['\\', '\0'])
+}

@@ -1,0 +1,184 @@
+//! The safetensors reader: single files, shards, and files that lie.
+
+use monomorph_formats::Format;
+use monomorph_weights::{Checkpoint, WeightsError};
+use proptest::prelude::*;
+use safetensors::tensor::{Dtype, TensorView, serialize};
+use std::path::Path;
+
+fn sample() -> Vec<u8> {
+    let (a, b, c): (Vec<u8>, Vec<u8>, Vec<u8>) = ((0..24).collect(), vec![5; 8], vec![6; 16]);
+    let tensors = [
+        ("model.a", TensorView::new(Dtype::F32, vec![2, 3], &a).unwrap()),
+        ("model.b", TensorView::new(Dtype::BF16, vec![4], &b).unwrap()),
+        ("model.ids", TensorView::new(Dtype::I64, vec![2], &c).unwrap()),
+    ];
+    serialize(tensors, None).unwrap()
+}
+
+/// A file of this header and this much data.
+fn file(header: &str, data: usize) -> Vec<u8> {
+    let mut bytes = (header.len() as u64).to_le_bytes().to_vec();
+    bytes.extend(header.as_bytes());
+    bytes.resize(bytes.len() + data, 0);
+    bytes
+}
+
+fn open(bytes: &[u8]) -> Result<Checkpoint, WeightsError> {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("model.safetensors");
+    std::fs::write(&path, bytes).unwrap();
+    Checkpoint::open(&path)
+}
+
+fn refusal(result: Result<Checkpoint, WeightsError>) -> String {
+    match result {
+        Ok(_) => panic!("a broken checkpoint was opened"),
+        Err(WeightsError::Malformed { what, .. }) => what,
+        Err(other) => panic!("refused for another reason: {other}"),
+    }
+}
+
+#[test]
+fn a_sound_file_reads_as_written() {
+    let directory = tempfile::tempdir().unwrap();
+    std::fs::write(directory.path().join("model.safetensors"), sample()).unwrap();
+    std::fs::write(directory.path().join("tokenizer.json"), "{}").unwrap();
+    for path in [directory.path().to_owned(), directory.path().join("model.safetensors")] {
+        let checkpoint = Checkpoint::open(&path).unwrap();
+        let a = checkpoint.expect("model.a", &[2, 3], Format::F32).unwrap();
+        assert_eq!(a.bytes, (0..24).collect::<Vec<u8>>());
+        assert_eq!(checkpoint.tensor("model.b").unwrap().format, Format::Bf16);
+        assert_eq!(checkpoint.unsupported().collect::<Vec<_>>(), [("model.ids", "I64")]);
+        assert!(checkpoint.gguf_metadata().is_none());
+        assert_eq!(checkpoint.side_file("tokenizer.json"), Some(directory.path().join("tokenizer.json")));
+        assert_eq!(checkpoint.side_file("config.json"), None);
+    }
+}
+
+#[test]
+fn every_truncation_is_refused() {
+    let whole = sample();
+    for length in 0..whole.len() {
+        assert!(open(&whole[..length]).is_err(), "{length} of {} bytes", whole.len());
+    }
+    assert!(open(&whole).is_ok());
+}
+
+#[test]
+fn lying_headers_are_refused_by_name() {
+    let cases = [
+        (file("[]", 0), "the header is wrong"),
+        (file(r#"{"a":{"dtype":"F32","shape":[1],"data_offsets":[0,8]}}"#, 4), "`a` has offsets 0..8"),
+        (file(r#"{"a":{"dtype":"F32","shape":[1],"data_offsets":[4,0]}}"#, 4), "`a` has offsets 4..0"),
+        (file(r#"{"a":{"dtype":"F32","shape":[2],"data_offsets":[0,4]}}"#, 4), "invalid shape"),
+        (file(r#"{"a":{"dtype":"F32","shape":[1],"data_offsets":[0,4]}}"#, 9), "not fully covered"),
+        (file(r#"{"a":{"dtype":"F33","shape":[1],"data_offsets":[0,4]}}"#, 4), "F33"),
+        (
+            file(r#"{"a":{"dtype":"F32","shape":[4611686018427387904,4],"data_offsets":[0,4]}}"#, 4),
+            "overflow",
+        ),
+        (
+            file(
+                r#"{"a":{"dtype":"F32","shape":[1],"data_offsets":[0,4]},"a":{"dtype":"F32","shape":[1],"data_offsets":[0,4]}}"#,
+                4,
+            ),
+            "`a` occurs twice",
+        ),
+        (
+            file(
+                r#"{"a":{"dtype":"F32","shape":[1],"data_offsets":[0,4]},"b":{"dtype":"F32","shape":[1],"data_offsets":[0,4]}}"#,
+                4,
+            ),
+            "invalid offset",
+        ),
+        (u64::MAX.to_le_bytes().to_vec(), "the header is said to be"),
+    ];
+    for (bytes, expected) in cases {
+        let what = refusal(open(&bytes));
+        assert!(what.contains(expected), "expected {expected:?} in {what:?}");
+    }
+}
+
+fn shards(directory: &Path, index: &str) -> Result<Checkpoint, WeightsError> {
+    std::fs::write(directory.join("model.safetensors.index.json"), index).unwrap();
+    Checkpoint::open(directory)
+}
+
+#[test]
+fn shards_are_read_and_checked() {
+    let directory = tempfile::tempdir().unwrap();
+    let one = |name: &str, byte: u8| {
+        serialize([(name, TensorView::new(Dtype::F16, vec![2], &[byte; 4]).unwrap())], None).unwrap()
+    };
+    std::fs::write(directory.path().join("1.safetensors"), one("a", 1)).unwrap();
+    std::fs::write(directory.path().join("2.safetensors"), one("b", 2)).unwrap();
+    std::fs::write(directory.path().join("3.safetensors"), one("a", 3)).unwrap();
+
+    let sound = r#"{"metadata":{},"weight_map":{"a":"1.safetensors","b":"2.safetensors"}}"#;
+    let checkpoint = shards(directory.path(), sound).unwrap();
+    assert_eq!(checkpoint.tensor("a").unwrap().bytes, [1; 4]);
+    assert_eq!(checkpoint.tensor("b").unwrap().bytes, [2; 4]);
+
+    for (index, expected) in [
+        (r#"{"weight_map":{"a":"../1.safetensors"}}"#, "`../1.safetensors`, which is no file name"),
+        (r#"{"weight_map":{"a":"/etc/passwd"}}"#, "`/etc/passwd`, which is no file name"),
+        (r#"{"weight_map":{"a":".."}}"#, "`..`, which is no file name"),
+        (r#"{"weight_map":{"a":"./1.safetensors"}}"#, "which is no file name"),
+        (r#"{"weight_map":{"a":"9.safetensors"}}"#, "the shard `9.safetensors`, which is missing"),
+        (r#"{"weight_map":{"c":"1.safetensors"}}"#, "puts tensor `c` into `1.safetensors`"),
+        (
+            r#"{"weight_map":{"a":"1.safetensors","b":"2.safetensors","c":"3.safetensors"}}"#,
+            "puts tensor `c`",
+        ),
+        (r#"{"weight_map":{}}"#, "names no tensors"),
+        (r#"{"weight":{}}"#, "is not a safetensors index"),
+        ("nonsense", "is not a safetensors index"),
+    ] {
+        let what = refusal(shards(directory.path(), index));
+        assert!(what.contains(expected), "expected {expected:?} in {what:?}");
+    }
+}
+
+#[test]
+fn a_tensor_in_two_shards_is_refused() {
+    let directory = tempfile::tempdir().unwrap();
+    let write = |file: &str, names: &[&str]| {
+        let tensors =
+            names.iter().map(|&name| (name, TensorView::new(Dtype::F16, vec![2], &[1; 4]).unwrap()));
+        std::fs::write(directory.path().join(file), serialize(tensors, None).unwrap()).unwrap();
+    };
+    write("1.safetensors", &["a"]);
+    write("2.safetensors", &["a", "b"]);
+    let index = r#"{"weight_map":{"a":"1.safetensors","b":"2.safetensors"}}"#;
+    assert_eq!(refusal(shards(directory.path(), index)), "tensor `a` is in more than one shard");
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 1500, failure_persistence: None, ..ProptestConfig::default() })]
+
+    #[test]
+    fn flipped_bits_never_panic(flips in proptest::collection::vec((any::<prop::sample::Index>(), 0u8..8), 1..4)) {
+        let mut bytes = sample();
+        for (at, bit) in flips {
+            let at = at.index(bytes.len());
+            bytes[at] ^= 1 << bit;
+        }
+        if let Ok(checkpoint) = open(&bytes) {
+            for tensor in checkpoint.tensors() {
+                prop_assert_eq!(tensor.format.bytes(tensor.shape.iter().product()), Some(tensor.bytes.len()));
+            }
+        }
+    }
+
+    /// Offsets and extents near the ends of the number range.
+    #[test]
+    fn extreme_numbers_never_panic(numbers in proptest::collection::vec(
+        prop_oneof![0u64..20, (u64::MAX - 20)..=u64::MAX, ((1u64 << 61) - 4)..((1 << 61) + 4)], 6)) {
+        let header = format!(
+            r#"{{"a":{{"dtype":"F32","shape":[{}],"data_offsets":[{},{}]}},"b":{{"dtype":"U8","shape":[{}],"data_offsets":[{},{}]}}}}"#,
+            numbers[0], numbers[1], numbers[2], numbers[3], numbers[4], numbers[5]
+        );
+        let _ = open(&file(&header, 16));
+    }
+}

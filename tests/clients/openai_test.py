@@ -1,0 +1,251 @@
+"""The official `openai` client against a running server: typed answers, streaming and not, usage, errors.
+
+    python openai_test.py http://127.0.0.1:8888/v1
+
+Prints a line for every test and, last, "N passed, N failed"; exits 1 if any failed. It asks for nothing that a
+particular model would say, so it runs against any server.
+"""
+
+import asyncio
+import sys
+import traceback
+
+import openai
+from openai import AsyncOpenAI, OpenAI
+from openai.types import Completion, Model
+from openai.types.chat import ChatCompletion, ChatCompletionChunk
+
+TESTS = []
+QUESTION = [{"role": "user", "content": "Write one sentence about the sea."}]
+
+
+def test(function):
+    TESTS.append(function)
+    return function
+
+
+def expect(condition, what):
+    if not condition:
+        raise AssertionError(what)
+
+
+def check_usage(usage, most):
+    expect(usage is not None, "no usage")
+    expect(usage.prompt_tokens > 0, f"{usage}")
+    expect(0 < usage.completion_tokens <= most, f"{usage}")
+    expect(usage.total_tokens == usage.prompt_tokens + usage.completion_tokens, f"{usage}")
+
+
+def refused(error, status, param, call):
+    """Checks that a call raises the client's class of error for `status`, with the envelope's fields."""
+    try:
+        call()
+    except error as found:
+        expect(found.status_code == status, f"status {found.status_code}, expected {status}")
+        expect(found.param == param, f"param {found.param!r}, expected {param!r}: {found.message}")
+        expect(found.type and found.code, f"no type or code: {found.body}")
+        return found.body["message"]
+    raise AssertionError(f"no {error.__name__}")
+
+
+@test
+def models_are_listed(client, model):
+    listed = client.models.list().data
+    expect([entry.id for entry in listed] == [model], f"{listed}")
+    one = client.models.retrieve(model)
+    expect(isinstance(one, Model) and one.object == "model" and one.created > 0, f"{one}")
+
+
+@test
+def chat_is_typed(client, model):
+    answer = client.chat.completions.create(model=model, messages=QUESTION, max_tokens=12, temperature=0)
+    expect(isinstance(answer, ChatCompletion) and answer.object == "chat.completion", f"{answer}")
+    expect(answer.model == model and answer.id and answer.created > 0, f"{answer}")
+    [choice] = answer.choices
+    expect(choice.message.role == "assistant", f"{choice}")
+    expect(isinstance(choice.message.content, str) and choice.message.content, f"{choice}")
+    expect(choice.finish_reason in ("stop", "length"), f"{choice}")
+    check_usage(answer.usage, 12)
+
+
+@test
+def chat_validates_against_the_client_s_types(client, model):
+    raw = client.chat.completions.with_raw_response.create(model=model, messages=QUESTION, max_tokens=4)
+    # The client builds answers without checking them; this checks.
+    ChatCompletion.model_validate_json(raw.text if isinstance(raw.text, str) else raw.text())
+    raw = client.completions.with_raw_response.create(model=model, prompt="The sea", max_tokens=4)
+    Completion.model_validate_json(raw.text if isinstance(raw.text, str) else raw.text())
+
+
+@test
+def chat_streams(client, model):
+    asked = dict(model=model, messages=QUESTION, max_tokens=12, temperature=0)
+    whole = client.chat.completions.create(**asked)
+    chunks = list(client.chat.completions.create(**asked, stream=True))
+    for chunk in chunks:
+        expect(isinstance(chunk, ChatCompletionChunk), f"{chunk}")
+        ChatCompletionChunk.model_validate(chunk.model_dump())
+        expect(chunk.usage is None and len(chunk.choices) == 1, f"{chunk}")
+    expect(len({chunk.id for chunk in chunks}) == 1, "one id for all chunks")
+    expect(chunks[0].choices[0].delta.role == "assistant", f"{chunks[0]}")
+    text = "".join(chunk.choices[0].delta.content or "" for chunk in chunks)
+    expect(text == whole.choices[0].message.content, f"{text!r} is not {whole.choices[0].message.content!r}")
+    reasons = [chunk.choices[0].finish_reason for chunk in chunks]
+    expect(reasons[:-1] == [None] * (len(chunks) - 1), f"{reasons}")
+    expect(reasons[-1] == whole.choices[0].finish_reason, f"{reasons}")
+
+
+@test
+def streams_end_with_usage_on_request(client, model):
+    asked = dict(model=model, messages=QUESTION, max_tokens=5, temperature=0, stream=True)
+    chunks = list(client.chat.completions.create(**asked, stream_options={"include_usage": True}))
+    expect(chunks[-1].choices == [], f"{chunks[-1]}")
+    check_usage(chunks[-1].usage, 5)
+    expect(all(chunk.usage is None for chunk in chunks[:-1]), "usage before the end")
+
+
+@test
+def stream_helper_accumulates(client, model):
+    with client.chat.completions.stream(model=model, messages=QUESTION, max_tokens=8) as stream:
+        deltas = [event.delta for event in stream if event.type == "content.delta"]
+        # Not `get_final_completion`: it raises for every answer that ends at its length.
+        final = stream.current_completion_snapshot
+    expect(deltas and final.choices[0].message.content == "".join(deltas), f"{final}")
+
+
+@test
+def completions_are_typed(client, model):
+    asked = dict(model=model, prompt="The sea is", max_tokens=6, temperature=0)
+    answer = client.completions.create(**asked)
+    expect(isinstance(answer, Completion) and answer.object == "text_completion", f"{answer}")
+    expect(isinstance(answer.choices[0].text, str) and answer.choices[0].text, f"{answer}")
+    check_usage(answer.usage, 6)
+    chunks = list(client.completions.create(**asked, stream=True))
+    expect("".join(chunk.choices[0].text for chunk in chunks) == answer.choices[0].text, f"{chunks}")
+    expect(chunks[-1].choices[0].finish_reason == answer.choices[0].finish_reason, f"{chunks[-1]}")
+
+
+@test
+def lengths_are_kept(client, model):
+    answer = client.chat.completions.create(model=model, messages=QUESTION, max_completion_tokens=1, temperature=0)
+    expect(answer.usage.completion_tokens == 1 and answer.choices[0].finish_reason == "length", f"{answer}")
+
+
+@test
+def seeds_repeat(client, model):
+    asked = dict(model=model, messages=QUESTION, max_tokens=10, temperature=1.5, seed=7, top_p=0.9)
+    texts = {client.chat.completions.create(**asked).choices[0].message.content for _ in range(3)}
+    expect(len(texts) == 1, f"{texts}")
+
+
+@test
+def stop_strings_are_left_out(client, model):
+    asked = dict(model=model, messages=QUESTION, max_tokens=12, temperature=0)
+    text = client.chat.completions.create(**asked).choices[0].message.content
+    stop = text[len(text) // 2]
+    answer = client.chat.completions.create(**asked, stop=[stop])
+    expect(answer.choices[0].message.content == text[: text.index(stop)], f"{answer}")
+    expect(answer.choices[0].finish_reason == "stop", f"{answer}")
+
+
+@test
+def logprobs_are_typed(client, model):
+    answer = client.chat.completions.create(
+        model=model, messages=QUESTION, max_tokens=4, temperature=0, logprobs=True, top_logprobs=3
+    )
+    tokens = answer.choices[0].logprobs.content
+    expect(tokens and all(token.logprob <= 0 and len(token.top_logprobs) == 3 for token in tokens), f"{tokens}")
+    text = b"".join(bytes(token.bytes) for token in tokens).decode("utf-8", "replace")
+    expect(text.startswith(answer.choices[0].message.content[:1]), f"{text!r}")
+
+
+@test
+def parts_and_system_are_taken(client, model):
+    messages = [
+        {"role": "system", "content": "Be brief."},
+        {"role": "user", "content": [{"type": "text", "text": "Hello"}, {"type": "text", "text": " there"}]},
+        {"role": "assistant", "content": "Hello."},
+        {"role": "user", "content": "And now?"},
+    ]
+    answer = client.chat.completions.create(model=model, messages=messages, max_tokens=4)
+    check_usage(answer.usage, 4)
+
+
+@test
+def errors_are_the_client_s_own(client, model):
+    def create(**fields):
+        return lambda: client.chat.completions.create(**{"model": model, "messages": QUESTION, **fields})
+
+    bad = openai.BadRequestError
+    refused(bad, 400, "max_tokens", create(max_tokens=-1))
+    refused(bad, 400, "max_tokens", create(max_tokens=10**12))
+    refused(bad, 400, "temperature", create(temperature=2.5))
+    refused(bad, 400, "temperature", create(temperature="hot"))
+    refused(bad, 400, "messages", create(messages=[]))
+    refused(bad, 400, "messages[0].role", create(messages=[{"role": "king", "content": "x"}]))
+    refused(bad, 400, "n", create(n=2))
+    refused(bad, 400, "tools", create(tools=[{"type": "function", "function": {"name": "f"}}]))
+    refused(bad, 400, "temprature", create(extra_body={"temprature": 1}))
+    refused(bad, 400, "max_tokens", create(max_tokens=-1, stream=True))
+    refused(openai.NotFoundError, 404, "model", create(model="gpt-4"))
+    refused(openai.NotFoundError, 404, "model", lambda: client.models.retrieve("gpt-4"))
+    # And it still answers.
+    create(max_tokens=1)()
+
+
+@test
+def prompts_beyond_the_context_name_both_lengths(client, model):
+    context = client.models.retrieve(model).max_model_len
+    tokens = [1] * (context + 5)
+    message = refused(
+        openai.BadRequestError, 400, "prompt",
+        lambda: client.completions.create(model=model, prompt=tokens, max_tokens=1),
+    )
+    expect(str(context) in message and str(context + 5) in message, message)
+
+
+@test
+def closed_streams_leave_the_server_serving(client, model):
+    for _ in range(3):
+        stream = client.chat.completions.create(model=model, messages=QUESTION, stream=True)
+        next(iter(stream))
+        stream.close()
+    client.chat.completions.create(model=model, messages=QUESTION, max_tokens=1)
+
+
+@test
+def many_at_once(client, model):
+    asked = dict(model=model, messages=QUESTION, max_tokens=8, temperature=0)
+    alone = client.chat.completions.create(**asked).choices[0].message.content
+
+    async def ask_all():
+        async with AsyncOpenAI(base_url=client.base_url, api_key="none", max_retries=0) as many:
+            return await asyncio.gather(*(many.chat.completions.create(**asked) for _ in range(8)))
+
+    answers = asyncio.run(ask_all())
+    expect(len(answers) == 8, "eight answers")
+    for answer in answers:
+        check_usage(answer.usage, 8)
+        expect(answer.choices[0].message.content == alone, f"{answer} is not {alone!r}")
+
+
+def main():
+    if len(sys.argv) != 2:
+        sys.exit("usage: openai_test.py BASE_URL")
+    client = OpenAI(base_url=sys.argv[1], api_key="none", max_retries=0, timeout=120)
+    model = client.models.list().data[0].id
+    failed = 0
+    for function in TESTS:
+        try:
+            function(client, model)
+            print(f"ok      {function.__name__}")
+        except Exception:
+            failed += 1
+            print(f"FAILED  {function.__name__}")
+            traceback.print_exc(file=sys.stdout)
+    print(f"{len(TESTS) - failed} passed, {failed} failed")
+    sys.exit(1 if failed else 0)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,115 @@
+//! Tiny random checkpoints with logits computed by transformers: the interpreter against the goldens, then
+//! each server built from the imported config against them, prefill and decode alike.
+
+use monomorph_compiler::reference::{Cache, Interpreter, Logits as Which};
+use monomorph_compiler::{graph, import, spec};
+use monomorph_tests::logits::{Logits, distance, read};
+use monomorph_tests::{fixtures, root, server};
+use monomorph_weights::Checkpoint;
+use std::path::{Path, PathBuf};
+
+/// The stored formats goldens exist for, and how far logits may be from them, relative to the row's largest.
+const BOUNDS: [(&str, f32); 2] = [("f32", 2e-4), ("bf16", 2e-2)];
+
+struct Golden {
+    name: String,
+    directory: PathBuf,
+    prompts: Vec<Vec<u32>>,
+}
+
+fn goldens() -> Vec<Golden> {
+    let mut goldens: Vec<Golden> = std::fs::read_dir(fixtures().join("goldens"))
+        .expect("goldens are committed")
+        .map(|entry| {
+            let directory = entry.expect("directory entries are readable").path();
+            let tokens = std::fs::read(directory.join("tokens.json")).expect("a golden has tokens");
+            Golden {
+                name: directory.file_name().expect("it has a name").to_string_lossy().into_owned(),
+                prompts: serde_json::from_slice(&tokens).expect("tokens are lists of ids"),
+                directory,
+            }
+        })
+        .collect();
+    goldens.sort_by(|a, b| a.name.cmp(&b.name));
+    assert!(goldens.len() >= 8);
+    goldens
+}
+
+/// Imports a golden's config into a targets directory.
+fn import_into(targets: &Path, golden: &Golden) {
+    let config = std::fs::read_to_string(golden.directory.join("config.json")).expect("a golden has a config");
+    let imported = import::import(&config, &golden.name).unwrap_or_else(|error| panic!("{}: {error}", golden.name));
+    let directory = targets.join("models").join(&golden.name);
+    std::fs::create_dir_all(&directory).expect("a temporary directory is writable");
+    std::fs::write(directory.join("MODEL.toml"), &imported.model_toml).expect("it is writable");
+    for (name, text) in &imported.quants {
+        std::fs::write(directory.join(name), text).expect("it is writable");
+    }
+}
+
+fn target(targets: &Path, golden: &Golden, format: &str) -> spec::types::Target {
+    let search = [targets.to_owned(), root().join("targets")];
+    spec::load(&search, &format!("cpu/{}/{format}", golden.name)).unwrap_or_else(|error| panic!("{error}"))
+}
+
+#[test]
+fn the_interpreter_agrees_with_transformers_prefill_and_decode() {
+    let targets = tempfile::tempdir().expect("temporary directories can be made");
+    for golden in goldens() {
+        import_into(targets.path(), &golden);
+        for (format, _) in BOUNDS {
+            let target = target(targets.path(), &golden, format);
+            let graph = graph::build(&target.model, &target.quant);
+            let checkpoint = Checkpoint::open(&golden.directory.join(format)).expect("a golden has a checkpoint");
+            let interpreter = Interpreter::new(&graph, &target.quant, &checkpoint).expect("its tensors fit");
+            let expected = read(&golden.directory.join(format).join("logits.safetensors"));
+            let whole: Logits = golden
+                .prompts
+                .iter()
+                .map(|prompt| interpreter.forward(prompt, &mut Cache::default(), Which::All))
+                .collect();
+            let stepped: Logits = golden
+                .prompts
+                .iter()
+                .map(|prompt| {
+                    let mut cache = Cache::default();
+                    prompt.iter().flat_map(|id| interpreter.forward(&[*id], &mut cache, Which::Last)).collect()
+                })
+                .collect();
+            let vocabulary = target.model.vocabulary;
+            let (whole, stepped) =
+                (distance(&whole, &expected, vocabulary), distance(&stepped, &expected, vocabulary));
+            println!("{} {format}: interpreter prefill {whole:.1e}, decode {stepped:.1e}", golden.name);
+            // Both compute in f32 from the same exact weights: rounding is all that may differ.
+            assert!(whole <= 2e-5 && stepped <= 2e-5, "{} {format}: {whole:e} {stepped:e}", golden.name);
+        }
+    }
+}
+
+#[test]
+fn servers_agree_with_transformers_prefill_and_decode() {
+    let targets = tempfile::tempdir().expect("temporary directories can be made");
+    let out = tempfile::tempdir().expect("temporary directories can be made");
+    for golden in goldens() {
+        import_into(targets.path(), &golden);
+        for (format, bound) in BOUNDS {
+            let server = server::build(Some(targets.path()), &format!("cpu/{}/{format}", golden.name));
+            let vocabulary = target(targets.path(), &golden, format).model.vocabulary;
+            let expected = read(&golden.directory.join(format).join("logits.safetensors"));
+            for mode in [&[][..], &["--decode"]] {
+                let found = out.path().join("logits.safetensors");
+                let weights = golden.directory.join(format);
+                let tokens = golden.directory.join("tokens.json");
+                let text = |path: &Path| path.to_str().expect("paths are UTF-8").to_owned();
+                let paths = [text(&weights), text(&tokens), text(&found)];
+                let mut arguments =
+                    vec!["logits", "--weights", &paths[0], "--tokens", &paths[1], "--out", &paths[2]];
+                arguments.extend(mode);
+                server::verb(&server, &arguments);
+                let apart = distance(&read(&found), &expected, vocabulary);
+                println!("{} {format} {mode:?}: {apart:.1e}", golden.name);
+                assert!(apart <= bound, "{} {format} {mode:?}: {apart:e} > {bound:e}", golden.name);
+            }
+        }
+    }
+}

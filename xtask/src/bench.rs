@@ -1,0 +1,146 @@
+//! `cargo xtask bench`: measured beside predicted beside the limit, and beside a peer in alternating runs.
+
+use crate::peer::Peer;
+use crate::{TargetOptions, build, fetch};
+use clap::{Args, ValueEnum};
+use serde_json::{Value, json};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+/// Lengths everything is measured at: a prompt, and tokens generated after a shorter one.
+const PROMPT: usize = 512;
+const DEPTH: usize = 32;
+const GENERATE: usize = 128;
+
+#[derive(Args)]
+pub struct Options {
+    #[command(flatten)]
+    target: TargetOptions,
+    /// Weights to use instead of fetching them.
+    #[arg(long, value_name = "PATH")]
+    weights: Option<PathBuf>,
+    /// Measure another engine on the same file and lengths, run by run in turn.
+    #[arg(long)]
+    peer: Option<PeerName>,
+    /// Runs of each side; medians are reported.
+    #[arg(long, default_value_t = 5)]
+    runs: usize,
+    /// Threads of both sides.
+    #[arg(long, default_value_t = 2)]
+    threads: usize,
+    /// Print one JSON object.
+    #[arg(long)]
+    json: bool,
+}
+
+/// Engines to measure beside ours.
+#[derive(Clone, Copy, ValueEnum)]
+enum PeerName {
+    #[value(name = "llama.cpp")]
+    LlamaCpp,
+}
+
+/// Tokens a second.
+#[derive(Default)]
+struct Rates {
+    prefill: Vec<f64>,
+    decode: Vec<f64>,
+}
+
+impl Rates {
+    fn medians(&self) -> Value {
+        json!({ "prefill": median(&self.prefill), "decode": median(&self.decode) })
+    }
+}
+
+pub fn bench(options: Options) -> Result<(), String> {
+    let server = build::server(&options.target)?;
+    let weights = match &options.weights {
+        Some(path) => path.clone(),
+        None => fetch::weights(&options.target)?,
+    };
+    let mut peer = match options.peer {
+        Some(PeerName::LlamaCpp) => Some(Peer::start(&weights, options.threads)?),
+        None => None,
+    };
+    let (mut ours, mut theirs) = (Rates::default(), Rates::default());
+    let mut last = Value::Null;
+    if let Some(peer) = &mut peer {
+        // The server warms up by itself in every run.
+        peer.prefill(PROMPT)?;
+        peer.decode(DEPTH, GENERATE)?;
+    }
+    for _ in 0..options.runs.max(1) {
+        last = run(&server, &weights, options.threads)?;
+        ours.prefill.push(figure(&last, "ours", "prefill")?);
+        ours.decode.push(figure(&last, "ours", "decode")?);
+        if let Some(peer) = &mut peer {
+            theirs.prefill.push(peer.prefill(PROMPT)?);
+            theirs.decode.push(peer.decode(DEPTH, GENERATE)?);
+        }
+    }
+    let mut report = json!({
+        "target": options.target.target,
+        "ours": ours.medians(),
+        "limit": last["limit"],
+        "predicted": last["predicted"],
+    });
+    if peer.is_some() {
+        report["peer"] = theirs.medians();
+        report["ratio"] = json!({
+            "prefill": median(&ours.prefill) / median(&theirs.prefill),
+            "decode": median(&ours.decode) / median(&theirs.decode),
+        });
+        report["samples"] = json!({
+            "ours": { "prefill": ours.prefill, "decode": ours.decode },
+            "peer": { "prefill": theirs.prefill, "decode": theirs.decode },
+        });
+    }
+    report["streams"] = last["streams"].clone();
+    if options.json {
+        println!("{report}");
+    } else {
+        print(&report);
+    }
+    Ok(())
+}
+
+/// One run of the server's own bench.
+fn run(server: &Path, weights: &Path, threads: usize) -> Result<Value, String> {
+    let number = |value: usize| value.to_string();
+    let output = Command::new(server)
+        .args(["bench", "--json", "--repeat", "1", "--streams", "1,8"])
+        .args(["--prompt-tokens", &number(PROMPT), "--depth", &number(DEPTH), "--generate", &number(GENERATE)])
+        .args(["--threads", &number(threads), "--weights"])
+        .arg(weights)
+        .output()
+        .map_err(|error| format!("{}: {error}", server.display()))?;
+    if !output.status.success() {
+        return Err(format!("{} bench: {}", server.display(), String::from_utf8_lossy(&output.stderr)));
+    }
+    serde_json::from_slice(&output.stdout).map_err(|error| format!("{} bench: {error}", server.display()))
+}
+
+fn figure(report: &Value, side: &str, name: &str) -> Result<f64, String> {
+    report[side][name].as_f64().ok_or_else(|| format!("the server's bench reports no {side} {name}"))
+}
+
+fn print(report: &Value) {
+    let rows = ["ours", "predicted", "limit", "peer", "ratio"].into_iter().filter(|row| report[row].is_object());
+    println!("{}: tokens per second", report["target"].as_str().unwrap_or_default());
+    println!("{:<12} {:>14} {:>22}", "", format!("prefill of {PROMPT}"), format!("decode of {GENERATE} after {DEPTH}"));
+    for row in rows {
+        let figure = |name: &str| report[row][name].as_f64().unwrap_or(f64::NAN);
+        println!("{row:<12} {:>14.2} {:>22.2}", figure("prefill"), figure("decode"));
+    }
+    for streams in report["streams"].as_array().into_iter().flatten() {
+        println!("{} streams: {:.1} together", streams["streams"], streams["tokens_per_second"].as_f64().unwrap_or(0.0));
+    }
+}
+
+/// The middle sample.
+fn median(samples: &[f64]) -> f64 {
+    let mut sorted = samples.to_vec();
+    sorted.sort_by(f64::total_cmp);
+    sorted.get(sorted.len() / 2).copied().unwrap_or(f64::NAN)
+}

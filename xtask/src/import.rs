@@ -1,0 +1,41 @@
+//! `cargo xtask import`: MODEL.toml and quant specs from a Hugging Face config.json.
+
+use clap::Args;
+use std::path::{Path, PathBuf};
+
+#[derive(Args)]
+pub struct Options {
+    /// The config.json.
+    config: PathBuf,
+    /// What the model is to be called.
+    #[arg(long)]
+    name: String,
+    /// Targets directory to write into: DIR/models/NAME/.
+    #[arg(long, value_name = "DIR")]
+    out: PathBuf,
+}
+
+pub fn import(options: Options) -> Result<(), String> {
+    let text = std::fs::read_to_string(&options.config)
+        .map_err(|error| format!("{}: {error}", options.config.display()))?;
+    let imported = monomorph_compiler::import::import(&text, &options.name)
+        .map_err(|error| format!("{}: {error}", options.config.display()))?;
+    let directory = options.out.join("models").join(&options.name);
+    std::fs::create_dir_all(&directory).map_err(|error| format!("{}: {error}", directory.display()))?;
+    write(&directory.join("MODEL.toml"), &imported.model_toml)?;
+    for (name, text) in &imported.quants {
+        write(&directory.join(name), text)?;
+    }
+    Ok(())
+}
+
+/// Writes a new file and says so; a file a person may have edited is not overwritten.
+fn write(path: &Path, text: &str) -> Result<(), String> {
+    let same = std::fs::read_to_string(path).is_ok_and(|old| old == text);
+    if path.exists() && !same {
+        return Err(format!("{} exists and differs; move it away to import again", path.display()));
+    }
+    std::fs::write(path, text).map_err(|error| format!("{}: {error}", path.display()))?;
+    println!("{}", path.display());
+    Ok(())
+}

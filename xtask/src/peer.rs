@@ -1,0 +1,68 @@
+//! llama.cpp beside us: a Python process that times it on request, so that runs can alternate.
+
+use crate::{paths, test};
+use std::io::{BufRead, BufReader, Write};
+use std::path::Path;
+use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+
+const SCRIPT: &str = include_str!("peer/llama_cpp.py");
+
+/// A running peer with the weights loaded.
+pub struct Peer {
+    process: Child,
+    commands: ChildStdin,
+    answers: BufReader<ChildStdout>,
+}
+
+impl Peer {
+    /// Installs llama-cpp-python at its pin if it is not there yet, and loads the weights.
+    pub fn start(weights: &Path, threads: usize) -> Result<Peer, String> {
+        let requirements = paths::root().join("xtask/src/peer/requirements.txt");
+        let python = test::venv(&paths::root().join("target/venv-peer"), &requirements)?;
+        let mut process = Command::new(python)
+            .args(["-c", SCRIPT])
+            .arg(weights)
+            .arg(threads.to_string())
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .map_err(|error| format!("the peer could not be started: {error}"))?;
+        let commands = process.stdin.take().ok_or("the peer has no input")?;
+        let answers = BufReader::new(process.stdout.take().ok_or("the peer has no output")?);
+        let mut peer = Peer { process, commands, answers };
+        peer.answer().and_then(|line| if line == "ready" { Ok(peer) } else { Err(format!("the peer said {line:?}")) })
+    }
+
+    /// Tokens a second of a prompt of `tokens`.
+    pub fn prefill(&mut self, tokens: usize) -> Result<f64, String> {
+        self.ask(&serde_json::json!({ "prefill": tokens }))
+    }
+
+    /// Tokens a second of `tokens` single steps after a prompt of `depth`.
+    pub fn decode(&mut self, depth: usize, tokens: usize) -> Result<f64, String> {
+        self.ask(&serde_json::json!({ "decode": [depth, tokens] }))
+    }
+
+    fn ask(&mut self, command: &serde_json::Value) -> Result<f64, String> {
+        writeln!(self.commands, "{command}").map_err(|error| format!("the peer is gone: {error}"))?;
+        let line = self.answer()?;
+        line.parse().map_err(|_| format!("the peer said {line:?}"))
+    }
+
+    fn answer(&mut self) -> Result<String, String> {
+        let mut line = String::new();
+        match self.answers.read_line(&mut line) {
+            Ok(0) => Err("the peer ended".to_owned()),
+            Ok(_) => Ok(line.trim().to_owned()),
+            Err(error) => Err(format!("the peer is gone: {error}")),
+        }
+    }
+}
+
+impl Drop for Peer {
+    fn drop(&mut self) {
+        // It has nothing to save; an error means that it is gone already.
+        let _ = self.process.kill();
+        let _ = self.process.wait();
+    }
+}

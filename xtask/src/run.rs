@@ -1,0 +1,46 @@
+//! `cargo xtask run`: build, fetch the weights if missing, then serve or answer one prompt.
+
+use crate::{TargetOptions, build, fetch};
+use clap::Args;
+use std::os::unix::process::CommandExt;
+use std::path::PathBuf;
+use std::process::Command;
+
+#[derive(Args)]
+pub struct Options {
+    #[command(flatten)]
+    target: TargetOptions,
+    /// Answer this prompt on standard output and exit.
+    #[arg(long)]
+    prompt: Option<String>,
+    /// Port to serve on.
+    #[arg(long, default_value_t = 8888)]
+    port: u16,
+    /// Weights to use instead of fetching them.
+    #[arg(long, value_name = "PATH")]
+    weights: Option<PathBuf>,
+}
+
+pub fn run(options: Options) -> Result<(), String> {
+    let server = build::server(&options.target)?;
+    let weights = match options.weights {
+        Some(path) => path,
+        None => fetch::weights(&options.target)?,
+    };
+    let mut command = Command::new(&server);
+    match &options.prompt {
+        Some(prompt) => command.arg("generate").arg("--weights").arg(&weights).arg("--prompt").arg(prompt),
+        None => {
+            let address = format!("http://127.0.0.1:{}", options.port);
+            println!("{} at {address}", options.target.target);
+            println!("chat page: {address}/");
+            println!(
+                "try: curl {address}/v1/chat/completions -H 'content-type: application/json' \
+                 -d '{{\"messages\":[{{\"role\":\"user\",\"content\":\"Hello!\"}}]}}'"
+            );
+            command.arg("serve").arg("--weights").arg(&weights).arg("--port").arg(options.port.to_string())
+        }
+    };
+    // The server takes this process's place: signals and the exit status are its own.
+    Err(format!("{}: {}", server.display(), command.exec()))
+}
