@@ -8,6 +8,13 @@ use std::path::Path;
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
+    // Before anything else: collecting the arguments is already code compiled for the target's CPU.
+    monomorph_server::require_cpu(&<scripted::Echo as monomorph_model::Model>::SPEC.hardware);
+    run()
+}
+
+#[inline(never)]
+fn run() -> ExitCode {
     let arguments: Vec<String> = std::env::args().collect();
     match arguments.as_slice() {
         [_, verb, directory] if verb == "checkpoint" => {

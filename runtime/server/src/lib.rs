@@ -25,6 +25,9 @@ use monomorph_model::Model;
 use std::process::ExitCode;
 
 /// Runs a built binary: checks the CPU, reads the command line, does what it asks for.
+///
+/// It must be all that a binary's `main` does. Code before it is compiled for the target's CPU too and would crash on
+/// another one before the check: a `main` that needs some calls [`require_cpu`] first.
 pub fn main<M: Model>() -> ExitCode {
     require_cpu(&M::SPEC.hardware);
     run::<M>()

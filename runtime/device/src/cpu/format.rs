@@ -10,7 +10,7 @@
 use super::memory::Plain;
 use super::norm::Normalise;
 use super::rows::{Int8Block, Int8Rows, Rows};
-use super::simd::{F32s, I32s, LANES, PARTS, TILE, U8s, at, at_mut};
+use super::simd::{F32s, I32s, LANES, PARTS, TILE, U8s, at, at_mut, unrolled};
 use half::f16;
 use monomorph_formats::{ACTIVATION_BLOCK, Format};
 
@@ -39,12 +39,13 @@ pub trait WeightFormat: Sized + Send + Sync + 'static {
     #[doc(hidden)]
     fn unpack(tile: &[u8], lane: usize, out: &mut [f32]);
 
-    /// For `M` tokens, the sums over `N` columns of part `part` (`LANES` rows) of a tile.
+    /// For `M` tokens, whose activations stand row after row in `input`, the sums over `N` columns of part
+    /// `part` (`LANES` rows) of a tile.
     #[doc(hidden)]
     fn product<const M: usize, const N: usize>(
         tile: &[u8],
         part: usize,
-        input: [&[<Self::Input<N> as Input<N>>::Element]; M],
+        input: &[<Self::Input<N> as Input<N>>::Element],
     ) -> [F32s; M];
 }
 
@@ -62,12 +63,12 @@ pub trait Input<const N: usize>: Send + Sync {
     #[doc(hidden)]
     fn direct(x: &Rows<N>) -> Option<&Self>;
 
-    /// Row `row`.
+    /// Rows `row .. row + count`.
     ///
     /// # Safety
-    /// No lane writes the row while the result lives.
+    /// No lane writes the rows while the result lives.
     #[doc(hidden)]
-    unsafe fn elements(&self, row: usize) -> &[Self::Element];
+    unsafe fn elements(&self, row: usize, count: usize) -> &[Self::Element];
 
     /// Fills row `row` from f32 activations, padding included.
     ///
@@ -90,9 +91,9 @@ impl<const N: usize> Input<N> for Rows<N> {
     }
 
     #[inline(always)]
-    unsafe fn elements(&self, row: usize) -> &[f32] {
+    unsafe fn elements(&self, row: usize, count: usize) -> &[f32] {
         // SAFETY: the caller's promise.
-        unsafe { &self.padded(row)[..N] }
+        unsafe { self.many_padded(row, count) }
     }
 
     #[inline(always)]
@@ -119,9 +120,9 @@ impl<const N: usize> Input<N> for Int8Rows<N> {
     }
 
     #[inline(always)]
-    unsafe fn elements(&self, row: usize) -> &[Int8Block] {
+    unsafe fn elements(&self, row: usize, count: usize) -> &[Int8Block] {
         // SAFETY: the caller's promise.
-        unsafe { self.blocks(row) }
+        unsafe { self.blocks(row, count) }
     }
 
     #[inline(always)]
@@ -186,16 +187,17 @@ macro_rules! float_format {
             fn product<const M: usize, const N: usize>(
                 tile: &[u8],
                 part: usize,
-                input: [&[f32]; M],
+                input: &[f32],
             ) -> [F32s; M] {
-                let input = input.map(|row| &row[..N]);
+                // One length known to the compiler, so that no index below needs a check.
+                let input = &input[..M * Rows::<N>::STRIDE];
                 let columns = &tile.as_chunks::<{ $bytes * TILE }>().0[..N];
                 let mut sums = [F32s::zero(); M];
                 for (k, column) in columns.iter().enumerate() {
                     let weights = $load(at(column, part * $bytes * LANES));
-                    for t in 0..M {
-                        sums[t] = weights.mul_add(F32s::splat(input[t][k]), sums[t]);
-                    }
+                    unrolled!(t < M, {
+                        sums[t] = weights.mul_add(F32s::splat(input[t * Rows::<N>::STRIDE + k]), sums[t]);
+                    });
                 }
                 sums
             }
@@ -260,10 +262,11 @@ impl WeightFormat for Q4_1 {
     fn product<const M: usize, const N: usize>(
         tile: &[u8],
         part: usize,
-        input: [&[Int8Block]; M],
+        input: &[Int8Block],
     ) -> [F32s; M] {
         let count = Int8Rows::<N>::BLOCKS;
-        let input = input.map(|row| &row[..count]);
+        // One length known to the compiler, so that no index below needs a check.
+        let input = &input[..M * count];
         let blocks = &tile.as_chunks::<320>().0[..count];
         let mut sums = [F32s::zero(); M];
         for (b, block) in blocks.iter().enumerate() {
@@ -274,15 +277,15 @@ impl WeightFormat for Q4_1 {
                 codes[j + 4] = bytes.high();
             }
             let (d, m) = (scales(block, 256, part), scales(block, 256 + SCALES, part));
-            for t in 0..M {
-                let x = &input[t][b];
+            unrolled!(t < M, {
+                let x = &input[t * count + b];
                 let mut dot = I32s::zero();
                 for j in 0..8 {
                     dot = dot.dot_nibbles(codes[j], x.words[j]);
                 }
                 let base = m.mul_add(F32s::splat(x.scaled_sum), sums[t]);
                 sums[t] = (d * F32s::splat(x.scale)).mul_add(dot.to_f32(), base);
-            }
+            });
         }
         sums
     }
@@ -318,10 +321,11 @@ impl WeightFormat for Q8_0 {
     fn product<const M: usize, const N: usize>(
         tile: &[u8],
         part: usize,
-        input: [&[Int8Block]; M],
+        input: &[Int8Block],
     ) -> [F32s; M] {
         let count = Int8Rows::<N>::BLOCKS;
-        let input = input.map(|row| &row[..count]);
+        // One length known to the compiler, so that no index below needs a check.
+        let input = &input[..M * count];
         let blocks = &tile.as_chunks::<544>().0[..count];
         let mut sums = [F32s::zero(); M];
         for (b, block) in blocks.iter().enumerate() {
@@ -330,14 +334,14 @@ impl WeightFormat for Q8_0 {
                 weights[j] = U8s::load(at(block, j * 64 + part * 4 * LANES));
             }
             let d = scales(block, 512, part);
-            for t in 0..M {
-                let x = &input[t][b];
+            unrolled!(t < M, {
+                let x = &input[t * count + b];
                 let mut dot = I32s::biased(x.bias);
                 for j in 0..8 {
                     dot = dot.dot_biased(weights[j], x.words[j]);
                 }
                 sums[t] = (d * F32s::splat(x.scale)).mul_add(dot.to_f32(), sums[t]);
-            }
+            });
         }
         sums
     }

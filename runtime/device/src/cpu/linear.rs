@@ -194,7 +194,7 @@ impl<F: WeightFormat, E: Epilogue<ROWS>, const ROWS: usize, const COLS: usize> P
     unsafe fn tile<const M: usize>(&self, tile: usize, first: usize) {
         let bytes = self.weights.tile(tile);
         // SAFETY: the caller's promise.
-        let input = std::array::from_fn(|t| unsafe { self.input.elements(first + t) });
+        let input = unsafe { self.input.elements(first, M) };
         for part in 0..PARTS {
             let sums = F::product::<M, COLS>(bytes, part, input);
             for (t, sums) in sums.into_iter().enumerate() {
@@ -220,7 +220,7 @@ impl<F: WeightFormat, E: GatedEpilogue<WIDTH>, const WIDTH: usize, const COLS: u
     unsafe fn tile<const M: usize>(&self, tile: usize, first: usize) {
         let (gate, up) = self.weights.tiles(tile);
         // SAFETY: the caller's promise.
-        let input = std::array::from_fn(|t| unsafe { self.input.elements(first + t) });
+        let input = unsafe { self.input.elements(first, M) };
         for part in 0..PARTS {
             let gates = F::product::<M, COLS>(gate, part, input);
             let ups = F::product::<M, COLS>(up, part, input);

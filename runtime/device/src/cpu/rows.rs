@@ -53,6 +53,16 @@ impl<const N: usize> Rows<N> {
         unsafe { self.data.slice(row * Self::STRIDE, Self::STRIDE) }
     }
 
+    /// Rows `row .. row + count`, padding included.
+    ///
+    /// # Safety
+    /// No lane writes the rows while the result lives.
+    #[inline(always)]
+    pub(crate) unsafe fn many_padded(&self, row: usize, count: usize) -> &[f32] {
+        // SAFETY: the caller's promise.
+        unsafe { self.data.slice(row * Self::STRIDE, count * Self::STRIDE) }
+    }
+
     /// A whole row to write, padding included.
     ///
     /// # Safety
@@ -159,14 +169,14 @@ impl<const N: usize> Int8Rows<N> {
         Int8Rows { data: Memory::zeroed(capacity * Self::BLOCKS) }
     }
 
-    /// The blocks of a row.
+    /// The blocks of rows `row .. row + count`.
     ///
     /// # Safety
-    /// No lane writes the row while the result lives.
+    /// No lane writes the rows while the result lives.
     #[inline(always)]
-    pub(crate) unsafe fn blocks(&self, row: usize) -> &[Int8Block] {
+    pub(crate) unsafe fn blocks(&self, row: usize, count: usize) -> &[Int8Block] {
         // SAFETY: the caller's promise.
-        unsafe { self.data.slice(row * Self::BLOCKS, Self::BLOCKS) }
+        unsafe { self.data.slice(row * Self::BLOCKS, count * Self::BLOCKS) }
     }
 
     /// The blocks of a row, to write.

@@ -1,7 +1,7 @@
 //! Attention of a tile of query rows to one segment of keys.
 
 use super::super::format::KvElement;
-use super::super::simd::{F32s, LANES, TILE, at, at_mut, exp};
+use super::super::simd::{F32s, LANES, TILE, at, at_mut, exp, unrolled};
 use super::SEGMENT;
 
 /// Key vectors whose scores are summed at a time.
@@ -17,24 +17,22 @@ pub(super) trait KeyValues {
 }
 
 /// A segment widened to f32 beforehand.
-pub(super) struct Gathered<'a> {
+pub(super) struct Gathered<'a, const HEAD_DIM: usize> {
     /// `[HEAD_DIM][SEGMENT]`.
-    pub(super) keys: &'a [f32],
-    /// `[SEGMENT][width]`.
+    pub(super) keys: &'a [[f32; SEGMENT]; HEAD_DIM],
+    /// `[SEGMENT][HEAD_DIM rounded up to 16]`.
     pub(super) values: &'a [f32],
-    /// Elements from one value to the next.
-    pub(super) width: usize,
 }
 
-impl KeyValues for Gathered<'_> {
+impl<const HEAD_DIM: usize> KeyValues for Gathered<'_, HEAD_DIM> {
     #[inline(always)]
     fn keys(&self, d: usize, key: usize) -> F32s {
-        F32s::load(at(self.keys, d * SEGMENT + key))
+        F32s::load(at(&self.keys[d], key))
     }
 
     #[inline(always)]
     fn values(&self, key: usize, d: usize) -> F32s {
-        F32s::load(at(self.values, key * self.width + d))
+        F32s::load(at(self.values, key * HEAD_DIM.next_multiple_of(TILE) + d))
     }
 }
 
@@ -103,19 +101,19 @@ impl<const R: usize, const HEAD_DIM: usize> Tile<'_, R, HEAD_DIM> {
             let mut sums = [[F32s::zero(); KEY_VECTORS]; R];
             for d in 0..HEAD_DIM {
                 let keys: [F32s; KEY_VECTORS] = std::array::from_fn(|j| source.keys(d, key + j * LANES));
-                for r in 0..R {
+                unrolled!(r < R, {
                     let query = F32s::splat(self.queries[r][d]);
                     for j in 0..KEY_VECTORS {
                         sums[r][j] = keys[j].mul_add(query, sums[r][j]);
                     }
-                }
+                });
             }
             let scale = F32s::splat(self.scale);
-            for r in 0..R {
+            unrolled!(r < R, {
                 for j in 0..KEY_VECTORS {
                     (sums[r][j] * scale).store(at_mut(scores, r * SEGMENT + key + j * LANES));
                 }
-            }
+            });
         }
     }
 
@@ -133,19 +131,19 @@ impl<const R: usize, const HEAD_DIM: usize> Tile<'_, R, HEAD_DIM> {
         let mut sums = [[F32s::zero(); V]; R];
         for key in 0..most.min(SEGMENT) {
             let values: [F32s; V] = std::array::from_fn(|j| source.values(key, d + j * LANES));
-            for r in 0..R {
+            unrolled!(r < R, {
                 let weight = F32s::splat(scores[r][key]);
                 for j in 0..V {
                     sums[r][j] = values[j].mul_add(weight, sums[r][j]);
                 }
-            }
+            });
         }
         let state = TILE + HEAD_DIM.next_multiple_of(TILE);
-        for r in 0..R {
+        unrolled!(r < R, {
             for j in 0..V {
                 sums[r][j].store(at_mut(states, r * state + TILE + d + j * LANES));
             }
-        }
+        });
     }
 }
 

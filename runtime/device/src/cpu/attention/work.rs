@@ -157,15 +157,16 @@ impl<
     }
 
     /// Widens the first `seen` keys and values of a segment.
-    fn gather<'s>(&self, source: &Cached<E, BLOCK>, seen: usize, scratch: &'s LaneScratch) -> Gathered<'s> {
+    fn gather<'s>(&self, source: &Cached<E, BLOCK>, seen: usize, scratch: &'s LaneScratch) -> Gathered<'s, HEAD_DIM> {
         // SAFETY (both): only this lane uses its scratch, each part of it for one thing.
         let keys = unsafe { scratch.keys.slice_mut(0, HEAD_DIM * SEGMENT) };
+        let keys: &mut [[f32; SEGMENT]; HEAD_DIM] = at_mut(keys.as_chunks_mut().0, 0);
         // SAFETY: as above.
         let values = unsafe { scratch.values.slice_mut(0, SEGMENT * Self::WIDTH) };
         for group in (0..seen).step_by(TILE) {
             for d in 0..HEAD_DIM {
                 for key in (group..group + TILE).step_by(LANES) {
-                    source.keys(d, key).store(at_mut(keys, d * SEGMENT + key));
+                    source.keys(d, key).store(at_mut(&mut keys[d], key));
                 }
             }
             for key in group..group + TILE {
@@ -174,7 +175,7 @@ impl<
                 }
             }
         }
-        Gathered { keys, values, width: Self::WIDTH }
+        Gathered { keys, values }
     }
 }
 

@@ -68,6 +68,22 @@ pub(crate) fn at_mut<T, const N: usize>(slice: &mut [T], at: usize) -> &mut [T; 
     slice[at..at + N].first_chunk_mut().expect("N elements were cut out")
 }
 
+/// `for $i in 0..$count` for a constant count of at most 12, written out: sums indexed by `$i` stay in
+/// registers only if the index is a constant, and compilers give up on unrolling bodies of this size.
+macro_rules! unrolled {
+    ($i:ident < $count:expr, $body:block) => {
+        $crate::cpu::simd::unrolled!(@ $i, $count, $body, 0 1 2 3 4 5 6 7 8 9 10 11)
+    };
+    (@ $i:ident, $count:expr, $body:block, $($n:literal)*) => {
+        const { assert!($count <= 12) };
+        $(if $n < $count {
+            let $i = $n;
+            $body
+        })*
+    };
+}
+pub(crate) use unrolled;
+
 /// Lane-wise operators from the backend's methods.
 macro_rules! operators {
     ($($trait:ident $method:ident $with:ident),*) => {
