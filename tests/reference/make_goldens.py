@@ -10,9 +10,9 @@ For every golden NAME:
     NAME/tokens.json               list of token-id lists
     NAME/golden.json               how the golden was made and how well conditioned it is
     NAME/f32/model.safetensors     weights, f32
-    NAME/f32.safetensors           logits: f32 tensors "0", "1", ... of shape [tokens, vocabulary]
+    NAME/f32/logits.safetensors    logits: f32 tensors "0", "1", ... of shape [tokens, vocabulary]
     NAME/bf16/model.safetensors    the same weights rounded to bf16
-    NAME/bf16.safetensors          logits: f32 arithmetic on the bf16 weights, the exact meaning of that checkpoint
+    NAME/bf16/logits.safetensors   logits: f32 arithmetic on the bf16 weights, the exact meaning of that checkpoint
 
 Logits are computed by transformers in f32, with eager attention, without a cache, on one thread. Random
 numbers come from numpy's PCG64, which gives the same stream on every machine.
@@ -332,7 +332,7 @@ def make(name, config, seed, directory):
         (files / "config.json").write_text(text)
         model = load(files, torch.float32)
         logits = run(model, prompts)
-        save_file({str(i): row for i, row in enumerate(logits)}, out / f"{stored}.safetensors")
+        save_file({str(i): row for i, row in enumerate(logits)}, files / "logits.safetensors")
         largest = max(row.abs().max().item() for row in logits)
         assert 1.0 < largest < 40.0, f"{name}: largest logit {largest}"
         if stored == "f32":
@@ -362,7 +362,7 @@ def check(made, committed):
     differences += [f"{name}: only in one place" for name in sorted(names ^ found)]
     for name in sorted(names & found):
         ours, theirs = made / name, committed / name
-        if name.endswith(("/f32.safetensors", "/bf16.safetensors")):
+        if name.endswith("logits.safetensors"):
             ours, theirs = load_file(ours), load_file(theirs)
             if ours.keys() != theirs.keys():
                 differences.append(f"{name}: other tensors")

@@ -90,6 +90,15 @@ fn test_only(attributes: &[syn::Attribute]) -> bool {
     })
 }
 
+/// `dyn Any + Send`: what the standard library hands over when a thread panics, and nothing can be called on.
+fn panic_payload(object: &syn::TypeTraitObject) -> bool {
+    let named = |bound: &syn::TypeParamBound| match bound {
+        syn::TypeParamBound::Trait(bound) => bound.path.segments.last().map(|segment| segment.ident.to_string()),
+        _ => None,
+    };
+    object.bounds.iter().map(named).eq([Some("Any".to_owned()), Some("Send".to_owned())])
+}
+
 /// The expression a comparison or method call looks at, as the path it is.
 fn paths_in(expression: &syn::Expr) -> Vec<&syn::Path> {
     struct Paths<'a>(Vec<&'a syn::Path>);
@@ -123,6 +132,9 @@ impl<'ast> Visit<'ast> for Walker<'_> {
     }
 
     fn visit_type_trait_object(&mut self, object: &'ast syn::TypeTraitObject) {
+        if panic_payload(object) {
+            return;
+        }
         let span = object.dyn_token.map_or_else(proc_macro2::Span::call_site, |token| token.span);
         self.report(span, "trait object");
         visit::visit_type_trait_object(self, object);

@@ -28,3 +28,89 @@ pub fn verb(server: &Path, arguments: &[&str]) -> String {
     );
     String::from_utf8(output.stdout).expect("output is UTF-8")
 }
+
+/// A server answering on loopback, ended when dropped.
+pub struct Serving {
+    process: std::process::Child,
+    /// `host:port`.
+    pub address: String,
+    /// From the process's start until `/health` answered 200.
+    pub ready_after: std::time::Duration,
+}
+
+impl Serving {
+    /// Starts `serve` on a free port and waits until it is ready.
+    ///
+    /// # Panics
+    /// If it does not become ready within a minute.
+    pub fn start(server: &Path, weights: &Path, arguments: &[&str]) -> Serving {
+        use std::io::BufRead;
+        let started = std::time::Instant::now();
+        let mut process = Command::new(server)
+            .args(["serve", "--port", "0", "--weights"])
+            .arg(weights)
+            .args(arguments)
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .spawn()
+            .expect("the server starts");
+        let mut lines = std::io::BufReader::new(process.stdout.take().expect("output is piped")).lines();
+        let line = lines.next().expect("it says where it is").expect("output is UTF-8");
+        let (_, address) = line.split_once("http://").expect("the first line names the address");
+        let address = address.trim_end_matches('/').to_owned();
+        // The rest is read so that the server never waits for us.
+        std::thread::spawn(move || lines.for_each(drop));
+        while !get(&address, "/health").is_some_and(|(status, _)| status == 200) {
+            assert!(started.elapsed().as_secs() < 60, "the server is not ready after a minute");
+            std::thread::sleep(std::time::Duration::from_millis(2));
+        }
+        Serving { process, address, ready_after: started.elapsed() }
+    }
+
+    /// Bytes of memory resident now.
+    ///
+    /// # Panics
+    /// If the process is gone.
+    pub fn resident_bytes(&self) -> u64 {
+        let status = std::fs::read_to_string(format!("/proc/{}/status", self.process.id())).expect("it runs");
+        let line = status.lines().find(|line| line.starts_with("VmRSS:")).expect("processes have memory");
+        let kilobytes: u64 = line.split_whitespace().nth(1).and_then(|it| it.parse().ok()).expect("a number");
+        kilobytes * 1024
+    }
+}
+
+impl Drop for Serving {
+    fn drop(&mut self) {
+        // A test that failed must not leave a server behind; one that is gone already is fine.
+        let _ = self.process.kill();
+        let _ = self.process.wait();
+    }
+}
+
+/// One GET request; status and body, or `None` when nobody answers.
+pub fn get(address: &str, path: &str) -> Option<(u16, String)> {
+    request(address, &format!("GET {path} HTTP/1.1\r\nhost: {address}\r\nconnection: close\r\n\r\n"))
+}
+
+/// One POST request with a JSON body; status and body, or `None` when nobody answers.
+pub fn post(address: &str, path: &str, body: &str) -> Option<(u16, String)> {
+    let length = body.len();
+    request(
+        address,
+        &format!(
+            "POST {path} HTTP/1.1\r\nhost: {address}\r\nconnection: close\r\ncontent-type: application/json\r\n\
+             content-length: {length}\r\n\r\n{body}"
+        ),
+    )
+}
+
+fn request(address: &str, text: &str) -> Option<(u16, String)> {
+    use std::io::{Read, Write};
+    let mut stream = std::net::TcpStream::connect(address).ok()?;
+    stream.write_all(text.as_bytes()).ok()?;
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).ok()?;
+    let status = answer.split_whitespace().nth(1)?.parse().ok()?;
+    let (_, body) = answer.split_once("\r\n\r\n")?;
+    Some((status, body.to_owned()))
+}

@@ -7,7 +7,7 @@ use monomorph_tests::{dispatch, root};
 /// The emitted stack of the default target.
 fn emitted() -> String {
     let root = root();
-    let target = spec::load(&[root.join("targets")], "x86-64-v4/smollm2-135m/q4_1").expect("the target is sound");
+    let target = spec::load(&[root.join("targets")], "x86-64-v4/smollm2-135m/q4_1").unwrap_or_else(|error| panic!("{error}"));
     let graph = graph::build(&target.model, &target.quant);
     let plan = passes::assemble::plan(&target, &graph).expect("the rules cover it");
     let files = emit::emit(&plan, &root, &[]);

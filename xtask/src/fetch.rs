@@ -9,6 +9,7 @@ use indicatif::{ProgressBar, ProgressStyle};
 use monomorph_compiler::spec::{self, types::Source, types::Target};
 use sha2::{Digest, Sha256};
 use std::io::{Read, Write};
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
 #[derive(Args)]
@@ -68,7 +69,8 @@ impl Wanted<'_> {
         let io = |error: std::io::Error| format!("{}: {error}", to.display());
         std::fs::create_dir_all(directory).map_err(io)?;
         // Removed when dropped, so that a broken download leaves nothing behind.
-        let mut partial = tempfile::NamedTempFile::new_in(directory).map_err(io)?;
+        let readable = std::fs::Permissions::from_mode(0o644);
+        let mut partial = tempfile::Builder::new().permissions(readable).tempfile_in(directory).map_err(io)?;
         let progress = progress(&name, self.bytes);
         let mut digest = Sha256::new();
         let mut total = 0u64;

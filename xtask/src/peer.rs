@@ -1,6 +1,7 @@
 //! llama.cpp beside us: a Python process that times it on request, so that runs can alternate.
 
-use crate::{paths, test};
+use crate::paths;
+use monomorph_compiler::toolchain::python;
 use std::io::{BufRead, BufReader, Write};
 use std::path::Path;
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
@@ -18,7 +19,7 @@ impl Peer {
     /// Installs llama-cpp-python at its pin if it is not there yet, and loads the weights.
     pub fn start(weights: &Path, threads: usize) -> Result<Peer, String> {
         let requirements = paths::root().join("xtask/src/peer/requirements.txt");
-        let python = test::venv(&paths::root().join("target/venv-peer"), &requirements)?;
+        let python = python::environment(&paths::root().join("target/venv-peer"), &requirements)?;
         let mut process = Command::new(python)
             .args(["-c", SCRIPT])
             .arg(weights)

@@ -2,7 +2,7 @@
 
 use crate::{TargetOptions, fetch, licences, paths};
 use clap::Args;
-use std::path::{Path, PathBuf};
+use monomorph_compiler::toolchain::python::run;
 use std::process::Command;
 use std::time::Instant;
 
@@ -30,7 +30,6 @@ pub fn test(options: Options) -> Result<(), String> {
             }
             cargo(&["test", "--workspace", "--quiet"], &environment)
         })),
-        ("openai client", Box::new(|| openai_client(&target, &weights))),
     ];
     let mut failed = Vec::new();
     for (name, check) in &checks {
@@ -50,35 +49,4 @@ fn cargo(arguments: &[&str], environment: &[(&str, &std::ffi::OsStr)]) -> Result
     let mut command = Command::new("cargo");
     command.current_dir(paths::root()).args(arguments).envs(environment.iter().copied());
     run(&mut command)
-}
-
-/// Runs a command to its end; an error names it.
-pub fn run(command: &mut Command) -> Result<(), String> {
-    let status = command.status().map_err(|error| format!("{command:?} could not be started: {error}"))?;
-    if status.success() { Ok(()) } else { Err(format!("{command:?}: {status}")) }
-}
-
-/// The official Python client against a server with the real model.
-fn openai_client(target: &TargetOptions, weights: &Path) -> Result<(), String> {
-    let server = crate::build::server(target)?;
-    let clients = paths::root().join("tests/clients");
-    let python = venv(&paths::root().join("target/venv-clients"), &clients.join("requirements.txt"))?;
-    run(Command::new(python).arg(clients.join("run.py")).arg(server).arg(weights))
-}
-
-/// A virtual environment holding what a requirements file pins, made anew when the file changes. Returns its
-/// Python.
-pub fn venv(directory: &Path, requirements: &Path) -> Result<PathBuf, String> {
-    let python = directory.join("bin/python");
-    let wanted = std::fs::read_to_string(requirements).map_err(|e| format!("{}: {e}", requirements.display()))?;
-    let stamp = directory.join("installed.txt");
-    if std::fs::read_to_string(&stamp).is_ok_and(|installed| installed == wanted) {
-        return Ok(python);
-    }
-    run(Command::new("python3").args(["-m", "venv", "--clear"]).arg(directory))?;
-    run(Command::new(&python)
-        .args(["-m", "pip", "install", "--quiet", "--disable-pip-version-check", "-r"])
-        .arg(requirements))?;
-    std::fs::write(&stamp, wanted).map_err(|error| format!("{}: {error}", stamp.display()))?;
-    Ok(python)
 }

@@ -64,7 +64,7 @@ pub fn body_ident(body: &PlanBody, suffix: &str) -> Ident {
 fn frequency_table(body: &PlanBody, frequencies: &RotaryFrequencies) -> TokenStream {
     let name = format_ident!("{}", body_ident(body, "_frequencies").to_string().to_uppercase());
     let (count, values) = (number(frequencies.inverse.len()), frequencies.inverse.iter().map(|f| float(*f)));
-    let documentation = format!("Radians a position by which each pair of an `{}` head turns.", body.name);
+    let documentation = format!(" Radians a position by which each pair of an `{}` head turns.", body.name);
     quote! {
         #[doc = #documentation]
         static #name: [f32; #count] = [#(#values),*];
@@ -220,7 +220,7 @@ fn layer_loop(plan: &Plan) -> TokenStream {
 fn layer(plan: &Plan, body: &PlanBody) -> TokenStream {
     let (run, kind) = (body_ident(body, "_layer"), layer_type(&body.name));
     let phases = body.phases.iter().map(|it| phase(plan, body, it, Operands::LAYER));
-    let documentation = format!("One `{}` layer; `layer` counts those of its kind.", body.name);
+    let documentation = format!(" One `{}` layer; `layer` counts those of its kind.", body.name);
     quote! {
         #[doc = #documentation]
         fn #run(&self, lane: &Lane, layer: usize, weights: &#kind) {
@@ -275,6 +275,7 @@ fn model(plan: &Plan) -> TokenStream {
             const SPEC: &'static ModelSpec = &SPEC;
 
             fn load(checkpoint: &Checkpoint, options: &LoadOptions, progress: &Progress) -> Result<Self, LoadError> {
+                checkpoint.refuse_surplus(|name| SPEC.knows(name))?;
                 progress.expect(SPEC.weight_bytes);
                 let team = Team::new(options.threads).map_err(LoadError::Threads)?;
                 let loader = Loader::new(&team, checkpoint.path(), progress);

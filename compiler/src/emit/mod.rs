@@ -74,10 +74,40 @@ fn stack_doc(plan: &Plan) -> String {
 /// Formats a file of items under its documentation.
 fn rust(documentation: &str, items: TokenStream) -> String {
     let file = syn::parse2(items).expect("emitted items are Rust");
-    let body = prettyplease::unparse(&file);
+    let body = spaced(&prettyplease::unparse(&file));
     let header: String =
         documentation.lines().map(|line| format!("//! {line}").trim_end().to_owned() + "\n").collect();
     format!("// Written by `cargo xtask build`: change the spec or the compiler, not this file.\n\n{header}\n{body}")
+}
+
+/// Puts an empty line between items, and between the functions of an implementation, which the printer sets
+/// solid.
+fn spaced(code: &str) -> String {
+    let mut out = String::with_capacity(code.len());
+    let mut previous = "";
+    let mut item = "";
+    for line in code.lines() {
+        let indent = line.len() - line.trim_start().len();
+        let (before, now) = (previous.trim_start(), line.trim_start());
+        let ends = before == "}" || before.ends_with(';');
+        let word = now.split(' ').next().unwrap_or_default();
+        let grouped = word == item && matches!(word, "use" | "mod");
+        let begins = match indent {
+            0 => ends && !grouped && !now.starts_with(['}', ']']),
+            4 => before == "}" && (now.starts_with("fn ") || now.starts_with("///")),
+            _ => false,
+        };
+        if begins {
+            out.push('\n');
+        }
+        if indent == 0 && !now.starts_with(['}', ']']) {
+            item = word;
+        }
+        out.push_str(line);
+        out.push('\n');
+        previous = line;
+    }
+    out
 }
 
 /// `attention` becomes `AttentionLayer`.

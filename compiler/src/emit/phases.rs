@@ -1,7 +1,7 @@
 //! One phase as the call of its function.
 
 use super::cpu::{body_ident, staging};
-use super::{float, format_ident, number, quote};
+use super::{float, format_ident, quote};
 use crate::graph::Rows;
 use crate::plan::{BufferId, FieldId, Phase, PhaseKind, Plan, PlanBody};
 use crate::spec::types::{Activation, RotaryPairs};
@@ -75,7 +75,7 @@ pub fn phase(plan: &Plan, body: &PlanBody, phase: &Phase, operands: Operands) ->
             let (staged, matrix) = (staged(*matrix), field(*matrix));
             quote!(norm_gated(lane, #rows, #x, #norm, #staged, #matrix, #epilogue);)
         }
-        PhaseKind::Attention { qkv, q_norm, k_norm, frequencies, heads, scale, out, .. } => {
+        PhaseKind::Attention { qkv, q_norm, k_norm, frequencies, scale, out, .. } => {
             let norm = |id: &Option<FieldId>| id.map_or_else(|| quote!(&NoNorm), field);
             let (qkv, q_norm, k_norm, out) = (buffer(*qkv), norm(q_norm), norm(k_norm), buffer(*out));
             let pairs = match frequencies.pairs {
@@ -83,10 +83,9 @@ pub fn phase(plan: &Plan, body: &PlanBody, phase: &Phase, operands: Operands) ->
                 RotaryPairs::Adjacent => quote!(Adjacent),
             };
             let [angles, cache, scratch] = ["_angles", "_cache", "_scratch"].map(|it| body_ident(body, it));
-            let (scale, heads) = (float(*scale), number(*heads));
-            // Of the dimensions only the number of query heads cannot be read off an operand's type.
+            let scale = float(*scale);
             quote! {
-                attention::<_, _, _, _, #heads, _, _, _, _, _, _>(
+                attention(
                     lane, &self.batch, layer, #qkv, #q_norm, #k_norm, &self.buffers.#angles, #pairs, #scale,
                     &self.#cache, &self.buffers.#scratch, #out,
                 );

@@ -36,6 +36,7 @@ pub fn spec(plan: &Plan, features: &[String]) -> TokenStream {
         let (shape, stored) = (shape.into_iter().map(number), format(stored));
         quote!(TensorSpec { name: #name, shape: &[#(#shape),*], format: #stored })
     });
+    let unused = unused(plan);
     let weight_bytes = Literal::u64_unsuffixed(plan.memory.weights);
     let scratch_bytes = Literal::u64_unsuffixed(plan.memory.scratch);
     let stop_ids = model.protocol.stop_ids.iter().map(|id| Literal::u32_unsuffixed(*id));
@@ -82,6 +83,7 @@ pub fn spec(plan: &Plan, features: &[String]) -> TokenStream {
             kv_format: #kv_format,
             formats: &[#(#formats),*],
             tensors: &[#(#tensors),*],
+            unused: &[#(#unused),*],
             weight_bytes: #weight_bytes,
             scratch_bytes: #scratch_bytes,
             protocol: Protocol { stop_ids: &[#(#stop_ids),*], chat_template: #chat_template },
@@ -96,7 +98,21 @@ pub fn spec(plan: &Plan, features: &[String]) -> TokenStream {
     }
 }
 
-/// Every tensor of the checkpoint that the stack loads: name, shape, format.
+/// Names the checkpoint may hold besides, one a layer where they say so, ascending.
+fn unused(plan: &Plan) -> Vec<String> {
+    let names = plan.target.quant.checkpoint.unused.iter();
+    let layers = plan.target.model.layers;
+    let mut expanded: Vec<String> = names
+        .flat_map(|name| {
+            let instances = if name.contains("{layer}") { layers } else { 1 };
+            (0..instances).map(|layer| instance(name, Some(layer)))
+        })
+        .collect();
+    expanded.sort();
+    expanded
+}
+
+/// Every tensor of the checkpoint that the stack loads, ascending by name: name, shape, format.
 fn tensors(plan: &Plan) -> Vec<(String, Vec<usize>, Format)> {
     let names = &plan.target.quant.checkpoint.names;
     let mut tensors = Vec::new();
@@ -120,6 +136,7 @@ fn tensors(plan: &Plan) -> Vec<(String, Vec<usize>, Format)> {
             }));
         }
     }
+    tensors.sort_by(|(a, ..), (b, ..)| a.cmp(b));
     tensors
 }
 

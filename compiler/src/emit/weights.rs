@@ -70,8 +70,10 @@ fn weight_struct(
     fields: &[&Field],
     parameters: &TokenStream,
 ) -> TokenStream {
+    let documentation = format!(" {documentation}");
     let names: Vec<Ident> = fields.iter().map(|field| format_ident!("{}", field.name)).collect();
     let types = fields.iter().map(|field| field_type(field));
+    let tensors = fields.iter().flat_map(|field| field.parts.iter().map(|part| tensor(plan, field, part)));
     let loads = fields.iter().map(|field| load(plan, field));
     quote! {
         #[doc = #documentation]
@@ -79,15 +81,43 @@ fn weight_struct(
 
         impl #name {
             fn load(#parameters) -> Result<Self, LoadError> {
+                #(#tensors)*
                 Ok(#name { #(#names: #loads),* })
             }
         }
     }
 }
 
-/// The expression that loads a field; `loader`, `checkpoint` and, in a layer, `layer` are in scope.
+/// The local variable a part's tensor is bound to: its model name without the layer.
+fn local(part: &Part) -> Ident {
+    format_ident!("{}", part.weight.trim_start_matches("layers.{layer}.").replace('.', "_"))
+}
+
+/// The statement that finds a part's tensor; `checkpoint` and, in a layer, `layer` are in scope.
+fn tensor(plan: &Plan, field: &Field, part: &Part) -> TokenStream {
+    let name = &plan.target.quant.checkpoint.names[&part.weight];
+    let name = if name.contains("{layer}") { quote!(&format!(#name)) } else { quote!(#name) };
+    let (rows, columns) = (number(part.rows), number(part.columns));
+    let (shape, stored) = match field.kind {
+        FieldKind::Vector { format, .. } | FieldKind::Norm { format, .. } => (quote!(&[#rows]), format),
+        FieldKind::Matrix { format, .. } => (quote!(&[#rows, #columns]), format),
+    };
+    let (local, stored) = (local(part), format(stored));
+    quote!(let #local = checkpoint.expect(#name, #shape, #stored)?;)
+}
+
+/// The expression that packs a field's tensors; `loader` is in scope.
 fn load(plan: &Plan, field: &Field) -> TokenStream {
-    let parts: Vec<TokenStream> = field.parts.iter().map(|part| self::part(plan, field, part)).collect();
+    let parts = field.parts.iter().map(|part| {
+        let local = local(part);
+        match (plan.target.quant.checkpoint.rotary_rows, part.rotary_head_dim) {
+            (RotaryRows::Interleaved, Some(head_dim)) => {
+                let head_dim = number(head_dim);
+                quote!(Part::interleaved(#local, #head_dim))
+            }
+            _ => quote!(Part::new(#local)),
+        }
+    });
     match field.kind {
         FieldKind::Vector { .. } => quote!(Vector::load(loader, &[#(#parts),*])?),
         FieldKind::Norm { eps, .. } => {
@@ -98,28 +128,5 @@ fn load(plan: &Plan, field: &Field) -> TokenStream {
         FieldKind::Matrix { packing: Packing::Gated, .. } => {
             quote!(GatedMatrix::load(loader, #(&[#parts]),*)?)
         }
-    }
-}
-
-fn part(plan: &Plan, field: &Field, part: &Part) -> TokenStream {
-    let checkpoint = &plan.target.quant.checkpoint;
-    let name = &checkpoint.names[&part.weight];
-    let name = if name.contains("{layer}") { quote!(&format!(#name)) } else { quote!(#name) };
-    let rows = number(part.rows);
-    let (shape, stored) = match field.kind {
-        FieldKind::Vector { format, .. } | FieldKind::Norm { format, .. } => (quote!(&[#rows]), format),
-        FieldKind::Matrix { format, .. } => {
-            let columns = number(part.columns);
-            (quote!(&[#rows, #columns]), format)
-        }
-    };
-    let stored = format(stored);
-    let tensor = quote!(checkpoint.expect(#name, #shape, #stored)?);
-    match (checkpoint.rotary_rows, part.rotary_head_dim) {
-        (RotaryRows::Interleaved, Some(head_dim)) => {
-            let head_dim = number(head_dim);
-            quote!(Part::interleaved(#tensor, #head_dim))
-        }
-        _ => quote!(Part::new(#tensor)),
     }
 }

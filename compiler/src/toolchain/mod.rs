@@ -1,5 +1,7 @@
 //! Runs the tools that turn emitted text into a binary: cargo and rustc.
 
+pub mod python;
+
 use crate::emit::{self, File};
 use crate::spec::types::{Cpu, HardwareKind, Target};
 use crate::{passes, spec};

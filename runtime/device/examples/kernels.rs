@@ -48,23 +48,32 @@ fn best(runs: usize, mut work: impl FnMut()) -> f64 {
     })
 }
 
+/// Rows of a matrix that stays in cache.
+const SMALL: usize = 256;
+
 fn product<F: WeightFormat, const ROWS: usize, const COLS: usize>(team: &Team) {
     let progress = Progress::default();
     let loader = Loader::new(team, Path::new("random"), &progress);
     let weights = Weights::new(&[ROWS, COLS], F::FORMAT);
-    let load = Instant::now();
-    let matrix = Matrix::<F, ROWS, COLS>::load(&loader, &[weights.part()]).expect("shapes agree");
-    let load = load.elapsed().as_secs_f64();
+    let pack = || Matrix::<F, ROWS, COLS>::load(&loader, &[weights.part()]).expect("shapes agree");
+    let load = best(5, || drop(pack()));
+    let matrix = pack();
     let x = Rows::<COLS>::new(128);
     let out = Rows::<ROWS>::new(128);
     let staging = Staging::<F, COLS>::new(team.lanes(), 128);
     let bytes = Matrix::<F, ROWS, COLS>::BYTES as f64;
     print!("{:<5} packed at {:5.2} GB/s;", F::FORMAT.name(), bytes / load / 1e9);
-    for rows in [1, 2, 4, 8, 128] {
-        let seconds =
-            best(20, || team.run(|lane| linear(lane, rows, &x, &staging, &matrix, Store(&out))));
-        let macs = (ROWS * COLS * rows) as f64 / seconds / 1e9;
-        print!("  {rows} rows {:5.1} GB/s {macs:5.0} GMAC/s", bytes / seconds / 1e9);
+    for rows in [1, 4] {
+        let seconds = best(20, || team.run(|lane| linear(lane, rows, &x, &staging, &matrix, Store(&out))));
+        print!("  {rows} rows {:5.1} GB/s", bytes / seconds / 1e9);
+    }
+    // A matrix that stays in the nearest caches, and runs short enough to be left alone.
+    let weights = Weights::new(&[SMALL, COLS], F::FORMAT);
+    let matrix = Matrix::<F, SMALL, COLS>::load(&loader, &[weights.part()]).expect("shapes agree");
+    let out = Rows::<SMALL>::new(128);
+    for rows in [1, 2, 4, 8, 12, 120] {
+        let seconds = best(100, || team.run(|lane| linear(lane, rows, &x, &staging, &matrix, Store(&out))));
+        print!("  {rows} rows {:.0} GMAC/s", (SMALL * COLS * rows) as f64 / seconds / 1e9);
     }
     println!();
 }
@@ -110,26 +119,25 @@ fn main() {
         load.elapsed().as_secs_f64() * 1e3
     );
     let sample = || Output::Sample { sampling: Default::default(), draw: 0, history: Vec::new() };
-    for (position, streams) in [(96, 1), (96, 2), (96, 4), (96, 8), (2000, 1), (2000, 8)] {
-        let sequences = (0..streams).map(|i| sequence(position, 1, i * 130, sample())).collect();
+    // Long steps are rarely left alone on a busy machine: beside the fastest step stands the sum of each phase's
+    // fastest call.
+    let mut report = |name: &str, position: usize, streams: usize, count: usize, runs: usize| {
+        let blocks = (position + count).div_ceil(stack::BLOCK);
+        let sequences = (0..streams).map(|i| sequence(position, count, i * blocks, sample())).collect();
         let step = Step { sequences };
-        let seconds = best(60, || stack.step(&team, &step));
+        let tokens = (streams * count) as f64;
+        let seconds = best(runs, || stack.step(&team, &step));
+        let (phases, profile) = stack.profile(&team, &step, runs);
         println!(
-            "decode, {streams} streams at position {position}: {:.0} tok/s ({:.2} ms, {:.1} GB/s)",
-            streams as f64 / seconds,
-            seconds * 1e3,
-            Stack::WEIGHT_BYTES as f64 / seconds / 1e9
+            "{name}, {streams} x {count} tokens at position {position}: {:.0} tok/s, {:.0} by phases;{profile} us",
+            tokens / seconds,
+            tokens / phases
         );
+    };
+    for (position, streams) in [(96, 1), (96, 2), (96, 4), (96, 8), (2000, 1), (2000, 8)] {
+        report("decode", position, streams, 1, 40);
     }
     for (position, count) in [(0, 32), (0, 128), (0, 512), (1536, 512)] {
-        let step = Step { sequences: vec![sequence(position, count, 0, sample())] };
-        let seconds = best(8, || stack.step(&team, &step));
-        println!("prefill of {count} tokens at position {position}: {:.0} tok/s", count as f64 / seconds);
-    }
-    if let Some(profile) = stack.profile(&team, &Step { sequences: vec![sequence(96, 1, 0, sample())] }) {
-        println!("decode, us a phase (all layers): {profile}");
-    }
-    if let Some(profile) = stack.profile(&team, &Step { sequences: vec![sequence(0, 512, 0, sample())] }) {
-        println!("prefill, us a phase (all layers): {profile}");
+        report("prefill", position, 1, count, 4);
     }
 }

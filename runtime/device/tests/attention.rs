@@ -28,7 +28,13 @@ struct Stream {
 }
 
 /// What attention makes of a whole sequence, in f64; keys and values are rounded as the cache does.
-fn brute_force(shape: &Shape, qkv: &[Vec<f32>], frequencies: &[f32], gains: &[f32], round: fn(f32) -> f32) -> Vec<Vec<f64>> {
+fn brute_force(
+    shape: &Shape,
+    qkv: &[Vec<f32>],
+    frequencies: &[f32],
+    gains: &[f32],
+    round: fn(f32) -> f32,
+) -> Vec<Vec<f64>> {
     let Shape { heads, kv_heads, dim, .. } = *shape;
     let turn = |head: &[f32], position: usize| -> Vec<f64> {
         let mut x: Vec<f64> = head.iter().map(|v| f64::from(*v)).collect();
@@ -61,7 +67,9 @@ fn brute_force(shape: &Shape, qkv: &[Vec<f32>], frequencies: &[f32], gains: &[f3
                 let query = turn(&head(row, h), position);
                 let scores: Vec<f64> = keys[kv][..=position]
                     .iter()
-                    .map(|key| f64::from(shape.scale) * key.iter().zip(&query).map(|(a, b)| a * b).sum::<f64>())
+                    .map(|key| {
+                        f64::from(shape.scale) * key.iter().zip(&query).map(|(a, b)| a * b).sum::<f64>()
+                    })
                     .collect();
                 let largest = scores.iter().fold(f64::MIN, |m, s| m.max(*s));
                 let weights: Vec<f64> = scores.iter().map(|s| (s - largest).exp()).collect();
@@ -100,8 +108,14 @@ fn run<
     round: fn(f32) -> f32,
     tolerance: f64,
 ) -> Vec<Vec<f32>> {
-    let shape =
-        Shape { heads: HEADS, kv_heads: KV_HEADS, dim: DIM, adjacent, normed, scale: 1.3 / (DIM as f32).sqrt() };
+    let shape = Shape {
+        heads: HEADS,
+        kv_heads: KV_HEADS,
+        dim: DIM,
+        adjacent,
+        normed,
+        scale: 1.3 / (DIM as f32).sqrt(),
+    };
     let mut data = Random(DIM as u64);
     let mut cuts = Random(most as u64 + lanes as u64);
     let frequencies: [f32; HALF] = std::array::from_fn(|i| 0.7f32.powi(i as i32 * 3));
@@ -167,9 +181,35 @@ fn run<
             rotary_angles(lane, &batch, &frequencies, 1.0, &angles);
             // Another layer, to see that layers do not mix.
             if normed {
-                attention(lane, &batch, 2, &qkv, &norm, &norm, &angles, pairs, shape.scale, &cache, &scratch, &out);
+                attention(
+                    lane,
+                    &batch,
+                    2,
+                    &qkv,
+                    &norm,
+                    &norm,
+                    &angles,
+                    pairs,
+                    shape.scale,
+                    &cache,
+                    &scratch,
+                    &out,
+                );
             } else {
-                attention(lane, &batch, 2, &qkv, &NoNorm, &NoNorm, &angles, pairs, shape.scale, &cache, &scratch, &out);
+                attention(
+                    lane,
+                    &batch,
+                    2,
+                    &qkv,
+                    &NoNorm,
+                    &NoNorm,
+                    &angles,
+                    pairs,
+                    shape.scale,
+                    &cache,
+                    &scratch,
+                    &out,
+                );
             }
         });
         let mut row = 0;
@@ -215,13 +255,31 @@ fn grouped_heads_in_one_step_and_token_by_token() {
 #[test]
 fn rounding_caches_and_large_blocks() {
     // A key that lies at the edge of two roundings may fall either way.
-    run::<bf16, _, 4, 4, 32, 48, 384, 128, 16, 32>(Halves, false, false, 2, &[150, 20], 64, through_bf16, 4e-3);
+    run::<bf16, _, 4, 4, 32, 48, 384, 128, 16, 32>(
+        Halves,
+        false,
+        false,
+        2,
+        &[150, 20],
+        64,
+        through_bf16,
+        4e-3,
+    );
     run::<f16, _, 6, 2, 80, 32, 800, 480, 20, 40>(Adjacent, true, false, 2, &[140], 50, through_f16, 1e-3);
 }
 
 #[test]
 fn odd_widths_norms_and_many_sequences() {
-    run::<f32, _, 5, 5, 20, 16, 300, 100, 5, 10>(Adjacent, true, true, 2, &[33, 7, 140, 1, 64], 9, same, 1e-5);
+    run::<f32, _, 5, 5, 20, 16, 300, 100, 5, 10>(
+        Adjacent,
+        true,
+        true,
+        2,
+        &[33, 7, 140, 1, 64],
+        9,
+        same,
+        1e-5,
+    );
     run::<f32, _, 3, 1, 12, 32, 60, 36, 6, 12>(Halves, false, true, 3, &[5, 270], 33, same, 1e-5);
     run::<f32, _, 14, 2, 40, 16, 720, 560, 20, 40>(Halves, false, false, 2, &[200, 1], 200, same, 1e-5);
     run::<f32, _, 1, 1, 128, 64, 384, 128, 64, 128>(Halves, false, false, 2, &[129, 3], 3, same, 1e-5);
@@ -229,7 +287,9 @@ fn odd_widths_norms_and_many_sequences() {
 
 #[test]
 fn long_contexts_are_split_over_lanes() {
-    let case = |lanes| run::<f32, _, 4, 1, 16, 16, 96, 64, 8, 16>(Halves, false, false, lanes, &[1500], 500, same, 1e-5);
+    let case = |lanes| {
+        run::<f32, _, 4, 1, 16, 16, 96, 64, 8, 16>(Halves, false, false, lanes, &[1500], 500, same, 1e-5)
+    };
     let split = case(4);
     assert!(split == case(1));
 }
@@ -245,5 +305,7 @@ fn a_cache_smaller_than_the_batch_admits_is_refused() {
     let cache = KvCache::<f32, 1, 16, 16>::new(1, 1).unwrap();
     let (qkv, out, angles) = (Rows::<48>::new(1), Rows::<16>::new(1), Rows::<16>::new(1));
     let scratch = AttentionScratch::<1, 1, 16>::new(1, 16);
-    team.run(|lane| attention(lane, &batch, 0, &qkv, &NoNorm, &NoNorm, &angles, Halves, 1.0, &cache, &scratch, &out));
+    team.run(|lane| {
+        attention(lane, &batch, 0, &qkv, &NoNorm, &NoNorm, &angles, Halves, 1.0, &cache, &scratch, &out)
+    });
 }

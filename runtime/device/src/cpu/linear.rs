@@ -4,7 +4,7 @@
 use super::epilogue::{Epilogue, GatedEpilogue};
 use super::format::{Input, WeightFormat};
 use super::loader::{GatedMatrix, Matrix};
-use super::norm::{NoNorm, Normalise, NormWeight, RmsNorm};
+use super::norm::{NoNorm, NormWeight, Normalise, RmsNorm};
 use super::rows::Rows;
 use super::simd::{LANES, MAX_TOKENS, PARTS, TILE};
 use super::team::Lane;

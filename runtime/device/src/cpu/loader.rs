@@ -62,7 +62,12 @@ impl<'a> Part<'a> {
     }
 
     /// Rows of the part, after checking it against what is expected of it.
-    fn check(&self, loader: &Loader, columns: Option<usize>, format: Option<Format>) -> Result<usize, WeightsError> {
+    fn check(
+        &self,
+        loader: &Loader,
+        columns: Option<usize>,
+        format: Option<Format>,
+    ) -> Result<usize, WeightsError> {
         let Tensor { name, shape, format: found, bytes } = self.tensor;
         let fault = |what: String| Err(loader.mismatch(format!("tensor {name}: {what}")));
         if let Some(expected) = format
@@ -122,7 +127,9 @@ fn stack<'p, 'a, F: WeightFormat>(
     }
     if found != rows {
         let names: Vec<&str> = parts.iter().map(|part| part.tensor.name).collect();
-        return Err(loader.mismatch(format!("tensors {}: expected {rows} rows, found {found}", names.join(" + "))));
+        return Err(
+            loader.mismatch(format!("tensors {}: expected {rows} rows, found {found}", names.join(" + ")))
+        );
     }
     let row_bytes = F::FORMAT.bytes(columns).ok_or_else(|| {
         loader.mismatch(format!("rows of {columns} columns do not fill {} blocks", F::FORMAT))
@@ -234,7 +241,9 @@ impl<const N: usize> Vector<N> {
         for part in parts {
             let Tensor { name, format, bytes, .. } = part.tensor;
             if format.is_quantised() {
-                return Err(loader.mismatch(format!("tensor {name}: expected a float format, found {format}")));
+                return Err(
+                    loader.mismatch(format!("tensor {name}: expected a float format, found {format}"))
+                );
             }
             let rows = part.check(loader, None, None)?;
             let mut values = vec![0.0; rows];

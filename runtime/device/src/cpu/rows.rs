@@ -1,7 +1,7 @@
 //! Activations: a row a token, shared by the lanes.
 
 use super::memory::{Memory, Plain};
-use super::simd::{LANES, TILE, at, at_mut, F32s};
+use super::simd::{F32s, LANES, TILE, at, at_mut};
 use monomorph_formats::ACTIVATION_BLOCK;
 
 /// f32 activations `[capacity, N]`. Rows are padded with zeros to a multiple of 16.
@@ -14,8 +14,12 @@ pub struct Rows<const N: usize> {
 }
 
 impl<const N: usize> Rows<N> {
-    /// Elements from one row to the next.
-    pub const STRIDE: usize = N.next_multiple_of(TILE);
+    /// Elements of a row, padding included.
+    pub(crate) const PADDED: usize = N.next_multiple_of(TILE);
+
+    /// Elements from one row to the next: an odd number of cache lines, so that the rows that a product reads
+    /// side by side do not compete for the same sets of a cache.
+    pub(crate) const STRIDE: usize = (Self::PADDED / TILE | 1) * TILE;
 
     /// `capacity` rows of zeros; pages become resident when first written.
     pub fn new(capacity: usize) -> Rows<N> {
@@ -50,10 +54,10 @@ impl<const N: usize> Rows<N> {
     #[inline(always)]
     pub(crate) unsafe fn padded(&self, row: usize) -> &[f32] {
         // SAFETY: the caller's promise.
-        unsafe { self.data.slice(row * Self::STRIDE, Self::STRIDE) }
+        unsafe { self.data.slice(row * Self::STRIDE, Self::PADDED) }
     }
 
-    /// Rows `row .. row + count`, padding included.
+    /// Rows `row .. row + count`, `STRIDE` elements each.
     ///
     /// # Safety
     /// No lane writes the rows while the result lives.
@@ -71,7 +75,7 @@ impl<const N: usize> Rows<N> {
     #[expect(clippy::mut_from_ref, reason = "disjointness is the caller's promise")]
     pub(crate) unsafe fn padded_mut(&self, row: usize) -> &mut [f32] {
         // SAFETY: the caller's promise.
-        unsafe { self.data.slice_mut(row * Self::STRIDE, Self::STRIDE) }
+        unsafe { self.data.slice_mut(row * Self::STRIDE, Self::PADDED) }
     }
 
     /// Elements `from .. from + len` of a row, to write.
@@ -81,7 +85,7 @@ impl<const N: usize> Rows<N> {
     #[inline(always)]
     #[expect(clippy::mut_from_ref, reason = "disjointness is the caller's promise")]
     pub(crate) unsafe fn part_mut(&self, row: usize, from: usize, len: usize) -> &mut [f32] {
-        debug_assert!(from + len <= Self::STRIDE);
+        debug_assert!(from + len <= Self::PADDED);
         // SAFETY: the caller's promise.
         unsafe { self.data.slice_mut(row * Self::STRIDE + from, len) }
     }
@@ -165,18 +169,21 @@ impl<const N: usize> Int8Rows<N> {
         N / ACTIVATION_BLOCK
     };
 
+    /// Blocks from one row to the next; odd for the reason that [`Rows`] has.
+    pub(crate) const STRIDE: usize = Self::BLOCKS | 1;
+
     pub(crate) fn new(capacity: usize) -> Int8Rows<N> {
-        Int8Rows { data: Memory::zeroed(capacity * Self::BLOCKS) }
+        Int8Rows { data: Memory::zeroed(capacity * Self::STRIDE) }
     }
 
-    /// The blocks of rows `row .. row + count`.
+    /// The blocks of rows `row .. row + count`, `STRIDE` each.
     ///
     /// # Safety
     /// No lane writes the rows while the result lives.
     #[inline(always)]
     pub(crate) unsafe fn blocks(&self, row: usize, count: usize) -> &[Int8Block] {
         // SAFETY: the caller's promise.
-        unsafe { self.data.slice(row * Self::BLOCKS, count * Self::BLOCKS) }
+        unsafe { self.data.slice(row * Self::STRIDE, count * Self::STRIDE) }
     }
 
     /// The blocks of a row, to write.
@@ -187,7 +194,7 @@ impl<const N: usize> Int8Rows<N> {
     #[expect(clippy::mut_from_ref, reason = "disjointness is the caller's promise")]
     pub(crate) unsafe fn blocks_mut(&self, row: usize) -> &mut [Int8Block] {
         // SAFETY: the caller's promise.
-        unsafe { self.data.slice_mut(row * Self::BLOCKS, Self::BLOCKS) }
+        unsafe { self.data.slice_mut(row * Self::STRIDE, Self::BLOCKS) }
     }
 }
 
@@ -229,7 +236,7 @@ mod tests {
     #[test]
     fn rows_are_padded_with_zeros_and_separate() {
         let mut rows = Rows::<20>::new(3);
-        assert_eq!((Rows::<20>::STRIDE, rows.capacity()), (32, 3));
+        assert_eq!((Rows::<20>::PADDED, Rows::<20>::STRIDE, rows.capacity()), (32, 48, 3));
         rows.row_mut(1).fill(1.0);
         assert_eq!(rows.row(0), &[0.0; 20]);
         assert_eq!(rows.row(1), &[1.0; 20]);

@@ -30,6 +30,7 @@ impl Shape for Small {
         kv_format: Format::F32,
         formats: &[ClassFormat { class: "none", stored: Format::F32, compute: "f32" }],
         tensors: &[],
+        unused: &[],
         weight_bytes: 0,
         scratch_bytes: 0,
         protocol: Protocol { stop_ids: &[2], chat_template: None },

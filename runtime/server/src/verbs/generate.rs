@@ -4,11 +4,16 @@ use crate::answer::{Answer, EndReason};
 use crate::load::{CacheArgs, StartEngine, ThreadArgs, WeightsArgs, load};
 use crate::openai::generation::{preset_sampling, random_seed};
 use crate::out;
-use monomorph_engine::{EngineOptions, Request};
+use crate::verbs::logits::read_lists;
+use monomorph_engine::{EngineHandle, EngineOptions, Event, Request};
 use monomorph_model::{LoadOptions, ModelSpec, Progress};
 use serde_json::{Map, Value, json};
 use std::io::Write;
+use std::path::PathBuf;
 use std::time::Instant;
+
+/// Most lists of token ids in one run.
+const MOST_LISTS: usize = 4096;
 
 /// Flags of `generate`.
 #[derive(Debug, clap::Args)]
@@ -16,8 +21,14 @@ pub(crate) struct GenerateArgs {
     #[command(flatten)]
     weights: WeightsArgs,
     /// What to answer.
-    #[arg(long, value_name = "TEXT")]
-    prompt: String,
+    #[arg(long, value_name = "TEXT", required_unless_present = "tokens")]
+    prompt: Option<String>,
+    /// Instead of a prompt: a JSON list of lists of token ids, all continued at once; prints lists of ids.
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["prompt", "system", "raw", "stop"])]
+    tokens: Option<PathBuf>,
+    /// Go on after the model would stop, with --tokens only.
+    #[arg(long, requires = "tokens")]
+    ignore_eos: bool,
     /// Instructions before the prompt.
     #[arg(long, value_name = "TEXT", conflicts_with = "raw")]
     system: Option<String>,
@@ -76,17 +87,29 @@ pub(crate) fn generate(
 
     let checkpoint = args.weights.open(spec)?;
     let options = LoadOptions { blocks, threads: args.threads.count() };
-    let engine = EngineOptions { blocks, context, max_waiting: 1 };
+    // Lists are all submitted before the first is done.
+    let engine = EngineOptions { blocks, context, max_waiting: MOST_LISTS };
     let (engine, text) = load(spec, start, &checkpoint, &options, engine, &Progress::default())?;
     drop(checkpoint);
     let loaded = started.elapsed().as_secs_f64();
 
+    if let Some(file) = &args.tokens {
+        let request = Request {
+            prompt: Vec::new(),
+            max_tokens: args.max_tokens.unwrap_or(context),
+            sampling,
+            stop_ids: text.tokenizer.end_ids().to_vec(),
+            ignore_eos: args.ignore_eos,
+        };
+        return continue_lists(&engine, &read_lists(file, spec)?, &request);
+    }
+    let asked_for = args.prompt.as_deref().unwrap_or_default();
     let prompt = if args.raw {
-        text.tokenizer.encode_prompt(&args.prompt)
+        text.tokenizer.encode_prompt(asked_for)
     } else {
         let message = |role: &str, content: &str| json!({"role": role, "content": content});
         let mut messages: Vec<Value> = args.system.iter().map(|system| message("system", system)).collect();
-        messages.push(message("user", &args.prompt));
+        messages.push(message("user", asked_for));
         text.encode_chat(&messages, &Map::new())
     };
     let prompt = prompt.map_err(|error| error.to_string())?;
@@ -134,5 +157,31 @@ pub(crate) fn generate(
         rate(generated.saturating_sub(1), decode.as_secs_f64()),
         if end.reason == EndReason::Length { "; cut off at the length limit" } else { "" },
     ));
+    Ok(())
+}
+
+/// Continues lists of token ids side by side and prints what was generated as a JSON list of lists. Stop ids
+/// end a list only without `ignore_eos`.
+fn continue_lists(engine: &EngineHandle, lists: &[Vec<u32>], request: &Request) -> Result<(), String> {
+    let stop_ids = if request.ignore_eos { Vec::new() } else { request.stop_ids.clone() };
+    let submit = |list: &Vec<u32>| {
+        let request = Request { prompt: list.clone(), stop_ids: stop_ids.clone(), ..request.clone() };
+        engine.submit(request).map_err(|error| error.to_string())
+    };
+    let generations = lists.iter().map(submit).collect::<Result<Vec<_>, _>>()?;
+    let mut continued: Vec<Vec<u32>> = Vec::new();
+    for mut generation in generations {
+        let mut ids = Vec::new();
+        loop {
+            match generation.blocking_recv() {
+                Some(Event::Token(token)) => ids.push(token.id),
+                Some(Event::Finished(_)) => break,
+                Some(Event::Failed(error)) => return Err(error.to_string()),
+                None => return Err("a generation ended without a reason".to_owned()),
+            }
+        }
+        continued.push(ids);
+    }
+    out::print(format_args!("{}", json!(continued)));
     Ok(())
 }

@@ -99,7 +99,7 @@ fn run_list<M: Model>(
 }
 
 /// Reads and checks the token lists.
-fn read_lists(path: &Path, spec: &ModelSpec) -> Result<Vec<Vec<u32>>, String> {
+pub(crate) fn read_lists(path: &Path, spec: &ModelSpec) -> Result<Vec<Vec<u32>>, String> {
     let at = |what: String| format!("{}: {what}", path.display());
     let bytes = std::fs::read(path).map_err(|error| at(error.to_string()))?;
     let lists: Vec<Vec<u32>> = serde_json::from_slice(&bytes)

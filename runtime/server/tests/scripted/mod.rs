@@ -51,6 +51,7 @@ impl Shape for Bytes {
         kv_format: Format::F32,
         formats: &[ClassFormat { class: "embedding", stored: Format::F32, compute: "f32" }],
         tensors: &[],
+        unused: &[],
         weight_bytes: 4,
         scratch_bytes: 0,
         protocol: Protocol { stop_ids: &[STOP], chat_template: None },

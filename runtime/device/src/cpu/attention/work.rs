@@ -84,7 +84,8 @@ impl<
         let mut before = 0;
         for item in items.whole_items() {
             let rows = rows_of(&item);
-            for row in mine.start.saturating_sub(before).min(rows)..mine.end.saturating_sub(before).min(rows) {
+            for row in mine.start.saturating_sub(before).min(rows)..mine.end.saturating_sub(before).min(rows)
+            {
                 for segment in 0..=self.position(&item, row) / SEGMENT {
                     let start = (item.partial + segment * rows + row) * Self::STATE;
                     // SAFETY: the states were written before a barrier, and are not written in this phase.
@@ -157,7 +158,12 @@ impl<
     }
 
     /// Widens the first `seen` keys and values of a segment.
-    fn gather<'s>(&self, source: &Cached<E, BLOCK>, seen: usize, scratch: &'s LaneScratch) -> Gathered<'s, HEAD_DIM> {
+    fn gather<'s>(
+        &self,
+        source: &Cached<E, BLOCK>,
+        seen: usize,
+        scratch: &'s LaneScratch,
+    ) -> Gathered<'s, HEAD_DIM> {
         // SAFETY (both): only this lane uses its scratch, each part of it for one thing.
         let keys = unsafe { scratch.keys.slice_mut(0, HEAD_DIM * SEGMENT) };
         let keys: &mut [[f32; SEGMENT]; HEAD_DIM] = at_mut(keys.as_chunks_mut().0, 0);

@@ -248,10 +248,3 @@ pub(crate) fn quantise(x: &[f32; 32], by: f32, out: &mut [i8; 32]) -> i32 {
         _mm_cvtsi128_si32(_mm_add_epi32(sum, _mm_shuffle_epi32::<0b10_11_00_01>(sum)))
     }
 }
-
-/// Asks for the cache line at `address`, which need not be valid.
-#[inline(always)]
-pub(crate) fn prefetch(address: *const u8) {
-    // SAFETY: see the top; a prefetch never faults.
-    unsafe { _mm_prefetch::<_MM_HINT_T0>(address.cast()) }
-}

@@ -109,9 +109,7 @@ impl F32s {
     #[inline(always)]
     pub(crate) fn select_below(self, limit: F32s, yes: F32s, no: F32s) -> F32s {
         // SAFETY: see the top.
-        F32s(unsafe {
-            _mm512_mask_blend_ps(_mm512_cmp_ps_mask::<_CMP_LT_OQ>(self.0, limit.0), no.0, yes.0)
-        })
+        F32s(unsafe { _mm512_mask_blend_ps(_mm512_cmp_ps_mask::<_CMP_LT_OQ>(self.0, limit.0), no.0, yes.0) })
     }
 
     /// To the nearest whole number, ties to even.
@@ -254,11 +252,4 @@ pub(crate) fn quantise(x: &[f32; 32], by: f32, out: &mut [i8; 32]) -> i32 {
         _mm_storeu_si128(out[16..].as_mut_ptr().cast(), _mm512_cvtsepi32_epi8(high));
         _mm512_reduce_add_epi32(_mm512_add_epi32(low, high))
     }
-}
-
-/// Asks for the cache line at `address`, which need not be valid.
-#[inline(always)]
-pub(crate) fn prefetch(address: *const u8) {
-    // SAFETY: see the top; a prefetch never faults.
-    unsafe { _mm_prefetch::<_MM_HINT_T0>(address.cast()) }
 }

@@ -1,7 +1,7 @@
 //! Vectors of the instruction set the crate is compiled for.
 //!
 //! Each backend exports the same names: [`LANES`], [`F32s`] (that many f32), [`I32s`] and [`U8s`] (four
-//! bytes a lane), [`quantise`] and [`prefetch`]. The choice is `cfg(target_feature)`, made once, when the
+//! bytes a lane) and [`quantise`]. The choice is `cfg(target_feature)`, made once, when the
 //! crate is compiled. Kernels work on tiles of [`TILE`] rows, in `TILE / LANES` parts.
 
 #[cfg(all(target_arch = "x86_64", target_feature = "avx512bw", target_feature = "avx512vl"))]

@@ -201,7 +201,3 @@ pub(crate) fn quantise(x: &[f32; 32], by: f32, out: &mut [i8; 32]) -> i32 {
     }
     sum
 }
-
-/// Asks for the cache line at `address`, which need not be valid: no portable way, so nothing.
-#[inline(always)]
-pub(crate) fn prefetch(_: *const u8) {}

@@ -1,0 +1,21 @@
+//! The emitted crate of one target, kept as a golden: what a change of the compiler does to generated code
+//! is seen in review.
+
+use monomorph_compiler::{emit, graph, passes, spec};
+use monomorph_tests::{check_golden, fixtures, root};
+
+#[test]
+fn the_emitted_crate_is_the_golden() {
+    let target = spec::load(&[root().join("targets")], "x86-64-v4/smollm2-135m/q4_1")
+        .unwrap_or_else(|error| panic!("{error}"));
+    let graph = graph::build(&target.model, &target.quant);
+    let plan = passes::assemble::plan(&target, &graph).expect("the rules cover it");
+    let features = ["avx512f".to_owned(), "avx512bw".to_owned()];
+    let files = emit::emit(&plan, std::path::Path::new("/monomorph"), &features);
+    assert_eq!(files.len(), 4);
+    for file in files {
+        let path = fixtures().join("emitted").join(target.name()).join(&file.path);
+        // Not `.rs` and `.toml`: cargo and its tools are to leave them alone.
+        check_golden(&path.with_extension(format!("{}.txt", path.extension().unwrap_or_default().display())), &file.text);
+    }
+}

@@ -1,0 +1,83 @@
+//! The default target with its real weights as people run it: start, memory, size, the official client.
+
+use monomorph_compiler::toolchain::python;
+use monomorph_tests::server::{Serving, build, get, post};
+use monomorph_tests::{root, smollm2};
+use std::process::Command;
+
+const TARGET: &str = "cpu/smollm2-135m/q4_1";
+const MEGABYTE: u64 = 1_000_000;
+
+#[test]
+fn it_starts_at_once_and_stays_small() {
+    let Some(weights) = smollm2() else { return };
+    let server = build(None, TARGET);
+    let binary = std::fs::metadata(&server).expect("it was built").len();
+    println!("binary: {binary} bytes");
+    assert!(binary <= 20 * MEGABYTE, "{binary} bytes of binary");
+
+    // The first start brings the weights into the page cache; the best of the others is the server's own.
+    let starts: Vec<f64> = (0..5)
+        .map(|_| Serving::start(&server, &weights, &["--context", "4096"]).ready_after.as_secs_f64())
+        .collect();
+    println!("ready after: {starts:.3?} s");
+    let best = starts.iter().copied().fold(f64::INFINITY, f64::min);
+    assert!(best <= 0.5, "ready after {best} s at best");
+
+    // A prompt that fills the context, so that every page of keys and values has been touched.
+    let serving = Serving::start(&server, &weights, &["--context", "4096", "--kv-tokens", "4096"]);
+    let words = "one two three four five six seven eight nine ten ".repeat(405);
+    let body = serde_json::json!({ "prompt": words, "max_tokens": 16 }).to_string();
+    let (status, answer) = post(&serving.address, "/v1/completions", &body).expect("it answers");
+    assert_eq!(status, 200, "{answer}");
+    let answer: serde_json::Value = serde_json::from_str(&answer).expect("answers are JSON");
+    let prompt = answer["usage"]["prompt_tokens"].as_u64().expect("usage is counted");
+    assert!(prompt > 3900, "{prompt} tokens do not fill the context");
+    let resident = serving.resident_bytes();
+    let weight_bytes = std::fs::metadata(&weights).expect("the weights are there").len();
+    println!("resident: {resident} bytes, weights {weight_bytes}, prompt of {prompt} tokens");
+    assert!(resident <= weight_bytes + 150 * MEGABYTE, "{resident} bytes resident");
+}
+
+#[test]
+fn a_client_that_vanishes_gives_its_blocks_back() {
+    let Some(weights) = smollm2() else { return };
+    let serving = Serving::start(&build(None, TARGET), &weights, &[]);
+    let free = || {
+        let (_, health) = get(&serving.address, "/health").expect("it answers");
+        let health: serde_json::Value = serde_json::from_str(&health).expect("health is JSON");
+        (health["free_blocks"].as_u64(), health["total_blocks"].as_u64())
+    };
+    let before = free();
+    assert!(before.0.is_some() && before.0 == before.1, "{before:?}");
+    let body = r#"{"prompt":"Once upon a time","max_tokens":2000,"stream":true}"#;
+    let length = body.len();
+    let address = &serving.address;
+    let head = format!("POST /v1/completions HTTP/1.1\r\nhost: {address}\r\ncontent-length: {length}\r\n\r\n{body}");
+    {
+        use std::io::{Read, Write};
+        let mut stream = std::net::TcpStream::connect(address).expect("it listens");
+        stream.write_all(head.as_bytes()).expect("it reads");
+        let mut some = [0; 1024];
+        assert!(stream.read(&mut some).expect("it streams") > 0);
+        assert_ne!(free(), before, "a running stream holds blocks");
+    }
+    let gone = std::time::Instant::now();
+    while free() != before {
+        assert!(gone.elapsed().as_secs() < 5, "blocks are not back: {:?}", free());
+        std::thread::sleep(std::time::Duration::from_millis(5));
+    }
+    println!("all {:?} blocks back after {:.3} s", before.1, gone.elapsed().as_secs_f64());
+}
+
+#[test]
+fn the_official_openai_client_is_content() {
+    let Some(weights) = smollm2() else { return };
+    let serving = Serving::start(&build(None, TARGET), &weights, &[]);
+    let clients = root().join("tests/clients");
+    let python = python::environment(&root().join("target/venv-clients"), &clients.join("requirements.txt"))
+        .unwrap_or_else(|error| panic!("{error}"));
+    let mut command = Command::new(python);
+    command.arg(clients.join("openai_test.py")).arg(format!("http://{}/v1", serving.address));
+    python::run(&mut command).unwrap_or_else(|error| panic!("{error}"));
+}
