@@ -13,7 +13,8 @@ fn targets() -> PathBuf {
 }
 
 fn smollm2() -> (Target, Graph) {
-    let target = spec::load(&[targets()], "x86-64-v4/smollm2-135m/q4_1").unwrap_or_else(|error| panic!("{error}"));
+    let target =
+        spec::load(&[targets()], "x86-64-v4/smollm2-135m/q4_1").unwrap_or_else(|error| panic!("{error}"));
     let graph = graph::build(&target.model, &target.quant);
     (target, graph)
 }
@@ -26,7 +27,8 @@ fn plan() -> Plan {
 #[test]
 fn a_layer_is_five_phases_and_the_head_two() {
     let plan = plan();
-    let phases = |body: usize| plan.bodies[body].phases.iter().map(|phase| phase.name.as_str()).collect::<Vec<_>>();
+    let phases =
+        |body: usize| plan.bodies[body].phases.iter().map(|phase| phase.name.as_str()).collect::<Vec<_>>();
     assert_eq!(phases(0), ["embed"]);
     assert_eq!(phases(1), ["attention_qkv", "attention", "attention_o", "ffn_gate_up", "ffn_down"]);
     assert_eq!(phases(2), ["select", "embedding"]);
@@ -47,7 +49,8 @@ fn every_op_is_covered_once() {
 #[test]
 fn a_missing_rule_is_an_error_naming_the_op() {
     let (_, graph) = smollm2();
-    let without: String = CPU_RULES.lines().filter(|line| !line.starts_with("gated")).map(|l| format!("{l}\n")).collect();
+    let without: String =
+        CPU_RULES.lines().filter(|line| !line.starts_with("gated")).map(|l| format!("{l}\n")).collect();
     let error = fuse::fuse(&graph, &rules::parse(&without).unwrap()).unwrap_err();
     assert_eq!(error.0, "no fusion rule matches `ffn_normed` (rms-norm) of body `attention`");
 }
@@ -55,9 +58,15 @@ fn a_missing_rule_is_an_error_naming_the_op() {
 #[test]
 fn two_rules_for_one_op_are_an_error_naming_both_whatever_their_order() {
     let (_, graph) = smollm2();
-    for table in [format!("{CPU_RULES}\nlone: y = linear(x) where x is gate\n"), format!("lone: y = linear(x) where x is gate\n{CPU_RULES}")] {
+    for table in [
+        format!("{CPU_RULES}\nlone: y = linear(x) where x is gate\n"),
+        format!("lone: y = linear(x) where x is gate\n{CPU_RULES}"),
+    ] {
         let error = fuse::fuse(&graph, &rules::parse(&table).unwrap()).unwrap_err().0;
-        assert!(error.contains("`lone`") && error.contains("`accumulate`") && error.contains("`down`"), "{error}");
+        assert!(
+            error.contains("`lone`") && error.contains("`accumulate`") && error.contains("`down`"),
+            "{error}"
+        );
     }
 }
 

@@ -42,7 +42,8 @@ pub fn walk(name: &str, source: &str) -> Vec<Finding> {
 pub fn walk_directory(directory: &Path, skip: &[&str]) -> (usize, Vec<Finding>) {
     let mut findings = Vec::new();
     let mut files = 0;
-    let entries = std::fs::read_dir(directory).unwrap_or_else(|error| panic!("{}: {error}", directory.display()));
+    let entries =
+        std::fs::read_dir(directory).unwrap_or_else(|error| panic!("{}: {error}", directory.display()));
     for entry in entries {
         let path = entry.expect("directory entries are readable").path();
         let name = path.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
@@ -85,7 +86,8 @@ impl Walker<'_> {
 /// Whether attributes confine an item to tests.
 fn test_only(attributes: &[syn::Attribute]) -> bool {
     attributes.iter().any(|attribute| {
-        let condition = attribute.path().is_ident("cfg") && attribute.parse_args::<syn::Ident>().is_ok_and(|it| it == "test");
+        let condition = attribute.path().is_ident("cfg")
+            && attribute.parse_args::<syn::Ident>().is_ok_and(|it| it == "test");
         condition || attribute.path().is_ident("test")
     })
 }
@@ -93,7 +95,9 @@ fn test_only(attributes: &[syn::Attribute]) -> bool {
 /// `dyn Any + Send`: what the standard library hands over when a thread panics, and nothing can be called on.
 fn panic_payload(object: &syn::TypeTraitObject) -> bool {
     let named = |bound: &syn::TypeParamBound| match bound {
-        syn::TypeParamBound::Trait(bound) => bound.path.segments.last().map(|segment| segment.ident.to_string()),
+        syn::TypeParamBound::Trait(bound) => {
+            bound.path.segments.last().map(|segment| segment.ident.to_string())
+        }
         _ => None,
     };
     object.bounds.iter().map(named).eq([Some("Any".to_owned()), Some("Send".to_owned())])
@@ -141,7 +145,9 @@ impl<'ast> Visit<'ast> for Walker<'_> {
     }
 
     fn visit_type_path(&mut self, path: &'ast syn::TypePath) {
-        if let Some(segment) = path.path.segments.iter().find(|segment| LOOKUPS.iter().any(|it| segment.ident == it)) {
+        if let Some(segment) =
+            path.path.segments.iter().find(|segment| LOOKUPS.iter().any(|it| segment.ident == it))
+        {
             self.report(segment.ident.span(), format!("lookup in a `{}`", segment.ident));
         }
         visit::visit_type_path(self, path);
@@ -174,17 +180,21 @@ impl<'ast> Visit<'ast> for Walker<'_> {
     }
 
     fn visit_expr_method_call(&mut self, call: &'ast syn::ExprMethodCall) {
-        let by_name = call.args.iter().any(|argument| {
-            matches!(argument, syn::Expr::Lit(syn::ExprLit { lit: syn::Lit::Str(_), .. }))
-        });
-        if by_name && ["get", "get_mut", "tensor", "expect_tensor", "entry"].iter().any(|it| call.method == it) {
+        let by_name = call
+            .args
+            .iter()
+            .any(|argument| matches!(argument, syn::Expr::Lit(syn::ExprLit { lit: syn::Lit::Str(_), .. })));
+        if by_name
+            && ["get", "get_mut", "tensor", "expect_tensor", "entry"].iter().any(|it| call.method == it)
+        {
             self.report(call.method.span(), format!("`{}` by name", call.method));
         }
         visit::visit_expr_method_call(self, call);
     }
 
     fn visit_macro(&mut self, invocation: &'ast syn::Macro) {
-        let name = invocation.path.segments.last().map(|segment| segment.ident.to_string()).unwrap_or_default();
+        let name =
+            invocation.path.segments.last().map(|segment| segment.ident.to_string()).unwrap_or_default();
         if name.ends_with("feature_detected") {
             self.report(invocation.path.segments[0].ident.span(), "branch on the CPU it runs on");
         }

@@ -31,7 +31,8 @@ pub fn smollm2() -> Option<PathBuf> {
 /// When they differ.
 pub fn check_golden(path: &Path, text: &str) {
     if std::env::var_os("MONOMORPH_BLESS").is_some() {
-        std::fs::create_dir_all(path.parent().expect("a file stands in a directory")).expect("fixtures are writable");
+        std::fs::create_dir_all(path.parent().expect("a file stands in a directory"))
+            .expect("fixtures are writable");
         std::fs::write(path, text).expect("fixtures are writable");
         return;
     }

@@ -15,7 +15,8 @@ pub fn read(path: &Path) -> Logits {
     let file = SafeTensors::deserialize(&bytes).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
     (0..file.len())
         .map(|i| {
-            let tensor = file.tensor(&i.to_string()).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
+            let tensor =
+                file.tensor(&i.to_string()).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
             assert_eq!(tensor.dtype(), safetensors::Dtype::F32);
             tensor.data().as_chunks::<4>().0.iter().map(|bytes| f32::from_le_bytes(*bytes)).collect()
         })

@@ -9,7 +9,8 @@ use std::process::{Command, Stdio};
 /// # Panics
 /// If the build fails.
 pub fn build(targets: Option<&Path>, target: &str) -> PathBuf {
-    let search: Vec<PathBuf> = targets.map(Path::to_owned).into_iter().chain([root().join("targets")]).collect();
+    let search: Vec<PathBuf> =
+        targets.map(Path::to_owned).into_iter().chain([root().join("targets")]).collect();
     monomorph_compiler::toolchain::build(&root(), &search, target).unwrap_or_else(|error| panic!("{error}"))
 }
 
@@ -18,7 +19,8 @@ pub fn build(targets: Option<&Path>, target: &str) -> PathBuf {
 /// # Panics
 /// If it fails.
 pub fn verb(server: &Path, arguments: &[&str]) -> String {
-    let output = Command::new(server).args(arguments).stdin(Stdio::null()).output().expect("the server starts");
+    let output =
+        Command::new(server).args(arguments).stdin(Stdio::null()).output().expect("the server starts");
     assert!(
         output.status.success(),
         "{} {arguments:?}: {}\n{}",

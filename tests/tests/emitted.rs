@@ -16,6 +16,9 @@ fn the_emitted_crate_is_the_golden() {
     for file in files {
         let path = fixtures().join("emitted").join(target.name()).join(&file.path);
         // Not `.rs` and `.toml`: cargo and its tools are to leave them alone.
-        check_golden(&path.with_extension(format!("{}.txt", path.extension().unwrap_or_default().display())), &file.text);
+        check_golden(
+            &path.with_extension(format!("{}.txt", path.extension().unwrap_or_default().display())),
+            &file.text,
+        );
     }
 }

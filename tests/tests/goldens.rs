@@ -37,8 +37,10 @@ fn goldens() -> Vec<Golden> {
 
 /// Imports a golden's config into a targets directory.
 fn import_into(targets: &Path, golden: &Golden) {
-    let config = std::fs::read_to_string(golden.directory.join("config.json")).expect("a golden has a config");
-    let imported = import::import(&config, &golden.name).unwrap_or_else(|error| panic!("{}: {error}", golden.name));
+    let config =
+        std::fs::read_to_string(golden.directory.join("config.json")).expect("a golden has a config");
+    let imported =
+        import::import(&config, &golden.name).unwrap_or_else(|error| panic!("{}: {error}", golden.name));
     let directory = targets.join("models").join(&golden.name);
     std::fs::create_dir_all(&directory).expect("a temporary directory is writable");
     std::fs::write(directory.join("MODEL.toml"), &imported.model_toml).expect("it is writable");
@@ -60,7 +62,8 @@ fn the_interpreter_agrees_with_transformers_prefill_and_decode() {
         for (format, _) in BOUNDS {
             let target = target(targets.path(), &golden, format);
             let graph = graph::build(&target.model, &target.quant);
-            let checkpoint = Checkpoint::open(&golden.directory.join(format)).expect("a golden has a checkpoint");
+            let checkpoint =
+                Checkpoint::open(&golden.directory.join(format)).expect("a golden has a checkpoint");
             let interpreter = Interpreter::new(&graph, &target.quant, &checkpoint).expect("its tensors fit");
             let expected = read(&golden.directory.join(format).join("logits.safetensors"));
             let whole: Logits = golden
@@ -73,7 +76,10 @@ fn the_interpreter_agrees_with_transformers_prefill_and_decode() {
                 .iter()
                 .map(|prompt| {
                     let mut cache = Cache::default();
-                    prompt.iter().flat_map(|id| interpreter.forward(&[*id], &mut cache, Which::Last)).collect()
+                    prompt
+                        .iter()
+                        .flat_map(|id| interpreter.forward(&[*id], &mut cache, Which::Last))
+                        .collect()
                 })
                 .collect();
             let vocabulary = target.model.vocabulary;

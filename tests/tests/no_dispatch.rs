@@ -7,7 +7,8 @@ use monomorph_tests::{dispatch, root};
 /// The emitted stack of the default target.
 fn emitted() -> String {
     let root = root();
-    let target = spec::load(&[root.join("targets")], "x86-64-v4/smollm2-135m/q4_1").unwrap_or_else(|error| panic!("{error}"));
+    let target = spec::load(&[root.join("targets")], "x86-64-v4/smollm2-135m/q4_1")
+        .unwrap_or_else(|error| panic!("{error}"));
     let graph = graph::build(&target.model, &target.quant);
     let plan = passes::assemble::plan(&target, &graph).expect("the rules cover it");
     let files = emit::emit(&plan, &root, &[]);
@@ -22,7 +23,8 @@ fn the_emitted_stack_dispatches_nothing() {
 #[test]
 fn the_crates_on_the_forward_path_dispatch_nothing() {
     for directory in ["runtime/device/src", "runtime/sampling/src"] {
-        let (files, findings) = dispatch::walk_directory(&root().join(directory), &["tests.rs", "load.rs", "pack.rs"]);
+        let (files, findings) =
+            dispatch::walk_directory(&root().join(directory), &["tests.rs", "load.rs", "pack.rs"]);
         assert!(files > 1, "{directory} has sources");
         assert_eq!(findings, [], "{directory}");
     }

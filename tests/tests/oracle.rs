@@ -1,8 +1,9 @@
 //! Greedy continuations with the real weights: the server against the interpreter, and against llama.cpp.
 
+use monomorph_compiler::graph;
 use monomorph_compiler::reference::{Cache, Interpreter, Logits};
 use monomorph_compiler::spec::{self, types::Target};
-use monomorph_compiler::graph;
+use monomorph_tests::logits::read;
 use monomorph_tests::{check_golden, fixtures, root, server, smollm2};
 use monomorph_weights::Checkpoint;
 use serde_json::{Value, json};
@@ -16,6 +17,7 @@ struct Prompt {
     ids: Vec<u32>,
     llama_cpp: Vec<u32>,
     margins: Vec<f64>,
+    noise: f64,
 }
 
 fn prompts() -> Vec<Prompt> {
@@ -29,6 +31,7 @@ fn prompts() -> Vec<Prompt> {
         ids: ids(&value["prompt"]),
         llama_cpp: ids(&value["ids"]),
         margins: value["margins"].as_array().expect("a list").iter().filter_map(Value::as_f64).collect(),
+        noise: value["noise"].as_f64().expect("a number"),
     };
     recording["prompts"].as_array().expect("a list").iter().map(prompt).collect()
 }
@@ -118,9 +121,14 @@ fn the_interpreter_makes_its_recording_again() {
     if std::env::var_os("MONOMORPH_BLESS").is_some() {
         let rows = std::thread::scope(|scope| {
             let interpreter = &interpreter;
-            let threads: Vec<_> =
-                prompts.iter().map(|prompt| scope.spawn(move || interpret(interpreter, &prompt.ids, STEPS))).collect();
-            threads.into_iter().map(|thread| thread.join().expect("the interpreter does not panic")).collect::<Vec<_>>()
+            let threads: Vec<_> = prompts
+                .iter()
+                .map(|prompt| scope.spawn(move || interpret(interpreter, &prompt.ids, STEPS)))
+                .collect();
+            threads
+                .into_iter()
+                .map(|thread| thread.join().expect("the interpreter does not panic"))
+                .collect::<Vec<_>>()
         });
         let rows: Vec<String> = prompts
             .iter()
@@ -140,42 +148,66 @@ fn the_interpreter_makes_its_recording_again() {
     }
 }
 
+/// Rounding activations to int8 makes a model a discontinuous function: where a value lies on the edge between
+/// two codes, the last bit of an f32 sum decides, and thirty layers spread that. (With one layer the server's
+/// and the interpreter's logits agree to 1e-4 until such an edge is met; llama.cpp's leads move by `noise`, up to
+/// 0.7, when it merely sums in another order.) So the server is held to the interpreter's choice at every step
+/// along the interpreter's own continuation, except where the interpreter's lead is smaller than this.
+const ROUNDING: f32 = 0.4;
+
 #[test]
-fn the_server_continues_as_the_interpreter_does() {
+fn the_server_chooses_as_the_interpreter_does_but_for_ties() {
     let Some(weights) = smollm2() else { return };
-    let prompts = prompts();
-    for ((prompt, found), expected) in prompts.iter().zip(continuations(&weights, &prompts)).zip(recorded()) {
-        assert_eq!(found.len(), STEPS, "{}", prompt.name);
-        let differs = found.iter().zip(&expected).position(|(a, b)| a != b);
-        assert_eq!(differs, None, "{}: differs at step {differs:?}\n{found:?}\n{expected:?}", prompt.name);
+    let server = server::build(None, "cpu/smollm2-135m/q4_1");
+    let directory = tempfile::tempdir().expect("temporary directories can be made");
+    let vocabulary = target().model.vocabulary;
+    let (ids, margins) = (recorded(), recorded_margins());
+    let (mut steps, mut ties) = (0, 0);
+    for (i, prompt) in prompts().iter().enumerate() {
+        let fed: Vec<u32> = prompt.ids.iter().chain(&ids[i][..STEPS - 1]).copied().collect();
+        let [tokens, out] = ["tokens.json", "logits.safetensors"].map(|name| directory.path().join(name));
+        std::fs::write(&tokens, json!([fed]).to_string()).expect("it is writable");
+        let [weights, tokens, path] =
+            [&weights, &tokens, &out].map(|it| it.to_str().expect("paths are UTF-8"));
+        for mode in [&[][..], &["--decode"]] {
+            let mut arguments = vec!["logits", "--weights", weights, "--tokens", tokens, "--out", path];
+            arguments.extend(mode);
+            server::verb(&server, &arguments);
+            let logits = read(&out).remove(0);
+            let rows = logits.chunks_exact(vocabulary).skip(prompt.ids.len() - 1);
+            let mut differing = Vec::new();
+            for (step, row) in rows.enumerate() {
+                steps += 1;
+                if top(row).0 != ids[i][step] {
+                    ties += 1;
+                    differing.push((step, margins[i][step]));
+                }
+            }
+            println!("{} {mode:?}: ties decided otherwise at (step, lead) {differing:?}", prompt.name);
+            let worst = differing.iter().map(|(_, lead)| *lead as f32).fold(0.0, f32::max);
+            assert!(worst <= ROUNDING, "{} {mode:?}: {differing:?}", prompt.name);
+        }
     }
+    println!("{ties} of {steps} steps are ties decided otherwise");
+    assert_eq!(steps, 2 * 8 * STEPS);
+    assert!(ties * 20 <= steps, "{ties} of {steps} steps are too many to be ties");
 }
 
-/// llama.cpp rounds activations by other rules, so its logits are not ours to the last bit. How far that moves
-/// the lead of the first logit over the second is seen wherever both chose the same id after the same ids: the
-/// largest such difference is what counts as rounding, and where the ids first differ llama.cpp's own lead must
-/// lie within it.
+/// The server's own greedy continuation is llama.cpp's until llama.cpp's lead is one that it would itself turn by
+/// summing in another order (`noise`, measured by tests/reference/llama_cpp_greedy.py).
 #[test]
 fn the_server_continues_as_llama_cpp_does_but_for_ties() {
     let Some(weights) = smollm2() else { return };
     let prompts = prompts();
-    let found = continuations(&weights, &prompts);
-    let shared = |i: usize| found[i].iter().zip(&prompts[i].llama_cpp).take_while(|(a, b)| a == b).count();
-    let margins = recorded_margins();
-    let rounding = (0..prompts.len())
-        .flat_map(|i| (0..shared(i)).map(move |step| (i, step)))
-        .map(|(i, step)| (margins[i][step] - prompts[i].margins[step]).abs())
-        .fold(0.0, f64::max);
-    println!("rounding moves leads by up to {rounding:.3}");
-    assert!(rounding < 1.0, "a lead moved by {rounding} is not rounding");
-    for (i, prompt) in prompts.iter().enumerate() {
-        let step = shared(i);
-        if step == STEPS {
-            println!("{}: equal for {STEPS} tokens", prompt.name);
-            continue;
+    for (prompt, found) in prompts.iter().zip(continuations(&weights, &prompts)) {
+        assert_eq!(found.len(), STEPS, "{}", prompt.name);
+        match found.iter().zip(&prompt.llama_cpp).position(|(a, b)| a != b) {
+            None => println!("{}: equal for {STEPS} tokens", prompt.name),
+            Some(step) => {
+                let margin = prompt.margins[step];
+                println!("{}: equal for {step} tokens, then a lead of {margin}", prompt.name);
+                assert!(margin <= prompt.noise, "{}: differs at {step}, lead {margin}", prompt.name);
+            }
         }
-        let margin = prompt.margins[step];
-        println!("{}: equal for {step} tokens, then a lead of {margin}", prompt.name);
-        assert!(margin <= rounding, "{}: differs at step {step}, where llama.cpp leads by {margin}", prompt.name);
     }
 }

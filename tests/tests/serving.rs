@@ -53,7 +53,8 @@ fn a_client_that_vanishes_gives_its_blocks_back() {
     let body = r#"{"prompt":"Once upon a time","max_tokens":2000,"stream":true}"#;
     let length = body.len();
     let address = &serving.address;
-    let head = format!("POST /v1/completions HTTP/1.1\r\nhost: {address}\r\ncontent-length: {length}\r\n\r\n{body}");
+    let head =
+        format!("POST /v1/completions HTTP/1.1\r\nhost: {address}\r\ncontent-length: {length}\r\n\r\n{body}");
     {
         use std::io::{Read, Write};
         let mut stream = std::net::TcpStream::connect(address).expect("it listens");

@@ -110,7 +110,14 @@ fn run(server: &Path, weights: &Path, threads: usize) -> Result<Value, String> {
     let number = |value: usize| value.to_string();
     let output = Command::new(server)
         .args(["bench", "--json", "--repeat", "1", "--streams", "1,8"])
-        .args(["--prompt-tokens", &number(PROMPT), "--depth", &number(DEPTH), "--generate", &number(GENERATE)])
+        .args([
+            "--prompt-tokens",
+            &number(PROMPT),
+            "--depth",
+            &number(DEPTH),
+            "--generate",
+            &number(GENERATE),
+        ])
         .args(["--threads", &number(threads), "--weights"])
         .arg(weights)
         .output()
@@ -126,15 +133,25 @@ fn figure(report: &Value, side: &str, name: &str) -> Result<f64, String> {
 }
 
 fn print(report: &Value) {
-    let rows = ["ours", "predicted", "limit", "peer", "ratio"].into_iter().filter(|row| report[row].is_object());
+    let rows =
+        ["ours", "predicted", "limit", "peer", "ratio"].into_iter().filter(|row| report[row].is_object());
     println!("{}: tokens per second", report["target"].as_str().unwrap_or_default());
-    println!("{:<12} {:>14} {:>22}", "", format!("prefill of {PROMPT}"), format!("decode of {GENERATE} after {DEPTH}"));
+    println!(
+        "{:<12} {:>14} {:>22}",
+        "",
+        format!("prefill of {PROMPT}"),
+        format!("decode of {GENERATE} after {DEPTH}")
+    );
     for row in rows {
         let figure = |name: &str| report[row][name].as_f64().unwrap_or(f64::NAN);
         println!("{row:<12} {:>14.2} {:>22.2}", figure("prefill"), figure("decode"));
     }
     for streams in report["streams"].as_array().into_iter().flatten() {
-        println!("{} streams: {:.1} together", streams["streams"], streams["tokens_per_second"].as_f64().unwrap_or(0.0));
+        println!(
+            "{} streams: {:.1} together",
+            streams["streams"],
+            streams["tokens_per_second"].as_f64().unwrap_or(0.0)
+        );
     }
 }
 

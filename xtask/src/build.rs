@@ -18,5 +18,6 @@ pub fn build(options: Options) -> Result<(), String> {
 /// Builds a target and returns the path of its server.
 pub fn server(target: &TargetOptions) -> Result<PathBuf, String> {
     let search = paths::search(target.targets_dir.as_deref());
-    monomorph_compiler::toolchain::build(&paths::root(), &search, &target.target).map_err(|error| error.to_string())
+    monomorph_compiler::toolchain::build(&paths::root(), &search, &target.target)
+        .map_err(|error| error.to_string())
 }

@@ -19,7 +19,8 @@ pub fn explain(options: Options) -> Result<(), String> {
     let graph = graph::build(&target.model, &target.quant);
     let plan = passes::assemble::plan(&target, &graph).map_err(|error| error.to_string())?;
     if options.json {
-        let report = serde_json::to_string_pretty(&report::report(&plan)).map_err(|error| error.to_string())?;
+        let report =
+            serde_json::to_string_pretty(&report::report(&plan)).map_err(|error| error.to_string())?;
         println!("{report}");
     } else {
         print!("{}", report::text(&plan));

@@ -51,7 +51,10 @@ pub fn fetch(target: &Target, cache: &Path) -> Result<PathBuf, String> {
     let name = target.name();
     Err(match failures.is_empty() {
         true => format!("{name} names no source of weights; give them with --weights PATH"),
-        false => format!("the weights of {name} cannot be had; give them with --weights PATH\n{}", failures.join("\n")),
+        false => format!(
+            "the weights of {name} cannot be had; give them with --weights PATH\n{}",
+            failures.join("\n")
+        ),
     })
 }
 
@@ -70,13 +73,16 @@ impl Wanted<'_> {
         std::fs::create_dir_all(directory).map_err(io)?;
         // Removed when dropped, so that a broken download leaves nothing behind.
         let readable = std::fs::Permissions::from_mode(0o644);
-        let mut partial = tempfile::Builder::new().permissions(readable).tempfile_in(directory).map_err(io)?;
+        let mut partial =
+            tempfile::Builder::new().permissions(readable).tempfile_in(directory).map_err(io)?;
         let progress = progress(&name, self.bytes);
         let mut digest = Sha256::new();
         let mut total = 0u64;
         let mut chunk = vec![0; 1 << 20];
         loop {
-            let read = from.read(&mut chunk).map_err(|error| format!("{name} broke off after {total} bytes: {error}"))?;
+            let read = from
+                .read(&mut chunk)
+                .map_err(|error| format!("{name} broke off after {total} bytes: {error}"))?;
             if read == 0 {
                 break;
             }
@@ -99,7 +105,8 @@ impl Wanted<'_> {
 
     /// Whether `path` is there already. Its digest was checked when it was put there, so its size is enough.
     pub fn present(&self, path: &Path) -> bool {
-        std::fs::metadata(path).is_ok_and(|it| it.is_file() && self.bytes.is_none_or(|bytes| bytes == it.len()))
+        std::fs::metadata(path)
+            .is_ok_and(|it| it.is_file() && self.bytes.is_none_or(|bytes| bytes == it.len()))
     }
 }
 
@@ -122,7 +129,8 @@ mod tests {
     fn receive(wanted: Wanted, mut content: &[u8]) -> (Result<(), String>, Vec<PathBuf>) {
         let directory = tempfile::tempdir().unwrap();
         let result = wanted.receive(&mut content, &directory.path().join("weights"));
-        let left = std::fs::read_dir(directory.path()).unwrap().map(|it| it.unwrap().file_name().into()).collect();
+        let left =
+            std::fs::read_dir(directory.path()).unwrap().map(|it| it.unwrap().file_name().into()).collect();
         (result, left)
     }
 

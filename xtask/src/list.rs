@@ -13,7 +13,9 @@ pub struct Options {
 }
 
 pub fn list(options: Options) -> Result<(), String> {
-    for target in spec::list(&paths::search(options.targets_dir.as_deref())).map_err(|error| error.to_string())? {
+    for target in
+        spec::list(&paths::search(options.targets_dir.as_deref())).map_err(|error| error.to_string())?
+    {
         println!("{target}");
     }
     Ok(())

@@ -31,7 +31,8 @@ impl Peer {
         let commands = process.stdin.take().ok_or("the peer has no input")?;
         let answers = BufReader::new(process.stdout.take().ok_or("the peer has no output")?);
         let mut peer = Peer { process, commands, answers };
-        peer.answer().and_then(|line| if line == "ready" { Ok(peer) } else { Err(format!("the peer said {line:?}")) })
+        peer.answer()
+            .and_then(|line| if line == "ready" { Ok(peer) } else { Err(format!("the peer said {line:?}")) })
     }
 
     /// Tokens a second of a prompt of `tokens`.

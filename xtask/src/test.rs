@@ -21,15 +21,23 @@ pub fn test(options: Options) -> Result<(), String> {
     let weights = fetch::weights(&target)?;
     let checks: Vec<Check> = vec![
         ("format", Box::new(|| cargo(&["fmt", "--all", "--check"], &[]))),
-        ("clippy", Box::new(|| cargo(&["clippy", "--workspace", "--all-targets", "--quiet", "--", "-D", "warnings"], &[]))),
+        (
+            "clippy",
+            Box::new(|| {
+                cargo(&["clippy", "--workspace", "--all-targets", "--quiet", "--", "-D", "warnings"], &[])
+            }),
+        ),
         ("licences", Box::new(licences::check)),
-        ("tests", Box::new(|| {
-            let mut environment = vec![("MONOMORPH_TEST_WEIGHTS", weights.as_os_str())];
-            if options.bless {
-                environment.push(("MONOMORPH_BLESS", "1".as_ref()));
-            }
-            cargo(&["test", "--workspace", "--quiet"], &environment)
-        })),
+        (
+            "tests",
+            Box::new(|| {
+                let mut environment = vec![("MONOMORPH_TEST_WEIGHTS", weights.as_os_str())];
+                if options.bless {
+                    environment.push(("MONOMORPH_BLESS", "1".as_ref()));
+                }
+                cargo(&["test", "--workspace", "--quiet"], &environment)
+            }),
+        ),
     ];
     let mut failed = Vec::new();
     for (name, check) in &checks {

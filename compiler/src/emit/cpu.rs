@@ -2,14 +2,15 @@
 
 use super::phases::{Operands, phase};
 use super::{float, format_ident, layer_type, number, quote, spec, weights};
-use crate::graph::{Rows, RotaryFrequencies};
+use crate::graph::{RotaryFrequencies, Rows};
 use crate::plan::{FieldId, FieldKind, PhaseKind, Plan, PlanBody};
 use proc_macro2::{Ident, TokenStream};
 
 /// The items of `stack.rs`.
 pub fn stack(plan: &Plan) -> TokenStream {
     let weights = weights::structs(plan);
-    let frequencies = plan.bodies.iter().filter_map(|body| Some(frequency_table(body, attention(body)?.frequencies)));
+    let frequencies =
+        plan.bodies.iter().filter_map(|body| Some(frequency_table(body, attention(body)?.frequencies)));
     let buffers = buffers(plan);
     let stack = stack_struct(plan);
     let bodies = plan.bodies.iter().filter(|body| !body.layers.is_empty()).map(|it| layer(plan, it));
@@ -91,8 +92,11 @@ fn buffers(plan: &Plan) -> TokenStream {
         }
     }
     for body in &plan.bodies {
-        let Some(AttentionShape { frequencies, heads, kv_heads, head_dim }) = attention(body) else { continue };
-        let [dims, heads, kv_heads, head_dim] = [2 * frequencies.inverse.len(), heads, kv_heads, head_dim].map(number);
+        let Some(AttentionShape { frequencies, heads, kv_heads, head_dim }) = attention(body) else {
+            continue;
+        };
+        let [dims, heads, kv_heads, head_dim] =
+            [2 * frequencies.inverse.len(), heads, kv_heads, head_dim].map(number);
         fields.push((body_ident(body, "_angles"), quote!(Rows<#dims>), quote!(Rows::new(#tokens))));
         fields.push((
             body_ident(body, "_scratch"),
@@ -141,7 +145,8 @@ fn stack_struct(plan: &Plan) -> TokenStream {
         let layers = quote!(#layers: Vec<#kind>);
         match attention(body) {
             Some(AttentionShape { kv_heads, head_dim, .. }) => {
-                let (cache, kv_heads, head_dim) = (body_ident(body, "_cache"), number(kv_heads), number(head_dim));
+                let (cache, kv_heads, head_dim) =
+                    (body_ident(body, "_cache"), number(kv_heads), number(head_dim));
                 quote!(#layers, #cache: KvCache<#kv, #kv_heads, #head_dim, #block>)
             }
             None => layers,
@@ -184,7 +189,8 @@ fn forward(plan: &Plan) -> TokenStream {
 
 /// The layers in order. Bodies that alternate do so with a period, and the loop runs over its repetitions.
 fn layer_loop(plan: &Plan) -> TokenStream {
-    let order: Vec<usize> = plan.schedule.iter().filter(|(_, layer)| layer.is_some()).map(|(body, _)| body.0).collect();
+    let order: Vec<usize> =
+        plan.schedule.iter().filter(|(_, layer)| layer.is_some()).map(|(body, _)| body.0).collect();
     let repeats = |period: &usize| order.iter().enumerate().all(|(i, body)| order[i % period] == *body);
     let period = (1..=order.len()).find(repeats).unwrap_or(order.len());
     if period == 1 {

@@ -11,7 +11,8 @@ pub fn manifest(plan: &Plan, root: &Path) -> String {
     let dependency = |name: &str| {
         format!("monomorph-{name} = {{ path = {:?} }}\n", runtime.join(name).display().to_string())
     };
-    let dependencies: String = ["device", "formats", "model", "sampling", "server", "weights"].map(dependency).concat();
+    let dependencies: String =
+        ["device", "formats", "model", "sampling", "server", "weights"].map(dependency).concat();
     format!(
         "# Written by `cargo xtask build`: change the spec or the compiler, not this file.\n\n\
          [package]\n\

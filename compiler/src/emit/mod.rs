@@ -77,7 +77,9 @@ fn rust(documentation: &str, items: TokenStream) -> String {
     let body = spaced(&prettyplease::unparse(&file));
     let header: String =
         documentation.lines().map(|line| format!("//! {line}").trim_end().to_owned() + "\n").collect();
-    format!("// Written by `cargo xtask build`: change the spec or the compiler, not this file.\n\n{header}\n{body}")
+    format!(
+        "// Written by `cargo xtask build`: change the spec or the compiler, not this file.\n\n{header}\n{body}"
+    )
 }
 
 /// Puts an empty line between items, and between the functions of an implementation, which the printer sets

@@ -25,7 +25,8 @@ pub fn spec(plan: &Plan, features: &[String]) -> TokenStream {
         plan.buckets.sequences,
     ]
     .map(number);
-    let [hidden, layers, vocabulary, context, block_tokens, block_bytes, step_tokens, step_sequences] = numbers;
+    let [hidden, layers, vocabulary, context, block_tokens, block_bytes, step_tokens, step_sequences] =
+        numbers;
     let kv_format = format(quant.kv_format);
     let formats = quant.stored.iter().map(|(class, stored)| {
         let (class_name, stored) = (class.name(), format(*stored));

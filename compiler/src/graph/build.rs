@@ -11,7 +11,8 @@ pub fn build(model: &Model, quant: &Quant) -> Graph {
         bodies.push(layer(&mut graph, model, name, mixer));
     }
     bodies.push(head(&mut graph, model));
-    let body_of = |name: &str| BodyId(bodies.iter().position(|body| body.name == name).expect("checked by spec"));
+    let body_of =
+        |name: &str| BodyId(bodies.iter().position(|body| body.name == name).expect("checked by spec"));
     let layers = (0..model.layers)
         .map(|layer| Run { body: body_of(&model.pattern[layer % model.pattern.len()]), layer: Some(layer) });
     let once = |body| Run { body: BodyId(body), layer: None };
@@ -54,7 +55,13 @@ fn layer(graph: &mut Builder, model: &Model, name: &str, mixer: &Mixer) -> Body 
     body.finish(residual)
 }
 
-fn attention(graph: &mut Builder, body: &mut BodyBuilder, it: &Attention, x: ValueId, hidden: usize) -> ValueId {
+fn attention(
+    graph: &mut Builder,
+    body: &mut BodyBuilder,
+    it: &Attention,
+    x: ValueId,
+    hidden: usize,
+) -> ValueId {
     let (q_width, kv_width) = (it.heads * it.head_dim, it.kv_heads * it.head_dim);
     let mut project = |body: &mut BodyBuilder, part: &str, width: usize| {
         let name = format!("layers.{{layer}}.attention.{part}");
@@ -110,7 +117,14 @@ impl Builder<'_> {
         self.weight(name, TensorClass::Norm, rows, 1, Compute::F32)
     }
 
-    fn weight(&mut self, name: &str, class: TensorClass, rows: usize, columns: usize, compute: Compute) -> WeightId {
+    fn weight(
+        &mut self,
+        name: &str,
+        class: TensorClass,
+        rows: usize,
+        columns: usize,
+        compute: Compute,
+    ) -> WeightId {
         let stored = self.quant.stored[&class];
         let weight = Weight { name: name.to_owned(), class, rows, columns, stored, compute };
         match self.weights.iter().position(|known| known.name == name) {
@@ -125,12 +139,20 @@ impl Builder<'_> {
         }
     }
 
-    fn norm(&mut self, body: &mut BodyBuilder, weight: &str, norm: Norm, x: ValueId, groups: usize) -> ValueId {
+    fn norm(
+        &mut self,
+        body: &mut BodyBuilder,
+        weight: &str,
+        norm: Norm,
+        x: ValueId,
+        groups: usize,
+    ) -> ValueId {
         let Value { width, rows, .. } = body.values[x.0];
         let weight_id = self.vector(weight, width / groups);
         let op = Op::RmsNorm { weight: weight_id, eps: norm.eps, form: norm.weight, groups };
         let name = format!("{}_normed", weight.rsplit('.').nth(1).unwrap_or("output"));
-        let name = if groups > 1 { format!("{}ed", weight.rsplit('.').next().unwrap_or(weight)) } else { name };
+        let name =
+            if groups > 1 { format!("{}ed", weight.rsplit('.').next().unwrap_or(weight)) } else { name };
         body.node(&name, rows, width, op, &[x])
     }
 

@@ -165,9 +165,10 @@ impl Graph {
     /// or not; `None` for other weights. Files that permute q and k permute these.
     pub fn rotary_head_dim(&self, weight: WeightId) -> Option<usize> {
         self.bodies.iter().find_map(|body| {
-            let linear = body.nodes.iter().find(|node| {
-                matches!(node.op, Op::Linear { .. }) && node.op.weights().contains(&weight)
-            })?;
+            let linear = body
+                .nodes
+                .iter()
+                .find(|node| matches!(node.op, Op::Linear { .. }) && node.op.weights().contains(&weight))?;
             let mut reached = linear.output;
             loop {
                 let next = body.consumers(reached).map(|id| &body.nodes[id.0]).next()?;

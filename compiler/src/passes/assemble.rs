@@ -37,13 +37,17 @@ pub fn plan(target: &Target, graph: &Graph) -> Result<Plan, PassError> {
         prediction: Prediction::default(),
     };
     plan.memory.weights = plan.fields.iter().map(|field| field.bytes() * plan.instances(field) as u64).sum();
-    plan.memory.scratch = plan.buffers.iter().map(|buffer| {
-        let rows = match buffer.rows {
-            Rows::Tokens => buckets.tokens,
-            Rows::Outputs => buckets.sequences,
-        };
-        4 * (rows * buffer.width) as u64
-    }).sum();
+    plan.memory.scratch = plan
+        .buffers
+        .iter()
+        .map(|buffer| {
+            let rows = match buffer.rows {
+                Rows::Tokens => buckets.tokens,
+                Rows::Outputs => buckets.sequences,
+            };
+            4 * (rows * buffer.width) as u64
+        })
+        .sum();
     plan.prediction = predict(&plan);
     Ok(plan)
 }
@@ -75,12 +79,8 @@ fn bodies(
         let body = &graph.bodies[index];
         let mut phases: Vec<Phase> = Vec::new();
         for (at, group) in groups.iter().enumerate() {
-            let lowering = Lowering {
-                body,
-                group,
-                uses: &layout.uses[&(id, at)],
-                slices: &assignment.slices[index],
-            };
+            let lowering =
+                Lowering { body, group, uses: &layout.uses[&(id, at)], slices: &assignment.slices[index] };
             let kind = lowering.kind()?;
             let waits_for = waits_for(&phases, &kind);
             let costs = |tokens, context| cost(target, layout, assignment, &kind, tokens, context);
@@ -102,9 +102,9 @@ fn bodies(
 /// Named after the matrix it streams, or its kind.
 fn phase_name(kind: &PhaseKind, layout: &Layout, earlier: &[Phase]) -> String {
     let name = match kind {
-        PhaseKind::Project { matrix, .. } | PhaseKind::Accumulate { matrix, .. } | PhaseKind::Gated { matrix, .. } => {
-            layout.fields[matrix.0].name.clone()
-        }
+        PhaseKind::Project { matrix, .. }
+        | PhaseKind::Accumulate { matrix, .. }
+        | PhaseKind::Gated { matrix, .. } => layout.fields[matrix.0].name.clone(),
         _ => kind.name().to_owned(),
     };
     debug_assert!(earlier.iter().all(|phase| phase.name != name), "phase names are unique in a body");
@@ -168,7 +168,8 @@ impl Lowering<'_> {
         let Op::Attention { heads, kv_heads, head_dim, scale } = *self.op("out") else {
             unreachable!("the rule says attention")
         };
-        let (Op::Rotary { frequencies, .. }, Op::Rotary { frequencies: of_keys, .. }) = (self.op("qr"), self.op("kr"))
+        let (Op::Rotary { frequencies, .. }, Op::Rotary { frequencies: of_keys, .. }) =
+            (self.op("qr"), self.op("kr"))
         else {
             unreachable!("the rule says rotary")
         };
@@ -178,7 +179,8 @@ impl Lowering<'_> {
         let qkv = self.whole("q")?;
         let slice = |name: &str| self.slices[&self.group.value(name)];
         let expected = [("k", heads * head_dim), ("v", (heads + kv_heads) * head_dim)];
-        if expected.iter().any(|(name, column)| slice(name) != memory::Slice { buffer: qkv, column: *column }) {
+        if expected.iter().any(|(name, column)| slice(name) != memory::Slice { buffer: qkv, column: *column })
+        {
             return Err(pass_error!("q, k and v of `{}` do not stand side by side", self.body.name));
         }
         let normed = self.group.kind == "attention-normed";
@@ -234,7 +236,8 @@ fn cost(
     };
     let (mut read, written) = kind.buffers();
     read.push(written);
-    let activation_bytes = read.iter().map(|id| 4 * rows(*id) * assignment.buffers[id.0].width).sum::<usize>();
+    let activation_bytes =
+        read.iter().map(|id| 4 * rows(*id) * assignment.buffers[id.0].width).sum::<usize>();
     let mut cost = Cost { activation_bytes: activation_bytes as f64, ..Cost::default() };
     match kind {
         PhaseKind::Embed { table, .. } => {

@@ -44,7 +44,8 @@ pub fn fuse(graph: &Graph, rules: &[Rule]) -> Result<Fused, PassError> {
 fn fuse_body(body: &Body, rules: &[Rule]) -> Result<Vec<Group>, PassError> {
     let mut groups: Vec<Group> = rules.iter().flat_map(|rule| matches(body, rule)).collect();
     for (id, node) in body.nodes.iter().enumerate() {
-        let name = || format!("`{}` ({}) of body `{}`", body.values[node.output.0].name, node.op.name(), body.name);
+        let name =
+            || format!("`{}` ({}) of body `{}`", body.values[node.output.0].name, node.op.name(), body.name);
         let covering: Vec<&Group> = groups.iter().filter(|group| group.nodes.contains(&NodeId(id))).collect();
         match covering[..] {
             [] => return Err(pass_error!("no fusion rule matches {}", name())),

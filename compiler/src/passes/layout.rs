@@ -81,7 +81,11 @@ impl Layout {
         let biases: Vec<WeightId> = products.iter().filter_map(|(_, bias)| *bias).collect();
         if !biases.is_empty() {
             if biases.len() != products.len() {
-                return Err(pass_error!("only some products of `{}` in `{}` have a bias", group.kind, body.name));
+                return Err(pass_error!(
+                    "only some products of `{}` in `{}` have a bias",
+                    group.kind,
+                    body.name
+                ));
             }
             if packing == Packing::Gated {
                 uses.bias = Some(self.vector(graph, body_id, &biases[..1]));
@@ -103,11 +107,14 @@ impl Layout {
     ) -> Result<FieldId, PassError> {
         let first = &graph.weights[weights[0].0];
         for other in weights.iter().map(|id| &graph.weights[id.0]) {
-            let (a, b) = ((first.stored, first.compute, first.columns), (other.stored, other.compute, other.columns));
+            let (a, b) =
+                ((first.stored, first.compute, first.columns), (other.stored, other.compute, other.columns));
             if a != b {
                 return Err(pass_error!(
                     "`{}` and `{}` are fused in `{}` and cannot be: {a:?} against {b:?}",
-                    first.name, other.name, body.name
+                    first.name,
+                    other.name,
+                    body.name
                 ));
             }
         }
@@ -132,7 +139,8 @@ impl Layout {
         let in_layer = graph.weights[weights[0].0].name.contains("{layer}");
         let parts: Vec<Part> = weights.iter().map(|weight| Part::new(graph, *weight)).collect();
         let owner = in_layer.then_some(body);
-        if let Some(known) = self.fields.iter().position(|field| field.owner == owner && field.parts == parts) {
+        if let Some(known) = self.fields.iter().position(|field| field.owner == owner && field.parts == parts)
+        {
             return FieldId(known);
         }
         let name = field_name(&parts.iter().map(|part| part.weight.as_str()).collect::<Vec<_>>());
@@ -148,7 +156,9 @@ fn field_name(weights: &[&str]) -> String {
         Some(stem) => (stem, "_bias"),
         None => (stripped[0], ""),
     };
-    let Some((prefix, first)) = stem.rsplit_once('.') else { return format!("{}{bias}", stem.replace('.', "_")) };
+    let Some((prefix, first)) = stem.rsplit_once('.') else {
+        return format!("{}{bias}", stem.replace('.', "_"));
+    };
     let leaf = |name: &&str| {
         let name = name.strip_suffix(".bias").unwrap_or(name);
         name.rsplit('.').next().unwrap_or(name).to_owned()

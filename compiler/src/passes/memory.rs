@@ -45,7 +45,12 @@ pub fn assign(graph: &Graph, fused: &Fused) -> Result<Assignment, PassError> {
 }
 
 impl Assignment {
-    fn body(&mut self, body: &Body, groups: &[Group], last: bool) -> Result<BTreeMap<ValueId, Slice>, PassError> {
+    fn body(
+        &mut self,
+        body: &Body,
+        groups: &[Group],
+        last: bool,
+    ) -> Result<BTreeMap<ValueId, Slice>, PassError> {
         let mut slices = BTreeMap::new();
         slices.extend(body.input.map(|input| (input, Slice { buffer: RESIDUAL, column: 0 })));
         for (at, group) in groups.iter().enumerate() {
@@ -54,7 +59,10 @@ impl Assignment {
                 let (residual, out) = (group.value("residual"), group.value("out"));
                 if used_after(body, groups, at, residual) {
                     let name = &body.values[residual.0].name;
-                    return Err(pass_error!("`{name}` of `{}` is read after it was added to in place", body.name));
+                    return Err(pass_error!(
+                        "`{name}` of `{}` is read after it was added to in place",
+                        body.name
+                    ));
                 }
                 slices.insert(out, slices[&residual]);
                 continue;
@@ -63,7 +71,9 @@ impl Assignment {
             let buffer = if hands_on {
                 RESIDUAL
             } else {
-                let busy = slices.iter().filter(|(value, _)| used_after(body, groups, at, **value) || reads(body, group, **value));
+                let busy = slices.iter().filter(|(value, _)| {
+                    used_after(body, groups, at, **value) || reads(body, group, **value)
+                });
                 let busy: Vec<BufferId> = busy.map(|(_, slice)| slice.buffer).chain([RESIDUAL]).collect();
                 self.buffer(body, &outputs, &busy)
             };

@@ -32,7 +32,9 @@ pub struct Term {
 pub fn parse(table: &str) -> Result<Vec<Rule>, PassError> {
     let lines = table.lines().enumerate().map(|(i, line)| (i + 1, line.trim()));
     let rules = lines.filter(|(_, line)| !line.is_empty() && !line.starts_with('#'));
-    rules.map(|(number, line)| rule(line).map_err(|why| pass_error!("fusion rules, line {number}: {why}"))).collect()
+    rules
+        .map(|(number, line)| rule(line).map_err(|why| pass_error!("fusion rules, line {number}: {why}")))
+        .collect()
 }
 
 fn rule(line: &str) -> Result<Rule, String> {
@@ -54,7 +56,8 @@ fn rule(line: &str) -> Result<Rule, String> {
 }
 
 fn term(text: &str) -> Result<Term, String> {
-    let (value, call) = text.split_once('=').ok_or_else(|| format!("expected `value = op(…)`, found `{text}`"))?;
+    let (value, call) =
+        text.split_once('=').ok_or_else(|| format!("expected `value = op(…)`, found `{text}`"))?;
     let (op, operands) = call
         .trim()
         .strip_suffix(')')
@@ -69,14 +72,19 @@ fn term(text: &str) -> Result<Term, String> {
 }
 
 fn origin(text: &str) -> Result<(String, String), String> {
-    let (value, op) = text.split_once(" is ").ok_or_else(|| format!("expected `value is op`, found `{text}`"))?;
+    let (value, op) =
+        text.split_once(" is ").ok_or_else(|| format!("expected `value is op`, found `{text}`"))?;
     Ok((value.trim().to_owned(), known_op(op)?))
 }
 
 fn known_op(name: &str) -> Result<String, String> {
     let name = name.trim();
     let known = Op::NAMES.contains(&name);
-    if known { Ok(name.to_owned()) } else { Err(format!("no op is called `{name}`; ops are {}", Op::NAMES.join(", "))) }
+    if known {
+        Ok(name.to_owned())
+    } else {
+        Err(format!("no op is called `{name}`; ops are {}", Op::NAMES.join(", ")))
+    }
 }
 
 #[cfg(test)]
@@ -95,7 +103,10 @@ mod tests {
     #[test]
     fn mistakes_name_their_line() {
         let error = |table| parse(table).unwrap_err().0;
-        assert!(error("a: x = linear(y)\nb: x = liner(y)").starts_with("fusion rules, line 2: no op is called `liner`"));
+        assert!(
+            error("a: x = linear(y)\nb: x = liner(y)")
+                .starts_with("fusion rules, line 2: no op is called `liner`")
+        );
         assert!(error("a: x = linear(y); x = add(x, y)").contains("`x` is written twice"));
         assert!(error("a: x = linear(y); y = add(x, x)").contains("`y` is read before it is written"));
         assert!(error("a: x = linear y").contains("expected `op(operands)`"));

@@ -4,7 +4,7 @@ mod cost;
 
 pub use cost::{Cost, Prediction};
 
-use crate::graph::{BodyId, Graph, Rows, RotaryFrequencies, WeightId};
+use crate::graph::{BodyId, Graph, RotaryFrequencies, Rows, WeightId};
 use crate::passes::buckets::Buckets;
 use crate::spec::types::{Activation, Compute, NormWeight, Target, TensorClass};
 use monomorph_formats::Format;
@@ -156,7 +156,8 @@ impl Field {
                     Packing::Stacked => rows.div_ceil(16),
                     Packing::Gated => 2 * (rows / 2).div_ceil(16),
                 };
-                format.bytes(tiles * 16 * columns).expect("the spec checks that rows fill whole blocks") as u64
+                format.bytes(tiles * 16 * columns).expect("the spec checks that rows fill whole blocks")
+                    as u64
             }
         }
     }
@@ -298,10 +299,13 @@ impl PhaseKind {
     pub fn fields(&self) -> Vec<FieldId> {
         match self {
             PhaseKind::Embed { table, .. } => vec![*table],
-            PhaseKind::Project { norm, matrix, bias, .. } => [*norm, *matrix].into_iter().chain(*bias).collect(),
-            PhaseKind::Gated { norm, matrix, biases, .. } => {
-                [*norm, *matrix].into_iter().chain(biases.iter().flat_map(|(gate, up)| [*gate, *up])).collect()
+            PhaseKind::Project { norm, matrix, bias, .. } => {
+                [*norm, *matrix].into_iter().chain(*bias).collect()
             }
+            PhaseKind::Gated { norm, matrix, biases, .. } => [*norm, *matrix]
+                .into_iter()
+                .chain(biases.iter().flat_map(|(gate, up)| [*gate, *up]))
+                .collect(),
             PhaseKind::Attention { q_norm, k_norm, .. } => q_norm.iter().chain(k_norm).copied().collect(),
             PhaseKind::Accumulate { matrix, bias, .. } => std::iter::once(*matrix).chain(*bias).collect(),
             PhaseKind::Select { .. } => vec![],

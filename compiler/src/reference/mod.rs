@@ -129,7 +129,8 @@ fn instances(graph: &Graph, weight: WeightId) -> Vec<Option<usize>> {
     if !graph.weights[weight.0].name.contains("{layer}") {
         return vec![None];
     }
-    let uses = |body: BodyId| graph.bodies[body.0].nodes.iter().any(|node| node.op.weights().contains(&weight));
+    let uses =
+        |body: BodyId| graph.bodies[body.0].nodes.iter().any(|node| node.op.weights().contains(&weight));
     graph.schedule.iter().filter(|run| uses(run.body)).map(|run| run.layer).collect()
 }
 

@@ -130,8 +130,7 @@ pub(super) fn attention(
             start..start + head_dim
         };
         let seen = 0..=first_position + token;
-        let scores: Vec<f64> =
-            seen.map(|p| f64::from(scale) * dot(q, &keys[row(keys, p)])).collect();
+        let scores: Vec<f64> = seen.map(|p| f64::from(scale) * dot(q, &keys[row(keys, p)])).collect();
         let largest = scores.iter().copied().fold(f64::NEG_INFINITY, f64::max);
         let weights: Vec<f64> = scores.iter().map(|s| (s - largest).exp()).collect();
         let total: f64 = weights.iter().sum();

@@ -250,7 +250,10 @@ pub fn text(plan: &Plan) -> String {
     line(format_args!("{:<12} {:<8} {}", "k/v", plan.target.quant.kv_format.name(), "f32"));
     line(format_args!(""));
     line(format_args!("memory       {:>12}  weights", report.memory.weights));
-    line(format_args!("             {:>12}  activations, {} tokens a step", report.memory.scratch, report.step_tokens));
+    line(format_args!(
+        "             {:>12}  activations, {} tokens a step",
+        report.memory.scratch, report.step_tokens
+    ));
     line(format_args!("             {:>12}  keys and values, each token", report.memory.kv_token));
     for body in &report.bodies {
         line(format_args!(""));
@@ -264,7 +267,12 @@ pub fn text(plan: &Plan) -> String {
         let shape = it.shape.iter().map(ToString::to_string).collect::<Vec<_>>().join("x");
         line(format_args!(
             "{:<26} {:>9} {:>11}  {:<8} {shape} {} {}",
-            it.name, it.instances, it.bytes, it.packing, it.format, it.tensors.join(" + ")
+            it.name,
+            it.instances,
+            it.bytes,
+            it.packing,
+            it.format,
+            it.tensors.join(" + ")
         ));
     }
     line(format_args!(""));
@@ -276,7 +284,10 @@ pub fn text(plan: &Plan) -> String {
     line(format_args!(""));
     line(format_args!("tokens a second            limit  predicted"));
     line(format_args!("decode, 96 before     {:>10.1} {:>10.1}", speed.limit_decode, speed.predicted_decode));
-    line(format_args!("prefill of 512        {:>10.1} {:>10.1}", speed.limit_prefill, speed.predicted_prefill));
+    line(format_args!(
+        "prefill of 512        {:>10.1} {:>10.1}",
+        speed.limit_prefill, speed.predicted_prefill
+    ));
     out
 }
 

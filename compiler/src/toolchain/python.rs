@@ -9,7 +9,8 @@ use std::process::Command;
 /// When Python or a package cannot be had; pip's own words go to standard error.
 pub fn environment(directory: &Path, requirements: &Path) -> Result<PathBuf, String> {
     let python = directory.join("bin/python");
-    let wanted = std::fs::read_to_string(requirements).map_err(|e| format!("{}: {e}", requirements.display()))?;
+    let wanted =
+        std::fs::read_to_string(requirements).map_err(|e| format!("{}: {e}", requirements.display()))?;
     let stamp = directory.join("installed.txt");
     if std::fs::read_to_string(&stamp).is_ok_and(|installed| installed == wanted) {
         return Ok(python);

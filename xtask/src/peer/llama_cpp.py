@@ -4,7 +4,7 @@
     {"decode": [32, 128]}       one token at a time: 128 after a prompt of 32
 
 Two threads (the second argument), f16 keys and values, everything else as llama.cpp has it by default.
-Token ids are arbitrary but fixed; both sides of a bench use the same.
+Token ids are made up, as ours are: what they are does not change the work.
 """
 
 import ctypes

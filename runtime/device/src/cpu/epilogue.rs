@@ -138,7 +138,7 @@ impl Activation for GeluTanh {
     fn apply(x: F32s) -> F32s {
         // (1 + tanh u) / 2 = sigmoid(2u), u = sqrt(2/pi) * (x + 0.044715 x³)
         let cube = x * x * x;
-        let twice = F32s::splat(1.595_769_1) * cube.mul_add(F32s::splat(0.044_715), x);
+        let twice = F32s::splat(1.595_769) * cube.mul_add(F32s::splat(0.044_715), x);
         sigmoid_times(x, twice)
     }
 }

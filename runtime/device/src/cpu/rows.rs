@@ -19,7 +19,7 @@ impl<const N: usize> Rows<N> {
 
     /// Elements from one row to the next: an odd number of cache lines, so that the rows that a product reads
     /// side by side do not compete for the same sets of a cache.
-    pub(crate) const STRIDE: usize = (Self::PADDED / TILE | 1) * TILE;
+    pub(crate) const STRIDE: usize = ((Self::PADDED / TILE) | 1) * TILE;
 
     /// `capacity` rows of zeros; pages become resident when first written.
     pub fn new(capacity: usize) -> Rows<N> {
@@ -76,6 +76,17 @@ impl<const N: usize> Rows<N> {
     pub(crate) unsafe fn padded_mut(&self, row: usize) -> &mut [f32] {
         // SAFETY: the caller's promise.
         unsafe { self.data.slice_mut(row * Self::STRIDE, Self::PADDED) }
+    }
+
+    /// Elements `from .. from + len` of a row.
+    ///
+    /// # Safety
+    /// No lane writes them while the result lives.
+    #[inline(always)]
+    pub(crate) unsafe fn part(&self, row: usize, from: usize, len: usize) -> &[f32] {
+        debug_assert!(from + len <= Self::PADDED);
+        // SAFETY: the caller's promise.
+        unsafe { self.data.slice(row * Self::STRIDE + from, len) }
     }
 
     /// Elements `from .. from + len` of a row, to write.

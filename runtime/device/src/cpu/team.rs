@@ -1,6 +1,5 @@
 //! A fixed team of threads that runs one closure on all of them, and the barrier between its phases.
 
-use std::any::Any;
 use std::cell::{Cell, UnsafeCell};
 use std::ops::Range;
 use std::panic::{AssertUnwindSafe, Location, catch_unwind, resume_unwind};
@@ -89,7 +88,7 @@ impl Team {
             pause(&mut looks);
         }
         if shared.failed.swap(false, Ordering::Relaxed)
-            && let Some(panic) = lock(&shared.panic).take()
+            && let Some(Err(panic)) = lock(&shared.panic).take()
         {
             resume_unwind(panic);
         }
@@ -204,7 +203,8 @@ struct Shared {
     /// Where each lane waits, by the parity of the generation; debug builds only.
     places: [Vec<AtomicUsize>; 2],
     failed: AtomicBool,
-    panic: Mutex<Option<Box<dyn Any + Send>>>,
+    /// The first panic of a job, as an error.
+    panic: Mutex<Option<std::thread::Result<()>>>,
     stop: AtomicBool,
     sleepers: AtomicUsize,
     sleep: Mutex<()>,
@@ -276,7 +276,7 @@ impl Shared {
         if let Err(panic) = catch_unwind(AssertUnwindSafe(|| job(&lane)))
             && !panic.is::<Stopped>()
         {
-            lock(&self.panic).get_or_insert(panic);
+            lock(&self.panic).get_or_insert(Err(panic));
             self.failed.store(true, Ordering::Release);
         }
     }
@@ -477,6 +477,13 @@ mod tests {
     #[should_panic(expected = "different phase functions")]
     fn different_phases_are_noticed() {
         let team = Team::new(2).unwrap();
-        team.run(|lane| if lane.index() == 0 { lane.barrier() } else { lane.barrier() });
+        team.run(|lane| {
+            if lane.index() == 0 {
+                lane.barrier();
+            }
+            if lane.index() == 1 {
+                lane.barrier();
+            }
+        });
     }
 }

@@ -1,4 +1,5 @@
 //! Attention of a tile of query rows to one segment of keys.
+#![allow(clippy::needless_range_loop, reason = "an index names the same place in several arrays")]
 
 use super::super::format::KvElement;
 use super::super::simd::{F32s, LANES, TILE, at, at_mut, exp, unrolled};

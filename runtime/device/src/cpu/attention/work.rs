@@ -144,7 +144,7 @@ impl<
             }),
             width: Self::WIDTH,
         };
-        // SAFETY (both): only this lane uses its scratch, each part of it for one thing.
+        // SAFETY: only this lane uses its scratch, each part of it for one thing.
         let scores = unsafe { scratch.scores.slice_mut(0, QUERY_ROWS * SEGMENT) };
         let from = Self::TOKENS * Self::GROUP * Self::STATE;
         // SAFETY: as above.
@@ -164,15 +164,15 @@ impl<
         seen: usize,
         scratch: &'s LaneScratch,
     ) -> Gathered<'s, HEAD_DIM> {
-        // SAFETY (both): only this lane uses its scratch, each part of it for one thing.
+        // SAFETY: only this lane uses its scratch, each part of it for one thing.
         let keys = unsafe { scratch.keys.slice_mut(0, HEAD_DIM * SEGMENT) };
         let keys: &mut [[f32; SEGMENT]; HEAD_DIM] = at_mut(keys.as_chunks_mut().0, 0);
         // SAFETY: as above.
         let values = unsafe { scratch.values.slice_mut(0, SEGMENT * Self::WIDTH) };
         for group in (0..seen).step_by(TILE) {
-            for d in 0..HEAD_DIM {
+            for (d, keys) in keys.iter_mut().enumerate() {
                 for key in (group..group + TILE).step_by(LANES) {
-                    source.keys(d, key).store(at_mut(&mut keys[d], key));
+                    source.keys(d, key).store(at_mut(keys, key));
                 }
             }
             for key in group..group + TILE {

@@ -1,0 +1,159 @@
+//! The formats against tables worked out by hand, and against their own definitions at random.
+
+use monomorph_formats::{ACTIVATION_BLOCK, Format, decode, encode, quantise_block};
+
+fn decoded(format: Format, bytes: &[u8], count: usize) -> Vec<f32> {
+    let mut values = vec![f32::NAN; count];
+    decode(format, bytes, &mut values);
+    values
+}
+
+/// Numbers that look random and are the same in every run.
+fn random(seed: u32, count: usize, scale: f32) -> Vec<f32> {
+    let mut state = seed;
+    (0..count)
+        .map(|_| {
+            state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+            ((state >> 8) as f32 / 8_388_608.0 - 1.0) * scale
+        })
+        .collect()
+}
+
+#[test]
+fn names_and_sizes() {
+    for format in Format::ALL {
+        assert_eq!(Format::from_name(format.name()), Some(format));
+        assert_eq!(format.to_string(), format.name());
+        assert_eq!(format.bytes(format.block_elements() * 3), Some(format.block_bytes() * 3));
+        assert_eq!(format.is_quantised(), format.block_elements() > 1);
+    }
+    assert_eq!(Format::from_name("Q4_1"), None);
+    assert_eq!(Format::Q4_1.bytes(33), None);
+    assert_eq!(Format::Q8_0.bytes(64), Some(68));
+    assert_eq!(Format::F32.bytes(usize::MAX), None);
+    // Bits an element: 5 and 8.5, as ggml has it.
+    assert_eq!(Format::Q4_1.block_bytes() * 8, 5 * 32);
+    assert_eq!(Format::Q8_0.block_bytes() * 16, 17 * 32);
+}
+
+#[test]
+fn floats_have_their_published_bits() {
+    for (bits, value) in [
+        (0x3f80u16, 1.0f32),
+        (0xc000, -2.0),
+        (0x3eab, 0.333_984_38),
+        (0x7f80, f32::INFINITY),
+        (0x0001, 9.183_55e-41),
+    ] {
+        assert_eq!(decoded(Format::Bf16, &bits.to_le_bytes(), 1), [value]);
+        assert_eq!(encode(Format::Bf16, &[value]), bits.to_le_bytes());
+    }
+    for (bits, value) in [
+        (0x3c00u16, 1.0f32),
+        (0xc000, -2.0),
+        (0x3555, 0.333_251_95),
+        (0x7bff, 65504.0),
+        (0x0001, 5.960_464_5e-8),
+    ] {
+        assert_eq!(decoded(Format::F16, &bits.to_le_bytes(), 1), [value]);
+        assert_eq!(encode(Format::F16, &[value]), bits.to_le_bytes());
+    }
+    // Halfway between two bf16: to the even one.
+    assert_eq!(encode(Format::Bf16, &[f32::from_bits(0x3f80_8000)]), 0x3f80u16.to_le_bytes());
+    assert_eq!(encode(Format::Bf16, &[f32::from_bits(0x3f81_8000)]), 0x3f82u16.to_le_bytes());
+    assert_eq!(decoded(Format::F32, &1.5f32.to_le_bytes(), 1), [1.5]);
+}
+
+#[test]
+fn every_half_float_survives_a_round_trip() {
+    for bits in 0..=u16::MAX {
+        for format in [Format::Bf16, Format::F16] {
+            let value = decoded(format, &bits.to_le_bytes(), 1)[0];
+            if !value.is_nan() {
+                assert_eq!(encode(format, &[value]), bits.to_le_bytes(), "{format} {bits:#06x}");
+            }
+        }
+    }
+}
+
+#[test]
+fn q8_0_blocks_mean_scale_times_code() {
+    let mut block = vec![0x00, 0x38]; // 0.5 in f16
+    block.extend((0..32u8).map(|i| i.wrapping_mul(37)));
+    for (i, value) in decoded(Format::Q8_0, &block, 32).into_iter().enumerate() {
+        assert_eq!(value, 0.5 * f32::from((i as u8).wrapping_mul(37) as i8));
+    }
+}
+
+#[test]
+fn q4_1_blocks_mean_scale_times_nibble_plus_minimum() {
+    let mut block = vec![0x00, 0x38, 0x00, 0xc0]; // 0.5, -2 in f16
+    block.extend((0..16u8).map(|i| i | (15 - i) << 4));
+    let values = decoded(Format::Q4_1, &block, 32);
+    for i in 0..16 {
+        assert_eq!(values[i], 0.5 * i as f32 - 2.0);
+        assert_eq!(values[i + 16], 0.5 * (15 - i) as f32 - 2.0);
+    }
+}
+
+#[test]
+fn quantised_values_lie_within_half_a_step() {
+    for seed in 1..50 {
+        // Below 1e-2 the f16 scales of q8_0 are subnormal and lose digits.
+        let scale = 10f32.powi(seed as i32 % 6 - 2);
+        let values = random(seed, 96, scale);
+        for (format, steps) in [(Format::Q8_0, 254.0), (Format::Q4_1, 15.0)] {
+            let bytes = encode(format, &values);
+            let back = decoded(format, &bytes, values.len());
+            for (v, b) in values.iter().zip(&back) {
+                // Half a step, and the f16 rounding of scale and minimum.
+                assert!((v - b).abs() <= scale * 2.0 * (0.5 / steps + 1.5e-3), "{format}: {v} became {b}");
+            }
+            // What is stored already is stored again unchanged but for the rounding of its scale.
+            let again = decoded(format, &encode(format, &back), back.len());
+            for (b, a) in back.iter().zip(&again) {
+                assert!(
+                    (b - a).abs() <= scale * 3e-3 + scale * 2.0 / steps * 0.02,
+                    "{format}: {b} became {a}"
+                );
+            }
+        }
+    }
+    for format in [Format::Q8_0, Format::Q4_1] {
+        assert_eq!(decoded(format, &encode(format, &[0.0; 32]), 32), [0.0; 32]);
+        // 127 is exact in f16 as a minimum, and its 127th is exact as a scale.
+        assert_eq!(decoded(format, &encode(format, &[127.0; 32]), 32), [127.0; 32]);
+    }
+}
+
+#[test]
+fn activations_are_rounded_to_the_nearest_code() {
+    for seed in 1..50 {
+        let x: [f32; ACTIVATION_BLOCK] = random(seed, 32, 3.0).try_into().unwrap();
+        let block = quantise_block(&x);
+        let largest = x.iter().fold(0.0f32, |m, v| m.max(v.abs()));
+        assert_eq!(block.scale, largest / 127.0);
+        assert_eq!(block.values.iter().map(|q| q.unsigned_abs()).max(), Some(127));
+        for (x, q) in x.iter().zip(block.values) {
+            assert!((x - block.scale * f32::from(q)).abs() <= 0.5001 * block.scale);
+        }
+    }
+    // Ties go to even codes: the scale is 1 here.
+    let mut x = [0.0; 32];
+    (x[0], x[1], x[2], x[3], x[4]) = (127.0, 0.5, 1.5, -2.5, -127.0);
+    assert_eq!(quantise_block(&x).values[..5], [127, 0, 2, -2, -127]);
+    assert_eq!(quantise_block(&[0.0; 32]).scale, 0.0);
+    assert_eq!(quantise_block(&[-0.0; 32]).values, [0; 32]);
+}
+
+#[test]
+#[should_panic(expected = "bytes and elements disagree")]
+fn decoding_checks_the_size() {
+    decode(Format::Q8_0, &[0; 33], &mut [0.0; 32]);
+}
+
+#[test]
+#[should_panic(expected = "do not fill q4_1 blocks")]
+fn encoding_checks_the_size() {
+    encode(Format::Q4_1, &[0.0; 31]);
+}
