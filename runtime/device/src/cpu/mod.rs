@@ -1,7 +1,7 @@
 //! CPU kernels: const-generic over formats and dimensions, compiled for one instruction set.
 //!
 //! A generated layer stack holds a [`Team`] and calls *phase functions* (such as [`norm_linear`] and
-//! [`attention`]) inside [`Team::run`]. All lanes call the same phases in the same order with the same
+//! [`attention()`]) inside [`Team::run`]. All lanes call the same phases in the same order with the same
 //! arguments; each phase splits its work over the lanes and ends with a barrier.
 //!
 //! A row's results do not depend on the other rows of a step, on how a prompt was cut into steps, or on the
