@@ -28,6 +28,7 @@ pub fn test(options: Options) -> Result<(), String> {
             }),
         ),
         ("licences", Box::new(licences::check)),
+        ("kernels", Box::new(kernels)),
         (
             "tests",
             Box::new(|| {
@@ -35,7 +36,7 @@ pub fn test(options: Options) -> Result<(), String> {
                 if options.bless {
                     environment.push(("MONOMORPH_BLESS", "1".as_ref()));
                 }
-                cargo(&["test", "--workspace", "--quiet"], &environment)
+                cargo(&["test", "--workspace", "--quiet", "--no-fail-fast"], &environment)
             }),
         ),
     ];
@@ -51,6 +52,35 @@ pub fn test(options: Options) -> Result<(), String> {
     }
     println!("{} passed, {} failed", checks.len() - failed.len(), failed.len());
     if failed.is_empty() { Ok(()) } else { Err(format!("failed: {}", failed.join(", "))) }
+}
+
+/// The kernels' own tests once more for each instruction set of this machine that has a path of its own; the
+/// workspace's tests run the portable one.
+fn kernels() -> Result<(), String> {
+    for cpu in instruction_sets() {
+        let mut command = Command::new("cargo");
+        command
+            .current_dir(paths::root())
+            .args(["test", "--package", "monomorph-device", "--quiet", "--target-dir"])
+            .arg(paths::root().join("target/kernels").join(cpu))
+            .env("CARGO_ENCODED_RUSTFLAGS", format!("-C\u{1f}target-cpu={cpu}"));
+        run(&mut command)?;
+    }
+    Ok(())
+}
+
+#[cfg(target_arch = "x86_64")]
+fn instruction_sets() -> Vec<&'static str> {
+    let v3 = ["x86-64-v3"]
+        .into_iter()
+        .filter(|_| is_x86_feature_detected!("avx2") && is_x86_feature_detected!("fma"));
+    let v4 = ["x86-64-v4"].into_iter().filter(|_| is_x86_feature_detected!("avx512bw"));
+    v3.chain(v4).chain(["native"]).collect()
+}
+
+#[cfg(not(target_arch = "x86_64"))]
+fn instruction_sets() -> Vec<&'static str> {
+    vec!["native"]
 }
 
 fn cargo(arguments: &[&str], environment: &[(&str, &std::ffi::OsStr)]) -> Result<(), String> {

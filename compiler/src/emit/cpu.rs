@@ -301,6 +301,7 @@ fn model(plan: &Plan) -> TokenStream {
             }
 
             fn submit(&mut self, step: &Step) -> Ticket {
+                self.team.pin_caller();
                 self.batch.fill(step);
                 self.forward();
                 self.outputs.begin(step);

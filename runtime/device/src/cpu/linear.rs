@@ -10,7 +10,7 @@ use super::simd::{LANES, MAX_TOKENS, PARTS, TILE};
 use super::team::Lane;
 
 /// Rows up to which each lane prepares the activations for itself: that costs less than a barrier.
-const PRIVATE_ROWS: usize = 8;
+const PRIVATE_ROWS: usize = 2;
 
 /// Room for activations `[capacity, N]` as products with format `F` take them: shared by the lanes for many
 /// rows, one for each lane for few. Products may share one, since each ends with a barrier.
