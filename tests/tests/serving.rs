@@ -46,7 +46,7 @@ fn a_client_that_vanishes_gives_its_blocks_back() {
     let free = || {
         let (_, health) = get(&serving.address, "/health").expect("it answers");
         let health: serde_json::Value = serde_json::from_str(&health).expect("health is JSON");
-        (health["free_blocks"].as_u64(), health["total_blocks"].as_u64())
+        (health["stats"]["free_blocks"].as_u64(), health["stats"]["total_blocks"].as_u64())
     };
     let before = free();
     assert!(before.0.is_some() && before.0 == before.1, "{before:?}");
