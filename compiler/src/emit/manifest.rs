@@ -3,31 +3,21 @@
 use super::package_name;
 use crate::plan::Plan;
 use std::path::Path;
+use tera::{Context, Tera};
 
-/// A workspace of its own, so that it needs no entry in the project's; the runtime crates are paths into the
-/// project, and the profile is the project's `release`.
+const TEMPLATE: &str = include_str!("../../../templates/rust/Cargo.toml.tera");
+
+/// What the generated code names.
+const CRATES: [&str; 5] = ["device", "formats", "model", "server", "weights"];
+
+/// Fills `templates/rust/Cargo.toml.tera`; the runtime crates are paths below `root`.
 pub fn manifest(plan: &Plan, root: &Path) -> String {
-    let runtime = root.join("runtime");
-    let dependency = |name: &str| {
-        format!("monomorph-{name} = {{ path = {:?} }}\n", runtime.join(name).display().to_string())
-    };
-    let dependencies: String =
-        ["device", "formats", "model", "sampling", "server", "weights"].map(dependency).concat();
-    format!(
-        "# Written by `cargo xtask build`: change the spec or the compiler, not this file.\n\n\
-         [package]\n\
-         name = \"{}\"\n\
-         version = \"{}\"\n\
-         edition = \"2024\"\n\
-         publish = false\n\n\
-         [workspace]\n\n\
-         [dependencies]\n\
-         {dependencies}\n\
-         [profile.release]\n\
-         opt-level = 3\n\
-         codegen-units = 16\n\
-         strip = true\n",
-        package_name(&plan.target),
-        env!("CARGO_PKG_VERSION"),
-    )
+    let mut tera = Tera::default();
+    tera.add_raw_template("Cargo.toml", TEMPLATE).expect("the template is part of the compiler");
+    let mut context = Context::new();
+    context.insert("package", &package_name(&plan.target));
+    context.insert("version", env!("CARGO_PKG_VERSION"));
+    context.insert("crates", &CRATES);
+    context.insert("runtime", &root.join("runtime").display().to_string());
+    tera.render("Cargo.toml", &context).expect("every name of the template is in the context")
 }
