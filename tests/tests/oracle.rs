@@ -92,19 +92,11 @@ fn continuations(weights: &Path, prompts: &[Prompt]) -> Vec<Vec<u32>> {
     serde_json::from_str(&server::verb(&server, &arguments)).expect("it prints lists of ids")
 }
 
-/// What the interpreter chose for every prompt, as committed.
-fn recorded() -> Vec<Vec<u32>> {
+/// What the interpreter chose for every prompt (`ids`) or its leads there (`margins`), as committed.
+fn recorded<T: serde::de::DeserializeOwned>(what: &str) -> Vec<Vec<T>> {
     let text = std::fs::read(fixtures().join("smollm2/oracle.json")).expect("the recording is committed");
     let recording: Value = serde_json::from_slice(&text).expect("it is JSON");
-    let list = |value: &Value| serde_json::from_value(value["ids"].clone()).expect("a list of ids");
-    recording.as_array().expect("a list").iter().map(list).collect()
-}
-
-/// The leads the interpreter had, as committed.
-fn recorded_margins() -> Vec<Vec<f64>> {
-    let text = std::fs::read(fixtures().join("smollm2/oracle.json")).expect("the recording is committed");
-    let recording: Value = serde_json::from_slice(&text).expect("it is JSON");
-    let list = |value: &Value| serde_json::from_value(value["margins"].clone()).expect("a list of leads");
+    let list = |value: &Value| serde_json::from_value(value[what].clone()).expect("a list of numbers");
     recording.as_array().expect("a list").iter().map(list).collect()
 }
 
@@ -141,7 +133,7 @@ fn the_interpreter_makes_its_recording_again() {
         check_golden(&fixtures().join("smollm2/oracle.json"), &format!("[\n{}\n]\n", rows.join(",\n")));
         return;
     }
-    let mut shortest: Vec<(&Prompt, Vec<u32>)> = prompts.iter().zip(recorded()).collect();
+    let mut shortest: Vec<(&Prompt, Vec<u32>)> = prompts.iter().zip(recorded("ids")).collect();
     shortest.sort_by_key(|(prompt, _)| prompt.ids.len());
     for (prompt, ids) in &shortest[..3] {
         assert_eq!(interpret(&interpreter, &prompt.ids, 12).0, ids[..12], "{}", prompt.name);
@@ -161,7 +153,7 @@ fn the_server_chooses_as_the_interpreter_does_but_for_ties() {
     let server = server::build(None, "cpu/smollm2-135m/q4_1");
     let directory = tempfile::tempdir().expect("temporary directories can be made");
     let vocabulary = target().model.vocabulary;
-    let (ids, margins) = (recorded(), recorded_margins());
+    let (ids, margins): (Vec<Vec<u32>>, Vec<Vec<f64>>) = (recorded("ids"), recorded("margins"));
     let (mut steps, mut ties) = (0, 0);
     for (i, prompt) in prompts().iter().enumerate() {
         let fed: Vec<u32> = prompt.ids.iter().chain(&ids[i][..STEPS - 1]).copied().collect();

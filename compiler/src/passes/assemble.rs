@@ -8,7 +8,8 @@ use crate::graph::{Body, BodyId, Graph, Op, Rows};
 use crate::plan::{
     BufferId, Cost, Field, FieldId, FieldKind, Memory, Phase, PhaseKind, Plan, PlanBody, Prediction,
 };
-use crate::spec::types::{Compute, HardwareKind, Mixer, Target};
+use crate::spec;
+use crate::spec::types::{Compute, HardwareKind, Target};
 
 /// The CPU backend's fusion table.
 const CPU_RULES: &str = include_str!("../../../templates/rust/cpu.rules");
@@ -26,6 +27,7 @@ pub fn plan(target: &Target, graph: &Graph) -> Result<Plan, PassError> {
     let assignment = memory::assign(graph, &fused)?;
     let buckets = buckets::buckets(target);
     let bodies = bodies(target, graph, &fused, &layout, &assignment)?;
+    let kv_block = spec::kv_block_bytes(&target.model, &target.quant);
     let mut plan = Plan {
         target: target.clone(),
         buckets,
@@ -33,7 +35,7 @@ pub fn plan(target: &Target, graph: &Graph) -> Result<Plan, PassError> {
         fields: layout.fields,
         bodies,
         schedule: graph.schedule.iter().map(|run| (run.body, run.layer)).collect(),
-        memory: Memory { weights: 0, scratch: 0, kv_block: kv_block_bytes(target) },
+        memory: Memory { weights: 0, scratch: 0, kv_block: kv_block as u64 },
         prediction: Prediction::default(),
     };
     plan.memory.weights = plan.fields.iter().map(|field| field.bytes() * plan.instances(field) as u64).sum();
@@ -50,21 +52,6 @@ pub fn plan(target: &Target, graph: &Graph) -> Result<Plan, PassError> {
         .sum();
     plan.prediction = predict(&plan);
     Ok(plan)
-}
-
-/// Bytes of one K/V block over all layers.
-fn kv_block_bytes(target: &Target) -> u64 {
-    let element = target.quant.kv_format.block_bytes();
-    let layers = (0..target.model.layers).map(|layer| {
-        let Mixer::Attention(it) = mixer(target, layer);
-        // Rows of values are padded to whole vectors of 16.
-        it.kv_heads * (it.head_dim + it.head_dim.next_multiple_of(16)) * element
-    });
-    (target.quant.kv_block * layers.sum::<usize>()) as u64
-}
-
-fn mixer(target: &Target, layer: usize) -> &Mixer {
-    &target.model.mixers[&target.model.pattern[layer % target.model.pattern.len()]]
 }
 
 fn bodies(

@@ -177,7 +177,8 @@ fn check_rotary_rows(source: &Source, rows: &At<RotaryRows>, model: &Model) {
     }
 }
 
-/// Bytes of one block of cached keys and values, all layers together.
+/// Bytes of one block of cached keys and values, all layers together. Rows of values are padded to whole
+/// vectors of 16.
 pub fn kv_block_bytes(model: &Model, quant: &Quant) -> u128 {
     let per_token: u128 = model
         .pattern
@@ -185,7 +186,9 @@ pub fn kv_block_bytes(model: &Model, quant: &Quant) -> u128 {
         .cycle()
         .take(model.layers)
         .filter_map(|name| model.mixers.get(name))
-        .map(|Mixer::Attention(it)| 2 * it.kv_heads as u128 * it.head_dim as u128)
+        .map(|Mixer::Attention(it)| {
+            it.kv_heads as u128 * (it.head_dim as u128 + (it.head_dim as u128).next_multiple_of(16))
+        })
         .sum();
     per_token * quant.kv_block as u128 * quant.kv_format.block_bytes() as u128
 }
