@@ -1,0 +1,153 @@
+//! What a CUDA target runs: programs of kernel launches, each with its geometry and the memory it is handed.
+
+use super::{BufferId, FieldId};
+use crate::graph::BodyId;
+
+/// Everything the CUDA emitters need besides the phases.
+#[derive(Clone, Debug, Default)]
+pub struct CudaPlan {
+    /// Decode by bucket, ascending; then prefill, then the head over the rows whose logits are wanted.
+    pub programs: Vec<Program>,
+    /// Cubins, one emitted `.cu` each.
+    pub modules: Vec<Module>,
+    /// Device memory besides weights, K/V and [`super::Buffer`]s.
+    pub scratch: Vec<Scratch>,
+}
+
+/// One emitted `.cu` file.
+#[derive(Clone, Debug)]
+pub struct Module {
+    /// File stem, such as `decode_1`.
+    pub name: String,
+    /// Kernels in it.
+    pub kernels: Vec<Kernel>,
+}
+
+/// One `extern "C"` kernel.
+#[derive(Clone, Debug)]
+pub struct Kernel {
+    /// Unique in its module.
+    pub name: String,
+    /// The template under `templates/cuda/phases` that writes it.
+    pub template: &'static str,
+    /// The template's values: constants of the instantiation.
+    pub constants: Vec<(&'static str, Constant)>,
+    /// Threads a block.
+    pub block: u32,
+    /// Dynamic shared memory in bytes.
+    pub shared: u32,
+    /// Whether a spill or local memory fails the build.
+    pub decode: bool,
+}
+
+/// A constant of an instantiation.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Constant {
+    /// An integer.
+    Integer(i64),
+    /// A float.
+    Float(f32),
+    /// A C++ name or literal.
+    Name(String),
+}
+
+/// Device memory of some purpose.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Scratch {
+    /// Field name in the generated struct.
+    pub name: String,
+    /// Bytes.
+    pub bytes: u64,
+    /// Whether it must be zero before the first launch.
+    pub zeroed: bool,
+}
+
+/// A sequence of launches.
+#[derive(Clone, Debug)]
+pub struct Program {
+    /// `decode_1`, `prefill`, …: also the function's name in the generated stack.
+    pub name: String,
+    /// Most sequences (decode) or tokens (prefill, head).
+    pub rows: usize,
+    /// What it is for.
+    pub regime: Regime,
+    /// Launches of each body it runs, in the plan's body order; empty for a body outside the program.
+    pub bodies: Vec<Vec<Launch>>,
+    /// After the last body: sampling.
+    pub tail: Vec<Launch>,
+}
+
+/// What a program is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Regime {
+    /// One token a sequence; captured as a graph, launched with programmatic dependence.
+    Decode,
+    /// Any number of tokens a sequence, up to the residual stream after the last layer.
+    Prefill,
+    /// Logits and sampling of selected rows after a prefill.
+    Head,
+}
+
+/// One kernel launch.
+#[derive(Clone, Debug)]
+pub struct Launch {
+    /// The phase it carries out (part of); index into the body's phases.
+    pub phase: usize,
+    /// Module and kernel.
+    pub kernel: (usize, usize),
+    /// Blocks in x, y, z.
+    pub grid: [Extent; 3],
+    /// In the order of the kernel's parameters.
+    pub arguments: Vec<Argument>,
+}
+
+/// Blocks in one dimension.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Extent {
+    /// Always so many.
+    Fixed(u32),
+    /// One for each so many token rows of the step.
+    Tokens(u32),
+    /// One for each so many sequences of the step.
+    Sequences(u32),
+    /// One for each so many output rows of the step.
+    Outputs(u32),
+}
+
+/// A pointer a kernel is handed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Argument {
+    /// The step header.
+    Step,
+    /// Token rows of a prefill.
+    Tokens,
+    /// Ids last sampled, by slot.
+    SampledIds,
+    /// Token uses of the penalties.
+    History,
+    /// Where sampled rows go.
+    SampledOut,
+    /// An activation buffer.
+    Buffer(BufferId),
+    /// A plane of a weight.
+    Field(FieldId, Plane),
+    /// This layer's K/V cache; the body's layers count from 0.
+    Cache(BodyId),
+    /// The rotary table of a body.
+    Rotary(BodyId),
+    /// Index into [`CudaPlan::scratch`].
+    Scratch(usize),
+    /// Not used by this instantiation.
+    Null,
+}
+
+/// A plane of a packed weight.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Plane {
+    /// Elements; the only plane of a vector or norm (f32).
+    Codes,
+    /// Scales of blocks.
+    Scales,
+    /// Scales of rows.
+    RowScales,
+}
