@@ -1,0 +1,109 @@
+// Asynchronous copies, their barriers, and programmatic dependent launch (PTX ISA: mbarrier, cp.async.bulk, cp.async, griddepcontrol).
+// Everything here exists on sm_90a and on sm_121a; nothing needs a cluster of more than one block.
+#pragma once
+
+namespace monomorph {
+
+__device__ __forceinline__ unsigned shared_address(const void* pointer) {
+    return static_cast<unsigned>(__cvta_generic_to_shared(pointer));
+}
+
+// ---- Programmatic dependent launch ----
+
+// The next kernel of the stream may start its blocks once every block of this one has said so (or exited): say it first.
+__device__ __forceinline__ void launch_dependents() { asm volatile("griddepcontrol.launch_dependents;"); }
+
+// Returns when the kernels this one depends on have completed and their writes are visible. Every block must pass here
+// before it ends, or completion would not be transitive along the chain.
+__device__ __forceinline__ void wait_for_predecessors() { asm volatile("griddepcontrol.wait;" ::: "memory"); }
+
+// ---- Barriers in shared memory ----
+
+using Barrier = unsigned long long;   // 8 bytes, 8-byte aligned
+
+__device__ __forceinline__ void barrier_init(Barrier* barrier, unsigned arrivals) {
+    asm volatile("mbarrier.init.shared.b64 [%0], %1;" ::"r"(shared_address(barrier)), "r"(arrivals) : "memory");
+}
+
+// After the inits, by the thread that made them: makes them visible to the copy engine (other threads still need a block barrier).
+__device__ __forceinline__ void barrier_init_fence() { asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory"); }
+
+__device__ __forceinline__ void barrier_arrive(Barrier* barrier) {
+    asm volatile("mbarrier.arrive.shared.b64 _, [%0];" ::"r"(shared_address(barrier)) : "memory");
+}
+
+// One arrival, and `bytes` more that copies have yet to deliver before the phase can complete.
+__device__ __forceinline__ void barrier_expect(Barrier* barrier, unsigned bytes) {
+    asm volatile("mbarrier.arrive.expect_tx.shared.b64 _, [%0], %1;" ::"r"(shared_address(barrier)), "r"(bytes) : "memory");
+}
+
+// Waits until the phase of the given parity has completed; parity 1 of a fresh barrier counts as completed.
+__device__ __forceinline__ void barrier_wait(Barrier* barrier, unsigned parity) {
+    asm volatile(
+        "{\n\t.reg .pred done;\n"
+        "again:\n\tmbarrier.try_wait.parity.shared.b64 done, [%0], %1;\n\t@!done bra again;\n\t}"
+        ::"r"(shared_address(barrier)), "r"(parity) : "memory");
+}
+
+// Named barrier among `threads` threads of the block (a multiple of 32); id 0 is __syncthreads.
+__device__ __forceinline__ void named_barrier(int id, int threads) {
+    asm volatile("barrier.sync %0, %1;" ::"r"(id), "r"(threads) : "memory");
+}
+
+// ---- Bulk copies, global to shared: addresses and size multiples of 16 bytes ----
+
+// Where the copied bytes stand in the second-level cache: weights of a decode step are read once and should leave first.
+__device__ __forceinline__ unsigned long long evict_first_policy() {
+    unsigned long long policy;
+    asm("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(policy));
+    return policy;
+}
+
+__device__ __forceinline__ void bulk_copy(void* shared, const void* global, unsigned bytes, Barrier* barrier) {
+    asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];"
+                 ::"r"(shared_address(shared)), "l"(global), "r"(bytes), "r"(shared_address(barrier)) : "memory");
+}
+
+__device__ __forceinline__ void bulk_copy(void* shared, const void* global, unsigned bytes, Barrier* barrier,
+                                          unsigned long long policy) {
+    asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint [%0], [%1], %2, [%3], %4;"
+                 ::"r"(shared_address(shared)), "l"(global), "r"(bytes), "r"(shared_address(barrier)), "l"(policy) : "memory");
+}
+
+// Ordinary stores to shared memory by this thread before, copy engine or wgmma reads of them after (then a barrier).
+__device__ __forceinline__ void fence_async_shared() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
+
+// ---- Per-thread 16-byte copies, global to shared ----
+
+// The bytes beyond `valid` (0..16) are filled with zeros and not read.
+__device__ __forceinline__ void copy_16(void* shared, const void* global, int valid = 16) {
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;"
+                 ::"r"(shared_address(shared)), "l"(global), "r"(valid) : "memory");
+}
+
+__device__ __forceinline__ void copy_commit() { asm volatile("cp.async.commit_group;" ::: "memory"); }
+
+// Waits until at most `PENDING` of this thread's committed groups are unfinished.
+template <int PENDING>
+__device__ __forceinline__ void copy_wait() { asm volatile("cp.async.wait_group %0;" ::"n"(PENDING) : "memory"); }
+
+// ---- Loads that mean something ----
+
+// Constants of the whole run (weights, norms, biases): may go through the read-only cache, and may be read before the wait.
+__device__ __forceinline__ float load_constant(const float* pointer) { return __ldg(pointer); }
+__device__ __forceinline__ float4 load_constant(const float4* pointer) { return __ldg(pointer); }
+
+// What another kernel of this step wrote: never through the non-coherent cache, since this kernel started before it was written.
+__device__ __forceinline__ float load_activation(const float* pointer) {
+    float value;
+    asm volatile("ld.global.cg.f32 %0, [%1];" : "=f"(value) : "l"(pointer) : "memory");
+    return value;
+}
+__device__ __forceinline__ float4 load_activation(const float4* pointer) {
+    float4 value;
+    asm volatile("ld.global.cg.v4.f32 {%0, %1, %2, %3}, [%4];"
+                 : "=f"(value.x), "=f"(value.y), "=f"(value.z), "=f"(value.w) : "l"(pointer) : "memory");
+    return value;
+}
+
+}  // namespace monomorph
