@@ -302,7 +302,7 @@ fn model(plan: &Plan) -> TokenStream {
 
             fn submit(&mut self, step: &Step) -> Ticket {
                 self.team.pin_caller();
-                self.batch.fill(step);
+                self.batch.fill(step, &self.outputs);
                 self.forward();
                 self.outputs.begin(step);
                 let mut first = 0;

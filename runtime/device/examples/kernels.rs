@@ -6,7 +6,7 @@ mod stack;
 
 use monomorph_device::cpu::*;
 use monomorph_formats::Format;
-use monomorph_model::{BlockId, Output, Progress, SequenceStep, Slot, Step};
+use monomorph_model::{BlockId, Output, Progress, SequenceStep, Slot, Step, Tokens};
 use monomorph_weights::Tensor;
 use stack::Stack;
 use std::path::Path;
@@ -83,7 +83,7 @@ fn sequence(position: usize, count: usize, first_block: usize, output: Output) -
     SequenceStep {
         slot: Slot(0),
         position,
-        tokens: (0..count).map(|i| (i * 97 % 49_152) as u32).collect(),
+        tokens: Tokens::Known((0..count).map(|i| (i * 97 % 49_152) as u32).collect()),
         blocks: (0..blocks).map(|i| BlockId((first_block + i) as u32)).collect(),
         output,
     }

@@ -8,7 +8,9 @@ use crate::scheduler::{Limits, Plan, Row, Running, View, Waiting, schedule};
 use crate::sequence::{Client, Sequence};
 use crate::shared::{Health, Shared};
 use monomorph_cache::BlockPool;
-use monomorph_model::{BlockId, Model, ModelSpec, Output, RowOutput, SequenceStep, Slot, Step, StepOutput};
+use monomorph_model::{
+    BlockId, Model, ModelSpec, Output, RowOutput, SequenceStep, Slot, Step, StepOutput, Tokens,
+};
 use std::collections::VecDeque;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
@@ -285,15 +287,14 @@ impl Forward {
             let mut row = self.spare.pop().unwrap_or_else(|| SequenceStep {
                 slot,
                 position: 0,
-                tokens: Vec::new(),
+                tokens: Tokens::Known(Vec::new()),
                 blocks: Vec::new(),
                 output: Output::None,
             });
             let end = sequence.cached + tokens;
             row.slot = slot;
             row.position = sequence.cached;
-            row.tokens.clear();
-            row.tokens.extend_from_slice(&sequence.tokens[sequence.cached..end]);
+            row.tokens = Tokens::Known(sequence.tokens[sequence.cached..end].to_vec());
             row.blocks.clear();
             row.blocks.extend(sequence.table.prefix(end).iter().map(|block| BlockId(block.0)));
             let mut history = match std::mem::replace(&mut row.output, Output::None) {

@@ -393,11 +393,11 @@ fn events_arrive_in_async_code() {
 /// The checks of the scripted model can fail: a model handed another's blocks says so.
 #[test]
 fn the_scripted_model_notices_mixed_up_blocks() {
-    use monomorph_model::{BlockId, Output, SequenceStep, Slot, Step};
+    use monomorph_model::{BlockId, Output, SequenceStep, Slot, Step, Tokens};
     let row = |slot: u32, position: usize, tokens: Vec<u32>, block: u32| SequenceStep {
         slot: Slot(slot),
         position,
-        tokens,
+        tokens: Tokens::Known(tokens),
         blocks: vec![BlockId(block)],
         output: Output::None,
     };

@@ -7,18 +7,23 @@ mod spec;
 mod step;
 
 pub use spec::{ClassFormat, Figures, HardwareSpec, ModelSpec, Protocol, SamplingPreset, TensorSpec};
-pub use step::{BlockId, Output, RowOutput, SequenceStep, Slot, Step, StepOutput, Ticket};
+pub use step::{BlockId, Output, RowOutput, SequenceStep, Slot, Step, StepOutput, Ticket, Tokens};
 
 use monomorph_weights::{Checkpoint, WeightsError};
 use std::sync::atomic::{AtomicU64, Ordering};
 
 /// A compiled model with its weights on its device.
 ///
-/// `submit` need not wait for the device; `collect` does. Tickets are collected in the order they were
-/// handed out. One thread, the engine's forward thread, makes all calls.
+/// `submit` need not wait for the device; `collect` does. The device runs steps in the order they were
+/// submitted, and tickets are collected in that order. One thread, the engine's forward thread, makes all calls.
 pub trait Model: Sized + Send + 'static {
     /// Everything the build fixed.
     const SPEC: &'static ModelSpec;
+
+    /// Steps that may be submitted and not collected at one time; at least 1. One whose `submit` computes the
+    /// step gains nothing by more than 1 and would compute rows that turn out to be surplus; one whose
+    /// `submit` only starts it says 2, so that its device need not wait for the host between two steps.
+    const STEPS_IN_FLIGHT: usize = 1;
 
     /// Claims memory and loads the weights.
     ///
@@ -26,7 +31,7 @@ pub trait Model: Sized + Send + 'static {
     /// When the checkpoint's tensors are not the ones this stack was compiled for, or memory is short.
     fn load(checkpoint: &Checkpoint, options: &LoadOptions, progress: &Progress) -> Result<Self, LoadError>;
 
-    /// Starts one batched forward step.
+    /// Starts one batched forward step. The caller may change `step` as soon as this returns.
     fn submit(&mut self, step: &Step) -> Ticket;
 
     /// Waits for a step and returns what it produced, one row per sequence of the step, in its order.

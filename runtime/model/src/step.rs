@@ -24,13 +24,34 @@ pub struct SequenceStep {
     pub slot: Slot,
     /// Tokens already in the cache, which is the position of `tokens[0]`.
     pub position: usize,
-    /// Tokens to feed now; at least one.
-    pub tokens: Vec<u32>,
+    /// What to feed now.
+    pub tokens: Tokens,
     /// The blocks that hold positions `0 .. position + tokens.len()`, in order. Token `p` lives in block
     /// `blocks[p / block_tokens]` at row `p % block_tokens`.
     pub blocks: Vec<BlockId>,
     /// What to compute from the logits.
     pub output: Output,
+}
+
+/// The tokens a sequence is fed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Tokens {
+    /// These ids; at least one. A prompt is always fed so.
+    Known(Vec<u32>),
+    /// One token: the one sampled last for this slot. The step that samples it is an earlier one and may still
+    /// be in flight, so that the host need not know the id; the device does.
+    Sampled,
+}
+
+impl Tokens {
+    /// How many tokens are fed.
+    #[expect(clippy::len_without_is_empty, reason = "a step feeds every sequence at least one token")]
+    pub fn len(&self) -> usize {
+        match self {
+            Tokens::Known(ids) => ids.len(),
+            Tokens::Sampled => 1,
+        }
+    }
 }
 
 /// What a sequence wants from a step.

@@ -1,6 +1,7 @@
 //! A step, flattened to what the kernels index.
 
-use monomorph_model::{Output, Step};
+use super::outputs::Outputs;
+use monomorph_model::{Output, Step, Tokens};
 use std::ops::Range;
 
 /// What a batch's steps may hold; anything beyond is refused by [`Batch::fill`].
@@ -8,7 +9,7 @@ use std::ops::Range;
 pub struct BatchLimits {
     /// Tokens a step may carry over all sequences.
     pub tokens: usize,
-    /// Sequences a step may carry.
+    /// Sequences a step may carry; slots lie below it.
     pub sequences: usize,
     /// Token ids lie below it.
     pub vocabulary: usize,
@@ -59,12 +60,13 @@ impl Batch {
         }
     }
 
-    /// Takes over a step.
+    /// Takes over a step. Tokens that only the device knows are those that `outputs` saw sampled last.
     ///
     /// # Panics
-    /// When the step breaks the limits: too many tokens or sequences, a sequence without tokens, a token id,
-    /// position or block id out of range, or too few blocks. Kernels index by these without further checks.
-    pub fn fill(&mut self, step: &Step) {
+    /// When the step breaks the limits: too many tokens or sequences, a sequence without tokens, a slot, token
+    /// id, position or block id out of range, too few blocks, or a sampled token where none was. Kernels index by
+    /// these without further checks.
+    pub fn fill(&mut self, step: &Step, outputs: &Outputs) {
         let limits = self.limits;
         assert!(
             step.sequences.len() <= limits.sequences,
@@ -98,9 +100,17 @@ impl Batch {
                 sequence.blocks.len()
             );
             let (first, first_block, first_output) = (self.ids.len(), self.blocks.len(), self.outputs.len());
-            for (i, id) in sequence.tokens.iter().enumerate() {
+            let slot = sequence.slot;
+            assert!((slot.0 as usize) < limits.sequences, "there is no slot {}", slot.0);
+            match &sequence.tokens {
+                Tokens::Known(ids) => self.ids.extend_from_slice(ids),
+                Tokens::Sampled => {
+                    let id = outputs.sampled(slot);
+                    self.ids.push(id.unwrap_or_else(|| panic!("nothing was sampled for slot {}", slot.0)));
+                }
+            }
+            for (i, id) in self.ids[first..].iter().enumerate() {
                 assert!((*id as usize) < limits.vocabulary, "token id {id} is not in the vocabulary");
-                self.ids.push(*id);
                 self.positions.push((position + i) as u32);
                 self.sequence_of.push(index as u32);
             }
@@ -193,7 +203,7 @@ mod tests {
         SequenceStep {
             slot: Slot(0),
             position,
-            tokens: tokens.to_vec(),
+            tokens: Tokens::Known(tokens.to_vec()),
             blocks: blocks.iter().map(|b| BlockId(*b)).collect(),
             output,
         }
@@ -203,12 +213,13 @@ mod tests {
     fn steps_are_flattened() {
         let mut batch = Batch::new(limits());
         for _ in 0..2 {
-            batch.fill(&Step {
+            let step = Step {
                 sequences: vec![
                     sequence(15, &[1, 2], &[3, 0], Output::Logits),
                     sequence(0, &[4], &[1, 2], Output::None),
                 ],
-            });
+            };
+            batch.fill(&step, &Outputs::default());
             assert_eq!(batch.ids(), [1, 2, 4]);
             assert_eq!(batch.positions(), [15, 16, 0]);
             assert_eq!(batch.outputs(), [0, 1]);
@@ -231,11 +242,17 @@ mod tests {
             (sequence(0, &[1; 9], &[0], Output::None), "beyond 8 tokens"),
             (sequence(64, &[1], &[0, 1, 2, 3, 0], Output::None), "beyond the context of 64"),
             (sequence(usize::MAX, &[1], &[0], Output::None), "beyond the context of 64"),
+            (SequenceStep { slot: Slot(2), ..sequence(0, &[1], &[0], Output::None) }, "no slot 2"),
+            (
+                SequenceStep { tokens: Tokens::Sampled, ..sequence(0, &[], &[0], Output::None) },
+                "nothing was sampled for slot 0",
+            ),
         ];
         for (sequence, message) in bad {
             let mut batch = Batch::new(limits());
             let step = Step { sequences: vec![sequence] };
-            let panic = catch_unwind(AssertUnwindSafe(|| batch.fill(&step))).unwrap_err();
+            let panic =
+                catch_unwind(AssertUnwindSafe(|| batch.fill(&step, &Outputs::default()))).unwrap_err();
             let text = panic.downcast_ref::<String>().cloned().unwrap_or_default();
             assert!(text.contains(message), "{text:?} lacks {message:?}");
         }

@@ -4,17 +4,19 @@ use super::batch::Batch;
 use super::gather::each_row;
 use super::rows::Rows;
 use super::team::Team;
-use monomorph_model::{Output, RowOutput, Step, StepOutput, Ticket};
+use monomorph_model::{Output, RowOutput, Slot, Step, StepOutput, Ticket};
 use monomorph_sampling::{Sampled, sample};
 use std::collections::VecDeque;
 use std::ops::Range;
 use std::sync::{Mutex, PoisonError};
 
-/// Results of the step at hand, and of steps not collected yet.
+/// Results of the step at hand, and of steps not collected yet; and what was sampled last, slot by slot.
 #[derive(Debug, Default)]
 pub struct Outputs {
     rows: Vec<RowOutput>,
     finished: VecDeque<(u64, StepOutput)>,
+    /// By slot; `Batch::fill` keeps slots small.
+    sampled: Vec<Option<u32>>,
     steps: u64,
 }
 
@@ -51,11 +53,19 @@ impl Outputs {
         });
         for (row, (owner, token)) in owners.into_iter().zip(sampled).enumerate() {
             match (token.into_inner().unwrap_or_else(PoisonError::into_inner), &mut self.rows[owner]) {
-                (Some(token), place) => *place = RowOutput::Sampled(token),
+                (Some(token), place) => {
+                    note(&mut self.sampled, step.sequences[owner].slot, token.id);
+                    *place = RowOutput::Sampled(token);
+                }
                 (None, RowOutput::Logits(all)) => all.extend_from_slice(logits.row(row)),
                 (None, RowOutput::None | RowOutput::Sampled(_)) => {}
             }
         }
+    }
+
+    /// The token sampled last for a slot.
+    pub(crate) fn sampled(&self, slot: Slot) -> Option<u32> {
+        self.sampled.get(slot.0 as usize).copied().flatten()
     }
 
     /// Ends the step.
@@ -73,5 +83,62 @@ impl Outputs {
         let (step, output) = self.finished.pop_front().expect("a step was submitted for every ticket");
         assert_eq!(step, ticket.0, "tickets are collected in order");
         output
+    }
+}
+
+fn note(sampled: &mut Vec<Option<u32>>, slot: Slot, id: u32) {
+    let at = slot.0 as usize;
+    if at >= sampled.len() {
+        sampled.resize(at + 1, None);
+    }
+    sampled[at] = Some(id);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::batch::BatchLimits;
+    use super::*;
+    use monomorph_model::{BlockId, SequenceStep, Tokens};
+    use monomorph_sampling::Sampling;
+
+    #[test]
+    fn a_sampled_token_is_fed_by_slot() {
+        let limits =
+            BatchLimits { tokens: 8, sequences: 2, vocabulary: 10, context: 64, block_tokens: 16, blocks: 2 };
+        let team = Team::new(1).unwrap();
+        let (mut batch, mut outputs) = (Batch::new(limits), Outputs::default());
+        let row = |slot: u32, position: usize, tokens: Tokens, output: Output| SequenceStep {
+            slot: Slot(slot),
+            position,
+            tokens,
+            blocks: vec![BlockId(slot)],
+            output,
+        };
+        let sample = || Output::Sample { sampling: Sampling::default(), draw: 0, history: Vec::new() };
+        let first = Step {
+            sequences: vec![
+                row(1, 0, Tokens::Known(vec![3, 4]), sample()),
+                row(0, 0, Tokens::Known(vec![5]), sample()),
+            ],
+        };
+        batch.fill(&first, &outputs);
+        outputs.begin(&first);
+        let mut logits = Rows::<10>::new(2);
+        logits.row_mut(0)[7] = 1.0;
+        logits.row_mut(1)[8] = 1.0;
+        outputs.take(&team, &first, &batch, 0..2, &mut logits);
+        let ticket = outputs.end();
+
+        // Not collected yet, and only one of the two goes on.
+        let next = |slot: u32, position: usize| Step {
+            sequences: vec![row(slot, position, Tokens::Sampled, Output::None)],
+        };
+        batch.fill(&next(1, 2), &outputs);
+        assert_eq!((batch.ids(), batch.positions()), (&[7][..], &[2][..]));
+        outputs.begin(&next(1, 2));
+        outputs.end();
+        batch.fill(&next(0, 1), &outputs);
+        assert_eq!(batch.ids(), [8], "a slot that sat a step out keeps its token");
+        assert_eq!(outputs.collect(ticket).rows.len(), 2);
     }
 }

@@ -3,7 +3,7 @@
 
 use monomorph_device::cpu::Rows;
 use monomorph_formats::Format;
-use monomorph_model::{BlockId, Output, Progress, SequenceStep, Slot};
+use monomorph_model::{BlockId, Output, Progress, SequenceStep, Slot, Tokens};
 use monomorph_weights::Tensor;
 
 /// Numbers that look random and are the same in every run (splitmix64).
@@ -95,7 +95,7 @@ pub fn close(found: &[f32], expected: &[f64], tolerance: f64, what: &str) {
 
 pub fn sequence(position: usize, tokens: Vec<u32>, blocks: &[u32], output: Output) -> SequenceStep {
     let blocks = blocks.iter().map(|block| BlockId(*block)).collect();
-    SequenceStep { slot: Slot(0), position, tokens, blocks, output }
+    SequenceStep { slot: Slot(0), position, tokens: Tokens::Known(tokens), blocks, output }
 }
 
 pub fn progress() -> Progress {

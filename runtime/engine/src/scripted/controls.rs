@@ -1,7 +1,7 @@
 //! Commanding a scripted model from outside the engine that owns it.
 
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// What to break.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -63,18 +63,22 @@ impl Controls {
         !result.unwrap_or_else(PoisonError::into_inner).1.timed_out()
     }
 
-    /// Spends the time of a step; returns what is to break in it.
-    pub(super) fn step(&self, step_time: Duration, token_time: Duration) -> Option<Fault> {
-        let mut state = self.state();
-        state.steps += 1;
+    /// Counts a step that begins.
+    pub(super) fn begin(&self) {
+        self.state().steps += 1;
         self.state.1.notify_all();
+    }
+
+    /// Waits until a step that began at `began` is done; returns what is to break in it.
+    pub(super) fn finish(&self, began: Instant, step_time: Duration, token_time: Duration) -> Option<Fault> {
         let held = |state: &mut State| state.held;
-        state = self.state.1.wait_while(state, held).unwrap_or_else(PoisonError::into_inner);
+        let mut state = self.state.1.wait_while(self.state(), held).unwrap_or_else(PoisonError::into_inner);
         let fault = state.fault.take();
         let time = state.step_time.unwrap_or(step_time) + token_time;
         drop(state);
-        if !time.is_zero() {
-            std::thread::sleep(time);
+        let left = time.saturating_sub(began.elapsed());
+        if !left.is_zero() {
+            std::thread::sleep(left);
         }
         fault
     }

@@ -1,10 +1,10 @@
-//! The fake K/V memory: token ids where a model has keys and values, and the checks of a step's contract.
+//! The block memory of a scripted model, and the checks of the step contract.
 
-use monomorph_model::{BlockId, ModelSpec, SequenceStep, Slot, Step};
+use monomorph_model::{BlockId, ModelSpec, SequenceStep, Slot, Step, Tokens};
 use monomorph_sampling::{Sampling, TokenUse};
-use std::collections::{HashMap, HashSet};
+use std::collections::{HashMap, HashSet, VecDeque};
 
-/// Blocks of token ids, and the tokens that each slot was fed.
+/// Token ids in place of keys and values, what each slot was fed, and what the steps in flight hold.
 #[derive(Debug)]
 pub(super) struct Memory {
     block_tokens: usize,
@@ -12,18 +12,46 @@ pub(super) struct Memory {
     /// Grown as blocks are first used; `None` where nothing was written.
     cells: Vec<Option<u32>>,
     fed: HashMap<Slot, Vec<u32>>,
-    /// Which slot wrote which block in the step at hand.
-    writers: HashMap<BlockId, Slot>,
+    /// The token sampled last for a slot, behind the number of tokens it follows.
+    sampled: HashMap<Slot, (usize, u32)>,
+    /// Steps submitted and not collected, oldest first: the last is the one at hand.
+    steps: VecDeque<Held>,
+}
+
+/// What a step holds while it is in flight.
+#[derive(Debug, Default)]
+struct Held {
+    slots: HashSet<Slot>,
+    /// Whose rows read each block, and whether they write it too.
+    blocks: HashMap<BlockId, Vec<(Slot, bool)>>,
 }
 
 impl Memory {
     pub fn new(block_tokens: usize, blocks: usize) -> Memory {
-        Memory { block_tokens, blocks, cells: Vec::new(), fed: HashMap::new(), writers: HashMap::new() }
+        Memory {
+            block_tokens,
+            blocks,
+            cells: Vec::new(),
+            fed: HashMap::new(),
+            sampled: HashMap::new(),
+            steps: VecDeque::new(),
+        }
     }
 
     /// Begins a step.
     pub fn begin(&mut self) {
-        self.writers.clear();
+        self.steps.push_back(Held::default());
+    }
+
+    /// Ends the oldest step in flight.
+    pub fn collect(&mut self) {
+        self.steps.pop_front();
+    }
+
+    /// Notes the token sampled from what `slot` was fed so far.
+    pub fn sample(&mut self, slot: Slot, id: u32) {
+        let context = self.fed.get(&slot).map_or(0, Vec::len);
+        self.sampled.insert(slot, (context, id));
     }
 
     /// Writes a row's tokens into its blocks and returns the sequence as read back from them.
@@ -42,6 +70,7 @@ impl Memory {
                 self.cells.resize(cells, None);
             }
         }
+        self.hold(row);
 
         // Position 0 begins a sequence; any other must go on where the slot was left.
         let mut fed = self.fed.remove(&slot).unwrap_or_default();
@@ -49,13 +78,16 @@ impl Memory {
             fed.clear();
         }
         assert_eq!(row.position, fed.len(), "{slot:?} goes on at another position than it was left");
-        fed.extend_from_slice(&row.tokens);
+        match &row.tokens {
+            Tokens::Known(ids) => fed.extend_from_slice(ids),
+            Tokens::Sampled => match self.sampled.get(&slot) {
+                Some(&(context, id)) if context == row.position => fed.push(id),
+                other => panic!("{slot:?} goes on at {} with what was sampled: {other:?}", row.position),
+            },
+        }
 
         for (position, &token) in fed.iter().enumerate().skip(row.position) {
-            let block = row.blocks[position / self.block_tokens];
-            let writer = *self.writers.entry(block).or_insert(slot);
-            assert_eq!(writer, slot, "two sequences write to {block:?} in one step");
-            let cell = self.cell(block, position);
+            let cell = self.cell(row.blocks[position / self.block_tokens], position);
             self.cells[cell] = Some(token);
         }
         let read = (0..end).map(|position| {
@@ -68,6 +100,30 @@ impl Memory {
         let context = read.collect();
         self.fed.insert(slot, fed);
         context
+    }
+
+    /// Holds a row's slot and blocks until its step is collected. What a sequence writes, no other touches
+    /// while a step that does so is in flight, and its slot begins no other sequence.
+    fn hold(&mut self, row: &SequenceStep) {
+        let slot = row.slot;
+        if row.position == 0 {
+            let again = self.steps.iter().any(|step| step.slots.contains(&slot));
+            assert!(!again, "{slot:?} begins anew while a step in flight holds it");
+        }
+        for (index, block) in row.blocks.iter().enumerate() {
+            let writes = (index + 1) * self.block_tokens > row.position;
+            let uses = self.steps.iter().filter_map(|step| step.blocks.get(block)).flatten();
+            for &(other, wrote) in uses {
+                let sound = other == slot || !(writes || wrote);
+                assert!(sound, "{slot:?} is given {block:?} while a step in flight holds it for {other:?}");
+            }
+        }
+        let Some(step) = self.steps.back_mut() else { panic!("a row outside a step") };
+        step.slots.insert(slot);
+        for (index, &block) in row.blocks.iter().enumerate() {
+            let writes = (index + 1) * self.block_tokens > row.position;
+            step.blocks.entry(block).or_default().push((slot, writes));
+        }
     }
 
     fn cell(&self, block: BlockId, position: usize) -> usize {
@@ -87,10 +143,11 @@ pub(super) fn check_step(step: &Step, spec: &ModelSpec) {
     for row in rows {
         let slot = row.slot;
         assert!((slot.0 as usize) < spec.step_sequences, "{slot:?} of {}", spec.step_sequences);
-        assert!(!row.tokens.is_empty(), "{slot:?} is fed nothing");
+        assert!(row.tokens.len() > 0, "{slot:?} is fed nothing");
         assert!(row.position + row.tokens.len() <= spec.context, "{slot:?} is fed beyond the context");
-        for &id in &row.tokens {
-            assert!((id as usize) < spec.vocabulary, "{slot:?} is fed token {id}");
+        if let Tokens::Known(ids) = &row.tokens {
+            let stranger = ids.iter().find(|&&id| id as usize >= spec.vocabulary);
+            assert_eq!(stranger, None, "{slot:?} is fed a token outside the vocabulary");
         }
     }
 }

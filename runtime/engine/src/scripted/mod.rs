@@ -11,7 +11,7 @@ mod memory;
 mod spec;
 
 pub use controls::Controls;
-pub use spec::{Shape, Small};
+pub use spec::{InFlight, Shape, Small};
 
 use controls::Fault;
 use memory::Memory;
@@ -22,7 +22,7 @@ use monomorph_weights::Checkpoint;
 use std::collections::VecDeque;
 use std::marker::PhantomData;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// What a scripted model does.
 #[derive(Clone, Debug)]
@@ -98,6 +98,15 @@ fn mix(hash: u64, word: u64) -> u64 {
     (hash ^ (hash >> 29)).wrapping_mul(0xBF58_476D_1CE4_E5B9)
 }
 
+/// A step in flight.
+#[derive(Debug)]
+struct Pending {
+    ticket: Ticket,
+    output: StepOutput,
+    submitted: Instant,
+    token_time: Duration,
+}
+
 /// The model.
 #[derive(Debug)]
 pub struct Scripted<S: Shape = Small> {
@@ -105,8 +114,10 @@ pub struct Scripted<S: Shape = Small> {
     controls: Controls,
     memory: Memory,
     /// Steps submitted and not collected.
-    pending: VecDeque<(Ticket, StepOutput)>,
+    pending: VecDeque<Pending>,
     next_ticket: u64,
+    /// When the step collected last was done.
+    idle_since: Option<Instant>,
     shape: PhantomData<fn() -> S>,
 }
 
@@ -119,6 +130,7 @@ impl<S: Shape> Scripted<S> {
             controls: Controls::default(),
             pending: VecDeque::new(),
             next_ticket: 0,
+            idle_since: None,
             shape: PhantomData,
         }
     }
@@ -136,6 +148,7 @@ impl<S: Shape> Scripted<S> {
             Output::Sample { sampling, draw, history } => {
                 memory::check_history(&context, *draw, sampling, history);
                 let id = self.script.tokens.next(&context, sampling, *draw, S::SPEC);
+                self.memory.sample(sequence.slot, id);
                 RowOutput::Sampled(sampled(id, sampling, S::SPEC.vocabulary))
             }
             Output::Logits => {
@@ -165,6 +178,7 @@ fn sampled(id: u32, sampling: &Sampling, vocabulary: usize) -> Sampled {
 
 impl<S: Shape> Model for Scripted<S> {
     const SPEC: &'static ModelSpec = S::SPEC;
+    const STEPS_IN_FLIGHT: usize = S::STEPS_IN_FLIGHT;
 
     fn load(_: &Checkpoint, options: &LoadOptions, _: &Progress) -> Result<Self, LoadError> {
         Ok(Scripted::new(Script { blocks: options.blocks, ..Script::default() }))
@@ -174,23 +188,36 @@ impl<S: Shape> Model for Scripted<S> {
         memory::check_step(step, S::SPEC);
         self.memory.begin();
         let rows = step.sequences.iter().map(|sequence| self.row(sequence)).collect();
-        let mut output = StepOutput { rows };
+        assert!(self.pending.len() < S::STEPS_IN_FLIGHT, "{} steps in flight already", self.pending.len());
         let tokens: usize = step.sequences.iter().map(|sequence| sequence.tokens.len()).sum();
         let tokens = u32::try_from(tokens).unwrap_or(u32::MAX);
-        match self.controls.step(self.script.step_time, self.script.token_time * tokens) {
-            Some(Fault::Panic) => panic!("commanded to panic"),
-            Some(Fault::WrongOutput) => drop(output.rows.pop()),
-            None => {}
-        }
         self.next_ticket += 1;
-        self.pending.push_back((Ticket(self.next_ticket), output));
+        self.controls.begin();
+        self.pending.push_back(Pending {
+            ticket: Ticket(self.next_ticket),
+            output: StepOutput { rows },
+            submitted: Instant::now(),
+            token_time: self.script.token_time * tokens,
+        });
         Ticket(self.next_ticket)
     }
 
     fn collect(&mut self, ticket: Ticket) -> StepOutput {
-        match self.pending.pop_front() {
-            Some((submitted, output)) if submitted == ticket => output,
-            other => panic!("{ticket:?} is not the ticket to collect next, {:?} is", other.map(|it| it.0)),
+        let Some(Pending { ticket: next, mut output, submitted, token_time }) = self.pending.pop_front()
+        else {
+            panic!("{ticket:?} is not in flight");
+        };
+        assert_eq!(ticket, next, "tickets are collected in the order they were handed out");
+        // As on a device: a step begins when it is there and the one before it is done.
+        let began = self.idle_since.map_or(submitted, |since| since.max(submitted));
+        let fault = self.controls.finish(began, self.script.step_time, token_time);
+        self.idle_since = Some(Instant::now());
+        self.memory.collect();
+        match fault {
+            Some(Fault::Panic) => panic!("commanded to panic"),
+            Some(Fault::WrongOutput) => drop(output.rows.pop()),
+            None => {}
         }
+        output
     }
 }

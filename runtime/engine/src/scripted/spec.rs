@@ -2,11 +2,23 @@
 
 use monomorph_formats::Format;
 use monomorph_model::{ClassFormat, Figures, HardwareSpec, ModelSpec, Protocol, SamplingPreset};
+use std::marker::PhantomData;
 
 /// The dimensions of a scripted model: a test that needs others than [`Small`]'s brings its own.
 pub trait Shape: Send + 'static {
     /// What `Model::SPEC` will be.
     const SPEC: &'static ModelSpec;
+    /// What `Model::STEPS_IN_FLIGHT` will be.
+    const STEPS_IN_FLIGHT: usize = 1;
+}
+
+/// Another shape, with up to `STEPS` steps in flight.
+#[derive(Debug)]
+pub struct InFlight<S, const STEPS: usize>(PhantomData<fn() -> S>);
+
+impl<S: Shape, const STEPS: usize> Shape for InFlight<S, STEPS> {
+    const SPEC: &'static ModelSpec = S::SPEC;
+    const STEPS_IN_FLIGHT: usize = STEPS;
 }
 
 /// A small model with the vocabulary and the stop id of SmolLM2, blocks of 16 and steps of 64 tokens, and at

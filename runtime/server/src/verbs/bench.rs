@@ -4,7 +4,7 @@ use crate::load::{ThreadArgs, WeightsArgs};
 use crate::out;
 use monomorph_engine::{EngineHandle, EngineOptions, Event, Request};
 use monomorph_model::{
-    BlockId, LoadOptions, Model, ModelSpec, Output, Progress, RowOutput, SequenceStep, Slot, Step,
+    BlockId, LoadOptions, Model, ModelSpec, Output, Progress, RowOutput, SequenceStep, Slot, Step, Tokens,
 };
 use monomorph_sampling::Sampling;
 use serde_json::{Value, json};
@@ -137,8 +137,8 @@ fn step<M: Model>(
         Output::None
     };
     let blocks = (0..end.div_ceil(spec.block_tokens) as u32).map(BlockId).collect();
-    let ticket = model
-        .submit(&Step { sequences: vec![SequenceStep { slot: Slot(0), position, tokens, blocks, output }] });
+    let row = SequenceStep { slot: Slot(0), position, tokens: Tokens::Known(tokens), blocks, output };
+    let ticket = model.submit(&Step { sequences: vec![row] });
     match model.collect(ticket).rows.as_slice() {
         [RowOutput::Sampled(sampled)] if sample => Ok(sampled.id),
         [RowOutput::None] if !sample => Ok(0),

@@ -3,7 +3,7 @@
 use crate::load::{ThreadArgs, WeightsArgs};
 use crate::out;
 use monomorph_model::{
-    BlockId, LoadOptions, Model, ModelSpec, Output, Progress, RowOutput, SequenceStep, Slot, Step,
+    BlockId, LoadOptions, Model, ModelSpec, Output, Progress, RowOutput, SequenceStep, Slot, Step, Tokens,
 };
 use std::fs::File;
 use std::io::{BufWriter, Write};
@@ -77,7 +77,7 @@ fn run_list<M: Model>(
         let row = SequenceStep {
             slot: Slot(0),
             position,
-            tokens: fed.to_vec(),
+            tokens: Tokens::Known(fed.to_vec()),
             blocks: (0..end.div_ceil(spec.block_tokens) as u32).map(BlockId).collect(),
             output: Output::Logits,
         };
