@@ -94,15 +94,16 @@ __device__ __forceinline__ float load_constant(const float* pointer) { return __
 __device__ __forceinline__ float4 load_constant(const float4* pointer) { return __ldg(pointer); }
 
 // What another kernel of this step wrote: never through the non-coherent cache, since this kernel started before it was written.
+// Volatile keeps them behind the wait; no memory clobber, so that stores of one batch may pass the loads of the next.
 __device__ __forceinline__ float load_activation(const float* pointer) {
     float value;
-    asm volatile("ld.global.cg.f32 %0, [%1];" : "=f"(value) : "l"(pointer) : "memory");
+    asm volatile("ld.global.cg.f32 %0, [%1];" : "=f"(value) : "l"(pointer));
     return value;
 }
 __device__ __forceinline__ float4 load_activation(const float4* pointer) {
     float4 value;
     asm volatile("ld.global.cg.v4.f32 {%0, %1, %2, %3}, [%4];"
-                 : "=f"(value.x), "=f"(value.y), "=f"(value.z), "=f"(value.w) : "l"(pointer) : "memory");
+                 : "=f"(value.x), "=f"(value.y), "=f"(value.z), "=f"(value.w) : "l"(pointer));
     return value;
 }
 
