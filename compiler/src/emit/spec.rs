@@ -3,7 +3,6 @@
 use super::{float, number};
 use crate::graph::instance;
 use crate::plan::{FieldKind, Plan};
-use crate::spec::types::HardwareKind;
 use monomorph_formats::Format;
 use proc_macro2::{Literal, TokenStream};
 use quote::quote;
@@ -12,7 +11,6 @@ use quote::quote;
 pub fn spec(plan: &Plan, features: &[String]) -> TokenStream {
     let target = &plan.target;
     let (model, quant) = (&target.model, &target.quant);
-    let HardwareKind::Cpu(_) = &target.hardware.kind;
     let (name, model_name, hardware) = (target.name(), &model.name, &target.hardware.name);
     let numbers = [
         model.hidden,
@@ -128,13 +126,16 @@ fn tensors(plan: &Plan) -> Vec<(String, Vec<usize>, Format)> {
             None => vec![None],
         };
         for layer in layers {
-            tensors.extend(field.parts.iter().map(|part| {
+            for part in &field.parts {
                 let shape = match field.kind {
                     FieldKind::Vector { .. } | FieldKind::Norm { .. } => vec![part.rows],
                     FieldKind::Matrix { .. } => vec![part.rows, part.columns],
                 };
-                (instance(&names[&part.weight], layer), shape, format)
-            }));
+                tensors.push((instance(&names[&part.weight], layer), shape, format));
+                tensors.extend(part.scales.iter().flat_map(|scales| &scales.companions).map(|companion| {
+                    (instance(&companion.name, layer), companion.shape.clone(), companion.format)
+                }));
+            }
         }
     }
     tensors.sort_by(|(a, ..), (b, ..)| a.cmp(b));
@@ -155,5 +156,7 @@ pub fn variant(format: Format) -> &'static str {
         Format::F16 => "F16",
         Format::Q8_0 => "Q8_0",
         Format::Q4_1 => "Q4_1",
+        Format::Fp8E4m3 => "Fp8E4m3",
+        Format::Nvfp4 => "Nvfp4",
     }
 }

@@ -126,7 +126,9 @@ impl Builder<'_> {
         compute: Compute,
     ) -> WeightId {
         let stored = self.quant.stored[&class];
-        let weight = Weight { name: name.to_owned(), class, rows, columns, stored, compute };
+        let file_name = &self.quant.checkpoint.names[name];
+        let scales = self.quant.scales.get(&class).map(|scales| scales.of(file_name, rows, columns));
+        let weight = Weight { name: name.to_owned(), class, rows, columns, stored, compute, scales };
         match self.weights.iter().position(|known| known.name == name) {
             Some(known) => {
                 assert_eq!(self.weights[known], weight, "{name} is used in two ways");

@@ -13,7 +13,7 @@ mod op;
 pub use build::build;
 pub use op::{Op, RotaryFrequencies};
 
-use crate::spec::types::{Compute, TensorClass};
+use crate::spec::types::{Compute, Scales, TensorClass};
 use monomorph_formats::Format;
 
 /// Index into [`Graph::weights`].
@@ -56,8 +56,10 @@ pub struct Weight {
     pub columns: usize,
     /// As the checkpoint stores it.
     pub stored: Format,
-    /// What activations are rounded to before a product with it.
+    /// What operands are rounded to before a product with it.
     pub compute: Compute,
+    /// The scales its codes are multiplied by, where they stand in tensors of their own.
+    pub scales: Option<Scales>,
 }
 
 impl Weight {
@@ -66,7 +68,7 @@ impl Weight {
         self.rows * self.columns
     }
 
-    /// Stored bytes of one instance.
+    /// Stored bytes of one instance, scales beside it not counted.
     pub fn bytes(&self) -> usize {
         self.stored.bytes(self.elements()).expect("the spec checks that rows fill whole blocks")
     }

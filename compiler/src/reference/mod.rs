@@ -2,8 +2,8 @@
 //!
 //! Goldens made with transformers check this interpreter; it checks every backend and every pass. It is
 //! never deleted and never optimised. What a quant spec declares it applies: weights are the stored format's
-//! exact values, activations are rounded before a product as the weight's compute format says, and keys and
-//! values are rounded to the K/V format. Sums are f64, so that its own rounding is not what a comparison sees.
+//! exact values, scales beside a tensor included, operands are rounded before a product as the weight's compute
+//! format says, and keys and values are rounded to the K/V format. Sums are f64, so that its own rounding is not what a comparison sees.
 
 mod ops;
 
@@ -94,8 +94,7 @@ impl<'a> Interpreter<'a> {
                 ops::rms_norm(input(0), weight(*w), *eps, *form, widths[node.output.0].width / groups)
             }
             Op::Linear { weight: w, bias } => {
-                let shape = &self.graph.weights[w.0];
-                ops::linear(input(0), weight(*w), shape.rows, shape.columns, shape.compute, bias.map(weight))
+                ops::linear(input(0), &self.graph.weights[w.0], weight(*w), bias.map(weight))
             }
             Op::Rotary { heads, head_dim, frequencies } => {
                 ops::rotary(input(0), *heads, *head_dim, frequencies, cache.tokens)
@@ -153,6 +152,16 @@ fn read(
     let tensor = checkpoint.expect(&name, &shape, weight.stored)?;
     let mut values = vec![0.0; weight.elements()];
     monomorph_formats::decode(weight.stored, tensor.bytes, &mut values);
+    if let Some(scales) = &weight.scales {
+        let decoded = scales.companions.iter().map(|it| {
+            let tensor = checkpoint.expect(&instance(&it.name, layer), &it.shape, it.format)?;
+            let mut values = vec![0.0; it.shape.iter().product()];
+            monomorph_formats::decode(it.format, tensor.bytes, &mut values);
+            Ok(values)
+        });
+        let decoded = decoded.collect::<Result<Vec<_>, WeightsError>>()?;
+        scales.form.apply(&mut values, weight.columns, &decoded);
+    }
     Ok(match (spec.rotary_rows, graph.rotary_head_dim(id)) {
         (RotaryRows::Interleaved, Some(head_dim)) => {
             let rows = (0..weight.rows).map(|row| crate::graph::file_row(row, head_dim));

@@ -1,6 +1,6 @@
 //! The ops, as plainly as they can be written.
 
-use crate::graph::RotaryFrequencies;
+use crate::graph::{RotaryFrequencies, Weight};
 use crate::spec::types::{Activation, Compute, NormWeight, RotaryPairs};
 use monomorph_formats::{ACTIVATION_BLOCK, Format, decode, encode, quantise_block};
 
@@ -24,19 +24,17 @@ pub(super) fn rms_norm(x: &[f32], weight: &[f32], eps: f32, form: NormWeight, wi
     x.chunks_exact(width).flat_map(norm).collect()
 }
 
-pub(super) fn linear(
-    x: &[f32],
-    weight: &[f32],
-    rows: usize,
-    columns: usize,
-    compute: Compute,
-    bias: Option<&[f32]>,
-) -> Vec<f32> {
+/// `values` are the weight's, decoded and scaled.
+pub(super) fn linear(x: &[f32], weight: &Weight, values: &[f32], bias: Option<&[f32]>) -> Vec<f32> {
+    let (rows, columns) = (weight.rows, weight.columns);
+    // What stands beside the codes scales sums: bf16 holds the rest exactly.
+    let rounded = (weight.compute == Compute::Bf16 && weight.scales.is_none()).then(|| round(values, Format::Bf16));
+    let values = rounded.as_deref().unwrap_or(values);
     let mut out = Vec::with_capacity(x.len() / columns * rows);
     for x in x.chunks_exact(columns) {
-        let x = round_activations(x, compute);
+        let x = round_activations(x, weight.compute);
         for row in 0..rows {
-            let product = dot(&x, &weight[row * columns..][..columns]);
+            let product = dot(&x, &values[row * columns..][..columns]);
             out.push((product + bias.map_or(0.0, |bias| f64::from(bias[row]))) as f32);
         }
     }
@@ -52,6 +50,7 @@ fn round_activations(x: &[f32], compute: Compute) -> Vec<f32> {
             let rounded = blocks.iter().map(quantise_block);
             rounded.flat_map(|block| block.values.map(|q| block.scale * f32::from(q))).collect()
         }
+        Compute::Bf16 => round(x, Format::Bf16),
     }
 }
 

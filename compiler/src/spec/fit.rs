@@ -6,7 +6,7 @@ use super::quant::{CLASSES, Names, ReadQuant, class_names};
 use super::reader::{At, list, nearest};
 use super::tensors::{TensorDecl, tensors};
 use super::types::*;
-use monomorph_formats::Format;
+use monomorph_formats::{ACTIVATION_BLOCK, Format};
 use std::collections::BTreeMap;
 use std::ops::Range;
 
@@ -21,9 +21,14 @@ pub(super) fn quant(source: &Source, name: &str, read: ReadQuant, model: &Model)
         check_rotary_rows(source, rows, model);
     }
     let stored = read.stored.map(|(stored, span)| self::stored(source, &stored, &span, model, &tensors))?;
+    let scales = read.scales.map(|(scales, span)| self::scales(source, &scales, &span, &stored));
     let compute = read.compute.map(|(compute, span)| self::compute(source, &compute, &span, model, &stored));
     let checkpoint = read.checkpoint?;
-    let names = checkpoint.names?.0.into_iter().map(|(name, file)| (name.value, file.value));
+    let (scales, (names, _)) = (scales?, checkpoint.names?);
+    if let Some(unused) = &checkpoint.unused {
+        check_companions(source, &names, unused, &scales, &tensors);
+    }
+    let names = names.into_iter().map(|(name, file)| (name.value, file.value));
     let checkpoint = CheckpointSpec {
         container: checkpoint.container?,
         names: names.collect(),
@@ -32,7 +37,7 @@ pub(super) fn quant(source: &Source, name: &str, read: ReadQuant, model: &Model)
         sources: checkpoint.sources?,
     };
     let (kv_format, kv_block) = read.kv?;
-    Some(Quant { name: name.to_owned(), checkpoint, stored, compute: compute?, kv_format, kv_block })
+    Some(Quant { name: name.to_owned(), checkpoint, stored, scales, compute: compute?, kv_format, kv_block })
 }
 
 fn check_names(source: &Source, names: &Names, span: &Range<usize>, tensors: &[TensorDecl]) {
@@ -118,6 +123,72 @@ fn stored(
     stored.iter().map(|(class, format)| (*class, format.value)).collect()
 }
 
+/// Whether the classes stored as codes with companions, and no others, have scales of a form for those codes.
+fn scales(
+    source: &Source,
+    given: &[(TensorClass, At<ClassScales>)],
+    span: &Range<usize>,
+    stored: &BTreeMap<TensorClass, Format>,
+) -> BTreeMap<TensorClass, ClassScales> {
+    let forms = |format: Format| list(ScaleForm::ALL.into_iter().filter(move |form| form.codes() == format));
+    for (class, scales) in given {
+        let (key, form) = (format!("scales.{}", class.name()), scales.value.form);
+        match stored.get(class) {
+            Some(format) if *format == form.codes() => {}
+            Some(format) if format.has_companions() => {
+                let message = format!("`{key}` has the form {:?}, and the class is stored as {format}", form.name());
+                let help = format!("the forms of {format} are {}", forms(*format));
+                source.report(scales.span.clone(), &key, message, "another format's form", help);
+            }
+            other => {
+                let message = match other {
+                    Some(format) => format!("`{key}` is given, and {format} has no scales beside its tensors"),
+                    None => format!("`{key}` is given, and `[stored]` does not know the class"),
+                };
+                let help = "scales belong to classes stored as `fp8-e4m3` or `nvfp4`: take it out".to_owned();
+                source.report(scales.span.clone(), &key, message, "nothing to scale", help);
+            }
+        }
+    }
+    for (class, format) in stored.iter().filter(|(_, format)| format.has_companions()) {
+        if *class != TensorClass::Norm && !given.iter().any(|(known, _)| known == class) {
+            let key = format!("scales.{}", class.name());
+            let message = format!("`{key}` is missing: {format} codes have scales in tensors of their own");
+            let help = format!("add `{} = {{ form = \"...\" }}` to [scales]: {}", class.name(), forms(*format));
+            source.report(span.clone(), &key, message, "not in this table", help);
+        }
+    }
+    given.iter().map(|(class, scales)| (*class, scales.value)).collect()
+}
+
+/// Whether the companions of weights have names of their own.
+fn check_companions(
+    source: &Source,
+    names: &Names,
+    unused: &[At<String>],
+    scales: &BTreeMap<TensorClass, ClassScales>,
+    tensors: &[TensorDecl],
+) {
+    let mut taken: BTreeMap<String, (&str, Range<usize>)> =
+        names.iter().map(|(name, file)| (file.value.clone(), (name.value.as_str(), file.span.clone()))).collect();
+    taken.extend(unused.iter().map(|name| (name.value.clone(), ("unused", name.span.clone()))));
+    for (name, file) in names {
+        let Some(tensor) = tensors.iter().find(|tensor| tensor.name == name.value) else { continue };
+        let (Some(scales), Some(columns)) = (scales.get(&tensor.class), tensor.columns) else { continue };
+        for companion in scales.of(&file.value, tensor.rows, columns).companions {
+            let key = format!("checkpoint.names.{:?}", name.value);
+            if let Some((other, place)) = taken.get(&companion.name) {
+                let message = format!("{:?} holds scales of {:?}, and is named as {other:?}", companion.name, name.value);
+                let help = "scales are found by their weight's name: take the other name out".to_owned();
+                let mistake = source.mistake(place.clone(), &key, message, "named here", help);
+                source.sink.push(mistake.also(file.span.clone(), "its weight"));
+            } else {
+                taken.insert(companion.name, (name.value.as_str(), file.span.clone()));
+            }
+        }
+    }
+}
+
 fn compute(
     source: &Source,
     given: &[(TensorClass, At<Compute>)],
@@ -136,11 +207,11 @@ fn compute(
         }
         if let Some(format) = stored.get(class)
             && value.value == Compute::Int8Block32
-            && !format.is_quantised()
+            && !format.block_elements().is_multiple_of(ACTIVATION_BLOCK)
         {
             let message = format!("`{key}` is {:?}, but the class is stored as {format}", value.value.name());
-            let help = "products with weights that are not quantised compute in `f32`".to_owned();
-            source.report(value.span.clone(), &key, message, "for quantised weights only", help);
+            let help = "it is for weights in blocks of 32: others compute in `f32` or `bf16`".to_owned();
+            source.report(value.span.clone(), &key, message, "for blocks of 32 only", help);
         }
         compute.insert(*class, value.value);
     }
@@ -150,9 +221,15 @@ fn compute(
         if quantised && !compute.contains_key(&class) {
             let key = format!("compute.{}", class.name());
             let message = format!("`{key}` is missing: the class is quantised");
+            let rounded = match stored.get(&class) {
+                Some(format) if format.has_companions() => ("bf16", "bf16"),
+                _ => ("int8-block32", "int8"),
+            };
             let help = format!(
-                "add `{} = \"int8-block32\"` to [compute] to round activations to int8, or `\"f32\"` not to",
-                class.name()
+                "add `{} = {:?}` to [compute] to round activations to {}, or `\"f32\"` not to",
+                class.name(),
+                rounded.0,
+                rounded.1
             );
             source.report(span.clone(), &key, message, "not in this table", help);
         }
@@ -198,9 +275,22 @@ pub fn weight_bytes(model: &Model, quant: &Quant) -> u128 {
     let bytes = |tensor: &TensorDecl| {
         let format = quant.stored.get(&tensor.class).copied().unwrap_or(Format::F32);
         let elements = tensor.rows as u128 * tensor.columns.unwrap_or(1) as u128 * tensor.instances() as u128;
-        elements.div_ceil(format.block_elements() as u128) * format.block_bytes() as u128
+        let codes = elements.div_ceil(format.block_elements() as u128) * format.block_bytes() as u128;
+        codes + companion_bytes(tensor, quant)
     };
     tensors(model).iter().map(bytes).sum()
+}
+
+/// Bytes of the scales beside all instances of a tensor.
+fn companion_bytes(tensor: &TensorDecl, quant: &Quant) -> u128 {
+    let scales = quant.scales.get(&tensor.class).zip(tensor.columns);
+    let companions =
+        scales.map_or(Vec::new(), |(scales, columns)| scales.of("", tensor.rows, columns).companions);
+    let bytes = |companion: &Companion| {
+        let elements: u128 = companion.shape.iter().map(|size| *size as u128).product();
+        elements * companion.format.block_bytes() as u128 * tensor.instances() as u128
+    };
+    companions.iter().map(bytes).sum()
 }
 
 /// Checks that the weights and at least one block of keys and values fit the memory.

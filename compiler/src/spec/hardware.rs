@@ -1,8 +1,9 @@
 //! HARDWARE.toml.
 
 use super::diagnostic::Source;
-use super::reader::{At, Table};
-use super::types::{Cpu, Hardware, HardwareKind};
+use super::reader::{At, Table, Value};
+use super::tuning;
+use super::types::{Cpu, Cuda, Hardware, HardwareKind, Knobs};
 use std::ops::Range;
 
 /// A validated HARDWARE.toml and the places later checks point at.
@@ -10,12 +11,15 @@ pub(super) struct ReadHardware {
     pub(super) hardware: Hardware,
     /// Where `memory.bytes` stands.
     pub(super) memory: Range<usize>,
+    /// `[defaults]`, which CUDA hardware has.
+    pub(super) knobs: Option<Knobs>,
 }
 
 /// Reads and checks HARDWARE.toml.
 pub(super) fn read(source: &Source, name: &str, mut root: Table) -> Option<ReadHardware> {
-    let is_cpu = root.table("hardware").and_then(|mut table| {
-        let kind = table.required("kind", "kind = \"cpu\"").and_then(|it| it.choice(&[("cpu", ())]));
+    let kind = root.table("hardware").and_then(|mut table| {
+        let kinds = [("cpu", Kind::Cpu), ("cuda", Kind::Cuda)];
+        let kind = table.required("kind", "kind = \"cpu\"").and_then(|it| it.choice(&kinds));
         table.finish();
         kind
     });
@@ -24,55 +28,83 @@ pub(super) fn read(source: &Source, name: &str, mut root: Table) -> Option<ReadH
         table.finish();
         bytes
     });
-    let figures = root.table("figures").and_then(figures);
+    let figures = root.table("figures");
     // Whatever else the kind brings is unknown until the kind is.
-    let kind = match is_cpu {
-        Some(_) => {
+    let (figures, kind, knobs) = match kind?.value {
+        Kind::Cpu => {
+            let figures = figures.and_then(cpu_figures);
             let cpu = root.table("cpu").and_then(|table| cpu(source, table));
             root.finish();
-            cpu
+            let ((figures, rates), (target_cpu, features)) = (figures?, cpu?);
+            let CpuRates { threads, int8_rate, f32_rate } = rates;
+            (figures, HardwareKind::Cpu(Cpu { target_cpu, features, threads, int8_rate, f32_rate }), None)
         }
-        None => None,
+        Kind::Cuda => {
+            let figures = figures.and_then(cuda_figures);
+            let device = root.table("cuda").and_then(|table| cuda(source, table));
+            let knobs = root.table("defaults").and_then(|table| tuning::knobs(source, table));
+            root.finish();
+            let ((figures, rates), knobs) = (figures?, knobs?);
+            let [bf16_rate, f64_rate, f32_rate] = rates;
+            let cuda = Cuda { bf16_rate, f64_rate, f32_rate, ..device? };
+            (figures, HardwareKind::Cuda(cuda), Some(knobs))
+        }
     };
-    let (memory, figures, (target_cpu, features)) = (memory?, figures?, kind?);
-    let Figures { bandwidth, boundary_seconds, int8_rate, f32_rate, threads } = figures;
-    let cpu = Cpu { target_cpu, features, threads, int8_rate, f32_rate };
+    let memory = memory?;
     let hardware = Hardware {
         name: name.to_owned(),
         memory_bytes: memory.value,
-        bandwidth,
-        boundary_seconds,
-        kind: HardwareKind::Cpu(cpu),
+        bandwidth: figures.bandwidth,
+        boundary_seconds: figures.boundary_seconds,
+        kind,
     };
-    Some(ReadHardware { hardware, memory: memory.span })
+    Some(ReadHardware { hardware, memory: memory.span, knobs })
 }
 
+#[derive(Clone, Copy)]
+enum Kind {
+    Cpu,
+    Cuda,
+}
+
+/// What every kind's `[figures]` say.
 struct Figures {
     bandwidth: f64,
     boundary_seconds: f64,
-    int8_rate: f64,
-    f32_rate: f64,
-    threads: usize,
 }
 
-fn figures(mut table: Table) -> Option<Figures> {
-    let mut rate = |key: &str, example: &str| {
-        let value = table.required(key, &format!("{key} = {example}"))?;
-        Some(value.positive()?.value)
-    };
-    let bandwidth = rate("bandwidth", "30e9");
-    let boundary_seconds = rate("boundary_seconds", "2e-6");
-    let int8_rate = rate("int8_rate", "120e9");
-    let f32_rate = rate("f32_rate", "50e9");
+struct CpuRates {
+    threads: usize,
+    int8_rate: f64,
+    f32_rate: f64,
+}
+
+fn rate(table: &mut Table, key: &str, example: &str) -> Option<f64> {
+    let value = table.required(key, &format!("{key} = {example}"))?;
+    Some(value.positive()?.value)
+}
+
+fn cpu_figures(mut table: Table) -> Option<(Figures, CpuRates)> {
+    let bandwidth = rate(&mut table, "bandwidth", "30e9");
+    let boundary_seconds = rate(&mut table, "boundary_seconds", "2e-6");
+    let int8_rate = rate(&mut table, "int8_rate", "120e9");
+    let f32_rate = rate(&mut table, "f32_rate", "50e9");
     let threads = table.required("threads", "threads = 2").and_then(|it| it.size(1..=4096));
     table.finish();
-    Some(Figures {
-        bandwidth: bandwidth?,
-        boundary_seconds: boundary_seconds?,
-        int8_rate: int8_rate?,
-        f32_rate: f32_rate?,
-        threads: threads?.value,
-    })
+    let rates = CpuRates { threads: threads?.value, int8_rate: int8_rate?, f32_rate: f32_rate? };
+    Some((Figures { bandwidth: bandwidth?, boundary_seconds: boundary_seconds? }, rates))
+}
+
+/// The rates are those of bf16, f64 and f32.
+fn cuda_figures(mut table: Table) -> Option<(Figures, [f64; 3])> {
+    let bandwidth = rate(&mut table, "bandwidth", "4.5e12");
+    let boundary_seconds = rate(&mut table, "boundary_seconds", "1.3e-6");
+    let bf16_rate = rate(&mut table, "bf16_rate", "395e12");
+    let f64_rate = rate(&mut table, "f64_rate", "33e12");
+    let f32_rate = rate(&mut table, "f32_rate", "30e12");
+    table.finish();
+    let figures = Figures { bandwidth: bandwidth?, boundary_seconds: boundary_seconds? };
+    Some((figures, [bf16_rate?, f64_rate?, f32_rate?]))
 }
 
 fn cpu(source: &Source, mut table: Table) -> Option<(String, Vec<String>)> {
@@ -97,4 +129,72 @@ fn cpu(source: &Source, mut table: Table) -> Option<(String, Vec<String>)> {
         }
     }
     Some((target_cpu?.value, features.into_iter().map(|it| it.value).collect()))
+}
+
+/// The hosts whose servers can be linked.
+const HOSTS: [&str; 2] = ["x86_64-unknown-linux-gnu", "aarch64-unknown-linux-gnu"];
+
+/// `[cuda]`; the rates, which stand in `[figures]`, are still 0.
+fn cuda(source: &Source, mut table: Table) -> Option<Cuda> {
+    let architecture = table
+        .required("architecture", "architecture = \"sm_90a\"")
+        .and_then(|it| it.string_that("an architecture as `nvcc --list-gpu-code` has it", |it| {
+            capability(it).is_some()
+        }));
+    let mut size = |key: &str, example: &str, range| {
+        let value = table.required(key, &format!("{key} = {example}")).and_then(|it| it.integer(range))?;
+        Some(At { value: u32::try_from(value.value).ok()?, span: value.span })
+    };
+    let multiprocessors = size("multiprocessors", "132", 1..=1024);
+    let shared_per_block = size("shared_per_block", "232_448", 16_384..=1 << 20);
+    let shared_per_multiprocessor = size("shared_per_multiprocessor", "233_472", 16_384..=1 << 20);
+    let registers_per_thread = size("registers_per_thread", "255", 32..=1024);
+    let l2_bytes = table.required("l2_bytes", "l2_bytes = 52_428_800").and_then(|it| it.integer(1..=1 << 40));
+    let mut has = |key: &str| table.required(key, &format!("{key} = false")).and_then(Value::boolean);
+    let (wgmma, clusters, fp4_mma) = (has("wgmma"), has("clusters"), has("fp4_mma"));
+    let hosts = HOSTS.map(|host| (host, host));
+    let example = format!("host = {:?}", HOSTS[0]);
+    let host = table.required("host", &example).and_then(|it| it.choice(&hosts));
+    table.finish();
+    if let (Some(block), Some(whole)) = (&shared_per_block, &shared_per_multiprocessor)
+        && block.value > whole.value
+    {
+        let message = format!("one block may claim {} bytes, and a multiprocessor has {}", block.value, whole.value);
+        let help = "`shared_per_block` is the smaller one: the opt-in maximum a block".to_owned();
+        let mistake = source.mistake(block.span.clone(), "cuda.shared_per_block", message, "a block", help);
+        source.sink.push(mistake.also(whole.span.clone(), "a multiprocessor"));
+    }
+    if let (Some(wgmma), Some(architecture)) = (&wgmma, &architecture)
+        && wgmma.value
+        && architecture.value != "sm_90a"
+    {
+        let message = format!("{:?} has no warpgroup products", architecture.value);
+        let help = "only `sm_90a` has them: write `wgmma = false`".to_owned();
+        let mistake = source.mistake(wgmma.span.clone(), "cuda.wgmma", message, "not there", help);
+        source.sink.push(mistake.also(architecture.span.clone(), "the architecture"));
+    }
+    let architecture = architecture?.value;
+    Some(Cuda {
+        capability: capability(&architecture)?,
+        architecture,
+        multiprocessors: multiprocessors?.value,
+        shared_per_block: shared_per_block?.value,
+        shared_per_multiprocessor: shared_per_multiprocessor?.value,
+        registers_per_thread: registers_per_thread?.value,
+        l2_bytes: l2_bytes?.value,
+        wgmma: wgmma?.value,
+        clusters: clusters?.value,
+        fp4_mma: fp4_mma?.value,
+        bf16_rate: 0.0,
+        f64_rate: 0.0,
+        f32_rate: 0.0,
+        host: host?.value.to_owned(),
+    })
+}
+
+/// Major and minor compute capability of `sm_90a` and the like.
+fn capability(architecture: &str) -> Option<(u32, u32)> {
+    let digits = architecture.strip_prefix("sm_")?.trim_end_matches(['a', 'f']);
+    let number = digits.parse::<u32>().ok().filter(|it| (80..=999).contains(it) && !digits.starts_with('+'))?;
+    Some((number / 10, number % 10))
 }

@@ -8,6 +8,7 @@ mod model;
 mod quant;
 mod reader;
 mod tensors;
+mod tuning;
 pub mod types;
 
 pub use catalogue::{Catalogue, HardwareEntry, ModelEntry, catalogue, list};
@@ -18,21 +19,23 @@ pub use tensors::{TensorDecl, tensors};
 use catalogue::Located;
 use diagnostic::{Sink, Source};
 use reader::Table;
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
-use types::{Model, Target};
+use types::{Model, Provenance, Target, Tuning};
 
-/// Reads and checks the three specs of `target`, which is `hardware/model/quant`. Hardware and model are each
-/// taken from the first directory of `search` that has them; a quant spec stands beside its model.
+/// Reads and checks the three specs of `target`, which is `hardware/model/quant`, and its tuning file
+/// `tuning/hardware/model/quant.toml` if there is one. Hardware, model and tuning are each taken from the first
+/// directory of `search` that has them; a quant spec stands beside its model.
 ///
 /// # Errors
 /// Everything that is wrong with them, each with what would be right; or what exists, when a part does not.
 pub fn load(search: &[PathBuf], target: &str) -> Result<Target, Diagnostics> {
     let sink = Sink::default();
-    let target = catalogue::locate(search, target, &sink).and_then(|it| read(&it, &sink));
+    let target = catalogue::locate(search, target, &sink).and_then(|it| read(search, &it, &sink));
     sink.finish(target)
 }
 
-fn read(it: &Located, sink: &Sink) -> Option<Target> {
+fn read(search: &[PathBuf], it: &Located, sink: &Sink) -> Option<Target> {
     let hardware = it.hardware.as_ref().and_then(|it| {
         let file = Path::new("hardware").join(&it.name).join("HARDWARE.toml");
         document(&it.targets_dir, file, sink, |source, root| hardware::read(source, &it.name, root))
@@ -53,7 +56,26 @@ fn read(it: &Located, sink: &Sink) -> Option<Target> {
     if sink.is_empty() {
         fit::memory(&source, &hardware, &model, &quant);
     }
-    Some(Target { hardware: hardware.hardware, model, quant })
+    let file = Path::new("tuning").join(&it.hardware.as_ref()?.name).join(&model.name);
+    let file = file.join(format!("{}.toml", quant.name));
+    let tuned = search.iter().find(|dir| dir.join(&file).is_file());
+    let tuning = match (hardware.knobs, tuned) {
+        (Some(knobs), Some(dir)) => {
+            let read = |source: &Source, root: Table| tuning::read(source, root, knobs);
+            Some(document(dir, file, sink, read)?.0)
+        }
+        (Some(knobs), None) => {
+            Some(Tuning { knobs, phases: BTreeMap::new(), provenance: Provenance::Defaults })
+        }
+        (None, Some(_)) => {
+            let message = format!("{} tunes hardware that has nothing to tune", file.display());
+            let help = "tuning files are for hardware of kind \"cuda\": take it out".to_owned();
+            sink.push(Diagnostic::outside(&file, message, help));
+            None
+        }
+        (None, None) => None,
+    };
+    Some(Target { hardware: hardware.hardware, model, quant, tuning })
 }
 
 /// Reads a file and hands its root table to `read`.

@@ -19,6 +19,8 @@ pub(super) struct ReadQuant {
     pub(super) checkpoint: Option<ReadCheckpoint>,
     /// The formats, and where their table begins.
     pub(super) stored: Option<(PerClass<Format>, Range<usize>)>,
+    /// The forms of scales, and where their table begins, or the one it belongs after.
+    pub(super) scales: Option<(PerClass<ClassScales>, Range<usize>)>,
     /// The computations, and where their table begins, or the one it belongs after.
     pub(super) compute: Option<(PerClass<Compute>, Range<usize>)>,
     /// Format and tokens of a block.
@@ -35,11 +37,21 @@ pub(super) fn read(source: &Source, mut root: Table) -> ReadQuant {
         table.finish();
         Some((stored?, span))
     });
-    let compute = match root.optional("compute") {
-        None => Some((Vec::new(), stored.as_ref().map_or(0..0, |(_, span)| span.clone()))),
+    let after_stored = || stored.as_ref().map_or(0..0, |(_, span)| span.clone());
+    let scales = match root.optional("scales") {
+        None => Some((Vec::new(), after_stored())),
         Some(value) => value.table().and_then(|mut table| {
             let span = table.span();
-            let computes = [Compute::F32, Compute::Int8Block32].map(|compute| (compute.name(), compute));
+            let scales = classes(&mut table, &CLASSES[..4], class_scales);
+            table.finish();
+            Some((scales?, span))
+        }),
+    };
+    let compute = match root.optional("compute") {
+        None => Some((Vec::new(), after_stored())),
+        Some(value) => value.table().and_then(|mut table| {
+            let span = table.span();
+            let computes = [Compute::F32, Compute::Int8Block32, Compute::Bf16].map(|compute| (compute.name(), compute));
             let matrices = &CLASSES[..4];
             let compute = classes(&mut table, matrices, |value| value.choice(&computes));
             table.finish();
@@ -58,7 +70,7 @@ pub(super) fn read(source: &Source, mut root: Table) -> ReadQuant {
     if let (Some(container), Some((stored, _))) = (container, &stored) {
         check_container(source, container, stored);
     }
-    ReadQuant { checkpoint, stored, compute, kv }
+    ReadQuant { checkpoint, stored, scales, compute, kv }
 }
 
 /// One value a tensor class; classes may be absent.
@@ -80,17 +92,46 @@ fn classes<'a, T>(
     sound.then_some(values)
 }
 
-/// What safetensors can hold of our formats.
+/// `{ form = "tensor", format = "f32" }` and the like.
+fn class_scales(value: Value) -> Option<At<ClassScales>> {
+    let span = value.span();
+    let mut table = value.table()?;
+    let forms = ScaleForm::ALL.map(|form| (form.name(), form));
+    let form = table.required("form", "form = \"tensor\"").and_then(|it| it.choice(&forms))?.value;
+    let format = match form.codes() {
+        // Its two scales are always of the same formats.
+        Format::Nvfp4 => Some(Format::F32),
+        _ => {
+            let formats = [Format::F32, Format::Bf16].map(|format| (format.name(), format));
+            let format = table.required("format", "format = \"f32\"").and_then(|it| it.choice(&formats));
+            format.map(|it| it.value)
+        }
+    };
+    table.finish();
+    Some(At { value: ClassScales { form, format: format? }, span })
+}
+
+/// What each kind of checkpoint can hold of our formats.
 fn check_container(source: &Source, container: Container, stored: &[(TensorClass, At<Format>)]) {
-    if container != Container::Safetensors {
-        return;
-    }
     for (class, format) in stored {
-        if format.value.is_quantised() {
+        let (misfit, kind, help, label) = match container {
+            Container::Safetensors => (
+                format.value.is_quantised() && !format.value.has_companions(),
+                "safetensors",
+                "store it as `f32`, `bf16`, `f16`, `fp8-e4m3` or `nvfp4`, or make the container `gguf`",
+                "a format of GGUF",
+            ),
+            Container::Gguf => (
+                format.value.has_companions(),
+                "gguf",
+                "store it as `f32`, `bf16`, `f16`, `q8_0` or `q4_1`, or make the container `safetensors`",
+                "a format of safetensors",
+            ),
+        };
+        if misfit {
             let key = format!("stored.{}", class.name());
-            let message = format!("safetensors files cannot hold {}", format.value);
-            let help = "store it as `f32`, `bf16` or `f16`, or make the container `gguf`".to_owned();
-            source.report(format.span.clone(), &key, message, "a format of GGUF", help);
+            let message = format!("{kind} files cannot hold {}", format.value);
+            source.report(format.span.clone(), &key, message, label, help.to_owned());
         }
     }
 }

@@ -3,7 +3,7 @@
 pub mod python;
 
 use crate::emit::{self, File};
-use crate::spec::types::{Cpu, HardwareKind, Target};
+use crate::spec::types::{Cpu, Hardware, Target};
 use crate::{passes, spec};
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -55,7 +55,7 @@ impl From<passes::PassError> for BuildError {
 pub fn build(root: &Path, search: &[PathBuf], target: &str) -> Result<PathBuf, BuildError> {
     let target = spec::load(search, target)?;
     let directory = write_crate(root, &target)?;
-    let HardwareKind::Cpu(cpu) = &target.hardware.kind;
+    let cpu = target.hardware.cpu().ok_or_else(|| no_toolchain(&target.hardware))?;
     let target_directory = root.join("target/servers").join(&target.hardware.name);
     let status = Command::new("cargo")
         .args(["build", "--release", "--quiet", "--manifest-path"])
@@ -82,7 +82,7 @@ pub fn build(root: &Path, search: &[PathBuf], target: &str) -> Result<PathBuf, B
 pub fn write_crate(root: &Path, target: &Target) -> Result<PathBuf, BuildError> {
     let graph = crate::graph::build(&target.model, &target.quant);
     let plan = passes::assemble::plan(target, &graph)?;
-    let HardwareKind::Cpu(cpu) = &target.hardware.kind;
+    let cpu = target.hardware.cpu().ok_or_else(|| no_toolchain(&target.hardware))?;
     let files = emit::emit(&plan, root, &cpu_features(cpu)?);
     let directory = root.join("generated").join(target.name());
     for File { path, text } in &files {
@@ -96,6 +96,11 @@ pub fn write_crate(root: &Path, target: &Target) -> Result<PathBuf, BuildError> 
         write_if_changed(&lock, &text)?;
     }
     Ok(directory)
+}
+
+fn no_toolchain(hardware: &Hardware) -> BuildError {
+    let (name, kind) = (&hardware.name, hardware.kind.name());
+    BuildError::Tool(format!("servers for `{name}` cannot be built yet: no toolchain for {kind}"))
 }
 
 fn write_if_changed(path: &Path, content: &[u8]) -> Result<(), BuildError> {

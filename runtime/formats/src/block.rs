@@ -1,9 +1,9 @@
 //! Bytes to f32 and back, plainly: the meaning of each format.
 
-use crate::Format;
+use crate::{Format, e2m1_to_f32, e4m3_to_f32, f32_to_e2m1, f32_to_e4m3};
 use half::{bf16, f16};
 
-/// Decodes `bytes` into `out`.
+/// Decodes `bytes` into `out`; codes that have companions are not scaled.
 ///
 /// # Panics
 /// If `bytes` is not exactly the size that `out.len()` elements take in `format`.
@@ -28,11 +28,18 @@ pub fn decode(format: Format, bytes: &[u8], out: &mut [f32]) {
                     out[i + 16] = d * f32::from(q >> 4) + m;
                 }
             }
+            Format::Fp8E4m3 => out[0] = e4m3_to_f32(block[0]),
+            Format::Nvfp4 => {
+                for (pair, out) in block.iter().zip(out.chunks_exact_mut(2)) {
+                    (out[0], out[1]) = (e2m1_to_f32(*pair), e2m1_to_f32(*pair >> 4));
+                }
+            }
         }
     }
 }
 
-/// Encodes `values`, rounding to nearest (ties to even where the format is a float).
+/// Encodes `values`, rounding to nearest (ties to even where the format is a float). Values whose codes have
+/// companions are divided by their scales before.
 ///
 /// # Panics
 /// If `values` do not fill whole blocks.
@@ -59,6 +66,10 @@ pub fn encode(format: Format, values: &[f32]) -> Vec<u8> {
                 out.extend(m.to_le_bytes());
                 let code = |v: f32| nearest(v - m.to_f32(), d.to_f32(), 0.0, 15.0) as u8;
                 out.extend((0..16).map(|i| code(block[i]) | code(block[i + 16]) << 4));
+            }
+            Format::Fp8E4m3 => out.push(f32_to_e4m3(block[0])),
+            Format::Nvfp4 => {
+                out.extend(block.chunks_exact(2).map(|pair| f32_to_e2m1(pair[0]) | f32_to_e2m1(pair[1]) << 4));
             }
         }
     }

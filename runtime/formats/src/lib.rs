@@ -1,13 +1,19 @@
 //! Numeric formats: the bits a tensor is stored in, and what they mean in f32.
 //!
-//! A format is a name, a block (how many elements share their scales) and a byte
-//! count a block; `decode` and `encode` define its meaning and are the oracle for every kernel.
+//! A format is a name, a block (the elements that stand or fall together) and a byte count a block; `decode` and
+//! `encode` define its meaning and are the oracle for every kernel. The blocks of q8_0 and q4_1 hold their own
+//! scales. fp8-e4m3 and nvfp4 tensors are bare codes: their scales are tensors of their own, *companions*, which
+//! [`ScaleForm`] lists and applies.
 
 mod activation;
 mod block;
+mod scales;
+mod small_float;
 
 pub use activation::{ACTIVATION_BLOCK, QuantisedBlock, quantise_block};
 pub use block::{decode, encode};
+pub use scales::{FP8_BLOCK, NVFP4_BLOCK, ScaleForm};
+pub use small_float::{E2M1_MAX, E4M3_MAX, e2m1_to_f32, e4m3_to_f32, f32_to_e2m1, f32_to_e4m3};
 
 /// How the elements of a tensor are stored.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -23,11 +29,24 @@ pub enum Format {
     /// 32 elements: f16 scale `d`, f16 minimum `m`, 16 bytes of nibbles `q` (low nibbles are elements
     /// 0..16, high nibbles 16..32); element = `d * q + m`.
     Q4_1,
+    /// One 8-bit float (E4M3, no infinities) an element, to be multiplied by the scales of a [`ScaleForm`].
+    Fp8E4m3,
+    /// 16 elements: 8 bytes of 4-bit floats (E2M1), the even element of each pair in the low nibble, to be multiplied
+    /// by the scales of a [`ScaleForm`].
+    Nvfp4,
 }
 
 impl Format {
     /// Every format, in declaration order.
-    pub const ALL: [Format; 5] = [Format::F32, Format::Bf16, Format::F16, Format::Q8_0, Format::Q4_1];
+    pub const ALL: [Format; 7] = [
+        Format::F32,
+        Format::Bf16,
+        Format::F16,
+        Format::Q8_0,
+        Format::Q4_1,
+        Format::Fp8E4m3,
+        Format::Nvfp4,
+    ];
 
     /// The name used in TOML files, reports and errors.
     pub const fn name(self) -> &'static str {
@@ -37,6 +56,8 @@ impl Format {
             Format::F16 => "f16",
             Format::Q8_0 => "q8_0",
             Format::Q4_1 => "q4_1",
+            Format::Fp8E4m3 => "fp8-e4m3",
+            Format::Nvfp4 => "nvfp4",
         }
     }
 
@@ -45,25 +66,28 @@ impl Format {
         Format::ALL.into_iter().find(|format| format.name() == name)
     }
 
-    /// Elements that share one block.
+    /// Elements of one block.
     pub const fn block_elements(self) -> usize {
         match self {
-            Format::F32 | Format::Bf16 | Format::F16 => 1,
+            Format::F32 | Format::Bf16 | Format::F16 | Format::Fp8E4m3 => 1,
             Format::Q8_0 | Format::Q4_1 => 32,
+            Format::Nvfp4 => NVFP4_BLOCK,
         }
     }
 
-    /// Bytes of one block.
+    /// Bytes of one block, companions not counted.
     pub const fn block_bytes(self) -> usize {
         match self {
             Format::F32 => 4,
             Format::Bf16 | Format::F16 => 2,
             Format::Q8_0 => 34,
             Format::Q4_1 => 20,
+            Format::Fp8E4m3 => 1,
+            Format::Nvfp4 => NVFP4_BLOCK / 2,
         }
     }
 
-    /// Bytes of `elements` elements; `None` if they do not fill whole blocks or the count overflows.
+    /// Bytes of `elements` elements, companions not counted; `None` if they do not fill whole blocks or the count overflows.
     pub const fn bytes(self, elements: usize) -> Option<usize> {
         if !elements.is_multiple_of(self.block_elements()) {
             return None;
@@ -71,9 +95,14 @@ impl Format {
         (elements / self.block_elements()).checked_mul(self.block_bytes())
     }
 
-    /// Whether a block carries a scale of its own (so matrix products run on int8 activations).
+    /// Whether elements are codes that mean nothing without a scale, in the block or beside the tensor.
     pub const fn is_quantised(self) -> bool {
-        self.block_elements() > 1
+        self.has_companions() || self.block_elements() > 1
+    }
+
+    /// Whether the scales stand in tensors of their own: see [`ScaleForm`].
+    pub const fn has_companions(self) -> bool {
+        matches!(self, Format::Fp8E4m3 | Format::Nvfp4)
     }
 }
 

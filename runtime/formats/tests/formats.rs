@@ -25,7 +25,7 @@ fn names_and_sizes() {
         assert_eq!(Format::from_name(format.name()), Some(format));
         assert_eq!(format.to_string(), format.name());
         assert_eq!(format.bytes(format.block_elements() * 3), Some(format.block_bytes() * 3));
-        assert_eq!(format.is_quantised(), format.block_elements() > 1);
+        assert_eq!(format.is_quantised(), format.block_elements() > 1 || format == Format::Fp8E4m3);
     }
     assert_eq!(Format::from_name("Q4_1"), None);
     assert_eq!(Format::Q4_1.bytes(33), None);

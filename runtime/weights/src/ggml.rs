@@ -68,5 +68,6 @@ pub(crate) fn ggml_number(format: Format) -> u32 {
         Format::Q4_1 => 3,
         Format::Q8_0 => 8,
         Format::Bf16 => 30,
+        Format::Fp8E4m3 | Format::Nvfp4 => panic!("GGUF files do not hold {format} codes with companions"),
     }
 }

@@ -1,0 +1,102 @@
+//! HARDWARE.toml, validated.
+
+/// HARDWARE.toml.
+#[derive(Clone, Debug)]
+pub struct Hardware {
+    /// Directory name.
+    pub name: String,
+    /// Bytes of memory that weights, K/V and scratch share.
+    pub memory_bytes: u64,
+    /// Bytes a second that one stream of reads reaches, the whole chip together.
+    pub bandwidth: f64,
+    /// Seconds one phase boundary costs.
+    pub boundary_seconds: f64,
+    /// What is particular to its kind.
+    pub kind: HardwareKind,
+}
+
+impl Hardware {
+    /// What it is as a CPU, if it is one.
+    pub fn cpu(&self) -> Option<&Cpu> {
+        match &self.kind {
+            HardwareKind::Cpu(cpu) => Some(cpu),
+            HardwareKind::Cuda(_) => None,
+        }
+    }
+
+    /// What it is as a CUDA device, if it is one.
+    pub fn cuda(&self) -> Option<&Cuda> {
+        match &self.kind {
+            HardwareKind::Cpu(_) => None,
+            HardwareKind::Cuda(cuda) => Some(cuda),
+        }
+    }
+}
+
+/// The kinds of hardware there is a backend for.
+#[derive(Clone, Debug)]
+pub enum HardwareKind {
+    /// A CPU.
+    Cpu(Cpu),
+    /// One NVIDIA GPU.
+    Cuda(Cuda),
+}
+
+impl HardwareKind {
+    /// The name used in TOML files and reports.
+    pub fn name(&self) -> &'static str {
+        match self {
+            HardwareKind::Cpu(_) => "cpu",
+            HardwareKind::Cuda(_) => "cuda",
+        }
+    }
+}
+
+/// A CPU, its instruction set fixed at build time.
+#[derive(Clone, Debug)]
+pub struct Cpu {
+    /// As `-C target-cpu` takes it; `native` is the machine that builds.
+    pub target_cpu: String,
+    /// Further `-C target-feature` names, without sign.
+    pub features: Vec<String>,
+    /// Threads the figures were measured with.
+    pub threads: usize,
+    /// int8 multiply-adds a second, all threads together.
+    pub int8_rate: f64,
+    /// f32 multiply-adds a second, all threads together.
+    pub f32_rate: f64,
+}
+
+/// One NVIDIA GPU and the machine it stands in. Sizes are what a kernel may claim, as CUDA's device attributes
+/// give them.
+#[derive(Clone, Debug)]
+pub struct Cuda {
+    /// As `nvcc -arch` takes it, with its suffix: `sm_90a`, `sm_121a`.
+    pub architecture: String,
+    /// Compute capability, major and minor, that the architecture's name states.
+    pub capability: (u32, u32),
+    /// Streaming multiprocessors.
+    pub multiprocessors: u32,
+    /// Most bytes of shared memory one block may claim (opt-in).
+    pub shared_per_block: u32,
+    /// Bytes of shared memory of one multiprocessor; each resident block takes 1 KiB besides what it claims.
+    pub shared_per_multiprocessor: u32,
+    /// Most registers one thread may have.
+    pub registers_per_thread: u32,
+    /// Bytes of L2 cache.
+    pub l2_bytes: u64,
+    /// Whether warpgroup products (`wgmma`) exist.
+    pub wgmma: bool,
+    /// Whether thread block clusters with distributed shared memory are of use.
+    pub clusters: bool,
+    /// Whether tensor cores take block-scaled 4-bit floats.
+    pub fp4_mma: bool,
+    /// bf16 multiply-adds a second on tensor cores with f32 sums, dense.
+    pub bf16_rate: f64,
+    /// f64 multiply-adds a second on tensor cores: what exact products cost.
+    pub f64_rate: f64,
+    /// f32 multiply-adds a second outside tensor cores.
+    pub f32_rate: f64,
+    /// Rust target triple of its host.
+    pub host: String,
+}

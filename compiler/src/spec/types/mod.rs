@@ -1,0 +1,38 @@
+//! What a person wrote, validated: holding one of these values is proof that its checks ran.
+
+mod hardware;
+mod model;
+mod quant;
+mod tuning;
+
+pub use hardware::{Cpu, Cuda, Hardware, HardwareKind};
+pub use model::{
+    Activation, Attention, Ffn, Mixer, Model, Norm, NormWeight, Protocol, Rotary, RotaryPairs, RotaryScaling,
+    SamplingPreset,
+};
+pub use monomorph_formats::ScaleForm;
+pub use quant::{
+    CheckpointSpec, ClassScales, Companion, Compute, Container, HubFile, Quant, RotaryRows, Scales, Source,
+    TensorClass,
+};
+pub use tuning::{Knobs, PhaseTuning, Provenance, Settings, Tuning};
+
+/// `hardware/model/quant`, resolved.
+#[derive(Clone, Debug)]
+pub struct Target {
+    /// Where it runs.
+    pub hardware: Hardware,
+    /// What runs.
+    pub model: Model,
+    /// In which formats.
+    pub quant: Quant,
+    /// How its CUDA kernels are cut; `None` for hardware of another kind.
+    pub tuning: Option<Tuning>,
+}
+
+impl Target {
+    /// `hardware/model/quant`.
+    pub fn name(&self) -> String {
+        format!("{}/{}/{}", self.hardware.name, self.model.name, self.quant.name)
+    }
+}

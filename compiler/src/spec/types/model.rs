@@ -1,0 +1,190 @@
+//! MODEL.toml, validated.
+
+use std::collections::BTreeMap;
+
+/// MODEL.toml.
+#[derive(Clone, Debug)]
+pub struct Model {
+    /// Directory name.
+    pub name: String,
+    /// Width of the residual stream.
+    pub hidden: usize,
+    /// Decoder layers.
+    pub layers: usize,
+    /// Rows of embedding and head.
+    pub vocabulary: usize,
+    /// Longest sequence in tokens.
+    pub context: usize,
+    /// Whether the head is the embedding.
+    pub tied: bool,
+    /// Layer norms and final norm.
+    pub norm: Norm,
+    /// Mixer names, repeated over the layers; every name is a key of `mixers`.
+    pub pattern: Vec<String>,
+    /// The mixers by name.
+    pub mixers: BTreeMap<String, Mixer>,
+    /// What follows every mixer.
+    pub ffn: Ffn,
+    /// How people talk to it.
+    pub protocol: Protocol,
+    /// Recommended sampling; the first is the default.
+    pub sampling: Vec<SamplingPreset>,
+}
+
+/// RMS norm: `x / sqrt(mean(x^2) + eps) * w` in f32.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Norm {
+    /// Added to the mean square.
+    pub eps: f32,
+    /// How the weight enters.
+    pub weight: NormWeight,
+}
+
+/// How a norm's weight enters.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum NormWeight {
+    /// Times `w`.
+    Plain,
+    /// Times `1 + w`.
+    OnePlus,
+}
+
+/// A token mixer.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Mixer {
+    /// Causal grouped-query attention over a paged cache.
+    Attention(Attention),
+}
+
+/// Causal grouped-query attention.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Attention {
+    /// Query heads, a multiple of `kv_heads`.
+    pub heads: usize,
+    /// Key and value heads.
+    pub kv_heads: usize,
+    /// Width of one head.
+    pub head_dim: usize,
+    /// Rotary position embedding.
+    pub rotary: Rotary,
+    /// RMS norm over each query and key head, before rotary.
+    pub qk_norm: Option<Norm>,
+    /// Whether the q, k and v projections have biases.
+    pub qkv_bias: bool,
+    /// Whether the output projection has one.
+    pub output_bias: bool,
+}
+
+/// Rotary position embedding (Su et al., RoFormer).
+#[derive(Clone, Debug, PartialEq)]
+pub struct Rotary {
+    /// Leading dimensions of a head that turn; even, at most the head's width.
+    pub dims: usize,
+    /// Base of the frequencies.
+    pub theta: f64,
+    /// Which two dimensions turn together.
+    pub pairs: RotaryPairs,
+    /// How the frequencies are stretched for long contexts.
+    pub scaling: RotaryScaling,
+}
+
+/// Which two dimensions of a head turn together.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RotaryPairs {
+    /// `(i, i + dims/2)`.
+    Halves,
+    /// `(2i, 2i + 1)`.
+    Adjacent,
+}
+
+/// How rotary frequencies are stretched; names and formulas as in transformers' `modeling_rope_utils`.
+#[derive(Clone, Debug, PartialEq)]
+pub enum RotaryScaling {
+    /// Not at all.
+    None,
+    /// All frequencies divided by `factor`.
+    Linear {
+        /// Divisor.
+        factor: f64,
+    },
+    /// Llama 3: low frequencies divided, high kept, a ramp between.
+    Llama3 {
+        /// Divisor of low frequencies.
+        factor: f64,
+        /// Wavelengths above `original / low` are divided.
+        low: f64,
+        /// Wavelengths below `original / high` are kept.
+        high: f64,
+        /// Context of pre-training.
+        original: f64,
+    },
+    /// YaRN (Peng et al.).
+    Yarn {
+        /// Divisor of low frequencies.
+        factor: f64,
+        /// Context of pre-training.
+        original: f64,
+        /// Rotations above which frequencies are kept.
+        beta_fast: f64,
+        /// Rotations below which frequencies are divided.
+        beta_slow: f64,
+        /// Multiplies cosine and sine.
+        attention_factor: f64,
+        /// Whether the ramp's ends are rounded to whole dimensions.
+        truncate: bool,
+    },
+}
+
+/// A feed-forward block.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Ffn {
+    /// `down(activation(gate(x)) * up(x))`.
+    Gated {
+        /// Width between the matrices.
+        width: usize,
+        /// Applied to the gate.
+        activation: Activation,
+        /// Whether all three have biases.
+        bias: bool,
+    },
+}
+
+/// A scalar function.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Activation {
+    /// `x * sigmoid(x)`.
+    Silu,
+    /// `x/2 * (1 + erf(x / sqrt 2))`.
+    Gelu,
+    /// The tanh form of GELU.
+    GeluTanh,
+    /// `max(x, 0)`.
+    Relu,
+}
+
+/// The text protocol.
+#[derive(Clone, Debug, Default)]
+pub struct Protocol {
+    /// Ids that end an answer.
+    pub stop_ids: Vec<u32>,
+    /// Replaces the checkpoint's own chat template.
+    pub chat_template: Option<String>,
+}
+
+/// A named set of recommended sampling parameters.
+#[derive(Clone, Debug)]
+pub struct SamplingPreset {
+    /// Such as `default`.
+    pub name: String,
+    /// At least 0.
+    pub temperature: f32,
+    /// In (0, 1].
+    pub top_p: f32,
+    /// 0 keeps all.
+    pub top_k: u32,
+    /// In [0, 1].
+    pub min_p: f32,
+    /// Above 0; 1 is off.
+    pub repetition_penalty: f32,
+}
+

@@ -1,0 +1,118 @@
+//! How CUDA kernels are cut: numbers that change speed and never what is computed.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+
+/// The knobs of one phase and bucket.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Knobs {
+    /// Most rows of a step whose products stream the weights past f32 activations; more rows are staged and take
+    /// the tensor-core product.
+    pub stream_rows: u32,
+    /// Blocks of a streaming product a multiprocessor.
+    pub blocks_per_multiprocessor: u32,
+    /// Stages of a streaming block's ring of weights in shared memory.
+    pub ring_stages: u32,
+    /// Bytes of one stage of that ring, a multiple of 512.
+    pub stage_bytes: u32,
+    /// Parts the cached tokens of a sequence are split into in decode attention; 0 leaves the choice to the
+    /// planner.
+    pub attention_splits: u32,
+    /// Outputs (rows of the weight matrix) of one tile of a tensor-core product.
+    pub gemm_outputs: u32,
+    /// Most token rows of one tile of a tensor-core product.
+    pub gemm_rows: u32,
+    /// Inputs (columns of the weight matrix) of one stage of a tensor-core product.
+    pub gemm_inputs: u32,
+    /// Stages of a tensor-core product's pipeline.
+    pub gemm_stages: u32,
+}
+
+impl Knobs {
+    /// The keys of TOML files, with the least and most each takes.
+    pub const KEYS: [(&'static str, u32, u32); 9] = [
+        ("stream_rows", 0, 8),
+        ("blocks_per_multiprocessor", 1, 16),
+        ("ring_stages", 2, 32),
+        ("stage_bytes", 512, 65_536),
+        ("attention_splits", 0, 256),
+        ("gemm_outputs", 16, 256),
+        ("gemm_rows", 8, 256),
+        ("gemm_inputs", 16, 512),
+        ("gemm_stages", 1, 16),
+    ];
+
+    /// The knob of this key; `None` for a key that is none of [`Knobs::KEYS`].
+    pub fn get_mut(&mut self, key: &str) -> Option<&mut u32> {
+        Some(match key {
+            "stream_rows" => &mut self.stream_rows,
+            "blocks_per_multiprocessor" => &mut self.blocks_per_multiprocessor,
+            "ring_stages" => &mut self.ring_stages,
+            "stage_bytes" => &mut self.stage_bytes,
+            "attention_splits" => &mut self.attention_splits,
+            "gemm_outputs" => &mut self.gemm_outputs,
+            "gemm_rows" => &mut self.gemm_rows,
+            "gemm_inputs" => &mut self.gemm_inputs,
+            "gemm_stages" => &mut self.gemm_stages,
+            _ => return None,
+        })
+    }
+}
+
+/// Knobs that a tuning file sets, by key.
+pub type Settings = BTreeMap<String, u32>;
+
+/// What a tuning file says about one phase.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct PhaseTuning {
+    /// At every bucket.
+    pub all: Settings,
+    /// By bucket: a number of rows, or `None` for prefill.
+    pub buckets: BTreeMap<Option<usize>, Settings>,
+    /// Line of the file where it begins.
+    pub line: usize,
+}
+
+/// Where the knobs come from.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Provenance {
+    /// HARDWARE.toml's `[defaults]`.
+    Defaults,
+    /// A tuning file, over those.
+    Measured {
+        /// Relative to the targets directory.
+        file: PathBuf,
+        /// The card it was measured on.
+        card: String,
+        /// Year, month and day.
+        date: String,
+        /// The command that measured it.
+        command: String,
+    },
+}
+
+/// The knobs of a target.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Tuning {
+    /// Where no phase says otherwise.
+    pub knobs: Knobs,
+    /// By phase name, as the plan names phases.
+    pub phases: BTreeMap<String, PhaseTuning>,
+    /// Where all this comes from.
+    pub provenance: Provenance,
+}
+
+impl Tuning {
+    /// The knobs of `phase` at `bucket` rows, or in prefill at `None`.
+    pub fn of(&self, phase: &str, bucket: Option<usize>) -> Knobs {
+        let mut knobs = self.knobs;
+        if let Some(tuning) = self.phases.get(phase) {
+            for (key, value) in tuning.all.iter().chain(tuning.buckets.get(&bucket).into_iter().flatten()) {
+                if let Some(knob) = knobs.get_mut(key) {
+                    *knob = *value;
+                }
+            }
+        }
+        knobs
+    }
+}

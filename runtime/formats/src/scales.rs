@@ -1,0 +1,107 @@
+//! Scales that stand beside a tensor: what fp8 and nvfp4 codes are multiplied by.
+
+use crate::Format;
+
+/// Columns that share an nvfp4 block scale.
+pub const NVFP4_BLOCK: usize = 16;
+
+/// Rows and columns that share an fp8 block scale.
+pub const FP8_BLOCK: usize = 128;
+
+/// How a checkpoint holds the scales of an fp8 or nvfp4 weight. They are tensors of their own, *companions* of the
+/// weight, whose names are the weight's up to its last dot and then a suffix.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum ScaleForm {
+    /// fp8: one scale. `element = code * weight_scale`.
+    Tensor,
+    /// fp8: one scale a block of 128 rows and 128 columns, the last ones cut short by the matrix.
+    /// `element = code * weight_scale_inv[row / 128][column / 128]`: multiplied, whatever its name says.
+    Block128,
+    /// nvfp4 as NVIDIA's Model Optimizer writes it: an E4M3 scale every 16 columns, and one f32.
+    /// `element = code * weight_scale[row][column / 16] * weight_scale_2`.
+    Modelopt,
+    /// nvfp4 as compressed-tensors writes it: the same, but one divides by the f32.
+    /// `element = code * weight_scale[row][column / 16] / weight_global_scale`.
+    CompressedTensors,
+}
+
+impl ScaleForm {
+    /// Every form, in declaration order.
+    pub const ALL: [ScaleForm; 4] =
+        [ScaleForm::Tensor, ScaleForm::Block128, ScaleForm::Modelopt, ScaleForm::CompressedTensors];
+
+    /// The name used in TOML files, reports and errors.
+    pub const fn name(self) -> &'static str {
+        match self {
+            ScaleForm::Tensor => "tensor",
+            ScaleForm::Block128 => "block128",
+            ScaleForm::Modelopt => "modelopt",
+            ScaleForm::CompressedTensors => "compressed-tensors",
+        }
+    }
+
+    /// The format of the codes it scales.
+    pub const fn codes(self) -> Format {
+        match self {
+            ScaleForm::Tensor | ScaleForm::Block128 => Format::Fp8E4m3,
+            ScaleForm::Modelopt | ScaleForm::CompressedTensors => Format::Nvfp4,
+        }
+    }
+
+    /// Suffix and shape of each companion of a weight `[rows, columns]`; a scalar's shape is empty. With nvfp4 the
+    /// first is fp8-e4m3 and the second f32; fp8 scales are f32 or bf16.
+    pub fn companions(self, rows: usize, columns: usize) -> Vec<(&'static str, Vec<usize>)> {
+        let blocks = |size: usize| vec![rows.div_ceil(size), columns.div_ceil(size)];
+        let groups = vec![rows, columns.div_ceil(NVFP4_BLOCK)];
+        match self {
+            ScaleForm::Tensor => vec![("weight_scale", vec![])],
+            ScaleForm::Block128 => vec![("weight_scale_inv", blocks(FP8_BLOCK))],
+            ScaleForm::Modelopt => vec![("weight_scale", groups), ("weight_scale_2", vec![])],
+            ScaleForm::CompressedTensors => vec![("weight_scale", groups), ("weight_global_scale", vec![])],
+        }
+    }
+
+    /// What the sum of a whole row is multiplied by, from the last companion's value; 1 where there is no scale of
+    /// the whole tensor. The reciprocal is rounded to f32, so that one multiplication serves both nvfp4 forms.
+    pub fn row_scale(self, last: f32) -> f32 {
+        match self {
+            ScaleForm::Tensor | ScaleForm::Modelopt => last,
+            ScaleForm::Block128 => 1.0,
+            ScaleForm::CompressedTensors => 1.0 / last,
+        }
+    }
+
+    /// Multiplies `values`, decoded codes of rows of `columns`, by their scales: `scales` are the decoded companions
+    /// in the order of [`ScaleForm::companions`]. A code times its nvfp4 block scale is exact (it is even in bf16), so
+    /// every element is rounded to f32 once.
+    ///
+    /// # Panics
+    /// If `scales` are not of this form's shapes.
+    pub fn apply(self, values: &mut [f32], columns: usize, scales: &[Vec<f32>]) {
+        assert_eq!(values.len() % columns, 0, "whole rows");
+        let shapes = self.companions(values.len() / columns, columns);
+        let sizes = shapes.iter().map(|(_, shape)| shape.iter().product::<usize>());
+        assert!(scales.iter().map(Vec::len).eq(sizes), "scales of form {}: {shapes:?}", self.name());
+        let row_scale = self.row_scale(scales.last().map_or(1.0, |last| last[0]));
+        for (row, values) in values.chunks_exact_mut(columns).enumerate() {
+            for (column, value) in values.iter_mut().enumerate() {
+                *value *= match self {
+                    ScaleForm::Tensor => row_scale,
+                    ScaleForm::Block128 => {
+                        scales[0][row / FP8_BLOCK * columns.div_ceil(FP8_BLOCK) + column / FP8_BLOCK]
+                    }
+                    ScaleForm::Modelopt | ScaleForm::CompressedTensors => {
+                        *value *= scales[0][row * columns.div_ceil(NVFP4_BLOCK) + column / NVFP4_BLOCK];
+                        row_scale
+                    }
+                };
+            }
+        }
+    }
+}
+
+impl std::fmt::Display for ScaleForm {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(self.name())
+    }
+}
