@@ -2,6 +2,10 @@
 //!
 //! There is no device abstraction here to choose from at run time: a stack generated for a CPU calls
 //! [`cpu`], whose kernels are generic over formats and dimensions and are compiled for one instruction set
-//! (`-C target-cpu`).
+//! (`-C target-cpu`); a stack generated for a GPU calls [`cuda`], which launches the kernels that were emitted and
+//! compiled with it. A server has the one feature it needs.
 
+#[cfg(feature = "cpu")]
 pub mod cpu;
+#[cfg(feature = "cuda")]
+pub mod cuda;

@@ -1,0 +1,3 @@
+//! One NVIDIA GPU.
+mod pack;
+mod shape;

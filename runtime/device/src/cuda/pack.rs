@@ -1,0 +1,256 @@
+//! Checkpoint rows to tiles: bytes in, planes out. Pure functions; the layout is docs/adr/0009.
+//!
+//! A unit holds 64 adjacent bytes of each of its 8 rows: four lanes of 16 bytes. So packing a row is a
+//! permutation within runs of 64 bytes, whatever the format.
+
+use super::shape::{MatrixShape, Packing, ROW_BYTES, TILE_ROWS, UNIT_BYTES};
+use monomorph_formats::{FP8_BLOCK, Format, NVFP4_BLOCK};
+use std::ops::Range;
+
+/// One tensor of a matrix, checked against its shape.
+#[derive(Clone, Debug)]
+pub(crate) struct Source<'a> {
+    /// Its name in the checkpoint, for errors.
+    pub(crate) name: &'a str,
+    /// Row after row.
+    pub(crate) bytes: &'a [u8],
+    /// Rows.
+    pub(crate) rows: usize,
+    /// `Some(head_dim)` when the file has each head's rows in GGUF's order for adjacent rotary pairs: row `2i + j` of
+    /// a head in the file is row `i + j * head_dim/2` of the model.
+    pub(crate) rotary: Option<usize>,
+    /// What the codes are multiplied by.
+    pub(crate) scales: SourceScales<'a>,
+}
+
+/// The companions of a tensor.
+#[derive(Clone, Debug)]
+pub(crate) enum SourceScales<'a> {
+    /// Scales stand in the blocks, or there are none.
+    Own,
+    /// fp8: one of the whole tensor.
+    Tensor(f32),
+    /// fp8: `[ceil(rows / 128), ceil(columns / 128)]`, row-major.
+    Blocks(Vec<f32>),
+    /// nvfp4: E4M3 codes `[rows, columns / 16]`, and one of the whole tensor.
+    Groups {
+        /// The codes.
+        codes: &'a [u8],
+        /// Multiplies every element.
+        tensor: f32,
+    },
+}
+
+impl Source<'_> {
+    /// The row of the file that is row `row` of the model.
+    fn file_row(&self, row: usize) -> usize {
+        match self.rotary {
+            None => row,
+            Some(dim) => {
+                let (head, row) = (row / dim, row % dim);
+                head * dim + 2 * (row % (dim / 2)) + row / (dim / 2)
+            }
+        }
+    }
+}
+
+/// The planes of some tiles, to be written.
+#[derive(Debug)]
+pub(crate) struct Planes<'a> {
+    pub(crate) codes: &'a mut [u8],
+    pub(crate) scales: &'a mut [u8],
+    pub(crate) row_scales: &'a mut [u8],
+}
+
+/// A code that is no number: the kernels would take it for one.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct NotANumber {
+    /// The tensor.
+    pub(crate) name: String,
+    /// Its row in the file.
+    pub(crate) row: usize,
+}
+
+/// Packs tiles `tiles` of a matrix; rows and columns beyond it become zero codes with zero scales.
+///
+/// # Errors
+/// When an fp8 code or an nvfp4 scale is NaN.
+pub(crate) fn pack_tiles(
+    shape: &MatrixShape,
+    sources: &[Source],
+    tiles: Range<usize>,
+    out: &mut Planes,
+) -> Result<(), NotANumber> {
+    let (codes, scales, row_scales) = (shape.tile_codes(), shape.tile_scales(), shape.tile_row_scales());
+    for (at, tile) in tiles.enumerate() {
+        let mut tile_out = Planes {
+            codes: &mut out.codes[at * codes..][..codes],
+            scales: &mut out.scales[at * scales..][..scales],
+            row_scales: &mut out.row_scales[at * row_scales..][..row_scales],
+        };
+        pack_tile(shape, sources, tile, &mut tile_out)?;
+    }
+    Ok(())
+}
+
+fn pack_tile(
+    shape: &MatrixShape,
+    sources: &[Source],
+    tile: usize,
+    out: &mut Planes,
+) -> Result<(), NotANumber> {
+    let whole_units = shape.columns.is_multiple_of(shape.unit_columns());
+    if !whole_units || place(shape, sources, tile, TILE_ROWS - 1).is_none() {
+        out.codes.fill(0);
+        out.scales.fill(0);
+        out.row_scales.fill(0);
+    }
+    for g in 0..TILE_ROWS {
+        if let Some((source, row)) = place(shape, sources, tile, g) {
+            pack_row(shape, source, row, g, out)?;
+        }
+    }
+    Ok(())
+}
+
+/// The tensor and its row that stand in row `g` of a tile; `None` beyond the matrix.
+fn place<'s, 'a>(
+    shape: &MatrixShape,
+    sources: &'s [Source<'a>],
+    tile: usize,
+    g: usize,
+) -> Option<(&'s Source<'a>, usize)> {
+    match shape.packing {
+        Packing::Stacked => {
+            let mut row = tile * TILE_ROWS + g;
+            for source in sources {
+                if row < source.rows {
+                    return Some((source, row));
+                }
+                row -= source.rows;
+            }
+            None
+        }
+        Packing::Gated => {
+            let (source, row) = (&sources[tile % 2], tile / 2 * TILE_ROWS + g);
+            (row < source.rows).then_some((source, row))
+        }
+    }
+}
+
+fn pack_row(
+    shape: &MatrixShape,
+    source: &Source,
+    row: usize,
+    g: usize,
+    out: &mut Planes,
+) -> Result<(), NotANumber> {
+    let file_row = source.file_row(row);
+    let row_bytes = source.bytes.len() / source.rows;
+    let bytes = &source.bytes[file_row * row_bytes..][..row_bytes];
+    let not_a_number = || NotANumber { name: source.name.to_owned(), row: file_row };
+    match shape.format {
+        Format::F32 => pack_elements::<16>(bytes, g, out.codes),
+        Format::Bf16 | Format::F16 => pack_elements::<4>(bytes, g, out.codes),
+        Format::Fp8E4m3 => {
+            if has_nan(bytes) {
+                return Err(not_a_number());
+            }
+            pack_elements::<2>(bytes, g, out.codes);
+        }
+        Format::Nvfp4 => pack_elements::<1>(bytes, g, out.codes),
+        Format::Q8_0 => pack_q8_0(bytes, g, out),
+        Format::Q4_1 => pack_q4_1(bytes, g, out),
+    }
+    match &source.scales {
+        SourceScales::Own => {}
+        SourceScales::Tensor(scale) => out.row_scales[4 * g..][..4].copy_from_slice(&scale.to_le_bytes()),
+        SourceScales::Blocks(scales) => {
+            // One row of scales a tile: its 8 rows lie in one block of 128, which the loader checks.
+            let blocks = shape.columns.div_ceil(FP8_BLOCK);
+            let scales = &scales[row / FP8_BLOCK * blocks..][..blocks];
+            for (out, scale) in out.scales.chunks_exact_mut(4).zip(scales) {
+                out.copy_from_slice(&scale.to_le_bytes());
+            }
+        }
+        SourceScales::Groups { codes, tensor } => {
+            let groups = shape.columns / NVFP4_BLOCK;
+            let codes = &codes[file_row * groups..][..groups];
+            if has_nan(codes) {
+                return Err(not_a_number());
+            }
+            for (unit, codes) in codes.chunks(8).enumerate() {
+                out.scales[(unit * TILE_ROWS + g) * 8..][..codes.len()].copy_from_slice(codes);
+            }
+            out.row_scales[4 * g..][..4].copy_from_slice(&tensor.to_le_bytes());
+        }
+    }
+    Ok(())
+}
+
+/// Whether an E4M3 code among these is NaN.
+fn has_nan(codes: &[u8]) -> bool {
+    codes.iter().fold(false, |found, code| found | (code & 0x7f == 0x7f))
+}
+
+/// The 64 bytes of row `g` in each unit of a tile.
+fn unit_rows(codes: &mut [u8], g: usize) -> impl Iterator<Item = &mut [u8; ROW_BYTES]> {
+    codes.chunks_exact_mut(UNIT_BYTES).map(move |unit| {
+        let row = &mut unit[g * ROW_BYTES..][..ROW_BYTES];
+        row.try_into().expect("a slice of this length")
+    })
+}
+
+/// Formats without scales among their codes. `P` is the bytes of two adjacent elements, which stay together (of f32: of
+/// four): pair `4i + c` of the file's 64 bytes becomes pair `i` of lane `c`.
+fn pack_elements<const P: usize>(row: &[u8], g: usize, codes: &mut [u8]) {
+    for (out, bytes) in unit_rows(codes, g).zip(row.chunks(ROW_BYTES)) {
+        let mut padded = [0; ROW_BYTES];
+        let bytes: &[u8; ROW_BYTES] = match bytes.try_into() {
+            Ok(whole) => whole,
+            Err(_) => {
+                padded[..bytes.len()].copy_from_slice(bytes);
+                &padded
+            }
+        };
+        for i in 0..16 / P {
+            for c in 0..4 {
+                out[16 * c + i * P..][..P].copy_from_slice(&bytes[(4 * i + c) * P..][..P]);
+            }
+        }
+    }
+}
+
+/// Blocks of an f16 scale and 32 bytes; lane `c` takes 8 adjacent bytes of both blocks of a unit.
+fn pack_q8_0(row: &[u8], g: usize, out: &mut Planes) {
+    const BLOCK: usize = Format::Q8_0.block_bytes();
+    for (unit, (out_row, blocks)) in unit_rows(out.codes, g).zip(row.chunks(2 * BLOCK)).enumerate() {
+        for (b, block) in blocks.chunks_exact(BLOCK).enumerate() {
+            out.scales[((unit * 2 + b) * TILE_ROWS + g) * 2..][..2].copy_from_slice(&block[..2]);
+            for c in 0..4 {
+                out_row[16 * c + 8 * b..][..8].copy_from_slice(&block[2 + 8 * c..][..8]);
+            }
+        }
+    }
+}
+
+/// Blocks of f16 scale, f16 minimum and 16 bytes of nibbles, whose low nibbles are elements 0..16; lane `c` takes
+/// 8 adjacent elements of each of the four blocks of a unit, the even one of a pair in the low nibble.
+fn pack_q4_1(row: &[u8], g: usize, out: &mut Planes) {
+    const BLOCK: usize = Format::Q4_1.block_bytes();
+    for (unit, (out_row, blocks)) in unit_rows(out.codes, g).zip(row.chunks(4 * BLOCK)).enumerate() {
+        for (b, block) in blocks.chunks_exact(BLOCK).enumerate() {
+            out.scales[((unit * 4 + b) * TILE_ROWS + g) * 4..][..4].copy_from_slice(&block[..4]);
+            for c in 0..4 {
+                let (pairs, shift) = (&block[4 + 8 * (c % 2)..][..8], 4 * (c / 2));
+                for (k, pair) in pairs.as_chunks::<2>().0.iter().enumerate() {
+                    out_row[16 * c + 4 * b + k] = (pair[0] >> shift & 15) | (pair[1] >> shift & 15) << 4;
+                }
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+#[path = "pack_tests.rs"]
+mod tests;

@@ -1,0 +1,213 @@
+//! Every element of a packed matrix, found by the layout's formula, against the file's own meaning.
+
+use super::*;
+use monomorph_formats::{ScaleForm, decode, e2m1_to_f32, e4m3_to_f32};
+
+/// xorshift64 (Marsaglia 2003).
+struct Random(u64);
+
+impl Random {
+    fn next(&mut self) -> u64 {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        self.0
+    }
+
+    /// Bytes of a tensor without NaN: f16 scales and floats of a moderate exponent.
+    fn tensor(&mut self, format: Format, elements: usize) -> Vec<u8> {
+        let count = format.bytes(elements).expect("whole blocks");
+        let mut bytes: Vec<u8> = (0..count).map(|_| (self.next() >> 32) as u8).collect();
+        match format {
+            Format::Fp8E4m3 => bytes.iter_mut().for_each(|byte| *byte &= 0xbf),
+            Format::F32 => bytes.chunks_exact_mut(4).for_each(|it| it[3] = it[3] & 0x80 | 0x3f),
+            Format::Bf16 => bytes.chunks_exact_mut(2).for_each(|it| it[1] = it[1] & 0x80 | 0x3f),
+            Format::F16 => bytes.chunks_exact_mut(2).for_each(|it| it[1] &= 0xbf),
+            Format::Q8_0 => bytes.chunks_exact_mut(34).for_each(|it| it[1] &= 0xbf),
+            Format::Q4_1 => bytes.chunks_exact_mut(20).for_each(|it| {
+                it[1] &= 0xbf;
+                it[3] &= 0xbf;
+            }),
+            Format::Nvfp4 => {}
+        }
+        bytes
+    }
+}
+
+/// Where element `j` of lane column `c` stands within a unit: the table of docs/adr/0009.
+fn column(format: Format, j: usize, c: usize) -> usize {
+    match format {
+        Format::F32 => 4 * c + j,
+        Format::Q8_0 | Format::Q4_1 => 32 * (j / 8) + 8 * c + j % 8,
+        _ => j / 4 * 16 + j % 4 / 2 * 8 + 2 * c + j % 2,
+    }
+}
+
+/// What a packed matrix says of one element, scales applied; `None` of a column beyond the unit.
+fn read(shape: &MatrixShape, planes: &Planes, tile: usize, g: usize, wanted: usize) -> f32 {
+    let (unit, within) = (wanted / shape.unit_columns(), wanted % shape.unit_columns());
+    let elements = shape.unit_columns() / 4;
+    let place = (0..4).flat_map(|c| (0..elements).map(move |j| (c, j)));
+    let (c, j) = place.into_iter().find(|(c, j)| column(shape.format, *j, *c) == within).expect("somewhere");
+    let lane = &planes.codes[(tile * shape.units() + unit) * 512 + (4 * g + c) * 16..][..16];
+    let scales = &planes.scales[tile * shape.tile_scales()..][..shape.tile_scales()];
+    let half = |at: usize| half::f16::from_le_bytes([scales[at], scales[at + 1]]).to_f32();
+    let f32_at = |bytes: &[u8], at: usize| f32::from_le_bytes(bytes[4 * at..][..4].try_into().expect("four"));
+    let row_scale = || f32_at(planes.row_scales, tile * 8 + g);
+    let nibble = f32::from(lane[j / 2] >> (4 * (j % 2)) & 15);
+    match shape.format {
+        Format::F32 => f32_at(lane, j),
+        Format::Bf16 => half::bf16::from_le_bytes([lane[2 * j], lane[2 * j + 1]]).to_f32(),
+        Format::F16 => half::f16::from_le_bytes([lane[2 * j], lane[2 * j + 1]]).to_f32(),
+        Format::Q8_0 => half(((unit * 2 + j / 8) * 8 + g) * 2) * f32::from(lane[j] as i8),
+        Format::Q4_1 => {
+            let at = ((unit * 4 + j / 8) * 8 + g) * 4;
+            half(at) * nibble + half(at + 2)
+        }
+        Format::Fp8E4m3 => {
+            let scale = match shape.scales {
+                Some(ScaleForm::Block128) => f32_at(scales, wanted / 128),
+                _ => row_scale(),
+            };
+            e4m3_to_f32(lane[j]) * scale
+        }
+        Format::Nvfp4 => {
+            let scale = e4m3_to_f32(scales[(unit * 8 + g) * 8 + j / 4]);
+            e2m1_to_f32(lane[j / 2] >> (4 * (j % 2))) * scale * row_scale()
+        }
+    }
+}
+
+fn check(shape: &MatrixShape, rotary: Option<usize>) {
+    let mut random = Random(0x9e37_79b9_7f4a_7c15);
+    let columns = shape.columns;
+    let mut files = Vec::new();
+    for &rows in shape.parts {
+        let bytes = random.tensor(shape.format, rows * columns);
+        let mut values = vec![0.0; rows * columns];
+        decode(shape.format, &bytes, &mut values);
+        let mut companions = Vec::new();
+        let mut groups = Vec::new();
+        if let Some(form) = shape.scales {
+            for (index, (_, dimensions)) in form.companions(rows, columns).into_iter().enumerate() {
+                let count = dimensions.iter().product();
+                if shape.format == Format::Nvfp4 && index == 0 {
+                    groups = random.tensor(Format::Fp8E4m3, count);
+                    companions.push(groups.iter().map(|code| e4m3_to_f32(*code)).collect());
+                } else {
+                    companions.push((0..count).map(|_| (random.next() >> 60) as f32 + 0.5).collect());
+                }
+            }
+            form.apply(&mut values, columns, &companions);
+        }
+        files.push((bytes, rows, values, companions, groups));
+    }
+    let sources: Vec<Source> = files
+        .iter()
+        .map(|(bytes, rows, _, companions, groups)| Source {
+            name: "w",
+            bytes,
+            rows: *rows,
+            rotary,
+            scales: match shape.scales {
+                None => SourceScales::Own,
+                Some(form @ ScaleForm::Tensor) => SourceScales::Tensor(form.row_scale(companions[0][0])),
+                Some(ScaleForm::Block128) => SourceScales::Blocks(companions[0].clone()),
+                Some(form) => {
+                    SourceScales::Groups { codes: groups, tensor: form.row_scale(companions[1][0]) }
+                }
+            },
+        })
+        .collect();
+
+    let tiles = shape.tiles();
+    // What a staging buffer held before must not show.
+    let mut codes = vec![0xa5; tiles * shape.tile_codes()];
+    let mut scales = vec![0xa5; tiles * shape.tile_scales()];
+    let mut row_scales = vec![0xa5; tiles * shape.tile_row_scales()];
+    let mut planes =
+        Planes { codes: &mut codes, scales: &mut scales, row_scales: &mut row_scales };
+    pack_tiles(shape, &sources, 0..tiles, &mut planes).expect("numbers");
+
+    for tile in 0..tiles {
+        for g in 0..8 {
+            let at = match shape.packing {
+                Packing::Gated => Some((tile % 2, tile / 2 * 8 + g)).filter(|(part, row)| *row < shape.parts[*part]),
+                Packing::Stacked => {
+                    let mut row = tile * 8 + g;
+                    shape.parts.iter().position(|rows| row < *rows || { row -= rows; false }).map(|part| (part, row))
+                }
+            };
+            for column in 0..shape.units() * shape.unit_columns() {
+                let found = read(shape, &planes, tile, g, column);
+                let wanted = match at {
+                    Some((part, row)) if column < columns => {
+                        let file_row = match rotary {
+                            Some(dim) => row / dim * dim + 2 * (row % dim % (dim / 2)) + row % dim / (dim / 2),
+                            None => row,
+                        };
+                        files[part].2[file_row * columns + column]
+                    }
+                    _ => 0.0,
+                };
+                assert_eq!(found, wanted, "{shape:?} tile {tile} row {g} column {column}");
+            }
+        }
+    }
+    // The whole may be packed piece by piece.
+    let mut again = vec![0x5a; shape.tile_codes()];
+    let (mut scales, mut row_scales) = (vec![0; shape.tile_scales()], vec![0; shape.tile_row_scales()]);
+    let mut last = Planes { codes: &mut again, scales: &mut scales, row_scales: &mut row_scales };
+    pack_tiles(shape, &sources, tiles - 1..tiles, &mut last).expect("numbers");
+    assert!(codes.ends_with(&again));
+}
+
+#[test]
+fn formats_without_companions_stand_where_the_layout_says() {
+    for format in [Format::F32, Format::Bf16, Format::F16, Format::Q8_0, Format::Q4_1] {
+        // Columns that fill no unit; rows that fill no tile; several parts across a tile.
+        for columns in [32, 96, 160, 576] {
+            let stacked = Packing::Stacked;
+            for parts in [&[1][..], &[8], &[24, 8, 8], &[13, 3, 5]] {
+                check(&MatrixShape { format, scales: None, parts, columns, packing: stacked }, None);
+            }
+            for parts in [&[16, 16], &[11, 11]] {
+                check(&MatrixShape { format, scales: None, parts, columns, packing: Packing::Gated }, None);
+            }
+            check(&MatrixShape { format, scales: None, parts: &[24], columns, packing: stacked }, Some(12));
+        }
+    }
+    let odd = MatrixShape { format: Format::Bf16, scales: None, parts: &[9], columns: 37, packing: Packing::Stacked };
+    check(&odd, None);
+}
+
+#[test]
+fn companions_stand_where_the_layout_says() {
+    for form in ScaleForm::ALL {
+        let (format, scales) = (form.codes(), Some(form));
+        for columns in [16, 112, 208, 384] {
+            for parts in [&[8][..], &[24, 8, 8], &[136, 16, 5]] {
+                check(&MatrixShape { format, scales, parts, columns, packing: Packing::Stacked }, None);
+            }
+            check(&MatrixShape { format, scales, parts: &[139, 139], columns, packing: Packing::Gated }, None);
+        }
+    }
+}
+
+#[test]
+fn what_is_no_number_is_named() {
+    let shape = MatrixShape {
+        format: Format::Fp8E4m3,
+        scales: Some(ScaleForm::Tensor),
+        parts: &[3],
+        columns: 64,
+        packing: Packing::Stacked,
+    };
+    let mut bytes = vec![0; 3 * 64];
+    bytes[2 * 64 + 5] = 0xff;
+    let source = Source { name: "w", bytes: &bytes, rows: 3, rotary: None, scales: SourceScales::Tensor(1.0) };
+    let (mut codes, mut row_scales) = ([0; 512], [0; 32]);
+    let mut out = Planes { codes: &mut codes, scales: &mut [], row_scales: &mut row_scales };
+    let error = pack_tiles(&shape, &[source], 0..1, &mut out).expect_err("NaN");
+    assert_eq!(error, NotANumber { name: "w".to_owned(), row: 2 });
+}
