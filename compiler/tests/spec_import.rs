@@ -16,7 +16,7 @@ cpu = { target_cpu = "native" }
 
 /// Imports a config, writes the files, and loads a target of them.
 fn round_trip(config: &Value, quant: &str) -> Target {
-    let imported = import(&config.to_string(), "it").unwrap_or_else(|error| panic!("{error}"));
+    let imported = import(&config.to_string(), "it", Compute::F32).unwrap_or_else(|error| panic!("{error}"));
     let dir = tempfile::tempdir().unwrap();
     let (hardware, model) = (dir.path().join("hardware/big"), dir.path().join("models/it"));
     fs::create_dir_all(&hardware).unwrap();
@@ -64,7 +64,7 @@ fn qwen3(changes: Value) -> Value {
 }
 
 fn problems(config: &Value) -> Vec<String> {
-    import(&config.to_string(), "it").expect_err("refused").problems
+    import(&config.to_string(), "it", Compute::F32).expect_err("refused").problems
 }
 
 /// Refused with exactly one problem, which names the key.
@@ -277,7 +277,7 @@ fn several_problems_come_at_once() {
 
 #[test]
 fn what_is_assumed_is_written_down() {
-    let imported = import(&llama(json!({ "eos_token_id": 151645 })).to_string(), "it").unwrap();
+    let imported = import(&llama(json!({ "eos_token_id": 151645 })).to_string(), "it", Compute::F32).unwrap();
     let text = &imported.model_toml;
     assert!(text.contains("151645") && text.contains("outside the vocabulary of 131"), "{text}");
     assert!(text.contains("as transformers has it: rms_norm_eps"), "{text}");
@@ -286,17 +286,17 @@ fn what_is_assumed_is_written_down() {
 #[test]
 fn bad_json_and_bad_names_are_refused() {
     for text in ["", "[]", "{", "null", "{\"model_type\": 3}"] {
-        assert!(import(text, "it").is_err(), "{text:?}");
+        assert!(import(text, "it", Compute::F32).is_err(), "{text:?}");
     }
     for name in ["", ".", "..", "a/b", "a b", "-x"] {
-        assert!(import("{\"model_type\": \"llama\"}", name).is_err(), "{name:?}");
+        assert!(import("{\"model_type\": \"llama\"}", name, Compute::F32).is_err(), "{name:?}");
     }
 }
 
 #[test]
 fn an_earlier_directory_goes_before_a_later_one() {
     let own = Path::new(env!("CARGO_MANIFEST_DIR")).join("../targets");
-    let imported = import(&llama(json!({})).to_string(), "smollm2-135m").unwrap();
+    let imported = import(&llama(json!({})).to_string(), "smollm2-135m", Compute::F32).unwrap();
     let dir = tempfile::tempdir().unwrap();
     let model = dir.path().join("models/smollm2-135m");
     fs::create_dir_all(&model).unwrap();
@@ -314,16 +314,24 @@ fn an_earlier_directory_goes_before_a_later_one() {
 }
 
 #[test]
-fn the_targets_of_this_repository_are_sound() {
+fn drafts_compute_in_bf16_where_asked_to() {
+    for tied in [true, false] {
+        let config = llama(json!({ "tie_word_embeddings": tied })).to_string();
+        let drafts =
+            |compute| import(&config, "it", compute).unwrap_or_else(|error| panic!("{error}")).quants;
+        let (plain, bf16) = (drafts(Compute::F32), drafts(Compute::Bf16));
+        assert_eq!(plain[0], bf16[0]);
+        assert!(!plain[1].1.contains("[compute]") && plain[1].1.contains("[kv]\nformat = \"f32\""));
+        assert!(bf16[1].1.contains("[kv]\nformat = \"bf16\""), "{}", bf16[1].1);
+        assert_eq!(bf16[1].1.matches(" = \"bf16\"").count(), if tied { 4 + 3 + 1 } else { 5 + 4 + 1 });
+        // A format that only quantised weights compute in is refused as the loader refuses it.
+        assert!(import(&config, "it", Compute::Int8Block32).is_err());
+    }
+}
+
+#[test]
+fn smollm2_has_its_published_size() {
     let targets = [Path::new(env!("CARGO_MANIFEST_DIR")).join("../targets")];
-    let all = spec::list(&targets).unwrap();
-    for target in ["cpu/smollm2-135m/q4_1", "x86-64-v3/smollm2-135m/bf16", "x86-64-v4/smollm2-135m/q4_1"] {
-        assert!(all.iter().any(|it| it == target), "{target}: {all:?}");
-    }
-    for name in &all {
-        let target = load(&targets, name).unwrap_or_else(|errors| panic!("{errors}"));
-        assert_eq!(&target.name(), name);
-    }
     // The published parameter count, and the tensor bytes of the published file.
     let target = load(&targets, "cpu/smollm2-135m/q4_1").unwrap();
     let tensors = spec::tensors(&target.model);

@@ -2,6 +2,7 @@
 //! each server built from the imported config against them, prefill and decode alike.
 
 use monomorph_compiler::reference::{Cache, Interpreter, Logits as Which};
+use monomorph_compiler::spec::types::Compute;
 use monomorph_compiler::{graph, import, spec};
 use monomorph_tests::logits::{Logits, distance, read};
 use monomorph_tests::{fixtures, root, server};
@@ -39,8 +40,8 @@ fn goldens() -> Vec<Golden> {
 fn import_into(targets: &Path, golden: &Golden) {
     let config =
         std::fs::read_to_string(golden.directory.join("config.json")).expect("a golden has a config");
-    let imported =
-        import::import(&config, &golden.name).unwrap_or_else(|error| panic!("{}: {error}", golden.name));
+    let imported = import::import(&config, &golden.name, Compute::F32)
+        .unwrap_or_else(|error| panic!("{}: {error}", golden.name));
     let directory = targets.join("models").join(&golden.name);
     std::fs::create_dir_all(&directory).expect("a temporary directory is writable");
     std::fs::write(directory.join("MODEL.toml"), &imported.model_toml).expect("it is writable");

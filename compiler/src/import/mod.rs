@@ -9,6 +9,7 @@ mod rotary;
 mod write;
 
 use crate::spec;
+use crate::spec::types::Compute;
 use std::fmt;
 
 /// The files of a new directory `targets/models/<name>/`.
@@ -36,11 +37,12 @@ impl fmt::Display for ImportError {
 
 impl std::error::Error for ImportError {}
 
-/// Drafts the specs of the model called `name` from its `config.json`.
+/// Drafts the specs of the model called `name` from its `config.json`; what is stored in bf16 is to compute in
+/// `compute`: [`Compute::F32`], or [`Compute::Bf16`], which also keeps keys and values in bf16.
 ///
 /// # Errors
-/// When the text is no JSON object, or anything in it is not known here.
-pub fn import(config_json: &str, name: &str) -> Result<Imported, ImportError> {
+/// When the text is no JSON object, or anything in it or about `compute` is not known here.
+pub fn import(config_json: &str, name: &str, compute: Compute) -> Result<Imported, ImportError> {
     let refuse = |problem: String| ImportError { problems: vec![problem] };
     let plain = |c: char| c.is_ascii_alphanumeric() || "._-".contains(c);
     if !name.starts_with(|c: char| c.is_ascii_alphanumeric()) || !name.chars().all(plain) {
@@ -51,7 +53,7 @@ pub fn import(config_json: &str, name: &str) -> Result<Imported, ImportError> {
         serde_json::from_str(config_json).map_err(|error| refuse(format!("not valid JSON: {error}")))?;
     let config = config.as_object().ok_or_else(|| refuse("not a JSON object".to_owned()))?;
     let draft = family::read(config)?;
-    let imported = write::write(&draft, name);
+    let imported = write::write(&draft, name, compute);
     // What the loader would refuse is refused here, before anything is written.
     spec::check(name, &imported.model_toml, &imported.quants).map_err(|diagnostics| ImportError {
         problems: diagnostics.list().iter().map(|it| format!("{} ({})", it.message, it.help)).collect(),

@@ -2,12 +2,13 @@
 
 use super::Imported;
 use super::family::Draft;
-use crate::spec::types::{Activation, RotaryScaling};
+use crate::spec::types::{Activation, Compute, RotaryScaling};
 use std::fmt::Write;
 
 /// Writes MODEL.toml and the quant specs of a safetensors checkpoint.
-pub(super) fn write(draft: &Draft, name: &str) -> Imported {
-    let quants = ["f32", "bf16"].map(|format| (format!("{format}.toml"), quant(draft, name, format)));
+pub(super) fn write(draft: &Draft, name: &str, bf16: Compute) -> Imported {
+    let quants = [("f32", Compute::F32), ("bf16", bf16)]
+        .map(|(format, compute)| (format!("{format}.toml"), quant(draft, name, format, compute)));
     Imported { model_toml: model(draft, name), quants: quants.into() }
 }
 
@@ -101,7 +102,7 @@ fn activation(activation: Activation) -> &'static str {
     }
 }
 
-fn quant(draft: &Draft, name: &str, format: &str) -> String {
+fn quant(draft: &Draft, name: &str, format: &str, compute: Compute) -> String {
     let mut names = String::new();
     let mut add = |model: &str, file: &str| {
         // Writing to a string cannot fail.
@@ -139,10 +140,18 @@ fn quant(draft: &Draft, name: &str, format: &str) -> String {
         add("head", "lm_head.weight");
         head = format!("head = {format:?}\n");
     }
+    let kv = if compute == Compute::Bf16 { "bf16" } else { "f32" };
+    let mut computes = String::new();
+    if compute != Compute::F32 {
+        let classes = ["embedding", "attention", "ffn", "head"];
+        let lines = classes[..if draft.tied { 3 } else { 4 }].iter();
+        let lines: String = lines.map(|class| format!("{class} = {:?}\n", compute.name())).collect();
+        computes = format!("\n# What both operands of a product are rounded to.\n[compute]\n{lines}");
+    }
     let unused: String = unused.iter().map(|name| format!("    {name:?},\n")).collect();
     format!(
         "\
-# {name} as a safetensors checkpoint stored in {format}; products, keys and values in f32.
+# {name} as a safetensors checkpoint stored in {format}; products in {compute}, keys and values in {kv}.
 
 [checkpoint]
 container = \"safetensors\"
@@ -158,10 +167,11 @@ embedding = {format:?}
 attention = {format:?}
 ffn = {format:?}
 {head}norm = {format:?} # and biases
-
+{computes}
 [kv]
-format = \"f32\"
+format = \"{kv}\"
 block = 16
-"
+",
+        compute = compute.name()
     )
 }

@@ -28,7 +28,8 @@ pub(super) fn rms_norm(x: &[f32], weight: &[f32], eps: f32, form: NormWeight, wi
 pub(super) fn linear(x: &[f32], weight: &Weight, values: &[f32], bias: Option<&[f32]>) -> Vec<f32> {
     let (rows, columns) = (weight.rows, weight.columns);
     // What stands beside the codes scales sums: bf16 holds the rest exactly.
-    let rounded = (weight.compute == Compute::Bf16 && weight.scales.is_none()).then(|| round(values, Format::Bf16));
+    let rounded =
+        (weight.compute == Compute::Bf16 && weight.scales.is_none()).then(|| round(values, Format::Bf16));
     let values = rounded.as_deref().unwrap_or(values);
     let mut out = Vec::with_capacity(x.len() / columns * rows);
     for x in x.chunks_exact(columns) {

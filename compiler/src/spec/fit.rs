@@ -115,7 +115,10 @@ fn stored(
                 format.value.name(),
                 tensor.name
             );
-            let whole = Format::ALL.into_iter().filter(|it| columns % it.block_elements() == 0);
+            let alike =
+                |it: &Format| !it.is_quantised() || it.has_companions() == format.value.has_companions();
+            let fits = |it: &Format| columns % it.block_elements() == 0 && alike(it);
+            let whole = Format::ALL.into_iter().filter(fits);
             let help = format!("one of {}", list(whole));
             source.report(format.span.clone(), &key, message, &format!("blocks of {block}"), help);
         }
@@ -136,13 +139,16 @@ fn scales(
         match stored.get(class) {
             Some(format) if *format == form.codes() => {}
             Some(format) if format.has_companions() => {
-                let message = format!("`{key}` has the form {:?}, and the class is stored as {format}", form.name());
+                let message =
+                    format!("`{key}` has the form {:?}, and the class is stored as {format}", form.name());
                 let help = format!("the forms of {format} are {}", forms(*format));
                 source.report(scales.span.clone(), &key, message, "another format's form", help);
             }
             other => {
                 let message = match other {
-                    Some(format) => format!("`{key}` is given, and {format} has no scales beside its tensors"),
+                    Some(format) => {
+                        format!("`{key}` is given, and {format} has no scales beside its tensors")
+                    }
                     None => format!("`{key}` is given, and `[stored]` does not know the class"),
                 };
                 let help = "scales belong to classes stored as `fp8-e4m3` or `nvfp4`: take it out".to_owned();
@@ -154,7 +160,8 @@ fn scales(
         if *class != TensorClass::Norm && !given.iter().any(|(known, _)| known == class) {
             let key = format!("scales.{}", class.name());
             let message = format!("`{key}` is missing: {format} codes have scales in tensors of their own");
-            let help = format!("add `{} = {{ form = \"...\" }}` to [scales]: {}", class.name(), forms(*format));
+            let help =
+                format!("add `{} = {{ form = \"...\" }}` to [scales]: {}", class.name(), forms(*format));
             source.report(span.clone(), &key, message, "not in this table", help);
         }
     }
@@ -169,8 +176,10 @@ fn check_companions(
     scales: &BTreeMap<TensorClass, ClassScales>,
     tensors: &[TensorDecl],
 ) {
-    let mut taken: BTreeMap<String, (&str, Range<usize>)> =
-        names.iter().map(|(name, file)| (file.value.clone(), (name.value.as_str(), file.span.clone()))).collect();
+    let mut taken: BTreeMap<String, (&str, Range<usize>)> = names
+        .iter()
+        .map(|(name, file)| (file.value.clone(), (name.value.as_str(), file.span.clone())))
+        .collect();
     taken.extend(unused.iter().map(|name| (name.value.clone(), ("unused", name.span.clone()))));
     for (name, file) in names {
         let Some(tensor) = tensors.iter().find(|tensor| tensor.name == name.value) else { continue };
@@ -178,7 +187,10 @@ fn check_companions(
         for companion in scales.of(&file.value, tensor.rows, columns).companions {
             let key = format!("checkpoint.names.{:?}", name.value);
             if let Some((other, place)) = taken.get(&companion.name) {
-                let message = format!("{:?} holds scales of {:?}, and is named as {other:?}", companion.name, name.value);
+                let message = format!(
+                    "{:?} holds scales of {:?}, and is named as {other:?}",
+                    companion.name, name.value
+                );
                 let help = "scales are found by their weight's name: take the other name out".to_owned();
                 let mistake = source.mistake(place.clone(), &key, message, "named here", help);
                 source.sink.push(mistake.also(file.span.clone(), "its weight"));

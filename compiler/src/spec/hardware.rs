@@ -136,11 +136,9 @@ const HOSTS: [&str; 2] = ["x86_64-unknown-linux-gnu", "aarch64-unknown-linux-gnu
 
 /// `[cuda]`; the rates, which stand in `[figures]`, are still 0.
 fn cuda(source: &Source, mut table: Table) -> Option<Cuda> {
-    let architecture = table
-        .required("architecture", "architecture = \"sm_90a\"")
-        .and_then(|it| it.string_that("an architecture as `nvcc --list-gpu-code` has it", |it| {
-            capability(it).is_some()
-        }));
+    let architecture = table.required("architecture", "architecture = \"sm_90a\"").and_then(|it| {
+        it.string_that("an architecture as `nvcc --list-gpu-code` has it", |it| capability(it).is_some())
+    });
     let mut size = |key: &str, example: &str, range| {
         let value = table.required(key, &format!("{key} = {example}")).and_then(|it| it.integer(range))?;
         Some(At { value: u32::try_from(value.value).ok()?, span: value.span })
@@ -159,7 +157,8 @@ fn cuda(source: &Source, mut table: Table) -> Option<Cuda> {
     if let (Some(block), Some(whole)) = (&shared_per_block, &shared_per_multiprocessor)
         && block.value > whole.value
     {
-        let message = format!("one block may claim {} bytes, and a multiprocessor has {}", block.value, whole.value);
+        let message =
+            format!("one block may claim {} bytes, and a multiprocessor has {}", block.value, whole.value);
         let help = "`shared_per_block` is the smaller one: the opt-in maximum a block".to_owned();
         let mistake = source.mistake(block.span.clone(), "cuda.shared_per_block", message, "a block", help);
         source.sink.push(mistake.also(whole.span.clone(), "a multiprocessor"));
@@ -195,6 +194,7 @@ fn cuda(source: &Source, mut table: Table) -> Option<Cuda> {
 /// Major and minor compute capability of `sm_90a` and the like.
 fn capability(architecture: &str) -> Option<(u32, u32)> {
     let digits = architecture.strip_prefix("sm_")?.trim_end_matches(['a', 'f']);
-    let number = digits.parse::<u32>().ok().filter(|it| (80..=999).contains(it) && !digits.starts_with('+'))?;
+    let number =
+        digits.parse::<u32>().ok().filter(|it| (80..=999).contains(it) && !digits.starts_with('+'))?;
     Some((number / 10, number % 10))
 }

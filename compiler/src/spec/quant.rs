@@ -51,7 +51,8 @@ pub(super) fn read(source: &Source, mut root: Table) -> ReadQuant {
         None => Some((Vec::new(), after_stored())),
         Some(value) => value.table().and_then(|mut table| {
             let span = table.span();
-            let computes = [Compute::F32, Compute::Int8Block32, Compute::Bf16].map(|compute| (compute.name(), compute));
+            let computes =
+                [Compute::F32, Compute::Int8Block32, Compute::Bf16].map(|compute| (compute.name(), compute));
             let matrices = &CLASSES[..4];
             let compute = classes(&mut table, matrices, |value| value.choice(&computes));
             table.finish();

@@ -28,7 +28,9 @@ pub(super) fn read(source: &Source, mut root: Table, defaults: Knobs) -> Option<
         let card = text("card", "NVIDIA H200");
         let command = text("command", "cargo xtask bench --target ...");
         let day = |text: &str| {
-            let form = |(at, byte): (usize, u8)| if [4, 7].contains(&at) { byte == b'-' } else { byte.is_ascii_digit() };
+            let form = |(at, byte): (usize, u8)| {
+                if [4, 7].contains(&at) { byte == b'-' } else { byte.is_ascii_digit() }
+            };
             text.len() == 10 && text.bytes().enumerate().all(form)
         };
         let date = table

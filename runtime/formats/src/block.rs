@@ -69,7 +69,9 @@ pub fn encode(format: Format, values: &[f32]) -> Vec<u8> {
             }
             Format::Fp8E4m3 => out.push(f32_to_e4m3(block[0])),
             Format::Nvfp4 => {
-                out.extend(block.chunks_exact(2).map(|pair| f32_to_e2m1(pair[0]) | f32_to_e2m1(pair[1]) << 4));
+                out.extend(
+                    block.chunks_exact(2).map(|pair| f32_to_e2m1(pair[0]) | f32_to_e2m1(pair[1]) << 4),
+                );
             }
         }
     }

@@ -38,15 +38,8 @@ pub enum Format {
 
 impl Format {
     /// Every format, in declaration order.
-    pub const ALL: [Format; 7] = [
-        Format::F32,
-        Format::Bf16,
-        Format::F16,
-        Format::Q8_0,
-        Format::Q4_1,
-        Format::Fp8E4m3,
-        Format::Nvfp4,
-    ];
+    pub const ALL: [Format; 7] =
+        [Format::F32, Format::Bf16, Format::F16, Format::Q8_0, Format::Q4_1, Format::Fp8E4m3, Format::Nvfp4];
 
     /// The name used in TOML files, reports and errors.
     pub const fn name(self) -> &'static str {

@@ -201,14 +201,15 @@ impl Checkpoint {
             .ok_or_else(|| self.mismatch(format!("tensor `{name}` is stored as {}", entry.encoding)))
     }
 
-    /// The tensor of this name, which must have this shape (outermost dimension first) and format.
+    /// The tensor of this name, which must have this shape (outermost dimension first) and format. For a scalar, files
+    /// write the shape `[]` or `[1]`; either is the other.
     ///
     /// # Errors
     /// [`WeightsError::Mismatch`] naming the tensor and what was expected and found.
     pub fn expect(&self, name: &str, shape: &[usize], format: Format) -> Result<Tensor<'_>, WeightsError> {
         let entry = self.entry(name)?;
         match self.view(entry) {
-            Some(tensor) if tensor.shape == shape && tensor.format == format => Ok(tensor),
+            Some(tensor) if same_shape(tensor.shape, shape) && tensor.format == format => Ok(tensor),
             _ => Err(self.mismatch(format!(
                 "tensor `{name}` should be {format} {shape:?} and is {} {:?}",
                 entry.encoding, entry.shape
@@ -273,6 +274,11 @@ impl Checkpoint {
     fn mismatch(&self, what: String) -> WeightsError {
         WeightsError::mismatch(&self.path, what)
     }
+}
+
+fn same_shape(a: &[usize], b: &[usize]) -> bool {
+    let scalar = |shape: &[usize]| matches!(shape, [] | [1]);
+    a == b || scalar(a) && scalar(b)
 }
 
 fn extension(path: &Path) -> Option<&str> {

@@ -57,6 +57,36 @@ fn a_sound_file_reads_as_written() {
 }
 
 #[test]
+fn codes_and_scales_are_read() {
+    let bytes: Vec<u8> = (0..64).collect();
+    let tensors = [
+        ("fp8", TensorView::new(Dtype::F8_E4M3, vec![4, 16], &bytes).unwrap()),
+        ("nvfp4", TensorView::new(Dtype::U8, vec![8, 8], &bytes).unwrap()),
+        // Rows that are no whole blocks, and bytes that are no matrix.
+        ("bytes", TensorView::new(Dtype::U8, vec![16, 4], &bytes).unwrap()),
+        ("list", TensorView::new(Dtype::U8, vec![64], &bytes).unwrap()),
+        ("scalar", TensorView::new(Dtype::F32, vec![], &[0, 0, 128, 63]).unwrap()),
+        ("one", TensorView::new(Dtype::F32, vec![1], &[0, 0, 0, 64]).unwrap()),
+    ];
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("model.safetensors");
+    std::fs::write(&path, serialize(tensors, None).unwrap()).unwrap();
+    let checkpoint = Checkpoint::open(&path).unwrap();
+    assert_eq!(checkpoint.expect("fp8", &[4, 16], Format::Fp8E4m3).unwrap().bytes, bytes);
+    assert_eq!(checkpoint.expect("nvfp4", &[8, 16], Format::Nvfp4).unwrap().bytes, bytes);
+    let error = checkpoint.expect("nvfp4", &[8, 8], Format::Nvfp4).unwrap_err().to_string();
+    assert!(error.contains("should be nvfp4 [8, 8] and is nvfp4 [8, 16]"), "{error}");
+    for shape in [&[][..], &[1]] {
+        assert_eq!(checkpoint.expect("scalar", shape, Format::F32).unwrap().bytes, 1f32.to_le_bytes());
+        assert_eq!(checkpoint.expect("one", shape, Format::F32).unwrap().bytes, 2f32.to_le_bytes());
+    }
+    assert!(checkpoint.expect("one", &[1, 1], Format::F32).is_err());
+    let mut unsupported: Vec<_> = checkpoint.unsupported().collect();
+    unsupported.sort_unstable();
+    assert_eq!(unsupported, [("bytes", "U8"), ("list", "U8")]);
+}
+
+#[test]
 fn every_truncation_is_refused() {
     let whole = sample();
     for length in 0..whole.len() {

@@ -187,4 +187,3 @@ pub struct SamplingPreset {
     /// Above 0; 1 is off.
     pub repetition_penalty: f32,
 }
-

@@ -1,0 +1,95 @@
+//! The project's own targets: every one loads, and says what the checkpoint has to hold.
+
+use monomorph_compiler::spec::types::{Compute, Provenance, ScaleForm, Target, TensorClass};
+use monomorph_compiler::{graph, spec};
+use monomorph_formats::Format;
+use std::path::{Path, PathBuf};
+
+fn targets() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../targets")
+}
+
+fn load(name: &str) -> Target {
+    spec::load(&[targets()], name).unwrap_or_else(|error| panic!("{name}:\n{error}"))
+}
+
+#[test]
+fn every_target_loads_unless_its_hardware_is_too_small() {
+    let names = spec::list(&[targets()]).unwrap_or_else(|error| panic!("{error}"));
+    let (mut loaded, mut refused) = (0, 0);
+    for name in &names {
+        match spec::load(&[targets()], name) {
+            Ok(target) => {
+                loaded += 1;
+                assert_eq!(target.name(), *name);
+                assert_eq!(target.tuning.is_some(), target.hardware.cuda().is_some(), "{name}");
+                graph::build(&target.model, &target.quant);
+            }
+            Err(errors) => {
+                refused += 1;
+                let [error] = errors.list() else { panic!("{name}:\n{errors}") };
+                assert!(error.message.contains("does not fit the memory"), "{name}:\n{errors}");
+                assert!(!name.starts_with("h200/"), "{name}:\n{errors}");
+            }
+        }
+    }
+    assert!(loaded >= 30 && refused >= 5, "{loaded} loaded, {refused} refused of {names:?}");
+}
+
+#[test]
+fn cuda_hardware_says_what_kernels_may_claim() {
+    for (name, capability, wgmma) in
+        [("h200", (9, 0), true), ("h100", (9, 0), true), ("gb10", (12, 1), false)]
+    {
+        let target = load(&format!("{name}/llama-3.2-1b/bf16"));
+        let cuda = target.hardware.cuda().expect("it is a CUDA device");
+        assert!(target.hardware.cpu().is_none());
+        assert_eq!((cuda.capability, cuda.wgmma), (capability, wgmma));
+        let tuning = target.tuning.as_ref().expect("CUDA hardware has defaults");
+        assert_eq!(tuning.provenance, Provenance::Defaults);
+        let knobs = tuning.of("ffn_down", Some(1));
+        // Two kernels' rings have to fit one multiprocessor, and one kernel's a block.
+        let ring = knobs.ring_stages * knobs.stage_bytes;
+        assert!(ring <= cuda.shared_per_block, "{name}");
+        assert!(ring * knobs.blocks_per_multiprocessor <= cuda.shared_per_multiprocessor, "{name}");
+    }
+}
+
+/// Names, shapes and formats of the companions of one weight.
+fn companions(target: &Target, weight: &str) -> Vec<(String, Vec<usize>, Format)> {
+    let graph = graph::build(&target.model, &target.quant);
+    let weight = graph.weights.iter().find(|it| it.name == weight).expect("a weight of the model");
+    let scales = weight.scales.iter().flat_map(|scales| &scales.companions);
+    scales.map(|it| (graph::instance(&it.name, Some(7)), it.shape.clone(), it.format)).collect()
+}
+
+#[test]
+fn scales_stand_beside_their_weights() {
+    let target = load("h200/llama-3.1-8b/fp8");
+    let name = |suffix: &str| format!("model.layers.7.self_attn.k_proj.{suffix}");
+    assert_eq!(
+        companions(&target, "layers.{layer}.attention.k"),
+        [(name("weight_scale"), vec![], Format::F32)]
+    );
+    assert_eq!(companions(&target, "head"), []);
+    assert_eq!(target.quant.scales[&TensorClass::Attention].form, ScaleForm::Tensor);
+    assert_eq!(target.quant.compute[&TensorClass::Ffn], Compute::Bf16);
+
+    let target = load("h200/qwen3-8b/fp8");
+    assert_eq!(
+        companions(&target, "layers.{layer}.attention.k"),
+        [(name("weight_scale_inv"), vec![8, 32], Format::Bf16)]
+    );
+
+    let target = load("h200/qwen3-8b/nvfp4");
+    assert_eq!(
+        companions(&target, "layers.{layer}.attention.k"),
+        [
+            (name("weight_scale"), vec![1024, 256], Format::Fp8E4m3),
+            (name("weight_scale_2"), vec![], Format::F32)
+        ]
+    );
+    // 4.5 bits an element, 6.95e9 elements of them, and embedding and head in bf16.
+    let bytes = spec::weight_bytes(&target.model, &target.quant) as f64;
+    assert!((bytes / 6.397e9 - 1.0).abs() < 1e-3, "{bytes}");
+}
