@@ -91,6 +91,11 @@ impl BlockTable {
         self.shrink(0, pool)
     }
 
+    /// Moves all blocks into another table and leaves this one empty: for whoever gives them back later.
+    pub fn take(&mut self) -> BlockTable {
+        BlockTable { block_tokens: self.block_tokens, blocks: std::mem::take(&mut self.blocks) }
+    }
+
     /// A second table over the whole blocks among the first `tokens` tokens. The rest of `tokens` has to be
     /// computed again: a block that two sequences write to cannot be shared.
     ///

@@ -53,7 +53,22 @@ impl std::error::Error for StartError {}
 /// # Errors
 /// When an option or a limit of the model is zero, or the system refuses a thread.
 pub fn start<M: Model>(model: M, options: EngineOptions) -> Result<EngineHandle, StartError> {
-    let spec = M::SPEC;
+    let (handle, forward) = prepare(M::SPEC, options)?;
+    std::thread::Builder::new()
+        .name("forward".into())
+        .spawn(move || forward.serve(model))
+        .map_err(StartError::Thread)?;
+    Ok(handle)
+}
+
+/// Both ends of an engine that does not run yet.
+///
+/// # Errors
+/// When an option or a limit of the model is zero.
+pub(crate) fn prepare(
+    spec: &'static ModelSpec,
+    options: EngineOptions,
+) -> Result<(EngineHandle, Forward), StartError> {
     let limits = [
         ("block_tokens", spec.block_tokens),
         ("step_tokens", spec.step_tokens),
@@ -73,12 +88,8 @@ pub fn start<M: Model>(model: M, options: EngineOptions) -> Result<EngineHandle,
     let shared = Arc::new(Shared::new(blocks, context));
     let (commands, inbox) = channel();
     let forward = Forward::new(spec, blocks, inbox, Arc::clone(&shared));
-    std::thread::Builder::new()
-        .name("forward".into())
-        .spawn(move || forward.serve(model))
-        .map_err(StartError::Thread)?;
     let numbers = Arc::new(AtomicU64::new(0));
-    Ok(EngineHandle { spec, context, max_waiting, commands, shared, numbers })
+    Ok((EngineHandle { spec, context, max_waiting, commands, shared, numbers }, forward))
 }
 
 /// A way to the engine, for any number of threads. The engine stops when it is drained, or when the last
@@ -140,7 +151,9 @@ impl EngineHandle {
             Place::take(&self.shared, limit).map_err(|waiting| SubmitError::QueueFull { waiting, limit })?;
         let sequence = Sequence {
             prompt,
-            cached: 0,
+            fed: 0,
+            coming: 0,
+            last_step: 0,
             limit: prompt + max_tokens.min(context - prompt),
             history: sampling.needs_history().then(|| History::new(&tokens)),
             tokens,
@@ -216,8 +229,8 @@ impl Generation {
         self.id
     }
 
-    /// Gives the rest of the answer up. It ends with [`FinishReason::Cancelled`] before the next step, unless
-    /// it ends of itself before; tokens already on their way still arrive.
+    /// Gives the rest of the answer up. It ends with [`FinishReason::Cancelled`] before the next step is planned,
+    /// unless it ends of itself before; tokens already on their way still arrive.
     pub fn cancel(&self) {
         self.cancelled.store(true, Ordering::Relaxed);
     }

@@ -8,6 +8,10 @@
 //! * `forward`: the loop that carries decisions out;
 //! * `handle`: the other side of the channel.
 //!
+//! With a model that takes two steps in flight the host runs one step behind the device: the next step is planned
+//! and submitted while one runs, before its tokens are known here. Whoever's answer ends in the step that runs has
+//! one surplus row in the next: its token is dropped, and its blocks and slot come back after that step.
+//!
 //! What a request is answered depends on its prompt, its sampling parameters and its seed alone: batching,
 //! chunked prefill and pre-emption change when a token is computed, never which.
 

@@ -11,6 +11,10 @@
 //!   for every sequence that can still grow. Its blocks are taken at once, so prefill never runs out.
 //! * **Budget.** Sequences that need one token only (decode) come first, one token each; what the budget leaves
 //!   goes to the others (chunked prefill), oldest first.
+//! * **Ahead.** While a step is in flight, the next is decided as if each of its rows yielded a token and none
+//!   ended its sequence. One whose next token must wait for the host is left out for a turn. Blocks that a step in
+//!   flight may write cannot change hands, so nobody is pre-empted then: the plan is empty, which says to
+//!   collect first. What was decided for a sequence that turns out to have ended is surplus.
 
 use monomorph_cache::admission::{admission_need, blocks_for};
 
@@ -35,10 +39,13 @@ impl Limits {
 /// A sequence that holds blocks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Running {
-    /// Tokens known: prompt and those generated so far.
+    /// Prompt, and what was generated when the steps in flight are done.
     pub tokens: usize,
-    /// How many of them are in the cache; below `tokens`.
+    /// How many of them are in the cache by then; below `tokens`.
     pub cached: usize,
+    /// Whether it may be fed in this step. It need not be when a step in flight samples a token that the host must
+    /// see first, or its last.
+    pub ready: bool,
     /// Most tokens it can come to have.
     pub limit: usize,
     /// Blocks it holds, all of which come back when it is pre-empted.
@@ -59,6 +66,10 @@ pub struct Waiting {
 pub struct View<'a> {
     /// Blocks nobody uses.
     pub free_blocks: usize,
+    /// How many sequences may run besides.
+    pub free_slots: usize,
+    /// Whether a step is in flight.
+    pub in_flight: bool,
     /// Oldest first.
     pub running: &'a [Running],
     /// Next first; those that cannot be admitted in one step may be left out.
@@ -81,7 +92,8 @@ pub struct Plan {
     pub preempt: usize,
     /// How many of the waiting to admit, from the front: they become the last of the running.
     pub admit: usize,
-    /// What to feed, in the order of the running, each of which holds the blocks of all its tokens by then.
+    /// What to feed, in the order of the running, each of which holds the blocks of all its tokens by then. Empty
+    /// when a step in flight has to be collected first.
     pub rows: Vec<Row>,
 }
 
@@ -90,6 +102,9 @@ pub fn schedule(view: &View<'_>, limits: &Limits) -> Plan {
     let block_tokens = limits.block_tokens;
     let (kept, mut free) = grow(view, block_tokens);
     let preempt = view.running.len() - kept;
+    if preempt > 0 && view.in_flight {
+        return Plan::default();
+    }
     let running = &view.running[..kept];
 
     // Those pre-empted now stand before all that wait, and do not fit.
@@ -98,7 +113,7 @@ pub fn schedule(view: &View<'_>, limits: &Limits) -> Plan {
         let can_grow = |held: usize, limit: usize| usize::from(held < blocks_for(limit, block_tokens));
         let held = |sequence: &Running| sequence.blocks.max(blocks_for(sequence.tokens, block_tokens));
         let mut reserved: usize = running.iter().map(|one| can_grow(held(one), one.limit)).sum();
-        for next in view.waiting.iter().take(limits.running().saturating_sub(kept)) {
+        for next in view.waiting.iter().take(view.free_slots) {
             if admission_need(next.tokens, next.limit, block_tokens) + reserved > free {
                 break;
             }
@@ -111,7 +126,7 @@ pub fn schedule(view: &View<'_>, limits: &Limits) -> Plan {
 
     let left = running
         .iter()
-        .map(|sequence| sequence.tokens.saturating_sub(sequence.cached))
+        .map(|one| if one.ready { one.tokens.saturating_sub(one.cached) } else { 0 })
         .chain(view.waiting[..admit].iter().map(|sequence| sequence.tokens));
     let decodes = left.clone().filter(|&tokens| tokens == 1).count();
     let mut budget = limits.step_tokens.saturating_sub(decodes);
@@ -132,15 +147,16 @@ pub fn schedule(view: &View<'_>, limits: &Limits) -> Plan {
     Plan { preempt, admit, rows }
 }
 
-/// How many of the running keep running when each is given the blocks its tokens need, and the blocks that
-/// are free afterwards.
+/// How many of the running keep running when each that is ready is given the blocks its tokens need, and the
+/// blocks that are free afterwards.
 fn grow(view: &View<'_>, block_tokens: usize) -> (usize, usize) {
     let mut kept = view.running.len();
     let mut free = view.free_blocks;
     let mut at = 0;
     while at < kept {
         let sequence = &view.running[at];
-        let missing = blocks_for(sequence.tokens, block_tokens).saturating_sub(sequence.blocks);
+        let tokens = if sequence.ready { sequence.tokens } else { 0 };
+        let missing = blocks_for(tokens, block_tokens).saturating_sub(sequence.blocks);
         // The last may be the one that grows: then it is pre-empted itself.
         while missing > free && kept > at {
             kept -= 1;

@@ -19,8 +19,12 @@ pub(crate) struct Sequence {
     pub tokens: Vec<u32>,
     /// How many of `tokens` were the request's.
     pub prompt: usize,
-    /// How many of `tokens` are in the cache.
-    pub cached: usize,
+    /// How many tokens were fed since it was admitted, in steps in flight too.
+    pub fed: usize,
+    /// Tokens that steps in flight sample for it: they come after `tokens`.
+    pub coming: usize,
+    /// The last step that feeds it; 0 is none.
+    pub last_step: u64,
     /// Most tokens it may come to have.
     pub limit: usize,
     pub sampling: Sampling,
@@ -65,20 +69,42 @@ impl Client {
 }
 
 impl Sequence {
-    /// Tokens generated so far, which is also the position in the request's random stream.
+    /// Tokens generated that the host knows.
     pub fn generated(&self) -> usize {
         self.tokens.len() - self.prompt
     }
 
+    /// Its tokens when the steps in flight are done, if none of them ends it.
+    pub fn length(&self) -> usize {
+        self.tokens.len() + self.coming
+    }
+
+    /// The position of the next token in the request's random stream.
+    pub fn draw(&self) -> u64 {
+        (self.length() - self.prompt) as u64
+    }
+
     /// Whether only the token sampled last is to be fed.
     pub fn decodes(&self) -> bool {
-        self.generated() > 0 && self.tokens.len() - self.cached == 1
+        self.draw() > 0 && self.length() - self.fed == 1
+    }
+
+    /// Whether the device can go on from a token that the host has not seen. Everything that needs the host between
+    /// two tokens belongs here; a history does, for its counts are kept here.
+    fn runs_ahead(&self) -> bool {
+        self.history.is_none()
+    }
+
+    /// Whether the next step may feed it: no token is coming, or the one after it is wanted whatever it is.
+    pub fn is_ready(&self) -> bool {
+        self.coming == 0 || (self.runs_ahead() && self.length() < self.limit)
     }
 
     pub fn as_running(&self) -> Running {
         Running {
-            tokens: self.tokens.len(),
-            cached: self.cached,
+            tokens: self.length(),
+            cached: self.fed,
+            ready: self.is_ready(),
             limit: self.limit,
             blocks: self.table.blocks().len(),
         }

@@ -29,9 +29,9 @@ impl Health {
 pub struct Stats {
     /// Requests that hold no blocks yet, or none any more because they were pre-empted.
     pub waiting: usize,
-    /// Sequences that hold blocks.
+    /// Sequences that are being answered.
     pub running: usize,
-    /// K/V blocks nobody uses.
+    /// K/V blocks nobody uses; those of an answer that ended come back when no step in flight holds them.
     pub free_blocks: usize,
     /// All K/V blocks.
     pub total_blocks: usize,
@@ -41,7 +41,7 @@ pub struct Stats {
     pub steps: u64,
     /// Tokens fed before a first token could be sampled, those fed again after pre-emption included.
     pub tokens_prefilled: u64,
-    /// Tokens sampled.
+    /// Tokens sampled for an answer; those of rows that turned out surplus do not count.
     pub tokens_generated: u64,
     /// Sequences that lost their blocks to an older one and were prefilled again.
     pub preemptions: u64,
@@ -51,11 +51,13 @@ pub struct Stats {
     pub cancelled: u64,
     /// Time since the last step ended; `None` before the first.
     pub last_step: Option<Duration>,
-    /// How long the step in flight has taken so far; `None` between steps.
+    /// How long the oldest step in flight has taken so far; `None` between steps.
     pub in_step: Option<Duration>,
-    /// Sum over all steps of the time from submission to output.
+    /// Sum over all steps of the time from submission, or from the output of the step before if that came later,
+    /// to output.
     pub device_time: Duration,
-    /// Sum over all steps of the time the forward thread took to plan them and to hand out their tokens.
+    /// Sum over all steps of the time the forward thread took to plan them and to hand out their tokens. With more
+    /// than one step in flight the device works meanwhile.
     pub host_time: Duration,
 }
 

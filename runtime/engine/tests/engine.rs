@@ -1,6 +1,6 @@
 //! The engine on a scripted model, which checks every step it is given and samples from what it reads back.
 
-use monomorph_engine::scripted::{Controls, Script, Scripted, Shape, Small, Tokens};
+use monomorph_engine::scripted::{Controls, InFlight, Script, Scripted, Shape, Small, Tokens};
 use monomorph_engine::{
     EngineError, EngineHandle, EngineOptions, Event, FinishReason, Finished, Generation, Health, Request,
     Stats, SubmitError, start,
@@ -12,15 +12,43 @@ use std::time::{Duration, Instant};
 
 const PATIENCE: Duration = Duration::from_secs(20);
 
-fn engine(script: Script, options: EngineOptions) -> (EngineHandle, Controls) {
-    let model = Scripted::<Small>::new(script);
+/// Each of these tests twice: with one step in flight, and with two.
+macro_rules! at_both_depths {
+    ($($name:ident),+ $(,)?) => {
+        mod one_in_flight {
+            $(#[test] fn $name() { super::$name::<1>() })+
+        }
+        mod two_in_flight {
+            $(#[test] fn $name() { super::$name::<2>() })+
+        }
+    };
+}
+
+at_both_depths!(
+    crowded_answers_equal_lone_ones,
+    requests_of_equal_length_end_in_the_order_they_came,
+    answers_end_by_stop_id_length_and_context,
+    nothing_is_computed_beyond_a_known_end,
+    a_client_that_stops_listening_between_two_tokens_ends_there,
+    what_cannot_be_answered_is_refused,
+    cancelled_requests_give_everything_back_in_every_phase,
+    a_storm_of_hangups_leaves_nothing_behind,
+    a_panic_fails_every_client_and_hangs_none,
+    a_drain_finishes_what_was_accepted,
+    a_drain_gives_up_at_its_deadline,
+    the_engine_outlives_its_handles_until_it_has_answered,
+    events_arrive_in_async_code,
+);
+
+fn engine<const STEPS: usize>(script: Script, options: EngineOptions) -> (EngineHandle, Controls) {
+    let model = Scripted::<InFlight<Small, STEPS>>::new(script);
     let controls = model.controls();
     (start(model, options).unwrap(), controls)
 }
 
-fn with_blocks(blocks: usize) -> (EngineHandle, Controls) {
+fn with_blocks<const STEPS: usize>(blocks: usize) -> (EngineHandle, Controls) {
     let script = Script { blocks, ..Script::default() };
-    engine(script, EngineOptions { blocks, context: 4096, max_waiting: 256 })
+    engine::<STEPS>(script, EngineOptions { blocks, context: 4096, max_waiting: 256 })
 }
 
 /// The whole answer and its end.
@@ -91,11 +119,10 @@ fn expected(request: &Request, tokens: &Tokens) -> Vec<u32> {
     context.split_off(request.prompt.len())
 }
 
-#[test]
-fn crowded_answers_equal_lone_ones() {
+fn crowded_answers_equal_lone_ones<const STEPS: usize>() {
     let requests = requests(64);
     for (blocks, crowded) in [(256, false), (14, true)] {
-        let (engine, _) = with_blocks(blocks);
+        let (engine, _) = with_blocks::<STEPS>(blocks);
         let running: Vec<_> =
             requests.iter().map(|request| engine.submit(request.clone()).unwrap()).collect();
         for (request, generation) in requests.iter().zip(running) {
@@ -123,9 +150,8 @@ fn crowded_answers_equal_lone_ones() {
     }
 }
 
-#[test]
-fn requests_of_equal_length_end_in_the_order_they_came() {
-    let (engine, controls) = with_blocks(10);
+fn requests_of_equal_length_end_in_the_order_they_came<const STEPS: usize>() {
+    let (engine, controls) = with_blocks::<STEPS>(10);
     controls.set_step_time(Duration::from_millis(1));
     let ask = |number: u32| {
         let before = Instant::now();
@@ -147,10 +173,9 @@ fn requests_of_equal_length_end_in_the_order_they_came() {
     }
 }
 
-#[test]
-fn answers_end_by_stop_id_length_and_context() {
+fn answers_end_by_stop_id_length_and_context<const STEPS: usize>() {
     let script = Script { tokens: Tokens::Fixed(vec![7, 8, 9]), blocks: 4, ..Script::default() };
-    let (engine, _) = engine(script, EngineOptions { blocks: 4, context: 40, max_waiting: 8 });
+    let (engine, _) = engine::<STEPS>(script, EngineOptions { blocks: 4, context: 40, max_waiting: 8 });
     let ask = |request: Request| {
         let (ids, end) = answer(engine.submit(request).unwrap());
         (ids, finished(end))
@@ -171,10 +196,65 @@ fn answers_end_by_stop_id_length_and_context() {
     assert_eq!((ids, end.reason, end.generated_tokens), (vec![], FinishReason::Length, 0));
 }
 
-#[test]
-fn what_cannot_be_answered_is_refused() {
+/// Where a sequence ends by count is known ahead, so no step is spent on what comes after; a stop id is not.
+fn nothing_is_computed_beyond_a_known_end<const STEPS: usize>() {
+    let script = Script { tokens: Tokens::Fixed(vec![7, 8, 9]), blocks: 8, ..Script::default() };
+    let (engine, controls) =
+        engine::<STEPS>(script, EngineOptions { blocks: 8, context: 20, max_waiting: 8 });
+    let steps = |request: Request| {
+        let before = controls.steps();
+        answer(engine.submit(request).unwrap());
+        wait_for(&engine, "the surplus", is_idle);
+        controls.steps() - before
+    };
+    assert_eq!(steps(Request::new(vec![5; 3], 1)), 1);
+    assert_eq!(steps(Request::new(vec![5; 3], 3)), 3);
+    let endless = Request { ignore_eos: true, ..Request::new(vec![5; 3], 1000) };
+    assert_eq!(steps(endless), 17, "the context is full");
+    let surplus = STEPS as u64 - 1;
+    assert_eq!(steps(Request::new(vec![5; 3], 9)), 4 + surplus, "ends by the stop id after three tokens");
+    let mut penalised = Request::new(vec![5; 3], 9);
+    penalised.sampling.presence_penalty = 0.5;
+    assert_eq!(steps(penalised), 4, "the host sees every token before the next");
+    let stats = engine.stats();
+    assert_eq!(stats.tokens_generated, 1 + 3 + 17 + 4 + 4, "surplus rows count for nobody");
+}
+
+/// What a stop string does: the text ends between tokens that are on their way already. The others go on.
+fn a_client_that_stops_listening_between_two_tokens_ends_there<const STEPS: usize>() {
+    let (engine, controls) = with_blocks::<STEPS>(64);
+    controls.set_step_time(Duration::from_micros(200));
+    let requests = requests(16);
+    let mut others: Vec<_> = Vec::new();
+    for (number, request) in requests.iter().enumerate() {
+        let whole = expected(request, &Tokens::Hash);
+        let generation = engine.submit(request.clone()).unwrap();
+        if number % 2 == 0 || whole.len() < 3 {
+            others.push((whole, generation));
+            continue;
+        }
+        // The string is there when its second token is.
+        let ends = [whole[whole.len() / 2 - 1], whole[whole.len() / 2]];
+        let mut generation = generation;
+        let mut heard = Vec::new();
+        while !heard.ends_with(&ends) {
+            match generation.blocking_recv() {
+                Some(Event::Token(sampled)) => heard.push(sampled.id),
+                other => panic!("{other:?}"),
+            }
+        }
+        assert_eq!(heard, whole[..=whole.len() / 2]);
+    }
+    for (whole, generation) in others {
+        assert_eq!(answer(generation).0, whole);
+    }
+    wait_for(&engine, "all to go", is_idle);
+}
+
+fn what_cannot_be_answered_is_refused<const STEPS: usize>() {
     let script = Script { blocks: 4, ..Script::default() };
-    let (engine, controls) = engine(script, EngineOptions { blocks: 4, context: 9999, max_waiting: 2 });
+    let (engine, controls) =
+        engine::<STEPS>(script, EngineOptions { blocks: 4, context: 9999, max_waiting: 2 });
     assert_eq!(engine.context(), 64, "four blocks of 16");
     let refused = |request: Request| engine.submit(request).unwrap_err();
     assert_eq!(refused(Request::new(vec![], 4)), SubmitError::PromptEmpty);
@@ -211,10 +291,9 @@ fn nonsensical_options_do_not_start() {
     }
 }
 
-#[test]
-fn cancelled_requests_give_everything_back_in_every_phase() {
+fn cancelled_requests_give_everything_back_in_every_phase<const STEPS: usize>() {
     // Decoding.
-    let (engine, controls) = with_blocks(64);
+    let (engine, controls) = with_blocks::<STEPS>(64);
     controls.set_step_time(Duration::from_millis(1));
     let mut decoding = engine.submit(Request::new(vec![5; 20], 900)).unwrap();
     for _ in 0..3 {
@@ -224,7 +303,7 @@ fn cancelled_requests_give_everything_back_in_every_phase() {
     drop(decoding);
     let steps = engine.stats().steps;
     let stats = wait_for(&engine, "the decoding one to go", is_idle);
-    assert!(stats.steps <= steps + 2, "within one step of the one in flight: {steps} {stats:?}");
+    assert!(stats.steps <= steps + 1 + STEPS as u64, "within one step of those in flight: {steps} {stats:?}");
 
     // Prefilling: 1,000 tokens take 16 steps, and the model hangs in the second.
     controls.hold();
@@ -252,12 +331,14 @@ fn cancelled_requests_give_everything_back_in_every_phase() {
     told.cancel();
     controls.release();
     assert_eq!(finished(answer(told).1).reason, FinishReason::Cancelled);
-    assert!(is_idle(&engine.stats()), "who hears of the end sees the blocks returned");
+    if STEPS == 1 {
+        assert!(is_idle(&engine.stats()), "who hears of the end sees the blocks returned");
+    }
+    wait_for(&engine, "what the steps in flight hold", is_idle);
 }
 
-#[test]
-fn a_storm_of_hangups_leaves_nothing_behind() {
-    let (engine, controls) = with_blocks(20);
+fn a_storm_of_hangups_leaves_nothing_behind<const STEPS: usize>() {
+    let (engine, controls) = with_blocks::<STEPS>(20);
     controls.set_step_time(Duration::from_micros(50));
     for (number, request) in requests(300).into_iter().enumerate() {
         let mut generation = loop {
@@ -282,10 +363,9 @@ fn a_storm_of_hangups_leaves_nothing_behind() {
     assert_eq!(answer(engine.submit(request.clone()).unwrap()).0, expected(&request, &Tokens::Hash));
 }
 
-#[test]
-fn a_panic_fails_every_client_and_hangs_none() {
+fn a_panic_fails_every_client_and_hangs_none<const STEPS: usize>() {
     for wrong_output in [false, true] {
-        let (engine, controls) = with_blocks(8);
+        let (engine, controls) = with_blocks::<STEPS>(8);
         controls.hold();
         // More than eight blocks hold: some run, some wait, and the last may still be in the channel.
         let clients: Vec<_> =
@@ -317,9 +397,8 @@ fn a_panic_fails_every_client_and_hangs_none() {
     }
 }
 
-#[test]
-fn a_drain_finishes_what_was_accepted() {
-    let (engine, controls) = with_blocks(14);
+fn a_drain_finishes_what_was_accepted<const STEPS: usize>() {
+    let (engine, controls) = with_blocks::<STEPS>(14);
     controls.set_step_time(Duration::from_millis(1));
     let requests = requests(12);
     let accepted: Vec<_> = requests.iter().map(|one| engine.submit(one.clone()).unwrap()).collect();
@@ -335,9 +414,8 @@ fn a_drain_finishes_what_was_accepted() {
     assert_eq!(engine.submit(Request::new(vec![5], 1)).unwrap_err(), SubmitError::Stopped);
 }
 
-#[test]
-fn a_drain_gives_up_at_its_deadline() {
-    let (engine, controls) = with_blocks(64);
+fn a_drain_gives_up_at_its_deadline<const STEPS: usize>() {
+    let (engine, controls) = with_blocks::<STEPS>(64);
     controls.set_step_time(Duration::from_millis(5));
     let endless = engine.submit(Request::new(vec![5], 900)).unwrap();
     let began = Instant::now();
@@ -350,9 +428,8 @@ fn a_drain_gives_up_at_its_deadline() {
     assert!(is_idle(&engine.stats()));
 }
 
-#[test]
-fn the_engine_outlives_its_handles_until_it_has_answered() {
-    let (engine, controls) = with_blocks(64);
+fn the_engine_outlives_its_handles_until_it_has_answered<const STEPS: usize>() {
+    let (engine, controls) = with_blocks::<STEPS>(64);
     controls.set_step_time(Duration::from_millis(1));
     let request = Request::new(vec![5, 6], 30);
     let generation = engine.submit(request.clone()).unwrap();
@@ -360,11 +437,10 @@ fn the_engine_outlives_its_handles_until_it_has_answered() {
     assert_eq!(answer(generation).0, expected(&request, &Tokens::Hash));
 }
 
-#[test]
-fn events_arrive_in_async_code() {
+fn events_arrive_in_async_code<const STEPS: usize>() {
     let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
     runtime.block_on(async {
-        let (engine, _) = with_blocks(16);
+        let (engine, _) = with_blocks::<STEPS>(16);
         let request = Request {
             sampling: Sampling { top_logprobs: Some(3), ..Sampling::default() },
             ..Request::new(vec![5, 6], 5)
@@ -429,7 +505,31 @@ fn the_scripted_model_notices_mixed_up_blocks() {
 fn a_script_sees_the_context() {
     let tokens = Tokens::Function(Arc::new(|context, draw| context[0] + draw as u32));
     let script = Script { tokens, ..Script::default() };
-    let (engine, _) = engine(script, EngineOptions { blocks: 16, context: 100, max_waiting: 4 });
+    let (engine, _) = engine::<1>(script, EngineOptions { blocks: 16, context: 100, max_waiting: 4 });
     let (ids, _) = answer(engine.submit(Request::new(vec![100, 7], 4)).unwrap());
     assert_eq!(ids, [100, 101, 102, 103]);
+}
+
+/// With two steps in flight the host's work on one hides behind the device's on the other.
+#[test]
+fn the_host_works_while_the_device_does() {
+    const EACH: Duration = Duration::from_millis(4);
+    fn elapsed<const STEPS: usize>() -> (Duration, Stats) {
+        // What a script's function does, it does while a step is submitted.
+        let tokens = Tokens::Function(Arc::new(|_, draw| {
+            std::thread::sleep(EACH);
+            10 + draw as u32
+        }));
+        let script = Script { tokens, step_time: EACH, ..Script::default() };
+        let (engine, _) = engine::<STEPS>(script, EngineOptions { blocks: 16, context: 100, max_waiting: 4 });
+        let began = Instant::now();
+        assert_eq!(answer(engine.submit(Request::new(vec![5], 25)).unwrap()).0.len(), 25);
+        (began.elapsed(), engine.stats())
+    }
+    let (one, _) = elapsed::<1>();
+    let (two, stats) = elapsed::<2>();
+    println!("25 steps of {EACH:?} on host and device: {one:?} one by one, {two:?} overlapped");
+    assert!(two.as_secs_f64() < 0.8 * one.as_secs_f64(), "{two:?} of {one:?}");
+    assert_eq!(stats.steps, 25);
+    assert!(stats.device_time <= two, "no time of the device counts twice: {stats:?}");
 }

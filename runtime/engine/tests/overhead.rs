@@ -3,10 +3,9 @@
 use monomorph_engine::scripted::{Shape, Small};
 use monomorph_engine::{EngineOptions, Request, start};
 use monomorph_model::{
-    LoadError, LoadOptions, Model, ModelSpec, Output, Progress, RowOutput, Step, StepOutput, Ticket,
+    LoadError, LoadOptions, Model, ModelSpec, Output, Progress, RowOutput, Step, StepOutput, Ticket, Weights,
 };
 use monomorph_sampling::Sampled;
-use monomorph_weights::Checkpoint;
 
 /// Answers every step at once.
 struct Nothing(Vec<RowOutput>);
@@ -14,8 +13,12 @@ struct Nothing(Vec<RowOutput>);
 impl Model for Nothing {
     const SPEC: &'static ModelSpec = Small::SPEC;
 
-    fn load(_: &Checkpoint, _: &LoadOptions, _: &Progress) -> Result<Self, LoadError> {
+    fn load(_: &Weights, _: &LoadOptions, _: &Progress) -> Result<Self, LoadError> {
         Ok(Nothing(Vec::new()))
+    }
+
+    fn blocks(&self) -> usize {
+        4096
     }
 
     fn submit(&mut self, step: &Step) -> Ticket {

@@ -11,14 +11,13 @@ mod memory;
 mod spec;
 
 pub use controls::Controls;
-pub use spec::{InFlight, Shape, Small};
+pub use spec::{InFlight, Shape, Small, Tight};
 
 use controls::Fault;
 use memory::Memory;
 use monomorph_model::{LoadError, LoadOptions, Model, ModelSpec, Output, Progress, RowOutput};
-use monomorph_model::{SequenceStep, Step, StepOutput, Ticket};
+use monomorph_model::{SequenceStep, Step, StepOutput, Ticket, Weights};
 use monomorph_sampling::{Sampled, Sampling};
-use monomorph_weights::Checkpoint;
 use std::collections::VecDeque;
 use std::marker::PhantomData;
 use std::sync::Arc;
@@ -180,8 +179,13 @@ impl<S: Shape> Model for Scripted<S> {
     const SPEC: &'static ModelSpec = S::SPEC;
     const STEPS_IN_FLIGHT: usize = S::STEPS_IN_FLIGHT;
 
-    fn load(_: &Checkpoint, options: &LoadOptions, _: &Progress) -> Result<Self, LoadError> {
-        Ok(Scripted::new(Script { blocks: options.blocks, ..Script::default() }))
+    fn load(_: &Weights, options: &LoadOptions, _: &Progress) -> Result<Self, LoadError> {
+        let blocks = options.blocks_or_one_sequence(S::SPEC.block_tokens);
+        Ok(Scripted::new(Script { blocks, ..Script::default() }))
+    }
+
+    fn blocks(&self) -> usize {
+        self.script.blocks
     }
 
     fn submit(&mut self, step: &Step) -> Ticket {

@@ -27,38 +27,45 @@ impl<S: Shape, const STEPS: usize> Shape for InFlight<S, STEPS> {
 pub struct Small;
 
 impl Shape for Small {
-    const SPEC: &'static ModelSpec = &ModelSpec {
-        target: "cpu/scripted/none",
-        model: "scripted",
-        hardware: HardwareSpec { name: "cpu", features: &[] },
-        hidden: 64,
-        layers: 1,
-        vocabulary: 49_152,
-        context: 4096,
-        block_tokens: 16,
-        block_bytes: 16 * 4,
-        step_tokens: 64,
-        step_sequences: 16,
-        kv_format: Format::F32,
-        formats: &[ClassFormat { class: "none", stored: Format::F32, compute: "f32" }],
-        tensors: &[],
-        unused: &[],
-        weight_bytes: 0,
-        scratch_bytes: 0,
-        protocol: Protocol { stop_ids: &[2], chat_template: None },
-        sampling: &[SamplingPreset {
-            name: "default",
-            temperature: 0.0,
-            top_p: 1.0,
-            top_k: 0,
-            min_p: 0.0,
-            repetition_penalty: 1.0,
-        }],
-        figures: Figures {
-            limit_decode: 0.0,
-            limit_prefill: 0.0,
-            predicted_decode: 0.0,
-            predicted_prefill: 0.0,
-        },
-    };
+    const SPEC: &'static ModelSpec = &SMALL;
 }
+
+/// [`Small`] with blocks of 4 and steps of 24 tokens, a context of 64, and at most 6 sequences a step: one in which
+/// everything runs out often.
+#[derive(Debug)]
+pub struct Tight;
+
+impl Shape for Tight {
+    const SPEC: &'static ModelSpec =
+        &ModelSpec { block_tokens: 4, step_tokens: 24, step_sequences: 6, context: 64, ..SMALL };
+}
+
+const SMALL: ModelSpec = ModelSpec {
+    target: "cpu/scripted/none",
+    model: "scripted",
+    hardware: HardwareSpec { name: "cpu", features: &[], cuda: None },
+    hidden: 64,
+    layers: 1,
+    vocabulary: 49_152,
+    context: 4096,
+    block_tokens: 16,
+    block_bytes: 16 * 4,
+    step_tokens: 64,
+    step_sequences: 16,
+    kv_format: Format::F32,
+    formats: &[ClassFormat { class: "none", stored: Format::F32, compute: "f32" }],
+    tensors: &[],
+    unused: &[],
+    weight_bytes: 0,
+    scratch_bytes: 0,
+    protocol: Protocol { stop_ids: &[2], chat_template: None },
+    sampling: &[SamplingPreset {
+        name: "default",
+        temperature: 0.0,
+        top_p: 1.0,
+        top_k: 0,
+        min_p: 0.0,
+        repetition_penalty: 1.0,
+    }],
+    figures: Figures { limit_decode: 0.0, limit_prefill: 0.0, predicted_decode: 0.0, predicted_prefill: 0.0 },
+};

@@ -1,21 +1,32 @@
 //! The forward thread: the loop that carries the scheduler's decisions out.
 //!
-//! One turn: take what arrived, drop what nobody wants, plan, submit, collect, hand out. Only [`Forward::run`]
-//! is compiled for each model. An engine with nothing to do sleeps on its channel.
+//! One turn: take what arrived, drop what nobody wants, plan and submit a step, collect the oldest in flight
+//! and hand its tokens out. With [`Model::STEPS_IN_FLIGHT`] at 1 that is the step just submitted; with 2 the device
+//! works on the next one meanwhile, planned as if no row of the step before it ended its sequence. A row whose
+//! sequence did end is surplus: its token is dropped.
+//!
+//! The cut: `plan` decides a step and writes it down, `apply` books what came of one, `flights` knows what steps
+//! in flight hold. Only [`Forward::run`] and [`Forward::turn`] are compiled for each model. An engine with
+//! nothing to do sleeps on its channel.
 
-use crate::request::{EngineError, Event, FinishReason, Finished};
-use crate::scheduler::{Limits, Plan, Row, Running, View, Waiting, schedule};
+mod apply;
+mod flights;
+mod plan;
+#[cfg(test)]
+mod walk;
+
+use crate::request::{EngineError, Event, FinishReason};
+use crate::scheduler::{Limits, Running, Waiting};
 use crate::sequence::{Client, Sequence};
 use crate::shared::{Health, Shared};
-use monomorph_cache::BlockPool;
-use monomorph_model::{
-    BlockId, Model, ModelSpec, Output, RowOutput, SequenceStep, Slot, Step, StepOutput, Tokens,
-};
+use flights::{Flight, Flights, Row};
+use monomorph_cache::{BlockPool, PoolError};
+use monomorph_model::{Model, ModelSpec, SequenceStep, Slot, Step};
 use std::collections::VecDeque;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, TryRecvError};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 /// What handles send to the forward thread.
 #[derive(Debug)]
@@ -44,14 +55,23 @@ pub(crate) struct Forward {
     /// Set when no request will come any more.
     closing: bool,
     deadline: Option<Instant>,
-    /// The step in flight and the rows it was made of.
+    flights: Flights,
+    /// The next step, and what to remember of it until it is collected.
     step: Step,
     rows: Vec<Row>,
-    /// Rows of earlier steps, kept for the memory they hold.
+    /// Rows of earlier steps and their token lists, kept for the memory they hold.
     spare: Vec<SequenceStep>,
+    spare_ids: Vec<Vec<u32>>,
+    /// Index among the running by slot, while a step is worked off.
+    places: Vec<Option<usize>>,
+    /// When the step collected last was.
+    collected: Option<Instant>,
+    /// Time spent on planning since the counters heard of it last.
+    planning: Duration,
     running_view: Vec<Running>,
     waiting_view: Vec<Waiting>,
-    /// Last words, said after the counters are up to date: who hears them sees their blocks returned.
+    /// Last words, said after the counters are up to date: who hears them sees their blocks returned, but for those
+    /// that a step in flight holds.
     farewells: Vec<(Client, Event)>,
 }
 
@@ -74,9 +94,14 @@ impl Forward {
             waiting: VecDeque::new(),
             closing: false,
             deadline: None,
+            flights: Flights::default(),
             step: Step::default(),
             rows: Vec::new(),
             spare: Vec::new(),
+            spare_ids: Vec::new(),
+            places: vec![None; slots as usize],
+            collected: None,
+            planning: Duration::ZERO,
             running_view: Vec::new(),
             waiting_view: Vec::new(),
             farewells: Vec::new(),
@@ -115,15 +140,41 @@ impl Forward {
     /// When the model breaks its contract.
     fn run<M: Model>(&mut self, model: &mut M) -> Result<(), String> {
         while self.wait_for_work()? {
-            let began = Instant::now();
-            self.plan()?;
-            let submitted = Instant::now();
-            self.shared.counters().step_began = Some(submitted);
+            self.turn(model)?;
+        }
+        Ok(())
+    }
+
+    /// Submits the next step if there is one, and collects the oldest if no further one may or can be submitted.
+    ///
+    /// # Errors
+    /// When the model breaks its contract.
+    fn turn<M: Model>(&mut self, model: &mut M) -> Result<(), String> {
+        const { assert!(M::STEPS_IN_FLIGHT > 0, "a model that takes no step") };
+        let began = Instant::now();
+        let planned = self.plan()?;
+        let submitted = Instant::now();
+        self.planning += submitted - began;
+        if planned {
+            if self.flights.is_empty() {
+                self.shared.counters().step_began = Some(submitted);
+            }
             let ticket = model.submit(&self.step);
+            let rows = std::mem::take(&mut self.rows);
+            self.flights.push(Flight { ticket, submitted, rows });
+            if self.flights.len() < M::STEPS_IN_FLIGHT {
+                return Ok(());
+            }
+        }
+        if let Some(Flight { ticket, submitted, rows }) = self.flights.pop() {
             let output = model.collect(ticket);
             let collected = Instant::now();
-            self.apply(output, collected)?;
-            self.publish(Some(Turn { began, submitted, collected }));
+            // The device turns to a step when it is there and the one before it is done.
+            let began = self.collected.map_or(submitted, |before| before.max(submitted));
+            self.collected = Some(collected);
+            self.apply(&rows, output, collected)?;
+            self.flights.recycle(rows);
+            self.publish(Some(Turn { began, collected }));
         }
         Ok(())
     }
@@ -135,18 +186,9 @@ impl Forward {
     /// See [`Forward::free`].
     fn wait_for_work(&mut self) -> Result<bool, String> {
         loop {
-            loop {
-                match self.inbox.try_recv() {
-                    Ok(command) => self.take(command),
-                    Err(TryRecvError::Empty) => break,
-                    Err(TryRecvError::Disconnected) => {
-                        self.closing = true;
-                        break;
-                    }
-                }
-            }
+            self.take_arrivals();
             self.sweep()?;
-            if !self.running.is_empty() || !self.waiting.is_empty() {
+            if self.has_work() {
                 return Ok(true);
             }
             if self.closing {
@@ -155,6 +197,23 @@ impl Forward {
             match self.inbox.recv() {
                 Ok(command) => self.take(command),
                 Err(_) => self.closing = true,
+            }
+        }
+    }
+
+    fn has_work(&self) -> bool {
+        !(self.running.is_empty() && self.waiting.is_empty() && self.flights.is_empty())
+    }
+
+    fn take_arrivals(&mut self) {
+        loop {
+            match self.inbox.try_recv() {
+                Ok(command) => self.take(command),
+                Err(TryRecvError::Empty) => return,
+                Err(TryRecvError::Disconnected) => {
+                    self.closing = true;
+                    return;
+                }
             }
         }
     }
@@ -216,155 +275,17 @@ impl Forward {
         Ok(())
     }
 
-    /// Takes blocks and slot of a sequence back.
+    /// Takes blocks and slot of a sequence back, from when no step in flight holds them.
     ///
     /// # Errors
     /// When the pool does not know its blocks: the books do not balance, and going on would mix tokens up.
     fn free(&mut self, sequence: &mut Sequence) -> Result<(), String> {
-        let released = sequence.table.release(&mut self.pool);
-        released.map_err(|error| format!("the blocks of a sequence cannot come back: {error}"))?;
-        self.free_slots.extend(sequence.slot.take());
-        sequence.cached = 0;
-        Ok(())
-    }
-
-    /// Decides the next step and makes it ready in `self.step`.
-    ///
-    /// # Errors
-    /// When there is nothing to run, or the blocks promised are not there: both would be mistakes in here.
-    fn plan(&mut self) -> Result<(), String> {
-        self.running_view.clear();
-        self.running_view.extend(self.running.iter().map(Sequence::as_running));
-        self.waiting_view.clear();
-        let most = self.limits.running();
-        self.waiting_view.extend(self.waiting.iter().take(most).map(Sequence::as_waiting));
-        let view =
-            View { free_blocks: self.pool.free(), running: &self.running_view, waiting: &self.waiting_view };
-        let Plan { preempt, admit, rows } = schedule(&view, &self.limits);
-        if rows.is_empty() {
-            return Err(format!(
-                "no step for {} running and {} waiting sequences with {} free blocks",
-                self.running.len(),
-                self.waiting.len(),
-                self.pool.free()
-            ));
-        }
-        for _ in 0..preempt {
-            if let Some(mut sequence) = self.running.pop() {
-                self.free(&mut sequence)?;
-                self.waiting.push_front(sequence);
-            }
-        }
-        if admit > 0 {
-            let now = Instant::now();
-            for _ in 0..admit {
-                let Some(mut sequence) = self.waiting.pop_front() else { break };
-                sequence.clock.admitted.get_or_insert(now);
-                sequence.place = None;
-                sequence.slot = self.free_slots.pop();
-                self.running.push(sequence);
-            }
-        }
-        for sequence in &mut self.running {
-            let tokens = sequence.tokens.len();
-            sequence.table.grow(tokens, &mut self.pool).map_err(|error| format!("planned, but {error}"))?;
-        }
-        if preempt > 0 || admit > 0 {
-            self.shared.counters().stats.preemptions += preempt as u64;
-            self.publish(None);
-        }
-        self.rows = rows;
-        self.build()
-    }
-
-    /// Writes the planned rows into `self.step`, reusing the memory of earlier steps: nothing is allocated
-    /// once the rows have seen their longest sequence.
-    fn build(&mut self) -> Result<(), String> {
-        self.spare.append(&mut self.step.sequences);
-        for &Row { sequence, tokens } in &self.rows {
-            let sequence = &self.running[sequence];
-            let slot = sequence.slot.ok_or("a sequence runs without a slot")?;
-            let mut row = self.spare.pop().unwrap_or_else(|| SequenceStep {
-                slot,
-                position: 0,
-                tokens: Tokens::Known(Vec::new()),
-                blocks: Vec::new(),
-                output: Output::None,
-            });
-            let end = sequence.cached + tokens;
-            row.slot = slot;
-            row.position = sequence.cached;
-            row.tokens = Tokens::Known(sequence.tokens[sequence.cached..end].to_vec());
-            row.blocks.clear();
-            row.blocks.extend(sequence.table.prefix(end).iter().map(|block| BlockId(block.0)));
-            let mut history = match std::mem::replace(&mut row.output, Output::None) {
-                Output::Sample { history, .. } => history,
-                Output::None | Output::Logits => Vec::new(),
-            };
-            if end == sequence.tokens.len() {
-                history.clear();
-                if let Some(known) = &sequence.history {
-                    history.extend_from_slice(known.uses());
-                }
-                let draw = sequence.generated() as u64;
-                row.output = Output::Sample { sampling: sequence.sampling.clone(), draw, history };
-            }
-            self.step.sequences.push(row);
-        }
-        Ok(())
-    }
-
-    /// Books what a step produced and hands it out.
-    ///
-    /// # Errors
-    /// When the output is not what was asked for.
-    fn apply(&mut self, output: StepOutput, now: Instant) -> Result<(), String> {
-        let (asked, got) = (self.rows.len(), output.rows.len());
-        if asked != got {
-            return Err(format!("the model answered a step of {asked} sequences with {got} rows"));
-        }
-        let mut finished: Vec<(usize, Finished)> = Vec::new();
-        let (mut prefilled, mut generated) = (0, 0);
-        for (at, (&Row { sequence: index, tokens }, output)) in self.rows.iter().zip(output.rows).enumerate()
-        {
-            let sequence = &mut self.running[index];
-            if !sequence.decodes() {
-                prefilled += tokens as u64;
-            }
-            sequence.cached += tokens;
-            let samples = sequence.cached == sequence.tokens.len();
-            match output {
-                RowOutput::None if !samples => {}
-                RowOutput::Sampled(sampled) if samples => {
-                    if sampled.id as usize >= self.vocabulary {
-                        let (id, vocabulary) = (sampled.id, self.vocabulary);
-                        return Err(format!("the model sampled token {id} of a vocabulary of {vocabulary}"));
-                    }
-                    generated += 1;
-                    finished.extend(sequence.push(sampled, now).map(|finished| (index, finished)));
-                }
-                other => {
-                    let asked = if samples { "a sampled token" } else { "nothing" };
-                    let got = match other {
-                        RowOutput::None => "nothing",
-                        RowOutput::Sampled(_) => "a sampled token",
-                        RowOutput::Logits(_) => "logits",
-                    };
-                    return Err(format!("row {at} asked the model for {asked} and got {got}"));
-                }
-            }
-        }
-        // Rows are in the order of the running, so from the end no index moves before its turn.
-        for (index, finished) in finished.into_iter().rev() {
-            let mut sequence = self.running.remove(index);
-            self.free(&mut sequence)?;
-            self.shared.counters().stats.finished += 1;
-            self.farewells.push((sequence.client, Event::Finished(finished)));
-        }
-        let mut counters = self.shared.counters();
-        counters.stats.tokens_prefilled += prefilled;
-        counters.stats.tokens_generated += generated;
-        Ok(())
+        sequence.fed = 0;
+        let Some(slot) = sequence.slot.take() else { return Ok(()) };
+        let (table, last_step) = (sequence.table.take(), sequence.last_step);
+        self.flights
+            .give_back(table, slot, last_step, &mut self.pool, &mut self.free_slots)
+            .map_err(unbalanced)
     }
 
     /// Brings the counters up to date, then says the last words that waited for them.
@@ -374,12 +295,12 @@ impl Forward {
         counters.preempted = preempted;
         counters.stats.running = self.running.len();
         counters.stats.free_blocks = self.pool.free();
-        if let Some(Turn { began, submitted, collected }) = turn {
+        if let Some(Turn { began, collected }) = turn {
             let now = Instant::now();
             counters.stats.steps += 1;
-            counters.stats.device_time += collected - submitted;
-            counters.stats.host_time += (submitted - began) + (now - collected);
-            counters.step_began = None;
+            counters.stats.device_time += collected - began;
+            counters.stats.host_time += std::mem::take(&mut self.planning) + (now - collected);
+            counters.step_began = (!self.flights.is_empty()).then_some(collected);
             counters.step_ended = Some(now);
         }
         drop(counters);
@@ -394,6 +315,7 @@ impl Forward {
             self.take(command);
         }
         let sequences: Vec<Sequence> = self.running.drain(..).chain(self.waiting.drain(..)).collect();
+        self.flights.abandon(&mut self.pool);
         for mut sequence in sequences {
             // After a panic the books need not balance, and nobody will allocate from them again.
             let _ = sequence.table.release(&mut self.pool);
@@ -404,11 +326,15 @@ impl Forward {
     }
 }
 
-/// The moments of one turn of the loop.
+/// When the device turned to a step, and when it was collected.
 struct Turn {
     began: Instant,
-    submitted: Instant,
     collected: Instant,
+}
+
+/// What to say when the pool does not know the blocks of a sequence.
+fn unbalanced(error: PoolError) -> String {
+    format!("the blocks of a sequence cannot come back: {error}")
 }
 
 /// Runs `work`; what it says when it panics is the error.

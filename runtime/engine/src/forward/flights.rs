@@ -1,0 +1,131 @@
+//! Steps in flight, and what sequences that are over still hold because of them.
+//!
+//! A step that was submitted may write the blocks of its rows until it is collected, also those of a sequence
+//! that ended meanwhile. So blocks and slots have one way back to their pools, [`Flights::give_back`], and it
+//! leads past the last step that holds them.
+
+use monomorph_cache::{BlockPool, BlockTable, PoolError};
+use monomorph_model::{Slot, Ticket};
+use std::collections::VecDeque;
+use std::time::Instant;
+
+/// A row of a step in flight.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Row {
+    /// Whose it is. A slot is not given to another sequence before the step is collected.
+    pub slot: Slot,
+    /// Tokens fed that count as prefill.
+    pub prefilled: usize,
+    /// Whether a token is sampled.
+    pub samples: bool,
+}
+
+/// A step in flight.
+#[derive(Debug)]
+pub(super) struct Flight {
+    pub ticket: Ticket,
+    pub submitted: Instant,
+    pub rows: Vec<Row>,
+}
+
+/// What a sequence that is over holds.
+#[derive(Debug)]
+struct Leaving {
+    table: BlockTable,
+    slot: Slot,
+    last_step: u64,
+}
+
+/// The steps in flight, oldest first, with the books of what they hold.
+#[derive(Debug, Default)]
+pub(super) struct Flights {
+    steps: VecDeque<Flight>,
+    /// Steps collected so far. Steps count from 1, so this is also the number of the last one collected.
+    collected: u64,
+    leaving: Vec<Leaving>,
+    /// Rows of steps collected, kept for the memory they hold.
+    spare: Vec<Vec<Row>>,
+}
+
+impl Flights {
+    pub fn len(&self) -> usize {
+        self.steps.len()
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.steps.is_empty()
+    }
+
+    /// The number that the next step will have.
+    pub fn next_step(&self) -> u64 {
+        self.collected + self.steps.len() as u64 + 1
+    }
+
+    /// An empty list for the rows of the next step.
+    pub fn rows(&mut self) -> Vec<Row> {
+        self.spare.pop().unwrap_or_default()
+    }
+
+    /// Notes a step as submitted.
+    pub fn push(&mut self, flight: Flight) {
+        self.steps.push_back(flight);
+    }
+
+    /// The oldest step, to be collected at once.
+    pub fn pop(&mut self) -> Option<Flight> {
+        let flight = self.steps.pop_front()?;
+        self.collected += 1;
+        Some(flight)
+    }
+
+    /// Takes back the rows of a step that is worked off.
+    pub fn recycle(&mut self, mut rows: Vec<Row>) {
+        rows.clear();
+        self.spare.push(rows);
+    }
+
+    /// Takes the blocks and the slot of a sequence that `last_step` is the last to feed: they go back to their pools
+    /// now, or when that step is collected.
+    ///
+    /// # Errors
+    /// When the pool does not know the blocks.
+    pub fn give_back(
+        &mut self,
+        table: BlockTable,
+        slot: Slot,
+        last_step: u64,
+        pool: &mut BlockPool,
+        slots: &mut Vec<Slot>,
+    ) -> Result<(), PoolError> {
+        self.leaving.push(Leaving { table, slot, last_step });
+        self.release(pool, slots)
+    }
+
+    /// Gives back what no step in flight holds.
+    ///
+    /// # Errors
+    /// When the pool does not know a block.
+    pub fn release(&mut self, pool: &mut BlockPool, slots: &mut Vec<Slot>) -> Result<(), PoolError> {
+        let collected = self.collected;
+        for mut gone in self.leaving.extract_if(.., |one| one.last_step <= collected) {
+            gone.table.release(pool)?;
+            slots.push(gone.slot);
+        }
+        Ok(())
+    }
+
+    /// What sequences that are over hold.
+    #[cfg(test)]
+    pub fn leaving(&self) -> impl Iterator<Item = (&[monomorph_cache::Block], Option<Slot>)> {
+        self.leaving.iter().map(|one| (one.table.blocks(), Some(one.slot)))
+    }
+
+    /// Gives everything up: no step will be collected any more, and nothing will run again.
+    pub fn abandon(&mut self, pool: &mut BlockPool) {
+        self.steps.clear();
+        for mut gone in self.leaving.drain(..) {
+            // After a panic the books need not balance, and nobody will allocate from them again.
+            let _ = gone.table.release(pool);
+        }
+    }
+}

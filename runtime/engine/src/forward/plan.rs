@@ -1,0 +1,123 @@
+//! From the state of the engine to a step.
+
+use super::Forward;
+use super::flights::Row;
+use crate::scheduler::{Plan, Row as Planned, View, schedule};
+use crate::sequence::Sequence;
+use monomorph_model::{BlockId, Output, SequenceStep, Tokens};
+use std::time::Instant;
+
+impl Forward {
+    /// Decides the next step and makes it ready in `self.step` and `self.rows`. False when a step in flight has to
+    /// be collected first.
+    ///
+    /// # Errors
+    /// When there is nothing to run, or the blocks promised are not there: both would be mistakes in here.
+    pub(super) fn plan(&mut self) -> Result<bool, String> {
+        self.running_view.clear();
+        self.running_view.extend(self.running.iter().map(Sequence::as_running));
+        self.waiting_view.clear();
+        let most = self.limits.running();
+        self.waiting_view.extend(self.waiting.iter().take(most).map(Sequence::as_waiting));
+        let view = View {
+            free_blocks: self.pool.free(),
+            free_slots: self.free_slots.len(),
+            in_flight: !self.flights.is_empty(),
+            running: &self.running_view,
+            waiting: &self.waiting_view,
+        };
+        let Plan { preempt, admit, rows } = schedule(&view, &self.limits);
+        if rows.is_empty() && view.in_flight {
+            return Ok(false);
+        }
+        if rows.is_empty() {
+            return Err(format!(
+                "no step for {} running and {} waiting sequences with {} free blocks",
+                self.running.len(),
+                self.waiting.len(),
+                self.pool.free()
+            ));
+        }
+        for _ in 0..preempt {
+            if let Some(mut sequence) = self.running.pop() {
+                self.free(&mut sequence)?;
+                self.waiting.push_front(sequence);
+            }
+        }
+        if admit > 0 {
+            let now = Instant::now();
+            for _ in 0..admit {
+                let Some(mut sequence) = self.waiting.pop_front() else { break };
+                sequence.clock.admitted.get_or_insert(now);
+                sequence.place = None;
+                sequence.slot = self.free_slots.pop();
+                self.running.push(sequence);
+            }
+        }
+        for sequence in self.running.iter_mut().filter(|sequence| sequence.is_ready()) {
+            let tokens = sequence.length();
+            sequence.table.grow(tokens, &mut self.pool).map_err(|error| format!("planned, but {error}"))?;
+        }
+        if preempt > 0 || admit > 0 {
+            self.shared.counters().stats.preemptions += preempt as u64;
+            self.publish(None);
+        }
+        self.build(&rows)?;
+        Ok(true)
+    }
+
+    /// Writes the planned rows down, reusing the memory of earlier steps: nothing is allocated once the rows
+    /// have seen their longest sequence.
+    fn build(&mut self, rows: &[Planned]) -> Result<(), String> {
+        let step = self.flights.next_step();
+        self.rows = self.flights.rows();
+        self.spare.append(&mut self.step.sequences);
+        for &Planned { sequence, tokens } in rows {
+            let sequence = &mut self.running[sequence];
+            let slot = sequence.slot.ok_or("a sequence runs without a slot")?;
+            let prefilled = if sequence.decodes() { 0 } else { tokens };
+            let position = sequence.fed;
+            let end = position + tokens;
+            let samples = end == sequence.length();
+            let mut row = self.spare.pop().unwrap_or_else(|| SequenceStep {
+                slot,
+                position,
+                tokens: Tokens::Sampled,
+                blocks: Vec::new(),
+                output: Output::None,
+            });
+            row.slot = slot;
+            row.position = position;
+            if let Tokens::Known(ids) = std::mem::replace(&mut row.tokens, Tokens::Sampled) {
+                self.spare_ids.push(ids);
+            }
+            // Beyond the known there is one token to feed, which is the one sampled last.
+            if end <= sequence.tokens.len() {
+                let mut ids = self.spare_ids.pop().unwrap_or_default();
+                ids.clear();
+                ids.extend_from_slice(&sequence.tokens[position..end]);
+                row.tokens = Tokens::Known(ids);
+            }
+            row.blocks.clear();
+            row.blocks.extend(sequence.table.prefix(end).iter().map(|block| BlockId(block.0)));
+            let mut history = match std::mem::replace(&mut row.output, Output::None) {
+                Output::Sample { history, .. } => history,
+                Output::None | Output::Logits => Vec::new(),
+            };
+            if samples {
+                history.clear();
+                if let Some(known) = &sequence.history {
+                    history.extend_from_slice(known.uses());
+                }
+                let draw = sequence.draw();
+                row.output = Output::Sample { sampling: sequence.sampling.clone(), draw, history };
+            }
+            self.step.sequences.push(row);
+            self.rows.push(Row { slot, prefilled, samples });
+            sequence.fed = end;
+            sequence.coming += usize::from(samples);
+            sequence.last_step = step;
+        }
+        Ok(())
+    }
+}
