@@ -10,6 +10,7 @@
 
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
+#include "mma.cuh"
 
 namespace monomorph {
 
@@ -65,11 +66,6 @@ __device__ __forceinline__ unsigned multiply_bf16_pairs(unsigned a, unsigned b) 
     asm("mul.rn.bf16x2 %0, %1, %2;" : "=r"(product) : "r"(a), "r"(b));
     return product;
 }
-__device__ __forceinline__ unsigned pack_bf16_pair(float low, float high) {
-    unsigned pair;
-    asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(pair) : "f"(high), "f"(low));
-    return pair;
-}
 constexpr unsigned BF16_PAIR_2_120 = 0x7b807b80, BF16_PAIR_2_126 = 0x7e807e80, BF16_PAIR_2_66 = 0x60806080;
 
 // ---- Exact values: f32 as the reference interpreter decodes ----
@@ -116,7 +112,7 @@ __device__ __forceinline__ void decode_bf16_pairs(uint4 codes, uint2 scales, uns
         if constexpr (F == Format::BF16) {
             pairs[i] = w;
         } else if constexpr (F == Format::F16) {
-            pairs[i] = pack_bf16_pair(half_bits_to_float(w & 0xffff), half_bits_to_float(w >> 16));
+            pairs[i] = pack_bf16(half_bits_to_float(w & 0xffff), half_bits_to_float(w >> 16));
         } else if constexpr (F == Format::FP8_E4M3) {
 #pragma unroll
             for (int p = 0; p < 2; p++) {

@@ -1,0 +1,164 @@
+// Chains of the products of one decode step, in one graph with dependent launch on every edge, over random weights that are each
+// read once: what the step would take if attention and sampling were free (a copy stands for attention).
+#pragma once
+#include "common.cuh"
+#include "stream.cuh"
+
+constexpr double READ_RATE = 4540e9;   // bytes a second, one uninterrupted stream on an H200
+
+template <class C>
+__global__ void __launch_bounds__(monomorph::StreamShape<C>::THREADS, C::RESIDENT) timed_kernel(const float* x, const float* norm, const void* codes,
+    const float* row_scales, float* out) {
+    monomorph::stream_product<C>(nullptr, x, norm, codes, nullptr, row_scales, nullptr, nullptr, out);
+}
+
+__global__ void copy_kernel(const float* from, float* to, int count) {
+    monomorph::launch_dependents();
+    monomorph::wait_for_predecessors();
+    const int i = blockIdx.x * blockDim.x + threadIdx.x;
+    if (i < count) to[i] = from[i];
+}
+
+// bf16: magnitudes 2^-7..2^-5; fp8: below 2.
+__global__ void fill_weights(unsigned* at, size_t words, bool fp8) {
+    for (size_t i = blockIdx.x * size_t(blockDim.x) + threadIdx.x; i < words; i += size_t(gridDim.x) * blockDim.x) {
+        unsigned h = unsigned(i) * 2654435761u ^ unsigned(i >> 32) * 0x9e3779b9u;
+        h = (h ^ h >> 15) * 0x85ebca6bu;
+        h = (h ^ h >> 13) * 0xc2b2ae35u;
+        h ^= h >> 16;
+        at[i] = fp8 ? h & 0xbfbfbfbfu : (h & 0x80ff80ffu) | 0x3c003c00u;
+    }
+}
+
+template <int STAGES_, int STAGE_BYTES_, int WARPS_, int A_MULTIPROCESSOR_, int RESIDENT_, bool EVICT_ = true>
+struct Variant {
+    static constexpr int STAGES = STAGES_, STAGE_BYTES = STAGE_BYTES_, CONSUMER_WARPS = WARPS_, BLOCKS = 132 * A_MULTIPROCESSOR_, MULTIPROCESSORS = 132;
+    static constexpr int RESIDENT = RESIDENT_;   // blocks the register count must allow on a multiprocessor
+    static constexpr bool EVICT_FIRST = EVICT_;
+    static void print(const char* what) {
+        std::printf("%-16s %d x %2d KB, %2d warps, %d a multiprocessor, %s ", what, STAGES, STAGE_BYTES / 1024, CONSUMER_WARPS, BLOCKS / 132, EVICT_FIRST ? "evict first" : "           ");
+    }
+};
+
+template <class V, monomorph::Format F, int N, int K, int T, monomorph::Norm NORM_, monomorph::Epilogue E>
+struct Timed : V {
+    static constexpr monomorph::Format FORMAT = F;
+    static constexpr monomorph::Compute COMPUTE = monomorph::Compute::BF16;
+    static constexpr monomorph::Rounding ROUNDING = monomorph::Rounding::NONE;
+    static constexpr int OUTPUTS = N, INPUTS = K, ROWS = T;
+    static constexpr monomorph::Norm NORM = NORM_;
+    static constexpr float EPS = 1e-5f;
+    static constexpr monomorph::Epilogue EPILOGUE = E;
+    static constexpr monomorph::Activation ACTIVATION = monomorph::Activation::SILU;
+    static constexpr bool BIAS = false;
+    static constexpr monomorph::ScaleForm SCALES = F == monomorph::Format::FP8_E4M3 ? monomorph::ScaleForm::TENSOR : monomorph::ScaleForm::NONE;
+    static constexpr monomorph::Limit LIMIT = monomorph::Limit::NONE;
+};
+
+struct Arena {
+    char* weights = nullptr;
+    size_t size, used = 0, total = 0;
+    float *x, *qkv, *attention, *gated, *logits, *norm, *row_scales;
+    cudaStream_t stream;
+    Arena(size_t bytes, bool fp8, size_t head_bytes) : size(bytes) {
+        CHECK(cudaStreamCreate(&stream));
+        CHECK(cudaMalloc(&weights, bytes));
+        fill_weights<<<1024, 256>>>(reinterpret_cast<unsigned*>(weights), (bytes - head_bytes) / 4, fp8);
+        fill_weights<<<1024, 256>>>(reinterpret_cast<unsigned*>(weights + bytes - head_bytes), head_bytes / 4, false);
+        float** buffers[] = {&x, &qkv, &attention, &gated, &logits, &norm, &row_scales};
+        const std::vector<float> ones(1 << 20, 1.0f);
+        for (float** b : buffers) {
+            CHECK(cudaMalloc(b, ones.size() * 4));
+            CHECK(cudaMemcpy(*b, ones.data(), ones.size() * 4, cudaMemcpyHostToDevice));
+        }
+        CHECK(cudaDeviceSynchronize());
+    }
+    ~Arena() {
+        for (void* p : {static_cast<void*>(weights), static_cast<void*>(x), static_cast<void*>(qkv), static_cast<void*>(attention), static_cast<void*>(gated),
+                        static_cast<void*>(logits), static_cast<void*>(norm), static_cast<void*>(row_scales)})
+            CHECK(cudaFree(p));
+        CHECK(cudaStreamDestroy(stream));
+    }
+    template <class C>
+    void product(const float* from, float* to) {
+        using S = monomorph::StreamShape<C>;
+        const size_t bytes = size_t(S::GRANULES) * S::GRANULE * S::UNITS * 512;
+        if (used + bytes > size) std::printf("FAIL arena too small\n"), std::exit(3);
+        test::launch(timed_kernel<C>, dim3(C::BLOCKS), S::THREADS, S::shared_bytes(), stream, from, norm, weights + used, row_scales, to);
+        used += bytes;
+    }
+    void copy(const float* from, float* to, int count) { test::launch(copy_kernel, dim3((count + 127) / 128), 128, 0, stream, from, to, count); }
+};
+
+// A decoder of Llama's kind. Variants may differ by phase: qkv and o, gate and up, down, head.
+template <monomorph::Format F, int LAYERS, int HIDDEN, int QKV, int FFN, int VOCABULARY, int T, class Mixer, class Up, class Down, class Head>
+void chain(Arena& arena, const char* name) {
+    using namespace monomorph;
+    using Qkv = Timed<Mixer, F, QKV, HIDDEN, T, Norm::PLAIN, Epilogue::STORE>;
+    using Out = Timed<Mixer, F, HIDDEN, HIDDEN, T, Norm::NONE, Epilogue::ADD>;
+    using GateUp = Timed<Up, F, FFN, HIDDEN, T, Norm::PLAIN, Epilogue::GATED>;
+    using DownP = Timed<Down, F, HIDDEN, FFN, T, Norm::NONE, Epilogue::ADD>;
+    using HeadP = Timed<Head, Format::BF16, VOCABULARY, HIDDEN, T, Norm::PLAIN, Epilogue::STORE>;
+    const std::vector<float> ones(HIDDEN * T, 1.0f);
+    CHECK(cudaMemcpy(arena.x, ones.data(), ones.size() * 4, cudaMemcpyHostToDevice));
+    const float ms = test::time_graph(arena.stream, [&] {
+        arena.used = 0;
+        for (int layer = 0; layer < LAYERS; layer++) {
+            arena.product<Qkv>(arena.x, arena.qkv);
+            arena.copy(arena.qkv, arena.attention, HIDDEN * T);
+            arena.product<Out>(arena.attention, arena.x);
+            arena.product<GateUp>(arena.x, arena.gated);
+            arena.product<DownP>(arena.gated, arena.x);
+        }
+        arena.product<HeadP>(arena.x, arena.logits);
+    });
+    float logit;
+    CHECK(cudaMemcpy(&logit, arena.logits, 4, cudaMemcpyDeviceToHost));
+    std::printf("up "); Up::print("");
+    std::printf("\n   "); Mixer::print(name);
+    std::printf("%.4f ms  %.0f tok/s  %.1f %% of limit (%.4f)%s\n", ms, T * 1e3 / ms, arena.used / READ_RATE * 1e5 / ms, arena.used / READ_RATE * 1e3,
+                std::isfinite(logit) ? "" : "  NOT FINITE");
+    std::fflush(stdout);
+}
+template <class V, int T = 1>
+void llama_1b(Arena& arena) {
+    chain<monomorph::Format::BF16, 16, 2048, 3072, 8192, 128256, T, V, V, V, V>(arena, T == 1 ? "1B bf16 T=1" : "1B bf16 T>1");
+}
+template <class V, int T = 1>
+void llama_8b(Arena& arena) {
+    chain<monomorph::Format::FP8_E4M3, 32, 4096, 6144, 14336, 128256, T, V, V, V, V>(arena, T == 1 ? "8B fp8 T=1" : "8B fp8 T>1");
+}
+
+#if SUITE == 0 || SUITE == 3
+inline void bench_llama_1b() {
+    Arena arena(2500ull << 20, false, 1 << 20);
+    llama_1b<Variant<6, 16384, 8, 1, 2>>(arena);
+    llama_1b<Variant<6, 16384, 8, 1, 2, false>>(arena);
+    llama_1b<Variant<5, 16384, 8, 1, 2>>(arena);
+    llama_1b<Variant<3, 32768, 8, 1, 2>>(arena);
+    llama_1b<Variant<6, 16384, 16, 1, 2>>(arena);
+    llama_1b<Variant<3, 32768, 16, 1, 2>>(arena);
+    llama_1b<Variant<6, 16384, 4, 1, 2>>(arena);
+    llama_1b<Variant<3, 16384, 8, 2, 4>>(arena);
+    llama_1b<Variant<3, 16384, 8, 2, 4, false>>(arena);
+    llama_1b<Variant<3, 16384, 4, 2, 4>>(arena);
+    llama_1b<Variant<6, 8192, 4, 2, 4>>(arena);
+    llama_1b<Variant<5, 8192, 8, 2, 4>>(arena);
+    llama_1b<Variant<4, 8192, 4, 3, 6>>(arena);
+    llama_1b<Variant<4, 8192, 4, 3, 6, false>>(arena);
+    llama_1b<Variant<5, 16384, 8, 1, 2>, 4>(arena);
+    llama_1b<Variant<3, 16384, 8, 2, 4>, 4>(arena);
+}
+#endif
+#if SUITE == 0 || SUITE == 4
+inline void bench_llama_8b() {
+    Arena arena(8100ull << 20, true, 1060ull << 20);
+    llama_8b<Variant<6, 16384, 8, 1, 2>>(arena);
+    llama_8b<Variant<6, 16384, 16, 1, 2>>(arena);
+    llama_8b<Variant<3, 32768, 16, 1, 2>>(arena);
+    llama_8b<Variant<5, 16384, 8, 1, 2>>(arena);
+    llama_8b<Variant<3, 16384, 8, 2, 4>>(arena);
+    llama_8b<Variant<3, 16384, 4, 2, 4>>(arena);
+    llama_8b<Variant<4, 8192, 4, 3, 6>>(arena);
+}
+#endif
