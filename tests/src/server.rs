@@ -1,6 +1,7 @@
 //! Builds servers and runs their verbs.
 
 use crate::root;
+use monomorph_compiler::toolchain::{self, Built};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
@@ -11,7 +12,10 @@ use std::process::{Command, Stdio};
 pub fn build(targets: Option<&Path>, target: &str) -> PathBuf {
     let search: Vec<PathBuf> =
         targets.map(Path::to_owned).into_iter().chain([root().join("targets")]).collect();
-    monomorph_compiler::toolchain::build(&root(), &search, target).unwrap_or_else(|error| panic!("{error}"))
+    match toolchain::build(&root(), &search, target).unwrap_or_else(|error| panic!("{error}")) {
+        Built::Server(server) => server,
+        Built::Crate { why, .. } => panic!("{target}: {why}"),
+    }
 }
 
 /// Runs a verb to its end and returns its standard output.

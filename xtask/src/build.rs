@@ -2,6 +2,7 @@
 
 use crate::{TargetOptions, paths};
 use clap::Args;
+use monomorph_compiler::toolchain::{self, Built};
 use std::path::PathBuf;
 
 #[derive(Args)]
@@ -11,13 +12,25 @@ pub struct Options {
 }
 
 pub fn build(options: Options) -> Result<(), String> {
-    println!("{}", server(&options.target)?.display());
+    match built(&options.target)? {
+        Built::Server(server) => println!("{}", server.display()),
+        Built::Crate { directory, why } => {
+            println!("{}", directory.display());
+            eprintln!("no server was linked: {why}. The crate and its kernels stand in that directory.");
+        }
+    }
     Ok(())
 }
 
-/// Builds a target and returns the path of its server.
+/// Builds a target that is to run here and returns the path of its server.
 pub fn server(target: &TargetOptions) -> Result<PathBuf, String> {
+    match built(target)? {
+        Built::Server(server) => Ok(server),
+        Built::Crate { why, .. } => Err(format!("{} has no server to run: {why}", target.target)),
+    }
+}
+
+fn built(target: &TargetOptions) -> Result<Built, String> {
     let search = paths::search(target.targets_dir.as_deref());
-    monomorph_compiler::toolchain::build(&paths::root(), &search, &target.target)
-        .map_err(|error| error.to_string())
+    toolchain::build(&paths::root(), &search, &target.target).map_err(|error| error.to_string())
 }

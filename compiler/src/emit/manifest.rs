@@ -18,6 +18,11 @@ pub fn manifest(plan: &Plan, root: &Path) -> String {
     context.insert("package", &package_name(&plan.target));
     context.insert("version", env!("CARGO_PKG_VERSION"));
     context.insert("crates", &CRATES);
+    let features = match &plan.cuda {
+        None => "",
+        Some(_) => ", default-features = false, features = [\"cuda\"]",
+    };
+    context.insert("device_features", features);
     context.insert("runtime", &root.join("runtime").display().to_string());
     tera.render("Cargo.toml", &context).expect("every name of the template is in the context")
 }

@@ -1,6 +1,8 @@
 //! Plan to text. An emitter chooses nothing: every number and name it writes stands in the plan.
 
 mod cpu;
+pub mod cuda;
+mod cuda_stack;
 mod manifest;
 mod phases;
 mod spec;
@@ -21,16 +23,23 @@ pub struct File {
     pub text: String,
 }
 
-/// The crate of a planned target: a manifest, `main.rs`, the constants and the layer stack. `root` is the
-/// workspace the runtime crates stand in; `features` are the CPU features the code is compiled with.
+/// The crate of a planned target: a manifest, `main.rs`, the constants and the layer stack, and the kernels' source where
+/// there are any. `root` is the workspace the runtime crates stand in; `features` are the CPU features the code is
+/// compiled with.
 pub fn emit(plan: &Plan, root: &Path, features: &[String]) -> Vec<File> {
     let file = |path: &str, text| File { path: path.into(), text };
-    vec![
+    let stack = match &plan.cuda {
+        None => cpu::stack(plan),
+        Some(_) => cuda_stack::stack(plan),
+    };
+    let mut files = vec![
         file("Cargo.toml", manifest::manifest(plan, root)),
         file("src/main.rs", rust(&main_doc(plan), main())),
         file("src/spec.rs", rust(&spec_doc(plan), spec::spec(plan, features))),
-        file("src/stack.rs", rust(&stack_doc(plan), cpu::stack(plan))),
-    ]
+        file("src/stack.rs", rust(&stack_doc(plan), stack)),
+    ];
+    files.extend(plan.cuda.iter().flat_map(|cuda| cuda::modules(plan, cuda)));
+    files
 }
 
 /// The name of the generated package and of its binary.

@@ -3,16 +3,16 @@
 use super::fuse::{Fused, Group};
 use super::layout::{Layout, Uses};
 use super::memory::Assignment;
-use super::{PassError, buckets, fuse, layout, memory, pass_error, rules};
-use crate::graph::{Body, BodyId, Graph, Op, Rows};
-use crate::plan::{
-    BufferId, Cost, Field, FieldId, FieldKind, Memory, Phase, PhaseKind, Plan, PlanBody, Prediction,
-};
+use super::{PassError, buckets, costs, fuse, launch, layout, memory, pass_error, rules};
+use crate::graph::{Body, BodyId, Graph, Op};
+use crate::plan::{BufferId, Cost, FieldId, Memory, Phase, PhaseKind, Plan, PlanBody, Prediction};
 use crate::spec;
-use crate::spec::types::{Compute, HardwareKind, Target};
+use crate::spec::types::{HardwareKind, Target};
 
 /// The CPU backend's fusion table.
 const CPU_RULES: &str = include_str!("../../../templates/rust/cpu.rules");
+/// The CUDA backend's.
+const CUDA_RULES: &str = include_str!("../../../templates/cuda/cuda.rules");
 
 /// Plans `graph` for `target`.
 ///
@@ -21,13 +21,13 @@ const CPU_RULES: &str = include_str!("../../../templates/rust/cpu.rules");
 pub fn plan(target: &Target, graph: &Graph) -> Result<Plan, PassError> {
     let table = match target.hardware.kind {
         HardwareKind::Cpu(_) => CPU_RULES,
+        HardwareKind::Cuda(_) => CUDA_RULES,
     };
     let fused = fuse::fuse(graph, &rules::parse(table)?)?;
     let layout = layout::layout(graph, &fused)?;
-    let assignment = memory::assign(graph, &fused)?;
     let buckets = buckets::buckets(target);
+    let assignment = memory::assign(graph, &fused, &buckets)?;
     let bodies = bodies(target, graph, &fused, &layout, &assignment)?;
-    let kv_block = spec::kv_block_bytes(&target.model, &target.quant);
     let mut plan = Plan {
         target: target.clone(),
         buckets,
@@ -35,23 +35,25 @@ pub fn plan(target: &Target, graph: &Graph) -> Result<Plan, PassError> {
         fields: layout.fields,
         bodies,
         schedule: graph.schedule.iter().map(|run| (run.body, run.layer)).collect(),
-        memory: Memory { weights: 0, scratch: 0, kv_block: kv_block as u64 },
+        memory: Memory { weights: 0, scratch: 0, kv_block: 0 },
         prediction: Prediction::default(),
+        cuda: None,
     };
-    plan.memory.weights = plan.fields.iter().map(|field| field.bytes() * plan.instances(field) as u64).sum();
-    plan.memory.scratch = plan
-        .buffers
-        .iter()
-        .map(|buffer| {
-            let rows = match buffer.rows {
-                Rows::Tokens => buckets.tokens,
-                Rows::Outputs => buckets.sequences,
-            };
-            4 * (rows * buffer.width) as u64
-        })
-        .sum();
+    launch::launch(&mut plan)?;
+    plan.memory = memory(&plan);
     plan.prediction = predict(&plan);
     Ok(plan)
+}
+
+fn memory(plan: &Plan) -> Memory {
+    let Target { hardware, model, quant, .. } = &plan.target;
+    let weights = plan.fields.iter().map(|field| field.bytes(&hardware.kind) * plan.instances(field) as u64);
+    let scratch = plan.cuda.iter().flat_map(|cuda| &cuda.scratch).map(|scratch| scratch.bytes);
+    Memory {
+        weights: weights.sum(),
+        scratch: plan.buffers.iter().map(crate::plan::Buffer::bytes).chain(scratch).sum(),
+        kv_block: spec::kv_block_bytes(model, quant) as u64,
+    }
 }
 
 fn bodies(
@@ -70,7 +72,7 @@ fn bodies(
                 Lowering { body, group, uses: &layout.uses[&(id, at)], slices: &assignment.slices[index] };
             let kind = lowering.kind()?;
             let waits_for = waits_for(&phases, &kind);
-            let costs = |tokens, context| cost(target, layout, assignment, &kind, tokens, context);
+            let costs = |tokens, context| costs::cost(target, layout, assignment, &kind, tokens, context);
             phases.push(Phase {
                 name: phase_name(&kind, layout, &phases),
                 ops: group.nodes.iter().map(|node| body.nodes[node.0].op.name()).collect(),
@@ -146,7 +148,7 @@ impl Lowering<'_> {
                 }
             }
             "select" => PhaseKind::Select { x: self.whole("x")?, out: self.whole("out")? },
-            other => return Err(pass_error!("the CPU backend has no phase kind `{other}`")),
+            other => return Err(pass_error!("this backend has no phase kind `{other}`")),
         };
         Ok(kind)
     }
@@ -205,56 +207,6 @@ impl Lowering<'_> {
 
 fn norm(field: Option<FieldId>) -> FieldId {
     field.expect("layout gives every norm its weights")
-}
-
-/// Work of a phase for `tokens` tokens that follow `context` others in their sequence.
-fn cost(
-    target: &Target,
-    layout: &Layout,
-    assignment: &Assignment,
-    kind: &PhaseKind,
-    tokens: usize,
-    context: usize,
-) -> Cost {
-    // Logits are computed after the last token only.
-    let rows = |buffer: BufferId| match assignment.buffers[buffer.0].rows {
-        Rows::Tokens => tokens,
-        Rows::Outputs => 1,
-    };
-    let (mut read, written) = kind.buffers();
-    read.push(written);
-    let activation_bytes =
-        read.iter().map(|id| 4 * rows(*id) * assignment.buffers[id.0].width).sum::<usize>();
-    let mut cost = Cost { activation_bytes: activation_bytes as f64, ..Cost::default() };
-    match kind {
-        PhaseKind::Embed { table, .. } => {
-            let FieldKind::Matrix { format, columns, .. } = layout.fields[table.0].kind else { return cost };
-            cost.weight_bytes = (tokens * format.bytes(columns).unwrap_or(0)) as f64;
-        }
-        PhaseKind::Attention { heads, kv_heads, head_dim, .. } => {
-            let element = target.quant.kv_format.block_bytes();
-            // Each tile of queries reads the cache once; a step's tokens write it once.
-            cost.kv_bytes = ((context + tokens) * 2 * kv_heads * head_dim * element) as f64;
-            let pairs = tokens * context + tokens * (tokens + 1) / 2;
-            cost.f32_products = (2 * pairs * heads * head_dim) as f64;
-        }
-        PhaseKind::Project { matrix, out, .. } => product(&layout.fields[matrix.0], rows(*out), &mut cost),
-        PhaseKind::Accumulate { matrix, .. } | PhaseKind::Gated { matrix, .. } => {
-            product(&layout.fields[matrix.0], tokens, &mut cost);
-        }
-        PhaseKind::Select { .. } => {}
-    }
-    cost
-}
-
-fn product(field: &Field, rows: usize, cost: &mut Cost) {
-    let FieldKind::Matrix { compute, rows: outputs, columns, .. } = field.kind else { return };
-    cost.weight_bytes = field.bytes() as f64;
-    let products = (rows * outputs * columns) as f64;
-    match compute {
-        Compute::F32 => cost.f32_products = products,
-        Compute::Int8Block32 => cost.int8_products = products,
-    }
 }
 
 fn predict(plan: &Plan) -> Prediction {

@@ -9,6 +9,8 @@ pub struct Buckets {
     pub tokens: usize,
     /// Most sequences; also the most rows whose logits are computed at once.
     pub sequences: usize,
+    /// Rows of the decode programs, ascending; empty where one program takes any number.
+    pub decode: &'static [usize],
 }
 
 /// Chooses the buckets for a target.
@@ -16,6 +18,14 @@ pub fn buckets(target: &Target) -> Buckets {
     match target.hardware.kind {
         // 512 tokens amortise unpacking a weight tile to under a hundredth of the products made with it, and
         // their activations still fit a core's share of the last-level cache.
-        HardwareKind::Cpu(_) => Buckets { tokens: 512, sequences: 32 },
+        HardwareKind::Cpu(_) => Buckets { tokens: 512, sequences: 32, decode: &[] },
+        // 8,192 tokens keep every multiprocessor at work through the narrowest product; a model of shorter context
+        // still takes that many of several prompts, but no more than its buffers are worth. Powers of two waste
+        // at most half of a step's rows.
+        HardwareKind::Cuda(_) => Buckets {
+            tokens: target.model.context.clamp(128, 8192),
+            sequences: 128,
+            decode: &[1, 2, 4, 8, 16, 32, 64, 128],
+        },
     }
 }

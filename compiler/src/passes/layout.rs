@@ -107,8 +107,8 @@ impl Layout {
     ) -> Result<FieldId, PassError> {
         let first = &graph.weights[weights[0].0];
         for other in weights.iter().map(|id| &graph.weights[id.0]) {
-            let (a, b) =
-                ((first.stored, first.compute, first.columns), (other.stored, other.compute, other.columns));
+            let key = |it: &Weight| (it.stored, it.compute, it.columns, it.scales.as_ref().map(|it| it.form));
+            let (a, b) = (key(first), key(other));
             if a != b {
                 return Err(pass_error!(
                     "`{}` and `{}` are fused in `{}` and cannot be: {a:?} against {b:?}",
@@ -120,6 +120,7 @@ impl Layout {
         }
         let kind = FieldKind::Matrix {
             format: first.stored,
+            scales: first.scales.as_ref().map(|scales| scales.form),
             compute: first.compute,
             rows: weights.iter().map(|id| graph.weights[id.0].rows).sum(),
             columns: first.columns,

@@ -2,6 +2,7 @@
 //! place, and one buffer for values of equal shape that never live at the same time.
 
 use super::fuse::{Fused, Group};
+use super::buckets::Buckets;
 use super::{PassError, pass_error};
 use crate::graph::{Body, Graph, NodeId, Rows, ValueId};
 use crate::plan::{Buffer, BufferId};
@@ -32,14 +33,20 @@ const RESIDUAL: BufferId = BufferId(0);
 ///
 /// # Errors
 /// When a body does not keep the residual stream in place.
-pub fn assign(graph: &Graph, fused: &Fused) -> Result<Assignment, PassError> {
+pub fn assign(graph: &Graph, fused: &Fused, buckets: &Buckets) -> Result<Assignment, PassError> {
     let width = graph.bodies[0].values[graph.bodies[0].output.0].width;
-    let residual = Buffer { name: "residual".to_owned(), rows: Rows::Tokens, width };
+    let residual = Buffer { name: "residual".to_owned(), rows: Rows::Tokens, most: 0, width };
     let mut assignment = Assignment { buffers: vec![residual], slices: Vec::new() };
     for (index, (body, groups)) in graph.bodies.iter().zip(&fused.bodies).enumerate() {
         let last = index + 1 == graph.bodies.len();
         let slices = assignment.body(body, groups, last)?;
         assignment.slices.push(slices);
+    }
+    for buffer in &mut assignment.buffers {
+        buffer.most = match buffer.rows {
+            Rows::Tokens => buckets.tokens,
+            Rows::Outputs => buckets.sequences,
+        };
     }
     Ok(assignment)
 }
@@ -103,7 +110,7 @@ impl Assignment {
         let name = values.iter().map(|value| body.values[value.0].name.as_str()).collect::<Vec<_>>().concat();
         let taken = self.buffers.iter().any(|buffer| buffer.name == name);
         let name = if taken { format!("{}_{name}", body.name.replace('-', "_")) } else { name };
-        self.buffers.push(Buffer { name, rows, width });
+        self.buffers.push(Buffer { name, rows, most: 0, width });
         BufferId(self.buffers.len() - 1)
     }
 }

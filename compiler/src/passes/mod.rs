@@ -1,12 +1,15 @@
 //! Graph to plan, one decision a file.
 //!
 //! `rules` reads a backend's fusion table, `fuse` covers the graph with it, `layout` decides how fused weights
-//! stand in memory, `buckets` fixes how much a step may carry, `memory` gives every value a buffer, and
-//! `assemble` puts the results together as a [`crate::plan::Plan`] with its predicted cost.
+//! stand in memory, `buckets` fixes how much a step may carry, `memory` gives every value a buffer, `launch`
+//! turns phases into kernel launches where the hardware is a CUDA device, and `assemble` puts the results together as a
+//! [`crate::plan::Plan`] with its predicted cost.
 
 pub mod assemble;
 pub mod buckets;
+mod costs;
 pub mod fuse;
+mod launch;
 pub mod layout;
 pub mod memory;
 pub mod rules;

@@ -15,6 +15,12 @@ pub struct Cost {
     pub int8_products: f64,
     /// Multiply-adds on f32.
     pub f32_products: f64,
+    /// Multiply-adds on bf16.
+    pub bf16_products: f64,
+    /// Multiply-adds on f64: exact products on a CUDA device.
+    pub f64_products: f64,
+    /// Boundaries: loop nests on a CPU, launches on a CUDA device.
+    pub boundaries: f64,
 }
 
 impl Cost {
@@ -25,19 +31,40 @@ impl Cost {
 
     /// Two for each multiply-add.
     pub fn flops(&self) -> f64 {
-        2.0 * (self.int8_products + self.f32_products)
+        2.0 * (self.int8_products + self.f32_products + self.bf16_products + self.f64_products)
+    }
+
+    /// The work of `rows` sequences at once: weights are read once for all of them.
+    pub fn of_rows(&self, rows: usize) -> Cost {
+        let rows = rows as f64;
+        Cost {
+            weight_bytes: self.weight_bytes,
+            kv_bytes: self.kv_bytes * rows,
+            activation_bytes: self.activation_bytes * rows,
+            int8_products: self.int8_products * rows,
+            f32_products: self.f32_products * rows,
+            bf16_products: self.bf16_products * rows,
+            f64_products: self.f64_products * rows,
+            boundaries: self.boundaries,
+        }
     }
 
     /// Seconds at the hardware's limits: bytes or products, whichever take longer.
     pub fn floor(&self, hardware: &Hardware) -> f64 {
-        let HardwareKind::Cpu(cpu) = &hardware.kind;
-        let products = self.int8_products / cpu.int8_rate + self.f32_products / cpu.f32_rate;
+        let products = match &hardware.kind {
+            HardwareKind::Cpu(cpu) => self.int8_products / cpu.int8_rate + self.f32_products / cpu.f32_rate,
+            HardwareKind::Cuda(cuda) => {
+                self.bf16_products / cuda.bf16_rate
+                    + self.f64_products / cuda.f64_rate
+                    + self.f32_products / cuda.f32_rate
+            }
+        };
         products.max(self.memory_bytes() / hardware.bandwidth)
     }
 
-    /// The floor and one phase boundary.
+    /// The floor and the boundaries.
     pub fn predicted(&self, hardware: &Hardware) -> f64 {
-        self.floor(hardware) + hardware.boundary_seconds
+        self.floor(hardware) + self.boundaries * hardware.boundary_seconds
     }
 }
 
@@ -51,6 +78,9 @@ impl std::ops::Add for Cost {
             activation_bytes: self.activation_bytes + other.activation_bytes,
             int8_products: self.int8_products + other.int8_products,
             f32_products: self.f32_products + other.f32_products,
+            bf16_products: self.bf16_products + other.bf16_products,
+            f64_products: self.f64_products + other.f64_products,
+            boundaries: self.boundaries + other.boundaries,
         }
     }
 }

@@ -12,6 +12,16 @@ pub struct CudaPlan {
     pub modules: Vec<Module>,
     /// Device memory besides weights, K/V and [`super::Buffer`]s.
     pub scratch: Vec<Scratch>,
+    /// Module and kernel that make each field's dummy weights on the device (templates/cuda/lib/fill.cuh says with
+    /// which arguments), by [`FieldId`].
+    pub fills: Vec<(usize, usize)>,
+}
+
+impl CudaPlan {
+    /// The kernel at a place.
+    pub fn kernel(&self, (module, kernel): (usize, usize)) -> &Kernel {
+        &self.modules[module].kernels[kernel]
+    }
 }
 
 /// One emitted `.cu` file.
@@ -24,31 +34,40 @@ pub struct Module {
 }
 
 /// One `extern "C"` kernel.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct Kernel {
     /// Unique in its module.
     pub name: String,
     /// The template under `templates/cuda/phases` that writes it.
     pub template: &'static str,
-    /// The template's values: constants of the instantiation.
+    /// Members of the instantiation's `Config`, in order.
     pub constants: Vec<(&'static str, Constant)>,
     /// Threads a block.
     pub block: u32,
-    /// Dynamic shared memory in bytes.
+    /// Blocks that are to fit one multiprocessor at a time, as far as registers go.
+    pub resident: u32,
+    /// Blocks of a cluster, in x; the kernel's own attribute says so too, so that a launch need not.
+    pub cluster: u32,
+    /// Dynamic shared memory in bytes; above 48 KiB it must be allowed before the first launch
+    /// (`CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES`).
     pub shared: u32,
     /// Whether a spill or local memory fails the build.
     pub decode: bool,
 }
 
-/// A constant of an instantiation.
+/// A member of a `Config`.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Constant {
-    /// An integer.
+    /// An `int`.
     Integer(i64),
-    /// A float.
+    /// A `float`.
     Float(f32),
-    /// A C++ name or literal.
-    Name(String),
+    /// A `bool`.
+    Flag(bool),
+    /// A C++ expression, such as an enumerator.
+    Value(String),
+    /// A type.
+    Type(String),
 }
 
 /// Device memory of some purpose.
@@ -77,7 +96,8 @@ pub struct Program {
     pub tail: Vec<Launch>,
 }
 
-/// What a program is for.
+/// What a program is for. A decode program computes the logits of every row: `output_rows[i]` is `i` there, and a sequence
+/// whose output nobody wants is sampled all the same. It has no launch for the phase that selects rows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Regime {
     /// One token a sequence; captured as a graph, launched with programmatic dependence.
@@ -93,9 +113,9 @@ pub enum Regime {
 pub struct Launch {
     /// The phase it carries out (part of); index into the body's phases.
     pub phase: usize,
-    /// Module and kernel.
+    /// Module and kernel. A kernel that several programs instantiate alike stands in the first one's module.
     pub kernel: (usize, usize),
-    /// Blocks in x, y, z.
+    /// Blocks in x, y, z, whole clusters of them.
     pub grid: [Extent; 3],
     /// In the order of the kernel's parameters.
     pub arguments: Vec<Argument>,

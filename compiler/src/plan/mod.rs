@@ -1,13 +1,15 @@
 //! What runs, in which order, over which bytes: everything an emitter needs, and no decision left to it.
 
 mod cost;
+pub mod cuda;
+pub mod packed;
 
 pub use cost::{Cost, Prediction};
 
 use crate::graph::{BodyId, Graph, RotaryFrequencies, Rows, WeightId};
 use crate::passes::buckets::Buckets;
-use crate::spec::types::{Activation, Compute, NormWeight, Target, TensorClass};
-use monomorph_formats::Format;
+use crate::spec::types::{Activation, Compute, HardwareKind, NormWeight, Scales, Target, TensorClass};
+use monomorph_formats::{Format, ScaleForm};
 
 /// Index into [`Plan::fields`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -36,6 +38,8 @@ pub struct Plan {
     pub memory: Memory,
     /// What HARDWARE.toml's figures say it should do.
     pub prediction: Prediction,
+    /// The launches, where the hardware is a CUDA device.
+    pub cuda: Option<cuda::CudaPlan>,
 }
 
 /// Bytes by purpose.
@@ -43,7 +47,7 @@ pub struct Plan {
 pub struct Memory {
     /// Weights after packing.
     pub weights: u64,
-    /// Activation buffers at the largest step.
+    /// Activation buffers at the largest step, and what kernels work in.
     pub scratch: u64,
     /// One K/V block over all layers.
     pub kv_block: u64,
@@ -56,8 +60,17 @@ pub struct Buffer {
     pub name: String,
     /// Number of rows.
     pub rows: Rows,
+    /// Most rows any step gives it; 0 where no kernel touches it.
+    pub most: usize,
     /// Columns.
     pub width: usize,
+}
+
+impl Buffer {
+    /// Bytes at the largest step.
+    pub fn bytes(&self) -> u64 {
+        4 * (self.most * self.width) as u64
+    }
 }
 
 /// A weight as it stands in memory: a field of a generated struct.
@@ -80,6 +93,8 @@ pub enum FieldKind {
     Matrix {
         /// Stored format, unchanged by packing.
         format: Format,
+        /// What an fp8 matrix's scales belong to.
+        scales: Option<ScaleForm>,
         /// What activations are rounded to.
         compute: Compute,
         /// Outputs, all parts together.
@@ -114,7 +129,8 @@ pub enum FieldKind {
 pub enum Packing {
     /// One below the other.
     Stacked,
-    /// Gate and up in alternating tiles of 16 rows, so that one core holds both halves of a product.
+    /// Gate and up in alternating tiles (of 16 rows on a CPU, of 8 on a CUDA device), so that one core holds both
+    /// halves of a product.
     Gated,
 }
 
@@ -131,6 +147,8 @@ pub struct Part {
     pub columns: usize,
     /// Width of the heads that a rotary op turns: files may permute the rows of these.
     pub rotary_head_dim: Option<usize>,
+    /// The scales its codes are multiplied by, where they stand in tensors of their own.
+    pub scales: Option<Scales>,
 }
 
 impl Part {
@@ -142,23 +160,34 @@ impl Part {
             rows: weight.rows,
             columns: weight.columns,
             rotary_head_dim: graph.rotary_head_dim(id),
+            scales: weight.scales.clone(),
         }
     }
 }
 
 impl Field {
-    /// Bytes of one instance in memory.
-    pub fn bytes(&self) -> u64 {
-        match self.kind {
-            FieldKind::Vector { length, .. } | FieldKind::Norm { length, .. } => 4 * length as u64,
-            FieldKind::Matrix { format, rows, columns, packing, .. } => {
+    /// Bytes of one instance in the memory of this kind of hardware.
+    pub fn bytes(&self, hardware: &HardwareKind) -> u64 {
+        match (&self.kind, hardware) {
+            (FieldKind::Vector { length, .. } | FieldKind::Norm { length, .. }, _) => 4 * *length as u64,
+            (FieldKind::Matrix { format, rows, columns, packing, .. }, HardwareKind::Cpu(_)) => {
                 let tiles = match packing {
                     Packing::Stacked => rows.div_ceil(16),
                     Packing::Gated => 2 * (rows / 2).div_ceil(16),
                 };
-                format.bytes(tiles * 16 * columns).expect("the spec checks that rows fill whole blocks")
-                    as u64
+                format.bytes(tiles * 16 * columns).expect("the spec checks that rows fill whole blocks") as u64
             }
+            (FieldKind::Matrix { .. }, HardwareKind::Cuda(_)) => self.planes().map_or(0, |planes| planes.total()),
+        }
+    }
+
+    /// The planes of a matrix on a CUDA device; `None` for anything but a matrix.
+    pub fn planes(&self) -> Option<packed::Planes> {
+        match self.kind {
+            FieldKind::Matrix { format, scales, rows, columns, packing, .. } => {
+                Some(packed::Planes::new(format, scales, packing, rows, columns))
+            }
+            FieldKind::Vector { .. } | FieldKind::Norm { .. } => None,
         }
     }
 }

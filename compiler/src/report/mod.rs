@@ -230,7 +230,7 @@ fn weight(plan: &Plan, field: &Field) -> WeightReport {
         shape,
         format: format.name(),
         packing,
-        bytes: field.bytes() * plan.instances(field) as u64,
+        bytes: field.bytes(&plan.target.hardware.kind) * plan.instances(field) as u64,
     }
 }
 

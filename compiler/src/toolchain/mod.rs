@@ -1,9 +1,14 @@
-//! Runs the tools that turn emitted text into a binary: cargo and rustc.
+//! Runs the tools that turn emitted text into a binary: cargo and rustc, and nvcc for kernels.
 
+mod cross;
+pub mod cubin;
+pub mod modules;
+pub mod nvcc;
 pub mod python;
 
 use crate::emit::{self, File};
-use crate::spec::types::{Cpu, Hardware, Target};
+use crate::plan::Plan;
+use crate::spec::types::{Cpu, HardwareKind, Target};
 use crate::{passes, spec};
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -46,47 +51,85 @@ impl From<passes::PassError> for BuildError {
     }
 }
 
-/// Builds a target found in the `search` directories: writes its crate to `<root>/generated/<target>`, compiles it, and puts the server at
-/// `<root>/dist/<target>/server`, whose path it returns. Files that would not change are not written, so a
-/// second build costs what cargo takes to see that nothing changed.
+/// What a build left behind.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Built {
+    /// A server.
+    Server(PathBuf),
+    /// A crate with its kernels compiled, to be linked elsewhere.
+    Crate {
+        /// Where it stands.
+        directory: PathBuf,
+        /// Why it is not a server yet, and what would make it one.
+        why: String,
+    },
+}
+
+/// Builds a target found in the `search` directories: writes its crate to `<root>/generated/<target>`, compiles its kernels
+/// where it has any, compiles the crate, and puts the server at `<root>/dist/<target>/server`. Files that would not change
+/// are not written, so a second build costs what cargo takes to see that nothing changed.
 ///
 /// # Errors
 /// See [`BuildError`].
-pub fn build(root: &Path, search: &[PathBuf], target: &str) -> Result<PathBuf, BuildError> {
+pub fn build(root: &Path, search: &[PathBuf], target: &str) -> Result<Built, BuildError> {
     let target = spec::load(search, target)?;
-    let directory = write_crate(root, &target)?;
-    let cpu = target.hardware.cpu().ok_or_else(|| no_toolchain(&target.hardware))?;
+    let (directory, plan) = write_crate(root, &target)?;
+    let mut cargo = Command::new("cargo");
+    let mut host = None;
+    match &target.hardware.kind {
+        HardwareKind::Cpu(cpu) => {
+            cargo.env("CARGO_ENCODED_RUSTFLAGS", rust_flags(cpu).join("\u{1f}"));
+        }
+        HardwareKind::Cuda(cuda) => {
+            modules::compile(root, &directory, &plan)?;
+            // A server of a CUDA device runs on any CPU of its host's kind: what a step costs is not spent there.
+            cargo.env_remove("CARGO_ENCODED_RUSTFLAGS").env_remove("RUSTFLAGS");
+            match cross::linker(&cuda.host) {
+                Ok(None) => {}
+                Ok(Some(linker)) => {
+                    linker.configure(&mut cargo);
+                    host = Some(&cuda.host);
+                }
+                Err(why) => return Ok(Built::Crate { directory, why }),
+            }
+        }
+    }
     let target_directory = root.join("target/servers").join(&target.hardware.name);
-    let status = Command::new("cargo")
+    let status = cargo
         .args(["build", "--release", "--quiet", "--manifest-path"])
         .arg(directory.join("Cargo.toml"))
         .arg("--target-dir")
         .arg(&target_directory)
         .env_remove("CARGO_TARGET_DIR")
-        .env("CARGO_ENCODED_RUSTFLAGS", rust_flags(cpu).join("\u{1f}"))
         .status()
         .map_err(|error| BuildError::Tool(format!("cargo could not be started: {error}")))?;
     if !status.success() {
         return Err(BuildError::Tool(format!("cargo failed on {}", directory.display())));
     }
-    let built = target_directory.join("release").join(emit::package_name(&target));
+    let built = target_directory.join(host.map_or("", String::as_str)).join("release");
     let server = root.join("dist").join(target.name()).join("server");
-    install(&built, &server)?;
-    Ok(server)
+    install(&built.join(emit::package_name(&target)), &server)?;
+    Ok(Built::Server(server))
 }
 
-/// Emits a target's crate to `<root>/generated/<target>` and returns that directory.
+/// Emits a target's crate to `<root>/generated/<target>` and returns that directory and the plan.
 ///
 /// # Errors
 /// When the model cannot be planned or a file cannot be written.
-pub fn write_crate(root: &Path, target: &Target) -> Result<PathBuf, BuildError> {
+pub fn write_crate(root: &Path, target: &Target) -> Result<(PathBuf, Plan), BuildError> {
     let graph = crate::graph::build(&target.model, &target.quant);
     let plan = passes::assemble::plan(target, &graph)?;
-    let cpu = target.hardware.cpu().ok_or_else(|| no_toolchain(&target.hardware))?;
-    let files = emit::emit(&plan, root, &cpu_features(cpu)?);
+    let features = match &target.hardware.kind {
+        HardwareKind::Cpu(cpu) => cpu_features(cpu)?,
+        HardwareKind::Cuda(_) => Vec::new(),
+    };
+    let files = emit::emit(&plan, root, &features);
     let directory = root.join("generated").join(target.name());
     for File { path, text } in &files {
         write_if_changed(&directory.join(path), text.as_bytes())?;
+    }
+    if plan.cuda.is_some() {
+        modules::copy_library(root, &directory)?;
     }
     // The workspace's lock file pins the server's dependencies too; cargo adds the one package to it.
     let lock = directory.join("Cargo.lock");
@@ -95,12 +138,7 @@ pub fn write_crate(root: &Path, target: &Target) -> Result<PathBuf, BuildError> 
         let text = std::fs::read(&pinned).map_err(|error| BuildError::Io(pinned, error))?;
         write_if_changed(&lock, &text)?;
     }
-    Ok(directory)
-}
-
-fn no_toolchain(hardware: &Hardware) -> BuildError {
-    let (name, kind) = (&hardware.name, hardware.kind.name());
-    BuildError::Tool(format!("servers for `{name}` cannot be built yet: no toolchain for {kind}"))
+    Ok((directory, plan))
 }
 
 fn write_if_changed(path: &Path, content: &[u8]) -> Result<(), BuildError> {

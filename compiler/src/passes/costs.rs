@@ -1,0 +1,65 @@
+//! What each phase moves and computes.
+
+use super::layout::Layout;
+use super::memory::Assignment;
+use crate::graph::Rows;
+use crate::plan::{BufferId, Cost, Field, FieldKind, PhaseKind};
+use crate::spec::types::{Compute, HardwareKind, Target, TensorClass};
+
+/// Work of a phase for `tokens` tokens that follow `context` others in their sequence.
+pub fn cost(
+    target: &Target,
+    layout: &Layout,
+    assignment: &Assignment,
+    kind: &PhaseKind,
+    tokens: usize,
+    context: usize,
+) -> Cost {
+    // Logits are computed after the last token only.
+    let rows = |buffer: BufferId| match assignment.buffers[buffer.0].rows {
+        Rows::Tokens => tokens,
+        Rows::Outputs => 1,
+    };
+    let (mut read, written) = kind.buffers();
+    read.push(written);
+    let activation_bytes =
+        read.iter().map(|id| 4 * rows(*id) * assignment.buffers[id.0].width).sum::<usize>();
+    let mut cost = Cost { activation_bytes: activation_bytes as f64, boundaries: 1.0, ..Cost::default() };
+    match kind {
+        PhaseKind::Embed { table, .. } => {
+            let FieldKind::Matrix { format, columns, .. } = layout.fields[table.0].kind else { return cost };
+            cost.weight_bytes = (tokens * format.bytes(columns).unwrap_or(0)) as f64;
+        }
+        PhaseKind::Attention { heads, kv_heads, head_dim, .. } => {
+            let element = target.quant.kv_format.block_bytes();
+            // Each tile of queries reads the cache once; a step's tokens write it once.
+            cost.kv_bytes = ((context + tokens) * 2 * kv_heads * head_dim * element) as f64;
+            let pairs = tokens * context + tokens * (tokens + 1) / 2;
+            let products = (2 * pairs * heads * head_dim) as f64;
+            // Decode attention reads the cache past a few queries, outside tensor cores; prefill's is a product.
+            match (target.hardware.cuda(), target.quant.compute.get(&TensorClass::Attention)) {
+                (Some(_), Some(Compute::Bf16)) if tokens > 1 => cost.bf16_products = products,
+                (Some(_), Some(Compute::F32 | Compute::Int8Block32)) => cost.f64_products = products,
+                _ => cost.f32_products = products,
+            }
+        }
+        PhaseKind::Project { matrix, out, .. } => product(target, &layout.fields[matrix.0], rows(*out), &mut cost),
+        PhaseKind::Accumulate { matrix, .. } | PhaseKind::Gated { matrix, .. } => {
+            product(target, &layout.fields[matrix.0], tokens, &mut cost);
+        }
+        PhaseKind::Select { .. } => {}
+    }
+    cost
+}
+
+fn product(target: &Target, field: &Field, rows: usize, cost: &mut Cost) {
+    let FieldKind::Matrix { compute, rows: outputs, columns, .. } = field.kind else { return };
+    cost.weight_bytes = field.bytes(&target.hardware.kind) as f64;
+    let products = (rows * outputs * columns) as f64;
+    match (&target.hardware.kind, compute) {
+        (_, Compute::Bf16) => cost.bf16_products = products,
+        (HardwareKind::Cuda(_), Compute::F32 | Compute::Int8Block32) => cost.f64_products = products,
+        (HardwareKind::Cpu(_), Compute::F32) => cost.f32_products = products,
+        (HardwareKind::Cpu(_), Compute::Int8Block32) => cost.int8_products = products,
+    }
+}

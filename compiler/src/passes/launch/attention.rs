@@ -1,0 +1,289 @@
+//! Attention: one launch in decode, two in prefill and wherever the arithmetic is exact.
+
+use super::product::{count, vector};
+use super::{Launcher, Site, fixed, integer, no_kernel, value};
+use crate::graph::BodyId;
+use crate::passes::PassError;
+use crate::plan::cuda::{Argument, Constant, Extent, Kernel, Launch, Regime};
+use crate::plan::{BufferId, FieldId, FieldKind, PhaseKind};
+use crate::spec::types::{Compute, Cuda, NormWeight, RotaryPairs, TensorClass};
+use monomorph_formats::Format;
+
+/// Threads of attention_decode, and its least chunk of cached tokens.
+const DECODE_WARPS: usize = 4;
+const MIN_CHUNK: usize = 128;
+/// Most parts a context is split into: the last block reads all their results.
+const MAX_SPLITS: usize = 64;
+/// Rows and threads of a block of attention_write.
+const WRITE_TOKENS: usize = 4;
+const WRITE_THREADS: usize = 256;
+/// Warps of attention_exact.
+const EXACT_WARPS: usize = 8;
+/// Keys and threads of attention_prefill.
+const PREFILL_KEYS: usize = 64;
+const PREFILL_THREADS: usize = 128;
+
+/// The dimensions of an attention phase.
+#[derive(Clone, Copy)]
+struct Shape {
+    heads: usize,
+    kv_heads: usize,
+    head_dim: usize,
+    /// Bytes of an element of the cache.
+    element: usize,
+}
+
+impl Shape {
+    fn group(&self) -> usize {
+        self.heads / self.kv_heads
+    }
+
+    fn head_dim_16(&self) -> usize {
+        self.head_dim.next_multiple_of(16)
+    }
+
+    /// `sizeof(DecodeShared<C>)`.
+    fn decode_shared(&self, splits: usize) -> usize {
+        let Shape { head_dim, element, .. } = *self;
+        let (key_steps, value_steps) = (head_dim.div_ceil(32), head_dim.div_ceil(64));
+        let arrays = [
+            16 * (key_steps | 1) * 32 * 2,
+            key_steps * 32 * element,
+            value_steps * 64 * element,
+            DECODE_WARPS * self.group() * head_dim * 4,
+        ];
+        let aligned: usize = arrays[..3].iter().map(|bytes| bytes.next_multiple_of(16)).sum();
+        let rest = 2 * DECODE_WARPS * self.group() * 4 + splits * self.group() * 4 + 4;
+        (aligned + arrays[3] + rest).next_multiple_of(16)
+    }
+
+    /// `decode_partials_bytes<C>(rows)`.
+    fn partials(&self, splits: usize, rows: usize) -> u64 {
+        let partial = (self.group() * (self.head_dim + 2)).next_multiple_of(4);
+        if splits == 1 { 0 } else { (4 * rows * self.kv_heads * splits * partial) as u64 }
+    }
+
+    /// `sizeof(PrefillShared<C>)`.
+    fn prefill_shared(&self, block_tokens: usize) -> usize {
+        let width = self.head_dim_16();
+        let (rows, stride) = (16 * if width <= 128 { 2 } else { 1 } * 4, width + 8);
+        let blocks = if PREFILL_KEYS > block_tokens { PREFILL_KEYS / block_tokens } else { 1 };
+        (2 * rows * stride + 4 * 2 * PREFILL_KEYS * stride + 4 * 2 * blocks).next_multiple_of(16)
+    }
+
+    /// `sizeof(ExactShared<C>)`.
+    fn exact_shared(&self) -> usize {
+        8 * (self.head_dim + 2 * EXACT_WARPS + EXACT_WARPS * self.head_dim)
+    }
+
+    /// As many parts as give every multiprocessor two blocks.
+    fn splits(&self, rows: usize, context: usize, card: &Cuda) -> usize {
+        let whole = 2 * card.multiprocessors as usize / (self.kv_heads * rows);
+        whole.min(context.div_ceil(MIN_CHUNK)).clamp(1, MAX_SPLITS)
+    }
+}
+
+/// The operands of the phase that launches share.
+struct Operands {
+    shape: Shape,
+    qkv: BufferId,
+    norms: [Option<FieldId>; 2],
+    out: BufferId,
+    constants: Vec<(&'static str, Constant)>,
+}
+
+impl Launcher<'_> {
+    pub(super) fn attention(&mut self, site: Site, launches: &mut Vec<Launch>) -> Result<(), PassError> {
+        let exact = self.plan.target.quant.compute.get(&TensorClass::Attention) != Some(&Compute::Bf16);
+        let operands = self.attention_operands(site)?;
+        if exact {
+            launches.push(self.write(site, &operands, true));
+            launches.push(self.exact(site, &operands));
+        } else if site.program.regime == Regime::Decode {
+            launches.push(self.decode(site, operands)?);
+        } else {
+            launches.push(self.write(site, &operands, false));
+            launches.push(self.prefill(site, operands)?);
+        }
+        Ok(())
+    }
+
+    fn attention_operands(&self, site: Site) -> Result<Operands, PassError> {
+        let PhaseKind::Attention { qkv, q_norm, k_norm, frequencies, heads, kv_heads, head_dim, scale, out } =
+            &self.at(site).kind
+        else {
+            unreachable!("the caller looked")
+        };
+        let quant = &self.plan.target.quant;
+        let (kv, element) = match quant.kv_format {
+            Format::F32 => ("float", 4),
+            Format::Bf16 => ("__nv_bfloat16", 2),
+            Format::F16 => ("__half", 2),
+            other => return Err(no_kernel(site, self.plan, &format!("no kernel keeps keys and values as {other}"))),
+        };
+        if heads / kv_heads > 16 {
+            return Err(no_kernel(site, self.plan, "more than 16 query heads share a key head"));
+        }
+        if quant.kv_block % 16 != 0 {
+            let what = format!("K/V blocks of {} tokens are not whole tiles of 16", quant.kv_block);
+            return Err(no_kernel(site, self.plan, &what));
+        }
+        let mut constants = vec![
+            ("HEADS", integer(*heads)),
+            ("KV_HEADS", integer(*kv_heads)),
+            ("HEAD_DIM", integer(*head_dim)),
+            ("BLOCK_TOKENS", integer(quant.kv_block)),
+            ("Kv", Constant::Type(kv.to_owned())),
+            ("ROTARY_PAIRS", integer(frequencies.inverse.len())),
+            ("ROTARY_HALVES", Constant::Flag(frequencies.pairs == RotaryPairs::Halves)),
+            ("SCALE", Constant::Float(*scale)),
+        ];
+        for (id, name, eps_name) in [(q_norm, "Q_NORM", "Q_EPS"), (k_norm, "K_NORM", "K_EPS")] {
+            let Some(FieldKind::Norm { eps, form, .. }) = id.map(|id| &self.plan.field(id).kind) else { continue };
+            let form = match form {
+                NormWeight::Plain => "HeadNorm::Plain",
+                NormWeight::OnePlus => "HeadNorm::OnePlus",
+            };
+            constants.extend([(name, value(form)), (eps_name, Constant::Float(*eps))]);
+        }
+        let shape = Shape { heads: *heads, kv_heads: *kv_heads, head_dim: *head_dim, element };
+        Ok(Operands { shape, qkv: *qkv, norms: [*q_norm, *k_norm], out: *out, constants })
+    }
+
+    /// Where context vectors go: f32, or staged for a tensor-core product; and the constant that says so.
+    fn context(&mut self, site: Site, out: BufferId) -> Result<(Argument, Option<(&'static str, Constant)>), PassError> {
+        if !self.is_staged(site, out)? {
+            return Ok((self.buffer(site, out), None));
+        }
+        let capacity = site.program.rows.next_multiple_of(8);
+        Ok((self.staged(site, out, capacity), Some(("STAGED_ROWS", integer(capacity)))))
+    }
+
+    fn decode(&mut self, site: Site, operands: Operands) -> Result<Launch, PassError> {
+        let Operands { shape, qkv, norms, out, mut constants } = operands;
+        let rows = site.program.rows;
+        let splits = match self.knobs(site).attention_splits as usize {
+            0 => shape.splits(rows, self.plan.target.model.context, self.card),
+            splits => splits.min(MAX_SPLITS),
+        };
+        let (out, staged) = self.context(site, out)?;
+        constants.extend(staged);
+        constants.extend([
+            ("SPLITS", integer(splits)),
+            ("DECODE_WARPS", integer(DECODE_WARPS)),
+            ("MIN_CHUNK", integer(MIN_CHUNK)),
+        ]);
+        let shared = shape.decode_shared(splits);
+        let kernel = self.attention_kernel(site, "", "attention_decode", constants, 32 * DECODE_WARPS, shared);
+        let [q_norm, k_norm] = norms.map(vector);
+        let (partials, counters) = if splits == 1 {
+            (Argument::Null, Argument::Null)
+        } else {
+            let counters = (4 * rows * shape.kv_heads) as u64;
+            (
+                self.scratch("attention_partials", shape.partials(splits, rows), false),
+                self.scratch("attention_counters", counters, true),
+            )
+        };
+        let body = BodyId(site.body);
+        let arguments = vec![
+            Argument::Step,
+            self.buffer(site, qkv),
+            q_norm,
+            k_norm,
+            Argument::Rotary(body),
+            Argument::Cache(body),
+            partials,
+            counters,
+            out,
+        ];
+        Ok(Launch { phase: site.phase, kernel, grid: fixed(splits, shape.kv_heads, rows), arguments })
+    }
+
+    /// Norm, rotary and the cache's rows of every token of a step.
+    fn write(&mut self, site: Site, operands: &Operands, exact: bool) -> Launch {
+        let mut constants = operands.constants.clone();
+        constants.push(("EXACT", Constant::Flag(exact)));
+        let kernel = self.attention_kernel(site, "_write", "attention_write", constants, WRITE_THREADS, 0);
+        let [q_norm, k_norm] = operands.norms.map(vector);
+        let q_out = if exact { Argument::Null } else { self.q_rows(site, operands.shape) };
+        let body = BodyId(site.body);
+        let arguments = vec![
+            Argument::Step,
+            token_rows(site),
+            self.buffer(site, operands.qkv),
+            q_norm,
+            k_norm,
+            Argument::Rotary(body),
+            Argument::Cache(body),
+            q_out,
+        ];
+        Launch { phase: site.phase, kernel, grid: self.grid_of_rows(site, WRITE_TOKENS), arguments }
+    }
+
+    /// The turned queries that attention_prefill reads: 16 bits an element.
+    fn q_rows(&mut self, site: Site, shape: Shape) -> Argument {
+        let bytes = 2 * site.program.rows * shape.heads * shape.head_dim_16();
+        self.scratch("attention_q", bytes as u64, false)
+    }
+
+    fn prefill(&mut self, site: Site, operands: Operands) -> Result<Launch, PassError> {
+        let Operands { shape, out, mut constants, .. } = operands;
+        let (out, staged) = self.context(site, out)?;
+        constants.extend(staged);
+        constants.push(("PREFILL_KEYS", integer(PREFILL_KEYS)));
+        let shared = shape.prefill_shared(self.plan.target.quant.kv_block);
+        let kernel = self.attention_kernel(site, "", "attention_prefill", constants, PREFILL_THREADS, shared);
+        let arguments = vec![Argument::Step, self.q_rows(site, shape), Argument::Cache(BodyId(site.body)), out];
+        // Blocks go on to further tiles by themselves: as many as run at a time.
+        let card = self.card;
+        let resident = (card.shared_per_multiprocessor as usize / (shared + 1024)).clamp(1, 2);
+        let grid = fixed(resident * card.multiprocessors as usize, 1, 1);
+        Ok(Launch { phase: site.phase, kernel, grid, arguments })
+    }
+
+    fn exact(&mut self, site: Site, operands: &Operands) -> Launch {
+        let mut constants = operands.constants.clone();
+        constants.push(("EXACT", Constant::Flag(true)));
+        let shape = operands.shape;
+        let (threads, shared) = (32 * EXACT_WARPS, shape.exact_shared());
+        let kernel = self.attention_kernel(site, "", "attention_exact", constants, threads, shared);
+        let arguments = vec![
+            Argument::Step,
+            token_rows(site),
+            self.buffer(site, operands.qkv),
+            Argument::Cache(BodyId(site.body)),
+            self.buffer(site, operands.out),
+        ];
+        let mut grid = self.grid_of_rows(site, 1);
+        grid[1] = Extent::Fixed(count(shape.heads));
+        Launch { phase: site.phase, kernel, grid, arguments }
+    }
+
+    fn attention_kernel(
+        &mut self,
+        site: Site,
+        suffix: &str,
+        template: &'static str,
+        constants: Vec<(&'static str, Constant)>,
+        threads: usize,
+        shared: usize,
+    ) -> (usize, usize) {
+        let kernel = Kernel {
+            name: self.kernel_name(site, suffix),
+            template,
+            constants,
+            block: count(threads),
+            resident: 1,
+            cluster: 1,
+            shared: count(shared),
+            decode: false,
+        };
+        self.kernel(site.program, kernel)
+    }
+}
+
+/// Which sequence a row belongs to: in decode, row i is sequence i.
+fn token_rows(site: Site) -> Argument {
+    if site.program.regime == Regime::Decode { Argument::Null } else { Argument::Tokens }
+}

@@ -1,0 +1,368 @@
+//! Turns phases into kernel launches: which kernel, instantiated with what, over how many blocks, on which memory.
+//!
+//! A target has a decode program for every bucket, a prefill program, and one for the head after a prefill. A product over
+//! few rows streams its weights past f32 activations (`stream`); over more rows its input is staged as bf16 and multiplied on
+//! tensor cores (`gemm`). Exact products always stream. How kernels are cut comes from the target's tuning; where its
+//! figures do not fit the card's shared memory, the nearest that do are taken.
+//!
+//! The arithmetic of shapes (threads, bytes of shared memory) stands in the kernels' headers and again here: every
+//! emitted kernel asserts that the two agree.
+
+mod attention;
+mod gemm;
+mod product;
+mod rows;
+mod sample;
+mod stream;
+
+use super::{PassError, pass_error};
+use crate::graph::Rows;
+use crate::plan::cuda::{Argument, Constant, CudaPlan, Extent, Kernel, Launch, Module, Plane, Program, Regime, Scratch};
+use crate::plan::{BufferId, FieldId, FieldKind, Phase, PhaseKind, Plan};
+use crate::spec::types::{Compute, Cuda, Knobs, Tuning};
+
+/// Adds the launches to the plan of a CUDA target: its programs, what its buffers hold at most, and how many boundaries
+/// each phase costs. Leaves any other plan as it is.
+///
+/// # Errors
+/// When a phase has no kernel for its formats, or none that fits the card.
+pub fn launch(plan: &mut Plan) -> Result<(), PassError> {
+    let target = plan.target.clone();
+    let (Some(card), Some(tuning)) = (target.hardware.cuda(), &target.tuning) else { return Ok(()) };
+    let mut launcher = Launcher {
+        plan,
+        card,
+        tuning,
+        modules: Vec::new(),
+        scratch: Vec::new(),
+        most: vec![0; plan.buffers.len()],
+    };
+    let buckets = plan.buckets;
+    let mut outlines: Vec<Outline> = Vec::new();
+    for rows in buckets.decode.iter().copied().filter(|rows| *rows <= buckets.sequences) {
+        outlines.push(Outline { name: format!("decode_{rows}"), regime: Regime::Decode, rows });
+    }
+    outlines.push(Outline { name: "prefill".to_owned(), regime: Regime::Prefill, rows: buckets.tokens });
+    outlines.push(Outline { name: "head".to_owned(), regime: Regime::Head, rows: buckets.sequences });
+    let mut programs =
+        outlines.iter().map(|outline| launcher.program(outline)).collect::<Result<Vec<_>, _>>()?;
+    let mut fills = launcher.fills();
+    let Launcher { mut modules, scratch, most, .. } = launcher;
+    // A program all of whose kernels stand in earlier modules has an empty one: it goes.
+    let kept: Vec<usize> = (0..modules.len()).filter(|at| !modules[*at].kernels.is_empty()).collect();
+    let renumber = |place: &mut (usize, usize)| {
+        place.0 = kept.iter().position(|at| *at == place.0).expect("a module with this kernel");
+    };
+    let launches =
+        programs.iter_mut().flat_map(|it| it.bodies.iter_mut().flatten().chain(&mut it.tail));
+    launches.map(|launch| &mut launch.kernel).chain(&mut fills).for_each(renumber);
+    modules.retain(|module| !module.kernels.is_empty());
+    for (buffer, most) in plan.buffers.iter_mut().zip(most) {
+        buffer.most = most;
+    }
+    count_boundaries(plan, &programs);
+    plan.cuda = Some(CudaPlan { programs, modules, scratch, fills });
+    Ok(())
+}
+
+/// Sets what each phase's boundaries are for one token and for a prompt.
+fn count_boundaries(plan: &mut Plan, programs: &[Program]) {
+    let launches = |program: &Program, body: usize, phase: usize| {
+        program.bodies[body].iter().filter(|launch| launch.phase == phase).count() as f64
+    };
+    let of = |regime: Regime| programs.iter().find(|program| program.regime == regime).expect("one of each");
+    let (decode, prefill, head) = (of(Regime::Decode), of(Regime::Prefill), of(Regime::Head));
+    for (index, body) in plan.bodies.iter_mut().enumerate() {
+        for (at, phase) in body.phases.iter_mut().enumerate() {
+            phase.decode.boundaries = launches(decode, index, at);
+            phase.prefill.boundaries = launches(prefill, index, at) + launches(head, index, at);
+        }
+    }
+    // Sampling follows the last phase.
+    if let Some(last) = plan.bodies.last_mut().and_then(|body| body.phases.last_mut()) {
+        last.decode.boundaries += decode.tail.len() as f64;
+        last.prefill.boundaries += head.tail.len() as f64;
+    }
+}
+
+/// A program before its launches are known.
+struct Outline {
+    name: String,
+    regime: Regime,
+    /// Most rows of its activations.
+    rows: usize,
+}
+
+impl Outline {
+    /// The bucket tuning files know it by.
+    fn bucket(&self) -> Option<usize> {
+        (self.regime == Regime::Decode).then_some(self.rows)
+    }
+
+    /// Which count of the step bounds the rows.
+    fn outputs(&self) -> bool {
+        self.regime == Regime::Head
+    }
+}
+
+/// Where a launch is being made.
+#[derive(Clone, Copy)]
+struct Site<'a> {
+    program: &'a Outline,
+    body: usize,
+    phase: usize,
+}
+
+/// How a product is computed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Style {
+    /// f32 activations, weights streamed past them.
+    Stream,
+    /// Staged bf16 activations, tensor cores over tiles.
+    Gemm,
+}
+
+struct Launcher<'a> {
+    plan: &'a Plan,
+    card: &'a Cuda,
+    tuning: &'a Tuning,
+    modules: Vec<Module>,
+    scratch: Vec<Scratch>,
+    /// Most rows of each buffer.
+    most: Vec<usize>,
+}
+
+impl<'a> Launcher<'a> {
+    fn program(&mut self, outline: &Outline) -> Result<Program, PassError> {
+        self.modules.push(Module { name: outline.name.clone(), kernels: Vec::new() });
+        let last = self.plan.bodies.len() - 1;
+        let mut bodies = Vec::new();
+        for (index, body) in self.plan.bodies.iter().enumerate() {
+            let runs = match outline.regime {
+                Regime::Decode => true,
+                Regime::Prefill => index != last,
+                Regime::Head => index == last,
+            };
+            let mut launches = Vec::new();
+            for phase in (0..body.phases.len()).filter(|_| runs) {
+                self.phase(Site { program: outline, body: index, phase }, &mut launches)?;
+            }
+            bodies.push(launches);
+        }
+        let tail = match outline.regime {
+            Regime::Decode | Regime::Head => vec![self.sample(outline)?],
+            Regime::Prefill => Vec::new(),
+        };
+        let Outline { name, regime, rows } = outline;
+        Ok(Program { name: name.clone(), rows: *rows, regime: *regime, bodies, tail })
+    }
+
+    fn phase(&mut self, site: Site, launches: &mut Vec<Launch>) -> Result<(), PassError> {
+        match &self.at(site).kind {
+            PhaseKind::Embed { .. } => launches.push(self.embed(site)),
+            PhaseKind::Select { .. } if site.program.regime == Regime::Decode => {}
+            PhaseKind::Select { .. } => launches.push(self.select(site)),
+            PhaseKind::Attention { .. } => self.attention(site, launches)?,
+            PhaseKind::Project { .. } | PhaseKind::Accumulate { .. } | PhaseKind::Gated { .. } => {
+                self.product(site, launches)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// The kernels that make dummy weights, in a module of their own: one a format, one for vectors.
+    fn fills(&mut self) -> Vec<(usize, usize)> {
+        self.modules.push(Module { name: "fill".to_owned(), kernels: Vec::new() });
+        let outline = Outline { name: "fill".to_owned(), regime: Regime::Prefill, rows: 0 };
+        let fields = (0..self.plan.fields.len()).map(FieldId);
+        let fill = |id: FieldId| {
+            let (template, name, constants) = match self.plan.field(id).kind {
+                FieldKind::Matrix { format, .. } => {
+                    let name = format!("fill_{}", format.name().replace('-', "_"));
+                    ("fill_matrix", name, self.matrix(id).names().to_vec())
+                }
+                FieldKind::Vector { .. } | FieldKind::Norm { .. } => {
+                    ("fill_vector", "fill_vector".to_owned(), Vec::new())
+                }
+            };
+            let (block, resident) = (256, 1);
+            let kernel = Kernel { name, template, constants, block, resident, cluster: 1, shared: 0, decode: false };
+            self.kernel(&outline, kernel)
+        };
+        fields.map(fill).collect()
+    }
+
+    fn at(&self, site: Site) -> &'a Phase {
+        &self.plan.bodies[site.body].phases[site.phase]
+    }
+
+    fn knobs(&self, site: Site) -> Knobs {
+        self.tuning.of(&self.at(site).name, site.program.bucket())
+    }
+
+    /// Rows that a buffer has in a program.
+    fn rows(&self, outline: &Outline, buffer: BufferId) -> usize {
+        match self.plan.buffer(buffer).rows {
+            Rows::Tokens => outline.rows,
+            Rows::Outputs => outline.rows.min(self.plan.buckets.sequences),
+        }
+    }
+
+    /// An activation buffer as an argument, which makes it as large as the program's rows. Where a program has no
+    /// selection, what would have been selected is read where it stands.
+    fn buffer(&mut self, site: Site, id: BufferId) -> Argument {
+        let selected = self.plan.bodies[site.body].phases.iter().find_map(|phase| match phase.kind {
+            PhaseKind::Select { x, out } if out == id && site.program.regime == Regime::Decode => Some(x),
+            _ => None,
+        });
+        let id = selected.unwrap_or(id);
+        // A selection reads rows of a buffer that other programs filled.
+        let rows = if site.program.outputs() && self.plan.buffer(id).rows == Rows::Tokens {
+            self.most[id.0]
+        } else {
+            self.rows(site.program, id)
+        };
+        self.most[id.0] = self.most[id.0].max(rows);
+        Argument::Buffer(id)
+    }
+
+    /// Scratch of this name, at least so large.
+    fn scratch(&mut self, name: &str, bytes: u64, zeroed: bool) -> Argument {
+        let index = self.scratch.iter().position(|scratch| scratch.name == name).unwrap_or_else(|| {
+            self.scratch.push(Scratch { name: name.to_owned(), bytes: 0, zeroed });
+            self.scratch.len() - 1
+        });
+        let scratch = &mut self.scratch[index];
+        scratch.bytes = scratch.bytes.max(bytes.next_multiple_of(256));
+        Argument::Scratch(index)
+    }
+
+    /// The place of a kernel: one that an earlier program instantiated alike, or a new one in this program's module.
+    fn kernel(&mut self, outline: &Outline, mut kernel: Kernel) -> (usize, usize) {
+        let decode = outline.regime == Regime::Decode;
+        for (module, earlier) in self.modules.iter_mut().enumerate() {
+            let alike = |known: &Kernel| {
+                let Kernel { template, constants, block, resident, cluster, shared, .. } = known;
+                *template == kernel.template
+                    && *constants == kernel.constants
+                    && [*block, *resident, *cluster, *shared]
+                        == [kernel.block, kernel.resident, kernel.cluster, kernel.shared]
+            };
+            if let Some(index) = earlier.kernels.iter().position(alike) {
+                earlier.kernels[index].decode |= decode;
+                return (module, index);
+            }
+        }
+        let module = self.modules.len() - 1;
+        let kernels = &mut self.modules[module].kernels;
+        if kernels.iter().any(|known| known.name == kernel.name) {
+            let free = (2..).map(|i| format!("{}_{i}", kernel.name));
+            kernel.name = free
+                .into_iter()
+                .find(|name| kernels.iter().all(|known| known.name != *name))
+                .expect("there are enough numbers");
+        }
+        kernel.decode = decode;
+        kernels.push(kernel);
+        (module, kernels.len() - 1)
+    }
+
+    /// A phase's name as a kernel's: with its body's where several kinds of layer have one of that name.
+    fn kernel_name(&self, site: Site, suffix: &str) -> String {
+        let (body, phase) = (&self.plan.bodies[site.body], self.at(site));
+        let name = phase.name.replace('-', "_");
+        let others = self.plan.bodies.iter().filter(|other| other.phases.iter().any(|it| it.name == phase.name));
+        // The tied head is named after the embedding, as the embedding is not.
+        let name = if others.count() > 1 { format!("{}_{name}", body.name.replace('-', "_")) } else { name };
+        format!("{name}{suffix}")
+    }
+
+    /// The matrix of a product or of the embedding.
+    fn matrix(&self, id: FieldId) -> Matrix {
+        let FieldKind::Matrix { format, scales, compute, rows, columns, packing } = self.plan.field(id).kind else {
+            unreachable!("products and embeddings have matrices")
+        };
+        Matrix { format, scales, exact: compute != Compute::Bf16, compute, rows, columns, packing }
+    }
+
+    /// The three planes of a matrix as arguments.
+    fn planes(&self, id: FieldId) -> [Argument; 3] {
+        let planes = self.plan.field(id).planes().expect("a matrix has planes");
+        let of = |bytes: u64, plane| if bytes > 0 { Argument::Field(id, plane) } else { Argument::Null };
+        [
+            Argument::Field(id, Plane::Codes),
+            of(planes.scales, Plane::Scales),
+            of(planes.row_scales, Plane::RowScales),
+        ]
+    }
+}
+
+/// A matrix as kernels see it.
+#[derive(Clone, Copy, Debug)]
+struct Matrix {
+    format: monomorph_formats::Format,
+    scales: Option<monomorph_formats::ScaleForm>,
+    compute: Compute,
+    exact: bool,
+    rows: usize,
+    columns: usize,
+    packing: crate::plan::Packing,
+}
+
+impl Matrix {
+    /// `Format::…` and `ScaleForm::…` of templates/cuda/lib/formats.cuh.
+    fn names(&self) -> [(&'static str, Constant); 2] {
+        use monomorph_formats::{Format, ScaleForm};
+        let format = match self.format {
+            Format::F32 => "F32",
+            Format::Bf16 => "BF16",
+            Format::F16 => "F16",
+            Format::Fp8E4m3 => "FP8_E4M3",
+            Format::Nvfp4 => "NVFP4",
+            Format::Q8_0 => "Q8_0",
+            Format::Q4_1 => "Q4_1",
+        };
+        let scales = match self.scales {
+            None => "NONE",
+            Some(ScaleForm::Block128) => "BLOCK128",
+            Some(ScaleForm::Tensor | ScaleForm::Modelopt | ScaleForm::CompressedTensors) => "TENSOR",
+        };
+        [("FORMAT", value(format!("Format::{format}"))), ("SCALES", value(format!("ScaleForm::{scales}")))]
+    }
+
+    /// Outputs, or features where gate and up are interleaved.
+    fn outputs(&self) -> usize {
+        match self.packing {
+            crate::plan::Packing::Stacked => self.rows,
+            crate::plan::Packing::Gated => self.rows / 2,
+        }
+    }
+}
+
+fn value(text: impl Into<String>) -> Constant {
+    Constant::Value(text.into())
+}
+
+fn integer(number: usize) -> Constant {
+    Constant::Integer(i64::try_from(number).expect("dimensions are far below 2^63"))
+}
+
+fn fixed(x: usize, y: usize, z: usize) -> [Extent; 3] {
+    [x, y, z].map(|n| Extent::Fixed(u32::try_from(n).expect("grids are far below 2^32")))
+}
+
+/// Bytes of a staged buffer (templates/cuda/lib/staged.cuh).
+fn staged_bytes(capacity: usize, width: usize) -> u64 {
+    (width.div_ceil(64) * capacity * 128) as u64
+}
+
+/// What one multiprocessor and one block may have of shared memory, and how many blocks of `shared` bytes fit.
+fn fits(card: &Cuda, shared: usize, resident: usize) -> bool {
+    // Each resident block takes a kilobyte for the system.
+    shared <= card.shared_per_block as usize && resident * (shared + 1024) <= card.shared_per_multiprocessor as usize
+}
+
+fn no_kernel(site: Site, plan: &Plan, what: &str) -> PassError {
+    let body = &plan.bodies[site.body];
+    pass_error!("`{}` of `{}` in `{}`: {what}", body.phases[site.phase].name, body.name, site.program.name)
+}

@@ -1,0 +1,158 @@
+//! From the emitted `cuda/` directory to `cubins/`: compiled, inspected, and refused where a kernel is not fit to ship.
+
+use super::cubin::{self, Limits, Usage};
+use super::nvcc::{Compiler, Cubin};
+use super::{BuildError, write_if_changed};
+use crate::plan::Plan;
+use crate::plan::cuda::CudaPlan;
+use crate::spec::types::Cuda;
+use serde::Serialize;
+use std::path::Path;
+
+/// `cubins/report.json`.
+#[derive(Debug, Serialize)]
+pub struct CubinReport {
+    /// `hardware/model/quant`.
+    pub target: String,
+    /// `sm_90a` and the like.
+    pub architecture: String,
+    /// What each module came to.
+    pub modules: Vec<ModuleReport>,
+}
+
+/// One cubin.
+#[derive(Debug, Serialize)]
+pub struct ModuleReport {
+    /// File stem.
+    pub name: String,
+    /// Of the machine code.
+    pub bytes: u64,
+    /// Wall seconds when it was compiled.
+    pub compile_seconds: f64,
+    /// Its kernels in the order of the source.
+    pub kernels: Vec<KernelReport>,
+}
+
+/// One kernel.
+#[derive(Debug, Serialize)]
+pub struct KernelReport {
+    /// Name.
+    pub name: String,
+    /// Threads a block.
+    pub block: u32,
+    /// Bytes of dynamic shared memory.
+    pub dynamic_shared: u32,
+    /// What the assembler and the machine code say.
+    #[serde(flatten)]
+    pub usage: Usage,
+}
+
+/// Copies the library's headers beside the emitted modules.
+///
+/// # Errors
+/// When a file cannot be read or written.
+pub fn copy_library(root: &Path, directory: &Path) -> Result<(), BuildError> {
+    let library = root.join("templates/cuda/lib");
+    let io = |error| BuildError::Io(library.clone(), error);
+    for entry in std::fs::read_dir(&library).map_err(io)? {
+        let path = entry.map_err(io)?.path();
+        if path.extension().is_some_and(|extension| extension == "cuh") {
+            let text = std::fs::read(&path).map_err(|error| BuildError::Io(path.clone(), error))?;
+            let name = path.file_name().expect("a file has a name");
+            write_if_changed(&directory.join("cuda/lib").join(name), &text)?;
+        }
+    }
+    Ok(())
+}
+
+/// Compiles the modules of a written crate to `cubins/<module>.cubin` and `cubins/report.json`.
+///
+/// # Errors
+/// When there is no compiler, when it refuses a module, and when a kernel spills in decode or asks for more than the card has.
+pub fn compile(root: &Path, directory: &Path, plan: &Plan) -> Result<CubinReport, BuildError> {
+    let (Some(cuda), Some(card)) = (&plan.cuda, plan.target.hardware.cuda()) else {
+        unreachable!("the caller builds a CUDA target")
+    };
+    let compiler = Compiler::find(root)?;
+    let names: Vec<String> = cuda.modules.iter().map(|module| module.name.clone()).collect();
+    let architecture = card.architecture.trim_start_matches("sm_");
+    let cubins = compiler.compile(&root.join("target/cubins"), architecture, &directory.join("cuda"), &names)?;
+    let modules = inspect(cuda, card, &cubins)?;
+    for cubin in &cubins {
+        let code = std::fs::read(&cubin.path).map_err(|error| BuildError::Io(cubin.path.clone(), error))?;
+        write_if_changed(&directory.join("cubins").join(&cubin.module).with_extension("cubin"), &code)?;
+    }
+    let report =
+        CubinReport { target: plan.target.name(), architecture: card.architecture.clone(), modules };
+    let text = serde_json::to_string_pretty(&report).expect("numbers and names");
+    write_if_changed(&directory.join("cubins/report.json"), text.as_bytes())?;
+    Ok(report)
+}
+
+/// Figures by kernel, or every defect there is.
+fn inspect(cuda: &CudaPlan, card: &Cuda, cubins: &[Cubin]) -> Result<Vec<ModuleReport>, BuildError> {
+    let limits = Limits {
+        registers_per_thread: card.registers_per_thread,
+        registers_per_sm: 65_536,
+        shared_per_block: card.shared_per_block,
+    };
+    let mut defects = Vec::new();
+    let mut modules = Vec::new();
+    for (module, cubin) in cuda.modules.iter().zip(cubins) {
+        let mut kernels = Vec::new();
+        for kernel in &module.kernels {
+            let Some(usage) = cubin.made.kernels.get(&kernel.name) else {
+                defects.push(format!("kernel `{}` is not in the cubin of `{}`", kernel.name, module.name));
+                continue;
+            };
+            defects.extend(cubin::defects(&module.name, kernel, usage, &limits));
+            kernels.push(KernelReport {
+                name: kernel.name.clone(),
+                block: kernel.block,
+                dynamic_shared: kernel.shared,
+                usage: usage.clone(),
+            });
+        }
+        modules.push(ModuleReport {
+            name: module.name.clone(),
+            bytes: cubin.made.bytes,
+            compile_seconds: cubin.made.seconds,
+            kernels,
+        });
+    }
+    if defects.is_empty() { Ok(modules) } else { Err(BuildError::Tool(defects.join("\n"))) }
+}
+
+/// The report as a table.
+pub fn text(report: &CubinReport) -> String {
+    let mut lines = vec![format!(
+        "{:<36} {:>6} {:>9} {:>9} {:>9} {:>6} {:>6} {:>8}",
+        format!("kernel ({})", report.architecture),
+        "block",
+        "registers",
+        "static B",
+        "dynamic B",
+        "spill",
+        "local",
+        "barriers"
+    )];
+    for module in &report.modules {
+        let ModuleReport { name, bytes, compile_seconds, kernels } = module;
+        lines.push(format!("{name}: {bytes} bytes, compiled in {compile_seconds:.1} s"));
+        lines.extend(kernels.iter().map(|kernel| {
+            let usage = &kernel.usage;
+            format!(
+                "  {:<34} {:>6} {:>9} {:>9} {:>9} {:>6} {:>6} {:>8}",
+                kernel.name,
+                kernel.block,
+                usage.registers,
+                usage.static_shared,
+                kernel.dynamic_shared,
+                usage.spill_stores + usage.spill_loads,
+                usage.stack.max(usage.local),
+                usage.barriers
+            )
+        }));
+    }
+    lines.join("\n") + "\n"
+}
