@@ -1,0 +1,74 @@
+// Embedding: the token's row of the packed table, decoded to f32, becomes the row of the residual stream.
+//
+// Config: HIDDEN (a multiple of 4); FORMAT and SCALES of the table; THREADS; DECODE: row i is the one token of sequence i, otherwise
+// rows are `tokens`. An id of -1 stands for the one last sampled for the sequence's slot; any other must be a row of the table.
+// Grid: (embed_blocks(), rows); rows beyond step->tokens are passed over. No shared memory.
+//
+// One thread decodes the 16 bytes of one lane of one unit. A row's lanes of a unit are 64 adjacent bytes, so a warp reads eight such
+// pieces, and the four lanes of a unit write whole 32-byte sectors between them.
+#pragma once
+
+#include "async.cuh"
+#include "formats.cuh"
+#include "step.cuh"
+
+namespace monomorph {
+
+template <class C>
+struct EmbedShape {
+    static constexpr int UNITS = (C::HIDDEN + Unit<C::FORMAT>::COLUMNS - 1) / Unit<C::FORMAT>::COLUMNS;
+    static constexpr int PIECES = UNITS * 4;  // lanes that hold a row
+    static_assert(C::HIDDEN % 4 == 0, "rows of the residual stream are written in 8- and 16-byte vectors");
+    static_assert(C::FORMAT == Format::FP8_E4M3 || C::SCALES != ScaleForm::BLOCK128, "only fp8 has scales of 128 x 128 blocks");
+};
+
+template <class C>
+constexpr int embed_blocks() {
+    return (EmbedShape<C>::PIECES + C::THREADS - 1) / C::THREADS;
+}
+
+template <class C>
+__device__ __forceinline__ void embed(const Step* step, const TokenRow* tokens, const int* sampled_ids, const void* codes, const void* scales,
+                                      const float* row_scales, float* residual) {
+    using Shape = EmbedShape<C>;
+    using U = Unit<C::FORMAT>;
+    launch_dependents();
+    wait_for_predecessors();
+    const int row = blockIdx.y, piece = blockIdx.x * C::THREADS + threadIdx.x;
+    if (row >= step->tokens || piece >= Shape::PIECES) return;
+    const Sequence& sequence = step->sequence[C::DECODE ? row : tokens[row].sequence];
+    int id = C::DECODE ? sequence.token : tokens[row].id;
+    if (id < 0) id = sampled_ids[sequence.slot];
+
+    const int unit = piece / 4, c = piece % 4, g = id % TILE_ROWS;
+    const size_t at = static_cast<size_t>(id / TILE_ROWS) * Shape::UNITS + unit;
+    const uint4 lane = __ldg(static_cast<const uint4*>(codes) + at * 32 + g * 4 + c);
+    float values[U::ELEMENTS];
+    decode_floats<C::FORMAT>(lane, static_cast<const unsigned char*>(scales) + at * U::SCALE_BYTES, g, values);
+    if constexpr (C::FORMAT == Format::NVFP4 || (C::FORMAT == Format::FP8_E4M3 && C::SCALES == ScaleForm::TENSOR)) {
+        const float scale = row_scales[id];
+#pragma unroll
+        for (int j = 0; j < U::ELEMENTS; ++j) values[j] = __fmul_rn(values[j], scale);
+    }
+    if constexpr (C::SCALES == ScaleForm::BLOCK128) {
+        constexpr int BLOCKS = (C::HIDDEN + 127) / 128;
+        const float scale = static_cast<const float*>(scales)[static_cast<size_t>(id / TILE_ROWS) * BLOCKS + unit * U::COLUMNS / 128];
+#pragma unroll
+        for (int j = 0; j < U::ELEMENTS; ++j) values[j] = __fmul_rn(values[j], scale);
+    }
+
+    float* const out = residual + static_cast<size_t>(row) * C::HIDDEN;
+    constexpr int ADJACENT = U::BLOCKED || C::FORMAT == Format::F32 ? 4 : 2;  // elements at consecutive columns
+#pragma unroll
+    for (int j = 0; j < U::ELEMENTS; j += ADJACENT) {
+        const int column = unit * U::COLUMNS + U::column(j, c);
+        if (column >= C::HIDDEN) continue;
+        if constexpr (ADJACENT == 4) {
+            *reinterpret_cast<float4*>(out + column) = make_float4(values[j], values[j + 1], values[j + 2], values[j + 3]);
+        } else {
+            *reinterpret_cast<float2*>(out + column) = make_float2(values[j], values[j + 1]);
+        }
+    }
+}
+
+}  // namespace monomorph
