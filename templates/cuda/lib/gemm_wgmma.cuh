@@ -1,0 +1,167 @@
+// Tensor-core products of many rows on sm_90a: gemm.cuh with wgmma, weights in registers, tokens in swizzled shared memory.
+//
+// While the products of a panel of 64 columns run, a warp loads and decodes its fragments of the next one into a second set of
+// registers. With 256 tokens the sums take 128 registers a thread, so the copying warp gives most of its registers away.
+#pragma once
+
+#include "gemm_copy.cuh"
+#include "gemm_epilogue.cuh"
+#include "gemm_fragments.cuh"
+#include "wgmma.cuh"
+
+namespace monomorph {
+
+template <class C>
+struct GemmWgmma : GemmShape<C> {
+    using S = GemmShape<C>;
+    // Registers move between warpgroups only, so the copying warp then has three idle ones beside it: 40 and 232 of 168 a thread.
+    static constexpr bool MOVES_REGISTERS = C::TOKENS * C::STRIPS == 256;
+    static constexpr int THREADS = MOVES_REGISTERS ? 384 : 288;
+    static_assert(C::RESIDENT == 1 || C::TOKENS * C::STRIPS < 128, "the sums do not fit the registers of two blocks");
+    static_assert(C::TOKENS * C::STRIPS <= 256, "the sums do not fit the registers");
+    static_assert(S::SHARED_BYTES <= (C::RESIDENT == 1 ? 227 : 113) * 1024, "the ring does not fit shared memory");
+};
+
+template <class C>
+struct GemmWgmmaConsumer {
+    using S = GemmShape<C>;
+    using Sums = typename GemmEpilogue<C>::Sums;
+    const GemmArguments& arguments;
+    char* ring;
+    Barrier *full, *empty;
+    int warpgroup, warp, lane;
+    RingPosition<C::STAGES> at;
+    int finished_stage = -1;                      // read by products still under way
+    PanelFragments fragments[2][C::STRIPS];       // of the panel being loaded, and of the one being multiplied
+
+    __device__ __forceinline__ void release() {
+        if (finished_stage < 0) return;
+        if constexpr (C::MULTICAST > 1) {
+            const unsigned first = cluster_rank() / C::MULTICAST * C::MULTICAST;
+            if (lane < C::MULTICAST) barrier_arrive_at(empty + finished_stage, first + lane);
+        } else {
+            if (lane == 0) barrier_arrive(empty + finished_stage);
+        }
+    }
+
+    __device__ __forceinline__ int tile(int strip) const { return (warpgroup * C::STRIPS + strip) * 8 + warp * 2; }
+
+    // One step of K. PARITY: which fragments its first panel uses.
+    template <int PARITY>
+    __device__ __forceinline__ void step(Sums& sums, int row_block, int step, bool& accumulate) {
+        const char* stage = ring + at.stage * S::STAGE_BYTES;
+        barrier_wait(full + at.stage, at.parity);
+#pragma unroll
+        for (int panel = 0; panel < C::STAGE_PANELS; panel++) {
+            if (S::PANELS % C::STAGE_PANELS != 0 && step * C::STAGE_PANELS + panel >= S::PANELS) break;
+            PanelFragments(&own)[C::STRIPS] = fragments[(PARITY + panel) % 2];
+#pragma unroll
+            for (int s = 0; s < C::STRIPS; s++) {
+                const BlockScales scales = GemmFragments<C>::block_scales(arguments.scales, row_block * S::BLOCK_TILES + tile(s),
+                                                                          step * C::STAGE_PANELS + panel);
+                GemmFragments<C>::load(stage, tile(s), panel, step, lane, scales, own[s]);
+            }
+            const uint64_t tokens = wgmma_descriptor(shared_address(stage + panel * C::TOKENS * STAGED_ROW_BYTES));
+            wgmma_fence();
+#pragma unroll
+            for (int k = 0; k < 4; k++) {
+#pragma unroll
+                for (int s = 0; s < C::STRIPS; s++) {
+                    WgmmaShape<C::TOKENS>::multiply(sums[s], own[s][k], tokens + 2 * k, accumulate || k > 0);
+                }
+            }
+            wgmma_commit();
+            accumulate = true;
+            wgmma_wait<1>();  // the products of the panel before: their fragments, and if this is a new stage their stage, are free
+            if (panel == 0) {
+                release();
+                finished_stage = at.stage;
+            }
+        }
+        at.advance();
+    }
+
+    __device__ __forceinline__ void multiply(Sums& sums, int row_block, int first_step, int last_step) {
+        bool accumulate = false;
+        int k = first_step;
+        for (; k + 1 < last_step; k += 2) {
+            step<0>(sums, row_block, k, accumulate);
+            step<C::STAGE_PANELS % 2>(sums, row_block, k + 1, accumulate);
+        }
+        if (k < last_step) {
+            wgmma_wait<0>();  // fragments written on two paths into one product would make the compiler wait after every product
+            step<0>(sums, row_block, k, accumulate);
+        }
+        wgmma_wait<0>();
+        release();
+        finished_stage = -1;
+#pragma unroll
+        for (int s = 0; s < C::STRIPS; s++) {
+#pragma unroll
+            for (int i = 0; i < C::TOKENS / 2; i++) pin(sums[s][i]);
+        }
+    }
+};
+
+template <class C>
+__device__ __forceinline__ void gemm_wgmma(const Step* step, const void* x, const void* codes, const void* scales, const float* row_scales,
+                                           const float* bias, const float* up_bias, void* out) {
+    using S = GemmWgmma<C>;
+    extern __shared__ __align__(1024) char shared[];
+    launch_dependents();
+    const GemmArguments arguments = {step, static_cast<const char*>(x), static_cast<const char*>(codes), static_cast<const char*>(scales),
+                                     row_scales, bias, up_bias, out};
+    Barrier* full = reinterpret_cast<Barrier*>(shared + S::BARRIERS_OFFSET);
+    Barrier* empty = full + C::STAGES;
+    const GemmPlace<C> place(S::CLUSTER > 1 ? cluster_rank() : 0);
+    const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+    if (threadIdx.x == 0) {
+        if (shared_address(shared) % 1024 != 0) __trap();  // the swizzle is a function of the address
+        for (int i = 0; i < C::STAGES; i++) {
+            barrier_init(full + i, 2);
+            barrier_init(empty + i, S::CONSUMER_WARPS * C::MULTICAST);
+        }
+        barrier_init_fence();
+    }
+    if constexpr (S::CLUSTER > 1) {
+        cluster_sync();  // no block multicasts into barriers that are not there yet
+    } else {
+        __syncthreads();
+    }
+
+    if (warp >= S::CONSUMER_WARPS) {
+        if constexpr (S::MOVES_REGISTERS) registers_release<40>();
+        if (warp == S::CONSUMER_WARPS) {
+            const unsigned long long policy = evict_first_policy();
+            GemmCopier<C>{arguments, shared, full, empty, place, lane, policy}.run();
+        }
+        if constexpr (C::SPLIT > 1) cluster_sync();
+    } else {
+        if constexpr (S::MOVES_REGISTERS) registers_acquire<232>();
+        const int warpgroup = warp / 4;
+        GemmWgmmaConsumer<C> consumer = {arguments, shared, full, empty, warpgroup, warp % 4, lane};
+        GemmEpilogue<C> epilogue = {arguments, reinterpret_cast<float*>(shared + S::SUMS_OFFSET), place, warpgroup, warp % 4, lane};
+        wait_for_predecessors();
+        const int rows = gemm_rows<C>(step);
+        const int token_blocks = ceil_div(rows, C::TOKENS);
+        typename GemmEpilogue<C>::Sums sums;
+        if constexpr (C::SPLIT > 1) {
+            const GemmWork<C> work(place.cluster, 1, place.row_part);
+            consumer.multiply(sums, work.row_block, place.first_step, place.last_step);
+            named_barrier(3, 32 * S::CONSUMER_WARPS);
+            epilogue.leave(sums);
+            cluster_sync();
+            epilogue.gather(work.row_block, rows);
+        } else {
+            for (int piece = place.cluster; piece < gemm_work<C>(token_blocks); piece += place.clusters) {
+                const GemmWork<C> work(piece, token_blocks, place.row_part);
+                consumer.multiply(sums, work.row_block, 0, S::STEPS);
+                epilogue.run(sums, work.row_block, work.token_block * C::TOKENS, rows);
+            }
+        }
+    }
+    // No block leaves while another may still read its sums, multicast to it or arrive at its barriers.
+    if constexpr (S::CLUSTER > 1) cluster_sync();
+}
+
+}  // namespace monomorph

@@ -1,0 +1,97 @@
+// Stages activations for the tensor-core products: f32 rows [T, WIDTH], optionally RMS-normalised, to staged bf16 (staged.cuh),
+// rounded to nearest even, zeros from WIDTH to the end of the last panel.
+//
+//   norm:  y = x / sqrt(mean(x^2) + EPS) * w   (ONE_PLUS: * (1 + w)), f32 throughout
+//
+// A block owns a row; thread i holds chunks i, i + THREADS, ... of eight columns in registers between the sum of squares and the
+// store. The norm's weights are constants of the run and are fetched before the predecessor has finished.
+//
+// Config: WIDTH, CAPACITY (rows of `out`), NORM (Norm), EPS (float), LIMIT (Limit).
+// Launch: grid = rows (blocks beyond the step's rows do nothing), block = StageShape<C>::THREADS, no dynamic shared memory.
+#pragma once
+
+#include "async.cuh"
+#include "gemm.cuh"
+#include "mma.cuh"
+#include "staged.cuh"
+#include "step.cuh"
+
+namespace monomorph {
+
+template <class C>
+struct StageShape {
+    static constexpr int CHUNKS = staged_panels(C::WIDTH) * 8;  // of eight columns
+    static constexpr int THREADS = CHUNKS >= 256 ? 256 : ceil_div(CHUNKS, 32) * 32;
+    static constexpr int EACH = ceil_div(CHUNKS, THREADS);
+};
+
+// Eight values from column `column` on, zeros beyond WIDTH.
+template <class C, class Load>
+__device__ __forceinline__ void stage_load(float (&values)[8], const float* row, int column, Load load) {
+    if constexpr (C::WIDTH % 8 == 0) {
+        float4 low = {0, 0, 0, 0}, high = low;
+        if (column < C::WIDTH) {
+            low = load(reinterpret_cast<const float4*>(row + column));
+            high = load(reinterpret_cast<const float4*>(row + column + 4));
+        }
+        const float loaded[8] = {low.x, low.y, low.z, low.w, high.x, high.y, high.z, high.w};
+#pragma unroll
+        for (int i = 0; i < 8; i++) values[i] = loaded[i];
+    } else {
+#pragma unroll
+        for (int i = 0; i < 8; i++) values[i] = column + i < C::WIDTH ? load(row + column + i) : 0.0f;
+    }
+}
+
+template <class C>
+__device__ __forceinline__ void stage(const Step* step, const float* x, const float* norm, void* out) {
+    using S = StageShape<C>;
+    __shared__ float sums[S::THREADS / 32];
+    launch_dependents();
+    float weights[C::NORM != Norm::NONE ? S::EACH : 1][8];
+    if constexpr (C::NORM != Norm::NONE) {
+#pragma unroll
+        for (int i = 0; i < S::EACH; i++) {
+            stage_load<C>(weights[i], norm, (threadIdx.x + i * S::THREADS) * 8, [](const auto* from) { return load_constant(from); });
+        }
+    }
+    wait_for_predecessors();
+    const int row = blockIdx.x;
+    if (row >= gemm_rows<C>(step)) return;
+
+    float values[S::EACH][8];
+    float sum = 0;
+#pragma unroll
+    for (int i = 0; i < S::EACH; i++) {
+        stage_load<C>(values[i], x + size_t(row) * C::WIDTH, (threadIdx.x + i * S::THREADS) * 8,
+                      [](const auto* from) { return load_activation(from); });
+#pragma unroll
+        for (int j = 0; j < 8; j++) sum += values[i][j] * values[i][j];
+    }
+    if constexpr (C::NORM != Norm::NONE) {
+#pragma unroll
+        for (int distance = 16; distance > 0; distance /= 2) sum += __shfl_xor_sync(0xffffffff, sum, distance);
+        if (threadIdx.x % 32 == 0) sums[threadIdx.x / 32] = sum;
+        __syncthreads();
+        sum = 0;
+#pragma unroll
+        for (int i = 0; i < S::THREADS / 32; i++) sum += sums[i];
+        const float inverse = 1.0f / sqrtf(sum / C::WIDTH + C::EPS);
+#pragma unroll
+        for (int i = 0; i < S::EACH; i++) {
+#pragma unroll
+            for (int j = 0; j < 8; j++) values[i][j] *= inverse * (C::NORM == Norm::ONE_PLUS ? 1.0f + weights[i][j] : weights[i][j]);
+        }
+    }
+#pragma unroll
+    for (int i = 0; i < S::EACH; i++) {
+        const int column = (threadIdx.x + i * S::THREADS) * 8;
+        if (column < S::CHUNKS * 8) {
+            const uint4 packed = {pack_bf16(values[i][0], values[i][1]), pack_bf16(values[i][2], values[i][3]),
+                                  pack_bf16(values[i][4], values[i][5]), pack_bf16(values[i][6], values[i][7])};
+            *reinterpret_cast<uint4*>(static_cast<__nv_bfloat16*>(out) + staged_index<C::CAPACITY>(row, column)) = packed;
+        }
+    }
+}
+
+}  // namespace monomorph
