@@ -21,7 +21,9 @@ pub fn stack(plan: &Plan) -> TokenStream {
         use crate::spec::SPEC;
         use monomorph_device::cpu::*;
         use monomorph_formats::Format;
-        use monomorph_model::{LoadError, LoadOptions, Model, ModelSpec, Progress, Step, StepOutput, Ticket};
+        use monomorph_model::{
+            LoadError, LoadOptions, Model, ModelSpec, Progress, Step, StepOutput, Ticket, Weights,
+        };
         use monomorph_weights::Checkpoint;
 
         #weights
@@ -271,7 +273,7 @@ fn model(plan: &Plan) -> TokenStream {
         names.push(quote!(#layers));
         if attention(body).is_some() {
             let cache = body_ident(body, "_cache");
-            locals.push(quote!(let #cache = KvCache::new(#count, options.blocks)?;));
+            locals.push(quote!(let #cache = KvCache::new(#count, blocks)?;));
             names.push(quote!(#cache));
         }
     }
@@ -280,7 +282,9 @@ fn model(plan: &Plan) -> TokenStream {
         impl Model for Stack {
             const SPEC: &'static ModelSpec = &SPEC;
 
-            fn load(checkpoint: &Checkpoint, options: &LoadOptions, progress: &Progress) -> Result<Self, LoadError> {
+            fn load(weights: &Weights, options: &LoadOptions, progress: &Progress) -> Result<Self, LoadError> {
+                let checkpoint = weights.checkpoint()?;
+                let blocks = options.blocks_or_one_sequence(SPEC.block_tokens);
                 checkpoint.refuse_surplus(|name| SPEC.knows(name))?;
                 progress.expect(SPEC.weight_bytes);
                 let team = Team::new(options.threads).map_err(LoadError::Threads)?;
@@ -294,10 +298,14 @@ fn model(plan: &Plan) -> TokenStream {
                     vocabulary: SPEC.vocabulary,
                     context: SPEC.context,
                     block_tokens: SPEC.block_tokens,
-                    blocks: options.blocks,
+                    blocks,
                 });
                 let buffers = Buffers::new(team.lanes());
                 Ok(Stack { team, batch, globals, #(#names,)* buffers, outputs: Outputs::default() })
+            }
+
+            fn blocks(&self) -> usize {
+                self.batch.limits().blocks
             }
 
             fn submit(&mut self, step: &Step) -> Ticket {

@@ -3,6 +3,7 @@
 use super::{float, number};
 use crate::graph::instance;
 use crate::plan::{FieldKind, Plan};
+use crate::spec::types::Provenance;
 use monomorph_formats::Format;
 use proc_macro2::{Literal, TokenStream};
 use quote::quote;
@@ -25,6 +26,7 @@ pub fn spec(plan: &Plan, features: &[String]) -> TokenStream {
     .map(number);
     let [hidden, layers, vocabulary, context, block_tokens, block_bytes, step_tokens, step_sequences] =
         numbers;
+    let cuda = cuda(plan);
     let kv_format = format(quant.kv_format);
     let formats = quant.stored.iter().map(|(class, stored)| {
         let (class_name, stored) = (class.name(), format(*stored));
@@ -60,17 +62,18 @@ pub fn spec(plan: &Plan, features: &[String]) -> TokenStream {
     // Whole tokens a second: the digits behind them would only make every build's text differ.
     let [limit_decode, predicted_decode, limit_prefill, predicted_prefill] =
         plan.prediction.rates().map(|rate| Literal::f64_unsuffixed(rate.round()));
+    let cuda_type = plan.target.hardware.cuda().map(|_| quote!(CudaSpec,));
     quote! {
         use monomorph_formats::Format;
         use monomorph_model::{
-            ClassFormat, Figures, HardwareSpec, ModelSpec, Protocol, SamplingPreset, TensorSpec,
+            ClassFormat, #cuda_type Figures, HardwareSpec, ModelSpec, Protocol, SamplingPreset, TensorSpec,
         };
 
         /// Everything the rest of the server may ask for.
         pub static SPEC: ModelSpec = ModelSpec {
             target: #name,
             model: #model_name,
-            hardware: HardwareSpec { name: #hardware, features: &[#(#features),*] },
+            hardware: HardwareSpec { name: #hardware, features: &[#(#features),*], cuda: #cuda },
             hidden: #hidden,
             layers: #layers,
             vocabulary: #vocabulary,
@@ -95,6 +98,21 @@ pub fn spec(plan: &Plan, features: &[String]) -> TokenStream {
             },
         };
     }
+}
+
+/// The GPU a stack is compiled for.
+fn cuda(plan: &Plan) -> TokenStream {
+    let Some(cuda) = plan.target.hardware.cuda() else { return quote!(None) };
+    let architecture = &cuda.architecture;
+    let (major, minor) = cuda.capability;
+    let [major, minor] = [major, minor].map(Literal::u32_unsuffixed);
+    let tuning = match plan.target.tuning.as_ref().map(|tuning| &tuning.provenance) {
+        Some(Provenance::Measured { file, card, date, .. }) => {
+            format!("measured on {card}, {date} ({})", file.display())
+        }
+        Some(Provenance::Defaults) | None => "the hardware's defaults, not measured".to_owned(),
+    };
+    quote!(Some(CudaSpec { architecture: #architecture, capability: (#major, #minor), tuning: #tuning }))
 }
 
 /// Names the checkpoint may hold besides, one a layer where they say so, ascending.

@@ -3,10 +3,12 @@
 //! A generated layer stack implements [`Model`]; the engine and every verb of the server are generic over
 //! it. Nothing here knows a model, a format or a card: what a stack is, it says in [`ModelSpec`].
 
+mod fault;
 mod spec;
 mod step;
 
-pub use spec::{ClassFormat, Figures, HardwareSpec, ModelSpec, Protocol, SamplingPreset, TensorSpec};
+pub use fault::{device_fault, set_device_fault};
+pub use spec::{ClassFormat, CudaSpec, Figures, HardwareSpec, ModelSpec, Protocol, SamplingPreset, TensorSpec};
 pub use step::{BlockId, Output, RowOutput, SequenceStep, Slot, Step, StepOutput, Ticket, Tokens};
 
 use monomorph_weights::{Checkpoint, WeightsError};
@@ -25,11 +27,23 @@ pub trait Model: Sized + Send + 'static {
     /// `submit` only starts it says 2, so that its device need not wait for the host between two steps.
     const STEPS_IN_FLIGHT: usize = 1;
 
+    /// Whether this machine has the hardware the stack was compiled for, without claiming any of it. (CPUs are checked
+    /// before anything else runs.)
+    ///
+    /// # Errors
+    /// [`LoadError::Hardware`] saying what is missing.
+    fn check_hardware() -> Result<(), LoadError> {
+        Ok(())
+    }
+
     /// Claims memory and loads the weights.
     ///
     /// # Errors
     /// When the checkpoint's tensors are not the ones this stack was compiled for, or memory is short.
-    fn load(checkpoint: &Checkpoint, options: &LoadOptions, progress: &Progress) -> Result<Self, LoadError>;
+    fn load(weights: &Weights, options: &LoadOptions, progress: &Progress) -> Result<Self, LoadError>;
+
+    /// K/V blocks it has: what was asked for, or what the device's memory held.
+    fn blocks(&self) -> usize;
 
     /// Starts one batched forward step. The caller may change `step` as soon as this returns.
     fn submit(&mut self, step: &Step) -> Ticket;
@@ -38,13 +52,52 @@ pub trait Model: Sized + Send + 'static {
     fn collect(&mut self, ticket: Ticket) -> StepOutput;
 }
 
+/// Where weights come from.
+#[derive(Debug)]
+pub enum Weights {
+    /// The model's own.
+    Checkpoint(Checkpoint),
+    /// Made up, of the right formats and sizes: for measuring speed without the files.
+    Dummy {
+        /// Equal seeds give equal weights.
+        seed: u64,
+    },
+}
+
+impl Weights {
+    /// The checkpoint, for stacks that make nothing up.
+    ///
+    /// # Errors
+    /// [`LoadError::DummyWeights`] where there is none.
+    pub fn checkpoint(&self) -> Result<&Checkpoint, LoadError> {
+        match self {
+            Weights::Checkpoint(checkpoint) => Ok(checkpoint),
+            Weights::Dummy { .. } => Err(LoadError::DummyWeights),
+        }
+    }
+}
+
 /// What a start of the server decides about memory and threads.
 #[derive(Clone, Debug)]
 pub struct LoadOptions {
-    /// K/V blocks to claim, each of [`ModelSpec::block_tokens`] tokens over all layers.
-    pub blocks: usize,
-    /// Threads of the CPU team; ignored by devices that have none.
+    /// K/V blocks to claim, each of [`ModelSpec::block_tokens`] tokens over all layers; `None` claims what the
+    /// device's memory holds, and on a CPU, whose memory is everybody's, what one sequence needs.
+    pub blocks: Option<usize>,
+    /// Longest sequence that will be asked for, in tokens.
+    pub context: usize,
+    /// Most of the device's memory to use, as a part of it; ignored by a CPU.
+    pub memory_fraction: f64,
+    /// Threads of the CPU team, or that pack weights for another device.
     pub threads: usize,
+    /// Takes lines about what is going to be claimed, before it is.
+    pub report: fn(std::fmt::Arguments),
+}
+
+impl LoadOptions {
+    /// The blocks asked for, or those of one sequence.
+    pub fn blocks_or_one_sequence(&self, block_tokens: usize) -> usize {
+        self.blocks.unwrap_or_else(|| self.context.div_ceil(block_tokens))
+    }
 }
 
 /// How far loading has come, readable from another thread.
@@ -84,9 +137,22 @@ pub enum LoadError {
         needed: u64,
         /// Bytes there are.
         available: u64,
+        /// What to ask for instead, if anything would fit.
+        fits: Option<String>,
     },
-    /// The system refuses a thread of the CPU team.
+    /// The machine's own memory is about to run out: going on would invite the system to end processes.
+    HostMemory {
+        /// Bytes left.
+        available: u64,
+    },
+    /// The system refuses a thread.
     Threads(std::io::Error),
+    /// The hardware this server was compiled for is not there.
+    Hardware(String),
+    /// The device failed while loading.
+    Device(String),
+    /// Made-up weights were asked of a stack that has none.
+    DummyWeights,
 }
 
 impl From<WeightsError> for LoadError {
@@ -99,10 +165,19 @@ impl std::fmt::Display for LoadError {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
             LoadError::Weights(error) => error.fmt(f),
-            LoadError::Memory { what, needed, available } => {
-                write!(f, "{what} needs {needed} bytes, and {available} are available")
+            LoadError::Memory { what, needed, available, fits } => {
+                write!(f, "{what} needs {needed} bytes, and {available} are available")?;
+                fits.iter().try_for_each(|fits| write!(f, "; {fits}"))
             }
-            LoadError::Threads(error) => write!(f, "a thread of the CPU team could not be started: {error}"),
+            LoadError::HostMemory { available } => {
+                write!(f, "stopped loading: this machine has {available} bytes of memory left")
+            }
+            LoadError::Threads(error) => write!(f, "a thread could not be started: {error}"),
+            LoadError::Hardware(what) => f.write_str(what),
+            LoadError::Device(what) => write!(f, "the device failed while loading: {what}"),
+            LoadError::DummyWeights => {
+                f.write_str("made-up weights are for GPU servers; this one wants a checkpoint")
+            }
         }
     }
 }

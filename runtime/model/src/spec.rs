@@ -62,6 +62,19 @@ pub struct HardwareSpec {
     pub name: &'static str,
     /// CPU features (names as `std::is_x86_feature_detected!` takes them) the code was compiled with.
     pub features: &'static [&'static str],
+    /// The GPU, where it runs on one.
+    pub cuda: Option<CudaSpec>,
+}
+
+/// The GPU a stack was compiled for.
+#[derive(Clone, Copy, Debug)]
+pub struct CudaSpec {
+    /// What its kernels are machine code of, such as `sm_90a`.
+    pub architecture: &'static str,
+    /// Compute capability, major and minor: the device's must be the same.
+    pub capability: (u32, u32),
+    /// Where the numbers come from that its kernels were cut with.
+    pub tuning: &'static str,
 }
 
 /// One line of the precision contract.

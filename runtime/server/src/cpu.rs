@@ -5,10 +5,8 @@
 //! enabled features, and copies or comparisons of known length may become vector code. Hence raw CPUID,
 //! bytes read one at a time, and pieces of the message written one after the other.
 
+use crate::failure::EXIT_WRONG_HARDWARE;
 use monomorph_model::HardwareSpec;
-
-/// Exit code of a binary on a CPU that lacks its instructions.
-pub const EXIT_WRONG_CPU: i32 = 3;
 
 /// Exits with code 3 and a message naming what is missing, unless this CPU (and its operating system) has
 /// every feature in `hardware.features`. Call it before anything else.
@@ -34,7 +32,7 @@ pub fn require_cpu(hardware: &HardwareSpec) {
     if missing {
         say("\nbuild it for this machine: cargo xtask build --target cpu/<model>/<quant>\n");
         // SAFETY: `_exit` takes a number and does not return; no destructor is skipped that matters this early.
-        unsafe { libc::_exit(EXIT_WRONG_CPU) }
+        unsafe { libc::_exit(EXIT_WRONG_HARDWARE as i32) }
     }
 }
 

@@ -1,5 +1,8 @@
 //! The built binary: `serve`, `generate`, `logits`, `bench`, `info`.
 //!
+//! Exit codes: 0 done; 1 it could not be done; 2 the command line is wrong; 3 the hardware it was compiled for is not
+//! there; 4 the device failed while it worked, and all clients were told.
+//!
 //! A generated crate's `main` is one line, `monomorph_server::main::<Stack>()`. Only what touches the layer stack is
 //! generic over it ([`main`], loading, and the two verbs that drive it directly); HTTP and text are compiled
 //! once and talk to the engine's handle.
@@ -7,6 +10,7 @@
 mod answer;
 mod cli;
 mod cpu;
+mod failure;
 mod http;
 mod load;
 mod openai;
@@ -15,14 +19,17 @@ mod paths;
 mod text;
 mod verbs;
 
-pub use cpu::{EXIT_WRONG_CPU, require_cpu};
+pub use cpu::require_cpu;
+pub use failure::{EXIT_DEVICE_FAULT, EXIT_WRONG_HARDWARE, Failure};
 pub use load::{StartEngine, start_engine};
 pub use paths::{default_weights, resolve_weights, weights_directory};
 pub use verbs::serve::{ServeArgs, serve};
 
 use clap::Parser;
-use monomorph_model::Model;
+use monomorph_model::{Model, device_fault};
+use std::panic::{catch_unwind, resume_unwind};
 use std::process::ExitCode;
+use std::time::Instant;
 
 /// Runs a built binary: checks the CPU, reads the command line, does what it asks for.
 ///
@@ -36,19 +43,35 @@ pub fn main<M: Model>() -> ExitCode {
 /// Apart from [`main`], so that none of its code can be moved before the check.
 #[inline(never)]
 fn run<M: Model>() -> ExitCode {
-    let spec = M::SPEC;
-    let result = match cli::Cli::parse().verb {
-        cli::Verb::Serve(args) => serve(spec, start_engine::<M>, &args),
-        cli::Verb::Generate(args) => verbs::generate::generate(spec, start_engine::<M>, &args),
-        cli::Verb::Logits(args) => verbs::logits::logits::<M>(&args),
-        cli::Verb::Bench(args) => verbs::bench::bench::<M>(&args),
-        cli::Verb::Info(args) => verbs::info::info(spec, &args),
-    };
+    let started = Instant::now();
+    let verb = cli::Cli::parse().verb;
+    // A device that fails in a step that a verb drives itself unwinds to here.
+    let result = catch_unwind(|| carry_out::<M>(&verb, started)).unwrap_or_else(|panic| {
+        match device_fault() {
+            Some(fault) => Err(fault.to_owned().into()),
+            None => resume_unwind(panic),
+        }
+    });
     match result {
         Ok(()) => ExitCode::SUCCESS,
-        Err(message) => {
-            out::say(format_args!("error: {message}"));
-            ExitCode::FAILURE
+        Err(failure) => {
+            out::say(format_args!("error: {}", failure.message));
+            failure.exit_code()
         }
+    }
+}
+
+fn carry_out<M: Model>(verb: &cli::Verb, started: Instant) -> Result<(), Failure> {
+    let spec = M::SPEC;
+    if let cli::Verb::Info(args) = verb {
+        return Ok(verbs::info::info(spec, args)?);
+    }
+    M::check_hardware()?;
+    match verb {
+        cli::Verb::Serve(args) => serve(spec, start_engine::<M>, args, started),
+        cli::Verb::Generate(args) => verbs::generate::generate(spec, start_engine::<M>, args, started),
+        cli::Verb::Logits(args) => verbs::logits::logits::<M>(args),
+        cli::Verb::Bench(args) => verbs::bench::bench::<M>(args, started),
+        cli::Verb::Info(_) => Ok(()),
     }
 }

@@ -1,56 +1,104 @@
 //! From a weights path to a model at work.
 
+use crate::failure::Failure;
+use crate::out;
 use crate::paths::{default_weights, resolve_weights};
 use crate::text::Text;
 use monomorph_engine::{EngineHandle, EngineOptions};
-use monomorph_model::{LoadOptions, Model, ModelSpec, Progress};
+use monomorph_model::{LoadOptions, Model, ModelSpec, Progress, Weights};
 use monomorph_weights::Checkpoint;
 use std::num::NonZero;
 use std::path::PathBuf;
 
 /// Longest sequence that is claimed memory for without being asked to, in tokens.
 const DEFAULT_CONTEXT: usize = 8192;
-/// Tokens cached without being asked to: eight sequences of 2,048.
+/// Tokens cached without being asked to, where memory is everybody's: eight sequences of 2,048.
 const DEFAULT_KV_TOKENS: usize = 8 * 2048;
 
-/// Loads a model and starts its engine: the one generic step of serving, as a plain function pointer.
+/// Loads a model and starts its engine: the one generic step of serving, as a plain function pointer. The options'
+/// blocks become those that the model claimed.
 pub type StartEngine =
-    fn(&Checkpoint, &LoadOptions, EngineOptions, &Progress) -> Result<EngineHandle, String>;
+    fn(&Weights, &LoadOptions, EngineOptions, &Progress) -> Result<EngineHandle, Failure>;
 
 /// [`StartEngine`] for a layer stack.
 ///
 /// # Errors
 /// When the weights are not this stack's, memory is short, or the engine refuses its options.
 pub fn start_engine<M: Model>(
-    checkpoint: &Checkpoint,
+    weights: &Weights,
     options: &LoadOptions,
     engine: EngineOptions,
     progress: &Progress,
-) -> Result<EngineHandle, String> {
-    let model = M::load(checkpoint, options, progress).map_err(|error| error.to_string())?;
-    monomorph_engine::start(model, engine).map_err(|error| error.to_string())
+) -> Result<EngineHandle, Failure> {
+    let model = M::load(weights, options, progress)?;
+    let engine = EngineOptions { blocks: model.blocks(), ..engine };
+    Ok(monomorph_engine::start(model, engine).map_err(|error| error.to_string())?)
 }
 
 /// Where the weights are.
 #[derive(Clone, Debug, clap::Args)]
 pub struct WeightsArgs {
-    /// A GGUF file or a checkpoint directory [default: where `fetch` puts them].
+    /// A GGUF file or a checkpoint directory [default: where `fetch` puts them]; or `dummy` or `dummy:SEED` for made-up
+    /// weights of the right formats, which say nothing sensible and are as fast.
     #[arg(long, value_name = "PATH")]
     pub weights: Option<PathBuf>,
+    /// With made-up weights: the checkpoint, or a directory of its text files, to take tokenizer and chat template
+    /// from [default: a stand-in whose tokens are bytes].
+    #[arg(long, value_name = "PATH")]
+    pub tokenizer: Option<PathBuf>,
 }
 
 impl WeightsArgs {
-    /// Opens the checkpoint.
-    pub(crate) fn open(&self, spec: &ModelSpec) -> Result<Checkpoint, String> {
+    /// Opens the checkpoint, unless weights are made up.
+    pub(crate) fn open(&self, spec: &ModelSpec) -> Result<Weights, String> {
+        if let Some(seed) = self.dummy_seed()? {
+            return Ok(Weights::Dummy { seed });
+        }
+        if self.tokenizer.is_some() {
+            return Err("--tokenizer goes with --weights dummy; a checkpoint has its own".to_owned());
+        }
         let path = self.weights.clone().unwrap_or_else(|| default_weights(spec));
-        Checkpoint::open(&resolve_weights(&path)?).map_err(|error| error.to_string())
+        let checkpoint = Checkpoint::open(&resolve_weights(&path)?).map_err(|error| error.to_string())?;
+        Ok(Weights::Checkpoint(checkpoint))
+    }
+
+    /// Whether weights are made up.
+    pub(crate) fn is_dummy(&self) -> bool {
+        matches!(self.dummy_seed(), Ok(Some(_)))
+    }
+
+    fn dummy_seed(&self) -> Result<Option<u64>, String> {
+        match self.weights.as_ref().and_then(|path| path.to_str()) {
+            Some("dummy") => Ok(Some(0)),
+            Some(text) => match text.strip_prefix("dummy:") {
+                None => Ok(None),
+                Some(seed) => match seed.parse() {
+                    Ok(seed) => Ok(Some(seed)),
+                    Err(error) => Err(format!("--weights {text}: the seed: {error}")),
+                },
+            },
+            None => Ok(None),
+        }
+    }
+
+    /// The text side of these weights.
+    fn text(&self, weights: &Weights, spec: &ModelSpec) -> Result<Text, String> {
+        let text = match (weights, &self.tokenizer) {
+            (Weights::Checkpoint(checkpoint), _) => Text::load(checkpoint, spec),
+            (Weights::Dummy { .. }, Some(path)) => {
+                let files = Checkpoint::open_text(path).map_err(|error| error.to_string())?;
+                Text::load(&files, spec)
+            }
+            (Weights::Dummy { .. }, None) => Text::stand_in(spec),
+        };
+        text.map_err(|error| error.to_string())
     }
 }
 
 /// Threads of the CPU team.
 #[derive(Clone, Debug, clap::Args)]
 pub struct ThreadArgs {
-    /// Threads of the CPU team [default: as many as this process may run on].
+    /// Threads of the CPU team, or that pack weights for a GPU [default: as many as this process may run on].
     #[arg(long, value_name = "N")]
     pub threads: Option<NonZero<usize>>,
 }
@@ -63,29 +111,70 @@ impl ThreadArgs {
     }
 }
 
+/// Most of a device's memory that a model takes.
+#[derive(Clone, Debug, clap::Args)]
+pub struct MemoryArgs {
+    /// Most of the GPU's memory to take, as a part of it; less where others use the card.
+    #[arg(long, value_name = "F", default_value_t = 0.9)]
+    pub memory_fraction: f64,
+}
+
+impl MemoryArgs {
+    /// What a load is told.
+    pub(crate) fn options(
+        &self,
+        blocks: Option<usize>,
+        context: usize,
+        threads: usize,
+        report: fn(std::fmt::Arguments),
+    ) -> Result<LoadOptions, String> {
+        let memory_fraction = self.memory_fraction;
+        if !(memory_fraction > 0.0 && memory_fraction <= 1.0) {
+            return Err(format!("--memory-fraction {memory_fraction} is not above 0 and at most 1"));
+        }
+        Ok(LoadOptions { blocks, context, memory_fraction, threads, report })
+    }
+}
+
 /// Memory for sequences.
 #[derive(Clone, Debug, clap::Args)]
 pub struct CacheArgs {
     /// Longest sequence in tokens, prompt and answer [default: the model's context, at most 8192].
     #[arg(long, value_name = "N")]
     pub context: Option<NonZero<usize>>,
-    /// Tokens cached over all sequences [default: 16384, or the context if that is larger].
-    #[arg(long, value_name = "N")]
+    /// Tokens cached over all sequences [default: on a CPU 16384, or the context if that is larger; on a GPU what its
+    /// memory holds].
+    #[arg(long, value_name = "N", conflicts_with = "blocks")]
     pub kv_tokens: Option<NonZero<usize>>,
+    /// The same in blocks, whose size `info` prints.
+    #[arg(long, value_name = "N")]
+    pub blocks: Option<NonZero<usize>>,
 }
 
 impl CacheArgs {
-    /// The context in tokens and the blocks to claim.
-    pub(crate) fn plan(&self, spec: &ModelSpec) -> Result<(usize, usize), String> {
+    /// The context in tokens and the blocks to claim; `None` leaves them to the device.
+    pub(crate) fn plan(&self, spec: &ModelSpec) -> Result<(usize, Option<usize>), String> {
         let context = self.context.map_or(DEFAULT_CONTEXT.min(spec.context), NonZero::get);
         if context > spec.context {
             return Err(format!("--context {context}: {} was made for {} tokens", spec.model, spec.context));
         }
-        let kv_tokens = self.kv_tokens.map_or(DEFAULT_KV_TOKENS.max(context), NonZero::get);
+        let one_sequence = context.div_ceil(spec.block_tokens);
+        if let Some(blocks) = self.blocks.map(NonZero::get) {
+            if blocks < one_sequence {
+                return Err(format!(
+                    "--blocks {blocks} cannot hold one sequence of --context {context}, which takes {one_sequence}"
+                ));
+            }
+            return Ok((context, Some(blocks)));
+        }
+        let Some(kv_tokens) = self.kv_tokens.map(NonZero::get) else {
+            let everybodys = DEFAULT_KV_TOKENS.max(context).div_ceil(spec.block_tokens);
+            return Ok((context, spec.hardware.cuda.is_none().then_some(everybodys)));
+        };
         if kv_tokens < context {
             return Err(format!("--kv-tokens {kv_tokens} cannot hold one sequence of --context {context}"));
         }
-        Ok((context, kv_tokens.div_ceil(spec.block_tokens)))
+        Ok((context, Some(kv_tokens.div_ceil(spec.block_tokens))))
     }
 }
 
@@ -93,15 +182,19 @@ impl CacheArgs {
 pub(crate) fn load(
     spec: &ModelSpec,
     start: StartEngine,
-    checkpoint: &Checkpoint,
+    args: &WeightsArgs,
     options: &LoadOptions,
     engine: EngineOptions,
     progress: &Progress,
-) -> Result<(EngineHandle, Text), String> {
+) -> Result<(EngineHandle, Text), Failure> {
+    let weights = args.open(spec)?;
+    if args.is_dummy() {
+        out::say(format_args!("weights: dummy (made up: answers mean nothing)"));
+    }
     std::thread::scope(|scope| {
-        let text = scope.spawn(|| Text::load(checkpoint, spec));
-        let handle = start(checkpoint, options, engine, progress)?;
+        let text = scope.spawn(|| args.text(&weights, spec));
+        let handle = start(&weights, options, engine, progress)?;
         let text = text.join().map_err(|_| "reading the tokenizer panicked".to_owned())?;
-        Ok((handle, text.map_err(|error| error.to_string())?))
+        Ok((handle, text?))
     })
 }

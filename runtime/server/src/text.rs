@@ -24,6 +24,14 @@ impl Text {
         Ok(Text { tokenizer, template })
     }
 
+    /// For made-up weights without a checkpoint: token ids are bytes, and a chat is its messages, line by line.
+    pub(crate) fn stand_in(spec: &ModelSpec) -> Result<Text, TextError> {
+        let tokenizer = Tokenizer::stand_in(spec.vocabulary)?;
+        let template = "{% for message in messages %}{{ message['content'] + '\n' }}{% endfor %}";
+        let template = Some(ChatTemplate::from_source(template, &tokenizer)?);
+        Ok(Text { tokenizer, template })
+    }
+
     /// The tokens of a chat, ending where the assistant's answer begins.
     pub(crate) fn encode_chat(
         &self,

@@ -12,6 +12,7 @@ mod escape;
 mod from_directory;
 mod from_gguf;
 mod json;
+mod stand_in;
 mod stop;
 mod template;
 mod tokenizer;

@@ -6,7 +6,7 @@ use crate::error::TextError;
 use crate::escape::{Controls, Stretch};
 use crate::template::ChatTemplate;
 use crate::vocabulary::{Kind, Vocabulary};
-use crate::{from_directory, from_gguf};
+use crate::{from_directory, from_gguf, stand_in};
 use monomorph_weights::Checkpoint;
 use std::sync::Arc;
 use tokenizers::{AddedVocabulary, Model, OffsetType, PreTokenizer};
@@ -80,6 +80,15 @@ impl Tokenizer {
             None => from_directory::read(checkpoint)?,
         };
         Ok(Tokenizer { parts: Arc::new(parts) })
+    }
+
+    /// A tokenizer for a model whose own is not at hand: bytes are the first 256 ids, and every id below `vocabulary`
+    /// reads as the byte that its last eight bits are.
+    ///
+    /// # Errors
+    /// When the vocabulary is too small for all bytes.
+    pub fn stand_in(vocabulary: usize) -> Result<Tokenizer, TextError> {
+        Ok(Tokenizer { parts: Arc::new(stand_in::parts(vocabulary)?) })
     }
 
     /// The ids of a text, without `bos`. Bytes that the vocabulary has no token for are left out, as by every

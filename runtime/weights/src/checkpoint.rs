@@ -73,6 +73,18 @@ impl Checkpoint {
         Err(WeightsError::malformed(path, "is neither a GGUF nor a safetensors file"))
     }
 
+    /// Opens a checkpoint for what it says about text: as [`Checkpoint::open`], but a directory need not hold any
+    /// weights.
+    ///
+    /// # Errors
+    /// As those of [`Checkpoint::open`], of whatever weights are there.
+    pub fn open_text(path: &Path) -> Result<Checkpoint, WeightsError> {
+        if path.join("tokenizer.json").is_file() {
+            return Checkpoint::assemble(path, Some(path), Vec::new(), Vec::new(), None);
+        }
+        Checkpoint::open(path)
+    }
+
     fn open_gguf(path: &Path, mapping: Arc<Mapping>) -> Result<Checkpoint, WeightsError> {
         let (metadata, tensors) = gguf::read(Arc::clone(&mapping), 0)?;
         Checkpoint::assemble(path, None, vec![mapping], tensors, Some(metadata))

@@ -47,6 +47,7 @@ impl<E: KvElement, const KV_HEADS: usize, const HEAD_DIM: usize, const BLOCK: us
                 what: format!("K/V cache of {blocks} blocks"),
                 needed: (blocks as u64).saturating_mul(Self::block_bytes(layers) as u64),
                 available: 0,
+                fits: None,
             })?;
         Ok(KvCache { data, layers, blocks })
     }

@@ -18,6 +18,8 @@ pub(crate) struct App {
     pub(crate) model_name: String,
     /// Largest body in bytes.
     pub(crate) body_limit: usize,
+    /// Whether the weights are made up, which every response says.
+    pub(crate) dummy: bool,
     /// How far loading has come.
     pub(crate) progress: Progress,
     /// When the process began to serve.

@@ -15,6 +15,7 @@ pub(crate) async fn health(State(app): State<Arc<App>>) -> (StatusCode, Json<Val
         "model": app.model_name,
         "target": app.spec.target,
         "version": env!("CARGO_PKG_VERSION"),
+        "weights": if app.dummy { "dummy" } else { "checkpoint" },
         "uptime_seconds": app.started.elapsed().as_secs_f64(),
     });
     let Some(ready) = app.ready.get() else {

@@ -34,6 +34,7 @@ fn entry(app: &App) -> Value {
         "created": app.created,
         "owned_by": "monomorph",
         "target": app.spec.target,
+        "weights": if app.dummy { "dummy" } else { "checkpoint" },
         "max_model_len": app.ready.get().map(|ready| ready.engine.context()),
         "sampling": preset,
     })

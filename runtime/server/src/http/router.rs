@@ -4,7 +4,10 @@ use super::app::App;
 use super::error::ApiError;
 use super::{chat, completions, health, models, page};
 use axum::Router;
-use axum::http::{Method, StatusCode, Uri};
+use axum::extract::State;
+use axum::http::{HeaderValue, Method, StatusCode, Uri};
+use axum::middleware::map_response_with_state;
+use axum::response::Response;
 use axum::routing::{get, post};
 use std::sync::Arc;
 
@@ -19,7 +22,16 @@ pub(crate) fn router(app: Arc<App>) -> Router {
         .route("/v1/completions", post(completions::completions))
         .fallback(not_found)
         .method_not_allowed_fallback(method_not_allowed)
+        .layer(map_response_with_state(Arc::clone(&app), mark))
         .with_state(app)
+}
+
+/// Marks every response of a server whose weights are made up.
+async fn mark(State(app): State<Arc<App>>, mut response: Response) -> Response {
+    if app.dummy {
+        response.headers_mut().insert("x-monomorph-weights", HeaderValue::from_static("dummy"));
+    }
+    response
 }
 
 async fn not_found(method: Method, uri: Uri) -> ApiError {

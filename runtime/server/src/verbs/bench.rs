@@ -1,12 +1,11 @@
 //! `bench`: prefill, decode and concurrent streams, beside what the plan predicted.
 
-use crate::load::{ThreadArgs, WeightsArgs};
+use crate::failure::Failure;
+use crate::load::{MemoryArgs, ThreadArgs, WeightsArgs};
 use crate::out;
+use crate::verbs::steps::{Steps, feed};
 use monomorph_engine::{EngineHandle, EngineOptions, Event, Request};
-use monomorph_model::{
-    BlockId, LoadOptions, Model, ModelSpec, Output, Progress, RowOutput, SequenceStep, Slot, Step, Tokens,
-};
-use monomorph_sampling::Sampling;
+use monomorph_model::{Model, ModelSpec, Progress};
 use serde_json::{Value, json};
 use std::num::NonZero;
 use std::time::Instant;
@@ -23,127 +22,116 @@ pub(crate) struct BenchArgs {
     #[arg(long, value_name = "N", default_value = "128")]
     generate: NonZero<usize>,
     /// Tokens in the cache before decoding begins.
-    #[arg(long, value_name = "N", default_value = "32")]
+    #[arg(long, visible_alias = "context", value_name = "N", default_value = "32")]
     depth: NonZero<usize>,
     /// Times everything is measured; the medians are reported.
     #[arg(long, value_name = "N", default_value = "3")]
     repeat: NonZero<usize>,
-    /// Concurrent streams to measure, each generating after a prompt of `depth` tokens.
+    /// Sequences to decode at once, one token of each a step, each after a prompt of `depth` tokens: the model's steps alone.
+    #[arg(long, value_name = "N,N", value_delimiter = ',', default_value = "1")]
+    batch: Vec<NonZero<usize>>,
+    /// Concurrent streams to measure through the engine, each generating after a prompt of `depth` tokens; 0 measures none.
     #[arg(long, value_name = "N,N", value_delimiter = ',', default_value = "1,8")]
-    streams: Vec<NonZero<usize>>,
+    streams: Vec<usize>,
     /// Print one JSON object.
     #[arg(long)]
     json: bool,
     #[command(flatten)]
     threads: ThreadArgs,
+    #[command(flatten)]
+    memory: MemoryArgs,
+}
+
+impl BenchArgs {
+    /// K/V blocks that the largest of all measurements needs.
+    fn blocks(&self, spec: &ModelSpec) -> Result<usize, String> {
+        let (prompt, depth, generate) = (self.prompt_tokens.get(), self.depth.get(), self.generate.get());
+        let longest = prompt.max(depth + generate);
+        if longest > spec.context {
+            return Err(format!("{longest} tokens asked for, and the model's context is {}", spec.context));
+        }
+        let most_batch = self.batch.iter().map(|count| count.get()).max().unwrap_or(1);
+        if most_batch > spec.step_sequences {
+            return Err(format!("--batch {most_batch}: a step takes {} sequences", spec.step_sequences));
+        }
+        let most_streams = self.streams.iter().copied().max().unwrap_or(1).min(spec.step_sequences);
+        let blocks_of = |tokens: usize| tokens.div_ceil(spec.block_tokens);
+        // One more token a stream than it generates: the engine may look that far ahead.
+        let each = blocks_of(depth + generate + 1);
+        Ok(blocks_of(longest).max(each * most_streams.max(most_batch)))
+    }
 }
 
 /// Measures, one warm-up round aside.
-pub(crate) fn bench<M: Model>(args: &BenchArgs) -> Result<(), String> {
+pub(crate) fn bench<M: Model>(args: &BenchArgs, started: Instant) -> Result<(), Failure> {
     let spec = M::SPEC;
     let (prompt, depth, generate) = (args.prompt_tokens.get(), args.depth.get(), args.generate.get());
-    let longest = prompt.max(depth + generate);
-    if longest > spec.context {
-        return Err(format!("{longest} tokens asked for, and the model's context is {}", spec.context));
-    }
-    let most_streams = args.streams.iter().map(|count| count.get()).max().unwrap_or(1);
-    let blocks_of = |tokens: usize| tokens.div_ceil(spec.block_tokens);
-    // One more token a stream than it generates: the engine may look that far ahead.
-    let blocks = blocks_of(longest).max(most_streams * blocks_of(depth + generate + 1));
-    let checkpoint = args.weights.open(spec)?;
-    let options = LoadOptions { blocks, threads: args.threads.count() };
-    let mut model =
-        M::load(&checkpoint, &options, &Progress::default()).map_err(|error| error.to_string())?;
-    drop(checkpoint);
+    let context = prompt.max(depth + generate + 1).min(spec.context);
+    let blocks = args.blocks(spec)?;
+    let weights = args.weights.open(spec)?;
+    let options = args.memory.options(Some(blocks), context, args.threads.count(), out::say)?;
+    let mut model = M::load(&weights, &options, &Progress::default())?;
+    drop(weights);
+    let loaded = started.elapsed().as_secs_f64();
 
     let mut ids = Ids::new(spec.vocabulary);
-    let (mut prefill, mut decode) = (Vec::new(), Vec::new());
+    let mut prefill = Vec::new();
+    let mut first_token = None;
     for round in 0..=args.repeat.get() {
-        let seconds = prefill_seconds(&mut model, spec, &ids.take(prompt))?;
-        let decode_seconds = decode_seconds(&mut model, spec, &ids.take(depth), generate)?;
+        let tokens = ids.take(prompt);
+        let begin = Instant::now();
+        feed(&mut model, &tokens)?;
+        first_token.get_or_insert_with(|| started.elapsed().as_secs_f64());
         // The first round warms caches and clocks.
         if round > 0 {
-            prefill.push(prompt as f64 / seconds);
-            decode.push(generate as f64 / decode_seconds);
+            prefill.push(prompt as f64 / begin.elapsed().as_secs_f64());
         }
     }
-    let engine = EngineOptions { blocks, context: spec.context, max_waiting: most_streams };
-    let engine = monomorph_engine::start(model, engine).map_err(|error| error.to_string())?;
-    let mut streams = Vec::new();
-    for count in &args.streams {
+    let mut batches = Vec::new();
+    for count in args.batch.iter().map(|count| count.get()) {
         let mut rates = Vec::new();
-        for _ in 0..args.repeat.get() {
-            let prompts = (0..count.get()).map(|_| ids.take(depth)).collect();
-            rates.push((count.get() * generate) as f64 / streams_seconds(&engine, prompts, generate)?);
+        for round in 0..=args.repeat.get() {
+            let prompts = (0..count).map(|_| ids.take(depth)).collect();
+            let seconds = Steps::after(&mut model, prompts, depth + generate)?.decode(generate)?;
+            if round > 0 {
+                rates.push((count * generate) as f64 / seconds);
+            }
         }
-        streams.push((count.get(), rates));
+        batches.push((count, rates));
     }
-    let threads = options.threads;
-    let report = Report { spec, prompt, depth, generate, threads, prefill, decode, streams };
+    let mut streams = Vec::new();
+    if args.streams.iter().any(|count| *count > 0) {
+        let max_waiting = args.streams.iter().copied().max().unwrap_or(1);
+        let engine = EngineOptions { blocks, context, max_waiting };
+        let engine = monomorph_engine::start(model, engine).map_err(|error| error.to_string())?;
+        for count in args.streams.iter().copied().filter(|count| *count > 0) {
+            let mut rates = Vec::new();
+            for _ in 0..args.repeat.get() {
+                let prompts = (0..count).map(|_| ids.take(depth)).collect();
+                rates.push((count * generate) as f64 / streams_seconds(&engine, prompts, generate)?);
+            }
+            streams.push((count, rates));
+        }
+    }
+    let report = Report {
+        spec,
+        prompt,
+        depth,
+        generate,
+        threads: options.threads,
+        dummy: args.weights.is_dummy(),
+        loaded,
+        first_token: first_token.unwrap_or_default(),
+        prefill,
+        batches,
+        streams,
+    };
     if args.json {
         out::print(format_args!("{}", report.json()));
     } else {
         report.print();
     }
     Ok(())
-}
-
-/// Feeds a prompt, as many tokens at once as a step takes, up to the first sampled token.
-fn prefill_seconds<M: Model>(model: &mut M, spec: &ModelSpec, prompt: &[u32]) -> Result<f64, String> {
-    let started = Instant::now();
-    feed(model, spec, prompt)?;
-    Ok(started.elapsed().as_secs_f64())
-}
-
-/// Generates `count` tokens greedily, one a step, after a prompt that does not count.
-fn decode_seconds<M: Model>(
-    model: &mut M,
-    spec: &ModelSpec,
-    prompt: &[u32],
-    count: usize,
-) -> Result<f64, String> {
-    let mut token = feed(model, spec, prompt)?;
-    let started = Instant::now();
-    for at in 0..count {
-        token = step(model, spec, prompt.len() + at, vec![token], true)?;
-    }
-    Ok(started.elapsed().as_secs_f64())
-}
-
-/// Feeds a prompt into an empty sequence and returns the token sampled after it.
-fn feed<M: Model>(model: &mut M, spec: &ModelSpec, prompt: &[u32]) -> Result<u32, String> {
-    let mut position = 0;
-    let mut token = 0;
-    for chunk in prompt.chunks(spec.step_tokens) {
-        let last = position + chunk.len() == prompt.len();
-        token = step(model, spec, position, chunk.to_vec(), last)?;
-        position += chunk.len();
-    }
-    Ok(token)
-}
-
-/// One step of one sequence; the token sampled, or 0 where none is.
-fn step<M: Model>(
-    model: &mut M,
-    spec: &ModelSpec,
-    position: usize,
-    tokens: Vec<u32>,
-    sample: bool,
-) -> Result<u32, String> {
-    let end = position + tokens.len();
-    let output = if sample {
-        Output::Sample { sampling: Sampling::default(), draw: 0, history: Vec::new() }
-    } else {
-        Output::None
-    };
-    let blocks = (0..end.div_ceil(spec.block_tokens) as u32).map(BlockId).collect();
-    let row = SequenceStep { slot: Slot(0), position, tokens: Tokens::Known(tokens), blocks, output };
-    let ticket = model.submit(&Step { sequences: vec![row] });
-    match model.collect(ticket).rows.as_slice() {
-        [RowOutput::Sampled(sampled)] if sample => Ok(sampled.id),
-        [RowOutput::None] if !sample => Ok(0),
-        _ => Err("the stack did not return what the step asked for".to_owned()),
-    }
 }
 
 /// Runs one request a prompt through the engine, all at once; the time until the last one ends.
@@ -194,41 +182,57 @@ impl Ids {
     }
 }
 
-/// What was measured, in tokens per second.
+/// What was measured, in tokens per second, and in seconds since the process was started.
 struct Report<'a> {
     spec: &'a ModelSpec,
     prompt: usize,
     depth: usize,
     generate: usize,
     threads: usize,
+    dummy: bool,
+    loaded: f64,
+    first_token: f64,
     prefill: Vec<f64>,
-    decode: Vec<f64>,
+    batches: Vec<(usize, Vec<f64>)>,
     streams: Vec<(usize, Vec<f64>)>,
 }
 
 impl Report<'_> {
+    /// The rates of one sequence, if they were measured.
+    fn decode(&self) -> &[f64] {
+        self.batches.iter().find(|(count, _)| *count == 1).map_or(&[], |(_, rates)| rates)
+    }
+
     fn json(&self) -> Value {
         let figures = &self.spec.figures;
-        let streams = self.streams.iter().map(
-            |(count, rates)| json!({"streams": count, "tokens_per_second": median(rates), "samples": rates}),
-        );
+        let counted = |name: &str, all: &[(usize, Vec<f64>)]| -> Vec<Value> {
+            let each = all.iter().map(|(count, rates)| {
+                json!({name: count, "tokens_per_second": median(rates), "samples": rates})
+            });
+            each.collect()
+        };
         json!({
             "target": self.spec.target,
+            "weights": if self.dummy { "dummy" } else { "checkpoint" },
             "threads": self.threads,
             "prompt_tokens": self.prompt,
             "depth": self.depth,
             "generate": self.generate,
-            "ours": {"prefill": median(&self.prefill), "decode": median(&self.decode)},
+            "start_to_ready_ms": self.loaded * 1e3,
+            "start_to_first_token_ms": self.first_token * 1e3,
+            "ours": {"prefill": median(&self.prefill), "decode": median(self.decode())},
             "limit": {"prefill": figures.limit_prefill, "decode": figures.limit_decode},
             "predicted": {"prefill": figures.predicted_prefill, "decode": figures.predicted_decode},
-            "samples": {"prefill": self.prefill, "decode": self.decode},
-            "streams": streams.collect::<Vec<_>>(),
+            "samples": {"prefill": self.prefill, "decode": self.decode()},
+            "batches": counted("sequences", &self.batches),
+            "streams": counted("streams", &self.streams),
         })
     }
 
     fn print(&self) {
         let figures = &self.spec.figures;
-        out::print(format_args!("{}, {} threads, tokens per second", self.spec.target, self.threads));
+        let weights = if self.dummy { ", weights: dummy" } else { "" };
+        out::print(format_args!("{}, {} threads{weights}, tokens per second", self.spec.target, self.threads));
         out::print(format_args!(
             "{:<28} {:>10} {:>10} {:>10} {:>9}",
             "", "measured", "predicted", "limit", "of limit"
@@ -240,8 +244,16 @@ impl Report<'_> {
         };
         let prefill = format!("prefill of {}", self.prompt);
         line(prefill, &self.prefill, figures.predicted_prefill, figures.limit_prefill);
-        let decode = format!("decode of {} after {}", self.generate, self.depth);
-        line(decode, &self.decode, figures.predicted_decode, figures.limit_decode);
+        for (count, rates) in &self.batches {
+            let decode = format!("decode of {} after {}", self.generate, self.depth);
+            if *count == 1 {
+                line(decode, rates, figures.predicted_decode, figures.limit_decode);
+            } else {
+                let rate = median(rates);
+                let step = 1e3 * *count as f64 / rate;
+                out::print(format_args!("{:<28} {rate:>10.1}   {step:.3} ms a step", format!("the same, batch {count}")));
+            }
+        }
         for (count, rates) in &self.streams {
             out::print(format_args!(
                 "{:<28} {:>10.1}",
@@ -249,6 +261,8 @@ impl Report<'_> {
                 median(rates)
             ));
         }
+        let [loaded, first] = [self.loaded, self.first_token].map(|seconds| seconds * 1e3);
+        out::print(format_args!("{:<28} {loaded:>10.0} ms, first token after {first:.0} ms", "start to ready"));
     }
 }
 

@@ -1,12 +1,13 @@
 //! `generate`: one prompt, answered on the terminal.
 
 use crate::answer::{Answer, EndReason};
-use crate::load::{CacheArgs, StartEngine, ThreadArgs, WeightsArgs, load};
+use crate::failure::Failure;
+use crate::load::{CacheArgs, MemoryArgs, StartEngine, ThreadArgs, WeightsArgs, load};
 use crate::openai::generation::{preset_sampling, random_seed};
 use crate::out;
 use crate::verbs::logits::read_lists;
 use monomorph_engine::{EngineHandle, EngineOptions, Event, Request};
-use monomorph_model::{LoadOptions, ModelSpec, Progress};
+use monomorph_model::{ModelSpec, Progress};
 use serde_json::{Map, Value, json};
 use std::io::Write;
 use std::path::PathBuf;
@@ -62,6 +63,8 @@ pub(crate) struct GenerateArgs {
     #[command(flatten)]
     cache: CacheArgs,
     #[command(flatten)]
+    memory: MemoryArgs,
+    #[command(flatten)]
     threads: ThreadArgs,
 }
 
@@ -70,8 +73,8 @@ pub(crate) fn generate(
     spec: &'static ModelSpec,
     start: StartEngine,
     args: &GenerateArgs,
-) -> Result<(), String> {
-    let started = Instant::now();
+    started: Instant,
+) -> Result<(), Failure> {
     let (context, blocks) = args.cache.plan(spec)?;
     let mut sampling = preset_sampling(spec.sampling.first());
     sampling.temperature = args.temperature.unwrap_or(sampling.temperature);
@@ -82,15 +85,13 @@ pub(crate) fn generate(
     sampling.seed = args.seed.unwrap_or_else(random_seed);
     sampling.validate().map_err(|(field, what)| format!("--{} {what}", field.replace('_', "-")))?;
     if args.stop.iter().any(String::is_empty) {
-        return Err("--stop must not be empty".to_owned());
+        return Err("--stop must not be empty".to_owned().into());
     }
 
-    let checkpoint = args.weights.open(spec)?;
-    let options = LoadOptions { blocks, threads: args.threads.count() };
+    let options = args.memory.options(blocks, context, args.threads.count(), out::say)?;
     // Lists are all submitted before the first is done.
-    let engine = EngineOptions { blocks, context, max_waiting: MOST_LISTS };
-    let (engine, text) = load(spec, start, &checkpoint, &options, engine, &Progress::default())?;
-    drop(checkpoint);
+    let engine = EngineOptions { blocks: 0, context, max_waiting: MOST_LISTS };
+    let (engine, text) = load(spec, start, &args.weights, &options, engine, &Progress::default())?;
     let loaded = started.elapsed().as_secs_f64();
 
     if let Some(file) = &args.tokens {
@@ -101,7 +102,7 @@ pub(crate) fn generate(
             stop_ids: text.tokenizer.end_ids().to_vec(),
             ignore_eos: args.ignore_eos,
         };
-        return continue_lists(&engine, &read_lists(file, spec)?, &request);
+        return Ok(continue_lists(&engine, &read_lists(file, spec)?, &request)?);
     }
     let asked_for = args.prompt.as_deref().unwrap_or_default();
     let prompt = if args.raw {
@@ -127,9 +128,11 @@ pub(crate) fn generate(
     let runtime = tokio::runtime::Builder::new_current_thread().build().map_err(|error| error.to_string())?;
     let asked = Instant::now();
     let mut first = None;
+    let mut first_after_start = None;
     let end = loop {
         let piece = runtime.block_on(answer.next()).map_err(|error| error.to_string())?;
         first.get_or_insert_with(|| asked.elapsed());
+        first_after_start.get_or_insert_with(|| started.elapsed());
         let mut stdout = std::io::stdout().lock();
         let written = stdout.write_all(piece.text.as_bytes()).and_then(|()| stdout.flush());
         if written.is_err() {
@@ -152,7 +155,8 @@ pub(crate) fn generate(
     let generated = end.usage.completion_tokens;
     let rate = |tokens: usize, seconds: f64| if seconds > 0.0 { tokens as f64 / seconds } else { 0.0 };
     out::say(format_args!(
-        "loaded in {loaded:.2} s; prompt {prompt_tokens} tokens, {:.1} tok/s; answer {generated} tokens, {:.1} tok/s{}",
+        "loaded in {loaded:.2} s, first token {:.0} ms after the start; prompt {prompt_tokens} tokens, {:.1} tok/s; answer {generated} tokens, {:.1} tok/s{}",
+        first_after_start.unwrap_or_default().as_secs_f64() * 1e3,
         rate(prompt_tokens, prefill.as_secs_f64()),
         rate(generated.saturating_sub(1), decode.as_secs_f64()),
         if end.reason == EndReason::Length { "; cut off at the length limit" } else { "" },

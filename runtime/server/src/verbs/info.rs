@@ -39,7 +39,7 @@ fn as_json(spec: &ModelSpec) -> Value {
         "version": env!("CARGO_PKG_VERSION"),
         "target": spec.target,
         "model": spec.model,
-        "hardware": {"name": spec.hardware.name, "features": spec.hardware.features},
+        "hardware": hardware_json(spec),
         "hidden": spec.hidden,
         "layers": spec.layers,
         "vocabulary": spec.vocabulary,
@@ -62,12 +62,35 @@ fn as_json(spec: &ModelSpec) -> Value {
     })
 }
 
+fn hardware_json(spec: &ModelSpec) -> Value {
+    let hardware = &spec.hardware;
+    let mut value = json!({"name": hardware.name, "features": hardware.features});
+    if let Some(cuda) = &hardware.cuda {
+        let (major, minor) = cuda.capability;
+        value["cuda"] = json!({
+            "architecture": cuda.architecture, "capability": [major, minor], "tuning": cuda.tuning,
+        });
+    }
+    value
+}
+
 fn as_text(spec: &ModelSpec) -> String {
     let mut lines = vec![format!("{} (monomorph {})", spec.target, env!("CARGO_PKG_VERSION")), String::new()];
     let mut line = |name: &str, value: String| lines.push(format!("{name:<12} {value}"));
     let features = spec.hardware.features;
     let needs = if features.is_empty() { "the baseline".to_owned() } else { features.join(" ") };
     line("hardware", format!("{}, needs {needs}", spec.hardware.name));
+    if let Some(cuda) = &spec.hardware.cuda {
+        let (major, minor) = cuda.capability;
+        line(
+            "kernels",
+            format!(
+                "machine code of {}, for a GPU of compute capability {major}.{minor}",
+                cuda.architecture
+            ),
+        );
+        line("tuning", cuda.tuning.to_owned());
+    }
     line(
         "model",
         format!(

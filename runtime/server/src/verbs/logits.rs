@@ -1,9 +1,10 @@
 //! `logits`: what the stack computes, for comparison with other implementations.
 
-use crate::load::{ThreadArgs, WeightsArgs};
+use crate::failure::Failure;
+use crate::load::{MemoryArgs, ThreadArgs, WeightsArgs};
 use crate::out;
 use monomorph_model::{
-    BlockId, LoadOptions, Model, ModelSpec, Output, Progress, RowOutput, SequenceStep, Slot, Step, Tokens,
+    BlockId, Model, ModelSpec, Output, Progress, RowOutput, SequenceStep, Slot, Step, Tokens,
 };
 use std::fs::File;
 use std::io::{BufWriter, Write};
@@ -25,19 +26,20 @@ pub(crate) struct LogitsArgs {
     decode: bool,
     #[command(flatten)]
     threads: ThreadArgs,
+    #[command(flatten)]
+    memory: MemoryArgs,
 }
 
 /// Runs the lists one after the other through the kernels and the cache that serving uses.
-pub(crate) fn logits<M: Model>(args: &LogitsArgs) -> Result<(), String> {
+pub(crate) fn logits<M: Model>(args: &LogitsArgs) -> Result<(), Failure> {
     let spec = M::SPEC;
     let lists = read_lists(&args.tokens, spec)?;
     let longest = lists.iter().map(Vec::len).max().unwrap_or(1);
-    let checkpoint = args.weights.open(spec)?;
-    let blocks = longest.div_ceil(spec.block_tokens);
-    let options = LoadOptions { blocks, threads: args.threads.count() };
-    let mut model =
-        M::load(&checkpoint, &options, &Progress::default()).map_err(|error| error.to_string())?;
-    drop(checkpoint);
+    let weights = args.weights.open(spec)?;
+    let blocks = Some(longest.div_ceil(spec.block_tokens));
+    let options = args.memory.options(blocks, longest, args.threads.count(), out::say)?;
+    let mut model = M::load(&weights, &options, &Progress::default())?;
+    drop(weights);
 
     // Under another name first: a run that breaks off leaves no file that looks whole.
     let mut partial = args.out.clone().into_os_string();
@@ -56,7 +58,7 @@ pub(crate) fn logits<M: Model>(args: &LogitsArgs) -> Result<(), String> {
         written.and_then(|()| std::fs::rename(&partial, &args.out).map_err(|error| error.to_string()));
     if let Err(error) = renamed {
         let _ = std::fs::remove_file(&partial);
-        return Err(format!("{}: {error}", args.out.display()));
+        return Err(format!("{}: {error}", args.out.display()).into());
     }
     let total: usize = lists.iter().map(Vec::len).sum();
     out::say(format_args!("{total} rows of {} logits in {}", spec.vocabulary, args.out.display()));

@@ -5,3 +5,4 @@ pub(crate) mod generate;
 pub(crate) mod info;
 pub(crate) mod logits;
 pub(crate) mod serve;
+mod steps;

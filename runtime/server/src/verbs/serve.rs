@@ -2,11 +2,12 @@
 
 use crate::http::app::{App, Ready};
 use crate::http::router;
-use crate::load::{CacheArgs, StartEngine, ThreadArgs, WeightsArgs, load};
+use crate::failure::Failure;
+use crate::load::{CacheArgs, MemoryArgs, StartEngine, ThreadArgs, WeightsArgs, load};
 use crate::openai::answers::unix_time;
 use crate::out;
-use monomorph_engine::EngineOptions;
-use monomorph_model::{LoadOptions, ModelSpec, Progress};
+use monomorph_engine::{EngineOptions, Health};
+use monomorph_model::{ModelSpec, Progress, device_fault};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener};
 use std::num::NonZero;
 use std::sync::{Arc, OnceLock};
@@ -15,6 +16,8 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 
 /// Threads for HTTP: the cores belong to the model.
 const HTTP_THREADS: usize = 2;
+/// How often to look whether loading is done.
+const LOADING_POLL: Duration = Duration::from_millis(100);
 /// How long the last bytes of answers may take to leave after the engine has stopped.
 const FLUSH_TIME: Duration = Duration::from_secs(2);
 
@@ -33,6 +36,9 @@ pub struct ServeArgs {
     /// Memory for sequences.
     #[command(flatten)]
     pub cache: CacheArgs,
+    /// Memory of the device.
+    #[command(flatten)]
+    pub memory: MemoryArgs,
     /// Threads of the model.
     #[command(flatten)]
     pub threads: ThreadArgs,
@@ -50,13 +56,19 @@ pub struct ServeArgs {
     pub drain_seconds: u64,
 }
 
-/// Serves until a signal, then drains. `/health` answers from the start, and 200 once the model is loaded.
+/// Serves until a signal, then drains. `/health` answers from the start, and 200 once the model is loaded. `started` is
+/// when the process was.
 ///
 /// # Errors
-/// When the address is taken, the weights cannot be loaded, or the engine died.
-pub fn serve(spec: &'static ModelSpec, start: StartEngine, args: &ServeArgs) -> Result<(), String> {
-    let started = Instant::now();
+/// When the address is taken, the weights cannot be loaded, or the device failed.
+pub fn serve(
+    spec: &'static ModelSpec,
+    start: StartEngine,
+    args: &ServeArgs,
+    started: Instant,
+) -> Result<(), Failure> {
     let (context, blocks) = args.cache.plan(spec)?;
+    let options = args.memory.options(blocks, context, args.threads.count(), out::print)?;
     let wanted = SocketAddr::new(args.bind, args.port);
     let cannot_listen = |error| format!("cannot listen at {wanted}: {error}");
     let listener = TcpListener::bind(wanted).map_err(cannot_listen)?;
@@ -67,6 +79,7 @@ pub fn serve(spec: &'static ModelSpec, start: StartEngine, args: &ServeArgs) -> 
         spec,
         model_name: args.model_name.clone().unwrap_or_else(|| spec.model.to_owned()),
         body_limit: args.max_body.get(),
+        dummy: args.weights.is_dummy(),
         progress: Progress::default(),
         started,
         created: unix_time(),
@@ -82,15 +95,14 @@ pub fn serve(spec: &'static ModelSpec, start: StartEngine, args: &ServeArgs) -> 
     let server = runtime.spawn(run(Arc::clone(&app), listener, drain));
 
     out::print(format_args!("loading {} at http://{address}/", spec.target));
-    let checkpoint = args.weights.open(spec)?;
-    let options = LoadOptions { blocks, threads: args.threads.count() };
-    let engine = EngineOptions { blocks, context, max_waiting: args.max_waiting };
-    let (engine, text) = load(spec, start, &checkpoint, &options, engine, &app.progress)?;
-    drop(checkpoint);
+    let engine = EngineOptions { blocks: 0, context, max_waiting: args.max_waiting };
+    let (engine, text) = load(spec, start, &args.weights, &options, engine, &app.progress)?;
+    let (blocks, context) = (engine.stats().total_blocks, engine.context());
     let cached = blocks * spec.block_tokens;
+    let weights = if app.dummy { "; weights: dummy" } else { "" };
     let _ = app.ready.set(Ready { engine, text: Arc::new(text) });
     out::print(format_args!(
-        "ready in {:.2} s: {} with a context of {context} tokens, {cached} cached in all ({}), {} threads",
+        "ready in {:.2} s: {} with a context of {context} tokens, {cached} cached in all ({}), {} threads{weights}",
         started.elapsed().as_secs_f64(),
         app.model_name,
         out::bytes(blocks as u64 * spec.block_bytes as u64),
@@ -98,8 +110,8 @@ pub fn serve(spec: &'static ModelSpec, start: StartEngine, args: &ServeArgs) -> 
     ));
     out::print(format_args!("chat page:  http://{address}/\nOpenAI API: http://{address}/v1"));
     match runtime.block_on(server) {
-        Ok(result) => result,
-        Err(error) => Err(format!("the HTTP server ended: {error}")),
+        Ok(result) => Ok(result?),
+        Err(error) => Err(format!("the HTTP server ended: {error}").into()),
     }
 }
 
@@ -115,6 +127,12 @@ async fn run(app: Arc<App>, listener: TcpListener, drain: Duration) -> Result<()
     let mut server = tokio::spawn(server.into_future());
     tokio::select! {
         ended = &mut server => return Err(format!("the HTTP server ended by itself: {ended:?}")),
+        fault = fault(&app) => {
+            // The engine has told its clients; what is left is bytes on their way.
+            let _ = stop.send(());
+            let _ = tokio::time::timeout(FLUSH_TIME, server).await;
+            return Err(fault);
+        }
         name = signals.next() => {
             let Some(ready) = app.ready.get() else {
                 out::say(format_args!("{name} while loading: leaving"));
@@ -145,6 +163,23 @@ async fn run(app: Arc<App>, listener: TcpListener, drain: Duration) -> Result<()
             out::say(format_args!("{name} again: leaving"));
             std::process::exit(1);
         }
+    }
+}
+
+/// Waits for a fault of the device that has ended the engine. An engine that died of anything else stays to be asked
+/// what it died of.
+async fn fault(app: &App) -> String {
+    let ready = loop {
+        match app.ready.get() {
+            Some(ready) => break ready,
+            // Loading reports its own errors.
+            None => tokio::time::sleep(LOADING_POLL).await,
+        }
+    };
+    ready.engine.stopped().await;
+    match (ready.engine.health(), device_fault()) {
+        (Health::Dead(_), Some(fault)) => fault.to_owned(),
+        _ => std::future::pending().await,
     }
 }
 

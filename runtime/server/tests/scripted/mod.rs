@@ -7,9 +7,8 @@ use monomorph_engine::scripted::{Script, Scripted, Shape, Tokens};
 use monomorph_formats::Format;
 use monomorph_model::{
     ClassFormat, Figures, HardwareSpec, LoadError, LoadOptions, Model, ModelSpec, Progress, Protocol,
-    SamplingPreset, Step, StepOutput, Ticket,
+    SamplingPreset, Step, StepOutput, Ticket, Weights,
 };
-use monomorph_weights::Checkpoint;
 use serde_json::{Map, Value, json};
 use std::path::Path;
 use std::sync::Arc;
@@ -39,7 +38,7 @@ impl Shape for Bytes {
     const SPEC: &'static ModelSpec = &ModelSpec {
         target: "cpu/echo/none",
         model: "echo",
-        hardware: HardwareSpec { name: "cpu", features: COMPILED_FEATURES },
+        hardware: HardwareSpec { name: "cpu", features: COMPILED_FEATURES, cuda: None },
         hidden: 64,
         layers: 1,
         vocabulary: 259,
@@ -78,11 +77,17 @@ pub struct Echo(Scripted<Bytes>);
 impl Model for Echo {
     const SPEC: &'static ModelSpec = Bytes::SPEC;
 
-    fn load(_: &Checkpoint, options: &LoadOptions, progress: &Progress) -> Result<Self, LoadError> {
+    fn load(weights: &Weights, options: &LoadOptions, progress: &Progress) -> Result<Self, LoadError> {
+        weights.checkpoint()?;
         progress.expect(4);
         progress.advance(4);
         let tokens = Tokens::Function(Arc::new(next_token));
-        Ok(Echo(Scripted::new(Script { tokens, blocks: options.blocks, ..Script::default() })))
+        let blocks = options.blocks_or_one_sequence(Self::SPEC.block_tokens);
+        Ok(Echo(Scripted::new(Script { tokens, blocks, ..Script::default() })))
+    }
+
+    fn blocks(&self) -> usize {
+        self.0.blocks()
     }
 
     fn submit(&mut self, step: &Step) -> Ticket {
