@@ -10,6 +10,10 @@
 //   int STAGED_ROWS                    0: out is f32 [rows, HEADS HEAD_DIM]; n: out is a staged bf16 buffer (staged.cuh) of capacity n
 //   bool EXACT                         arithmetic of the reference interpreter (attention_write, attention_exact)
 //   int SPLITS, DECODE_WARPS, MIN_CHUNK    attention_decode's division of the context
+//   bool CONTEXT_BEFORE_WAIT           attention_decode reads the step header and the K/V of earlier steps before it waits for
+//                                      its predecessors. Only where those are complete before any kernel of the step starts:
+//                                      the header uploaded, and the step before finished, by full dependencies, not dependent
+//                                      launches (steps as graphs of one stream, the upload before the graph)
 //   int PREFILL_KEYS                   keys of attention_prefill's tile
 //
 // Cache of a layer: [blocks][2: keys, values][KV_HEADS][BLOCK_TOKENS][HEAD_DIM] of Kv. Keys are stored after norm and rotary.
@@ -36,7 +40,7 @@ struct AttentionDefaults {
     static constexpr HeadNorm Q_NORM = HeadNorm::None, K_NORM = HeadNorm::None;
     static constexpr float Q_EPS = 0.0f, K_EPS = 0.0f;
     static constexpr int STAGED_ROWS = 0;
-    static constexpr bool EXACT = false;
+    static constexpr bool EXACT = false, CONTEXT_BEFORE_WAIT = false;
     static constexpr int SPLITS = 1, DECODE_WARPS = 4, MIN_CHUNK = 128;
     static constexpr int PREFILL_KEYS = 64;
 };

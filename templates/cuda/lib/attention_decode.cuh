@@ -43,6 +43,7 @@ struct DecodeShape {
     static constexpr int KEY_REGISTERS = 4 * sizeof(typename C::Kv) * KEY_STEPS, CONTEXT_REGISTERS = 16 * VALUE_STEPS * HEAD_SETS;
     static constexpr bool EARLY = CONTEXT_REGISTERS + 2 * KEY_REGISTERS < 128;
     static constexpr bool PIECEWISE = CONTEXT_REGISTERS + KEY_REGISTERS > 160;
+    static constexpr int ROW_BYTES = C::HEAD_DIM * sizeof(typename C::Kv);
     static constexpr int VECTOR = C::HEAD_DIM % 4 == 0 ? 4 : 1;
     static_assert(C::MIN_CHUNK % 16 == 0, "a chunk is whole tiles");
 };
@@ -56,7 +57,7 @@ struct DecodeShared {
     alignas(16) typename C::Kv value[S::VALUE_STEPS * 64];
     alignas(16) float context[S::WARPS][S::GROUP * C::HEAD_DIM];
     float maximum[S::WARPS][S::GROUP], sum[S::WARPS][S::GROUP];
-    float weight[C::SPLITS][S::GROUP];
+    float split_maximum[C::SPLITS][S::GROUP], split_sum[C::SPLITS][S::GROUP];
     int last;
 };
 
@@ -144,40 +145,51 @@ __device__ __forceinline__ void multiply_values(float (&context)[DecodeShape<C>:
             for (int t = 0; t < TERMS; ++t) mma_16<Operand>(context[r], a[t], weights[r][term][0], weights[r][term][1]);
 }
 
-// Adds up what the splits left in `partials` and writes the row's context vectors of this K/V head.
+// Adds up what the splits left in `partials` and writes the row's context vectors of this K/V head. All reads of a thread are
+// under way at once: the second-level cache's latency is paid once for up to BATCH splits.
 template <class C>
 __device__ __forceinline__ void combine_splits(DecodeShared<C>& shared, const float* partials, int used, int row, int kv_head,
                                                typename AttentionShape<C>::Out* out) {
     using S = DecodeShape<C>;
-    for (int head = threadIdx.x; head < S::GROUP; head += S::THREADS) {
-        const float* maxima = partials + S::GROUP * C::HEAD_DIM + head;
-        float largest = -INFINITY, total = 0.0f;
-        for (int s = 0; s < used; ++s) largest = fmaxf(largest, __ldcg(maxima + s * S::PARTIAL));
-        for (int s = 0; s < used; ++s) {
-            float weight = power_of_two(__ldcg(maxima + s * S::PARTIAL) - largest);
-            shared.weight[s][head] = weight;
-            total += weight * __ldcg(maxima + s * S::PARTIAL + S::GROUP);
-        }
-        shared.sum[0][head] = 1.0f / total;
+    constexpr int V = S::VECTOR, BATCH = C::SPLITS < 16 ? C::SPLITS : 16;
+    for (int i = threadIdx.x; i < used * S::GROUP; i += S::THREADS) {
+        const float* from = partials + i / S::GROUP * S::PARTIAL + S::GROUP * C::HEAD_DIM + i % S::GROUP;
+        shared.split_maximum[0][i] = __ldcg(from);
+        shared.split_sum[0][i] = __ldcg(from + S::GROUP);
     }
+    constexpr int ELEMENTS = S::GROUP * C::HEAD_DIM;
+    float v[BATCH][V];
+    auto load = [&](int e, int first) {
+#pragma unroll
+        for (int b = 0; b < BATCH; ++b) {
+            const float* from = partials + min(first + b, used - 1) * S::PARTIAL + e;
+            if constexpr (V == 4)
+                *reinterpret_cast<float4*>(v[b]) = __ldcg(reinterpret_cast<const float4*>(from));
+            else
+                v[b][0] = __ldcg(from);
+        }
+    };
+    const int own = threadIdx.x * V;
+    load(min(own, ELEMENTS - V), 0);
     __syncthreads();
-    constexpr int V = S::VECTOR;
-    for (int e = threadIdx.x * V; e < S::GROUP * C::HEAD_DIM; e += S::THREADS * V) {
+    for (int e = own; e < ELEMENTS; e += S::THREADS * V) {
         const int head = e / C::HEAD_DIM;
-        float sum[V] = {};
-#pragma unroll 8
-        for (int s = 0; s < used; ++s) {
-            const float weight = shared.weight[s][head];
-            if constexpr (V == 4) {
-                const float4 v = __ldcg(reinterpret_cast<const float4*>(partials + s * S::PARTIAL + e));
-                sum[0] += weight * v.x, sum[1] += weight * v.y, sum[2] += weight * v.z, sum[3] += weight * v.w;
-            } else {
-                sum[0] += weight * __ldcg(partials + s * S::PARTIAL + e);
+        float mixed[V] = {}, total = 0.0f, largest = -INFINITY;
+        for (int s = 0; s < used; ++s) largest = fmaxf(largest, shared.split_maximum[s][head]);
+        for (int first = 0; first < used; first += BATCH) {
+            if (first > 0 || e != own) load(e, first);
+#pragma unroll
+            for (int b = 0; b < BATCH; ++b) {
+                const int s = min(first + b, used - 1);
+                const float weight = first + b < used ? power_of_two(shared.split_maximum[s][head] - largest) : 0.0f;
+                total += weight * shared.split_sum[s][head];
+#pragma unroll
+                for (int i = 0; i < V; ++i) mixed[i] += weight * v[b][i];
             }
         }
 #pragma unroll
-        for (int i = 0; i < V; ++i) sum[i] *= shared.sum[0][head];
-        store_context<C>(out, row, kv_head * S::GROUP * C::HEAD_DIM + e, sum);
+        for (int i = 0; i < V; ++i) mixed[i] *= 1.0f / total;
+        store_context<C>(out, row, kv_head * S::GROUP * C::HEAD_DIM + e, mixed);
     }
 }
 
@@ -208,17 +220,19 @@ __device__ __forceinline__ void attention_decode(const Step* step, const float* 
     for (int i = D + thread; i < S::KEY_STEPS * 32; i += S::THREADS) shared.key[i] = Kv(0.0f);
     for (int i = D + thread; i < S::VALUE_STEPS * 64; i += S::THREADS) shared.value[i] = Kv(0.0f);
 
-    wait_for_predecessors();
+    if constexpr (!C::CONTEXT_BEFORE_WAIT) wait_for_predecessors();
     const int sequences = step->sequences;
     const int position = step->sequence[row].position, block_start = step->sequence[row].block_start;
     HeadVector<C> head[S::ITEMS];
+    auto load_heads = [&] {
 #pragma unroll
-    for (int i = 0; i < S::ITEMS; ++i) {
-        const int item = warp + i * WARPS;
-        const int from = item < GROUP ? kv_head * GROUP + item : C::HEADS + kv_head + (item == GROUP ? 0 : C::KV_HEADS);
-        if (item < GROUP + 2) head[i].load(qkv + static_cast<size_t>(row) * A::QKV_WIDTH + from * D, lane);
-    }
-    if (row >= sequences) return;
+        for (int i = 0; i < S::ITEMS; ++i) {
+            const int item = warp + i * WARPS;
+            const int from = item < GROUP ? kv_head * GROUP + item : C::HEADS + kv_head + (item == GROUP ? 0 : C::KV_HEADS);
+            if (item < GROUP + 2) head[i].load(qkv + static_cast<size_t>(row) * A::QKV_WIDTH + from * D, lane);
+        }
+    };
+    if constexpr (!C::CONTEXT_BEFORE_WAIT) load_heads();
 
     // This block's chunk, in tiles of 16 tokens: first .. last of the sequence's.
     const int tiles = position / 16 + 1;
@@ -226,7 +240,10 @@ __device__ __forceinline__ void attention_decode(const Step* step, const float* 
     const int chunk = C::SPLITS == 1 ? tiles : max(C::MIN_CHUNK / 16, (even_share + WARPS - 1) / WARPS * WARPS);
     const int used = (tiles + chunk - 1) / chunk;
     const int first = split * chunk, last = min(tiles, first + chunk);
-    if (split >= used) return;
+    if (row >= sequences || split >= used) {
+        if constexpr (C::CONTEXT_BEFORE_WAIT) wait_for_predecessors();
+        return;
+    }
     const bool owner = split == used - 1;
 
     // The warp's first tile: its loads are under way while the prologue computes.
@@ -266,11 +283,26 @@ __device__ __forceinline__ void attention_decode(const Step* step, const float* 
 #pragma unroll
         for (int h = 0; h < S::VALUE_STEPS; ++h) load_values(tile, block, h);
     };
+    // A whole tile of a head is contiguous. It comes into the second-level cache an iteration before it is loaded.
+    auto prefetch = [&](int tile, int block) {
+        if (tile < last) {
+            const Kv* keys_from = cached_row<C, const Kv*>(layer, block, kv_head, tile % TILES * 16);
+            for (int byte = lane * 128; byte < 16 * S::ROW_BYTES; byte += 32 * 128) {
+                asm volatile("prefetch.global.L2 [%0];" ::"l"(reinterpret_cast<const char*>(keys_from) + byte));
+                asm volatile("prefetch.global.L2 [%0];" ::"l"(reinterpret_cast<const char*>(keys_from + A::VALUES) + byte));
+            }
+        }
+    };
     if constexpr (!S::PIECEWISE) load_all_keys(tile, block);
     if constexpr (S::EARLY) load_all_values(tile, block);
+    prefetch(tile + WARPS, next_block);
+    const int own_block = owner ? blocks[position / C::BLOCK_TOKENS] : 0;
+    if constexpr (C::CONTEXT_BEFORE_WAIT) {
+        wait_for_predecessors();
+        load_heads();
+    }
 
     // Prologue: q to shared memory in the precision of the products; the token's own K/V to shared memory and to the cache.
-    const int own_block = owner ? blocks[position / C::BLOCK_TOKENS] : 0;
 #pragma unroll
     for (int i = 0; i < S::ITEMS; ++i) {
         const int item = warp + i * WARPS;
@@ -412,6 +444,7 @@ __device__ __forceinline__ void attention_decode(const Step* step, const float* 
             load_all_values(tile + WARPS, following);
         else if constexpr (!S::PIECEWISE)
             load_all_keys(tile + WARPS, following);
+        prefetch(tile + 2 * WARPS, next_block);
         block = following;
     }
 
@@ -469,14 +502,15 @@ __device__ __forceinline__ void attention_decode(const Step* step, const float* 
         return;
     }
     if constexpr (C::SPLITS > 1) {
-        // Every thread's partials are visible before the block counts itself in, and the last block sees all of them.
-        __threadfence();
+        // The barrier orders the block's partials before thread 0's release, which makes them visible to whoever acquires the
+        // counter after it; the last block acquires all of them.
         __syncthreads();
-        int* counter = counters + row * C::KV_HEADS + kv_head;
         if (thread == 0) {
-            shared.last = atomicAdd(counter, 1) == used - 1;
+            int* counter = counters + row * C::KV_HEADS + kv_head;
+            int before;
+            asm volatile("atom.add.acq_rel.gpu.global.s32 %0, [%1], 1;" : "=r"(before) : "l"(counter) : "memory");
+            shared.last = before == used - 1;
             if (shared.last) *counter = 0;
-            __threadfence();
         }
         __syncthreads();
         if (!shared.last) return;

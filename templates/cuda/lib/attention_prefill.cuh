@@ -114,7 +114,7 @@ template <class C>
 __device__ __forceinline__ void stage_keys(PrefillShared<C>& shared, int stage, const typename C::Kv* layer, const int* blocks,
                                            int kv_head, int first, int end) {
     using S = PrefillShape<C>;
-#pragma unroll
+#pragma unroll 2  // more addresses at once would cost the sums their registers
     for (int i = 0; i < S::KEYS * S::CHUNKS; i += S::THREADS) {
         const int item = i + threadIdx.x, token = item / S::CHUNKS, chunk = item % S::CHUNKS;
         if (S::KEYS * S::CHUNKS % S::THREADS != 0 && item >= S::KEYS * S::CHUNKS) break;
