@@ -1,7 +1,9 @@
 //! What the end-to-end tests share: where things are, how a server is built and run, how numbers compare.
 
 pub mod dispatch;
+pub mod goldens;
 pub mod logits;
+pub mod requantise;
 pub mod server;
 
 use std::path::{Path, PathBuf};

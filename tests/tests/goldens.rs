@@ -3,52 +3,15 @@
 
 use monomorph_compiler::reference::{Cache, Interpreter, Logits as Which};
 use monomorph_compiler::spec::types::Compute;
-use monomorph_compiler::{graph, import, spec};
+use monomorph_compiler::{graph, spec};
+use monomorph_tests::goldens::{Golden, goldens};
 use monomorph_tests::logits::{Logits, distance, read};
-use monomorph_tests::{fixtures, root, server};
+use monomorph_tests::{root, server};
 use monomorph_weights::Checkpoint;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 /// The stored formats goldens exist for, and how far logits may be from them, relative to the row's largest.
 const BOUNDS: [(&str, f32); 2] = [("f32", 2e-4), ("bf16", 2e-2)];
-
-struct Golden {
-    name: String,
-    directory: PathBuf,
-    prompts: Vec<Vec<u32>>,
-}
-
-fn goldens() -> Vec<Golden> {
-    let mut goldens: Vec<Golden> = std::fs::read_dir(fixtures().join("goldens"))
-        .expect("goldens are committed")
-        .map(|entry| {
-            let directory = entry.expect("directory entries are readable").path();
-            let tokens = std::fs::read(directory.join("tokens.json")).expect("a golden has tokens");
-            Golden {
-                name: directory.file_name().expect("it has a name").to_string_lossy().into_owned(),
-                prompts: serde_json::from_slice(&tokens).expect("tokens are lists of ids"),
-                directory,
-            }
-        })
-        .collect();
-    goldens.sort_by(|a, b| a.name.cmp(&b.name));
-    assert!(goldens.len() >= 8);
-    goldens
-}
-
-/// Imports a golden's config into a targets directory.
-fn import_into(targets: &Path, golden: &Golden) {
-    let config =
-        std::fs::read_to_string(golden.directory.join("config.json")).expect("a golden has a config");
-    let imported = import::import(&config, &golden.name, Compute::F32)
-        .unwrap_or_else(|error| panic!("{}: {error}", golden.name));
-    let directory = targets.join("models").join(&golden.name);
-    std::fs::create_dir_all(&directory).expect("a temporary directory is writable");
-    std::fs::write(directory.join("MODEL.toml"), &imported.model_toml).expect("it is writable");
-    for (name, text) in &imported.quants {
-        std::fs::write(directory.join(name), text).expect("it is writable");
-    }
-}
 
 fn target(targets: &Path, golden: &Golden, format: &str) -> spec::types::Target {
     let search = [targets.to_owned(), root().join("targets")];
@@ -59,7 +22,7 @@ fn target(targets: &Path, golden: &Golden, format: &str) -> spec::types::Target 
 fn the_interpreter_agrees_with_transformers_prefill_and_decode() {
     let targets = tempfile::tempdir().expect("temporary directories can be made");
     for golden in goldens() {
-        import_into(targets.path(), &golden);
+        golden.import_into(targets.path(), Compute::F32);
         for (format, _) in BOUNDS {
             let target = target(targets.path(), &golden, format);
             let graph = graph::build(&target.model, &target.quant);
@@ -98,7 +61,7 @@ fn servers_agree_with_transformers_prefill_and_decode() {
     let targets = tempfile::tempdir().expect("temporary directories can be made");
     let out = tempfile::tempdir().expect("temporary directories can be made");
     for golden in goldens() {
-        import_into(targets.path(), &golden);
+        golden.import_into(targets.path(), Compute::F32);
         for (format, bound) in BOUNDS {
             let server = server::build(Some(targets.path()), &format!("cpu/{}/{format}", golden.name));
             let vocabulary = target(targets.path(), &golden, format).model.vocabulary;

@@ -1,5 +1,6 @@
 //! How CUDA kernels are cut: numbers that change speed and never what is computed.
 
+use crate::spec::reader::{list, nearest};
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
@@ -114,5 +115,16 @@ impl Tuning {
             }
         }
         knobs
+    }
+
+    /// What is wrong with a tuning file that names phases which are none of the plan's: the loader does not know those
+    /// yet, so the planner asks.
+    pub fn unknown_phase<'p>(&self, known: impl Iterator<Item = &'p str> + Clone) -> Option<String> {
+        let (name, phase) =
+            self.phases.iter().find(|(name, _)| !known.clone().any(|it| it == name.as_str()))?;
+        let Provenance::Measured { file, .. } = &self.provenance else { return None };
+        let near = nearest(name, known.clone()).map(|near| format!("did you mean `{near}`?"));
+        let help = near.unwrap_or_else(|| format!("known here: {}", list(known)));
+        Some(format!("{}:{}: the plan has no phase `{name}`; {help}", file.display(), phase.line))
     }
 }

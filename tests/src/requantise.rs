@@ -1,0 +1,282 @@
+//! Goldens stored anew: their f32 weights in another format, with the quant spec that says so, and the same weights
+//! once more as the f32 values that the codes and scales stand for, worked out here and not by what is tested.
+
+use crate::goldens::Golden;
+use monomorph_compiler::graph::instance;
+use monomorph_compiler::spec::types::{
+    ClassScales, Compute, Container, RotaryRows, ScaleForm, Target, TensorClass,
+};
+use monomorph_compiler::spec::{TensorDecl, tensors};
+use monomorph_formats::{E2M1_MAX, E4M3_MAX, Format, decode, e2m1_to_f32, e4m3_to_f32, encode};
+use monomorph_weights::Checkpoint;
+use monomorph_weights::test_support::GgufWriter;
+use safetensors::tensor::{Dtype, TensorView};
+use std::fmt::Write;
+use std::path::Path;
+
+/// How a golden is stored anew.
+#[derive(Clone, Copy, Debug)]
+pub struct Storage {
+    /// For quant specs and messages.
+    pub name: &'static str,
+    /// Of the projections of attention and ffn.
+    pub matrices: Format,
+    /// Of embedding, head, norms and biases as well, if that is what `matrices` allows.
+    pub rest: Format,
+    /// Of the projections.
+    pub scales: Option<ClassScales>,
+}
+
+const fn scaled(name: &'static str, form: ScaleForm, format: Format) -> Storage {
+    Storage { name, matrices: form.codes(), rest: Format::Bf16, scales: Some(ClassScales { form, format }) }
+}
+
+const fn plain(name: &'static str, matrices: Format, rest: Format) -> Storage {
+    Storage { name, matrices, rest, scales: None }
+}
+
+impl Storage {
+    /// Every storage there is.
+    pub const ALL: [Storage; 9] = [
+        plain("f32", Format::F32, Format::F32),
+        plain("bf16", Format::Bf16, Format::Bf16),
+        plain("f16", Format::F16, Format::F16),
+        scaled("fp8-tensor", ScaleForm::Tensor, Format::F32),
+        scaled("fp8-block128", ScaleForm::Block128, Format::Bf16),
+        scaled("nvfp4-modelopt", ScaleForm::Modelopt, Format::F32),
+        scaled("nvfp4-compressed-tensors", ScaleForm::CompressedTensors, Format::F32),
+        plain("q8_0", Format::Q8_0, Format::F32),
+        plain("q4_1", Format::Q4_1, Format::F32),
+    ];
+
+    /// The kind of file that can hold it.
+    pub fn container(&self) -> Container {
+        if self.matrices.is_quantised() && self.scales.is_none() {
+            Container::Gguf
+        } else {
+            Container::Safetensors
+        }
+    }
+
+    /// Whether every matrix's rows fill whole blocks.
+    pub fn fits(&self, target: &Target) -> bool {
+        let whole = |tensor: TensorDecl| {
+            let (format, _) = self.of(tensor.class);
+            tensor.columns.is_none_or(|columns| format.bytes(columns).is_some())
+        };
+        tensors(&target.model).into_iter().all(whole)
+    }
+
+    /// Whether `compute` goes with it.
+    pub fn computes(&self, compute: Compute) -> bool {
+        compute != Compute::Int8Block32 || self.container() == Container::Gguf
+    }
+
+    fn of(&self, class: TensorClass) -> (Format, Option<ClassScales>) {
+        match class {
+            TensorClass::Attention | TensorClass::Ffn => (self.matrices, self.scales),
+            // The table of a GGUF is quantised too: in 8 bits, as files with 4-bit matrices have it.
+            TensorClass::Embedding | TensorClass::Head if self.container() == Container::Gguf => {
+                (Format::Q8_0, None)
+            }
+            TensorClass::Embedding | TensorClass::Head | TensorClass::Norm => (self.rest, None),
+        }
+    }
+}
+
+/// A tensor to be written: the part of its name after the weight's stem, shape, format, bytes.
+type Stored = (String, Vec<usize>, Format, Vec<u8>);
+
+/// A weight as it is stored, and what it stands for.
+pub struct Encoded {
+    /// The weight itself first, its suffix `weight` or `weight_packed`, then its scales.
+    pub tensors: Vec<Stored>,
+    /// Exactly what these mean.
+    pub values: Vec<f32>,
+}
+
+/// Encodes a matrix `[rows, columns]`, rounding to nearest under the usual scales: the largest magnitude of what
+/// shares one becomes the format's largest.
+pub fn encode_matrix(values: &[f32], columns: usize, format: Format, scales: Option<ClassScales>) -> Encoded {
+    let rows = values.len() / columns;
+    let Some(ClassScales { form, format: scale_format }) = scales else {
+        let bytes = encode(format, values);
+        let mut back = vec![0.0; values.len()];
+        decode(format, &bytes, &mut back);
+        return Encoded {
+            tensors: vec![("weight".to_owned(), vec![rows, columns], format, bytes)],
+            values: back,
+        };
+    };
+    let largest = |values: &mut dyn Iterator<Item = f32>| values.fold(0.0f32, |m, v| m.max(v.abs()));
+    let rounded = |value: f32, format: Format| {
+        let mut back = [0.0];
+        decode(format, &encode(format, &[value]), &mut back);
+        back[0]
+    };
+    // A scale each for `height` rows and `width` columns, and one on top of all of them.
+    let whole = largest(&mut values.iter().copied());
+    let (height, width, top) = match form {
+        ScaleForm::Tensor => (rows, columns, 1.0),
+        ScaleForm::Block128 => (128, 128, 1.0),
+        ScaleForm::Modelopt => (1, 16, whole / (E2M1_MAX * E4M3_MAX)),
+        ScaleForm::CompressedTensors => (1, 16, 1.0 / (E2M1_MAX * E4M3_MAX / whole)),
+    };
+    let (code_max, format_of_scales) = match form.codes() {
+        Format::Nvfp4 => (E2M1_MAX, Format::Fp8E4m3),
+        _ => (E4M3_MAX, scale_format),
+    };
+    let (down, across) = (rows.div_ceil(height), columns.div_ceil(width));
+    let mut block_scales = vec![0.0f32; down * across];
+    for (i, scale) in block_scales.iter_mut().enumerate() {
+        let (first_row, first_column) = (i / across * height, i % across * width);
+        let inside = (first_row..rows.min(first_row + height)).flat_map(|row| {
+            values[row * columns..][first_column..columns.min(first_column + width)].iter().copied()
+        });
+        *scale = rounded(largest(&mut { inside }) / (code_max * top), format_of_scales);
+    }
+    let scale_of = |i: usize| block_scales[i / columns / height * across + i % columns / width];
+    let quotient = |(i, value): (usize, &f32)| match scale_of(i) * top {
+        0.0 => 0.0,
+        scale => value / scale,
+    };
+    let codes = encode(form.codes(), &values.iter().enumerate().map(quotient).collect::<Vec<_>>());
+    let code = |i: usize| match form.codes() {
+        Format::Nvfp4 => e2m1_to_f32(codes[i / 2] >> (4 * (i % 2))),
+        _ => e4m3_to_f32(codes[i]),
+    };
+    let stand_for = (0..values.len()).map(|i| code(i) * scale_of(i) * top).collect();
+    let named =
+        |suffix: &str, shape: &[usize], format, bytes| (suffix.to_owned(), shape.to_vec(), format, bytes);
+    let scale_bytes = encode(format_of_scales, &block_scales);
+    let matrix = |suffix: &str| named(suffix, &[rows, columns], form.codes(), codes.clone());
+    let scalar = |suffix: &str, value: f32| named(suffix, &[1], Format::F32, value.to_le_bytes().to_vec());
+    let blocks = |suffix: &str| named(suffix, &[down, across], format_of_scales, scale_bytes.clone());
+    let tensors = match form {
+        ScaleForm::Tensor => {
+            vec![matrix("weight"), named("weight_scale", &[], format_of_scales, scale_bytes.clone())]
+        }
+        ScaleForm::Block128 => vec![matrix("weight"), blocks("weight_scale_inv")],
+        ScaleForm::Modelopt => vec![matrix("weight"), blocks("weight_scale"), scalar("weight_scale_2", top)],
+        ScaleForm::CompressedTensors => vec![
+            matrix("weight_packed"),
+            blocks("weight_scale"),
+            scalar("weight_global_scale", E2M1_MAX * E4M3_MAX / whole),
+        ],
+    };
+    Encoded { tensors, values: stand_for }
+}
+
+/// Stores the f32 checkpoint of `golden` as `storage` says. Writes `out/stored/`, a checkpoint, `out/means/`, an f32
+/// checkpoint of exactly the values that `stored` stands for (for the golden's own `f32.toml`), and
+/// `targets/models/<golden>/<quant>.toml`, whose name `<quant>` it returns: `<storage>-<compute>`.
+///
+/// `plain` is the golden's imported f32 target.
+///
+/// # Panics
+/// If the storage does not fit the model, or a file cannot be written.
+pub fn requantise(
+    golden: &Golden,
+    plain: &Target,
+    storage: &Storage,
+    compute: Compute,
+    kv: Format,
+    targets: &Path,
+    out: &Path,
+) -> String {
+    assert!(storage.fits(plain) && storage.computes(compute), "{}: {}", golden.name, storage.name);
+    let spec = &plain.quant.checkpoint;
+    assert_eq!(spec.rotary_rows, RotaryRows::AsModel);
+    let checkpoint = Checkpoint::open(&golden.directory.join("f32")).expect("a golden has a checkpoint");
+    let (mut stored, mut means, mut names) = (Vec::new(), Vec::new(), String::new());
+    for tensor in tensors(&plain.model) {
+        let name = &spec.names[&tensor.name];
+        let (format, scales) = storage.of(tensor.class);
+        let layers: Vec<Option<usize>> =
+            tensor.layers.as_ref().map_or(vec![None], |layers| layers.iter().copied().map(Some).collect());
+        for layer in layers {
+            let name = instance(name, layer);
+            let shape: Vec<usize> = std::iter::once(tensor.rows).chain(tensor.columns).collect();
+            let bytes =
+                checkpoint.expect(&name, &shape, Format::F32).expect("the golden's tensors fit").bytes;
+            let mut values = vec![0.0; bytes.len() / 4];
+            decode(Format::F32, bytes, &mut values);
+            let encoded = encode_matrix(&values, tensor.columns.unwrap_or(1), format, scales);
+            let stem = name.rsplit_once('.').map_or(name.as_str(), |(stem, _)| stem);
+            for (i, (suffix, matrix_shape, format, bytes)) in encoded.tensors.into_iter().enumerate() {
+                let shape = if i == 0 { shape.clone() } else { matrix_shape };
+                let name = if suffix == "weight" { name.clone() } else { format!("{stem}.{suffix}") };
+                stored.push((name, shape, format, bytes));
+            }
+            means.push((name, shape, Format::F32, encode(Format::F32, &encoded.values)));
+        }
+        let packed = scales.is_some_and(|scales| scales.form == ScaleForm::CompressedTensors);
+        let file_name = if packed { format!("{name}_packed") } else { name.clone() };
+        writeln!(names, "{:?} = {file_name:?}", tensor.name).expect("strings are writable");
+    }
+    write_checkpoint(&out.join("stored"), storage.container(), stored);
+    write_checkpoint(&out.join("means"), Container::Safetensors, means);
+    let quant = format!("{}-{}", storage.name, compute.name());
+    let text = quant_toml(plain, storage, compute, kv, &names);
+    let file = targets.join("models").join(&golden.name).join(format!("{quant}.toml"));
+    std::fs::write(file, text).expect("the targets directory is writable");
+    quant
+}
+
+fn quant_toml(plain: &Target, storage: &Storage, compute: Compute, kv: Format, names: &str) -> String {
+    let container = match storage.container() {
+        Container::Gguf => "gguf",
+        Container::Safetensors => "safetensors",
+    };
+    let (mut stored, mut scales, mut computes) = (String::new(), String::new(), String::new());
+    for class in plain.quant.stored.keys() {
+        let (format, scaled) = storage.of(*class);
+        let class = class.name();
+        stored += &format!("{class} = \"{format}\"\n");
+        if class != "norm" {
+            computes += &format!("{class} = {:?}\n", compute.name());
+        }
+        if let Some(ClassScales { form, format }) = scaled {
+            let format = if form.codes() == Format::Nvfp4 {
+                String::new()
+            } else {
+                format!(", format = \"{format}\"")
+            };
+            scales += &format!("{class} = {{ form = \"{form}\"{format} }}\n");
+        }
+    }
+    format!(
+        "[checkpoint]\ncontainer = {container:?}\nrotary_rows = \"as-model\"\n\n[checkpoint.names]\n{names}\n[stored]\n{stored}\n\
+         [scales]\n{scales}\n[compute]\n{computes}\n[kv]\nformat = \"{kv}\"\nblock = 16\n"
+    )
+}
+
+/// Writes `model.safetensors` or `model.gguf` into a new directory.
+fn write_checkpoint(directory: &Path, container: Container, tensors: Vec<Stored>) {
+    std::fs::create_dir_all(directory).expect("a temporary directory is writable");
+    if container == Container::Gguf {
+        let add = |file: GgufWriter, (name, shape, format, bytes): Stored| {
+            file.tensor(&name, &shape, format, bytes)
+        };
+        let file = tensors.into_iter().fold(GgufWriter::new(), add);
+        std::fs::write(directory.join("model.gguf"), file.finish()).expect("it is writable");
+        return;
+    }
+    let views = tensors.iter().map(|(name, shape, format, bytes)| {
+        let mut shape = shape.clone();
+        let dtype = match format {
+            Format::F32 => Dtype::F32,
+            Format::Bf16 => Dtype::BF16,
+            Format::F16 => Dtype::F16,
+            Format::Fp8E4m3 => Dtype::F8_E4M3,
+            Format::Nvfp4 => {
+                *shape.last_mut().expect("a matrix") /= 2;
+                Dtype::U8
+            }
+            Format::Q8_0 | Format::Q4_1 => unreachable!("a format of GGUF"),
+        };
+        (name, TensorView::new(dtype, shape, bytes).expect("shape and bytes agree"))
+    });
+    let file = safetensors::tensor::serialize(views, None).expect("the tensors are sound");
+    std::fs::write(directory.join("model.safetensors"), file).expect("it is writable");
+}

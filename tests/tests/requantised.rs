@@ -1,0 +1,100 @@
+//! The interpreter on goldens stored in every format, and computing in bf16.
+
+use monomorph_compiler::reference::{Cache, Interpreter, Logits as Which};
+use monomorph_compiler::spec::types::{Compute, Target};
+use monomorph_compiler::{graph, spec};
+use monomorph_formats::Format;
+use monomorph_tests::goldens::{Golden, goldens};
+use monomorph_tests::logits::{Logits, distance, read};
+use monomorph_tests::requantise::{Storage, requantise};
+use monomorph_tests::root;
+use monomorph_weights::Checkpoint;
+use std::path::Path;
+
+fn target(targets: &Path, golden: &Golden, quant: &str) -> Target {
+    let search = [targets.to_owned(), root().join("targets")];
+    spec::load(&search, &format!("h200/{}/{quant}", golden.name)).unwrap_or_else(|error| panic!("{error}"))
+}
+
+fn interpret(target: &Target, golden: &Golden, weights: &Path) -> Logits {
+    let graph = graph::build(&target.model, &target.quant);
+    let checkpoint = Checkpoint::open(weights).unwrap_or_else(|error| panic!("{error}"));
+    let interpreter = Interpreter::new(&graph, &target.quant, &checkpoint);
+    let interpreter = interpreter.unwrap_or_else(|error| panic!("{}: {error}", target.name()));
+    golden
+        .prompts
+        .iter()
+        .map(|prompt| interpreter.forward(prompt, &mut Cache::default(), Which::All))
+        .collect()
+}
+
+#[test]
+fn computing_in_bf16_stays_near_the_goldens() {
+    let targets = tempfile::tempdir().expect("temporary directories can be made");
+    for golden in goldens() {
+        golden.import_into(targets.path(), Compute::Bf16);
+        let target = target(targets.path(), &golden, "bf16");
+        let found = interpret(&target, &golden, &golden.directory.join("bf16"));
+        let expected = read(&golden.directory.join("bf16/logits.safetensors"));
+        let apart = distance(&found, &expected, target.model.vocabulary);
+        println!("{}: {apart:.1e}", golden.name);
+        assert!((1e-5..=2e-2).contains(&apart), "{}: {apart:e}", golden.name);
+    }
+}
+
+/// How far weights may be from what they were, root mean square over root mean square: rounding error of the codes where
+/// a share of them has the largest scale. A scale or nibble in the wrong place costs far more.
+fn bound(storage: &Storage) -> f64 {
+    match storage.matrices {
+        Format::F32 => 0.0,
+        Format::F16 => 5e-4,
+        Format::Bf16 => 4e-3,
+        Format::Q8_0 => 6e-3,
+        Format::Fp8E4m3 => 3e-2,
+        Format::Nvfp4 | Format::Q4_1 => 0.12,
+    }
+}
+
+/// The worst such distance of any tensor.
+fn weights_apart(found: &Path, original: &Path) -> f64 {
+    let [found, original] = [found, original].map(|path| Checkpoint::open(path).expect("a checkpoint"));
+    let values = |bytes: &[u8]| -> Vec<f64> {
+        bytes.as_chunks::<4>().0.iter().map(|bytes| f64::from(f32::from_le_bytes(*bytes))).collect()
+    };
+    let apart = found.tensors().map(|tensor| {
+        let original = original.expect(tensor.name, tensor.shape, Format::F32).expect("the same tensors");
+        let (found, original) = (values(tensor.bytes), values(original.bytes));
+        let error: f64 = found.iter().zip(&original).map(|(a, b)| (a - b) * (a - b)).sum();
+        (error / original.iter().map(|v| v * v).sum::<f64>()).sqrt()
+    });
+    apart.fold(0.0, f64::max)
+}
+
+#[test]
+fn every_storage_means_what_its_codes_and_scales_say() {
+    let directory = tempfile::tempdir().expect("temporary directories can be made");
+    let (targets, mut seen) = (directory.path().join("targets"), 0);
+    for golden in goldens() {
+        golden.import_into(&targets, Compute::F32);
+        let plain = target(&targets, &golden, "f32");
+        let vocabulary = plain.model.vocabulary;
+        for storage in Storage::ALL.iter().filter(|storage| storage.fits(&plain)) {
+            let out = directory.path().join(&golden.name).join(storage.name);
+            let store = |compute, kv| requantise(&golden, &plain, storage, compute, kv, &targets, &out);
+            let exact = target(&targets, &golden, &store(Compute::F32, Format::F32));
+            let found = interpret(&exact, &golden, &out.join("stored"));
+            let means = interpret(&plain, &golden, &out.join("means"));
+            assert!(found == means, "{}: other values than the codes and scales stand for", exact.name());
+            let apart = weights_apart(&out.join("means"), &golden.directory.join("f32"));
+            let rounded = target(&targets, &golden, &store(Compute::Bf16, Format::Bf16));
+            let rounded = interpret(&rounded, &golden, &out.join("stored"));
+            let bf16 = distance(&rounded, &means, vocabulary);
+            println!("{}/{}: weights {apart:.1e}, logits in bf16 {bf16:.1e}", golden.name, storage.name);
+            assert!(apart <= bound(storage), "{}: {apart:e}", exact.name());
+            assert!(bf16 <= 3e-2, "{} in bf16: {bf16:e}", exact.name());
+            seen += 1;
+        }
+    }
+    // One golden at least has rows of whole blocks of 32.
+    assert!(seen >= 12 * 5 + 4, "{seen}");
+}
