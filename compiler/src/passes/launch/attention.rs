@@ -47,13 +47,14 @@ impl Shape {
         let Shape { head_dim, element, .. } = *self;
         let (key_steps, value_steps) = (head_dim.div_ceil(32), head_dim.div_ceil(64));
         let arrays = [
-            16 * (key_steps | 1) * 32 * 2,
+            // Both terms of each head's q, heads in eights.
+            2 * self.group().next_multiple_of(8) * (key_steps | 1) * 32 * 2,
             key_steps * 32 * element,
             value_steps * 64 * element,
             DECODE_WARPS * self.group() * head_dim * 4,
         ];
         let aligned: usize = arrays[..3].iter().map(|bytes| bytes.next_multiple_of(16)).sum();
-        let rest = 2 * DECODE_WARPS * self.group() * 4 + splits * self.group() * 4 + 4;
+        let rest = 2 * DECODE_WARPS * self.group() * 4 + 2 * splits * self.group() * 4 + 4;
         (aligned + arrays[3] + rest).next_multiple_of(16)
     }
 

@@ -144,6 +144,7 @@ impl Launcher<'_> {
             ("MULTIPROCESSORS", integer(self.card.multiprocessors as usize)),
             // Where several groups of rows read the same weights they had better stay.
             ("EVICT_FIRST", Constant::Flag(row_groups == 1)),
+            ("LOOKAHEAD", integer(0)),
         ]);
         let kernel = Kernel {
             name: self.kernel_name(site, ""),

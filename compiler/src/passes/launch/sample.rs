@@ -8,22 +8,22 @@ use crate::spec::types::Cuda;
 
 const THREADS: usize = 512;
 /// Most blocks that share a row, most groups of blocks (templates/cuda/lib/sample_group.cuh).
-const MAX_SPLITS: usize = 64;
+const MAX_SPLITS: usize = 32;
 const MAX_GROUPS: usize = 32;
 /// Bins of a histogram.
 const BINS: usize = 2048;
 
-/// `SampleShared<C>`: the slice, the scratch of selections, a record of each block, keys.
+/// `SampleShared<C>`: the slice, the scratch of selections, keys.
 fn shared_bytes(vocabulary: usize, splits: usize) -> usize {
     let share = vocabulary.div_ceil(splits);
     let slice = share.div_ceil(THREADS).next_multiple_of(4) * THREADS;
     let filter = 4 * BINS + 4 * 32 + 8 * 32 + 16 + 8;
-    (4 * slice + filter + 16 * splits + 8 * 32 + 8).next_multiple_of(16)
+    (4 * slice + filter + 8 * 32 + 8).next_multiple_of(16)
 }
 
 /// `sizeof(SampleScratch)` for steps of up to `sequences` outputs.
 fn scratch_bytes(sequences: usize) -> usize {
-    let group = 32 * 4 + 3 * BINS * 4 + 2 * MAX_SPLITS * 16 + 32 * 8;
+    let group = 32 * 4 + 3 * BINS * 4 + 2 * MAX_SPLITS * 8 + 32 * 8;
     MAX_GROUPS * group + 4 * sequences + 8 * sequences * MAX_SPLITS
 }
 

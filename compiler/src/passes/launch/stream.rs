@@ -93,7 +93,7 @@ fn shared_bytes(matrix: &Matrix, stream: &Stream) -> usize {
     let step_tiles = if stage_tiles % granule == 0 { stage_tiles } else { granule };
     let group_tiles = block_tiles
         .next_multiple_of(step_tiles)
-        .min((4096 / (tile_partials * sum * step_tiles)).max(1) * step_tiles);
+        .min((2048 / (tile_partials * sum * step_tiles)).max(1) * step_tiles);
     let chunk = if matrix.exact { 4 } else { 8 };
     let x_bytes = units * (columns / 4 / chunk) * rows * 64;
     stages * stage + x_bytes + 2 * group_tiles * tile_partials * sum + rows * warps * sum + 16 * stages
