@@ -1,4 +1,4 @@
-// Times of the attention kernels. One division a binary: -DSPLIT_COUNT=n -DWARP_COUNT=n -DCHUNK=n [-DBEFORE_WAIT] for decode (cold caches:
+// Times of the attention kernels. One division a binary: -DSPLIT_COUNT=n -DWARP_COUNT=n -DCHUNK=n -DRESIDENT=blocks of an SM [-DBEFORE_WAIT] for decode (cold caches:
 // launches walk over enough layers that the second-level cache never holds the next one), -DPREFILL -DKEY_COUNT=n for prefill.
 #include "attention_case.cuh"
 
@@ -107,7 +107,7 @@ int main() {
     }());
 }
 #else
-__global__ void __launch_bounds__(32 * WARP_COUNT, 8 / WARP_COUNT)
+__global__ void __launch_bounds__(32 * WARP_COUNT, RESIDENT)
     decode_kernel(const Step* step, const float* qkv, const float* rotary, __nv_bfloat16* layer, float* partials, int* counters, float* out) {
     attention_decode<Config>(step, qkv, nullptr, nullptr, rotary, layer, partials, counters, out);
 }
@@ -137,7 +137,7 @@ void bench(int batch, int context, bool active = true) {
                    partials.pointer, counters.pointer, out.pointer);
     });
     const double each = total / layers;
-    std::printf("| %d | %d | %d | %d | %d | %d | %.2f us | %.0f GB/s | %.0f %% |\n", active ? batch : 0, context, Config::SPLITS, WARP_COUNT, Config::MIN_CHUNK,
+    std::printf("| %d | %d | %d | %d | %d | %d | %d | %.2f us | %.0f GB/s | %.0f %% |\n", active ? batch : 0, context, Config::SPLITS, WARP_COUNT, Config::MIN_CHUNK, RESIDENT,
                 int(Config::CONTEXT_BEFORE_WAIT), each * 1e3,
                 bytes / each / 1e6, bytes / each / 1e6 / 45.4);
 }

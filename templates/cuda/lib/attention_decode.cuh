@@ -35,7 +35,7 @@ struct DecodeShape {
     static constexpr int KEY_STEPS = (C::HEAD_DIM + 31) / 32;    // a lane reads 8 of 32 columns of a key row at a time
     static constexpr int VALUE_STEPS = (C::HEAD_DIM + 63) / 64;  // and 8 of 64 columns of a value row
     static constexpr int HEAD_SETS = (GROUP + 7) / 8;            // query heads in eights
-    static constexpr int Q_STRIDE = (KEY_STEPS | 1) * 32;        // elements; odd multiples of 64 bytes: no bank conflicts
+    static constexpr int Q_FRAGMENTS = 2 * KEY_STEPS;            // m16n8k16 steps over the columns of a key
     static constexpr int ITEMS = (GROUP + 2 + WARPS - 1) / WARPS;  // prologue heads of a warp: q heads, then k, then v
     static constexpr int PARTIAL = (GROUP * (C::HEAD_DIM + 2) + 3) / 4 * 4;  // floats: context vectors, maxima, sums
     // What a warp loads ahead, as registers allow. EARLY: the next tile's keys and values, each as soon as its registers are
@@ -52,7 +52,9 @@ template <class C>
 struct DecodeShared {
     using S = DecodeShape<C>;
     using Operand = typename AttentionShape<C>::Operand;
-    alignas(16) Operand q[2 * 8 * S::HEAD_SETS * S::Q_STRIDE];  // scaled by SCALE log2(e): first terms of all heads, then second
+    // q scaled by SCALE log2(e) as A fragments, a lane's four words side by side. Rows g and g + 8 of a fragment are the two terms
+    // of head g; with more than eight heads they are heads g and g + 8, and the terms are two fragments.
+    alignas(16) Operand q[S::HEAD_SETS][S::Q_FRAGMENTS][32][8];
     alignas(16) typename C::Kv key[S::KEY_STEPS * 32];     // the token's own, rounded to the cache's format, zero beyond the head
     alignas(16) typename C::Kv value[S::VALUE_STEPS * 64];
     alignas(16) float context[S::WARPS][S::GROUP * C::HEAD_DIM];
@@ -80,22 +82,23 @@ struct Chunk {
     __device__ __forceinline__ E* elements() { return reinterpret_cast<E*>(word); }
 };
 
-// Columns column .. column + 8 of a row, those beyond HEAD_DIM zero. Where `live` is false nothing is read and the chunk stays.
-template <class C, bool SHARED = false>
-__device__ __forceinline__ void load_chunk(Chunk<typename C::Kv>& chunk, const typename C::Kv* row, int column, bool live) {
+// Columns column .. column + 8 of a row of the cache, those beyond HEAD_DIM zero. from: the first of them. Where `live` is false
+// nothing is read and the chunk stays as it is.
+template <class C>
+__device__ __forceinline__ void load_chunk(Chunk<typename C::Kv>& chunk, const typename C::Kv* from, int column, bool live) {
     using E = typename C::Kv;
-    if constexpr (C::HEAD_DIM % 8 == 0 && !SHARED) {
+    if constexpr (C::HEAD_DIM % 8 == 0) {
         live = live && column < C::HEAD_DIM;
 #pragma unroll
         for (int i = 0; i < 2 * sizeof(E); i += 4)
             asm volatile(
                 "{.reg .pred live; setp.ne.b32 live, %5, 0; @live ld.global.L1::no_allocate.v4.b32 {%0, %1, %2, %3}, [%4];}"
                 : "+r"(chunk.word[i]), "+r"(chunk.word[i + 1]), "+r"(chunk.word[i + 2]), "+r"(chunk.word[i + 3])
-                : "l"(reinterpret_cast<const uint32_t*>(row + column) + i), "r"(static_cast<int>(live)));
+                : "l"(reinterpret_cast<const uint32_t*>(from) + i), "r"(static_cast<int>(live)));
     } else if (live) {
         E element[8];
 #pragma unroll
-        for (int j = 0; j < 8; ++j) element[j] = SHARED || column + j < C::HEAD_DIM ? row[column + j] : E(0.0f);
+        for (int j = 0; j < 8; ++j) element[j] = column + j < C::HEAD_DIM ? from[j] : E(0.0f);
 #pragma unroll
         for (int i = 0; i < 2 * sizeof(E); ++i) {
             if constexpr (sizeof(E) == 4)
@@ -107,17 +110,22 @@ __device__ __forceinline__ void load_chunk(Chunk<typename C::Kv>& chunk, const t
     }
 }
 
-// Scores of 8 tokens += q * keys for one step of 16 columns; keys are the lane's words of token g, first and second the lane's
-// 4 words of each term of q: {row g, row g + 8} x {first pair, second pair}.
-template <class C>
-__device__ __forceinline__ void multiply_keys(float (&scores)[4], const uint2 (&q)[2][DecodeShape<C>::HEAD_SETS], uint32_t b0, uint32_t b1) {
-    using Operand = typename AttentionShape<C>::Operand;
-    if constexpr (DecodeShape<C>::HEAD_SETS == 1) {
-        mma_16<Operand>(scores, {q[0][0].x, q[1][0].x, q[0][0].y, q[1][0].y}, b0, b1);
-    } else {
+// The same of the token's own row in shared memory, which is padded.
+template <class E>
+__device__ __forceinline__ void load_own(Chunk<E>& chunk, const E* from) {
 #pragma unroll
-        for (int term = 0; term < 2; ++term) mma_16<Operand>(scores, {q[term][0].x, q[term][1].x, q[term][0].y, q[term][1].y}, b0, b1);
+    for (int i = 0; i < 2 * sizeof(E); i += 4) {
+        const uint4 words = *reinterpret_cast<const uint4*>(reinterpret_cast<const uint32_t*>(from) + i);
+        chunk.word[i] = words.x, chunk.word[i + 1] = words.y, chunk.word[i + 2] = words.z, chunk.word[i + 3] = words.w;
     }
+}
+
+// Scores of 8 tokens += q * keys for one step of 16 columns; the lane's words of token g are b0 and b1.
+template <class C>
+__device__ __forceinline__ void multiply_keys(float (&scores)[4], const uint4 (&q)[DecodeShape<C>::HEAD_SETS], uint32_t b0, uint32_t b1) {
+#pragma unroll
+    for (int i = 0; i < DecodeShape<C>::HEAD_SETS; ++i)
+        mma_16<typename AttentionShape<C>::Operand>(scores, {q[i].x, q[i].y, q[i].z, q[i].w}, b0, b1);
 }
 
 // Context vectors += values * weights for the lane's columns 2m, 2m + 1 of its chunks; values are tokens 2c, 2c+1, 2c+8, 2c+9,
@@ -215,10 +223,11 @@ __device__ __forceinline__ void attention_decode(const Step* step, const float* 
     HeadVector<C> q_weight, k_weight;
     if constexpr (C::Q_NORM != HeadNorm::None) q_weight.load(q_norm, lane);
     if constexpr (C::K_NORM != HeadNorm::None) k_weight.load(k_norm, lane);
-    for (int i = thread; i < 2 * 8 * S::HEAD_SETS * S::Q_STRIDE; i += S::THREADS)
-        if (i / S::Q_STRIDE % (8 * S::HEAD_SETS) >= GROUP || i % S::Q_STRIDE >= D) shared.q[i] = Operand(0.0f);
+    for (int i = thread; i < S::HEAD_SETS * S::Q_FRAGMENTS * 32; i += S::THREADS)
+        reinterpret_cast<uint4*>(shared.q)[i] = make_uint4(0, 0, 0, 0);
     for (int i = D + thread; i < S::KEY_STEPS * 32; i += S::THREADS) shared.key[i] = Kv(0.0f);
     for (int i = D + thread; i < S::VALUE_STEPS * 64; i += S::THREADS) shared.value[i] = Kv(0.0f);
+    __syncthreads();  // q's zeros stand before q
 
     if constexpr (!C::CONTEXT_BEFORE_WAIT) wait_for_predecessors();
     const int sequences = step->sequences;
@@ -257,22 +266,22 @@ __device__ __forceinline__ void attention_decode(const Step* step, const float* 
     Chunk<Kv> keys[2][S::KEY_STEPS] = {}, values[S::VALUE_STEPS][4] = {};
     // Chunks of rows that are not cached keep what they hold: the token's own row is put in later, the rest never counts.
     auto load_keys = [&](int tile, int block, int n) {
-        const Kv* rows = cached_row<C, const Kv*>(layer, block, kv_head, tile % TILES * 16);
+        const Kv* rows = cached_row<C, const Kv*>(layer, block, kv_head, tile % TILES * 16) + (g * D + 8 * c);
         const int cached = tile < last ? position - tile * 16 : 0;
 #pragma unroll
         for (int s = 0; s < S::KEY_STEPS; ++s) {
             if constexpr (!S::EARLY) keys[n][s] = {};  // so that the registers are free in between
-            load_chunk<C>(keys[n][s], rows + (g + 8 * n) * D, 8 * c + 32 * s, g + 8 * n < cached);
+            load_chunk<C>(keys[n][s], rows + (8 * n * D + 32 * s), 8 * c + 32 * s, g + 8 * n < cached);
         }
     };
     auto load_values = [&](int tile, int block, int h) {
-        const Kv* rows = cached_row<C, const Kv*>(layer, block, kv_head, tile % TILES * 16) + A::VALUES;
+        const Kv* rows = cached_row<C, const Kv*>(layer, block, kv_head, tile % TILES * 16) + (A::VALUES + 2 * c * D + 8 * g);
         const int cached = tile < last ? position - tile * 16 : 0;
 #pragma unroll
         for (int i = 0; i < 4; ++i) {
             const int token = 2 * c + i % 2 + i / 2 * 8;
             if constexpr (!S::EARLY) values[h][i] = {};
-            load_chunk<C>(values[h][i], rows + token * D, 8 * g + 64 * h, token < cached);
+            load_chunk<C>(values[h][i], rows + ((i % 2 + i / 2 * 8) * D + 64 * h), 8 * g + 64 * h, token < cached);
         }
     };
     auto load_all_keys = [&](int tile, int block) {
@@ -283,19 +292,17 @@ __device__ __forceinline__ void attention_decode(const Step* step, const float* 
 #pragma unroll
         for (int h = 0; h < S::VALUE_STEPS; ++h) load_values(tile, block, h);
     };
-    // A whole tile of a head is contiguous. It comes into the second-level cache an iteration before it is loaded.
-    auto prefetch = [&](int tile, int block) {
-        if (tile < last) {
-            const Kv* keys_from = cached_row<C, const Kv*>(layer, block, kv_head, tile % TILES * 16);
-            for (int byte = lane * 128; byte < 16 * S::ROW_BYTES; byte += 32 * 128) {
-                asm volatile("prefetch.global.L2 [%0];" ::"l"(reinterpret_cast<const char*>(keys_from) + byte));
-                asm volatile("prefetch.global.L2 [%0];" ::"l"(reinterpret_cast<const char*>(keys_from + A::VALUES) + byte));
-            }
-        }
-    };
     if constexpr (!S::PIECEWISE) load_all_keys(tile, block);
     if constexpr (S::EARLY) load_all_values(tile, block);
-    prefetch(tile + WARPS, next_block);
+    // The warp's second tile comes into the second-level cache meanwhile: short contexts end with it. (Doing so for every tile
+    // costs long contexts a tenth of their bandwidth.) A tile's keys of a head are contiguous, as are its values.
+    if (tile + WARPS < last) {
+        const Kv* rows = cached_row<C, const Kv*>(layer, next_block, kv_head, (tile + WARPS) % TILES * 16);
+        for (int byte = lane * 128; byte < 16 * S::ROW_BYTES; byte += 32 * 128) {
+            asm volatile("prefetch.global.L2 [%0];" ::"l"(reinterpret_cast<const char*>(rows) + byte));
+            asm volatile("prefetch.global.L2 [%0];" ::"l"(reinterpret_cast<const char*>(rows + A::VALUES) + byte));
+        }
+    }
     const int own_block = owner ? blocks[position / C::BLOCK_TOKENS] : 0;
     if constexpr (C::CONTEXT_BEFORE_WAIT) {
         wait_for_predecessors();
@@ -312,8 +319,13 @@ __device__ __forceinline__ void attention_decode(const Step* step, const float* 
             head[i].each(lane, [&](int e, float v) {
                 const float scaled = v * (C::SCALE * 1.4426950408889634f);
                 const Operand high = round_to<Operand>(scaled);
-                shared.q[item * S::Q_STRIDE + e] = high;
-                shared.q[(8 * S::HEAD_SETS + item) * S::Q_STRIDE + e] = round_to<Operand>(scaled - widen(high));
+                // Column e is of the lane's chunk (e / 8 % 4), of pair (e / 2 % 4) there: two pairs a fragment.
+                auto place = [&](int fragments, int row_half) -> Operand& {
+                    return shared.q[fragments][e / 32 * 2 + e / 4 % 2][item % 8 * 4 + e / 8 % 4][e / 2 % 2 * 4 + row_half * 2 + e % 2];
+                };
+                const Operand low = round_to<Operand>(scaled - widen(high));
+                place(0, S::HEAD_SETS == 1 ? 0 : item / 8) = high;
+                place(S::HEAD_SETS - 1, S::HEAD_SETS == 1 ? 1 : item / 8) = low;
             });
         } else if (item < GROUP + 2 && owner) {
             const bool is_key = item == GROUP;
@@ -341,35 +353,27 @@ __device__ __forceinline__ void attention_decode(const Step* step, const float* 
 #pragma unroll
         for (int n = 0; n < 2; ++n) {
             if constexpr (S::PIECEWISE) load_keys(tile, block, n);
-            if (own < 16) {
+            if (g + 8 * n == own) {
 #pragma unroll
-                for (int s = 0; s < S::KEY_STEPS; ++s) load_chunk<C, true>(keys[n][s], shared.key, 8 * c + 32 * s, g + 8 * n == own);
+                for (int s = 0; s < S::KEY_STEPS; ++s) load_own(keys[n][s], &shared.key[8 * c + 32 * s]);
             }
 #pragma unroll
             for (int s = 0; s < S::KEY_STEPS; ++s) {
-                uint4 q[2][S::HEAD_SETS];
 #pragma unroll
-                for (int i = 0; i < 2 * S::HEAD_SETS; ++i)
-                    q[i / S::HEAD_SETS][i % S::HEAD_SETS] =
-                        *reinterpret_cast<const uint4*>(&shared.q[(8 * i + g) * S::Q_STRIDE + 8 * c + 32 * s]);
+                for (int half = 0; half < 2; ++half) {
+                    uint4 q[S::HEAD_SETS];
 #pragma unroll
-                for (int step16 = 0; step16 < 2; ++step16) {
-                    uint2 pairs[2][S::HEAD_SETS];
-#pragma unroll
-                    for (int i = 0; i < 2 * S::HEAD_SETS; ++i) {
-                        const uint4& all = q[i / S::HEAD_SETS][i % S::HEAD_SETS];
-                        pairs[i / S::HEAD_SETS][i % S::HEAD_SETS] = step16 ? make_uint2(all.z, all.w) : make_uint2(all.x, all.y);
-                    }
-                    const uint32_t* words = &keys[n][s].word[sizeof(Kv) * step16];
+                    for (int i = 0; i < S::HEAD_SETS; ++i) q[i] = *reinterpret_cast<const uint4*>(shared.q[i][2 * s + half][lane]);
+                    const uint32_t* words = &keys[n][s].word[sizeof(Kv) * half];
                     if constexpr (sizeof(Kv) == 2) {
-                        multiply_keys<C>(scores[n][step16], pairs, words[0], words[1]);
+                        multiply_keys<C>(scores[n][half], q, words[0], words[1]);
                     } else {
                         uint32_t first[2], second[2];
 #pragma unroll
                         for (int i = 0; i < 2; ++i)
                             split_pair<Operand>(__uint_as_float(words[2 * i]), __uint_as_float(words[2 * i + 1]), first[i], second[i]);
-                        multiply_keys<C>(scores[n][step16], pairs, first[0], first[1]);
-                        multiply_keys<C>(scores[n][step16], pairs, second[0], second[1]);
+                        multiply_keys<C>(scores[n][half], q, first[0], first[1]);
+                        multiply_keys<C>(scores[n][half], q, second[0], second[1]);
                     }
                 }
             }
@@ -433,7 +437,7 @@ __device__ __forceinline__ void attention_decode(const Step* step, const float* 
 #pragma unroll
                 for (int i = 0; i < 4; ++i) {
                     const int token = 2 * c + i % 2 + i / 2 * 8;
-                    load_chunk<C, true>(values[h][i], shared.value, 8 * g + 64 * h, token == own);
+                    if (token == own) load_own(values[h][i], &shared.value[8 * g + 64 * h]);
                     if (token > own) values[h][i] = {};
                 }
             }
@@ -444,11 +448,10 @@ __device__ __forceinline__ void attention_decode(const Step* step, const float* 
             load_all_values(tile + WARPS, following);
         else if constexpr (!S::PIECEWISE)
             load_all_keys(tile + WARPS, following);
-        prefetch(tile + 2 * WARPS, next_block);
         block = following;
     }
 
-    // The warps that had tiles meet.
+    // The warps meet. Those without tiles bring zeros with a maximum of minus infinity.
 #pragma unroll
     for (int r = 0; r < S::HEAD_SETS; ++r) {
         sum[r] += __shfl_xor_sync(0xffffffffu, sum[r], 1);
@@ -469,15 +472,16 @@ __device__ __forceinline__ void attention_decode(const Step* step, const float* 
         }
     }
     __syncthreads();
-    const int warps = min(WARPS, last - first);
     const bool whole = used == 1;
     float* partial = partials + (static_cast<size_t>(row) * C::KV_HEADS + kv_head) * C::SPLITS * S::PARTIAL;
     constexpr int V = S::VECTOR;
     for (int e = thread * V; e < GROUP * D; e += S::THREADS * V) {
         const int head_row = e / D;
         float largest = -INFINITY, total = 0.0f, v[V] = {};
-        for (int w = 0; w < warps; ++w) largest = fmaxf(largest, shared.maximum[w][head_row]);
-        for (int w = 0; w < warps; ++w) {
+#pragma unroll
+        for (int w = 0; w < WARPS; ++w) largest = fmaxf(largest, shared.maximum[w][head_row]);
+#pragma unroll
+        for (int w = 0; w < WARPS; ++w) {
             const float weight = power_of_two(shared.maximum[w][head_row] - largest);
             total += weight * shared.sum[w][head_row];
 #pragma unroll
