@@ -30,13 +30,14 @@ __global__ void fill_weights(unsigned* at, size_t words, bool fp8) {
     }
 }
 
-template <int STAGES_, int STAGE_BYTES_, int WARPS_, int A_MULTIPROCESSOR_, int RESIDENT_, bool EVICT_ = true>
+template <int STAGES_, int STAGE_BYTES_, int WARPS_, int A_MULTIPROCESSOR_, int RESIDENT_, int LEAD_ = 1000, bool EVICT_ = true>
 struct Variant {
     static constexpr int STAGES = STAGES_, STAGE_BYTES = STAGE_BYTES_, CONSUMER_WARPS = WARPS_, BLOCKS = 132 * A_MULTIPROCESSOR_, MULTIPROCESSORS = 132;
     static constexpr int RESIDENT = RESIDENT_;   // blocks the register count must allow on a multiprocessor
     static constexpr bool EVICT_FIRST = EVICT_;
+    static constexpr int LEAD = LEAD_;
     static void print(const char* what) {
-        std::printf("%-16s %d x %2d KB, %2d warps, %d a multiprocessor, %s ", what, STAGES, STAGE_BYTES / 1024, CONSUMER_WARPS, BLOCKS / 132, EVICT_FIRST ? "evict first" : "           ");
+        std::printf("%-12s %2d x %2d KB, %2d warps, %d blocks, lead %4d%s ", what, STAGES, STAGE_BYTES / 1024, CONSUMER_WARPS, BLOCKS, LEAD, EVICT_FIRST ? "" : ", normal");
     }
 };
 
@@ -80,9 +81,26 @@ struct Arena {
         CHECK(cudaStreamDestroy(stream));
     }
     template <class C>
+    static size_t bytes_of() { return size_t(monomorph::StreamShape<C>::GRANULES) * monomorph::StreamShape<C>::GRANULE * monomorph::StreamShape<C>::UNITS * 512; }
+    // The same phase over and over, each time over other weights: its pace, and what a boundary costs it.
+    template <class C>
+    void alone(const char* name) {
+        using S = monomorph::StreamShape<C>;
+        const int times = int(std::min<size_t>(24, size / bytes_of<C>()));
+        const float ms = test::time_graph(stream, [&] {
+            used = 0;
+            for (int i = 0; i < times; i++) product<C>(x, qkv);
+        });
+        int blocks;
+        CHECK(cudaOccupancyMaxActiveBlocksPerMultiprocessor(&blocks, timed_kernel<C>, S::THREADS, S::shared_bytes()));
+        const double limit = bytes_of<C>() / READ_RATE * 1e6;
+        C::print(name);
+        std::printf("%7.2f us, limit %7.2f, over %5.2f; shared %d, %d resident\n", ms * 1e3 / times, limit, ms * 1e3 / times - limit, S::shared_bytes(), blocks);
+    }
+    template <class C>
     void product(const float* from, float* to) {
         using S = monomorph::StreamShape<C>;
-        const size_t bytes = size_t(S::GRANULES) * S::GRANULE * S::UNITS * 512;
+        const size_t bytes = bytes_of<C>();
         if (used + bytes > size) std::printf("FAIL arena too small\n"), std::exit(3);
         test::launch(timed_kernel<C>, dim3(C::BLOCKS), S::THREADS, S::shared_bytes(), stream, from, norm, weights + used, row_scales, to);
         used += bytes;
@@ -112,13 +130,39 @@ void chain(Arena& arena, const char* name) {
         }
         arena.product<HeadP>(arena.x, arena.logits);
     });
+#ifdef PROBE_TRACE
+    {
+        std::vector<TraceRecord> r(8192);
+        int count;
+        CHECK(cudaMemcpyFromSymbol(r.data(), trace_records, r.size() * sizeof(TraceRecord)));
+        CHECK(cudaMemcpyFromSymbol(&count, trace_count, 4));
+        const int from = std::max(0, count - (LAYERS * 16 + 4));
+        std::vector<TraceRecord> last;
+        for (int i = from; i < count; i++) last.push_back(r[i % 8192]);
+        std::sort(last.begin(), last.end(), [](const TraceRecord& a, const TraceRecord& b) { return a.t[1] != b.t[1] ? a.t[1] < b.t[1] : a.block < b.block; });
+        for (size_t i = 16 * 6; i < 16 * 8 && i < last.size(); i++) {
+            const auto& t = last[i];
+            const auto z = last[16 * 6].t[1];
+            std::printf("  %6d x %5d block %3d sm %3d: starts %7.2f, wait done %7.2f, staged %7.2f, ends %7.2f us  clock %.0f\n", t.n, t.k, t.block, t.sm, (t.t[0] - z) * 1e-3,
+                        (t.t[1] - z) * 1e-3, (t.t[2] - z) * 1e-3, (t.t[3] - z) * 1e-3, double(t.clock - last[16 * 6].clock));
+        }
+    }
+#endif
     float logit;
     CHECK(cudaMemcpy(&logit, arena.logits, 4, cudaMemcpyDeviceToHost));
-    std::printf("up "); Up::print("");
-    std::printf("\n   "); Mixer::print(name);
+    Mixer::print(name);
     std::printf("%.4f ms  %.0f tok/s  %.1f %% of limit (%.4f)%s\n", ms, T * 1e3 / ms, arena.used / READ_RATE * 1e5 / ms, arena.used / READ_RATE * 1e3,
                 std::isfinite(logit) ? "" : "  NOT FINITE");
     std::fflush(stdout);
+}
+template <monomorph::Format F, int HIDDEN, int QKV, int FFN, class V>
+void phases(Arena& arena) {
+    using namespace monomorph;
+    arena.alone<Timed<V, F, QKV, HIDDEN, 1, Norm::PLAIN, Epilogue::STORE>>("qkv");
+    arena.alone<Timed<V, F, HIDDEN, HIDDEN, 1, Norm::NONE, Epilogue::STORE>>("o");
+    arena.alone<Timed<V, F, FFN, HIDDEN, 1, Norm::PLAIN, Epilogue::GATED>>("gate up");
+    arena.alone<Timed<V, F, HIDDEN, FFN, 1, Norm::NONE, Epilogue::STORE>>("down");
+    arena.alone<Timed<V, Format::BF16, 128256, HIDDEN, 1, Norm::PLAIN, Epilogue::STORE>>("head");
 }
 template <class V, int T = 1>
 void llama_1b(Arena& arena) {
@@ -132,33 +176,35 @@ void llama_8b(Arena& arena) {
 #if SUITE == 0 || SUITE == 3
 inline void bench_llama_1b() {
     Arena arena(2500ull << 20, false, 1 << 20);
+    phases<monomorph::Format::BF16, 2048, 3072, 8192, Variant<6, 16384, 8, 1, 2>>(arena);
+    phases<monomorph::Format::BF16, 2048, 3072, 8192, Variant<6, 16384, 8, 1, 2, 0>>(arena);
     llama_1b<Variant<6, 16384, 8, 1, 2>>(arena);
-    llama_1b<Variant<6, 16384, 8, 1, 2, false>>(arena);
-    llama_1b<Variant<5, 16384, 8, 1, 2>>(arena);
-    llama_1b<Variant<3, 32768, 8, 1, 2>>(arena);
-    llama_1b<Variant<6, 16384, 16, 1, 2>>(arena);
-    llama_1b<Variant<3, 32768, 16, 1, 2>>(arena);
-    llama_1b<Variant<6, 16384, 4, 1, 2>>(arena);
-    llama_1b<Variant<3, 16384, 8, 2, 4>>(arena);
-    llama_1b<Variant<3, 16384, 8, 2, 4, false>>(arena);
-    llama_1b<Variant<3, 16384, 4, 2, 4>>(arena);
-    llama_1b<Variant<6, 8192, 4, 2, 4>>(arena);
-    llama_1b<Variant<5, 8192, 8, 2, 4>>(arena);
-    llama_1b<Variant<4, 8192, 4, 3, 6>>(arena);
-    llama_1b<Variant<4, 8192, 4, 3, 6, false>>(arena);
+    llama_1b<Variant<6, 16384, 8, 1, 2, 0>>(arena);
+    llama_1b<Variant<6, 16384, 8, 1, 2, 1>>(arena);
+    llama_1b<Variant<6, 16384, 8, 1, 2, 2>>(arena);
+    llama_1b<Variant<6, 16384, 8, 1, 2, 4>>(arena);
+    llama_1b<Variant<6, 16384, 8, 1, 2, 8>>(arena);
+    llama_1b<Variant<6, 16384, 8, 1, 2, 2, false>>(arena);
+    llama_1b<Variant<6, 16384, 4, 1, 2, 2>>(arena);
+    llama_1b<Variant<6, 16384, 16, 1, 2, 2>>(arena);
+    llama_1b<Variant<12, 8192, 8, 1, 2, 4>>(arena);
+    llama_1b<Variant<4, 16384, 8, 1, 2, 2>>(arena);
     llama_1b<Variant<5, 16384, 8, 1, 2>, 4>(arena);
-    llama_1b<Variant<3, 16384, 8, 2, 4>, 4>(arena);
+    llama_1b<Variant<5, 16384, 8, 1, 2, 2>, 4>(arena);
 }
 #endif
 #if SUITE == 0 || SUITE == 4
 inline void bench_llama_8b() {
     Arena arena(8100ull << 20, true, 1060ull << 20);
+    phases<monomorph::Format::FP8_E4M3, 4096, 6144, 14336, Variant<6, 16384, 8, 1, 2>>(arena);
+    phases<monomorph::Format::FP8_E4M3, 4096, 6144, 14336, Variant<6, 16384, 8, 1, 2, 2>>(arena);
     llama_8b<Variant<6, 16384, 8, 1, 2>>(arena);
-    llama_8b<Variant<6, 16384, 16, 1, 2>>(arena);
-    llama_8b<Variant<3, 32768, 16, 1, 2>>(arena);
+    llama_8b<Variant<6, 16384, 8, 1, 2, 2>>(arena);
     llama_8b<Variant<5, 16384, 8, 1, 2>>(arena);
-    llama_8b<Variant<3, 16384, 8, 2, 4>>(arena);
-    llama_8b<Variant<3, 16384, 4, 2, 4>>(arena);
-    llama_8b<Variant<4, 8192, 4, 3, 6>>(arena);
+    llama_8b<Variant<5, 16384, 8, 1, 2, 0>>(arena);
+    llama_8b<Variant<5, 16384, 8, 1, 2, 2>>(arena);
+    llama_8b<Variant<5, 16384, 16, 1, 2, 2>>(arena);
+    llama_8b<Variant<5, 16384, 8, 1, 2, 4>>(arena);
+    llama_8b<Variant<5, 16384, 8, 1, 2, 2>, 4>(arena);
 }
 #endif

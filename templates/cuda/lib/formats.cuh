@@ -133,27 +133,27 @@ __device__ __forceinline__ void decode_bf16_pairs(uint4 codes, uint2 scales, uns
     }
 }
 
-// ---- bf16 fragments in the cheapest order, for a kernel that lays out the other operand itself ----
-// Every 8 elements e0..e7 of a lane come as four pairs {b0, b1} of two mma steps; which two elements a pair holds is PAIRING, and the
-// kernel must put the same elements of x in the A fragment. Values come scaled by 2^WEIGHT_EXPONENT (all exact, fp8 as bf16
-// subnormals, which the tensor cores take as they are): x must be staged times 2^ACTIVATION_EXPONENT, and sums are then to be
-// multiplied by 2^-(WEIGHT_EXPONENT + ACTIVATION_EXPONENT).
-enum class Pairing { ADJACENT /* (0,1)(2,3)(4,5)(6,7) */, BY_TWO /* (0,2)(1,3)(4,6)(5,7) */, BY_FOUR /* (0,4)(1,5)(2,6)(3,7) */ };
-
+// ---- A fragments of a stream product ----
+// A lane's 8 elements e0..e7 of 32 columns (two k16 steps of one weight row) fill the four registers of one m16n8k16 A operand:
+//   a0: e0 e1   a1: e2 e3 (as "row g + 8")   a2: e4 e5   a3: e6 e7         (nvfp4: e0 e4 | e2 e6 | e1 e5 | e3 e7)
+// The sums of a1 and a3 then stand in rows 8..16 against other columns of B: see stream_stage.cuh, which lays out B.
+// bf16 and nvfp4 weights multiply bf16 activations. nvfp4 values come times 2^-60 (exact in bf16; the block scale's multiplication then
+// needs no product more) against activations times 2^60. fp8 becomes f16, one conversion a pair where bf16 would take seven logic
+// operations for two; f16 stays as it is: their activations are f16 too, each warp's part of a row scaled by a power of two to a largest
+// magnitude in [2^14, 2^15), which loses nothing that bf16 would keep above 2^-39 of that largest.
 template <Format F>
 struct Streamed {
-    static constexpr Pairing PAIRING = F == Format::FP8_E4M3 ? Pairing::BY_TWO : F == Format::NVFP4 ? Pairing::BY_FOUR : Pairing::ADJACENT;
-    static constexpr int WEIGHT_EXPONENT = F == Format::FP8_E4M3 ? -120 : F == Format::NVFP4 ? -60 : 0;
-    static constexpr int ACTIVATION_EXPONENT = WEIGHT_EXPONENT == 0 ? 0 : 60;
+    static constexpr bool HALF = F == Format::FP8_E4M3 || F == Format::F16;   // f16 products
+    static constexpr bool CROSSED = F == Format::NVFP4;                       // pairs reach across the two steps
+    static constexpr float ACTIVATION_FACTOR = F == Format::NVFP4 ? 0x1p60f : 1.0f;
 
-    __device__ __forceinline__ static void decode(uint4 codes, uint2 scales, unsigned (&pairs)[Unit<F>::ELEMENTS / 2]) {
+    __device__ __forceinline__ static void decode(uint4 codes, uint2 scales, unsigned (&a)[Unit<F>::ELEMENTS / 8][4]) {
         const unsigned words[4] = {codes.x, codes.y, codes.z, codes.w};
         if constexpr (F == Format::FP8_E4M3) {
 #pragma unroll
             for (int i = 0; i < 4; i++) {
-                const unsigned w = words[i];
-                pairs[2 * i] = (w << 4 & 0x07f007f0) | (w << 8 & 0x80008000);
-                pairs[2 * i + 1] = (w >> 4 & 0x07f007f0) | (w & 0x80008000);
+                asm("{\n\t.reg .b16 low, high;\n\tmov.b32 {low, high}, %2;\n\tcvt.rn.f16x2.e4m3x2 %0, low;\n\tcvt.rn.f16x2.e4m3x2 %1, high;\n\t}"
+                    : "=r"(a[i / 2][i % 2 * 2]), "=r"(a[i / 2][i % 2 * 2 + 1]) : "r"(words[i]));
             }
         } else if constexpr (F == Format::NVFP4) {
 #pragma unroll
@@ -162,13 +162,15 @@ struct Streamed {
                 const unsigned w = words[i], upper = w >> 8;
                 const unsigned group = __byte_perm(i < 2 ? scales.x : scales.y, 0, i % 2 == 0 ? 0x1404 : 0x3424);
                 const unsigned scale = multiply_bf16_pairs(multiply_bf16_pairs(group >> 4 & 0x07f007f0, BF16_PAIR_2_120), BF16_PAIR_2_66);
-                pairs[4 * i] = multiply_bf16_pairs((w & 0x000f000f) * 0x1040 & 0x81c081c0, scale);
-                pairs[4 * i + 1] = multiply_bf16_pairs((w & 0x00f000f0) * 0x0104 & 0x81c081c0, scale);
-                pairs[4 * i + 2] = multiply_bf16_pairs((upper & 0x000f000f) * 0x1040 & 0x81c081c0, scale);
-                pairs[4 * i + 3] = multiply_bf16_pairs((upper & 0x00f000f0) * 0x0104 & 0x81c081c0, scale);
+                a[i][0] = multiply_bf16_pairs((w & 0x000f000f) * 0x1040 & 0x81c081c0, scale);
+                a[i][2] = multiply_bf16_pairs((w & 0x00f000f0) * 0x0104 & 0x81c081c0, scale);
+                a[i][1] = multiply_bf16_pairs((upper & 0x000f000f) * 0x1040 & 0x81c081c0, scale);
+                a[i][3] = multiply_bf16_pairs((upper & 0x00f000f0) * 0x0104 & 0x81c081c0, scale);
             }
         } else {
-            decode_bf16_pairs<F>(codes, scales, pairs);
+            static_assert(F == Format::BF16 || F == Format::F16, "no 16-bit fragments of this format");
+#pragma unroll
+            for (int i = 0; i < 4; i++) a[0][i] = words[i];
         }
     }
 };

@@ -15,6 +15,12 @@ __device__ __forceinline__ void mma_bf16(float (&d)[4], unsigned a0, unsigned a1
         : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3]) : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1));
 }
 
+// The same of f16 operands.
+__device__ __forceinline__ void mma_f16(float (&d)[4], unsigned a0, unsigned a1, unsigned a2, unsigned a3, unsigned b0, unsigned b1) {
+    asm("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
+        : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3]) : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1));
+}
+
 // D[8 x 8] += A[8 x 4] * B[4 x 8] in f64.
 //   a: row g, column c     b: row c, column g     d0, d1: row g, columns 2c, 2c+1
 __device__ __forceinline__ void mma_f64(double (&d)[2], double a, double b) {
@@ -51,6 +57,11 @@ __device__ __forceinline__ void stmatrix_4(unsigned address, unsigned r0, unsign
 __device__ __forceinline__ unsigned pack_bf16(float low, float high) {
     unsigned pair;
     asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(pair) : "f"(high), "f"(low));
+    return pair;
+}
+__device__ __forceinline__ unsigned pack_f16(float low, float high) {
+    unsigned pair;
+    asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(pair) : "f"(high), "f"(low));
     return pair;
 }
 __device__ __forceinline__ float bf16_low(unsigned pair) { return __uint_as_float(pair << 16); }

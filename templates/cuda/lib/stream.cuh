@@ -3,8 +3,11 @@
 // Who does what. grid.x blocks own contiguous ranges of weight tiles (8 output rows x K), as even as can be; grid.y blocks own groups
 // of ROWS rows of x. In a block the feeder, one thread, copies its range through a ring of stages in shared memory with bulk copies,
 // beginning before the kernels ahead have finished: weights are constants. The consumer warps wait for those kernels, stage x (see
-// stream_stage.cuh), and then meet the ring: a lane takes its 16 bytes of a unit, which are B fragments of mma.m16n8k16 (8 weight rows
-// are its n), against an A fragment of x (rows 0..8 of its m; the others are zero). Exact compute does the same in f64 m8n8k4.
+// stream_stage.cuh), and then meet the ring: a lane takes its 16 bytes of a unit as (after decoding) the A operand of mma.m16n8k16, against
+// x as B. Exact compute: the codes decoded to f32, as B of f64 m8n8k4, against x as A.
+//
+// The next kernel may start when the feeder has only LEAD stages left to copy: were it let in at once, it would fill its ring while
+// this one keeps memory busy anyway, and have nothing left to ask for in the gap between the two, when x travels and memory would idle.
 //
 // Warp w takes the units u with u % K_WARPS == w % K_WARPS of every tile. Partial sums go to shared memory, and a group of tiles later
 // (one barrier of the consumers) they are added in the order of warps and stored: sums depend on the shape alone, never on timing.
@@ -33,8 +36,9 @@ struct Feeder {
     Barrier* full;
     int tile, end, part = 0, stage = 0;
     unsigned long long policy;
+    int left = S::WHOLE ? ceil_div(end - tile, S::STAGE_TILES) : (end - tile) * S::PARTS;   // stages
 
-    __device__ __forceinline__ bool more() const { return tile < end; }
+    __device__ __forceinline__ bool more() const { return left > 0; }
 
     __device__ __forceinline__ void fill() {
         const int tiles = S::WHOLE ? least(S::STAGE_TILES, end - tile) : 1, first = part * S::PART_UNITS;
@@ -55,6 +59,7 @@ struct Feeder {
         if (++stage == C::STAGES) stage = 0;
         if (S::WHOLE) tile += S::STAGE_TILES;
         else if (++part == S::PARTS) part = 0, tile++;
+        if (--left == C::LEAD) launch_dependents();
     }
     __device__ __forceinline__ void copy(void* to, const void* from, int bytes) const {
         if constexpr (C::EVICT_FIRST) bulk_copy(to, from, bytes, full + stage, policy);
@@ -62,67 +67,93 @@ struct Feeder {
     }
 };
 
-// One warp's sum over its units of a tile: of the 8 x 8 outputs, lane (g, c) ends with row g, outputs 2c and 2c + 1.
+// One warp's sum over its units of a tile. Exact: lane (g, c) ends with row g, outputs 2c and 2c + 1. 16-bit: see stream_stage.cuh.
 template <class C>
 struct TileSum {
     using S = StreamShape<C>;
     using U = typename S::U;
-    typename S::Sum total[2] = {};
-    float bf16[2][4] = {};   // two chains, so that a product does not wait for the one before it
+    using Sum = typename S::Sum;
+    double exact[2] = {};
+    float chain[2][4] = {};   // two, so that a product does not wait for the one before it
 
-    // `x`: the unit's chunks, at this lane's 16 bytes. Lanes of rows that are not computed hold zeros in A.
-    __device__ __forceinline__ void add(const char* codes_at, const char* scales, float block_scale, const char* x, int lane) {
+    // `x`: the unit's first chunk, at this lane's bytes. Lanes of rows that are not computed hold zeros.
+    __device__ __forceinline__ void add(const char* codes_at, const char* scales, float block_scale, const char* x, int index, int lane) {
         const uint4 codes = *reinterpret_cast<const uint4*>(codes_at + lane * 16);
-        const bool active = C::ROWS == 8 || lane < 4 * C::ROWS;
         if constexpr (S::EXACT) {
             float values[U::ELEMENTS];
             decode_floats<C::FORMAT>(codes, reinterpret_cast<const unsigned char*>(scales), lane / 4, values);
 #pragma unroll
             for (int m = 0; m < S::CHUNKS; m++) {
                 float4 a = {0.0f, 0.0f, 0.0f, 0.0f};
-                if (active) a = *reinterpret_cast<const float4*>(x + m * S::CHUNK_BYTES);
-                mma_f64(total, a.x, values[4 * m]);
-                mma_f64(total, a.y, values[4 * m + 1]);
-                mma_f64(total, a.z, values[4 * m + 2]);
-                mma_f64(total, a.w, values[4 * m + 3]);
+                if (lane / 4 < C::ROWS) a = *reinterpret_cast<const float4*>(x + m * S::CHUNK_BYTES);
+                mma_f64(exact, a.x, values[4 * m]);
+                mma_f64(exact, a.y, values[4 * m + 1]);
+                mma_f64(exact, a.z, values[4 * m + 2]);
+                mma_f64(exact, a.w, values[4 * m + 3]);
             }
         } else {
             uint2 scales_at = {0, 0};
             if constexpr (C::FORMAT == Format::NVFP4) scales_at = *reinterpret_cast<const uint2*>(scales + lane / 4 * 8);
-            unsigned pairs[U::ELEMENTS / 2];
-            Streamed<C::FORMAT>::decode(codes, scales_at, pairs);
+            unsigned a[S::CHUNKS][4];
+            Streamed<C::FORMAT>::decode(codes, scales_at, a);
             float local[2][4] = {};
-            float (&sum)[2][4] = S::BLOCK_SCALES ? local : bf16;
+            float (&sum)[2][4] = S::BLOCK_SCALES ? local : chain;
+            const bool active = lane / 4 % 4 < C::ROWS;
 #pragma unroll
-            for (int m = 0; m < S::CHUNKS; m++) {
-                uint4 a = {0, 0, 0, 0};
-                if (active) a = *reinterpret_cast<const uint4*>(x + m * S::CHUNK_BYTES);
-                mma_bf16(sum[0], a.x, 0, a.y, 0, pairs[4 * m], pairs[4 * m + 1]);
-                mma_bf16(sum[1], a.z, 0, a.w, 0, pairs[4 * m + 2], pairs[4 * m + 3]);
+            for (int m = 0; m < S::CHUNKS; m += S::PAIR) {
+                uint4 b = {0, 0, 0, 0};
+                if constexpr (S::PAIR == 2) {
+                    if (active) b = *reinterpret_cast<const uint4*>(x + m * S::CHUNK_BYTES);
+                } else if (active) {
+                    const uint2 one = *reinterpret_cast<const uint2*>(x);
+                    b.x = one.x, b.y = one.y;
+                }
+                multiply(sum[(index * S::CHUNKS + m) % 2], a[m], b.x, b.y);
+                if constexpr (S::PAIR == 2) multiply(sum[(index * S::CHUNKS + m + 1) % 2], a[m + 1], b.z, b.w);
             }
             if constexpr (S::BLOCK_SCALES) {
-                total[0] += block_scale * (local[0][0] + local[1][0]);
-                total[1] += block_scale * (local[0][1] + local[1][1]);
+#pragma unroll
+                for (int i = 0; i < 4; i++) chain[0][i] += block_scale * (local[0][i] + local[1][i]);
             }
         }
     }
+    __device__ __forceinline__ static void multiply(float (&sum)[4], const unsigned (&a)[4], unsigned b0, unsigned b1) {
+        if constexpr (Streamed<C::FORMAT>::HALF) mma_f16(sum, a[0], a[1], a[2], a[3], b0, b1);
+        else mma_bf16(sum, a[0], a[1], a[2], a[3], b0, b1);
+    }
 
-    // To partials[K warp][row][8 outputs] of the tile.
-    __device__ __forceinline__ void leave(typename S::Sum* tile_partials, int k_warp, int lane) const {
-        if (C::ROWS == 8 || lane < 4 * C::ROWS) {
-            typename S::Sum* at = tile_partials + k_warp * C::ROWS * TILE_ROWS + lane * 2;
-            at[0] = total[0] + static_cast<typename S::Sum>(bf16[0][0] + bf16[1][0]);
-            at[1] = total[1] + static_cast<typename S::Sum>(bf16[0][1] + bf16[1][1]);
+    // To partials[K warp][row][8 outputs] of the tile; `unscale`: of rows 2c and 2c + 1.
+    __device__ __forceinline__ void leave(Sum* tile_partials, const float (&unscale)[2], int k_warp, int lane) const {
+        const int g = lane / 4, c = lane % 4;
+        Sum* at = tile_partials + k_warp * C::ROWS * TILE_ROWS;
+        if constexpr (S::EXACT) {
+            if (g < C::ROWS) at[g * TILE_ROWS + 2 * c] = exact[0], at[g * TILE_ROWS + 2 * c + 1] = exact[1];
+        } else {
+#pragma unroll
+            for (int i = 0; i < least(2, C::ROWS); i++) {
+                const float low = chain[0][i] + chain[1][i], high = chain[0][2 + i] + chain[1][2 + i];
+                const float sum = (low + __shfl_xor_sync(~0u, high, 2)) * unscale[i];   // D[g][t] and, two lanes on, D[g + 8][t + 4]
+                if (2 * c + i < C::ROWS) at[(2 * c + i) * TILE_ROWS + g] = sum;
+            }
         }
     }
 };
+
+#ifdef PROBE_TRACE
+struct TraceRecord { long long t[6]; long long clock; int n, k, block, sm; };
+__device__ TraceRecord trace_records[8192];
+__device__ int trace_count;
+__device__ __forceinline__ long long trace_now() { long long t; asm volatile("mov.u64 %0, %globaltimer;" : "=l"(t)); return t; }
+#define TRACE(i) trace_t[i] = trace_now();
+#else
+#define TRACE(i)
+#endif
 
 template <class C>
 __device__ __forceinline__ void stream_product(const Step* step, const float* x, const float* norm, const void* codes, const void* scales,
                                                const float* row_scales, const float* bias, const float* up_bias, float* out) {
     using S = StreamShape<C>;
     using Sum = typename S::Sum;
-    launch_dependents();
     extern __shared__ __align__(128) char shared[];
     Barrier* full = reinterpret_cast<Barrier*>(shared + S::BARRIERS_AT);
     Barrier* empty = full + C::STAGES;
@@ -144,8 +175,9 @@ __device__ __forceinline__ void stream_product(const Step* step, const float* x,
             if constexpr (C::EVICT_FIRST) feeder.policy = evict_first_policy();
             if constexpr (C::LIMIT != Limit::NONE) {   // whether there is work depends on the step
                 wait_for_predecessors();
-                if (rows_here() <= 0) feeder.end = from;
+                if (rows_here() <= 0) feeder.left = 0;
             }
+            if (feeder.left <= C::LEAD) launch_dependents();
             for (int s = 0; s < C::STAGES && feeder.more(); s++) feeder.fill();
         }
         __syncwarp();
@@ -165,9 +197,14 @@ __device__ __forceinline__ void stream_product(const Step* step, const float* x,
     x += static_cast<long long>(first_row) * C::INPUTS;
     out += static_cast<long long>(first_row) * C::OUTPUTS;
     typename StageOf<C, C::COMPUTE>::Type stager;
+#ifdef PROBE_TRACE
+    long long trace_t[6];
+#endif
+    TRACE(0)
     stager.before_wait(norm, warp, lane);
     __syncthreads();
     wait_for_predecessors();
+    TRACE(1)
     const int rows = rows_here();
     if (from == end || rows <= 0) return;
 
@@ -175,8 +212,15 @@ __device__ __forceinline__ void stream_product(const Step* step, const float* x,
     epilogue.load(from, end - from, rows, row_scales, bias, up_bias, out, threadIdx.x);
     stager.run(x, norm, rows, staged, squares, warp, lane);
 
+    TRACE(2)
     const int k_warp = warp % S::K_WARPS, tile_warp = warp / S::K_WARPS;
-    const char* x_at = staged + lane * 16;
+    const char* x_at = staged + (S::EXACT ? lane * 16 : ((lane / 16 * C::ROWS + lane / 4 % 4) * 4 + lane % 4) * 8 * S::PAIR);
+    float unscale[2] = {1.0f, 1.0f};
+    if constexpr (!S::EXACT && Streamed<C::FORMAT>::HALF) {
+#pragma unroll
+        for (int row = 0; row < C::ROWS; row++)
+            if (lane % 4 == row / 2) unscale[row % 2] = stager.unscale[row];
+    }
     int stage = 0;
     unsigned parity = 0;
     const auto release = [&] {
@@ -193,7 +237,7 @@ __device__ __forceinline__ void stream_product(const Step* step, const float* x,
             if (!EVEN && unit >= units) break;
             float block_scale = 1.0f;
             if constexpr (S::BLOCK_SCALES) block_scale = reinterpret_cast<const float*>(scales_at)[unit / 2];
-            sum.add(at + unit * UNIT_BYTES, scales_at + unit * S::U::SCALE_BYTES, block_scale, x_at + (first + unit) * S::CHUNKS * S::CHUNK_BYTES, lane);
+            sum.add(at + unit * UNIT_BYTES, scales_at + unit * S::U::SCALE_BYTES, block_scale, x_at + (first + unit) * S::CHUNKS * S::CHUNK_BYTES, i, lane);
         }
     };
     const auto stage_scales = [&](int tile, int first) {
@@ -213,22 +257,34 @@ __device__ __forceinline__ void stream_product(const Step* step, const float* x,
                     TileSum<C> sum;
                     multiply(sum, shared + stage * S::STAGE + t * S::UNITS * UNIT_BYTES,
                              scales_at + (S::BLOCK_SCALES ? t * S::SCALE_COLUMNS * 4 : t * S::UNITS * S::U::SCALE_BYTES), 0, S::UNITS);
-                    sum.leave(group_partials + (base + t) * S::TILE_PARTIALS, k_warp, lane);
+                    sum.leave(group_partials + (base + t) * S::TILE_PARTIALS, unscale, k_warp, lane);
                 }
                 release();
             } else {
                 TileSum<C> sum;
                 for (int first = 0; first < S::UNITS; first += S::PART_UNITS) {
                     barrier_wait(full + stage, parity);
+#ifndef PROBE_NO_PRODUCT
                     multiply(sum, shared + stage * S::STAGE, stage_scales(group + base, first), first, least(S::PART_UNITS, S::UNITS - first));
+#endif
                     release();
                 }
-                sum.leave(group_partials + base * S::TILE_PARTIALS, k_warp, lane);
+                sum.leave(group_partials + base * S::TILE_PARTIALS, unscale, k_warp, lane);
             }
         }
         named_barrier(1, S::CONSUMERS);
         epilogue.store(group, tiles, rows, group_partials, squares, out, threadIdx.x);
     }
+#ifdef PROBE_TRACE
+    TRACE(3)
+    if (threadIdx.x == 0 && blockIdx.x % 33 == 0) {
+        const int i = atomicAdd(&trace_count, 1);
+        TraceRecord& r = trace_records[i % 8192];
+        for (int j = 0; j < 4; j++) r.t[j] = trace_t[j];
+        r.clock = clock64(); r.n = C::OUTPUTS; r.k = C::INPUTS; r.block = blockIdx.x;
+        asm volatile("mov.u32 %0, %smid;" : "=r"(r.sm));
+    }
+#endif
 }
 
 }  // namespace monomorph

@@ -11,7 +11,8 @@ namespace monomorph {
 // T float (bf16 compute) or double (exact: compiler/src/reference/ops.rs, activate).
 template <Activation A, class T>
 __device__ __forceinline__ T activate(T x) {
-    if constexpr (A == Activation::SILU) return x / (T(1) + exp(-x));
+    if constexpr (A == Activation::SILU && sizeof(T) == 4) return __fdividef(x, 1.0f + expf(-x));   // 0 where exp overflows
+    else if constexpr (A == Activation::SILU) return x / (T(1) + exp(-x));
     else if constexpr (A == Activation::GELU) return T(0.5) * x * (T(1) + erf(x * T(0.70710678118654752440)));
     else if constexpr (A == Activation::GELU_TANH) return T(0.5) * x * (T(1) + tanh(T(0.79788456080286535588) * (x + T(0.044715) * x * x * x)));
     else return x > T(0) ? x : T(0);
@@ -75,8 +76,7 @@ struct StreamEpilogue {
                     value[p] = static_cast<float>(sum * static_cast<Sum>(scale[e][p]) + static_cast<Sum>(bias[e][p]));
                 } else {
                     if constexpr (C::NORM != Norm::NONE) sum *= inverse_rms(squares + o.row * S::WARPS);
-                    constexpr float UNDO = Streamed<C::FORMAT>::WEIGHT_EXPONENT + Streamed<C::FORMAT>::ACTIVATION_EXPONENT == 0 ? 1.0f : 0x1p60f;
-                    value[p] = sum * UNDO * scale[e][p] + bias[e][p];
+                    value[p] = sum * scale[e][p] + bias[e][p];
                 }
             }
             float* at = out + o.row * C::OUTPUTS + o.column;

@@ -2,11 +2,11 @@
 //
 // struct Config {
 //     static constexpr Format FORMAT;                 // of the packed weights
-//     static constexpr Compute COMPUTE;               // BF16: tensor-core products of bf16, f32 sums; EXACT: f64 of exactly decoded f32
+//     static constexpr Compute COMPUTE;               // BF16: tensor-core products of 16-bit floats, f32 sums; EXACT: f64 of exactly decoded f32
 //     static constexpr Rounding ROUNDING;             // of activations, EXACT only: NONE or INT8_BLOCK32
 //     static constexpr int OUTPUTS;                   // real output columns N (GATED: features, half the packed rows)
 //     static constexpr int INPUTS;                    // real K
-//     static constexpr int ROWS;                      // activation rows a block computes: 1..8; grid.y covers more (EXACT)
+//     static constexpr int ROWS;                      // activation rows a block computes: 1, 2, 4 (BF16), 1..8 (EXACT); grid.y covers more
 //     static constexpr Norm NORM;                     // of x: NONE, PLAIN (w), ONE_PLUS (1 + w); weights f32 [K]
 //     static constexpr float EPS;
 //     static constexpr Epilogue EPILOGUE;             // STORE, ADD (to out), GATED (activation(gate) * up)
@@ -18,6 +18,7 @@
 //     static constexpr int CONSUMER_WARPS;            // 4..16
 //     static constexpr int BLOCKS, MULTIPROCESSORS;   // grid.x, and of the card: adjacent ranges of tiles go to blocks i, i + MULTIPROCESSORS, ...
 //     static constexpr bool EVICT_FIRST;              // weights leave the second-level cache first
+//     static constexpr int LEAD;                      // stages left to copy when the next kernel may start its blocks (large: at once)
 // };
 #pragma once
 
@@ -74,7 +75,7 @@ struct StreamShape {
         least(CAPACITY / UNITS, BLOCK_TILES) / GRANULE * GRANULE);
 
     // Warps split the units of a tile K_WARPS ways (unit u goes to u % K_WARPS) and the tiles of a stage TILE_WARPS ways: the
-    // division with the least work for the busiest warp. It depends on the shape alone, so the order of every sum is fixed.
+    // division with the least work for the busiest warp (f16 products: all of them along K, since scales are a warp's own). It depends on the shape alone, so the order of every sum is fixed.
     static constexpr int k_warps() {
         int best = WARPS, cost = ceil_div(UNITS, WARPS) * STAGE_TILES;
         for (int k = WARPS / 2; k >= 1; k /= 2) {
@@ -83,7 +84,7 @@ struct StreamShape {
         }
         return best;
     }
-    static constexpr int K_WARPS = WHOLE ? k_warps() : WARPS, TILE_WARPS = WARPS / K_WARPS;
+    static constexpr int K_WARPS = WHOLE && (EXACT || !Streamed<C::FORMAT>::HALF) ? k_warps() : WARPS, TILE_WARPS = WARPS / K_WARPS;
     static constexpr int PART_UNITS = WHOLE ? UNITS : round_up(ceil_div(UNITS, ceil_div(UNITS, CAPACITY)), WARPS);
     static constexpr int PARTS = ceil_div(UNITS, PART_UNITS);
     static constexpr int STAGE_UNITS = WHOLE ? STAGE_TILES * UNITS : PART_UNITS;
@@ -99,12 +100,14 @@ struct StreamShape {
     static constexpr int TILE_PARTIALS = K_WARPS * C::ROWS * TILE_ROWS;   // sums of one tile, all K warps
     static constexpr int STEP_TILES = STAGE_TILES % GRANULE == 0 ? STAGE_TILES : GRANULE;
     static constexpr int GROUP_TILES = least(round_up(BLOCK_TILES, STEP_TILES),
-        most(1, 4096 / (TILE_PARTIALS * static_cast<int>(sizeof(Sum)) * STEP_TILES)) * STEP_TILES);
+        most(1, 2048 / (TILE_PARTIALS * static_cast<int>(sizeof(Sum)) * STEP_TILES)) * STEP_TILES);
     static constexpr int GROUP_OUTPUTS = GROUP_TILES / GRANULE * TILE_ROWS * C::ROWS;
 
-    // ---- Activations in shared memory: [unit][chunk][row][c][16 bytes], a chunk being what a lane's next codes meet ----
-    static constexpr int CHUNK = EXACT ? 4 : 8;   // elements: f32 or bf16
+    // ---- Activations in shared memory, in the order in which lanes meet them ----
+    // EXACT: [unit][4 elements][row][c][4 f32]. BF16: [unit][PAIR chunks of 32 columns][half][row][c][PAIR x 8 bytes]: see stream_stage.cuh.
+    static constexpr int CHUNK = EXACT ? 4 : 8;          // elements of a lane
     static constexpr int CHUNKS = U::ELEMENTS / CHUNK;   // of a unit
+    static constexpr int PAIR = EXACT ? 1 : least(2, CHUNKS);
     static constexpr int CHUNK_BYTES = C::ROWS * 64;
     static constexpr int X_BYTES = UNITS * CHUNKS * CHUNK_BYTES;
 
@@ -117,6 +120,7 @@ struct StreamShape {
     static constexpr int shared_bytes() { return SHARED; }
 
     static_assert(C::ROWS >= 1 && C::ROWS <= 8, "a block computes 1 to 8 rows");
+    static_assert(EXACT || C::ROWS == 1 || C::ROWS == 2 || C::ROWS == 4, "16-bit products: 1, 2 or 4 rows");
     static_assert(WARPS >= 4 && WARPS <= 16 && (WARPS & (WARPS - 1)) == 0, "4, 8 or 16 consumer warps");
     static_assert(C::STAGE_BYTES % (UNIT_BYTES * WARPS) == 0, "a stage gives every consumer warp whole units");
     static_assert(C::SCALES == ScaleForm::NONE || C::FORMAT == Format::FP8_E4M3 || C::FORMAT == Format::NVFP4, "scale forms are of fp8 and nvfp4");

@@ -1,9 +1,14 @@
 // The prologue of a stream product: f32 rows of x, normed if asked, rounded as the compute format says, into shared memory in the
-// order in which lanes meet them. See stream_shape.cuh for the layout.
+// order in which lanes meet them.
 //
-// bf16: a warp stages exactly the columns of the units it will multiply (unit u of warp u % WARPS), so that no block barrier stands
+// 16-bit products. A weight operand A has the 8 rows of a tile twice: rows g hold columns 0..8 of each 16-column step, rows g + 8
+// columns 8..16 (formats.cuh). So column t of B is x[t] at columns 0..8 of the steps, column t + 4 is x[t] at columns 8..16, and
+// out[t] = D[g][t] + D[g + 8][t + 4]: one mma multiplies 32 columns of a tile for up to four rows of x, and no register of either operand is moved.
+// Lane (g, c) therefore meets, of row t = g % 4 (none where t >= ROWS) and half h = g / 4, columns 8h + 2c, + 1 of both steps: 8 bytes.
+// A warp stages exactly the columns of the units it will multiply (unit u: warp u % WARPS), so that no block barrier stands
 // between the wait and the stream unless warps also split tiles. The norm's 1 / rms is one factor a row: it is left out here and
 // multiplied into the sums at the end, off the path between two kernels; norm weights are read before the wait.
+//
 // exact: the reference interpreter's steps, in its precisions, with block barriers.
 #pragma once
 
@@ -13,33 +18,38 @@
 namespace monomorph {
 
 template <class C>
-struct Bf16Stage {
+struct HalfStage {
     using S = StreamShape<C>;
     using U = typename S::U;
     using F = Streamed<C::FORMAT>;
-    // An item is what one lane stages of one row at a time: columns 4q..4q+4 of each 8 of a 16-column step (two lanes' c), of one
-    // step or, where pairs reach across two steps, of both steps of a chunk.
-    static constexpr int STEPS = F::PAIRING == Pairing::BY_FOUR ? 2 : 1, VECTORS = 2 * STEPS;
-    static constexpr int CHUNK_ITEMS = 4 / STEPS;
+    // An item is what one lane stages of one row at a time: four columns of both steps of a chunk, 4q.. of half h.
+    static constexpr int CHUNK_ITEMS = 4;
     static constexpr int WARP_ITEMS = ceil_div(S::UNITS, S::WARPS) * S::CHUNKS * CHUNK_ITEMS;
     static constexpr int ITERATIONS = ceil_div(WARP_ITEMS, 32);
+    static constexpr int SLICE = least(ITERATIONS, 8);                         // iterations whose loads are in flight together
+    static constexpr int TOGETHER = most(1, least(C::ROWS, 8 / SLICE));        // rows likewise
     static constexpr bool NORMED = C::NORM != Norm::NONE;
-    static constexpr bool KEPT = NORMED && ITERATIONS * VECTORS <= 4;   // norm weights wait in registers
+    static constexpr bool KEPT = NORMED && ITERATIONS <= 2;                    // norm weights wait in registers
+    static_assert(C::ROWS % TOGETHER == 0, "rows are powers of two");
 
-    float4 weights[KEPT ? ITERATIONS * VECTORS : 1];
+    float4 weights[KEPT ? ITERATIONS : 1][2];
+    float unscale[C::ROWS];   // of this warp's sums
 
     struct Item {
-        int unit, chunk, q, step, column;
+        int unit, chunk, half, q, column;
         bool live;
         __device__ __forceinline__ Item(int iteration, int warp, int lane) {
-            const int n = iteration * 32 + lane, in_chunk = n % CHUNK_ITEMS;
+            const int n = iteration * 32 + lane;
             unit = warp + S::WARPS * (n / (CHUNK_ITEMS * S::CHUNKS));
             chunk = n / CHUNK_ITEMS % S::CHUNKS;
-            q = in_chunk % 2;
-            step = in_chunk / 2;
-            column = unit * U::COLUMNS + chunk * 32 + step * 16 + q * 4;
+            half = n / 2 % 2;
+            q = n % 2;
+            column = unit * U::COLUMNS + chunk * 32 + half * 8 + q * 4;
             live = n < WARP_ITEMS && unit < S::UNITS;
         }
+    };
+    struct Values {
+        float4 step[2];
     };
 
     template <class Load>
@@ -55,82 +65,134 @@ struct Bf16Stage {
         }
         return v;
     }
-    __device__ __forceinline__ static float4 norm_at(const float* norm, const Item& item, int vector) {
-        return vector_at(norm, item.column + 8 * vector, item.live, [](auto* p) { return load_constant(p); });
+    __device__ __forceinline__ static float4 norm_at(const float* norm, const Item& item, int step) {
+        return vector_at(norm, item.column + 16 * step, item.live, [](auto* p) { return load_constant(p); });
     }
 
     __device__ __forceinline__ void before_wait(const float* norm, int warp, int lane) {
         if constexpr (KEPT) {
 #pragma unroll
-            for (int i = 0; i < ITERATIONS; i++) {
-                const Item item(i, warp, lane);
+            for (int i = 0; i < ITERATIONS; i++)
 #pragma unroll
-                for (int v = 0; v < VECTORS; v++) weights[i * VECTORS + v] = norm_at(norm, item, v);
-            }
+                for (int step = 0; step < 2; step++) weights[i][step] = norm_at(norm, Item(i, warp, lane), step);
         }
     }
 
     // `rows` of x exist (the others are staged as zeros). Leaves the warp's sums of squares in squares[row][warp].
     __device__ __forceinline__ void run(const float* x, const float* norm, int rows, char* staged, float* squares, int warp, int lane) {
-        constexpr int PASSES = ITERATIONS * C::ROWS, BATCH = PASSES < 4 / STEPS ? PASSES : 4 / STEPS;   // loads in flight: BATCH * VECTORS
-        float sums[C::ROWS] = {};
 #pragma unroll
-        for (int from = 0; from < PASSES; from += BATCH) {
-            float4 values[BATCH][VECTORS];
-#pragma unroll
-            for (int b = 0; b < BATCH; b++) {
-                const int pass = from + b, row = pass % C::ROWS;
-                const Item item(pass / C::ROWS, warp, lane);
-#pragma unroll
-                for (int v = 0; v < VECTORS; v++)
-                    values[b][v] = vector_at(x + row * C::INPUTS, item.column + 8 * v, item.live && pass < PASSES && row < rows,
-                                             [](auto* p) { return load_activation(p); });
-            }
-#pragma unroll
-            for (int b = 0; b < BATCH; b++) {
-                const int pass = from + b, row = pass % C::ROWS;
-                if (pass >= PASSES) continue;
-                const Item item(pass / C::ROWS, warp, lane);
-                if constexpr (NORMED) {
-#pragma unroll
-                    for (int v = 0; v < VECTORS; v++) {
-                        float4& x4 = values[b][v];
-                        sums[row] += x4.x * x4.x + x4.y * x4.y + x4.z * x4.z + x4.w * x4.w;
-                        float4 w = KEPT ? weights[KEPT ? pass / C::ROWS * VECTORS + v : 0] : norm_at(norm, item, v);
-                        constexpr float ONE = C::NORM == Norm::ONE_PLUS ? 1.0f : 0.0f;
-                        x4.x *= ONE + w.x, x4.y *= ONE + w.y, x4.z *= ONE + w.z, x4.w *= ONE + w.w;
-                    }
+        for (int first = 0; first < C::ROWS; first += TOGETHER) {
+            float sums[TOGETHER] = {}, scale[TOGETHER];
+            Values values[SLICE][TOGETHER];
+            if constexpr (F::HALF && ITERATIONS > SLICE) {   // more than registers hold: once for the largest, once to stage
+                float largest[TOGETHER] = {};
+                for (int from = 0; from < ITERATIONS; from += SLICE) {
+                    load(values, sums, x, norm, first, rows, from, warp, lane);
+                    find_largest(values, largest);
                 }
-                if (item.live) store(values[b], staged, item, row);
+                set_scales(largest, scale, first);
+#pragma unroll
+                for (int r = 0; r < TOGETHER; r++) sums[r] = 0.0f;
             }
-        }
-        if constexpr (NORMED) {
 #pragma unroll
-            for (int row = 0; row < C::ROWS; row++) {
+            for (int from = 0; from < ITERATIONS; from += SLICE) {
+                load(values, sums, x, norm, first, rows, from, warp, lane);
+                if constexpr (F::HALF && ITERATIONS == SLICE) {
+                    float largest[TOGETHER] = {};
+                    find_largest(values, largest);
+                    set_scales(largest, scale, first);
+                }
 #pragma unroll
-                for (int step = 16; step > 0; step /= 2) sums[row] += __shfl_xor_sync(~0u, sums[row], step);
-                if (lane == 0) squares[row * S::WARPS + warp] = sums[row];
+                for (int i = 0; i < SLICE; i++) {
+                    const Item item(from + i, warp, lane);
+#pragma unroll
+                    for (int r = 0; r < TOGETHER; r++)
+                        if (item.live) store(values[i][r], F::HALF ? scale[r] : F::ACTIVATION_FACTOR, staged, item, first + r);
+                }
+            }
+            if constexpr (NORMED) {
+#pragma unroll
+                for (int r = 0; r < TOGETHER; r++) {
+#pragma unroll
+                    for (int step = 16; step > 0; step /= 2) sums[r] += __shfl_xor_sync(~0u, sums[r], step);
+                    if (lane == 0) squares[(first + r) * S::WARPS + warp] = sums[r];
+                }
             }
         }
         if constexpr (S::TILE_WARPS == 1) __syncwarp();
         else named_barrier(1, S::CONSUMERS);
     }
 
-    __device__ __forceinline__ static unsigned pair(float low, float high) {
-        constexpr float SCALE = F::ACTIVATION_EXPONENT == 0 ? 1.0f : 0x1p60f;
-        return pack_bf16(low * SCALE, high * SCALE);
+    // A slice of x for some rows, times the norm weights; adds to the rows' sums of squares.
+    __device__ __forceinline__ void load(Values (&values)[SLICE][TOGETHER], float (&sums)[TOGETHER], const float* x, const float* norm, int first, int rows,
+                                         int from, int warp, int lane) {
+        float4 w[NORMED ? SLICE : 1][2];
+#pragma unroll
+        for (int i = 0; i < SLICE; i++) {
+            const Item item(from + i, warp, lane);
+#pragma unroll
+            for (int step = 0; step < 2; step++) {
+#pragma unroll
+                for (int r = 0; r < TOGETHER; r++)
+                    values[i][r].step[step] = vector_at(x + (first + r) * C::INPUTS, item.column + 16 * step, item.live && first + r < rows,
+                                                        [](auto* p) { return load_activation(p); });
+                if constexpr (NORMED) w[i][step] = KEPT ? weights[KEPT ? i : 0][step] : norm_at(norm, item, step);
+            }
+        }
+        if constexpr (NORMED) {
+            constexpr float ONE = C::NORM == Norm::ONE_PLUS ? 1.0f : 0.0f;
+#pragma unroll
+            for (int i = 0; i < SLICE; i++)
+#pragma unroll
+                for (int step = 0; step < 2; step++)
+#pragma unroll
+                    for (int r = 0; r < TOGETHER; r++) {
+                        float4& v = values[i][r].step[step];
+                        const float4 k = w[i][step];
+                        sums[r] += v.x * v.x + v.y * v.y + v.z * v.z + v.w * v.w;
+                        v.x *= ONE + k.x, v.y *= ONE + k.y, v.z *= ONE + k.z, v.w *= ONE + k.w;
+                    }
+        }
     }
-    __device__ __forceinline__ static void store(const float4 (&v)[VECTORS], char* staged, const Item& item, int row) {
-        char* at = staged + (item.unit * S::CHUNKS + item.chunk) * S::CHUNK_BYTES + row * 64 + item.q * 32;
-        if constexpr (F::PAIRING == Pairing::BY_FOUR) {
-            *reinterpret_cast<uint4*>(at) = {pair(v[0].x, v[2].x), pair(v[0].y, v[2].y), pair(v[1].x, v[3].x), pair(v[1].y, v[3].y)};
-            *reinterpret_cast<uint4*>(at + 16) = {pair(v[0].z, v[2].z), pair(v[0].w, v[2].w), pair(v[1].z, v[3].z), pair(v[1].w, v[3].w)};
-        } else if constexpr (F::PAIRING == Pairing::BY_TWO) {
-            *reinterpret_cast<uint2*>(at + item.step * 8) = {pair(v[0].x, v[1].x), pair(v[0].y, v[1].y)};
-            *reinterpret_cast<uint2*>(at + 16 + item.step * 8) = {pair(v[0].z, v[1].z), pair(v[0].w, v[1].w)};
+
+    __device__ __forceinline__ static void find_largest(const Values (&values)[SLICE][TOGETHER], float (&largest)[TOGETHER]) {
+#pragma unroll
+        for (int i = 0; i < SLICE; i++)
+#pragma unroll
+            for (int r = 0; r < TOGETHER; r++)
+#pragma unroll
+                for (int step = 0; step < 2; step++) {
+                    const float4 v = values[i][r].step[step];
+                    largest[r] = fmaxf(fmaxf(fmaxf(largest[r], fabsf(v.x)), fmaxf(fabsf(v.y), fabsf(v.z))), fabsf(v.w));
+                }
+    }
+    // The power of two that brings a row's largest into [2^14, 2^15), as far as both it and its inverse are normal numbers.
+    __device__ __forceinline__ void set_scales(const float (&largest)[TOGETHER], float (&scale)[TOGETHER], int first) {
+#pragma unroll
+        for (int r = 0; r < TOGETHER; r++) {
+            const int exponent = __reduce_max_sync(~0u, __float_as_uint(largest[r])) >> 23;   // magnitudes compare as their bits
+            const int field = least(253, 127 + 14 + 127 - exponent);
+            scale[r] = __uint_as_float(field << 23);
+            unscale[first + r] = __uint_as_float((254 - field) << 23);
+        }
+    }
+
+    __device__ __forceinline__ static unsigned pair(float low, float high) { return F::HALF ? pack_f16(low, high) : pack_bf16(low, high); }
+    __device__ __forceinline__ static void store(const Values& values, float scale, char* staged, const Item& item, int row) {
+        float4 v = values.step[0], w = values.step[1];
+        if constexpr (F::HALF || F::ACTIVATION_FACTOR != 1.0f) {
+            v.x *= scale, v.y *= scale, v.z *= scale, v.w *= scale;
+            w.x *= scale, w.y *= scale, w.z *= scale, w.w *= scale;
+        }
+        const int of_unit = item.chunk / S::PAIR * S::PAIR * S::CHUNK_BYTES + ((item.half * C::ROWS + row) * 4 + item.q * 2) * 8 * S::PAIR + item.chunk % S::PAIR * 8;
+        char* at = staged + item.unit * S::CHUNKS * S::CHUNK_BYTES + of_unit;
+        const uint2 even = F::CROSSED ? uint2{pair(v.x, w.x), pair(v.y, w.y)} : uint2{pair(v.x, v.y), pair(w.x, w.y)};
+        const uint2 odd = F::CROSSED ? uint2{pair(v.z, w.z), pair(v.w, w.w)} : uint2{pair(v.z, v.w), pair(w.z, w.w)};
+        if constexpr (S::PAIR == 1) {
+            *reinterpret_cast<uint4*>(at) = {even.x, even.y, odd.x, odd.y};
         } else {
-            *reinterpret_cast<uint2*>(at + item.step * 8) = {pair(v[0].x, v[0].y), pair(v[1].x, v[1].y)};
-            *reinterpret_cast<uint2*>(at + 16 + item.step * 8) = {pair(v[0].z, v[0].w), pair(v[1].z, v[1].w)};
+            *reinterpret_cast<uint2*>(at) = even;
+            *reinterpret_cast<uint2*>(at + 16) = odd;
         }
     }
 };
@@ -194,7 +256,7 @@ struct ExactStage {
 };
 
 template <class C, Compute>
-struct StageOf { using Type = Bf16Stage<C>; };
+struct StageOf { using Type = HalfStage<C>; };
 template <class C>
 struct StageOf<C, Compute::EXACT> { using Type = ExactStage<C>; };
 
