@@ -5,6 +5,7 @@
 //! the goldens are written instead of compared.
 
 use monomorph_compiler::spec;
+use monomorph_compiler::spec::types::{Knobs, Provenance};
 use std::fs;
 use std::path::{Path, PathBuf};
 
@@ -71,7 +72,7 @@ fn planted(name: &str, case: &Case) -> tempfile::TempDir {
 
 #[test]
 fn the_base_is_sound() {
-    for target in ["box/tied/q4_1", "box/open/bf16"] {
+    for target in ["box/tied/q4_1", "box/open/bf16", "card/open/fp8", "card/tied/q4_1"] {
         spec::load(&[folder().join("base")], target).unwrap_or_else(|errors| panic!("{target}:\n{errors}"));
     }
 }
@@ -122,16 +123,51 @@ fn no_cut_of_a_spec_panics() {
     // A file cut anywhere is refused or, rarely, still sound; neither may panic.
     let dir = tempfile::tempdir().unwrap();
     copy(&folder().join("base"), dir.path());
-    for file in ["hardware/box/HARDWARE.toml", "models/tied/MODEL.toml", "models/tied/q4_1.toml"] {
+    for (target, file) in [
+        ("box/tied/q4_1", "hardware/box/HARDWARE.toml"),
+        ("box/tied/q4_1", "models/tied/MODEL.toml"),
+        ("box/tied/q4_1", "models/tied/q4_1.toml"),
+        ("card/open/fp8", "hardware/card/HARDWARE.toml"),
+        ("card/open/fp8", "tuning/card/open/fp8.toml"),
+    ] {
         let path = dir.path().join(file);
         let text = fs::read_to_string(&path).unwrap();
         for end in 0..text.len() {
             fs::write(&path, &text[..end]).unwrap();
-            if let Err(errors) = spec::load(&[dir.path().to_owned()], "box/tied/q4_1") {
+            if let Err(errors) = spec::load(&[dir.path().to_owned()], target) {
                 assert!(!errors.render(false).is_empty());
             }
         }
         fs::write(&path, &text).unwrap();
-        spec::load(&[dir.path().to_owned()], "box/tied/q4_1").unwrap();
+        spec::load(&[dir.path().to_owned()], target).unwrap();
     }
+}
+
+#[test]
+fn tuning_files_stand_over_the_defaults() {
+    let target = spec::load(&[folder().join("base")], "card/open/fp8").unwrap();
+    let tuning = target.tuning.unwrap();
+    let settings = |phase, bucket| {
+        let Knobs { stream_rows, blocks_per_multiprocessor, ring_stages, stage_bytes, gemm_rows, .. } =
+            tuning.of(phase, bucket);
+        [stream_rows, blocks_per_multiprocessor, ring_stages, stage_bytes, gemm_rows]
+    };
+    assert_eq!(settings("attention_o", Some(1)), [8, 2, 3, 16_384, 256]);
+    assert_eq!(settings("ffn_down", Some(1)), [8, 1, 4, 8192, 256]);
+    assert_eq!(settings("ffn_down", Some(2)), [8, 2, 4, 16_384, 256]);
+    assert_eq!(settings("head", None), [8, 2, 3, 16_384, 128]);
+    assert_eq!(settings("head", Some(1)), [8, 2, 3, 16_384, 256]);
+    let measured = Provenance::Measured {
+        file: "tuning/card/open/fp8.toml".into(),
+        card: "a card".to_owned(),
+        date: "2026-01-31".to_owned(),
+        command: "a command".to_owned(),
+    };
+    assert_eq!(tuning.provenance, measured);
+    assert_eq!(tuning.unknown_phase(["ffn_down", "head"].into_iter()), None);
+    let wrong = tuning.unknown_phase(["ffn_dawn", "head"].into_iter()).unwrap();
+    assert_eq!(
+        wrong,
+        "tuning/card/open/fp8.toml:8: the plan has no phase `ffn_down`; did you mean `ffn_dawn`?"
+    );
 }

@@ -176,26 +176,22 @@ fn check_companions(
     scales: &BTreeMap<TensorClass, ClassScales>,
     tensors: &[TensorDecl],
 ) {
-    let mut taken: BTreeMap<String, (&str, Range<usize>)> = names
-        .iter()
-        .map(|(name, file)| (file.value.clone(), (name.value.as_str(), file.span.clone())))
-        .collect();
-    taken.extend(unused.iter().map(|name| (name.value.clone(), ("unused", name.span.clone()))));
+    let named = names.iter().map(|(_, file)| file).chain(unused);
+    let mut taken: BTreeMap<String, Range<usize>> =
+        named.map(|name| (name.value.clone(), name.span.clone())).collect();
     for (name, file) in names {
         let Some(tensor) = tensors.iter().find(|tensor| tensor.name == name.value) else { continue };
         let (Some(scales), Some(columns)) = (scales.get(&tensor.class), tensor.columns) else { continue };
         for companion in scales.of(&file.value, tensor.rows, columns).companions {
             let key = format!("checkpoint.names.{:?}", name.value);
-            if let Some((other, place)) = taken.get(&companion.name) {
-                let message = format!(
-                    "{:?} holds scales of {:?}, and is named as {other:?}",
-                    companion.name, name.value
-                );
-                let help = "scales are found by their weight's name: take the other name out".to_owned();
+            if let Some(place) = taken.get(&companion.name) {
+                let message =
+                    format!("{:?} holds scales of {:?} and is no tensor besides", companion.name, name.value);
+                let help = "scales are found by their weight's name: take this name out".to_owned();
                 let mistake = source.mistake(place.clone(), &key, message, "named here", help);
                 source.sink.push(mistake.also(file.span.clone(), "its weight"));
             } else {
-                taken.insert(companion.name, (name.value.as_str(), file.span.clone()));
+                taken.insert(companion.name, file.span.clone());
             }
         }
     }

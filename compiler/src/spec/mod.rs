@@ -67,10 +67,14 @@ fn read(search: &[PathBuf], it: &Located, sink: &Sink) -> Option<Target> {
         (Some(knobs), None) => {
             Some(Tuning { knobs, phases: BTreeMap::new(), provenance: Provenance::Defaults })
         }
-        (None, Some(_)) => {
-            let message = format!("{} tunes hardware that has nothing to tune", file.display());
-            let help = "tuning files are for hardware of kind \"cuda\": take it out".to_owned();
-            sink.push(Diagnostic::outside(&file, message, help));
+        (None, Some(dir)) => {
+            let refuse = |source: &Source, _: Table| {
+                let message = "this tunes hardware of a kind that has nothing to tune".to_owned();
+                let help = "tuning files are for hardware of kind \"cuda\": take it out".to_owned();
+                source.report(0..0, "", message, "the whole file", help);
+                None::<()>
+            };
+            document(dir, file, sink, refuse);
             None
         }
         (None, None) => None,
