@@ -3,7 +3,9 @@
 use monomorph_compiler::graph::{self, Graph, Op};
 use monomorph_compiler::passes::{assemble, fuse, rules};
 use monomorph_compiler::plan::{PhaseKind, Plan};
-use monomorph_compiler::spec::{self, types::Target};
+use monomorph_compiler::spec;
+use monomorph_compiler::spec::types::{Compute, PhaseTuning, Provenance, Quant, Target, TensorClass};
+use monomorph_formats::Format;
 use std::path::{Path, PathBuf};
 
 const CPU_RULES: &str = include_str!("../../templates/rust/cpu.rules");
@@ -118,4 +120,47 @@ fn a_projection_turned_by_rotary_is_known_and_others_are_not() {
         .collect();
     assert_eq!(turned, ["layers.{layer}.attention.q", "layers.{layer}.attention.k"]);
     assert!(graph.bodies[1].nodes.iter().any(|node| matches!(node.op, Op::Gate { .. })));
+}
+
+#[test]
+fn a_cpu_refuses_to_compute_otherwise_than_it_does() {
+    let (target, _) = smollm2();
+    let refusal = |change: &dyn Fn(&mut Quant)| {
+        let mut quant = target.quant.clone();
+        change(&mut quant);
+        assemble::plan(&target, &graph::build(&target.model, &quant)).unwrap_err().0
+    };
+    let computing = |compute| {
+        move |quant: &mut Quant| {
+            quant.compute.insert(TensorClass::Ffn, compute);
+        }
+    };
+    let storing = |format| {
+        move |quant: &mut Quant| {
+            quant.stored.insert(TensorClass::Attention, format);
+        }
+    };
+    for compute in [Compute::F32, Compute::Bf16] {
+        let error = refusal(&computing(compute));
+        assert!(error.contains("`ffn`") && error.contains("in `int8-block32` only"), "{error}");
+    }
+    let error = refusal(&storing(Format::Bf16));
+    assert!(error.contains("computes bf16 weights in `f32` only"), "{error}");
+    for format in [Format::Fp8E4m3, Format::Nvfp4] {
+        let error = refusal(&storing(format));
+        assert!(error.contains(&format!("`attention` is stored as {format}")), "{error}");
+    }
+}
+
+#[test]
+fn a_tuning_file_for_a_phase_that_is_not_in_the_plan_is_refused() {
+    let name = "h200/smollm2-135m/q4_1";
+    let mut target = spec::load(&[targets()], name).unwrap_or_else(|error| panic!("{error}"));
+    let graph = graph::build(&target.model, &target.quant);
+    let tuning = target.tuning.as_mut().expect("CUDA hardware has defaults");
+    let (card, date, command) = ("a card".to_owned(), "2026-01-31".to_owned(), "a command".to_owned());
+    tuning.provenance = Provenance::Measured { file: "tuning/it.toml".into(), card, date, command };
+    tuning.phases.insert("ffn_up".to_owned(), PhaseTuning { line: 7, ..PhaseTuning::default() });
+    let error = assemble::plan(&target, &graph).unwrap_err().0;
+    assert!(error.starts_with("tuning/it.toml:7: the plan has no phase `ffn_up`"), "{error}");
 }

@@ -3,7 +3,7 @@
 use super::fuse::{Fused, Group};
 use super::layout::{Layout, Uses};
 use super::memory::Assignment;
-use super::{PassError, buckets, costs, fuse, launch, layout, memory, pass_error, rules};
+use super::{PassError, buckets, costs, fuse, launch, layout, memory, pass_error, precision, rules};
 use crate::graph::{Body, BodyId, Graph, Op};
 use crate::plan::{BufferId, Cost, FieldId, Memory, Phase, PhaseKind, Plan, PlanBody, Prediction};
 use crate::spec;
@@ -20,7 +20,10 @@ const CUDA_RULES: &str = include_str!("../../../templates/cuda/cuda.rules");
 /// When the backend's rules do not cover the graph, or a phase cannot take its shapes.
 pub fn plan(target: &Target, graph: &Graph) -> Result<Plan, PassError> {
     let table = match target.hardware.kind {
-        HardwareKind::Cpu(_) => CPU_RULES,
+        HardwareKind::Cpu(_) => {
+            precision::cpu(graph)?;
+            CPU_RULES
+        }
         HardwareKind::Cuda(_) => CUDA_RULES,
     };
     let fused = fuse::fuse(graph, &rules::parse(table)?)?;
@@ -28,6 +31,10 @@ pub fn plan(target: &Target, graph: &Graph) -> Result<Plan, PassError> {
     let buckets = buckets::buckets(target);
     let assignment = memory::assign(graph, &fused, &buckets)?;
     let bodies = bodies(target, graph, &fused, &layout, &assignment)?;
+    let phases = bodies.iter().flat_map(|body| &body.phases).map(|phase| phase.name.as_str());
+    if let Some(wrong) = target.tuning.as_ref().and_then(|tuning| tuning.unknown_phase(phases)) {
+        return Err(pass_error!("{wrong}"));
+    }
     let mut plan = Plan {
         target: target.clone(),
         buckets,

@@ -12,6 +12,7 @@ pub mod fuse;
 mod launch;
 pub mod layout;
 pub mod memory;
+mod precision;
 pub mod rules;
 
 /// Why a graph cannot be planned for a backend: a gap in the rules or a shape a phase kind cannot take.
