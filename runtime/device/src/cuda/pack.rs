@@ -43,7 +43,7 @@ pub(crate) enum SourceScales<'a> {
 
 impl Source<'_> {
     /// The row of the file that is row `row` of the model.
-    fn file_row(&self, row: usize) -> usize {
+    pub(crate) fn file_row(&self, row: usize) -> usize {
         match self.rotary {
             None => row,
             Some(dim) => {

@@ -1,0 +1,262 @@
+//! libcuda, called safely: each function here is one call of the driver with its result checked.
+//!
+//! Handles are plain addresses that the driver owns; everything that makes one destroys it in its `Drop`, where errors
+//! are ignored: after a fault every call fails, and the process is about to end.
+
+use super::fault::Fault;
+use cudarc::driver::sys;
+use std::ffi::{CStr, c_int, c_void};
+use std::ptr::null_mut;
+
+/// What a call of the driver said, as an error unless it succeeded.
+pub(crate) fn check(what: &str, result: sys::CUresult) -> Result<(), Fault> {
+    match result {
+        sys::CUresult::CUDA_SUCCESS => Ok(()),
+        error => Err(Fault::new(format!("{what}: {}", describe(error)))),
+    }
+}
+
+/// The driver's own name and words for an error.
+fn describe(error: sys::CUresult) -> String {
+    let text = |get: unsafe fn(sys::CUresult, *mut *const std::ffi::c_char) -> sys::CUresult| {
+        let mut text = std::ptr::null();
+        // SAFETY: the driver writes the address of a constant string, or leaves null.
+        let found = unsafe { get(error, &mut text) } == sys::CUresult::CUDA_SUCCESS && !text.is_null();
+        // SAFETY: just found to be a string of the driver's, which lives as long as the library.
+        found.then(|| unsafe { CStr::from_ptr(text) }.to_string_lossy().into_owned())
+    };
+    match (text(sys::cuGetErrorName), text(sys::cuGetErrorString)) {
+        (Some(name), Some(words)) => format!("{name} ({words})"),
+        _ => format!("CUDA error {}", error as u32),
+    }
+}
+
+/// Whether libcuda can be opened. Any other call panics where it cannot.
+pub(crate) fn is_present() -> bool {
+    // SAFETY: opens the library, which runs its initialisers: the one the driver of this machine ships.
+    unsafe { sys::is_culib_present() }
+}
+
+/// CUDA version the driver supports: 1000 * major + 10 * minor.
+pub(crate) fn version() -> Result<i32, Fault> {
+    let mut version = 0;
+    // SAFETY: writes one integer; the one call that is allowed before `cuInit`.
+    check("cuDriverGetVersion", unsafe { sys::cuDriverGetVersion(&mut version) })?;
+    Ok(version)
+}
+
+/// Initialises the driver and counts its devices.
+pub(crate) fn devices() -> Result<i32, Fault> {
+    // SAFETY: no argument but the flags, which must be 0.
+    check("cuInit", unsafe { sys::cuInit(0) })?;
+    let mut count = 0;
+    // SAFETY: writes one integer.
+    check("cuDeviceGetCount", unsafe { sys::cuDeviceGetCount(&mut count) })?;
+    Ok(count)
+}
+
+/// A device by its number, below [`devices`].
+pub(crate) fn device(number: i32) -> Result<sys::CUdevice, Fault> {
+    let mut device = 0;
+    // SAFETY: writes one handle, which is an integer.
+    check("cuDeviceGet", unsafe { sys::cuDeviceGet(&mut device, number) })?;
+    Ok(device)
+}
+
+/// What a device is called.
+pub(crate) fn name(device: sys::CUdevice) -> Result<String, Fault> {
+    let mut name = [0; 256];
+    // SAFETY: writes at most as many characters as the buffer has, with a final zero.
+    check("cuDeviceGetName", unsafe { sys::cuDeviceGetName(name.as_mut_ptr(), name.len() as c_int, device) })?;
+    // SAFETY: the driver ended the string within the buffer.
+    Ok(unsafe { CStr::from_ptr(name.as_ptr()) }.to_string_lossy().into_owned())
+}
+
+/// A number that describes a device.
+pub(crate) fn attribute(device: sys::CUdevice, which: sys::CUdevice_attribute) -> Result<i32, Fault> {
+    let mut value = 0;
+    // SAFETY: writes one integer.
+    check("cuDeviceGetAttribute", unsafe { sys::cuDeviceGetAttribute(&mut value, which, device) })?;
+    Ok(value)
+}
+
+/// The primary context of a device, which all threads of the process share.
+#[derive(Debug)]
+pub(crate) struct Context {
+    device: sys::CUdevice,
+    handle: sys::CUcontext,
+}
+
+// SAFETY: a context is a handle; the driver's functions may be called with it from any thread.
+unsafe impl Send for Context {}
+// SAFETY: as above.
+unsafe impl Sync for Context {}
+
+impl Context {
+    pub(crate) fn of(device: sys::CUdevice) -> Result<Context, Fault> {
+        let mut handle = null_mut();
+        // SAFETY: writes one handle; released in `drop`.
+        check("cuDevicePrimaryCtxRetain", unsafe { sys::cuDevicePrimaryCtxRetain(&mut handle, device) })?;
+        let context = Context { device, handle };
+        context.enter()?;
+        Ok(context)
+    }
+
+    /// Makes it the calling thread's: every other call needs that.
+    pub(crate) fn enter(&self) -> Result<(), Fault> {
+        // SAFETY: the handle is alive while `self` is.
+        check("cuCtxSetCurrent", unsafe { sys::cuCtxSetCurrent(self.handle) })
+    }
+
+    /// Bytes free and bytes in all.
+    pub(crate) fn memory(&self) -> Result<(u64, u64), Fault> {
+        let (mut free, mut total) = (0, 0);
+        // SAFETY: writes two integers.
+        check("cuMemGetInfo", unsafe { sys::cuMemGetInfo_v2(&mut free, &mut total) })?;
+        Ok((free as u64, total as u64))
+    }
+}
+
+impl Drop for Context {
+    fn drop(&mut self) {
+        // SAFETY: retained once in `of`.
+        unsafe { sys::cuDevicePrimaryCtxRelease_v2(self.device) };
+    }
+}
+
+/// Work in order.
+#[derive(Debug)]
+pub(crate) struct Stream {
+    pub(super) handle: sys::CUstream,
+}
+
+// SAFETY: a stream is a handle that any thread may use.
+unsafe impl Send for Stream {}
+// SAFETY: the driver serialises calls that name one stream.
+unsafe impl Sync for Stream {}
+
+impl Stream {
+    pub(crate) fn new() -> Result<Stream, Fault> {
+        let mut handle = null_mut();
+        let flags = sys::CUstream_flags::CU_STREAM_NON_BLOCKING as u32;
+        // SAFETY: writes one handle; destroyed in `drop`.
+        check("cuStreamCreate", unsafe { sys::cuStreamCreate(&mut handle, flags) })?;
+        Ok(Stream { handle })
+    }
+
+    /// Waits for all of it.
+    pub(crate) fn wait(&self) -> Result<(), Fault> {
+        // SAFETY: the handle is alive while `self` is.
+        check("cuStreamSynchronize", unsafe { sys::cuStreamSynchronize(self.handle) })
+    }
+
+    /// Copies bytes to the device. From pinned memory it returns at once.
+    ///
+    /// # Safety
+    /// `to` and the bytes behind it are the arena's, and pinned `from` is not written before the copy has happened.
+    pub(crate) unsafe fn upload(&self, to: u64, from: &[u8]) -> Result<(), Fault> {
+        if from.is_empty() {
+            return Ok(());
+        }
+        let start = from.as_ptr().cast::<c_void>();
+        // SAFETY: the source is a live slice, the destination by the caller's promise.
+        check("a copy to the device", unsafe {
+            sys::cuMemcpyHtoDAsync_v2(to, start, from.len(), self.handle)
+        })
+    }
+
+    /// Copies bytes to the host. To pinned memory it returns at once.
+    ///
+    /// # Safety
+    /// `from` and the bytes behind it are the arena's, and `to` is pinned and not read before the copy has happened, or it
+    /// is not pinned (then the copy has happened when this returns and the stream was waited for).
+    pub(crate) unsafe fn download(&self, from: u64, to: &mut [u8]) -> Result<(), Fault> {
+        if to.is_empty() {
+            return Ok(());
+        }
+        let start = to.as_mut_ptr().cast::<c_void>();
+        // SAFETY: the destination is a live slice, the source by the caller's promise.
+        check("a copy from the device", unsafe {
+            sys::cuMemcpyDtoHAsync_v2(start, from, to.len(), self.handle)
+        })
+    }
+
+    /// Makes bytes zero.
+    ///
+    /// # Safety
+    /// The range is the arena's.
+    pub(crate) unsafe fn clear(&self, at: u64, bytes: u64) -> Result<(), Fault> {
+        // SAFETY: by the caller's promise.
+        check("clearing memory", unsafe { sys::cuMemsetD8Async(at, 0, bytes as usize, self.handle) })
+    }
+}
+
+impl Drop for Stream {
+    fn drop(&mut self) {
+        // SAFETY: made by `new`, destroyed once.
+        unsafe { sys::cuStreamDestroy_v2(self.handle) };
+    }
+}
+
+/// A point in a stream.
+#[derive(Debug)]
+pub(crate) struct Event {
+    handle: sys::CUevent,
+}
+
+// SAFETY: an event is a handle that any thread may use.
+unsafe impl Send for Event {}
+
+impl Event {
+    pub(crate) fn new() -> Result<Event, Fault> {
+        let mut handle = null_mut();
+        let flags = sys::CUevent_flags::CU_EVENT_DISABLE_TIMING as u32;
+        // SAFETY: writes one handle; destroyed in `drop`.
+        check("cuEventCreate", unsafe { sys::cuEventCreate(&mut handle, flags) })?;
+        Ok(Event { handle })
+    }
+
+    /// Marks what `stream` was told so far.
+    pub(crate) fn record(&self, stream: &Stream) -> Result<(), Fault> {
+        // SAFETY: both handles are alive.
+        check("cuEventRecord", unsafe { sys::cuEventRecord(self.handle, stream.handle) })
+    }
+
+    /// Waits for what was marked last; at once if nothing was.
+    pub(crate) fn wait(&self) -> Result<(), Fault> {
+        // SAFETY: the handle is alive.
+        check("waiting for the device", unsafe { sys::cuEventSynchronize(self.handle) })
+    }
+}
+
+impl Drop for Event {
+    fn drop(&mut self) {
+        // SAFETY: made by `new`, destroyed once.
+        unsafe { sys::cuEventDestroy_v2(self.handle) };
+    }
+}
+
+/// Memory of the device, claimed in one piece.
+#[derive(Debug)]
+pub(crate) struct Claim {
+    pub(crate) start: u64,
+    pub(crate) bytes: u64,
+}
+
+impl Claim {
+    pub(crate) fn new(bytes: u64) -> Result<Claim, Fault> {
+        let mut start = 0;
+        // SAFETY: writes one address; freed in `drop`.
+        check(&format!("claiming {bytes} bytes of the device"), unsafe {
+            sys::cuMemAlloc_v2(&mut start, bytes as usize)
+        })?;
+        Ok(Claim { start, bytes })
+    }
+}
+
+impl Drop for Claim {
+    fn drop(&mut self) {
+        // SAFETY: made by `new`, freed once.
+        unsafe { sys::cuMemFree_v2(self.start) };
+    }
+}

@@ -1,0 +1,125 @@
+//! The GPU a stack was compiled for, opened.
+
+use super::driver::{self, Context, Stream, check};
+use super::fault::Fault;
+use cudarc::driver::sys::CUdevice_attribute as Attribute;
+use monomorph_model::{CudaSpec, LoadError, ModelSpec};
+use std::sync::Arc;
+
+/// The CUDA version the cubins were built with, as the driver counts: older drivers cannot run them.
+const DRIVER_VERSION: i32 = 13_000;
+
+/// An opened GPU and the one stream that steps run on. Cloning it is cheap.
+#[derive(Clone, Debug)]
+pub struct Gpu {
+    inner: Arc<Inner>,
+}
+
+#[derive(Debug)]
+struct Inner {
+    // Dropped in this order.
+    stream: Stream,
+    context: Context,
+    name: String,
+    integrated: bool,
+}
+
+impl Gpu {
+    /// Says whether this machine has the GPU that `spec` was compiled for, without claiming anything of it.
+    ///
+    /// # Errors
+    /// [`LoadError::Hardware`] saying what is missing, in one line.
+    pub fn check(spec: &ModelSpec) -> Result<(), LoadError> {
+        find(cuda(spec)?).map(|_| ()).map_err(LoadError::Hardware)
+    }
+
+    /// Opens the GPU.
+    ///
+    /// # Errors
+    /// As [`Gpu::check`], or when the driver fails.
+    pub fn open(spec: &ModelSpec) -> Result<Gpu, LoadError> {
+        let device = find(cuda(spec)?).map_err(LoadError::Hardware)?;
+        let context = Context::of(device)?;
+        let stream = Stream::new()?;
+        let name = driver::name(device)?;
+        let integrated = driver::attribute(device, Attribute::CU_DEVICE_ATTRIBUTE_INTEGRATED)? != 0;
+        Ok(Gpu { inner: Arc::new(Inner { stream, context, name, integrated }) })
+    }
+
+    /// Makes this GPU the calling thread's: each thread that calls anything of it does so once.
+    ///
+    /// # Errors
+    /// When the driver fails.
+    pub fn enter(&self) -> Result<(), Fault> {
+        self.inner.context.enter()
+    }
+
+    /// What it is called.
+    pub(crate) fn name(&self) -> &str {
+        &self.inner.name
+    }
+
+    /// Whether its memory is the machine's own.
+    pub(crate) fn is_integrated(&self) -> bool {
+        self.inner.integrated
+    }
+
+    /// Bytes free and bytes in all.
+    pub(crate) fn memory(&self) -> Result<(u64, u64), Fault> {
+        self.inner.context.memory()
+    }
+
+    /// Where steps run.
+    pub(crate) fn stream(&self) -> &Stream {
+        &self.inner.stream
+    }
+}
+
+fn cuda(spec: &ModelSpec) -> Result<CudaSpec, LoadError> {
+    spec.hardware.cuda.ok_or_else(|| LoadError::Hardware(format!("{} was not compiled for a GPU", spec.target)))
+}
+
+/// The first device, which must be of the very architecture that the kernels are machine code of.
+fn find(cuda: CudaSpec) -> Result<i32, String> {
+    let (major, minor) = cuda.capability;
+    let wanted = format!("this server wants an NVIDIA GPU of compute capability {major}.{minor}");
+    if !driver::is_present() {
+        return Err(format!("{wanted}, and there is no NVIDIA driver (libcuda.so.1) on this machine"));
+    }
+    let failed = |fault: Fault| format!("{wanted}, and the NVIDIA driver does not answer: {fault}");
+    let version = driver::version().map_err(failed)?;
+    if version < DRIVER_VERSION {
+        let (have, want) = (version_text(version), version_text(DRIVER_VERSION));
+        return Err(format!(
+            "{wanted} with a driver for CUDA {want} (580 or newer), and this driver is for CUDA {have}"
+        ));
+    }
+    if driver::devices().map_err(failed)? == 0 {
+        return Err(format!("{wanted}, and the driver finds no GPU"));
+    }
+    let device = driver::device(0).map_err(failed)?;
+    let number = |which| driver::attribute(device, which).map_err(failed);
+    let found = (
+        number(Attribute::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR)?,
+        number(Attribute::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR)?,
+    );
+    if found != (major as i32, minor as i32) {
+        let name = driver::name(device).map_err(failed)?;
+        return Err(format!(
+            "{wanted} ({}), and {name} is of {}.{}; build it for that one",
+            cuda.architecture, found.0, found.1
+        ));
+    }
+    Ok(device)
+}
+
+fn version_text(version: i32) -> String {
+    format!("{}.{}", version / 1000, version % 1000 / 10)
+}
+
+/// Waits until the device has done everything this process gave it.
+pub(crate) fn settle(gpu: &Gpu) -> Result<(), Fault> {
+    gpu.stream().wait()?;
+    // SAFETY: no argument; the context is this thread's.
+    check("waiting for the device", unsafe { cudarc::driver::sys::cuCtxSynchronize() })
+}

@@ -1,0 +1,77 @@
+//! Memory of the machine the GPU is in: what is left of it, and pinned pieces that the copy engines read and write.
+
+use super::driver::check;
+use super::fault::Fault;
+use cudarc::driver::sys;
+use std::ffi::c_void;
+use std::ptr::{NonNull, null_mut};
+
+/// Bytes of memory that this machine could still hand out, files it has cached counted in; `None` where the system does
+/// not say.
+pub(crate) fn available() -> Option<u64> {
+    parse_available(&std::fs::read_to_string("/proc/meminfo").ok()?)
+}
+
+fn parse_available(text: &str) -> Option<u64> {
+    let line = text.lines().find_map(|line| line.strip_prefix("MemAvailable:"))?;
+    let kib: u64 = line.trim().strip_suffix("kB")?.trim().parse().ok()?;
+    Some(kib * 1024)
+}
+
+/// Page-locked memory. The device reads and writes it on its own, so that a copy does not wait for the host.
+#[derive(Debug)]
+pub(crate) struct Pinned {
+    start: NonNull<u8>,
+    len: usize,
+}
+
+// SAFETY: the memory is owned; whoever starts a copy keeps hands off until its event.
+unsafe impl Send for Pinned {}
+
+impl Pinned {
+    /// `len` zeros.
+    pub(crate) fn zeroed(len: usize) -> Result<Pinned, Fault> {
+        let mut start: *mut c_void = null_mut();
+        let bytes = len.max(1);
+        // SAFETY: writes one address; freed in `drop`. Portable: any thread may use it.
+        check(&format!("locking {bytes} bytes of the machine's memory"), unsafe {
+            sys::cuMemHostAlloc(&mut start, bytes, sys::CU_MEMHOSTALLOC_PORTABLE)
+        })?;
+        let start = NonNull::new(start.cast::<u8>())
+            .ok_or_else(|| Fault::new("the driver locked memory at address 0".to_owned()))?;
+        // SAFETY: just allocated with this size.
+        unsafe { start.as_ptr().write_bytes(0, bytes) };
+        Ok(Pinned { start, len })
+    }
+
+    /// All bytes. While a copy is under way only those it does not touch may be looked at.
+    pub(crate) fn bytes(&self) -> &[u8] {
+        // SAFETY: owned, initialised, of this length.
+        unsafe { std::slice::from_raw_parts(self.start.as_ptr(), self.len) }
+    }
+
+    /// All bytes, to write.
+    pub(crate) fn bytes_mut(&mut self) -> &mut [u8] {
+        // SAFETY: as above, and borrowed exclusively.
+        unsafe { std::slice::from_raw_parts_mut(self.start.as_ptr(), self.len) }
+    }
+}
+
+impl Drop for Pinned {
+    fn drop(&mut self) {
+        // SAFETY: made by `zeroed`, freed once.
+        unsafe { sys::cuMemFreeHost(self.start.as_ptr().cast()) };
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::parse_available;
+
+    #[test]
+    fn available_memory_is_read() {
+        let text = "MemTotal:       32768 kB\nMemFree:   12 kB\nMemAvailable:    1024 kB\n";
+        assert_eq!(parse_available(text), Some(1 << 20));
+        assert_eq!(parse_available("MemTotal: 1 kB\n"), None);
+    }
+}

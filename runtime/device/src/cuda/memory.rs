@@ -1,0 +1,286 @@
+//! The device's memory: planned before the first byte of weights is read, claimed once, handed out in order.
+
+use super::driver::Claim;
+use super::fault::Fault;
+use super::gpu::Gpu;
+use super::host;
+use super::shape::ALIGNMENT;
+use super::step;
+use monomorph_model::{LoadError, LoadOptions, ModelSpec};
+
+/// What the driver is left for graphs, kernels and its own books. An estimate: graphs of a few hundred kernels take a few
+/// MiB each.
+const DRIVER_BYTES: u64 = 192 << 20;
+
+/// An address on the device, in the arena; or none.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(transparent)]
+pub struct Pointer(pub(super) u64);
+
+impl Pointer {
+    /// What a kernel is handed for a parameter that its instantiation does not use.
+    pub const NULL: Pointer = Pointer(0);
+
+    pub(crate) fn offset(self, bytes: u64) -> Pointer {
+        Pointer(self.0 + bytes)
+    }
+}
+
+/// Bytes that a stack needs, by purpose, as its build counted them.
+#[derive(Clone, Copy, Debug)]
+pub struct Needs {
+    /// Packed weights.
+    pub weights: u64,
+    /// Activations of the largest step.
+    pub activations: u64,
+    /// What kernels work in.
+    pub scratch: u64,
+    /// One position of all rotary tables.
+    pub rotary_position: u64,
+    /// Alignment gaps that all this may leave.
+    pub gaps: u64,
+}
+
+/// What will be claimed for what, and why so many K/V blocks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Plan {
+    weights: u64,
+    activations: u64,
+    scratch: u64,
+    rotary: u64,
+    tables: u64,
+    blocks: usize,
+    block_bytes: u64,
+}
+
+impl Plan {
+    fn kv(&self) -> u64 {
+        self.blocks as u64 * self.block_bytes
+    }
+
+    fn fixed(&self) -> u64 {
+        self.weights + self.activations + self.scratch + self.rotary + self.tables
+    }
+
+    fn total(&self) -> u64 {
+        self.fixed() + self.kv()
+    }
+}
+
+/// What is asked of the memory planner besides the stack's needs.
+#[derive(Clone, Copy, Debug)]
+struct Request {
+    block_tokens: usize,
+    block_bytes: u64,
+    step_sequences: usize,
+    context: usize,
+    blocks: Option<usize>,
+}
+
+/// Splits `limit` bytes.
+///
+/// # Errors
+/// When they do not hold the weights and one sequence, or the blocks asked for; says what would fit.
+fn plan(needs: &Needs, tables: u64, request: Request, limit: u64) -> Result<Plan, LoadError> {
+    let one_sequence = request.context.div_ceil(request.block_tokens);
+    let mut plan = Plan {
+        weights: needs.weights,
+        activations: needs.activations,
+        scratch: needs.scratch + needs.gaps,
+        rotary: needs.rotary_position * request.context as u64,
+        tables,
+        blocks: 0,
+        block_bytes: request.block_bytes,
+    };
+    let room = limit.saturating_sub(plan.fixed()) / request.block_bytes;
+    let room = usize::try_from(room).unwrap_or(usize::MAX);
+    let short = |what: String, plan: Plan| LoadError::Memory {
+        what,
+        needed: plan.total(),
+        available: limit,
+        fits: match room * request.block_tokens {
+            0 if plan.fixed() > limit => Some("not even the weights and the activations fit".to_owned()),
+            0 => None,
+            tokens => {
+                Some(format!("{room} blocks would fit (--blocks {room}), or --context {tokens} at most"))
+            }
+        },
+    };
+    plan.blocks = one_sequence;
+    if room < one_sequence {
+        return Err(short(format!("one sequence of {} tokens beside the weights", request.context), plan));
+    }
+    plan.blocks = match request.blocks {
+        // More than all sequences of a step can use would be claimed for nobody.
+        None => room.min(one_sequence * request.step_sequences),
+        Some(blocks) => {
+            plan.blocks = blocks;
+            if blocks > room {
+                return Err(short(format!("a cache of {blocks} K/V blocks beside the weights"), plan));
+            }
+            blocks
+        }
+    };
+    Ok(plan)
+}
+
+/// The arena: all the memory that a model uses on its device.
+#[derive(Debug)]
+pub struct Memory {
+    claim: Claim,
+    // Open as long as the claim is.
+    _gpu: Gpu,
+    next: u64,
+    blocks: usize,
+    context: usize,
+}
+
+impl Memory {
+    /// Plans the memory, reports the plan, claims it and makes it zero.
+    ///
+    /// # Errors
+    /// When the card does not hold it: the error says what is needed, what is there, and what would fit.
+    pub fn claim(
+        gpu: &Gpu,
+        spec: &ModelSpec,
+        options: &LoadOptions,
+        needs: &Needs,
+    ) -> Result<Memory, LoadError> {
+        let (mut free, total) = gpu.memory()?;
+        if gpu.is_integrated() {
+            // The machine's own memory: what holds cached files is free, too.
+            free = free.max(host::available().unwrap_or(0)).min(total);
+        }
+        let ceiling = (total as f64 * options.memory_fraction) as u64;
+        let limit = ceiling.min(free).saturating_sub(DRIVER_BYTES);
+        let request = Request {
+            block_tokens: spec.block_tokens,
+            block_bytes: spec.block_bytes as u64,
+            step_sequences: spec.step_sequences,
+            context: options.context,
+            blocks: options.blocks,
+        };
+        let plan = plan(needs, step::device_bytes(spec, options.context), request, limit)?;
+        let say = options.report;
+        say(format_args!(
+            "{}: {} of memory, {} free; {} may be used ({} of it, or what others leave)",
+            gpu.name(),
+            size(total),
+            size(free),
+            size(limit + DRIVER_BYTES),
+            options.memory_fraction,
+        ));
+        say(format_args!(
+            "  weights {}, K/V {} ({} blocks of {} tokens: {} tokens), activations {}, kernels' scratch {}, rotary tables \
+             {}, step tables {}, graphs and driver about {}",
+            size(plan.weights),
+            size(plan.kv()),
+            plan.blocks,
+            spec.block_tokens,
+            plan.blocks * spec.block_tokens,
+            size(plan.activations),
+            size(plan.scratch),
+            size(plan.rotary),
+            size(plan.tables),
+            size(DRIVER_BYTES),
+        ));
+        let claim = Claim::new(plan.total())?;
+        // SAFETY: exactly what was claimed. Kernels never meet bytes that nobody wrote.
+        unsafe { gpu.stream().clear(claim.start, claim.bytes) }?;
+        gpu.stream().wait()?;
+        Ok(Memory { claim, _gpu: gpu.clone(), next: 0, blocks: plan.blocks, context: options.context })
+    }
+
+    /// Hands out the next `bytes`, aligned to 256.
+    ///
+    /// # Errors
+    /// When the stack asks for more than it said it needed.
+    pub fn take(&mut self, bytes: u64) -> Result<Pointer, Fault> {
+        let (start, end) = (self.next, self.next + bytes.next_multiple_of(ALIGNMENT));
+        if self.next + bytes > self.claim.bytes {
+            return Err(Fault::new(format!(
+                "{bytes} bytes after {start} are beyond the {} that were planned",
+                self.claim.bytes
+            )));
+        }
+        self.next = end;
+        Ok(Pointer(self.claim.start + start))
+    }
+
+    /// The K/V blocks of `layers` layers, `bytes` a block and layer.
+    ///
+    /// # Errors
+    /// See [`Memory::take`].
+    pub fn cache(&mut self, layers: usize, bytes: u64) -> Result<Cache, Fault> {
+        let layer_bytes = bytes * self.blocks as u64;
+        Ok(Cache { start: self.take(layer_bytes * layers as u64)?, layer_bytes })
+    }
+
+    /// K/V blocks claimed.
+    pub fn blocks(&self) -> usize {
+        self.blocks
+    }
+
+    /// Longest sequence, in tokens.
+    pub fn context(&self) -> usize {
+        self.context
+    }
+}
+
+/// The K/V blocks of the layers of one body.
+#[derive(Clone, Copy, Debug)]
+pub struct Cache {
+    start: Pointer,
+    layer_bytes: u64,
+}
+
+impl Cache {
+    /// Those of one layer, counted among the body's.
+    pub fn layer(&self, layer: usize) -> Pointer {
+        self.start.offset(self.layer_bytes * layer as u64)
+    }
+}
+
+/// Bytes for people.
+fn size(bytes: u64) -> String {
+    match bytes {
+        0..0x10_0000 => format!("{:.1} KiB", bytes as f64 / 1024.0),
+        0x10_0000..0x4000_0000 => format!("{:.1} MiB", bytes as f64 / f64::from(1 << 20)),
+        _ => format!("{:.2} GiB", bytes as f64 / f64::from(1 << 30)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const NEEDS: Needs =
+        Needs { weights: 1000, activations: 200, scratch: 90, rotary_position: 1, gaps: 10 };
+
+    fn request(blocks: Option<usize>) -> Request {
+        Request { block_tokens: 16, block_bytes: 10, step_sequences: 4, context: 100, blocks }
+    }
+
+    #[test]
+    fn blocks_take_what_is_left_and_no_more_than_is_of_use() {
+        // 1,450 bytes are fixed; a sequence is 7 blocks.
+        let blocks = |limit, asked| plan(&NEEDS, 50, request(asked), limit).map(|plan| plan.blocks);
+        assert_eq!(blocks(1450 + 75, None).ok(), Some(7));
+        assert_eq!(blocks(1450 + 159, None).ok(), Some(15));
+        assert_eq!(blocks(1_000_000, None).ok(), Some(28));
+        assert_eq!(blocks(1_000_000, Some(1000)).ok(), Some(1000));
+    }
+
+    #[test]
+    fn what_does_not_fit_says_what_would() {
+        let error = |limit, asked| plan(&NEEDS, 50, request(asked), limit).expect_err("short").to_string();
+        assert_eq!(
+            error(1450 + 69, None),
+            "one sequence of 100 tokens beside the weights needs 1520 bytes, and 1519 are available; 6 blocks would fit \
+             (--blocks 6), or --context 96 at most"
+        );
+        let asked = error(1450 + 75, Some(8));
+        assert!(asked.contains("8 K/V blocks") && asked.contains("--blocks 7"), "{asked}");
+        assert!(error(1000, None).contains("not even the weights"));
+    }
+}

@@ -1,0 +1,105 @@
+//! Kernels: machine code that was compiled with the server.
+
+use super::driver::check;
+use super::fault::Fault;
+use super::gpu::Gpu;
+use cudarc::driver::sys;
+use std::ffi::{CString, c_void};
+use std::ptr::null_mut;
+
+/// Dynamic shared memory a kernel may use without asking.
+const FREE_SHARED: u32 = 48 * 1024;
+
+/// One cubin, loaded. It stays for the life of the process, and so do its kernels.
+#[derive(Debug)]
+pub struct Module {
+    name: &'static str,
+    handle: sys::CUmodule,
+}
+
+impl Module {
+    /// Loads a cubin; `name` is what errors call it. The GPU is the calling thread's.
+    ///
+    /// # Errors
+    /// When the driver does not take it.
+    pub fn load(_: &Gpu, name: &'static str, cubin: &[u8]) -> Result<Module, Fault> {
+        // The driver reads an ELF image, whose tables want alignment; bytes included in a binary have none.
+        let mut aligned = vec![0u64; cubin.len().div_ceil(8)];
+        for (word, bytes) in aligned.iter_mut().zip(cubin.chunks(8)) {
+            let mut whole = [0; 8];
+            whole[..bytes.len()].copy_from_slice(bytes);
+            *word = u64::from_ne_bytes(whole);
+        }
+        let mut handle = null_mut();
+        // SAFETY: the image is whole and lives during the call; the driver checks what is in it.
+        check(&format!("loading the kernels of {name}"), unsafe {
+            sys::cuModuleLoadData(&mut handle, aligned.as_ptr().cast::<c_void>())
+        })?;
+        Ok(Module { name, handle })
+    }
+
+    /// A kernel of it: threads a block, bytes of dynamic shared memory, and how many parameters the stack will hand it.
+    ///
+    /// # Errors
+    /// When there is no such kernel, or it takes another number of parameters.
+    pub fn kernel(
+        &self,
+        name: &'static str,
+        block: u32,
+        shared: u32,
+        parameters: usize,
+    ) -> Result<Kernel, Fault> {
+        let place = |what: &str| format!("{what} of kernel {name} in {}", self.name);
+        let symbol = CString::new(name).map_err(|error| Fault::new(format!("{name:?}: {error}")))?;
+        let mut function = null_mut();
+        // SAFETY: writes one handle; module and name are alive.
+        check(&place("looking up the address"), unsafe {
+            sys::cuModuleGetFunction(&mut function, self.handle, symbol.as_ptr())
+        })?;
+        let found = parameter_count(function);
+        if found != parameters {
+            return Err(Fault::new(format!(
+                "kernel {name} in {} takes {found} parameters, and the stack has {parameters}",
+                self.name
+            )));
+        }
+        let set = |what: &str, attribute, value: u32| {
+            // SAFETY: the function is alive, and any value is allowed to be tried.
+            check(&place(what), unsafe { sys::cuFuncSetAttribute(function, attribute, value as i32) })
+        };
+        if shared > FREE_SHARED {
+            let most = sys::CUfunction_attribute::CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES;
+            set("allowing the shared memory", most, shared)?;
+        }
+        // One split between shared memory and L1 for all kernels: a multiprocessor that had to change it would first
+        // have to be empty, and a kernel could not begin beside its predecessor.
+        let split = sys::CUfunction_attribute::CU_FUNC_ATTRIBUTE_PREFERRED_SHARED_MEMORY_CARVEOUT;
+        set("the shared memory's part", split, 100)?;
+        Ok(Kernel { name, function, block, shared })
+    }
+}
+
+/// Parameters are numbered from 0; the driver refuses the first number that is none.
+fn parameter_count(function: sys::CUfunction) -> usize {
+    let known = |index: usize| {
+        let (mut offset, mut size) = (0, 0);
+        // SAFETY: writes two integers.
+        let result = unsafe { sys::cuFuncGetParamInfo(function, index, &mut offset, &mut size) };
+        result == sys::CUresult::CUDA_SUCCESS
+    };
+    (0..).take_while(|index| known(*index)).count()
+}
+
+/// A kernel with its fixed geometry.
+#[derive(Clone, Copy, Debug)]
+pub struct Kernel {
+    pub(super) name: &'static str,
+    pub(super) function: sys::CUfunction,
+    pub(super) block: u32,
+    pub(super) shared: u32,
+}
+
+// SAFETY: the address of a function of a module that is never unloaded.
+unsafe impl Send for Kernel {}
+// SAFETY: as above.
+unsafe impl Sync for Kernel {}

@@ -1,0 +1,159 @@
+//! Launching kernels, one after the other.
+
+use super::driver::{Stream, check};
+use super::fault::Fault;
+use super::memory::Pointer;
+use super::module::Kernel;
+use cudarc::driver::sys;
+use std::ffi::c_void;
+use std::ptr::null_mut;
+
+/// How many rows of each sort a step has: what grids are made of.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Extents {
+    /// Token rows.
+    pub tokens: u32,
+    /// Sequences.
+    pub sequences: u32,
+    /// Rows whose logits are wanted.
+    pub outputs: u32,
+}
+
+/// Where a program puts its launches: a stream that runs them, or one that records a graph. The first error is kept, and
+/// nothing is launched after it.
+#[derive(Debug)]
+pub struct Queue<'a> {
+    stream: &'a Stream,
+    program: &'static str,
+    /// Whether kernels begin before their predecessors have ended, and wait for them by themselves.
+    dependent: bool,
+    launched: usize,
+    /// Rows of the step.
+    pub extents: Extents,
+    outcome: Result<(), Fault>,
+}
+
+impl<'a> Queue<'a> {
+    pub(crate) fn new(
+        stream: &'a Stream,
+        program: &'static str,
+        dependent: bool,
+        extents: Extents,
+    ) -> Queue<'a> {
+        Queue { stream, program, dependent, launched: 0, extents, outcome: Ok(()) }
+    }
+
+    /// Launches `kernel` on `grid` blocks with these arguments.
+    pub fn launch<const N: usize>(&mut self, kernel: &Kernel, grid: [u32; 3], mut arguments: [Pointer; N]) {
+        let parameters = arguments.each_mut().map(|argument| (&raw mut *argument).cast::<c_void>());
+        self.launch_raw(kernel, grid, parameters);
+    }
+
+    /// Launches a kernel whose parameters are of several types: `parameters` holds their addresses.
+    pub(crate) fn launch_raw<const N: usize>(
+        &mut self,
+        kernel: &Kernel,
+        grid: [u32; 3],
+        mut parameters: [*mut c_void; N],
+    ) {
+        if self.outcome.is_err() {
+            return;
+        }
+        let mut attribute = sys::CUlaunchAttribute {
+            id: sys::CUlaunchAttributeID::CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION,
+            pad: [0; 4],
+            value: sys::CUlaunchAttributeValue { programmaticStreamSerializationAllowed: 1 },
+        };
+        // The first kernel of a program follows a copy or another program, which end before it begins.
+        let attributes = u32::from(self.dependent && self.launched > 0);
+        let config = sys::CUlaunchConfig {
+            gridDimX: grid[0],
+            gridDimY: grid[1],
+            gridDimZ: grid[2],
+            blockDimX: kernel.block,
+            blockDimY: 1,
+            blockDimZ: 1,
+            sharedMemBytes: kernel.shared,
+            hStream: self.stream.handle,
+            attrs: &raw mut attribute,
+            numAttrs: attributes,
+        };
+        // SAFETY: the driver copies the parameters, whose number was checked when the kernel was looked up, before it
+        // returns. What the kernel does with them was planned and emitted together with this call.
+        let result = unsafe {
+            sys::cuLaunchKernelEx(&raw const config, kernel.function, parameters.as_mut_ptr(), null_mut())
+        };
+        self.outcome =
+            check("the launch", result).map_err(|fault| fault.at(kernel.name).at(self.program));
+        self.launched += 1;
+    }
+
+    /// The first error, or how many kernels were launched.
+    pub(crate) fn finish(self) -> Result<usize, Fault> {
+        self.outcome.map(|()| self.launched)
+    }
+}
+
+/// A recorded program.
+#[derive(Debug)]
+pub(crate) struct Graph {
+    program: &'static str,
+    handle: sys::CUgraphExec,
+    /// Kernels in it.
+    pub(crate) kernels: usize,
+}
+
+// SAFETY: a handle that one thread at a time uses.
+unsafe impl Send for Graph {}
+
+impl Graph {
+    /// Records what `record` launches.
+    pub(crate) fn record(
+        stream: &Stream,
+        program: &'static str,
+        extents: Extents,
+        record: impl FnOnce(&mut Queue),
+    ) -> Result<Graph, Fault> {
+        let mode = sys::CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_THREAD_LOCAL;
+        // SAFETY: the stream is alive and idle; what this thread launches on it is recorded instead of run.
+        check("recording a graph", unsafe { sys::cuStreamBeginCapture_v2(stream.handle, mode) })?;
+        let mut queue = Queue::new(stream, program, true, extents);
+        record(&mut queue);
+        let recorded = queue.finish();
+        let mut graph = null_mut();
+        // SAFETY: ends what was begun above, also after an error: the stream must not stay in this state.
+        let ended = check("recording a graph", unsafe { sys::cuStreamEndCapture(stream.handle, &mut graph) });
+        let kernels = recorded?;
+        ended.map_err(|fault| fault.at(program))?;
+        let mut handle = null_mut();
+        // SAFETY: a graph that was just recorded; destroyed once it is instantiated.
+        let made = check("making a graph", unsafe { sys::cuGraphInstantiateWithFlags(&mut handle, graph, 0) });
+        // SAFETY: made by the end of the recording, destroyed once.
+        unsafe { sys::cuGraphDestroy(graph) };
+        made.map_err(|fault| fault.at(program))?;
+        let graph = Graph { program, handle, kernels };
+        // SAFETY: both handles are alive.
+        check("uploading a graph", unsafe { sys::cuGraphUpload(graph.handle, stream.handle) })
+            .map_err(|fault| fault.at(program))?;
+        Ok(graph)
+    }
+
+    /// Runs it.
+    pub(crate) fn launch(&self, stream: &Stream) -> Result<(), Fault> {
+        // SAFETY: both handles are alive.
+        check("launching the graph", unsafe { sys::cuGraphLaunch(self.handle, stream.handle) })
+            .map_err(|fault| fault.at(self.program))
+    }
+
+    /// The program it records.
+    pub(crate) fn program(&self) -> &'static str {
+        self.program
+    }
+}
+
+impl Drop for Graph {
+    fn drop(&mut self) {
+        // SAFETY: made by `record`, destroyed once.
+        unsafe { sys::cuGraphExecDestroy(self.handle) };
+    }
+}
