@@ -30,14 +30,14 @@ __global__ void fill_weights(unsigned* at, size_t words, bool fp8) {
     }
 }
 
-template <int STAGES_, int STAGE_BYTES_, int WARPS_, int A_MULTIPROCESSOR_, int RESIDENT_, int LEAD_ = 1000, bool EVICT_ = true>
+template <int STAGES_, int STAGE_BYTES_, int WARPS_, int A_MULTIPROCESSOR_, int RESIDENT_, int PACE_ = STAGES_, bool EVICT_ = true>
 struct Variant {
     static constexpr int STAGES = STAGES_, STAGE_BYTES = STAGE_BYTES_, CONSUMER_WARPS = WARPS_, BLOCKS = 132 * A_MULTIPROCESSOR_, MULTIPROCESSORS = 132;
     static constexpr int RESIDENT = RESIDENT_;   // blocks the register count must allow on a multiprocessor
     static constexpr bool EVICT_FIRST = EVICT_;
-    static constexpr int LEAD = LEAD_;
+    static constexpr int PACE = PACE_;
     static void print(const char* what) {
-        std::printf("%-12s %2d x %2d KB, %2d warps, %d blocks, lead %4d%s ", what, STAGES, STAGE_BYTES / 1024, CONSUMER_WARPS, BLOCKS, LEAD, EVICT_FIRST ? "" : ", normal");
+        std::printf("%-12s %2d x %2d KB, %2d warps, %d blocks, pace %2d%s ", what, STAGES, STAGE_BYTES / 1024, CONSUMER_WARPS, BLOCKS, PACE, EVICT_FIRST ? "" : ", normal");
     }
 };
 
@@ -132,20 +132,16 @@ void chain(Arena& arena, const char* name) {
     });
 #ifdef PROBE_TRACE
     {
-        std::vector<TraceRecord> r(8192);
+        std::vector<TraceRecord> r(16384);
         int count;
         CHECK(cudaMemcpyFromSymbol(r.data(), trace_records, r.size() * sizeof(TraceRecord)));
         CHECK(cudaMemcpyFromSymbol(&count, trace_count, 4));
-        const int from = std::max(0, count - (LAYERS * 16 + 4));
-        std::vector<TraceRecord> last;
-        for (int i = from; i < count; i++) last.push_back(r[i % 8192]);
-        std::sort(last.begin(), last.end(), [](const TraceRecord& a, const TraceRecord& b) { return a.t[1] != b.t[1] ? a.t[1] < b.t[1] : a.block < b.block; });
-        for (size_t i = 16 * 6; i < 16 * 8 && i < last.size(); i++) {
-            const auto& t = last[i];
-            const auto z = last[16 * 6].t[1];
-            std::printf("  %6d x %5d block %3d sm %3d: starts %7.2f, wait done %7.2f, staged %7.2f, ends %7.2f us  clock %.0f\n", t.n, t.k, t.block, t.sm, (t.t[0] - z) * 1e-3,
-                        (t.t[1] - z) * 1e-3, (t.t[2] - z) * 1e-3, (t.t[3] - z) * 1e-3, double(t.clock - last[16 * 6].clock));
+        FILE* f = std::fopen((std::string(getenv("OUT")) + "/trace_" + std::to_string(HIDDEN) + "_" + std::to_string(Mixer::STAGES) + "_" + std::to_string(Mixer::PACE) + ".txt").c_str(), "w");
+        for (int i = std::max(0, count - 132 * 4 * 6); i < count; i++) {
+            const auto& t = r[i % 16384];
+            std::fprintf(f, "%d %d %d %d %lld %lld %lld %lld\n", t.n, t.k, t.block, t.sm, t.t[0], t.t[1], t.t[2], t.t[3]);
         }
+        std::fclose(f);
     }
 #endif
     float logit;
@@ -176,35 +172,37 @@ void llama_8b(Arena& arena) {
 #if SUITE == 0 || SUITE == 3
 inline void bench_llama_1b() {
     Arena arena(2500ull << 20, false, 1 << 20);
-    phases<monomorph::Format::BF16, 2048, 3072, 8192, Variant<6, 16384, 8, 1, 2>>(arena);
-    phases<monomorph::Format::BF16, 2048, 3072, 8192, Variant<6, 16384, 8, 1, 2, 0>>(arena);
-    llama_1b<Variant<6, 16384, 8, 1, 2>>(arena);
-    llama_1b<Variant<6, 16384, 8, 1, 2, 0>>(arena);
+#ifndef PROBE_TRACE
+    phases<monomorph::Format::BF16, 2048, 3072, 8192, Variant<6, 16384, 8, 1, 2, 2>>(arena);
     llama_1b<Variant<6, 16384, 8, 1, 2, 1>>(arena);
-    llama_1b<Variant<6, 16384, 8, 1, 2, 2>>(arena);
+    llama_1b<Variant<6, 16384, 8, 1, 2, 3>>(arena);
     llama_1b<Variant<6, 16384, 8, 1, 2, 4>>(arena);
-    llama_1b<Variant<6, 16384, 8, 1, 2, 8>>(arena);
-    llama_1b<Variant<6, 16384, 8, 1, 2, 2, false>>(arena);
-    llama_1b<Variant<6, 16384, 4, 1, 2, 2>>(arena);
-    llama_1b<Variant<6, 16384, 16, 1, 2, 2>>(arena);
     llama_1b<Variant<12, 8192, 8, 1, 2, 4>>(arena);
-    llama_1b<Variant<4, 16384, 8, 1, 2, 2>>(arena);
-    llama_1b<Variant<5, 16384, 8, 1, 2>, 4>(arena);
+    llama_1b<Variant<12, 8192, 8, 1, 2, 6>>(arena);
+    llama_1b<Variant<6, 16384, 16, 1, 2, 2>>(arena);
+    llama_1b<Variant<6, 16384, 8, 1, 2, 2, false>>(arena);
+    llama_1b<Variant<5, 16384, 8, 1, 2, 2>>(arena);
+    llama_1b<Variant<6, 8192, 4, 2, 4, 2>>(arena);
     llama_1b<Variant<5, 16384, 8, 1, 2, 2>, 4>(arena);
+    llama_1b<Variant<6, 16384, 8, 1, 2, 2>, 4>(arena);
+#endif
+    llama_1b<Variant<6, 16384, 8, 1, 2>>(arena);
+    llama_1b<Variant<6, 16384, 8, 1, 2, 2>>(arena);
 }
 #endif
 #if SUITE == 0 || SUITE == 4
 inline void bench_llama_8b() {
     Arena arena(8100ull << 20, true, 1060ull << 20);
-    phases<monomorph::Format::FP8_E4M3, 4096, 6144, 14336, Variant<6, 16384, 8, 1, 2>>(arena);
+#ifndef PROBE_TRACE
     phases<monomorph::Format::FP8_E4M3, 4096, 6144, 14336, Variant<6, 16384, 8, 1, 2, 2>>(arena);
-    llama_8b<Variant<6, 16384, 8, 1, 2>>(arena);
     llama_8b<Variant<6, 16384, 8, 1, 2, 2>>(arena);
-    llama_8b<Variant<5, 16384, 8, 1, 2>>(arena);
-    llama_8b<Variant<5, 16384, 8, 1, 2, 0>>(arena);
-    llama_8b<Variant<5, 16384, 8, 1, 2, 2>>(arena);
+    llama_8b<Variant<6, 16384, 8, 1, 2, 3>>(arena);
+    llama_8b<Variant<5, 16384, 8, 1, 2, 3>>(arena);
     llama_8b<Variant<5, 16384, 16, 1, 2, 2>>(arena);
-    llama_8b<Variant<5, 16384, 8, 1, 2, 4>>(arena);
+    llama_8b<Variant<10, 8192, 8, 1, 2, 4>>(arena);
     llama_8b<Variant<5, 16384, 8, 1, 2, 2>, 4>(arena);
+#endif
+    llama_8b<Variant<5, 16384, 8, 1, 2>>(arena);
+    llama_8b<Variant<5, 16384, 8, 1, 2, 2>>(arena);
 }
 #endif

@@ -6,8 +6,8 @@
 // stream_stage.cuh), and then meet the ring: a lane takes its 16 bytes of a unit as (after decoding) the A operand of mma.m16n8k16, against
 // x as B. Exact compute: the codes decoded to f32, as B of f64 m8n8k4, against x as A.
 //
-// The next kernel may start when the feeder has only LEAD stages left to copy: were it let in at once, it would fill its ring while
-// this one keeps memory busy anyway, and have nothing left to ask for in the gap between the two, when x travels and memory would idle.
+// The ring's first filling is paced: it happens while the kernel before is still at work or its successor's x is on the way, and a whole
+// ring asked for at once would stand in the queue before that x.
 //
 // Warp w takes the units u with u % K_WARPS == w % K_WARPS of every tile. Partial sums go to shared memory, and a group of tiles later
 // (one barrier of the consumers) they are added in the order of warps and stored: sums depend on the shape alone, never on timing.
@@ -59,7 +59,7 @@ struct Feeder {
         if (++stage == C::STAGES) stage = 0;
         if (S::WHOLE) tile += S::STAGE_TILES;
         else if (++part == S::PARTS) part = 0, tile++;
-        if (--left == C::LEAD) launch_dependents();
+        left--;
     }
     __device__ __forceinline__ void copy(void* to, const void* from, int bytes) const {
         if constexpr (C::EVICT_FIRST) bulk_copy(to, from, bytes, full + stage, policy);
@@ -141,7 +141,7 @@ struct TileSum {
 
 #ifdef PROBE_TRACE
 struct TraceRecord { long long t[6]; long long clock; int n, k, block, sm; };
-__device__ TraceRecord trace_records[8192];
+__device__ TraceRecord trace_records[16384];
 __device__ int trace_count;
 __device__ __forceinline__ long long trace_now() { long long t; asm volatile("mov.u64 %0, %globaltimer;" : "=l"(t)); return t; }
 #define TRACE(i) trace_t[i] = trace_now();
@@ -154,6 +154,7 @@ __device__ __forceinline__ void stream_product(const Step* step, const float* x,
                                                const float* row_scales, const float* bias, const float* up_bias, float* out) {
     using S = StreamShape<C>;
     using Sum = typename S::Sum;
+    launch_dependents();
     extern __shared__ __align__(128) char shared[];
     Barrier* full = reinterpret_cast<Barrier*>(shared + S::BARRIERS_AT);
     Barrier* empty = full + C::STAGES;
@@ -177,17 +178,21 @@ __device__ __forceinline__ void stream_product(const Step* step, const float* x,
                 wait_for_predecessors();
                 if (rows_here() <= 0) feeder.left = 0;
             }
-            if (feeder.left <= C::LEAD) launch_dependents();
-            for (int s = 0; s < C::STAGES && feeder.more(); s++) feeder.fill();
+            for (int s = 0; s < C::PACE && feeder.more(); s++) feeder.fill();
         }
         __syncwarp();
         __syncthreads();
-        if (lane == 0)
+        if (lane == 0) {
+            for (int s = C::PACE; s < C::STAGES && feeder.more(); s++) {
+                barrier_wait(full + s - C::PACE, 0);
+                feeder.fill();
+            }
             for (unsigned parity = 0; feeder.more();) {
                 barrier_wait(empty + feeder.stage, parity);
                 feeder.fill();
                 if (feeder.stage == 0) parity ^= 1;
             }
+        }
         return;
     }
 
@@ -272,14 +277,15 @@ __device__ __forceinline__ void stream_product(const Step* step, const float* x,
                 sum.leave(group_partials + base * S::TILE_PARTIALS, unscale, k_warp, lane);
             }
         }
+        if (group == from) stager.finish(squares, warp, lane);
         named_barrier(1, S::CONSUMERS);
         epilogue.store(group, tiles, rows, group_partials, squares, out, threadIdx.x);
     }
 #ifdef PROBE_TRACE
     TRACE(3)
-    if (threadIdx.x == 0 && blockIdx.x % 33 == 0) {
+    if (threadIdx.x == 0) {
         const int i = atomicAdd(&trace_count, 1);
-        TraceRecord& r = trace_records[i % 8192];
+        TraceRecord& r = trace_records[i % 16384];
         for (int j = 0; j < 4; j++) r.t[j] = trace_t[j];
         r.clock = clock64(); r.n = C::OUTPUTS; r.k = C::INPUTS; r.block = blockIdx.x;
         asm volatile("mov.u32 %0, %smid;" : "=r"(r.sm));

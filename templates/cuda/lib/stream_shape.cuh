@@ -18,7 +18,7 @@
 //     static constexpr int CONSUMER_WARPS;            // 4..16
 //     static constexpr int BLOCKS, MULTIPROCESSORS;   // grid.x, and of the card: adjacent ranges of tiles go to blocks i, i + MULTIPROCESSORS, ...
 //     static constexpr bool EVICT_FIRST;              // weights leave the second-level cache first
-//     static constexpr int LEAD;                      // stages left to copy when the next kernel may start its blocks (large: at once)
+//     static constexpr int PACE;                      // stages under way at a time while the ring is filled first (1..STAGES)
 // };
 #pragma once
 

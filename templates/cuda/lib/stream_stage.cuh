@@ -33,7 +33,8 @@ struct HalfStage {
     static_assert(C::ROWS % TOGETHER == 0, "rows are powers of two");
 
     float4 weights[KEPT ? ITERATIONS : 1][2];
-    float unscale[C::ROWS];   // of this warp's sums
+    float unscale[C::ROWS];        // of this warp's sums
+    float squares_here[C::ROWS];   // of this lane's elements
 
     struct Item {
         int unit, chunk, half, q, column;
@@ -78,8 +79,8 @@ struct HalfStage {
         }
     }
 
-    // `rows` of x exist (the others are staged as zeros). Leaves the warp's sums of squares in squares[row][warp].
-    __device__ __forceinline__ void run(const float* x, const float* norm, int rows, char* staged, float* squares, int warp, int lane) {
+    // `rows` of x exist (the others are staged as zeros).
+    __device__ __forceinline__ void run(const float* x, const float* norm, int rows, char* staged, float*, int warp, int lane) {
 #pragma unroll
         for (int first = 0; first < C::ROWS; first += TOGETHER) {
             float sums[TOGETHER] = {}, scale[TOGETHER];
@@ -110,17 +111,24 @@ struct HalfStage {
                         if (item.live) store(values[i][r], F::HALF ? scale[r] : F::ACTIVATION_FACTOR, staged, item, first + r);
                 }
             }
-            if constexpr (NORMED) {
 #pragma unroll
-                for (int r = 0; r < TOGETHER; r++) {
-#pragma unroll
-                    for (int step = 16; step > 0; step /= 2) sums[r] += __shfl_xor_sync(~0u, sums[r], step);
-                    if (lane == 0) squares[(first + r) * S::WARPS + warp] = sums[r];
-                }
-            }
+            for (int r = 0; r < TOGETHER; r++) squares_here[first + r] = sums[r];
         }
         if constexpr (S::TILE_WARPS == 1) __syncwarp();
         else named_barrier(1, S::CONSUMERS);
+    }
+
+    // Before the first group's barrier: the warp's sums of squares to squares[row][warp]. Not in run: the stream need not wait for it.
+    __device__ __forceinline__ void finish(float* squares, int warp, int lane) const {
+        if constexpr (NORMED) {
+#pragma unroll
+            for (int row = 0; row < C::ROWS; row++) {
+                float sum = squares_here[row];
+#pragma unroll
+                for (int step = 16; step > 0; step /= 2) sum += __shfl_xor_sync(~0u, sum, step);
+                if (lane == 0) squares[row * S::WARPS + warp] = sum;
+            }
+        }
     }
 
     // A slice of x for some rows, times the norm weights; adds to the rows' sums of squares.
@@ -203,6 +211,7 @@ struct ExactStage {
     using U = typename S::U;
 
     __device__ __forceinline__ void before_wait(const float*, int, int) {}
+    __device__ __forceinline__ void finish(double*, int, int) const {}
 
     // A row at a time; a warp takes 32 columns at a time, one a lane: loads are whole lines and an int8 block is a warp.
     __device__ __forceinline__ void run(const float* x, const float* norm, int rows, char* staged, double* squares, int warp, int lane) {
