@@ -252,42 +252,42 @@ constexpr auto STORE = Epilogue::STORE;
 constexpr auto ADD = Epilogue::ADD;
 constexpr auto GATED = Epilogue::GATED;
 
-template <int T, int S, int P, int N, int M = 1, int K = 1, int R = 1>
-using G = Tiling<Engine::WGMMA, T, S, P, N, M, K, R>;
-template <int T, int S, int P, int N>
-using H = Tiling<Engine::MMA, T, S, P, N>;
+template <int T, int S, int P, int W, int N, int M = 1, int K = 1, int R = 1>
+using G = Tiling<Engine::WGMMA, T, S, P, W, N, M, K, R>;
+template <int T, int S, int P, int W, int N>
+using H = Tiling<Engine::MMA, T, S, P, W, N>;
 
 int main(int count, char** arguments) {
     plant_defect = count > 1 && std::strcmp(arguments[1], "defect") == 0;
     CHECK(cudaStreamCreate(&stream));
     // Shapes that fill nothing.
-    check<Case<G<8, 1, 2, 3>, BF16, NONE, 45, 57, 8, STORE, true>>("wgmma bf16 45x57 store bias", {1, 5, 8});
-    check<Case<G<16, 1, 2, 3>, BF16, NONE, 45, 57, 16, GATED, true, Activation::GELU>>("wgmma bf16 45x57 gated gelu bias", {13});
-    check<Case<G<32, 1, 2, 3>, BF16, NONE, 57, 70, 100, ADD>>("wgmma bf16 57x70 add, blocks of 32", {77, 100, 0});
-    check<Case<G<32, 2, 1, 3>, F16, NONE, 300, 96, 100, ADD>>("wgmma f16 300x96 add, strips 2", {77});
-    check<Case<G<64, 1, 2, 3>, FP8, TENSOR, 57, 200, 64, STORE, false, Activation::SILU, Limit::OUTPUTS>>("wgmma fp8 57x200 store, outputs", {3, 64});
-    check<Case<G<8, 1, 2, 4, 1, 2, 2>, FP4, TENSOR, 200, 320, 8, GATED, false, Activation::GELU_TANH>>("wgmma nvfp4 200x320 gated, split 2", {7});
-    check<Case<G<16, 1, 2, 4, 1, 4, 2>, FP8, BLOCK, 200, 600, 16, ADD, true>>("wgmma fp8 block 200x600 add bias, split 4", {16, 9});
-    check<Case<G<64, 1, 2, 3, 2, 2, 2>, FP8, TENSOR, 640, 576, 64, STORE>>("wgmma fp8 640x576 store, multicast 2 split 2", {64, 33});
-    check<Case<G<64, 1, 2, 3, 2, 1, 2>, FP4, TENSOR, 640, 576, 64, GATED>>("wgmma nvfp4 640x576 gated, multicast 2", {64, 33}, 1);
-    check<Case<G<64, 2, 2, 4>, FP4, TENSOR, 700, 576, 64, GATED>>("wgmma nvfp4 700x576 gated, strips 2", {64, 33});
-    check<Case<G<128, 1, 2, 4>, FP8, BLOCK, 700, 576, 128, GATED>>("wgmma fp8 block 700x576 gated", {128, 100}, 2);
-    check<Case<G<128, 1, 1, 4>, BF16, NONE, 700, 576, 128, STORE>>("wgmma bf16 700x576 store", {128, 100}, 2);
-    check<Case<G<128, 1, 2, 3, 1, 3>, BF16, NONE, 700, 576, 128, ADD>>("wgmma bf16 700x576 add, split 3", {128, 100}, 2);
+    check<Case<G<8, 1, 2, 3, 3>, BF16, NONE, 45, 57, 8, STORE, true>>("wgmma bf16 45x57 store bias", {1, 5, 8});
+    check<Case<G<16, 1, 2, 3, 3>, BF16, NONE, 45, 57, 16, GATED, true, Activation::GELU>>("wgmma bf16 45x57 gated gelu bias", {13});
+    check<Case<G<32, 1, 2, 3, 3>, BF16, NONE, 57, 70, 100, ADD>>("wgmma bf16 57x70 add, blocks of 32", {77, 100, 0});
+    check<Case<G<32, 2, 1, 3, 3>, F16, NONE, 300, 96, 100, ADD>>("wgmma f16 300x96 add, strips 2", {77});
+    check<Case<G<64, 1, 2, 3, 3>, FP8, TENSOR, 57, 200, 64, STORE, false, Activation::SILU, Limit::OUTPUTS>>("wgmma fp8 57x200 store, outputs", {3, 64});
+    check<Case<G<8, 1, 2, 4, 4, 1, 2, 2>, FP4, TENSOR, 200, 320, 8, GATED, false, Activation::GELU_TANH>>("wgmma nvfp4 200x320 gated, split 2", {7});
+    check<Case<G<16, 1, 2, 4, 4, 1, 4, 2>, FP8, BLOCK, 200, 600, 16, ADD, true>>("wgmma fp8 block 200x600 add bias, split 4", {16, 9});
+    check<Case<G<64, 1, 2, 3, 3, 2, 2, 2>, FP8, TENSOR, 640, 576, 64, STORE>>("wgmma fp8 640x576 store, multicast 2 split 2", {64, 33});
+    check<Case<G<64, 1, 2, 3, 3, 2, 1, 2>, FP4, TENSOR, 640, 576, 64, GATED>>("wgmma nvfp4 640x576 gated, multicast 2", {64, 33}, 1);
+    check<Case<G<64, 2, 2, 4, 4>, FP4, TENSOR, 700, 576, 64, GATED>>("wgmma nvfp4 700x576 gated, strips 2", {64, 33});
+    check<Case<G<128, 1, 2, 4, 4>, FP8, BLOCK, 700, 576, 128, GATED>>("wgmma fp8 block 700x576 gated", {128, 100}, 2);
+    check<Case<G<128, 1, 1, 4, 4>, BF16, NONE, 700, 576, 128, STORE>>("wgmma bf16 700x576 store", {128, 100}, 2);
+    check<Case<G<128, 1, 2, 3, 3, 1, 2>, BF16, NONE, 700, 576, 128, ADD>>("wgmma bf16 700x576 add, split 2", {128, 100}, 2);
     // Prefill.
-    check<Case<G<256, 1, 1, 4>, BF16, NONE, 960, 576, 1000, STORE, true>>("wgmma bf16 960x576 store", {1000, 700}, 5);
-    check<Case<G<256, 1, 1, 4, 2>, BF16, NONE, 1100, 576, 1000, ADD>>("wgmma bf16 1100x576 add, multicast 2", {1000, 257, 1}, 6);
-    check<Case<G<256, 1, 1, 4, 2>, BF16, NONE, 1500, 600, 1000, GATED>>("wgmma bf16 1500x600 gated, multicast 2", {1000, 300}, 6);
-    check<Case<G<256, 1, 1, 4, 2>, FP8, BLOCK, 1500, 576, 1000, GATED>>("wgmma fp8 block 1500x576 gated, multicast 2", {999}, 6);
-    check<Case<G<256, 1, 2, 2, 2>, FP4, TENSOR, 1500, 576, 600, ADD>>("wgmma nvfp4 1500x576 add, multicast 2", {599}, 6);
+    check<Case<G<256, 1, 1, 4, 4>, BF16, NONE, 960, 576, 1000, STORE, true>>("wgmma bf16 960x576 store", {1000, 700}, 5);
+    check<Case<G<256, 1, 1, 4, 4, 2>, BF16, NONE, 1100, 576, 1000, ADD>>("wgmma bf16 1100x576 add, multicast 2", {1000, 257, 1}, 6);
+    check<Case<G<256, 1, 1, 4, 4, 2>, BF16, NONE, 1500, 600, 1000, GATED>>("wgmma bf16 1500x600 gated, multicast 2", {1000, 300}, 6);
+    check<Case<G<256, 1, 1, 4, 4, 2>, FP8, BLOCK, 1500, 576, 1000, GATED>>("wgmma fp8 block 1500x576 gated, multicast 2", {999}, 6);
+    check<Case<G<256, 1, 2, 2, 2, 2>, FP4, TENSOR, 1500, 576, 600, ADD>>("wgmma nvfp4 1500x576 add, multicast 2", {599}, 6);
     // Without wgmma.
-    check<Case<H<8, 1, 2, 2>, BF16, NONE, 45, 57, 8, STORE, true>>("mma bf16 45x57 store bias", {1, 5, 8});
-    check<Case<H<16, 1, 2, 2>, BF16, NONE, 45, 57, 16, GATED, true, Activation::RELU>>("mma bf16 45x57 gated relu bias", {13});
-    check<Case<H<32, 1, 2, 2>, F16, NONE, 57, 70, 100, ADD>>("mma f16 57x70 add", {77});
-    check<Case<H<64, 2, 1, 2>, BF16, NONE, 700, 576, 300, GATED>>("mma bf16 700x576 gated, strips 2", {300, 129}, 3);
-    check<Case<H<64, 1, 2, 2>, FP4, TENSOR, 700, 576, 64, GATED>>("mma nvfp4 700x576 gated", {64, 33}, 3);
-    check<Case<H<128, 1, 1, 2>, FP8, BLOCK, 700, 576, 300, ADD>>("mma fp8 block 700x576 add", {300, 129}, 3);
-    check<Case<H<128, 1, 1, 3>, FP8, TENSOR, 700, 600, 300, STORE>>("mma fp8 700x600 store", {300, 129}, 3);
+    check<Case<H<8, 1, 2, 2, 2>, BF16, NONE, 45, 57, 8, STORE, true>>("mma bf16 45x57 store bias", {1, 5, 8});
+    check<Case<H<16, 1, 2, 2, 2>, BF16, NONE, 45, 57, 16, GATED, true, Activation::RELU>>("mma bf16 45x57 gated relu bias", {13});
+    check<Case<H<32, 1, 2, 2, 2>, F16, NONE, 57, 70, 100, ADD>>("mma f16 57x70 add", {77});
+    check<Case<H<64, 2, 1, 2, 2>, BF16, NONE, 700, 576, 300, GATED>>("mma bf16 700x576 gated, strips 2", {300, 129}, 3);
+    check<Case<H<64, 1, 2, 2, 2>, FP4, TENSOR, 700, 576, 64, GATED>>("mma nvfp4 700x576 gated", {64, 33}, 3);
+    check<Case<H<128, 1, 1, 2, 2>, FP8, BLOCK, 700, 576, 300, ADD>>("mma fp8 block 700x576 add", {300, 129}, 3);
+    check<Case<H<128, 1, 1, 3, 3>, FP8, TENSOR, 700, 600, 300, STORE>>("mma fp8 700x600 store", {300, 129}, 3);
     check_stage<StageCase<45, 8, Norm::PLAIN>>("stage 45 norm", 5);
     check_stage<StageCase<576, 8, Norm::ONE_PLUS>>("stage 576 norm one-plus", 8);
     check_stage<StageCase<4096, 33, Norm::PLAIN>>("stage 4096 norm", 31);

@@ -104,16 +104,15 @@ constexpr auto FP4 = Format::NVFP4;
 constexpr auto NONE = ScaleForm::NONE;
 constexpr auto TENSOR = ScaleForm::TENSOR;
 constexpr auto BLOCK = ScaleForm::BLOCK128;
-template <int T, int S, int P, int N, int M = 1, int K = 1, int R = 1>
-using G = Tiling<Engine::WGMMA, T, S, P, N, M, K, R>;
-template <int T, int S, int P, int N>
-using H = Tiling<Engine::MMA, T, S, P, N>;
+template <int T, int S, int P, int W, int N, int M = 1, int K = 1, int R = 1>
+using G = Tiling<Engine::WGMMA, T, S, P, W, N, M, K, R>;
+template <int T, int S, int P, int W, int N>
+using H = Tiling<Engine::MMA, T, S, P, W, N>;
 
 #define PREFILL(tiling, format, scales, n, k, epilogue) \
     prefill<Case<tiling, format, scales, n, k, 8192, Epilogue::epilogue>>(#format " " #n " x " #k " " #epilogue " " #tiling, 8192)
 #define BATCH(tiling, format, scales, n, k, rows, epilogue) \
     batch<Case<tiling, format, scales, n, k, rows, Epilogue::epilogue>>(#format " " #n " x " #k " " #epilogue " " #tiling)
-#define TILING(...) G<__VA_ARGS__>
 
 int main() {
     CHECK(cudaStreamCreate(&stream));

@@ -12,10 +12,10 @@ using namespace monomorph;
 enum class Engine { WGMMA, MMA };
 
 // Tiling: how the work is cut; the rest of a Config: what is computed.
-template <Engine E, int T, int S, int PANELS, int N, int M = 1, int K = 1, int R = 1>
+template <Engine E, int T, int S, int PANELS, int W, int N, int M = 1, int K = 1, int R = 1>
 struct Tiling {
     static constexpr Engine ENGINE = E;
-    static constexpr int TOKENS = T, STRIPS = S, STAGE_PANELS = PANELS, STAGES = N, MULTICAST = M, SPLIT = K, RESIDENT = R;
+    static constexpr int TOKENS = T, STRIPS = S, STAGE_PANELS = PANELS, WEIGHT_STAGES = W, STAGES = N, MULTICAST = M, SPLIT = K, RESIDENT = R;
 };
 
 template <class T, Format F, ScaleForm SCALE_FORM, int N, int K, int ROWS, Epilogue E, bool HAS_BIAS = false,

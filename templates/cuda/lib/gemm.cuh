@@ -4,10 +4,11 @@
 // The product is computed transposed: weights are the row operand, taken from the packed tiles straight into registers, tokens
 // are the column operand in shared memory. A block owns BLOCK_ROWS packed rows x TOKENS tokens at a time. Eight consumer warps
 // (two warpgroups) hold the sums: warpgroup v owns rows 64 (v STRIPS + s) .. + 64 for strips s < STRIPS, its warp w rows
-// 16w .. 16w + 16 of each. One copying warp streams *steps* of STAGE_PANELS * 64 columns through a ring of STAGES stages:
-//   one bulk copy per tile of eight packed rows (lane = tile), one per panel of x (staged.cuh: already swizzled).
-//   full[stage]:  completes when all bytes of the step have landed;   empty[stage]: when every consumer warp has used them.
-// Blocks are persistent: cluster i of n takes pieces of work i, i + n, …; the copying warp runs ahead into the next piece.
+// 16w .. 16w + 16 of each. K goes by *steps* of STAGE_PANELS * 64 columns through two rings:
+//   weights (gemm_weights.cuh): WEIGHT_STAGES deep; every consumer lane copies its own 16 bytes of every unit, no one else's.
+//   x: STAGES deep; a copying warp brings each panel with one bulk copy (staged.cuh: already swizzled).
+//     full[stage]: completes when the step's bytes have landed;   empty[stage]: when every consumer warp has used them.
+// Blocks are persistent: cluster i of n takes pieces of work i, i + n, …; both rings run ahead into the next piece.
 //
 // Clusters (sm_90a): MULTICAST blocks with adjacent rows and the same tokens each fetch a part of x and multicast it to all.
 // SPLIT blocks with the same rows each take a part of K; their sums meet through distributed shared memory, in order of rank.
@@ -22,7 +23,8 @@
 //   CAPACITY      rows of x and out; the stride of staged panels
 //   TOKENS        columns of a block's product: 8, 16, 32, 64, 128 (256 with wgmma and STRIPS 1)
 //   STRIPS        1 or 2
-//   STAGE_PANELS, STAGES
+//   STAGE_PANELS  panels of a step: 1 or even, whole units of the format
+//   WEIGHT_STAGES, STAGES   steps the rings hold
 //   RESIDENT      blocks a multiprocessor holds at a time, 1 or 2 (two: the next kernel's weights stream while this one ends)
 //   MULTICAST, SPLIT   1 where there are no clusters
 //   EPILOGUE      Epilogue::STORE, ADD (f32 [CAPACITY, OUTPUTS]) or GATED (staged bf16 [CAPACITY, OUTPUTS])
@@ -70,21 +72,24 @@ struct GemmShape {
     static_assert(STAGE_UNITS * W::COLUMNS == C::STAGE_PANELS * STAGED_PANEL, "a stage holds whole units");
     static_assert(C::SPLIT <= STEPS, "every part of K needs a step");
     static_assert(C::SPLIT == 1 || ONE_TOKEN_BLOCK, "split products are for one block of tokens");
-    static_assert(BLOCK_TILES <= 32, "one lane a tile");
+    static_assert(C::STAGE_PANELS == 1 || C::STAGE_PANELS % 2 == 0, "steps are half a scale block or whole ones");
+    static_assert(C::STAGE_PANELS <= 32, "one lane a panel");
     static_assert(C::TOKENS % 8 == 0 && (C::TOKENS / C::MULTICAST) % 8 == 0, "tokens by eights");
-    // Shared memory: stages (x panels, weight codes, block scales), sums, barriers.
-    static constexpr int X_BYTES = C::STAGE_PANELS * C::TOKENS * STAGED_ROW_BYTES;
-    static constexpr int TILE_BYTES = STAGE_UNITS * UNIT_BYTES;
-    static constexpr int CODE_BYTES = BLOCK_TILES * TILE_BYTES;
-    static constexpr int TILE_SCALE_BYTES = STAGE_UNITS * W::SCALE_BYTES;
-    static constexpr int STAGE_BYTES = ceil_div(X_BYTES + CODE_BYTES + BLOCK_TILES * TILE_SCALE_BYTES, 1024) * 1024;
+    static_assert(C::SPLIT == 1 || C::TOKENS % C::SPLIT == 0, "every part of K writes as many tokens");
+    // Shared memory: x stages, weight stages, sums, barriers. A lane's own bytes of a tile in a stage: codes, block scales.
+    static constexpr bool BLOCK_SCALED = C::SCALES == ScaleForm::BLOCK128;
+    static constexpr int STAGE_BYTES = C::STAGE_PANELS * C::TOKENS * STAGED_ROW_BYTES;
+    static constexpr int LANE_SCALE_BYTES = BLOCK_SCALED ? 4 * ceil_div(C::STAGE_PANELS, 2) : STAGE_UNITS * W::SCALE_BYTES / 8;
+    static constexpr int TILE_BYTES = STAGE_UNITS * UNIT_BYTES + 32 * LANE_SCALE_BYTES;
+    static constexpr int WEIGHT_STAGE_BYTES = BLOCK_TILES * TILE_BYTES;
+    static constexpr int WEIGHTS_OFFSET = C::STAGES * STAGE_BYTES;
     // Sums pass through shared memory [tokens][64 rows + 4, so that no two lanes of a warp meet in a bank] to be written in rows:
     // a few tokens at a time beside the ring, or, split, all of them where the ring was.
     static constexpr int SUM_STRIDE = 68;
     static constexpr int SUM_AT_ONCE = C::RESIDENT == 1 ? 32 : 16;
     static constexpr int SUM_TOKENS = C::SPLIT > 1 || C::TOKENS < SUM_AT_ONCE ? C::TOKENS : SUM_AT_ONCE;
     static constexpr int SUM_BYTES = SUM_TOKENS * SUM_STRIDE * 4;  // of a strip
-    static constexpr int RING_BYTES = C::STAGES * STAGE_BYTES;
+    static constexpr int RING_BYTES = WEIGHTS_OFFSET + C::WEIGHT_STAGES * WEIGHT_STAGE_BYTES;
     static constexpr int SUMS_OFFSET = C::SPLIT > 1 ? 0 : RING_BYTES;
     static constexpr int SUMS_END = SUMS_OFFSET + SUM_BYTES * 2 * (C::SPLIT > 1 ? C::STRIPS : 1);
     static constexpr int BARRIERS_OFFSET = SUMS_END > RING_BYTES ? SUMS_END : RING_BYTES;

@@ -6,7 +6,7 @@
 
 #include "gemm_copy.cuh"
 #include "gemm_epilogue.cuh"
-#include "gemm_fragments.cuh"
+#include "gemm_weights.cuh"
 #include "mma.cuh"
 
 namespace monomorph {
@@ -24,10 +24,10 @@ template <class C>
 struct GemmMmaConsumer {
     using S = GemmShape<C>;
     using Sums = typename GemmEpilogue<C>::Sums;
-    const GemmArguments& arguments;
+    GemmWeights<C>& weights;
     char* ring;
     Barrier *full, *empty;
-    int warpgroup, warp, lane;
+    int lane;
     RingPosition<C::STAGES> at;
 
     // Products of one panel. ldmatrix brings eight tokens x 32 columns: the column operand of two steps of 16.
@@ -52,7 +52,7 @@ struct GemmMmaConsumer {
         }
     }
 
-    __device__ __forceinline__ void multiply(Sums& sums, int row_block) {
+    __device__ __forceinline__ void multiply(Sums& sums) {
 #pragma unroll
         for (int s = 0; s < C::STRIPS; s++) {
 #pragma unroll
@@ -60,23 +60,21 @@ struct GemmMmaConsumer {
         }
         for (int step = 0; step < S::STEPS; step++) {
             const char* stage = ring + at.stage * S::STAGE_BYTES;
-            barrier_wait(full + at.stage, at.parity);
+            weights.fetch();
+            copy_wait<C::WEIGHT_STAGES - 1>();
 #pragma unroll
             for (int p = 0; p < C::STAGE_PANELS; p++) {
                 if (S::PANELS % C::STAGE_PANELS != 0 && step * C::STAGE_PANELS + p >= S::PANELS) break;
                 PanelFragments own[C::STRIPS];
 #pragma unroll
-                for (int s = 0; s < C::STRIPS; s++) {
-                    const int tile = (warpgroup * C::STRIPS + s) * 8 + warp * 2;
-                    const BlockScales scales = GemmFragments<C>::block_scales(arguments.scales, row_block * S::BLOCK_TILES + tile,
-                                                                              step * C::STAGE_PANELS + p);
-                    GemmFragments<C>::load(stage, tile, p, step, lane, scales, own[s]);
-                }
+                for (int s = 0; s < C::STRIPS; s++) weights.load(s, p, step, own[s]);
+                if (p == 0) barrier_wait(full + at.stage, at.parity);
                 panel(sums, stage + p * C::TOKENS * STAGED_ROW_BYTES, own);
             }
             __syncwarp();
             if (lane == 0) barrier_arrive(empty + at.stage);
             at.advance();
+            weights.advance();
         }
     }
 };
@@ -95,27 +93,29 @@ __device__ __forceinline__ void gemm_mma(const Step* step, const void* x, const 
     const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
     if (threadIdx.x == 0) {
         for (int i = 0; i < C::STAGES; i++) {
-            barrier_init(full + i, 2);
+            barrier_init(full + i, 1);
             barrier_init(empty + i, S::CONSUMER_WARPS);
         }
         barrier_init_fence();
     }
     __syncthreads();
     if (warp == S::CONSUMER_WARPS) {
-        const unsigned long long policy = evict_first_policy();
-        GemmCopier<C>{arguments, shared, full, empty, place, lane, policy}.run();
+        GemmCopier<C>{arguments, shared, full, empty, place, lane}.run();
         return;
     }
     const int warpgroup = warp / 4;
-    GemmMmaConsumer<C> consumer = {arguments, shared, full, empty, warpgroup, warp % 4, lane};
+    GemmWeights<C> weights(arguments, place, shared + S::WEIGHTS_OFFSET, warpgroup, warp % 4, lane);
+    GemmMmaConsumer<C> consumer = {weights, shared, full, empty, lane};
     GemmEpilogue<C> epilogue = {arguments, reinterpret_cast<float*>(shared + S::SUMS_OFFSET), place, warpgroup, warp % 4, lane};
+    if constexpr (S::ONE_TOKEN_BLOCK) weights.begin(1);
     wait_for_predecessors();
     const int rows = gemm_rows<C>(step);
     const int token_blocks = ceil_div(rows, C::TOKENS);
+    if constexpr (!S::ONE_TOKEN_BLOCK) weights.begin(token_blocks);
     typename GemmEpilogue<C>::Sums sums;
     for (int piece = place.cluster; piece < gemm_work<C>(token_blocks); piece += place.clusters) {
         const GemmWork<C> work(piece, token_blocks, 0);
-        consumer.multiply(sums, work.row_block);
+        consumer.multiply(sums);
         epilogue.run(sums, work.row_block, work.token_block * C::TOKENS, rows);
     }
 }

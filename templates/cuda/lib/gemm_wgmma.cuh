@@ -6,7 +6,7 @@
 
 #include "gemm_copy.cuh"
 #include "gemm_epilogue.cuh"
-#include "gemm_fragments.cuh"
+#include "gemm_weights.cuh"
 #include "wgmma.cuh"
 
 namespace monomorph {
@@ -26,10 +26,10 @@ template <class C>
 struct GemmWgmmaConsumer {
     using S = GemmShape<C>;
     using Sums = typename GemmEpilogue<C>::Sums;
-    const GemmArguments& arguments;
+    GemmWeights<C>& weights;
     char* ring;
     Barrier *full, *empty;
-    int warpgroup, warp, lane;
+    int lane;
     RingPosition<C::STAGES> at;
     int finished_stage = -1;                      // read by products still under way
     PanelFragments fragments[2][C::STRIPS];       // of the panel being loaded, and of the one being multiplied
@@ -44,23 +44,19 @@ struct GemmWgmmaConsumer {
         }
     }
 
-    __device__ __forceinline__ int tile(int strip) const { return (warpgroup * C::STRIPS + strip) * 8 + warp * 2; }
-
     // One step of K. PARITY: which fragments its first panel uses.
     template <int PARITY>
-    __device__ __forceinline__ void step(Sums& sums, int row_block, int step, bool& accumulate) {
+    __device__ __forceinline__ void step(Sums& sums, int step, bool& accumulate) {
         const char* stage = ring + at.stage * S::STAGE_BYTES;
-        barrier_wait(full + at.stage, at.parity);
+        weights.fetch();
+        copy_wait<C::WEIGHT_STAGES - 1>();
 #pragma unroll
         for (int panel = 0; panel < C::STAGE_PANELS; panel++) {
             if (S::PANELS % C::STAGE_PANELS != 0 && step * C::STAGE_PANELS + panel >= S::PANELS) break;
             PanelFragments(&own)[C::STRIPS] = fragments[(PARITY + panel) % 2];
 #pragma unroll
-            for (int s = 0; s < C::STRIPS; s++) {
-                const BlockScales scales = GemmFragments<C>::block_scales(arguments.scales, row_block * S::BLOCK_TILES + tile(s),
-                                                                          step * C::STAGE_PANELS + panel);
-                GemmFragments<C>::load(stage, tile(s), panel, step, lane, scales, own[s]);
-            }
+            for (int s = 0; s < C::STRIPS; s++) weights.load(s, panel, step, own[s]);
+            if (panel == 0) barrier_wait(full + at.stage, at.parity);
             const uint64_t tokens = wgmma_descriptor(shared_address(stage + panel * C::TOKENS * STAGED_ROW_BYTES));
             wgmma_fence();
 #pragma unroll
@@ -79,18 +75,19 @@ struct GemmWgmmaConsumer {
             }
         }
         at.advance();
+        weights.advance();
     }
 
-    __device__ __forceinline__ void multiply(Sums& sums, int row_block, int first_step, int last_step) {
+    __device__ __forceinline__ void multiply(Sums& sums, int first_step, int last_step) {
         bool accumulate = false;
         int k = first_step;
         for (; k + 1 < last_step; k += 2) {
-            step<0>(sums, row_block, k, accumulate);
-            step<C::STAGE_PANELS % 2>(sums, row_block, k + 1, accumulate);
+            step<0>(sums, k, accumulate);
+            step<C::STAGE_PANELS % 2>(sums, k + 1, accumulate);
         }
         if (k < last_step) {
             wgmma_wait<0>();  // fragments written on two paths into one product would make the compiler wait after every product
-            step<0>(sums, row_block, k, accumulate);
+            step<0>(sums, k, accumulate);
         }
         wgmma_wait<0>();
         release();
@@ -118,7 +115,7 @@ __device__ __forceinline__ void gemm_wgmma(const Step* step, const void* x, cons
     if (threadIdx.x == 0) {
         if (shared_address(shared) % 1024 != 0) __trap();  // the swizzle is a function of the address
         for (int i = 0; i < C::STAGES; i++) {
-            barrier_init(full + i, 2);
+            barrier_init(full + i, 1);
             barrier_init(empty + i, S::CONSUMER_WARPS * C::MULTICAST);
         }
         barrier_init_fence();
@@ -132,22 +129,24 @@ __device__ __forceinline__ void gemm_wgmma(const Step* step, const void* x, cons
     if (warp >= S::CONSUMER_WARPS) {
         if constexpr (S::MOVES_REGISTERS) registers_release<40>();
         if (warp == S::CONSUMER_WARPS) {
-            const unsigned long long policy = evict_first_policy();
-            GemmCopier<C>{arguments, shared, full, empty, place, lane, policy}.run();
+            GemmCopier<C>{arguments, shared, full, empty, place, lane}.run();
         }
         if constexpr (C::SPLIT > 1) cluster_sync();
     } else {
         if constexpr (S::MOVES_REGISTERS) registers_acquire<232>();
         const int warpgroup = warp / 4;
-        GemmWgmmaConsumer<C> consumer = {arguments, shared, full, empty, warpgroup, warp % 4, lane};
+        GemmWeights<C> weights(arguments, place, shared + S::WEIGHTS_OFFSET, warpgroup, warp % 4, lane);
+        GemmWgmmaConsumer<C> consumer = {weights, shared, full, empty, lane};
         GemmEpilogue<C> epilogue = {arguments, reinterpret_cast<float*>(shared + S::SUMS_OFFSET), place, warpgroup, warp % 4, lane};
+        if constexpr (S::ONE_TOKEN_BLOCK) weights.begin(1);
         wait_for_predecessors();
         const int rows = gemm_rows<C>(step);
         const int token_blocks = ceil_div(rows, C::TOKENS);
+        if constexpr (!S::ONE_TOKEN_BLOCK) weights.begin(token_blocks);
         typename GemmEpilogue<C>::Sums sums;
         if constexpr (C::SPLIT > 1) {
             const GemmWork<C> work(place.cluster, 1, place.row_part);
-            consumer.multiply(sums, work.row_block, place.first_step, place.last_step);
+            consumer.multiply(sums, place.first_step, place.last_step);
             named_barrier(3, 32 * S::CONSUMER_WARPS);
             epilogue.leave(sums);
             cluster_sync();
@@ -155,7 +154,7 @@ __device__ __forceinline__ void gemm_wgmma(const Step* step, const void* x, cons
         } else {
             for (int piece = place.cluster; piece < gemm_work<C>(token_blocks); piece += place.clusters) {
                 const GemmWork<C> work(piece, token_blocks, place.row_part);
-                consumer.multiply(sums, work.row_block, 0, S::STEPS);
+                consumer.multiply(sums, 0, S::STEPS);
                 epilogue.run(sums, work.row_block, work.token_block * C::TOKENS, rows);
             }
         }
