@@ -53,7 +53,7 @@ __global__ void generate(const Row* rows, float* logits, int vocabulary) {
 }
 
 template <class C>
-__global__ void __launch_bounds__(C::THREADS, 1024 / C::THREADS) kernel(const Step* step, const TokenUse* history, const float* logits, void* scratch, int* sampled_ids, Sampled* sampled) {
+__global__ void __launch_bounds__(C::THREADS, 2) kernel(const Step* step, const TokenUse* history, const float* logits, void* scratch, int* sampled_ids, Sampled* sampled) {
     sample<C>(step, history, logits, scratch, sampled_ids, sampled);
 }
 
@@ -84,7 +84,7 @@ struct Bench {
         const SampleScratch s = scratch.download()[0];
         unsigned left = 0;
         for (const auto& group : s.group) {
-            left |= group.arrived | group.left | group.winners;
+            left |= group.arrived | group.left | group.listed;
             for (const auto& bins : group.bins)
                 for (unsigned bin : bins) left |= bin;
         }
@@ -222,6 +222,7 @@ int main(int arguments, char** argument) {
     check<Shape<128256, 256, 32, 8>>(bench, all, logits, planted);
     check<Shape<128256, 512, 16, 16>>(bench, all, logits, planted);
     check<Shape<128256, 512, 32, 1>>(bench, all, logits, planted);
+    check<Shape<128256, 512, 8, 32>>(bench, all, logits, planted);
     prepare(262144);
     check<Shape<262144, 512, 32, 8>>(bench, all, logits, planted);
 
@@ -232,16 +233,14 @@ int main(int arguments, char** argument) {
         }, 9);
         std::printf("microseconds a launch in a chain of dependent launches; an empty kernel takes %.2f\n", nothing);
         std::printf("vocabulary, rows, threads x splits x groups, logits:  greedy  random   top_k   top_p    both logprobs\n");
-        speed<Shape<128256, 256, 32, 1>>(bench, logits, rows, 1);
-        speed<Shape<128256, 256, 16, 1>>(bench, logits, rows, 1);
-        speed<Shape<128256, 512, 16, 1>>(bench, logits, rows, 1);
         speed<Shape<128256, 512, 32, 1>>(bench, logits, rows, 1);
-        speed<Shape<128256, 256, 32, 8>>(bench, logits, rows, 8);
+        speed<Shape<49152, 512, 24, 1>>(bench, logits, rows, 1);
+        speed<Shape<262144, 512, 32, 1>>(bench, logits, rows, 1);
         speed<Shape<128256, 512, 32, 8>>(bench, logits, rows, 8);
-        speed<Shape<128256, 256, 32, 16>>(bench, logits, rows, 64);
-        speed<Shape<128256, 512, 32, 8>>(bench, logits, rows, 64);
-        speed<Shape<128256, 512, 16, 16>>(bench, logits, rows, 64);
+        speed<Shape<128256, 512, 16, 16>>(bench, logits, rows, 16);
         speed<Shape<128256, 512, 8, 32>>(bench, logits, rows, 64);
+        speed<Shape<128256, 512, 16, 16>>(bench, logits, rows, 64);
+        speed<Shape<128256, 512, 16, 16>>(bench, logits, rows, 128);
     }
     std::printf("%s\n", test::failures == 0 ? "all passed" : "FAILED");
     return test::failures != 0;

@@ -37,7 +37,7 @@ template <Format F>
 __host__ __device__ constexpr float code_scale() {
     return F == Format::FP8_E4M3 ? SQRT_3 / 448.0f       // codes round numbers spread evenly over +-448
            : F == Format::NVFP4  ? 1.0f / (2.926f * 187.6f)  // sixteen codes alike; block scales 128 .. 240, eight alike
-           : F == Format::Q8_0   ? 1.0f / 73.9f          // codes -127 .. 127; d spread over +-25 %
+           : F == Format::Q8_0   ? 1.0f / 74.67f         // codes -127 .. 127; d spread over +-25 %
            : F == Format::Q4_1   ? 1.0f / 4.66f          // codes 0 .. 15 about 7.5; d as before
                                  : SQRT_3;
 }
@@ -113,7 +113,7 @@ __device__ __forceinline__ void fill_matrix(void* codes, void* scales, float* ro
     if constexpr (F == Format::FP8_E4M3 && S == ScaleForm::BLOCK128) {
         const long long blocks = (shape.columns + 127) / 128;
         for (long long i = start; i < tiles * blocks; i += stride) {
-            static_cast<float*>(scales)[i] = unit_scale * (1.0f + 0.25f * symmetric<24>(random_words(plane_seed(shape.seed, 1), i).x >> 8));
+            static_cast<float*>(scales)[i] = unit_scale / 1.0104f * (1.0f + 0.25f * symmetric<24>(random_words(plane_seed(shape.seed, 1), i).x >> 8));
         }
     }
     if constexpr (F == Format::NVFP4 || (F == Format::FP8_E4M3 && S == ScaleForm::TENSOR)) {

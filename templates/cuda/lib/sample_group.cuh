@@ -5,8 +5,12 @@
 // Exchange: a block posts a record of 8 bytes, all blocks pass a barrier, each warp collects every block's record. A record's place
 // goes with the barrier's number and is used again two barriers later, when everybody has read it.
 //
-// Histograms: three in turn. In the phase before barrier p the blocks add to histogram p % 3, and read it after the barrier; meanwhile
-// each clears its share of the next one, which everybody finished reading before barrier p - 1.
+// Histograms: three in turn. Before the barrier of histogram h the blocks add to place h % 3, and read it after; meanwhile each
+// clears its share of the next place, which everybody finished reading before the barrier of histogram h - 1. The last block to
+// leave the launch clears all.
+//
+// List: the few tokens that a selection leaves, in any order. It is read by one block, and is used again only after a barrier that this
+// block arrives at later.
 #pragma once
 
 #include "step.cuh"
@@ -15,6 +19,7 @@ namespace monomorph {
 
 constexpr int SAMPLE_MAX_GROUPS = 32;
 constexpr int SAMPLE_MAX_SPLITS = 32;  // one a lane of a warp
+constexpr int SAMPLE_MAX_LIST = 512;   // one a thread of a block
 constexpr int SAMPLE_BINS = 2048;  // 32-bit bins of a histogram by count; one by weight uses half as many of 64 bits
 
 // Device scratch of the sampler; zero before the first launch, and every launch leaves the counters and histograms zero. The layout
@@ -23,16 +28,23 @@ struct SampleScratch {
     struct Group {
         unsigned arrived;  // blocks that arrived at this launch's barriers so far
         unsigned left;     // blocks that will read `arrived` no more
-        unsigned winners;  // entries of `winner` in use
+        unsigned listed;   // entries of `list` in use
         unsigned reserved[29];
         unsigned bins[3][SAMPLE_BINS];
         unsigned long long records[2][SAMPLE_MAX_SPLITS];
-        unsigned long long winner[32];
+        unsigned long long list[SAMPLE_MAX_LIST];
     };
     Group group[SAMPLE_MAX_GROUPS];
     unsigned finished[MAX_SEQUENCES];  // greedy rows: blocks done with the row
     unsigned long long partial[MAX_SEQUENCES][SAMPLE_MAX_SPLITS];
 };
+
+// Counts an arrival and returns how many were before; what the thread's block wrote before a __syncthreads is visible to who sees it.
+__device__ __forceinline__ unsigned arrive(unsigned* counter) {
+    unsigned before;
+    asm volatile("atom.acq_rel.gpu.global.add.u32 %0, [%1], 1;" : "=r"(before) : "l"(counter) : "memory");
+    return before;
+}
 
 // Blocks of one group, as one of them sees it.
 template <int SPLITS, int THREADS>
@@ -74,24 +86,32 @@ struct SampleGroup {
         for (int i = split * THREADS + threadIdx.x; i < SAMPLE_BINS; i += SPLITS * THREADS) __stcg(bins + i, 0u);
     }
 
-    // At the end of a row: everybody has passed a barrier since the last histogram was read, and passes another (that of the next
-    // row's maximum) before the next one is begun.
-    __device__ __forceinline__ void clear_all() {
-        if (histograms == 0) return;
-        clear(0);
-        clear(1);
-        clear(2);
-        histograms = 0;
+    __device__ __forceinline__ void append(unsigned long long entry) {
+        __stcg(&scratch->list[atomicAdd(&scratch->listed, 1u)], entry);
     }
 
-    // At the end of the launch: the last block to leave sets the counters back.
-    __device__ __forceinline__ void leave() {
-        if (barriers == 0 || threadIdx.x != 0) return;
-        unsigned left;
-        asm volatile("atom.acq_rel.gpu.global.add.u32 %0, [%1], 1;" : "=r"(left) : "l"(&scratch->left) : "memory");
-        if (left + 1 != SPLITS) return;
-        scratch->arrived = 0;
-        scratch->left = 0;
+    // By the whole block that reads the list, when all appends are visible to it: this thread's entry, 0 for none; empties the list.
+    __device__ __forceinline__ unsigned long long take_list(int& count) {
+        count = static_cast<int>(__ldcg(&scratch->listed));
+        const unsigned long long entry = static_cast<int>(threadIdx.x) < count ? __ldcg(&scratch->list[threadIdx.x]) : 0;
+        __syncthreads();
+        if (threadIdx.x == 0) __stcg(&scratch->listed, 0u);
+        return entry;
+    }
+
+    // At the end of the launch, by the whole block: the last one to leave sets everything back to zero. `flag`: shared.
+    __device__ __forceinline__ void leave(unsigned* flag) {
+        if (barriers == 0) return;
+        if (threadIdx.x == 0) *flag = arrive(&scratch->left);
+        __syncthreads();
+        if (*flag + 1 != SPLITS) return;
+        if (histograms > 0) clear_all();
+        if (threadIdx.x == 0) scratch->arrived = scratch->left = 0;
+    }
+
+    __device__ __forceinline__ void clear_all() {
+        uint4* const bins = reinterpret_cast<uint4*>(scratch->bins);
+        for (int i = threadIdx.x; i < 3 * SAMPLE_BINS / 4; i += THREADS) __stcg(bins + i, make_uint4(0, 0, 0, 0));
     }
 };
 
@@ -114,14 +134,10 @@ __device__ __forceinline__ T block_scan(T value, T* warps, T& total) {
     __syncthreads();  // whoever used `warps` before is done
     if (lane == 31) warps[warp] = value;
     __syncthreads();
-    T before = 0, all = 0;
-#pragma unroll
-    for (int i = 0; i < THREADS / 32; ++i) {
-        if (i == warp) before = all;
-        all += warps[i];
-    }
-    total = all;
-    return before + value;
+    const T through = warp_scan(lane < THREADS / 32 ? warps[lane] : T(0));
+    const T before = __shfl_sync(0xFFFFFFFFu, through, warp == 0 ? 0 : warp - 1);
+    total = __shfl_sync(0xFFFFFFFFu, through, 31);
+    return warp == 0 ? value : before + value;
 }
 
 __device__ __forceinline__ unsigned long long warp_maximum(unsigned long long key) {

@@ -45,10 +45,13 @@ __device__ __forceinline__ float from_total_order(unsigned order) {
     return __uint_as_float(order & 0x80000000u ? order ^ 0x80000000u : ~order);
 }
 
-// A logit with its id as one integer whose maximum is the largest logit, the smallest id among equals; zeros of both signs are equal.
-__device__ __forceinline__ unsigned long long best_key(float logit, unsigned id) {
-    return static_cast<unsigned long long>(total_order(__fadd_rn(logit, 0.0f))) << 32 | ~id;
-}
+// A token as one integer: value << 32 | ~id, so that the larger entry has the larger value, or the smaller id among equals.
+__device__ __forceinline__ unsigned long long token_entry(unsigned value, unsigned id) { return static_cast<unsigned long long>(value) << 32 | ~id; }
+__device__ __forceinline__ unsigned entry_value(unsigned long long entry) { return static_cast<unsigned>(entry >> 32); }
+__device__ __forceinline__ unsigned entry_id(unsigned long long entry) { return ~static_cast<unsigned>(entry); }
+
+// The entry of a logit in the search for the largest: zeros of both signs are equal.
+__device__ __forceinline__ unsigned long long best_key(float logit, unsigned id) { return token_entry(total_order(__fadd_rn(logit, 0.0f)), id); }
 
 // 2^exponent for -1022 <= exponent <= 1023.
 __device__ __forceinline__ double power_of_two(int exponent) { return __hiloint2double((exponent + 1023) << 20, 0); }
