@@ -1,11 +1,12 @@
 // Attention kernels against the double-precision reference: decode (splits, formats, norms, odd widths, uneven batches), prefill
-// (mixed sequences, cached prefixes), exact (both regimes). nvcc as in common.cuh; PART selects a third of the instantiations,
-// so that three compilers can work at once.
+// (mixed sequences, cached prefixes), exact (both regimes). nvcc as in common.cuh; PART selects a quarter of the instantiations,
+// so that four compilers can work at once.
 #include "attention_case.cuh"
 
 #include "attention_decode.cuh"
 #include "attention_exact.cuh"
 #include "attention_prefill.cuh"
+#include "attention_prefill_wgmma.cuh"
 #include "attention_write.cuh"
 
 using namespace test;
@@ -26,6 +27,11 @@ template <class C>
 __global__ void __launch_bounds__(128, 2) prefill_kernel(const Step* step, const typename AttentionShape<C>::Operand* q,
                                                          const typename C::Kv* layer, typename AttentionShape<C>::Out* out) {
     attention_prefill<C>(step, q, layer, out);
+}
+template <class C>
+__global__ void __launch_bounds__(WGMMA_THREADS, 1)
+    wgmma_prefill_kernel(const Step* step, const __nv_bfloat16* q, const typename C::Kv* layer, typename AttentionShape<C>::Out* out) {
+    attention_prefill_wgmma<C>(step, q, layer, out);
 }
 template <class C>
 __global__ void __launch_bounds__(EXACT_THREADS)
@@ -103,7 +109,7 @@ void check_decode(const char* name, std::vector<int> positions, int bucket, uint
         if (counter != 0) std::printf("FAIL %s: a counter is left at %d\n", name, counter), failures++;
 }
 
-template <class C>
+template <class C, bool WGMMA = false>
 void check_prefill(const char* name, std::vector<Fed> fed, uint64_t seed, int grid_divisor = 1) {
     Problem<C> problem(fed, seed);
     Device<C> device(problem, problem.rows);
@@ -111,8 +117,13 @@ void check_prefill(const char* name, std::vector<Fed> fed, uint64_t seed, int gr
     launch(write_kernel<C>, dim3((problem.rows + WRITE_TOKENS - 1) / WRITE_TOKENS), WRITE_THREADS, 0, 0, device.header(), device.tokens.pointer,
            device.qkv.pointer, device.q_norm.pointer, device.k_norm.pointer, device.rotary.pointer, device.cache.pointer, q.pointer);
     const int tiles = (problem.rows + PREFILL_TOKENS<C> - 1) / PREFILL_TOKENS<C> + int(fed.size());
-    launch(prefill_kernel<C>, dim3((tiles + grid_divisor - 1) / grid_divisor, C::KV_HEADS), 128, prefill_shared_bytes<C>(), 0, device.header(),
-           q.pointer, device.cache.pointer, device.out.pointer);
+    const dim3 grid((tiles + grid_divisor - 1) / grid_divisor, C::KV_HEADS);
+    if constexpr (WGMMA)
+        launch(wgmma_prefill_kernel<C>, grid, WGMMA_THREADS, wgmma_prefill_shared_bytes<C>(), 0, device.header(), q.pointer,
+               device.cache.pointer, device.out.pointer);
+    else
+        launch(prefill_kernel<C>, grid, 128, prefill_shared_bytes<C>(), 0, device.header(), q.pointer, device.cache.pointer,
+               device.out.pointer);
     CHECK(cudaDeviceSynchronize());
     const auto after = device.cache.download();
     problem.check_cache(after, tolerance_of_cache(false));
@@ -190,6 +201,10 @@ template <class Base, int SPLITS_, int MIN_CHUNK_, int STAGED_ROWS_ = 0, int WAR
 struct Decode : Base {
     static constexpr int SPLITS = SPLITS_, MIN_CHUNK = MIN_CHUNK_, STAGED_ROWS = STAGED_ROWS_, DECODE_WARPS = WARPS;
 };
+template <class Base>
+struct BeforeWait : Base {
+    static constexpr bool CONTEXT_BEFORE_WAIT = true;
+};
 template <class Base, int KEYS, int STAGED_ROWS_ = 0, int BLOCK = 16>
 struct Prefill : Base {
     static constexpr int PREFILL_KEYS = KEYS, STAGED_ROWS = STAGED_ROWS_, BLOCK_TOKENS = BLOCK;
@@ -209,13 +224,14 @@ using Wide = Heads<16, 2, 256, bf16, 32, true, HeadNorm::OnePlus>;
 using Small = Heads<9, 3, 64, bf16, 32, true>;
 
 #ifndef PART
-#error "compile with -DPART=0, 1 and 2"
+#error "compile with -DPART=0, 1, 2 and 3"
 #endif
 
 int main() {
 #if PART == 0
     check_decode<Decode<Llama, 1, 64>>("decode 32/8x128 bf16, 1 split, 128 tokens", {127}, 1, 1);
     check_decode<Decode<Llama, 16, 64>>("decode 32/8x128 bf16, 16 splits, 0..1500 tokens, 7 of 8 rows", {0, 1, 15, 16, 63, 64, 1500}, 8, 2);
+    check_decode<BeforeWait<Decode<Llama, 16, 128, 0, 8>>>("decode 32/8x128 bf16, context before the wait", {0, 1500}, 4, 9);
     check_decode<Decode<Llama, 2, 128, 4>>("decode 32/8x128 bf16, 2 splits, staged", {127, 128, 1000}, 4, 3);
     check_decode<Decode<Llama, 16, 64>>("planted: a wrong key must be seen", {300}, 1, 4, true);
     check_decode<Decode<Qwen, 4, 64, 4, 8>>("decode 16/2x128 bf16 norm, 4 splits, 8 warps, staged", {5, 700, 255, 256}, 4, 5);
@@ -237,6 +253,16 @@ int main() {
     check_exact<Exact<Heads<6, 2, 20, float, 8, false, HeadNorm::OnePlus>>>("exact 6/2x20 f32 one-plus adjacent", {{40, 0}, {3, 17}}, 22);
     check_exact<Exact<Heads<4, 1, 6, float, 3, true, HeadNorm::Plain>>>("exact 4/1x6 f32 plain", {{40, 3}}, 23);
     check_exact<Exact<Heads<2, 2, 96, bf16, 48, true, HeadNorm::Plain>>>("exact 2/2x96 bf16 plain", {{20, 3}}, 24);
+#elif PART == 2
+    check_prefill<Prefill<Llama, 64, 512>, true>("wgmma prefill 32/8x128 bf16, one prompt of 200, staged", {{200, 0}}, 50);
+    check_prefill<Prefill<Llama, 64>, true>("wgmma prefill 32/8x128 bf16, mixed", {{1, 0}, {1, 77}, {33, 100}, {64, 0}, {5, 3}}, 51);
+    check_prefill<Prefill<Llama, 64>, true>("wgmma prefill 32/8x128 bf16, few blocks, long prefix", {{90, 700}, {1, 255}, {40, 31}, {1, 256}}, 52, 8);
+    check_prefill<Prefill<Qwen, 64, 256, 32>, true>("wgmma prefill 16/2x128 bf16 norm, blocks of 32, staged", {{100, 60}, {17, 0}}, 53);
+    check_prefill<Prefill<Small, 64, 0, 64>, true>("wgmma prefill 9/3x64 bf16, blocks of 64", {{130, 0}, {1, 64}}, 54, 2);
+    check_prefill<Prefill<Heads<4, 4, 64, bf16, 32, true>, 64>, true>("wgmma prefill 4/4x64 bf16, group 1", {{300, 3}}, 55, 4);
+    check_prefill<Prefill<Heads<16, 1, 128, bf16, 64, true>, 64, 128>, true>("wgmma prefill 16/1x128 bf16, group 16, staged", {{50, 200}}, 56);
+    check_continuation<Prefill<Decode<Qwen, 4, 64>, 64>>("decode after prefill = prefill, 16/2x128", 190, 42);
+    check_continuation<Prefill<Decode<Small, 2, 64>, 64>>("decode after prefill = prefill, 9/3x64", 77, 43);
 #else
     check_prefill<Prefill<Llama, 64, 512>>("prefill 32/8x128 bf16, one prompt of 200, staged", {{200, 0}}, 30);
     check_prefill<Prefill<Llama, 64>>("prefill 32/8x128 bf16, mixed", {{1, 0}, {1, 77}, {33, 100}, {64, 0}, {5, 3}}, 31);
@@ -250,8 +276,6 @@ int main() {
     check_prefill<Prefill<Heads<6, 3, 20, bf16, 8, false>, 32>>("prefill 6/3x20 bf16", {{60, 30}}, 39);
     check_prefill<Prefill<Heads<4, 1, 40, bf16, 20, true>, 64, 128>>("prefill 4/1x40 bf16, staged", {{60, 30}}, 40);
     check_prefill<Prefill<Heads<16, 1, 64, bf16, 32, true>, 64>>("prefill 16/1x64 bf16, group 16", {{50, 200}}, 41);
-    check_continuation<Prefill<Decode<Qwen, 4, 64>, 64>>("decode after prefill = prefill, 16/2x128", 190, 42);
-    check_continuation<Prefill<Decode<Small, 2, 64>, 64>>("decode after prefill = prefill, 9/3x64", 77, 43);
 #endif
     std::printf(failures ? "%d FAILED\n" : "all passed\n", failures);
     return failures != 0;

@@ -1,17 +1,27 @@
 // Times of the attention kernels. One division a binary: -DSPLIT_COUNT=n -DWARP_COUNT=n -DCHUNK=n -DRESIDENT=blocks of an SM [-DBEFORE_WAIT] for decode (cold caches:
-// launches walk over enough layers that the second-level cache never holds the next one), -DPREFILL -DKEY_COUNT=n for prefill.
+// launches walk over enough layers that the second-level cache never holds the next one), -DPREFILL -DKEY_COUNT=n [-DWGMMA] for prefill, -DEXACTLY for exact.
 #include "attention_case.cuh"
 
 #include "attention_decode.cuh"
+#include "attention_exact.cuh"
 #include "attention_prefill.cuh"
 #include "attention_write.cuh"
+#ifdef WGMMA
+#include "attention_prefill_wgmma.cuh"
+#endif
 
 using namespace test;
 
+#ifdef EXACTLY
+using Base = Heads<9, 3, 64, __nv_bfloat16, 32, true>;
+#else
 using Base = Heads<32, 8, 128, __nv_bfloat16, 64, true>;
+#endif
 
 struct Config : Base {
-#ifdef PREFILL
+#if defined(EXACTLY)
+    static constexpr bool EXACT = true;
+#elif defined(PREFILL)
     static constexpr int PREFILL_KEYS = KEY_COUNT, STAGED_ROWS = 8192;
 #else
     static constexpr int SPLITS = SPLIT_COUNT, DECODE_WARPS = WARP_COUNT, MIN_CHUNK = CHUNK;
@@ -55,15 +65,68 @@ __global__ void fill(__nv_bfloat16* to, size_t count) {
     }
 }
 
-#ifdef PREFILL
+#if defined(EXACTLY)
+__global__ void __launch_bounds__(WRITE_THREADS)
+    write_kernel(const Step* step, const TokenRow* tokens, float* qkv, const float* rotary, __nv_bfloat16* layer) {
+    attention_write<Config>(step, tokens, qkv, nullptr, nullptr, rotary, layer, nullptr);
+}
+__global__ void __launch_bounds__(EXACT_THREADS)
+    exact_kernel(const Step* step, const TokenRow* tokens, const float* qkv, const __nv_bfloat16* layer, float* out) {
+    attention_exact<Config>(step, tokens, qkv, layer, out);
+}
+
+void bench(const char* name, std::vector<Fed> fed) {
+    Bench b(fed);
+    Buffer<char> step(b.step);
+    Buffer<TokenRow> tokens(b.tokens);
+    Buffer<__nv_bfloat16> cache(b.layer_elements());
+    fill<<<1024, 256>>>(cache, cache.count);
+    std::vector<float> random(size_t(b.rows) * Shape::QKV_WIDTH);
+    for (size_t i = 0; i < random.size(); i++) random[i] = float(i * 2654435761u % 1000) / 500.0f - 1.0f;
+    Buffer<float> qkv(random), rotary(size_t(8192) * 64), out(size_t(b.rows) * Shape::WIDTH);
+    rotary.zero();
+    cudaStream_t stream;
+    CHECK(cudaStreamCreate(&stream));
+    const int layers = 20;
+    const float total = time_graph(stream, [&] {
+        for (int l = 0; l < layers; l++) {
+            launch(write_kernel, dim3((b.rows + WRITE_TOKENS - 1) / WRITE_TOKENS), WRITE_THREADS, 0, stream,
+                   reinterpret_cast<const Step*>(step.pointer), tokens.pointer, qkv.pointer, rotary.pointer, cache.pointer);
+            launch(exact_kernel, dim3(b.rows, Base::HEADS), EXACT_THREADS, exact_shared_bytes<Config>(), stream,
+                   reinterpret_cast<const Step*>(step.pointer), tokens.pointer, qkv.pointer, cache.pointer, out.pointer);
+        }
+    }, 5);
+    std::printf("exact 9/3x64 %-20s write and attention %.1f us\n", name, total / layers * 1e3);
+}
+
+int main() {
+    bench("1 at 128", {{1, 127}});
+    bench("1 at 1024", {{1, 1023}});
+    bench("1 at 8192", {{1, 8191}});
+    bench("8 at 1024", std::vector<Fed>(8, {1, 1023}));
+    bench("1 x 512", {{512, 0}});
+    bench("1 x 2048", {{2048, 0}});
+}
+#elif defined(PREFILL)
 __global__ void __launch_bounds__(WRITE_THREADS)
     write_kernel(const Step* step, const TokenRow* tokens, float* qkv, const float* rotary, __nv_bfloat16* layer, __nv_bfloat16* q) {
     attention_write<Config>(step, tokens, qkv, nullptr, nullptr, rotary, layer, q);
 }
-__global__ void __launch_bounds__(128, 2)
+#ifdef WGMMA
+constexpr int THREADS = WGMMA_THREADS;
+constexpr size_t SHARED = wgmma_prefill_shared_bytes<Config>();
+__global__ void __launch_bounds__(THREADS, 1)
+    prefill_kernel(const Step* step, const __nv_bfloat16* q, const __nv_bfloat16* layer, __nv_bfloat16* out) {
+    attention_prefill_wgmma<Config>(step, q, layer, out);
+}
+#else
+constexpr int THREADS = 128;
+constexpr size_t SHARED = prefill_shared_bytes<Config>();
+__global__ void __launch_bounds__(THREADS, 2)
     prefill_kernel(const Step* step, const __nv_bfloat16* q, const __nv_bfloat16* layer, __nv_bfloat16* out) {
     attention_prefill<Config>(step, q, layer, out);
 }
+#endif
 
 void bench(const char* name, std::vector<Fed> fed) {
     Bench b(fed);
@@ -85,12 +148,12 @@ void bench(const char* name, std::vector<Fed> fed) {
     fill<<<1024, 256>>>(q, q.count);
     const int tiles = (b.rows + PREFILL_TOKENS<Config> - 1) / PREFILL_TOKENS<Config> + int(fed.size());
     const float prefill = time_graph(stream, [&] {
-        launch(prefill_kernel, dim3(tiles, Base::KV_HEADS), 128, prefill_shared_bytes<Config>(), stream, header, q.pointer, cache.pointer,
+        launch(prefill_kernel, THREADS == 128 ? dim3(tiles, Base::KV_HEADS) : dim3(std::min(tiles * Base::KV_HEADS, 132)), THREADS, SHARED, stream, header, q.pointer, cache.pointer,
                out.pointer);
     });
     double pairs = 0;
     for (auto f : fed) pairs += double(f.count) * f.position + double(f.count) * (f.count + 1) / 2;
-    std::printf("prefill keys %d %-24s write %.3f ms, attention %.3f ms, %.0f TFLOP/s\n", Config::PREFILL_KEYS, name, write, prefill,
+    std::printf("prefill threads %d keys %d %-24s write %.3f ms, attention %.3f ms, %.0f TFLOP/s\n", THREADS, Config::PREFILL_KEYS, name, write, prefill,
                 4.0 * Shape::WIDTH * pairs / prefill / 1e9);
 }
 

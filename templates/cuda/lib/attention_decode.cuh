@@ -25,181 +25,9 @@
 // Scratch: partials decode_partials_bytes, counters decode_counters (ints, zero before the first launch, left zero).
 #pragma once
 
-#include "attention.cuh"
+#include "attention_decode_combine.cuh"
 
 namespace monomorph {
-
-template <class C>
-struct DecodeShape {
-    static constexpr int GROUP = AttentionShape<C>::GROUP, WARPS = C::DECODE_WARPS, THREADS = 32 * WARPS;
-    static constexpr int KEY_STEPS = (C::HEAD_DIM + 31) / 32;    // a lane reads 8 of 32 columns of a key row at a time
-    static constexpr int VALUE_STEPS = (C::HEAD_DIM + 63) / 64;  // and 8 of 64 columns of a value row
-    static constexpr int HEAD_SETS = (GROUP + 7) / 8;            // query heads in eights
-    static constexpr int Q_FRAGMENTS = 2 * KEY_STEPS;            // m16n8k16 steps over the columns of a key
-    static constexpr int ITEMS = (GROUP + 2 + WARPS - 1) / WARPS;  // prologue heads of a warp: q heads, then k, then v
-    static constexpr int PARTIAL = (GROUP * (C::HEAD_DIM + 2) + 3) / 4 * 4;  // floats: context vectors, maxima, sums
-    // What a warp loads ahead, as registers allow. EARLY: the next tile's keys and values, each as soon as its registers are
-    // free. Else a tile's values once its keys are multiplied, the next keys after that. PIECEWISE: nothing ahead.
-    static constexpr int KEY_REGISTERS = 4 * sizeof(typename C::Kv) * KEY_STEPS, CONTEXT_REGISTERS = 16 * VALUE_STEPS * HEAD_SETS;
-    static constexpr bool EARLY = CONTEXT_REGISTERS + 2 * KEY_REGISTERS < 128;
-    static constexpr bool PIECEWISE = CONTEXT_REGISTERS + KEY_REGISTERS > 160;
-    static constexpr int ROW_BYTES = C::HEAD_DIM * sizeof(typename C::Kv);
-    static constexpr int VECTOR = C::HEAD_DIM % 4 == 0 ? 4 : 1;
-    static_assert(C::MIN_CHUNK % 16 == 0, "a chunk is whole tiles");
-};
-
-template <class C>
-struct DecodeShared {
-    using S = DecodeShape<C>;
-    using Operand = typename AttentionShape<C>::Operand;
-    // q scaled by SCALE log2(e) as A fragments, a lane's four words side by side. Rows g and g + 8 of a fragment are the two terms
-    // of head g; with more than eight heads they are heads g and g + 8, and the terms are two fragments.
-    alignas(16) Operand q[S::HEAD_SETS][S::Q_FRAGMENTS][32][8];
-    alignas(16) typename C::Kv key[S::KEY_STEPS * 32];     // the token's own, rounded to the cache's format, zero beyond the head
-    alignas(16) typename C::Kv value[S::VALUE_STEPS * 64];
-    alignas(16) float context[S::WARPS][S::GROUP * C::HEAD_DIM];
-    float maximum[S::WARPS][S::GROUP], sum[S::WARPS][S::GROUP];
-    float split_maximum[C::SPLITS][S::GROUP], split_sum[C::SPLITS][S::GROUP];
-    int last;
-};
-
-// Dynamic shared memory of the launch.
-template <class C>
-constexpr size_t decode_shared_bytes() { return sizeof(DecodeShared<C>); }
-// Bytes of `partials` for a bucket of `rows`.
-template <class C>
-constexpr size_t decode_partials_bytes(int rows) {
-    return C::SPLITS == 1 ? 0 : sizeof(float) * rows * C::KV_HEADS * C::SPLITS * DecodeShape<C>::PARTIAL;
-}
-// Number of ints in `counters`.
-template <class C>
-constexpr int decode_counters(int rows) { return rows * C::KV_HEADS; }
-
-// Eight elements of a K/V row in registers.
-template <class E>
-struct Chunk {
-    uint32_t word[2 * sizeof(E)];
-    __device__ __forceinline__ E* elements() { return reinterpret_cast<E*>(word); }
-};
-
-// Columns column .. column + 8 of a row of the cache, those beyond HEAD_DIM zero. from: the first of them. Where `live` is false
-// nothing is read and the chunk stays as it is.
-template <class C>
-__device__ __forceinline__ void load_chunk(Chunk<typename C::Kv>& chunk, const typename C::Kv* from, int column, bool live) {
-    using E = typename C::Kv;
-    if constexpr (C::HEAD_DIM % 8 == 0) {
-        live = live && column < C::HEAD_DIM;
-#pragma unroll
-        for (int i = 0; i < 2 * sizeof(E); i += 4)
-            asm volatile(
-                "{.reg .pred live; setp.ne.b32 live, %5, 0; @live ld.global.L1::no_allocate.v4.b32 {%0, %1, %2, %3}, [%4];}"
-                : "+r"(chunk.word[i]), "+r"(chunk.word[i + 1]), "+r"(chunk.word[i + 2]), "+r"(chunk.word[i + 3])
-                : "l"(reinterpret_cast<const uint32_t*>(from) + i), "r"(static_cast<int>(live)));
-    } else if (live) {
-        E element[8];
-#pragma unroll
-        for (int j = 0; j < 8; ++j) element[j] = column + j < C::HEAD_DIM ? from[j] : E(0.0f);
-#pragma unroll
-        for (int i = 0; i < 2 * sizeof(E); ++i) {
-            if constexpr (sizeof(E) == 4)
-                chunk.word[i] = __float_as_uint(element[i]);
-            else
-                chunk.word[i] = static_cast<uint32_t>(*reinterpret_cast<uint16_t*>(&element[2 * i])) |
-                                static_cast<uint32_t>(*reinterpret_cast<uint16_t*>(&element[2 * i + 1])) << 16;
-        }
-    }
-}
-
-// The same of the token's own row in shared memory, which is padded.
-template <class E>
-__device__ __forceinline__ void load_own(Chunk<E>& chunk, const E* from) {
-#pragma unroll
-    for (int i = 0; i < 2 * sizeof(E); i += 4) {
-        const uint4 words = *reinterpret_cast<const uint4*>(reinterpret_cast<const uint32_t*>(from) + i);
-        chunk.word[i] = words.x, chunk.word[i + 1] = words.y, chunk.word[i + 2] = words.z, chunk.word[i + 3] = words.w;
-    }
-}
-
-// Scores of 8 tokens += q * keys for one step of 16 columns; the lane's words of token g are b0 and b1.
-template <class C>
-__device__ __forceinline__ void multiply_keys(float (&scores)[4], const uint4 (&q)[DecodeShape<C>::HEAD_SETS], uint32_t b0, uint32_t b1) {
-#pragma unroll
-    for (int i = 0; i < DecodeShape<C>::HEAD_SETS; ++i)
-        mma_16<typename AttentionShape<C>::Operand>(scores, {q[i].x, q[i].y, q[i].z, q[i].w}, b0, b1);
-}
-
-// Context vectors += values * weights for the lane's columns 2m, 2m + 1 of its chunks; values are tokens 2c, 2c+1, 2c+8, 2c+9,
-// weights two terms of two pairs of those tokens.
-template <class C>
-__device__ __forceinline__ void multiply_values(float (&context)[DecodeShape<C>::HEAD_SETS][4],
-                                                const uint32_t (&weights)[DecodeShape<C>::HEAD_SETS][2][2],
-                                                const Chunk<typename C::Kv> (&values)[4], int m) {
-    using Operand = typename AttentionShape<C>::Operand;
-    constexpr int TERMS = sizeof(typename C::Kv) / 2;
-    uint32_t a[TERMS][4];
-#pragma unroll
-    for (int i = 0; i < 4; ++i) {  // columns 2m, 2m + 1 of the first two tokens, then of the others
-        if constexpr (TERMS == 1)
-            a[0][i] = __byte_perm(values[i / 2 * 2].word[m], values[i / 2 * 2 + 1].word[m], i % 2 ? 0x7632 : 0x5410);
-        else
-            split_pair<Operand>(__uint_as_float(values[i / 2 * 2].word[2 * m + i % 2]),
-                                __uint_as_float(values[i / 2 * 2 + 1].word[2 * m + i % 2]), a[0][i], a[TERMS - 1][i]);
-    }
-#pragma unroll
-    for (int r = 0; r < DecodeShape<C>::HEAD_SETS; ++r)
-#pragma unroll
-        for (int term = 0; term < 2; ++term)
-#pragma unroll
-            for (int t = 0; t < TERMS; ++t) mma_16<Operand>(context[r], a[t], weights[r][term][0], weights[r][term][1]);
-}
-
-// Adds up what the splits left in `partials` and writes the row's context vectors of this K/V head. All reads of a thread are
-// under way at once: the second-level cache's latency is paid once for up to BATCH splits.
-template <class C>
-__device__ __forceinline__ void combine_splits(DecodeShared<C>& shared, const float* partials, int used, int row, int kv_head,
-                                               typename AttentionShape<C>::Out* out) {
-    using S = DecodeShape<C>;
-    constexpr int V = S::VECTOR, BATCH = C::SPLITS < 16 ? C::SPLITS : 16;
-    for (int i = threadIdx.x; i < used * S::GROUP; i += S::THREADS) {
-        const float* from = partials + i / S::GROUP * S::PARTIAL + S::GROUP * C::HEAD_DIM + i % S::GROUP;
-        shared.split_maximum[0][i] = __ldcg(from);
-        shared.split_sum[0][i] = __ldcg(from + S::GROUP);
-    }
-    constexpr int ELEMENTS = S::GROUP * C::HEAD_DIM;
-    float v[BATCH][V];
-    auto load = [&](int e, int first) {
-#pragma unroll
-        for (int b = 0; b < BATCH; ++b) {
-            const float* from = partials + min(first + b, used - 1) * S::PARTIAL + e;
-            if constexpr (V == 4)
-                *reinterpret_cast<float4*>(v[b]) = __ldcg(reinterpret_cast<const float4*>(from));
-            else
-                v[b][0] = __ldcg(from);
-        }
-    };
-    const int own = threadIdx.x * V;
-    load(min(own, ELEMENTS - V), 0);
-    __syncthreads();
-    for (int e = own; e < ELEMENTS; e += S::THREADS * V) {
-        const int head = e / C::HEAD_DIM;
-        float mixed[V] = {}, total = 0.0f, largest = -INFINITY;
-        for (int s = 0; s < used; ++s) largest = fmaxf(largest, shared.split_maximum[s][head]);
-        for (int first = 0; first < used; first += BATCH) {
-            if (first > 0 || e != own) load(e, first);
-#pragma unroll
-            for (int b = 0; b < BATCH; ++b) {
-                const int s = min(first + b, used - 1);
-                const float weight = first + b < used ? power_of_two(shared.split_maximum[s][head] - largest) : 0.0f;
-                total += weight * shared.split_sum[s][head];
-#pragma unroll
-                for (int i = 0; i < V; ++i) mixed[i] += weight * v[b][i];
-            }
-        }
-#pragma unroll
-        for (int i = 0; i < V; ++i) mixed[i] *= 1.0f / total;
-        store_context<C>(out, row, kv_head * S::GROUP * C::HEAD_DIM + e, mixed);
-    }
-}
 
 // step; qkv f32 [rows, (HEADS + 2 KV_HEADS) HEAD_DIM]; q_norm, k_norm f32 [HEAD_DIM] or null; rotary f32 [positions][pairs][2];
 // layer: the cache's base of this layer; partials, counters: see above (null if SPLITS is 1); out: STAGED_ROWS says what.
@@ -267,7 +95,7 @@ __device__ __forceinline__ void attention_decode(const Step* step, const float* 
     // Chunks of rows that are not cached keep what they hold: the token's own row is put in later, the rest never counts.
     auto load_keys = [&](int tile, int block, int n) {
         const Kv* rows = cached_row<C, const Kv*>(layer, block, kv_head, tile % TILES * 16) + (g * D + 8 * c);
-        const int cached = tile < last ? position - tile * 16 : 0;
+        const int cached = position - tile * 16;
 #pragma unroll
         for (int s = 0; s < S::KEY_STEPS; ++s) {
             if constexpr (!S::EARLY) keys[n][s] = {};  // so that the registers are free in between
@@ -276,7 +104,7 @@ __device__ __forceinline__ void attention_decode(const Step* step, const float* 
     };
     auto load_values = [&](int tile, int block, int h) {
         const Kv* rows = cached_row<C, const Kv*>(layer, block, kv_head, tile % TILES * 16) + (A::VALUES + 2 * c * D + 8 * g);
-        const int cached = tile < last ? position - tile * 16 : 0;
+        const int cached = position - tile * 16;
 #pragma unroll
         for (int i = 0; i < 4; ++i) {
             const int token = 2 * c + i % 2 + i / 2 * 8;
@@ -292,11 +120,13 @@ __device__ __forceinline__ void attention_decode(const Step* step, const float* 
 #pragma unroll
         for (int h = 0; h < S::VALUE_STEPS; ++h) load_values(tile, block, h);
     };
-    if constexpr (!S::PIECEWISE) load_all_keys(tile, block);
-    if constexpr (S::EARLY) load_all_values(tile, block);
-    // The warp's second tile comes into the second-level cache meanwhile: short contexts end with it. (Doing so for every tile
-    // costs long contexts a tenth of their bandwidth.) A tile's keys of a head are contiguous, as are its values.
-    if (tile + WARPS < last) {
+    if (tile < last) {
+        if constexpr (!S::PIECEWISE) load_all_keys(tile, block);
+        if constexpr (S::EARLY) load_all_values(tile, block);
+    }
+    // A short context's second tile comes into the second-level cache meanwhile. (Doing so where more follow costs a tenth of
+    // the bandwidth.) A tile's keys of a head are contiguous, as are its values.
+    if (tile + WARPS < last && last - first <= 2 * WARPS) {
         const Kv* rows = cached_row<C, const Kv*>(layer, next_block, kv_head, (tile + WARPS) % TILES * 16);
         for (int byte = lane * 128; byte < 16 * S::ROW_BYTES; byte += 32 * 128) {
             asm volatile("prefetch.global.L2 [%0];" ::"l"(reinterpret_cast<const char*>(rows) + byte));
@@ -380,10 +210,12 @@ __device__ __forceinline__ void attention_decode(const Step* step, const float* 
         }
         const int following = next_block;
         if (tile + 2 * WARPS < last) next_block = blocks[(tile + 2 * WARPS) / TILES];
-        if constexpr (S::EARLY)
-            load_all_keys(tile + WARPS, following);
-        else if constexpr (!S::PIECEWISE)
+        const bool more = tile + WARPS < last;
+        if constexpr (S::EARLY) {
+            if (more) load_all_keys(tile + WARPS, following);
+        } else if constexpr (!S::PIECEWISE) {
             load_all_values(tile, block);
+        }
 
         // Softmax over the tile; lane (g, c) has tokens 2c, 2c+1 of both halves of heads 8r + g.
         uint32_t weights[S::HEAD_SETS][2][2];
@@ -444,10 +276,12 @@ __device__ __forceinline__ void attention_decode(const Step* step, const float* 
 #pragma unroll
             for (int m = 0; m < 4; ++m) multiply_values<C>(context[h][m], weights, values[h], m);
         }
-        if constexpr (S::EARLY)
-            load_all_values(tile + WARPS, following);
-        else if constexpr (!S::PIECEWISE)
-            load_all_keys(tile + WARPS, following);
+        if (more) {
+            if constexpr (S::EARLY)
+                load_all_values(tile + WARPS, following);
+            else if constexpr (!S::PIECEWISE)
+                load_all_keys(tile + WARPS, following);
+        }
         block = following;
     }
 

@@ -1,0 +1,309 @@
+// attention_prefill_wgmma: what attention_prefill computes, on the warpgroup products of sm_90a. For a bf16 cache and heads of 64
+// or 128; everything else is attention_prefill's.
+//
+// Work: units as in attention_prefill (128 rows of one sequence and one K/V head), but a block holds a whole SM and takes every
+// (number of blocks)-th unit: launch min(units, SMs) blocks; any grid is correct. Warpgroup 0 gathers K/V tiles of 128 keys into
+// two stages of shared memory; warpgroups 1 and 2 own 64 rows each. q stays in registers (A), keys are B as they lie, values are
+// B transposed by the descriptor (their rows are the summed dimension), weights go from the scores' registers into A's.
+//
+// Overlap within a warpgroup: the next tile's scores are issued before this tile's values are multiplied, and the next softmax runs
+// while they are; between the two warpgroups, one's softmax hides behind the other's products.
+//
+// Shared memory (WgmmaShared): per stage keys and values, [HEAD_DIM / 64 panels][128 keys][128 bytes] in the 128-byte swizzle.
+// Barriers: per stage and operand, full (the gathering threads arrive once their copies are visible to the async proxy) and empty
+// (one arrival a consumer warpgroup).
+#pragma once
+
+#include "attention_prefill.cuh"
+#include "wgmma.cuh"
+
+namespace monomorph {
+
+constexpr int WGMMA_THREADS = 384, WGMMA_KEYS = 128;
+
+template <class C>
+struct WgmmaPrefill {
+    static_assert(std::is_same_v<typename C::Kv, __nv_bfloat16> && (C::HEAD_DIM == 64 || C::HEAD_DIM == 128), "else attention_prefill");
+    static_assert(WGMMA_KEYS % C::BLOCK_TOKENS == 0, "a key tile is whole blocks");
+    static constexpr int D = C::HEAD_DIM, PANELS = D / 64, PANEL_BYTES = WGMMA_KEYS * 128, TILE_BYTES = PANELS * PANEL_BYTES;
+};
+
+template <class C>
+struct WgmmaShared {
+    alignas(1024) unsigned char keys[2][WgmmaPrefill<C>::TILE_BYTES];
+    unsigned char values[2][WgmmaPrefill<C>::TILE_BYTES];
+    Barrier keys_full[2], keys_empty[2], values_full[2], values_empty[2];
+};
+
+template <class C>
+constexpr size_t wgmma_prefill_shared_bytes() { return sizeof(WgmmaShared<C>); }
+
+#define MONOMORPH_CONTEXT_8(i)                                                                                                    \
+    "+f"(d[i]), "+f"(d[i + 1]), "+f"(d[i + 2]), "+f"(d[i + 3]), "+f"(d[i + 4]), "+f"(d[i + 5]), "+f"(d[i + 6]), "+f"(d[i + 7])
+
+// D[64, N] += A[64, 16] B[16, N] with B's rows (16 keys of N columns) as they lie: 128-byte rows of 64 columns in the 128-byte
+// swizzle, panels of 64 columns PANEL_BYTES apart.
+__device__ __forceinline__ void multiply_rows(float (&d)[64], const uint32_t (&a)[4], uint64_t b) {
+    asm volatile(
+        "wgmma.mma_async.sync.aligned.m64n128k16.f32.bf16.bf16 {"
+        "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "
+        "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, "
+        "%32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, "
+        "%48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63"
+        "}, {%64, %65, %66, %67}, %68, 1, 1, 1, 1;"
+        : MONOMORPH_CONTEXT_8(0), MONOMORPH_CONTEXT_8(8), MONOMORPH_CONTEXT_8(16), MONOMORPH_CONTEXT_8(24), MONOMORPH_CONTEXT_8(32),
+          MONOMORPH_CONTEXT_8(40), MONOMORPH_CONTEXT_8(48), MONOMORPH_CONTEXT_8(56)
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b));
+}
+__device__ __forceinline__ void multiply_rows(float (&d)[32], const uint32_t (&a)[4], uint64_t b) {
+    asm volatile(
+        "wgmma.mma_async.sync.aligned.m64n64k16.f32.bf16.bf16 {"
+        "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "
+        "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31"
+        "}, {%32, %33, %34, %35}, %36, 1, 1, 1, 1;"
+        : MONOMORPH_CONTEXT_8(0), MONOMORPH_CONTEXT_8(8), MONOMORPH_CONTEXT_8(16), MONOMORPH_CONTEXT_8(24)
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b));
+}
+#undef MONOMORPH_CONTEXT_8
+
+// As wgmma_descriptor, for multiply_rows: eight keys on is 1024 bytes (so is the next eight), 64 columns on a panel.
+template <class C>
+__device__ __forceinline__ uint64_t rows_descriptor(uint32_t address) {
+    return uint64_t((address & 0x3ffff) >> 4) | (uint64_t(WgmmaPrefill<C>::PANEL_BYTES >> 4) << 16) | (uint64_t(1024 >> 4) << 32) |
+           (uint64_t(1) << 62);
+}
+
+// One tile of keys (or values: `from` shifted) into a stage, by the 128 threads of the gathering warpgroup.
+template <class C>
+__device__ __forceinline__ void gather_tile(unsigned char* to, const typename C::Kv* from, const int* blocks, int kv_head, int first, int end) {
+    constexpr int CHUNKS = C::HEAD_DIM / 8;
+    const int chunk = threadIdx.x % CHUNKS;
+    to += chunk / 8 * WgmmaPrefill<C>::PANEL_BYTES;
+#pragma unroll 4
+    for (int i = 0; i < WGMMA_KEYS; i += 128 / CHUNKS) {
+        const int token = i + static_cast<int>(threadIdx.x) / CHUNKS, key = first + token;
+        const bool live = key < end;
+        const typename C::Kv* row = live ? cached_row<C>(from, blocks[key / C::BLOCK_TOKENS], kv_head, key % C::BLOCK_TOKENS) : from;
+        copy_16(to + token * 128 + ((chunk % 8) ^ (token % 8)) * 16, row + (live ? chunk * 8 : 0), live ? 16 : 0);
+    }
+}
+
+template <class C>
+__device__ __forceinline__ void gather_units(WgmmaShared<C>& shared, const Step* step, const typename C::Kv* layer, int all_tiles) {
+    const int lane = threadIdx.x % 32;
+    int item = 0;                 // key tiles gathered so far: stage item % 2, its (item / 2)-th use
+    Barrier* unannounced = nullptr;  // of the copies committed last
+    auto announce = [&](Barrier* next) {
+        copy_commit();
+        if (unannounced) {
+            copy_wait<1>();
+            fence_async_shared();
+            barrier_arrive(unannounced);
+        }
+        unannounced = next;
+    };
+    for (int unit = blockIdx.x + gridDim.x * blockIdx.y; unit < all_tiles * C::KV_HEADS; unit += gridDim.x * gridDim.y) {
+        const int kv_head = unit % C::KV_HEADS;
+        const PrefillTile tile = find_tile<C>(step, all_tiles - 1 - unit / C::KV_HEADS, lane);
+        const int end = tile.position + tile.tokens;
+        const int* blocks = step->blocks() + tile.block_start;
+        for (int first = 0; first < end; first += WGMMA_KEYS, ++item) {
+            const int stage = item % 2, empty = (item / 2 + 1) % 2;
+            barrier_wait(&shared.keys_empty[stage], empty);
+            gather_tile<C>(shared.keys[stage], layer, blocks, kv_head, first, end);
+            announce(&shared.keys_full[stage]);
+            barrier_wait(&shared.values_empty[stage], empty);
+            gather_tile<C>(shared.values[stage], layer + AttentionShape<C>::VALUES, blocks, kv_head, first, end);
+            announce(&shared.values_full[stage]);
+        }
+    }
+    if (unannounced) {
+        copy_wait<0>();
+        fence_async_shared();
+        barrier_arrive(unannounced);
+    }
+}
+
+// A consumer warpgroup's rows: scores, softmax, context.
+template <class C>
+struct WgmmaRows {
+    using A = AttentionShape<C>;
+    static constexpr int D = C::HEAD_DIM;
+    static constexpr float SCALE_2 = C::SCALE * 1.4426950408889634f;
+    uint32_t q[D / 16][4];
+    float scores[WGMMA_KEYS / 2], context[D / 2];
+    uint32_t weights[WGMMA_KEYS / 16][4];
+    float maximum[2], sum[2], shrink[2];
+
+    __device__ __forceinline__ void issue_scores(uint32_t keys) {
+        wgmma_fence();
+#pragma unroll
+        for (int k = 0; k < D; k += 16)
+            WgmmaShape<WGMMA_KEYS>::multiply(scores, q[k / 16], wgmma_descriptor(keys + k / 64 * WgmmaPrefill<C>::PANEL_BYTES + k % 64 * 2), k > 0);
+        wgmma_commit();
+    }
+    __device__ __forceinline__ void issue_context(uint32_t values) {
+        wgmma_fence();
+#pragma unroll
+        for (int k = 0; k < WGMMA_KEYS; k += 16) multiply_rows(context, weights[k / 16], rows_descriptor<C>(values + k * 128));
+        wgmma_commit();
+    }
+    // last_key: of the tile, the last visible to rows g and g + 8.
+    __device__ __forceinline__ void softmax(bool masked, const int (&last_key)[2], int c) {
+#pragma unroll
+        for (int i = 0; i < 2; ++i) {
+            if (masked) {
+#pragma unroll
+                for (int n = 0; n < WGMMA_KEYS / 8; ++n)
+#pragma unroll
+                    for (int j = 0; j < 2; ++j)
+                        if (8 * n + 2 * c + j > last_key[i]) scores[4 * n + 2 * i + j] = -INFINITY;
+            }
+            float largest = maximum[i];
+#pragma unroll
+            for (int n = 0; n < WGMMA_KEYS / 8; ++n) largest = fmaxf(largest, fmaxf(scores[4 * n + 2 * i], scores[4 * n + 2 * i + 1]));
+            largest = fmaxf(largest, __shfl_xor_sync(0xffffffffu, largest, 1));
+            largest = fmaxf(largest, __shfl_xor_sync(0xffffffffu, largest, 2));
+            shrink[i] = power_of_two((maximum[i] - largest) * SCALE_2);
+            maximum[i] = largest;
+            const float offset = -largest * SCALE_2;
+            float added = 0.0f;
+#pragma unroll
+            for (int n = 0; n < WGMMA_KEYS / 8; ++n)
+#pragma unroll
+                for (int j = 4 * n + 2 * i; j < 4 * n + 2 * i + 2; ++j) {
+                    scores[j] = power_of_two(fmaf(scores[j], SCALE_2, offset));
+                    added += scores[j];
+                }
+            sum[i] = sum[i] * shrink[i] + added;
+        }
+    }
+    // Once the products before are done: their sums to the new maximum, the scores' weights in A's place.
+    __device__ __forceinline__ void take_weights() {
+#pragma unroll
+        for (int d = 0; d < D / 2; ++d) context[d] *= shrink[d / 2 % 2];
+#pragma unroll
+        for (int k = 0; k < WGMMA_KEYS / 16; ++k)
+#pragma unroll
+            for (int i = 0; i < 4; ++i) weights[k][i] = pack_bf16(scores[8 * k + 2 * i], scores[8 * k + 2 * i + 1]);
+    }
+    __device__ __forceinline__ void pin_scores() {
+#pragma unroll
+        for (auto& v : scores) pin(v);
+    }
+    __device__ __forceinline__ void pin_context() {
+#pragma unroll
+        for (auto& v : context) pin(v);
+    }
+};
+
+template <class C>
+__device__ __forceinline__ void attend_units(WgmmaShared<C>& shared, const Step* step, const __nv_bfloat16* q,
+                                             typename AttentionShape<C>::Out* out, int all_tiles) {
+    using A = AttentionShape<C>;
+    constexpr int D = C::HEAD_DIM, GROUP = A::GROUP;
+    const int thread = threadIdx.x % 128, group = threadIdx.x / 128 - 1, lane = thread % 32, g = lane / 4, c = lane % 4;
+    const int first_row = group * 64 + thread / 32 * 16;  // of the warp
+    WgmmaRows<C> rows;
+    int item = 0;
+    for (int unit = blockIdx.x + gridDim.x * blockIdx.y; unit < all_tiles * C::KV_HEADS; unit += gridDim.x * gridDim.y) {
+        const int kv_head = unit % C::KV_HEADS;
+        const PrefillTile tile = find_tile<C>(step, all_tiles - 1 - unit / C::KV_HEADS, lane);
+        const int live_rows = tile.tokens * GROUP, end = tile.position + tile.tokens;
+        const int key_tiles = (end + WGMMA_KEYS - 1) / WGMMA_KEYS;
+        int position[2];
+#pragma unroll
+        for (int i = 0; i < 2; ++i) {
+            const int row = min(first_row + g + 8 * i, live_rows - 1);  // rows beyond repeat the last: finite, and not stored
+            position[i] = tile.position + row / GROUP;
+            const __nv_bfloat16* from = q + ((static_cast<size_t>(tile.row) + row / GROUP) * C::HEADS + kv_head * GROUP + row % GROUP) * D;
+#pragma unroll
+            for (int k = 0; k < D; k += 8) rows.q[k / 16][k / 8 % 2 * 2 + i] = *reinterpret_cast<const uint32_t*>(from + k + 2 * c);
+            rows.maximum[i] = -INFINITY, rows.sum[i] = 0.0f;
+        }
+#pragma unroll
+        for (auto& v : rows.context) v = 0.0f;
+        const int first_position = tile.position + first_row / GROUP;
+        auto softmax = [&](int first_key) {
+            rows.softmax(first_key + WGMMA_KEYS - 1 > first_position, {position[0] - first_key, position[1] - first_key}, c);
+        };
+
+        barrier_wait(&shared.keys_full[item % 2], item / 2 % 2);
+        rows.issue_scores(shared_address(shared.keys[item % 2]));
+        wgmma_wait<0>();
+        rows.pin_scores();
+        if (thread == 0) barrier_arrive(&shared.keys_empty[item % 2]);
+        softmax(0);
+        rows.take_weights();
+        for (int key_tile = 1; key_tile < key_tiles; ++key_tile, ++item) {
+            const int next = (item + 1) % 2;
+            barrier_wait(&shared.keys_full[next], (item + 1) / 2 % 2);
+            rows.issue_scores(shared_address(shared.keys[next]));
+            barrier_wait(&shared.values_full[item % 2], item / 2 % 2);
+            rows.issue_context(shared_address(shared.values[item % 2]));
+            wgmma_wait<1>();
+            rows.pin_scores();
+            if (thread == 0) barrier_arrive(&shared.keys_empty[next]);
+            softmax(key_tile * WGMMA_KEYS);
+            wgmma_wait<0>();
+            rows.pin_context();
+            if (thread == 0) barrier_arrive(&shared.values_empty[item % 2]);
+            rows.take_weights();
+        }
+        barrier_wait(&shared.values_full[item % 2], item / 2 % 2);
+        rows.issue_context(shared_address(shared.values[item % 2]));
+        wgmma_wait<0>();
+        rows.pin_context();
+        if (thread == 0) barrier_arrive(&shared.values_empty[item % 2]);
+        ++item;
+
+#pragma unroll
+        for (int i = 0; i < 2; ++i) {
+            float total = rows.sum[i];
+            total += __shfl_xor_sync(0xffffffffu, total, 1);
+            total += __shfl_xor_sync(0xffffffffu, total, 2);
+            const float inverse = 1.0f / total;
+            const int row = first_row + g + 8 * i;
+            if (row < live_rows) {
+                const int column = (kv_head * GROUP + row % GROUP) * D + 2 * c;
+#pragma unroll
+                for (int n = 0; n < D / 8; ++n) {
+                    const float pair[2] = {rows.context[4 * n + 2 * i] * inverse, rows.context[4 * n + 2 * i + 1] * inverse};
+                    store_context<C>(out, tile.row + row / GROUP, column + 8 * n, pair);
+                }
+            }
+        }
+    }
+}
+
+// Arguments as attention_prefill's. Launch bounds (WGMMA_THREADS, 1): the registers of a whole SM are dealt out unevenly.
+template <class C>
+__device__ __forceinline__ void attention_prefill_wgmma(const Step* step, const __nv_bfloat16* q, const typename C::Kv* layer,
+                                                        typename AttentionShape<C>::Out* out) {
+    static_assert(AttentionShape<C>::WIDTH % STAGED_PANEL == 0, "heads of 64 and 128 leave no padding");
+    extern __shared__ __align__(1024) unsigned char shared_bytes[];
+    WgmmaShared<C>& shared = *reinterpret_cast<WgmmaShared<C>*>(shared_bytes);
+    launch_dependents();
+    if (threadIdx.x == 0) {
+#pragma unroll
+        for (int stage = 0; stage < 2; ++stage) {
+            barrier_init(&shared.keys_full[stage], 128);
+            barrier_init(&shared.values_full[stage], 128);
+            barrier_init(&shared.keys_empty[stage], 2);
+            barrier_init(&shared.values_empty[stage], 2);
+        }
+        barrier_init_fence();
+    }
+    __syncthreads();
+    wait_for_predecessors();
+    const int all_tiles = count_tiles<C>(step, threadIdx.x % 32);
+    if (threadIdx.x < 128) {
+        registers_release<40>();
+        gather_units<C>(shared, step, layer, all_tiles);
+    } else {
+        registers_acquire<232>();
+        attend_units<C>(shared, step, q, out, all_tiles);
+    }
+}
+
+}  // namespace monomorph
