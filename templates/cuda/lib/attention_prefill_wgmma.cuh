@@ -281,8 +281,8 @@ template <class C>
 __device__ __forceinline__ void attention_prefill_wgmma(const Step* step, const __nv_bfloat16* q, const typename C::Kv* layer,
                                                         typename AttentionShape<C>::Out* out) {
     static_assert(AttentionShape<C>::WIDTH % STAGED_PANEL == 0, "heads of 64 and 128 leave no padding");
-    extern __shared__ __align__(1024) unsigned char shared_bytes[];
-    WgmmaShared<C>& shared = *reinterpret_cast<WgmmaShared<C>*>(shared_bytes);
+    extern __shared__ __align__(1024) unsigned char swizzled_shared_bytes[];
+    WgmmaShared<C>& shared = *reinterpret_cast<WgmmaShared<C>*>(swizzled_shared_bytes);
     launch_dependents();
     if (threadIdx.x == 0) {
 #pragma unroll
