@@ -59,7 +59,7 @@ fn memory(plan: &Plan) -> Memory {
     Memory {
         weights: weights.sum(),
         scratch: plan.buffers.iter().map(crate::plan::Buffer::bytes).chain(scratch).sum(),
-        kv_block: spec::kv_block_bytes(model, quant) as u64,
+        kv_block: spec::kv_block_bytes(model, quant, &hardware.kind) as u64,
     }
 }
 

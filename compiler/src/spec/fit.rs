@@ -262,9 +262,12 @@ fn check_rotary_rows(source: &Source, rows: &At<RotaryRows>, model: &Model) {
     }
 }
 
-/// Bytes of one block of cached keys and values, all layers together. Rows of values are padded to whole
-/// vectors of 16.
-pub fn kv_block_bytes(model: &Model, quant: &Quant) -> u128 {
+/// Bytes of one block of cached keys and values, all layers together. A CPU pads rows of values to whole vectors of 16.
+pub fn kv_block_bytes(model: &Model, quant: &Quant, hardware: &HardwareKind) -> u128 {
+    let value_width = |head_dim: usize| match hardware {
+        HardwareKind::Cpu(_) => head_dim.next_multiple_of(16),
+        HardwareKind::Cuda(_) => head_dim,
+    };
     let per_token: u128 = model
         .pattern
         .iter()
@@ -272,7 +275,7 @@ pub fn kv_block_bytes(model: &Model, quant: &Quant) -> u128 {
         .take(model.layers)
         .filter_map(|name| model.mixers.get(name))
         .map(|Mixer::Attention(it)| {
-            it.kv_heads as u128 * (it.head_dim as u128 + (it.head_dim as u128).next_multiple_of(16))
+            it.kv_heads as u128 * (it.head_dim as u128 + value_width(it.head_dim) as u128)
         })
         .sum();
     per_token * quant.kv_block as u128 * quant.kv_format.block_bytes() as u128
@@ -303,7 +306,8 @@ fn companion_bytes(tensor: &TensorDecl, quant: &Quant) -> u128 {
 
 /// Checks that the weights and at least one block of keys and values fit the memory.
 pub(super) fn memory(source: &Source, hardware: &ReadHardware, model: &Model, quant: &Quant) {
-    let (weights, block) = (weight_bytes(model, quant), kv_block_bytes(model, quant));
+    let (weights, block) =
+        (weight_bytes(model, quant), kv_block_bytes(model, quant, &hardware.hardware.kind));
     let memory = hardware.hardware.memory_bytes;
     if weights + block > u128::from(memory) {
         let message =
