@@ -1,8 +1,10 @@
 //! Tiny random checkpoints with logits computed by transformers (tests/reference/make_goldens.py).
 
-use crate::fixtures;
-use monomorph_compiler::import;
+use crate::{fixtures, root};
+use monomorph_compiler::graph::instance;
 use monomorph_compiler::spec::types::Compute;
+use monomorph_compiler::{import, spec};
+use safetensors::tensor::{Dtype, TensorView};
 use std::path::{Path, PathBuf};
 
 /// A config with checkpoints `f32/` and `bf16/` and their logits beside it.
@@ -10,7 +12,7 @@ use std::path::{Path, PathBuf};
 pub struct Golden {
     /// Of its directory; also the model's.
     pub name: String,
-    /// Where its files are.
+    /// Where its files are: `config.json`, `tokens.json` and the checkpoints.
     pub directory: PathBuf,
     /// What the logits were computed for.
     pub prompts: Vec<Vec<u32>>,
@@ -55,4 +57,63 @@ impl Golden {
             std::fs::write(directory.join(name), text).expect("it is writable");
         }
     }
+}
+
+/// Numbers that look normally distributed and are the same in every run.
+struct Random(u64);
+
+impl Random {
+    fn next(&mut self) -> f32 {
+        // Irwin and Hall: twelve uniform numbers add up to a variance of 1.
+        let mut uniform = || {
+            self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            (self.0 >> 40) as f32 / (1u64 << 24) as f32
+        };
+        (0..12).map(|_| uniform()).sum::<f32>() - 6.0
+    }
+}
+
+/// A golden of any size, with the interpreter for an oracle: `config` as Hugging Face has it, and below `directory`
+/// random f32 weights for it, of which every product keeps the size of its input. There are no logits beside them.
+///
+/// # Panics
+/// If the config is refused or the directory is not writable.
+pub fn synthetic(directory: &Path, name: &str, config: &serde_json::Value, prompts: Vec<Vec<u32>>) -> Golden {
+    let directory = directory.join(name);
+    std::fs::create_dir_all(directory.join("f32")).expect("a temporary directory is writable");
+    let write =
+        |file: &str, text: String| std::fs::write(directory.join(file), text).expect("it is writable");
+    write("config.json", config.to_string());
+    write("tokens.json", serde_json::json!(prompts).to_string());
+    let golden = Golden { name: name.to_owned(), directory: directory.clone(), prompts };
+    let targets = tempfile::tempdir().expect("temporary directories can be made");
+    golden.import_into(targets.path(), Compute::F32);
+    let search = [targets.path().to_owned(), root().join("targets")];
+    let target = spec::load(&search, &format!("h200/{name}/f32")).unwrap_or_else(|error| panic!("{error}"));
+
+    let mut random = Random(name.bytes().fold(7, |seed, byte| seed * 31 + u64::from(byte)));
+    let mut tensors: Vec<(String, Vec<usize>, Vec<u8>)> = Vec::new();
+    for tensor in spec::tensors(&target.model) {
+        let file_name = &target.quant.checkpoint.names[&tensor.name];
+        for i in 0..tensor.instances() {
+            let layer = tensor.layers.as_ref().map(|layers| layers[i]);
+            let elements = tensor.elements().expect("the loader checked");
+            let value = match tensor.columns {
+                Some(columns) => (0..elements).map(|_| random.next() / (columns as f32).sqrt()).collect(),
+                None if tensor.name.ends_with(".bias") => {
+                    (0..elements).map(|_| 0.1 * random.next()).collect()
+                }
+                None => (0..elements).map(|_| 1.0 + 0.1 * random.next()).collect::<Vec<f32>>(),
+            };
+            let bytes = value.iter().flat_map(|value| value.to_le_bytes()).collect();
+            let shape = std::iter::once(tensor.rows).chain(tensor.columns).collect();
+            tensors.push((instance(file_name, layer), shape, bytes));
+        }
+    }
+    let views = tensors.iter().map(|(name, shape, bytes)| {
+        (name, TensorView::new(Dtype::F32, shape.clone(), bytes).expect("shape and bytes agree"))
+    });
+    let file = safetensors::tensor::serialize(views, None).expect("the tensors are sound");
+    std::fs::write(directory.join("f32/model.safetensors"), file).expect("it is writable");
+    golden
 }
