@@ -2,7 +2,9 @@
 
 use crate::{TargetOptions, paths};
 use clap::Args;
+use monomorph_compiler::toolchain::{self, modules};
 use monomorph_compiler::{graph, passes, report, spec};
+use serde::Serialize;
 
 #[derive(Args)]
 pub struct Options {
@@ -11,19 +13,31 @@ pub struct Options {
     /// Print one JSON object.
     #[arg(long)]
     json: bool,
+    /// Compile the kernels of a CUDA target and print what each takes: registers, shared memory, spills.
+    #[arg(long)]
+    cubins: bool,
 }
 
 pub fn explain(options: Options) -> Result<(), String> {
     let search = paths::search(options.target.targets_dir.as_deref());
     let target = spec::load(&search, &options.target.target).map_err(|error| error.to_string())?;
+    if options.cubins {
+        if target.hardware.cuda().is_none() {
+            return Err(format!("{}: only the kernels of a CUDA target are compiled to cubins", target.name()));
+        }
+        let report = toolchain::cubins(&paths::root(), &target).map_err(|error| error.to_string())?;
+        return print(options.json, &report, modules::text);
+    }
     let graph = graph::build(&target.model, &target.quant);
     let plan = passes::assemble::plan(&target, &graph).map_err(|error| error.to_string())?;
-    if options.json {
-        let report =
-            serde_json::to_string_pretty(&report::report(&plan)).map_err(|error| error.to_string())?;
-        println!("{report}");
+    print(options.json, &report::report(&plan), |_| report::text(&plan))
+}
+
+fn print<T: Serialize>(json: bool, report: &T, text: impl Fn(&T) -> String) -> Result<(), String> {
+    if json {
+        println!("{}", serde_json::to_string_pretty(report).map_err(|error| error.to_string())?);
     } else {
-        print!("{}", report::text(&plan));
+        print!("{}", text(report));
     }
     Ok(())
 }

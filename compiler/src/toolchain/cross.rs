@@ -37,12 +37,14 @@ pub fn linker(host: &str) -> Result<Option<Cross>, String> {
     let prefix = host.replace("-unknown-", "-");
     let path = std::env::var_os("PATH").unwrap_or_default();
     let gcc = format!("{prefix}-gcc");
-    let linker = std::env::split_paths(&path).map(|directory| directory.join(&gcc)).find(|path| path.is_file());
+    let linker =
+        std::env::split_paths(&path).map(|directory| directory.join(&gcc)).find(|path| path.is_file());
     let linker = linker.ok_or_else(|| format!("there is no {gcc} to link for {host}: {elsewhere}"))?;
     // A distribution's own rustc may have libraries that the one on the path lacks.
     let candidates = [PathBuf::from("rustc"), PathBuf::from("/usr/bin/rustc")];
     let rustc = candidates.into_iter().find(|rustc| has_library(rustc, host));
-    let rustc = rustc.ok_or_else(|| format!("no rustc here has the standard library of {host}: {elsewhere}"))?;
+    let rustc =
+        rustc.ok_or_else(|| format!("no rustc here has the standard library of {host}: {elsewhere}"))?;
     Ok(Some(Cross { host: host.to_owned(), rustc, linker }))
 }
 

@@ -73,7 +73,9 @@ pub fn add_inspection(kernels: &mut BTreeMap<String, Usage>, dump: &str) -> Resu
     let mut lines = dump.lines().map(str::trim);
     let mut seen = 0;
     while let Some(line) = lines.next() {
-        let Some(name) = line.strip_prefix("Function ").and_then(|rest| rest.strip_suffix(':')) else { continue };
+        let Some(name) = line.strip_prefix("Function ").and_then(|rest| rest.strip_suffix(':')) else {
+            continue;
+        };
         let figures = lines.next().unwrap_or_default();
         let figure = |key: &str| {
             let word = figures.split(' ').find_map(|word| word.strip_prefix(key)?.strip_prefix(':'));
@@ -82,7 +84,10 @@ pub fn add_inspection(kernels: &mut BTreeMap<String, Usage>, dump: &str) -> Resu
         let usage = kernels.get_mut(name).ok_or_else(|| format!("ptxas says nothing of kernel `{name}`"))?;
         let registers = figure("REG").ok_or_else(|| format!("cuobjdump says nothing of kernel `{name}`"))?;
         if registers != usage.registers {
-            return Err(format!("`{name}` has {} registers by ptxas and {registers} in the cubin", usage.registers));
+            return Err(format!(
+                "`{name}` has {} registers by ptxas and {registers} in the cubin",
+                usage.registers
+            ));
         }
         usage.local = figure("LOCAL").unwrap_or_default();
         usage.stack = usage.stack.max(figure("STACK").unwrap_or_default());

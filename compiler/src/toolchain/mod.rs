@@ -112,6 +112,15 @@ pub fn build(root: &Path, search: &[PathBuf], target: &str) -> Result<Built, Bui
     Ok(Built::Server(server))
 }
 
+/// Emits a CUDA target's crate and compiles its kernels.
+///
+/// # Errors
+/// See [`BuildError`].
+pub fn cubins(root: &Path, target: &Target) -> Result<modules::CubinReport, BuildError> {
+    let (directory, plan) = write_crate(root, target)?;
+    modules::compile(root, &directory, &plan)
+}
+
 /// Emits a target's crate to `<root>/generated/<target>` and returns that directory and the plan.
 ///
 /// # Errors

@@ -76,14 +76,14 @@ pub fn compile(root: &Path, directory: &Path, plan: &Plan) -> Result<CubinReport
     let compiler = Compiler::find(root)?;
     let names: Vec<String> = cuda.modules.iter().map(|module| module.name.clone()).collect();
     let architecture = card.architecture.trim_start_matches("sm_");
-    let cubins = compiler.compile(&root.join("target/cubins"), architecture, &directory.join("cuda"), &names)?;
+    let cubins =
+        compiler.compile(&root.join("target/cubins"), architecture, &directory.join("cuda"), &names)?;
     let modules = inspect(cuda, card, &cubins)?;
     for cubin in &cubins {
         let code = std::fs::read(&cubin.path).map_err(|error| BuildError::Io(cubin.path.clone(), error))?;
         write_if_changed(&directory.join("cubins").join(&cubin.module).with_extension("cubin"), &code)?;
     }
-    let report =
-        CubinReport { target: plan.target.name(), architecture: card.architecture.clone(), modules };
+    let report = CubinReport { target: plan.target.name(), architecture: card.architecture.clone(), modules };
     let text = serde_json::to_string_pretty(&report).expect("numbers and names");
     write_if_changed(&directory.join("cubins/report.json"), text.as_bytes())?;
     Ok(report)

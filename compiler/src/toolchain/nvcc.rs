@@ -60,7 +60,8 @@ impl Compiler {
         let directories = on_path.iter().flat_map(std::env::split_paths);
         let home = std::env::var_os("CUDA_HOME").map(|home| PathBuf::from(home).join("bin"));
         let installed = directories.chain(home).map(|directory| directory.join("nvcc"));
-        let installed = installed.filter(|nvcc| nvcc.is_file()).find_map(|nvcc| Some((version(&nvcc)?, nvcc)));
+        let installed =
+            installed.filter(|nvcc| nvcc.is_file()).find_map(|nvcc| Some((version(&nvcc)?, nvcc)));
         let (version, nvcc) = match installed {
             Some(found) => found,
             None => {
@@ -80,7 +81,9 @@ impl Compiler {
         let beside = nvcc.with_file_name("cuobjdump");
         let cuobjdump = if beside.is_file() { Ok(beside) } else { install(root, "inspect", "cuobjdump") };
         let cuobjdump = cuobjdump.map_err(|why| {
-            BuildError::Tool(format!("cubins are inspected with cuobjdump, which could not be installed: {why}"))
+            BuildError::Tool(format!(
+                "cubins are inspected with cuobjdump, which could not be installed: {why}"
+            ))
         })?;
         Ok(Compiler { nvcc, cuobjdump, version })
     }
@@ -105,7 +108,8 @@ impl Compiler {
                 let index = next.fetch_add(1, Ordering::Relaxed);
                 modules.get(index).map(|module| (index, module))
             } {
-                let result = self.module(cache, architecture, directory, module).map_err(|error| error.to_string());
+                let result =
+                    self.module(cache, architecture, directory, module).map_err(|error| error.to_string());
                 results.lock().expect("no worker panics")[index] = Some(result);
             }
         };
@@ -141,9 +145,9 @@ impl Compiler {
         let start = Instant::now();
         let mut command = Command::new(&self.nvcc);
         command.arg(&target).args(OPTIONS).arg("-I").arg(directory).arg("-o").arg(&fresh).arg(&source);
-        let output = command
-            .output()
-            .map_err(|error| BuildError::Tool(format!("{} could not be started: {error}", self.nvcc.display())))?;
+        let output = command.output().map_err(|error| {
+            BuildError::Tool(format!("{} could not be started: {error}", self.nvcc.display()))
+        })?;
         let words = String::from_utf8_lossy(&output.stderr);
         if !output.status.success() {
             let said = format!("{}{words}", String::from_utf8_lossy(&output.stdout));
@@ -184,11 +188,9 @@ impl Compiler {
     }
 
     fn inspect(&self, cubin: &Path) -> Result<String, BuildError> {
-        let output = Command::new(&self.cuobjdump)
-            .arg("--dump-resource-usage")
-            .arg(cubin)
-            .output()
-            .map_err(|error| BuildError::Tool(format!("{} did not start: {error}", self.cuobjdump.display())))?;
+        let output = Command::new(&self.cuobjdump).arg("--dump-resource-usage").arg(cubin).output().map_err(
+            |error| BuildError::Tool(format!("{} did not start: {error}", self.cuobjdump.display())),
+        )?;
         if !output.status.success() {
             let words = String::from_utf8_lossy(&output.stderr).into_owned();
             return Err(BuildError::Tool(format!("cuobjdump refuses {}: {words}", cubin.display())));

@@ -47,8 +47,8 @@ impl Shape {
         let Shape { head_dim, element, .. } = *self;
         let (key_steps, value_steps) = (head_dim.div_ceil(32), head_dim.div_ceil(64));
         let arrays = [
-            // Both terms of each head's q, heads in eights.
-            2 * self.group().next_multiple_of(8) * (key_steps | 1) * 32 * 2,
+            // Fragments of q, heads in eights.
+            self.group().div_ceil(8) * 2 * key_steps * 32 * 8 * 2,
             key_steps * 32 * element,
             value_steps * 64 * element,
             DECODE_WARPS * self.group() * head_dim * 4,
@@ -173,6 +173,8 @@ impl Launcher<'_> {
             ("SPLITS", integer(splits)),
             ("DECODE_WARPS", integer(DECODE_WARPS)),
             ("MIN_CHUNK", integer(MIN_CHUNK)),
+            ("ROWS", integer(rows)),
+            ("PARTIALS_BYTES", integer(usize::try_from(shape.partials(splits, rows)).expect("it fits a card"))),
         ]);
         let shared = shape.decode_shared(splits);
         let kernel = self.attention_kernel(site, "", "attention_decode", constants, 32 * DECODE_WARPS, shared);

@@ -5,6 +5,7 @@ use super::{Matrix, fits};
 use crate::plan::Packing;
 use crate::plan::packed::{UNIT_BYTES, unit_columns};
 use crate::spec::types::{Cuda, Knobs};
+use monomorph_formats::ScaleForm;
 
 /// A tensor-core product that fits the card.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -16,6 +17,7 @@ pub(super) struct Gemm {
     /// Strips of 128 packed rows.
     pub strips: usize,
     pub stage_panels: usize,
+    /// Steps of each of the two rings: weights, activations.
     pub stages: usize,
     pub resident: usize,
     pub multicast: usize,
@@ -35,12 +37,14 @@ pub(super) fn shape(matrix: &Matrix, rows: usize, knobs: &Knobs, card: &Cuda) ->
     let strips = (knobs.gemm_outputs as usize / 128).clamp(1, 2);
     let strips = if tokens * strips > 256 { 1 } else { strips };
     let unit_panels = (unit_columns(matrix.format) / 64).max(1);
-    let stage_panels = (knobs.gemm_inputs as usize / 64).max(1).next_multiple_of(unit_panels);
+    let stage_panels = (knobs.gemm_inputs as usize / 64).clamp(1, 32).next_multiple_of(unit_panels);
+    // Scale blocks are two panels wide: a step is half of one or whole ones.
+    let stage_panels = if stage_panels > 1 { stage_panels.next_multiple_of(2) } else { 1 };
     let tiles = matrix.outputs().div_ceil(8) * if matrix.packing == Packing::Gated { 2 } else { 1 };
     let row_blocks = tiles.div_ceil(16 * strips);
     let steps = matrix.columns.div_ceil(64).div_ceil(stage_panels);
     // Sums of many tokens take the registers of a second block.
-    let most_resident = if tokens * strips <= 64 { 2 } else { 1 };
+    let most_resident = if tokens * strips <= 32 { 2 } else { 1 };
     for resident in (1..=most_resident).rev() {
         // Few blocks of rows leave most of the card idle: then the blocks of a cluster share K.
         let held = card.multiprocessors as usize * resident;
@@ -76,14 +80,17 @@ pub(super) fn shape(matrix: &Matrix, rows: usize, knobs: &Knobs, card: &Cuda) ->
 
 /// `GemmShape<C>::SHARED_BYTES`.
 fn shared_bytes(matrix: &Matrix, gemm: &Gemm) -> usize {
-    let Gemm { tokens, strips, stage_panels, stages, split, .. } = *gemm;
-    let block_tiles = 16 * strips;
+    let Gemm { tokens, strips, stage_panels, stages, split, resident, .. } = *gemm;
     let stage_units = stage_panels * 64 / unit_columns(matrix.format);
-    let weights = block_tiles * stage_units * (UNIT_BYTES + unit_scale_bytes(matrix.format));
-    let stage = (stage_panels * tokens * 128 + weights).next_multiple_of(1024);
-    let ring = stages * stage;
-    let sum_tokens = if split > 1 { tokens } else { tokens.min(32) };
+    let lane_scales = if matrix.scales == Some(ScaleForm::Block128) {
+        4 * stage_panels.div_ceil(2)
+    } else {
+        stage_units * unit_scale_bytes(matrix.format) / 8
+    };
+    let weights = 16 * strips * (stage_units * UNIT_BYTES + 32 * lane_scales);
+    let rings = stages * (stage_panels * tokens * 128 + weights);
+    let sum_tokens = if split > 1 { tokens } else { tokens.min(if resident == 1 { 32 } else { 16 }) };
     let sums = sum_tokens * 68 * 4 * 2 * if split > 1 { strips } else { 1 };
-    let sums_end = sums + if split > 1 { 0 } else { ring };
-    sums_end.max(ring) + 16 * stages
+    let sums_end = sums + if split > 1 { 0 } else { rings };
+    sums_end.max(rings) + 16 * stages
 }

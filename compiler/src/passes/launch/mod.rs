@@ -182,7 +182,7 @@ impl<'a> Launcher<'a> {
                     ("fill_matrix", name, self.matrix(id).names().to_vec())
                 }
                 FieldKind::Vector { .. } | FieldKind::Norm { .. } => {
-                    ("fill_vector", "fill_vector".to_owned(), Vec::new())
+                    ("fill_vector", "fill_vectors".to_owned(), Vec::new())
                 }
             };
             let (block, resident) = (256, 1);

@@ -135,8 +135,8 @@ impl Launcher<'_> {
         ]);
         constants.extend(epilogue(operands));
         constants.extend([
-            // One sequence is all there can be of a bucket of one.
-            ("LIMIT", limit(site, rows == 1 && site.program.regime == Regime::Decode)),
+            // Every row of a bucket has its place, in use or not: a block that computes them all need not ask the step.
+            ("LIMIT", limit(site, row_groups == 1 && site.program.regime == Regime::Decode)),
             ("STAGES", integer(stages)),
             ("STAGE_BYTES", integer(stage_bytes)),
             ("CONSUMER_WARPS", integer(warps)),
@@ -145,6 +145,7 @@ impl Launcher<'_> {
             // Where several groups of rows read the same weights they had better stay.
             ("EVICT_FIRST", Constant::Flag(row_groups == 1)),
             ("LOOKAHEAD", integer(0)),
+            ("PACE", integer(stages)),
         ]);
         let kernel = Kernel {
             name: self.kernel_name(site, ""),
@@ -197,6 +198,7 @@ impl Launcher<'_> {
             ("TOKENS", integer(tokens)),
             ("STRIPS", integer(strips)),
             ("STAGE_PANELS", integer(stage_panels)),
+            ("WEIGHT_STAGES", integer(stages)),
             ("STAGES", integer(stages)),
             ("RESIDENT", integer(resident)),
             ("MULTICAST", integer(multicast)),

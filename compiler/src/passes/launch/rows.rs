@@ -42,7 +42,8 @@ impl Launcher<'_> {
         template: &'static str,
         constants: Vec<(&'static str, Constant)>,
     ) -> (usize, usize) {
-        let name = self.kernel_name(site, "");
+        // The C library has a `select` of its own.
+        let name = self.kernel_name(site, "_rows");
         let block = count(THREADS);
         let kernel = Kernel { name, template, constants, block, resident: 1, cluster: 1, shared: 0, decode: false };
         self.kernel(site.program, kernel)
