@@ -141,6 +141,8 @@ inline bool report(const char* name, const Difference& d, double limit, bool int
 template <class... Parameters, class... Arguments>
 void launch(void (*kernel)(Parameters...), dim3 grid, int threads, size_t shared, cudaStream_t stream, Arguments... arguments) {
     CHECK(cudaFuncSetAttribute(reinterpret_cast<const void*>(kernel), cudaFuncAttributeMaxDynamicSharedMemorySize, int(shared)));
+    // The same carve-out for every kernel of a graph: blocks of kernels whose carve-outs differ cannot share a multiprocessor.
+    CHECK(cudaFuncSetAttribute(reinterpret_cast<const void*>(kernel), cudaFuncAttributePreferredSharedMemoryCarveout, cudaSharedmemCarveoutMaxShared));
     cudaLaunchConfig_t config = {};
     config.gridDim = grid;
     config.blockDim = dim3(threads);

@@ -7,9 +7,9 @@
 constexpr double READ_RATE = 4540e9;   // bytes a second, one uninterrupted stream on an H200
 
 template <class C>
-__global__ void __launch_bounds__(monomorph::StreamShape<C>::THREADS, C::RESIDENT) timed_kernel(const float* x, const float* norm, const void* codes,
-    const float* row_scales, float* out) {
-    monomorph::stream_product<C>(nullptr, x, norm, codes, nullptr, row_scales, nullptr, nullptr, out);
+__global__ void __launch_bounds__(monomorph::StreamShape<C>::THREADS, monomorph::StreamShape<C>::RESIDENT * C::BLOCKS / C::MULTIPROCESSORS) timed_kernel(const float* x,
+    const float* norm, const void* codes, const void* scales, const float* row_scales, float* out) {
+    monomorph::stream_product<C>(nullptr, x, norm, codes, scales, row_scales, nullptr, nullptr, out);
 }
 
 __global__ void copy_kernel(const float* from, float* to, int count) {
@@ -30,40 +30,43 @@ __global__ void fill_weights(unsigned* at, size_t words, bool fp8) {
     }
 }
 
-template <int STAGES_, int STAGE_BYTES_, int WARPS_, int A_MULTIPROCESSOR_, int RESIDENT_, int PACE_ = STAGES_, bool EVICT_ = true>
+template <int STAGES_, int STAGE_BYTES_ = 16384, int WARPS_ = 8, int PACE_ = 2, int LOOKAHEAD_ = 0, bool EVICT_ = true, int A_MULTIPROCESSOR_ = 1>
 struct Variant {
     static constexpr int STAGES = STAGES_, STAGE_BYTES = STAGE_BYTES_, CONSUMER_WARPS = WARPS_, BLOCKS = 132 * A_MULTIPROCESSOR_, MULTIPROCESSORS = 132;
-    static constexpr int RESIDENT = RESIDENT_;   // blocks the register count must allow on a multiprocessor
     static constexpr bool EVICT_FIRST = EVICT_;
-    static constexpr int PACE = PACE_;
+    static constexpr int PACE = PACE_, LOOKAHEAD = LOOKAHEAD_;
     static void print(const char* what) {
-        std::printf("%-12s %2d x %2d KB, %2d warps, %d blocks, pace %2d%s ", what, STAGES, STAGE_BYTES / 1024, CONSUMER_WARPS, BLOCKS, PACE, EVICT_FIRST ? "" : ", normal");
+        std::printf("%-16s %2d x %2d KB, %2d warps, %d blocks, pace %2d, ahead %3d KB%s ", what, STAGES, STAGE_BYTES / 1024, CONSUMER_WARPS, BLOCKS, PACE, LOOKAHEAD / 1024, EVICT_FIRST ? "" : ", normal");
     }
 };
 
 template <class V, monomorph::Format F, int N, int K, int T, monomorph::Norm NORM_, monomorph::Epilogue E>
 struct Timed : V {
     static constexpr monomorph::Format FORMAT = F;
-    static constexpr monomorph::Compute COMPUTE = monomorph::Compute::BF16;
-    static constexpr monomorph::Rounding ROUNDING = monomorph::Rounding::NONE;
+    static constexpr bool BLOCKED = monomorph::Unit<F>::BLOCKED;
+    static constexpr monomorph::Compute COMPUTE = BLOCKED ? monomorph::Compute::EXACT : monomorph::Compute::BF16;
+    static constexpr monomorph::Rounding ROUNDING = BLOCKED ? monomorph::Rounding::INT8_BLOCK32 : monomorph::Rounding::NONE;
     static constexpr int OUTPUTS = N, INPUTS = K, ROWS = T;
     static constexpr monomorph::Norm NORM = NORM_;
     static constexpr float EPS = 1e-5f;
     static constexpr monomorph::Epilogue EPILOGUE = E;
     static constexpr monomorph::Activation ACTIVATION = monomorph::Activation::SILU;
     static constexpr bool BIAS = false;
-    static constexpr monomorph::ScaleForm SCALES = F == monomorph::Format::FP8_E4M3 ? monomorph::ScaleForm::TENSOR : monomorph::ScaleForm::NONE;
+    static constexpr monomorph::ScaleForm SCALES = F == monomorph::Format::FP8_E4M3 || F == monomorph::Format::NVFP4 ? monomorph::ScaleForm::TENSOR : monomorph::ScaleForm::NONE;
     static constexpr monomorph::Limit LIMIT = monomorph::Limit::NONE;
 };
 
 struct Arena {
-    char* weights = nullptr;
-    size_t size, used = 0, total = 0;
+    char *weights = nullptr, *scales = nullptr;
+    size_t size, used = 0, scales_used = 0, scales_size;
     float *x, *qkv, *attention, *gated, *logits, *norm, *row_scales;
     cudaStream_t stream;
     Arena(size_t bytes, bool fp8, size_t head_bytes) : size(bytes) {
         CHECK(cudaStreamCreate(&stream));
+        scales_size = bytes / 4;
         CHECK(cudaMalloc(&weights, bytes));
+        CHECK(cudaMalloc(&scales, scales_size));
+        CHECK(cudaMemset(scales, 0x24, scales_size));   // e4m3 0.19, f16 0.016
         fill_weights<<<1024, 256>>>(reinterpret_cast<unsigned*>(weights), (bytes - head_bytes) / 4, fp8);
         fill_weights<<<1024, 256>>>(reinterpret_cast<unsigned*>(weights + bytes - head_bytes), head_bytes / 4, false);
         float** buffers[] = {&x, &qkv, &attention, &gated, &logits, &norm, &row_scales};
@@ -75,7 +78,7 @@ struct Arena {
         CHECK(cudaDeviceSynchronize());
     }
     ~Arena() {
-        for (void* p : {static_cast<void*>(weights), static_cast<void*>(x), static_cast<void*>(qkv), static_cast<void*>(attention), static_cast<void*>(gated),
+        for (void* p : {static_cast<void*>(weights), static_cast<void*>(scales), static_cast<void*>(x), static_cast<void*>(qkv), static_cast<void*>(attention), static_cast<void*>(gated),
                         static_cast<void*>(logits), static_cast<void*>(norm), static_cast<void*>(row_scales)})
             CHECK(cudaFree(p));
         CHECK(cudaStreamDestroy(stream));
@@ -88,7 +91,7 @@ struct Arena {
         using S = monomorph::StreamShape<C>;
         const int times = int(std::min<size_t>(24, size / bytes_of<C>()));
         const float ms = test::time_graph(stream, [&] {
-            used = 0;
+            used = scales_used = 0;
             for (int i = 0; i < times; i++) product<C>(x, qkv);
         });
         int blocks;
@@ -101,26 +104,28 @@ struct Arena {
     void product(const float* from, float* to) {
         using S = monomorph::StreamShape<C>;
         const size_t bytes = bytes_of<C>();
-        if (used + bytes > size) std::printf("FAIL arena too small\n"), std::exit(3);
-        test::launch(timed_kernel<C>, dim3(C::BLOCKS), S::THREADS, S::shared_bytes(), stream, from, norm, weights + used, row_scales, to);
+        const size_t scale_bytes = bytes / 512 * S::U::SCALE_BYTES;
+        if (used + bytes > size || scales_used + scale_bytes > scales_size) std::printf("FAIL arena too small\n"), std::exit(3);
+        test::launch(timed_kernel<C>, dim3(C::BLOCKS), S::THREADS, S::shared_bytes(), stream, from, norm, weights + used, scales + scales_used, row_scales, to);
         used += bytes;
+        scales_used += scale_bytes;
     }
     void copy(const float* from, float* to, int count) { test::launch(copy_kernel, dim3((count + 127) / 128), 128, 0, stream, from, to, count); }
 };
 
 // A decoder of Llama's kind. Variants may differ by phase: qkv and o, gate and up, down, head.
-template <monomorph::Format F, int LAYERS, int HIDDEN, int QKV, int FFN, int VOCABULARY, int T, class Mixer, class Up, class Down, class Head>
+template <monomorph::Format F, int LAYERS, int HIDDEN, int QKV, int FFN, int VOCABULARY, monomorph::Format HEAD, int T, class Mixer, class Up, class Down, class Head>
 void chain(Arena& arena, const char* name) {
     using namespace monomorph;
     using Qkv = Timed<Mixer, F, QKV, HIDDEN, T, Norm::PLAIN, Epilogue::STORE>;
     using Out = Timed<Mixer, F, HIDDEN, HIDDEN, T, Norm::NONE, Epilogue::ADD>;
     using GateUp = Timed<Up, F, FFN, HIDDEN, T, Norm::PLAIN, Epilogue::GATED>;
     using DownP = Timed<Down, F, HIDDEN, FFN, T, Norm::NONE, Epilogue::ADD>;
-    using HeadP = Timed<Head, Format::BF16, VOCABULARY, HIDDEN, T, Norm::PLAIN, Epilogue::STORE>;
+    using HeadP = Timed<Head, HEAD, VOCABULARY, HIDDEN, T, Norm::PLAIN, Epilogue::STORE>;
     const std::vector<float> ones(HIDDEN * T, 1.0f);
     CHECK(cudaMemcpy(arena.x, ones.data(), ones.size() * 4, cudaMemcpyHostToDevice));
     const float ms = test::time_graph(arena.stream, [&] {
-        arena.used = 0;
+        arena.used = arena.scales_used = 0;
         for (int layer = 0; layer < LAYERS; layer++) {
             arena.product<Qkv>(arena.x, arena.qkv);
             arena.copy(arena.qkv, arena.attention, HIDDEN * T);
@@ -130,24 +135,10 @@ void chain(Arena& arena, const char* name) {
         }
         arena.product<HeadP>(arena.x, arena.logits);
     });
-#ifdef PROBE_TRACE
-    {
-        std::vector<TraceRecord> r(16384);
-        int count;
-        CHECK(cudaMemcpyFromSymbol(r.data(), trace_records, r.size() * sizeof(TraceRecord)));
-        CHECK(cudaMemcpyFromSymbol(&count, trace_count, 4));
-        FILE* f = std::fopen((std::string(getenv("OUT")) + "/trace_" + std::to_string(HIDDEN) + "_" + std::to_string(Mixer::STAGES) + "_" + std::to_string(Mixer::PACE) + ".txt").c_str(), "w");
-        for (int i = std::max(0, count - 132 * 4 * 6); i < count; i++) {
-            const auto& t = r[i % 16384];
-            std::fprintf(f, "%d %d %d %d %lld %lld %lld %lld\n", t.n, t.k, t.block, t.sm, t.t[0], t.t[1], t.t[2], t.t[3]);
-        }
-        std::fclose(f);
-    }
-#endif
     float logit;
     CHECK(cudaMemcpy(&logit, arena.logits, 4, cudaMemcpyDeviceToHost));
     Mixer::print(name);
-    std::printf("%.4f ms  %.0f tok/s  %.1f %% of limit (%.4f)%s\n", ms, T * 1e3 / ms, arena.used / READ_RATE * 1e5 / ms, arena.used / READ_RATE * 1e3,
+    std::printf("T=%d  %.4f ms  %.0f tok/s  %.1f %% of limit (%.4f)%s\n", T, ms, T * 1e3 / ms, (arena.used + arena.scales_used) / READ_RATE * 1e5 / ms, (arena.used + arena.scales_used) / READ_RATE * 1e3,
                 std::isfinite(logit) ? "" : "  NOT FINITE");
     std::fflush(stdout);
 }
@@ -160,49 +151,52 @@ void phases(Arena& arena) {
     arena.alone<Timed<V, F, HIDDEN, FFN, 1, Norm::NONE, Epilogue::STORE>>("down");
     arena.alone<Timed<V, Format::BF16, 128256, HIDDEN, 1, Norm::PLAIN, Epilogue::STORE>>("head");
 }
-template <class V, int T = 1>
+using monomorph::Format;
+template <class V, int T = 1, class Up = V, class Down = V>
 void llama_1b(Arena& arena) {
-    chain<monomorph::Format::BF16, 16, 2048, 3072, 8192, 128256, T, V, V, V, V>(arena, T == 1 ? "1B bf16 T=1" : "1B bf16 T>1");
+    chain<Format::BF16, 16, 2048, 3072, 8192, 128256, Format::BF16, T, V, Up, Down, V>(arena, "1B bf16");
 }
-template <class V, int T = 1>
+template <Format F, class V, class Down, int T = 1>
 void llama_8b(Arena& arena) {
-    chain<monomorph::Format::FP8_E4M3, 32, 4096, 6144, 14336, 128256, T, V, V, V, V>(arena, T == 1 ? "8B fp8 T=1" : "8B fp8 T>1");
+    chain<F, 32, 4096, 6144, 14336, 128256, Format::BF16, T, V, V, Down, V>(arena, F == Format::NVFP4 ? "8B nvfp4" : "8B fp8");
 }
 
 #if SUITE == 0 || SUITE == 3
 inline void bench_llama_1b() {
     Arena arena(2500ull << 20, false, 1 << 20);
-#ifndef PROBE_TRACE
-    phases<monomorph::Format::BF16, 2048, 3072, 8192, Variant<6, 16384, 8, 1, 2, 2>>(arena);
-    llama_1b<Variant<6, 16384, 8, 1, 2, 1>>(arena);
-    llama_1b<Variant<6, 16384, 8, 1, 2, 3>>(arena);
-    llama_1b<Variant<6, 16384, 8, 1, 2, 4>>(arena);
-    llama_1b<Variant<12, 8192, 8, 1, 2, 4>>(arena);
-    llama_1b<Variant<12, 8192, 8, 1, 2, 6>>(arena);
-    llama_1b<Variant<6, 16384, 16, 1, 2, 2>>(arena);
-    llama_1b<Variant<6, 16384, 8, 1, 2, 2, false>>(arena);
-    llama_1b<Variant<5, 16384, 8, 1, 2, 2>>(arena);
-    llama_1b<Variant<6, 8192, 4, 2, 4, 2>>(arena);
-    llama_1b<Variant<5, 16384, 8, 1, 2, 2>, 4>(arena);
-    llama_1b<Variant<6, 16384, 8, 1, 2, 2>, 4>(arena);
-#endif
-    llama_1b<Variant<6, 16384, 8, 1, 2>>(arena);
-    llama_1b<Variant<6, 16384, 8, 1, 2, 2>>(arena);
+    phases<Format::BF16, 2048, 3072, 8192, Variant<6>>(arena);
+    llama_1b<Variant<6>>(arena);
+    llama_1b<Variant<6, 16384, 8, 1>>(arena);
+    llama_1b<Variant<6, 16384, 8, 3>>(arena);
+    llama_1b<Variant<6, 16384, 8, 6>>(arena);                        // not paced
+    llama_1b<Variant<6, 16384, 8, 2, 65536>>(arena);                 // lookahead
+    llama_1b<Variant<6, 16384, 8, 2, 0, false>>(arena);              // no evict-first
+    llama_1b<Variant<6, 16384, 16>>(arena);
+    llama_1b<Variant<6, 16384, 4>>(arena);
+    llama_1b<Variant<4>>(arena);                                     // three kernels deep
+    llama_1b<Variant<12, 8192, 8, 4>>(arena);
+    llama_1b<Variant<6, 8192, 4, 2, 0, true, 2>, 1, Variant<6, 8192, 4, 2, 0, true, 2>, Variant<4, 8192, 4, 2, 0, true, 2>>(arena);
+    llama_1b<Variant<6>, 2, Variant<6>, Variant<4>>(arena);
+    llama_1b<Variant<6>, 4, Variant<6>, Variant<3>>(arena);
+    llama_1b<Variant<6>, 4>(arena);
+    chain<Format::Q4_1, 30, 576, 960, 1536, 49152, Format::Q8_0, 1, Variant<4, 8192>, Variant<4, 8192>, Variant<4, 8192>, Variant<4, 8192>>(arena, "135M q4_1 exact");
+    chain<Format::Q4_1, 30, 576, 960, 1536, 49152, Format::Q8_0, 8, Variant<4, 8192>, Variant<4, 8192>, Variant<4, 8192>, Variant<4, 8192>>(arena, "135M q4_1 exact");
 }
 #endif
 #if SUITE == 0 || SUITE == 4
 inline void bench_llama_8b() {
     Arena arena(8100ull << 20, true, 1060ull << 20);
-#ifndef PROBE_TRACE
-    phases<monomorph::Format::FP8_E4M3, 4096, 6144, 14336, Variant<6, 16384, 8, 1, 2, 2>>(arena);
-    llama_8b<Variant<6, 16384, 8, 1, 2, 2>>(arena);
-    llama_8b<Variant<6, 16384, 8, 1, 2, 3>>(arena);
-    llama_8b<Variant<5, 16384, 8, 1, 2, 3>>(arena);
-    llama_8b<Variant<5, 16384, 16, 1, 2, 2>>(arena);
-    llama_8b<Variant<10, 8192, 8, 1, 2, 4>>(arena);
-    llama_8b<Variant<5, 16384, 8, 1, 2, 2>, 4>(arena);
-#endif
-    llama_8b<Variant<5, 16384, 8, 1, 2>>(arena);
-    llama_8b<Variant<5, 16384, 8, 1, 2, 2>>(arena);
+    using Ahead = Variant<6, 16384, 8, 2, 65536>;
+    phases<Format::FP8_E4M3, 4096, 6144, 14336, Variant<6>>(arena);
+    llama_8b<Format::FP8_E4M3, Variant<6>, Variant<5>>(arena);
+    llama_8b<Format::FP8_E4M3, Ahead, Variant<5, 16384, 8, 2, 65536>>(arena);
+    llama_8b<Format::FP8_E4M3, Ahead, Variant<5>>(arena);
+    llama_8b<Format::FP8_E4M3, Variant<6>, Variant<6>>(arena);       // down alone on its multiprocessor
+    llama_8b<Format::FP8_E4M3, Variant<12, 8192, 8, 4>, Variant<10, 8192, 8, 4>>(arena);
+    llama_8b<Format::FP8_E4M3, Variant<6>, Variant<3>, 2>(arena);
+    llama_8b<Format::FP8_E4M3, Variant<5>, Variant<6>, 4>(arena);
+    llama_8b<Format::NVFP4, Variant<6>, Variant<5>>(arena);
+    llama_8b<Format::NVFP4, Ahead, Variant<5, 16384, 8, 2, 65536>>(arena);
+    llama_8b<Format::NVFP4, Variant<5, 16384, 16>, Variant<4, 16384, 16>>(arena);
 }
 #endif

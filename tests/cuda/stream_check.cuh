@@ -23,7 +23,7 @@ struct CheckDefaults {
     static constexpr monomorph::Limit LIMIT = monomorph::Limit::NONE;
     static constexpr int STAGES = 4, STAGE_BYTES = 16384, CONSUMER_WARPS = 8, BLOCKS = 132, MULTIPROCESSORS = 132;
     static constexpr bool EVICT_FIRST = false;
-    static constexpr int PACE = 2;
+    static constexpr int PACE = 2, LOOKAHEAD = 65536;
 };
 
 // Random codes of a packed matrix with its planes, and the values they mean.

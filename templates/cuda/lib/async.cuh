@@ -70,6 +70,11 @@ __device__ __forceinline__ void bulk_copy(void* shared, const void* global, unsi
                  ::"r"(shared_address(shared)), "l"(global), "r"(bytes), "r"(shared_address(barrier)), "l"(policy) : "memory");
 }
 
+// Asks for global bytes into the second-level cache; nothing waits for it.
+__device__ __forceinline__ void bulk_prefetch(const void* global, unsigned bytes) {
+    asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(global), "r"(bytes) : "memory");
+}
+
 // Ordinary stores to shared memory by this thread before, copy engine or wgmma reads of them after (then a barrier).
 __device__ __forceinline__ void fence_async_shared() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
 

@@ -61,6 +61,21 @@ struct Feeder {
         else if (++part == S::PARTS) part = 0, tile++;
         left--;
     }
+    // While the kernels ahead keep this one waiting and the ring is full: more of the range into the second-level cache, at about the
+    // pace of memory, so that what the kernels ahead ask for meanwhile finds no queue.
+    __device__ __forceinline__ void look_ahead(const volatile int* wait_over) const {
+        constexpr int PIECE = 8192, CLOCKS = 440;
+        const long long from = (static_cast<long long>(tile) * S::UNITS + part * S::PART_UNITS) * UNIT_BYTES;
+        const long long last = static_cast<long long>(end) * S::UNITS * UNIT_BYTES, to = from + C::LOOKAHEAD < last ? from + C::LOOKAHEAD : last;
+        long long next = clock64();
+        for (long long at = from; at < to && *wait_over == 0;) {
+            if (clock64() < next) continue;
+            next += CLOCKS;
+            bulk_prefetch(codes + at, static_cast<unsigned>(to - at < PIECE ? to - at : PIECE));
+            at += PIECE;
+        }
+    }
+
     __device__ __forceinline__ void copy(void* to, const void* from, int bytes) const {
         if constexpr (C::EVICT_FIRST) bulk_copy(to, from, bytes, full + stage, policy);
         else bulk_copy(to, from, bytes, full + stage);
@@ -139,16 +154,6 @@ struct TileSum {
     }
 };
 
-#ifdef PROBE_TRACE
-struct TraceRecord { long long t[6]; long long clock; int n, k, block, sm; };
-__device__ TraceRecord trace_records[16384];
-__device__ int trace_count;
-__device__ __forceinline__ long long trace_now() { long long t; asm volatile("mov.u64 %0, %globaltimer;" : "=l"(t)); return t; }
-#define TRACE(i) trace_t[i] = trace_now();
-#else
-#define TRACE(i)
-#endif
-
 template <class C>
 __device__ __forceinline__ void stream_product(const Step* step, const float* x, const float* norm, const void* codes, const void* scales,
                                                const float* row_scales, const float* bias, const float* up_bias, float* out) {
@@ -158,6 +163,7 @@ __device__ __forceinline__ void stream_product(const Step* step, const float* x,
     extern __shared__ __align__(128) char shared[];
     Barrier* full = reinterpret_cast<Barrier*>(shared + S::BARRIERS_AT);
     Barrier* empty = full + C::STAGES;
+    volatile int* wait_over = reinterpret_cast<volatile int*>(empty + C::STAGES);
     const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, range = S::range_of(blockIdx.x);
     const int from = S::first_tile(range), end = S::first_tile(range + 1), first_row = blockIdx.y * C::ROWS;
     const auto rows_here = [&] {   // after the wait only
@@ -173,6 +179,7 @@ __device__ __forceinline__ void stream_product(const Step* step, const float* x,
                 barrier_init(empty + s, S::WARPS);
             }
             barrier_init_fence();
+            *wait_over = 0;
             if constexpr (C::EVICT_FIRST) feeder.policy = evict_first_policy();
             if constexpr (C::LIMIT != Limit::NONE) {   // whether there is work depends on the step
                 wait_for_predecessors();
@@ -187,6 +194,7 @@ __device__ __forceinline__ void stream_product(const Step* step, const float* x,
                 barrier_wait(full + s - C::PACE, 0);
                 feeder.fill();
             }
+            if (C::LOOKAHEAD > 0) feeder.look_ahead(wait_over);
             for (unsigned parity = 0; feeder.more();) {
                 barrier_wait(empty + feeder.stage, parity);
                 feeder.fill();
@@ -202,14 +210,10 @@ __device__ __forceinline__ void stream_product(const Step* step, const float* x,
     x += static_cast<long long>(first_row) * C::INPUTS;
     out += static_cast<long long>(first_row) * C::OUTPUTS;
     typename StageOf<C, C::COMPUTE>::Type stager;
-#ifdef PROBE_TRACE
-    long long trace_t[6];
-#endif
-    TRACE(0)
     stager.before_wait(norm, warp, lane);
     __syncthreads();
     wait_for_predecessors();
-    TRACE(1)
+    if (C::LOOKAHEAD > 0 && threadIdx.x == 0) *wait_over = 1;
     const int rows = rows_here();
     if (from == end || rows <= 0) return;
 
@@ -217,7 +221,6 @@ __device__ __forceinline__ void stream_product(const Step* step, const float* x,
     epilogue.load(from, end - from, rows, row_scales, bias, up_bias, out, threadIdx.x);
     stager.run(x, norm, rows, staged, squares, warp, lane);
 
-    TRACE(2)
     const int k_warp = warp % S::K_WARPS, tile_warp = warp / S::K_WARPS;
     const char* x_at = staged + (S::EXACT ? lane * 16 : ((lane / 16 * C::ROWS + lane / 4 % 4) * 4 + lane % 4) * 8 * S::PAIR);
     float unscale[2] = {1.0f, 1.0f};
@@ -269,9 +272,7 @@ __device__ __forceinline__ void stream_product(const Step* step, const float* x,
                 TileSum<C> sum;
                 for (int first = 0; first < S::UNITS; first += S::PART_UNITS) {
                     barrier_wait(full + stage, parity);
-#ifndef PROBE_NO_PRODUCT
                     multiply(sum, shared + stage * S::STAGE, stage_scales(group + base, first), first, least(S::PART_UNITS, S::UNITS - first));
-#endif
                     release();
                 }
                 sum.leave(group_partials + base * S::TILE_PARTIALS, unscale, k_warp, lane);
@@ -281,16 +282,6 @@ __device__ __forceinline__ void stream_product(const Step* step, const float* x,
         named_barrier(1, S::CONSUMERS);
         epilogue.store(group, tiles, rows, group_partials, squares, out, threadIdx.x);
     }
-#ifdef PROBE_TRACE
-    TRACE(3)
-    if (threadIdx.x == 0) {
-        const int i = atomicAdd(&trace_count, 1);
-        TraceRecord& r = trace_records[i % 16384];
-        for (int j = 0; j < 4; j++) r.t[j] = trace_t[j];
-        r.clock = clock64(); r.n = C::OUTPUTS; r.k = C::INPUTS; r.block = blockIdx.x;
-        asm volatile("mov.u32 %0, %smid;" : "=r"(r.sm));
-    }
-#endif
 }
 
 }  // namespace monomorph

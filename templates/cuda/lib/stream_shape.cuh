@@ -18,6 +18,7 @@
 //     static constexpr int CONSUMER_WARPS;            // 4..16
 //     static constexpr int BLOCKS, MULTIPROCESSORS;   // grid.x, and of the card: adjacent ranges of tiles go to blocks i, i + MULTIPROCESSORS, ...
 //     static constexpr bool EVICT_FIRST;              // weights leave the second-level cache first
+//     static constexpr int LOOKAHEAD;                 // bytes of codes a block may ask into the second-level cache beyond its ring while it waits
 //     static constexpr int PACE;                      // stages under way at a time while the ring is filled first (1..STAGES)
 // };
 #pragma once
@@ -116,8 +117,10 @@ struct StreamShape {
     static constexpr int PARTIALS_AT = X_AT + X_BYTES;                                     // two groups, used in turn
     static constexpr int SQUARES_AT = PARTIALS_AT + 2 * GROUP_TILES * TILE_PARTIALS * static_cast<int>(sizeof(Sum));   // [rows][warps]
     static constexpr int BARRIERS_AT = SQUARES_AT + C::ROWS * WARPS * static_cast<int>(sizeof(Sum));   // full[STAGES], empty[STAGES]
-    static constexpr int SHARED = BARRIERS_AT + 16 * C::STAGES;
+    static constexpr int SHARED = BARRIERS_AT + 16 * C::STAGES + 16;   // and the sign that the wait is over
     static constexpr int shared_bytes() { return SHARED; }
+    // For __launch_bounds__: registers must let the next kernel's block stand beside this one's.
+    static constexpr int RESIDENT = WARPS <= 8 && SHARED <= 114 * 1024 ? 2 : 1;
 
     static_assert(C::ROWS >= 1 && C::ROWS <= 8, "a block computes 1 to 8 rows");
     static_assert(EXACT || C::ROWS == 1 || C::ROWS == 2 || C::ROWS == 4, "16-bit products: 1, 2 or 4 rows");
