@@ -103,7 +103,7 @@ fn class_scales(value: Value) -> Option<At<ClassScales>> {
         // Its two scales are always of the same formats.
         Format::Nvfp4 => Some(Format::F32),
         _ => {
-            let formats = [Format::F32, Format::Bf16].map(|format| (format.name(), format));
+            let formats = [Format::F32, Format::Bf16, Format::F16].map(|format| (format.name(), format));
             let format = table.required("format", "format = \"f32\"").and_then(|it| it.choice(&formats));
             format.map(|it| it.value)
         }

@@ -49,7 +49,7 @@ impl ScaleForm {
     }
 
     /// Suffix and shape of each companion of a weight `[rows, columns]`; a scalar's shape is empty. With nvfp4 the
-    /// first is fp8-e4m3 and the second f32; fp8 scales are f32 or bf16.
+    /// first is fp8-e4m3 and the second f32; fp8 scales are f32, bf16 or f16.
     pub fn companions(self, rows: usize, columns: usize) -> Vec<(&'static str, Vec<usize>)> {
         let blocks = |size: usize| vec![rows.div_ceil(size), columns.div_ceil(size)];
         let groups = vec![rows, columns.div_ceil(NVFP4_BLOCK)];

@@ -79,7 +79,7 @@ impl Compute {
 pub struct ClassScales {
     /// Which companions there are.
     pub form: ScaleForm,
-    /// Format of fp8 scales, f32 or bf16; those of nvfp4 are always fp8-e4m3 and f32.
+    /// Format of fp8 scales, f32, bf16 or f16; those of nvfp4 are always fp8-e4m3 and f32.
     pub format: Format,
 }
 
