@@ -252,6 +252,7 @@ int main() {
     check_exact<Exact<Heads<9, 3, 64, f16, 32, true>>>("exact 9/3x64 f16, decode", {{1, 0}, {1, 300}, {1, 33}}, 21, true);
     check_exact<Exact<Heads<6, 2, 20, float, 8, false, HeadNorm::OnePlus>>>("exact 6/2x20 f32 one-plus adjacent", {{40, 0}, {3, 17}}, 22);
     check_exact<Exact<Heads<4, 1, 6, float, 3, true, HeadNorm::Plain>>>("exact 4/1x6 f32 plain", {{40, 3}}, 23);
+    check_exact<Exact<Heads<2, 1, 80, float, 40, true>>>("exact 2/1x80 f32, values in place", {{20, 3}, {1, 300}}, 25);
     check_exact<Exact<Heads<2, 2, 96, bf16, 48, true, HeadNorm::Plain>>>("exact 2/2x96 bf16 plain", {{20, 3}}, 24);
 #elif PART == 2
     check_prefill<Prefill<Llama, 64, 512>, true>("wgmma prefill 32/8x128 bf16, one prompt of 200, staged", {{200, 0}}, 50);

@@ -92,10 +92,11 @@ __device__ __forceinline__ void attention_decode(const Step* step, const float* 
     Rotation<C> rotation;
     rotation.load(rotary, position, lane);
     Chunk<Kv> keys[2][S::KEY_STEPS] = {}, values[S::VALUE_STEPS][4] = {};
-    // Chunks of rows that are not cached keep what they hold: the token's own row is put in later, the rest never counts.
+    // Chunks of rows that are not cached keep what they hold: the token's own row is put in later, the rest never counts. Loads
+    // behind the last tile are switched off one by one: a branch around them would end in copies that wait for them.
     auto load_keys = [&](int tile, int block, int n) {
         const Kv* rows = cached_row<C, const Kv*>(layer, block, kv_head, tile % TILES * 16) + (g * D + 8 * c);
-        const int cached = position - tile * 16;
+        const int cached = tile < last ? position - tile * 16 : 0;
 #pragma unroll
         for (int s = 0; s < S::KEY_STEPS; ++s) {
             if constexpr (!S::EARLY) keys[n][s] = {};  // so that the registers are free in between
@@ -104,7 +105,7 @@ __device__ __forceinline__ void attention_decode(const Step* step, const float* 
     };
     auto load_values = [&](int tile, int block, int h) {
         const Kv* rows = cached_row<C, const Kv*>(layer, block, kv_head, tile % TILES * 16) + (A::VALUES + 2 * c * D + 8 * g);
-        const int cached = position - tile * 16;
+        const int cached = tile < last ? position - tile * 16 : 0;
 #pragma unroll
         for (int i = 0; i < 4; ++i) {
             const int token = 2 * c + i % 2 + i / 2 * 8;
@@ -120,10 +121,8 @@ __device__ __forceinline__ void attention_decode(const Step* step, const float* 
 #pragma unroll
         for (int h = 0; h < S::VALUE_STEPS; ++h) load_values(tile, block, h);
     };
-    if (tile < last) {
-        if constexpr (!S::PIECEWISE) load_all_keys(tile, block);
-        if constexpr (S::EARLY) load_all_values(tile, block);
-    }
+    if constexpr (!S::PIECEWISE) load_all_keys(tile, block);
+    if constexpr (S::EARLY) load_all_values(tile, block);
     // A short context's second tile comes into the second-level cache meanwhile. (Doing so where more follow costs a tenth of
     // the bandwidth.) A tile's keys of a head are contiguous, as are its values.
     if (tile + WARPS < last && last - first <= 2 * WARPS) {
@@ -210,12 +209,10 @@ __device__ __forceinline__ void attention_decode(const Step* step, const float* 
         }
         const int following = next_block;
         if (tile + 2 * WARPS < last) next_block = blocks[(tile + 2 * WARPS) / TILES];
-        const bool more = tile + WARPS < last;
-        if constexpr (S::EARLY) {
-            if (more) load_all_keys(tile + WARPS, following);
-        } else if constexpr (!S::PIECEWISE) {
+        if constexpr (S::EARLY)
+            load_all_keys(tile + WARPS, following);
+        else if constexpr (!S::PIECEWISE)
             load_all_values(tile, block);
-        }
 
         // Softmax over the tile; lane (g, c) has tokens 2c, 2c+1 of both halves of heads 8r + g.
         uint32_t weights[S::HEAD_SETS][2][2];
@@ -276,12 +273,10 @@ __device__ __forceinline__ void attention_decode(const Step* step, const float* 
 #pragma unroll
             for (int m = 0; m < 4; ++m) multiply_values<C>(context[h][m], weights, values[h], m);
         }
-        if (more) {
-            if constexpr (S::EARLY)
-                load_all_values(tile + WARPS, following);
-            else if constexpr (!S::PIECEWISE)
-                load_all_keys(tile + WARPS, following);
-        }
+        if constexpr (S::EARLY)
+            load_all_values(tile + WARPS, following);
+        else if constexpr (!S::PIECEWISE)
+            load_all_keys(tile + WARPS, following);
         block = following;
     }
 

@@ -3,15 +3,15 @@
 //
 // Work: units as in attention_prefill (128 rows of one sequence and one K/V head), but a block holds a whole SM and takes every
 // (number of blocks)-th unit: launch min(units, SMs) blocks; any grid is correct. Warpgroup 0 gathers K/V tiles of 128 keys into
-// two stages of shared memory; warpgroups 1 and 2 own 64 rows each. q stays in registers (A), keys are B as they lie, values are
+// WGMMA_STAGES stages of shared memory; warpgroups 1 and 2 own 64 rows each. q stays in registers (A), keys are B as they lie, values are
 // B transposed by the descriptor (their rows are the summed dimension), weights go from the scores' registers into A's.
 //
 // Overlap within a warpgroup: the next tile's scores are issued before this tile's values are multiplied, and the next softmax runs
 // while they are; between the two warpgroups, one's softmax hides behind the other's products.
 //
 // Shared memory (WgmmaShared): per stage keys and values, [HEAD_DIM / 64 panels][128 keys][128 bytes] in the 128-byte swizzle.
-// Barriers: per stage and operand, full (the gathering threads arrive once their copies are visible to the async proxy) and empty
-// (one arrival a consumer warpgroup).
+// Barriers: per stage and operand, full (each gathering thread's copies arrive when they have landed) and empty (one arrival a
+// consumer warpgroup). The copies are ordinary writes to the async proxy, so consumers fence between the barrier and their products.
 #pragma once
 
 #include "attention_prefill.cuh"
@@ -19,7 +19,21 @@
 
 namespace monomorph {
 
-constexpr int WGMMA_THREADS = 384, WGMMA_KEYS = 128;
+constexpr int WGMMA_THREADS = 384, WGMMA_KEYS = 128, WGMMA_STAGES = 2;
+
+// A place in the ring of stages: which stage, and the parity of its use.
+struct RingPlace {
+    int stage = 0;
+    unsigned parity = 0;
+    __device__ __forceinline__ void advance() {
+        if (++stage == WGMMA_STAGES) stage = 0, parity ^= 1;
+    }
+};
+
+// This thread's copies so far arrive at the barrier when they have landed: one of the arrivals it expects.
+__device__ __forceinline__ void copies_arrive(Barrier* barrier) {
+    asm volatile("cp.async.mbarrier.arrive.noinc.shared.b64 [%0];" ::"r"(shared_address(barrier)) : "memory");
+}
 
 template <class C>
 struct WgmmaPrefill {
@@ -30,9 +44,9 @@ struct WgmmaPrefill {
 
 template <class C>
 struct WgmmaShared {
-    alignas(1024) unsigned char keys[2][WgmmaPrefill<C>::TILE_BYTES];
-    unsigned char values[2][WgmmaPrefill<C>::TILE_BYTES];
-    Barrier keys_full[2], keys_empty[2], values_full[2], values_empty[2];
+    alignas(1024) unsigned char keys[WGMMA_STAGES][WgmmaPrefill<C>::TILE_BYTES];
+    unsigned char values[WGMMA_STAGES][WgmmaPrefill<C>::TILE_BYTES];
+    Barrier keys_full[WGMMA_STAGES], keys_empty[WGMMA_STAGES], values_full[WGMMA_STAGES], values_empty[WGMMA_STAGES];
 };
 
 template <class C>
@@ -91,37 +105,23 @@ __device__ __forceinline__ void gather_tile(unsigned char* to, const typename C:
 template <class C>
 __device__ __forceinline__ void gather_units(WgmmaShared<C>& shared, const Step* step, const typename C::Kv* layer, int all_tiles) {
     const int lane = threadIdx.x % 32;
-    int item = 0;                 // key tiles gathered so far: stage item % 2, its (item / 2)-th use
-    Barrier* unannounced = nullptr;  // of the copies committed last
-    auto announce = [&](Barrier* next) {
-        copy_commit();
-        if (unannounced) {
-            copy_wait<1>();
-            fence_async_shared();
-            barrier_arrive(unannounced);
-        }
-        unannounced = next;
-    };
+    RingPlace at;
     for (int unit = blockIdx.x + gridDim.x * blockIdx.y; unit < all_tiles * C::KV_HEADS; unit += gridDim.x * gridDim.y) {
         const int kv_head = unit % C::KV_HEADS;
         const PrefillTile tile = find_tile<C>(step, all_tiles - 1 - unit / C::KV_HEADS, lane);
         const int end = tile.position + tile.tokens;
         const int* blocks = step->blocks() + tile.block_start;
-        for (int first = 0; first < end; first += WGMMA_KEYS, ++item) {
-            const int stage = item % 2, empty = (item / 2 + 1) % 2;
-            barrier_wait(&shared.keys_empty[stage], empty);
-            gather_tile<C>(shared.keys[stage], layer, blocks, kv_head, first, end);
-            announce(&shared.keys_full[stage]);
-            barrier_wait(&shared.values_empty[stage], empty);
-            gather_tile<C>(shared.values[stage], layer + AttentionShape<C>::VALUES, blocks, kv_head, first, end);
-            announce(&shared.values_full[stage]);
+        for (int first = 0; first < end; first += WGMMA_KEYS, at.advance()) {
+            barrier_wait(&shared.keys_empty[at.stage], at.parity ^ 1);
+            gather_tile<C>(shared.keys[at.stage], layer, blocks, kv_head, first, end);
+            copies_arrive(&shared.keys_full[at.stage]);
+            barrier_wait(&shared.values_empty[at.stage], at.parity ^ 1);
+            gather_tile<C>(shared.values[at.stage], layer + AttentionShape<C>::VALUES, blocks, kv_head, first, end);
+            copies_arrive(&shared.values_full[at.stage]);
         }
     }
-    if (unannounced) {
-        copy_wait<0>();
-        fence_async_shared();
-        barrier_arrive(unannounced);
-    }
+    copy_commit();
+    copy_wait<0>();
 }
 
 // A consumer warpgroup's rows: scores, softmax, context.
@@ -205,7 +205,11 @@ __device__ __forceinline__ void attend_units(WgmmaShared<C>& shared, const Step*
     const int thread = threadIdx.x % 128, group = threadIdx.x / 128 - 1, lane = thread % 32, g = lane / 4, c = lane % 4;
     const int first_row = group * 64 + thread / 32 * 16;  // of the warp
     WgmmaRows<C> rows;
-    int item = 0;
+    RingPlace at;
+    auto wait_full = [](Barrier* barrier, unsigned parity) {
+        barrier_wait(barrier, parity);
+        fence_async_shared();
+    };
     for (int unit = blockIdx.x + gridDim.x * blockIdx.y; unit < all_tiles * C::KV_HEADS; unit += gridDim.x * gridDim.y) {
         const int kv_head = unit % C::KV_HEADS;
         const PrefillTile tile = find_tile<C>(step, all_tiles - 1 - unit / C::KV_HEADS, lane);
@@ -228,34 +232,37 @@ __device__ __forceinline__ void attend_units(WgmmaShared<C>& shared, const Step*
             rows.softmax(first_key + WGMMA_KEYS - 1 > first_position, {position[0] - first_key, position[1] - first_key}, c);
         };
 
-        barrier_wait(&shared.keys_full[item % 2], item / 2 % 2);
-        rows.issue_scores(shared_address(shared.keys[item % 2]));
+        RingPlace next = at;
+        next.advance();
+        wait_full(&shared.keys_full[at.stage], at.parity);
+        rows.issue_scores(shared_address(shared.keys[at.stage]));
         wgmma_wait<0>();
         rows.pin_scores();
-        if (thread == 0) barrier_arrive(&shared.keys_empty[item % 2]);
+        if (thread == 0) barrier_arrive(&shared.keys_empty[at.stage]);
         softmax(0);
         rows.take_weights();
-        for (int key_tile = 1; key_tile < key_tiles; ++key_tile, ++item) {
-            const int next = (item + 1) % 2;
-            barrier_wait(&shared.keys_full[next], (item + 1) / 2 % 2);
-            rows.issue_scores(shared_address(shared.keys[next]));
-            barrier_wait(&shared.values_full[item % 2], item / 2 % 2);
-            rows.issue_context(shared_address(shared.values[item % 2]));
+        for (int key_tile = 1; key_tile < key_tiles; ++key_tile) {
+            wait_full(&shared.keys_full[next.stage], next.parity);
+            rows.issue_scores(shared_address(shared.keys[next.stage]));
+            wait_full(&shared.values_full[at.stage], at.parity);
+            rows.issue_context(shared_address(shared.values[at.stage]));
             wgmma_wait<1>();
             rows.pin_scores();
-            if (thread == 0) barrier_arrive(&shared.keys_empty[next]);
+            if (thread == 0) barrier_arrive(&shared.keys_empty[next.stage]);
             softmax(key_tile * WGMMA_KEYS);
             wgmma_wait<0>();
             rows.pin_context();
-            if (thread == 0) barrier_arrive(&shared.values_empty[item % 2]);
+            if (thread == 0) barrier_arrive(&shared.values_empty[at.stage]);
             rows.take_weights();
+            at = next;
+            next.advance();
         }
-        barrier_wait(&shared.values_full[item % 2], item / 2 % 2);
-        rows.issue_context(shared_address(shared.values[item % 2]));
+        wait_full(&shared.values_full[at.stage], at.parity);
+        rows.issue_context(shared_address(shared.values[at.stage]));
         wgmma_wait<0>();
         rows.pin_context();
-        if (thread == 0) barrier_arrive(&shared.values_empty[item % 2]);
-        ++item;
+        if (thread == 0) barrier_arrive(&shared.values_empty[at.stage]);
+        at.advance();
 
 #pragma unroll
         for (int i = 0; i < 2; ++i) {
@@ -286,7 +293,7 @@ __device__ __forceinline__ void attention_prefill_wgmma(const Step* step, const 
     launch_dependents();
     if (threadIdx.x == 0) {
 #pragma unroll
-        for (int stage = 0; stage < 2; ++stage) {
+        for (int stage = 0; stage < WGMMA_STAGES; ++stage) {
             barrier_init(&shared.keys_full[stage], 128);
             barrier_init(&shared.values_full[stage], 128);
             barrier_init(&shared.keys_empty[stage], 2);
