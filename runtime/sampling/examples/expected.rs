@@ -8,8 +8,8 @@
 use monomorph_sampling::{Sampled, Sampling, TokenUse, sample, uniform};
 use std::io::Write;
 
-const VOCABULARIES: [u32; 5] = [97, 1_001, 49_152, 128_256, 262_144];
-const CASES: u32 = 128;
+pub(crate) const VOCABULARIES: [u32; 5] = [97, 1_001, 49_152, 128_256, 262_144];
+pub(crate) const CASES: u32 = 128;
 
 /// How a row is made.
 #[derive(Clone, Copy)]
@@ -79,7 +79,8 @@ fn pick<T: Copy>(number: u64, question: u64, choices: &[T]) -> T {
     choices[(uniform(0x5eed, number * 16 + question) * choices.len() as f64) as usize]
 }
 
-fn case(number: u64, vocabulary: u32) -> Vec<u8> {
+/// The record of one case; `number` chooses everything but the vocabulary.
+pub(crate) fn case(number: u64, vocabulary: u32) -> Vec<u8> {
     let row = Row {
         vocabulary,
         kind: pick(number, 0, &[0, 0, 0, 0, 0, 1, 1, 2, 2, 3, 4, 4, 5, 6, 6, 7, 8]),

@@ -3,8 +3,9 @@
 // device but the results.
 //
 // Config: VOCABULARY; THREADS (256 or 512); SPLITS, blocks a row (<= 32); GROUPS, rows worked on at once (<= 32). Grid: GROUPS * SPLITS
-// blocks, which must be resident together (sample_group.cuh says why); dynamic shared memory: shared_bytes(). One instantiation
-// serves any number of outputs.
+// blocks, which must be resident together (sample_group.cuh says why); dynamic shared memory: sample_shared_bytes(); scratch: one
+// SampleScratch for all programs. With 512 threads and launch bounds for two blocks a multiprocessor nothing spills. One instantiation serves
+// any number of outputs; fastest on an H200 were as many groups as rows, and then as many splits as fit.
 //
 // A greedy row without log-probabilities costs one pass: each block takes the best of its slice, and the last block to arrive at
 // the row's counter takes the best of those. Any other row lies in slices in shared memory and is worked on in phases with a group

@@ -102,12 +102,12 @@ __device__ __forceinline__ Threshold select_by_count(SampleGroup<SPLITS, THREADS
 //
 // A weight is mantissa * 2^(exponent - 150), and all weights of a bin share the exponent, so a bin's sum is an integer: at most 2^18
 // mantissas below 2^24. A slice adds the mantissas' halves of 12 bits apart (32-bit atomics of shared memory are native, 64-bit ones
-// are not), at most 2^14 of them.
+// are not), which 2^20 of them could not overflow.
 template <int SPLITS, int THREADS, int SLICE>
 __device__ __forceinline__ Threshold select_by_weight(SampleGroup<SPLITS, THREADS>& group, FilterScratch& shared, Slice weights, double share, double& target) {
     constexpr int BINS = SAMPLE_BINS / 2, OWN = BINS / THREADS;
     static_assert(OWN % 2 == 0, "each thread reads whole 16-byte vectors of bins");
-    static_assert(SLICE <= 1 << 14, "a slice's halves of mantissas must not overflow 32 bits");
+    static_assert(SLICE <= 1 << 20, "a slice's halves of mantissas must not overflow 32 bits");
     unsigned key = 0, many = 0;      // at most so many weights above those that share the bits of `key` decided so far
     double above = 0, in_bin = 0;    // their sum, and the sum of those that share the bits
 #pragma unroll 1

@@ -56,22 +56,28 @@ struct SampleRow {
     template <class Use>
     __device__ __forceinline__ void for_each_logit(Use use) const {
         constexpr int WIDTH = C::VOCABULARY % 4 == 0 ? 4 : 1;  // where every row starts at a multiple of 16 bytes, vectors of 16 bytes
-        constexpr int COUNT = PER_THREAD / WIDTH;
-        float loaded[COUNT][WIDTH];  // all in flight before the first use
+        constexpr int BATCHES = (PER_THREAD + 15) / 16, FLIGHT = (PER_THREAD / 4 + BATCHES - 1) / BATCHES * 4;  // up to 16 in flight
+#pragma unroll 1
+        for (int first = 0; first < PER_THREAD; first += FLIGHT) {
+            float loaded[FLIGHT];
+            auto index = [=](int i) { return ((first + i) / WIDTH * THREADS + static_cast<int>(threadIdx.x)) * WIDTH + i % WIDTH; };
 #pragma unroll
-        for (int i = 0; i < COUNT; ++i) {
-            const int at = begin + (i * THREADS + static_cast<int>(threadIdx.x)) * WIDTH;
-            const bool inside = at < C::VOCABULARY;
-            if constexpr (WIDTH == 4) {
-                const float none = negative_infinity();
-                const float4 four = inside ? __ldcg(reinterpret_cast<const float4*>(logits + at)) : make_float4(none, none, none, none);
-                loaded[i][0] = four.x, loaded[i][1] = four.y, loaded[i][2] = four.z, loaded[i][3] = four.w;
-            } else {
-                loaded[i][0] = inside ? __ldcg(logits + at) : negative_infinity();
+            for (int i = 0; i < FLIGHT; i += WIDTH) {
+                const int at = begin + index(i);
+                const bool inside = at < C::VOCABULARY && (PER_THREAD % FLIGHT == 0 || first + i < PER_THREAD);
+                if constexpr (WIDTH == 4) {
+                    const float none = negative_infinity();
+                    const float4 four = inside ? __ldcg(reinterpret_cast<const float4*>(logits + at)) : make_float4(none, none, none, none);
+                    loaded[i] = four.x, loaded[i + 1] = four.y, loaded[i + 2] = four.z, loaded[i + 3] = four.w;
+                } else {
+                    loaded[i] = inside ? __ldcg(logits + at) : negative_infinity();
+                }
+            }
+#pragma unroll
+            for (int i = 0; i < FLIGHT; ++i) {
+                if (PER_THREAD % FLIGHT == 0 || first + i < PER_THREAD) use(index(i), loaded[i]);
             }
         }
-#pragma unroll
-        for (int i = 0; i < PER_THREAD; ++i) use((i / WIDTH * THREADS + static_cast<int>(threadIdx.x)) * WIDTH + i % WIDTH, loaded[i / WIDTH][i % WIDTH]);
     }
 
     __device__ __forceinline__ void load_slice() {
