@@ -23,7 +23,10 @@ pub fn explain(options: Options) -> Result<(), String> {
     let target = spec::load(&search, &options.target.target).map_err(|error| error.to_string())?;
     if options.cubins {
         if target.hardware.cuda().is_none() {
-            return Err(format!("{}: only the kernels of a CUDA target are compiled to cubins", target.name()));
+            return Err(format!(
+                "{}: only the kernels of a CUDA target are compiled to cubins",
+                target.name()
+            ));
         }
         let report = toolchain::cubins(&paths::root(), &target).map_err(|error| error.to_string())?;
         return print(options.json, &report, modules::text);

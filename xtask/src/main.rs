@@ -4,6 +4,7 @@ mod bench;
 mod build;
 mod explain;
 mod fetch;
+mod gpu;
 mod import;
 mod licences;
 mod list;
@@ -42,6 +43,8 @@ enum Verb {
     Fetch(fetch::Options),
     /// Measure a target beside its prediction and its limit.
     Bench(bench::Options),
+    /// Gather what checks and measures servers on a machine with a card; with --report, keep what it found.
+    Gpu(gpu::Options),
     /// Run every check there is.
     Test(test::Options),
 }
@@ -66,6 +69,7 @@ fn main() -> ExitCode {
         Verb::Import(options) => import::import(options),
         Verb::Fetch(options) => fetch::verb(options),
         Verb::Bench(options) => bench::bench(options),
+        Verb::Gpu(options) => gpu::gpu(options),
         Verb::Test(options) => test::test(options),
     };
     match result {

@@ -51,6 +51,16 @@ pub struct Made {
 }
 
 impl Compiler {
+    /// The compiler itself, for programs that are no modules of a server.
+    pub fn nvcc(&self) -> &Path {
+        &self.nvcc
+    }
+
+    /// What it says it is.
+    pub fn version(&self) -> &str {
+        &self.version
+    }
+
     /// nvcc of the pinned release: one on the path or under `CUDA_HOME`, else installed below `root/target/toolchain`.
     ///
     /// # Errors

@@ -1,0 +1,126 @@
+//! `gpu_cases OUT HARDWARE`: what servers of a card are checked with on a machine where no cargo is. Writes
+//! `OUT/targets/`, specs of every golden; `OUT/goldens/<golden>/<quant>/`, a checkpoint with `tokens.json` and the
+//! interpreter's `expected.safetensors` beside it; and `OUT/cases.json`, which names them. `cargo xtask gpu` runs it.
+
+use monomorph_compiler::reference::{Cache, Interpreter, Logits as Which};
+use monomorph_compiler::spec::types::{Compute, Target};
+use monomorph_compiler::{graph, spec};
+use monomorph_formats::Format;
+use monomorph_tests::goldens::{Golden, goldens};
+use monomorph_tests::logits::Logits;
+use monomorph_tests::requantise::{Storage, requantise};
+use monomorph_tests::root;
+use monomorph_weights::Checkpoint;
+use safetensors::tensor::{Dtype, TensorView};
+use serde_json::{Value, json};
+use std::path::{Path, PathBuf};
+
+/// How far logits may be from the interpreter's, relative to the row's largest. Exact targets compute in f64 what the
+/// interpreter computes in f64; what is left is a rounding decided otherwise now and then.
+const EXACT: f64 = 1e-4;
+/// Targets that round operands to bf16 as the interpreter does, and sum in f32.
+const BF16: f64 = 2e-2;
+
+struct Cases {
+    out: PathBuf,
+    hardware: String,
+    cases: Vec<Value>,
+}
+
+fn main() {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    let [out, hardware] = arguments.as_slice() else {
+        eprintln!("usage: gpu_cases OUT HARDWARE");
+        std::process::exit(2);
+    };
+    let mut cases = Cases { out: out.into(), hardware: hardware.clone(), cases: Vec::new() };
+    let goldens = goldens();
+    for golden in &goldens {
+        golden.import_into(&cases.targets(), Compute::Bf16);
+        for quant in ["f32", "bf16"] {
+            cases.add(golden, quant, &golden.directory.join(quant));
+        }
+    }
+    // Every storage, on the first golden whose rows fill the blocks of all of them.
+    let whole = |golden: &&Golden| {
+        let plain = cases.target(golden, "f32");
+        Storage::ALL.iter().all(|storage| storage.fits(&plain))
+    };
+    let golden = goldens.iter().find(whole).expect("one golden fits every storage");
+    let plain = cases.target(golden, "f32");
+    for storage in Storage::ALL.iter().filter(|storage| !["f32", "bf16"].contains(&storage.name)) {
+        for (compute, kv) in
+            [(Compute::Bf16, Format::Bf16), (Compute::F32, Format::F32), (Compute::Int8Block32, Format::F16)]
+        {
+            if storage.computes(compute) {
+                let out = cases.out.join("stored").join(storage.name).join(compute.name());
+                let quant = requantise(golden, &plain, storage, compute, kv, &cases.targets(), &out);
+                cases.add(golden, &quant, &out.join("stored"));
+            }
+        }
+    }
+    write(&cases.out.join("cases.json"), &serde_json::to_vec_pretty(&cases.cases).expect("it is JSON"));
+}
+
+impl Cases {
+    fn targets(&self) -> PathBuf {
+        self.out.join("targets")
+    }
+
+    fn target(&self, golden: &Golden, quant: &str) -> Target {
+        let name = format!("{}/{}/{quant}", self.hardware, golden.name);
+        let search = [self.targets(), root().join("targets")];
+        spec::load(&search, &name).unwrap_or_else(|error| panic!("{error}"))
+    }
+
+    /// Copies a checkpoint and writes what the interpreter makes of it.
+    fn add(&mut self, golden: &Golden, quant: &str, checkpoint: &Path) {
+        let target = self.target(golden, quant);
+        let directory = Path::new("goldens").join(&golden.name).join(quant);
+        let to = self.out.join(&directory);
+        for entry in std::fs::read_dir(checkpoint).expect("a checkpoint is a directory") {
+            let from = entry.expect("directory entries are readable").path();
+            let name = from.file_name().expect("a file has a name");
+            if from.is_file() && name != "logits.safetensors" {
+                write(
+                    &to.join("weights").join(name),
+                    &std::fs::read(&from).expect("a checkpoint is readable"),
+                );
+            }
+        }
+        write(&to.join("tokens.json"), json!(golden.prompts).to_string().as_bytes());
+
+        let graph = graph::build(&target.model, &target.quant);
+        let weights = Checkpoint::open(checkpoint).unwrap_or_else(|error| panic!("{error}"));
+        let interpreter = Interpreter::new(&graph, &target.quant, &weights);
+        let interpreter = interpreter.unwrap_or_else(|error| panic!("{}: {error}", target.name()));
+        let logits: Logits = golden
+            .prompts
+            .iter()
+            .map(|prompt| interpreter.forward(prompt, &mut Cache::default(), Which::All))
+            .collect();
+        write_logits(&to.join("expected.safetensors"), &logits, target.model.vocabulary);
+        let exact = target.quant.compute.values().all(|compute| *compute != Compute::Bf16);
+        self.cases.push(json!({
+            "name": target.name(),
+            "directory": directory,
+            "vocabulary": target.model.vocabulary,
+            "bound": if exact { EXACT } else { BF16 },
+        }));
+    }
+}
+
+fn write_logits(path: &Path, logits: &Logits, vocabulary: usize) {
+    let bytes: Vec<Vec<u8>> =
+        logits.iter().map(|rows| rows.iter().flat_map(|logit| logit.to_le_bytes()).collect()).collect();
+    let views = bytes.iter().enumerate().map(|(index, bytes)| {
+        let shape = vec![bytes.len() / 4 / vocabulary, vocabulary];
+        (index.to_string(), TensorView::new(Dtype::F32, shape, bytes).expect("rows are whole"))
+    });
+    safetensors::serialize_to_file(views, None, path).expect("it is writable");
+}
+
+fn write(path: &Path, bytes: &[u8]) {
+    std::fs::create_dir_all(path.parent().expect("a file stands in a directory")).expect("it is writable");
+    std::fs::write(path, bytes).expect("it is writable");
+}

@@ -1,0 +1,63 @@
+//! `cargo xtask gpu`: gathers what a machine with a card needs to check and measure CUDA servers without cargo; with
+//! `--report` it adds what was measured there to the ledger.
+//!
+//! What it leaves in `target/gpu/`: `run.py` and `checks/`, `manifest.json`, and `part-1.zip`, `part-2.zip`, …, each below
+//! `--part-bytes`, for machines that take so much at a time. There, from the repository's root:
+//!
+//! ```text
+//! python3 target/gpu/run.py --only unpack          # once for every part but the last, if parts come one by one
+//! python3 target/gpu/run.py --out DIR
+//! ```
+
+mod gather;
+mod parts;
+mod programs;
+mod report;
+
+use clap::{Args, ValueEnum};
+use std::path::PathBuf;
+
+/// What is measured unless `--bench` names others, of one card.
+const BENCHES: [&str; 4] = ["llama-3.2-1b/bf16", "llama-3.1-8b/bf16", "llama-3.1-8b/fp8", "qwen3-8b/nvfp4"];
+
+#[derive(Args)]
+pub struct Options {
+    /// The card.
+    #[arg(long, default_value = "h200")]
+    hardware: String,
+    /// Goldens whose target contains this only.
+    #[arg(long, value_name = "TEXT", default_value = "")]
+    goldens: String,
+    /// Targets to measure, as model/quant [default: a Llama of 1B, and 8B models in bf16, fp8 and nvfp4].
+    #[arg(long, value_name = "MODEL/QUANT", value_delimiter = ',')]
+    bench: Option<Vec<String>>,
+    /// What to leave out.
+    #[arg(long, value_delimiter = ',')]
+    without: Vec<Piece>,
+    /// Most bytes of one part.
+    #[arg(long, default_value_t = 52_000_000)]
+    part_bytes: u64,
+    /// Instead: add the results of a run to docs/performance.md.
+    #[arg(long, value_name = "RESULTS.JSON")]
+    report: Option<PathBuf>,
+}
+
+/// What can be left out.
+#[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum Piece {
+    /// The programs of tests/cuda.
+    Programs,
+    /// Servers of small random checkpoints with the interpreter's logits.
+    Goldens,
+    /// SmolLM2 with its weights.
+    Smollm2,
+    /// Servers that are measured.
+    Benches,
+}
+
+pub fn gpu(options: Options) -> Result<(), String> {
+    if let Some(results) = &options.report {
+        return report::append(results);
+    }
+    gather::gather(&options)
+}

@@ -1,0 +1,1 @@
+"""The checks of run.py, one module a group."""

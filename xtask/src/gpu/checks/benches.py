@@ -1,0 +1,59 @@
+"""Speed beside the limit: bytes that must move over the card's bandwidth, or products over its rate."""
+
+import json
+
+from .common import execute, tail
+
+SECONDS = 200
+
+
+def decode_limit(costs, batch, context):
+    """Steps a second at the bandwidth, times the batch: weights are read once a step, each sequence's cache by itself."""
+    moved = costs["weight_bytes"] + batch * context * costs["kv_bytes_per_token"]
+    return batch * costs["bandwidth"] / moved, moved
+
+
+def run(context):
+    for case in context.manifest["benches"]:
+        for measured in case["runs"]:
+            name = f"{case['target']} {measured['name']}"
+            if context.wanted(name):
+                try:
+                    bench(context, case, measured, name)
+                except Exception as error:
+                    context.add("benches", name, False, f"not run: {error!r}")
+
+
+def bench(context, case, measured, name):
+    depth, generate, prompt = measured["depth"], measured["generate"], measured["prompt"]
+    command = [context.path(case["server"]), "bench", "--weights", "dummy", "--json", "--repeat", measured["repeat"]]
+    command += ["--depth", depth, "--generate", generate, "--prompt-tokens", prompt]
+    command += ["--batch", ",".join(map(str, measured["batch"])), "--streams", ",".join(map(str, measured["streams"]))]
+    status, output, seconds = execute(command, SECONDS)
+    line = next((line for line in reversed(output.splitlines()) if line.startswith("{")), None)
+    if status != 0 or line is None:
+        context.add("benches", name, False, f"status {status}: {tail(output)}")
+        return
+    report, costs = json.loads(line), case["costs"]
+
+    def keep(what, rate, unit, limit=None, **figures):
+        context.benches.append({
+            "target": case["target"], "name": what, "rate": rate, "unit": unit, "limit": limit,
+            "command": " ".join(map(str, ["server", *command[1:]])), **figures,
+        })
+
+    middle = depth + generate / 2
+    for batch in report["batches"]:
+        count, rate = batch["sequences"], batch["tokens_per_second"]
+        limit, moved = decode_limit(costs, count, middle)
+        keep(f"decode, batch {count}, after {depth}", rate, "tok/s", limit, bytes_a_step=moved, samples=batch["samples"])
+    for streams in report["streams"]:
+        count, rate = streams["streams"], streams["tokens_per_second"]
+        limit, moved = decode_limit(costs, count, middle)
+        keep(f"{count} streams through the engine", rate, "tok/s", limit, bytes_a_step=moved, samples=streams["samples"])
+    if measured["keeps_prefill"]:
+        rate = report["ours"]["prefill"]
+        keep(f"prefill of {prompt}", rate, "tok/s", measured["prefill_limit"], samples=report["samples"]["prefill"])
+        keep("start to first token", report["start_to_first_token_ms"], "ms")
+        keep("start to ready", report["start_to_ready_ms"], "ms")
+    context.add("benches", name, True, f"{seconds:.0f} s")

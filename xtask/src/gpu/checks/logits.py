@@ -1,0 +1,58 @@
+"""Logits of every golden server, prefill and decode, against the interpreter's."""
+
+import json
+import tempfile
+from pathlib import Path
+
+import numpy
+
+from .common import execute, tail
+
+SECONDS = 120
+
+
+def read(path):
+    """The f32 tensors of a safetensors file by name."""
+    data = Path(path).read_bytes()
+    size = int.from_bytes(data[:8], "little")
+    header = json.loads(data[8 : 8 + size])
+    header.pop("__metadata__", None)
+    tensors = {}
+    for name, entry in header.items():
+        assert entry["dtype"] == "F32", (path, name, entry["dtype"])
+        begin, end = entry["data_offsets"]
+        values = numpy.frombuffer(data, numpy.float32, (end - begin) // 4, 8 + size + begin)
+        tensors[name] = values.reshape(entry["shape"])
+    return tensors
+
+
+def distance(found, expected):
+    """The largest difference in any row relative to the largest magnitude of the expected row; infinite for what is no number."""
+    assert sorted(found) == sorted(expected), "other prompts than expected"
+    worst = 0.0
+    for name, rows in expected.items():
+        apart = numpy.abs(found[name].astype(numpy.float64) - rows)
+        if not numpy.isfinite(apart).all():
+            return float("inf")
+        worst = max(worst, float((apart.max(axis=1) / numpy.abs(rows).max(axis=1)).max()))
+    return worst
+
+
+def run(context):
+    def check(case):
+        server, weights = context.path(case["server"]), context.path(case["weights"])
+        expected = read(context.path(case["expected"]))
+        apart = {}
+        for mode, flags in (("prefill", []), ("decode", ["--decode"])):
+            with tempfile.TemporaryDirectory() as directory:
+                out = Path(directory) / "logits.safetensors"
+                command = [server, "logits", "--weights", weights, "--tokens", context.path(case["tokens"]), "--out", out]
+                status, output, _ = execute([*command, *flags, "--memory-fraction", "0.1"], SECONDS)
+                if status != 0:
+                    return False, f"{mode}: status {status}: {tail(output)}", {}
+                apart[mode] = distance(read(out), expected)
+        passed = all(value <= case["bound"] for value in apart.values())
+        words = ", ".join(f"{mode} {value:.1e}" for mode, value in apart.items())
+        return passed, f"{words}, bound {case['bound']:.0e}", {"apart": apart}
+
+    context.all("logits", context.manifest["goldens"], check)

@@ -1,0 +1,24 @@
+"""Every program of tests/cuda: it must pass, and with its planted defect it must fail."""
+
+from .common import execute, tail
+
+SECONDS = 150
+
+
+def run(context):
+    def check(program):
+        path = context.path(program["file"])
+        arguments = [context.path(word[1:]) if word.startswith("@") else word for word in program["arguments"]]
+        status, output, seconds = execute([path, *arguments], SECONDS)
+        planted = program["planted"]
+        if planted:
+            # 2 is a call that failed, not a difference that was seen.
+            passed = status not in (0, 2, 124) and status > 0
+            return passed, f"status {status} with a planted defect", {"seconds": round(seconds, 1)}
+        detail = tail(output, 1) if status == 0 else f"status {status}: {tail(output)}"
+        return status == 0, detail, {"seconds": round(seconds, 1)}
+
+    # One at a time: they check results and print times.
+    jobs, context.jobs = context.jobs, 1
+    context.all("programs", context.manifest["programs"], check)
+    context.jobs = jobs

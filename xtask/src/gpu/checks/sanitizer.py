@@ -1,0 +1,47 @@
+"""compute-sanitizer over a short service with changing batches, on a small golden's server with made-up weights."""
+
+import shutil
+import time
+from concurrent.futures import ThreadPoolExecutor
+
+from .common import Missing, tail
+from .serving import Server
+
+READY_SECONDS = 180
+STREAMS = 10
+
+
+def run(context):
+    tool = shutil.which("compute-sanitizer") or shutil.which("compute-sanitizer", path="/usr/local/cuda/bin")
+    if tool is None:
+        raise Missing("compute-sanitizer is not on this machine")
+    for case in context.manifest["sanitized"]:
+        for kind in ("memcheck", "racecheck"):
+            name = f"{case['name']} {kind}"
+            if context.wanted(name):
+                start = time.time()
+                passed, detail = sanitize(context, case, tool, kind)
+                context.add("sanitizer", name, passed, detail, seconds=round(time.time() - start, 1))
+
+
+def sanitize(context, case, tool, kind):
+    command = [context.path(case["server"]), "serve", "--weights", "dummy", "--memory-fraction", "0.05"]
+    wrapper = [tool, "--tool", kind, "--error-exitcode", "9", "--print-limit", "5"]
+    try:
+        with Server(command, wrapper, READY_SECONDS) as server:
+
+            def ask(number):
+                # One after the other they begin, and they end at different lengths: batches grow and shrink.
+                time.sleep(0.2 * number)
+                return server.complete("sea " * (1 + 3 * number), 240, max_tokens=6 + 5 * number, temperature=0.7, seed=number)
+
+            with ThreadPoolExecutor(STREAMS) as pool:
+                answers = list(pool.map(ask, range(STREAMS)))
+            status = server.stop(240)
+    except Exception as error:
+        return False, f"{error!r}: {tail(server.output)}"
+    summary = [line for line in server.output.splitlines() if "SUMMARY" in line]
+    clean = bool(summary) and all("0 errors" in line or "0 hazards" in line for line in summary)
+    tokens = sum(usage["completion_tokens"] for _, usage, _ in answers)
+    detail = f"status {status}, {tokens} tokens; {' '.join(summary) or tail(server.output)}"
+    return status == 0 and clean, detail

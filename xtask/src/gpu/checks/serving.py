@@ -1,0 +1,107 @@
+"""Many HTTP requests at once, each of which must be answered as alone."""
+
+import json
+import signal
+import socket
+import subprocess
+import threading
+import time
+import urllib.request
+from concurrent.futures import ThreadPoolExecutor
+
+from .common import Missing, tail
+
+READY_SECONDS = 120
+STREAMS = 64
+
+
+class Server:
+    """A server on loopback, stopped at the end of a `with`. `wrapper` is what it runs under."""
+
+    def __init__(self, command, wrapper=(), ready_seconds=READY_SECONDS):
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            self.port = free.getsockname()[1]
+        self.ready_seconds = ready_seconds
+        self.command = [str(word) for word in (*wrapper, *command, "--port", self.port)]
+        self.output = ""
+
+    def __enter__(self):
+        self.process = subprocess.Popen(
+            self.command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace"
+        )
+        # Read all along, so that the server never waits for us.
+        self.reader = threading.Thread(target=self._read, daemon=True)
+        self.reader.start()
+        began = time.time()
+        while True:
+            try:
+                with urllib.request.urlopen(f"http://127.0.0.1:{self.port}/health", timeout=5):
+                    return self
+            except OSError:
+                if self.process.poll() is not None or time.time() - began > self.ready_seconds:
+                    self.stop()
+                    raise RuntimeError(f"the server is not ready: {tail(self.output)}") from None
+                time.sleep(0.05)
+
+    def __exit__(self, *_):
+        self.stop()
+
+    def _read(self):
+        for line in self.process.stdout:
+            self.output += line
+
+    def stop(self, seconds=60):
+        """Asks it to finish; its exit status."""
+        if self.process.poll() is None:
+            self.process.send_signal(signal.SIGTERM)
+            try:
+                self.process.wait(seconds)
+            except subprocess.TimeoutExpired:
+                self.process.kill()
+                self.process.wait()
+        self.reader.join(5)
+        return self.process.returncode
+
+    def complete(self, prompt, seconds=120, **parameters):
+        """The text and the usage of one completion."""
+        body = json.dumps({"prompt": prompt, **parameters}).encode()
+        request = urllib.request.Request(
+            f"http://127.0.0.1:{self.port}/v1/completions", body, {"content-type": "application/json"}
+        )
+        with urllib.request.urlopen(request, timeout=seconds) as response:
+            answer = json.loads(response.read())
+        return answer["choices"][0]["text"], answer["usage"], answer["choices"][0]["finish_reason"]
+
+
+def requests(prompts, count):
+    """Requests of different prompts, lengths and ways of sampling; every third needs the history of its tokens."""
+    for number in range(count):
+        parameters = {"max_tokens": 16 + 7 * (number % 11), "temperature": 0.8 * (number % 2), "seed": number}
+        if number % 3 == 0:
+            parameters["frequency_penalty"] = 0.4
+        yield prompts[number % len(prompts)], parameters
+
+
+def run(context):
+    case = context.manifest.get("smollm2")
+    if case is None:
+        raise Missing("the manifest has no SmolLM2")
+    command = [context.path(case["server"]), "serve", "--weights", context.path(case["weights"]), "--memory-fraction", "0.3"]
+    asked = list(requests(case["texts"], STREAMS))
+    with Server(command) as server:
+        alone = [server.complete(prompt, **parameters) for prompt, parameters in asked]
+        start = time.time()
+        with ThreadPoolExecutor(STREAMS) as pool:
+            crowded = list(pool.map(lambda one: server.complete(one[0], **one[1]), asked))
+        seconds = time.time() - start
+        with urllib.request.urlopen(f"http://127.0.0.1:{server.port}/health", timeout=5) as response:
+            stats = json.loads(response.read())["stats"]
+        status = server.stop()
+    differing = [number for number, pair in enumerate(zip(alone, crowded)) if pair[0] != pair[1]]
+    tokens = sum(usage["completion_tokens"] for _, usage, _ in crowded)
+    detail = f"{STREAMS - len(differing)} of {STREAMS} answers equal the lone ones; {tokens} tokens in {seconds:.2f} s"
+    context.add("serving", "64 requests at once", not differing, detail, differing=differing)
+    leaked = stats["total_blocks"] - stats["free_blocks"]
+    context.add("serving", "blocks come back", leaked == 0, f"{leaked} of {stats['total_blocks']} blocks not free")
+    context.add("serving", "SIGTERM", status == 0, f"exit status {status}")

@@ -1,0 +1,290 @@
+//! Builds everything into a store and packs it.
+
+use super::{BENCHES, Options, Piece, parts, programs};
+use crate::{TargetOptions, fetch, paths};
+use monomorph_compiler::plan::{Cost, PhaseKind, Plan, Prediction};
+use monomorph_compiler::toolchain::python::run;
+use monomorph_compiler::toolchain::{self, Built};
+use monomorph_compiler::{graph, passes, spec};
+use serde_json::{Value, json};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+const SMOLLM2: &str = "smollm2-135m/q4_1";
+/// A choice other than the interpreter's is a tie where its lead is at most this.
+const TIE: f64 = 1e-3;
+/// Goldens whose servers run under compute-sanitizer: tensor cores and f64, with norms on query and key.
+const SANITIZED: [&str; 2] = ["qwen3-deep/bf16", "qwen3-deep/f32"];
+
+/// What runs on the machine with the card.
+const SCRIPTS: [(&str, &str); 9] = [
+    ("run.py", include_str!("run.py")),
+    ("checks/__init__.py", include_str!("checks/__init__.py")),
+    ("checks/benches.py", include_str!("checks/benches.py")),
+    ("checks/common.py", include_str!("checks/common.py")),
+    ("checks/logits.py", include_str!("checks/logits.py")),
+    ("checks/programs.py", include_str!("checks/programs.py")),
+    ("checks/sanitizer.py", include_str!("checks/sanitizer.py")),
+    ("checks/serving.py", include_str!("checks/serving.py")),
+    ("checks/tokens.py", include_str!("checks/tokens.py")),
+];
+
+/// Everything that stands below `target/gpu` when a build is over.
+struct Gathering {
+    out: PathBuf,
+    store: PathBuf,
+    hardware: String,
+    /// Where targets are looked up.
+    search: Vec<PathBuf>,
+    executables: Vec<String>,
+    /// What could not be built: `run.py` will miss it and say so.
+    problems: Vec<String>,
+}
+
+/// Builds, gathers and packs.
+///
+/// # Errors
+/// After everything that can be gathered was: what could not.
+pub fn gather(options: &Options) -> Result<(), String> {
+    let out = paths::root().join("target/gpu");
+    let store = out.join("gathered");
+    for directory in [&store, &out.join("checks")] {
+        std::fs::create_dir_all(directory).map_err(|error| format!("{}: {error}", directory.display()))?;
+    }
+    for entry in std::fs::read_dir(&out).map_err(|error| error.to_string())?.flatten() {
+        if entry.file_name().to_string_lossy().starts_with("part-") {
+            std::fs::remove_file(entry.path()).map_err(|error| error.to_string())?;
+        }
+    }
+    for (name, text) in SCRIPTS {
+        write(&out.join(name), text.as_bytes())?;
+    }
+    // Only what is asked for now travels; what it is built from is kept elsewhere.
+    std::fs::remove_dir_all(&store)
+        .and_then(|()| std::fs::create_dir_all(&store))
+        .map_err(|error| error.to_string())?;
+
+    let cases = out.join("cases");
+    let mut gathering = Gathering {
+        out,
+        store,
+        hardware: options.hardware.clone(),
+        search: vec![cases.join("targets"), paths::targets()],
+        executables: Vec::new(),
+        problems: Vec::new(),
+    };
+    let with = |piece: Piece| !options.without.contains(&piece);
+    let mut manifest = json!({
+        "commit": commit(), "hardware": options.hardware,
+        "programs": [], "goldens": [], "sanitized": [], "benches": [],
+    });
+    if with(Piece::Programs) {
+        manifest["programs"] = gathering.programs()?;
+    }
+    if with(Piece::Goldens) {
+        manifest["goldens"] = gathering.goldens(&cases, &options.goldens)?;
+        manifest["sanitized"] = gathering.sanitized(&manifest["goldens"]);
+    }
+    if with(Piece::Smollm2) {
+        manifest["smollm2"] = gathering.smollm2()?;
+    }
+    if with(Piece::Benches) {
+        let default = || BENCHES.map(str::to_owned).to_vec();
+        for name in options.bench.clone().unwrap_or_else(default) {
+            let bench = gathering.bench(&name)?;
+            manifest["benches"].as_array_mut().expect("it was made a list").push(bench);
+        }
+    }
+    manifest["executables"] = json!(gathering.executables);
+    let (cut, packed) = parts::pack(&gathering.store, &gathering.out, options.part_bytes)?;
+    manifest["cut"] = cut;
+    let text = serde_json::to_string_pretty(&manifest).expect("it is JSON");
+    write(&gathering.out.join("manifest.json"), text.as_bytes())?;
+    for part in packed {
+        let bytes = part.metadata().map_err(|error| error.to_string())?.len();
+        println!("{} ({:.1} MB)", part.display(), bytes as f64 / 1e6);
+    }
+    if gathering.problems.is_empty() { Ok(()) } else { Err(gathering.problems.join("\n")) }
+}
+
+impl Gathering {
+    fn programs(&mut self) -> Result<Value, String> {
+        let target = spec::load(&self.search, &self.target(SMOLLM2)).map_err(|error| error.to_string())?;
+        let card = target.hardware.cuda().ok_or_else(|| format!("{} is no CUDA hardware", self.hardware))?;
+        let programs = programs::build(&card.architecture, &self.store)?;
+        let files = programs.iter().filter_map(|it| it["file"].as_str().map(str::to_owned));
+        self.executables.extend(files);
+        Ok(json!(programs))
+    }
+
+    /// `hardware/model/quant`.
+    fn target(&self, name: &str) -> String {
+        format!("{}/{name}", self.hardware)
+    }
+
+    /// Builds a server into the store; where it stands there. One that cannot be built is noted, and named all the same.
+    fn server(&mut self, name: &str) -> String {
+        let target = self.target(name);
+        let place = format!("servers/{name}/server");
+        eprintln!("building {target}");
+        let built =
+            toolchain::build(&paths::root(), &self.search, &target).map_err(|error| error.to_string());
+        let copied = built.and_then(|built| match built {
+            Built::Server(server) => copy(&server, &self.store.join(&place)),
+            Built::Crate { why, .. } => Err(why),
+        });
+        match copied {
+            Ok(()) => self.executables.push(place.clone()),
+            Err(why) => self.problems.push(format!("{target}: {why}")),
+        }
+        place
+    }
+
+    /// Servers of the goldens, with what the interpreter makes of them.
+    fn goldens(&mut self, cases: &Path, wanted: &str) -> Result<Value, String> {
+        let mut generator = Command::new("cargo");
+        generator.current_dir(paths::root()).args([
+            "run",
+            "--quiet",
+            "--package",
+            "monomorph-tests",
+            "--bin",
+            "gpu_cases",
+        ]);
+        run(generator.arg("--").arg(cases).arg(&self.hardware))?;
+        let text = std::fs::read(cases.join("cases.json")).map_err(|error| error.to_string())?;
+        let all: Vec<Value> = serde_json::from_slice(&text).map_err(|error| error.to_string())?;
+        let mut goldens = Vec::new();
+        for case in all {
+            let name = case["name"].as_str().ok_or("a case has no name")?;
+            let directory = case["directory"].as_str().ok_or("a case has no directory")?;
+            if !name.contains(wanted) {
+                continue;
+            }
+            for file in parts::walk(&cases.join(directory))? {
+                copy(&file, &self.store.join(file.strip_prefix(cases).expect("it stands there")))?;
+            }
+            let server = self.server(name.split_once('/').map_or(name, |(_, rest)| rest));
+            let at = |file: &str| format!("{directory}/{file}");
+            goldens.push(json!({
+                "name": name, "server": server, "bound": case["bound"],
+                "weights": at("weights"), "tokens": at("tokens.json"), "expected": at("expected.safetensors"),
+            }));
+        }
+        Ok(json!(goldens))
+    }
+
+    /// Those of the goldens that run under compute-sanitizer.
+    fn sanitized(&self, goldens: &Value) -> Value {
+        let chosen = SANITIZED.map(|name| self.target(name));
+        let goldens = goldens.as_array().into_iter().flatten();
+        let chosen = goldens.filter(|golden| chosen.iter().any(|name| golden["name"] == name.as_str()));
+        chosen.map(|golden| json!({ "name": golden["name"], "server": golden["server"] })).collect()
+    }
+
+    fn smollm2(&mut self) -> Result<Value, String> {
+        let server = self.server(SMOLLM2);
+        let weights = fetch::weights(&TargetOptions { target: self.target(SMOLLM2), targets_dir: None })?;
+        let name = format!("smollm2/{}", weights.file_name().unwrap_or_default().to_string_lossy());
+        copy(&weights, &self.store.join(&name))?;
+        let fixtures = paths::root().join("tests/fixtures");
+        let read = |name: &str| -> Result<Value, String> {
+            let text = std::fs::read(fixtures.join(name)).map_err(|error| format!("{name}: {error}"))?;
+            serde_json::from_slice(&text).map_err(|error| format!("{name}: {error}"))
+        };
+        let prompts = read("smollm2/llama_cpp.json")?["prompts"].clone();
+        let oracle = read("smollm2/oracle.json")?;
+        let column = |of: &Value, key: &str| -> Vec<Value> {
+            of.as_array().into_iter().flatten().map(|it| it[key].clone()).collect()
+        };
+        let texts = parts::walk(&fixtures.join("prompts"))?
+            .iter()
+            .map(|path| std::fs::read_to_string(path).map_err(|error| format!("{}: {error}", path.display())))
+            .collect::<Result<Vec<_>, _>>()?;
+        Ok(json!({
+            "name": self.target(SMOLLM2), "server": server, "weights": name, "tie": TIE, "texts": texts,
+            "names": column(&prompts, "name"), "prompts": column(&prompts, "prompt"),
+            "ids": column(&oracle, "ids"), "margins": column(&oracle, "margins"),
+        }))
+    }
+
+    /// What is measured of one server, and what its limits follow from.
+    fn bench(&mut self, name: &str) -> Result<Value, String> {
+        let server = self.server(name);
+        let target = spec::load(&self.search, &self.target(name)).map_err(|error| error.to_string())?;
+        let plan = passes::assemble::plan(&target, &graph::build(&target.model, &target.quant));
+        let plan = plan.map_err(|error| error.to_string())?;
+        let decode = total(&plan, |_, decode, _| decode);
+        let run = |name: &str,
+                   depth: usize,
+                   batch: &[usize],
+                   streams: &[usize],
+                   prompt: usize,
+                   repeat: usize| {
+            let prefill = total(&plan, |kind, _, prefill| scaled(kind, prefill, prompt));
+            json!({
+                "name": name, "depth": depth, "generate": 128, "prompt": prompt, "batch": batch, "streams": streams,
+                "repeat": repeat, "keeps_prefill": prompt > Prediction::PREFILL_TOKENS,
+                "prefill_limit": prompt as f64 / prefill.floor(&target.hardware),
+            })
+        };
+        let mut runs = vec![run("at 128", 128, &[1, 8, 64, 128], &[1, 64], 8192, 3)];
+        if target.model.context >= 32_768 {
+            runs.push(run("at 32k", 32_768 - 128, &[1], &[0], Prediction::PREFILL_TOKENS, 2));
+        }
+        Ok(json!({
+            "target": target.name(), "server": server, "runs": runs,
+            "costs": {
+                "bandwidth": target.hardware.bandwidth,
+                "weight_bytes": decode.weight_bytes,
+                "kv_bytes_per_token": decode.kv_bytes / (Prediction::DECODE_CONTEXT + 1) as f64,
+            },
+        }))
+    }
+}
+
+/// The cost of a whole step, `cost` being told each phase's kind, decode and prefill.
+fn total(plan: &Plan, cost: impl Fn(&PhaseKind, Cost, Cost) -> Cost) -> Cost {
+    let phases = plan.schedule.iter().flat_map(|(body, _)| &plan.bodies[body.0].phases);
+    phases.fold(Cost::default(), |sum, phase| sum + cost(&phase.kind, phase.decode, phase.prefill))
+}
+
+/// The cost of a prompt of another length than the plan's: products grow with it, attention's with its square. (The head,
+/// which computes one row, comes out too dear by a hundredth of a prompt.)
+fn scaled(kind: &PhaseKind, prefill: Cost, tokens: usize) -> Cost {
+    let pairs = |tokens: usize| (tokens * (tokens + 1)) as f64;
+    let linear = tokens as f64 / Prediction::PREFILL_TOKENS as f64;
+    let products = match kind {
+        PhaseKind::Attention { .. } => pairs(tokens) / pairs(Prediction::PREFILL_TOKENS),
+        _ => linear,
+    };
+    Cost {
+        kv_bytes: prefill.kv_bytes * linear,
+        int8_products: prefill.int8_products * products,
+        f32_products: prefill.f32_products * products,
+        bf16_products: prefill.bf16_products * products,
+        f64_products: prefill.f64_products * products,
+        ..prefill
+    }
+}
+
+fn commit() -> String {
+    let git = |arguments: &[&str]| {
+        let output = Command::new("git").current_dir(paths::root()).args(arguments).output().ok()?;
+        output.status.success().then(|| String::from_utf8_lossy(&output.stdout).trim().to_owned())
+    };
+    let changed = git(&["status", "--porcelain", "--untracked-files=no"]).is_none_or(|text| !text.is_empty());
+    let name = git(&["rev-parse", "--short", "HEAD"]).unwrap_or_else(|| "no commit".to_owned());
+    if changed { format!("{name} and changes") } else { name }
+}
+
+fn copy(from: &Path, to: &Path) -> Result<(), String> {
+    let bytes = std::fs::read(from).map_err(|error| format!("{}: {error}", from.display()))?;
+    write(to, &bytes)
+}
+
+fn write(path: &Path, bytes: &[u8]) -> Result<(), String> {
+    let problem = |error| format!("{}: {error}", path.display());
+    std::fs::create_dir_all(path.parent().expect("a file stands in a directory")).map_err(problem)?;
+    std::fs::write(path, bytes).map_err(problem)
+}
