@@ -1,4 +1,4 @@
-// Times of the attention kernels. One division a binary: -DSPLIT_COUNT=n -DWARP_COUNT=n -DCHUNK=n -DRESIDENT=blocks of an SM [-DBEFORE_WAIT] for decode (cold caches:
+// Times of the attention kernels. One division a binary: -DSPLIT_COUNT=n -DWARP_COUNT=n -DCHUNK_TOKENS=n -DRESIDENT=blocks of an SM [-DBEFORE_WAIT] for decode (cold caches:
 // launches walk over enough layers that the second-level cache never holds the next one), -DPREFILL -DKEY_COUNT=n [-DWGMMA] for prefill, -DEXACTLY for exact.
 #include "attention_case.cuh"
 
@@ -24,7 +24,7 @@ struct Config : Base {
 #elif defined(PREFILL)
     static constexpr int PREFILL_KEYS = KEY_COUNT, STAGED_ROWS = 8192;
 #else
-    static constexpr int SPLITS = SPLIT_COUNT, DECODE_WARPS = WARP_COUNT, MIN_CHUNK = CHUNK;
+    static constexpr int SPLITS = SPLIT_COUNT, DECODE_WARPS = WARP_COUNT, MIN_CHUNK = CHUNK_TOKENS;
 #ifdef BEFORE_WAIT
     static constexpr bool CONTEXT_BEFORE_WAIT = true;
 #endif
