@@ -50,7 +50,7 @@ pub struct AttentionShape<'a> {
 }
 
 /// The attention phase of a body, if it has one.
-fn attention(body: &PlanBody) -> Option<AttentionShape<'_>> {
+pub fn attention(body: &PlanBody) -> Option<AttentionShape<'_>> {
     body.phases.iter().find_map(|phase| match &phase.kind {
         PhaseKind::Attention { frequencies, heads, kv_heads, head_dim, .. } => {
             Some(AttentionShape { frequencies, heads: *heads, kv_heads: *kv_heads, head_dim: *head_dim })
@@ -64,7 +64,7 @@ pub fn body_ident(body: &PlanBody, suffix: &str) -> Ident {
     format_ident!("{}{suffix}", body.name.replace('-', "_"))
 }
 
-fn frequency_table(body: &PlanBody, frequencies: &RotaryFrequencies) -> TokenStream {
+pub fn frequency_table(body: &PlanBody, frequencies: &RotaryFrequencies) -> TokenStream {
     let name = format_ident!("{}", body_ident(body, "_frequencies").to_string().to_uppercase());
     let (count, values) = (number(frequencies.inverse.len()), frequencies.inverse.iter().map(|f| float(*f)));
     let documentation = format!(" Radians a position by which each pair of an `{}` head turns.", body.name);
@@ -176,7 +176,10 @@ fn forward(plan: &Plan) -> TokenStream {
         Some(quote!(rotary_angles(lane, &self.batch, &#table, #factor, &self.buffers.#angles);))
     });
     let embed = plan.bodies[0].phases.iter().map(|it| phase(plan, &plan.bodies[0], it, Operands::GLOBAL));
-    let layers = layer_loop(plan);
+    let layers = layer_loop(plan, |body| {
+        let run = body_ident(body, "_layer");
+        quote!(self.#run(lane, layer, weights);)
+    });
     quote! {
         /// From token ids to the last layer's residual stream.
         fn forward(&self) {
@@ -189,30 +192,31 @@ fn forward(plan: &Plan) -> TokenStream {
     }
 }
 
-/// The layers in order. Bodies that alternate do so with a period, and the loop runs over its repetitions.
-fn layer_loop(plan: &Plan) -> TokenStream {
+/// The layers in order. Bodies that alternate do so with a period, and the loop runs over its repetitions. `run` is the
+/// statement that runs a layer of a body; `layer` and `weights` are in scope.
+pub fn layer_loop(plan: &Plan, run: impl Fn(&PlanBody) -> TokenStream) -> TokenStream {
     let order: Vec<usize> =
         plan.schedule.iter().filter(|(_, layer)| layer.is_some()).map(|(body, _)| body.0).collect();
     let repeats = |period: &usize| order.iter().enumerate().all(|(i, body)| order[i % period] == *body);
     let period = (1..=order.len()).find(repeats).unwrap_or(order.len());
     if period == 1 {
         let body = &plan.bodies[order[0]];
-        let (layers, run) = (body_ident(body, "_layers"), body_ident(body, "_layer"));
+        let (layers, run) = (body_ident(body, "_layers"), run(body));
         return quote! {
             for (layer, weights) in self.#layers.iter().enumerate() {
-                self.#run(lane, layer, weights);
+                #run
             }
         };
     }
     let steps = (0..period).map(|at| {
         let body = &plan.bodies[order[at]];
-        let (layers, run) = (body_ident(body, "_layers"), body_ident(body, "_layer"));
+        let (layers, run) = (body_ident(body, "_layers"), run(body));
         let before = number(order[..at].iter().filter(|other| **other == order[at]).count());
         let each = number(order[..period].iter().filter(|other| **other == order[at]).count());
         quote! {
             let layer = repetition * #each + #before;
             if let Some(weights) = self.#layers.get(layer) {
-                self.#run(lane, layer, weights);
+                #run
             }
         }
     });
@@ -330,7 +334,7 @@ fn model(plan: &Plan) -> TokenStream {
     }
 }
 
-fn logits_name(plan: &Plan) -> &str {
+pub fn logits_name(plan: &Plan) -> &str {
     let last = plan.bodies.last().and_then(|body| body.phases.last()).expect("a graph ends with its logits");
     &plan.buffer(last.kind.buffers().1).name
 }

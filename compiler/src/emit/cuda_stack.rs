@@ -1,10 +1,381 @@
-//! `stack.rs` for a CUDA device.
+//! `stack.rs` for a CUDA device: the layer stack as programs of kernel launches, one function a program, every launch with
+//! its grid and its arguments.
 
-use crate::plan::Plan;
-use proc_macro2::TokenStream;
-use quote::quote;
+use super::cpu::{attention, body_ident, frequency_table, layer_loop, logits_name};
+use super::cuda_weights::{self, cache_block_bytes};
+use super::{float, format_ident, layer_type, number, quote};
+use crate::plan::cuda::{Argument, CudaPlan, Extent, Kernel, Launch, Plane, Program, Regime};
+use crate::plan::{Plan, PlanBody};
+use proc_macro2::{Ident, TokenStream};
 
 /// The items of `stack.rs`.
-pub fn stack(_plan: &Plan) -> TokenStream {
-    quote!(compile_error!("the layer stack of a CUDA target is not emitted yet");)
+pub fn stack(plan: &Plan) -> TokenStream {
+    let cuda = plan.cuda.as_ref().expect("a CUDA target has its launches planned");
+    let weights = cuda_weights::structs(plan, cuda);
+    let frequencies =
+        plan.bodies.iter().filter_map(|body| Some(frequency_table(body, attention(body)?.frequencies)));
+    let kernels = kernels(cuda);
+    let areas = [buffers(plan), scratch(cuda)];
+    let layers = layers_struct(plan);
+    let programs = cuda.programs.iter().map(|it| program(plan, cuda, it));
+    let traits = programs_impl(cuda);
+    let model = model(plan, cuda);
+    quote! {
+        use crate::spec::SPEC;
+        use monomorph_device::cuda::*;
+        use monomorph_formats::Format;
+        use monomorph_model::{
+            LoadError, LoadOptions, Model, ModelSpec, Progress, Step, StepOutput, Ticket, Weights,
+        };
+
+        #weights
+        #(#frequencies)*
+        #kernels
+        #(#areas)*
+        #layers
+
+        impl Layers {
+            #(#programs)*
+        }
+
+        #traits
+        #model
+    }
+}
+
+/// `decode_1` becomes `Decode1Kernels`.
+fn kernels_type(module: &str) -> Ident {
+    let words = module.split('_').map(|word| word[..1].to_uppercase() + &word[1..]);
+    format_ident!("{}Kernels", words.collect::<String>())
+}
+
+/// A struct of kernels a module, and one of all modules.
+fn kernels(cuda: &CudaPlan) -> TokenStream {
+    let modules = cuda.modules.iter().enumerate().map(|(index, module)| {
+        let (kind, name) = (kernels_type(&module.name), &module.name);
+        let documentation = format!(" Kernels of `cuda/{name}.cu`.");
+        let cubin = format!("../cubins/{name}.cubin");
+        let fields: Vec<Ident> = module.kernels.iter().map(|it| format_ident!("{}", it.name)).collect();
+        let looked_up = module.kernels.iter().enumerate().map(|(at, kernel)| {
+            let (field, symbol) = (format_ident!("{}", kernel.name), &kernel.name);
+            let (block, shared) = (number(kernel.block as usize), number(kernel.shared as usize));
+            let parameters = number(parameters(cuda, (index, at), kernel));
+            quote!(#field: module.kernel(#symbol, #block, #shared, #parameters)?)
+        });
+        quote! {
+            #[doc = #documentation]
+            struct #kind { #(#fields: Kernel),* }
+
+            impl #kind {
+                fn load(gpu: &Gpu) -> Result<Self, Fault> {
+                    let module = Module::load(gpu, #name, include_bytes!(#cubin))?;
+                    Ok(#kind { #(#looked_up),* })
+                }
+            }
+        }
+    });
+    let names: Vec<Ident> = cuda.modules.iter().map(|module| format_ident!("{}", module.name)).collect();
+    let types: Vec<Ident> = cuda.modules.iter().map(|module| kernels_type(&module.name)).collect();
+    quote! {
+        #(#modules)*
+
+        /// All kernels, by the module they stand in.
+        struct Kernels { #(#names: #types),* }
+
+        impl Kernels {
+            fn load(gpu: &Gpu) -> Result<Self, Fault> {
+                Ok(Kernels { #(#names: #types::load(gpu)?),* })
+            }
+        }
+    }
+}
+
+/// How many parameters the stack hands a kernel.
+fn parameters(cuda: &CudaPlan, place: (usize, usize), kernel: &Kernel) -> usize {
+    let launches = cuda.programs.iter().flat_map(|it| it.bodies.iter().flatten().chain(&it.tail));
+    match launches.into_iter().find(|launch| launch.kernel == place) {
+        Some(launch) => launch.arguments.len(),
+        // The loader launches these with planes and a shape, or with values, count, centre, deviation and seed.
+        None if kernel.template == "fill_matrix" => 4,
+        None => 5,
+    }
+}
+
+/// Activations.
+fn buffers(plan: &Plan) -> TokenStream {
+    let used = plan.buffers.iter().filter(|buffer| buffer.most > 0);
+    area("Buffers", "Activations of one step.", used.map(|it| (it.name.as_str(), it.bytes())).collect())
+}
+
+/// What kernels work in.
+fn scratch(cuda: &CudaPlan) -> TokenStream {
+    let all = cuda.scratch.iter().map(|it| (it.name.as_str(), it.bytes));
+    area("Scratch", "What kernels hand on to each other besides activations; zero at first.", all.collect())
+}
+
+/// A struct of addresses and the bytes behind them.
+fn area(name: &str, documentation: &str, fields: Vec<(&str, u64)>) -> TokenStream {
+    let (kind, documentation) = (format_ident!("{name}"), format!(" {documentation}"));
+    let names: Vec<Ident> = fields.iter().map(|(name, _)| format_ident!("{name}")).collect();
+    let sizes: Vec<_> = fields.iter().map(|(_, bytes)| number(*bytes as usize)).collect();
+    let total = number(fields.iter().map(|(_, bytes)| *bytes as usize).sum());
+    let memory = if names.is_empty() { quote!(_memory) } else { quote!(memory) };
+    quote! {
+        #[doc = #documentation]
+        struct #kind { #(#names: Pointer),* }
+
+        impl #kind {
+            const BYTES: u64 = #total;
+
+            fn take(#memory: &mut Memory) -> Result<Self, Fault> {
+                Ok(#kind { #(#names: memory.take(#sizes)?),* })
+            }
+        }
+    }
+}
+
+fn bodies_with_layers(plan: &Plan) -> impl Iterator<Item = &PlanBody> {
+    plan.bodies.iter().filter(|body| !body.layers.is_empty())
+}
+
+fn layers_struct(plan: &Plan) -> TokenStream {
+    let fields = bodies_with_layers(plan).map(|body| {
+        let (layers, kind) = (body_ident(body, "_layers"), layer_type(&body.name));
+        let count = number(body.layers.len());
+        let [cache, rotary] = ["_cache", "_rotary"].map(|suffix| body_ident(body, suffix));
+        let mixer = attention(body).map(|_| quote!(#cache: Cache, #rotary: Pointer,));
+        quote!(#layers: [#kind; #count], #mixer)
+    });
+    quote! {
+        /// Weights, caches and activations, and the kernels that work on them.
+        struct Layers {
+            kernels: Kernels,
+            globals: Globals,
+            #(#fields)*
+            buffers: Buffers,
+            scratch: Scratch,
+            step: StepTables,
+        }
+    }
+}
+
+/// A program: the function that launches it, and one a body of layers.
+fn program(plan: &Plan, cuda: &CudaPlan, program: &Program) -> TokenStream {
+    let name = format_ident!("{}", program.name);
+    let documentation = match program.regime {
+        Regime::Decode if program.rows == 1 => " One token of one sequence, and the next one sampled.".to_owned(),
+        Regime::Decode => format!(" One token each of up to {} sequences, and the next ones sampled.", program.rows),
+        Regime::Prefill => format!(" Up to {} tokens, to the last layer's residual stream.", program.rows),
+        Regime::Head => format!(" The logits of up to {} rows, and what is sampled from them.", program.rows),
+    };
+    let in_layers = |body: &PlanBody| !body.layers.is_empty();
+    let outside = |after: bool| -> Vec<TokenStream> {
+        let first_layers = plan.bodies.iter().position(in_layers).unwrap_or(plan.bodies.len());
+        let bodies = plan.bodies.iter().zip(&program.bodies).enumerate();
+        let bodies = bodies.filter(|(at, (body, _))| !in_layers(body) && (*at > first_layers) == after);
+        bodies.flat_map(|(_, (_, launches))| launches).map(|it| launch(plan, cuda, it)).collect()
+    };
+    let run = |body: &PlanBody| format_ident!("{}_{}", program.name, body.name.replace('-', "_"));
+    let runs_layers = plan.bodies.iter().zip(&program.bodies).any(|(body, it)| in_layers(body) && !it.is_empty());
+    let layers = runs_layers.then(|| {
+        layer_loop(plan, |body| {
+            let run = run(body);
+            quote!(self.#run(queue, layer, weights);)
+        })
+    });
+    let bodies = plan.bodies.iter().zip(&program.bodies).filter(|(body, it)| in_layers(body) && !it.is_empty());
+    let bodies = bodies.map(|(body, launches)| {
+        let (run, kind) = (run(body), layer_type(&body.name));
+        let launches = launches.iter().map(|it| launch(plan, cuda, it));
+        let documentation = format!(" One `{}` layer of [`Layers::{}`].", body.name, program.name);
+        quote! {
+            #[doc = #documentation]
+            fn #run(&self, queue: &mut Queue, layer: usize, weights: &#kind) {
+                #(#launches)*
+            }
+        }
+    });
+    let (before, after) = (outside(false), outside(true));
+    let tail = program.tail.iter().map(|it| launch(plan, cuda, it));
+    quote! {
+        #[doc = #documentation]
+        fn #name(&self, queue: &mut Queue) {
+            #(#before)*
+            #layers
+            #(#after)*
+            #(#tail)*
+        }
+
+        #(#bodies)*
+    }
+}
+
+fn launch(plan: &Plan, cuda: &CudaPlan, launch: &Launch) -> TokenStream {
+    let module = format_ident!("{}", cuda.modules[launch.kernel.0].name);
+    let kernel = format_ident!("{}", cuda.kernel(launch.kernel).name);
+    let grid = launch.grid.iter().map(|extent| {
+        let rows = |count: TokenStream, each: u32| match each {
+            1 => count,
+            _ => {
+                let each = number(each as usize);
+                quote!(#count.div_ceil(#each))
+            }
+        };
+        match *extent {
+            Extent::Fixed(blocks) => {
+                let blocks = number(blocks as usize);
+                quote!(#blocks)
+            }
+            Extent::Tokens(each) => rows(quote!(queue.extents.tokens), each),
+            Extent::Sequences(each) => rows(quote!(queue.extents.sequences), each),
+            Extent::Outputs(each) => rows(quote!(queue.extents.outputs), each),
+        }
+    });
+    let arguments = launch.arguments.iter().map(|it| argument(plan, cuda, it));
+    quote!(queue.launch(&self.kernels.#module.#kernel, [#(#grid),*], [#(#arguments),*]);)
+}
+
+fn argument(plan: &Plan, cuda: &CudaPlan, argument: &Argument) -> TokenStream {
+    match argument {
+        Argument::Step => quote!(self.step.header),
+        Argument::Tokens => quote!(self.step.tokens),
+        Argument::SampledIds => quote!(self.step.sampled_ids),
+        Argument::History => quote!(self.step.history),
+        Argument::SampledOut => quote!(self.step.sampled),
+        Argument::Buffer(id) => {
+            let name = format_ident!("{}", plan.buffer(*id).name);
+            quote!(self.buffers.#name)
+        }
+        Argument::Field(id, plane) => {
+            let field = plan.field(*id);
+            let name = format_ident!("{}", field.name);
+            let plane = match plane {
+                Plane::Codes => quote!(codes),
+                Plane::Scales => quote!(scales),
+                Plane::RowScales => quote!(row_scales),
+            };
+            match field.owner {
+                Some(_) => quote!(weights.#name.#plane),
+                None => quote!(self.globals.#name.#plane),
+            }
+        }
+        Argument::Cache(body) => {
+            let cache = body_ident(&plan.bodies[body.0], "_cache");
+            quote!(self.#cache.layer(layer))
+        }
+        Argument::Rotary(body) => {
+            let rotary = body_ident(&plan.bodies[body.0], "_rotary");
+            quote!(self.#rotary)
+        }
+        Argument::Scratch(index) => {
+            let name = format_ident!("{}", cuda.scratch[*index].name);
+            quote!(self.scratch.#name)
+        }
+        Argument::Null => quote!(Pointer::NULL),
+    }
+}
+
+/// The programs that steps launch themselves.
+fn programs_impl(cuda: &CudaPlan) -> TokenStream {
+    let of = |regime| cuda.programs.iter().find(|it| it.regime == regime).expect("one of each");
+    let (prefill, head) = (of(Regime::Prefill), of(Regime::Head));
+    let [run_prefill, run_head] = [prefill, head].map(|it| format_ident!("{}", it.name));
+    let rows = number(head.rows);
+    quote! {
+        impl Programs for Layers {
+            const HEAD_ROWS: usize = #rows;
+
+            fn prefill(&self, queue: &mut Queue) {
+                Layers::#run_prefill(self, queue);
+            }
+
+            fn head(&self, queue: &mut Queue) {
+                Layers::#run_head(self, queue);
+            }
+        }
+    }
+}
+
+/// The implementation of the contract.
+fn model(plan: &Plan, cuda: &CudaPlan) -> TokenStream {
+    let mut mixers = Vec::new();
+    let mut names = Vec::new();
+    let mut rotary_position = 0;
+    for body in bodies_with_layers(plan) {
+        let Some(shape) = attention(body) else { continue };
+        let [cache, rotary, table] = ["_cache", "_rotary", "_frequencies"].map(|it| body_ident(body, it));
+        let table = format_ident!("{}", table.to_string().to_uppercase());
+        let (layers, bytes) = (number(body.layers.len()), number(cache_block_bytes(plan, &shape)));
+        let factor = float(shape.frequencies.factor);
+        rotary_position += 8 * shape.frequencies.inverse.len();
+        mixers.push(quote! {
+            let #cache = memory.cache(#layers, #bytes)?;
+            let #rotary = load_rotary(&gpu, &mut memory, &#table, #factor, options.threads)?;
+        });
+        names.extend([quote!(#cache), quote!(#rotary)]);
+    }
+    let areas = plan.buffers.len() + cuda.scratch.len() + names.len();
+    // Each may leave a gap up to the next multiple of 256.
+    let (gaps, rotary_position) = (number(256 * areas), number(rotary_position));
+    let weights = cuda_weights::loads(plan);
+    let layers: Vec<Ident> = bodies_with_layers(plan).map(|body| body_ident(body, "_layers")).collect();
+    let logits = format_ident!("{}", logits_name(plan));
+    let decode = cuda.programs.iter().filter(|program| program.regime == Regime::Decode);
+    let records = decode.map(|program| {
+        let (name, run, rows) = (&program.name, format_ident!("{}", program.name), number(program.rows));
+        quote!(steps.record(#name, #rows, |queue| layers.#run(queue))?;)
+    });
+    quote! {
+        /// The layers, and the steps on their way through them.
+        pub struct Stack {
+            // Dropped first: it waits for what is under way.
+            steps: Steps,
+            layers: Layers,
+            memory: Memory,
+        }
+
+        impl Model for Stack {
+            const SPEC: &'static ModelSpec = &SPEC;
+            const STEPS_IN_FLIGHT: usize = STEPS_IN_FLIGHT;
+
+            fn check_hardware() -> Result<(), LoadError> {
+                Gpu::check(&SPEC)
+            }
+
+            fn load(weights: &Weights, options: &LoadOptions, progress: &Progress) -> Result<Self, LoadError> {
+                let gpu = Gpu::open(&SPEC)?;
+                let kernels = Kernels::load(&gpu)?;
+                let needs = Needs {
+                    weights: WEIGHT_BYTES,
+                    activations: Buffers::BYTES,
+                    scratch: Scratch::BYTES,
+                    rotary_position: #rotary_position,
+                    gaps: #gaps,
+                };
+                let mut memory = Memory::claim(&gpu, &SPEC, options, &needs)?;
+                let step = StepTables::take(&mut memory, &SPEC)?;
+                let buffers = Buffers::take(&mut memory)?;
+                let scratch = Scratch::take(&mut memory)?;
+                #(#mixers)*
+                #weights
+                let layers = Layers { kernels, globals, #(#layers,)* #(#names,)* buffers, scratch, step };
+                let logits = layers.buffers.#logits;
+                let mut steps = Steps::new(&gpu, &SPEC, &memory, step, logits, Layers::HEAD_ROWS)?;
+                #(#records)*
+                Ok(Stack { steps, layers, memory })
+            }
+
+            fn blocks(&self) -> usize {
+                self.memory.blocks()
+            }
+
+            fn submit(&mut self, step: &Step) -> Ticket {
+                self.steps.submit(&self.layers, step)
+            }
+
+            fn collect(&mut self, ticket: Ticket) -> StepOutput {
+                self.steps.collect(ticket)
+            }
+        }
+    }
 }

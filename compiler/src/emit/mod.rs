@@ -3,6 +3,7 @@
 mod cpu;
 pub mod cuda;
 mod cuda_stack;
+mod cuda_weights;
 mod manifest;
 mod phases;
 mod spec;

@@ -1,0 +1,187 @@
+//! The weights of a CUDA stack: shapes as constants, structs of addresses, and the code that loads them.
+
+use super::cpu::{AttentionShape, body_ident};
+use super::spec::{format, variant};
+use super::{format_ident, layer_type, number, quote};
+use crate::plan::cuda::CudaPlan;
+use crate::plan::{Field, FieldId, FieldKind, Packing, Part, Plan, PlanBody};
+use crate::spec::types::{NormWeight, RotaryRows};
+use proc_macro2::{Ident, TokenStream};
+
+/// Bytes of the keys and values of one block and layer.
+pub fn cache_block_bytes(plan: &Plan, shape: &AttentionShape) -> usize {
+    let quant = &plan.target.quant;
+    2 * shape.kv_heads * quant.kv_block * shape.head_dim * quant.kv_format.block_bytes()
+}
+
+/// The shape of each matrix, a struct for the weights of a layer of each body, one for those outside the layers, and the
+/// bytes of all.
+pub fn structs(plan: &Plan, cuda: &CudaPlan) -> TokenStream {
+    let shapes = plan.fields.iter().filter_map(|field| shape(plan, field));
+    let layers = plan.bodies.iter().enumerate().filter(|(_, body)| !body.layers.is_empty());
+    let layers = layers.map(|(index, body)| {
+        let documentation = format!(" Weights of one `{}` layer.", body.name);
+        weight_struct(plan, cuda, &layer_type(&body.name), &documentation, Some(index))
+    });
+    let globals = weight_struct(plan, cuda, &format_ident!("Globals"), " Weights outside the layers.", None);
+    let bytes = bodies(plan).map(|body| {
+        let (kind, count) = (layer_type(&body.name), number(body.layers.len()));
+        quote!(+ #count * #kind::BYTES)
+    });
+    quote! {
+        #(#shapes)*
+        #(#layers)*
+        #globals
+
+        /// Bytes of all weights on the device.
+        const WEIGHT_BYTES: u64 = Globals::BYTES #(#bytes)*;
+    }
+}
+
+/// The statements that load all weights; `gpu`, `memory`, `kernels`, `weights`, `options` and `progress` are in scope.
+pub fn loads(plan: &Plan) -> TokenStream {
+    let layers = bodies(plan).map(|body| {
+        let (layers, kind) = (body_ident(body, "_layers"), layer_type(&body.name));
+        let indices = body.layers.iter().map(|layer| number(*layer));
+        quote! {
+            let #layers = [#(#kind::load(&mut loader, &kernels, #indices)?),*];
+        }
+    });
+    quote! {
+        let mut loader = Loader::new(&gpu, &mut memory, weights, &SPEC, options, progress)?;
+        let globals = Globals::load(&mut loader, &kernels)?;
+        #(#layers)*
+        loader.run()?;
+    }
+}
+
+fn bodies(plan: &Plan) -> impl Iterator<Item = &PlanBody> {
+    plan.bodies.iter().filter(|body| !body.layers.is_empty())
+}
+
+/// The constant that holds a matrix's shape; with the body's name before it where there are layers of several.
+fn shape_name(plan: &Plan, field: &Field) -> Ident {
+    let owner = field.owner.filter(|_| bodies(plan).count() > 1);
+    let owner = owner.map_or(String::new(), |body| body_ident(&plan.bodies[body.0], "_").to_string());
+    format_ident!("{}", format!("{owner}{}", field.name).to_uppercase())
+}
+
+fn shape(plan: &Plan, field: &Field) -> Option<TokenStream> {
+    let FieldKind::Matrix { format: stored, scales, columns, packing, .. } = field.kind else { return None };
+    let (name, stored, columns) = (shape_name(plan, field), format(stored), number(columns));
+    let scales = match scales {
+        None => quote!(None),
+        Some(form) => {
+            let form = format_ident!("{form:?}");
+            quote!(Some(monomorph_formats::ScaleForm::#form))
+        }
+    };
+    let packing = match packing {
+        Packing::Stacked => quote!(Packing::Stacked),
+        Packing::Gated => quote!(Packing::Gated),
+    };
+    let parts = field.parts.iter().map(|part| number(part.rows));
+    Some(quote! {
+        const #name: MatrixShape = MatrixShape {
+            format: #stored,
+            scales: #scales,
+            parts: &[#(#parts),*],
+            columns: #columns,
+            packing: #packing,
+        };
+    })
+}
+
+fn weight_struct(
+    plan: &Plan,
+    cuda: &CudaPlan,
+    name: &Ident,
+    documentation: &str,
+    owner: Option<usize>,
+) -> TokenStream {
+    let fields: Vec<(usize, &Field)> =
+        plan.fields.iter().enumerate().filter(|(_, it)| it.owner.map(|body| body.0) == owner).collect();
+    let names: Vec<Ident> = fields.iter().map(|(_, field)| format_ident!("{}", field.name)).collect();
+    let types = fields.iter().map(|(_, field)| match field.kind {
+        FieldKind::Matrix { .. } => quote!(Matrix),
+        FieldKind::Vector { .. } | FieldKind::Norm { .. } => quote!(Vector),
+    });
+    let bytes = fields.iter().map(|(_, field)| match field.kind {
+        FieldKind::Matrix { .. } => {
+            let shape = shape_name(plan, field);
+            quote!(#shape.bytes())
+        }
+        FieldKind::Vector { length, .. } | FieldKind::Norm { length, .. } => {
+            let length = number(length);
+            quote!(vector_bytes(#length))
+        }
+    });
+    let loads = fields.iter().map(|(index, field)| load(plan, cuda, FieldId(*index), field));
+    let layer = owner.map(|_| quote!(, layer: usize));
+    quote! {
+        #[doc = #documentation]
+        struct #name { #(#names: #types),* }
+
+        impl #name {
+            const BYTES: u64 = #(#bytes)+*;
+
+            fn load(loader: &mut Loader, kernels: &Kernels #layer) -> Result<Self, LoadError> {
+                Ok(#name { #(#names: #loads),* })
+            }
+        }
+    }
+}
+
+/// The expression that loads a field.
+fn load(plan: &Plan, cuda: &CudaPlan, id: FieldId, field: &Field) -> TokenStream {
+    let (module, _) = cuda.fills[id.0];
+    let module = format_ident!("{}", cuda.modules[module].name);
+    let fill = format_ident!("{}", cuda.kernel(cuda.fills[id.0]).name);
+    let fill = quote!(&kernels.#module.#fill);
+    let parts: Vec<TokenStream> = field.parts.iter().map(|it| part(plan, it)).collect();
+    match field.kind {
+        FieldKind::Matrix { .. } => {
+            let shape = shape_name(plan, field);
+            quote!(loader.matrix(&#shape, #fill, &[#(#parts),*])?)
+        }
+        FieldKind::Vector { format: stored, .. } => {
+            let (stored, lengths) = (vector_format(stored), field.parts.iter().map(|it| number(it.rows)));
+            quote!(loader.vector(#stored, &[#(#lengths),*], #fill, &[#(#parts),*])?)
+        }
+        FieldKind::Norm { format: stored, length, form, .. } => {
+            let (stored, length) = (vector_format(stored), number(length));
+            let run = match form {
+                NormWeight::Plain => quote!(norm),
+                NormWeight::OnePlus => quote!(norm_one_plus),
+            };
+            quote!(loader.#run(#stored, #length, #fill, #(#parts)*)?)
+        }
+    }
+}
+
+fn vector_format(stored: monomorph_formats::Format) -> TokenStream {
+    let name = format_ident!("{}", variant(stored));
+    quote!(Format::#name)
+}
+
+/// A tensor by name; in a layer, `layer` is in scope.
+fn part(plan: &Plan, part: &Part) -> TokenStream {
+    let spelled = |name: &str| match name.contains("{layer}") {
+        true => quote!(format!(#name)),
+        false => quote!(#name),
+    };
+    let checkpoint = &plan.target.quant.checkpoint;
+    let name = spelled(&checkpoint.names[&part.weight]);
+    let rotary = match (checkpoint.rotary_rows, part.rotary_head_dim) {
+        (RotaryRows::Interleaved, Some(head_dim)) => {
+            let head_dim = number(head_dim);
+            Some(quote!(.interleaved(#head_dim)))
+        }
+        _ => None,
+    };
+    let companions = part.scales.iter().flat_map(|scales| &scales.companions).map(|companion| {
+        let name = spelled(&companion.name);
+        quote!(.scaled_by(#name))
+    });
+    quote!(Part::new(#name) #rotary #(#companions)*)
+}
