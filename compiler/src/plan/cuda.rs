@@ -48,7 +48,9 @@ pub struct Kernel {
     pub resident: u32,
     /// Blocks of a cluster, in x; the kernel's own attribute says so too, so that a launch need not.
     pub cluster: u32,
-    /// Dynamic shared memory in bytes; above 48 KiB it must be allowed before the first launch
+    /// Dynamic shared memory in bytes. Every kernel wants the largest carve-out of shared memory
+    /// (`CU_FUNC_ATTRIBUTE_PREFERRED_SHARED_MEMORY_CARVEOUT` 100): blocks of kernels whose carve-outs differ cannot stand on one
+    /// multiprocessor at a time. Above 48 KiB it must be allowed before the first launch
     /// (`CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES`).
     pub shared: u32,
     /// Whether a spill or local memory fails the build.

@@ -9,6 +9,11 @@ use crate::plan::{BufferId, FieldId, FieldKind, PhaseKind};
 use crate::spec::types::{Activation, Compute, NormWeight};
 use monomorph_formats::{Format, ScaleForm};
 
+/// Stages under way at a time while a streaming product's ring is filled first, and bytes it asks into the second-level
+/// cache beyond the ring while it waits.
+const PACE: usize = 2;
+const LOOKAHEAD: usize = 65_536;
+
 /// The operands of a product phase.
 struct Operands {
     x: BufferId,
@@ -144,8 +149,8 @@ impl Launcher<'_> {
             ("MULTIPROCESSORS", integer(self.card.multiprocessors as usize)),
             // Where several groups of rows read the same weights they had better stay.
             ("EVICT_FIRST", Constant::Flag(row_groups == 1)),
-            ("LOOKAHEAD", integer(0)),
-            ("PACE", integer(stages)),
+            ("LOOKAHEAD", integer(LOOKAHEAD)),
+            ("PACE", integer(PACE.min(stages))),
         ]);
         let kernel = Kernel {
             name: self.kernel_name(site, ""),

@@ -19,7 +19,7 @@ pub(super) struct Stream {
     pub stage_bytes: usize,
     /// Blocks in x.
     pub blocks: usize,
-    /// Blocks a multiprocessor holds.
+    /// Blocks of this kernel or the next one's that a multiprocessor can hold: what its registers must allow.
     pub resident: usize,
     pub shared: usize,
 }
@@ -50,6 +50,8 @@ pub(super) fn shape(matrix: &Matrix, rows: usize, may_cut: bool, knobs: &Knobs, 
                 };
                 stream.shared = shared_bytes(matrix, &stream);
                 if fits(card, stream.shared, resident) {
+                    // The next kernel's block fills its ring beside this one's, if there is room for two.
+                    stream.resident = if fits(card, stream.shared, 2) { resident.max(2) } else { resident };
                     return Some(stream);
                 }
             }
@@ -77,7 +79,10 @@ fn shared_bytes(matrix: &Matrix, stream: &Stream) -> usize {
     } else {
         1
     };
-    let k_warps = if whole { k_warps(warps, units, stage_tiles) } else { warps };
+    // Products in f16 keep all warps along K: their scales are a warp's own.
+    let half = matches!(matrix.format, Format::F16 | Format::Fp8E4m3);
+    let divide = whole && (matrix.exact || !half);
+    let k_warps = if divide { k_warps(warps, units, stage_tiles) } else { warps };
     let part_units =
         if whole { units } else { units.div_ceil(units.div_ceil(capacity)).next_multiple_of(warps) };
     let stage_units = if whole { stage_tiles * units } else { part_units };
@@ -96,7 +101,7 @@ fn shared_bytes(matrix: &Matrix, stream: &Stream) -> usize {
         .min((2048 / (tile_partials * sum * step_tiles)).max(1) * step_tiles);
     let chunk = if matrix.exact { 4 } else { 8 };
     let x_bytes = units * (columns / 4 / chunk) * rows * 64;
-    stages * stage + x_bytes + 2 * group_tiles * tile_partials * sum + rows * warps * sum + 16 * stages
+    stages * stage + x_bytes + 2 * group_tiles * tile_partials * sum + rows * warps * sum + 16 * stages + 16
 }
 
 /// Warps that share a tile's units: the division with the least work for the busiest warp.
