@@ -12,9 +12,16 @@ __global__ void __launch_bounds__(monomorph::StreamShape<C>::THREADS, monomorph:
     monomorph::stream_product<C>(nullptr, x, norm, codes, scales, row_scales, nullptr, nullptr, out);
 }
 
-__global__ void copy_kernel(const float* from, float* to, int count) {
+// In the place of attention: copies, `nanoseconds` after it may.
+__global__ void copy_kernel(const float* from, float* to, int count, unsigned nanoseconds) {
     monomorph::launch_dependents();
     monomorph::wait_for_predecessors();
+    if (nanoseconds > 0) {
+        unsigned long long start, now;
+        asm volatile("mov.u64 %0, %globaltimer;" : "=l"(start));
+        do asm volatile("mov.u64 %0, %globaltimer;" : "=l"(now));
+        while (now < start + nanoseconds);
+    }
     const int i = blockIdx.x * blockDim.x + threadIdx.x;
     if (i < count) to[i] = from[i];
 }
@@ -60,6 +67,7 @@ struct Arena {
     char *weights = nullptr, *scales = nullptr;
     size_t size, used = 0, scales_used = 0, scales_size;
     float *x, *qkv, *attention, *gated, *logits, *norm, *row_scales;
+    unsigned attention_nanoseconds = 0;
     cudaStream_t stream;
     Arena(size_t bytes, bool fp8, size_t head_bytes) : size(bytes) {
         CHECK(cudaStreamCreate(&stream));
@@ -110,7 +118,7 @@ struct Arena {
         used += bytes;
         scales_used += scale_bytes;
     }
-    void copy(const float* from, float* to, int count) { test::launch(copy_kernel, dim3((count + 127) / 128), 128, 0, stream, from, to, count); }
+    void copy(const float* from, float* to, int count) { test::launch(copy_kernel, dim3((count + 127) / 128), 128, 0, stream, from, to, count, attention_nanoseconds); }
 };
 
 // A decoder of Llama's kind. Variants may differ by phase: qkv and o, gate and up, down, head.
@@ -179,6 +187,13 @@ inline void bench_llama_1b() {
     llama_1b<Variant<6>, 2, Variant<6>, Variant<4>>(arena);
     llama_1b<Variant<6>, 4, Variant<6>, Variant<3>>(arena);
     llama_1b<Variant<6>, 4>(arena);
+    arena.attention_nanoseconds = 3000;
+    std::printf("attention 3 us longer\n");
+    llama_1b<Variant<6>>(arena);
+    llama_1b<Variant<6, 16384, 8, 2, 65536>>(arena);
+    llama_1b<Variant<6>, 1, Variant<6, 16384, 8, 2, 65536>>(arena);
+    llama_1b<Variant<6>, 1, Variant<6, 16384, 8, 2, 131072>>(arena);
+    arena.attention_nanoseconds = 0;
     chain<Format::Q4_1, 30, 576, 960, 1536, 49152, Format::Q8_0, 1, Variant<4, 8192>, Variant<4, 8192>, Variant<4, 8192>, Variant<4, 8192>>(arena, "135M q4_1 exact");
     chain<Format::Q4_1, 30, 576, 960, 1536, 49152, Format::Q8_0, 8, Variant<4, 8192>, Variant<4, 8192>, Variant<4, 8192>, Variant<4, 8192>>(arena, "135M q4_1 exact");
 }
