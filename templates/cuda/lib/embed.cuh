@@ -1,6 +1,6 @@
 // Embedding: the token's row of the packed table, decoded to f32, becomes the row of the residual stream.
 //
-// Config: HIDDEN (a multiple of 4); FORMAT and SCALES of the table; THREADS; DECODE: row i is the one token of sequence i, otherwise
+// Config: HIDDEN (rows of a width that is no multiple of 4 are written element by element); FORMAT and SCALES of the table; THREADS; DECODE: row i is the one token of sequence i, otherwise
 // rows are `tokens`. An id of -1 stands for the one last sampled for the sequence's slot; any other must be a row of the table.
 // Grid: (embed_blocks(), rows); rows beyond step->tokens are passed over. No shared memory.
 //
@@ -18,7 +18,6 @@ template <class C>
 struct EmbedShape {
     static constexpr int UNITS = (C::HIDDEN + Unit<C::FORMAT>::COLUMNS - 1) / Unit<C::FORMAT>::COLUMNS;
     static constexpr int PIECES = UNITS * 4;  // lanes that hold a row
-    static_assert(C::HIDDEN % 4 == 0, "rows of the residual stream are written in 8- and 16-byte vectors");
     static_assert(C::FORMAT == Format::FP8_E4M3 || C::SCALES != ScaleForm::BLOCK128, "only fp8 has scales of 128 x 128 blocks");
 };
 
@@ -58,15 +57,18 @@ __device__ __forceinline__ void embed(const Step* step, const TokenRow* tokens, 
     }
 
     float* const out = residual + static_cast<size_t>(row) * C::HIDDEN;
-    constexpr int ADJACENT = U::BLOCKED || C::FORMAT == Format::F32 ? 4 : 2;  // elements at consecutive columns
+    // Elements at consecutive columns, as far as rows are aligned to them.
+    constexpr int ADJACENT = C::HIDDEN % 4 != 0 ? 1 : U::BLOCKED || C::FORMAT == Format::F32 ? 4 : 2;
 #pragma unroll
     for (int j = 0; j < U::ELEMENTS; j += ADJACENT) {
         const int column = unit * U::COLUMNS + U::column(j, c);
         if (column >= C::HIDDEN) continue;
         if constexpr (ADJACENT == 4) {
             *reinterpret_cast<float4*>(out + column) = make_float4(values[j], values[j + 1], values[j + 2], values[j + 3]);
-        } else {
+        } else if constexpr (ADJACENT == 2) {
             *reinterpret_cast<float2*>(out + column) = make_float2(values[j], values[j + 1]);
+        } else {
+            out[column] = values[j];
         }
     }
 }

@@ -32,7 +32,7 @@ impl Launcher<'_> {
         let constants = vec![("HIDDEN", integer(width)), ("THREADS", integer(THREADS))];
         let kernel = self.row_kernel(site, "select", constants);
         let arguments = vec![Argument::Step, self.buffer(site, x), self.buffer(site, out)];
-        let blocks = (width / 4).div_ceil(THREADS);
+        let blocks = width.div_ceil(4).div_ceil(THREADS);
         Launch { phase: site.phase, kernel, grid: self.columns_and_rows(site, blocks), arguments }
     }
 
