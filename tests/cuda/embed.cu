@@ -243,6 +243,8 @@ int main(int arguments, char** argument) {
     check<576, Format::F32, ScaleForm::NONE>("f32");
     check<576, Format::BF16, ScaleForm::NONE>("bf16");
     check<100, Format::BF16, ScaleForm::NONE>("bf16");
+    check<45, Format::BF16, ScaleForm::NONE>("bf16");
+    check<63, Format::F32, ScaleForm::NONE>("f32");
     check<2048, Format::F16, ScaleForm::NONE>("f16");
     check<576, Format::FP8_E4M3, ScaleForm::TENSOR>("fp8 tensor");
     check<1056, Format::FP8_E4M3, ScaleForm::BLOCK128>("fp8 block128");
@@ -250,6 +252,7 @@ int main(int arguments, char** argument) {
     check<576, Format::Q8_0, ScaleForm::NONE>("q8_0");
     check<576, Format::Q4_1, ScaleForm::NONE>("q4_1");
     check_select<576>();
+    check_select<45>();
     check_select<4096>();
     test::Buffer<float> vector(100001);
     vector_kernel<<<13, 256>>>(vector, 100001, 1.0f, 0.1f, 9);
