@@ -1,7 +1,8 @@
 //! The project's own targets: every one loads, and says what the checkpoint has to hold.
 
+use monomorph_compiler::passes::assemble;
 use monomorph_compiler::spec::types::{Compute, Provenance, ScaleForm, Target, TensorClass};
-use monomorph_compiler::{graph, spec};
+use monomorph_compiler::{emit, graph, spec};
 use monomorph_formats::Format;
 use std::path::{Path, PathBuf};
 
@@ -23,7 +24,11 @@ fn every_target_loads_unless_its_hardware_is_too_small() {
                 loaded += 1;
                 assert_eq!(target.name(), *name);
                 assert_eq!(target.tuning.is_some(), target.hardware.cuda().is_some(), "{name}");
-                graph::build(&target.model, &target.quant);
+                let graph = graph::build(&target.model, &target.quant);
+                // CPUs refuse what they have no kernels for; the shipped CUDA targets are all there.
+                if target.hardware.cuda().is_some() {
+                    assemble::plan(&target, &graph).unwrap_or_else(|error| panic!("{name}: {error}"));
+                }
             }
             Err(errors) => {
                 refused += 1;
@@ -92,4 +97,19 @@ fn scales_stand_beside_their_weights() {
     // 4.5 bits an element, 6.95e9 elements of them, and embedding and head in bf16.
     let bytes = spec::weight_bytes(&target.model, &target.quant) as f64;
     assert!((bytes / 6.397e9 - 1.0).abs() < 1e-3, "{bytes}");
+}
+
+#[test]
+fn a_server_expects_the_scales_among_its_tensors_and_leaves_the_rest() {
+    let target = load("h200/llama-3.1-8b/fp8");
+    let graph = graph::build(&target.model, &target.quant);
+    let plan = assemble::plan(&target, &graph).unwrap_or_else(|error| panic!("{error}"));
+    let files = emit::emit(&plan, Path::new("/"), &[]);
+    let text = &files.iter().find(|file| file.path.ends_with("spec.rs")).expect("every crate has one").text;
+    let (tensors, unused) = text.split_once("unused: &[").expect("tensors, then what is not read");
+    // 291 tensors of the model and a scale for each of 7 matrices in 32 layers.
+    assert_eq!(tensors.matches("TensorSpec {").count(), 291 + 7 * 32);
+    for (name, place) in [("mlp.down_proj.weight_scale", tensors), ("mlp.down_proj.input_scale", unused)] {
+        assert!(place.contains(&format!("\"model.layers.31.{name}\"")), "{name}");
+    }
 }

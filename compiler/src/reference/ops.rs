@@ -182,6 +182,7 @@ fn erf(x: f64) -> f64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::spec::types::{ScaleForm, Scales, TensorClass};
 
     #[test]
     fn erf_is_the_tabulated_one() {
@@ -198,6 +199,26 @@ mod tests {
         let shape = Heads { heads: 1, kv_heads: 1, head_dim: 1 };
         let out = attention(&[0.0, 0.0], &[1.0, 1.0], &[3.0, 5.0], shape, 1.0, 0);
         assert_eq!(out, [3.0, 4.0]);
+    }
+
+    fn weight(compute: Compute, scales: Option<Scales>) -> Weight {
+        let (name, class, stored) = ("it".to_owned(), TensorClass::Ffn, Format::F32);
+        Weight { name, class, rows: 1, columns: 2, stored, compute, scales }
+    }
+
+    #[test]
+    fn bf16_products_round_both_operands_and_not_their_sum() {
+        // 2^-8 is half of what bf16 tells apart at 1: a tie, which goes to 1, and three halves go to 1 + 2^-6.
+        let (tie, above) = (1.0 + 2f32.powi(-8), 1.0 + 3.0 * 2f32.powi(-8));
+        let product = |x: &[f32], values: &[f32], weight: &Weight| linear(x, weight, values, None)[0];
+        let plain = weight(Compute::Bf16, None);
+        assert_eq!(product(&[tie, 0.0], &[1.0, 0.0], &plain), 1.0);
+        assert_eq!(product(&[1.0, 0.0], &[above, 0.0], &plain), 1.0 + 2f32.powi(-6));
+        assert_eq!(product(&[1.0, 2f32.powi(-20)], &[1.0, 1.0], &plain), 1.0 + 2f32.powi(-20));
+        assert_eq!(product(&[tie, 0.0], &[above, 0.0], &weight(Compute::F32, None)), tie * above);
+        // Codes with companions are exact in bf16, and their scales multiply sums.
+        let scales = Scales { form: ScaleForm::Tensor, companions: Vec::new() };
+        assert_eq!(product(&[1.0, 0.0], &[tie, 0.0], &weight(Compute::Bf16, Some(scales))), tie);
     }
 
     #[test]
