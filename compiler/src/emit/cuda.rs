@@ -2,8 +2,9 @@
 //! copied beside them, so that the directory compiles by itself.
 
 use super::File;
-use crate::plan::cuda::{Constant, CudaPlan, Extent, Kernel, Module, Program, Regime};
-use crate::plan::{Cost, Phase, Plan, Prediction};
+use crate::plan::Plan;
+use crate::plan::cuda::{Constant, CudaPlan, Kernel, Module};
+use crate::report::cuda::program_table;
 use std::path::Path;
 use tera::{Context, Tera};
 
@@ -106,81 +107,5 @@ fn member(name: &str, constant: &Constant) -> String {
             format!("static constexpr {kind} {name} = {text};")
         }
         Constant::Type(text) => format!("using {name} = {text};"),
-    }
-}
-
-/// What a program launches, in which geometry, over which bytes, and how long that should take.
-pub fn program_table(plan: &Plan, cuda: &CudaPlan, program: &Program) -> Vec<String> {
-    let hardware = &plan.target.hardware;
-    let mut lines = vec![format!("Program `{}` of `{}`: {}", program.name, plan.target.name(), purpose(program))];
-    lines.push(String::new());
-    lines.push(format!(
-        "{:<34} {:<18} {:>6} {:>8} {:>8} | {:>12} {:>9} {:>9} {:>8}",
-        "kernel (module of another program)", "grid", "block", "cluster", "shared B", "weights B", "K/V B", "acts B", "us"
-    ));
-    for (body, launches) in plan.bodies.iter().zip(&program.bodies).filter(|(_, launches)| !launches.is_empty()) {
-        let layers = if body.layers.is_empty() { String::new() } else { format!(", {} layers", body.layers.len()) };
-        lines.push(format!("{}{layers}", body.name));
-        let mut previous = None;
-        for launch in launches {
-            let cost = body.phases.get(launch.phase).map(|phase| cost(phase, program));
-            // The phase's figures stand with its first launch.
-            let figures = cost.filter(|_| previous.replace(launch.phase) != Some(launch.phase)).map(|cost| {
-                format!(
-                    "{:>12.0} {:>9.0} {:>9.0} {:>8.2}",
-                    cost.weight_bytes,
-                    cost.kv_bytes,
-                    cost.activation_bytes,
-                    1e6 * cost.predicted(hardware)
-                )
-            });
-            lines.push(format!("  {} | {}", launch_columns(cuda, program, launch), figures.unwrap_or_default()));
-        }
-    }
-    for launch in &program.tail {
-        lines.push(format!("  {} |", launch_columns(cuda, program, launch)));
-    }
-    lines.push(String::new());
-    lines.push(
-        "Shared memory is the dynamic part; the map of each kind stands in its header, and registers in cubins/report.json."
-            .to_owned(),
-    );
-    lines.iter().map(|line| line.trim_end().to_owned()).collect()
-}
-
-fn purpose(program: &Program) -> String {
-    let (rows, context) = (program.rows, Prediction::DECODE_CONTEXT);
-    match program.regime {
-        Regime::Decode => format!("one token each of up to {rows} sequences, figures for {rows} after {context} tokens each"),
-        Regime::Prefill => {
-            format!("up to {rows} tokens of any sequences, figures for one prompt of {}", Prediction::PREFILL_TOKENS)
-        }
-        Regime::Head => format!("logits and sampling of up to {rows} rows after a prefill, figures for one row"),
-    }
-}
-
-/// A phase's work in a program.
-fn cost(phase: &Phase, program: &Program) -> Cost {
-    match program.regime {
-        Regime::Decode => phase.decode.of_rows(program.rows),
-        Regime::Prefill | Regime::Head => phase.prefill,
-    }
-}
-
-fn launch_columns(cuda: &CudaPlan, program: &Program, launch: &crate::plan::cuda::Launch) -> String {
-    let kernel = cuda.kernel(launch.kernel);
-    let module = &cuda.modules[launch.kernel.0].name;
-    let name = if *module == program.name { kernel.name.clone() } else { format!("{} ({module})", kernel.name) };
-    let grid = launch.grid.map(extent).join(" x ");
-    format!("{name:<32} {grid:<18} {:>6} {:>8} {:>8}", kernel.block, kernel.cluster, kernel.shared)
-}
-
-fn extent(extent: Extent) -> String {
-    let of = |what: &str, each: u32| if each == 1 { what.to_owned() } else { format!("{what}/{each}") };
-    match extent {
-        Extent::Fixed(blocks) => blocks.to_string(),
-        Extent::Tokens(each) => of("T", each),
-        Extent::Sequences(each) => of("S", each),
-        Extent::Outputs(each) => of("O", each),
     }
 }

@@ -1,5 +1,7 @@
 //! A plan as people and programs read it.
 
+pub mod cuda;
+
 use crate::graph::Rows;
 use crate::plan::{Cost, Field, FieldKind, Packing, Phase, Plan, PlanBody};
 use serde::Serialize;
@@ -26,6 +28,9 @@ pub struct Report {
     pub weights: Vec<WeightReport>,
     /// Tokens a second for one sequence.
     pub speed: SpeedReport,
+    /// Launches and tuning, where the hardware is a CUDA device.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub cuda: Option<cuda::CudaReport>,
 }
 
 /// Bytes by purpose.
@@ -109,7 +114,7 @@ pub struct BufferReport {
     /// Columns.
     pub width: usize,
     /// At the largest step.
-    pub bytes: usize,
+    pub bytes: u64,
 }
 
 /// A weight.
@@ -168,9 +173,10 @@ pub fn report(plan: &Plan) -> Report {
             })
             .collect(),
         bodies: plan.bodies.iter().map(|body| self::body(plan, body)).collect(),
-        buffers: plan.buffers.iter().map(|it| buffer(plan, it)).collect(),
+        buffers: plan.buffers.iter().map(buffer).collect(),
         weights: plan.fields.iter().map(|field| weight(plan, field)).collect(),
         speed: SpeedReport { limit_decode, predicted_decode, limit_prefill, predicted_prefill },
+        cuda: cuda::report(plan),
     }
 }
 
@@ -202,12 +208,12 @@ fn body(plan: &Plan, body: &PlanBody) -> BodyReport {
     }
 }
 
-fn buffer(plan: &Plan, buffer: &crate::plan::Buffer) -> BufferReport {
-    let (rows, count) = match buffer.rows {
-        Rows::Tokens => ("tokens", plan.buckets.tokens),
-        Rows::Outputs => ("outputs", plan.buckets.sequences),
+fn buffer(buffer: &crate::plan::Buffer) -> BufferReport {
+    let rows = match buffer.rows {
+        Rows::Tokens => "tokens",
+        Rows::Outputs => "outputs",
     };
-    BufferReport { name: buffer.name.clone(), rows, width: buffer.width, bytes: 4 * count * buffer.width }
+    BufferReport { name: buffer.name.clone(), rows, width: buffer.width, bytes: buffer.bytes() }
 }
 
 fn weight(plan: &Plan, field: &Field) -> WeightReport {
@@ -279,6 +285,10 @@ pub fn text(plan: &Plan) -> String {
     line(format_args!("buffer                          bytes  rows"));
     for it in &report.buffers {
         line(format_args!("{:<26} {:>10}  {} x {}", it.name, it.bytes, it.rows, it.width));
+    }
+    let cuda = cuda::text(plan);
+    if !cuda.is_empty() {
+        line(format_args!("\n{}", cuda.join("\n")));
     }
     let speed = &report.speed;
     line(format_args!(""));

@@ -1,0 +1,223 @@
+//! The launches of a CUDA target, and how its kernels are cut, as people and programs read them.
+
+use crate::plan::cuda::{CudaPlan, Extent, Launch, Program, Regime};
+use crate::plan::{Cost, Phase, Plan, Prediction};
+use crate::spec::types::{Knobs, Provenance, Tuning};
+use serde::Serialize;
+
+/// What `explain` adds for a CUDA target.
+#[derive(Debug, Serialize)]
+pub struct CudaReport {
+    /// `sm_90a` and the like.
+    pub architecture: String,
+    /// Where the figures that kernels are cut by come from.
+    pub tuning: TuningReport,
+    /// Device memory besides weights, K/V and activation buffers.
+    pub scratch: Vec<ScratchReport>,
+    /// Decode by bucket, prefill, head.
+    pub programs: Vec<ProgramReport>,
+}
+
+/// How kernels are cut.
+#[derive(Debug, Serialize)]
+pub struct TuningReport {
+    /// `HARDWARE.toml`'s defaults, or a file with the card, day and command it was measured with.
+    pub provenance: String,
+    /// Where no phase says otherwise.
+    pub knobs: Vec<(&'static str, u32)>,
+    /// Phases for which it does.
+    pub phases: Vec<String>,
+}
+
+/// Scratch memory.
+#[derive(Debug, Serialize)]
+pub struct ScratchReport {
+    /// Name.
+    pub name: String,
+    /// Bytes.
+    pub bytes: u64,
+}
+
+/// A program.
+#[derive(Debug, Serialize)]
+pub struct ProgramReport {
+    /// Name.
+    pub name: String,
+    /// Launches of one run, all layers together.
+    pub launches: usize,
+    /// Predicted seconds of one run, as its table says.
+    pub microseconds: f64,
+    /// Each kind of launch once.
+    pub kernels: Vec<LaunchReport>,
+}
+
+/// A launch.
+#[derive(Debug, Serialize)]
+pub struct LaunchReport {
+    /// `module.kernel`.
+    pub kernel: String,
+    /// Its template.
+    pub template: &'static str,
+    /// Blocks: numbers, or T, S, O (tokens, sequences, outputs of the step) over rows a block.
+    pub grid: [String; 3],
+    /// Threads a block.
+    pub block: u32,
+    /// Blocks a cluster.
+    pub cluster: u32,
+    /// Dynamic shared memory.
+    pub shared: u32,
+}
+
+/// Collects the report.
+pub fn report(plan: &Plan) -> Option<CudaReport> {
+    let (cuda, card) = (plan.cuda.as_ref()?, plan.target.hardware.cuda()?);
+    let scratch = cuda.scratch.iter().map(|it| ScratchReport { name: it.name.clone(), bytes: it.bytes });
+    Some(CudaReport {
+        architecture: card.architecture.clone(),
+        tuning: tuning(plan.target.tuning.as_ref()?),
+        scratch: scratch.collect(),
+        programs: cuda.programs.iter().map(|program| self::program(plan, cuda, program)).collect(),
+    })
+}
+
+fn tuning(tuning: &Tuning) -> TuningReport {
+    let provenance = match &tuning.provenance {
+        Provenance::Defaults => "defaults of HARDWARE.toml".to_owned(),
+        Provenance::Measured { file, card, date, command } => {
+            format!("{}: {card}, {date}, by `{command}`", file.display())
+        }
+    };
+    let mut knobs: Knobs = tuning.knobs;
+    let knobs = Knobs::KEYS.map(|(key, ..)| (key, knobs.get_mut(key).map_or(0, |knob| *knob)));
+    TuningReport { provenance, knobs: knobs.into(), phases: tuning.phases.keys().cloned().collect() }
+}
+
+fn program(plan: &Plan, cuda: &CudaPlan, program: &Program) -> ProgramReport {
+    let runs = plan.schedule.iter().map(|(body, _)| program.bodies[body.0].len());
+    let bodies = plan.schedule.iter().filter(|(body, _)| !program.bodies[body.0].is_empty());
+    let phases = bodies.flat_map(|(body, _)| (0..plan.bodies[body.0].phases.len()).map(|phase| (body.0, phase)));
+    let costs = phases.map(|(body, phase)| cost(plan, program, body, phase));
+    let tail = program.tail.len() as f64 * plan.target.hardware.boundary_seconds;
+    let seconds = tail + costs.map(|cost| cost.predicted(&plan.target.hardware)).sum::<f64>();
+    let launch = |launch: &Launch| {
+        let kernel = cuda.kernel(launch.kernel);
+        LaunchReport {
+            kernel: format!("{}.{}", cuda.modules[launch.kernel.0].name, kernel.name),
+            template: kernel.template,
+            grid: launch.grid.map(extent),
+            block: kernel.block,
+            cluster: kernel.cluster,
+            shared: kernel.shared,
+        }
+    };
+    ProgramReport {
+        name: program.name.clone(),
+        launches: runs.sum::<usize>() + program.tail.len(),
+        microseconds: 1e6 * seconds,
+        kernels: program.bodies.iter().flatten().chain(&program.tail).map(launch).collect(),
+    }
+}
+
+/// The report as text: how kernels are cut, what they work in, and a program for each regime.
+pub fn text(plan: &Plan) -> Vec<String> {
+    let (Some(cuda), Some(report)) = (&plan.cuda, report(plan)) else { return Vec::new() };
+    let mut lines = vec![format!("kernels for {}, cut by the {}", report.architecture, report.tuning.provenance)];
+    lines.extend(report.tuning.knobs.iter().map(|(key, value)| format!("  {key:<28} {value:>8}")));
+    lines.extend(report.tuning.phases.iter().map(|phase| format!("  and figures of its own for {phase}")));
+    lines.push(String::new());
+    lines.push("scratch                         bytes".to_owned());
+    lines.extend(report.scratch.iter().map(|it| format!("{:<26} {:>10}", it.name, it.bytes)));
+    lines.push(String::new());
+    lines.push("program       launches         us".to_owned());
+    lines.extend(report.programs.iter().map(|it| format!("{:<12} {:>9} {:>10.1}", it.name, it.launches, it.microseconds)));
+    // One program of each way to launch tells them all: the smallest and the largest bucket, prefill, head.
+    let decode = cuda.programs.iter().filter(|program| program.regime == Regime::Decode);
+    let shown = decode.clone().next().into_iter().chain(decode.last());
+    let rest = cuda.programs.iter().filter(|program| program.regime != Regime::Decode);
+    for program in shown.chain(rest) {
+        lines.push(String::new());
+        lines.extend(program_table(plan, cuda, program));
+    }
+    lines
+}
+
+/// What a program launches, in which geometry, over which bytes, and how long that should take.
+pub fn program_table(plan: &Plan, cuda: &CudaPlan, program: &Program) -> Vec<String> {
+    let hardware = &plan.target.hardware;
+    let mut lines = vec![format!("Program `{}` of `{}`: {}", program.name, plan.target.name(), purpose(program))];
+    lines.push(String::new());
+    lines.push(format!(
+        "{:<34} {:<18} {:>6} {:>8} {:>8} | {:>12} {:>9} {:>9} {:>8}",
+        "kernel (module of another program)", "grid", "block", "cluster", "shared B", "weights B", "K/V B", "acts B", "us"
+    ));
+    for (index, launches) in program.bodies.iter().enumerate().filter(|(_, launches)| !launches.is_empty()) {
+        let body = &plan.bodies[index];
+        let layers = if body.layers.is_empty() { String::new() } else { format!(", {} layers", body.layers.len()) };
+        lines.push(format!("{}{layers}", body.name));
+        let mut previous = None;
+        for launch in launches {
+            // The phase's figures stand with its first launch.
+            let first = previous.replace(launch.phase) != Some(launch.phase);
+            let figures = first.then(|| {
+                let cost = cost(plan, program, index, launch.phase);
+                format!(
+                    "{:>12.0} {:>9.0} {:>9.0} {:>8.2}",
+                    cost.weight_bytes,
+                    cost.kv_bytes,
+                    cost.activation_bytes,
+                    1e6 * cost.predicted(hardware)
+                )
+            });
+            lines.push(format!("  {} | {}", launch_columns(cuda, program, launch), figures.unwrap_or_default()));
+        }
+    }
+    for launch in &program.tail {
+        lines.push(format!("  {} |", launch_columns(cuda, program, launch)));
+    }
+    lines.push(String::new());
+    lines.push(
+        "Shared memory is the dynamic part; the map of each kind stands in its header, and registers in cubins/report.json."
+            .to_owned(),
+    );
+    lines.iter().map(|line| line.trim_end().to_owned()).collect()
+}
+
+fn purpose(program: &Program) -> String {
+    let (rows, context) = (program.rows, Prediction::DECODE_CONTEXT);
+    match program.regime {
+        Regime::Decode => format!("one token each of up to {rows} sequences, figures for {rows} after {context} tokens each"),
+        Regime::Prefill => {
+            format!("up to {rows} tokens of any sequences, figures for one prompt of {}", Prediction::PREFILL_TOKENS)
+        }
+        Regime::Head => format!("logits and sampling of up to {rows} rows after a prefill, figures for one row"),
+    }
+}
+
+/// A phase's work in a program, and the launches it takes there.
+fn cost(plan: &Plan, program: &Program, body: usize, phase: usize) -> Cost {
+    let Phase { decode, prefill, .. } = &plan.bodies[body].phases[phase];
+    let cost = match program.regime {
+        Regime::Decode => decode.of_rows(program.rows),
+        Regime::Prefill | Regime::Head => *prefill,
+    };
+    let launches = program.bodies[body].iter().filter(|launch| launch.phase == phase).count();
+    Cost { boundaries: launches as f64, ..cost }
+}
+
+fn launch_columns(cuda: &CudaPlan, program: &Program, launch: &Launch) -> String {
+    let kernel = cuda.kernel(launch.kernel);
+    let module = &cuda.modules[launch.kernel.0].name;
+    let name = if *module == program.name { kernel.name.clone() } else { format!("{} ({module})", kernel.name) };
+    let grid = launch.grid.map(extent).join(" x ");
+    format!("{name:<32} {grid:<18} {:>6} {:>8} {:>8}", kernel.block, kernel.cluster, kernel.shared)
+}
+
+fn extent(extent: Extent) -> String {
+    let of = |what: &str, each: u32| if each == 1 { what.to_owned() } else { format!("{what}/{each}") };
+    match extent {
+        Extent::Fixed(blocks) => blocks.to_string(),
+        Extent::Tokens(each) => of("T", each),
+        Extent::Sequences(each) => of("S", each),
+        Extent::Outputs(each) => of("O", each),
+    }
+}
