@@ -339,7 +339,10 @@ fn smollm2_has_its_published_size() {
     assert_eq!(parameters, 134_515_008);
     assert_eq!(tensors.iter().map(spec::TensorDecl::instances).sum::<usize>(), 272);
     assert_eq!(spec::weight_bytes(&target.model, &target.quant), GGUF_TENSOR_BYTES);
-    assert_eq!(spec::kv_block_bytes(&target.model, &target.quant, &target.hardware.kind), 30 * 2 * 3 * 64 * 16 * 2);
+    assert_eq!(
+        spec::kv_block_bytes(&target.model, &target.quant, &target.hardware.kind),
+        30 * 2 * 3 * 64 * 16 * 2
+    );
 }
 
 /// Of SmolLM2-135M-Instruct.Q4_1.gguf: its size without header and metadata.
