@@ -15,10 +15,11 @@ macro_rules! templates {
     };
 }
 
-const TEMPLATES: [(&str, &str, &str); 13] = templates![
+const TEMPLATES: [(&str, &str, &str); 14] = templates![
     ("attention_decode", "attention_decode.cuh"),
     ("attention_exact", "attention_exact.cuh"),
     ("attention_prefill", "attention_prefill.cuh"),
+    ("attention_prefill_wgmma", "attention_prefill_wgmma.cuh"),
     ("attention_write", "attention_write.cuh"),
     ("embed", "embed.cuh"),
     ("fill_matrix", "fill.cuh"),

@@ -9,8 +9,7 @@ use crate::plan::{BufferId, FieldId, FieldKind, PhaseKind};
 use crate::spec::types::{Compute, Cuda, NormWeight, RotaryPairs, TensorClass};
 use monomorph_formats::Format;
 
-/// Threads of attention_decode, and its least chunk of cached tokens.
-const DECODE_WARPS: usize = 4;
+/// Least chunk of cached tokens of attention_decode.
 const MIN_CHUNK: usize = 128;
 /// Most parts a context is split into: the last block reads all their results.
 const MAX_SPLITS: usize = 64;
@@ -22,6 +21,10 @@ const EXACT_WARPS: usize = 8;
 /// Keys and threads of attention_prefill.
 const PREFILL_KEYS: usize = 64;
 const PREFILL_THREADS: usize = 128;
+/// Keys, stages and threads of attention_prefill_wgmma.
+const WGMMA_KEYS: usize = 128;
+const WGMMA_STAGES: usize = 2;
+const WGMMA_THREADS: usize = 384;
 
 /// The dimensions of an attention phase.
 #[derive(Clone, Copy)]
@@ -42,8 +45,14 @@ impl Shape {
         self.head_dim.next_multiple_of(16)
     }
 
+    /// Warps of attention_decode: eight, one block a multiprocessor, while its blocks are that few; four once there are more,
+    /// so that several share a multiprocessor.
+    fn decode_warps(&self, rows: usize, card: &Cuda) -> usize {
+        if rows * self.kv_heads <= card.multiprocessors as usize { 8 } else { 4 }
+    }
+
     /// `sizeof(DecodeShared<C>)`.
-    fn decode_shared(&self, splits: usize) -> usize {
+    fn decode_shared(&self, splits: usize, warps: usize) -> usize {
         let Shape { head_dim, element, .. } = *self;
         let (key_steps, value_steps) = (head_dim.div_ceil(32), head_dim.div_ceil(64));
         let arrays = [
@@ -51,10 +60,10 @@ impl Shape {
             self.group().div_ceil(8) * 2 * key_steps * 32 * 8 * 2,
             key_steps * 32 * element,
             value_steps * 64 * element,
-            DECODE_WARPS * self.group() * head_dim * 4,
+            warps * self.group() * head_dim * 4,
         ];
         let aligned: usize = arrays[..3].iter().map(|bytes| bytes.next_multiple_of(16)).sum();
-        let rest = 2 * DECODE_WARPS * self.group() * 4 + 2 * splits * self.group() * 4 + 4;
+        let rest = 2 * warps * self.group() * 4 + 2 * splits * self.group() * 4 + 4;
         (aligned + arrays[3] + rest).next_multiple_of(16)
     }
 
@@ -72,14 +81,28 @@ impl Shape {
         (2 * rows * stride + 4 * 2 * PREFILL_KEYS * stride + 4 * 2 * blocks).next_multiple_of(16)
     }
 
-    /// `sizeof(ExactShared<C>)`.
-    fn exact_shared(&self) -> usize {
-        8 * (self.head_dim + 2 * EXACT_WARPS + EXACT_WARPS * self.head_dim)
+    /// `sizeof(WgmmaShared<C>)`, where warpgroup products take this shape.
+    fn wgmma_prefill_shared(&self, kv_format: Format, block_tokens: usize, card: &Cuda) -> Option<usize> {
+        let takes = card.wgmma
+            && kv_format == Format::Bf16
+            && [64, 128].contains(&self.head_dim)
+            && WGMMA_KEYS % block_tokens == 0;
+        let bytes = WGMMA_STAGES * (2 * WGMMA_KEYS * self.head_dim * 2 + 4 * 8);
+        takes.then_some(bytes.next_multiple_of(1024))
     }
 
-    /// As many parts as give every multiprocessor two blocks.
+    /// `sizeof(ExactShared<C>)`.
+    fn exact_shared(&self) -> usize {
+        let sums = 8 * (self.head_dim + 2 * EXACT_WARPS + EXACT_WARPS * self.head_dim);
+        let row = self.head_dim * self.element;
+        // A warp's tile of values; wide rows are read where they are.
+        let tile = if row <= 256 { 32 * row } else { row };
+        (sums.next_multiple_of(16) + EXACT_WARPS * tile).next_multiple_of(16)
+    }
+
+    /// As many parts as give every multiprocessor a block.
     fn splits(&self, rows: usize, context: usize, card: &Cuda) -> usize {
-        let whole = 2 * card.multiprocessors as usize / (self.kv_heads * rows);
+        let whole = card.multiprocessors as usize / (self.kv_heads * rows);
         whole.min(context.div_ceil(MIN_CHUNK)).clamp(1, MAX_SPLITS)
     }
 }
@@ -168,16 +191,17 @@ impl Launcher<'_> {
             splits => splits.min(MAX_SPLITS),
         };
         let (out, staged) = self.context(site, out)?;
+        let warps = shape.decode_warps(rows, self.card);
         constants.extend(staged);
         constants.extend([
             ("SPLITS", integer(splits)),
-            ("DECODE_WARPS", integer(DECODE_WARPS)),
+            ("DECODE_WARPS", integer(warps)),
             ("MIN_CHUNK", integer(MIN_CHUNK)),
             ("ROWS", integer(rows)),
             ("PARTIALS_BYTES", integer(usize::try_from(shape.partials(splits, rows)).expect("it fits a card"))),
         ]);
-        let shared = shape.decode_shared(splits);
-        let kernel = self.attention_kernel(site, "", "attention_decode", constants, 32 * DECODE_WARPS, shared);
+        let shared = shape.decode_shared(splits, warps);
+        let kernel = self.attention_kernel(site, "", "attention_decode", constants, 32 * warps, shared);
         let [q_norm, k_norm] = norms.map(vector);
         let (partials, counters) = if splits == 1 {
             (Argument::Null, Argument::Null)
@@ -234,13 +258,22 @@ impl Launcher<'_> {
         let Operands { shape, out, mut constants, .. } = operands;
         let (out, staged) = self.context(site, out)?;
         constants.extend(staged);
-        constants.push(("PREFILL_KEYS", integer(PREFILL_KEYS)));
-        let shared = shape.prefill_shared(self.plan.target.quant.kv_block);
-        let kernel = self.attention_kernel(site, "", "attention_prefill", constants, PREFILL_THREADS, shared);
-        let arguments = vec![Argument::Step, self.q_rows(site, shape), Argument::Cache(BodyId(site.body)), out];
-        // Blocks go on to further tiles by themselves: as many as run at a time.
+        let quant = &self.plan.target.quant;
         let card = self.card;
-        let resident = (card.shared_per_multiprocessor as usize / (shared + 1024)).clamp(1, 2);
+        // Blocks go on to further tiles by themselves: as many as run at a time.
+        let (kernel, resident) = match shape.wgmma_prefill_shared(quant.kv_format, quant.kv_block, card) {
+            Some(shared) => {
+                (self.attention_kernel(site, "", "attention_prefill_wgmma", constants, WGMMA_THREADS, shared), 1)
+            }
+            None => {
+                constants.push(("PREFILL_KEYS", integer(PREFILL_KEYS)));
+                let shared = shape.prefill_shared(quant.kv_block);
+                let resident = (card.shared_per_multiprocessor as usize / (shared + 1024)).clamp(1, 2);
+                let (template, threads) = ("attention_prefill", PREFILL_THREADS);
+                (self.attention_kernel(site, "", template, constants, threads, shared), resident)
+            }
+        };
+        let arguments = vec![Argument::Step, self.q_rows(site, shape), Argument::Cache(BodyId(site.body)), out];
         let grid = fixed(resident * card.multiprocessors as usize, 1, 1);
         Ok(Launch { phase: site.phase, kernel, grid, arguments })
     }
