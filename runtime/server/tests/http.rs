@@ -42,6 +42,8 @@ fn main() -> ExitCode {
         ("lifecycle::drain_deadline_cuts_endless_answers", lifecycle::drain_deadline),
         ("lifecycle::second_signal_leaves_at_once", lifecycle::second_signal),
         ("lifecycle::a_dead_engine_is_reported", lifecycle::dead_engine),
+        ("lifecycle::a_failed_device_ends_the_process", lifecycle::device_fault),
+        ("lifecycle::made_up_weights_are_marked", lifecycle::dummy_weights),
         ("lifecycle::failed_starts_say_why", lifecycle::failed_starts),
         ("lifecycle::models_health_and_page", lifecycle::models_health_and_page),
         ("verbs::generate_streams_to_stdout", verbs::generate),

@@ -252,5 +252,4 @@ fn pack_q4_1(row: &[u8], g: usize, out: &mut Planes) {
 }
 
 #[cfg(test)]
-#[path = "pack_tests.rs"]
 mod tests;

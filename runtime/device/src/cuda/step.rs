@@ -386,5 +386,4 @@ fn sampling_row(sampling: &Sampling, draw: u64, slot: usize) -> SamplingRow {
 }
 
 #[cfg(test)]
-#[path = "step_tests.rs"]
 mod tests;

@@ -130,7 +130,8 @@ fn as_text(spec: &ModelSpec) -> String {
             figures.predicted_prefill, figures.limit_prefill
         ),
     );
-    line("default", format!("weights at {}", default_weights(spec).display()));
+    let dummy = if spec.hardware.cuda.is_some() { ", or --weights dummy" } else { "" };
+    line("default", format!("weights at {}{dummy}", default_weights(spec).display()));
     lines.push(String::new());
     lines.push(format!("{:<12} {:<8} {}", "class", "stored", "compute"));
     for format in spec.formats {

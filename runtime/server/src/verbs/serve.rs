@@ -6,7 +6,7 @@ use crate::failure::Failure;
 use crate::load::{CacheArgs, MemoryArgs, StartEngine, ThreadArgs, WeightsArgs, load};
 use crate::openai::answers::unix_time;
 use crate::out;
-use monomorph_engine::{EngineOptions, Health};
+use monomorph_engine::{EngineHandle, EngineOptions, Event, Health, Request};
 use monomorph_model::{ModelSpec, Progress, device_fault};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener};
 use std::num::NonZero;
@@ -99,6 +99,9 @@ pub fn serve(
     let (engine, text) = load(spec, start, &args.weights, &options, engine, &app.progress)?;
     let (blocks, context) = (engine.stats().total_blocks, engine.context());
     let cached = blocks * spec.block_tokens;
+    if spec.hardware.cuda.is_some() {
+        first_token(&engine, started)?;
+    }
     let weights = if app.dummy { "; weights: dummy" } else { "" };
     let _ = app.ready.set(Ready { engine, text: Arc::new(text) });
     out::print(format_args!(
@@ -112,6 +115,23 @@ pub fn serve(
     match runtime.block_on(server) {
         Ok(result) => Ok(result?),
         Err(error) => Err(format!("the HTTP server ended: {error}").into()),
+    }
+}
+
+/// Answers a request of one token before anybody else's: a device that cannot is found out, and its first launches are
+/// over.
+fn first_token(engine: &EngineHandle, started: Instant) -> Result<(), Failure> {
+    let request = Request { ignore_eos: true, ..Request::new(vec![0], 1) };
+    let mut generation = engine.submit(request).map_err(|error| error.to_string())?;
+    loop {
+        match generation.blocking_recv() {
+            Some(Event::Token(_)) => {
+                out::print(format_args!("first token {} ms after the start", started.elapsed().as_millis()));
+            }
+            Some(Event::Finished(_)) => return Ok(()),
+            Some(Event::Failed(error)) => return Err(error.to_string().into()),
+            None => return Err("the first answer ended without a reason".to_owned().into()),
+        }
     }
 }
 

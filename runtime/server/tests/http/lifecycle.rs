@@ -88,6 +88,35 @@ pub fn dead_engine() {
     assert_eq!(server.post(CHAT, &body).status, 503);
 }
 
+pub fn device_fault() {
+    let mut server = Server::start(&[]);
+    let mut bystander = begin(&server, "[[slow]]");
+    let body = json!({"messages": [{"role": "user", "content": "[[fault]]"}]});
+    let response = server.post(CHAT, &body);
+    assert_eq!(response.status, 500, "{}", response.text());
+    // Whoever else was being answered is told, and the process ends with a code of its own.
+    bystander.read_until("data: {\"error\":");
+    let (status, stderr) = server.wait(Duration::from_secs(5));
+    assert_eq!(status.code(), Some(4), "{stderr}");
+    assert!(stderr.contains("the device was told to fail"), "{stderr}");
+}
+
+pub fn dummy_weights() {
+    let server = Server::start_dummy(&[]);
+    let health = server.get("/health");
+    assert_eq!(health.json()["weights"], "dummy");
+    // The stand-in tokenizer's tokens are bytes, and so is the scripted answer's text.
+    let body = json!({"messages": [{"role": "user", "content": "[[say Hi]]"}]});
+    let answer = server.post(CHAT, &body);
+    assert_eq!(answer.json()["choices"][0]["message"]["content"], "Hi", "{}", answer.text());
+    for response in [health, answer, server.get("/nowhere")] {
+        assert_eq!(response.header("x-monomorph-weights"), Some("dummy"));
+    }
+    let real = Server::start(&[]);
+    assert_eq!(real.get("/health").json()["weights"], "checkpoint");
+    assert_eq!(real.get("/health").header("x-monomorph-weights"), None);
+}
+
 pub fn failed_starts() {
     let weights = checkpoint();
     let path = weights.path().to_str().expect("UTF-8");
@@ -97,6 +126,10 @@ pub fn failed_starts() {
         (&["serve", "--port", "0", "--weights", "/nonexistent"][..], "/nonexistent"),
         (&["serve", "--port", &port, "--weights", path], "cannot listen"),
         (&["serve", "--port", "0", "--weights", path, "--context", "513"], "512"),
+        (&["serve", "--port", "0", "--weights", "dummy:x"], "the seed"),
+        (&["serve", "--port", "0", "--weights", path, "--tokenizer", path], "--tokenizer"),
+        (&["serve", "--port", "0", "--weights", path, "--memory-fraction", "1.5"], "--memory-fraction"),
+        (&["serve", "--port", "0", "--weights", path, "--context", "400", "--blocks", "24"], "takes 25"),
         (
             &["serve", "--port", "0", "--weights", path, "--context", "400", "--kv-tokens", "200"],
             "--kv-tokens",

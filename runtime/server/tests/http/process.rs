@@ -20,8 +20,18 @@ impl Server {
     /// Starts one and waits until it says that it is ready.
     pub fn start(arguments: &[&str]) -> Server {
         let weights = checkpoint();
+        let path = weights.path().to_str().expect("UTF-8").to_owned();
+        Server::start_on(&path, weights, arguments)
+    }
+
+    /// Starts one with made-up weights.
+    pub fn start_dummy(arguments: &[&str]) -> Server {
+        Server::start_on("dummy", checkpoint(), arguments)
+    }
+
+    fn start_on(path: &str, weights: TempDir, arguments: &[&str]) -> Server {
         let mut child = command(&["serve", "--port", "0", "--weights"])
-            .arg(weights.path())
+            .arg(path)
             .args(arguments)
             .stdout(Stdio::piped())
             .stderr(Stdio::piped())

@@ -1,7 +1,8 @@
 //! A server binary around the scripted model, and the checkpoint it wants: byte tokens and ChatML.
 //!
 //! What it answers is in the prompt. `[[say TEXT]]` says the text; `[[forever]]` goes on until it is stopped; `[[slow]]`
-//! takes 100 ms a token; `[[half]]` ends within a character; `[[panic]]` panics. Anything else gets [`GREETING`].
+//! takes 100 ms a token; `[[half]]` ends within a character; `[[panic]]` panics; `[[fault]]` fails as a device does.
+//! Anything else gets [`GREETING`].
 
 use monomorph_engine::scripted::{Script, Scripted, Shape, Tokens};
 use monomorph_formats::Format;
@@ -77,8 +78,7 @@ pub struct Echo(Scripted<Bytes>);
 impl Model for Echo {
     const SPEC: &'static ModelSpec = Bytes::SPEC;
 
-    fn load(weights: &Weights, options: &LoadOptions, progress: &Progress) -> Result<Self, LoadError> {
-        weights.checkpoint()?;
+    fn load(_: &Weights, options: &LoadOptions, progress: &Progress) -> Result<Self, LoadError> {
         progress.expect(4);
         progress.advance(4);
         let tokens = Tokens::Function(Arc::new(next_token));
@@ -118,6 +118,10 @@ fn next_token(context: &[u32], draw: u64) -> u32 {
         }
         Some("half") => &GREETING.as_bytes()[..GREETING.len() - 2],
         Some("panic") => panic!("told to"),
+        Some("fault") => {
+            monomorph_model::set_device_fault("the device was told to fail");
+            std::panic::resume_unwind(Box::new("the device was told to fail".to_owned()))
+        }
         Some(command) => command.strip_prefix("say ").unwrap_or(command).as_bytes(),
         None => GREETING.as_bytes(),
     };
