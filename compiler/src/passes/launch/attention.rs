@@ -19,7 +19,7 @@ const WRITE_THREADS: usize = 256;
 /// Warps of attention_exact.
 const EXACT_WARPS: usize = 8;
 /// Keys and threads of attention_prefill.
-const PREFILL_KEYS: usize = 64;
+const PREFILL_KEYS: [usize; 3] = [64, 32, 16];
 const PREFILL_THREADS: usize = 128;
 /// Keys, stages and threads of attention_prefill_wgmma.
 const WGMMA_KEYS: usize = 128;
@@ -74,11 +74,21 @@ impl Shape {
     }
 
     /// `sizeof(PrefillShared<C>)`.
-    fn prefill_shared(&self, block_tokens: usize) -> usize {
+    fn prefill_shared(&self, keys: usize, block_tokens: usize) -> usize {
         let width = self.head_dim_16();
         let (rows, stride) = (16 * if width <= 128 { 2 } else { 1 } * 4, width + 8);
-        let blocks = if PREFILL_KEYS > block_tokens { PREFILL_KEYS / block_tokens } else { 1 };
-        (2 * rows * stride + 4 * 2 * PREFILL_KEYS * stride + 4 * 2 * blocks).next_multiple_of(16)
+        let blocks = if keys > block_tokens { keys / block_tokens } else { 1 };
+        (2 * rows * stride + 4 * 2 * keys * stride + 4 * 2 * blocks).next_multiple_of(16)
+    }
+
+    /// Keys of attention_prefill's tile, nested with the cache's blocks: as many as leave room for two blocks on a multiprocessor, else for one.
+    fn prefill_keys(&self, block_tokens: usize, card: &Cuda) -> Option<usize> {
+        let nests = |keys: usize| keys % block_tokens == 0 || block_tokens % keys == 0;
+        let small = |keys: usize, most: usize| nests(keys) && self.prefill_shared(keys, block_tokens) <= most;
+        let fits = |most: usize| PREFILL_KEYS.into_iter().find(|keys| small(*keys, most));
+        let half = (card.shared_per_multiprocessor as usize / 2).saturating_sub(1024);
+        let whole = card.shared_per_block as usize;
+        fits(half.min(whole)).or_else(|| fits(whole))
     }
 
     /// `sizeof(WgmmaShared<C>)`, where warpgroup products take this shape.
@@ -266,8 +276,12 @@ impl Launcher<'_> {
                 (self.attention_kernel(site, "", "attention_prefill_wgmma", constants, WGMMA_THREADS, shared), 1)
             }
             None => {
-                constants.push(("PREFILL_KEYS", integer(PREFILL_KEYS)));
-                let shared = shape.prefill_shared(quant.kv_block);
+                let Some(keys) = shape.prefill_keys(quant.kv_block, card) else {
+                    let what = format!("heads of {} do not fit the card's shared memory", shape.head_dim);
+                    return Err(no_kernel(site, self.plan, &what));
+                };
+                constants.push(("PREFILL_KEYS", integer(keys)));
+                let shared = shape.prefill_shared(keys, quant.kv_block);
                 let resident = (card.shared_per_multiprocessor as usize / (shared + 1024)).clamp(1, 2);
                 let (template, threads) = ("attention_prefill", PREFILL_THREADS);
                 (self.attention_kernel(site, "", template, constants, threads, shared), resident)
