@@ -240,8 +240,16 @@ __device__ __forceinline__ void attend_units(WgmmaShared<C>& shared, const Step*
         rows.pin_scores();
         if (thread == 0) barrier_arrive(&shared.keys_empty[at.stage]);
         softmax(0);
-        rows.take_weights();
+        RingPlace before;
+        auto finish_context = [&](bool was_issued) {
+            wgmma_wait<0>();
+            rows.pin_context();
+            if (was_issued && thread == 0) barrier_arrive(&shared.values_empty[before.stage]);
+        };
+        // The wait for a tile's values stands at the head of the next round: the compiler would move the softmax behind it.
         for (int key_tile = 1; key_tile < key_tiles; ++key_tile) {
+            finish_context(key_tile > 1);
+            rows.take_weights();
             wait_full(&shared.keys_full[next.stage], next.parity);
             rows.issue_scores(shared_address(shared.keys[next.stage]));
             wait_full(&shared.values_full[at.stage], at.parity);
@@ -250,18 +258,16 @@ __device__ __forceinline__ void attend_units(WgmmaShared<C>& shared, const Step*
             rows.pin_scores();
             if (thread == 0) barrier_arrive(&shared.keys_empty[next.stage]);
             softmax(key_tile * WGMMA_KEYS);
-            wgmma_wait<0>();
-            rows.pin_context();
-            if (thread == 0) barrier_arrive(&shared.values_empty[at.stage]);
-            rows.take_weights();
+            before = at;
             at = next;
             next.advance();
         }
+        finish_context(key_tiles > 1);
+        rows.take_weights();
         wait_full(&shared.values_full[at.stage], at.parity);
         rows.issue_context(shared_address(shared.values[at.stage]));
-        wgmma_wait<0>();
-        rows.pin_context();
-        if (thread == 0) barrier_arrive(&shared.values_empty[at.stage]);
+        before = at;
+        finish_context(true);
         at.advance();
 
 #pragma unroll
