@@ -1,7 +1,7 @@
 //! `cargo xtask gpu`: gathers what a machine with a card needs to check and measure CUDA servers without cargo; with
 //! `--report` it adds what was measured there to the ledger.
 //!
-//! What it leaves in `target/gpu/`: `run.py` and `checks/`, `manifest.json`, and `part-1.zip`, `part-2.zip`, …, each below
+//! What it leaves in `target/gpu/`: `run.py` and `checks/`, `manifest.json`, and `part-1.tar.xz`, `part-2.tar.xz`, …, each below
 //! `--part-bytes`, for machines that take so much at a time. There, from the repository's root:
 //!
 //! ```text

@@ -65,6 +65,8 @@ pub fn gather(options: &Options) -> Result<(), String> {
         .map_err(|error| error.to_string())?;
 
     let cases = out.join("cases");
+    // A directory of targets even before there are goldens in it.
+    std::fs::create_dir_all(cases.join("targets/models")).map_err(|error| error.to_string())?;
     let mut gathering = Gathering {
         out,
         store,
@@ -111,7 +113,8 @@ impl Gathering {
     fn programs(&mut self) -> Result<Value, String> {
         let target = spec::load(&self.search, &self.target(SMOLLM2)).map_err(|error| error.to_string())?;
         let card = target.hardware.cuda().ok_or_else(|| format!("{} is no CUDA hardware", self.hardware))?;
-        let programs = programs::build(&card.architecture, &self.store)?;
+        let (programs, problems) = programs::build(&card.architecture, &self.store)?;
+        self.problems.extend(problems);
         let files = programs.iter().filter_map(|it| it["file"].as_str().map(str::to_owned));
         self.executables.extend(files);
         Ok(json!(programs))

@@ -1,67 +1,27 @@
-//! Cuts a directory into zip files below a size.
+//! Cuts a directory into parts below a size.
 
-use serde_json::{Value, json};
-use std::fs::File;
-use std::io::{BufWriter, Read, Write};
+use serde_json::Value;
 use std::path::{Path, PathBuf};
-use zip::write::SimpleFileOptions;
-use zip::{CompressionMethod, ZipWriter};
+use std::process::Command;
 
-/// Files above this are cut, so that parts fill up.
-const PIECE: usize = 12_000_000;
+const SCRIPT: &str = include_str!("pack.py");
 
-/// Packs every file of `store` into `out/part-<n>.zip`, none above `limit` bytes. Returns the files that were cut, each
+/// Packs every file of `store` into `out/part-<n>.tar.xz`, none above `limit` bytes. Returns the files that were cut, each
 /// with its pieces, and the parts.
 ///
 /// # Errors
-/// When a file cannot be read or written.
+/// When there is no Python 3, or a file cannot be read or written.
 pub fn pack(store: &Path, out: &Path, limit: u64) -> Result<(Value, Vec<PathBuf>), String> {
-    let mut cut = serde_json::Map::new();
-    let mut parts: Vec<PathBuf> = Vec::new();
-    let mut open: Option<ZipWriter<BufWriter<File>>> = None;
-    for path in walk(store)? {
-        let name = path.strip_prefix(store).expect("it stands in the store").to_string_lossy().into_owned();
-        let problem = |error: &dyn std::fmt::Display| format!("{}: {error}", path.display());
-        let size = path.metadata().map_err(|error| problem(&error))?.len() as usize;
-        let mut file = File::open(&path).map_err(|error| problem(&error))?;
-        let pieces: Vec<String> = match size.div_ceil(PIECE) {
-            0 | 1 => vec![name.clone()],
-            count => (0..count).map(|index| format!("{name}.{index:03}")).collect(),
-        };
-        for piece in &pieces {
-            let mut bytes = Vec::new();
-            Read::by_ref(&mut file)
-                .take(PIECE as u64)
-                .read_to_end(&mut bytes)
-                .map_err(|error| problem(&error))?;
-            // Deflate makes what it cannot shrink a few bytes longer; the directory at the end takes some too.
-            let full = parts.last().is_some_and(|part: &PathBuf| {
-                part.metadata().is_ok_and(|it| it.len() + bytes.len() as u64 + (1 << 20) > limit)
-            });
-            if full && let Some(part) = open.take() {
-                part.finish().map_err(|error| problem(&error))?;
-            }
-            let zip = match &mut open {
-                Some(zip) => zip,
-                None => {
-                    let part = out.join(format!("part-{}.zip", parts.len() + 1));
-                    let file = File::create(&part).map_err(|error| format!("{}: {error}", part.display()))?;
-                    parts.push(part);
-                    open.insert(ZipWriter::new(BufWriter::new(file)))
-                }
-            };
-            let options = SimpleFileOptions::default().compression_method(CompressionMethod::Deflated);
-            zip.start_file(piece.as_str(), options).map_err(|error| problem(&error))?;
-            zip.write_all(&bytes).and_then(|()| zip.flush()).map_err(|error| problem(&error))?;
-        }
-        if pieces.len() > 1 {
-            cut.insert(name, json!(pieces));
-        }
+    let mut python = Command::new("python3");
+    python.args(["-c", SCRIPT]).args([store, out]).arg(limit.to_string());
+    let output = python.output().map_err(|error| format!("python3 could not be started: {error}"))?;
+    if !output.status.success() {
+        return Err(format!("packing failed: {}", String::from_utf8_lossy(&output.stderr)));
     }
-    if let Some(part) = open {
-        part.finish().map_err(|error| error.to_string())?;
-    }
-    Ok((Value::Object(cut), parts))
+    let mut said: Value = serde_json::from_slice(&output.stdout).map_err(|error| error.to_string())?;
+    let parts = said["parts"].as_array().into_iter().flatten();
+    let parts = parts.filter_map(|part| part.as_str().map(PathBuf::from)).collect();
+    Ok((said["cut"].take(), parts))
 }
 
 /// Every file below a directory, ascending.
@@ -79,11 +39,13 @@ pub fn walk(directory: &Path) -> Result<Vec<PathBuf>, String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use serde_json::json;
 
+    /// Packed here, and unpacked by what the machine with the card does.
     #[test]
     fn parts_stay_below_the_limit_and_hold_every_byte() {
         let directory = tempfile::tempdir().unwrap();
-        let (store, out) = (directory.path().join("store"), directory.path().join("out"));
+        let [store, out, found] = ["store", "out", "found"].map(|name| directory.path().join(name));
         for directory in [store.join("a"), out.clone()] {
             std::fs::create_dir_all(directory).unwrap();
         }
@@ -97,34 +59,32 @@ mod tests {
             (0..length).map(|_| next()).collect()
         };
         let files = [
-            ("a/large", noise(2 * PIECE + 7)),
+            ("a/large", noise(9_000_000)),
             ("a/small", noise(100)),
-            ("b", noise(5_000_000)),
+            ("b", noise(3_000_000)),
             ("empty", vec![]),
         ];
         for (name, bytes) in &files {
             std::fs::write(store.join(name), bytes).unwrap();
         }
-        let limit = 15_000_000;
+        let limit = 8_000_000;
         let (cut, parts) = pack(&store, &out, limit).unwrap();
         assert_eq!(cut, json!({ "a/large": ["a/large.000", "a/large.001", "a/large.002"] }));
-        assert_eq!(parts.len(), 3);
-        let mut found = std::collections::BTreeMap::new();
+        assert!(parts.len() > 1);
         for part in &parts {
             assert!(part.metadata().unwrap().len() <= limit, "{}", part.display());
-            let mut zip = zip::ZipArchive::new(File::open(part).unwrap()).unwrap();
-            for index in 0..zip.len() {
-                let mut entry = zip.by_index(index).unwrap();
-                let mut bytes = Vec::new();
-                entry.read_to_end(&mut bytes).unwrap();
-                found.insert(entry.name().unwrap().into_owned(), bytes);
-            }
         }
-        let large: Vec<u8> =
-            (0..3).flat_map(|piece| found.remove(&format!("a/large.{piece:03}")).unwrap()).collect();
-        found.insert("a/large".to_owned(), large);
-        assert!(
-            files.iter().all(|(name, bytes)| found.get(*name) == Some(bytes)) && found.len() == files.len()
-        );
+        std::fs::write(out.join("manifest.json"), json!({ "cut": cut, "executables": ["b"] }).to_string())
+            .unwrap();
+        let script = "import json, pathlib, sys; from checks.common import unpack; here = pathlib.Path(sys.argv[1]); \
+                      unpack(here, pathlib.Path(sys.argv[2]), json.loads((here / 'manifest.json').read_text()))";
+        let mut python = Command::new("python3");
+        python.current_dir(Path::new(env!("CARGO_MANIFEST_DIR")).join("src/gpu")).args(["-c", script]);
+        let output = python.env("PYTHONDONTWRITEBYTECODE", "1").args([&out, &found]).output().unwrap();
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        for (name, bytes) in &files {
+            assert!(std::fs::read(found.join(name)).is_ok_and(|it| it == *bytes), "{name}");
+        }
+        assert_eq!(walk(&found).unwrap().len(), files.len(), "no piece is left");
     }
 }

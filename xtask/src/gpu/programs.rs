@@ -25,10 +25,11 @@ const fn program(name: &'static str, source: &'static str) -> Program {
     Program { name, source, defines: &[], arguments: &[], planted: None }
 }
 
-const PROGRAMS: [Program; 8] = [
+const PROGRAMS: [Program; 9] = [
     Program { defines: &["PART=0"], ..program("attention-0", "attention") },
     Program { defines: &["PART=1"], ..program("attention-1", "attention") },
     Program { defines: &["PART=2"], ..program("attention-2", "attention") },
+    Program { defines: &["PART=3"], ..program("attention-3", "attention") },
     Program { defines: &["SUITE=1"], arguments: &["check"], ..program("stream-1", "stream") },
     Program { defines: &["SUITE=2"], arguments: &["check"], ..program("stream-2", "stream") },
     Program { planted: Some(&["defect"]), ..program("gemm", "gemm") },
@@ -45,11 +46,11 @@ fn is_instrument(name: &str) -> bool {
     name.ends_with("_bench") || name.starts_with("probe_")
 }
 
-/// Compiles all into `store/programs/`; what `run.py` needs to know of them.
+/// Compiles all into `store/programs/`; what `run.py` needs to know of them, and what nvcc refused.
 ///
 /// # Errors
-/// When a program does not compile, or a source is built by none.
-pub fn build(architecture: &str, store: &Path) -> Result<Vec<Value>, String> {
+/// When there is no compiler, or a source is built by none.
+pub fn build(architecture: &str, store: &Path) -> Result<(Vec<Value>, Vec<String>), String> {
     let tests = paths::root().join("tests/cuda");
     let known: BTreeSet<&str> = PROGRAMS.iter().map(|it| it.source).collect();
     for path in files(&tests)? {
@@ -74,17 +75,15 @@ pub fn build(architecture: &str, store: &Path) -> Result<Vec<Value>, String> {
     let workers = std::thread::available_parallelism().map_or(1, usize::from);
     std::thread::scope(|scope| (0..workers).for_each(|_| drop(scope.spawn(work))));
     let problems = problems.into_inner().expect("no worker panics");
-    if !problems.is_empty() {
-        return Err(problems.join("\n"));
-    }
     let sampling = paths::root().join("tests/fixtures/cuda/sampling.bin");
+    std::fs::create_dir_all(store.join("programs")).map_err(|error| error.to_string())?;
     std::fs::copy(&sampling, store.join("programs/sampling.bin"))
         .map_err(|error| format!("{}: {error}", sampling.display()))?;
     let entry = |program: &Program, name: String, arguments: &[&str], planted: bool| {
         let file = format!("programs/{}", program.name);
         json!({ "name": name, "file": file, "arguments": arguments, "planted": planted })
     };
-    Ok(PROGRAMS
+    let entries = PROGRAMS
         .iter()
         .flat_map(|program| {
             let sound = entry(program, program.name.to_owned(), program.arguments, false);
@@ -93,7 +92,8 @@ pub fn build(architecture: &str, store: &Path) -> Result<Vec<Value>, String> {
                 .map(|arguments| entry(program, format!("{}, planted", program.name), arguments, true));
             std::iter::once(sound).chain(planted)
         })
-        .collect())
+        .collect();
+    Ok((entries, problems))
 }
 
 /// Compiles one program, unless what it is made from is what it was made from before.

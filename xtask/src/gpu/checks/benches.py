@@ -26,7 +26,8 @@ def run(context):
 
 def bench(context, case, measured, name):
     depth, generate, prompt = measured["depth"], measured["generate"], measured["prompt"]
-    command = [context.path(case["server"]), "bench", "--weights", "dummy", "--json", "--repeat", measured["repeat"]]
+    weights = context.path(case["weights"]) if "weights" in case else "dummy"
+    command = [context.path(case["server"]), "bench", "--weights", weights, "--json", "--repeat", measured["repeat"]]
     command += ["--depth", depth, "--generate", generate, "--prompt-tokens", prompt]
     command += ["--batch", ",".join(map(str, measured["batch"])), "--streams", ",".join(map(str, measured["streams"]))]
     status, output, seconds = execute(command, SECONDS)
@@ -50,7 +51,7 @@ def bench(context, case, measured, name):
     for streams in report["streams"]:
         count, rate = streams["streams"], streams["tokens_per_second"]
         limit, moved = decode_limit(costs, count, middle)
-        keep(f"{count} streams through the engine", rate, "tok/s", limit, bytes_a_step=moved, samples=streams["samples"])
+        keep(f"{count} streams, prompts of {depth} included", rate, "tok/s", limit, bytes_a_step=moved, samples=streams["samples"])
     if measured["keeps_prefill"]:
         rate = report["ours"]["prefill"]
         keep(f"prefill of {prompt}", rate, "tok/s", measured["prefill_limit"], samples=report["samples"]["prefill"])

@@ -2,8 +2,8 @@
 
 import os
 import subprocess
+import tarfile
 import time
-import zipfile
 from concurrent.futures import ThreadPoolExecutor
 
 # Lines of a failed program's output that are kept.
@@ -56,13 +56,13 @@ class Context:
 def unpack(here, store, manifest):
     """Unpacks the parts beside this file, and joins files that were cut; the names of the parts."""
     arrived = []
-    for part in sorted(here.glob("part-*.zip")):
-        with zipfile.ZipFile(part) as archive:
-            archive.extractall(store)
+    for part in sorted(here.glob("part-*.tar.xz")):
+        with tarfile.open(part) as archive:
+            archive.extractall(store, filter="data")
         arrived.append(part.name)
     for name, pieces in manifest["cut"].items():
         whole, paths = store / name, [store / piece for piece in pieces]
-        if whole.exists() or not all(path.exists() for path in paths):
+        if not all(path.exists() for path in paths):
             continue
         with open(whole, "wb") as out:
             for path in paths:
