@@ -41,7 +41,7 @@ struct AttentionDefaults {
     static constexpr float Q_EPS = 0.0f, K_EPS = 0.0f;
     static constexpr int STAGED_ROWS = 0;
     static constexpr bool EXACT = false, CONTEXT_BEFORE_WAIT = false;
-    static constexpr int SPLITS = 1, DECODE_WARPS = 4, MIN_CHUNK = 128;
+    static constexpr int SPLITS = 1, DECODE_WARPS = 8, MIN_CHUNK = 128;
     static constexpr int PREFILL_KEYS = 64;
 };
 

@@ -280,26 +280,7 @@ __device__ __forceinline__ void attention_decode(const Step* step, const float* 
         block = following;
     }
 
-    // The warps meet. Those without tiles bring zeros with a maximum of minus infinity.
-#pragma unroll
-    for (int r = 0; r < S::HEAD_SETS; ++r) {
-        sum[r] += __shfl_xor_sync(0xffffffffu, sum[r], 1);
-        sum[r] += __shfl_xor_sync(0xffffffffu, sum[r], 2);
-        if (8 * r + g < GROUP && c == 0) shared.maximum[warp][8 * r + g] = maximum[r], shared.sum[warp][8 * r + g] = sum[r];
-#pragma unroll
-        for (int i = 0; i < 2; ++i) {
-            const int head_row = 8 * r + 2 * c + i;
-            if (head_row < GROUP) {
-#pragma unroll
-                for (int h = 0; h < S::VALUE_STEPS; ++h)
-#pragma unroll
-                    for (int j = 0; j < 8; ++j) {
-                        const int e = 64 * h + 8 * g + j;
-                        if (e < D) shared.context[warp][head_row * D + e] = context[h][j / 2][r][j % 2 * 2 + i];
-                    }
-            }
-        }
-    }
+    leave_warp<C>(shared, context, maximum, sum);
     __syncthreads();
     const bool whole = used == 1;
     float* partial = partials + (static_cast<size_t>(row) * C::KV_HEADS + kv_head) * C::SPLITS * S::PARTIAL;

@@ -32,6 +32,35 @@ constexpr size_t decode_partials_bytes(int rows) {
 template <class C>
 constexpr int decode_counters(int rows) { return rows * C::KV_HEADS; }
 
+// A warp's results to shared memory, as attention_decode's lanes hold them. A warp without tiles leaves zeros with a maximum of
+// minus infinity.
+template <class C>
+__device__ __forceinline__ void leave_warp(DecodeShared<C>& shared,
+                                           const float (&context)[DecodeShape<C>::VALUE_STEPS][4][DecodeShape<C>::HEAD_SETS][4],
+                                           const float (&maximum)[DecodeShape<C>::HEAD_SETS], float (&sum)[DecodeShape<C>::HEAD_SETS]) {
+    using S = DecodeShape<C>;
+    const int warp = threadIdx.x / 32, g = threadIdx.x % 32 / 4, c = threadIdx.x % 4;
+#pragma unroll
+    for (int r = 0; r < S::HEAD_SETS; ++r) {
+        sum[r] += __shfl_xor_sync(0xffffffffu, sum[r], 1);
+        sum[r] += __shfl_xor_sync(0xffffffffu, sum[r], 2);
+        if (8 * r + g < S::GROUP && c == 0) shared.maximum[warp][8 * r + g] = maximum[r], shared.sum[warp][8 * r + g] = sum[r];
+#pragma unroll
+        for (int i = 0; i < 2; ++i) {
+            const int head_row = 8 * r + 2 * c + i;
+            if (head_row < S::GROUP) {
+#pragma unroll
+                for (int h = 0; h < S::VALUE_STEPS; ++h)
+#pragma unroll
+                    for (int j = 0; j < 8; ++j) {
+                        const int e = 64 * h + 8 * g + j;
+                        if (e < C::HEAD_DIM) shared.context[warp][head_row * C::HEAD_DIM + e] = context[h][j / 2][r][j % 2 * 2 + i];
+                    }
+            }
+        }
+    }
+}
+
 // Adds up what the splits left in `partials` and writes the row's context vectors of this K/V head. All reads of a thread are
 // under way at once: the second-level cache's latency is paid once for up to BATCH splits.
 template <class C>
