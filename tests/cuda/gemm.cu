@@ -274,11 +274,18 @@ int main(int count, char** arguments) {
     check<Case<G<128, 1, 2, 4, 4>, FP8, BLOCK, 700, 576, 128, GATED>>("wgmma fp8 block 700x576 gated", {128, 100}, 2);
     check<Case<G<128, 1, 1, 4, 4>, BF16, NONE, 700, 576, 128, STORE>>("wgmma bf16 700x576 store", {128, 100}, 2);
     check<Case<G<128, 1, 2, 3, 3, 1, 2>, BF16, NONE, 700, 576, 128, ADD>>("wgmma bf16 700x576 add, split 2", {128, 100}, 2);
+    check<Case<G<16, 1, 2, 4, 3, 1, 7, 2>, FP8, TENSOR, 200, 2000, 16, ADD>>("wgmma fp8 200x2000 add, split 7", {16, 9});
+    check<Case<G<32, 1, 2, 4, 3, 1, 1, 2>, FP8, BLOCK, 900, 4500, 32, GATED>>("wgmma fp8 block 900x4500 gated, two resident", {32, 5}, 3);
+    check<Case<G<64, 1, 1, 4, 4, 1, 1, 2>, BF16, NONE, 900, 576, 64, STORE, true>>("wgmma bf16 900x576 store bias, two resident", {64, 5}, 3);
+    check<Case<G<128, 2, 1, 4, 4>, BF16, NONE, 900, 576, 128, ADD>>("wgmma bf16 900x576 add, strips 2", {128, 77}, 2);
+    check<Case<G<128, 2, 2, 4, 2>, FP8, BLOCK, 900, 4500, 128, GATED>>("wgmma fp8 block 900x4500 gated, strips 2", {128, 77}, 2);
     // Prefill.
     check<Case<G<256, 1, 1, 4, 4>, BF16, NONE, 960, 576, 1000, STORE, true>>("wgmma bf16 960x576 store", {1000, 700}, 5);
     check<Case<G<256, 1, 1, 4, 4, 2>, BF16, NONE, 1100, 576, 1000, ADD>>("wgmma bf16 1100x576 add, multicast 2", {1000, 257, 1}, 6);
     check<Case<G<256, 1, 1, 4, 4, 2>, BF16, NONE, 1500, 600, 1000, GATED>>("wgmma bf16 1500x600 gated, multicast 2", {1000, 300}, 6);
     check<Case<G<256, 1, 1, 4, 4, 2>, FP8, BLOCK, 1500, 576, 1000, GATED>>("wgmma fp8 block 1500x576 gated, multicast 2", {999}, 6);
+    check<Case<G<256, 1, 2, 5, 2>, FP8, BLOCK, 900, 4500, 600, ADD>>("wgmma fp8 block 900x4500 add", {600}, 6);
+    check<Case<G<256, 1, 2, 5, 2>, FP4, TENSOR, 900, 1024, 600, GATED>>("wgmma nvfp4 900x1024 gated", {600}, 6);
     check<Case<G<256, 1, 2, 2, 2, 2>, FP4, TENSOR, 1500, 576, 600, ADD>>("wgmma nvfp4 1500x576 add, multicast 2", {599}, 6);
     // Without wgmma.
     check<Case<H<8, 1, 2, 2, 2>, BF16, NONE, 45, 57, 8, STORE, true>>("mma bf16 45x57 store bias", {1, 5, 8});

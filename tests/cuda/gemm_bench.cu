@@ -55,6 +55,25 @@ void batch(const char* name) {
                 GemmShape<C>::CLUSTER * gemm_clusters<C>(132), GemmShape<C>::SHARED_BYTES);
 }
 
+// How many clusters the card holds at a time: those of 8 must fit a group of multiprocessors.
+template <class C>
+void clusters(const char* name) {
+    using S = typename Build<C>::Shape;
+    cudaLaunchConfig_t config = {};
+    config.gridDim = dim3(S::CLUSTER * gemm_clusters<C>(132));
+    config.blockDim = dim3(S::THREADS);
+    config.dynamicSmemBytes = S::SHARED_BYTES;
+    cudaLaunchAttribute attribute[1];
+    attribute[0].id = cudaLaunchAttributeClusterDimension;
+    attribute[0].val.clusterDim.x = S::CLUSTER;
+    attribute[0].val.clusterDim.y = attribute[0].val.clusterDim.z = 1;
+    config.attrs = attribute;
+    config.numAttrs = 1;
+    int held = 0;
+    CHECK(cudaOccupancyMaxActiveClusters(&held, product<C>, &config));
+    std::printf("%s: %d clusters of %d wanted, %d held at a time\n", name, gemm_clusters<C>(132), S::CLUSTER, held);
+}
+
 template <int ROWS>
 struct StageOf {
     static constexpr int WIDTH = 4096, CAPACITY = ROWS;
@@ -106,8 +125,8 @@ constexpr auto TENSOR = ScaleForm::TENSOR;
 constexpr auto BLOCK = ScaleForm::BLOCK128;
 template <int T, int S, int P, int W, int N, int M = 1, int K = 1, int R = 1>
 using G = Tiling<Engine::WGMMA, T, S, P, W, N, M, K, R>;
-template <int T, int S, int P, int W, int N>
-using H = Tiling<Engine::MMA, T, S, P, W, N>;
+template <int T, int S, int P, int W, int N, int R = 1>
+using H = Tiling<Engine::MMA, T, S, P, W, N, 1, 1, R>;
 
 #define PREFILL(tiling, format, scales, n, k, epilogue) \
     prefill<Case<tiling, format, scales, n, k, 8192, Epilogue::epilogue>>(#format " " #n " x " #k " " #epilogue " " #tiling, 8192)

@@ -53,6 +53,8 @@ struct GemmShape {
     static_assert(C::SCALES != ScaleForm::BLOCK128 || C::FORMAT == Format::FP8_E4M3, "blocks of 128 columns are scaled in fp8 only");
     static constexpr bool GATED = C::EPILOGUE == Epilogue::GATED;
     static constexpr bool ROW_SCALES = C::SCALES == ScaleForm::TENSOR;
+    // Sums of nvfp4 come scaled by 2^-60 (gemm_weights.cuh).
+    static constexpr float SUM_SCALE = C::FORMAT == Format::NVFP4 ? 0x1p60f : 1.0f;
     static constexpr int CONSUMER_WARPS = 8;
     // Work.
     static constexpr int TILES = ceil_div(C::OUTPUTS, 8) * (GATED ? 2 : 1);  // of eight packed rows
@@ -75,13 +77,10 @@ struct GemmShape {
     static_assert(C::STAGE_PANELS == 1 || C::STAGE_PANELS % 2 == 0, "steps are half a scale block or whole ones");
     static_assert(C::STAGE_PANELS <= 32, "one lane a panel");
     static_assert(C::TOKENS % 8 == 0 && (C::TOKENS / C::MULTICAST) % 8 == 0, "tokens by eights");
-    static_assert(C::SPLIT == 1 || C::TOKENS % C::SPLIT == 0, "every part of K writes as many tokens");
-    // Shared memory: x stages, weight stages, sums, barriers. A lane's own bytes of a tile in a stage: codes, block scales.
+    // Shared memory: x stages, weight stages, sums, barriers.
     static constexpr bool BLOCK_SCALED = C::SCALES == ScaleForm::BLOCK128;
     static constexpr int STAGE_BYTES = C::STAGE_PANELS * C::TOKENS * STAGED_ROW_BYTES;
-    static constexpr int LANE_SCALE_BYTES = BLOCK_SCALED ? 4 * ceil_div(C::STAGE_PANELS, 2) : STAGE_UNITS * W::SCALE_BYTES / 8;
-    static constexpr int TILE_BYTES = STAGE_UNITS * UNIT_BYTES + 32 * LANE_SCALE_BYTES;
-    static constexpr int WEIGHT_STAGE_BYTES = BLOCK_TILES * TILE_BYTES;
+    static constexpr int WEIGHT_STAGE_BYTES = BLOCK_TILES * STAGE_UNITS * (UNIT_BYTES + W::SCALE_BYTES);
     static constexpr int WEIGHTS_OFFSET = C::STAGES * STAGE_BYTES;
     // Sums pass through shared memory [tokens][64 rows + 4, so that no two lanes of a warp meet in a bank] to be written in rows:
     // a few tokens at a time beside the ring, or, split, all of them where the ring was.

@@ -46,6 +46,9 @@ struct GemmEpilogue {
         if constexpr (S::ROW_SCALES) {
             scale[0] = four(arguments.row_scales, row + lane_row(), S::TILES * 8, 0.0f);
             if constexpr (S::GATED) scale[1] = four(arguments.row_scales, row + lane_row() + 8, S::TILES * 8, 0.0f);
+            const float4 undo = {S::SUM_SCALE, S::SUM_SCALE, S::SUM_SCALE, S::SUM_SCALE};
+#pragma unroll
+            for (int part = 0; part < (S::GATED ? 2 : 1); part++) scale[part] = multiply(scale[part], undo);
         }
         if constexpr (C::BIAS) {
             bias[0] = four(arguments.bias, feature, C::OUTPUTS, 0.0f);
@@ -54,9 +57,18 @@ struct GemmEpilogue {
     }
 
     __device__ __forceinline__ float4 finished(float4 sum, int part) const {
-        if constexpr (S::ROW_SCALES) sum = multiply(sum, scale[part]);
+        if constexpr (S::ROW_SCALES) sum = multiply(sum, scale[part]);  // SUM_SCALE is in it
         if constexpr (C::BIAS) sum = add(sum, bias[part]);
         return sum;
+    }
+
+    // Added where the memory is, so that no one waits for it. One addition an element in a launch: no order to depend on.
+    static __device__ __forceinline__ void add_in_memory(float4* out, float4 v) {
+#if __CUDA_ARCH__ == 900
+        asm volatile("red.relaxed.gpu.global.add.v4.f32 [%0], {%1, %2, %3, %4};" ::"l"(out), "f"(v.x), "f"(v.y), "f"(v.z), "f"(v.w) : "memory");
+#else
+        *out = add(load_activation(out), v);
+#endif
     }
 
     // Four features of a token.
@@ -75,7 +87,11 @@ struct GemmEpilogue {
             float* out = static_cast<float*>(arguments.out) + size_t(token) * C::OUTPUTS + feature;
             if constexpr (C::OUTPUTS % 4 == 0) {
                 float4* four = reinterpret_cast<float4*>(out);
-                *four = C::EPILOGUE == Epilogue::ADD ? add(load_activation(four), sum) : sum;
+                if constexpr (C::EPILOGUE == Epilogue::ADD) {
+                    add_in_memory(four, sum);
+                } else {
+                    *four = sum;
+                }
             } else {
                 const float values[4] = {sum.x, sum.y, sum.z, sum.w};
                 for (int i = 0; i < 4 && feature + i < C::OUTPUTS; i++) {
@@ -135,9 +151,9 @@ struct GemmEpilogue {
         for (int s = 0; s < C::STRIPS; s++) {
             begin_strip(row_block, s);
             const float* strip = strips + (warpgroup * C::STRIPS + s) * (S::SUM_BYTES / 4);
-            for (int i = warp * AT_ONCE + lane / LANES; i < C::TOKENS / C::SPLIT; i += 4 * AT_ONCE) {
+            const int tokens = min(C::TOKENS, rows);
+            for (int i = warp * AT_ONCE + lane / LANES; i * C::SPLIT + place.split_part < tokens; i += 4 * AT_ONCE) {
                 const int token = i * C::SPLIT + place.split_part;
-                if (token >= rows) continue;
                 const unsigned from = shared_address(strip + token * S::SUM_STRIDE + lane_row());
                 float4 sum = {0, 0, 0, 0}, up = {0, 0, 0, 0};
 #pragma unroll

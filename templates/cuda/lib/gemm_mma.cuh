@@ -52,29 +52,31 @@ struct GemmMmaConsumer {
         }
     }
 
-    __device__ __forceinline__ void multiply(Sums& sums) {
+    __device__ __forceinline__ void multiply(Sums& sums, int row_block) {
 #pragma unroll
         for (int s = 0; s < C::STRIPS; s++) {
 #pragma unroll
             for (int i = 0; i < C::TOKENS / 2; i++) sums[s][i] = 0.0f;
         }
+        weights.begin_product(row_block * S::BLOCK_TILES + weights.first_tile);
         for (int step = 0; step < S::STEPS; step++) {
             const char* stage = ring + at.stage * S::STAGE_BYTES;
-            weights.fetch();
-            copy_wait<C::WEIGHT_STAGES - 1>();
+            weights.await_step();
 #pragma unroll
             for (int p = 0; p < C::STAGE_PANELS; p++) {
                 if (S::PANELS % C::STAGE_PANELS != 0 && step * C::STAGE_PANELS + p >= S::PANELS) break;
+                typename GemmWeights<C>::Raw raw;
                 PanelFragments own[C::STRIPS];
+                weights.read(p, raw);
 #pragma unroll
-                for (int s = 0; s < C::STRIPS; s++) weights.load(s, p, step, own[s]);
+                for (int s = 0; s < C::STRIPS; s++) weights.decode(raw, s, step * C::STAGE_PANELS + p, own[s]);
                 if (p == 0) barrier_wait(full + at.stage, at.parity);
                 panel(sums, stage + p * C::TOKENS * STAGED_ROW_BYTES, own);
             }
             __syncwarp();
             if (lane == 0) barrier_arrive(empty + at.stage);
             at.advance();
-            weights.advance();
+            weights.leave_step();
         }
     }
 };
@@ -115,7 +117,7 @@ __device__ __forceinline__ void gemm_mma(const Step* step, const void* x, const 
     typename GemmEpilogue<C>::Sums sums;
     for (int piece = place.cluster; piece < gemm_work<C>(token_blocks); piece += place.clusters) {
         const GemmWork<C> work(piece, token_blocks, 0);
-        consumer.multiply(sums);
+        consumer.multiply(sums, work.row_block);
         epilogue.run(sums, work.row_block, work.token_block * C::TOKENS, rows);
     }
 }

@@ -3,8 +3,9 @@
 //
 // Lane (g, c) of a warp needs exactly the 16 bytes of lane (g, c) of every unit of the warp's tiles (formats.cuh), so it copies
 // them itself (cp.async) and waits for its own copies only: no barrier, and nothing a predecessor wrote, so the ring fills before
-// the predecessor has finished. Scales that several lanes need, each copies for itself.
-// Stage of a warp: [strip][tile 2i, 2i + 1]{[unit][32 lanes][16 bytes], [32 lanes][LANE_SCALE_BYTES]}.
+// the predecessor has finished. Scales within a unit (nvfp4) are copied once a warp; scales of 128 columns (fp8) are held by the
+// warp's lanes, sixteen blocks of both tiles at a time, and handed round by shuffles.
+// Stage of a warp: [strip][tile 2i, 2i + 1][unit][32 lanes][16 bytes], then [strip][tile][unit][SCALE_BYTES].
 #pragma once
 
 #include "gemm.cuh"
@@ -14,31 +15,49 @@ namespace monomorph {
 // The m16k16 fragments of a panel of 64 columns: four steps of 16 columns.
 using PanelFragments = unsigned[4][4];
 
+// A lane's codes of a tile in a panel, as they were packed.
+template <int UNIT_COLUMNS>
+struct RawPanel;
+template <>
+struct RawPanel<32> { uint4 codes[2]; };
+template <>
+struct RawPanel<64> { uint4 codes; };
+template <>
+struct RawPanel<128> { uint2 codes; unsigned scales; };
+
 template <class C>
 struct GemmWeights {
     using S = GemmShape<C>;
     using U = Unit<C::FORMAT>;
+    using Raw = RawPanel<U::COLUMNS>[C::STRIPS][2];
     static constexpr Format F = C::FORMAT;
+    static constexpr int TILES = 2 * C::STRIPS;              // of a warp
     static constexpr int BLOCKS = ceil_div(C::INPUTS, 128);  // of 128 columns
+    static constexpr int HELD = 16;                          // of them, of two tiles, in the lanes of a warp
     // A panel may reach beyond the matrix's last unit; what the ring holds there is not the matrix's.
     static constexpr bool RAGGED = S::UNITS * U::COLUMNS < S::PANELS * STAGED_PANEL;
-
-    static constexpr bool PARTIAL = S::TILES % S::BLOCK_TILES != 0 || S::ROW_BLOCKS % C::MULTICAST != 0;  // blocks with tiles beyond the last
+    // Blocks of rows may reach beyond the last tile.
+    static constexpr bool PARTIAL = S::TILES % S::BLOCK_TILES != 0 || S::ROW_BLOCKS % C::MULTICAST != 0;
+    static constexpr int SCALE_CHUNKS = S::STAGE_UNITS * U::SCALE_BYTES / 16;  // of a tile in a stage
+    static_assert(SCALE_CHUNKS * TILES <= 32, "one lane copies 16 bytes of a stage's scales");
 
     const GemmArguments& arguments;
     const GemmPlace<C>& place;
-    const char* ring;  // the lane's 16 bytes of the first unit of the warp's stage 0
+    const char* ring;  // the warp's stage 0
     int first_tile;    // of the warp's first strip, within the block; the next strip's is 8 further
     int lane;
     int slot = 0;      // of the step being multiplied
     // What is fetched next: into which slot, of which piece of work and of which of its steps; from where.
     int pieces, token_blocks, piece, step, tile, into = 0;
     const char* codes;
+    // Block scales of the product under way: these blocks' and the next ones'.
+    int scaled_tile, held_blocks;
+    float held[C::STRIPS], upcoming[C::STRIPS];
 
     __device__ __forceinline__ GemmWeights(const GemmArguments& arguments, const GemmPlace<C>& place, char* weights, int warpgroup,
                                            int warp, int lane)
         : arguments(arguments), place(place),
-          ring(weights + (warpgroup * 4 + warp) * (S::WEIGHT_STAGE_BYTES / S::CONSUMER_WARPS) + lane * 16),
+          ring(weights + (warpgroup * 4 + warp) * (S::WEIGHT_STAGE_BYTES / S::CONSUMER_WARPS)),
           first_tile(warpgroup * C::STRIPS * 8 + warp * 2), lane(lane) {}
 
     // Fills the ring but for one slot.
@@ -47,6 +66,10 @@ struct GemmWeights {
         pieces = gemm_work<C>(token_blocks);
         piece = place.cluster;
         begin_piece();
+        if constexpr (S::BLOCK_SCALED) {
+            scaled_tile = -1;
+            if (piece < pieces) begin_product(tile);
+        }
 #pragma unroll
         for (int i = 0; i < C::WEIGHT_STAGES - 1; i++) fetch();
     }
@@ -59,54 +82,31 @@ struct GemmWeights {
         }
     }
 
-    // The slot read last is free, and the next one's bytes are there.
-    __device__ __forceinline__ void advance() {
-        if (++slot == C::WEIGHT_STAGES) slot = 0;
-    }
-
     static __device__ __forceinline__ void copy(unsigned to, const char* from) {
         asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(to), "l"(from) : "memory");
-    }
-    template <int BYTES>
-    static __device__ __forceinline__ void copy_scale(unsigned to, const char* from) {
-        asm volatile("cp.async.ca.shared.global [%0], [%1], %2;" ::"r"(to), "l"(from), "n"(BYTES) : "memory");
-    }
-
-    // One step of a tile, `ahead` tiles from the warp's first, into the ring.
-    __device__ __forceinline__ void fetch_tile(int ahead, unsigned to) const {
-        const int first_unit = step * S::STAGE_UNITS;
-        const char* from = codes + size_t(ahead) * S::UNITS * UNIT_BYTES;
-#pragma unroll
-        for (int unit = 0; unit < S::STAGE_UNITS; unit++) {
-            if (S::UNITS % S::STAGE_UNITS == 0 || first_unit + unit < S::UNITS) copy(to + unit * UNIT_BYTES, from + unit * UNIT_BYTES);
-        }
-        if constexpr (S::LANE_SCALE_BYTES > 0) {
-            const unsigned own = to + S::STAGE_UNITS * UNIT_BYTES + lane * (S::LANE_SCALE_BYTES - 16);
-            if constexpr (S::BLOCK_SCALED) {
-#pragma unroll
-                for (int i = 0; i < S::LANE_SCALE_BYTES / 4; i++) {
-                    const int block = step * C::STAGE_PANELS / 2 + i;
-                    if (block < BLOCKS) copy_scale<4>(own + i * 4, arguments.scales + (size_t(tile + ahead) * BLOCKS + block) * 4);
-                }
-            } else {
-                const char* scales = arguments.scales + (size_t(tile + ahead) * S::UNITS + first_unit) * U::SCALE_BYTES + lane / 4 * 8;
-#pragma unroll
-                for (int unit = 0; unit < S::STAGE_UNITS; unit++) {
-                    if (S::UNITS % S::STAGE_UNITS == 0 || first_unit + unit < S::UNITS) copy_scale<8>(own + unit * 8, scales + unit * U::SCALE_BYTES);
-                }
-            }
-        }
     }
 
     // The next step of this block's work, if there is one, into the slot read longest ago. One committed group either way.
     __device__ __forceinline__ void fetch() {
         if (piece < pieces) {
+            const int first_unit = step * S::STAGE_UNITS;
+            const auto exists = [&](int unit) { return S::UNITS % S::STAGE_UNITS == 0 || first_unit + unit < S::UNITS; };
             const unsigned to = shared_address(ring) + into * S::WEIGHT_STAGE_BYTES;
 #pragma unroll
-            for (int s = 0; s < C::STRIPS; s++) {
+            for (int t = 0; t < TILES; t++) {
+                const int ahead = t / 2 * 8 + t % 2;
+                if (PARTIAL && tile + ahead >= S::TILES) continue;
 #pragma unroll
-                for (int half = 0; half < 2; half++) {
-                    if (!PARTIAL || tile + s * 8 + half < S::TILES) fetch_tile(s * 8 + half, to + (s * 2 + half) * S::TILE_BYTES);
+                for (int unit = 0; unit < S::STAGE_UNITS; unit++) {
+                    if (exists(unit)) copy(to + (t * S::STAGE_UNITS + unit) * UNIT_BYTES + lane * 16, codes + (ahead * S::UNITS + unit) * UNIT_BYTES);
+                }
+            }
+            if constexpr (SCALE_CHUNKS > 0) {
+                const int t = lane / SCALE_CHUNKS, chunk = lane % SCALE_CHUNKS;
+                const int own_tile = tile + t / 2 * 8 + t % 2;
+                if (t < TILES && own_tile < S::TILES && exists(chunk * 16 / U::SCALE_BYTES)) {
+                    copy(to + TILES * S::STAGE_UNITS * UNIT_BYTES + lane * 16,
+                         arguments.scales + (size_t(own_tile) * S::UNITS + first_unit) * U::SCALE_BYTES + chunk * 16);
                 }
             }
             codes += S::STAGE_UNITS * UNIT_BYTES;
@@ -119,51 +119,129 @@ struct GemmWeights {
         if (++into == C::WEIGHT_STAGES) into = 0;
     }
 
-    // Row g of one tile in a panel of the stage: pair s is {columns 16s + 2c, 2c+1; 16s + 2c+8, 2c+9} in bf16.
-    __device__ __forceinline__ void tile_panel(const char* own_codes, int panel, unsigned (&pairs)[8]) const {
-        const char* scales = own_codes + S::STAGE_UNITS * UNIT_BYTES + lane * (S::LANE_SCALE_BYTES - 16);
-        const uint2 none = {0, 0};
-        if constexpr (U::COLUMNS == 32) {
+    // Block scales of the product of the tiles from `first` on.
+    __device__ __forceinline__ void begin_product(int first) {
+        if constexpr (S::BLOCK_SCALED) {
+            if (scaled_tile == first) return;
+            scaled_tile = first;
+            held_blocks = place.first_step * C::STAGE_PANELS / 2 / HELD;
+            load_scales(held_blocks, held);
+            load_scales(held_blocks + 1, upcoming);
+        }
+    }
+    __device__ __forceinline__ void load_scales(int blocks, float (&scales)[C::STRIPS]) const {
+        const int block = blocks * HELD + lane % HELD;
 #pragma unroll
-            for (int half = 0; half < 2; half++) {
-                unsigned own[4];
-                decode_bf16_pairs<F>(*reinterpret_cast<const uint4*>(own_codes + (2 * panel + half) * UNIT_BYTES), none, own);
-#pragma unroll
-                for (int i = 0; i < 4; i++) pairs[4 * half + i] = own[i];
-            }
-        } else if constexpr (U::COLUMNS == 64) {
-            decode_bf16_pairs<F>(*reinterpret_cast<const uint4*>(own_codes + panel * UNIT_BYTES), none, pairs);
-            if constexpr (S::BLOCK_SCALED) {
-                const float scale = *reinterpret_cast<const float*>(scales + panel / 2 * 4);
-#pragma unroll
-                for (int i = 0; i < 8; i++) pairs[i] = pack_bf16(bf16_low(pairs[i]) * scale, bf16_high(pairs[i]) * scale);
-            }
-        } else {
-            // Half a unit: the lane's first or last 8 bytes, and as many groups' scales.
-            const int unit = panel / 2, half = panel % 2;
-            const uint2 own = *reinterpret_cast<const uint2*>(own_codes + unit * UNIT_BYTES + half * 8);
-            const unsigned groups = *reinterpret_cast<const unsigned*>(scales + unit * 8 + half * 4);
-            unsigned both[16];
-            decode_bf16_pairs<F>(make_uint4(own.x, own.y, 0, 0), make_uint2(groups, 0), both);
-#pragma unroll
-            for (int i = 0; i < 8; i++) pairs[i] = both[i];
+        for (int s = 0; s < C::STRIPS; s++) {
+            const int own_tile = scaled_tile + s * 8 + lane / HELD;
+            const bool exists = block < BLOCKS && own_tile < S::TILES;
+            scales[s] = exists ? load_constant(reinterpret_cast<const float*>(arguments.scales) + size_t(own_tile) * BLOCKS + block) : 0.0f;
         }
     }
 
-    // Rows g and g + 8 of a strip's sixteen rows of this warp. `panel`: within the stage; `at_step`: of K.
-    __device__ __forceinline__ void load(int strip, int panel, int at_step, PanelFragments& fragments) const {
-        unsigned lower[8], upper[8];
-        const char* own_codes = ring + slot * S::WEIGHT_STAGE_BYTES + strip * 2 * S::TILE_BYTES;
-        tile_panel(own_codes, panel, lower);
-        tile_panel(own_codes + S::TILE_BYTES, panel, upper);
+    // Before a step: its bytes are there, and those of a later one on their way.
+    __device__ __forceinline__ void await_step() {
+        if constexpr (SCALE_CHUNKS > 0) __syncwarp();  // all lanes have read the slot that is written now
+        fetch();
+        copy_wait<C::WEIGHT_STAGES - 1>();
+        if constexpr (SCALE_CHUNKS > 0) __syncwarp();
+    }
+    // After it.
+    __device__ __forceinline__ void leave_step() {
+        if (++slot == C::WEIGHT_STAGES) slot = 0;
+    }
+
+    // Codes of a panel of the stage.
+    __device__ __forceinline__ void read(int panel, Raw& raw) const {
+        const char* stage = ring + slot * S::WEIGHT_STAGE_BYTES;
+#pragma unroll
+        for (int t = 0; t < TILES; t++) {
+            const char* own = stage + t * S::STAGE_UNITS * UNIT_BYTES + lane * 16;
+            auto& to = raw[t / 2][t % 2];
+            if constexpr (U::COLUMNS == 32) {
+                to.codes[0] = *reinterpret_cast<const uint4*>(own + 2 * panel * UNIT_BYTES);
+                to.codes[1] = *reinterpret_cast<const uint4*>(own + (2 * panel + 1) * UNIT_BYTES);
+            } else if constexpr (U::COLUMNS == 64) {
+                to.codes = *reinterpret_cast<const uint4*>(own + panel * UNIT_BYTES);
+            } else {  // half a unit: the lane's first or last 8 bytes, and the scales of as many groups
+                to.codes = *reinterpret_cast<const uint2*>(own + panel / 2 * UNIT_BYTES + panel % 2 * 8);
+                to.scales = *reinterpret_cast<const unsigned*>(stage + TILES * S::STAGE_UNITS * UNIT_BYTES +
+                                                               (t * S::STAGE_UNITS + panel / 2) * U::SCALE_BYTES + lane / 4 * 8 + panel % 2 * 4);
+            }
+        }
+    }
+
+    // Rows g and g + 8 of a strip's sixteen rows of this warp, in bf16 (nvfp4: times 2^-60). `panel`: of K.
+    __device__ __forceinline__ void decode(const Raw& raw, int strip, int panel, PanelFragments& fragments) {
+        unsigned pairs[2][8];
+#pragma unroll
+        for (int half = 0; half < 2; half++) {
+            const auto& own = raw[strip][half];
+            if constexpr (U::COLUMNS == 32) {
+#pragma unroll
+                for (int i = 0; i < 2; i++) {
+                    unsigned four[4];
+                    decode_bf16_pairs<F>(own.codes[i], make_uint2(0, 0), four);
+#pragma unroll
+                    for (int j = 0; j < 4; j++) pairs[half][4 * i + j] = four[j];
+                }
+            } else if constexpr (S::BLOCK_SCALED) {
+                const int block = panel / 2;
+                if (block / HELD != held_blocks) {
+                    held_blocks++;
+#pragma unroll
+                    for (int s = 0; s < C::STRIPS; s++) held[s] = upcoming[s];
+                    load_scales(held_blocks + 1, upcoming);
+                }
+                decode_fp8(own.codes, __shfl_sync(0xffffffff, held[strip], half * HELD + block % HELD), pairs[half]);
+            } else if constexpr (U::COLUMNS == 64) {
+                decode_fp8(own.codes, 1.0f, pairs[half]);
+            } else {
+                decode_nvfp4(own.codes, own.scales, pairs[half]);
+            }
+        }
 #pragma unroll
         for (int s = 0; s < 4; s++) {
-            const int column = (at_step * C::STAGE_PANELS + panel) * STAGED_PANEL + 16 * s;
-            const bool inside = !RAGGED || column < S::UNITS * U::COLUMNS;
-            fragments[s][0] = inside ? lower[2 * s] : 0;
-            fragments[s][1] = inside ? upper[2 * s] : 0;
-            fragments[s][2] = inside ? lower[2 * s + 1] : 0;
-            fragments[s][3] = inside ? upper[2 * s + 1] : 0;
+            const bool inside = !RAGGED || panel * STAGED_PANEL + 16 * s < S::UNITS * U::COLUMNS;
+#pragma unroll
+            for (int i = 0; i < 4; i++) fragments[s][i] = inside ? pairs[i % 2][2 * s + i / 2] : 0;
+        }
+    }
+
+    // By way of f16, which holds every e4m3 exactly: on this path the converters work, not the integer units, which would be the limit.
+    static __device__ __forceinline__ void decode_fp8(uint4 codes, float scale, unsigned (&pairs)[8]) {
+        const unsigned words[4] = {codes.x, codes.y, codes.z, codes.w};
+#pragma unroll
+        for (int i = 0; i < 8; i++) {
+            const float2 two = floats_of_e4m3_pair(words[i / 2] >> (i % 2 * 16));
+            pairs[i] = pack_bf16(two.x * scale, two.y * scale);
+        }
+    }
+    // The lower 16 bits: two e4m3.
+    static __device__ __forceinline__ float2 floats_of_e4m3_pair(unsigned codes) {
+        float2 values;
+        asm("{\n\t.reg .b32 halves;\n\t.reg .b16 first, second;\n\tcvt.rn.f16x2.e4m3x2 halves, %2;\n\tmov.b32 {first, second}, halves;\n\t"
+            "cvt.f32.f16 %0, first;\n\tcvt.f32.f16 %1, second;\n\t}"
+            : "=f"(values.x), "=f"(values.y) : "h"(static_cast<unsigned short>(codes)));
+        return values;
+    }
+
+    // Sixteen e2m1 (four a step of 16 columns) times their e4m3 scales. A nibble s e e m times 2^12 + 2^6 has its sign and its
+    // magnitude where bf16 has sign, exponent and mantissa: v 2^-126. Times the scale times 2^66: exact, v scale 2^-60.
+    static __device__ __forceinline__ void decode_nvfp4(uint2 codes, unsigned groups, unsigned (&pairs)[8]) {
+        const unsigned words[2] = {codes.x, codes.y};
+#pragma unroll
+        for (int i = 0; i < 2; i++) {
+            const float2 scales = floats_of_e4m3_pair(groups >> (16 * i));  // of steps 2i, 2i + 1
+            const unsigned first = pack_bf16(scales.x * 0x1p66f, scales.x * 0x1p66f), second = pack_bf16(scales.y * 0x1p66f, scales.y * 0x1p66f);
+            const unsigned even = words[i] & 0x0f0f0f0f, odd = words[i] >> 4 & 0x0f0f0f0f;
+#pragma unroll
+            for (int p = 0; p < 4; p++) {
+                // Nibbles 2p and 2p + 1 to the low bytes of the halves; the other bytes are byte 0's sign, 0 (__byte_perm knows no signs).
+                unsigned nibbles;
+                asm("prmt.b32 %0, %1, %2, %3;" : "=r"(nibbles) : "r"(even), "r"(odd), "r"(0x8080 | (4 + p) << 8 | p));
+                pairs[4 * i + p] = multiply_bf16_pairs(nibbles * 0x1040 & 0x81c081c0, p < 2 ? first : second);
+            }
         }
     }
 };

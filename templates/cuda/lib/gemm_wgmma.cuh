@@ -32,7 +32,11 @@ struct GemmWgmmaConsumer {
     int lane;
     RingPosition<C::STAGES> at;
     int finished_stage = -1;                      // read by products still under way
-    PanelFragments fragments[2][C::STRIPS];       // of the panel being loaded, and of the one being multiplied
+    // Of the panel being decoded, and of the one being multiplied. With two blocks a multiprocessor there are registers for one
+    // panel and the codes of the next only; other warps work meanwhile. (Codes of 16 bits are fragments already.)
+    static constexpr int SETS = C::RESIDENT == 1 || Unit<C::FORMAT>::BITS == 16 ? 2 : 1;
+    PanelFragments fragments[SETS][C::STRIPS];
+    typename GemmWeights<C>::Raw raw;  // codes of the panel decoded next; one set: read while the products before it run
 
     __device__ __forceinline__ void release() {
         if (finished_stage < 0) return;
@@ -44,18 +48,29 @@ struct GemmWgmmaConsumer {
         }
     }
 
+    // After all but the last PENDING panels' products: their fragments, and at a step's first panel the stage before, are free.
+    template <int PENDING>
+    __device__ __forceinline__ void products_done(int panel) {
+        wgmma_wait<PENDING>();
+        if (panel == 0) release();
+    }
+
     // One step of K. PARITY: which fragments its first panel uses.
     template <int PARITY>
-    __device__ __forceinline__ void step(Sums& sums, int step, bool& accumulate) {
+    __device__ __forceinline__ void step(Sums& sums, int step, int last_step, bool& accumulate) {
         const char* stage = ring + at.stage * S::STAGE_BYTES;
-        weights.fetch();
-        copy_wait<C::WEIGHT_STAGES - 1>();
 #pragma unroll
         for (int panel = 0; panel < C::STAGE_PANELS; panel++) {
             if (S::PANELS % C::STAGE_PANELS != 0 && step * C::STAGE_PANELS + panel >= S::PANELS) break;
-            PanelFragments(&own)[C::STRIPS] = fragments[(PARITY + panel) % 2];
+            PanelFragments(&own)[C::STRIPS] = fragments[(PARITY + panel) % SETS];
+            if constexpr (SETS == 1) {
+                products_done<0>(panel);
+            } else {
+                if (panel == 0) weights.await_step();
+                weights.read(panel, raw);
+            }
 #pragma unroll
-            for (int s = 0; s < C::STRIPS; s++) weights.load(s, panel, step, own[s]);
+            for (int s = 0; s < C::STRIPS; s++) weights.decode(raw, s, step * C::STAGE_PANELS + panel, own[s]);
             if (panel == 0) barrier_wait(full + at.stage, at.parity);
             const uint64_t tokens = wgmma_descriptor(shared_address(stage + panel * C::TOKENS * STAGED_ROW_BYTES));
             wgmma_fence();
@@ -68,26 +83,36 @@ struct GemmWgmmaConsumer {
             }
             wgmma_commit();
             accumulate = true;
-            wgmma_wait<1>();  // the products of the panel before: their fragments, and if this is a new stage their stage, are free
-            if (panel == 0) {
-                release();
-                finished_stage = at.stage;
+            if constexpr (SETS == 2) {
+                products_done<1>(panel);
+            } else if (panel + 1 < C::STAGE_PANELS) {
+                weights.read(panel + 1, raw);
+            } else if (step + 1 < last_step) {
+                weights.leave_step();
+                weights.await_step();
+                weights.read(0, raw);
             }
+            if (panel == 0) finished_stage = at.stage;
         }
+        if (SETS == 2 || step + 1 == last_step) weights.leave_step();
         at.advance();
-        weights.advance();
     }
 
-    __device__ __forceinline__ void multiply(Sums& sums, int first_step, int last_step) {
+    __device__ __forceinline__ void multiply(Sums& sums, int row_block, int first_step, int last_step) {
         bool accumulate = false;
+        weights.begin_product(row_block * S::BLOCK_TILES + weights.first_tile);
+        if constexpr (SETS == 1) {
+            weights.await_step();
+            weights.read(0, raw);
+        }
         int k = first_step;
         for (; k + 1 < last_step; k += 2) {
-            step<0>(sums, k, accumulate);
-            step<C::STAGE_PANELS % 2>(sums, k + 1, accumulate);
+            step<0>(sums, k, last_step, accumulate);
+            step<C::STAGE_PANELS % 2>(sums, k + 1, last_step, accumulate);
         }
         if (k < last_step) {
             wgmma_wait<0>();  // fragments written on two paths into one product would make the compiler wait after every product
-            step<0>(sums, k, accumulate);
+            step<0>(sums, k, last_step, accumulate);
         }
         wgmma_wait<0>();
         release();
@@ -121,7 +146,7 @@ __device__ __forceinline__ void gemm_wgmma(const Step* step, const void* x, cons
         barrier_init_fence();
     }
     if constexpr (S::CLUSTER > 1) {
-        cluster_sync();  // no block multicasts into barriers that are not there yet
+        cluster_meet();  // no block multicasts into barriers that are not there yet
     } else {
         __syncthreads();
     }
@@ -146,7 +171,7 @@ __device__ __forceinline__ void gemm_wgmma(const Step* step, const void* x, cons
         typename GemmEpilogue<C>::Sums sums;
         if constexpr (C::SPLIT > 1) {
             const GemmWork<C> work(place.cluster, 1, place.row_part);
-            consumer.multiply(sums, place.first_step, place.last_step);
+            consumer.multiply(sums, work.row_block, place.first_step, place.last_step);
             named_barrier(3, 32 * S::CONSUMER_WARPS);
             epilogue.leave(sums);
             cluster_sync();
@@ -154,13 +179,13 @@ __device__ __forceinline__ void gemm_wgmma(const Step* step, const void* x, cons
         } else {
             for (int piece = place.cluster; piece < gemm_work<C>(token_blocks); piece += place.clusters) {
                 const GemmWork<C> work(piece, token_blocks, place.row_part);
-                consumer.multiply(sums, 0, S::STEPS);
+                consumer.multiply(sums, work.row_block, 0, S::STEPS);
                 epilogue.run(sums, work.row_block, work.token_block * C::TOKENS, rows);
             }
         }
     }
     // No block leaves while another may still read its sums, multicast to it or arrive at its barriers.
-    if constexpr (S::CLUSTER > 1) cluster_sync();
+    if constexpr (S::CLUSTER > 1) cluster_meet();
 }
 
 }  // namespace monomorph

@@ -5,7 +5,6 @@ use super::{Matrix, fits};
 use crate::plan::Packing;
 use crate::plan::packed::{UNIT_BYTES, unit_columns};
 use crate::spec::types::{Cuda, Knobs};
-use monomorph_formats::ScaleForm;
 
 /// A tensor-core product that fits the card.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -17,7 +16,9 @@ pub(super) struct Gemm {
     /// Strips of 128 packed rows.
     pub strips: usize,
     pub stage_panels: usize,
-    /// Steps of each of the two rings: weights, activations.
+    /// Steps the weights' ring holds.
+    pub weight_stages: usize,
+    /// Steps the activations' ring holds.
     pub stages: usize,
     pub resident: usize,
     pub multicast: usize,
@@ -29,66 +30,77 @@ pub(super) struct Gemm {
     pub grid: usize,
 }
 
-/// The largest shape up to what the knobs ask for that fits the card.
+/// The shape that fits the card: as many tokens a block as the knobs allow, then two blocks a multiprocessor, then deep rings.
 pub(super) fn shape(matrix: &Matrix, rows: usize, knobs: &Knobs, card: &Cuda) -> Option<Gemm> {
     let capacity = rows.next_multiple_of(8);
     let widest = if card.wgmma { 256 } else { 128 };
-    let tokens = capacity.next_power_of_two().min(knobs.gemm_rows as usize).min(widest).max(8);
-    let strips = (knobs.gemm_outputs as usize / 128).clamp(1, 2);
-    let strips = if tokens * strips > 256 { 1 } else { strips };
-    let unit_panels = (unit_columns(matrix.format) / 64).max(1);
-    let stage_panels = (knobs.gemm_inputs as usize / 64).clamp(1, 32).next_multiple_of(unit_panels);
-    // Scale blocks are two panels wide: a step is half of one or whole ones.
-    let stage_panels = if stage_panels > 1 { stage_panels.next_multiple_of(2) } else { 1 };
+    let most = capacity.next_power_of_two().min(knobs.gemm_rows as usize).min(widest).max(8);
+    let tokens = std::iter::successors(Some(most), |tokens| (*tokens > 8).then_some(tokens / 2));
+    tokens.into_iter().find_map(|tokens| shape_of_tokens(matrix, capacity, tokens, knobs, card))
+}
+
+fn shape_of_tokens(matrix: &Matrix, capacity: usize, tokens: usize, knobs: &Knobs, card: &Cuda) -> Option<Gemm> {
+    let multiprocessors = card.multiprocessors as usize;
     let tiles = matrix.outputs().div_ceil(8) * if matrix.packing == Packing::Gated { 2 } else { 1 };
+    // 128 tokens take one block a multiprocessor anyway; twice the rows halve the traffic of activations, if they fill the card.
+    let fills = tiles.div_ceil(32) * 4 >= multiprocessors * 3;
+    let strips = if card.wgmma && tokens == 128 && fills { 2 } else { (knobs.gemm_outputs as usize / 128).clamp(1, 2) };
+    let strips = if tokens * strips > 256 { 1 } else { strips };
     let row_blocks = tiles.div_ceil(16 * strips);
-    let steps = matrix.columns.div_ceil(64).div_ceil(stage_panels);
-    // Sums of many tokens take the registers of a second block.
-    let most_resident = if tokens * strips <= 32 { 2 } else { 1 };
-    for resident in (1..=most_resident).rev() {
-        // Few blocks of rows leave most of the card idle: then the blocks of a cluster share K.
-        let held = card.multiprocessors as usize * resident;
-        let may_split = card.clusters && capacity <= tokens;
-        let split = [8, 4, 2].into_iter().find(|split| may_split && row_blocks * split <= held && *split <= steps);
-        let split = split.unwrap_or(1);
+    // Narrow formats take steps of two panels: as many bytes, half the waits. (Scale blocks are two panels wide.)
+    let widest_step = (knobs.gemm_inputs as usize / 64 * unit_columns(matrix.format) / 32).clamp(1, 2);
+    let least_step = (unit_columns(matrix.format) / 64).max(1);
+    // Sums of many tokens take the registers of a second block; without wgmma, those of its fragments.
+    let most_resident = if card.wgmma && tokens * strips <= 64 { 2 } else { 1 };
+    for (resident, least_ring, stage_panels) in [(2, 4, 2), (2, 4, 1), (2, 2, 1), (1, 4, 2), (1, 4, 1), (1, 2, 2), (1, 2, 1)] {
+        if resident > most_resident || !(least_step..=widest_step).contains(&stage_panels) {
+            continue;
+        }
+        let steps = matrix.columns.div_ceil(64).div_ceil(stage_panels);
+        let split = split(row_blocks, steps, capacity <= tokens && card.clusters, multiprocessors * resident);
         for stages in (2..=knobs.gemm_stages as usize).rev() {
-            let mut gemm = Gemm {
-                capacity,
-                tokens,
-                strips,
-                stage_panels,
-                stages,
-                resident,
-                multicast: 1,
-                split,
-                // With 256 columns of sums the copying warp gives its registers away, and three idle warps keep it company.
-                threads: if card.wgmma && tokens * strips == 256 { 384 } else { 288 },
-                shared: 0,
-                grid: 0,
-            };
-            gemm.shared = shared_bytes(matrix, &gemm);
-            let work = row_blocks.div_ceil(gemm.multicast) * capacity.div_ceil(tokens);
-            let cluster = gemm.multicast * split;
-            gemm.grid = cluster * if split > 1 { work } else { work.min(held / cluster) };
-            if fits(card, gemm.shared, resident) {
-                return Some(gemm);
+            for weight_stages in (least_ring..=knobs.gemm_stages as usize + 2).rev() {
+                let mut gemm = Gemm {
+                    capacity,
+                    tokens,
+                    strips,
+                    stage_panels,
+                    weight_stages,
+                    stages,
+                    resident,
+                    multicast: 1,
+                    split,
+                    // With 256 columns of sums the copying warp gives its registers away, and three idle warps keep it company.
+                    threads: if card.wgmma && tokens * strips == 256 { 384 } else { 288 },
+                    shared: 0,
+                    grid: 0,
+                };
+                gemm.shared = shared_bytes(matrix, &gemm);
+                let work = row_blocks.div_ceil(gemm.multicast) * capacity.div_ceil(tokens);
+                let cluster = gemm.multicast * split;
+                gemm.grid = cluster * if split > 1 { work } else { work.min(multiprocessors * resident / cluster) };
+                if fits(card, gemm.shared, resident) {
+                    return Some(gemm);
+                }
             }
         }
     }
     None
 }
 
+/// Few blocks of rows leave most of the card idle: then the blocks of a cluster share K. A cluster's blocks stand in one group of
+/// multiprocessors, so that some places stay empty (an H200 holds 62 clusters of 4, 30 of 8 in 264); a second wave costs twice the time.
+fn split(row_blocks: usize, steps: usize, possible: bool, places: usize) -> usize {
+    let held = places * 10 / 11;
+    (2..=8).rev().find(|split| possible && row_blocks * split <= held && *split <= steps).unwrap_or(1)
+}
+
 /// `GemmShape<C>::SHARED_BYTES`.
 fn shared_bytes(matrix: &Matrix, gemm: &Gemm) -> usize {
-    let Gemm { tokens, strips, stage_panels, stages, split, resident, .. } = *gemm;
+    let Gemm { tokens, strips, stage_panels, weight_stages, stages, split, resident, .. } = *gemm;
     let stage_units = stage_panels * 64 / unit_columns(matrix.format);
-    let lane_scales = if matrix.scales == Some(ScaleForm::Block128) {
-        4 * stage_panels.div_ceil(2)
-    } else {
-        stage_units * unit_scale_bytes(matrix.format) / 8
-    };
-    let weights = 16 * strips * (stage_units * UNIT_BYTES + 32 * lane_scales);
-    let rings = stages * (stage_panels * tokens * 128 + weights);
+    let weights = 16 * strips * stage_units * (UNIT_BYTES + unit_scale_bytes(matrix.format));
+    let rings = stages * stage_panels * tokens * 128 + weight_stages * weights;
     let sum_tokens = if split > 1 { tokens } else { tokens.min(if resident == 1 { 32 } else { 16 }) };
     let sums = sum_tokens * 68 * 4 * 2 * if split > 1 { strips } else { 1 };
     let sums_end = sums + if split > 1 { 0 } else { rings };

@@ -4,6 +4,7 @@ use super::gemm::{self, Gemm};
 use super::stream::{self, Stream};
 use super::{Launcher, Matrix, Site, Style, fixed, integer, no_kernel, staged_bytes, value};
 use crate::passes::PassError;
+use crate::plan::packed::TILE_ROWS;
 use crate::plan::cuda::{Argument, Constant, Kernel, Launch, Plane, Regime};
 use crate::plan::{BufferId, FieldId, FieldKind, PhaseKind};
 use crate::spec::types::{Activation, Compute, NormWeight};
@@ -61,7 +62,9 @@ impl Launcher<'_> {
             return Err(no_kernel(site, self.plan, &what));
         }
         let (knobs, rows) = (self.knobs(site), site.program.rows);
-        let few = site.program.regime == Regime::Decode && rows <= knobs.stream_rows as usize;
+        // Decoding 4-bit floats beside the sums of more than two rows takes more registers than a thread may have.
+        let most = if matrix.format == Format::Nvfp4 { knobs.stream_rows.min(2) } else { knobs.stream_rows };
+        let few = site.program.regime == Regime::Decode && rows <= most as usize;
         let streams = few && stream::shape(&matrix, rows, false, &knobs, self.card).is_some();
         Ok(if streams { Style::Stream } else { Style::Gemm })
     }
@@ -129,6 +132,9 @@ impl Launcher<'_> {
             .ok_or_else(|| no_kernel(site, self.plan, "no block of it fits the card's shared memory"))?;
         let row_groups = rows.div_ceil(shape.rows);
         let Stream { stages, stage_bytes, warps, blocks, resident, shared, .. } = shape;
+        // A long product hides the boundary behind it: it takes the registers that several rows want, and stands alone.
+        let long = shape.rows > 2 && matrix.outputs() / TILE_ROWS > 64 * blocks;
+        let resident = if long { 1 } else { resident };
         let mut constants: Vec<(&'static str, Constant)> = matrix.names().into();
         let compute = if matrix.exact { "EXACT" } else { "BF16" };
         let rounding = if matrix.compute == Compute::Int8Block32 { "INT8_BLOCK32" } else { "NONE" };
@@ -198,7 +204,7 @@ impl Launcher<'_> {
             launches.push(launch);
             staged
         };
-        let Gemm { capacity, tokens, strips, stage_panels, stages, resident, multicast, split, .. } = shape;
+        let Gemm { capacity, tokens, strips, stage_panels, weight_stages, stages, resident, multicast, split, .. } = shape;
         let mut constants: Vec<(&'static str, Constant)> = matrix.names().into();
         constants.extend([
             ("OUTPUTS", integer(matrix.outputs())),
@@ -207,7 +213,7 @@ impl Launcher<'_> {
             ("TOKENS", integer(tokens)),
             ("STRIPS", integer(strips)),
             ("STAGE_PANELS", integer(stage_panels)),
-            ("WEIGHT_STAGES", integer(stages)),
+            ("WEIGHT_STAGES", integer(weight_stages)),
             ("STAGES", integer(stages)),
             ("RESIDENT", integer(resident)),
             ("MULTICAST", integer(multicast)),
