@@ -35,9 +35,9 @@ pub(super) fn read(source: &Source, name: &str, mut root: Table) -> Option<ReadH
             let figures = figures.and_then(cpu_figures);
             let cpu = root.table("cpu").and_then(|table| cpu(source, table));
             root.finish();
-            let ((figures, rates), (target_cpu, features)) = (figures?, cpu?);
+            let ((figures, rates), (target_cpu, features, host)) = (figures?, cpu?);
             let CpuRates { threads, int8_rate, f32_rate } = rates;
-            (figures, HardwareKind::Cpu(Cpu { target_cpu, features, threads, int8_rate, f32_rate }), None)
+            (figures, HardwareKind::Cpu(Cpu { target_cpu, features, host, threads, int8_rate, f32_rate }), None)
         }
         Kind::Cuda => {
             let figures = figures.and_then(cuda_figures);
@@ -107,7 +107,8 @@ fn cuda_figures(mut table: Table) -> Option<(Figures, [f64; 3])> {
     Some((figures, [bf16_rate?, f64_rate?, f32_rate?]))
 }
 
-fn cpu(source: &Source, mut table: Table) -> Option<(String, Vec<String>)> {
+/// CPU, features and host of `[cpu]`.
+fn cpu(source: &Source, mut table: Table) -> Option<(String, Vec<String>, Option<String>)> {
     let word = |text: &str| {
         let allowed = |c: char| c.is_ascii_alphanumeric() || "-_.".contains(c);
         text.chars().all(allowed) && text.starts_with(|c: char| c.is_ascii_alphanumeric())
@@ -120,6 +121,10 @@ fn cpu(source: &Source, mut table: Table) -> Option<(String, Vec<String>)> {
         Some(value) => value.list(|it| it.string_that(what, word)),
         None => Some(At { value: Vec::new(), span: table.span() }),
     };
+    let host = match table.optional("host") {
+        Some(value) => Some(value.choice(&HOSTS.map(|host| (host, host)))),
+        None => None,
+    };
     table.finish();
     let features = features?.value;
     for (index, feature) in features.iter().enumerate() {
@@ -128,7 +133,12 @@ fn cpu(source: &Source, mut table: Table) -> Option<(String, Vec<String>)> {
             source.report(feature.span.clone(), "cpu.features", message, "again", "name it once".to_owned());
         }
     }
-    Some((target_cpu?.value, features.into_iter().map(|it| it.value).collect()))
+    // A host that is not one of the known was reported: no CPU then.
+    let host = match host {
+        Some(host) => Some(host?.value.to_owned()),
+        None => None,
+    };
+    Some((target_cpu?.value, features.into_iter().map(|it| it.value).collect(), host))
 }
 
 /// The hosts whose servers can be linked.

@@ -75,23 +75,28 @@ pub fn build(root: &Path, search: &[PathBuf], target: &str) -> Result<Built, Bui
     let target = spec::load(search, target)?;
     let (directory, plan) = write_crate(root, &target)?;
     let mut cargo = Command::new("cargo");
-    let mut host = None;
-    match &target.hardware.kind {
+    let host = match &target.hardware.kind {
         HardwareKind::Cpu(cpu) => {
             cargo.env("CARGO_ENCODED_RUSTFLAGS", rust_flags(cpu).join("\u{1f}"));
+            cpu.host.as_deref()
         }
         HardwareKind::Cuda(cuda) => {
             modules::compile(root, &directory, &plan)?;
             // A server of a CUDA device runs on any CPU of its host's kind: what a step costs is not spent there.
             cargo.env_remove("CARGO_ENCODED_RUSTFLAGS").env_remove("RUSTFLAGS");
-            match cross::linker(&cuda.host) {
-                Ok(None) => {}
-                Ok(Some(linker)) => {
-                    linker.configure(&mut cargo);
-                    host = Some(&cuda.host);
-                }
-                Err(why) => return Ok(Built::Crate { directory, why }),
+            Some(cuda.host.as_str())
+        }
+    };
+    // Output of another host's kind stands in a directory of its name.
+    let mut below = "";
+    if let Some(host) = host {
+        match cross::linker(host) {
+            Ok(None) => {}
+            Ok(Some(linker)) => {
+                linker.configure(&mut cargo);
+                below = host;
             }
+            Err(why) => return Ok(Built::Crate { directory, why }),
         }
     }
     let target_directory = root.join("target/servers").join(&target.hardware.name);
@@ -106,7 +111,7 @@ pub fn build(root: &Path, search: &[PathBuf], target: &str) -> Result<Built, Bui
     if !status.success() {
         return Err(BuildError::Tool(format!("cargo failed on {}", directory.display())));
     }
-    let built = target_directory.join(host.map_or("", String::as_str)).join("release");
+    let built = target_directory.join(below).join("release");
     let server = root.join("dist").join(target.name()).join("server");
     install(&built.join(emit::package_name(&target)), &server)?;
     Ok(Built::Server(server))
@@ -184,6 +189,7 @@ fn rust_flags(cpu: &Cpu) -> Vec<String> {
 pub fn cpu_features(cpu: &Cpu) -> Result<Vec<String>, BuildError> {
     let output = Command::new("rustc")
         .args(["--print", "cfg"])
+        .args(cpu.host.iter().flat_map(|host| ["--target", host]))
         .args(rust_flags(cpu))
         .output()
         .map_err(|error| BuildError::Tool(format!("rustc could not be started: {error}")))?;

@@ -189,9 +189,9 @@ mod detect {
 
 #[cfg(not(target_arch = "x86_64"))]
 mod detect {
-    /// No feature is known on this architecture yet: a target that asks for one is refused.
-    pub(super) fn has_feature(_name: &str) -> Option<bool> {
-        None
+    /// What every CPU of this architecture has; no other feature can be checked here yet, and a target that asks for one is refused.
+    pub(super) fn has_feature(name: &str) -> Option<bool> {
+        (name == "neon" && cfg!(target_arch = "aarch64")).then_some(true)
     }
 }
 

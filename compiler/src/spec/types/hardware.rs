@@ -59,6 +59,8 @@ pub struct Cpu {
     pub target_cpu: String,
     /// Further `-C target-feature` names, without sign.
     pub features: Vec<String>,
+    /// Rust target triple; `None` is the machine that builds.
+    pub host: Option<String>,
     /// Threads the figures were measured with.
     pub threads: usize,
     /// int8 multiply-adds a second, all threads together.
