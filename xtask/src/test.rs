@@ -14,7 +14,17 @@ pub struct Options {
 }
 
 /// One check: its name, and what it does.
-type Check<'a> = (&'static str, Box<dyn Fn() -> Result<(), String> + 'a>);
+type Check<'a> = (&'static str, Box<dyn Fn() -> Result<Outcome, String> + 'a>);
+
+/// What became of a check that did not fail.
+enum Outcome {
+    Passed,
+    /// Why it could not be made here.
+    Skipped(&'static str),
+}
+
+/// What links and runs servers for another kind of host.
+const CROSS_TOOLS: [&str; 2] = ["aarch64-linux-gnu-gcc", "qemu-aarch64"];
 
 pub fn test(options: Options) -> Result<(), String> {
     let target = TargetOptions { target: crate::DEFAULT_TARGET.to_owned(), targets_dir: None };
@@ -27,7 +37,7 @@ pub fn test(options: Options) -> Result<(), String> {
                 cargo(&["clippy", "--workspace", "--all-targets", "--quiet", "--", "-D", "warnings"], &[])
             }),
         ),
-        ("licences", Box::new(licences::check)),
+        ("licences", Box::new(|| licences::check().map(passed))),
         ("kernels", Box::new(kernels)),
         (
             "tests",
@@ -39,24 +49,32 @@ pub fn test(options: Options) -> Result<(), String> {
                 cargo(&["test", "--workspace", "--quiet", "--no-fail-fast"], &environment)
             }),
         ),
+        ("aarch64", Box::new(aarch64)),
     ];
-    let mut failed = Vec::new();
+    let (mut failed, mut skipped) = (Vec::new(), 0);
     for (name, check) in &checks {
         let start = Instant::now();
         eprintln!("== {name}");
-        if let Err(why) = check() {
-            eprintln!("{name}: {why}");
-            failed.push(*name);
+        match check() {
+            Ok(Outcome::Passed) => {}
+            Ok(Outcome::Skipped(why)) => {
+                eprintln!("{name}: skipped: {why}");
+                skipped += 1;
+            }
+            Err(why) => {
+                eprintln!("{name}: {why}");
+                failed.push(*name);
+            }
         }
         eprintln!("== {name}: {:.0} s", start.elapsed().as_secs_f64());
     }
-    println!("{} passed, {} failed", checks.len() - failed.len(), failed.len());
+    println!("{} passed, {} failed, {skipped} skipped", checks.len() - failed.len() - skipped, failed.len());
     if failed.is_empty() { Ok(()) } else { Err(format!("failed: {}", failed.join(", "))) }
 }
 
 /// The kernels' own tests once more for each instruction set of this machine that has a path of its own; the
 /// workspace's tests run the portable one.
-fn kernels() -> Result<(), String> {
+fn kernels() -> Result<Outcome, String> {
     for cpu in instruction_sets() {
         let mut command = Command::new("cargo");
         command
@@ -66,7 +84,21 @@ fn kernels() -> Result<(), String> {
             .env("CARGO_ENCODED_RUSTFLAGS", format!("-C\u{1f}target-cpu={cpu}"));
         run(&mut command)?;
     }
-    Ok(())
+    Ok(Outcome::Passed)
+}
+
+/// A server for an Arm host, linked by a cross compiler and run under an emulator.
+fn aarch64() -> Result<Outcome, String> {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    let there = |tool: &&str| std::env::split_paths(&path).any(|directory| directory.join(tool).is_file());
+    if !CROSS_TOOLS.iter().all(|tool| there(&tool)) {
+        return Ok(Outcome::Skipped("no cross compiler and emulator; xtask/cross/debian.sh installs them"));
+    }
+    cargo(&["test", "--package", "monomorph-tests", "--test", "aarch64", "--quiet", "--", "--ignored"], &[])
+}
+
+fn passed(_: ()) -> Outcome {
+    Outcome::Passed
 }
 
 #[cfg(target_arch = "x86_64")]
@@ -83,8 +115,8 @@ fn instruction_sets() -> Vec<&'static str> {
     vec!["native"]
 }
 
-fn cargo(arguments: &[&str], environment: &[(&str, &std::ffi::OsStr)]) -> Result<(), String> {
+fn cargo(arguments: &[&str], environment: &[(&str, &std::ffi::OsStr)]) -> Result<Outcome, String> {
     let mut command = Command::new("cargo");
     command.current_dir(paths::root()).args(arguments).envs(environment.iter().copied());
-    run(&mut command)
+    run(&mut command).map(passed)
 }

@@ -1,0 +1,46 @@
+//! The portable build for 64-bit Arm, under an emulator: what a DGX Spark's host runs without its GPU.
+
+use monomorph_compiler::spec::types::Compute;
+use monomorph_tests::goldens::goldens;
+use monomorph_tests::logits::{distance, read};
+use monomorph_tests::server;
+use std::process::Command;
+
+/// Where Debian's cross compiler keeps the Arm system's libraries.
+const SYSTEM: &str = "/usr/aarch64-linux-gnu";
+
+/// Run by `cargo xtask test` where a cross compiler and an emulator are installed.
+#[test]
+#[ignore = "needs a cross compiler and an emulator: xtask/cross/debian.sh"]
+fn a_server_for_arm_agrees_with_transformers_under_an_emulator() {
+    let targets = tempfile::tempdir().expect("temporary directories can be made");
+    let golden = goldens().into_iter().find(|it| it.name == "llama-grouped").expect("it is committed");
+    golden.import_into(targets.path(), Compute::F32);
+    let server = server::build(Some(targets.path()), &format!("aarch64/{}/f32", golden.name));
+    let head = std::fs::read(&server).expect("a server was built");
+    assert_eq!(u16::from_le_bytes([head[18], head[19]]), 183, "an ELF file for EM_AARCH64");
+
+    let weights = golden.directory.join("f32");
+    let expected = read(&weights.join("logits.safetensors"));
+    let vocabulary = expected[0].len() / golden.prompts[0].len();
+    let found = targets.path().join("logits.safetensors");
+    for mode in [None, Some("--decode")] {
+        // One thread: a team that waits by spinning starves itself when its cores are emulated.
+        let output = Command::new("qemu-aarch64")
+            .args(["-L", SYSTEM])
+            .arg(&server)
+            .args(["logits", "--threads", "1", "--weights"])
+            .arg(&weights)
+            .arg("--tokens")
+            .arg(golden.directory.join("tokens.json"))
+            .arg("--out")
+            .arg(&found)
+            .args(mode)
+            .output()
+            .expect("the emulator is installed");
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        let apart = distance(&read(&found), &expected, vocabulary);
+        println!("{} f32 {mode:?}: {apart:.1e}", golden.name);
+        assert!(apart <= 2e-4, "{mode:?}: {apart:e}");
+    }
+}
