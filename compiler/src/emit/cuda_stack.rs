@@ -154,7 +154,6 @@ fn layers_struct(plan: &Plan) -> TokenStream {
             #(#fields)*
             buffers: Buffers,
             scratch: Scratch,
-            step: StepTables,
         }
     }
 }
@@ -237,11 +236,11 @@ fn launch(plan: &Plan, cuda: &CudaPlan, launch: &Launch) -> TokenStream {
 
 fn argument(plan: &Plan, cuda: &CudaPlan, argument: &Argument) -> TokenStream {
     match argument {
-        Argument::Step => quote!(self.step.header),
-        Argument::Tokens => quote!(self.step.tokens),
-        Argument::SampledIds => quote!(self.step.sampled_ids),
-        Argument::History => quote!(self.step.history),
-        Argument::SampledOut => quote!(self.step.sampled),
+        Argument::Step => quote!(queue.step.header),
+        Argument::Tokens => quote!(queue.step.tokens),
+        Argument::SampledIds => quote!(queue.step.sampled_ids),
+        Argument::History => quote!(queue.step.history),
+        Argument::SampledOut => quote!(queue.step.sampled),
         Argument::Buffer(id) => {
             let name = format_ident!("{}", plan.buffer(*id).name);
             quote!(self.buffers.#name)
@@ -353,14 +352,13 @@ fn model(plan: &Plan, cuda: &CudaPlan) -> TokenStream {
                     gaps: #gaps,
                 };
                 let mut memory = Memory::claim(&gpu, &SPEC, options, &needs)?;
-                let step = StepTables::take(&mut memory, &SPEC)?;
                 let buffers = Buffers::take(&mut memory)?;
                 let scratch = Scratch::take(&mut memory)?;
                 #(#mixers)*
                 #weights
-                let layers = Layers { kernels, globals, #(#layers,)* #(#names,)* buffers, scratch, step };
+                let layers = Layers { kernels, globals, #(#layers,)* #(#names,)* buffers, scratch };
                 let logits = layers.buffers.#logits;
-                let mut steps = Steps::new(&gpu, &SPEC, &memory, step, logits, Layers::HEAD_ROWS)?;
+                let mut steps = Steps::new(&gpu, &SPEC, &mut memory, logits, Layers::HEAD_ROWS)?;
                 #(#records)*
                 Ok(Stack { steps, layers, memory })
             }

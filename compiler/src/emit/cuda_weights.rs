@@ -81,6 +81,8 @@ fn shape(plan: &Plan, field: &Field) -> Option<TokenStream> {
         Packing::Gated => quote!(Packing::Gated),
     };
     let parts = field.parts.iter().map(|part| number(part.rows));
+    let planes = field.planes()?;
+    let planes = [planes.codes, planes.scales, planes.row_scales].map(|bytes| number(bytes as usize));
     Some(quote! {
         const #name: MatrixShape = MatrixShape {
             format: #stored,
@@ -89,6 +91,7 @@ fn shape(plan: &Plan, field: &Field) -> Option<TokenStream> {
             columns: #columns,
             packing: #packing,
         };
+        const _: () = assert!(#name.has_planes(#(#planes),*), "the plan's figures");
     })
 }
 

@@ -150,6 +150,12 @@ impl Stream {
         check("cuStreamSynchronize", unsafe { sys::cuStreamSynchronize(self.handle) })
     }
 
+    /// Makes what it is told from now on wait for an event of another stream.
+    pub(crate) fn wait_for(&self, event: &Event) -> Result<(), Fault> {
+        // SAFETY: both handles are alive.
+        check("cuStreamWaitEvent", unsafe { sys::cuStreamWaitEvent(self.handle, event.handle, 0) })
+    }
+
     /// Copies bytes to the device. From pinned memory it returns at once.
     ///
     /// # Safety

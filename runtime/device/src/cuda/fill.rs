@@ -4,7 +4,7 @@ use super::driver::Stream;
 use super::fault::Fault;
 use super::memory::Pointer;
 use super::module::Kernel;
-use super::queue::{Extents, Queue};
+use super::queue::{Extents, Queue, StepTables};
 use super::shape::{MatrixShape, Packing};
 use super::weights::Matrix;
 use std::ffi::c_void;
@@ -109,7 +109,7 @@ impl Filler {
 }
 
 fn run<const N: usize>(stream: &Stream, kernel: &Kernel, parameters: [*mut c_void; N]) -> Result<(), Fault> {
-    let mut queue = Queue::new(stream, "fill", false, Extents::default());
+    let mut queue = Queue::new(stream, "fill", false, Extents::default(), StepTables::NONE);
     queue.launch_raw(kernel, GRID, parameters);
-    queue.finish().map(|_| ())
+    queue.finish()
 }

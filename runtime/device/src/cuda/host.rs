@@ -2,6 +2,7 @@
 
 use super::driver::check;
 use super::fault::Fault;
+use super::memory::Pointer;
 use cudarc::driver::sys;
 use std::ffi::c_void;
 use std::ptr::{NonNull, null_mut};
@@ -33,15 +34,26 @@ impl Pinned {
     pub(crate) fn zeroed(len: usize) -> Result<Pinned, Fault> {
         let mut start: *mut c_void = null_mut();
         let bytes = len.max(1);
-        // SAFETY: writes one address; freed in `drop`. Portable: any thread may use it.
+        // SAFETY: writes one address; freed in `drop`. Any thread may use it, and kernels may.
         check(&format!("locking {bytes} bytes of the machine's memory"), unsafe {
-            sys::cuMemHostAlloc(&mut start, bytes, sys::CU_MEMHOSTALLOC_PORTABLE)
+            sys::cuMemHostAlloc(&mut start, bytes, sys::CU_MEMHOSTALLOC_PORTABLE | sys::CU_MEMHOSTALLOC_DEVICEMAP)
         })?;
         let start = NonNull::new(start.cast::<u8>())
             .ok_or_else(|| Fault::new("the driver locked memory at address 0".to_owned()))?;
         // SAFETY: just allocated with this size.
         unsafe { start.as_ptr().write_bytes(0, bytes) };
         Ok(Pinned { start, len })
+    }
+
+    /// The address that kernels know it by: what they write there needs no copy.
+    pub(crate) fn address(&self) -> Result<Pointer, Fault> {
+        let mut address = 0;
+        let start = self.start.as_ptr().cast::<c_void>();
+        // SAFETY: writes one address; the memory is the driver's own and alive.
+        check("the device's address of locked memory", unsafe {
+            sys::cuMemHostGetDevicePointer_v2(&mut address, start, 0)
+        })?;
+        Ok(Pointer(address))
     }
 
     /// All bytes. While a copy is under way only those it does not touch may be looked at.

@@ -28,9 +28,9 @@ pub use gpu::Gpu;
 pub use load::Loader;
 pub use memory::{Cache, Memory, Needs, Pointer};
 pub use module::{Kernel, Module};
-pub use queue::{Extents, Queue};
+pub use queue::{Extents, Queue, StepTables};
 pub use shape::{MatrixShape, Packing, vector_bytes};
-pub use steps::{Programs, STEPS_IN_FLIGHT, StepTables, Steps};
+pub use steps::{Programs, STEPS_IN_FLIGHT, Steps};
 pub use weights::{Matrix, Part, Vector};
 
 /// Puts the table of rotary angles of all positions onto the device: f32 `[positions][pairs][cosine, sine]`, `factor`

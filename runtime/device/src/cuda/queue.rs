@@ -19,6 +19,32 @@ pub struct Extents {
     pub outputs: u32,
 }
 
+/// Where the tables of a step stand.
+#[derive(Clone, Copy, Debug)]
+pub struct StepTables {
+    /// Header and block table.
+    pub header: Pointer,
+    /// Token rows of a prefill.
+    pub tokens: Pointer,
+    /// Tokens that penalties look at.
+    pub history: Pointer,
+    /// By slot, the id sampled last.
+    pub sampled_ids: Pointer,
+    /// What was sampled, one an output row: pinned memory of the host.
+    pub sampled: Pointer,
+}
+
+impl StepTables {
+    /// Of no step.
+    pub(crate) const NONE: StepTables = StepTables {
+        header: Pointer::NULL,
+        tokens: Pointer::NULL,
+        history: Pointer::NULL,
+        sampled_ids: Pointer::NULL,
+        sampled: Pointer::NULL,
+    };
+}
+
 /// Where a program puts its launches: a stream that runs them, or one that records a graph. The first error is kept, and
 /// nothing is launched after it.
 #[derive(Debug)]
@@ -30,6 +56,8 @@ pub struct Queue<'a> {
     launched: usize,
     /// Rows of the step.
     pub extents: Extents,
+    /// Tables of the step.
+    pub step: StepTables,
     outcome: Result<(), Fault>,
 }
 
@@ -39,8 +67,9 @@ impl<'a> Queue<'a> {
         program: &'static str,
         dependent: bool,
         extents: Extents,
+        step: StepTables,
     ) -> Queue<'a> {
-        Queue { stream, program, dependent, launched: 0, extents, outcome: Ok(()) }
+        Queue { stream, program, dependent, launched: 0, extents, step, outcome: Ok(()) }
     }
 
     /// Launches `kernel` on `grid` blocks with these arguments.
@@ -88,9 +117,9 @@ impl<'a> Queue<'a> {
         self.launched += 1;
     }
 
-    /// The first error, or how many kernels were launched.
-    pub(crate) fn finish(self) -> Result<usize, Fault> {
-        self.outcome.map(|()| self.launched)
+    /// The first error.
+    pub(crate) fn finish(self) -> Result<(), Fault> {
+        self.outcome
     }
 }
 
@@ -99,8 +128,6 @@ impl<'a> Queue<'a> {
 pub(crate) struct Graph {
     program: &'static str,
     handle: sys::CUgraphExec,
-    /// Kernels in it.
-    pub(crate) kernels: usize,
 }
 
 // SAFETY: a handle that one thread at a time uses.
@@ -112,18 +139,19 @@ impl Graph {
         stream: &Stream,
         program: &'static str,
         extents: Extents,
+        step: StepTables,
         record: impl FnOnce(&mut Queue),
     ) -> Result<Graph, Fault> {
         let mode = sys::CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_THREAD_LOCAL;
         // SAFETY: the stream is alive and idle; what this thread launches on it is recorded instead of run.
         check("recording a graph", unsafe { sys::cuStreamBeginCapture_v2(stream.handle, mode) })?;
-        let mut queue = Queue::new(stream, program, true, extents);
+        let mut queue = Queue::new(stream, program, true, extents, step);
         record(&mut queue);
         let recorded = queue.finish();
         let mut graph = null_mut();
         // SAFETY: ends what was begun above, also after an error: the stream must not stay in this state.
         let ended = check("recording a graph", unsafe { sys::cuStreamEndCapture(stream.handle, &mut graph) });
-        let kernels = recorded?;
+        recorded?;
         ended.map_err(|fault| fault.at(program))?;
         let mut handle = null_mut();
         // SAFETY: a graph that was just recorded; destroyed once it is instantiated.
@@ -131,7 +159,7 @@ impl Graph {
         // SAFETY: made by the end of the recording, destroyed once.
         unsafe { sys::cuGraphDestroy(graph) };
         made.map_err(|fault| fault.at(program))?;
-        let graph = Graph { program, handle, kernels };
+        let graph = Graph { program, handle };
         // SAFETY: both handles are alive.
         check("uploading a graph", unsafe { sys::cuGraphUpload(graph.handle, stream.handle) })
             .map_err(|fault| fault.at(program))?;

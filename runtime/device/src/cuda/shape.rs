@@ -93,6 +93,14 @@ impl MatrixShape {
         }
     }
 
+    /// Whether its planes are of these bytes: what the plan counted.
+    pub const fn has_planes(&self, codes: usize, scales: usize, row_scales: usize) -> bool {
+        let tiles = self.tiles();
+        tiles * self.tile_codes() == codes
+            && tiles * self.tile_scales() == scales
+            && tiles * self.tile_row_scales() == row_scales
+    }
+
     /// Bytes on the device, each plane aligned.
     pub const fn bytes(&self) -> u64 {
         let tiles = self.tiles();

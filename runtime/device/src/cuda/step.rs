@@ -1,5 +1,7 @@
 //! The step header: `templates/cuda/lib/step.cuh`, byte for byte, and how it is made from a step.
 
+use super::shape::ALIGNMENT;
+use super::steps::STEPS_IN_FLIGHT;
 use monomorph_model::{ModelSpec, Output, Step, Tokens};
 use monomorph_sampling::{MAX_TOP_LOGPROBS, Sampling};
 
@@ -165,13 +167,12 @@ const NO_SEQUENCE: SequenceRow = SequenceRow {
     reserved: 0,
 };
 
-/// Bytes of all that a step is uploaded to and downloaded from, at most.
+/// Bytes of all that the steps in flight are uploaded to, at most.
 pub(crate) fn device_bytes(spec: &ModelSpec, context: usize) -> u64 {
     let tables = Tables::of(spec, context);
-    [tables.header, tables.tokens, tables.history, tables.sampled_ids, tables.sampled]
-        .iter()
-        .map(|bytes| bytes.next_multiple_of(super::shape::ALIGNMENT))
-        .sum()
+    let aligned = |bytes: u64| bytes.next_multiple_of(ALIGNMENT);
+    let each = aligned(tables.header) + aligned(tables.tokens) + aligned(tables.history);
+    STEPS_IN_FLIGHT as u64 * each + aligned(tables.sampled_ids)
 }
 
 /// Bytes of each table of a step.
@@ -182,7 +183,6 @@ pub(crate) struct Tables {
     pub(crate) tokens: u64,
     pub(crate) history: u64,
     pub(crate) sampled_ids: u64,
-    pub(crate) sampled: u64,
 }
 
 impl Tables {
@@ -194,7 +194,6 @@ impl Tables {
             tokens: (spec.step_tokens * size_of::<TokenRow>()) as u64,
             history: (sequences * context.min(spec.vocabulary) * size_of::<Use>()) as u64,
             sampled_ids: (4 * sequences) as u64,
-            sampled: (MAX_SEQUENCES * size_of::<SampledRow>()) as u64,
         }
     }
 }

@@ -1,14 +1,16 @@
 //! Steps on their way through the device: what is uploaded, what is launched, what comes back.
 //!
-//! Steps run in order on one stream. The host fills pinned memory and returns; there are two sets of it, so that a second
-//! step can be on its way while the first runs. What was sampled comes back by a copy at the end of its step.
+//! Steps run in order on one stream. The host fills pinned memory and returns; there are two sets of it and of the tables
+//! on the device, so that a second step is uploaded, on a stream of its own, while the first runs. What was sampled the
+//! kernels write into pinned memory themselves. So between the last kernel of a step and the first of the next there is no
+//! copy.
 
-use super::driver::Event;
+use super::driver::{Event, Stream};
 use super::fault::Fault;
 use super::gpu::{Gpu, settle};
 use super::host::Pinned;
 use super::memory::{Memory, Pointer};
-use super::queue::{Extents, Graph, Queue};
+use super::queue::{Extents, Graph, Queue, StepTables};
 use super::step::{Header, Limits, MAX_SEQUENCES, SampledRow, StepBuffer, Tables, bytes_of};
 use monomorph_model::{ModelSpec, Output, RowOutput, Step, StepOutput, Ticket};
 use monomorph_sampling::Sampled;
@@ -29,38 +31,6 @@ pub trait Programs: Send + 'static {
     fn head(&self, queue: &mut Queue);
 }
 
-/// Where the tables of a step stand on the device.
-#[derive(Clone, Copy, Debug)]
-pub struct StepTables {
-    /// Header and block table.
-    pub header: Pointer,
-    /// Token rows of a prefill.
-    pub tokens: Pointer,
-    /// Tokens that penalties look at.
-    pub history: Pointer,
-    /// By slot, the id sampled last.
-    pub sampled_ids: Pointer,
-    /// What was sampled, one an output row.
-    pub sampled: Pointer,
-}
-
-impl StepTables {
-    /// Takes them from the arena.
-    ///
-    /// # Errors
-    /// See [`Memory::take`].
-    pub fn take(memory: &mut Memory, spec: &ModelSpec) -> Result<StepTables, Fault> {
-        let tables = Tables::of(spec, memory.context());
-        Ok(StepTables {
-            header: memory.take(tables.header)?,
-            tokens: memory.take(tables.tokens)?,
-            history: memory.take(tables.history)?,
-            sampled_ids: memory.take(tables.sampled_ids)?,
-            sampled: memory.take(tables.sampled)?,
-        })
-    }
-}
-
 /// What a sequence of a step in flight will be given.
 #[derive(Debug)]
 enum Want {
@@ -70,15 +40,18 @@ enum Want {
     Logits(Vec<f32>),
 }
 
-/// Pinned memory of one step in flight.
+/// What one step in flight has of its own.
 #[derive(Debug)]
 struct Flight {
+    /// On the device, and the pinned `sampled`.
+    tables: StepTables,
     header: Pinned,
     /// Headers of the second and further groups of output rows.
     groups: Pinned,
     tokens: Pinned,
     history: Pinned,
     sampled: Pinned,
+    uploaded: Event,
     done: Event,
     program: &'static str,
     wants: Vec<Want>,
@@ -89,10 +62,11 @@ struct Flight {
 pub struct Steps {
     // Dropped first: a copy under way would write to pinned memory that is gone.
     quiet: Quiet,
-    graphs: Vec<(usize, Graph)>,
+    uploads: Stream,
+    /// By rows, ascending; each for the tables of each flight.
+    graphs: Vec<(usize, [Graph; STEPS_IN_FLIGHT])>,
     flights: [Flight; STEPS_IN_FLIGHT],
     buffer: StepBuffer,
-    tables: StepTables,
     logits: Pointer,
     vocabulary: usize,
     submitted: u64,
@@ -111,33 +85,43 @@ impl Drop for Quiet {
 }
 
 impl Steps {
-    /// Steps over these tables; `logits` is where the head leaves its rows.
+    /// Steps whose tables are taken from `memory`; `logits` is where the head leaves its rows.
     ///
     /// # Errors
     /// When pinned memory is short.
     pub fn new(
         gpu: &Gpu,
         spec: &ModelSpec,
-        memory: &Memory,
-        tables: StepTables,
+        memory: &mut Memory,
         logits: Pointer,
         head_rows: usize,
     ) -> Result<Steps, Fault> {
         let sizes = Tables::of(spec, memory.context());
         let groups = spec.step_tokens.div_ceil(head_rows);
-        let flight = || -> Result<Flight, Fault> {
+        let sampled_ids = memory.take(sizes.sampled_ids)?;
+        let mut flight = || -> Result<Flight, Fault> {
+            let sampled = Pinned::zeroed(groups * head_rows * size_of::<SampledRow>())?;
             Ok(Flight {
+                tables: StepTables {
+                    header: memory.take(sizes.header)?,
+                    tokens: memory.take(sizes.tokens)?,
+                    history: memory.take(sizes.history)?,
+                    sampled_ids,
+                    sampled: sampled.address()?,
+                },
                 header: Pinned::zeroed(sizes.header as usize)?,
                 groups: Pinned::zeroed(groups * size_of::<Header>())?,
                 tokens: Pinned::zeroed(sizes.tokens as usize)?,
                 // Grown when penalties first ask for it: at its largest it is rarely needed.
                 history: Pinned::zeroed(0)?,
-                sampled: Pinned::zeroed(groups * head_rows * size_of::<SampledRow>())?,
+                sampled,
+                uploaded: Event::new()?,
                 done: Event::new()?,
                 program: "",
                 wants: Vec::new(),
             })
         };
+        let flights = [flight()?, flight()?];
         let limits = Limits {
             tokens: spec.step_tokens,
             sequences: spec.step_sequences.min(MAX_SEQUENCES),
@@ -148,10 +132,10 @@ impl Steps {
         };
         Ok(Steps {
             quiet: Quiet(gpu.clone()),
+            uploads: Stream::new()?,
             graphs: Vec::new(),
-            flights: [flight()?, flight()?],
+            flights,
             buffer: StepBuffer::new(limits),
-            tables,
             logits,
             vocabulary: spec.vocabulary,
             submitted: 0,
@@ -167,18 +151,14 @@ impl Steps {
         &mut self,
         program: &'static str,
         rows: usize,
-        record: impl FnOnce(&mut Queue),
+        record: impl Fn(&mut Queue),
     ) -> Result<(), Fault> {
         let each = rows as u32;
         let extents = Extents { tokens: each, sequences: each, outputs: each };
-        let graph = Graph::record(self.quiet.0.stream(), program, extents, record)?;
-        self.graphs.push((rows, graph));
+        let stream = self.quiet.0.stream();
+        let graph = |flight: &Flight| Graph::record(stream, program, extents, flight.tables, &record);
+        self.graphs.push((rows, [graph(&self.flights[0])?, graph(&self.flights[1])?]));
         Ok(())
-    }
-
-    /// Kernels in all recorded programs.
-    pub fn recorded_kernels(&self) -> usize {
-        self.graphs.iter().map(|(_, graph)| graph.kernels).sum()
     }
 
     /// Starts a step. It does not wait for the device, unless logits themselves are wanted.
@@ -247,13 +227,14 @@ impl Steps {
         let gpu = self.quiet.0.clone();
         gpu.enter()?;
         self.buffer.select(0..rows);
-        self.upload()?;
-        let Some((_, graph)) = self.graphs.iter().find(|(most, _)| *most >= rows) else {
+        self.upload(false)?;
+        let Some((_, graphs)) = self.graphs.iter().find(|(most, _)| *most >= rows) else {
             return Err(Fault::new(format!("no decode program takes {rows} sequences")));
         };
+        let graph = &graphs[self.flight_of(self.submitted)];
         graph.launch(gpu.stream())?;
         let program = graph.program();
-        self.fetch(0..rows, 0)?;
+        self.fetch_logits(0..rows)?;
         self.end(program)
     }
 
@@ -264,19 +245,15 @@ impl Steps {
         let outputs = self.buffer.outputs.len();
         let group = |first: usize| first..outputs.min(first + P::HEAD_ROWS);
         self.buffer.select(group(0));
-        self.upload()?;
-        let flight = self.flight_of(self.submitted);
-        let tokens = bytes_of(&self.buffer.tokens);
-        let pinned = &mut self.flights[flight].tokens.bytes_mut()[..tokens.len()];
-        pinned.copy_from_slice(tokens);
-        // SAFETY: the table was taken for as many rows as a step has; the pinned bytes are this flight's.
-        unsafe { gpu.stream().upload(self.tables.tokens.0, pinned) }?;
+        self.upload(true)?;
         let mut extents = Extents {
             tokens: self.buffer.tokens.len() as u32,
             sequences: step.sequences.len() as u32,
             outputs: group(0).len() as u32,
         };
-        let mut queue = Queue::new(gpu.stream(), "prefill", false, extents);
+        let mut tables = self.flights[self.flight_of(self.submitted)].tables;
+        let sampled = tables.sampled;
+        let mut queue = Queue::new(gpu.stream(), "prefill", false, extents, tables);
         programs.prefill(&mut queue);
         queue.finish()?;
         for first in (0..outputs).step_by(P::HEAD_ROWS) {
@@ -284,59 +261,63 @@ impl Steps {
                 self.upload_group(group(first), first / P::HEAD_ROWS)?;
             }
             extents.outputs = group(first).len() as u32;
-            let mut queue = Queue::new(gpu.stream(), "head", false, extents);
+            tables.sampled = sampled.offset((first * size_of::<SampledRow>()) as u64);
+            let mut queue = Queue::new(gpu.stream(), "head", false, extents, tables);
             programs.head(&mut queue);
             queue.finish()?;
-            self.fetch(group(first), first)?;
+            self.fetch_logits(group(first))?;
         }
         self.end("prefill")
     }
 
-    /// Header, block table and history of the step at hand.
-    fn upload(&mut self) -> Result<(), Fault> {
+    /// Header, block table and history of the step at hand, and its token rows where kernels read them; the steps' stream
+    /// waits for them.
+    fn upload(&mut self, tokens: bool) -> Result<(), Fault> {
         let index = self.flight_of(self.submitted);
-        let (flight, stream) = (&mut self.flights[index], self.quiet.0.stream());
-        let header = bytes_of(std::slice::from_ref(&*self.buffer.header));
-        let blocks = bytes_of(&self.buffer.blocks);
-        let pinned = &mut flight.header.bytes_mut()[..header.len() + blocks.len()];
-        pinned[..header.len()].copy_from_slice(header);
-        pinned[header.len()..].copy_from_slice(blocks);
-        // SAFETY: the table was taken for the longest block table of a step; the pinned bytes are this flight's, which was
-        // collected before it was used again.
-        unsafe { stream.upload(self.tables.header.0, pinned) }?;
-        let history = bytes_of(&self.buffer.history);
+        let (flight, buffer) = (&mut self.flights[index], &self.buffer);
+        let header = bytes_of(std::slice::from_ref(&*buffer.header));
+        let history = bytes_of(&buffer.history);
         if history.len() > flight.history.bytes().len() {
             flight.history = Pinned::zeroed(history.len().next_power_of_two())?;
         }
-        let pinned = &mut flight.history.bytes_mut()[..history.len()];
-        pinned.copy_from_slice(history);
-        // SAFETY: as above; the table was taken for every id of every sequence.
-        unsafe { stream.upload(self.tables.history.0, pinned) }
+        let tokens = if tokens { bytes_of(&buffer.tokens) } else { &[] };
+        let none: &[u8] = &[];
+        for (to, pinned, parts) in [
+            (flight.tables.header, &mut flight.header, [header, bytes_of(&buffer.blocks)]),
+            (flight.tables.history, &mut flight.history, [history, none]),
+            (flight.tables.tokens, &mut flight.tokens, [tokens, none]),
+        ] {
+            let pinned = &mut pinned.bytes_mut()[..parts[0].len() + parts[1].len()];
+            pinned[..parts[0].len()].copy_from_slice(parts[0]);
+            pinned[parts[0].len()..].copy_from_slice(parts[1]);
+            // SAFETY: the tables were taken for the largest step. They and the pinned bytes are this flight's, whose last
+            // step was collected before: nothing reads or copies them any more.
+            unsafe { self.uploads.upload(to.0, pinned) }?;
+        }
+        flight.uploaded.record(&self.uploads)?;
+        self.quiet.0.stream().wait_for(&flight.uploaded)
     }
 
-    /// The header again, with other output rows.
+    /// The header again, with other output rows, when the steps' stream has come so far.
     fn upload_group(&mut self, rows: Range<usize>, number: usize) -> Result<(), Fault> {
         self.buffer.select(rows);
         let index = self.flight_of(self.submitted);
+        let flight = &mut self.flights[index];
         let header = bytes_of(std::slice::from_ref(&*self.buffer.header));
-        let pinned = &mut self.flights[index].groups.bytes_mut()[number * header.len()..][..header.len()];
+        let pinned = &mut flight.groups.bytes_mut()[number * header.len()..][..header.len()];
         pinned.copy_from_slice(header);
         // SAFETY: as in `upload`; each group has its own pinned bytes.
-        unsafe { self.quiet.0.stream().upload(self.tables.header.0, pinned) }
+        unsafe { self.quiet.0.stream().upload(flight.tables.header.0, pinned) }
     }
 
-    /// Brings back what output rows `rows` made: what was sampled when the step is over, logits now.
-    fn fetch(&mut self, rows: Range<usize>, first: usize) -> Result<(), Fault> {
-        let index = self.flight_of(self.submitted);
-        let (flight, stream) = (&mut self.flights[index], self.quiet.0.stream());
-        const ROW: usize = size_of::<SampledRow>();
-        let pinned = &mut flight.sampled.bytes_mut()[first * ROW..][..rows.len() * ROW];
-        // SAFETY: the table holds the rows of a group; the pinned bytes are read after the flight's event.
-        unsafe { stream.download(self.tables.sampled.0, pinned) }?;
+    /// Brings back the logits of output rows `rows`, where they are wanted themselves. For comparison with other
+    /// implementations, not for speed: copies as large as this are waited for.
+    fn fetch_logits(&mut self, rows: Range<usize>) -> Result<(), Fault> {
         if !self.buffer.outputs[rows.clone()].iter().any(|output| output.logits) {
             return Ok(());
         }
-        // For comparison with other implementations, not for speed: a copy as large as this is waited for.
+        let index = self.flight_of(self.submitted);
+        let (flight, stream) = (&mut self.flights[index], self.quiet.0.stream());
         let mut bytes = vec![0; rows.len() * self.vocabulary * 4];
         // SAFETY: the buffer holds that many rows; the bytes are not pinned, and looked at after the wait.
         unsafe { stream.download(self.logits.0, &mut bytes) }?;
