@@ -14,11 +14,29 @@ fn the_emitted_crate_is_the_golden() {
     let files = emit::emit(&plan, std::path::Path::new("/monomorph"), &features);
     assert_eq!(files.len(), 4);
     for file in files {
-        let path = fixtures().join("emitted").join(target.name()).join(&file.path);
-        // Not `.rs` and `.toml`: cargo and its tools are to leave them alone.
-        check_golden(
-            &path.with_extension(format!("{}.txt", path.extension().unwrap_or_default().display())),
-            &file.text,
-        );
+        golden(&target, &file);
     }
+}
+
+/// Two programs and the stack of a CUDA target: one that streams its weights, one on tensor cores.
+#[test]
+fn the_emitted_kernels_are_the_golden() {
+    let target = spec::load(&[root().join("targets")], "h200/llama-3.2-1b/bf16")
+        .unwrap_or_else(|error| panic!("{error}"));
+    let graph = graph::build(&target.model, &target.quant);
+    let plan = passes::assemble::plan(&target, &graph).expect("the rules cover it");
+    let files = emit::emit(&plan, std::path::Path::new("/monomorph"), &[]);
+    for kept in ["Cargo.toml", "src/stack.rs", "cuda/decode_1.cu", "cuda/decode_8.cu"] {
+        let file = files.iter().find(|file| file.path == std::path::Path::new(kept));
+        golden(&target, file.unwrap_or_else(|| panic!("{kept} is emitted")));
+    }
+}
+
+fn golden(target: &spec::types::Target, file: &emit::File) {
+    let path = fixtures().join("emitted").join(target.name()).join(&file.path);
+    // Not `.rs` and `.toml`: cargo and its tools are to leave them alone.
+    check_golden(
+        &path.with_extension(format!("{}.txt", path.extension().unwrap_or_default().display())),
+        &file.text,
+    );
 }

@@ -1,0 +1,229 @@
+//! Plans of CUDA targets: which launches there are, on which memory, and what the toolchain's figures mean.
+
+use monomorph_compiler::graph;
+use monomorph_compiler::passes::assemble;
+use monomorph_compiler::plan::cuda::{Argument, Constant, CudaPlan, Kernel, Launch, Program, Regime};
+use monomorph_compiler::plan::{FieldKind, Packing, Plan, packed};
+use monomorph_compiler::spec;
+use monomorph_compiler::toolchain::cubin::{self, Limits};
+use monomorph_formats::{Format, ScaleForm};
+use std::path::{Path, PathBuf};
+
+fn targets() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../targets")
+}
+
+fn plan(target: &str) -> Plan {
+    let target = spec::load(&[targets()], target).unwrap_or_else(|error| panic!("{error}"));
+    assemble::plan(&target, &graph::build(&target.model, &target.quant)).unwrap_or_else(|error| panic!("{error}"))
+}
+
+fn cuda(plan: &Plan) -> &CudaPlan {
+    plan.cuda.as_ref().expect("a CUDA target has launches")
+}
+
+fn program<'a>(cuda: &'a CudaPlan, name: &str) -> &'a Program {
+    cuda.programs.iter().find(|program| program.name == name).unwrap_or_else(|| panic!("no program {name}"))
+}
+
+fn launches(program: &Program) -> impl Iterator<Item = &Launch> {
+    program.bodies.iter().flatten().chain(&program.tail)
+}
+
+fn templates(cuda: &CudaPlan, program: &Program) -> Vec<&'static str> {
+    launches(program).map(|launch| cuda.kernel(launch.kernel).template).collect()
+}
+
+const ALL: [&str; 6] = [
+    "h200/llama-3.2-1b/bf16",
+    "h200/llama-3.1-8b/fp8",
+    "h200/qwen3-8b/nvfp4",
+    "h200/smollm2-135m/q4_1",
+    "gb10/llama-3.2-1b/bf16",
+    "gb10/qwen3-8b/nvfp4",
+];
+
+#[test]
+fn a_layer_of_a_small_bucket_is_five_launches() {
+    let plan = plan("h200/llama-3.2-1b/bf16");
+    let cuda = cuda(&plan);
+    let stream = "stream_product";
+    assert_eq!(
+        templates(cuda, program(cuda, "decode_1")),
+        ["embed", stream, "attention_decode", stream, stream, stream, stream, "sample"]
+    );
+    let gemm = "gemm_wgmma";
+    assert_eq!(
+        templates(cuda, program(cuda, "decode_64")),
+        ["embed", "stage", gemm, "attention_decode", gemm, "stage", gemm, gemm, "stage", gemm, "sample"]
+    );
+}
+
+#[test]
+fn a_card_without_warpgroup_products_gets_the_other_kernel() {
+    for target in ["gb10/llama-3.2-1b/bf16", "gb10/qwen3-8b/nvfp4"] {
+        let plan = plan(target);
+        let all: Vec<&str> = cuda(&plan).programs.iter().flat_map(|it| templates(cuda(&plan), it)).collect();
+        assert!(all.contains(&"gemm_mma") && !all.iter().any(|name| name.contains("wgmma")), "{target}: {all:?}");
+    }
+}
+
+#[test]
+fn exact_products_stream_in_every_regime() {
+    let plan = plan("h200/smollm2-135m/q4_1");
+    let cuda = cuda(&plan);
+    for program in &cuda.programs {
+        let names = templates(cuda, program);
+        assert!(names.iter().all(|name| !name.contains("gemm") && *name != "stage"), "{}: {names:?}", program.name);
+    }
+    assert_eq!(
+        templates(cuda, program(cuda, "prefill"))[..4],
+        ["embed", "stream_product", "attention_write", "attention_exact"]
+    );
+}
+
+#[test]
+fn every_phase_is_launched_once_a_run_and_every_kernel_fits_its_card() {
+    for target in ALL {
+        let plan = plan(target);
+        let card = plan.target.hardware.cuda().expect("a CUDA target");
+        let cuda = cuda(&plan);
+        for program in &cuda.programs {
+            for (body, launches) in plan.bodies.iter().zip(&program.bodies).filter(|(_, it)| !it.is_empty()) {
+                let selects = |phase: usize| body.phases[phase].name == "select";
+                for phase in (0..body.phases.len()).filter(|at| program.regime != Regime::Decode || !selects(*at)) {
+                    let name = &body.phases[phase].name;
+                    assert!(launches.iter().any(|it| it.phase == phase), "{target} {}: {name}", program.name);
+                }
+            }
+        }
+        for Kernel { name, block, shared, cluster, .. } in cuda.modules.iter().flat_map(|module| &module.kernels) {
+            assert!(*block <= 1024 && *shared <= card.shared_per_block, "{target}: {name}");
+            assert!(*cluster == 1 || card.clusters, "{target}: {name}");
+        }
+    }
+}
+
+#[test]
+fn kernels_of_equal_instantiation_stand_in_one_module() {
+    let plan = plan("h200/smollm2-135m/q4_1");
+    let kernels: Vec<&Kernel> = cuda(&plan).modules.iter().flat_map(|module| &module.kernels).collect();
+    for (at, kernel) in kernels.iter().enumerate() {
+        let key = |it: &Kernel| (it.template, it.constants.clone(), it.block, it.resident, it.cluster, it.shared);
+        assert!(kernels[..at].iter().all(|earlier| key(earlier) != key(kernel)), "{}", kernel.name);
+    }
+    // Buckets of eight rows and more differ in their grids alone.
+    assert!(cuda(&plan).modules.iter().all(|module| module.name != "decode_128"));
+}
+
+#[test]
+fn a_decode_program_reads_the_residual_stream_where_a_head_reads_selected_rows() {
+    let plan = plan("h200/llama-3.2-1b/bf16");
+    let cuda = cuda(&plan);
+    let reads = |program: &Program| -> Vec<String> {
+        let head = program.bodies.last().expect("a head");
+        let buffers = head.iter().flat_map(|launch| &launch.arguments).filter_map(|argument| match argument {
+            Argument::Buffer(id) => Some(plan.buffer(*id).name.clone()),
+            _ => None,
+        });
+        buffers.collect()
+    };
+    assert_eq!(reads(program(cuda, "decode_1")), ["residual", "logits"]);
+    assert_eq!(reads(program(cuda, "head")), ["residual", "selected", "selected", "logits"]);
+}
+
+#[test]
+fn buffers_hold_what_the_largest_program_that_uses_them_needs() {
+    let plan = plan("h200/llama-3.2-1b/bf16");
+    let most = |name: &str| plan.buffers.iter().find(|buffer| buffer.name == name).expect("there is one").most;
+    assert_eq!([most("residual"), most("qkv"), most("logits")], [8192, 8192, 128]);
+    // Beyond four rows products read and leave staged bf16 rows.
+    assert_eq!([most("context"), most("inner")], [4, 4]);
+    let staged = |name: &str| cuda(&plan).scratch.iter().find(|it| it.name == name).expect("there is one").bytes;
+    assert_eq!([staged("staged_context"), staged("staged_inner")], [8192 * 2048 * 2, 8192 * 8192 * 2]);
+    assert!(cuda(&plan).scratch.iter().any(|it| it.name == "attention_counters" && it.zeroed));
+}
+
+#[test]
+fn packed_planes_have_the_sizes_of_the_table() {
+    let planes = |format, scales, packing, rows, columns| packed::Planes::new(format, scales, packing, rows, columns);
+    let bf16 = planes(Format::Bf16, None, Packing::Stacked, 17, 33);
+    assert_eq!((bf16.codes, bf16.scales, bf16.row_scales), (3 * 2 * 512, 0, 0));
+    let q4_1 = planes(Format::Q4_1, None, Packing::Gated, 2 * 9, 128);
+    assert_eq!((q4_1.codes, q4_1.scales, q4_1.row_scales), (4 * 512, 4 * 128, 0));
+    let nvfp4 = planes(Format::Nvfp4, Some(ScaleForm::Modelopt), Packing::Stacked, 8, 256);
+    assert_eq!((nvfp4.codes, nvfp4.scales, nvfp4.row_scales), (2 * 512, 2 * 64, 32));
+    let tensor = planes(Format::Fp8E4m3, Some(ScaleForm::Tensor), Packing::Stacked, 16, 128);
+    assert_eq!((tensor.codes, tensor.scales, tensor.row_scales), (2 * 2 * 512, 0, 64));
+    let block = planes(Format::Fp8E4m3, Some(ScaleForm::Block128), Packing::Stacked, 16, 129);
+    assert_eq!((block.codes, block.scales, block.row_scales), (2 * 3 * 512, 2 * 2 * 4, 0));
+    // Whole tiles and units add nothing to what a file stores.
+    let plan = plan("h200/llama-3.2-1b/bf16");
+    for field in plan.fields.iter().filter(|field| matches!(field.kind, FieldKind::Matrix { .. })) {
+        let stored: usize = field.parts.iter().map(|part| 2 * part.rows * part.columns).sum();
+        assert_eq!(field.bytes(&plan.target.hardware.kind), stored as u64, "{}", field.name);
+    }
+}
+
+#[test]
+fn the_prediction_counts_every_launch() {
+    let plan = plan("h200/llama-3.2-1b/bf16");
+    let hardware = &plan.target.hardware;
+    // Embedding, five launches a layer, head, sampling.
+    let boundaries = (1 + 16 * 5 + 1 + 1) as f64;
+    let apart = plan.prediction.decode - boundaries * hardware.boundary_seconds;
+    // Phases are as long as their bytes, each by itself, so never shorter than all bytes at once.
+    assert!(apart >= plan.prediction.decode_floor * 0.999 && apart < plan.prediction.decode_floor * 1.05);
+}
+
+#[test]
+fn figures_of_the_assembler_and_of_the_machine_code_are_read_and_compared() {
+    let report = "ptxas info    : Compiling entry function 'bar' for 'sm_90a'\n\
+                  ptxas info    : Function properties for bar\n\
+                  \x20   16 bytes stack frame, 12 bytes spill stores, 8 bytes spill loads\n\
+                  ptxas info    : Used 31 registers, used 2 barriers, 128 bytes smem\n";
+    let mut kernels = cubin::assembler_report(report);
+    let usage = kernels["bar"].clone();
+    assert_eq!((usage.registers, usage.barriers, usage.static_shared), (31, 2, 128));
+    assert_eq!((usage.stack, usage.spill_stores, usage.spill_loads), (16, 12, 8));
+    let dump = |registers: u32| format!(" Function bar:\n  REG:{registers} STACK:16 SHARED:1152 LOCAL:4 CONSTANT[0]:540\n");
+    cubin::add_inspection(&mut kernels, &dump(31)).expect("they agree");
+    assert_eq!((kernels["bar"].local, kernels["bar"].static_shared), (4, 128));
+    let error = cubin::add_inspection(&mut kernels, &dump(32)).unwrap_err();
+    assert_eq!(error, "`bar` has 31 registers by ptxas and 32 in the cubin");
+    assert!(cubin::add_inspection(&mut kernels, "").unwrap_err().contains("holds 0 kernels"));
+}
+
+#[test]
+fn what_no_card_could_run_or_decode_should_not_is_a_defect_with_its_figure() {
+    let kernel = Kernel {
+        name: "gate".to_owned(),
+        template: "stream_product",
+        constants: vec![("ROWS", Constant::Integer(1))],
+        block: 288,
+        resident: 1,
+        cluster: 1,
+        shared: 100_000,
+        decode: true,
+    };
+    let limits = Limits { registers_per_thread: 255, registers_per_sm: 65_536, shared_per_block: 101_376 };
+    let usage = cubin::Usage { registers: 64, ..cubin::Usage::default() };
+    let defects = |usage: &cubin::Usage, decode| {
+        cubin::defects("decode_1", &Kernel { decode, ..kernel.clone() }, usage, &limits)
+    };
+    assert_eq!(defects(&usage, true), [""; 0]);
+    let spilling = cubin::Usage { spill_stores: 12, spill_loads: 8, stack: 16, ..usage.clone() };
+    assert_eq!(defects(&spilling, true), ["kernel `gate` of `decode_1` spills 12 + 8 bytes a thread"]);
+    assert_eq!(defects(&spilling, false), [""; 0], "a spill in prefill costs little");
+    let local = cubin::Usage { stack: 64, ..usage.clone() };
+    assert_eq!(defects(&local, true), ["kernel `gate` of `decode_1` keeps 64 bytes a thread in local memory"]);
+    let greedy = cubin::Usage { registers: 240, static_shared: 4096, ..usage };
+    assert_eq!(
+        defects(&greedy, true),
+        [
+            "kernel `gate` of `decode_1` uses 69120 registers a block, and an SM has 65536",
+            "kernel `gate` of `decode_1` uses 104096 bytes of shared memory a block (4096 static, 100000 dynamic), and \
+             there are 101376",
+        ]
+    );
+}
