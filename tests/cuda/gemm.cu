@@ -192,7 +192,8 @@ void check(const char* name, std::vector<int> token_counts, int multiprocessors 
         }
         char line[160];
         std::snprintf(line, sizeof line, "%s, %d tokens", name, tokens);
-        test::report(line, test::compare(got, expected), P::GATED ? 4e-3 : 3e-6, intact);
+        // Tensor cores cut off what does not fit their f32 sums: an error that grows with K.
+        test::report(line, test::compare(got, expected), P::GATED ? 4e-3 : 2e-6 * std::max(1.0, C::INPUTS / 500.0), intact);
     }
 }
 

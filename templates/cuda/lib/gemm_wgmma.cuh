@@ -55,13 +55,12 @@ struct GemmWgmmaConsumer {
         if (panel == 0) release();
     }
 
-    // One step of K. PARITY: which fragments its first panel uses.
-    template <int PARITY>
+    // One step of K. PARITY: which fragments its first panel uses. PANELS: of the step.
+    template <int PARITY, int PANELS>
     __device__ __forceinline__ void step(Sums& sums, int step, int last_step, bool& accumulate) {
         const char* stage = ring + at.stage * S::STAGE_BYTES;
 #pragma unroll
-        for (int panel = 0; panel < C::STAGE_PANELS; panel++) {
-            if (S::PANELS % C::STAGE_PANELS != 0 && step * C::STAGE_PANELS + panel >= S::PANELS) break;
+        for (int panel = 0; panel < PANELS; panel++) {
             PanelFragments(&own)[C::STRIPS] = fragments[(PARITY + panel) % SETS];
             if constexpr (SETS == 1) {
                 products_done<0>(panel);
@@ -85,7 +84,7 @@ struct GemmWgmmaConsumer {
             accumulate = true;
             if constexpr (SETS == 2) {
                 products_done<1>(panel);
-            } else if (panel + 1 < C::STAGE_PANELS) {
+            } else if (panel + 1 < PANELS) {
                 weights.read(panel + 1, raw);
             } else if (step + 1 < last_step) {
                 weights.leave_step();
@@ -105,14 +104,24 @@ struct GemmWgmmaConsumer {
             weights.await_step();
             weights.read(0, raw);
         }
+        // The last step of K may be a part of one.
+        constexpr int REST = S::PANELS % C::STAGE_PANELS;
+        const int whole = REST != 0 && last_step == S::STEPS ? last_step - 1 : last_step;
         int k = first_step;
-        for (; k + 1 < last_step; k += 2) {
-            step<0>(sums, k, last_step, accumulate);
-            step<C::STAGE_PANELS % 2>(sums, k + 1, last_step, accumulate);
+        for (; k + 1 < whole; k += 2) {
+            step<0, C::STAGE_PANELS>(sums, k, last_step, accumulate);
+            step<C::STAGE_PANELS % 2, C::STAGE_PANELS>(sums, k + 1, last_step, accumulate);
         }
-        if (k < last_step) {
-            wgmma_wait<0>();  // fragments written on two paths into one product would make the compiler wait after every product
-            step<0>(sums, k, last_step, accumulate);
+        // Fragments written on two paths into one product would make the compiler wait after every product: wait here.
+        if (k < whole) {
+            wgmma_wait<0>();
+            step<0, C::STAGE_PANELS>(sums, k, last_step, accumulate);
+        }
+        if constexpr (REST != 0) {
+            if (whole < last_step) {
+                wgmma_wait<0>();
+                step<0, REST>(sums, whole, last_step, accumulate);
+            }
         }
         wgmma_wait<0>();
         release();

@@ -35,31 +35,44 @@ pub(super) fn shape(matrix: &Matrix, rows: usize, knobs: &Knobs, card: &Cuda) ->
     let capacity = rows.next_multiple_of(8);
     let widest = if card.wgmma { 256 } else { 128 };
     let most = capacity.next_power_of_two().min(knobs.gemm_rows as usize).min(widest).max(8);
-    let tokens = std::iter::successors(Some(most), |tokens| (*tokens > 8).then_some(tokens / 2));
-    tokens.into_iter().find_map(|tokens| shape_of_tokens(matrix, capacity, tokens, knobs, card))
+    std::iter::successors(Some(most), |tokens| (*tokens > 8).then_some(tokens / 2))
+        .find_map(|tokens| shape_of_tokens(matrix, capacity, tokens, knobs, card))
 }
 
-fn shape_of_tokens(matrix: &Matrix, capacity: usize, tokens: usize, knobs: &Knobs, card: &Cuda) -> Option<Gemm> {
+fn shape_of_tokens(
+    matrix: &Matrix,
+    capacity: usize,
+    tokens: usize,
+    knobs: &Knobs,
+    card: &Cuda,
+) -> Option<Gemm> {
     let multiprocessors = card.multiprocessors as usize;
     let tiles = matrix.outputs().div_ceil(8) * if matrix.packing == Packing::Gated { 2 } else { 1 };
     // 128 tokens take one block a multiprocessor anyway; twice the rows halve the traffic of activations, if they fill the card.
     let fills = tiles.div_ceil(32) * 4 >= multiprocessors * 3;
-    let strips = if card.wgmma && tokens == 128 && fills { 2 } else { (knobs.gemm_outputs as usize / 128).clamp(1, 2) };
+    let strips = if card.wgmma && tokens == 128 && fills {
+        2
+    } else {
+        (knobs.gemm_outputs as usize / 128).clamp(1, 2)
+    };
     let strips = if tokens * strips > 256 { 1 } else { strips };
     let row_blocks = tiles.div_ceil(16 * strips);
     // Narrow formats take steps of two panels: as many bytes, half the waits. (Scale blocks are two panels wide.)
-    let widest_step = (knobs.gemm_inputs as usize / 64 * unit_columns(matrix.format) / 32).clamp(1, 2);
     let least_step = (unit_columns(matrix.format) / 64).max(1);
+    let widest_step = (knobs.gemm_inputs as usize / 64 * unit_columns(matrix.format) / 32).clamp(1, 2);
+    let widest_step = if strips == 2 { least_step } else { widest_step };
     // Sums of many tokens take the registers of a second block; without wgmma, those of its fragments.
     let most_resident = if card.wgmma && tokens * strips <= 64 { 2 } else { 1 };
-    for (resident, least_ring, stage_panels) in [(2, 4, 2), (2, 4, 1), (2, 2, 1), (1, 4, 2), (1, 4, 1), (1, 2, 2), (1, 2, 1)] {
+    for (resident, least_ring, stage_panels) in
+        [(2, 4, 2), (2, 4, 1), (2, 2, 1), (1, 4, 2), (1, 4, 1), (1, 2, 2), (1, 2, 1)]
+    {
         if resident > most_resident || !(least_step..=widest_step).contains(&stage_panels) {
             continue;
         }
         let steps = matrix.columns.div_ceil(64).div_ceil(stage_panels);
         let split = split(row_blocks, steps, capacity <= tokens && card.clusters, multiprocessors * resident);
         for stages in (2..=knobs.gemm_stages as usize).rev() {
-            for weight_stages in (least_ring..=knobs.gemm_stages as usize + 2).rev() {
+            for weight_stages in (least_ring..=knobs.gemm_stages as usize).rev() {
                 let mut gemm = Gemm {
                     capacity,
                     tokens,
@@ -78,7 +91,8 @@ fn shape_of_tokens(matrix: &Matrix, capacity: usize, tokens: usize, knobs: &Knob
                 gemm.shared = shared_bytes(matrix, &gemm);
                 let work = row_blocks.div_ceil(gemm.multicast) * capacity.div_ceil(tokens);
                 let cluster = gemm.multicast * split;
-                gemm.grid = cluster * if split > 1 { work } else { work.min(multiprocessors * resident / cluster) };
+                gemm.grid =
+                    cluster * if split > 1 { work } else { work.min(multiprocessors * resident / cluster) };
                 if fits(card, gemm.shared, resident) {
                     return Some(gemm);
                 }
@@ -89,9 +103,10 @@ fn shape_of_tokens(matrix: &Matrix, capacity: usize, tokens: usize, knobs: &Knob
 }
 
 /// Few blocks of rows leave most of the card idle: then the blocks of a cluster share K. A cluster's blocks stand in one group of
-/// multiprocessors, so that some places stay empty (an H200 holds 62 clusters of 4, 30 of 8 in 264); a second wave costs twice the time.
+/// multiprocessors, so some places stay empty (of 264 an H200 fills 248 by clusters of 4, 235 of 5, 234 of 6, 224 of 7, 240 of 8),
+/// and one cluster too many would be a second wave.
 fn split(row_blocks: usize, steps: usize, possible: bool, places: usize) -> usize {
-    let held = places * 10 / 11;
+    let held = places * 86 / 100;
     (2..=8).rev().find(|split| possible && row_blocks * split <= held && *split <= steps).unwrap_or(1)
 }
 
