@@ -5,7 +5,7 @@
 // are the column operand in shared memory. A block owns BLOCK_ROWS packed rows x TOKENS tokens at a time. Eight consumer warps
 // (two warpgroups) hold the sums: warpgroup v owns rows 64 (v STRIPS + s) .. + 64 for strips s < STRIPS, its warp w rows
 // 16w .. 16w + 16 of each. K goes by *steps* of STAGE_PANELS * 64 columns through two rings:
-//   weights (gemm_weights.cuh): WEIGHT_STAGES deep; every consumer lane copies its own 16 bytes of every unit, no one else's.
+//   weights (gemm_weights.cuh): WEIGHT_STAGES deep; every consumer lane copies its own 16 bytes of every unit.
 //   x: STAGES deep; a copying warp brings each panel with one bulk copy (staged.cuh: already swizzled).
 //     full[stage]: completes when the step's bytes have landed;   empty[stage]: when every consumer warp has used them.
 // Blocks are persistent: cluster i of n takes pieces of work i, i + n, …; both rings run ahead into the next piece.
@@ -31,8 +31,8 @@
 //   ACTIVATION    of GATED
 //   BIAS          f32 [OUTPUTS] added (GATED: to gate and up, two vectors)
 //   LIMIT         Limit::TOKENS or OUTPUTS: the field of the step that bounds the rows written
-// Launch: block = GemmWgmma<C>::THREADS or GemmMma<C>::THREADS, dynamic shared memory = SHARED_BYTES, grid = CLUSTER * gemm_clusters<C>(multiprocessors),
-// cluster dimension CLUSTER, launch bounds (THREADS, RESIDENT).
+// Launch: block = GemmWgmma<C>::THREADS or GemmMma<C>::THREADS, dynamic shared memory = SHARED_BYTES, grid = CLUSTER *
+// gemm_clusters<C>(multiprocessors), cluster dimension CLUSTER, launch bounds (THREADS, RESIDENT).
 #pragma once
 
 #include "async.cuh"
