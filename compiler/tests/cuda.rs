@@ -15,7 +15,8 @@ fn targets() -> PathBuf {
 
 fn plan(target: &str) -> Plan {
     let target = spec::load(&[targets()], target).unwrap_or_else(|error| panic!("{error}"));
-    assemble::plan(&target, &graph::build(&target.model, &target.quant)).unwrap_or_else(|error| panic!("{error}"))
+    assemble::plan(&target, &graph::build(&target.model, &target.quant))
+        .unwrap_or_else(|error| panic!("{error}"))
 }
 
 fn cuda(plan: &Plan) -> &CudaPlan {
@@ -64,7 +65,10 @@ fn a_card_without_warpgroup_products_gets_the_other_kernel() {
     for target in ["gb10/llama-3.2-1b/bf16", "gb10/qwen3-8b/nvfp4"] {
         let plan = plan(target);
         let all: Vec<&str> = cuda(&plan).programs.iter().flat_map(|it| templates(cuda(&plan), it)).collect();
-        assert!(all.contains(&"gemm_mma") && !all.iter().any(|name| name.contains("wgmma")), "{target}: {all:?}");
+        assert!(
+            all.contains(&"gemm_mma") && !all.iter().any(|name| name.contains("wgmma")),
+            "{target}: {all:?}"
+        );
     }
 }
 
@@ -74,7 +78,11 @@ fn exact_products_stream_in_every_regime() {
     let cuda = cuda(&plan);
     for program in &cuda.programs {
         let names = templates(cuda, program);
-        assert!(names.iter().all(|name| !name.contains("gemm") && *name != "stage"), "{}: {names:?}", program.name);
+        assert!(
+            names.iter().all(|name| !name.contains("gemm") && *name != "stage"),
+            "{}: {names:?}",
+            program.name
+        );
     }
     assert_eq!(
         templates(cuda, program(cuda, "prefill"))[..4],
@@ -91,13 +99,17 @@ fn every_phase_is_launched_once_a_run_and_every_kernel_fits_its_card() {
         for program in &cuda.programs {
             for (body, launches) in plan.bodies.iter().zip(&program.bodies).filter(|(_, it)| !it.is_empty()) {
                 let selects = |phase: usize| body.phases[phase].name == "select";
-                for phase in (0..body.phases.len()).filter(|at| program.regime != Regime::Decode || !selects(*at)) {
+                for phase in
+                    (0..body.phases.len()).filter(|at| program.regime != Regime::Decode || !selects(*at))
+                {
                     let name = &body.phases[phase].name;
                     assert!(launches.iter().any(|it| it.phase == phase), "{target} {}: {name}", program.name);
                 }
             }
         }
-        for Kernel { name, block, shared, cluster, .. } in cuda.modules.iter().flat_map(|module| &module.kernels) {
+        for Kernel { name, block, shared, cluster, .. } in
+            cuda.modules.iter().flat_map(|module| &module.kernels)
+        {
             assert!(*block <= 1024 && *shared <= card.shared_per_block, "{target}: {name}");
             assert!(*cluster == 1 || card.clusters, "{target}: {name}");
         }
@@ -109,7 +121,8 @@ fn kernels_of_equal_instantiation_stand_in_one_module() {
     let plan = plan("h200/smollm2-135m/q4_1");
     let kernels: Vec<&Kernel> = cuda(&plan).modules.iter().flat_map(|module| &module.kernels).collect();
     for (at, kernel) in kernels.iter().enumerate() {
-        let key = |it: &Kernel| (it.template, it.constants.clone(), it.block, it.resident, it.cluster, it.shared);
+        let key =
+            |it: &Kernel| (it.template, it.constants.clone(), it.block, it.resident, it.cluster, it.shared);
         assert!(kernels[..at].iter().all(|earlier| key(earlier) != key(kernel)), "{}", kernel.name);
     }
     // Buckets of eight rows and more differ in their grids alone.
@@ -122,10 +135,11 @@ fn a_decode_program_reads_the_residual_stream_where_a_head_reads_selected_rows()
     let cuda = cuda(&plan);
     let reads = |program: &Program| -> Vec<String> {
         let head = program.bodies.last().expect("a head");
-        let buffers = head.iter().flat_map(|launch| &launch.arguments).filter_map(|argument| match argument {
-            Argument::Buffer(id) => Some(plan.buffer(*id).name.clone()),
-            _ => None,
-        });
+        let buffers =
+            head.iter().flat_map(|launch| &launch.arguments).filter_map(|argument| match argument {
+                Argument::Buffer(id) => Some(plan.buffer(*id).name.clone()),
+                _ => None,
+            });
         buffers.collect()
     };
     assert_eq!(reads(program(cuda, "decode_1")), ["residual", "logits"]);
@@ -135,18 +149,21 @@ fn a_decode_program_reads_the_residual_stream_where_a_head_reads_selected_rows()
 #[test]
 fn buffers_hold_what_the_largest_program_that_uses_them_needs() {
     let plan = plan("h200/llama-3.2-1b/bf16");
-    let most = |name: &str| plan.buffers.iter().find(|buffer| buffer.name == name).expect("there is one").most;
+    let most =
+        |name: &str| plan.buffers.iter().find(|buffer| buffer.name == name).expect("there is one").most;
     assert_eq!([most("residual"), most("qkv"), most("logits")], [8192, 8192, 128]);
     // Beyond four rows products read and leave staged bf16 rows.
     assert_eq!([most("context"), most("inner")], [4, 4]);
-    let staged = |name: &str| cuda(&plan).scratch.iter().find(|it| it.name == name).expect("there is one").bytes;
+    let staged =
+        |name: &str| cuda(&plan).scratch.iter().find(|it| it.name == name).expect("there is one").bytes;
     assert_eq!([staged("staged_context"), staged("staged_inner")], [8192 * 2048 * 2, 8192 * 8192 * 2]);
     assert!(cuda(&plan).scratch.iter().any(|it| it.name == "attention_counters" && it.zeroed));
 }
 
 #[test]
 fn packed_planes_have_the_sizes_of_the_table() {
-    let planes = |format, scales, packing, rows, columns| packed::Planes::new(format, scales, packing, rows, columns);
+    let planes =
+        |format, scales, packing, rows, columns| packed::Planes::new(format, scales, packing, rows, columns);
     let bf16 = planes(Format::Bf16, None, Packing::Stacked, 17, 33);
     assert_eq!((bf16.codes, bf16.scales, bf16.row_scales), (3 * 2 * 512, 0, 0));
     let q4_1 = planes(Format::Q4_1, None, Packing::Gated, 2 * 9, 128);
@@ -186,7 +203,9 @@ fn figures_of_the_assembler_and_of_the_machine_code_are_read_and_compared() {
     let usage = kernels["bar"].clone();
     assert_eq!((usage.registers, usage.barriers, usage.static_shared), (31, 2, 128));
     assert_eq!((usage.stack, usage.spill_stores, usage.spill_loads), (16, 12, 8));
-    let dump = |registers: u32| format!(" Function bar:\n  REG:{registers} STACK:16 SHARED:1152 LOCAL:4 CONSTANT[0]:540\n");
+    let dump = |registers: u32| {
+        format!(" Function bar:\n  REG:{registers} STACK:16 SHARED:1152 LOCAL:4 CONSTANT[0]:540\n")
+    };
     cubin::add_inspection(&mut kernels, &dump(31)).expect("they agree");
     assert_eq!((kernels["bar"].local, kernels["bar"].static_shared), (4, 128));
     let error = cubin::add_inspection(&mut kernels, &dump(32)).unwrap_err();
@@ -216,7 +235,10 @@ fn what_no_card_could_run_or_decode_should_not_is_a_defect_with_its_figure() {
     assert_eq!(defects(&spilling, true), ["kernel `gate` of `decode_1` spills 12 + 8 bytes a thread"]);
     assert_eq!(defects(&spilling, false), [""; 0], "a spill in prefill costs little");
     let local = cubin::Usage { stack: 64, ..usage.clone() };
-    assert_eq!(defects(&local, true), ["kernel `gate` of `decode_1` keeps 64 bytes a thread in local memory"]);
+    assert_eq!(
+        defects(&local, true),
+        ["kernel `gate` of `decode_1` keeps 64 bytes a thread in local memory"]
+    );
     let greedy = cubin::Usage { registers: 240, static_shared: 4096, ..usage };
     assert_eq!(
         defects(&greedy, true),

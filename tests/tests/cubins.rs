@@ -15,7 +15,8 @@ fn compiles(name: &str, instruction_set: &str) {
     let target = target(name);
     let report = toolchain::cubins(&root(), &target).unwrap_or_else(|error| panic!("{name}: {error}"));
     assert_eq!(report.architecture, instruction_set);
-    let kernels = || report.modules.iter().flat_map(|module| module.kernels.iter().map(move |it| (module, it)));
+    let kernels =
+        || report.modules.iter().flat_map(|module| module.kernels.iter().map(move |it| (module, it)));
     for wanted in ["embed_rows", "attention_qkv", "attention", "ffn_down", "sample"] {
         assert!(kernels().any(|(_, kernel)| kernel.name == wanted), "{name} has no kernel {wanted}");
     }

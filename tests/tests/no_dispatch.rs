@@ -25,8 +25,10 @@ fn the_emitted_stack_dispatches_nothing() {
 fn the_crates_on_the_forward_path_dispatch_nothing() {
     for directory in ["runtime/device/src", "runtime/sampling/src"] {
         // What runs at load is about formats; shape.rs computes sizes of weights, as constants.
-        let (files, findings) =
-            dispatch::walk_directory(&root().join(directory), &["tests.rs", "load.rs", "pack.rs", "shape.rs"]);
+        let (files, findings) = dispatch::walk_directory(
+            &root().join(directory),
+            &["tests.rs", "load.rs", "pack.rs", "shape.rs"],
+        );
         assert!(files > 1, "{directory} has sources");
         assert_eq!(findings, [], "{directory}");
     }

@@ -51,8 +51,10 @@ pub fn modules(plan: &Plan, cuda: &CudaPlan) -> Vec<File> {
 fn module(tera: &Tera, plan: &Plan, cuda: &CudaPlan, module: &Module) -> String {
     let mut headers: Vec<&str> = Vec::new();
     for kernel in &module.kernels {
-        let (_, header, _) =
-            TEMPLATES.iter().find(|(name, ..)| *name == kernel.template).expect("the launch pass names templates");
+        let (_, header, _) = TEMPLATES
+            .iter()
+            .find(|(name, ..)| *name == kernel.template)
+            .expect("the launch pass names templates");
         if !headers.contains(header) {
             headers.push(header);
         }
@@ -60,7 +62,13 @@ fn module(tera: &Tera, plan: &Plan, cuda: &CudaPlan, module: &Module) -> String 
     let program = cuda.programs.iter().find(|program| program.name == module.name);
     let documentation = match program {
         Some(program) => program_table(plan, cuda, program),
-        None => vec![format!("Dummy weights of `{}`: one kernel a format.", plan.target.name())],
+        None if module.name == "fill" => {
+            vec![format!("Dummy weights of `{}`: one kernel a format.", plan.target.name())]
+        }
+        None => vec![format!(
+            "Kernels of `{}`, cut in ways that are measured against each other.",
+            plan.target.name()
+        )],
     };
     let mut context = Context::new();
     let comments = documentation.iter().map(|line| format!("// {line}").trim_end().to_owned());
@@ -74,15 +82,19 @@ fn module(tera: &Tera, plan: &Plan, cuda: &CudaPlan, module: &Module) -> String 
 
 fn kernel(tera: &Tera, kernel: &Kernel) -> String {
     let mut context = Context::new();
-    let cluster =
-        if kernel.cluster > 1 { format!(" __cluster_dims__({}, 1, 1)", kernel.cluster) } else { String::new() };
+    let cluster = if kernel.cluster > 1 {
+        format!(" __cluster_dims__({}, 1, 1)", kernel.cluster)
+    } else {
+        String::new()
+    };
     context.insert("bounds", &format!("__launch_bounds__({}, {}){cluster}", kernel.block, kernel.resident));
     context.insert("name", &kernel.name);
     context.insert("config", &config_name(&kernel.name));
     context.insert("block", &kernel.block);
     context.insert("shared", &kernel.shared);
     context.insert("cluster", &kernel.cluster);
-    let members: Vec<String> = kernel.constants.iter().map(|(name, constant)| member(name, constant)).collect();
+    let members: Vec<String> =
+        kernel.constants.iter().map(|(name, constant)| member(name, constant)).collect();
     context.insert("members", &members);
     for (name, constant) in &kernel.constants {
         if let Constant::Value(text) = constant {

@@ -43,7 +43,9 @@ pub fn cost(
                 _ => cost.f32_products = products,
             }
         }
-        PhaseKind::Project { matrix, out, .. } => product(target, &layout.fields[matrix.0], rows(*out), &mut cost),
+        PhaseKind::Project { matrix, out, .. } => {
+            product(target, &layout.fields[matrix.0], rows(*out), &mut cost)
+        }
         PhaseKind::Accumulate { matrix, .. } | PhaseKind::Gated { matrix, .. } => {
             product(target, &layout.fields[matrix.0], tokens, &mut cost);
         }

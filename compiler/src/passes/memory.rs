@@ -1,8 +1,8 @@
 //! Gives every value that leaves its group a buffer: fused products side by side, the residual stream in
 //! place, and one buffer for values of equal shape that never live at the same time.
 
-use super::fuse::{Fused, Group};
 use super::buckets::Buckets;
+use super::fuse::{Fused, Group};
 use super::{PassError, pass_error};
 use crate::graph::{Body, Graph, NodeId, Rows, ValueId};
 use crate::plan::{Buffer, BufferId};

@@ -175,9 +175,12 @@ impl Field {
                     Packing::Stacked => rows.div_ceil(16),
                     Packing::Gated => 2 * (rows / 2).div_ceil(16),
                 };
-                format.bytes(tiles * 16 * columns).expect("the spec checks that rows fill whole blocks") as u64
+                format.bytes(tiles * 16 * columns).expect("the spec checks that rows fill whole blocks")
+                    as u64
             }
-            (FieldKind::Matrix { .. }, HardwareKind::Cuda(_)) => self.planes().map_or(0, |planes| planes.total()),
+            (FieldKind::Matrix { .. }, HardwareKind::Cuda(_)) => {
+                self.planes().map_or(0, |planes| planes.total())
+            }
         }
     }
 

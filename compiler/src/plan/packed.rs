@@ -27,7 +27,13 @@ impl Planes {
     }
 
     /// The planes of a matrix; `scales` is the form of an fp8 or nvfp4 matrix's scales.
-    pub fn new(format: Format, scales: Option<ScaleForm>, packing: Packing, rows: usize, columns: usize) -> Planes {
+    pub fn new(
+        format: Format,
+        scales: Option<ScaleForm>,
+        packing: Packing,
+        rows: usize,
+        columns: usize,
+    ) -> Planes {
         let (tiles, units) = (tiles(packing, rows), columns.div_ceil(unit_columns(format)));
         let of_units = |bytes: usize| (tiles * units * bytes) as u64;
         let of_rows = (4 * tiles * TILE_ROWS) as u64;

@@ -4,6 +4,7 @@ use crate::plan::cuda::{CudaPlan, Extent, Launch, Program, Regime};
 use crate::plan::{Cost, Phase, Plan, Prediction};
 use crate::spec::types::{Knobs, Provenance, Tuning};
 use serde::Serialize;
+use std::collections::BTreeMap;
 
 /// What `explain` adds for a CUDA target.
 #[derive(Debug, Serialize)]
@@ -25,8 +26,8 @@ pub struct TuningReport {
     pub provenance: String,
     /// Where no phase says otherwise.
     pub knobs: Vec<(&'static str, u32)>,
-    /// Phases for which it does.
-    pub phases: Vec<String>,
+    /// Phases for which it does, as `phase` or `phase.bucket`, and with which.
+    pub phases: Vec<(String, BTreeMap<String, u32>)>,
 }
 
 /// Scratch memory.
@@ -89,13 +90,22 @@ fn tuning(tuning: &Tuning) -> TuningReport {
     };
     let mut knobs: Knobs = tuning.knobs;
     let knobs = Knobs::KEYS.map(|(key, ..)| (key, knobs.get_mut(key).map_or(0, |knob| *knob)));
-    TuningReport { provenance, knobs: knobs.into(), phases: tuning.phases.keys().cloned().collect() }
+    let mut phases = Vec::new();
+    for (name, phase) in &tuning.phases {
+        phases.extend((!phase.all.is_empty()).then(|| (name.clone(), phase.all.clone())));
+        phases.extend(phase.buckets.iter().map(|(bucket, settings)| {
+            let bucket = bucket.map_or("prefill".to_owned(), |rows| rows.to_string());
+            (format!("{name}.{bucket}"), settings.clone())
+        }));
+    }
+    TuningReport { provenance, knobs: knobs.into(), phases }
 }
 
 fn program(plan: &Plan, cuda: &CudaPlan, program: &Program) -> ProgramReport {
     let runs = plan.schedule.iter().map(|(body, _)| program.bodies[body.0].len());
     let bodies = plan.schedule.iter().filter(|(body, _)| !program.bodies[body.0].is_empty());
-    let phases = bodies.flat_map(|(body, _)| (0..plan.bodies[body.0].phases.len()).map(|phase| (body.0, phase)));
+    let phases =
+        bodies.flat_map(|(body, _)| (0..plan.bodies[body.0].phases.len()).map(|phase| (body.0, phase)));
     let costs = phases.map(|(body, phase)| cost(plan, program, body, phase));
     let tail = program.tail.len() as f64 * plan.target.hardware.boundary_seconds;
     let seconds = tail + costs.map(|cost| cost.predicted(&plan.target.hardware)).sum::<f64>();
@@ -121,15 +131,24 @@ fn program(plan: &Plan, cuda: &CudaPlan, program: &Program) -> ProgramReport {
 /// The report as text: how kernels are cut, what they work in, and a program for each regime.
 pub fn text(plan: &Plan) -> Vec<String> {
     let (Some(cuda), Some(report)) = (&plan.cuda, report(plan)) else { return Vec::new() };
-    let mut lines = vec![format!("kernels for {}, cut by the {}", report.architecture, report.tuning.provenance)];
+    let mut lines =
+        vec![format!("kernels for {}, cut by the {}", report.architecture, report.tuning.provenance)];
     lines.extend(report.tuning.knobs.iter().map(|(key, value)| format!("  {key:<28} {value:>8}")));
-    lines.extend(report.tuning.phases.iter().map(|phase| format!("  and figures of its own for {phase}")));
+    for (phase, settings) in &report.tuning.phases {
+        lines.push(format!("  {phase}"));
+        lines.extend(settings.iter().map(|(key, value)| format!("    {key:<26} {value:>8}")));
+    }
     lines.push(String::new());
     lines.push("scratch                         bytes".to_owned());
     lines.extend(report.scratch.iter().map(|it| format!("{:<26} {:>10}", it.name, it.bytes)));
     lines.push(String::new());
     lines.push("program       launches         us".to_owned());
-    lines.extend(report.programs.iter().map(|it| format!("{:<12} {:>9} {:>10.1}", it.name, it.launches, it.microseconds)));
+    lines.extend(
+        report
+            .programs
+            .iter()
+            .map(|it| format!("{:<12} {:>9} {:>10.1}", it.name, it.launches, it.microseconds)),
+    );
     // One program of each way to launch tells them all: the smallest and the largest bucket, prefill, head.
     let decode = cuda.programs.iter().filter(|program| program.regime == Regime::Decode);
     let shown = decode.clone().next().into_iter().chain(decode.last());
@@ -144,15 +163,25 @@ pub fn text(plan: &Plan) -> Vec<String> {
 /// What a program launches, in which geometry, over which bytes, and how long that should take.
 pub fn program_table(plan: &Plan, cuda: &CudaPlan, program: &Program) -> Vec<String> {
     let hardware = &plan.target.hardware;
-    let mut lines = vec![format!("Program `{}` of `{}`: {}", program.name, plan.target.name(), purpose(program))];
+    let mut lines =
+        vec![format!("Program `{}` of `{}`: {}", program.name, plan.target.name(), purpose(program))];
     lines.push(String::new());
     lines.push(format!(
         "{:<34} {:<18} {:>6} {:>8} {:>8} | {:>12} {:>9} {:>9} {:>8}",
-        "kernel (module of another program)", "grid", "block", "cluster", "shared B", "weights B", "K/V B", "acts B", "us"
+        "kernel (module of another program)",
+        "grid",
+        "block",
+        "cluster",
+        "shared B",
+        "weights B",
+        "K/V B",
+        "acts B",
+        "us"
     ));
     for (index, launches) in program.bodies.iter().enumerate().filter(|(_, launches)| !launches.is_empty()) {
         let body = &plan.bodies[index];
-        let layers = if body.layers.is_empty() { String::new() } else { format!(", {} layers", body.layers.len()) };
+        let layers =
+            if body.layers.is_empty() { String::new() } else { format!(", {} layers", body.layers.len()) };
         lines.push(format!("{}{layers}", body.name));
         let mut previous = None;
         for launch in launches {
@@ -168,7 +197,11 @@ pub fn program_table(plan: &Plan, cuda: &CudaPlan, program: &Program) -> Vec<Str
                     1e6 * cost.predicted(hardware)
                 )
             });
-            lines.push(format!("  {} | {}", launch_columns(cuda, program, launch), figures.unwrap_or_default()));
+            lines.push(format!(
+                "  {} | {}",
+                launch_columns(cuda, program, launch),
+                figures.unwrap_or_default()
+            ));
         }
     }
     for launch in &program.tail {
@@ -185,11 +218,21 @@ pub fn program_table(plan: &Plan, cuda: &CudaPlan, program: &Program) -> Vec<Str
 fn purpose(program: &Program) -> String {
     let (rows, context) = (program.rows, Prediction::DECODE_CONTEXT);
     match program.regime {
-        Regime::Decode => format!("one token each of up to {rows} sequences, figures for {rows} after {context} tokens each"),
-        Regime::Prefill => {
-            format!("up to {rows} tokens of any sequences, figures for one prompt of {}", Prediction::PREFILL_TOKENS)
+        Regime::Decode if rows == 1 => {
+            format!("one token of one sequence, figures for it after {context} tokens")
         }
-        Regime::Head => format!("logits and sampling of up to {rows} rows after a prefill, figures for one row"),
+        Regime::Decode => format!(
+            "one token each of up to {rows} sequences, figures for {rows} after {context} tokens each"
+        ),
+        Regime::Prefill => {
+            format!(
+                "up to {rows} tokens of any sequences, figures for one prompt of {}",
+                Prediction::PREFILL_TOKENS
+            )
+        }
+        Regime::Head => {
+            format!("logits and sampling of up to {rows} rows after a prefill, figures for one row")
+        }
     }
 }
 
@@ -207,7 +250,8 @@ fn cost(plan: &Plan, program: &Program, body: usize, phase: usize) -> Cost {
 fn launch_columns(cuda: &CudaPlan, program: &Program, launch: &Launch) -> String {
     let kernel = cuda.kernel(launch.kernel);
     let module = &cuda.modules[launch.kernel.0].name;
-    let name = if *module == program.name { kernel.name.clone() } else { format!("{} ({module})", kernel.name) };
+    let name =
+        if *module == program.name { kernel.name.clone() } else { format!("{} ({module})", kernel.name) };
     let grid = launch.grid.map(extent).join(" x ");
     format!("{name:<32} {grid:<18} {:>6} {:>8} {:>8}", kernel.block, kernel.cluster, kernel.shared)
 }

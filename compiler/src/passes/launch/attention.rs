@@ -153,7 +153,13 @@ impl Launcher<'_> {
             Format::F32 => ("float", 4),
             Format::Bf16 => ("__nv_bfloat16", 2),
             Format::F16 => ("__half", 2),
-            other => return Err(no_kernel(site, self.plan, &format!("no kernel keeps keys and values as {other}"))),
+            other => {
+                return Err(no_kernel(
+                    site,
+                    self.plan,
+                    &format!("no kernel keeps keys and values as {other}"),
+                ));
+            }
         };
         if heads / kv_heads > 16 {
             return Err(no_kernel(site, self.plan, "more than 16 query heads share a key head"));
@@ -173,7 +179,9 @@ impl Launcher<'_> {
             ("SCALE", Constant::Float(*scale)),
         ];
         for (id, name, eps_name) in [(q_norm, "Q_NORM", "Q_EPS"), (k_norm, "K_NORM", "K_EPS")] {
-            let Some(FieldKind::Norm { eps, form, .. }) = id.map(|id| &self.plan.field(id).kind) else { continue };
+            let Some(FieldKind::Norm { eps, form, .. }) = id.map(|id| &self.plan.field(id).kind) else {
+                continue;
+            };
             let form = match form {
                 NormWeight::Plain => "HeadNorm::Plain",
                 NormWeight::OnePlus => "HeadNorm::OnePlus",
@@ -185,7 +193,11 @@ impl Launcher<'_> {
     }
 
     /// Where context vectors go: f32, or staged for a tensor-core product; and the constant that says so.
-    fn context(&mut self, site: Site, out: BufferId) -> Result<(Argument, Option<(&'static str, Constant)>), PassError> {
+    fn context(
+        &mut self,
+        site: Site,
+        out: BufferId,
+    ) -> Result<(Argument, Option<(&'static str, Constant)>), PassError> {
         if !self.is_staged(site, out)? {
             return Ok((self.buffer(site, out), None));
         }
@@ -208,7 +220,10 @@ impl Launcher<'_> {
             ("DECODE_WARPS", integer(warps)),
             ("MIN_CHUNK", integer(MIN_CHUNK)),
             ("ROWS", integer(rows)),
-            ("PARTIALS_BYTES", integer(usize::try_from(shape.partials(splits, rows)).expect("it fits a card"))),
+            (
+                "PARTIALS_BYTES",
+                integer(usize::try_from(shape.partials(splits, rows)).expect("it fits a card")),
+            ),
         ]);
         let shared = shape.decode_shared(splits, warps);
         let kernel = self.attention_kernel(site, "", "attention_decode", constants, 32 * warps, shared);
@@ -272,9 +287,10 @@ impl Launcher<'_> {
         let card = self.card;
         // Blocks go on to further tiles by themselves: as many as run at a time.
         let (kernel, resident) = match shape.wgmma_prefill_shared(quant.kv_format, quant.kv_block, card) {
-            Some(shared) => {
-                (self.attention_kernel(site, "", "attention_prefill_wgmma", constants, WGMMA_THREADS, shared), 1)
-            }
+            Some(shared) => (
+                self.attention_kernel(site, "", "attention_prefill_wgmma", constants, WGMMA_THREADS, shared),
+                1,
+            ),
             None => {
                 let Some(keys) = shape.prefill_keys(quant.kv_block, card) else {
                     let what = format!("heads of {} do not fit the card's shared memory", shape.head_dim);
@@ -287,7 +303,8 @@ impl Launcher<'_> {
                 (self.attention_kernel(site, "", template, constants, threads, shared), resident)
             }
         };
-        let arguments = vec![Argument::Step, self.q_rows(site, shape), Argument::Cache(BodyId(site.body)), out];
+        let arguments =
+            vec![Argument::Step, self.q_rows(site, shape), Argument::Cache(BodyId(site.body)), out];
         let grid = fixed(resident * card.multiprocessors as usize, 1, 1);
         Ok(Launch { phase: site.phase, kernel, grid, arguments })
     }

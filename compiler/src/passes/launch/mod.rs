@@ -17,7 +17,9 @@ mod stream;
 
 use super::{PassError, pass_error};
 use crate::graph::Rows;
-use crate::plan::cuda::{Argument, Constant, CudaPlan, Extent, Kernel, Launch, Module, Plane, Program, Regime, Scratch};
+use crate::plan::cuda::{
+    Argument, Constant, CudaPlan, Extent, Kernel, Launch, Module, Plane, Program, Regime, Scratch,
+};
 use crate::plan::{BufferId, FieldId, FieldKind, Phase, PhaseKind, Plan};
 use crate::spec::types::{Compute, Cuda, Knobs, Tuning};
 
@@ -53,8 +55,7 @@ pub fn launch(plan: &mut Plan) -> Result<(), PassError> {
     let renumber = |place: &mut (usize, usize)| {
         place.0 = kept.iter().position(|at| *at == place.0).expect("a module with this kernel");
     };
-    let launches =
-        programs.iter_mut().flat_map(|it| it.bodies.iter_mut().flatten().chain(&mut it.tail));
+    let launches = programs.iter_mut().flat_map(|it| it.bodies.iter_mut().flatten().chain(&mut it.tail));
     launches.map(|launch| &mut launch.kernel).chain(&mut fills).for_each(renumber);
     modules.retain(|module| !module.kernels.is_empty());
     for (buffer, most) in plan.buffers.iter_mut().zip(most) {
@@ -186,7 +187,8 @@ impl<'a> Launcher<'a> {
                 }
             };
             let (block, resident) = (256, 1);
-            let kernel = Kernel { name, template, constants, block, resident, cluster: 1, shared: 0, decode: false };
+            let kernel =
+                Kernel { name, template, constants, block, resident, cluster: 1, shared: 0, decode: false };
             self.kernel(&outline, kernel)
         };
         fields.map(fill).collect()
@@ -271,7 +273,8 @@ impl<'a> Launcher<'a> {
     fn kernel_name(&self, site: Site, suffix: &str) -> String {
         let (body, phase) = (&self.plan.bodies[site.body], self.at(site));
         let name = phase.name.replace('-', "_");
-        let others = self.plan.bodies.iter().filter(|other| other.phases.iter().any(|it| it.name == phase.name));
+        let others =
+            self.plan.bodies.iter().filter(|other| other.phases.iter().any(|it| it.name == phase.name));
         // The tied head is named after the embedding, as the embedding is not.
         let name = if others.count() > 1 { format!("{}_{name}", body.name.replace('-', "_")) } else { name };
         format!("{name}{suffix}")
@@ -279,7 +282,8 @@ impl<'a> Launcher<'a> {
 
     /// The matrix of a product or of the embedding.
     fn matrix(&self, id: FieldId) -> Matrix {
-        let FieldKind::Matrix { format, scales, compute, rows, columns, packing } = self.plan.field(id).kind else {
+        let FieldKind::Matrix { format, scales, compute, rows, columns, packing } = self.plan.field(id).kind
+        else {
             unreachable!("products and embeddings have matrices")
         };
         Matrix { format, scales, exact: compute != Compute::Bf16, compute, rows, columns, packing }
@@ -359,7 +363,8 @@ fn staged_bytes(capacity: usize, width: usize) -> u64 {
 /// What one multiprocessor and one block may have of shared memory, and how many blocks of `shared` bytes fit.
 fn fits(card: &Cuda, shared: usize, resident: usize) -> bool {
     // Each resident block takes a kilobyte for the system.
-    shared <= card.shared_per_block as usize && resident * (shared + 1024) <= card.shared_per_multiprocessor as usize
+    shared <= card.shared_per_block as usize
+        && resident * (shared + 1024) <= card.shared_per_multiprocessor as usize
 }
 
 fn no_kernel(site: Site, plan: &Plan, what: &str) -> PassError {

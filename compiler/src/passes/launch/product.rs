@@ -4,8 +4,8 @@ use super::gemm::{self, Gemm};
 use super::stream::{self, Stream};
 use super::{Launcher, Matrix, Site, Style, fixed, integer, no_kernel, staged_bytes, value};
 use crate::passes::PassError;
-use crate::plan::packed::TILE_ROWS;
 use crate::plan::cuda::{Argument, Constant, Kernel, Launch, Plane, Regime};
+use crate::plan::packed::TILE_ROWS;
 use crate::plan::{BufferId, FieldId, FieldKind, PhaseKind};
 use crate::spec::types::{Activation, Compute, NormWeight};
 use monomorph_formats::{Format, ScaleForm};
@@ -114,12 +114,19 @@ impl Launcher<'_> {
             return Ok(());
         }
         if matrix.exact {
-            return Err(no_kernel(site, self.plan, "fp8 weights with scales of 128 x 128 blocks compute in `bf16` only"));
+            return Err(no_kernel(
+                site,
+                self.plan,
+                "fp8 weights with scales of 128 x 128 blocks compute in `bf16` only",
+            ));
         }
         match self.plan.field(id).parts.iter().find(|part| part.rows % 8 != 0) {
             None => Ok(()),
             Some(part) => {
-                let what = format!("`{}` has {} rows, which do not fill tiles of 8 with scales of their own", part.weight, part.rows);
+                let what = format!(
+                    "`{}` has {} rows, which do not fill tiles of 8 with scales of their own",
+                    part.weight, part.rows
+                );
                 Err(no_kernel(site, self.plan, &what))
             }
         }
@@ -134,7 +141,8 @@ impl Launcher<'_> {
         let Stream { stages, stage_bytes, warps, blocks, resident, shared, .. } = shape;
         // A long product hides the boundary behind it: it takes the registers that several rows want, and stands alone.
         let long = shape.rows > 2 && matrix.outputs() / TILE_ROWS > 64 * blocks;
-        let resident = if long { 1 } else { resident };
+        // f64 sums take twice the registers.
+        let resident = if long || matrix.exact { 1 } else { resident };
         let mut constants: Vec<(&'static str, Constant)> = matrix.names().into();
         let compute = if matrix.exact { "EXACT" } else { "BF16" };
         let rounding = if matrix.compute == Compute::Int8Block32 { "INT8_BLOCK32" } else { "NONE" };
@@ -177,7 +185,8 @@ impl Launcher<'_> {
         let x = self.buffer(site, operands.x);
         let [bias, up_bias] = operands.biases.map(vector);
         let out = self.buffer(site, operands.out);
-        let arguments = vec![Argument::Step, x, vector(operands.norm), codes, scales, row_scales, bias, up_bias, out];
+        let arguments =
+            vec![Argument::Step, x, vector(operands.norm), codes, scales, row_scales, bias, up_bias, out];
         let mut grid = fixed(blocks, row_groups, 1);
         if site.program.regime == Regime::Prefill {
             grid[1] = crate::plan::cuda::Extent::Tokens(count(shape.rows));
@@ -204,7 +213,18 @@ impl Launcher<'_> {
             launches.push(launch);
             staged
         };
-        let Gemm { capacity, tokens, strips, stage_panels, weight_stages, stages, resident, multicast, split, .. } = shape;
+        let Gemm {
+            capacity,
+            tokens,
+            strips,
+            stage_panels,
+            weight_stages,
+            stages,
+            resident,
+            multicast,
+            split,
+            ..
+        } = shape;
         let mut constants: Vec<(&'static str, Constant)> = matrix.names().into();
         constants.extend([
             ("OUTPUTS", integer(matrix.outputs())),
@@ -249,7 +269,8 @@ impl Launcher<'_> {
         if self.is_staged(site, out)? {
             return Ok(self.staged(site, out, capacity));
         }
-        let what = "it leaves bf16 rows, and the product that reads them streams: give both the same `stream_rows`";
+        let what =
+            "it leaves bf16 rows, and the product that reads them streams: give both the same `stream_rows`";
         Err(no_kernel(site, self.plan, what))
     }
 
@@ -266,7 +287,11 @@ impl Launcher<'_> {
         ];
         let chunks = width.div_ceil(64) * 8;
         let kernel = Kernel {
-            name: if operands.norm.is_some() { format!("stage_normed_{width}") } else { format!("stage_{width}") },
+            name: if operands.norm.is_some() {
+                format!("stage_normed_{width}")
+            } else {
+                format!("stage_{width}")
+            },
             template: "stage",
             constants,
             block: count(if chunks >= 256 { 256 } else { chunks.next_multiple_of(32) }),

@@ -2,9 +2,9 @@
 
 use super::product::count;
 use super::{Launcher, Site, fixed, integer};
+use crate::plan::PhaseKind;
 use crate::plan::cuda::{Argument, Constant, Extent, Kernel, Launch, Regime};
 use crate::plan::packed::unit_columns;
-use crate::plan::PhaseKind;
 
 /// Threads of a block: rows are short, and blocks of one warp or two start soonest.
 const THREADS: usize = 128;
@@ -23,7 +23,12 @@ impl Launcher<'_> {
         let out = self.buffer(site, out);
         let arguments = vec![Argument::Step, tokens, Argument::SampledIds, codes, scales, row_scales, out];
         let pieces = matrix.columns.div_ceil(unit_columns(matrix.format)) * 4;
-        Launch { phase: site.phase, kernel, grid: self.columns_and_rows(site, pieces.div_ceil(THREADS)), arguments }
+        Launch {
+            phase: site.phase,
+            kernel,
+            grid: self.columns_and_rows(site, pieces.div_ceil(THREADS)),
+            arguments,
+        }
     }
 
     pub(super) fn select(&mut self, site: Site) -> Launch {
@@ -45,7 +50,8 @@ impl Launcher<'_> {
         // The C library has a `select` of its own.
         let name = self.kernel_name(site, "_rows");
         let block = count(THREADS);
-        let kernel = Kernel { name, template, constants, block, resident: 1, cluster: 1, shared: 0, decode: false };
+        let kernel =
+            Kernel { name, template, constants, block, resident: 1, cluster: 1, shared: 0, decode: false };
         self.kernel(site.program, kernel)
     }
 

@@ -1,7 +1,7 @@
 //! Sampling: how many blocks share a row of logits, and how many rows are worked on at once.
 
 use super::product::count;
-use super::{Launcher, Outline, fixed, fits, integer};
+use super::{Launcher, Outline, fits, fixed, integer};
 use crate::passes::{PassError, pass_error};
 use crate::plan::cuda::{Argument, Kernel, Launch};
 use crate::spec::types::Cuda;
@@ -47,11 +47,17 @@ fn division(vocabulary: usize, rows: usize, card: &Cuda) -> Option<(usize, usize
 impl Launcher<'_> {
     /// The launch that ends a decode or head program.
     pub(super) fn sample(&mut self, outline: &Outline) -> Result<Launch, PassError> {
-        let last = self.plan.bodies.last().and_then(|body| body.phases.last()).expect("a graph ends with its logits");
+        let last = self
+            .plan
+            .bodies
+            .last()
+            .and_then(|body| body.phases.last())
+            .expect("a graph ends with its logits");
         let logits = last.kind.buffers().1;
         let vocabulary = self.plan.buffer(logits).width;
-        let (groups, splits, resident) = division(vocabulary, outline.rows, self.card)
-            .ok_or_else(|| pass_error!("rows of {vocabulary} logits do not fit the shared memory of `sample`'s blocks"))?;
+        let (groups, splits, resident) = division(vocabulary, outline.rows, self.card).ok_or_else(|| {
+            pass_error!("rows of {vocabulary} logits do not fit the shared memory of `sample`'s blocks")
+        })?;
         let scratch = scratch_bytes(self.plan.buckets.sequences);
         let constants = vec![
             ("VOCABULARY", integer(vocabulary)),

@@ -36,7 +36,13 @@ const STAGES_BESIDE: usize = 4;
 
 /// The largest shape up to what the knobs ask for that fits the card, and fits it beside the next kernel's, which fills its ring while this
 /// one works, if it can. First fewer stages, then fewer blocks a multiprocessor, then alone, and where `rows` may be cut, then fewer rows.
-pub(super) fn shape(matrix: &Matrix, rows: usize, may_cut: bool, knobs: &Knobs, card: &Cuda) -> Option<Stream> {
+pub(super) fn shape(
+    matrix: &Matrix,
+    rows: usize,
+    may_cut: bool,
+    knobs: &Knobs,
+    card: &Cuda,
+) -> Option<Stream> {
     let mut rows = rows.min(8);
     let most = knobs.ring_stages as usize;
     loop {
@@ -44,7 +50,8 @@ pub(super) fn shape(matrix: &Matrix, rows: usize, may_cut: bool, knobs: &Knobs, 
             for a_multiprocessor in (1..=knobs.blocks_per_multiprocessor as usize).rev() {
                 for stages in (least..=most).rev() {
                     let granules = matrix.outputs().div_ceil(TILE_ROWS);
-                    let stage_bytes = (knobs.stage_bytes as usize).next_multiple_of(UNIT_BYTES * CONSUMER_WARPS);
+                    let stage_bytes =
+                        (knobs.stage_bytes as usize).next_multiple_of(UNIT_BYTES * CONSUMER_WARPS);
                     let resident = kernels * a_multiprocessor;
                     let mut stream = Stream {
                         rows,
