@@ -1,10 +1,11 @@
 //! `stack.rs` for a CUDA device: the layer stack as programs of kernel launches, one function a program, every launch with
 //! its grid and its arguments.
 
-use super::cpu::{attention, body_ident, frequency_table, layer_loop, logits_name};
+use super::cpu::{attention, body_ident, frequency_table, logits_name};
+use super::cuda_programs::program;
 use super::cuda_weights::{self, cache_block_bytes};
 use super::{float, format_ident, layer_type, number, quote};
-use crate::plan::cuda::{Argument, CudaPlan, Extent, Kernel, Launch, Plane, Program, Regime};
+use crate::plan::cuda::{CudaPlan, Kernel, Regime};
 use crate::plan::{Plan, PlanBody};
 use proc_macro2::{Ident, TokenStream};
 
@@ -155,122 +156,6 @@ fn layers_struct(plan: &Plan) -> TokenStream {
             buffers: Buffers,
             scratch: Scratch,
         }
-    }
-}
-
-/// A program: the function that launches it, and one a body of layers.
-fn program(plan: &Plan, cuda: &CudaPlan, program: &Program) -> TokenStream {
-    let name = format_ident!("{}", program.name);
-    let documentation = match program.regime {
-        Regime::Decode if program.rows == 1 => " One token of one sequence, and the next one sampled.".to_owned(),
-        Regime::Decode => format!(" One token each of up to {} sequences, and the next ones sampled.", program.rows),
-        Regime::Prefill => format!(" Up to {} tokens, to the last layer's residual stream.", program.rows),
-        Regime::Head => format!(" The logits of up to {} rows, and what is sampled from them.", program.rows),
-    };
-    let in_layers = |body: &PlanBody| !body.layers.is_empty();
-    let outside = |after: bool| -> Vec<TokenStream> {
-        let first_layers = plan.bodies.iter().position(in_layers).unwrap_or(plan.bodies.len());
-        let bodies = plan.bodies.iter().zip(&program.bodies).enumerate();
-        let bodies = bodies.filter(|(at, (body, _))| !in_layers(body) && (*at > first_layers) == after);
-        bodies.flat_map(|(_, (_, launches))| launches).map(|it| launch(plan, cuda, it)).collect()
-    };
-    let run = |body: &PlanBody| format_ident!("{}_{}", program.name, body.name.replace('-', "_"));
-    let runs_layers = plan.bodies.iter().zip(&program.bodies).any(|(body, it)| in_layers(body) && !it.is_empty());
-    let layers = runs_layers.then(|| {
-        layer_loop(plan, |body| {
-            let run = run(body);
-            quote!(self.#run(queue, layer, weights);)
-        })
-    });
-    let bodies = plan.bodies.iter().zip(&program.bodies).filter(|(body, it)| in_layers(body) && !it.is_empty());
-    let bodies = bodies.map(|(body, launches)| {
-        let (run, kind) = (run(body), layer_type(&body.name));
-        let launches = launches.iter().map(|it| launch(plan, cuda, it));
-        let documentation = format!(" One `{}` layer of [`Layers::{}`].", body.name, program.name);
-        quote! {
-            #[doc = #documentation]
-            fn #run(&self, queue: &mut Queue, layer: usize, weights: &#kind) {
-                #(#launches)*
-            }
-        }
-    });
-    let (before, after) = (outside(false), outside(true));
-    let tail = program.tail.iter().map(|it| launch(plan, cuda, it));
-    quote! {
-        #[doc = #documentation]
-        fn #name(&self, queue: &mut Queue) {
-            #(#before)*
-            #layers
-            #(#after)*
-            #(#tail)*
-        }
-
-        #(#bodies)*
-    }
-}
-
-fn launch(plan: &Plan, cuda: &CudaPlan, launch: &Launch) -> TokenStream {
-    let module = format_ident!("{}", cuda.modules[launch.kernel.0].name);
-    let kernel = format_ident!("{}", cuda.kernel(launch.kernel).name);
-    let grid = launch.grid.iter().map(|extent| {
-        let rows = |count: TokenStream, each: u32| match each {
-            1 => count,
-            _ => {
-                let each = number(each as usize);
-                quote!(#count.div_ceil(#each))
-            }
-        };
-        match *extent {
-            Extent::Fixed(blocks) => {
-                let blocks = number(blocks as usize);
-                quote!(#blocks)
-            }
-            Extent::Tokens(each) => rows(quote!(queue.extents.tokens), each),
-            Extent::Sequences(each) => rows(quote!(queue.extents.sequences), each),
-            Extent::Outputs(each) => rows(quote!(queue.extents.outputs), each),
-        }
-    });
-    let arguments = launch.arguments.iter().map(|it| argument(plan, cuda, it));
-    quote!(queue.launch(&self.kernels.#module.#kernel, [#(#grid),*], [#(#arguments),*]);)
-}
-
-fn argument(plan: &Plan, cuda: &CudaPlan, argument: &Argument) -> TokenStream {
-    match argument {
-        Argument::Step => quote!(queue.step.header),
-        Argument::Tokens => quote!(queue.step.tokens),
-        Argument::SampledIds => quote!(queue.step.sampled_ids),
-        Argument::History => quote!(queue.step.history),
-        Argument::SampledOut => quote!(queue.step.sampled),
-        Argument::Buffer(id) => {
-            let name = format_ident!("{}", plan.buffer(*id).name);
-            quote!(self.buffers.#name)
-        }
-        Argument::Field(id, plane) => {
-            let field = plan.field(*id);
-            let name = format_ident!("{}", field.name);
-            let plane = match plane {
-                Plane::Codes => quote!(codes),
-                Plane::Scales => quote!(scales),
-                Plane::RowScales => quote!(row_scales),
-            };
-            match field.owner {
-                Some(_) => quote!(weights.#name.#plane),
-                None => quote!(self.globals.#name.#plane),
-            }
-        }
-        Argument::Cache(body) => {
-            let cache = body_ident(&plan.bodies[body.0], "_cache");
-            quote!(self.#cache.layer(layer))
-        }
-        Argument::Rotary(body) => {
-            let rotary = body_ident(&plan.bodies[body.0], "_rotary");
-            quote!(self.#rotary)
-        }
-        Argument::Scratch(index) => {
-            let name = format_ident!("{}", cuda.scratch[*index].name);
-            quote!(self.scratch.#name)
-        }
-        Argument::Null => quote!(Pointer::NULL),
     }
 }
 

@@ -2,6 +2,7 @@
 
 mod cpu;
 pub mod cuda;
+mod cuda_programs;
 mod cuda_stack;
 mod cuda_weights;
 mod manifest;

@@ -8,7 +8,9 @@ mod spec;
 mod step;
 
 pub use fault::{device_fault, set_device_fault};
-pub use spec::{ClassFormat, CudaSpec, Figures, HardwareSpec, ModelSpec, Protocol, SamplingPreset, TensorSpec};
+pub use spec::{
+    ClassFormat, CudaSpec, Figures, HardwareSpec, ModelSpec, Protocol, SamplingPreset, TensorSpec,
+};
 pub use step::{BlockId, Output, RowOutput, SequenceStep, Slot, Step, StepOutput, Ticket, Tokens};
 
 use monomorph_weights::{Checkpoint, WeightsError};

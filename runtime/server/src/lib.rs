@@ -46,12 +46,11 @@ fn run<M: Model>() -> ExitCode {
     let started = Instant::now();
     let verb = cli::Cli::parse().verb;
     // A device that fails in a step that a verb drives itself unwinds to here.
-    let result = catch_unwind(|| carry_out::<M>(&verb, started)).unwrap_or_else(|panic| {
-        match device_fault() {
+    let result =
+        catch_unwind(|| carry_out::<M>(&verb, started)).unwrap_or_else(|panic| match device_fault() {
             Some(fault) => Err(fault.to_owned().into()),
             None => resume_unwind(panic),
-        }
-    });
+        });
     match result {
         Ok(()) => ExitCode::SUCCESS,
         Err(failure) => {

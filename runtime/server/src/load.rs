@@ -11,14 +11,13 @@ use std::num::NonZero;
 use std::path::PathBuf;
 
 /// Longest sequence that is claimed memory for without being asked to, in tokens.
-const DEFAULT_CONTEXT: usize = 8192;
+pub(crate) const DEFAULT_CONTEXT: usize = 8192;
 /// Tokens cached without being asked to, where memory is everybody's: eight sequences of 2,048.
 const DEFAULT_KV_TOKENS: usize = 8 * 2048;
 
 /// Loads a model and starts its engine: the one generic step of serving, as a plain function pointer. The options'
 /// blocks become those that the model claimed.
-pub type StartEngine =
-    fn(&Weights, &LoadOptions, EngineOptions, &Progress) -> Result<EngineHandle, Failure>;
+pub type StartEngine = fn(&Weights, &LoadOptions, EngineOptions, &Progress) -> Result<EngineHandle, Failure>;
 
 /// [`StartEngine`] for a layer stack.
 ///

@@ -67,7 +67,9 @@ pub(crate) fn device(number: i32) -> Result<sys::CUdevice, Fault> {
 pub(crate) fn name(device: sys::CUdevice) -> Result<String, Fault> {
     let mut name = [0; 256];
     // SAFETY: writes at most as many characters as the buffer has, with a final zero.
-    check("cuDeviceGetName", unsafe { sys::cuDeviceGetName(name.as_mut_ptr(), name.len() as c_int, device) })?;
+    check("cuDeviceGetName", unsafe {
+        sys::cuDeviceGetName(name.as_mut_ptr(), name.len() as c_int, device)
+    })?;
     // SAFETY: the driver ended the string within the buffer.
     Ok(unsafe { CStr::from_ptr(name.as_ptr()) }.to_string_lossy().into_owned())
 }

@@ -76,7 +76,9 @@ impl Gpu {
 }
 
 fn cuda(spec: &ModelSpec) -> Result<CudaSpec, LoadError> {
-    spec.hardware.cuda.ok_or_else(|| LoadError::Hardware(format!("{} was not compiled for a GPU", spec.target)))
+    spec.hardware
+        .cuda
+        .ok_or_else(|| LoadError::Hardware(format!("{} was not compiled for a GPU", spec.target)))
 }
 
 /// The first device, which must be of the very architecture that the kernels are machine code of.
@@ -122,4 +124,21 @@ pub(crate) fn settle(gpu: &Gpu) -> Result<(), Fault> {
     gpu.stream().wait()?;
     // SAFETY: no argument; the context is this thread's.
     check("waiting for the device", unsafe { cudarc::driver::sys::cuCtxSynchronize() })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_machine_without_the_driver_is_told_what_is_missing() {
+        if driver::is_present() {
+            return;
+        }
+        let spec = CudaSpec { architecture: "sm_90a", capability: (9, 0), tuning: "" };
+        let error = find(spec).expect_err("nothing to be found");
+        assert!(error.contains("compute capability 9.0") && error.contains("libcuda.so.1"), "{error}");
+        assert!(!error.contains('\n'));
+        assert_eq!(version_text(DRIVER_VERSION), "13.0");
+    }
 }

@@ -36,7 +36,11 @@ impl Pinned {
         let bytes = len.max(1);
         // SAFETY: writes one address; freed in `drop`. Any thread may use it, and kernels may.
         check(&format!("locking {bytes} bytes of the machine's memory"), unsafe {
-            sys::cuMemHostAlloc(&mut start, bytes, sys::CU_MEMHOSTALLOC_PORTABLE | sys::CU_MEMHOSTALLOC_DEVICEMAP)
+            sys::cuMemHostAlloc(
+                &mut start,
+                bytes,
+                sys::CU_MEMHOSTALLOC_PORTABLE | sys::CU_MEMHOSTALLOC_DEVICEMAP,
+            )
         })?;
         let start = NonNull::new(start.cast::<u8>())
             .ok_or_else(|| Fault::new("the driver locked memory at address 0".to_owned()))?;

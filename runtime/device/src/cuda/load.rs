@@ -11,11 +11,12 @@ use super::host::{self, Pinned};
 use super::memory::{Memory, Pointer};
 use super::module::Kernel;
 use super::pack::{NotANumber, Planes, Source, SourceScales, pack_tiles};
-use super::shape::{MatrixShape, Packing, TILE_ROWS, vector_bytes};
+use super::shape::{MatrixShape, vector_bytes};
+use super::sources::{load_check_blocks, load_source, mismatch};
 use super::weights::{Matrix, Part, Vector};
-use monomorph_formats::{Format, ScaleForm, decode};
+use monomorph_formats::{Format, decode};
 use monomorph_model::{LoadError, LoadOptions, ModelSpec, Progress, Weights};
-use monomorph_weights::{Checkpoint, Tensor, WeightsError};
+use monomorph_weights::Checkpoint;
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
@@ -88,10 +89,9 @@ impl<'a> Loader<'a> {
                 self.progress.advance(shape.bytes());
             }
             Weights::Checkpoint(checkpoint) => {
-                let source = |(part, rows): (&Part, &usize)| source(checkpoint, shape, part, *rows);
-                let sources =
-                    parts.iter().zip(shape.parts).map(source).collect::<Result<Vec<_>, _>>()?;
-                check_blocks(checkpoint, shape, &sources)?;
+                let source = |(part, rows): (&Part, &usize)| load_source(checkpoint, shape, part, *rows);
+                let sources = parts.iter().zip(shape.parts).map(source).collect::<Result<Vec<_>, _>>()?;
+                load_check_blocks(checkpoint, shape, &sources)?;
                 self.jobs.push(Job { shape, sources, matrix });
             }
         }
@@ -213,9 +213,9 @@ impl<'a> Loader<'a> {
                 })
             };
             let threads: Vec<_> = (0..self.threads.min(pieces.len())).map(spawn).collect();
-            let joined = threads.into_iter().map(|thread| {
-                thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
-            });
+            let joined = threads
+                .into_iter()
+                .map(|thread| thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)));
             joined.collect::<Vec<_>>().into_iter().collect::<Result<(), LoadError>>()
         })?;
         checkpoint.release();
@@ -249,7 +249,9 @@ fn pieces(jobs: &[Job]) -> Vec<Piece> {
     for (job, Job { shape, .. }) in jobs.iter().enumerate() {
         let each = (PIECE_BYTES / shape.tile_codes()).max(1);
         let tiles = shape.tiles();
-        pieces.extend((0..tiles).step_by(each).map(|first| Piece { job, tiles: first..tiles.min(first + each) }));
+        pieces.extend(
+            (0..tiles).step_by(each).map(|first| Piece { job, tiles: first..tiles.min(first + each) }),
+        );
     }
     pieces
 }
@@ -272,11 +274,10 @@ impl Trouble {
     fn into_load(self, checkpoint: &Checkpoint) -> LoadError {
         match self {
             Trouble::Device(fault) => fault.into(),
-            Trouble::NotANumber(NotANumber { name, row }) => mismatch(
-                checkpoint,
-                format!("tensor `{name}`: row {row} holds a code that is not a number"),
-            )
-            .into(),
+            Trouble::NotANumber(NotANumber { name, row }) => {
+                mismatch(checkpoint, format!("tensor `{name}`: row {row} holds a code that is not a number"))
+                    .into()
+            }
         }
     }
 }
@@ -325,105 +326,9 @@ impl Drop for Worker {
     }
 }
 
-fn mismatch(checkpoint: &Checkpoint, what: String) -> WeightsError {
-    WeightsError::Mismatch { path: checkpoint.path().to_owned(), what }
-}
-
-/// Finds a tensor and its companions.
-fn source<'a>(
-    checkpoint: &'a Checkpoint,
-    shape: &MatrixShape,
-    part: &Part,
-    rows: usize,
-) -> Result<Source<'a>, WeightsError> {
-    let tensor = checkpoint.expect(&part.name, &[rows, shape.columns], shape.format)?;
-    if let Some(dim) = part.rotary
-        && (dim == 0 || dim % 2 != 0 || rows % dim != 0)
-    {
-        let what = format!("tensor `{}`: {rows} rows are not heads of {dim} rotary rows", part.name);
-        return Err(mismatch(checkpoint, what));
-    }
-    let scales = match shape.scales {
-        None => SourceScales::Own,
-        Some(form) => companions(checkpoint, shape, form, part, rows)?,
-    };
-    Ok(Source { name: tensor.name, bytes: tensor.bytes, rows, rotary: part.rotary, scales })
-}
-
-fn companions<'a>(
-    checkpoint: &'a Checkpoint,
-    shape: &MatrixShape,
-    form: ScaleForm,
-    part: &Part,
-    rows: usize,
-) -> Result<SourceScales<'a>, WeightsError> {
-    let expected = form.companions(rows, shape.columns);
-    let mut tensors: Vec<Tensor<'a>> = Vec::new();
-    for (name, (_, dimensions)) in part.companions.iter().zip(&expected) {
-        let tensor = checkpoint.tensor(name)?;
-        // Files store a scalar as one element, too.
-        let scalar = dimensions.is_empty() && tensor.shape == [1];
-        if tensor.shape != dimensions && !scalar {
-            let what = format!("tensor `{name}` should be {dimensions:?} and is {:?}", tensor.shape);
-            return Err(mismatch(checkpoint, what));
-        }
-        tensors.push(tensor);
-    }
-    if tensors.len() != expected.len() {
-        let what = format!("tensor `{}` has {} of {} companions", part.name, tensors.len(), expected.len());
-        return Err(mismatch(checkpoint, what));
-    }
-    let floats = |tensor: &Tensor| -> Result<Vec<f32>, WeightsError> {
-        let mut values = vec![0.0; tensor.shape.iter().product()];
-        if tensor.format.is_quantised() {
-            let what = format!("tensor `{}` should hold floats and is {}", tensor.name, tensor.format);
-            return Err(mismatch(checkpoint, what));
-        }
-        decode(tensor.format, tensor.bytes, &mut values);
-        match values.iter().all(|value| value.is_finite()) {
-            true => Ok(values),
-            false => Err(mismatch(checkpoint, format!("tensor `{}` holds a scale that is not finite", tensor.name))),
-        }
-    };
-    let last = floats(tensors.last().expect("every form has companions"))?;
-    Ok(match form {
-        ScaleForm::Tensor => SourceScales::Tensor(form.row_scale(last[0])),
-        ScaleForm::Block128 => SourceScales::Blocks(last),
-        ScaleForm::Modelopt | ScaleForm::CompressedTensors => {
-            if tensors[0].format != Format::Fp8E4m3 {
-                let (name, format) = (tensors[0].name, tensors[0].format);
-                return Err(mismatch(checkpoint, format!("tensor `{name}` should be fp8-e4m3 and is {format}")));
-            }
-            SourceScales::Groups { codes: tensors[0].bytes, tensor: form.row_scale(last[0]) }
-        }
-    })
-}
-
-/// fp8 block scales are expanded to one a tile: no tile may lie in two blocks.
-fn check_blocks(checkpoint: &Checkpoint, shape: &MatrixShape, sources: &[Source]) -> Result<(), WeightsError> {
-    if shape.scales != Some(ScaleForm::Block128) {
-        return Ok(());
-    }
-    let inner = match shape.packing {
-        Packing::Stacked => &sources[..sources.len() - 1],
-        Packing::Gated => &[],
-    };
-    for source in inner.iter().filter(|source| source.rows % TILE_ROWS != 0) {
-        let what = format!(
-            "tensor `{}` has {} rows with block scales, and what is stacked below it begins within a tile of {TILE_ROWS}",
-            source.name, source.rows
-        );
-        return Err(mismatch(checkpoint, what));
-    }
-    if let Some(source) = sources.iter().find(|source| source.rotary.is_some()) {
-        let what = format!("tensor `{}` has block scales, and its rows are to change places", source.name);
-        return Err(mismatch(checkpoint, what));
-    }
-    Ok(())
-}
-
 #[cfg(test)]
 mod tests {
+    use super::super::shape::Packing;
     use super::*;
 
     #[test]
@@ -435,8 +340,13 @@ mod tests {
             columns: 4096,
             packing: Packing::Stacked,
         };
-        static SMALL: MatrixShape =
-            MatrixShape { format: Format::F32, scales: None, parts: &[5], columns: 16, packing: Packing::Stacked };
+        static SMALL: MatrixShape = MatrixShape {
+            format: Format::F32,
+            scales: None,
+            parts: &[5],
+            columns: 16,
+            packing: Packing::Stacked,
+        };
         let null = Matrix { codes: Pointer::NULL, scales: Pointer::NULL, row_scales: Pointer::NULL };
         let job = |shape| Job { shape, sources: Vec::new(), matrix: null };
         let jobs = [job(&WIDE), job(&SMALL)];

@@ -94,21 +94,23 @@ fn plan(needs: &Needs, tables: u64, request: Request, limit: u64) -> Result<Plan
     };
     let room = limit.saturating_sub(plan.fixed()) / request.block_bytes;
     let room = usize::try_from(room).unwrap_or(usize::MAX);
-    let short = |what: String, plan: Plan| LoadError::Memory {
+    let short = |what: String, plan: Plan, fits| LoadError::Memory {
         what,
         needed: plan.total(),
         available: limit,
-        fits: match room * request.block_tokens {
-            0 if plan.fixed() > limit => Some("not even the weights and the activations fit".to_owned()),
-            0 => None,
-            tokens => {
-                Some(format!("{room} blocks would fit (--blocks {room}), or --context {tokens} at most"))
-            }
-        },
+        fits: Some(fits),
     };
     plan.blocks = one_sequence;
     if room < one_sequence {
-        return Err(short(format!("one sequence of {} tokens beside the weights", request.context), plan));
+        let fits = match room * request.block_tokens {
+            0 => format!("not even the {} bytes that are no K/V leave room for a block", plan.fixed()),
+            tokens => format!("a sequence of {tokens} tokens would fit (--context {tokens})"),
+        };
+        return Err(short(
+            format!("one sequence of {} tokens beside the weights", request.context),
+            plan,
+            fits,
+        ));
     }
     plan.blocks = match request.blocks {
         // More than all sequences of a step can use would be claimed for nobody.
@@ -116,7 +118,8 @@ fn plan(needs: &Needs, tables: u64, request: Request, limit: u64) -> Result<Plan
         Some(blocks) => {
             plan.blocks = blocks;
             if blocks > room {
-                return Err(short(format!("a cache of {blocks} K/V blocks beside the weights"), plan));
+                let fits = format!("{room} blocks would fit (--blocks {room})");
+                return Err(short(format!("a cache of {blocks} K/V blocks beside the weights"), plan, fits));
             }
             blocks
         }
@@ -254,8 +257,7 @@ fn size(bytes: u64) -> String {
 mod tests {
     use super::*;
 
-    const NEEDS: Needs =
-        Needs { weights: 1000, activations: 200, scratch: 90, rotary_position: 1, gaps: 10 };
+    const NEEDS: Needs = Needs { weights: 1000, activations: 200, scratch: 90, rotary_position: 1, gaps: 10 };
 
     fn request(blocks: Option<usize>) -> Request {
         Request { block_tokens: 16, block_bytes: 10, step_sequences: 4, context: 100, blocks }
@@ -276,11 +278,11 @@ mod tests {
         let error = |limit, asked| plan(&NEEDS, 50, request(asked), limit).expect_err("short").to_string();
         assert_eq!(
             error(1450 + 69, None),
-            "one sequence of 100 tokens beside the weights needs 1520 bytes, and 1519 are available; 6 blocks would fit \
-             (--blocks 6), or --context 96 at most"
+            "one sequence of 100 tokens beside the weights needs 1520 bytes, and 1519 are available; a sequence of 96 \
+             tokens would fit (--context 96)"
         );
         let asked = error(1450 + 75, Some(8));
         assert!(asked.contains("8 K/V blocks") && asked.contains("--blocks 7"), "{asked}");
-        assert!(error(1000, None).contains("not even the weights"));
+        assert!(error(1000, None).contains("not even the 1450 bytes"));
     }
 }

@@ -19,6 +19,7 @@ mod pack;
 mod queue;
 mod rotary;
 mod shape;
+mod sources;
 mod step;
 mod steps;
 mod weights;

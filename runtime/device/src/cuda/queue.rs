@@ -112,8 +112,7 @@ impl<'a> Queue<'a> {
         let result = unsafe {
             sys::cuLaunchKernelEx(&raw const config, kernel.function, parameters.as_mut_ptr(), null_mut())
         };
-        self.outcome =
-            check("the launch", result).map_err(|fault| fault.at(kernel.name).at(self.program));
+        self.outcome = check("the launch", result).map_err(|fault| fault.at(kernel.name).at(self.program));
         self.launched += 1;
     }
 
@@ -155,7 +154,8 @@ impl Graph {
         ended.map_err(|fault| fault.at(program))?;
         let mut handle = null_mut();
         // SAFETY: a graph that was just recorded; destroyed once it is instantiated.
-        let made = check("making a graph", unsafe { sys::cuGraphInstantiateWithFlags(&mut handle, graph, 0) });
+        let made =
+            check("making a graph", unsafe { sys::cuGraphInstantiateWithFlags(&mut handle, graph, 0) });
         // SAFETY: made by the end of the recording, destroyed once.
         unsafe { sys::cuGraphDestroy(graph) };
         made.map_err(|fault| fault.at(program))?;

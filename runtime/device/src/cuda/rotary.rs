@@ -21,7 +21,9 @@ pub(crate) fn table(inverse_frequencies: &[f32], factor: f32, positions: usize, 
                     let Some((index, piece)) = piece else { break };
                     for (at, row) in piece.chunks_exact_mut(width).enumerate() {
                         let position = (index * PIECE + at) as f32;
-                        for (pair, frequency) in row.as_chunks_mut::<2>().0.iter_mut().zip(inverse_frequencies) {
+                        for (pair, frequency) in
+                            row.as_chunks_mut::<2>().0.iter_mut().zip(inverse_frequencies)
+                        {
                             let (sine, cosine) = (position * frequency).sin_cos();
                             *pair = [cosine * factor, sine * factor];
                         }

@@ -194,9 +194,10 @@ impl Steps {
         let rows = flight.wants.drain(..).map(|want| match want {
             Want::None => RowOutput::None,
             Want::Logits(logits) => RowOutput::Logits(logits),
-            Want::Sampled(row, logprobs) => {
-                RowOutput::Sampled(sampled(&SampledRow::read(&bytes[row * size_of::<SampledRow>()..]), logprobs))
-            }
+            Want::Sampled(row, logprobs) => RowOutput::Sampled(sampled(
+                &SampledRow::read(&bytes[row * size_of::<SampledRow>()..]),
+                logprobs,
+            )),
         });
         StepOutput { rows: rows.collect() }
     }

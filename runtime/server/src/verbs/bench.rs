@@ -206,9 +206,9 @@ impl Report<'_> {
     fn json(&self) -> Value {
         let figures = &self.spec.figures;
         let counted = |name: &str, all: &[(usize, Vec<f64>)]| -> Vec<Value> {
-            let each = all.iter().map(|(count, rates)| {
-                json!({name: count, "tokens_per_second": median(rates), "samples": rates})
-            });
+            let each = all.iter().map(
+                |(count, rates)| json!({name: count, "tokens_per_second": median(rates), "samples": rates}),
+            );
             each.collect()
         };
         json!({
@@ -232,7 +232,10 @@ impl Report<'_> {
     fn print(&self) {
         let figures = &self.spec.figures;
         let weights = if self.dummy { ", weights: dummy" } else { "" };
-        out::print(format_args!("{}, {} threads{weights}, tokens per second", self.spec.target, self.threads));
+        out::print(format_args!(
+            "{}, {} threads{weights}, tokens per second",
+            self.spec.target, self.threads
+        ));
         out::print(format_args!(
             "{:<28} {:>10} {:>10} {:>10} {:>9}",
             "", "measured", "predicted", "limit", "of limit"
@@ -251,7 +254,10 @@ impl Report<'_> {
             } else {
                 let rate = median(rates);
                 let step = 1e3 * *count as f64 / rate;
-                out::print(format_args!("{:<28} {rate:>10.1}   {step:.3} ms a step", format!("the same, batch {count}")));
+                out::print(format_args!(
+                    "{:<28} {rate:>10.1}   {step:.3} ms a step",
+                    format!("the same, batch {count}")
+                ));
             }
         }
         for (count, rates) in &self.streams {
@@ -262,7 +268,10 @@ impl Report<'_> {
             ));
         }
         let [loaded, first] = [self.loaded, self.first_token].map(|seconds| seconds * 1e3);
-        out::print(format_args!("{:<28} {loaded:>10.0} ms, first token after {first:.0} ms", "start to ready"));
+        out::print(format_args!(
+            "{:<28} {loaded:>10.0} ms, first token after {first:.0} ms",
+            "start to ready"
+        ));
     }
 }
 

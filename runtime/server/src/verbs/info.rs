@@ -1,5 +1,6 @@
 //! `info`: what this binary was compiled for.
 
+use crate::load::DEFAULT_CONTEXT;
 use crate::out;
 use crate::paths::default_weights;
 use monomorph_model::ModelSpec;
@@ -84,12 +85,19 @@ fn as_text(spec: &ModelSpec) -> String {
         let (major, minor) = cuda.capability;
         line(
             "kernels",
-            format!(
-                "machine code of {}, for a GPU of compute capability {major}.{minor}",
-                cuda.architecture
-            ),
+            format!("machine code of {}, for a GPU of compute capability {major}.{minor}", cuda.architecture),
         );
         line("tuning", cuda.tuning.to_owned());
+        let sequence = DEFAULT_CONTEXT.min(spec.context);
+        let cache = (sequence.div_ceil(spec.block_tokens) * spec.block_bytes) as u64;
+        line(
+            "memory",
+            format!(
+                "{} for a sequence of {sequence} tokens, {} of it K/V; a server takes what --memory-fraction allows",
+                out::bytes(spec.weight_bytes + spec.scratch_bytes + cache),
+                out::bytes(cache)
+            ),
+        );
     }
     line(
         "model",

@@ -1,8 +1,8 @@
 //! `serve`: HTTP until told to stop.
 
+use crate::failure::Failure;
 use crate::http::app::{App, Ready};
 use crate::http::router;
-use crate::failure::Failure;
 use crate::load::{CacheArgs, MemoryArgs, StartEngine, ThreadArgs, WeightsArgs, load};
 use crate::openai::answers::unix_time;
 use crate::out;

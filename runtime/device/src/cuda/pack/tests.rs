@@ -125,17 +125,27 @@ fn check(shape: &MatrixShape, rotary: Option<usize>) {
     let mut codes = vec![0xa5; tiles * shape.tile_codes()];
     let mut scales = vec![0xa5; tiles * shape.tile_scales()];
     let mut row_scales = vec![0xa5; tiles * shape.tile_row_scales()];
-    let mut planes =
-        Planes { codes: &mut codes, scales: &mut scales, row_scales: &mut row_scales };
+    let mut planes = Planes { codes: &mut codes, scales: &mut scales, row_scales: &mut row_scales };
     pack_tiles(shape, &sources, 0..tiles, &mut planes).expect("numbers");
 
     for tile in 0..tiles {
         for g in 0..8 {
             let at = match shape.packing {
-                Packing::Gated => Some((tile % 2, tile / 2 * 8 + g)).filter(|(part, row)| *row < shape.parts[*part]),
+                Packing::Gated => {
+                    Some((tile % 2, tile / 2 * 8 + g)).filter(|(part, row)| *row < shape.parts[*part])
+                }
                 Packing::Stacked => {
                     let mut row = tile * 8 + g;
-                    shape.parts.iter().position(|rows| row < *rows || { row -= rows; false }).map(|part| (part, row))
+                    shape
+                        .parts
+                        .iter()
+                        .position(|rows| {
+                            row < *rows || {
+                                row -= rows;
+                                false
+                            }
+                        })
+                        .map(|part| (part, row))
                 }
             };
             for column in 0..shape.units() * shape.unit_columns() {
@@ -143,7 +153,9 @@ fn check(shape: &MatrixShape, rotary: Option<usize>) {
                 let wanted = match at {
                     Some((part, row)) if column < columns => {
                         let file_row = match rotary {
-                            Some(dim) => row / dim * dim + 2 * (row % dim % (dim / 2)) + row % dim / (dim / 2),
+                            Some(dim) => {
+                                row / dim * dim + 2 * (row % dim % (dim / 2)) + row % dim / (dim / 2)
+                            }
                             None => row,
                         };
                         files[part].2[file_row * columns + column]
@@ -177,7 +189,13 @@ fn formats_without_companions_stand_where_the_layout_says() {
             check(&MatrixShape { format, scales: None, parts: &[24], columns, packing: stacked }, Some(12));
         }
     }
-    let odd = MatrixShape { format: Format::Bf16, scales: None, parts: &[9], columns: 37, packing: Packing::Stacked };
+    let odd = MatrixShape {
+        format: Format::Bf16,
+        scales: None,
+        parts: &[9],
+        columns: 37,
+        packing: Packing::Stacked,
+    };
     check(&odd, None);
 }
 
@@ -189,7 +207,10 @@ fn companions_stand_where_the_layout_says() {
             for parts in [&[8][..], &[24, 8, 8], &[136, 16, 5]] {
                 check(&MatrixShape { format, scales, parts, columns, packing: Packing::Stacked }, None);
             }
-            check(&MatrixShape { format, scales, parts: &[139, 139], columns, packing: Packing::Gated }, None);
+            check(
+                &MatrixShape { format, scales, parts: &[139, 139], columns, packing: Packing::Gated },
+                None,
+            );
         }
     }
 }
@@ -205,7 +226,8 @@ fn what_is_no_number_is_named() {
     };
     let mut bytes = vec![0; 3 * 64];
     bytes[2 * 64 + 5] = 0xff;
-    let source = Source { name: "w", bytes: &bytes, rows: 3, rotary: None, scales: SourceScales::Tensor(1.0) };
+    let source =
+        Source { name: "w", bytes: &bytes, rows: 3, rotary: None, scales: SourceScales::Tensor(1.0) };
     let (mut codes, mut row_scales) = ([0; 512], [0; 32]);
     let mut out = Planes { codes: &mut codes, scales: &mut [], row_scales: &mut row_scales };
     let error = pack_tiles(&shape, &[source], 0..1, &mut out).expect_err("NaN");

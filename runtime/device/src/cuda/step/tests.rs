@@ -1,6 +1,6 @@
 use super::*;
 use monomorph_model::{BlockId, SequenceStep, Slot};
-use monomorph_sampling::TokenUse;
+use monomorph_sampling::{Sampling, TokenUse};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 fn limits() -> Limits {
@@ -99,7 +99,8 @@ fn what_breaks_the_limits_is_refused() {
 #[test]
 fn sampled_rows_are_read_back() {
     let mut bytes = vec![0u8; size_of::<SampledRow>()];
-    for (at, word) in [(0, 77), (1, (-0.5f32).to_bits()), (2, 2), (4, 77), (5, 3), (24, (-0.5f32).to_bits())] {
+    for (at, word) in [(0, 77), (1, (-0.5f32).to_bits()), (2, 2), (4, 77), (5, 3), (24, (-0.5f32).to_bits())]
+    {
         bytes[4 * at..][..4].copy_from_slice(&u32::to_le_bytes(word));
     }
     let row = SampledRow::read(&bytes);
