@@ -25,9 +25,9 @@ pub struct Options {
     /// The card.
     #[arg(long, default_value = "h200")]
     hardware: String,
-    /// Goldens whose target contains this only.
-    #[arg(long, value_name = "TEXT", default_value = "")]
-    goldens: String,
+    /// Goldens whose target contains one of these only.
+    #[arg(long, value_name = "TEXT", value_delimiter = ',', default_value = "/")]
+    goldens: Vec<String>,
     /// Targets to measure, as model/quant [default: a Llama of 1B, and 8B models in bf16, fp8 and nvfp4].
     #[arg(long, value_name = "MODEL/QUANT", value_delimiter = ',')]
     bench: Option<Vec<String>>,

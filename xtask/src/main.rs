@@ -12,6 +12,7 @@ mod paths;
 mod peer;
 mod run;
 mod test;
+mod tune;
 
 use clap::{Args, Parser, Subcommand};
 use std::path::PathBuf;
@@ -45,6 +46,8 @@ enum Verb {
     Bench(bench::Options),
     /// Gather what checks and measures servers on a machine with a card; with --report, keep what it found.
     Gpu(gpu::Options),
+    /// Gather the variants of a CUDA target's kernels and what measures them on a machine with the card.
+    Tune(tune::Options),
     /// Run every check there is.
     Test(test::Options),
 }
@@ -70,6 +73,7 @@ fn main() -> ExitCode {
         Verb::Fetch(options) => fetch::verb(options),
         Verb::Bench(options) => bench::bench(options),
         Verb::Gpu(options) => gpu::gpu(options),
+        Verb::Tune(options) => tune::tune(options),
         Verb::Test(options) => test::test(options),
     };
     match result {

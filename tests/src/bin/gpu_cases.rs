@@ -1,10 +1,11 @@
 //! `gpu_cases OUT HARDWARE`: what servers of a card are checked with on a machine where no cargo is. Writes
 //! `OUT/targets/`, specs of every golden; `OUT/goldens/<golden>/<quant>/`, a checkpoint with `tokens.json` and the
-//! interpreter's `expected.safetensors` beside it; and `OUT/cases.json`, which names them. `cargo xtask gpu` runs it.
+//! interpreter's `expected.safetensors` beside it; and `OUT/cases.json`, which names them, and says why where the
+//! compiler refuses a combination. `cargo xtask gpu` runs it.
 
 use monomorph_compiler::reference::{Cache, Interpreter, Logits as Which};
 use monomorph_compiler::spec::types::{Compute, Target};
-use monomorph_compiler::{graph, spec};
+use monomorph_compiler::{graph, passes, spec};
 use monomorph_formats::Format;
 use monomorph_tests::goldens::{Golden, goldens};
 use monomorph_tests::logits::Logits;
@@ -76,6 +77,11 @@ impl Cases {
     /// Copies a checkpoint and writes what the interpreter makes of it.
     fn add(&mut self, golden: &Golden, quant: &str, checkpoint: &Path) {
         let target = self.target(golden, quant);
+        let graph = graph::build(&target.model, &target.quant);
+        if let Err(why) = passes::assemble::plan(&target, &graph) {
+            self.cases.push(json!({ "name": target.name(), "refused": why.to_string() }));
+            return;
+        }
         let directory = Path::new("goldens").join(&golden.name).join(quant);
         let to = self.out.join(&directory);
         for entry in std::fs::read_dir(checkpoint).expect("a checkpoint is a directory") {
@@ -90,7 +96,6 @@ impl Cases {
         }
         write(&to.join("tokens.json"), json!(golden.prompts).to_string().as_bytes());
 
-        let graph = graph::build(&target.model, &target.quant);
         let weights = Checkpoint::open(checkpoint).unwrap_or_else(|error| panic!("{error}"));
         let interpreter = Interpreter::new(&graph, &target.quant, &weights);
         let interpreter = interpreter.unwrap_or_else(|error| panic!("{}: {error}", target.name()));
@@ -105,6 +110,7 @@ impl Cases {
             "name": target.name(),
             "directory": directory,
             "vocabulary": target.model.vocabulary,
+            "context": target.model.context,
             "bound": if exact { EXACT } else { BF16 },
         }));
     }

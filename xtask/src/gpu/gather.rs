@@ -144,7 +144,7 @@ impl Gathering {
     }
 
     /// Servers of the goldens, with what the interpreter makes of them.
-    fn goldens(&mut self, cases: &Path, wanted: &str) -> Result<Value, String> {
+    fn goldens(&mut self, cases: &Path, wanted: &[String]) -> Result<Value, String> {
         let mut generator = Command::new("cargo");
         generator.current_dir(paths::root()).args([
             "run",
@@ -160,10 +160,14 @@ impl Gathering {
         let mut goldens = Vec::new();
         for case in all {
             let name = case["name"].as_str().ok_or("a case has no name")?;
-            let directory = case["directory"].as_str().ok_or("a case has no directory")?;
-            if !name.contains(wanted) {
+            if !wanted.iter().any(|text| name.contains(text)) {
                 continue;
             }
+            if let Some(why) = case["refused"].as_str() {
+                eprintln!("{name} is left out, for the compiler refuses it: {why}");
+                continue;
+            }
+            let directory = case["directory"].as_str().ok_or("a case has no directory")?;
             for file in parts::walk(&cases.join(directory))? {
                 copy(&file, &self.store.join(file.strip_prefix(cases).expect("it stands there")))?;
             }
@@ -171,6 +175,7 @@ impl Gathering {
             let at = |file: &str| format!("{directory}/{file}");
             goldens.push(json!({
                 "name": name, "server": server, "bound": case["bound"],
+                "context": case["context"], "vocabulary": case["vocabulary"],
                 "weights": at("weights"), "tokens": at("tokens.json"), "expected": at("expected.safetensors"),
             }));
         }
@@ -182,7 +187,7 @@ impl Gathering {
         let chosen = SANITIZED.map(|name| self.target(name));
         let goldens = goldens.as_array().into_iter().flatten();
         let chosen = goldens.filter(|golden| chosen.iter().any(|name| golden["name"] == name.as_str()));
-        chosen.map(|golden| json!({ "name": golden["name"], "server": golden["server"] })).collect()
+        chosen.cloned().collect()
     }
 
     fn smollm2(&mut self) -> Result<Value, String> {

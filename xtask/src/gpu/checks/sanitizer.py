@@ -33,7 +33,9 @@ def sanitize(context, case, tool, kind):
             def ask(number):
                 # One after the other they begin, and they end at different lengths: batches grow and shrink.
                 time.sleep(0.2 * number)
-                return server.complete("sea " * (1 + 3 * number), 240, max_tokens=6 + 5 * number, temperature=0.7, seed=number)
+                prompt = [(7 * number + at) % case["vocabulary"] for at in range(1 + min(3 * number, case["context"] // 4))]
+                most = min(6 + 5 * number, case["context"] // 2)
+                return server.complete(prompt, 240, max_tokens=most, temperature=0.7, seed=number)
 
             with ThreadPoolExecutor(STREAMS) as pool:
                 answers = list(pool.map(ask, range(STREAMS)))

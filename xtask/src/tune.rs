@@ -1,0 +1,122 @@
+//! `cargo xtask tune`: plans a target once for every way to cut each of its phases, compiles all those kernels, and leaves what
+//! measures them on a machine with the card in `target/tune/`, the scripts there and `<target>/manifest.json` with cubins below:
+//!
+//! ```text
+//! python3 target/tune/tune.py h200/llama-3.1-8b/fp8 --out DIR
+//! ```
+//!
+//! What that writes goes into `targets/tuning/`, reviewed. How many rows of a step stream (`stream_rows`) is not tried: it
+//! changes several phases at a time.
+
+mod kernels;
+mod survey;
+mod variants;
+
+use crate::{TargetOptions, paths};
+use clap::Args;
+use monomorph_compiler::spec;
+use monomorph_compiler::spec::types::{Provenance, Target, Tuning};
+use serde_json::json;
+use std::collections::BTreeMap;
+use std::path::Path;
+
+/// What runs on the machine with the card.
+const SCRIPTS: [(&str, &str); 6] = [
+    ("tune.py", include_str!("tune/tune.py")),
+    ("choice.py", include_str!("tune/choice.py")),
+    ("driver.py", include_str!("tune/driver.py")),
+    ("dry.py", include_str!("tune/dry.py")),
+    ("memory.py", include_str!("tune/memory.py")),
+    ("step.py", include_str!("tune/step.py")),
+];
+
+#[derive(Args)]
+pub struct Options {
+    #[command(flatten)]
+    target: TargetOptions,
+    /// Buckets to measure: rows of a decode step, or prefill.
+    #[arg(long, value_delimiter = ',', default_value = "1,64,prefill")]
+    buckets: Vec<String>,
+    /// Phases to measure, as explain names them [default: all].
+    #[arg(long, value_delimiter = ',')]
+    phases: Vec<String>,
+}
+
+pub fn tune(options: Options) -> Result<(), String> {
+    let search = paths::search(options.target.targets_dir.as_deref());
+    let target = spec::load(&search, &options.target.target).map_err(|error| error.to_string())?;
+    let buckets = options.buckets.iter().map(|name| bucket(name)).collect::<Result<Vec<_>, _>>()?;
+    let target = untuned(target, &buckets)?;
+    let card = target.hardware.cuda().expect("a target that is tuned").clone();
+    let knobs = target.tuning.as_ref().expect("a target that is tuned").knobs;
+    let mut survey = survey::Survey::new(&target, knobs)?;
+    let bodies = survey.plan().bodies.iter();
+    let known: Vec<String> = bodies.flat_map(|body| &body.phases).map(|phase| phase.name.clone()).collect();
+    if let Some(unknown) = options.phases.iter().find(|name| !known.contains(name)) {
+        return Err(format!("{} has no phase `{unknown}`; it has {}", target.name(), known.join(", ")));
+    }
+    for bucket in buckets {
+        survey.program(bucket, &options.phases)?;
+    }
+    let mut manifest = survey.manifest();
+    let directory = paths::root().join("target/tune").join(target.name());
+    // Kernels of an earlier call would travel along.
+    if directory.is_dir() {
+        std::fs::remove_dir_all(&directory).map_err(|error| format!("{}: {error}", directory.display()))?;
+    }
+    manifest["kernels"] = json!(survey.pool.compile(&directory, survey.plan(), &card)?);
+    let phases = if options.phases.is_empty() {
+        String::new()
+    } else {
+        format!(" --phases {}", options.phases.join(","))
+    };
+    let buckets = options.buckets.join(",");
+    manifest["command"] =
+        json!(format!("cargo xtask tune --target {} --buckets {buckets}{phases}", target.name()));
+    let text = serde_json::to_string(&manifest).expect("it is JSON");
+    write(&directory.join("manifest.json"), text.as_bytes())?;
+    for (name, text) in SCRIPTS {
+        write(&paths::root().join("target/tune").join(name), text.as_bytes())?;
+    }
+    println!("{}", directory.join("manifest.json").display());
+    Ok(())
+}
+
+fn bucket(name: &str) -> Result<Option<usize>, String> {
+    match name.parse() {
+        Ok(rows) => Ok(Some(rows)),
+        Err(_) if name == "prefill" => Ok(None),
+        Err(_) => Err(format!("`{name}` is no bucket: a number of rows, or `prefill`")),
+    }
+}
+
+/// The target as the hardware's defaults cut it: what an earlier tuning says is neither a start nor lost unseen.
+fn untuned(mut target: Target, buckets: &[Option<usize>]) -> Result<Target, String> {
+    let name = target.name();
+    let Some(tuning) = target.tuning.take() else {
+        return Err(format!("{name} is no CUDA target: nothing is tuned"));
+    };
+    if let Provenance::Measured { file, .. } = &tuning.provenance {
+        let refuse = |what: String| Err(format!("{}: {what}", file.display()));
+        if tuning.knobs != tuning.defaults || tuning.phases.values().any(|phase| !phase.all.is_empty()) {
+            return refuse(
+                "it has figures for every bucket, which tuning would lose: remove the file".to_owned(),
+            );
+        }
+        let mut measured = tuning.phases.values().flat_map(|phase| phase.buckets.keys());
+        if let Some(lost) = measured.find(|it| !buckets.contains(it)) {
+            let lost = lost.map_or("prefill".to_owned(), |rows| rows.to_string());
+            return refuse(format!("it has figures of bucket {lost}: measure that too, or remove the file"));
+        }
+    }
+    let Tuning { defaults, .. } = tuning;
+    let provenance = Provenance::Defaults;
+    target.tuning = Some(Tuning { defaults, knobs: defaults, phases: BTreeMap::new(), provenance });
+    Ok(target)
+}
+
+fn write(path: &Path, content: &[u8]) -> Result<(), String> {
+    let problem = |error: std::io::Error| format!("{}: {error}", path.display());
+    std::fs::create_dir_all(path.parent().expect("files stand in a directory")).map_err(problem)?;
+    std::fs::write(path, content).map_err(problem)
+}

@@ -1,0 +1,134 @@
+//! Kernels of all variants, each once, and the cubins they are compiled to.
+
+use crate::paths;
+use monomorph_compiler::emit;
+use monomorph_compiler::plan::Plan;
+use monomorph_compiler::plan::cuda::{CudaPlan, Kernel, Module, Regime};
+use monomorph_compiler::spec::types::Cuda;
+use monomorph_compiler::toolchain::cubin::{self, Limits};
+use monomorph_compiler::toolchain::modules;
+use monomorph_compiler::toolchain::nvcc::{Compiler, Cubin};
+use serde_json::{Value, json};
+use std::path::Path;
+
+/// Kernels of one module: headers are read once a module, and modules are compiled side by side.
+const KERNELS_A_MODULE: usize = 6;
+/// Registers of a multiprocessor of every supported card.
+const REGISTERS_PER_SM: u32 = 65_536;
+
+/// Kernels that some launch wants, without repetition.
+#[derive(Default)]
+pub struct Pool {
+    kernels: Vec<Kernel>,
+}
+
+/// Two kernels are one where only their names and programs differ.
+pub fn alike(kernel: &Kernel) -> Kernel {
+    Kernel { name: String::new(), decode: false, ..kernel.clone() }
+}
+
+impl Pool {
+    /// The place of a kernel, which is added if it is new.
+    pub fn add(&mut self, kernel: &Kernel, regime: Regime) -> usize {
+        let decode = regime == Regime::Decode;
+        if let Some(at) = self.kernels.iter().position(|known| alike(known) == alike(kernel)) {
+            self.kernels[at].decode |= decode;
+            return at;
+        }
+        let name = format!("{}_{}", kernel.name, self.kernels.len());
+        self.kernels.push(Kernel { name, decode, ..kernel.clone() });
+        self.kernels.len() - 1
+    }
+
+    /// Compiles everything to cubins below `directory`. Each kernel as the manifest states it: `defects` says what keeps it
+    /// from shipping, and there is no module where the compiler refuses it.
+    ///
+    /// # Errors
+    /// When there is no compiler, or a file cannot be written.
+    pub fn compile(&self, directory: &Path, plan: &Plan, card: &Cuda) -> Result<Vec<Value>, String> {
+        let compiler = Compiler::find(&paths::root()).map_err(|error| error.to_string())?;
+        modules::copy_library(&paths::root(), directory).map_err(|error| error.to_string())?;
+        let compile = |groups: &[Vec<usize>]| self.modules(&compiler, directory, plan, card, groups);
+        // Neighbours are of one phase and one header, for the most part.
+        let all: Vec<usize> = (0..self.kernels.len()).collect();
+        let groups: Vec<Vec<usize>> = all.chunks(KERNELS_A_MODULE).map(<[usize]>::to_vec).collect();
+        let mut entries = vec![Value::Null; all.len()];
+        let mut take = |groups: &[Vec<usize>], cubins: Vec<Cubin>| {
+            for (group, cubin) in groups.iter().zip(&cubins) {
+                group.iter().for_each(|at| entries[*at] = self.entry(*at, cubin, card));
+            }
+        };
+        match compile(&groups) {
+            Ok(cubins) => take(&groups, cubins),
+            // One kernel must not take the others along: those that compile are found one by one.
+            Err(_) => {
+                for group in groups {
+                    match compile(std::slice::from_ref(&group)) {
+                        Ok(cubins) => take(std::slice::from_ref(&group), cubins),
+                        Err(_) => {
+                            for at in group {
+                                let alone = [vec![at]];
+                                match compile(&alone) {
+                                    Ok(cubins) => take(&alone, cubins),
+                                    Err(why) => eprintln!("{}: {why}", self.kernels[at].name),
+                                }
+                            }
+                        }
+                    }
+                }
+            }
+        }
+        for (at, entry) in entries.iter_mut().enumerate().filter(|(_, entry)| entry.is_null()) {
+            *entry = json!({ "name": self.kernels[at].name, "defects": ["nvcc refuses it"] });
+        }
+        Ok(entries)
+    }
+
+    /// One module a group.
+    fn modules(
+        &self,
+        compiler: &Compiler,
+        directory: &Path,
+        plan: &Plan,
+        card: &Cuda,
+        groups: &[Vec<usize>],
+    ) -> Result<Vec<Cubin>, String> {
+        let module = |group: &Vec<usize>| Module {
+            name: format!("variants_{}_{}", group[0], group.len()),
+            kernels: group.iter().map(|at| self.kernels[*at].clone()).collect(),
+        };
+        let cuda = CudaPlan { modules: groups.iter().map(module).collect(), ..CudaPlan::default() };
+        for file in emit::cuda::modules(plan, &cuda) {
+            super::write(&directory.join(file.path), file.text.as_bytes())?;
+        }
+        let names: Vec<String> = cuda.modules.iter().map(|module| module.name.clone()).collect();
+        let architecture = card.architecture.trim_start_matches("sm_");
+        let cache = paths::root().join("target/cubins");
+        let cubins = compiler.compile(&cache, architecture, &directory.join("cuda"), &names);
+        let cubins = cubins.map_err(|error| error.to_string())?;
+        for cubin in &cubins {
+            let code =
+                std::fs::read(&cubin.path).map_err(|error| format!("{}: {error}", cubin.path.display()))?;
+            super::write(&directory.join(&cubin.module).with_extension("cubin"), &code)?;
+        }
+        Ok(cubins)
+    }
+
+    fn entry(&self, at: usize, cubin: &Cubin, card: &Cuda) -> Value {
+        let kernel = &self.kernels[at];
+        let limits = Limits {
+            registers_per_thread: card.registers_per_thread,
+            registers_per_sm: REGISTERS_PER_SM,
+            shared_per_block: card.shared_per_block,
+        };
+        let usage = cubin.made.kernels.get(&kernel.name);
+        let defects = usage.map_or_else(
+            || vec![format!("it is not in the cubin of `{}`", cubin.module)],
+            |usage| cubin::defects(&cubin.module, kernel, usage, &limits),
+        );
+        json!({
+            "name": kernel.name, "module": cubin.module, "template": kernel.template, "block": kernel.block,
+            "shared": kernel.shared, "registers": usage.map_or(0, |usage| usage.registers), "defects": defects,
+        })
+    }
+}

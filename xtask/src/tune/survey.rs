@@ -1,0 +1,295 @@
+//! What is measured of a target: programs as lists of launches, and for each phase the launches of its variants.
+
+use super::kernels::{Pool, alike};
+use super::variants::{Cut, settings, variants};
+use monomorph_compiler::plan::cuda::{Argument, Extent, Kernel, Launch, Plane, Program};
+use monomorph_compiler::plan::{FieldKind, Packing, PhaseKind, Plan};
+use monomorph_compiler::spec::types::{Knobs, NormWeight, PhaseTuning, Settings, Target};
+use monomorph_compiler::{graph, passes};
+use serde_json::{Value, json};
+use std::collections::BTreeMap;
+
+/// Gathers a manifest.
+pub struct Survey<'a> {
+    target: &'a Target,
+    plan: Plan,
+    knobs: Knobs,
+    /// Kernels of everything that is launched.
+    pub pool: Pool,
+    /// Bytes by name, most of all variants.
+    buffers: BTreeMap<String, u64>,
+    scratch: BTreeMap<String, (u64, bool)>,
+    programs: Vec<Value>,
+}
+
+/// A launch and its kernel, comparable between plans.
+type Call = (Kernel, Value);
+
+impl<'a> Survey<'a> {
+    /// Of a target cut by the hardware's defaults.
+    ///
+    /// # Errors
+    /// When it cannot be planned.
+    pub fn new(target: &'a Target, knobs: Knobs) -> Result<Survey<'a>, String> {
+        let plan = plan(target)?;
+        let (pool, programs) = (Pool::default(), Vec::new());
+        Ok(Survey { target, plan, knobs, pool, buffers: BTreeMap::new(), scratch: BTreeMap::new(), programs })
+    }
+
+    /// The target's plan with the defaults.
+    pub fn plan(&self) -> &Plan {
+        &self.plan
+    }
+
+    /// Adds the program of a bucket (prefill at `None`) with the variants of its phases.
+    ///
+    /// # Errors
+    /// When the target has no such program.
+    pub fn program(&mut self, bucket: Option<usize>, wanted: &[String]) -> Result<(), String> {
+        let plan = self.plan.clone();
+        let name = bucket.map_or("prefill".to_owned(), |rows| format!("decode_{rows}"));
+        let program =
+            program(&plan, &name).ok_or_else(|| format!("{} has no program `{name}`", self.target.name()))?;
+        let mut phases: Vec<&str> = Vec::new();
+        for (body, launches) in program.bodies.iter().enumerate() {
+            for launch in launches {
+                let phase = plan.bodies[body].phases[launch.phase].name.as_str();
+                if !phases.contains(&phase) && (wanted.is_empty() || wanted.iter().any(|it| it == phase)) {
+                    phases.push(phase);
+                }
+            }
+        }
+        self.take_memory(&plan);
+        let bodies: Vec<Value> =
+            (0..program.bodies.len()).map(|body| self.body(&plan, program, body)).collect();
+        let tail: Vec<Value> = program.tail.iter().map(|it| self.pooled(program, call(&plan, it))).collect();
+        let units: Vec<Value> =
+            phases.into_iter().filter_map(|phase| self.unit(&plan, program, bucket, phase)).collect();
+        self.programs.push(json!({
+            "name": name, "bucket": bucket.map_or(json!("prefill"), |rows| json!(rows.to_string())),
+            "rows": program.rows, "decode": bucket.is_some(), "bodies": bodies, "tail": tail, "units": units,
+        }));
+        Ok(())
+    }
+
+    /// A body's launches with the phase of each.
+    fn body(&mut self, plan: &Plan, program: &Program, body: usize) -> Value {
+        let launches = program.bodies[body].iter();
+        launches
+            .map(|it| json!({ "phase": it.phase, "launch": self.pooled(program, call(plan, it)) }))
+            .collect()
+    }
+
+    /// A phase's variants; `None` where it has nothing to tune.
+    fn unit(&mut self, plan: &Plan, program: &Program, bucket: Option<usize>, phase: &str) -> Option<Value> {
+        let places: Vec<(usize, usize)> = plan
+            .bodies
+            .iter()
+            .enumerate()
+            .flat_map(|(body, it)| {
+                let named = it.phases.iter().enumerate().filter(|(_, it)| it.name == phase);
+                named.map(move |(at, _)| (body, at)).collect::<Vec<_>>()
+            })
+            .filter(|(body, _)| !program.bodies[*body].is_empty())
+            .collect();
+        let kind = &plan.bodies[places[0].0].phases[places[0].1].kind;
+        let cut = program.bodies[places[0].0]
+            .iter()
+            .find_map(|launch| self.cut(plan, launch, places[0].1, kind))?;
+        let base = calls(plan, program, &places);
+        let (mut seen, mut found, mut refused, mut same) = (vec![], Vec::new(), Vec::new(), 0);
+        for knobs in variants(cut, program.rows, self.knobs, self.target.hardware.cuda()?) {
+            let settings = settings(knobs, self.knobs);
+            match self.variant(program, bucket, phase, &places, &settings, &base.1) {
+                Err(why) => refused.push(json!({ "settings": settings, "why": why })),
+                Ok(launches) if seen.contains(&nameless(&launches)) => same += 1,
+                Ok(launches) => {
+                    let pooled: Vec<Vec<Value>> = launches
+                        .iter()
+                        .map(|place| place.iter().map(|it| self.pooled(program, it.clone())).collect())
+                        .collect();
+                    seen.push(nameless(&launches));
+                    found.push(json!({ "settings": settings, "launches": pooled }));
+                }
+            }
+        }
+        let in_place = matches!(kind, PhaseKind::Accumulate { .. });
+        Some(json!({
+            "phase": phase, "places": places, "in_place": in_place, "same": same, "refused": refused, "variants": found,
+        }))
+    }
+
+    fn cut(&self, plan: &Plan, launch: &Launch, phase: usize, kind: &PhaseKind) -> Option<Cut> {
+        let template = plan.cuda.as_ref()?.kernel(launch.kernel).template;
+        match (template, kind) {
+            _ if launch.phase != phase => None,
+            ("stream_product", _) => Some(Cut::Stream),
+            ("gemm_wgmma" | "gemm_mma", _) => Some(Cut::Gemm),
+            ("attention_decode", PhaseKind::Attention { kv_heads, .. }) => {
+                Some(Cut::Attention { kv_heads: u32::try_from(*kv_heads).ok()? })
+            }
+            _ => None,
+        }
+    }
+
+    /// The launches of a phase with some settings, by place.
+    fn variant(
+        &mut self,
+        program: &Program,
+        bucket: Option<usize>,
+        phase: &str,
+        places: &[(usize, usize)],
+        settings: &Settings,
+        others: &[Call],
+    ) -> Result<Vec<Vec<Call>>, String> {
+        let mut target = self.target.clone();
+        let tuning = target.tuning.as_mut().expect("the caller tunes CUDA hardware");
+        let buckets = BTreeMap::from([(bucket, settings.clone())]);
+        tuning.phases.insert(phase.to_owned(), PhaseTuning { buckets, ..PhaseTuning::default() });
+        let plan = plan(&target)?;
+        let program = self::program(&plan, &program.name).expect("the same programs");
+        let (launches, rest) = calls(&plan, program, places);
+        if rest != others {
+            return Err("it changes other phases' kernels too".to_owned());
+        }
+        self.take_memory(&plan);
+        Ok(launches)
+    }
+
+    fn pooled(&mut self, program: &Program, (kernel, mut launch): Call) -> Value {
+        launch["kernel"] = json!(self.pool.add(&kernel, program.regime));
+        launch
+    }
+
+    fn take_memory(&mut self, plan: &Plan) {
+        for buffer in &plan.buffers {
+            let bytes = self.buffers.entry(buffer.name.clone()).or_default();
+            *bytes = buffer.bytes().max(*bytes);
+        }
+        for scratch in plan.cuda.iter().flat_map(|cuda| &cuda.scratch) {
+            let known = self.scratch.entry(scratch.name.clone()).or_default();
+            *known = (scratch.bytes.max(known.0), scratch.zeroed);
+        }
+    }
+
+    /// Everything `tune.py` has to know but the kernels.
+    pub fn manifest(&mut self) -> Value {
+        let plan = self.plan.clone();
+        let (cuda, quant) = (plan.cuda.as_ref().expect("a CUDA target"), &plan.target.quant);
+        let fields: Vec<Value> = (0..plan.fields.len()).map(|at| {
+            let (field, fill) = (&plan.fields[at], cuda.kernel(cuda.fills[at]));
+            let fill = self.pool.add(fill, monomorph_compiler::plan::cuda::Regime::Prefill);
+            let shape = match &field.kind {
+                FieldKind::Matrix { rows, columns, packing, .. } => {
+                    let planes = field.planes().expect("a matrix has planes");
+                    let gated = *packing == Packing::Gated;
+                    json!({
+                        "rows": if gated { rows / 2 } else { *rows }, "columns": columns, "gated": gated,
+                        "codes": planes.codes, "scales": planes.scales, "row_scales": planes.row_scales,
+                    })
+                }
+                FieldKind::Vector { length, .. } => json!({ "length": length, "centre": 0.0 }),
+                FieldKind::Norm { length, form, .. } => {
+                    json!({ "length": length, "centre": if *form == NormWeight::Plain { 1.0 } else { 0.0 } })
+                }
+            };
+            json!({ "name": field.name, "instances": plan.instances(field), "fill": fill, "shape": shape })
+        }).collect();
+        let bodies: Vec<Value> = plan
+            .bodies
+            .iter()
+            .map(|body| {
+                let attention = body.phases.iter().find_map(|phase| match &phase.kind {
+                PhaseKind::Attention { frequencies, kv_heads, head_dim, .. } => Some(json!({
+                    "inverse": frequencies.inverse, "factor": frequencies.factor,
+                    "block_bytes": 2 * kv_heads * quant.kv_block * head_dim * quant.kv_format.block_bytes(),
+                })),
+                _ => None,
+            });
+                json!({ "name": body.name, "layers": body.layers.len(), "attention": attention })
+            })
+            .collect();
+        let schedule: Vec<Value> = plan
+            .schedule
+            .iter()
+            .map(|(body, layer)| {
+                let index =
+                    layer.and_then(|layer| plan.bodies[body.0].layers.iter().position(|it| *it == layer));
+                json!([body.0, index.unwrap_or(0)])
+            })
+            .collect();
+        json!({
+            "target": plan.target.name(), "l2_bytes": plan.target.hardware.cuda().map_or(0, |card| card.l2_bytes),
+            "max_sequences": plan.buckets.sequences, "tokens": plan.buckets.tokens,
+            "kv": { "block_tokens": quant.kv_block, "format": quant.kv_format.name() },
+            "fields": fields, "buffers": self.buffers,
+            "scratch": self.scratch.iter().map(|(name, (bytes, _))| (name.clone(), *bytes)).collect::<BTreeMap<_, _>>(),
+            "bodies": bodies, "schedule": schedule, "programs": self.programs,
+        })
+    }
+}
+
+fn plan(target: &Target) -> Result<Plan, String> {
+    passes::assemble::plan(target, &graph::build(&target.model, &target.quant))
+        .map_err(|error| error.to_string())
+}
+
+fn program<'p>(plan: &'p Plan, name: &str) -> Option<&'p Program> {
+    plan.cuda.as_ref()?.programs.iter().find(|program| program.name == name)
+}
+
+/// The launches of the phases at `places`, and all others.
+fn calls(plan: &Plan, program: &Program, places: &[(usize, usize)]) -> (Vec<Vec<Call>>, Vec<Call>) {
+    let mut inside = vec![Vec::new(); places.len()];
+    let mut outside: Vec<Call> = program.tail.iter().map(|it| call(plan, it)).collect();
+    for (body, launches) in program.bodies.iter().enumerate() {
+        for launch in launches {
+            match places.iter().position(|place| *place == (body, launch.phase)) {
+                Some(place) => inside[place].push(call(plan, launch)),
+                None => outside.push(call(plan, launch)),
+            }
+        }
+    }
+    outside.iter_mut().for_each(|(kernel, _)| *kernel = alike(kernel));
+    (inside, outside)
+}
+
+/// Calls that compare as what they launch: names follow the order in which programs were planned.
+fn nameless(places: &[Vec<Call>]) -> Vec<Vec<Call>> {
+    let of =
+        |calls: &Vec<Call>| calls.iter().map(|(kernel, launch)| (alike(kernel), launch.clone())).collect();
+    places.iter().map(of).collect()
+}
+
+fn call(plan: &Plan, launch: &Launch) -> Call {
+    let cuda = plan.cuda.as_ref().expect("a CUDA target");
+    let grid = launch.grid.map(|extent| match extent {
+        Extent::Fixed(blocks) => json!(["fixed", blocks]),
+        Extent::Tokens(each) => json!(["tokens", each]),
+        Extent::Sequences(each) => json!(["sequences", each]),
+        Extent::Outputs(each) => json!(["outputs", each]),
+    });
+    let argument = |argument: &Argument| match argument {
+        Argument::Step => json!(["step"]),
+        Argument::Tokens => json!(["tokens"]),
+        Argument::SampledIds => json!(["sampled_ids"]),
+        Argument::History => json!(["history"]),
+        Argument::SampledOut => json!(["sampled"]),
+        Argument::Buffer(id) => json!(["buffer", plan.buffer(*id).name]),
+        Argument::Field(id, plane) => json!([
+            "field",
+            id.0,
+            match plane {
+                Plane::Codes => "codes",
+                Plane::Scales => "scales",
+                Plane::RowScales => "row_scales",
+            }
+        ]),
+        Argument::Cache(body) => json!(["cache", body.0]),
+        Argument::Rotary(body) => json!(["rotary", body.0]),
+        Argument::Scratch(at) => json!(["scratch", cuda.scratch[*at].name]),
+        Argument::Null => json!(["null"]),
+    };
+    let arguments: Vec<Value> = launch.arguments.iter().map(argument).collect();
+    (cuda.kernel(launch.kernel).clone(), json!({ "grid": grid, "arguments": arguments }))
+}
