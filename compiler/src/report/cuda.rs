@@ -150,8 +150,8 @@ pub fn text(plan: &Plan) -> Vec<String> {
             .map(|it| format!("{:<12} {:>9} {:>10.1}", it.name, it.launches, it.microseconds)),
     );
     // One program of each way to launch tells them all: the smallest and the largest bucket, prefill, head.
-    let decode = cuda.programs.iter().filter(|program| program.regime == Regime::Decode);
-    let shown = decode.clone().next().into_iter().chain(decode.last());
+    let mut decode = cuda.programs.iter().filter(|program| program.regime == Regime::Decode);
+    let shown = decode.next().into_iter().chain(decode.next_back());
     let rest = cuda.programs.iter().filter(|program| program.regime != Regime::Decode);
     for program in shown.chain(rest) {
         lines.push(String::new());

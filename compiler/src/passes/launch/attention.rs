@@ -83,7 +83,7 @@ impl Shape {
 
     /// Keys of attention_prefill's tile, nested with the cache's blocks: as many as leave room for two blocks on a multiprocessor, else for one.
     fn prefill_keys(&self, block_tokens: usize, card: &Cuda) -> Option<usize> {
-        let nests = |keys: usize| keys % block_tokens == 0 || block_tokens % keys == 0;
+        let nests = |keys: usize| keys.is_multiple_of(block_tokens) || block_tokens.is_multiple_of(keys);
         let small = |keys: usize, most: usize| nests(keys) && self.prefill_shared(keys, block_tokens) <= most;
         let fits = |most: usize| PREFILL_KEYS.into_iter().find(|keys| small(*keys, most));
         let half = (card.shared_per_multiprocessor as usize / 2).saturating_sub(1024);
@@ -96,7 +96,7 @@ impl Shape {
         let takes = card.wgmma
             && kv_format == Format::Bf16
             && [64, 128].contains(&self.head_dim)
-            && WGMMA_KEYS % block_tokens == 0;
+            && WGMMA_KEYS.is_multiple_of(block_tokens);
         let bytes = WGMMA_STAGES * (2 * WGMMA_KEYS * self.head_dim * 2 + 4 * 8);
         takes.then_some(bytes.next_multiple_of(1024))
     }
@@ -116,6 +116,9 @@ impl Shape {
         whole.min(context.div_ceil(MIN_CHUNK)).clamp(1, MAX_SPLITS)
     }
 }
+
+/// A member of a kernel's configuration.
+type Member = (&'static str, Constant);
 
 /// The operands of the phase that launches share.
 struct Operands {
@@ -164,7 +167,7 @@ impl Launcher<'_> {
         if heads / kv_heads > 16 {
             return Err(no_kernel(site, self.plan, "more than 16 query heads share a key head"));
         }
-        if quant.kv_block % 16 != 0 {
+        if !quant.kv_block.is_multiple_of(16) {
             let what = format!("K/V blocks of {} tokens are not whole tiles of 16", quant.kv_block);
             return Err(no_kernel(site, self.plan, &what));
         }
@@ -193,11 +196,7 @@ impl Launcher<'_> {
     }
 
     /// Where context vectors go: f32, or staged for a tensor-core product; and the constant that says so.
-    fn context(
-        &mut self,
-        site: Site,
-        out: BufferId,
-    ) -> Result<(Argument, Option<(&'static str, Constant)>), PassError> {
+    fn context(&mut self, site: Site, out: BufferId) -> Result<(Argument, Option<Member>), PassError> {
         if !self.is_staged(site, out)? {
             return Ok((self.buffer(site, out), None));
         }

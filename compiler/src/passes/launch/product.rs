@@ -5,7 +5,6 @@ use super::stream::{self, Stream};
 use super::{Launcher, Matrix, Site, Style, fixed, integer, no_kernel, staged_bytes, value};
 use crate::passes::PassError;
 use crate::plan::cuda::{Argument, Constant, Kernel, Launch, Plane, Regime};
-use crate::plan::packed::TILE_ROWS;
 use crate::plan::{BufferId, FieldId, FieldKind, PhaseKind};
 use crate::spec::types::{Activation, Compute, NormWeight};
 use monomorph_formats::{Format, ScaleForm};
@@ -62,8 +61,9 @@ impl Launcher<'_> {
             return Err(no_kernel(site, self.plan, &what));
         }
         let (knobs, rows) = (self.knobs(site), site.program.rows);
-        // Decoding 4-bit floats beside the sums of more than two rows takes more registers than a thread may have.
-        let most = if matrix.format == Format::Nvfp4 { knobs.stream_rows.min(2) } else { knobs.stream_rows };
+        // More than two rows that are long, or 4-bit floats to decode beside them, take more registers than a thread may have.
+        let two = matrix.format == Format::Nvfp4 || matrix.columns > 8192;
+        let most = if two { knobs.stream_rows.min(2) } else { knobs.stream_rows };
         let few = site.program.regime == Regime::Decode && rows <= most as usize;
         let streams = few && stream::shape(&matrix, rows, false, &knobs, self.card).is_some();
         Ok(if streams { Style::Stream } else { Style::Gemm })
@@ -139,10 +139,8 @@ impl Launcher<'_> {
             .ok_or_else(|| no_kernel(site, self.plan, "no block of it fits the card's shared memory"))?;
         let row_groups = rows.div_ceil(shape.rows);
         let Stream { stages, stage_bytes, warps, blocks, resident, shared, .. } = shape;
-        // A long product hides the boundary behind it: it takes the registers that several rows want, and stands alone.
-        let long = shape.rows > 2 && matrix.outputs() / TILE_ROWS > 64 * blocks;
-        // f64 sums take twice the registers.
-        let resident = if long || matrix.exact { 1 } else { resident };
+        // The sums of more than two rows, and f64 sums, take the registers that the next kernel's block would need.
+        let resident = if matrix.exact || shape.rows > 2 { 1 } else { resident };
         let mut constants: Vec<(&'static str, Constant)> = matrix.names().into();
         let compute = if matrix.exact { "EXACT" } else { "BF16" };
         let rounding = if matrix.compute == Compute::Int8Block32 { "INT8_BLOCK32" } else { "NONE" };

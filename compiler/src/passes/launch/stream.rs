@@ -123,7 +123,7 @@ fn k_warps(warps: usize, units: usize, stage_tiles: usize) -> usize {
     let mut k = warps / 2;
     while k >= 1 {
         let work = units.div_ceil(k) * stage_tiles.div_ceil(warps / k);
-        if warps % k == 0 && work < cost {
+        if warps.is_multiple_of(k) && work < cost {
             (best, cost) = (k, work);
         }
         k /= 2;
