@@ -9,8 +9,8 @@ use crate::plan::{BufferId, FieldId, FieldKind, PhaseKind};
 use crate::spec::types::{Compute, Cuda, NormWeight, RotaryPairs, TensorClass};
 use monomorph_formats::Format;
 
-/// Least chunk of cached tokens of attention_decode.
-const MIN_CHUNK: usize = 128;
+/// Least chunk of cached tokens of attention_decode: its loads are under way before the wait, so a second block gains little.
+const MIN_CHUNK: usize = 256;
 /// Most parts a context is split into: the last block reads all their results.
 const MAX_SPLITS: usize = 64;
 /// Rows and threads of a block of attention_write.
@@ -218,6 +218,8 @@ impl Launcher<'_> {
             ("SPLITS", integer(splits)),
             ("DECODE_WARPS", integer(warps)),
             ("MIN_CHUNK", integer(MIN_CHUNK)),
+            // Header and older K/V are complete before a step's graph starts: one stream, and the upload's event before it.
+            ("CONTEXT_BEFORE_WAIT", Constant::Flag(true)),
             ("ROWS", integer(rows)),
             (
                 "PARTIALS_BYTES",
