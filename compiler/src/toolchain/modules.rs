@@ -7,6 +7,8 @@ use crate::plan::Plan;
 use crate::plan::cuda::CudaPlan;
 use crate::spec::types::Cuda;
 use serde::Serialize;
+use std::collections::BTreeSet;
+use std::ffi::OsString;
 use std::path::Path;
 
 /// `cubins/report.json`.
@@ -52,6 +54,7 @@ pub struct KernelReport {
 /// # Errors
 /// When a file cannot be read or written.
 pub fn copy_library(root: &Path, directory: &Path) -> Result<(), BuildError> {
+    let mut names = BTreeSet::new();
     let library = root.join("templates/cuda/lib");
     let io = |error| BuildError::Io(library.clone(), error);
     for entry in std::fs::read_dir(&library).map_err(io)? {
@@ -60,6 +63,20 @@ pub fn copy_library(root: &Path, directory: &Path) -> Result<(), BuildError> {
             let text = std::fs::read(&path).map_err(|error| BuildError::Io(path.clone(), error))?;
             let name = path.file_name().expect("a file has a name");
             write_if_changed(&directory.join("cuda/lib").join(name), &text)?;
+            names.insert(name.to_owned());
+        }
+    }
+    sweep(&directory.join("cuda/lib"), "cuh", &names)
+}
+
+/// Removes files of an earlier build that this one does not make.
+fn sweep(directory: &Path, extension: &str, keep: &BTreeSet<OsString>) -> Result<(), BuildError> {
+    let io = |error| BuildError::Io(directory.to_owned(), error);
+    for entry in std::fs::read_dir(directory).map_err(io)? {
+        let path = entry.map_err(io)?.path();
+        let kept = path.file_name().is_some_and(|name| keep.contains(name));
+        if path.extension().is_some_and(|it| it == extension) && !kept {
+            std::fs::remove_file(&path).map_err(|error| BuildError::Io(path.clone(), error))?;
         }
     }
     Ok(())
