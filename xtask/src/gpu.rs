@@ -31,6 +31,9 @@ pub struct Options {
     /// Targets to measure, as model/quant [default: a Llama of 1B, and 8B models in bf16, fp8 and nvfp4].
     #[arg(long, value_name = "MODEL/QUANT", value_delimiter = ',')]
     bench: Option<Vec<String>>,
+    /// Add the programs that time kernels alone, for `run.py --only instruments`.
+    #[arg(long)]
+    instruments: bool,
     /// What to leave out.
     #[arg(long, value_delimiter = ',')]
     without: Vec<Piece>,

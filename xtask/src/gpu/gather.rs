@@ -78,10 +78,11 @@ pub fn gather(options: &Options) -> Result<(), String> {
     let with = |piece: Piece| !options.without.contains(&piece);
     let mut manifest = json!({
         "commit": commit(), "hardware": options.hardware,
-        "programs": [], "goldens": [], "sanitized": [], "benches": [],
+        "programs": [], "instruments": [], "goldens": [], "sanitized": [], "benches": [],
     });
     if with(Piece::Programs) {
-        manifest["programs"] = gathering.programs()?;
+        let (programs, instruments) = gathering.programs(options.instruments)?;
+        (manifest["programs"], manifest["instruments"]) = (programs, instruments);
     }
     if with(Piece::Goldens) {
         manifest["goldens"] = gathering.goldens(&cases, &options.goldens)?;
@@ -110,14 +111,16 @@ pub fn gather(options: &Options) -> Result<(), String> {
 }
 
 impl Gathering {
-    fn programs(&mut self) -> Result<Value, String> {
+    /// The programs of tests/cuda, and those that only measure.
+    fn programs(&mut self, instruments: bool) -> Result<(Value, Value), String> {
         let target = spec::load(&self.search, &self.target(SMOLLM2)).map_err(|error| error.to_string())?;
         let card = target.hardware.cuda().ok_or_else(|| format!("{} is no CUDA hardware", self.hardware))?;
-        let (programs, problems) = programs::build(&card.architecture, &self.store)?;
+        let (programs, instruments, problems) =
+            programs::build(&card.architecture, &self.store, instruments)?;
         self.problems.extend(problems);
-        let files = programs.iter().filter_map(|it| it["file"].as_str().map(str::to_owned));
-        self.executables.extend(files);
-        Ok(json!(programs))
+        let all = [&programs, &instruments].into_iter().filter_map(Value::as_array).flatten();
+        self.executables.extend(all.filter_map(|it| it["file"].as_str().map(str::to_owned)));
+        Ok((programs, instruments))
     }
 
     /// `hardware/model/quant`.

@@ -41,21 +41,36 @@ const PROGRAMS: [Program; 9] = [
     },
 ];
 
-/// Sources that measure or look around, and check nothing.
-fn is_instrument(name: &str) -> bool {
-    name.ends_with("_bench") || name.starts_with("probe_")
-}
+/// What measures kernels and checks nothing, with the division that docs/performance-h200-kernels.md found best.
+const INSTRUMENTS: [Program; 5] = [
+    Program { defines: &["SUITE=3"], arguments: &["bench"], ..program("stream-1b", "stream") },
+    Program { defines: &["SUITE=4"], arguments: &["bench"], ..program("stream-8b", "stream") },
+    program("gemm-bench", "gemm_bench"),
+    Program {
+        defines: &["SPLIT_COUNT=16", "WARP_COUNT=8", "CHUNK_TOKENS=256", "RESIDENT=1", "BEFORE_WAIT"],
+        ..program("attention-decode", "attention_bench")
+    },
+    Program {
+        defines: &["PREFILL", "KEY_COUNT=128", "WGMMA"],
+        ..program("attention-prefill", "attention_bench")
+    },
+];
 
-/// Compiles all into `store/programs/`; what `run.py` needs to know of them, and what nvcc refused.
+/// Compiles all into `store/programs/`, instruments too if they are wanted; what `run.py` needs to know of the programs and of
+/// the instruments, and what nvcc refused.
 ///
 /// # Errors
 /// When there is no compiler, or a source is built by none.
-pub fn build(architecture: &str, store: &Path) -> Result<(Vec<Value>, Vec<String>), String> {
+pub fn build(
+    architecture: &str,
+    store: &Path,
+    instruments: bool,
+) -> Result<(Value, Value, Vec<String>), String> {
     let tests = paths::root().join("tests/cuda");
-    let known: BTreeSet<&str> = PROGRAMS.iter().map(|it| it.source).collect();
+    let known: BTreeSet<&str> = PROGRAMS.iter().chain(&INSTRUMENTS).map(|it| it.source).collect();
     for path in files(&tests)? {
         let name = path.file_stem().unwrap_or_default().to_string_lossy().into_owned();
-        if path.extension().is_some_and(|it| it == "cu") && !known.contains(&*name) && !is_instrument(&name) {
+        if path.extension().is_some_and(|it| it == "cu") && !known.contains(&*name) {
             return Err(format!(
                 "tests/cuda/{name}.cu is run by nobody: add it to xtask/src/gpu/programs.rs"
             ));
@@ -63,10 +78,12 @@ pub fn build(architecture: &str, store: &Path) -> Result<(Vec<Value>, Vec<String
     }
     let compiler = Compiler::find(&paths::root()).map_err(|error| error.to_string())?;
     let headers = headers(&[paths::root().join("templates/cuda/lib"), tests])?;
+    let instruments: &[Program] = if instruments { &INSTRUMENTS } else { &[] };
+    let all: Vec<&Program> = PROGRAMS.iter().chain(instruments).collect();
     let next = AtomicUsize::new(0);
     let problems = Mutex::new(Vec::new());
     let work = || {
-        while let Some(program) = PROGRAMS.get(next.fetch_add(1, Ordering::Relaxed)) {
+        while let Some(program) = all.get(next.fetch_add(1, Ordering::Relaxed)) {
             if let Err(why) = compile(&compiler, architecture, program, &headers, store) {
                 problems.lock().expect("no worker panics").push(format!("{}: {why}", program.name));
             }
@@ -93,7 +110,9 @@ pub fn build(architecture: &str, store: &Path) -> Result<(Vec<Value>, Vec<String
             std::iter::once(sound).chain(planted)
         })
         .collect();
-    Ok((entries, problems))
+    let instruments =
+        instruments.iter().map(|it| entry(it, it.name.to_owned(), it.arguments, false)).collect();
+    Ok((entries, instruments, problems))
 }
 
 /// Compiles one program, unless what it is made from is what it was made from before.

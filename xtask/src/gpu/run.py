@@ -26,6 +26,7 @@ GROUPS = {
     "serving": serving.run,
     "sanitizer": sanitizer.run,
     "benches": benches.run,
+    "instruments": programs.measure,
 }
 
 
@@ -46,7 +47,8 @@ def main():
     manifest = json.loads((here / "manifest.json").read_text())
     arrived = unpack(here, arguments.store, manifest)
     print(f"unpacked {arrived or 'nothing'} into {arguments.store}")
-    context = Context(manifest, arguments.store, arguments.match, arguments.jobs)
+    arguments.out.mkdir(parents=True, exist_ok=True)
+    context = Context(manifest, arguments.store, arguments.out, arguments.match, arguments.jobs)
     began = time.time()
     for name in names:
         if name == "unpack":
@@ -71,7 +73,6 @@ def main():
         "checks": context.checks,
         "benches": context.benches,
     }
-    arguments.out.mkdir(parents=True, exist_ok=True)
     (arguments.out / "results.json").write_text(json.dumps(results, indent=1) + "\n")
     print(table(results))
     failed = [check for check in context.checks if not check["passed"]]

@@ -17,8 +17,8 @@ class Missing(Exception):
 class Context:
     """The manifest, the store, and what was found."""
 
-    def __init__(self, manifest, store, match, jobs):
-        self.manifest, self.store, self.match, self.jobs = manifest, store, match, jobs
+    def __init__(self, manifest, store, out, match, jobs):
+        self.manifest, self.store, self.out, self.match, self.jobs = manifest, store, out, match, jobs
         self.checks, self.benches = [], []
 
     def path(self, name):
