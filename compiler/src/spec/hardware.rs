@@ -37,7 +37,11 @@ pub(super) fn read(source: &Source, name: &str, mut root: Table) -> Option<ReadH
             root.finish();
             let ((figures, rates), (target_cpu, features, host)) = (figures?, cpu?);
             let CpuRates { threads, int8_rate, f32_rate } = rates;
-            (figures, HardwareKind::Cpu(Cpu { target_cpu, features, host, threads, int8_rate, f32_rate }), None)
+            (
+                figures,
+                HardwareKind::Cpu(Cpu { target_cpu, features, host, threads, int8_rate, f32_rate }),
+                None,
+            )
         }
         Kind::Cuda => {
             let figures = figures.and_then(cuda_figures);
