@@ -1,0 +1,5 @@
+//! The engine on a scripted model, which checks every step it is given and samples from what it reads back.
+
+mod answers;
+mod endings;
+mod support;
