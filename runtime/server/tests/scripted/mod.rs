@@ -4,7 +4,7 @@
 //! takes 100 ms a token; `[[half]]` ends within a character; `[[panic]]` panics; `[[fault]]` fails as a device does.
 //! Anything else gets [`GREETING`].
 
-use monomorph_engine::scripted::{Script, Scripted, Shape, Tokens};
+use monomorph_engine::scripted::{InFlight, Script, Scripted, Shape, Tokens};
 use monomorph_formats::Format;
 use monomorph_model::{
     ClassFormat, Figures, HardwareSpec, LoadError, LoadOptions, Model, ModelSpec, Progress, Protocol,
@@ -72,11 +72,13 @@ impl Shape for Bytes {
     };
 }
 
-/// The scripted model, loaded as a layer stack is.
-pub struct Echo(Scripted<Bytes>);
+/// The scripted model, loaded as a layer stack is. Two steps are in flight, as on a card: what ends an answer is seen here
+/// when the next token is on its way.
+pub struct Echo(Scripted<InFlight<Bytes, 2>>);
 
 impl Model for Echo {
     const SPEC: &'static ModelSpec = Bytes::SPEC;
+    const STEPS_IN_FLIGHT: usize = 2;
 
     fn load(_: &Weights, options: &LoadOptions, progress: &Progress) -> Result<Self, LoadError> {
         progress.expect(4);
