@@ -1,6 +1,7 @@
 """Many HTTP requests at once, each of which must be answered as alone."""
 
 import json
+import os
 import signal
 import socket
 import subprocess
@@ -8,6 +9,7 @@ import threading
 import time
 import urllib.request
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 from .common import Missing, tail
 
@@ -24,6 +26,7 @@ class Server:
             self.port = free.getsockname()[1]
         self.ready_seconds = ready_seconds
         self.command = [str(word) for word in (*wrapper, *command, "--port", self.port)]
+        self.program = str(command[0])
         self.output = ""
 
     def __enter__(self):
@@ -51,10 +54,21 @@ class Server:
         for line in self.process.stdout:
             self.output += line
 
+    def _pid(self):
+        """The server's process, which a wrapper does not hand signals on to."""
+        for path in Path("/proc").glob("[0-9]*/cmdline"):
+            try:
+                words = path.read_bytes().decode(errors="replace").split("\0")
+            except OSError:
+                continue
+            if words[0] == self.program and str(self.port) in words:
+                return int(path.parent.name)
+        return self.process.pid
+
     def stop(self, seconds=60):
         """Asks it to finish; its exit status."""
         if self.process.poll() is None:
-            self.process.send_signal(signal.SIGTERM)
+            os.kill(self._pid(), signal.SIGTERM)
             try:
                 self.process.wait(seconds)
             except subprocess.TimeoutExpired:
