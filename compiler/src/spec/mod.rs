@@ -65,7 +65,7 @@ fn read(search: &[PathBuf], it: &Located, sink: &Sink) -> Option<Target> {
             Some(document(dir, file, sink, read)?.0)
         }
         (Some(knobs), None) => {
-            Some(Tuning { knobs, phases: BTreeMap::new(), provenance: Provenance::Defaults })
+            Some(Tuning { defaults: knobs, knobs, phases: BTreeMap::new(), provenance: Provenance::Defaults })
         }
         (None, Some(dir)) => {
             let refuse = |source: &Source, _: Table| {

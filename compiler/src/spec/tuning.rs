@@ -48,7 +48,7 @@ pub(super) fn read(source: &Source, mut root: Table, defaults: Knobs) -> Option<
     root.finish();
     let mut knobs = defaults;
     set(&mut knobs, &all?);
-    Some(Tuning { knobs, phases: phases?, provenance: provenance? })
+    Some(Tuning { defaults, knobs, phases: phases?, provenance: provenance? })
 }
 
 /// `[phase.NAME]` and `[phase.NAME.BUCKET]`. Names are the plan's, and what is not in it is refused there.

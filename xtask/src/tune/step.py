@@ -1,0 +1,36 @@
+"""The step header (templates/cuda/lib/step.cuh): what a forward pass is about, for the steps that are measured."""
+
+import struct
+
+TOKEN_ID = 11  # any of the vocabulary: what is fed changes no time
+
+
+def header(most, tokens, sequences, outputs, blocks):
+    """`sequences` as (first token, count, position, first block); greedy sampling of each of `outputs` rows."""
+    data = struct.pack("<4i", tokens, len(sequences), outputs, 0)
+    data += struct.pack(f"<{most}i", *range(outputs), *[0] * (most - outputs))
+    for index in range(most):
+        if index < len(sequences):
+            first, count, position, block = sequences[index]
+            output = index if index < outputs else -1
+            data += struct.pack("<8i", first, count, position, block, TOKEN_ID, -1, output, 0)
+        else:
+            data += bytes(32)
+    for index in range(most):
+        # Temperature, top_p, min_p and penalties; top_k and top_logprobs; seed and draw; slot, history, reserved.
+        data += struct.pack("<6fIiQQ4i", 0.0, 1.0, 0.0, 1.0, 0.0, 0.0, 0, -1, index, 0, -1, 0, 0, 0)
+    return data + struct.pack(f"<{len(blocks)}i", *blocks)
+
+
+def decode(most, rows, context, block_tokens):
+    """Each of `rows` sequences feeds one token after `context` others. The header, and how many K/V blocks it names."""
+    each = -(-(context + 1) // block_tokens)
+    sequences = [(row, 1, context, row * each) for row in range(rows)]
+    return header(most, rows, sequences, rows, range(rows * each)), rows * each
+
+
+def prefill(most, tokens, block_tokens):
+    """One prompt of `tokens`, nothing cached. The header, the token rows, and how many K/V blocks it names."""
+    blocks = -(-tokens // block_tokens)
+    rows = struct.pack("<2i", TOKEN_ID, 0) * tokens
+    return header(most, tokens, [(0, tokens, 0, 0)], 0, range(blocks)), rows, blocks

@@ -23,7 +23,7 @@ pub fn variants(cut: Cut, rows: usize, knobs: Knobs, card: &Cuda) -> Vec<Knobs> 
     match cut {
         Cut::Stream => {
             for blocks_per_multiprocessor in [1, 2] {
-                for stage_bytes in [8_192, 16_384, 32_768] {
+                for stage_bytes in [8_192, 16_384, 32_768, 49_152, 65_536] {
                     for ring_stages in [3, 4, 5, 6, 8, 12] {
                         let ring = blocks_per_multiprocessor * ring_stages * stage_bytes;
                         // A ring of less than 48 KiB does not outlast the memory's latency.
@@ -47,10 +47,11 @@ pub fn variants(cut: Cut, rows: usize, knobs: Knobs, card: &Cuda) -> Vec<Knobs> 
             }
         }
         Cut::Attention { kv_heads } => {
-            // Between a quarter of the multiprocessors and four times as many blocks.
+            // From a quarter of the multiprocessors to sixteen blocks each.
             let blocks = |splits: u32| u64::from(splits) * u64::from(kv_heads) * rows as u64;
-            let most = 4 * u64::from(card.multiprocessors);
-            let sensible = |splits: &u32| *splits == 1 || (most / 16..=most).contains(&blocks(*splits));
+            let multiprocessors = u64::from(card.multiprocessors);
+            let sensible =
+                |splits: &u32| *splits == 1 || (multiprocessors / 4..=16 * multiprocessors).contains(&blocks(*splits));
             let splits = [1, 2, 4, 8, 12, 16, 24, 32, 48, 64].into_iter().filter(sensible);
             all.extend(splits.map(|attention_splits| Knobs { attention_splits, ..knobs }));
         }
@@ -81,10 +82,7 @@ mod tests {
 
     fn h200() -> (Cuda, Knobs) {
         let target = spec::load(&[paths::targets()], "h200/llama-3.2-1b/bf16").unwrap();
-        (
-            target.hardware.cuda().unwrap().clone(),
-            spec::load(&[paths::targets()], "h200/llama-3.2-1b/bf16").unwrap().tuning.unwrap().knobs,
-        )
+        (target.hardware.cuda().unwrap().clone(), target.tuning.unwrap().defaults)
     }
 
     #[test]
@@ -128,6 +126,6 @@ mod tests {
             all.into_iter().map(|it| it.attention_splits).collect::<Vec<_>>()
         };
         assert_eq!(splits(1), [0, 1, 8, 12, 16, 24, 32, 48, 64]);
-        assert_eq!(splits(64), [0, 1]);
+        assert_eq!(splits(64), [0, 1, 2, 4]);
     }
 }

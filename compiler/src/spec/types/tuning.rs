@@ -95,6 +95,8 @@ pub enum Provenance {
 /// The knobs of a target.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Tuning {
+    /// HARDWARE.toml's `[defaults]`.
+    pub defaults: Knobs,
     /// Where no phase says otherwise.
     pub knobs: Knobs,
     /// By phase name, as the plan names phases.
