@@ -56,6 +56,13 @@ fn kernels(cuda: &CudaPlan) -> TokenStream {
         let (kind, name) = (kernels_type(&module.name), &module.name);
         let documentation = format!(" Kernels of `cuda/{name}.cu`.");
         let cubin = format!("../cubins/{name}.cubin");
+        let shared_part = match module.shared_part {
+            None => quote!(None),
+            Some(percent) => {
+                let percent = number(percent as usize);
+                quote!(Some(#percent))
+            }
+        };
         let fields: Vec<Ident> = module.kernels.iter().map(|it| format_ident!("{}", it.name)).collect();
         let looked_up = module.kernels.iter().enumerate().map(|(at, kernel)| {
             let (field, symbol) = (format_ident!("{}", kernel.name), &kernel.name);
@@ -69,7 +76,7 @@ fn kernels(cuda: &CudaPlan) -> TokenStream {
 
             impl #kind {
                 fn load(gpu: &Gpu) -> Result<Self, Fault> {
-                    let module = Module::load(gpu, #name, include_bytes!(#cubin))?;
+                    let module = Module::load(gpu, #name, include_bytes!(#cubin), #shared_part)?;
                     Ok(#kind { #(#looked_up),* })
                 }
             }

@@ -29,6 +29,9 @@ impl CudaPlan {
 pub struct Module {
     /// File stem, such as `decode_1`.
     pub name: String,
+    /// Percent of what shared memory and L1 share that is to be shared memory while its kernels run; `None` leaves it to
+    /// the driver.
+    pub shared_part: Option<u32>,
     /// Kernels in it.
     pub kernels: Vec<Kernel>,
 }

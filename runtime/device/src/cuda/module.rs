@@ -15,14 +15,21 @@ const FREE_SHARED: u32 = 48 * 1024;
 pub struct Module {
     name: &'static str,
     handle: sys::CUmodule,
+    shared_part: Option<u32>,
 }
 
 impl Module {
-    /// Loads a cubin; `name` is what errors call it. The GPU is the calling thread's.
+    /// Loads a cubin; `name` is what errors call it. The GPU is the calling thread's. `shared_part` is the percentage of
+    /// what shared memory and L1 share that is to be shared memory while its kernels run; `None` leaves it to the driver.
     ///
     /// # Errors
     /// When the driver does not take it.
-    pub fn load(_: &Gpu, name: &'static str, cubin: &[u8]) -> Result<Module, Fault> {
+    pub fn load(
+        _: &Gpu,
+        name: &'static str,
+        cubin: &[u8],
+        shared_part: Option<u32>,
+    ) -> Result<Module, Fault> {
         // The driver reads an ELF image, whose tables want alignment; bytes included in a binary have none.
         let mut aligned = vec![0u64; cubin.len().div_ceil(8)];
         for (word, bytes) in aligned.iter_mut().zip(cubin.chunks(8)) {
@@ -35,7 +42,7 @@ impl Module {
         check(&format!("loading the kernels of {name}"), unsafe {
             sys::cuModuleLoadData(&mut handle, aligned.as_ptr().cast::<c_void>())
         })?;
-        Ok(Module { name, handle })
+        Ok(Module { name, handle, shared_part })
     }
 
     /// A kernel of it: threads a block, bytes of dynamic shared memory, and how many parameters the stack will hand it.
@@ -71,10 +78,10 @@ impl Module {
             let most = sys::CUfunction_attribute::CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES;
             set("allowing the shared memory", most, shared)?;
         }
-        // One split between shared memory and L1 for all kernels: a multiprocessor that had to change it would first
-        // have to be empty, and a kernel could not begin beside its predecessor.
-        let split = sys::CUfunction_attribute::CU_FUNC_ATTRIBUTE_PREFERRED_SHARED_MEMORY_CARVEOUT;
-        set("the shared memory's part", split, 100)?;
+        if let Some(percent) = self.shared_part {
+            let part = sys::CUfunction_attribute::CU_FUNC_ATTRIBUTE_PREFERRED_SHARED_MEMORY_CARVEOUT;
+            set("the shared memory's part", part, percent)?;
+        }
         Ok(Kernel { name, function, block, shared })
     }
 }
