@@ -95,6 +95,8 @@ impl Pool {
     ) -> Result<Vec<Cubin>, String> {
         let module = |group: &Vec<usize>| Module {
             name: format!("variants_{}_{}", group[0], group.len()),
+            // The driver script sets it.
+            shared_part: None,
             kernels: group.iter().map(|at| self.kernels[*at].clone()).collect(),
         };
         let cuda = CudaPlan { modules: groups.iter().map(module).collect(), ..CudaPlan::default() };
