@@ -142,7 +142,8 @@ struct Launcher<'a> {
 
 impl<'a> Launcher<'a> {
     fn program(&mut self, outline: &Outline) -> Result<Program, PassError> {
-        let streams = outline.regime == Regime::Decode && outline.rows <= self.tuning.knobs.stream_rows as usize;
+        let streams =
+            outline.regime == Regime::Decode && outline.rows <= self.tuning.knobs.stream_rows as usize;
         let shared_part = streams.then_some(STREAM_SHARED_PART);
         self.modules.push(Module { name: outline.name.clone(), shared_part, kernels: Vec::new() });
         let last = self.plan.bodies.len() - 1;
