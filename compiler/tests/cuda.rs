@@ -36,7 +36,7 @@ fn templates(cuda: &CudaPlan, program: &Program) -> Vec<&'static str> {
 }
 
 const ALL: [&str; 6] = [
-    "h200/llama-3.2-1b/bf16",
+    "h100/llama-3.2-1b/bf16",
     "h200/llama-3.1-8b/fp8",
     "h200/qwen3-8b/nvfp4",
     "h200/smollm2-135m/q4_1",
@@ -46,7 +46,7 @@ const ALL: [&str; 6] = [
 
 #[test]
 fn a_layer_of_a_small_bucket_is_five_launches() {
-    let plan = plan("h200/llama-3.2-1b/bf16");
+    let plan = plan("h100/llama-3.2-1b/bf16");
     let cuda = cuda(&plan);
     let stream = "stream_product";
     assert_eq!(
@@ -131,7 +131,7 @@ fn kernels_of_equal_instantiation_stand_in_one_module() {
 
 #[test]
 fn a_decode_program_reads_the_residual_stream_where_a_head_reads_selected_rows() {
-    let plan = plan("h200/llama-3.2-1b/bf16");
+    let plan = plan("h100/llama-3.2-1b/bf16");
     let cuda = cuda(&plan);
     let reads = |program: &Program| -> Vec<String> {
         let head = program.bodies.last().expect("a head");
@@ -148,7 +148,7 @@ fn a_decode_program_reads_the_residual_stream_where_a_head_reads_selected_rows()
 
 #[test]
 fn buffers_hold_what_the_largest_program_that_uses_them_needs() {
-    let plan = plan("h200/llama-3.2-1b/bf16");
+    let plan = plan("h100/llama-3.2-1b/bf16");
     let most =
         |name: &str| plan.buffers.iter().find(|buffer| buffer.name == name).expect("there is one").most;
     assert_eq!([most("residual"), most("qkv"), most("logits")], [8192, 8192, 128]);
@@ -175,7 +175,7 @@ fn packed_planes_have_the_sizes_of_the_table() {
     let block = planes(Format::Fp8E4m3, Some(ScaleForm::Block128), Packing::Stacked, 16, 129);
     assert_eq!((block.codes, block.scales, block.row_scales), (2 * 3 * 512, 2 * 2 * 4, 0));
     // Whole tiles and units add nothing to what a file stores.
-    let plan = plan("h200/llama-3.2-1b/bf16");
+    let plan = plan("h100/llama-3.2-1b/bf16");
     for field in plan.fields.iter().filter(|field| matches!(field.kind, FieldKind::Matrix { .. })) {
         let stored: usize = field.parts.iter().map(|part| 2 * part.rows * part.columns).sum();
         assert_eq!(field.bytes(&plan.target.hardware.kind), stored as u64, "{}", field.name);
@@ -184,7 +184,7 @@ fn packed_planes_have_the_sizes_of_the_table() {
 
 #[test]
 fn the_prediction_counts_every_launch() {
-    let plan = plan("h200/llama-3.2-1b/bf16");
+    let plan = plan("h100/llama-3.2-1b/bf16");
     let hardware = &plan.target.hardware;
     // Embedding, five launches a layer, head, sampling.
     let boundaries = (1 + 16 * 5 + 1 + 1) as f64;

@@ -18,10 +18,11 @@ fn the_emitted_crate_is_the_golden() {
     }
 }
 
-/// Two programs and the stack of a CUDA target: one that streams its weights, one on tensor cores.
+/// Two programs and the stack of a CUDA target: one that streams its weights, one on tensor cores. Of a card that no tuning file
+/// is for, so that measuring another changes nothing here.
 #[test]
 fn the_emitted_kernels_are_the_golden() {
-    let target = spec::load(&[root().join("targets")], "h200/llama-3.2-1b/bf16")
+    let target = spec::load(&[root().join("targets")], "h100/llama-3.2-1b/bf16")
         .unwrap_or_else(|error| panic!("{error}"));
     let graph = graph::build(&target.model, &target.quant);
     let plan = passes::assemble::plan(&target, &graph).expect("the rules cover it");
