@@ -46,7 +46,8 @@ fn cuda_hardware_says_what_kernels_may_claim() {
     for (name, capability, wgmma) in
         [("h200", (9, 0), true), ("h100", (9, 0), true), ("gb10", (12, 1), false)]
     {
-        let target = load(&format!("{name}/llama-3.2-1b/bf16"));
+        // Nobody tunes exact arithmetic.
+        let target = load(&format!("{name}/smollm2-135m/q4_1"));
         let cuda = target.hardware.cuda().expect("it is a CUDA device");
         assert!(target.hardware.cpu().is_none());
         assert_eq!((cuda.capability, cuda.wgmma), (capability, wgmma));
@@ -58,6 +59,26 @@ fn cuda_hardware_says_what_kernels_may_claim() {
         assert!(ring <= cuda.shared_per_block, "{name}");
         assert!(ring * knobs.blocks_per_multiprocessor <= cuda.shared_per_multiprocessor, "{name}");
     }
+}
+
+#[test]
+fn every_tuning_file_is_of_a_target_and_of_its_phases() {
+    let mut open = vec![targets().join("tuning")];
+    let mut files = 0;
+    while let Some(path) = open.pop() {
+        if path.is_dir() {
+            open.extend(std::fs::read_dir(&path).unwrap().map(|entry| entry.unwrap().path()));
+            continue;
+        }
+        let name = path.strip_prefix(targets().join("tuning")).unwrap().with_extension("");
+        let target = load(name.to_str().unwrap());
+        let tuning = target.tuning.as_ref().expect("it is CUDA hardware's");
+        assert!(matches!(&tuning.provenance, Provenance::Measured { card, .. } if !card.is_empty()));
+        let graph = graph::build(&target.model, &target.quant);
+        assemble::plan(&target, &graph).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
+        files += 1;
+    }
+    assert!(files >= 2, "{files}");
 }
 
 /// Names, shapes and formats of the companions of one weight.

@@ -120,3 +120,76 @@ fn write(path: &Path, content: &[u8]) -> Result<(), String> {
     std::fs::create_dir_all(path.parent().expect("files stand in a directory")).map_err(problem)?;
     std::fs::write(path, content).map_err(problem)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::process::Command;
+
+    /// Runs Python beside the scripts; what it prints.
+    fn python(code: &str) -> String {
+        let scripts = Path::new(env!("CARGO_MANIFEST_DIR")).join("src/tune");
+        let output = Command::new("python3").args(["-B", "-c", code]).current_dir(scripts).output().unwrap();
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        String::from_utf8(output.stdout).unwrap()
+    }
+
+    #[test]
+    fn what_the_scripts_write_the_loader_reads() {
+        let text = python(
+            r#"
+import choice
+phase = lambda name, settings: {"phase": name, "settings": settings, "before": 7.5, "after": 6.25}
+program = lambda name, bucket, what, phases: {
+    "name": name, "bucket": bucket, "what": what, "before": [2.0, 3.0], "after": [1.5, 2.5], "phases": phases}
+print(choice.toml({"card": "NVIDIA \"H200\"", "date": "2026-11-21", "command": "cargo xtask tune", "programs": [
+    program("decode_1", "1", "1 rows", [phase("attention_qkv", {"stage_bytes": 8192, "ring_stages": 12})]),
+    program("decode_64", "64", "64 rows", []),
+    program("prefill", "prefill", "2048 tokens", [phase("ffn_down", {"gemm_stages": 6})]),
+]}), end="")
+assert choice.toml({"programs": [program("decode_64", "64", "64 rows", [])]}) is None
+"#,
+        );
+        assert_eq!(text, include_str!("tune/example.toml"));
+        let directory = tempfile::tempdir().unwrap();
+        let file = directory.path().join("tuning/h200/llama-3.1-8b/fp8.toml");
+        write(&file, text.as_bytes()).unwrap();
+        // A directory of targets has one or the other besides.
+        std::fs::create_dir(directory.path().join("models")).unwrap();
+        let search = [directory.path().to_owned(), paths::targets()];
+        let target = spec::load(&search, "h200/llama-3.1-8b/fp8").unwrap_or_else(|error| panic!("{error}"));
+        let tuning = target.tuning.as_ref().unwrap();
+        let qkv = tuning.of("attention_qkv", Some(1));
+        assert_eq!([qkv.ring_stages, qkv.stage_bytes], [12, 8192]);
+        assert_eq!(tuning.of("attention_qkv", Some(64)), tuning.defaults);
+        assert_eq!(tuning.of("ffn_down", None).gemm_stages, 6);
+        assert!(matches!(&tuning.provenance, Provenance::Measured { card, .. } if card == "NVIDIA \"H200\""));
+
+        // What would be lost is refused; what is measured again begins at the defaults.
+        assert!(untuned(target.clone(), &[Some(1)]).unwrap_err().contains("figures of bucket prefill"));
+        let again = untuned(target, &[Some(1), None]).unwrap().tuning.unwrap();
+        assert_eq!((again.knobs, again.phases.len()), (again.defaults, 0));
+    }
+
+    /// Two phases whose quicker variants help only together, and one whose variant is noise.
+    #[test]
+    fn variants_that_help_together_are_found() {
+        let said = python(
+            r#"
+import choice
+deep, noise = {"settings": {"ring_stages": 8}}, {"settings": {"gemm_stages": 3}}
+default = {"settings": {}}
+variants = [("up", default), ("up", deep), ("down", default), ("down", deep), ("head", default), ("head", noise)]
+def measure(kept):
+    both = sum(it is deep for it in kept.values())
+    return [2.0, 2.02, 1.8][both] - (0.001 if "head" in kept else 0.0)
+first = [measure(choice.joined({}, *it)) for it in variants]
+shares = {"up": 1.0, "down": 0.5, "head": 0.2}
+in_turns = lambda before, after: [measure(before), measure(after)]
+kept = choice.choose(variants, shares, 2.0, first, [9, 8, 5, 4, 3, 3], measure, in_turns)
+print(sorted(kept), choice.choose(variants, shares, 2.0, first, [8, 9, 4, 5, 3, 3], measure, in_turns))
+"#,
+        );
+        assert_eq!(said, "['down', 'up'] {}\n");
+    }
+}

@@ -13,11 +13,34 @@ def enough(saved, phase, program):
     return saved > PHASE_GAIN * phase and saved > PROGRAM_GAIN * program
 
 
-def choose(variants, shares, base, first, measure, in_turns):
+def choose(variants, shares, base, first, alone, measure, in_turns):
     """Variants to keep, by phase. `variants` are (phase, variant), `shares` a phase's milliseconds in the program, `base` and `first` the program's
-    with the defaults and with each variant alone. Phases depend on their neighbours, so that one variant joins at a time, the best in the program with
-    those kept before, and only if `in_turns(before, after)` finds the gain too; `measure(kept)` is the program's time."""
-    kept, times = {}, list(first)
+    with the defaults and with each variant in one phase; `alone` is what each takes by itself; `measure(kept)` is the program's time.
+
+    Phases depend on their neighbours. So two searches are made, from the defaults and from what is quickest alone, and the better end is the choice."""
+    ends = []
+    for start in ({}, quickest(variants, alone)):
+        if start or not ends:
+            times = list(first) if not start else [measure(joined(start, *it)) for it in variants]
+            ends.append(search(variants, shares, start, base if not start else measure(start), times, measure, in_turns))
+    if len(ends) == 1 or ends[0] == ends[1]:
+        return ends[0]
+    times = in_turns(*ends)
+    return ends[times.index(min(times))]
+
+
+def quickest(variants, alone):
+    """What is quickest alone, of each phase."""
+    best = {}
+    for (phase, variant), time in zip(variants, alone):
+        if phase not in best or time < best[phase][0]:
+            best[phase] = (time, variant)
+    return {phase: variant for phase, (_, variant) in best.items() if variant["settings"]}
+
+
+def search(variants, shares, kept, base, times, measure, in_turns):
+    """One variant joins at a time, the best in the program with those kept before, and only if `in_turns(before, after)` finds the gain too."""
+    first = list(times)
     while True:
         order = sorted(range(len(variants)), key=lambda at: times[at])
         taken, failures = None, 0

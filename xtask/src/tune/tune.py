@@ -177,7 +177,8 @@ class Bench:
                 variants.append((phase, variant))
                 times.append(row["ms"])
         mean_in_turns = lambda *choices: [statistics.fmean(it) for it in self.in_turns(*choices)]
-        kept = choice.choose(variants, shares, base, times, self.whole, mean_in_turns)
+        by_itself = [row["us"] for row in rows if not row["why"]]
+        kept = choice.choose(variants, shares, base, times, by_itself, self.whole, mean_in_turns)
         before, after = self.in_turns({}, kept)
         if statistics.fmean(after) >= statistics.fmean(before):
             kept = {}
