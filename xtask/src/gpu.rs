@@ -1,8 +1,8 @@
 //! `cargo xtask gpu`: gathers what a machine with a card needs to check and measure CUDA servers without cargo; with
 //! `--report` it adds what was measured there to the ledger.
 //!
-//! What it leaves in `target/gpu/`: `run.py` and `checks/`, `manifest.json`, and `part-1.tar.xz`, `part-2.tar.xz`, …, each below
-//! `--part-bytes`, for machines that take so much at a time. There, from the repository's root:
+//! What it leaves in `target/gpu/`: `run.py` and `checks/`, `manifest.json`, and `part-1.tar.xz`, `part-2.tar`, …, each below
+//! `--part-bytes`, for machines that take so much at a time; weights come last, in parts of their own. There, from the repository's root:
 //!
 //! ```text
 //! python3 target/gpu/run.py --only unpack          # once for every part but the last, if parts come one by one
@@ -38,7 +38,7 @@ pub struct Options {
     #[arg(long, value_delimiter = ',')]
     without: Vec<Piece>,
     /// Most bytes of one part.
-    #[arg(long, default_value_t = 52_000_000)]
+    #[arg(long, default_value_t = 54_000_000)]
     part_bytes: u64,
     /// Instead: add the results of a run to docs/performance.md.
     #[arg(long, value_name = "RESULTS.JSON")]

@@ -6,7 +6,7 @@ use std::process::Command;
 
 const SCRIPT: &str = include_str!("pack.py");
 
-/// Packs every file of `store` into `out/part-<n>.tar.xz`, none above `limit` bytes. Returns the files that were cut, each
+/// Packs every file of `store` into `out/part-<n>.tar.xz` (`.tar` for large files), none above `limit` bytes. Returns the files that were cut, each
 /// with its pieces, and the parts.
 ///
 /// # Errors

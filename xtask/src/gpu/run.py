@@ -2,7 +2,7 @@
 
     python3 target/gpu/run.py [--only GROUP,GROUP] [--match TEXT] [--store DIR] [--out DIR]
 
-`cargo xtask gpu` gathers what this reads: manifest.json and part-*.tar.xz beside this file. Parts that are here are unpacked into the
+`cargo xtask gpu` gathers what this reads: manifest.json and part-*.tar* beside this file. Parts that are here are unpacked into the
 store; what lies there from an earlier run is used too, so that parts may come one by one. Prints a table, writes results.json,
 and fails unless everything asked for was run and passed.
 """

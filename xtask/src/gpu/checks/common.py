@@ -56,7 +56,7 @@ class Context:
 def unpack(here, store, manifest):
     """Unpacks the parts beside this file, and joins files that were cut; the names of the parts."""
     arrived = []
-    for part in sorted(here.glob("part-*.tar.xz")):
+    for part in sorted(here.glob("part-*.tar*")):
         with tarfile.open(part) as archive:
             archive.extractall(store, filter="data")
         arrived.append(part.name)
