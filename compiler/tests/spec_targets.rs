@@ -64,7 +64,8 @@ fn cuda_hardware_says_what_kernels_may_claim() {
 #[test]
 fn every_tuning_file_is_of_a_target_and_of_its_phases() {
     let mut open = vec![targets().join("tuning")];
-    let mut files = 0;
+    // There may be none: every target has the hardware's defaults.
+    open.retain(|directory| directory.is_dir());
     while let Some(path) = open.pop() {
         if path.is_dir() {
             open.extend(std::fs::read_dir(&path).unwrap().map(|entry| entry.unwrap().path()));
@@ -76,9 +77,7 @@ fn every_tuning_file_is_of_a_target_and_of_its_phases() {
         assert!(matches!(&tuning.provenance, Provenance::Measured { card, .. } if !card.is_empty()));
         let graph = graph::build(&target.model, &target.quant);
         assemble::plan(&target, &graph).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
-        files += 1;
     }
-    assert!(files >= 2, "{files}");
 }
 
 /// Names, shapes and formats of the companions of one weight.

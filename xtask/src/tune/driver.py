@@ -104,7 +104,7 @@ class Device:
     def wait(self):
         self.call("cuStreamSynchronize", self.stream)
 
-    def kernel(self, path, name, block, shared):
+    def kernel(self, path, name, block, shared, shared_part):
         if path not in self.modules:
             module = c_void_p()
             self.call("cuModuleLoad", byref(module), str(path).encode())
@@ -113,9 +113,9 @@ class Device:
         self.call("cuModuleGetFunction", byref(function), self.modules[path], name.encode())
         if shared > FREE_SHARED:
             self.call("cuFuncSetAttribute", function, MAX_DYNAMIC_SHARED, shared)
-        # As the runtime does where few rows stream (passes/launch: STREAM_SHARED_PART; elsewhere it leaves the choice to the
-        # driver): kernels of different carve-outs cannot share a multiprocessor.
-        self.call("cuFuncSetAttribute", function, SHARED_CARVEOUT, 75)
+        # As the runtime does: the split decides which kernels can share a multiprocessor.
+        if shared_part is not None:
+            self.call("cuFuncSetAttribute", function, SHARED_CARVEOUT, shared_part)
         parameters, offset, size = 0, c_size_t(), c_size_t()
         while self.cuda.cuFuncGetParamInfo(function, c_size_t(parameters), byref(offset), byref(size)) == 0:
             parameters += 1

@@ -49,7 +49,7 @@ class Device:
     def wait(self):
         pass
 
-    def kernel(self, path, name, block, shared):
+    def kernel(self, path, name, block, shared, shared_part):
         source = self.sources.setdefault(path, path.read_bytes())
         if name.encode() not in source:
             raise RuntimeError(f"{name} is not in {path}")

@@ -16,27 +16,38 @@ const KERNELS_A_MODULE: usize = 6;
 /// Registers of a multiprocessor of every supported card.
 const REGISTERS_PER_SM: u32 = 65_536;
 
+/// A kernel and how its module is loaded.
+#[derive(Clone, PartialEq)]
+pub struct Wanted {
+    pub kernel: Kernel,
+    /// See [`Module::shared_part`].
+    pub shared_part: Option<u32>,
+}
+
+impl Wanted {
+    /// Equal for two that differ in name and program only.
+    pub fn nameless(&self) -> Wanted {
+        let kernel = Kernel { name: String::new(), decode: false, ..self.kernel.clone() };
+        Wanted { kernel, ..*self }
+    }
+}
+
 /// Kernels that some launch wants, without repetition.
 #[derive(Default)]
 pub struct Pool {
-    kernels: Vec<Kernel>,
-}
-
-/// Two kernels are one where only their names and programs differ.
-pub fn alike(kernel: &Kernel) -> Kernel {
-    Kernel { name: String::new(), decode: false, ..kernel.clone() }
+    kernels: Vec<Wanted>,
 }
 
 impl Pool {
     /// The place of a kernel, which is added if it is new.
-    pub fn add(&mut self, kernel: &Kernel, regime: Regime) -> usize {
+    pub fn add(&mut self, wanted: &Wanted, regime: Regime) -> usize {
         let decode = regime == Regime::Decode;
-        if let Some(at) = self.kernels.iter().position(|known| alike(known) == alike(kernel)) {
-            self.kernels[at].decode |= decode;
+        if let Some(at) = self.kernels.iter().position(|known| known.nameless() == wanted.nameless()) {
+            self.kernels[at].kernel.decode |= decode;
             return at;
         }
-        let name = format!("{}_{}", kernel.name, self.kernels.len());
-        self.kernels.push(Kernel { name, decode, ..kernel.clone() });
+        let name = format!("{}_{}", wanted.kernel.name, self.kernels.len());
+        self.kernels.push(Wanted { kernel: Kernel { name, decode, ..wanted.kernel.clone() }, ..*wanted });
         self.kernels.len() - 1
     }
 
@@ -70,7 +81,7 @@ impl Pool {
                                 let alone = [vec![at]];
                                 match compile(&alone) {
                                     Ok(cubins) => take(&alone, cubins),
-                                    Err(why) => eprintln!("{}: {why}", self.kernels[at].name),
+                                    Err(why) => eprintln!("{}: {why}", self.kernels[at].kernel.name),
                                 }
                             }
                         }
@@ -79,7 +90,7 @@ impl Pool {
             }
         }
         for (at, entry) in entries.iter_mut().enumerate().filter(|(_, entry)| entry.is_null()) {
-            *entry = json!({ "name": self.kernels[at].name, "defects": ["nvcc refuses it"] });
+            *entry = json!({ "name": self.kernels[at].kernel.name, "defects": ["nvcc refuses it"] });
         }
         Ok(entries)
     }
@@ -95,9 +106,9 @@ impl Pool {
     ) -> Result<Vec<Cubin>, String> {
         let module = |group: &Vec<usize>| Module {
             name: format!("variants_{}_{}", group[0], group.len()),
-            // The driver script sets it.
+            // Each kernel has its own, which the manifest says.
             shared_part: None,
-            kernels: group.iter().map(|at| self.kernels[*at].clone()).collect(),
+            kernels: group.iter().map(|at| self.kernels[*at].kernel.clone()).collect(),
         };
         let cuda = CudaPlan { modules: groups.iter().map(module).collect(), ..CudaPlan::default() };
         for file in emit::cuda::modules(plan, &cuda) {
@@ -117,7 +128,7 @@ impl Pool {
     }
 
     fn entry(&self, at: usize, cubin: &Cubin, card: &Cuda) -> Value {
-        let kernel = &self.kernels[at];
+        let Wanted { kernel, shared_part } = &self.kernels[at];
         let limits = Limits {
             registers_per_thread: card.registers_per_thread,
             registers_per_sm: REGISTERS_PER_SM,
@@ -129,7 +140,7 @@ impl Pool {
             |usage| cubin::defects(&cubin.module, kernel, usage, &limits),
         );
         json!({
-            "name": kernel.name, "module": cubin.module, "template": kernel.template, "block": kernel.block,
+            "name": kernel.name, "module": cubin.module, "template": kernel.template, "block": kernel.block, "shared_part": shared_part,
             "shared": kernel.shared, "registers": usage.map_or(0, |usage| usage.registers), "defects": defects,
         })
     }

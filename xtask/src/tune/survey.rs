@@ -1,8 +1,8 @@
 //! What is measured of a target: programs as lists of launches, and for each phase the launches of its variants.
 
-use super::kernels::{Pool, alike};
+use super::kernels::{Pool, Wanted};
 use super::variants::{Cut, settings, variants};
-use monomorph_compiler::plan::cuda::{Argument, Extent, Kernel, Launch, Plane, Program};
+use monomorph_compiler::plan::cuda::{Argument, CudaPlan, Extent, Launch, Plane, Program};
 use monomorph_compiler::plan::{FieldKind, Packing, PhaseKind, Plan};
 use monomorph_compiler::spec::types::{Knobs, NormWeight, PhaseTuning, Settings, Target};
 use monomorph_compiler::{graph, passes};
@@ -23,7 +23,7 @@ pub struct Survey<'a> {
 }
 
 /// A launch and its kernel, comparable between plans.
-type Call = (Kernel, Value);
+type Call = (Wanted, Value);
 
 impl<'a> Survey<'a> {
     /// Of a target cut by the hardware's defaults.
@@ -177,8 +177,8 @@ impl<'a> Survey<'a> {
         let plan = self.plan.clone();
         let (cuda, quant) = (plan.cuda.as_ref().expect("a CUDA target"), &plan.target.quant);
         let fields: Vec<Value> = (0..plan.fields.len()).map(|at| {
-            let (field, fill) = (&plan.fields[at], cuda.kernel(cuda.fills[at]));
-            let fill = self.pool.add(fill, monomorph_compiler::plan::cuda::Regime::Prefill);
+            let (field, fill) = (&plan.fields[at], wanted(cuda, cuda.fills[at]));
+            let fill = self.pool.add(&fill, monomorph_compiler::plan::cuda::Regime::Prefill);
             let shape = match &field.kind {
                 FieldKind::Matrix { rows, columns, packing, .. } => {
                     let planes = field.planes().expect("a matrix has planes");
@@ -250,14 +250,20 @@ fn calls(plan: &Plan, program: &Program, places: &[(usize, usize)]) -> (Vec<Vec<
             }
         }
     }
-    outside.iter_mut().for_each(|(kernel, _)| *kernel = alike(kernel));
+    outside.iter_mut().for_each(|(kernel, _)| *kernel = kernel.nameless());
     (inside, outside)
+}
+
+/// A kernel of a plan, as the runtime loads it.
+fn wanted(cuda: &CudaPlan, place: (usize, usize)) -> Wanted {
+    Wanted { kernel: cuda.kernel(place).clone(), shared_part: cuda.modules[place.0].shared_part }
 }
 
 /// Calls that compare as what they launch: names follow the order in which programs were planned.
 fn nameless(places: &[Vec<Call>]) -> Vec<Vec<Call>> {
-    let of =
-        |calls: &Vec<Call>| calls.iter().map(|(kernel, launch)| (alike(kernel), launch.clone())).collect();
+    let of = |calls: &Vec<Call>| {
+        calls.iter().map(|(kernel, launch)| (kernel.nameless(), launch.clone())).collect()
+    };
     places.iter().map(of).collect()
 }
 
@@ -291,5 +297,5 @@ fn call(plan: &Plan, launch: &Launch) -> Call {
         Argument::Null => json!(["null"]),
     };
     let arguments: Vec<Value> = launch.arguments.iter().map(argument).collect();
-    (cuda.kernel(launch.kernel).clone(), json!({ "grid": grid, "arguments": arguments }))
+    (wanted(cuda, launch.kernel), json!({ "grid": grid, "arguments": arguments }))
 }

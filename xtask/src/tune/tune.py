@@ -4,7 +4,7 @@
 
 Every variant of every phase is checked against the default's results, timed alone (all layers' weights in turn, more copies where the
 second-level cache would hold them) and in the whole program, where it stands in for the default in every layer. What makes the program quicker
-is written to DIR/tuning/TARGET.toml, for targets/tuning/.
+is written to DIR, as hardware_model_quant.toml, for targets/tuning/hardware/model/quant.toml.
 """
 
 import argparse
@@ -215,7 +215,7 @@ def tune(target, here, device, options):
             if it["defects"]:
                 raise RuntimeError(f"{it['name']}: {it['defects'][0]}")
             path = directory / (it["module"] + ".cubin")
-            known[at] = device.kernel(path, it["name"], it["block"], it["shared"])
+            known[at] = device.kernel(path, it["name"], it["block"], it["shared"], it["shared_part"])
         return known[at]
 
     weights, shared = Weights(manifest, device, kernel), areas(manifest, device)
@@ -236,8 +236,7 @@ def tune(target, here, device, options):
     if text is None:
         print(f"{target}: the defaults stay")
         return
-    path = options.out / "tuning" / f"{target}.toml"
-    path.parent.mkdir(parents=True, exist_ok=True)
+    path = options.out / (target.replace("/", "_") + ".toml")
     path.write_text(text)
     print(f"{path}:\n{text}")
 

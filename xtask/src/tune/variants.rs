@@ -50,8 +50,9 @@ pub fn variants(cut: Cut, rows: usize, knobs: Knobs, card: &Cuda) -> Vec<Knobs> 
             // From a quarter of the multiprocessors to sixteen blocks each.
             let blocks = |splits: u32| u64::from(splits) * u64::from(kv_heads) * rows as u64;
             let multiprocessors = u64::from(card.multiprocessors);
-            let sensible =
-                |splits: &u32| *splits == 1 || (multiprocessors / 4..=16 * multiprocessors).contains(&blocks(*splits));
+            let sensible = |splits: &u32| {
+                *splits == 1 || (multiprocessors / 4..=16 * multiprocessors).contains(&blocks(*splits))
+            };
             let splits = [1, 2, 4, 8, 12, 16, 24, 32, 48, 64].into_iter().filter(sensible);
             all.extend(splits.map(|attention_splits| Knobs { attention_splits, ..knobs }));
         }
