@@ -54,6 +54,8 @@ enum Piece {
     Goldens,
     /// SmolLM2 with its weights.
     Smollm2,
+    /// Servers under compute-sanitizer.
+    Sanitized,
     /// Servers that are measured.
     Benches,
 }

@@ -1,4 +1,4 @@
-"""compute-sanitizer over a short service with changing batches, on a small golden's server with made-up weights."""
+"""compute-sanitizer over a short service with changing batches, on servers with made-up weights."""
 
 import re
 import shutil
@@ -43,9 +43,17 @@ def sanitize(context, case, tool, kind):
                 answers = list(pool.map(ask, range(STREAMS)))
             status = server.stop(240)
     except Exception as error:
-        return False, f"{error!r}: {tail(server.output)}"
+        return False, f"{error!r}: {' | '.join(findings(server.output)[:6])}: {tail(server.output)}"
     summary = [line for line in server.output.splitlines() if "SUMMARY" in line]
     clean = bool(summary) and all(re.search(r"\b0 (errors|hazards)\b", line) for line in summary)
     tokens = sum(usage["completion_tokens"] for _, usage, _ in answers)
     detail = f"status {status}, {tokens} tokens; {' '.join(summary) or tail(server.output)}"
+    if not clean:
+        detail += " | " + " | ".join(findings(server.output)[:6])
     return status == 0 and clean, detail
+
+
+def findings(output):
+    """What the tool says besides call stacks."""
+    said = (line.removeprefix("=========").strip() for line in output.splitlines() if line.startswith("========="))
+    return [line for line in said if line and "Frame" not in line]
