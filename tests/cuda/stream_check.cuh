@@ -108,7 +108,7 @@ inline double host_activate(monomorph::Activation a, double x) {
     }
 }
 
-// One row of x as the product sees it; the factor that bf16 compute leaves for the end is applied in double.
+// One row of x as the product sees it. (f16 products see bf16 values too; what underflows there is below the largest's 2^-38.)
 template <class C>
 std::vector<double> host_stage(const float* x, const std::vector<float>& norm) {
     const int K = C::INPUTS;
@@ -119,27 +119,9 @@ std::vector<double> host_stage(const float* x, const std::vector<float>& norm) {
     for (int k = 0; k < K; k++) {
         const float w = C::NORM == monomorph::Norm::ONE_PLUS ? 1.0f + norm[k] : norm[k];
         if (C::COMPUTE == monomorph::Compute::BF16)
-            staged[k] = C::NORM == monomorph::Norm::NONE ? test::round_bf16(x[k]) : test::round_bf16(x[k] * w) * inverse;
+            staged[k] = test::round_bf16(C::NORM == monomorph::Norm::NONE ? x[k] : x[k] * w * float(inverse));
         else
             staged[k] = C::NORM == monomorph::Norm::NONE ? x[k] : float(double(x[k]) * inverse * w);
-    }
-    if constexpr (C::COMPUTE == monomorph::Compute::BF16 && monomorph::Streamed<C::FORMAT>::HALF) {   // f16, scaled by a warp's largest
-        using S = monomorph::StreamShape<C>;
-        for (int warp = 0; warp < S::WARPS; warp++) {
-            float largest = 0;
-            const auto weighed = [&](int k) { return C::NORM == monomorph::Norm::NONE ? x[k] : x[k] * (C::NORM == monomorph::Norm::ONE_PLUS ? 1.0f + norm[k] : norm[k]); };
-            for (int k = 0; k < K; k++)
-                if (k / S::U::COLUMNS % S::WARPS == warp) largest = std::max(largest, std::fabs(weighed(k)));
-            int exponent;
-            std::frexp(largest, &exponent);
-            for (int k = 0; k < K; k++)
-                if (k / S::U::COLUMNS % S::WARPS == warp) {   // 11 bits, and no finer than 2^-24, of a largest just below 2^15
-                    int own;
-                    std::frexp(weighed(k), &own);
-                    const int bits = std::max(own - 11, exponent - 15 - 24);
-                    staged[k] = std::ldexp(std::nearbyint(std::ldexp(double(weighed(k)), -bits)), bits) * (C::NORM == monomorph::Norm::NONE ? 1.0 : inverse);
-                }
-        }
     }
     if (C::ROUNDING == monomorph::Rounding::INT8_BLOCK32)
         for (int block = 0; block < K; block += 32) {
@@ -199,16 +181,19 @@ void check(const char* name) {
         CHECK(cudaDeviceSynchronize());
         return test::compare(out.download(), reference);
     };
-    const double limit = exact ? 6e-8 : 2e-5;   // exact: f32's own rounding of gate and sum
+    // exact: f32's own rounding of gate and sum. With a norm, an f32 error of 1e-7 in 1 / rms takes one element in tens of thousands to the
+    // neighbouring bf16.
+    const double limit = exact ? 6e-8 : C::NORM == monomorph::Norm::NONE ? 2e-5 : 1e-4;
     const auto first = run();
     const auto bits = out.download();
     test::report(name, first, limit, out.intact());
     run();
     if (std::memcmp(bits.data(), out.download().data(), out.bytes()) != 0) std::printf("FAIL %s: a second run differs\n", name), test::failures++;
     if (exact && first.unequal * 200 > reference.size()) std::printf("FAIL %s: %zu f32 results differ\n", name, first.unequal), test::failures++;
-    // The defect: the first 16 bytes of the last real row.
+    // The defect: 16 bytes of every unit of the last real row.
     const int row = S::GATED ? ((N - 1) / 8 * 2 + 1) * 8 + (N - 1) % 8 : N - 1;
-    for (int i = 0; i < 16; i++) matrix.codes[(size_t(row / 8) * S::UNITS * 32 + row % 8 * 4) * 16 + i] ^= 0xc4;
+    for (int unit = 0; unit < S::UNITS; unit++)
+        for (int i = 0; i < 16; i++) matrix.codes[((size_t(row / 8) * S::UNITS + unit) * 32 + row % 8 * 4) * 16 + i] ^= 0xc4;
     codes.upload(matrix.codes);
     const auto planted = run();
     if (planted.relative <= limit && planted.largest <= 8 * limit && planted.not_finite == 0) std::printf("FAIL %s: a planted defect was not seen\n", name), test::failures++;

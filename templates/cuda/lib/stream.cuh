@@ -279,9 +279,8 @@ __device__ __forceinline__ void stream_product(const Step* step, const float* x,
                 sum.leave(group_partials + base * S::TILE_PARTIALS, unscale, k_warp, lane);
             }
         }
-        if (group == from) stager.finish(squares, warp, lane);
         named_barrier(1, S::CONSUMERS);
-        epilogue.store(group, tiles, rows, group_partials, squares, out, threadIdx.x);
+        epilogue.store(group, tiles, rows, group_partials, out, threadIdx.x);
     }
 }
 

@@ -59,7 +59,7 @@ struct StreamEpilogue {
     }
 
     // `partials`: [tile of the group][K warp][row][8 outputs]; behind a barrier.
-    __device__ __forceinline__ void store(int first_tile, int tiles, int rows, const Sum* partials, const Sum* squares, float* out, int thread) const {
+    __device__ __forceinline__ void store(int first_tile, int tiles, int rows, const Sum* partials, float* out, int thread) const {
 #pragma unroll
         for (int e = 0; e < EACH; e++) {
             const int i = thread + e * S::CONSUMERS;
@@ -75,7 +75,6 @@ struct StreamEpilogue {
                 if constexpr (S::EXACT) {
                     value[p] = static_cast<float>(sum * static_cast<Sum>(scale[e][p]) + static_cast<Sum>(bias[e][p]));
                 } else {
-                    if constexpr (C::NORM != Norm::NONE) sum *= inverse_rms(squares + o.row * S::WARPS);
                     value[p] = sum * scale[e][p] + bias[e][p];
                 }
             }
@@ -84,13 +83,6 @@ struct StreamEpilogue {
             else if constexpr (C::EPILOGUE == Epilogue::ADD) *at = __fadd_rn(residual[e], static_cast<float>(value[0]));
             else *at = static_cast<float>(value[0]);
         }
-    }
-
-    __device__ __forceinline__ static Sum inverse_rms(const Sum* squares) {
-        Sum sum = 0;
-#pragma unroll
-        for (int w = 0; w < S::WARPS; w++) sum += squares[w];
-        return rsqrtf(sum * (1.0f / C::INPUTS) + C::EPS);
     }
 };
 

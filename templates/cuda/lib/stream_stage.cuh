@@ -5,9 +5,10 @@
 // columns 8..16 (formats.cuh). So column t of B is x[t] at columns 0..8 of the steps, column t + 4 is x[t] at columns 8..16, and
 // out[t] = D[g][t] + D[g + 8][t + 4]: one mma multiplies 32 columns of a tile for up to four rows of x, and no register of either operand is moved.
 // Lane (g, c) therefore meets, of row t = g % 4 (none where t >= ROWS) and half h = g / 4, columns 8h + 2c, + 1 of both steps: 8 bytes.
-// A warp stages exactly the columns of the units it will multiply (unit u: warp u % WARPS), so that no block barrier stands
-// between the wait and the stream unless warps also split tiles. The norm's 1 / rms is one factor a row: it is left out here and
-// multiplied into the sums at the end, off the path between two kernels; norm weights are read before the wait.
+// A warp stages exactly the columns of the units it will multiply (unit u: warp u % WARPS), so that without a norm no block barrier
+// stands between the wait and the stream unless warps also split tiles. A norm is whole before x is rounded, as the compute format
+// says: the warps exchange their sums of squares behind one barrier. Norm weights are read before the wait. x is rounded to bf16
+// also where it goes on as f16, scaled by a power of two, to meet weights that are exact in f16.
 //
 // exact: the reference interpreter's steps, in its precisions, with block barriers.
 #pragma once
@@ -34,7 +35,6 @@ struct HalfStage {
 
     float4 weights[KEPT ? ITERATIONS : 1][2];
     float unscale[C::ROWS];        // of this warp's sums
-    float squares_here[C::ROWS];   // of this lane's elements
 
     struct Item {
         int unit, chunk, half, q, column;
@@ -79,55 +79,57 @@ struct HalfStage {
         }
     }
 
-    // `rows` of x exist (the others are staged as zeros).
-    __device__ __forceinline__ void run(const float* x, const float* norm, int rows, char* staged, float*, int warp, int lane) {
+    // `rows` of x exist (the others are staged as zeros). squares: [ROWS][WARPS] in shared memory.
+    __device__ __forceinline__ void run(const float* x, const float* norm, int rows, char* staged, float* squares, int warp, int lane) {
+        constexpr bool WHOLE = ITERATIONS == SLICE;   // registers hold the warp's part of a row; otherwise it is read twice
+        constexpr bool TWICE = !WHOLE && (NORMED || F::HALF);
 #pragma unroll
         for (int first = 0; first < C::ROWS; first += TOGETHER) {
-            float sums[TOGETHER] = {}, scale[TOGETHER];
+            float sums[TOGETHER] = {}, largest[TOGETHER] = {}, inverse[TOGETHER], scale[TOGETHER];
             Values values[SLICE][TOGETHER];
-            if constexpr (F::HALF && ITERATIONS > SLICE) {   // more than registers hold: once for the largest, once to stage
-                float largest[TOGETHER] = {};
+            if constexpr (TWICE) {
                 for (int from = 0; from < ITERATIONS; from += SLICE) {
                     load(values, sums, x, norm, first, rows, from, warp, lane);
                     find_largest(values, largest);
                 }
-                set_scales(largest, scale, first);
-#pragma unroll
-                for (int r = 0; r < TOGETHER; r++) sums[r] = 0.0f;
+            } else if constexpr (WHOLE) {
+                load(values, sums, x, norm, first, rows, 0, warp, lane);
+                find_largest(values, largest);
             }
+            if constexpr (NORMED) norm_rows(sums, inverse, squares, first, warp, lane);
+            if constexpr (F::HALF) set_scales(largest, inverse, scale, first);
 #pragma unroll
             for (int from = 0; from < ITERATIONS; from += SLICE) {
-                load(values, sums, x, norm, first, rows, from, warp, lane);
-                if constexpr (F::HALF && ITERATIONS == SLICE) {
-                    float largest[TOGETHER] = {};
-                    find_largest(values, largest);
-                    set_scales(largest, scale, first);
-                }
+                if constexpr (!WHOLE) load(values, sums, x, norm, first, rows, from, warp, lane);
 #pragma unroll
                 for (int i = 0; i < SLICE; i++) {
                     const Item item(from + i, warp, lane);
 #pragma unroll
                     for (int r = 0; r < TOGETHER; r++)
-                        if (item.live) store(values[i][r], F::HALF ? scale[r] : F::ACTIVATION_FACTOR, staged, item, first + r);
+                        if (item.live) store(values[i][r], NORMED ? inverse[r] : 1.0f, F::HALF ? scale[r] : F::ACTIVATION_FACTOR, staged, item, first + r);
                 }
             }
-#pragma unroll
-            for (int r = 0; r < TOGETHER; r++) squares_here[first + r] = sums[r];
         }
         if constexpr (S::TILE_WARPS == 1) __syncwarp();
         else named_barrier(1, S::CONSUMERS);
     }
 
-    // Before the first group's barrier: the warp's sums of squares to squares[row][warp]. Not in run: the stream need not wait for it.
-    __device__ __forceinline__ void finish(float* squares, int warp, int lane) const {
-        if constexpr (NORMED) {
+    // 1 / rms of rows `first` .. from every warp's sum of squares.
+    __device__ __forceinline__ static void norm_rows(const float (&sums)[TOGETHER], float (&inverse)[TOGETHER], float* squares, int first, int warp, int lane) {
 #pragma unroll
-            for (int row = 0; row < C::ROWS; row++) {
-                float sum = squares_here[row];
+        for (int r = 0; r < TOGETHER; r++) {
+            float sum = sums[r];
 #pragma unroll
-                for (int step = 16; step > 0; step /= 2) sum += __shfl_xor_sync(~0u, sum, step);
-                if (lane == 0) squares[row * S::WARPS + warp] = sum;
-            }
+            for (int step = 16; step > 0; step /= 2) sum += __shfl_xor_sync(~0u, sum, step);
+            if (lane == 0) squares[(first + r) * S::WARPS + warp] = sum;
+        }
+        named_barrier(1, S::CONSUMERS);
+#pragma unroll
+        for (int r = 0; r < TOGETHER; r++) {
+            float sum = 0.0f;
+#pragma unroll
+            for (int w = 0; w < S::WARPS; w++) sum += squares[(first + r) * S::WARPS + w];
+            inverse[r] = rsqrtf(sum * (1.0f / C::INPUTS) + C::EPS);
         }
     }
 
@@ -175,10 +177,11 @@ struct HalfStage {
                 }
     }
     // The power of two that brings a row's largest into [2^14, 2^15), as far as both it and its inverse are normal numbers.
-    __device__ __forceinline__ void set_scales(const float (&largest)[TOGETHER], float (&scale)[TOGETHER], int first) {
+    __device__ __forceinline__ void set_scales(const float (&largest)[TOGETHER], const float (&inverse)[TOGETHER], float (&scale)[TOGETHER], int first) {
 #pragma unroll
         for (int r = 0; r < TOGETHER; r++) {
-            const int exponent = __reduce_max_sync(~0u, __float_as_uint(largest[r])) >> 23;   // magnitudes compare as their bits
+            const float whole = NORMED ? largest[r] * inverse[r] : largest[r];
+            const int exponent = __reduce_max_sync(~0u, __float_as_uint(whole)) >> 23;   // magnitudes compare as their bits
             const int field = least(253, 127 + 14 + 127 - exponent);
             scale[r] = __uint_as_float(field << 23);
             unscale[first + r] = __uint_as_float((254 - field) << 23);
@@ -186,8 +189,17 @@ struct HalfStage {
     }
 
     __device__ __forceinline__ static unsigned pair(float low, float high) { return F::HALF ? pack_f16(low, high) : pack_bf16(low, high); }
-    __device__ __forceinline__ static void store(const Values& values, float scale, char* staged, const Item& item, int row) {
+    __device__ __forceinline__ static void round(float4& v) {
+        v.x = __bfloat162float(__float2bfloat16_rn(v.x)), v.y = __bfloat162float(__float2bfloat16_rn(v.y));
+        v.z = __bfloat162float(__float2bfloat16_rn(v.z)), v.w = __bfloat162float(__float2bfloat16_rn(v.w));
+    }
+    __device__ __forceinline__ static void store(const Values& values, float inverse, float scale, char* staged, const Item& item, int row) {
         float4 v = values.step[0], w = values.step[1];
+        if constexpr (NORMED) {
+            v.x *= inverse, v.y *= inverse, v.z *= inverse, v.w *= inverse;
+            w.x *= inverse, w.y *= inverse, w.z *= inverse, w.w *= inverse;
+        }
+        if constexpr (F::HALF) round(v), round(w);
         if constexpr (F::HALF || F::ACTIVATION_FACTOR != 1.0f) {
             v.x *= scale, v.y *= scale, v.z *= scale, v.w *= scale;
             w.x *= scale, w.y *= scale, w.z *= scale, w.w *= scale;
@@ -211,7 +223,6 @@ struct ExactStage {
     using U = typename S::U;
 
     __device__ __forceinline__ void before_wait(const float*, int, int) {}
-    __device__ __forceinline__ void finish(double*, int, int) const {}
 
     // A row at a time; a warp takes 32 columns at a time, one a lane: loads are whole lines and an int8 block is a warp.
     __device__ __forceinline__ void run(const float* x, const float* norm, int rows, char* staged, double* squares, int warp, int lane) {

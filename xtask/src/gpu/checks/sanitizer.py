@@ -27,7 +27,8 @@ def run(context):
 
 def sanitize(context, case, tool, kind):
     command = [context.path(case["server"]), "serve", "--weights", "dummy", "--memory-fraction", "0.05"]
-    wrapper = [tool, "--tool", kind, "--error-exitcode", "9", "--print-limit", "5"]
+    # Calls that the driver refuses are answers to questions here (how many parameters has a kernel), not accesses.
+    wrapper = [tool, "--tool", kind, "--error-exitcode", "9", "--print-limit", "5", "--report-api-errors", "no"]
     server = Server(command, wrapper, READY_SECONDS)
     try:
         with server:
