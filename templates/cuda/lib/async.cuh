@@ -32,6 +32,19 @@ __device__ __forceinline__ void barrier_arrive(Barrier* barrier) {
     asm volatile("mbarrier.arrive.shared.b64 _, [%0];" ::"r"(shared_address(barrier)) : "memory");
 }
 
+// What a warp does when it has read a stage: one lane arrives for all. compute-sanitizer's racecheck follows the arrivals of threads,
+// but not what __syncwarp hands to the lane that arrives, and then calls every refill of a ring a race with the other 31 lanes' reads;
+// for it, programs are built with MONOMORPH_EVERY_LANE_ARRIVES.
+#ifdef MONOMORPH_EVERY_LANE_ARRIVES
+constexpr unsigned WARP_ARRIVALS = 32;
+#else
+constexpr unsigned WARP_ARRIVALS = 1;
+#endif
+__device__ __forceinline__ void warp_arrive(Barrier* barrier, int lane) {
+    __syncwarp();
+    if (WARP_ARRIVALS == 32 || lane == 0) barrier_arrive(barrier);
+}
+
 // One arrival, and `bytes` more that copies have yet to deliver before the phase can complete.
 __device__ __forceinline__ void barrier_expect(Barrier* barrier, unsigned bytes) {
     asm volatile("mbarrier.arrive.expect_tx.shared.b64 _, [%0], %1;" ::"r"(shared_address(barrier)), "r"(bytes) : "memory");

@@ -73,8 +73,7 @@ struct GemmMmaConsumer {
                 if (p == 0) barrier_wait(full + at.stage, at.parity);
                 panel(sums, stage + p * C::TOKENS * STAGED_ROW_BYTES, own);
             }
-            __syncwarp();
-            if (lane == 0) barrier_arrive(empty + at.stage);
+            warp_arrive(empty + at.stage, lane);
             at.advance();
             weights.leave_step();
         }
@@ -96,7 +95,7 @@ __device__ __forceinline__ void gemm_mma(const Step* step, const void* x, const 
     if (threadIdx.x == 0) {
         for (int i = 0; i < C::STAGES; i++) {
             barrier_init(full + i, 1);
-            barrier_init(empty + i, S::CONSUMER_WARPS);
+            barrier_init(empty + i, S::CONSUMER_WARPS * WARP_ARRIVALS);
         }
         barrier_init_fence();
     }

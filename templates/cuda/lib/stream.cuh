@@ -177,7 +177,7 @@ __device__ __forceinline__ void stream_product(const Step* step, const float* x,
         if (lane == 0) {
             for (int s = 0; s < C::STAGES; s++) {
                 barrier_init(full + s, 1);
-                barrier_init(empty + s, S::WARPS);
+                barrier_init(empty + s, S::WARPS * WARP_ARRIVALS);
             }
             barrier_init_fence();
             *wait_over = 0;
@@ -233,8 +233,7 @@ __device__ __forceinline__ void stream_product(const Step* step, const float* x,
     int stage = 0;
     unsigned parity = 0;
     const auto release = [&] {
-        __syncwarp();
-        if (lane == 0) barrier_arrive(empty + stage);
+        warp_arrive(empty + stage, lane);
         if (++stage == C::STAGES) stage = 0, parity ^= 1;
     };
     // Adds this warp's units of `first` .. `first + units` of a tile, whose codes begin at `at` and scales at `scales_at`.
