@@ -19,13 +19,18 @@ struct Program {
     arguments: &'static [&'static str],
     /// Arguments that plant a defect, which must be seen.
     planted: Option<&'static [&'static str]>,
+    /// Whether it runs under compute-sanitizer's racecheck.
+    racecheck: bool,
 }
+
+/// For racecheck, which follows the arrivals of threads at a barrier but not those of a warp through one lane.
+const EVERY_LANE: &str = "MONOMORPH_EVERY_LANE_ARRIVES";
 
 const fn program(name: &'static str, source: &'static str) -> Program {
-    Program { name, source, defines: &[], arguments: &[], planted: None }
+    Program { name, source, defines: &[], arguments: &[], planted: None, racecheck: false }
 }
 
-const PROGRAMS: [Program; 9] = [
+const PROGRAMS: [Program; 13] = [
     Program { defines: &["PART=0"], ..program("attention-0", "attention") },
     Program { defines: &["PART=1"], ..program("attention-1", "attention") },
     Program { defines: &["PART=2"], ..program("attention-2", "attention") },
@@ -39,6 +44,23 @@ const PROGRAMS: [Program; 9] = [
         planted: Some(&["@programs/sampling.bin", "planted"]),
         ..program("sample", "sample")
     },
+    Program {
+        defines: &["PART=1", EVERY_LANE],
+        racecheck: true,
+        ..program("attention-1-racecheck", "attention")
+    },
+    Program {
+        defines: &["PART=3", EVERY_LANE],
+        racecheck: true,
+        ..program("attention-3-racecheck", "attention")
+    },
+    Program {
+        defines: &["SUITE=1", EVERY_LANE],
+        arguments: &["check"],
+        racecheck: true,
+        ..program("stream-1-racecheck", "stream")
+    },
+    Program { defines: &[EVERY_LANE], racecheck: true, ..program("gemm-racecheck", "gemm") },
 ];
 
 /// What measures kernels and checks nothing, with the division that docs/performance-h200-kernels.md found best.
@@ -98,7 +120,8 @@ pub fn build(
         .map_err(|error| format!("{}: {error}", sampling.display()))?;
     let entry = |program: &Program, name: String, arguments: &[&str], planted: bool| {
         let file = format!("programs/{}", program.name);
-        json!({ "name": name, "file": file, "arguments": arguments, "planted": planted })
+        let racecheck = program.racecheck;
+        json!({ "name": name, "file": file, "arguments": arguments, "planted": planted, "racecheck": racecheck })
     };
     let entries = PROGRAMS
         .iter()

@@ -1,6 +1,7 @@
 """Every program of tests/cuda: it must pass, and with its planted defect it must fail."""
 
 from .common import execute, tail
+from .sanitizer import findings, wrapper
 
 SECONDS = 150
 
@@ -19,7 +20,12 @@ def run(context):
     def check(program):
         path = context.path(program["file"])
         arguments = [context.path(word[1:]) if word.startswith("@") else word for word in program["arguments"]]
-        status, output, seconds = execute([path, *arguments], SECONDS)
+        tool = wrapper("racecheck") if program["racecheck"] else []
+        status, output, seconds = execute([*tool, path, *arguments], SECONDS)
+        if tool:
+            said = findings(output)
+            clean = status == 0 and bool(said) and "(0 errors, 0 warnings)" in said[-1]
+            return clean, f"status {status}: {' | '.join(said[-3:]) or tail(output)}", {"seconds": round(seconds, 1)}
         planted = program["planted"]
         if planted:
             # 2 is a call that failed, not a difference that was seen.
