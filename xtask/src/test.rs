@@ -97,7 +97,7 @@ fn kernels() -> Result<Outcome, String> {
 fn aarch64() -> Result<Outcome, String> {
     let path = std::env::var_os("PATH").unwrap_or_default();
     let there = |tool: &&str| std::env::split_paths(&path).any(|directory| directory.join(tool).is_file());
-    if !CROSS_TOOLS.iter().all(|tool| there(tool)) {
+    if !CROSS_TOOLS.iter().all(there) {
         return Ok(Outcome::Skipped("no cross compiler and emulator; xtask/cross/debian.sh installs them"));
     }
     cargo(&["test", "--package", "monomorph-tests", "--test", "aarch64", "--quiet", "--", "--ignored"], &[])
