@@ -61,7 +61,11 @@ fn a_client_that_vanishes_gives_its_blocks_back() {
         stream.write_all(head.as_bytes()).expect("it reads");
         let mut some = [0; 1024];
         assert!(stream.read(&mut some).expect("it streams") > 0);
-        assert_ne!(free(), before, "a running stream holds blocks");
+        // The answer's head may come before the engine has taken the request up.
+        let asked = std::time::Instant::now();
+        while free() == before {
+            assert!(asked.elapsed().as_secs() < 5, "a running stream holds blocks");
+        }
     }
     let gone = std::time::Instant::now();
     while free() != before {
