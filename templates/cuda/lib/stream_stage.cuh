@@ -81,20 +81,16 @@ struct HalfStage {
 
     // `rows` of x exist (the others are staged as zeros). squares: [ROWS][WARPS] in shared memory.
     __device__ __forceinline__ void run(const float* x, const float* norm, int rows, char* staged, float* squares, int warp, int lane) {
-        constexpr bool WHOLE = ITERATIONS == SLICE;   // registers hold the warp's part of a row; otherwise it is read twice
-        constexpr bool TWICE = !WHOLE && (NORMED || F::HALF);
+        constexpr bool WHOLE = ITERATIONS == SLICE;   // registers hold the warp's part of a row; otherwise it is read again to be staged
 #pragma unroll
         for (int first = 0; first < C::ROWS; first += TOGETHER) {
             float sums[TOGETHER] = {}, largest[TOGETHER] = {}, inverse[TOGETHER], scale[TOGETHER];
             Values values[SLICE][TOGETHER];
-            if constexpr (TWICE) {
+            if constexpr (WHOLE || NORMED || F::HALF) {
                 for (int from = 0; from < ITERATIONS; from += SLICE) {
                     load(values, sums, x, norm, first, rows, from, warp, lane);
-                    find_largest(values, largest);
+                    if constexpr (F::HALF) find_largest(values, largest);
                 }
-            } else if constexpr (WHOLE) {
-                load(values, sums, x, norm, first, rows, 0, warp, lane);
-                find_largest(values, largest);
             }
             if constexpr (NORMED) norm_rows(sums, inverse, squares, first, warp, lane);
             if constexpr (F::HALF) set_scales(largest, inverse, scale, first);
