@@ -1,9 +1,11 @@
 //! Virtual environments that hold what a requirements file pins.
 
+use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// The Python of a virtual environment at `directory`, made anew when the requirements change.
+/// The Python of a virtual environment at `directory`, made anew when the requirements change. Who comes while another
+/// thread or process makes it waits, and finds it made.
 ///
 /// # Errors
 /// When Python or a package cannot be had; pip's own words go to standard error.
@@ -12,6 +14,8 @@ pub fn environment(directory: &Path, requirements: &Path) -> Result<PathBuf, Str
     let wanted =
         std::fs::read_to_string(requirements).map_err(|e| format!("{}: {e}", requirements.display()))?;
     let stamp = directory.join("installed.txt");
+    let lock = directory.with_extension("lock");
+    let held = hold(&lock).map_err(|error| format!("{}: {error}", lock.display()))?;
     if std::fs::read_to_string(&stamp).is_ok_and(|installed| installed == wanted) {
         return Ok(python);
     }
@@ -20,7 +24,16 @@ pub fn environment(directory: &Path, requirements: &Path) -> Result<PathBuf, Str
         .args(["-m", "pip", "install", "--quiet", "--disable-pip-version-check", "-r"])
         .arg(requirements))?;
     std::fs::write(&stamp, wanted).map_err(|error| format!("{}: {error}", stamp.display()))?;
+    drop(held);
     Ok(python)
+}
+
+/// Locks the file at `path`, waiting for whoever has it; dropping the file gives it back, and so does dying.
+fn hold(path: &Path) -> std::io::Result<File> {
+    path.parent().map_or(Ok(()), std::fs::create_dir_all)?;
+    let file = File::create(path)?;
+    file.lock()?;
+    Ok(file)
 }
 
 /// Runs a command to its end.
@@ -30,4 +43,28 @@ pub fn environment(directory: &Path, requirements: &Path) -> Result<PathBuf, Str
 pub fn run(command: &mut Command) -> Result<(), String> {
     let status = command.status().map_err(|error| format!("{command:?} could not be started: {error}"))?;
     if status.success() { Ok(()) } else { Err(format!("{command:?}: {status}")) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::environment;
+
+    /// Eight threads want one environment that nobody has made: each gets it whole. Without the lock most of them
+    /// fall over one another's files.
+    #[test]
+    fn one_environment_is_made_for_all_who_want_it_at_once() {
+        let directory = tempfile::tempdir().expect("there is room");
+        let requirements = directory.path().join("requirements.txt");
+        std::fs::write(&requirements, "# nothing\n").expect("it is writable");
+        let wanted = directory.path().join("below/environment");
+        let made: Vec<_> = std::thread::scope(|scope| {
+            let ask = || scope.spawn(|| environment(&wanted, &requirements));
+            let asked: Vec<_> = (0..8).map(|_| ask()).collect();
+            asked.into_iter().map(|it| it.join().expect("nothing panics")).collect()
+        });
+        for python in made {
+            let python = python.unwrap_or_else(|why| panic!("{why}"));
+            assert!(python.is_file(), "{}", python.display());
+        }
+    }
 }
