@@ -7,7 +7,7 @@ use monomorph_compiler::spec::types::{
     ClassScales, Compute, Container, RotaryRows, ScaleForm, Target, TensorClass,
 };
 use monomorph_compiler::spec::{TensorDecl, tensors};
-use monomorph_formats::{E2M1_MAX, E4M3_MAX, Format, decode, e2m1_to_f32, e4m3_to_f32, encode};
+use monomorph_formats::{Format, decode, e2m1_to_f32, e4m3_to_f32, encode, quantise};
 use monomorph_weights::Checkpoint;
 use monomorph_weights::test_support::GgufWriter;
 use safetensors::tensor::{Dtype, TensorView};
@@ -95,11 +95,11 @@ pub struct Encoded {
     pub values: Vec<f32>,
 }
 
-/// Encodes a matrix `[rows, columns]`, rounding to nearest under the usual scales: the largest magnitude of what
-/// shares one becomes the format's largest.
+/// Encodes a matrix `[rows, columns]`, rounding to nearest under the usual scales. What that means is worked out from the
+/// definition of the form, not by the code that readers share.
 pub fn encode_matrix(values: &[f32], columns: usize, format: Format, scales: Option<ClassScales>) -> Encoded {
     let rows = values.len() / columns;
-    let Some(ClassScales { form, format: scale_format }) = scales else {
+    let Some(scales) = scales else {
         let bytes = encode(format, values);
         let mut back = vec![0.0; values.len()];
         decode(format, &bytes, &mut back);
@@ -108,62 +108,31 @@ pub fn encode_matrix(values: &[f32], columns: usize, format: Format, scales: Opt
             values: back,
         };
     };
-    let largest = |values: &mut dyn Iterator<Item = f32>| values.fold(0.0f32, |m, v| m.max(v.abs()));
-    let rounded = |value: f32, format: Format| {
-        let mut back = [0.0];
-        decode(format, &encode(format, &[value]), &mut back);
-        back[0]
-    };
+    let form = scales.form;
+    let quantised = quantise(form, scales.format, values, columns);
+    let last = quantised.scales[quantised.scales.len() - 1][0];
     // A scale each for `height` rows and `width` columns, and one on top of all of them.
-    let whole = largest(&mut values.iter().copied());
     let (height, width, top) = match form {
         ScaleForm::Tensor => (rows, columns, 1.0),
         ScaleForm::Block128 => (128, 128, 1.0),
-        ScaleForm::Modelopt => (1, 16, whole / (E2M1_MAX * E4M3_MAX)),
-        ScaleForm::CompressedTensors => (1, 16, 1.0 / (E2M1_MAX * E4M3_MAX / whole)),
+        ScaleForm::Modelopt => (1, 16, last),
+        ScaleForm::CompressedTensors => (1, 16, 1.0 / last),
     };
-    let (code_max, format_of_scales) = match form.codes() {
-        Format::Nvfp4 => (E2M1_MAX, Format::Fp8E4m3),
-        _ => (E4M3_MAX, scale_format),
-    };
-    let (down, across) = (rows.div_ceil(height), columns.div_ceil(width));
-    let mut block_scales = vec![0.0f32; down * across];
-    for (i, scale) in block_scales.iter_mut().enumerate() {
-        let (first_row, first_column) = (i / across * height, i % across * width);
-        let inside = (first_row..rows.min(first_row + height)).flat_map(|row| {
-            values[row * columns..][first_column..columns.min(first_column + width)].iter().copied()
-        });
-        *scale = rounded(largest(&mut { inside }) / (code_max * top), format_of_scales);
-    }
-    let scale_of = |i: usize| block_scales[i / columns / height * across + i % columns / width];
-    let quotient = |(i, value): (usize, &f32)| match scale_of(i) * top {
-        0.0 => 0.0,
-        scale => value / scale,
-    };
-    let codes = encode(form.codes(), &values.iter().enumerate().map(quotient).collect::<Vec<_>>());
+    let across = columns.div_ceil(width);
+    let scale_of = |i: usize| quantised.scales[0][i / columns / height * across + i % columns / width];
     let code = |i: usize| match form.codes() {
-        Format::Nvfp4 => e2m1_to_f32(codes[i / 2] >> (4 * (i % 2))),
-        _ => e4m3_to_f32(codes[i]),
+        Format::Nvfp4 => e2m1_to_f32(quantised.codes[i / 2] >> (4 * (i % 2))),
+        _ => e4m3_to_f32(quantised.codes[i]),
     };
     let stand_for = (0..values.len()).map(|i| code(i) * scale_of(i) * top).collect();
-    let named =
-        |suffix: &str, shape: &[usize], format, bytes| (suffix.to_owned(), shape.to_vec(), format, bytes);
-    let scale_bytes = encode(format_of_scales, &block_scales);
-    let matrix = |suffix: &str| named(suffix, &[rows, columns], form.codes(), codes.clone());
-    let scalar = |suffix: &str, value: f32| named(suffix, &[1], Format::F32, value.to_le_bytes().to_vec());
-    let blocks = |suffix: &str| named(suffix, &[down, across], format_of_scales, scale_bytes.clone());
-    let tensors = match form {
-        ScaleForm::Tensor => {
-            vec![matrix("weight"), named("weight_scale", &[], format_of_scales, scale_bytes.clone())]
-        }
-        ScaleForm::Block128 => vec![matrix("weight"), blocks("weight_scale_inv")],
-        ScaleForm::Modelopt => vec![matrix("weight"), blocks("weight_scale"), scalar("weight_scale_2", top)],
-        ScaleForm::CompressedTensors => vec![
-            matrix("weight_packed"),
-            blocks("weight_scale"),
-            scalar("weight_global_scale", E2M1_MAX * E4M3_MAX / whole),
-        ],
-    };
+    let weight = if form == ScaleForm::CompressedTensors { "weight_packed" } else { "weight" };
+    let mut tensors = vec![(weight.to_owned(), vec![rows, columns], form.codes(), quantised.codes.clone())];
+    for (companion, values) in scales.of("", rows, columns).companions.into_iter().zip(&quantised.scales) {
+        // Releases write the second scale of nvfp4 either way.
+        let shape = if tensors.len() == 2 { vec![1] } else { companion.shape };
+        let name = companion.name.trim_start_matches('.').to_owned();
+        tensors.push((name, shape, companion.format, encode(companion.format, values)));
+    }
     Encoded { tensors, values: stand_for }
 }
 

@@ -3,15 +3,17 @@
 //! A format is a name, a block (the elements that stand or fall together) and a byte count a block; `decode` and
 //! `encode` define its meaning and are the oracle for every kernel. The blocks of q8_0 and q4_1 hold their own
 //! scales. fp8-e4m3 and nvfp4 tensors are bare codes: their scales are tensors of their own, *companions*, which
-//! [`ScaleForm`] lists and applies.
+//! [`ScaleForm`] lists and applies, and [`quantise`] makes.
 
 mod activation;
 mod block;
+mod quantise;
 mod scales;
 mod small_float;
 
 pub use activation::{ACTIVATION_BLOCK, QuantisedBlock, quantise_block};
 pub use block::{decode, encode};
+pub use quantise::{QUANTISED_MIN, Quantised, QuantisedRows, Quantiser, magnitude, quantise};
 pub use scales::{FP8_BLOCK, NVFP4_BLOCK, ScaleForm};
 pub use small_float::{E2M1_MAX, E4M3_MAX, e2m1_to_f32, e4m3_to_f32, f32_to_e2m1, f32_to_e4m3};
 
