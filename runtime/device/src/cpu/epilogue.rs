@@ -114,7 +114,7 @@ pub struct Relu;
 
 /// `x / (1 + e^-by)`.
 #[inline(always)]
-fn sigmoid_times(x: F32s, by: F32s) -> F32s {
+pub(crate) fn sigmoid_times(x: F32s, by: F32s) -> F32s {
     x / (F32s::splat(1.0) + exp(F32s::zero() - by))
 }
 

@@ -77,6 +77,13 @@ pub trait Input<const N: usize>: Send + Sync {
     /// No other lane reads or writes the row meanwhile.
     #[doc(hidden)]
     unsafe fn fill<P: Normalise<N>>(&self, row: usize, x: &[f32], norm: &P);
+
+    /// Makes row `row` the same as row `source` of `from`.
+    ///
+    /// # Safety
+    /// No other lane reads or writes the row meanwhile, and none writes its source; they are not the same.
+    #[doc(hidden)]
+    unsafe fn copy(&self, row: usize, from: &Self, source: usize);
 }
 
 impl<const N: usize> Input<N> for Rows<N> {
@@ -105,6 +112,12 @@ impl<const N: usize> Input<N> for Rows<N> {
         for i in (0..Self::PADDED).step_by(LANES) {
             norm.apply(F32s::load(at(x, i)), i, scale).store(at_mut(out, i));
         }
+    }
+
+    #[inline(always)]
+    unsafe fn copy(&self, row: usize, from: &Self, source: usize) {
+        // SAFETY: the caller's promise.
+        unsafe { self.padded_mut(row).copy_from_slice(from.padded(source)) };
     }
 }
 
@@ -139,6 +152,12 @@ impl<const N: usize> Input<N> for Int8Rows<N> {
             }
             *out = Int8Block::new(&block);
         }
+    }
+
+    #[inline(always)]
+    unsafe fn copy(&self, row: usize, from: &Self, source: usize) {
+        // SAFETY: the caller's promise.
+        unsafe { self.blocks_mut(row).copy_from_slice(&from.blocks(source, 1)[..Self::BLOCKS]) };
     }
 }
 

@@ -48,7 +48,7 @@ pub fn norm_linear<F, K, E, const ROWS: usize, const COLS: usize>(
     E: Epilogue<ROWS>,
 {
     let input = stage(lane, rows, x, norm, staging);
-    multiply(lane, rows, &Plain { input, weights, epilogue });
+    multiply(lane, rows, &Single::<F, _, ROWS, COLS> { input, weights: weights.packed(), epilogue });
 }
 
 /// `epilogue(weights · x)` for the first `rows` rows of `x`.
@@ -64,7 +64,7 @@ pub fn linear<F, E, const ROWS: usize, const COLS: usize>(
     E: Epilogue<ROWS>,
 {
     let input = stage(lane, rows, x, &NoNorm, staging);
-    multiply(lane, rows, &Plain { input, weights, epilogue });
+    multiply(lane, rows, &Single::<F, _, ROWS, COLS> { input, weights: weights.packed(), epilogue });
 }
 
 /// `epilogue(gate · norm(x), up · norm(x))` for the first `rows` rows of `x`.
@@ -82,7 +82,7 @@ pub fn norm_gated<F, K, E, const WIDTH: usize, const COLS: usize>(
     E: GatedEpilogue<WIDTH>,
 {
     let input = stage(lane, rows, x, norm, staging);
-    multiply(lane, rows, &Paired { input, weights, epilogue });
+    multiply(lane, rows, &Paired::<F, _, WIDTH, COLS> { input, weights: weights.packed(), epilogue });
 }
 
 /// `epilogue(gate · x, up · x)` for the first `rows` rows of `x`.
@@ -98,12 +98,12 @@ pub fn gated<F, E, const WIDTH: usize, const COLS: usize>(
     E: GatedEpilogue<WIDTH>,
 {
     let input = stage(lane, rows, x, &NoNorm, staging);
-    multiply(lane, rows, &Paired { input, weights, epilogue });
+    multiply(lane, rows, &Paired::<F, _, WIDTH, COLS> { input, weights: weights.packed(), epilogue });
 }
 
 /// The activations in the form that products with `F` take.
 #[inline(always)]
-fn stage<'a, F: WeightFormat, P: Normalise<N>, const N: usize>(
+pub(crate) fn stage<'a, F: WeightFormat, P: Normalise<N>, const N: usize>(
     lane: &Lane,
     rows: usize,
     x: &'a Rows<N>,
@@ -133,7 +133,7 @@ fn stage<'a, F: WeightFormat, P: Normalise<N>, const N: usize>(
 }
 
 /// A product, tile by tile.
-trait Product {
+pub(crate) trait Product {
     /// Tiles of the result.
     const TILES: usize;
 
@@ -148,55 +148,68 @@ trait Product {
 #[inline(always)]
 fn multiply<P: Product>(lane: &Lane, rows: usize, product: &P) {
     for tile in lane.share(P::TILES) {
-        let mut row = 0;
-        // SAFETY (all five): the shares of the lanes are disjoint; inputs were written before a barrier, or
-        // by this lane.
-        while rows - row >= MAX_TOKENS {
-            // SAFETY: as above.
-            unsafe { product.tile::<MAX_TOKENS>(tile, row) };
-            row += MAX_TOKENS;
-        }
-        if MAX_TOKENS > 8 && rows - row >= 8 {
-            // SAFETY: as above.
-            unsafe { product.tile::<8>(tile, row) };
-            row += 8;
-        }
-        if MAX_TOKENS > 4 && rows - row >= 4 {
-            // SAFETY: as above.
-            unsafe { product.tile::<4>(tile, row) };
-            row += 4;
-        }
-        if rows - row >= 2 {
-            // SAFETY: as above.
-            unsafe { product.tile::<2>(tile, row) };
-            row += 2;
-        }
-        if rows - row >= 1 {
-            // SAFETY: as above.
-            unsafe { product.tile::<1>(tile, row) };
-        }
+        // SAFETY: the shares of the lanes are disjoint; inputs were written before a barrier, or by this lane.
+        unsafe { multiply_tile(tile, rows, product) };
     }
     lane.barrier();
 }
 
-struct Plain<'a, F: WeightFormat, E, const ROWS: usize, const COLS: usize> {
-    input: &'a F::Input<COLS>,
-    weights: &'a Matrix<F, ROWS, COLS>,
-    epilogue: E,
+/// Computes one tile, tokens in groups.
+///
+/// # Safety
+/// The tile belongs to this lane, and no lane writes the input.
+#[inline(always)]
+pub(crate) unsafe fn multiply_tile<P: Product>(tile: usize, rows: usize, product: &P) {
+    let mut row = 0;
+    while rows - row >= MAX_TOKENS {
+        // SAFETY: the caller's promise.
+        unsafe { product.tile::<MAX_TOKENS>(tile, row) };
+        row += MAX_TOKENS;
+    }
+    if MAX_TOKENS > 8 && rows - row >= 8 {
+        // SAFETY: as above.
+        unsafe { product.tile::<8>(tile, row) };
+        row += 8;
+    }
+    if MAX_TOKENS > 4 && rows - row >= 4 {
+        // SAFETY: as above.
+        unsafe { product.tile::<4>(tile, row) };
+        row += 4;
+    }
+    if rows - row >= 2 {
+        // SAFETY: as above.
+        unsafe { product.tile::<2>(tile, row) };
+        row += 2;
+    }
+    if rows - row >= 1 {
+        // SAFETY: as above.
+        unsafe { product.tile::<1>(tile, row) };
+    }
+}
+
+/// Weights `[ROWS, COLS]` times the input.
+pub(crate) struct Single<'a, F: WeightFormat, E, const ROWS: usize, const COLS: usize> {
+    /// Rows that are multiplied.
+    pub(crate) input: &'a F::Input<COLS>,
+    /// All tiles.
+    pub(crate) weights: &'a [u8],
+    /// Takes the sums.
+    pub(crate) epilogue: E,
 }
 
 impl<F: WeightFormat, E: Epilogue<ROWS>, const ROWS: usize, const COLS: usize> Product
-    for Plain<'_, F, E, ROWS, COLS>
+    for Single<'_, F, E, ROWS, COLS>
 {
     const TILES: usize = Matrix::<F, ROWS, COLS>::TILES;
 
     #[inline]
     unsafe fn tile<const M: usize>(&self, tile: usize, first: usize) {
-        let bytes = self.weights.tile(tile);
+        let bytes = F::tile_bytes(COLS);
+        let weights = &self.weights[tile * bytes..][..bytes];
         // SAFETY: the caller's promise.
         let input = unsafe { self.input.elements(first, M) };
         for part in 0..PARTS {
-            let sums = F::product::<M, COLS>(bytes, part, input);
+            let sums = F::product::<M, COLS>(weights, part, input);
             for (t, sums) in sums.into_iter().enumerate() {
                 // SAFETY: the tile belongs to this lane.
                 unsafe { self.epilogue.apply(first + t, tile * TILE + part * LANES, sums) };
@@ -205,10 +218,14 @@ impl<F: WeightFormat, E: Epilogue<ROWS>, const ROWS: usize, const COLS: usize> P
     }
 }
 
-struct Paired<'a, F: WeightFormat, E, const WIDTH: usize, const COLS: usize> {
-    input: &'a F::Input<COLS>,
-    weights: &'a GatedMatrix<F, WIDTH, COLS>,
-    epilogue: E,
+/// A gate and an up projection `[WIDTH, COLS]` times the input.
+pub(crate) struct Paired<'a, F: WeightFormat, E, const WIDTH: usize, const COLS: usize> {
+    /// Rows that are multiplied.
+    pub(crate) input: &'a F::Input<COLS>,
+    /// All pairs of tiles.
+    pub(crate) weights: &'a [u8],
+    /// Takes the sums.
+    pub(crate) epilogue: E,
 }
 
 impl<F: WeightFormat, E: GatedEpilogue<WIDTH>, const WIDTH: usize, const COLS: usize> Product
@@ -218,7 +235,8 @@ impl<F: WeightFormat, E: GatedEpilogue<WIDTH>, const WIDTH: usize, const COLS: u
 
     #[inline]
     unsafe fn tile<const M: usize>(&self, tile: usize, first: usize) {
-        let (gate, up) = self.weights.tiles(tile);
+        let bytes = F::tile_bytes(COLS);
+        let (gate, up) = self.weights[2 * tile * bytes..][..2 * bytes].split_at(bytes);
         // SAFETY: the caller's promise.
         let input = unsafe { self.input.elements(first, M) };
         for part in 0..PARTS {

@@ -15,7 +15,7 @@ use std::path::Path;
 pub struct Loader<'a> {
     team: &'a Team,
     path: &'a Path,
-    progress: &'a Progress,
+    pub(super) progress: &'a Progress,
 }
 
 impl<'a> Loader<'a> {
@@ -24,7 +24,7 @@ impl<'a> Loader<'a> {
         Loader { team, path, progress }
     }
 
-    fn mismatch(&self, what: String) -> WeightsError {
+    pub(super) fn mismatch(&self, what: String) -> WeightsError {
         WeightsError::Mismatch { path: self.path.to_owned(), what }
     }
 }
@@ -95,7 +95,7 @@ impl<'a> Part<'a> {
 }
 
 /// Tensors stacked row after row, checked.
-struct Stack<'p, 'a> {
+pub(super) struct Stack<'p, 'a> {
     parts: &'p [Part<'a>],
     row_bytes: usize,
 }
@@ -115,7 +115,8 @@ impl<'a> Stack<'_, 'a> {
     }
 }
 
-fn stack<'p, 'a, F: WeightFormat>(
+/// `parts` stacked into a matrix `[rows, columns]`, if they are one in `F`.
+pub(super) fn stack<'p, 'a, F: WeightFormat>(
     loader: &Loader,
     parts: &'p [Part<'a>],
     rows: usize,
@@ -137,19 +138,28 @@ fn stack<'p, 'a, F: WeightFormat>(
     Ok(Stack { parts, row_bytes })
 }
 
-/// Packs tile `i` of the result from rows `16 * (i / stacks) ..` of stack `i % stacks`, on all lanes.
-fn pack<F: WeightFormat>(loader: &Loader, stacks: &[Stack], tiles: usize, columns: usize) -> Memory<u8> {
+/// Packs stacks of `rows` rows on all lanes: `together` stacks take turns tile by tile, then the next
+/// `together` follow.
+pub(super) fn pack<F: WeightFormat>(
+    loader: &Loader,
+    stacks: &[Stack],
+    together: usize,
+    rows: usize,
+    columns: usize,
+) -> Memory<u8> {
     let bytes = F::tile_bytes(columns);
+    let group = together * rows.div_ceil(TILE);
+    let tiles = stacks.len() / together * group;
     let data = Memory::<u8>::zeroed(tiles * bytes);
     data.advise_large_pages();
     loader.team.run(|lane| {
         for tile in lane.share(tiles) {
             // SAFETY: the shares of the lanes are disjoint, and so are the tiles.
             let out = unsafe { data.slice_mut(tile * bytes, bytes) };
-            let stack = &stacks[tile % stacks.len()];
+            let stack = &stacks[tile / group * together + tile % together];
             for i in 0..TILE {
                 // Rows beyond the last stay zero: they compute zeros.
-                if let Some(row) = stack.row(tile / stacks.len() * TILE + i) {
+                if let Some(row) = stack.row(tile % group / together * TILE + i) {
                     F::pack(row, i, out);
                 }
             }
@@ -180,7 +190,7 @@ impl<F: WeightFormat, const ROWS: usize, const COLS: usize> Matrix<F, ROWS, COLS
     /// When a tensor's format or shape is not this matrix's.
     pub fn load(loader: &Loader, parts: &[Part]) -> Result<Self, WeightsError> {
         let stack = stack::<F>(loader, parts, ROWS, COLS)?;
-        Ok(Matrix { data: pack::<F>(loader, &[stack], Self::TILES, COLS), format: PhantomData })
+        Ok(Matrix { data: pack::<F>(loader, &[stack], 1, ROWS, COLS), format: PhantomData })
     }
 
     /// Tile `tile`.
@@ -189,6 +199,13 @@ impl<F: WeightFormat, const ROWS: usize, const COLS: usize> Matrix<F, ROWS, COLS
         let bytes = F::tile_bytes(COLS);
         // SAFETY: weights are not written after loading.
         unsafe { self.data.slice(tile * bytes, bytes) }
+    }
+
+    /// All tiles.
+    #[inline(always)]
+    pub(crate) fn packed(&self) -> &[u8] {
+        // SAFETY: weights are not written after loading.
+        unsafe { self.data.slice(0, Self::BYTES) }
     }
 }
 
@@ -213,15 +230,14 @@ impl<F: WeightFormat, const WIDTH: usize, const COLS: usize> GatedMatrix<F, WIDT
     /// When a tensor's format or shape is not `[WIDTH, COLS]` in `F`.
     pub fn load(loader: &Loader, gate: &[Part], up: &[Part]) -> Result<Self, WeightsError> {
         let stacks = [stack::<F>(loader, gate, WIDTH, COLS)?, stack::<F>(loader, up, WIDTH, COLS)?];
-        Ok(GatedMatrix { data: pack::<F>(loader, &stacks, 2 * Self::TILES, COLS), format: PhantomData })
+        Ok(GatedMatrix { data: pack::<F>(loader, &stacks, 2, WIDTH, COLS), format: PhantomData })
     }
 
-    /// The gate's and the up projection's tile `tile`.
+    /// All pairs of tiles, a gate's before the up projection's.
     #[inline(always)]
-    pub(crate) fn tiles(&self, tile: usize) -> (&[u8], &[u8]) {
-        let bytes = F::tile_bytes(COLS);
+    pub(crate) fn packed(&self) -> &[u8] {
         // SAFETY: weights are not written after loading.
-        unsafe { self.data.slice(2 * tile * bytes, 2 * bytes) }.split_at(bytes)
+        unsafe { self.data.slice(0, Self::BYTES) }
     }
 }
 

@@ -10,6 +10,7 @@
 mod attention;
 mod batch;
 mod epilogue;
+mod experts;
 mod format;
 mod gather;
 mod kv;
@@ -27,6 +28,9 @@ pub use attention::{AttentionScratch, HeadNorm, attention};
 pub use batch::{Batch, BatchLimits};
 pub use epilogue::{
     Activation, Add, Bias, Epilogue, Gated, GatedBias, GatedEpilogue, Gelu, GeluTanh, Relu, Silu, Store,
+};
+pub use experts::{
+    ExpertScratch, Experts, GatedExperts, NoShared, Shared, SharedTerm, expert_down, expert_gated, route,
 };
 pub use format::{Bf16, F16, F32, Input, KvElement, Q4_1, Q8_0, WeightFormat};
 pub use gather::{each_row, embed, gather};

@@ -89,8 +89,12 @@ impl<const HEADS: usize, const KV_HEADS: usize, const HEAD_DIM: usize>
 /// cache, and attends.
 ///
 /// A row of `qkv` (`QKV = (HEADS + 2 * KV_HEADS) * HEAD_DIM`) holds the query heads, the key heads, the value
-/// heads; queries are changed in place. `angles` come from [`super::rotary_angles`]. Scores are multiplied
-/// with `scale`. A row of `out` (`OUT = HEADS * HEAD_DIM`) takes the heads' results.
+/// heads; queries are changed in place. `angles` come from [`super::rotary_angles`]: they turn the leading
+/// `DIMS` dimensions of a head. Scores are multiplied with `scale`. A row of `out` (`OUT = HEADS * HEAD_DIM`)
+/// takes the heads' results.
+///
+/// Where `QKV` is `(2 * HEADS + 2 * KV_HEADS) * HEAD_DIM`, a gate for each query head stands between the query
+/// heads and the key heads, and each element of a result is multiplied with its gate's sigmoid.
 ///
 /// # Panics
 /// When the batch was made for other blocks, or more of them, than the cache has, or there is no such layer.
@@ -127,7 +131,10 @@ pub fn attention<
     P: RotaryPairs,
 {
     const {
-        assert!(QKV == (HEADS + 2 * KV_HEADS) * HEAD_DIM, "a row of qkv holds all heads");
+        assert!(
+            QKV == (HEADS + 2 * KV_HEADS) * HEAD_DIM || QKV == 2 * (HEADS + KV_HEADS) * HEAD_DIM,
+            "a row of qkv holds all heads, with or without a gate for each query head"
+        );
         assert!(OUT == HEADS * HEAD_DIM, "a row of results holds the query heads");
         assert!(DIMS <= HEAD_DIM, "no more dimensions turn than a head has");
     }

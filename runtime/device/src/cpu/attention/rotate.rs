@@ -64,8 +64,10 @@ pub(super) fn rotate_and_write<
             q_norm.normalise(x);
             P::turn(x, cosines, sines);
         }
+        // Keys and values stand last, whether or not gates stand before them.
+        let width = 2 * KV_HEADS * HEAD_DIM;
         // SAFETY: no lane writes the key and value heads in this phase; the queries before them are left out.
-        let rest = unsafe { qkv.part(row, HEADS * HEAD_DIM, 2 * KV_HEADS * HEAD_DIM) };
+        let rest = unsafe { qkv.part(row, QKV - width, width) };
         let mut key: [f32; HEAD_DIM] = *at(rest, head * HEAD_DIM);
         k_norm.normalise(&mut key);
         P::turn(&mut key, cosines, sines);

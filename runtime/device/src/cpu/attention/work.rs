@@ -1,10 +1,11 @@
 //! The second half of attention: items of work, segment by segment.
 
 use super::super::batch::Batch;
+use super::super::epilogue::sigmoid_times;
 use super::super::format::KvElement;
 use super::super::kv::KvCache;
 use super::super::rows::Rows;
-use super::super::simd::{LANES, QUERY_ROWS, TILE, at, at_mut};
+use super::super::simd::{F32s, LANES, QUERY_ROWS, TILE, at, at_mut};
 use super::super::team::Lane;
 use super::items::{Item, Items};
 use super::segment::{Cached, Gathered, KeyValues, Tile, merge};
@@ -44,6 +45,8 @@ impl<
     const STATE: usize = AttentionScratch::<HEADS, KV_HEADS, HEAD_DIM>::STATE;
     const WIDTH: usize = AttentionScratch::<HEADS, KV_HEADS, HEAD_DIM>::WIDTH;
     const TOKENS: usize = AttentionScratch::<HEADS, KV_HEADS, HEAD_DIM>::TOKENS;
+    /// Whether a gate for each query head stands behind the query heads.
+    const GATED: bool = QKV > (HEADS + 2 * KV_HEADS) * HEAD_DIM;
 
     /// Attends, every row of the batch; ends with a barrier.
     pub(super) fn run(&self, lane: &Lane) {
@@ -108,7 +111,7 @@ impl<
         self.batch.positions()[item.tokens.start + row / Self::GROUP] as usize
     }
 
-    /// Divides a row's weighted sum by the sum of its weights.
+    /// Divides a row's weighted sum by the sum of its weights, and applies the gate where there is one.
     fn finish(&self, item: &Item, row: usize, state: &[f32]) {
         let head = item.head * Self::GROUP + row % Self::GROUP;
         let token = item.tokens.start + row / Self::GROUP;
@@ -116,6 +119,17 @@ impl<
         let out = unsafe { self.out.part_mut(token, head * HEAD_DIM, HEAD_DIM) };
         for (out, sum) in out.iter_mut().zip(&state[TILE..]) {
             *out = sum / state[1];
+        }
+        if Self::GATED {
+            // SAFETY: no lane writes gates in this phase.
+            let gates = unsafe { self.qkv.part(token, (HEADS + head) * HEAD_DIM, HEAD_DIM) };
+            for (out, gates) in out.chunks_mut(LANES).zip(gates.chunks(LANES)) {
+                let (mut x, mut by) = ([0.0; LANES], [0.0; LANES]);
+                x[..out.len()].copy_from_slice(out);
+                by[..gates.len()].copy_from_slice(gates);
+                let gated = sigmoid_times(F32s::load(&x), F32s::load(&by)).to_array();
+                out.copy_from_slice(&gated[..out.len()]);
+            }
         }
     }
 

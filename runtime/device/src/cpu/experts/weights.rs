@@ -1,0 +1,94 @@
+//! The matrices of all experts of a layer, in one piece.
+
+use super::super::format::WeightFormat;
+use super::super::loader::{GatedMatrix, Loader, Matrix, Part, Stack, pack, stack};
+use super::super::memory::Memory;
+use monomorph_weights::WeightsError;
+use std::marker::PhantomData;
+
+/// Weights `[ROWS, COLS]` of each of `EXPERTS` experts in format `F`, each packed as a [`Matrix`] is.
+#[derive(Debug)]
+pub struct Experts<F, const EXPERTS: usize, const ROWS: usize, const COLS: usize> {
+    data: Memory<u8>,
+    format: PhantomData<F>,
+}
+
+impl<F: WeightFormat, const EXPERTS: usize, const ROWS: usize, const COLS: usize>
+    Experts<F, EXPERTS, ROWS, COLS>
+{
+    /// Bytes of one expert.
+    const EACH: usize = Matrix::<F, ROWS, COLS>::BYTES;
+
+    /// Bytes the packed matrices take.
+    pub const BYTES: usize = EXPERTS * Self::EACH;
+
+    /// Packs `parts`, one an expert, on the loader's team.
+    ///
+    /// # Errors
+    /// When there are not `EXPERTS` parts, or one is not `[ROWS, COLS]` in `F`.
+    pub fn load(loader: &Loader, parts: &[Part]) -> Result<Self, WeightsError> {
+        count(loader, parts, EXPERTS)?;
+        let stacks = parts
+            .iter()
+            .map(|part| stack::<F>(loader, std::slice::from_ref(part), ROWS, COLS))
+            .collect::<Result<Vec<Stack>, _>>()?;
+        Ok(Experts { data: pack::<F>(loader, &stacks, 1, ROWS, COLS), format: PhantomData })
+    }
+
+    /// All tiles of an expert.
+    #[inline(always)]
+    pub(super) fn packed(&self, expert: usize) -> &[u8] {
+        // SAFETY: weights are not written after loading.
+        unsafe { self.data.slice(expert * Self::EACH, Self::EACH) }
+    }
+}
+
+/// The gate and up projections `[WIDTH, COLS]` of each of `EXPERTS` experts in format `F`, each pair packed as
+/// a [`GatedMatrix`] is.
+#[derive(Debug)]
+pub struct GatedExperts<F, const EXPERTS: usize, const WIDTH: usize, const COLS: usize> {
+    data: Memory<u8>,
+    format: PhantomData<F>,
+}
+
+impl<F: WeightFormat, const EXPERTS: usize, const WIDTH: usize, const COLS: usize>
+    GatedExperts<F, EXPERTS, WIDTH, COLS>
+{
+    /// Bytes of one expert.
+    const EACH: usize = GatedMatrix::<F, WIDTH, COLS>::BYTES;
+
+    /// Bytes the packed matrices take.
+    pub const BYTES: usize = EXPERTS * Self::EACH;
+
+    /// Packs `gate` and `up`, each with one part an expert, on the loader's team.
+    ///
+    /// # Errors
+    /// When there are not `EXPERTS` parts of each, or one is not `[WIDTH, COLS]` in `F`.
+    pub fn load(loader: &Loader, gate: &[Part], up: &[Part]) -> Result<Self, WeightsError> {
+        count(loader, gate, EXPERTS)?;
+        count(loader, up, EXPERTS)?;
+        let stacks = gate
+            .iter()
+            .zip(up)
+            .flat_map(|(gate, up)| [gate, up])
+            .map(|part| stack::<F>(loader, std::slice::from_ref(part), WIDTH, COLS))
+            .collect::<Result<Vec<Stack>, _>>()?;
+        Ok(GatedExperts { data: pack::<F>(loader, &stacks, 2, WIDTH, COLS), format: PhantomData })
+    }
+
+    /// All pairs of tiles of an expert.
+    #[inline(always)]
+    pub(super) fn packed(&self, expert: usize) -> &[u8] {
+        // SAFETY: weights are not written after loading.
+        unsafe { self.data.slice(expert * Self::EACH, Self::EACH) }
+    }
+}
+
+/// Refuses any other number of parts; a list of hundreds is named by its first.
+fn count(loader: &Loader, parts: &[Part], experts: usize) -> Result<(), WeightsError> {
+    if parts.len() == experts {
+        return Ok(());
+    }
+    let from = parts.first().map_or("no tensor at all", |part| part.tensor.name);
+    Err(loader.mismatch(format!("experts from {from} on: expected {experts}, found {}", parts.len())))
+}
