@@ -31,11 +31,16 @@ pub struct Batch {
     sequences: Vec<Sequence>,
     blocks: Vec<u32>,
     outputs: Vec<u32>,
+    /// By slot: whether a sequence of the step has it.
+    owned: Vec<bool>,
+    slots_differ: bool,
 }
 
 /// One sequence's part of a batch.
 #[derive(Clone, Debug)]
 pub(crate) struct Sequence {
+    /// Its place among the states that are kept from step to step; below the limit on sequences.
+    pub(crate) slot: usize,
     /// Rows of its tokens.
     pub(crate) rows: Range<usize>,
     /// Position of its first token.
@@ -57,6 +62,8 @@ impl Batch {
             sequences: Vec::with_capacity(limits.sequences),
             blocks: Vec::with_capacity(limits.blocks.max(limits.sequences)),
             outputs: Vec::with_capacity(limits.tokens),
+            owned: vec![false; limits.sequences],
+            slots_differ: true,
         }
     }
 
@@ -80,6 +87,8 @@ impl Batch {
         self.sequences.clear();
         self.blocks.clear();
         self.outputs.clear();
+        self.owned.fill(false);
+        self.slots_differ = true;
         for (index, sequence) in step.sequences.iter().enumerate() {
             let (count, position) = (sequence.tokens.len(), sequence.position);
             assert!(count > 0, "sequence {index} of the step has no tokens");
@@ -102,6 +111,7 @@ impl Batch {
             let (first, first_block, first_output) = (self.ids.len(), self.blocks.len(), self.outputs.len());
             let slot = sequence.slot;
             assert!((slot.0 as usize) < limits.sequences, "there is no slot {}", slot.0);
+            self.slots_differ &= !std::mem::replace(&mut self.owned[slot.0 as usize], true);
             match &sequence.tokens {
                 Tokens::Known(ids) => self.ids.extend_from_slice(ids),
                 Tokens::Sampled => {
@@ -125,6 +135,7 @@ impl Batch {
                 Output::Logits => self.outputs.extend(rows.start as u32..rows.end as u32),
             }
             self.sequences.push(Sequence {
+                slot: slot.0 as usize,
                 rows,
                 position,
                 blocks: first_block..self.blocks.len(),
@@ -174,6 +185,11 @@ impl Batch {
         &self.positions
     }
 
+    /// Whether no two sequences of the step have the same slot, as what writes to a slot's state needs.
+    pub(crate) fn slots_differ(&self) -> bool {
+        self.slots_differ
+    }
+
     pub(crate) fn sequences(&self) -> &[Sequence] {
         &self.sequences
     }
@@ -216,7 +232,7 @@ mod tests {
             let step = Step {
                 sequences: vec![
                     sequence(15, &[1, 2], &[3, 0], Output::Logits),
-                    sequence(0, &[4], &[1, 2], Output::None),
+                    SequenceStep { slot: Slot(1), ..sequence(0, &[4], &[1, 2], Output::None) },
                 ],
             };
             batch.fill(&step, &Outputs::default());
@@ -226,7 +242,8 @@ mod tests {
             assert_eq!((batch.sequence_of_output(0), batch.sequence_of_output(1)), (0, 0));
             assert_eq!((batch.sequence_outputs(0), batch.sequence_outputs(1)), (0..2, 2..2));
             let second = batch.sequence_of(2).clone();
-            assert_eq!((second.rows.clone(), second.position), (2..3, 0));
+            assert_eq!((second.rows.clone(), second.position, second.slot), (2..3, 0, 1));
+            assert!(batch.slots_differ());
             // Blocks beyond the tokens are not taken over.
             assert_eq!(batch.blocks_of(&second), [1]);
         }

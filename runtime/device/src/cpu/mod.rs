@@ -9,6 +9,7 @@
 
 mod attention;
 mod batch;
+mod delta;
 mod epilogue;
 mod experts;
 mod format;
@@ -26,6 +27,7 @@ mod team;
 
 pub use attention::{AttentionScratch, HeadNorm, attention};
 pub use batch::{Batch, BatchLimits};
+pub use delta::{Convolution, DeltaScratch, DeltaState, delta};
 pub use epilogue::{
     Activation, Add, Bias, Epilogue, Gated, GatedBias, GatedEpilogue, Gelu, GeluTanh, Relu, Silu, Store,
 };

@@ -21,6 +21,29 @@ pub(crate) fn exp(x: F32s) -> F32s {
     p.scale_by_power(n)
 }
 
+/// `1 / (1 + e^-x)`, relative error below 3e-7.
+#[inline(always)]
+pub(crate) fn sigmoid(x: F32s) -> F32s {
+    let one = F32s::splat(1.0);
+    one / (one + exp(F32s::zero() - x))
+}
+
+/// `ln(1 + e^x)`, relative error below 3e-7 where the result is a normal number.
+#[inline(always)]
+pub(crate) fn softplus(x: F32s) -> F32s {
+    // max(x, 0) + ln(1 + y) with y = e^-|x|, which neither overflows nor cancels.
+    let zero = F32s::zero();
+    let y = exp(zero - x.max(zero - x));
+    // ln(1 + y) = 2 artanh(t) with t = y / (2 + y) <= 1/3; the series' first dropped term is below 2e-9.
+    let t = y / (y + F32s::splat(2.0));
+    let square = t * t;
+    let mut p = F32s::splat(1.0 / 15.0);
+    for c in [1.0 / 13.0, 1.0 / 11.0, 1.0 / 9.0, 1.0 / 7.0, 0.2, 1.0 / 3.0, 1.0] {
+        p = p.mul_add(square, F32s::splat(c));
+    }
+    (t + t).mul_add(p, zero.max(x))
+}
+
 /// The error function, within 1.2e-7: a polynomial about 0, and `1 - e^p(|x|)` further out (the split and the
 /// coefficients are N. Juffa's, made for errors below one unit in the last place).
 #[inline(always)]

@@ -44,7 +44,7 @@ mod portable;
 pub(crate) use portable::*;
 
 mod functions;
-pub(crate) use functions::{erf, exp};
+pub(crate) use functions::{erf, exp, sigmoid, softplus};
 
 #[cfg(test)]
 mod tests;

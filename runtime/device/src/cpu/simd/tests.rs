@@ -22,6 +22,24 @@ fn exp_is_accurate_and_ends_in_zero_and_infinity() {
     assert_eq!(map(0.0, exp), 1.0);
 }
 
+#[test]
+fn sigmoid_and_softplus_are_accurate() {
+    let (mut sigmoid_worst, mut softplus_worst) = (0.0f64, 0.0f64);
+    for i in -860_000..=1_000_000 {
+        let x = i as f32 * 1e-4;
+        let wide = f64::from(x);
+        let expected = 1.0 / (1.0 + (-wide).exp());
+        sigmoid_worst = sigmoid_worst.max((f64::from(map(x, sigmoid)) / expected - 1.0).abs());
+        let expected = wide.max(0.0) + (-wide.abs()).exp().ln_1p();
+        softplus_worst = softplus_worst.max((f64::from(map(x, softplus)) / expected - 1.0).abs());
+    }
+    assert!(sigmoid_worst < 3e-7, "relative error {sigmoid_worst:e}");
+    assert!(softplus_worst < 3e-7, "relative error {softplus_worst:e}");
+    assert_eq!((map(f32::NEG_INFINITY, sigmoid), map(f32::INFINITY, sigmoid)), (0.0, 1.0));
+    assert_eq!((map(-1e30, softplus), map(1e30, softplus)), (0.0, 1e30));
+    assert!(map(f32::NAN, sigmoid).is_nan() && map(f32::NAN, softplus).is_nan());
+}
+
 /// Its Taylor series, which 90 terms carry to f64's precision for |x| <= 4.5.
 fn erf_exact(x: f64) -> f64 {
     let (mut term, mut sum) = (x, x);

@@ -1,0 +1,159 @@
+//! The gated delta rule of linear attention layers: from the projections of a token to its normed and gated
+//! heads.
+//!
+//! A value head keeps a matrix `S [KEY_DIM][VALUE_DIM]`, zero at the start of a sequence. A token with key `k`,
+//! query `q` and value `v` (after the convolution; `k` and `q` of length one, `q` over the root of their
+//! width) decays it, corrects what it predicts for `k`, and reads it:
+//!
+//! ```text
+//! S <- exp(g) S;  S <- S + k (beta (v - S^T k))^T;  o = S^T q
+//! ```
+//!
+//! (Yang, Kautz, Hatamizadeh, "Gated Delta Networks", 2024.) Tokens go through this one after another, in
+//! prompts too: each works on a part of `S` that stays in the nearest cache. So a row's result depends on its
+//! sequence alone: not on the other rows of the step, on how the prompt was cut into steps, or on how many
+//! lanes share the work.
+
+mod convolution;
+mod prepare;
+mod recurrence;
+mod state;
+mod tile;
+
+use super::batch::Batch;
+use super::epilogue::Activation;
+use super::loader::Vector;
+use super::norm::{NormWeight, RmsNorm};
+use super::rows::Rows;
+use super::simd::{F32s, LANES, at, at_mut};
+use super::team::Lane;
+pub use convolution::Convolution;
+pub use prepare::DeltaScratch;
+pub use state::DeltaState;
+use std::marker::PhantomData;
+
+/// One gated delta-net of a layer: convolution, recurrence, norm of each value head, gate.
+///
+/// A row of `qkvz` holds the raw projections `[KEY_HEADS queries | KEY_HEADS keys | VALUE_HEADS values |
+/// VALUE_HEADS gates]`, the first two in heads of `KEY_DIM`, the others of `VALUE_DIM`; value head `j` goes with
+/// key head `j / (VALUE_HEADS / KEY_HEADS)`. Queries, keys and values go through `convolution`, whose channels
+/// stand in the same order, and SiLU. A row of `ba` holds a `b` and then an `a` for every value head:
+/// `beta = sigmoid(b)` and `g = -exp(a_log) * softplus(a + dt_bias)`. A row of `out` takes
+/// `activation(gate) * norm(o)` of every value head.
+///
+/// Each sequence goes on from what its slot holds of `layer` in `state`; one at position 0 starts afresh.
+///
+/// # Panics
+/// When the batch admits more slots than the state has or more tokens than the scratch has room for, two of its
+/// sequences have the same slot, or there is no such layer.
+#[expect(clippy::too_many_arguments, reason = "one phase is one call; a structure would only rename them")]
+pub fn delta<
+    A: Activation,
+    K: NormWeight,
+    const KEY_HEADS: usize,
+    const VALUE_HEADS: usize,
+    const KEY_DIM: usize,
+    const VALUE_DIM: usize,
+    const TAPS: usize,
+    const CHANNELS: usize,
+    const QKVZ: usize,
+    const BA: usize,
+    const OUT: usize,
+>(
+    lane: &Lane,
+    batch: &Batch,
+    layer: usize,
+    qkvz: &Rows<QKVZ>,
+    ba: &Rows<BA>,
+    convolution: &Convolution<CHANNELS, TAPS>,
+    a_log: &Vector<VALUE_HEADS>,
+    dt_bias: &Vector<VALUE_HEADS>,
+    norm: &RmsNorm<K, VALUE_DIM>,
+    _: A,
+    state: &DeltaState<KEY_HEADS, VALUE_HEADS, KEY_DIM, VALUE_DIM, TAPS>,
+    scratch: &DeltaScratch<KEY_HEADS, VALUE_HEADS, KEY_DIM, VALUE_DIM>,
+    out: &Rows<OUT>,
+) {
+    const {
+        assert!(
+            CHANNELS == 2 * KEY_HEADS * KEY_DIM + VALUE_HEADS * VALUE_DIM,
+            "queries, keys and values are what is convolved"
+        );
+        assert!(QKVZ == CHANNELS + VALUE_HEADS * VALUE_DIM, "a row of qkvz holds all heads");
+        assert!(BA == 2 * VALUE_HEADS, "a row of ba holds two numbers a value head");
+        assert!(OUT == VALUE_HEADS * VALUE_DIM, "a row of results holds the value heads");
+    }
+    let limits = batch.limits();
+    assert!(limits.sequences <= state.slots(), "the batch admits slots that the state does not have");
+    assert!(limits.tokens <= scratch.capacity(), "the batch admits more tokens than the scratch has room for");
+    assert!(layer < state.layers(), "the state has no layer {layer}");
+    assert!(batch.slots_differ(), "two sequences of the batch have the same slot");
+
+    let work = Work {
+        batch,
+        layer,
+        qkvz,
+        ba,
+        convolution,
+        a_log,
+        dt_bias,
+        norm,
+        activation: PhantomData::<A>,
+        state,
+        scratch,
+        out,
+    };
+    work.prepare(lane);
+    work.recur(lane);
+}
+
+/// The arguments of [`delta()`].
+struct Work<
+    'a,
+    A,
+    K,
+    const KEY_HEADS: usize,
+    const VALUE_HEADS: usize,
+    const KEY_DIM: usize,
+    const VALUE_DIM: usize,
+    const TAPS: usize,
+    const CHANNELS: usize,
+    const QKVZ: usize,
+    const BA: usize,
+    const OUT: usize,
+> {
+    batch: &'a Batch,
+    layer: usize,
+    qkvz: &'a Rows<QKVZ>,
+    ba: &'a Rows<BA>,
+    convolution: &'a Convolution<CHANNELS, TAPS>,
+    a_log: &'a Vector<VALUE_HEADS>,
+    dt_bias: &'a Vector<VALUE_HEADS>,
+    norm: &'a RmsNorm<K, VALUE_DIM>,
+    activation: PhantomData<A>,
+    state: &'a DeltaState<KEY_HEADS, VALUE_HEADS, KEY_DIM, VALUE_DIM, TAPS>,
+    scratch: &'a DeltaScratch<KEY_HEADS, VALUE_HEADS, KEY_DIM, VALUE_DIM>,
+    out: &'a Rows<OUT>,
+}
+
+/// The vector at `from`; zeros beyond the end of `x`. Heads need not be whole vectors.
+#[inline(always)]
+fn load(x: &[f32], from: usize) -> F32s {
+    if from + LANES <= x.len() {
+        return F32s::load(at(x, from));
+    }
+    let mut lanes = [0.0; LANES];
+    lanes[..x.len() - from].copy_from_slice(&x[from..]);
+    F32s::load(&lanes)
+}
+
+/// Writes a vector to `from`, as far as `out` goes.
+#[inline(always)]
+fn store(x: F32s, out: &mut [f32], from: usize) {
+    if from + LANES <= out.len() {
+        x.store(at_mut(out, from));
+    } else {
+        let count = out.len() - from;
+        out[from..].copy_from_slice(&x.to_array()[..count]);
+    }
+}

@@ -1,0 +1,117 @@
+//! Token after token through the state, then norm and gate.
+
+use super::super::batch::Sequence;
+use super::super::epilogue::Activation;
+use super::super::norm::NormWeight;
+use super::super::simd::{F32s, LANES, at_mut};
+use super::super::team::Lane;
+use super::prepare::Token;
+use super::tile::{COLUMNS, Columns, Read, Tile, VECTORS, columns};
+use super::{Work, load, store};
+use std::ops::Range;
+
+impl<
+    A: Activation,
+    K: NormWeight,
+    const KEY_HEADS: usize,
+    const VALUE_HEADS: usize,
+    const KEY_DIM: usize,
+    const VALUE_DIM: usize,
+    const TAPS: usize,
+    const CHANNELS: usize,
+    const QKVZ: usize,
+    const BA: usize,
+    const OUT: usize,
+> Work<'_, A, K, KEY_HEADS, VALUE_HEADS, KEY_DIM, VALUE_DIM, TAPS, CHANNELS, QKVZ, BA, OUT>
+{
+    /// Everything behind [`Work::prepare`]; ends with a barrier.
+    pub(super) fn recur(&self, lane: &Lane) {
+        let sequences = self.batch.sequences();
+        loop {
+            let item = lane.claim();
+            let Some(sequence) = sequences.get(item / VALUE_HEADS) else { break };
+            let head = item % VALUE_HEADS;
+            // SAFETY: slots differ, so a value head's matrix belongs to one item.
+            let matrix = unsafe { self.state.matrix_mut(self.layer, sequence.slot, head) };
+            let (rows, _) = matrix.as_chunks_mut::<COLUMNS>();
+            for (tile, rows) in rows.chunks_exact_mut(KEY_DIM).enumerate() {
+                self.recur_tile(sequence, head, tile * COLUMNS, Tile(at_mut(rows, 0)));
+            }
+            for row in sequence.rows.clone() {
+                self.finish(head, row);
+            }
+            // Each item keeps a share of the channels: which ones does not matter.
+            self.keep(sequence, head * CHANNELS / VALUE_HEADS..(head + 1) * CHANNELS / VALUE_HEADS);
+        }
+        lane.barrier();
+    }
+
+    /// Columns `from ..` of a value head, all tokens of a sequence; `out` takes `o`.
+    #[inline(always)]
+    fn recur_tile(&self, sequence: &Sequence, head: usize, from: usize, mut tile: Tile<KEY_DIM>) {
+        if sequence.position == 0 {
+            tile.clear();
+        }
+        let Range { start: mut row, end } = sequence.rows;
+        // SAFETY: tokens were prepared before a barrier.
+        let mut token = unsafe { self.scratch.token(head, row) };
+        let mut read = tile.read(token.key, token.query);
+        loop {
+            let (correction, o) = correct(&token, from, &read);
+            // SAFETY: each head of a row belongs to one item.
+            let out = unsafe { self.out.part_mut(row, head * VALUE_DIM, VALUE_DIM) };
+            for (c, o) in o.into_iter().enumerate() {
+                if from + c * LANES < VALUE_DIM {
+                    store(o, out, from + c * LANES);
+                }
+            }
+            row += 1;
+            if row == end {
+                tile.update(token.decay, token.key, &correction);
+                return;
+            }
+            // SAFETY: as above.
+            let next = unsafe { self.scratch.token(head, row) };
+            read = tile.advance(token.decay, token.key, &correction, next.key, next.query);
+            token = next;
+        }
+    }
+
+    /// Norm and gate of a value head.
+    fn finish(&self, head: usize, row: usize) {
+        // SAFETY: each head of a row belongs to one item.
+        let out = unsafe { self.out.part_mut(row, head * VALUE_DIM, VALUE_DIM) };
+        self.norm.normalise(at_mut(out, 0));
+        // SAFETY: nobody writes the projections in this phase.
+        let gates = unsafe { self.qkvz.part(row, CHANNELS + head * VALUE_DIM, VALUE_DIM) };
+        for i in (0..VALUE_DIM).step_by(LANES) {
+            let gated = A::apply(load(gates, i)) * load(out, i);
+            store(gated, out, i);
+        }
+    }
+
+    /// Keeps some channels of the convolution's last inputs for the sequence's next step.
+    fn keep(&self, sequence: &Sequence, channels: Range<usize>) {
+        let count = sequence.rows.len();
+        for i in count.saturating_sub(TAPS - 1)..count {
+            // SAFETY: nobody writes the projections in this phase.
+            let x = unsafe { self.qkvz.part(sequence.rows.start + i, channels.start, channels.len()) };
+            let position = sequence.position + i;
+            // SAFETY: the kept inputs were read before a barrier, and the items' shares are disjoint.
+            unsafe { self.state.keep(self.layer, sequence.slot, position, channels.start, x) };
+        }
+    }
+}
+
+/// The correction `beta (v - p)` of columns `from ..` and what the corrected state answers to the query, from
+/// what the state of the token before answers: the state itself need not be decayed and corrected first.
+#[inline(always)]
+fn correct<const KEY_DIM: usize>(token: &Token<KEY_DIM>, from: usize, read: &Read) -> (Columns, Columns) {
+    let value = columns(token.value, from);
+    let (decay, rate) = (F32s::splat(token.decay), F32s::splat(token.rate));
+    let product = F32s::splat(token.product);
+    let correction: [F32s; VECTORS] =
+        std::array::from_fn(|c| (F32s::zero() - decay).mul_add(read.by_key[c], value[c]) * rate);
+    let o = std::array::from_fn(|c| correction[c].mul_add(product, decay * read.by_query[c]));
+    (correction, o)
+}

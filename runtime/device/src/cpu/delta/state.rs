@@ -1,0 +1,120 @@
+//! What a delta-net remembers of each sequence.
+
+use super::super::memory::Memory;
+use super::super::simd::TILE;
+use super::tile::COLUMNS;
+use monomorph_model::LoadError;
+
+/// The recurrent state of every slot and layer, in f32: of each value head the matrix `S`, and the last
+/// `TAPS - 1` tokens' inputs of the convolution. Pages become resident when first used.
+#[derive(Debug)]
+pub struct DeltaState<
+    const KEY_HEADS: usize,
+    const VALUE_HEADS: usize,
+    const KEY_DIM: usize,
+    const VALUE_DIM: usize,
+    const TAPS: usize,
+> {
+    /// `[slots][layers]` of: `S` `[VALUE_HEADS][parts of 32 columns][KEY_DIM][32]`, so that what is worked on at a
+    /// time is contiguous; then the inputs `[TAPS - 1][channels rounded up to 16]`, those of position `p` at
+    /// `p % (TAPS - 1)`.
+    data: Memory<f32>,
+    layers: usize,
+    slots: usize,
+}
+
+impl<
+    const KEY_HEADS: usize,
+    const VALUE_HEADS: usize,
+    const KEY_DIM: usize,
+    const VALUE_DIM: usize,
+    const TAPS: usize,
+> DeltaState<KEY_HEADS, VALUE_HEADS, KEY_DIM, VALUE_DIM, TAPS>
+{
+    /// Elements of a head's matrix.
+    const MATRIX: usize = KEY_DIM * VALUE_DIM.next_multiple_of(COLUMNS);
+    /// What is convolved.
+    const CHANNELS: usize = 2 * KEY_HEADS * KEY_DIM + VALUE_HEADS * VALUE_DIM;
+    /// Elements from one token's inputs to the next.
+    const INPUTS: usize = Self::CHANNELS.next_multiple_of(TILE);
+    /// Tokens whose inputs are kept.
+    const KEPT: usize = {
+        assert!(TAPS >= 2, "a convolution of one tap keeps nothing");
+        TAPS - 1
+    };
+    /// Elements of a slot and layer.
+    const PLACE: usize = VALUE_HEADS * Self::MATRIX + Self::KEPT * Self::INPUTS;
+
+    /// Bytes of a slot and layer.
+    pub const BYTES: usize = Self::PLACE * size_of::<f32>();
+
+    /// The state of `slots` sequences in `layers` layers.
+    ///
+    /// # Errors
+    /// When the address space does not hold it.
+    pub fn new(layers: usize, slots: usize) -> Result<Self, LoadError> {
+        let places = layers.checked_mul(slots);
+        let data = places
+            .and_then(|places| places.checked_mul(Self::PLACE))
+            .and_then(Memory::try_zeroed)
+            .ok_or_else(|| LoadError::Memory {
+                what: format!("recurrent state of {slots} sequences"),
+                needed: (places.unwrap_or(usize::MAX) as u64).saturating_mul(Self::BYTES as u64),
+                available: 0,
+                fits: None,
+            })?;
+        Ok(DeltaState { data, layers, slots })
+    }
+
+    /// Layers it is for.
+    pub fn layers(&self) -> usize {
+        self.layers
+    }
+
+    /// Sequences it has room for.
+    pub fn slots(&self) -> usize {
+        self.slots
+    }
+
+    #[inline(always)]
+    fn start(&self, layer: usize, slot: usize) -> usize {
+        (slot * self.layers + layer) * Self::PLACE
+    }
+
+    #[inline(always)]
+    fn inputs_start(&self, layer: usize, slot: usize, position: usize) -> usize {
+        self.start(layer, slot) + VALUE_HEADS * Self::MATRIX + position % Self::KEPT * Self::INPUTS
+    }
+
+    /// A value head's matrix, to write.
+    ///
+    /// # Safety
+    /// No other lane reads or writes it while the result lives.
+    #[inline(always)]
+    #[expect(clippy::mut_from_ref, reason = "disjointness is the caller's promise")]
+    pub(super) unsafe fn matrix_mut(&self, layer: usize, slot: usize, head: usize) -> &mut [f32] {
+        // SAFETY: the caller's promise.
+        unsafe { self.data.slice_mut(self.start(layer, slot) + head * Self::MATRIX, Self::MATRIX) }
+    }
+
+    /// The convolution's inputs at `position`, one of the last `TAPS - 1`.
+    ///
+    /// # Safety
+    /// No lane writes them while the result lives.
+    #[inline(always)]
+    pub(super) unsafe fn inputs(&self, layer: usize, slot: usize, position: usize) -> &[f32] {
+        // SAFETY: the caller's promise.
+        unsafe { self.data.slice(self.inputs_start(layer, slot, position), Self::CHANNELS) }
+    }
+
+    /// Keeps some channels of the inputs at `position`, from channel `from` on, in place of those `TAPS - 1`
+    /// positions before.
+    ///
+    /// # Safety
+    /// No other lane reads or writes these channels meanwhile.
+    pub(super) unsafe fn keep(&self, layer: usize, slot: usize, position: usize, from: usize, x: &[f32]) {
+        let start = self.inputs_start(layer, slot, position) + from;
+        // SAFETY: the caller's promise.
+        unsafe { self.data.slice_mut(start, x.len()) }.copy_from_slice(x);
+    }
+}
