@@ -132,12 +132,12 @@ fn a_cpu_refuses_to_compute_otherwise_than_it_does() {
     };
     let computing = |compute| {
         move |quant: &mut Quant| {
-            quant.compute.insert(TensorClass::Ffn, compute);
+            quant.compute.classes.insert(TensorClass::Ffn, compute);
         }
     };
     let storing = |format| {
         move |quant: &mut Quant| {
-            quant.stored.insert(TensorClass::Attention, format);
+            quant.stored.classes.insert(TensorClass::Attention, format);
         }
     };
     for compute in [Compute::F32, Compute::Bf16] {

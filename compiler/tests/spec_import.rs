@@ -32,7 +32,7 @@ fn round_trip(config: &Value, quant: &str) -> Target {
 }
 
 fn attention(target: &Target) -> &Attention {
-    let Mixer::Attention(attention) = &target.model.mixers["attention"];
+    let Mixer::Attention(attention) = &target.model.mixers["attention"] else { panic!("attention") };
     attention
 }
 
@@ -119,20 +119,20 @@ fn dimensions_biases_and_ties_come_through() {
     assert_eq!((target.model.tied, target.model.norm.eps), (true, 1e-5));
     assert_eq!(target.model.protocol.stop_ids, [5, 7]);
     let names = &target.quant.checkpoint.names;
-    assert_eq!(names["layers.{layer}.attention.o.bias"], "model.layers.{layer}.self_attn.o_proj.bias");
-    assert_eq!(names["layers.{layer}.ffn.down.bias"], "model.layers.{layer}.mlp.down_proj.bias");
+    assert_eq!(names["layers.{layer}.attention.o.bias"].name, "model.layers.{layer}.self_attn.o_proj.bias");
+    assert_eq!(names["layers.{layer}.ffn.down.bias"].name, "model.layers.{layer}.mlp.down_proj.bias");
     assert!(!names.contains_key("head"));
-    assert!(target.quant.stored.values().all(|format| format.name() == "bf16"));
+    assert!(target.quant.stored.classes.values().all(|format| format.name() == "bf16"));
     assert_eq!(target.quant.kv_format.name(), "f32");
-    assert!(target.quant.compute.values().all(|compute| *compute == Compute::F32));
+    assert!(target.quant.compute.classes.values().all(|compute| *compute == Compute::F32));
 
     let untied = round_trip(&qwen3(json!({ "eos_token_id": 9 })), "f32");
-    assert_eq!(untied.quant.checkpoint.names["head"], "lm_head.weight");
+    assert_eq!(untied.quant.checkpoint.names["head"].name, "lm_head.weight");
     assert_eq!(
-        untied.quant.checkpoint.names["layers.{layer}.attention.q_norm"],
+        untied.quant.checkpoint.names["layers.{layer}.attention.q_norm"].name,
         "model.layers.{layer}.self_attn.q_norm.weight"
     );
-    assert!(untied.quant.stored.values().all(|format| format.name() == "f32"));
+    assert!(untied.quant.stored.classes.values().all(|format| format.name() == "f32"));
 }
 
 #[test]
@@ -146,7 +146,7 @@ fn activations_by_all_their_names() {
     ];
     for (name, expected) in names {
         let target = round_trip(&llama(json!({ "hidden_act": name })), "f32");
-        let Ffn::Gated { activation, .. } = target.model.ffn;
+        let Ffn::Gated { activation, .. } = target.model.ffn else { panic!("dense") };
         assert_eq!(activation, expected, "{name}");
     }
     refused(llama(json!({ "hidden_act": "relu2" })), "hidden_act");

@@ -97,8 +97,8 @@ fn scales_stand_beside_their_weights() {
         [(name("weight_scale"), vec![], Format::F32)]
     );
     assert_eq!(companions(&target, "head"), []);
-    assert_eq!(target.quant.scales[&TensorClass::Attention].form, ScaleForm::Tensor);
-    assert_eq!(target.quant.compute[&TensorClass::Ffn], Compute::Bf16);
+    assert_eq!(target.quant.scales.classes[&TensorClass::Attention].form, ScaleForm::Tensor);
+    assert_eq!(target.quant.compute.classes[&TensorClass::Ffn], Compute::Bf16);
 
     let target = load("h200/qwen3-8b/fp8");
     assert_eq!(

@@ -159,7 +159,7 @@ pub fn requantise(
     let checkpoint = Checkpoint::open(&golden.directory.join("f32")).expect("a golden has a checkpoint");
     let (mut stored, mut means, mut names) = (Vec::new(), Vec::new(), String::new());
     for tensor in tensors(&plain.model) {
-        let name = &spec.names[&tensor.name];
+        let name = &spec.names[&tensor.name].name;
         let (format, scales) = storage.of(tensor.class);
         let layers: Vec<Option<usize>> =
             tensor.layers.as_ref().map_or(vec![None], |layers| layers.iter().copied().map(Some).collect());
@@ -198,7 +198,7 @@ fn quant_toml(plain: &Target, storage: &Storage, compute: Compute, kv: Format, n
         Container::Safetensors => "safetensors",
     };
     let (mut stored, mut scales, mut computes) = (String::new(), String::new(), String::new());
-    for class in plain.quant.stored.keys() {
+    for class in plain.quant.stored.classes.keys() {
         let (format, scaled) = storage.of(*class);
         let class = class.name();
         stored += &format!("{class} = \"{format}\"\n");

@@ -4,6 +4,8 @@ use super::phases::{Operands, phase};
 use super::{float, format_ident, layer_type, number, quote, spec, weights};
 use crate::graph::{RotaryFrequencies, Rows};
 use crate::plan::{FieldId, FieldKind, PhaseKind, Plan, PlanBody};
+use crate::spec::types::DeltaShape;
+use monomorph_formats::Format;
 use proc_macro2::{Ident, TokenStream};
 
 /// The items of `stack.rs`.
@@ -83,17 +85,30 @@ fn buffers(plan: &Plan) -> TokenStream {
         let rows = match buffer.rows {
             Rows::Tokens => &tokens,
             Rows::Outputs => &sequences,
+            Rows::Slots(slots) => &number(slots * plan.buckets.tokens),
         };
         fields.push((format_ident!("{}", buffer.name), quote!(Rows<#width>), quote!(Rows::new(#rows))));
     }
-    let phases = plan.bodies.iter().flat_map(|body| &body.phases);
-    for matrix in phases.filter_map(|phase| product(&phase.kind)) {
+    let phases = || plan.bodies.iter().flat_map(|body| &body.phases);
+    let staged = phases().flat_map(|phase| products(&phase.kind)).map(|matrix| {
         let (name, kind) = staging(plan, matrix);
+        (name, kind, quote!(Staging::new(lanes, #tokens)))
+    });
+    let working = phases().flat_map(|phase| expert_scratch(plan, &phase.kind));
+    for (name, kind, init) in staged.chain(working) {
         if fields.iter().all(|(known, ..)| *known != name) {
-            fields.push((name, kind, quote!(Staging::new(lanes, #tokens))));
+            fields.push((name, kind, init));
         }
     }
     for body in &plan.bodies {
+        if let Some(shape) = delta_shape(body) {
+            let parameters = delta_parameters(shape, false);
+            fields.push((
+                body_ident(body, "_scratch"),
+                quote!(DeltaScratch<#parameters>),
+                quote!(DeltaScratch::new(#tokens)),
+            ));
+        }
         let Some(AttentionShape { frequencies, heads, kv_heads, head_dim }) = attention(body) else {
             continue;
         };
@@ -120,14 +135,69 @@ fn buffers(plan: &Plan) -> TokenStream {
     }
 }
 
-/// The matrix a phase multiplies with.
-fn product(kind: &PhaseKind) -> Option<FieldId> {
+/// The matrices a phase multiplies staged rows with.
+fn products(kind: &PhaseKind) -> Vec<FieldId> {
     match kind {
         PhaseKind::Project { matrix, .. }
         | PhaseKind::Accumulate { matrix, .. }
-        | PhaseKind::Gated { matrix, .. } => Some(*matrix),
-        PhaseKind::Embed { .. } | PhaseKind::Attention { .. } | PhaseKind::Select { .. } => None,
+        | PhaseKind::Gated { matrix, .. } => vec![*matrix],
+        PhaseKind::ProjectDelta { matrix, gates, .. } => vec![*matrix, *gates],
+        PhaseKind::Experts { router, matrix, shared, .. } => {
+            [*router, *matrix].into_iter().chain(shared.map(|it| it.matrix)).collect()
+        }
+        PhaseKind::Combine { shared, .. } => shared.iter().map(|it| it.matrix).collect(),
+        PhaseKind::Embed { .. }
+        | PhaseKind::Attention { .. }
+        | PhaseKind::Delta { .. }
+        | PhaseKind::Select { .. } => vec![],
     }
+}
+
+/// What phases of experts work in: rows gathered for an expert, one scratch for each format and width, and the
+/// products of the experts' down matrices before they are added.
+fn expert_scratch(plan: &Plan, kind: &PhaseKind) -> Vec<(Ident, TokenStream, TokenStream)> {
+    let (matrix, active) = match *kind {
+        PhaseKind::Experts { matrix, active, .. } | PhaseKind::Combine { matrix, active, .. } => {
+            (matrix, active)
+        }
+        _ => return vec![],
+    };
+    let slots = number(active * plan.buckets.tokens);
+    let (name, kind_of_scratch) = gathering(plan, matrix);
+    let gathered = (name, kind_of_scratch, quote!(ExpertScratch::new(lanes, #slots)));
+    let PhaseKind::Combine { residual, .. } = *kind else { return vec![gathered] };
+    let width = number(plan.buffer(residual).width);
+    vec![gathered, (format_ident!("expert_products"), quote!(Rows<#width>), quote!(Rows::new(#slots)))]
+}
+
+/// The rows gathered for an expert: one scratch for each format and width.
+pub fn gathering(plan: &Plan, matrix: FieldId) -> (Ident, TokenStream) {
+    let FieldKind::Matrix { format, columns, .. } = plan.field(matrix).kind else {
+        unreachable!("a product has a matrix")
+    };
+    let (kind, width) = (format_ident!("{}", spec::variant(format)), number(columns));
+    (format_ident!("gathered_{}_{columns}", format_name(format)), quote!(ExpertScratch<#kind, #width>))
+}
+
+/// The delta-net of a body, if it has one.
+pub fn delta_shape(body: &PlanBody) -> Option<DeltaShape> {
+    body.phases.iter().find_map(|phase| match phase.kind {
+        PhaseKind::Delta { shape, .. } => Some(shape),
+        _ => None,
+    })
+}
+
+/// The const parameters of a delta-net's types.
+fn delta_parameters(shape: DeltaShape, taps: bool) -> TokenStream {
+    let DeltaShape { key_heads, value_heads, key_dim, value_dim, .. } = shape;
+    let numbers = [key_heads, value_heads, key_dim, value_dim].into_iter().chain(taps.then_some(shape.taps));
+    let numbers = numbers.map(number);
+    quote!(#(#numbers),*)
+}
+
+/// A format's name as part of an identifier.
+fn format_name(format: Format) -> String {
+    format.name().replace('-', "_")
 }
 
 /// The staging buffer of a product's input: one for each format and width.
@@ -136,7 +206,7 @@ pub fn staging(plan: &Plan, matrix: FieldId) -> (Ident, TokenStream) {
         unreachable!("a product has a matrix")
     };
     let (kind, width) = (format_ident!("{}", spec::variant(format)), number(columns));
-    (format_ident!("staged_{}_{columns}", format.name()), quote!(Staging<#kind, #width>))
+    (format_ident!("staged_{}_{columns}", format_name(format)), quote!(Staging<#kind, #width>))
 }
 
 fn stack_struct(plan: &Plan) -> TokenStream {
@@ -151,7 +221,13 @@ fn stack_struct(plan: &Plan) -> TokenStream {
                     (body_ident(body, "_cache"), number(kv_heads), number(head_dim));
                 quote!(#layers, #cache: KvCache<#kv, #kv_heads, #head_dim, #block>)
             }
-            None => layers,
+            None => match delta_shape(body) {
+                Some(shape) => {
+                    let (state, parameters) = (body_ident(body, "_state"), delta_parameters(shape, true));
+                    quote!(#layers, #state: DeltaState<#parameters>)
+                }
+                None => layers,
+            },
         }
     });
     quote! {
@@ -280,6 +356,11 @@ fn model(plan: &Plan) -> TokenStream {
             locals.push(quote!(let #cache = KvCache::new(#count, blocks)?;));
             names.push(quote!(#cache));
         }
+        if delta_shape(body).is_some() {
+            let state = body_ident(body, "_state");
+            locals.push(quote!(let #state = DeltaState::new(#count, SPEC.step_sequences)?;));
+            names.push(quote!(#state));
+        }
     }
     let logits = format_ident!("{}", logits_name(plan));
     quote! {
@@ -336,5 +417,5 @@ fn model(plan: &Plan) -> TokenStream {
 
 pub fn logits_name(plan: &Plan) -> &str {
     let last = plan.bodies.last().and_then(|body| body.phases.last()).expect("a graph ends with its logits");
-    &plan.buffer(last.kind.buffers().1).name
+    &plan.buffer(last.kind.result()).name
 }

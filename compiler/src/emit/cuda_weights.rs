@@ -107,7 +107,7 @@ fn weight_struct(
     let names: Vec<Ident> = fields.iter().map(|(_, field)| format_ident!("{}", field.name)).collect();
     let types = fields.iter().map(|(_, field)| match field.kind {
         FieldKind::Matrix { .. } => quote!(Matrix),
-        FieldKind::Vector { .. } | FieldKind::Norm { .. } => quote!(Vector),
+        FieldKind::Vector { .. } | FieldKind::Norm { .. } | FieldKind::Convolution { .. } => quote!(Vector),
     });
     let bytes = fields.iter().map(|(_, field)| match field.kind {
         FieldKind::Matrix { .. } => {
@@ -116,6 +116,10 @@ fn weight_struct(
         }
         FieldKind::Vector { length, .. } | FieldKind::Norm { length, .. } => {
             let length = number(length);
+            quote!(vector_bytes(#length))
+        }
+        FieldKind::Convolution { channels, taps, .. } => {
+            let length = number(channels * taps);
             quote!(vector_bytes(#length))
         }
     });
@@ -151,6 +155,10 @@ fn load(plan: &Plan, cuda: &CudaPlan, id: FieldId, field: &Field) -> TokenStream
             let (stored, lengths) = (vector_format(stored), field.parts.iter().map(|it| number(it.rows)));
             quote!(loader.vector(#stored, &[#(#lengths),*], #fill, &[#(#parts),*])?)
         }
+        FieldKind::Convolution { format: stored, channels, taps } => {
+            let (stored, channels, taps) = (vector_format(stored), number(channels), number(taps));
+            quote!(loader.convolution(#stored, #channels, #taps, #fill, #(#parts)*)?)
+        }
         FieldKind::Norm { format: stored, length, form, .. } => {
             let (stored, length) = (vector_format(stored), number(length));
             let run = match form {
@@ -174,7 +182,7 @@ fn part(plan: &Plan, part: &Part) -> TokenStream {
         false => quote!(#name),
     };
     let checkpoint = &plan.target.quant.checkpoint;
-    let name = spelled(&checkpoint.names[&part.weight]);
+    let name = spelled(&part.file.name);
     let rotary = match (checkpoint.rotary_rows, part.rotary_head_dim) {
         (RotaryRows::Interleaved, Some(head_dim)) => {
             let head_dim = number(head_dim);

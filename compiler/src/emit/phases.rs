@@ -1,9 +1,9 @@
 //! One phase as the call of its function.
 
-use super::cpu::{body_ident, staging};
-use super::{float, format_ident, quote};
+use super::cpu::{body_ident, gathering, staging};
+use super::{float, format_ident, number, quote};
 use crate::graph::Rows;
-use crate::plan::{BufferId, FieldId, Phase, PhaseKind, Plan, PlanBody};
+use crate::plan::{BufferId, FieldId, FieldKind, Phase, PhaseKind, Plan, PlanBody};
 use crate::spec::types::{Activation, RotaryPairs};
 use proc_macro2::TokenStream;
 
@@ -33,6 +33,7 @@ pub fn phase(plan: &Plan, body: &PlanBody, phase: &Phase, operands: Operands) ->
     let count = |id: BufferId| match plan.buffer(id).rows {
         Rows::Tokens => quote!(self.batch.tokens()),
         Rows::Outputs => quote!(rows.len()),
+        Rows::Slots(_) => unreachable!("phases count tokens"),
     };
     let staged = |matrix: FieldId| {
         let (name, _) = staging(plan, matrix);
@@ -56,12 +57,7 @@ pub fn phase(plan: &Plan, body: &PlanBody, phase: &Phase, operands: Operands) ->
             quote!(linear(lane, #rows, #x, #staged, #matrix, #epilogue);)
         }
         PhaseKind::Gated { x, norm, matrix, biases, activation, out } => {
-            let activation = match activation {
-                Activation::Silu => quote!(Silu),
-                Activation::Gelu => quote!(Gelu),
-                Activation::GeluTanh => quote!(GeluTanh),
-                Activation::Relu => quote!(Relu),
-            };
+            let activation = self::activation(*activation);
             let out_buffer = buffer(*out);
             let epilogue = quote!(Gated(#activation, #out_buffer));
             let epilogue = match biases {
@@ -91,10 +87,105 @@ pub fn phase(plan: &Plan, body: &PlanBody, phase: &Phase, operands: Operands) ->
                 );
             }
         }
+        PhaseKind::ProjectDelta { x, norm, matrix, gates, out, gates_out } => {
+            let (rows, x, norm) = (count(*out), buffer(*x), field(*norm));
+            let products = [(matrix, out), (gates, gates_out)].map(|(matrix, out)| {
+                let (staged, matrix, out) = (staged(*matrix), field(*matrix), buffer(*out));
+                quote!(norm_linear(lane, #rows, #x, #norm, #staged, #matrix, Store(#out));)
+            });
+            quote!(#(#products)*)
+        }
+        PhaseKind::Delta { qkvz, ba, convolution, a_log, dt_bias, norm, activation, out, .. } => {
+            let [qkvz, ba, out] = [qkvz, ba, out].map(|id| buffer(*id));
+            let [convolution, a_log, dt_bias, norm] =
+                [convolution, a_log, dt_bias, norm].map(|id| field(*id));
+            let [state, scratch] = ["_state", "_scratch"].map(|it| body_ident(body, it));
+            let activation = self::activation(*activation);
+            quote! {
+                delta(
+                    lane, &self.batch, layer, #qkvz, #ba, #convolution, #a_log, #dt_bias, #norm, #activation,
+                    &self.#state, &self.buffers.#scratch, #out,
+                );
+            }
+        }
+        PhaseKind::Experts {
+            x,
+            norm,
+            router,
+            logits,
+            routing,
+            matrix,
+            renormalise,
+            activation,
+            out,
+            shared,
+            ..
+        } => {
+            let FieldKind::Matrix { experts: Some(experts), .. } = plan.field(*matrix).kind else {
+                unreachable!("layout gives experts a matrix each")
+            };
+            let (rows, experts) = (count(*x), number(experts));
+            let (router_staged, staged_x) = (staged(*router), staged(*matrix));
+            let [x, logits, routing, out] = [x, logits, routing, out].map(|id| buffer(*id));
+            let (norm, router, activation) = (field(*norm), field(*router), self::activation(*activation));
+            let common = shared.map(|shared| {
+                let (staged, matrix, out) = (staged(shared.matrix), field(shared.matrix), buffer(shared.out));
+                quote!(norm_gated(lane, #rows, #x, #norm, #staged, #matrix, Gated(#activation, #out));)
+            });
+            let (gathered, _) = gathering(plan, *matrix);
+            let matrix = field(*matrix);
+            quote! {
+                norm_linear(lane, #rows, #x, #norm, #router_staged, #router, Store(#logits));
+                route::<#experts, _, _>(lane, #rows, #logits, #renormalise, #routing);
+                #common
+                expert_gated(
+                    lane, #rows, #x, #norm, #staged_x, #routing, #matrix, &self.buffers.#gathered,
+                    Gated(#activation, #out),
+                );
+            }
+        }
+        PhaseKind::Combine { inner, routing, matrix, shared, residual, .. } => {
+            let FieldKind::Matrix { experts: Some(experts), .. } = plan.field(*matrix).kind else {
+                unreachable!("layout gives experts a matrix each")
+            };
+            let (rows, experts) = (count(*residual), number(experts));
+            let common = shared.map(|shared| {
+                let (x, product) = (buffer(shared.inner), buffer(shared.product));
+                let (staged, matrix) = (staged(shared.matrix), field(shared.matrix));
+                quote!(linear(lane, #rows, #x, #staged, #matrix, Store(#product));)
+            });
+            let term = match shared {
+                None => quote!(NoShared),
+                Some(shared) => {
+                    let (output, logits) = (buffer(shared.product), buffer(shared.logits));
+                    quote!(Shared { output: #output, logits: #logits, gate: #experts })
+                }
+            };
+            let (gathered, _) = gathering(plan, *matrix);
+            let [inner, routing, residual] = [inner, routing, residual].map(|id| buffer(*id));
+            let matrix = field(*matrix);
+            quote! {
+                #common
+                expert_down(
+                    lane, #rows, #inner, #routing, #matrix, &self.buffers.#gathered, &self.buffers.expert_products,
+                    #term, #residual,
+                );
+            }
+        }
         PhaseKind::Select { x, out } => {
             let (x, out) = (buffer(*x), buffer(*out));
             quote!(gather(lane, rows, #x, #out);)
         }
+    }
+}
+
+/// A scalar function's marker.
+fn activation(activation: Activation) -> TokenStream {
+    match activation {
+        Activation::Silu => quote!(Silu),
+        Activation::Gelu => quote!(Gelu),
+        Activation::GeluTanh => quote!(GeluTanh),
+        Activation::Relu => quote!(Relu),
     }
 }
 

@@ -1,12 +1,12 @@
 //! `spec.rs`: the build's constants.
 
 use super::{float, number};
-use crate::graph::instance;
 use crate::plan::{FieldKind, Plan};
 use crate::spec::types::Provenance;
 use monomorph_formats::Format;
 use proc_macro2::{Literal, TokenStream};
 use quote::quote;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// The `SPEC` constant.
 pub fn spec(plan: &Plan, features: &[String]) -> TokenStream {
@@ -28,16 +28,20 @@ pub fn spec(plan: &Plan, features: &[String]) -> TokenStream {
         numbers;
     let cuda = cuda(plan);
     let kv_format = format(quant.kv_format);
-    let formats = quant.stored.iter().map(|(class, stored)| {
-        let (class_name, stored) = (class.name(), format(*stored));
-        let compute = quant.compute.get(class).map_or("f32", |compute| compute.name());
-        quote!(ClassFormat { class: #class_name, stored: #stored, compute: #compute })
+    let formats = quant.formats().into_iter().map(|(class, stored, compute)| {
+        let (stored, compute) = (format(stored), compute.name());
+        quote!(ClassFormat { class: #class, stored: #stored, compute: #compute })
     });
-    let tensors = tensors(plan).into_iter().map(|(name, shape, stored)| {
-        let (shape, stored) = (shape.into_iter().map(number), format(stored));
-        quote!(TensorSpec { name: #name, shape: &[#(#shape),*], format: #stored })
+    let tensors = tensors(plan).into_iter().map(|(name, it)| {
+        let (layers, experts) = (it.layers.into_iter().map(number), number(it.experts));
+        let (shape, stored) = (it.shape.into_iter().map(number), format(it.format));
+        quote! {
+            TensorSpec {
+                name: #name, layers: &[#(#layers),*], experts: #experts, shape: &[#(#shape),*], format: #stored,
+            }
+        }
     });
-    let unused = unused(plan);
+    let unused = &quant.checkpoint.unused;
     let weight_bytes = Literal::u64_unsuffixed(plan.memory.weights);
     let scratch_bytes = Literal::u64_unsuffixed(plan.memory.scratch);
     let stop_ids = model.protocol.stop_ids.iter().map(|id| Literal::u32_unsuffixed(*id));
@@ -115,49 +119,37 @@ fn cuda(plan: &Plan) -> TokenStream {
     quote!(Some(CudaSpec { architecture: #architecture, capability: (#major, #minor), tuning: #tuning }))
 }
 
-/// Names the checkpoint may hold besides, one a layer where they say so, ascending.
-fn unused(plan: &Plan) -> Vec<String> {
-    let names = plan.target.quant.checkpoint.unused.iter();
-    let layers = plan.target.model.layers;
-    let mut expanded: Vec<String> = names
-        .flat_map(|name| {
-            let instances = if name.contains("{layer}") { layers } else { 1 };
-            (0..instances).map(|layer| instance(name, Some(layer)))
-        })
-        .collect();
-    expanded.sort();
-    expanded
-}
-
-/// Every tensor of the checkpoint that the stack loads, ascending by name: name, shape, format.
-fn tensors(plan: &Plan) -> Vec<(String, Vec<usize>, Format)> {
-    let names = &plan.target.quant.checkpoint.names;
-    let mut tensors = Vec::new();
+/// Every tensor of the checkpoint that the stack loads, by name: its layers, experts, shape and format. Several parts of
+/// fields may be rows of one tensor.
+fn tensors(plan: &Plan) -> BTreeMap<String, Tensor> {
+    let mut tensors = BTreeMap::new();
     for field in &plan.fields {
-        let format = match field.kind {
+        let stored = match field.kind {
             FieldKind::Matrix { format, .. }
             | FieldKind::Vector { format, .. }
+            | FieldKind::Convolution { format, .. }
             | FieldKind::Norm { format, .. } => format,
         };
-        let layers: Vec<Option<usize>> = match field.owner {
-            Some(body) => plan.bodies[body.0].layers.iter().copied().map(Some).collect(),
-            None => vec![None],
-        };
-        for layer in layers {
-            for part in &field.parts {
-                let shape = match field.kind {
-                    FieldKind::Vector { .. } | FieldKind::Norm { .. } => vec![part.rows],
-                    FieldKind::Matrix { .. } => vec![part.rows, part.columns],
-                };
-                tensors.push((instance(&names[&part.weight], layer), shape, format));
-                tensors.extend(part.scales.iter().flat_map(|scales| &scales.companions).map(|companion| {
-                    (instance(&companion.name, layer), companion.shape.clone(), companion.format)
-                }));
+        let layers = field.owner.map_or(&[][..], |body| &plan.bodies[body.0].layers);
+        for part in &field.parts {
+            let companions = part.scales.iter().flat_map(|scales| &scales.companions);
+            let companions = companions.map(|it| (&it.name, &it.shape, it.format));
+            for (name, shape, format) in companions.chain([(&part.file.name, &part.file_shape, stored)]) {
+                let experts = part.experts.filter(|_| name.contains("{expert}")).unwrap_or(0);
+                let fresh = || Tensor { layers: BTreeSet::new(), experts, shape: shape.clone(), format };
+                tensors.entry(name.clone()).or_insert_with(fresh).layers.extend(layers);
             }
         }
     }
-    tensors.sort_by(|(a, ..), (b, ..)| a.cmp(b));
     tensors
+}
+
+/// What a `TensorSpec` says of a name.
+struct Tensor {
+    layers: BTreeSet<usize>,
+    experts: usize,
+    shape: Vec<usize>,
+    format: Format,
 }
 
 /// A format as a path.

@@ -21,17 +21,21 @@ fn field_type(field: &Field) -> TokenStream {
             };
             quote!(RmsNorm<#form, #length>)
         }
-        FieldKind::Matrix { format, rows, columns, packing, .. } => {
+        FieldKind::Convolution { channels, taps, .. } => {
+            let (channels, taps) = (number(channels), number(taps));
+            quote!(Convolution<#channels, #taps>)
+        }
+        FieldKind::Matrix { format, rows, columns, packing, experts, .. } => {
             let (format, columns) = (format_ident!("{}", variant(format)), number(columns));
-            match packing {
-                Packing::Stacked => {
-                    let rows = number(rows);
-                    quote!(Matrix<#format, #rows, #columns>)
-                }
-                Packing::Gated => {
-                    let width = number(rows / 2);
-                    quote!(GatedMatrix<#format, #width, #columns>)
-                }
+            let rows = number(match packing {
+                Packing::Stacked => rows,
+                Packing::Gated => rows / 2,
+            });
+            match (packing, experts.map(number)) {
+                (Packing::Stacked, None) => quote!(Matrix<#format, #rows, #columns>),
+                (Packing::Gated, None) => quote!(GatedMatrix<#format, #rows, #columns>),
+                (Packing::Stacked, Some(experts)) => quote!(Experts<#format, #experts, #rows, #columns>),
+                (Packing::Gated, Some(experts)) => quote!(GatedExperts<#format, #experts, #rows, #columns>),
             }
         }
     }
@@ -73,7 +77,7 @@ fn weight_struct(
     let documentation = format!(" {documentation}");
     let names: Vec<Ident> = fields.iter().map(|field| format_ident!("{}", field.name)).collect();
     let types = fields.iter().map(|field| field_type(field));
-    let tensors = fields.iter().flat_map(|field| field.parts.iter().map(|part| tensor(plan, field, part)));
+    let tensors = fields.iter().flat_map(|field| field.parts.iter().map(|part| tensor(field, part)));
     let loads = fields.iter().map(|field| load(plan, field));
     quote! {
         #[doc = #documentation]
@@ -90,43 +94,74 @@ fn weight_struct(
 
 /// The local variable a part's tensor is bound to: its model name without the layer.
 fn local(part: &Part) -> Ident {
-    format_ident!("{}", part.weight.trim_start_matches("layers.{layer}.").replace('.', "_"))
+    let name = part.weight.trim_start_matches("layers.{layer}.").replace("{expert}.", "");
+    format_ident!("{}", name.replace('.', "_"))
 }
 
-/// The statement that finds a part's tensor; `checkpoint` and, in a layer, `layer` are in scope.
-fn tensor(plan: &Plan, field: &Field, part: &Part) -> TokenStream {
-    let name = &plan.target.quant.checkpoint.names[&part.weight];
-    let name = if name.contains("{layer}") { quote!(&format!(#name)) } else { quote!(#name) };
-    let (rows, columns) = (number(part.rows), number(part.columns));
-    let (shape, stored) = match field.kind {
-        FieldKind::Vector { format, .. } | FieldKind::Norm { format, .. } => (quote!(&[#rows]), format),
-        FieldKind::Matrix { format, .. } => (quote!(&[#rows, #columns]), format),
+/// The statement that finds a part's tensor, or one an expert; `checkpoint` and, in a layer, `layer` are in scope.
+fn tensor(field: &Field, part: &Part) -> TokenStream {
+    let name = &part.file.name;
+    let name = if name.contains('{') { quote!(&format!(#name)) } else { quote!(#name) };
+    let stored = match field.kind {
+        FieldKind::Matrix { format, .. }
+        | FieldKind::Vector { format, .. }
+        | FieldKind::Convolution { format, .. }
+        | FieldKind::Norm { format, .. } => format,
     };
+    let shape = part.file_shape.iter().map(|size| number(*size));
     let (local, stored) = (local(part), format(stored));
-    quote!(let #local = checkpoint.expect(#name, #shape, #stored)?;)
+    let find = quote!(checkpoint.expect(#name, &[#(#shape),*], #stored));
+    match part.experts.filter(|_| part.file.name.contains("{expert}")) {
+        None => quote!(let #local = #find?;),
+        Some(experts) => {
+            let experts = number(experts);
+            quote!(let #local = (0..#experts).map(|expert| #find).collect::<Result<Vec<_>, _>>()?;)
+        }
+    }
 }
 
 /// The expression that packs a field's tensors; `loader` is in scope.
 fn load(plan: &Plan, field: &Field) -> TokenStream {
-    let parts = field.parts.iter().map(|part| {
-        let local = local(part);
-        match (plan.target.quant.checkpoint.rotary_rows, part.rotary_head_dim) {
-            (RotaryRows::Interleaved, Some(head_dim)) => {
-                let head_dim = number(head_dim);
-                quote!(Part::interleaved(#local, #head_dim))
-            }
-            _ => quote!(Part::new(#local)),
-        }
-    });
+    let interleaved = plan.target.quant.checkpoint.rotary_rows == RotaryRows::Interleaved;
+    let parts: Vec<TokenStream> = field.parts.iter().map(|it| part(it, interleaved)).collect();
     match field.kind {
         FieldKind::Vector { .. } => quote!(Vector::load(loader, &[#(#parts),*])?),
+        FieldKind::Convolution { .. } => quote!(Convolution::load(loader, &[#(#parts),*])?),
         FieldKind::Norm { eps, .. } => {
             let eps = float(eps);
             quote!(RmsNorm::load(loader, #(&#parts),*, #eps)?)
         }
-        FieldKind::Matrix { packing: Packing::Stacked, .. } => quote!(Matrix::load(loader, &[#(#parts),*])?),
-        FieldKind::Matrix { packing: Packing::Gated, .. } => {
+        FieldKind::Matrix { packing: Packing::Stacked, experts: None, .. } => {
+            quote!(Matrix::load(loader, &[#(#parts),*])?)
+        }
+        FieldKind::Matrix { packing: Packing::Gated, experts: None, .. } => {
             quote!(GatedMatrix::load(loader, #(&[#parts]),*)?)
         }
+        FieldKind::Matrix { packing: Packing::Stacked, .. } => quote!(Experts::load(loader, #(&#parts),*)?),
+        FieldKind::Matrix { packing: Packing::Gated, .. } => {
+            quote!(GatedExperts::load(loader, #(&#parts),*)?)
+        }
+    }
+}
+
+/// A part of a field, or a list of one an expert.
+fn part(part: &Part, interleaved: bool) -> TokenStream {
+    let local = local(part);
+    let view = part.file.view.map(|view| [view.first, view.take, view.of].map(number));
+    match (part.experts.map(number), view) {
+        (Some(experts), Some([first, take, of])) if part.file.stacks_experts(&part.weight) => {
+            quote! {
+                (0..#experts).map(|expert| Part::of_group(#local, #first, #take, #of, expert)).collect::<Vec<_>>()
+            }
+        }
+        (Some(_), Some([first, take, of])) => {
+            quote!(#local.iter().map(|it| Part::of_groups(*it, #first, #take, #of)).collect::<Vec<_>>())
+        }
+        (Some(_), None) => quote!(#local.iter().map(|it| Part::new(*it)).collect::<Vec<_>>()),
+        (None, Some([first, take, of])) => quote!(Part::of_groups(#local, #first, #take, #of)),
+        (None, None) => match part.rotary_head_dim.filter(|_| interleaved).map(number) {
+            Some(head_dim) => quote!(Part::interleaved(#local, #head_dim)),
+            None => quote!(Part::new(#local)),
+        },
     }
 }

@@ -1,11 +1,14 @@
 //! Model and quant spec to graph.
 
 use super::{Body, BodyId, Graph, Node, Op, RotaryFrequencies, Rows, Run, Value, ValueId, Weight, WeightId};
-use crate::spec::types::{Attention, Compute, Ffn, Mixer, Model, Norm, Quant, TensorClass};
+use crate::spec::types::{
+    Attention, Compute, DeltaNet, Experts, Ffn, Mixer, Model, Norm, Quant, TensorClass,
+};
+use crate::spec::{TensorDecl, tensors};
 
 /// Builds the forward pass of `model` with the formats of `quant`.
 pub fn build(model: &Model, quant: &Quant) -> Graph {
-    let mut graph = Builder { quant, weights: Vec::new() };
+    let mut graph = Builder { quant, tensors: tensors(model), weights: Vec::new() };
     let mut bodies = vec![embed(&mut graph, model)];
     for (name, mixer) in &model.mixers {
         bodies.push(layer(&mut graph, model, name, mixer));
@@ -22,7 +25,7 @@ pub fn build(model: &Model, quant: &Quant) -> Graph {
 
 fn embed(graph: &mut Builder, model: &Model) -> Body {
     let mut body = BodyBuilder::new("embed", None);
-    let table = graph.matrix("embedding", TensorClass::Embedding, model.vocabulary, model.hidden);
+    let table = graph.weight("embedding");
     let residual = body.node("residual", Rows::Tokens, model.hidden, Op::Embedding { table }, &[]);
     body.finish(residual)
 }
@@ -31,11 +34,7 @@ fn head(graph: &mut Builder, model: &Model) -> Body {
     let mut body = BodyBuilder::new("head", Some(model.hidden));
     let selected = body.node("selected", Rows::Outputs, model.hidden, Op::Select, &[ValueId(0)]);
     let normed = graph.norm(&mut body, "norm", model.norm, selected, 1);
-    let weight = if model.tied {
-        graph.matrix("embedding", TensorClass::Embedding, model.vocabulary, model.hidden)
-    } else {
-        graph.matrix("head", TensorClass::Head, model.vocabulary, model.hidden)
-    };
+    let weight = graph.weight(if model.tied { "embedding" } else { "head" });
     let op = Op::Linear { weight, bias: None };
     let logits = body.node("logits", Rows::Outputs, model.vocabulary, op, &[normed]);
     body.finish(logits)
@@ -46,99 +45,152 @@ fn layer(graph: &mut Builder, model: &Model, name: &str, mixer: &Mixer) -> Body 
     let residual = ValueId(0);
     let normed = graph.norm(&mut body, "layers.{layer}.mixer.norm", model.norm, residual, 1);
     let mixed = match mixer {
-        Mixer::Attention(attention) => self::attention(graph, &mut body, attention, normed, model.hidden),
+        Mixer::Attention(attention) => self::attention(graph, &mut body, attention, normed),
+        Mixer::DeltaNet(delta) => delta_net(graph, &mut body, delta, normed),
     };
     let residual = body.node("mixed", Rows::Tokens, model.hidden, Op::Add, &[residual, mixed]);
     let normed = graph.norm(&mut body, "layers.{layer}.ffn.norm", model.norm, residual, 1);
-    let out = ffn(graph, &mut body, &model.ffn, normed, model.hidden);
+    let out = match &model.ffn {
+        Ffn::Gated { activation, bias, .. } => {
+            let op = Op::Gate { activation: *activation };
+            gated(graph, &mut body, "ffn", "", op, normed, *bias)
+        }
+        Ffn::Experts(experts) => self::experts(graph, &mut body, experts, normed),
+    };
     let residual = body.node("residual_out", Rows::Tokens, model.hidden, Op::Add, &[residual, out]);
     body.finish(residual)
 }
 
-fn attention(
-    graph: &mut Builder,
-    body: &mut BodyBuilder,
-    it: &Attention,
-    x: ValueId,
-    hidden: usize,
-) -> ValueId {
-    let (q_width, kv_width) = (it.heads * it.head_dim, it.kv_heads * it.head_dim);
-    let mut project = |body: &mut BodyBuilder, part: &str, width: usize| {
-        let name = format!("layers.{{layer}}.attention.{part}");
-        graph.linear(body, part, &name, TensorClass::Attention, x, width, it.qkv_bias)
+fn attention(graph: &mut Builder, body: &mut BodyBuilder, it: &Attention, x: ValueId) -> ValueId {
+    let mut project = |body: &mut BodyBuilder, part: &str| {
+        graph.linear(body, part, &format!("layers.{{layer}}.attention.{part}"), x, it.qkv_bias)
     };
-    let mut q = project(body, "q", q_width);
-    let mut k = project(body, "k", kv_width);
-    let v = project(body, "v", kv_width);
+    let mut q = project(body, "q");
+    let gate = it.gate.then(|| project(body, "gate"));
+    let mut k = project(body, "k");
+    let v = project(body, "v");
     if let Some(norm) = it.qk_norm {
         q = graph.norm(body, "layers.{layer}.attention.q_norm", norm, q, it.heads);
         k = graph.norm(body, "layers.{layer}.attention.k_norm", norm, k, it.kv_heads);
     }
     let frequencies = RotaryFrequencies::new(&it.rotary);
-    let mut rotate = |name: &str, x, heads, width| {
+    let mut rotate = |name: &str, x, heads| {
         let op = Op::Rotary { heads, head_dim: it.head_dim, frequencies: frequencies.clone() };
-        body.node(name, Rows::Tokens, width, op, &[x])
+        body.node(name, Rows::Tokens, heads * it.head_dim, op, &[x])
     };
-    let q = rotate("q_rotated", q, it.heads, q_width);
-    let k = rotate("k_rotated", k, it.kv_heads, kv_width);
+    let q = rotate("q_rotated", q, it.heads);
+    let k = rotate("k_rotated", k, it.kv_heads);
     let op = Op::Attention {
         heads: it.heads,
         kv_heads: it.kv_heads,
         head_dim: it.head_dim,
         scale: 1.0 / (it.head_dim as f32).sqrt(),
     };
-    let mixed = body.node("context", Rows::Tokens, q_width, op, &[q, k, v]);
-    let name = "layers.{layer}.attention.o";
-    graph.linear(body, "o", name, TensorClass::Attention, mixed, hidden, it.output_bias)
+    let mut mixed = body.node("context", Rows::Tokens, it.heads * it.head_dim, op, &[q, k, v]);
+    if let Some(gate) = gate {
+        let width = it.heads * it.head_dim;
+        mixed = body.node("context_gated", Rows::Tokens, width, Op::SigmoidGate, &[mixed, gate]);
+    }
+    graph.linear(body, "o", "layers.{layer}.attention.o", mixed, it.output_bias)
 }
 
-fn ffn(graph: &mut Builder, body: &mut BodyBuilder, ffn: &Ffn, x: ValueId, hidden: usize) -> ValueId {
-    let Ffn::Gated { width, activation, bias } = *ffn;
-    let class = TensorClass::Ffn;
-    let gate = graph.linear(body, "gate", "layers.{layer}.ffn.gate", class, x, width, bias);
-    let up = graph.linear(body, "up", "layers.{layer}.ffn.up", class, x, width, bias);
-    let inner = body.node("inner", Rows::Tokens, width, Op::Gate { activation }, &[gate, up]);
-    graph.linear(body, "down", "layers.{layer}.ffn.down", class, inner, hidden, bias)
+fn delta_net(graph: &mut Builder, body: &mut BodyBuilder, it: &DeltaNet, x: ValueId) -> ValueId {
+    let name = |part: &str| format!("layers.{{layer}}.delta.{part}");
+    let [q, k, v, z, b, a] =
+        ["q", "k", "v", "z", "b", "a"].map(|part| graph.linear(body, part, &name(part), x, false));
+    let op = Op::DeltaNet {
+        convolution: graph.weight(&name("convolution")),
+        a_log: graph.weight(&name("a_log")),
+        dt_bias: graph.weight(&name("dt_bias")),
+        shape: it.shape,
+    };
+    let width = it.shape.value_width();
+    let read = body.node("read", Rows::Tokens, width, op, &[q, k, v, b, a]);
+    let normed = graph.norm(body, &name("norm"), it.norm, read, it.shape.value_heads);
+    let op = Op::Gate { activation: it.activation };
+    let gated = body.node("gated", Rows::Tokens, width, op, &[z, normed]);
+    graph.linear(body, "o", &name("o"), gated, false)
+}
+
+/// `down(gate(x) .. up(x))`; the weights are called `layers.{layer}.{prefix}.…`, the values `{values}gate` and so on.
+fn gated(
+    graph: &mut Builder,
+    body: &mut BodyBuilder,
+    prefix: &str,
+    values: &str,
+    op: Op,
+    x: ValueId,
+    bias: bool,
+) -> ValueId {
+    let mut linear = |body: &mut BodyBuilder, part: &str, x| {
+        let (value, name) = (format!("{values}{part}"), format!("layers.{{layer}}.{prefix}.{part}"));
+        graph.linear(body, &value, &name, x, bias)
+    };
+    let gate = linear(body, "gate", x);
+    let up = linear(body, "up", x);
+    let width = body.values[up.0].width;
+    let inner = body.node(&format!("{values}inner"), Rows::Tokens, width, op, &[gate, up]);
+    linear(body, "down", inner)
+}
+
+fn experts(graph: &mut Builder, body: &mut BodyBuilder, it: &Experts, x: ValueId) -> ValueId {
+    let Experts { experts, active, width, activation, renormalise, shared } = *it;
+    let expert = |part: &str| format!("layers.{{layer}}.ffn.experts.{{expert}}.{part}");
+    let logits = graph.linear(body, "choices", "layers.{layer}.ffn.router", x, false);
+    let op = Op::Route { experts, active, renormalise };
+    let routing = body.node("routing", Rows::Tokens, 2 * active, op, &[logits]);
+    let (gate, up) = (graph.weight(&expert("gate")), graph.weight(&expert("up")));
+    let op = Op::ExpertGate { gate, up, activation, active };
+    let inner = body.node("experts_inner", Rows::Slots(active), width, op, &[x, routing]);
+    let op = Op::ExpertDown { down: graph.weight(&expert("down")), active };
+    let hidden = body.values[x.0].width;
+    let routed = body.node("routed", Rows::Tokens, hidden, op, &[inner, routing]);
+    if shared.is_none() {
+        return routed;
+    }
+    let op = Op::Gate { activation };
+    let common = gated(graph, body, "ffn.shared", "shared_", op, x, false);
+    let scale = graph.linear(body, "shared_scale", "layers.{layer}.ffn.shared.scale", x, false);
+    let common = body.node("shared_scaled", Rows::Tokens, hidden, Op::SigmoidGate, &[common, scale]);
+    body.node("ffn_out", Rows::Tokens, hidden, Op::Add, &[routed, common])
 }
 
 /// Collects weights, each once.
 struct Builder<'a> {
     quant: &'a Quant,
+    tensors: Vec<TensorDecl>,
     weights: Vec<Weight>,
 }
 
 impl Builder<'_> {
-    fn matrix(&mut self, name: &str, class: TensorClass, rows: usize, columns: usize) -> WeightId {
-        let compute = self.quant.compute[&class];
-        self.weight(name, class, rows, columns, compute)
-    }
-
-    fn vector(&mut self, name: &str, rows: usize) -> WeightId {
-        self.weight(name, TensorClass::Norm, rows, 1, Compute::F32)
-    }
-
-    fn weight(
-        &mut self,
-        name: &str,
-        class: TensorClass,
-        rows: usize,
-        columns: usize,
-        compute: Compute,
-    ) -> WeightId {
-        let stored = self.quant.stored[&class];
-        let file_name = &self.quant.checkpoint.names[name];
-        let scales = self.quant.scales.get(&class).map(|scales| scales.of(file_name, rows, columns));
-        let weight = Weight { name: name.to_owned(), class, rows, columns, stored, compute, scales };
-        match self.weights.iter().position(|known| known.name == name) {
-            Some(known) => {
-                assert_eq!(self.weights[known], weight, "{name} is used in two ways");
-                WeightId(known)
-            }
-            None => {
-                self.weights.push(weight);
-                WeightId(self.weights.len() - 1)
-            }
+    /// The weight of this name, which is one of the model's.
+    fn weight(&mut self, name: &str) -> WeightId {
+        if let Some(known) = self.weights.iter().position(|known| known.name == name) {
+            return WeightId(known);
         }
+        let decl = self.tensors.iter().find(|decl| decl.name == name).expect("a tensor of the model");
+        let said = "the spec says it of every tensor";
+        let file = self.quant.checkpoint.names[name].clone();
+        let columns = decl.columns.unwrap_or(1);
+        let scales = self.quant.scales_of(decl.class, name).filter(|_| decl.columns.is_some());
+        let experts = decl.experts.filter(|_| file.stacks_experts(name));
+        let file_rows = file.file_rows(decl.rows, experts);
+        self.weights.push(Weight {
+            name: name.to_owned(),
+            class: decl.class,
+            rows: decl.rows,
+            columns,
+            experts: decl.experts,
+            file_shape: decl.file_shape(&file),
+            stored: self.quant.stored.of(decl.class, name).expect(said),
+            compute: match decl.class {
+                TensorClass::Norm => Compute::F32,
+                class => self.quant.compute.of(class, name).expect(said),
+            },
+            scales: scales.map(|scales| scales.of(&file.name, file_rows, columns)),
+            file,
+        });
+        WeightId(self.weights.len() - 1)
     }
 
     fn norm(
@@ -150,7 +202,8 @@ impl Builder<'_> {
         groups: usize,
     ) -> ValueId {
         let Value { width, rows, .. } = body.values[x.0];
-        let weight_id = self.vector(weight, width / groups);
+        let weight_id = self.weight(weight);
+        debug_assert_eq!(self.weights[weight_id.0].rows, width / groups, "{weight} fits its groups");
         let op = Op::RmsNorm { weight: weight_id, eps: norm.eps, form: norm.weight, groups };
         let name = format!("{}_normed", weight.rsplit('.').nth(1).unwrap_or("output"));
         let name =
@@ -158,20 +211,12 @@ impl Builder<'_> {
         body.node(&name, rows, width, op, &[x])
     }
 
-    #[expect(clippy::too_many_arguments, reason = "one call per projection, all of it data")]
-    fn linear(
-        &mut self,
-        body: &mut BodyBuilder,
-        value: &str,
-        name: &str,
-        class: TensorClass,
-        x: ValueId,
-        width: usize,
-        bias: bool,
-    ) -> ValueId {
-        let weight = self.matrix(name, class, width, body.values[x.0].width);
-        let bias = bias.then(|| self.vector(&format!("{name}.bias"), width));
-        body.node(value, Rows::Tokens, width, Op::Linear { weight, bias }, &[x])
+    fn linear(&mut self, body: &mut BodyBuilder, value: &str, name: &str, x: ValueId, bias: bool) -> ValueId {
+        let weight = self.weight(name);
+        let Weight { rows, columns, .. } = self.weights[weight.0];
+        debug_assert_eq!(columns, body.values[x.0].width, "{name} fits its input");
+        let bias = bias.then(|| self.weight(&format!("{name}.bias")));
+        body.node(value, Rows::Tokens, rows, Op::Linear { weight, bias }, &[x])
     }
 }
 

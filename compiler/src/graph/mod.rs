@@ -13,7 +13,7 @@ mod op;
 pub use build::build;
 pub use op::{Op, RotaryFrequencies};
 
-use crate::spec::types::{Compute, Scales, TensorClass};
+use crate::spec::types::{Compute, FileTensor, Scales, TensorClass};
 use monomorph_formats::Format;
 
 /// Index into [`Graph::weights`].
@@ -43,7 +43,7 @@ pub struct Graph {
     pub schedule: Vec<Run>,
 }
 
-/// A tensor of the model. One whose name contains `{layer}` exists once a layer.
+/// A tensor of the model. One whose name contains `{layer}` exists once a layer, one with `{expert}` once an expert.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Weight {
     /// The model's name for it.
@@ -54,6 +54,12 @@ pub struct Weight {
     pub rows: usize,
     /// Inputs; 1 for a vector.
     pub columns: usize,
+    /// How many experts have one each, where its name contains `{expert}`.
+    pub experts: Option<usize>,
+    /// What holds it in the checkpoint.
+    pub file: FileTensor,
+    /// The shape of that, outermost dimension first.
+    pub file_shape: Vec<usize>,
     /// As the checkpoint stores it.
     pub stored: Format,
     /// What operands are rounded to before a product with it.
@@ -63,12 +69,12 @@ pub struct Weight {
 }
 
 impl Weight {
-    /// Elements of one instance.
+    /// Elements of one instance, of one expert.
     pub fn elements(&self) -> usize {
         self.rows * self.columns
     }
 
-    /// Stored bytes of one instance, scales beside it not counted.
+    /// Stored bytes of one instance, of one expert, scales beside it not counted.
     pub fn bytes(&self) -> usize {
         self.stored.bytes(self.elements()).expect("the spec checks that rows fill whole blocks")
     }
@@ -116,6 +122,8 @@ pub enum Rows {
     Tokens,
     /// One a token whose logits are wanted.
     Outputs,
+    /// So many a token, side by side: one for each expert it is given to.
+    Slots(usize),
 }
 
 /// An op with its operands.

@@ -5,7 +5,9 @@ use super::layout::{Layout, Uses};
 use super::memory::Assignment;
 use super::{PassError, buckets, costs, fuse, launch, layout, memory, pass_error, precision, rules};
 use crate::graph::{Body, BodyId, Graph, Op};
-use crate::plan::{BufferId, Cost, FieldId, Memory, Phase, PhaseKind, Plan, PlanBody, Prediction};
+use crate::plan::{
+    BufferId, Cost, FieldId, Memory, Phase, PhaseKind, Plan, PlanBody, Prediction, SharedDown, SharedUp,
+};
 use crate::spec;
 use crate::spec::types::{HardwareKind, Target};
 
@@ -42,7 +44,7 @@ pub fn plan(target: &Target, graph: &Graph) -> Result<Plan, PassError> {
         fields: layout.fields,
         bodies,
         schedule: graph.schedule.iter().map(|run| (run.body, run.layer)).collect(),
-        memory: Memory { weights: 0, scratch: 0, kv_block: 0 },
+        memory: Memory { weights: 0, scratch: 0, kv_block: 0, state: 0 },
         prediction: Prediction::default(),
         cuda: None,
     };
@@ -60,6 +62,7 @@ fn memory(plan: &Plan) -> Memory {
         weights: weights.sum(),
         scratch: plan.buffers.iter().map(crate::plan::Buffer::bytes).chain(scratch).sum(),
         kv_block: spec::kv_block_bytes(model, quant, &hardware.kind) as u64,
+        state: spec::state_bytes(model) as u64,
     }
 }
 
@@ -100,6 +103,9 @@ fn phase_name(kind: &PhaseKind, layout: &Layout, earlier: &[Phase]) -> String {
     let name = match kind {
         PhaseKind::Project { matrix, .. }
         | PhaseKind::Accumulate { matrix, .. }
+        | PhaseKind::ProjectDelta { matrix, .. }
+        | PhaseKind::Experts { matrix, .. }
+        | PhaseKind::Combine { matrix, .. }
         | PhaseKind::Gated { matrix, .. } => layout.fields[matrix.0].name.clone(),
         _ => kind.name().to_owned(),
     };
@@ -112,7 +118,8 @@ fn waits_for(earlier: &[Phase], kind: &PhaseKind) -> Vec<usize> {
     let (reads, writes) = kind.buffers();
     let conflicts = |phase: &Phase| {
         let (their_reads, their_writes) = phase.kind.buffers();
-        reads.contains(&their_writes) || their_writes == writes || their_reads.contains(&writes)
+        let meet = |some: &[_], others: &[_]| some.iter().any(|id| others.contains(id));
+        meet(&reads, &their_writes) || meet(&writes, &their_writes) || meet(&writes, &their_reads)
     };
     (0..earlier.len()).filter(|i| conflicts(&earlier[*i])).collect()
 }
@@ -129,14 +136,25 @@ impl Lowering<'_> {
     fn kind(&self) -> Result<PhaseKind, PassError> {
         let kind = match self.group.kind.as_str() {
             "embed" => PhaseKind::Embed { table: self.matrix(), out: self.whole("out")? },
-            "project" | "head" => PhaseKind::Project {
+            "project" | "project-gated" | "head" => PhaseKind::Project {
                 x: self.whole("x")?,
                 norm: norm(self.uses.norm),
                 matrix: self.matrix(),
                 bias: self.uses.bias,
                 out: self.whole(if self.group.kind == "head" { "out" } else { "q" })?,
             },
-            "attention" | "attention-normed" => self.attention()?,
+            "attention" | "attention-normed" | "attention-gated" => self.attention()?,
+            "project-delta" => PhaseKind::ProjectDelta {
+                x: self.whole("x")?,
+                norm: norm(self.uses.norm),
+                matrix: self.matrix(),
+                gates: self.uses.gates.expect("layout gives b and a a matrix"),
+                out: self.whole("q")?,
+                gates_out: self.whole("b")?,
+            },
+            "delta" => self.delta()?,
+            "experts" | "experts-shared" => self.experts()?,
+            "combine" | "combine-shared" => self.combine()?,
             "accumulate" => PhaseKind::Accumulate {
                 x: self.whole("x")?,
                 matrix: self.matrix(),
@@ -161,7 +179,8 @@ impl Lowering<'_> {
     }
 
     fn attention(&self) -> Result<PhaseKind, PassError> {
-        let Op::Attention { heads, kv_heads, head_dim, scale } = *self.op("out") else {
+        let context = if self.group.kind == "attention-gated" { "c" } else { "out" };
+        let Op::Attention { heads, kv_heads, head_dim, scale } = *self.op(context) else {
             unreachable!("the rule says attention")
         };
         let (Op::Rotary { frequencies, .. }, Op::Rotary { frequencies: of_keys, .. }) =
@@ -174,14 +193,18 @@ impl Lowering<'_> {
         }
         let qkv = self.whole("q")?;
         let slice = |name: &str| self.slices[&self.group.value(name)];
-        let expected = [("k", heads * head_dim), ("v", (heads + kv_heads) * head_dim)];
+        let gated = self.group.kind == "attention-gated";
+        let queries = heads * head_dim * if gated { 2 } else { 1 };
+        let mut expected = vec![("k", queries), ("v", queries + kv_heads * head_dim)];
+        expected.extend(gated.then_some(("g", heads * head_dim)));
         if expected.iter().any(|(name, column)| slice(name) != memory::Slice { buffer: qkv, column: *column })
         {
             return Err(pass_error!("q, k and v of `{}` do not stand side by side", self.body.name));
         }
-        let normed = self.group.kind == "attention-normed";
+        let normed = self.group.kind != "attention";
         Ok(PhaseKind::Attention {
             qkv,
+            gated,
             q_norm: normed.then(|| norm(self.uses.q_norm)),
             k_norm: normed.then(|| norm(self.uses.k_norm)),
             frequencies: frequencies.clone(),
@@ -190,6 +213,91 @@ impl Lowering<'_> {
             head_dim,
             scale,
             out: self.whole("out")?,
+        })
+    }
+
+    fn delta(&self) -> Result<PhaseKind, PassError> {
+        let Op::DeltaNet { shape, .. } = *self.op("r") else { unreachable!("the rule says delta-net") };
+        let Op::Gate { activation } = *self.op("out") else { unreachable!("the rule says gate") };
+        let (qkvz, ba) = (self.whole("q")?, self.whole("b")?);
+        let (keys, values) = (shape.key_width(), shape.value_width());
+        let expected = [
+            ("k", qkvz, keys),
+            ("v", qkvz, 2 * keys),
+            ("z", qkvz, 2 * keys + values),
+            ("a", ba, shape.value_heads),
+        ];
+        let stands = |(name, buffer, column): &(&str, BufferId, usize)| {
+            self.slices[&self.group.value(name)] == memory::Slice { buffer: *buffer, column: *column }
+        };
+        if !expected.iter().all(stands) {
+            return Err(pass_error!("the inputs of `{}` do not stand side by side", self.body.name));
+        }
+        let [convolution, a_log, dt_bias] = self.uses.delta.expect("layout gives a delta-net its vectors");
+        Ok(PhaseKind::Delta {
+            qkvz,
+            ba,
+            convolution,
+            a_log,
+            dt_bias,
+            norm: norm(self.uses.norm),
+            activation,
+            shape,
+            out: self.whole("out")?,
+        })
+    }
+
+    fn experts(&self) -> Result<PhaseKind, PassError> {
+        let Op::Route { active, renormalise, .. } = *self.op("r") else {
+            unreachable!("the rule says route")
+        };
+        let Op::ExpertGate { activation, .. } = *self.op("out") else {
+            unreachable!("the rule says expert-gate")
+        };
+        let shared = (self.group.kind == "experts-shared").then(|| {
+            let Op::Gate { activation: of_shared } = *self.op("c") else {
+                unreachable!("the rule says gate")
+            };
+            if of_shared != activation {
+                return Err(pass_error!("the experts of `{}` have two activations", self.body.name));
+            }
+            Ok(SharedUp {
+                matrix: self.uses.shared.expect("layout gives the shared expert a matrix"),
+                out: self.whole("c")?,
+            })
+        });
+        Ok(PhaseKind::Experts {
+            x: self.whole("x")?,
+            norm: norm(self.uses.norm),
+            router: self.uses.router.expect("layout gives every router a matrix"),
+            logits: self.whole("l")?,
+            routing: self.whole("r")?,
+            matrix: self.matrix(),
+            active,
+            renormalise,
+            activation,
+            out: self.whole("out")?,
+            shared: shared.transpose()?,
+        })
+    }
+
+    fn combine(&self) -> Result<PhaseKind, PassError> {
+        let Op::ExpertDown { active, .. } = *self.op("y") else { unreachable!("the rule says expert-down") };
+        let shared = (self.group.kind == "combine-shared").then(|| {
+            Ok(SharedDown {
+                inner: self.whole("c")?,
+                logits: self.slices[&self.group.value("s")].buffer,
+                matrix: self.uses.shared.expect("layout gives the shared expert a matrix"),
+                product: self.whole("d")?,
+            })
+        });
+        Ok(PhaseKind::Combine {
+            inner: self.whole("i")?,
+            routing: self.whole("r")?,
+            matrix: self.matrix(),
+            active,
+            shared: shared.transpose()?,
+            residual: self.whole("residual")?,
         })
     }
 

@@ -19,9 +19,10 @@ pub fn cost(
     let rows = |buffer: BufferId| match assignment.buffers[buffer.0].rows {
         Rows::Tokens => tokens,
         Rows::Outputs => 1,
+        Rows::Slots(slots) => slots * tokens,
     };
     let (mut read, written) = kind.buffers();
-    read.push(written);
+    read.extend(written);
     let activation_bytes =
         read.iter().map(|id| 4 * rows(*id) * assignment.buffers[id.0].width).sum::<usize>();
     let mut cost = Cost { activation_bytes: activation_bytes as f64, boundaries: 1.0, ..Cost::default() };
@@ -37,7 +38,7 @@ pub fn cost(
             let pairs = tokens * context + tokens * (tokens + 1) / 2;
             let products = (2 * pairs * heads * head_dim) as f64;
             // Decode attention reads the cache past a few queries, outside tensor cores; prefill's is a product.
-            match (target.hardware.cuda(), target.quant.compute.get(&TensorClass::Attention)) {
+            match (target.hardware.cuda(), target.quant.compute.classes.get(&TensorClass::Attention)) {
                 (Some(_), Some(Compute::Bf16)) if tokens > 1 => cost.bf16_products = products,
                 (Some(_), Some(Compute::F32 | Compute::Int8Block32)) => cost.f64_products = products,
                 _ => cost.f32_products = products,
@@ -49,6 +50,28 @@ pub fn cost(
         PhaseKind::Accumulate { matrix, .. } | PhaseKind::Gated { matrix, .. } => {
             product(target, &layout.fields[matrix.0], tokens, &mut cost);
         }
+        PhaseKind::ProjectDelta { matrix, gates, .. } => {
+            product(target, &layout.fields[matrix.0], tokens, &mut cost);
+            product(target, &layout.fields[gates.0], tokens, &mut cost);
+        }
+        PhaseKind::Delta { shape, .. } => {
+            // The state is read and written once a sequence; every token decays, predicts, corrects and reads it.
+            cost.state_bytes = 2.0 * shape.state_bytes() as f64;
+            cost.f32_products = (tokens * 3 * shape.value_heads * shape.key_dim * shape.value_dim) as f64;
+        }
+        PhaseKind::Experts { router, matrix, active, shared, .. } => {
+            product(target, &layout.fields[router.0], tokens, &mut cost);
+            chosen(target, &layout.fields[matrix.0], *active, tokens, &mut cost);
+            if let Some(shared) = shared {
+                product(target, &layout.fields[shared.matrix.0], tokens, &mut cost);
+            }
+        }
+        PhaseKind::Combine { matrix, active, shared, .. } => {
+            chosen(target, &layout.fields[matrix.0], *active, tokens, &mut cost);
+            if let Some(shared) = shared {
+                product(target, &layout.fields[shared.matrix.0], tokens, &mut cost);
+            }
+        }
         PhaseKind::Select { .. } => {}
     }
     cost
@@ -56,12 +79,25 @@ pub fn cost(
 
 fn product(target: &Target, field: &Field, rows: usize, cost: &mut Cost) {
     let FieldKind::Matrix { compute, rows: outputs, columns, .. } = field.kind else { return };
-    cost.weight_bytes = field.bytes(&target.hardware.kind) as f64;
-    let products = (rows * outputs * columns) as f64;
+    cost.weight_bytes += field.matrix_bytes(&target.hardware.kind) as f64;
+    multiplied(target, compute, (rows * outputs * columns) as f64, cost);
+}
+
+/// Products with the experts that `tokens` choose, `active` each: where choices are even, `1 - (1 - active/experts)^tokens`
+/// of the experts are read.
+fn chosen(target: &Target, field: &Field, active: usize, tokens: usize, cost: &mut Cost) {
+    let FieldKind::Matrix { compute, rows, columns, experts: Some(experts), .. } = field.kind else { return };
+    let part = active as f64 / experts as f64;
+    let touched = experts as f64 * (1.0 - (1.0 - part).powf(tokens as f64));
+    cost.weight_bytes += touched * field.matrix_bytes(&target.hardware.kind) as f64;
+    multiplied(target, compute, (tokens * active * rows * columns) as f64, cost);
+}
+
+fn multiplied(target: &Target, compute: Compute, products: f64, cost: &mut Cost) {
     match (&target.hardware.kind, compute) {
-        (_, Compute::Bf16) => cost.bf16_products = products,
-        (HardwareKind::Cuda(_), Compute::F32 | Compute::Int8Block32) => cost.f64_products = products,
-        (HardwareKind::Cpu(_), Compute::F32) => cost.f32_products = products,
-        (HardwareKind::Cpu(_), Compute::Int8Block32) => cost.int8_products = products,
+        (_, Compute::Bf16) => cost.bf16_products += products,
+        (HardwareKind::Cuda(_), Compute::F32 | Compute::Int8Block32) => cost.f64_products += products,
+        (HardwareKind::Cpu(_), Compute::F32) => cost.f32_products += products,
+        (HardwareKind::Cpu(_), Compute::Int8Block32) => cost.int8_products += products,
     }
 }

@@ -21,6 +21,8 @@ pub struct Group {
     pub nodes: Vec<NodeId>,
     /// The rule's names for values.
     pub values: BTreeMap<String, ValueId>,
+    /// Values that are kept although the group reads them itself.
+    pub kept: Vec<ValueId>,
 }
 
 impl Group {
@@ -78,8 +80,10 @@ fn extend(
     found: &mut Vec<Group>,
 ) {
     let Some(term) = rule.terms.get(nodes.len()) else {
-        if closed(body, nodes) && origins_hold(body, rule, values) {
-            found.push(Group { kind: rule.kind.clone(), nodes: nodes.clone(), values: values.clone() });
+        let kept: Vec<ValueId> = rule.kept.iter().map(|name| values[name]).collect();
+        if closed(body, nodes, &kept) && origins_hold(body, rule, values) {
+            let (kind, nodes, values) = (rule.kind.clone(), nodes.clone(), values.clone());
+            found.push(Group { kind, nodes, values, kept });
         }
         return;
     };
@@ -103,10 +107,10 @@ fn extend(
     }
 }
 
-/// Whether no value that the group reads itself is needed outside it.
-fn closed(body: &Body, nodes: &[NodeId]) -> bool {
-    nodes.iter().all(|id| {
-        let output = body.nodes[id.0].output;
+/// Whether no value that the group reads itself is needed outside it, those it keeps aside.
+fn closed(body: &Body, nodes: &[NodeId], kept: &[ValueId]) -> bool {
+    let outputs = nodes.iter().map(|id| body.nodes[id.0].output);
+    outputs.filter(|output| !kept.contains(output)).all(|output| {
         let inside = body.consumers(output).filter(|user| nodes.contains(user)).count();
         let total = body.consumers(output).count() + usize::from(body.output == output);
         inside == 0 || inside == total

@@ -31,6 +31,34 @@ pub struct Uses {
     pub bias: Option<FieldId>,
     /// Up's bias, where the matrix holds gate and up.
     pub up_bias: Option<FieldId>,
+    /// b and a of a delta-net.
+    pub gates: Option<FieldId>,
+    /// Convolution, `a_log` and `dt_bias` of a delta-net.
+    pub delta: Option<[FieldId; 3]>,
+    /// The router of experts, and below it what weighs the shared expert.
+    pub router: Option<FieldId>,
+    /// The shared expert's gate and up, or down.
+    pub shared: Option<FieldId>,
+}
+
+/// What of a group's products stands where. A value of the rule is the product of its own matrix.
+fn places(kind: &str) -> &'static [(Place, &'static [&'static str])] {
+    match kind {
+        "project-delta" => &[(Place::Matrix, &["q", "k", "v", "z"]), (Place::Gates, &["b", "a"])],
+        "experts" => &[(Place::Router, &["l"])],
+        "experts-shared" => &[(Place::Router, &["l", "s"]), (Place::Shared, &["g", "u"])],
+        "combine-shared" => &[(Place::Shared, &["d"])],
+        _ => &[],
+    }
+}
+
+/// A member of [`Uses`].
+#[derive(Clone, Copy)]
+enum Place {
+    Matrix,
+    Gates,
+    Router,
+    Shared,
 }
 
 /// Lays out the weights of every group.
@@ -69,8 +97,47 @@ impl Layout {
                         _ => uses.norm = field,
                     }
                 }
-                Op::Rotary { .. } | Op::Attention { .. } | Op::Gate { .. } | Op::Add | Op::Select => {}
+                Op::DeltaNet { convolution, a_log, dt_bias, .. } => {
+                    let Weight { stored, rows, columns, .. } = graph.weights[convolution.0];
+                    let kind = FieldKind::Convolution { format: stored, channels: rows, taps: columns };
+                    let convolution = self.field(graph, body_id, &[*convolution], kind);
+                    let [a_log, dt_bias] = [a_log, dt_bias].map(|it| self.vector(graph, body_id, &[*it]));
+                    uses.delta = Some([convolution, a_log, dt_bias]);
+                }
+                Op::ExpertGate { gate, up, .. } => {
+                    uses.matrix = Some(self.matrix(graph, body_id, body, &[*gate, *up], Packing::Gated)?);
+                }
+                Op::ExpertDown { down, .. } => {
+                    uses.matrix = Some(self.matrix(graph, body_id, body, &[*down], Packing::Stacked)?);
+                }
+                Op::Rotary { .. }
+                | Op::Attention { .. }
+                | Op::SigmoidGate
+                | Op::Route { .. }
+                | Op::Gate { .. }
+                | Op::Add
+                | Op::Select => {}
             }
+        }
+        let own = places(&group.kind);
+        for (place, values) in own {
+            let weight = |name: &&str| {
+                let producer = body.producer(group.value(name)).expect("a value of the pattern");
+                body.nodes[producer.0].op.weights()[0]
+            };
+            let weights: Vec<WeightId> = values.iter().map(weight).collect();
+            let gated = matches!(place, Place::Shared) && weights.len() == 2;
+            let packing = if gated { Packing::Gated } else { Packing::Stacked };
+            let field = Some(self.matrix(graph, body_id, body, &weights, packing)?);
+            match place {
+                Place::Matrix => uses.matrix = field,
+                Place::Gates => uses.gates = field,
+                Place::Router => uses.router = field,
+                Place::Shared => uses.shared = field,
+            }
+        }
+        if !own.is_empty() {
+            return Ok(uses);
         }
         if products.is_empty() {
             return Ok(uses);
@@ -107,7 +174,8 @@ impl Layout {
     ) -> Result<FieldId, PassError> {
         let first = &graph.weights[weights[0].0];
         for other in weights.iter().map(|id| &graph.weights[id.0]) {
-            let key = |it: &Weight| (it.stored, it.compute, it.columns, it.scales.as_ref().map(|it| it.form));
+            let form = |it: &Weight| it.scales.as_ref().map(|it| it.form);
+            let key = |it: &Weight| (it.stored, it.compute, it.columns, it.experts, form(it));
             let (a, b) = (key(first), key(other));
             if a != b {
                 return Err(pass_error!(
@@ -125,6 +193,7 @@ impl Layout {
             rows: weights.iter().map(|id| graph.weights[id.0].rows).sum(),
             columns: first.columns,
             packing,
+            experts: first.experts,
         };
         Ok(self.field(graph, body_id, weights, kind))
     }
@@ -153,14 +222,15 @@ impl Layout {
 /// `layers.{layer}.attention.{q,k,v}` becomes `attention_qkv`, `ffn.{gate,up}` `ffn_gate_up`.
 fn field_name(weights: &[&str]) -> String {
     let stripped: Vec<&str> = weights.iter().map(|name| name.trim_start_matches("layers.{layer}.")).collect();
+    let stripped: Vec<String> = stripped.iter().map(|name| name.replace("{expert}.", "")).collect();
     let (stem, bias) = match stripped[0].strip_suffix(".bias") {
         Some(stem) => (stem, "_bias"),
-        None => (stripped[0], ""),
+        None => (stripped[0].as_str(), ""),
     };
     let Some((prefix, first)) = stem.rsplit_once('.') else {
         return format!("{}{bias}", stem.replace('.', "_"));
     };
-    let leaf = |name: &&str| {
+    let leaf = |name: &String| {
         let name = name.strip_suffix(".bias").unwrap_or(name);
         name.rsplit('.').next().unwrap_or(name).to_owned()
     };

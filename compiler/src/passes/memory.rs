@@ -46,6 +46,7 @@ pub fn assign(graph: &Graph, fused: &Fused, buckets: &Buckets) -> Result<Assignm
         buffer.most = match buffer.rows {
             Rows::Tokens => buckets.tokens,
             Rows::Outputs => buckets.sequences,
+            Rows::Slots(slots) => slots * buckets.tokens,
         };
     }
     Ok(assignment)
@@ -62,7 +63,12 @@ impl Assignment {
         slices.extend(body.input.map(|input| (input, Slice { buffer: RESIDUAL, column: 0 })));
         for (at, group) in groups.iter().enumerate() {
             let outputs = outputs(body, group);
-            if group.kind == "accumulate" {
+            if group.values.contains_key("residual") {
+                for kept in &group.kept {
+                    let busy: Vec<BufferId> = slices.values().map(|slice| slice.buffer).collect();
+                    let buffer = self.buffer(body, &[*kept], &busy);
+                    slices.insert(*kept, Slice { buffer, column: 0 });
+                }
                 let (residual, out) = (group.value("residual"), group.value("out"));
                 if used_after(body, groups, at, residual) {
                     let name = &body.values[residual.0].name;
@@ -75,19 +81,24 @@ impl Assignment {
                 continue;
             }
             let hands_on = outputs == [body.output] && !last;
-            let buffer = if hands_on {
-                RESIDUAL
-            } else {
-                let busy = slices.iter().filter(|(value, _)| {
-                    used_after(body, groups, at, **value) || reads(body, group, **value)
-                });
-                let busy: Vec<BufferId> = busy.map(|(_, slice)| slice.buffer).chain([RESIDUAL]).collect();
-                self.buffer(body, &outputs, &busy)
-            };
-            let mut column = 0;
-            for value in outputs {
-                slices.insert(value, Slice { buffer, column });
-                column += body.values[value.0].width;
+            for outputs in side_by_side(group, outputs) {
+                let buffer = if hands_on {
+                    RESIDUAL
+                } else {
+                    let busy = slices.iter().filter(|(value, _)| {
+                        used_after(body, groups, at, **value)
+                            || reads(body, group, **value)
+                            || group.kept.contains(value)
+                    });
+                    let mut busy: Vec<BufferId> = busy.map(|(_, slice)| slice.buffer).collect();
+                    busy.push(RESIDUAL);
+                    self.buffer(body, &outputs, &busy)
+                };
+                let mut column = 0;
+                for value in outputs {
+                    slices.insert(value, Slice { buffer, column });
+                    column += body.values[value.0].width;
+                }
             }
         }
         let end = slices[&body.output].buffer;
@@ -121,10 +132,30 @@ fn outputs(body: &Body, group: &Group) -> Vec<ValueId> {
         .nodes
         .iter()
         .map(|id| body.nodes[id.0].output)
-        .filter(|value| !body.consumers(*value).any(|user| group.nodes.contains(&user)))
+        .filter(|value| {
+            group.kept.contains(value) || !body.consumers(*value).any(|user| group.nodes.contains(&user))
+        })
         .collect();
     outputs.sort();
     outputs
+}
+
+/// A group's outputs, those of one matrix together: they share a buffer.
+fn side_by_side(group: &Group, outputs: Vec<ValueId>) -> Vec<Vec<ValueId>> {
+    match group.kind.as_str() {
+        "project-delta" => {
+            let of_gates = [group.value("b"), group.value("a")];
+            let (gates, rest) = outputs.into_iter().partition(|value| of_gates.contains(value));
+            vec![rest, gates]
+        }
+        "experts" | "experts-shared" => {
+            let of_router = [Some(group.value("l")), group.values.get("s").copied()];
+            let (router, rest): (Vec<_>, Vec<_>) =
+                outputs.into_iter().partition(|value| of_router.contains(&Some(*value)));
+            std::iter::once(router).chain(rest.into_iter().map(|value| vec![value])).collect()
+        }
+        _ => vec![outputs],
+    }
 }
 
 fn reads(body: &Body, group: &Group, value: ValueId) -> bool {

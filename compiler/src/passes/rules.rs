@@ -12,6 +12,8 @@ pub struct Rule {
     pub terms: Vec<Term>,
     /// `(value, op)`: the op that must have made a value the pattern only reads.
     pub origins: Vec<(String, String)>,
+    /// Values that leave the phase, or get a buffer, although the pattern reads them itself.
+    pub kept: Vec<String>,
 }
 
 /// `value = op(operands)`.
@@ -39,10 +41,11 @@ pub fn parse(table: &str) -> Result<Vec<Rule>, PassError> {
 
 fn rule(line: &str) -> Result<Rule, String> {
     let (kind, rest) = line.split_once(':').ok_or("expected `kind: pattern`")?;
-    let (pattern, origins) = match rest.split_once(" where ") {
-        Some((pattern, origins)) => (pattern, origins.split(',').map(origin).collect::<Result<_, _>>()?),
-        None => (rest, Vec::new()),
-    };
+    let (pattern, clauses) = rest.split_once(" where ").unwrap_or((rest, ""));
+    let clauses = clauses.split(',').map(str::trim).filter(|clause| !clause.is_empty());
+    let (kept, origins): (Vec<&str>, Vec<&str>) = clauses.partition(|clause| clause.ends_with(" is kept"));
+    let kept: Vec<String> = kept.iter().map(|it| it.trim_end_matches(" is kept").to_owned()).collect();
+    let origins = origins.into_iter().map(origin).collect::<Result<_, _>>()?;
     let terms: Vec<Term> = pattern.split(';').map(term).collect::<Result<_, _>>()?;
     for (i, term) in terms.iter().enumerate() {
         if terms[..i].iter().any(|earlier| earlier.value == term.value) {
@@ -52,7 +55,10 @@ fn rule(line: &str) -> Result<Rule, String> {
             return Err(format!("`{}` is read before it is written", late.value));
         }
     }
-    Ok(Rule { kind: kind.trim().to_owned(), terms, origins })
+    if let Some(unknown) = kept.iter().find(|kept| terms.iter().all(|term| term.value != **kept)) {
+        return Err(format!("`{unknown}` is kept, and no op of the pattern writes it"));
+    }
+    Ok(Rule { kind: kind.trim().to_owned(), terms, origins, kept })
 }
 
 fn term(text: &str) -> Result<Term, String> {
@@ -109,6 +115,7 @@ mod tests {
         );
         assert!(error("a: x = linear(y); x = add(x, y)").contains("`x` is written twice"));
         assert!(error("a: x = linear(y); y = add(x, x)").contains("`y` is read before it is written"));
+        assert!(error("a: x = linear(y) where z is kept").contains("`z` is kept"));
         assert!(error("a: x = linear y").contains("expected `op(operands)`"));
     }
 }

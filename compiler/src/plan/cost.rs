@@ -9,6 +9,8 @@ pub struct Cost {
     pub weight_bytes: f64,
     /// Bytes of keys and values read and written.
     pub kv_bytes: f64,
+    /// Bytes of recurrent state read and written.
+    pub state_bytes: f64,
     /// Bytes of activations read and written.
     pub activation_bytes: f64,
     /// Multiply-adds on int8.
@@ -26,7 +28,7 @@ pub struct Cost {
 impl Cost {
     /// Bytes that come from memory: activations stay in caches.
     pub fn memory_bytes(&self) -> f64 {
-        self.weight_bytes + self.kv_bytes
+        self.weight_bytes + self.kv_bytes + self.state_bytes
     }
 
     /// Two for each multiply-add.
@@ -40,6 +42,7 @@ impl Cost {
         Cost {
             weight_bytes: self.weight_bytes,
             kv_bytes: self.kv_bytes * rows,
+            state_bytes: self.state_bytes * rows,
             activation_bytes: self.activation_bytes * rows,
             int8_products: self.int8_products * rows,
             f32_products: self.f32_products * rows,
@@ -75,6 +78,7 @@ impl std::ops::Add for Cost {
         Cost {
             weight_bytes: self.weight_bytes + other.weight_bytes,
             kv_bytes: self.kv_bytes + other.kv_bytes,
+            state_bytes: self.state_bytes + other.state_bytes,
             activation_bytes: self.activation_bytes + other.activation_bytes,
             int8_products: self.int8_products + other.int8_products,
             f32_products: self.f32_products + other.f32_products,

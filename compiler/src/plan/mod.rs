@@ -8,7 +8,9 @@ pub use cost::{Cost, Prediction};
 
 use crate::graph::{BodyId, Graph, RotaryFrequencies, Rows, WeightId};
 use crate::passes::buckets::Buckets;
-use crate::spec::types::{Activation, Compute, HardwareKind, NormWeight, Scales, Target, TensorClass};
+use crate::spec::types::{
+    Activation, Compute, DeltaShape, FileTensor, HardwareKind, NormWeight, Scales, Target, TensorClass,
+};
 use monomorph_formats::{Format, ScaleForm};
 
 /// Index into [`Plan::fields`].
@@ -51,6 +53,8 @@ pub struct Memory {
     pub scratch: u64,
     /// One K/V block over all layers.
     pub kv_block: u64,
+    /// Recurrent state of one sequence over all layers.
+    pub state: u64,
 }
 
 /// A buffer of f32 activations.
@@ -103,6 +107,17 @@ pub enum FieldKind {
         columns: usize,
         /// How parts stand beside each other.
         packing: Packing,
+        /// How many experts have such a matrix each, one after another; `None` for a matrix of no expert.
+        experts: Option<usize>,
+    },
+    /// The weights of a convolution, kept in f32.
+    Convolution {
+        /// Format in the file.
+        format: Format,
+        /// Rows.
+        channels: usize,
+        /// Columns.
+        taps: usize,
     },
     /// A vector, kept in f32.
     Vector {
@@ -149,6 +164,12 @@ pub struct Part {
     pub rotary_head_dim: Option<usize>,
     /// The scales its codes are multiplied by, where they stand in tensors of their own.
     pub scales: Option<Scales>,
+    /// How many experts have one each, where the name contains `{expert}`.
+    pub experts: Option<usize>,
+    /// What holds it in the checkpoint.
+    pub file: FileTensor,
+    /// The shape of that, outermost dimension first.
+    pub file_shape: Vec<usize>,
 }
 
 impl Part {
@@ -161,6 +182,9 @@ impl Part {
             columns: weight.columns,
             rotary_head_dim: graph.rotary_head_dim(id),
             scales: weight.scales.clone(),
+            experts: weight.experts,
+            file: weight.file.clone(),
+            file_shape: weight.file_shape.clone(),
         }
     }
 }
@@ -170,6 +194,16 @@ impl Field {
     pub fn bytes(&self, hardware: &HardwareKind) -> u64 {
         match (&self.kind, hardware) {
             (FieldKind::Vector { length, .. } | FieldKind::Norm { length, .. }, _) => 4 * *length as u64,
+            (FieldKind::Convolution { channels, taps, .. }, _) => 4 * (channels * taps) as u64,
+            (FieldKind::Matrix { experts, .. }, _) => {
+                self.matrix_bytes(hardware) * experts.unwrap_or(1) as u64
+            }
+        }
+    }
+
+    /// Bytes of one matrix: of one expert's, where experts have one each. 0 for other fields.
+    pub fn matrix_bytes(&self, hardware: &HardwareKind) -> u64 {
+        match (&self.kind, hardware) {
             (FieldKind::Matrix { format, rows, columns, packing, .. }, HardwareKind::Cpu(_)) => {
                 let tiles = match packing {
                     Packing::Stacked => rows.div_ceil(16),
@@ -178,19 +212,17 @@ impl Field {
                 format.bytes(tiles * 16 * columns).expect("the spec checks that rows fill whole blocks")
                     as u64
             }
-            (FieldKind::Matrix { .. }, HardwareKind::Cuda(_)) => {
-                self.planes().map_or(0, |planes| planes.total())
-            }
+            _ => self.planes().map_or(0, |planes| planes.total()),
         }
     }
 
-    /// The planes of a matrix on a CUDA device; `None` for anything but a matrix.
+    /// The planes of a matrix (of one expert's) on a CUDA device; `None` for anything but a matrix.
     pub fn planes(&self) -> Option<packed::Planes> {
         match self.kind {
             FieldKind::Matrix { format, scales, rows, columns, packing, .. } => {
                 Some(packed::Planes::new(format, scales, packing, rows, columns))
             }
-            FieldKind::Vector { .. } | FieldKind::Norm { .. } => None,
+            FieldKind::Vector { .. } | FieldKind::Norm { .. } | FieldKind::Convolution { .. } => None,
         }
     }
 }
@@ -248,8 +280,10 @@ pub enum PhaseKind {
     },
     /// Norms of q and k heads, rotary, K/V write, attention.
     Attention {
-        /// q, k and v side by side.
+        /// q, k and v side by side; where the result is gated, the gates stand between q and k.
         qkv: BufferId,
+        /// Whether every element of the result is multiplied by the sigmoid of its gate.
+        gated: bool,
         /// Per query head.
         q_norm: Option<FieldId>,
         /// Per key head.
@@ -293,6 +327,82 @@ pub enum PhaseKind {
         /// Input of the down product.
         out: BufferId,
     },
+    /// `out = matrix * round(norm(x))`, `gates_out = gates * round(norm(x))`.
+    ProjectDelta {
+        /// Input.
+        x: BufferId,
+        /// Before the products.
+        norm: FieldId,
+        /// q, k, v and z stacked.
+        matrix: FieldId,
+        /// b and a stacked.
+        gates: FieldId,
+        /// q, k, v and z side by side.
+        out: BufferId,
+        /// b and a side by side.
+        gates_out: BufferId,
+    },
+    /// Convolution, delta rule, norm of every head, gate.
+    Delta {
+        /// q, k, v and z side by side.
+        qkvz: BufferId,
+        /// b and a side by side.
+        ba: BufferId,
+        /// Of q, k and v.
+        convolution: FieldId,
+        /// Of the decay, one a value head.
+        a_log: FieldId,
+        /// Of the decay, one a value head.
+        dt_bias: FieldId,
+        /// Of every head of the result.
+        norm: FieldId,
+        /// Applied to z.
+        activation: Activation,
+        /// Heads and widths.
+        shape: DeltaShape,
+        /// One row of all value heads.
+        out: BufferId,
+    },
+    /// The router, the gated halves of the experts it chooses, and of the shared expert.
+    Experts {
+        /// Input.
+        x: BufferId,
+        /// Before all products.
+        norm: FieldId,
+        /// The router's product; below it, where there is a shared expert, the row that weighs that.
+        router: FieldId,
+        /// Its logits, and beside them what weighs the shared expert, before the sigmoid.
+        logits: BufferId,
+        /// What is chosen: weights, then experts.
+        routing: BufferId,
+        /// Gate and up of every expert, [`Packing::Gated`].
+        matrix: FieldId,
+        /// How many a token is given to.
+        active: usize,
+        /// Whether the weights chosen are divided by their sum.
+        renormalise: bool,
+        /// Applied to every gate.
+        activation: Activation,
+        /// Input of the down products: the chosen experts' side by side.
+        out: BufferId,
+        /// The expert every token is given to.
+        shared: Option<SharedUp>,
+    },
+    /// `residual += sum of weight * down * round(inner) + sigmoid(scale) * shared_down * round(shared_inner)`.
+    Combine {
+        /// The chosen experts' side by side.
+        inner: BufferId,
+        /// Weights, then experts.
+        routing: BufferId,
+        /// Down of every expert.
+        matrix: FieldId,
+        /// How many a token is given to.
+        active: usize,
+        /// The expert every token is given to.
+        shared: Option<SharedDown>,
+        /// Read and written.
+        residual: BufferId,
+    },
     /// `out = rows of x whose logits are wanted`.
     Select {
         /// Input.
@@ -300,6 +410,28 @@ pub enum PhaseKind {
         /// Fewer rows.
         out: BufferId,
     },
+}
+
+/// The shared expert's part of [`PhaseKind::Experts`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SharedUp {
+    /// Gate and up, [`Packing::Gated`].
+    pub matrix: FieldId,
+    /// Input of its down product.
+    pub out: BufferId,
+}
+
+/// The shared expert's part of [`PhaseKind::Combine`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SharedDown {
+    /// Input of its down product.
+    pub inner: BufferId,
+    /// The router's logits, beside which stands what weighs it, before the sigmoid.
+    pub logits: BufferId,
+    /// Down.
+    pub matrix: FieldId,
+    /// Its product, where a backend keeps it.
+    pub product: BufferId,
 }
 
 impl PhaseKind {
@@ -311,20 +443,40 @@ impl PhaseKind {
             PhaseKind::Attention { .. } => "attention",
             PhaseKind::Accumulate { .. } => "accumulate",
             PhaseKind::Gated { .. } => "gated",
+            PhaseKind::ProjectDelta { .. } => "project-delta",
+            PhaseKind::Delta { .. } => "delta",
+            PhaseKind::Experts { .. } => "experts",
+            PhaseKind::Combine { .. } => "combine",
             PhaseKind::Select { .. } => "select",
         }
     }
 
-    /// Buffers read, then the buffer written.
-    pub fn buffers(&self) -> (Vec<BufferId>, BufferId) {
+    /// Buffers read, then buffers written; the last of these is what the phase is for.
+    pub fn buffers(&self) -> (Vec<BufferId>, Vec<BufferId>) {
         match *self {
-            PhaseKind::Embed { out, .. } => (vec![], out),
+            PhaseKind::Embed { out, .. } => (vec![], vec![out]),
             PhaseKind::Project { x, out, .. }
             | PhaseKind::Gated { x, out, .. }
-            | PhaseKind::Select { x, out } => (vec![x], out),
-            PhaseKind::Attention { qkv, out, .. } => (vec![qkv], out),
-            PhaseKind::Accumulate { x, residual, .. } => (vec![x, residual], residual),
+            | PhaseKind::Select { x, out } => (vec![x], vec![out]),
+            PhaseKind::Attention { qkv, out, .. } => (vec![qkv], vec![out]),
+            PhaseKind::Accumulate { x, residual, .. } => (vec![x, residual], vec![residual]),
+            PhaseKind::ProjectDelta { x, out, gates_out, .. } => (vec![x], vec![gates_out, out]),
+            PhaseKind::Delta { qkvz, ba, out, .. } => (vec![qkvz, ba], vec![out]),
+            PhaseKind::Experts { x, logits, routing, out, shared, .. } => {
+                let shared = shared.iter().map(|it| it.out);
+                (vec![x], [logits, routing].into_iter().chain(shared).chain([out]).collect())
+            }
+            PhaseKind::Combine { inner, routing, shared, residual, .. } => {
+                let read = shared.iter().flat_map(|it| [it.inner, it.logits]);
+                let written = shared.iter().map(|it| it.product).chain([residual]).collect();
+                ([inner, routing, residual].into_iter().chain(read).collect(), written)
+            }
         }
+    }
+
+    /// The buffer the phase is for.
+    pub fn result(&self) -> BufferId {
+        *self.buffers().1.last().expect("every phase writes something")
     }
 
     /// Fields read.
@@ -340,6 +492,17 @@ impl PhaseKind {
                 .collect(),
             PhaseKind::Attention { q_norm, k_norm, .. } => q_norm.iter().chain(k_norm).copied().collect(),
             PhaseKind::Accumulate { matrix, bias, .. } => std::iter::once(*matrix).chain(*bias).collect(),
+            PhaseKind::ProjectDelta { norm, matrix, gates, .. } => vec![*norm, *matrix, *gates],
+            PhaseKind::Delta { convolution, a_log, dt_bias, norm, .. } => {
+                vec![*convolution, *a_log, *dt_bias, *norm]
+            }
+            PhaseKind::Experts { norm, router, matrix, shared, .. } => {
+                let shared = shared.iter().map(|it| it.matrix);
+                [*norm, *router, *matrix].into_iter().chain(shared).collect()
+            }
+            PhaseKind::Combine { matrix, shared, .. } => {
+                std::iter::once(*matrix).chain(shared.iter().map(|it| it.matrix)).collect()
+            }
             PhaseKind::Select { .. } => vec![],
         }
     }

@@ -5,10 +5,13 @@
 //! exact values, scales beside a tensor included, operands are rounded before a product as the weight's compute
 //! format says, and keys and values are rounded to the K/V format. Sums are f64, so that its own rounding is not what a comparison sees.
 
+mod delta;
+mod experts;
 mod ops;
+mod weights;
 
-use crate::graph::{BodyId, Graph, Node, Op, WeightId, instance};
-use crate::spec::types::{CheckpointSpec, Quant, RotaryRows};
+use crate::graph::{BodyId, Graph, Node, Op, WeightId};
+use crate::spec::types::Quant;
 use monomorph_formats::Format;
 use monomorph_weights::{Checkpoint, WeightsError};
 
@@ -16,15 +19,35 @@ use monomorph_weights::{Checkpoint, WeightsError};
 pub struct Interpreter<'a> {
     graph: &'a Graph,
     kv_format: Format,
-    /// By weight, then by instance (a layer, or the one).
-    weights: Vec<Vec<Vec<f32>>>,
+    /// By weight, then by instance (a layer, or the one), then by expert (or the one).
+    weights: Vec<Vec<Vec<Vec<f32>>>>,
 }
 
-/// One sequence's keys and values, by layer: `[tokens, kv_heads * head_dim]`.
+/// What one sequence has behind it, by layer.
 #[derive(Clone, Debug, Default)]
 pub struct Cache {
-    layers: Vec<(Vec<f32>, Vec<f32>)>,
+    layers: Vec<LayerCache>,
     tokens: usize,
+}
+
+/// What a layer keeps of a sequence: the one or the other.
+#[derive(Clone, Debug, Default)]
+struct LayerCache {
+    /// `[tokens, kv_heads * head_dim]`.
+    keys: Vec<f32>,
+    /// As the keys.
+    values: Vec<f32>,
+    delta: delta::State,
+}
+
+impl Cache {
+    fn layer(&mut self, layer: Option<usize>) -> &mut LayerCache {
+        let layer = layer.expect("what has a cache stands in a layer");
+        if self.layers.len() <= layer {
+            self.layers.resize(layer + 1, LayerCache::default());
+        }
+        &mut self.layers[layer]
+    }
 }
 
 /// Which rows' logits to compute.
@@ -42,14 +65,10 @@ impl<'a> Interpreter<'a> {
     /// # Errors
     /// When a tensor is missing or has another shape or format than the spec says.
     pub fn new(graph: &'a Graph, quant: &Quant, checkpoint: &Checkpoint) -> Result<Self, WeightsError> {
-        let weights = (0..graph.weights.len())
-            .map(|id| {
-                let id = WeightId(id);
-                instances(graph, id)
-                    .into_iter()
-                    .map(|layer| read(graph, id, layer, &quant.checkpoint, checkpoint))
-                    .collect()
-            })
+        let mut reader = weights::Reader::new(graph, &quant.checkpoint, checkpoint);
+        let ids = (0..graph.weights.len()).map(WeightId);
+        let weights = ids
+            .map(|id| instances(graph, id).into_iter().map(|layer| reader.read(id, layer)).collect())
             .collect::<Result<_, _>>()?;
         Ok(Interpreter { graph, kv_format: quant.kv_format, weights })
     }
@@ -85,7 +104,9 @@ impl<'a> Interpreter<'a> {
     ) -> Vec<f32> {
         let widths = &self.graph.bodies[body.0].values;
         let input = |i: usize| &values[node.inputs[i].0][..];
-        let weight = |id: WeightId| &self.weights[id.0][layer_index(self.graph, id, layer)][..];
+        let experts = |id: WeightId| &self.weights[id.0][layer_index(self.graph, id, layer)];
+        let weight = |id: WeightId| &experts(id)[0][..];
+        let shape = |id: WeightId| &self.graph.weights[id.0];
         match &node.op {
             Op::Embedding { table } => {
                 ops::embedding(weight(*table), self.graph.weights[table.0].columns, tokens)
@@ -100,15 +121,35 @@ impl<'a> Interpreter<'a> {
                 ops::rotary(input(0), *heads, *head_dim, frequencies, cache.tokens)
             }
             Op::Attention { heads, kv_heads, head_dim, scale } => {
-                let layer = layer.expect("attention stands in a layer");
-                if cache.layers.len() <= layer {
-                    cache.layers.resize(layer + 1, Default::default());
-                }
-                let (keys, values) = &mut cache.layers[layer];
+                let first = cache.tokens;
+                let LayerCache { keys, values, .. } = cache.layer(layer);
                 keys.extend(ops::round(input(1), self.kv_format));
                 values.extend(ops::round(input(2), self.kv_format));
                 let shape = ops::Heads { heads: *heads, kv_heads: *kv_heads, head_dim: *head_dim };
-                ops::attention(input(0), keys, values, shape, *scale, cache.tokens)
+                ops::attention(input(0), keys, values, shape, *scale, first)
+            }
+            Op::DeltaNet { convolution, a_log, dt_bias, shape } => {
+                let weights = delta::Weights {
+                    convolution: weight(*convolution),
+                    a_log: weight(*a_log),
+                    dt_bias: weight(*dt_bias),
+                };
+                let inputs = [0, 1, 2, 3, 4].map(input);
+                delta::delta_net(inputs, &weights, *shape, &mut cache.layer(layer).delta)
+            }
+            Op::SigmoidGate => {
+                let (of, by) = (widths[node.inputs[0].0].width, widths[node.inputs[1].0].width);
+                ops::sigmoid_gate(input(0), input(1), of / by)
+            }
+            Op::Route { experts, active, renormalise } => {
+                experts::route(input(0), *experts, *active, *renormalise)
+            }
+            Op::ExpertGate { gate, up, activation, active } => {
+                let pairs = (shape(*gate), shape(*up), &experts(*gate)[..], &experts(*up)[..]);
+                experts::gate(input(0), input(1), pairs, *activation, *active)
+            }
+            Op::ExpertDown { down, active } => {
+                experts::down(input(0), input(1), shape(*down), experts(*down), *active)
             }
             Op::Gate { activation } => ops::gate(input(0), input(1), *activation),
             Op::Add => input(0).iter().zip(input(1)).map(|(a, b)| a + b).collect(),
@@ -137,36 +178,4 @@ fn instances(graph: &Graph, weight: WeightId) -> Vec<Option<usize>> {
 fn layer_index(graph: &Graph, weight: WeightId, layer: Option<usize>) -> usize {
     let of_layer = graph.weights[weight.0].name.contains("{layer}").then_some(layer).flatten();
     instances(graph, weight).iter().position(|l| *l == of_layer).expect("a weight of this layer")
-}
-
-fn read(
-    graph: &Graph,
-    id: WeightId,
-    layer: Option<usize>,
-    spec: &CheckpointSpec,
-    checkpoint: &Checkpoint,
-) -> Result<Vec<f32>, WeightsError> {
-    let weight = &graph.weights[id.0];
-    let name = instance(&spec.names[&weight.name], layer);
-    let shape = if weight.columns == 1 { vec![weight.rows] } else { vec![weight.rows, weight.columns] };
-    let tensor = checkpoint.expect(&name, &shape, weight.stored)?;
-    let mut values = vec![0.0; weight.elements()];
-    monomorph_formats::decode(weight.stored, tensor.bytes, &mut values);
-    if let Some(scales) = &weight.scales {
-        let decoded = scales.companions.iter().map(|it| {
-            let tensor = checkpoint.expect(&instance(&it.name, layer), &it.shape, it.format)?;
-            let mut values = vec![0.0; it.shape.iter().product()];
-            monomorph_formats::decode(it.format, tensor.bytes, &mut values);
-            Ok(values)
-        });
-        let decoded = decoded.collect::<Result<Vec<_>, WeightsError>>()?;
-        scales.form.apply(&mut values, weight.columns, &decoded);
-    }
-    Ok(match (spec.rotary_rows, graph.rotary_head_dim(id)) {
-        (RotaryRows::Interleaved, Some(head_dim)) => {
-            let rows = (0..weight.rows).map(|row| crate::graph::file_row(row, head_dim));
-            rows.flat_map(|row| values[row * weight.columns..][..weight.columns].to_vec()).collect()
-        }
-        _ => values,
-    })
 }

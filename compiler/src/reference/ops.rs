@@ -145,6 +145,15 @@ pub(super) fn attention(
     out
 }
 
+/// `x * sigmoid(gate)`, where each gate is for `width` elements.
+pub(super) fn sigmoid_gate(x: &[f32], gate: &[f32], width: usize) -> Vec<f32> {
+    let gated = x.chunks_exact(width).zip(gate).flat_map(|(x, gate)| {
+        let open = 1.0 / (1.0 + (-f64::from(*gate)).exp());
+        x.iter().map(move |x| (f64::from(*x) * open) as f32)
+    });
+    gated.collect()
+}
+
 pub(super) fn gate(gate: &[f32], up: &[f32], activation: Activation) -> Vec<f32> {
     gate.iter().zip(up).map(|(g, u)| (activate(f64::from(*g), activation) * f64::from(*u)) as f32).collect()
 }
@@ -182,7 +191,7 @@ fn erf(x: f64) -> f64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::spec::types::{ScaleForm, Scales, TensorClass};
+    use crate::spec::types::{FileTensor, ScaleForm, Scales, TensorClass};
 
     #[test]
     fn erf_is_the_tabulated_one() {
@@ -203,7 +212,9 @@ mod tests {
 
     fn weight(compute: Compute, scales: Option<Scales>) -> Weight {
         let (name, class, stored) = ("it".to_owned(), TensorClass::Ffn, Format::F32);
-        Weight { name, class, rows: 1, columns: 2, stored, compute, scales }
+        let file = FileTensor { name: name.clone(), view: None };
+        let (experts, file_shape) = (None, vec![1, 2]);
+        Weight { name, class, rows: 1, columns: 2, experts, file, file_shape, stored, compute, scales }
     }
 
     #[test]

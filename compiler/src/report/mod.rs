@@ -50,7 +50,7 @@ pub struct MemoryReport {
 #[derive(Debug, Serialize)]
 pub struct FormatReport {
     /// Tensor class.
-    pub class: &'static str,
+    pub class: String,
     /// As stored.
     pub stored: &'static str,
     /// As computed.
@@ -81,8 +81,8 @@ pub struct PhaseReport {
     pub waits_for: Vec<String>,
     /// Buffers read.
     pub reads: Vec<String>,
-    /// Buffer written.
-    pub writes: String,
+    /// Buffers written.
+    pub writes: Vec<String>,
     /// One token.
     pub decode: CostReport,
     /// A prompt of 512.
@@ -96,6 +96,8 @@ pub struct CostReport {
     pub weight_bytes: f64,
     /// Bytes of keys and values.
     pub kv_bytes: f64,
+    /// Bytes of recurrent state.
+    pub state_bytes: f64,
     /// Bytes of activations.
     pub activation_bytes: f64,
     /// Floating or integer operations, two a multiply-add.
@@ -110,7 +112,7 @@ pub struct BufferReport {
     /// Name.
     pub name: String,
     /// `tokens` or `outputs`.
-    pub rows: &'static str,
+    pub rows: String,
     /// Columns.
     pub width: usize,
     /// At the largest step.
@@ -152,8 +154,7 @@ pub struct SpeedReport {
 /// Collects the report of a plan.
 pub fn report(plan: &Plan) -> Report {
     let quant = &plan.target.quant;
-    let compute = |class| quant.compute.get(class).map_or("f32", |compute| compute.name());
-    let formats = quant.stored.iter();
+    let formats = quant.formats().into_iter();
     let [limit_decode, predicted_decode, limit_prefill, predicted_prefill] = plan.prediction.rates();
     Report {
         target: plan.target.name(),
@@ -166,10 +167,10 @@ pub fn report(plan: &Plan) -> Report {
             kv_token: plan.memory.kv_block / quant.kv_block as u64,
         },
         formats: formats
-            .map(|(class, format)| FormatReport {
-                class: class.name(),
+            .map(|(class, format, compute)| FormatReport {
+                class: class.to_owned(),
                 stored: format.name(),
-                compute: compute(class),
+                compute: compute.name(),
             })
             .collect(),
         bodies: plan.bodies.iter().map(|body| self::body(plan, body)).collect(),
@@ -186,6 +187,7 @@ fn body(plan: &Plan, body: &PlanBody) -> BodyReport {
         let cost = |cost: &Cost| CostReport {
             weight_bytes: cost.weight_bytes,
             kv_bytes: cost.kv_bytes,
+            state_bytes: cost.state_bytes,
             activation_bytes: cost.activation_bytes,
             flops: cost.flops(),
             microseconds: 1e6 * cost.predicted(&plan.target.hardware),
@@ -196,7 +198,7 @@ fn body(plan: &Plan, body: &PlanBody) -> BodyReport {
             ops: phase.ops.clone(),
             waits_for: phase.waits_for.iter().map(|i| body.phases[*i].name.clone()).collect(),
             reads: reads.iter().map(|id| plan.buffer(*id).name.clone()).collect(),
-            writes: plan.buffer(writes).name.clone(),
+            writes: writes.iter().map(|id| plan.buffer(*id).name.clone()).collect(),
             decode: cost(&phase.decode),
             prefill: cost(&phase.prefill),
         }
@@ -210,29 +212,30 @@ fn body(plan: &Plan, body: &PlanBody) -> BodyReport {
 
 fn buffer(buffer: &crate::plan::Buffer) -> BufferReport {
     let rows = match buffer.rows {
-        Rows::Tokens => "tokens",
-        Rows::Outputs => "outputs",
+        Rows::Tokens => "tokens".to_owned(),
+        Rows::Outputs => "outputs".to_owned(),
+        Rows::Slots(slots) => format!("{slots} x tokens"),
     };
     BufferReport { name: buffer.name.clone(), rows, width: buffer.width, bytes: buffer.bytes() }
 }
 
 fn weight(plan: &Plan, field: &Field) -> WeightReport {
-    let names = &plan.target.quant.checkpoint.names;
     let (shape, format, packing) = match field.kind {
         FieldKind::Vector { format, length } => (vec![length], format, "vector"),
         FieldKind::Norm { format, length, .. } => (vec![length], format, "norm"),
-        FieldKind::Matrix { format, rows, columns, packing, .. } => {
+        FieldKind::Convolution { format, channels, taps } => (vec![channels, taps], format, "convolution"),
+        FieldKind::Matrix { format, rows, columns, packing, experts, .. } => {
             let packing = match packing {
                 Packing::Stacked => "stacked",
                 Packing::Gated => "gated",
             };
-            (vec![rows, columns], format, packing)
+            (experts.into_iter().chain([rows, columns]).collect(), format, packing)
         }
     };
     WeightReport {
         name: field.name.clone(),
         instances: plan.instances(field),
-        tensors: field.parts.iter().map(|part| names[&part.weight].clone()).collect(),
+        tensors: field.parts.iter().map(|part| part.file.name.clone()).collect(),
         shape,
         format: format.name(),
         packing,

@@ -2,7 +2,7 @@
 
 use super::diagnostic::Source;
 use super::hardware::ReadHardware;
-use super::quant::{CLASSES, Names, ReadQuant, class_names};
+use super::quant::{CLASSES, Names, ReadQuant, Said, Subject, class_names};
 use super::reader::{At, list, nearest};
 use super::tensors::{TensorDecl, tensors};
 use super::types::*;
@@ -21,13 +21,15 @@ pub(super) fn quant(source: &Source, name: &str, read: ReadQuant, model: &Model)
         check_rotary_rows(source, rows, model);
     }
     let stored = read.stored.map(|(stored, span)| self::stored(source, &stored, &span, model, &tensors))?;
-    let scales = read.scales.map(|(scales, span)| self::scales(source, &scales, &span, &stored));
-    let compute = read.compute.map(|(compute, span)| self::compute(source, &compute, &span, model, &stored));
+    let scales = read.scales.map(|(scales, span)| self::scales(source, &scales, &span, &stored, &tensors));
+    let compute =
+        read.compute.map(|(compute, span)| self::compute(source, &compute, &span, model, &stored, &tensors));
     let checkpoint = read.checkpoint?;
     let (scales, (names, _)) = (scales?, checkpoint.names?);
     if let Some(unused) = &checkpoint.unused {
-        check_companions(source, &names, unused, &scales, &tensors);
+        check_companions(source, &names, unused, (&stored, &scales), &tensors);
     }
+    check_views(source, &names, &tensors);
     let names = names.into_iter().map(|(name, file)| (name.value, file.value));
     let checkpoint = CheckpointSpec {
         container: checkpoint.container?,
@@ -65,48 +67,103 @@ fn check_names(source: &Source, names: &Names, span: &Range<usize>, tensors: &[T
 }
 
 /// The classes this model has.
-fn classes(model: &Model) -> impl Iterator<Item = TensorClass> {
-    let tied = model.tied;
-    CLASSES.into_iter().filter(move |class| *class != TensorClass::Head || !tied)
+fn classes(tensors: &[TensorDecl]) -> impl Iterator<Item = TensorClass> {
+    CLASSES.into_iter().filter(|class| tensors.iter().any(|tensor| tensor.class == *class))
+}
+
+/// The tensors something is said of.
+fn meant<'a>(tensors: &'a [TensorDecl], subject: &Subject) -> impl Iterator<Item = &'a TensorDecl> {
+    tensors.iter().filter(move |tensor| match subject {
+        Subject::Class(class) => tensor.class == *class,
+        Subject::Tensor(name) => tensor.name == *name,
+    })
+}
+
+/// What was said, by class and by tensor.
+fn per_tensor<T: Copy>(said: &Said<T>) -> PerTensor<T> {
+    let mut all = PerTensor { classes: BTreeMap::new(), tensors: BTreeMap::new() };
+    for (subject, value) in said {
+        match subject {
+            Subject::Class(class) => drop(all.classes.insert(*class, value.value)),
+            Subject::Tensor(name) => drop(all.tensors.insert(name.clone(), value.value)),
+        }
+    }
+    all
+}
+
+/// Reports what is said of nothing this model has; whether there was none.
+fn about_something<T>(
+    source: &Source,
+    table: &str,
+    said: &Said<T>,
+    model: &Model,
+    tensors: &[TensorDecl],
+) -> Vec<bool> {
+    let check = |(subject, value): &(Subject, At<T>)| {
+        if meant(tensors, subject).next().is_some() {
+            return true;
+        }
+        let key = format!("{table}.{}", subject.key());
+        let (message, help) = match subject {
+            Subject::Class(TensorClass::Head) if model.tied => {
+                let message = format!("`{key}` is given, but the head is the embedding");
+                let help = match table {
+                    "compute" => "`compute.embedding` says how the head computes: take this out",
+                    _ => "take it out, or say `tied = false` in MODEL.toml",
+                };
+                (message, help.to_owned())
+            }
+            Subject::Class(_) => {
+                let message = format!("`{key}` is given, and the model has no such tensors");
+                (message, format!("it has the classes {}", class_names(classes(tensors))))
+            }
+            Subject::Tensor(name) => {
+                let near = nearest(name, tensors.iter().map(|tensor| tensor.name.as_str()));
+                let help = match near {
+                    Some(near) => format!("did you mean {near:?}?"),
+                    None => format!("its tensors are {}", list(tensors.iter().map(|it| &it.name))),
+                };
+                (format!("the model has no tensor {name:?}"), help)
+            }
+        };
+        source.report(value.span.clone(), &key, message, "no such tensor", help);
+        false
+    };
+    said.iter().map(check).collect()
 }
 
 fn stored(
     source: &Source,
-    stored: &[(TensorClass, At<Format>)],
+    stored: &Said<Format>,
     span: &Range<usize>,
     model: &Model,
     tensors: &[TensorDecl],
-) -> BTreeMap<TensorClass, Format> {
-    for class in classes(model) {
-        if !stored.iter().any(|(known, _)| *known == class) {
+) -> PerTensor<Format> {
+    for class in classes(tensors) {
+        if !stored.iter().any(|(known, _)| *known == Subject::Class(class)) {
             let key = format!("stored.{}", class.name());
             let message = format!("`{key}` is missing");
             let help = format!(
                 "the model has the classes {}: add `{} = \"...\"`",
-                class_names(classes(model)),
+                class_names(classes(tensors)),
                 class.name()
             );
             source.report(span.clone(), &key, message, "not in this table", help);
         }
     }
-    for (class, format) in stored {
-        let key = format!("stored.{}", class.name());
-        if *class == TensorClass::Head && model.tied {
-            let message = format!("`{key}` is given, but the head is the embedding");
-            let help = "take it out, or say `tied = false` in MODEL.toml".to_owned();
-            source.report(format.span.clone(), &key, message, "no such tensor", help);
-            continue;
-        }
+    let known = about_something(source, "stored", stored, model, tensors);
+    for (subject, format) in stored.iter().zip(known).filter_map(|(it, known)| known.then_some(it)) {
+        let key = format!("stored.{}", subject.key());
         let block = format.value.block_elements();
-        if *class == TensorClass::Norm && format.value.is_quantised() {
+        if format.value.is_quantised() && meant(tensors, subject).any(|it| it.class == TensorClass::Norm) {
             let message = format!("`{key}` cannot be {}: norms and biases are not quantised", format.value);
             let help = "one of `f32`, `bf16`, `f16`".to_owned();
             source.report(format.span.clone(), &key, message, "quantised", help);
             continue;
         }
         // One report a class: the tensors of a class mostly share the dimension at fault.
-        let misfit = tensors.iter().find_map(|tensor| {
-            let columns = tensor.columns.filter(|columns| tensor.class == *class && columns % block != 0)?;
+        let misfit = meant(tensors, subject).find_map(|tensor| {
+            let columns = tensor.columns.filter(|columns| columns % block != 0)?;
             Some((tensor, columns))
         });
         if let Some((tensor, columns)) = misfit {
@@ -123,25 +180,30 @@ fn stored(
             source.report(format.span.clone(), &key, message, &format!("blocks of {block}"), help);
         }
     }
-    stored.iter().map(|(class, format)| (*class, format.value)).collect()
+    per_tensor(stored)
 }
 
-/// Whether the classes stored as codes with companions, and no others, have scales of a form for those codes.
+/// Whether what is stored as codes with companions, and nothing else, has scales of a form for those codes.
 fn scales(
     source: &Source,
-    given: &[(TensorClass, At<ClassScales>)],
+    given: &Said<ClassScales>,
     span: &Range<usize>,
-    stored: &BTreeMap<TensorClass, Format>,
-) -> BTreeMap<TensorClass, ClassScales> {
+    stored: &PerTensor<Format>,
+    tensors: &[TensorDecl],
+) -> PerTensor<ClassScales> {
     let forms = |format: Format| list(ScaleForm::ALL.into_iter().filter(move |form| form.codes() == format));
-    for (class, scales) in given {
-        let (key, form) = (format!("scales.{}", class.name()), scales.value.form);
-        match stored.get(class) {
-            Some(format) if *format == form.codes() => {}
+    for (subject, scales) in given {
+        let (key, form) = (format!("scales.{}", subject.key()), scales.value.form);
+        let format = match subject {
+            Subject::Class(class) => stored.classes.get(class).copied(),
+            Subject::Tensor(_) => meant(tensors, subject).find_map(|it| stored.of(it.class, &it.name)),
+        };
+        match format {
+            Some(format) if format == form.codes() => {}
             Some(format) if format.has_companions() => {
                 let message =
                     format!("`{key}` has the form {:?}, and the class is stored as {format}", form.name());
-                let help = format!("the forms of {format} are {}", forms(*format));
+                let help = format!("the forms of {format} are {}", forms(format));
                 source.report(scales.span.clone(), &key, message, "another format's form", help);
             }
             other => {
@@ -156,16 +218,21 @@ fn scales(
             }
         }
     }
-    for (class, format) in stored.iter().filter(|(_, format)| format.has_companions()) {
-        if *class != TensorClass::Norm && !given.iter().any(|(known, _)| known == class) {
-            let key = format!("scales.{}", class.name());
+    let of_classes = stored.classes.iter().map(|(class, format)| (Subject::Class(*class), *format));
+    let of_tensors = stored.tensors.iter().map(|(name, format)| (Subject::Tensor(name.clone()), *format));
+    for (subject, format) in of_classes.chain(of_tensors).filter(|(_, format)| format.has_companions()) {
+        if subject != Subject::Class(TensorClass::Norm) && !given.iter().any(|(known, _)| *known == subject) {
+            let key = format!("scales.{}", subject.key());
             let message = format!("`{key}` is missing: {format} codes have scales in tensors of their own");
             let help =
-                format!("add `{} = {{ form = \"...\" }}` to [scales]: {}", class.name(), forms(*format));
+                format!("add `{} = {{ form = \"...\" }}` to [scales]: {}", subject.key(), forms(format));
             source.report(span.clone(), &key, message, "not in this table", help);
         }
     }
-    given.iter().map(|(class, scales)| (*class, scales.value)).collect()
+    // A tensor that differs from its class has no scales of the class's form.
+    let mut scales = per_tensor(given);
+    scales.classes.retain(|class, scales| stored.classes.get(class) == Some(&scales.form.codes()));
+    scales
 }
 
 /// Whether the companions of weights have names of their own.
@@ -173,63 +240,86 @@ fn check_companions(
     source: &Source,
     names: &Names,
     unused: &[At<String>],
-    scales: &BTreeMap<TensorClass, ClassScales>,
+    quant: (&PerTensor<Format>, &PerTensor<ClassScales>),
     tensors: &[TensorDecl],
 ) {
-    let named = names.iter().map(|(_, file)| file).chain(unused);
-    let mut taken: BTreeMap<String, Range<usize>> =
-        named.map(|name| (name.value.clone(), name.span.clone())).collect();
+    let (stored, scales) = quant;
+    let named = names.iter().map(|(_, file)| (file.value.name.clone(), file.span.clone()));
+    let unused = unused.iter().map(|name| (name.value.clone(), name.span.clone()));
+    let taken: BTreeMap<String, Range<usize>> = named.chain(unused).collect();
     for (name, file) in names {
         let Some(tensor) = tensors.iter().find(|tensor| tensor.name == name.value) else { continue };
-        let (Some(scales), Some(columns)) = (scales.get(&tensor.class), tensor.columns) else { continue };
-        for companion in scales.of(&file.value, tensor.rows, columns).companions {
-            let key = format!("checkpoint.names.{:?}", name.value);
+        let (Some(scales), Some(columns)) = (scales_of(tensor, stored, scales), tensor.columns) else {
+            continue;
+        };
+        let key = format!("checkpoint.names.{:?}", name.value);
+        if file.value.stacks_experts(&name.value) {
+            let message = format!("{:?} stacks experts, and their scales stand one by one", file.value.name);
+            let help = "codes with scales are read from one tensor an expert: put `{expert}` into its name"
+                .to_owned();
+            source.report(file.span.clone(), &key, message, "stacked codes", help);
+        }
+        if let (ScaleForm::Block128, Some(view)) = (scales.form, file.value.view)
+            && [view.first, view.take, view.of].iter().any(|rows| rows % 128 != 0)
+        {
+            let message = format!("rows of {:?} are taken across its blocks of 128", file.value.name);
+            let help = "every number of `rows` and `of` must be a multiple of 128".to_owned();
+            source.report(file.span.clone(), &key, message, "cuts a block", help);
+        }
+        for companion in scales.of(&file.value.name, tensor.rows, columns).companions {
             if let Some(place) = taken.get(&companion.name) {
                 let message =
                     format!("{:?} holds scales of {:?} and is no tensor besides", companion.name, name.value);
                 let help = "scales are found by their weight's name: take this name out".to_owned();
                 let mistake = source.mistake(place.clone(), &key, message, "named here", help);
                 source.sink.push(mistake.also(file.span.clone(), "its weight"));
-            } else {
-                taken.insert(companion.name, file.span.clone());
             }
         }
     }
 }
 
+/// The form of a tensor's scales, where it has any.
+fn scales_of(
+    tensor: &TensorDecl,
+    stored: &PerTensor<Format>,
+    scales: &PerTensor<ClassScales>,
+) -> Option<ClassScales> {
+    stored.of(tensor.class, &tensor.name).filter(|format| format.has_companions())?;
+    scales.of(tensor.class, &tensor.name)
+}
+
 fn compute(
     source: &Source,
-    given: &[(TensorClass, At<Compute>)],
+    given: &Said<Compute>,
     span: &Range<usize>,
     model: &Model,
-    stored: &BTreeMap<TensorClass, Format>,
-) -> BTreeMap<TensorClass, Compute> {
-    let mut compute = BTreeMap::new();
-    for (class, value) in given {
-        let key = format!("compute.{}", class.name());
-        if *class == TensorClass::Head && model.tied {
-            let message = format!("`{key}` is given, but the head is the embedding");
-            let help = "`compute.embedding` says how the head computes: take this out".to_owned();
-            source.report(value.span.clone(), &key, message, "no such tensor", help);
-            continue;
-        }
-        if let Some(format) = stored.get(class)
-            && value.value == Compute::Int8Block32
-            && !format.block_elements().is_multiple_of(ACTIVATION_BLOCK)
-        {
+    stored: &PerTensor<Format>,
+    tensors: &[TensorDecl],
+) -> PerTensor<Compute> {
+    let known = about_something(source, "compute", given, model, tensors);
+    for (subject, value) in given.iter().zip(known).filter_map(|(it, known)| known.then_some(it)) {
+        let key = format!("compute.{}", subject.key());
+        let formats = meant(tensors, subject).filter_map(|it| stored.of(it.class, &it.name));
+        let misfit = |format: &Format| !format.block_elements().is_multiple_of(ACTIVATION_BLOCK);
+        if let Some(format) = formats.filter(misfit).next().filter(|_| value.value == Compute::Int8Block32) {
             let message = format!("`{key}` is {:?}, but the class is stored as {format}", value.value.name());
             let help = "it is for weights in blocks of 32: others compute in `f32` or `bf16`".to_owned();
             source.report(value.span.clone(), &key, message, "for blocks of 32 only", help);
         }
-        compute.insert(*class, value.value);
+        if value.value != Compute::F32 && meant(tensors, subject).any(|it| it.class == TensorClass::Router) {
+            let message = format!("`{key}` is {:?}: routers compute in f32", value.value.name());
+            let help = "which experts are chosen must not depend on rounding: take it out".to_owned();
+            source.report(value.span.clone(), &key, message, "rounded", help);
+        }
     }
-    for class in classes(model).filter(|class| *class != TensorClass::Norm) {
+    let mut compute = per_tensor(given);
+    for class in classes(tensors).filter(|class| *class != TensorClass::Norm) {
         // A float class computes in f32; for a quantised one the author decides.
-        let quantised = stored.get(&class).is_some_and(|format| format.is_quantised());
-        if quantised && !compute.contains_key(&class) {
+        let quantised = stored.classes.get(&class).is_some_and(|format| format.is_quantised());
+        if quantised && class != TensorClass::Router && !compute.classes.contains_key(&class) {
             let key = format!("compute.{}", class.name());
             let message = format!("`{key}` is missing: the class is quantised");
-            let rounded = match stored.get(&class) {
+            let rounded = match stored.classes.get(&class) {
                 Some(format) if format.has_companions() => ("bf16", "bf16"),
                 _ => ("int8-block32", "int8"),
             };
@@ -241,9 +331,28 @@ fn compute(
             );
             source.report(span.clone(), &key, message, "not in this table", help);
         }
-        compute.entry(class).or_insert(Compute::F32);
+        compute.classes.entry(class).or_insert(Compute::F32);
     }
     compute
+}
+
+/// Whether the rows that names take from tensors of the file add up to the model's tensors.
+fn check_views(source: &Source, names: &Names, tensors: &[TensorDecl]) {
+    for (name, file) in names {
+        let (Some(tensor), Some(view)) =
+            (tensors.iter().find(|tensor| tensor.name == name.value), file.value.view)
+        else {
+            continue;
+        };
+        let stacked = file.value.stacks_experts(&name.value);
+        if tensor.rows % view.take != 0 || (stacked && tensor.rows != view.take) {
+            let key = format!("checkpoint.names.{:?}", name.value);
+            let message =
+                format!("{} rows do not make up the {} of {:?}", view.take, tensor.rows, name.value);
+            let help = if stacked { "an expert is one group" } else { "groups are taken whole" };
+            source.report(file.span.clone(), &key, message, "these rows", help.to_owned());
+        }
+    }
 }
 
 fn check_rotary_rows(source: &Source, rows: &At<RotaryRows>, model: &Model) {
@@ -251,7 +360,7 @@ fn check_rotary_rows(source: &Source, rows: &At<RotaryRows>, model: &Model) {
         return;
     }
     for (name, mixer) in &model.mixers {
-        let Mixer::Attention(attention) = mixer;
+        let Mixer::Attention(attention) = mixer else { continue };
         if attention.head_dim % 2 != 0 {
             let key = "checkpoint.rotary_rows";
             let message =
@@ -274,17 +383,30 @@ pub fn kv_block_bytes(model: &Model, quant: &Quant, hardware: &HardwareKind) -> 
         .cycle()
         .take(model.layers)
         .filter_map(|name| model.mixers.get(name))
-        .map(|Mixer::Attention(it)| {
-            it.kv_heads as u128 * (it.head_dim as u128 + value_width(it.head_dim) as u128)
+        .map(|mixer| match mixer {
+            Mixer::Attention(it) => {
+                it.kv_heads as u128 * (it.head_dim as u128 + value_width(it.head_dim) as u128)
+            }
+            Mixer::DeltaNet(_) => 0,
         })
         .sum();
     per_token * quant.kv_block as u128 * quant.kv_format.block_bytes() as u128
 }
 
+/// Bytes of recurrent state one sequence has, all layers together.
+pub fn state_bytes(model: &Model) -> u128 {
+    let mixers = model.pattern.iter().cycle().take(model.layers).filter_map(|name| model.mixers.get(name));
+    let bytes = mixers.map(|mixer| match mixer {
+        Mixer::Attention(_) => 0,
+        Mixer::DeltaNet(it) => it.shape.state_bytes() as u128,
+    });
+    bytes.sum()
+}
+
 /// Bytes of all tensors as stored.
 pub fn weight_bytes(model: &Model, quant: &Quant) -> u128 {
     let bytes = |tensor: &TensorDecl| {
-        let format = quant.stored.get(&tensor.class).copied().unwrap_or(Format::F32);
+        let format = quant.stored.of(tensor.class, &tensor.name).unwrap_or(Format::F32);
         let elements = tensor.rows as u128 * tensor.columns.unwrap_or(1) as u128 * tensor.instances() as u128;
         let codes = elements.div_ceil(format.block_elements() as u128) * format.block_bytes() as u128;
         codes + companion_bytes(tensor, quant)
@@ -294,7 +416,7 @@ pub fn weight_bytes(model: &Model, quant: &Quant) -> u128 {
 
 /// Bytes of the scales beside all instances of a tensor.
 fn companion_bytes(tensor: &TensorDecl, quant: &Quant) -> u128 {
-    let scales = quant.scales.get(&tensor.class).zip(tensor.columns);
+    let scales = scales_of(tensor, &quant.stored, &quant.scales).zip(tensor.columns);
     let companions =
         scales.map_or(Vec::new(), |(scales, columns)| scales.of("", tensor.rows, columns).companions);
     let bytes = |companion: &Companion| {

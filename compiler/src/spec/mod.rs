@@ -13,7 +13,7 @@ pub mod types;
 
 pub use catalogue::{Catalogue, HardwareEntry, ModelEntry, catalogue, list};
 pub use diagnostic::{Diagnostic, Diagnostics};
-pub use fit::{kv_block_bytes, weight_bytes};
+pub use fit::{kv_block_bytes, state_bytes, weight_bytes};
 pub use tensors::{TensorDecl, tensors};
 
 use catalogue::Located;

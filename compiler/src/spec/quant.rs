@@ -7,22 +7,54 @@ use monomorph_formats::Format;
 use std::ops::Range;
 
 /// The classes in the order reports list them.
-pub(super) const CLASSES: [TensorClass; 5] =
-    [TensorClass::Embedding, TensorClass::Attention, TensorClass::Ffn, TensorClass::Head, TensorClass::Norm];
+pub(super) const CLASSES: [TensorClass; 10] = [
+    TensorClass::Embedding,
+    TensorClass::Attention,
+    TensorClass::DeltaNet,
+    TensorClass::DeltaGates,
+    TensorClass::Router,
+    TensorClass::Experts,
+    TensorClass::Shared,
+    TensorClass::Ffn,
+    TensorClass::Head,
+    TensorClass::Norm,
+];
 
-/// What is said of each class; a class may be absent.
-pub(super) type PerClass<T> = Vec<(TensorClass, At<T>)>;
+/// The classes whose tensors are matrices of products: all but the last.
+const MATRICES: &[TensorClass] = CLASSES.split_at(9).0;
+
+/// What something is said of.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Subject {
+    /// All tensors of a class that nothing is said of by name.
+    Class(TensorClass),
+    /// The tensor (one a layer, one an expert) of this name.
+    Tensor(String),
+}
+
+impl Subject {
+    /// As it is written in a spec.
+    pub(super) fn key(&self) -> String {
+        match self {
+            Subject::Class(class) => class.name().to_owned(),
+            Subject::Tensor(name) => format!("{name:?}"),
+        }
+    }
+}
+
+/// What is said of classes and of single tensors, in the order of the classes and of the file.
+pub(super) type Said<T> = Vec<(Subject, At<T>)>;
 
 /// A `<quant>.toml` as written, with the places that checks against the model point at. A part that is
 /// `None` was wrong and has been reported; the others can still be checked.
 pub(super) struct ReadQuant {
     pub(super) checkpoint: Option<ReadCheckpoint>,
     /// The formats, and where their table begins.
-    pub(super) stored: Option<(PerClass<Format>, Range<usize>)>,
+    pub(super) stored: Option<(Said<Format>, Range<usize>)>,
     /// The forms of scales, and where their table begins, or the one it belongs after.
-    pub(super) scales: Option<(PerClass<ClassScales>, Range<usize>)>,
+    pub(super) scales: Option<(Said<ClassScales>, Range<usize>)>,
     /// The computations, and where their table begins, or the one it belongs after.
-    pub(super) compute: Option<(PerClass<Compute>, Range<usize>)>,
+    pub(super) compute: Option<(Said<Compute>, Range<usize>)>,
     /// Format and tokens of a block.
     pub(super) kv: Option<(Format, usize)>,
 }
@@ -42,7 +74,7 @@ pub(super) fn read(source: &Source, mut root: Table) -> ReadQuant {
         None => Some((Vec::new(), after_stored())),
         Some(value) => value.table().and_then(|mut table| {
             let span = table.span();
-            let scales = classes(&mut table, &CLASSES[..4], class_scales);
+            let scales = classes(&mut table, MATRICES, class_scales);
             table.finish();
             Some((scales?, span))
         }),
@@ -53,8 +85,7 @@ pub(super) fn read(source: &Source, mut root: Table) -> ReadQuant {
             let span = table.span();
             let computes =
                 [Compute::F32, Compute::Int8Block32, Compute::Bf16].map(|compute| (compute.name(), compute));
-            let matrices = &CLASSES[..4];
-            let compute = classes(&mut table, matrices, |value| value.choice(&computes));
+            let compute = classes(&mut table, MATRICES, |value| value.choice(&computes));
             table.finish();
             Some((compute?, span))
         }),
@@ -74,20 +105,24 @@ pub(super) fn read(source: &Source, mut root: Table) -> ReadQuant {
     ReadQuant { checkpoint, stored, scales, compute, kv }
 }
 
-/// One value a tensor class; classes may be absent.
+/// One value a tensor class, or a tensor; classes may be absent. A key with a full stop is the name of a tensor.
 fn classes<'a, T>(
     table: &mut Table<'a>,
     classes: &[TensorClass],
     read: impl Fn(Value<'a>) -> Option<At<T>>,
-) -> Option<PerClass<T>> {
+) -> Option<Said<T>> {
     let mut sound = true;
     let mut values = Vec::new();
-    for &class in classes {
-        if let Some(value) = table.optional(class.name()) {
-            match read(value) {
-                Some(value) => values.push((class, value)),
-                None => sound = false,
-            }
+    let of_classes = classes
+        .iter()
+        .filter_map(|&class| table.optional(class.name()).map(|value| (Subject::Class(class), value)));
+    let mut given: Vec<(Subject, Value)> = of_classes.collect();
+    let of_tensors = table.entries_that(|key| key.contains('.'));
+    given.extend(of_tensors.into_iter().map(|(name, value)| (Subject::Tensor(name.value), value)));
+    for (subject, value) in given {
+        match read(value) {
+            Some(value) => values.push((subject, value)),
+            None => sound = false,
         }
     }
     sound.then_some(values)
@@ -113,8 +148,8 @@ fn class_scales(value: Value) -> Option<At<ClassScales>> {
 }
 
 /// What each kind of checkpoint can hold of our formats.
-fn check_container(source: &Source, container: Container, stored: &[(TensorClass, At<Format>)]) {
-    for (class, format) in stored {
+fn check_container(source: &Source, container: Container, stored: &[(Subject, At<Format>)]) {
+    for (subject, format) in stored {
         let (misfit, kind, help, label) = match container {
             Container::Safetensors => (
                 format.value.is_quantised() && !format.value.has_companions(),
@@ -130,7 +165,7 @@ fn check_container(source: &Source, container: Container, stored: &[(TensorClass
             ),
         };
         if misfit {
-            let key = format!("stored.{}", class.name());
+            let key = format!("stored.{}", subject.key());
             let message = format!("{kind} files cannot hold {}", format.value);
             source.report(format.span.clone(), &key, message, label, help.to_owned());
         }
@@ -147,8 +182,11 @@ pub(super) struct ReadCheckpoint {
     pub(super) sources: Option<Vec<super::types::Source>>,
 }
 
+/// More rows than any tensor has.
+const MAX_ROWS: u64 = 1 << 32;
+
 /// Pairs of the model's name and the checkpoint's, in the order of the file.
-pub(super) type Names = Vec<(At<String>, At<String>)>;
+pub(super) type Names = Vec<(At<String>, At<FileTensor>)>;
 
 fn checkpoint(source: &Source, mut table: Table) -> Option<ReadCheckpoint> {
     let containers = [("gguf", Container::Gguf), ("safetensors", Container::Safetensors)];
@@ -179,30 +217,76 @@ fn names(source: &Source, mut table: Table) -> Option<(Names, Range<usize>)> {
     let mut names: Names = Vec::new();
     for (name, value) in table.entries() {
         let path = value.path().to_owned();
-        let Some(file_name) = value.string() else {
+        let Some(file) = file_tensor(source, value) else {
             sound = false;
             continue;
         };
-        if name.value.contains("{layer}") != file_name.value.contains("{layer}") {
-            let message = format!("{:?} and {:?} do not both hold `{{layer}}`", name.value, file_name.value);
+        if name.value.contains("{layer}") != file.value.name.contains("{layer}") {
+            let message = format!("{:?} and {:?} do not both hold `{{layer}}`", name.value, file.value.name);
             let help =
                 "a tensor that every layer has holds it on both sides, any other on neither".to_owned();
-            source.report(file_name.span.clone(), &path, message, "this side", help);
+            source.report(file.span.clone(), &path, message, "this side", help);
         }
-        if let Some((other, first)) = names.iter().find(|(_, other)| other.value == file_name.value) {
-            let message = format!("{:?} is the name of two tensors of the model", file_name.value);
+        if file.value.name.contains("{expert}") && !name.value.contains("{expert}") {
+            let message = format!("{:?} holds `{{expert}}`, and {:?} does not", file.value.name, name.value);
+            let help = "a tensor that no expert has of its own cannot be one an expert".to_owned();
+            source.report(file.span.clone(), &path, message, "this side", help);
+        }
+        if file.value.stacks_experts(&name.value) && file.value.view.is_none() {
+            let message = format!("nothing says which rows of {:?} an expert's are", file.value.name);
+            let help = "write `{ tensor = \"...\", rows = [first, last + 1], of = rows of an expert }`, or a name with \
+                        `{expert}`"
+                .to_owned();
+            source.report(file.span.clone(), &path, message, "stacked experts", help);
+        }
+        let clashes = |other: &FileTensor| match (other.view, file.value.view) {
+            _ if other.name != file.value.name => false,
+            (Some(a), Some(b)) => a.of != b.of || (a.first < b.first + b.take && b.first < a.first + a.take),
+            _ => true,
+        };
+        if let Some((other, first)) = names.iter().find(|(_, other)| clashes(&other.value)) {
+            let message = format!("{:?} is the name of two tensors of the model", file.value.name);
             let help = format!("it is that of `{}` already", other.value);
-            let mistake = source.mistake(file_name.span.clone(), &path, message, "again", help);
+            let mistake = source.mistake(file.span.clone(), &path, message, "again", help);
             source.sink.push(mistake.also(first.span.clone(), "first here"));
         }
-        names.push((name, file_name));
+        names.push((name, file));
     }
     sound.then_some((names, span))
 }
 
+/// A name, or `{ tensor = "...", rows = [0, 256], of = 512 }`.
+fn file_tensor(source: &Source, value: Value) -> Option<At<FileTensor>> {
+    if !value.is_table() {
+        return value
+            .string()
+            .map(|At { value, span }| At { value: FileTensor { name: value, view: None }, span });
+    }
+    let span = value.span();
+    let mut table = value.table()?;
+    let name = table.required("tensor", "tensor = \"...\"").and_then(Value::string);
+    let rows = table.required("rows", "rows = [0, 256]").and_then(|it| it.list(|row| row.size(0..=MAX_ROWS)));
+    let of = table.required("of", "of = 512").and_then(|it| it.size(1..=MAX_ROWS));
+    let key = table.key("rows");
+    table.finish();
+    let (rows, of) = (rows?, of?.value);
+    match rows.value.iter().map(|it| it.value).collect::<Vec<_>>()[..] {
+        [first, end] if first < end && end <= of => {
+            let view = Some(RowView { first, take: end - first, of });
+            Some(At { value: FileTensor { name: name?.value, view }, span })
+        }
+        _ => {
+            let message = format!("`{key}` is no range of {of} rows");
+            let help = format!("the first row and the one after the last, such as [0, {of}]");
+            source.report(rows.span, &key, message, "no such rows", help);
+            None
+        }
+    }
+}
+
 fn check_unused(source: &Source, names: &Names, unused: &[At<String>]) {
     for name in unused {
-        if let Some((model, used)) = names.iter().find(|(_, used)| used.value == name.value) {
+        if let Some((model, used)) = names.iter().find(|(_, used)| used.value.name == name.value) {
             let message = format!("{:?} is both used and unused", name.value);
             let help = format!("the model reads it as `{}`: take it out of `unused`", model.value);
             let mistake = source.mistake(name.span.clone(), "checkpoint.unused", message, "unused", help);

@@ -87,12 +87,17 @@ impl<'a> Table<'a> {
 
     /// Every key with its span and value, for tables whose keys are data.
     pub(super) fn entries(&mut self) -> Vec<(At<String>, Value<'a>)> {
+        self.entries_that(|_| true)
+    }
+
+    /// Every key that is `wanted`, with its span and value, in the order of the file.
+    pub(super) fn entries_that(&mut self, wanted: impl Fn(&str) -> bool) -> Vec<(At<String>, Value<'a>)> {
         let entry = |(key, value): (&'a Spanned<_>, &'a Spanned<_>)| {
             let key: At<String> = At { value: String::clone(&cow(key)), span: key.span() };
             let value = Value { source: self.source, value, path: self.key(&key.value) };
             (key, value)
         };
-        let mut entries: Vec<_> = self.map.iter().map(entry).collect();
+        let mut entries: Vec<_> = self.map.iter().map(entry).filter(|(key, _)| wanted(&key.value)).collect();
         entries.sort_by_key(|(key, _)| key.span.start);
         self.known.extend(entries.iter().map(|(key, _)| key.value.clone()));
         entries
@@ -131,6 +136,11 @@ impl<'a> Value<'a> {
     /// Where it stands.
     pub(super) fn span(&self) -> Range<usize> {
         self.value.span()
+    }
+
+    /// Whether it is a table.
+    pub(super) fn is_table(&self) -> bool {
+        matches!(self.value.get_ref(), DeValue::Table(_))
     }
 
     /// The full name of its key.

@@ -1,9 +1,9 @@
 //! The tensors a model has: names, classes and shapes, derived from its dimensions alone.
 
-use super::types::{Attention, Ffn, Mixer, Model, TensorClass};
+use super::types::{Attention, DeltaNet, Experts, Ffn, FileTensor, Mixer, Model, TensorClass};
 use std::collections::BTreeMap;
 
-/// One tensor a model has, or one a layer.
+/// One tensor a model has, or one a layer, or one an expert of each layer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TensorDecl {
     /// The model's name for it; `{layer}` stands for the index of each of `layers`.
@@ -12,8 +12,12 @@ pub struct TensorDecl {
     pub class: TensorClass,
     /// Outputs of a matrix, or the length of a vector.
     pub rows: usize,
-    /// Inputs of a matrix; `None` for a vector.
+    /// Inputs of a matrix, or taps of a convolution; `None` for a vector.
     pub columns: Option<usize>,
+    /// Whether it is a convolution's: files give it a dimension of 1 between its two.
+    pub convolution: bool,
+    /// How many experts have one of this shape each (`{expert}` in the name stands for the index).
+    pub experts: Option<usize>,
     /// The layers that have it, ascending; `None` for a tensor outside the layers.
     pub layers: Option<Vec<usize>>,
 }
@@ -21,12 +25,25 @@ pub struct TensorDecl {
 impl TensorDecl {
     /// How many tensors it stands for.
     pub fn instances(&self) -> usize {
-        self.layers.as_ref().map_or(1, Vec::len)
+        self.layers.as_ref().map_or(1, Vec::len) * self.experts.unwrap_or(1)
     }
 
     /// Elements of one instance; `None` on overflow.
     pub fn elements(&self) -> Option<usize> {
         self.rows.checked_mul(self.columns.unwrap_or(1))
+    }
+
+    /// The shape of the tensor of the checkpoint it stands in, outermost dimension first.
+    pub fn file_shape(&self, file: &FileTensor) -> Vec<usize> {
+        let rows = file.file_rows(self.rows, None);
+        match (self.columns, self.experts, file.view) {
+            (Some(columns), Some(experts), Some(view)) if file.stacks_experts(&self.name) => {
+                vec![experts, view.of, columns]
+            }
+            (Some(columns), ..) if self.convolution => vec![rows, 1, columns],
+            (Some(columns), ..) => vec![rows, columns],
+            (None, ..) => vec![rows],
+        }
     }
 }
 
@@ -41,11 +58,17 @@ pub fn tensors(model: &Model) -> Vec<TensorDecl> {
         list.vector("layers.{layer}.mixer.norm", model.hidden, Some(&layers));
         match mixer {
             Mixer::Attention(attention) => list.attention(attention, model.hidden, &layers),
+            Mixer::DeltaNet(delta) => list.delta_net(delta, model.hidden, &layers),
         }
     }
     let all: Vec<usize> = (0..model.layers).collect();
     list.vector("layers.{layer}.ffn.norm", model.hidden, Some(&all));
-    list.ffn(&model.ffn, model.hidden, &all);
+    match &model.ffn {
+        Ffn::Gated { width, bias, .. } => {
+            list.gated("ffn", TensorClass::Ffn, *width, model.hidden, *bias, &all);
+        }
+        Ffn::Experts(experts) => list.experts(experts, model.hidden, &all),
+    }
     list.vector("norm", model.hidden, None);
     if !model.tied {
         list.matrix("head", TensorClass::Head, model.vocabulary, model.hidden, None);
@@ -71,12 +94,13 @@ impl List {
     fn attention(&mut self, it: &Attention, hidden: usize, layers: &[usize]) {
         let (q, kv) = (it.heads.saturating_mul(it.head_dim), it.kv_heads.saturating_mul(it.head_dim));
         let parts = [
-            ("q", q, hidden, it.qkv_bias),
-            ("k", kv, hidden, it.qkv_bias),
-            ("v", kv, hidden, it.qkv_bias),
-            ("o", hidden, q, it.output_bias),
+            ("q", q, hidden, it.qkv_bias, true),
+            ("gate", q, hidden, it.qkv_bias, it.gate),
+            ("k", kv, hidden, it.qkv_bias, true),
+            ("v", kv, hidden, it.qkv_bias, true),
+            ("o", hidden, q, it.output_bias, true),
         ];
-        for (part, rows, columns, bias) in parts {
+        for (part, rows, columns, bias, _) in parts.into_iter().filter(|(.., there)| *there) {
             let name = format!("layers.{{layer}}.attention.{part}");
             self.matrix(&name, TensorClass::Attention, rows, columns, Some(layers));
             if bias {
@@ -89,15 +113,69 @@ impl List {
         }
     }
 
-    fn ffn(&mut self, ffn: &Ffn, hidden: usize, layers: &[usize]) {
-        let Ffn::Gated { width, bias, .. } = *ffn;
+    fn delta_net(&mut self, it: &DeltaNet, hidden: usize, layers: &[usize]) {
+        let shape = it.shape;
+        let (key, value) = (shape.key_width(), shape.value_width());
+        let name = |part: &str| format!("layers.{{layer}}.delta.{part}");
+        for (part, rows) in [("q", key), ("k", key), ("v", value), ("z", value)] {
+            self.matrix(&name(part), TensorClass::DeltaNet, rows, hidden, Some(layers));
+        }
+        for part in ["b", "a"] {
+            self.matrix(&name(part), TensorClass::DeltaGates, shape.value_heads, hidden, Some(layers));
+        }
+        self.push(TensorDecl {
+            name: name("convolution"),
+            class: TensorClass::Norm,
+            rows: shape.channels(),
+            columns: Some(shape.taps),
+            convolution: true,
+            experts: None,
+            layers: Some(layers.to_vec()),
+        });
+        self.vector(&name("a_log"), shape.value_heads, Some(layers));
+        self.vector(&name("dt_bias"), shape.value_heads, Some(layers));
+        self.vector(&name("norm"), shape.value_dim, Some(layers));
+        self.matrix(&name("o"), TensorClass::DeltaNet, hidden, value, Some(layers));
+    }
+
+    fn gated(
+        &mut self,
+        prefix: &str,
+        class: TensorClass,
+        width: usize,
+        hidden: usize,
+        bias: bool,
+        layers: &[usize],
+    ) {
         for (part, rows, columns) in [("gate", width, hidden), ("up", width, hidden), ("down", hidden, width)]
         {
-            let name = format!("layers.{{layer}}.ffn.{part}");
-            self.matrix(&name, TensorClass::Ffn, rows, columns, Some(layers));
+            let name = format!("layers.{{layer}}.{prefix}.{part}");
+            self.matrix(&name, class, rows, columns, Some(layers));
             if bias {
                 self.vector(&format!("{name}.bias"), rows, Some(layers));
             }
+        }
+    }
+
+    fn experts(&mut self, it: &Experts, hidden: usize, layers: &[usize]) {
+        let (router, layers) = ("layers.{layer}.ffn.router", Some(layers));
+        self.matrix(router, TensorClass::Router, it.experts, hidden, layers);
+        for (part, rows, columns) in
+            [("gate", it.width, hidden), ("up", it.width, hidden), ("down", hidden, it.width)]
+        {
+            self.push(TensorDecl {
+                name: format!("layers.{{layer}}.ffn.experts.{{expert}}.{part}"),
+                class: TensorClass::Experts,
+                rows,
+                columns: Some(columns),
+                convolution: false,
+                experts: Some(it.experts),
+                layers: layers.map(<[usize]>::to_vec),
+            });
+        }
+        if let Some(shared) = it.shared {
+            self.gated("ffn.shared", TensorClass::Shared, shared.width, hidden, false, layers.unwrap_or(&[]));
+            self.matrix("layers.{layer}.ffn.shared.scale", TensorClass::Router, 1, hidden, layers);
         }
     }
 
@@ -109,32 +187,41 @@ impl List {
         columns: usize,
         layers: Option<&[usize]>,
     ) {
-        self.push(name, class, rows, Some(columns), layers);
+        self.push(TensorDecl {
+            name: name.to_owned(),
+            class,
+            rows,
+            columns: Some(columns),
+            convolution: false,
+            experts: None,
+            layers: layers.map(<[usize]>::to_vec),
+        });
     }
 
     fn vector(&mut self, name: &str, rows: usize, layers: Option<&[usize]>) {
-        self.push(name, TensorClass::Norm, rows, None, layers);
+        self.push(TensorDecl {
+            name: name.to_owned(),
+            class: TensorClass::Norm,
+            rows,
+            columns: None,
+            convolution: false,
+            experts: None,
+            layers: layers.map(<[usize]>::to_vec),
+        });
     }
 
     /// Adds a tensor, or adds its layers to the equal one that another mixer brought.
-    fn push(
-        &mut self,
-        name: &str,
-        class: TensorClass,
-        rows: usize,
-        columns: Option<usize>,
-        layers: Option<&[usize]>,
-    ) {
-        let same =
-            |known: &&mut TensorDecl| known.name == name && (known.rows, known.columns) == (rows, columns);
+    fn push(&mut self, decl: TensorDecl) {
+        let same = |known: &&mut TensorDecl| {
+            known.name == decl.name && (known.rows, known.columns) == (decl.rows, decl.columns)
+        };
         if let Some(known) = self.decls.iter_mut().find(same) {
-            if let (Some(known), Some(layers)) = (&mut known.layers, layers) {
+            if let (Some(known), Some(layers)) = (&mut known.layers, &decl.layers) {
                 known.extend(layers);
                 known.sort_unstable();
             }
             return;
         }
-        let layers = layers.map(<[usize]>::to_vec);
-        self.decls.push(TensorDecl { name: name.to_owned(), class, rows, columns, layers });
+        self.decls.push(decl);
     }
 }

@@ -4,6 +4,7 @@
 //! it. Nothing here knows a model, a format or a card: what a stack is, it says in [`ModelSpec`].
 
 mod fault;
+mod name;
 mod spec;
 mod step;
 

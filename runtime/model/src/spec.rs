@@ -1,5 +1,6 @@
 //! What a build fixed, as constants that the generated crate fills in.
 
+use crate::name;
 use monomorph_formats::Format;
 
 /// A compiled model: every dimension, format and limit the rest of the server may ask for.
@@ -33,7 +34,7 @@ pub struct ModelSpec {
     pub formats: &'static [ClassFormat],
     /// Every tensor of the checkpoint that the stack loads, ascending by name.
     pub tensors: &'static [TensorSpec],
-    /// Tensors the checkpoint may hold besides, ascending.
+    /// Tensors the checkpoint may hold besides: `{layer}` and `{expert}` stand for any number, `*` at the end for anything.
     pub unused: &'static [&'static str],
     /// Bytes of weights on the device after repacking.
     pub weight_bytes: u64,
@@ -50,8 +51,19 @@ pub struct ModelSpec {
 impl ModelSpec {
     /// Whether the checkpoint may hold a tensor of this name.
     pub fn knows(&self, name: &str) -> bool {
-        self.tensors.binary_search_by_key(&name, |tensor| tensor.name).is_ok()
-            || self.unused.binary_search(&name).is_ok()
+        let used = |tensor: &TensorSpec| {
+            let found = name::find(tensor.name, name);
+            found.is_some_and(|it| {
+                it.layer.is_none_or(|layer| tensor.layers.contains(&layer))
+                    && it.expert.is_none_or(|expert| expert < tensor.experts)
+            })
+        };
+        self.tensors.iter().any(used) || self.unused.iter().any(|pattern| name::find(pattern, name).is_some())
+    }
+
+    /// How many tensors the stack loads.
+    pub fn tensor_count(&self) -> usize {
+        self.tensors.iter().map(|tensor| tensor.layers.len().max(1) * tensor.experts.max(1)).sum()
     }
 }
 
@@ -88,11 +100,15 @@ pub struct ClassFormat {
     pub compute: &'static str,
 }
 
-/// A tensor the stack loads.
+/// A tensor the stack loads, or one a layer, or one an expert of each layer.
 #[derive(Debug)]
 pub struct TensorSpec {
-    /// Its name in the checkpoint.
+    /// Its name in the checkpoint, `{layer}` and `{expert}` standing for indices.
     pub name: &'static str,
+    /// The layers that have it, ascending; none for a tensor outside the layers.
+    pub layers: &'static [usize],
+    /// How many experts have one each; 0 for a tensor of no expert.
+    pub experts: usize,
     /// Rows by columns, outermost first.
     pub shape: &'static [usize],
     /// The only format accepted.

@@ -131,7 +131,8 @@ struct Operands {
 
 impl Launcher<'_> {
     pub(super) fn attention(&mut self, site: Site, launches: &mut Vec<Launch>) -> Result<(), PassError> {
-        let exact = self.plan.target.quant.compute.get(&TensorClass::Attention) != Some(&Compute::Bf16);
+        let exact =
+            self.plan.target.quant.compute.classes.get(&TensorClass::Attention) != Some(&Compute::Bf16);
         let operands = self.attention_operands(site)?;
         if exact {
             launches.push(self.write(site, &operands, true));
@@ -146,11 +147,24 @@ impl Launcher<'_> {
     }
 
     fn attention_operands(&self, site: Site) -> Result<Operands, PassError> {
-        let PhaseKind::Attention { qkv, q_norm, k_norm, frequencies, heads, kv_heads, head_dim, scale, out } =
-            &self.at(site).kind
+        let PhaseKind::Attention {
+            qkv,
+            q_norm,
+            k_norm,
+            frequencies,
+            heads,
+            kv_heads,
+            head_dim,
+            scale,
+            out,
+            gated,
+        } = &self.at(site).kind
         else {
             unreachable!("the caller looked")
         };
+        if *gated {
+            return Err(no_kernel(site, self.plan, "there is no kernel for gated attention yet"));
+        }
         let quant = &self.plan.target.quant;
         let (kv, element) = match quant.kv_format {
             Format::F32 => ("float", 4),

@@ -177,6 +177,16 @@ impl<'a> Launcher<'a> {
             PhaseKind::Project { .. } | PhaseKind::Accumulate { .. } | PhaseKind::Gated { .. } => {
                 self.product(site, launches)?;
             }
+            kind @ (PhaseKind::ProjectDelta { .. }
+            | PhaseKind::Delta { .. }
+            | PhaseKind::Experts { .. }
+            | PhaseKind::Combine { .. }) => {
+                return Err(no_kernel(
+                    site,
+                    self.plan,
+                    &format!("there is no kernel for `{}` yet", kind.name()),
+                ));
+            }
         }
         Ok(())
     }
@@ -192,7 +202,7 @@ impl<'a> Launcher<'a> {
                     let name = format!("fill_{}", format.name().replace('-', "_"));
                     ("fill_matrix", name, self.matrix(id).names().to_vec())
                 }
-                FieldKind::Vector { .. } | FieldKind::Norm { .. } => {
+                FieldKind::Vector { .. } | FieldKind::Norm { .. } | FieldKind::Convolution { .. } => {
                     ("fill_vector", "fill_vectors".to_owned(), Vec::new())
                 }
             };
@@ -217,6 +227,7 @@ impl<'a> Launcher<'a> {
         match self.plan.buffer(buffer).rows {
             Rows::Tokens => outline.rows,
             Rows::Outputs => outline.rows.min(self.plan.buckets.sequences),
+            Rows::Slots(slots) => slots * outline.rows,
         }
     }
 
@@ -292,7 +303,8 @@ impl<'a> Launcher<'a> {
 
     /// The matrix of a product or of the embedding.
     fn matrix(&self, id: FieldId) -> Matrix {
-        let FieldKind::Matrix { format, scales, compute, rows, columns, packing } = self.plan.field(id).kind
+        let FieldKind::Matrix { format, scales, compute, rows, columns, packing, .. } =
+            self.plan.field(id).kind
         else {
             unreachable!("products and embeddings have matrices")
         };

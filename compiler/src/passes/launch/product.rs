@@ -44,7 +44,13 @@ fn operands(kind: &PhaseKind) -> Option<Operands> {
             let biases = [biases.map(|it| it.0), biases.map(|it| it.1)];
             Operands { x, norm: Some(norm), matrix, biases, epilogue: "GATED", activation, out }
         }
-        PhaseKind::Embed { .. } | PhaseKind::Attention { .. } | PhaseKind::Select { .. } => return None,
+        PhaseKind::Embed { .. }
+        | PhaseKind::Attention { .. }
+        | PhaseKind::ProjectDelta { .. }
+        | PhaseKind::Delta { .. }
+        | PhaseKind::Experts { .. }
+        | PhaseKind::Combine { .. }
+        | PhaseKind::Select { .. } => return None,
     })
 }
 
@@ -74,7 +80,7 @@ impl Launcher<'_> {
     pub(super) fn is_staged(&self, site: Site, buffer: BufferId) -> Result<bool, PassError> {
         let phases = &self.plan.bodies[site.body].phases;
         let of = |phase| Site { phase, ..site };
-        let writer = phases.iter().position(|phase| phase.kind.buffers().1 == buffer);
+        let writer = phases.iter().position(|phase| phase.kind.buffers().1.contains(&buffer));
         let can = match writer.map(|at| (at, &phases[at].kind)) {
             Some((_, PhaseKind::Attention { .. })) => true,
             Some((at, PhaseKind::Gated { .. })) => self.style(of(at))? == Style::Gemm,

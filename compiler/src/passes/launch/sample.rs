@@ -53,7 +53,7 @@ impl Launcher<'_> {
             .last()
             .and_then(|body| body.phases.last())
             .expect("a graph ends with its logits");
-        let logits = last.kind.buffers().1;
+        let logits = last.kind.result();
         let vocabulary = self.plan.buffer(logits).width;
         let (groups, splits, resident) = division(vocabulary, outline.rows, self.card).ok_or_else(|| {
             pass_error!("rows of {vocabulary} logits do not fit the shared memory of `sample`'s blocks")

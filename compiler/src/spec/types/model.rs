@@ -54,6 +54,57 @@ pub enum NormWeight {
 pub enum Mixer {
     /// Causal grouped-query attention over a paged cache.
     Attention(Attention),
+    /// A gated delta rule over a recurrent state.
+    DeltaNet(DeltaNet),
+}
+
+/// The gated delta-net (Yang et al., 2024) of the Qwen3-Next family: short causal convolutions of q, k and v, a matrix of
+/// state a value head that decays, is corrected towards the value and read, a norm over each head, and a gate.
+#[derive(Clone, Debug, PartialEq)]
+pub struct DeltaNet {
+    /// Heads and widths.
+    pub shape: DeltaShape,
+    /// Over every head of the result.
+    pub norm: Norm,
+    /// Applied to the gate z.
+    pub activation: Activation,
+}
+
+/// Heads and widths of a delta-net.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct DeltaShape {
+    /// Heads of queries and keys.
+    pub key_heads: usize,
+    /// Heads of values, a multiple of `key_heads`; head `j` reads key head `j * key_heads / value_heads`.
+    pub value_heads: usize,
+    /// Width of a query or key head.
+    pub key_dim: usize,
+    /// Width of a value head.
+    pub value_dim: usize,
+    /// Taps of the convolution, the current token's included.
+    pub taps: usize,
+}
+
+impl DeltaShape {
+    /// Columns of all queries, or of all keys.
+    pub fn key_width(&self) -> usize {
+        self.key_heads * self.key_dim
+    }
+
+    /// Columns of all values, of the gate, and of the result.
+    pub fn value_width(&self) -> usize {
+        self.value_heads * self.value_dim
+    }
+
+    /// Channels of the convolution: queries, keys and values.
+    pub fn channels(&self) -> usize {
+        2 * self.key_width() + self.value_width()
+    }
+
+    /// Bytes of state one sequence has in one layer, all f32: the last inputs of the convolution, and the matrices.
+    pub fn state_bytes(&self) -> usize {
+        4 * ((self.taps - 1) * self.channels() + self.value_heads * self.key_dim * self.value_dim)
+    }
 }
 
 /// Causal grouped-query attention.
@@ -73,6 +124,8 @@ pub struct Attention {
     pub qkv_bias: bool,
     /// Whether the output projection has one.
     pub output_bias: bool,
+    /// Whether every element is multiplied by the sigmoid of a projection of its own before the output projection.
+    pub gate: bool,
 }
 
 /// Rotary position embedding (Su et al., RoFormer).
@@ -147,6 +200,33 @@ pub enum Ffn {
         /// Whether all three have biases.
         bias: bool,
     },
+    /// A few of many gated blocks, chosen for every token.
+    Experts(Experts),
+}
+
+/// A mixture of experts (Shazeer et al., 2017; Fedus et al., 2021): the softmax of the router's logits, the largest of
+/// which choose the experts and weigh their results.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Experts {
+    /// How many there are.
+    pub experts: usize,
+    /// How many a token is given to.
+    pub active: usize,
+    /// Width between the matrices of one.
+    pub width: usize,
+    /// Applied to every gate.
+    pub activation: Activation,
+    /// Whether the chosen weights are divided by their sum.
+    pub renormalise: bool,
+    /// An expert every token is given to, if there is one.
+    pub shared: Option<SharedExpert>,
+}
+
+/// An expert for every token; its result is multiplied by the sigmoid of a product of its own.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SharedExpert {
+    /// Width between its matrices.
+    pub width: usize,
 }
 
 /// A scalar function.

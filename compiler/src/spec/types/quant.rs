@@ -2,7 +2,7 @@
 
 use super::ScaleForm;
 use monomorph_formats::Format;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// `<quant>.toml`.
 #[derive(Clone, Debug)]
@@ -11,16 +11,56 @@ pub struct Quant {
     pub name: String,
     /// Where the weights come from and what they are called there.
     pub checkpoint: CheckpointSpec,
-    /// Stored format of every class the model has.
-    pub stored: BTreeMap<TensorClass, Format>,
-    /// Form of the scales of each class stored as codes with companions; others are no keys.
-    pub scales: BTreeMap<TensorClass, ClassScales>,
-    /// How products with each matrix class are computed; every matrix class of `stored` is a key.
-    pub compute: BTreeMap<TensorClass, Compute>,
+    /// Stored format of every tensor the model has.
+    pub stored: PerTensor<Format>,
+    /// Form of the scales of what is stored as codes with companions; there are none for the rest.
+    pub scales: PerTensor<ClassScales>,
+    /// How products with every matrix are computed.
+    pub compute: PerTensor<Compute>,
     /// Format of cached keys and values: f32, bf16 or f16.
     pub kv_format: Format,
     /// Tokens a K/V block holds.
     pub kv_block: usize,
+}
+
+/// Something said of a class of tensors, and of single tensors that differ from their class.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PerTensor<T> {
+    /// What holds for a class.
+    pub classes: BTreeMap<TensorClass, T>,
+    /// What holds instead for tensors of these names (the model's, `{layer}` and `{expert}` included).
+    pub tensors: BTreeMap<String, T>,
+}
+
+impl Quant {
+    /// Stored and compute format of every class, and then of the tensors that differ from theirs.
+    pub fn formats(&self) -> Vec<(&str, Format, Compute)> {
+        let compute = |said: Option<&Compute>| said.copied().unwrap_or(Compute::F32);
+        let of_classes = self
+            .stored
+            .classes
+            .iter()
+            .map(|(class, stored)| (class.name(), *stored, compute(self.compute.classes.get(class))));
+        let differs = self.stored.tensors.keys().chain(self.compute.tensors.keys()).collect::<BTreeSet<_>>();
+        let of_tensors = differs.into_iter().filter_map(|name| {
+            let stored = *self.stored.tensors.get(name)?;
+            Some((name.as_str(), stored, compute(self.compute.tensors.get(name))))
+        });
+        of_classes.chain(of_tensors).collect()
+    }
+
+    /// The form of the scales of the tensor `name` of `class`; `None` where its format has none beside it.
+    pub fn scales_of(&self, class: TensorClass, name: &str) -> Option<ClassScales> {
+        self.stored.of(class, name).filter(|format| format.has_companions())?;
+        self.scales.of(class, name)
+    }
+}
+
+impl<T: Copy> PerTensor<T> {
+    /// What holds for the tensor `name` of `class`; `None` where nothing is said.
+    pub fn of(&self, class: TensorClass, name: &str) -> Option<T> {
+        self.tensors.get(name).or_else(|| self.classes.get(&class)).copied()
+    }
 }
 
 /// The classes of tensors a format is stated for.
@@ -28,13 +68,23 @@ pub struct Quant {
 pub enum TensorClass {
     /// The token embedding (and the head, when tied).
     Embedding,
-    /// q, k, v and output projections.
+    /// q, k, v, gate and output projections.
     Attention,
-    /// Gate, up and down projections.
+    /// q, k, v, z and output projections of a delta-net.
+    DeltaNet,
+    /// Its projections to one number a head: b and a.
+    DeltaGates,
+    /// The product that chooses experts, and the one that weighs the shared expert.
+    Router,
+    /// Gate, up and down projections of the experts.
+    Experts,
+    /// Gate, up and down projections of the shared expert.
+    Shared,
+    /// Gate, up and down projections of a dense block.
     Ffn,
     /// The untied head.
     Head,
-    /// Norm weights and biases.
+    /// Norm weights, biases, and the other vectors: of convolutions and of decays.
     Norm,
 }
 
@@ -44,6 +94,11 @@ impl TensorClass {
         match self {
             TensorClass::Embedding => "embedding",
             TensorClass::Attention => "attention",
+            TensorClass::DeltaNet => "delta-net",
+            TensorClass::DeltaGates => "delta-gates",
+            TensorClass::Router => "router",
+            TensorClass::Experts => "experts",
+            TensorClass::Shared => "shared",
             TensorClass::Ffn => "ffn",
             TensorClass::Head => "head",
             TensorClass::Norm => "norm",
@@ -126,17 +181,69 @@ impl ClassScales {
 pub struct CheckpointSpec {
     /// What kind of file.
     pub container: Container,
-    /// From the model's tensor names to the checkpoint's; `{layer}` stands for the layer's index on both
-    /// sides. Model names: `embedding`, `head` (untied), `norm`, and with prefix `layers.{layer}.`:
-    /// `mixer.norm`, `attention.{q,k,v,o}`, `attention.{q_norm,k_norm}`, `ffn.norm`, `ffn.{gate,up,down}`;
-    /// a bias is its matrix's name plus `.bias`.
-    pub names: BTreeMap<String, String>,
+    /// From the model's tensor names to the checkpoint's; `{layer}` stands for the layer's index on both sides, and
+    /// `{expert}` for the expert's, on the checkpoint's only where each has a tensor of its own. Model names: `embedding`,
+    /// `head` (untied), `norm`, and with prefix `layers.{layer}.`: `mixer.norm`, `attention.{q,k,v,gate,o}`,
+    /// `attention.{q_norm,k_norm}`, `delta.{q,k,v,z,b,a,o}`, `delta.{convolution,a_log,dt_bias,norm}`, `ffn.norm`,
+    /// `ffn.{gate,up,down}`, `ffn.router`, `ffn.experts.{expert}.{gate,up,down}`, `ffn.shared.{gate,up,down,scale}`; a bias
+    /// is its matrix's name plus `.bias`.
+    pub names: BTreeMap<String, FileTensor>,
     /// How the rows of q and k stand in the file.
     pub rotary_rows: RotaryRows,
     /// Tensors the checkpoint may hold that the model does not use (names may contain `{layer}`).
     pub unused: Vec<String>,
     /// Where to fetch it, in order of preference.
     pub sources: Vec<Source>,
+}
+
+/// Where a tensor of the model stands in the checkpoint.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct FileTensor {
+    /// The checkpoint's name for what holds it.
+    pub name: String,
+    /// Which of its rows; `None` for all.
+    pub view: Option<RowView>,
+}
+
+/// Some rows of each of the equal groups that a tensor's rows are. Where experts are stacked in one tensor, a group is an
+/// expert; else the rows taken from all groups follow one another.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RowView {
+    /// The first row taken of a group.
+    pub first: usize,
+    /// How many follow it, that one included.
+    pub take: usize,
+    /// Rows of a group.
+    pub of: usize,
+}
+
+impl RowView {
+    /// The row of the file's tensor (all groups below one another) that is row `row` of the model's, of the expert
+    /// `expert` where experts are stacked.
+    pub fn file_row(self, row: usize, expert: Option<usize>) -> usize {
+        let group = expert.unwrap_or(0) + row / self.take;
+        group * self.of + self.first + row % self.take
+    }
+}
+
+impl FileTensor {
+    /// Whether the experts of the model's tensor `name` stand in one tensor of the file.
+    pub fn stacks_experts(&self, name: &str) -> bool {
+        name.contains("{expert}") && !self.name.contains("{expert}")
+    }
+
+    /// Rows of the file's tensor, all groups below one another, for a tensor of the model of `rows` rows.
+    pub fn file_rows(&self, rows: usize, experts: Option<usize>) -> usize {
+        match self.view {
+            None => rows,
+            Some(view) => experts.unwrap_or(1) * (rows / view.take) * view.of,
+        }
+    }
+
+    /// The row of the file's tensor that is row `row` of the model's.
+    pub fn file_row(&self, row: usize, expert: Option<usize>) -> usize {
+        self.view.map_or(row, |view| view.file_row(row, expert))
+    }
 }
 
 /// A kind of checkpoint file.

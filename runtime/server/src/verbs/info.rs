@@ -51,7 +51,7 @@ fn as_json(spec: &ModelSpec) -> Value {
         "step_sequences": spec.step_sequences,
         "kv_format": spec.kv_format.name(),
         "formats": formats.collect::<Vec<_>>(),
-        "tensors": spec.tensors.len(),
+        "tensors": spec.tensor_count(),
         "weight_bytes": spec.weight_bytes,
         "scratch_bytes": spec.scratch_bytes,
         "stop_ids": spec.protocol.stop_ids,
@@ -106,7 +106,7 @@ fn as_text(spec: &ModelSpec) -> String {
             spec.layers, spec.hidden, spec.vocabulary, spec.context
         ),
     );
-    line("weights", format!("{} in {} tensors", out::bytes(spec.weight_bytes), spec.tensors.len()));
+    line("weights", format!("{} in {} tensors", out::bytes(spec.weight_bytes), spec.tensor_count()));
     line("scratch", out::bytes(spec.scratch_bytes));
     let block = out::bytes(spec.block_bytes as u64);
     line("K/V", format!("{}, blocks of {} tokens, {block} each", spec.kv_format, spec.block_tokens));

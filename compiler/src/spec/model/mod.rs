@@ -1,5 +1,9 @@
 //! MODEL.toml.
 
+mod ffn;
+mod mixer;
+mod rotary;
+
 use super::diagnostic::Source;
 use super::reader::{At, Table, Value, list, nearest};
 use super::types::*;
@@ -13,12 +17,20 @@ const MAX_VOCABULARY: u64 = 1 << 24;
 const MAX_CONTEXT: u64 = 1 << 28;
 const MAX_HEADS: u64 = 1 << 12;
 const MAX_WIDTH: u64 = 1 << 24;
+const MAX_EXPERTS: u64 = 1 << 16;
+
+const ACTIVATIONS: [(&str, Activation); 4] = [
+    ("silu", Activation::Silu),
+    ("gelu", Activation::Gelu),
+    ("gelu-tanh", Activation::GeluTanh),
+    ("relu", Activation::Relu),
+];
 
 /// Reads and checks MODEL.toml.
 pub(super) fn read(source: &Source, name: &str, mut root: Table) -> Option<Model> {
     let body = root.table("model").and_then(|table| body(source, table));
-    let mixers = root.table("mixer").and_then(|table| mixers(source, table));
-    let ffn = root.table("ffn").and_then(ffn);
+    let mixers = root.table("mixer").and_then(|table| mixer::mixers(source, table));
+    let ffn = root.table("ffn").and_then(|table| ffn::ffn(source, table));
     let protocol = root.table("protocol").and_then(protocol);
     let sampling = root.required("sampling", "[[sampling]]").and_then(|value| sampling(source, value));
     root.finish();
@@ -110,187 +122,12 @@ fn norm(value: Value) -> Option<Norm> {
     Some(Norm { eps: eps?.value as f32, weight: weight?.value })
 }
 
-fn mixers(source: &Source, mut table: Table) -> Option<Vec<(At<String>, Mixer)>> {
-    let span = table.span();
-    let mut mixers = Vec::new();
-    let mut sound = true;
-    for (name, value) in table.entries() {
-        let path = value.path().to_owned();
-        let reserved = ["embed", "head"].contains(&name.value.as_str());
-        // The name becomes a function of the emitted stack.
-        if reserved || name.value.starts_with('_') || syn::parse_str::<syn::Ident>(&name.value).is_err() {
-            let message = format!("a mixer cannot be called {:?}", name.value);
-            let help = "a Rust identifier that is no keyword, neither `embed` nor `head`".to_owned();
-            source.report(name.span.clone(), &path, message, "this name", help);
-            sound = false;
-        }
-        match value.table().and_then(|table| mixer(source, table)) {
-            Some(mixer) => mixers.push((name, mixer)),
-            None => sound = false,
-        }
-    }
-    if sound && mixers.is_empty() {
-        let help = "add `[mixer.attention]`".to_owned();
-        source.report(span, "mixer", "there is no mixer".to_owned(), "empty", help);
-        return None;
-    }
-    sound.then_some(mixers)
-}
-
-fn mixer(source: &Source, mut table: Table) -> Option<Mixer> {
-    table.required("kind", "kind = \"attention\"").and_then(|it| it.choice(&[("attention", ())]))?;
-    Some(Mixer::Attention(attention(source, table)?))
-}
-
-fn attention(source: &Source, mut table: Table) -> Option<Attention> {
-    let mut size = |key: &str, example: u32| {
-        table.required(key, &format!("{key} = {example}")).and_then(|it| it.size(1..=MAX_HEADS))
-    };
-    let heads = size("heads", 16);
-    let kv_heads = size("kv_heads", 4);
-    let head_dim = size("head_dim", 64);
-    if let (Some(heads), Some(kv_heads)) = (&heads, &kv_heads)
-        && heads.value % kv_heads.value != 0
-    {
-        let key = table.key("kv_heads");
-        let (h, k) = (heads.value, kv_heads.value);
-        let message = format!("`{key}` = {k} does not divide the {h} query heads");
-        let divisors: Vec<_> = (1..=h).filter(|it| h % it == 0).take(16).collect();
-        let help =
-            format!("every K/V head serves equally many query heads: one of {}", list(divisors.iter()));
-        let mistake = source.mistake(kv_heads.span.clone(), &key, message, "does not divide", help);
-        source.sink.push(mistake.also(heads.span.clone(), "the query heads"));
-    }
-    let rotary_example = "rotary = { dims = 64, theta = 10000.0, pairs = \"halves\" }";
-    let rotary = table.required("rotary", rotary_example).and_then(Value::table);
-    let rotary = rotary.and_then(|table| rotary_of(source, table, head_dim.as_ref()));
-    let qk_norm = match table.optional("qk_norm") {
-        Some(value) => norm(value).map(Some),
-        None => Some(None),
-    };
-    let qkv_bias = flag(&mut table, "qkv_bias");
-    let output_bias = flag(&mut table, "output_bias");
-    table.finish();
-    Some(Attention {
-        heads: heads?.value,
-        kv_heads: kv_heads?.value,
-        head_dim: head_dim?.value,
-        rotary: rotary?,
-        qk_norm: qk_norm?,
-        qkv_bias: qkv_bias?,
-        output_bias: output_bias?,
-    })
-}
-
 /// A switch that is off when absent.
 fn flag(table: &mut Table, key: &str) -> Option<bool> {
     match table.optional(key) {
         Some(value) => Some(value.boolean()?.value),
         None => Some(false),
     }
-}
-
-fn rotary_of(source: &Source, mut table: Table, head_dim: Option<&At<usize>>) -> Option<Rotary> {
-    let dims = table.required("dims", "dims = 64").and_then(|it| it.size(2..=MAX_HEADS));
-    if let Some(dims) = &dims {
-        let key = table.key("dims");
-        if dims.value % 2 != 0 {
-            let message = format!("`{key}` = {} is odd", dims.value);
-            let help = format!("dimensions turn in pairs: {} or {}", dims.value - 1, dims.value + 1);
-            source.report(dims.span.clone(), &key, message, "odd", help);
-        }
-        if let Some(head_dim) = head_dim.filter(|head_dim| dims.value > head_dim.value) {
-            let message = format!("`{key}` = {} is more than the head's {}", dims.value, head_dim.value);
-            let help = format!("at most {}", head_dim.value);
-            let mistake = source.mistake(dims.span.clone(), &key, message, "too many", help);
-            source.sink.push(mistake.also(head_dim.span.clone(), "the head's width"));
-        }
-    }
-    let above_one = |it: f64| it > 1.0;
-    let theta = table.required("theta", "theta = 10000.0").and_then(|it| it.number("above 1", above_one));
-    let pairs = [("halves", RotaryPairs::Halves), ("adjacent", RotaryPairs::Adjacent)];
-    let pairs = table.required("pairs", "pairs = \"halves\"").and_then(|it| it.choice(&pairs));
-    let scaling = match table.optional("scaling") {
-        Some(value) => value.table().and_then(|table| scaling(source, table)),
-        None => Some(RotaryScaling::None),
-    };
-    table.finish();
-    Some(Rotary { dims: dims?.value, theta: theta?.value, pairs: pairs?.value, scaling: scaling? })
-}
-
-fn scaling(source: &Source, mut table: Table) -> Option<RotaryScaling> {
-    let kinds = [("linear", 0), ("llama3", 1), ("yarn", 2)];
-    let kind = table.required("kind", "kind = \"linear\"").and_then(|it| it.choice(&kinds))?;
-    let mut number = |key: &str, example: &str| {
-        table.required(key, &format!("{key} = {example}")).and_then(Value::positive)
-    };
-    let factor = number("factor", "8.0");
-    let scaling = match kind.value {
-        0 => factor.map(|factor| RotaryScaling::Linear { factor: factor.value }),
-        1 => {
-            let (low, high) = (number("low", "1.0"), number("high", "4.0"));
-            let original = number("original", "8192.0");
-            ordered(source, &table, ("low", &low), ("high", &high), |low, high| low < high);
-            (|| {
-                let (factor, low, high) = (factor?.value, low?.value, high?.value);
-                Some(RotaryScaling::Llama3 { factor, low, high, original: original?.value })
-            })()
-        }
-        _ => {
-            let original = number("original", "4096.0");
-            let (fast, slow) = (number("beta_fast", "32.0"), number("beta_slow", "1.0"));
-            let attention_factor = number("attention_factor", "1.0");
-            let truncate = table.required("truncate", "truncate = true").and_then(Value::boolean);
-            ordered(source, &table, ("beta_slow", &slow), ("beta_fast", &fast), |slow, fast| slow <= fast);
-            (|| {
-                Some(RotaryScaling::Yarn {
-                    factor: factor?.value,
-                    original: original?.value,
-                    beta_fast: fast?.value,
-                    beta_slow: slow?.value,
-                    attention_factor: attention_factor?.value,
-                    truncate: truncate?.value,
-                })
-            })()
-        }
-    };
-    table.finish();
-    scaling
-}
-
-/// Reports the ends of a ramp that are not in order.
-fn ordered(
-    source: &Source,
-    table: &Table,
-    low: (&str, &Option<At<f64>>),
-    high: (&str, &Option<At<f64>>),
-    holds: fn(f64, f64) -> bool,
-) {
-    let ((low_key, Some(low)), (high_key, Some(high))) = (low, high) else { return };
-    if !holds(low.value, high.value) {
-        let key = table.key(low_key);
-        let message =
-            format!("`{key}` = {} and `{high_key}` = {} are the wrong way round", low.value, high.value);
-        let help = format!("the ramp runs from `{low_key}` up to `{high_key}`");
-        let mistake = source.mistake(low.span.clone(), &key, message, "the lower end", help);
-        source.sink.push(mistake.also(high.span.clone(), "the upper end"));
-    }
-}
-
-fn ffn(mut table: Table) -> Option<Ffn> {
-    table.required("kind", "kind = \"gated\"").and_then(|it| it.choice(&[("gated", ())]))?;
-    let width = table.required("width", "width = 1536").and_then(|it| it.size(1..=MAX_WIDTH));
-    let activations = [
-        ("silu", Activation::Silu),
-        ("gelu", Activation::Gelu),
-        ("gelu-tanh", Activation::GeluTanh),
-        ("relu", Activation::Relu),
-    ];
-    let activation =
-        table.required("activation", "activation = \"silu\"").and_then(|it| it.choice(&activations));
-    let bias = flag(&mut table, "bias");
-    table.finish();
-    Some(Ffn::Gated { width: width?.value, activation: activation?.value, bias: bias? })
 }
 
 /// `[protocol]`.

@@ -1,0 +1,98 @@
+//! The gated delta-net, token by token, as plainly as it can be written. The state is kept in f64: how often a backend
+//! rounds its own to f32 is not what a comparison sees.
+
+use crate::spec::types::DeltaShape;
+
+/// What a layer keeps of a sequence; empty before its first token.
+#[derive(Clone, Debug, Default)]
+pub(super) struct State {
+    /// The last `taps - 1` inputs of the convolution, oldest first: `[taps - 1, channels]`.
+    window: Vec<f32>,
+    /// `[value_heads, key_dim, value_dim]`.
+    matrices: Vec<f64>,
+}
+
+/// Weights of the op.
+pub(super) struct Weights<'a> {
+    /// `[channels, taps]`.
+    pub convolution: &'a [f32],
+    pub a_log: &'a [f32],
+    pub dt_bias: &'a [f32],
+}
+
+/// Below the root of the length of a query or key.
+const EPS: f64 = 1e-6;
+
+/// `inputs` are q, k, v, b and a, one row a token.
+pub(super) fn delta_net(
+    inputs: [&[f32]; 5],
+    weights: &Weights,
+    shape: DeltaShape,
+    state: &mut State,
+) -> Vec<f32> {
+    let [q, k, v, b, a] = inputs;
+    let DeltaShape { key_heads, value_heads, key_dim, value_dim, taps } = shape;
+    let (key_width, value_width, channels) = (shape.key_width(), shape.value_width(), shape.channels());
+    state.window.resize((taps - 1) * channels, 0.0);
+    state.matrices.resize(value_heads * key_dim * value_dim, 0.0);
+    let mut out = Vec::with_capacity(v.len());
+    for token in 0..v.len() / value_width {
+        let row = |x: &'_ [f32], width: usize| x[token * width..][..width].to_vec();
+        let raw = [row(q, key_width), row(k, key_width), row(v, value_width)].concat();
+        state.window.extend(raw);
+        let mixed: Vec<f64> =
+            (0..channels).map(|c| convolve(&state.window, weights, channels, taps, c)).collect();
+        state.window.drain(..channels);
+        let heads = |from: usize, by: f64| -> Vec<Vec<f64>> {
+            let parts = mixed[from..from + key_width].chunks_exact(key_dim);
+            let unit = |part: &[f64]| {
+                let length = (part.iter().map(|x| x * x).sum::<f64>() + EPS).sqrt();
+                part.iter().map(|x| x / length * by).collect()
+            };
+            parts.map(unit).collect()
+        };
+        let (queries, keys) = (heads(0, (key_dim as f64).powf(-0.5)), heads(key_width, 1.0));
+        let values = &mixed[2 * key_width..];
+        for head in 0..value_heads {
+            let number = |x: &[f32]| f64::from(x[token * value_heads + head]);
+            let step = softplus(number(a) + f64::from(weights.dt_bias[head]));
+            let decay = (-f64::from(weights.a_log[head]).exp() * step).exp();
+            let beta = 1.0 / (1.0 + (-number(b)).exp());
+            let of = head * key_heads / value_heads;
+            let matrix = &mut state.matrices[head * key_dim * value_dim..][..key_dim * value_dim];
+            matrix.iter_mut().for_each(|s| *s *= decay);
+            let value = &values[head * value_dim..][..value_dim];
+            let predicted = read(matrix, &keys[of], value_dim);
+            for (row, key) in matrix.chunks_exact_mut(value_dim).zip(&keys[of]) {
+                for (s, (v, p)) in row.iter_mut().zip(value.iter().zip(&predicted)) {
+                    *s += key * beta * (v - p);
+                }
+            }
+            out.extend(read(matrix, &queries[of], value_dim).iter().map(|o| *o as f32));
+        }
+    }
+    out
+}
+
+/// One channel over the window, the current token last, then SiLU.
+fn convolve(window: &[f32], weights: &Weights, channels: usize, taps: usize, channel: usize) -> f64 {
+    let tap = |tap: usize| {
+        f64::from(window[tap * channels + channel]) * f64::from(weights.convolution[channel * taps + tap])
+    };
+    let sum: f64 = (0..taps).map(tap).sum();
+    sum / (1.0 + (-sum).exp())
+}
+
+/// `S^T x`.
+fn read(matrix: &[f64], x: &[f64], width: usize) -> Vec<f64> {
+    let mut out = vec![0.0; width];
+    for (row, x) in matrix.chunks_exact(width).zip(x) {
+        out.iter_mut().zip(row).for_each(|(out, s)| *out += s * x);
+    }
+    out
+}
+
+/// `ln(1 + e^x)`, without overflow.
+fn softplus(x: f64) -> f64 {
+    x.max(0.0) + (-x.abs()).exp().ln_1p()
+}

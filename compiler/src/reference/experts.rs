@@ -1,0 +1,69 @@
+//! The mixture of experts, as plainly as it can be written.
+
+use super::ops;
+use crate::graph::Weight;
+use crate::spec::types::Activation;
+
+/// Rows of `[weights | experts]`.
+pub(super) fn route(logits: &[f32], experts: usize, active: usize, renormalise: bool) -> Vec<f32> {
+    let row = |logits: &[f32]| -> Vec<f32> {
+        let largest = logits.iter().copied().fold(f32::NEG_INFINITY, f32::max);
+        let powers: Vec<f64> = logits.iter().map(|x| (f64::from(*x) - f64::from(largest)).exp()).collect();
+        let mut order: Vec<usize> = (0..experts).collect();
+        // Stable: of equals the first.
+        order.sort_by(|a, b| logits[*b].total_cmp(&logits[*a]));
+        order.truncate(active);
+        let over: f64 =
+            if renormalise { order.iter().map(|e| powers[*e]).sum() } else { powers.iter().sum() };
+        let weights = order.iter().map(|e| (powers[*e] / over) as f32);
+        weights.chain(order.iter().map(|e| *e as f32)).collect()
+    };
+    logits.chunks_exact(experts).flat_map(row).collect()
+}
+
+/// Weight and expert of each slot of a row of `routing`.
+fn slots(routing: &[f32]) -> impl Iterator<Item = (f32, usize)> {
+    let (weights, experts) = routing.split_at(routing.len() / 2);
+    weights.iter().copied().zip(experts.iter().map(|e| *e as usize))
+}
+
+/// The gated halves of the chosen experts, side by side. `pairs` are shapes and values of gate and up.
+pub(super) fn gate(
+    x: &[f32],
+    routing: &[f32],
+    pairs: (&Weight, &Weight, &[Vec<f32>], &[Vec<f32>]),
+    activation: Activation,
+    active: usize,
+) -> Vec<f32> {
+    let (gate, up, gates, ups) = pairs;
+    let rows = x.chunks_exact(gate.columns).zip(routing.chunks_exact(2 * active));
+    let slot = |x: &[f32], expert: usize| {
+        ops::gate(
+            &ops::linear(x, gate, &gates[expert], None),
+            &ops::linear(x, up, &ups[expert], None),
+            activation,
+        )
+    };
+    rows.flat_map(|(x, routing)| slots(routing).flat_map(|(_, expert)| slot(x, expert)).collect::<Vec<_>>())
+        .collect()
+}
+
+/// The weighted sum of the chosen experts.
+pub(super) fn down(
+    inner: &[f32],
+    routing: &[f32],
+    down: &Weight,
+    downs: &[Vec<f32>],
+    active: usize,
+) -> Vec<f32> {
+    let rows = inner.chunks_exact(active * down.columns).zip(routing.chunks_exact(2 * active));
+    let row = |(inner, routing): (&[f32], &[f32])| -> Vec<f32> {
+        let mut sums = vec![0.0f64; down.rows];
+        for (x, (weight, expert)) in inner.chunks_exact(down.columns).zip(slots(routing)) {
+            let product = ops::linear(x, down, &downs[expert], None);
+            sums.iter_mut().zip(product).for_each(|(sum, y)| *sum += f64::from(weight) * f64::from(y));
+        }
+        sums.into_iter().map(|sum| sum as f32).collect()
+    };
+    rows.flat_map(row).collect()
+}
