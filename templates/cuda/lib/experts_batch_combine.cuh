@@ -1,0 +1,86 @@
+// The end of a mixture of experts for more than a few tokens: out[token] += sum over slots s, in their order, of
+// weight_s * product[row of (token, s)], then, SHARED, + scale * shared[token], all in f32. SHARED_GATE: scale = sigmoid(gate[token]), else 1.
+//
+// Config: HIDDEN, EXPERTS, ACTIVE, STEP_ROWS, TOKENS (of the work tiles), NARROW (products are bf16, not f32), SHARED, SHARED_GATE,
+//   GATE_STRIDE (floats from one token's gate to the next's), LIMIT.
+// Launch: grid (STEP_ROWS, CombineShape<C>::BLOCKS), block THREADS, no dynamic shared memory.
+#pragma once
+
+#include "experts_batch.cuh"
+
+namespace monomorph {
+
+template <class C>
+struct CombineShape {
+    static constexpr int VECTOR = C::HIDDEN % 4 == 0 ? 4 : 1;  // columns of a thread
+    static constexpr int COLUMNS = ceil_div(C::HIDDEN, VECTOR);
+    static constexpr int THREADS = COLUMNS >= 256 ? 256 : round_up(COLUMNS, 32);
+    static constexpr int BLOCKS = ceil_div(COLUMNS, THREADS);
+};
+
+// VECTOR adjacent values of a row of f32 or bf16.
+template <int VECTOR, bool NARROW>
+__device__ __forceinline__ void load_columns(float (&values)[VECTOR], const void* rows, size_t first) {
+    if constexpr (NARROW && VECTOR == 4) {
+        uint2 pairs;
+        asm volatile("ld.global.cg.v2.u32 {%0, %1}, [%2];" : "=r"(pairs.x), "=r"(pairs.y) : "l"(static_cast<const __nv_bfloat16*>(rows) + first));
+        values[0] = bf16_low(pairs.x), values[1] = bf16_high(pairs.x), values[2] = bf16_low(pairs.y), values[3] = bf16_high(pairs.y);
+    } else if constexpr (NARROW) {
+        unsigned short bits;
+        asm volatile("ld.global.cg.u16 %0, [%1];" : "=h"(bits) : "l"(static_cast<const __nv_bfloat16*>(rows) + first));
+        values[0] = bf16_low(bits);
+    } else if constexpr (VECTOR == 4) {
+        const float4 four = load_activation(reinterpret_cast<const float4*>(static_cast<const float*>(rows) + first));
+        values[0] = four.x, values[1] = four.y, values[2] = four.z, values[3] = four.w;
+    } else {
+        values[0] = load_activation(static_cast<const float*>(rows) + first);
+    }
+}
+
+template <class C>
+__device__ __forceinline__ void experts_combine(const Step* step, const char* lists, const void* products, const float* shared, const float* gate,
+                                                float* out) {
+    using S = CombineShape<C>;
+    using Lists = ListsOf<C>;
+    launch_dependents();
+    wait_for_predecessors();
+    const int token = blockIdx.x;
+    const int column = (blockIdx.y * S::THREADS + threadIdx.x) * S::VECTOR;
+    if (token >= gemm_rows<C>(step) || column >= C::HIDDEN) return;
+    const int* rows = reinterpret_cast<const int*>(lists + Lists::ROW_OF_PAIR_AT) + token * C::ACTIVE;
+    const float* weights = reinterpret_cast<const float*>(lists + Lists::WEIGHTS_AT) + token * C::ACTIVE;
+    const size_t own = size_t(token) * C::HIDDEN + column;
+
+    int row[C::ACTIVE];
+    float weight[C::ACTIVE];
+#pragma unroll
+    for (int s = 0; s < C::ACTIVE; s++) row[s] = load_activation(rows + s), weight[s] = load_activation(weights + s);
+    float residual[S::VECTOR], shared_part[S::VECTOR], scale = 1.0f;
+    load_columns<S::VECTOR, false>(residual, out, own);
+    if constexpr (C::SHARED) {
+        load_columns<S::VECTOR, false>(shared_part, shared, own);
+        if constexpr (C::SHARED_GATE) scale = load_activation(gate + size_t(token) * C::GATE_STRIDE);
+    }
+    float products_of[C::ACTIVE][S::VECTOR];
+#pragma unroll
+    for (int s = 0; s < C::ACTIVE; s++) load_columns<S::VECTOR, C::NARROW>(products_of[s], products, size_t(row[s]) * C::HIDDEN + column);
+
+    float sum[S::VECTOR] = {};
+#pragma unroll
+    for (int s = 0; s < C::ACTIVE; s++) {
+#pragma unroll
+        for (int i = 0; i < S::VECTOR; i++) sum[i] += weight[s] * products_of[s][i];
+    }
+    if constexpr (C::SHARED) {
+        if constexpr (C::SHARED_GATE) scale = 1.0f / (1.0f + expf(-scale));
+#pragma unroll
+        for (int i = 0; i < S::VECTOR; i++) sum[i] += scale * shared_part[i];
+    }
+    if constexpr (S::VECTOR == 4) {
+        *reinterpret_cast<float4*>(out + own) = make_float4(residual[0] + sum[0], residual[1] + sum[1], residual[2] + sum[2], residual[3] + sum[3]);
+    } else {
+        out[own] = residual[0] + sum[0];
+    }
+}
+
+}  // namespace monomorph
