@@ -1,0 +1,335 @@
+// The chosen experts' gate and up products for few tokens, at the pace of reading those experts once:
+//   inner[t, slot * WIDTH ..] = activation(gate_e n_t) * up_e n_t, n = rounded norm(x), e = the expert of slot `slot` of token t.
+//
+// It is the stream product of stream.cuh (its stages, its fragments, its paces) over a list of matrices that only the routing tells. Every block
+// chooses the experts anew from the router's logits (one warp a token) and so knows the list; block b of B takes the granules (a tile of gate
+// rows and its tile of up rows) b/B .. (b + 1)/B of the list's. The feeder starts then: nothing it reads is known before the wait.
+// With one token the feeder's warp chooses, while the others stage x; with more, consumer warp t chooses for token t, and all meet the feeder.
+//
+// Products are computed for all ROWS rows of a group of four (a row of x has its column of B, whoever chose the expert), and stored for
+// those that chose it. An output's sum depends on its own row and the shape, never on which other experts are in the list.
+//
+// struct Config {
+//     static constexpr Format FORMAT;              // of the experts: packed gate and up pairs (Packing::Gated), one matrix behind the other
+//     static constexpr Compute COMPUTE;  static constexpr Rounding ROUNDING;  static constexpr ScaleForm SCALES;   // as in stream_shape.cuh
+//     static constexpr int EXPERTS, ACTIVE;        // in all; chosen by a token, at most 32
+//     static constexpr bool RENORMALISE;           // weights divided by their sum
+//     static constexpr int WIDTH, INPUTS;          // features of an expert; hidden size
+//     static constexpr int ROWS;                   // rows of the step's bucket: 1, 2, 4, 8 (EXACT: 1..8)
+//     static constexpr Norm NORM;  static constexpr float EPS;  static constexpr Activation ACTIVATION;
+//     static constexpr Limit LIMIT;                // NONE: all ROWS rows are in use; TOKENS: the step's count of them
+//     static constexpr int STAGES, STAGE_BYTES, CONSUMER_WARPS, BLOCKS;  static constexpr bool EVICT_FIRST;
+// };
+//
+// Arguments: x f32 [ROWS, INPUTS], 16-byte aligned; norm f32 [INPUTS]; logits f32 [ROWS, EXPERTS], 16-byte aligned; codes and scales: the planes of
+// the experts' matrices, expert e's at e times one matrix's bytes; row_scales f32 [EXPERTS][tiles * 8]: one value for an expert's gate rows and one
+// for its up rows; inner f32 [ROWS, ACTIVE * WIDTH]; routing f32 [ROWS, 2 * ACTIVE]: written for the phases that follow.
+#pragma once
+
+#include "experts_stream_sum.cuh"
+#include "route_choose.cuh"
+
+namespace monomorph {
+
+template <class C>
+struct UpShape {
+    static constexpr bool EXACT = C::COMPUTE == Compute::EXACT;
+    // One expert's matrix as a stream product of which a block has one granule.
+    struct Product {
+        static constexpr Format FORMAT = C::FORMAT;
+        static constexpr Compute COMPUTE = C::COMPUTE;
+        static constexpr Rounding ROUNDING = C::ROUNDING;
+        static constexpr ScaleForm SCALES = C::SCALES;
+        static constexpr int OUTPUTS = C::WIDTH, INPUTS = C::INPUTS, ROWS = EXACT ? C::ROWS : least(C::ROWS, 4);
+        static constexpr Norm NORM = C::NORM;
+        static constexpr float EPS = C::EPS;
+        static constexpr Epilogue EPILOGUE = Epilogue::GATED;
+        static constexpr Activation ACTIVATION = C::ACTIVATION;
+        static constexpr bool BIAS = false, EVICT_FIRST = C::EVICT_FIRST;
+        static constexpr Limit LIMIT = Limit::NONE;
+        static constexpr int STAGES = C::STAGES, STAGE_BYTES = C::STAGE_BYTES, CONSUMER_WARPS = C::CONSUMER_WARPS;
+        static constexpr int BLOCKS = ceil_div(C::WIDTH, TILE_ROWS), MULTIPROCESSORS = BLOCKS, LOOKAHEAD = 0, PACE = 1;
+    };
+    using S = StreamShape<Product>;
+    using Sum = typename S::Sum;
+    using Who = Choices<C::EXPERTS, C::ACTIVE, C::ROWS>;
+    static constexpr int WARPS = C::CONSUMER_WARPS, CONSUMERS = S::CONSUMERS, THREADS = S::THREADS;
+    static constexpr int GROUPS = ceil_div(C::ROWS, Product::ROWS);
+    static constexpr int PAIRS = S::GRANULES, TILES = 2 * PAIRS;                    // granules and tiles of an expert
+    static constexpr int STEPS = S::WHOLE ? 2 / S::STAGE_TILES : 2 * S::PARTS;      // stages of a granule
+
+    // ---- Shared memory, in this order ----
+    static constexpr int X_AT = C::STAGES * S::STAGE;
+    static constexpr int PARTIALS_AT = X_AT + GROUPS * S::X_BYTES;                                              // two granules, used in turn
+    static constexpr int GRANULE_PARTIALS = 2 * S::K_WARPS * C::ROWS * TILE_ROWS;                              // [tile][K warp][row][8 outputs]
+    static constexpr int SQUARES_AT = PARTIALS_AT + 2 * GRANULE_PARTIALS * static_cast<int>(sizeof(Sum));      // [rows][warps]
+    static constexpr int WHO_AT = SQUARES_AT + GROUPS * Product::ROWS * WARPS * static_cast<int>(sizeof(Sum));
+    static constexpr int SCALES_AT = WHO_AT + round_up(static_cast<int>(sizeof(Who)), 16);                     // f32 [list][gate, up]
+    static constexpr int BARRIERS_AT = SCALES_AT + (S::ROW_SCALES ? round_up(8 * Who::MOST, 16) : 0);          // full[STAGES], empty[STAGES]
+    static constexpr int SHARED = BARRIERS_AT + 16 * C::STAGES;
+    static constexpr int shared_bytes() { return SHARED; }
+    static constexpr int RESIDENT = WARPS <= 8 && SHARED <= 114 * 1024 ? 2 : 1;
+
+    static_assert(EXACT || C::ROWS == 1 || C::ROWS == 2 || C::ROWS == 4 || C::ROWS == 8, "16-bit products: 1, 2, 4 or 8 rows");
+    static_assert(C::ROWS <= 8, "at most 8 rows");
+
+    // Where granule ranges of blocks begin, of `granules` in all.
+    __host__ __device__ static constexpr int first_granule(int granules, int block) {
+        return static_cast<int>(static_cast<long long>(granules) * block / C::BLOCKS);
+    }
+};
+
+// The stages of a block's granules in order, and the ring position of each.
+template <class C>
+struct UpFeeder {
+    using P = UpShape<C>;
+    using S = typename P::S;
+    const char* codes;
+    const char* scales;
+    char* ring;
+    Barrier* full;
+    const int* experts;
+    int at, pair, left;   // place in the list, granule of the expert, stages to come
+    unsigned long long policy;
+    int step = 0, stage = 0;
+
+    __device__ __forceinline__ bool more() const { return left > 0; }
+
+    __device__ __forceinline__ void fill() {
+        const int within = S::WHOLE ? step * S::STAGE_TILES : step / S::PARTS, first = S::WHOLE ? 0 : step % S::PARTS * S::PART_UNITS;
+        const int units = S::WHOLE ? S::STAGE_UNITS : least(S::PART_UNITS, S::UNITS - first);
+        const long long tile = static_cast<long long>(experts[at]) * P::TILES + pair * 2 + within, unit = tile * S::UNITS + first;
+        char* to = ring + stage * S::STAGE;
+        const char* scales_from = scales + unit * S::U::SCALE_BYTES;
+        int scale_bytes = units * S::U::SCALE_BYTES;
+        if constexpr (S::BLOCK_SCALES) {
+            const long long from = (tile * S::SCALE_COLUMNS + first / 2) * 4;
+            const int bytes = (S::WHOLE ? S::STAGE_TILES * S::SCALE_COLUMNS : ceil_div(units, 2)) * 4;
+            scales_from = scales + (from & ~15ll);
+            scale_bytes = (static_cast<int>(from & 15) + bytes + 15) & ~15;
+        }
+        barrier_expect(full + stage, units * UNIT_BYTES + scale_bytes);
+        copy(to, codes + unit * UNIT_BYTES, units * UNIT_BYTES);
+        if constexpr (S::STAGE_SCALES > 0) copy(to + S::STAGE_CODES, scales_from, scale_bytes);
+        if (++stage == C::STAGES) stage = 0;
+        left--;
+        if (++step < P::STEPS) return;
+        step = 0;
+        if (++pair == P::PAIRS) pair = 0, at++;
+    }
+    __device__ __forceinline__ void copy(void* to, const void* from, int bytes) const {
+        if constexpr (C::EVICT_FIRST) bulk_copy(to, from, bytes, full + stage, policy);
+        else bulk_copy(to, from, bytes, full + stage);
+    }
+};
+
+// A warp's sum over its units of one tile, in either compute.
+template <class C>
+struct UpTile {
+    using P = UpShape<C>;
+    using S = typename P::S;
+    ExpertSum<C::FORMAT, S::BLOCK_SCALES, P::GROUPS, S::CHUNK_BYTES> sum;
+
+    __device__ __forceinline__ void add(const char* codes, const char* scales, float block_scale, const RowsOfX<P::GROUPS>& x, unsigned groups, int unit, int index, int lane) {
+        sum.add(codes, scales, block_scale, x, groups, unit, index, lane);
+    }
+    __device__ __forceinline__ void leave(typename P::Sum* tile, const float (&unscale)[P::GROUPS][2], int k_warp, int lane) const {
+        const int g = lane / 4, c = lane % 4;
+#pragma unroll
+        for (int group = 0; group < P::GROUPS; group++)
+#pragma unroll
+            for (int i = 0; i < least(2, C::ROWS); i++) {
+                const float value = halves(sum.half(group, i, lane)) * unscale[group][i];
+                if (c < 2 && 4 * group + 2 * c + i < C::ROWS) tile[(k_warp * C::ROWS + 4 * group + 2 * c + i) * TILE_ROWS + g] = value;
+            }
+    }
+};
+template <class C>
+struct UpTileExact {
+    using P = UpShape<C>;
+    using S = typename P::S;
+    TileSum<typename P::Product> sum;
+
+    __device__ __forceinline__ void add(const char* codes, const char* scales, float, const RowsOfX<1>& x, unsigned, int unit, int index, int lane) {
+        sum.add(codes, scales, 1.0f, x.at[0] + unit * S::CHUNKS * S::CHUNK_BYTES, index, lane);
+    }
+    __device__ __forceinline__ void leave(double* tile, const float (&)[1][2], int k_warp, int lane) const {
+        const float none[2] = {1.0f, 1.0f};
+        sum.leave(tile, none, k_warp, lane);
+    }
+};
+template <class C, bool EXACT>
+struct UpTileOf { using Type = UpTile<C>; };
+template <class C>
+struct UpTileOf<C, true> { using Type = UpTileExact<C>; };
+
+template <class C>
+__device__ __forceinline__ void experts_stream_up(const Step* step, const float* x, const float* norm, const float* logits, const void* codes, const void* scales,
+                                                  const float* row_scales, float* inner, float* routing) {
+    using P = UpShape<C>;
+    using S = typename P::S;
+    using Sum = typename P::Sum;
+    constexpr bool ONE = C::ROWS == 1;
+    launch_dependents();
+    extern __shared__ __align__(128) char experts_shared[];
+    char* const shared = experts_shared;
+    Barrier* full = reinterpret_cast<Barrier*>(shared + P::BARRIERS_AT);
+    Barrier* empty = full + C::STAGES;
+    typename P::Who& who = *reinterpret_cast<typename P::Who*>(shared + P::WHO_AT);
+    float* scale_of = reinterpret_cast<float*>(shared + P::SCALES_AT);
+    const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+    const auto choose = [&](int row) {
+        const Choice choice = choose_experts<C::EXPERTS, C::ACTIVE, C::RENORMALISE, P::EXACT>(logits + row * C::EXPERTS, lane);
+        if (lane < C::ACTIVE) who.chosen[row * C::ACTIVE + lane] = choice.expert;
+        // Rows that are not in use are left alone: nobody reads them.
+        if (blockIdx.x == 0 && (C::LIMIT == Limit::NONE || row < step->tokens)) store_routing<C::ACTIVE>(routing + row * 2 * C::ACTIVE, choice, lane);
+    };
+
+    if (warp == P::WARPS) {
+        UpFeeder<C> feeder{static_cast<const char*>(codes), static_cast<const char*>(scales), shared, full, who.experts};
+        if (lane == 0) {
+            for (int s = 0; s < C::STAGES; s++) {
+                barrier_init(full + s, 1);
+                barrier_init(empty + s, P::WARPS * WARP_ARRIVALS);
+            }
+            barrier_init_fence();
+            if constexpr (C::EVICT_FIRST) feeder.policy = evict_first_policy();
+        }
+        __syncwarp();
+        __syncthreads();
+        wait_for_predecessors();
+        const int tokens = C::LIMIT == Limit::NONE ? C::ROWS : least(step->tokens, C::ROWS);
+        if constexpr (ONE) choose(0);
+        else named_barrier(2, P::THREADS);
+        __syncwarp();
+        who.gather(tokens, lane);
+        named_barrier_arrive(3, P::THREADS);
+        if (lane == 0) {
+            const int granules = who.count * P::PAIRS, from = P::first_granule(granules, blockIdx.x);
+            feeder.at = from / P::PAIRS, feeder.pair = from % P::PAIRS;
+            feeder.left = (P::first_granule(granules, blockIdx.x + 1) - from) * P::STEPS;
+            for (int s = 0; s < C::STAGES && feeder.more(); s++) feeder.fill();
+            for (unsigned parity = 0; feeder.more();) {
+                barrier_wait(empty + feeder.stage, parity);
+                feeder.fill();
+                if (feeder.stage == 0) parity ^= 1;
+            }
+        }
+        return;
+    }
+
+    Sum* partials = reinterpret_cast<Sum*>(shared + P::PARTIALS_AT);
+    Sum* squares = reinterpret_cast<Sum*>(shared + P::SQUARES_AT);
+    char* staged = shared + P::X_AT;
+    typename StageOf<typename P::Product, C::COMPUTE>::Type stager;
+    stager.before_wait(norm, warp, lane);
+    __syncthreads();
+    wait_for_predecessors();
+    if constexpr (!ONE) {
+        for (int row = warp; row < C::ROWS; row += P::WARPS) choose(row);
+        named_barrier_arrive(2, P::THREADS);
+    }
+
+    // Rows beyond the step's count are staged too, whatever they hold: no other row's sums meet them.
+    const int k_warp = warp % S::K_WARPS, tile_warp = warp / S::K_WARPS;
+    RowsOfX<P::GROUPS> rows_of_x;
+    float unscale[P::GROUPS][2];
+#pragma unroll
+    for (int group = 0; group < P::GROUPS; group++) {
+        char* const here = staged + group * S::X_BYTES;
+        stager.run(x + group * P::Product::ROWS * C::INPUTS, norm, least(C::ROWS - group * P::Product::ROWS, P::Product::ROWS), here,
+                   squares + group * P::Product::ROWS * P::WARPS, warp, lane);
+        unscale[group][0] = unscale[group][1] = 1.0f;
+        if constexpr (P::EXACT) {
+            rows_of_x.at[group] = here + lane * 16;
+        } else {
+            rows_of_x.at[group] = here + ((lane / 16 * P::Product::ROWS + lane / 4 % 4) * 4 + lane % 4) * 8 * S::PAIR;
+            rows_of_x.live[group] = lane / 4 % 4 < P::Product::ROWS;
+            if constexpr (Streamed<C::FORMAT>::HALF) {
+#pragma unroll
+                for (int row = 0; row < P::Product::ROWS; row++)
+                    if (lane % 4 == row / 2) unscale[group][row % 2] = stager.unscale[row];
+            }
+        }
+    }
+    named_barrier(3, P::THREADS);   // the list
+
+    const int granules = who.count * P::PAIRS, from = P::first_granule(granules, blockIdx.x), end = P::first_granule(granules, blockIdx.x + 1);
+    if (from == end) return;
+    // One value a part: read for all experts of the block's range at once, long before the first sum is whole.
+    if constexpr (S::ROW_SCALES) {
+        for (int i = from / P::PAIRS * 2 + threadIdx.x; i < (end - 1) / P::PAIRS * 2 + 2; i += P::CONSUMERS)
+            scale_of[i] = load_constant(row_scales + (static_cast<long long>(who.experts[i / 2]) * P::TILES + i % 2) * TILE_ROWS);
+    }
+
+    int stage = 0;
+    unsigned parity = 0;
+    const auto release = [&] {
+        warp_arrive(empty + stage, lane);
+        if (++stage == C::STAGES) stage = 0, parity ^= 1;
+    };
+    using Tile = typename UpTileOf<C, P::EXACT>::Type;
+    const auto multiply = [&](Tile& sum, const char* at, const char* scales_at, unsigned groups, int first, int units) {
+        constexpr bool EVEN = S::PART_UNITS % S::K_WARPS == 0 && S::UNITS % S::PART_UNITS == 0;
+#pragma unroll
+        for (int i = 0; i < ceil_div(S::PART_UNITS, S::K_WARPS); i++) {
+            const int unit = k_warp + i * S::K_WARPS;
+            if (!EVEN && unit >= units) break;
+            float block_scale = 1.0f;
+            if constexpr (S::BLOCK_SCALES) block_scale = reinterpret_cast<const float*>(scales_at)[unit / 2];
+            sum.add(at + unit * UNIT_BYTES, scales_at + unit * S::U::SCALE_BYTES, block_scale, rows_of_x, groups, first + unit, i, lane);
+        }
+    };
+
+    int place = from / P::PAIRS, pair = from % P::PAIRS;
+    for (int granule = from, odd = 0; granule < end; granule++, odd ^= 1) {
+        const int expert = who.experts[place];
+        const unsigned rows = who.rows[place], groups = (rows & 15 ? 1 : 0) | (rows >> 4 ? 2 : 0);
+        Sum* const here = partials + odd * P::GRANULE_PARTIALS;
+        const auto tile_partials = [&](int tile) { return here + tile * S::K_WARPS * C::ROWS * TILE_ROWS; };
+        const auto stage_scales = [&](int tile, int first) {
+            const char* at = shared + stage * S::STAGE + S::STAGE_CODES;
+            return S::BLOCK_SCALES ? at + ((expert * P::TILES + pair * 2 + tile) * S::SCALE_COLUMNS + first / 2) % 4 * 4 : at;
+        };
+        for (int base = 0; base < 2; base += S::STAGE_TILES) {
+            if constexpr (S::WHOLE) {
+                barrier_wait(full + stage, parity);
+                const char* scales_at = stage_scales(base, 0);
+                for (int t = tile_warp; t < S::STAGE_TILES; t += S::TILE_WARPS) {
+                    Tile sum;
+                    multiply(sum, shared + stage * S::STAGE + t * S::UNITS * UNIT_BYTES,
+                             scales_at + (S::BLOCK_SCALES ? t * S::SCALE_COLUMNS * 4 : t * S::UNITS * S::U::SCALE_BYTES), groups, 0, S::UNITS);
+                    sum.leave(tile_partials(base + t), unscale, k_warp, lane);
+                }
+                release();
+            } else {
+                Tile sum;
+                for (int first = 0; first < S::UNITS; first += S::PART_UNITS) {
+                    barrier_wait(full + stage, parity);
+                    multiply(sum, shared + stage * S::STAGE, stage_scales(base, first), groups, first, least(S::PART_UNITS, S::UNITS - first));
+                    release();
+                }
+                sum.leave(tile_partials(base), unscale, k_warp, lane);
+            }
+        }
+        named_barrier(1, P::CONSUMERS);
+        if (threadIdx.x < C::ROWS * TILE_ROWS) {
+            const int row = threadIdx.x / TILE_ROWS, feature = pair * TILE_ROWS + threadIdx.x % TILE_ROWS;
+            if ((rows >> row & 1) && feature < C::WIDTH) {
+                Sum value[2];
+#pragma unroll
+                for (int part = 0; part < 2; part++) {
+                    Sum sum = 0;
+#pragma unroll
+                    for (int w = 0; w < S::K_WARPS; w++) sum += tile_partials(part)[w * C::ROWS * TILE_ROWS + threadIdx.x];
+                    if constexpr (S::ROW_SCALES) sum *= static_cast<Sum>(scale_of[2 * place + part]);
+                    value[part] = P::EXACT ? static_cast<Sum>(static_cast<float>(sum)) : sum;
+                }
+                inner[(row * C::ACTIVE + who.slot[place * C::ROWS + row]) * C::WIDTH + feature] = static_cast<float>(activate<C::ACTIVATION>(value[0]) * value[1]);
+            }
+        }
+        if (++pair == P::PAIRS) pair = 0, place++;
+    }
+}
+
+}  // namespace monomorph
