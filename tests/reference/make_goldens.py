@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
 """Tiny random checkpoints with awkward dimensions, and the logits transformers computes from them.
 
-    python make_goldens.py            rewrites tests/fixtures/goldens
+    python make_goldens.py            rewrites tests/fixtures/goldens and tests/fixtures/goldens-hybrid
+    python make_goldens.py NAME...    rewrites these only
     python make_goldens.py --check    recomputes everything and compares with what is committed
 
 For every golden NAME:
@@ -13,6 +14,7 @@ For every golden NAME:
     NAME/f32/logits.safetensors    logits: f32 tensors "0", "1", ... of shape [tokens, vocabulary]
     NAME/bf16/model.safetensors    the same weights rounded to bf16
     NAME/bf16/logits.safetensors   logits: f32 arithmetic on the bf16 weights, the exact meaning of that checkpoint
+    NAME/*/mtp.safetensors         where the checkpoint has a draft layer, its logits: see mtp.py
 
 Logits are computed by transformers in f32, with eager attention, without a cache, on one thread. Random
 numbers come from numpy's PCG64, which gives the same stream on every machine.
@@ -27,14 +29,14 @@ from pathlib import Path
 import numpy as np
 import torch
 import transformers
-from safetensors.torch import load_file, save_file
-from transformers import AutoConfig, AutoModelForCausalLM
-from transformers.cache_utils import DynamicCache
+from safetensors.torch import save_file
 
-FIXTURES = Path(__file__).resolve().parent.parent / "fixtures" / "goldens"
+import hybrid
+import hybrid_catalogue
+from common import Bf16Cache, F16Cache, check, distance, entropy, load, replace, run, write_facts
+
+FIXTURES = Path(__file__).resolve().parent.parent / "fixtures"
 LENGTHS = [1, 7, 33, 67]
-# Same machine: bit equal. Another machine's matrix products sum in another order.
-CHECK_TOLERANCE = 2e-6
 
 
 def llama(**keys):
@@ -249,45 +251,6 @@ def weights(config, rng):
     return tensors
 
 
-class RoundedCache(DynamicCache):
-    """A cache that holds keys and values in a narrower format, as a server may."""
-
-    stored = torch.float32
-
-    def update(self, keys, values, *rest, **more):
-        keys, values = (tensor.to(self.stored).to(tensor.dtype) for tensor in (keys, values))
-        return super().update(keys, values, *rest, **more)
-
-
-class F16Cache(RoundedCache):
-    stored = torch.float16
-
-
-class Bf16Cache(RoundedCache):
-    stored = torch.bfloat16
-
-
-def load(directory, dtype):
-    """The checkpoint as transformers reads it, which must find every tensor it wants and no other."""
-    model, report = AutoModelForCausalLM.from_pretrained(
-        directory, dtype=dtype, attn_implementation="eager", output_loading_info=True
-    )
-    tied = {"lm_head.weight"} if model.config.tie_word_embeddings else set()
-    trouble = (set(report["missing_keys"]) - tied, report["unexpected_keys"], report["mismatched_keys"])
-    assert not any(trouble), f"{directory}: {trouble}"
-    return model.eval()
-
-
-@torch.inference_mode()
-def run(model, prompts, cache=None):
-    rows = []
-    for prompt in prompts:
-        past = cache(config=model.config) if cache else None
-        output = model(torch.tensor([prompt]), past_key_values=past, use_cache=past is not None)
-        rows.append(output.logits[0].float().contiguous())
-    return rows
-
-
 def unscale(model):
     """Takes the rotary scaling out of a model; false if it has none."""
     rotary = model.model.rotary_emb
@@ -295,22 +258,6 @@ def unscale(model):
         return False
     rotary.inv_freq, rotary.attention_scaling = rotary.compute_default_rope_parameters(model.config)[0], 1.0
     return True
-
-
-def distance(found, expected):
-    """Largest difference in any row over that row's largest magnitude."""
-    return max(
-        ((a - b).abs().amax(-1) / b.abs().amax(-1)).max().item() for a, b in zip(found, expected, strict=True)
-    )
-
-
-@torch.inference_mode()
-def entropy(model, prompt):
-    """Mean entropy of the attention rows of a prompt, 1 being uniform."""
-    attentions = model(torch.tensor([prompt]), output_attentions=True, use_cache=False).attentions
-    rows = torch.stack([layer[0] for layer in attentions])[..., 1:, :]
-    uniform = torch.log(torch.arange(2, rows.shape[-1] + 1, dtype=rows.dtype))
-    return (torch.special.entr(rows).sum(-1) / uniform).mean().item()
 
 
 def make(name, config, seed, directory):
@@ -349,54 +296,35 @@ def make(name, config, seed, directory):
             facts["bf16_cache"] = distance(run(model, prompts, Bf16Cache), logits)
             facts["torch_bf16"] = distance(run(load(files, torch.bfloat16), prompts), logits)
         (files / "config.json").unlink()
-    facts = {k: float(f"{v:.3g}") if isinstance(v, float) else v for k, v in facts.items()}
-    (out / "golden.json").write_text(json.dumps(facts, indent=2) + "\n")
-    print(name, json.dumps(facts))
-
-
-def check(made, committed):
-    """What differs between two trees of goldens."""
-    differences = []
-    names = {str(p.relative_to(made)) for p in made.rglob("*") if p.is_file()}
-    found = {str(p.relative_to(committed)) for p in committed.rglob("*") if p.is_file()}
-    differences += [f"{name}: only in one place" for name in sorted(names ^ found)]
-    for name in sorted(names & found):
-        ours, theirs = made / name, committed / name
-        if name.endswith("logits.safetensors"):
-            ours, theirs = load_file(ours), load_file(theirs)
-            if ours.keys() != theirs.keys():
-                differences.append(f"{name}: other tensors")
-                continue
-            apart = distance([ours[k] for k in sorted(ours)], [theirs[k] for k in sorted(ours)])
-            if not apart <= CHECK_TOLERANCE:
-                differences.append(f"{name}: {apart:.3g} apart")
-        elif not name.endswith("golden.json") and ours.read_bytes() != theirs.read_bytes():
-            differences.append(f"{name}: differs")
-    return differences
+    write_facts(facts, out / "golden.json")
 
 
 def main():
     arguments = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     arguments.add_argument("--check", action="store_true", help="compare with the committed goldens, write nothing")
+    arguments.add_argument("names", nargs="*", help="goldens to make; all of them when none is named")
     arguments = arguments.parse_args()
     torch.set_num_threads(1)
     transformers.utils.logging.disable_progress_bar()
-    with tempfile.TemporaryDirectory() as scratch:
-        scratch = Path(scratch)
-        for seed, (name, config) in enumerate(catalogue().items(), start=1):
-            make(name, config, seed, scratch)
-        if arguments.check:
-            differences = check(scratch, FIXTURES)
-            print("\n".join(differences) or "goldens are as committed")
-            return 1 if differences else 0
-        for old in sorted(FIXTURES.rglob("*"), reverse=True) if FIXTURES.exists() else []:
-            old.unlink() if old.is_file() else old.rmdir()
-        for file in sorted(scratch.rglob("*")):
-            target = FIXTURES / file.relative_to(scratch)
-            if file.is_file():
-                target.parent.mkdir(parents=True, exist_ok=True)
-                target.write_bytes(file.read_bytes())
-    return 0
+    differences = []
+    for maker, entries, committed in [
+        (make, catalogue(), FIXTURES / "goldens"),
+        (hybrid.make, hybrid_catalogue.catalogue(), FIXTURES / "goldens-hybrid"),
+    ]:
+        for seed, (name, entry) in enumerate(entries.items(), start=1):
+            if arguments.names and name not in arguments.names:
+                continue
+            with tempfile.TemporaryDirectory() as scratch:
+                scratch = Path(scratch)
+                maker(name, entry, seed, scratch)
+                if arguments.check:
+                    differences += check(scratch / name, committed / name)
+                else:
+                    replace(scratch / name, committed / name)
+        for stray in sorted({path.name for path in committed.glob("*")} - entries.keys()):
+            differences.append(f"{committed / stray}: no script makes this")
+    print("\n".join(differences) or "goldens are as committed" if arguments.check else "")
+    return 1 if differences else 0
 
 
 if __name__ == "__main__":

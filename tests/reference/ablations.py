@@ -1,0 +1,134 @@
+"""Models with a part left out: a golden is worth something only where that moves its logits."""
+
+import contextlib
+import functools
+import sys
+from unittest.mock import patch
+
+import torch
+
+import delta
+
+
+def linear_layers(model):
+    return [layer.linear_attn for layer in model.model.layers if hasattr(layer, "linear_attn")]
+
+
+def attention_layers(model):
+    return [layer.self_attn for layer in model.model.layers if hasattr(layer, "self_attn")]
+
+
+def sparse_layers(model):
+    return [layer.mlp for layer in model.model.layers if hasattr(layer.mlp, "experts")]
+
+
+@contextlib.contextmanager
+def hooked(modules, change):
+    """Every module's output goes through `change(module, arguments, output)`."""
+    hooks = [module.register_forward_hook(change) for module in modules]
+    yield
+    for hook in hooks:
+        hook.remove()
+
+
+@contextlib.contextmanager
+def changed(tensors, change):
+    """Every tensor holds what `change` makes of it."""
+    before = [tensor.clone() for tensor in tensors]
+    with torch.no_grad():
+        for tensor in tensors:
+            tensor.copy_(change(tensor))
+    yield
+    with torch.no_grad():
+        for tensor, old in zip(tensors, before, strict=True):
+            tensor.copy_(old)
+
+
+def rule(model, *leave_out):
+    """Our own form of the delta rule in the place of transformers', with parts left out."""
+    replacement = functools.partial(delta.gated_delta_rule, leave_out=leave_out)
+    return patch.object(sys.modules[type(model).__module__], "torch_chunk_gated_delta_rule", replacement)
+
+
+def current_tap(weight):
+    only = torch.zeros_like(weight)
+    only[..., -1] = 1.0
+    return only
+
+
+def frequencies(model, dims):
+    """The default rope's over `dims` dimensions."""
+    theta = model.config.rope_parameters["rope_theta"]
+    return 1.0 / theta ** (torch.arange(0, dims, 2, dtype=torch.float32) / dims)
+
+
+def whole_head(model):
+    """The rope over all of the head, for one over a part of it."""
+    return patch.object(model.model.rotary_emb, "inv_freq", frequencies(model, attention_layers(model)[0].head_dim))
+
+
+def ungated(norm, given, _):
+    x = given[0]
+    return norm.weight * x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + norm.variance_epsilon)
+
+
+@contextlib.contextmanager
+def gates_open(model):
+    """Every head's half of q_proj that is its gate gives what sigmoid takes to 1."""
+    with contextlib.ExitStack() as stack:
+        for attention in attention_layers(model):
+
+            def change(_, __, projected, dim=attention.head_dim):
+                heads = projected.unflatten(-1, (-1, 2, dim)).clone()
+                heads[..., 1, :] = 1e4
+                return heads.flatten(-3)
+
+            stack.enter_context(hooked([attention.q_proj], change))
+        yield
+
+
+def renormalised(yes):
+    def change(_, __, routed):
+        logits, _, ids = routed
+        weights = logits.softmax(-1, dtype=torch.float32).gather(-1, ids)
+        return logits, weights / weights.sum(-1, keepdim=True) if yes else weights, ids
+
+    return change
+
+
+def even(_, __, routed):
+    logits, weights, ids = routed
+    return logits, torch.full_like(weights, 1.0 / weights.shape[-1]), ids
+
+
+def ablations(model, layout):
+    """Name to a context in which the model does without, for all that this model has."""
+    text = layout.text
+    found = {}
+    if linear := linear_layers(model):
+        parts = ["decay", "beta", "correction", "key_norm", "memory"]
+        if linear[0].num_k_heads not in (1, linear[0].num_v_heads):
+            parts.append("pairing")
+        found |= {part: rule(model, part) for part in parts}
+        found["convolution"] = changed([layer.conv1d.weight for layer in linear], current_tap)
+        found["dt_bias"] = changed([layer.dt_bias for layer in linear], torch.zeros_like)
+        found["delta_norm_plus_one"] = changed([layer.norm.weight for layer in linear], lambda w: w + 1)
+        found["delta_gate"] = hooked([layer.norm for layer in linear], ungated)
+    if not layout.plain:
+        found["attention_gate"] = gates_open(model)
+        norms = [m.weight for name, m in model.named_modules() if name.endswith(("layernorm", "q_norm", "k_norm"))]
+        found["one_plus_norms"] = changed(norms, lambda w: w - 1)
+    found["rope"] = patch.object(model.model.rotary_emb, "inv_freq", 0 * model.model.rotary_emb.inv_freq)
+    if len(model.model.rotary_emb.inv_freq) * 2 < layout.head_dim:
+        found["partial_rope"] = whole_head(model)
+    if sparse := sparse_layers(model):
+        if text["num_experts_per_tok"] > 1:
+            found["router_weights"] = hooked([block.gate for block in sparse], even)
+        yes = text.get("norm_topk_prob", layout.family != "qwen3_moe")
+        found["renormalise"] = hooked([block.gate for block in sparse], renormalised(not yes))
+        found["experts"] = hooked([block.experts for block in sparse], lambda *given: 0 * given[-1])
+        if hasattr(sparse[0], "shared_expert"):
+            found["shared_expert"] = hooked([block.shared_expert for block in sparse], lambda *given: 0 * given[-1])
+            gates = [block.shared_expert_gate for block in sparse]
+            found["shared_gate"] = hooked(gates, lambda *given: torch.full_like(given[-1], 1e4))
+    return found
