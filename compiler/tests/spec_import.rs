@@ -1,6 +1,6 @@
 //! Hugging Face configs to specs and back: what transformers means is what the loader reads.
 
-use monomorph_compiler::import::import;
+use monomorph_compiler::import::{ImportError, Imported, Seen};
 use monomorph_compiler::spec::types::*;
 use monomorph_compiler::spec::{self, load};
 use serde_json::{Value, json};
@@ -13,6 +13,11 @@ memory = { bytes = 1_000_000_000_000 }
 figures = { threads = 2, bandwidth = 30e9, boundary_seconds = 2e-6, int8_rate = 1e11, f32_rate = 5e10 }
 cpu = { target_cpu = "native" }
 "#;
+
+/// An import of a config whose checkpoint was not seen.
+fn import(config: &str, name: &str, compute: Compute) -> Result<Imported, ImportError> {
+    monomorph_compiler::import::import(config, name, compute, &Seen::default())
+}
 
 /// Imports a config, writes the files, and loads a target of them.
 fn round_trip(config: &Value, quant: &str) -> Target {
@@ -228,7 +233,10 @@ fn what_is_not_known_is_refused_by_name() {
     refused(json!({ "model_type": "mamba2" }), "model_type");
     refused(json!({ "hidden_size": 64 }), "model_type");
     refused(llama(json!({ "logits_scaling": 8.0 })), "logits_scaling");
-    refused(llama(json!({ "quantization_config": { "quant_method": "fp8" } })), "quantization_config");
+    refused(
+        llama(json!({ "quantization_config": { "quant_method": "fp8" } })),
+        "quantization_config.weight_block_size",
+    );
     refused(llama(json!({ "auto_map": {} })), "auto_map");
     refused(llama(json!({ "pretraining_tp": 2 })), "pretraining_tp");
     refused(llama(json!({ "rope_interleaved": true })), "rope_interleaved");

@@ -2,7 +2,7 @@
 
 use crate::{fixtures, root};
 use monomorph_compiler::graph::instance;
-use monomorph_compiler::spec::types::Compute;
+use monomorph_compiler::spec::types::{Compute, TensorClass};
 use monomorph_compiler::{import, spec};
 use safetensors::tensor::{Dtype, TensorView};
 use std::path::{Path, PathBuf};
@@ -48,13 +48,17 @@ impl Golden {
     pub fn import_into(&self, targets: &Path, bf16: Compute) {
         let config =
             std::fs::read_to_string(self.directory.join("config.json")).expect("a golden has a config");
-        let imported = import::import(&config, &self.name, bf16);
-        let imported = imported.unwrap_or_else(|error| panic!("{}: {error}", self.name));
         let directory = targets.join("models").join(&self.name);
         std::fs::create_dir_all(&directory).expect("a temporary directory is writable");
-        std::fs::write(directory.join("MODEL.toml"), &imported.model_toml).expect("it is writable");
-        for (name, text) in &imported.quants {
-            std::fs::write(directory.join(name), text).expect("it is writable");
+        // Each checkpoint says itself how it is stored; of one that is not there the config says what is usual.
+        for format in ["f32", "bf16"] {
+            let seen = import::Seen::read(&self.directory.join(format)).expect("checkpoints are sound");
+            let imported = import::import(&config, &self.name, bf16, &seen);
+            let imported = imported.unwrap_or_else(|error| panic!("{}: {error}", self.name));
+            std::fs::write(directory.join("MODEL.toml"), &imported.model_toml).expect("it is writable");
+            let file = format!("{format}.toml");
+            let (_, text) = imported.quants.iter().find(|(name, _)| *name == file).expect("it has this spec");
+            std::fs::write(directory.join(file), text).expect("it is writable");
         }
     }
 }
@@ -71,6 +75,48 @@ impl Random {
         };
         (0..12).map(|_| uniform()).sum::<f32>() - 6.0
     }
+}
+
+/// A tensor of a target's checkpoint.
+#[derive(Clone, Debug)]
+pub struct FileTensor {
+    /// Its name there.
+    pub name: String,
+    /// Outermost dimension first.
+    pub shape: Vec<usize>,
+    /// Its name there, with `{layer}` and `{expert}` in the place of indices.
+    pub pattern: String,
+    /// The first tensor of the model that is in it, of several that are some of its rows each.
+    pub model_name: String,
+    /// That one's.
+    pub class: TensorClass,
+    /// Of a row; `None` for a vector.
+    pub columns: Option<usize>,
+}
+
+/// Every tensor of a target's checkpoint, scales aside, in the order of the model's.
+pub fn file_tensors(target: &spec::types::Target) -> Vec<FileTensor> {
+    let mut found: Vec<FileTensor> = Vec::new();
+    for tensor in spec::tensors(&target.model) {
+        let file = &target.quant.checkpoint.names[&tensor.name];
+        let layers = tensor.layers.iter().flatten().copied().map(Some);
+        let layers: Vec<_> = if tensor.layers.is_some() { layers.collect() } else { vec![None] };
+        let experts = tensor.experts.filter(|_| file.name.contains("{expert}")).unwrap_or(1);
+        for (layer, expert) in layers.into_iter().flat_map(|layer| (0..experts).map(move |it| (layer, it))) {
+            let name = instance(&file.name, layer).replace("{expert}", &expert.to_string());
+            if found.iter().all(|known| known.name != name) {
+                found.push(FileTensor {
+                    name,
+                    shape: tensor.file_shape(file),
+                    pattern: file.name.clone(),
+                    model_name: tensor.name.clone(),
+                    class: tensor.class,
+                    columns: tensor.columns,
+                });
+            }
+        }
+    }
+    found
 }
 
 /// A golden of any size, with the interpreter for an oracle: `config` as Hugging Face has it, and below `directory`
@@ -92,24 +138,22 @@ pub fn synthetic(directory: &Path, name: &str, config: &serde_json::Value, promp
     let target = spec::load(&search, &format!("h200/{name}/f32")).unwrap_or_else(|error| panic!("{error}"));
 
     let mut random = Random(name.bytes().fold(7, |seed, byte| seed * 31 + u64::from(byte)));
-    let mut tensors: Vec<(String, Vec<usize>, Vec<u8>)> = Vec::new();
-    for tensor in spec::tensors(&target.model) {
-        let file_name = &target.quant.checkpoint.names[&tensor.name];
-        for i in 0..tensor.instances() {
-            let layer = tensor.layers.as_ref().map(|layers| layers[i]);
-            let elements = tensor.elements().expect("the loader checked");
-            let value = match tensor.columns {
-                Some(columns) => (0..elements).map(|_| random.next() / (columns as f32).sqrt()).collect(),
-                None if tensor.name.ends_with(".bias") => {
-                    (0..elements).map(|_| 0.1 * random.next()).collect()
-                }
-                None => (0..elements).map(|_| 1.0 + 0.1 * random.next()).collect::<Vec<f32>>(),
-            };
-            let bytes = value.iter().flat_map(|value| value.to_le_bytes()).collect();
-            let shape = std::iter::once(tensor.rows).chain(tensor.columns).collect();
-            tensors.push((instance(file_name, layer), shape, bytes));
-        }
-    }
+    let value = |tensor: &FileTensor, random: &mut Random| {
+        let one = |random: &mut Random| match tensor.model_name.rsplit('.').next() {
+            Some("a_log") => 0.5 * random.next(),
+            Some("dt_bias") => random.next() - 2.0,
+            Some("bias") => 0.1 * random.next(),
+            _ => match tensor.columns {
+                Some(columns) => random.next() / (columns as f32).sqrt(),
+                None => 1.0 + 0.1 * random.next(),
+            },
+        };
+        (0..tensor.shape.iter().product()).flat_map(|_| one(random).to_le_bytes()).collect::<Vec<u8>>()
+    };
+    let tensors: Vec<(String, Vec<usize>, Vec<u8>)> = file_tensors(&target)
+        .into_iter()
+        .map(|tensor| (tensor.name.clone(), tensor.shape.clone(), value(&tensor, &mut random)))
+        .collect();
     let views = tensors.iter().map(|(name, shape, bytes)| {
         (name, TensorView::new(Dtype::F32, shape.clone(), bytes).expect("shape and bytes agree"))
     });

@@ -1,12 +1,14 @@
 //! `cargo xtask import`: MODEL.toml and quant specs from a Hugging Face config.json.
 
 use clap::Args;
+use monomorph_compiler::import::Seen;
 use monomorph_compiler::spec::types::Compute;
 use std::path::{Path, PathBuf};
 
 #[derive(Args)]
 pub struct Options {
-    /// The config.json.
+    /// The config.json, or the directory it is in: what else is there of the checkpoint (its index, its safetensors)
+    /// says what tensors there are and how they are stored.
     config: PathBuf,
     /// What the model is to be called.
     #[arg(long)]
@@ -14,17 +16,21 @@ pub struct Options {
     /// Targets directory to write into: DIR/models/NAME/.
     #[arg(long, value_name = "DIR")]
     out: PathBuf,
-    /// What bf16 weights compute in: f32, or bf16, which is for tensor cores.
+    /// What weights that are not f32 compute in: f32, or bf16, which is for tensor cores.
     #[arg(long, default_value = "f32", value_parser = ["f32", "bf16"])]
     compute: String,
 }
 
 pub fn import(options: Options) -> Result<(), String> {
-    let text = std::fs::read_to_string(&options.config)
-        .map_err(|error| format!("{}: {error}", options.config.display()))?;
+    let (config, seen) = if options.config.is_dir() {
+        (options.config.join("config.json"), Seen::read(&options.config)?)
+    } else {
+        (options.config, Seen::default())
+    };
+    let text = std::fs::read_to_string(&config).map_err(|error| format!("{}: {error}", config.display()))?;
     let compute = if options.compute == "bf16" { Compute::Bf16 } else { Compute::F32 };
-    let imported = monomorph_compiler::import::import(&text, &options.name, compute)
-        .map_err(|error| format!("{}: {error}", options.config.display()))?;
+    let imported = monomorph_compiler::import::import(&text, &options.name, compute, &seen)
+        .map_err(|error| format!("{}: {error}", config.display()))?;
     let directory = options.out.join("models").join(&options.name);
     std::fs::create_dir_all(&directory).map_err(|error| format!("{}: {error}", directory.display()))?;
     write(&directory.join("MODEL.toml"), &imported.model_toml)?;

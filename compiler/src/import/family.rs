@@ -1,79 +1,53 @@
-//! The families known so far, `llama` and `qwen3`: their keys, defaults and differences.
+//! Reading the config of a known family: its keys, and the variants that are not known.
 
 use super::ImportError;
+use super::dimensions::{activation, head_dim, kv_heads, stop_ids};
+use super::families::{FAMILIES, Family, WRAPPERS};
 use super::keys::{Findings, Keys};
-use super::rotary;
-use crate::spec::types::{Activation, Rotary};
+use super::layers::{self, Kind};
+use super::quantization::{self, Quantization};
+use super::{mixture, rotary};
+use crate::spec::types::{Activation, Attention, DeltaNet, Ffn, Norm, NormWeight};
 use serde_json::{Map, Value, json};
 
 /// What a config says, in the words of MODEL.toml.
 pub(super) struct Draft {
     pub(super) family: &'static str,
-    pub(super) hidden: u64,
-    pub(super) layers: u64,
-    pub(super) vocabulary: u64,
-    pub(super) context: u64,
+    pub(super) hidden: usize,
+    pub(super) layers: usize,
+    pub(super) vocabulary: usize,
+    pub(super) context: usize,
     pub(super) tied: bool,
-    pub(super) eps: f64,
-    pub(super) heads: u64,
-    pub(super) kv_heads: u64,
-    pub(super) head_dim: u64,
-    pub(super) rotary: Rotary,
-    /// RMS norm over every query and key head, with the layers' epsilon.
-    pub(super) qk_norm: bool,
-    /// Biases on q, k, v and output projections.
-    pub(super) attention_bias: bool,
-    pub(super) width: u64,
-    pub(super) activation: Activation,
-    /// Biases on gate, up and down projections.
-    pub(super) ffn_bias: bool,
+    pub(super) norm: Norm,
+    /// Kinds of layers, repeated over all of them.
+    pub(super) pattern: Vec<Kind>,
+    pub(super) attention: Attention,
+    /// Of layers that are delta-nets, where the family has such.
+    pub(super) delta: Option<DeltaNet>,
+    pub(super) ffn: Ffn,
     pub(super) stop_ids: Vec<u64>,
+    pub(super) naming: Naming,
+    /// Which tensors are codes, where the config says it.
+    pub(super) quantization: Option<Quantization>,
     /// Keys whose absence means transformers' default.
     pub(super) defaulted: Vec<String>,
     /// Sentences for the reader.
     pub(super) notes: Vec<String>,
 }
 
-/// What a family's configuration class has for an absent key.
-struct Family {
-    name: &'static str,
-    architecture: &'static str,
-    vocabulary: u64,
-    width: u64,
-    context: u64,
-    /// Used when the key is absent; `None` makes it `num_attention_heads`, as `null` always does.
-    kv_heads: Option<u64>,
-    /// Used when the key is absent; `None` divides `hidden_size` by the heads.
-    head_dim: Option<u64>,
-    /// Ids that end an answer when the key is absent.
-    stop_ids: &'static [u64],
-    qk_norm: bool,
+/// How a family's checkpoints name their tensors.
+pub(super) struct Naming {
+    /// Before the names of everything but the head.
+    pub(super) prefix: &'static str,
+    /// Whether the projections of a delta-net are two tensors whose rows go by key heads.
+    pub(super) fused: bool,
+    /// Whether experts in floats are stacked, where the checkpoint was not seen.
+    pub(super) stacked: bool,
+    /// Whether there is a vision tower beside the text part.
+    pub(super) vision: bool,
+    /// Whether there may be a draft layer.
+    pub(super) draft: bool,
 }
-
-const FAMILIES: [Family; 2] = [
-    Family {
-        name: "llama",
-        architecture: "LlamaForCausalLM",
-        vocabulary: 32000,
-        width: 11008,
-        context: 2048,
-        kv_heads: None,
-        head_dim: None,
-        stop_ids: &[2],
-        qk_norm: false,
-    },
-    Family {
-        name: "qwen3",
-        architecture: "Qwen3ForCausalLM",
-        vocabulary: 151936,
-        width: 22016,
-        context: 32768,
-        kv_heads: Some(32),
-        head_dim: Some(128),
-        stop_ids: &[],
-        qk_norm: true,
-    },
-];
 
 /// Keys that say nothing about what is computed: provenance, training, generation and tokenizer settings.
 const HARMLESS: [&str; 32] = [
@@ -111,39 +85,46 @@ const HARMLESS: [&str; 32] = [
     "use_cache",
 ];
 
-/// The activations by transformers' names; several name one function.
-const ACTIVATIONS: [(&str, Activation); 10] = [
-    ("silu", Activation::Silu),
-    ("swish", Activation::Silu),
-    ("gelu", Activation::Gelu),
-    ("gelu_python", Activation::Gelu),
-    ("gelu_pytorch_tanh", Activation::GeluTanh),
-    ("gelu_python_tanh", Activation::GeluTanh),
-    ("gelu_new", Activation::GeluTanh),
-    ("gelu_fast", Activation::GeluTanh),
-    ("gelu_accurate", Activation::GeluTanh),
-    ("relu", Activation::Relu),
-];
-
-/// Reads a config of a known family.
+/// Reads a config of a known family, or of a multimodal wrapper around one.
 pub(super) fn read(config: &Map<String, Value>) -> Result<Draft, ImportError> {
-    let mut found = Findings::default();
-    let known = FAMILIES.iter().map(|family| format!("`{}`", family.name)).collect::<Vec<_>>().join(", ");
-    let family = match config.get("model_type") {
-        Some(Value::String(name)) => match FAMILIES.iter().find(|family| family.name == name) {
-            Some(family) => family,
-            None => {
-                let problem = format!("`model_type` = {name:?}: not a known family; known are {known}");
-                return Err(ImportError { problems: vec![problem] });
-            }
-        },
+    let refuse = |problem: String| Err(ImportError { problems: vec![problem] });
+    let names = FAMILIES.iter().map(|it| it.name).chain(WRAPPERS.iter().map(|it| it.name));
+    let known = names.map(|name| format!("`{name}`")).collect::<Vec<_>>().join(", ");
+    let name = match config.get("model_type") {
+        Some(Value::String(name)) => name.as_str(),
         other => {
             let shown = other.map_or("missing".to_owned(), Value::to_string);
-            let problem = format!("`model_type` is {shown}: it names the family; known are {known}");
-            return Err(ImportError { problems: vec![problem] });
+            return refuse(format!("`model_type` is {shown}: it names the family; known are {known}"));
         }
     };
-    let draft = read_family(family, Keys::new(config, ""), &mut found);
+    let mut found = Findings::default();
+    let wrapper = WRAPPERS.iter().find(|it| it.name == name);
+    let text = wrapper.map_or(name, |wrapper| wrapper.text);
+    let Some(family) = FAMILIES.iter().find(|family| family.name == text) else {
+        return refuse(format!("`model_type` = {name:?}: not a known family; known are {known}"));
+    };
+    let draft = match wrapper {
+        None => read_family(family, Keys::new(config, ""), None, &mut found),
+        Some(wrapper) => {
+            let Some(Value::Object(text)) = config.get("text_config") else {
+                return refuse("`text_config` is no object: it holds the language model".to_owned());
+            };
+            let (mut outer, mut keys) = (Keys::new(config, ""), Keys::new(text, "text_config."));
+            let why = "another language model than this family has";
+            keys.only(&mut found, "model_type", &[json!(wrapper.text), Value::Null], why);
+            let draft = read_family(family, keys, Some(&mut outer), &mut found);
+            let why = format!("only `[{:?}]` is known for this family", wrapper.architecture);
+            outer.only(&mut found, "architectures", &[json!([wrapper.architecture]), Value::Null], &why);
+            outer.harmless(&["text_config", "vision_config", "image_token_id", "video_token_id"]);
+            outer.harmless(&["vision_start_token_id", "vision_end_token_id"]);
+            outer.harmless(&HARMLESS);
+            outer.finish(&mut found, &format!("the {} family", wrapper.name));
+            found
+                .notes
+                .push("The vision tower (vision_config) is not built yet: this is the text part.".into());
+            draft
+        }
+    };
     match draft {
         Some(draft) if found.problems.is_empty() => {
             Ok(Draft { defaulted: found.defaulted, notes: found.notes, ..draft })
@@ -152,31 +133,56 @@ pub(super) fn read(config: &Map<String, Value>) -> Result<Draft, ImportError> {
     }
 }
 
-fn read_family(family: &Family, mut keys: Keys, found: &mut Findings) -> Option<Draft> {
-    let hidden = keys.count(found, "hidden_size", 4096);
-    let layers = keys.count(found, "num_hidden_layers", 32);
+/// Reads the text part, whose keys are `keys`; those that a wrapper has in its stead are in `outer`.
+fn read_family(
+    family: &Family,
+    mut keys: Keys,
+    mut outer: Option<&mut Keys>,
+    found: &mut Findings,
+) -> Option<Draft> {
+    let hidden = keys.count(found, "hidden_size", family.hidden);
+    let layers = keys.count(found, "num_hidden_layers", family.layers);
     let vocabulary = keys.count(found, "vocab_size", family.vocabulary);
-    let width = keys.count(found, "intermediate_size", family.width);
     let context = keys.count(found, "max_position_embeddings", family.context);
-    let heads = keys.count(found, "num_attention_heads", 32);
-    let kv_heads = kv_heads(family, &mut keys, found, heads);
-    let head_dim = head_dim(family, &mut keys, found, hidden, heads);
     let eps = keys.number(found, "rms_norm_eps", 1e-6);
-    let tied = keys.flag(found, "tie_word_embeddings", false);
-    let attention_bias = keys.flag(found, "attention_bias", false);
-    let activation = activation(&mut keys, found);
-    let stop_ids = stop_ids(family, &mut keys, found, vocabulary);
-    let rotary = rotary::read(&mut keys, found, head_dim, context);
-    let ffn_bias = match family.name {
-        "llama" => keys.flag(found, "mlp_bias", false),
-        _ => {
-            keys.only(found, "mlp_bias", &[json!(false), Value::Null], "this family's ffn has no biases");
-            Some(false)
-        }
+    let weight = if family.hybrid.is_some() { NormWeight::OnePlus } else { NormWeight::Plain };
+    let norm = eps.map(|eps| Norm { eps: eps as f32, weight });
+    let tied = tied(&mut keys, outer.as_deref_mut(), found);
+    let activation = activation(family, &mut keys, found);
+    let mut ended_by = stop_ids(family, &mut keys, found, vocabulary);
+    if let Some(outer) = outer.as_deref_mut()
+        && outer.given("eos_token_id").is_some()
+        && let (Some(ids), Some(more)) = (&mut ended_by, stop_ids(family, outer, found, vocabulary))
+    {
+        ids.extend(more);
+        ids.dedup();
+    }
+    let attention = attention(family, &mut keys, found, (hidden, context, norm));
+    let pattern = layers::pattern(family, &mut keys, found, layers);
+    let delta = match family.hybrid {
+        Some(_) => layers::delta(&mut keys, found).zip(eps).map(|(shape, eps)| {
+            let norm = Norm { eps: eps as f32, weight: NormWeight::Plain };
+            // The gate of the result is silu in every model, whatever `hidden_act` says.
+            Some(DeltaNet { shape, norm, activation: Activation::Silu })
+        }),
+        None => Some(None),
     };
-    refuse_variants(family, &mut keys, found, layers);
+    let ffn = ffn(family, &mut keys, found, activation);
+    let quantization = match outer.as_deref_mut() {
+        Some(outer) => quantization::read(outer, found),
+        None => quantization::read(&mut keys, found),
+    };
+    if family.hybrid.is_some() {
+        // What is not read by transformers either: the state is f32, and the draft layer's tensors are left out.
+        keys.harmless(&["mamba_ssm_dtype", "mtp_num_hidden_layers", "mtp_use_dedicated_embeddings"]);
+        let why = "this family always gates attention";
+        keys.only(found, "attn_output_gate", &[json!(true), Value::Null], why);
+        found.notes.push("The draft layer (mtp.*), where a checkpoint has one, is not built yet.".to_owned());
+    }
+    refuse_variants(family, &mut keys, found);
     keys.harmless(&HARMLESS);
     keys.finish(found, &format!("the {} family", family.name));
+    let vision = outer.is_some();
     Some(Draft {
         family: family.name,
         hidden: hidden?,
@@ -184,122 +190,85 @@ fn read_family(family: &Family, mut keys: Keys, found: &mut Findings) -> Option<
         vocabulary: vocabulary?,
         context: context?,
         tied: tied?,
-        eps: eps?,
-        heads: heads?,
-        kv_heads: kv_heads?,
-        head_dim: head_dim?,
-        rotary: rotary?,
-        qk_norm: family.qk_norm,
-        attention_bias: attention_bias?,
-        width: width?,
-        activation: activation?,
-        ffn_bias: ffn_bias?,
-        stop_ids: stop_ids?,
+        norm: norm?,
+        pattern: pattern?,
+        attention: attention?,
+        delta: delta?,
+        ffn: ffn?,
+        stop_ids: ended_by?,
+        naming: Naming {
+            prefix: if vision { "model.language_model." } else { "model." },
+            fused: family.hybrid.is_some_and(|hybrid| hybrid.fused),
+            stacked: family.experts.is_some_and(|experts| experts.stacked),
+            vision,
+            draft: family.hybrid.is_some(),
+        },
+        quantization: quantization?,
         defaulted: Vec::new(),
         notes: Vec::new(),
     })
 }
 
-fn kv_heads(family: &Family, keys: &mut Keys, found: &mut Findings, heads: Option<u64>) -> Option<u64> {
-    let kv_heads = match (keys.get("num_key_value_heads"), family.kv_heads) {
-        (None, Some(default)) => {
-            found.defaulted.push("num_key_value_heads".to_owned());
-            Some(default)
-        }
-        _ => keys.count_or_null(found, "num_key_value_heads")?.or(heads),
-    };
-    if let (Some(heads), Some(kv_heads)) = (heads, kv_heads)
-        && heads % kv_heads != 0
-    {
-        let problem =
-            format!("`num_key_value_heads` = {kv_heads} does not divide `num_attention_heads` = {heads}");
-        found.problems.push(problem);
-        return None;
+/// Whether the head is the embedding: a wrapper's own key decides, as in transformers.
+fn tied(keys: &mut Keys, outer: Option<&mut Keys>, found: &mut Findings) -> Option<bool> {
+    let key = "tie_word_embeddings";
+    let Some(outer) = outer else { return keys.flag(found, key, false) };
+    let tied = outer.flag(found, key, false)?;
+    if keys.given(key).is_some() && keys.flag(found, key, false)? != tied {
+        found.notes.push(format!("{key} = {tied} goes before text_config.{key}, as in transformers."));
     }
-    kv_heads
+    Some(tied)
 }
 
-fn head_dim(
+fn attention(
     family: &Family,
     keys: &mut Keys,
     found: &mut Findings,
-    hidden: Option<u64>,
-    heads: Option<u64>,
-) -> Option<u64> {
-    let head_dim = match family.head_dim {
-        Some(default) => keys.count(found, "head_dim", default)?,
-        None => match keys.count_or_null(found, "head_dim")? {
-            Some(head_dim) => head_dim,
-            None => {
-                let (hidden, heads) = (hidden?, heads?);
-                if hidden % heads != 0 {
-                    let problem = format!(
-                        "`hidden_size` = {hidden} is no multiple of `num_attention_heads` = {heads}, and there is no `head_dim`"
-                    );
-                    found.problems.push(problem);
-                    return None;
-                }
-                hidden / heads
-            }
-        },
-    };
-    if head_dim % 2 != 0 {
-        found.problems.push(format!("`head_dim` is {head_dim}: rotary embeddings need an even one"));
-        return None;
-    }
-    Some(head_dim)
+    (hidden, context, norm): (Option<usize>, Option<usize>, Option<Norm>),
+) -> Option<Attention> {
+    let heads = keys.count(found, "num_attention_heads", family.heads);
+    let kv_heads = kv_heads(family, keys, found, heads);
+    let head_dim = head_dim(family, keys, found, hidden, heads);
+    let bias = keys.flag(found, "attention_bias", false);
+    let rotary = rotary::read(keys, found, head_dim, context, family.hybrid.is_some());
+    let bias = bias?;
+    Some(Attention {
+        heads: heads?,
+        kv_heads: kv_heads?,
+        head_dim: head_dim?,
+        rotary: rotary?,
+        qk_norm: if family.qk_norm { Some(norm?) } else { None },
+        qkv_bias: bias,
+        output_bias: bias,
+        gate: family.hybrid.is_some(),
+    })
 }
 
-fn activation(keys: &mut Keys, found: &mut Findings) -> Option<Activation> {
-    let Some(value) = keys.get("hidden_act") else {
-        found.defaulted.push("hidden_act".to_owned());
-        return Some(Activation::Silu);
-    };
-    let known = ACTIVATIONS.iter().find(|(name, _)| value.as_str() == Some(name));
-    if known.is_none() {
-        let names = ACTIVATIONS.iter().map(|(name, _)| format!("`{name}`")).collect::<Vec<_>>().join(", ");
-        found.problems.push(format!("`hidden_act` = {value}: not a known activation; known are {names}"));
-    }
-    known.map(|(_, activation)| *activation)
-}
-
-fn stop_ids(
+fn ffn(
     family: &Family,
     keys: &mut Keys,
     found: &mut Findings,
-    vocabulary: Option<u64>,
-) -> Option<Vec<u64>> {
-    let ids = match keys.get("eos_token_id") {
-        None => {
-            found.defaulted.push("eos_token_id".to_owned());
-            Some(family.stop_ids.to_vec())
-        }
-        Some(Value::Null) => Some(Vec::new()),
-        Some(Value::Array(ids)) => ids.iter().map(Value::as_u64).collect(),
-        Some(id) => id.as_u64().map(|id| vec![id]),
+    activation: Option<Activation>,
+) -> Option<Ffn> {
+    let bias = if family.name == "llama" {
+        keys.flag(found, "mlp_bias", false)
+    } else {
+        keys.only(found, "mlp_bias", &[json!(false), Value::Null], "this family's ffn has no biases");
+        Some(false)
     };
-    let Some(ids) = ids else {
-        found.problems.push("`eos_token_id` is neither a token id, a list of them, nor null".to_owned());
-        return None;
-    };
-    // Such an id can never be sampled, so it stops nothing; real configs of cut-down models have it.
-    let (inside, outside): (Vec<u64>, Vec<u64>) =
-        ids.into_iter().partition(|id| *id < vocabulary.unwrap_or(0));
-    if let (false, Some(vocabulary)) = (outside.is_empty(), vocabulary) {
-        let note = format!("eos_token_id {outside:?} is outside the vocabulary of {vocabulary}: left out.");
-        found.notes.push(note);
+    if let Some(experts) = family.experts {
+        return mixture::read(experts, keys, found, activation).map(Ffn::Experts);
     }
-    let mut distinct: Vec<u64> = Vec::new();
-    for id in inside {
-        if !distinct.contains(&id) {
-            distinct.push(id);
-        }
+    if family.hybrid.is_some() {
+        // Releases carry it; it is about experts, which this family has none of.
+        keys.only(found, "mlp_only_layers", &[json!([]), Value::Null], "this family has no experts");
     }
-    Some(distinct)
+    let width = keys.count(found, "intermediate_size", family.width);
+    Some(Ffn::Gated { width: width?, activation: activation?, bias: bias? })
 }
 
 /// Names every setting that would make another model of it.
-fn refuse_variants(family: &Family, keys: &mut Keys, found: &mut Findings, layers: Option<u64>) {
+fn refuse_variants(family: &Family, keys: &mut Keys, found: &mut Findings) {
     let (off, null) = (json!(false), Value::Null);
     let why = format!("only `[{:?}]` is known for this family", family.architecture);
     keys.only(found, "architectures", &[json!([family.architecture]), null.clone()], &why);
@@ -313,23 +282,8 @@ fn refuse_variants(family: &Family, keys: &mut Keys, found: &mut Findings, layer
     keys.only(found, "cross_attention_hidden_size", std::slice::from_ref(&null), "only null is known");
     keys.only(found, "use_sliding_window", &[off, null.clone()], "sliding windows are not known yet");
     match family.name {
+        "llama" => keys.only(found, "sliding_window", &[null], "sliding windows are not known yet"),
         // Without `use_sliding_window` these two say nothing.
-        "qwen3" => keys.harmless(&["sliding_window", "max_window_layers"]),
-        _ => keys.only(found, "sliding_window", &[null], "sliding windows are not known yet"),
-    }
-    let Some(types) = keys.given("layer_types") else { return };
-    let full = |types: &Vec<Value>| types.iter().all(|it| it == "full_attention");
-    match types.as_array() {
-        Some(types) if full(types) && layers.is_none_or(|layers| types.len() as u64 == layers) => {}
-        Some(types) if full(types) => {
-            let problem =
-                format!("`layer_types` names {} layers, `num_hidden_layers` another number", types.len());
-            found.problems.push(problem);
-        }
-        _ => {
-            let other = types.as_array().and_then(|types| types.iter().find(|it| *it != "full_attention"));
-            let shown = other.unwrap_or(types);
-            found.problems.push(format!("`layer_types` holds {shown}: only \"full_attention\" is known"));
-        }
+        _ => keys.harmless(&["sliding_window", "max_window_layers"]),
     }
 }

@@ -44,7 +44,7 @@ impl<'a> Keys<'a> {
     }
 
     /// A whole number of at least 1, or the default when absent.
-    pub(super) fn count(&mut self, found: &mut Findings, key: &str, default: u64) -> Option<u64> {
+    pub(super) fn count(&mut self, found: &mut Findings, key: &str, default: usize) -> Option<usize> {
         let Some(value) = self.get(key) else {
             found.defaulted.push(self.path(key));
             return Some(default);
@@ -53,15 +53,15 @@ impl<'a> Keys<'a> {
     }
 
     /// A whole number of at least 1; `None` inside when absent or `null`.
-    pub(super) fn count_or_null(&mut self, found: &mut Findings, key: &str) -> Option<Option<u64>> {
+    pub(super) fn count_or_null(&mut self, found: &mut Findings, key: &str) -> Option<Option<usize>> {
         match self.given(key) {
             Some(value) => self.as_count(found, key, value).map(Some),
             None => Some(None),
         }
     }
 
-    fn as_count(&self, found: &mut Findings, key: &str, value: &Value) -> Option<u64> {
-        let count = value.as_u64().filter(|count| *count > 0);
+    fn as_count(&self, found: &mut Findings, key: &str, value: &Value) -> Option<usize> {
+        let count = value.as_u64().and_then(|count| usize::try_from(count).ok()).filter(|count| *count > 0);
         if count.is_none() {
             found
                 .problems

@@ -3,13 +3,26 @@
 //! What a key means, and what stands in for an absent one, is as in transformers 5.23. A family, key or value
 //! that is not known here is an error that names it: a model that computes something else is never guessed at.
 
+mod dimensions;
+mod families;
 mod family;
 mod keys;
+mod layers;
+mod mixture;
+mod model;
+mod names;
+mod patterns;
+mod quant;
+mod quantization;
 mod rotary;
-mod write;
+mod seen;
+mod storage;
+
+pub use seen::Seen;
 
 use crate::spec;
 use crate::spec::types::Compute;
+use monomorph_formats::Format;
 use std::fmt;
 
 /// The files of a new directory `targets/models/<name>/`.
@@ -17,7 +30,8 @@ use std::fmt;
 pub struct Imported {
     /// Text of MODEL.toml.
     pub model_toml: String,
-    /// File name and text of every quant spec: `f32.toml` and `bf16.toml`.
+    /// File name and text of every quant spec: that of the checkpoint where its config or its files say how it is
+    /// stored, called after the format of most of its bytes; else `f32.toml` and `bf16.toml`.
     pub quants: Vec<(String, String)>,
 }
 
@@ -37,12 +51,13 @@ impl fmt::Display for ImportError {
 
 impl std::error::Error for ImportError {}
 
-/// Drafts the specs of the model called `name` from its `config.json`; what is stored in bf16 is to compute in
-/// `compute`: [`Compute::F32`], or [`Compute::Bf16`], which also keeps keys and values in bf16.
+/// Drafts the specs of the model called `name` from its `config.json` and what is `seen` of its checkpoint; what is not
+/// stored in f32 is to compute in `compute`: [`Compute::F32`], or [`Compute::Bf16`], which also keeps keys and values in
+/// bf16.
 ///
 /// # Errors
-/// When the text is no JSON object, or anything in it or about `compute` is not known here.
-pub fn import(config_json: &str, name: &str, compute: Compute) -> Result<Imported, ImportError> {
+/// When the text is no JSON object, or anything in it, about `compute` or in the checkpoint is not known here.
+pub fn import(config_json: &str, name: &str, compute: Compute, seen: &Seen) -> Result<Imported, ImportError> {
     let refuse = |problem: String| ImportError { problems: vec![problem] };
     let plain = |c: char| c.is_ascii_alphanumeric() || "._-".contains(c);
     if !name.starts_with(|c: char| c.is_ascii_alphanumeric()) || !name.chars().all(plain) {
@@ -53,10 +68,21 @@ pub fn import(config_json: &str, name: &str, compute: Compute) -> Result<Importe
         serde_json::from_str(config_json).map_err(|error| refuse(format!("not valid JSON: {error}")))?;
     let config = config.as_object().ok_or_else(|| refuse("not a JSON object".to_owned()))?;
     let draft = family::read(config)?;
-    let imported = write::write(&draft, name, compute);
-    // What the loader would refuse is refused here, before anything is written.
-    spec::check(name, &imported.model_toml, &imported.quants).map_err(|diagnostics| ImportError {
+    let model_toml = model::write(&draft, name);
+    let loader = |diagnostics: spec::Diagnostics| ImportError {
         problems: diagnostics.list().iter().map(|it| format!("{} ({})", it.message, it.help)).collect(),
-    })?;
-    Ok(imported)
+    };
+    let model = spec::check(name, &model_toml, &[]).map_err(loader)?;
+    let known = seen.formats() || draft.quantization.is_some();
+    let floats: &[Format] = if known { &[Format::Bf16] } else { &[Format::F32, Format::Bf16] };
+    let mut quants = Vec::new();
+    for format in floats {
+        let all = storage::all(&draft, spec::tensors(&model), seen, *format)
+            .map_err(|problems| ImportError { problems })?;
+        let file = format!("{}.toml", storage::most(&all).name());
+        quants.push((file, quant::write(&draft, name, &all, compute)));
+    }
+    // What the loader would refuse is refused here, before anything is written.
+    spec::check(name, &model_toml, &quants).map_err(loader)?;
+    Ok(Imported { model_toml, quants })
 }

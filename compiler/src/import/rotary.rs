@@ -12,18 +12,28 @@ const DEFAULT_THETA: f64 = 10_000.0;
 /// What an absent object says.
 static EMPTY: LazyLock<Map<String, Value>> = LazyLock::new(Map::new);
 
-/// Reads every rotary key of a config.
+/// The part of a head that turns in families that turn a part, when no key says it.
+const DEFAULT_PART: f64 = 0.25;
+
+/// Reads every rotary key of a config. Families that turn a `part` of each head also have settings for images.
 pub(super) fn read(
     keys: &mut Keys,
     found: &mut Findings,
-    head_dim: Option<u64>,
-    context: Option<u64>,
+    head_dim: Option<usize>,
+    context: Option<usize>,
+    part: bool,
 ) -> Option<Rotary> {
     let (settings, prefix) = settings(keys, found)?;
-    let mut inner = Keys::new(settings, prefix);
+    let mut inner = Keys::new(settings, &prefix);
     let theta = theta(keys, &mut inner, found);
-    whole_heads(keys, found);
-    whole_heads(&mut inner, found);
+    let dims = if part {
+        sections(&mut inner, found);
+        part_of_heads(keys, &mut inner, found, head_dim)
+    } else {
+        whole_heads(keys, found);
+        whole_heads(&mut inner, found);
+        head_dim
+    };
     let outer_original = keys.number_or_null(found, "original_max_position_embeddings");
     let kind = kind(&mut inner, found)?;
     let mut scaled = Scaled { keys: inner, found, context, outer_original };
@@ -35,12 +45,11 @@ pub(super) fn read(
     };
     let Scaled { keys: inner, found, .. } = scaled;
     inner.finish(found, &format!("rotary embeddings of type {:?}", kind.name()));
-    let dims = usize::try_from(head_dim?).ok()?;
-    Some(Rotary { dims, theta: theta?, pairs: RotaryPairs::Halves, scaling: scaling? })
+    Some(Rotary { dims: dims?, theta: theta?, pairs: RotaryPairs::Halves, scaling: scaling? })
 }
 
 /// The object with the settings and its name: `rope_scaling` if it says anything, else `rope_parameters`.
-fn settings<'a>(keys: &mut Keys<'a>, found: &mut Findings) -> Option<(&'a Map<String, Value>, &'static str)> {
+fn settings<'a>(keys: &mut Keys<'a>, found: &mut Findings) -> Option<(&'a Map<String, Value>, String)> {
     let mut object = |key: &str| match keys.given(key) {
         None => Some(&*EMPTY),
         Some(Value::Object(map)) => Some(map),
@@ -57,8 +66,8 @@ fn settings<'a>(keys: &mut Keys<'a>, found: &mut Findings) -> Option<(&'a Map<St
             found.problems.push(problem.to_owned());
             None
         }
-        (false, _) => Some((old, "rope_scaling.")),
-        _ => Some((new, "rope_parameters.")),
+        (false, _) => Some((old, keys.path("rope_scaling."))),
+        _ => Some((new, keys.path("rope_parameters."))),
     }
 }
 
@@ -84,7 +93,51 @@ fn theta(keys: &mut Keys, inner: &mut Keys, found: &mut Findings) -> Option<f64>
     Some(own.or(outer).unwrap_or(DEFAULT_THETA))
 }
 
-/// Both families turn whole heads: transformers ignores another factor or fails on it.
+/// `mrope_section`: positions in time, height and width, each for some of the frequencies. Text has one position for all
+/// three, so that they say nothing there.
+fn sections(inner: &mut Keys, found: &mut Findings) {
+    let stated = inner.get("mrope_section").is_some();
+    inner.harmless(&["mrope_interleaved"]);
+    if stated {
+        let path = inner.path("mrope_section");
+        let note = format!("{path} is for images: the three positions of a text token are equal.");
+        found.notes.push(note);
+    }
+}
+
+/// The leading dimensions of a head that turn: the inner factor of the head, before the config's own.
+fn part_of_heads(
+    keys: &mut Keys,
+    inner: &mut Keys,
+    found: &mut Findings,
+    head_dim: Option<usize>,
+) -> Option<usize> {
+    let key = "partial_rotary_factor";
+    let outer = keys.number_or_null(found, key)?;
+    let own = inner.number_or_null(found, key)?;
+    let path = if own.is_some() { inner.path(key) } else { keys.path(key) };
+    let Some(factor) = own.or(outer) else {
+        found.defaulted.push(path);
+        return part(found, "partial_rotary_factor", DEFAULT_PART, head_dim?);
+    };
+    part(found, &path, factor, head_dim?)
+}
+
+fn part(found: &mut Findings, path: &str, factor: f64, head_dim: usize) -> Option<usize> {
+    // Cut off as transformers does.
+    let dims = (head_dim as f64 * factor) as usize;
+    let turns = (2..=head_dim).contains(&dims) && dims.is_multiple_of(2);
+    if !turns {
+        let problem = format!(
+            "`{path}` = {factor} turns {dims} of the {head_dim} dimensions of a head: an even number of 2 to \
+             {head_dim} is known"
+        );
+        found.problems.push(problem);
+    }
+    turns.then_some(dims)
+}
+
+/// Such families turn whole heads: transformers ignores another factor or fails on it.
 fn whole_heads(keys: &mut Keys, found: &mut Findings) {
     if let Some(value) = keys.given("partial_rotary_factor")
         && value.as_f64() != Some(1.0)
@@ -133,7 +186,7 @@ fn kind(inner: &mut Keys, found: &mut Findings) -> Option<Kind> {
 struct Scaled<'a, 'f> {
     keys: Keys<'a>,
     found: &'f mut Findings,
-    context: Option<u64>,
+    context: Option<usize>,
     /// `original_max_position_embeddings` of the config itself, which goes first; `None` outside if it is bad.
     outer_original: Option<Option<f64>>,
 }

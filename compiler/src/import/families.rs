@@ -1,0 +1,183 @@
+//! The families known so far: what transformers' configuration classes have for absent keys, and what sets each apart.
+
+/// A family of language models, named by a config's `model_type`.
+pub(super) struct Family {
+    pub(super) name: &'static str,
+    pub(super) architecture: &'static str,
+    pub(super) hidden: usize,
+    pub(super) layers: usize,
+    pub(super) vocabulary: usize,
+    /// Of the dense block; families of experts alone have none.
+    pub(super) width: usize,
+    pub(super) context: usize,
+    pub(super) heads: usize,
+    /// Used when the key is absent; `None` makes it `num_attention_heads`, as `null` always does.
+    pub(super) kv_heads: Option<usize>,
+    /// Used when the key is absent; `None` divides `hidden_size` by the heads.
+    pub(super) head_dim: Option<usize>,
+    /// Ids that end an answer when the key is absent.
+    pub(super) stop_ids: &'static [u64],
+    pub(super) qk_norm: bool,
+    /// Delta-nets between gated attention of which a part turns; norms whose weights stand around 0; a draft layer.
+    pub(super) hybrid: Option<Hybrid>,
+    /// Experts in place of the dense block.
+    pub(super) experts: Option<Mixture>,
+}
+
+/// What sets the hybrid families apart from one another.
+#[derive(Clone, Copy)]
+pub(super) struct Hybrid {
+    /// Whether the projections of a delta-net are two tensors whose rows go by key heads.
+    pub(super) fused: bool,
+}
+
+/// Defaults of a mixture of experts.
+#[derive(Clone, Copy)]
+pub(super) struct Mixture {
+    pub(super) experts: usize,
+    pub(super) active: usize,
+    pub(super) width: usize,
+    /// `None` where the family has no shared expert.
+    pub(super) shared: Option<usize>,
+    /// What an absent `norm_topk_prob` means; `None` where the family always divides by the sum.
+    pub(super) renormalise: Option<bool>,
+    /// Whether checkpoints in floats stack the experts of a layer in two tensors.
+    pub(super) stacked: bool,
+}
+
+/// A multimodal config around a text part.
+pub(super) struct Wrapper {
+    pub(super) name: &'static str,
+    pub(super) architecture: &'static str,
+    /// Family of `text_config`.
+    pub(super) text: &'static str,
+}
+
+pub(super) const WRAPPERS: [Wrapper; 2] = [
+    Wrapper { name: "qwen3_5", architecture: "Qwen3_5ForConditionalGeneration", text: "qwen3_5_text" },
+    Wrapper {
+        name: "qwen3_5_moe",
+        architecture: "Qwen3_5MoeForConditionalGeneration",
+        text: "qwen3_5_moe_text",
+    },
+];
+
+pub(super) const FAMILIES: [Family; 6] = [
+    Family {
+        name: "llama",
+        architecture: "LlamaForCausalLM",
+        hidden: 4096,
+        layers: 32,
+        vocabulary: 32000,
+        width: 11008,
+        context: 2048,
+        heads: 32,
+        kv_heads: None,
+        head_dim: None,
+        stop_ids: &[2],
+        qk_norm: false,
+        hybrid: None,
+        experts: None,
+    },
+    Family {
+        name: "qwen3",
+        architecture: "Qwen3ForCausalLM",
+        hidden: 4096,
+        layers: 32,
+        vocabulary: 151_936,
+        width: 22016,
+        context: 32768,
+        heads: 32,
+        kv_heads: Some(32),
+        head_dim: Some(128),
+        stop_ids: &[],
+        qk_norm: true,
+        hybrid: None,
+        experts: None,
+    },
+    Family {
+        name: "qwen3_moe",
+        architecture: "Qwen3MoeForCausalLM",
+        hidden: 2048,
+        layers: 24,
+        vocabulary: 151_936,
+        width: 6144,
+        context: 32768,
+        heads: 32,
+        kv_heads: Some(4),
+        head_dim: None,
+        stop_ids: &[],
+        qk_norm: true,
+        hybrid: None,
+        experts: Some(Mixture {
+            experts: 128,
+            active: 8,
+            width: 768,
+            shared: None,
+            renormalise: Some(false),
+            stacked: false,
+        }),
+    },
+    Family {
+        name: "qwen3_next",
+        architecture: "Qwen3NextForCausalLM",
+        hidden: 2048,
+        layers: 48,
+        vocabulary: 151_936,
+        width: 5632,
+        context: 32768,
+        heads: 16,
+        kv_heads: Some(2),
+        head_dim: Some(256),
+        stop_ids: &[],
+        qk_norm: true,
+        hybrid: Some(Hybrid { fused: true }),
+        experts: Some(Mixture {
+            experts: 512,
+            active: 10,
+            width: 512,
+            shared: Some(512),
+            renormalise: Some(true),
+            stacked: false,
+        }),
+    },
+    Family {
+        name: "qwen3_5_text",
+        architecture: "Qwen3_5ForCausalLM",
+        hidden: 4096,
+        layers: 32,
+        vocabulary: 248_320,
+        width: 12288,
+        context: 32768,
+        heads: 16,
+        kv_heads: Some(4),
+        head_dim: Some(256),
+        stop_ids: &[],
+        qk_norm: true,
+        hybrid: Some(Hybrid { fused: false }),
+        experts: None,
+    },
+    Family {
+        name: "qwen3_5_moe_text",
+        architecture: "Qwen3_5MoeForCausalLM",
+        hidden: 2048,
+        layers: 40,
+        vocabulary: 248_320,
+        width: 0,
+        context: 32768,
+        heads: 16,
+        kv_heads: Some(2),
+        head_dim: Some(256),
+        stop_ids: &[],
+        qk_norm: true,
+        hybrid: Some(Hybrid { fused: false }),
+        experts: Some(Mixture {
+            experts: 256,
+            active: 8,
+            width: 512,
+            shared: Some(512),
+            renormalise: None,
+            stacked: true,
+        }),
+    },
+];

@@ -1,0 +1,73 @@
+//! The keys of mixtures of experts.
+
+use super::families::Mixture;
+use super::keys::{Findings, Keys};
+use crate::spec::types::{Activation, Experts, SharedExpert};
+use serde_json::{Value, json};
+
+/// Reads them; layers without experts among layers with experts are refused.
+pub(super) fn read(
+    family: Mixture,
+    keys: &mut Keys,
+    found: &mut Findings,
+    activation: Option<Activation>,
+) -> Option<Experts> {
+    let every = "only layers that all have experts are known";
+    keys.only(found, "mlp_only_layers", &[json!([]), Value::Null], every);
+    keys.only(found, "decoder_sparse_step", &[json!(1)], every);
+    // No layer has the dense block that this would be the width of.
+    keys.harmless(&["intermediate_size", "output_router_logits", "router_aux_loss_coef"]);
+    let experts = count(family, keys, found);
+    let active = keys.count(found, "num_experts_per_tok", family.active);
+    let width = keys.count(found, "moe_intermediate_size", family.width);
+    if let (Some(experts), Some(active)) = (experts, active)
+        && active > experts
+    {
+        let path = keys.path("num_experts_per_tok");
+        found.problems.push(format!("`{path}` = {active} is more than the {experts} experts"));
+    }
+    let shared = match family.shared {
+        Some(width) => keys.count(found, "shared_expert_intermediate_size", width).map(Some),
+        None => Some(None),
+    };
+    let renormalise = match family.renormalise {
+        Some(default) => {
+            let renormalise = keys.flag(found, "norm_topk_prob", default);
+            if keys.get("norm_topk_prob").is_none() {
+                found.defaulted.push(keys.path("norm_topk_prob"));
+            }
+            renormalise
+        }
+        None => {
+            let why = "this family always divides by the sum";
+            keys.only(found, "norm_topk_prob", &[json!(true), Value::Null], why);
+            Some(true)
+        }
+    };
+    Some(Experts {
+        experts: experts?,
+        active: active?,
+        width: width?,
+        activation: activation?,
+        renormalise: renormalise?,
+        shared: shared?.map(|width| SharedExpert { width }),
+    })
+}
+
+/// `num_experts`, which one family also calls `num_local_experts`.
+fn count(family: Mixture, keys: &mut Keys, found: &mut Findings) -> Option<usize> {
+    if family.shared.is_some() {
+        return keys.count(found, "num_experts", family.experts);
+    }
+    match (keys.get("num_experts"), keys.get("num_local_experts")) {
+        (Some(one), Some(other)) if one != other => {
+            let (key, alias) = (keys.path("num_experts"), keys.path("num_local_experts"));
+            found
+                .problems
+                .push(format!("`{key}` = {one} and `{alias}` = {other} are one setting and differ"));
+            None
+        }
+        (None, Some(_)) => keys.count(found, "num_local_experts", family.experts),
+        _ => keys.count(found, "num_experts", family.experts),
+    }
+}

@@ -1,0 +1,132 @@
+//! How a checkpoint is stored as a quant spec that people like to read.
+
+use super::family::Draft;
+use super::layers::Kind;
+use super::storage::{Placed, classes};
+use crate::spec::types::{ClassScales, Compute, FileTensor, ScaleForm, TensorClass};
+use monomorph_formats::Format;
+use std::collections::BTreeSet;
+
+/// Writes a quant spec: what is not f32 computes in `compute`, but for the norms and the router.
+pub(super) fn write(draft: &Draft, name: &str, all: &[Placed], compute: Compute) -> String {
+    let classes = classes(all);
+    let stored_of_all: Vec<&str> =
+        all.iter().map(|it| it.storage.format.name()).collect::<BTreeSet<_>>().into_iter().collect();
+    let (mut names, mut stored, mut scales, mut computes) =
+        (String::new(), String::new(), String::new(), String::new());
+    for placed in all {
+        names += &format!("{:?} = {}\n", placed.decl.name, file(&placed.file));
+    }
+    let rounds = |format: Format| format != Format::F32 && compute != Compute::F32;
+    for (class, storage) in &classes {
+        let remark = if *class == TensorClass::Norm { " # and biases" } else { "" };
+        stored += &format!("{} = {:?}{remark}\n", class.name(), storage.format.name());
+        if let Some(form) = storage.scales {
+            scales += &format!("{} = {}\n", class.name(), scale_form(form));
+        }
+        let exact = [TensorClass::Norm, TensorClass::Router].contains(class);
+        if !exact && (rounds(storage.format) || storage.format.is_quantised()) {
+            computes += &format!("{} = {:?}\n", class.name(), compute.name());
+        }
+    }
+    for Placed { decl, storage, .. } in all {
+        let of_class = classes[&decl.class];
+        if storage.format != of_class.format {
+            stored += &format!("{:?} = {:?}\n", decl.name, storage.format.name());
+        }
+        if let Some(form) = storage.scales.filter(|_| *storage != of_class) {
+            scales += &format!("{:?} = {}\n", decl.name, scale_form(form));
+        }
+    }
+    if !scales.is_empty() {
+        scales = format!("\n[scales]\n{scales}");
+    }
+    if !computes.is_empty() {
+        computes = format!("\n# What both operands of a product are rounded to.\n[compute]\n{computes}");
+    }
+    let any = all.iter().any(|it| rounds(it.storage.format));
+    let kv = if any && compute == Compute::Bf16 { "bf16" } else { "f32" };
+    let unused: String = unused(draft, all).iter().map(|name| format!("    {name:?},\n")).collect();
+    format!(
+        "\
+# {name} as a safetensors checkpoint stored in {formats}; products in {compute}, keys and values in {kv}.
+
+[checkpoint]
+container = \"safetensors\"
+rotary_rows = \"as-model\"
+# What checkpoints also hold; nothing reads it.
+unused = [
+{unused}]
+
+[checkpoint.names]
+{names}
+[stored]
+{stored}{scales}{computes}
+[kv]
+format = \"{kv}\"
+block = 16
+",
+        formats = stored_of_all.join(", "),
+        compute = if computes.is_empty() { "f32" } else { compute.name() }
+    )
+}
+
+fn file(file: &FileTensor) -> String {
+    match file.view {
+        None => format!("{:?}", file.name),
+        Some(view) => format!(
+            "{{ tensor = {:?}, rows = [{}, {}], of = {} }}",
+            file.name,
+            view.first,
+            view.first + view.take,
+            view.of
+        ),
+    }
+}
+
+fn scale_form(scales: ClassScales) -> String {
+    let form = scales.form.name();
+    match scales.form.codes() {
+        Format::Nvfp4 => format!("{{ form = {form:?} }}"),
+        _ => format!("{{ form = {form:?}, format = {:?} }}", scales.format.name()),
+    }
+}
+
+/// What a checkpoint may hold besides, in the order of the file.
+fn unused(draft: &Draft, all: &[Placed]) -> Vec<String> {
+    let mut unused = Vec::new();
+    let (prefix, naming) = (draft.naming.prefix, &draft.naming);
+    if naming.vision {
+        unused.push("model.visual.*".to_owned());
+    }
+    if naming.draft {
+        unused.push("mtp.*".to_owned());
+    } else {
+        unused.push(format!("{prefix}layers.{{layer}}.self_attn.rotary_emb.inv_freq"));
+    }
+    if draft.tied {
+        unused.push("lm_head.weight".to_owned());
+    }
+    let mut optimised = false;
+    for Placed { file, storage, .. } in all {
+        let Some(scales) = storage.scales else { continue };
+        let suffix = match scales.form {
+            ScaleForm::Block128 => continue,
+            ScaleForm::CompressedTensors => "input_global_scale",
+            ScaleForm::Tensor | ScaleForm::Modelopt => "input_scale",
+        };
+        optimised |= suffix == "input_scale";
+        let stem = file.name.rsplit_once('.').map_or(file.name.as_str(), |(stem, _)| stem);
+        let name = format!("{stem}.{suffix}");
+        // Rows of one tensor share the scale of what it is multiplied by.
+        if !unused.contains(&name) {
+            unused.push(name);
+        }
+    }
+    if optimised && draft.pattern.contains(&Kind::Attention) {
+        for part in ["k", "v"] {
+            unused.push(format!("{prefix}layers.{{layer}}.self_attn.{part}_proj.{part}_scale"));
+        }
+    }
+    unused
+}

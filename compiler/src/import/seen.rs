@@ -1,0 +1,112 @@
+//! What is seen of a checkpoint: the names of its tensors, and their formats where its files are there.
+
+use super::quantization::Storage;
+use crate::spec::types::{ClassScales, ScaleForm};
+use monomorph_formats::Format;
+use monomorph_weights::Checkpoint;
+use std::collections::BTreeMap;
+use std::path::Path;
+
+/// The tensors of a checkpoint as far as they are known.
+#[derive(Clone, Debug, Default)]
+pub struct Seen {
+    tensors: BTreeMap<String, Stored>,
+}
+
+#[derive(Clone, Debug)]
+enum Stored {
+    /// Only the index is there.
+    Unknown,
+    Known(Format),
+    /// A dtype that is none of ours.
+    Other(String),
+}
+
+impl Seen {
+    /// Looks into a directory: `model.safetensors` or shards tell names and formats, `model.safetensors.index.json`
+    /// alone names; where there is neither, nothing is known.
+    ///
+    /// # Errors
+    /// When what is there cannot be read.
+    pub fn read(directory: &Path) -> Result<Seen, String> {
+        let index = directory.join("model.safetensors.index.json");
+        let mut whole = directory.join("model.safetensors").is_file();
+        let mut tensors = BTreeMap::new();
+        if !whole && index.is_file() {
+            let text =
+                std::fs::read_to_string(&index).map_err(|error| format!("{}: {error}", index.display()))?;
+            let shards: Index =
+                serde_json::from_str(&text).map_err(|error| format!("{}: {error}", index.display()))?;
+            whole = shards.weight_map.values().all(|shard| directory.join(shard).is_file());
+            tensors = shards.weight_map.into_keys().map(|name| (name, Stored::Unknown)).collect();
+        }
+        if whole {
+            let checkpoint = Checkpoint::open(directory).map_err(|error| error.to_string())?;
+            let known = checkpoint.tensors().map(|it| (it.name.to_owned(), Stored::Known(it.format)));
+            let other = checkpoint
+                .unsupported()
+                .map(|(name, dtype)| (name.to_owned(), Stored::Other(dtype.to_owned())));
+            tensors = known.chain(other).collect();
+        }
+        Ok(Seen { tensors })
+    }
+
+    /// Whether any names are known.
+    pub(super) fn names(&self) -> bool {
+        !self.tensors.is_empty()
+    }
+
+    /// Whether formats are known.
+    pub(super) fn formats(&self) -> bool {
+        self.names() && !self.tensors.values().any(|stored| matches!(stored, Stored::Unknown))
+    }
+
+    /// Whether there is a tensor whose name ends so.
+    pub(super) fn ends(&self, end: &str) -> bool {
+        self.tensors.keys().any(|name| name.ends_with(end))
+    }
+
+    /// How the tensor is stored whose floats would be called `name`; why not, where it is not there or not known.
+    pub(super) fn storage(&self, name: &str) -> Result<Storage, String> {
+        let stem = name.rsplit_once('.').map_or(name, |(stem, _)| stem);
+        let known = |suffix: &str| match self.tensors.get(&format!("{stem}.{suffix}")) {
+            Some(Stored::Known(format)) => Some(*format),
+            _ => None,
+        };
+        let codes = |form: ScaleForm, format| Storage {
+            format: form.codes(),
+            scales: Some(ClassScales { form, format }),
+        };
+        match self.tensors.get(name) {
+            None if known("weight_packed") == Some(Format::Nvfp4) => {
+                Ok(codes(ScaleForm::CompressedTensors, Format::F32))
+            }
+            None => Err(format!("the checkpoint has no {name:?}")),
+            Some(Stored::Known(Format::Nvfp4)) if known("weight_scale_2").is_some() => {
+                Ok(codes(ScaleForm::Modelopt, Format::F32))
+            }
+            Some(Stored::Known(Format::Fp8E4m3)) => {
+                match (known("weight_scale_inv"), known("weight_scale")) {
+                    (Some(scales), _) => Ok(codes(ScaleForm::Block128, scales)),
+                    (None, Some(scales)) => Ok(codes(ScaleForm::Tensor, scales)),
+                    (None, None) => Err(format!("{name:?} is fp8, and no scales stand beside it")),
+                }
+            }
+            Some(Stored::Known(format @ (Format::F32 | Format::Bf16 | Format::F16))) => {
+                Ok(Storage::plain(*format))
+            }
+            Some(Stored::Known(format)) => {
+                Err(format!("{name:?} is {format}, and no known scales stand beside it"))
+            }
+            Some(Stored::Other(dtype)) => Err(format!("{name:?} is {dtype}, which is no known format")),
+            Some(Stored::Unknown) => Err(format!("nothing says how {name:?} is stored")),
+        }
+    }
+}
+
+/// The part of an index that is read.
+#[derive(serde::Deserialize)]
+struct Index {
+    /// Tensors to shards.
+    weight_map: BTreeMap<String, String>,
+}

@@ -1,0 +1,124 @@
+//! How every tensor of a model is stored, summed up by class as a quant spec says it.
+
+use super::family::Draft;
+use super::names::place;
+use super::quantization::Storage;
+use super::seen::Seen;
+use crate::graph::instance;
+use crate::spec::TensorDecl;
+use crate::spec::types::{FileTensor, ScaleForm, TensorClass};
+use monomorph_formats::Format;
+use std::collections::BTreeMap;
+
+/// One tensor of the model (one a layer, one an expert) in the checkpoint.
+pub(super) struct Placed {
+    pub(super) decl: TensorDecl,
+    pub(super) file: FileTensor,
+    pub(super) storage: Storage,
+}
+
+/// Every tensor, stored as the files show, or else as the config says, or else in `floats`.
+///
+/// # Errors
+/// A tensor that is not there, has no known format, or is stored in several.
+pub(super) fn all(
+    draft: &Draft,
+    tensors: Vec<TensorDecl>,
+    seen: &Seen,
+    floats: Format,
+) -> Result<Vec<Placed>, Vec<String>> {
+    let stacked = if seen.names() {
+        seen.ends(".mlp.experts.gate_up_proj")
+    } else {
+        draft.naming.stacked && draft.quantization.is_none()
+    };
+    let mut problems = Vec::new();
+    let mut all = Vec::new();
+    for decl in tensors {
+        let mut file = place(draft, stacked, &decl);
+        match storage(draft, &decl, &file, seen, floats) {
+            Ok(storage) => {
+                if storage.scales.is_some_and(|scales| scales.form == ScaleForm::CompressedTensors) {
+                    file.name = file.name.replace(".weight", ".weight_packed");
+                }
+                all.push(Placed { decl, file, storage });
+            }
+            Err(problem) => problems.push(problem),
+        }
+    }
+    if problems.is_empty() { Ok(all) } else { Err(problems) }
+}
+
+fn storage(
+    draft: &Draft,
+    decl: &TensorDecl,
+    file: &FileTensor,
+    seen: &Seen,
+    floats: Format,
+) -> Result<Storage, String> {
+    let product = decl.columns.is_some() && !decl.convolution && decl.class != TensorClass::Embedding;
+    let one = |name: &str| match &draft.quantization {
+        _ if seen.formats() => seen.storage(name),
+        Some(quantization) => {
+            let module = name.rsplit_once('.').map(|(module, _)| module);
+            Ok(quantization.of(module.filter(|_| product)))
+        }
+        None => Ok(Storage::plain(floats)),
+    };
+    let layers: Vec<Option<usize>> =
+        decl.layers.as_ref().map_or(vec![None], |layers| layers.iter().copied().map(Some).collect());
+    let experts = if file.name.contains("{expert}") { decl.experts.unwrap_or(1) } else { 1 };
+    let mut first: Option<(String, Storage)> = None;
+    for layer in layers {
+        for expert in 0..experts {
+            let name = instance(&file.name, layer).replace("{expert}", &expert.to_string());
+            let storage = one(&name)?;
+            match &first {
+                None => first = Some((name, storage)),
+                Some((other, differs)) if *differs != storage => {
+                    return Err(format!(
+                        "{other:?} is stored as {}, and {name:?} as {}: layers and experts that differ are not known",
+                        differs.shown(),
+                        storage.shown()
+                    ));
+                }
+                Some(_) => {}
+            }
+        }
+    }
+    Ok(first.expect("a tensor has an instance").1)
+}
+
+impl Storage {
+    fn shown(self) -> String {
+        match self.scales {
+            Some(scales) => format!("{} ({})", self.format, scales.form.name()),
+            None => self.format.to_string(),
+        }
+    }
+}
+
+/// What most tensors of each class have.
+pub(super) fn classes(all: &[Placed]) -> BTreeMap<TensorClass, Storage> {
+    let mut classes = BTreeMap::new();
+    for placed in all {
+        let class = placed.decl.class;
+        let of_class = || all.iter().filter(|it| it.decl.class == class);
+        let count = |storage: Storage| of_class().filter(|it| it.storage == storage).count();
+        let most = of_class().map(|it| it.storage).reduce(|a, b| if count(b) > count(a) { b } else { a });
+        classes.insert(class, most.expect("the class has this tensor"));
+    }
+    classes
+}
+
+/// The format of most of the bytes.
+pub(super) fn most(all: &[Placed]) -> Format {
+    let mut bytes: BTreeMap<&str, (u128, Format)> = BTreeMap::new();
+    for Placed { decl, storage, .. } in all {
+        let elements = decl.rows as u128 * decl.columns.unwrap_or(1) as u128 * decl.instances() as u128;
+        let blocks = elements.div_ceil(storage.format.block_elements() as u128);
+        bytes.entry(storage.format.name()).or_insert((0, storage.format)).0 +=
+            blocks * storage.format.block_bytes() as u128;
+    }
+    bytes.into_values().max_by_key(|(bytes, _)| *bytes).expect("a model has tensors").1
+}
