@@ -85,7 +85,10 @@ pub fn delta<
     }
     let limits = batch.limits();
     assert!(limits.sequences <= state.slots(), "the batch admits slots that the state does not have");
-    assert!(limits.tokens <= scratch.capacity(), "the batch admits more tokens than the scratch has room for");
+    assert!(
+        limits.tokens <= scratch.capacity(),
+        "the batch admits more tokens than the scratch has room for"
+    );
     assert!(layer < state.layers(), "the state has no layer {layer}");
     assert!(batch.slots_differ(), "two sequences of the batch have the same slot");
 

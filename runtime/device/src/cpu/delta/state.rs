@@ -63,6 +63,8 @@ impl<
                 available: 0,
                 fits: None,
             })?;
+        // Each step streams through all that its sequences have here.
+        data.advise_large_pages();
         Ok(DeltaState { data, layers, slots })
     }
 
