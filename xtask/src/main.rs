@@ -10,6 +10,7 @@ mod licences;
 mod list;
 mod paths;
 mod peer;
+mod quantize;
 mod run;
 mod test;
 mod tune;
@@ -42,6 +43,8 @@ enum Verb {
     Import(import::Options),
     /// Fetch a target's weights and print where they are.
     Fetch(fetch::Options),
+    /// Turn a checkpoint in floats into the one that a target reads.
+    Quantize(quantize::Options),
     /// Measure a target beside its prediction and its limit.
     Bench(bench::Options),
     /// Gather what checks and measures servers on a machine with a card; with --report, keep what it found.
@@ -71,6 +74,7 @@ fn main() -> ExitCode {
         Verb::Explain(options) => explain::explain(options),
         Verb::Import(options) => import::import(options),
         Verb::Fetch(options) => fetch::verb(options),
+        Verb::Quantize(options) => quantize::quantize(options),
         Verb::Bench(options) => bench::bench(options),
         Verb::Gpu(options) => gpu::gpu(options),
         Verb::Tune(options) => tune::tune(options),

@@ -104,12 +104,20 @@ impl Quantiser {
                 _ => self.rounded(*scale / (E2M1_MAX * top)),
             };
         }
-        let scale = |i: usize| top * scales[i / columns / height * across + i % columns / width];
-        QuantisedRows { codes: self.codes(values, scale), scales }
+        let mut rows = QuantisedRows { codes: Vec::new(), scales };
+        rows.codes = self.codes(values, |i| top * self.scale(&rows, i, columns));
+        rows
     }
 
-    /// The most an element `value` may be off, where `scale` is that of its block as stored (1 for
-    /// [`ScaleForm::Tensor`]): see the module's derivation, and one part in 100,000 for the f32 arithmetic.
+    /// The stored scale of the block that element `i` of `rows` is in; 1 for [`ScaleForm::Tensor`].
+    pub fn scale(&self, rows: &QuantisedRows, i: usize, columns: usize) -> f32 {
+        self.block().map_or(1.0, |(height, width)| {
+            rows.scales[i / columns / height * columns.div_ceil(width) + i % columns / width]
+        })
+    }
+
+    /// The most an element `value` may be off, where `scale` is that of its block: see the module's derivation, and
+    /// one part in 100,000 for the f32 arithmetic.
     pub fn bound(&self, value: f32, scale: f32) -> f32 {
         let (top, largest, parts, least) = match self.form.codes() {
             Format::Nvfp4 => (self.form.row_scale(self.whole), E2M1_MAX, 5.0, 0.25),

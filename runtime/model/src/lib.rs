@@ -9,6 +9,7 @@ mod spec;
 mod step;
 
 pub use fault::{device_fault, set_device_fault};
+pub use name::is_instance;
 pub use spec::{
     ClassFormat, CudaSpec, Figures, HardwareSpec, ModelSpec, Protocol, SamplingPreset, TensorSpec,
 };

@@ -36,6 +36,12 @@ pub(crate) fn find(pattern: &str, name: &str) -> Option<Indices> {
     (pattern == name).then_some(indices)
 }
 
+/// Whether a tensor called `name` is one that `pattern` stands for: as in a spec, `{layer}` and `{expert}` are any number,
+/// and a `*` at its end is anything.
+pub fn is_instance(pattern: &str, name: &str) -> bool {
+    find(pattern, name).is_some()
+}
+
 #[cfg(test)]
 mod tests {
     use super::{Indices, find};

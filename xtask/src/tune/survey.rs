@@ -188,6 +188,9 @@ impl<'a> Survey<'a> {
                         "codes": planes.codes, "scales": planes.scales, "row_scales": planes.row_scales,
                     })
                 }
+                FieldKind::Convolution { channels, taps, .. } => {
+                    json!({ "length": channels * taps, "centre": 0.0 })
+                }
                 FieldKind::Vector { length, .. } => json!({ "length": length, "centre": 0.0 }),
                 FieldKind::Norm { length, form, .. } => {
                     json!({ "length": length, "centre": if *form == NormWeight::Plain { 1.0 } else { 0.0 } })
