@@ -1,0 +1,52 @@
+// The variants that `experts_batch bench` times. Names: engine, height of a work tile, panels of a step.
+using M8 = H<8, 1, 2, 4, 4, 2>;
+using M8Wide = H<8, 1, 1, 4, 4, 2>;  // 16-bit weights: a panel is as many bytes
+using M8Narrow = H<8, 1, 2, 6, 4, 2>;
+BATCHES(Qwen35, FP8, BLOCK, M8);
+BATCHES(Qwen35, BF16, NONE, M8Wide);
+BATCHES(Qwen35, FP4, TENSOR, M8Narrow);
+#ifndef NO_WGMMA
+using W8 = G<8, 1, 2, 4, 4, 2>;
+using W8Deep = G<8, 1, 2, 5, 4, 2>;
+using W8Wide = G<8, 1, 1, 4, 4, 2>;
+using W8Narrow = G<8, 1, 2, 8, 4, 2>;
+using W16 = G<16, 1, 2, 4, 4, 2>;
+using W128 = G<128, 2, 2, 3, 3, 1, true>;
+using W128Wide = G<128, 2, 1, 3, 4, 1, true>;
+using W64 = G<64, 1, 2, 3, 3, 2, true>;
+using W32 = G<32, 1, 2, 4, 3, 2, true>;
+BATCHES(Qwen35, FP8, BLOCK, W8);
+MEASURE(Qwen35, FP8, BLOCK, 128, W8Deep, 128);
+MEASURE(Qwen35, FP8, BLOCK, 64, W16, 64);
+MEASURE(Qwen35, FP8, BLOCK, 128, W16, 128);
+BATCHES(Qwen35, BF16, NONE, W8Wide);
+BATCHES(Qwen35, FP4, TENSOR, W8Narrow);
+PREFILLS(Qwen35, FP8, BLOCK, W128);
+PREFILLS(Qwen35, BF16, NONE, W128Wide);
+PREFILLS(Qwen35, FP4, TENSOR, W128);
+MEASURE(Qwen35, FP8, BLOCK, 8192, W64, 2048);
+MEASURE(Qwen35, FP8, BLOCK, 8192, W32, 128);
+BATCHES(Qwen122, FP8, BLOCK, W8);
+PREFILLS(Qwen122, FP8, BLOCK, W128);
+BATCHES(Qwen122, FP4, TENSOR, W8Narrow);
+PREFILLS(Qwen122, FP4, TENSOR, W128);
+MEASURE(Qwen122, BF16, NONE, 128, W8Wide, 128);
+BATCHES(Next, FP8, BLOCK, W8);
+PREFILLS(Next, FP8, BLOCK, W128);
+MEASURE(Next, BF16, NONE, 128, W8Wide, 128);
+MEASURE(Next, FP4, TENSOR, 128, W8Narrow, 128);
+BATCHES(Qwen30, BF16, NONE, W8Wide);
+PREFILLS(Qwen30, BF16, NONE, W128Wide);
+BATCHES(Qwen30, FP8, BLOCK, W8);
+MEASURE(Qwen30, FP4, TENSOR, 128, W8Narrow, 128);
+#else
+using M64 = H<64, 1, 1, 2, 3, 1, true>;
+using M64Narrow = H<64, 1, 2, 2, 3, 1, true>;
+PREFILLS(Qwen35, FP8, BLOCK, M64);
+PREFILLS(Qwen35, BF16, NONE, M64);
+PREFILLS(Qwen35, FP4, TENSOR, M64Narrow);
+BATCHES(Qwen30, BF16, NONE, M8Wide);
+BATCHES(Qwen30, FP4, TENSOR, M8Narrow);
+BATCHES(Next, FP4, TENSOR, M8Narrow);
+BATCHES(Qwen122, FP4, TENSOR, M8Narrow);
+#endif
