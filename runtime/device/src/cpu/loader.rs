@@ -29,34 +29,62 @@ impl<'a> Loader<'a> {
     }
 }
 
-/// A tensor, or one of several that are stacked row after row.
+/// A tensor, some of its rows, or one of several that are stacked row after row.
 #[derive(Clone, Copy, Debug)]
 pub struct Part<'a> {
-    /// The tensor: `[rows, columns]`, or `[rows]` for a vector.
+    /// The tensor: `[rows, columns]`, `[rows]` for a vector, or with more dimensions, of which all but the last are rows.
     pub tensor: Tensor<'a>,
-    /// `Some(head_dim)` when each head's rows stand in GGUF's order for adjacent rotary pairs: row `2i + j` of
-    /// a head in the file is row `i + j * head_dim/2` of the model.
-    pub rotary: Option<usize>,
+    rows: FileRows,
+}
+
+/// Which rows of a tensor the model's are.
+#[derive(Clone, Copy, Debug)]
+enum FileRows {
+    /// All, in order.
+    All,
+    /// Each head's rows of so many in GGUF's order for adjacent rotary pairs: row `2i + j` of a head in the file is row
+    /// `i + j * head_dim/2` of the model.
+    Interleaved(usize),
+    /// Of every group of `of` rows, or of one, the `take` from `first` on.
+    Groups { first: usize, take: usize, of: usize, group: Option<usize> },
 }
 
 impl<'a> Part<'a> {
     /// A tensor whose rows stand as the model computes them.
     pub fn new(tensor: Tensor<'a>) -> Part<'a> {
-        Part { tensor, rotary: None }
+        Part { tensor, rows: FileRows::All }
     }
 
     /// A tensor whose rows stand in GGUF's order for rotary heads of `head_dim` rows.
     pub fn interleaved(tensor: Tensor<'a>, head_dim: usize) -> Part<'a> {
-        Part { tensor, rotary: Some(head_dim) }
+        Part { tensor, rows: FileRows::Interleaved(head_dim) }
+    }
+
+    /// Of every group of `of` rows the `take` from `first` on.
+    pub fn of_groups(tensor: Tensor<'a>, first: usize, take: usize, of: usize) -> Part<'a> {
+        Part { tensor, rows: FileRows::Groups { first, take, of, group: None } }
+    }
+
+    /// Of group `group` of `of` rows the `take` from `first` on.
+    pub fn of_group(tensor: Tensor<'a>, first: usize, take: usize, of: usize, group: usize) -> Part<'a> {
+        Part { tensor, rows: FileRows::Groups { first, take, of, group: Some(group) } }
+    }
+
+    /// Whether the model's rows are the file's, in their order.
+    pub(super) fn is_whole(&self) -> bool {
+        matches!(self.rows, FileRows::All)
     }
 
     /// The row of the file that is row `row` of the model.
     fn file_row(&self, row: usize) -> usize {
-        match self.rotary {
-            None => row,
-            Some(dim) => {
+        match self.rows {
+            FileRows::All => row,
+            FileRows::Interleaved(dim) => {
                 let (head, row) = (row / dim, row % dim);
                 head * dim + 2 * (row % (dim / 2)) + row / (dim / 2)
+            }
+            FileRows::Groups { first, take, of, group } => {
+                (group.unwrap_or(0) + row / take) * of + first + row % take
             }
         }
     }
@@ -76,7 +104,9 @@ impl<'a> Part<'a> {
             return fault(format!("expected format {expected}, found {found}"));
         }
         let rows = match (shape, columns) {
-            ([rows, width], Some(columns)) if *width == columns => *rows,
+            ([rows @ .., width], Some(columns)) if *width == columns && !rows.is_empty() => {
+                rows.iter().try_fold(1, |product: usize, size| product.checked_mul(*size)).unwrap_or(usize::MAX)
+            }
             ([rows], None) => *rows,
             (_, Some(columns)) => return fault(format!("expected shape [_, {columns}], found {shape:?}")),
             (_, None) => return fault(format!("expected one dimension, found {shape:?}")),
@@ -85,26 +115,38 @@ impl<'a> Part<'a> {
         if elements.and_then(|elements| found.bytes(elements)) != Some(bytes.len()) {
             return fault(format!("{} bytes are not {shape:?} in {found}", bytes.len()));
         }
-        if let Some(dim) = self.rotary
-            && (dim == 0 || dim % 2 != 0 || rows % dim != 0)
-        {
-            return fault(format!("{rows} rows are not heads of {dim} rotary rows"));
+        match self.rows {
+            FileRows::All => Ok(rows),
+            FileRows::Interleaved(dim) if dim > 0 && dim % 2 == 0 && rows % dim == 0 => Ok(rows),
+            FileRows::Interleaved(dim) => fault(format!("{rows} rows are not heads of {dim} rotary rows")),
+            FileRows::Groups { first, take, of, group }
+                if of > 0 && rows % of == 0 && take <= of && first <= of - take =>
+            {
+                match group {
+                    None => Ok(rows / of * take),
+                    Some(group) if group < rows / of => Ok(take),
+                    Some(group) => fault(format!("{rows} rows have no group {group} of {of}")),
+                }
+            }
+            FileRows::Groups { first, take, of, .. } => {
+                fault(format!("{rows} rows are no groups of {of} of which {take} from {first} on could be taken"))
+            }
         }
-        Ok(rows)
     }
 }
 
 /// Tensors stacked row after row, checked.
 pub(super) struct Stack<'p, 'a> {
     parts: &'p [Part<'a>],
+    /// How many rows each part has.
+    rows: Vec<usize>,
     row_bytes: usize,
 }
 
 impl<'a> Stack<'_, 'a> {
     /// The bytes of row `row`; `None` beyond the last.
     fn row(&self, mut row: usize) -> Option<&'a [u8]> {
-        for part in self.parts {
-            let rows = part.tensor.shape[0];
+        for (part, &rows) in self.parts.iter().zip(&self.rows) {
             if row < rows {
                 let start = part.file_row(row) * self.row_bytes;
                 return Some(&part.tensor.bytes[start..start + self.row_bytes]);
@@ -122,10 +164,9 @@ pub(super) fn stack<'p, 'a, F: WeightFormat>(
     rows: usize,
     columns: usize,
 ) -> Result<Stack<'p, 'a>, WeightsError> {
-    let mut found = 0usize;
-    for part in parts {
-        found = found.saturating_add(part.check(loader, Some(columns), Some(F::FORMAT))?);
-    }
+    let check = |part: &Part| part.check(loader, Some(columns), Some(F::FORMAT));
+    let of_parts = parts.iter().map(check).collect::<Result<Vec<usize>, _>>()?;
+    let found = of_parts.iter().fold(0, |sum: usize, rows| sum.saturating_add(*rows));
     if found != rows {
         let names: Vec<&str> = parts.iter().map(|part| part.tensor.name).collect();
         return Err(
@@ -135,7 +176,7 @@ pub(super) fn stack<'p, 'a, F: WeightFormat>(
     let row_bytes = F::FORMAT.bytes(columns).ok_or_else(|| {
         loader.mismatch(format!("rows of {columns} columns do not fill {} blocks", F::FORMAT))
     })?;
-    Ok(Stack { parts, row_bytes })
+    Ok(Stack { parts, rows: of_parts, row_bytes })
 }
 
 /// Packs stacks of `rows` rows on all lanes: `together` stacks take turns tile by tile, then the next
@@ -165,8 +206,8 @@ pub(super) fn pack<F: WeightFormat>(
             }
         }
     });
-    let read = stacks.iter().flat_map(|stack| stack.parts).map(|part| part.tensor.bytes.len() as u64).sum();
-    loader.progress.advance(read);
+    let read = |stack: &Stack| stack.rows.iter().sum::<usize>() * stack.row_bytes;
+    loader.progress.advance(stacks.iter().map(read).sum::<usize>() as u64);
     data
 }
 
