@@ -1,10 +1,9 @@
 //! Goldens stored anew: their f32 weights in another format, with the quant spec that says so, and the same weights
 //! once more as the f32 values that the codes and scales stand for, worked out here and not by what is tested.
 
-use crate::goldens::Golden;
-use monomorph_compiler::graph::instance;
+use crate::goldens::{Golden, file_tensors};
 use monomorph_compiler::spec::types::{
-    ClassScales, Compute, Container, RotaryRows, ScaleForm, Target, TensorClass,
+    ClassScales, Compute, Container, RotaryRows, RowView, ScaleForm, Target, TensorClass,
 };
 use monomorph_compiler::spec::{TensorDecl, tensors};
 use monomorph_formats::{Format, decode, e2m1_to_f32, e4m3_to_f32, encode, quantise};
@@ -74,12 +73,20 @@ impl Storage {
 
     fn of(&self, class: TensorClass) -> (Format, Option<ClassScales>) {
         match class {
-            TensorClass::Attention | TensorClass::Ffn => (self.matrices, self.scales),
+            TensorClass::Attention
+            | TensorClass::DeltaNet
+            | TensorClass::Experts
+            | TensorClass::Shared
+            | TensorClass::Ffn => (self.matrices, self.scales),
             // The table of a GGUF is quantised too: in 8 bits, as files with 4-bit matrices have it.
             TensorClass::Embedding | TensorClass::Head if self.container() == Container::Gguf => {
                 (Format::Q8_0, None)
             }
-            TensorClass::Embedding | TensorClass::Head | TensorClass::Norm => (self.rest, None),
+            TensorClass::Embedding
+            | TensorClass::Head
+            | TensorClass::DeltaGates
+            | TensorClass::Router
+            | TensorClass::Norm => (self.rest, None),
         }
     }
 }
@@ -158,30 +165,39 @@ pub fn requantise(
     assert_eq!(spec.rotary_rows, RotaryRows::AsModel);
     let checkpoint = Checkpoint::open(&golden.directory.join("f32")).expect("a golden has a checkpoint");
     let (mut stored, mut means, mut names) = (Vec::new(), Vec::new(), String::new());
-    for tensor in tensors(&plain.model) {
-        let name = &spec.names[&tensor.name].name;
-        let (format, scales) = storage.of(tensor.class);
-        let layers: Vec<Option<usize>> =
-            tensor.layers.as_ref().map_or(vec![None], |layers| layers.iter().copied().map(Some).collect());
-        for layer in layers {
-            let name = instance(name, layer);
-            let shape: Vec<usize> = std::iter::once(tensor.rows).chain(tensor.columns).collect();
-            let bytes =
-                checkpoint.expect(&name, &shape, Format::F32).expect("the golden's tensors fit").bytes;
-            let mut values = vec![0.0; bytes.len() / 4];
-            decode(Format::F32, bytes, &mut values);
-            let encoded = encode_matrix(&values, tensor.columns.unwrap_or(1), format, scales);
-            let stem = name.rsplit_once('.').map_or(name.as_str(), |(stem, _)| stem);
-            for (i, (suffix, matrix_shape, format, bytes)) in encoded.tensors.into_iter().enumerate() {
-                let shape = if i == 0 { shape.clone() } else { matrix_shape };
-                let name = if suffix == "weight" { name.clone() } else { format!("{stem}.{suffix}") };
-                stored.push((name, shape, format, bytes));
-            }
-            means.push((name, shape, Format::F32, encode(Format::F32, &encoded.values)));
+    for tensor in file_tensors(plain) {
+        let (format, scales) = match tensor.columns {
+            Some(_) => storage.of(tensor.class),
+            None => (storage.rest, None),
+        };
+        let bytes = checkpoint.expect(&tensor.name, &tensor.shape, Format::F32);
+        let bytes = bytes.expect("the golden's tensors fit").bytes;
+        let mut values = vec![0.0; bytes.len() / 4];
+        decode(Format::F32, bytes, &mut values);
+        let encoded = encode_matrix(&values, tensor.columns.unwrap_or(1), format, scales);
+        let stem = tensor.name.rsplit_once('.').map_or(tensor.name.as_str(), |(stem, _)| stem);
+        for (i, (suffix, matrix_shape, format, bytes)) in encoded.tensors.into_iter().enumerate() {
+            let shape = if i == 0 { tensor.shape.clone() } else { matrix_shape };
+            let name = if suffix == "weight" { tensor.name.clone() } else { format!("{stem}.{suffix}") };
+            stored.push((name, shape, format, bytes));
         }
+        means.push((tensor.name, tensor.shape, Format::F32, encode(Format::F32, &encoded.values)));
+    }
+    for (name, file) in &spec.names {
+        let (_, scales) = tensors(&plain.model)
+            .into_iter()
+            .find(|tensor| tensor.name == *name)
+            .map_or((storage.rest, None), |tensor| storage.of(tensor.class));
         let packed = scales.is_some_and(|scales| scales.form == ScaleForm::CompressedTensors);
-        let file_name = if packed { format!("{name}_packed") } else { name.clone() };
-        writeln!(names, "{:?} = {file_name:?}", tensor.name).expect("strings are writable");
+        let file_name = if packed { format!("{}_packed", file.name) } else { file.name.clone() };
+        let line = match file.view {
+            None => writeln!(names, "{name:?} = {file_name:?}"),
+            Some(RowView { first, take, of }) => {
+                let end = first + take;
+                writeln!(names, "{name:?} = {{ tensor = {file_name:?}, rows = [{first}, {end}], of = {of} }}")
+            }
+        };
+        line.expect("strings are writable");
     }
     write_checkpoint(&out.join("stored"), storage.container(), stored);
     write_checkpoint(&out.join("means"), Container::Safetensors, means);
@@ -202,7 +218,7 @@ fn quant_toml(plain: &Target, storage: &Storage, compute: Compute, kv: Format, n
         let (format, scaled) = storage.of(*class);
         let class = class.name();
         stored += &format!("{class} = \"{format}\"\n");
-        if class != "norm" {
+        if class != "norm" && class != "router" {
             computes += &format!("{class} = {:?}\n", compute.name());
         }
         if let Some(ClassScales { form, format }) = scaled {

@@ -121,5 +121,9 @@ fn origins_hold(body: &Body, rule: &Rule, values: &BTreeMap<String, ValueId>) ->
     rule.origins.iter().all(|(value, op)| {
         let producer = values.get(value).and_then(|value| body.producer(*value));
         producer.is_some_and(|id| body.nodes[id.0].op.name() == op)
+    }) && rule.readers.iter().all(|(value, op)| {
+        values.get(value).is_some_and(|value| {
+            body.consumers(*value).all(|reader| body.nodes[reader.0].op.name() == op)
+        })
     })
 }

@@ -12,6 +12,8 @@ pub struct Rule {
     pub terms: Vec<Term>,
     /// `(value, op)`: the op that must have made a value the pattern only reads.
     pub origins: Vec<(String, String)>,
+    /// `(value, op)`: the only op that reads a value the pattern writes, outside it.
+    pub readers: Vec<(String, String)>,
     /// Values that leave the phase, or get a buffer, although the pattern reads them itself.
     pub kept: Vec<String>,
 }
@@ -45,7 +47,10 @@ fn rule(line: &str) -> Result<Rule, String> {
     let clauses = clauses.split(',').map(str::trim).filter(|clause| !clause.is_empty());
     let (kept, origins): (Vec<&str>, Vec<&str>) = clauses.partition(|clause| clause.ends_with(" is kept"));
     let kept: Vec<String> = kept.iter().map(|it| it.trim_end_matches(" is kept").to_owned()).collect();
-    let origins = origins.into_iter().map(origin).collect::<Result<_, _>>()?;
+    let (readers, origins): (Vec<&str>, Vec<&str>) =
+        origins.into_iter().partition(|clause| clause.contains(" feeds "));
+    let origins = origins.into_iter().map(|it| clause(it, " is ")).collect::<Result<_, _>>()?;
+    let readers = readers.into_iter().map(|it| clause(it, " feeds ")).collect::<Result<_, _>>()?;
     let terms: Vec<Term> = pattern.split(';').map(term).collect::<Result<_, _>>()?;
     for (i, term) in terms.iter().enumerate() {
         if terms[..i].iter().any(|earlier| earlier.value == term.value) {
@@ -58,7 +63,7 @@ fn rule(line: &str) -> Result<Rule, String> {
     if let Some(unknown) = kept.iter().find(|kept| terms.iter().all(|term| term.value != **kept)) {
         return Err(format!("`{unknown}` is kept, and no op of the pattern writes it"));
     }
-    Ok(Rule { kind: kind.trim().to_owned(), terms, origins, kept })
+    Ok(Rule { kind: kind.trim().to_owned(), terms, origins, readers, kept })
 }
 
 fn term(text: &str) -> Result<Term, String> {
@@ -77,9 +82,9 @@ fn term(text: &str) -> Result<Term, String> {
     })
 }
 
-fn origin(text: &str) -> Result<(String, String), String> {
+fn clause(text: &str, verb: &str) -> Result<(String, String), String> {
     let (value, op) =
-        text.split_once(" is ").ok_or_else(|| format!("expected `value is op`, found `{text}`"))?;
+        text.split_once(verb).ok_or_else(|| format!("expected `value is op`, found `{text}`"))?;
     Ok((value.trim().to_owned(), known_op(op)?))
 }
 
