@@ -90,7 +90,7 @@ def condition(name, model, layout, files, prompts, logits):
 def make(name, entry, seed, directory):
     """Writes one golden below `directory`."""
     config, options = split(entry)
-    layout = Layout(config)
+    layout, seed = Layout(config), options["seed"] or seed
     rng = np.random.Generator(np.random.PCG64(seed))
     tensors = weights(config, rng, **options)
     out = directory / name

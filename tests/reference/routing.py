@@ -84,7 +84,7 @@ def clear(models, sequences):
 def prompt(models, rng, length):
     """Random tokens, drawn again wherever a model is not clear. What follows a token changes nothing for it."""
     done, stuck = [], 0
-    while True:
+    for _ in range(1000):
         tails = rng.integers(0, models[0].layout.vocabulary, (CANDIDATES, length - len(done))).tolist()
         sequences = [done + tail for tail in tails]
         good = clear(models, sequences)[0].long().cumprod(-1).sum(-1)
@@ -95,6 +95,7 @@ def prompt(models, rng, length):
         done = sequences[best][: good[best]]
         if stuck == 8:
             done, stuck = done[:-4], 0
+    raise AssertionError(f"no prompt of {length} tokens is clear; another seed may do")
 
 
 def continuation(models, sequence, steps):
