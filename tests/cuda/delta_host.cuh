@@ -181,6 +181,7 @@ inline void run_grid(dim3 grid, int cluster, int threads, size_t shared, std::fu
 using std::max, std::min;
 inline float __fmul_rn(float a, float b) { return a * b; }
 inline float __fdividef(float a, float b) { return b > 0x1p126f ? 0.0f : a / b; }
+#define rsqrtf(x) (1.0f / std::sqrt(x))
 inline float __expf(float x) { return std::exp(x); }
 inline int __ffs(int v) { return __builtin_ffs(v); }
 inline int __popc(unsigned v) { return __builtin_popcount(v); }

@@ -3,8 +3,9 @@
 // Work: block (part of a value head, sequence) of the grid (CHUNK_SPLIT VALUE_HEADS, sequences) owns COLUMNS = 128 / CHUNK_SPLIT columns of S. A warp
 // owns 16 of them for good, as S transposed in the sums of mma m16n8k16: 16 values x 128 keys. So S is never in memory between
 // chunks, and no warp waits for another: S^T rounded to f16 is the A operand of (W S)^T = S^T W^T and (Q S)^T without moving
-// a register, V'^T comes out as the A operand of O^T = V'^T P^T and of S^T += V'^T K. All B operands are a chunk's matrices, the same for all warps: a
-// producer warp brings them as bulk copies into a ring of SLOTS pieces of 16 KiB, in the order of use W, Q, P with the factors, K.
+// a register, V'^T comes out as the A operand of O^T = V'^T P^T and of S^T += V'^T K. All B operands are a chunk's matrices, the same for all warps:
+// bulk copies bring them into a ring of SLOTS pieces of 16 KiB, in the order of use W, Q, P with the factors, K. Thread 0 issues them:
+// a warp for that alone would be the third of its quarter of the SM, where two have 255 registers each.
 //
 // Predicted, H200, 8,192 tokens, 32 value heads: a chunk costs a warp 212 products of 8 clocks of its quarter of the SM, and 112 reads of 512 bytes
 // of shared memory, 4 clocks of the SM: CHUNK_SPLIT 2 (64 blocks of 4 warps): 1,700 clocks of products beside 1,800 of reads, with
@@ -19,9 +20,9 @@ namespace monomorph {
 
 template <class C>
 struct DeltaChunks {
-    static constexpr int COLUMNS = C::VALUE_DIM / C::CHUNK_SPLIT, WARPS = COLUMNS / 16, THREADS = 32 * (WARPS + 1);
+    static constexpr int COLUMNS = C::VALUE_DIM / C::CHUNK_SPLIT, WARPS = COLUMNS / 16, THREADS = 32 * WARPS;
     static constexpr int PIECE = DeltaScratch<C>::MATRIX, P_PIECE = DeltaScratch<C>::P + DeltaScratch<C>::FACTORS;
-    static_assert(COLUMNS % 16 == 0 && P_PIECE <= PIECE && C::SLOTS >= 2, "a warp owns 16 columns");
+    static_assert(COLUMNS % 16 == 0 && P_PIECE <= PIECE && C::SLOTS >= 5, "a warp owns 16 columns; a chunk's pieces are on their way when it begins");
 };
 
 template <class C>
@@ -68,24 +69,24 @@ __device__ __forceinline__ void delta_chunks(const Step* step, const unsigned ch
     const Sequence& sequence = step->sequence[blockIdx.y];
     const int count = sequence.count, position = sequence.position, slot = sequence.slot;
     const int first = delta_chunks_before(step, blockIdx.y, lane), chunks = (count + DELTA_CHUNK - 1) / DELTA_CHUNK;
-    DeltaRing<C> ring;
 
-    if (warp == S::WARPS) {
-        if (lane != 0) return;
-        auto bring = [&](const unsigned char* from, unsigned bytes) {
-            barrier_wait(&shared.empty[ring.slot], ring.parity ^ 1);
-            barrier_expect(&shared.full[ring.slot], bytes);
-            bulk_copy(shared.pieces[ring.slot], from, bytes, &shared.full[ring.slot]);
-            ring.advance();
-        };
-        for (int chunk = first; chunk < first + chunks; ++chunk) {
-            bring(L::w(scratch, chunk, head), S::PIECE);
-            bring(L::q(scratch, chunk, key_head), S::PIECE);
-            bring(L::p(scratch, chunk, head), S::P_PIECE);
-            bring(L::k(scratch, chunk, key_head), S::PIECE);
+    // Thread 0 brings pieces as far ahead as the ring allows: 4 i, … of chunk i. A piece takes the place of one that this warp was done
+    // with a while ago, so that it hardly waits for the others.
+    DeltaRing<C> behind, ahead;
+    int brought = 0;
+    auto bring = [&](int end) {
+        if (thread != 0) return;
+        for (; brought < min(end, 4 * chunks); ++brought, ahead.advance()) {
+            const int chunk = first + brought / 4, which = brought % 4;
+            const unsigned char* from = which == 0 ? L::w(scratch, chunk, head) : which == 1 ? L::q(scratch, chunk, key_head)
+                                      : which == 2 ? L::p(scratch, chunk, head) : L::k(scratch, chunk, key_head);
+            const unsigned bytes = which == 2 ? S::P_PIECE : S::PIECE;
+            barrier_wait(&shared.empty[ahead.slot], ahead.parity ^ 1);
+            barrier_expect(&shared.full[ahead.slot], bytes);
+            bulk_copy(shared.pieces[ahead.slot], from, bytes, &shared.full[ahead.slot]);
         }
-        return;
-    }
+    };
+    bring(C::SLOTS);
 
     // S: [tile of 8 keys][value g, keys 2c, 2c + 1; value g + 8, those].
     const int tile = part * S::WARPS + warp, column = tile * 16 + g;
@@ -110,17 +111,29 @@ __device__ __forceinline__ void delta_chunks(const Step* step, const unsigned ch
         }
     }
 
+    DeltaRing<C> place_of;  // of the next piece
     auto piece = [&] {
-        barrier_wait(&shared.full[ring.slot], ring.parity);
-        return reinterpret_cast<const uint4*>(shared.pieces[ring.slot]) + lane;
+        const int slot = place_of.slot;
+        barrier_wait(&shared.full[slot], place_of.parity);
+        place_of.advance();
+        return reinterpret_cast<const uint4*>(shared.pieces[slot]) + lane;
     };
     auto release = [&] {
-        warp_arrive(&shared.empty[ring.slot], lane);
-        ring.advance();
+        warp_arrive(&shared.empty[behind.slot], lane);
+        behind.advance();
     };
-    // sums (16 values x 64 tokens) of S^T times a piece of W or Q.
-    auto multiply_state = [&](float (&sums)[8][4]) {
-        const uint4* from = piece();
+
+    for (int chunk = 0; chunk < chunks; ++chunk) {
+        const uint4* u_from = reinterpret_cast<const uint4*>(L::u(scratch, first + chunk, head)) + tile * 4 * 32 + lane;
+        uint4 u[4];
+#pragma unroll
+        for (int i = 0; i < 4; ++i) u[i] = load_words(u_from + i * 32);
+        bring(4 * chunk - 1 + C::SLOTS);
+
+        // (W S)^T and (Q S)^T: 16 values x 64 tokens.
+        float predicted[8][4] = {}, context[8][4] = {};
+        const uint4* w = piece();
+        const uint4* q = piece();
 #pragma unroll
         for (int i = 0; i < C::KEY_DIM / 32; ++i) {
             unsigned a[2][4];
@@ -129,26 +142,21 @@ __device__ __forceinline__ void delta_chunks(const Step* step, const unsigned ch
                 a[j / 4][j % 4] = pack_f16_finite(s[4 * i + j / 2][j % 2 * 2], s[4 * i + j / 2][j % 2 * 2 + 1]);
 #pragma unroll
             for (int n = 0; n < 8; ++n) {
-                const uint4 b = from[(i * 8 + n) * 32];
-                mma_f16(sums[n], a[0][0], a[0][1], a[0][2], a[0][3], b.x, b.y);
-                mma_f16(sums[n], a[1][0], a[1][1], a[1][2], a[1][3], b.z, b.w);
+                const uint4 by_w = w[(i * 8 + n) * 32], by_q = q[(i * 8 + n) * 32];
+                mma_f16(predicted[n], a[0][0], a[0][1], a[0][2], a[0][3], by_w.x, by_w.y);
+                mma_f16(context[n], a[0][0], a[0][1], a[0][2], a[0][3], by_q.x, by_q.y);
+                mma_f16(predicted[n], a[1][0], a[1][1], a[1][2], a[1][3], by_w.z, by_w.w);
+                mma_f16(context[n], a[1][0], a[1][1], a[1][2], a[1][3], by_q.z, by_q.w);
             }
         }
         release();
-    };
-
-    for (int chunk = 0; chunk < chunks; ++chunk) {
-        const uint4* u_from = reinterpret_cast<const uint4*>(L::u(scratch, first + chunk, head)) + tile * 4 * 32 + lane;
-        uint4 u[4];
-#pragma unroll
-        for (int i = 0; i < 4; ++i) u[i] = load_words(u_from + i * 32);
-        float predicted[8][4] = {}, context[8][4] = {};
-        multiply_state(predicted);
-        multiply_state(context);
+        release();
+        bring(4 * chunk + C::SLOTS);
 
         // V' as the A operand, plain and decayed to the chunk's end: step i is tokens 16i ...
         const uint4* p = piece();
-        const float* factors = reinterpret_cast<const float*>(shared.pieces[ring.slot] + L::P) + 2 * c;
+        const float* all_factors = reinterpret_cast<const float*>(reinterpret_cast<const unsigned char*>(p - lane) + L::P);
+        const float* factors = all_factors + 2 * c;
         unsigned corrections[4][4], decayed[4][4];
 #pragma unroll
         for (int n = 0; n < 8; ++n) {
@@ -163,7 +171,7 @@ __device__ __forceinline__ void delta_chunks(const Step* step, const unsigned ch
                 context[n][2 * i] *= SCALE * grown.x, context[n][2 * i + 1] *= SCALE * grown.y;
             }
         }
-        const float decay = *(reinterpret_cast<const float*>(shared.pieces[ring.slot] + L::P) + DELTA_CHUNK - 1);
+        const float decay = all_factors[DELTA_CHUNK - 1];
 #pragma unroll
         for (int i = 0; i < 2; ++i)
 #pragma unroll
@@ -174,6 +182,7 @@ __device__ __forceinline__ void delta_chunks(const Step* step, const unsigned ch
                     mma_f16(context[n], corrections[2 * i + 1][0], corrections[2 * i + 1][1], corrections[2 * i + 1][2], corrections[2 * i + 1][3], b.z, b.w);
             }
         release();
+        bring(4 * chunk + 2 + C::SLOTS);
 
         const uint4* k = piece();
 #pragma unroll

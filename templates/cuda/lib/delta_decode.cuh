@@ -19,7 +19,7 @@
 //   From 8 sequences on every SM has blocks enough: SPLIT 1, bytes over bandwidth, 4 MiB a sequence: 0.95 us each.
 // gb10: 4 MiB at 273 GB/s are 15 us a sequence whatever the division.
 //
-// Launch: cluster (SPLIT, 1, 1), block THREADS, delta_decode_shared_bytes of dynamic shared memory. S takes 4 ROWS registers.
+// Launch: cluster (SPLIT, 1, 1), block THREADS, RESIDENT of them a multiprocessor, delta_decode_shared_bytes of dynamic shared memory. S takes 4 ROWS registers.
 #pragma once
 
 #include "delta.cuh"
@@ -33,8 +33,12 @@ struct DeltaDecode {
     static constexpr int GROUPS = 4 * ROW_WARPS, ROWS = C::KEY_DIM / GROUPS;  // of S in a thread
     static constexpr int INPUTS = 2 * C::KEY_DIM + COLUMNS;                  // channels a block convolves
     static constexpr int ITEMS = (INPUTS + C::THREADS - 1) / C::THREADS;     // of a thread
+    // Registers a thread is to have, and so the blocks of a multiprocessor: what keeps every division out of local memory.
+    static constexpr int REGISTERS = C::TOKENS > 1 || C::THREADS <= 256 ? 128 : 64;
+    static constexpr int RESIDENT = 65536 / (C::THREADS * REGISTERS);
     static_assert(C::VALUE_DIM % (32 * C::SPLIT) == 0 && WARPS % SETS == 0 && C::KEY_DIM % GROUPS == 0, "S divides evenly");
     static_assert(C::TOKENS == 1 || C::TOKENS <= C::DRAFTS, "what may be taken back is journalled");
+    static_assert(REGISTERS >= 4 * ROWS + 32, "S fits in registers");
     static_assert(C::TOKENS <= GROUPS && C::TOKENS * C::SPLIT <= C::THREADS && C::THREADS >= STAGED_PANEL, "a thread for each of the last steps");
 };
 
@@ -203,8 +207,8 @@ __device__ __forceinline__ void delta_decode(const Step* step, const float* proj
                 delta_add(by_q, shared.sums[t % 2][from][quad][1]);
                 delta_add(dots, shared.dots[t % 2][from]);
             }
-            const float k_scale = 1.0f / sqrtf(dots.x + DELTA_L2_EPS);
-            const float q_scale = 1.0f / sqrtf((dots.y + DELTA_L2_EPS) * C::KEY_DIM);
+            const float k_scale = rsqrtf(dots.x + DELTA_L2_EPS);
+            const float q_scale = rsqrtf((dots.y + DELTA_L2_EPS) * C::KEY_DIM);
             const float4 v = *reinterpret_cast<const float4*>(&shared.inputs[t][2 * C::KEY_DIM + set * 32 + quad * 4]);
             const float predicted = decay[t] * k_scale, crossed = dots.z * k_scale;
             const float4 delta = {beta[t] * (v.x - predicted * by_k.x), beta[t] * (v.y - predicted * by_k.y),
@@ -258,7 +262,7 @@ __device__ __forceinline__ void delta_decode(const Step* step, const float* proj
 #pragma unroll
                 for (int i = 0; i < S::SETS; ++i) sum += shared.squares[t][i];
             }
-            const float inverse = 1.0f / sqrtf(sum / C::VALUE_DIM + C::NORM_EPS);
+            const float inverse = rsqrtf(sum * (1.0f / C::VALUE_DIM) + C::NORM_EPS);
             const float4 w = load_constant(reinterpret_cast<const float4*>(weights.norm + column));
             delta_store<C>(out, row + t, head * C::VALUE_DIM + column,
                            make_float4(o[t].x * inverse * w.x * delta_silu(z[t].x), o[t].y * inverse * w.y * delta_silu(z[t].y),

@@ -75,7 +75,7 @@ __device__ __forceinline__ void delta_convolve(unsigned short* to, const float* 
                 float sum = u.x * u.x + u.y * u.y + u.z * u.z + u.w * u.w;
 #pragma unroll
                 for (int distance = 16; distance > 0; distance /= 2) sum += __shfl_xor_sync(0xffffffffu, sum, distance);
-                scale /= sqrtf(sum + DELTA_L2_EPS);
+                scale *= rsqrtf(sum + DELTA_L2_EPS);
             }
             *reinterpret_cast<uint2*>(to + (first + i) * DeltaPrepareShared::STRIDE + 4 * lane) =
                 make_uint2(pack_f16_finite(u.x * scale, u.y * scale), pack_f16_finite(u.z * scale, u.w * scale));
