@@ -11,7 +11,7 @@ use encode::Change;
 use indicatif::{ProgressBar, ProgressStyle};
 use jobs::{Job, Plan};
 use monomorph_compiler::spec;
-use monomorph_compiler::spec::types::{Container, RotaryRows, Target};
+use monomorph_compiler::spec::types::{CheckpointSpec, Container, RotaryRows, Target};
 use monomorph_weights::{Checkpoint, Tensor};
 use std::collections::BTreeMap;
 use std::fmt::Write;
@@ -25,6 +25,10 @@ pub struct Options {
     /// The checkpoint in f32, bf16 or f16: a safetensors file, or a directory of them.
     #[arg(long, value_name = "PATH")]
     weights: PathBuf,
+    /// Another quant spec of the model, which says what the tensors of that checkpoint are called. Without it they are
+    /// called as in the target's.
+    #[arg(long, value_name = "QUANT")]
+    from: Option<String>,
     /// Directory to make.
     #[arg(long, value_name = "DIR")]
     out: PathBuf,
@@ -39,11 +43,18 @@ const ERRORS: &str = "quantization_errors.tsv";
 pub fn quantize(options: Options) -> Result<(), String> {
     let search = paths::search(options.target.targets_dir.as_deref());
     let target = spec::load(&search, &options.target.target).map_err(|error| error.to_string())?;
-    writable(&target)?;
-    let names = jobs::unpacked(&target.quant.checkpoint);
-    let plan = jobs::plan(&target.model, &target.quant, &names)?;
+    let load = |quant: &String| {
+        let name = format!("{}/{}/{quant}", target.hardware.name, target.model.name);
+        spec::load_quant(&search, &name).map_err(|error| error.to_string())
+    };
+    let from = options.from.as_ref().map(load).transpose()?;
+    let from = from.map_or_else(|| jobs::unpacked(&target.quant.checkpoint), |quant| quant.checkpoint);
+    for (what, spec) in [("what is written", &target.quant.checkpoint), ("what is read", &from)] {
+        plain(what, spec)?;
+    }
+    let plan = jobs::plan(&target.model, &target.quant, &from.names)?;
     let checkpoint = Checkpoint::open(&options.weights).map_err(|error| error.to_string())?;
-    let sources = find(&plan, &target, &checkpoint)?;
+    let sources = find(&plan, &target, &from.unused, &checkpoint)?;
     let jobs = plan.jobs;
     let config = config::config(&jobs, checkpoint.side_file("config.json").as_deref())?;
 
@@ -77,14 +88,17 @@ pub fn quantize(options: Options) -> Result<(), String> {
     Ok(())
 }
 
-/// Whether the spec describes files that this verb can write.
-fn writable(target: &Target) -> Result<(), String> {
-    let spec = &target.quant.checkpoint;
+/// Whether the spec describes files whose rows stand as the model's do.
+fn plain(what: &str, spec: &CheckpointSpec) -> Result<(), String> {
     if spec.container != Container::Safetensors {
-        return Err(format!("{} is read from a GGUF file; this writes safetensors only", target.name()));
+        return Err(format!(
+            "{what} would be a GGUF file, by its spec; only safetensors are read and written"
+        ));
     }
     if spec.rotary_rows != RotaryRows::AsModel {
-        return Err(format!("{} has its rotary rows interleaved; this does not move rows", target.name()));
+        return Err(format!(
+            "{what} has interleaved rotary rows, by its spec; rows are not put in another order"
+        ));
     }
     Ok(())
 }
@@ -93,6 +107,7 @@ fn writable(target: &Target) -> Result<(), String> {
 fn find<'a>(
     plan: &Plan,
     target: &Target,
+    unused: &[String],
     checkpoint: &'a Checkpoint,
 ) -> Result<BTreeMap<String, Tensor<'a>>, String> {
     let (mut tensors, mut faults) = (BTreeMap::new(), Vec::new());
@@ -107,7 +122,6 @@ fn find<'a>(
             Ok(tensor) => drop(tensors.insert(name.clone(), tensor)),
         }
     }
-    let unused = &target.quant.checkpoint.unused;
     let known = |name: &str| {
         plan.sources.contains_key(name)
             || unused.iter().any(|pattern| monomorph_model::is_instance(pattern, name))

@@ -21,7 +21,7 @@ use diagnostic::{Sink, Source};
 use reader::Table;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
-use types::{Model, Provenance, Target, Tuning};
+use types::{Model, Provenance, Quant, Target, Tuning};
 
 /// Reads and checks the three specs of `target`, which is `hardware/model/quant`, and its tuning file
 /// `tuning/hardware/model/quant.toml` if there is one. Hardware, model and tuning are each taken from the first
@@ -35,24 +35,40 @@ pub fn load(search: &[PathBuf], target: &str) -> Result<Target, Diagnostics> {
     sink.finish(target)
 }
 
-fn read(search: &[PathBuf], it: &Located, sink: &Sink) -> Option<Target> {
-    let hardware = it.hardware.as_ref().and_then(|it| {
-        let file = Path::new("hardware").join(&it.name).join("HARDWARE.toml");
-        document(&it.targets_dir, file, sink, |source, root| hardware::read(source, &it.name, root))
-    });
+/// The quant spec of `target`, checked as [`load`] does but for whether the weights fit the hardware: for a checkpoint that
+/// is read and not served.
+///
+/// # Errors
+/// As those of [`load`].
+pub fn load_quant(search: &[PathBuf], target: &str) -> Result<Quant, Diagnostics> {
+    let sink = Sink::default();
+    let quant = catalogue::locate(search, target, &sink).and_then(|it| model_and_quant(&it, &sink).1);
+    sink.finish(quant)
+}
+
+fn model_and_quant(it: &Located, sink: &Sink) -> (Option<Model>, Option<Quant>) {
     let model = it.model.as_ref().and_then(|it| {
         let file = Path::new("models").join(&it.name).join("MODEL.toml");
-        document(&it.targets_dir, file, sink, |source, root| model::read(source, &it.name, root))
+        let read = |source: &Source, root: Table| model::read(source, &it.name, root);
+        document(&it.targets_dir, file, sink, read).map(|(model, _)| model)
     });
     let quant = it.model.as_ref().zip(it.quant.as_ref()).and_then(|(it, name)| {
         let file = Path::new("models").join(&it.name).join(format!("{name}.toml"));
         let read = |source: &Source, root: Table| Some(quant::read(source, root));
         let (read, source) = document(&it.targets_dir, file, sink, read)?;
         // Against a model that is itself in doubt, only the mistakes of the file alone are sure.
-        let (model, _) = model.as_ref()?;
-        fit::quant(&source, name, read, model)
+        fit::quant(&source, name, read, model.as_ref()?)
     });
-    let ((hardware, source), (model, _), quant) = (hardware?, model?, quant?);
+    (model, quant)
+}
+
+fn read(search: &[PathBuf], it: &Located, sink: &Sink) -> Option<Target> {
+    let hardware = it.hardware.as_ref().and_then(|it| {
+        let file = Path::new("hardware").join(&it.name).join("HARDWARE.toml");
+        document(&it.targets_dir, file, sink, |source, root| hardware::read(source, &it.name, root))
+    });
+    let (model, quant) = model_and_quant(it, sink);
+    let ((hardware, source), model, quant) = (hardware?, model?, quant?);
     if sink.is_empty() {
         fit::memory(&source, &hardware, &model, &quant);
     }

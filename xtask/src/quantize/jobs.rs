@@ -114,16 +114,16 @@ pub fn plan(model: &Model, quant: &Quant, names: &BTreeMap<String, FileTensor>) 
     Ok(plan)
 }
 
-/// The names of tensors in floats beside which no scales stand: those of `spec`, but for compressed-tensors' `_packed`.
-pub fn unpacked(spec: &CheckpointSpec) -> BTreeMap<String, FileTensor> {
-    let unpacked = |file: &FileTensor| FileTensor {
-        name: file
-            .name
-            .strip_suffix(".weight_packed")
-            .map_or(file.name.clone(), |stem| format!("{stem}.weight")),
-        view: file.view,
-    };
-    spec.names.iter().map(|(name, file)| (name.clone(), unpacked(file))).collect()
+/// The spec of a checkpoint in floats that is laid out as `spec` says, beside whose tensors no scales stand: the names are
+/// the same but for compressed-tensors' `_packed`.
+pub fn unpacked(spec: &CheckpointSpec) -> CheckpointSpec {
+    let mut spec = spec.clone();
+    for file in spec.names.values_mut() {
+        if let Some(stem) = file.name.strip_suffix(".weight_packed") {
+            file.name = format!("{stem}.weight");
+        }
+    }
+    spec
 }
 
 fn named(pattern: &str, layer: Option<usize>, expert: Option<usize>) -> String {
@@ -204,4 +204,70 @@ fn in_order(job: &Job, mut rows: Vec<(usize, Rows)>) -> Result<Vec<Rows>, String
         return Err(format!("rows {next} to {all} of `{}` are no tensor's of the model", job.name));
     }
     Ok(ordered)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use monomorph_compiler::spec::types::RowView;
+
+    fn decl(name: &str, rows: usize, experts: Option<usize>) -> TensorDecl {
+        let (name, class, columns) = (name.to_owned(), TensorClass::Experts, Some(32));
+        TensorDecl { name, class, rows, columns, convolution: false, experts, layers: None }
+    }
+
+    fn file(name: &str, view: Option<[usize; 3]>) -> FileTensor {
+        let view = view.map(|[first, take, of]| RowView { first, take, of });
+        FileTensor { name: name.to_owned(), view }
+    }
+
+    fn rows(tensor: &str, first: usize, count: usize) -> Rows {
+        Rows { tensor: tensor.to_owned(), first, count }
+    }
+
+    fn job(shape: &[usize], rows: Vec<Rows>) -> Job {
+        let (of, name, shape) = (String::new(), "new".to_owned(), shape.to_vec());
+        Job { of, name, shape, format: Format::F32, scales: None, linear: true, rows }
+    }
+
+    #[test]
+    fn experts_are_cut_out_of_stacked_tensors() {
+        // Gates are the upper half of what each of the experts has of a stacked tensor.
+        let (tensor, from) = (decl("experts.{expert}.up", 8, Some(4)), file("stacked", Some([8, 8, 16])));
+        let found = runs(&tensor, (&file("{expert}.up", None), None), (&from, Some(3)), "stacked");
+        assert_eq!(found, [(0, rows("stacked", 56, 8))]);
+        // And put into one.
+        let found = runs(&tensor, (&from, Some(3)), (&file("{expert}.up", None), None), "3.up");
+        assert_eq!(found, [(56, rows("3.up", 0, 8))]);
+    }
+
+    #[test]
+    fn views_of_one_tensor_become_that_tensor_again() {
+        // Queries and gates of two heads, four rows each, in turn.
+        let (q, gate) = (file("both", Some([0, 4, 8])), file("both", Some([4, 4, 8])));
+        let mut found = Vec::new();
+        for view in [&gate, &q] {
+            found.extend(runs(&decl("q", 8, None), (view, None), (view, None), "both"));
+        }
+        assert_eq!(found.len(), 4);
+        assert_eq!(in_order(&job(&[16, 32], vec![]), found).unwrap(), [rows("both", 0, 16)]);
+        // From tensors of their own they come by turns.
+        let own = |name| (file(name, None), name);
+        let (a, b) = (own("a"), own("b"));
+        let mut found = runs(&decl("q", 8, None), (&q, None), (&a.0, None), a.1);
+        found.extend(runs(&decl("gate", 8, None), (&gate, None), (&b.0, None), b.1));
+        let turns = [rows("a", 0, 4), rows("b", 0, 4), rows("a", 4, 4), rows("b", 4, 4)];
+        assert_eq!(in_order(&job(&[16, 32], vec![]), found).unwrap(), turns);
+    }
+
+    #[test]
+    fn rows_that_are_no_tensors_are_named() {
+        let found = vec![(0, rows("a", 0, 4)), (8, rows("a", 8, 8))];
+        let error = in_order(&job(&[16, 32], vec![]), found).unwrap_err();
+        assert_eq!(error, "rows 4 to 8 of `new` are no tensor's of the model");
+        let error = in_order(&job(&[20, 32], vec![]), vec![(0, rows("a", 0, 16))]).unwrap_err();
+        assert_eq!(error, "rows 16 to 20 of `new` are no tensor's of the model");
+        assert!(in_order(&job(&[16, 1, 4], vec![]), vec![(0, rows("a", 0, 16))]).is_ok());
+        assert!(in_order(&job(&[16], vec![]), vec![(0, rows("a", 0, 16))]).is_ok());
+    }
 }
