@@ -22,6 +22,13 @@
 
 namespace monomorph {
 
+// As async.cuh's, of a pair.
+__device__ __forceinline__ float2 load_activation(const float2* pointer) {
+    float2 value;
+    asm volatile("ld.global.cg.v2.f32 {%0, %1}, [%2];" : "=f"(value.x), "=f"(value.y) : "l"(pointer));
+    return value;
+}
+
 // Rows of a packed matrix of format F against the block's rows of x.
 template <class C, Format F, int BLOCK_ROWS>
 struct RouteRows {
@@ -82,7 +89,7 @@ struct RouteRows {
                 const float* at = x + t * C::INPUTS + column(turn, e);
                 float2 v = {0.0f, 0.0f};
                 if constexpr (C::INPUTS % 2 == 0) {
-                    if (column(turn, e) < C::INPUTS) asm volatile("ld.global.cg.v2.f32 {%0, %1}, [%2];" : "=f"(v.x), "=f"(v.y) : "l"(at));
+                    if (column(turn, e) < C::INPUTS) v = load_activation(reinterpret_cast<const float2*>(at));
                 } else {
                     if (column(turn, e) < C::INPUTS) v.x = load_activation(at);
                     if (column(turn, e) + 1 < C::INPUTS) v.y = load_activation(at + 1);
