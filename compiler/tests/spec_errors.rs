@@ -72,7 +72,7 @@ fn planted(name: &str, case: &Case) -> tempfile::TempDir {
 
 #[test]
 fn the_base_is_sound() {
-    for target in ["box/tied/q4_1", "box/open/bf16", "card/open/fp8", "card/tied/q4_1"] {
+    for target in ["box/tied/q4_1", "box/open/bf16", "card/open/fp8", "card/tied/q4_1", "card/mixed/bf16"] {
         spec::load(&[folder().join("base")], target).unwrap_or_else(|errors| panic!("{target}:\n{errors}"));
     }
 }

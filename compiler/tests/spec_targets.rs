@@ -127,9 +127,36 @@ fn a_server_expects_the_scales_among_its_tensors_and_leaves_the_rest() {
     let files = emit::emit(&plan, Path::new("/"), &[]);
     let text = &files.iter().find(|file| file.path.ends_with("spec.rs")).expect("every crate has one").text;
     let (tensors, unused) = text.split_once("unused: &[").expect("tensors, then what is not read");
-    // 291 tensors of the model and a scale for each of 7 matrices in 32 layers.
-    assert_eq!(tensors.matches("TensorSpec {").count(), 291 + 7 * 32);
+    // 9 tensors a layer, 3 outside the layers, and a scale for each of 7 matrices a layer.
+    assert_eq!(tensors.matches("TensorSpec {").count(), 9 + 3 + 7);
     for (name, place) in [("mlp.down_proj.weight_scale", tensors), ("mlp.down_proj.input_scale", unused)] {
-        assert!(place.contains(&format!("\"model.layers.31.{name}\"")), "{name}");
+        assert!(place.contains(&format!("\"model.layers.{{layer}}.{name}\"")), "{name}");
+    }
+}
+
+#[test]
+fn targets_have_their_published_sizes() {
+    // Parameters of the language model, as published or, where only rounded numbers are, as counted from the shapes by
+    // other means; bytes as counted from the formats of the released files, drafts and towers aside.
+    for (name, parameters, bytes) in [
+        ("qwen3-next-80b/nvfp4", 79_674_391_296_usize, 47_420_930_304.0),
+        ("qwen3.5-122b/nvfp4", 122_111_526_912, 75_517_022_976.0),
+        ("qwen3.5-0.8b/bf16", 752_393_024, 1_504_786_048.0),
+        ("qwen3.5-27b/bf16", 26_895_998_464, 53_791_996_928.0),
+        ("qwen3.5-27b/nvfp4", 26_895_998_464, 18_821_988_736.0),
+        ("qwen3.5-35b/bf16", 34_660_610_688, 69_321_221_376.0),
+        ("qwen3.5-35b/nvfp4", 34_660_610_688, 22_443_444_096.0),
+        ("qwen3.6-35b/fp8", 34_660_610_688, 35_707_978_496.0),
+        ("qwen3.6-35b/nvfp4", 34_660_610_688, 20_825_032_820.0),
+        ("qwen3-30b-a3b/bf16", 30_532_122_624, 61_064_245_248.0),
+    ] {
+        for hardware in ["h200", "gb10"] {
+            let target = load(&format!("{hardware}/{name}"));
+            let tensors = spec::tensors(&target.model);
+            let counted: usize = tensors.iter().map(|it| it.elements().unwrap() * it.instances()).sum();
+            assert_eq!(counted, parameters, "{name}");
+            let found = spec::weight_bytes(&target.model, &target.quant) as f64;
+            assert!((found / bytes - 1.0).abs() < 1e-4, "{name}: {found}");
+        }
     }
 }

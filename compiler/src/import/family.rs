@@ -109,9 +109,11 @@ pub(super) fn read(config: &Map<String, Value>) -> Result<Draft, ImportError> {
             let Some(Value::Object(text)) = config.get("text_config") else {
                 return refuse("`text_config` is no object: it holds the language model".to_owned());
             };
-            let (mut outer, mut keys) = (Keys::new(config, ""), Keys::new(text, "text_config."));
-            let why = "another language model than this family has";
-            keys.only(&mut found, "model_type", &[json!(wrapper.text), Value::Null], why);
+            if let Some(other) = text.get("model_type").filter(|it| **it != wrapper.text) {
+                let wanted = wrapper.text;
+                return refuse(format!("`text_config.model_type` is {other}: {wanted:?} is wanted"));
+            }
+            let (mut outer, keys) = (Keys::new(config, ""), Keys::new(text, "text_config."));
             let draft = read_family(family, keys, Some(&mut outer), &mut found);
             let why = format!("only `[{:?}]` is known for this family", wrapper.architecture);
             outer.only(&mut found, "architectures", &[json!([wrapper.architecture]), Value::Null], &why);

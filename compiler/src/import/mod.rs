@@ -31,7 +31,7 @@ pub struct Imported {
     /// Text of MODEL.toml.
     pub model_toml: String,
     /// File name and text of every quant spec: that of the checkpoint where its config or its files say how it is
-    /// stored, called after the format of most of its bytes; else `f32.toml` and `bf16.toml`.
+    /// stored, called after the format of most of its codes, or of its floats if it has no codes; else `f32.toml` and `bf16.toml`.
     pub quants: Vec<(String, String)>,
 }
 
@@ -79,7 +79,7 @@ pub fn import(config_json: &str, name: &str, compute: Compute, seen: &Seen) -> R
     for format in floats {
         let all = storage::all(&draft, spec::tensors(&model), seen, *format)
             .map_err(|problems| ImportError { problems })?;
-        let file = format!("{}.toml", storage::most(&all).name());
+        let file = format!("{}.toml", storage::called(storage::most(&all)));
         quants.push((file, quant::write(&draft, name, &all, compute)));
     }
     // What the loader would refuse is refused here, before anything is written.

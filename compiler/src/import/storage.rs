@@ -111,7 +111,7 @@ pub(super) fn classes(all: &[Placed]) -> BTreeMap<TensorClass, Storage> {
     classes
 }
 
-/// The format of most of the bytes.
+/// The format of most of the bytes: of codes where there are any.
 pub(super) fn most(all: &[Placed]) -> Format {
     let mut bytes: BTreeMap<&str, (u128, Format)> = BTreeMap::new();
     for Placed { decl, storage, .. } in all {
@@ -120,5 +120,17 @@ pub(super) fn most(all: &[Placed]) -> Format {
         bytes.entry(storage.format.name()).or_insert((0, storage.format)).0 +=
             blocks * storage.format.block_bytes() as u128;
     }
-    bytes.into_values().max_by_key(|(bytes, _)| *bytes).expect("a model has tensors").1
+    bytes
+        .into_values()
+        .max_by_key(|(bytes, format)| (format.is_quantised(), *bytes))
+        .expect("a model has tensors")
+        .1
+}
+
+/// What quant specs are called after a format.
+pub(super) fn called(format: Format) -> &'static str {
+    match format {
+        Format::Fp8E4m3 => "fp8",
+        other => other.name(),
+    }
 }

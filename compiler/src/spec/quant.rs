@@ -239,13 +239,9 @@ fn names(source: &Source, mut table: Table) -> Option<(Names, Range<usize>)> {
                 .to_owned();
             source.report(file.span.clone(), &path, message, "stacked experts", help);
         }
-        let clashes = |other: &FileTensor| match (other.view, file.value.view) {
-            _ if other.name != file.value.name => false,
-            (Some(a), Some(b)) => a.of != b.of || (a.first < b.first + b.take && b.first < a.first + a.take),
-            _ => true,
-        };
-        if let Some((other, first)) = names.iter().find(|(_, other)| clashes(&other.value)) {
-            let message = format!("{:?} is the name of two tensors of the model", file.value.name);
+        let clash =
+            names.iter().find_map(|(other, first)| Some((other, first, clash(&first.value, &file.value)?)));
+        if let Some((other, first, message)) = clash {
             let help = format!("it is that of `{}` already", other.value);
             let mistake = source.mistake(file.span.clone(), &path, message, "again", help);
             source.sink.push(mistake.also(first.span.clone(), "first here"));
@@ -253,6 +249,22 @@ fn names(source: &Source, mut table: Table) -> Option<(Names, Range<usize>)> {
         names.push((name, file));
     }
     sound.then_some((names, span))
+}
+
+/// Why two tensors of the model cannot stand in these places together, if they cannot.
+fn clash(a: &FileTensor, b: &FileTensor) -> Option<String> {
+    match (a.view, b.view) {
+        _ if a.name != b.name => None,
+        (Some(a), Some(b)) if a.of != b.of => {
+            Some(format!("groups of {} rows cannot be groups of {} as well", a.of, b.of))
+        }
+        (Some(first), Some(second)) => {
+            let end = |view: RowView| view.first + view.take;
+            let overlap = second.first < end(first) && first.first < end(second);
+            overlap.then(|| format!("rows of {:?} are those of two tensors of the model", a.name))
+        }
+        _ => Some(format!("{:?} is the name of two tensors of the model", a.name)),
+    }
 }
 
 /// A name, or `{ tensor = "...", rows = [0, 256], of = 512 }`.
