@@ -45,16 +45,18 @@ __device__ __forceinline__ void experts_combine(const Step* step, const char* li
     launch_dependents();
     wait_for_predecessors();
     const int token = blockIdx.x;
-    const int column = (blockIdx.y * S::THREADS + threadIdx.x) * S::VECTOR;
-    if (token >= gemm_rows<C>(step) || column >= C::HIDDEN) return;
-    const int* rows = reinterpret_cast<const int*>(lists + Lists::ROW_OF_PAIR_AT) + token * C::ACTIVE;
-    const float* weights = reinterpret_cast<const float*>(lists + Lists::WEIGHTS_AT) + token * C::ACTIVE;
-    const size_t own = size_t(token) * C::HIDDEN + column;
-
+    const int own_column = (blockIdx.y * S::THREADS + threadIdx.x) * S::VECTOR, column = own_column < C::HIDDEN ? own_column : 0;
+    if (token >= gemm_rows<C>(step)) return;
+    // A lane asks for one slot and the warp shares what came: two loads, then those of all products at once. Weights go by way of shared
+    // memory and a barrier behind those loads: the assembler would otherwise use a product before it asks for the next, to save registers.
+    __shared__ float weights[C::ACTIVE];
+    const int slot = token * C::ACTIVE + min(static_cast<int>(threadIdx.x % 32), C::ACTIVE - 1);
+    const int own_row = load_activation(reinterpret_cast<const int*>(lists + Lists::ROW_OF_PAIR_AT) + slot);
+    const float own_weight = load_activation(reinterpret_cast<const float*>(lists + Lists::WEIGHTS_AT) + slot);
     int row[C::ACTIVE];
-    float weight[C::ACTIVE];
 #pragma unroll
-    for (int s = 0; s < C::ACTIVE; s++) row[s] = load_activation(rows + s), weight[s] = load_activation(weights + s);
+    for (int s = 0; s < C::ACTIVE; s++) row[s] = __shfl_sync(0xffffffff, own_row, s);
+    const size_t own = size_t(token) * C::HIDDEN + column;
     float residual[S::VECTOR], shared_part[S::VECTOR], scale = 1.0f;
     load_columns<S::VECTOR, false>(residual, out, own);
     if constexpr (C::SHARED) {
@@ -65,12 +67,15 @@ __device__ __forceinline__ void experts_combine(const Step* step, const char* li
 #pragma unroll
     for (int s = 0; s < C::ACTIVE; s++) load_columns<S::VECTOR, C::NARROW>(products_of[s], products, size_t(row[s]) * C::HIDDEN + column);
 
+    if (threadIdx.x < C::ACTIVE) weights[threadIdx.x] = own_weight;
+    __syncthreads();
     float sum[S::VECTOR] = {};
 #pragma unroll
     for (int s = 0; s < C::ACTIVE; s++) {
 #pragma unroll
-        for (int i = 0; i < S::VECTOR; i++) sum[i] += weight[s] * products_of[s][i];
+        for (int i = 0; i < S::VECTOR; i++) sum[i] += weights[s] * products_of[s][i];
     }
+    if (own_column >= C::HIDDEN) return;
     if constexpr (C::SHARED) {
         if constexpr (C::SHARED_GATE) scale = 1.0f / (1.0f + expf(-scale));
 #pragma unroll
