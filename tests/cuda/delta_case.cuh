@@ -165,6 +165,7 @@ struct Session {
     int steps = 0;
     bool defect = false;  // plants one
     bool alike = false;   // tokens that resemble one another
+    bool failed = false;
     Difference worst;
     double worst_limit = 0;
 
@@ -174,11 +175,12 @@ struct Session {
           journals(size_t(slots) * D::JOURNAL_ROWS * D::JOURNAL_WIDTH + 1) {}
 
     ~Session() {
-        if (!defect) report(name, worst, worst_limit);
+        if (!defect && !failed) report(name, worst, worst_limit);
     }
     // Says what failed at once, and keeps the worst of the rest for one line at the end.
     void settle(const std::string& label, const Difference& d, double limit, bool intact = true) {
         const bool passed = d.relative <= limit && d.largest <= 8 * limit && d.not_finite == 0 && intact;
+        failed = failed || !passed;
         if (!passed) report(label.c_str(), d, limit, intact);
         else if (worst_limit == 0 || d.relative / limit > worst.relative / worst_limit) worst = d, worst_limit = limit;
     }

@@ -51,8 +51,8 @@ __device__ __forceinline__ void delta_chunks(const Step* step, const unsigned ch
     using S = DeltaChunks<C>;
     constexpr int KEY_TILES = C::KEY_DIM / 8;
     constexpr float SCALE = 0.08838834764831845f;  // 1 / sqrt(128)
-    MONOMORPH_DYNAMIC_SHARED(shared_bytes);
-    DeltaChunksShared<C>& shared = *reinterpret_cast<DeltaChunksShared<C>*>(shared_bytes);
+    MONOMORPH_DYNAMIC_SHARED(delta_shared);
+    DeltaChunksShared<C>& shared = *reinterpret_cast<DeltaChunksShared<C>*>(delta_shared);
     launch_dependents();
     const int thread = threadIdx.x, lane = thread % 32, warp = thread / 32, g = lane / 4, c = lane % 4;
     const int head = blockIdx.x / C::CHUNK_SPLIT, part = blockIdx.x % C::CHUNK_SPLIT, key_head = head / D::RATIO;

@@ -16,6 +16,7 @@
 
 namespace monomorph {
 
+// One name for all delta kernels: other kernels of a module align theirs otherwise.
 #define MONOMORPH_DYNAMIC_SHARED(name) extern __shared__ __align__(128) unsigned char name[]
 
 // What an earlier step left: read once, so not kept in the first-level cache. Volatile: it stays where it stands, before the wait.

@@ -124,8 +124,8 @@ __device__ __forceinline__ void delta_prepare(const Step* step, const float* pro
     using S = DeltaPrepareShared;
     constexpr int K_STEPS = C::KEY_DIM / 16;
     constexpr float SCALE = 0.08838834764831845f;  // 1 / sqrt(128)
-    MONOMORPH_DYNAMIC_SHARED(shared_bytes);
-    S& shared = *reinterpret_cast<S*>(shared_bytes);
+    MONOMORPH_DYNAMIC_SHARED(delta_shared);
+    S& shared = *reinterpret_cast<S*>(delta_shared);
     launch_dependents();
     wait_for_predecessors();
     const int thread = threadIdx.x, lane = thread % 32, warp = thread / 32, g = lane / 4, c = lane % 4;
