@@ -4,7 +4,7 @@
 // Built with BENCH it measures instead (experts_batch_bench.cuh). NO_WGMMA: for cards without. SMALL: without the larger shapes.
 #include "experts_batch_case.cuh"
 
-static bool plant_defect = false;
+bool plant_defect = false;
 static cudaStream_t stream;
 
 struct Header {
@@ -277,11 +277,12 @@ using H = Cut<Engine::MMA, T, S, P, W, N, R, NARROW>;
 #endif
 
 int main(int count, char** arguments) {
-    plant_defect = count > 1 && std::strcmp(arguments[1], "defect") == 0;
     CHECK(cudaStreamCreate(&stream));
 #ifdef BENCH
+    (void)count, (void)arguments;
     return bench();
 #else
+    plant_defect = count > 1 && std::strcmp(arguments[1], "defect") == 0;
 #include "experts_batch_table.cuh"
     std::printf("%d failures\n", test::failures);
     return test::failures > 0 ? 1 : 0;
