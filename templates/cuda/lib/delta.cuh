@@ -14,7 +14,7 @@
 //   int DRAFTS               most tokens of a sequence in a step that may be taken back; 0: no step is, there is no journal
 //   int WINDOW               rows of the window, at least TAPS - 1 + max(DRAFTS, 1)
 //   bool EXACT               delta_plain and delta_gate: sums in f64, rounded once, and the accurate functions
-//   int SPLIT, THREADS, TOKENS; bool STATE_BEFORE_WAIT   delta_decode's, int CHUNK_SPLIT, SLOTS   delta_chunks'
+//   int SPLIT, THREADS, TOKENS; bool STATE_BEFORE_WAIT   delta_decode's (a sequence feeds at most TOKENS); int CHUNK_SPLIT, SLOTS   delta_chunks'
 //
 // State of a layer, f32 throughout; `slot` is the sequence's, below the number of slots, and never -1:
 //   states   [slots][VALUE_HEADS][KEY_DIM][VALUE_DIM]
