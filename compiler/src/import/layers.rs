@@ -50,8 +50,9 @@ pub(super) fn pattern(
                 found.defaulted.push(keys.path("full_attention_interval"));
             }
             let interval = interval.unwrap_or(INTERVAL);
-            let kind =
-                |layer: usize| if (layer + 1) % interval == 0 { Kind::Attention } else { Kind::DeltaNet };
+            let kind = |layer: usize| {
+                if (layer + 1).is_multiple_of(interval) { Kind::Attention } else { Kind::DeltaNet }
+            };
             (0..layers?).map(kind).collect()
         }
         None => vec![Kind::Attention; layers?],

@@ -299,9 +299,9 @@ fn compute(
     let known = about_something(source, "compute", given, model, tensors);
     for (subject, value) in given.iter().zip(known).filter_map(|(it, known)| known.then_some(it)) {
         let key = format!("compute.{}", subject.key());
-        let formats = meant(tensors, subject).filter_map(|it| stored.of(it.class, &it.name));
+        let mut formats = meant(tensors, subject).filter_map(|it| stored.of(it.class, &it.name));
         let misfit = |format: &Format| !format.block_elements().is_multiple_of(ACTIVATION_BLOCK);
-        if let Some(format) = formats.filter(misfit).next().filter(|_| value.value == Compute::Int8Block32) {
+        if let Some(format) = formats.find(misfit).filter(|_| value.value == Compute::Int8Block32) {
             let message = format!("`{key}` is {:?}, but the class is stored as {format}", value.value.name());
             let help = "it is for weights in blocks of 32: others compute in `f32` or `bf16`".to_owned();
             source.report(value.span.clone(), &key, message, "for blocks of 32 only", help);

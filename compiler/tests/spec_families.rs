@@ -1,0 +1,205 @@
+//! The configs of the hybrid and mixture-of-experts families: their keys and defaults, and what is refused.
+
+mod families;
+
+use families::{moe_text, next, place, read, target, text, with, wrapped};
+use monomorph_compiler::import::Seen;
+use monomorph_compiler::spec::types::*;
+use serde_json::{Value, json};
+
+fn qwen3_moe(changes: Value) -> Value {
+    let base = json!({
+        "architectures": ["Qwen3MoeForCausalLM"], "model_type": "qwen3_moe", "vocab_size": 131, "hidden_size": 64,
+        "intermediate_size": 96, "num_hidden_layers": 3, "num_attention_heads": 4, "num_key_value_heads": 2,
+        "head_dim": 32, "max_position_embeddings": 256, "max_window_layers": 3, "moe_intermediate_size": 32,
+        "num_experts": 8, "num_experts_per_tok": 3, "decoder_sparse_step": 1, "mlp_only_layers": [],
+        "rope_theta": 1e6, "sliding_window": null, "use_sliding_window": false, "output_router_logits": false
+    });
+    with(base, changes)
+}
+
+fn attention(target: &Target) -> &Attention {
+    let Mixer::Attention(attention) = &target.model.mixers["attention"] else { panic!("it attends") };
+    attention
+}
+
+/// Refused with exactly one problem, which names key and value.
+fn refused(config: &Value, key: &str, value: &str) {
+    let problems = read(config, &Seen::default()).expect_err(key).problems;
+    let [problem] = &problems[..] else { panic!("{key}: {problems:?}") };
+    assert!(problem.contains(&format!("`{key}`")) && problem.contains(value), "{key}, {value}: {problem}");
+}
+
+#[test]
+fn absent_keys_are_as_in_transformers() {
+    let target_of = |family: &str| target(&json!({ "model_type": family }), "bf16");
+    for (family, hidden, layers, heads, kv_heads, experts) in [
+        ("qwen3_5_text", 4096, 32, 16, 4, None),
+        ("qwen3_5_moe_text", 2048, 40, 16, 2, Some((256, 8, 512, true, Some(512)))),
+        ("qwen3_next", 2048, 48, 16, 2, Some((512, 10, 512, true, Some(512)))),
+        ("qwen3_moe", 2048, 24, 32, 4, Some((128, 8, 768, false, None))),
+    ] {
+        let it = target_of(family);
+        assert_eq!((it.model.hidden, it.model.layers, it.model.context), (hidden, layers, 32768), "{family}");
+        assert_eq!((attention(&it).heads, attention(&it).kv_heads), (heads, kv_heads), "{family}");
+        match (&it.model.ffn, experts) {
+            (Ffn::Gated { width: 12288, .. }, None) => {}
+            (Ffn::Experts(it), Some(expected)) => {
+                let shared = it.shared.map(|shared| shared.width);
+                assert_eq!((it.experts, it.active, it.width, it.renormalise, shared), expected, "{family}");
+            }
+            other => panic!("{family}: {other:?}"),
+        }
+        let hybrid = family != "qwen3_moe";
+        let (head_dim, dims) = if hybrid { (256, 64) } else { (64, 64) };
+        let it = attention(&it);
+        assert_eq!((it.head_dim, it.rotary.dims, it.rotary.theta, it.gate), (head_dim, dims, 1e4, hybrid));
+        let weight = if hybrid { NormWeight::OnePlus } else { NormWeight::Plain };
+        assert_eq!(it.qk_norm, Some(Norm { eps: 1e-6, weight }), "{family}");
+    }
+    let it = target_of("qwen3_next");
+    assert_eq!(it.model.norm.weight, NormWeight::OnePlus);
+    let shape = DeltaShape { key_heads: 16, value_heads: 32, key_dim: 128, value_dim: 128, taps: 4 };
+    let norm = Norm { eps: 1e-6, weight: NormWeight::Plain };
+    let delta = DeltaNet { shape, norm, activation: Activation::Silu };
+    assert_eq!(it.model.mixers["delta"], Mixer::DeltaNet(delta));
+}
+
+#[test]
+fn the_text_part_of_a_release_comes_through() {
+    let config =
+        wrapped(&text(json!({ "tie_word_embeddings": false })), json!({ "tie_word_embeddings": true }));
+    let it = target(&config, "bf16");
+    assert!(it.model.tied, "the wrapper's key decides");
+    assert_eq!(it.model.pattern, ["delta", "delta", "delta", "attention"]);
+    assert_eq!((attention(&it).rotary.dims, attention(&it).rotary.theta), (8, 1e7));
+    assert_eq!(it.model.protocol.stop_ids, [2]);
+    let prefix = "model.language_model.layers.{layer}";
+    for (name, file, rows) in [
+        ("layers.{layer}.attention.q", "self_attn.q_proj.weight", Some([0, 32, 64])),
+        ("layers.{layer}.attention.gate", "self_attn.q_proj.weight", Some([32, 64, 64])),
+        ("layers.{layer}.delta.q", "linear_attn.in_proj_qkv.weight", Some([0, 32, 256])),
+        ("layers.{layer}.delta.k", "linear_attn.in_proj_qkv.weight", Some([32, 64, 256])),
+        ("layers.{layer}.delta.v", "linear_attn.in_proj_qkv.weight", Some([64, 256, 256])),
+        ("layers.{layer}.delta.z", "linear_attn.in_proj_z.weight", None),
+        ("layers.{layer}.delta.a", "linear_attn.in_proj_a.weight", None),
+        ("layers.{layer}.delta.a_log", "linear_attn.A_log", None),
+        ("layers.{layer}.ffn.down", "mlp.down_proj.weight", None),
+    ] {
+        assert_eq!(place(&it, name), (format!("{prefix}.{file}"), rows), "{name}");
+    }
+    assert_eq!(place(&it, "embedding").0, "model.language_model.embed_tokens.weight");
+    assert_eq!(it.quant.checkpoint.unused, ["model.visual.*", "mtp.*", "lm_head.weight"]);
+    let imported = read(&config, &Seen::default()).unwrap().model_toml;
+    for note in
+        ["vision tower", "draft layer", "three positions", "goes before text_config.tie_word_embeddings"]
+    {
+        assert!(imported.contains(note), "{note}: {imported}");
+    }
+    // By itself the same part has shorter names.
+    let alone = target(&text(json!({ "architectures": ["Qwen3_5ForCausalLM"] })), "bf16");
+    assert_eq!(place(&alone, "layers.{layer}.delta.o").0, "model.layers.{layer}.linear_attn.out_proj.weight");
+    assert_eq!(alone.quant.checkpoint.unused, ["mtp.*"]);
+}
+
+#[test]
+fn patterns_are_the_shortest_that_repeat() {
+    let pattern = |changes: Value| target(&text(changes), "bf16").model.pattern;
+    let kinds = |letters: &str| {
+        let kind = |letter| if letter == 'F' { "full_attention" } else { "linear_attention" };
+        letters.chars().map(kind).collect::<Vec<_>>()
+    };
+    assert_eq!(pattern(json!({ "full_attention_interval": 2 })), ["delta", "attention"]);
+    assert_eq!(pattern(json!({ "num_hidden_layers": 5, "full_attention_interval": 3 })).len(), 5);
+    // Said layer by layer goes before the interval.
+    assert_eq!(pattern(json!({ "layer_types": kinds("LFLFLFLF") })), ["delta", "attention"]);
+    assert_eq!(pattern(json!({ "layer_types": kinds("FFFFFFFF") })), ["attention"]);
+    assert_eq!(pattern(json!({ "layer_types": kinds("LLLLLLLF") })).len(), 8);
+    let fewer = text(json!({ "layer_types": kinds("LF") }));
+    refused(&fewer, "layer_types", "2 layers");
+    refused(&text(json!({ "layer_types": ["sliding_attention"] })), "layer_types", "sliding_attention");
+}
+
+#[test]
+fn next_takes_its_projections_apart_by_key_heads() {
+    let it = target(&next(json!({})), "bf16");
+    // Three value heads of 32 a key head of 16: 16 + 16 + 96 + 96 rows.
+    for (part, rows) in
+        [("q", [0, 16, 224]), ("k", [16, 32, 224]), ("v", [32, 128, 224]), ("z", [128, 224, 224])]
+    {
+        let file = "model.layers.{layer}.linear_attn.in_proj_qkvz.weight".to_owned();
+        assert_eq!(place(&it, &format!("layers.{{layer}}.delta.{part}")), (file, Some(rows)));
+    }
+    for (part, rows) in [("b", [0, 3, 6]), ("a", [3, 6, 6])] {
+        let file = "model.layers.{layer}.linear_attn.in_proj_ba.weight".to_owned();
+        assert_eq!(place(&it, &format!("layers.{{layer}}.delta.{part}")), (file, Some(rows)));
+    }
+    let expert = "model.layers.{layer}.mlp.experts.{expert}.up_proj.weight".to_owned();
+    assert_eq!(place(&it, "layers.{layer}.ffn.experts.{expert}.up"), (expert, None));
+    assert_eq!(
+        place(&it, "layers.{layer}.ffn.shared.scale").0,
+        "model.layers.{layer}.mlp.shared_expert_gate.weight"
+    );
+    assert_eq!(attention(&it).rotary.dims, 8);
+}
+
+#[test]
+fn experts_are_renormalised_as_the_family_says() {
+    let renormalises = |config: &Value| {
+        let Ffn::Experts(experts) = target(config, "bf16").model.ffn else { panic!("it has experts") };
+        experts.renormalise
+    };
+    let absent = |mut config: Value| {
+        config.as_object_mut().unwrap().remove("norm_topk_prob");
+        config
+    };
+    assert!(renormalises(&absent(next(json!({})))) && renormalises(&moe_text(json!({}))));
+    assert!(!renormalises(&absent(qwen3_moe(json!({})))));
+    assert!(renormalises(&qwen3_moe(json!({ "norm_topk_prob": true }))));
+    assert!(!renormalises(&next(json!({ "norm_topk_prob": false }))));
+}
+
+#[test]
+fn what_is_not_known_is_refused_by_name_and_value() {
+    refused(&next(json!({ "mlp_only_layers": [1] })), "mlp_only_layers", "[1]");
+    refused(&next(json!({ "decoder_sparse_step": 2 })), "decoder_sparse_step", "2");
+    refused(&moe_text(json!({ "norm_topk_prob": false })), "norm_topk_prob", "false");
+    refused(&moe_text(json!({ "num_experts_per_tok": 9 })), "num_experts_per_tok", "9");
+    refused(&text(json!({ "attn_output_gate": false })), "attn_output_gate", "false");
+    refused(&text(json!({ "hidden_act": "gelu" })), "hidden_act", "gelu");
+    refused(&text(json!({ "linear_num_key_heads": 4 })), "linear_num_key_heads", "4");
+    refused(&text(json!({ "num_key_value_heads": null })), "num_key_value_heads", "null");
+    refused(&qwen3_moe(json!({ "attn_output_gate": true })), "attn_output_gate", "true");
+    refused(&qwen3_moe(json!({ "num_local_experts": 9 })), "num_experts", "9");
+    refused(&next(json!({ "partial_rotary_factor": 0.03 })), "partial_rotary_factor", "0.03");
+    let inner = json!({ "rope_type": "default", "rope_theta": 1e7, "partial_rotary_factor": 1.5 });
+    let config = wrapped(&text(json!({ "rope_parameters": inner })), json!({}));
+    refused(&config, "text_config.rope_parameters.partial_rotary_factor", "1.5");
+    refused(&wrapped(&text(json!({ "foo": 7 })), json!({})), "text_config.foo", "7");
+    refused(&wrapped(&text(json!({})), json!({ "bar": 8 })), "bar", "8");
+    refused(
+        &wrapped(&moe_text(json!({})), json!({ "model_type": "qwen3_5" })),
+        "text_config.model_type",
+        "moe_text",
+    );
+    refused(&wrapped(&text(json!({})), json!({ "text_config": null })), "text_config", "object");
+    let quantized = |it: Value| text(json!({ "quantization_config": it }));
+    let awq = quantized(json!({ "quant_method": "awq" }));
+    refused(&awq, "quantization_config.quant_method", "awq");
+    let blocks = quantized(json!({ "quant_method": "fp8", "weight_block_size": [64, 128] }));
+    refused(&blocks, "quantization_config.weight_block_size", "[64,128]");
+    let int4 = quantized(json!({ "quant_method": "modelopt", "quant_algo": "W4A8_AWQ" }));
+    refused(&int4, "quantization_config.quant_algo", "W4A8_AWQ");
+    let group = json!({ "group_0": { "targets": ["Linear"], "weights": { "num_bits": 4, "type": "int" } } });
+    let packed = json!({ "quant_method": "compressed-tensors", "format": "nvfp4-pack-quantized",
+        "config_groups": group });
+    refused(&quantized(packed), "quantization_config.config_groups.group_0.weights", "int");
+    // A recipe layer by layer.
+    let some = json!({ "quant_method": "fp8", "weight_block_size": [128, 128],
+        "modules_to_not_convert": ["lm_head", "model.layers.2.mlp"] });
+    let problems = read(&quantized(some), &Seen::default()).expect_err("layers differ").problems;
+    assert!(
+        problems.iter().all(|it| it.contains("model.layers.2.mlp.")) && problems.len() == 3,
+        "{problems:?}"
+    );
+}
