@@ -167,7 +167,7 @@ struct ExpertsCheck {
     }
     // A row that a product without a norm reads.
     template <class M>
-    static std::vector<double> rounded(const float* x) { return host_stage<M>(x, {}); }
+    static std::vector<double> rounded(const float* x) { return host_stage<M>(x, std::vector<float>(M::INPUTS)); }
 
     std::vector<double> reference_up(const std::vector<float>& x, const std::vector<float>& routing) const {
         std::vector<double> out;

@@ -88,7 +88,8 @@ struct DownShape {
     static constexpr int BARRIERS_AT = WHO_AT + round_up(static_cast<int>(sizeof(Who)), 16);   // full[STAGES], empty[STAGES]
     static constexpr int SHARED = BARRIERS_AT + 16 * C::STAGES;
     static constexpr int shared_bytes() { return SHARED; }
-    static constexpr int RESIDENT = WARPS <= 8 && SHARED <= 114 * 1024 ? 2 : 1;
+    // For __launch_bounds__: what more than two rows need leaves the next kernel's block no registers.
+    static constexpr int RESIDENT = WARPS <= 8 && C::ROWS <= 2 && SHARED <= 114 * 1024 ? 2 : 1;
 
     __host__ __device__ static constexpr int first_tile(int block) { return static_cast<int>(static_cast<long long>(TILES) * block / C::BLOCKS); }
 

@@ -68,7 +68,8 @@ struct UpShape {
     static constexpr int BARRIERS_AT = SCALES_AT + (S::ROW_SCALES ? round_up(8 * Who::MOST, 16) : 0);          // full[STAGES], empty[STAGES]
     static constexpr int SHARED = BARRIERS_AT + 16 * C::STAGES;
     static constexpr int shared_bytes() { return SHARED; }
-    static constexpr int RESIDENT = WARPS <= 8 && SHARED <= 114 * 1024 ? 2 : 1;
+    // For __launch_bounds__: what more than two rows need leaves the next kernel's block no registers.
+    static constexpr int RESIDENT = WARPS <= 8 && C::ROWS <= 2 && SHARED <= 114 * 1024 ? 2 : 1;
 
     static_assert(EXACT || C::ROWS == 1 || C::ROWS == 2 || C::ROWS == 4 || C::ROWS == 8, "16-bit products: 1, 2, 4 or 8 rows");
     static_assert(C::ROWS <= 8, "at most 8 rows");

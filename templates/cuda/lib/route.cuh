@@ -38,8 +38,9 @@ struct RouteRows {
     static constexpr int WARPS = C::CONSUMER_WARPS, CONSUMERS = 32 * WARPS;
     static constexpr int UNITS = ceil_div(C::INPUTS, U::COLUMNS), PLACES = 4 * UNITS, TURNS = ceil_div(PLACES, CONSUMERS);   // of threads to places
     static constexpr int TOGETHER = least(C::ROWS, 4);                               // rows of x whose loads are in flight together
-    // Rows of the matrix that are held at a time: what 64 registers hold of them and of their sums, in passes of equal length.
-    static constexpr int HELD = most(1, least(least(BLOCK_ROWS, 64 / (4 * TURNS + C::ROWS)), 32 / C::ROWS));
+    // Rows of the matrix that are held at a time: what is left of the registers by the norm's weights and x, in passes of equal length.
+    static constexpr int REGISTERS = (C::ROWS <= 2 ? 72 : 128) - U::ELEMENTS * (TURNS + TOGETHER);
+    static constexpr int HELD = most(1, least(least(BLOCK_ROWS, REGISTERS / (4 * TURNS + C::ROWS)), 32 / C::ROWS));
     static constexpr int PASS = ceil_div(BLOCK_ROWS, ceil_div(BLOCK_ROWS, HELD));
     static constexpr int SUMS = PASS * C::ROWS;
     static_assert(F == Format::BF16 || F == Format::F16 || F == Format::F32, "router weights are plain floats");
@@ -225,7 +226,8 @@ struct RouteShape {
         else return Router::SHARED;
     }
     static constexpr int SHARED = shared_bytes();
-    static constexpr int RESIDENT = C::CONSUMER_WARPS <= 8 && SHARED <= 114 * 1024 ? 2 : 1;
+    // For __launch_bounds__: what more than two rows need leaves the next kernel's block no registers.
+    static constexpr int RESIDENT = C::CONSUMER_WARPS <= 8 && C::ROWS <= 2 && SHARED <= 114 * 1024 ? 2 : 1;
     static_assert(C::CONSUMER_WARPS >= 4 && C::CONSUMER_WARPS <= 16, "4 to 16 consumer warps");
 };
 
