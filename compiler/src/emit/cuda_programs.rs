@@ -2,7 +2,7 @@
 
 use super::cpu::{body_ident, layer_loop};
 use super::{format_ident, layer_type, number, quote};
-use crate::plan::cuda::{Argument, CudaPlan, Extent, Launch, Plane, Program, Regime};
+use crate::plan::cuda::{Argument, CudaPlan, Extent, Launch, Plane, Program, Regime, StatePart};
 use crate::plan::{Plan, PlanBody};
 use proc_macro2::TokenStream;
 
@@ -115,6 +115,13 @@ fn argument(plan: &Plan, cuda: &CudaPlan, argument: &Argument) -> TokenStream {
         Argument::Cache(body) => {
             let cache = body_ident(&plan.bodies[body.0], "_cache");
             quote!(self.#cache.layer(layer))
+        }
+        Argument::State(body, part) => {
+            let state = body_ident(&plan.bodies[body.0], "_state");
+            match part {
+                StatePart::Window => quote!(self.#state.windows(layer)),
+                StatePart::Matrices => quote!(self.#state.matrices(layer)),
+            }
         }
         Argument::Rotary(body) => {
             let rotary = body_ident(&plan.bodies[body.0], "_rotary");

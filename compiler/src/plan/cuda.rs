@@ -2,6 +2,7 @@
 
 use super::{BufferId, FieldId};
 use crate::graph::BodyId;
+use crate::spec::types::DeltaShape;
 
 /// Everything the CUDA emitters need besides the phases.
 #[derive(Clone, Debug, Default)]
@@ -154,10 +155,14 @@ pub enum Argument {
     SampledOut,
     /// An activation buffer.
     Buffer(BufferId),
-    /// A plane of a weight.
+    /// A plane of a weight; where experts have a matrix each, expert 0's, with the others' behind it at
+    /// [`super::packed::Planes::expert_stride`].
     Field(FieldId, Plane),
     /// This layer's K/V cache; the body's layers count from 0.
     Cache(BodyId),
+    /// Recurrent state of this layer, that of slot 0, with the other slots' behind it at
+    /// [`StateShape`]'s strides; the body's layers count from 0.
+    State(BodyId, StatePart),
     /// The rotary table of a body.
     Rotary(BodyId),
     /// Index into [`CudaPlan::scratch`].
@@ -175,4 +180,43 @@ pub enum Plane {
     Scales,
     /// Scales of rows.
     RowScales,
+}
+
+/// A part of a delta-net's recurrent state.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum StatePart {
+    /// What the convolution still needs: f32 `[slots][window][channels]`, the raw input of position `p` in row
+    /// `p % window`.
+    Window,
+    /// f32 `[slots][value_heads][key_dim][value_dim]`.
+    Matrices,
+}
+
+/// How the recurrent state of one layer and slot stands in memory, in f32 (templates/cuda/lib/delta.cuh).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct StateShape {
+    /// Rows of the window: `WINDOW` of the kernels' configurations.
+    pub window: usize,
+    /// Floats of a slot's window.
+    pub window_floats: usize,
+    /// Floats of a slot's matrices.
+    pub matrix_floats: usize,
+}
+
+impl StateShape {
+    /// The state of a delta-net. The window is a ring by position that holds the current token's input too: a token
+    /// overwrites none that a block of the same launch still reads.
+    pub fn new(shape: &DeltaShape) -> StateShape {
+        let window = shape.taps;
+        StateShape {
+            window,
+            window_floats: window * shape.channels(),
+            matrix_floats: shape.value_heads * shape.key_dim * shape.value_dim,
+        }
+    }
+
+    /// Bytes of one layer and slot.
+    pub fn bytes(&self) -> u64 {
+        4 * (self.window_floats + self.matrix_floats) as u64
+    }
 }

@@ -1,7 +1,11 @@
 //! How a matrix stands in the memory of a CUDA device, in bytes (docs/adr/0009): tiles of 8 rows, each a run of units of
 //! 512 bytes, and planes of scales beside them. The loader packs the same way, and the kernels read it.
+//!
+//! Where experts have a matrix each, a plane holds that of every expert, one behind the other without gaps: all experts'
+//! codes, then all scales, then all scales of rows.
 
 use super::Packing;
+use super::cuda::Plane;
 use monomorph_formats::{FP8_BLOCK, Format, ScaleForm};
 
 /// Rows of a tile.
@@ -24,6 +28,15 @@ impl Planes {
     /// All planes.
     pub fn total(&self) -> u64 {
         self.codes + self.scales + self.row_scales
+    }
+
+    /// Bytes from a plane of one expert's matrix to the next expert's, where these are the planes of one.
+    pub fn expert_stride(&self, plane: Plane) -> u64 {
+        match plane {
+            Plane::Codes => self.codes,
+            Plane::Scales => self.scales,
+            Plane::RowScales => self.row_scales,
+        }
     }
 
     /// The planes of a matrix; `scales` is the form of an fp8 or nvfp4 matrix's scales.
