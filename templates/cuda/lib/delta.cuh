@@ -41,7 +41,7 @@ struct DeltaDefaults {
     static constexpr float NORM_EPS = 1e-6f;
     static constexpr int STAGED_ROWS = 0, DRAFTS = 0, TAPS = 4, WINDOW = 4;
     static constexpr bool EXACT = false, STATE_BEFORE_WAIT = false;
-    static constexpr int SPLIT = 1, THREADS = 512, TOKENS = 1;
+    static constexpr int SPLIT = 1, THREADS = 256, TOKENS = 1;
     static constexpr int CHUNK_SPLIT = 1, SLOTS = 5;
 };
 

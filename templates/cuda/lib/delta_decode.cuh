@@ -16,7 +16,7 @@
 //     barrier of 0.4: 1.3 us. The loads want 16 KiB an SM, 0.15 us and a latency, long before that.
 //   SPLIT 2: stores 0.3 us behind the same barrier: 1.3 us.    SPLIT 1, 32 blocks of 512: no cluster, stores 0.55 us: 1.5 us, and a
 //     block of 512 threads finds room beside the predecessor's later than one of 128.
-//   From 8 sequences on every SM has blocks enough: SPLIT 1, bytes over bandwidth, 4 MiB a sequence: 0.95 us each.
+//   From 8 sequences on every SM has blocks enough: SPLIT 1 with 256 threads (two blocks, 128 KiB of S under way an SM), bytes over bandwidth, 4 MiB a sequence: 0.95 us each.
 // gb10: 4 MiB at 273 GB/s are 15 us a sequence whatever the division.
 //
 // Launch: cluster (SPLIT, 1, 1), block THREADS, RESIDENT of them a multiprocessor, delta_decode_shared_bytes of dynamic shared memory. S takes 4 ROWS registers.
@@ -33,8 +33,8 @@ struct DeltaDecode {
     static constexpr int GROUPS = 4 * ROW_WARPS, ROWS = C::KEY_DIM / GROUPS;  // of S in a thread
     static constexpr int INPUTS = 2 * C::KEY_DIM + COLUMNS;                  // channels a block convolves
     static constexpr int ITEMS = (INPUTS + C::THREADS - 1) / C::THREADS;     // of a thread
-    // Registers a thread is to have, and so the blocks of a multiprocessor: what keeps every division out of local memory.
-    static constexpr int REGISTERS = C::TOKENS > 1 || C::THREADS <= 256 ? 128 : 64;
+    // Registers a thread is to have, and so the blocks of a multiprocessor. 64 (twice as many blocks of 512) end in local memory.
+    static constexpr int REGISTERS = 128;
     static constexpr int RESIDENT = 65536 / (C::THREADS * REGISTERS);
     static_assert(C::VALUE_DIM % (32 * C::SPLIT) == 0 && WARPS % SETS == 0 && C::KEY_DIM % GROUPS == 0, "S divides evenly");
     static_assert(C::TOKENS == 1 || C::TOKENS <= C::DRAFTS, "what may be taken back is journalled");
@@ -46,6 +46,7 @@ template <class C>
 struct DeltaDecodeShared {
     using S = DeltaDecode<C>;
     alignas(16) float inputs[C::TOKENS][S::INPUTS];  // q, k, v after convolution and silu
+    alignas(16) float gate[C::TOKENS][S::COLUMNS];  // silu(z) times the norm's weight
     float4 sums[2][S::WARPS][8][2];      // S^T k and S^T q of a warp's rows; two tokens' worth, so that one barrier a token is enough
     float4 dots[2][S::WARPS];            // of a warp's rows: k k, q q, k q
     float squares[C::TOKENS][S::SETS];
@@ -102,6 +103,8 @@ __device__ __forceinline__ void delta_decode(const Step* step, const float* proj
         }
     }
     const float a_log = load_constant(weights.a_log + head), dt_bias = load_constant(weights.dt_bias + head);
+    const bool gates_column = thread < S::COLUMNS;  // thread i prepares column i's gate
+    const float norm = gates_column ? load_constant(weights.norm + part * S::COLUMNS + thread) : 0.0f;
 
     if constexpr (!C::STATE_BEFORE_WAIT) wait_for_predecessors();
     const bool active = int(blockIdx.z) < step->sequences;
@@ -146,9 +149,8 @@ __device__ __forceinline__ void delta_decode(const Step* step, const float* proj
     }
     if constexpr (C::STATE_BEFORE_WAIT) wait_for_predecessors();
 
-    // Convolution of all tokens; their gates; z of the tokens that this thread will write.
+    // Convolution of all tokens, and their gates.
     float decay[TOKENS], beta[TOKENS];
-    float4 z[TOKENS];
     const bool writes_keys = head % D::RATIO == 0 && part == 0;
 #pragma unroll
     for (int t = 0; t < TOKENS; ++t) {
@@ -158,7 +160,7 @@ __device__ __forceinline__ void delta_decode(const Step* step, const float* proj
             for (int i = 0; i < S::ITEMS; ++i) past[i][C::TAPS - 1] = channel(i) < 0 ? 0.0f : load_activation(from + channel(i));
             beta[t] = load_activation(gates + size_t(row + t) * 2 * C::VALUE_HEADS + head);
             decay[t] = load_activation(gates + size_t(row + t) * 2 * C::VALUE_HEADS + C::VALUE_HEADS + head);
-            if (group == t) z[t] = load_activation(reinterpret_cast<const float4*>(from + D::CHANNELS + head * C::VALUE_DIM + column));
+            const float z = gates_column ? load_activation(from + D::CHANNELS + head * C::VALUE_DIM + part * S::COLUMNS + thread) : 0.0f;
 #pragma unroll
             for (int i = 0; i < S::ITEMS; ++i) {
                 const int input = thread + i * C::THREADS;
@@ -173,6 +175,7 @@ __device__ __forceinline__ void delta_decode(const Step* step, const float* proj
 #pragma unroll
                 for (int j = 0; j + 1 < C::TAPS; ++j) past[i][j] = past[i][j + 1];
             }
+            if (gates_column) shared.gate[t][thread] = delta_silu(z) * norm;
             beta[t] = delta_beta(beta[t]);
             decay[t] = expf(delta_log_decay(decay[t], a_log, dt_bias));
         }
@@ -263,10 +266,9 @@ __device__ __forceinline__ void delta_decode(const Step* step, const float* proj
                 for (int i = 0; i < S::SETS; ++i) sum += shared.squares[t][i];
             }
             const float inverse = rsqrtf(sum * (1.0f / C::VALUE_DIM) + C::NORM_EPS);
-            const float4 w = load_constant(reinterpret_cast<const float4*>(weights.norm + column));
+            const float4 gate = *reinterpret_cast<const float4*>(&shared.gate[t][set * 32 + quad * 4]);
             delta_store<C>(out, row + t, head * C::VALUE_DIM + column,
-                           make_float4(o[t].x * inverse * w.x * delta_silu(z[t].x), o[t].y * inverse * w.y * delta_silu(z[t].y),
-                                       o[t].z * inverse * w.z * delta_silu(z[t].z), o[t].w * inverse * w.w * delta_silu(z[t].w)));
+                           make_float4(o[t].x * inverse * gate.x, o[t].y * inverse * gate.y, o[t].z * inverse * gate.z, o[t].w * inverse * gate.w));
         }
     }
 }
