@@ -2,22 +2,23 @@
 
 use super::{Body, BodyId, Graph, Node, Op, RotaryFrequencies, Rows, Run, Value, ValueId, Weight, WeightId};
 use crate::spec::types::{
-    Attention, Compute, DeltaNet, Experts, Ffn, Mixer, Model, Norm, Quant, TensorClass,
+    Attention, Compute, DeltaNet, Experts, Ffn, LayerKind, Mixer, Model, Norm, Quant, TensorClass,
 };
 use crate::spec::{TensorDecl, tensors};
+use std::collections::BTreeSet;
 
 /// Builds the forward pass of `model` with the formats of `quant`.
 pub fn build(model: &Model, quant: &Quant) -> Graph {
     let mut graph = Builder { quant, tensors: tensors(model), weights: Vec::new() };
     let mut bodies = vec![embed(&mut graph, model)];
-    for (name, mixer) in &model.mixers {
-        bodies.push(layer(&mut graph, model, name, mixer));
+    for kind in model.pattern.iter().collect::<BTreeSet<_>>() {
+        bodies.push(layer(&mut graph, model, kind));
     }
     bodies.push(head(&mut graph, model));
     let body_of =
         |name: &str| BodyId(bodies.iter().position(|body| body.name == name).expect("checked by spec"));
-    let layers = (0..model.layers)
-        .map(|layer| Run { body: body_of(&model.pattern[layer % model.pattern.len()]), layer: Some(layer) });
+    let layers =
+        (0..model.layers).map(|layer| Run { body: body_of(&model.layer(layer).name()), layer: Some(layer) });
     let once = |body| Run { body: BodyId(body), layer: None };
     let schedule = std::iter::once(once(0)).chain(layers).chain([once(bodies.len() - 1)]).collect();
     Graph { weights: graph.weights, schedule, bodies }
@@ -40,17 +41,17 @@ fn head(graph: &mut Builder, model: &Model) -> Body {
     body.finish(logits)
 }
 
-fn layer(graph: &mut Builder, model: &Model, name: &str, mixer: &Mixer) -> Body {
-    let mut body = BodyBuilder::new(name, Some(model.hidden));
+fn layer(graph: &mut Builder, model: &Model, kind: &LayerKind) -> Body {
+    let mut body = BodyBuilder::new(&kind.name(), Some(model.hidden));
     let residual = ValueId(0);
     let normed = graph.norm(&mut body, "layers.{layer}.mixer.norm", model.norm, residual, 1);
-    let mixed = match mixer {
+    let mixed = match &model.mixers[&kind.mixer] {
         Mixer::Attention(attention) => self::attention(graph, &mut body, attention, normed),
         Mixer::DeltaNet(delta) => delta_net(graph, &mut body, delta, normed),
     };
     let residual = body.node("mixed", Rows::Tokens, model.hidden, Op::Add, &[residual, mixed]);
     let normed = graph.norm(&mut body, "layers.{layer}.ffn.norm", model.norm, residual, 1);
-    let out = match &model.ffn {
+    let out = match model.ffn_of(kind) {
         Ffn::Gated { activation, bias, .. } => {
             let op = Op::Gate { activation: *activation };
             gated(graph, &mut body, "ffn", "", op, normed, *bias)

@@ -378,11 +378,7 @@ pub fn kv_block_bytes(model: &Model, quant: &Quant, hardware: &HardwareKind) -> 
         HardwareKind::Cuda(_) => head_dim,
     };
     let per_token: u128 = model
-        .pattern
-        .iter()
-        .cycle()
-        .take(model.layers)
-        .filter_map(|name| model.mixers.get(name))
+        .layer_mixers()
         .map(|mixer| match mixer {
             Mixer::Attention(it) => {
                 it.kv_heads as u128 * (it.head_dim as u128 + value_width(it.head_dim) as u128)
@@ -395,8 +391,7 @@ pub fn kv_block_bytes(model: &Model, quant: &Quant, hardware: &HardwareKind) -> 
 
 /// Bytes of recurrent state one sequence has, all layers together.
 pub fn state_bytes(model: &Model) -> u128 {
-    let mixers = model.pattern.iter().cycle().take(model.layers).filter_map(|name| model.mixers.get(name));
-    let bytes = mixers.map(|mixer| match mixer {
+    let bytes = model.layer_mixers().map(|mixer| match mixer {
         Mixer::Attention(_) => 0,
         Mixer::DeltaNet(it) => it.shape.state_bytes() as u128,
     });

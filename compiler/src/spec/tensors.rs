@@ -63,11 +63,13 @@ pub fn tensors(model: &Model) -> Vec<TensorDecl> {
     }
     let all: Vec<usize> = (0..model.layers).collect();
     list.vector("layers.{layer}.ffn.norm", model.hidden, Some(&all));
-    match &model.ffn {
-        Ffn::Gated { width, bias, .. } => {
-            list.gated("ffn", TensorClass::Ffn, *width, model.hidden, *bias, &all);
+    for (ffn, layers) in layers_of_ffns(model) {
+        match ffn {
+            Ffn::Gated { width, bias, .. } => {
+                list.gated("ffn", TensorClass::Ffn, *width, model.hidden, *bias, &layers);
+            }
+            Ffn::Experts(experts) => list.experts(experts, model.hidden, &layers),
         }
-        Ffn::Experts(experts) => list.experts(experts, model.hidden, &all),
     }
     list.vector("norm", model.hidden, None);
     if !model.tied {
@@ -79,10 +81,23 @@ pub fn tensors(model: &Model) -> Vec<TensorDecl> {
 /// Each mixer that the pattern names, with its layers.
 fn layers_of_mixers(model: &Model) -> Vec<(&Mixer, Vec<usize>)> {
     let mut layers: BTreeMap<&str, Vec<usize>> = BTreeMap::new();
-    for (layer, name) in model.pattern.iter().cycle().take(model.layers).enumerate() {
-        layers.entry(name).or_default().push(layer);
+    for layer in 0..model.layers {
+        layers.entry(&model.layer(layer).mixer).or_default().push(layer);
     }
     let known = |(name, layers)| model.mixers.get(name).map(|mixer| (mixer, layers));
+    layers.into_iter().filter_map(known).collect()
+}
+
+/// Each block that follows a mixer somewhere, with its layers.
+fn layers_of_ffns(model: &Model) -> Vec<(&Ffn, Vec<usize>)> {
+    let mut layers: BTreeMap<Option<&str>, Vec<usize>> = BTreeMap::new();
+    for layer in 0..model.layers {
+        layers.entry(model.layer(layer).ffn.as_deref()).or_default().push(layer);
+    }
+    let known = |(name, layers): (Option<&str>, Vec<usize>)| {
+        let ffn = name.map_or(Some(&model.ffn), |name| model.other_ffns.get(name));
+        ffn.map(|ffn| (ffn, layers))
+    };
     layers.into_iter().filter_map(known).collect()
 }
 

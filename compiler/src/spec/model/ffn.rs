@@ -2,7 +2,7 @@
 
 use super::{ACTIVATIONS, MAX_EXPERTS, MAX_WIDTH, flag};
 use crate::spec::diagnostic::Source;
-use crate::spec::reader::Table;
+use crate::spec::reader::{At, Table};
 use crate::spec::types::*;
 
 /// Reads `[ffn]`.
@@ -10,6 +10,27 @@ pub(super) fn ffn(source: &Source, mut table: Table) -> Option<Ffn> {
     let kinds = [("gated", true), ("experts", false)];
     let dense = table.required("kind", "kind = \"gated\"").and_then(|it| it.choice(&kinds))?.value;
     if dense { gated(table) } else { Some(Ffn::Experts(experts(source, table)?)) }
+}
+
+/// Reads `[other_ffn.*]`.
+pub(super) fn others(source: &Source, mut table: Table) -> Option<Vec<(At<String>, Ffn)>> {
+    let mut blocks = Vec::new();
+    let mut sound = true;
+    for (name, value) in table.entries() {
+        let path = value.path().to_owned();
+        // The name becomes part of a function's.
+        if !name.value.chars().all(|c| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '_') {
+            let message = format!("a block cannot be called {:?}", name.value);
+            let help = "lower-case letters, digits and underscores".to_owned();
+            source.report(name.span.clone(), &path, message, "this name", help);
+            sound = false;
+        }
+        match value.table().and_then(|table| ffn(source, table)) {
+            Some(block) => blocks.push((name, block)),
+            None => sound = false,
+        }
+    }
+    sound.then_some(blocks)
 }
 
 fn gated(mut table: Table) -> Option<Ffn> {

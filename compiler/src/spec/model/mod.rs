@@ -31,18 +31,23 @@ pub(super) fn read(source: &Source, name: &str, mut root: Table) -> Option<Model
     let body = root.table("model").and_then(|table| body(source, table));
     let mixers = root.table("mixer").and_then(|table| mixer::mixers(source, table));
     let ffn = root.table("ffn").and_then(|table| ffn::ffn(source, table));
+    let others = match root.optional("other_ffn") {
+        Some(value) => value.table().and_then(|table| ffn::others(source, table)),
+        None => Some(Vec::new()),
+    };
     let protocol = root.table("protocol").and_then(protocol);
     let sampling = root.required("sampling", "[[sampling]]").and_then(|value| sampling(source, value));
     root.finish();
 
-    let pattern_holds = match (&body, &mixers) {
-        (Some(body), Some(mixers)) => check_pattern(source, body, mixers),
+    let pattern_holds = match (&body, &mixers, &others) {
+        (Some(body), Some(mixers), Some(others)) => check_pattern(source, body, mixers, others),
         _ => false,
     };
     if let (Some(body), Some(protocol)) = (&body, &protocol) {
         check_stop_ids(source, body, &protocol.stop_ids);
     }
-    let (body, mixers, ffn, protocol, sampling) = (body?, mixers?, ffn?, protocol?, sampling?);
+    let (body, mixers, ffn, others) = (body?, mixers?, ffn?, others?);
+    let (protocol, sampling) = (protocol?, sampling?);
     if !pattern_holds {
         return None;
     }
@@ -57,9 +62,10 @@ pub(super) fn read(source: &Source, name: &str, mut root: Table) -> Option<Model
         context: body.context,
         tied: body.tied,
         norm: body.norm,
-        pattern: body.pattern.value.into_iter().map(|name| name.value).collect(),
+        pattern: body.pattern.value.iter().map(|name| layer_kind(&name.value)).collect(),
         mixers: mixers.into_iter().map(|(name, mixer)| (name.value, mixer)).collect(),
         ffn,
+        other_ffns: others.into_iter().map(|(name, ffn)| (name.value, ffn)).collect(),
         protocol: Protocol { stop_ids, chat_template: protocol.chat_template },
         sampling,
     };
@@ -201,21 +207,57 @@ fn sampling(source: &Source, value: Value) -> Option<Vec<SamplingPreset>> {
     Some(presets.value.into_iter().map(|(_, preset)| preset).collect())
 }
 
-/// Whether the pattern gives every layer a mixer, and every mixer a layer.
-fn check_pattern(source: &Source, body: &Body, mixers: &[(At<String>, Mixer)]) -> bool {
+/// A member of a pattern: a mixer, or a mixer, a stroke, and what follows it.
+fn layer_kind(text: &str) -> LayerKind {
+    match text.split_once('/') {
+        None => LayerKind { mixer: text.to_owned(), ffn: None },
+        Some((mixer, ffn)) => LayerKind { mixer: mixer.to_owned(), ffn: Some(ffn.to_owned()) },
+    }
+}
+
+/// Whether the pattern gives every layer a mixer, and every mixer and every other block a layer.
+fn check_pattern(
+    source: &Source,
+    body: &Body,
+    mixers: &[(At<String>, Mixer)],
+    others: &[(At<String>, Ffn)],
+) -> bool {
     let mut holds = true;
     let known = || mixers.iter().map(|(name, _)| name.value.as_str());
+    let blocks = || others.iter().map(|(name, _)| name.value.as_str());
     for name in &body.pattern.value {
-        if !known().any(|it| it == name.value) {
-            let near = nearest(&name.value, known()).map(|near| format!("; did you mean {near:?}?"));
-            let message = format!("`model.pattern` names {:?}, which is no mixer", name.value);
+        let kind = layer_kind(&name.value);
+        if !known().any(|it| it == kind.mixer) {
+            let near = nearest(&kind.mixer, known()).map(|near| format!("; did you mean {near:?}?"));
+            let message = format!("`model.pattern` names {:?}, which is no mixer", kind.mixer);
             let help = format!("the mixers are {}{}", list(known()), near.unwrap_or_default());
             source.report(name.span.clone(), "model.pattern", message, "no such mixer", help);
             holds = false;
         }
+        if let Some(block) = kind.ffn.filter(|block| !blocks().any(|it| it == block)) {
+            let near = nearest(&block, blocks()).map(|near| format!(": did you mean {near:?}?"));
+            let message = format!("`model.pattern` names {block:?}, which is no `[other_ffn.{block}]`");
+            let help = format!(
+                "after the stroke stands what follows the mixer instead of `[ffn]`{}",
+                near.unwrap_or_default()
+            );
+            source.report(name.span.clone(), "model.pattern", message, "no such block", help);
+            holds = false;
+        }
+    }
+    for (name, _) in others {
+        if !body.pattern.value.iter().any(|it| layer_kind(&it.value).ffn.as_ref() == Some(&name.value)) {
+            let message = format!("no layer uses the block {:?}", name.value);
+            let help =
+                format!("name it in `model.pattern`, such as \"attention/{}\", or take it out", name.value);
+            let key = format!("other_ffn.{}", name.value);
+            let mistake = source.mistake(name.span.clone(), &key, message, "unused", help);
+            source.sink.push(mistake.also(body.pattern.span.clone(), "the pattern"));
+            holds = false;
+        }
     }
     for (name, _) in mixers {
-        if !body.pattern.value.iter().any(|it| it.value == name.value) {
+        if !body.pattern.value.iter().any(|it| layer_kind(&it.value).mixer == name.value) {
             let message = format!("no layer uses the mixer {:?}", name.value);
             let help = "name it in `model.pattern` or take it out".to_owned();
             let mistake =
@@ -248,7 +290,7 @@ fn check_shared_names(source: &Source, model: &Model, spans: &BTreeMap<String, R
         let Some(other) = tensors[..index].iter().find(|other| other.name == tensor.name) else { continue };
         let mixer_of = |layers: &Option<Vec<usize>>| {
             let layer = layers.as_ref().and_then(|layers| layers.first())?;
-            let name = &model.pattern[layer % model.pattern.len()];
+            let name = &model.layer(*layer).mixer;
             Some((name.clone(), spans.get(name)?.clone()))
         };
         let (Some((name, span)), Some((other, other_span))) =

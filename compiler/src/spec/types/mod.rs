@@ -7,8 +7,8 @@ mod tuning;
 
 pub use hardware::{Cpu, Cuda, Hardware, HardwareKind};
 pub use model::{
-    Activation, Attention, DeltaNet, DeltaShape, Experts, Ffn, Mixer, Model, Norm, NormWeight, Protocol,
-    Rotary, RotaryPairs, RotaryScaling, SamplingPreset, SharedExpert,
+    Activation, Attention, DeltaNet, DeltaShape, Experts, Ffn, LayerKind, Mixer, Model, Norm, NormWeight,
+    Protocol, Rotary, RotaryPairs, RotaryScaling, SamplingPreset, SharedExpert,
 };
 pub use monomorph_formats::ScaleForm;
 pub use quant::{

@@ -19,16 +19,62 @@ pub struct Model {
     pub tied: bool,
     /// Layer norms and final norm.
     pub norm: Norm,
-    /// Mixer names, repeated over the layers; every name is a key of `mixers`.
-    pub pattern: Vec<String>,
+    /// What the layers are, repeated over all of them.
+    pub pattern: Vec<LayerKind>,
     /// The mixers by name.
     pub mixers: BTreeMap<String, Mixer>,
-    /// What follows every mixer.
+    /// What follows every mixer where the pattern says nothing else.
     pub ffn: Ffn,
+    /// What follows instead, by name.
+    pub other_ffns: BTreeMap<String, Ffn>,
     /// How people talk to it.
     pub protocol: Protocol,
     /// Recommended sampling; the first is the default.
     pub sampling: Vec<SamplingPreset>,
+}
+
+/// A mixer and what follows it.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct LayerKind {
+    /// A key of [`Model::mixers`].
+    pub mixer: String,
+    /// A key of [`Model::other_ffns`]; `None` for [`Model::ffn`].
+    pub ffn: Option<String>,
+}
+
+impl LayerKind {
+    /// Its name as an identifier.
+    pub fn name(&self) -> String {
+        match &self.ffn {
+            None => self.mixer.clone(),
+            Some(ffn) => format!("{}_{ffn}", self.mixer),
+        }
+    }
+}
+
+/// As a pattern has it: the mixer, and after a stroke what follows it.
+impl std::fmt::Display for LayerKind {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(&self.mixer)?;
+        self.ffn.iter().try_for_each(|ffn| write!(f, "/{ffn}"))
+    }
+}
+
+impl Model {
+    /// What a layer is.
+    pub fn layer(&self, layer: usize) -> &LayerKind {
+        &self.pattern[layer % self.pattern.len()]
+    }
+
+    /// The mixer of every layer.
+    pub fn layer_mixers(&self) -> impl Iterator<Item = &Mixer> {
+        (0..self.layers).map(|layer| &self.mixers[&self.layer(layer).mixer])
+    }
+
+    /// What follows the mixer in layers of a kind.
+    pub fn ffn_of(&self, kind: &LayerKind) -> &Ffn {
+        kind.ffn.as_ref().map_or(&self.ffn, |name| &self.other_ffns[name])
+    }
 }
 
 /// RMS norm: `x / sqrt(mean(x^2) + eps) * w` in f32.
