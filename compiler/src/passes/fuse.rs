@@ -122,8 +122,8 @@ fn origins_hold(body: &Body, rule: &Rule, values: &BTreeMap<String, ValueId>) ->
         let producer = values.get(value).and_then(|value| body.producer(*value));
         producer.is_some_and(|id| body.nodes[id.0].op.name() == op)
     }) && rule.readers.iter().all(|(value, op)| {
-        values.get(value).is_some_and(|value| {
-            body.consumers(*value).all(|reader| body.nodes[reader.0].op.name() == op)
-        })
+        values
+            .get(value)
+            .is_some_and(|value| body.consumers(*value).all(|reader| body.nodes[reader.0].op.name() == op))
     })
 }
