@@ -156,7 +156,7 @@ fn tensors_of(target: &Target) -> BTreeMap<String, (Format, Vec<usize>)> {
 
 #[test]
 fn goldens_hold_what_their_imports_say() {
-    let goldens = Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/fixtures/goldens-hybrid");
+    let goldens = Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/fixtures/goldens");
     let (mut imported, mut refused) = (0, 0);
     for golden in fs::read_dir(goldens).unwrap().map(|it| it.unwrap().path()) {
         let config: Value = serde_json::from_slice(&fs::read(golden.join("config.json")).unwrap()).unwrap();

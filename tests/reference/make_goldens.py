@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Tiny random checkpoints with awkward dimensions, and the logits transformers computes from them.
 
-    python make_goldens.py            rewrites tests/fixtures/goldens and tests/fixtures/goldens-hybrid
+    python make_goldens.py            rewrites tests/fixtures/goldens and tests/fixtures/goldens
     python make_goldens.py NAME...    rewrites these only
     python make_goldens.py --check    recomputes everything and compares with what is committed
 
@@ -309,7 +309,7 @@ def main():
     differences = []
     for maker, entries, committed in [
         (make, catalogue(), FIXTURES / "goldens"),
-        (hybrid.make, hybrid_catalogue.catalogue(), FIXTURES / "goldens-hybrid"),
+        (hybrid.make, hybrid_catalogue.catalogue(), FIXTURES / "goldens"),
     ]:
         for seed, (name, entry) in enumerate(entries.items(), start=1):
             if arguments.names and name not in arguments.names:

@@ -51,7 +51,7 @@ fn the_interpreter_agrees_with_transformers_prefill_and_decode() {
                 (distance(&whole, &expected, vocabulary), distance(&stepped, &expected, vocabulary));
             println!("{} {format}: interpreter prefill {whole:.1e}, decode {stepped:.1e}", golden.name);
             // Both compute in f32 from the same exact weights: rounding is all that may differ.
-            assert!(whole <= 2e-5 && stepped <= 2e-5, "{} {format}: {whole:e} {stepped:e}", golden.name);
+            assert!(whole <= 3e-5 && stepped <= 3e-5, "{} {format}: {whole:e} {stepped:e}", golden.name);
         }
     }
 }

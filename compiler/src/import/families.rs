@@ -43,6 +43,8 @@ pub(super) struct Mixture {
     pub(super) renormalise: Option<bool>,
     /// Whether checkpoints in floats stack the experts of a layer in two tensors.
     pub(super) stacked: bool,
+    /// Whether configs may give some layers a dense block instead.
+    pub(super) dense_layers: bool,
 }
 
 /// A multimodal config around a text part.
@@ -116,6 +118,7 @@ pub(super) const FAMILIES: [Family; 6] = [
             shared: None,
             renormalise: Some(false),
             stacked: false,
+            dense_layers: true,
         }),
     },
     Family {
@@ -139,6 +142,7 @@ pub(super) const FAMILIES: [Family; 6] = [
             shared: Some(512),
             renormalise: Some(true),
             stacked: false,
+            dense_layers: true,
         }),
     },
     Family {
@@ -178,6 +182,7 @@ pub(super) const FAMILIES: [Family; 6] = [
             shared: Some(512),
             renormalise: None,
             stacked: true,
+            dense_layers: false,
         }),
     },
 ];

@@ -4,7 +4,7 @@ use super::ImportError;
 use super::dimensions::{activation, head_dim, kv_heads, stop_ids};
 use super::families::{FAMILIES, Family, WRAPPERS};
 use super::keys::{Findings, Keys};
-use super::layers::{self, Kind};
+use super::layers::{self, Layer};
 use super::quantization::{self, Quantization};
 use super::{mixture, rotary};
 use crate::spec::types::{Activation, Attention, DeltaNet, Ffn, Norm, NormWeight};
@@ -20,11 +20,13 @@ pub(super) struct Draft {
     pub(super) tied: bool,
     pub(super) norm: Norm,
     /// Kinds of layers, repeated over all of them.
-    pub(super) pattern: Vec<Kind>,
+    pub(super) pattern: Vec<Layer>,
     pub(super) attention: Attention,
     /// Of layers that are delta-nets, where the family has such.
     pub(super) delta: Option<DeltaNet>,
     pub(super) ffn: Ffn,
+    /// What some layers have instead of experts.
+    pub(super) dense: Option<Ffn>,
     pub(super) stop_ids: Vec<u64>,
     pub(super) naming: Naming,
     /// Which tensors are codes, where the config says it.
@@ -170,6 +172,13 @@ fn read_family(
         None => Some(None),
     };
     let ffn = ffn(family, &mut keys, found, activation);
+    let some_dense = pattern.as_ref().is_some_and(|pattern| pattern.iter().any(|layer| layer.dense));
+    let dense = match activation.filter(|_| some_dense) {
+        Some(activation) => keys
+            .count(found, "intermediate_size", family.width)
+            .map(|width| Some(Ffn::Gated { width, activation, bias: false })),
+        None => Some(None),
+    };
     let quantization = match outer.as_deref_mut() {
         Some(outer) => quantization::read(outer, found),
         None => quantization::read(&mut keys, found),
@@ -197,6 +206,7 @@ fn read_family(
         attention: attention?,
         delta: delta?,
         ffn: ffn?,
+        dense: dense?,
         stop_ids: ended_by?,
         naming: Naming {
             prefix: if vision { "model.language_model." } else { "model." },

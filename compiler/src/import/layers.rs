@@ -2,6 +2,7 @@
 
 use super::families::Family;
 use super::keys::{Findings, Keys};
+use super::mixture;
 use crate::spec::types::DeltaShape;
 use serde_json::Value;
 
@@ -12,15 +13,26 @@ pub(super) enum Kind {
     DeltaNet,
 }
 
-impl Kind {
-    /// The mixer's name in MODEL.toml.
+/// A layer: its mixer, and whether a dense block follows where the rest have experts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Layer {
+    pub(super) kind: Kind,
+    pub(super) dense: bool,
+}
+
+impl Layer {
+    /// As the pattern of MODEL.toml has it.
     pub(super) fn name(self) -> &'static str {
-        match self {
-            Kind::Attention => "attention",
-            Kind::DeltaNet => "delta",
+        match (self.kind, self.dense) {
+            (Kind::Attention, false) => "attention",
+            (Kind::DeltaNet, false) => "delta",
+            (Kind::Attention, true) => "attention/dense",
+            (Kind::DeltaNet, true) => "delta/dense",
         }
     }
+}
 
+impl Kind {
     /// What `layer_types` calls it.
     fn of_layer_type(value: &Value) -> Option<Kind> {
         match value.as_str()? {
@@ -34,13 +46,13 @@ impl Kind {
 /// Layers between two that attend, the second included, when neither key says it.
 const INTERVAL: usize = 4;
 
-/// The kinds of all layers, of which the pattern is the shortest part that repeats evenly.
+/// All layers, of which the pattern is the shortest part that repeats evenly.
 pub(super) fn pattern(
     family: &Family,
     keys: &mut Keys,
     found: &mut Findings,
     layers: Option<usize>,
-) -> Option<Vec<Kind>> {
+) -> Option<Vec<Layer>> {
     let hybrid = family.hybrid.is_some();
     let interval = if hybrid { keys.count_or_null(found, "full_attention_interval")? } else { None };
     let kinds = match keys.given("layer_types") {
@@ -57,12 +69,18 @@ pub(super) fn pattern(
         }
         None => vec![Kind::Attention; layers?],
     };
-    let repeats = |period: &usize| {
-        kinds.len().is_multiple_of(*period)
-            && kinds.iter().zip(kinds.iter().cycle().skip(*period)).all(|(a, b)| a == b)
+    let dense = match family.experts {
+        Some(experts) => mixture::dense_layers(experts, keys, found, kinds.len())?,
+        None => vec![false; kinds.len()],
     };
-    let period = (1..=kinds.len()).find(repeats)?;
-    Some(kinds[..period].to_vec())
+    let layers = kinds.into_iter().zip(dense).map(|(kind, dense)| Layer { kind, dense });
+    let layers: Vec<Layer> = layers.collect();
+    let repeats = |period: &usize| {
+        layers.len().is_multiple_of(*period)
+            && layers.iter().zip(layers.iter().cycle().skip(*period)).all(|(a, b)| a == b)
+    };
+    let period = (1..=layers.len()).find(repeats)?;
+    Some(layers[..period].to_vec())
 }
 
 /// `layer_types`, which goes before any interval.

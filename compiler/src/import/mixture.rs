@@ -5,17 +5,43 @@ use super::keys::{Findings, Keys};
 use crate::spec::types::{Activation, Experts, SharedExpert};
 use serde_json::{Value, json};
 
-/// Reads them; layers without experts among layers with experts are refused.
+/// Which of so many layers have a dense block instead of experts: those listed, and those whose number, counted from 1, is
+/// no multiple of a step. Where the family knows no such layers, none.
+pub(super) fn dense_layers(
+    family: Mixture,
+    keys: &mut Keys,
+    found: &mut Findings,
+    layers: usize,
+) -> Option<Vec<bool>> {
+    if !family.dense_layers {
+        let every = "all layers of this family have experts";
+        keys.only(found, "mlp_only_layers", &[json!([]), Value::Null], every);
+        keys.only(found, "decoder_sparse_step", &[json!(1)], every);
+        return Some(vec![false; layers]);
+    }
+    let step = keys.count(found, "decoder_sparse_step", 1)?;
+    let index = |value: &Value| value.as_u64().and_then(|it| usize::try_from(it).ok());
+    let listed = match keys.given("mlp_only_layers") {
+        None => Some(Vec::new()),
+        Some(value) => value.as_array().and_then(|list| list.iter().map(index).collect::<Option<Vec<_>>>()),
+    };
+    let Some(listed) = listed.filter(|listed| listed.iter().all(|layer| *layer < layers)) else {
+        found
+            .problems
+            .push(format!("`{}` is no list of layers below {layers}", keys.path("mlp_only_layers")));
+        return None;
+    };
+    Some((0..layers).map(|layer| listed.contains(&layer) || !(layer + 1).is_multiple_of(step)).collect())
+}
+
+/// Reads them.
 pub(super) fn read(
     family: Mixture,
     keys: &mut Keys,
     found: &mut Findings,
     activation: Option<Activation>,
 ) -> Option<Experts> {
-    let every = "only layers that all have experts are known";
-    keys.only(found, "mlp_only_layers", &[json!([]), Value::Null], every);
-    keys.only(found, "decoder_sparse_step", &[json!(1)], every);
-    // No layer has the dense block that this would be the width of.
+    // The width is that of dense blocks: without any, nothing has it.
     keys.harmless(&["intermediate_size", "output_router_logits", "router_aux_loss_coef"]);
     let experts = count(family, keys, found);
     let active = keys.count(found, "num_experts_per_tok", family.active);

@@ -16,13 +16,16 @@ pub(super) fn write(draft: &Draft, name: &str) -> String {
         comment += &format!("# {note}\n");
     }
     let pattern =
-        draft.pattern.iter().map(|kind| format!("{:?}", kind.name())).collect::<Vec<_>>().join(", ");
+        draft.pattern.iter().map(|layer| format!("{:?}", layer.name())).collect::<Vec<_>>().join(", ");
     let repeats = if draft.pattern.len() == 1 { " # in every layer" } else { "" };
     let norm = norm(draft.norm);
-    let has = |kind| draft.pattern.contains(&kind);
+    let has = |kind| draft.pattern.iter().any(|layer| layer.kind == kind);
     let attention = if has(Kind::Attention) { attention(draft) } else { String::new() };
     let delta = draft.delta.as_ref().filter(|_| has(Kind::DeltaNet)).map_or(String::new(), delta);
-    let ffn = ffn(&draft.ffn);
+    let dense = |block| {
+        format!("\n# What follows the mixer in layers that say so.\n[other_ffn.dense]\n{}", ffn(block))
+    };
+    let (ffn, dense) = (ffn(&draft.ffn), draft.dense.as_ref().map_or(String::new(), dense));
     format!(
         "\
 {comment}
@@ -36,7 +39,7 @@ norm = {norm}
 pattern = [{pattern}]{repeats}
 {delta}{attention}
 [ffn]
-{ffn}
+{ffn}{dense}
 # The chat template is the checkpoint's own.
 [protocol]
 stop_ids = {stop_ids:?}

@@ -123,7 +123,7 @@ fn unused(draft: &Draft, all: &[Placed]) -> Vec<String> {
             unused.push(name);
         }
     }
-    if optimised && draft.pattern.contains(&Kind::Attention) {
+    if optimised && draft.pattern.iter().any(|layer| layer.kind == Kind::Attention) {
         for part in ["k", "v"] {
             unused.push(format!("{prefix}layers.{{layer}}.self_attn.{part}_proj.{part}_scale"));
         }

@@ -105,7 +105,7 @@ impl Cases {
             .map(|prompt| interpreter.forward(prompt, &mut Cache::default(), Which::All))
             .collect();
         write_logits(&to.join("expected.safetensors"), &logits, target.model.vocabulary);
-        let exact = target.quant.compute.values().all(|compute| *compute != Compute::Bf16);
+        let exact = target.quant.compute.classes.values().all(|compute| *compute != Compute::Bf16);
         self.cases.push(json!({
             "name": target.name(),
             "directory": directory,

@@ -2,7 +2,7 @@
 
 use super::kernels::{Pool, Wanted};
 use super::variants::{Cut, settings, variants};
-use monomorph_compiler::plan::cuda::{Argument, CudaPlan, Extent, Launch, Plane, Program};
+use monomorph_compiler::plan::cuda::{Argument, CudaPlan, Extent, Launch, Plane, Program, StatePart};
 use monomorph_compiler::plan::{FieldKind, Packing, PhaseKind, Plan};
 use monomorph_compiler::spec::types::{Knobs, NormWeight, PhaseTuning, Settings, Target};
 use monomorph_compiler::{graph, passes};
@@ -295,6 +295,14 @@ fn call(plan: &Plan, launch: &Launch) -> Call {
             }
         ]),
         Argument::Cache(body) => json!(["cache", body.0]),
+        Argument::State(body, part) => json!([
+            "state",
+            body.0,
+            match part {
+                StatePart::Window => "window",
+                StatePart::Matrices => "matrices",
+            }
+        ]),
         Argument::Rotary(body) => json!(["rotary", body.0]),
         Argument::Scratch(at) => json!(["scratch", cuda.scratch[*at].name]),
         Argument::Null => json!(["null"]),
