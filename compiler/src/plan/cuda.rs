@@ -1,6 +1,6 @@
 //! What a CUDA target runs: programs of kernel launches, each with its geometry and the memory it is handed.
 
-use super::{BufferId, FieldId};
+use super::{BufferId, FieldId, PhaseKind, Plan, PlanBody};
 use crate::graph::BodyId;
 use crate::spec::types::DeltaShape;
 
@@ -219,4 +219,16 @@ impl StateShape {
     pub fn bytes(&self) -> u64 {
         4 * (self.window_floats + self.matrix_floats) as u64
     }
+}
+
+/// Bytes of recurrent state that a sequence has on a CUDA device, all layers together.
+pub fn state_bytes(plan: &Plan) -> u64 {
+    let of_body = |body: &PlanBody| {
+        let of_layer = body.phases.iter().map(|phase| match &phase.kind {
+            PhaseKind::Delta { shape, .. } => StateShape::new(shape).bytes(),
+            _ => 0,
+        });
+        of_layer.sum::<u64>() * body.layers.len() as u64
+    };
+    plan.bodies.iter().map(of_body).sum()
 }
