@@ -1,0 +1,156 @@
+//! Weights as they stand in memory.
+
+use super::packed;
+use crate::graph::{BodyId, Graph, WeightId};
+use crate::spec::types::{Compute, FileTensor, HardwareKind, NormWeight, Scales, TensorClass};
+use monomorph_formats::{Format, ScaleForm};
+
+/// A weight as it stands in memory: a field of a generated struct.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Field {
+    /// Its name there.
+    pub name: String,
+    /// The body whose layers each have one; `None` exists once.
+    pub owner: Option<BodyId>,
+    /// Shape and format.
+    pub kind: FieldKind,
+    /// The tensors it is made of, in order.
+    pub parts: Vec<Part>,
+}
+
+/// Shape and format of a field.
+#[derive(Clone, Debug, PartialEq)]
+pub enum FieldKind {
+    /// A matrix of products.
+    Matrix {
+        /// Stored format, unchanged by packing.
+        format: Format,
+        /// What an fp8 matrix's scales belong to.
+        scales: Option<ScaleForm>,
+        /// What activations are rounded to.
+        compute: Compute,
+        /// Outputs, all parts together.
+        rows: usize,
+        /// Inputs.
+        columns: usize,
+        /// How parts stand beside each other.
+        packing: Packing,
+        /// How many experts have such a matrix each, one after another; `None` for a matrix of no expert.
+        experts: Option<usize>,
+    },
+    /// The weights of a convolution, kept in f32.
+    Convolution {
+        /// Format in the file.
+        format: Format,
+        /// Rows.
+        channels: usize,
+        /// Columns.
+        taps: usize,
+    },
+    /// A vector, kept in f32.
+    Vector {
+        /// Format in the file.
+        format: Format,
+        /// Elements.
+        length: usize,
+    },
+    /// The weights of a norm, kept in f32.
+    Norm {
+        /// Format in the file.
+        format: Format,
+        /// Elements.
+        length: usize,
+        /// Added to the mean square.
+        eps: f32,
+        /// How the weight enters.
+        form: NormWeight,
+    },
+}
+
+/// How the parts of a matrix stand beside each other.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Packing {
+    /// One below the other.
+    Stacked,
+    /// Gate and up in alternating tiles (of 16 rows on a CPU, of 8 on a CUDA device), so that one core holds both
+    /// halves of a product.
+    Gated,
+}
+
+/// A tensor that becomes (part of) a field.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Part {
+    /// The model's name, `{layer}` included.
+    pub weight: String,
+    /// Its class.
+    pub class: TensorClass,
+    /// Rows (or elements of a vector).
+    pub rows: usize,
+    /// Columns; 1 for a vector.
+    pub columns: usize,
+    /// Width of the heads that a rotary op turns: files may permute the rows of these.
+    pub rotary_head_dim: Option<usize>,
+    /// The scales its codes are multiplied by, where they stand in tensors of their own.
+    pub scales: Option<Scales>,
+    /// How many experts have one each, where the name contains `{expert}`.
+    pub experts: Option<usize>,
+    /// What holds it in the checkpoint.
+    pub file: FileTensor,
+    /// The shape of that, outermost dimension first.
+    pub file_shape: Vec<usize>,
+}
+
+impl Part {
+    pub(crate) fn new(graph: &Graph, id: WeightId) -> Part {
+        let weight = &graph.weights[id.0];
+        Part {
+            weight: weight.name.clone(),
+            class: weight.class,
+            rows: weight.rows,
+            columns: weight.columns,
+            rotary_head_dim: graph.rotary_head_dim(id),
+            scales: weight.scales.clone(),
+            experts: weight.experts,
+            file: weight.file.clone(),
+            file_shape: weight.file_shape.clone(),
+        }
+    }
+}
+
+impl Field {
+    /// Bytes of one instance in the memory of this kind of hardware.
+    pub fn bytes(&self, hardware: &HardwareKind) -> u64 {
+        match (&self.kind, hardware) {
+            (FieldKind::Vector { length, .. } | FieldKind::Norm { length, .. }, _) => 4 * *length as u64,
+            (FieldKind::Convolution { channels, taps, .. }, _) => 4 * (channels * taps) as u64,
+            (FieldKind::Matrix { experts, .. }, _) => {
+                self.matrix_bytes(hardware) * experts.unwrap_or(1) as u64
+            }
+        }
+    }
+
+    /// Bytes of one matrix: of one expert's, where experts have one each. 0 for other fields.
+    pub fn matrix_bytes(&self, hardware: &HardwareKind) -> u64 {
+        match (&self.kind, hardware) {
+            (FieldKind::Matrix { format, rows, columns, packing, .. }, HardwareKind::Cpu(_)) => {
+                let tiles = match packing {
+                    Packing::Stacked => rows.div_ceil(16),
+                    Packing::Gated => 2 * (rows / 2).div_ceil(16),
+                };
+                format.bytes(tiles * 16 * columns).expect("the spec checks that rows fill whole blocks")
+                    as u64
+            }
+            _ => self.planes().map_or(0, |planes| planes.total()),
+        }
+    }
+
+    /// The planes of a matrix (of one expert's) on a CUDA device; `None` for anything but a matrix.
+    pub fn planes(&self) -> Option<packed::Planes> {
+        match self.kind {
+            FieldKind::Matrix { format, scales, rows, columns, packing, .. } => {
+                Some(packed::Planes::new(format, scales, packing, rows, columns))
+            }
+            FieldKind::Vector { .. } | FieldKind::Norm { .. } | FieldKind::Convolution { .. } => None,
+        }
+    }
+}
