@@ -1,11 +1,11 @@
 //! `stack.rs` for a CUDA device: the layer stack as programs of kernel launches, one function a program, every launch with
 //! its grid and its arguments.
 
-use super::cpu::{attention, body_ident, frequency_table, logits_name};
+use super::cpu::{attention, body_ident, delta_shape, frequency_table, logits_name};
 use super::cuda_programs::program;
 use super::cuda_weights::{self, cache_block_bytes};
 use super::{float, format_ident, layer_type, number, quote};
-use crate::plan::cuda::{CudaPlan, Kernel, Regime};
+use crate::plan::cuda::{CudaPlan, Kernel, Regime, StateShape, state_bytes};
 use crate::plan::{Plan, PlanBody};
 use proc_macro2::{Ident, TokenStream};
 
@@ -152,7 +152,11 @@ fn layers_struct(plan: &Plan) -> TokenStream {
         let count = number(body.layers.len());
         let [cache, rotary] = ["_cache", "_rotary"].map(|suffix| body_ident(body, suffix));
         let mixer = attention(body).map(|_| quote!(#cache: Cache, #rotary: Pointer,));
-        quote!(#layers: [#kind; #count], #mixer)
+        let state = delta_shape(body).map(|_| {
+            let state = body_ident(body, "_state");
+            quote!(#state: State,)
+        });
+        quote!(#layers: [#kind; #count], #mixer #state)
     });
     quote! {
         /// Weights, caches and activations, and the kernels that work on them.
@@ -191,9 +195,19 @@ fn programs_impl(cuda: &CudaPlan) -> TokenStream {
 fn model(plan: &Plan, cuda: &CudaPlan) -> TokenStream {
     let mut mixers = Vec::new();
     let mut names = Vec::new();
-    let mut rotary_position = 0;
+    let (mut rotary_position, mut areas) = (0, plan.buffers.len() + cuda.scratch.len());
     for body in bodies_with_layers(plan) {
+        if let Some(shape) = delta_shape(body) {
+            let (state, shape) = (body_ident(body, "_state"), StateShape::new(&shape));
+            let layers = number(body.layers.len());
+            let [window, matrices] =
+                [shape.window_floats, shape.matrix_floats].map(|floats| number(4 * floats));
+            mixers.push(quote!(let #state = memory.state(#layers, #window, #matrices)?;));
+            names.push(quote!(#state));
+            areas += 2;
+        }
         let Some(shape) = attention(body) else { continue };
+        areas += 2;
         let [cache, rotary, table] = ["_cache", "_rotary", "_frequencies"].map(|it| body_ident(body, it));
         let table = format_ident!("{}", table.to_string().to_uppercase());
         let (layers, bytes) = (number(body.layers.len()), number(cache_block_bytes(plan, &shape)));
@@ -205,9 +219,9 @@ fn model(plan: &Plan, cuda: &CudaPlan) -> TokenStream {
         });
         names.extend([quote!(#cache), quote!(#rotary)]);
     }
-    let areas = plan.buffers.len() + cuda.scratch.len() + names.len();
     // Each may leave a gap up to the next multiple of 256.
     let (gaps, rotary_position) = (number(256 * areas), number(rotary_position));
+    let state = number(state_bytes(plan) as usize);
     let weights = cuda_weights::loads(plan);
     let layers: Vec<Ident> = bodies_with_layers(plan).map(|body| body_ident(body, "_layers")).collect();
     let logits = format_ident!("{}", logits_name(plan));
@@ -238,6 +252,7 @@ fn model(plan: &Plan, cuda: &CudaPlan) -> TokenStream {
                 let kernels = Kernels::load(&gpu)?;
                 let needs = Needs {
                     weights: WEIGHT_BYTES,
+                    state: #state,
                     activations: Buffers::BYTES,
                     scratch: Scratch::BYTES,
                     rotary_position: #rotary_position,

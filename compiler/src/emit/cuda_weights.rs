@@ -67,7 +67,10 @@ fn shape_name(plan: &Plan, field: &Field) -> Ident {
 }
 
 fn shape(plan: &Plan, field: &Field) -> Option<TokenStream> {
-    let FieldKind::Matrix { format: stored, scales, columns, packing, .. } = field.kind else { return None };
+    let FieldKind::Matrix { format: stored, scales, columns, packing, experts, .. } = field.kind else {
+        return None;
+    };
+    let experts = number(experts.unwrap_or(1));
     let (name, stored, columns) = (shape_name(plan, field), format(stored), number(columns));
     let scales = match scales {
         None => quote!(None),
@@ -90,6 +93,7 @@ fn shape(plan: &Plan, field: &Field) -> Option<TokenStream> {
             parts: &[#(#parts),*],
             columns: #columns,
             packing: #packing,
+            experts: #experts,
         };
         const _: () = assert!(#name.has_planes(#(#planes),*), "the plan's figures");
     })
@@ -147,9 +151,13 @@ fn load(plan: &Plan, cuda: &CudaPlan, id: FieldId, field: &Field) -> TokenStream
     let fill = quote!(&kernels.#module.#fill);
     let parts: Vec<TokenStream> = field.parts.iter().map(|it| part(plan, it)).collect();
     match field.kind {
-        FieldKind::Matrix { .. } => {
+        FieldKind::Matrix { experts: None, .. } => {
             let shape = shape_name(plan, field);
             quote!(loader.matrix(&#shape, #fill, &[#(#parts),*])?)
+        }
+        FieldKind::Matrix { experts: Some(_), .. } => {
+            let shape = shape_name(plan, field);
+            quote!(loader.experts(&#shape, #fill, |expert| [#(#parts),*])?)
         }
         FieldKind::Vector { format: stored, .. } => {
             let (stored, lengths) = (vector_format(stored), field.parts.iter().map(|it| number(it.rows)));
@@ -175,24 +183,30 @@ fn vector_format(stored: monomorph_formats::Format) -> TokenStream {
     quote!(Format::#name)
 }
 
-/// A tensor by name; in a layer, `layer` is in scope.
+/// A tensor by name, and its rows; in a layer, `layer` is in scope, and where experts have one each, `expert`.
 fn part(plan: &Plan, part: &Part) -> TokenStream {
-    let spelled = |name: &str| match name.contains("{layer}") {
+    let spelled = |name: &str| match name.contains('{') {
         true => quote!(format!(#name)),
         false => quote!(#name),
     };
     let checkpoint = &plan.target.quant.checkpoint;
     let name = spelled(&part.file.name);
-    let rotary = match (checkpoint.rotary_rows, part.rotary_head_dim) {
-        (RotaryRows::Interleaved, Some(head_dim)) => {
+    let shape = part.file_shape.iter().map(|size| number(*size));
+    let view = part.file.view.map(|view| [view.first, view.take, view.of].map(number));
+    let rows = match (view, checkpoint.rotary_rows, part.rotary_head_dim) {
+        (Some([first, take, of]), ..) if part.file.stacks_experts(&part.weight) => {
+            Some(quote!(.of_group(#first, #take, #of, expert)))
+        }
+        (Some([first, take, of]), ..) => Some(quote!(.of_groups(#first, #take, #of))),
+        (None, RotaryRows::Interleaved, Some(head_dim)) => {
             let head_dim = number(head_dim);
             Some(quote!(.interleaved(#head_dim)))
         }
-        _ => None,
+        (None, ..) => None,
     };
     let companions = part.scales.iter().flat_map(|scales| &scales.companions).map(|companion| {
         let name = spelled(&companion.name);
         quote!(.scaled_by(#name))
     });
-    quote!(Part::new(#name) #rotary #(#companions)*)
+    quote!(Part::new(#name, &[#(#shape),*]) #rows #(#companions)*)
 }

@@ -9,3 +9,5 @@
 pub mod cpu;
 #[cfg(feature = "cuda")]
 pub mod cuda;
+#[cfg(any(feature = "cpu", feature = "cuda"))]
+mod rows_of;

@@ -4,6 +4,7 @@ use super::format::WeightFormat;
 use super::memory::Memory;
 use super::simd::TILE;
 use super::team::Team;
+use crate::rows_of::FileRows;
 use monomorph_formats::Format;
 use monomorph_model::Progress;
 use monomorph_weights::{Tensor, WeightsError};
@@ -37,18 +38,6 @@ pub struct Part<'a> {
     rows: FileRows,
 }
 
-/// Which rows of a tensor the model's are.
-#[derive(Clone, Copy, Debug)]
-enum FileRows {
-    /// All, in order.
-    All,
-    /// Each head's rows of so many in GGUF's order for adjacent rotary pairs: row `2i + j` of a head in the file is row
-    /// `i + j * head_dim/2` of the model.
-    Interleaved(usize),
-    /// Of every group of `of` rows, or of one, the `take` from `first` on.
-    Groups { first: usize, take: usize, of: usize, group: Option<usize> },
-}
-
 impl<'a> Part<'a> {
     /// A tensor whose rows stand as the model computes them.
     pub fn new(tensor: Tensor<'a>) -> Part<'a> {
@@ -75,20 +64,6 @@ impl<'a> Part<'a> {
         matches!(self.rows, FileRows::All)
     }
 
-    /// The row of the file that is row `row` of the model.
-    fn file_row(&self, row: usize) -> usize {
-        match self.rows {
-            FileRows::All => row,
-            FileRows::Interleaved(dim) => {
-                let (head, row) = (row / dim, row % dim);
-                head * dim + 2 * (row % (dim / 2)) + row / (dim / 2)
-            }
-            FileRows::Groups { first, take, of, group } => {
-                (group.unwrap_or(0) + row / take) * of + first + row % take
-            }
-        }
-    }
-
     /// Rows of the part, after checking it against what is expected of it.
     fn check(
         &self,
@@ -104,9 +79,10 @@ impl<'a> Part<'a> {
             return fault(format!("expected format {expected}, found {found}"));
         }
         let rows = match (shape, columns) {
-            ([rows @ .., width], Some(columns)) if *width == columns && !rows.is_empty() => {
-                rows.iter().try_fold(1, |product: usize, size| product.checked_mul(*size)).unwrap_or(usize::MAX)
-            }
+            ([rows @ .., width], Some(columns)) if *width == columns && !rows.is_empty() => rows
+                .iter()
+                .try_fold(1, |product: usize, size| product.checked_mul(*size))
+                .unwrap_or(usize::MAX),
             ([rows], None) => *rows,
             (_, Some(columns)) => return fault(format!("expected shape [_, {columns}], found {shape:?}")),
             (_, None) => return fault(format!("expected one dimension, found {shape:?}")),
@@ -115,23 +91,7 @@ impl<'a> Part<'a> {
         if elements.and_then(|elements| found.bytes(elements)) != Some(bytes.len()) {
             return fault(format!("{} bytes are not {shape:?} in {found}", bytes.len()));
         }
-        match self.rows {
-            FileRows::All => Ok(rows),
-            FileRows::Interleaved(dim) if dim > 0 && dim % 2 == 0 && rows % dim == 0 => Ok(rows),
-            FileRows::Interleaved(dim) => fault(format!("{rows} rows are not heads of {dim} rotary rows")),
-            FileRows::Groups { first, take, of, group }
-                if of > 0 && rows % of == 0 && take <= of && first <= of - take =>
-            {
-                match group {
-                    None => Ok(rows / of * take),
-                    Some(group) if group < rows / of => Ok(take),
-                    Some(group) => fault(format!("{rows} rows have no group {group} of {of}")),
-                }
-            }
-            FileRows::Groups { first, take, of, .. } => {
-                fault(format!("{rows} rows are no groups of {of} of which {take} from {first} on could be taken"))
-            }
-        }
+        self.rows.count(rows).or_else(fault)
     }
 }
 
@@ -148,7 +108,7 @@ impl<'a> Stack<'_, 'a> {
     fn row(&self, mut row: usize) -> Option<&'a [u8]> {
         for (part, &rows) in self.parts.iter().zip(&self.rows) {
             if row < rows {
-                let start = part.file_row(row) * self.row_bytes;
+                let start = part.rows.file_row(row) * self.row_bytes;
                 return Some(&part.tensor.bytes[start..start + self.row_bytes]);
             }
             row -= rows;
@@ -305,7 +265,7 @@ impl<const N: usize> Vector<N> {
             let rows = part.check(loader, None, None)?;
             let mut values = vec![0.0; rows];
             monomorph_formats::decode(format, bytes, &mut values);
-            data.extend((0..rows).map(|row| values[part.file_row(row)]));
+            data.extend((0..rows).map(|row| values[part.rows.file_row(row)]));
             loader.progress.advance(bytes.len() as u64);
         }
         if data.len() != N {

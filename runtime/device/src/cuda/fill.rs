@@ -5,7 +5,7 @@ use super::fault::Fault;
 use super::memory::Pointer;
 use super::module::Kernel;
 use super::queue::{Extents, Queue, StepTables};
-use super::shape::{MatrixShape, Packing};
+use super::shape::{MatrixShape, Packing, TILE_ROWS};
 use super::weights::Matrix;
 use std::ffi::c_void;
 
@@ -27,13 +27,26 @@ struct FillShape {
 
 const _: () = assert!(size_of::<FillShape>() == 24);
 
-/// What the values of a vector lie about.
+/// What a vector is: how its values are made up.
 #[derive(Clone, Copy, Debug)]
-pub(crate) enum Centre {
-    /// Biases, and norms that add one.
-    Zero,
-    /// Other norms.
-    One,
+pub(crate) enum Purpose {
+    /// A bias, or a norm that adds one: values near zero.
+    Bias,
+    /// Another norm: values near one.
+    Norm,
+    /// A convolution of so many taps, whose sums keep the size of what it is fed.
+    Convolution(usize),
+}
+
+impl Purpose {
+    /// Mean and standard deviation.
+    fn spread(self) -> (f32, f32) {
+        match self {
+            Purpose::Bias => (0.0, VECTOR_DEVIATION),
+            Purpose::Norm => (1.0, VECTOR_DEVIATION),
+            Purpose::Convolution(taps) => (0.0, 1.0 / (taps as f32).sqrt()),
+        }
+    }
 }
 
 /// Gives every matrix and vector a seed of its own.
@@ -63,40 +76,41 @@ impl Filler {
         matrix: &Matrix,
     ) -> Result<(), Fault> {
         let gated = shape.packing == Packing::Gated;
-        let rows: usize = if gated { shape.parts[0] } else { shape.parts.iter().sum() };
-        let mut argument = FillShape {
-            rows: rows as i32,
-            columns: shape.columns as i32,
-            gated: i32::from(gated),
-            deviation: 1.0 / (shape.columns as f32).sqrt(),
-            seed: self.next_seed(),
-        };
-        let Matrix { mut codes, mut scales, mut row_scales } = *matrix;
-        let address = |pointer: &mut Pointer| (&raw mut *pointer).cast::<c_void>();
-        let parameters = [
-            address(&mut codes),
-            address(&mut scales),
-            address(&mut row_scales),
-            (&raw mut argument).cast::<c_void>(),
-        ];
-        run(stream, kernel, parameters)
+        let (launches, rows) = launches(shape);
+        for launch in 0..launches {
+            let mut argument = FillShape {
+                rows: rows as i32,
+                columns: shape.columns as i32,
+                gated: i32::from(gated),
+                deviation: 1.0 / (shape.columns as f32).sqrt(),
+                seed: self.next_seed(),
+            };
+            let first = launch * shape.tiles();
+            let Matrix { mut codes, mut scales, mut row_scales } = matrix.from_tile(shape, first);
+            let address = |pointer: &mut Pointer| (&raw mut *pointer).cast::<c_void>();
+            let parameters = [
+                address(&mut codes),
+                address(&mut scales),
+                address(&mut row_scales),
+                (&raw mut argument).cast::<c_void>(),
+            ];
+            run(stream, kernel, parameters)?;
+        }
+        Ok(())
     }
 
-    /// Values about `centre`.
+    /// Values for a purpose.
     pub(crate) fn vector(
         &mut self,
         stream: &Stream,
         kernel: &Kernel,
         mut at: Pointer,
         length: usize,
-        centre: Centre,
+        purpose: Purpose,
     ) -> Result<(), Fault> {
         let mut count = length as i64;
-        let mut centre: f32 = match centre {
-            Centre::Zero => 0.0,
-            Centre::One => 1.0,
-        };
-        let (mut deviation, mut seed) = (VECTOR_DEVIATION, self.next_seed());
+        let (mut centre, mut deviation) = purpose.spread();
+        let mut seed = self.next_seed();
         let parameters = [
             (&raw mut at).cast::<c_void>(),
             (&raw mut count).cast::<c_void>(),
@@ -108,8 +122,47 @@ impl Filler {
     }
 }
 
+/// Launches that fill a matrix, and the rows of each (of one part, where parts alternate). Experts of whole tiles are one
+/// matrix of all their rows: their tiles are where its would be. Others have padding of their own, so a launch each.
+fn launches(shape: &MatrixShape) -> (usize, usize) {
+    let rows: usize = match shape.packing {
+        Packing::Gated => shape.parts[0],
+        Packing::Stacked => shape.parts.iter().sum(),
+    };
+    if rows.is_multiple_of(TILE_ROWS) { (1, shape.experts * rows) } else { (shape.experts, rows) }
+}
+
 fn run<const N: usize>(stream: &Stream, kernel: &Kernel, parameters: [*mut c_void; N]) -> Result<(), Fault> {
     let mut queue = Queue::new(stream, "fill", false, Extents::default(), StepTables::NONE);
     queue.launch_raw(kernel, GRID, parameters);
     queue.finish()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use monomorph_formats::Format;
+
+    #[test]
+    fn launches_cover_the_tiles_of_all_experts() {
+        let shape = |parts, packing, experts| MatrixShape {
+            format: Format::Bf16,
+            scales: None,
+            parts,
+            columns: 64,
+            packing,
+            experts,
+        };
+        for (shape, wanted) in [
+            (shape(&[24, 8], Packing::Stacked, 5), (1, 160)),
+            (shape(&[16, 16], Packing::Gated, 5), (1, 80)),
+            (shape(&[11, 11], Packing::Gated, 5), (5, 11)),
+            (shape(&[13], Packing::Stacked, 1), (1, 13)),
+        ] {
+            let (count, rows) = launches(&shape);
+            assert_eq!((count, rows), wanted);
+            let parts = if shape.packing == Packing::Gated { 2 } else { 1 };
+            assert_eq!(count * parts * rows.div_ceil(TILE_ROWS), shape.all_tiles(), "{shape:?}");
+        }
+    }
 }

@@ -1,27 +1,20 @@
 //! From a checkpoint's tensors, or from nothing, to matrices packed on the device.
-//!
-//! Threads take pieces of matrices in turn: they read the mapped file, pack into one of their two pinned buffers, and
-//! start its copy to the device while they pack the other. So disk, packing and PCIe overlap.
 
-use super::driver::{Event, Stream};
-use super::fault::Fault;
-use super::fill::{Centre, Filler};
+use super::carry::{Job, Worker, pieces};
+use super::fill::{Filler, Purpose};
 use super::gpu::Gpu;
-use super::host::{self, Pinned};
-use super::memory::{Memory, Pointer};
+use super::host;
+use super::memory::Memory;
 use super::module::Kernel;
-use super::pack::{NotANumber, Planes, Source, SourceScales, pack_tiles};
+use super::pack::Source;
 use super::shape::{MatrixShape, vector_bytes};
-use super::sources::{load_check_blocks, load_source, mismatch};
+use super::sources::{load_sources, load_values};
 use super::weights::{Matrix, Part, Vector};
-use monomorph_formats::{Format, decode};
+use monomorph_formats::Format;
 use monomorph_model::{LoadError, LoadOptions, ModelSpec, Progress, Weights};
-use monomorph_weights::Checkpoint;
-use std::ops::Range;
+use monomorph_weights::{Checkpoint, WeightsError};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
-/// Bytes of codes a thread packs at a time: large enough for PCIe, small enough to share out evenly.
-const PIECE_BYTES: usize = 8 << 20;
 /// Threads that pack: more would wait for memory.
 const MOST_THREADS: usize = 16;
 /// Memory that the machine keeps: loading stops before the system begins to end processes.
@@ -37,14 +30,6 @@ pub struct Loader<'a> {
     threads: usize,
     jobs: Vec<Job<'a>>,
     filler: Filler,
-}
-
-/// A matrix to be packed.
-#[derive(Debug)]
-struct Job<'a> {
-    shape: &'static MatrixShape,
-    sources: Vec<Source<'a>>,
-    matrix: Matrix,
 }
 
 impl<'a> Loader<'a> {
@@ -76,11 +61,40 @@ impl<'a> Loader<'a> {
     ///
     /// # Errors
     /// When a tensor is missing or not of this shape and format.
+    ///
+    /// # Panics
+    /// When the shape is of another number of parts, or of several experts.
     pub fn matrix(
         &mut self,
         shape: &'static MatrixShape,
         fill: &Kernel,
         parts: &[Part],
+    ) -> Result<Matrix, LoadError> {
+        assert_eq!(shape.experts, 1, "experts have parts each");
+        self.packed(shape, fill, |checkpoint, _| load_sources(checkpoint, shape, parts))
+    }
+
+    /// A matrix an expert; `parts` says what each is made of.
+    ///
+    /// # Errors
+    /// As [`Loader::matrix`].
+    ///
+    /// # Panics
+    /// When the shape is of another number of parts.
+    pub fn experts<const PARTS: usize>(
+        &mut self,
+        shape: &'static MatrixShape,
+        fill: &Kernel,
+        parts: impl Fn(usize) -> [Part; PARTS],
+    ) -> Result<Matrix, LoadError> {
+        self.packed(shape, fill, |checkpoint, expert| load_sources(checkpoint, shape, &parts(expert)))
+    }
+
+    fn packed(
+        &mut self,
+        shape: &'static MatrixShape,
+        fill: &Kernel,
+        sources: impl Fn(&'a Checkpoint, usize) -> Result<Vec<Source<'a>>, WeightsError>,
     ) -> Result<Matrix, LoadError> {
         let matrix = Matrix::take(self.memory, shape)?;
         match self.weights {
@@ -89,10 +103,11 @@ impl<'a> Loader<'a> {
                 self.progress.advance(shape.bytes());
             }
             Weights::Checkpoint(checkpoint) => {
-                let source = |(part, rows): (&Part, &usize)| load_source(checkpoint, shape, part, *rows);
-                let sources = parts.iter().zip(shape.parts).map(source).collect::<Result<Vec<_>, _>>()?;
-                load_check_blocks(checkpoint, shape, &sources)?;
-                self.jobs.push(Job { shape, sources, matrix });
+                let mut all = Vec::with_capacity(shape.experts * shape.parts.len());
+                for expert in 0..shape.experts {
+                    all.extend(sources(checkpoint, expert)?);
+                }
+                self.jobs.push(Job { shape, sources: all, matrix });
             }
         }
         Ok(matrix)
@@ -109,7 +124,22 @@ impl<'a> Loader<'a> {
         fill: &Kernel,
         parts: &[Part],
     ) -> Result<Vector, LoadError> {
-        self.values(format, lengths, fill, parts, Centre::Zero)
+        self.values(format, (lengths, 1), fill, parts, Purpose::Bias)
+    }
+
+    /// The weights of a convolution: `taps` of each channel, the current token's last.
+    ///
+    /// # Errors
+    /// As [`Loader::matrix`].
+    pub fn convolution(
+        &mut self,
+        format: Format,
+        channels: usize,
+        taps: usize,
+        fill: &Kernel,
+        part: Part,
+    ) -> Result<Vector, LoadError> {
+        self.values(format, (&[channels], taps), fill, &[part], Purpose::Convolution(taps))
     }
 
     /// The weights of a norm whose formula multiplies by them as they are.
@@ -123,7 +153,7 @@ impl<'a> Loader<'a> {
         fill: &Kernel,
         part: Part,
     ) -> Result<Vector, LoadError> {
-        self.values(format, &[length], fill, &[part], Centre::One)
+        self.values(format, (&[length], 1), fill, &[part], Purpose::Norm)
     }
 
     /// The weights of a norm whose formula multiplies by one more than they are; kernels add the one.
@@ -137,35 +167,27 @@ impl<'a> Loader<'a> {
         fill: &Kernel,
         part: Part,
     ) -> Result<Vector, LoadError> {
-        self.values(format, &[length], fill, &[part], Centre::Zero)
+        self.values(format, (&[length], 1), fill, &[part], Purpose::Bias)
     }
 
+    /// The rows of each part, and the width of all, as f32.
     fn values(
         &mut self,
         format: Format,
-        lengths: &[usize],
+        (rows, width): (&[usize], usize),
         fill: &Kernel,
         parts: &[Part],
-        centre: Centre,
+        purpose: Purpose,
     ) -> Result<Vector, LoadError> {
-        let length = lengths.iter().sum();
+        let length = width * rows.iter().sum::<usize>();
         let at = self.memory.take(vector_bytes(length))?;
         match self.weights {
-            Weights::Dummy { .. } => self.filler.vector(self.gpu.stream(), fill, at, length, centre)?,
+            Weights::Dummy { .. } => self.filler.vector(self.gpu.stream(), fill, at, length, purpose)?,
             Weights::Checkpoint(checkpoint) => {
                 let mut bytes = Vec::with_capacity(4 * length);
-                for (part, rows) in parts.iter().zip(lengths) {
-                    let tensor = checkpoint.expect(&part.name, &[*rows], format)?;
-                    let mut values = vec![0.0; *rows];
-                    decode(format, tensor.bytes, &mut values);
-                    let order = Source {
-                        name: tensor.name,
-                        bytes: &[],
-                        rows: *rows,
-                        rotary: part.rotary,
-                        scales: SourceScales::Own,
-                    };
-                    bytes.extend((0..*rows).flat_map(|row| values[order.file_row(row)].to_le_bytes()));
+                for (part, rows) in parts.iter().zip(rows) {
+                    let values = load_values(checkpoint, format, part, *rows, width)?;
+                    bytes.extend(values.into_iter().flat_map(f32::to_le_bytes));
                 }
                 // SAFETY: just taken from the arena, not smaller; pageable bytes, which the driver has copied when
                 // the stream was waited for.
@@ -220,139 +242,5 @@ impl<'a> Loader<'a> {
         })?;
         checkpoint.release();
         Ok(())
-    }
-}
-
-/// Some tiles of a matrix.
-#[derive(Clone, Debug, PartialEq, Eq)]
-struct Piece {
-    job: usize,
-    tiles: Range<usize>,
-}
-
-impl Piece {
-    /// Bytes of all its planes.
-    fn bytes(&self, jobs: &[Job]) -> usize {
-        let shape = jobs[self.job].shape;
-        self.tiles.len() * (shape.tile_codes() + shape.tile_scales() + shape.tile_row_scales())
-    }
-
-    /// Its share of the matrix's bytes, for the progress.
-    fn share(&self, job: &Job) -> u64 {
-        job.shape.bytes() * self.tiles.len() as u64 / job.shape.tiles().max(1) as u64
-    }
-}
-
-/// Cuts all matrices.
-fn pieces(jobs: &[Job]) -> Vec<Piece> {
-    let mut pieces = Vec::new();
-    for (job, Job { shape, .. }) in jobs.iter().enumerate() {
-        let each = (PIECE_BYTES / shape.tile_codes()).max(1);
-        let tiles = shape.tiles();
-        pieces.extend(
-            (0..tiles).step_by(each).map(|first| Piece { job, tiles: first..tiles.min(first + each) }),
-        );
-    }
-    pieces
-}
-
-/// One thread's buffers and stream.
-struct Worker {
-    // Waited for before the buffers go.
-    stream: Stream,
-    buffers: [(Pinned, Event); 2],
-    turn: usize,
-}
-
-/// Why a piece could not be carried over.
-enum Trouble {
-    Device(Fault),
-    NotANumber(NotANumber),
-}
-
-impl Trouble {
-    fn into_load(self, checkpoint: &Checkpoint) -> LoadError {
-        match self {
-            Trouble::Device(fault) => fault.into(),
-            Trouble::NotANumber(NotANumber { name, row }) => {
-                mismatch(checkpoint, format!("tensor `{name}`: row {row} holds a code that is not a number"))
-                    .into()
-            }
-        }
-    }
-}
-
-impl From<Fault> for Trouble {
-    fn from(fault: Fault) -> Trouble {
-        Trouble::Device(fault)
-    }
-}
-
-impl Worker {
-    fn new(bytes: usize) -> Result<Worker, Fault> {
-        let buffer = || Ok((Pinned::zeroed(bytes)?, Event::new()?));
-        Ok(Worker { stream: Stream::new()?, buffers: [buffer()?, buffer()?], turn: 0 })
-    }
-
-    /// Packs a piece and starts its way to the device.
-    fn carry(&mut self, job: &Job, piece: &Piece) -> Result<(), Trouble> {
-        let (buffer, copied) = &mut self.buffers[self.turn];
-        self.turn = 1 - self.turn;
-        copied.wait()?;
-        let (shape, matrix, tiles) = (job.shape, &job.matrix, piece.tiles.len());
-        let (codes, rest) = buffer.bytes_mut().split_at_mut(tiles * shape.tile_codes());
-        let (scales, rest) = rest.split_at_mut(tiles * shape.tile_scales());
-        let row_scales = &mut rest[..tiles * shape.tile_row_scales()];
-        let mut planes = Planes { codes, scales, row_scales };
-        pack_tiles(shape, &job.sources, piece.tiles.clone(), &mut planes).map_err(Trouble::NotANumber)?;
-        let first = piece.tiles.start;
-        for (plane, each, bytes) in [
-            (matrix.codes, shape.tile_codes(), &*planes.codes),
-            (matrix.scales, shape.tile_scales(), &*planes.scales),
-            (matrix.row_scales, shape.tile_row_scales(), &*planes.row_scales),
-        ] {
-            let Pointer(to) = plane.offset((first * each) as u64);
-            // SAFETY: the tiles of a plane that was taken for all of them; the buffer is left alone until the event.
-            unsafe { self.stream.upload(to, bytes) }?;
-        }
-        Ok(copied.record(&self.stream)?)
-    }
-}
-
-impl Drop for Worker {
-    fn drop(&mut self) {
-        // A copy under way after an error must end before its buffer is freed; if it cannot, the process is ending.
-        let _ = self.stream.wait();
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::super::shape::Packing;
-    use super::*;
-
-    #[test]
-    fn pieces_cover_every_tile_once() {
-        static WIDE: MatrixShape = MatrixShape {
-            format: Format::Bf16,
-            scales: None,
-            parts: &[8 * 1000 + 3],
-            columns: 4096,
-            packing: Packing::Stacked,
-        };
-        static SMALL: MatrixShape = MatrixShape {
-            format: Format::F32,
-            scales: None,
-            parts: &[5],
-            columns: 16,
-            packing: Packing::Stacked,
-        };
-        let null = Matrix { codes: Pointer::NULL, scales: Pointer::NULL, row_scales: Pointer::NULL };
-        let job = |shape| Job { shape, sources: Vec::new(), matrix: null };
-        let jobs = [job(&WIDE), job(&SMALL)];
-        let pieces = pieces(&jobs);
-        assert!(pieces.iter().all(|piece| piece.bytes(&jobs) <= PIECE_BYTES));
-        let tiles = |job| pieces.iter().filter(move |it| it.job == job).flat_map(|it| it.tiles.clone());
-        assert!(tiles(0).eq(0..1001) && tiles(1).eq(0..1));
     }
 }

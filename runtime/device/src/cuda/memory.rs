@@ -31,6 +31,8 @@ impl Pointer {
 pub struct Needs {
     /// Packed weights.
     pub weights: u64,
+    /// Recurrent state of one sequence.
+    pub state: u64,
     /// Activations of the largest step.
     pub activations: u64,
     /// What kernels work in.
@@ -45,6 +47,8 @@ pub struct Needs {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Plan {
     weights: u64,
+    /// Of all sequences of a step.
+    state: u64,
     activations: u64,
     scratch: u64,
     rotary: u64,
@@ -59,11 +63,23 @@ impl Plan {
     }
 
     fn fixed(&self) -> u64 {
-        self.weights + self.activations + self.scratch + self.rotary + self.tables
+        self.weights + self.state + self.activations + self.scratch + self.rotary + self.tables
     }
 
     fn total(&self) -> u64 {
         self.fixed() + self.kv()
+    }
+
+    /// What there is to say of recurrent state; nothing where there is none.
+    fn state_text(&self, sequences: usize) -> String {
+        match self.state {
+            0 => String::new(),
+            state => format!(
+                "state {} ({sequences} sequences of {}), ",
+                size(state),
+                size(state / sequences.max(1) as u64)
+            ),
+        }
     }
 }
 
@@ -85,6 +101,7 @@ fn plan(needs: &Needs, tables: u64, request: Request, limit: u64) -> Result<Plan
     let one_sequence = request.context.div_ceil(request.block_tokens);
     let mut plan = Plan {
         weights: needs.weights,
+        state: needs.state * request.step_sequences as u64,
         activations: needs.activations,
         scratch: needs.scratch + needs.gaps,
         rotary: needs.rotary_position * request.context as u64,
@@ -103,7 +120,13 @@ fn plan(needs: &Needs, tables: u64, request: Request, limit: u64) -> Result<Plan
     plan.blocks = one_sequence;
     if room < one_sequence {
         let fits = match room * request.block_tokens {
-            0 => format!("not even the {} bytes that are no K/V leave room for a block", plan.fixed()),
+            0 => {
+                let state = match plan.state {
+                    0 => String::new(),
+                    state => format!(" ({state} of them the state of {} sequences)", request.step_sequences),
+                };
+                format!("not even the {} bytes that are no K/V{state} leave room for a block", plan.fixed())
+            }
             tokens => format!("a sequence of {tokens} tokens would fit (--context {tokens})"),
         };
         return Err(short(
@@ -136,6 +159,7 @@ pub struct Memory {
     next: u64,
     blocks: usize,
     context: usize,
+    slots: usize,
 }
 
 impl Memory {
@@ -174,9 +198,10 @@ impl Memory {
             options.memory_fraction,
         ));
         say(format_args!(
-            "  weights {}, K/V {} ({} blocks of {} tokens: {} tokens), activations {}, kernels' scratch {}, rotary tables \
-             {}, step tables {}, graphs and driver about {}",
+            "  weights {}, {}K/V {} ({} blocks of {} tokens: {} tokens), activations {}, kernels' scratch {}, rotary \
+             tables {}, step tables {}, graphs and driver about {}",
             size(plan.weights),
+            plan.state_text(spec.step_sequences),
             size(plan.kv()),
             plan.blocks,
             spec.block_tokens,
@@ -191,7 +216,14 @@ impl Memory {
         // SAFETY: exactly what was claimed. Kernels never meet bytes that nobody wrote.
         unsafe { gpu.stream().clear(claim.start, claim.bytes) }?;
         gpu.stream().wait()?;
-        Ok(Memory { claim, _gpu: gpu.clone(), next: 0, blocks: plan.blocks, context: options.context })
+        Ok(Memory {
+            claim,
+            _gpu: gpu.clone(),
+            next: 0,
+            blocks: plan.blocks,
+            context: options.context,
+            slots: spec.step_sequences,
+        })
     }
 
     /// Hands out the next `bytes`, aligned to 256.
@@ -219,6 +251,19 @@ impl Memory {
         Ok(Cache { start: self.take(layer_bytes * layers as u64)?, layer_bytes })
     }
 
+    /// The recurrent state of `layers` layers, of every slot: a slot has `window` bytes of the convolution's inputs and
+    /// `matrices` bytes of matrices in a layer.
+    ///
+    /// # Errors
+    /// See [`Memory::take`].
+    pub fn state(&mut self, layers: usize, window: u64, matrices: u64) -> Result<State, Fault> {
+        let mut part = |bytes: u64| -> Result<Cache, Fault> {
+            let layer_bytes = bytes * self.slots as u64;
+            Ok(Cache { start: self.take(layer_bytes * layers as u64)?, layer_bytes })
+        };
+        Ok(State { windows: part(window)?, matrices: part(matrices)? })
+    }
+
     /// K/V blocks claimed.
     pub fn blocks(&self) -> usize {
         self.blocks
@@ -244,6 +289,26 @@ impl Cache {
     }
 }
 
+/// The recurrent state of the layers of one body: of every layer that of all slots, one slot's behind another's
+/// (templates/cuda/lib/delta.cuh). It is never cleared: a sequence at position 0 starts from zeros whatever stands there.
+#[derive(Clone, Copy, Debug)]
+pub struct State {
+    windows: Cache,
+    matrices: Cache,
+}
+
+impl State {
+    /// The convolution's inputs of one layer, counted among the body's.
+    pub fn windows(&self, layer: usize) -> Pointer {
+        self.windows.layer(layer)
+    }
+
+    /// The matrices of one layer, counted among the body's.
+    pub fn matrices(&self, layer: usize) -> Pointer {
+        self.matrices.layer(layer)
+    }
+}
+
 /// Bytes for people.
 fn size(bytes: u64) -> String {
     match bytes {
@@ -257,7 +322,8 @@ fn size(bytes: u64) -> String {
 mod tests {
     use super::*;
 
-    const NEEDS: Needs = Needs { weights: 1000, activations: 200, scratch: 90, rotary_position: 1, gaps: 10 };
+    const NEEDS: Needs =
+        Needs { weights: 1000, state: 0, activations: 200, scratch: 90, rotary_position: 1, gaps: 10 };
 
     fn request(blocks: Option<usize>) -> Request {
         Request { block_tokens: 16, block_bytes: 10, step_sequences: 4, context: 100, blocks }
@@ -271,6 +337,31 @@ mod tests {
         assert_eq!(blocks(1450 + 159, None).ok(), Some(15));
         assert_eq!(blocks(1_000_000, None).ok(), Some(28));
         assert_eq!(blocks(1_000_000, Some(1000)).ok(), Some(1000));
+    }
+
+    #[test]
+    fn every_sequence_of_a_step_has_its_state_before_blocks_take_the_rest() {
+        let needs = Needs { state: 20, ..NEEDS };
+        // 4 sequences of 20 bytes beside the 1,450 that are fixed.
+        let planned = plan(&needs, 50, request(None), 1450 + 80 + 159).expect("room");
+        assert_eq!((planned.state, planned.blocks), (80, 15));
+        assert!(planned.total() <= 1450 + 80 + 159);
+        assert_eq!(planned.state_text(4), "state 0.1 KiB (4 sequences of 0.0 KiB), ");
+        let error = plan(&needs, 50, request(None), 1450 + 80).expect_err("no block").to_string();
+        assert!(
+            error.contains("1530 bytes that are no K/V (80 of them the state of 4 sequences)"),
+            "{error}"
+        );
+        let stateless = plan(&NEEDS, 50, request(None), 1450).expect_err("no block").to_string();
+        assert!(stateless.contains("1450 bytes that are no K/V leave"), "{stateless}");
+    }
+
+    #[test]
+    fn states_and_caches_lie_layer_after_layer() {
+        let cache = |start, layer_bytes| Cache { start: Pointer(start), layer_bytes };
+        let state = State { windows: cache(1024, 48), matrices: cache(4096, 320) };
+        assert_eq!((state.windows(0), state.windows(2)), (Pointer(1024), Pointer(1120)));
+        assert_eq!((state.matrices(0), state.matrices(2)), (Pointer(4096), Pointer(4736)));
     }
 
     #[test]

@@ -7,6 +7,7 @@
 //! The driver is libcuda, opened when the server starts; no toolkit is needed. All calls of it stand in `driver`, `host`,
 //! `module` and `queue`.
 
+mod carry;
 mod driver;
 mod fault;
 mod fill;
@@ -27,7 +28,7 @@ mod weights;
 pub use fault::Fault;
 pub use gpu::Gpu;
 pub use load::Loader;
-pub use memory::{Cache, Memory, Needs, Pointer};
+pub use memory::{Cache, Memory, Needs, Pointer, State};
 pub use module::{Kernel, Module};
 pub use queue::{Extents, Queue, StepTables};
 pub use shape::{MatrixShape, Packing, vector_bytes};

@@ -4,6 +4,7 @@
 //! permutation within runs of 64 bytes, whatever the format.
 
 use super::shape::{MatrixShape, Packing, ROW_BYTES, TILE_ROWS, UNIT_BYTES};
+use crate::rows_of::FileRows;
 use monomorph_formats::{FP8_BLOCK, Format, NVFP4_BLOCK};
 use std::ops::Range;
 
@@ -14,44 +15,32 @@ pub(crate) struct Source<'a> {
     pub(crate) name: &'a str,
     /// Row after row.
     pub(crate) bytes: &'a [u8],
-    /// Rows.
+    /// Rows of the tensor.
+    pub(crate) file_rows: usize,
+    /// Rows of the matrix that are made of it.
     pub(crate) rows: usize,
-    /// `Some(head_dim)` when the file has each head's rows in GGUF's order for adjacent rotary pairs: row `2i + j` of
-    /// a head in the file is row `i + j * head_dim/2` of the model.
-    pub(crate) rotary: Option<usize>,
+    /// Which of the tensor's rows those are.
+    pub(crate) order: FileRows,
     /// What the codes are multiplied by.
     pub(crate) scales: SourceScales<'a>,
 }
 
-/// The companions of a tensor.
+/// The companions of a tensor, for all its rows.
 #[derive(Clone, Debug)]
 pub(crate) enum SourceScales<'a> {
     /// Scales stand in the blocks, or there are none.
     Own,
     /// fp8: one of the whole tensor.
     Tensor(f32),
-    /// fp8: `[ceil(rows / 128), ceil(columns / 128)]`, row-major.
+    /// fp8: `[ceil(file rows / 128), ceil(columns / 128)]`, row-major.
     Blocks(Vec<f32>),
-    /// nvfp4: E4M3 codes `[rows, columns / 16]`, and one of the whole tensor.
+    /// nvfp4: E4M3 codes `[file rows, columns / 16]`, and one of the whole tensor.
     Groups {
         /// The codes.
         codes: &'a [u8],
         /// Multiplies every element.
         tensor: f32,
     },
-}
-
-impl Source<'_> {
-    /// The row of the file that is row `row` of the model.
-    pub(crate) fn file_row(&self, row: usize) -> usize {
-        match self.rotary {
-            None => row,
-            Some(dim) => {
-                let (head, row) = (row / dim, row % dim);
-                head * dim + 2 * (row % (dim / 2)) + row / (dim / 2)
-            }
-        }
-    }
 }
 
 /// The planes of some tiles, to be written.
@@ -71,7 +60,8 @@ pub(crate) struct NotANumber {
     pub(crate) row: usize,
 }
 
-/// Packs tiles `tiles` of a matrix; rows and columns beyond it become zero codes with zero scales.
+/// Packs tiles `tiles` of a matrix, counted over all experts; `sources` are the first expert's parts, then the next
+/// one's. Rows and columns beyond it become zero codes with zero scales.
 ///
 /// # Errors
 /// When an fp8 code or an nvfp4 scale is NaN.
@@ -113,13 +103,15 @@ fn pack_tile(
     Ok(())
 }
 
-/// The tensor and its row that stand in row `g` of a tile; `None` beyond the matrix.
+/// The tensor and the part's row that stand in row `g` of a tile; `None` beyond the matrix.
 fn place<'s, 'a>(
     shape: &MatrixShape,
     sources: &'s [Source<'a>],
     tile: usize,
     g: usize,
 ) -> Option<(&'s Source<'a>, usize)> {
+    let (expert, tile) = (tile / shape.tiles(), tile % shape.tiles());
+    let sources = &sources[expert * shape.parts.len()..][..shape.parts.len()];
     match shape.packing {
         Packing::Stacked => {
             let mut row = tile * TILE_ROWS + g;
@@ -145,8 +137,8 @@ fn pack_row(
     g: usize,
     out: &mut Planes,
 ) -> Result<(), NotANumber> {
-    let file_row = source.file_row(row);
-    let row_bytes = source.bytes.len() / source.rows;
+    let file_row = source.order.file_row(row);
+    let row_bytes = source.bytes.len() / source.file_rows;
     let bytes = &source.bytes[file_row * row_bytes..][..row_bytes];
     let not_a_number = || NotANumber { name: source.name.to_owned(), row: file_row };
     match shape.format {
@@ -168,7 +160,7 @@ fn pack_row(
         SourceScales::Blocks(scales) => {
             // One row of scales a tile: its 8 rows lie in one block of 128, which the loader checks.
             let blocks = shape.columns.div_ceil(FP8_BLOCK);
-            let scales = &scales[row / FP8_BLOCK * blocks..][..blocks];
+            let scales = &scales[file_row / FP8_BLOCK * blocks..][..blocks];
             for (out, scale) in out.scales.chunks_exact_mut(4).zip(scales) {
                 out.copy_from_slice(&scale.to_le_bytes());
             }
@@ -252,4 +244,4 @@ fn pack_q4_1(row: &[u8], g: usize, out: &mut Planes) {
 }
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;

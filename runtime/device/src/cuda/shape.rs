@@ -33,10 +33,18 @@ pub struct MatrixShape {
     pub columns: usize,
     /// How parts stand beside each other.
     pub packing: Packing,
+    /// How many experts have such a matrix each: a plane holds theirs one behind the other, without gaps. 1 for a matrix
+    /// of no expert.
+    pub experts: usize,
 }
 
 impl MatrixShape {
-    /// Tiles of 8 rows.
+    /// Tiles of all experts.
+    pub const fn all_tiles(&self) -> usize {
+        self.experts * self.tiles()
+    }
+
+    /// Tiles of 8 rows, of one expert.
     pub const fn tiles(&self) -> usize {
         match self.packing {
             Packing::Stacked => {
@@ -93,7 +101,7 @@ impl MatrixShape {
         }
     }
 
-    /// Whether its planes are of these bytes: what the plan counted.
+    /// Whether its planes, of one expert, are of these bytes: what the plan counted.
     pub const fn has_planes(&self, codes: usize, scales: usize, row_scales: usize) -> bool {
         let tiles = self.tiles();
         tiles * self.tile_codes() == codes
@@ -101,9 +109,9 @@ impl MatrixShape {
             && tiles * self.tile_row_scales() == row_scales
     }
 
-    /// Bytes on the device, each plane aligned.
+    /// Bytes on the device, of all experts, each plane aligned.
     pub const fn bytes(&self) -> u64 {
-        let tiles = self.tiles();
+        let tiles = self.all_tiles();
         claimed(tiles * self.tile_codes())
             + claimed(tiles * self.tile_scales())
             + claimed(tiles * self.tile_row_scales())

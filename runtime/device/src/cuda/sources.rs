@@ -4,6 +4,7 @@
 use super::pack::{Source, SourceScales};
 use super::shape::{MatrixShape, Packing, TILE_ROWS};
 use super::weights::Part;
+use crate::rows_of::FileRows;
 use monomorph_formats::{Format, ScaleForm, decode};
 use monomorph_weights::{Checkpoint, Tensor, WeightsError};
 
@@ -11,25 +12,72 @@ pub(crate) fn mismatch(checkpoint: &Checkpoint, what: String) -> WeightsError {
     WeightsError::Mismatch { path: checkpoint.path().to_owned(), what }
 }
 
+/// The parts of a matrix (of one expert), with their companions.
+///
+/// # Panics
+/// When the shape wants another number of parts.
+pub(crate) fn load_sources<'a>(
+    checkpoint: &'a Checkpoint,
+    shape: &MatrixShape,
+    parts: &[Part],
+) -> Result<Vec<Source<'a>>, WeightsError> {
+    assert_eq!(parts.len(), shape.parts.len(), "a part for each of the shape's");
+    let source = |(part, rows): (&Part, &usize)| load_source(checkpoint, shape, part, *rows);
+    let sources = parts.iter().zip(shape.parts).map(source).collect::<Result<Vec<_>, _>>()?;
+    load_check_blocks(checkpoint, shape, &sources)?;
+    Ok(sources)
+}
+
+/// The values of a tensor, or of some of its rows: `rows` rows of `width`, decoded.
+pub(crate) fn load_values(
+    checkpoint: &Checkpoint,
+    format: Format,
+    part: &Part,
+    rows: usize,
+    width: usize,
+) -> Result<Vec<f32>, WeightsError> {
+    let (tensor, file_rows) = load_tensor(checkpoint, format, part, rows, width)?;
+    let mut values = vec![0.0; file_rows * width];
+    decode(format, tensor.bytes, &mut values);
+    let row = |row| &values[part.rows.file_row(row) * width..][..width];
+    Ok((0..rows).flat_map(row).copied().collect())
+}
+
+/// Finds the tensor of a part of `rows` rows of `width`, and says how many such rows the tensor has.
+fn load_tensor<'a>(
+    checkpoint: &'a Checkpoint,
+    format: Format,
+    part: &Part,
+    rows: usize,
+    width: usize,
+) -> Result<(Tensor<'a>, usize), WeightsError> {
+    let tensor = checkpoint.expect(&part.name, part.shape, format)?;
+    let fault =
+        |what: String| mismatch(checkpoint, format!("tensor `{}` {:?}: {what}", part.name, tensor.shape));
+    let file_rows = match part.shape {
+        [rows @ .., last] if *last == width && !rows.is_empty() => rows.iter().product(),
+        [rows] if width == 1 => *rows,
+        _ => return Err(fault(format!("has no rows of {width}"))),
+    };
+    match part.rows.count(file_rows).map_err(fault)? {
+        found if found == rows => Ok((tensor, file_rows)),
+        found => Err(fault(format!("{found} rows are to be taken of it, and {rows} are wanted"))),
+    }
+}
+
 /// Finds a tensor and its companions.
-pub(crate) fn load_source<'a>(
+fn load_source<'a>(
     checkpoint: &'a Checkpoint,
     shape: &MatrixShape,
     part: &Part,
     rows: usize,
 ) -> Result<Source<'a>, WeightsError> {
-    let tensor = checkpoint.expect(&part.name, &[rows, shape.columns], shape.format)?;
-    if let Some(dim) = part.rotary
-        && (dim == 0 || dim % 2 != 0 || !rows.is_multiple_of(dim))
-    {
-        let what = format!("tensor `{}`: {rows} rows are not heads of {dim} rotary rows", part.name);
-        return Err(mismatch(checkpoint, what));
-    }
+    let (tensor, file_rows) = load_tensor(checkpoint, shape.format, part, rows, shape.columns)?;
     let scales = match shape.scales {
         None => SourceScales::Own,
-        Some(form) => load_companions(checkpoint, shape, form, part, rows)?,
+        Some(form) => load_companions(checkpoint, shape, form, part, file_rows)?,
     };
-    Ok(Source { name: tensor.name, bytes: tensor.bytes, rows, rotary: part.rotary, scales })
+    Ok(Source { name: tensor.name, bytes: tensor.bytes, file_rows, rows, order: part.rows, scales })
 }
 
 fn load_companions<'a>(
@@ -37,9 +85,9 @@ fn load_companions<'a>(
     shape: &MatrixShape,
     form: ScaleForm,
     part: &Part,
-    rows: usize,
+    file_rows: usize,
 ) -> Result<SourceScales<'a>, WeightsError> {
-    let expected = form.companions(rows, shape.columns);
+    let expected = form.companions(file_rows, shape.columns);
     let mut tensors: Vec<Tensor<'a>> = Vec::new();
     for (name, (_, dimensions)) in part.companions.iter().zip(&expected) {
         let tensor = checkpoint.tensor(name)?;
@@ -88,7 +136,7 @@ fn load_companions<'a>(
 }
 
 /// fp8 block scales are expanded to one a tile: no tile may lie in two blocks.
-pub(crate) fn load_check_blocks(
+fn load_check_blocks(
     checkpoint: &Checkpoint,
     shape: &MatrixShape,
     sources: &[Source],
@@ -107,9 +155,21 @@ pub(crate) fn load_check_blocks(
         );
         return Err(mismatch(checkpoint, what));
     }
-    if let Some(source) = sources.iter().find(|source| source.rotary.is_some()) {
-        let what = format!("tensor `{}` has block scales, and its rows are to change places", source.name);
-        return Err(mismatch(checkpoint, what));
+    for source in sources {
+        let what = match source.order {
+            FileRows::All => continue,
+            FileRows::Interleaved(_) => "its rows are to change places".to_owned(),
+            FileRows::Groups { first, take, of, .. } => {
+                if [first, take, of].iter().all(|rows| rows % TILE_ROWS == 0) {
+                    continue;
+                }
+                format!("{take} rows from {first} on of every {of} do not fill tiles of {TILE_ROWS}")
+            }
+        };
+        return Err(mismatch(checkpoint, format!("tensor `{}` has block scales, and {what}", source.name)));
     }
     Ok(())
 }
+
+#[cfg(test)]
+mod tests;

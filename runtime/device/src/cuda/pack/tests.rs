@@ -4,10 +4,10 @@ use super::*;
 use monomorph_formats::{ScaleForm, decode, e2m1_to_f32, e4m3_to_f32};
 
 /// xorshift64 (Marsaglia 2003).
-struct Random(u64);
+pub(crate) struct Random(pub(crate) u64);
 
 impl Random {
-    fn next(&mut self) -> u64 {
+    pub(crate) fn next(&mut self) -> u64 {
         self.0 ^= self.0 << 13;
         self.0 ^= self.0 >> 7;
         self.0 ^= self.0 << 17;
@@ -15,7 +15,7 @@ impl Random {
     }
 
     /// Bytes of a tensor without NaN: f16 scales and floats of a moderate exponent.
-    fn tensor(&mut self, format: Format, elements: usize) -> Vec<u8> {
+    pub(crate) fn tensor(&mut self, format: Format, elements: usize) -> Vec<u8> {
         let count = format.bytes(elements).expect("whole blocks");
         let mut bytes: Vec<u8> = (0..count).map(|_| (self.next() >> 32) as u8).collect();
         match format {
@@ -78,6 +78,16 @@ fn read(shape: &MatrixShape, planes: &Planes, tile: usize, g: usize, wanted: usi
     }
 }
 
+fn shape(
+    format: Format,
+    scales: Option<ScaleForm>,
+    parts: &'static [usize],
+    columns: usize,
+    packing: Packing,
+) -> MatrixShape {
+    MatrixShape { format, scales, parts, columns, packing, experts: 1 }
+}
+
 fn check(shape: &MatrixShape, rotary: Option<usize>) {
     let mut random = Random(0x9e37_79b9_7f4a_7c15);
     let columns = shape.columns;
@@ -107,8 +117,9 @@ fn check(shape: &MatrixShape, rotary: Option<usize>) {
         .map(|(bytes, rows, _, companions, groups)| Source {
             name: "w",
             bytes,
+            file_rows: *rows,
             rows: *rows,
-            rotary,
+            order: rotary.map_or(FileRows::All, FileRows::Interleaved),
             scales: match shape.scales {
                 None => SourceScales::Own,
                 Some(form @ ScaleForm::Tensor) => SourceScales::Tensor(form.row_scale(companions[0][0])),
@@ -181,22 +192,15 @@ fn formats_without_companions_stand_where_the_layout_says() {
         for columns in [32, 96, 160, 576] {
             let stacked = Packing::Stacked;
             for parts in [&[1][..], &[8], &[24, 8, 8], &[13, 3, 5]] {
-                check(&MatrixShape { format, scales: None, parts, columns, packing: stacked }, None);
+                check(&shape(format, None, parts, columns, stacked), None);
             }
             for parts in [&[16, 16], &[11, 11]] {
-                check(&MatrixShape { format, scales: None, parts, columns, packing: Packing::Gated }, None);
+                check(&shape(format, None, parts, columns, Packing::Gated), None);
             }
-            check(&MatrixShape { format, scales: None, parts: &[24], columns, packing: stacked }, Some(12));
+            check(&shape(format, None, &[24], columns, stacked), Some(12));
         }
     }
-    let odd = MatrixShape {
-        format: Format::Bf16,
-        scales: None,
-        parts: &[9],
-        columns: 37,
-        packing: Packing::Stacked,
-    };
-    check(&odd, None);
+    check(&shape(Format::Bf16, None, &[9], 37, Packing::Stacked), None);
 }
 
 #[test]
@@ -205,29 +209,26 @@ fn companions_stand_where_the_layout_says() {
         let (format, scales) = (form.codes(), Some(form));
         for columns in [16, 112, 208, 384] {
             for parts in [&[8][..], &[24, 8, 8], &[136, 16, 5]] {
-                check(&MatrixShape { format, scales, parts, columns, packing: Packing::Stacked }, None);
+                check(&shape(format, scales, parts, columns, Packing::Stacked), None);
             }
-            check(
-                &MatrixShape { format, scales, parts: &[139, 139], columns, packing: Packing::Gated },
-                None,
-            );
+            check(&shape(format, scales, &[139, 139], columns, Packing::Gated), None);
         }
     }
 }
 
 #[test]
 fn what_is_no_number_is_named() {
-    let shape = MatrixShape {
-        format: Format::Fp8E4m3,
-        scales: Some(ScaleForm::Tensor),
-        parts: &[3],
-        columns: 64,
-        packing: Packing::Stacked,
-    };
+    let shape = shape(Format::Fp8E4m3, Some(ScaleForm::Tensor), &[3], 64, Packing::Stacked);
     let mut bytes = vec![0; 3 * 64];
     bytes[2 * 64 + 5] = 0xff;
-    let source =
-        Source { name: "w", bytes: &bytes, rows: 3, rotary: None, scales: SourceScales::Tensor(1.0) };
+    let source = Source {
+        name: "w",
+        bytes: &bytes,
+        file_rows: 3,
+        rows: 3,
+        order: FileRows::All,
+        scales: SourceScales::Tensor(1.0),
+    };
     let (mut codes, mut row_scales) = ([0; 512], [0; 32]);
     let mut out = Planes { codes: &mut codes, scales: &mut [], row_scales: &mut row_scales };
     let error = pack_tiles(&shape, &[source], 0..1, &mut out).expect_err("NaN");
