@@ -2,6 +2,7 @@
 
 use super::{float, number};
 use crate::plan::{FieldKind, Plan};
+use crate::spec::draft_tensors;
 use crate::spec::types::Provenance;
 use monomorph_formats::Format;
 use proc_macro2::{Literal, TokenStream};
@@ -41,9 +42,10 @@ pub fn spec(plan: &Plan, features: &[String]) -> TokenStream {
             }
         }
     });
-    let unused = &quant.checkpoint.unused;
+    let unused = quant.checkpoint.unused.iter().cloned().chain(draft_names(plan));
     let weight_bytes = Literal::u64_unsuffixed(plan.memory.weights);
     let scratch_bytes = Literal::u64_unsuffixed(plan.memory.scratch);
+    let state_bytes = Literal::u64_unsuffixed(plan.memory.state);
     let stop_ids = model.protocol.stop_ids.iter().map(|id| Literal::u32_unsuffixed(*id));
     let chat_template = match &model.protocol.chat_template {
         Some(template) => quote!(Some(#template)),
@@ -84,6 +86,7 @@ pub fn spec(plan: &Plan, features: &[String]) -> TokenStream {
             context: #context,
             block_tokens: #block_tokens,
             block_bytes: #block_bytes,
+            state_bytes: #state_bytes,
             step_tokens: #step_tokens,
             step_sequences: #step_sequences,
             kv_format: #kv_format,
@@ -142,6 +145,20 @@ fn tensors(plan: &Plan) -> BTreeMap<String, Tensor> {
         }
     }
     tensors
+}
+
+/// What the checkpoint calls the tensors of the draft head, scales included: nothing reads them yet.
+fn draft_names(plan: &Plan) -> BTreeSet<String> {
+    let (model, quant) = (&plan.target.model, &plan.target.quant);
+    let drafts = draft_tensors(model).into_iter().filter(|_| quant.has_draft());
+    let names = drafts.flat_map(|decl| {
+        let file = &quant.checkpoint.names[&decl.name];
+        let scales = quant.scales_of(decl.class, &decl.name).zip(decl.columns);
+        let scales = scales.map(|(scales, columns)| scales.of(&file.name, decl.rows, columns).companions);
+        let companions = scales.into_iter().flatten().map(|it| it.name);
+        companions.chain([file.name.clone()]).collect::<Vec<_>>()
+    });
+    names.collect()
 }
 
 /// What a `TensorSpec` says of a name.

@@ -62,7 +62,10 @@ fn memory(plan: &Plan) -> Memory {
         weights: weights.sum(),
         scratch: plan.buffers.iter().map(crate::plan::Buffer::bytes).chain(scratch).sum(),
         kv_block: spec::kv_block_bytes(model, quant, &hardware.kind) as u64,
-        state: spec::state_bytes(model) as u64,
+        state: match plan.cuda {
+            Some(_) => crate::plan::cuda::state_bytes(plan),
+            None => spec::state_bytes(model) as u64,
+        },
     }
 }
 

@@ -26,6 +26,8 @@ pub struct Report {
     pub buffers: Vec<BufferReport>,
     /// Weights as they stand in memory.
     pub weights: Vec<WeightReport>,
+    /// What is there and not built.
+    pub not_built: Vec<&'static str>,
     /// Tokens a second for one sequence.
     pub speed: SpeedReport,
     /// Launches and tuning, where the hardware is a CUDA device.
@@ -44,6 +46,8 @@ pub struct MemoryReport {
     pub kv_block: u64,
     /// One token of K/V over all layers.
     pub kv_token: u64,
+    /// Recurrent state of one sequence over all layers.
+    pub state: u64,
 }
 
 /// One line of the precision contract.
@@ -165,6 +169,7 @@ pub fn report(plan: &Plan) -> Report {
             scratch: plan.memory.scratch,
             kv_block: plan.memory.kv_block,
             kv_token: plan.memory.kv_block / quant.kv_block as u64,
+            state: plan.memory.state,
         },
         formats: formats
             .map(|(class, format, compute)| FormatReport {
@@ -176,6 +181,7 @@ pub fn report(plan: &Plan) -> Report {
         bodies: plan.bodies.iter().map(|body| self::body(plan, body)).collect(),
         buffers: plan.buffers.iter().map(buffer).collect(),
         weights: plan.fields.iter().map(|field| weight(plan, field)).collect(),
+        not_built: plan.target.quant.has_draft().then_some("draft head").into_iter().collect(),
         speed: SpeedReport { limit_decode, predicted_decode, limit_prefill, predicted_prefill },
         cuda: cuda::report(plan),
     }
@@ -258,12 +264,19 @@ pub fn text(plan: &Plan) -> String {
     }
     line(format_args!("{:<12} {:<8} {}", "k/v", plan.target.quant.kv_format.name(), "f32"));
     line(format_args!(""));
+    for part in &report.not_built {
+        line(format_args!("{part}: not built"));
+        line(format_args!(""));
+    }
     line(format_args!("memory       {:>12}  weights", report.memory.weights));
     line(format_args!(
         "             {:>12}  activations, {} tokens a step",
         report.memory.scratch, report.step_tokens
     ));
     line(format_args!("             {:>12}  keys and values, each token", report.memory.kv_token));
+    if report.memory.state > 0 {
+        line(format_args!("             {:>12}  recurrent state, each sequence", report.memory.state));
+    }
     for body in &report.bodies {
         line(format_args!(""));
         for row in phase_table(body) {

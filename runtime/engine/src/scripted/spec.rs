@@ -50,6 +50,7 @@ const SMALL: ModelSpec = ModelSpec {
     context: 4096,
     block_tokens: 16,
     block_bytes: 16 * 4,
+    state_bytes: 0,
     step_tokens: 64,
     step_sequences: 16,
     kv_format: Format::F32,

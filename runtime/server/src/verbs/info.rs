@@ -47,6 +47,7 @@ fn as_json(spec: &ModelSpec) -> Value {
         "context": spec.context,
         "block_tokens": spec.block_tokens,
         "block_bytes": spec.block_bytes,
+        "state_bytes": spec.state_bytes,
         "step_tokens": spec.step_tokens,
         "step_sequences": spec.step_sequences,
         "kv_format": spec.kv_format.name(),
@@ -90,11 +91,17 @@ fn as_text(spec: &ModelSpec) -> String {
         line("tuning", cuda.tuning.to_owned());
         let sequence = DEFAULT_CONTEXT.min(spec.context);
         let cache = (sequence.div_ceil(spec.block_tokens) * spec.block_bytes) as u64;
+        let state = spec.state_bytes * spec.step_sequences as u64;
+        let of_state = match state {
+            0 => String::new(),
+            _ => format!(" and {} the state of {} sequences", out::bytes(state), spec.step_sequences),
+        };
         line(
             "memory",
             format!(
-                "{} for a sequence of {sequence} tokens, {} of it K/V; a server takes what --memory-fraction allows",
-                out::bytes(spec.weight_bytes + spec.scratch_bytes + cache),
+                "{} for a sequence of {sequence} tokens, {} of it K/V{of_state}; a server takes what --memory-fraction \
+                 allows",
+                out::bytes(spec.weight_bytes + spec.scratch_bytes + state + cache),
                 out::bytes(cache)
             ),
         );
@@ -110,6 +117,12 @@ fn as_text(spec: &ModelSpec) -> String {
     line("scratch", out::bytes(spec.scratch_bytes));
     let block = out::bytes(spec.block_bytes as u64);
     line("K/V", format!("{}, blocks of {} tokens, {block} each", spec.kv_format, spec.block_tokens));
+    if spec.state_bytes > 0 {
+        line(
+            "state",
+            format!("{} for each of {} sequences", out::bytes(spec.state_bytes), spec.step_sequences),
+        );
+    }
     line(
         "a step",
         format!("at most {} tokens of at most {} sequences", spec.step_tokens, spec.step_sequences),

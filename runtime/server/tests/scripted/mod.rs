@@ -46,6 +46,7 @@ impl Shape for Bytes {
         context: CONTEXT,
         block_tokens: 16,
         block_bytes: 64,
+        state_bytes: 0,
         step_tokens: 64,
         step_sequences: 16,
         kv_format: Format::F32,
