@@ -1,5 +1,6 @@
 //! What the end-to-end tests share: where things are, how a server is built and run, how numbers compare.
 
+pub mod crowd;
 pub mod dispatch;
 pub mod goldens;
 pub mod logits;

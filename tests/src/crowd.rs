@@ -1,0 +1,182 @@
+//! Clients of a server that come and go: random requests, asked alone and many at once.
+
+use crate::goldens::Golden;
+use crate::server::post;
+use serde_json::{Value, json};
+use std::io::{BufRead, BufReader, Write};
+use std::net::TcpStream;
+use std::path::Path;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+const PATH: &str = "/v1/completions";
+/// The token of id 0; those of the next ids are the characters after it.
+const FIRST: char = '!';
+
+/// Whole numbers that look random and are the same in every run (splitmix64).
+#[derive(Clone, Debug)]
+pub struct Random(pub u64);
+
+impl Random {
+    /// One of `range`, which is not empty.
+    pub fn within(&mut self, range: std::ops::Range<usize>) -> usize {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut bits = self.0;
+        bits = (bits ^ (bits >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        bits = (bits ^ (bits >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        range.start + ((bits ^ (bits >> 31)) % range.len() as u64) as usize
+    }
+
+    /// `count` ids below `vocabulary`.
+    pub fn ids(&mut self, count: usize, vocabulary: usize) -> Vec<u32> {
+        (0..count).map(|_| self.within(0..vocabulary) as u32).collect()
+    }
+}
+
+/// Writes a golden's f32 weights to `directory` with a tokenizer beside them, whose tokens are one ASCII character
+/// each: an answer has as many bytes as tokens.
+///
+/// # Panics
+/// If the vocabulary has more ids than there are such characters, or the directory is not writable.
+pub fn with_tokenizer(golden: &Golden, vocabulary: usize, directory: &Path) {
+    let tokens: serde_json::Map<String, Value> = (FIRST..='~')
+        .take(vocabulary)
+        .enumerate()
+        .map(|(id, token)| (token.to_string(), id.into()))
+        .collect();
+    assert_eq!(tokens.len(), vocabulary, "a character for every id");
+    let bytes =
+        json!({"type": "ByteLevel", "add_prefix_space": false, "trim_offsets": true, "use_regex": false});
+    let tokenizer = json!({
+        "version": "1.0", "truncation": null, "padding": null, "added_tokens": [], "normalizer": null,
+        "pre_tokenizer": bytes, "post_processor": null, "decoder": bytes,
+        "model": {
+            "type": "BPE", "dropout": null, "unk_token": null, "continuing_subword_prefix": null,
+            "end_of_word_suffix": null, "fuse_unk": false, "byte_fallback": false, "vocab": tokens, "merges": [],
+        },
+    });
+    std::fs::write(directory.join("tokenizer.json"), tokenizer.to_string()).expect("it is writable");
+    let file = "model.safetensors";
+    std::fs::copy(golden.directory.join("f32").join(file), directory.join(file)).expect("it is writable");
+}
+
+/// What is asked for.
+#[derive(Clone, Debug)]
+pub struct Request {
+    /// Ids.
+    pub prompt: Vec<u32>,
+    /// To generate, whatever they are.
+    pub tokens: usize,
+    /// Further fields of the body, an object.
+    pub sampling: Value,
+    /// Ask for this many tokens more, but leave when the others are there.
+    pub surplus: usize,
+}
+
+/// What came back.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Answer {
+    /// One character a token.
+    pub text: String,
+    /// Of the tokens, in nats, as the server wrote them.
+    pub logprobs: Vec<f64>,
+}
+
+impl Answer {
+    /// Appends the choice of a whole answer or of a chunk.
+    fn push(&mut self, answer: &Value) {
+        let choice = &answer["choices"][0];
+        self.text.push_str(choice["text"].as_str().unwrap_or_default());
+        let logprobs = choice["logprobs"]["token_logprobs"].as_array();
+        self.logprobs.extend(logprobs.into_iter().flatten().filter_map(Value::as_f64));
+    }
+
+    /// Ends it behind `tokens` tokens.
+    fn cut(mut self, tokens: usize) -> Answer {
+        self.text.truncate(tokens);
+        self.logprobs.truncate(tokens);
+        self
+    }
+}
+
+impl Request {
+    fn body(&self, tokens: usize, stream: bool) -> String {
+        let mut body = self.sampling.clone();
+        let fields = json!({
+            "prompt": self.prompt, "max_tokens": tokens, "stream": stream, "ignore_eos": true, "logprobs": 0,
+        });
+        body.as_object_mut()
+            .expect("fields are an object")
+            .extend(fields.as_object().cloned().expect("so are these"));
+        body.to_string()
+    }
+
+    /// The answer in one piece.
+    ///
+    /// # Panics
+    /// If it is refused.
+    pub fn whole(&self, address: &str) -> Answer {
+        let (status, text) = post(address, PATH, &self.body(self.tokens, false)).expect("it answers");
+        assert_eq!(status, 200, "{text}");
+        let mut answer = Answer::default();
+        answer.push(&serde_json::from_str(&text).expect("answers are JSON"));
+        answer
+    }
+
+    /// The answer token by token; a request with a surplus closes the connection midway.
+    ///
+    /// # Panics
+    /// If it is refused or fails.
+    pub fn streamed(&self, address: &str) -> Answer {
+        let body = self.body(self.tokens + self.surplus, true);
+        let length = body.len();
+        let mut stream = TcpStream::connect(address).expect("it listens");
+        write!(
+            stream,
+            "POST {PATH} HTTP/1.1\r\nhost: {address}\r\nconnection: close\r\ncontent-type: application/json\r\n\
+             content-length: {length}\r\n\r\n{body}"
+        )
+        .expect("it reads");
+        let mut answer = Answer::default();
+        for line in BufReader::new(stream).lines() {
+            let line = line.expect("the stream ends in good order");
+            let Some(event) = line.strip_prefix("data: ").filter(|event| *event != "[DONE]") else {
+                continue;
+            };
+            let event: Value = serde_json::from_str(event).expect("events are JSON");
+            assert!(event["error"].is_null(), "{event}");
+            answer.push(&event);
+            if self.surplus > 0 && answer.text.len() >= self.tokens {
+                break;
+            }
+        }
+        answer.cut(self.tokens)
+    }
+}
+
+/// Streams every request, in order, at most `clients` at a time; answers are in the order of the requests. Clients
+/// rest now and then, so that batches shrink too.
+///
+/// # Panics
+/// If one is refused or fails.
+pub fn crowd(address: &str, requests: &[Request], clients: usize) -> Vec<Answer> {
+    let next = AtomicUsize::new(0);
+    let client = |seed: usize| {
+        let mut random = Random(seed as u64);
+        let mut answers = Vec::new();
+        loop {
+            let at = next.fetch_add(1, Ordering::Relaxed);
+            let Some(request) = requests.get(at) else { return answers };
+            answers.push((at, request.streamed(address)));
+            if random.within(0..3) == 0 {
+                std::thread::sleep(Duration::from_millis(random.within(1..20) as u64));
+            }
+        }
+    };
+    let mut answers: Vec<(usize, Answer)> = std::thread::scope(|scope| {
+        let threads: Vec<_> = (0..clients).map(|seed| scope.spawn(move || client(seed))).collect();
+        threads.into_iter().flat_map(|thread| thread.join().expect("every request is answered")).collect()
+    });
+    answers.sort_by_key(|(at, _)| *at);
+    answers.into_iter().map(|(_, answer)| answer).collect()
+}

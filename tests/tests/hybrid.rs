@@ -1,0 +1,125 @@
+//! Delta-net and expert models as servers run them: sequences join and leave the batch all the time, and each is answered
+//! as it is alone. What a slot remembers of the sequence before, or of its neighbours, would show.
+
+use monomorph_compiler::spec;
+use monomorph_compiler::spec::types::Compute;
+use monomorph_tests::crowd::{Random, Request, crowd, with_tokenizer};
+use monomorph_tests::goldens::goldens;
+use monomorph_tests::root;
+use monomorph_tests::server::{Serving, build, get};
+use serde_json::{Value, json};
+use std::time::Instant;
+
+/// Which goldens, and for how many tokens each server has memory: few make it pre-empt sequences, which then start
+/// again in a slot that others had.
+const SERVERS: [(&str, &str); 3] =
+    [("qwen3-next", "8192"), ("qwen35-moe-text", "640"), ("qwen35-quarters", "512")];
+/// At a time.
+const CLIENTS: usize = 16;
+/// Greedy tokens that are compared, over all servers.
+const TOKENS: usize = 10_000;
+
+/// A model's own preset may draw lots.
+fn greedily() -> Value {
+    json!({"temperature": 0})
+}
+
+/// What one server is asked, in this order.
+fn requests(vocabulary: usize, random: &mut Random) -> Vec<Request> {
+    let greedy = |prompt, tokens| Request { prompt, tokens, sampling: greedily(), surplus: 0 };
+    let mut requests = Vec::new();
+    // Together far more than a step carries: prompts are cut into chunks, wherever the others leave room.
+    for _ in 0..CLIENTS / 2 {
+        let length = random.within(300..450);
+        requests.push(greedy(random.ids(length, vocabulary), random.within(1..60)));
+    }
+    // The same tokens in several rows of a batch.
+    let prompt = random.ids(70, vocabulary);
+    for _ in 0..CLIENTS / 2 {
+        requests.push(greedy(prompt.clone(), random.within(1..60)));
+    }
+    // Admitted together, for their prompts are short; what all of them need in the end is more than a small memory has.
+    for _ in 0..3 * CLIENTS {
+        let length = random.within(1..16);
+        requests.push(greedy(random.ids(length, vocabulary), 60));
+    }
+    for number in 0..200 {
+        let length = random.within(1..151);
+        let mut request = greedy(random.ids(length, vocabulary), random.within(1..61));
+        match number % 10 {
+            // Leaves midway.
+            0 => request.surplus = 300,
+            1 => request.sampling = json!({"temperature": 0.9, "seed": number}),
+            2 => {
+                request.sampling =
+                    json!({"temperature": 1.2, "seed": number, "top_k": 20, "frequency_penalty": 0.3});
+            }
+            _ => {}
+        }
+        requests.push(request);
+    }
+    requests
+}
+
+#[test]
+fn sequences_that_come_and_go_are_answered_as_alone() {
+    let targets = tempfile::tempdir().expect("temporary directories can be made");
+    let search = [targets.path().to_owned(), root().join("targets")];
+    let mut random = Random(35);
+    let mut compared = 0;
+    for (name, memory) in SERVERS {
+        let golden = goldens().into_iter().find(|golden| golden.name == name).expect("it is committed");
+        golden.import_into(targets.path(), Compute::F32);
+        let target = format!("cpu/{name}/f32");
+        let vocabulary =
+            spec::load(&search, &target).unwrap_or_else(|error| panic!("{error}")).model.vocabulary;
+        let weights = tempfile::tempdir().expect("temporary directories can be made");
+        with_tokenizer(&golden, vocabulary, weights.path());
+        let server = build(Some(targets.path()), &target);
+        let start = |threads: &str, memory: &str| {
+            let arguments = ["--threads", threads, "--context", "512", "--kv-tokens", memory];
+            Serving::start(&server, weights.path(), &arguments)
+        };
+
+        let requests = requests(vocabulary, &mut random);
+        let began = Instant::now();
+        let quiet = start("1", "8192");
+        let alone: Vec<_> = requests.iter().map(|request| request.whole(&quiet.address)).collect();
+        drop(quiet);
+        let lone_seconds = began.elapsed().as_secs_f64();
+        let busy = start("2", memory);
+        let together = crowd(&busy.address, &requests, CLIENTS);
+        let (_, health) = get(&busy.address, "/health").expect("it answers");
+        println!("{name}: {lone_seconds:.1} s alone, {:.1} s in all", began.elapsed().as_secs_f64());
+
+        for (number, ((request, alone), together)) in requests.iter().zip(&alone).zip(&together).enumerate() {
+            assert_eq!(alone.text.len(), request.tokens, "{name}, request {number}");
+            assert_eq!(alone.logprobs.len(), request.tokens, "{name}, request {number}");
+            let differs = |(at, (a, b)): (usize, (u8, u8))| (a != b).then_some(at);
+            let token = alone.text.bytes().zip(together.text.bytes()).enumerate().find_map(differs);
+            assert!(
+                alone == together,
+                "{name}, request {number} ({} tokens, {:?}): token {token:?} is the first that differs\n  \
+                 {alone:?}\n  {together:?}",
+                request.prompt.len(),
+                request.sampling
+            );
+        }
+        let greedy = requests.iter().filter(|request| request.sampling == greedily());
+        let tokens: usize = greedy.map(|request| request.tokens).sum();
+        compared += tokens;
+
+        // It was what it was meant to be: crowded, left, and short of memory where it was to be.
+        let health: Value = serde_json::from_str(&health).expect("health is JSON");
+        let count = |key: &str| health["stats"][key].as_u64().expect("it is counted");
+        let [steps, generated, cancelled, preempted] =
+            ["steps", "tokens_generated", "cancelled", "preemptions"].map(count);
+        println!(
+            "{name}: {tokens} greedy tokens; {generated} in {steps} steps, {cancelled} left, {preempted} pre-empted"
+        );
+        assert!(generated >= 2 * steps, "{name}: {generated} tokens in {steps} steps are no crowd");
+        assert!(cancelled > 0, "{name}: nobody left midway");
+        assert!(memory == SERVERS[0].1 || preempted > 0, "{name}: nobody was pre-empted");
+    }
+    assert!(compared >= TOKENS, "{compared} tokens compared");
+}
