@@ -15,17 +15,30 @@ macro_rules! templates {
     };
 }
 
-const TEMPLATES: [(&str, &str, &str); 14] = templates![
+const TEMPLATES: [(&str, &str, &str); 27] = templates![
     ("attention_decode", "attention_decode.cuh"),
     ("attention_exact", "attention_exact.cuh"),
     ("attention_prefill", "attention_prefill.cuh"),
     ("attention_prefill_wgmma", "attention_prefill_wgmma.cuh"),
     ("attention_write", "attention_write.cuh"),
+    ("delta_chunks", "delta_chunks.cuh"),
+    ("delta_decode", "delta_decode.cuh"),
+    ("delta_gate", "delta_gate.cuh"),
+    ("delta_plain", "delta_plain.cuh"),
+    ("delta_prepare", "delta_prepare.cuh"),
     ("embed", "embed.cuh"),
+    ("experts_batch_combine", "experts_batch_combine.cuh"),
+    ("experts_gemm_mma", "experts_gemm_mma.cuh"),
+    ("experts_gemm_wgmma", "experts_gemm_wgmma.cuh"),
+    ("experts_place", "experts_sort.cuh"),
+    ("experts_sort", "experts_sort.cuh"),
+    ("experts_stream_down", "experts_stream_down.cuh"),
+    ("experts_stream_up", "experts_stream_up.cuh"),
     ("fill_matrix", "fill.cuh"),
     ("fill_vector", "fill.cuh"),
     ("gemm_mma", "gemm_mma.cuh"),
     ("gemm_wgmma", "gemm_wgmma.cuh"),
+    ("route", "route.cuh"),
     ("sample", "sample.cuh"),
     ("select", "select.cuh"),
     ("stage", "stage.cuh"),

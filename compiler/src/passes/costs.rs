@@ -3,7 +3,7 @@
 use super::layout::Layout;
 use super::memory::Assignment;
 use crate::graph::Rows;
-use crate::plan::{BufferId, Cost, Field, FieldKind, PhaseKind};
+use crate::plan::{BufferId, Cost, Field, FieldKind, PhaseKind, touched_experts};
 use crate::spec::types::{Compute, HardwareKind, Target, TensorClass};
 
 /// Work of a phase for `tokens` tokens that follow `context` others in their sequence.
@@ -60,7 +60,7 @@ pub fn cost(
             cost.f32_products = (tokens * 3 * shape.value_heads * shape.key_dim * shape.value_dim) as f64;
         }
         PhaseKind::Experts { router, matrix, active, shared, .. } => {
-            product(target, &layout.fields[router.0], tokens, &mut cost);
+            choosing(target, &layout.fields[router.0], tokens, &mut cost);
             chosen(target, &layout.fields[matrix.0], *active, tokens, &mut cost);
             if let Some(shared) = shared {
                 product(target, &layout.fields[shared.matrix.0], tokens, &mut cost);
@@ -83,13 +83,21 @@ fn product(target: &Target, field: &Field, rows: usize, cost: &mut Cost) {
     multiplied(target, compute, (rows * outputs * columns) as f64, cost);
 }
 
-/// Products with the experts that `tokens` choose, `active` each: where choices are even, `1 - (1 - active/experts)^tokens`
-/// of the experts are read.
+/// The router's product: on a CUDA device f32 sums of unrounded activations, outside tensor cores.
+fn choosing(target: &Target, field: &Field, tokens: usize, cost: &mut Cost) {
+    if target.hardware.cuda().is_none() {
+        return product(target, field, tokens, cost);
+    }
+    let FieldKind::Matrix { rows, columns, .. } = field.kind else { return };
+    cost.weight_bytes += field.matrix_bytes(&target.hardware.kind) as f64;
+    cost.f32_products += (tokens * rows * columns) as f64;
+}
+
+/// Products with the experts that `tokens` choose, `active` each.
 fn chosen(target: &Target, field: &Field, active: usize, tokens: usize, cost: &mut Cost) {
     let FieldKind::Matrix { compute, rows, columns, experts: Some(experts), .. } = field.kind else { return };
-    let part = active as f64 / experts as f64;
-    let touched = experts as f64 * (1.0 - (1.0 - part).powf(tokens as f64));
-    cost.weight_bytes += touched * field.matrix_bytes(&target.hardware.kind) as f64;
+    cost.weight_bytes +=
+        touched_experts(experts, active, tokens) * field.matrix_bytes(&target.hardware.kind) as f64;
     multiplied(target, compute, (tokens * active * rows * columns) as f64, cost);
 }
 

@@ -36,7 +36,8 @@ impl Cost {
         2.0 * (self.int8_products + self.f32_products + self.bf16_products + self.f64_products)
     }
 
-    /// The work of `rows` sequences at once: weights are read once for all of them.
+    /// The work of `rows` sequences at once: weights are read once for all of them, but for experts, of which more are touched
+    /// ([`touched_experts`]).
     pub fn of_rows(&self, rows: usize) -> Cost {
         let rows = rows as f64;
         Cost {
@@ -69,6 +70,13 @@ impl Cost {
     pub fn predicted(&self, hardware: &Hardware) -> f64 {
         self.floor(hardware) + self.boundaries * hardware.boundary_seconds
     }
+}
+
+/// Of `experts`, how many `tokens` that choose `active` each are expected to touch, where choices are even:
+/// `experts * (1 - (1 - active/experts)^tokens)`.
+pub fn touched_experts(experts: usize, active: usize, tokens: usize) -> f64 {
+    let part = active as f64 / experts as f64;
+    experts as f64 * (1.0 - (1.0 - part).powf(tokens as f64))
 }
 
 impl std::ops::Add for Cost {

@@ -6,7 +6,7 @@ mod field;
 mod kind;
 pub mod packed;
 
-pub use cost::{Cost, Prediction};
+pub use cost::{Cost, Prediction, touched_experts};
 pub use field::{Field, FieldKind, Packing, Part};
 pub use kind::{PhaseKind, SharedDown, SharedUp};
 

@@ -1,7 +1,7 @@
 //! The launches of a CUDA target, and how its kernels are cut, as people and programs read them.
 
 use crate::plan::cuda::{CudaPlan, Extent, Launch, Program, Regime};
-use crate::plan::{Cost, Phase, Plan, Prediction};
+use crate::plan::{Cost, FieldKind, Phase, PhaseKind, Plan, Prediction, touched_experts};
 use crate::spec::types::{Knobs, Provenance, Tuning};
 use serde::Serialize;
 use std::collections::BTreeMap;
@@ -174,7 +174,7 @@ pub fn program_table(plan: &Plan, cuda: &CudaPlan, program: &Program) -> Vec<Str
         "cluster",
         "shared B",
         "weights B",
-        "K/V B",
+        "context B",
         "acts B",
         "us"
     ));
@@ -192,7 +192,7 @@ pub fn program_table(plan: &Plan, cuda: &CudaPlan, program: &Program) -> Vec<Str
                 format!(
                     "{:>12.0} {:>9.0} {:>9.0} {:>8.2}",
                     cost.weight_bytes,
-                    cost.kv_bytes,
+                    cost.kv_bytes + cost.state_bytes,
                     cost.activation_bytes,
                     1e6 * cost.predicted(hardware)
                 )
@@ -238,13 +238,29 @@ fn purpose(program: &Program) -> String {
 
 /// A phase's work in a program, and the launches it takes there.
 fn cost(plan: &Plan, program: &Program, body: usize, phase: usize) -> Cost {
-    let Phase { decode, prefill, .. } = &plan.bodies[body].phases[phase];
+    let Phase { decode, prefill, kind, .. } = &plan.bodies[body].phases[phase];
     let cost = match program.regime {
-        Regime::Decode => decode.of_rows(program.rows),
+        Regime::Decode => {
+            let cost = decode.of_rows(program.rows);
+            let weight_bytes = cost.weight_bytes + further_experts(plan, kind, program.rows);
+            Cost { weight_bytes, ..cost }
+        }
         Regime::Prefill | Regime::Head => *prefill,
     };
     let launches = program.bodies[body].iter().filter(|launch| launch.phase == phase).count();
     Cost { boundaries: launches as f64, ..cost }
+}
+
+/// Bytes of the experts that `rows` tokens touch beyond those of one.
+fn further_experts(plan: &Plan, kind: &PhaseKind, rows: usize) -> f64 {
+    let (PhaseKind::Experts { matrix, active, .. } | PhaseKind::Combine { matrix, active, .. }) = *kind
+    else {
+        return 0.0;
+    };
+    let field = plan.field(matrix);
+    let FieldKind::Matrix { experts: Some(experts), .. } = field.kind else { return 0.0 };
+    let further = touched_experts(experts, active, rows) - touched_experts(experts, active, 1);
+    further * field.matrix_bytes(&plan.target.hardware.kind) as f64
 }
 
 fn launch_columns(cuda: &CudaPlan, program: &Program, launch: &Launch) -> String {

@@ -7,6 +7,7 @@
 //   int ROTARY_PAIRS; bool ROTARY_HALVES   pairs a head turns (0 = none); pairs are (i, i + ROTARY_PAIRS), or (2i, 2i + 1)
 //   HeadNorm Q_NORM, K_NORM; float Q_EPS, K_EPS   norms over a head before the rotation
 //   float SCALE                        multiplies scores
+//   bool GATED                         every element of the result is multiplied by the sigmoid of its gate (gate_context)
 //   int STAGED_ROWS                    0: out is f32 [rows, HEADS HEAD_DIM]; n: out is a staged bf16 buffer (staged.cuh) of capacity n
 //   bool EXACT                         arithmetic of the reference interpreter (attention_write, attention_exact)
 //   int SPLITS, DECODE_WARPS, MIN_CHUNK    attention_decode's division of the context
@@ -17,8 +18,8 @@
 //   int PREFILL_KEYS                   keys of attention_prefill's tile
 //
 // Cache of a layer: [blocks][2: keys, values][KV_HEADS][BLOCK_TOKENS][HEAD_DIM] of Kv. Keys are stored after norm and rotary.
-// qkv: f32 [rows, (HEADS + 2 KV_HEADS) HEAD_DIM]: query heads, key heads, value heads. Query head h reads K/V head
-// h / GROUP, GROUP = HEADS / KV_HEADS.
+// qkv: f32 [rows, QKV_WIDTH]: query heads, GATED: as many heads of gates, key heads, value heads. Query head h reads K/V
+// head h / GROUP, GROUP = HEADS / KV_HEADS.
 #pragma once
 
 #include <cstddef>
@@ -40,7 +41,7 @@ struct AttentionDefaults {
     static constexpr HeadNorm Q_NORM = HeadNorm::None, K_NORM = HeadNorm::None;
     static constexpr float Q_EPS = 0.0f, K_EPS = 0.0f;
     static constexpr int STAGED_ROWS = 0;
-    static constexpr bool EXACT = false, CONTEXT_BEFORE_WAIT = false;
+    static constexpr bool EXACT = false, CONTEXT_BEFORE_WAIT = false, GATED = false;
     static constexpr int SPLITS = 1, DECODE_WARPS = 8, MIN_CHUNK = 128;
     static constexpr int PREFILL_KEYS = 64;
 };
@@ -52,8 +53,9 @@ struct AttentionShape {
     static_assert(C::BLOCK_TOKENS % 16 == 0, "a K/V block holds whole tiles of 16 tokens");
     static constexpr int GROUP = C::HEADS / C::KV_HEADS;
     static_assert(GROUP <= 16, "the query heads of a K/V head fill at most one tile of 16 rows");
-    static constexpr int QKV_WIDTH = (C::HEADS + 2 * C::KV_HEADS) * C::HEAD_DIM;
     static constexpr int WIDTH = C::HEADS * C::HEAD_DIM;
+    static constexpr int FIRST_KEY = C::GATED ? 2 * C::HEADS : C::HEADS;  // of the heads of a row of qkv
+    static constexpr int QKV_WIDTH = (FIRST_KEY + 2 * C::KV_HEADS) * C::HEAD_DIM;
     static constexpr bool STAGED = C::STAGED_ROWS > 0;
     static constexpr int HEAD_DIM_16 = (C::HEAD_DIM + 15) / 16 * 16;  // width of a head of the q that attention_write leaves
     static constexpr size_t HEAD_STRIDE = static_cast<size_t>(C::BLOCK_TOKENS) * C::HEAD_DIM;  // from a head to the next
@@ -146,6 +148,40 @@ __device__ __forceinline__ void store_context(typename AttentionShape<C>::Out* o
             for (int j = 0; j < N; ++j) to[j] = v[j];
         }
     }
+}
+
+// The gates of elements column .. column + N of a row: read early, applied late.
+template <class C, int N>
+struct ContextGates {
+    float gate[N];
+
+    __device__ __forceinline__ void load(const float* qkv, int row, int column) {
+        if constexpr (C::GATED) {
+            using A = AttentionShape<C>;
+            const float* from = qkv + static_cast<size_t>(row) * A::QKV_WIDTH + A::WIDTH + column;
+            if constexpr (N % 4 == 0 && A::QKV_WIDTH % 4 == 0 && A::WIDTH % 4 == 0) {
+#pragma unroll
+                for (int j = 0; j < N; j += 4) *reinterpret_cast<float4*>(gate + j) = __ldcg(reinterpret_cast<const float4*>(from + j));
+            } else {
+#pragma unroll
+                for (int j = 0; j < N; ++j) gate[j] = __ldcg(from + j);
+            }
+        }
+    }
+    __device__ __forceinline__ void apply(float (&v)[N]) const {
+        if constexpr (C::GATED) {
+#pragma unroll
+            for (int j = 0; j < N; ++j) v[j] = __fdividef(v[j], 1.0f + __expf(-gate[j]));  // a denominator beyond 2^126 gives 0, which is right
+        }
+    }
+};
+
+// Elements of a context vector times the sigmoid of their gates.
+template <class C, int N>
+__device__ __forceinline__ void gate_context(const float* qkv, int row, int column, float (&v)[N]) {
+    ContextGates<C, N> gates;
+    gates.load(qkv, row, column);
+    gates.apply(v);
 }
 
 // Zeros in the staged columns behind the last head, which belong to nobody else: one thread a column.

@@ -29,7 +29,7 @@
 
 namespace monomorph {
 
-// step; qkv f32 [rows, (HEADS + 2 KV_HEADS) HEAD_DIM]; q_norm, k_norm f32 [HEAD_DIM] or null; rotary f32 [positions][pairs][2];
+// step; qkv f32 [rows, QKV_WIDTH]; q_norm, k_norm f32 [HEAD_DIM] or null; rotary f32 [positions][pairs][2];
 // layer: the cache's base of this layer; partials, counters: see above (null if SPLITS is 1); out: STAGED_ROWS says what.
 template <class C>
 __device__ __forceinline__ void attention_decode(const Step* step, const float* qkv, const float* q_norm, const float* k_norm,
@@ -65,7 +65,7 @@ __device__ __forceinline__ void attention_decode(const Step* step, const float* 
 #pragma unroll
         for (int i = 0; i < S::ITEMS; ++i) {
             const int item = warp + i * WARPS;
-            const int from = item < GROUP ? kv_head * GROUP + item : C::HEADS + kv_head + (item == GROUP ? 0 : C::KV_HEADS);
+            const int from = item < GROUP ? kv_head * GROUP + item : A::FIRST_KEY + kv_head + (item == GROUP ? 0 : C::KV_HEADS);
             if (item < GROUP + 2) head[i].load(qkv + static_cast<size_t>(row) * A::QKV_WIDTH + from * D, lane);
         }
     };
@@ -288,6 +288,8 @@ __device__ __forceinline__ void attention_decode(const Step* step, const float* 
     for (int e = thread * V; e < GROUP * D; e += S::THREADS * V) {
         const int head_row = e / D;
         float largest = -INFINITY, total = 0.0f, v[V] = {};
+        ContextGates<C, V> gates;
+        if (whole) gates.load(qkv, row, kv_head * GROUP * D + e);
 #pragma unroll
         for (int w = 0; w < WARPS; ++w) largest = fmaxf(largest, shared.maximum[w][head_row]);
 #pragma unroll
@@ -301,6 +303,7 @@ __device__ __forceinline__ void attention_decode(const Step* step, const float* 
             const float inverse = 1.0f / total;
 #pragma unroll
             for (int i = 0; i < V; ++i) v[i] *= inverse;
+            gates.apply(v);
             store_context<C>(out, row, kv_head * GROUP * D + e, v);
         } else {
             float* to = partial + split * S::PARTIAL;
@@ -328,7 +331,7 @@ __device__ __forceinline__ void attention_decode(const Step* step, const float* 
         }
         __syncthreads();
         if (!shared.last) return;
-        combine_splits<C>(shared, partial, used, row, kv_head, out);
+        combine_splits<C>(shared, qkv, partial, used, row, kv_head, out);
         if (kv_head == C::KV_HEADS - 1) store_padding<C>(out, row, thread);
     }
 }

@@ -64,7 +64,7 @@ __device__ __forceinline__ void leave_warp(DecodeShared<C>& shared,
 // Adds up what the splits left in `partials` and writes the row's context vectors of this K/V head. All reads of a thread are
 // under way at once: the second-level cache's latency is paid once for up to BATCH splits.
 template <class C>
-__device__ __forceinline__ void combine_splits(DecodeShared<C>& shared, const float* partials, int used, int row, int kv_head,
+__device__ __forceinline__ void combine_splits(DecodeShared<C>& shared, const float* qkv, const float* partials, int used, int row, int kv_head,
                                                typename AttentionShape<C>::Out* out) {
     using S = DecodeShape<C>;
     constexpr int V = S::VECTOR, BATCH = C::SPLITS < 16 ? C::SPLITS : 16;
@@ -91,6 +91,8 @@ __device__ __forceinline__ void combine_splits(DecodeShared<C>& shared, const fl
     for (int e = own; e < ELEMENTS; e += S::THREADS * V) {
         const int head = e / C::HEAD_DIM;
         float mixed[V] = {}, total = 0.0f, largest = -INFINITY;
+        ContextGates<C, V> gates;
+        gates.load(qkv, row, kv_head * S::GROUP * C::HEAD_DIM + e);
         for (int s = 0; s < used; ++s) largest = fmaxf(largest, shared.split_maximum[s][head]);
         for (int first = 0; first < used; first += BATCH) {
             if (first > 0 || e != own) load(e, first);
@@ -105,6 +107,7 @@ __device__ __forceinline__ void combine_splits(DecodeShared<C>& shared, const fl
         }
 #pragma unroll
         for (int i = 0; i < V; ++i) mixed[i] *= 1.0f / total;
+        gates.apply(mixed);
         store_context<C>(out, row, kv_head * S::GROUP * C::HEAD_DIM + e, mixed);
     }
 }

@@ -129,7 +129,12 @@ __device__ __forceinline__ void attention_exact(const Step* step, const TokenRow
     for (int e = thread; e < D; e += EXACT_THREADS) {
         double mixed = 0.0;
         for (int w = 0; w < EXACT_WARPS; ++w) mixed += exp(shared.maximum[w] - largest) * shared.context[w][e];
-        out[static_cast<size_t>(row) * A::WIDTH + head * D + e] = static_cast<float>(mixed / total);
+        float context = static_cast<float>(mixed / total);
+        if constexpr (C::GATED) {
+            const float gate = qkv[static_cast<size_t>(row) * A::QKV_WIDTH + A::WIDTH + head * D + e];
+            context = static_cast<float>(static_cast<double>(context) / (1.0 + exp(-static_cast<double>(gate))));
+        }
+        out[static_cast<size_t>(row) * A::WIDTH + head * D + e] = context;
     }
 }
 

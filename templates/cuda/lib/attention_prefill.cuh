@@ -184,10 +184,11 @@ __device__ __forceinline__ void multiply_context(float (&context)[PrefillShape<C
     }
 }
 
-// step; q [rows, HEADS, HEAD_DIM_16] of the operand format; layer: the cache's base of this layer; out: STAGED_ROWS says what.
+// step; q [rows, HEADS, HEAD_DIM_16] of the operand format; layer: the cache's base of this layer; out: STAGED_ROWS says what; qkv: GATED.
 template <class C>
 __device__ __forceinline__ void attention_prefill(const Step* step, const typename AttentionShape<C>::Operand* q,
-                                                  const typename C::Kv* layer, typename AttentionShape<C>::Out* out) {
+                                                  const typename C::Kv* layer, typename AttentionShape<C>::Out* out,
+                                                  const float* qkv = nullptr) {
     using A = AttentionShape<C>;
     using S = PrefillShape<C>;
     constexpr int GROUP = A::GROUP, WARP_ROWS = 16 * S::WARP_TILES;
@@ -300,7 +301,8 @@ __device__ __forceinline__ void attention_prefill(const Step* step, const typena
 #pragma unroll
                     for (int d = 0; d < S::D / 8; ++d)
                         if (8 * d + 2 * c < C::HEAD_DIM) {
-                            const float pair[2] = {context[t][d][2 * i] * inverse, context[t][d][2 * i + 1] * inverse};
+                            float pair[2] = {context[t][d][2 * i] * inverse, context[t][d][2 * i + 1] * inverse};
+                            gate_context<C>(qkv, tile.row + row / GROUP, column + 8 * d, pair);
                             store_context<C>(out, tile.row + row / GROUP, column + 8 * d, pair);
                         }
                 }

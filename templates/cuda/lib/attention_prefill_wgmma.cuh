@@ -199,7 +199,7 @@ struct WgmmaRows {
 
 template <class C>
 __device__ __forceinline__ void attend_units(WgmmaShared<C>& shared, const Step* step, const __nv_bfloat16* q,
-                                             typename AttentionShape<C>::Out* out, int all_tiles) {
+                                             typename AttentionShape<C>::Out* out, const float* qkv, int all_tiles) {
     using A = AttentionShape<C>;
     constexpr int D = C::HEAD_DIM, GROUP = A::GROUP;
     const int thread = threadIdx.x % 128, group = threadIdx.x / 128 - 1, lane = thread % 32, g = lane / 4, c = lane % 4;
@@ -281,7 +281,8 @@ __device__ __forceinline__ void attend_units(WgmmaShared<C>& shared, const Step*
                 const int column = (kv_head * GROUP + row % GROUP) * D + 2 * c;
 #pragma unroll
                 for (int n = 0; n < D / 8; ++n) {
-                    const float pair[2] = {rows.context[4 * n + 2 * i] * inverse, rows.context[4 * n + 2 * i + 1] * inverse};
+                    float pair[2] = {rows.context[4 * n + 2 * i] * inverse, rows.context[4 * n + 2 * i + 1] * inverse};
+                    gate_context<C>(qkv, tile.row + row / GROUP, column + 8 * n, pair);
                     store_context<C>(out, tile.row + row / GROUP, column + 8 * n, pair);
                 }
             }
@@ -292,7 +293,7 @@ __device__ __forceinline__ void attend_units(WgmmaShared<C>& shared, const Step*
 // Arguments as attention_prefill's. Launch bounds (WGMMA_THREADS, 1): the registers of a whole SM are dealt out unevenly.
 template <class C>
 __device__ __forceinline__ void attention_prefill_wgmma(const Step* step, const __nv_bfloat16* q, const typename C::Kv* layer,
-                                                        typename AttentionShape<C>::Out* out) {
+                                                        typename AttentionShape<C>::Out* out, const float* qkv = nullptr) {
     static_assert(AttentionShape<C>::WIDTH % STAGED_PANEL == 0, "heads of 64 and 128 leave no padding");
     extern __shared__ __align__(1024) unsigned char swizzled_shared_bytes[];
     WgmmaShared<C>& shared = *reinterpret_cast<WgmmaShared<C>*>(swizzled_shared_bytes);
@@ -315,7 +316,7 @@ __device__ __forceinline__ void attention_prefill_wgmma(const Step* step, const 
         gather_units<C>(shared, step, layer, all_tiles);
     } else {
         registers_acquire<232>();
-        attend_units<C>(shared, step, q, out, all_tiles);
+        attend_units<C>(shared, step, q, out, qkv, all_tiles);
     }
 }
 

@@ -34,7 +34,8 @@ __device__ __forceinline__ void attention_write(const Step* step, const TokenRow
         const Sequence& sequence = step->sequence[tokens ? tokens[row].sequence : row];
         const int position = sequence.position + row - sequence.first_token;
         HeadVector<C> head;
-        float* from = qkv + static_cast<size_t>(row) * A::QKV_WIDTH + head_row * C::HEAD_DIM;
+        const int head_at = head_row < C::HEADS ? head_row : A::FIRST_KEY + head_row - C::HEADS;  // gates stand between
+        float* from = qkv + static_cast<size_t>(row) * A::QKV_WIDTH + head_at * C::HEAD_DIM;
         head.load(from, lane);
         Rotation<C> rotation;
         rotation.load(rotary, position, lane);

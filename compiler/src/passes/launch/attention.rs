@@ -46,9 +46,10 @@ impl Shape {
     }
 
     /// Warps of attention_decode: eight, one block a multiprocessor, while its blocks are that few; four once there are more,
-    /// so that several share a multiprocessor.
-    fn decode_warps(&self, rows: usize, card: &Cuda) -> usize {
-        if rows * self.kv_heads <= card.multiprocessors as usize { 8 } else { 4 }
+    /// so that several share a multiprocessor, or where eight warps' sums do not fit.
+    fn decode_warps(&self, rows: usize, splits: usize, card: &Cuda) -> usize {
+        let few = rows * self.kv_heads <= card.multiprocessors as usize;
+        if few && self.decode_shared(splits, 8) <= card.shared_per_block as usize { 8 } else { 4 }
     }
 
     /// `sizeof(DecodeShared<C>)`.
@@ -117,9 +118,6 @@ impl Shape {
     }
 }
 
-/// A member of a kernel's configuration.
-type Member = (&'static str, Constant);
-
 /// The operands of the phase that launches share.
 struct Operands {
     shape: Shape,
@@ -162,9 +160,6 @@ impl Launcher<'_> {
         else {
             unreachable!("the caller looked")
         };
-        if *gated {
-            return Err(no_kernel(site, self.plan, "there is no kernel for gated attention yet"));
-        }
         let quant = &self.plan.target.quant;
         let (kv, element) = match quant.kv_format {
             Format::F32 => ("float", 4),
@@ -195,6 +190,7 @@ impl Launcher<'_> {
             ("ROTARY_HALVES", Constant::Flag(frequencies.pairs == RotaryPairs::Halves)),
             ("SCALE", Constant::Float(*scale)),
         ];
+        constants.extend(gated.then_some(("GATED", Constant::Flag(true))));
         for (id, name, eps_name) in [(q_norm, "Q_NORM", "Q_EPS"), (k_norm, "K_NORM", "K_EPS")] {
             let Some(FieldKind::Norm { eps, form, .. }) = id.map(|id| &self.plan.field(id).kind) else {
                 continue;
@@ -209,15 +205,6 @@ impl Launcher<'_> {
         Ok(Operands { shape, qkv: *qkv, norms: [*q_norm, *k_norm], out: *out, constants })
     }
 
-    /// Where context vectors go: f32, or staged for a tensor-core product; and the constant that says so.
-    fn context(&mut self, site: Site, out: BufferId) -> Result<(Argument, Option<Member>), PassError> {
-        if !self.is_staged(site, out)? {
-            return Ok((self.buffer(site, out), None));
-        }
-        let capacity = site.program.rows.next_multiple_of(8);
-        Ok((self.staged(site, out, capacity), Some(("STAGED_ROWS", integer(capacity)))))
-    }
-
     fn decode(&mut self, site: Site, operands: Operands) -> Result<Launch, PassError> {
         let Operands { shape, qkv, norms, out, mut constants } = operands;
         let rows = site.program.rows;
@@ -225,8 +212,8 @@ impl Launcher<'_> {
             0 => shape.splits(rows, self.plan.target.model.context, self.card),
             splits => splits.min(MAX_SPLITS),
         };
-        let (out, staged) = self.context(site, out)?;
-        let warps = shape.decode_warps(rows, self.card);
+        let (out, staged) = self.left(site, out)?;
+        let warps = shape.decode_warps(rows, splits, self.card);
         constants.extend(staged);
         constants.extend([
             ("SPLITS", integer(splits)),
@@ -295,9 +282,11 @@ impl Launcher<'_> {
     }
 
     fn prefill(&mut self, site: Site, operands: Operands) -> Result<Launch, PassError> {
-        let Operands { shape, out, mut constants, .. } = operands;
-        let (out, staged) = self.context(site, out)?;
+        let Operands { shape, qkv, out, mut constants, .. } = operands;
+        let (out, staged) = self.left(site, out)?;
         constants.extend(staged);
+        let gated = constants.iter().any(|(name, _)| *name == "GATED");
+        let gates = if gated { self.buffer(site, qkv) } else { Argument::Null };
         let quant = &self.plan.target.quant;
         let card = self.card;
         // Blocks go on to further tiles by themselves: as many as run at a time.
@@ -319,7 +308,7 @@ impl Launcher<'_> {
             }
         };
         let arguments =
-            vec![Argument::Step, self.q_rows(site, shape), Argument::Cache(BodyId(site.body)), out];
+            vec![Argument::Step, self.q_rows(site, shape), Argument::Cache(BodyId(site.body)), out, gates];
         let grid = fixed(resident * card.multiprocessors as usize, 1, 1);
         Ok(Launch { phase: site.phase, kernel, grid, arguments })
     }

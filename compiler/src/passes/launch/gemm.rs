@@ -1,8 +1,11 @@
 //! The shape of a tensor-core product: templates/cuda/lib/gemm.cuh in Rust.
 
+use super::product::{Operands, count, epilogue, limit, vector};
 use super::stream::unit_scale_bytes;
-use super::{Matrix, fits};
+use super::{Launcher, Matrix, Site, fits, fixed, integer, no_kernel};
+use crate::passes::PassError;
 use crate::plan::Packing;
+use crate::plan::cuda::{Argument, Constant, Kernel, Launch};
 use crate::plan::packed::{UNIT_BYTES, unit_columns};
 use crate::spec::types::{Cuda, Knobs};
 
@@ -113,7 +116,7 @@ fn split(row_blocks: usize, steps: usize, possible: bool, places: usize) -> usiz
 }
 
 /// `GemmShape<C>::SHARED_BYTES`.
-fn shared_bytes(matrix: &Matrix, gemm: &Gemm) -> usize {
+pub(super) fn shared_bytes(matrix: &Matrix, gemm: &Gemm) -> usize {
     let Gemm { tokens, strips, stage_panels, weight_stages, stages, split, resident, .. } = *gemm;
     let stage_units = stage_panels * 64 / unit_columns(matrix.format);
     let weights = 16 * strips * stage_units * (UNIT_BYTES + unit_scale_bytes(matrix.format));
@@ -122,4 +125,64 @@ fn shared_bytes(matrix: &Matrix, gemm: &Gemm) -> usize {
     let sums = sum_tokens * 68 * 4 * 2 * if split > 1 { strips } else { 1 };
     let sums_end = sums + if split > 1 { 0 } else { rings };
     sums_end.max(rings) + 16 * stages
+}
+
+impl Launcher<'_> {
+    /// The launch of a tensor-core product over staged rows `x`, their stride the program's rows in eights.
+    pub(super) fn gemm(
+        &mut self,
+        site: Site,
+        suffix: &str,
+        operands: &Operands,
+        matrix: &Matrix,
+        x: Argument,
+        out: Argument,
+    ) -> Result<Launch, PassError> {
+        let knobs = self.knobs(site);
+        let shape = shape(matrix, site.program.rows, &knobs, self.card)
+            .ok_or_else(|| no_kernel(site, self.plan, "no block of it fits the card's shared memory"))?;
+        let Gemm {
+            capacity,
+            tokens,
+            strips,
+            stage_panels,
+            weight_stages,
+            stages,
+            resident,
+            multicast,
+            split,
+            ..
+        } = shape;
+        let mut constants: Vec<(&'static str, Constant)> = matrix.names().into();
+        constants.extend([
+            ("OUTPUTS", integer(matrix.outputs())),
+            ("INPUTS", integer(matrix.columns)),
+            ("CAPACITY", integer(capacity)),
+            ("TOKENS", integer(tokens)),
+            ("STRIPS", integer(strips)),
+            ("STAGE_PANELS", integer(stage_panels)),
+            ("WEIGHT_STAGES", integer(weight_stages)),
+            ("STAGES", integer(stages)),
+            ("RESIDENT", integer(resident)),
+            ("MULTICAST", integer(multicast)),
+            ("SPLIT", integer(split)),
+        ]);
+        constants.extend(epilogue(operands));
+        constants.push(("LIMIT", limit(site, false)));
+        let kernel = Kernel {
+            name: self.kernel_name(site, suffix),
+            template: if self.card.wgmma { "gemm_wgmma" } else { "gemm_mma" },
+            constants,
+            block: count(shape.threads),
+            resident: count(resident),
+            cluster: count(multicast * split),
+            shared: count(shape.shared),
+            decode: false,
+        };
+        let kernel = self.kernel(site.program, kernel);
+        let [codes, scales, row_scales] = self.planes(operands.matrix);
+        let [bias, up_bias] = operands.biases.map(vector);
+        let arguments = vec![Argument::Step, x, codes, scales, row_scales, bias, up_bias, out];
+        Ok(Launch { phase: site.phase, kernel, grid: fixed(shape.grid, 1, 1), arguments })
+    }
 }

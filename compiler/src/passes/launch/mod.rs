@@ -9,13 +9,20 @@
 //! emitted kernel asserts that the two agree.
 
 mod attention;
+mod delta;
+mod experts;
+mod experts_batch;
+mod experts_shape;
 mod gemm;
+mod matrix;
 mod product;
 mod rows;
 mod sample;
 mod stream;
 
 use super::{PassError, pass_error};
+use matrix::Matrix;
+
 use crate::graph::Rows;
 use crate::plan::cuda::{
     Argument, Constant, CudaPlan, Extent, Kernel, Launch, Module, Plane, Program, Regime, Scratch,
@@ -174,19 +181,13 @@ impl<'a> Launcher<'a> {
             PhaseKind::Select { .. } if site.program.regime == Regime::Decode => {}
             PhaseKind::Select { .. } => launches.push(self.select(site)),
             PhaseKind::Attention { .. } => self.attention(site, launches)?,
-            PhaseKind::Project { .. } | PhaseKind::Accumulate { .. } | PhaseKind::Gated { .. } => {
-                self.product(site, launches)?;
-            }
-            kind @ (PhaseKind::ProjectDelta { .. }
-            | PhaseKind::Delta { .. }
-            | PhaseKind::Experts { .. }
-            | PhaseKind::Combine { .. }) => {
-                return Err(no_kernel(
-                    site,
-                    self.plan,
-                    &format!("there is no kernel for `{}` yet", kind.name()),
-                ));
-            }
+            PhaseKind::Project { .. }
+            | PhaseKind::Accumulate { .. }
+            | PhaseKind::Gated { .. }
+            | PhaseKind::ProjectDelta { .. } => self.product(site, launches)?,
+            PhaseKind::Delta { .. } => self.delta(site, launches)?,
+            PhaseKind::Experts { .. } => self.experts(site, launches)?,
+            PhaseKind::Combine { .. } => self.combine(site, launches)?,
         }
         Ok(())
     }
@@ -303,12 +304,12 @@ impl<'a> Launcher<'a> {
 
     /// The matrix of a product or of the embedding.
     fn matrix(&self, id: FieldId) -> Matrix {
-        let FieldKind::Matrix { format, scales, compute, rows, columns, packing, .. } =
+        let FieldKind::Matrix { format, scales, compute, rows, columns, packing, experts } =
             self.plan.field(id).kind
         else {
             unreachable!("products and embeddings have matrices")
         };
-        Matrix { format, scales, exact: compute != Compute::Bf16, compute, rows, columns, packing }
+        Matrix { format, scales, exact: compute != Compute::Bf16, compute, rows, columns, packing, experts }
     }
 
     /// The three planes of a matrix as arguments.
@@ -320,48 +321,6 @@ impl<'a> Launcher<'a> {
             of(planes.scales, Plane::Scales),
             of(planes.row_scales, Plane::RowScales),
         ]
-    }
-}
-
-/// A matrix as kernels see it.
-#[derive(Clone, Copy, Debug)]
-struct Matrix {
-    format: monomorph_formats::Format,
-    scales: Option<monomorph_formats::ScaleForm>,
-    compute: Compute,
-    exact: bool,
-    rows: usize,
-    columns: usize,
-    packing: crate::plan::Packing,
-}
-
-impl Matrix {
-    /// `Format::…` and `ScaleForm::…` of templates/cuda/lib/formats.cuh.
-    fn names(&self) -> [(&'static str, Constant); 2] {
-        use monomorph_formats::{Format, ScaleForm};
-        let format = match self.format {
-            Format::F32 => "F32",
-            Format::Bf16 => "BF16",
-            Format::F16 => "F16",
-            Format::Fp8E4m3 => "FP8_E4M3",
-            Format::Nvfp4 => "NVFP4",
-            Format::Q8_0 => "Q8_0",
-            Format::Q4_1 => "Q4_1",
-        };
-        let scales = match self.scales {
-            None => "NONE",
-            Some(ScaleForm::Block128) => "BLOCK128",
-            Some(ScaleForm::Tensor | ScaleForm::Modelopt | ScaleForm::CompressedTensors) => "TENSOR",
-        };
-        [("FORMAT", value(format!("Format::{format}"))), ("SCALES", value(format!("ScaleForm::{scales}")))]
-    }
-
-    /// Outputs, or features where gate and up are interleaved.
-    fn outputs(&self) -> usize {
-        match self.packing {
-            crate::plan::Packing::Stacked => self.rows,
-            crate::plan::Packing::Gated => self.rows / 2,
-        }
     }
 }
 

@@ -1,32 +1,22 @@
 //! Matrix products: which kernel, and what stages its input.
 
-use super::gemm::{self, Gemm};
-use super::stream::{self, Stream};
-use super::{Launcher, Matrix, Site, Style, fixed, integer, no_kernel, staged_bytes, value};
+use super::{Launcher, Matrix, Site, Style, integer, no_kernel, staged_bytes, stream, value};
 use crate::passes::PassError;
 use crate::plan::cuda::{Argument, Constant, Kernel, Launch, Plane, Regime};
 use crate::plan::{BufferId, FieldId, FieldKind, PhaseKind};
-use crate::spec::types::{Activation, Compute, NormWeight};
+use crate::spec::types::{Activation, NormWeight};
 use monomorph_formats::{Format, ScaleForm};
 
-/// Stages under way at a time while a streaming product's ring is filled first.
-const PACE: usize = 2;
-
-/// Bytes a streaming product asks into the second-level cache beyond its ring while it waits. Measured: 1 % gained with fp8, 3 % lost
-/// with bf16.
-fn lookahead(format: Format) -> usize {
-    if format == Format::Fp8E4m3 { 65_536 } else { 0 }
-}
-
-/// The operands of a product phase.
-struct Operands {
-    x: BufferId,
-    norm: Option<FieldId>,
-    matrix: FieldId,
-    biases: [Option<FieldId>; 2],
-    epilogue: &'static str,
-    activation: Activation,
-    out: BufferId,
+/// The operands of a product.
+#[derive(Clone, Copy)]
+pub(super) struct Operands {
+    pub x: BufferId,
+    pub norm: Option<FieldId>,
+    pub matrix: FieldId,
+    pub biases: [Option<FieldId>; 2],
+    pub epilogue: &'static str,
+    pub activation: Activation,
+    pub out: BufferId,
 }
 
 fn operands(kind: &PhaseKind) -> Option<Operands> {
@@ -44,9 +34,12 @@ fn operands(kind: &PhaseKind) -> Option<Operands> {
             let biases = [biases.map(|it| it.0), biases.map(|it| it.1)];
             Operands { x, norm: Some(norm), matrix, biases, epilogue: "GATED", activation, out }
         }
+        PhaseKind::ProjectDelta { x, norm, matrix, out, .. } => {
+            let (biases, epilogue) = ([None, None], "STORE");
+            Operands { x, norm: Some(norm), matrix, biases, epilogue, activation: none, out }
+        }
         PhaseKind::Embed { .. }
         | PhaseKind::Attention { .. }
-        | PhaseKind::ProjectDelta { .. }
         | PhaseKind::Delta { .. }
         | PhaseKind::Experts { .. }
         | PhaseKind::Combine { .. }
@@ -56,9 +49,13 @@ fn operands(kind: &PhaseKind) -> Option<Operands> {
 
 impl Launcher<'_> {
     /// How a product phase is computed in a program.
-    pub(super) fn style(&self, site: Site) -> Result<Style, PassError> {
+    fn style(&self, site: Site) -> Result<Style, PassError> {
         let operands = operands(&self.at(site).kind).expect("a product");
-        let matrix = self.matrix(operands.matrix);
+        self.style_of(site, &self.matrix(operands.matrix))
+    }
+
+    /// How a product with this matrix is computed in a phase.
+    pub(super) fn style_of(&self, site: Site, matrix: &Matrix) -> Result<Style, PassError> {
         if matrix.exact {
             return Ok(Style::Stream);
         }
@@ -71,7 +68,7 @@ impl Launcher<'_> {
         let two = matrix.format == Format::Nvfp4 || matrix.columns > 8192;
         let most = if two { knobs.stream_rows.min(2) } else { knobs.stream_rows };
         let few = site.program.regime == Regime::Decode && rows <= most as usize;
-        let streams = few && stream::shape(&matrix, rows, false, &knobs, self.card).is_some();
+        let streams = few && stream::shape(matrix, rows, false, &knobs, self.card).is_some();
         Ok(if streams { Style::Stream } else { Style::Gemm })
     }
 
@@ -82,7 +79,7 @@ impl Launcher<'_> {
         let of = |phase| Site { phase, ..site };
         let writer = phases.iter().position(|phase| phase.kind.buffers().1.contains(&buffer));
         let can = match writer.map(|at| (at, &phases[at].kind)) {
-            Some((_, PhaseKind::Attention { .. })) => true,
+            Some((_, PhaseKind::Attention { .. } | PhaseKind::Delta { .. })) => true,
             Some((at, PhaseKind::Gated { .. })) => self.style(of(at))? == Style::Gemm,
             _ => false,
         };
@@ -103,19 +100,56 @@ impl Launcher<'_> {
         self.scratch(&format!("staged_{name}"), staged_bytes(capacity, width), false)
     }
 
+    /// Where a phase leaves what only a product reads: f32, or staged for a tensor-core product; and the constant that says so.
+    pub(super) fn left(
+        &mut self,
+        site: Site,
+        out: BufferId,
+    ) -> Result<(Argument, Option<Member>), PassError> {
+        if !self.is_staged(site, out)? {
+            return Ok((self.buffer(site, out), None));
+        }
+        let capacity = site.program.rows.next_multiple_of(8);
+        Ok((self.staged(site, out, capacity), Some(("STAGED_ROWS", integer(capacity)))))
+    }
+
     pub(super) fn product(&mut self, site: Site, launches: &mut Vec<Launch>) -> Result<(), PassError> {
-        let operands = operands(&self.at(site).kind).expect("a product");
-        let matrix = self.matrix(operands.matrix);
-        self.check_scales(site, operands.matrix, &matrix)?;
-        match self.style(site)? {
-            Style::Stream => launches.push(self.stream(site, &operands, &matrix)?),
-            Style::Gemm => self.gemm(site, &operands, &matrix, launches)?,
+        let kind = &self.at(site).kind;
+        let mut products = vec![("", operands(kind).expect("a product"))];
+        if let PhaseKind::ProjectDelta { gates, gates_out, .. } = *kind {
+            products.push(("_gates", Operands { matrix: gates, out: gates_out, ..products[0].1 }));
+        }
+        let mut staged = None;
+        for (suffix, operands) in products {
+            let matrix = self.matrix(operands.matrix);
+            self.check_scales(site, operands.matrix, &matrix)?;
+            if self.style_of(site, &matrix)? == Style::Stream {
+                launches.push(self.stream(site, suffix, &operands, &matrix)?);
+                continue;
+            }
+            let capacity = site.program.rows.next_multiple_of(8);
+            let x = match &staged {
+                Some(staged) => Argument::clone(staged),
+                None if self.is_staged(site, operands.x)? => self.staged(site, operands.x, capacity),
+                None => {
+                    let (launch, staged) = self.stage(site, operands.x, operands.norm, capacity);
+                    launches.push(launch);
+                    staged
+                }
+            };
+            let out = if operands.epilogue == "GATED" {
+                self.gated_out(site, operands.out, capacity)?
+            } else {
+                self.buffer(site, operands.out)
+            };
+            launches.push(self.gemm(site, suffix, &operands, &matrix, x.clone(), out)?);
+            staged = Some(x);
         }
         Ok(())
     }
 
     /// Scales of 128 x 128 blocks belong to whole tiles: no tile may hold rows of two of the checkpoint's blocks or tensors.
-    fn check_scales(&self, site: Site, id: FieldId, matrix: &Matrix) -> Result<(), PassError> {
+    pub(super) fn check_scales(&self, site: Site, id: FieldId, matrix: &Matrix) -> Result<(), PassError> {
         if matrix.scales != Some(ScaleForm::Block128) {
             return Ok(());
         }
@@ -138,136 +172,6 @@ impl Launcher<'_> {
         }
     }
 
-    fn stream(&mut self, site: Site, operands: &Operands, matrix: &Matrix) -> Result<Launch, PassError> {
-        let rows = site.program.rows;
-        let knobs = self.knobs(site);
-        let shape = stream::shape(matrix, rows, matrix.exact, &knobs, self.card)
-            .ok_or_else(|| no_kernel(site, self.plan, "no block of it fits the card's shared memory"))?;
-        let row_groups = rows.div_ceil(shape.rows);
-        let Stream { stages, stage_bytes, warps, blocks, resident, shared, .. } = shape;
-        // The sums of more than two rows, and f64 sums, take the registers that the next kernel's block would need.
-        let resident = if matrix.exact || shape.rows > 2 { 1 } else { resident };
-        let mut constants: Vec<(&'static str, Constant)> = matrix.names().into();
-        let compute = if matrix.exact { "EXACT" } else { "BF16" };
-        let rounding = if matrix.compute == Compute::Int8Block32 { "INT8_BLOCK32" } else { "NONE" };
-        let (norm, eps) = self.norm(operands.norm);
-        constants.extend([
-            ("COMPUTE", value(format!("Compute::{compute}"))),
-            ("ROUNDING", value(format!("Rounding::{rounding}"))),
-            ("OUTPUTS", integer(matrix.outputs())),
-            ("INPUTS", integer(matrix.columns)),
-            ("ROWS", integer(shape.rows)),
-            ("NORM", norm),
-            ("EPS", Constant::Float(eps)),
-        ]);
-        constants.extend(epilogue(operands));
-        constants.extend([
-            // Every row of a bucket has its place, in use or not: a block that computes them all need not ask the step.
-            ("LIMIT", limit(site, row_groups == 1 && site.program.regime == Regime::Decode)),
-            ("STAGES", integer(stages)),
-            ("STAGE_BYTES", integer(stage_bytes)),
-            ("CONSUMER_WARPS", integer(warps)),
-            ("BLOCKS", integer(blocks)),
-            ("MULTIPROCESSORS", integer(self.card.multiprocessors as usize)),
-            // Where several groups of rows read the same weights they had better stay.
-            ("EVICT_FIRST", Constant::Flag(row_groups == 1)),
-            ("LOOKAHEAD", integer(lookahead(matrix.format))),
-            ("PACE", integer(PACE.min(stages))),
-        ]);
-        let kernel = Kernel {
-            name: self.kernel_name(site, ""),
-            template: "stream_product",
-            constants,
-            block: count(shape.threads()),
-            resident: count(resident),
-            cluster: 1,
-            shared: count(shared),
-            decode: false,
-        };
-        let kernel = self.kernel(site.program, kernel);
-        let [codes, scales, row_scales] = self.planes(operands.matrix);
-        let x = self.buffer(site, operands.x);
-        let [bias, up_bias] = operands.biases.map(vector);
-        let out = self.buffer(site, operands.out);
-        let arguments =
-            vec![Argument::Step, x, vector(operands.norm), codes, scales, row_scales, bias, up_bias, out];
-        let mut grid = fixed(blocks, row_groups, 1);
-        if site.program.regime == Regime::Prefill {
-            grid[1] = crate::plan::cuda::Extent::Tokens(count(shape.rows));
-        } else if site.program.outputs() {
-            grid[1] = crate::plan::cuda::Extent::Outputs(count(shape.rows));
-        }
-        Ok(Launch { phase: site.phase, kernel, grid, arguments })
-    }
-
-    fn gemm(
-        &mut self,
-        site: Site,
-        operands: &Operands,
-        matrix: &Matrix,
-        launches: &mut Vec<Launch>,
-    ) -> Result<(), PassError> {
-        let knobs = self.knobs(site);
-        let shape = gemm::shape(matrix, site.program.rows, &knobs, self.card)
-            .ok_or_else(|| no_kernel(site, self.plan, "no block of it fits the card's shared memory"))?;
-        let x = if self.is_staged(site, operands.x)? {
-            self.staged(site, operands.x, shape.capacity)
-        } else {
-            let (launch, staged) = self.stage(site, operands, shape.capacity);
-            launches.push(launch);
-            staged
-        };
-        let Gemm {
-            capacity,
-            tokens,
-            strips,
-            stage_panels,
-            weight_stages,
-            stages,
-            resident,
-            multicast,
-            split,
-            ..
-        } = shape;
-        let mut constants: Vec<(&'static str, Constant)> = matrix.names().into();
-        constants.extend([
-            ("OUTPUTS", integer(matrix.outputs())),
-            ("INPUTS", integer(matrix.columns)),
-            ("CAPACITY", integer(capacity)),
-            ("TOKENS", integer(tokens)),
-            ("STRIPS", integer(strips)),
-            ("STAGE_PANELS", integer(stage_panels)),
-            ("WEIGHT_STAGES", integer(weight_stages)),
-            ("STAGES", integer(stages)),
-            ("RESIDENT", integer(resident)),
-            ("MULTICAST", integer(multicast)),
-            ("SPLIT", integer(split)),
-        ]);
-        constants.extend(epilogue(operands));
-        constants.push(("LIMIT", limit(site, false)));
-        let kernel = Kernel {
-            name: self.kernel_name(site, ""),
-            template: if self.card.wgmma { "gemm_wgmma" } else { "gemm_mma" },
-            constants,
-            block: count(shape.threads),
-            resident: count(resident),
-            cluster: count(multicast * split),
-            shared: count(shape.shared),
-            decode: false,
-        };
-        let kernel = self.kernel(site.program, kernel);
-        let [codes, scales, row_scales] = self.planes(operands.matrix);
-        let [bias, up_bias] = operands.biases.map(vector);
-        let out = if operands.epilogue == "GATED" {
-            self.gated_out(site, operands.out, capacity)?
-        } else {
-            self.buffer(site, operands.out)
-        };
-        let arguments = vec![Argument::Step, x, codes, scales, row_scales, bias, up_bias, out];
-        launches.push(Launch { phase: site.phase, kernel, grid: fixed(shape.grid, 1, 1), arguments });
-        Ok(())
-    }
-
     /// A gated tensor-core product leaves staged rows; whoever reads them must take them so.
     fn gated_out(&mut self, site: Site, out: BufferId, capacity: usize) -> Result<Argument, PassError> {
         if self.is_staged(site, out)? {
@@ -279,23 +183,25 @@ impl Launcher<'_> {
     }
 
     /// The launch that stages a product's input, and where it leaves it.
-    fn stage(&mut self, site: Site, operands: &Operands, capacity: usize) -> (Launch, Argument) {
-        let width = self.plan.buffer(operands.x).width;
-        let (norm, eps) = self.norm(operands.norm);
+    pub(super) fn stage(
+        &mut self,
+        site: Site,
+        x: BufferId,
+        norm: Option<FieldId>,
+        capacity: usize,
+    ) -> (Launch, Argument) {
+        let width = self.plan.buffer(x).width;
+        let (form, eps) = self.norm(norm);
         let constants = vec![
             ("WIDTH", integer(width)),
             ("CAPACITY", integer(capacity)),
-            ("NORM", norm),
+            ("NORM", form),
             ("EPS", Constant::Float(eps)),
             ("LIMIT", limit(site, false)),
         ];
         let chunks = width.div_ceil(64) * 8;
         let kernel = Kernel {
-            name: if operands.norm.is_some() {
-                format!("stage_normed_{width}")
-            } else {
-                format!("stage_{width}")
-            },
+            name: if norm.is_some() { format!("stage_normed_{width}") } else { format!("stage_{width}") },
             template: "stage",
             constants,
             block: count(if chunks >= 256 { 256 } else { chunks.next_multiple_of(32) }),
@@ -305,14 +211,14 @@ impl Launcher<'_> {
             decode: false,
         };
         let kernel = self.kernel(site.program, kernel);
-        let x = self.buffer(site, operands.x);
-        let staged = self.staged(site, operands.x, capacity);
-        let arguments = vec![Argument::Step, x, vector(operands.norm), staged.clone()];
+        let from = self.buffer(site, x);
+        let staged = self.staged(site, x, capacity);
+        let arguments = vec![Argument::Step, from, vector(norm), staged.clone()];
         (Launch { phase: site.phase, kernel, grid: self.grid_of_rows(site, 1), arguments }, staged)
     }
 
     /// `Norm::…` and the number added to the mean square.
-    fn norm(&self, field: Option<FieldId>) -> (Constant, f32) {
+    pub(super) fn norm(&self, field: Option<FieldId>) -> (Constant, f32) {
         match field.map(|id| &self.plan.field(id).kind) {
             Some(FieldKind::Norm { eps, form, .. }) => {
                 let form = match form {
@@ -326,21 +232,27 @@ impl Launcher<'_> {
     }
 }
 
-fn epilogue(operands: &Operands) -> [(&'static str, Constant); 3] {
-    let activation = match operands.activation {
-        Activation::Silu => "SILU",
-        Activation::Gelu => "GELU",
-        Activation::GeluTanh => "GELU_TANH",
-        Activation::Relu => "RELU",
-    };
+/// A member of a kernel's configuration.
+pub(super) type Member = (&'static str, Constant);
+
+pub(super) fn activation(activation: Activation) -> Constant {
+    value(match activation {
+        Activation::Silu => "Activation::SILU",
+        Activation::Gelu => "Activation::GELU",
+        Activation::GeluTanh => "Activation::GELU_TANH",
+        Activation::Relu => "Activation::RELU",
+    })
+}
+
+pub(super) fn epilogue(operands: &Operands) -> [Member; 3] {
     [
         ("EPILOGUE", value(format!("Epilogue::{}", operands.epilogue))),
-        ("ACTIVATION", value(format!("Activation::{activation}"))),
+        ("ACTIVATION", activation(operands.activation)),
         ("BIAS", Constant::Flag(operands.biases[0].is_some())),
     ]
 }
 
-fn limit(site: Site, all: bool) -> Constant {
+pub(super) fn limit(site: Site, all: bool) -> Constant {
     value(match (all, site.program.outputs()) {
         (true, _) => "Limit::NONE",
         (false, true) => "Limit::OUTPUTS",

@@ -1,0 +1,302 @@
+//! The gated delta-net: one launch in decode, three in prefill (what needs no state, the chunks in sequence, norm and gate), two
+//! for heads of other widths and wherever the arithmetic is exact.
+
+use super::product::{Member, count, vector};
+use super::{Launcher, Site, fits, fixed, integer, no_kernel};
+use crate::graph::BodyId;
+use crate::passes::PassError;
+use crate::plan::cuda::{Argument, Constant, Extent, Kernel, Launch, Regime, StatePart, StateShape};
+use crate::plan::{FieldId, FieldKind, PhaseKind};
+use crate::spec::types::{Activation, Compute, Cuda, DeltaShape, NormWeight, TensorClass};
+
+/// Tokens of a chunk (templates/cuda/lib/delta_chunk.cuh).
+const CHUNK: usize = 64;
+/// Width of the heads that chunks are for.
+const CHUNK_DIM: usize = 128;
+/// Threads of delta_prepare, delta_gate and delta_plain.
+const PREPARE_THREADS: usize = 128;
+const GATE_THREADS: usize = 256;
+const PLAIN_THREADS: usize = 128;
+/// `sizeof(DeltaPrepareShared)`: k, q or v, the matrices of the solve, its factors.
+const PREPARE_SHARED: usize = 2 * CHUNK * 136 * 2 + 2 * CHUNK * 72 * 2 + CHUNK * CHUNK * 4 + 2 * CHUNK * 4;
+/// Places in the ring of delta_chunks: what measures best where it fits, and the fewest there may be.
+const SLOTS: usize = 8;
+const LEAST_SLOTS: usize = 5;
+/// Registers of a thread of delta_decode.
+const DECODE_REGISTERS: usize = 128;
+
+/// How delta_decode divides a value head.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Division {
+    /// Blocks of a cluster.
+    split: usize,
+    threads: usize,
+}
+
+impl Division {
+    /// The division for so many sequences; `None` for heads it does not take. Few heads leave most of the card idle: then a cluster
+    /// shares a head. Measured and reckoned in delta_decode.cuh.
+    fn new(shape: &DeltaShape, rows: usize, card: &Cuda) -> Option<Division> {
+        let (heads, places) = (rows * shape.value_heads, card.multiprocessors as usize);
+        let split = if card.clusters { 4 } else { 1 };
+        let splits = std::iter::successors(Some(split), |split| (*split > 1).then_some(split / 2));
+        let wanted = splits.filter(|split| *split == 1 || heads * split <= places);
+        let threads = |split: usize| {
+            let alone = if heads <= places { [512, 256] } else { [256, 512] };
+            alone.map(|threads| Division { split, threads: threads / split })
+        };
+        wanted.flat_map(threads).find(|division| division.takes(shape))
+    }
+
+    /// The conditions of `DeltaDecode<C>`.
+    fn takes(self, shape: &DeltaShape) -> bool {
+        let whole = shape.value_dim.is_multiple_of(32 * self.split) && self.threads >= 64;
+        let sets = shape.value_dim / self.split / 32;
+        if !whole || !(self.threads / 32).is_multiple_of(sets) {
+            return false;
+        }
+        let groups = 4 * (self.threads / 32 / sets);
+        shape.key_dim.is_multiple_of(groups) && 4 * (shape.key_dim / groups) + 32 <= DECODE_REGISTERS
+    }
+
+    /// `sizeof(DeltaDecodeShared<C>)`.
+    fn shared(self, shape: &DeltaShape) -> usize {
+        let columns = shape.value_dim / self.split;
+        let warps = self.threads / 32;
+        let inputs = (4 * (2 * shape.key_dim + columns)).next_multiple_of(16) + 4 * columns;
+        (inputs + 2 * warps * 8 * 2 * 16 + 2 * warps * 16 + 4 * (columns / 32) + 4 * self.split)
+            .next_multiple_of(16)
+    }
+}
+
+/// The operands of the phase.
+struct Operands {
+    shape: DeltaShape,
+    constants: Vec<Member>,
+    /// q, k, v and z; b and a.
+    inputs: [Argument; 2],
+    /// Convolution, `a_log`, `dt_bias`.
+    weights: [Argument; 3],
+    norm: Argument,
+    states: Argument,
+    windows: Argument,
+    out: Argument,
+}
+
+impl Launcher<'_> {
+    pub(super) fn delta(&mut self, site: Site, launches: &mut Vec<Launch>) -> Result<(), PassError> {
+        let operands = self.delta_operands(site)?;
+        let shape = operands.shape;
+        let exact =
+            self.plan.target.quant.compute.classes.get(&TensorClass::DeltaNet) != Some(&Compute::Bf16);
+        let decode = site.program.regime == Regime::Decode;
+        let division = if exact { None } else { Division::new(&shape, site.program.rows, self.card) };
+        match division {
+            Some(division) if decode => {
+                launches.push(self.delta_decode(site, operands, division));
+                return Ok(());
+            }
+            _ => {}
+        }
+        let o = self.scratch("delta_o", (4 * site.program.rows * shape.value_width()) as u64, false);
+        let chunked = !exact && !decode && (shape.key_dim, shape.value_dim) == (CHUNK_DIM, CHUNK_DIM);
+        match self.delta_slots().filter(|_| chunked) {
+            Some(slots) => self.delta_chunks(site, &operands, slots, &o, launches),
+            None => launches.push(self.delta_plain(site, &operands, exact, &o)?),
+        }
+        launches.push(self.delta_gate(site, operands, exact, o));
+        Ok(())
+    }
+
+    fn delta_operands(&mut self, site: Site) -> Result<Operands, PassError> {
+        let PhaseKind::Delta { qkvz, ba, convolution, a_log, dt_bias, norm, activation, shape, out } =
+            self.at(site).kind
+        else {
+            unreachable!("the caller looked")
+        };
+        if activation != Activation::Silu {
+            return Err(no_kernel(site, self.plan, "its kernels gate by silu"));
+        }
+        let eps = match self.plan.field(norm).kind {
+            FieldKind::Norm { eps, form: NormWeight::Plain, .. } => eps,
+            _ => return Err(no_kernel(site, self.plan, "its kernels take the plain weight of a norm")),
+        };
+        let body = BodyId(site.body);
+        let (out, staged) = self.left(site, out)?;
+        let mut constants = vec![
+            ("KEY_HEADS", integer(shape.key_heads)),
+            ("VALUE_HEADS", integer(shape.value_heads)),
+            ("KEY_DIM", integer(shape.key_dim)),
+            ("VALUE_DIM", integer(shape.value_dim)),
+            ("TAPS", integer(shape.taps)),
+            ("WINDOW", integer(StateShape::new(&shape).window)),
+            ("NORM_EPS", Constant::Float(eps)),
+            ("PROJECTED", integer(self.plan.buffer(qkvz).width)),
+        ];
+        constants.extend(staged);
+        let weight = |field: FieldId| vector(Some(field));
+        Ok(Operands {
+            shape,
+            constants,
+            inputs: [self.buffer(site, qkvz), self.buffer(site, ba)],
+            weights: [weight(convolution), weight(a_log), weight(dt_bias)],
+            norm: weight(norm),
+            states: Argument::State(body, StatePart::Matrices),
+            windows: Argument::State(body, StatePart::Window),
+            out,
+        })
+    }
+
+    fn delta_decode(&mut self, site: Site, operands: Operands, division: Division) -> Launch {
+        let Operands { shape, mut constants, inputs: [qkvz, ba], weights: [taps, a_log, dt_bias], .. } =
+            operands;
+        let Division { split, threads } = division;
+        constants.extend([
+            ("SPLIT", integer(split)),
+            ("THREADS", integer(threads)),
+            // Header and older state are complete before a step's graph starts, as in attention.
+            ("STATE_BEFORE_WAIT", Constant::Flag(true)),
+        ]);
+        let kernel = Kernel {
+            resident: count(65_536 / (threads * DECODE_REGISTERS)),
+            cluster: count(split),
+            ..self.delta_kernel(site, "", "delta_decode", constants, threads, division.shared(&shape))
+        };
+        let kernel = self.kernel(site.program, kernel);
+        let Operands { norm, states, windows, out, .. } = operands;
+        let arguments =
+            vec![Argument::Step, qkvz, ba, taps, a_log, dt_bias, norm, states, windows, Argument::Null, out];
+        let grid = fixed(split, shape.value_heads, site.program.rows);
+        Launch { phase: site.phase, kernel, grid, arguments }
+    }
+
+    /// Places of delta_chunks' ring, where it fits the card at all.
+    fn delta_slots(&self) -> Option<usize> {
+        (LEAST_SLOTS..=SLOTS).rev().find(|slots| fits(self.card, chunks_shared(*slots), 1))
+    }
+
+    fn delta_chunks(
+        &mut self,
+        site: Site,
+        operands: &Operands,
+        slots: usize,
+        o: &Argument,
+        launches: &mut Vec<Launch>,
+    ) {
+        let shape = operands.shape;
+        let places = self.card.multiprocessors as usize;
+        let chunks = site.program.rows / CHUNK + self.plan.buckets.sequences;
+        let bytes = chunks * chunk_bytes(&shape);
+        let scratch = self.scratch("delta_chunks", bytes as u64, false);
+        let [qkvz, ba] = operands.inputs.clone();
+        let [taps, a_log, dt_bias] = operands.weights.clone();
+        let (states, windows) = (operands.states.clone(), operands.windows.clone());
+
+        let mut constants = operands.constants.clone();
+        constants.extend([("ROWS", integer(site.program.rows)), ("SCRATCH_BYTES", integer(bytes))]);
+        let resident = (1..=3).rev().find(|it| fits(self.card, PREPARE_SHARED, *it)).unwrap_or(1);
+        let kernel = Kernel {
+            resident: count(resident),
+            ..self.delta_kernel(site, "_prepare", "delta_prepare", constants, PREPARE_THREADS, PREPARE_SHARED)
+        };
+        let kernel = self.kernel(site.program, kernel);
+        let arguments = vec![Argument::Step, qkvz, ba, taps, a_log, dt_bias, windows, scratch.clone()];
+        // Blocks go on to further chunks by themselves: as many as run at a time.
+        let grid = fixed(resident * places, 1, 1);
+        launches.push(Launch { phase: site.phase, kernel, grid, arguments });
+
+        let split = if 2 * shape.value_heads <= places { 2 } else { 1 };
+        let mut constants = operands.constants.clone();
+        constants.extend([("CHUNK_SPLIT", integer(split)), ("SLOTS", integer(slots))]);
+        let threads = 32 * (CHUNK_DIM / split / 16);
+        let kernel =
+            self.delta_kernel(site, "_chunks", "delta_chunks", constants, threads, chunks_shared(slots));
+        let kernel = self.kernel(site.program, kernel);
+        let arguments = vec![Argument::Step, scratch, states, Argument::Null, o.clone()];
+        let grid = [Extent::Fixed(count(split * shape.value_heads)), Extent::Sequences(1), Extent::Fixed(1)];
+        launches.push(Launch { phase: site.phase, kernel, grid, arguments });
+    }
+
+    fn delta_plain(
+        &mut self,
+        site: Site,
+        operands: &Operands,
+        exact: bool,
+        o: &Argument,
+    ) -> Result<Launch, PassError> {
+        let shape = operands.shape;
+        let shared = 4 * (shape.key_dim * shape.value_dim + 2 * shape.key_dim + shape.value_dim);
+        if !fits(self.card, shared, 1) {
+            let what = format!(
+                "the state of a head, {} x {}, does not fit the card's shared memory",
+                shape.key_dim, shape.value_dim
+            );
+            return Err(no_kernel(site, self.plan, &what));
+        }
+        let mut constants = operands.constants.clone();
+        constants.push(("EXACT", Constant::Flag(exact)));
+        let kernel = self.delta_kernel(site, "_plain", "delta_plain", constants, PLAIN_THREADS, shared);
+        let kernel = self.kernel(site.program, kernel);
+        let [qkvz, ba] = operands.inputs.clone();
+        let [taps, a_log, dt_bias] = operands.weights.clone();
+        let arguments = vec![
+            Argument::Step,
+            qkvz,
+            ba,
+            taps,
+            a_log,
+            dt_bias,
+            operands.states.clone(),
+            operands.windows.clone(),
+            Argument::Null,
+            o.clone(),
+        ];
+        let mut grid = fixed(shape.value_heads, site.program.rows, 1);
+        if site.program.regime != Regime::Decode {
+            grid[1] = Extent::Sequences(1);
+        }
+        Ok(Launch { phase: site.phase, kernel, grid, arguments })
+    }
+
+    /// What follows the recurrence of all tokens.
+    fn delta_gate(&mut self, site: Site, operands: Operands, exact: bool, o: Argument) -> Launch {
+        let Operands { mut constants, inputs: [qkvz, _], norm, windows, out, .. } = operands;
+        constants.push(("EXACT", Constant::Flag(exact)));
+        let kernel = self.delta_kernel(site, "_gate", "delta_gate", constants, GATE_THREADS, 0);
+        let kernel = self.kernel(site.program, kernel);
+        let arguments = vec![Argument::Step, qkvz, o, norm, windows, out];
+        Launch { phase: site.phase, kernel, grid: self.grid_of_rows(site, 1), arguments }
+    }
+
+    fn delta_kernel(
+        &self,
+        site: Site,
+        suffix: &str,
+        template: &'static str,
+        constants: Vec<Member>,
+        threads: usize,
+        shared: usize,
+    ) -> Kernel {
+        Kernel {
+            name: self.kernel_name(site, suffix),
+            template,
+            constants,
+            block: count(threads),
+            resident: 1,
+            cluster: 1,
+            shared: count(shared),
+            decode: false,
+        }
+    }
+}
+
+/// `sizeof(DeltaChunksShared<C>)`: pieces of 64 x 128 halves, and two barriers each.
+fn chunks_shared(slots: usize) -> usize {
+    (slots * (CHUNK * CHUNK_DIM * 2 + 16)).next_multiple_of(128)
+}
+
+/// `DeltaScratch<C>::CHUNK`.
+fn chunk_bytes(shape: &DeltaShape) -> usize {
+    let matrix = CHUNK * CHUNK_DIM * 2;
+    shape.key_heads * 2 * matrix + shape.value_heads * (2 * matrix + CHUNK * CHUNK * 2 + 2 * CHUNK * 4)
+}

@@ -1,0 +1,415 @@
+//! A mixture of experts over few rows: the router beside the shared expert's gate and up, then the chosen experts' gate and up, then
+//! all down products with the residual, each at the pace of reading its weights. More rows go by way of `experts_batch`.
+
+use super::experts_shape::{self, Ring};
+use super::product::{Member, activation, count, limit, vector};
+use super::stream::{self, CONSUMER_WARPS, PACE, Stream, arithmetic, lookahead};
+use super::{Launcher, Matrix, Site, fixed, integer, no_kernel, value};
+use crate::passes::PassError;
+use crate::plan::cuda::{Argument, Constant, Kernel, Launch, Regime};
+use crate::plan::packed::TILE_ROWS;
+use crate::plan::{BufferId, FieldId, PhaseKind, SharedDown, SharedUp};
+use crate::spec::types::Activation;
+use monomorph_formats::Format;
+
+/// Most rows of a step whose chosen experts are streamed.
+const FEW_ROWS: usize = 8;
+
+/// The operands of the phase that chooses.
+#[derive(Clone, Copy)]
+pub(super) struct Up {
+    pub x: BufferId,
+    pub norm: FieldId,
+    pub router: FieldId,
+    pub routing: BufferId,
+    pub matrix: FieldId,
+    pub active: usize,
+    pub renormalise: bool,
+    pub activation: Activation,
+    pub out: BufferId,
+    pub shared: Option<SharedUp>,
+}
+
+/// The operands of the phase that adds up.
+#[derive(Clone, Copy)]
+pub(super) struct Down {
+    pub inner: BufferId,
+    pub routing: BufferId,
+    pub matrix: FieldId,
+    pub active: usize,
+    pub shared: Option<SharedDown>,
+    pub residual: BufferId,
+}
+
+fn up(kind: &PhaseKind) -> Option<Up> {
+    let PhaseKind::Experts {
+        x,
+        norm,
+        router,
+        routing,
+        matrix,
+        active,
+        renormalise,
+        activation,
+        out,
+        shared,
+        ..
+    } = *kind
+    else {
+        return None;
+    };
+    Some(Up { x, norm, router, routing, matrix, active, renormalise, activation, out, shared })
+}
+
+fn down(kind: &PhaseKind) -> Option<Down> {
+    let PhaseKind::Combine { inner, routing, matrix, active, shared, residual } = *kind else { return None };
+    Some(Down { inner, routing, matrix, active, shared, residual })
+}
+
+/// How the phases of a mixture are computed in a program.
+#[derive(Clone, Copy)]
+struct Streams {
+    up: Ring,
+    down: Ring,
+}
+
+impl Launcher<'_> {
+    pub(super) fn experts(&mut self, site: Site, launches: &mut Vec<Launch>) -> Result<(), PassError> {
+        let operands = up(&self.at(site).kind).expect("the caller looked");
+        let matrix = self.matrix(operands.matrix);
+        self.check_experts(site, operands.matrix, operands.shared.map(|it| it.matrix))?;
+        let router = self.matrix(operands.router);
+        if !matches!(router.format, Format::Bf16 | Format::F16 | Format::F32) {
+            return Err(no_kernel(
+                site,
+                self.plan,
+                &format!("no kernel chooses by {} weights", router.format),
+            ));
+        }
+        match self.streams(site, &operands) {
+            Some(streams) => {
+                launches.push(self.route(site, &operands, &router)?);
+                launches.push(self.stream_up(site, &operands, &matrix, streams.up));
+            }
+            None => self.batch_up(site, &operands, &matrix, launches)?,
+        }
+        Ok(())
+    }
+
+    pub(super) fn combine(&mut self, site: Site, launches: &mut Vec<Launch>) -> Result<(), PassError> {
+        let operands = down(&self.at(site).kind).expect("the caller looked");
+        self.check_experts(site, operands.matrix, operands.shared.map(|it| it.matrix))?;
+        let chooser = self.chooser(site, operands.routing);
+        match self.streams(site, &chooser) {
+            Some(streams) => launches.push(self.stream_down(site, &operands, &chooser, streams.down)),
+            None => self.batch_down(site, &operands, &chooser, launches)?,
+        }
+        Ok(())
+    }
+
+    /// The phase of the body that writes this routing.
+    fn chooser(&self, site: Site, routing: BufferId) -> Up {
+        let phases = self.plan.bodies[site.body].phases.iter();
+        let mut choosers = phases.filter_map(|phase| up(&phase.kind));
+        choosers
+            .find(|it| it.routing == routing)
+            .expect("experts are chosen before their products are added up")
+    }
+
+    fn check_experts(&self, site: Site, of_all: FieldId, shared: Option<FieldId>) -> Result<(), PassError> {
+        for id in [of_all].into_iter().chain(shared) {
+            let matrix = self.matrix(id);
+            let takes = matches!(matrix.format, Format::Bf16 | Format::F16 | Format::Fp8E4m3 | Format::Nvfp4);
+            if matrix.exact || !takes {
+                let what = format!(
+                    "experts of {} weights in `{}` have no kernel: `bf16` of floats has",
+                    matrix.format,
+                    matrix.compute.name()
+                );
+                return Err(no_kernel(site, self.plan, &what));
+            }
+            self.check_scales(site, id, &matrix)?;
+        }
+        Ok(())
+    }
+
+    /// The rings of a mixture's streaming kernels; `None` where a program has more rows, or they do not fit.
+    fn streams(&self, site: Site, operands: &Up) -> Option<Streams> {
+        let rows = site.program.rows;
+        if site.program.regime != Regime::Decode || rows > FEW_ROWS {
+            return None;
+        }
+        let matrix = self.matrix(operands.matrix);
+        // The row that weighs the shared expert has a tile of its own behind whole tiles of router rows.
+        if operands.shared.is_some() && !matrix.experts?.is_multiple_of(TILE_ROWS) {
+            return None;
+        }
+        let phases = &self.plan.bodies[site.body].phases;
+        let (at, sum) = phases.iter().enumerate().find_map(|(at, phase)| {
+            down(&phase.kind).filter(|it| it.routing == operands.routing).map(|it| (at, it))
+        })?;
+        let common = sum.shared.map(|it| self.matrix(it.matrix));
+        let chooses =
+            phases.iter().position(|it| up(&it.kind).is_some_and(|it| it.routing == operands.routing))?;
+        let of = |phase: usize| self.knobs(Site { phase, ..site });
+        Some(Streams {
+            up: experts_shape::up(&matrix, operands.active, rows, &of(chooses), self.card)?,
+            down: experts_shape::down(
+                &self.matrix(sum.matrix),
+                common.as_ref(),
+                operands.active,
+                rows,
+                &of(at),
+                self.card,
+            )?,
+        })
+    }
+
+    /// Where the router's logits stand, `stride` floats a row.
+    pub(super) fn logits(&mut self, site: Site, stride: usize) -> Argument {
+        let rows = site.program.rows.next_multiple_of(FEW_ROWS);
+        self.scratch("router_logits", (4 * rows * stride) as u64, false)
+    }
+
+    /// Where the logits that weigh the shared expert stand.
+    fn shared_scale(&mut self, site: Site, shared: bool) -> Argument {
+        if !shared {
+            return Argument::Null;
+        }
+        self.scratch("shared_scale", 4 * site.program.rows as u64, false)
+    }
+
+    /// The router's product, and beside it the shared expert's gate and up.
+    fn route(&mut self, site: Site, operands: &Up, router: &Matrix) -> Result<Launch, PassError> {
+        let experts = self.matrix(operands.matrix).experts.expect("experts have matrices");
+        let places = self.card.multiprocessors as usize;
+        let Some(shared) = operands.shared else {
+            let logits = self.logits(site, experts);
+            return Ok(self.route_alone(site, operands, experts, logits));
+        };
+        let matrix = self.matrix(shared.matrix);
+        let rows = site.program.rows.min(if matrix.format == Format::Nvfp4 { 2 } else { 4 });
+        let shape = stream::shape(&matrix, rows, true, &self.knobs(site), self.card)
+            .ok_or_else(|| no_kernel(site, self.plan, "no block of it fits the card's shared memory"))?;
+        // Half of the multiprocessors each, and one for the row that weighs the shared expert.
+        let blocks = matrix.outputs().div_ceil(TILE_ROWS).min((places - 1) / 2);
+        let router_blocks = experts.min(places - 1 - blocks);
+        let Stream { rows, stages, stage_bytes, resident, shared: bytes, .. } = Stream { blocks, ..shape };
+        let groups = site.program.rows.div_ceil(rows);
+        let mut constants: Vec<Member> = matrix.names().into();
+        constants.extend(arithmetic(&matrix));
+        constants.extend([
+            ("OUTPUTS", integer(matrix.outputs())),
+            ("EPILOGUE", value("Epilogue::GATED")),
+            ("ACTIVATION", activation(operands.activation)),
+            ("BIAS", Constant::Flag(false)),
+            ("STAGES", integer(stages)),
+            ("STAGE_BYTES", integer(stage_bytes)),
+            ("BLOCKS", integer(blocks)),
+            ("MULTIPROCESSORS", integer(places)),
+            ("EVICT_FIRST", Constant::Flag(groups == 1)),
+            ("LOOKAHEAD", integer(lookahead(matrix.format))),
+            ("PACE", integer(PACE.min(stages))),
+        ]);
+        constants.extend(self.router_constants(site, operands, router, rows, experts, router_blocks));
+        // More tiles a block than the shape was made for take more room for their sums.
+        let bytes = bytes
+            .max(stream::shared_of_blocks(&matrix, &shape, blocks))
+            .max(experts_shape::route_shared(rows));
+        let resident = if rows <= 2 && super::fits(self.card, bytes, 2) { resident.min(2) } else { 1 };
+        let kernel = self.experts_kernel(site, "_route", "route", constants, resident, bytes);
+        let [codes, scales, row_scales] = self.planes(shared.matrix);
+        let [router_codes, ..] = self.planes(operands.router);
+        let arguments = vec![
+            Argument::Step,
+            self.buffer(site, operands.x),
+            vector(Some(operands.norm)),
+            router_codes,
+            codes,
+            scales,
+            row_scales,
+            self.logits(site, experts),
+            self.shared_scale(site, true),
+            self.buffer(site, shared.out),
+        ];
+        let grid = fixed(blocks + router_blocks + 1, groups, 1);
+        Ok(Launch { phase: site.phase, kernel, grid, arguments })
+    }
+
+    /// Rows of the router's matrix alone, `outputs` of them: those that are padding give zeros.
+    pub(super) fn route_alone(
+        &mut self,
+        site: Site,
+        operands: &Up,
+        outputs: usize,
+        logits: Argument,
+    ) -> Launch {
+        let router = self.matrix(operands.router);
+        let rows = site.program.rows.min(4);
+        let groups = site.program.rows.div_ceil(rows);
+        // A block has the rows it holds at a time, and no more blocks than are of use.
+        let blocks =
+            (self.card.multiprocessors as usize).min(outputs.div_ceil(if groups == 1 { 1 } else { 8 }));
+        let mut constants: Vec<Member> = vec![
+            ("COMPUTE", value("Compute::BF16")),
+            ("ROUNDING", value("Rounding::NONE")),
+            ("BLOCKS", integer(0)),
+        ];
+        constants.extend(self.router_constants(site, operands, &router, rows, outputs, blocks));
+        let bytes = experts_shape::route_shared(rows);
+        let resident = if rows <= 2 { 2 } else { 1 };
+        let kernel = self.experts_kernel(site, "_route", "route", constants, resident, bytes);
+        let [router_codes, ..] = self.planes(operands.router);
+        let null = Argument::Null;
+        let arguments = vec![
+            Argument::Step,
+            self.buffer(site, operands.x),
+            vector(Some(operands.norm)),
+            router_codes,
+            null.clone(),
+            null.clone(),
+            null.clone(),
+            logits,
+            null.clone(),
+            null,
+        ];
+        let mut grid = fixed(blocks, groups, 1);
+        if site.program.regime == Regime::Prefill {
+            grid[1] = crate::plan::cuda::Extent::Tokens(count(rows));
+        }
+        Launch { phase: site.phase, kernel, grid, arguments }
+    }
+
+    fn router_constants(
+        &self,
+        site: Site,
+        operands: &Up,
+        router: &Matrix,
+        rows: usize,
+        outputs: usize,
+        blocks: usize,
+    ) -> Vec<Member> {
+        let (norm, eps) = self.norm(Some(operands.norm));
+        let [(_, format), _] = router.names();
+        vec![
+            ("INPUTS", integer(router.columns)),
+            ("ROWS", integer(rows)),
+            ("NORM", norm),
+            ("EPS", Constant::Float(eps)),
+            ("LIMIT", limit(site, rows == site.program.rows)),
+            ("CONSUMER_WARPS", integer(CONSUMER_WARPS)),
+            ("ROUTER", format.clone()),
+            ("SCALE", format),
+            ("EXPERTS", integer(outputs)),
+            ("ROUTER_BLOCKS", integer(blocks)),
+        ]
+    }
+
+    fn stream_up(&mut self, site: Site, operands: &Up, matrix: &Matrix, ring: Ring) -> Launch {
+        let experts = matrix.experts.expect("experts have matrices");
+        let (norm, eps) = self.norm(Some(operands.norm));
+        let mut constants: Vec<Member> = matrix.names().into();
+        constants.extend(arithmetic(matrix));
+        constants.extend([
+            ("EXPERTS", integer(experts)),
+            ("ACTIVE", integer(operands.active)),
+            ("RENORMALISE", Constant::Flag(operands.renormalise)),
+            ("WIDTH", integer(matrix.outputs())),
+            ("INPUTS", integer(matrix.columns)),
+            ("NORM", norm),
+            ("EPS", Constant::Float(eps)),
+            ("ACTIVATION", activation(operands.activation)),
+        ]);
+        constants.extend(ring_constants(site, ring));
+        let kernel =
+            self.experts_kernel(site, "", "experts_stream_up", constants, ring.resident, ring.shared);
+        let [codes, scales, row_scales] = self.planes(operands.matrix);
+        let arguments = vec![
+            Argument::Step,
+            self.buffer(site, operands.x),
+            vector(Some(operands.norm)),
+            self.logits(site, experts),
+            codes,
+            scales,
+            row_scales,
+            self.buffer(site, operands.out),
+            self.buffer(site, operands.routing),
+        ];
+        Launch { phase: site.phase, kernel, grid: fixed(ring.blocks, 1, 1), arguments }
+    }
+
+    fn stream_down(&mut self, site: Site, operands: &Down, chooser: &Up, ring: Ring) -> Launch {
+        let matrix = self.matrix(operands.matrix);
+        let common = operands.shared.map(|it| self.matrix(it.matrix));
+        let [(_, shared_format), (_, shared_scales)] = common.as_ref().unwrap_or(&matrix).names();
+        let mut constants: Vec<Member> = matrix.names().into();
+        constants.extend(arithmetic(&matrix));
+        constants.extend([
+            ("EXPERTS", integer(matrix.experts.expect("experts have matrices"))),
+            ("ACTIVE", integer(operands.active)),
+            ("WIDTH", integer(matrix.columns)),
+            ("SHARED_FORMAT", shared_format),
+            ("SHARED_SCALES", shared_scales),
+            ("SHARED_WIDTH", integer(common.map_or(0, |it| it.columns))),
+            ("OUTPUTS", integer(matrix.rows)),
+        ]);
+        constants.extend(ring_constants(site, ring));
+        let kernel =
+            self.experts_kernel(site, "", "experts_stream_down", constants, ring.resident, ring.shared);
+        let [codes, scales, row_scales] = self.planes(operands.matrix);
+        let [shared_codes, shared_scales, shared_row_scales] = match operands.shared {
+            Some(shared) => self.planes(shared.matrix),
+            None => [Argument::Null, Argument::Null, Argument::Null],
+        };
+        let arguments = vec![
+            Argument::Step,
+            self.buffer(site, operands.inner),
+            self.buffer(site, operands.routing),
+            operands.shared.map_or(Argument::Null, |it| self.buffer(site, it.inner)),
+            self.shared_scale(site, chooser.shared.is_some()),
+            codes,
+            scales,
+            row_scales,
+            shared_codes,
+            shared_scales,
+            shared_row_scales,
+            self.buffer(site, operands.residual),
+        ];
+        Launch { phase: site.phase, kernel, grid: fixed(ring.blocks, 1, 1), arguments }
+    }
+
+    fn experts_kernel(
+        &mut self,
+        site: Site,
+        suffix: &str,
+        template: &'static str,
+        constants: Vec<Member>,
+        resident: usize,
+        shared: usize,
+    ) -> (usize, usize) {
+        let kernel = Kernel {
+            name: self.kernel_name(site, suffix),
+            template,
+            constants,
+            block: count(32 * (CONSUMER_WARPS + 1)),
+            resident: count(resident),
+            cluster: 1,
+            shared: count(shared),
+            decode: false,
+        };
+        self.kernel(site.program, kernel)
+    }
+}
+
+fn ring_constants(site: Site, ring: Ring) -> [Member; 7] {
+    let rows = site.program.rows;
+    [
+        ("ROWS", integer(rows)),
+        ("LIMIT", limit(site, rows == 1)),
+        ("STAGES", integer(ring.stages)),
+        ("STAGE_BYTES", integer(ring.stage_bytes)),
+        ("CONSUMER_WARPS", integer(CONSUMER_WARPS)),
+        ("BLOCKS", integer(ring.blocks)),
+        ("EVICT_FIRST", Constant::Flag(true)),
+    ]
+}

@@ -1,0 +1,275 @@
+//! A mixture of experts over many rows: pairs of a token and an expert are sorted by expert, every expert's rows go through one
+//! stream of its weights, and each token adds up what its experts made of it (templates/cuda/lib/experts_batch.cuh).
+
+use super::experts::{Down, Up};
+use super::experts_shape::{self, Lists};
+use super::gemm::Gemm;
+use super::product::{Member, Operands, activation, count, limit};
+use super::{Launcher, Matrix, Site, fixed, integer, no_kernel, staged_bytes, value};
+use crate::passes::PassError;
+use crate::plan::cuda::{Argument, Constant, Extent, Kernel, Launch, Regime};
+use crate::plan::packed::TILE_ROWS;
+use crate::spec::types::Activation;
+
+/// Threads of experts_place.
+const PLACE_THREADS: usize = 256;
+
+impl Launcher<'_> {
+    pub(super) fn batch_up(
+        &mut self,
+        site: Site,
+        operands: &Up,
+        matrix: &Matrix,
+        launches: &mut Vec<Launch>,
+    ) -> Result<(), PassError> {
+        let capacity = site.program.rows.next_multiple_of(8);
+        let (lists, gemm) = self.lists(site, operands, matrix)?;
+        let stride = logits_stride(operands, &lists);
+        let logits = self.logits(site, stride);
+        launches.push(self.route_alone(site, operands, stride, logits.clone()));
+        let (launch, x) = self.stage(site, operands.x, Some(operands.norm), capacity);
+        launches.push(launch);
+        if let Some(shared) = operands.shared {
+            let product = Operands {
+                x: operands.x,
+                norm: Some(operands.norm),
+                matrix: shared.matrix,
+                biases: [None, None],
+                epilogue: "GATED",
+                activation: operands.activation,
+                out: shared.out,
+            };
+            let matrix = self.matrix(shared.matrix);
+            let out = self.staged(site, shared.out, capacity);
+            launches.push(self.gemm(site, "_shared", &product, &matrix, x.clone(), out)?);
+        }
+        self.sort(site, operands, &lists, logits, launches);
+        let inner = self.expert_inner(&lists, matrix.outputs());
+        let constants = vec![
+            ("EPILOGUE", value("Epilogue::GATED")),
+            ("ACTIVATION", activation(operands.activation)),
+            ("GATHER", Constant::Flag(true)),
+            ("X_ROWS", integer(capacity)),
+            ("NARROW", Constant::Flag(false)),
+        ];
+        let id = operands.matrix;
+        launches.push(self.grouped(site, (id, matrix), (&gemm, &lists), constants, x, inner));
+        Ok(())
+    }
+
+    pub(super) fn batch_down(
+        &mut self,
+        site: Site,
+        operands: &Down,
+        chooser: &Up,
+        launches: &mut Vec<Launch>,
+    ) -> Result<(), PassError> {
+        let rows = site.program.rows;
+        let matrix = self.matrix(operands.matrix);
+        let (lists, _) = self.lists(site, chooser, &self.matrix(chooser.matrix))?;
+        let gemm = self.grouped_shape(site, &matrix, lists.tile)?;
+        let narrow = !lists.one_chunk();
+        let element = if narrow { 2 } else { 4 };
+        let products = (element * lists.pair_rows() * matrix.rows) as u64;
+        let products = self.scratch("expert_products", products, false);
+        let inner = self.expert_inner(&lists, matrix.columns);
+        let constants = vec![
+            ("EPILOGUE", value("Epilogue::STORE")),
+            ("ACTIVATION", activation(Activation::Relu)),
+            ("GATHER", Constant::Flag(false)),
+            ("X_ROWS", integer(lists.pair_rows())),
+            ("NARROW", Constant::Flag(narrow)),
+        ];
+        let id = operands.matrix;
+        let arguments = products.clone();
+        launches.push(self.grouped(site, (id, &matrix), (&gemm, &lists), constants, inner, arguments));
+        let mut shared_product = Argument::Null;
+        if let Some(shared) = operands.shared {
+            let product = Operands {
+                x: shared.inner,
+                norm: None,
+                matrix: shared.matrix,
+                biases: [None, None],
+                epilogue: "STORE",
+                activation: Activation::Relu,
+                out: shared.product,
+            };
+            let matrix = self.matrix(shared.matrix);
+            let x = self.staged(site, shared.inner, rows.next_multiple_of(8));
+            shared_product = self.buffer(site, shared.product);
+            launches.push(self.gemm(site, "_shared", &product, &matrix, x, shared_product.clone())?);
+        }
+        let stride = logits_stride(chooser, &lists);
+        let constants = vec![
+            ("HIDDEN", integer(matrix.rows)),
+            ("EXPERTS", integer(lists.experts)),
+            ("ACTIVE", integer(lists.active)),
+            ("STEP_ROWS", integer(rows)),
+            ("TOKENS", integer(lists.tile)),
+            ("NARROW", Constant::Flag(narrow)),
+            ("SHARED", Constant::Flag(operands.shared.is_some())),
+            ("SHARED_GATE", Constant::Flag(operands.shared.is_some())),
+            ("GATE_STRIDE", integer(stride)),
+            ("LIMIT", limit(site, false)),
+        ];
+        let columns = matrix.rows.div_ceil(if matrix.rows.is_multiple_of(4) { 4 } else { 1 });
+        let threads = if columns >= 256 { 256 } else { columns.next_multiple_of(32) };
+        let kernel = self.batch_kernel(site, "_sum", "experts_batch_combine", constants, threads);
+        let arguments = vec![
+            Argument::Step,
+            self.expert_lists(&lists),
+            products,
+            shared_product,
+            self.logits(site, stride),
+            self.buffer(site, operands.residual),
+        ];
+        let [tokens, ..] = self.grid_of_rows(site, 1);
+        let grid = [tokens, Extent::Fixed(count(columns.div_ceil(threads))), Extent::Fixed(1)];
+        launches.push(Launch { phase: site.phase, kernel, grid, arguments });
+        Ok(())
+    }
+
+    /// How a program's pairs are sorted, and how gate and up are cut.
+    fn lists(&self, site: Site, operands: &Up, matrix: &Matrix) -> Result<(Lists, Gemm), PassError> {
+        let tile = match site.program.regime {
+            Regime::Decode => 8,
+            Regime::Prefill | Regime::Head => {
+                if self.card.wgmma {
+                    128
+                } else {
+                    64
+                }
+            }
+        };
+        let (experts, active) = (matrix.experts.expect("experts have matrices"), operands.active);
+        let lists = Lists { experts, active, rows: site.program.rows, tile };
+        Ok((lists, self.grouped_shape(site, matrix, tile)?))
+    }
+
+    fn grouped_shape(&self, site: Site, matrix: &Matrix, tile: usize) -> Result<Gemm, PassError> {
+        experts_shape::grouped(matrix, tile, self.card)
+            .ok_or_else(|| no_kernel(site, self.plan, "no block of it fits the card's shared memory"))
+    }
+
+    fn expert_lists(&mut self, lists: &Lists) -> Argument {
+        self.scratch("expert_lists", lists.bytes() as u64, true)
+    }
+
+    /// Staged rows of pairs between the two products.
+    fn expert_inner(&mut self, lists: &Lists, width: usize) -> Argument {
+        self.scratch("expert_inner", staged_bytes(lists.pair_rows(), width), false)
+    }
+
+    fn sort(
+        &mut self,
+        site: Site,
+        operands: &Up,
+        lists: &Lists,
+        logits: Argument,
+        launches: &mut Vec<Launch>,
+    ) {
+        let constants = vec![
+            ("EXPERTS", integer(lists.experts)),
+            ("ACTIVE", integer(lists.active)),
+            ("STEP_ROWS", integer(lists.rows)),
+            ("TOKENS", integer(lists.tile)),
+            ("LOGITS", integer(logits_stride(operands, lists))),
+            ("RENORMALISE", Constant::Flag(operands.renormalise)),
+            ("LIMIT", limit(site, false)),
+        ];
+        let threads = if lists.one_chunk() { 256 } else { 512 };
+        let kernel = self.batch_kernel(site, "_sort", "experts_sort", constants.clone(), threads);
+        let memory = self.expert_lists(lists);
+        let prefill = site.program.regime == Regime::Prefill;
+        let blocks = if lists.one_chunk() { lists.rows.div_ceil(threads / 32) } else { lists.chunks() };
+        let mut grid = fixed(blocks, 1, 1);
+        if prefill && !lists.one_chunk() {
+            grid[0] = Extent::Tokens(64);
+        }
+        let arguments = vec![Argument::Step, logits, memory.clone()];
+        launches.push(Launch { phase: site.phase, kernel, grid, arguments });
+        if lists.one_chunk() {
+            return;
+        }
+        let kernel = self.batch_kernel(site, "_place", "experts_place", constants, PLACE_THREADS);
+        let mut grid = fixed(lists.pairs().div_ceil(PLACE_THREADS), 1, 1);
+        if prefill {
+            grid[0] = Extent::Tokens(count(PLACE_THREADS / lists.active));
+        }
+        launches.push(Launch { phase: site.phase, kernel, grid, arguments: vec![Argument::Step, memory] });
+    }
+
+    /// A product whose matrix is that of the work tile's expert.
+    fn grouped(
+        &mut self,
+        site: Site,
+        (id, matrix): (crate::plan::FieldId, &Matrix),
+        (gemm, lists): (&Gemm, &Lists),
+        of_product: Vec<Member>,
+        x: Argument,
+        out: Argument,
+    ) -> Launch {
+        let mut constants: Vec<Member> = matrix.names().into();
+        constants.extend([
+            ("OUTPUTS", integer(matrix.outputs())),
+            ("INPUTS", integer(matrix.columns)),
+            ("EXPERTS", integer(lists.experts)),
+            ("ACTIVE", integer(lists.active)),
+            ("STEP_ROWS", integer(lists.rows)),
+            ("CAPACITY", integer(lists.pair_rows())),
+            ("TOKENS", integer(gemm.tokens)),
+            ("STRIPS", integer(gemm.strips)),
+            ("STAGE_PANELS", integer(gemm.stage_panels)),
+            ("WEIGHT_STAGES", integer(gemm.weight_stages)),
+            ("STAGES", integer(gemm.stages)),
+            ("RESIDENT", integer(gemm.resident)),
+            ("MULTICAST", integer(1)),
+            ("SPLIT", integer(1)),
+            ("BIAS", Constant::Flag(false)),
+            ("LIMIT", limit(site, false)),
+        ]);
+        constants.extend(of_product);
+        let kernel = Kernel {
+            name: self.kernel_name(site, ""),
+            template: if self.card.wgmma { "experts_gemm_wgmma" } else { "experts_gemm_mma" },
+            constants,
+            block: count(gemm.threads),
+            resident: count(gemm.resident),
+            cluster: 1,
+            shared: count(gemm.shared),
+            decode: false,
+        };
+        let kernel = self.kernel(site.program, kernel);
+        let [codes, scales, row_scales] = self.planes(id);
+        let arguments = vec![self.expert_lists(lists), x, codes, scales, row_scales, out];
+        let blocks = experts_shape::grouped_blocks(matrix, gemm, lists, self.card);
+        Launch { phase: site.phase, kernel, grid: fixed(blocks, 1, 1), arguments }
+    }
+
+    fn batch_kernel(
+        &mut self,
+        site: Site,
+        suffix: &str,
+        template: &'static str,
+        constants: Vec<Member>,
+        threads: usize,
+    ) -> (usize, usize) {
+        let kernel = Kernel {
+            name: self.kernel_name(site, suffix),
+            template,
+            constants,
+            block: count(threads),
+            resident: 1,
+            cluster: 1,
+            shared: 0,
+            decode: false,
+        };
+        self.kernel(site.program, kernel)
+    }
+}
+
+/// Floats from a row of logits to the next: whole tiles of the router's matrix, so that what weighs the shared expert is an output
+/// like the others, and padding is written too.
+fn logits_stride(operands: &Up, lists: &Lists) -> usize {
+    (lists.experts + usize::from(operands.shared.is_some())).next_multiple_of(TILE_ROWS)
+}

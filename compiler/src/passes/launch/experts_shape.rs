@@ -1,0 +1,260 @@
+//! The shapes of a mixture's kernels: templates/cuda/lib/{route,experts_stream_up,experts_stream_down_shape,experts_batch}.cuh in Rust.
+
+use super::gemm::{self, Gemm};
+use super::stream::{self, CONSUMER_WARPS, STAGES_BESIDE, Stream};
+use super::{Matrix, fits};
+use crate::plan::Packing;
+use crate::plan::packed::{TILE_ROWS, UNIT_BYTES, unit_columns};
+use crate::spec::types::{Cuda, Knobs};
+use monomorph_formats::{Format, ScaleForm};
+
+/// How a block of a streaming kernel is cut.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Ring {
+    pub stages: usize,
+    pub stage_bytes: usize,
+    /// Blocks in x.
+    pub blocks: usize,
+    /// Blocks of this kernel and the next one's that a multiprocessor holds: what its registers must allow.
+    pub resident: usize,
+    pub shared: usize,
+}
+
+/// The deepest ring up to what the knobs ask for that fits the card beside the next kernel's, or alone. `granules`: the most blocks
+/// there is work for; `shared`: bytes with so many stages.
+fn ring(
+    knobs: &Knobs,
+    card: &Cuda,
+    granules: usize,
+    rows: usize,
+    shared: impl Fn(usize, usize, usize) -> Option<usize>,
+) -> Option<Ring> {
+    let most = knobs.ring_stages as usize;
+    let stage_bytes = (knobs.stage_bytes as usize).next_multiple_of(UNIT_BYTES * CONSUMER_WARPS);
+    [(2, STAGES_BESIDE.min(most)), (1, 2)].into_iter().find_map(|(kernels, least)| {
+        let each = (1..=knobs.blocks_per_multiprocessor as usize).rev();
+        each.into_iter().find_map(|each| {
+            let blocks = (each * card.multiprocessors as usize).min(granules);
+            (least..=most).rev().find_map(|stages| {
+                let shared = shared(stages, stage_bytes, blocks)?;
+                // What more than two rows need leaves the next kernel's block no registers.
+                let resident = if rows <= 2 { kernels } else { 1 };
+                let ring = Ring { stages, stage_bytes, blocks, resident, shared };
+                fits(card, shared, kernels * each).then_some(ring)
+            })
+        })
+    })
+}
+
+/// Who chose what: `sizeof(Choices<EXPERTS, ACTIVE, ROWS>)`.
+fn choices_bytes(experts: usize, active: usize, rows: usize) -> usize {
+    let slots = rows * active;
+    let most = slots.min(experts);
+    (4 * (1 + slots + 2 * most) + most * rows).next_multiple_of(4) + 2 * 4 * experts.div_ceil(32)
+}
+
+/// `RouteShape<C>::SHARED` of a block of the router's, at most: two passes' sums of at most 32 values a warp, and squares.
+pub(super) fn route_shared(rows: usize) -> usize {
+    4 * CONSUMER_WARPS * (2 * 32 + rows)
+}
+
+/// `UpShape<C>`: gate and up of the chosen experts.
+pub(super) fn up(matrix: &Matrix, active: usize, rows: usize, knobs: &Knobs, card: &Cuda) -> Option<Ring> {
+    let experts = matrix.experts?;
+    let granules = matrix.outputs().div_ceil(TILE_ROWS);
+    let group_rows = if matrix.exact { rows } else { rows.min(4) };
+    let shared = |stages: usize, stage_bytes: usize, _: usize| {
+        let product = Stream {
+            rows: group_rows,
+            warps: CONSUMER_WARPS,
+            stages,
+            stage_bytes,
+            blocks: granules,
+            resident: 1,
+            shared: 0,
+        };
+        let parts = stream::parts(matrix, &product);
+        let (groups, sum) = (rows.div_ceil(group_rows), stream::sum_bytes(matrix));
+        let partials = 2 * (2 * parts.k_warps * rows * TILE_ROWS) * sum;
+        let squares = groups * group_rows * CONSUMER_WARPS * sum;
+        let who = choices_bytes(experts, active, rows).next_multiple_of(16);
+        let scales =
+            if has_row_scales(matrix) { (8 * (rows * active).min(experts)).next_multiple_of(16) } else { 0 };
+        let rest = groups * parts.x_bytes + partials + squares + who + scales + 16 * stages;
+        Some(stages * parts.stage + rest)
+    };
+    ring(knobs, card, granules * active, rows, shared)
+}
+
+/// `ScaleForm::TENSOR`.
+fn has_row_scales(matrix: &Matrix) -> bool {
+    matrix.scales.is_some_and(|form| form != ScaleForm::Block128)
+}
+
+/// `DownProduct<C, …>`.
+struct DownProduct {
+    tiles: usize,
+    stage: usize,
+    k_warps: usize,
+    row_bytes: usize,
+}
+
+/// `None`: a stage does not hold a tile.
+fn down_product(
+    matrix: &Matrix,
+    most_tiles: usize,
+    most_pieces: usize,
+    stage_bytes: usize,
+) -> Option<DownProduct> {
+    let columns = unit_columns(matrix.format);
+    let (units, capacity) = (matrix.columns.div_ceil(columns), stage_bytes / UNIT_BYTES);
+    if units > capacity {
+        return None;
+    }
+    let tiles = most_tiles.min(capacity / units).max(1);
+    let piece_units = tiles * units;
+    let piece_scales = if matrix.scales == Some(ScaleForm::Block128) {
+        (tiles * matrix.columns.div_ceil(128) * 4 + 16).next_multiple_of(16)
+    } else {
+        piece_units * stream::unit_scale_bytes(matrix.format)
+    };
+    let pieces = most_pieces.min(capacity / piece_units).max(1);
+    let (mut k_warps, mut cost) = (CONSUMER_WARPS, units.div_ceil(CONSUMER_WARPS) * tiles);
+    let mut k = CONSUMER_WARPS / 2;
+    while k >= 1 {
+        let work = units.div_ceil(k) * tiles.div_ceil(CONSUMER_WARPS / k);
+        if work <= cost {
+            (k_warps, cost) = (k, work);
+        }
+        k /= 2;
+    }
+    let chunk = if matrix.exact { 4 } else { 8 };
+    Some(DownProduct {
+        tiles,
+        stage: (pieces * (piece_units * UNIT_BYTES + piece_scales)).next_multiple_of(128),
+        k_warps: if matrix.exact { 1 } else { k_warps },
+        row_bytes: units * (columns / 4 / chunk) * 64 + 64,
+    })
+}
+
+/// `DownShape<C>`: down of the chosen experts, and of the shared one.
+pub(super) fn down(
+    matrix: &Matrix,
+    common: Option<&Matrix>,
+    active: usize,
+    rows: usize,
+    knobs: &Knobs,
+    card: &Cuda,
+) -> Option<Ring> {
+    let experts = matrix.experts?;
+    let tiles = matrix.rows.div_ceil(TILE_ROWS);
+    let shared = |stages: usize, stage_bytes: usize, blocks: usize| {
+        let block_tiles = tiles.div_ceil(blocks);
+        let of_experts = down_product(matrix, block_tiles.min(8), active, stage_bytes)?;
+        let of_common = match common {
+            Some(common) => Some(down_product(common, block_tiles, 1, stage_bytes)?),
+            None => None,
+        };
+        let (sum, slots) = (stream::sum_bytes(matrix), rows * active);
+        let stage = of_experts.stage.max(of_common.as_ref().map_or(0, |it| it.stage));
+        let partials = |product: &DownProduct| product.k_warps * rows * TILE_ROWS * sum;
+        let staged = slots * of_experts.row_bytes + of_common.as_ref().map_or(0, |it| rows * it.row_bytes);
+        let sums = 2 * of_experts.tiles * partials(&of_experts)
+            + of_common.as_ref().map_or(0, |it| block_tiles * partials(it));
+        let factors = 4 * slots + 4 * (slots + rows) + if matrix.exact { 4 * slots } else { 0 };
+        let before = ((stages * stage + staged).next_multiple_of(16) + sums + factors).next_multiple_of(16);
+        Some(before + choices_bytes(experts, active, rows).next_multiple_of(16) + 16 * stages)
+    };
+    ring(knobs, card, tiles, rows, shared)
+}
+
+/// What sorting leaves behind: `ExpertLists<EXPERTS, ACTIVE, STEP_ROWS, TILE>`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Lists {
+    pub experts: usize,
+    pub active: usize,
+    /// Token rows of a step, at most.
+    pub rows: usize,
+    /// Height of a work tile.
+    pub tile: usize,
+}
+
+impl Lists {
+    pub fn pairs(&self) -> usize {
+        self.rows * self.active
+    }
+
+    fn touched(&self) -> usize {
+        self.experts.min(self.pairs())
+    }
+
+    /// Rows of pairs, every expert's rounded up to eight.
+    pub fn pair_rows(&self) -> usize {
+        (self.pairs() + 7 * self.touched()).next_multiple_of(8)
+    }
+
+    /// Most work tiles.
+    pub fn tiles(&self) -> usize {
+        self.touched() + self.pairs() / self.tile
+    }
+
+    /// Whether one block counts all pairs.
+    pub fn one_chunk(&self) -> bool {
+        self.rows <= 128
+    }
+
+    /// Chunks that are counted by a block each.
+    pub fn chunks(&self) -> usize {
+        if self.one_chunk() { 1 } else { self.rows.div_ceil(64) }
+    }
+
+    pub fn bytes(&self) -> usize {
+        let counts = if self.one_chunk() { 0 } else { 4 * self.chunks() * self.experts };
+        16 + 8 * self.tiles() + 4 * self.pair_rows() + 3 * 4 * self.pairs() + counts
+    }
+}
+
+/// How a grouped product is cut over work tiles of `tokens` rows. Up to 128 rows a step the weights are the work, and tiles of 8 take
+/// them through once; a prefill's tiles are as high as the card's products are efficient. Rings shrink until they fit.
+pub(super) fn grouped(matrix: &Matrix, tokens: usize, card: &Cuda) -> Option<Gemm> {
+    let narrow = unit_columns(matrix.format) > 32;
+    let few = tokens == 8;
+    let weight_stages = match (few, card.wgmma) {
+        (true, true) if matrix.format == Format::Nvfp4 => 8,
+        (true, false) if matrix.format == Format::Nvfp4 => 6,
+        (true, _) => 4,
+        (false, true) => 3,
+        (false, false) => 2,
+    };
+    let strips = if tokens == 128 { 2 } else { 1 };
+    let of = |resident: usize, weight_stages: usize| Gemm {
+        capacity: tokens,
+        tokens,
+        strips,
+        stage_panels: if narrow && (few || card.wgmma || matrix.format == Format::Nvfp4) { 2 } else { 1 },
+        weight_stages,
+        stages: if few || (card.wgmma && !narrow) { 4 } else { 3 },
+        resident,
+        multicast: 1,
+        split: 1,
+        threads: if card.wgmma && tokens * strips == 256 { 384 } else { 288 },
+        shared: 0,
+        grid: 0,
+    };
+    let residents = if few { 2..=2 } else { 1..=1 };
+    residents.chain(1..=1).find_map(|resident| {
+        (2..=weight_stages).rev().find_map(|weight_stages| {
+            let mut gemm = of(resident, weight_stages);
+            gemm.shared = gemm::shared_bytes(matrix, &gemm);
+            fits(card, gemm.shared, resident).then_some(gemm)
+        })
+    })
+}
+
+/// Blocks of a grouped product: at most all work that there can be.
+pub(super) fn grouped_blocks(matrix: &Matrix, gemm: &Gemm, lists: &Lists, card: &Cuda) -> usize {
+    let gated = matrix.packing == Packing::Gated;
+    let tiles = matrix.outputs().div_ceil(TILE_ROWS) * if gated { 2 } else { 1 };
+    let work = lists.tiles() * tiles.div_ceil(16 * gemm.strips);
+    work.min(card.multiprocessors as usize * gemm.resident)
+}

@@ -1,0 +1,51 @@
+//! A matrix as kernels see it.
+
+use super::value;
+use crate::plan::Packing;
+use crate::plan::cuda::Constant;
+use crate::spec::types::Compute;
+use monomorph_formats::{Format, ScaleForm};
+
+/// Shape, formats and arithmetic.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Matrix {
+    pub format: Format,
+    pub scales: Option<ScaleForm>,
+    pub compute: Compute,
+    /// Whether activations are not rounded to bf16.
+    pub exact: bool,
+    pub rows: usize,
+    pub columns: usize,
+    pub packing: Packing,
+    /// How many experts have one each.
+    pub experts: Option<usize>,
+}
+
+impl Matrix {
+    /// `Format::…` and `ScaleForm::…` of templates/cuda/lib/formats.cuh.
+    pub fn names(&self) -> [(&'static str, Constant); 2] {
+        let format = match self.format {
+            Format::F32 => "F32",
+            Format::Bf16 => "BF16",
+            Format::F16 => "F16",
+            Format::Fp8E4m3 => "FP8_E4M3",
+            Format::Nvfp4 => "NVFP4",
+            Format::Q8_0 => "Q8_0",
+            Format::Q4_1 => "Q4_1",
+        };
+        let scales = match self.scales {
+            None => "NONE",
+            Some(ScaleForm::Block128) => "BLOCK128",
+            Some(ScaleForm::Tensor | ScaleForm::Modelopt | ScaleForm::CompressedTensors) => "TENSOR",
+        };
+        [("FORMAT", value(format!("Format::{format}"))), ("SCALES", value(format!("ScaleForm::{scales}")))]
+    }
+
+    /// Outputs, or features where gate and up are interleaved.
+    pub fn outputs(&self) -> usize {
+        match self.packing {
+            Packing::Stacked => self.rows,
+            Packing::Gated => self.rows / 2,
+        }
+    }
+}

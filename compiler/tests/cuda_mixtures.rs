@@ -1,0 +1,257 @@
+//! Launches of hybrid models and mixtures of experts: which there are, that arguments are what kernels' parameters say, that nothing is
+//! read before it is written, and what a token costs.
+
+use monomorph_compiler::graph;
+use monomorph_compiler::passes::assemble;
+use monomorph_compiler::plan::Plan;
+use monomorph_compiler::plan::cuda::{Argument, CudaPlan, Launch, Plane, Program, Regime, StatePart};
+use monomorph_compiler::spec;
+use std::path::{Path, PathBuf};
+
+fn root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("..")
+}
+
+fn plan(target: &str) -> Plan {
+    let target = spec::load(&[root().join("targets")], target).unwrap_or_else(|error| panic!("{error}"));
+    assemble::plan(&target, &graph::build(&target.model, &target.quant))
+        .unwrap_or_else(|error| panic!("{error}"))
+}
+
+fn cuda(plan: &Plan) -> &CudaPlan {
+    plan.cuda.as_ref().expect("a CUDA target has launches")
+}
+
+fn program<'a>(cuda: &'a CudaPlan, name: &str) -> &'a Program {
+    cuda.programs.iter().find(|program| program.name == name).unwrap_or_else(|| panic!("no program {name}"))
+}
+
+/// Attention by turns with delta-nets, with and without experts; a mixture without a shared expert; and what has neither, for the
+/// checks that hold for all.
+const ALL: [&str; 12] = [
+    "gb10/qwen3.5-35b/nvfp4",
+    "gb10/qwen3.5-122b/nvfp4",
+    "h200/qwen3.5-35b/nvfp4",
+    "h200/qwen3.5-35b/bf16",
+    "h200/qwen3.6-35b/fp8",
+    "h200/qwen3.5-122b/nvfp4",
+    "h200/qwen3.5-27b/nvfp4",
+    "h200/qwen3.5-0.8b/bf16",
+    "h200/qwen3-next-80b/nvfp4",
+    "h200/qwen3-30b-a3b/bf16",
+    "h200/smollm2-135m/q4_1",
+    "h100/llama-3.2-1b/bf16",
+];
+
+fn body_templates(plan: &Plan, program: &Program, body: &str) -> Vec<&'static str> {
+    let at = plan.bodies.iter().position(|it| it.name == body).expect("there is such a body");
+    program.bodies[at].iter().map(|launch| cuda(plan).kernel(launch.kernel).template).collect()
+}
+
+#[test]
+fn few_rows_stream_the_experts_they_choose_and_more_are_sorted() {
+    let plan = plan("h200/qwen3.5-35b/nvfp4");
+    let cuda = cuda(&plan);
+    let stream = "stream_product";
+    let experts = ["route", "experts_stream_up", "experts_stream_down"];
+    let decode = program(cuda, "decode_1");
+    assert_eq!(
+        body_templates(&plan, decode, "attention"),
+        [&[stream, "attention_decode", stream][..], &experts].concat()
+    );
+    assert_eq!(
+        body_templates(&plan, decode, "delta"),
+        [&[stream, stream, "delta_decode", stream][..], &experts].concat()
+    );
+    let (gemm, grouped) = ("gemm_wgmma", "experts_gemm_wgmma");
+    let sorted = ["route", "stage", gemm, "experts_sort", grouped, grouped, gemm, "experts_batch_combine"];
+    assert_eq!(
+        body_templates(&plan, program(cuda, "decode_64"), "delta"),
+        [&["stage", gemm, gemm, "delta_decode", gemm][..], &sorted].concat()
+    );
+    // A step of more than 128 tokens is sorted in chunks, and places become rows by another launch.
+    let sorted = [
+        "route",
+        "stage",
+        gemm,
+        "experts_sort",
+        "experts_place",
+        grouped,
+        grouped,
+        gemm,
+        "experts_batch_combine",
+    ];
+    assert_eq!(
+        body_templates(&plan, program(cuda, "prefill"), "delta"),
+        [&["stage", gemm, gemm, "delta_prepare", "delta_chunks", "delta_gate", gemm][..], &sorted].concat()
+    );
+    assert_eq!(
+        body_templates(&plan, program(cuda, "prefill"), "attention")[2..4],
+        ["attention_write", "attention_prefill"],
+        "heads of 256 are no warpgroup product's"
+    );
+}
+
+#[test]
+fn every_phase_of_a_hybrid_is_launched_in_every_program_and_fits_its_card() {
+    for target in ALL {
+        let plan = plan(target);
+        let card = plan.target.hardware.cuda().expect("a CUDA target");
+        let cuda = cuda(&plan);
+        for program in &cuda.programs {
+            for (body, launches) in plan.bodies.iter().zip(&program.bodies).filter(|(_, it)| !it.is_empty()) {
+                for (at, phase) in body.phases.iter().enumerate() {
+                    let skipped = program.regime == Regime::Decode && phase.name == "select";
+                    let launched = launches.iter().any(|it| it.phase == at);
+                    assert!(skipped || launched, "{target} {}: {}", program.name, phase.name);
+                }
+            }
+        }
+        for kernel in cuda.modules.iter().flat_map(|module| &module.kernels) {
+            assert!(
+                kernel.block <= 1024 && kernel.shared <= card.shared_per_block,
+                "{target}: {}",
+                kernel.name
+            );
+            assert!(kernel.cluster == 1 || card.clusters, "{target}: {}", kernel.name);
+            let registers = kernel.resident * kernel.block * 32;
+            assert!(registers <= 65_536, "{target}: {} leaves a thread {registers}", kernel.name);
+        }
+    }
+}
+
+/// A kernel's parameter: whether it is only read, its type, its name.
+struct Parameter {
+    read_only: bool,
+    of: String,
+    name: String,
+}
+
+/// The parameters of a phase template's kernel.
+fn parameters(template: &str) -> Vec<Parameter> {
+    let path = root().join("templates/cuda/phases").join(template).with_extension("tera");
+    let text = std::fs::read_to_string(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
+    let (_, after) = text.split_once("{{ name }}(").expect("a template has a kernel");
+    let (list, _) = after.split_once(") {").expect("its parameters end");
+    let parameter = |text: &str| {
+        let (of, name) = text.trim().rsplit_once(' ').expect("a type and a name");
+        let read_only = of.starts_with("const ");
+        Parameter { read_only, of: of.trim_start_matches("const ").to_owned(), name: name.to_owned() }
+    };
+    list.split(", ").map(parameter).collect()
+}
+
+/// Whether an argument can be meant for a parameter of this type and name.
+fn agree(parameter: &Parameter, argument: &Argument) -> bool {
+    let name = parameter.name.as_str();
+    let plane = |plane| {
+        matches!(argument, Argument::Null | Argument::Field(..))
+            && match argument {
+                Argument::Field(_, it) => *it == plane,
+                _ => true,
+            }
+    };
+    match name {
+        "step" => *argument == Argument::Step,
+        "tokens" => matches!(argument, Argument::Tokens | Argument::Null),
+        "layer" => matches!(argument, Argument::Cache(_)),
+        "rotary" => matches!(argument, Argument::Rotary(_)),
+        "states" => matches!(argument, Argument::State(_, StatePart::Matrices)),
+        "windows" => matches!(argument, Argument::State(_, StatePart::Window)),
+        "journals" => *argument == Argument::Null,
+        "norm" | "q_norm" | "k_norm" | "bias" | "up_bias" | "convolution" | "a_log" | "dt_bias"
+        | "router" => plane(Plane::Codes),
+        _ if name.ends_with("row_scales") => plane(Plane::RowScales),
+        _ if name.ends_with("codes") => plane(Plane::Codes),
+        _ if name.ends_with("scales") => plane(Plane::Scales),
+        _ => !matches!(
+            argument,
+            Argument::Step | Argument::Field(..) | Argument::Cache(_) | Argument::State(..)
+        ),
+    }
+}
+
+#[test]
+fn arguments_are_what_the_kernels_parameters_say() {
+    for target in ALL {
+        let plan = plan(target);
+        let cuda = cuda(&plan);
+        for program in &cuda.programs {
+            for launch in program.bodies.iter().flatten().chain(&program.tail) {
+                let kernel = cuda.kernel(launch.kernel);
+                let parameters = parameters(kernel.template);
+                assert_eq!(parameters.len(), launch.arguments.len(), "{target}: {}", kernel.name);
+                for (parameter, argument) in parameters.iter().zip(&launch.arguments) {
+                    let (name, of) = (&parameter.name, &parameter.of);
+                    assert!(
+                        agree(parameter, argument),
+                        "{target} {}: `{}` is handed {argument:?} as {of} {name}",
+                        program.name,
+                        kernel.name
+                    );
+                }
+            }
+        }
+    }
+}
+
+/// Buffers and scratch of a launch: those only read, and those written (or both).
+fn memory<'a>(cuda: &CudaPlan, launch: &'a Launch) -> (Vec<&'a Argument>, Vec<&'a Argument>) {
+    let parameters = parameters(cuda.kernel(launch.kernel).template);
+    let all = parameters.into_iter().zip(&launch.arguments);
+    let memory = all.filter(|(_, it)| matches!(it, Argument::Buffer(_) | Argument::Scratch(_)));
+    let (read, written): (Vec<_>, Vec<_>) = memory.partition(|(parameter, _)| parameter.read_only);
+    let arguments = |some: Vec<(Parameter, &'a Argument)>| some.into_iter().map(|(_, it)| it).collect();
+    (arguments(read), arguments(written))
+}
+
+#[test]
+fn nothing_is_read_that_the_body_has_not_written() {
+    for target in ALL {
+        let plan = plan(target);
+        let cuda = cuda(&plan);
+        let residual =
+            plan.buffers.iter().position(|buffer| buffer.name == "residual").expect("there is one");
+        for program in &cuda.programs {
+            for launches in &program.bodies {
+                let mut known: Vec<&Argument> = Vec::new();
+                for launch in launches {
+                    let (read, written) = memory(cuda, launch);
+                    for argument in read {
+                        let handed_on = matches!(argument, Argument::Buffer(id) if id.0 == residual);
+                        let name = &cuda.kernel(launch.kernel).name;
+                        assert!(
+                            handed_on || known.contains(&argument),
+                            "{target} {}: `{name}` reads {argument:?}, which nobody wrote",
+                            program.name
+                        );
+                    }
+                    known.extend(written);
+                }
+            }
+        }
+    }
+}
+
+/// GB that one token reads of the weights, in the published sizes of the same checkpoints' tensors.
+#[test]
+fn a_token_reads_the_weights_that_the_checkpoints_arithmetic_says() {
+    let published = [
+        ("gb10/qwen3.5-35b/nvfp4", 3.873),
+        ("h200/qwen3.5-35b/bf16", 5.893),
+        ("h200/qwen3.6-35b/fp8", 3.481),
+        ("h200/qwen3.6-35b/nvfp4", 2.255),
+        ("h200/qwen3.5-122b/nvfp4", 10.800),
+        ("h200/qwen3.5-27b/nvfp4", 16.279),
+        ("h200/qwen3.5-27b/bf16", 51.249),
+        ("h200/qwen3-next-80b/nvfp4", 4.161),
+        ("h200/qwen3.5-0.8b/bf16", 1.505),
+        ("h200/qwen3-30b-a3b/bf16", 6.084),
+    ];
+    for (target, gigabytes) in published {
+        let plan = plan(target);
+        let phases = plan.schedule.iter().flat_map(|(body, _)| &plan.bodies[body.0].phases);
+        let read = phases.map(|phase| phase.decode.weight_bytes).sum::<f64>() / 1e9;
+        assert!((read / gigabytes - 1.0).abs() < 0.01, "{target}: {read:.3} GB against {gigabytes}");
+    }
+}
