@@ -10,6 +10,7 @@
 //! ```
 
 mod gather;
+mod listed;
 mod parts;
 mod programs;
 mod report;
@@ -25,6 +26,12 @@ pub struct Options {
     /// The card.
     #[arg(long, default_value = "h200")]
     hardware: String,
+    /// What to gather [default: everything].
+    #[arg(long, value_name = "PIECE", value_delimiter = ',', conflicts_with = "without")]
+    only: Option<Vec<Piece>>,
+    /// Programs whose source in tests/cuda contains one of these only.
+    #[arg(long, value_name = "TEXT", value_delimiter = ',', default_value = "")]
+    programs: Vec<String>,
     /// Goldens whose target contains one of these only.
     #[arg(long, value_name = "TEXT", value_delimiter = ',', default_value = "/")]
     goldens: Vec<String>,

@@ -7,6 +7,7 @@ use monomorph_compiler::toolchain::python::run;
 use monomorph_compiler::toolchain::{self, Built};
 use monomorph_compiler::{graph, passes, spec};
 use serde_json::{Value, json};
+use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -75,13 +76,16 @@ pub fn gather(options: &Options) -> Result<(), String> {
         executables: Vec::new(),
         problems: Vec::new(),
     };
-    let with = |piece: Piece| !options.without.contains(&piece);
+    let with = |piece: Piece| {
+        let asked = options.only.as_ref().is_none_or(|only| only.contains(&piece));
+        asked && !options.without.contains(&piece)
+    };
     let mut manifest = json!({
         "commit": commit(), "hardware": options.hardware,
         "programs": [], "instruments": [], "goldens": [], "sanitized": [], "benches": [],
     });
     if with(Piece::Programs) {
-        let (programs, instruments) = gathering.programs(options.instruments)?;
+        let (programs, instruments) = gathering.programs(&options.programs, options.instruments)?;
         (manifest["programs"], manifest["instruments"]) = (programs, instruments);
     }
     if with(Piece::Goldens) {
@@ -114,15 +118,14 @@ pub fn gather(options: &Options) -> Result<(), String> {
 
 impl Gathering {
     /// The programs of tests/cuda, and those that only measure.
-    fn programs(&mut self, instruments: bool) -> Result<(Value, Value), String> {
+    fn programs(&mut self, wanted: &[String], instruments: bool) -> Result<(Value, Value), String> {
         let target = spec::load(&self.search, &self.target(SMOLLM2)).map_err(|error| error.to_string())?;
         let card = target.hardware.cuda().ok_or_else(|| format!("{} is no CUDA hardware", self.hardware))?;
-        let (programs, instruments, problems) =
-            programs::build(&card.architecture, &self.store, instruments)?;
-        self.problems.extend(problems);
-        let all = [&programs, &instruments].into_iter().filter_map(Value::as_array).flatten();
-        self.executables.extend(all.filter_map(|it| it["file"].as_str().map(str::to_owned)));
-        Ok((programs, instruments))
+        let built = programs::build(card, &self.store, wanted, instruments)?;
+        self.problems.extend(built.problems);
+        let files = built.programs.iter().chain(&built.instruments).filter_map(|it| it["file"].as_str());
+        self.executables.extend(files.map(str::to_owned).collect::<BTreeSet<_>>());
+        Ok((json!(built.programs), json!(built.instruments)))
     }
 
     /// `hardware/model/quant`.
@@ -289,7 +292,7 @@ fn commit() -> String {
     if changed { format!("{name} and changes") } else { name }
 }
 
-fn copy(from: &Path, to: &Path) -> Result<(), String> {
+pub fn copy(from: &Path, to: &Path) -> Result<(), String> {
     let bytes = std::fs::read(from).map_err(|error| format!("{}: {error}", from.display()))?;
     write(to, &bytes)
 }

@@ -1,6 +1,9 @@
 //! The programs of tests/cuda, compiled for a card.
 
+use super::gather::copy;
+use super::listed::{INSTRUMENTS, PROGRAMS, Program};
 use crate::paths;
+use monomorph_compiler::spec::types::Cuda;
 use monomorph_compiler::toolchain::nvcc::Compiler;
 use monomorph_compiler::toolchain::python::run;
 use serde_json::{Value, json};
@@ -10,103 +13,40 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Instant;
 
-/// A way to build a program, and how it is run. Arguments that begin with `@` are files of the store.
-struct Program {
-    name: &'static str,
-    source: &'static str,
-    defines: &'static [&'static str],
-    arguments: &'static [&'static str],
-    /// Arguments that plant a defect, which must be seen.
-    planted: Option<&'static [&'static str]>,
-    /// Whether it runs under compute-sanitizer's racecheck.
-    racecheck: bool,
+/// What `run.py` needs to know of the programs.
+pub struct Built {
+    /// Runs that check.
+    pub programs: Vec<Value>,
+    /// Runs that measure.
+    pub instruments: Vec<Value>,
+    /// What nvcc refused.
+    pub problems: Vec<String>,
 }
 
-/// For racecheck, which follows the arrivals of threads at a barrier but not those of a warp through one lane.
-const EVERY_LANE: &str = "MONOMORPH_EVERY_LANE_ARRIVES";
-
-const fn program(name: &'static str, source: &'static str) -> Program {
-    Program { name, source, defines: &[], arguments: &[], planted: None, racecheck: false }
-}
-
-const PROGRAMS: [Program; 13] = [
-    Program { defines: &["PART=0"], ..program("attention-0", "attention") },
-    Program { defines: &["PART=1"], ..program("attention-1", "attention") },
-    Program { defines: &["PART=2"], ..program("attention-2", "attention") },
-    Program { defines: &["PART=3"], ..program("attention-3", "attention") },
-    Program { defines: &["SUITE=1"], arguments: &["check"], ..program("stream-1", "stream") },
-    Program { defines: &["SUITE=2"], arguments: &["check"], ..program("stream-2", "stream") },
-    Program { planted: Some(&["defect"]), ..program("gemm", "gemm") },
-    Program { planted: Some(&["planted"]), ..program("embed", "embed") },
-    Program {
-        arguments: &["@programs/sampling.bin"],
-        planted: Some(&["@programs/sampling.bin", "planted"]),
-        ..program("sample", "sample")
-    },
-    Program {
-        defines: &["PART=1", EVERY_LANE],
-        racecheck: true,
-        ..program("attention-1-racecheck", "attention")
-    },
-    Program {
-        defines: &["PART=3", EVERY_LANE],
-        racecheck: true,
-        ..program("attention-3-racecheck", "attention")
-    },
-    Program {
-        defines: &["SUITE=1", EVERY_LANE],
-        arguments: &["check"],
-        racecheck: true,
-        ..program("stream-1-racecheck", "stream")
-    },
-    Program { defines: &[EVERY_LANE], racecheck: true, ..program("gemm-racecheck", "gemm") },
-];
-
-/// What measures kernels and checks nothing, with the division that docs/performance-h200-kernels.md found best.
-const INSTRUMENTS: [Program; 5] = [
-    Program { defines: &["SUITE=3"], arguments: &["bench"], ..program("stream-1b", "stream") },
-    Program { defines: &["SUITE=4"], arguments: &["bench"], ..program("stream-8b", "stream") },
-    program("gemm-bench", "gemm_bench"),
-    Program {
-        defines: &["SPLIT_COUNT=16", "WARP_COUNT=8", "CHUNK_TOKENS=256", "RESIDENT=1", "BEFORE_WAIT"],
-        ..program("attention-decode", "attention_bench")
-    },
-    Program {
-        defines: &["PREFILL", "KEY_COUNT=128", "WGMMA"],
-        ..program("attention-prefill", "attention_bench")
-    },
-];
-
-/// Compiles all into `store/programs/`, instruments too if they are wanted; what `run.py` needs to know of the programs and of
-/// the instruments, and what nvcc refused.
+/// Compiles into `store/programs/` what has a source whose name contains one of `wanted`, instruments too if they are asked for.
 ///
 /// # Errors
-/// When there is no compiler, or a source is built by none.
-pub fn build(
-    architecture: &str,
-    store: &Path,
-    instruments: bool,
-) -> Result<(Value, Value, Vec<String>), String> {
-    let tests = paths::root().join("tests/cuda");
-    let known: BTreeSet<&str> = PROGRAMS.iter().chain(&INSTRUMENTS).map(|it| it.source).collect();
-    for path in files(&tests)? {
-        let name = path.file_stem().unwrap_or_default().to_string_lossy().into_owned();
-        if path.extension().is_some_and(|it| it == "cu") && !known.contains(&*name) {
-            return Err(format!(
-                "tests/cuda/{name}.cu is run by nobody: add it to xtask/src/gpu/programs.rs"
-            ));
-        }
-    }
+/// When there is no compiler, a source is built by none, or one of `wanted` is in no name.
+pub fn build(card: &Cuda, store: &Path, wanted: &[String], instruments: bool) -> Result<Built, String> {
+    check_names(wanted, &sources(&paths::root().join("tests/cuda"))?)?;
     let compiler = Compiler::find(&paths::root()).map_err(|error| error.to_string())?;
-    let headers = headers(&[paths::root().join("templates/cuda/lib"), tests])?;
-    let instruments: &[Program] = if instruments { &INSTRUMENTS } else { &[] };
-    let all: Vec<&Program> = PROGRAMS.iter().chain(instruments).collect();
+    let chosen = |programs: &'static [Program]| -> Vec<&'static Program> {
+        let named = |it: &&Program| wanted.iter().any(|text| it.source.contains(text.as_str()));
+        let (fit, left): (Vec<_>, Vec<_>) =
+            programs.iter().filter(named).partition(|it| card.wgmma || !it.wgmma);
+        left.iter().for_each(|it| eprintln!("{} is left out, for the card has no wgmma", it.name));
+        fit
+    };
+    let programs = chosen(&PROGRAMS);
+    let instruments = if instruments { chosen(&INSTRUMENTS) } else { Vec::new() };
+    let all: Vec<&Program> = programs.iter().chain(&instruments).copied().collect();
     let next = AtomicUsize::new(0);
     let problems = Mutex::new(Vec::new());
     let work = || {
         while let Some(program) = all.get(next.fetch_add(1, Ordering::Relaxed)) {
-            if let Err(why) = compile(&compiler, architecture, program, &headers, store) {
+            if let Err(why) = compile(&compiler, card, program, store) {
                 problems.lock().expect("no worker panics").push(format!("{}: {why}", program.name));
             }
         }
@@ -114,48 +54,85 @@ pub fn build(
     let workers = std::thread::available_parallelism().map_or(1, usize::from);
     std::thread::scope(|scope| (0..workers).for_each(|_| drop(scope.spawn(work))));
     let problems = problems.into_inner().expect("no worker panics");
-    let sampling = paths::root().join("tests/fixtures/cuda/sampling.bin");
-    std::fs::create_dir_all(store.join("programs")).map_err(|error| error.to_string())?;
-    std::fs::copy(&sampling, store.join("programs/sampling.bin"))
-        .map_err(|error| format!("{}: {error}", sampling.display()))?;
-    let entry = |program: &Program, name: String, arguments: &[&str], planted: bool| {
-        let file = format!("programs/{}", program.name);
-        let racecheck = program.racecheck;
-        json!({ "name": name, "file": file, "arguments": arguments, "planted": planted, "racecheck": racecheck })
-    };
-    let entries = PROGRAMS
-        .iter()
-        .flat_map(|program| {
-            let sound = entry(program, program.name.to_owned(), program.arguments, false);
-            let planted = program
-                .planted
-                .map(|arguments| entry(program, format!("{}, planted", program.name), arguments, true));
-            std::iter::once(sound).chain(planted)
-        })
-        .collect();
-    let instruments =
-        instruments.iter().map(|it| entry(it, it.name.to_owned(), it.arguments, false)).collect();
-    Ok((entries, instruments, problems))
+    carry_files(&all, store)?;
+    let measured = |it: &&Program| entry(it, it.name.to_owned(), it.arguments, false, None);
+    Ok(Built {
+        programs: programs.iter().flat_map(|program| runs(program)).collect(),
+        instruments: instruments.iter().map(measured).collect(),
+        problems,
+    })
+}
+
+/// All runs of a program that checks.
+fn runs(program: &Program) -> Vec<Value> {
+    let name = program.name;
+    let sound = program.alone.then(|| entry(program, name.to_owned(), program.arguments, false, None));
+    let planted =
+        program.planted.map(|arguments| entry(program, format!("{name}, planted"), arguments, true, None));
+    let under = |tool: &&str| entry(program, format!("{name}, {tool}"), program.arguments, false, Some(tool));
+    sound.into_iter().chain(planted).chain(program.tools.iter().map(under)).collect()
+}
+
+fn entry(program: &Program, name: String, arguments: &[&str], planted: bool, tool: Option<&str>) -> Value {
+    let file = format!("programs/{}", program.name);
+    json!({ "name": name, "file": file, "arguments": arguments, "planted": planted, "tool": tool })
+}
+
+/// The files that arguments name, which stand in tests/fixtures/cuda.
+fn carry_files(programs: &[&Program], store: &Path) -> Result<(), String> {
+    let arguments = programs.iter().flat_map(|it| it.arguments);
+    for place in arguments.filter_map(|it| it.strip_prefix('@')).collect::<BTreeSet<_>>() {
+        let name = Path::new(place).file_name().expect("it is a file");
+        copy(&paths::root().join("tests/fixtures/cuda").join(name), &store.join(place))?;
+    }
+    Ok(())
+}
+
+/// The names of all sources, each of which must be listed.
+fn sources(tests: &Path) -> Result<BTreeSet<String>, String> {
+    let known: BTreeSet<&str> = PROGRAMS.iter().chain(&INSTRUMENTS).map(|it| it.source).collect();
+    let mut names = BTreeSet::new();
+    for path in files(tests)?.into_iter().filter(|path| path.extension().is_some_and(|it| it == "cu")) {
+        let name = path.file_stem().unwrap_or_default().to_string_lossy().into_owned();
+        if !known.contains(&*name) {
+            return Err(format!("tests/cuda/{name}.cu is run by nobody: add it to xtask/src/gpu/listed.rs"));
+        }
+        names.insert(name);
+    }
+    Ok(names)
+}
+
+fn check_names(wanted: &[String], names: &BTreeSet<String>) -> Result<(), String> {
+    match wanted.iter().find(|text| !names.iter().any(|name| name.contains(text.as_str()))) {
+        Some(text) => {
+            let names: Vec<&str> = names.iter().map(String::as_str).collect();
+            Err(format!(
+                "--programs {text}: no source of tests/cuda has that in its name; there are {}",
+                names.join(", ")
+            ))
+        }
+        None => Ok(()),
+    }
 }
 
 /// Compiles one program, unless what it is made from is what it was made from before.
-fn compile(
-    compiler: &Compiler,
-    architecture: &str,
-    program: &Program,
-    headers: &[u8],
-    store: &Path,
-) -> Result<(), String> {
+fn compile(compiler: &Compiler, card: &Cuda, program: &Program, store: &Path) -> Result<(), String> {
     let root = paths::root();
-    let source = root.join("tests/cuda").join(program.source).with_extension("cu");
-    let text = std::fs::read(&source).map_err(|error| format!("{}: {error}", source.display()))?;
-    let code = architecture.trim_start_matches("sm_");
+    let directories = [root.join("tests/cuda"), root.join("templates/cuda/lib")];
+    let source = directories[0].join(program.source).with_extension("cu");
+    let code = card.architecture.trim_start_matches("sm_");
     let mut options = vec!["-O3".to_owned(), "-std=c++17".to_owned()];
     options.push(format!("-gencode=arch=compute_{code},code=sm_{code}"));
     options.extend(program.defines.iter().map(|define| format!("-D{define}")));
+    // What the programs leave out themselves where the card has no use for it.
+    for (there, define) in [(card.clusters, "-DMONOMORPH_NO_CLUSTERS"), (card.wgmma, "-DNO_WGMMA")] {
+        options.extend((!there).then(|| define.to_owned()));
+    }
 
     let mut hash = Sha256::new();
-    for part in [compiler.version().as_bytes(), &text, headers, options.join(" ").as_bytes()] {
+    let made_from = read_with_headers(&source, &directories)?;
+    let said = [compiler.version().as_bytes().to_vec(), options.join(" ").into_bytes()];
+    for part in said.iter().chain(&made_from) {
         hash.update((part.len() as u64).to_le_bytes());
         hash.update(part);
     }
@@ -165,35 +142,37 @@ fn compile(
         std::fs::create_dir_all(root.join("target/cuda-programs")).map_err(|error| error.to_string())?;
         let fresh = cached.with_extension("new");
         let mut command = Command::new(compiler.nvcc());
-        command
-            .args(&options)
-            .arg("-I")
-            .arg(root.join("templates/cuda/lib"))
-            .arg("-I")
-            .arg(root.join("tests/cuda"));
+        command.args(&options);
+        command.args(directories.iter().flat_map(|directory| [Path::new("-I"), directory]));
         // Where the toolkit comes from a Python package, its libraries stand beside `bin`.
         if let Some(toolkit) = compiler.nvcc().parent().and_then(Path::parent) {
             command.arg("-L").arg(toolkit.join("lib"));
         }
+        let began = Instant::now();
         run(command.arg("-o").arg(&fresh).arg(&source))?;
+        eprintln!("compiled {} in {:.0} s", program.name, began.elapsed().as_secs_f64());
         std::fs::rename(&fresh, &cached).map_err(|error| error.to_string())?;
     }
-    let to = store.join("programs").join(program.name);
-    std::fs::create_dir_all(store.join("programs")).map_err(|error| error.to_string())?;
-    std::fs::copy(&cached, &to).map(drop).map_err(|error| format!("{}: {error}", to.display()))
+    copy(&cached, &store.join("programs").join(program.name))
 }
 
-/// All headers of some directories, one behind the other.
-fn headers(directories: &[PathBuf]) -> Result<Vec<u8>, String> {
-    let mut all = Vec::new();
-    for directory in directories {
-        for path in
-            files(directory)?.into_iter().filter(|path| path.extension().is_some_and(|it| it == "cuh"))
-        {
-            all.extend(std::fs::read(&path).map_err(|error| format!("{}: {error}", path.display()))?);
+/// A source and every header of ours that it may include, so that a program is compiled anew only where one of them changed.
+fn read_with_headers(source: &Path, directories: &[PathBuf]) -> Result<Vec<Vec<u8>>, String> {
+    let (mut open, mut seen, mut texts) = (vec![source.to_owned()], BTreeSet::new(), Vec::new());
+    while let Some(path) = open.pop() {
+        let text = std::fs::read_to_string(&path).map_err(|error| format!("{}: {error}", path.display()))?;
+        for quoted in text.lines().filter_map(|line| line.trim().strip_prefix("#include \"")) {
+            let name = quoted.split_once('"').ok_or_else(|| format!("{}: {quoted}", path.display()))?.0;
+            let found = directories.iter().map(|directory| directory.join(name)).find(|it| it.is_file());
+            let found =
+                found.ok_or_else(|| format!("{} includes {name}, which is nowhere", path.display()))?;
+            if seen.insert(found.clone()) {
+                open.push(found);
+            }
         }
+        texts.push(text.into_bytes());
     }
-    Ok(all)
+    Ok(texts)
 }
 
 /// The files of a directory, ascending.
@@ -204,4 +183,76 @@ fn files(directory: &Path) -> Result<Vec<PathBuf>, String> {
         entries.map(|entry| entry.map(|it| it.path())).collect::<Result<_, _>>().map_err(problem)?;
     paths.sort();
     Ok(paths)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_source_is_listed_and_every_listed_source_exists() {
+        let names = sources(&paths::root().join("tests/cuda")).unwrap();
+        for program in PROGRAMS.iter().chain(&INSTRUMENTS) {
+            assert!(names.contains(program.source), "{}", program.name);
+        }
+        let builds: BTreeSet<&str> = PROGRAMS.iter().chain(&INSTRUMENTS).map(|it| it.name).collect();
+        assert_eq!(
+            builds.len(),
+            PROGRAMS.len() + INSTRUMENTS.len(),
+            "builds of one name overwrite each other"
+        );
+
+        let directory = tempfile::tempdir().unwrap();
+        std::fs::write(directory.path().join("forgotten.cu"), "").unwrap();
+        assert!(sources(directory.path()).unwrap_err().contains("forgotten.cu is run by nobody"));
+    }
+
+    /// Two entries that differ in nothing would cost nvcc's time twice; a run that nothing is built for would never be made.
+    #[test]
+    fn nothing_is_built_twice_and_every_build_is_run() {
+        let mut seen = BTreeSet::new();
+        for program in PROGRAMS.iter().chain(&INSTRUMENTS) {
+            assert!(seen.insert((program.source, program.defines)), "{} is built twice", program.name);
+        }
+        for program in &PROGRAMS {
+            assert!(program.alone || !program.tools.is_empty(), "{} is never run", program.name);
+        }
+        let names = |program: &Program| -> Vec<String> {
+            runs(program).iter().map(|run| run["name"].as_str().unwrap().to_owned()).collect()
+        };
+        let of = |name: &str| PROGRAMS.iter().find(|it| it.name == name).unwrap();
+        assert_eq!(
+            names(of("experts_batch")),
+            ["experts_batch", "experts_batch, planted", "experts_batch, memcheck"]
+        );
+        assert_eq!(names(of("delta-2-every-lane")), ["delta-2-every-lane, racecheck"]);
+    }
+
+    #[test]
+    fn headers_are_followed_and_a_name_that_is_nowhere_is_refused() {
+        let directory = tempfile::tempdir().unwrap();
+        let [tests, library] = ["tests", "library"].map(|name| directory.path().join(name));
+        for (path, text) in [
+            (tests.join("a.cu"), "#include \"a.cuh\"\n#include <vector>\n"),
+            (tests.join("a.cuh"), "#pragma once\n  #include \"b.cuh\"\n#include \"a.cuh\"\n"),
+            (library.join("b.cuh"), "b"),
+            (library.join("c.cuh"), "c"),
+        ] {
+            std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+            std::fs::write(path, text).unwrap();
+        }
+        let read = || read_with_headers(&tests.join("a.cu"), &[tests.clone(), library.clone()]);
+        let texts = read().unwrap();
+        assert!(texts.len() == 3 && texts.contains(&b"b".to_vec()) && !texts.contains(&b"c".to_vec()));
+        std::fs::remove_file(library.join("b.cuh")).unwrap();
+        assert!(read().unwrap_err().contains("includes b.cuh, which is nowhere"));
+    }
+
+    #[test]
+    fn programs_are_chosen_by_the_names_of_sources() {
+        let names = ["delta", "gemm"].map(str::to_owned).into();
+        assert!(check_names(&["delta".to_owned()], &names).is_ok());
+        let refused = check_names(&["delta".to_owned(), "detla".to_owned()], &names).unwrap_err();
+        assert!(refused.contains("--programs detla") && refused.contains("delta, gemm"), "{refused}");
+    }
 }

@@ -1,26 +1,39 @@
-"""compute-sanitizer's memcheck over a short service with changing batches, on servers with made-up weights.
-
-Its racecheck runs over the programs of tests/cuda, built so that it can follow them (programs.py)."""
+"""compute-sanitizer: memcheck and racecheck over programs of tests/cuda (for racecheck built so that it can follow them), and memcheck
+over a short service with changing batches, on servers with made-up weights."""
 
 import re
 import shutil
 import time
 from concurrent.futures import ThreadPoolExecutor
 
-from .common import Missing, tail
+from .common import Missing, execute, tail
+from .programs import command
 from .serving import Server
 
 READY_SECONDS = 180
 STREAMS = 10
+PROGRAM_SECONDS = 400
 
 
 def run(context):
+    context.all("sanitizer", [it for it in context.manifest["programs"] if it["tool"] is not None], lambda it: watch(context, it))
     for case in context.manifest["sanitized"]:
         name = f"{case['name']} memcheck"
         if context.wanted(name):
             start = time.time()
             passed, detail = sanitize(context, case)
             context.add("sanitizer", name, passed, detail, seconds=round(time.time() - start, 1))
+
+
+def watch(context, program):
+    """A program under its tool, which must find nothing and let it pass."""
+    tool = program["tool"]
+    status, output, seconds = execute([*wrapper(tool), *command(context, program)], PROGRAM_SECONDS)
+    said = findings(output)
+    # memcheck counts errors, racecheck errors and warnings.
+    nothing = "(0 errors, 0 warnings)" if tool == "racecheck" else "ERROR SUMMARY: 0 errors"
+    clean = status == 0 and bool(said) and nothing in said[-1]
+    return clean, f"status {status}: {' | '.join(said[-3:]) or tail(output)}", {"seconds": round(seconds, 1)}
 
 
 def wrapper(kind):
