@@ -90,7 +90,9 @@ fn the_text_part_of_a_release_comes_through() {
         assert_eq!(place(&it, name), (format!("{prefix}.{file}"), rows), "{name}");
     }
     assert_eq!(place(&it, "embedding").0, "model.language_model.embed_tokens.weight");
-    assert_eq!(it.quant.checkpoint.unused, ["model.visual.*", "mtp.*", "lm_head.weight"]);
+    assert_eq!(it.quant.checkpoint.unused, ["model.visual.*", "lm_head.weight"]);
+    assert_eq!(it.model.draft.as_ref().unwrap().layer.to_string(), "attention");
+    assert_eq!(place(&it, "draft.attention.o").0, "mtp.layers.0.self_attn.o_proj.weight");
     let imported = read(&config, &Seen::default()).unwrap().model_toml;
     for note in
         ["vision tower", "draft layer", "three positions", "goes before text_config.tie_word_embeddings"]
@@ -100,7 +102,10 @@ fn the_text_part_of_a_release_comes_through() {
     // By itself the same part has shorter names.
     let alone = target(&text(json!({ "architectures": ["Qwen3_5ForCausalLM"] })), "bf16");
     assert_eq!(place(&alone, "layers.{layer}.delta.o").0, "model.layers.{layer}.linear_attn.out_proj.weight");
-    assert_eq!(alone.quant.checkpoint.unused, ["mtp.*"]);
+    assert_eq!(alone.quant.checkpoint.unused, [""; 0]);
+    let without = target(&text(json!({ "mtp_num_hidden_layers": 0 })), "bf16");
+    assert!(without.model.draft.is_none());
+    assert_eq!(without.quant.checkpoint.unused, ["mtp.*"]);
 }
 
 #[test]
@@ -165,8 +170,9 @@ fn experts_are_renormalised_as_the_family_says() {
 
 #[test]
 fn what_is_not_known_is_refused_by_name_and_value() {
-    refused(&next(json!({ "mlp_only_layers": [1] })), "mlp_only_layers", "[1]");
-    refused(&next(json!({ "decoder_sparse_step": 2 })), "decoder_sparse_step", "2");
+    refused(&next(json!({ "mlp_only_layers": [4] })), "mlp_only_layers", "below 4");
+    refused(&moe_text(json!({ "mlp_only_layers": [1] })), "mlp_only_layers", "[1]");
+    refused(&moe_text(json!({ "decoder_sparse_step": 2 })), "decoder_sparse_step", "2");
     refused(&moe_text(json!({ "norm_topk_prob": false })), "norm_topk_prob", "false");
     refused(&moe_text(json!({ "num_experts_per_tok": 9 })), "num_experts_per_tok", "9");
     refused(&text(json!({ "attn_output_gate": false })), "attn_output_gate", "false");

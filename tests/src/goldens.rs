@@ -97,7 +97,7 @@ pub struct FileTensor {
 /// Every tensor of a target's checkpoint, scales aside, in the order of the model's.
 pub fn file_tensors(target: &spec::types::Target) -> Vec<FileTensor> {
     let mut found: Vec<FileTensor> = Vec::new();
-    for tensor in spec::tensors(&target.model) {
+    for tensor in spec::stored_tensors(&target.model, &target.quant) {
         let file = &target.quant.checkpoint.names[&tensor.name];
         let layers = tensor.layers.iter().flatten().copied().map(Some);
         let layers: Vec<_> = if tensor.layers.is_some() { layers.collect() } else { vec![None] };

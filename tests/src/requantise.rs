@@ -5,7 +5,7 @@ use crate::goldens::{Golden, file_tensors};
 use monomorph_compiler::spec::types::{
     ClassScales, Compute, Container, RotaryRows, RowView, ScaleForm, Target, TensorClass,
 };
-use monomorph_compiler::spec::{TensorDecl, tensors};
+use monomorph_compiler::spec::{TensorDecl, stored_tensors};
 use monomorph_formats::{Format, decode, e2m1_to_f32, e4m3_to_f32, encode, quantise};
 use monomorph_weights::Checkpoint;
 use monomorph_weights::test_support::GgufWriter;
@@ -63,7 +63,7 @@ impl Storage {
             let (format, _) = self.of(tensor.class);
             tensor.columns.is_none_or(|columns| format.bytes(columns).is_some())
         };
-        tensors(&target.model).into_iter().all(whole)
+        stored_tensors(&target.model, &target.quant).into_iter().all(whole)
     }
 
     /// Whether `compute` goes with it.
@@ -77,7 +77,8 @@ impl Storage {
             | TensorClass::DeltaNet
             | TensorClass::Experts
             | TensorClass::Shared
-            | TensorClass::Ffn => (self.matrices, self.scales),
+            | TensorClass::Ffn
+            | TensorClass::Draft => (self.matrices, self.scales),
             // The table of a GGUF is quantised too: in 8 bits, as files with 4-bit matrices have it.
             TensorClass::Embedding | TensorClass::Head if self.container() == Container::Gguf => {
                 (Format::Q8_0, None)
@@ -184,7 +185,7 @@ pub fn requantise(
         means.push((tensor.name, tensor.shape, Format::F32, encode(Format::F32, &encoded.values)));
     }
     for (name, file) in &spec.names {
-        let (_, scales) = tensors(&plain.model)
+        let (_, scales) = stored_tensors(&plain.model, &plain.quant)
             .into_iter()
             .find(|tensor| tensor.name == *name)
             .map_or((storage.rest, None), |tensor| storage.of(tensor.class));

@@ -57,6 +57,51 @@ fn the_interpreter_agrees_with_transformers_prefill_and_decode() {
 }
 
 #[test]
+fn drafts_agree_with_the_reference_in_prompts_and_step_by_step() {
+    let targets = tempfile::tempdir().expect("temporary directories can be made");
+    let mut drafted = 0;
+    for golden in goldens() {
+        golden.import_into(targets.path(), Compute::F32);
+        for (format, _) in BOUNDS {
+            let target = target(targets.path(), &golden, format);
+            let expected = golden.directory.join(format).join("mtp.safetensors");
+            assert_eq!(target.quant.has_draft(), expected.is_file(), "{} {format}", golden.name);
+            if !target.quant.has_draft() {
+                continue;
+            }
+            let graph = graph::build(&target.model, &target.quant);
+            let checkpoint =
+                Checkpoint::open(&golden.directory.join(format)).expect("a golden has a checkpoint");
+            let interpreter = Interpreter::new(&graph, &target.quant, &checkpoint).expect("its tensors fit");
+            let (expected, hidden, vocabulary) =
+                (read(&expected), target.model.hidden, target.model.vocabulary);
+            let whole = |prompt: &Vec<u32>| {
+                let states =
+                    interpreter.forward_with_hidden(prompt, &mut Cache::default(), Which::All).hidden;
+                let pairs = prompt.len() - 1;
+                let given = &states[..pairs * hidden];
+                interpreter.draft(given, &prompt[1..], &mut Cache::default(), Which::All).logits
+            };
+            let stepped = |prompt: &Vec<u32>| -> Vec<f32> {
+                let (mut cache, mut drafts) = (Cache::default(), Cache::default());
+                let step = |pair: &[u32]| {
+                    let state = interpreter.forward_with_hidden(&pair[..1], &mut cache, Which::Last).hidden;
+                    interpreter.draft(&state, &pair[1..], &mut drafts, Which::Last).logits
+                };
+                prompt.windows(2).flat_map(step).collect()
+            };
+            let whole = distance(&golden.prompts.iter().map(whole).collect(), &expected, vocabulary);
+            let stepped = distance(&golden.prompts.iter().map(stepped).collect(), &expected, vocabulary);
+            println!("{} {format}: drafts of prompts {whole:.1e}, step by step {stepped:.1e}", golden.name);
+            // As of the models themselves: both compute in f32 from the same exact weights.
+            assert!(whole <= 3e-5 && stepped <= 3e-5, "{} {format}: {whole:e} {stepped:e}", golden.name);
+            drafted += 1;
+        }
+    }
+    assert_eq!(drafted, 4, "two goldens in two formats have draft heads");
+}
+
+#[test]
 fn servers_agree_with_transformers_prefill_and_decode() {
     let targets = tempfile::tempdir().expect("temporary directories can be made");
     let out = tempfile::tempdir().expect("temporary directories can be made");

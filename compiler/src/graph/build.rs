@@ -1,27 +1,66 @@
 //! Model and quant spec to graph.
 
-use super::{Body, BodyId, Graph, Node, Op, RotaryFrequencies, Rows, Run, Value, ValueId, Weight, WeightId};
-use crate::spec::types::{
-    Attention, Compute, DeltaNet, Experts, Ffn, LayerKind, Mixer, Model, Norm, Quant, TensorClass,
+use super::{
+    Body, BodyId, DraftGraph, Graph, Node, Op, RotaryFrequencies, Rows, Run, Value, ValueId, Weight, WeightId,
 };
-use crate::spec::{TensorDecl, tensors};
+use crate::spec::types::{
+    Attention, Compute, DRAFT_PREFIX, DeltaNet, Draft, Experts, Ffn, LayerKind, Mixer, Model, Norm, Quant,
+    TensorClass,
+};
+use crate::spec::{LAYER_PREFIX, TensorDecl, stored_tensors};
 use std::collections::BTreeSet;
 
 /// Builds the forward pass of `model` with the formats of `quant`.
 pub fn build(model: &Model, quant: &Quant) -> Graph {
-    let mut graph = Builder { quant, tensors: tensors(model), weights: Vec::new() };
+    let tensors = stored_tensors(model, quant);
+    let mut graph = Builder { quant, tensors, weights: Vec::new(), layer_prefix: LAYER_PREFIX };
     let mut bodies = vec![embed(&mut graph, model)];
     for kind in model.pattern.iter().collect::<BTreeSet<_>>() {
-        bodies.push(layer(&mut graph, model, kind));
+        bodies.push(layer(&mut graph, model, kind, kind.name()));
     }
-    bodies.push(head(&mut graph, model));
+    let (head, hidden) = head(&mut graph, model, "head", "norm");
+    bodies.push(head);
     let body_of =
         |name: &str| BodyId(bodies.iter().position(|body| body.name == name).expect("checked by spec"));
     let layers =
         (0..model.layers).map(|layer| Run { body: body_of(&model.layer(layer).name()), layer: Some(layer) });
     let once = |body| Run { body: BodyId(body), layer: None };
     let schedule = std::iter::once(once(0)).chain(layers).chain([once(bodies.len() - 1)]).collect();
-    Graph { weights: graph.weights, schedule, bodies }
+    let draft = model.draft.as_ref().filter(|_| quant.has_draft());
+    let draft = draft.map(|draft| self::draft(&mut graph, model, draft));
+    Graph { weights: graph.weights, schedule, bodies, hidden, draft }
+}
+
+fn draft(graph: &mut Builder, model: &Model, it: &Draft) -> DraftGraph {
+    graph.layer_prefix = DRAFT_PREFIX;
+    let kind = &it.layer;
+    let joined = draft_embed(graph, model);
+    let layer = layer(graph, model, kind, format!("draft_{}", kind.name()));
+    let (head, hidden) = head(graph, model, "draft_head", "draft.norm");
+    let run = |(body, layer)| Run { body: BodyId(body), layer };
+    let schedule = [(0, None), (1, Some(0)), (2, None)].map(run);
+    DraftGraph { bodies: vec![joined, layer, head], schedule: schedule.to_vec(), hidden }
+}
+
+/// The embeddings of the tokens that follow and the hidden states handed in, each normed, side by side, through one product.
+/// The two are concatenated, not multiplied by half a matrix each: that leaves one weight, whole as the file has it, and one
+/// sum, and a backend need only write two norms next to each other before a product like any other.
+fn draft_embed(graph: &mut Builder, model: &Model) -> Body {
+    let hidden = model.hidden;
+    let mut body = BodyBuilder::new("draft_embed", Some(hidden));
+    body.values[0].name = "hidden".to_owned();
+    let table = graph.weight("embedding");
+    let following = body.node("following", Rows::Tokens, hidden, Op::Embedding { table }, &[]);
+    let mut norm = |body: &mut BodyBuilder, name: &str, weight: &str, x| {
+        let Norm { eps, weight: form } = model.norm;
+        let op = Op::RmsNorm { weight: graph.weight(weight), eps, form, groups: 1 };
+        body.node(name, Rows::Tokens, hidden, op, &[x])
+    };
+    let following = norm(&mut body, "following_normed", "draft.embedding_norm", following);
+    let so_far = norm(&mut body, "hidden_normed", "draft.hidden_norm", ValueId(0));
+    let joined = body.node("joined", Rows::Tokens, 2 * hidden, Op::Concat, &[following, so_far]);
+    let residual = graph.linear(&mut body, "residual", "draft.fc", joined, false);
+    body.finish(residual)
 }
 
 fn embed(graph: &mut Builder, model: &Model) -> Body {
@@ -31,18 +70,19 @@ fn embed(graph: &mut Builder, model: &Model) -> Body {
     body.finish(residual)
 }
 
-fn head(graph: &mut Builder, model: &Model) -> Body {
-    let mut body = BodyBuilder::new("head", Some(model.hidden));
+/// Also its value of hidden states.
+fn head(graph: &mut Builder, model: &Model, name: &str, norm: &str) -> (Body, ValueId) {
+    let mut body = BodyBuilder::new(name, Some(model.hidden));
     let selected = body.node("selected", Rows::Outputs, model.hidden, Op::Select, &[ValueId(0)]);
-    let normed = graph.norm(&mut body, "norm", model.norm, selected, 1);
+    let normed = graph.norm(&mut body, norm, model.norm, selected, 1);
     let weight = graph.weight(if model.tied { "embedding" } else { "head" });
     let op = Op::Linear { weight, bias: None };
     let logits = body.node("logits", Rows::Outputs, model.vocabulary, op, &[normed]);
-    body.finish(logits)
+    (body.finish(logits), normed)
 }
 
-fn layer(graph: &mut Builder, model: &Model, kind: &LayerKind) -> Body {
-    let mut body = BodyBuilder::new(&kind.name(), Some(model.hidden));
+fn layer(graph: &mut Builder, model: &Model, kind: &LayerKind, name: String) -> Body {
+    let mut body = BodyBuilder::new(&name, Some(model.hidden));
     let residual = ValueId(0);
     let normed = graph.norm(&mut body, "layers.{layer}.mixer.norm", model.norm, residual, 1);
     let mixed = match &model.mixers[&kind.mixer] {
@@ -161,11 +201,15 @@ struct Builder<'a> {
     quant: &'a Quant,
     tensors: Vec<TensorDecl>,
     weights: Vec<Weight>,
+    /// What a layer's weights are called in place of [`LAYER_PREFIX`]: the draft head's layer is built like any other.
+    layer_prefix: &'static str,
 }
 
 impl Builder<'_> {
     /// The weight of this name, which is one of the model's.
     fn weight(&mut self, name: &str) -> WeightId {
+        let name = name.replacen(LAYER_PREFIX, self.layer_prefix, 1);
+        let name = name.as_str();
         if let Some(known) = self.weights.iter().position(|known| known.name == name) {
             return WeightId(known);
         }

@@ -4,6 +4,8 @@
 //! over the layers. Inside a body, ops read and write *values*: matrices of f32 with a symbolic number of
 //! rows (tokens in the step, or rows whose logits are wanted) and a known width.
 //!
+//! A model with a draft head has a second, smaller schedule: [`Graph::draft`].
+//!
 //! Invariants: nodes stand in topological order; every value has one producer; a body reads at most the
 //! residual stream of its predecessor, and its last value is what it hands on.
 
@@ -35,12 +37,31 @@ pub struct BodyId(pub usize);
 /// A whole forward pass.
 #[derive(Clone, Debug)]
 pub struct Graph {
-    /// Tensors by symbolic name.
+    /// Tensors by symbolic name, those of the draft head included.
     pub weights: Vec<Weight>,
     /// The distinct pieces.
     pub bodies: Vec<Body>,
     /// The pieces in execution order.
     pub schedule: Vec<Run>,
+    /// Of the last body: the hidden states after the final norm, which its logits are made of.
+    pub hidden: ValueId,
+    /// The draft head, where the checkpoint has one.
+    pub draft: Option<DraftGraph>,
+}
+
+/// The forward pass of a draft head, over the weights of the graph it stands in.
+///
+/// Its first body is handed hidden states `h` after the final norm, a row a token, and looks up the embedding of the token
+/// *after* each; row `t` of its logits is about the token after that. Its positions are those of the rows, from 0, and its
+/// layer, the one with index 0, has keys and values of its own, rotated at these positions.
+#[derive(Clone, Debug)]
+pub struct DraftGraph {
+    /// The distinct pieces, by [`Run::body`] of its own schedule.
+    pub bodies: Vec<Body>,
+    /// The pieces in execution order.
+    pub schedule: Vec<Run>,
+    /// Of its last body: what stands for `h` where it goes on from its own drafts.
+    pub hidden: ValueId,
 }
 
 /// A tensor of the model. One whose name contains `{layer}` exists once a layer, one with `{expert}` once an expert.
@@ -92,13 +113,13 @@ pub struct Run {
 /// A piece of the forward pass.
 #[derive(Clone, Debug)]
 pub struct Body {
-    /// `embed`, `head`, or the mixer's name.
+    /// `embed`, `head`, or the mixer's name; of a draft head these after `draft_`.
     pub name: String,
     /// Everything ops read and write; a value no node writes is an input.
     pub values: Vec<Value>,
     /// Ops in execution order.
     pub nodes: Vec<Node>,
-    /// The residual stream handed in, if any.
+    /// The residual stream handed in, if any; hidden states where a draft begins.
     pub input: Option<ValueId>,
     /// What is handed on.
     pub output: ValueId,
@@ -174,7 +195,8 @@ impl Graph {
     /// The head width of a projection (or of its bias) whose output a rotary op turns, through a norm
     /// or not; `None` for other weights. Files that permute q and k permute these.
     pub fn rotary_head_dim(&self, weight: WeightId) -> Option<usize> {
-        self.bodies.iter().find_map(|body| {
+        let drafts = self.draft.iter().flat_map(|draft| &draft.bodies);
+        self.bodies.iter().chain(drafts).find_map(|body| {
             let linear = body
                 .nodes
                 .iter()

@@ -105,6 +105,8 @@ pub enum Op {
         /// Applied to the first operand.
         activation: Activation,
     },
+    /// `(a, b) -> [a | b]`, side by side.
+    Concat,
     /// `(a, b) -> a + b`.
     Add,
     /// Keeps the rows whose logits are wanted.
@@ -126,13 +128,14 @@ impl Op {
             Op::ExpertGate { .. } => "expert-gate",
             Op::ExpertDown { .. } => "expert-down",
             Op::Gate { .. } => "gate",
+            Op::Concat => "concat",
             Op::Add => "add",
             Op::Select => "select",
         }
     }
 
     /// The names rules may use.
-    pub const NAMES: [&str; 13] = [
+    pub const NAMES: [&str; 14] = [
         "embedding",
         "rms-norm",
         "linear",
@@ -144,6 +147,7 @@ impl Op {
         "expert-gate",
         "expert-down",
         "gate",
+        "concat",
         "add",
         "select",
     ];
@@ -162,6 +166,7 @@ impl Op {
             | Op::SigmoidGate
             | Op::Route { .. }
             | Op::Gate { .. }
+            | Op::Concat
             | Op::Add
             | Op::Select => vec![],
         }

@@ -27,6 +27,8 @@ pub(super) struct Draft {
     pub(super) ffn: Ffn,
     /// What some layers have instead of experts.
     pub(super) dense: Option<Ffn>,
+    /// The draft head: what the config says of it, and then whether there is one.
+    pub(super) head: DraftHead,
     pub(super) stop_ids: Vec<u64>,
     pub(super) naming: Naming,
     /// Which tensors are codes, where the config says it.
@@ -47,8 +49,19 @@ pub(super) struct Naming {
     pub(super) stacked: bool,
     /// Whether there is a vision tower beside the text part.
     pub(super) vision: bool,
-    /// Whether there may be a draft layer.
-    pub(super) draft: bool,
+}
+
+/// What is known of a draft head.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum DraftHead {
+    /// The family has none.
+    Never,
+    /// There is none, or none that is known here.
+    Absent,
+    /// The config does not say.
+    Unsaid,
+    /// There is one.
+    Present,
 }
 
 /// Keys that say nothing about what is computed: provenance, training, generation and tokenizer settings.
@@ -184,12 +197,12 @@ fn read_family(
         None => quantization::read(&mut keys, found),
     };
     if family.hybrid.is_some() {
-        // What is not read by transformers either: the state is f32, and the draft layer's tensors are left out.
-        keys.harmless(&["mamba_ssm_dtype", "mtp_num_hidden_layers", "mtp_use_dedicated_embeddings"]);
+        // What is not read by transformers either: the state is f32.
+        keys.harmless(&["mamba_ssm_dtype"]);
         let why = "this family always gates attention";
         keys.only(found, "attn_output_gate", &[json!(true), Value::Null], why);
-        found.notes.push("The draft layer (mtp.*), where a checkpoint has one, is not built yet.".to_owned());
     }
+    let head = if family.hybrid.is_some() { draft_head(&mut keys, found) } else { Some(DraftHead::Never) };
     refuse_variants(family, &mut keys, found);
     keys.harmless(&HARMLESS);
     keys.finish(found, &format!("the {} family", family.name));
@@ -207,18 +220,41 @@ fn read_family(
         delta: delta?,
         ffn: ffn?,
         dense: dense?,
+        head: head?,
         stop_ids: ended_by?,
         naming: Naming {
             prefix: if vision { "model.language_model." } else { "model." },
             fused: family.hybrid.is_some_and(|hybrid| hybrid.fused),
             stacked: family.experts.is_some_and(|experts| experts.stacked),
             vision,
-            draft: family.hybrid.is_some(),
         },
         quantization: quantization?,
         defaulted: Vec::new(),
         notes: Vec::new(),
     })
+}
+
+/// `mtp_num_hidden_layers` and what goes with it, which transformers does not read: a model is the same without.
+fn draft_head(keys: &mut Keys, found: &mut Findings) -> Option<DraftHead> {
+    let (key, dedicated) = ("mtp_num_hidden_layers", "mtp_use_dedicated_embeddings");
+    let own = keys.flag(found, dedicated, false)?;
+    let layers = keys.given(key);
+    let Some(layers) = layers else { return Some(DraftHead::Unsaid) };
+    match layers.as_u64() {
+        Some(0) => Some(DraftHead::Absent),
+        Some(1) if !own => Some(DraftHead::Present),
+        Some(more) => {
+            let with = if own { " and embeddings of its own" } else { "" };
+            let note = format!("A draft head of {more} layers{with} is not known: mtp.* is left out.");
+            found.notes.push(note);
+            Some(DraftHead::Absent)
+        }
+        None => {
+            let problem = format!("`{}` is {layers}: a whole number of at least 0 is wanted", keys.path(key));
+            found.problems.push(problem);
+            None
+        }
+    }
 }
 
 /// Whether the head is the embedding: a wrapper's own key decides, as in transformers.

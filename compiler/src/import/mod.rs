@@ -20,6 +20,7 @@ mod storage;
 
 pub use seen::Seen;
 
+use self::family::{Draft, DraftHead};
 use crate::spec;
 use crate::spec::types::Compute;
 use monomorph_formats::Format;
@@ -67,22 +68,42 @@ pub fn import(config_json: &str, name: &str, compute: Compute, seen: &Seen) -> R
     let config: serde_json::Value =
         serde_json::from_str(config_json).map_err(|error| refuse(format!("not valid JSON: {error}")))?;
     let config = config.as_object().ok_or_else(|| refuse("not a JSON object".to_owned()))?;
-    let draft = family::read(config)?;
+    let mut draft = family::read(config)?;
+    draft_head(&mut draft, seen);
     let model_toml = model::write(&draft, name);
     let loader = |diagnostics: spec::Diagnostics| ImportError {
         problems: diagnostics.list().iter().map(|it| format!("{} ({})", it.message, it.help)).collect(),
     };
     let model = spec::check(name, &model_toml, &[]).map_err(loader)?;
+    let tensors = || spec::tensors(&model).into_iter().chain(spec::draft_tensors(&model)).collect();
     let known = seen.formats() || draft.quantization.is_some();
     let floats: &[Format] = if known { &[Format::Bf16] } else { &[Format::F32, Format::Bf16] };
     let mut quants = Vec::new();
     for format in floats {
-        let all = storage::all(&draft, spec::tensors(&model), seen, *format)
-            .map_err(|problems| ImportError { problems })?;
+        let all =
+            storage::all(&draft, tensors(), seen, *format).map_err(|problems| ImportError { problems })?;
         let file = format!("{}.toml", storage::called(storage::most(&all)));
         quants.push((file, quant::write(&draft, name, &all, compute)));
     }
     // What the loader would refuse is refused here, before anything is written.
     spec::check(name, &model_toml, &quants).map_err(loader)?;
     Ok(Imported { model_toml, quants })
+}
+
+/// Settles whether there is a draft head: a checkpoint that is seen has it or not; else the config says it, and where it
+/// says nothing there is none.
+fn draft_head(draft: &mut Draft, seen: &Seen) {
+    let there = seen.names().then(|| seen.has("mtp.fc.", "weight"));
+    draft.head = match (draft.head, there) {
+        (DraftHead::Present | DraftHead::Unsaid, Some(true)) | (DraftHead::Present, None) => {
+            DraftHead::Present
+        }
+        (DraftHead::Never, _) => return,
+        _ => DraftHead::Absent,
+    };
+    let note = match draft.head {
+        DraftHead::Present => "The draft layer (mtp.*) is not built yet.",
+        _ => "There is no draft layer (mtp.*), or none that is known.",
+    };
+    draft.notes.push(note.to_owned());
 }

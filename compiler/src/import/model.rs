@@ -1,6 +1,6 @@
 //! A draft as a MODEL.toml that people like to read.
 
-use super::family::Draft;
+use super::family::{Draft, DraftHead};
 use super::layers::Kind;
 use crate::spec::types::{Activation, DeltaNet, Ffn, Norm, NormWeight, RotaryScaling};
 
@@ -20,11 +20,13 @@ pub(super) fn write(draft: &Draft, name: &str) -> String {
     let repeats = if draft.pattern.len() == 1 { " # in every layer" } else { "" };
     let norm = norm(draft.norm);
     let has = |kind| draft.pattern.iter().any(|layer| layer.kind == kind);
-    let attention = if has(Kind::Attention) { attention(draft) } else { String::new() };
+    let drafts = draft.head == DraftHead::Present;
+    let attention = if has(Kind::Attention) || drafts { attention(draft) } else { String::new() };
     let delta = draft.delta.as_ref().filter(|_| has(Kind::DeltaNet)).map_or(String::new(), delta);
     let dense = |block| {
         format!("\n# What follows the mixer in layers that say so.\n[other_ffn.dense]\n{}", ffn(block))
     };
+    let head = if drafts { "\n[draft.mtp]\nlayer = \"attention\" # what its one layer is\n" } else { "" };
     let (ffn, dense) = (ffn(&draft.ffn), draft.dense.as_ref().map_or(String::new(), dense));
     format!(
         "\
@@ -39,7 +41,7 @@ norm = {norm}
 pattern = [{pattern}]{repeats}
 {delta}{attention}
 [ffn]
-{ffn}{dense}
+{ffn}{dense}{head}
 # The chat template is the checkpoint's own.
 [protocol]
 stop_ids = {stop_ids:?}

@@ -1,8 +1,11 @@
 //! What checkpoints of a family call the model's tensors.
 
 use super::family::Draft;
-use crate::spec::TensorDecl;
-use crate::spec::types::{DeltaShape, Ffn, FileTensor, RowView};
+use crate::spec::types::{DRAFT_PREFIX, DeltaShape, Ffn, FileTensor, RowView};
+use crate::spec::{LAYER_PREFIX, TensorDecl};
+
+/// What the names of a draft head's layer begin with.
+const DRAFT_LAYER: &str = "mtp.layers.0.";
 
 /// Where a tensor of the model stands in a checkpoint, named as floats are; experts are `stacked`, or have a tensor each.
 ///
@@ -14,10 +17,20 @@ pub(super) fn place(draft: &Draft, stacked: bool, decl: &TensorDecl) -> FileTens
         "embedding" => whole(format!("{prefix}embed_tokens.weight")),
         "norm" => whole(format!("{prefix}norm.weight")),
         "head" => whole("lm_head.weight".to_owned()),
+        "draft.fc" => whole("mtp.fc.weight".to_owned()),
+        "draft.embedding_norm" => whole("mtp.pre_fc_norm_embedding.weight".to_owned()),
+        "draft.hidden_norm" => whole("mtp.pre_fc_norm_hidden.weight".to_owned()),
+        "draft.norm" => whole("mtp.norm.weight".to_owned()),
         name => {
-            let part = name.strip_prefix("layers.{layer}.").expect("all others are of layers");
+            let (part, place) = match name.strip_prefix(DRAFT_PREFIX) {
+                Some(part) => (part, DRAFT_LAYER.to_owned()),
+                None => {
+                    let part = name.strip_prefix(LAYER_PREFIX).expect("all others are of layers");
+                    (part, format!("{prefix}{LAYER_PREFIX}"))
+                }
+            };
             let FileTensor { name, view } = in_layer(draft, stacked, part);
-            FileTensor { name: format!("{prefix}layers.{{layer}}.{name}"), view }
+            FileTensor { name: format!("{place}{name}"), view }
         }
     }
 }

@@ -1,6 +1,6 @@
 //! How a checkpoint is stored as a quant spec that people like to read.
 
-use super::family::Draft;
+use super::family::{Draft, DraftHead};
 use super::layers::Kind;
 use super::storage::{Placed, classes};
 use crate::spec::types::{ClassScales, Compute, FileTensor, ScaleForm, TensorClass};
@@ -99,10 +99,10 @@ fn unused(draft: &Draft, all: &[Placed]) -> Vec<String> {
     if naming.vision {
         unused.push("model.visual.*".to_owned());
     }
-    if naming.draft {
-        unused.push("mtp.*".to_owned());
-    } else {
-        unused.push(format!("{prefix}layers.{{layer}}.self_attn.rotary_emb.inv_freq"));
+    match draft.head {
+        DraftHead::Present => {}
+        DraftHead::Never => unused.push(format!("{prefix}layers.{{layer}}.self_attn.rotary_emb.inv_freq")),
+        DraftHead::Absent | DraftHead::Unsaid => unused.push("mtp.*".to_owned()),
     }
     if draft.tied {
         unused.push("lm_head.weight".to_owned());

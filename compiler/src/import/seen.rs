@@ -61,9 +61,9 @@ impl Seen {
         self.names() && !self.tensors.values().any(|stored| matches!(stored, Stored::Unknown))
     }
 
-    /// Whether there is a tensor whose name ends so.
-    pub(super) fn ends(&self, end: &str) -> bool {
-        self.tensors.keys().any(|name| name.ends_with(end))
+    /// Whether there is a tensor whose name begins and ends so.
+    pub(super) fn has(&self, begin: &str, end: &str) -> bool {
+        self.tensors.keys().any(|name| name.starts_with(begin) && name.ends_with(end))
     }
 
     /// How the tensor is stored whose floats would be called `name`; why not, where it is not there or not known.

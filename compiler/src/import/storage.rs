@@ -6,7 +6,7 @@ use super::quantization::Storage;
 use super::seen::Seen;
 use crate::graph::instance;
 use crate::spec::TensorDecl;
-use crate::spec::types::{FileTensor, ScaleForm, TensorClass};
+use crate::spec::types::{DRAFT_PREFIX, FileTensor, ScaleForm, TensorClass};
 use monomorph_formats::Format;
 use std::collections::BTreeMap;
 
@@ -27,14 +27,16 @@ pub(super) fn all(
     seen: &Seen,
     floats: Format,
 ) -> Result<Vec<Placed>, Vec<String>> {
-    let stacked = if seen.names() {
-        seen.ends(".mlp.experts.gate_up_proj")
-    } else {
-        draft.naming.stacked && draft.quantization.is_none()
+    let stacked = |layers: &str| match seen.names() {
+        true => seen.has(layers, ".mlp.experts.gate_up_proj"),
+        false => draft.naming.stacked && draft.quantization.is_none(),
     };
+    // The draft head's experts may stand otherwise than those of the layers.
+    let (of_layers, of_draft) = (stacked(draft.naming.prefix), stacked("mtp."));
     let mut problems = Vec::new();
     let mut all = Vec::new();
     for decl in tensors {
+        let stacked = if decl.name.starts_with(DRAFT_PREFIX) { of_draft } else { of_layers };
         let mut file = place(draft, stacked, &decl);
         match storage(draft, &decl, &file, seen, floats) {
             Ok(storage) => {

@@ -115,6 +115,7 @@ impl Layout {
                 | Op::SigmoidGate
                 | Op::Route { .. }
                 | Op::Gate { .. }
+                | Op::Concat
                 | Op::Add
                 | Op::Select => {}
             }

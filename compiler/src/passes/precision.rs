@@ -2,15 +2,16 @@
 
 use super::{PassError, pass_error};
 use crate::graph::Graph;
-use crate::spec::types::{Compute, TensorClass};
+use crate::spec::types::{Compute, DRAFT_PREFIX, TensorClass};
 use monomorph_formats::Format;
 
-/// Checks every matrix of a graph that is to run on a CPU.
+/// Checks every matrix of a graph that is to run on a CPU; draft heads do not run yet.
 ///
 /// # Errors
 /// Naming the class, and what would be right.
 pub fn cpu(graph: &Graph) -> Result<(), PassError> {
-    for weight in graph.weights.iter().filter(|weight| weight.class != TensorClass::Norm) {
+    let built = graph.weights.iter().filter(|weight| !weight.name.starts_with(DRAFT_PREFIX));
+    for weight in built.filter(|weight| weight.class != TensorClass::Norm) {
         let (class, stored) = (weight.class.name(), weight.stored);
         let native = match stored {
             Format::F32 | Format::Bf16 | Format::F16 => Compute::F32,

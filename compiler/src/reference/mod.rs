@@ -6,11 +6,12 @@
 //! format says, and keys and values are rounded to the K/V format. Sums are f64, so that its own rounding is not what a comparison sees.
 
 mod delta;
+mod draft;
 mod experts;
 mod ops;
 mod weights;
 
-use crate::graph::{BodyId, Graph, Node, Op, WeightId};
+use crate::graph::{Body, Graph, Node, Op, Run, ValueId, WeightId};
 use crate::spec::types::Quant;
 use monomorph_formats::Format;
 use monomorph_weights::{Checkpoint, WeightsError};
@@ -23,7 +24,7 @@ pub struct Interpreter<'a> {
     weights: Vec<Vec<Vec<Vec<f32>>>>,
 }
 
-/// What one sequence has behind it, by layer.
+/// What one sequence has behind it, by layer; a draft head's is another than its model's.
 #[derive(Clone, Debug, Default)]
 pub struct Cache {
     layers: Vec<LayerCache>,
@@ -59,6 +60,22 @@ pub enum Logits {
     Last,
 }
 
+/// What a forward pass gives for the rows asked for.
+#[derive(Clone, Debug)]
+pub struct Outcome {
+    /// `[rows, vocabulary]`.
+    pub logits: Vec<f32>,
+    /// `[rows, hidden]`: the states after the final norm, which the logits are made of.
+    pub hidden: Vec<f32>,
+}
+
+/// Bodies in execution order, and what is handed out of the last besides its output.
+struct Pass<'a> {
+    bodies: &'a [Body],
+    schedule: &'a [Run],
+    hidden: ValueId,
+}
+
 impl<'a> Interpreter<'a> {
     /// Reads every weight of the graph as f32.
     ///
@@ -75,26 +92,47 @@ impl<'a> Interpreter<'a> {
 
     /// Feeds `tokens` after what `cache` holds; returns logits `[rows, vocabulary]`.
     pub fn forward(&self, tokens: &[u32], cache: &mut Cache, logits: Logits) -> Vec<f32> {
-        let mut residual = Vec::new();
-        for run in &self.graph.schedule {
-            let body = &self.graph.bodies[run.body.0];
+        self.forward_with_hidden(tokens, cache, logits).logits
+    }
+
+    /// As [`forward`](Self::forward), with the hidden states that a draft goes on from.
+    pub fn forward_with_hidden(&self, tokens: &[u32], cache: &mut Cache, logits: Logits) -> Outcome {
+        let Graph { bodies, schedule, hidden, .. } = self.graph;
+        self.run(&Pass { bodies, schedule, hidden: *hidden }, Vec::new(), tokens, cache, logits)
+    }
+
+    /// Runs a schedule, whose first body is handed `residual`.
+    fn run(
+        &self,
+        pass: &Pass,
+        mut residual: Vec<f32>,
+        tokens: &[u32],
+        cache: &mut Cache,
+        logits: Logits,
+    ) -> Outcome {
+        let mut hidden = Vec::new();
+        for run in pass.schedule {
+            let body = &pass.bodies[run.body.0];
             let mut values: Vec<Vec<f32>> = vec![Vec::new(); body.values.len()];
             if let Some(input) = body.input {
                 values[input.0] = std::mem::take(&mut residual);
             }
             for node in &body.nodes {
-                values[node.output.0] = self.node(run.body, run.layer, node, &values, tokens, cache, logits);
+                values[node.output.0] = self.node(body, run.layer, node, &values, tokens, cache, logits);
             }
             residual = std::mem::take(&mut values[body.output.0]);
+            if Some(run) == pass.schedule.last() {
+                hidden = std::mem::take(&mut values[pass.hidden.0]);
+            }
         }
         cache.tokens += tokens.len();
-        residual
+        Outcome { logits: residual, hidden }
     }
 
     #[expect(clippy::too_many_arguments, reason = "the interpreter's whole state, passed plainly")]
     fn node(
         &self,
-        body: BodyId,
+        body: &Body,
         layer: Option<usize>,
         node: &Node,
         values: &[Vec<f32>],
@@ -102,7 +140,7 @@ impl<'a> Interpreter<'a> {
         cache: &mut Cache,
         logits: Logits,
     ) -> Vec<f32> {
-        let widths = &self.graph.bodies[body.0].values;
+        let widths = &body.values;
         let input = |i: usize| &values[node.inputs[i].0][..];
         let experts = |id: WeightId| &self.weights[id.0][layer_index(self.graph, id, layer)];
         let weight = |id: WeightId| &experts(id)[0][..];
@@ -152,6 +190,10 @@ impl<'a> Interpreter<'a> {
                 experts::down(input(0), input(1), shape(*down), experts(*down), *active)
             }
             Op::Gate { activation } => ops::gate(input(0), input(1), *activation),
+            Op::Concat => {
+                let [a, b] = [0, 1].map(|i| input(i).chunks_exact(widths[node.inputs[i].0].width));
+                a.zip(b).flat_map(|(a, b)| [a, b].concat()).collect()
+            }
             Op::Add => input(0).iter().zip(input(1)).map(|(a, b)| a + b).collect(),
             Op::Select => {
                 let width = widths[node.output.0].width;
@@ -169,8 +211,9 @@ fn instances(graph: &Graph, weight: WeightId) -> Vec<Option<usize>> {
     if !graph.weights[weight.0].name.contains("{layer}") {
         return vec![None];
     }
-    let uses =
-        |body: BodyId| graph.bodies[body.0].nodes.iter().any(|node| node.op.weights().contains(&weight));
+    let uses = |body: crate::graph::BodyId| {
+        graph.bodies[body.0].nodes.iter().any(|node| node.op.weights().contains(&weight))
+    };
     graph.schedule.iter().filter(|run| uses(run.body)).map(|run| run.layer).collect()
 }
 

@@ -4,7 +4,7 @@ use super::diagnostic::Source;
 use super::hardware::ReadHardware;
 use super::quant::{CLASSES, Names, ReadQuant, Said, Subject, class_names};
 use super::reader::{At, list, nearest};
-use super::tensors::{TensorDecl, tensors};
+use super::tensors::{TensorDecl, draft_tensors, tensors};
 use super::types::*;
 use monomorph_formats::{ACTIVATION_BLOCK, Format};
 use std::collections::BTreeMap;
@@ -12,8 +12,12 @@ use std::ops::Range;
 
 /// Checks what there is of a quant spec against its model; the validated quant if all of it is there.
 pub(super) fn quant(source: &Source, name: &str, read: ReadQuant, model: &Model) -> Option<Quant> {
-    let tensors = tensors(model);
+    let mut tensors = tensors(model);
     let names = read.checkpoint.as_ref().and_then(|it| it.names.as_ref());
+    // A checkpoint may come without the draft head of its model, but not with a part of it.
+    if names.is_some_and(|(names, _)| names.iter().any(|(name, _)| name.value.starts_with(DRAFT_PREFIX))) {
+        tensors.extend(draft_tensors(model));
+    }
     if let Some((names, span)) = names {
         check_names(source, names, span, &tensors);
     }
@@ -398,7 +402,7 @@ pub fn state_bytes(model: &Model) -> u128 {
     bytes.sum()
 }
 
-/// Bytes of all tensors as stored.
+/// Bytes of all tensors as stored, the draft head's aside.
 pub fn weight_bytes(model: &Model, quant: &Quant) -> u128 {
     let bytes = |tensor: &TensorDecl| {
         let format = quant.stored.of(tensor.class, &tensor.name).unwrap_or(Format::F32);

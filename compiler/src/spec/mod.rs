@@ -14,7 +14,7 @@ pub mod types;
 pub use catalogue::{Catalogue, HardwareEntry, ModelEntry, catalogue, list};
 pub use diagnostic::{Diagnostic, Diagnostics};
 pub use fit::{kv_block_bytes, state_bytes, weight_bytes};
-pub use tensors::{TensorDecl, tensors};
+pub use tensors::{LAYER_PREFIX, TensorDecl, draft_tensors, stored_tensors, tensors};
 
 use catalogue::Located;
 use diagnostic::{Sink, Source};

@@ -7,7 +7,7 @@ use monomorph_formats::Format;
 use std::ops::Range;
 
 /// The classes in the order reports list them.
-pub(super) const CLASSES: [TensorClass; 10] = [
+pub(super) const CLASSES: [TensorClass; 11] = [
     TensorClass::Embedding,
     TensorClass::Attention,
     TensorClass::DeltaNet,
@@ -17,11 +17,12 @@ pub(super) const CLASSES: [TensorClass; 10] = [
     TensorClass::Shared,
     TensorClass::Ffn,
     TensorClass::Head,
+    TensorClass::Draft,
     TensorClass::Norm,
 ];
 
 /// The classes whose tensors are matrices of products: all but the last.
-const MATRICES: &[TensorClass] = CLASSES.split_at(9).0;
+const MATRICES: &[TensorClass] = CLASSES.split_at(10).0;
 
 /// What something is said of.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -1,6 +1,8 @@
 //! The tensors a model has: names, classes and shapes, derived from its dimensions alone.
 
-use super::types::{Attention, DeltaNet, Experts, Ffn, FileTensor, Mixer, Model, TensorClass};
+use super::types::{
+    Attention, DRAFT_PREFIX, DeltaNet, Experts, Ffn, FileTensor, Mixer, Model, Quant, TensorClass,
+};
 use std::collections::BTreeMap;
 
 /// One tensor a model has, or one a layer, or one an expert of each layer.
@@ -47,7 +49,45 @@ impl TensorDecl {
     }
 }
 
-/// Every tensor of `model`: embedding, the layers' in the order they are used, final norm, untied head.
+/// Every tensor of `model` that a checkpoint stored as `quant` has: those of [`tensors`], and of [`draft_tensors`] where it
+/// has a draft head.
+pub fn stored_tensors(model: &Model, quant: &Quant) -> Vec<TensorDecl> {
+    let draft = if quant.has_draft() { draft_tensors(model) } else { Vec::new() };
+    tensors(model).into_iter().chain(draft).collect()
+}
+
+/// The tensors of the draft head, in the order they are used; none where `model` has no such head. Embedding and head are
+/// the model's own.
+pub fn draft_tensors(model: &Model) -> Vec<TensorDecl> {
+    let Some(draft) = &model.draft else { return Vec::new() };
+    let mut list = List { decls: Vec::new() };
+    let one = [0];
+    for norm in ["embedding_norm", "hidden_norm"] {
+        list.vector(&format!("{LAYER_PREFIX}{norm}"), model.hidden, None);
+    }
+    list.matrix(&format!("{LAYER_PREFIX}fc"), TensorClass::Draft, model.hidden, 2 * model.hidden, None);
+    if let Some(mixer) = model.mixers.get(&draft.layer.mixer) {
+        list.mixer(mixer, model.hidden, &one);
+    }
+    list.vector("layers.{layer}.ffn.norm", model.hidden, Some(&one));
+    list.ffn(model.ffn_of(&draft.layer), model.hidden, &one);
+    list.vector(&format!("{LAYER_PREFIX}norm"), model.hidden, None);
+    let of_draft = |decl: TensorDecl| TensorDecl {
+        name: decl.name.replacen(LAYER_PREFIX, DRAFT_PREFIX, 1),
+        class: match decl.class {
+            class @ (TensorClass::Norm | TensorClass::Router) => class,
+            _ => TensorClass::Draft,
+        },
+        layers: None,
+        ..decl
+    };
+    list.decls.into_iter().map(of_draft).collect()
+}
+
+/// What the names of the layers' tensors begin with.
+pub const LAYER_PREFIX: &str = "layers.{layer}.";
+
+/// Every tensor of `model`, its draft head aside: embedding, the layers' in the order they are used, final norm, untied head.
 ///
 /// Mixers of one kind share names; where two of them disagree on a shape there are two entries of one
 /// name, over different layers.
@@ -55,21 +95,12 @@ pub fn tensors(model: &Model) -> Vec<TensorDecl> {
     let mut list = List { decls: Vec::new() };
     list.matrix("embedding", TensorClass::Embedding, model.vocabulary, model.hidden, None);
     for (mixer, layers) in layers_of_mixers(model) {
-        list.vector("layers.{layer}.mixer.norm", model.hidden, Some(&layers));
-        match mixer {
-            Mixer::Attention(attention) => list.attention(attention, model.hidden, &layers),
-            Mixer::DeltaNet(delta) => list.delta_net(delta, model.hidden, &layers),
-        }
+        list.mixer(mixer, model.hidden, &layers);
     }
     let all: Vec<usize> = (0..model.layers).collect();
     list.vector("layers.{layer}.ffn.norm", model.hidden, Some(&all));
     for (ffn, layers) in layers_of_ffns(model) {
-        match ffn {
-            Ffn::Gated { width, bias, .. } => {
-                list.gated("ffn", TensorClass::Ffn, *width, model.hidden, *bias, &layers);
-            }
-            Ffn::Experts(experts) => list.experts(experts, model.hidden, &layers),
-        }
+        list.ffn(ffn, model.hidden, &layers);
     }
     list.vector("norm", model.hidden, None);
     if !model.tied {
@@ -106,6 +137,24 @@ struct List {
 }
 
 impl List {
+    /// A mixer and the norm before it.
+    fn mixer(&mut self, mixer: &Mixer, hidden: usize, layers: &[usize]) {
+        self.vector("layers.{layer}.mixer.norm", hidden, Some(layers));
+        match mixer {
+            Mixer::Attention(attention) => self.attention(attention, hidden, layers),
+            Mixer::DeltaNet(delta) => self.delta_net(delta, hidden, layers),
+        }
+    }
+
+    fn ffn(&mut self, ffn: &Ffn, hidden: usize, layers: &[usize]) {
+        match ffn {
+            Ffn::Gated { width, bias, .. } => {
+                self.gated("ffn", TensorClass::Ffn, *width, hidden, *bias, layers);
+            }
+            Ffn::Experts(experts) => self.experts(experts, hidden, layers),
+        }
+    }
+
     fn attention(&mut self, it: &Attention, hidden: usize, layers: &[usize]) {
         let (q, kv) = (it.heads.saturating_mul(it.head_dim), it.kv_heads.saturating_mul(it.head_dim));
         let parts = [

@@ -1,5 +1,6 @@
 //! MODEL.toml.
 
+mod draft;
 mod ffn;
 mod mixer;
 mod rotary;
@@ -35,19 +36,27 @@ pub(super) fn read(source: &Source, name: &str, mut root: Table) -> Option<Model
         Some(value) => value.table().and_then(|table| ffn::others(source, table)),
         None => Some(Vec::new()),
     };
+    let draft = match root.optional("draft") {
+        Some(value) => value.table().and_then(draft::read).map(Some),
+        None => Some(None),
+    };
     let protocol = root.table("protocol").and_then(protocol);
     let sampling = root.required("sampling", "[[sampling]]").and_then(|value| sampling(source, value));
     root.finish();
 
     let pattern_holds = match (&body, &mixers, &others) {
-        (Some(body), Some(mixers), Some(others)) => check_pattern(source, body, mixers, others),
+        (Some(body), Some(mixers), Some(others)) => {
+            let layer = draft.as_ref().and_then(Option::as_ref);
+            let drafts = layer.is_none_or(|layer| draft::check(source, layer, mixers, others));
+            check_pattern(source, body, mixers, others, layer) && drafts
+        }
         _ => false,
     };
     if let (Some(body), Some(protocol)) = (&body, &protocol) {
         check_stop_ids(source, body, &protocol.stop_ids);
     }
     let (body, mixers, ffn, others) = (body?, mixers?, ffn?, others?);
-    let (protocol, sampling) = (protocol?, sampling?);
+    let (protocol, sampling, draft) = (protocol?, sampling?, draft?);
     if !pattern_holds {
         return None;
     }
@@ -66,6 +75,7 @@ pub(super) fn read(source: &Source, name: &str, mut root: Table) -> Option<Model
         mixers: mixers.into_iter().map(|(name, mixer)| (name.value, mixer)).collect(),
         ffn,
         other_ffns: others.into_iter().map(|(name, ffn)| (name.value, ffn)).collect(),
+        draft: draft.map(|layer| Draft { layer: layer_kind(&layer.value) }),
         protocol: Protocol { stop_ids, chat_template: protocol.chat_template },
         sampling,
     };
@@ -215,14 +225,16 @@ fn layer_kind(text: &str) -> LayerKind {
     }
 }
 
-/// Whether the pattern gives every layer a mixer, and every mixer and every other block a layer.
+/// Whether the pattern gives every layer a mixer, and every mixer and every other block a layer, of the draft head or not.
 fn check_pattern(
     source: &Source,
     body: &Body,
     mixers: &[(At<String>, Mixer)],
     others: &[(At<String>, Ffn)],
+    draft: Option<&At<String>>,
 ) -> bool {
     let mut holds = true;
+    let used = || body.pattern.value.iter().chain(draft).map(|it| layer_kind(&it.value));
     let known = || mixers.iter().map(|(name, _)| name.value.as_str());
     let blocks = || others.iter().map(|(name, _)| name.value.as_str());
     for name in &body.pattern.value {
@@ -246,7 +258,7 @@ fn check_pattern(
         }
     }
     for (name, _) in others {
-        if !body.pattern.value.iter().any(|it| layer_kind(&it.value).ffn.as_ref() == Some(&name.value)) {
+        if !used().any(|it| it.ffn.as_ref() == Some(&name.value)) {
             let message = format!("no layer uses the block {:?}", name.value);
             let help =
                 format!("name it in `model.pattern`, such as \"attention/{}\", or take it out", name.value);
@@ -257,7 +269,7 @@ fn check_pattern(
         }
     }
     for (name, _) in mixers {
-        if !body.pattern.value.iter().any(|it| layer_kind(&it.value).mixer == name.value) {
+        if !used().any(|it| it.mixer == name.value) {
             let message = format!("no layer uses the mixer {:?}", name.value);
             let help = "name it in `model.pattern` or take it out".to_owned();
             let mistake =

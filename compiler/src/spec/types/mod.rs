@@ -7,13 +7,13 @@ mod tuning;
 
 pub use hardware::{Cpu, Cuda, Hardware, HardwareKind};
 pub use model::{
-    Activation, Attention, DeltaNet, DeltaShape, Experts, Ffn, LayerKind, Mixer, Model, Norm, NormWeight,
-    Protocol, Rotary, RotaryPairs, RotaryScaling, SamplingPreset, SharedExpert,
+    Activation, Attention, DeltaNet, DeltaShape, Draft, Experts, Ffn, LayerKind, Mixer, Model, Norm,
+    NormWeight, Protocol, Rotary, RotaryPairs, RotaryScaling, SamplingPreset, SharedExpert,
 };
 pub use monomorph_formats::ScaleForm;
 pub use quant::{
-    CheckpointSpec, ClassScales, Companion, Compute, Container, FileTensor, HubFile, PerTensor, Quant,
-    RotaryRows, RowView, Scales, Source, TensorClass,
+    CheckpointSpec, ClassScales, Companion, Compute, Container, DRAFT_PREFIX, FileTensor, HubFile, PerTensor,
+    Quant, RotaryRows, RowView, Scales, Source, TensorClass,
 };
 pub use tuning::{Knobs, PhaseTuning, Provenance, Settings, Tuning};
 

@@ -27,6 +27,8 @@ pub struct Model {
     pub ffn: Ffn,
     /// What follows instead, by name.
     pub other_ffns: BTreeMap<String, Ffn>,
+    /// Its draft head, if it has one. Whether a checkpoint does, its quant spec says: [`Quant::has_draft`](super::Quant::has_draft).
+    pub draft: Option<Draft>,
     /// How people talk to it.
     pub protocol: Protocol,
     /// Recommended sampling; the first is the default.
@@ -75,6 +77,21 @@ impl Model {
     pub fn ffn_of(&self, kind: &LayerKind) -> &Ffn {
         kind.ffn.as_ref().map_or(&self.ffn, |name| &self.other_ffns[name])
     }
+}
+
+/// A draft head that predicts one token further than the model, from the model's hidden states (multi-token prediction:
+/// Gloeckle et al., 2024; DeepSeek-V3, 2024). With `h_t` the hidden state of token `t` after the final norm:
+///
+/// ```text
+/// x_t = fc [norm_e(embedding of token t+1) | norm_h(h_t)];   logits of token t+2 = head(norm(layer(x_t)))
+/// ```
+///
+/// Its layer has keys and values of its own, of all pairs up to `t`, and pair `t` stands at position `t`. Norms are of the
+/// model's form; embedding and head are the model's.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Draft {
+    /// What its one layer is: of the model's kinds, with a mixer that is attention.
+    pub layer: LayerKind,
 }
 
 /// RMS norm: `x / sqrt(mean(x^2) + eps) * w` in f32.

@@ -33,16 +33,24 @@ pub struct PerTensor<T> {
 }
 
 impl Quant {
-    /// Stored and compute format of every class, and then of the tensors that differ from theirs.
+    /// Whether the checkpoint has the model's draft head: all of its tensors are named, or none is.
+    pub fn has_draft(&self) -> bool {
+        self.checkpoint.names.keys().any(|name| name.starts_with(DRAFT_PREFIX))
+    }
+
+    /// Stored and compute format of every class, and then of the tensors that differ from theirs; the draft head's are left
+    /// out, which nothing is built of yet.
     pub fn formats(&self) -> Vec<(&str, Format, Compute)> {
         let compute = |said: Option<&Compute>| said.copied().unwrap_or(Compute::F32);
         let of_classes = self
             .stored
             .classes
             .iter()
+            .filter(|(class, _)| **class != TensorClass::Draft)
             .map(|(class, stored)| (class.name(), *stored, compute(self.compute.classes.get(class))));
         let differs = self.stored.tensors.keys().chain(self.compute.tensors.keys()).collect::<BTreeSet<_>>();
-        let of_tensors = differs.into_iter().filter_map(|name| {
+        let built = differs.into_iter().filter(|name| !name.starts_with(DRAFT_PREFIX));
+        let of_tensors = built.filter_map(|name| {
             let stored = *self.stored.tensors.get(name)?;
             Some((name.as_str(), stored, compute(self.compute.tensors.get(name))))
         });
@@ -62,6 +70,9 @@ impl<T: Copy> PerTensor<T> {
         self.tensors.get(name).or_else(|| self.classes.get(&class)).copied()
     }
 }
+
+/// What the names of a draft head's tensors begin with.
+pub const DRAFT_PREFIX: &str = "draft.";
 
 /// The classes of tensors a format is stated for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -84,6 +95,9 @@ pub enum TensorClass {
     Ffn,
     /// The untied head.
     Head,
+    /// Of the draft head all projections but the router's. One class, because releases store it unlike the layers: in floats
+    /// beside quantised ones, or quantised all alike but for one.
+    Draft,
     /// Norm weights, biases, and the other vectors: of convolutions and of decays.
     Norm,
 }
@@ -101,6 +115,7 @@ impl TensorClass {
             TensorClass::Shared => "shared",
             TensorClass::Ffn => "ffn",
             TensorClass::Head => "head",
+            TensorClass::Draft => "draft",
             TensorClass::Norm => "norm",
         }
     }
@@ -186,7 +201,8 @@ pub struct CheckpointSpec {
     /// `head` (untied), `norm`, and with prefix `layers.{layer}.`: `mixer.norm`, `attention.{q,k,v,gate,o}`,
     /// `attention.{q_norm,k_norm}`, `delta.{q,k,v,z,b,a,o}`, `delta.{convolution,a_log,dt_bias,norm}`, `ffn.norm`,
     /// `ffn.{gate,up,down}`, `ffn.router`, `ffn.experts.{expert}.{gate,up,down}`, `ffn.shared.{gate,up,down,scale}`; a bias
-    /// is its matrix's name plus `.bias`.
+    /// is its matrix's name plus `.bias`. A draft head's: `draft.{embedding_norm,hidden_norm,fc,norm}`, and with prefix
+    /// `draft.` what a layer has.
     pub names: BTreeMap<String, FileTensor>,
     /// How the rows of q and k stand in the file.
     pub rotary_rows: RotaryRows,
