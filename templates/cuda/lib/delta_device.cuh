@@ -3,7 +3,8 @@
 #pragma once
 
 #ifdef MONOMORPH_HOST
-#include "delta_host.cuh"
+// In angle brackets: no part of the library, and so of no cubin.
+#include <delta_host.cuh>
 #else
 #include <cstdint>
 #include <type_traits>
