@@ -95,6 +95,8 @@ fn main() {
         let seconds = best(runs, || {
             let sequences = (0..streams)
                 .map(|slot| SequenceStep {
+                    drafts: 0,
+                    following: None,
                     slot: Slot(slot),
                     position,
                     tokens: Tokens::Known(vec![0; count]),

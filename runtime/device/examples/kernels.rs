@@ -81,6 +81,8 @@ fn product<F: WeightFormat, const ROWS: usize, const COLS: usize>(team: &Team) {
 fn sequence(position: usize, count: usize, first_block: usize, output: Output) -> SequenceStep {
     let blocks = (position + count).div_ceil(stack::BLOCK);
     SequenceStep {
+        drafts: 0,
+        following: None,
         slot: Slot(0),
         position,
         tokens: Tokens::Known((0..count).map(|i| (i * 97 % 49_152) as u32).collect()),

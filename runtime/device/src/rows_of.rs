@@ -43,10 +43,12 @@ impl FileRows {
     pub(crate) fn count(self, rows: usize) -> Result<usize, String> {
         match self {
             FileRows::All => Ok(rows),
-            FileRows::Interleaved(dim) if dim > 0 && dim % 2 == 0 && rows % dim == 0 => Ok(rows),
+            FileRows::Interleaved(dim) if dim > 0 && dim.is_multiple_of(2) && rows.is_multiple_of(dim) => {
+                Ok(rows)
+            }
             FileRows::Interleaved(dim) => Err(format!("{rows} rows are not heads of {dim} rotary rows")),
             FileRows::Groups { first, take, of, group }
-                if of > 0 && rows % of == 0 && take <= of && first <= of - take =>
+                if of > 0 && rows.is_multiple_of(of) && take <= of && first <= of - take =>
             {
                 match group {
                     None => Ok(rows / of * take),

@@ -13,7 +13,7 @@ pub use name::is_instance;
 pub use spec::{
     ClassFormat, CudaSpec, Figures, HardwareSpec, ModelSpec, Protocol, SamplingPreset, TensorSpec,
 };
-pub use step::{BlockId, Output, RowOutput, SequenceStep, Slot, Step, StepOutput, Ticket, Tokens};
+pub use step::{BlockId, Output, RowOutput, SequenceStep, Slot, Step, StepOutput, Ticket, Tokens, Verified};
 
 use monomorph_weights::{Checkpoint, WeightsError};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -30,6 +30,10 @@ pub trait Model: Sized + Send + 'static {
     /// step gains nothing by more than 1 and would compute rows that turn out to be surplus; one whose
     /// `submit` only starts it says 2, so that its device need not wait for the host between two steps.
     const STEPS_IN_FLIGHT: usize = 1;
+
+    /// Tokens it drafts after every one sampled, to be verified together in the next step; 0 for a stack without a draft head.
+    /// Which tokens to feed is known only when a step is collected: a stack that drafts has one step in flight.
+    const DRAFTS: usize = 0;
 
     /// Whether this machine has the hardware the stack was compiled for, without claiming any of it. (CPUs are checked
     /// before anything else runs.)

@@ -26,6 +26,11 @@ pub struct SequenceStep {
     pub position: usize,
     /// What to feed now.
     pub tokens: Tokens,
+    /// How many of the last of `tokens` are drafts, as the step before this one returned them for this slot: 0, or
+    /// [`DRAFTS`](crate::Model::DRAFTS) of a sequence that has been sampled for and feeds nothing else but the token sampled last.
+    pub drafts: usize,
+    /// The token after the last of `tokens` where it is known, because the prompt goes on: a model that drafts learns from it.
+    pub following: Option<u32>,
     /// The blocks that hold positions `0 .. position + tokens.len()`, in order. Token `p` lives in block
     /// `blocks[p / block_tokens]` at row `p % block_tokens`.
     pub blocks: Vec<BlockId>,
@@ -59,13 +64,15 @@ impl Tokens {
 pub enum Output {
     /// Nothing: the prompt is not finished yet.
     None,
-    /// One token, from the logits after the last token fed.
+    /// One token, from the logits after the last token fed that is no draft; and one from the logits after every draft that turned
+    /// out to be the token sampled before it. So a draft changes how many tokens a step gives, and never which.
     Sample {
         /// How.
         sampling: Sampling,
-        /// Position in the request's random stream: tokens generated so far.
+        /// Position in the request's random stream: tokens generated so far. Every further token of the step takes the next.
         draw: u64,
-        /// Tokens seen so far; empty unless `sampling.needs_history()`. Includes the tokens fed now.
+        /// Tokens seen so far; empty unless `sampling.needs_history()`. Includes the tokens fed now but the drafts, which join
+        /// it as generated ones as far as they hold.
         history: Vec<TokenUse>,
     },
     /// The logits after every token fed.
@@ -88,8 +95,20 @@ pub struct StepOutput {
 pub enum RowOutput {
     /// [`Output::None`].
     None,
-    /// [`Output::Sample`].
+    /// [`Output::Sample`] of a model without drafts.
     Sampled(Sampled),
+    /// [`Output::Sample`] of a model with drafts.
+    Verified(Verified),
     /// [`Output::Logits`]: `[tokens, vocabulary]`, row-major.
     Logits(Vec<f32>),
+}
+
+/// What a step of a model with drafts produced for one sequence.
+#[derive(Clone, Debug, Default)]
+pub struct Verified {
+    /// The tokens sampled: all but the last are the first drafts fed, which held, and the last comes after them. At least one.
+    /// The sequence goes on from the position behind those that held; what the step left behind it is as if never fed.
+    pub sampled: Vec<Sampled>,
+    /// What to feed after the last of them in the next step, to be verified there: [`DRAFTS`](crate::Model::DRAFTS) ids.
+    pub drafts: Vec<u32>,
 }

@@ -2,7 +2,12 @@
 // Everything here exists on sm_90a and on sm_121a; nothing needs a cluster of more than one block.
 #pragma once
 
+#include <cstdint>
+
 namespace monomorph {
+
+// The block's dynamic shared memory. Kernels of one module that align it differently give it names of their own.
+#define MONOMORPH_DYNAMIC_SHARED(name, alignment) extern __shared__ __align__(alignment) unsigned char name[]
 
 __device__ __forceinline__ unsigned shared_address(const void* pointer) {
     return static_cast<unsigned>(__cvta_generic_to_shared(pointer));
@@ -63,6 +68,11 @@ __device__ __forceinline__ void named_barrier(int id, int threads) {
     asm volatile("barrier.sync %0, %1;" ::"r"(id), "r"(threads) : "memory");
 }
 
+// Arrive without waiting; the others wait with named_barrier. Both count `threads` in all.
+__device__ __forceinline__ void named_barrier_arrive(int id, int threads) {
+    asm volatile("barrier.arrive %0, %1;" ::"r"(id), "r"(threads) : "memory");
+}
+
 // ---- Bulk copies, global to shared: addresses and size multiples of 16 bytes ----
 
 // Where the copied bytes stand in the second-level cache: weights of a decode step are read once and should leave first.
@@ -99,11 +109,21 @@ __device__ __forceinline__ void copy_16(void* shared, const void* global, int va
                  ::"r"(shared_address(shared)), "l"(global), "r"(valid) : "memory");
 }
 
+// All 16 bytes, to a shared address.
+__device__ __forceinline__ void copy_16(unsigned shared_address, const void* global) {
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(shared_address), "l"(global) : "memory");
+}
+
 __device__ __forceinline__ void copy_commit() { asm volatile("cp.async.commit_group;" ::: "memory"); }
 
 // Waits until at most `PENDING` of this thread's committed groups are unfinished.
 template <int PENDING>
 __device__ __forceinline__ void copy_wait() { asm volatile("cp.async.wait_group %0;" ::"n"(PENDING) : "memory"); }
+
+// This thread's copies so far arrive at the barrier when they have landed: one of the arrivals it expects.
+__device__ __forceinline__ void copies_arrive(Barrier* barrier) {
+    asm volatile("cp.async.mbarrier.arrive.noinc.shared.b64 [%0];" ::"r"(shared_address(barrier)) : "memory");
+}
 
 // ---- Loads that mean something ----
 
@@ -123,6 +143,82 @@ __device__ __forceinline__ float4 load_activation(const float4* pointer) {
     asm volatile("ld.global.cg.v4.f32 {%0, %1, %2, %3}, [%4];"
                  : "=f"(value.x), "=f"(value.y), "=f"(value.z), "=f"(value.w) : "l"(pointer));
     return value;
+}
+__device__ __forceinline__ float2 load_activation(const float2* pointer) {
+    float2 value;
+    asm volatile("ld.global.cg.v2.f32 {%0, %1}, [%2];" : "=f"(value.x), "=f"(value.y) : "l"(pointer));
+    return value;
+}
+__device__ __forceinline__ int load_activation(const int* pointer) {
+    int value;
+    asm volatile("ld.global.cg.s32 %0, [%1];" : "=r"(value) : "l"(pointer));
+    return value;
+}
+__device__ __forceinline__ int2 load_activation(const int2* pointer) {
+    int2 value;
+    asm volatile("ld.global.cg.v2.s32 {%0, %1}, [%2];" : "=r"(value.x), "=r"(value.y) : "l"(pointer));
+    return value;
+}
+__device__ __forceinline__ uint2 load_activation(const uint2* pointer) {
+    uint2 value;
+    asm volatile("ld.global.cg.v2.u32 {%0, %1}, [%2];" : "=r"(value.x), "=r"(value.y) : "l"(pointer));
+    return value;
+}
+__device__ __forceinline__ uint4 load_activation(const uint4* pointer) {
+    uint4 value;
+    asm volatile("ld.global.cg.v4.b32 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(value.x), "=r"(value.y), "=r"(value.z), "=r"(value.w) : "l"(pointer));
+    return value;
+}
+__device__ __forceinline__ unsigned short load_activation(const unsigned short* pointer) {
+    unsigned short value;
+    asm volatile("ld.global.cg.u16 %0, [%1];" : "=h"(value) : "l"(pointer));
+    return value;
+}
+
+// What an earlier step left: read once, so not kept in the first-level cache. Volatile: it stays where it stands, before the wait.
+__device__ __forceinline__ float4 load_streamed(const float4* pointer) {
+    float4 value;
+    asm volatile("ld.global.L1::no_allocate.v4.f32 {%0, %1, %2, %3}, [%4];"
+                 : "=f"(value.x), "=f"(value.y), "=f"(value.z), "=f"(value.w) : "l"(pointer));
+    return value;
+}
+__device__ __forceinline__ float load_streamed(const float* pointer) {
+    float value;
+    asm volatile("ld.global.L1::no_allocate.f32 %0, [%1];" : "=f"(value) : "l"(pointer));
+    return value;
+}
+// The same where `live`; else nothing is read, and the words keep what they hold.
+__device__ __forceinline__ void load_streamed_if(bool live, uint32_t (&words)[4], const uint32_t* pointer) {
+    asm volatile("{.reg .pred live; setp.ne.b32 live, %5, 0; @live ld.global.L1::no_allocate.v4.b32 {%0, %1, %2, %3}, [%4];}"
+                 : "+r"(words[0]), "+r"(words[1]), "+r"(words[2]), "+r"(words[3]) : "l"(pointer), "r"(static_cast<int>(live)));
+}
+
+// Asks for a line of global memory into the second-level cache.
+__device__ __forceinline__ void prefetch(const void* global) { asm volatile("prefetch.global.L2 [%0];" ::"l"(global)); }
+
+// ---- What blocks of one launch tell each other ----
+
+// Counts an arrival and returns how many were before; what the thread's block wrote before a __syncthreads is visible to who sees it.
+__device__ __forceinline__ unsigned arrive(unsigned* counter) {
+    unsigned before;
+    asm volatile("atom.acq_rel.gpu.global.add.u32 %0, [%1], 1;" : "=r"(before) : "l"(counter) : "memory");
+    return before;
+}
+// The same where nobody needs the number, and nothing that others wrote is read after.
+__device__ __forceinline__ void arrive_release(unsigned* counter) {
+    asm volatile("red.release.gpu.global.add.u32 [%0], 1;" ::"l"(counter) : "memory");
+}
+// To be asked again and again until others have arrived: what they wrote before is then visible.
+__device__ __forceinline__ unsigned arrivals(const unsigned* counter) {
+    unsigned arrived;
+    asm volatile("ld.acquire.gpu.global.u32 %0, [%1];" : "=r"(arrived) : "l"(counter) : "memory");
+    return arrived;
+}
+// Adds four values that other blocks add to as well, in any order.
+__device__ __forceinline__ void add_global(float* to, float4 value) {
+    asm volatile("red.relaxed.gpu.global.add.v4.f32 [%0], {%1, %2, %3, %4};"
+                 ::"l"(to), "f"(value.x), "f"(value.y), "f"(value.z), "f"(value.w) : "memory");
 }
 
 }  // namespace monomorph

@@ -112,18 +112,9 @@ __device__ __forceinline__ void split_pair(float first, float second, uint32_t& 
 template <class Operand>
 __device__ __forceinline__ void mma_16(float (&d)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {
     if constexpr (std::is_same_v<Operand, __half>)
-        asm("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
-            : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
-            : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+        mma_f16(d, a[0], a[1], a[2], a[3], b0, b1);
     else
         mma_bf16(d, a[0], a[1], a[2], a[3], b0, b1);
-}
-
-// 2 to the power of v, by the special function unit (2 units in the last place); 0 at minus infinity.
-__device__ __forceinline__ float power_of_two(float v) {
-    float result;
-    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(result) : "f"(v));
-    return result;
 }
 
 // Context vectors, elements column .. column + N of a row of `out` (N a power of two up to 8, column a multiple of N).

@@ -40,7 +40,7 @@ __device__ __forceinline__ void attention_decode(const Step* step, const float* 
     using Kv = typename C::Kv;
     using Operand = typename A::Operand;
     constexpr int D = C::HEAD_DIM, GROUP = S::GROUP, WARPS = S::WARPS;
-    extern __shared__ __align__(16) unsigned char shared_bytes[];
+    MONOMORPH_DYNAMIC_SHARED(shared_bytes, 16);
     DecodeShared<C>& shared = *reinterpret_cast<DecodeShared<C>*>(shared_bytes);
 
     launch_dependents();
@@ -128,8 +128,8 @@ __device__ __forceinline__ void attention_decode(const Step* step, const float* 
     if (tile + WARPS < last && last - first <= 2 * WARPS) {
         const Kv* rows = cached_row<C, const Kv*>(layer, next_block, kv_head, (tile + WARPS) % TILES * 16);
         for (int byte = lane * 128; byte < 16 * S::ROW_BYTES; byte += 32 * 128) {
-            asm volatile("prefetch.global.L2 [%0];" ::"l"(reinterpret_cast<const char*>(rows) + byte));
-            asm volatile("prefetch.global.L2 [%0];" ::"l"(reinterpret_cast<const char*>(rows + A::VALUES) + byte));
+            prefetch(reinterpret_cast<const char*>(rows) + byte);
+            prefetch(reinterpret_cast<const char*>(rows + A::VALUES) + byte);
         }
     }
     const int own_block = owner ? blocks[position / C::BLOCK_TOKENS] : 0;
@@ -324,9 +324,7 @@ __device__ __forceinline__ void attention_decode(const Step* step, const float* 
         __syncthreads();
         if (thread == 0) {
             int* counter = counters + row * C::KV_HEADS + kv_head;
-            int before;
-            asm volatile("atom.add.acq_rel.gpu.global.s32 %0, [%1], 1;" : "=r"(before) : "l"(counter) : "memory");
-            shared.last = before == used - 1;
+            shared.last = static_cast<int>(arrive(reinterpret_cast<unsigned*>(counter))) == used - 1;
             if (shared.last) *counter = 0;
         }
         __syncthreads();

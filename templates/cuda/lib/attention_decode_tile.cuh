@@ -40,10 +40,7 @@ __device__ __forceinline__ void load_chunk(Chunk<typename C::Kv>& chunk, const t
         live = live && column < C::HEAD_DIM;
 #pragma unroll
         for (int i = 0; i < 2 * sizeof(E); i += 4)
-            asm volatile(
-                "{.reg .pred live; setp.ne.b32 live, %5, 0; @live ld.global.L1::no_allocate.v4.b32 {%0, %1, %2, %3}, [%4];}"
-                : "+r"(chunk.word[i]), "+r"(chunk.word[i + 1]), "+r"(chunk.word[i + 2]), "+r"(chunk.word[i + 3])
-                : "l"(reinterpret_cast<const uint32_t*>(from) + i), "r"(static_cast<int>(live)));
+            load_streamed_if(live, reinterpret_cast<uint32_t(&)[4]>(chunk.word[i]), reinterpret_cast<const uint32_t*>(from) + i);
     } else if (live) {
         E element[8];
 #pragma unroll

@@ -51,7 +51,7 @@ __device__ __forceinline__ void attention_exact(const Step* step, const TokenRow
     using A = AttentionShape<C>;
     using Kv = typename C::Kv;
     constexpr int D = C::HEAD_DIM, N = HeadVector<C>::N;
-    extern __shared__ __align__(16) unsigned char shared_bytes[];
+    MONOMORPH_DYNAMIC_SHARED(shared_bytes, 16);
     ExactShared<C>& shared = *reinterpret_cast<ExactShared<C>*>(shared_bytes);
     launch_dependents();
     wait_for_predecessors();
@@ -74,8 +74,8 @@ __device__ __forceinline__ void attention_exact(const Step* step, const TokenRow
         if (later <= position) {
             const Kv* row = cached_row<C>(layer, blocks[later / C::BLOCK_TOKENS], kv_head, later % C::BLOCK_TOKENS);
             for (int e = 0; e < D; e += 128 / sizeof(Kv)) {
-                asm volatile("prefetch.global.L2 [%0];" ::"l"(row + e));
-                asm volatile("prefetch.global.L2 [%0];" ::"l"(row + A::VALUES + e));
+                prefetch(row + e);
+                prefetch(row + A::VALUES + e);
             }
         }
         double dot[4] = {};

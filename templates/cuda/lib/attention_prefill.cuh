@@ -193,7 +193,7 @@ __device__ __forceinline__ void attention_prefill(const Step* step, const typena
     using S = PrefillShape<C>;
     constexpr int GROUP = A::GROUP, WARP_ROWS = 16 * S::WARP_TILES;
     constexpr float SCALE_2 = C::SCALE * 1.4426950408889634f;  // scores to powers of two
-    extern __shared__ __align__(16) unsigned char shared_bytes[];
+    MONOMORPH_DYNAMIC_SHARED(shared_bytes, 16);
     PrefillShared<C>& shared = *reinterpret_cast<PrefillShared<C>*>(shared_bytes);
     launch_dependents();
     wait_for_predecessors();

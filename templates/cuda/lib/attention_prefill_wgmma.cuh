@@ -30,11 +30,6 @@ struct RingPlace {
     }
 };
 
-// This thread's copies so far arrive at the barrier when they have landed: one of the arrivals it expects.
-__device__ __forceinline__ void copies_arrive(Barrier* barrier) {
-    asm volatile("cp.async.mbarrier.arrive.noinc.shared.b64 [%0];" ::"r"(shared_address(barrier)) : "memory");
-}
-
 template <class C>
 struct WgmmaPrefill {
     static_assert(std::is_same_v<typename C::Kv, __nv_bfloat16> && (C::HEAD_DIM == 64 || C::HEAD_DIM == 128), "else attention_prefill");
@@ -51,41 +46,6 @@ struct WgmmaShared {
 
 template <class C>
 constexpr size_t wgmma_prefill_shared_bytes() { return sizeof(WgmmaShared<C>); }
-
-#define MONOMORPH_CONTEXT_8(i)                                                                                                    \
-    "+f"(d[i]), "+f"(d[i + 1]), "+f"(d[i + 2]), "+f"(d[i + 3]), "+f"(d[i + 4]), "+f"(d[i + 5]), "+f"(d[i + 6]), "+f"(d[i + 7])
-
-// D[64, N] += A[64, 16] B[16, N] with B's rows (16 keys of N columns) as they lie: 128-byte rows of 64 columns in the 128-byte
-// swizzle, panels of 64 columns PANEL_BYTES apart.
-__device__ __forceinline__ void multiply_rows(float (&d)[64], const uint32_t (&a)[4], uint64_t b) {
-    asm volatile(
-        "wgmma.mma_async.sync.aligned.m64n128k16.f32.bf16.bf16 {"
-        "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "
-        "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, "
-        "%32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, "
-        "%48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63"
-        "}, {%64, %65, %66, %67}, %68, 1, 1, 1, 1;"
-        : MONOMORPH_CONTEXT_8(0), MONOMORPH_CONTEXT_8(8), MONOMORPH_CONTEXT_8(16), MONOMORPH_CONTEXT_8(24), MONOMORPH_CONTEXT_8(32),
-          MONOMORPH_CONTEXT_8(40), MONOMORPH_CONTEXT_8(48), MONOMORPH_CONTEXT_8(56)
-        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b));
-}
-__device__ __forceinline__ void multiply_rows(float (&d)[32], const uint32_t (&a)[4], uint64_t b) {
-    asm volatile(
-        "wgmma.mma_async.sync.aligned.m64n64k16.f32.bf16.bf16 {"
-        "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "
-        "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31"
-        "}, {%32, %33, %34, %35}, %36, 1, 1, 1, 1;"
-        : MONOMORPH_CONTEXT_8(0), MONOMORPH_CONTEXT_8(8), MONOMORPH_CONTEXT_8(16), MONOMORPH_CONTEXT_8(24)
-        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b));
-}
-#undef MONOMORPH_CONTEXT_8
-
-// As wgmma_descriptor, for multiply_rows: eight keys on is 1024 bytes (so is the next eight), 64 columns on a panel.
-template <class C>
-__device__ __forceinline__ uint64_t rows_descriptor(uint32_t address) {
-    return uint64_t((address & 0x3ffff) >> 4) | (uint64_t(WgmmaPrefill<C>::PANEL_BYTES >> 4) << 16) | (uint64_t(1024 >> 4) << 32) |
-           (uint64_t(1) << 62);
-}
 
 // One tile of keys (or values: `from` shifted) into a stage, by the 128 threads of the gathering warpgroup.
 template <class C>
@@ -145,7 +105,7 @@ struct WgmmaRows {
     __device__ __forceinline__ void issue_context(uint32_t values) {
         wgmma_fence();
 #pragma unroll
-        for (int k = 0; k < WGMMA_KEYS; k += 16) multiply_rows(context, weights[k / 16], rows_descriptor<C>(values + k * 128));
+        for (int k = 0; k < WGMMA_KEYS; k += 16) multiply_rows(context, weights[k / 16], wgmma_rows_descriptor(values + k * 128, WgmmaPrefill<C>::PANEL_BYTES));
         wgmma_commit();
     }
     // last_key: of the tile, the last visible to rows g and g + 8.
@@ -295,7 +255,7 @@ template <class C>
 __device__ __forceinline__ void attention_prefill_wgmma(const Step* step, const __nv_bfloat16* q, const typename C::Kv* layer,
                                                         typename AttentionShape<C>::Out* out, const float* qkv = nullptr) {
     static_assert(AttentionShape<C>::WIDTH % STAGED_PANEL == 0, "heads of 64 and 128 leave no padding");
-    extern __shared__ __align__(1024) unsigned char swizzled_shared_bytes[];
+    MONOMORPH_DYNAMIC_SHARED(swizzled_shared_bytes, 1024);
     WgmmaShared<C>& shared = *reinterpret_cast<WgmmaShared<C>*>(swizzled_shared_bytes);
     launch_dependents();
     if (threadIdx.x == 0) {

@@ -22,6 +22,10 @@ __device__ __forceinline__ void cluster_meet() {
     asm volatile("barrier.cluster.arrive.relaxed;\n\tbarrier.cluster.wait;" ::: "memory");
 }
 
+// cluster_meet in two halves: this block has started; the others have, so their shared memory may be written to.
+__device__ __forceinline__ void cluster_start() { asm volatile("barrier.cluster.arrive.relaxed;" ::: "memory"); }
+__device__ __forceinline__ void cluster_started() { asm volatile("barrier.cluster.wait;" ::: "memory"); }
+
 // The cluster-wide address of what this block has at `shared_address`, in block `rank`.
 __device__ __forceinline__ unsigned cluster_address(unsigned shared_address, unsigned rank) {
     unsigned address;
@@ -34,6 +38,10 @@ __device__ __forceinline__ float4 load_cluster(unsigned cluster_address) {
     asm volatile("ld.shared::cluster.v4.f32 {%0, %1, %2, %3}, [%4];"
                  : "=f"(value.x), "=f"(value.y), "=f"(value.z), "=f"(value.w) : "r"(cluster_address) : "memory");
     return value;
+}
+
+__device__ __forceinline__ void store_cluster(unsigned cluster_address, float value) {
+    asm volatile("st.shared::cluster.f32 [%0], %1;" ::"r"(cluster_address), "f"(value) : "memory");
 }
 
 // An arrival at the barrier which block `rank` has where this one has `barrier`. It says that this thread's reads are done; it does not

@@ -31,7 +31,10 @@
 // after each of T tokens would write it T times, and a rejected token leaves no trace. A step that stays (TOKENS = 1, prefill) leaves S after its last token, base = position behind it.
 #pragma once
 
-#include "delta_device.cuh"
+#include "async.cuh"
+#include "cluster.cuh"
+#include "convert.cuh"
+#include "mma.cuh"
 #include "staged.cuh"
 #include "step.cuh"
 

@@ -51,7 +51,7 @@ __device__ __forceinline__ void delta_chunks(const Step* step, const unsigned ch
     using S = DeltaChunks<C>;
     constexpr int KEY_TILES = C::KEY_DIM / 8;
     constexpr float SCALE = 0.08838834764831845f;  // 1 / sqrt(128)
-    MONOMORPH_DYNAMIC_SHARED(delta_shared);
+    MONOMORPH_DYNAMIC_SHARED(delta_shared, 128);
     DeltaChunksShared<C>& shared = *reinterpret_cast<DeltaChunksShared<C>*>(delta_shared);
     launch_dependents();
     const int thread = threadIdx.x, lane = thread % 32, warp = thread / 32, g = lane / 4, c = lane % 4;
@@ -127,7 +127,7 @@ __device__ __forceinline__ void delta_chunks(const Step* step, const unsigned ch
         const uint4* u_from = reinterpret_cast<const uint4*>(L::u(scratch, first + chunk, head)) + tile * 4 * 32 + lane;
         uint4 u[4];
 #pragma unroll
-        for (int i = 0; i < 4; ++i) u[i] = load_words(u_from + i * 32);
+        for (int i = 0; i < 4; ++i) u[i] = load_activation(u_from + i * 32);
         bring(4 * chunk - 1 + C::SLOTS);
 
         // (W S)^T and (Q S)^T: 16 values x 64 tokens.

@@ -75,7 +75,7 @@ __device__ __forceinline__ void delta_decode(const Step* step, const float* proj
     using D = DeltaShape<C>;
     using S = DeltaDecode<C>;
     constexpr int TOKENS = C::TOKENS, ROWS = S::ROWS;
-    MONOMORPH_DYNAMIC_SHARED(delta_shared);
+    MONOMORPH_DYNAMIC_SHARED(delta_shared, 128);
     DeltaDecodeShared<C>& shared = *reinterpret_cast<DeltaDecodeShared<C>*>(delta_shared);
     launch_dependents();
     const int thread = threadIdx.x, lane = thread % 32, warp = thread / 32;

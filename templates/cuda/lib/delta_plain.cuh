@@ -26,7 +26,7 @@ __device__ __forceinline__ void delta_plain(const Step* step, const float* proje
     using Sum = std::conditional_t<C::EXACT, double, float>;
     constexpr int K = C::KEY_DIM, V = C::VALUE_DIM, INPUTS = 2 * K + V;
     constexpr bool VERIFY = C::TOKENS > 1;
-    MONOMORPH_DYNAMIC_SHARED(delta_shared);
+    MONOMORPH_DYNAMIC_SHARED(delta_shared, 128);
     float* s = reinterpret_cast<float*>(delta_shared);
     float* inputs = s + D::HEAD_STATE;  // q, k, v after convolution and silu
     launch_dependents();

@@ -124,7 +124,7 @@ __device__ __forceinline__ void delta_prepare(const Step* step, const float* pro
     using S = DeltaPrepareShared;
     constexpr int K_STEPS = C::KEY_DIM / 16;
     constexpr float SCALE = 0.08838834764831845f;  // 1 / sqrt(128)
-    MONOMORPH_DYNAMIC_SHARED(delta_shared);
+    MONOMORPH_DYNAMIC_SHARED(delta_shared, 128);
     S& shared = *reinterpret_cast<S*>(delta_shared);
     launch_dependents();
     wait_for_predecessors();

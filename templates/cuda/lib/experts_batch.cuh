@@ -55,18 +55,6 @@ struct ExpertLists {
 template <class C>
 using ListsOf = ExpertLists<C::EXPERTS, C::ACTIVE, C::STEP_ROWS, C::TOKENS>;
 
-// Lists are activations: the sort before this kernel wrote them (async.cuh).
-__device__ __forceinline__ int load_activation(const int* pointer) {
-    int value;
-    asm volatile("ld.global.cg.s32 %0, [%1];" : "=r"(value) : "l"(pointer));
-    return value;
-}
-__device__ __forceinline__ int2 load_activation(const int2* pointer) {
-    int2 value;
-    asm volatile("ld.global.cg.v2.s32 {%0, %1}, [%2];" : "=r"(value.x), "=r"(value.y) : "l"(pointer));
-    return value;
-}
-
 template <class C>
 struct ExpertShape : GemmShape<C> {
     using S = GemmShape<C>;

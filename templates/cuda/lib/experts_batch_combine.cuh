@@ -22,13 +22,10 @@ struct CombineShape {
 template <int VECTOR, bool NARROW>
 __device__ __forceinline__ void load_columns(float (&values)[VECTOR], const void* rows, size_t first) {
     if constexpr (NARROW && VECTOR == 4) {
-        uint2 pairs;
-        asm volatile("ld.global.cg.v2.u32 {%0, %1}, [%2];" : "=r"(pairs.x), "=r"(pairs.y) : "l"(static_cast<const __nv_bfloat16*>(rows) + first));
+        const uint2 pairs = load_activation(reinterpret_cast<const uint2*>(static_cast<const __nv_bfloat16*>(rows) + first));
         values[0] = bf16_low(pairs.x), values[1] = bf16_high(pairs.x), values[2] = bf16_low(pairs.y), values[3] = bf16_high(pairs.y);
     } else if constexpr (NARROW) {
-        unsigned short bits;
-        asm volatile("ld.global.cg.u16 %0, [%1];" : "=h"(bits) : "l"(static_cast<const __nv_bfloat16*>(rows) + first));
-        values[0] = bf16_low(bits);
+        values[0] = bf16_low(load_activation(static_cast<const unsigned short*>(rows) + first));
     } else if constexpr (VECTOR == 4) {
         const float4 four = load_activation(reinterpret_cast<const float4*>(static_cast<const float*>(rows) + first));
         values[0] = four.x, values[1] = four.y, values[2] = four.z, values[3] = four.w;

@@ -199,7 +199,7 @@ struct ExpertCopier {
                 for (int i = 0; i < EACH; i++) {
                     const int row = first + i * AT_ONCE;
                     const unsigned there = to + (p * C::TOKENS + row) * STAGED_ROW_BYTES + (chunk ^ (row & 7)) * 16;
-                    if (exists[i]) asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(there), "l"(source + from[i]) : "memory");
+                    if (exists[i]) copy_16(there, source + from[i]);
                 }
             }
             copy_commit();

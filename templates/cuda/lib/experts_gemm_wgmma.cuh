@@ -21,7 +21,8 @@ __device__ __forceinline__ void experts_gemm_wgmma(const char* lists, const void
     using S = ExpertsWgmma<C>;
     using G = Grouped<C>;
     using Copier = ExpertCopier<C, S::COPIERS>;
-    extern __shared__ __align__(1024) char shared[];
+    MONOMORPH_DYNAMIC_SHARED(gemm_shared, 1024);
+    char* const shared = reinterpret_cast<char*>(gemm_shared);
     launch_dependents();
     const ExpertPlanes planes = {static_cast<const char*>(codes), static_cast<const char*>(scales), row_scales};
     Barrier* full = reinterpret_cast<Barrier*>(shared + S::BARRIERS_OFFSET);

@@ -225,8 +225,8 @@ __device__ __forceinline__ void experts_stream_down(const Step* step, const floa
     using Shared = typename P::Shared;
     using Sum = typename P::Sum;
     launch_dependents();
-    extern __shared__ __align__(128) char experts_shared[];
-    char* const shared = experts_shared;
+    MONOMORPH_DYNAMIC_SHARED(experts_shared, 128);
+    char* const shared = reinterpret_cast<char*>(experts_shared);
     Barrier* full = reinterpret_cast<Barrier*>(shared + P::BARRIERS_AT);
     Barrier* empty = full + C::STAGES;
     typename P::Who& who = *reinterpret_cast<typename P::Who*>(shared + P::WHO_AT);

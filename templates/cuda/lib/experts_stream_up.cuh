@@ -172,8 +172,8 @@ __device__ __forceinline__ void experts_stream_up(const Step* step, const float*
     using Sum = typename P::Sum;
     constexpr bool ONE = C::ROWS == 1;
     launch_dependents();
-    extern __shared__ __align__(128) char experts_shared[];
-    char* const shared = experts_shared;
+    MONOMORPH_DYNAMIC_SHARED(experts_shared, 128);
+    char* const shared = reinterpret_cast<char*>(experts_shared);
     Barrier* full = reinterpret_cast<Barrier*>(shared + P::BARRIERS_AT);
     Barrier* empty = full + C::STAGES;
     typename P::Who& who = *reinterpret_cast<typename P::Who*>(shared + P::WHO_AT);

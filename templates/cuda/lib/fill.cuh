@@ -42,19 +42,13 @@ __host__ __device__ constexpr float code_scale() {
                                  : SQRT_3;
 }
 
-__device__ __forceinline__ unsigned e4m3_code(float value) {
-    unsigned short pair;
-    asm("cvt.rn.satfinite.e4m3x2.f32 %0, %1, %2;" : "=h"(pair) : "f"(0.0f), "f"(value));
-    return pair & 0xff;
-}
-
 // One element's code, in the lowest bits.
 template <Format F>
 __device__ __forceinline__ unsigned random_code(unsigned bits, float deviation) {
     if constexpr (F == Format::F32) return __float_as_uint(symmetric<24>(bits >> 8) * (SQRT_3 * deviation));
     if constexpr (F == Format::BF16) return __bfloat16_as_ushort(__float2bfloat16_rn(symmetric<16>(bits) * (SQRT_3 * deviation)));
     if constexpr (F == Format::F16) return __half_as_ushort(__float2half_rn(symmetric<16>(bits) * (SQRT_3 * deviation)));
-    if constexpr (F == Format::FP8_E4M3) return e4m3_code(symmetric<8>(bits) * 448.0f);  // never a NaN
+    if constexpr (F == Format::FP8_E4M3) return pack_e4m3(symmetric<8>(bits) * 448.0f);  // never a NaN
     if constexpr (F == Format::Q8_0) return bits == 0x80 ? 0x81 : bits;                  // -128 is no code of the encoder's
     return bits;
 }

@@ -10,7 +10,7 @@
 
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
-#include "mma.cuh"
+#include "convert.cuh"
 
 namespace monomorph {
 
@@ -61,11 +61,6 @@ __device__ __forceinline__ float e2m1_to_float(unsigned code) {
     return code & 8 ? -magnitude : magnitude;
 }
 
-__device__ __forceinline__ unsigned multiply_bf16_pairs(unsigned a, unsigned b) {
-    unsigned product;
-    asm("mul.rn.bf16x2 %0, %1, %2;" : "=r"(product) : "r"(a), "r"(b));
-    return product;
-}
 constexpr unsigned BF16_PAIR_2_120 = 0x7b807b80, BF16_PAIR_2_126 = 0x7e807e80, BF16_PAIR_2_66 = 0x60806080;
 
 // ---- Exact values: f32 as the reference interpreter decodes ----
@@ -151,10 +146,7 @@ struct Streamed {
         const unsigned words[4] = {codes.x, codes.y, codes.z, codes.w};
         if constexpr (F == Format::FP8_E4M3) {
 #pragma unroll
-            for (int i = 0; i < 4; i++) {
-                asm("{\n\t.reg .b16 low, high;\n\tmov.b32 {low, high}, %2;\n\tcvt.rn.f16x2.e4m3x2 %0, low;\n\tcvt.rn.f16x2.e4m3x2 %1, high;\n\t}"
-                    : "=r"(a[i / 2][i % 2 * 2]), "=r"(a[i / 2][i % 2 * 2 + 1]) : "r"(words[i]));
-            }
+            for (int i = 0; i < 4; i++) unpack_e4m3(words[i], a[i / 2][i % 2 * 2], a[i / 2][i % 2 * 2 + 1]);
         } else if constexpr (F == Format::NVFP4) {
 #pragma unroll
             for (int i = 0; i < 4; i++) {

@@ -84,7 +84,8 @@ template <class C>
 __device__ __forceinline__ void gemm_mma(const Step* step, const void* x, const void* codes, const void* scales, const float* row_scales,
                                          const float* bias, const float* up_bias, void* out) {
     using S = GemmMma<C>;
-    extern __shared__ __align__(1024) char shared[];
+    MONOMORPH_DYNAMIC_SHARED(gemm_shared, 1024);
+    char* const shared = reinterpret_cast<char*>(gemm_shared);
     launch_dependents();
     const GemmArguments arguments = {step, static_cast<const char*>(x), static_cast<const char*>(codes), static_cast<const char*>(scales),
                                      row_scales, bias, up_bias, out};

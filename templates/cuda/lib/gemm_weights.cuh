@@ -82,10 +82,6 @@ struct GemmWeights {
         }
     }
 
-    static __device__ __forceinline__ void copy(unsigned to, const char* from) {
-        asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(to), "l"(from) : "memory");
-    }
-
     // The next step of this block's work, if there is one, into the slot read longest ago. One committed group either way.
     __device__ __forceinline__ void fetch() {
         if (piece < pieces) {
@@ -98,14 +94,14 @@ struct GemmWeights {
                 if (PARTIAL && tile + ahead >= S::TILES) continue;
 #pragma unroll
                 for (int unit = 0; unit < S::STAGE_UNITS; unit++) {
-                    if (exists(unit)) copy(to + (t * S::STAGE_UNITS + unit) * UNIT_BYTES + lane * 16, codes + (ahead * S::UNITS + unit) * UNIT_BYTES);
+                    if (exists(unit)) copy_16(to + (t * S::STAGE_UNITS + unit) * UNIT_BYTES + lane * 16, codes + (ahead * S::UNITS + unit) * UNIT_BYTES);
                 }
             }
             if constexpr (SCALE_CHUNKS > 0) {
                 const int t = lane / SCALE_CHUNKS, chunk = lane % SCALE_CHUNKS;
                 const int own_tile = tile + t / 2 * 8 + t % 2;
                 if (t < TILES && own_tile < S::TILES && exists(chunk * 16 / U::SCALE_BYTES)) {
-                    copy(to + TILES * S::STAGE_UNITS * UNIT_BYTES + lane * 16,
+                    copy_16(to + TILES * S::STAGE_UNITS * UNIT_BYTES + lane * 16,
                          arguments.scales + (size_t(own_tile) * S::UNITS + first_unit) * U::SCALE_BYTES + chunk * 16);
                 }
             }
@@ -217,14 +213,6 @@ struct GemmWeights {
             pairs[i] = pack_bf16(two.x * scale, two.y * scale);
         }
     }
-    // The lower 16 bits: two e4m3.
-    static __device__ __forceinline__ float2 floats_of_e4m3_pair(unsigned codes) {
-        float2 values;
-        asm("{\n\t.reg .b32 halves;\n\t.reg .b16 first, second;\n\tcvt.rn.f16x2.e4m3x2 halves, %2;\n\tmov.b32 {first, second}, halves;\n\t"
-            "cvt.f32.f16 %0, first;\n\tcvt.f32.f16 %1, second;\n\t}"
-            : "=f"(values.x), "=f"(values.y) : "h"(static_cast<unsigned short>(codes)));
-        return values;
-    }
 
     // Sixteen e2m1 (four a step of 16 columns) times their e4m3 scales. A nibble s e e m times 2^12 + 2^6 has its sign and its
     // magnitude where bf16 has sign, exponent and mantissa: v 2^-126. Times the scale times 2^66: exact, v scale 2^-60.
@@ -237,9 +225,8 @@ struct GemmWeights {
             const unsigned even = words[i] & 0x0f0f0f0f, odd = words[i] >> 4 & 0x0f0f0f0f;
 #pragma unroll
             for (int p = 0; p < 4; p++) {
-                // Nibbles 2p and 2p + 1 to the low bytes of the halves; the other bytes are byte 0's sign, 0 (__byte_perm knows no signs).
-                unsigned nibbles;
-                asm("prmt.b32 %0, %1, %2, %3;" : "=r"(nibbles) : "r"(even), "r"(odd), "r"(0x8080 | (4 + p) << 8 | p));
+                // Nibbles 2p and 2p + 1 to the low bytes of the halves; the other bytes are byte 0's sign, 0.
+                const unsigned nibbles = permute_bytes(even, odd, 0x8080 | (4 + p) << 8 | p);
                 pairs[4 * i + p] = multiply_bf16_pairs(nibbles * 0x1040 & 0x81c081c0, p < 2 ? first : second);
             }
         }

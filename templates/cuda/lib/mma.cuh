@@ -4,6 +4,8 @@
 // row, for B) in the lower half.
 #pragma once
 
+#include "convert.cuh"
+
 namespace monomorph {
 
 // D[16 x 8] += A[16 x 16] * B[16 x 8], bf16 operands, f32 sums.
@@ -52,19 +54,5 @@ __device__ __forceinline__ void stmatrix_4(unsigned address, unsigned r0, unsign
     asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};"
                  ::"r"(address), "r"(r0), "r"(r1), "r"(r2), "r"(r3) : "memory");
 }
-
-// Two f32 to a pair of bf16, to nearest even; `low` in the lower half.
-__device__ __forceinline__ unsigned pack_bf16(float low, float high) {
-    unsigned pair;
-    asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(pair) : "f"(high), "f"(low));
-    return pair;
-}
-__device__ __forceinline__ unsigned pack_f16(float low, float high) {
-    unsigned pair;
-    asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(pair) : "f"(high), "f"(low));
-    return pair;
-}
-__device__ __forceinline__ float bf16_low(unsigned pair) { return __uint_as_float(pair << 16); }
-__device__ __forceinline__ float bf16_high(unsigned pair) { return __uint_as_float(pair & 0xffff0000u); }
 
 }  // namespace monomorph

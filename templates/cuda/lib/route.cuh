@@ -22,13 +22,6 @@
 
 namespace monomorph {
 
-// As async.cuh's, of a pair.
-__device__ __forceinline__ float2 load_activation(const float2* pointer) {
-    float2 value;
-    asm volatile("ld.global.cg.v2.f32 {%0, %1}, [%2];" : "=f"(value.x), "=f"(value.y) : "l"(pointer));
-    return value;
-}
-
 // Rows of a packed matrix of format F against the block's rows of x.
 template <class C, Format F, int BLOCK_ROWS>
 struct RouteRows {
@@ -242,7 +235,7 @@ __device__ __forceinline__ void route(const Step* step, const float* x, const fl
         }
     }
     launch_dependents();
-    extern __shared__ __align__(128) char route_shared[];
+    MONOMORPH_DYNAMIC_SHARED(route_shared, 128);
     if (threadIdx.x >= 32 * C::CONSUMER_WARPS) {   // completion goes through the waits of all
         wait_for_predecessors();
         return;
@@ -256,7 +249,7 @@ __device__ __forceinline__ void route(const Step* step, const float* x, const fl
         const uint4* const packed = static_cast<const uint4*>(matrix);
         rows.before_wait(packed, norm, first, end);
         wait_for_predecessors();
-        rows.run(packed, x + static_cast<long long>(first_row) * C::INPUTS, first, end, route_shared, out + static_cast<long long>(first_row) * stride, stride, rows_here());
+        rows.run(packed, x + static_cast<long long>(first_row) * C::INPUTS, first, end, reinterpret_cast<char*>(route_shared), out + static_cast<long long>(first_row) * stride, stride, rows_here());
     };
     const int block = blockIdx.x - C::BLOCKS;
     if constexpr (P::COMMON) {

@@ -138,11 +138,6 @@ struct Choices {
     }
 };
 
-// Named barrier: arrive without waiting; the others wait with named_barrier. Both count `threads` in all.
-__device__ __forceinline__ void named_barrier_arrive(int id, int threads) {
-    asm volatile("barrier.arrive %0, %1;" ::"r"(id), "r"(threads) : "memory");
-}
-
 // A row of the routing buffer is [ACTIVE weights | ACTIVE expert ids as f32].
 template <int ACTIVE>
 __device__ __forceinline__ void store_routing(float* row, Choice choice, int lane) {

@@ -235,7 +235,7 @@ struct Sampler : SampleRow<C> {
 
 template <class C>
 __device__ __forceinline__ void sample(const Step* step, const TokenUse* history, const float* logits, void* scratch, int* sampled_ids, Sampled* sampled) {
-    extern __shared__ __align__(16) unsigned char sample_shared[];
+    MONOMORPH_DYNAMIC_SHARED(sample_shared, 16);
     launch_dependents();
     wait_for_predecessors();
     SampleScratch* const places = static_cast<SampleScratch*>(scratch);

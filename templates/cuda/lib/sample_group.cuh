@@ -13,6 +13,7 @@
 // block arrives at later.
 #pragma once
 
+#include "async.cuh"
 #include "step.cuh"
 
 namespace monomorph {
@@ -39,13 +40,6 @@ struct SampleScratch {
     unsigned long long partial[MAX_SEQUENCES][SAMPLE_MAX_SPLITS];
 };
 
-// Counts an arrival and returns how many were before; what the thread's block wrote before a __syncthreads is visible to who sees it.
-__device__ __forceinline__ unsigned arrive(unsigned* counter) {
-    unsigned before;
-    asm volatile("atom.acq_rel.gpu.global.add.u32 %0, [%1], 1;" : "=r"(before) : "l"(counter) : "memory");
-    return before;
-}
-
 // Blocks of one group, as one of them sees it.
 template <int SPLITS, int THREADS>
 struct SampleGroup {
@@ -62,11 +56,8 @@ struct SampleGroup {
         ++barriers;
         __syncthreads();
         if (threadIdx.x == 0) {
-            asm volatile("red.release.gpu.global.add.u32 [%0], 1;" ::"l"(&scratch->arrived) : "memory");
-            unsigned arrived;
-            do {
-                asm volatile("ld.acquire.gpu.global.u32 %0, [%1];" : "=r"(arrived) : "l"(&scratch->arrived) : "memory");
-            } while (arrived < barriers * SPLITS);
+            arrive_release(&scratch->arrived);
+            while (arrivals(&scratch->arrived) < barriers * SPLITS) {}
         }
         __syncthreads();
     }

@@ -160,8 +160,8 @@ __device__ __forceinline__ void stream_product(const Step* step, const float* x,
     using S = StreamShape<C>;
     using Sum = typename S::Sum;
     launch_dependents();
-    extern __shared__ __align__(128) char stream_shared[];   // a name of its own: other kernels of a module align theirs otherwise
-    char* const shared = stream_shared;
+    MONOMORPH_DYNAMIC_SHARED(stream_shared, 128);
+    char* const shared = reinterpret_cast<char*>(stream_shared);
     Barrier* full = reinterpret_cast<Barrier*>(shared + S::BARRIERS_AT);
     Barrier* empty = full + C::STAGES;
     volatile int* wait_over = reinterpret_cast<volatile int*>(empty + C::STAGES);

@@ -140,6 +140,34 @@ struct WgmmaShape<256> {
     }
 };
 
+// D[64, N] += A[64, 16] B[16, N] with B's rows of N columns as they lie: 128-byte rows of 64 columns in the 128-byte swizzle (eight rows
+// are 1024 bytes), panels of 64 columns as far apart as the descriptor says.
+__device__ __forceinline__ void multiply_rows(float (&d)[64], const uint32_t (&a)[4], uint64_t b) {
+    asm volatile(
+        "wgmma.mma_async.sync.aligned.m64n128k16.f32.bf16.bf16 {"
+        "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "
+        "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, "
+        "%32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, "
+        "%48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63"
+        "}, {%64, %65, %66, %67}, %68, 1, 1, 1, 1;"
+        : MONOMORPH_ACCUMULATE_16(0), MONOMORPH_ACCUMULATE_16(16), MONOMORPH_ACCUMULATE_16(32), MONOMORPH_ACCUMULATE_16(48)
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b));
+}
+__device__ __forceinline__ void multiply_rows(float (&d)[32], const uint32_t (&a)[4], uint64_t b) {
+    asm volatile(
+        "wgmma.mma_async.sync.aligned.m64n64k16.f32.bf16.bf16 {"
+        "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "
+        "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31"
+        "}, {%32, %33, %34, %35}, %36, 1, 1, 1, 1;"
+        : MONOMORPH_ACCUMULATE_16(0), MONOMORPH_ACCUMULATE_16(16)
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b));
+}
+
+// The descriptor for it: `panel_bytes` from 64 columns to the next 64.
+__device__ __forceinline__ uint64_t wgmma_rows_descriptor(uint32_t shared_address, uint32_t panel_bytes) {
+    return uint64_t((shared_address & 0x3ffff) >> 4) | (uint64_t(panel_bytes >> 4) << 16) | (uint64_t(1024 >> 4) << 32) | (uint64_t(1) << 62);
+}
+
 #undef MONOMORPH_ACCUMULATE_4
 #undef MONOMORPH_ACCUMULATE_16
 

@@ -217,6 +217,8 @@ mod tests {
 
     fn sequence(position: usize, tokens: &[u32], blocks: &[u32], output: Output) -> SequenceStep {
         SequenceStep {
+            drafts: 0,
+            following: None,
             slot: Slot(0),
             position,
             tokens: Tokens::Known(tokens.to_vec()),

@@ -58,7 +58,7 @@ impl Outputs {
                     *place = RowOutput::Sampled(token);
                 }
                 (None, RowOutput::Logits(all)) => all.extend_from_slice(logits.row(row)),
-                (None, RowOutput::None | RowOutput::Sampled(_)) => {}
+                (None, RowOutput::None | RowOutput::Sampled(_) | RowOutput::Verified(_)) => {}
             }
         }
     }
@@ -108,6 +108,8 @@ mod tests {
         let team = Team::new(1).unwrap();
         let (mut batch, mut outputs) = (Batch::new(limits), Outputs::default());
         let row = |slot: u32, position: usize, tokens: Tokens, output: Output| SequenceStep {
+            drafts: 0,
+            following: None,
             slot: Slot(slot),
             position,
             tokens,

@@ -117,7 +117,7 @@ impl Worker {
         let row_scales = &mut rest[..tiles * shape.tile_row_scales()];
         let mut planes = Planes { codes, scales, row_scales };
         pack_tiles(shape, &job.sources, piece.tiles.clone(), &mut planes).map_err(Trouble::NotANumber)?;
-        let to = matrix.from_tile(shape, piece.tiles.start);
+        let to = matrix.starting_at_tile(shape, piece.tiles.start);
         for (Pointer(to), bytes) in
             [(to.codes, &*planes.codes), (to.scales, &*planes.scales), (to.row_scales, &*planes.row_scales)]
         {

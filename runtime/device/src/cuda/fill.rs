@@ -86,7 +86,7 @@ impl Filler {
                 seed: self.next_seed(),
             };
             let first = launch * shape.tiles();
-            let Matrix { mut codes, mut scales, mut row_scales } = matrix.from_tile(shape, first);
+            let Matrix { mut codes, mut scales, mut row_scales } = matrix.starting_at_tile(shape, first);
             let address = |pointer: &mut Pointer| (&raw mut *pointer).cast::<c_void>();
             let parameters = [
                 address(&mut codes),

@@ -31,7 +31,7 @@ impl Matrix {
     }
 
     /// From tile `tile` on, counted over all experts.
-    pub(crate) fn from_tile(&self, shape: &MatrixShape, tile: usize) -> Matrix {
+    pub(crate) fn starting_at_tile(&self, shape: &MatrixShape, tile: usize) -> Matrix {
         let at = |plane: Pointer, each: usize| match plane {
             Pointer::NULL => plane,
             plane => plane.offset((tile * each) as u64),

@@ -95,7 +95,15 @@ pub fn close(found: &[f32], expected: &[f64], tolerance: f64, what: &str) {
 
 pub fn sequence(position: usize, tokens: Vec<u32>, blocks: &[u32], output: Output) -> SequenceStep {
     let blocks = blocks.iter().map(|block| BlockId(*block)).collect();
-    SequenceStep { slot: Slot(0), position, tokens: Tokens::Known(tokens), blocks, output }
+    SequenceStep {
+        drafts: 0,
+        following: None,
+        slot: Slot(0),
+        position,
+        tokens: Tokens::Known(tokens),
+        blocks,
+        output,
+    }
 }
 
 pub fn progress() -> Progress {

@@ -63,6 +63,7 @@ fn unasked(at: usize, samples: bool, output: &RowOutput) -> String {
     let got = match output {
         RowOutput::None => "nothing",
         RowOutput::Sampled(_) => "a sampled token",
+        RowOutput::Verified(_) => "verified drafts",
         RowOutput::Logits(_) => "logits",
     };
     format!("row {at} asked the model for {asked} and got {got}")

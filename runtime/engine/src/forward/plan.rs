@@ -80,6 +80,8 @@ impl Forward {
             let end = position + tokens;
             let samples = end == sequence.length();
             let mut row = self.spare.pop().unwrap_or_else(|| SequenceStep {
+                drafts: 0,
+                following: None,
                 slot,
                 position,
                 tokens: Tokens::Sampled,

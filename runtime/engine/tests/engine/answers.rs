@@ -167,6 +167,8 @@ fn events_arrive_in_async_code<const STEPS: usize>() {
 fn the_scripted_model_notices_mixed_up_blocks() {
     use monomorph_model::{BlockId, Output, SequenceStep, Slot, Step, Tokens};
     let row = |slot: u32, position: usize, tokens: Vec<u32>, block: u32| SequenceStep {
+        drafts: 0,
+        following: None,
         slot: Slot(slot),
         position,
         tokens: Tokens::Known(tokens),

@@ -77,6 +77,8 @@ fn run_list<M: Model>(
     for fed in tokens.chunks(chunk) {
         let end = position + fed.len();
         let row = SequenceStep {
+            drafts: 0,
+            following: None,
             slot: Slot(0),
             position,
             tokens: Tokens::Known(fed.to_vec()),

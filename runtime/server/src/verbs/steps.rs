@@ -15,6 +15,8 @@ pub(crate) fn feed<M: Model>(model: &mut M, prompt: &[u32]) -> Result<u32, Strin
     for chunk in prompt.chunks(M::SPEC.step_tokens) {
         let end = first + chunk.len();
         let row = SequenceStep {
+            drafts: 0,
+            following: None,
             slot: Slot(0),
             position: first,
             tokens: Tokens::Known(chunk.to_vec()),
@@ -96,7 +98,15 @@ impl<'a, M: Model> Steps<'a, M> {
     fn row(&self, index: usize, position: usize, tokens: Tokens, output: Output) -> SequenceStep {
         let needed = (position + tokens.len()).div_ceil(M::SPEC.block_tokens);
         let blocks = self.blocks[index][..needed].to_vec();
-        SequenceStep { slot: Slot(index as u32), position, tokens, blocks, output }
+        SequenceStep {
+            drafts: 0,
+            following: None,
+            slot: Slot(index as u32),
+            position,
+            tokens,
+            blocks,
+            output,
+        }
     }
 
     /// Submits the step gathered so far, if there is one, and begins another.

@@ -9,7 +9,7 @@ fn limits() -> Limits {
 
 fn sequence(slot: u32, position: usize, tokens: Tokens, blocks: &[u32], output: Output) -> SequenceStep {
     let blocks = blocks.iter().map(|block| BlockId(*block)).collect();
-    SequenceStep { slot: Slot(slot), position, tokens, blocks, output }
+    SequenceStep { drafts: 0, following: None, slot: Slot(slot), position, tokens, blocks, output }
 }
 
 fn known(ids: &[u32]) -> Tokens {
