@@ -178,7 +178,7 @@ __device__ __forceinline__ void attention_decode(const Step* step, const float* 
     for (int r = 0; r < S::HEAD_SETS; ++r) maximum[r] = -INFINITY, sum[r] = 0.0f;
     for (; tile < last; tile += WARPS) {
         const int own = position - tile * 16;  // below 16 only in the sequence's last tile: the token's own row in it
-        float scores[2][2][4] = {};  // of two times 8 tokens, each as two sums that do not wait for each other
+        float scores[2][S::SCORES][4] = {};  // of two times 8 tokens
 #pragma unroll
         for (int n = 0; n < 2; ++n) {
             if constexpr (S::PIECEWISE) load_keys(tile, block, n);
@@ -195,14 +195,14 @@ __device__ __forceinline__ void attention_decode(const Step* step, const float* 
                     for (int i = 0; i < S::HEAD_SETS; ++i) q[i] = *reinterpret_cast<const uint4*>(shared.q[i][2 * s + half][lane]);
                     const uint32_t* words = &keys[n][s].word[sizeof(Kv) * half];
                     if constexpr (sizeof(Kv) == 2) {
-                        multiply_keys<C>(scores[n][half], q, words[0], words[1]);
+                        multiply_keys<C>(scores[n][half % S::SCORES], q, words[0], words[1]);
                     } else {
                         uint32_t first[2], second[2];
 #pragma unroll
                         for (int i = 0; i < 2; ++i)
                             split_pair<Operand>(__uint_as_float(words[2 * i]), __uint_as_float(words[2 * i + 1]), first[i], second[i]);
-                        multiply_keys<C>(scores[n][half], q, first[0], first[1]);
-                        multiply_keys<C>(scores[n][half], q, second[0], second[1]);
+                        multiply_keys<C>(scores[n][half % S::SCORES], q, first[0], first[1]);
+                        multiply_keys<C>(scores[n][half % S::SCORES], q, second[0], second[1]);
                     }
                 }
             }
@@ -225,8 +225,9 @@ __device__ __forceinline__ void attention_decode(const Step* step, const float* 
             for (int n = 0; n < 2; ++n)
 #pragma unroll
                 for (int i = 0; i < 2; ++i) {
-                    float score = scores[n][0][2 * r + i] + scores[n][1][2 * r + i];
-                    if constexpr (S::HEAD_SETS == 1) score += scores[n][0][2 + i] + scores[n][1][2 + i];
+                    const auto whole_score = [&](int j) { return S::SCORES == 2 ? scores[n][0][j] + scores[n][S::SCORES - 1][j] : scores[n][0][j]; };
+                    float score = whole_score(2 * r + i);
+                    if constexpr (S::HEAD_SETS == 1) score += whole_score(2 + i);
                     weight[n][i] = 8 * n + 2 * c + i > own ? -INFINITY : score;
                     largest = fmaxf(largest, weight[n][i]);
                 }

@@ -19,6 +19,7 @@ struct DecodeShape {
     static constexpr int KEY_REGISTERS = 4 * sizeof(typename C::Kv) * KEY_STEPS, CONTEXT_REGISTERS = 16 * VALUE_STEPS * HEAD_SETS;
     static constexpr bool EARLY = CONTEXT_REGISTERS + 2 * KEY_REGISTERS < 128;
     static constexpr bool PIECEWISE = CONTEXT_REGISTERS + KEY_REGISTERS > 160;
+    static constexpr int SCORES = PIECEWISE ? 1 : 2;  // sums of a score that do not wait for each other, where there are registers
     static constexpr int ROW_BYTES = C::HEAD_DIM * sizeof(typename C::Kv);
     static constexpr int VECTOR = C::HEAD_DIM % 4 == 0 ? 4 : 1;
     static_assert(C::MIN_CHUNK % 16 == 0, "a chunk is whole tiles");
