@@ -216,7 +216,7 @@ __device__ __forceinline__ unsigned arrivals(const unsigned* counter) {
     return arrived;
 }
 // Adds four values that other blocks add to as well, in any order.
-__device__ __forceinline__ void add_global(float* to, float4 value) {
+__device__ __forceinline__ void add_global(float4* to, float4 value) {
     asm volatile("red.relaxed.gpu.global.add.v4.f32 [%0], {%1, %2, %3, %4};"
                  ::"l"(to), "f"(value.x), "f"(value.y), "f"(value.z), "f"(value.w) : "memory");
 }

@@ -31,6 +31,11 @@
 // after each of T tokens would write it T times, and a rejected token leaves no trace. A step that stays (TOKENS = 1, prefill) leaves S after its last token, base = position behind it.
 #pragma once
 
+#include <cstdint>
+#include <type_traits>
+
+#include <cuda_bf16.h>
+
 #include "async.cuh"
 #include "cluster.cuh"
 #include "convert.cuh"

@@ -85,12 +85,12 @@ struct GemmWeights<Grouped<C>> : GemmWeights<C> {
                 if (Base::PARTIAL && tile + further >= S::TILES) continue;
 #pragma unroll
                 for (int unit = 0; unit < S::STAGE_UNITS; unit++) {
-                    if (exists(unit)) Base::copy(to + (t * S::STAGE_UNITS + unit) * UNIT_BYTES + lane * 16, codes + (further * S::UNITS + unit) * UNIT_BYTES);
+                    if (exists(unit)) copy_16(to + (t * S::STAGE_UNITS + unit) * UNIT_BYTES + lane * 16, codes + (further * S::UNITS + unit) * UNIT_BYTES);
                 }
             }
             if constexpr (SCALE_CHUNKS > 0) {
                 if (lane < TILES * SCALE_CHUNKS && scale_tile() < S::TILES && exists(lane % SCALE_CHUNKS * 16 / U::SCALE_BYTES)) {
-                    Base::copy(to + TILES * S::STAGE_UNITS * UNIT_BYTES + lane * 16, scales);
+                    copy_16(to + TILES * S::STAGE_UNITS * UNIT_BYTES + lane * 16, scales);
                 }
                 scales += S::STAGE_UNITS * U::SCALE_BYTES;
             }
