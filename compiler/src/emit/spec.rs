@@ -103,6 +103,7 @@ pub fn spec(plan: &Plan, features: &[String]) -> TokenStream {
                 predicted_decode: #predicted_decode,
                 predicted_prefill: #predicted_prefill,
             },
+            draft: None,
         };
     }
 }

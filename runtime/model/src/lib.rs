@@ -11,7 +11,7 @@ mod step;
 pub use fault::{device_fault, set_device_fault};
 pub use name::is_instance;
 pub use spec::{
-    ClassFormat, CudaSpec, Figures, HardwareSpec, ModelSpec, Protocol, SamplingPreset, TensorSpec,
+    ClassFormat, CudaSpec, DraftSpec, Figures, HardwareSpec, ModelSpec, Protocol, SamplingPreset, TensorSpec,
 };
 pub use step::{BlockId, Output, RowOutput, SequenceStep, Slot, Step, StepOutput, Ticket, Tokens, Verified};
 
@@ -31,9 +31,9 @@ pub trait Model: Sized + Send + 'static {
     /// `submit` only starts it says 2, so that its device need not wait for the host between two steps.
     const STEPS_IN_FLIGHT: usize = 1;
 
-    /// Tokens it drafts after every one sampled, to be verified together in the next step; 0 for a stack without a draft head.
+    /// Tokens it drafts after every one sampled, to be verified together in the next step; 0 for a stack that does not.
     /// Which tokens to feed is known only when a step is collected: a stack that drafts has one step in flight.
-    const DRAFTS: usize = 0;
+    const DRAFTS: usize = Self::SPEC.drafts();
 
     /// Whether this machine has the hardware the stack was compiled for, without claiming any of it. (CPUs are checked
     /// before anything else runs.)

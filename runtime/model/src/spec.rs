@@ -4,7 +4,7 @@ use crate::name;
 use monomorph_formats::Format;
 
 /// A compiled model: every dimension, format and limit the rest of the server may ask for.
-#[derive(Debug)]
+#[derive(Clone, Copy, Debug)]
 pub struct ModelSpec {
     /// `hardware/model/quant`.
     pub target: &'static str,
@@ -49,9 +49,30 @@ pub struct ModelSpec {
     pub sampling: &'static [SamplingPreset],
     /// What the plan predicts for this hardware.
     pub figures: Figures,
+    /// How it drafts, where it was built to.
+    pub draft: Option<DraftSpec>,
 }
 
 impl ModelSpec {
+    /// Tokens it drafts after every one sampled; 0 for one that does not.
+    pub const fn drafts(&self) -> usize {
+        match &self.draft {
+            Some(draft) => draft.drafts,
+            None => 0,
+        }
+    }
+
+    /// Positions behind a sequence's tokens that a step which feeds the last of them may write: those of the drafts it
+    /// verifies, and where all of them hold, those of the drafts for the step after but the last.
+    pub const fn reach(&self) -> usize {
+        (2 * self.drafts()).saturating_sub(1)
+    }
+
+    /// Most tokens that a sequence may have: [`Self::context`] less [`Self::reach`].
+    pub const fn usable_context(&self) -> usize {
+        self.context.saturating_sub(self.reach())
+    }
+
     /// Whether the checkpoint may hold a tensor of this name.
     pub fn knows(&self, name: &str) -> bool {
         let used = |tensor: &TensorSpec| {
@@ -70,8 +91,22 @@ impl ModelSpec {
     }
 }
 
+/// How a stack drafts tokens that its next step verifies.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct DraftSpec {
+    /// With what, such as `mtp`.
+    pub method: &'static str,
+    /// Tokens drafted after every one sampled; at least 1.
+    pub drafts: usize,
+    /// Ids that can be drafted: those below this. The model's vocabulary unless the draft's head is cut.
+    pub vocabulary: usize,
+    /// For measuring speed only: the rate at which drafts are accepted whatever was sampled. The answers of such a build
+    /// mean nothing.
+    pub forced_acceptance: Option<f64>,
+}
+
 /// The hardware a stack was compiled for.
-#[derive(Debug)]
+#[derive(Clone, Copy, Debug)]
 pub struct HardwareSpec {
     /// Directory name under `targets/hardware`.
     pub name: &'static str,
@@ -119,7 +154,7 @@ pub struct TensorSpec {
 }
 
 /// The text protocol of a model.
-#[derive(Debug)]
+#[derive(Clone, Copy, Debug)]
 pub struct Protocol {
     /// Ids that end an answer.
     pub stop_ids: &'static [u32],
@@ -146,7 +181,7 @@ pub struct SamplingPreset {
 
 /// Speed as the plan sees it, in tokens per second for one sequence (decode at the bench's mean context,
 /// prefill of 512 tokens).
-#[derive(Debug)]
+#[derive(Clone, Copy, Debug)]
 pub struct Figures {
     /// Decode at the byte floor: bytes a token over the memory bandwidth.
     pub limit_decode: f64,

@@ -32,7 +32,9 @@ pub struct SequenceStep {
     /// The token after the last of `tokens` where it is known, because the prompt goes on: a model that drafts learns from it.
     pub following: Option<u32>,
     /// The blocks that hold positions `0 .. position + tokens.len()`, in order. Token `p` lives in block
-    /// `blocks[p / block_tokens]` at row `p % block_tokens`.
+    /// `blocks[p / block_tokens]` at row `p % block_tokens`. Where a model that drafts is to sample there are also those of
+    /// `DRAFTS - 1` positions more: its passes after the first write the keys and values of the drafts that they go on from,
+    /// behind the last token that holds.
     pub blocks: Vec<BlockId>,
     /// What to compute from the logits.
     pub output: Output,

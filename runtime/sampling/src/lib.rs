@@ -15,12 +15,14 @@
 //! multiplications in a fixed order, and not by the system's library. A NaN counts as minus infinity.
 
 mod filter;
+mod history;
 mod logprobs;
 mod numeric;
 mod penalty;
 mod random;
 mod sampler;
 
+pub use history::with_generated;
 pub use random::uniform;
 pub use sampler::sample;
 

@@ -69,4 +69,5 @@ const SMALL: ModelSpec = ModelSpec {
         repetition_penalty: 1.0,
     }],
     figures: Figures { limit_decode: 0.0, limit_prefill: 0.0, predicted_decode: 0.0, predicted_prefill: 0.0 },
+    draft: None,
 };

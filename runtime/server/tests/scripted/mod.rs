@@ -70,6 +70,7 @@ impl Shape for Bytes {
             predicted_decode: 80.0,
             predicted_prefill: 160.0,
         },
+        draft: None,
     };
 }
 
