@@ -83,8 +83,24 @@ pub(crate) fn prepare(
             return Err(StartError::Options(format!("{name} must be at least 1")));
         }
     }
-    // A lone sequence must always fit: then the oldest one can always go on.
-    let context = context.min(spec.context).min(blocks.saturating_mul(spec.block_tokens));
+    if spec.step_tokens <= spec.drafts() {
+        let (name, drafts) = (spec.target, spec.drafts());
+        return Err(StartError::Spec(format!(
+            "step_tokens of {name} is {}, which is no room for a token with its {drafts} drafts",
+            spec.step_tokens
+        )));
+    }
+    // A lone sequence must always fit, with all that a step writes behind it: then the oldest one can always go on.
+    let room = blocks.saturating_mul(spec.block_tokens).saturating_sub(spec.reach());
+    let context = context.min(spec.usable_context()).min(room);
+    if context == 0 {
+        return Err(StartError::Options(format!(
+            "blocks are {blocks} of {} tokens in a context of {}, and drafts take {} of a sequence",
+            spec.block_tokens,
+            spec.context,
+            spec.reach()
+        )));
+    }
     let shared = Arc::new(Shared::new(blocks, context));
     let (commands, inbox) = channel();
     let forward = Forward::new(spec, blocks, inbox, Arc::clone(&shared));
@@ -152,6 +168,7 @@ impl EngineHandle {
         let sequence = Sequence {
             prompt,
             fed: 0,
+            drafts: Vec::new(),
             coming: 0,
             last_step: 0,
             limit: prompt + max_tokens.min(context - prompt),
@@ -170,7 +187,7 @@ impl EngineHandle {
     }
 
     /// Tokens a sequence may have, prompt and answer together: the least of the option, the model's own
-    /// context and what all blocks hold.
+    /// context and what all blocks hold, both of these less the [`reach`](ModelSpec::reach) of its drafts.
     pub fn context(&self) -> usize {
         self.context
     }

@@ -12,8 +12,11 @@
 //! and submitted while one runs, before its tokens are known here. Whoever's answer ends in the step that runs has
 //! one surplus row in the next: its token is dropped, and its blocks and slot come back after that step.
 //!
+//! A model that drafts verifies drafts in the step that decodes: a step then gives a sequence one token or several, and the
+//! engine feeds the drafts that came with them next. What to feed is known when a step is collected, so one is in flight.
+//!
 //! What a request is answered depends on its prompt, its sampling parameters and its seed alone: batching,
-//! chunked prefill and pre-emption change when a token is computed, never which.
+//! chunked prefill, pre-emption and drafts change when a token is computed, never which.
 
 mod forward;
 mod handle;

@@ -9,8 +9,10 @@
 //!   out, the youngest is pre-empted: its blocks go back, and it is prefilled again later.
 //! * **Admission.** The head of the queue is admitted when the blocks of all its tokens are free with one more
 //!   for every sequence that can still grow. Its blocks are taken at once, so prefill never runs out.
-//! * **Budget.** Sequences that need one token only (decode) come first, one token each; what the budget leaves
-//!   goes to the others (chunked prefill), oldest first.
+//! * **Budget.** Sequences that need one token only (decode) come first, one token each and its drafts; what the budget
+//!   leaves goes to the others (chunked prefill), oldest first.
+//! * **Drafts.** A step may write behind a sequence's tokens: drafts that it verifies, and some that it makes. Every
+//!   sequence holds the blocks of as many positions more, from its admission on.
 //! * **Ahead.** While a step is in flight, the next is decided as if each of its rows yielded a token and none
 //!   ended its sequence. One whose next token must wait for the host is left out for a turn. Blocks that a step in
 //!   flight may write cannot change hands, so nobody is pre-empted then: the plan is empty, which says to
@@ -27,12 +29,16 @@ pub struct Limits {
     pub step_tokens: usize,
     /// Sequences of a step; at least 1.
     pub step_sequences: usize,
+    /// Most drafts of a sequence; 0 where nothing is drafted.
+    pub drafts: usize,
+    /// Positions behind a sequence's tokens that a step may write; at least `drafts`.
+    pub reach: usize,
 }
 
 impl Limits {
-    /// Most sequences that run at once: each must get a token in every step.
+    /// Most sequences that run at once: each must get a token and its drafts in every step.
     pub fn running(&self) -> usize {
-        self.step_sequences.min(self.step_tokens)
+        self.step_sequences.min(self.step_tokens / (1 + self.drafts))
     }
 }
 
@@ -43,6 +49,8 @@ pub struct Running {
     pub tokens: usize,
     /// How many of them are in the cache by then; below `tokens`.
     pub cached: usize,
+    /// Drafts to be fed behind the last of them: above 0 only where that is the one token not in the cache.
+    pub drafts: usize,
     /// Whether it may be fed in this step. It need not be when a step in flight samples a token that the host must
     /// see first, or its last.
     pub ready: bool,
@@ -81,7 +89,7 @@ pub struct View<'a> {
 pub struct Row {
     /// Index among the sequences that run after pre-emption and admission.
     pub sequence: usize,
-    /// Tokens to feed; at least 1.
+    /// Tokens to feed; at least 1. Beyond those not in the cache they are drafts: all that the sequence has.
     pub tokens: usize,
 }
 
@@ -99,8 +107,8 @@ pub struct Plan {
 
 /// Decides the next step.
 pub fn schedule(view: &View<'_>, limits: &Limits) -> Plan {
-    let block_tokens = limits.block_tokens;
-    let (kept, mut free) = grow(view, block_tokens);
+    let Limits { block_tokens, reach, .. } = *limits;
+    let (kept, mut free) = grow(view, limits);
     let preempt = view.running.len() - kept;
     if preempt > 0 && view.in_flight {
         return Plan::default();
@@ -110,14 +118,15 @@ pub fn schedule(view: &View<'_>, limits: &Limits) -> Plan {
     // Those pre-empted now stand before all that wait, and do not fit.
     let mut admit = 0;
     if preempt == 0 {
-        let can_grow = |held: usize, limit: usize| usize::from(held < blocks_for(limit, block_tokens));
-        let held = |sequence: &Running| sequence.blocks.max(blocks_for(sequence.tokens, block_tokens));
+        let can_grow =
+            |held: usize, limit: usize| usize::from(held < blocks_for(limit + reach, block_tokens));
+        let held = |one: &Running| one.blocks.max(blocks_for(one.tokens + reach, block_tokens));
         let mut reserved: usize = running.iter().map(|one| can_grow(held(one), one.limit)).sum();
         for next in view.waiting.iter().take(view.free_slots) {
-            if admission_need(next.tokens, next.limit, block_tokens) + reserved > free {
+            if admission_need(next.tokens + reach, next.limit + reach, block_tokens) + reserved > free {
                 break;
             }
-            let blocks = blocks_for(next.tokens, block_tokens);
+            let blocks = blocks_for(next.tokens + reach, block_tokens);
             free -= blocks;
             reserved += can_grow(blocks, next.limit);
             admit += 1;
@@ -126,15 +135,15 @@ pub fn schedule(view: &View<'_>, limits: &Limits) -> Plan {
 
     let left = running
         .iter()
-        .map(|one| if one.ready { one.tokens.saturating_sub(one.cached) } else { 0 })
-        .chain(view.waiting[..admit].iter().map(|sequence| sequence.tokens));
-    let decodes = left.clone().filter(|&tokens| tokens == 1).count();
-    let mut budget = limits.step_tokens.saturating_sub(decodes);
+        .map(|one| if one.ready { (one.tokens.saturating_sub(one.cached), one.drafts) } else { (0, 0) })
+        .chain(view.waiting[..admit].iter().map(|sequence| (sequence.tokens, 0)));
+    let decoding = left.clone().filter(|&(tokens, _)| tokens == 1).map(|(_, drafts)| 1 + drafts);
+    let mut budget = limits.step_tokens.saturating_sub(decoding.sum());
     let mut rows = Vec::with_capacity(kept + admit);
     for (sequence, left) in left.enumerate() {
         let tokens = match left {
-            1 => 1,
-            more => {
+            (1, drafts) => 1 + drafts,
+            (more, _) => {
                 let chunk = more.min(budget);
                 budget -= chunk;
                 chunk
@@ -147,16 +156,16 @@ pub fn schedule(view: &View<'_>, limits: &Limits) -> Plan {
     Plan { preempt, admit, rows }
 }
 
-/// How many of the running keep running when each that is ready is given the blocks its tokens need, and the
-/// blocks that are free afterwards.
-fn grow(view: &View<'_>, block_tokens: usize) -> (usize, usize) {
+/// How many of the running keep running when each that is ready is given the blocks its tokens need and those in its reach,
+/// and the blocks that are free afterwards.
+fn grow(view: &View<'_>, limits: &Limits) -> (usize, usize) {
     let mut kept = view.running.len();
     let mut free = view.free_blocks;
     let mut at = 0;
     while at < kept {
         let sequence = &view.running[at];
-        let tokens = if sequence.ready { sequence.tokens } else { 0 };
-        let missing = blocks_for(tokens, block_tokens).saturating_sub(sequence.blocks);
+        let tokens = if sequence.ready { sequence.tokens + limits.reach } else { 0 };
+        let missing = blocks_for(tokens, limits.block_tokens).saturating_sub(sequence.blocks);
         // The last may be the one that grows: then it is pre-empted itself.
         while missing > free && kept > at {
             kept -= 1;

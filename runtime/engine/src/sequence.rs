@@ -19,8 +19,11 @@ pub(crate) struct Sequence {
     pub tokens: Vec<u32>,
     /// How many of `tokens` were the request's.
     pub prompt: usize,
-    /// How many tokens were fed since it was admitted, in steps in flight too.
+    /// How many of `tokens` were fed since it was admitted, in steps in flight too.
     pub fed: usize,
+    /// What the model drafted after the last of `tokens`. Of sequences that run and that a token was sampled for since they
+    /// were admitted, where a model drafts: then there is one token to feed, and these with it.
+    pub drafts: Vec<u32>,
     /// Tokens that steps in flight sample for it: they come after `tokens`.
     pub coming: usize,
     /// The last step that feeds it; 0 is none.
@@ -104,6 +107,7 @@ impl Sequence {
         Running {
             tokens: self.length(),
             cached: self.fed,
+            drafts: self.drafts.len(),
             ready: self.is_ready(),
             limit: self.limit,
             blocks: self.table.blocks().len(),
@@ -115,7 +119,7 @@ impl Sequence {
     }
 
     /// Takes the next token of the answer: tells the client, or says why the answer is over.
-    pub fn push(&mut self, sampled: Sampled, now: Instant) -> Option<Finished> {
+    fn push(&mut self, sampled: Sampled, now: Instant) -> Option<Finished> {
         self.clock.first_token.get_or_insert(now);
         let id = sampled.id;
         self.tokens.push(id);
@@ -127,6 +131,24 @@ impl Sequence {
         }
         self.client.tell(Event::Token(sampled));
         (self.tokens.len() >= self.limit).then(|| self.finished(FinishReason::Length, now))
+    }
+
+    /// Takes what a step sampled for it, which is at least one token, and what was drafted after that; how many of the tokens
+    /// it took, and the end if one of them is the last.
+    pub fn take(
+        &mut self,
+        sampled: impl IntoIterator<Item = Sampled>,
+        drafts: Vec<u32>,
+        now: Instant,
+    ) -> (u64, Option<Finished>) {
+        self.coming -= 1;
+        self.drafts = drafts;
+        let known = self.tokens.len();
+        let end = sampled.into_iter().find_map(|one| self.push(one, now));
+        let taken = self.tokens.len() - known;
+        // All but the last were fed as drafts.
+        self.fed += taken - 1;
+        (taken as u64, end)
     }
 
     /// The last word on a generation that ends now.

@@ -43,6 +43,10 @@ pub struct Stats {
     pub tokens_prefilled: u64,
     /// Tokens sampled for an answer; those of rows that turned out surplus do not count.
     pub tokens_generated: u64,
+    /// Drafts fed to be verified.
+    pub drafts_verified: u64,
+    /// How many of them were the tokens sampled, those behind the end of an answer included.
+    pub drafts_accepted: u64,
     /// Sequences that lost their blocks to an older one and were prefilled again.
     pub preemptions: u64,
     /// Answers that ended by a stop id or by length.

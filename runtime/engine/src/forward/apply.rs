@@ -1,9 +1,10 @@
 //! From what a step produced to events, and to sequences that go on or end.
 
+use super::contract::{self, Expects};
 use super::flights::Row;
 use super::{Forward, unbalanced};
 use crate::request::{Event, Finished};
-use monomorph_model::{RowOutput, StepOutput};
+use monomorph_model::{RowOutput, StepOutput, Verified};
 use std::time::Instant;
 
 impl Forward {
@@ -25,23 +26,31 @@ impl Forward {
         }
         let mut finished: Vec<(usize, Finished)> = Vec::new();
         let (mut prefilled, mut generated) = (0, 0);
+        let (mut verified, mut accepted) = (0, 0);
         for (at, (row, output)) in rows.iter().zip(output.rows).enumerate() {
             prefilled += row.prefilled as u64;
-            let sampled = match output {
-                RowOutput::None if !row.samples => continue,
-                RowOutput::Sampled(sampled) if row.samples => sampled,
-                other => return Err(unasked(at, row.samples, &other)),
+            let place = self.places[row.slot.0 as usize];
+            let (taken, end) = match (self.contract.expects(row.samples), output) {
+                (Expects::Nothing, RowOutput::None) => continue,
+                (Expects::Token, RowOutput::Sampled(sampled)) => {
+                    self.contract.check_token(at, sampled.id)?;
+                    // A sequence that ended while the step was in flight has no use for its token.
+                    let Some(index) = place else { continue };
+                    self.running[index].take([sampled], Vec::new(), now)
+                }
+                (Expects::Verified, RowOutput::Verified(Verified { sampled, drafts })) => {
+                    // One step is in flight: nobody ended meanwhile.
+                    let index = place.ok_or_else(|| format!("row {at} of the step is nobody's"))?;
+                    let sequence = &mut self.running[index];
+                    self.contract.check_verified(at, &sequence.drafts, &sampled, &drafts)?;
+                    verified += sequence.drafts.len() as u64;
+                    accepted += sampled.len() as u64 - 1;
+                    sequence.take(sampled, drafts, now)
+                }
+                (expects, other) => return Err(contract::unasked(at, expects, &other)),
             };
-            if sampled.id as usize >= self.vocabulary {
-                let (id, vocabulary) = (sampled.id, self.vocabulary);
-                return Err(format!("the model sampled token {id} of a vocabulary of {vocabulary}"));
-            }
-            // A sequence that ended while the step was in flight has no use for its token.
-            let Some(index) = self.places[row.slot.0 as usize] else { continue };
-            generated += 1;
-            let sequence = &mut self.running[index];
-            sequence.coming -= 1;
-            finished.extend(sequence.push(sampled, now).map(|finished| (index, finished)));
+            generated += taken;
+            finished.extend(place.zip(end));
         }
         // Rows are in the order of the running, so from the end no index moves before its turn.
         for (index, finished) in finished.into_iter().rev() {
@@ -53,18 +62,8 @@ impl Forward {
         let mut counters = self.shared.counters();
         counters.stats.tokens_prefilled += prefilled;
         counters.stats.tokens_generated += generated;
+        counters.stats.drafts_verified += verified;
+        counters.stats.drafts_accepted += accepted;
         Ok(())
     }
-}
-
-/// What to say of a row that answers another question than it was asked.
-fn unasked(at: usize, samples: bool, output: &RowOutput) -> String {
-    let asked = if samples { "a sampled token" } else { "nothing" };
-    let got = match output {
-        RowOutput::None => "nothing",
-        RowOutput::Sampled(_) => "a sampled token",
-        RowOutput::Verified(_) => "verified drafts",
-        RowOutput::Logits(_) => "logits",
-    };
-    format!("row {at} asked the model for {asked} and got {got}")
 }

@@ -5,11 +5,12 @@
 //! works on the next one meanwhile, planned as if no row of the step before it ended its sequence. A row whose
 //! sequence did end is surplus: its token is dropped.
 //!
-//! The cut: `plan` decides a step and writes it down, `apply` books what came of one, `flights` knows what steps
-//! in flight hold. Only [`Forward::run`] and [`Forward::turn`] are compiled for each model. An engine with
+//! The cut: `plan` decides a step and writes it down, `contract` checks what came of one and `apply` books it, `flights`
+//! knows what steps in flight hold. Only [`Forward::run`] and [`Forward::turn`] are compiled for each model. An engine with
 //! nothing to do sleeps on its channel.
 
 mod apply;
+mod contract;
 mod flights;
 mod plan;
 #[cfg(test)]
@@ -19,6 +20,7 @@ use crate::request::{EngineError, Event, FinishReason};
 use crate::scheduler::{Limits, Running, Waiting};
 use crate::sequence::{Client, Sequence};
 use crate::shared::{Health, Shared};
+use contract::Contract;
 use flights::{Flight, Flights, Row};
 use monomorph_cache::{BlockPool, PoolError};
 use monomorph_model::{Model, ModelSpec, SequenceStep, Slot, Step};
@@ -45,7 +47,7 @@ pub(crate) struct Forward {
     inbox: Receiver<Command>,
     shared: Arc<Shared>,
     limits: Limits,
-    vocabulary: usize,
+    contract: Contract,
     pool: BlockPool,
     free_slots: Vec<Slot>,
     /// Oldest first.
@@ -77,17 +79,13 @@ pub(crate) struct Forward {
 
 impl Forward {
     pub fn new(spec: &ModelSpec, blocks: usize, inbox: Receiver<Command>, shared: Arc<Shared>) -> Forward {
-        let limits = Limits {
-            block_tokens: spec.block_tokens,
-            step_tokens: spec.step_tokens,
-            step_sequences: spec.step_sequences,
-        };
+        let limits = plan::limits(spec);
         let slots = u32::try_from(limits.running()).unwrap_or(u32::MAX);
         Forward {
             inbox,
             shared,
             limits,
-            vocabulary: spec.vocabulary,
+            contract: Contract::new(spec),
             pool: BlockPool::new(blocks),
             free_slots: (0..slots).rev().map(Slot).collect(),
             running: Vec::new(),
@@ -151,6 +149,9 @@ impl Forward {
     /// When the model breaks its contract.
     fn turn<M: Model>(&mut self, model: &mut M) -> Result<(), String> {
         const { assert!(M::STEPS_IN_FLIGHT > 0, "a model that takes no step") };
+        const { assert!(M::DRAFTS == M::SPEC.drafts(), "a model that drafts otherwise than it says") };
+        // What to feed next is known when a step is collected, and not before.
+        const { assert!(M::DRAFTS == 0 || M::STEPS_IN_FLIGHT == 1, "drafts with two steps in flight") };
         let began = Instant::now();
         let planned = self.plan()?;
         let submitted = Instant::now();
@@ -281,6 +282,8 @@ impl Forward {
     /// When the pool does not know its blocks: the books do not balance, and going on would mix tokens up.
     fn free(&mut self, sequence: &mut Sequence) -> Result<(), String> {
         sequence.fed = 0;
+        // They were drafted from what is given back; prefilling it again brings others.
+        sequence.drafts.clear();
         let Some(slot) = sequence.slot.take() else { return Ok(()) };
         let (table, last_step) = (sequence.table.take(), sequence.last_step);
         self.flights

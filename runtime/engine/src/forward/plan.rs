@@ -2,10 +2,21 @@
 
 use super::Forward;
 use super::flights::Row;
-use crate::scheduler::{Plan, Row as Planned, View, schedule};
+use crate::scheduler::{Limits, Plan, Row as Planned, View, schedule};
 use crate::sequence::Sequence;
-use monomorph_model::{BlockId, Output, SequenceStep, Tokens};
+use monomorph_model::{BlockId, ModelSpec, Output, SequenceStep, Tokens};
 use std::time::Instant;
+
+/// What the steps of a model may carry.
+pub(super) fn limits(spec: &ModelSpec) -> Limits {
+    Limits {
+        block_tokens: spec.block_tokens,
+        step_tokens: spec.step_tokens,
+        step_sequences: spec.step_sequences,
+        drafts: spec.drafts(),
+        reach: spec.reach(),
+    }
+}
 
 impl Forward {
     /// Decides the next step and makes it ready in `self.step` and `self.rows`. False when a step in flight has to
@@ -55,7 +66,7 @@ impl Forward {
             }
         }
         for sequence in self.running.iter_mut().filter(|sequence| sequence.is_ready()) {
-            let tokens = sequence.length();
+            let tokens = sequence.length() + self.limits.reach;
             sequence.table.grow(tokens, &mut self.pool).map_err(|error| format!("planned, but {error}"))?;
         }
         if preempt > 0 || admit > 0 {
@@ -76,8 +87,8 @@ impl Forward {
             let sequence = &mut self.running[sequence];
             let slot = sequence.slot.ok_or("a sequence runs without a slot")?;
             let prefilled = if sequence.decodes() { 0 } else { tokens };
-            let position = sequence.fed;
-            let end = position + tokens;
+            let (position, drafts) = (sequence.fed, sequence.drafts.len());
+            let end = position + tokens - drafts;
             let samples = end == sequence.length();
             let mut row = self.spare.pop().unwrap_or_else(|| SequenceStep {
                 drafts: 0,
@@ -90,6 +101,9 @@ impl Forward {
             });
             row.slot = slot;
             row.position = position;
+            row.drafts = drafts;
+            // `None` behind the last: that is sampled now.
+            row.following = sequence.tokens.get(end).copied();
             if let Tokens::Known(ids) = std::mem::replace(&mut row.tokens, Tokens::Sampled) {
                 self.spare_ids.push(ids);
             }
@@ -98,10 +112,14 @@ impl Forward {
                 let mut ids = self.spare_ids.pop().unwrap_or_default();
                 ids.clear();
                 ids.extend_from_slice(&sequence.tokens[position..end]);
+                ids.extend_from_slice(&sequence.drafts);
                 row.tokens = Tokens::Known(ids);
             }
+            // A model that drafts after a token goes on behind it, draft by draft but for the last.
+            let ahead = if samples { self.limits.drafts.saturating_sub(1) } else { 0 };
+            let held = sequence.table.prefix(position + tokens + ahead);
             row.blocks.clear();
-            row.blocks.extend(sequence.table.prefix(end).iter().map(|block| BlockId(block.0)));
+            row.blocks.extend(held.iter().map(|block| BlockId(block.0)));
             let mut history = match std::mem::replace(&mut row.output, Output::None) {
                 Output::Sample { history, .. } => history,
                 Output::None | Output::Logits => Vec::new(),

@@ -1,9 +1,9 @@
 //! Random walks of the loop itself, turn by turn on one thread: requests come, are cancelled or forgotten and
-//! end by stop id or length between any two turns, at every depth of the pipeline.
+//! end by stop id or length between any two turns, at every depth of the pipeline and with every number of drafts.
 
 use super::Forward;
 use crate::handle::prepare;
-use crate::scripted::{InFlight, Script, Scripted, Shape, Tight, Tokens};
+use crate::scripted::{Drafting, InFlight, Script, Scripted, Shape, Tight, Tokens};
 use crate::{EngineOptions, Event, FinishReason, Generation, Request, Stats, SubmitError};
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -34,11 +34,11 @@ fn tokens() -> Tokens {
     }))
 }
 
-/// What a request is answered with nobody beside it, and how it ends.
-fn lone(request: &Request) -> (Vec<u32>, FinishReason) {
+/// What a request is answered with nobody beside it and without drafts, in a context of `most` tokens, and how it ends.
+fn lone(request: &Request, most: usize) -> (Vec<u32>, FinishReason) {
     let (tokens, spec) = (tokens(), Tight::SPEC);
     let mut context = request.prompt.clone();
-    let most = request.max_tokens.min(spec.context - request.prompt.len());
+    let most = request.max_tokens.min(most - request.prompt.len());
     for draw in 0..most as u64 {
         let id = tokens.next(&context, &request.sampling, draw, spec);
         if request.stop_ids.contains(&id) || (!request.ignore_eos && spec.protocol.stop_ids.contains(&id)) {
@@ -81,10 +81,9 @@ impl Client {
     }
 }
 
-fn request(random: &mut Random) -> Request {
-    let most = Tight::SPEC.context as u64;
+fn request(random: &mut Random, most: usize) -> Request {
     // Mostly short, so that many run at once; sometimes as long as there is room.
-    let bound = if random.below(6) == 0 { most - 1 } else { 12 };
+    let bound = if random.below(6) == 0 { most as u64 - 1 } else { 12 };
     let prompt = (0..1 + random.below(bound)).map(|_| random.below(KINDS) as u32).collect();
     let mut request = Request::new(prompt, 1 + random.below(30) as usize);
     request.ignore_eos = random.below(3) == 0;
@@ -107,11 +106,11 @@ fn balance(forward: &Forward, blocks: usize) {
 }
 
 /// One walk; the counters at its end, and how often a sequence that was over held blocks.
-fn walk<const STEPS: usize>(seed: u64, turns: usize, blocks: usize) -> (Stats, usize) {
+fn walk<S: Shape>(seed: u64, turns: usize, blocks: usize, right_drafts: f64) -> (Stats, usize) {
     let options = EngineOptions { blocks, context: Tight::SPEC.context, max_waiting: 12 };
-    let (engine, mut forward) = prepare(Tight::SPEC, options).unwrap();
-    let script = Script { tokens: tokens(), blocks, ..Script::default() };
-    let mut model = Scripted::<InFlight<Tight, STEPS>>::new(script);
+    let (engine, mut forward) = prepare(S::SPEC, options).unwrap();
+    let script = Script { tokens: tokens(), blocks, right_drafts, ..Script::default() };
+    let mut model = Scripted::<S>::new(script);
     let mut random = Random(seed);
     let mut clients: Vec<Client> = Vec::new();
     let mut left = 0;
@@ -119,8 +118,8 @@ fn walk<const STEPS: usize>(seed: u64, turns: usize, blocks: usize) -> (Stats, u
     while turn < turns || forward.has_work() || engine.stats().waiting > 0 {
         // Bursts and lulls, so that the engine runs full and runs dry.
         if turn < turns && random.below(if turn / 200 % 2 == 0 { 2 } else { 9 }) == 0 {
-            let request = request(&mut random);
-            let (answer, reason) = lone(&request);
+            let request = request(&mut random, engine.context());
+            let (answer, reason) = lone(&request, engine.context());
             match engine.submit(request) {
                 Ok(generation) => {
                     clients.push(Client { generation, answer, reason, heard: 0, cancelled: false });
@@ -144,7 +143,7 @@ fn walk<const STEPS: usize>(seed: u64, turns: usize, blocks: usize) -> (Stats, u
             forward.turn(&mut model).unwrap();
         }
         balance(&forward, blocks);
-        assert!(forward.flights.len() < STEPS, "a turn leaves room for the next step");
+        assert!(forward.flights.len() < S::STEPS_IN_FLIGHT, "a turn leaves room for the next step");
         left += usize::from(forward.flights.leaving().next().is_some());
         clients.retain_mut(|client| !client.listen());
         turn += 1;
@@ -158,32 +157,57 @@ fn walk<const STEPS: usize>(seed: u64, turns: usize, blocks: usize) -> (Stats, u
 }
 
 /// Walks in pools from just enough for one to enough for all.
-fn walks<const STEPS: usize>() {
+fn walks<S: Shape>() {
     let (mut stats, mut left) = (Stats::default(), 0);
-    for (seed, blocks) in (1..).zip([16, 17, 20, 26, 40, 96]) {
-        let (one, leaving) = walk::<STEPS>(seed * 0x9E37_79B9, 6_000, blocks);
+    let worlds = [(16, 0.5), (17, 0.9), (20, 0.1), (26, 0.9), (40, 0.1), (96, 0.5)];
+    for (seed, (blocks, right_drafts)) in (1..).zip(worlds) {
+        let (one, leaving) = walk::<S>(seed * 0x9E37_79B9, 6_000, blocks, right_drafts);
         stats.steps += one.steps;
         stats.preemptions += one.preemptions;
         stats.finished += one.finished;
         stats.cancelled += one.cancelled;
+        stats.tokens_generated += one.tokens_generated;
+        stats.drafts_verified += one.drafts_verified;
+        stats.drafts_accepted += one.drafts_accepted;
         left += leaving;
     }
-    println!("{STEPS} in flight: {left} turns with blocks of ended sequences; {stats:?}");
+    let (steps, drafts) = (S::STEPS_IN_FLIGHT, S::SPEC.drafts());
+    println!("{steps} in flight, {drafts} drafts: {left} turns with blocks of ended sequences; {stats:?}");
     assert!(stats.preemptions > 100 && stats.finished > 1_000 && stats.cancelled > 500, "{stats:?}");
-    assert_eq!(left > 100, STEPS > 1, "only a step in flight keeps blocks of sequences that are over");
+    assert_eq!(left > 100, steps > 1, "only a step in flight keeps blocks of sequences that are over");
+    if drafts > 0 {
+        let (verified, accepted) = (stats.drafts_verified, stats.drafts_accepted);
+        assert!(verified > stats.tokens_generated / 4, "drafts are fed: {stats:?}");
+        assert!(verified / 8 < accepted && accepted < verified * 7 / 8, "some hold, some do not: {stats:?}");
+    }
 }
 
 #[test]
 fn every_answer_is_its_lone_one_with_one_step_in_flight() {
-    walks::<1>();
+    walks::<Tight>();
 }
 
 #[test]
 fn every_answer_is_its_lone_one_with_two_steps_in_flight() {
-    walks::<2>();
+    walks::<InFlight<Tight, 2>>();
 }
 
 #[test]
 fn every_answer_is_its_lone_one_with_three_steps_in_flight() {
-    walks::<3>();
+    walks::<InFlight<Tight, 3>>();
+}
+
+#[test]
+fn every_answer_is_its_lone_plain_one_with_one_draft() {
+    walks::<Drafting<Tight, 1>>();
+}
+
+#[test]
+fn every_answer_is_its_lone_plain_one_with_two_drafts() {
+    walks::<Drafting<Tight, 2>>();
+}
+
+#[test]
+fn every_answer_is_its_lone_plain_one_with_three_drafts() {
+    walks::<Drafting<Tight, 3>>();
 }

@@ -10,9 +10,31 @@ pub(super) enum Fault {
     WrongOutput,
 }
 
+/// What a model may do wrong about tokens and drafts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Breach {
+    /// The first row that was fed drafts takes one more of them as accepted than hold.
+    AcceptsTooMany,
+    /// The first row that was fed drafts samples nothing.
+    SamplesNothing,
+    /// The first row that was fed drafts samples a token that the vocabulary does not have.
+    SamplesStranger,
+    /// One draft is missing for the next step.
+    DraftsTooFew,
+    /// There is one more draft than due for the next step.
+    DraftsTooMany,
+    /// A draft for the next step is not in the vocabulary.
+    DraftsStranger,
+    /// A row that is due verified drafts has a token without.
+    DoesNotVerify,
+    /// A row that is due a token has verified drafts.
+    Verifies,
+}
+
 #[derive(Debug, Default)]
 struct State {
     fault: Option<Fault>,
+    breach: Option<Breach>,
     held: bool,
     step_time: Option<Duration>,
     steps: u64,
@@ -33,6 +55,11 @@ impl Controls {
     /// The next step's output lacks a row.
     pub fn wrong_output_next(&self) {
         self.state().fault = Some(Fault::WrongOutput);
+    }
+
+    /// The next row that can break the contract so does.
+    pub fn breach_next(&self, breach: Breach) {
+        self.state().breach = Some(breach);
     }
 
     /// Steps hang, from the next on, until [`Controls::release`].
@@ -81,6 +108,14 @@ impl Controls {
             std::thread::sleep(left);
         }
         fault
+    }
+
+    /// The breach commanded, which `commit` may take upon itself: then it is done.
+    pub(super) fn commit_breach(&self, commit: impl FnOnce(Breach) -> bool) {
+        let mut state = self.state();
+        if state.breach.is_some_and(commit) {
+            state.breach = None;
+        }
     }
 
     fn state(&self) -> MutexGuard<'_, State> {

@@ -1,6 +1,6 @@
 //! The block memory of a scripted model, and the checks of the step contract.
 
-use monomorph_model::{BlockId, ModelSpec, SequenceStep, Slot, Step, Tokens};
+use monomorph_model::{BlockId, ModelSpec, Output, SequenceStep, Slot, Step, Tokens};
 use monomorph_sampling::{Sampling, TokenUse};
 use std::collections::{HashMap, HashSet, VecDeque};
 
@@ -14,6 +14,11 @@ pub(super) struct Memory {
     fed: HashMap<Slot, Vec<u32>>,
     /// The token sampled last for a slot, behind the number of tokens it follows.
     sampled: HashMap<Slot, (usize, u32)>,
+    /// Tokens drafted after every one sampled, and what was drafted last for a slot.
+    drafts: usize,
+    drafted: HashMap<Slot, Vec<u32>>,
+    /// What a slot was told that it will be fed next.
+    following: HashMap<Slot, u32>,
     /// Steps submitted and not collected, oldest first: the last is the one at hand.
     steps: VecDeque<Held>,
 }
@@ -27,13 +32,16 @@ struct Held {
 }
 
 impl Memory {
-    pub fn new(block_tokens: usize, blocks: usize) -> Memory {
+    pub fn new(spec: &ModelSpec, blocks: usize) -> Memory {
         Memory {
-            block_tokens,
+            block_tokens: spec.block_tokens,
             blocks,
             cells: Vec::new(),
             fed: HashMap::new(),
             sampled: HashMap::new(),
+            drafts: spec.drafts(),
+            drafted: HashMap::new(),
+            following: HashMap::new(),
             steps: VecDeque::new(),
         }
     }
@@ -48,17 +56,30 @@ impl Memory {
         self.steps.pop_front();
     }
 
-    /// Notes the token sampled from what `slot` was fed so far.
-    pub fn sample(&mut self, slot: Slot, id: u32) {
-        let context = self.fed.get(&slot).map_or(0, Vec::len);
-        self.sampled.insert(slot, (context, id));
+    /// Notes the token sampled for a row last, after the first `context` tokens of its sequence, and what was drafted to come
+    /// after that. Whatever a step may write behind the context is spoilt: the rest of what was fed, and what
+    /// drafting takes.
+    pub fn sample(&mut self, row: &SequenceStep, context: usize, id: u32, drafts: &[u32]) {
+        self.sampled.insert(row.slot, (context, id));
+        self.drafted.insert(row.slot, drafts.to_vec());
+        self.fed.entry(row.slot).or_default().truncate(context);
+        for position in context..self.reach(row) {
+            let cell = self.cell(row.blocks[position / self.block_tokens], position);
+            self.cells[cell] = None;
+        }
+    }
+
+    /// The end of the positions that a row's step may write.
+    fn reach(&self, row: &SequenceStep) -> usize {
+        let drafting = if matches!(row.output, Output::Sample { .. }) { self.drafts } else { 0 };
+        row.position + row.tokens.len() + drafting.saturating_sub(1)
     }
 
     /// Writes a row's tokens into its blocks and returns the sequence as read back from them.
     pub fn feed(&mut self, row: &SequenceStep) -> Vec<u32> {
         let slot = row.slot;
         let end = row.position + row.tokens.len();
-        let needed = end.div_ceil(self.block_tokens);
+        let needed = self.reach(row).div_ceil(self.block_tokens);
         assert_eq!(row.blocks.len(), needed, "{slot:?} needs {needed} blocks for {end} tokens");
         let distinct: HashSet<BlockId> = row.blocks.iter().copied().collect();
         assert_eq!(distinct.len(), needed, "{slot:?} has a block twice: {:?}", row.blocks);
@@ -76,7 +97,10 @@ impl Memory {
         let mut fed = self.fed.remove(&slot).unwrap_or_default();
         if row.position == 0 {
             fed.clear();
+            self.drafted.remove(&slot);
+            self.following.remove(&slot);
         }
+        self.check_drafts(row);
         assert_eq!(row.position, fed.len(), "{slot:?} goes on at another position than it was left");
         match &row.tokens {
             Tokens::Known(ids) => fed.extend_from_slice(ids),
@@ -100,6 +124,32 @@ impl Memory {
         let context = read.collect();
         self.fed.insert(slot, fed);
         context
+    }
+
+    /// Checks what drafting wants of a row: after a token was sampled the drafts made then, before that what comes next.
+    fn check_drafts(&mut self, row: &SequenceStep) {
+        let slot = row.slot;
+        if let (Some(next), Tokens::Known(ids)) = (self.following.remove(&slot), &row.tokens) {
+            assert_eq!(ids[0], next, "{slot:?} was told of another token to follow");
+        }
+        match (&row.output, row.following) {
+            (Output::None, Some(next)) => drop(self.following.insert(slot, next)),
+            (Output::None, None) => assert_eq!(self.drafts, 0, "{slot:?} goes on, and is not told with what"),
+            (Output::Sample { .. } | Output::Logits, following) => {
+                assert_eq!(following, None, "{slot:?} is told what its last token is followed by");
+            }
+        }
+        let drafted = self.drafted.get(&slot).map_or(&[][..], Vec::as_slice);
+        assert_eq!(row.drafts, drafted.len(), "{slot:?} is fed other drafts than were made: {drafted:?}");
+        if let (1.., Tokens::Known(ids)) = (row.drafts, &row.tokens) {
+            let last = self.sampled.get(&slot).map(|&(_, id)| id);
+            assert_eq!(
+                last,
+                Some(ids[0]),
+                "{slot:?} goes on with drafts after another token than was sampled"
+            );
+            assert_eq!(&ids[1..], drafted, "{slot:?} is fed other drafts than were made");
+        }
     }
 
     /// Holds a row's slot and blocks until its step is collected. What a sequence writes, no other touches
@@ -144,7 +194,9 @@ pub(super) fn check_step(step: &Step, spec: &ModelSpec) {
         let slot = row.slot;
         assert!((slot.0 as usize) < spec.step_sequences, "{slot:?} of {}", spec.step_sequences);
         assert!(row.tokens.len() > 0, "{slot:?} is fed nothing");
-        assert!(row.position + row.tokens.len() <= spec.context, "{slot:?} is fed beyond the context");
+        let drafting = if matches!(row.output, Output::Sample { .. }) { spec.drafts() } else { 0 };
+        let end = row.position + row.tokens.len() + drafting.saturating_sub(1);
+        assert!(end <= spec.context, "{slot:?} is fed and drafts beyond the context");
         if let Tokens::Known(ids) = &row.tokens {
             let stranger = ids.iter().find(|&&id| id as usize >= spec.vocabulary);
             assert_eq!(stranger, None, "{slot:?} is fed a token outside the vocabulary");

@@ -7,11 +7,12 @@
 //! turns into a fault that names them.
 
 mod controls;
+mod drafting;
 mod memory;
 mod spec;
 
-pub use controls::Controls;
-pub use spec::{InFlight, Shape, Small, Tight};
+pub use controls::{Breach, Controls};
+pub use spec::{Drafting, InFlight, Shape, Small, Tight};
 
 use controls::Fault;
 use memory::Memory;
@@ -30,6 +31,8 @@ pub struct Script {
     pub tokens: Tokens,
     /// K/V blocks it has; the engine's option must not name more.
     pub blocks: usize,
+    /// Where it drafts: the chance that a draft is the token which will be sampled, by a hash of what it comes after.
+    pub right_drafts: f64,
     /// How long a step takes, whatever it carries.
     pub step_time: Duration,
     /// How much longer it takes for every token fed.
@@ -38,7 +41,13 @@ pub struct Script {
 
 impl Default for Script {
     fn default() -> Script {
-        Script { tokens: Tokens::Hash, blocks: 256, step_time: Duration::ZERO, token_time: Duration::ZERO }
+        Script {
+            tokens: Tokens::Hash,
+            blocks: 256,
+            right_drafts: 0.5,
+            step_time: Duration::ZERO,
+            token_time: Duration::ZERO,
+        }
     }
 }
 
@@ -102,6 +111,8 @@ fn mix(hash: u64, word: u64) -> u64 {
 struct Pending {
     ticket: Ticket,
     output: StepOutput,
+    /// Drafts that each row was fed.
+    drafts: Vec<usize>,
     submitted: Instant,
     token_time: Duration,
 }
@@ -124,7 +135,7 @@ impl<S: Shape> Scripted<S> {
     /// A model that follows `script`.
     pub fn new(script: Script) -> Scripted<S> {
         Scripted {
-            memory: Memory::new(S::SPEC.block_tokens, script.blocks),
+            memory: Memory::new(S::SPEC, script.blocks),
             script,
             controls: Controls::default(),
             pending: VecDeque::new(),
@@ -145,10 +156,9 @@ impl<S: Shape> Scripted<S> {
         match &sequence.output {
             Output::None => RowOutput::None,
             Output::Sample { sampling, draw, history } => {
-                memory::check_history(&context, *draw, sampling, history);
-                let id = self.script.tokens.next(&context, sampling, *draw, S::SPEC);
-                self.memory.sample(sequence.slot, id);
-                RowOutput::Sampled(sampled(id, sampling, S::SPEC.vocabulary))
+                let known = context.len() - sequence.drafts;
+                memory::check_history(&context[..known], *draw, sampling, history);
+                self.sample(sequence, &context, sampling, *draw)
             }
             Output::Logits => {
                 let mut logits = vec![0.0; sequence.tokens.len() * S::SPEC.vocabulary];
@@ -200,6 +210,7 @@ impl<S: Shape> Model for Scripted<S> {
         self.pending.push_back(Pending {
             ticket: Ticket(self.next_ticket),
             output: StepOutput { rows },
+            drafts: step.sequences.iter().map(|sequence| sequence.drafts).collect(),
             submitted: Instant::now(),
             token_time: self.script.token_time * tokens,
         });
@@ -207,7 +218,8 @@ impl<S: Shape> Model for Scripted<S> {
     }
 
     fn collect(&mut self, ticket: Ticket) -> StepOutput {
-        let Some(Pending { ticket: next, mut output, submitted, token_time }) = self.pending.pop_front()
+        let Some(Pending { ticket: next, mut output, drafts, submitted, token_time }) =
+            self.pending.pop_front()
         else {
             panic!("{ticket:?} is not in flight");
         };
@@ -222,6 +234,7 @@ impl<S: Shape> Model for Scripted<S> {
             Some(Fault::WrongOutput) => drop(output.rows.pop()),
             None => {}
         }
+        self.controls.commit_breach(|breach| drafting::commit(breach, &mut output.rows, &drafts, S::SPEC));
         output
     }
 }

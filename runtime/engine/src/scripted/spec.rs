@@ -1,7 +1,7 @@
 //! What a scripted model says about itself.
 
 use monomorph_formats::Format;
-use monomorph_model::{ClassFormat, Figures, HardwareSpec, ModelSpec, Protocol, SamplingPreset};
+use monomorph_model::{ClassFormat, DraftSpec, Figures, HardwareSpec, ModelSpec, Protocol, SamplingPreset};
 use std::marker::PhantomData;
 
 /// The dimensions of a scripted model: a test that needs others than [`Small`]'s brings its own.
@@ -19,6 +19,22 @@ pub struct InFlight<S, const STEPS: usize>(PhantomData<fn() -> S>);
 impl<S: Shape, const STEPS: usize> Shape for InFlight<S, STEPS> {
     const SPEC: &'static ModelSpec = S::SPEC;
     const STEPS_IN_FLIGHT: usize = STEPS;
+}
+
+/// Another shape, of a model that drafts `DRAFTS` tokens after every one sampled.
+#[derive(Debug)]
+pub struct Drafting<S, const DRAFTS: usize>(PhantomData<fn() -> S>);
+
+impl<S: Shape, const DRAFTS: usize> Shape for Drafting<S, DRAFTS> {
+    const SPEC: &'static ModelSpec = &ModelSpec {
+        draft: Some(DraftSpec {
+            method: "script",
+            drafts: DRAFTS,
+            vocabulary: S::SPEC.vocabulary,
+            forced_acceptance: None,
+        }),
+        ..*S::SPEC
+    };
 }
 
 /// A small model with the vocabulary and the stop id of SmolLM2, blocks of 16 and steps of 64 tokens, and at

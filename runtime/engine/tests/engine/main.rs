@@ -1,5 +1,6 @@
 //! The engine on a scripted model, which checks every step it is given and samples from what it reads back.
 
 mod answers;
+mod drafts;
 mod endings;
 mod support;

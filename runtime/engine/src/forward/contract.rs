@@ -1,0 +1,105 @@
+//! What a model may answer to a row. Everything else ends the engine with a word on what was wrong: going on from it would
+//! mix tokens up.
+
+use monomorph_model::{ModelSpec, RowOutput};
+use monomorph_sampling::Sampled;
+
+/// The part of a model's contract that its answers are checked against.
+#[derive(Debug)]
+pub(super) struct Contract {
+    vocabulary: usize,
+    /// Tokens it drafts after every one sampled.
+    drafts: usize,
+}
+
+/// What a row is due.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Expects {
+    Nothing,
+    Token,
+    Verified,
+}
+
+impl Contract {
+    pub fn new(spec: &ModelSpec) -> Contract {
+        Contract { vocabulary: spec.vocabulary, drafts: spec.drafts() }
+    }
+
+    /// What a row is due that samples, or does not.
+    pub fn expects(&self, samples: bool) -> Expects {
+        match (samples, self.drafts) {
+            (false, _) => Expects::Nothing,
+            (true, 0) => Expects::Token,
+            (true, _) => Expects::Verified,
+        }
+    }
+
+    /// Checks a token sampled for row `at`.
+    ///
+    /// # Errors
+    /// When the vocabulary has no such token.
+    pub fn check_token(&self, at: usize, id: u32) -> Result<(), String> {
+        self.check_id(at, "sampled", id)
+    }
+
+    /// Checks what was sampled and drafted for row `at`, which was fed the drafts `fed`.
+    ///
+    /// # Errors
+    /// When there are no tokens or too many, one but the last is not the draft fed in its place, drafts are too few or too
+    /// many, or the vocabulary lacks one of them.
+    pub fn check_verified(
+        &self,
+        at: usize,
+        fed: &[u32],
+        sampled: &[Sampled],
+        drafts: &[u32],
+    ) -> Result<(), String> {
+        let Some((_, held)) = sampled.split_last() else {
+            return Err(format!(
+                "row {at} asked the model for a sampled token and got verified drafts without one"
+            ));
+        };
+        if held.len() > fed.len() {
+            let (accepted, fed) = (held.len(), fed.len());
+            return Err(format!("the model accepted {accepted} drafts in row {at}, which was fed {fed}"));
+        }
+        for (place, (sampled, &draft)) in held.iter().zip(fed).enumerate() {
+            if sampled.id != draft {
+                let id = sampled.id;
+                return Err(format!(
+                    "the model accepted draft {place} of row {at} as token {id}, and it was fed as {draft}"
+                ));
+            }
+        }
+        if drafts.len() != self.drafts {
+            let (got, due) = (drafts.len(), self.drafts);
+            return Err(format!("the model drafted {got} tokens in row {at}, and {due} are due"));
+        }
+        sampled.iter().try_for_each(|sampled| self.check_id(at, "sampled", sampled.id))?;
+        drafts.iter().try_for_each(|&id| self.check_id(at, "drafted", id))
+    }
+
+    fn check_id(&self, at: usize, what: &str, id: u32) -> Result<(), String> {
+        let vocabulary = self.vocabulary;
+        if (id as usize) < vocabulary {
+            return Ok(());
+        }
+        Err(format!("the model {what} token {id} of a vocabulary of {vocabulary} in row {at}"))
+    }
+}
+
+/// What to say of a row that answers another question than it was asked.
+pub(super) fn unasked(at: usize, expects: Expects, output: &RowOutput) -> String {
+    let asked = match expects {
+        Expects::Nothing => "nothing",
+        Expects::Token => "a sampled token",
+        Expects::Verified => "verified drafts",
+    };
+    let got = match output {
+        RowOutput::None => "nothing",
+        RowOutput::Sampled(_) => "a sampled token",
+        RowOutput::Verified(_) => "verified drafts",
+        RowOutput::Logits(_) => "logits",
+    };
+    format!("row {at} asked the model for {asked} and got {got}")
+}
