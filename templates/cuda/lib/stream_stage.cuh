@@ -29,8 +29,8 @@ struct HalfStage {
     static constexpr int ITERATIONS = ceil_div(WARP_ITEMS, 32);
     static constexpr int SLICE = least(ITERATIONS, 8);                         // iterations whose loads are in flight together
     static constexpr bool NORMED = C::NORM != Norm::NONE;
-    static constexpr bool KEPT = NORMED && ITERATIONS <= 2;                    // norm weights wait in registers, or are read with x
-    static constexpr int TOGETHER = most(1, least(C::ROWS, (NORMED && !KEPT ? 4 : 8) / SLICE));  // rows whose loads are, likewise
+    static constexpr bool KEPT = NORMED && ITERATIONS <= 3;                    // norm weights wait in registers, or are read with x
+    static constexpr int TOGETHER = most(1, least(C::ROWS, (NORMED && ITERATIONS > 2 ? 4 : 8) / SLICE));  // rows whose loads are, likewise
     static_assert(C::ROWS % TOGETHER == 0, "rows are powers of two");
 
     float4 weights[KEPT ? ITERATIONS : 1][2];
