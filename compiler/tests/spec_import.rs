@@ -346,9 +346,9 @@ fn smollm2_has_its_published_size() {
     let parameters: usize = tensors.iter().map(|it| it.elements().unwrap() * it.instances()).sum();
     assert_eq!(parameters, 134_515_008);
     assert_eq!(tensors.iter().map(spec::TensorDecl::instances).sum::<usize>(), 272);
-    assert_eq!(spec::weight_bytes(&target.model, &target.quant), GGUF_TENSOR_BYTES);
+    assert_eq!(spec::weight_bytes(&target.model, &target.quant, false), GGUF_TENSOR_BYTES);
     assert_eq!(
-        spec::kv_block_bytes(&target.model, &target.quant, &target.hardware.kind),
+        spec::kv_block_bytes(&target.model, &target.quant, &target.hardware.kind, false),
         30 * 2 * 3 * 64 * 16 * 2
     );
 }

@@ -115,7 +115,7 @@ fn scales_stand_beside_their_weights() {
         ]
     );
     // 4.5 bits an element, 6.95e9 elements of them, and embedding and head in bf16.
-    let bytes = spec::weight_bytes(&target.model, &target.quant) as f64;
+    let bytes = spec::weight_bytes(&target.model, &target.quant, false) as f64;
     assert!((bytes / 6.397e9 - 1.0).abs() < 1e-3, "{bytes}");
 }
 
@@ -155,7 +155,7 @@ fn targets_have_their_published_sizes() {
             let tensors = spec::tensors(&target.model);
             let counted: usize = tensors.iter().map(|it| it.elements().unwrap() * it.instances()).sum();
             assert_eq!(counted, parameters, "{name}");
-            let found = spec::weight_bytes(&target.model, &target.quant) as f64;
+            let found = spec::weight_bytes(&target.model, &target.quant, false) as f64;
             assert!((found / bytes - 1.0).abs() < 1e-4, "{name}: {found}");
         }
     }

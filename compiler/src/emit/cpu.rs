@@ -140,6 +140,8 @@ fn products(kind: &PhaseKind) -> Vec<FieldId> {
     match kind {
         PhaseKind::Project { matrix, .. }
         | PhaseKind::Accumulate { matrix, .. }
+        | PhaseKind::Linear { matrix, .. }
+        | PhaseKind::Propose { matrix, .. }
         | PhaseKind::Gated { matrix, .. } => vec![*matrix],
         PhaseKind::ProjectDelta { matrix, gates, .. } => vec![*matrix, *gates],
         PhaseKind::Experts { router, matrix, shared, .. } => {
@@ -147,6 +149,7 @@ fn products(kind: &PhaseKind) -> Vec<FieldId> {
         }
         PhaseKind::Combine { shared, .. } => shared.iter().map(|it| it.matrix).collect(),
         PhaseKind::Embed { .. }
+        | PhaseKind::DraftEmbed { .. }
         | PhaseKind::Attention { .. }
         | PhaseKind::Delta { .. }
         | PhaseKind::Select { .. } => vec![],
@@ -319,7 +322,7 @@ fn layer(plan: &Plan, body: &PlanBody) -> TokenStream {
 
 /// From the residual stream to the logits of some rows.
 fn head(plan: &Plan) -> TokenStream {
-    let body = plan.bodies.last().expect("a graph ends with its head");
+    let body = &plan.bodies[plan.head().0];
     let phases = body.phases.iter().map(|it| phase(plan, body, it, Operands::GLOBAL));
     quote! {
         /// The logits of `rows` of the residual stream.
@@ -416,6 +419,5 @@ fn model(plan: &Plan) -> TokenStream {
 }
 
 pub fn logits_name(plan: &Plan) -> &str {
-    let last = plan.bodies.last().and_then(|body| body.phases.last()).expect("a graph ends with its logits");
-    &plan.buffer(last.kind.result()).name
+    &plan.buffer(plan.logits()).name
 }

@@ -7,17 +7,20 @@ use crate::plan::{BufferId, FieldId, FieldKind, Phase, PhaseKind, Plan, PlanBody
 use crate::spec::types::{Activation, RotaryPairs};
 use proc_macro2::TokenStream;
 
-/// Where a phase's weights are found.
+/// Where a phase's weights and rows are found.
 #[derive(Clone, Copy)]
 pub struct Operands {
     in_layer: bool,
+    in_draft: bool,
 }
 
 impl Operands {
-    /// In the layer's struct, called `weights`.
-    pub const LAYER: Operands = Operands { in_layer: true };
-    /// In the stack's.
-    pub const GLOBAL: Operands = Operands { in_layer: false };
+    /// Weights in the layer's struct, called `weights`.
+    pub const LAYER: Operands = Operands { in_layer: true, in_draft: false };
+    /// Weights in the stack's.
+    pub const GLOBAL: Operands = Operands { in_layer: false, in_draft: false };
+    /// Weights in the stack's; rows are those of a draft head's pass.
+    pub const DRAFT: Operands = Operands { in_layer: false, in_draft: true };
 }
 
 /// The call; `self`, `lane` and, in a layer, `layer` and `weights` are in scope.
@@ -30,7 +33,9 @@ pub fn phase(plan: &Plan, body: &PlanBody, phase: &Phase, operands: Operands) ->
         let name = format_ident!("{}", plan.field(id).name);
         if operands.in_layer { quote!(&weights.#name) } else { quote!(&self.globals.#name) }
     };
+    let batch = if operands.in_draft { quote!(self.drafting.batch()) } else { quote!(&self.batch) };
     let count = |id: BufferId| match plan.buffer(id).rows {
+        Rows::Tokens if operands.in_draft => quote!(self.drafting.batch().tokens()),
         Rows::Tokens => quote!(self.batch.tokens()),
         Rows::Outputs => quote!(rows.len()),
         Rows::Slots(_) => unreachable!("phases count tokens"),
@@ -42,7 +47,7 @@ pub fn phase(plan: &Plan, body: &PlanBody, phase: &Phase, operands: Operands) ->
     match &phase.kind {
         PhaseKind::Embed { table, out } => {
             let (table, out) = (field(*table), buffer(*out));
-            quote!(embed(lane, &self.batch, #table, #out);)
+            quote!(embed(lane, #batch, #table, #out);)
         }
         PhaseKind::Project { x, norm, matrix, bias, out } => {
             let epilogue = biased(quote!(Store), buffer(*out), bias.map(field));
@@ -82,7 +87,7 @@ pub fn phase(plan: &Plan, body: &PlanBody, phase: &Phase, operands: Operands) ->
             let scale = float(*scale);
             quote! {
                 attention(
-                    lane, &self.batch, layer, #qkv, #q_norm, #k_norm, &self.buffers.#angles, #pairs, #scale,
+                    lane, #batch, layer, #qkv, #q_norm, #k_norm, &self.buffers.#angles, #pairs, #scale,
                     &self.#cache, &self.buffers.#scratch, #out,
                 );
             }
@@ -103,7 +108,7 @@ pub fn phase(plan: &Plan, body: &PlanBody, phase: &Phase, operands: Operands) ->
             let activation = self::activation(*activation);
             quote! {
                 delta(
-                    lane, &self.batch, layer, #qkvz, #ba, #convolution, #a_log, #dt_bias, #norm, #activation,
+                    lane, #batch, layer, #qkvz, #ba, #convolution, #a_log, #dt_bias, #norm, #activation,
                     &self.#state, &self.buffers.#scratch, #out,
                 );
             }
@@ -171,6 +176,22 @@ pub fn phase(plan: &Plan, body: &PlanBody, phase: &Phase, operands: Operands) ->
                     #term, #residual,
                 );
             }
+        }
+        PhaseKind::DraftEmbed { x, norm, hidden_norm, table, embedding_norm, out } => {
+            let (x, out) = (buffer(*x), buffer(*out));
+            let [norm, hidden_norm, table, embedding_norm] =
+                [norm, hidden_norm, table, embedding_norm].map(|id| field(*id));
+            quote!(draft_embed(lane, #batch, #x, #norm, #hidden_norm, #table, #embedding_norm, #out);)
+        }
+        PhaseKind::Linear { x, matrix, out } => {
+            let (rows, x, out) = (count(*out), buffer(*x), buffer(*out));
+            let (staged, matrix) = (staged(*matrix), field(*matrix));
+            quote!(linear(lane, #rows, #x, #staged, #matrix, Store(#out));)
+        }
+        PhaseKind::Propose { x, norm, matrix, out } => {
+            let (rows, x, norm, out) = (count(*out), buffer(*x), field(*norm), buffer(*out));
+            let (staged, matrix) = (staged(*matrix), field(*matrix));
+            quote!(norm_linear_top(lane, #rows, #x, #norm, #staged, #matrix, Store(#out));)
         }
         PhaseKind::Select { x, out } => {
             let (x, out) = (buffer(*x), buffer(*out));

@@ -1,12 +1,14 @@
 //! Puts the passes' results together as a plan.
 
+use super::costs::Given;
 use super::fuse::{Fused, Group};
 use super::layout::{Layout, Uses};
 use super::memory::Assignment;
-use super::{PassError, buckets, costs, fuse, launch, layout, memory, pass_error, precision, rules};
+use super::{PassError, buckets, costs, draft, fuse, launch, layout, memory, pass_error, precision, rules};
 use crate::graph::{Body, BodyId, Graph, Op};
 use crate::plan::{
-    BufferId, Cost, FieldId, Memory, Phase, PhaseKind, Plan, PlanBody, Prediction, SharedDown, SharedUp,
+    BufferId, Cost, DraftPlan, FieldId, Memory, Phase, PhaseKind, Plan, PlanBody, Prediction, SharedDown,
+    SharedUp,
 };
 use crate::spec;
 use crate::spec::types::{HardwareKind, Target};
@@ -23,16 +25,18 @@ const CUDA_RULES: &str = include_str!("../../../templates/cuda/cuda.rules");
 pub fn plan(target: &Target, graph: &Graph) -> Result<Plan, PassError> {
     let table = match target.hardware.kind {
         HardwareKind::Cpu(_) => {
-            precision::cpu(graph)?;
+            precision::cpu(graph, target.draft.is_some())?;
             CPU_RULES
         }
         HardwareKind::Cuda(_) => CUDA_RULES,
     };
-    let fused = fuse::fuse(graph, &rules::parse(table)?)?;
-    let layout = layout::layout(graph, &fused)?;
+    let (graph, drafts) = draft::bodies(target, graph)?;
+    let fused = fuse::fuse(&graph, &rules::parse(table)?)?;
+    let layout = layout::layout(&graph, &fused)?;
     let buckets = buckets::buckets(target);
-    let assignment = memory::assign(graph, &fused, &buckets)?;
-    let bodies = bodies(target, graph, &fused, &layout, &assignment)?;
+    let assignment = memory::assign(&graph, &fused, &buckets)?;
+    let mut bodies = bodies(target, &graph, &fused, &layout, &assignment)?;
+    let draft = drafts.map(|drafts| draft::passes(target, drafts, &mut bodies));
     let phases = bodies.iter().flat_map(|body| &body.phases).map(|phase| phase.name.as_str());
     if let Some(wrong) = target.tuning.as_ref().and_then(|tuning| tuning.unknown_phase(phases)) {
         return Err(pass_error!("{wrong}"));
@@ -44,6 +48,7 @@ pub fn plan(target: &Target, graph: &Graph) -> Result<Plan, PassError> {
         fields: layout.fields,
         bodies,
         schedule: graph.schedule.iter().map(|run| (run.body, run.layer)).collect(),
+        draft,
         memory: Memory { weights: 0, scratch: 0, kv_block: 0, state: 0 },
         prediction: Prediction::default(),
         cuda: None,
@@ -51,6 +56,7 @@ pub fn plan(target: &Target, graph: &Graph) -> Result<Plan, PassError> {
     launch::launch(&mut plan)?;
     plan.memory = memory(&plan);
     plan.prediction = predict(&plan);
+    plan.draft = plan.draft.map(|draft| DraftPlan { prediction: draft::predict(&plan, &draft), ..draft });
     Ok(plan)
 }
 
@@ -61,10 +67,10 @@ fn memory(plan: &Plan) -> Memory {
     Memory {
         weights: weights.sum(),
         scratch: plan.buffers.iter().map(crate::plan::Buffer::bytes).chain(scratch).sum(),
-        kv_block: spec::kv_block_bytes(model, quant, &hardware.kind) as u64,
+        kv_block: spec::kv_block_bytes(model, quant, &hardware.kind, plan.draft.is_some()) as u64,
         state: match plan.cuda {
             Some(_) => crate::plan::cuda::state_bytes(plan),
-            None => spec::state_bytes(model) as u64,
+            None => spec::state_bytes(model, plan.draft.map_or(0, |draft| draft.drafts)) as u64,
         },
     }
 }
@@ -76,22 +82,29 @@ fn bodies(
     layout: &Layout,
     assignment: &Assignment,
 ) -> Result<Vec<PlanBody>, PassError> {
+    let model_head = graph.schedule.last().expect("a graph ends with its head").body;
+    let head_groups = 0..fused.bodies[model_head.0].len();
+    let final_norm = head_groups.filter_map(|at| layout.uses[&(model_head, at)].norm).last();
     let body = |(index, groups): (usize, &Vec<Group>)| {
         let id = BodyId(index);
         let body = &graph.bodies[index];
         let mut phases: Vec<Phase> = Vec::new();
         for (at, group) in groups.iter().enumerate() {
-            let lowering =
-                Lowering { body, group, uses: &layout.uses[&(id, at)], slices: &assignment.slices[index] };
+            let (uses, slices) = (&layout.uses[&(id, at)], &assignment.slices[index]);
+            let lowering = Lowering { body, group, uses, slices, final_norm, in_draft: index > model_head.0 };
             let kind = lowering.kind()?;
             let waits_for = waits_for(&phases, &kind);
-            let costs = |tokens, context| costs::cost(target, layout, assignment, &kind, tokens, context);
+            let costs = |tokens, outputs, context| {
+                costs::cost(target, layout, assignment, &kind, Given { tokens, outputs, context })
+            };
+            let rows = 1 + target.draft.map_or(0, |draft| draft.drafts);
             phases.push(Phase {
                 name: phase_name(&kind, layout, &phases),
                 ops: group.nodes.iter().map(|node| body.nodes[node.0].op.name()).collect(),
                 waits_for,
-                decode: costs(1, Prediction::DECODE_CONTEXT),
-                prefill: costs(Prediction::PREFILL_TOKENS, 0),
+                decode: costs(1, 1, Prediction::DECODE_CONTEXT),
+                verify: costs(rows, rows, Prediction::DECODE_CONTEXT),
+                prefill: costs(Prediction::PREFILL_TOKENS, 1, 0),
                 kind,
             });
         }
@@ -109,6 +122,7 @@ fn phase_name(kind: &PhaseKind, layout: &Layout, earlier: &[Phase]) -> String {
         | PhaseKind::ProjectDelta { matrix, .. }
         | PhaseKind::Experts { matrix, .. }
         | PhaseKind::Combine { matrix, .. }
+        | PhaseKind::Linear { matrix, .. }
         | PhaseKind::Gated { matrix, .. } => layout.fields[matrix.0].name.clone(),
         _ => kind.name().to_owned(),
     };
@@ -133,12 +147,33 @@ struct Lowering<'a> {
     group: &'a Group,
     uses: &'a Uses,
     slices: &'a std::collections::BTreeMap<crate::graph::ValueId, memory::Slice>,
+    /// The norm of the model's head.
+    final_norm: Option<FieldId>,
+    /// Whether the body is of the draft head.
+    in_draft: bool,
 }
 
 impl Lowering<'_> {
     fn kind(&self) -> Result<PhaseKind, PassError> {
         let kind = match self.group.kind.as_str() {
             "embed" => PhaseKind::Embed { table: self.matrix(), out: self.whole("out")? },
+            "head" if self.in_draft => PhaseKind::Propose {
+                x: self.whole("x")?,
+                norm: norm(self.uses.norm),
+                matrix: self.matrix(),
+                out: self.whole("out")?,
+            },
+            "draft-embed" => PhaseKind::DraftEmbed {
+                x: self.whole("h")?,
+                norm: norm(self.final_norm),
+                hidden_norm: norm(self.uses.norm),
+                table: self.matrix(),
+                embedding_norm: norm(self.uses.embedding_norm),
+                out: self.whole("out")?,
+            },
+            "linear" => {
+                PhaseKind::Linear { x: self.whole("x")?, matrix: self.matrix(), out: self.whole("out")? }
+            }
             "project" | "project-gated" | "head" => PhaseKind::Project {
                 x: self.whole("x")?,
                 norm: norm(self.uses.norm),

@@ -6,19 +6,29 @@ use crate::graph::Rows;
 use crate::plan::{BufferId, Cost, Field, FieldKind, PhaseKind, touched_experts};
 use crate::spec::types::{Compute, HardwareKind, Target, TensorClass};
 
-/// Work of a phase for `tokens` tokens that follow `context` others in their sequence.
+/// What a phase is given.
+#[derive(Clone, Copy, Debug)]
+pub struct Given {
+    /// Tokens of one sequence.
+    pub tokens: usize,
+    /// Of these, those whose logits are wanted.
+    pub outputs: usize,
+    /// Tokens before them.
+    pub context: usize,
+}
+
+/// Work of a phase.
 pub fn cost(
     target: &Target,
     layout: &Layout,
     assignment: &Assignment,
     kind: &PhaseKind,
-    tokens: usize,
-    context: usize,
+    given: Given,
 ) -> Cost {
-    // Logits are computed after the last token only.
+    let Given { tokens, outputs, context } = given;
     let rows = |buffer: BufferId| match assignment.buffers[buffer.0].rows {
         Rows::Tokens => tokens,
-        Rows::Outputs => 1,
+        Rows::Outputs => outputs,
         Rows::Slots(slots) => slots * tokens,
     };
     let (mut read, written) = kind.buffers();
@@ -44,6 +54,18 @@ pub fn cost(
                 _ => cost.f32_products = products,
             }
         }
+        PhaseKind::DraftEmbed { table, .. } => {
+            let FieldKind::Matrix { format, columns, .. } = layout.fields[table.0].kind else { return cost };
+            cost.weight_bytes = (tokens * format.bytes(columns).unwrap_or(0)) as f64;
+        }
+        PhaseKind::Linear { matrix, .. } => product(target, &layout.fields[matrix.0], tokens, &mut cost),
+        PhaseKind::Propose { matrix, out, .. } => {
+            let FieldKind::Matrix { rows: all, .. } = layout.fields[matrix.0].kind else { return cost };
+            let part = assignment.buffers[out.0].width as f64 / all as f64;
+            let mut whole = Cost::default();
+            product(target, &layout.fields[matrix.0], outputs, &mut whole);
+            cost = cost + whole.part(part);
+        }
         PhaseKind::Project { matrix, out, .. } => {
             product(target, &layout.fields[matrix.0], rows(*out), &mut cost)
         }
@@ -56,7 +78,7 @@ pub fn cost(
         }
         PhaseKind::Delta { shape, .. } => {
             // The state is read and written once a sequence; every token decays, predicts, corrects and reads it.
-            cost.state_bytes = 2.0 * shape.state_bytes() as f64;
+            cost.state_bytes = 2.0 * shape.state_bytes(0) as f64;
             cost.f32_products = (tokens * 3 * shape.value_heads * shape.key_dim * shape.value_dim) as f64;
         }
         PhaseKind::Experts { router, matrix, active, shared, .. } => {

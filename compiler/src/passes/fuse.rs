@@ -125,5 +125,5 @@ fn origins_hold(body: &Body, rule: &Rule, values: &BTreeMap<String, ValueId>) ->
         values
             .get(value)
             .is_some_and(|value| body.consumers(*value).all(|reader| body.nodes[reader.0].op.name() == op))
-    })
+    }) && rule.handed_on.iter().all(|value| values.get(value) == Some(&body.output))
 }

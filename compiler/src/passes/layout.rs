@@ -21,6 +21,8 @@ pub struct Layout {
 pub struct Uses {
     /// The norm before a product.
     pub norm: Option<FieldId>,
+    /// The norm of embeddings where a draft begins.
+    pub embedding_norm: Option<FieldId>,
     /// Norm of each query head.
     pub q_norm: Option<FieldId>,
     /// Norm of each key head.
@@ -94,6 +96,7 @@ impl Layout {
                     match group.values.iter().find(|(_, v)| **v == value).map(|(name, _)| name.as_str()) {
                         Some("qn") => uses.q_norm = field,
                         Some("kn") => uses.k_norm = field,
+                        Some("m") => uses.embedding_norm = field,
                         _ => uses.norm = field,
                     }
                 }

@@ -37,8 +37,10 @@ pub fn assign(graph: &Graph, fused: &Fused, buckets: &Buckets) -> Result<Assignm
     let width = graph.bodies[0].values[graph.bodies[0].output.0].width;
     let residual = Buffer { name: "residual".to_owned(), rows: Rows::Tokens, most: 0, width };
     let mut assignment = Assignment { buffers: vec![residual], slices: Vec::new() };
+    // The model's head and the draft's, which hand nothing on.
+    let heads = [graph.schedule.last().map(|run| run.body.0), graph.bodies.len().checked_sub(1)];
     for (index, (body, groups)) in graph.bodies.iter().zip(&fused.bodies).enumerate() {
-        let last = index + 1 == graph.bodies.len();
+        let last = heads.contains(&Some(index));
         let slices = assignment.body(body, groups, last)?;
         assignment.slices.push(slices);
     }

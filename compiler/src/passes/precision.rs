@@ -5,12 +5,12 @@ use crate::graph::Graph;
 use crate::spec::types::{Compute, DRAFT_PREFIX, TensorClass};
 use monomorph_formats::Format;
 
-/// Checks every matrix of a graph that is to run on a CPU; draft heads do not run yet.
+/// Checks every matrix of a graph that is to run on a CPU, those of the draft head where `drafts` says that it is.
 ///
 /// # Errors
 /// Naming the class, and what would be right.
-pub fn cpu(graph: &Graph) -> Result<(), PassError> {
-    let built = graph.weights.iter().filter(|weight| !weight.name.starts_with(DRAFT_PREFIX));
+pub fn cpu(graph: &Graph, drafts: bool) -> Result<(), PassError> {
+    let built = graph.weights.iter().filter(|weight| drafts || !weight.name.starts_with(DRAFT_PREFIX));
     for weight in built.filter(|weight| weight.class != TensorClass::Norm) {
         let (class, stored) = (weight.class.name(), weight.stored);
         let native = match stored {

@@ -14,6 +14,8 @@ pub struct Rule {
     pub origins: Vec<(String, String)>,
     /// `(value, op)`: the only op that reads a value the pattern writes, outside it.
     pub readers: Vec<(String, String)>,
+    /// Values of the pattern that the body hands on.
+    pub handed_on: Vec<String>,
     /// Values that leave the phase, or get a buffer, although the pattern reads them itself.
     pub kept: Vec<String>,
 }
@@ -47,6 +49,10 @@ fn rule(line: &str) -> Result<Rule, String> {
     let clauses = clauses.split(',').map(str::trim).filter(|clause| !clause.is_empty());
     let (kept, origins): (Vec<&str>, Vec<&str>) = clauses.partition(|clause| clause.ends_with(" is kept"));
     let kept: Vec<String> = kept.iter().map(|it| it.trim_end_matches(" is kept").to_owned()).collect();
+    let (handed_on, origins): (Vec<&str>, Vec<&str>) =
+        origins.into_iter().partition(|clause| clause.ends_with(" is handed on"));
+    let handed_on: Vec<String> =
+        handed_on.iter().map(|it| it.trim_end_matches(" is handed on").to_owned()).collect();
     let (readers, origins): (Vec<&str>, Vec<&str>) =
         origins.into_iter().partition(|clause| clause.contains(" feeds "));
     let origins = origins.into_iter().map(|it| clause(it, " is ")).collect::<Result<_, _>>()?;
@@ -60,10 +66,13 @@ fn rule(line: &str) -> Result<Rule, String> {
             return Err(format!("`{}` is read before it is written", late.value));
         }
     }
+    if let Some(unknown) = handed_on.iter().find(|it| terms.iter().all(|term| term.value != **it)) {
+        return Err(format!("`{unknown}` is handed on, and no op of the pattern writes it"));
+    }
     if let Some(unknown) = kept.iter().find(|kept| terms.iter().all(|term| term.value != **kept)) {
         return Err(format!("`{unknown}` is kept, and no op of the pattern writes it"));
     }
-    Ok(Rule { kind: kind.trim().to_owned(), terms, origins, readers, kept })
+    Ok(Rule { kind: kind.trim().to_owned(), terms, origins, readers, handed_on, kept })
 }
 
 fn term(text: &str) -> Result<Term, String> {
@@ -121,6 +130,7 @@ mod tests {
         assert!(error("a: x = linear(y); x = add(x, y)").contains("`x` is written twice"));
         assert!(error("a: x = linear(y); y = add(x, x)").contains("`y` is read before it is written"));
         assert!(error("a: x = linear(y) where z is kept").contains("`z` is kept"));
+        assert!(error("a: x = linear(y) where y is handed on").contains("`y` is handed on"));
         assert!(error("a: x = linear y").contains("expected `op(operands)`"));
     }
 }

@@ -53,6 +53,18 @@ impl Cost {
         }
     }
 
+    /// A part of a product: of the rows of its matrix.
+    pub(crate) fn part(&self, part: f64) -> Cost {
+        Cost {
+            weight_bytes: self.weight_bytes * part,
+            int8_products: self.int8_products * part,
+            f32_products: self.f32_products * part,
+            bf16_products: self.bf16_products * part,
+            f64_products: self.f64_products * part,
+            ..*self
+        }
+    }
+
     /// Seconds at the hardware's limits: bytes or products, whichever take longer.
     pub fn floor(&self, hardware: &Hardware) -> f64 {
         let products = match &hardware.kind {

@@ -152,6 +152,43 @@ pub enum PhaseKind {
         /// Read and written.
         residual: BufferId,
     },
+    /// `out = [embedding_norm(table[following]) | hidden_norm(norm(x))]`: where a draft begins. A row's `following` is the
+    /// token after the row's own ([`super::DraftPlan`]).
+    DraftEmbed {
+        /// A residual stream.
+        x: BufferId,
+        /// What makes it hidden states: the norm before the head that the stream leads to.
+        norm: FieldId,
+        /// Of those.
+        hidden_norm: FieldId,
+        /// The model's embedding.
+        table: FieldId,
+        /// Of its rows.
+        embedding_norm: FieldId,
+        /// Twice as wide as `x`.
+        out: BufferId,
+    },
+    /// `out = matrix * round(x)`.
+    Linear {
+        /// Input.
+        x: BufferId,
+        /// The product.
+        matrix: FieldId,
+        /// Residual stream.
+        out: BufferId,
+    },
+    /// `out = the first rows of matrix * round(norm(x))`, where a draft ends: the largest of a row's logits, the first of equals,
+    /// is the id drafted.
+    Propose {
+        /// Input.
+        x: BufferId,
+        /// Before the product.
+        norm: FieldId,
+        /// The model's head, of which the first rows are multiplied: as many as `out` is wide.
+        matrix: FieldId,
+        /// Logits of the ids that can be drafted.
+        out: BufferId,
+    },
     /// `out = rows of x whose logits are wanted`.
     Select {
         /// Input.
@@ -196,6 +233,9 @@ impl PhaseKind {
             PhaseKind::Delta { .. } => "delta",
             PhaseKind::Experts { .. } => "experts",
             PhaseKind::Combine { .. } => "combine",
+            PhaseKind::DraftEmbed { .. } => "draft-embed",
+            PhaseKind::Linear { .. } => "linear",
+            PhaseKind::Propose { .. } => "propose",
             PhaseKind::Select { .. } => "select",
         }
     }
@@ -206,6 +246,9 @@ impl PhaseKind {
             PhaseKind::Embed { out, .. } => (vec![], vec![out]),
             PhaseKind::Project { x, out, .. }
             | PhaseKind::Gated { x, out, .. }
+            | PhaseKind::DraftEmbed { x, out, .. }
+            | PhaseKind::Linear { x, out, .. }
+            | PhaseKind::Propose { x, out, .. }
             | PhaseKind::Select { x, out } => (vec![x], vec![out]),
             PhaseKind::Attention { qkv, out, .. } => (vec![qkv], vec![out]),
             PhaseKind::Accumulate { x, residual, .. } => (vec![x, residual], vec![residual]),
@@ -252,6 +295,11 @@ impl PhaseKind {
             PhaseKind::Combine { matrix, shared, .. } => {
                 std::iter::once(*matrix).chain(shared.iter().map(|it| it.matrix)).collect()
             }
+            PhaseKind::DraftEmbed { norm, hidden_norm, table, embedding_norm, .. } => {
+                vec![*norm, *hidden_norm, *table, *embedding_norm]
+            }
+            PhaseKind::Linear { matrix, .. } => vec![*matrix],
+            PhaseKind::Propose { norm, matrix, .. } => vec![*norm, *matrix],
             PhaseKind::Select { .. } => vec![],
         }
     }

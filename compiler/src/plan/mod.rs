@@ -2,11 +2,13 @@
 
 mod cost;
 pub mod cuda;
+mod draft;
 mod field;
 mod kind;
 pub mod packed;
 
 pub use cost::{Cost, Prediction, touched_experts};
+pub use draft::{DraftPlan, Speculation};
 pub use field::{Field, FieldKind, Packing, Part};
 pub use kind::{PhaseKind, SharedDown, SharedUp};
 
@@ -33,10 +35,12 @@ pub struct Plan {
     pub buffers: Vec<Buffer>,
     /// Weights as they stand in memory.
     pub fields: Vec<Field>,
-    /// The distinct pieces.
+    /// The distinct pieces: the model's, and behind them the draft head's where it is built.
     pub bodies: Vec<PlanBody>,
-    /// Their order: body, and layer where it has one.
+    /// Order of the model's: body, and layer where it has one.
     pub schedule: Vec<(BodyId, Option<usize>)>,
+    /// The passes of the draft head that follow the schedule, where it is built.
+    pub draft: Option<DraftPlan>,
     /// Bytes by purpose.
     pub memory: Memory,
     /// What HARDWARE.toml's figures say it should do.
@@ -102,11 +106,25 @@ pub struct Phase {
     pub waits_for: Vec<usize>,
     /// One token after [`Prediction::DECODE_CONTEXT`] others.
     pub decode: Cost,
+    /// A token and the drafts after it, all of which are to be sampled after, that follow as many others; of a draft head's
+    /// phases, the first pass. As `decode` where nothing is drafted.
+    pub verify: Cost,
     /// [`Prediction::PREFILL_TOKENS`] tokens of one prompt.
     pub prefill: Cost,
 }
 
 impl Plan {
+    /// The model's last body, which makes the logits.
+    pub fn head(&self) -> BodyId {
+        self.schedule.last().expect("a graph ends with its head").0
+    }
+
+    /// The buffer of the model's logits.
+    pub fn logits(&self) -> BufferId {
+        let phases = &self.bodies[self.head().0].phases;
+        phases.last().expect("a head ends with its logits").kind.result()
+    }
+
     /// The field.
     pub fn field(&self, id: FieldId) -> &Field {
         &self.fields[id.0]

@@ -375,14 +375,17 @@ fn check_rotary_rows(source: &Source, rows: &At<RotaryRows>, model: &Model) {
     }
 }
 
-/// Bytes of one block of cached keys and values, all layers together. A CPU pads rows of values to whole vectors of 16.
-pub fn kv_block_bytes(model: &Model, quant: &Quant, hardware: &HardwareKind) -> u128 {
+/// Bytes of one block of cached keys and values, all layers together, that of the draft head where `draft` says so. A CPU pads
+/// rows of values to whole vectors of 16.
+pub fn kv_block_bytes(model: &Model, quant: &Quant, hardware: &HardwareKind, draft: bool) -> u128 {
     let value_width = |head_dim: usize| match hardware {
         HardwareKind::Cpu(_) => head_dim.next_multiple_of(16),
         HardwareKind::Cuda(_) => head_dim,
     };
+    let of_draft = model.draft.iter().filter(|_| draft).map(|it| &model.mixers[&it.layer.mixer]);
     let per_token: u128 = model
         .layer_mixers()
+        .chain(of_draft)
         .map(|mixer| match mixer {
             Mixer::Attention(it) => {
                 it.kv_heads as u128 * (it.head_dim as u128 + value_width(it.head_dim) as u128)
@@ -393,24 +396,25 @@ pub fn kv_block_bytes(model: &Model, quant: &Quant, hardware: &HardwareKind) -> 
     per_token * quant.kv_block as u128 * quant.kv_format.block_bytes() as u128
 }
 
-/// Bytes of recurrent state one sequence has, all layers together.
-pub fn state_bytes(model: &Model) -> u128 {
+/// Bytes of recurrent state one sequence has on a CPU, all layers together, in a build that makes `drafts` drafts.
+pub fn state_bytes(model: &Model, drafts: usize) -> u128 {
     let bytes = model.layer_mixers().map(|mixer| match mixer {
         Mixer::Attention(_) => 0,
-        Mixer::DeltaNet(it) => it.shape.state_bytes() as u128,
+        Mixer::DeltaNet(it) => it.shape.state_bytes(drafts) as u128,
     });
     bytes.sum()
 }
 
-/// Bytes of all tensors as stored, the draft head's aside.
-pub fn weight_bytes(model: &Model, quant: &Quant) -> u128 {
+/// Bytes of all tensors as stored, those of the draft head where `draft` says so.
+pub fn weight_bytes(model: &Model, quant: &Quant, draft: bool) -> u128 {
     let bytes = |tensor: &TensorDecl| {
         let format = quant.stored.of(tensor.class, &tensor.name).unwrap_or(Format::F32);
         let elements = tensor.rows as u128 * tensor.columns.unwrap_or(1) as u128 * tensor.instances() as u128;
         let codes = elements.div_ceil(format.block_elements() as u128) * format.block_bytes() as u128;
         codes + companion_bytes(tensor, quant)
     };
-    tensors(model).iter().map(bytes).sum()
+    let of_draft = if draft { draft_tensors(model) } else { Vec::new() };
+    tensors(model).iter().chain(&of_draft).map(bytes).sum()
 }
 
 /// Bytes of the scales beside all instances of a tensor.
@@ -428,7 +432,7 @@ fn companion_bytes(tensor: &TensorDecl, quant: &Quant) -> u128 {
 /// Checks that the weights and at least one block of keys and values fit the memory.
 pub(super) fn memory(source: &Source, hardware: &ReadHardware, model: &Model, quant: &Quant) {
     let (weights, block) =
-        (weight_bytes(model, quant), kv_block_bytes(model, quant, &hardware.hardware.kind));
+        (weight_bytes(model, quant, false), kv_block_bytes(model, quant, &hardware.hardware.kind, false));
     let memory = hardware.hardware.memory_bytes;
     if weights + block > u128::from(memory) {
         let message =

@@ -2,6 +2,7 @@
 
 mod catalogue;
 mod diagnostic;
+mod drafting;
 mod fit;
 mod hardware;
 mod model;
@@ -13,6 +14,7 @@ pub mod types;
 
 pub use catalogue::{Catalogue, HardwareEntry, ModelEntry, catalogue, list};
 pub use diagnostic::{Diagnostic, Diagnostics};
+pub use drafting::with_draft;
 pub use fit::{kv_block_bytes, state_bytes, weight_bytes};
 pub use tensors::{LAYER_PREFIX, TensorDecl, draft_tensors, stored_tensors, tensors};
 
@@ -95,7 +97,7 @@ fn read(search: &[PathBuf], it: &Located, sink: &Sink) -> Option<Target> {
         }
         (None, None) => None,
     };
-    Some(Target { hardware: hardware.hardware, model, quant, tuning })
+    Some(Target { hardware: hardware.hardware, model, quant, tuning, draft: None })
 }
 
 /// Reads a file and hands its root table to `read`.

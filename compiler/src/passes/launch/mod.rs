@@ -90,12 +90,15 @@ fn count_boundaries(plan: &mut Plan, programs: &[Program]) {
     for (index, body) in plan.bodies.iter_mut().enumerate() {
         for (at, phase) in body.phases.iter_mut().enumerate() {
             phase.decode.boundaries = launches(decode, index, at);
+            phase.verify.boundaries = phase.decode.boundaries;
             phase.prefill.boundaries = launches(prefill, index, at) + launches(head, index, at);
         }
     }
     // Sampling follows the last phase.
-    if let Some(last) = plan.bodies.last_mut().and_then(|body| body.phases.last_mut()) {
+    let last = plan.head().0;
+    if let Some(last) = plan.bodies[last].phases.last_mut() {
         last.decode.boundaries += decode.tail.len() as f64;
+        last.verify.boundaries = last.decode.boundaries;
         last.prefill.boundaries += head.tail.len() as f64;
     }
 }
@@ -153,7 +156,7 @@ impl<'a> Launcher<'a> {
             outline.regime == Regime::Decode && outline.rows <= self.tuning.knobs.stream_rows as usize;
         let shared_part = streams.then_some(STREAM_SHARED_PART);
         self.modules.push(Module { name: outline.name.clone(), shared_part, kernels: Vec::new() });
-        let last = self.plan.bodies.len() - 1;
+        let last = self.plan.head().0;
         let mut bodies = Vec::new();
         for (index, body) in self.plan.bodies.iter().enumerate() {
             let runs = match outline.regime {
@@ -184,10 +187,14 @@ impl<'a> Launcher<'a> {
             PhaseKind::Project { .. }
             | PhaseKind::Accumulate { .. }
             | PhaseKind::Gated { .. }
+            | PhaseKind::Linear { .. }
             | PhaseKind::ProjectDelta { .. } => self.product(site, launches)?,
             PhaseKind::Delta { .. } => self.delta(site, launches)?,
             PhaseKind::Experts { .. } => self.experts(site, launches)?,
             PhaseKind::Combine { .. } => self.combine(site, launches)?,
+            PhaseKind::DraftEmbed { .. } | PhaseKind::Propose { .. } => {
+                return Err(no_kernel(site, self.plan, "draft heads have no kernels yet"));
+            }
         }
         Ok(())
     }

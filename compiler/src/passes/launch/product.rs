@@ -26,6 +26,10 @@ fn operands(kind: &PhaseKind) -> Option<Operands> {
             let (biases, epilogue) = ([bias, None], "STORE");
             Operands { x, norm: Some(norm), matrix, biases, epilogue, activation: none, out }
         }
+        PhaseKind::Linear { x, matrix, out } => {
+            let (biases, epilogue) = ([None, None], "STORE");
+            Operands { x, norm: None, matrix, biases, epilogue, activation: none, out }
+        }
         PhaseKind::Accumulate { x, matrix, bias, residual } => {
             let (biases, epilogue) = ([bias, None], "ADD");
             Operands { x, norm: None, matrix, biases, epilogue, activation: none, out: residual }
@@ -39,6 +43,8 @@ fn operands(kind: &PhaseKind) -> Option<Operands> {
             Operands { x, norm: Some(norm), matrix, biases, epilogue, activation: none, out }
         }
         PhaseKind::Embed { .. }
+        | PhaseKind::DraftEmbed { .. }
+        | PhaseKind::Propose { .. }
         | PhaseKind::Attention { .. }
         | PhaseKind::Delta { .. }
         | PhaseKind::Experts { .. }

@@ -47,13 +47,7 @@ fn division(vocabulary: usize, rows: usize, card: &Cuda) -> Option<(usize, usize
 impl Launcher<'_> {
     /// The launch that ends a decode or head program.
     pub(super) fn sample(&mut self, outline: &Outline) -> Result<Launch, PassError> {
-        let last = self
-            .plan
-            .bodies
-            .last()
-            .and_then(|body| body.phases.last())
-            .expect("a graph ends with its logits");
-        let logits = last.kind.result();
+        let logits = self.plan.logits();
         let vocabulary = self.plan.buffer(logits).width;
         let (groups, splits, resident) = division(vocabulary, outline.rows, self.card).ok_or_else(|| {
             pass_error!("rows of {vocabulary} logits do not fit the shared memory of `sample`'s blocks")
@@ -87,7 +81,7 @@ impl Launcher<'_> {
             Argument::SampledIds,
             Argument::SampledOut,
         ];
-        let phase = self.plan.bodies.last().map_or(0, |body| body.phases.len());
+        let phase = self.plan.bodies[self.plan.head().0].phases.len();
         Ok(Launch { phase, kernel, grid: fixed(groups * splits, 1, 1), arguments })
     }
 }

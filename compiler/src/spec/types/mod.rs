@@ -1,10 +1,12 @@
 //! What a person wrote, validated: holding one of these values is proof that its checks ran.
 
+mod draft;
 mod hardware;
 mod model;
 mod quant;
 mod tuning;
 
+pub use draft::{DraftOption, Drafting};
 pub use hardware::{Cpu, Cuda, Hardware, HardwareKind};
 pub use model::{
     Activation, Attention, DeltaNet, DeltaShape, Draft, Experts, Ffn, LayerKind, Mixer, Model, Norm,
@@ -28,11 +30,20 @@ pub struct Target {
     pub quant: Quant,
     /// How its CUDA kernels are cut; `None` for hardware of another kind.
     pub tuning: Option<Tuning>,
+    /// How it drafts; `None` for a build that does not, which neither holds nor reads a draft head.
+    pub draft: Option<Drafting>,
 }
 
 impl Target {
     /// `hardware/model/quant`.
     pub fn name(&self) -> String {
         format!("{}/{}/{}", self.hardware.name, self.model.name, self.quant.name)
+    }
+
+    /// What this build of the target is called, which no other build of it is: its name, and behind a `+` what was chosen
+    /// besides. It names directories.
+    pub fn build(&self) -> String {
+        let options = self.draft.map_or(String::new(), |draft| format!("+{}", draft.name(&self.model)));
+        self.name() + &options
     }
 }

@@ -164,9 +164,11 @@ impl DeltaShape {
         2 * self.key_width() + self.value_width()
     }
 
-    /// Bytes of state one sequence has in one layer, all f32: the last inputs of the convolution, and the matrices.
-    pub fn state_bytes(&self) -> usize {
-        4 * ((self.taps - 1) * self.channels() + self.value_heads * self.key_dim * self.value_dim)
+    /// Bytes of state one sequence has in one layer, all f32: the last inputs of the convolution, and the matrices; where a
+    /// step verifies `drafts`, as they were after each of the last `drafts` + 1 tokens.
+    pub fn state_bytes(&self, drafts: usize) -> usize {
+        let matrices = self.value_heads * self.key_dim * self.value_dim;
+        4 * ((self.taps - 1 + drafts) * self.channels() + (1 + drafts) * matrices)
     }
 }
 

@@ -1,0 +1,52 @@
+//! Whether a target can draft as a build is asked to.
+
+use super::diagnostic::{Diagnostic, Diagnostics, Sink};
+use super::fit::{kv_block_bytes, weight_bytes};
+use super::types::{DraftOption, Drafting, Target};
+use std::path::{Path, PathBuf};
+
+/// `target`, built to draft.
+///
+/// # Errors
+/// When its model or its checkpoint has no draft head, a number is out of range, or the head does not fit the memory too.
+pub fn with_draft(mut target: Target, option: &DraftOption) -> Result<Target, Diagnostics> {
+    let sink = Sink::default();
+    let (model, quant) = (&target.model, &target.quant);
+    let directory = Path::new("models").join(&model.name);
+    let refuse = |file: PathBuf, message: String, help: &str| {
+        sink.push(Diagnostic::outside(&file, message, help.to_owned()));
+    };
+    let files = || (directory.join("MODEL.toml"), directory.join(format!("{}.toml", quant.name)));
+    if model.draft.is_none() {
+        let message = format!("{} has no draft head, and `--draft` was given", model.name);
+        refuse(files().0, message, "a model that has one says so in `[draft.mtp]`; build this one without");
+    } else if !quant.has_draft() {
+        let message = format!("the checkpoint of {} has no draft head, and `--draft` was given", target.name());
+        let help = "its spec names no tensor that begins with `draft.`; build it without, or take a checkpoint that has them";
+        refuse(files().1, message, help);
+    }
+    let drafts = option.drafts;
+    if !(1..=Drafting::MOST).contains(&drafts) {
+        let message = format!("`--drafts` is {drafts}");
+        refuse(PathBuf::from("--drafts"), message, &format!("1 to {}", Drafting::MOST));
+    }
+    let vocabulary = option.vocabulary.unwrap_or(model.vocabulary);
+    if !(1..=model.vocabulary).contains(&vocabulary) {
+        let message = format!("`--draft-vocabulary` is {vocabulary}");
+        let help = format!("1 to {}, the ids that {} has", model.vocabulary, model.name);
+        refuse(PathBuf::from("--draft-vocabulary"), message, &help);
+    }
+    if let Some(rate) = option.forced_acceptance.filter(|rate| !(0.0..=1.0).contains(rate)) {
+        let message = format!("`--forced-acceptance` is {rate}");
+        refuse(PathBuf::from("--forced-acceptance"), message, "a rate from 0 to 1");
+    }
+    let draft = Drafting { drafts, vocabulary, forced_acceptance: option.forced_acceptance };
+    let needed = weight_bytes(model, quant, true) + kv_block_bytes(model, quant, &target.hardware.kind, true);
+    if sink.is_empty() && needed > u128::from(target.hardware.memory_bytes) {
+        let message = format!("{} does not fit the memory with its draft head", target.name());
+        let help = format!("it needs {needed} bytes at least, and there are {}", target.hardware.memory_bytes);
+        refuse(PathBuf::from("--draft"), message, &help);
+    }
+    target.draft = Some(draft);
+    sink.finish(Some(target))
+}
