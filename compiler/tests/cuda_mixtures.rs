@@ -61,7 +61,7 @@ fn few_rows_stream_the_experts_they_choose_and_more_are_sorted() {
     );
     assert_eq!(
         body_templates(&plan, decode, "delta"),
-        [&[stream, stream, "delta_decode", stream][..], &experts].concat()
+        [&["stream_beside", "delta_decode", stream][..], &experts].concat()
     );
     let (gemm, grouped) = ("gemm_wgmma", "experts_gemm_wgmma");
     let sorted = ["route", "stage", gemm, "experts_sort", grouped, grouped, gemm, "experts_batch_combine"];

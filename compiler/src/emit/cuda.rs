@@ -15,7 +15,7 @@ macro_rules! templates {
     };
 }
 
-const TEMPLATES: [(&str, &str, &str); 27] = templates![
+const TEMPLATES: [(&str, &str, &str); 28] = templates![
     ("attention_decode", "attention_decode.cuh"),
     ("attention_exact", "attention_exact.cuh"),
     ("attention_prefill", "attention_prefill.cuh"),
@@ -42,6 +42,7 @@ const TEMPLATES: [(&str, &str, &str); 27] = templates![
     ("sample", "sample.cuh"),
     ("select", "select.cuh"),
     ("stage", "stage.cuh"),
+    ("stream_beside", "stream.cuh"),
     ("stream_product", "stream.cuh"),
 ];
 

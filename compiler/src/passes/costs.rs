@@ -5,6 +5,7 @@ use super::memory::Assignment;
 use crate::graph::Rows;
 use crate::plan::{BufferId, Cost, Field, FieldKind, PhaseKind, touched_experts};
 use crate::spec::types::{Compute, HardwareKind, Target, TensorClass};
+use monomorph_formats::Format;
 
 /// What a phase is given.
 #[derive(Clone, Copy, Debug)]
@@ -77,8 +78,11 @@ pub fn cost(
             product(target, &layout.fields[gates.0], tokens, &mut cost);
         }
         PhaseKind::Delta { shape, .. } => {
-            // The state is read and written once a sequence; every token decays, predicts, corrects and reads it.
-            cost.state_bytes = 2.0 * shape.state_bytes(0) as f64;
+            // The matrices are read and written once a sequence, of the window all rows but the newest are read, and that is written;
+            // every token decays, predicts, corrects and reads.
+            let matrices = shape.value_heads * shape.key_dim * shape.value_dim;
+            let window = shape.taps * (2 * shape.key_width() + shape.value_width());
+            cost.state_bytes = (4 * (2 * matrices + window)) as f64;
             cost.f32_products = (tokens * 3 * shape.value_heads * shape.key_dim * shape.value_dim) as f64;
         }
         PhaseKind::Experts { router, matrix, active, shared, .. } => {
@@ -100,8 +104,8 @@ pub fn cost(
 }
 
 fn product(target: &Target, field: &Field, rows: usize, cost: &mut Cost) {
-    let FieldKind::Matrix { compute, rows: outputs, columns, .. } = field.kind else { return };
-    cost.weight_bytes += field.matrix_bytes(&target.hardware.kind) as f64;
+    let FieldKind::Matrix { format, compute, rows: outputs, columns, .. } = field.kind else { return };
+    weights(format, field.matrix_bytes(&target.hardware.kind) as f64, cost);
     multiplied(target, compute, (rows * outputs * columns) as f64, cost);
 }
 
@@ -117,10 +121,19 @@ fn choosing(target: &Target, field: &Field, tokens: usize, cost: &mut Cost) {
 
 /// Products with the experts that `tokens` choose, `active` each.
 fn chosen(target: &Target, field: &Field, active: usize, tokens: usize, cost: &mut Cost) {
-    let FieldKind::Matrix { compute, rows, columns, experts: Some(experts), .. } = field.kind else { return };
-    cost.weight_bytes +=
-        touched_experts(experts, active, tokens) * field.matrix_bytes(&target.hardware.kind) as f64;
+    let FieldKind::Matrix { format, compute, rows, columns, experts: Some(experts), .. } = field.kind else {
+        return;
+    };
+    let each = field.matrix_bytes(&target.hardware.kind) as f64;
+    weights(format, touched_experts(experts, active, tokens) * each, cost);
     multiplied(target, compute, (tokens * active * rows * columns) as f64, cost);
+}
+
+fn weights(format: Format, bytes: f64, cost: &mut Cost) {
+    cost.weight_bytes += bytes;
+    if format == Format::Nvfp4 {
+        cost.nvfp4_bytes += bytes;
+    }
 }
 
 fn multiplied(target: &Target, compute: Compute, products: f64, cost: &mut Cost) {

@@ -7,6 +7,8 @@ use crate::spec::types::{Hardware, HardwareKind};
 pub struct Cost {
     /// Bytes of weights read.
     pub weight_bytes: f64,
+    /// Those of them that are nvfp4.
+    pub nvfp4_bytes: f64,
     /// Bytes of keys and values read and written.
     pub kv_bytes: f64,
     /// Bytes of recurrent state read and written.
@@ -42,6 +44,7 @@ impl Cost {
         let rows = rows as f64;
         Cost {
             weight_bytes: self.weight_bytes,
+            nvfp4_bytes: self.nvfp4_bytes,
             kv_bytes: self.kv_bytes * rows,
             state_bytes: self.state_bytes * rows,
             activation_bytes: self.activation_bytes * rows,
@@ -57,6 +60,7 @@ impl Cost {
     pub(crate) fn part(&self, part: f64) -> Cost {
         Cost {
             weight_bytes: self.weight_bytes * part,
+            nvfp4_bytes: self.nvfp4_bytes * part,
             int8_products: self.int8_products * part,
             f32_products: self.f32_products * part,
             bf16_products: self.bf16_products * part,
@@ -67,20 +71,28 @@ impl Cost {
 
     /// Seconds at the hardware's limits: bytes or products, whichever take longer.
     pub fn floor(&self, hardware: &Hardware) -> f64 {
-        let products = match &hardware.kind {
+        self.products(hardware).max(self.memory_bytes() / hardware.bandwidth)
+    }
+
+    fn products(&self, hardware: &Hardware) -> f64 {
+        match &hardware.kind {
             HardwareKind::Cpu(cpu) => self.int8_products / cpu.int8_rate + self.f32_products / cpu.f32_rate,
             HardwareKind::Cuda(cuda) => {
                 self.bf16_products / cuda.bf16_rate
                     + self.f64_products / cuda.f64_rate
                     + self.f32_products / cuda.f32_rate
             }
-        };
-        products.max(self.memory_bytes() / hardware.bandwidth)
+        }
     }
 
-    /// The floor and the boundaries.
+    /// The floor and the boundaries, nvfp4 at the pace of its decoding where that is slower than memory.
     pub fn predicted(&self, hardware: &Hardware) -> f64 {
-        self.floor(hardware) + self.boundaries * hardware.boundary_seconds
+        let decoding = hardware.cuda().map_or(0.0, |cuda| {
+            let slower = (1.0 / cuda.nvfp4_rate - 1.0 / hardware.bandwidth).max(0.0);
+            self.nvfp4_bytes * slower
+        });
+        let bytes = self.memory_bytes() / hardware.bandwidth + decoding;
+        self.products(hardware).max(bytes) + self.boundaries * hardware.boundary_seconds
     }
 }
 
@@ -97,6 +109,7 @@ impl std::ops::Add for Cost {
     fn add(self, other: Cost) -> Cost {
         Cost {
             weight_bytes: self.weight_bytes + other.weight_bytes,
+            nvfp4_bytes: self.nvfp4_bytes + other.nvfp4_bytes,
             kv_bytes: self.kv_bytes + other.kv_bytes,
             state_bytes: self.state_bytes + other.state_bytes,
             activation_bytes: self.activation_bytes + other.activation_bytes,

@@ -3,6 +3,7 @@
 use crate::plan::cuda::{CudaPlan, Extent, Launch, Program, Regime};
 use crate::plan::{Cost, FieldKind, Phase, PhaseKind, Plan, Prediction, touched_experts};
 use crate::spec::types::{Knobs, Provenance, Tuning};
+use monomorph_formats::Format;
 use serde::Serialize;
 use std::collections::BTreeMap;
 
@@ -242,8 +243,7 @@ fn cost(plan: &Plan, program: &Program, body: usize, phase: usize) -> Cost {
     let cost = match program.regime {
         Regime::Decode => {
             let cost = decode.of_rows(program.rows);
-            let weight_bytes = cost.weight_bytes + further_experts(plan, kind, program.rows);
-            Cost { weight_bytes, ..cost }
+            further_experts(plan, kind, program.rows, cost)
         }
         Regime::Prefill | Regime::Head => *prefill,
     };
@@ -251,16 +251,18 @@ fn cost(plan: &Plan, program: &Program, body: usize, phase: usize) -> Cost {
     Cost { boundaries: launches as f64, ..cost }
 }
 
-/// Bytes of the experts that `rows` tokens touch beyond those of one.
-fn further_experts(plan: &Plan, kind: &PhaseKind, rows: usize) -> f64 {
+/// Adds the bytes of the experts that `rows` tokens touch beyond those of one.
+pub fn further_experts(plan: &Plan, kind: &PhaseKind, rows: usize, cost: Cost) -> Cost {
     let (PhaseKind::Experts { matrix, active, .. } | PhaseKind::Combine { matrix, active, .. }) = *kind
     else {
-        return 0.0;
+        return cost;
     };
     let field = plan.field(matrix);
-    let FieldKind::Matrix { experts: Some(experts), .. } = field.kind else { return 0.0 };
+    let FieldKind::Matrix { format, experts: Some(experts), .. } = field.kind else { return cost };
     let further = touched_experts(experts, active, rows) - touched_experts(experts, active, 1);
-    further * field.matrix_bytes(&plan.target.hardware.kind) as f64
+    let bytes = further * field.matrix_bytes(&plan.target.hardware.kind) as f64;
+    let nvfp4 = if format == Format::Nvfp4 { bytes } else { 0.0 };
+    Cost { weight_bytes: cost.weight_bytes + bytes, nvfp4_bytes: cost.nvfp4_bytes + nvfp4, ..cost }
 }
 
 fn launch_columns(cuda: &CudaPlan, program: &Program, launch: &Launch) -> String {

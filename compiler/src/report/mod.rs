@@ -1,6 +1,7 @@
 //! A plan as people and programs read it.
 
 pub mod cuda;
+pub mod step;
 
 use crate::graph::Rows;
 use crate::plan::{Cost, Field, FieldKind, Packing, Phase, Plan, PlanBody};
@@ -30,6 +31,9 @@ pub struct Report {
     pub not_built: Vec<&'static str>,
     /// Tokens a second for one sequence.
     pub speed: SpeedReport,
+    /// What a decode step moves and costs, where the hardware is a CUDA device.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub step: Option<step::StepReport>,
     /// Launches and tuning, where the hardware is a CUDA device.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub cuda: Option<cuda::CudaReport>,
@@ -183,6 +187,7 @@ pub fn report(plan: &Plan) -> Report {
         weights: plan.fields.iter().map(|field| weight(plan, field)).collect(),
         not_built: plan.target.quant.has_draft().then_some("draft head").into_iter().collect(),
         speed: SpeedReport { limit_decode, predicted_decode, limit_prefill, predicted_prefill },
+        step: step::report(plan),
         cuda: cuda::report(plan),
     }
 }
@@ -302,9 +307,8 @@ pub fn text(plan: &Plan) -> String {
     for it in &report.buffers {
         line(format_args!("{:<26} {:>10}  {} x {}", it.name, it.bytes, it.rows, it.width));
     }
-    let cuda = cuda::text(plan);
-    if !cuda.is_empty() {
-        line(format_args!("\n{}", cuda.join("\n")));
+    for part in [cuda::text(plan), step::text(plan)].into_iter().filter(|part| !part.is_empty()) {
+        line(format_args!("\n{}", part.join("\n")));
     }
     let speed = &report.speed;
     line(format_args!(""));

@@ -49,8 +49,8 @@ pub(super) fn read(source: &Source, name: &str, mut root: Table) -> Option<ReadH
             let knobs = root.table("defaults").and_then(|table| tuning::knobs(source, table));
             root.finish();
             let ((figures, rates), knobs) = (figures?, knobs?);
-            let [bf16_rate, f64_rate, f32_rate] = rates;
-            let cuda = Cuda { bf16_rate, f64_rate, f32_rate, ..device? };
+            let [bf16_rate, f64_rate, f32_rate, nvfp4_rate] = rates;
+            let cuda = Cuda { bf16_rate, f64_rate, f32_rate, nvfp4_rate, ..device? };
             (figures, HardwareKind::Cuda(cuda), Some(knobs))
         }
     };
@@ -99,16 +99,17 @@ fn cpu_figures(mut table: Table) -> Option<(Figures, CpuRates)> {
     Some((Figures { bandwidth: bandwidth?, boundary_seconds: boundary_seconds? }, rates))
 }
 
-/// The rates are those of bf16, f64 and f32.
-fn cuda_figures(mut table: Table) -> Option<(Figures, [f64; 3])> {
+/// The rates are those of bf16, f64, f32 and nvfp4.
+fn cuda_figures(mut table: Table) -> Option<(Figures, [f64; 4])> {
     let bandwidth = rate(&mut table, "bandwidth", "4.5e12");
     let boundary_seconds = rate(&mut table, "boundary_seconds", "1.3e-6");
     let bf16_rate = rate(&mut table, "bf16_rate", "395e12");
     let f64_rate = rate(&mut table, "f64_rate", "33e12");
     let f32_rate = rate(&mut table, "f32_rate", "30e12");
+    let nvfp4_rate = rate(&mut table, "nvfp4_rate", "2.5e12");
     table.finish();
     let figures = Figures { bandwidth: bandwidth?, boundary_seconds: boundary_seconds? };
-    Some((figures, [bf16_rate?, f64_rate?, f32_rate?]))
+    Some((figures, [bf16_rate?, f64_rate?, f32_rate?, nvfp4_rate?]))
 }
 
 /// CPU, features and host of `[cpu]`.
@@ -201,6 +202,7 @@ fn cuda(source: &Source, mut table: Table) -> Option<Cuda> {
         bf16_rate: 0.0,
         f64_rate: 0.0,
         f32_rate: 0.0,
+        nvfp4_rate: 0.0,
         host: host?.value.to_owned(),
     })
 }

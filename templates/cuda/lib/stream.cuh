@@ -16,7 +16,8 @@
 // Shared memory: see the map in stream_shape.cuh; StreamShape<C>::shared_bytes() of it, dynamic, THREADS threads.
 //
 // Arguments: x f32 [rows, K], 16-byte aligned; norm f32 [K]; codes and scales as formats.cuh says (BLOCK128: readable up to a multiple
-// of 16 bytes); row_scales f32 [tiles * 8] in packed order; bias, up_bias f32 [N]; out f32 [rows, N].
+// of 16 bytes); row_scales f32 [tiles * 8] in packed order; bias, up_bias f32 [N]; out f32 [rows, N]. `block` is the block's number
+// among C::BLOCKS: a launch may have blocks of another product of the same x behind them.
 #pragma once
 
 #include "mma.cuh"
@@ -156,7 +157,7 @@ struct TileSum {
 
 template <class C>
 __device__ __forceinline__ void stream_product(const Step* step, const float* x, const float* norm, const void* codes, const void* scales,
-                                               const float* row_scales, const float* bias, const float* up_bias, float* out) {
+                                               const float* row_scales, const float* bias, const float* up_bias, float* out, int block = blockIdx.x) {
     using S = StreamShape<C>;
     using Sum = typename S::Sum;
     launch_dependents();
@@ -165,7 +166,7 @@ __device__ __forceinline__ void stream_product(const Step* step, const float* x,
     Barrier* full = reinterpret_cast<Barrier*>(shared + S::BARRIERS_AT);
     Barrier* empty = full + C::STAGES;
     volatile int* wait_over = reinterpret_cast<volatile int*>(empty + C::STAGES);
-    const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, range = S::range_of(blockIdx.x);
+    const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, range = S::range_of(block);
     const int from = S::first_tile(range), end = S::first_tile(range + 1), first_row = blockIdx.y * C::ROWS;
     const auto rows_here = [&] {   // after the wait only
         if constexpr (C::LIMIT == Limit::NONE) return C::ROWS;

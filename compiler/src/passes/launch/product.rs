@@ -125,6 +125,23 @@ impl Launcher<'_> {
         if let PhaseKind::ProjectDelta { gates, gates_out, .. } = *kind {
             products.push(("_gates", Operands { matrix: gates, out: gates_out, ..products[0].1 }));
         }
+        if let [(_, wide), (_, narrow)] = &products[..] {
+            let matrices = [self.matrix(wide.matrix), self.matrix(narrow.matrix)];
+            for (operands, matrix) in [wide, narrow].into_iter().zip(&matrices) {
+                self.check_scales(site, operands.matrix, matrix)?;
+            }
+            let [first, second] = &matrices;
+            let styles = [self.style_of(site, first)?, self.style_of(site, second)?];
+            let both = if styles == [Style::Stream; 2] {
+                self.stream_beside(site, [wide, narrow], [first, second])
+            } else {
+                None
+            };
+            if let Some(launch) = both {
+                launches.push(launch);
+                return Ok(());
+            }
+        }
         let mut staged = None;
         for (suffix, operands) in products {
             let matrix = self.matrix(operands.matrix);

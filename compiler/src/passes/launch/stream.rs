@@ -1,11 +1,11 @@
 //! The shape of a streaming product: templates/cuda/lib/stream_shape.cuh in Rust.
 
-use super::product::{Operands, count, epilogue, limit, vector};
+use super::product::{Member, Operands, count, epilogue, limit, vector};
 use super::{Launcher, Matrix, Site, fits, fixed, integer, no_kernel, value};
 use crate::passes::PassError;
-use crate::plan::Packing;
 use crate::plan::cuda::{Argument, Constant, Extent, Kernel, Launch, Regime};
 use crate::plan::packed::{TILE_ROWS, UNIT_BYTES, unit_columns};
+use crate::plan::{FieldId, Packing};
 use crate::spec::types::{Compute, Cuda, Knobs};
 use monomorph_formats::{Format, ScaleForm};
 
@@ -200,14 +200,46 @@ impl Launcher<'_> {
         matrix: &Matrix,
     ) -> Result<Launch, PassError> {
         let rows = site.program.rows;
-        let knobs = self.knobs(site);
-        let shape = shape(matrix, rows, matrix.exact, &knobs, self.card)
+        let shape = shape(matrix, rows, matrix.exact, &self.knobs(site), self.card)
             .ok_or_else(|| no_kernel(site, self.plan, "no block of it fits the card's shared memory"))?;
         let row_groups = rows.div_ceil(shape.rows);
-        let Stream { stages, stage_bytes, warps, blocks, resident, shared, .. } = shape;
-        // The sums of more than two rows, and f64 sums, take the registers that the next kernel's block would need.
-        let resident = if matrix.exact || shape.rows > 2 { 1 } else { resident };
-        let mut constants: Vec<(&'static str, Constant)> = matrix.names().into();
+        let constants = self.stream_constants(site, operands, matrix, &shape);
+        let kernel = Kernel {
+            name: self.kernel_name(site, suffix),
+            template: "stream_product",
+            constants,
+            block: count(shape.threads()),
+            resident: count(residents(matrix, &shape)),
+            cluster: 1,
+            shared: count(shape.shared),
+            decode: false,
+        };
+        let kernel = self.kernel(site.program, kernel);
+        let [codes, scales, row_scales] = self.planes(operands.matrix);
+        let x = self.buffer(site, operands.x);
+        let [bias, up_bias] = operands.biases.map(vector);
+        let out = self.buffer(site, operands.out);
+        let arguments =
+            vec![Argument::Step, x, vector(operands.norm), codes, scales, row_scales, bias, up_bias, out];
+        let mut grid = fixed(shape.blocks, row_groups, 1);
+        if site.program.regime == Regime::Prefill {
+            grid[1] = Extent::Tokens(count(shape.rows));
+        } else if site.program.outputs() {
+            grid[1] = Extent::Outputs(count(shape.rows));
+        }
+        Ok(Launch { phase: site.phase, kernel, grid, arguments })
+    }
+
+    /// What `StreamShape<C>` and `stream_product<C>` are told.
+    fn stream_constants(
+        &self,
+        site: Site,
+        operands: &Operands,
+        matrix: &Matrix,
+        shape: &Stream,
+    ) -> Vec<Member> {
+        let row_groups = site.program.rows.div_ceil(shape.rows);
+        let mut constants: Vec<Member> = matrix.names().into();
         let (norm, eps) = self.norm(operands.norm);
         constants.extend(arithmetic(matrix));
         constants.extend([
@@ -221,39 +253,83 @@ impl Launcher<'_> {
         constants.extend([
             // Every row of a bucket has its place, in use or not: a block that computes them all need not ask the step.
             ("LIMIT", limit(site, row_groups == 1 && site.program.regime == Regime::Decode)),
-            ("STAGES", integer(stages)),
-            ("STAGE_BYTES", integer(stage_bytes)),
-            ("CONSUMER_WARPS", integer(warps)),
-            ("BLOCKS", integer(blocks)),
+            ("STAGES", integer(shape.stages)),
+            ("STAGE_BYTES", integer(shape.stage_bytes)),
+            ("CONSUMER_WARPS", integer(shape.warps)),
+            ("BLOCKS", integer(shape.blocks)),
             ("MULTIPROCESSORS", integer(self.card.multiprocessors as usize)),
             // Where several groups of rows read the same weights they had better stay.
             ("EVICT_FIRST", Constant::Flag(row_groups == 1)),
             ("LOOKAHEAD", integer(lookahead(matrix.format))),
-            ("PACE", integer(PACE.min(stages))),
+            ("PACE", integer(PACE.min(shape.stages))),
+        ]);
+        constants
+    }
+
+    /// Two products of the same normed x as one launch: the second, narrow one takes a few blocks of the first's places, as many as its
+    /// share of the bytes. `None` where they do not fit so. A launch of its own would cost a boundary, and nothing else.
+    pub(super) fn stream_beside(
+        &mut self,
+        site: Site,
+        [wide, narrow]: [&Operands; 2],
+        [matrix, beside]: [&Matrix; 2],
+    ) -> Option<Launch> {
+        let (rows, knobs) = (site.program.rows, self.knobs(site));
+        let of = |matrix: &Matrix| shape(matrix, rows, false, &knobs, self.card).filter(|_| !matrix.exact);
+        let (whole, second) = (of(matrix)?, of(beside)?);
+        let bytes = |id: FieldId| self.plan.field(id).planes().map_or(0, |planes| planes.total());
+        let (many, few) = (bytes(wide.matrix), bytes(narrow.matrix));
+        let share = usize::try_from((few * whole.blocks as u64).div_ceil(many + few)).ok()?;
+        let blocks = share.min(beside.outputs().div_ceil(TILE_ROWS));
+        let first = Stream { blocks: whole.blocks.checked_sub(blocks).filter(|left| *left > 0)?, ..whole };
+        let second = Stream { blocks, stages: second.stages.min(first.stages), ..second };
+        let shared = shared_bytes(matrix, &first).max(shared_bytes(beside, &second));
+        if !fits(self.card, shared, whole.resident) {
+            return None;
+        }
+        let mut constants = self.stream_constants(site, wide, matrix, &first);
+        let [(_, format), (_, scales)] = beside.names();
+        constants.extend([
+            ("BESIDE_FORMAT", format),
+            ("BESIDE_SCALES", scales),
+            ("BESIDE_OUTPUTS", integer(beside.outputs())),
+            ("BESIDE_BLOCKS", integer(blocks)),
+            ("BESIDE_STAGES", integer(second.stages)),
+            ("BESIDE_PACE", integer(PACE.min(second.stages))),
         ]);
         let kernel = Kernel {
-            name: self.kernel_name(site, suffix),
-            template: "stream_product",
+            name: self.kernel_name(site, ""),
+            template: "stream_beside",
             constants,
-            block: count(shape.threads()),
-            resident: count(resident),
+            block: count(first.threads()),
+            resident: count(residents(matrix, &whole)),
             cluster: 1,
             shared: count(shared),
             decode: false,
         };
         let kernel = self.kernel(site.program, kernel);
-        let [codes, scales, row_scales] = self.planes(operands.matrix);
-        let x = self.buffer(site, operands.x);
-        let [bias, up_bias] = operands.biases.map(vector);
-        let out = self.buffer(site, operands.out);
-        let arguments =
-            vec![Argument::Step, x, vector(operands.norm), codes, scales, row_scales, bias, up_bias, out];
-        let mut grid = fixed(blocks, row_groups, 1);
-        if site.program.regime == Regime::Prefill {
-            grid[1] = Extent::Tokens(count(shape.rows));
-        } else if site.program.outputs() {
-            grid[1] = Extent::Outputs(count(shape.rows));
-        }
-        Ok(Launch { phase: site.phase, kernel, grid, arguments })
+        let [codes, scales, row_scales] = self.planes(wide.matrix);
+        let [beside_codes, beside_scales, beside_row_scales] = self.planes(narrow.matrix);
+        let arguments = vec![
+            Argument::Step,
+            self.buffer(site, wide.x),
+            vector(wide.norm),
+            codes,
+            scales,
+            row_scales,
+            beside_codes,
+            beside_scales,
+            beside_row_scales,
+            self.buffer(site, wide.out),
+            self.buffer(site, narrow.out),
+        ];
+        let grid = fixed(first.blocks + blocks, 1, 1);
+        Some(Launch { phase: site.phase, kernel, grid, arguments })
     }
+}
+
+/// Blocks of a launch and the next one's that registers must allow: the sums of more than two rows, and f64 sums, take those that the
+/// next kernel's block would need.
+fn residents(matrix: &Matrix, shape: &Stream) -> usize {
+    if matrix.exact || shape.rows > 2 { 1 } else { shape.resident }
 }

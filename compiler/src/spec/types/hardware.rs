@@ -99,6 +99,8 @@ pub struct Cuda {
     pub f64_rate: f64,
     /// f32 multiply-adds a second outside tensor cores.
     pub f32_rate: f64,
+    /// Bytes of nvfp4 a second, scales included, that a product of few rows decodes: its pace where memory is faster.
+    pub nvfp4_rate: f64,
     /// Rust target triple of its host.
     pub host: String,
 }

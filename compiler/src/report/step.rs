@@ -1,0 +1,217 @@
+//! A token's argument: which bytes a decode step of one sequence moves, over how many boundaries, and so how fast it can be and should
+//! be; and what a server claims of the memory before K/V.
+
+use crate::plan::{Cost, FieldId, Phase, PhaseKind, Plan, Prediction};
+use crate::spec::types::TensorClass;
+use serde::Serialize;
+use std::collections::BTreeMap;
+
+/// Tokens before the one that is argued about.
+const CONTEXTS: [usize; 2] = [128, 32_768];
+/// What a server on a GPU takes of its card unless it is told otherwise.
+const MEMORY_FRACTION: f64 = 0.9;
+/// The longest sequence of a server that is not told.
+const DEFAULT_CONTEXT: usize = 8192;
+
+/// One token of one sequence.
+#[derive(Debug, Serialize)]
+pub struct StepReport {
+    /// Bytes of weights by tensor class, scales included, experts those that are chosen. Norms and vectors are not counted.
+    pub weights: BTreeMap<&'static str, f64>,
+    /// Bytes of recurrent state, read and written.
+    pub state: f64,
+    /// Phases and boundaries of each kind of layer.
+    pub layers: Vec<LayerReport>,
+    /// Boundaries of the whole step.
+    pub boundaries: f64,
+    /// What they cost together, microseconds.
+    pub boundary_microseconds: f64,
+    /// What nvfp4 takes longer to decode than to read, microseconds.
+    pub decoding_microseconds: f64,
+    /// The whole step after so many tokens.
+    pub contexts: Vec<ContextReport>,
+    /// What is claimed when a server starts.
+    pub start: StartReport,
+}
+
+/// A kind of layer.
+#[derive(Debug, Serialize)]
+pub struct LayerReport {
+    /// The body's name.
+    pub name: String,
+    /// How many there are.
+    pub layers: usize,
+    /// Phases of one.
+    pub phases: usize,
+    /// Boundaries of one.
+    pub boundaries: f64,
+}
+
+/// A step after some context.
+#[derive(Debug, Serialize)]
+pub struct ContextReport {
+    /// Tokens before.
+    pub context: usize,
+    /// Bytes of keys and values.
+    pub kv: f64,
+    /// All bytes.
+    pub bytes: f64,
+    /// Tokens a second at the bandwidth.
+    pub limit: f64,
+    /// Tokens a second, boundaries and decoding counted.
+    pub predicted: f64,
+}
+
+/// A server's memory with the weights loaded and state for every sequence of a step.
+#[derive(Debug, Serialize)]
+pub struct StartReport {
+    /// Sequences of a step.
+    pub sequences: usize,
+    /// Weights, state of all sequences, activations, what kernels work in.
+    pub fixed: u64,
+    /// What is left of nine tenths of the memory.
+    pub left: u64,
+    /// Tokens of K/V that fit there; at least one sequence's, or the server refuses to start.
+    pub kv_tokens: u64,
+    /// Longest sequence unless a server is told.
+    pub context: usize,
+}
+
+/// Collects the report; `None` on a CPU, whose server plans its memory by other rules.
+pub fn report(plan: &Plan) -> Option<StepReport> {
+    plan.cuda.as_ref()?;
+    let hardware = &plan.target.hardware;
+    let phases = || plan.schedule.iter().flat_map(|(body, _)| &plan.bodies[body.0].phases);
+    let mut weights = BTreeMap::new();
+    for (class, bytes) in phases().flat_map(|phase| read(plan, phase)) {
+        *weights.entry(class.name()).or_insert(0.0) += bytes;
+    }
+    let bodies = plan.bodies.iter().filter(|body| !body.layers.is_empty());
+    let layers = bodies.map(|body| LayerReport {
+        name: body.name.clone(),
+        layers: body.layers.len(),
+        phases: body.phases.len(),
+        boundaries: body.phases.iter().map(|phase| phase.decode.boundaries).sum(),
+    });
+    let contexts = CONTEXTS.into_iter().filter(|context| *context < plan.target.model.context);
+    let contexts = contexts.map(|context| {
+        let costs = || phases().map(|phase| after(phase, context));
+        let sum = costs().fold(Cost::default(), |sum, cost| sum + cost);
+        ContextReport {
+            context,
+            kv: sum.kv_bytes,
+            bytes: sum.memory_bytes(),
+            limit: hardware.bandwidth / sum.memory_bytes(),
+            predicted: 1.0 / costs().map(|cost| cost.predicted(hardware)).sum::<f64>(),
+        }
+    });
+    let boundaries = phases().map(|phase| phase.decode.boundaries).sum::<f64>();
+    let apart = |cost: Cost| {
+        let whole = Cost { boundaries: 0.0, ..cost };
+        whole.predicted(hardware) - Cost { nvfp4_bytes: 0.0, ..whole }.predicted(hardware)
+    };
+    Some(StepReport {
+        weights,
+        state: phases().map(|phase| phase.decode.state_bytes).sum(),
+        layers: layers.collect(),
+        boundaries,
+        boundary_microseconds: 1e6 * boundaries * hardware.boundary_seconds,
+        decoding_microseconds: 1e6 * phases().map(|phase| apart(phase.decode)).sum::<f64>(),
+        contexts: contexts.collect(),
+        start: start(plan),
+    })
+}
+
+/// A phase of a step after `context` tokens.
+fn after(phase: &Phase, context: usize) -> Cost {
+    let longer = (context + 1) as f64 / (Prediction::DECODE_CONTEXT + 1) as f64;
+    let Cost { kv_bytes, f32_products, .. } = phase.decode;
+    match phase.kind {
+        PhaseKind::Attention { .. } => {
+            Cost { kv_bytes: kv_bytes * longer, f32_products: f32_products * longer, ..phase.decode }
+        }
+        _ => phase.decode,
+    }
+}
+
+/// The weights that a phase reads for one token, by class.
+fn read(plan: &Plan, phase: &Phase) -> Vec<(TensorClass, f64)> {
+    let (matrix, others): (FieldId, Vec<FieldId>) = match phase.kind {
+        PhaseKind::Embed { table, .. } => (table, Vec::new()),
+        PhaseKind::Project { matrix, .. }
+        | PhaseKind::Accumulate { matrix, .. }
+        | PhaseKind::Gated { matrix, .. } => (matrix, Vec::new()),
+        PhaseKind::ProjectDelta { matrix, gates, .. } => (matrix, vec![gates]),
+        PhaseKind::Experts { matrix, router, shared, .. } => {
+            (matrix, [router].into_iter().chain(shared.map(|it| it.matrix)).collect())
+        }
+        PhaseKind::Combine { matrix, shared, .. } => {
+            (matrix, shared.map(|it| it.matrix).into_iter().collect())
+        }
+        _ => return Vec::new(),
+    };
+    let class = |id: FieldId| plan.field(id).parts[0].class;
+    let bytes = |id: FieldId| plan.field(id).matrix_bytes(&plan.target.hardware.kind) as f64;
+    let others: Vec<(TensorClass, f64)> = others.into_iter().map(|id| (class(id), bytes(id))).collect();
+    // Of the matrix of experts only what is chosen, of a table only a row.
+    let rest = phase.decode.weight_bytes - others.iter().map(|(_, bytes)| bytes).sum::<f64>();
+    others.into_iter().chain([(class(matrix), rest)]).collect()
+}
+
+fn start(plan: &Plan) -> StartReport {
+    let (memory, sequences) = (&plan.memory, plan.buckets.sequences);
+    let fixed = memory.weights + memory.state * sequences as u64 + memory.scratch;
+    let room = (plan.target.hardware.memory_bytes as f64 * MEMORY_FRACTION) as u64;
+    let left = room.saturating_sub(fixed);
+    let block = plan.target.quant.kv_block as u64;
+    StartReport {
+        sequences,
+        fixed,
+        left,
+        kv_tokens: left / memory.kv_block * block,
+        context: plan.target.model.context.min(DEFAULT_CONTEXT),
+    }
+}
+
+/// The report as text; nothing on a CPU.
+pub fn text(plan: &Plan) -> Vec<String> {
+    let Some(report) = report(plan) else { return Vec::new() };
+    let hardware = &plan.target.hardware;
+    let mut lines = vec!["one token of one sequence        bytes".to_owned()];
+    for (class, bytes) in &report.weights {
+        lines.push(format!("  {:<24} {bytes:>12.0}", format!("weights: {class}")));
+    }
+    if report.state > 0.0 {
+        lines.push(format!("  {:<24} {:>12.0}  read and written", "recurrent state", report.state));
+    }
+    for it in &report.contexts {
+        lines.push(format!("  {:<24} {:>12.0}", format!("k/v after {}", it.context), it.kv));
+    }
+    lines.push(String::new());
+    for LayerReport { name, layers, phases, boundaries } in &report.layers {
+        lines.push(format!("{name}: {phases} phases in {boundaries} launches, {layers} layers"));
+    }
+    lines.push(format!(
+        "{} boundaries of {:.2} us (boundary_seconds): {:.0} us; decoding nvfp4 at {:.2} TB/s (nvfp4_rate): {:.0} us more than reading it",
+        report.boundaries,
+        1e6 * hardware.boundary_seconds,
+        report.boundary_microseconds,
+        hardware.cuda().map_or(0.0, |cuda| cuda.nvfp4_rate) / 1e12,
+        report.decoding_microseconds,
+    ));
+    lines.push(String::new());
+    lines.push("after tokens        bytes    limit tok/s  predicted  of limit".to_owned());
+    for it in &report.contexts {
+        let part = 100.0 * it.predicted / it.limit;
+        let ContextReport { context, bytes, limit, predicted, .. } = it;
+        lines.push(format!("{context:<12} {bytes:>12.0} {limit:>14.1} {predicted:>10.1} {part:>7.0} %"));
+    }
+    let StartReport { sequences, fixed, left, kv_tokens, context } = &report.start;
+    lines.push(String::new());
+    lines.push(format!(
+        "at start: {fixed} bytes of weights, state of {sequences} sequences, activations and scratch; {left} left of {:.0} % of the \
+         memory: {kv_tokens} tokens of k/v, and a sequence is of {context} at most",
+        100.0 * MEMORY_FRACTION
+    ));
+    lines
+}

@@ -1,0 +1,145 @@
+//! What `explain` argues of a decode step on a GPU: its bytes by part against the checkpoints' own arithmetic, its boundaries, and its speed
+//! against what was measured where something was.
+
+use monomorph_compiler::passes::assemble;
+use monomorph_compiler::plan::Plan;
+use monomorph_compiler::report::step::{self, StepReport};
+use monomorph_compiler::{graph, spec};
+use std::path::Path;
+
+fn plan(target: &str) -> Plan {
+    let targets = Path::new(env!("CARGO_MANIFEST_DIR")).join("../targets");
+    let target = spec::load(&[targets], target).unwrap_or_else(|error| panic!("{error}"));
+    assemble::plan(&target, &graph::build(&target.model, &target.quant))
+        .unwrap_or_else(|error| panic!("{error}"))
+}
+
+fn report(plan: &Plan) -> StepReport {
+    step::report(plan).expect("a CUDA target has a step")
+}
+
+/// The full-size hybrids and mixtures.
+const FULL: [&str; 15] = [
+    "gb10/qwen3.5-35b/nvfp4",
+    "gb10/qwen3.6-35b/fp8",
+    "gb10/qwen3.6-35b/nvfp4",
+    "gb10/qwen3.5-122b/nvfp4",
+    "gb10/qwen3-next-80b/nvfp4",
+    "h200/qwen3.5-35b/nvfp4",
+    "h200/qwen3.5-35b/nvfp4-all",
+    "h200/qwen3.5-35b/bf16",
+    "h200/qwen3.6-35b/fp8",
+    "h200/qwen3.6-35b/nvfp4",
+    "h200/qwen3.5-27b/nvfp4",
+    "h200/qwen3.5-122b/nvfp4",
+    "h200/qwen3-next-80b/nvfp4",
+    "h200/qwen3-30b-a3b/bf16",
+    "h200/qwen3.5-0.8b/bf16",
+];
+
+#[test]
+fn parts_add_up_to_what_the_phases_read() {
+    for target in FULL {
+        let plan = plan(target);
+        let report = report(&plan);
+        let phases = plan.schedule.iter().flat_map(|(body, _)| &plan.bodies[body.0].phases);
+        let read: f64 = phases.map(|phase| phase.decode.weight_bytes).sum();
+        let parts: f64 = report.weights.values().sum();
+        assert!((parts - read).abs() < 1.0, "{target}: {parts} in parts of {read}");
+        assert!(report.weights.values().all(|bytes| *bytes > 0.0), "{target}: {:?}", report.weights);
+        for it in &report.contexts {
+            assert_eq!(it.bytes, parts + report.state + it.kv, "{target} after {}", it.context);
+        }
+    }
+}
+
+/// MB a token of the 35B as shipped, from the numbers of parameters and the formats of its checkpoint's tensors.
+#[test]
+fn parts_are_those_of_the_checkpoint() {
+    let report = report(&plan("gb10/qwen3.5-35b/nvfp4"));
+    let megabytes = [
+        ("delta-net", 1509.9 + 503.3),
+        ("delta-gates", 7.9),
+        ("attention", 106.2 + 47.2),
+        ("router", 42.1),
+        ("experts", 566.2),
+        ("shared", 70.8),
+        ("head", 1017.1),
+    ];
+    for (class, expected) in megabytes {
+        // The row that weighs the shared expert fills a tile of eight; scales of rows are f32.
+        let found = report.weights[class] / 1e6;
+        assert!((found / expected - 1.0).abs() < 0.03, "{class}: {found:.1} MB against {expected}");
+    }
+    // 30 layers: matrices of 2 MiB read and written, a window of four rows of 8,192 f32 of which one is written.
+    assert_eq!(report.state, 30.0 * (2.0 * 2_097_152.0 + 131_072.0));
+}
+
+/// GB a token with state, and K/V after 1,024 tokens: weights as above, state, 10 layers of two heads of 256.
+#[test]
+fn a_token_of_a_35b_moves_what_its_checkpoints_say() {
+    let published = [
+        ("h200/qwen3.5-35b/nvfp4", 4.02),
+        ("h200/qwen3.6-35b/fp8", 3.63),
+        // 1.81 where routers and gates are 4-bit, too: this target keeps 50 MB of them in bf16, as every published checkpoint does.
+        ("h200/qwen3.5-35b/nvfp4-all", 1.81 + 0.75 * (0.0421 + 0.0079)),
+    ];
+    for (target, gigabytes) in published {
+        let report = report(&plan(target));
+        let at = report.contexts.first().expect("a context");
+        let token = at.kv / (at.context + 1) as f64;
+        assert_eq!(token, 20_480.0, "{target}");
+        let moved = (at.bytes - at.kv + 1_025.0 * token) / 1e9;
+        assert!((moved / gigabytes - 1.0).abs() < 0.01, "{target}: {moved:.3} GB against {gigabytes}");
+    }
+}
+
+#[test]
+fn a_layer_is_five_phases_in_at_most_six_launches() {
+    for target in FULL {
+        for layer in report(&plan(target)).layers {
+            let what = format!("{target} {}: {} in {}", layer.name, layer.phases, layer.boundaries);
+            assert!((4..=6).contains(&layer.phases), "{what}");
+            assert!((4.0..=6.0).contains(&layer.boundaries), "{what}");
+        }
+    }
+}
+
+/// docs/performance.md, one H200. The 8B's bytes are fp8, the 1B's bf16.
+#[test]
+fn predictions_meet_what_was_measured() {
+    let measured = [
+        ("h200/llama-3.2-1b/bf16", 128, 1520.0),
+        ("h200/llama-3.1-8b/fp8", 128, 488.0),
+        ("h200/llama-3.1-8b/fp8", 32_768, 317.0),
+    ];
+    for (target, context, rate) in measured {
+        let report = report(&plan(target));
+        let at = report.contexts.iter().find(|it| it.context == context).expect("a context");
+        assert!(at.predicted < at.limit);
+        assert!(
+            (at.predicted / rate - 1.0).abs() < 0.09,
+            "{target} after {context}: {:.0} for {rate}",
+            at.predicted
+        );
+    }
+}
+
+/// nvfp4 goes at the pace of decoding on an H200 and of memory on a GB10.
+#[test]
+fn nvfp4_is_predicted_at_the_pace_of_decoding() {
+    let late = |target: &str| report(&plan(target)).decoding_microseconds;
+    let (experts, whole) = (late("h200/qwen3.5-35b/nvfp4"), late("h200/qwen3.5-27b/nvfp4"));
+    assert!(experts > 50.0 && whole > 2000.0, "{experts} {whole}");
+    assert_eq!(late("gb10/qwen3.5-35b/nvfp4"), 0.0);
+    assert_eq!(late("h200/qwen3.6-35b/fp8"), 0.0);
+}
+
+/// Weights, state of every sequence of a step, and what steps work in leave room for a sequence of a server's default length.
+#[test]
+fn full_sizes_start_at_the_default_concurrency() {
+    for target in FULL {
+        let start = report(&plan(target)).start;
+        assert!(start.kv_tokens >= start.context as u64, "{target}: {start:?}");
+    }
+}
