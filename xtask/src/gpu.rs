@@ -20,6 +20,18 @@ use std::path::PathBuf;
 
 /// What is measured unless `--bench` names others, of one card.
 const BENCHES: [&str; 4] = ["llama-3.2-1b/bf16", "llama-3.1-8b/bf16", "llama-3.1-8b/fp8", "qwen3-8b/nvfp4"];
+/// What `--bench hybrids` names: delta-nets and mixtures of experts at full size, what matters most first.
+const HYBRIDS: [&str; 9] = [
+    "qwen3.5-35b/nvfp4",
+    "qwen3.6-35b/fp8",
+    "qwen3.5-35b/nvfp4-all",
+    "qwen3.5-122b/nvfp4",
+    "qwen3-next-80b/nvfp4",
+    "qwen3.5-27b/nvfp4",
+    "qwen3.5-35b/bf16",
+    "qwen3-30b-a3b/bf16",
+    "qwen3.5-0.8b/bf16",
+];
 
 #[derive(Args)]
 pub struct Options {
@@ -35,7 +47,8 @@ pub struct Options {
     /// Goldens whose target contains one of these only.
     #[arg(long, value_name = "TEXT", value_delimiter = ',', default_value = "/")]
     goldens: Vec<String>,
-    /// Targets to measure, as model/quant [default: a Llama of 1B, and 8B models in bf16, fp8 and nvfp4].
+    /// Targets to measure, as model/quant; `hybrids` are the delta-nets and mixtures of experts at full size [default: a Llama of 1B, and
+    /// 8B models in bf16, fp8 and nvfp4].
     #[arg(long, value_name = "MODEL/QUANT", value_delimiter = ',')]
     bench: Option<Vec<String>>,
     /// Add the programs that time kernels alone, for `run.py --only instruments`.
@@ -50,6 +63,16 @@ pub struct Options {
     /// Instead: add the results of a run to docs/performance.md.
     #[arg(long, value_name = "RESULTS.JSON")]
     report: Option<PathBuf>,
+}
+
+/// The targets to measure.
+fn benches(asked: Option<&[String]>) -> Vec<String> {
+    let Some(asked) = asked else { return BENCHES.map(str::to_owned).to_vec() };
+    let of = |name: &String| match name.as_str() {
+        "hybrids" => HYBRIDS.map(str::to_owned).to_vec(),
+        _ => vec![name.clone()],
+    };
+    asked.iter().flat_map(of).collect()
 }
 
 /// What can be left out.

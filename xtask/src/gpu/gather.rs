@@ -1,8 +1,9 @@
 //! Builds everything into a store and packs it.
 
-use super::{BENCHES, Options, Piece, parts, programs};
+use super::{Options, Piece, parts, programs};
 use crate::{TargetOptions, fetch, paths};
 use monomorph_compiler::plan::{Cost, PhaseKind, Plan, Prediction};
+use monomorph_compiler::report::cuda::further_experts;
 use monomorph_compiler::toolchain::python::run;
 use monomorph_compiler::toolchain::{self, Built};
 use monomorph_compiler::{graph, passes, spec};
@@ -98,13 +99,15 @@ pub fn gather(options: &Options) -> Result<(), String> {
         manifest["smollm2"] = gathering.smollm2()?;
     }
     if with(Piece::Benches) {
-        let default = || BENCHES.map(str::to_owned).to_vec();
-        for name in options.bench.clone().unwrap_or_else(default) {
+        for name in super::benches(options.bench.as_deref()) {
             let bench = gathering.bench(&name)?;
             manifest["benches"].as_array_mut().expect("it was made a list").push(bench);
         }
     }
     manifest["executables"] = json!(gathering.executables);
+    for (directory, bytes) in parts::sizes(&gathering.store)? {
+        println!("{directory} ({:.1} MB before packing)", bytes as f64 / 1e6);
+    }
     let (cut, packed) = parts::pack(&gathering.store, &gathering.out, options.part_bytes)?;
     manifest["cut"] = cut;
     let text = serde_json::to_string_pretty(&manifest).expect("it is JSON");
@@ -229,6 +232,10 @@ impl Gathering {
         let plan = passes::assemble::plan(&target, &graph::build(&target.model, &target.quant));
         let plan = plan.map_err(|error| error.to_string())?;
         let decode = total(&plan, |_, decode, _| decode);
+        // More sequences touch more experts.
+        let weights = |batch: usize| {
+            total(&plan, |kind, decode, _| further_experts(&plan, kind, batch, decode)).weight_bytes
+        };
         let run = |name: &str,
                    depth: usize,
                    batch: &[usize],
@@ -238,19 +245,23 @@ impl Gathering {
             let prefill = total(&plan, |kind, _, prefill| scaled(kind, prefill, prompt));
             json!({
                 "name": name, "depth": depth, "generate": 128, "prompt": prompt, "batch": batch, "streams": streams,
-                "repeat": repeat, "keeps_prefill": prompt > Prediction::PREFILL_TOKENS,
+                "repeat": repeat,
                 "prefill_limit": prompt as f64 / prefill.floor(&target.hardware),
             })
         };
-        let mut runs = vec![run("at 128", 128, &[1, 8, 64, 128], &[1, 64], 8192, 3)];
+        let batches = [1, 8, 32, 64, 128];
+        let mut runs = vec![run("at 128", 128, &batches, &[1, 64], 8192, 3)];
         if target.model.context >= 32_768 {
-            runs.push(run("at 32k", 32_768 - 128, &[1], &[0], Prediction::PREFILL_TOKENS, 2));
+            runs.push(run("at 32k", 32_768 - 128, &[1], &[0], 128, 3));
         }
+        let weights: serde_json::Map<String, Value> =
+            batches.iter().map(|batch| (batch.to_string(), json!(weights(*batch)))).collect();
         Ok(json!({
             "target": target.name(), "server": server, "runs": runs,
             "costs": {
                 "bandwidth": target.hardware.bandwidth,
-                "weight_bytes": decode.weight_bytes,
+                "weight_bytes": weights,
+                "state_bytes": decode.state_bytes,
                 "kv_bytes_per_token": decode.kv_bytes / (Prediction::DECODE_CONTEXT + 1) as f64,
             },
         }))

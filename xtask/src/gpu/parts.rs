@@ -24,6 +24,19 @@ pub fn pack(store: &Path, out: &Path, limit: u64) -> Result<(Value, Vec<PathBuf>
     Ok((said["cut"].take(), parts))
 }
 
+/// Bytes of each directory and file of `store`, by name.
+pub fn sizes(store: &Path) -> Result<Vec<(String, u64)>, String> {
+    let problem = |error: std::io::Error| format!("{}: {error}", store.display());
+    let mut sizes = std::collections::BTreeMap::<String, u64>::new();
+    for path in walk(store)? {
+        let bytes = path.metadata().map_err(problem)?.len();
+        let below = path.strip_prefix(store).expect("it stands there");
+        let name = below.components().next().map(|part| part.as_os_str().to_string_lossy().into_owned());
+        *sizes.entry(name.unwrap_or_default()).or_default() += bytes;
+    }
+    Ok(sizes.into_iter().collect())
+}
+
 /// Every file below a directory, ascending.
 pub fn walk(directory: &Path) -> Result<Vec<PathBuf>, String> {
     let problem = |error: std::io::Error| format!("{}: {error}", directory.display());
@@ -67,6 +80,8 @@ mod tests {
         for (name, bytes) in &files {
             std::fs::write(store.join(name), bytes).unwrap();
         }
+        let whole = [("a", 9_000_100), ("b", 3_000_000), ("empty", 0)];
+        assert_eq!(sizes(&store).unwrap(), whole.map(|(name, bytes)| (name.to_owned(), bytes)));
         let limit = 8_000_000;
         let (cut, parts) = pack(&store, &out, limit).unwrap();
         assert_eq!(cut, json!({ "a/large": ["a/large.000", "a/large.001", "a/large.002"] }));

@@ -8,8 +8,9 @@ SECONDS = 200
 
 
 def decode_limit(costs, batch, context):
-    """Steps a second at the bandwidth, times the batch: weights are read once a step, each sequence's cache by itself."""
-    moved = costs["weight_bytes"] + batch * context * costs["kv_bytes_per_token"]
+    """Steps a second at the bandwidth, times the batch: weights are read once a step, those of the experts that the batch is expected to
+    touch; each sequence's cache by itself, and its state read and written."""
+    moved = costs["weight_bytes"][str(batch)] + batch * (context * costs["kv_bytes_per_token"] + costs["state_bytes"])
     return batch * costs["bandwidth"] / moved, moved
 
 
@@ -52,9 +53,11 @@ def bench(context, case, measured, name):
         count, rate = streams["streams"], streams["tokens_per_second"]
         limit, moved = decode_limit(costs, count, middle)
         keep(f"{count} streams, prompts of {depth} included", rate, "tok/s", limit, bytes_a_step=moved, samples=streams["samples"])
-    if measured["keeps_prefill"]:
-        rate = report["ours"]["prefill"]
-        keep(f"prefill of {prompt}", rate, "tok/s", measured["prefill_limit"], samples=report["samples"]["prefill"])
+    rate = report["ours"]["prefill"]
+    keep(f"prefill of {prompt}", rate, "tok/s", measured["prefill_limit"], samples=report["samples"]["prefill"])
+    if prompt <= 128:
+        keep(f"first token after a prompt of {prompt}", 1e3 * prompt / rate, "ms", floor=1e3 * prompt / measured["prefill_limit"])
+    else:
         keep("start to first token", report["start_to_first_token_ms"], "ms")
         keep("start to ready", report["start_to_ready_ms"], "ms")
     context.add("benches", name, True, f"{seconds:.0f} s")

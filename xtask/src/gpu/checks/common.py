@@ -111,6 +111,8 @@ def table(results):
     lines = []
     for bench in results["benches"]:
         share = f"{100 * bench['rate'] / bench['limit']:5.1f} % of {bench['limit']:9.1f}" if bench.get("limit") else ""
+        if bench.get("floor"):
+            share = f"floor {bench['floor']:.2f}"
         lines.append(f"{bench['target']:<30} {bench['name']:<38} {bench['rate']:10.1f} {bench['unit']:<6} {share}")
     groups = {}
     for check in results["checks"]:
