@@ -2,6 +2,7 @@
 
 pub mod crowd;
 pub mod dispatch;
+pub mod emulated;
 pub mod goldens;
 pub mod logits;
 pub mod requantise;

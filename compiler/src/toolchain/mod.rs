@@ -74,6 +74,18 @@ pub enum Built {
 pub fn build(root: &Path, search: &[PathBuf], target: &str) -> Result<Built, BuildError> {
     let target = spec::load(search, target)?;
     let (directory, plan) = write_crate(root, &target)?;
+    if plan.cuda.is_some() {
+        modules::compile(root, &directory, &plan)?;
+    }
+    link(root, &target, &directory, &target.hardware.name)
+}
+
+/// Compiles a written crate, whose kernels stand in `cubins/` where it has any, below `<root>/target/servers/<below>`, and puts
+/// the server where [`build`] does.
+///
+/// # Errors
+/// See [`BuildError`].
+pub fn link(root: &Path, target: &Target, directory: &Path, below: &str) -> Result<Built, BuildError> {
     let mut cargo = Command::new("cargo");
     let host = match &target.hardware.kind {
         HardwareKind::Cpu(cpu) => {
@@ -81,25 +93,24 @@ pub fn build(root: &Path, search: &[PathBuf], target: &str) -> Result<Built, Bui
             cpu.host.as_deref()
         }
         HardwareKind::Cuda(cuda) => {
-            modules::compile(root, &directory, &plan)?;
             // A server of a CUDA device runs on any CPU of its host's kind: what a step costs is not spent there.
             cargo.env_remove("CARGO_ENCODED_RUSTFLAGS").env_remove("RUSTFLAGS");
             Some(cuda.host.as_str())
         }
     };
+    let target_directory = root.join("target/servers").join(below);
     // Output of another host's kind stands in a directory of its name.
-    let mut below = "";
+    let mut built = target_directory.clone();
     if let Some(host) = host {
         match cross::linker(host) {
             Ok(None) => {}
             Ok(Some(linker)) => {
                 linker.configure(&mut cargo);
-                below = host;
+                built.push(host);
             }
-            Err(why) => return Ok(Built::Crate { directory, why }),
+            Err(why) => return Ok(Built::Crate { directory: directory.to_owned(), why }),
         }
     }
-    let target_directory = root.join("target/servers").join(&target.hardware.name);
     let status = cargo
         .args(["build", "--release", "--quiet", "--manifest-path"])
         .arg(directory.join("Cargo.toml"))
@@ -111,9 +122,8 @@ pub fn build(root: &Path, search: &[PathBuf], target: &str) -> Result<Built, Bui
     if !status.success() {
         return Err(BuildError::Tool(format!("cargo failed on {}", directory.display())));
     }
-    let built = target_directory.join(below).join("release");
     let server = root.join("dist").join(target.name()).join("server");
-    install(&built.join(emit::package_name(&target)), &server)?;
+    install(&built.join("release").join(emit::package_name(target)), &server)?;
     Ok(Built::Server(server))
 }
 

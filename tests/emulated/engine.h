@@ -1,0 +1,94 @@
+// What is behind card.h: launches, the clusters of them that run, and what is on its way to them.
+#pragma once
+
+#include <unistd.h>
+
+#include <deque>
+#include <memory>
+#include <string>
+
+#include "card.h"
+
+namespace card {
+
+struct Cluster;
+struct Resident;
+
+struct Meeting {
+    int arrived = 0, expected = 0;
+    Waiters waiters;
+};
+
+// An mbarrier. Its eight bytes of shared memory hold a mark and its number, so that one that was overwritten is seen.
+struct Phase {
+    void* at;
+    int expected, pending;
+    long bytes = 0;
+    unsigned parity = 0;
+    Waiters waiters;
+};
+
+struct Resident : Block {
+    Cluster* cluster;
+    int threads;
+    Meeting barriers[16];
+    std::vector<Warp> warps;
+    std::vector<Fiber*> fibers;
+    std::deque<Phase> phases;
+    unsigned char* memory;
+
+    void claim(size_t bytes);
+    void check_canaries() const;
+    void release();
+};
+
+struct Cluster {
+    std::vector<std::unique_ptr<Resident>> blocks;
+    int live = 0, arrived = 0, meetings = 0;
+    Waiters waiters;
+};
+
+inline Resident& resident(Block& block) { return static_cast<Resident&>(block); }
+inline Cluster& cluster(Block& block) { return *resident(block).cluster; }
+
+// A bulk copy, or the arrival that one thread's copies up to a point are to make.
+struct Delivery {
+    Resident* target;
+    void* barrier;
+    Copy copy;
+    Fiber* copier;
+    size_t until;
+};
+
+struct Launch {
+    const Kernel* kernel;
+    Geometry geometry;
+    bool dependent, released = true;
+    unsigned blocks, next_block = 0;
+    std::vector<std::vector<unsigned char>> values;
+    std::vector<void*> arguments;
+    std::vector<std::unique_ptr<Cluster>> clusters;
+    std::deque<Delivery> deliveries;
+    Waiters parked, polling;
+    int turn = 0;
+
+    explicit Launch(const Prepared& prepared);
+    // Blocks run one cluster after another; another begins beside those that run when these can only go on with it.
+    void begin_early();
+    void finish();
+
+  private:
+    bool more() const { return next_block < blocks; }
+    void start_cluster();
+    void work(bool all);
+    void reap();
+    void deliver();
+};
+
+void end_block(Resident& block);
+void land(const Copy& copy);
+std::string place();
+void wake(Waiters& waiters);
+void sleep_in(Waiters& waiters, const char* what);
+
+}  // namespace card

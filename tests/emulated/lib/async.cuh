@@ -1,0 +1,79 @@
+// async.cuh of the library for a processor: see there what each function is, and card.h how it is done.
+#pragma once
+
+#include "../builtin.h"
+
+namespace monomorph {
+
+#define MONOMORPH_DYNAMIC_SHARED(name, alignment)                                      \
+    static_assert((alignment) <= 1024, "shared memory begins at a multiple of 1024"); \
+    unsigned char* const name = ::card::current->block->shared
+
+inline unsigned shared_address(const void* pointer) { return card::shared_address(pointer); }
+
+inline void launch_dependents() {}
+inline void wait_for_predecessors() { card::wait_for_predecessors(); }
+
+using Barrier = unsigned long long;
+
+inline void barrier_init(Barrier* barrier, unsigned arrivals) { card::phase_init(barrier, arrivals); }
+inline void barrier_init_fence() {}
+inline void barrier_arrive(Barrier* barrier) { card::phase_arrive(barrier, 0); }
+constexpr unsigned WARP_ARRIVALS = 1;
+inline void warp_arrive(Barrier* barrier, int lane) {
+    __syncwarp();
+    if (lane == 0) barrier_arrive(barrier);
+}
+inline void barrier_expect(Barrier* barrier, unsigned bytes) { card::phase_arrive(barrier, bytes); }
+inline void barrier_wait(Barrier* barrier, unsigned parity) { card::phase_wait(barrier, parity); }
+inline void named_barrier(int id, int threads) { card::block_barrier(id, threads, true); }
+inline void named_barrier_arrive(int id, int threads) { card::block_barrier(id, threads, false); }
+
+inline unsigned long long evict_first_policy() { return 0; }
+inline void bulk_copy(void* shared, const void* global, unsigned bytes, Barrier* barrier) { card::bulk_copy(shared, global, bytes, barrier); }
+inline void bulk_copy(void* shared, const void* global, unsigned bytes, Barrier* barrier, unsigned long long) {
+    card::bulk_copy(shared, global, bytes, barrier);
+}
+inline void bulk_prefetch(const void* global, unsigned bytes) {
+    if (bytes % 16 != 0 || uintptr_t(global) % 16 != 0) card::fail("a prefetch of %u bytes from %p is not of 16s", bytes, global);
+}
+inline void fence_async_shared() {}
+
+inline void copy_16(void* shared, const void* global, int valid = 16) { card::copy(shared, global, valid); }
+inline void copy_16(unsigned shared_address, const void* global) { card::copy(card::shared_at(shared_address, 16), global, 16); }
+inline void copy_commit() { card::current->copies.commit(); }
+template <int PENDING>
+inline void copy_wait() { card::copy_wait(PENDING); }
+inline void copies_arrive(Barrier* barrier) { card::copies_arrive(barrier); }
+
+// Loads of several bytes are of aligned ones.
+template <class T>
+inline T load_aligned(const T* pointer) {
+    if (uintptr_t(pointer) % sizeof(T) != 0) card::fail("a load of %zu bytes from %p is not aligned", sizeof(T), static_cast<const void*>(pointer));
+    return *pointer;
+}
+inline float load_constant(const float* pointer) { return load_aligned(pointer); }
+inline float4 load_constant(const float4* pointer) { return load_aligned(pointer); }
+template <class T>
+inline T load_activation(const T* pointer) { return load_aligned(pointer); }
+template <class T>
+inline T load_streamed(const T* pointer) { return load_aligned(pointer); }
+inline void load_streamed_if(bool live, uint32_t (&words)[4], const uint32_t* pointer) {
+    if (!live) return;
+    const uint4 four = load_aligned(reinterpret_cast<const uint4*>(pointer));
+    std::memcpy(words, &four, sizeof words);
+}
+inline void prefetch(const void*) {}
+
+inline unsigned arrive(unsigned* counter) { return (*counter)++; }
+inline void arrive_release(unsigned* counter) { ++*counter; }
+inline unsigned arrivals(const unsigned* counter) {
+    card::poll();
+    return *counter;
+}
+inline void add_global(float4* to, float4 value) {
+    if (uintptr_t(to) % 16 != 0) card::fail("an addition of 16 bytes to %p is not aligned", static_cast<void*>(to));
+    to->x += value.x, to->y += value.y, to->z += value.z, to->w += value.w;
+}
+
+}  // namespace monomorph

@@ -1,0 +1,228 @@
+//! CUDA servers on a machine without a card: the emitted kernels compiled by g++ for an emulated one (tests/emulated), whose
+//! `libcuda.so.1` the server finds in the real one's place.
+//!
+//! Such a server is the one that a build makes, from the same emitted crate; only what stands in its `cubins/` is the modules'
+//! text compiled for this processor instead of machine code for the card.
+
+use crate::root;
+use monomorph_compiler::plan::Plan;
+use monomorph_compiler::plan::cuda::Module;
+use monomorph_compiler::spec::types::{Cuda, Target};
+use monomorph_compiler::toolchain::{self, Built, nvcc};
+use sha2::{Digest, Sha256};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+/// What every card has: enough for small models, little enough to be filled in no time.
+const MEMORY: u64 = 1 << 30;
+const OPTIONS: [&str; 7] =
+    ["-std=c++17", "-O1", "-march=native", "-ffp-contract=off", "-fno-strict-aliasing", "-fPIC", "-shared"];
+
+/// A server, and where the driver is that it is to find.
+#[derive(Clone, Debug)]
+pub struct Server {
+    /// The binary.
+    pub binary: PathBuf,
+    driver: PathBuf,
+}
+
+impl Server {
+    /// The server, to be given arguments.
+    pub fn command(&self) -> Command {
+        let mut command = Command::new(&self.binary);
+        command.env("LD_LIBRARY_PATH", &self.driver).stdin(Stdio::null());
+        command
+    }
+}
+
+/// Copies a hardware file into a targets directory as `emulated-<hardware>`, for this machine's kind of host.
+///
+/// # Panics
+/// If it cannot be read or written.
+pub fn hardware(targets: &Path, hardware: &str) -> String {
+    let file = root().join("targets/hardware").join(hardware).join("HARDWARE.toml");
+    let text =
+        std::fs::read_to_string(&file).unwrap_or_else(|error| panic!("{}: {error}", file.display()));
+    let host = |line: &str| line.starts_with("host =");
+    assert_eq!(text.lines().filter(|line| host(line)).count(), 1, "{} names a host", file.display());
+    let here = format!("host = \"{}-unknown-linux-gnu\"", std::env::consts::ARCH);
+    let lines: Vec<&str> = text.lines().map(|line| if host(line) { here.as_str() } else { line }).collect();
+    let name = format!("emulated-{hardware}");
+    let directory = targets.join("hardware").join(&name);
+    std::fs::create_dir_all(&directory).expect("a temporary directory is writable");
+    std::fs::write(directory.join("HARDWARE.toml"), lines.join("\n")).expect("it is writable");
+    name
+}
+
+/// Builds the server of a target of such hardware.
+///
+/// # Panics
+/// If anything of it fails.
+pub fn build(target: &Target) -> Server {
+    let (directory, plan) =
+        toolchain::write_crate(&root(), target).unwrap_or_else(|error| panic!("{}: {error}", target.name()));
+    let card = target.hardware.cuda().expect("an emulated card is CUDA hardware");
+    let stage = Stage::new(&directory);
+    let driver = stage.driver(&target.hardware.name, card);
+    let modules = &plan.cuda.as_ref().expect("a CUDA target has a CUDA plan").modules;
+    for (module, image) in modules.iter().zip(stage.images(&plan, &directory, &driver)) {
+        let to = directory.join("cubins").join(&module.name).with_extension("cubin");
+        let image = std::fs::read(image).expect("it was just compiled");
+        write_if_changed(&to, &image);
+    }
+    let built = toolchain::link(&root(), target, &directory, "emulated");
+    match built.unwrap_or_else(|error| panic!("{}: {error}", target.name())) {
+        Built::Server(binary) => Server { binary, driver },
+        Built::Crate { why, .. } => panic!("{}: {why}", target.name()),
+    }
+}
+
+/// The library with the emulated card's part of it in place, in a directory named by its content: what is compiled there is
+/// compiled once.
+struct Stage {
+    directory: PathBuf,
+    include: PathBuf,
+}
+
+impl Stage {
+    fn new(crate_directory: &Path) -> Stage {
+        let here = root().join("tests/emulated");
+        let files = |directory: &Path| -> Vec<PathBuf> {
+            let entries = std::fs::read_dir(directory)
+                .unwrap_or_else(|error| panic!("{}: {error}", directory.display()));
+            let paths = entries.map(|entry| entry.expect("directory entries are readable").path());
+            let mut files: Vec<PathBuf> = paths.filter(|path| path.is_file()).collect();
+            files.sort();
+            files
+        };
+        let name = |path: &Path| path.file_name().expect("a file has a name").to_owned();
+        let mut staged: Vec<(PathBuf, Vec<u8>)> = Vec::new();
+        let mut stage = |to: &str, paths: Vec<PathBuf>| {
+            for path in paths {
+                let to = Path::new(to).join(name(&path));
+                staged.retain(|(other, _)| *other != to);
+                staged.push((to, std::fs::read(&path).expect("sources are readable")));
+            }
+        };
+        stage("", files(&here));
+        stage("lib", files(&crate_directory.join("cuda/lib")));
+        stage("lib", files(&here.join("lib")));
+        let compiler = nvcc::Compiler::find(&root()).unwrap_or_else(|error| panic!("{error}"));
+        let include = compiler.nvcc().ancestors().nth(2).expect("it stands in bin").join("include");
+        let mut parts: Vec<&[u8]> = OPTIONS.iter().map(|option| option.as_bytes()).collect();
+        for (path, content) in &staged {
+            parts.extend([path.as_os_str().as_encoded_bytes(), content]);
+        }
+        let directory = root().join("target/emulated").join(digest(&parts));
+        for (path, content) in &staged {
+            write_if_changed(&directory.join(path), content);
+        }
+        Stage { directory, include }
+    }
+
+    /// The directory of a card's `libcuda.so.1`.
+    fn driver(&self, hardware: &str, card: &Cuda) -> PathBuf {
+        let directory = self.directory.join(hardware);
+        std::fs::create_dir_all(&directory).expect("the target directory is writable");
+        let number = card.architecture.trim_start_matches("sm_").trim_end_matches(char::is_alphabetic);
+        let (major, minor) = number.split_at(number.len() - 1);
+        let define = |name: &str, value: String| format!("-DCARD_{name}={value}");
+        let mut command = self.compiler();
+        command.args(["-Wall", "-Wextra", "-Werror", "-Wl,-soname,libcuda.so.1"]).args([
+            define("NAME", format!("\"{hardware}\"")),
+            define("MAJOR", major.to_owned()),
+            define("MINOR", minor.to_owned()),
+            define("MEMORY", format!("{MEMORY}ull")),
+            define("SHARED", card.shared_per_block.to_string()),
+        ]);
+        command.args(["driver.cpp", "streams.cpp", "engine.cpp", "memory.cpp"]);
+        compile(command, &directory.join("libcuda.so.1"));
+        // The name that is tried first: no real driver is to be found by it.
+        let other = directory.join("libcuda.so");
+        if !other.exists() {
+            // Another process may have made it meanwhile.
+            let _ = std::os::unix::fs::symlink("libcuda.so.1", &other);
+        }
+        assert!(other.exists(), "{}", other.display());
+        directory
+    }
+
+    /// The modules of a plan, compiled, in their order.
+    fn images(&self, plan: &Plan, crate_directory: &Path, driver: &Path) -> Vec<PathBuf> {
+        let modules = &plan.cuda.as_ref().expect("a CUDA target has a CUDA plan").modules;
+        let (next, made) = (AtomicUsize::new(0), Mutex::new(vec![PathBuf::new(); modules.len()]));
+        let work = || {
+            while let Some((index, module)) = {
+                let index = next.fetch_add(1, Ordering::Relaxed);
+                modules.get(index).map(|module| (index, module))
+            } {
+                let image = self.image(module, &crate_directory.join("cuda"), driver);
+                made.lock().expect("no worker panics")[index] = image;
+            }
+        };
+        let workers = std::thread::available_parallelism().map_or(1, usize::from).min(modules.len());
+        std::thread::scope(|scope| (0..workers).for_each(|_| drop(scope.spawn(work))));
+        made.into_inner().expect("no worker panics")
+    }
+
+    fn image(&self, module: &Module, cuda: &Path, driver: &Path) -> PathBuf {
+        let source = cuda.join(&module.name).with_extension("cu");
+        let source =
+            std::fs::read_to_string(&source).unwrap_or_else(|error| panic!("{}: {error}", source.display()));
+        // What is only said about it does not make it another.
+        let code = source.lines().filter(|line| !line.starts_with("//"));
+        let mut text = "#include \"builtin.h\"\n".to_owned();
+        code.for_each(|line| text += &format!("{line}\n"));
+        for kernel in &module.kernels {
+            let (name, block, cluster) = (&kernel.name, kernel.block, kernel.cluster);
+            text += &format!("EMULATED_KERNEL({name}, {block}, {cluster})\n");
+        }
+        let key = digest(&[text.as_bytes()]);
+        let source = self.directory.join(&key).with_extension("cpp");
+        write_if_changed(&source, text.as_bytes());
+        let mut command = self.compiler();
+        command.args(["-w", "-fvisibility=hidden"]).arg(&source).arg(driver.join("libcuda.so.1"));
+        let image = self.directory.join(&key).with_extension("so");
+        compile(command, &image);
+        image
+    }
+
+    fn compiler(&self) -> Command {
+        let mut command = Command::new("g++");
+        command.current_dir(&self.directory).args(OPTIONS).arg("-I").arg(&self.include).arg("-I").arg(".");
+        command
+    }
+}
+
+/// Runs a compiler unless its output is there. Another process may be at it too: each writes a file of its own and renames it.
+fn compile(mut command: Command, to: &Path) {
+    if to.exists() {
+        return;
+    }
+    let fresh = to.with_extension(format!("{}.new", std::process::id()));
+    let output = command.arg("-o").arg(&fresh).output().expect("g++ is there");
+    assert!(output.status.success(), "{command:?}:\n{}", String::from_utf8_lossy(&output.stderr));
+    std::fs::rename(&fresh, to).expect("it was just written");
+}
+
+fn write_if_changed(path: &Path, content: &[u8]) {
+    if std::fs::read(path).is_ok_and(|old| old == content) {
+        return;
+    }
+    std::fs::create_dir_all(path.parent().expect("files stand in a directory"))
+        .expect("the target directory is writable");
+    let fresh = path.with_extension(format!("{}.write", std::process::id()));
+    std::fs::write(&fresh, content).expect("the target directory is writable");
+    std::fs::rename(&fresh, path).expect("it was just written");
+}
+
+fn digest(parts: &[&[u8]]) -> String {
+    let mut hash = Sha256::new();
+    for part in parts {
+        hash.update((part.len() as u64).to_le_bytes());
+        hash.update(part);
+    }
+    hash.finalize().iter().take(16).map(|byte| format!("{byte:02x}")).collect()
+}
