@@ -51,6 +51,7 @@ struct Bench {
         for (int i = 0; i < blocks; i++) table[i] = i;
         for (int i = blocks - 1; i > 0; i--) std::swap(table[i], table[random.below(i + 1)]);
         header.tokens = rows;
+        header.blocks_at = sizeof(Step);
         header.sequences = int(fed.size());
         step.assign(reinterpret_cast<char*>(&header), reinterpret_cast<char*>(&header + 1));
         step.insert(step.end(), reinterpret_cast<char*>(table.data()), reinterpret_cast<char*>(table.data() + blocks));

@@ -68,6 +68,7 @@ struct Problem {
             longest = std::max(longest, length);
         }
         header.tokens = rows;
+        header.blocks_at = sizeof(Step);
         cache_blocks = int(table.size()) + spare_blocks;
         std::vector<int> ids(cache_blocks);
         for (int i = 0; i < cache_blocks; i++) ids[i] = i;

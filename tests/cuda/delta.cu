@@ -16,6 +16,10 @@ template <class Base, int SPLIT_, int THREADS_, int STAGED_ROWS_ = 0, int TOKENS
 struct Decode : Base {
     static constexpr int SPLIT = SPLIT_, THREADS = THREADS_, STAGED_ROWS = STAGED_ROWS_, TOKENS = TOKENS_;
 };
+template <class Base>
+struct Apart : Base {
+    static constexpr bool APART = true;
+};
 template <class Base, int CHUNK_SPLIT_, int SLOTS_, int STAGED_ROWS_ = 0>
 struct Chunks : Base {
     static constexpr int CHUNK_SPLIT = CHUNK_SPLIT_, SLOTS = SLOTS_, STAGED_ROWS = STAGED_ROWS_;
@@ -66,6 +70,19 @@ void verify(const char* name, Way way, uint64_t seed) {
     s.template step<K>(way, {{0, 1}, {2, 1}}, 4, limit);
     s.template step<V>(way, {{0, 4, 4}}, 4, limit);
     s.template step<K>(way, {{0, 1}, {2, 1}}, 4, limit);
+    s.template step<K>(way, {{0, 1}, {1, 1}, {2, 1}}, 4, limit);
+}
+
+// The same where the step names every row as a sequence of its own.
+template <class L, class V, class K>
+void verify_apart(const char* name, Way way, uint64_t seed) {
+    Session<L> s(name, 3, seed);
+    const double limit = K::STAGED_ROWS > 0 ? STAGED : 4 * F32;
+    s.template step<V>(way, {{0, 4, 2}, {2, 4, 4}}, 4, limit);
+    s.template step<V>(way, {{2, 4, 1}, {0, 4, 3}}, 4, limit);
+    s.template step<V>(way, {{0, 4, 1}}, 4, limit);
+    s.template step<K>(way, {{0, 1}, {2, 1}}, 4, limit);
+    s.template step<V>(way, {{2, 4, 4}, {0, 4, 4}, {1, 4, 1}}, 4, limit);
     s.template step<K>(way, {{0, 1}, {1, 1}, {2, 1}}, 4, limit);
 }
 
@@ -123,6 +140,8 @@ int main(int argc, char**) {
 #endif
     using O = Layer<3, 6, 6, 10, 4>;
     verify<O, Decode<O, 1, 0, 0, 4>, O>("drafts, plain 3/6 heads of 6 x 10", Way::PLAIN, 23);
+    verify_apart<A, Apart<Decode<A, 1, 512, 16, 4>>, Decode<A, 1, 512, 16>>("drafts, rows apart, 512 threads, staged", Way::DECODE, 29);
+    verify_apart<O, Apart<Decode<O, 1, 0, 0, 4>>, O>("drafts, rows apart, plain 3/6 heads of 6 x 10", Way::PLAIN, 30);
     plain<Layer<3, 3, 6, 10>, Staged<Layer<3, 3, 6, 10>, 16>>("plain 3/3 heads of 6 x 10, staged", STAGED, 24);
     plain<Layer<2, 8, 24, 16>, Layer<2, 8, 24, 16>>("plain 2/8 heads of 24 x 16", F32, 25);
     plain<Layer<1, 3, 16, 24>, Exact<Layer<1, 3, 16, 24>>>("plain 1/3 heads of 16 x 24, exact", 6e-7, 26);

@@ -194,9 +194,13 @@ struct Session {
         Step header = {};
         int rows = 0;
         for (const Fed& f : fed) {
-            header.sequence[header.sequences++] = {rows, f.count, int(references[f.slot].inputs.size()), 0, 0, f.slot, -1, 0};
+            const int position = int(references[f.slot].inputs.size());
+            for (int t = 0; K::APART && t < f.count; t++)
+                header.sequence[header.sequences++] = {rows + t, 1, position + t, 0, 0, f.slot, -1, 0};
+            if (!K::APART) header.sequence[header.sequences++] = {rows, f.count, position, 0, 0, f.slot, -1, 0};
             rows += f.count;
         }
+        const int sequences = int(fed.size());
         header.tokens = rows;
         const int capacity = std::max(bucket, rows);
         std::vector<float> projected(size_t(capacity) * K::PROJECTED), gates(size_t(capacity) * 2 * C::VALUE_HEADS);
@@ -211,10 +215,10 @@ struct Session {
         for (float& x : gates) x = random.normal();
         std::vector<double> expected;
         std::vector<Reference<C>> after;
-        for (int s = 0; s < header.sequences; s++) {
+        for (int s = 0, first = 0; s < sequences; first += fed[s++].count) {
             Reference<C> all = references[fed[s].slot], kept = all;
             for (int t = 0; t < fed[s].count; t++) {
-                const size_t row = header.sequence[s].first_token + t;
+                const size_t row = first + t;
                 const auto y = all.token(tensors, &projected[row * K::PROJECTED], &gates[row * 2 * C::VALUE_HEADS]);
                 expected.insert(expected.end(), y.begin(), y.end());
                 if (t + 1 == fed[s].kept) kept = all;
@@ -248,7 +252,7 @@ struct Session {
 
         const auto states_after = states.download(), windows_after = windows.download();
         std::vector<bool> touched(slots);
-        for (int s = 0; s < header.sequences; s++) {
+        for (int s = 0; s < sequences; s++) {
             const int slot = fed[s].slot;
             touched[slot] = true;
             references[slot] = after[s];

@@ -92,7 +92,7 @@ fn argument(plan: &Plan, cuda: &CudaPlan, argument: &Argument) -> TokenStream {
     match argument {
         Argument::Step => quote!(queue.step.header),
         Argument::Tokens => quote!(queue.step.tokens),
-        Argument::SampledIds => quote!(queue.step.sampled_ids),
+        Argument::SampledIds => quote!(queue.step.ids),
         Argument::History => quote!(queue.step.history),
         Argument::SampledOut => quote!(queue.step.sampled),
         Argument::Buffer(id) => {

@@ -11,6 +11,7 @@
 //   int STAGED_ROWS                    0: out is f32 [rows, HEADS HEAD_DIM]; n: out is a staged bf16 buffer (staged.cuh) of capacity n
 //   bool EXACT                         arithmetic of the reference interpreter (attention_write, attention_exact)
 //   int SPLITS, DECODE_WARPS, MIN_CHUNK    attention_decode's division of the context
+//   int TOKENS                         rows of a sequence that attention_decode meets in a step
 //   bool CONTEXT_BEFORE_WAIT           attention_decode reads the step header and the K/V of earlier steps before it waits for
 //                                      its predecessors. Only where those are complete before any kernel of the step starts:
 //                                      the header uploaded, and the step before finished, by full dependencies, not dependent
@@ -42,7 +43,7 @@ struct AttentionDefaults {
     static constexpr float Q_EPS = 0.0f, K_EPS = 0.0f;
     static constexpr int STAGED_ROWS = 0;
     static constexpr bool EXACT = false, CONTEXT_BEFORE_WAIT = false, GATED = false;
-    static constexpr int SPLITS = 1, DECODE_WARPS = 8, MIN_CHUNK = 128;
+    static constexpr int SPLITS = 1, DECODE_WARPS = 8, MIN_CHUNK = 128, TOKENS = 1;
     static constexpr int PREFILL_KEYS = 64;
 };
 

@@ -17,6 +17,9 @@
 //
 // The token's own K/V row is never read from memory: the block whose chunk holds its position (the last) computes it, writes it
 // to the cache, and puts it into the registers of the tile it belongs to.
+// TOKENS > 1: rows are TOKENS adjacent ones a sequence, at consecutive positions. A block whose chunk reaches the step's tokens makes the K/V of
+// the rows before its own too, each of which only its own row's block writes: a few norms more in place of a launch's boundary. Keys and values of
+// the context are asked for by TOKENS blocks at about the same time, and come from the second-level cache to all but the first.
 //
 // Latency: header, block table and K/V are a chain of three reads; the first tile's loads are issued before the prologue's
 // arithmetic, each tile's before the previous tile's products that do not need the registers.
@@ -53,20 +56,28 @@ __device__ __forceinline__ void attention_decode(const Step* step, const float* 
     if constexpr (C::K_NORM != HeadNorm::None) k_weight.load(k_norm, lane);
     for (int i = thread; i < S::HEAD_SETS * S::Q_FRAGMENTS * 32; i += S::THREADS)
         reinterpret_cast<uint4*>(shared.q)[i] = make_uint4(0, 0, 0, 0);
-    for (int i = D + thread; i < S::KEY_STEPS * 32; i += S::THREADS) shared.key[i] = Kv(0.0f);
-    for (int i = D + thread; i < S::VALUE_STEPS * 64; i += S::THREADS) shared.value[i] = Kv(0.0f);
+#pragma unroll
+    for (int t = 0; t < C::TOKENS; ++t) {
+        for (int i = D + thread; i < S::KEY_STEPS * 32; i += S::THREADS) shared.key[t][i] = Kv(0.0f);
+        for (int i = D + thread; i < S::VALUE_STEPS * 64; i += S::THREADS) shared.value[t][i] = Kv(0.0f);
+    }
     __syncthreads();  // q's zeros stand before q
 
     if constexpr (!C::CONTEXT_BEFORE_WAIT) wait_for_predecessors();
     const int sequences = step->sequences;
     const int position = step->sequence[row].position, block_start = step->sequence[row].block_start;
+    const int before = C::TOKENS == 1 ? 0 : row % C::TOKENS, cached = position - before;  // rows of the step and tokens of the cache before this one
+    // Items of the prologue: the query heads, then key and value of the step's tokens from the first of the sequence on.
+    const auto token_of = [&](int item) { return (item - GROUP) / 2; };
+    const auto is_value = [&](int item) { return (item - GROUP) % 2 != 0; };
     HeadVector<C> head[S::ITEMS];
     auto load_heads = [&] {
 #pragma unroll
         for (int i = 0; i < S::ITEMS; ++i) {
             const int item = warp + i * WARPS;
-            const int from = item < GROUP ? kv_head * GROUP + item : A::FIRST_KEY + kv_head + (item == GROUP ? 0 : C::KV_HEADS);
-            if (item < GROUP + 2) head[i].load(qkv + static_cast<size_t>(row) * A::QKV_WIDTH + from * D, lane);
+            const int from = item < GROUP ? kv_head * GROUP + item : A::FIRST_KEY + kv_head + (is_value(item) ? C::KV_HEADS : 0);
+            const int at = C::TOKENS == 1 || item < GROUP ? row : row - before + token_of(item);
+            if (item < GROUP || token_of(item) <= before) head[i].load(qkv + static_cast<size_t>(at) * A::QKV_WIDTH + from * D, lane);
         }
     };
     if constexpr (!C::CONTEXT_BEFORE_WAIT) load_heads();
@@ -82,6 +93,7 @@ __device__ __forceinline__ void attention_decode(const Step* step, const float* 
         return;
     }
     const bool owner = split == used - 1;
+    const bool makes_keys = C::TOKENS == 1 ? owner : last * 16 > cached;
 
     // The warp's first tile: its loads are under way while the prologue computes.
     constexpr int TILES = C::BLOCK_TOKENS / 16;  // of a block
@@ -89,28 +101,36 @@ __device__ __forceinline__ void attention_decode(const Step* step, const float* 
     int tile = first + warp;
     int block = tile < last ? blocks[tile / TILES] : 0;
     int next_block = tile + WARPS < last ? blocks[(tile + WARPS) / TILES] : 0;
-    Rotation<C> rotation;
-    rotation.load(rotary, position, lane);
+    Rotation<C> rotations[C::TOKENS == 1 ? 1 : S::ITEMS];
+    if constexpr (C::TOKENS == 1) {
+        rotations[0].load(rotary, position, lane);
+    } else {
+#pragma unroll
+        for (int i = 0; i < S::ITEMS; ++i) {
+            const int item = warp + i * WARPS;
+            rotations[i].load(rotary, item < GROUP ? position : cached + min(token_of(item), before), lane);
+        }
+    }
     Chunk<Kv> keys[2][S::KEY_STEPS] = {}, values[S::VALUE_STEPS][4] = {};
     // Chunks of rows that are not cached keep what they hold: the token's own row is put in later, the rest never counts. Loads
     // behind the last tile are switched off one by one: a branch around them would end in copies that wait for them.
     auto load_keys = [&](int tile, int block, int n) {
         const Kv* rows = cached_row<C, const Kv*>(layer, block, kv_head, tile % TILES * 16) + (g * D + 8 * c);
-        const int cached = tile < last ? position - tile * 16 : 0;
+        const int live = tile < last ? cached - tile * 16 : 0;
 #pragma unroll
         for (int s = 0; s < S::KEY_STEPS; ++s) {
             if constexpr (!S::EARLY) keys[n][s] = {};  // so that the registers are free in between
-            load_chunk<C>(keys[n][s], rows + (8 * n * D + 32 * s), 8 * c + 32 * s, g + 8 * n < cached);
+            load_chunk<C>(keys[n][s], rows + (8 * n * D + 32 * s), 8 * c + 32 * s, g + 8 * n < live);
         }
     };
     auto load_values = [&](int tile, int block, int h) {
         const Kv* rows = cached_row<C, const Kv*>(layer, block, kv_head, tile % TILES * 16) + (A::VALUES + 2 * c * D + 8 * g);
-        const int cached = tile < last ? position - tile * 16 : 0;
+        const int live = tile < last ? cached - tile * 16 : 0;
 #pragma unroll
         for (int i = 0; i < 4; ++i) {
             const int token = 2 * c + i % 2 + i / 2 * 8;
             if constexpr (!S::EARLY) values[h][i] = {};
-            load_chunk<C>(values[h][i], rows + ((i % 2 + i / 2 * 8) * D + 64 * h), 8 * g + 64 * h, token < cached);
+            load_chunk<C>(values[h][i], rows + ((i % 2 + i / 2 * 8) * D + 64 * h), 8 * g + 64 * h, token < live);
         }
     };
     auto load_all_keys = [&](int tile, int block) {
@@ -142,6 +162,7 @@ __device__ __forceinline__ void attention_decode(const Step* step, const float* 
 #pragma unroll
     for (int i = 0; i < S::ITEMS; ++i) {
         const int item = warp + i * WARPS;
+        const Rotation<C>& rotation = rotations[C::TOKENS == 1 ? 0 : i];
         if (item < GROUP) {
             norm_head<C, C::Q_NORM, false>(head[i], q_weight, C::Q_EPS);
             rotate_head<C>(head[i], rotation, lane);
@@ -156,17 +177,18 @@ __device__ __forceinline__ void attention_decode(const Step* step, const float* 
                 place(0, S::HEAD_SETS == 1 ? 0 : item / 8) = high;
                 place(S::HEAD_SETS - 1, S::HEAD_SETS == 1 ? 1 : item / 8) = low;
             });
-        } else if (item < GROUP + 2 && owner) {
-            const bool is_key = item == GROUP;
+        } else if (token_of(item) <= before && makes_keys) {
+            const bool is_key = !is_value(item), own = C::TOKENS == 1 || (token_of(item) == before && owner);
             if (is_key) {
                 norm_head<C, C::K_NORM, false>(head[i], k_weight, C::K_EPS);
                 rotate_head<C>(head[i], rotation, lane);
             }
+            const int token = C::TOKENS == 1 ? 0 : token_of(item);
             Kv* to = cached_row<C>(layer, own_block, kv_head, position % C::BLOCK_TOKENS) + (is_key ? 0 : A::VALUES);
             head[i].each(lane, [&](int e, float v) {
                 const Kv rounded = round_to<Kv>(v);
-                (is_key ? shared.key : shared.value)[e] = rounded;
-                to[e] = rounded;
+                (is_key ? shared.key : shared.value)[token][e] = rounded;
+                if (own) to[e] = rounded;
             });
         }
     }
@@ -177,14 +199,16 @@ __device__ __forceinline__ void attention_decode(const Step* step, const float* 
 #pragma unroll
     for (int r = 0; r < S::HEAD_SETS; ++r) maximum[r] = -INFINITY, sum[r] = 0.0f;
     for (; tile < last; tile += WARPS) {
-        const int own = position - tile * 16;  // below 16 only in the sequence's last tile: the token's own row in it
+        const int own = position - tile * 16;     // below 16 only in the sequence's last tile: the token's own row in it
+        const int first_own = cached - tile * 16;  // the first of the step's tokens; own where TOKENS is 1
         float scores[2][S::SCORES][4] = {};  // of two times 8 tokens
 #pragma unroll
         for (int n = 0; n < 2; ++n) {
             if constexpr (S::PIECEWISE) load_keys(tile, block, n);
-            if (g + 8 * n == own) {
+            const int key_token = g + 8 * n - first_own;  // of the step's
+            if (C::TOKENS == 1 ? key_token == 0 : key_token >= 0 && key_token <= before) {
 #pragma unroll
-                for (int s = 0; s < S::KEY_STEPS; ++s) load_own(keys[n][s], &shared.key[8 * c + 32 * s]);
+                for (int s = 0; s < S::KEY_STEPS; ++s) load_own(keys[n][s], &shared.key[C::TOKENS == 1 ? 0 : key_token][8 * c + 32 * s]);
             }
 #pragma unroll
             for (int s = 0; s < S::KEY_STEPS; ++s) {
@@ -263,11 +287,12 @@ __device__ __forceinline__ void attention_decode(const Step* step, const float* 
 #pragma unroll
         for (int h = 0; h < S::VALUE_STEPS; ++h) {
             if constexpr (S::PIECEWISE) load_values(tile, block, h);
-            if (own < 16) {  // what lies behind the token in its block may be NaN, which a weight of zero would not remove
+            if (first_own < 16) {  // what lies behind the token in its block may be NaN, which a weight of zero would not remove
 #pragma unroll
                 for (int i = 0; i < 4; ++i) {
                     const int token = 2 * c + i % 2 + i / 2 * 8;
-                    if (token == own) load_own(values[h][i], &shared.value[8 * g + 64 * h]);
+                    if (C::TOKENS == 1 ? token == own : token >= first_own && token <= own)
+                        load_own(values[h][i], &shared.value[C::TOKENS == 1 ? 0 : token - first_own][8 * g + 64 * h]);
                     if (token > own) values[h][i] = {};
                 }
             }

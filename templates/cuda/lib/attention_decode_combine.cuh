@@ -12,8 +12,8 @@ struct DecodeShared {
     // q scaled by SCALE log2(e) as A fragments, a lane's four words side by side. Rows g and g + 8 of a fragment are the two terms
     // of head g; with more than eight heads they are heads g and g + 8, and the terms are two fragments.
     alignas(16) Operand q[S::HEAD_SETS][S::Q_FRAGMENTS][32][8];
-    alignas(16) typename C::Kv key[S::KEY_STEPS * 32];     // the token's own, rounded to the cache's format, zero beyond the head
-    alignas(16) typename C::Kv value[S::VALUE_STEPS * 64];
+    alignas(16) typename C::Kv key[C::TOKENS][S::KEY_STEPS * 32];  // the step's own, rounded to the cache's format, zero beyond the head
+    alignas(16) typename C::Kv value[C::TOKENS][S::VALUE_STEPS * 64];
     alignas(16) float context[S::WARPS][S::GROUP * C::HEAD_DIM];
     float maximum[S::WARPS][S::GROUP], sum[S::WARPS][S::GROUP];
     float split_maximum[C::SPLITS][S::GROUP], split_sum[C::SPLITS][S::GROUP];

@@ -12,7 +12,7 @@ struct DecodeShape {
     static constexpr int VALUE_STEPS = (C::HEAD_DIM + 63) / 64;  // and 8 of 64 columns of a value row
     static constexpr int HEAD_SETS = (GROUP + 7) / 8;            // query heads in eights
     static constexpr int Q_FRAGMENTS = 2 * KEY_STEPS;            // m16n8k16 steps over the columns of a key
-    static constexpr int ITEMS = (GROUP + 2 + WARPS - 1) / WARPS;  // prologue heads of a warp: q heads, then k, then v
+    static constexpr int ITEMS = (GROUP + 2 * C::TOKENS + WARPS - 1) / WARPS;  // prologue heads of a warp: q heads, then k and v of a token
     static constexpr int PARTIAL = (GROUP * (C::HEAD_DIM + 2) + 3) / 4 * 4;  // floats: context vectors, maxima, sums
     // What a warp loads ahead, as registers allow. EARLY: the next tile's keys and values, each as soon as its registers are
     // free. Else a tile's values once its keys are multiplied, the next keys after that. PIECEWISE: nothing ahead.

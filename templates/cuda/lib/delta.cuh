@@ -15,6 +15,7 @@
 //   int WINDOW               rows of the window, at least TAPS - 1 + max(DRAFTS, 1)
 //   bool EXACT               delta_plain and delta_gate: sums in f64, rounded once, and the accurate functions
 //   int SPLIT, THREADS, TOKENS; bool STATE_BEFORE_WAIT   delta_decode's (a sequence feeds at most TOKENS); int CHUNK_SPLIT, SLOTS   delta_chunks'
+//   bool APART               the step names every row as a sequence of its own: TOKENS adjacent entries are one (step.cuh)
 //
 // State of a layer, f32 throughout; `slot` is the sequence's, below the number of slots, and never -1:
 //   states   [slots][VALUE_HEADS][KEY_DIM][VALUE_DIM]
@@ -48,7 +49,7 @@ namespace monomorph {
 struct DeltaDefaults {
     static constexpr float NORM_EPS = 1e-6f;
     static constexpr int STAGED_ROWS = 0, DRAFTS = 0, TAPS = 4, WINDOW = 4;
-    static constexpr bool EXACT = false, STATE_BEFORE_WAIT = false;
+    static constexpr bool EXACT = false, STATE_BEFORE_WAIT = false, APART = false;
     static constexpr int SPLIT = 1, THREADS = 256, TOKENS = 1;
     static constexpr int CHUNK_SPLIT = 1, SLOTS = 5;
 };
@@ -85,6 +86,18 @@ struct DeltaWeights {
 struct DeltaState {
     float *states, *windows, *journals;  // of the layer
 };
+
+// A sequence of the step, as the recurrence sees it; no tokens behind the last sequence.
+struct DeltaSequence {
+    int row, count, position, slot;
+};
+template <class C>
+__device__ __forceinline__ DeltaSequence delta_sequence(const Step* step, int index) {
+    const int entry = C::APART ? index * C::TOKENS : index;
+    if (entry >= step->sequences) return {0, 0, 0, 0};
+    const Sequence& sequence = step->sequence[entry];
+    return {sequence.first_token, C::APART ? C::TOKENS : sequence.count, sequence.position, sequence.slot};
+}
 
 template <bool EXACT = false>
 __device__ __forceinline__ float delta_silu(float x) {

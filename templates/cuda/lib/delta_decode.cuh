@@ -107,15 +107,14 @@ __device__ __forceinline__ void delta_decode(const Step* step, const float* proj
     const float norm = gates_column ? load_constant(weights.norm + part * S::COLUMNS + thread) : 0.0f;
 
     if constexpr (!C::STATE_BEFORE_WAIT) wait_for_predecessors();
-    const bool active = int(blockIdx.z) < step->sequences;
-    if (!active) {
+    const DeltaSequence sequence = delta_sequence<C>(step, blockIdx.z);
+    const int position = sequence.position, slot = sequence.slot, row = sequence.row;
+    if (sequence.count == 0) {
         if constexpr (C::STATE_BEFORE_WAIT) wait_for_predecessors();
         return;
     }
     if constexpr (C::SPLIT > 1) cluster_start();
-    const Sequence& sequence = step->sequence[blockIdx.z];
-    const int position = sequence.position, slot = sequence.slot, row = sequence.first_token;
-    const int count = TOKENS == 1 ? 1 : min(sequence.count, TOKENS);
+    const int count = TOKENS == 1 ? 1 : C::APART ? TOKENS : min(sequence.count, TOKENS);
 
     const int base = delta_base<C>(state.journals, slot, position, head);
     float* own = delta_state<C>(state.states, slot, head) + group * C::VALUE_DIM + column;

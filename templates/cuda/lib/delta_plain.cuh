@@ -31,10 +31,10 @@ __device__ __forceinline__ void delta_plain(const Step* step, const float* proje
     float* inputs = s + D::HEAD_STATE;  // q, k, v after convolution and silu
     launch_dependents();
     wait_for_predecessors();
-    if (int(blockIdx.y) >= step->sequences) return;
+    const DeltaSequence sequence = delta_sequence<C>(step, blockIdx.y);
+    const int first_row = sequence.row, count = sequence.count, position = sequence.position, slot = sequence.slot;
+    if (count == 0) return;
     const int thread = threadIdx.x, head = blockIdx.x, key_head = head / D::RATIO;
-    const Sequence& sequence = step->sequence[blockIdx.y];
-    const int position = sequence.position, slot = sequence.slot, count = sequence.count;
     const int base = delta_base<C>(state.journals, slot, position, head);
     float* own = delta_state<C>(state.states, slot, head);
 
@@ -54,7 +54,7 @@ __device__ __forceinline__ void delta_plain(const Step* step, const float* proje
     const float a_log = weights.a_log[head], dt_bias = weights.dt_bias[head];
 
     for (int t = 0; t < count; ++t) {
-        const float* from = projected + size_t(sequence.first_token + t) * C::PROJECTED;
+        const float* from = projected + size_t(first_row + t) * C::PROJECTED;
         for (int input = thread; input < INPUTS; input += DELTA_PLAIN_THREADS) {
             Sum sum = 0;
             for (int j = 0; j < C::TAPS; ++j) {
@@ -72,7 +72,7 @@ __device__ __forceinline__ void delta_plain(const Step* step, const float* proje
             kk += Sum(inputs[K + i]) * Sum(inputs[K + i]);
         }
         const Sum k_scale = Sum(1) / sqrt(kk + Sum(DELTA_L2_EPS)), q_scale = Sum(1) / sqrt((qq + Sum(DELTA_L2_EPS)) * Sum(K));
-        const float* gate = gates + size_t(sequence.first_token + t) * 2 * C::VALUE_HEADS + head;
+        const float* gate = gates + size_t(first_row + t) * 2 * C::VALUE_HEADS + head;
         const float beta = delta_beta(load_activation(gate));
         const float decay = expf(delta_log_decay(load_activation(gate + C::VALUE_HEADS), a_log, dt_bias));
         float* entry = VERIFY ? delta_journal<C>(state.journals, slot, position + t) : nullptr;
@@ -87,7 +87,7 @@ __device__ __forceinline__ void delta_plain(const Step* step, const float* proje
                 read += Sum(updated) * (Sum(inputs[i]) * q_scale);
                 if (VERIFY && v == 0 && head % D::RATIO == 0) entry[key_head * K + i] = k;
             }
-            o[size_t(sequence.first_token + t) * D::VALUES + head * V + v] = float(read);
+            o[size_t(first_row + t) * D::VALUES + head * V + v] = float(read);
             if (VERIFY) entry[D::KEYS + head * V + v] = delta;
         }
         if (thread == 0) {

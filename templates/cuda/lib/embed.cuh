@@ -26,6 +26,29 @@ constexpr int embed_blocks() {
     return (EmbedShape<C>::PIECES + C::THREADS - 1) / C::THREADS;
 }
 
+// Decodes piece `piece` of row `id` of the table; element j stands in column piece / 4 COLUMNS + column(j, piece % 4).
+template <class C>
+__device__ __forceinline__ void embed_piece(const void* codes, const void* scales, const float* row_scales, int id, int piece,
+                                            float (&values)[Unit<C::FORMAT>::ELEMENTS]) {
+    using Shape = EmbedShape<C>;
+    using U = Unit<C::FORMAT>;
+    const int unit = piece / 4, c = piece % 4, g = id % TILE_ROWS;
+    const size_t at = static_cast<size_t>(id / TILE_ROWS) * Shape::UNITS + unit;
+    const uint4 lane = __ldg(static_cast<const uint4*>(codes) + at * 32 + g * 4 + c);
+    decode_floats<C::FORMAT>(lane, static_cast<const unsigned char*>(scales) + at * U::SCALE_BYTES, g, values);
+    if constexpr (C::FORMAT == Format::NVFP4 || (C::FORMAT == Format::FP8_E4M3 && C::SCALES == ScaleForm::TENSOR)) {
+        const float scale = row_scales[id];
+#pragma unroll
+        for (int j = 0; j < U::ELEMENTS; ++j) values[j] = __fmul_rn(values[j], scale);
+    }
+    if constexpr (C::SCALES == ScaleForm::BLOCK128) {
+        constexpr int BLOCKS = (C::HIDDEN + 127) / 128;
+        const float scale = static_cast<const float*>(scales)[static_cast<size_t>(id / TILE_ROWS) * BLOCKS + unit * U::COLUMNS / 128];
+#pragma unroll
+        for (int j = 0; j < U::ELEMENTS; ++j) values[j] = __fmul_rn(values[j], scale);
+    }
+}
+
 template <class C>
 __device__ __forceinline__ void embed(const Step* step, const TokenRow* tokens, const int* sampled_ids, const void* codes, const void* scales,
                                       const float* row_scales, float* residual) {
@@ -39,23 +62,9 @@ __device__ __forceinline__ void embed(const Step* step, const TokenRow* tokens, 
     int id = C::DECODE ? sequence.token : tokens[row].id;
     if (id < 0) id = sampled_ids[sequence.slot];
 
-    const int unit = piece / 4, c = piece % 4, g = id % TILE_ROWS;
-    const size_t at = static_cast<size_t>(id / TILE_ROWS) * Shape::UNITS + unit;
-    const uint4 lane = __ldg(static_cast<const uint4*>(codes) + at * 32 + g * 4 + c);
     float values[U::ELEMENTS];
-    decode_floats<C::FORMAT>(lane, static_cast<const unsigned char*>(scales) + at * U::SCALE_BYTES, g, values);
-    if constexpr (C::FORMAT == Format::NVFP4 || (C::FORMAT == Format::FP8_E4M3 && C::SCALES == ScaleForm::TENSOR)) {
-        const float scale = row_scales[id];
-#pragma unroll
-        for (int j = 0; j < U::ELEMENTS; ++j) values[j] = __fmul_rn(values[j], scale);
-    }
-    if constexpr (C::SCALES == ScaleForm::BLOCK128) {
-        constexpr int BLOCKS = (C::HIDDEN + 127) / 128;
-        const float scale = static_cast<const float*>(scales)[static_cast<size_t>(id / TILE_ROWS) * BLOCKS + unit * U::COLUMNS / 128];
-#pragma unroll
-        for (int j = 0; j < U::ELEMENTS; ++j) values[j] = __fmul_rn(values[j], scale);
-    }
-
+    embed_piece<C>(codes, scales, row_scales, id, piece, values);
+    const int unit = piece / 4, c = piece % 4;
     float* const out = residual + static_cast<size_t>(row) * C::HIDDEN;
     // Elements at consecutive columns, as far as rows are aligned to them.
     constexpr int ADJACENT = C::HIDDEN % 4 != 0 ? 1 : U::BLOCKED || C::FORMAT == Format::F32 ? 4 : 2;

@@ -3,6 +3,10 @@
 //
 // Names used by all kernels: a *row* is a row of the activation buffers, one a token of the step. A *position* is a token's index
 // in its sequence. A sequence of the step owns rows first_token .. first_token + count, at positions position .. position + count.
+//
+// A step that verifies drafts names every row as a sequence of one token of its own: entries (and rows) i TOKENS .. (i + 1) TOKENS are
+// those of one sequence, at consecutive positions and with the same blocks. Kernels that take rows one by one need not know.
+// Headers of draft passes (accept.cuh) are made by the device; they share the block table of the step they follow.
 #pragma once
 
 #include <cstddef>
@@ -25,8 +29,8 @@ struct Sequence {
     int block_start;  // its K/V block ids start at Step::blocks[block_start]: ceil((position + count) / block_tokens) of them
     int token;        // decode only: the id fed, or -1 = the id last sampled for `slot`
     int slot;         // row of sampled_ids, or -1
-    int output;       // row among the step's outputs, or -1
-    int reserved;
+    int drafted;      // place among the sequences that are drafted for, or -1
+    int following;    // the id after the last of its tokens, as far as the host knows it; -1 = the one sampled for `slot` in this step
 };
 
 struct Sampling {
@@ -43,12 +47,12 @@ struct Step {
     int tokens;     // rows of the activation buffers in use
     int sequences;  // entries of `sequence` in use; their rows are adjacent and ascending, from row 0 to row `tokens`
     int outputs;    // entries of `output_rows` and `sampling` in use
-    int reserved;
+    int blocks_at;  // bytes from here to the block table
     int output_rows[MAX_SEQUENCES];  // rows whose logits are wanted
     Sequence sequence[MAX_SEQUENCES];
     Sampling sampling[MAX_SEQUENCES];  // one an output
-    // Behind the struct: the block table, entry i of sequence s at blocks()[sequence[s].block_start + i].
-    __device__ __forceinline__ const int* blocks() const { return reinterpret_cast<const int*>(this + 1); }
+    // The block table: entry i of sequence s at blocks()[sequence[s].block_start + i].
+    __device__ __forceinline__ const int* blocks() const { return reinterpret_cast<const int*>(reinterpret_cast<const char*>(this) + blocks_at); }
 };
 
 // Prefill only: one a row. The row's position is sequence[s].position + row - sequence[s].first_token.

@@ -4,6 +4,7 @@ use super::driver::{Stream, check};
 use super::fault::Fault;
 use super::memory::Pointer;
 use super::module::Kernel;
+use super::step::{Header, SampledRow};
 use cudarc::driver::sys;
 use std::ffi::c_void;
 use std::ptr::null_mut;
@@ -22,27 +23,51 @@ pub struct Extents {
 /// Where the tables of a step stand.
 #[derive(Clone, Copy, Debug)]
 pub struct StepTables {
+    /// Headers of the draft head's passes, made by the device.
+    pub passes: Pointer,
     /// Header and block table.
     pub header: Pointer,
     /// Token rows of a prefill.
     pub tokens: Pointer,
     /// Tokens that penalties look at.
     pub history: Pointer,
-    /// By slot, the id sampled last.
-    pub sampled_ids: Pointer,
+    /// Ids: by slot the one sampled last, and those of a step that drafts.
+    pub ids: Pointer,
     /// What was sampled, one an output row: pinned memory of the host.
     pub sampled: Pointer,
+    /// The same of what was drafted, by pass and sequence.
+    pub drafted: Pointer,
+    /// How many drafts of each sequence hold: pinned memory of the host.
+    pub held: Pointer,
 }
 
 impl StepTables {
     /// Of no step.
     pub(crate) const NONE: StepTables = StepTables {
+        passes: Pointer::NULL,
         header: Pointer::NULL,
         tokens: Pointer::NULL,
         history: Pointer::NULL,
-        sampled_ids: Pointer::NULL,
+        ids: Pointer::NULL,
         sampled: Pointer::NULL,
+        drafted: Pointer::NULL,
+        held: Pointer::NULL,
     };
+
+    /// The header of a pass, from 0.
+    pub fn pass(&self, pass: usize) -> Pointer {
+        self.passes.offset((pass * size_of::<Header>()) as u64)
+    }
+
+    /// Ids from place `at` on.
+    pub fn ids_from(&self, at: usize) -> Pointer {
+        self.ids.offset(4 * at as u64)
+    }
+
+    /// Drafted rows from `row` on.
+    pub fn drafted_from(&self, row: usize) -> Pointer {
+        self.drafted.offset((row * size_of::<SampledRow>()) as u64)
+    }
 }
 
 /// Where a program puts its launches: a stream that runs them, or one that records a graph. The first error is kept, and

@@ -1,44 +1,14 @@
 //! What a step is to the kernels, made from what it is to the engine.
 
+mod tables;
 mod wire;
 
+pub(crate) use tables::{Ids, Tables, device_bytes};
 pub(crate) use wire::{Header, MAX_SEQUENCES, SampledRow, SequenceRow, TokenRow, Use, bytes_of};
 
-use super::shape::ALIGNMENT;
-use super::steps::STEPS_IN_FLIGHT;
-use monomorph_model::{ModelSpec, Output, Step, Tokens};
+use monomorph_model::{Output, SequenceStep, Tokens};
+use monomorph_sampling::{TokenUse, with_generated};
 use wire::{NO_SEQUENCE, SamplingRow, UNWANTED, sampling_row};
-
-/// Bytes of all that the steps in flight are uploaded to, at most.
-pub(crate) fn device_bytes(spec: &ModelSpec, context: usize) -> u64 {
-    let tables = Tables::of(spec, context);
-    let aligned = |bytes: u64| bytes.next_multiple_of(ALIGNMENT);
-    let each = aligned(tables.header) + aligned(tables.tokens) + aligned(tables.history);
-    STEPS_IN_FLIGHT as u64 * each + aligned(tables.sampled_ids)
-}
-
-/// Bytes of each table of a step.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Tables {
-    /// Header and block table.
-    pub(crate) header: u64,
-    pub(crate) tokens: u64,
-    pub(crate) history: u64,
-    pub(crate) sampled_ids: u64,
-}
-
-impl Tables {
-    pub(crate) fn of(spec: &ModelSpec, context: usize) -> Tables {
-        let sequences = spec.step_sequences;
-        let blocks = sequences * context.div_ceil(spec.block_tokens);
-        Tables {
-            header: (size_of::<Header>() + 4 * blocks) as u64,
-            tokens: (spec.step_tokens * size_of::<TokenRow>()) as u64,
-            history: (sequences * context.min(spec.vocabulary) * size_of::<Use>()) as u64,
-            sampled_ids: (4 * sequences) as u64,
-        }
-    }
-}
 
 /// What a step may hold.
 #[derive(Clone, Copy, Debug)]
@@ -49,6 +19,8 @@ pub(crate) struct Limits {
     pub(crate) context: usize,
     pub(crate) block_tokens: usize,
     pub(crate) blocks: usize,
+    /// After every token sampled.
+    pub(crate) drafts: usize,
 }
 
 /// A row of logits that a step computes.
@@ -75,8 +47,12 @@ pub(crate) struct StepBuffer {
     pub(crate) tokens: Vec<TokenRow>,
     pub(crate) history: Vec<Use>,
     pub(crate) outputs: Vec<OutputRow>,
+    /// Of each sequence of the step, the first of its output rows.
+    pub(crate) first_outputs: Vec<usize>,
     /// Whether every sequence feeds one token.
     pub(crate) decodes: bool,
+    /// Sequences that are drafted for.
+    pub(crate) drafted: usize,
 }
 
 impl StepBuffer {
@@ -85,7 +61,7 @@ impl StepBuffer {
             tokens: 0,
             sequences: 0,
             outputs: 0,
-            reserved: 0,
+            blocks_at: size_of::<Header>() as i32,
             output_rows: [0; MAX_SEQUENCES],
             sequence: [NO_SEQUENCE; MAX_SEQUENCES],
             sampling: [UNWANTED; MAX_SEQUENCES],
@@ -98,103 +74,189 @@ impl StepBuffer {
             tokens: Vec::new(),
             history: Vec::new(),
             outputs: Vec::new(),
+            first_outputs: Vec::new(),
             decodes: false,
+            drafted: 0,
         }
     }
 
-    /// Takes over a step. In a step that decodes, every sequence has an output row: sequence `i` row `i`.
+    /// Takes over a step, or the part of one that verifies no drafts. In a step that decodes, every sequence has an output
+    /// row: sequence `i` row `i`.
     ///
     /// # Panics
     /// When the step breaks the limits: too many tokens or sequences, a sequence without tokens, a slot, token id,
     /// position or block id out of range, too few blocks, or a sampled token where none was. Kernels index by these without
     /// further checks.
-    pub(crate) fn fill(&mut self, step: &Step) {
+    pub(crate) fn fill(&mut self, sequences: &[&SequenceStep]) {
+        self.begin(sequences.len());
+        self.decodes = sequences.iter().all(|sequence| sequence.tokens.len() == 1);
+        for (index, sequence) in sequences.iter().enumerate() {
+            assert!(sequence.drafts == 0, "drafts of sequence {index} of the step are to be verified");
+            let (first, block_start) = (self.tokens.len(), self.place(index, sequence));
+            let following = sequence.following.map_or(-1, |id| self.known(id));
+            let samples = matches!(sequence.output, Output::Sample { .. });
+            self.header.sequence[index] = SequenceRow {
+                first_token: first as i32,
+                count: sequence.tokens.len() as i32,
+                position: sequence.position as i32,
+                block_start,
+                token: self.tokens[first].id,
+                slot: sequence.slot.0 as i32,
+                drafted: if samples { self.drafted as i32 } else { -1 },
+                following,
+            };
+            self.drafted += usize::from(samples);
+            self.want(index, first, sequence);
+        }
+        self.header.sequences = sequences.len() as i32;
+    }
+
+    /// Takes over the part of a step whose sequences have drafts to verify. Every token is a sequence to the kernels that need
+    /// not know, and has an output row, which is sampled with the history and at the draw that it has if the drafts before it
+    /// hold.
+    ///
+    /// # Panics
+    /// As [`StepBuffer::fill`]; and when a sequence does not feed a token and all drafts, or is not to be sampled.
+    pub(crate) fn verify(&mut self, sequences: &[&SequenceStep]) {
         let limits = self.limits;
-        let count = step.sequences.len();
+        self.begin(sequences.len());
+        for (index, sequence) in sequences.iter().enumerate() {
+            let (Tokens::Known(ids), Output::Sample { sampling, draw, history }) =
+                (&sequence.tokens, &sequence.output)
+            else {
+                panic!("sequence {index} of the step has drafts that are not known or not sampled after");
+            };
+            assert!(
+                sequence.drafts == limits.drafts && ids.len() == 1 + limits.drafts,
+                "sequence {index} of the step feeds {} tokens of which {} are drafts, and {} are drafted",
+                ids.len(),
+                sequence.drafts,
+                limits.drafts
+            );
+            let (first, block_start) = (self.tokens.len(), self.place(index, sequence));
+            self.first_outputs.push(self.outputs.len());
+            for (at, id) in ids.iter().enumerate() {
+                let row = first + at;
+                self.header.sequence[row] = SequenceRow {
+                    first_token: row as i32,
+                    count: 1,
+                    position: (sequence.position + at) as i32,
+                    block_start,
+                    token: *id as i32,
+                    slot: sequence.slot.0 as i32,
+                    drafted: if at == 0 { index as i32 } else { -1 },
+                    following: -1,
+                };
+                let mut wanted = sampling_row(sampling, draw + at as u64, Ids::of(&limits).row(row));
+                let drafts = &ids[1..=at];
+                if sampling.needs_history() {
+                    let longer = with_generated(history, drafts);
+                    (wanted.history_start, wanted.history_count) = self.remember(&longer);
+                }
+                self.outputs.push(OutputRow {
+                    row: row as i32,
+                    sequence: index,
+                    sampling: wanted,
+                    logits: false,
+                });
+            }
+            self.sampled[sequence.slot.0 as usize] = true;
+        }
+        self.drafted = sequences.len();
+        self.header.sequences = self.tokens.len() as i32;
+    }
+
+    fn begin(&mut self, count: usize) {
         assert!(count > 0, "a step without sequences");
         assert!(
-            count <= limits.sequences,
+            count <= self.limits.sequences,
             "a step of {count} sequences, and the limit is {}",
-            limits.sequences
+            self.limits.sequences
         );
         self.blocks.clear();
         self.tokens.clear();
         self.history.clear();
         self.outputs.clear();
-        self.decodes = step.sequences.iter().all(|sequence| sequence.tokens.len() == 1);
-        for (index, sequence) in step.sequences.iter().enumerate() {
-            let (fed, position, slot) = (sequence.tokens.len(), sequence.position, sequence.slot.0 as usize);
-            assert!(slot < limits.sequences, "there is no slot {slot}");
-            assert!(fed > 0, "sequence {index} of the step has no tokens");
-            assert!(
-                fed <= limits.tokens - self.tokens.len(),
-                "sequence {index} of the step goes beyond {} tokens",
-                limits.tokens
-            );
-            assert!(
-                position < limits.context && fed <= limits.context - position,
-                "sequence {index} of the step has {fed} tokens at position {position}, beyond the context of {}",
-                limits.context
-            );
-            let needed = (position + fed).div_ceil(limits.block_tokens);
-            assert!(
-                sequence.blocks.len() >= needed,
-                "sequence {index} of the step needs {needed} blocks and has {}",
-                sequence.blocks.len()
-            );
-            let (first_token, block_start) = (self.tokens.len() as i32, self.blocks.len() as i32);
-            for block in &sequence.blocks[..needed] {
-                assert!((block.0 as usize) < limits.blocks, "there is no K/V block {}", block.0);
-                self.blocks.push(block.0 as i32);
-            }
-            let sequence_row = index as i32;
-            match &sequence.tokens {
-                Tokens::Known(ids) => {
-                    for id in ids {
-                        assert!((*id as usize) < limits.vocabulary, "token id {id} is not in the vocabulary");
-                        self.tokens.push(TokenRow { id: *id as i32, sequence: sequence_row });
-                    }
-                }
-                Tokens::Sampled => {
-                    assert!(self.sampled[slot], "nothing was sampled for slot {slot}");
-                    self.tokens.push(TokenRow { id: -1, sequence: sequence_row });
-                }
-            }
-            self.header.sequence[index] = SequenceRow {
-                first_token,
-                count: fed as i32,
-                position: position as i32,
-                block_start,
-                token: self.tokens[first_token as usize].id,
-                slot: slot as i32,
-                output: -1,
-                reserved: 0,
-            };
-            self.want(index, slot, &sequence.output);
-        }
-        self.header.tokens = self.tokens.len() as i32;
-        self.header.sequences = count as i32;
+        self.first_outputs.clear();
+        self.decodes = false;
+        self.drafted = 0;
     }
 
-    /// Adds the output rows of a sequence, whose tokens are the last ones.
-    fn want(&mut self, sequence: usize, slot: usize, output: &Output) {
-        let row = |row: usize, sampling, logits| OutputRow { row: row as i32, sequence, sampling, logits };
-        let (first, last) = (self.header.sequence[sequence].first_token as usize, self.tokens.len() - 1);
-        if !matches!(output, Output::None) {
-            self.header.sequence[sequence].output = self.outputs.len() as i32;
+    /// Takes over a sequence's tokens and blocks; where the blocks begin.
+    fn place(&mut self, index: usize, sequence: &SequenceStep) -> i32 {
+        let limits = self.limits;
+        let (fed, position, slot) = (sequence.tokens.len(), sequence.position, sequence.slot.0 as usize);
+        assert!(slot < limits.sequences, "there is no slot {slot}");
+        assert!(fed > 0, "sequence {index} of the step has no tokens");
+        assert!(
+            fed <= limits.tokens - self.tokens.len(),
+            "sequence {index} of the step goes beyond {} tokens",
+            limits.tokens
+        );
+        // Passes after the first go on behind the last token.
+        let samples = matches!(sequence.output, Output::Sample { .. });
+        let written = fed + if samples { limits.drafts.saturating_sub(1) } else { 0 };
+        assert!(
+            position < limits.context && written <= limits.context - position,
+            "sequence {index} of the step writes {written} tokens at position {position}, beyond the context of {}",
+            limits.context
+        );
+        let needed = (position + written).div_ceil(limits.block_tokens);
+        assert!(
+            sequence.blocks.len() >= needed,
+            "sequence {index} of the step needs {needed} blocks and has {}",
+            sequence.blocks.len()
+        );
+        let block_start = self.blocks.len() as i32;
+        for block in &sequence.blocks[..needed] {
+            assert!((block.0 as usize) < limits.blocks, "there is no K/V block {}", block.0);
+            self.blocks.push(block.0 as i32);
         }
-        match output {
+        let sequence_row = index as i32;
+        match &sequence.tokens {
+            Tokens::Known(ids) => {
+                for id in ids {
+                    let id = self.known(*id);
+                    self.tokens.push(TokenRow { id, sequence: sequence_row });
+                }
+            }
+            Tokens::Sampled => {
+                assert!(self.sampled[slot], "nothing was sampled for slot {slot}");
+                self.tokens.push(TokenRow { id: -1, sequence: sequence_row });
+            }
+        }
+        self.header.tokens = self.tokens.len() as i32;
+        block_start
+    }
+
+    fn known(&self, id: u32) -> i32 {
+        assert!((id as usize) < self.limits.vocabulary, "token id {id} is not in the vocabulary");
+        id as i32
+    }
+
+    /// Puts a history among those of the step: where it begins, and how long it is.
+    fn remember(&mut self, history: &[TokenUse]) -> (i32, i32) {
+        let start = self.history.len() as i32;
+        self.history.extend(history.iter().map(|seen| Use {
+            id: seen.id as i32,
+            generated: i32::try_from(seen.generated).unwrap_or(i32::MAX),
+        }));
+        (start, history.len() as i32)
+    }
+
+    /// Adds the output rows of a sequence, whose tokens are the last ones, from row `first` on.
+    fn want(&mut self, sequence: usize, first: usize, step: &SequenceStep) {
+        let row = |row: usize, sampling, logits| OutputRow { row: row as i32, sequence, sampling, logits };
+        let last = self.tokens.len() - 1;
+        self.first_outputs.push(self.outputs.len());
+        match &step.output {
             Output::None if self.decodes => self.outputs.push(row(last, UNWANTED, false)),
             Output::None => {}
             Output::Logits => self.outputs.extend((first..=last).map(|at| row(at, UNWANTED, true))),
             Output::Sample { sampling, draw, history } => {
-                let start = self.history.len();
-                self.history.extend(history.iter().map(|seen| Use {
-                    id: seen.id as i32,
-                    generated: i32::try_from(seen.generated).unwrap_or(i32::MAX),
-                }));
+                let slot = step.slot.0 as usize;
                 let mut wanted = sampling_row(sampling, *draw, slot);
-                (wanted.history_start, wanted.history_count) = (start as i32, history.len() as i32);
+                (wanted.history_start, wanted.history_count) = self.remember(history);
                 self.sampled[slot] = true;
                 self.outputs.push(row(last, wanted, false));
             }

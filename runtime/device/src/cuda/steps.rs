@@ -4,20 +4,30 @@
 //! on the device, so that a second step is uploaded, on a stream of its own, while the first runs. What was sampled the
 //! kernels write into pinned memory themselves. So between the last kernel of a step and the first of the next there is no
 //! copy.
+//!
+//! A stack that drafts has one step in flight, in two parts, each with a set of its own: the sequences whose drafts are
+//! verified, by a recorded program that decodes, and after it the others, as a prefill. So that what may be taken back never
+//! passes through kernels for prompts; where both are there, weights are read once more than they might.
 
-use super::driver::{Event, Stream};
+mod flight;
+mod transfer;
+
+use super::driver::Stream;
 use super::fault::Fault;
 use super::gpu::{Gpu, settle};
-use super::host::Pinned;
 use super::memory::{Memory, Pointer};
-use super::queue::{Extents, Graph, Queue, StepTables};
-use super::step::{Header, Limits, MAX_SEQUENCES, SampledRow, StepBuffer, Tables, bytes_of};
-use monomorph_model::{ModelSpec, Output, RowOutput, Step, StepOutput, Ticket};
-use monomorph_sampling::Sampled;
-use std::ops::Range;
+use super::queue::{Extents, Graph, Queue};
+use super::step::{Limits, MAX_SEQUENCES, SampledRow, StepBuffer, Tables};
+use flight::{Flight, Want};
+use monomorph_model::{ModelSpec, Output, SequenceStep, Step, StepOutput, Ticket, Tokens};
 
-/// Steps that may be submitted and not collected.
-pub const STEPS_IN_FLIGHT: usize = 2;
+/// Sets of tables and of pinned memory.
+pub(crate) const FLIGHTS: usize = 2;
+/// Steps that may be submitted and not collected, of a stack that does not draft. One that does has one.
+pub const STEPS_IN_FLIGHT: usize = FLIGHTS;
+/// The flights of the parts of a step that drafts.
+const VERIFIED: usize = 0;
+const PROMPTS: usize = 1;
 
 /// The programs of a layer stack that are not recorded.
 pub trait Programs: Send + 'static {
@@ -29,32 +39,10 @@ pub trait Programs: Send + 'static {
 
     /// From the residual stream to the logits, and the tokens sampled from them, of the header's output rows.
     fn head(&self, queue: &mut Queue);
-}
 
-/// What a sequence of a step in flight will be given.
-#[derive(Debug)]
-enum Want {
-    None,
-    /// The row of [`Flight::sampled`], and whether log-probabilities were asked for.
-    Sampled(usize, bool),
-    Logits(Vec<f32>),
-}
-
-/// What one step in flight has of its own.
-#[derive(Debug)]
-struct Flight {
-    /// On the device, and the pinned `sampled`.
-    tables: StepTables,
-    header: Pinned,
-    /// Headers of the second and further groups of output rows.
-    groups: Pinned,
-    tokens: Pinned,
-    history: Pinned,
-    sampled: Pinned,
-    uploaded: Event,
-    done: Event,
-    program: &'static str,
-    wants: Vec<Want>,
+    /// What a draft head learns from the token rows of a prefill, and the headers of its passes; nothing of a stack that does
+    /// not draft.
+    fn learn(&self, _queue: &mut Queue) {}
 }
 
 /// The steps of a loaded stack.
@@ -63,12 +51,19 @@ pub struct Steps {
     // Dropped first: a copy under way would write to pinned memory that is gone.
     quiet: Quiet,
     uploads: Stream,
-    /// By rows, ascending; each for the tables of each flight.
-    graphs: Vec<(usize, [Graph; STEPS_IN_FLIGHT])>,
-    flights: [Flight; STEPS_IN_FLIGHT],
+    /// Decode programs by sequences, ascending; each for the tables of each flight that runs it.
+    graphs: Vec<(usize, Vec<Graph>)>,
+    /// Passes of a draft head after a prefill, by sequences, ascending.
+    drafts: Vec<(usize, Graph)>,
+    flights: [Flight; FLIGHTS],
     buffer: StepBuffer,
     logits: Pointer,
     vocabulary: usize,
+    sequences: usize,
+    /// After every token sampled.
+    drafted: usize,
+    /// Whether drafts are accepted whatever was sampled.
+    forced: bool,
     submitted: u64,
     collected: u64,
 }
@@ -98,29 +93,8 @@ impl Steps {
     ) -> Result<Steps, Fault> {
         let sizes = Tables::of(spec, memory.context());
         let groups = spec.step_tokens.div_ceil(head_rows);
-        let sampled_ids = memory.take(sizes.sampled_ids)?;
-        let mut flight = || -> Result<Flight, Fault> {
-            let sampled = Pinned::zeroed(groups * head_rows * size_of::<SampledRow>())?;
-            Ok(Flight {
-                tables: StepTables {
-                    header: memory.take(sizes.header)?,
-                    tokens: memory.take(sizes.tokens)?,
-                    history: memory.take(sizes.history)?,
-                    sampled_ids,
-                    sampled: sampled.address()?,
-                },
-                header: Pinned::zeroed(sizes.header as usize)?,
-                groups: Pinned::zeroed(groups * size_of::<Header>())?,
-                tokens: Pinned::zeroed(sizes.tokens as usize)?,
-                // Grown when penalties first ask for it: at its largest it is rarely needed.
-                history: Pinned::zeroed(0)?,
-                sampled,
-                uploaded: Event::new()?,
-                done: Event::new()?,
-                program: "",
-                wants: Vec::new(),
-            })
-        };
+        let ids = memory.take(sizes.ids)?;
+        let mut flight = || Flight::new(memory, &sizes, ids, groups, head_rows);
         let flights = [flight()?, flight()?];
         let limits = Limits {
             tokens: spec.step_tokens,
@@ -129,53 +103,111 @@ impl Steps {
             context: memory.context(),
             block_tokens: spec.block_tokens,
             blocks: memory.blocks(),
+            drafts: spec.drafts(),
         };
         Ok(Steps {
             quiet: Quiet(gpu.clone()),
             uploads: Stream::new()?,
             graphs: Vec::new(),
+            drafts: Vec::new(),
             flights,
             buffer: StepBuffer::new(limits),
             logits,
             vocabulary: spec.vocabulary,
+            sequences: spec.step_sequences,
+            drafted: spec.drafts(),
+            forced: spec.draft.is_some_and(|draft| draft.forced_acceptance.is_some()),
             submitted: 0,
             collected: 0,
         })
     }
 
-    /// Records the decode program of up to `rows` sequences; programs come in ascending order of rows.
+    /// Records the decode program of up to `sequences` sequences; programs come in ascending order of them.
     ///
     /// # Errors
     /// When a launch or the graph is refused.
     pub fn record(
         &mut self,
         program: &'static str,
-        rows: usize,
+        sequences: usize,
         record: impl Fn(&mut Queue),
     ) -> Result<(), Fault> {
-        let each = rows as u32;
-        let extents = Extents { tokens: each, sequences: each, outputs: each };
+        let rows = (sequences * (1 + self.drafted)) as u32;
+        let extents = Extents { tokens: rows, sequences: sequences as u32, outputs: rows };
         let stream = self.quiet.0.stream();
+        let flights = if self.drafted > 0 { &self.flights[VERIFIED..=VERIFIED] } else { &self.flights[..] };
         let graph = |flight: &Flight| Graph::record(stream, program, extents, flight.tables, &record);
-        self.graphs.push((rows, [graph(&self.flights[0])?, graph(&self.flights[1])?]));
+        self.graphs.push((sequences, flights.iter().map(graph).collect::<Result<_, _>>()?));
+        Ok(())
+    }
+
+    /// Records the passes of a draft head after a prefill, for up to `sequences` sequences; in ascending order of them.
+    ///
+    /// # Errors
+    /// When a launch or the graph is refused.
+    pub fn record_drafts(
+        &mut self,
+        program: &'static str,
+        sequences: usize,
+        record: impl Fn(&mut Queue),
+    ) -> Result<(), Fault> {
+        let each = sequences as u32;
+        let extents = Extents { tokens: each, sequences: each, outputs: each };
+        let tables = self.flights[PROMPTS].tables;
+        let graph = Graph::record(self.quiet.0.stream(), program, extents, tables, record)?;
+        self.drafts.push((sequences, graph));
         Ok(())
     }
 
     /// Starts a step. It does not wait for the device, unless logits themselves are wanted.
     ///
     /// # Panics
-    /// When the step breaks its contract, or two are in flight. Unwinds when the device has failed.
+    /// When the step breaks its contract, or as many are in flight as may be. Unwinds when the device has failed.
     pub fn submit<P: Programs>(&mut self, programs: &P, step: &Step) -> Ticket {
-        let in_flight = self.submitted - self.collected;
-        assert!(in_flight < STEPS_IN_FLIGHT as u64, "{in_flight} steps are in flight already");
-        self.buffer.fill(step);
-        self.want(step);
-        let started = if self.buffer.decodes { self.decode(step) } else { self.prefill(programs, step) };
+        let (in_flight, most) = (self.submitted - self.collected, if self.drafted > 0 { 1 } else { FLIGHTS });
+        assert!(in_flight < most as u64, "{in_flight} steps are in flight already");
+        let started =
+            if self.drafted > 0 { self.start_parts(programs, step) } else { self.start(programs, step) };
         if let Err(fault) = started {
             fault.raise();
         }
         self.submitted += 1;
         Ticket(self.submitted)
+    }
+
+    /// Starts a step of a stack that does not draft.
+    fn start<P: Programs>(&mut self, programs: &P, step: &Step) -> Result<(), Fault> {
+        let flight = self.flight_of(self.submitted);
+        let sequences: Vec<&SequenceStep> = step.sequences.iter().collect();
+        self.buffer.fill(&sequences);
+        self.want(flight, 0..sequences.len(), &sequences);
+        if self.buffer.decodes {
+            self.decode(flight, sequences.len())
+        } else {
+            self.prefill(programs, flight)
+        }
+    }
+
+    /// Starts both parts of a step that drafts.
+    fn start_parts<P: Programs>(&mut self, programs: &P, step: &Step) -> Result<(), Fault> {
+        let part = |verified: bool| {
+            let of = move |(_, sequence): &(usize, &SequenceStep)| (sequence.drafts > 0) == verified;
+            step.sequences.iter().enumerate().filter(of).unzip::<_, _, Vec<usize>, Vec<_>>()
+        };
+        assert!(!step.sequences.is_empty(), "a step without sequences");
+        let ((verified, drafting), (others, prompts)) = (part(true), part(false));
+        if !drafting.is_empty() {
+            self.buffer.verify(&drafting);
+            self.want(VERIFIED, verified.into_iter(), &drafting);
+            self.decode(VERIFIED, drafting.len())?;
+        }
+        if !prompts.is_empty() {
+            self.buffer.fill(&prompts);
+            self.buffer.decodes = false;
+            self.want(PROMPTS, others.into_iter(), &prompts);
+            self.prefill(programs, PROMPTS)?;
+        }
+        Ok(())
     }
 
     /// Waits for the step submitted first of those in flight.
@@ -184,169 +216,119 @@ impl Steps {
     /// When tickets are not collected in the order they were handed out. Unwinds when the device has failed.
     pub fn collect(&mut self, ticket: Ticket) -> StepOutput {
         assert_eq!(ticket.0, self.collected + 1, "tickets are collected in order");
-        let index = self.flight_of(self.collected);
-        let flight = &mut self.flights[index];
-        if let Err(fault) = self.quiet.0.enter().and_then(|()| flight.done.wait()) {
-            fault.at(&format!("{} (or a step before it)", flight.program)).raise();
+        let flights = if self.drafted > 0 {
+            VERIFIED..PROMPTS + 1
+        } else {
+            let flight = self.flight_of(self.collected);
+            flight..flight + 1
+        };
+        let mut rows = Vec::new();
+        for flight in &mut self.flights[flights] {
+            if flight.wants.is_empty() {
+                continue;
+            }
+            if let Err(fault) = self.quiet.0.enter().and_then(|()| flight.done.wait()) {
+                fault.at(&format!("{} (or a step before it)", flight.program)).raise();
+            }
+            let results = flight.results(self.drafted, self.sequences, self.forced);
+            rows.extend(results.unwrap_or_else(|fault| fault.at(flight.program).raise()));
         }
         self.collected += 1;
-        let bytes = flight.sampled.bytes();
-        let rows = flight.wants.drain(..).map(|want| match want {
-            Want::None => RowOutput::None,
-            Want::Logits(logits) => RowOutput::Logits(logits),
-            Want::Sampled(row, logprobs) => RowOutput::Sampled(sampled(
-                &SampledRow::read(&bytes[row * size_of::<SampledRow>()..]),
-                logprobs,
-            )),
-        });
-        StepOutput { rows: rows.collect() }
+        rows.sort_by_key(|(at, _)| *at);
+        StepOutput { rows: rows.into_iter().map(|(_, row)| row).collect() }
     }
 
     fn flight_of(&self, step: u64) -> usize {
         (step % STEPS_IN_FLIGHT as u64) as usize
     }
 
-    /// Notes what each sequence will be given. Its row among the outputs is also its row among those that come back.
-    fn want(&mut self, step: &Step) {
-        let index = self.flight_of(self.submitted);
-        let wants = &mut self.flights[index].wants;
+    /// Notes what each sequence will be given, and where it stands in the step. Its first row among the outputs is also its
+    /// first among those that come back.
+    fn want(&mut self, flight: usize, places: impl Iterator<Item = usize>, sequences: &[&SequenceStep]) {
+        let wants = &mut self.flights[flight].wants;
         wants.clear();
-        for (sequence, row) in step.sequences.iter().zip(&self.buffer.header.sequence) {
-            wants.push(match &sequence.output {
+        let mut place = 0;
+        for ((at, sequence), row) in places.zip(sequences).zip(&self.buffer.first_outputs) {
+            let want = match &sequence.output {
                 Output::None => Want::None,
                 Output::Logits => Want::Logits(Vec::with_capacity(sequence.tokens.len() * self.vocabulary)),
                 Output::Sample { sampling, .. } => {
-                    Want::Sampled(row.output as usize, sampling.top_logprobs.is_some())
+                    let logprobs = sampling.top_logprobs.is_some();
+                    let fed = match &sequence.tokens {
+                        Tokens::Known(ids) if sequence.drafts > 0 => ids[1..].to_vec(),
+                        _ => Vec::new(),
+                    };
+                    place += 1;
+                    if self.drafted > 0 {
+                        Want::Verified { row: *row, logprobs, place: place - 1, fed }
+                    } else {
+                        Want::Sampled { row: *row, logprobs }
+                    }
                 }
-            });
+            };
+            wants.push((at, want));
         }
     }
 
-    /// One token a sequence: the smallest recorded program that takes them.
-    fn decode(&mut self, step: &Step) -> Result<(), Fault> {
-        let rows = step.sequences.len();
+    /// One token a sequence, or one and its drafts: the smallest recorded program that takes them.
+    fn decode(&mut self, flight: usize, sequences: usize) -> Result<(), Fault> {
         let gpu = self.quiet.0.clone();
         gpu.enter()?;
+        let rows = self.buffer.outputs.len();
         self.buffer.select(0..rows);
-        self.upload(false)?;
-        let Some((_, graphs)) = self.graphs.iter().find(|(most, _)| *most >= rows) else {
-            return Err(Fault::new(format!("no decode program takes {rows} sequences")));
+        self.upload(flight, false)?;
+        let Some((_, graphs)) = self.graphs.iter().find(|(most, _)| *most >= sequences) else {
+            return Err(Fault::new(format!("no decode program takes {sequences} sequences")));
         };
-        let graph = &graphs[self.flight_of(self.submitted)];
+        let graph = &graphs[flight];
         graph.launch(gpu.stream())?;
         let program = graph.program();
-        self.fetch_logits(0..rows)?;
-        self.end(program)
+        self.fetch_logits(flight, 0..rows)?;
+        self.end(flight, program)
     }
 
-    /// Any tokens: all layers, then the head over the rows whose logits are wanted, as many at once as it takes.
-    fn prefill<P: Programs>(&mut self, programs: &P, step: &Step) -> Result<(), Fault> {
+    /// Any tokens: all layers, then the head over the rows whose logits are wanted, as many at once as it takes; then the draft
+    /// head, if there is one.
+    fn prefill<P: Programs>(&mut self, programs: &P, flight: usize) -> Result<(), Fault> {
         let gpu = self.quiet.0.clone();
         gpu.enter()?;
         let outputs = self.buffer.outputs.len();
         let group = |first: usize| first..outputs.min(first + P::HEAD_ROWS);
         self.buffer.select(group(0));
-        self.upload(true)?;
+        self.upload(flight, true)?;
         let mut extents = Extents {
             tokens: self.buffer.tokens.len() as u32,
-            sequences: step.sequences.len() as u32,
+            sequences: self.buffer.header.sequences as u32,
             outputs: group(0).len() as u32,
         };
-        let mut tables = self.flights[self.flight_of(self.submitted)].tables;
+        let mut tables = self.flights[flight].tables;
         let sampled = tables.sampled;
         let mut queue = Queue::new(gpu.stream(), "prefill", false, extents, tables);
         programs.prefill(&mut queue);
         queue.finish()?;
         for first in (0..outputs).step_by(P::HEAD_ROWS) {
             if first > 0 {
-                self.upload_group(group(first), first / P::HEAD_ROWS)?;
+                self.upload_group(flight, group(first), first / P::HEAD_ROWS)?;
             }
             extents.outputs = group(first).len() as u32;
             tables.sampled = sampled.offset((first * size_of::<SampledRow>()) as u64);
             let mut queue = Queue::new(gpu.stream(), "head", false, extents, tables);
             programs.head(&mut queue);
             queue.finish()?;
-            self.fetch_logits(group(first))?;
+            self.fetch_logits(flight, group(first))?;
         }
-        self.end("prefill")
-    }
-
-    /// Header, block table and history of the step at hand, and its token rows where kernels read them; the steps' stream
-    /// waits for them.
-    fn upload(&mut self, tokens: bool) -> Result<(), Fault> {
-        let index = self.flight_of(self.submitted);
-        let (flight, buffer) = (&mut self.flights[index], &self.buffer);
-        let header = bytes_of(std::slice::from_ref(&*buffer.header));
-        let history = bytes_of(&buffer.history);
-        if history.len() > flight.history.bytes().len() {
-            flight.history = Pinned::zeroed(history.len().next_power_of_two())?;
-        }
-        let tokens = if tokens { bytes_of(&buffer.tokens) } else { &[] };
-        let none: &[u8] = &[];
-        for (to, pinned, parts) in [
-            (flight.tables.header, &mut flight.header, [header, bytes_of(&buffer.blocks)]),
-            (flight.tables.history, &mut flight.history, [history, none]),
-            (flight.tables.tokens, &mut flight.tokens, [tokens, none]),
-        ] {
-            let pinned = &mut pinned.bytes_mut()[..parts[0].len() + parts[1].len()];
-            pinned[..parts[0].len()].copy_from_slice(parts[0]);
-            pinned[parts[0].len()..].copy_from_slice(parts[1]);
-            // SAFETY: the tables were taken for the largest step. They and the pinned bytes are this flight's, whose last
-            // step was collected before: nothing reads or copies them any more.
-            unsafe { self.uploads.upload(to.0, pinned) }?;
-        }
-        flight.uploaded.record(&self.uploads)?;
-        self.quiet.0.stream().wait_for(&flight.uploaded)
-    }
-
-    /// The header again, with other output rows, when the steps' stream has come so far.
-    fn upload_group(&mut self, rows: Range<usize>, number: usize) -> Result<(), Fault> {
-        self.buffer.select(rows);
-        let index = self.flight_of(self.submitted);
-        let flight = &mut self.flights[index];
-        let header = bytes_of(std::slice::from_ref(&*self.buffer.header));
-        let pinned = &mut flight.groups.bytes_mut()[number * header.len()..][..header.len()];
-        pinned.copy_from_slice(header);
-        // SAFETY: as in `upload`; each group has its own pinned bytes.
-        unsafe { self.quiet.0.stream().upload(flight.tables.header.0, pinned) }
-    }
-
-    /// Brings back the logits of output rows `rows`, where they are wanted themselves. For comparison with other
-    /// implementations, not for speed: copies as large as this are waited for.
-    fn fetch_logits(&mut self, rows: Range<usize>) -> Result<(), Fault> {
-        if !self.buffer.outputs[rows.clone()].iter().any(|output| output.logits) {
-            return Ok(());
-        }
-        let index = self.flight_of(self.submitted);
-        let (flight, stream) = (&mut self.flights[index], self.quiet.0.stream());
-        let mut bytes = vec![0; rows.len() * self.vocabulary * 4];
-        // SAFETY: the buffer holds that many rows; the bytes are not pinned, and looked at after the wait.
-        unsafe { stream.download(self.logits.0, &mut bytes) }?;
-        stream.wait()?;
-        let values = bytes.chunks_exact(self.vocabulary * 4);
-        for (output, row) in self.buffer.outputs[rows].iter().zip(values) {
-            if let (true, Want::Logits(logits)) = (output.logits, &mut flight.wants[output.sequence]) {
-                logits.extend(row.as_chunks::<4>().0.iter().map(|value| f32::from_le_bytes(*value)));
+        if self.drafted > 0 {
+            let mut queue = Queue::new(gpu.stream(), "learn", false, extents, tables);
+            programs.learn(&mut queue);
+            queue.finish()?;
+            let sequences = self.buffer.drafted;
+            let takes = |(most, _): &&(usize, Graph)| *most >= sequences;
+            match self.drafts.iter().find(takes) {
+                Some((_, graph)) if sequences > 0 => graph.launch(gpu.stream())?,
+                Some(_) => {}
+                None => return Err(Fault::new(format!("no passes draft for {sequences} sequences"))),
             }
         }
-        Ok(())
-    }
-
-    fn end(&mut self, program: &'static str) -> Result<(), Fault> {
-        let index = self.flight_of(self.submitted);
-        let flight = &mut self.flights[index];
-        flight.program = program;
-        flight.done.record(self.quiet.0.stream())
-    }
-}
-
-/// A sampled row as the engine knows it.
-fn sampled(row: &SampledRow, logprobs: bool) -> Sampled {
-    let count = if logprobs { usize::try_from(row.top_count).unwrap_or(0) } else { 0 };
-    let top = row.top_id.iter().zip(row.top_logprob).take(count);
-    Sampled {
-        id: row.id as u32,
-        logprob: logprobs.then_some(row.logprob),
-        top: top.map(|(id, logprob)| (*id as u32, logprob)).collect(),
+        self.end(flight, "prefill")
     }
 }

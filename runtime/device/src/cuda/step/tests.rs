@@ -4,7 +4,11 @@ use monomorph_sampling::{Sampling, TokenUse};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 fn limits() -> Limits {
-    Limits { tokens: 8, sequences: 3, vocabulary: 10, context: 64, block_tokens: 16, blocks: 4 }
+    Limits { tokens: 8, sequences: 3, vocabulary: 10, context: 64, block_tokens: 16, blocks: 4, drafts: 0 }
+}
+
+fn fill(buffer: &mut StepBuffer, sequences: &[SequenceStep]) {
+    buffer.fill(&sequences.iter().collect::<Vec<_>>());
 }
 
 fn sequence(slot: u32, position: usize, tokens: Tokens, blocks: &[u32], output: Output) -> SequenceStep {
@@ -25,16 +29,14 @@ fn sample(top_logprobs: Option<u8>, history: Vec<TokenUse>) -> Output {
 fn a_prompt_beside_a_decoding_sequence() {
     let mut buffer = StepBuffer::new(limits());
     let history = vec![TokenUse { id: 4, generated: 2 }, TokenUse { id: 1, generated: 0 }];
-    let step = Step {
-        sequences: vec![
-            sequence(2, 15, known(&[1, 2]), &[3, 0], Output::Logits),
-            sequence(0, 0, known(&[4]), &[1, 2], Output::None),
-            sequence(1, 7, known(&[5]), &[2], sample(Some(3), history)),
-        ],
-    };
+    let step = [
+        sequence(2, 15, known(&[1, 2]), &[3, 0], Output::Logits),
+        sequence(0, 0, known(&[4]), &[1, 2], Output::None),
+        sequence(1, 7, known(&[5]), &[2], sample(Some(3), history)),
+    ];
     // Twice: nothing of a step is left for the next.
     for _ in 0..2 {
-        buffer.fill(&step);
+        fill(&mut buffer, &step);
         assert!(!buffer.decodes);
         let ids: Vec<_> = buffer.tokens.iter().map(|row| (row.id, row.sequence)).collect();
         assert_eq!(ids, [(1, 0), (2, 0), (4, 1), (5, 2)]);
@@ -44,8 +46,10 @@ fn a_prompt_beside_a_decoding_sequence() {
         assert_eq!(rows, [(0, 0, true), (1, 0, true), (3, 2, false)]);
         let third = buffer.header.sequence[2];
         assert_eq!((third.first_token, third.count, third.position), (3, 1, 7));
-        assert_eq!((third.block_start, third.slot, third.output), (3, 1, 2));
-        assert_eq!(buffer.header.sequence[1].output, -1);
+        assert_eq!((third.block_start, third.slot, third.drafted), (3, 1, 0));
+        assert_eq!(buffer.first_outputs, [0, 2, 2]);
+        assert_eq!((buffer.header.sequence[1].drafted, buffer.drafted), (-1, 1));
+        assert_eq!(buffer.header.blocks_at as usize, size_of::<Header>());
         buffer.select(1..3);
         assert_eq!((buffer.header.outputs, &buffer.header.output_rows[..2]), (2, &[1, 3][..]));
         let [unwanted, wanted] = [buffer.header.sampling[0], buffer.header.sampling[1]];
@@ -59,19 +63,100 @@ fn a_prompt_beside_a_decoding_sequence() {
 #[test]
 fn decoding_gives_every_sequence_its_row() {
     let mut buffer = StepBuffer::new(limits());
-    buffer.fill(&Step { sequences: vec![sequence(1, 0, known(&[3, 4]), &[0], sample(None, Vec::new()))] });
+    fill(&mut buffer, &[sequence(1, 0, known(&[3, 4]), &[0], sample(None, Vec::new()))]);
     assert!(!buffer.decodes);
-    buffer.fill(&Step {
-        sequences: vec![
-            sequence(0, 0, known(&[4]), &[1], Output::None),
-            sequence(1, 2, Tokens::Sampled, &[0], sample(None, Vec::new())),
-        ],
-    });
+    let step = [
+        sequence(0, 0, known(&[4]), &[1], Output::None),
+        sequence(1, 2, Tokens::Sampled, &[0], sample(None, Vec::new())),
+    ];
+    fill(&mut buffer, &step);
     assert!(buffer.decodes);
     assert_eq!(buffer.header.sequence[0].token, 4);
-    assert_eq!((buffer.header.sequence[1].token, buffer.header.sequence[1].output), (-1, 1));
+    assert_eq!((buffer.header.sequence[1].token, buffer.first_outputs[1]), (-1, 1));
     let rows: Vec<_> = buffer.outputs.iter().map(|output| (output.row, output.sampling.slot)).collect();
     assert_eq!(rows, [(0, -1), (1, 1)]);
+}
+
+fn penalised(history: Vec<TokenUse>) -> Output {
+    Output::Sample { sampling: Sampling { presence_penalty: 1.0, ..Sampling::default() }, draw: 5, history }
+}
+
+fn drafting() -> StepBuffer {
+    StepBuffer::new(Limits { drafts: 2, ..limits() })
+}
+
+fn drafts(sequence: SequenceStep, drafts: usize) -> SequenceStep {
+    SequenceStep { drafts, ..sequence }
+}
+
+#[test]
+fn drafts_are_rows_with_places_draws_and_histories_of_their_own() {
+    let mut buffer = drafting();
+    let history = vec![TokenUse { id: 4, generated: 2 }, TokenUse { id: 1, generated: 0 }];
+    let step = [
+        drafts(sequence(2, 14, known(&[1, 9, 8]), &[3, 0], sample(None, Vec::new())), 2),
+        drafts(sequence(0, 3, known(&[5, 1, 6]), &[2], penalised(history)), 2),
+    ];
+    for _ in 0..2 {
+        buffer.verify(&step.iter().collect::<Vec<_>>());
+        let header = &buffer.header;
+        assert_eq!((header.tokens, header.sequences, buffer.drafted), (6, 6, 2));
+        let rows: Vec<_> = header.sequence[..6]
+            .iter()
+            .map(|it| (it.first_token, it.count, it.position, it.block_start, it.token, it.slot, it.drafted))
+            .collect();
+        assert_eq!(rows[..3], [(0, 1, 14, 0, 1, 2, 0), (1, 1, 15, 0, 9, 2, -1), (2, 1, 16, 0, 8, 2, -1)]);
+        assert_eq!(rows[3..], [(3, 1, 3, 2, 5, 0, 1), (4, 1, 4, 2, 1, 0, -1), (5, 1, 5, 2, 6, 0, -1)]);
+        assert_eq!(buffer.first_outputs, [0, 3]);
+        // Three slots stand before the ids of rows.
+        let sampled: Vec<_> =
+            buffer.outputs.iter().map(|it| (it.row, it.sampling.slot, it.sampling.draw)).collect();
+        assert_eq!(sampled, [(0, 3, 5), (1, 4, 6), (2, 5, 7), (3, 6, 5), (4, 7, 6), (5, 8, 7)]);
+        let uses = |at: usize| -> Vec<(i32, i32)> {
+            let row = buffer.outputs[at].sampling;
+            let of_row = &buffer.history[row.history_start as usize..][..row.history_count as usize];
+            of_row.iter().map(|seen| (seen.id, seen.generated)).collect()
+        };
+        assert_eq!(uses(0), []);
+        assert_eq!(uses(3), [(4, 2), (1, 0)]);
+        assert_eq!(uses(4), [(4, 2), (1, 1)]);
+        assert_eq!(uses(5), [(4, 2), (1, 1), (6, 1)]);
+    }
+    // The token sampled last may be left to the device afterwards.
+    fill(&mut buffer, &[sequence(2, 15, Tokens::Sampled, &[3, 0], sample(None, Vec::new()))]);
+}
+
+#[test]
+fn prompts_say_what_follows_and_have_room_for_drafts() {
+    let mut buffer = drafting();
+    let going_on = SequenceStep { following: Some(7), ..sequence(0, 15, known(&[1]), &[0], Output::None) };
+    let ending = sequence(1, 14, known(&[2]), &[1, 2], sample(None, Vec::new()));
+    fill(&mut buffer, &[going_on, ending]);
+    let of = |at: usize| (buffer.header.sequence[at].following, buffer.header.sequence[at].drafted);
+    assert_eq!((of(0), of(1), buffer.drafted), ((7, -1), (-1, 0), 1));
+    // The second pass writes behind the last token: not the first of another block here, but there.
+    assert_eq!(buffer.blocks, [0, 1]);
+    fill(&mut buffer, &[sequence(1, 15, known(&[2]), &[1, 2], sample(None, Vec::new()))]);
+    assert_eq!(buffer.blocks, [1, 2]);
+}
+
+#[test]
+fn drafts_that_break_the_contract_are_refused() {
+    let sampled = || sample(None, Vec::new());
+    for (bad, message) in [
+        (drafts(sequence(0, 0, known(&[1, 2]), &[0], sampled()), 1), "feeds 2 tokens of which 1 are drafts"),
+        (drafts(sequence(0, 0, known(&[1, 2, 3, 4]), &[0], sampled()), 2), "feeds 4 tokens"),
+        (drafts(sequence(0, 0, known(&[1, 2, 3]), &[0], Output::Logits), 2), "not sampled after"),
+        (drafts(sequence(0, 0, known(&[1, 2, 10]), &[0], sampled()), 2), "token id 10"),
+        (drafts(sequence(0, 13, known(&[1, 2, 3]), &[0], sampled()), 2), "needs 2 blocks and has 1"),
+        (drafts(sequence(0, 61, known(&[1, 2, 3]), &[0, 1, 2, 3], sampled()), 2), "beyond the context of 64"),
+    ] {
+        let panic = catch_unwind(AssertUnwindSafe(|| drafting().verify(&[&bad]))).expect_err("refused");
+        let text = panic.downcast_ref::<String>().cloned().unwrap_or_default();
+        assert!(text.contains(message), "{text:?} lacks {message:?}");
+    }
+    let bad = drafts(sequence(0, 0, known(&[1, 2, 3]), &[0], sampled()), 2);
+    catch_unwind(AssertUnwindSafe(|| drafting().fill(&[&bad]))).expect_err("drafts are not prefilled");
 }
 
 #[test]
@@ -89,8 +174,7 @@ fn what_breaks_the_limits_is_refused() {
         (sequence(0, 0, Tokens::Sampled, &[0], none()), "nothing was sampled for slot 0"),
     ] {
         let mut buffer = StepBuffer::new(limits());
-        let step = Step { sequences: vec![bad] };
-        let panic = catch_unwind(AssertUnwindSafe(|| buffer.fill(&step))).expect_err("refused");
+        let panic = catch_unwind(AssertUnwindSafe(|| buffer.fill(&[&bad]))).expect_err("refused");
         let text = panic.downcast_ref::<String>().cloned().unwrap_or_default();
         assert!(text.contains(message), "{text:?} lacks {message:?}");
     }

@@ -29,9 +29,10 @@ pub(crate) struct SequenceRow {
     /// Decode only; -1 is the id last sampled for the slot.
     pub(crate) token: i32,
     pub(crate) slot: i32,
-    /// Row among the outputs, or -1.
-    pub(crate) output: i32,
-    pub(crate) reserved: i32,
+    /// Place among the sequences that are drafted for, or -1.
+    pub(crate) drafted: i32,
+    /// The id after the last token, as far as it is known; -1 is the one sampled for the slot.
+    pub(crate) following: i32,
 }
 
 /// How one output row is sampled.
@@ -61,7 +62,8 @@ pub(crate) struct Header {
     pub(crate) tokens: i32,
     pub(crate) sequences: i32,
     pub(crate) outputs: i32,
-    pub(crate) reserved: i32,
+    /// Bytes from here to the block table.
+    pub(crate) blocks_at: i32,
     pub(crate) output_rows: [i32; MAX_SEQUENCES],
     pub(crate) sequence: [SequenceRow; MAX_SEQUENCES],
     pub(crate) sampling: [SamplingRow; MAX_SEQUENCES],
@@ -161,8 +163,8 @@ pub(crate) const NO_SEQUENCE: SequenceRow = SequenceRow {
     block_start: 0,
     token: 0,
     slot: -1,
-    output: -1,
-    reserved: 0,
+    drafted: -1,
+    following: -1,
 };
 
 /// How a request is sampled at position `draw` of its random stream.

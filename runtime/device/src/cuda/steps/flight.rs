@@ -1,0 +1,143 @@
+//! What one step in flight has of its own, and what comes back of it.
+
+use super::super::driver::Event;
+use super::super::fault::Fault;
+use super::super::host::Pinned;
+use super::super::memory::{Memory, Pointer};
+use super::super::queue::StepTables;
+use super::super::step::{Header, SampledRow, Tables};
+use monomorph_model::{RowOutput, Verified};
+use monomorph_sampling::Sampled;
+
+/// What a sequence of a step in flight will be given; rows are those of [`Flight::sampled`].
+#[derive(Debug)]
+pub(super) enum Want {
+    None,
+    Sampled {
+        row: usize,
+        logprobs: bool,
+    },
+    /// As many rows as drafts hold, and one more.
+    Verified {
+        /// The first.
+        row: usize,
+        logprobs: bool,
+        /// Among the sequences that are drafted for.
+        place: usize,
+        /// The drafts fed.
+        fed: Vec<u32>,
+    },
+    Logits(Vec<f32>),
+}
+
+/// Tables on the device, and the pinned memory that is copied to them or that kernels write.
+#[derive(Debug)]
+pub(super) struct Flight {
+    /// On the device, and the pinned `sampled` and `drafted`.
+    pub(super) tables: StepTables,
+    pub(super) header: Pinned,
+    /// Headers of the second and further groups of output rows.
+    pub(super) groups: Pinned,
+    pub(super) tokens: Pinned,
+    pub(super) history: Pinned,
+    sampled: Pinned,
+    /// Rows by pass and sequence, and behind them how many drafts of each sequence hold.
+    drafted: Pinned,
+    pub(super) uploaded: Event,
+    pub(super) done: Event,
+    pub(super) program: &'static str,
+    /// With the place of each in the step.
+    pub(super) wants: Vec<(usize, Want)>,
+}
+
+impl Flight {
+    pub(super) fn new(
+        memory: &mut Memory,
+        sizes: &Tables,
+        ids: Pointer,
+        groups: usize,
+        head_rows: usize,
+    ) -> Result<Flight, Fault> {
+        let sampled = Pinned::zeroed(groups * head_rows * size_of::<SampledRow>())?;
+        let drafted = Pinned::zeroed((sizes.drafted + sizes.held) as usize)?;
+        let passes = memory.take(sizes.passes + sizes.header)?;
+        Ok(Flight {
+            tables: StepTables {
+                passes,
+                header: passes.offset(sizes.passes),
+                tokens: memory.take(sizes.tokens)?,
+                history: memory.take(sizes.history)?,
+                ids,
+                sampled: sampled.address()?,
+                drafted: drafted.address()?,
+                held: drafted.address()?.offset(sizes.drafted),
+            },
+            header: Pinned::zeroed(sizes.header as usize)?,
+            groups: Pinned::zeroed(groups * size_of::<Header>())?,
+            tokens: Pinned::zeroed(sizes.tokens as usize)?,
+            // Grown when penalties first ask for it: at its largest it is rarely needed.
+            history: Pinned::zeroed(0)?,
+            sampled,
+            drafted,
+            uploaded: Event::new()?,
+            done: Event::new()?,
+            program: "",
+            wants: Vec::new(),
+        })
+    }
+
+    /// What each of its sequences is given, and its place in the step; the device is done with it. `drafts` were made for each
+    /// that was sampled for, by passes of up to `sequences`. Where acceptance is `forced` the drafts that hold are not what was
+    /// sampled, and stand in its place.
+    ///
+    /// # Errors
+    /// When the device says that more drafts hold than were fed.
+    pub(super) fn results(
+        &mut self,
+        drafts: usize,
+        sequences: usize,
+        forced: bool,
+    ) -> Result<Vec<(usize, RowOutput)>, Fault> {
+        let (sampled, drafted) = (self.sampled.bytes(), self.drafted.bytes());
+        let row = |bytes: &[u8], row: usize| SampledRow::read(&bytes[row * size_of::<SampledRow>()..]);
+        let verified = |first: usize, logprobs: bool, place: usize, fed: &[u32]| -> Result<Verified, Fault> {
+            let at = drafts * sequences * size_of::<SampledRow>() + 4 * place;
+            let held = drafted[at..].first_chunk().map_or(-1, |bytes| i32::from_le_bytes(*bytes));
+            let held = usize::try_from(held).ok().filter(|held| *held <= fed.len()).ok_or_else(|| {
+                Fault::new(format!("{held} of {} drafts of a sequence are said to hold", fed.len()))
+            })?;
+            let mut rows: Vec<Sampled> =
+                (0..=held).map(|at| self::sampled(&row(sampled, first + at), logprobs)).collect();
+            if forced {
+                rows.iter_mut().zip(&fed[..held]).for_each(|(row, draft)| row.id = *draft);
+            }
+            let of_pass = |pass: usize| row(drafted, pass * sequences + place).id as u32;
+            Ok(Verified { sampled: rows, drafts: (0..drafts).map(of_pass).collect() })
+        };
+        let result = |(at, want): (usize, Want)| {
+            let result = match want {
+                Want::None => RowOutput::None,
+                Want::Logits(logits) => RowOutput::Logits(logits),
+                Want::Sampled { row: at, logprobs } => {
+                    RowOutput::Sampled(self::sampled(&row(sampled, at), logprobs))
+                }
+                Want::Verified { row, logprobs, place, fed } => {
+                    RowOutput::Verified(verified(row, logprobs, place, &fed)?)
+                }
+            };
+            Ok((at, result))
+        };
+        self.wants.drain(..).map(result).collect()
+    }
+}
+
+/// A sampled row as the engine knows it.
+fn sampled(row: &SampledRow, logprobs: bool) -> Sampled {
+    let count = if logprobs { usize::try_from(row.top_count).unwrap_or(0) } else { 0 };
+    let top = row.top_id.iter().zip(row.top_logprob).take(count);
+    Sampled {
+        id: row.id as u32,
+        logprob: logprobs.then_some(row.logprob),
+        top: top.map(|(id, logprob)| (*id as u32, logprob)).collect(),
+    }
+}

@@ -1,0 +1,78 @@
+//! What goes to the device before a step's kernels, and what is copied back after them.
+
+use super::super::fault::Fault;
+use super::super::host::Pinned;
+use super::super::step::bytes_of;
+use super::{Steps, Want};
+use std::ops::Range;
+
+impl Steps {
+    /// Header, block table and history of the step at hand, and its token rows where kernels read them; the steps' stream
+    /// waits for them.
+    pub(super) fn upload(&mut self, index: usize, tokens: bool) -> Result<(), Fault> {
+        let (flight, buffer) = (&mut self.flights[index], &self.buffer);
+        let header = bytes_of(std::slice::from_ref(&*buffer.header));
+        let history = bytes_of(&buffer.history);
+        if history.len() > flight.history.bytes().len() {
+            flight.history = Pinned::zeroed(history.len().next_power_of_two())?;
+        }
+        let tokens = if tokens { bytes_of(&buffer.tokens) } else { &[] };
+        let none: &[u8] = &[];
+        for (to, pinned, parts) in [
+            (flight.tables.header, &mut flight.header, [header, bytes_of(&buffer.blocks)]),
+            (flight.tables.history, &mut flight.history, [history, none]),
+            (flight.tables.tokens, &mut flight.tokens, [tokens, none]),
+        ] {
+            let pinned = &mut pinned.bytes_mut()[..parts[0].len() + parts[1].len()];
+            pinned[..parts[0].len()].copy_from_slice(parts[0]);
+            pinned[parts[0].len()..].copy_from_slice(parts[1]);
+            // SAFETY: the tables were taken for the largest step. They and the pinned bytes are this flight's, whose last
+            // step was collected before: nothing reads or copies them any more.
+            unsafe { self.uploads.upload(to.0, pinned) }?;
+        }
+        flight.uploaded.record(&self.uploads)?;
+        self.quiet.0.stream().wait_for(&flight.uploaded)
+    }
+
+    /// The header again, with other output rows, when the steps' stream has come so far.
+    pub(super) fn upload_group(
+        &mut self,
+        index: usize,
+        rows: Range<usize>,
+        number: usize,
+    ) -> Result<(), Fault> {
+        self.buffer.select(rows);
+        let flight = &mut self.flights[index];
+        let header = bytes_of(std::slice::from_ref(&*self.buffer.header));
+        let pinned = &mut flight.groups.bytes_mut()[number * header.len()..][..header.len()];
+        pinned.copy_from_slice(header);
+        // SAFETY: as in `upload`; each group has its own pinned bytes.
+        unsafe { self.quiet.0.stream().upload(flight.tables.header.0, pinned) }
+    }
+
+    /// Brings back the logits of output rows `rows`, where they are wanted themselves. For comparison with other
+    /// implementations, not for speed: copies as large as this are waited for.
+    pub(super) fn fetch_logits(&mut self, index: usize, rows: Range<usize>) -> Result<(), Fault> {
+        if !self.buffer.outputs[rows.clone()].iter().any(|output| output.logits) {
+            return Ok(());
+        }
+        let (flight, stream) = (&mut self.flights[index], self.quiet.0.stream());
+        let mut bytes = vec![0; rows.len() * self.vocabulary * 4];
+        // SAFETY: the buffer holds that many rows; the bytes are not pinned, and looked at after the wait.
+        unsafe { stream.download(self.logits.0, &mut bytes) }?;
+        stream.wait()?;
+        let values = bytes.chunks_exact(self.vocabulary * 4);
+        for (output, row) in self.buffer.outputs[rows].iter().zip(values) {
+            if let (true, (_, Want::Logits(logits))) = (output.logits, &mut flight.wants[output.sequence]) {
+                logits.extend(row.as_chunks::<4>().0.iter().map(|value| f32::from_le_bytes(*value)));
+            }
+        }
+        Ok(())
+    }
+
+    pub(super) fn end(&mut self, index: usize, program: &'static str) -> Result<(), Fault> {
+        let flight = &mut self.flights[index];
+        flight.program = program;
+        flight.done.record(self.quiet.0.stream())
+    }
+}
