@@ -91,7 +91,7 @@ pub struct LoadOptions {
     /// K/V blocks to claim, each of [`ModelSpec::block_tokens`] tokens over all layers; `None` claims what the
     /// device's memory holds, and on a CPU, whose memory is everybody's, what one sequence needs.
     pub blocks: Option<usize>,
-    /// Longest sequence that will be asked for, in tokens.
+    /// Longest sequence that will be asked for, in tokens; with the [`reach`](ModelSpec::reach) of its drafts.
     pub context: usize,
     /// Most of the device's memory to use, as a part of it; ignored by a CPU.
     pub memory_fraction: f64,

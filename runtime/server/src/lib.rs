@@ -10,6 +10,7 @@
 mod answer;
 mod cli;
 mod cpu;
+mod draft;
 mod failure;
 mod http;
 mod load;

@@ -1,5 +1,6 @@
 //! From a weights path to a model at work.
 
+use crate::draft;
 use crate::failure::Failure;
 use crate::out;
 use crate::paths::{default_weights, resolve_weights};
@@ -151,13 +152,20 @@ pub struct CacheArgs {
 }
 
 impl CacheArgs {
-    /// The context in tokens and the blocks to claim; `None` leaves them to the device.
+    /// The context in tokens and the blocks to claim; `None` leaves them to the device. A sequence takes blocks for what drafts
+    /// reach behind its tokens, too.
     pub(crate) fn plan(&self, spec: &ModelSpec) -> Result<(usize, Option<usize>), String> {
-        let context = self.context.map_or(DEFAULT_CONTEXT.min(spec.context), NonZero::get);
-        if context > spec.context {
-            return Err(format!("--context {context}: {} was made for {} tokens", spec.model, spec.context));
+        let context = self.context.map_or(DEFAULT_CONTEXT.min(spec.usable_context()), NonZero::get);
+        if context > spec.usable_context() {
+            let less = match spec.reach() {
+                0 => String::new(),
+                reach => format!(", and drafts take {reach} of them"),
+            };
+            let (model, most) = (spec.model, spec.context);
+            return Err(format!("--context {context}: {model} was made for {most} tokens{less}"));
         }
-        let one_sequence = context.div_ceil(spec.block_tokens);
+        let cached = context + spec.reach();
+        let one_sequence = cached.div_ceil(spec.block_tokens);
         if let Some(blocks) = self.blocks.map(NonZero::get) {
             if blocks < one_sequence {
                 return Err(format!(
@@ -167,11 +175,13 @@ impl CacheArgs {
             return Ok((context, Some(blocks)));
         }
         let Some(kv_tokens) = self.kv_tokens.map(NonZero::get) else {
-            let everybodys = DEFAULT_KV_TOKENS.max(context).div_ceil(spec.block_tokens);
+            let everybodys = DEFAULT_KV_TOKENS.max(cached).div_ceil(spec.block_tokens);
             return Ok((context, spec.hardware.cuda.is_none().then_some(everybodys)));
         };
-        if kv_tokens < context {
-            return Err(format!("--kv-tokens {kv_tokens} cannot hold one sequence of --context {context}"));
+        if kv_tokens < cached {
+            return Err(format!(
+                "--kv-tokens {kv_tokens} cannot hold one sequence of --context {context}, which takes {cached}"
+            ));
         }
         Ok((context, Some(kv_tokens.div_ceil(spec.block_tokens))))
     }
@@ -189,6 +199,11 @@ pub(crate) fn load(
     let weights = args.open(spec)?;
     if args.is_dummy() {
         out::say(format_args!("weights: dummy (made up: answers mean nothing)"));
+    }
+    if draft::forced(spec).is_some()
+        && let Some(it) = &spec.draft
+    {
+        out::say(format_args!("drafts: {}", draft::describe(spec, it)));
     }
     std::thread::scope(|scope| {
         let text = scope.spawn(|| args.text(&weights, spec));

@@ -1,9 +1,12 @@
 //! The server as a process of its own, over real connections, around the scripted model.
 //!
-//! This binary is both: run with a verb of the server as its first argument it *is* the server.
+//! This binary is both: run with a verb of the server as its first argument it *is* the server, of the model that it is
+//! run as.
 
 #[path = "http/client.rs"]
 mod client;
+#[path = "http/drafts.rs"]
+mod drafts;
 #[path = "http/lifecycle.rs"]
 mod lifecycle;
 #[path = "http/process.rs"]
@@ -22,7 +25,11 @@ use std::process::ExitCode;
 fn main() -> ExitCode {
     let verb = std::env::args().nth(1).unwrap_or_default();
     if ["serve", "generate", "logits", "bench", "info"].contains(&verb.as_str()) {
-        return monomorph_server::main::<scripted::Echo>();
+        return match std::env::args().next().as_deref() {
+            Some(process::DRAFTS) => monomorph_server::main::<drafts::EchoDrafts>(),
+            Some(process::FORCED) => monomorph_server::main::<drafts::EchoForced>(),
+            _ => monomorph_server::main::<scripted::Echo>(),
+        };
     }
     let tests: &[(&str, fn())] = &[
         ("refusals::every_refusal_is_clear_and_leaves_the_server_serving", refusals::every_refusal),
@@ -51,6 +58,10 @@ fn main() -> ExitCode {
         ("verbs::logits_refuses_bad_lists", verbs::logits_refusals),
         ("verbs::bench_reports", verbs::bench),
         ("verbs::info_reports", verbs::info),
+        ("drafts::answers_are_those_without_drafts", drafts::answers),
+        ("drafts::the_context_leaves_room_for_drafts", drafts::context),
+        ("drafts::bench_reports_accepted_drafts", drafts::bench),
+        ("drafts::forced_acceptance_is_marked", drafts::forced),
     ];
     let trial = |&(name, test): &(&str, fn())| {
         Trial::test(name, move || {

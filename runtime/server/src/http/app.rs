@@ -20,6 +20,8 @@ pub(crate) struct App {
     pub(crate) body_limit: usize,
     /// Whether the weights are made up, which every response says.
     pub(crate) dummy: bool,
+    /// Whether drafts are accepted by rate, and at which, which every response says.
+    pub(crate) forced: Option<String>,
     /// How far loading has come.
     pub(crate) progress: Progress,
     /// When the process began to serve.

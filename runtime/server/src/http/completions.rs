@@ -47,7 +47,8 @@ pub(crate) async fn respond(
     mut answer: Answer,
 ) -> Result<Response, ApiError> {
     let logprobs = params.sampling.top_logprobs.is_some();
-    let mut writer = AnswerWriter::new(endpoint, &app.model_name, logprobs, params.include_usage);
+    let mark = app.forced.as_deref();
+    let mut writer = AnswerWriter::new(endpoint, &app.model_name, mark, logprobs, params.include_usage);
     if params.stream {
         return Ok(stream::respond(answer, writer));
     }

@@ -1,6 +1,7 @@
 //! `GET /health`: 200 only when a request would be answered.
 
 use super::app::App;
+use crate::draft;
 use axum::Json;
 use axum::extract::State;
 use axum::http::StatusCode;
@@ -16,6 +17,7 @@ pub(crate) async fn health(State(app): State<Arc<App>>) -> (StatusCode, Json<Val
         "target": app.spec.target,
         "version": env!("CARGO_PKG_VERSION"),
         "weights": if app.dummy { "dummy" } else { "checkpoint" },
+        "draft": draft::facts(app.spec),
         "uptime_seconds": app.started.elapsed().as_secs_f64(),
     });
     let Some(ready) = app.ready.get() else {
@@ -45,6 +47,9 @@ pub(crate) async fn health(State(app): State<Arc<App>>) -> (StatusCode, Json<Val
         "steps": stats.steps,
         "tokens_prefilled": stats.tokens_prefilled,
         "tokens_generated": stats.tokens_generated,
+        "drafts_verified": stats.drafts_verified,
+        "drafts_accepted": stats.drafts_accepted,
+        "mean_accepted": draft::mean_of(app.spec, &stats),
         "preemptions": stats.preemptions,
         "finished": stats.finished,
         "cancelled": stats.cancelled,

@@ -2,6 +2,7 @@
 
 use super::app::App;
 use super::error::ApiError;
+use crate::draft;
 use axum::Json;
 use axum::extract::{Path, State};
 use serde_json::{Value, json};
@@ -35,6 +36,7 @@ fn entry(app: &App) -> Value {
         "owned_by": "monomorph",
         "target": app.spec.target,
         "weights": if app.dummy { "dummy" } else { "checkpoint" },
+        "draft": draft::facts(app.spec),
         "max_model_len": app.ready.get().map(|ready| ready.engine.context()),
         "sampling": preset,
     })

@@ -26,10 +26,13 @@ pub(crate) fn router(app: Arc<App>) -> Router {
         .with_state(app)
 }
 
-/// Marks every response of a server whose weights are made up.
+/// Marks every response of a server whose answers mean nothing: of made-up weights, or with drafts accepted by rate.
 async fn mark(State(app): State<Arc<App>>, mut response: Response) -> Response {
     if app.dummy {
         response.headers_mut().insert("x-monomorph-weights", HeaderValue::from_static("dummy"));
+    }
+    if let Some(Ok(forced)) = app.forced.as_deref().map(HeaderValue::from_str) {
+        response.headers_mut().insert("x-monomorph-drafts", forced);
     }
     response
 }

@@ -20,6 +20,7 @@ pub(crate) struct AnswerWriter {
     id: String,
     created: u64,
     model: String,
+    fingerprint: String,
     logprobs: bool,
     include_usage: bool,
     /// Bytes of text written so far, for `text_offset`.
@@ -27,8 +28,15 @@ pub(crate) struct AnswerWriter {
 }
 
 impl AnswerWriter {
-    /// A writer for a new answer; `logprobs` and `include_usage` as the request had them.
-    pub(crate) fn new(endpoint: Endpoint, model: &str, logprobs: bool, include_usage: bool) -> AnswerWriter {
+    /// A writer for a new answer; `logprobs` and `include_usage` as the request had them. What `mark` says of all answers
+    /// stands in their fingerprint.
+    pub(crate) fn new(
+        endpoint: Endpoint,
+        model: &str,
+        mark: Option<&str>,
+        logprobs: bool,
+        include_usage: bool,
+    ) -> AnswerWriter {
         let prefix = if endpoint == Endpoint::Chat { "chatcmpl" } else { "cmpl" };
         let (high, low) = (super::generation::random_seed(), super::generation::random_seed());
         AnswerWriter {
@@ -36,6 +44,11 @@ impl AnswerWriter {
             id: format!("{prefix}-{high:016x}{low:016x}"),
             created: unix_time(),
             model: model.to_owned(),
+            fingerprint: [concat!("monomorph-", env!("CARGO_PKG_VERSION"))]
+                .into_iter()
+                .chain(mark)
+                .collect::<Vec<_>>()
+                .join("-"),
             logprobs,
             include_usage,
             offset: 0,
@@ -142,8 +155,7 @@ impl AnswerWriter {
         envelope.insert("object".to_owned(), object.into());
         envelope.insert("created".to_owned(), self.created.into());
         envelope.insert("model".to_owned(), self.model.clone().into());
-        envelope
-            .insert("system_fingerprint".to_owned(), concat!("monomorph-", env!("CARGO_PKG_VERSION")).into());
+        envelope.insert("system_fingerprint".to_owned(), self.fingerprint.clone().into());
         envelope.insert("choices".to_owned(), choices);
         if let Some(usage) = usage {
             envelope.insert("usage".to_owned(), usage);

@@ -3,10 +3,10 @@
 use crate::failure::Failure;
 use crate::load::{MemoryArgs, ThreadArgs, WeightsArgs};
 use crate::out;
+use crate::verbs::report::{Measured, Report};
 use crate::verbs::steps::{Steps, feed};
 use monomorph_engine::{EngineHandle, EngineOptions, Event, Request};
 use monomorph_model::{Model, ModelSpec, Progress};
-use serde_json::{Value, json};
 use std::num::NonZero;
 use std::time::Instant;
 
@@ -15,9 +15,9 @@ use std::time::Instant;
 pub(crate) struct BenchArgs {
     #[command(flatten)]
     weights: WeightsArgs,
-    /// Tokens of the prompt that prefill is measured with.
-    #[arg(long, value_name = "N", default_value = "512")]
-    prompt_tokens: NonZero<usize>,
+    /// Tokens of the prompts that prefill is measured with.
+    #[arg(long, value_name = "N,N", value_delimiter = ',', default_value = "512")]
+    prompt_tokens: Vec<NonZero<usize>>,
     /// Tokens that decode and streams are measured with.
     #[arg(long, value_name = "N", default_value = "128")]
     generate: NonZero<usize>,
@@ -27,7 +27,7 @@ pub(crate) struct BenchArgs {
     /// Times everything is measured; the medians are reported.
     #[arg(long, value_name = "N", default_value = "3")]
     repeat: NonZero<usize>,
-    /// Sequences to decode at once, one token of each a step, each after a prompt of `depth` tokens: the model's steps alone.
+    /// Sequences to decode at once, one token of each a step and those of the drafts that hold, each after a prompt of `depth` tokens: the model's steps alone.
     #[arg(long, value_name = "N,N", value_delimiter = ',', default_value = "1")]
     batch: Vec<NonZero<usize>>,
     /// Concurrent streams to measure through the engine, each generating after a prompt of `depth` tokens; 0 measures none.
@@ -43,12 +43,18 @@ pub(crate) struct BenchArgs {
 }
 
 impl BenchArgs {
+    /// Tokens of the longest of all prompts to prefill.
+    fn longest_prompt(&self) -> usize {
+        self.prompt_tokens.iter().map(|tokens| tokens.get()).max().unwrap_or(1)
+    }
+
     /// K/V blocks that the largest of all measurements needs.
     fn blocks(&self, spec: &ModelSpec) -> Result<usize, String> {
-        let (prompt, depth, generate) = (self.prompt_tokens.get(), self.depth.get(), self.generate.get());
+        let (prompt, depth, generate) = (self.longest_prompt(), self.depth.get(), self.generate.get());
         let longest = prompt.max(depth + generate);
-        if longest > spec.context {
-            return Err(format!("{longest} tokens asked for, and the model's context is {}", spec.context));
+        if longest > spec.usable_context() {
+            let context = spec.usable_context();
+            return Err(format!("{longest} tokens asked for, and the model's usable context is {context}"));
         }
         let most_batch = self.batch.iter().map(|count| count.get()).max().unwrap_or(1);
         if most_batch > spec.step_sequences {
@@ -56,48 +62,56 @@ impl BenchArgs {
         }
         let most_streams = self.streams.iter().copied().max().unwrap_or(1).min(spec.step_sequences);
         let blocks_of = |tokens: usize| tokens.div_ceil(spec.block_tokens);
-        // One more token a stream than it generates: the engine may look that far ahead.
-        let each = blocks_of(depth + generate + 1);
-        Ok(blocks_of(longest).max(each * most_streams.max(most_batch)))
+        // One more token a stream than it generates: the engine may look that far ahead. Drafts reach as far, or farther.
+        let each = blocks_of(depth + generate + spec.reach().max(1));
+        Ok(blocks_of(longest + spec.reach()).max(each * most_streams.max(most_batch)))
     }
 }
 
 /// Measures, one warm-up round aside.
 pub(crate) fn bench<M: Model>(args: &BenchArgs, started: Instant) -> Result<(), Failure> {
     let spec = M::SPEC;
-    let (prompt, depth, generate) = (args.prompt_tokens.get(), args.depth.get(), args.generate.get());
-    let context = prompt.max(depth + generate + 1).min(spec.context);
+    let (depth, generate) = (args.depth.get(), args.generate.get());
+    let context = args.longest_prompt().max(depth + generate + 1).min(spec.usable_context());
     let blocks = args.blocks(spec)?;
     let weights = args.weights.open(spec)?;
-    let options = args.memory.options(Some(blocks), context, args.threads.count(), out::say)?;
+    let reach = context + spec.reach();
+    let options = args.memory.options(Some(blocks), reach, args.threads.count(), out::say)?;
     let mut model = M::load(&weights, &options, &Progress::default())?;
     drop(weights);
     let loaded = started.elapsed().as_secs_f64();
 
     let mut ids = Ids::new(spec.vocabulary);
-    let mut prefill = Vec::new();
     let mut first_token = None;
-    for round in 0..=args.repeat.get() {
-        let tokens = ids.take(prompt);
-        let begin = Instant::now();
-        feed(&mut model, &tokens)?;
-        first_token.get_or_insert_with(|| started.elapsed().as_secs_f64());
-        // The first round warms caches and clocks.
-        if round > 0 {
-            prefill.push(prompt as f64 / begin.elapsed().as_secs_f64());
+    let mut prefills = Vec::new();
+    for prompt in args.prompt_tokens.iter().map(|tokens| tokens.get()) {
+        let mut measured = Measured { count: prompt, ..Measured::default() };
+        for round in 0..=args.repeat.get() {
+            let tokens = ids.take(prompt);
+            let begin = Instant::now();
+            feed(&mut model, &tokens)?;
+            first_token.get_or_insert_with(|| started.elapsed().as_secs_f64());
+            // The first round warms caches and clocks.
+            if round > 0 {
+                measured.rates.push(prompt as f64 / begin.elapsed().as_secs_f64());
+            }
         }
+        prefills.push(measured);
     }
     let mut batches = Vec::new();
     for count in args.batch.iter().map(|count| count.get()) {
-        let mut rates = Vec::new();
+        let mut measured = Measured { count, ..Measured::default() };
         for round in 0..=args.repeat.get() {
             let prompts = (0..count).map(|_| ids.take(depth)).collect();
-            let seconds = Steps::after(&mut model, prompts, depth + generate)?.decode(generate)?;
+            let decoded = Steps::after(&mut model, prompts, depth + generate)?.decode(generate)?;
             if round > 0 {
-                rates.push((count * generate) as f64 / seconds);
+                measured.rates.push(decoded.tokens as f64 / decoded.seconds);
+                measured.steps.push(1e3 * decoded.seconds / decoded.steps as f64);
+                measured.sampled += decoded.tokens;
+                measured.rows += decoded.steps * count;
             }
         }
-        batches.push((count, rates));
+        batches.push(measured);
     }
     let mut streams = Vec::new();
     if args.streams.iter().any(|count| *count > 0) {
@@ -105,24 +119,30 @@ pub(crate) fn bench<M: Model>(args: &BenchArgs, started: Instant) -> Result<(), 
         let engine = EngineOptions { blocks, context, max_waiting };
         let engine = monomorph_engine::start(model, engine).map_err(|error| error.to_string())?;
         for count in args.streams.iter().copied().filter(|count| *count > 0) {
-            let mut rates = Vec::new();
+            let mut measured = Measured { count, ..Measured::default() };
+            let before = engine.stats();
             for _ in 0..args.repeat.get() {
                 let prompts = (0..count).map(|_| ids.take(depth)).collect();
-                rates.push((count * generate) as f64 / streams_seconds(&engine, prompts, generate)?);
+                let seconds = streams_seconds(&engine, prompts, generate)?;
+                measured.rates.push((count * generate) as f64 / seconds);
             }
-            streams.push((count, rates));
+            let after = engine.stats();
+            if spec.drafts() > 0 {
+                measured.rows = (after.drafts_verified - before.drafts_verified) as usize / spec.drafts();
+                measured.sampled = measured.rows + (after.drafts_accepted - before.drafts_accepted) as usize;
+            }
+            streams.push(measured);
         }
     }
     let report = Report {
         spec,
-        prompt,
         depth,
         generate,
         threads: options.threads,
         dummy: args.weights.is_dummy(),
         loaded,
         first_token: first_token.unwrap_or_default(),
-        prefill,
+        prefills,
         batches,
         streams,
     };
@@ -182,120 +202,9 @@ impl Ids {
     }
 }
 
-/// What was measured, in tokens per second, and in seconds since the process was started.
-struct Report<'a> {
-    spec: &'a ModelSpec,
-    prompt: usize,
-    depth: usize,
-    generate: usize,
-    threads: usize,
-    dummy: bool,
-    loaded: f64,
-    first_token: f64,
-    prefill: Vec<f64>,
-    batches: Vec<(usize, Vec<f64>)>,
-    streams: Vec<(usize, Vec<f64>)>,
-}
-
-impl Report<'_> {
-    /// The rates of one sequence, if they were measured.
-    fn decode(&self) -> &[f64] {
-        self.batches.iter().find(|(count, _)| *count == 1).map_or(&[], |(_, rates)| rates)
-    }
-
-    fn json(&self) -> Value {
-        let figures = &self.spec.figures;
-        let counted = |name: &str, all: &[(usize, Vec<f64>)]| -> Vec<Value> {
-            let each = all.iter().map(
-                |(count, rates)| json!({name: count, "tokens_per_second": median(rates), "samples": rates}),
-            );
-            each.collect()
-        };
-        json!({
-            "target": self.spec.target,
-            "weights": if self.dummy { "dummy" } else { "checkpoint" },
-            "threads": self.threads,
-            "prompt_tokens": self.prompt,
-            "depth": self.depth,
-            "generate": self.generate,
-            "start_to_ready_ms": self.loaded * 1e3,
-            "start_to_first_token_ms": self.first_token * 1e3,
-            "ours": {"prefill": median(&self.prefill), "decode": median(self.decode())},
-            "limit": {"prefill": figures.limit_prefill, "decode": figures.limit_decode},
-            "predicted": {"prefill": figures.predicted_prefill, "decode": figures.predicted_decode},
-            "samples": {"prefill": self.prefill, "decode": self.decode()},
-            "batches": counted("sequences", &self.batches),
-            "streams": counted("streams", &self.streams),
-        })
-    }
-
-    fn print(&self) {
-        let figures = &self.spec.figures;
-        let weights = if self.dummy { ", weights: dummy" } else { "" };
-        out::print(format_args!(
-            "{}, {} threads{weights}, tokens per second",
-            self.spec.target, self.threads
-        ));
-        out::print(format_args!(
-            "{:<28} {:>10} {:>10} {:>10} {:>9}",
-            "", "measured", "predicted", "limit", "of limit"
-        ));
-        let line = |name: String, rates: &[f64], predicted: f64, limit: f64| {
-            let rate = median(rates);
-            let share = 100.0 * rate / limit;
-            out::print(format_args!("{name:<28} {rate:>10.1} {predicted:>10.1} {limit:>10.1} {share:>8.0}%"));
-        };
-        let prefill = format!("prefill of {}", self.prompt);
-        line(prefill, &self.prefill, figures.predicted_prefill, figures.limit_prefill);
-        for (count, rates) in &self.batches {
-            let decode = format!("decode of {} after {}", self.generate, self.depth);
-            if *count == 1 {
-                line(decode, rates, figures.predicted_decode, figures.limit_decode);
-            } else {
-                let rate = median(rates);
-                let step = 1e3 * *count as f64 / rate;
-                out::print(format_args!(
-                    "{:<28} {rate:>10.1}   {step:.3} ms a step",
-                    format!("the same, batch {count}")
-                ));
-            }
-        }
-        for (count, rates) in &self.streams {
-            out::print(format_args!(
-                "{:<28} {:>10.1}",
-                format!("{count} streams, all together"),
-                median(rates)
-            ));
-        }
-        let [loaded, first] = [self.loaded, self.first_token].map(|seconds| seconds * 1e3);
-        out::print(format_args!(
-            "{:<28} {loaded:>10.0} ms, first token after {first:.0} ms",
-            "start to ready"
-        ));
-    }
-}
-
-/// The middle of some samples, or the mean of the two in the middle; 0 of none.
-fn median(samples: &[f64]) -> f64 {
-    let mut sorted = samples.to_vec();
-    sorted.sort_by(f64::total_cmp);
-    match sorted.len() {
-        0 => 0.0,
-        odd if odd % 2 == 1 => sorted[odd / 2],
-        even => (sorted[even / 2 - 1] + sorted[even / 2]) / 2.0,
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn median_of_few() {
-        assert_eq!(median(&[]), 0.0);
-        assert_eq!(median(&[3.0, 1.0, 2.0]), 2.0);
-        assert_eq!(median(&[4.0, 1.0, 2.0, 3.0]), 2.5);
-    }
 
     #[test]
     fn made_up_ids_are_in_the_vocabulary_and_differ() {

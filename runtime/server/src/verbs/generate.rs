@@ -88,7 +88,7 @@ pub(crate) fn generate(
         return Err("--stop must not be empty".to_owned().into());
     }
 
-    let options = args.memory.options(blocks, context, args.threads.count(), out::say)?;
+    let options = args.memory.options(blocks, context + spec.reach(), args.threads.count(), out::say)?;
     // Lists are all submitted before the first is done.
     let engine = EngineOptions { blocks: 0, context, max_waiting: MOST_LISTS };
     let (engine, text) = load(spec, start, &args.weights, &options, engine, &Progress::default())?;

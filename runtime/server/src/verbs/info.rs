@@ -1,5 +1,6 @@
 //! `info`: what this binary was compiled for.
 
+use crate::draft;
 use crate::load::DEFAULT_CONTEXT;
 use crate::out;
 use crate::paths::default_weights;
@@ -45,6 +46,8 @@ fn as_json(spec: &ModelSpec) -> Value {
         "layers": spec.layers,
         "vocabulary": spec.vocabulary,
         "context": spec.context,
+        "usable_context": spec.usable_context(),
+        "draft": draft::facts(spec),
         "block_tokens": spec.block_tokens,
         "block_bytes": spec.block_bytes,
         "state_bytes": spec.state_bytes,
@@ -89,8 +92,8 @@ fn as_text(spec: &ModelSpec) -> String {
             format!("machine code of {}, for a GPU of compute capability {major}.{minor}", cuda.architecture),
         );
         line("tuning", cuda.tuning.to_owned());
-        let sequence = DEFAULT_CONTEXT.min(spec.context);
-        let cache = (sequence.div_ceil(spec.block_tokens) * spec.block_bytes) as u64;
+        let sequence = DEFAULT_CONTEXT.min(spec.usable_context());
+        let cache = ((sequence + spec.reach()).div_ceil(spec.block_tokens) * spec.block_bytes) as u64;
         let state = spec.state_bytes * spec.step_sequences as u64;
         let of_state = match state {
             0 => String::new(),
@@ -106,13 +109,20 @@ fn as_text(spec: &ModelSpec) -> String {
             ),
         );
     }
+    let usable = match spec.reach() {
+        0 => String::new(),
+        reach => format!(", {} of them usable: drafts take {reach}", spec.usable_context()),
+    };
     line(
         "model",
         format!(
-            "{} layers of {}, {} ids, context {} tokens",
+            "{} layers of {}, {} ids, context {} tokens{usable}",
             spec.layers, spec.hidden, spec.vocabulary, spec.context
         ),
     );
+    if let Some(it) = &spec.draft {
+        line("drafts", draft::describe(spec, it));
+    }
     line("weights", format!("{} in {} tensors", out::bytes(spec.weight_bytes), spec.tensor_count()));
     line("scratch", out::bytes(spec.scratch_bytes));
     let block = out::bytes(spec.block_bytes as u64);

@@ -4,5 +4,6 @@ pub(crate) mod bench;
 pub(crate) mod generate;
 pub(crate) mod info;
 pub(crate) mod logits;
+mod report;
 pub(crate) mod serve;
 mod steps;

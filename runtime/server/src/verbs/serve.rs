@@ -1,5 +1,6 @@
 //! `serve`: HTTP until told to stop.
 
+use crate::draft;
 use crate::failure::Failure;
 use crate::http::app::{App, Ready};
 use crate::http::router;
@@ -68,7 +69,7 @@ pub fn serve(
     started: Instant,
 ) -> Result<(), Failure> {
     let (context, blocks) = args.cache.plan(spec)?;
-    let options = args.memory.options(blocks, context, args.threads.count(), out::print)?;
+    let options = args.memory.options(blocks, context + spec.reach(), args.threads.count(), out::print)?;
     let wanted = SocketAddr::new(args.bind, args.port);
     let cannot_listen = |error| format!("cannot listen at {wanted}: {error}");
     let listener = TcpListener::bind(wanted).map_err(cannot_listen)?;
@@ -80,6 +81,7 @@ pub fn serve(
         model_name: args.model_name.clone().unwrap_or_else(|| spec.model.to_owned()),
         body_limit: args.max_body.get(),
         dummy: args.weights.is_dummy(),
+        forced: draft::forced(spec),
         progress: Progress::default(),
         started,
         created: unix_time(),
@@ -103,9 +105,10 @@ pub fn serve(
         first_token(&engine, started)?;
     }
     let weights = if app.dummy { "; weights: dummy" } else { "" };
+    let drafts = spec.draft.as_ref().map_or(String::new(), |it| format!("; {}", draft::describe(spec, it)));
     let _ = app.ready.set(Ready { engine, text: Arc::new(text) });
     out::print(format_args!(
-        "ready in {:.2} s: {} with a context of {context} tokens, {cached} cached in all ({}), {} threads{weights}",
+        "ready in {:.2} s: {} with a context of {context} tokens, {cached} cached in all ({}), {} threads{weights}{drafts}",
         started.elapsed().as_secs_f64(),
         app.model_name,
         out::bytes(blocks as u64 * spec.block_bytes as u64),

@@ -2,33 +2,27 @@
 
 use monomorph_model::{
     BlockId, Model, ModelSpec, Output, RowOutput, SequenceStep, Slot, Step, StepOutput, Ticket, Tokens,
+    Verified,
 };
 use monomorph_sampling::Sampling;
 use std::collections::VecDeque;
 use std::time::Instant;
 
-/// Feeds a prompt into an empty sequence, as many tokens at once as a step takes; the token sampled after it.
-pub(crate) fn feed<M: Model>(model: &mut M, prompt: &[u32]) -> Result<u32, String> {
+/// Feeds a prompt into an empty sequence, as many tokens at once as a step takes, and samples the token after it.
+pub(crate) fn feed<M: Model>(model: &mut M, prompt: &[u32]) -> Result<(), String> {
     let blocks = block_range(M::SPEC, 0, prompt.len());
-    let mut first = 0;
+    let mut position = 0;
     let mut output = StepOutput::default();
-    for chunk in prompt.chunks(M::SPEC.step_tokens) {
-        let end = first + chunk.len();
-        let row = SequenceStep {
-            drafts: 0,
-            following: None,
-            slot: Slot(0),
-            position: first,
-            tokens: Tokens::Known(chunk.to_vec()),
-            blocks: blocks[..end.div_ceil(M::SPEC.block_tokens)].to_vec(),
-            output: if end == prompt.len() { greedy(0) } else { Output::None },
-        };
+    while position < prompt.len() {
+        let end = prompt.len().min(position + M::SPEC.step_tokens);
+        let row = prompt_row(M::SPEC, 0, prompt, position..end, &blocks);
         let ticket = model.submit(&Step { sequences: vec![row] });
         output = model.collect(ticket);
-        first = end;
+        position = end;
     }
     match output.rows.as_slice() {
-        [RowOutput::Sampled(sampled)] => Ok(sampled.id),
+        [RowOutput::Sampled(_)] if M::DRAFTS == 0 => Ok(()),
+        [RowOutput::Verified(_)] if M::DRAFTS > 0 => Ok(()),
         _ => Err("the stack did not return the token that the step asked for".to_owned()),
     }
 }
@@ -40,6 +34,19 @@ pub(crate) struct Steps<'a, M> {
     /// Blocks each sequence may come to use.
     blocks: Vec<Vec<BlockId>>,
     in_flight: VecDeque<Ticket>,
+    /// What the last step of each sequence brought, by slot; of a model that drafts.
+    verified: Vec<Verified>,
+}
+
+/// What decoding took and gave.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Decoded {
+    /// Wall time.
+    pub(crate) seconds: f64,
+    /// Steps of all sequences together.
+    pub(crate) steps: usize,
+    /// Tokens of all sequences.
+    pub(crate) tokens: usize,
 }
 
 impl<'a, M: Model> Steps<'a, M> {
@@ -47,14 +54,14 @@ impl<'a, M: Model> Steps<'a, M> {
     pub(crate) fn after(model: &'a mut M, prompts: Vec<Vec<u32>>, most: usize) -> Result<Self, String> {
         let blocks: Vec<Vec<BlockId>> =
             (0..prompts.len()).map(|index| block_range(M::SPEC, index, most)).collect();
-        let mut steps = Steps { model, step: Step::default(), blocks, in_flight: VecDeque::new() };
+        let verified = vec![Verified::default(); prompts.len()];
+        let mut steps = Steps { model, step: Step::default(), blocks, in_flight: VecDeque::new(), verified };
         let mut room = M::SPEC.step_tokens;
         for (index, prompt) in prompts.iter().enumerate() {
             let mut position = 0;
             while position < prompt.len() {
                 let end = prompt.len().min(position + room);
-                let output = if end == prompt.len() { greedy(0) } else { Output::None };
-                let row = steps.row(index, position, Tokens::Known(prompt[position..end].to_vec()), output);
+                let row = prompt_row(M::SPEC, index, prompt, position..end, &steps.blocks[index]);
                 steps.step.sequences.push(row);
                 room -= end - position;
                 position = end;
@@ -66,47 +73,59 @@ impl<'a, M: Model> Steps<'a, M> {
         }
         steps.flush()?;
         steps.drain()?;
+        if M::DRAFTS > 0 && steps.verified.iter().any(|verified| verified.sampled.is_empty()) {
+            return Err("the stack did not return a token that the step asked for".to_owned());
+        }
         for (index, prompt) in prompts.iter().enumerate() {
-            let row = steps.row(index, prompt.len(), Tokens::Sampled, greedy(1));
+            let row = SequenceStep {
+                drafts: M::DRAFTS,
+                following: None,
+                slot: Slot(index as u32),
+                position: prompt.len(),
+                tokens: Tokens::Sampled,
+                blocks: Vec::new(),
+                output: greedy(1),
+            };
             steps.step.sequences.push(row);
+            steps.go_on(index);
         }
         Ok(steps)
     }
 
-    /// Decodes `count` tokens of every sequence, each from the one before; the seconds that takes.
-    pub(crate) fn decode(mut self, count: usize) -> Result<f64, String> {
+    /// Decodes until a sequence has `count` tokens more, which without drafts all come to have at once.
+    pub(crate) fn decode(mut self, count: usize) -> Result<Decoded, String> {
+        let sequences = self.step.sequences.len();
+        let (mut steps, mut tokens) = (0, 0);
+        let mut each = vec![0; sequences];
         let started = Instant::now();
-        for _ in 0..count {
+        while each.iter().all(|&generated| generated < count) {
             self.submit()?;
-            for index in 0..self.step.sequences.len() {
-                let position = self.step.sequences[index].position + 1;
-                let next = match self.step.sequences[index].output {
-                    Output::Sample { draw, .. } => greedy(draw + 1),
-                    Output::None | Output::Logits => Output::None,
-                };
-                let needed = (position + 1).div_ceil(M::SPEC.block_tokens).min(self.blocks[index].len());
+            steps += 1;
+            for (index, generated) in each.iter_mut().enumerate() {
+                let more = if M::DRAFTS > 0 { self.verified[index].sampled.len() } else { 1 };
+                *generated += more;
+                tokens += more;
                 let row = &mut self.step.sequences[index];
-                row.position = position;
-                row.output = next;
-                row.blocks.extend_from_slice(&self.blocks[index][row.blocks.len()..needed]);
+                row.position += more;
+                if let Output::Sample { draw, .. } = &mut row.output {
+                    *draw += more as u64;
+                }
+                self.go_on(index);
             }
         }
         self.drain()?;
-        Ok(started.elapsed().as_secs_f64())
+        Ok(Decoded { seconds: started.elapsed().as_secs_f64(), steps, tokens })
     }
 
-    fn row(&self, index: usize, position: usize, tokens: Tokens, output: Output) -> SequenceStep {
-        let needed = (position + tokens.len()).div_ceil(M::SPEC.block_tokens);
-        let blocks = self.blocks[index][..needed].to_vec();
-        SequenceStep {
-            drafts: 0,
-            following: None,
-            slot: Slot(index as u32),
-            position,
-            tokens,
-            blocks,
-            output,
+    /// Gives a sequence's row the tokens to go on with at its position, and the blocks they need.
+    fn go_on(&mut self, index: usize) {
+        let row = &mut self.step.sequences[index];
+        if let (Some(last), drafts) = (self.verified[index].sampled.last(), &self.verified[index].drafts) {
+            row.tokens = Tokens::Known([&[last.id], drafts.as_slice()].concat());
         }
+        let needed = blocks_needed(M::SPEC, row.position + row.tokens.len(), true);
+        let (held, all) = (row.blocks.len(), &self.blocks[index]);
+        row.blocks.extend_from_slice(&all[held..needed.min(all.len()).max(held)]);
     }
 
     /// Submits the step gathered so far, if there is one, and begins another.
@@ -124,6 +143,10 @@ impl<'a, M: Model> Steps<'a, M> {
         }
         let ticket = self.model.submit(&self.step);
         self.in_flight.push_back(ticket);
+        // What a model that drafts is fed next is known when its step is collected.
+        if M::DRAFTS > 0 {
+            self.collect()?;
+        }
         Ok(())
     }
 
@@ -137,16 +160,57 @@ impl<'a, M: Model> Steps<'a, M> {
     fn collect(&mut self) -> Result<(), String> {
         let Some(ticket) = self.in_flight.pop_front() else { return Ok(()) };
         let output = self.model.collect(ticket);
-        if output.rows.iter().any(|row| matches!(row, RowOutput::Logits(_))) {
-            return Err("the stack returned logits that nobody asked for".to_owned());
+        for (at, row) in output.rows.into_iter().enumerate() {
+            match row {
+                RowOutput::None => {}
+                RowOutput::Sampled(_) if M::DRAFTS == 0 => {}
+                // One step is in flight, the one at hand.
+                RowOutput::Verified(verified)
+                    if !verified.sampled.is_empty() && verified.drafts.len() == M::DRAFTS =>
+                {
+                    self.verified[self.step.sequences[at].slot.0 as usize] = verified;
+                }
+                RowOutput::Sampled(_) | RowOutput::Verified(_) => {
+                    return Err("the stack returned other drafts than it makes".to_owned());
+                }
+                RowOutput::Logits(_) => {
+                    return Err("the stack returned logits that nobody asked for".to_owned());
+                }
+            }
         }
         Ok(())
     }
 }
 
+/// The row that feeds `range` of the prompt of sequence `index`, which has `blocks`; it samples at the prompt's end.
+fn prompt_row(
+    spec: &ModelSpec,
+    index: usize,
+    prompt: &[u32],
+    range: std::ops::Range<usize>,
+    blocks: &[BlockId],
+) -> SequenceStep {
+    let samples = range.end == prompt.len();
+    SequenceStep {
+        drafts: 0,
+        following: prompt.get(range.end).copied(),
+        slot: Slot(index as u32),
+        position: range.start,
+        tokens: Tokens::Known(prompt[range.clone()].to_vec()),
+        blocks: blocks[..blocks_needed(spec, range.end, samples)].to_vec(),
+        output: if samples { greedy(0) } else { Output::None },
+    }
+}
+
+/// The blocks of a row whose tokens end before position `end`.
+fn blocks_needed(spec: &ModelSpec, end: usize, samples: bool) -> usize {
+    let drafting = if samples { spec.drafts().saturating_sub(1) } else { 0 };
+    (end + drafting).div_ceil(spec.block_tokens)
+}
+
 /// The blocks of sequence `index` when each has `tokens` tokens.
 fn block_range(spec: &ModelSpec, index: usize, tokens: usize) -> Vec<BlockId> {
-    let each = tokens.div_ceil(spec.block_tokens) as u32;
+    let each = (tokens + spec.reach()).div_ceil(spec.block_tokens) as u32;
     (0..each).map(|block| BlockId(index as u32 * each + block)).collect()
 }
 

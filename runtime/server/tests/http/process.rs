@@ -5,14 +5,22 @@ use crate::scripted::write_checkpoint;
 use serde_json::Value;
 use std::io::{BufRead, BufReader, Read};
 use std::net::SocketAddr;
+use std::os::unix::process::CommandExt;
 use std::process::{Child, Command, ExitStatus, Output, Stdio};
 use std::time::{Duration, Instant};
 use tempfile::TempDir;
+
+/// Run as this, the binary has a model that drafts.
+pub const DRAFTS: &str = "echo-drafts";
+/// Run as this, it has one that says that its drafts are accepted by rate.
+pub const FORCED: &str = "echo-forced";
 
 /// A running server; killed when dropped.
 pub struct Server {
     child: Child,
     pub address: SocketAddr,
+    /// What it said before it was ready.
+    pub opening: String,
     _weights: TempDir,
 }
 
@@ -21,23 +29,31 @@ impl Server {
     pub fn start(arguments: &[&str]) -> Server {
         let weights = checkpoint();
         let path = weights.path().to_str().expect("UTF-8").to_owned();
-        Server::start_on(&path, weights, arguments)
+        Server::start_on(&path, weights, command(&[]), arguments)
+    }
+
+    /// Starts one of the models that draft.
+    pub fn start_as(model: &str, arguments: &[&str]) -> Server {
+        let weights = checkpoint();
+        let path = weights.path().to_str().expect("UTF-8").to_owned();
+        Server::start_on(&path, weights, command_as(model, &[]), arguments)
     }
 
     /// Starts one with made-up weights.
     pub fn start_dummy(arguments: &[&str]) -> Server {
-        Server::start_on("dummy", checkpoint(), arguments)
+        Server::start_on("dummy", checkpoint(), command(&[]), arguments)
     }
 
-    fn start_on(path: &str, weights: TempDir, arguments: &[&str]) -> Server {
-        let mut child = command(&["serve", "--port", "0", "--weights"])
-            .arg(path)
+    fn start_on(path: &str, weights: TempDir, mut command: Command, arguments: &[&str]) -> Server {
+        let mut child = command
+            .args(["serve", "--port", "0", "--weights", path])
             .args(arguments)
             .stdout(Stdio::piped())
             .stderr(Stdio::piped())
             .spawn()
             .expect("the server starts");
         let mut lines = BufReader::new(child.stdout.take().expect("piped")).lines();
+        let mut opening = String::new();
         let address = loop {
             let Some(line) = lines.next() else {
                 let mut stderr = String::new();
@@ -45,13 +61,14 @@ impl Server {
                 panic!("the server ended: {stderr}");
             };
             let line = line.expect("readable");
+            opening.extend([line.as_str(), "\n"]);
             if let Some(address) =
                 line.strip_prefix("OpenAI API: http://").and_then(|rest| rest.strip_suffix("/v1"))
             {
                 break address.parse().expect("an address");
             }
         };
-        Server { child, address, _weights: weights }
+        Server { child, address, opening, _weights: weights }
     }
 
     pub fn connect(&self) -> Connection {
@@ -123,6 +140,13 @@ pub fn checkpoint() -> TempDir {
 pub fn command(arguments: &[&str]) -> Command {
     let mut command = Command::new(std::env::current_exe().expect("this binary"));
     command.args(arguments).stdin(Stdio::null());
+    command
+}
+
+/// [`command`] of one of the models that draft.
+pub fn command_as(model: &str, arguments: &[&str]) -> Command {
+    let mut command = command(arguments);
+    command.arg0(model);
     command
 }
 

@@ -7,7 +7,7 @@
 use monomorph_engine::scripted::{InFlight, Script, Scripted, Shape, Tokens};
 use monomorph_formats::Format;
 use monomorph_model::{
-    ClassFormat, Figures, HardwareSpec, LoadError, LoadOptions, Model, ModelSpec, Progress, Protocol,
+    ClassFormat, Figures, HardwareSpec, LoadError, LoadOptions, Model, ModelSpec, Output, Progress, Protocol,
     SamplingPreset, Step, StepOutput, Ticket, Weights,
 };
 use serde_json::{Map, Value, json};
@@ -74,20 +74,22 @@ impl Shape for Bytes {
     };
 }
 
-/// The scripted model, loaded as a layer stack is. Two steps are in flight, as on a card: what ends an answer is seen here
-/// when the next token is on its way.
-pub struct Echo(Scripted<InFlight<Bytes, 2>>);
+/// Two steps are in flight, as on a card: what ends an answer is seen here when the next token is on its way.
+pub type Echo = Loaded<InFlight<Bytes, 2>>;
 
-impl Model for Echo {
-    const SPEC: &'static ModelSpec = Bytes::SPEC;
-    const STEPS_IN_FLIGHT: usize = 2;
+/// The scripted model, loaded as a layer stack is, for sequences of so many positions.
+pub struct Loaded<S: Shape>(Scripted<S>, usize);
+
+impl<S: Shape> Model for Loaded<S> {
+    const SPEC: &'static ModelSpec = S::SPEC;
+    const STEPS_IN_FLIGHT: usize = S::STEPS_IN_FLIGHT;
 
     fn load(_: &Weights, options: &LoadOptions, progress: &Progress) -> Result<Self, LoadError> {
         progress.expect(4);
         progress.advance(4);
         let tokens = Tokens::Function(Arc::new(next_token));
         let blocks = options.blocks_or_one_sequence(Self::SPEC.block_tokens);
-        Ok(Echo(Scripted::new(Script { tokens, blocks, ..Script::default() })))
+        Ok(Loaded(Scripted::new(Script { tokens, blocks, ..Script::default() }), options.context))
     }
 
     fn blocks(&self) -> usize {
@@ -95,6 +97,12 @@ impl Model for Echo {
     }
 
     fn submit(&mut self, step: &Step) -> Ticket {
+        for row in &step.sequences {
+            let samples = matches!(row.output, Output::Sample { .. });
+            let drafting = if samples { Self::DRAFTS.saturating_sub(1) } else { 0 };
+            let end = row.position + row.tokens.len() + drafting;
+            assert!(end <= self.1, "a step up to position {end} of a model loaded for {}", self.1);
+        }
         self.0.submit(step)
     }
 

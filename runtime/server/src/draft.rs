@@ -1,0 +1,72 @@
+//! What a server says of its drafts.
+
+use monomorph_engine::Stats;
+use monomorph_model::{DraftSpec, ModelSpec};
+use serde_json::{Value, json};
+
+/// What a build whose drafts are accepted by rate says of its answers, which mean nothing; `None` of every other build.
+pub(crate) fn forced(spec: &ModelSpec) -> Option<String> {
+    let rate = spec.draft.as_ref()?.forced_acceptance?;
+    Some(format!("forced-acceptance-{rate}"))
+}
+
+/// How it drafts, for people.
+pub(crate) fn describe(spec: &ModelSpec, draft: &DraftSpec) -> String {
+    let DraftSpec { method, drafts, vocabulary, forced_acceptance } = draft;
+    let ids = if *vocabulary < spec.vocabulary {
+        format!("one of the first {vocabulary} ids each")
+    } else {
+        "of all ids".to_owned()
+    };
+    let plural = if *drafts == 1 { "" } else { "s" };
+    let forced = forced_acceptance.map_or(String::new(), |rate| {
+        format!("; accepted at a rate of {rate} whatever was sampled, so answers mean nothing")
+    });
+    format!("{method}: {drafts} token{plural} after every one sampled, {ids}{forced}")
+}
+
+/// The same, for programs; null where nothing is drafted.
+pub(crate) fn facts(spec: &ModelSpec) -> Value {
+    let Some(DraftSpec { method, drafts, vocabulary, forced_acceptance }) = spec.draft else {
+        return Value::Null;
+    };
+    json!({
+        "method": method, "drafts": drafts, "vocabulary": vocabulary, "forced_acceptance": forced_acceptance,
+    })
+}
+
+/// How many of the drafts of a step were accepted in the mean, from 0 to all that a step verifies; `None` before the first.
+pub(crate) fn mean_accepted(spec: &ModelSpec, verified: u64, accepted: u64) -> Option<f64> {
+    (verified > 0).then(|| accepted as f64 * spec.drafts() as f64 / verified as f64)
+}
+
+/// [`mean_accepted`] of what an engine did.
+pub(crate) fn mean_of(spec: &ModelSpec, stats: &Stats) -> Option<f64> {
+    mean_accepted(spec, stats.drafts_verified, stats.drafts_accepted)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use monomorph_engine::scripted::{Drafting, Shape, Small};
+
+    #[test]
+    fn a_cut_head_and_a_forced_rate_are_told() {
+        let whole = Drafting::<Small, 1>::SPEC;
+        let told = |spec: &ModelSpec| describe(spec, &spec.draft.expect("drafts"));
+        assert_eq!(told(whole), "script: 1 token after every one sampled, of all ids");
+        let draft = DraftSpec {
+            drafts: 2,
+            vocabulary: 1000,
+            forced_acceptance: Some(0.8),
+            ..whole.draft.expect("drafts")
+        };
+        let cut = ModelSpec { draft: Some(draft), ..*whole };
+        assert!(told(&cut).contains(
+            "2 tokens after every one sampled, one of the first 1000 ids each; accepted at a rate of 0.8"
+        ));
+        assert_eq!((forced(whole), forced(&cut).as_deref()), (None, Some("forced-acceptance-0.8")));
+        assert_eq!(mean_accepted(&cut, 0, 0), None);
+        assert_eq!(mean_accepted(&cut, 200, 150), Some(1.5));
+    }
+}
