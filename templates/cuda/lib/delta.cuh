@@ -58,7 +58,6 @@ struct DeltaDefaults {
 template <class C>
 struct DeltaShape {
     static_assert(C::VALUE_HEADS % C::KEY_HEADS == 0, "value heads share key heads evenly");
-    static_assert(C::KEY_DIM % 2 == 0 && C::VALUE_DIM % 2 == 0, "heads are whole pairs");
     static_assert(C::WINDOW >= C::TAPS - 1 + (C::DRAFTS > 1 ? C::DRAFTS : 1), "no token overwrites an input it needs");
     static constexpr int RATIO = C::VALUE_HEADS / C::KEY_HEADS;
     static constexpr int KEYS = C::KEY_HEADS * C::KEY_DIM, VALUES = C::VALUE_HEADS * C::VALUE_DIM;

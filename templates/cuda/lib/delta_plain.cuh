@@ -1,4 +1,4 @@
-// delta_plain: the recurrence of any number of tokens a sequence, for heads of any even width; delta_gate follows. In decode and in
+// delta_plain: the recurrence of any number of tokens a sequence, for heads of any width; delta_gate follows. In decode and in
 // prefill, of shapes that the fast kernels do not take, and wherever the arithmetic is exact (sums in f64, rounded once).
 //
 // Work: block (value head, sequence), DELTA_PLAIN_THREADS threads, tokens one after another. S is in shared memory, a thread owns
