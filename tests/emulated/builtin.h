@@ -26,8 +26,22 @@
 
 #define threadIdx (::card::current->thread)
 #define blockIdx (::card::current->block->index)
-#define gridDim (::card::grid())
-#define blockDim (::card::block())
+
+namespace card {
+template <uint3 (*WHOLE)(), unsigned uint3::*MEMBER>
+struct Extent {
+    operator unsigned() const { return WHOLE().*MEMBER; }
+};
+template <uint3 (*WHOLE)()>
+struct Extents {
+    Extent<WHOLE, &uint3::x> x;
+    Extent<WHOLE, &uint3::y> y;
+    Extent<WHOLE, &uint3::z> z;
+};
+}  // namespace card
+// No macros: launch configurations have members of these names.
+inline constexpr card::Extents<card::grid> gridDim = {};
+inline constexpr card::Extents<card::block> blockDim = {};
 
 template <class A, class B>
 constexpr std::common_type_t<A, B> min(A a, B b) { return b < a ? b : a; }
