@@ -187,7 +187,7 @@ __device__ __forceinline__ void attention_decode(const Step* step, const float* 
             Kv* to = cached_row<C>(layer, own_block, kv_head, position % C::BLOCK_TOKENS) + (is_key ? 0 : A::VALUES);
             head[i].each(lane, [&](int e, float v) {
                 const Kv rounded = round_to<Kv>(v);
-                (is_key ? shared.key : shared.value)[token][e] = rounded;
+                (is_key ? shared.key[token] : shared.value[token])[e] = rounded;
                 if (own) to[e] = rounded;
             });
         }
