@@ -1,6 +1,6 @@
 //! `cargo xtask build`: three TOML files to one server binary.
 
-use crate::{TargetOptions, paths};
+use crate::{DraftOptions, TargetOptions, paths};
 use clap::Args;
 use monomorph_compiler::toolchain::{self, Built};
 use std::path::PathBuf;
@@ -9,10 +9,12 @@ use std::path::PathBuf;
 pub struct Options {
     #[command(flatten)]
     target: TargetOptions,
+    #[command(flatten)]
+    draft: DraftOptions,
 }
 
 pub fn build(options: Options) -> Result<(), String> {
-    match built(&options.target)? {
+    match built(&options.target, options.draft)? {
         Built::Server(server) => println!("{}", server.display()),
         Built::Crate { directory, why } => {
             println!("{}", directory.display());
@@ -23,14 +25,15 @@ pub fn build(options: Options) -> Result<(), String> {
 }
 
 /// Builds a target that is to run here and returns the path of its server.
-pub fn server(target: &TargetOptions) -> Result<PathBuf, String> {
-    match built(target)? {
+pub fn server(target: &TargetOptions, draft: DraftOptions) -> Result<PathBuf, String> {
+    match built(target, draft)? {
         Built::Server(server) => Ok(server),
         Built::Crate { why, .. } => Err(format!("{} has no server to run: {why}", target.target)),
     }
 }
 
-fn built(target: &TargetOptions) -> Result<Built, String> {
+fn built(target: &TargetOptions, draft: DraftOptions) -> Result<Built, String> {
     let search = paths::search(target.targets_dir.as_deref());
-    toolchain::build(&paths::root(), &search, &target.target).map_err(|error| error.to_string())
+    toolchain::build(&paths::root(), &search, &target.target, draft.option().as_ref())
+        .map_err(|error| error.to_string())
 }

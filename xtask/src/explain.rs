@@ -1,6 +1,6 @@
 //! `cargo xtask explain`: the plan of a target, for people or as JSON.
 
-use crate::{TargetOptions, paths};
+use crate::{DraftOptions, TargetOptions, paths};
 use clap::Args;
 use monomorph_compiler::toolchain::{self, modules};
 use monomorph_compiler::{graph, passes, report, spec};
@@ -10,6 +10,8 @@ use serde::Serialize;
 pub struct Options {
     #[command(flatten)]
     target: TargetOptions,
+    #[command(flatten)]
+    draft: DraftOptions,
     /// Print one JSON object.
     #[arg(long)]
     json: bool,
@@ -20,7 +22,8 @@ pub struct Options {
 
 pub fn explain(options: Options) -> Result<(), String> {
     let search = paths::search(options.target.targets_dir.as_deref());
-    let target = spec::load(&search, &options.target.target).map_err(|error| error.to_string())?;
+    let target = spec::load_to_draft(&search, &options.target.target, options.draft.option().as_ref())
+        .map_err(|error| error.to_string())?;
     if options.cubins {
         if target.hardware.cuda().is_none() {
             return Err(format!(

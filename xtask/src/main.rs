@@ -2,6 +2,7 @@
 
 mod bench;
 mod build;
+mod draft;
 mod explain;
 mod fetch;
 mod gpu;
@@ -16,6 +17,7 @@ mod test;
 mod tune;
 
 use clap::{Args, Parser, Subcommand};
+use draft::DraftOptions;
 use std::path::PathBuf;
 use std::process::ExitCode;
 

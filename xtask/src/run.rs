@@ -1,6 +1,6 @@
 //! `cargo xtask run`: build, fetch the weights if missing, then serve or answer one prompt.
 
-use crate::{TargetOptions, build, fetch};
+use crate::{DraftOptions, TargetOptions, build, fetch};
 use clap::Args;
 use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
@@ -10,6 +10,8 @@ use std::process::Command;
 pub struct Options {
     #[command(flatten)]
     target: TargetOptions,
+    #[command(flatten)]
+    draft: DraftOptions,
     /// Answer this prompt on standard output and exit.
     #[arg(long)]
     prompt: Option<String>,
@@ -22,7 +24,7 @@ pub struct Options {
 }
 
 pub fn run(options: Options) -> Result<(), String> {
-    let server = build::server(&options.target)?;
+    let server = build::server(&options.target, options.draft)?;
     let weights = match options.weights {
         Some(path) => path,
         None => fetch::weights(&options.target)?,

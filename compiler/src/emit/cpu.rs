@@ -1,7 +1,7 @@
 //! `stack.rs` for a CPU: the layer stack as a sequence of phase functions of `monomorph_device::cpu`.
 
 use super::phases::{Operands, phase};
-use super::{float, format_ident, layer_type, number, quote, spec, weights};
+use super::{cpu_draft, float, format_ident, layer_type, number, quote, spec, weights};
 use crate::graph::{RotaryFrequencies, Rows};
 use crate::plan::{FieldId, FieldKind, PhaseKind, Plan, PlanBody};
 use crate::spec::types::DeltaShape;
@@ -18,6 +18,7 @@ pub fn stack(plan: &Plan) -> TokenStream {
     let bodies = plan.bodies.iter().filter(|body| !body.layers.is_empty()).map(|it| layer(plan, it));
     let forward = forward(plan);
     let head = head(plan);
+    let draft = cpu_draft::passes(plan);
     let model = model(plan);
     quote! {
         use crate::spec::SPEC;
@@ -37,6 +38,7 @@ pub fn stack(plan: &Plan) -> TokenStream {
             #forward
             #(#bodies)*
             #head
+            #draft
         }
 
         #model
@@ -102,7 +104,7 @@ fn buffers(plan: &Plan) -> TokenStream {
     }
     for body in &plan.bodies {
         if let Some(shape) = delta_shape(body) {
-            let parameters = delta_parameters(shape, false);
+            let parameters = delta_parameters(shape);
             fields.push((
                 body_ident(body, "_scratch"),
                 quote!(DeltaScratch<#parameters>),
@@ -191,11 +193,30 @@ pub fn delta_shape(body: &PlanBody) -> Option<DeltaShape> {
 }
 
 /// The const parameters of a delta-net's types.
-fn delta_parameters(shape: DeltaShape, taps: bool) -> TokenStream {
+fn delta_parameters(shape: DeltaShape) -> TokenStream {
     let DeltaShape { key_heads, value_heads, key_dim, value_dim, .. } = shape;
-    let numbers = [key_heads, value_heads, key_dim, value_dim].into_iter().chain(taps.then_some(shape.taps));
-    let numbers = numbers.map(number);
+    let numbers = [key_heads, value_heads, key_dim, value_dim].map(number);
     quote!(#(#numbers),*)
+}
+
+/// The const parameters of a delta-net's state.
+fn state_parameters(plan: &Plan, shape: DeltaShape) -> TokenStream {
+    let (heads, taps) = (delta_parameters(shape), number(shape.taps));
+    match plan.draft {
+        None => quote!(#heads, #taps),
+        Some(draft) => {
+            let drafts = number(draft.drafts);
+            quote!(#heads, #taps, #drafts)
+        }
+    }
+}
+
+/// The cache of the attention of a body.
+pub fn cache_type(plan: &Plan, shape: &AttentionShape) -> TokenStream {
+    let kv = format_ident!("{}", plan.target.quant.kv_format.name());
+    let [kv_heads, head_dim, block] =
+        [shape.kv_heads, shape.head_dim, plan.target.quant.kv_block].map(number);
+    quote!(KvCache<#kv, #kv_heads, #head_dim, #block>)
 }
 
 /// A format's name as part of an identifier.
@@ -213,26 +234,25 @@ pub fn staging(plan: &Plan, matrix: FieldId) -> (Ident, TokenStream) {
 }
 
 fn stack_struct(plan: &Plan) -> TokenStream {
-    let kv = format_ident!("{}", plan.target.quant.kv_format.name());
-    let block = number(plan.target.quant.kv_block);
     let fields = plan.bodies.iter().filter(|body| !body.layers.is_empty()).map(|body| {
         let (layers, kind) = (body_ident(body, "_layers"), layer_type(&body.name));
         let layers = quote!(#layers: Vec<#kind>);
         match attention(body) {
-            Some(AttentionShape { kv_heads, head_dim, .. }) => {
-                let (cache, kv_heads, head_dim) =
-                    (body_ident(body, "_cache"), number(kv_heads), number(head_dim));
-                quote!(#layers, #cache: KvCache<#kv, #kv_heads, #head_dim, #block>)
+            Some(shape) => {
+                let (cache, kind) = (body_ident(body, "_cache"), cache_type(plan, &shape));
+                quote!(#layers, #cache: #kind)
             }
             None => match delta_shape(body) {
                 Some(shape) => {
-                    let (state, parameters) = (body_ident(body, "_state"), delta_parameters(shape, true));
+                    let (state, parameters) = (body_ident(body, "_state"), state_parameters(plan, shape));
                     quote!(#layers, #state: DeltaState<#parameters>)
                 }
                 None => layers,
             },
         }
     });
+    let drafts = number(plan.draft.map_or(0, |draft| draft.drafts));
+    let draft_fields = cpu_draft::fields(plan);
     quote! {
         /// Weights, caches and activations, and the threads that work on them.
         pub struct Stack {
@@ -241,19 +261,16 @@ fn stack_struct(plan: &Plan) -> TokenStream {
             globals: Globals,
             #(#fields,)*
             buffers: Buffers,
-            outputs: Outputs,
+            outputs: Outputs<#drafts>,
+            #draft_fields
         }
     }
 }
 
 /// From token ids to the last layer's residual stream.
 fn forward(plan: &Plan) -> TokenStream {
-    let angles = plan.bodies.iter().filter_map(|body| {
-        let factor = float(attention(body)?.frequencies.factor);
-        let table = format_ident!("{}", body_ident(body, "_frequencies").to_string().to_uppercase());
-        let angles = body_ident(body, "_angles");
-        Some(quote!(rotary_angles(lane, &self.batch, &#table, #factor, &self.buffers.#angles);))
-    });
+    let in_layers = plan.bodies.iter().filter(|body| !body.layers.is_empty());
+    let angles = in_layers.filter_map(|body| angles(body, &quote!(&self.batch)));
     let embed = plan.bodies[0].phases.iter().map(|it| phase(plan, &plan.bodies[0], it, Operands::GLOBAL));
     let layers = layer_loop(plan, |body| {
         let run = body_ident(body, "_layer");
@@ -269,6 +286,14 @@ fn forward(plan: &Plan) -> TokenStream {
             });
         }
     }
+}
+
+/// The statement that finds the angles of a batch's positions, for a body that attends.
+pub fn angles(body: &PlanBody, batch: &TokenStream) -> Option<TokenStream> {
+    let factor = float(attention(body)?.frequencies.factor);
+    let table = format_ident!("{}", body_ident(body, "_frequencies").to_string().to_uppercase());
+    let angles = body_ident(body, "_angles");
+    Some(quote!(rotary_angles(lane, #batch, &#table, #factor, &self.buffers.#angles);))
 }
 
 /// The layers in order. Bodies that alternate do so with a period, and the loop runs over its repetitions. `run` is the
@@ -366,6 +391,7 @@ fn model(plan: &Plan) -> TokenStream {
         }
     }
     let logits = format_ident!("{}", logits_name(plan));
+    let cpu_draft::Statements { load, names: draft_names, submit } = cpu_draft::statements(plan);
     quote! {
         impl Model for Stack {
             const SPEC: &'static ModelSpec = &SPEC;
@@ -380,16 +406,18 @@ fn model(plan: &Plan) -> TokenStream {
                 let globals = Globals::load(&loader, checkpoint)?;
                 #(#locals)*
                 checkpoint.release();
-                let batch = Batch::new(BatchLimits {
+                let limits = BatchLimits {
                     tokens: SPEC.step_tokens,
                     sequences: SPEC.step_sequences,
                     vocabulary: SPEC.vocabulary,
                     context: SPEC.context,
                     block_tokens: SPEC.block_tokens,
                     blocks,
-                });
+                };
+                let batch = Batch::new(limits);
+                #load
                 let buffers = Buffers::new(team.lanes());
-                Ok(Stack { team, batch, globals, #(#names,)* buffers, outputs: Outputs::default() })
+                Ok(Stack { team, batch, globals, #(#names,)* buffers, outputs: Outputs::default(), #draft_names })
             }
 
             fn blocks(&self) -> usize {
@@ -408,6 +436,7 @@ fn model(plan: &Plan) -> TokenStream {
                     self.outputs.take(&self.team, step, &self.batch, first..last, &mut self.buffers.#logits);
                     first = last;
                 }
+                #submit
                 self.outputs.end()
             }
 

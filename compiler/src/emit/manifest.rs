@@ -18,9 +18,12 @@ pub fn manifest(plan: &Plan, root: &Path) -> String {
     context.insert("package", &package_name(&plan.target));
     context.insert("version", env!("CARGO_PKG_VERSION"));
     context.insert("crates", &CRATES);
-    let features = match &plan.cuda {
-        None => "",
-        Some(_) => ", default-features = false, features = [\"cuda\"]",
+    let forced = plan.target.draft.is_some_and(|draft| draft.forced_acceptance.is_some());
+    let features = match (&plan.cuda, forced) {
+        (None, false) => "",
+        (None, true) => ", features = [\"forced-acceptance\"]",
+        (Some(_), false) => ", default-features = false, features = [\"cuda\"]",
+        (Some(_), true) => ", default-features = false, features = [\"cuda\", \"forced-acceptance\"]",
     };
     context.insert("device_features", features);
     context.insert("runtime", &root.join("runtime").display().to_string());

@@ -1,6 +1,7 @@
 //! Plan to text. An emitter chooses nothing: every number and name it writes stands in the plan.
 
 mod cpu;
+mod cpu_draft;
 pub mod cuda;
 mod cuda_programs;
 mod cuda_stack;
@@ -46,7 +47,7 @@ pub fn emit(plan: &Plan, root: &Path, features: &[String]) -> Vec<File> {
 
 /// The name of the generated package and of its binary.
 pub fn package_name(target: &crate::spec::types::Target) -> String {
-    let name = format!("monomorph-{}", target.name().replace('/', "-"));
+    let name = format!("monomorph-{}", target.build().replace('/', "-"));
     name.chars().map(|c| if c.is_ascii_alphanumeric() || c == '_' { c } else { '-' }).collect()
 }
 
@@ -62,11 +63,11 @@ fn main() -> TokenStream {
 }
 
 fn main_doc(plan: &Plan) -> String {
-    format!("A server of `{}`.", plan.target.name())
+    format!("A server of `{}`.", plan.target.build())
 }
 
 fn spec_doc(plan: &Plan) -> String {
-    format!("What the build of `{}` fixed.", plan.target.name())
+    format!("What the build of `{}` fixed.", plan.target.build())
 }
 
 fn stack_doc(plan: &Plan) -> String {
@@ -76,7 +77,7 @@ fn stack_doc(plan: &Plan) -> String {
     format!(
         "The layer stack of `{}`.\n\nBytes and predicted microseconds of each phase, for one token after {} \
          others, and for a prompt of {}:\n\n```text\n{tables}\n```",
-        plan.target.name(),
+        plan.target.build(),
         crate::plan::Prediction::DECODE_CONTEXT,
         crate::plan::Prediction::PREFILL_TOKENS,
     )

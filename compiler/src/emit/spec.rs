@@ -3,7 +3,7 @@
 use super::{float, number};
 use crate::plan::{FieldKind, Plan};
 use crate::spec::draft_tensors;
-use crate::spec::types::Provenance;
+use crate::spec::types::{Drafting, Provenance};
 use monomorph_formats::Format;
 use proc_macro2::{Literal, TokenStream};
 use quote::quote;
@@ -29,7 +29,7 @@ pub fn spec(plan: &Plan, features: &[String]) -> TokenStream {
         numbers;
     let cuda = cuda(plan);
     let kv_format = format(quant.kv_format);
-    let formats = quant.formats().into_iter().map(|(class, stored, compute)| {
+    let formats = quant.formats(plan.draft.is_some()).into_iter().map(|(class, stored, compute)| {
         let (stored, compute) = (format(stored), compute.name());
         quote!(ClassFormat { class: #class, stored: #stored, compute: #compute })
     });
@@ -42,7 +42,9 @@ pub fn spec(plan: &Plan, features: &[String]) -> TokenStream {
             }
         }
     });
-    let unused = quant.checkpoint.unused.iter().cloned().chain(draft_names(plan));
+    let draft_names = if plan.draft.is_some() { BTreeSet::new() } else { draft_names(plan) };
+    let unused = quant.checkpoint.unused.iter().cloned().chain(draft_names);
+    let draft = draft(plan);
     let weight_bytes = Literal::u64_unsuffixed(plan.memory.weights);
     let scratch_bytes = Literal::u64_unsuffixed(plan.memory.scratch);
     let state_bytes = Literal::u64_unsuffixed(plan.memory.state);
@@ -68,11 +70,12 @@ pub fn spec(plan: &Plan, features: &[String]) -> TokenStream {
     // Whole tokens a second: the digits behind them would only make every build's text differ.
     let [limit_decode, predicted_decode, limit_prefill, predicted_prefill] =
         plan.prediction.rates().map(|rate| Literal::f64_unsuffixed(rate.round()));
+    let draft_type = plan.draft.map(|_| quote!(DraftSpec,));
     let cuda_type = plan.target.hardware.cuda().map(|_| quote!(CudaSpec,));
     quote! {
         use monomorph_formats::Format;
         use monomorph_model::{
-            ClassFormat, #cuda_type Figures, HardwareSpec, ModelSpec, Protocol, SamplingPreset, TensorSpec,
+            ClassFormat, #cuda_type #draft_type Figures, HardwareSpec, ModelSpec, Protocol, SamplingPreset, TensorSpec,
         };
 
         /// Everything the rest of the server may ask for.
@@ -103,7 +106,7 @@ pub fn spec(plan: &Plan, features: &[String]) -> TokenStream {
                 predicted_decode: #predicted_decode,
                 predicted_prefill: #predicted_prefill,
             },
-            draft: None,
+            draft: #draft,
         };
     }
 }
@@ -148,7 +151,22 @@ fn tensors(plan: &Plan) -> BTreeMap<String, Tensor> {
     tensors
 }
 
-/// What the checkpoint calls the tensors of the draft head, scales included: nothing reads them yet.
+/// How the stack drafts.
+fn draft(plan: &Plan) -> TokenStream {
+    let Some(Drafting { drafts, vocabulary, forced_acceptance }) = plan.target.draft else {
+        return quote!(None);
+    };
+    let (method, drafts, vocabulary) = (Drafting::METHOD, number(drafts), number(vocabulary));
+    let forced = match forced_acceptance.map(Literal::f64_unsuffixed) {
+        None => quote!(None),
+        Some(rate) => quote!(Some(#rate)),
+    };
+    quote! {
+        Some(DraftSpec { method: #method, drafts: #drafts, vocabulary: #vocabulary, forced_acceptance: #forced })
+    }
+}
+
+/// What the checkpoint calls the tensors of the draft head, scales included, which a build that does not draft leaves there.
 fn draft_names(plan: &Plan) -> BTreeSet<String> {
     let (model, quant) = (&plan.target.model, &plan.target.quant);
     let drafts = draft_tensors(model).into_iter().filter(|_| quant.has_draft());

@@ -84,7 +84,7 @@ fn bodies(
 ) -> Result<Vec<PlanBody>, PassError> {
     let model_head = graph.schedule.last().expect("a graph ends with its head").body;
     let head_groups = 0..fused.bodies[model_head.0].len();
-    let final_norm = head_groups.filter_map(|at| layout.uses[&(model_head, at)].norm).last();
+    let final_norm = head_groups.filter_map(|at| layout.uses[&(model_head, at)].norm).next_back();
     let body = |(index, groups): (usize, &Vec<Group>)| {
         let id = BodyId(index);
         let body = &graph.bodies[index];

@@ -162,7 +162,7 @@ pub struct SpeedReport {
 /// Collects the report of a plan.
 pub fn report(plan: &Plan) -> Report {
     let quant = &plan.target.quant;
-    let formats = quant.formats().into_iter();
+    let formats = quant.formats(plan.draft.is_some()).into_iter();
     let [limit_decode, predicted_decode, limit_prefill, predicted_prefill] = plan.prediction.rates();
     Report {
         target: plan.target.name(),

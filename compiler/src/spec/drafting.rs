@@ -21,7 +21,8 @@ pub fn with_draft(mut target: Target, option: &DraftOption) -> Result<Target, Di
         let message = format!("{} has no draft head, and `--draft` was given", model.name);
         refuse(files().0, message, "a model that has one says so in `[draft.mtp]`; build this one without");
     } else if !quant.has_draft() {
-        let message = format!("the checkpoint of {} has no draft head, and `--draft` was given", target.name());
+        let message =
+            format!("the checkpoint of {} has no draft head, and `--draft` was given", target.name());
         let help = "its spec names no tensor that begins with `draft.`; build it without, or take a checkpoint that has them";
         refuse(files().1, message, help);
     }
@@ -44,7 +45,8 @@ pub fn with_draft(mut target: Target, option: &DraftOption) -> Result<Target, Di
     let needed = weight_bytes(model, quant, true) + kv_block_bytes(model, quant, &target.hardware.kind, true);
     if sink.is_empty() && needed > u128::from(target.hardware.memory_bytes) {
         let message = format!("{} does not fit the memory with its draft head", target.name());
-        let help = format!("it needs {needed} bytes at least, and there are {}", target.hardware.memory_bytes);
+        let help =
+            format!("it needs {needed} bytes at least, and there are {}", target.hardware.memory_bytes);
         refuse(PathBuf::from("--draft"), message, &help);
     }
     target.draft = Some(draft);

@@ -23,7 +23,7 @@ use diagnostic::{Sink, Source};
 use reader::Table;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
-use types::{Model, Provenance, Quant, Target, Tuning};
+use types::{DraftOption, Model, Provenance, Quant, Target, Tuning};
 
 /// Reads and checks the three specs of `target`, which is `hardware/model/quant`, and its tuning file
 /// `tuning/hardware/model/quant.toml` if there is one. Hardware, model and tuning are each taken from the first
@@ -35,6 +35,22 @@ pub fn load(search: &[PathBuf], target: &str) -> Result<Target, Diagnostics> {
     let sink = Sink::default();
     let target = catalogue::locate(search, target, &sink).and_then(|it| read(search, &it, &sink));
     sink.finish(target)
+}
+
+/// [`load`], and then [`with_draft`] where the build is to draft.
+///
+/// # Errors
+/// Those of both.
+pub fn load_to_draft(
+    search: &[PathBuf],
+    target: &str,
+    draft: Option<&DraftOption>,
+) -> Result<Target, Diagnostics> {
+    let target = load(search, target)?;
+    match draft {
+        None => Ok(target),
+        Some(option) => with_draft(target, option),
+    }
 }
 
 /// The quant spec of `target`, checked as [`load`] does but for whether the weights fit the hardware: for a checkpoint that

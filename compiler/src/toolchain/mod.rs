@@ -8,7 +8,7 @@ pub mod python;
 
 use crate::emit::{self, File};
 use crate::plan::Plan;
-use crate::spec::types::{Cpu, HardwareKind, Target};
+use crate::spec::types::{Cpu, DraftOption, HardwareKind, Target};
 use crate::{passes, spec};
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -65,14 +65,20 @@ pub enum Built {
     },
 }
 
-/// Builds a target found in the `search` directories: writes its crate to `<root>/generated/<target>`, compiles its kernels
-/// where it has any, compiles the crate, and puts the server at `<root>/dist/<target>/server`. Files that would not change
+/// Builds a target found in the `search` directories, to draft where `draft` says so: writes its crate to `<root>/generated/<build>`
+/// ([`Target::build`]), compiles its kernels where it has any, compiles the crate, and puts the server at
+/// `<root>/dist/<build>/server`. Files that would not change
 /// are not written, so a second build costs what cargo takes to see that nothing changed.
 ///
 /// # Errors
 /// See [`BuildError`].
-pub fn build(root: &Path, search: &[PathBuf], target: &str) -> Result<Built, BuildError> {
-    let target = spec::load(search, target)?;
+pub fn build(
+    root: &Path,
+    search: &[PathBuf],
+    target: &str,
+    draft: Option<&DraftOption>,
+) -> Result<Built, BuildError> {
+    let target = spec::load_to_draft(search, target, draft)?;
     let (directory, plan) = write_crate(root, &target)?;
     if plan.cuda.is_some() {
         modules::compile(root, &directory, &plan)?;
@@ -122,7 +128,7 @@ pub fn link(root: &Path, target: &Target, directory: &Path, below: &str) -> Resu
     if !status.success() {
         return Err(BuildError::Tool(format!("cargo failed on {}", directory.display())));
     }
-    let server = root.join("dist").join(target.name()).join("server");
+    let server = root.join("dist").join(target.build()).join("server");
     install(&built.join("release").join(emit::package_name(target)), &server)?;
     Ok(Built::Server(server))
 }
@@ -136,7 +142,7 @@ pub fn cubins(root: &Path, target: &Target) -> Result<modules::CubinReport, Buil
     modules::compile(root, &directory, &plan)
 }
 
-/// Emits a target's crate to `<root>/generated/<target>` and returns that directory and the plan.
+/// Emits a target's crate to `<root>/generated/<build>` and returns that directory and the plan.
 ///
 /// # Errors
 /// When the model cannot be planned or a file cannot be written.
@@ -148,7 +154,7 @@ pub fn write_crate(root: &Path, target: &Target) -> Result<(PathBuf, Plan), Buil
         HardwareKind::Cuda(_) => Vec::new(),
     };
     let files = emit::emit(&plan, root, &features);
-    let directory = root.join("generated").join(target.name());
+    let directory = root.join("generated").join(target.build());
     for File { path, text } in &files {
         write_if_changed(&directory.join(path), text.as_bytes())?;
     }

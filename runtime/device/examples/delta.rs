@@ -105,7 +105,7 @@ fn main() {
                 })
                 .collect();
             position += count;
-            batch.fill(&Step { sequences }, &Outputs::default());
+            batch.fill(&Step { sequences }, &Outputs::<0>::default());
             let start = Instant::now();
             team.run(|lane| {
                 for layer in 0..LAYERS {

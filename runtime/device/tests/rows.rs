@@ -19,7 +19,7 @@ fn batch(tokens: Vec<u32>, position: usize) -> Batch {
     let mut batch = Batch::new(limits);
     let blocks: Vec<u32> = (0..((position + tokens.len()).div_ceil(16)) as u32).collect();
     let step = Step { sequences: vec![sequence(position, tokens, &blocks, Output::Logits)] };
-    batch.fill(&step, &Outputs::default());
+    batch.fill(&step, &Outputs::<0>::default());
     batch
 }
 

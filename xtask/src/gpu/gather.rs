@@ -142,7 +142,7 @@ impl Gathering {
         let place = format!("servers/{name}/server");
         eprintln!("building {target}");
         let built =
-            toolchain::build(&paths::root(), &self.search, &target).map_err(|error| error.to_string());
+            toolchain::build(&paths::root(), &self.search, &target, None).map_err(|error| error.to_string());
         let copied = built.and_then(|built| match built {
             Built::Server(server) => copy(&server, &self.store.join(&place)),
             Built::Crate { why, .. } => Err(why),

@@ -38,18 +38,18 @@ impl Quant {
         self.checkpoint.names.keys().any(|name| name.starts_with(DRAFT_PREFIX))
     }
 
-    /// Stored and compute format of every class, and then of the tensors that differ from theirs; the draft head's are left
-    /// out, which nothing is built of yet.
-    pub fn formats(&self) -> Vec<(&str, Format, Compute)> {
+    /// Stored and compute format of every class, and then of the tensors that differ from theirs; those of the draft head
+    /// where `draft` says that it is built.
+    pub fn formats(&self, draft: bool) -> Vec<(&str, Format, Compute)> {
         let compute = |said: Option<&Compute>| said.copied().unwrap_or(Compute::F32);
         let of_classes = self
             .stored
             .classes
             .iter()
-            .filter(|(class, _)| **class != TensorClass::Draft)
+            .filter(|(class, _)| draft || **class != TensorClass::Draft)
             .map(|(class, stored)| (class.name(), *stored, compute(self.compute.classes.get(class))));
         let differs = self.stored.tensors.keys().chain(self.compute.tensors.keys()).collect::<BTreeSet<_>>();
-        let built = differs.into_iter().filter(|name| !name.starts_with(DRAFT_PREFIX));
+        let built = differs.into_iter().filter(|name| draft || !name.starts_with(DRAFT_PREFIX));
         let of_tensors = built.filter_map(|name| {
             let stored = *self.stored.tensors.get(name)?;
             Some((name.as_str(), stored, compute(self.compute.tensors.get(name))))

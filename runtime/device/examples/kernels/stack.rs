@@ -109,14 +109,14 @@ impl Stack {
 
     /// One forward step; the logits stay in their buffer.
     pub fn step(&mut self, team: &Team, step: &Step) {
-        self.batch.fill(step, &Outputs::default());
+        self.batch.fill(step, &Outputs::<0>::default());
         team.run(|lane| self.forward(lane, |_| {}));
     }
 
     /// Microseconds a step spends in each phase when nothing else runs: the fastest call of each phase in
     /// `steps` steps, times its calls. Other work on the machine seldom disturbs every one of them.
     pub fn profile(&mut self, team: &Team, step: &Step, steps: usize) -> (f64, String) {
-        self.batch.fill(step, &Outputs::default());
+        self.batch.fill(step, &Outputs::<0>::default());
         self.times.iter().for_each(|time| time.store(u64::MAX, Ordering::Relaxed));
         for _ in 0..steps {
             team.run(|lane| {

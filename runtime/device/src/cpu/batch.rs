@@ -45,10 +45,12 @@ pub(crate) struct Sequence {
     pub(crate) rows: Range<usize>,
     /// Position of its first token.
     pub(crate) position: usize,
+    /// How many of its last tokens are drafts.
+    pub(crate) drafts: usize,
     /// Its part of the block table.
     pub(crate) blocks: Range<usize>,
     /// Its part of the output rows.
-    outputs: Range<usize>,
+    pub(super) outputs: Range<usize>,
 }
 
 impl Batch {
@@ -71,9 +73,9 @@ impl Batch {
     ///
     /// # Panics
     /// When the step breaks the limits: too many tokens or sequences, a sequence without tokens, a slot, token
-    /// id, position or block id out of range, too few blocks, or a sampled token where none was. Kernels index by
-    /// these without further checks.
-    pub fn fill(&mut self, step: &Step, outputs: &Outputs) {
+    /// id, position or block id out of range, too few blocks, a sampled token where none was, or drafts where there can be
+    /// none. Kernels index by these without further checks.
+    pub fn fill<const DRAFTS: usize>(&mut self, step: &Step, outputs: &Outputs<DRAFTS>) {
         let limits = self.limits;
         assert!(
             step.sequences.len() <= limits.sequences,
@@ -97,12 +99,21 @@ impl Batch {
                 "sequence {index} of the step goes beyond {} tokens",
                 limits.tokens
             );
+            let drafts = sequence.drafts;
             assert!(
-                position < limits.context && count <= limits.context - position,
+                drafts == 0 || (drafts == DRAFTS && count == 1 + DRAFTS && samples(&sequence.output)),
+                "sequence {index} of the step has {drafts} drafts among {count} tokens: it may have {DRAFTS} after the one \
+                 sampled last, and be sampled for"
+            );
+            // Where drafts are made, all but the last are fed to the draft head behind the tokens.
+            let behind = if samples(&sequence.output) { DRAFTS.saturating_sub(1) } else { 0 };
+            let reach = count.saturating_add(behind);
+            assert!(
+                position < limits.context && reach <= limits.context - position,
                 "sequence {index} of the step has {count} tokens at position {position}, beyond the context of {}",
                 limits.context
             );
-            let needed = (position + count).div_ceil(limits.block_tokens);
+            let needed = (position + reach).div_ceil(limits.block_tokens);
             assert!(
                 sequence.blocks.len() >= needed,
                 "sequence {index} of the step needs {needed} blocks and has {}",
@@ -131,13 +142,16 @@ impl Batch {
             let rows = first..self.ids.len();
             match sequence.output {
                 Output::None => {}
-                Output::Sample { .. } => self.outputs.push(rows.end as u32 - 1),
+                Output::Sample { .. } => {
+                    self.outputs.extend((rows.end - 1 - drafts) as u32..rows.end as u32);
+                }
                 Output::Logits => self.outputs.extend(rows.start as u32..rows.end as u32),
             }
             self.sequences.push(Sequence {
                 slot: slot.0 as usize,
                 rows,
                 position,
+                drafts,
                 blocks: first_block..self.blocks.len(),
                 outputs: first_output..self.outputs.len(),
             });
@@ -199,10 +213,39 @@ impl Batch {
         &self.sequences[self.sequence_of[row] as usize]
     }
 
+    /// Empties the batch and takes over whose sequences `of` has, and where their keys and values live; rows are to be
+    /// pushed.
+    pub(super) fn begin(&mut self, of: &Batch) {
+        self.ids.clear();
+        self.positions.clear();
+        self.sequence_of.clear();
+        self.sequences.clear();
+        self.outputs.clear();
+        self.blocks.clone_from(&of.blocks);
+    }
+
+    /// Adds a sequence with the keys and values of `of`, one of the batch that [`Self::begin`] was given, from the rows of
+    /// which, `(position, id)`, are to follow one another.
+    pub(super) fn push(&mut self, of: &Sequence, rows: impl Iterator<Item = (usize, u32)>) {
+        let (start, index) = (self.ids.len(), self.sequences.len());
+        for (position, id) in rows {
+            self.ids.push(id);
+            self.positions.push(position as u32);
+            self.sequence_of.push(index as u32);
+        }
+        let position = self.positions[start] as usize;
+        let rows = start..self.ids.len();
+        self.sequences.push(Sequence { rows, position, drafts: 0, outputs: 0..0, ..of.clone() });
+    }
+
     /// The block table of a sequence: block `i` holds positions from `i * block_tokens` on.
     pub(crate) fn blocks_of(&self, sequence: &Sequence) -> &[u32] {
         &self.blocks[sequence.blocks.clone()]
     }
+}
+
+fn samples(output: &Output) -> bool {
+    matches!(output, Output::Sample { .. })
 }
 
 #[cfg(test)]
@@ -237,7 +280,7 @@ mod tests {
                     SequenceStep { slot: Slot(1), ..sequence(0, &[4], &[1, 2], Output::None) },
                 ],
             };
-            batch.fill(&step, &Outputs::default());
+            batch.fill(&step, &Outputs::<0>::default());
             assert_eq!(batch.ids(), [1, 2, 4]);
             assert_eq!(batch.positions(), [15, 16, 0]);
             assert_eq!(batch.outputs(), [0, 1]);
@@ -271,7 +314,7 @@ mod tests {
             let mut batch = Batch::new(limits());
             let step = Step { sequences: vec![sequence] };
             let panic =
-                catch_unwind(AssertUnwindSafe(|| batch.fill(&step, &Outputs::default()))).unwrap_err();
+                catch_unwind(AssertUnwindSafe(|| batch.fill(&step, &Outputs::<0>::default()))).unwrap_err();
             let text = panic.downcast_ref::<String>().cloned().unwrap_or_default();
             assert!(text.contains(message), "{text:?} lacks {message:?}");
         }

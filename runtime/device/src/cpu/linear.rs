@@ -51,6 +51,25 @@ pub fn norm_linear<F, K, E, const ROWS: usize, const COLS: usize>(
     multiply(lane, rows, &Single::<F, _, ROWS, COLS> { input, weights: weights.packed(), epilogue });
 }
 
+/// `epilogue(weights · norm(x))` of the first `TOP` rows of the weights, for the first `rows` rows of `x`.
+pub fn norm_linear_top<F, K, E, const ROWS: usize, const COLS: usize, const TOP: usize>(
+    lane: &Lane,
+    rows: usize,
+    x: &Rows<COLS>,
+    norm: &RmsNorm<K, COLS>,
+    staging: &Staging<F, COLS>,
+    weights: &Matrix<F, ROWS, COLS>,
+    epilogue: E,
+) where
+    F: WeightFormat,
+    K: NormWeight,
+    E: Epilogue<TOP>,
+{
+    const { assert!(TOP <= ROWS, "the weights have these rows") };
+    let input = stage(lane, rows, x, norm, staging);
+    multiply(lane, rows, &Single::<F, _, TOP, COLS> { input, weights: weights.packed(), epilogue });
+}
+
 /// `epilogue(weights · x)` for the first `rows` rows of `x`.
 pub fn linear<F, E, const ROWS: usize, const COLS: usize>(
     lane: &Lane,

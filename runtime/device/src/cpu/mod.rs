@@ -10,6 +10,7 @@
 mod attention;
 mod batch;
 mod delta;
+mod draft;
 mod epilogue;
 mod experts;
 mod format;
@@ -28,6 +29,9 @@ mod team;
 pub use attention::{AttentionScratch, HeadNorm, attention};
 pub use batch::{Batch, BatchLimits};
 pub use delta::{Convolution, DeltaScratch, DeltaState, delta};
+#[cfg(feature = "forced-acceptance")]
+pub use draft::Forced;
+pub use draft::{Acceptance, Drafting, Verify, draft_embed};
 pub use epilogue::{
     Activation, Add, Bias, Epilogue, Gated, GatedBias, GatedEpilogue, Gelu, GeluTanh, Relu, Silu, Store,
 };
@@ -38,7 +42,7 @@ pub use format::{Bf16, F16, F32, Input, KvElement, Q4_1, Q8_0, WeightFormat};
 pub use gather::{each_row, embed, gather};
 pub use half::{bf16, f16};
 pub use kv::KvCache;
-pub use linear::{Staging, gated, linear, norm_gated, norm_linear};
+pub use linear::{Staging, gated, linear, norm_gated, norm_linear, norm_linear_top};
 pub use loader::{GatedMatrix, Loader, Matrix, Part, Vector};
 pub use norm::{NoNorm, NormWeight, OnePlus, Plain, RmsNorm};
 pub use outputs::Outputs;

@@ -4,28 +4,29 @@ use super::batch::Batch;
 use super::gather::each_row;
 use super::rows::Rows;
 use super::team::Team;
-use monomorph_model::{Output, RowOutput, Slot, Step, StepOutput, Ticket};
-use monomorph_sampling::{Sampled, sample};
+use monomorph_model::{Output, RowOutput, SequenceStep, Slot, Step, StepOutput, Ticket, Tokens, Verified};
+use monomorph_sampling::{Sampled, sample, with_generated};
 use std::collections::VecDeque;
 use std::ops::Range;
 use std::sync::{Mutex, PoisonError};
 
-/// Results of the step at hand, and of steps not collected yet; and what was sampled last, slot by slot.
+/// Results of the step at hand, and of steps not collected yet; and what was sampled last, slot by slot. `DRAFTS` is how many
+/// tokens the stack drafts.
 #[derive(Debug, Default)]
-pub struct Outputs {
-    rows: Vec<RowOutput>,
+pub struct Outputs<const DRAFTS: usize> {
+    pub(super) rows: Vec<RowOutput>,
     finished: VecDeque<(u64, StepOutput)>,
     /// By slot; `Batch::fill` keeps slots small.
     sampled: Vec<Option<u32>>,
     steps: u64,
 }
 
-impl Outputs {
+impl<const DRAFTS: usize> Outputs<DRAFTS> {
     /// Begins a step.
     pub fn begin(&mut self, step: &Step) {
         self.rows.clear();
         self.rows.extend(step.sequences.iter().map(|sequence| match sequence.output {
-            // What is sampled takes its place below; it has exactly one row of logits.
+            // What is sampled takes its place below.
             Output::None | Output::Sample { .. } => RowOutput::None,
             Output::Logits => RowOutput::Logits(Vec::new()),
         }));
@@ -45,14 +46,27 @@ impl Outputs {
         let sampled: Vec<Mutex<Option<Sampled>>> = owners.iter().map(|_| Mutex::new(None)).collect();
         team.run(|lane| {
             each_row(lane, owners.len(), logits, |row, logits| {
-                if let Output::Sample { sampling, draw, history } = &step.sequences[owners[row]].output {
-                    let token = sample(logits, sampling, *draw, history);
+                let sequence = &step.sequences[owners[row]];
+                if let Output::Sample { sampling, draw, history } = &sequence.output {
+                    // Each row as if it were fed alone: after the drafts before it, at its own place of the random stream.
+                    let before = range.start + row - batch.sequence_outputs(owners[row]).start;
+                    let draw = draw + before as u64;
+                    let token = if before > 0 && sampling.needs_history() {
+                        let longer = with_generated(history, &drafts(sequence)[..before]);
+                        sample(logits, sampling, draw, &longer)
+                    } else {
+                        sample(logits, sampling, draw, history)
+                    };
                     *sampled[row].lock().unwrap_or_else(PoisonError::into_inner) = Some(token);
                 }
             });
         });
         for (row, (owner, token)) in owners.into_iter().zip(sampled).enumerate() {
             match (token.into_inner().unwrap_or_else(PoisonError::into_inner), &mut self.rows[owner]) {
+                (Some(token), RowOutput::Verified(verified)) => verified.sampled.push(token),
+                (Some(token), place) if DRAFTS > 0 => {
+                    *place = RowOutput::Verified(Verified { sampled: vec![token], drafts: Vec::new() });
+                }
                 (Some(token), place) => {
                     note(&mut self.sampled, step.sequences[owner].slot, token.id);
                     *place = RowOutput::Sampled(token);
@@ -61,6 +75,11 @@ impl Outputs {
                 (None, RowOutput::None | RowOutput::Sampled(_) | RowOutput::Verified(_)) => {}
             }
         }
+    }
+
+    /// Keeps the token sampled last for a slot.
+    pub(super) fn note(&mut self, slot: Slot, id: u32) {
+        note(&mut self.sampled, slot, id);
     }
 
     /// The token sampled last for a slot.
@@ -94,11 +113,19 @@ fn note(sampled: &mut Vec<Option<u32>>, slot: Slot, id: u32) {
     sampled[at] = Some(id);
 }
 
+/// The drafts among a sequence's tokens.
+pub(super) fn drafts(sequence: &SequenceStep) -> &[u32] {
+    match &sequence.tokens {
+        Tokens::Known(ids) => &ids[ids.len() - sequence.drafts..],
+        Tokens::Sampled => &[],
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::super::batch::BatchLimits;
     use super::*;
-    use monomorph_model::{BlockId, SequenceStep, Tokens};
+    use monomorph_model::BlockId;
     use monomorph_sampling::Sampling;
 
     #[test]
@@ -106,7 +133,7 @@ mod tests {
         let limits =
             BatchLimits { tokens: 8, sequences: 2, vocabulary: 10, context: 64, block_tokens: 16, blocks: 2 };
         let team = Team::new(1).unwrap();
-        let (mut batch, mut outputs) = (Batch::new(limits), Outputs::default());
+        let (mut batch, mut outputs) = (Batch::new(limits), Outputs::<0>::default());
         let row = |slot: u32, position: usize, tokens: Tokens, output: Output| SequenceStep {
             drafts: 0,
             following: None,

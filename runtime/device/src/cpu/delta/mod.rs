@@ -41,7 +41,8 @@ use std::marker::PhantomData;
 /// `beta = sigmoid(b)` and `g = -exp(a_log) * softplus(a + dt_bias)`. A row of `out` takes
 /// `activation(gate) * norm(o)` of every value head.
 ///
-/// Each sequence goes on from what its slot holds of `layer` in `state`; one at position 0 starts afresh.
+/// Each sequence goes on from what its slot holds of `layer` in `state`; one at position 0 starts afresh. Where its last
+/// tokens are drafts, what the slot holds afterwards can go on from behind each of them, and from before the first.
 ///
 /// # Panics
 /// When the batch admits more slots than the state has or more tokens than the scratch has room for, two of its
@@ -59,6 +60,7 @@ pub fn delta<
     const QKVZ: usize,
     const BA: usize,
     const OUT: usize,
+    const DRAFTS: usize,
 >(
     lane: &Lane,
     batch: &Batch,
@@ -70,7 +72,7 @@ pub fn delta<
     dt_bias: &Vector<VALUE_HEADS>,
     norm: &RmsNorm<K, VALUE_DIM>,
     _: A,
-    state: &DeltaState<KEY_HEADS, VALUE_HEADS, KEY_DIM, VALUE_DIM, TAPS>,
+    state: &DeltaState<KEY_HEADS, VALUE_HEADS, KEY_DIM, VALUE_DIM, TAPS, DRAFTS>,
     scratch: &DeltaScratch<KEY_HEADS, VALUE_HEADS, KEY_DIM, VALUE_DIM>,
     out: &Rows<OUT>,
 ) {
@@ -124,6 +126,7 @@ struct Work<
     const QKVZ: usize,
     const BA: usize,
     const OUT: usize,
+    const DRAFTS: usize,
 > {
     batch: &'a Batch,
     layer: usize,
@@ -134,7 +137,7 @@ struct Work<
     dt_bias: &'a Vector<VALUE_HEADS>,
     norm: &'a RmsNorm<K, VALUE_DIM>,
     activation: PhantomData<A>,
-    state: &'a DeltaState<KEY_HEADS, VALUE_HEADS, KEY_DIM, VALUE_DIM, TAPS>,
+    state: &'a DeltaState<KEY_HEADS, VALUE_HEADS, KEY_DIM, VALUE_DIM, TAPS, DRAFTS>,
     scratch: &'a DeltaScratch<KEY_HEADS, VALUE_HEADS, KEY_DIM, VALUE_DIM>,
     out: &'a Rows<OUT>,
 }

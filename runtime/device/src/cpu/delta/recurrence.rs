@@ -7,7 +7,7 @@ use super::super::simd::{F32s, LANES, at_mut};
 use super::super::team::Lane;
 use super::prepare::Token;
 use super::tile::{COLUMNS, Columns, Read, Tile, VECTORS, columns};
-use super::{Work, load, store};
+use super::{DeltaState, Work, load, store};
 use std::ops::Range;
 
 impl<
@@ -22,7 +22,8 @@ impl<
     const QKVZ: usize,
     const BA: usize,
     const OUT: usize,
-> Work<'_, A, K, KEY_HEADS, VALUE_HEADS, KEY_DIM, VALUE_DIM, TAPS, CHANNELS, QKVZ, BA, OUT>
+    const DRAFTS: usize,
+> Work<'_, A, K, KEY_HEADS, VALUE_HEADS, KEY_DIM, VALUE_DIM, TAPS, CHANNELS, QKVZ, BA, OUT, DRAFTS>
 {
     /// Everything behind [`Work::prepare`]; ends with a barrier.
     pub(super) fn recur(&self, lane: &Lane) {
@@ -31,12 +32,7 @@ impl<
             let item = lane.claim();
             let Some(sequence) = sequences.get(item / VALUE_HEADS) else { break };
             let head = item % VALUE_HEADS;
-            // SAFETY: slots differ, so a value head's matrix belongs to one item.
-            let matrix = unsafe { self.state.matrix_mut(self.layer, sequence.slot, head) };
-            let (rows, _) = matrix.as_chunks_mut::<COLUMNS>();
-            for (tile, rows) in rows.chunks_exact_mut(KEY_DIM).enumerate() {
-                self.recur_tile(sequence, head, tile * COLUMNS, Tile(at_mut(rows, 0)));
-            }
+            self.recur_head(sequence, head);
             for row in sequence.rows.clone() {
                 self.finish(head, row);
             }
@@ -46,13 +42,45 @@ impl<
         lane.barrier();
     }
 
-    /// Columns `from ..` of a value head, all tokens of a sequence; `out` takes `o`.
+    /// A value head, all tokens of a sequence. The tokens that hold go through the version after the last of them, drafts
+    /// through one each: a version is written only when nobody can come back to what it held.
     #[inline(always)]
-    fn recur_tile(&self, sequence: &Sequence, head: usize, from: usize, mut tile: Tile<KEY_DIM>) {
-        if sequence.position == 0 {
-            tile.clear();
+    fn recur_head(&self, sequence: &Sequence, head: usize) {
+        let (layer, slot, rows) = (self.layer, sequence.slot, &sequence.rows);
+        let held = rows.len() - sequence.drafts;
+        let last = sequence.position + held - 1;
+        if sequence.position > 0 {
+            // SAFETY: slots differ, so a value head's matrices belong to one item.
+            unsafe { self.state.copy_matrix(layer, slot, head, sequence.position - 1, last) };
         }
-        let Range { start: mut row, end } = sequence.rows;
+        self.recur_rows(sequence, head, rows.start..rows.start + held, last);
+        for draft in 0..sequence.drafts {
+            let (row, position) = (rows.start + held + draft, last + 1 + draft);
+            // SAFETY: as above.
+            unsafe { self.state.copy_matrix(layer, slot, head, position - 1, position) };
+            self.recur_rows(sequence, head, row..row + 1, position);
+        }
+    }
+
+    /// Some rows of a sequence through its version after `position`.
+    #[inline(always)]
+    fn recur_rows(&self, sequence: &Sequence, head: usize, rows: Range<usize>, position: usize) {
+        // SAFETY: slots differ, so a value head's matrices belong to one item.
+        let matrix = unsafe { self.state.matrix_mut(self.layer, sequence.slot, head, position) };
+        let (matrix, _) = matrix.as_chunks_mut::<COLUMNS>();
+        for (tile, matrix) in matrix.chunks_exact_mut(KEY_DIM).enumerate() {
+            let mut tile_of = Tile(at_mut(matrix, 0));
+            if self.batch.positions()[rows.start] == 0 {
+                tile_of.clear();
+            }
+            self.recur_tile(head, tile * COLUMNS, tile_of, rows.clone());
+        }
+    }
+
+    /// Columns `from ..` of a value head, some tokens; `out` takes `o`.
+    #[inline(always)]
+    fn recur_tile(&self, head: usize, from: usize, mut tile: Tile<KEY_DIM>, rows: Range<usize>) {
+        let Range { start: mut row, end } = rows;
         // SAFETY: tokens were prepared before a barrier.
         let mut token = unsafe { self.scratch.token(head, row) };
         let mut read = tile.read(token.key, token.query);
@@ -93,7 +121,8 @@ impl<
     /// Keeps some channels of the convolution's last inputs for the sequence's next step.
     fn keep(&self, sequence: &Sequence, channels: Range<usize>) {
         let count = sequence.rows.len();
-        for i in count.saturating_sub(TAPS - 1)..count {
+        let kept = DeltaState::<KEY_HEADS, VALUE_HEADS, KEY_DIM, VALUE_DIM, TAPS, DRAFTS>::KEPT;
+        for i in count.saturating_sub(kept)..count {
             // SAFETY: nobody writes the projections in this phase.
             let x = unsafe { self.qkvz.part(sequence.rows.start + i, channels.start, channels.len()) };
             let position = sequence.position + i;

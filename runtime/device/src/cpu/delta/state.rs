@@ -7,6 +7,11 @@ use monomorph_model::LoadError;
 
 /// The recurrent state of every slot and layer, in f32: of each value head the matrix `S`, and the last
 /// `TAPS - 1` tokens' inputs of the convolution. Pages become resident when first used.
+///
+/// Where steps verify `DRAFTS` drafts, a sequence can be taken back by as many tokens: there is a version of the matrices
+/// after each of its last `DRAFTS + 1` tokens, that after position `p` being version `p % (DRAFTS + 1)`, and the inputs of as
+/// many tokens more are kept. What goes on from a position reads the version of the one before: nobody need be told
+/// what was taken back.
 #[derive(Debug)]
 pub struct DeltaState<
     const KEY_HEADS: usize,
@@ -14,10 +19,10 @@ pub struct DeltaState<
     const KEY_DIM: usize,
     const VALUE_DIM: usize,
     const TAPS: usize,
+    const DRAFTS: usize = 0,
 > {
-    /// `[slots][layers]` of: `S` `[VALUE_HEADS][parts of 32 columns][KEY_DIM][32]`, so that what is worked on at a
-    /// time is contiguous; then the inputs `[TAPS - 1][channels rounded up to 16]`, those of position `p` at
-    /// `p % (TAPS - 1)`.
+    /// `[slots][layers]` of: `S` `[versions][VALUE_HEADS][parts of 32 columns][KEY_DIM][32]`, so that what is worked on at
+    /// a time is contiguous; then the inputs `[kept][channels rounded up to 16]`, those of position `p` at `p % kept`.
     data: Memory<f32>,
     layers: usize,
     slots: usize,
@@ -29,7 +34,8 @@ impl<
     const KEY_DIM: usize,
     const VALUE_DIM: usize,
     const TAPS: usize,
-> DeltaState<KEY_HEADS, VALUE_HEADS, KEY_DIM, VALUE_DIM, TAPS>
+    const DRAFTS: usize,
+> DeltaState<KEY_HEADS, VALUE_HEADS, KEY_DIM, VALUE_DIM, TAPS, DRAFTS>
 {
     /// Elements of a head's matrix.
     const MATRIX: usize = KEY_DIM * VALUE_DIM.next_multiple_of(COLUMNS);
@@ -38,12 +44,14 @@ impl<
     /// Elements from one token's inputs to the next.
     const INPUTS: usize = Self::CHANNELS.next_multiple_of(TILE);
     /// Tokens whose inputs are kept.
-    const KEPT: usize = {
+    pub(super) const KEPT: usize = {
         assert!(TAPS >= 2, "a convolution of one tap keeps nothing");
-        TAPS - 1
+        TAPS - 1 + DRAFTS
     };
+    /// Versions of the matrices.
+    const VERSIONS: usize = DRAFTS + 1;
     /// Elements of a slot and layer.
-    const PLACE: usize = VALUE_HEADS * Self::MATRIX + Self::KEPT * Self::INPUTS;
+    const PLACE: usize = Self::VERSIONS * VALUE_HEADS * Self::MATRIX + Self::KEPT * Self::INPUTS;
 
     /// Bytes of a slot and layer.
     pub const BYTES: usize = Self::PLACE * size_of::<f32>();
@@ -85,21 +93,43 @@ impl<
 
     #[inline(always)]
     fn inputs_start(&self, layer: usize, slot: usize, position: usize) -> usize {
-        self.start(layer, slot) + VALUE_HEADS * Self::MATRIX + position % Self::KEPT * Self::INPUTS
+        let matrices = Self::VERSIONS * VALUE_HEADS * Self::MATRIX;
+        self.start(layer, slot) + matrices + position % Self::KEPT * Self::INPUTS
     }
 
-    /// A value head's matrix, to write.
+    /// A value head's matrix as it is after `position`, to write.
     ///
     /// # Safety
-    /// No other lane reads or writes it while the result lives.
+    /// No other lane reads or writes it, and this lane has no other reference to that version of it, while the result lives.
     #[inline(always)]
     #[expect(clippy::mut_from_ref, reason = "disjointness is the caller's promise")]
-    pub(super) unsafe fn matrix_mut(&self, layer: usize, slot: usize, head: usize) -> &mut [f32] {
+    pub(super) unsafe fn matrix_mut(
+        &self,
+        layer: usize,
+        slot: usize,
+        head: usize,
+        position: usize,
+    ) -> &mut [f32] {
+        let version = position % Self::VERSIONS;
+        let start = self.start(layer, slot) + (version * VALUE_HEADS + head) * Self::MATRIX;
         // SAFETY: the caller's promise.
-        unsafe { self.data.slice_mut(self.start(layer, slot) + head * Self::MATRIX, Self::MATRIX) }
+        unsafe { self.data.slice_mut(start, Self::MATRIX) }
     }
 
-    /// The convolution's inputs at `position`, one of the last `TAPS - 1`.
+    /// Makes a value head's matrix after position `to` what it is after `from`.
+    ///
+    /// # Safety
+    /// No lane reads or writes either meanwhile, and nobody has a reference to them.
+    pub(super) unsafe fn copy_matrix(&self, layer: usize, slot: usize, head: usize, from: usize, to: usize) {
+        if from % Self::VERSIONS == to % Self::VERSIONS {
+            return;
+        }
+        // SAFETY: the caller's promise; these are two versions.
+        let [from, to] = [from, to].map(|it| unsafe { self.matrix_mut(layer, slot, head, it) });
+        to.copy_from_slice(from);
+    }
+
+    /// The convolution's inputs at `position`, one of the last that are kept.
     ///
     /// # Safety
     /// No lane writes them while the result lives.
@@ -109,8 +139,7 @@ impl<
         unsafe { self.data.slice(self.inputs_start(layer, slot, position), Self::CHANNELS) }
     }
 
-    /// Keeps some channels of the inputs at `position`, from channel `from` on, in place of those `TAPS - 1`
-    /// positions before.
+    /// Keeps some channels of the inputs at `position`, from channel `from` on, in place of the oldest that are kept.
     ///
     /// # Safety
     /// No other lane reads or writes these channels meanwhile.
