@@ -79,13 +79,16 @@ fn every_layer_of_a_delta_net_has_its_state_for_every_slot() {
     for body in &plan.bodies {
         for phase in &body.phases {
             let PhaseKind::Delta { shape, .. } = &phase.kind else { continue };
-            let state = StateShape::new(shape);
-            assert_eq!(state.bytes(), 4 * (state.window_floats + state.matrix_floats) as u64);
+            let state = StateShape::new(shape, 0);
+            assert_eq!(
+                (state.bytes(), state.journal_floats),
+                (4 * (state.window_floats + state.matrix_floats) as u64, 0)
+            );
             // Four taps: the ring has a row for the current token, too.
             assert_eq!(state.window_floats, 4 * (2 * 2048 + 4096));
             assert_eq!(state.matrix_floats, 32 * 128 * 128);
             let (window, matrices) = (4 * state.window_floats, 4 * state.matrix_floats);
-            assert!(text.contains(&format!("memory.state({},{window},{matrices})?", body.layers.len())));
+            assert!(text.contains(&format!("memory.state({},{window},{matrices},0)?", body.layers.len())));
             bytes += state.bytes() * body.layers.len() as u64;
         }
     }

@@ -3,7 +3,7 @@
 
 use super::File;
 use crate::plan::Plan;
-use crate::plan::cuda::{Constant, CudaPlan, Kernel, Module};
+use crate::plan::cuda::{Constant, CudaPlan, Kernel, MAX_SEQUENCES, Module};
 use crate::report::cuda::program_table;
 use std::path::Path;
 use tera::{Context, Tera};
@@ -15,7 +15,8 @@ macro_rules! templates {
     };
 }
 
-const TEMPLATES: [(&str, &str, &str); 28] = templates![
+const TEMPLATES: [(&str, &str, &str); 30] = templates![
+    ("accept", "accept.cuh"),
     ("attention_decode", "attention_decode.cuh"),
     ("attention_exact", "attention_exact.cuh"),
     ("attention_prefill", "attention_prefill.cuh"),
@@ -26,6 +27,7 @@ const TEMPLATES: [(&str, &str, &str); 28] = templates![
     ("delta_gate", "delta_gate.cuh"),
     ("delta_plain", "delta_plain.cuh"),
     ("delta_prepare", "delta_prepare.cuh"),
+    ("draft_embed", "draft_embed.cuh"),
     ("embed", "embed.cuh"),
     ("experts_batch_combine", "experts_batch_combine.cuh"),
     ("experts_gemm_mma", "experts_gemm_mma.cuh"),
@@ -87,7 +89,7 @@ fn module(tera: &Tera, plan: &Plan, cuda: &CudaPlan, module: &Module) -> String 
     let mut context = Context::new();
     let comments = documentation.iter().map(|line| format!("// {line}").trim_end().to_owned());
     context.insert("documentation", &comments.collect::<Vec<_>>());
-    context.insert("max_sequences", &plan.buckets.sequences);
+    context.insert("max_sequences", &MAX_SEQUENCES);
     context.insert("headers", &headers);
     let kernels: Vec<String> = module.kernels.iter().map(|it| kernel(tera, it)).collect();
     context.insert("kernels", &kernels);

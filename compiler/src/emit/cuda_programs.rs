@@ -1,6 +1,6 @@
 //! The programs of a CUDA stack: one function each, every launch with its grid and its arguments.
 
-use super::cpu::{body_ident, layer_loop};
+use super::cpu::{attention, body_ident, layer_loop};
 use super::{format_ident, layer_type, number, quote};
 use crate::plan::cuda::{Argument, CudaPlan, Extent, Launch, Plane, Program, Regime, StatePart};
 use crate::plan::{Plan, PlanBody};
@@ -10,6 +10,12 @@ use proc_macro2::TokenStream;
 pub fn program(plan: &Plan, cuda: &CudaPlan, program: &Program) -> TokenStream {
     let name = format_ident!("{}", program.name);
     let documentation = match program.regime {
+        Regime::Decode if plan.draft.is_some() => {
+            format!(
+                " A token and its drafts of up to {} sequences, and what is sampled after each.",
+                program.sequences
+            )
+        }
         Regime::Decode if program.rows == 1 => {
             " One token of one sequence, and the next one sampled.".to_owned()
         }
@@ -18,6 +24,8 @@ pub fn program(plan: &Plan, cuda: &CudaPlan, program: &Program) -> TokenStream {
         }
         Regime::Prefill => format!(" Up to {} tokens, to the last layer's residual stream.", program.rows),
         Regime::Head => format!(" The logits of up to {} rows, and what is sampled from them.", program.rows),
+        Regime::Learn => format!(" What the draft head learns from up to {} tokens.", program.rows),
+        Regime::Draft => format!(" Drafts for up to {} sequences.", program.sequences),
     };
     let in_layers = |body: &PlanBody| !body.layers.is_empty();
     let outside = |after: bool| -> Vec<TokenStream> {
@@ -49,7 +57,8 @@ pub fn program(plan: &Plan, cuda: &CudaPlan, program: &Program) -> TokenStream {
         }
     });
     let (before, after) = (outside(false), outside(true));
-    let tail = program.tail.iter().map(|it| launch(plan, cuda, it));
+    let passes = program.passes.iter().flat_map(|(_, launches)| launches);
+    let tail = program.tail.iter().chain(passes).map(|it| launch(plan, cuda, it));
     quote! {
         #[doc = #documentation]
         fn #name(&self, queue: &mut Queue) {
@@ -61,6 +70,13 @@ pub fn program(plan: &Plan, cuda: &CudaPlan, program: &Program) -> TokenStream {
 
         #(#bodies)*
     }
+}
+
+/// The body whose rotary table one reads: the first that turns by the same angles.
+pub fn rotary_body(plan: &Plan, body: usize) -> usize {
+    let frequencies = |body: &PlanBody| attention(body).map(|shape| shape.frequencies.clone());
+    let own = frequencies(&plan.bodies[body]);
+    plan.bodies.iter().position(|other| frequencies(other) == own).unwrap_or(body)
 }
 
 fn launch(plan: &Plan, cuda: &CudaPlan, launch: &Launch) -> TokenStream {
@@ -91,10 +107,23 @@ fn launch(plan: &Plan, cuda: &CudaPlan, launch: &Launch) -> TokenStream {
 fn argument(plan: &Plan, cuda: &CudaPlan, argument: &Argument) -> TokenStream {
     match argument {
         Argument::Step => quote!(queue.step.header),
+        Argument::Pass(pass) => {
+            let pass = number(*pass);
+            quote!(queue.step.pass(#pass))
+        }
         Argument::Tokens => quote!(queue.step.tokens),
         Argument::SampledIds => quote!(queue.step.ids),
+        Argument::Ids(at) => {
+            let at = number(*at);
+            quote!(queue.step.ids_from(#at))
+        }
         Argument::History => quote!(queue.step.history),
         Argument::SampledOut => quote!(queue.step.sampled),
+        Argument::DraftedOut(row) => {
+            let row = number(*row);
+            quote!(queue.step.drafted_from(#row))
+        }
+        Argument::Held => quote!(queue.step.held),
         Argument::Buffer(id) => {
             let name = format_ident!("{}", plan.buffer(*id).name);
             quote!(self.buffers.#name)
@@ -113,18 +142,21 @@ fn argument(plan: &Plan, cuda: &CudaPlan, argument: &Argument) -> TokenStream {
             }
         }
         Argument::Cache(body) => {
-            let cache = body_ident(&plan.bodies[body.0], "_cache");
-            quote!(self.#cache.layer(layer))
+            let body = &plan.bodies[body.0];
+            let cache = body_ident(body, "_cache");
+            let layer = if body.layers.is_empty() { quote!(0) } else { quote!(layer) };
+            quote!(self.#cache.layer(#layer))
         }
         Argument::State(body, part) => {
             let state = body_ident(&plan.bodies[body.0], "_state");
             match part {
                 StatePart::Window => quote!(self.#state.windows(layer)),
                 StatePart::Matrices => quote!(self.#state.matrices(layer)),
+                StatePart::Journals => quote!(self.#state.journals(layer)),
             }
         }
         Argument::Rotary(body) => {
-            let rotary = body_ident(&plan.bodies[body.0], "_rotary");
+            let rotary = body_ident(&plan.bodies[rotary_body(plan, body.0)], "_rotary");
             quote!(self.#rotary)
         }
         Argument::Scratch(index) => {

@@ -2,10 +2,10 @@
 //! its grid and its arguments.
 
 use super::cpu::{attention, body_ident, delta_shape, frequency_table, logits_name};
-use super::cuda_programs::program;
+use super::cuda_programs::{program, rotary_body};
 use super::cuda_weights::{self, cache_block_bytes};
 use super::{float, format_ident, layer_type, number, quote};
-use crate::plan::cuda::{CudaPlan, Kernel, Regime, StateShape, state_bytes};
+use crate::plan::cuda::{CudaPlan, Kernel, Program, Regime, StateShape, state_bytes};
 use crate::plan::{Plan, PlanBody};
 use proc_macro2::{Ident, TokenStream};
 
@@ -13,8 +13,9 @@ use proc_macro2::{Ident, TokenStream};
 pub fn stack(plan: &Plan) -> TokenStream {
     let cuda = plan.cuda.as_ref().expect("a CUDA target has its launches planned");
     let weights = cuda_weights::structs(plan, cuda);
+    let turning = plan.bodies.iter().enumerate().filter(|(at, _)| rotary_body(plan, *at) == *at);
     let frequencies =
-        plan.bodies.iter().filter_map(|body| Some(frequency_table(body, attention(body)?.frequencies)));
+        turning.filter_map(|(_, body)| Some(frequency_table(body, attention(body)?.frequencies)));
     let kernels = kernels(cuda);
     let areas = [buffers(plan), scratch(cuda)];
     let layers = layers_struct(plan);
@@ -100,8 +101,7 @@ fn kernels(cuda: &CudaPlan) -> TokenStream {
 
 /// How many parameters the stack hands a kernel.
 fn parameters(cuda: &CudaPlan, place: (usize, usize), kernel: &Kernel) -> usize {
-    let launches = cuda.programs.iter().flat_map(|it| it.bodies.iter().flatten().chain(&it.tail));
-    match launches.into_iter().find(|launch| launch.kernel == place) {
+    match cuda.programs.iter().flat_map(Program::launches).find(|launch| launch.kernel == place) {
         Some(launch) => launch.arguments.len(),
         // The loader launches these with planes and a shape, or with values, count, centre, deviation and seed.
         None if kernel.template == "fill_matrix" => 4,
@@ -146,17 +146,32 @@ fn bodies_with_layers(plan: &Plan) -> impl Iterator<Item = &PlanBody> {
     plan.bodies.iter().filter(|body| !body.layers.is_empty())
 }
 
+/// Those with layers, and the draft head's one.
+fn bodies_that_remember(plan: &Plan) -> impl Iterator<Item = &PlanBody> {
+    bodies_with_layers(plan).chain(plan.draft.map(|draft| &plan.bodies[draft.layer.0]))
+}
+
+/// Whether the rotary table of a body is its own.
+fn turns(plan: &Plan, body: &PlanBody) -> bool {
+    let at = plan.bodies.iter().position(|other| std::ptr::eq(other, body));
+    at.is_some_and(|at| rotary_body(plan, at) == at)
+}
+
 fn layers_struct(plan: &Plan) -> TokenStream {
-    let fields = bodies_with_layers(plan).map(|body| {
+    let fields = bodies_that_remember(plan).map(|body| {
         let (layers, kind) = (body_ident(body, "_layers"), layer_type(&body.name));
         let count = number(body.layers.len());
+        let weights = (!body.layers.is_empty()).then(|| quote!(#layers: [#kind; #count],));
         let [cache, rotary] = ["_cache", "_rotary"].map(|suffix| body_ident(body, suffix));
-        let mixer = attention(body).map(|_| quote!(#cache: Cache, #rotary: Pointer,));
+        let mixer = attention(body).map(|_| {
+            let rotary = turns(plan, body).then(|| quote!(#rotary: Pointer,));
+            quote!(#cache: Cache, #rotary)
+        });
         let state = delta_shape(body).map(|_| {
             let state = body_ident(body, "_state");
             quote!(#state: State,)
         });
-        quote!(#layers: [#kind; #count], #mixer #state)
+        quote!(#weights #mixer #state)
     });
     quote! {
         /// Weights, caches and activations, and the kernels that work on them.
@@ -176,6 +191,14 @@ fn programs_impl(cuda: &CudaPlan) -> TokenStream {
     let (prefill, head) = (of(Regime::Prefill), of(Regime::Head));
     let [run_prefill, run_head] = [prefill, head].map(|it| format_ident!("{}", it.name));
     let rows = number(head.rows);
+    let learn = cuda.programs.iter().find(|it| it.regime == Regime::Learn).map(|it| {
+        let run = format_ident!("{}", it.name);
+        quote! {
+            fn learn(&self, queue: &mut Queue) {
+                Layers::#run(self, queue);
+            }
+        }
+    });
     quote! {
         impl Programs for Layers {
             const HEAD_ROWS: usize = #rows;
@@ -187,6 +210,8 @@ fn programs_impl(cuda: &CudaPlan) -> TokenStream {
             fn head(&self, queue: &mut Queue) {
                 Layers::#run_head(self, queue);
             }
+
+            #learn
         }
     }
 }
@@ -196,28 +221,31 @@ fn model(plan: &Plan, cuda: &CudaPlan) -> TokenStream {
     let mut mixers = Vec::new();
     let mut names = Vec::new();
     let (mut rotary_position, mut areas) = (0, plan.buffers.len() + cuda.scratch.len());
-    for body in bodies_with_layers(plan) {
+    for body in bodies_that_remember(plan) {
+        let layers = number(body.layers.len().max(1));
         if let Some(shape) = delta_shape(body) {
-            let (state, shape) = (body_ident(body, "_state"), StateShape::new(&shape));
-            let layers = number(body.layers.len());
-            let [window, matrices] =
-                [shape.window_floats, shape.matrix_floats].map(|floats| number(4 * floats));
-            mixers.push(quote!(let #state = memory.state(#layers, #window, #matrices)?;));
+            let (state, shape) = (body_ident(body, "_state"), StateShape::new(&shape, plan.drafts()));
+            let [window, matrices, journals] =
+                [shape.window_floats, shape.matrix_floats, shape.journal_floats].map(|it| number(4 * it));
+            mixers.push(quote!(let #state = memory.state(#layers, #window, #matrices, #journals)?;));
             names.push(quote!(#state));
-            areas += 2;
+            areas += 3;
         }
         let Some(shape) = attention(body) else { continue };
         areas += 2;
         let [cache, rotary, table] = ["_cache", "_rotary", "_frequencies"].map(|it| body_ident(body, it));
         let table = format_ident!("{}", table.to_string().to_uppercase());
-        let (layers, bytes) = (number(body.layers.len()), number(cache_block_bytes(plan, &shape)));
-        let factor = float(shape.frequencies.factor);
-        rotary_position += 8 * shape.frequencies.inverse.len();
-        mixers.push(quote! {
-            let #cache = memory.cache(#layers, #bytes)?;
-            let #rotary = load_rotary(&gpu, &mut memory, &#table, #factor, options.threads)?;
-        });
-        names.extend([quote!(#cache), quote!(#rotary)]);
+        let bytes = number(cache_block_bytes(plan, &shape));
+        mixers.push(quote!(let #cache = memory.cache(#layers, #bytes)?;));
+        names.push(quote!(#cache));
+        if turns(plan, body) {
+            let factor = float(shape.frequencies.factor);
+            rotary_position += 8 * shape.frequencies.inverse.len();
+            mixers.push(quote! {
+                let #rotary = load_rotary(&gpu, &mut memory, &#table, #factor, options.threads)?;
+            });
+            names.push(quote!(#rotary));
+        }
     }
     // Each may leave a gap up to the next multiple of 256.
     let (gaps, rotary_position) = (number(256 * areas), number(rotary_position));
@@ -227,9 +255,25 @@ fn model(plan: &Plan, cuda: &CudaPlan) -> TokenStream {
     let logits = format_ident!("{}", logits_name(plan));
     let decode = cuda.programs.iter().filter(|program| program.regime == Regime::Decode);
     let records = decode.map(|program| {
-        let (name, run, rows) = (&program.name, format_ident!("{}", program.name), number(program.rows));
-        quote!(steps.record(#name, #rows, |queue| layers.#run(queue))?;)
+        let (name, run) = (&program.name, format_ident!("{}", program.name));
+        let sequences = number(program.sequences);
+        let of = |it: &&Program| it.regime == Regime::Draft && it.sequences == program.sequences;
+        match cuda.programs.iter().find(of) {
+            None => quote!(steps.record(#name, #sequences, |queue| layers.#run(queue))?;),
+            Some(draft) => {
+                let (name_of_draft, run_draft) = (&draft.name, format_ident!("{}", draft.name));
+                quote! {
+                    steps.record(#name, #sequences, |queue| {
+                        layers.#run(queue);
+                        layers.#run_draft(queue);
+                    })?;
+                    steps.record_drafts(#name_of_draft, #sequences, |queue| layers.#run_draft(queue))?;
+                }
+            }
+        }
     });
+    // What a stack drafts is fed in its next step: it knows that one only when it has collected this one.
+    let in_flight = if plan.draft.is_some() { quote!(1) } else { quote!(STEPS_IN_FLIGHT) };
     quote! {
         /// The layers, and the steps on their way through them.
         pub struct Stack {
@@ -241,7 +285,7 @@ fn model(plan: &Plan, cuda: &CudaPlan) -> TokenStream {
 
         impl Model for Stack {
             const SPEC: &'static ModelSpec = &SPEC;
-            const STEPS_IN_FLIGHT: usize = STEPS_IN_FLIGHT;
+            const STEPS_IN_FLIGHT: usize = #in_flight;
 
             fn check_hardware() -> Result<(), LoadError> {
                 Gpu::check(&SPEC)

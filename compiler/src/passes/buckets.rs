@@ -1,5 +1,6 @@
 //! How much one step may carry: fixed at build time, because buffers and code are.
 
+use crate::plan::cuda::MAX_SEQUENCES;
 use crate::spec::types::{HardwareKind, Target};
 
 /// What a step may carry.
@@ -9,7 +10,7 @@ pub struct Buckets {
     pub tokens: usize,
     /// Most sequences; also the most rows whose logits are computed at once.
     pub sequences: usize,
-    /// Rows of the decode programs, ascending; empty where one program takes any number.
+    /// Sequences of the decode programs, ascending; empty where one program takes any number.
     pub decode: &'static [usize],
 }
 
@@ -21,11 +22,16 @@ pub fn buckets(target: &Target) -> Buckets {
         HardwareKind::Cpu(_) => Buckets { tokens: 512, sequences: 32, decode: &[] },
         // 8,192 tokens keep every multiprocessor at work through the narrowest product; a model of shorter context
         // still takes that many of several prompts, but no more than its buffers are worth. Powers of two waste
-        // at most half of a step's rows.
-        HardwareKind::Cuda(_) => Buckets {
-            tokens: target.model.context.clamp(128, 8192),
-            sequences: 128,
-            decode: &[1, 2, 4, 8, 16, 32, 64, 128],
-        },
+        // at most half of a step's rows; a token and its drafts are a row each.
+        HardwareKind::Cuda(_) => {
+            let decode: &[usize] = &[1, 2, 4, 8, 16, 32, 64, MAX_SEQUENCES];
+            let fed = 1 + target.draft.map_or(0, |draft| draft.drafts);
+            let fits = decode.iter().take_while(|sequences| *sequences * fed <= MAX_SEQUENCES);
+            Buckets {
+                tokens: target.model.context.clamp(128, 8192),
+                sequences: fits.last().copied().unwrap_or(1),
+                decode,
+            }
+        }
     }
 }

@@ -4,10 +4,14 @@ use super::{BufferId, FieldId, PhaseKind, Plan, PlanBody};
 use crate::graph::BodyId;
 use crate::spec::types::DeltaShape;
 
+/// Rows and sequences that the header of a step has places for (templates/cuda/lib/step.cuh).
+pub const MAX_SEQUENCES: usize = 128;
+
 /// Everything the CUDA emitters need besides the phases.
 #[derive(Clone, Debug, Default)]
 pub struct CudaPlan {
-    /// Decode by bucket, ascending; then prefill, then the head over the rows whose logits are wanted.
+    /// Decode by bucket, ascending; then prefill, then the head over the rows whose logits are wanted; of a target that drafts
+    /// what its draft head learns from a prefill, and its passes by bucket, ascending.
     pub programs: Vec<Program>,
     /// Cubins, one emitted `.cu` each.
     pub modules: Vec<Module>,
@@ -92,26 +96,54 @@ pub struct Scratch {
 pub struct Program {
     /// `decode_1`, `prefill`, …: also the function's name in the generated stack.
     pub name: String,
-    /// Most sequences (decode) or tokens (prefill, head).
+    /// Most rows of activations: sequences, or of a target that drafts at least as many as they feed with their drafts (decode);
+    /// tokens (prefill, learn); rows of logits (head).
     pub rows: usize,
+    /// Most sequences.
+    pub sequences: usize,
     /// What it is for.
     pub regime: Regime,
     /// Launches of each body it runs, in the plan's body order; empty for a body outside the program.
     pub bodies: Vec<Vec<Launch>>,
-    /// After the last body: sampling.
+    /// After the last body: sampling, and which drafts hold.
     pub tail: Vec<Launch>,
+    /// After that, bodies of the draft head in order.
+    pub passes: Vec<(BodyId, Vec<Launch>)>,
+}
+
+impl Program {
+    /// All launches.
+    pub fn launches(&self) -> impl Iterator<Item = &Launch> {
+        let passes = self.passes.iter().flat_map(|(_, launches)| launches);
+        self.bodies.iter().flatten().chain(&self.tail).chain(passes)
+    }
+
+    /// All launches, to change.
+    pub fn launches_mut(&mut self) -> impl Iterator<Item = &mut Launch> {
+        let passes = self.passes.iter_mut().flat_map(|(_, launches)| launches);
+        self.bodies.iter_mut().flatten().chain(&mut self.tail).chain(passes)
+    }
 }
 
 /// What a program is for. A decode program computes the logits of every row: `output_rows[i]` is `i` there, and a sequence
 /// whose output nobody wants is sampled all the same. It has no launch for the phase that selects rows.
+///
+/// Where a target drafts, a decode program verifies: a sequence feeds a token and its drafts, in adjacent rows. All of them are
+/// sampled after, the device decides which drafts hold, and the draft head's first pass takes all rows; a program of passes
+/// follows. So it does behind a prefill, its heads, and what the draft head learns from it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Regime {
-    /// One token a sequence; captured as a graph, launched with programmatic dependence.
+    /// One token a sequence, or one and its drafts; captured as a graph, launched with programmatic dependence.
     Decode,
     /// Any number of tokens a sequence, up to the residual stream after the last layer.
     Prefill,
     /// Logits and sampling of selected rows after a prefill.
     Head,
+    /// The first pass of the draft head over the tokens of a prefill.
+    Learn,
+    /// What is left of that pass, and the others, for one row a sequence; captured as [`Regime::Decode`] is, and behind its
+    /// launches.
+    Draft,
 }
 
 /// One kernel launch.
@@ -145,14 +177,22 @@ pub enum Extent {
 pub enum Argument {
     /// The step header.
     Step,
+    /// The header of a draft head's pass, from 0: made on the device.
+    Pass(usize),
     /// Token rows of a prefill.
     Tokens,
     /// Ids last sampled, by slot.
     SampledIds,
+    /// The ids from a place on (templates/cuda/lib/accept.cuh).
+    Ids(usize),
     /// Token uses of the penalties.
     History,
     /// Where sampled rows go.
     SampledOut,
+    /// Where drafted rows go, from a row on.
+    DraftedOut(usize),
+    /// Where it goes how many drafts of each sequence hold.
+    Held,
     /// An activation buffer.
     Buffer(BufferId),
     /// A plane of a weight; where experts have a matrix each, expert 0's, with the others' behind it at
@@ -190,6 +230,8 @@ pub enum StatePart {
     Window,
     /// f32 `[slots][value_heads][key_dim][value_dim]`.
     Matrices,
+    /// What tokens did that may be taken back, where a target drafts: f32 `[slots][rows][width]`.
+    Journals,
 }
 
 /// How the recurrent state of one layer and slot stands in memory, in f32 (templates/cuda/lib/delta.cuh).
@@ -201,23 +243,28 @@ pub struct StateShape {
     pub window_floats: usize,
     /// Floats of a slot's matrices.
     pub matrix_floats: usize,
+    /// Floats of a slot's journals; 0 where nothing is ever taken back.
+    pub journal_floats: usize,
 }
 
 impl StateShape {
-    /// The state of a delta-net. The window is a ring by position that holds the current token's input too: a token
-    /// overwrites none that a block of the same launch still reads.
-    pub fn new(shape: &DeltaShape) -> StateShape {
-        let window = shape.taps;
+    /// The state of a delta-net, of which a step may be taken back that verifies so many `drafts`. The window is a ring by
+    /// position that holds the step's inputs too: a token overwrites none that a block of the same launch still reads. A step
+    /// reads up to as many rows of the journals as it writes others.
+    pub fn new(shape: &DeltaShape, drafts: usize) -> StateShape {
+        let window = shape.taps + drafts;
+        let width = (shape.key_width() + shape.value_width() + 2 * shape.value_heads).next_multiple_of(4);
         StateShape {
             window,
             window_floats: window * shape.channels(),
             matrix_floats: shape.value_heads * shape.key_dim * shape.value_dim,
+            journal_floats: if drafts == 0 { 0 } else { 2 * (1 + drafts) * width },
         }
     }
 
     /// Bytes of one layer and slot.
     pub fn bytes(&self) -> u64 {
-        4 * (self.window_floats + self.matrix_floats) as u64
+        4 * (self.window_floats + self.matrix_floats + self.journal_floats) as u64
     }
 }
 
@@ -225,7 +272,7 @@ impl StateShape {
 pub fn state_bytes(plan: &Plan) -> u64 {
     let of_body = |body: &PlanBody| {
         let of_layer = body.phases.iter().map(|phase| match &phase.kind {
-            PhaseKind::Delta { shape, .. } => StateShape::new(shape).bytes(),
+            PhaseKind::Delta { shape, .. } => StateShape::new(shape, plan.drafts()).bytes(),
             _ => 0,
         });
         of_layer.sum::<u64>() * body.layers.len() as u64

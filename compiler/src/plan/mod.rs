@@ -114,6 +114,11 @@ pub struct Phase {
 }
 
 impl Plan {
+    /// Drafts after every token sampled; 0 where the target does not draft.
+    pub fn drafts(&self) -> usize {
+        self.draft.map_or(0, |draft| draft.drafts)
+    }
+
     /// The model's last body, which makes the logits.
     pub fn head(&self) -> BodyId {
         self.schedule.last().expect("a graph ends with its head").0

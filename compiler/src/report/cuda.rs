@@ -107,7 +107,11 @@ fn program(plan: &Plan, cuda: &CudaPlan, program: &Program) -> ProgramReport {
     let bodies = plan.schedule.iter().filter(|(body, _)| !program.bodies[body.0].is_empty());
     let phases =
         bodies.flat_map(|(body, _)| (0..plan.bodies[body.0].phases.len()).map(|phase| (body.0, phase)));
-    let costs = phases.map(|(body, phase)| cost(plan, program, body, phase));
+    let of_passes = program.passes.iter().flat_map(|(body, launches)| {
+        (0..plan.bodies[body.0].phases.len()).map(move |phase| cost(plan, program, body.0, phase, launches))
+    });
+    let costs =
+        phases.map(|(body, phase)| cost(plan, program, body, phase, &program.bodies[body])).chain(of_passes);
     let tail = program.tail.len() as f64 * plan.target.hardware.boundary_seconds;
     let seconds = tail + costs.map(|cost| cost.predicted(&plan.target.hardware)).sum::<f64>();
     let launch = |launch: &Launch| {
@@ -123,9 +127,11 @@ fn program(plan: &Plan, cuda: &CudaPlan, program: &Program) -> ProgramReport {
     };
     ProgramReport {
         name: program.name.clone(),
-        launches: runs.sum::<usize>() + program.tail.len(),
+        launches: runs.sum::<usize>()
+            + program.tail.len()
+            + program.passes.iter().map(|(_, launches)| launches.len()).sum::<usize>(),
         microseconds: 1e6 * seconds,
-        kernels: program.bodies.iter().flatten().chain(&program.tail).map(launch).collect(),
+        kernels: program.launches().map(launch).collect(),
     }
 }
 
@@ -153,8 +159,10 @@ pub fn text(plan: &Plan) -> Vec<String> {
     // One program of each way to launch tells them all: the smallest and the largest bucket, prefill, head.
     let mut decode = cuda.programs.iter().filter(|program| program.regime == Regime::Decode);
     let shown = decode.next().into_iter().chain(decode.next_back());
-    let rest = cuda.programs.iter().filter(|program| program.regime != Regime::Decode);
-    for program in shown.chain(rest) {
+    // Of the draft head's passes the smallest bucket.
+    let mut passes = cuda.programs.iter().filter(|program| program.regime == Regime::Draft);
+    let rest = cuda.programs.iter().filter(|it| !matches!(it.regime, Regime::Decode | Regime::Draft));
+    for program in shown.chain(rest).chain(passes.next()) {
         lines.push(String::new());
         lines.extend(program_table(plan, cuda, program));
     }
@@ -165,7 +173,7 @@ pub fn text(plan: &Plan) -> Vec<String> {
 pub fn program_table(plan: &Plan, cuda: &CudaPlan, program: &Program) -> Vec<String> {
     let hardware = &plan.target.hardware;
     let mut lines =
-        vec![format!("Program `{}` of `{}`: {}", program.name, plan.target.name(), purpose(program))];
+        vec![format!("Program `{}` of `{}`: {}", program.name, plan.target.name(), purpose(plan, program))];
     lines.push(String::new());
     lines.push(format!(
         "{:<34} {:<18} {:>6} {:>8} {:>8} | {:>12} {:>9} {:>9} {:>8}",
@@ -179,7 +187,7 @@ pub fn program_table(plan: &Plan, cuda: &CudaPlan, program: &Program) -> Vec<Str
         "acts B",
         "us"
     ));
-    for (index, launches) in program.bodies.iter().enumerate().filter(|(_, launches)| !launches.is_empty()) {
+    let body_lines = |lines: &mut Vec<String>, index: usize, launches: &[Launch]| {
         let body = &plan.bodies[index];
         let layers =
             if body.layers.is_empty() { String::new() } else { format!(", {} layers", body.layers.len()) };
@@ -189,7 +197,7 @@ pub fn program_table(plan: &Plan, cuda: &CudaPlan, program: &Program) -> Vec<Str
             // The phase's figures stand with its first launch.
             let first = previous.replace(launch.phase) != Some(launch.phase);
             let figures = first.then(|| {
-                let cost = cost(plan, program, index, launch.phase);
+                let cost = cost(plan, program, index, launch.phase, launches);
                 format!(
                     "{:>12.0} {:>9.0} {:>9.0} {:>8.2}",
                     cost.weight_bytes,
@@ -204,9 +212,15 @@ pub fn program_table(plan: &Plan, cuda: &CudaPlan, program: &Program) -> Vec<Str
                 figures.unwrap_or_default()
             ));
         }
+    };
+    for (index, launches) in program.bodies.iter().enumerate().filter(|(_, launches)| !launches.is_empty()) {
+        body_lines(&mut lines, index, launches);
     }
     for launch in &program.tail {
         lines.push(format!("  {} |", launch_columns(cuda, program, launch)));
+    }
+    for (body, launches) in &program.passes {
+        body_lines(&mut lines, body.0, launches);
     }
     lines.push(String::new());
     lines.push(
@@ -216,9 +230,14 @@ pub fn program_table(plan: &Plan, cuda: &CudaPlan, program: &Program) -> Vec<Str
     lines.iter().map(|line| line.trim_end().to_owned()).collect()
 }
 
-fn purpose(program: &Program) -> String {
+fn purpose(plan: &Plan, program: &Program) -> String {
     let (rows, context) = (program.rows, Prediction::DECODE_CONTEXT);
     match program.regime {
+        Regime::Decode if plan.draft.is_some() => format!(
+            "a token and {} drafts each of up to {} sequences, figures for them after {context} tokens each",
+            plan.drafts(),
+            program.sequences
+        ),
         Regime::Decode if rows == 1 => {
             format!("one token of one sequence, figures for it after {context} tokens")
         }
@@ -234,32 +253,44 @@ fn purpose(program: &Program) -> String {
         Regime::Head => {
             format!("logits and sampling of up to {rows} rows after a prefill, figures for one row")
         }
+        Regime::Learn => format!(
+            "what the draft head learns from up to {rows} tokens, figures for one prompt of {}",
+            Prediction::PREFILL_TOKENS
+        ),
+        Regime::Draft => {
+            format!("drafts for up to {} sequences, figures for all of them", program.sequences)
+        }
     }
 }
 
-/// A phase's work in a program, and the launches it takes there.
-fn cost(plan: &Plan, program: &Program, body: usize, phase: usize) -> Cost {
-    let Phase { decode, prefill, kind, .. } = &plan.bodies[body].phases[phase];
+/// A phase's work in a program, and the launches it takes there among those of its body.
+fn cost(plan: &Plan, program: &Program, body: usize, phase: usize, launches: &[Launch]) -> Cost {
+    let Phase { decode, verify, prefill, kind, .. } = &plan.bodies[body].phases[phase];
+    let (sequences, fed) = (program.sequences, 1 + plan.drafts());
     let cost = match program.regime {
-        Regime::Decode => {
-            let cost = decode.of_rows(program.rows);
-            further_experts(plan, kind, program.rows, cost)
-        }
-        Regime::Prefill | Regime::Head => *prefill,
+        // Where nothing is drafted a step verifies one token.
+        Regime::Decode => experts_beyond(plan, kind, fed, sequences * fed, verify.of_rows(sequences)),
+        Regime::Draft => further_experts(plan, kind, sequences, decode.of_rows(sequences)),
+        Regime::Prefill | Regime::Head | Regime::Learn => *prefill,
     };
-    let launches = program.bodies[body].iter().filter(|launch| launch.phase == phase).count();
+    let launches = launches.iter().filter(|launch| launch.phase == phase).count();
     Cost { boundaries: launches as f64, ..cost }
 }
 
 /// Adds the bytes of the experts that `rows` tokens touch beyond those of one.
 pub fn further_experts(plan: &Plan, kind: &PhaseKind, rows: usize, cost: Cost) -> Cost {
+    experts_beyond(plan, kind, 1, rows, cost)
+}
+
+/// The same beyond those of `counted`.
+fn experts_beyond(plan: &Plan, kind: &PhaseKind, counted: usize, rows: usize, cost: Cost) -> Cost {
     let (PhaseKind::Experts { matrix, active, .. } | PhaseKind::Combine { matrix, active, .. }) = *kind
     else {
         return cost;
     };
     let field = plan.field(matrix);
     let FieldKind::Matrix { format, experts: Some(experts), .. } = field.kind else { return cost };
-    let further = touched_experts(experts, active, rows) - touched_experts(experts, active, 1);
+    let further = touched_experts(experts, active, rows) - touched_experts(experts, active, counted);
     let bytes = further * field.matrix_bytes(&plan.target.hardware.kind) as f64;
     let nvfp4 = if format == Format::Nvfp4 { bytes } else { 0.0 };
     Cost { weight_bytes: cost.weight_bytes + bytes, nvfp4_bytes: cost.nvfp4_bytes + nvfp4, ..cost }

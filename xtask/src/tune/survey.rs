@@ -280,8 +280,12 @@ fn call(plan: &Plan, launch: &Launch) -> Call {
     });
     let argument = |argument: &Argument| match argument {
         Argument::Step => json!(["step"]),
+        Argument::Pass(pass) => json!(["pass", pass]),
         Argument::Tokens => json!(["tokens"]),
         Argument::SampledIds => json!(["sampled_ids"]),
+        Argument::Ids(at) => json!(["ids", at]),
+        Argument::DraftedOut(row) => json!(["drafted", row]),
+        Argument::Held => json!(["held"]),
         Argument::History => json!(["history"]),
         Argument::SampledOut => json!(["sampled"]),
         Argument::Buffer(id) => json!(["buffer", plan.buffer(*id).name]),
@@ -301,6 +305,7 @@ fn call(plan: &Plan, launch: &Launch) -> Call {
             match part {
                 StatePart::Window => "window",
                 StatePart::Matrices => "matrices",
+                StatePart::Journals => "journals",
             }
         ]),
         Argument::Rotary(body) => json!(["rotary", body.0]),

@@ -1,7 +1,7 @@
 //! Attention: one launch in decode, two in prefill and wherever the arithmetic is exact.
 
 use super::product::{count, vector};
-use super::{Launcher, Site, fixed, integer, no_kernel, value};
+use super::{Launcher, Outline, Site, fixed, integer, no_kernel, value};
 use crate::graph::BodyId;
 use crate::passes::PassError;
 use crate::plan::cuda::{Argument, Constant, Extent, Kernel, Launch, Regime};
@@ -47,20 +47,20 @@ impl Shape {
 
     /// Warps of attention_decode: eight, one block a multiprocessor, while its blocks are that few; four once there are more,
     /// so that several share a multiprocessor, or where eight warps' sums do not fit.
-    fn decode_warps(&self, rows: usize, splits: usize, card: &Cuda) -> usize {
+    fn decode_warps(&self, rows: usize, splits: usize, tokens: usize, card: &Cuda) -> usize {
         let few = rows * self.kv_heads <= card.multiprocessors as usize;
-        if few && self.decode_shared(splits, 8) <= card.shared_per_block as usize { 8 } else { 4 }
+        if few && self.decode_shared(splits, 8, tokens) <= card.shared_per_block as usize { 8 } else { 4 }
     }
 
     /// `sizeof(DecodeShared<C>)`.
-    fn decode_shared(&self, splits: usize, warps: usize) -> usize {
+    fn decode_shared(&self, splits: usize, warps: usize, tokens: usize) -> usize {
         let Shape { head_dim, element, .. } = *self;
         let (key_steps, value_steps) = (head_dim.div_ceil(32), head_dim.div_ceil(64));
         let arrays = [
             // Fragments of q, heads in eights.
             self.group().div_ceil(8) * 2 * key_steps * 32 * 8 * 2,
-            key_steps * 32 * element,
-            value_steps * 64 * element,
+            tokens * key_steps * 32 * element,
+            tokens * value_steps * 64 * element,
             warps * self.group() * head_dim * 4,
         ];
         let aligned: usize = arrays[..3].iter().map(|bytes| bytes.next_multiple_of(16)).sum();
@@ -207,27 +207,30 @@ impl Launcher<'_> {
 
     fn decode(&mut self, site: Site, operands: Operands) -> Result<Launch, PassError> {
         let Operands { shape, qkv, norms, out, mut constants } = operands;
-        let rows = site.program.rows;
+        let Outline { sequences, tokens, .. } = *site.program;
+        let rows = sequences * tokens;
         let splits = match self.knobs(site).attention_splits as usize {
             0 => shape.splits(rows, self.plan.target.model.context, self.card),
             splits => splits.min(MAX_SPLITS),
         };
         let (out, staged) = self.left(site, out)?;
-        let warps = shape.decode_warps(rows, splits, self.card);
+        let warps = shape.decode_warps(rows, splits, tokens, self.card);
         constants.extend(staged);
         constants.extend([
             ("SPLITS", integer(splits)),
             ("DECODE_WARPS", integer(warps)),
             ("MIN_CHUNK", integer(MIN_CHUNK)),
-            // Header and older K/V are complete before a step's graph starts: one stream, and the upload's event before it.
-            ("CONTEXT_BEFORE_WAIT", Constant::Flag(true)),
+            // Header and older K/V are complete before a step's graph starts: one stream, and the upload's event before it. Not
+            // those of a draft head's later passes.
+            ("CONTEXT_BEFORE_WAIT", Constant::Flag(site.pass.is_none_or(|pass| pass == 0))),
             ("ROWS", integer(rows)),
             (
                 "PARTIALS_BYTES",
                 integer(usize::try_from(shape.partials(splits, rows)).expect("it fits a card")),
             ),
         ]);
-        let shared = shape.decode_shared(splits, warps);
+        constants.extend((tokens > 1).then_some(("TOKENS", integer(tokens))));
+        let shared = shape.decode_shared(splits, warps, tokens);
         let kernel = self.attention_kernel(site, "", "attention_decode", constants, 32 * warps, shared);
         let [q_norm, k_norm] = norms.map(vector);
         let (partials, counters) = if splits == 1 {

@@ -60,12 +60,12 @@ impl Division {
     }
 
     /// `sizeof(DeltaDecodeShared<C>)`.
-    fn shared(self, shape: &DeltaShape) -> usize {
+    fn shared(self, shape: &DeltaShape, tokens: usize) -> usize {
         let columns = shape.value_dim / self.split;
         let warps = self.threads / 32;
-        let inputs = (4 * (2 * shape.key_dim + columns)).next_multiple_of(16) + 4 * columns;
-        (inputs + 2 * warps * 8 * 2 * 16 + 2 * warps * 16 + 4 * (columns / 32) + 4 * self.split)
-            .next_multiple_of(16)
+        let inputs = (4 * tokens * (2 * shape.key_dim + columns)).next_multiple_of(16) + 4 * tokens * columns;
+        let squares = 4 * tokens * (columns / 32 + self.split);
+        (inputs + 2 * warps * 8 * 2 * 16 + 2 * warps * 16 + squares).next_multiple_of(16)
     }
 }
 
@@ -80,6 +80,7 @@ struct Operands {
     norm: Argument,
     states: Argument,
     windows: Argument,
+    journals: Argument,
     out: Argument,
 }
 
@@ -90,7 +91,7 @@ impl Launcher<'_> {
         let exact =
             self.plan.target.quant.compute.classes.get(&TensorClass::DeltaNet) != Some(&Compute::Bf16);
         let decode = site.program.regime == Regime::Decode;
-        let division = if exact { None } else { Division::new(&shape, site.program.rows, self.card) };
+        let division = if exact { None } else { Division::new(&shape, site.program.sequences, self.card) };
         match division {
             Some(division) if decode => {
                 launches.push(self.delta_decode(site, operands, division));
@@ -121,7 +122,7 @@ impl Launcher<'_> {
             FieldKind::Norm { eps, form: NormWeight::Plain, .. } => eps,
             _ => return Err(no_kernel(site, self.plan, "its kernels take the plain weight of a norm")),
         };
-        let body = BodyId(site.body);
+        let (body, drafts) = (BodyId(site.body), self.plan.drafts());
         let (out, staged) = self.left(site, out)?;
         let mut constants = vec![
             ("KEY_HEADS", integer(shape.key_heads)),
@@ -129,11 +130,12 @@ impl Launcher<'_> {
             ("KEY_DIM", integer(shape.key_dim)),
             ("VALUE_DIM", integer(shape.value_dim)),
             ("TAPS", integer(shape.taps)),
-            ("WINDOW", integer(StateShape::new(&shape).window)),
+            ("WINDOW", integer(StateShape::new(&shape, drafts).window)),
             ("NORM_EPS", Constant::Float(eps)),
             ("PROJECTED", integer(self.plan.buffer(qkvz).width)),
         ];
         constants.extend(staged);
+        constants.extend((drafts > 0).then_some(("DRAFTS", integer(1 + drafts))));
         let weight = |field: FieldId| vector(Some(field));
         Ok(Operands {
             shape,
@@ -143,6 +145,7 @@ impl Launcher<'_> {
             norm: weight(norm),
             states: Argument::State(body, StatePart::Matrices),
             windows: Argument::State(body, StatePart::Window),
+            journals: if drafts > 0 { Argument::State(body, StatePart::Journals) } else { Argument::Null },
             out,
         })
     }
@@ -157,17 +160,26 @@ impl Launcher<'_> {
             // Header and older state are complete before a step's graph starts, as in attention.
             ("STATE_BEFORE_WAIT", Constant::Flag(true)),
         ]);
+        constants.extend(self.verified(site));
+        let tokens = site.program.tokens;
         let kernel = Kernel {
             resident: count(65_536 / (threads * DECODE_REGISTERS)),
             cluster: count(split),
-            ..self.delta_kernel(site, "", "delta_decode", constants, threads, division.shared(&shape))
+            ..self.delta_kernel(site, "", "delta_decode", constants, threads, division.shared(&shape, tokens))
         };
         let kernel = self.kernel(site.program, kernel);
-        let Operands { norm, states, windows, out, .. } = operands;
+        let Operands { norm, states, windows, journals, out, .. } = operands;
         let arguments =
-            vec![Argument::Step, qkvz, ba, taps, a_log, dt_bias, norm, states, windows, Argument::Null, out];
-        let grid = fixed(split, shape.value_heads, site.program.rows);
+            vec![Argument::Step, qkvz, ba, taps, a_log, dt_bias, norm, states, windows, journals, out];
+        let grid = fixed(split, shape.value_heads, site.program.sequences);
         Launch { phase: site.phase, kernel, grid, arguments }
+    }
+
+    /// What a kernel is told of steps that verify, whose rows are named one by one.
+    fn verified(&self, site: Site) -> Vec<Member> {
+        let verifies = site.program.regime == Regime::Decode && site.program.tokens > 1;
+        let constants = [("TOKENS", integer(site.program.tokens)), ("APART", Constant::Flag(true))];
+        constants.into_iter().filter(|_| verifies).collect()
     }
 
     /// Places of delta_chunks' ring, where it fits the card at all.
@@ -212,7 +224,7 @@ impl Launcher<'_> {
         let kernel =
             self.delta_kernel(site, "_chunks", "delta_chunks", constants, threads, chunks_shared(slots));
         let kernel = self.kernel(site.program, kernel);
-        let arguments = vec![Argument::Step, scratch, states, Argument::Null, o.clone()];
+        let arguments = vec![Argument::Step, scratch, states, operands.journals.clone(), o.clone()];
         let grid = [Extent::Fixed(count(split * shape.value_heads)), Extent::Sequences(1), Extent::Fixed(1)];
         launches.push(Launch { phase: site.phase, kernel, grid, arguments });
     }
@@ -235,6 +247,7 @@ impl Launcher<'_> {
         }
         let mut constants = operands.constants.clone();
         constants.push(("EXACT", Constant::Flag(exact)));
+        constants.extend(self.verified(site));
         let kernel = self.delta_kernel(site, "_plain", "delta_plain", constants, PLAIN_THREADS, shared);
         let kernel = self.kernel(site.program, kernel);
         let [qkvz, ba] = operands.inputs.clone();
@@ -248,10 +261,10 @@ impl Launcher<'_> {
             dt_bias,
             operands.states.clone(),
             operands.windows.clone(),
-            Argument::Null,
+            operands.journals.clone(),
             o.clone(),
         ];
-        let mut grid = fixed(shape.value_heads, site.program.rows, 1);
+        let mut grid = fixed(shape.value_heads, site.program.sequences, 1);
         if site.program.regime != Regime::Decode {
             grid[1] = Extent::Sequences(1);
         }

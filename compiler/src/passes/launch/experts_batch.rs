@@ -132,8 +132,8 @@ impl Launcher<'_> {
     /// How a program's pairs are sorted, and how gate and up are cut.
     fn lists(&self, site: Site, operands: &Up, matrix: &Matrix) -> Result<(Lists, Gemm), PassError> {
         let tile = match site.program.regime {
-            Regime::Decode => 8,
-            Regime::Prefill | Regime::Head => {
+            Regime::Decode | Regime::Draft => 8,
+            Regime::Prefill | Regime::Head | Regime::Learn => {
                 if self.card.wgmma {
                     128
                 } else {

@@ -10,6 +10,7 @@
 
 mod attention;
 mod delta;
+mod draft;
 mod experts;
 mod experts_batch;
 mod experts_shape;
@@ -53,15 +54,19 @@ pub fn launch(plan: &mut Plan) -> Result<(), PassError> {
         scratch: Vec::new(),
         most: vec![0; plan.buffers.len()],
     };
-    let buckets = plan.buckets;
-    let mut outlines: Vec<Outline> = Vec::new();
-    for rows in buckets.decode.iter().copied().filter(|rows| *rows <= buckets.sequences) {
-        outlines.push(Outline { name: format!("decode_{rows}"), regime: Regime::Decode, rows });
+    let (buckets, tokens) = (plan.buckets, 1 + plan.drafts());
+    let decode = buckets.decode.iter().copied().filter(|sequences| *sequences <= buckets.sequences);
+    let mut programs = decode
+        .map(|sequences| launcher.program(&Outline::decode(sequences, tokens)))
+        .collect::<Result<Vec<_>, _>>()?;
+    for (name, regime, rows) in
+        [("prefill", Regime::Prefill, buckets.tokens), ("head", Regime::Head, buckets.sequences)]
+    {
+        let outline =
+            Outline { name: name.to_owned(), regime, rows, sequences: buckets.sequences, tokens: 1 };
+        programs.push(launcher.program(&outline)?);
     }
-    outlines.push(Outline { name: "prefill".to_owned(), regime: Regime::Prefill, rows: buckets.tokens });
-    outlines.push(Outline { name: "head".to_owned(), regime: Regime::Head, rows: buckets.sequences });
-    let mut programs =
-        outlines.iter().map(|outline| launcher.program(outline)).collect::<Result<Vec<_>, _>>()?;
+    programs.extend(launcher.draft_programs()?);
     let mut fills = launcher.fills();
     let Launcher { mut modules, scratch, most, .. } = launcher;
     // A program all of whose kernels stand in earlier modules has an empty one: it goes.
@@ -69,13 +74,14 @@ pub fn launch(plan: &mut Plan) -> Result<(), PassError> {
     let renumber = |place: &mut (usize, usize)| {
         place.0 = kept.iter().position(|at| *at == place.0).expect("a module with this kernel");
     };
-    let launches = programs.iter_mut().flat_map(|it| it.bodies.iter_mut().flatten().chain(&mut it.tail));
+    let launches = programs.iter_mut().flat_map(Program::launches_mut);
     launches.map(|launch| &mut launch.kernel).chain(&mut fills).for_each(renumber);
     modules.retain(|module| !module.kernels.is_empty());
     for (buffer, most) in plan.buffers.iter_mut().zip(most) {
         buffer.most = most;
     }
     count_boundaries(plan, &programs);
+    draft::count_boundaries(plan, &programs);
     plan.cuda = Some(CudaPlan { programs, modules, scratch, fills });
     Ok(())
 }
@@ -109,9 +115,19 @@ struct Outline {
     regime: Regime,
     /// Most rows of its activations.
     rows: usize,
+    /// Most sequences.
+    sequences: usize,
+    /// Rows of each sequence where it decodes: the token sampled last and its drafts.
+    tokens: usize,
 }
 
 impl Outline {
+    /// Rows are filled up to a power of two, which kernels for few rows are made for.
+    fn decode(sequences: usize, tokens: usize) -> Outline {
+        let rows = (sequences * tokens).next_power_of_two();
+        Outline { name: format!("decode_{sequences}"), regime: Regime::Decode, rows, sequences, tokens }
+    }
+
     /// The bucket tuning files know it by.
     fn bucket(&self) -> Option<usize> {
         (self.regime == Regime::Decode).then_some(self.rows)
@@ -129,6 +145,8 @@ struct Site<'a> {
     program: &'a Outline,
     body: usize,
     phase: usize,
+    /// Of the draft head, from 0.
+    pass: Option<usize>,
 }
 
 /// How a product is computed.
@@ -151,50 +169,68 @@ struct Launcher<'a> {
 }
 
 impl<'a> Launcher<'a> {
-    fn program(&mut self, outline: &Outline) -> Result<Program, PassError> {
+    /// Adds the module of a program.
+    fn begin(&mut self, outline: &Outline) {
         let streams =
             outline.regime == Regime::Decode && outline.rows <= self.tuning.knobs.stream_rows as usize;
         let shared_part = streams.then_some(STREAM_SHARED_PART);
         self.modules.push(Module { name: outline.name.clone(), shared_part, kernels: Vec::new() });
+    }
+
+    fn program(&mut self, outline: &Outline) -> Result<Program, PassError> {
+        self.begin(outline);
         let last = self.plan.head().0;
         let mut bodies = Vec::new();
         for (index, body) in self.plan.bodies.iter().enumerate() {
             let runs = match outline.regime {
-                Regime::Decode => true,
-                Regime::Prefill => index != last,
+                Regime::Decode => index <= last,
+                Regime::Prefill => index < last,
                 Regime::Head => index == last,
+                Regime::Learn | Regime::Draft => false,
             };
             let mut launches = Vec::new();
             for phase in (0..body.phases.len()).filter(|_| runs) {
-                self.phase(Site { program: outline, body: index, phase }, &mut launches)?;
+                self.phase(Site { program: outline, body: index, phase, pass: None }, &mut launches)?;
             }
             bodies.push(launches);
         }
-        let tail = match outline.regime {
+        let mut tail = match outline.regime {
             Regime::Decode | Regime::Head => vec![self.sample(outline)?],
-            Regime::Prefill => Vec::new(),
+            Regime::Prefill | Regime::Learn | Regime::Draft => Vec::new(),
         };
-        let Outline { name, regime, rows } = outline;
-        Ok(Program { name: name.clone(), rows: *rows, regime: *regime, bodies, tail })
+        let mut passes = Vec::new();
+        if let (Regime::Decode, Some(draft)) = (outline.regime, self.plan.draft) {
+            tail.push(self.accept(outline));
+            passes = self.first_pass(outline, &draft)?;
+        }
+        let Outline { name, regime, rows, sequences, .. } = outline;
+        Ok(Program {
+            name: name.clone(),
+            rows: *rows,
+            sequences: *sequences,
+            regime: *regime,
+            bodies,
+            tail,
+            passes,
+        })
     }
 
     fn phase(&mut self, site: Site, launches: &mut Vec<Launch>) -> Result<(), PassError> {
         match &self.at(site).kind {
             PhaseKind::Embed { .. } => launches.push(self.embed(site)),
-            PhaseKind::Select { .. } if site.program.regime == Regime::Decode => {}
+            PhaseKind::Select { .. } if !selects(site) => {}
             PhaseKind::Select { .. } => launches.push(self.select(site)),
             PhaseKind::Attention { .. } => self.attention(site, launches)?,
             PhaseKind::Project { .. }
             | PhaseKind::Accumulate { .. }
             | PhaseKind::Gated { .. }
             | PhaseKind::Linear { .. }
+            | PhaseKind::Propose { .. }
             | PhaseKind::ProjectDelta { .. } => self.product(site, launches)?,
             PhaseKind::Delta { .. } => self.delta(site, launches)?,
             PhaseKind::Experts { .. } => self.experts(site, launches)?,
             PhaseKind::Combine { .. } => self.combine(site, launches)?,
-            PhaseKind::DraftEmbed { .. } | PhaseKind::Propose { .. } => {
-                return Err(no_kernel(site, self.plan, "draft heads have no kernels yet"));
-            }
+            PhaseKind::DraftEmbed { .. } => launches.push(self.draft_embed(site)?),
         }
         Ok(())
     }
@@ -202,7 +238,8 @@ impl<'a> Launcher<'a> {
     /// The kernels that make dummy weights, in a module of their own: one a format, one for vectors.
     fn fills(&mut self) -> Vec<(usize, usize)> {
         self.modules.push(Module { name: "fill".to_owned(), shared_part: None, kernels: Vec::new() });
-        let outline = Outline { name: "fill".to_owned(), regime: Regime::Prefill, rows: 0 };
+        let (name, regime) = ("fill".to_owned(), Regime::Prefill);
+        let outline = Outline { name, regime, rows: 0, sequences: 0, tokens: 1 };
         let fields = (0..self.plan.fields.len()).map(FieldId);
         let fill = |id: FieldId| {
             let (template, name, constants) = match self.plan.field(id).kind {
@@ -234,7 +271,7 @@ impl<'a> Launcher<'a> {
     fn rows(&self, outline: &Outline, buffer: BufferId) -> usize {
         match self.plan.buffer(buffer).rows {
             Rows::Tokens => outline.rows,
-            Rows::Outputs => outline.rows.min(self.plan.buckets.sequences),
+            Rows::Outputs => outline.rows,
             Rows::Slots(slots) => slots * outline.rows,
         }
     }
@@ -242,11 +279,7 @@ impl<'a> Launcher<'a> {
     /// An activation buffer as an argument, which makes it as large as the program's rows. Where a program has no
     /// selection, what would have been selected is read where it stands.
     fn buffer(&mut self, site: Site, id: BufferId) -> Argument {
-        let selected = self.plan.bodies[site.body].phases.iter().find_map(|phase| match phase.kind {
-            PhaseKind::Select { x, out } if out == id && site.program.regime == Regime::Decode => Some(x),
-            _ => None,
-        });
-        let id = selected.unwrap_or(id);
+        let id = self.unselected(site, id);
         // A selection reads rows of a buffer that other programs filled.
         let rows = if site.program.outputs() && self.plan.buffer(id).rows == Rows::Tokens {
             self.most[id.0]
@@ -329,6 +362,12 @@ impl<'a> Launcher<'a> {
             of(planes.row_scales, Plane::RowScales),
         ]
     }
+}
+
+/// Whether a program's rows are not all wanted where a body selects some. A draft head's first pass takes one a sequence, and the
+/// others have no more.
+fn selects(site: Site) -> bool {
+    site.program.regime != Regime::Decode || site.pass == Some(0)
 }
 
 fn value(text: impl Into<String>) -> Constant {

@@ -42,9 +42,12 @@ fn operands(kind: &PhaseKind) -> Option<Operands> {
             let (biases, epilogue) = ([None, None], "STORE");
             Operands { x, norm: Some(norm), matrix, biases, epilogue, activation: none, out }
         }
+        PhaseKind::Propose { x, norm, matrix, out } => {
+            let (biases, epilogue) = ([None, None], "STORE");
+            Operands { x, norm: Some(norm), matrix, biases, epilogue, activation: none, out }
+        }
         PhaseKind::Embed { .. }
         | PhaseKind::DraftEmbed { .. }
-        | PhaseKind::Propose { .. }
         | PhaseKind::Attention { .. }
         | PhaseKind::Delta { .. }
         | PhaseKind::Experts { .. }
@@ -56,8 +59,17 @@ fn operands(kind: &PhaseKind) -> Option<Operands> {
 impl Launcher<'_> {
     /// How a product phase is computed in a program.
     fn style(&self, site: Site) -> Result<Style, PassError> {
-        let operands = operands(&self.at(site).kind).expect("a product");
-        self.style_of(site, &self.matrix(operands.matrix))
+        let kind = &self.at(site).kind;
+        self.style_of(site, &self.matrix_of(kind, &operands(kind).expect("a product")))
+    }
+
+    /// The matrix of a product, cut where a draft's head is.
+    fn matrix_of(&self, kind: &PhaseKind, operands: &Operands) -> Matrix {
+        let matrix = self.matrix(operands.matrix);
+        match kind {
+            PhaseKind::Propose { out, .. } => Matrix { rows: self.plan.buffer(*out).width, ..matrix },
+            _ => matrix,
+        }
     }
 
     /// How a product with this matrix is computed in a phase.
@@ -144,7 +156,7 @@ impl Launcher<'_> {
         }
         let mut staged = None;
         for (suffix, operands) in products {
-            let matrix = self.matrix(operands.matrix);
+            let matrix = self.matrix_of(kind, &operands);
             self.check_scales(site, operands.matrix, &matrix)?;
             if self.style_of(site, &matrix)? == Style::Stream {
                 launches.push(self.stream(site, suffix, &operands, &matrix)?);

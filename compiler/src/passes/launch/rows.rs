@@ -65,8 +65,8 @@ impl Launcher<'_> {
     pub(super) fn grid_of_rows(&self, site: Site, rows_a_block: usize) -> [Extent; 3] {
         let mut grid = fixed(site.program.rows.div_ceil(rows_a_block), 1, 1);
         match site.program.regime {
-            Regime::Decode => {}
-            Regime::Prefill => grid[0] = Extent::Tokens(count(rows_a_block)),
+            Regime::Decode | Regime::Draft => {}
+            Regime::Prefill | Regime::Learn => grid[0] = Extent::Tokens(count(rows_a_block)),
             Regime::Head => grid[0] = Extent::Outputs(count(rows_a_block)),
         }
         grid

@@ -3,7 +3,8 @@
 use super::product::count;
 use super::{Launcher, Outline, fits, fixed, integer};
 use crate::passes::{PassError, pass_error};
-use crate::plan::cuda::{Argument, Kernel, Launch};
+use crate::plan::BufferId;
+use crate::plan::cuda::{Argument, Kernel, Launch, MAX_SEQUENCES};
 use crate::spec::types::Cuda;
 
 const THREADS: usize = 512;
@@ -47,12 +48,23 @@ fn division(vocabulary: usize, rows: usize, card: &Cuda) -> Option<(usize, usize
 impl Launcher<'_> {
     /// The launch that ends a decode or head program.
     pub(super) fn sample(&mut self, outline: &Outline) -> Result<Launch, PassError> {
-        let logits = self.plan.logits();
+        let phase = self.plan.bodies[self.plan.head().0].phases.len();
+        self.sample_of(outline, self.plan.logits(), phase, [Argument::Step, Argument::SampledOut])
+    }
+
+    /// Samples from rows of `logits` as a header says.
+    pub(super) fn sample_of(
+        &mut self,
+        outline: &Outline,
+        logits: BufferId,
+        phase: usize,
+        [header, out]: [Argument; 2],
+    ) -> Result<Launch, PassError> {
         let vocabulary = self.plan.buffer(logits).width;
         let (groups, splits, resident) = division(vocabulary, outline.rows, self.card).ok_or_else(|| {
             pass_error!("rows of {vocabulary} logits do not fit the shared memory of `sample`'s blocks")
         })?;
-        let scratch = scratch_bytes(self.plan.buckets.sequences);
+        let scratch = scratch_bytes(MAX_SEQUENCES);
         let constants = vec![
             ("VOCABULARY", integer(vocabulary)),
             ("THREADS", integer(THREADS)),
@@ -74,14 +86,13 @@ impl Launcher<'_> {
         self.most[logits.0] = self.most[logits.0].max(outline.rows);
         let scratch = self.scratch("sample_scratch", scratch as u64, true);
         let arguments = vec![
-            Argument::Step,
+            header,
             Argument::History,
             Argument::Buffer(logits),
             scratch,
             Argument::SampledIds,
-            Argument::SampledOut,
+            out,
         ];
-        let phase = self.plan.bodies[self.plan.head().0].phases.len();
         Ok(Launch { phase, kernel, grid: fixed(groups * splits, 1, 1), arguments })
     }
 }

@@ -251,17 +251,23 @@ impl Memory {
         Ok(Cache { start: self.take(layer_bytes * layers as u64)?, layer_bytes })
     }
 
-    /// The recurrent state of `layers` layers, of every slot: a slot has `window` bytes of the convolution's inputs and
-    /// `matrices` bytes of matrices in a layer.
+    /// The recurrent state of `layers` layers, of every slot: a slot has `window` bytes of the convolution's inputs,
+    /// `matrices` bytes of matrices and `journals` bytes of what may be taken back in a layer.
     ///
     /// # Errors
     /// See [`Memory::take`].
-    pub fn state(&mut self, layers: usize, window: u64, matrices: u64) -> Result<State, Fault> {
+    pub fn state(
+        &mut self,
+        layers: usize,
+        window: u64,
+        matrices: u64,
+        journals: u64,
+    ) -> Result<State, Fault> {
         let mut part = |bytes: u64| -> Result<Cache, Fault> {
             let layer_bytes = bytes * self.slots as u64;
             Ok(Cache { start: self.take(layer_bytes * layers as u64)?, layer_bytes })
         };
-        Ok(State { windows: part(window)?, matrices: part(matrices)? })
+        Ok(State { windows: part(window)?, matrices: part(matrices)?, journals: part(journals)? })
     }
 
     /// K/V blocks claimed.
@@ -295,6 +301,7 @@ impl Cache {
 pub struct State {
     windows: Cache,
     matrices: Cache,
+    journals: Cache,
 }
 
 impl State {
@@ -306,6 +313,11 @@ impl State {
     /// The matrices of one layer, counted among the body's.
     pub fn matrices(&self, layer: usize) -> Pointer {
         self.matrices.layer(layer)
+    }
+
+    /// What may be taken back in one layer, counted among the body's.
+    pub fn journals(&self, layer: usize) -> Pointer {
+        self.journals.layer(layer)
     }
 }
 
@@ -359,9 +371,10 @@ mod tests {
     #[test]
     fn states_and_caches_lie_layer_after_layer() {
         let cache = |start, layer_bytes| Cache { start: Pointer(start), layer_bytes };
-        let state = State { windows: cache(1024, 48), matrices: cache(4096, 320) };
+        let state = State { windows: cache(1024, 48), matrices: cache(4096, 320), journals: cache(8192, 16) };
         assert_eq!((state.windows(0), state.windows(2)), (Pointer(1024), Pointer(1120)));
         assert_eq!((state.matrices(0), state.matrices(2)), (Pointer(4096), Pointer(4736)));
+        assert_eq!((state.journals(0), state.journals(2)), (Pointer(8192), Pointer(8224)));
     }
 
     #[test]

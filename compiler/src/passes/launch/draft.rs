@@ -1,0 +1,224 @@
+//! The draft head (docs/adr/0013): behind a step's sampling which drafts hold, then its passes.
+//!
+//! The first pass takes all rows of the step as far as its layer. What is left of it takes one row a sequence, as the other passes
+//! do: a program of its own, which also follows a prefill. The headers of these passes are made by `accept`.
+
+use super::product::{count, vector};
+use super::{Launcher, Outline, Site, fixed, integer, no_kernel, selects, value};
+use crate::graph::BodyId;
+use crate::passes::PassError;
+use crate::plan::cuda::{Argument, Constant, Kernel, Launch, MAX_SEQUENCES, Program, Regime};
+use crate::plan::{BufferId, DraftPlan, FieldKind, PhaseKind, Plan};
+use crate::spec::types::{Compute, TensorClass};
+
+/// Threads of `accept` and `draft_embed`.
+const ACCEPT_THREADS: usize = MAX_SEQUENCES;
+const EMBED_THREADS: usize = 256;
+
+/// Bodies with their launches, in order.
+type Passes = Vec<(BodyId, Vec<Launch>)>;
+
+/// Sets what the boundaries of a draft head's phases are: of the first pass over a token and its drafts, of a pass over one row, and
+/// of what it learns from a prompt.
+pub(super) fn count_boundaries(plan: &mut Plan, programs: &[Program]) {
+    let Some(draft) = plan.draft else { return };
+    let of = |regime: Regime| programs.iter().find(|program| program.regime == regime).expect("one of each");
+    let (decode, learn, passes) = (of(Regime::Decode), of(Regime::Learn), of(Regime::Draft));
+    for body in [draft.first, draft.again, draft.layer, draft.head] {
+        for (at, phase) in plan.bodies[body.0].phases.iter_mut().enumerate() {
+            // Of a body that runs several times the last one: the first head selects besides, once a step.
+            let launches = |program: &Program| {
+                let run = program.passes.iter().rfind(|(it, _)| *it == body);
+                run.map_or(0, |(_, launches)| launches.iter().filter(|it| it.phase == at).count()) as f64
+            };
+            phase.decode.boundaries = launches(passes);
+            phase.verify.boundaries = launches(decode);
+            phase.prefill.boundaries = launches(learn);
+        }
+    }
+}
+
+impl Launcher<'_> {
+    /// The programs of a target that drafts which neither decode nor prefill.
+    pub(super) fn draft_programs(&mut self) -> Result<Vec<Program>, PassError> {
+        let Some(draft) = self.plan.draft else { return Ok(Vec::new()) };
+        let buckets = self.plan.buckets;
+        let learn = Outline {
+            name: "learn".to_owned(),
+            regime: Regime::Prefill,
+            rows: buckets.tokens,
+            sequences: buckets.sequences,
+            tokens: 1,
+        };
+        self.begin(&learn);
+        let tail = vec![self.accept(&learn)];
+        let passes = self.first_pass(&learn, &draft)?;
+        let mut programs = vec![self.apart(&learn, Regime::Learn, tail, passes)];
+        for sequences in buckets.decode.iter().copied().filter(|it| *it <= buckets.sequences) {
+            let name = format!("draft_{sequences}");
+            let outline = Outline { name, ..Outline::decode(sequences, 1) };
+            self.begin(&outline);
+            let mut passes = Vec::new();
+            for pass in 0..draft.drafts {
+                if pass > 0 {
+                    passes.push(self.pass(&outline, draft.again, pass)?);
+                    passes.push(self.pass(&outline, draft.layer, pass)?);
+                }
+                let (head, mut launches) = self.pass(&outline, draft.head, pass)?;
+                launches.push(self.propose(&outline, head, pass)?);
+                passes.push((head, launches));
+            }
+            programs.push(self.apart(&outline, Regime::Draft, Vec::new(), passes));
+        }
+        Ok(programs)
+    }
+
+    /// A program that runs none of the model's bodies.
+    fn apart(&self, outline: &Outline, regime: Regime, tail: Vec<Launch>, passes: Passes) -> Program {
+        let Outline { name, rows, sequences, .. } = outline;
+        let (name, bodies) = (name.clone(), vec![Vec::new(); self.plan.bodies.len()]);
+        Program { name, rows: *rows, sequences: *sequences, regime, bodies, tail, passes }
+    }
+
+    /// The first pass over all rows of a step, as far as they all go.
+    pub(super) fn first_pass(&mut self, outline: &Outline, draft: &DraftPlan) -> Result<Passes, PassError> {
+        let mut passes = Vec::new();
+        for body in [draft.first, draft.layer] {
+            passes.push((body, self.body(outline, body, 0)?));
+        }
+        Ok(passes)
+    }
+
+    /// A body in a pass whose rows are one a sequence: its header is the pass's.
+    fn pass(
+        &mut self,
+        outline: &Outline,
+        body: BodyId,
+        pass: usize,
+    ) -> Result<(BodyId, Vec<Launch>), PassError> {
+        let mut launches = self.body(outline, body, pass)?;
+        for argument in launches.iter_mut().flat_map(|launch| &mut launch.arguments) {
+            if *argument == Argument::Step {
+                *argument = Argument::Pass(pass);
+            }
+        }
+        Ok((body, launches))
+    }
+
+    fn body(&mut self, outline: &Outline, body: BodyId, pass: usize) -> Result<Vec<Launch>, PassError> {
+        let mut launches = Vec::new();
+        for phase in 0..self.plan.bodies[body.0].phases.len() {
+            let site = Site { program: outline, body: body.0, phase, pass: Some(pass) };
+            self.phase(site, &mut launches)?;
+        }
+        Ok(launches)
+    }
+
+    /// The buffer that holds what a phase finds in `id`: where nothing was selected for it, what would have been selected from. A
+    /// pass begins with what the one before it selected.
+    pub(super) fn unselected(&self, site: Site, id: BufferId) -> BufferId {
+        let draft = self.plan.draft.filter(|_| site.pass.is_some());
+        let (body, selected) = match (draft, site.pass) {
+            (Some(draft), Some(pass)) if site.body == draft.again.0 => (draft.head.0, pass == 1),
+            _ => (site.body, selects(site)),
+        };
+        let from = self.plan.bodies[body].phases.iter().find_map(|phase| match phase.kind {
+            PhaseKind::Select { x, out } if out == id => Some(x),
+            _ => None,
+        });
+        from.filter(|_| !selected).unwrap_or(id)
+    }
+
+    /// The id drafted for every sequence in a pass: the likeliest of its logits.
+    fn propose(&mut self, outline: &Outline, head: BodyId, pass: usize) -> Result<Launch, PassError> {
+        let phases = &self.plan.bodies[head.0].phases;
+        let logits = phases.last().expect("a head ends with its logits").kind.result();
+        let out = Argument::DraftedOut(pass * self.plan.buckets.sequences);
+        self.sample_of(outline, logits, phases.len() - 1, [Argument::Pass(pass), out])
+    }
+
+    /// Which drafts hold, and the headers of the passes.
+    pub(super) fn accept(&mut self, outline: &Outline) -> Launch {
+        let forced = self.plan.target.draft.and_then(|draft| draft.forced_acceptance);
+        let verified = outline.tokens > 1;
+        let below = (forced.unwrap_or(0.0) * f64::from(1 << 24)).floor();
+        let constants = vec![
+            ("TOKENS", integer(outline.tokens)),
+            ("PASSES", integer(self.plan.drafts())),
+            ("SEQUENCES", integer(self.plan.buckets.sequences)),
+            ("SLOTS", integer(self.plan.buckets.sequences)),
+            ("FORCED", Constant::Flag(forced.is_some() && verified)),
+            ("FORCED_BELOW", value(format!("{below}u"))),
+        ];
+        let kernel = self.kernel(outline, kernel("accept", "accept", constants, ACCEPT_THREADS, 0));
+        let phase = self.plan.bodies[self.plan.head().0].phases.len();
+        let arguments = vec![Argument::Step, Argument::Pass(0), Argument::SampledIds, Argument::Held];
+        Launch { phase, kernel, grid: fixed(1, 1, 1), arguments }
+    }
+
+    /// Where a pass begins.
+    pub(super) fn draft_embed(&mut self, site: Site) -> Result<Launch, PassError> {
+        let PhaseKind::DraftEmbed { x, norm, hidden_norm, table, embedding_norm, out } = self.at(site).kind
+        else {
+            unreachable!("the caller looked")
+        };
+        let forms = [norm, hidden_norm, embedding_norm].map(|field| match self.plan.field(field).kind {
+            FieldKind::Norm { eps, form, .. } => Some((eps, form)),
+            _ => None,
+        });
+        if forms[0].is_none() || forms.iter().any(|form| *form != forms[0]) {
+            return Err(no_kernel(site, self.plan, "its kernel takes three norms of one form"));
+        }
+        let (form, eps) = self.norm(Some(norm));
+        let matrix = self.matrix(table);
+        let exact = self.plan.target.quant.compute.classes.get(&TensorClass::Draft) != Some(&Compute::Bf16);
+        let decode = site.program.regime == Regime::Decode;
+        let mut constants = vec![("HIDDEN", integer(matrix.columns)), ("THREADS", integer(EMBED_THREADS))];
+        constants.extend(matrix.names());
+        constants.extend([
+            ("NORM", form),
+            ("EPS", Constant::Float(eps)),
+            ("EXACT", Constant::Flag(exact)),
+            ("DECODE", Constant::Flag(decode)),
+        ]);
+        let name = self.kernel_name(site, "");
+        let shared = 8 * matrix.columns;
+        let kernel = kernel(&name, "draft_embed", constants, EMBED_THREADS, shared);
+        let kernel = self.kernel(site.program, kernel);
+        // Where ids stand: templates/cuda/lib/accept.cuh.
+        let sequences = self.plan.buckets.sequences;
+        let (tokens, ids) = match site.pass {
+            _ if !decode => (Argument::Tokens, Argument::SampledIds),
+            None | Some(0) => (Argument::Null, Argument::Ids(sequences)),
+            Some(pass) => {
+                (Argument::Null, Argument::Ids(sequences + MAX_SEQUENCES + (pass - 1) * sequences))
+            }
+        };
+        let [codes, scales, row_scales] = self.planes(table);
+        let arguments = vec![
+            Argument::Step,
+            tokens,
+            ids,
+            codes,
+            scales,
+            row_scales,
+            vector(Some(embedding_norm)),
+            self.buffer(site, x),
+            vector(Some(norm)),
+            vector(Some(hidden_norm)),
+            self.buffer(site, out),
+        ];
+        Ok(Launch { phase: site.phase, kernel, grid: self.grid_of_rows(site, 1), arguments })
+    }
+}
+
+fn kernel(
+    name: &str,
+    template: &'static str,
+    constants: Vec<(&'static str, Constant)>,
+    threads: usize,
+    shared: usize,
+) -> Kernel {
+    let (name, block, shared) = (name.to_owned(), count(threads), count(shared));
+    Kernel { name, template, constants, block, resident: 1, cluster: 1, shared, decode: false }
+}
