@@ -22,7 +22,7 @@
 #undef __shared__
 #define __launch_bounds__(...)
 #define __cluster_dims__(...)
-#define __shared__ static  // blocks that hold some have no others between them: none of them polls, none is in a cluster
+#define __shared__ shared_variables_are_declared_with_MONOMORPH_SHARED
 
 #define threadIdx (::card::current->thread)
 #define blockIdx (::card::current->block->index)

@@ -100,6 +100,8 @@ long long clock();
 
 uint3 grid();
 uint3 block();
+// A block's own variable, known by an address that stands for its declaration.
+void* shared_variable(const void* declaration, size_t bytes);
 // Shared memory by address and back: bits 24 and up are the block's rank in its cluster.
 unsigned shared_address(const void* pointer);
 void* shared_at(unsigned address, size_t bytes);

@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 #include <deque>
+#include <map>
 #include <memory>
 #include <string>
 
@@ -36,6 +37,7 @@ struct Resident : Block {
     std::vector<Fiber*> fibers;
     std::deque<Phase> phases;
     unsigned char* memory;
+    std::map<const void*, std::vector<unsigned char>> variables;
 
     void claim(size_t bytes);
     void check_canaries() const;

@@ -77,6 +77,12 @@ void Resident::check_canaries() const {
 
 void Resident::release() { spare.push_back(memory); }
 
+void* shared_variable(const void* declaration, size_t bytes) {
+    std::vector<unsigned char>& variable = resident(*current->block).variables[declaration];
+    if (variable.empty()) variable.assign(bytes, 0xff);  // no number until it is written
+    return variable.data();
+}
+
 unsigned shared_address(const void* pointer) {
     const Resident* block = holder(pointer);
     return block->rank << 24 | unsigned(SHARED_BASE + (static_cast<const unsigned char*>(pointer) - block->shared));

@@ -41,7 +41,7 @@ template <class C>
 __device__ __forceinline__ void accept(const Step* step, Step* passes, int* ids, int* held) {
     using Ids = DraftIds<C>;
     static_assert(C::TOKENS >= 1 && C::PASSES >= 1 && C::SEQUENCES * C::TOKENS <= MAX_SEQUENCES, "a row has a place in the header");
-    __shared__ int drafted;
+    MONOMORPH_SHARED(drafted, int);
     launch_dependents();
     if (threadIdx.x == 0) drafted = 0;
     wait_for_predecessors();

@@ -8,6 +8,10 @@ namespace monomorph {
 
 // The block's dynamic shared memory. Kernels of one module that align it differently give it names of their own.
 #define MONOMORPH_DYNAMIC_SHARED(name, alignment) extern __shared__ __align__(alignment) unsigned char name[]
+// A variable of the block's, of any type.
+#define MONOMORPH_SHARED(name, ...)    \
+    using name##_shared = __VA_ARGS__; \
+    __shared__ name##_shared name
 
 __device__ __forceinline__ unsigned shared_address(const void* pointer) {
     return static_cast<unsigned>(__cvta_generic_to_shared(pointer));

@@ -25,7 +25,7 @@ constexpr int draft_embed_shared_bytes() { return 8 * C::HIDDEN; }
 template <class C>
 __device__ __forceinline__ auto draft_inverse_rms(const float* values) {
     using Sum = std::conditional_t<C::EXACT, double, float>;
-    __shared__ Sum sums[DRAFT_EMBED_THREADS / 32];
+    MONOMORPH_SHARED(sums, Sum[DRAFT_EMBED_THREADS / 32]);
     Sum sum = 0;
     for (int i = threadIdx.x; i < C::HIDDEN; i += DRAFT_EMBED_THREADS) sum += Sum(values[i]) * Sum(values[i]);
 #pragma unroll

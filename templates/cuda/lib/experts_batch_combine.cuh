@@ -46,7 +46,7 @@ __device__ __forceinline__ void experts_combine(const Step* step, const char* li
     if (token >= gemm_rows<C>(step)) return;
     // A lane asks for one slot and the warp shares what came: two loads, then those of all products at once. Weights go by way of shared
     // memory and a barrier behind those loads: the assembler would otherwise use a product before it asks for the next, to save registers.
-    __shared__ float weights[C::ACTIVE];
+    MONOMORPH_SHARED(weights, float[C::ACTIVE]);
     const int slot = token * C::ACTIVE + min(static_cast<int>(threadIdx.x % 32), C::ACTIVE - 1);
     const int own_row = load_activation(reinterpret_cast<const int*>(lists + Lists::ROW_OF_PAIR_AT) + slot);
     const float own_weight = load_activation(reinterpret_cast<const float*>(lists + Lists::WEIGHTS_AT) + slot);

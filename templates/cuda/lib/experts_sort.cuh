@@ -163,7 +163,7 @@ template <class C>
 __device__ __forceinline__ void experts_sort(const Step* step, const float* logits, char* lists) {
     using S = SortShape<C>;
     using Lists = ListsOf<C>;
-    __shared__ SortShared<C> shared;
+    MONOMORPH_SHARED(shared, SortShared<C>);
     launch_dependents();
     wait_for_predecessors();
     const int tokens = gemm_rows<C>(step);

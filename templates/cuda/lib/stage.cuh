@@ -46,7 +46,7 @@ __device__ __forceinline__ void stage_load(float (&values)[8], const float* row,
 template <class C>
 __device__ __forceinline__ void stage(const Step* step, const float* x, const float* norm, void* out) {
     using S = StageShape<C>;
-    __shared__ float sums[S::THREADS / 32];
+    MONOMORPH_SHARED(sums, float[S::THREADS / 32]);
     launch_dependents();
     float weights[C::NORM != Norm::NONE ? S::EACH : 1][8];
     if constexpr (C::NORM != Norm::NONE) {

@@ -8,6 +8,10 @@ namespace monomorph {
 #define MONOMORPH_DYNAMIC_SHARED(name, alignment)                                      \
     static_assert((alignment) <= 1024, "shared memory begins at a multiple of 1024"); \
     unsigned char* const name = ::card::current->block->shared
+#define MONOMORPH_SHARED(name, ...)      \
+    using name##_shared = __VA_ARGS__;   \
+    static const char name##_place = 0;  \
+    name##_shared& name = *static_cast<name##_shared*>(::card::shared_variable(&name##_place, sizeof(name##_shared)))
 
 inline unsigned shared_address(const void* pointer) { return card::shared_address(pointer); }
 
