@@ -43,8 +43,7 @@ impl Server {
 /// If it cannot be read or written.
 pub fn hardware(targets: &Path, hardware: &str) -> String {
     let file = root().join("targets/hardware").join(hardware).join("HARDWARE.toml");
-    let text =
-        std::fs::read_to_string(&file).unwrap_or_else(|error| panic!("{}: {error}", file.display()));
+    let text = std::fs::read_to_string(&file).unwrap_or_else(|error| panic!("{}: {error}", file.display()));
     let host = |line: &str| line.starts_with("host =");
     assert_eq!(text.lines().filter(|line| host(line)).count(), 1, "{} names a host", file.display());
     let here = format!("host = \"{}-unknown-linux-gnu\"", std::env::consts::ARCH);

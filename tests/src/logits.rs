@@ -28,8 +28,16 @@ pub fn read(path: &Path) -> Logits {
 /// # Panics
 /// If the shapes differ.
 pub fn distance(found: &Logits, expected: &Logits, vocabulary: usize) -> f32 {
+    rows_apart(found, expected, vocabulary).into_iter().fold(0.0, f32::max)
+}
+
+/// By row, the largest difference, relative to the largest magnitude of the expected row.
+///
+/// # Panics
+/// If the shapes differ, or a logit is not a number.
+pub fn rows_apart(found: &Logits, expected: &Logits, vocabulary: usize) -> Vec<f32> {
     assert_eq!(found.len(), expected.len(), "prompts");
-    let mut worst = 0.0f32;
+    let mut rows = Vec::new();
     for (found, expected) in found.iter().zip(expected) {
         assert_eq!(found.len(), expected.len(), "logits of a prompt");
         for (found, expected) in found.chunks_exact(vocabulary).zip(expected.chunks_exact(vocabulary)) {
@@ -39,8 +47,8 @@ pub fn distance(found: &Logits, expected: &Logits, vocabulary: usize) -> f32 {
                 assert!(apart.is_finite(), "a logit is not a number");
                 m.max(apart)
             });
-            worst = worst.max(apart / largest);
+            rows.push(apart / largest);
         }
     }
-    worst
+    rows
 }

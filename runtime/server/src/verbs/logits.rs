@@ -8,6 +8,7 @@ use monomorph_model::{
 };
 use std::fs::File;
 use std::io::{BufWriter, Write};
+use std::num::NonZero;
 use std::path::{Path, PathBuf};
 
 /// Flags of `logits`.
@@ -24,19 +25,31 @@ pub(crate) struct LogitsArgs {
     /// Feed the tokens one at a time instead of as many at once as a step takes.
     #[arg(long)]
     decode: bool,
+    /// Feed the first N tokens of a list at once before the rest, as a prompt is.
+    #[arg(long, value_name = "N", requires = "decode")]
+    prompt: Option<NonZero<usize>>,
+    /// Feed all lists side by side, as a server does, instead of one after the other.
+    #[arg(long)]
+    together: bool,
     #[command(flatten)]
     threads: ThreadArgs,
     #[command(flatten)]
     memory: MemoryArgs,
 }
 
-/// Runs the lists one after the other through the kernels and the cache that serving uses.
+/// Runs the lists through the kernels and the cache that serving uses.
 pub(crate) fn logits<M: Model>(args: &LogitsArgs) -> Result<(), Failure> {
     let spec = M::SPEC;
     let lists = read_lists(&args.tokens, spec)?;
     let longest = lists.iter().map(Vec::len).max().unwrap_or(1);
     let weights = args.weights.open(spec)?;
-    let blocks = Some(longest.div_ceil(spec.block_tokens));
+    let beside = if args.together { lists.len() } else { 1 };
+    if beside > spec.step_sequences {
+        let most = spec.step_sequences;
+        return Err(format!("{beside} lists are more than the {most} sequences of a step").into());
+    }
+    let blocks_each = longest.div_ceil(spec.block_tokens);
+    let blocks = Some(beside * blocks_each);
     let options = args.memory.options(blocks, longest, args.threads.count(), out::say)?;
     let mut model = M::load(&weights, &options, &Progress::default())?;
     drop(weights);
@@ -49,8 +62,17 @@ pub(crate) fn logits<M: Model>(args: &LogitsArgs) -> Result<(), Failure> {
         let mut file = BufWriter::with_capacity(1 << 20, file);
         write_header(&mut file, &lists, spec.vocabulary).map_err(|error| error.to_string())?;
         let chunk = if args.decode { 1 } else { spec.step_tokens };
-        for tokens in &lists {
-            run_list(&mut model, spec, tokens, chunk, &mut file)?;
+        let prompt = args.prompt.map_or(chunk, NonZero::get);
+        for group in lists.chunks(beside.max(1)) {
+            let fresh = group.iter().map(|tokens| Fed { tokens, position: 0, rows: Vec::new() });
+            let mut fed: Vec<Fed> = fresh.collect();
+            while feed(&mut model, spec, &mut fed, blocks_each, prompt, chunk)? {
+                // One list's rows follow one another in the file; of several they are kept until the first is done.
+                if let [fed] = fed.as_mut_slice() {
+                    write(&mut file, fed.rows.drain(..))?;
+                }
+            }
+            write(&mut file, fed.into_iter().flat_map(|fed| fed.rows))?;
         }
         file.flush().map_err(|error| error.to_string())
     });
@@ -65,41 +87,72 @@ pub(crate) fn logits<M: Model>(args: &LogitsArgs) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Feeds one list in chunks of at most `chunk` tokens and writes the logits after each token.
-fn run_list<M: Model>(
-    model: &mut M,
-    spec: &ModelSpec,
-    tokens: &[u32],
-    chunk: usize,
-    file: &mut impl Write,
-) -> Result<(), String> {
-    let mut position = 0;
-    for fed in tokens.chunks(chunk) {
-        let end = position + fed.len();
-        let row = SequenceStep {
-            drafts: 0,
-            following: None,
-            slot: Slot(0),
-            position,
-            tokens: Tokens::Known(fed.to_vec()),
-            blocks: (0..end.div_ceil(spec.block_tokens) as u32).map(BlockId).collect(),
-            output: Output::Logits,
-        };
-        let ticket = model.submit(&Step { sequences: vec![row] });
-        let rows = model.collect(ticket).rows;
-        let [RowOutput::Logits(logits)] = rows.as_slice() else {
-            return Err("the stack did not return the logits of the one sequence it was given".to_owned());
-        };
-        if logits.len() != fed.len() * spec.vocabulary {
-            let expected = fed.len() * spec.vocabulary;
-            return Err(format!("the stack returned {} logits, and {expected} were asked for", logits.len()));
-        }
-        for logit in logits {
-            file.write_all(&logit.to_le_bytes()).map_err(|error| error.to_string())?;
-        }
-        position = end;
+fn write(file: &mut impl Write, logits: impl Iterator<Item = f32>) -> Result<(), String> {
+    for logit in logits {
+        file.write_all(&logit.to_le_bytes()).map_err(|error| error.to_string())?;
     }
     Ok(())
+}
+
+/// A list, how much of it was fed, and the logits after those tokens that are not written yet.
+struct Fed<'a> {
+    tokens: &'a [u32],
+    position: usize,
+    rows: Vec<f32>,
+}
+
+/// One step of lists side by side: of each the next `chunk` tokens, the first time `prompt`, as far as a step takes them. Says
+/// whether there was anything left to feed.
+fn feed<M: Model>(
+    model: &mut M,
+    spec: &ModelSpec,
+    lists: &mut [Fed],
+    blocks_each: usize,
+    prompt: usize,
+    chunk: usize,
+) -> Result<bool, String> {
+    let (mut step, mut fed, mut room) = (Step { sequences: Vec::new() }, Vec::new(), spec.step_tokens);
+    for (number, list) in lists.iter().enumerate() {
+        let position = list.position;
+        let most = if position == 0 { prompt } else { chunk };
+        let tokens = &list.tokens[position..list.tokens.len().min(position + most.min(room))];
+        if tokens.is_empty() {
+            continue;
+        }
+        room -= tokens.len();
+        let first = number * blocks_each;
+        let blocks = first..first + (position + tokens.len()).div_ceil(spec.block_tokens);
+        step.sequences.push(SequenceStep {
+            drafts: 0,
+            following: None,
+            slot: Slot(number as u32),
+            position,
+            tokens: Tokens::Known(tokens.to_vec()),
+            blocks: blocks.map(|block| BlockId(block as u32)).collect(),
+            output: Output::Logits,
+        });
+        fed.push((number, tokens.len()));
+    }
+    if fed.is_empty() {
+        return Ok(false);
+    }
+    let ticket = model.submit(&step);
+    let rows = model.collect(ticket).rows;
+    if rows.len() != fed.len() {
+        return Err(format!("the stack answered {} sequences of {}", rows.len(), fed.len()));
+    }
+    for ((number, tokens), row) in fed.into_iter().zip(rows) {
+        let RowOutput::Logits(logits) = row else {
+            return Err("the stack did not return the logits that were asked for".to_owned());
+        };
+        if logits.len() != tokens * spec.vocabulary {
+            let expected = tokens * spec.vocabulary;
+            return Err(format!("the stack returned {} logits, and {expected} were asked for", logits.len()));
+        }
+        lists[number].position += tokens;
+        lists[number].rows.extend(logits);
+    }
+    Ok(true)
 }
 
 /// Reads and checks the token lists.
