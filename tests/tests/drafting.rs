@@ -1,12 +1,14 @@
 //! Servers that draft with a model's own head: they answer as those that do not, token for token, whoever joins or leaves the
 //! batch; and what they draft is what the interpreter drafts.
 
-use monomorph_compiler::spec;
+use monomorph_compiler::reference::{Cache, Interpreter, Logits};
 use monomorph_compiler::spec::types::{Compute, DraftOption, Target};
+use monomorph_compiler::{graph, spec};
 use monomorph_tests::crowd::{Answer, Random, Request, crowd, with_tokenizer};
 use monomorph_tests::goldens::{Golden, goldens};
 use monomorph_tests::root;
 use monomorph_tests::server::{Serving, build, build_to_draft, get};
+use monomorph_weights::Checkpoint;
 use safetensors::tensor::{Dtype, SafeTensors, TensorView, serialize};
 use serde_json::{Value, json};
 use std::path::Path;
@@ -159,5 +161,123 @@ fn drafts_change_no_answer() {
                 "{name}: {rates:?} of the drafts held"
             );
         }
+    }
+}
+
+/// A build whose answers show what it drafts: drafts hold at this rate, whatever was sampled.
+const SHOWN: DraftOption = DraftOption { drafts: 2, vocabulary: Some(23), forced_acceptance: Some(0.6) };
+
+/// Whether a draft fed at a position holds there, as compiler/src/plan/draft.rs states it.
+fn holds(slot: u64, position: usize) -> bool {
+    let rate = SHOWN.forced_acceptance.expect("it is forced");
+    let bits = ((slot << 32) + position as u64).wrapping_add(0x9e37_79b9_7f4a_7c15);
+    let bits = (bits ^ (bits >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    let bits = (bits ^ (bits >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    (bits ^ (bits >> 31)) >> 40 < (rate * f64::from(1 << 24)) as u64
+}
+
+fn likeliest(logits: &[f32]) -> u32 {
+    let best = |best: usize, at: usize| if logits[at] > logits[best] { at } else { best };
+    (0..logits.len()).fold(0, best) as u32
+}
+
+/// A sequence as the interpreter speculates with it: nothing is fed that does not hold.
+#[derive(Clone)]
+struct Speculated<'a> {
+    interpreter: &'a Interpreter<'a>,
+    vocabulary: usize,
+    hidden: usize,
+    model: Cache,
+    draft: Cache,
+    /// Of both.
+    positions: usize,
+    answer: Vec<u32>,
+    drafts: Vec<u32>,
+}
+
+impl Speculated<'_> {
+    /// Feeds tokens that hold, and drafts after the one that is sampled then.
+    fn feed(&mut self, tokens: &[u32]) {
+        let outcome = self.interpreter.forward_with_hidden(tokens, &mut self.model, Logits::All);
+        let sampled = likeliest(&outcome.logits[(tokens.len() - 1) * self.vocabulary..]);
+        let following: Vec<u32> = tokens[1..].iter().copied().chain([sampled]).collect();
+        self.positions += tokens.len();
+        self.answer.push(sampled);
+        self.drafts.clear();
+        let most = SHOWN.vocabulary.expect("the head is cut");
+        let mut drafted = self.interpreter.draft(&outcome.hidden, &following, &mut self.draft, Logits::Last);
+        // What passes after the first add does not hold.
+        let mut further = self.draft.clone();
+        loop {
+            let draft = likeliest(&drafted.logits[..most]);
+            self.drafts.push(draft);
+            if self.drafts.len() == SHOWN.drafts {
+                return;
+            }
+            let from = &drafted.hidden[drafted.hidden.len() - self.hidden..];
+            drafted = self.interpreter.draft(from, &[draft], &mut further, Logits::Last);
+        }
+    }
+
+    /// The answer of `tokens` tokens of a sequence in a slot.
+    fn answer(mut self, slot: u64, tokens: usize) -> Vec<u32> {
+        while self.answer.len() < tokens {
+            let last = *self.answer.last().expect("the prompt was fed");
+            let held = (0..SHOWN.drafts).take_while(|at| holds(slot, self.positions + 1 + at)).count();
+            let fed: Vec<u32> = [last].iter().chain(&self.drafts[..held]).copied().collect();
+            self.answer.extend_from_slice(&fed[1..]);
+            self.feed(&fed);
+        }
+        self.answer.truncate(tokens);
+        self.answer
+    }
+}
+
+#[test]
+fn drafts_are_those_of_the_interpreter() {
+    let targets = tempfile::tempdir().expect("temporary directories can be made");
+    let name = "qwen35-vision";
+    let golden = golden(name);
+    golden.import_into(targets.path(), Compute::F32);
+    let target = load(targets.path(), name);
+    let weights = tempfile::tempdir().expect("temporary directories can be made");
+    with_tokenizer(&golden, target.model.vocabulary, weights.path());
+    let graph = graph::build(&target.model, &target.quant);
+    let checkpoint = Checkpoint::open(weights.path()).expect("it was just written");
+    let interpreter = Interpreter::new(&graph, &target.quant, &checkpoint).expect("its tensors fit");
+    let server = build_to_draft(Some(targets.path()), &target.name(), Some(&SHOWN));
+    let serving = serve(&server, weights.path(), ROOM);
+
+    // Long prompts, which are cut into chunks when several come at a time, and short ones.
+    let mut random = Random(5);
+    let mut request = |length: usize| Request {
+        prompt: random.ids(length, target.model.vocabulary),
+        tokens: 60,
+        sampling: json!({"temperature": 0}),
+        surplus: 0,
+    };
+    let requests: Vec<Request> =
+        (0..24).map(|at| request(if at % 3 == 0 { 1 + at } else { 230 + at })).collect();
+    let answers = crowd(&serving.address, &requests, CLIENTS);
+    for (number, (request, found)) in requests.iter().zip(&answers).enumerate() {
+        let found: Vec<u32> = found.text.bytes().map(|token| u32::from(token - b'!')).collect();
+        let mut speculated = Speculated {
+            interpreter: &interpreter,
+            vocabulary: target.model.vocabulary,
+            hidden: target.model.hidden,
+            model: Cache::default(),
+            draft: Cache::default(),
+            positions: 0,
+            answer: Vec::new(),
+            drafts: Vec::new(),
+        };
+        speculated.feed(&request.prompt);
+        // Which slot the server gave it, only the answer says.
+        let alike = |slot: u64| {
+            let answer = speculated.clone().answer(slot, request.tokens);
+            answer.iter().zip(&found).take_while(|(a, b)| a == b).count()
+        };
+        let best = (0..32).map(alike).max().expect("there are slots");
+        assert_eq!(best, request.tokens, "request {number}: {found:?}");
     }
 }

@@ -11,7 +11,7 @@ use encode::Change;
 use indicatif::{ProgressBar, ProgressStyle};
 use jobs::{Job, Plan};
 use monomorph_compiler::spec;
-use monomorph_compiler::spec::types::{CheckpointSpec, Container, RotaryRows, Target};
+use monomorph_compiler::spec::types::{CheckpointSpec, Container, DRAFT_PREFIX, RotaryRows, Target};
 use monomorph_weights::{Checkpoint, Tensor};
 use std::collections::BTreeMap;
 use std::fmt::Write;
@@ -54,7 +54,10 @@ pub fn quantize(options: Options) -> Result<(), String> {
     }
     let plan = jobs::plan(&target.model, &target.quant, &from.names)?;
     let checkpoint = Checkpoint::open(&options.weights).map_err(|error| error.to_string())?;
-    let sources = find(&plan, &target, &from.unused, &checkpoint)?;
+    // A draft head that is not written is left behind.
+    let draft = from.names.iter().filter(|(name, _)| name.starts_with(DRAFT_PREFIX));
+    let left = draft.map(|(_, file)| file.name.clone()).chain(from.unused.iter().cloned());
+    let sources = find(&plan, &target, &left.collect::<Vec<_>>(), &checkpoint)?;
     let jobs = plan.jobs;
     let config = config::config(&jobs, checkpoint.side_file("config.json").as_deref())?;
 

@@ -166,7 +166,8 @@ fn draft(plan: &Plan) -> TokenStream {
     }
 }
 
-/// What the checkpoint calls the tensors of the draft head, scales included, which a build that does not draft leaves there.
+/// The tensors of the draft head, which a build that does not draft leaves in the checkpoint: however they stand there, since
+/// nobody reads them, where their names begin as no other tensor's does.
 fn draft_names(plan: &Plan) -> BTreeSet<String> {
     let (model, quant) = (&plan.target.model, &plan.target.quant);
     let drafts = draft_tensors(model).into_iter().filter(|_| quant.has_draft());
@@ -177,7 +178,17 @@ fn draft_names(plan: &Plan) -> BTreeSet<String> {
         let companions = scales.into_iter().flatten().map(|it| it.name);
         companions.chain([file.name.clone()]).collect::<Vec<_>>()
     });
-    names.collect()
+    let names: BTreeSet<String> = names.collect();
+    let (Some(first), Some(last)) = (names.first(), names.last()) else { return names };
+    // Of sorted names, what the first and the last begin with, all begin with.
+    let alike = first.chars().zip(last.chars()).take_while(|(a, b)| a == b).map(|(a, _)| a);
+    let common: String = alike.collect();
+    let common = common.rsplit_once('.').map_or("", |(stem, _)| stem);
+    let begins = |name: &String| name.starts_with(&format!("{common}."));
+    if common.is_empty() || tensors(plan).keys().any(begins) {
+        return names;
+    }
+    [format!("{common}.*")].into()
 }
 
 /// What a `TensorSpec` says of a name.

@@ -102,7 +102,7 @@ fn draft_head(draft: &mut Draft, seen: &Seen) {
         _ => DraftHead::Absent,
     };
     let note = match draft.head {
-        DraftHead::Present => "The draft layer (mtp.*) is not built yet.",
+        DraftHead::Present => "The draft layer (mtp.*) is built where a build is to draft: `--draft mtp`.",
         _ => "There is no draft layer (mtp.*), or none that is known.",
     };
     draft.notes.push(note.to_owned());

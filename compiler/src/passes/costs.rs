@@ -83,6 +83,10 @@ pub fn cost(
             let matrices = shape.value_heads * shape.key_dim * shape.value_dim;
             let window = shape.taps * (2 * shape.key_width() + shape.value_width());
             cost.state_bytes = (4 * (2 * matrices + window)) as f64;
+            if target.hardware.cuda().is_none() {
+                // One version more behind every draft.
+                cost.state_bytes += (4 * matrices * (outputs - 1)) as f64;
+            }
             cost.f32_products = (tokens * 3 * shape.value_heads * shape.key_dim * shape.value_dim) as f64;
         }
         PhaseKind::Experts { router, matrix, active, shared, .. } => {

@@ -1,6 +1,7 @@
 //! A plan as people and programs read it.
 
 pub mod cuda;
+pub mod draft;
 pub mod step;
 
 use crate::graph::Rows;
@@ -31,6 +32,9 @@ pub struct Report {
     pub not_built: Vec<&'static str>,
     /// Tokens a second for one sequence.
     pub speed: SpeedReport,
+    /// How it drafts, where it was built to.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub draft: Option<draft::DraftReport>,
     /// What a decode step moves and costs, where the hardware is a CUDA device.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub step: Option<step::StepReport>,
@@ -185,8 +189,12 @@ pub fn report(plan: &Plan) -> Report {
         bodies: plan.bodies.iter().map(|body| self::body(plan, body)).collect(),
         buffers: plan.buffers.iter().map(buffer).collect(),
         weights: plan.fields.iter().map(|field| weight(plan, field)).collect(),
-        not_built: plan.target.quant.has_draft().then_some("draft head").into_iter().collect(),
+        not_built: (plan.draft.is_none() && plan.target.quant.has_draft())
+            .then_some("draft head (`--draft mtp` builds it)")
+            .into_iter()
+            .collect(),
         speed: SpeedReport { limit_decode, predicted_decode, limit_prefill, predicted_prefill },
+        draft: draft::report(plan),
         step: step::report(plan),
         cuda: cuda::report(plan),
     }
@@ -261,7 +269,7 @@ pub fn text(plan: &Plan) -> String {
     let mut line = |text: std::fmt::Arguments| {
         writeln!(out, "{text}").expect("writing to a string does not fail");
     };
-    line(format_args!("{}", report.target));
+    line(format_args!("{}", plan.target.build()));
     line(format_args!(""));
     line(format_args!("class        stored   compute"));
     for it in &report.formats {
@@ -318,6 +326,9 @@ pub fn text(plan: &Plan) -> String {
         "prefill of 512        {:>10.1} {:>10.1}",
         speed.limit_prefill, speed.predicted_prefill
     ));
+    for text in report.draft.iter().flat_map(draft::text) {
+        line(format_args!("{text}"));
+    }
     out
 }
 

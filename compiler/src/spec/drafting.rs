@@ -18,12 +18,12 @@ pub fn with_draft(mut target: Target, option: &DraftOption) -> Result<Target, Di
     };
     let files = || (directory.join("MODEL.toml"), directory.join(format!("{}.toml", quant.name)));
     if model.draft.is_none() {
-        let message = format!("{} has no draft head, and `--draft` was given", model.name);
+        let message = format!("{} has no draft head, and `--draft` was given", files().0.display());
         refuse(files().0, message, "a model that has one says so in `[draft.mtp]`; build this one without");
     } else if !quant.has_draft() {
         let message =
             format!("the checkpoint of {} has no draft head, and `--draft` was given", target.name());
-        let help = "its spec names no tensor that begins with `draft.`; build it without, or take a checkpoint that has them";
+        let help = "its quant spec names no tensor that begins with `draft.`; build it without, or take a checkpoint that has them";
         refuse(files().1, message, help);
     }
     let drafts = option.drafts;

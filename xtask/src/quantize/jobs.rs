@@ -5,7 +5,7 @@ use monomorph_compiler::graph::instance;
 use monomorph_compiler::spec::types::{
     CheckpointSpec, FileTensor, Model, Quant, ScaleForm, Scales, TensorClass,
 };
-use monomorph_compiler::spec::{TensorDecl, tensors};
+use monomorph_compiler::spec::{TensorDecl, stored_tensors};
 use monomorph_formats::Format;
 use std::collections::BTreeMap;
 
@@ -79,12 +79,14 @@ struct Draft {
 /// What makes the checkpoint that `quant` describes of one whose tensors are called as `names` says.
 ///
 /// # Errors
-/// Where a tensor cannot have the scales that the spec names, or rows of it are no tensor's of the model.
+/// Where the old checkpoint has no such tensor, a tensor cannot have the scales that the spec names, or rows of it are no tensor's of the model.
 pub fn plan(model: &Model, quant: &Quant, names: &BTreeMap<String, FileTensor>) -> Result<Plan, String> {
     let mut plan = Plan { jobs: Vec::new(), sources: BTreeMap::new() };
     let mut drafts: BTreeMap<String, Draft> = BTreeMap::new();
-    for tensor in tensors(model) {
-        let (to, from) = (&quant.checkpoint.names[&tensor.name], &names[&tensor.name]);
+    for tensor in stored_tensors(model, quant) {
+        let from = names.get(&tensor.name);
+        let from = from.ok_or_else(|| format!("what is read has no `{}`, by its spec", tensor.name))?;
+        let to = &quant.checkpoint.names[&tensor.name];
         let layers: Vec<Option<usize>> =
             tensor.layers.as_ref().map_or(vec![None], |layers| layers.iter().copied().map(Some).collect());
         for layer in layers {
