@@ -15,6 +15,7 @@ mod parts;
 mod programs;
 mod report;
 
+use crate::DraftOptions;
 use clap::{Args, ValueEnum};
 use std::path::PathBuf;
 
@@ -51,6 +52,9 @@ pub struct Options {
     /// 8B models in bf16, fp8 and nvfp4].
     #[arg(long, value_name = "MODEL/QUANT", value_delimiter = ',')]
     bench: Option<Vec<String>>,
+    // Of the servers that are measured; the others do not draft.
+    #[command(flatten)]
+    draft: DraftOptions,
     /// Add the programs that time kernels alone, for `run.py --only instruments`.
     #[arg(long)]
     instruments: bool,

@@ -4,6 +4,7 @@ use super::{Options, Piece, parts, programs};
 use crate::{TargetOptions, fetch, paths};
 use monomorph_compiler::plan::{Cost, PhaseKind, Plan, Prediction};
 use monomorph_compiler::report::cuda::further_experts;
+use monomorph_compiler::spec::types::DraftOption;
 use monomorph_compiler::toolchain::python::run;
 use monomorph_compiler::toolchain::{self, Built};
 use monomorph_compiler::{graph, passes, spec};
@@ -100,7 +101,7 @@ pub fn gather(options: &Options) -> Result<(), String> {
     }
     if with(Piece::Benches) {
         for name in super::benches(options.bench.as_deref()) {
-            let bench = gathering.bench(&name)?;
+            let bench = gathering.bench(&name, options.draft.option().as_ref())?;
             manifest["benches"].as_array_mut().expect("it was made a list").push(bench);
         }
     }
@@ -137,12 +138,14 @@ impl Gathering {
     }
 
     /// Builds a server into the store; where it stands there. One that cannot be built is noted, and named all the same.
-    fn server(&mut self, name: &str) -> String {
+    fn server(&mut self, name: &str, draft: Option<&DraftOption>) -> String {
         let target = self.target(name);
-        let place = format!("servers/{name}/server");
-        eprintln!("building {target}");
+        let loaded = spec::load_to_draft(&self.search, &target, draft);
+        let build = loaded.map_or_else(|_| target.clone(), |target| target.build());
+        let place = format!("servers/{}/server", build.trim_start_matches(&format!("{}/", self.hardware)));
+        eprintln!("building {build}");
         let built =
-            toolchain::build(&paths::root(), &self.search, &target, None).map_err(|error| error.to_string());
+            toolchain::build(&paths::root(), &self.search, &target, draft).map_err(|error| error.to_string());
         let copied = built.and_then(|built| match built {
             Built::Server(server) => copy(&server, &self.store.join(&place)),
             Built::Crate { why, .. } => Err(why),
@@ -182,7 +185,7 @@ impl Gathering {
             for file in parts::walk(&cases.join(directory))? {
                 copy(&file, &self.store.join(file.strip_prefix(cases).expect("it stands there")))?;
             }
-            let server = self.server(name.split_once('/').map_or(name, |(_, rest)| rest));
+            let server = self.server(name.split_once('/').map_or(name, |(_, rest)| rest), None);
             let at = |file: &str| format!("{directory}/{file}");
             goldens.push(json!({
                 "name": name, "server": server, "bound": case["bound"],
@@ -195,12 +198,12 @@ impl Gathering {
 
     /// Prompts are ids of the stand-in tokenizer, and short.
     fn sanitized(&mut self) -> Value {
-        let case = |name: &str| json!({ "name": self.target(name), "server": self.server(name), "context": 256, "vocabulary": 256 });
+        let case = |name: &str| json!({ "name": self.target(name), "server": self.server(name, None), "context": 256, "vocabulary": 256 });
         SANITIZED.map(case).into()
     }
 
     fn smollm2(&mut self) -> Result<Value, String> {
-        let server = self.server(SMOLLM2);
+        let server = self.server(SMOLLM2, None);
         let weights = fetch::weights(&TargetOptions { target: self.target(SMOLLM2), targets_dir: None })?;
         let name = format!("smollm2/{}", weights.file_name().unwrap_or_default().to_string_lossy());
         copy(&weights, &self.store.join(&name))?;
@@ -226,9 +229,10 @@ impl Gathering {
     }
 
     /// What is measured of one server, and what its limits follow from.
-    fn bench(&mut self, name: &str) -> Result<Value, String> {
-        let server = self.server(name);
-        let target = spec::load(&self.search, &self.target(name)).map_err(|error| error.to_string())?;
+    fn bench(&mut self, name: &str, draft: Option<&DraftOption>) -> Result<Value, String> {
+        let server = self.server(name, draft);
+        let target = spec::load_to_draft(&self.search, &self.target(name), draft);
+        let target = target.map_err(|error| error.to_string())?;
         let plan = passes::assemble::plan(&target, &graph::build(&target.model, &target.quant));
         let plan = plan.map_err(|error| error.to_string())?;
         let decode = total(&plan, |_, decode, _| decode);
@@ -257,7 +261,7 @@ impl Gathering {
         let weights: serde_json::Map<String, Value> =
             batches.iter().map(|batch| (batch.to_string(), json!(weights(*batch)))).collect();
         Ok(json!({
-            "target": target.name(), "server": server, "runs": runs,
+            "target": target.build(), "server": server, "runs": runs,
             "costs": {
                 "bandwidth": target.hardware.bandwidth,
                 "weight_bytes": weights,
