@@ -17,8 +17,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 /// What every card has: enough for small models, little enough to be filled in no time.
 const MEMORY: u64 = 1 << 30;
-const OPTIONS: [&str; 7] =
-    ["-std=c++17", "-O1", "-march=native", "-ffp-contract=off", "-fno-strict-aliasing", "-fPIC", "-shared"];
+const OPTIONS: [&str; 5] =
+    ["-std=c++17", "-O1", "-march=native", "-ffp-contract=off", "-fno-strict-aliasing"];
 
 /// A server, and where the driver is that it is to find.
 #[derive(Clone, Debug)]
@@ -78,6 +78,39 @@ pub fn build(target: &Target) -> Server {
     }
 }
 
+/// Compiles a program of `tests/cuda` with these macros, for this machine; returns it.
+///
+/// # Panics
+/// If g++ refuses it.
+pub fn program(name: &str, defines: &[String]) -> PathBuf {
+    let stage = Stage::new(&root().join("templates"));
+    let programs = root().join("tests/cuda");
+    let mut sources: Vec<PathBuf> =
+        files(&programs).into_iter().filter(|path| path.extension().is_some_and(|it| it == "cuh")).collect();
+    sources.push(programs.join(name).with_extension("cu"));
+    let texts: Vec<Vec<u8>> =
+        sources.iter().map(|path| std::fs::read(path).expect("sources are readable")).collect();
+    let parts = texts.iter().map(Vec::as_slice).chain(defines.iter().map(|define| define.as_bytes()));
+    let program = stage.directory.join(digest(&parts.collect::<Vec<_>>()));
+    let mut command = stage.compiler();
+    command.args(["-w", "-fPIE", "-pie", "-x", "c++", "-I", "lib", "-I"]).arg(&programs);
+    command
+        .args(defines.iter().map(|define| format!("-D{define}")))
+        .arg(programs.join(name).with_extension("cu"));
+    compile(command.args(["engine.cpp", "memory.cpp"]), &program);
+    program
+}
+
+/// The files of a directory, in order.
+fn files(directory: &Path) -> Vec<PathBuf> {
+    let entries =
+        std::fs::read_dir(directory).unwrap_or_else(|error| panic!("{}: {error}", directory.display()));
+    let paths = entries.map(|entry| entry.expect("directory entries are readable").path());
+    let mut files: Vec<PathBuf> = paths.filter(|path| path.is_file()).collect();
+    files.sort();
+    files
+}
+
 /// The library with the emulated card's part of it in place, in a directory named by its content: what is compiled there is
 /// compiled once.
 struct Stage {
@@ -86,16 +119,8 @@ struct Stage {
 }
 
 impl Stage {
-    fn new(crate_directory: &Path) -> Stage {
+    fn new(templates: &Path) -> Stage {
         let here = root().join("tests/emulated");
-        let files = |directory: &Path| -> Vec<PathBuf> {
-            let entries = std::fs::read_dir(directory)
-                .unwrap_or_else(|error| panic!("{}: {error}", directory.display()));
-            let paths = entries.map(|entry| entry.expect("directory entries are readable").path());
-            let mut files: Vec<PathBuf> = paths.filter(|path| path.is_file()).collect();
-            files.sort();
-            files
-        };
         let name = |path: &Path| path.file_name().expect("a file has a name").to_owned();
         let mut staged: Vec<(PathBuf, Vec<u8>)> = Vec::new();
         let mut stage = |to: &str, paths: Vec<PathBuf>| {
@@ -106,7 +131,7 @@ impl Stage {
             }
         };
         stage("", files(&here));
-        stage("lib", files(&crate_directory.join("cuda/lib")));
+        stage("lib", files(&templates.join("cuda/lib")));
         stage("lib", files(&here.join("lib")));
         let compiler = nvcc::Compiler::find(&root()).unwrap_or_else(|error| panic!("{error}"));
         let include = compiler.nvcc().ancestors().nth(2).expect("it stands in bin").join("include");
@@ -129,7 +154,7 @@ impl Stage {
         let (major, minor) = number.split_at(number.len() - 1);
         let define = |name: &str, value: String| format!("-DCARD_{name}={value}");
         let mut command = self.compiler();
-        command.args(["-Wall", "-Wextra", "-Werror", "-Wl,-soname,libcuda.so.1"]).args([
+        command.args(["-fPIC", "-shared", "-Wall", "-Wextra", "-Werror", "-Wl,-soname,libcuda.so.1"]).args([
             define("NAME", format!("\"{hardware}\"")),
             define("MAJOR", major.to_owned()),
             define("MINOR", minor.to_owned()),
@@ -137,7 +162,7 @@ impl Stage {
             define("SHARED", card.shared_per_block.to_string()),
         ]);
         command.args(["driver.cpp", "streams.cpp", "engine.cpp", "memory.cpp"]);
-        compile(command, &directory.join("libcuda.so.1"));
+        compile(&mut command, &directory.join("libcuda.so.1"));
         // The name that is tried first: no real driver is to be found by it.
         let other = directory.join("libcuda.so");
         if !other.exists() {
@@ -182,12 +207,16 @@ impl Stage {
         let source = self.directory.join(&key).with_extension("cpp");
         write_if_changed(&source, text.as_bytes());
         let mut command = self.compiler();
-        command.args(["-w", "-fvisibility=hidden"]).arg(&source).arg(driver.join("libcuda.so.1"));
+        command
+            .args(["-fPIC", "-shared", "-w", "-fvisibility=hidden"])
+            .arg(&source)
+            .arg(driver.join("libcuda.so.1"));
         let image = self.directory.join(&key).with_extension("so");
-        compile(command, &image);
+        compile(&mut command, &image);
         image
     }
 
+    /// g++ in the directory, to be told what to make.
     fn compiler(&self) -> Command {
         let mut command = Command::new("g++");
         command.current_dir(&self.directory).args(OPTIONS).arg("-I").arg(&self.include).arg("-I").arg(".");
@@ -196,7 +225,7 @@ impl Stage {
 }
 
 /// Runs a compiler unless its output is there. Another process may be at it too: each writes a file of its own and renames it.
-fn compile(mut command: Command, to: &Path) {
+fn compile(command: &mut Command, to: &Path) {
     if to.exists() {
         return;
     }

@@ -61,9 +61,9 @@ fn feedings(case: &Case) -> Vec<Feeding> {
             flags: &["--together", "--decode", "--prompt", "61"],
         },
     ];
-    for count in [100, 34, 9] {
+    for (name, count) in [("100 and fewer", 100), ("34 and fewer", 34), ("9 and fewer", 9)] {
         let flags = &["--together", "--decode", "--prompt", "3"];
-        feedings.push(Feeding { name: "batches", lists: short(case, count, 4), flags });
+        feedings.push(Feeding { name, lists: short(case, count, 4), flags });
     }
     feedings
 }
@@ -167,23 +167,24 @@ fn restored(targets: &Path, hardware: &str, golden: &Golden, storage: &str, out:
 }
 
 /// A model whose heads have the widths that the fast kernels are for: chunks of a delta-net, attention on tensor cores, experts.
+/// Several blocks sample a row of its logits.
 fn wide(directory: &Path) -> Golden {
     let config = json!({
-        "model_type": "qwen3_5_moe_text", "attention_bias": false, "attention_dropout": 0.0, "attn_output_gate": true,
-        "dtype": "bfloat16", "eos_token_id": 2, "full_attention_interval": 2, "head_dim": 128, "hidden_act": "silu",
-        "hidden_size": 256, "initializer_range": 0.02, "linear_conv_kernel_dim": 4, "linear_key_head_dim": 128,
-        "linear_num_key_heads": 2, "linear_num_value_heads": 4, "linear_value_head_dim": 128,
-        "max_position_embeddings": 512, "mlp_only_layers": [], "moe_intermediate_size": 128, "num_experts": 16,
-        "num_experts_per_tok": 4, "num_attention_heads": 4, "num_hidden_layers": 2, "num_key_value_heads": 1,
-        "rms_norm_eps": 1e-6, "router_aux_loss_coef": 0.001, "shared_expert_intermediate_size": 128, "use_cache": true,
-        "vocab_size": 211, "mamba_ssm_dtype": "float32", "tie_word_embeddings": false,
-        "rope_parameters": { "rope_type": "default", "rope_theta": 100_000, "partial_rotary_factor": 0.25 },
+        "architectures": ["Qwen3NextForCausalLM"], "model_type": "qwen3_next", "vocab_size": 4100, "hidden_size": 256,
+        "intermediate_size": 256, "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 1,
+        "head_dim": 128, "hidden_act": "silu", "max_position_embeddings": 512, "rms_norm_eps": 1e-6,
+        "tie_word_embeddings": false, "rope_theta": 10_000_000, "rope_scaling": null, "partial_rotary_factor": 0.25,
+        "attention_bias": false, "full_attention_interval": 2, "linear_conv_kernel_dim": 4,
+        "linear_key_head_dim": 128, "linear_value_head_dim": 128, "linear_num_key_heads": 2,
+        "linear_num_value_heads": 4, "decoder_sparse_step": 1, "mlp_only_layers": [], "moe_intermediate_size": 128,
+        "shared_expert_intermediate_size": 128, "num_experts_per_tok": 4, "num_experts": 16, "norm_topk_prob": true,
+        "router_aux_loss_coef": 0.001, "bos_token_id": 1, "eos_token_id": 2, "use_sliding_window": false,
     });
-    let prompt = |length: u32| (0..length).map(|i| (i * 37 + i * i % 11 + length) % 211).collect();
+    let prompt = |length: u32| (0..length).map(|i| (i * 37 + i * i % 11 + length) % 4099).collect();
     synthetic(directory, "wide", &config, [1, 9, 70, 150, 200].map(prompt).to_vec())
 }
 
-/// Checks what is there, prints what it comes to, and returns what is wrong.
+/// Checks what is there, prints what it comes to, and returns what is wrong; `only` feedings of these names, or all.
 fn run(case: Option<Case>, wrong: &mut Vec<String>, only: &[&str]) {
     let Some(case) = case else { return };
     for feeding in feedings(&case).iter().filter(|feeding| only.is_empty() || only.contains(&feeding.name)) {
@@ -191,6 +192,70 @@ fn run(case: Option<Case>, wrong: &mut Vec<String>, only: &[&str]) {
             println!("WRONG: {why}");
             wrong.push(why);
         }
+    }
+}
+
+/// Made-up weights, made by the card, answer something: the sampler by itself and with every filter.
+fn answers(case: &Case) {
+    let filters = "--temperature 0.9 --top-p 0.95 --top-k 40 --min-p 0.01 --repetition-penalty 1.1 --seed 7";
+    for sampling in ["--temperature 0", filters] {
+        let begin = Instant::now();
+        let mut command = case.server.command();
+        command.args([
+            "generate",
+            "--weights",
+            "dummy",
+            "--raw",
+            "--prompt",
+            "To begin with",
+            "--max-tokens",
+            "6",
+        ]);
+        let output = command.args(sampling.split(' ')).output().expect("the server starts");
+        let words = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success(), "{} {sampling}: {}\n{words}", case.target.name(), output.status);
+        println!("{} answers, {sampling} ({:.1} s)", case.target.name(), begin.elapsed().as_secs_f32());
+    }
+}
+
+/// What every run of the checks has time for: both kinds of card; exact products, bf16, fp8 and nvfp4; narrow and wide heads; prompts
+/// and batches.
+#[test]
+fn servers_agree_with_the_interpreter_and_with_transformers() {
+    let directory = tempfile::tempdir().expect("temporary directories can be made");
+    let (targets, out) = (directory.path().join("targets"), directory.path().join("stored"));
+    let [h200, gb10] = ["h200", "gb10"].map(|name| emulated::hardware(&targets, name));
+    let (wide, mut wrong) = (wide(directory.path()), Vec::new());
+    let golden =
+        |name: &str| goldens().into_iter().find(|golden| golden.name == name).expect("it is committed");
+
+    let case = restored(&targets, &h200, &wide, "fp8-block128", &out);
+    answers(case.as_ref().expect("it is planned"));
+    run(case, &mut wrong, &["prompts together", "34 and fewer"]);
+    let case = restored(&targets, &gb10, &wide, "nvfp4-modelopt", &out);
+    run(case, &mut wrong, &["prompts together", "34 and fewer"]);
+    let case = stored(&targets, &h200, &golden("llama-aligned"), "f32");
+    run(case, &mut wrong, &["prompts", "steps behind prompts", "9 and fewer"]);
+    let case = stored(&targets, &gb10, &golden("qwen35-moe-text"), "bf16");
+    run(case, &mut wrong, &["prompts together", "9 and fewer"]);
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
+
+/// The delta-net's kernels alone, against a reference in f64: every division, drafts that are taken back, chunks.
+#[test]
+fn delta_net_kernels_agree_with_their_definition() {
+    for part in 0..3 {
+        let begin = Instant::now();
+        let program = emulated::program("delta", &["MONOMORPH_HOST".to_owned(), format!("PART={part}")]);
+        let output = std::process::Command::new(&program).output().expect("it starts");
+        let words = String::from_utf8_lossy(&output.stdout);
+        println!("{words}part {part}: {:.1} s", begin.elapsed().as_secs_f32());
+        assert!(
+            output.status.success(),
+            "part {part}: {}\n{}",
+            output.status,
+            String::from_utf8_lossy(&output.stderr)
+        );
     }
 }
 
