@@ -3,7 +3,7 @@
 // stands beside it, as tests/src/emulated.rs has them.
 //
 //   g++ -x c++ -std=c++17 -O1 -ffp-contract=off -fno-strict-aliasing -DMONOMORPH_HOST -I LIBRARY -I LIBRARY/.. -I tests/cuda -I CUDA/include
-//       tests/cuda/delta.cu LIBRARY/../engine.cpp LIBRARY/../memory.cpp -o delta
+//       tests/cuda/delta.cu LIBRARY/../{engine,launch,memory}.cpp -o delta
 #pragma once
 
 #include <cstdlib>

@@ -166,7 +166,7 @@ struct Caller<F> {
 #define EMULATED_KERNEL(name, threads, cluster) \
     extern "C" __attribute__((visibility("default"))) const ::card::Kernel emulated_##name = ::card::Caller<&::name>::describe(#name, threads, cluster);
 
-// Launches, for the driver. `early`: the first blocks of `following` run up to their wait before this kernel begins, as a card may do.
+// Launches, for the driver: the first blocks of a dependent one run up to their wait before the kernel before it does, as a card may do.
 struct Geometry {
     dim3 grid, block;
     size_t shared;

@@ -87,10 +87,24 @@ struct Launch {
     void deliver();
 };
 
+// Fibers that may run, and a count of what can let somebody who polls go on.
+extern Waiters ready;
+extern long progress;
+
+void append(Waiters& list, Fiber* fiber, bool in_front);
+// Lets the fibers of a list run again.
+void wake(Waiters& list);
+// Stops the running fiber until it is woken.
+void sleep_in(Waiters& list, const char* what);
+// Stops it for good, or until somebody who has it in a list lets it run.
+void leave();
+// Runs fibers until none can.
+void run_ready();
+// All lanes are there.
+void complete(Warp& warp);
 void end_block(Resident& block);
 void land(const Copy& copy);
+// Which kernel, block and thread runs, for messages.
 std::string place();
-void wake(Waiters& waiters);
-void sleep_in(Waiters& waiters, const char* what);
 
 }  // namespace card

@@ -20,6 +20,9 @@ const MEMORY: u64 = 1 << 30;
 const OPTIONS: [&str; 5] =
     ["-std=c++17", "-O1", "-march=native", "-ffp-contract=off", "-fno-strict-aliasing"];
 
+/// What runs kernels, with or without a driver on top.
+const ENGINE: [&str; 3] = ["engine.cpp", "launch.cpp", "memory.cpp"];
+
 /// A server, and where the driver is that it is to find.
 #[derive(Clone, Debug)]
 pub struct Server {
@@ -97,7 +100,7 @@ pub fn program(name: &str, defines: &[String]) -> PathBuf {
     command
         .args(defines.iter().map(|define| format!("-D{define}")))
         .arg(programs.join(name).with_extension("cu"));
-    compile(command.args(["engine.cpp", "memory.cpp"]), &program);
+    compile(command.args(ENGINE), &program);
     program
 }
 
@@ -161,7 +164,7 @@ impl Stage {
             define("MEMORY", format!("{MEMORY}ull")),
             define("SHARED", card.shared_per_block.to_string()),
         ]);
-        command.args(["driver.cpp", "streams.cpp", "engine.cpp", "memory.cpp"]);
+        command.args(["driver.cpp", "streams.cpp"]).args(ENGINE);
         compile(&mut command, &directory.join("libcuda.so.1"));
         // The name that is tried first: no real driver is to be found by it.
         let other = directory.join("libcuda.so");
