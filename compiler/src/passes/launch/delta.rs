@@ -205,7 +205,11 @@ impl Launcher<'_> {
         let (states, windows) = (operands.states.clone(), operands.windows.clone());
 
         let mut constants = operands.constants.clone();
-        constants.extend([("ROWS", integer(site.program.rows)), ("SCRATCH_BYTES", integer(bytes))]);
+        constants.extend([
+            ("ROWS", integer(site.program.rows)),
+            ("SEQUENCES", integer(self.plan.buckets.sequences)),
+            ("SCRATCH_BYTES", integer(bytes)),
+        ]);
         let resident = (1..=3).rev().find(|it| fits(self.card, PREPARE_SHARED, *it)).unwrap_or(1);
         let kernel = Kernel {
             resident: count(resident),
