@@ -5,6 +5,7 @@ pub mod dispatch;
 pub mod emulated;
 pub mod goldens;
 pub mod logits;
+pub mod repeating;
 pub mod requantise;
 pub mod server;
 

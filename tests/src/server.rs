@@ -59,9 +59,17 @@ impl Serving {
     /// # Panics
     /// If it does not become ready within a minute.
     pub fn start(server: &Path, weights: &Path, arguments: &[&str]) -> Serving {
+        Serving::start_command(Command::new(server), weights, arguments)
+    }
+
+    /// The same of a server with what it is to be started with.
+    ///
+    /// # Panics
+    /// As [`Serving::start`].
+    pub fn start_command(mut server: Command, weights: &Path, arguments: &[&str]) -> Serving {
         use std::io::BufRead;
         let started = std::time::Instant::now();
-        let mut process = Command::new(server)
+        let mut process = server
             .args(["serve", "--port", "0", "--weights"])
             .arg(weights)
             .args(arguments)

@@ -6,10 +6,10 @@ use monomorph_compiler::spec::types::{Compute, DraftOption, Target};
 use monomorph_compiler::{graph, spec};
 use monomorph_tests::crowd::{Answer, Random, Request, crowd, with_tokenizer};
 use monomorph_tests::goldens::{Golden, goldens};
+use monomorph_tests::repeating::repeat;
 use monomorph_tests::root;
 use monomorph_tests::server::{Serving, build, build_to_draft, get};
 use monomorph_weights::Checkpoint;
-use safetensors::tensor::{Dtype, SafeTensors, TensorView, serialize};
 use serde_json::{Value, json};
 use std::path::Path;
 
@@ -32,42 +32,6 @@ fn option(drafts: usize) -> DraftOption {
 fn load(targets: &Path, name: &str) -> Target {
     let search = [targets.to_owned(), root().join("targets")];
     spec::load(&search, &format!("cpu/{name}/f32")).unwrap_or_else(|error| panic!("{error}"))
-}
-
-/// The weights in `directory` made to repeat themselves, mostly: what layers add to the residual stream is made small, so that the
-/// likeliest token is the one fed; and the draft head says so too. Most drafts hold.
-fn repeat(directory: &Path) {
-    let file = directory.join("model.safetensors");
-    let bytes = std::fs::read(&file).expect("it was just written");
-    let tensors = SafeTensors::deserialize(&bytes).expect("it is sound");
-    let changed: Vec<(String, Vec<usize>, Vec<u8>)> = tensors
-        .tensors()
-        .into_iter()
-        .map(|(name, view)| {
-            let values =
-                view.data().chunks_exact(4).map(|it| f32::from_le_bytes([it[0], it[1], it[2], it[3]]));
-            let mut values: Vec<f32> = values.collect();
-            if ["o_proj", "out_proj", "down_proj"].iter().any(|it| name.contains(it)) {
-                values.iter_mut().for_each(|value| *value *= 0.8);
-            }
-            if name == "mtp.fc.weight" {
-                let columns = view.shape()[1];
-                for (at, value) in values.iter_mut().enumerate() {
-                    *value = if at % columns == at / columns { 1.0 } else { 0.1 * *value };
-                }
-            }
-            if name == "lm_head.weight" {
-                let embedding =
-                    tensors.tensor("model.language_model.embed_tokens.weight").expect("it has one");
-                return (name, view.shape().to_vec(), embedding.data().to_vec());
-            }
-            (name, view.shape().to_vec(), values.iter().flat_map(|value| value.to_le_bytes()).collect())
-        })
-        .collect();
-    let views = changed.iter().map(|(name, shape, bytes)| {
-        (name, TensorView::new(Dtype::F32, shape.clone(), bytes).expect("shape and bytes agree"))
-    });
-    std::fs::write(&file, serialize(views, None).expect("the tensors are sound")).expect("it is writable");
 }
 
 /// Greedy, sampled and penalised requests, some of which leave midway.

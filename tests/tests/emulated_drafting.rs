@@ -1,0 +1,151 @@
+//! CUDA servers that draft, on an emulated card (tests/emulated): they answer as those that do not, token for token, and draft what a
+//! CPU's server does.
+
+use monomorph_compiler::spec;
+use monomorph_compiler::spec::types::{Compute, DraftOption, Target};
+use monomorph_tests::crowd::{Answer, Random, Request, crowd, with_tokenizer};
+use monomorph_tests::emulated::{self, Server};
+use monomorph_tests::goldens::{Golden, goldens};
+use monomorph_tests::repeating::repeat;
+use monomorph_tests::root;
+use monomorph_tests::server::{Serving, build_to_draft, get};
+use serde_json::{Value, json};
+use std::path::Path;
+
+/// An emulated card, a golden, its weights, and how many drafts.
+type Case = (&'static str, &'static str, &'static str, usize);
+
+const CASES: [Case; 1] = [("h200", "qwen35-moe-vision", "bf16", 2)];
+const OTHERS: [Case; 7] = [
+    ("h200", "qwen35-vision", "f32", 2),
+    ("h200", "qwen35-vision", "bf16", 1),
+    ("h200", "qwen35-vision", "bf16", 3),
+    ("h200", "qwen35-moe-vision", "bf16", 1),
+    ("h200", "qwen35-moe-vision", "bf16", 3),
+    ("gb10", "qwen35-vision", "bf16", 2),
+    ("gb10", "qwen35-moe-vision", "bf16", 2),
+];
+/// Clients at a time.
+const CLIENTS: usize = 4;
+const ARGUMENTS: [&str; 6] = ["--threads", "1", "--context", "256", "--kv-tokens", "2048"];
+
+fn golden(name: &str) -> Golden {
+    goldens().into_iter().find(|golden| golden.name == name).expect("it is committed")
+}
+
+fn load(targets: &Path, target: &str, draft: Option<&DraftOption>) -> Target {
+    let search = [targets.to_owned(), root().join("targets")];
+    spec::load_to_draft(&search, target, draft).unwrap_or_else(|error| panic!("{error}"))
+}
+
+fn serve(server: &Server, weights: &Path) -> Serving {
+    Serving::start_command(server.command(), weights, &ARGUMENTS)
+}
+
+/// A golden's weights with a tokenizer.
+fn weights(golden: &Golden, quant: &str, vocabulary: usize) -> tempfile::TempDir {
+    let directory = tempfile::tempdir().expect("temporary directories can be made");
+    with_tokenizer(golden, vocabulary, directory.path());
+    let file = "model.safetensors";
+    let from = golden.directory.join(quant).join(file);
+    std::fs::copy(from, directory.path().join(file)).expect("it is writable");
+    directory
+}
+
+fn requests(vocabulary: usize, tokens: usize) -> Vec<Request> {
+    let mut random = Random(5);
+    let sampling = |at: usize| match at % 3 {
+        0 => json!({"temperature": 0}),
+        1 => json!({"temperature": 0.7, "seed": at, "frequency_penalty": 0.5}),
+        _ => json!({"temperature": 0, "presence_penalty": 0.4, "repetition_penalty": 1.2}),
+    };
+    let request = |at: usize| {
+        let prompt = random.ids(1 + 23 * at, vocabulary);
+        Request { prompt, tokens, sampling: sampling(at), surplus: 0 }
+    };
+    (0..4).map(request).collect()
+}
+
+fn alone(serving: &Serving, requests: &[Request]) -> Vec<Answer> {
+    requests.iter().map(|request| request.whole(&serving.address)).collect()
+}
+
+fn changes_no_answer((hardware, name, quant, drafts): Case) {
+    let targets = tempfile::tempdir().expect("temporary directories can be made");
+    let hardware = emulated::hardware(targets.path(), hardware);
+    let golden = golden(name);
+    golden.import_into(targets.path(), Compute::Bf16);
+    let target = format!("{hardware}/{name}/{quant}");
+    let plain = load(targets.path(), &target, None);
+    let option = DraftOption { drafts, vocabulary: None, forced_acceptance: None };
+    let drafting = load(targets.path(), &target, Some(&option));
+    let servers = [&plain, &drafting].map(emulated::build);
+    let requests = requests(plain.model.vocabulary, 16);
+    for repeats in [false, true] {
+        let weights = weights(&golden, quant, plain.model.vocabulary);
+        if repeats {
+            repeat(weights.path());
+        }
+        let expected = alone(&serve(&servers[0], weights.path()), &requests);
+        let serving = serve(&servers[1], weights.path());
+        let found = [alone(&serving, &requests), crowd(&serving.address, &requests, CLIENTS)];
+        let (_, health) = get(&serving.address, "/health").expect("it answers");
+        let health: Value = serde_json::from_str(&health).expect("health is JSON");
+        let count = |key: &str| health["stats"][key].as_f64().expect("it is counted");
+        let (verified, held) = (count("drafts_verified"), count("drafts_accepted"));
+        println!(
+            "{} with weights that repeat: {repeats}: {held} of {verified} drafts held",
+            drafting.build()
+        );
+        for (number, expected) in expected.iter().enumerate() {
+            for found in &found {
+                assert_eq!(found[number].text, expected.text, "{}, request {number}", drafting.build());
+            }
+        }
+        let rate = held / verified;
+        assert!(verified > 60.0 && if repeats { (0.2..0.97).contains(&rate) } else { rate < 0.1 }, "{rate}");
+    }
+}
+
+#[test]
+fn drafts_change_no_answer() {
+    CASES.into_iter().for_each(changes_no_answer);
+}
+
+#[test]
+#[ignore = "minutes each"]
+fn drafts_change_no_answer_of_any_kernels() {
+    OTHERS.into_iter().for_each(changes_no_answer);
+}
+
+/// What is drafted shows in the answers of builds that accept it whatever is sampled, and cuts the draft's head.
+fn drafts_as_a_cpu(hardware: &str, drafts: usize) {
+    let targets = tempfile::tempdir().expect("temporary directories can be made");
+    let (name, quant) = ("qwen35-vision", "f32");
+    let hardware = emulated::hardware(targets.path(), hardware);
+    let golden = golden(name);
+    golden.import_into(targets.path(), Compute::Bf16);
+    let shown = DraftOption { drafts, vocabulary: Some(23), forced_acceptance: Some(0.6) };
+    let target = load(targets.path(), &format!("{hardware}/{name}/{quant}"), Some(&shown));
+    let server = emulated::build(&target);
+    let cpu = build_to_draft(Some(targets.path()), &format!("cpu/{name}/{quant}"), Some(&shown));
+    let weights = weights(&golden, quant, target.model.vocabulary);
+    let requests = requests(target.model.vocabulary, 30);
+    // One at a time, so that both give them the same slot, which decides what is accepted.
+    let expected = alone(&Serving::start(&cpu, weights.path(), &ARGUMENTS), &requests);
+    let found = alone(&serve(&server, weights.path()), &requests);
+    for (number, (expected, found)) in expected.iter().zip(&found).enumerate() {
+        assert_eq!(found.text, expected.text, "{}, request {number}", target.build());
+    }
+}
+
+#[test]
+fn drafts_are_those_of_a_cpu() {
+    drafts_as_a_cpu("gb10", 3);
+}
+
+#[test]
+#[ignore = "minutes each"]
+fn any_number_of_drafts_is_that_of_a_cpu() {
+    [1, 2].into_iter().for_each(|drafts| drafts_as_a_cpu("h200", drafts));
+}
