@@ -190,9 +190,7 @@ impl Launcher<'_> {
         let (tokens, ids) = match site.pass {
             _ if !decode => (Argument::Tokens, Argument::SampledIds),
             None | Some(0) => (Argument::Null, Argument::Ids(sequences)),
-            Some(pass) => {
-                (Argument::Null, Argument::Ids(sequences + MAX_SEQUENCES + (pass - 1) * sequences))
-            }
+            Some(pass) => (Argument::Null, Argument::Ids(sequences + MAX_SEQUENCES + (pass - 1) * sequences)),
         };
         let [codes, scales, row_scales] = self.planes(table);
         let arguments = vec![

@@ -85,14 +85,8 @@ impl Launcher<'_> {
         let kernel = self.kernel(outline, kernel);
         self.most[logits.0] = self.most[logits.0].max(outline.rows);
         let scratch = self.scratch("sample_scratch", scratch as u64, true);
-        let arguments = vec![
-            header,
-            Argument::History,
-            Argument::Buffer(logits),
-            scratch,
-            Argument::SampledIds,
-            out,
-        ];
+        let arguments =
+            vec![header, Argument::History, Argument::Buffer(logits), scratch, Argument::SampledIds, out];
         Ok(Launch { phase, kernel, grid: fixed(groups * splits, 1, 1), arguments })
     }
 }
