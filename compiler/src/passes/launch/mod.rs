@@ -16,6 +16,7 @@ mod experts_batch;
 mod experts_shape;
 mod gemm;
 mod matrix;
+mod outline;
 mod product;
 mod rows;
 mod sample;
@@ -23,6 +24,7 @@ mod stream;
 
 use super::{PassError, pass_error};
 use matrix::Matrix;
+use outline::{Outline, Site, selects};
 
 use crate::graph::Rows;
 use crate::plan::cuda::{
@@ -107,46 +109,6 @@ fn count_boundaries(plan: &mut Plan, programs: &[Program]) {
         last.verify.boundaries = last.decode.boundaries;
         last.prefill.boundaries += head.tail.len() as f64;
     }
-}
-
-/// A program before its launches are known.
-struct Outline {
-    name: String,
-    regime: Regime,
-    /// Most rows of its activations.
-    rows: usize,
-    /// Most sequences.
-    sequences: usize,
-    /// Rows of each sequence where it decodes: the token sampled last and its drafts.
-    tokens: usize,
-}
-
-impl Outline {
-    /// Rows are filled up to a power of two, which kernels for few rows are made for.
-    fn decode(sequences: usize, tokens: usize) -> Outline {
-        let rows = (sequences * tokens).next_power_of_two();
-        Outline { name: format!("decode_{sequences}"), regime: Regime::Decode, rows, sequences, tokens }
-    }
-
-    /// The bucket tuning files know it by.
-    fn bucket(&self) -> Option<usize> {
-        (self.regime == Regime::Decode).then_some(self.rows)
-    }
-
-    /// Which count of the step bounds the rows.
-    fn outputs(&self) -> bool {
-        self.regime == Regime::Head
-    }
-}
-
-/// Where a launch is being made.
-#[derive(Clone, Copy)]
-struct Site<'a> {
-    program: &'a Outline,
-    body: usize,
-    phase: usize,
-    /// Of the draft head, from 0.
-    pass: Option<usize>,
 }
 
 /// How a product is computed.
@@ -362,12 +324,6 @@ impl<'a> Launcher<'a> {
             of(planes.row_scales, Plane::RowScales),
         ]
     }
-}
-
-/// Whether a program's rows are not all wanted where a body selects some. A draft head's first pass takes one a sequence, and the
-/// others have no more.
-fn selects(site: Site) -> bool {
-    site.program.regime != Regime::Decode || site.pass == Some(0)
 }
 
 fn value(text: impl Into<String>) -> Constant {
