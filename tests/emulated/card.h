@@ -2,7 +2,7 @@
 // the place of the library's PTX (lib/) and of the compiler's built-in ones (builtin.h) are written with these.
 //
 // One processor thread runs everything, one fiber at a time; a fiber runs until it has to wait. So there are no races to be seen here,
-// only orders: every other cluster runs its threads in falling order, and copies land as late as they can.
+// only orders, and these differ from cluster to cluster: engine.h says how.
 #pragma once
 
 #include <cstddef>

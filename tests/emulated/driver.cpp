@@ -17,7 +17,7 @@
 
 namespace card {
 
-std::recursive_mutex lock;
+std::recursive_mutex& lock = *new std::recursive_mutex();
 
 namespace {
 
@@ -30,7 +30,7 @@ struct Piece {
     unsigned char* map;
     bool device;
 };
-std::map<uintptr_t, Piece> pieces;
+auto& pieces = *new std::map<uintptr_t, Piece>();
 constexpr size_t PAGE = 4096;
 constexpr unsigned char BEFORE = 0xa5;
 

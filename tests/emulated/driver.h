@@ -14,7 +14,8 @@ struct CUfunc_st {
 
 namespace card {
 
-extern std::recursive_mutex lock;
+// Nothing that functions of the driver use is destroyed when the process ends: a thread of the host may still be in one then.
+extern std::recursive_mutex& lock;
 
 bool is_pinned(const void* at, size_t bytes);
 bool is_device(CUdeviceptr at, size_t bytes);

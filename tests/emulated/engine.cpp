@@ -81,14 +81,14 @@ void run_ready() {
 void wake(Waiters& list) {
     while (Fiber* fiber = take(list)) {
         fiber->waits_for = nullptr;
-        append(ready, fiber, false);
+        append(ready, fiber, cluster(*fiber->block).eager);
     }
     progress++;
 }
 
 void sleep_in(Waiters& list, const char* what) {
     current->waits_for = what;
-    append(list, current, current->block->launch->turn % 2);
+    append(list, current, cluster(*current->block).falling);
     leave();
 }
 

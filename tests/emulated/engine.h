@@ -47,6 +47,8 @@ struct Resident : Block {
 struct Cluster {
     std::vector<std::unique_ptr<Resident>> blocks;
     int live = 0, arrived = 0, meetings = 0;
+    bool falling;  // threads begin, and go on, in falling order
+    bool eager;    // a warp runs ahead of the others as far as it can, and copies land at once; else all take turns, and copies land late
     Waiters waiters;
 };
 
@@ -72,7 +74,6 @@ struct Launch {
     std::vector<std::unique_ptr<Cluster>> clusters;
     std::deque<Delivery> deliveries;
     Waiters parked, polling;
-    int turn = 0;
 
     explicit Launch(const Prepared& prepared);
     // Blocks run one cluster after another; another begins beside those that run when these can only go on with it.

@@ -38,7 +38,7 @@ void fiber_main() {
 }
 
 // Fibers and their stacks are kept for the next block.
-std::vector<Fiber*> spare;
+auto& spare = *new std::vector<Fiber*>();
 
 Fiber* fiber() {
     if (spare.empty()) {
@@ -59,7 +59,9 @@ Fiber* fiber() {
 void Launch::start_cluster() {
     clusters.emplace_back(new Cluster());
     Cluster& c = *clusters.back();
-    turn++;
+    static unsigned begun;
+    c.eager = begun % 2, c.falling = begun / 2 % 2;
+    begun++;
     const unsigned first = next_block;
     next_block += kernel->cluster;
     const int threads = int(geometry.block.x);
@@ -86,7 +88,7 @@ void Launch::start_cluster() {
     }
     c.live = threads * kernel->cluster;
     for (auto& b : c.blocks)
-        for (Fiber* f : b->fibers) append(ready, f, turn % 2);
+        for (Fiber* f : b->fibers) append(ready, f, c.falling);
 }
 
 void end_block(Resident& b) {

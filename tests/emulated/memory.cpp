@@ -53,7 +53,7 @@ void arrive(Phase& phase) {
 }
 
 // Shared memory of blocks that have ended.
-std::vector<unsigned char*> spare;
+auto& spare = *new std::vector<unsigned char*>();
 constexpr size_t MOST_SHARED = 256 * 1024;
 
 }  // namespace
@@ -132,22 +132,6 @@ void land(const Copy& copy) {
     std::memset(static_cast<unsigned char*>(copy.to) + copy.valid, 0, copy.bytes - copy.valid);
 }
 
-void bulk_copy(void* to, const void* from, unsigned bytes, void* barrier) {
-    if (bytes == 0 || bytes % 16 != 0 || uintptr_t(to) % 16 != 0 || uintptr_t(from) % 16 != 0)
-        fail("a bulk copy of %u bytes from %p to %p is not of 16s", bytes, from, to);
-    Resident* target = holder(to);
-    if (static_cast<unsigned char*>(to) + bytes > target->shared + target->shared_bytes) fail("a bulk copy goes beyond shared memory");
-    if (holder(barrier) != target) fail("a bulk copy counts at another block's barrier");
-    phase_of(barrier);
-    current->block->launch->deliveries.push_back({target, barrier, {to, from, bytes, bytes}, nullptr, 0});
-}
-
-void copy(void* to, const void* from, unsigned valid) {
-    if (valid > 16 || uintptr_t(to) % 16 != 0 || uintptr_t(from) % 16 != 0) fail("a copy of 16 bytes (%u valid) from %p to %p is not aligned", valid, from, to);
-    holder(to);
-    current->copies.all.push_back({to, from, valid, 16});
-}
-
 namespace {
 
 void land_until(Fiber& fiber, size_t until) {
@@ -156,12 +140,37 @@ void land_until(Fiber& fiber, size_t until) {
 
 }  // namespace
 
+void bulk_copy(void* to, const void* from, unsigned bytes, void* barrier) {
+    if (bytes == 0 || bytes % 16 != 0 || uintptr_t(to) % 16 != 0 || uintptr_t(from) % 16 != 0)
+        fail("a bulk copy of %u bytes from %p to %p is not of 16s", bytes, from, to);
+    Resident* target = holder(to);
+    if (static_cast<unsigned char*>(to) + bytes > target->shared + target->shared_bytes) fail("a bulk copy goes beyond shared memory");
+    if (holder(barrier) != target) fail("a bulk copy counts at another block's barrier");
+    Phase& phase = phase_of(barrier);
+    const Copy whole = {to, from, bytes, bytes};
+    if (cluster(*current->block).eager) {
+        land(whole);
+        phase.bytes -= bytes;
+        settle(phase);
+    } else {
+        current->block->launch->deliveries.push_back({target, barrier, whole, nullptr, 0});
+    }
+}
+
+void copy(void* to, const void* from, unsigned valid) {
+    if (valid > 16 || uintptr_t(to) % 16 != 0 || uintptr_t(from) % 16 != 0) fail("a copy of 16 bytes (%u valid) from %p to %p is not aligned", valid, from, to);
+    holder(to);
+    current->copies.all.push_back({to, from, valid, 16});
+    if (cluster(*current->block).eager) land_until(*current, current->copies.all.size());
+}
+
 void copy_wait(size_t pending) {
     land_until(*current, current->copies.until(pending));
     if (current->copies.done == current->copies.all.size() && pending == 0) current->copies.groups.clear();
 }
 
 void copies_arrive(void* barrier) {
+    if (cluster(*current->block).eager) return arrive(phase_of(barrier));
     current->block->launch->deliveries.push_back({holder(barrier), barrier, {}, current, current->copies.all.size()});
 }
 

@@ -40,7 +40,7 @@ struct CUgraphExec_st {
 
 namespace {
 
-std::set<CUstream> streams;
+auto& streams = *new std::set<CUstream>();
 
 void tell(CUstream stream, Operation operation) {
     stream->waiting.push_back(std::move(operation));

@@ -138,7 +138,7 @@ impl Stage {
         stage("lib", files(&here.join("lib")));
         let compiler = nvcc::Compiler::find(&root()).unwrap_or_else(|error| panic!("{error}"));
         let include = compiler.nvcc().ancestors().nth(2).expect("it stands in bin").join("include");
-        let mut parts: Vec<&[u8]> = OPTIONS.iter().map(|option| option.as_bytes()).collect();
+        let mut parts: Vec<&[u8]> = OPTIONS.iter().chain(&ENGINE).map(|it| it.as_bytes()).collect();
         for (path, content) in &staged {
             parts.extend([path.as_os_str().as_encoded_bytes(), content]);
         }

@@ -1,6 +1,8 @@
 //! Logits as `server logits` writes them and goldens hold them, and how far two are apart.
 
+use monomorph_compiler::spec::types::{Ffn, Mixer, Model};
 use safetensors::SafeTensors;
+use std::fmt;
 use std::path::Path;
 
 /// One matrix `[tokens, vocabulary]` a prompt.
@@ -51,4 +53,42 @@ pub fn rows_apart(found: &Logits, expected: &Logits, vocabulary: usize) -> Vec<f
         }
     }
     rows
+}
+
+/// How far rows are apart.
+pub struct Spread {
+    /// Half of them are at most so far.
+    pub half: f32,
+    /// Nine of ten.
+    pub most: f32,
+    /// All.
+    pub all: f32,
+}
+
+impl Spread {
+    /// # Panics
+    /// As [`rows_apart`], or if there are no rows.
+    pub fn of(found: &Logits, expected: &Logits, vocabulary: usize) -> Self {
+        let mut apart = rows_apart(found, expected, vocabulary);
+        apart.sort_by(f32::total_cmp);
+        let part = |nth: usize, of: usize| apart[(apart.len() * nth / of).min(apart.len() - 1)];
+        Self { half: part(1, 2), most: part(9, 10), all: part(1, 1) }
+    }
+
+    /// Whether half of the rows are within the bound, and nine of ten within twice that; and all are within it, unless a rounding may
+    /// make a row another one: where experts are chosen, and where a state is carried along (docs/performance.md, "Right, on the
+    /// emulated card").
+    pub fn is_within(&self, bound: f32, model: &Model) -> bool {
+        let mut ffns = [&model.ffn].into_iter().chain(model.other_ffns.values());
+        let recurrent = model.mixers.values().any(|mixer| matches!(mixer, Mixer::DeltaNet(_)));
+        let leaps = recurrent || ffns.any(|ffn| matches!(ffn, Ffn::Experts(_)));
+        self.half <= bound && self.most <= 2.0 * bound && (leaps || self.all <= bound)
+    }
+}
+
+impl fmt::Display for Spread {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { half, most, all } = self;
+        write!(f, "half of the rows within {half:.1e}, nine of ten {most:.1e}, all {all:.1e}")
+    }
 }

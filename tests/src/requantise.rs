@@ -57,11 +57,18 @@ impl Storage {
         }
     }
 
-    /// Whether every matrix's rows fill whole blocks.
+    /// Whether every matrix's rows fill whole blocks, and no scale belongs to rows of two tensors or to several experts.
     pub fn fits(&self, target: &Target) -> bool {
         let whole = |tensor: TensorDecl| {
-            let (format, _) = self.of(tensor.class);
-            tensor.columns.is_none_or(|columns| format.bytes(columns).is_some())
+            let (format, scales) = self.of(tensor.class);
+            let Some(columns) = tensor.columns else { return true };
+            let file = &target.quant.checkpoint.names[&tensor.name];
+            let fits = |scales: ClassScales| {
+                let cut = |view: RowView| [view.first, view.take, view.of].iter().any(|rows| rows % 128 != 0);
+                let cuts_blocks = scales.form == ScaleForm::Block128 && file.view.is_some_and(cut);
+                !cuts_blocks && !file.stacks_experts(&tensor.name)
+            };
+            format.bytes(columns).is_some() && scales.is_none_or(fits)
         };
         stored_tensors(&target.model, &target.quant).into_iter().all(whole)
     }

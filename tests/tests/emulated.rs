@@ -2,12 +2,12 @@
 //! every way that steps have. No card is needed.
 
 use monomorph_compiler::reference::{Cache, Interpreter, Logits as Which};
-use monomorph_compiler::spec::types::{Compute, Ffn, Target};
+use monomorph_compiler::spec::types::{Compute, Target};
 use monomorph_compiler::{graph, passes, spec};
 use monomorph_formats::Format;
 use monomorph_tests::emulated::{self, Server};
 use monomorph_tests::goldens::{Golden, goldens, synthetic};
-use monomorph_tests::logits::{Logits, read, rows_apart};
+use monomorph_tests::logits::{Logits, Spread, read};
 use monomorph_tests::requantise::{Storage, requantise};
 use monomorph_tests::root;
 use monomorph_weights::Checkpoint;
@@ -69,8 +69,6 @@ fn feedings(case: &Case) -> Vec<Feeding> {
 }
 
 impl Case {
-    /// Of rows, half are within the bound, and nine of ten within twice that; where no expert is chosen all are within it. (Which
-    /// experts are nearest may depend on a rounding, and then a row is another.)
     fn check(&self, feeding: &Feeding) -> Result<(), String> {
         let begin = Instant::now();
         let out = tempfile::tempdir().expect("temporary directories can be made");
@@ -90,20 +88,10 @@ impl Case {
         let begins =
             |(number, length): &(usize, usize)| self.expected[*number][..length * vocabulary].to_vec();
         let expected = feeding.lists.iter().map(begins);
-        let mut apart = rows_apart(&read(&found), &expected.collect(), vocabulary);
-        apart.sort_by(f32::total_cmp);
-        let part = |nth: usize, of: usize| apart[(apart.len() * nth / of).min(apart.len() - 1)];
-        let (half, most, all) = (part(1, 2), part(9, 10), part(1, 1));
-        let seconds = begin.elapsed().as_secs_f32();
-        let words = format!(
-            "{name}: half of the rows within {half:.1e}, nine of ten {most:.1e}, all {all:.1e} ({seconds:.1} s)"
-        );
+        let spread = Spread::of(&read(&found), &expected.collect(), vocabulary);
+        let words = format!("{name}: {spread} ({:.1} s)", begin.elapsed().as_secs_f32());
         println!("{words}");
-        let model = &self.target.model;
-        let experts =
-            [&model.ffn].into_iter().chain(model.other_ffns.values()).any(|it| matches!(it, Ffn::Experts(_)));
-        let fine = half <= self.bound && most <= 2.0 * self.bound && (experts || all <= self.bound);
-        if fine { Ok(()) } else { Err(words) }
+        if spread.is_within(self.bound, &self.target.model) { Ok(()) } else { Err(words) }
     }
 }
 
