@@ -16,7 +16,7 @@ import time
 import traceback
 from pathlib import Path
 
-from checks import benches, logits, programs, sanitizer, serving, tokens
+from checks import benches, launches, logits, programs, sanitizer, serving, tokens
 from checks.common import Context, Missing, card, table, unpack
 
 GROUPS = {
@@ -27,13 +27,15 @@ GROUPS = {
     "sanitizer": sanitizer.run,
     "benches": benches.run,
     "instruments": programs.measure,
+    "launches": launches.run,
 }
 
 
 def main():
     here = Path(__file__).resolve().parent
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("--only", default=",".join(GROUPS), help="groups of checks: " + ", ".join(GROUPS) + "; or unpack")
+    everything = ",".join(name for name in GROUPS if name != "launches")
+    parser.add_argument("--only", default=everything, help="groups of checks: " + ", ".join(GROUPS) + "; or unpack")
     parser.add_argument("--match", default="", help="only checks whose name contains this")
     parser.add_argument("--store", type=Path, default=here / "store", help="where parts are unpacked")
     parser.add_argument("--out", type=Path, default=here, help="where results.json goes")

@@ -3,6 +3,7 @@
 use crate::failure::Failure;
 use crate::load::{MemoryArgs, ThreadArgs, WeightsArgs};
 use crate::out;
+use crate::verbs::ending::Ending;
 use crate::verbs::report::{Measured, Report};
 use crate::verbs::steps::{Steps, feed};
 use monomorph_engine::{EngineHandle, EngineOptions, Event, Request};
@@ -117,7 +118,7 @@ pub(crate) fn bench<M: Model>(args: &BenchArgs, started: Instant) -> Result<(), 
     if args.streams.iter().any(|count| *count > 0) {
         let max_waiting = args.streams.iter().copied().max().unwrap_or(1);
         let engine = EngineOptions { blocks, context, max_waiting };
-        let engine = monomorph_engine::start(model, engine).map_err(|error| error.to_string())?;
+        let engine = Ending(monomorph_engine::start(model, engine).map_err(|error| error.to_string())?);
         for count in args.streams.iter().copied().filter(|count| *count > 0) {
             let mut measured = Measured { count, ..Measured::default() };
             let before = engine.stats();

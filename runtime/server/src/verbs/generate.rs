@@ -5,6 +5,7 @@ use crate::failure::Failure;
 use crate::load::{CacheArgs, MemoryArgs, StartEngine, ThreadArgs, WeightsArgs, load};
 use crate::openai::generation::{preset_sampling, random_seed};
 use crate::out;
+use crate::verbs::ending::Ending;
 use crate::verbs::logits::read_lists;
 use monomorph_engine::{EngineHandle, EngineOptions, Event, Request};
 use monomorph_model::{ModelSpec, Progress};
@@ -92,6 +93,7 @@ pub(crate) fn generate(
     // Lists are all submitted before the first is done.
     let engine = EngineOptions { blocks: 0, context, max_waiting: MOST_LISTS };
     let (engine, text) = load(spec, start, &args.weights, &options, engine, &Progress::default())?;
+    let engine = Ending(engine);
     let loaded = started.elapsed().as_secs_f64();
 
     if let Some(file) = &args.tokens {

@@ -1,6 +1,7 @@
 //! One file a verb.
 
 pub(crate) mod bench;
+mod ending;
 pub(crate) mod generate;
 pub(crate) mod info;
 pub(crate) mod logits;
