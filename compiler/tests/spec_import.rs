@@ -322,16 +322,17 @@ fn an_earlier_directory_goes_before_a_later_one() {
 }
 
 #[test]
-fn drafts_compute_in_bf16_where_asked_to() {
+fn drafts_compute_in_f16_where_asked_to() {
     for tied in [true, false] {
         let config = llama(json!({ "tie_word_embeddings": tied })).to_string();
         let drafts =
             |compute| import(&config, "it", compute).unwrap_or_else(|error| panic!("{error}")).quants;
-        let (plain, bf16) = (drafts(Compute::F32), drafts(Compute::Bf16));
-        assert_eq!(plain[0], bf16[0]);
+        let (plain, f16) = (drafts(Compute::F32), drafts(Compute::F16));
+        assert_eq!(plain[0], f16[0]);
         assert!(!plain[1].1.contains("[compute]") && plain[1].1.contains("[kv]\nformat = \"f32\""));
-        assert!(bf16[1].1.contains("[kv]\nformat = \"bf16\""), "{}", bf16[1].1);
-        assert_eq!(bf16[1].1.matches(" = \"bf16\"").count(), if tied { 4 + 3 + 1 } else { 5 + 4 + 1 });
+        assert!(f16[1].1.contains("[kv]\nformat = \"bf16\""), "{}", f16[1].1);
+        assert_eq!(f16[1].1.matches(" = \"bf16\"").count(), if tied { 4 + 1 } else { 5 + 1 });
+        assert_eq!(f16[1].1.matches(" = \"f16\"").count(), if tied { 3 } else { 4 });
         // A format that only quantised weights compute in is refused as the loader refuses it.
         assert!(import(&config, "it", Compute::Int8Block32).is_err());
     }

@@ -98,7 +98,7 @@ fn scales_stand_beside_their_weights() {
     );
     assert_eq!(companions(&target, "head"), []);
     assert_eq!(target.quant.scales.classes[&TensorClass::Attention].form, ScaleForm::Tensor);
-    assert_eq!(target.quant.compute.classes[&TensorClass::Ffn], Compute::Bf16);
+    assert_eq!(target.quant.compute.classes[&TensorClass::Ffn], Compute::F16);
 
     let target = load("h200/qwen3-8b/fp8");
     assert_eq!(

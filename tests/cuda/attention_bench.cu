@@ -22,7 +22,7 @@ struct Config : Base {
 #if defined(EXACTLY)
     static constexpr bool EXACT = true;
 #elif defined(PREFILL)
-    static constexpr int PREFILL_KEYS = KEY_COUNT, STAGED_ROWS = 8192;
+    static constexpr int PREFILL_KEYS = KEY_COUNT;
 #else
     static constexpr int SPLITS = SPLIT_COUNT, DECODE_WARPS = WARP_COUNT, MIN_CHUNK = CHUNK_TOKENS;
 #ifdef BEFORE_WAIT
@@ -117,14 +117,14 @@ __global__ void __launch_bounds__(WRITE_THREADS)
 constexpr int THREADS = WGMMA_THREADS;
 constexpr size_t SHARED = wgmma_prefill_shared_bytes<Config>();
 __global__ void __launch_bounds__(THREADS, 1)
-    prefill_kernel(const Step* step, const __nv_bfloat16* q, const __nv_bfloat16* layer, __nv_bfloat16* out) {
+    prefill_kernel(const Step* step, const __nv_bfloat16* q, const __nv_bfloat16* layer, float* out) {
     attention_prefill_wgmma<Config>(step, q, layer, out);
 }
 #else
 constexpr int THREADS = 128;
 constexpr size_t SHARED = prefill_shared_bytes<Config>();
 __global__ void __launch_bounds__(THREADS, 2)
-    prefill_kernel(const Step* step, const __nv_bfloat16* q, const __nv_bfloat16* layer, __nv_bfloat16* out) {
+    prefill_kernel(const Step* step, const __nv_bfloat16* q, const __nv_bfloat16* layer, float* out) {
     attention_prefill<Config>(step, q, layer, out);
 }
 #endif
@@ -133,7 +133,8 @@ void bench(const char* name, std::vector<Fed> fed) {
     Bench b(fed);
     Buffer<char> step(b.step);
     Buffer<TokenRow> tokens(b.tokens);
-    Buffer<__nv_bfloat16> cache(b.layer_elements()), q(size_t(b.rows) * Shape::WIDTH), out(staged_bytes(8192, Shape::WIDTH) / 2);
+    Buffer<__nv_bfloat16> cache(b.layer_elements()), q(size_t(b.rows) * Shape::WIDTH);
+    Buffer<float> out(size_t(b.rows) * Shape::WIDTH);
     fill<<<1024, 256>>>(cache, cache.count);
     std::vector<float> random(size_t(b.rows) * Shape::QKV_WIDTH);
     for (size_t i = 0; i < random.size(); i++) random[i] = float(i * 2654435761u % 1000) / 500.0f - 1.0f;

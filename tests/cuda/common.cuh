@@ -96,6 +96,19 @@ inline float f16_to_float(uint16_t bits) {
     double value = exponent ? std::ldexp(1024 + mantissa, exponent - 25) : std::ldexp(mantissa, -24);
     return float(bits & 0x8000 ? -value : value);
 }
+inline uint16_t float_to_f16(float value) {   // to nearest even; nothing beyond the range
+    const double magnitude = std::fabs(double(value));
+    const int exponent = magnitude < 0x1p-14 ? -14 : std::ilogb(magnitude);
+    const int steps = int(std::nearbyint(std::ldexp(magnitude, 10 - exponent)));   // up to 2048: the next exponent's first
+    return uint16_t((std::signbit(value) ? 0x8000 : 0) | ((exponent + 14) * 1024 + steps));
+}
+inline float round_f16(float value) { return f16_to_float(float_to_f16(value)); }
+// What a row is multiplied by before it is rounded to f16: the power of two that brings its largest magnitude into [2^14, 2^15).
+inline float half_scale(const float* row, int width) {
+    float largest = 0;
+    for (int k = 0; k < width; k++) largest = std::max(largest, std::fabs(row[k]));
+    return largest == 0 ? 0x1p126f : float(std::ldexp(1.0, 14 - std::ilogb(largest)));
+}
 inline float e4m3_to_float(uint8_t bits) {
     int exponent = (bits >> 3) & 15, mantissa = bits & 7;
     double value = exponent ? std::ldexp(8 + mantissa, exponent - 10) : std::ldexp(mantissa, -9);

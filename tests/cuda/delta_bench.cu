@@ -7,14 +7,14 @@ using namespace test;
 template <int KEYS_, int VALUES_, int SPLIT_, int THREADS_, int TOKENS_ = 1>
 struct Decode : DeltaDefaults {
     static constexpr int KEY_HEADS = KEYS_, VALUE_HEADS = VALUES_, KEY_DIM = 128, VALUE_DIM = 128;
-    static constexpr int PROJECTED = 256 * (KEYS_ + VALUES_), STAGED_ROWS = TOKENS_ * 128;
+    static constexpr int PROJECTED = 256 * (KEYS_ + VALUES_);
     static constexpr int SPLIT = SPLIT_, THREADS = THREADS_, TOKENS = TOKENS_, DRAFTS = TOKENS_ > 1 ? TOKENS_ : 0, WINDOW = TOKENS_ + 3;
     static constexpr bool STATE_BEFORE_WAIT = true;
 };
 template <int KEYS_, int VALUES_, int CHUNK_SPLIT_, int SLOTS_>
 struct Prefill : DeltaDefaults {
     static constexpr int KEY_HEADS = KEYS_, VALUE_HEADS = VALUES_, KEY_DIM = 128, VALUE_DIM = 128;
-    static constexpr int PROJECTED = 256 * (KEYS_ + VALUES_), STAGED_ROWS = 8192;
+    static constexpr int PROJECTED = 256 * (KEYS_ + VALUES_);
     static constexpr int CHUNK_SPLIT = CHUNK_SPLIT_, SLOTS = SLOTS_;
 };
 
@@ -62,7 +62,7 @@ void decode(const char* name) {
         const int base = 16;
         for (float& word : journal) std::memcpy(&word, &base, 4);
         journals.upload(journal);
-        Buffer<__nv_bfloat16> out(staged_bytes(C::STAGED_ROWS, D::VALUES) / 2);
+        Buffer<float> out(size_t(batch) * C::TOKENS * D::VALUES);
         Buffer<Step> step(steps(std::vector<int>(batch, C::TOKENS), base));
         const float total = time_graph(stream, [&] {
             for (int l = 0; l < layers; l++)
@@ -92,7 +92,7 @@ void prefill(const char* name, std::vector<int> counts) {
     Filled states(sequences * D::STATE, 0.1f), windows(sequences * D::WINDOW_STRIDE), projected(size_t(rows) * C::PROJECTED), gates(size_t(rows) * 2 * C::VALUE_HEADS);
     Buffer<float> o(size_t(rows) * D::VALUES);
     Buffer<unsigned char> scratch(delta_scratch_bytes<C>(rows, sequences));
-    Buffer<__nv_bfloat16> out(staged_bytes(C::STAGED_ROWS, D::VALUES) / 2);
+    Buffer<float> out(size_t(rows) * D::VALUES);
     int multiprocessors;
     CHECK(cudaDeviceGetAttribute(&multiprocessors, cudaDevAttrMultiProcessorCount, 0));
     const DeltaState state = {states, windows, nullptr};

@@ -82,14 +82,17 @@ struct Packed {
         switch (F) {
             case Format::F32: return word(lane + 4 * j);
             case Format::BF16: return test::bf16_to_float(uint16_t(lane[2 * j] | lane[2 * j + 1] << 8));
-            case Format::F16: return half(lane + 2 * j);
+            case Format::F16: return half(lane + 2 * j) * (S == ScaleForm::ROWS ? host_row_scales[row] : 1.0f);
             case Format::FP8_E4M3: {
-                const float by = S == ScaleForm::TENSOR ? host_row_scales[row] : S == ScaleForm::BLOCK128 ? word(scale + (size_t(tile) * ((columns + 127) / 128) + column / 128) * 4) : 1;
-                return test::e4m3_to_float(lane[j]) * by;
+                const float by = S == ScaleForm::BLOCK128 ? word(scale + (size_t(tile) * ((columns + 127) / 128) + column / 128) * 4) : 1.0f;
+                return test::e4m3_to_float(lane[j]) * (by * host_row_scales[row]);
             }
             case Format::NVFP4: {
                 const float block = test::e4m3_to_float(scale[at * 64 + g * 8 + within / 16]);
-                return test::e2m1_to_float(lane[j / 2] >> (j % 2 * 4) & 15) * block * host_row_scales[row];
+                // Of two neighbours the first has the lower half of their word; magnitude and sign stand where decode_nvfp4 says.
+                constexpr int AT[4][2] = {{9, 15}, {6, 12}, {3, 14}, {0, 13}};
+                const unsigned bits = lane[j / 8 * 4 + j % 2 * 2] | lane[j / 8 * 4 + j % 2 * 2 + 1] << 8, p = j % 8 / 2;
+                return test::e2m1_to_float((bits >> AT[p][0] & 7) | (bits >> AT[p][1] & 1) << 3) * block * host_row_scales[row];
             }
             case Format::Q8_0: return half(scale + at * 32 + (within / 32 * 8 + g) * 2) * float(int8_t(lane[j]));
             default: {
@@ -245,12 +248,13 @@ int main(int arguments, char** argument) {
     check<576, Format::F32, ScaleForm::NONE>("f32");
     check<576, Format::BF16, ScaleForm::NONE>("bf16");
     check<100, Format::BF16, ScaleForm::NONE>("bf16");
+    check<576, Format::F16, ScaleForm::ROWS>("f16 with scales of rows");
     check<45, Format::BF16, ScaleForm::NONE>("bf16");
     check<63, Format::F32, ScaleForm::NONE>("f32");
     check<2048, Format::F16, ScaleForm::NONE>("f16");
-    check<576, Format::FP8_E4M3, ScaleForm::TENSOR>("fp8 tensor");
+    check<576, Format::FP8_E4M3, ScaleForm::ROWS>("fp8 tensor");
     check<1056, Format::FP8_E4M3, ScaleForm::BLOCK128>("fp8 block128");
-    check<2880, Format::NVFP4, ScaleForm::TENSOR>("nvfp4");
+    check<2880, Format::NVFP4, ScaleForm::ROWS>("nvfp4");
     check<576, Format::Q8_0, ScaleForm::NONE>("q8_0");
     check<576, Format::Q4_1, ScaleForm::NONE>("q4_1");
     check_select<576>();
@@ -265,7 +269,7 @@ int main(int arguments, char** argument) {
     expect(std::fabs(sum / 100001 - 1) < 0.01 && std::fabs(std::sqrt(squares / 100001) - 0.1) < 0.002 && vector.intact(), "the spread of a vector", "vector");
     if (test::failures == 0) {
         speed<4096, Format::BF16, ScaleForm::NONE>("bf16");
-        speed<4096, Format::NVFP4, ScaleForm::TENSOR>("nvfp4");
+        speed<4096, Format::NVFP4, ScaleForm::ROWS>("nvfp4");
     }
     std::printf("%s\n", test::failures == 0 ? "all passed" : "FAILED");
     return test::failures != 0;

@@ -70,20 +70,6 @@ bool same_lists(const std::vector<char>& raw, const Routing& want) {
     return same;
 }
 
-std::vector<uint16_t> staged(const std::vector<float>& x, int width, int capacity) {
-    std::vector<uint16_t> out(staged_bytes(capacity, width) / 2, 0xffff);  // rows beyond the step's: NaN
-    for (size_t t = 0; t * width < x.size(); t++) {
-        for (int k = 0; k < staged_panels(width) * 64; k++) {
-            const size_t panel_row = size_t(k / 64) * capacity + t;
-            out[panel_row * 64 + ((k % 64 / 8) ^ (t & 7)) * 8 + k % 8] = k < width ? test::float_to_bf16(x[t * width + k]) : 0;
-        }
-    }
-    return out;
-}
-float from_staged(const std::vector<uint16_t>& out, int capacity, int row, int k) {
-    return test::bf16_to_float(out[(size_t(k / 64) * capacity + row) * 64 + ((k % 64 / 8) ^ (row & 7)) * 8 + k % 8]);
-}
-
 enum class Draw { RANDOM, TIES, ONE_SET };  // of experts: any, with many equal logits, all tokens the same
 
 // The whole mixture on a step of `tokens`. `multiprocessors` bounds the grid, so that few make blocks work repeatedly.
@@ -105,7 +91,7 @@ struct Case {
           down_scales(down.scales), gate_up_rows(gate_up.row_scales), down_rows(down.row_scales), gate_up_blocks(gate_up.block_scales),
           down_blocks(down.block_scales) {}
     static std::vector<uint8_t> spoilt(std::vector<uint8_t> codes) {
-        if (plant_defect) codes[UNIT_BYTES / 2 + 1] ^= 0x02;  // bf16: a sixteenth, or sixteen times as much
+        if (plant_defect) codes[UNIT_BYTES / 2 + 1] ^= 0x10;  // f16: a sixteenth, or sixteen times as much
         plant_defect = false;
         return codes;
     }
@@ -132,11 +118,12 @@ struct Case {
         d_logits.upload(logits);
         d_out.upload(residual);
         d_shared.upload(shared);
-        test::Buffer<uint16_t> d_x(staged(x, M::HIDDEN, G::X_ROWS));
+        test::Buffer<uint16_t> d_x(test::staged(x, M::HIDDEN, G::X_ROWS));
         launch_sort<G>(stream, header.step, d_logits, space.lists);
         launch_product<G>(multiprocessors, stream, space.lists, d_x, gate_up_codes, gate_up.scale_plane(gate_up_blocks, gate_up_scales),
                           gate_up_rows, space.inner);
-        launch_product<D>(multiprocessors, stream, space.lists, space.inner, down_codes, down.scale_plane(down_blocks, down_scales), down_rows,
+        launch_stage<D>(stream, space.lists, space.inner, space.staged);
+        launch_product<D>(multiprocessors, stream, space.lists, space.staged, down_codes, down.scale_plane(down_blocks, down_scales), down_rows,
                           space.products);
         launch_combine<G>(stream, header.step, space.lists, space.products, d_shared, d_logits + M::EXPERTS, d_out);
         CHECK(cudaStreamSynchronize(stream));
@@ -150,7 +137,8 @@ struct Case {
                same_lists<Lists>(lists, want) && space.lists.intact());
         if (!same_lists<Lists>(lists, want)) return;
         check_inner(name, tokens, want, space.inner);
-        check_products(name, tokens, want, space.inner.download(), space.products);
+        check_stage(name, tokens, want, space.inner.download(), space.staged);
+        check_products(name, tokens, want, space.staged.download(), space.products);
         check_out(name, tokens, want, space.products.download(), d_out.intact());
     }
 
@@ -160,14 +148,14 @@ struct Case {
         test::report(line, difference, limit, intact);
     }
 
-    void check_inner(const char* name, int tokens, const Routing& want, const test::Buffer<uint16_t>& buffer) {
-        const std::vector<uint16_t> raw = buffer.download();
+    void check_inner(const char* name, int tokens, const Routing& want, const test::Buffer<float>& buffer) {
+        const std::vector<float> raw = buffer.download();
         bool intact = buffer.intact();
         std::vector<double> expected;
         std::vector<float> got;
         for (int row = 0; row < Lists::ROWS; row++) {
-            for (int f = 0; f < staged_panels(M::WIDTH) * 64; f++) {
-                const float value = from_staged(raw, Lists::ROWS, row, f);
+            for (int f = 0; f < M::WIDTH; f++) {
+                const float value = raw[size_t(row) * M::WIDTH + f];
                 if (want.pair[row] < 0) {
                     intact &= std::isnan(value);
                     continue;
@@ -175,22 +163,41 @@ struct Case {
                 const int expert = want.expert[want.pair[row]];
                 const float* own = &x[size_t(want.pair[row] / M::ACTIVE) * M::HIDDEN];
                 double sums[2] = {0, 0};
-                for (int part = 0; part < 2 && f < M::WIDTH; part++) {
+                for (int part = 0; part < 2; part++) {
                     const int packed = f / 8 * 16 + part * 8 + f % 8;
                     for (int k = 0; k < M::HIDDEN; k++) sums[part] += double(gate_up.value(expert, packed, k)) * own[k];
                     sums[part] *= gate_up.scale(expert, packed);
                 }
                 expected.push_back(sums[0] / (1 + std::exp(-sums[0])) * sums[1]);
-                got.push_back(f < M::WIDTH || value == 0.0f ? value : NAN);
+                got.push_back(value);
             }
         }
-        report(name, tokens, "gate and up", test::compare(got, expected), 4e-3, intact);
+        report(name, tokens, "gate and up", test::compare(got, expected), 1e-5 * std::max(1.0, M::HIDDEN / 500.0), intact);
+    }
+
+    void check_stage(const char* name, int tokens, const Routing& want, const std::vector<float>& inner, const test::Buffer<uint16_t>& buffer) {
+        const std::vector<uint16_t> raw = buffer.download();
+        std::vector<double> expected;
+        std::vector<float> got;
+        for (int row = 0; row < Lists::ROWS; row++) {
+            if (want.pair[row] < 0) continue;   // whatever it is, nobody reads it
+            const float* own = &inner[size_t(row) * M::WIDTH];
+            const float scale = test::half_scale(own, M::WIDTH);
+            for (int f = 0; f < staged_panels(M::WIDTH) * 64; f++) {
+                expected.push_back(f < M::WIDTH ? test::round_f16(own[f] * scale) / scale : 0.0);
+                got.push_back(test::from_staged(raw, Lists::ROWS, M::WIDTH, row, f));
+            }
+        }
+        report(name, tokens, "staging", test::compare(got, expected), 0, buffer.intact());
     }
 
     static float product_of(const std::vector<char>& products, int row, int h) {
         const size_t at = size_t(row) * M::HIDDEN + h;
-        return T::NARROW ? test::bf16_to_float(reinterpret_cast<const uint16_t*>(products.data())[at])
-                         : reinterpret_cast<const float*>(products.data())[at];
+        if (!T::NARROW) return reinterpret_cast<const float*>(products.data())[at];
+        using Narrow = NarrowProducts<Lists::ROWS, M::HIDDEN>;
+        const uint16_t code = reinterpret_cast<const uint16_t*>(products.data())[at];
+        const float scale = reinterpret_cast<const float*>(products.data() + Narrow::SCALES_AT)[size_t(row) * Narrow::SCALES + h / Narrow::SPAN];
+        return (code & 0x7c00) == 0x7c00 ? NAN : test::f16_to_float(code) * scale;
     }
 
     void check_products(const char* name, int tokens, const Routing& want, const std::vector<uint16_t>& inner, const test::Buffer<char>& buffer) {
@@ -199,7 +206,7 @@ struct Case {
         std::vector<double> expected;
         std::vector<float> got, own(M::WIDTH);
         for (int row = 0; row < Lists::ROWS; row++) {
-            for (int k = 0; k < M::WIDTH; k++) own[k] = from_staged(inner, Lists::ROWS, row, k);
+            for (int k = 0; k < M::WIDTH; k++) own[k] = test::from_staged(inner, Lists::ROWS, M::WIDTH, row, k);
             for (int h = 0; h < M::HIDDEN; h++) {
                 if (want.pair[row] < 0) {
                     intact &= std::isnan(product_of(raw, row, h));
@@ -212,7 +219,7 @@ struct Case {
                 got.push_back(product_of(raw, row, h));
             }
         }
-        report(name, tokens, "down", test::compare(got, expected), T::NARROW ? 4e-3 : 2e-6 * std::max(1.0, M::WIDTH / 500.0), intact);
+        report(name, tokens, "down", test::compare(got, expected), T::NARROW ? 3e-4 : 2e-6 * std::max(1.0, M::WIDTH / 500.0), intact);
     }
 
     void check_out(const char* name, int tokens, const Routing& want, const std::vector<char>& products, bool intact) {
@@ -261,11 +268,10 @@ void check(const char* name, std::vector<int> token_counts, int multiprocessors 
     if (!same) test::failures++;
 }
 
-constexpr auto BF16 = Format::BF16;
+constexpr auto F16 = Format::F16;
 constexpr auto FP8 = Format::FP8_E4M3;
 constexpr auto FP4 = Format::NVFP4;
-constexpr auto NONE = ScaleForm::NONE;
-constexpr auto TENSOR = ScaleForm::TENSOR;
+constexpr auto ROWS = ScaleForm::ROWS;
 constexpr auto BLOCK = ScaleForm::BLOCK128;
 template <int T, int S, int P, int W, int N, int R, bool NARROW = false>
 using G = Cut<Engine::WGMMA, T, S, P, W, N, R, NARROW>;

@@ -43,13 +43,14 @@ void measure(const char* name, int tokens, int multiprocessors) {
     for (auto& v : logits) v = r.normal();
     for (auto& v : rows) v = r.normal();
     test::Buffer<float> d_logits(logits), d_shared(rows), d_out(rows);
-    test::Buffer<uint16_t> d_x(staged(rows, M::HIDDEN, A::X_ROWS));
+    test::Buffer<uint16_t> d_x(test::staged(rows, M::HIDDEN, A::X_ROWS));
     constexpr size_t LAYER = plane_bytes<A>() + plane_bytes<D>();
     const int copies = int(pool_bytes / LAYER), repeats = std::max(2, std::min(copies, 8));
     const auto sort = [&](int) { launch_sort<A>(stream, header.step, d_logits, space.lists); };
     const auto gate_up = [&](int i) { enqueue_product<A>(multiprocessors, pool + i % copies * LAYER, space.lists, d_x, space.inner); };
-    const auto down = [&](int i) {
-        enqueue_product<D>(multiprocessors, pool + i % copies * LAYER + plane_bytes<A>(), space.lists, space.inner, space.products);
+    const auto down = [&](int i) {   // staging its rows first
+        launch_stage<D>(stream, space.lists, space.inner, space.staged);
+        enqueue_product<D>(multiprocessors, pool + i % copies * LAYER + plane_bytes<A>(), space.lists, space.staged, space.products);
     };
     const auto sum = [&](int) { launch_combine<A>(stream, header.step, space.lists, space.products, d_shared, d_logits + M::EXPERTS, d_out); };
     const auto time = [&](const std::function<void(int)>& launch) {

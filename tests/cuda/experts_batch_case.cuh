@@ -1,11 +1,12 @@
 // What the tests and the bench of a mixture of experts for many tokens share: configurations, kernels, packed random weights, launches.
 #pragma once
 
-#include "common.cuh"
+#include "staged_host.cuh"
 
 #include "experts_batch_combine.cuh"
 #include "experts_gemm_mma.cuh"
 #include "experts_sort.cuh"
+#include "experts_stage.cuh"
 #ifndef NO_WGMMA
 #include "experts_gemm_wgmma.cuh"
 #endif
@@ -15,11 +16,11 @@ using namespace monomorph;
 enum class Engine { WGMMA, MMA };
 
 // How work is cut: height of a work tile, strips, panels of a step, depths of the rings of weights and of x, blocks a multiprocessor.
-template <Engine E, int T, int STRIP_COUNT, int PANEL_COUNT, int W, int N, int R, bool BF16_PRODUCTS = false>
+template <Engine E, int T, int STRIP_COUNT, int PANEL_COUNT, int W, int N, int R, bool NARROW_PRODUCTS = false>
 struct Cut {
     static constexpr Engine ENGINE = E;
     static constexpr int TOKENS = T, STRIPS = STRIP_COUNT, STAGE_PANELS = PANEL_COUNT, WEIGHT_STAGES = W, STAGES = N, RESIDENT = R;
-    static constexpr bool NARROW = BF16_PRODUCTS;
+    static constexpr bool NARROW = NARROW_PRODUCTS;
 };
 
 // The mixture, on a step of at most ROWS tokens.
@@ -87,7 +88,7 @@ struct Weights {
 
     static int feature(int row) { return S::GATED ? row / 16 * 8 + row % 8 : row; }
     float value(int expert, int row, int k) const { return decoded[(size_t(expert) * ROWS + row) * C::INPUTS + k]; }
-    double scale(int expert, int row) const { return C::SCALES == ScaleForm::TENSOR ? double(row_scales[size_t(expert) * ROWS + row]) : 1.0; }
+    double scale(int expert, int row) const { return row_scales[size_t(expert) * ROWS + row]; }
     const void* scale_plane(const float* blocks, const uint8_t* units) const {
         return C::SCALES == ScaleForm::BLOCK128 ? static_cast<const void*>(blocks) : static_cast<const void*>(units);
     }
@@ -96,7 +97,7 @@ struct Weights {
         : decoded(size_t(C::EXPERTS) * ROWS * C::INPUTS, 0.0f), codes(C::EXPERTS * S::CODE_BYTES, 0),
           scales(size_t(C::EXPERTS) * S::TILES * S::UNITS * U::SCALE_BYTES + 16, 0), row_scales(size_t(C::EXPERTS) * ROWS, 0.0f),
           block_scales(size_t(C::EXPERTS) * S::TILES * BLOCKS) {
-        for (auto& s : block_scales) s = float(0.002 + 0.004 * r.uniform());
+        for (auto& s : block_scales) s = float(0.2 + 0.4 * r.uniform());
         for (int expert = 0; expert < C::EXPERTS; expert++) {
             for (int row = 0; row < ROWS; row++) {
                 if (feature(row) >= C::OUTPUTS) continue;
@@ -111,19 +112,19 @@ struct Weights {
         const int column = k % U::COLUMNS, element = U::element_of(column);
         uint8_t* lane = &codes[unit * UNIT_BYTES + (row % 8 * 4 + U::lane_of(column)) * 16];
         float& value = decoded[(size_t(expert) * ROWS + row) * C::INPUTS + k];
-        if (C::FORMAT == Format::BF16) {
-            const uint16_t code = test::float_to_bf16(0.1f * r.normal());
+        if (C::FORMAT == Format::F16) {
+            const uint16_t code = test::float_to_f16(16 * r.normal());
             std::memcpy(lane + element * 2, &code, 2);
-            value = test::bf16_to_float(code);
+            value = test::f16_to_float(code);
         } else if (C::FORMAT == Format::FP8_E4M3) {
             lane[element] = uint8_t((r.bits() & 0x80) | r.below(0x60));
             value = test::e4m3_to_float(lane[element]);
-            if (C::SCALES == ScaleForm::BLOCK128) value = test::round_bf16(value * block_scales[tile * BLOCKS + k / 128]);
+            if (C::SCALES == ScaleForm::BLOCK128) value = test::round_f16(value * block_scales[tile * BLOCKS + k / 128]);
         } else {
             uint8_t& group = scales[unit * U::SCALE_BYTES + row % 8 * 8 + column / 16];
             if (group == 0) group = uint8_t(0x28 + r.below(0x18));
             const uint8_t code = uint8_t(r.below(16));
-            lane[element / 2] |= uint8_t(code << (element % 2 * 4));
+            reinterpret_cast<uint32_t*>(lane)[element / 8] |= U::place(element, code);
             value = test::e2m1_to_float(code) * test::e4m3_to_float(group);
         }
     }
@@ -134,8 +135,9 @@ template <class M, class T>
 struct Workspace {
     using Lists = ExpertLists<M::EXPERTS, M::ACTIVE, M::STEP_ROWS, T::TOKENS>;
     test::Buffer<char> lists{size_t(Lists::BYTES)};
-    test::Buffer<uint16_t> inner{staged_bytes(Lists::ROWS, M::WIDTH) / 2};
-    test::Buffer<char> products{size_t(Lists::ROWS) * M::HIDDEN * (T::NARROW ? 2 : 4)};
+    test::Buffer<float> inner{size_t(Lists::ROWS) * M::WIDTH};
+    test::Buffer<uint16_t> staged{staged_bytes(Lists::ROWS, M::WIDTH) / 2};
+    test::Buffer<char> products{T::NARROW ? NarrowProducts<Lists::ROWS, M::HIDDEN>::BYTES : size_t(Lists::ROWS) * M::HIDDEN * 4};
     Workspace() { lists.zero(); }
 };
 
@@ -144,6 +146,15 @@ void launch_product(int multiprocessors, cudaStream_t stream, const char* lists,
                     const float* row_scales, void* out) {
     test::launch(product<C>, dim3(expert_blocks<C>(multiprocessors)), Build<C>::THREADS, Build<C>::SHARED_BYTES, stream, lists, x, codes, scales,
                  row_scales, out);
+}
+
+template <class C>
+__global__ void __launch_bounds__(EXPERTS_STAGE_THREADS) experts_stage_kernel(const char* lists, const float* x, void* out) {
+    experts_stage<C>(lists, x, out);
+}
+template <class C>
+void launch_stage(cudaStream_t stream, const char* lists, const float* x, void* out) {
+    test::launch(experts_stage_kernel<C>, dim3(ceil_div(C::CAPACITY, EXPERTS_STAGE_THREADS / 32)), EXPERTS_STAGE_THREADS, 0, stream, lists, x, out);
 }
 
 template <class C>

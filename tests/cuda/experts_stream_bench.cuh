@@ -20,7 +20,7 @@ template <monomorph::Format F, int E, int A, int W, int SHARED, int H, int T, in
 struct RealExperts : ExpertsDefaults {
     static constexpr monomorph::Format FORMAT = F, SHARED_FORMAT = F;
     static constexpr monomorph::ScaleForm SCALES = F == monomorph::Format::FP8_E4M3 ? monomorph::ScaleForm::BLOCK128
-                                                 : F == monomorph::Format::NVFP4 ? monomorph::ScaleForm::TENSOR : monomorph::ScaleForm::NONE;
+                                                 : F == monomorph::Format::NVFP4 ? monomorph::ScaleForm::ROWS : monomorph::ScaleForm::NONE;
     static constexpr monomorph::ScaleForm SHARED_SCALES = SCALES;
     static constexpr int EXPERTS = E, ACTIVE = A, WIDTH = W, SHARED_WIDTH = SHARED, HIDDEN = H, ROWS = T, TOKENS = T, STAGES = STAGES_;
     static constexpr int ROUTER_BLOCKS = SHARED > 0 ? 67 : 128;
@@ -73,7 +73,7 @@ struct ExpertsBench {
         for (int i = 0; i < LAYERS; i++) {
             char *at = weights + i * layer_codes, *scale_at = scales + i * layer_scales;
             Layer& layer = layers[i];
-            fill_weights<<<1024, 256>>>(reinterpret_cast<unsigned*>(at), (layer_codes - ROUTER - 8 * K::HIDDEN * 2) / 4, K::FORMAT != monomorph::Format::BF16);
+            fill_weights<<<1024, 256>>>(reinterpret_cast<unsigned*>(at), (layer_codes - ROUTER - 8 * K::HIDDEN * 2) / 4, K::FORMAT != monomorph::Format::F16);
             const auto next = [&](size_t codes, size_t scale_bytes) {
                 const Planes planes{at, scale_at, row_scales};
                 at += codes, scale_at += scale_bytes;
@@ -137,7 +137,7 @@ struct ExpertsBench {
         CHECK(cudaMemcpy(&value, x, 4, cudaMemcpyDeviceToHost));
         const double us = ms * 1e3 / LAUNCHES, limit = bytes / READ_RATE * 1e6;
         std::printf("%-10s %-5s T=%d  %-6s %7.2f us  %6.2f MB  %5.1f experts  limit %6.2f us  %5.1f %%  over %5.2f%s\n", model,
-                    K::FORMAT == monomorph::Format::BF16 ? "bf16" : K::FORMAT == monomorph::Format::FP8_E4M3 ? "fp8" : "nvfp4", T, phase, us, bytes / 1e6, experts, limit, 100 * limit / us,
+                    K::FORMAT == monomorph::Format::F16 ? "f16" : K::FORMAT == monomorph::Format::FP8_E4M3 ? "fp8" : "nvfp4", T, phase, us, bytes / 1e6, experts, limit, 100 * limit / us,
                     us - limit, std::isfinite(value) ? "" : "  NOT FINITE");
         std::fflush(stdout);
     }
@@ -183,5 +183,5 @@ void bench_tokens() {
 inline void bench_experts() {
     bench_tokens<monomorph::Format::NVFP4>();
     bench_tokens<monomorph::Format::FP8_E4M3>();
-    bench_tokens<monomorph::Format::BF16>();
+    bench_tokens<monomorph::Format::F16>();
 }

@@ -7,9 +7,9 @@
 
 // Bucket of ROWS rows, TOKENS of them in use.
 struct ExpertsDefaults {
-    static constexpr monomorph::Format FORMAT = monomorph::Format::BF16, SHARED_FORMAT = monomorph::Format::BF16, ROUTER = monomorph::Format::BF16;
-    static constexpr monomorph::ScaleForm SCALES = monomorph::ScaleForm::NONE, SHARED_SCALES = monomorph::ScaleForm::NONE;
-    static constexpr monomorph::Compute COMPUTE = monomorph::Compute::BF16;
+    static constexpr monomorph::Format FORMAT = monomorph::Format::F16, SHARED_FORMAT = monomorph::Format::F16, ROUTER = monomorph::Format::BF16;
+    static constexpr monomorph::ScaleForm SCALES = monomorph::ScaleForm::ROWS, SHARED_SCALES = monomorph::ScaleForm::ROWS;
+    static constexpr monomorph::Compute COMPUTE = monomorph::Compute::F16;
     static constexpr monomorph::Rounding ROUNDING = monomorph::Rounding::NONE;
     static constexpr int EXPERTS = 40, ACTIVE = 8, WIDTH = 96, SHARED_WIDTH = 64, HIDDEN = 256, ROWS = 1, TOKENS = ROWS;
     static constexpr bool RENORMALISE = true;

@@ -2,6 +2,7 @@
 #pragma once
 
 #include "common.cuh"
+#include "staged_host.cuh"
 
 #include "gemm_mma.cuh"
 #include "gemm_wgmma.cuh"
@@ -44,7 +45,7 @@ struct Build<C, Engine::MMA> {
 template <class C>
 __global__ void __launch_bounds__(Build<C>::THREADS, C::RESIDENT)
     product(const Step* step, const void* x, const void* codes, const void* scales, const float* row_scales, const float* bias,
-            const float* up_bias, void* out) {
+            const float* up_bias, float* out) {
     if constexpr (C::ENGINE == Engine::WGMMA) {
         gemm_wgmma<C>(step, x, codes, scales, row_scales, bias, up_bias, out);
     } else {
@@ -60,7 +61,7 @@ __global__ void __launch_bounds__(StageShape<C>::THREADS) stage_kernel(const Ste
 // As test::launch, with the cluster dimension the emitted kernel would carry as an attribute.
 template <class C>
 void launch_product(int multiprocessors, cudaStream_t stream, const Step* step, const void* x, const void* codes, const void* scales,
-                    const float* row_scales, const float* bias, const float* up_bias, void* out) {
+                    const float* row_scales, const float* bias, const float* up_bias, float* out) {
     using S = typename Build<C>::Shape;
     CHECK(cudaFuncSetAttribute(reinterpret_cast<const void*>(product<C>), cudaFuncAttributeMaxDynamicSharedMemorySize, S::SHARED_BYTES));
     cudaLaunchConfig_t config = {};

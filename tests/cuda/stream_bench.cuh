@@ -51,7 +51,7 @@ template <class V, monomorph::Format F, int N, int K, int T, monomorph::Norm NOR
 struct Timed : V {
     static constexpr monomorph::Format FORMAT = F;
     static constexpr bool BLOCKED = monomorph::Unit<F>::BLOCKED;
-    static constexpr monomorph::Compute COMPUTE = BLOCKED ? monomorph::Compute::EXACT : monomorph::Compute::BF16;
+    static constexpr monomorph::Compute COMPUTE = BLOCKED ? monomorph::Compute::EXACT : monomorph::Compute::F16;
     static constexpr monomorph::Rounding ROUNDING = BLOCKED ? monomorph::Rounding::INT8_BLOCK32 : monomorph::Rounding::NONE;
     static constexpr int OUTPUTS = N, INPUTS = K, ROWS = T;
     static constexpr monomorph::Norm NORM = NORM_;
@@ -59,7 +59,7 @@ struct Timed : V {
     static constexpr monomorph::Epilogue EPILOGUE = E;
     static constexpr monomorph::Activation ACTIVATION = monomorph::Activation::SILU;
     static constexpr bool BIAS = false;
-    static constexpr monomorph::ScaleForm SCALES = F == monomorph::Format::FP8_E4M3 || F == monomorph::Format::NVFP4 ? monomorph::ScaleForm::TENSOR : monomorph::ScaleForm::NONE;
+    static constexpr monomorph::ScaleForm SCALES = F == monomorph::Format::FP8_E4M3 || F == monomorph::Format::NVFP4 ? monomorph::ScaleForm::ROWS : monomorph::ScaleForm::NONE;
     static constexpr monomorph::Limit LIMIT = monomorph::Limit::NONE;
 };
 
@@ -157,22 +157,22 @@ void phases(Arena& arena) {
     arena.alone<Timed<V, F, HIDDEN, HIDDEN, 1, Norm::NONE, Epilogue::STORE>>("o");
     arena.alone<Timed<V, F, FFN, HIDDEN, 1, Norm::PLAIN, Epilogue::GATED>>("gate up");
     arena.alone<Timed<V, F, HIDDEN, FFN, 1, Norm::NONE, Epilogue::STORE>>("down");
-    arena.alone<Timed<V, Format::BF16, 128256, HIDDEN, 1, Norm::PLAIN, Epilogue::STORE>>("head");
+    arena.alone<Timed<V, Format::F16, 128256, HIDDEN, 1, Norm::PLAIN, Epilogue::STORE>>("head");
 }
 using monomorph::Format;
 template <class V, int T = 1, class Up = V, class Down = V>
 void llama_1b(Arena& arena) {
-    chain<Format::BF16, 16, 2048, 3072, 8192, 128256, Format::BF16, T, V, Up, Down, V>(arena, "1B bf16");
+    chain<Format::F16, 16, 2048, 3072, 8192, 128256, Format::F16, T, V, Up, Down, V>(arena, "1B bf16");
 }
 template <Format F, class V, class Down, int T = 1>
 void llama_8b(Arena& arena) {
-    chain<F, 32, 4096, 6144, 14336, 128256, Format::BF16, T, V, V, Down, V>(arena, F == Format::NVFP4 ? "8B nvfp4" : "8B fp8");
+    chain<F, 32, 4096, 6144, 14336, 128256, Format::F16, T, V, V, Down, V>(arena, F == Format::NVFP4 ? "8B nvfp4" : "8B fp8");
 }
 
 #if SUITE == 0 || SUITE == 3
 inline void bench_llama_1b() {
     Arena arena(2500ull << 20, false, 1 << 20);
-    phases<Format::BF16, 2048, 3072, 8192, Variant<6>>(arena);
+    phases<Format::F16, 2048, 3072, 8192, Variant<6>>(arena);
     llama_1b<Variant<6>>(arena);
     llama_1b<Variant<6, 16384, 8, 1>>(arena);
     llama_1b<Variant<6, 16384, 8, 3>>(arena);

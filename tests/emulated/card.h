@@ -33,7 +33,7 @@ struct Product {  // of a warpgroup; the lane's part
     const uint32_t* a;
     uint64_t b;
     int columns;
-    bool accumulate, rows;  // rows: B lies as it is (wgmma.cuh, multiply_rows)
+    bool accumulate, bf16, rows;  // rows: B lies as it is (wgmma.cuh, multiply_rows)
 };
 // Asynchronous work of one thread: what was begun, where groups end, and how much is done.
 template <class T>

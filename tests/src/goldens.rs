@@ -41,11 +41,11 @@ pub fn goldens() -> Vec<Golden> {
 }
 
 impl Golden {
-    /// Imports its config into a targets directory; what is stored in bf16 computes in `bf16`.
+    /// Imports its config into a targets directory; what is stored in bf16 computes in `rounded`.
     ///
     /// # Panics
     /// If the config is refused or the directory is not writable.
-    pub fn import_into(&self, targets: &Path, bf16: Compute) {
+    pub fn import_into(&self, targets: &Path, rounded: Compute) {
         let config =
             std::fs::read_to_string(self.directory.join("config.json")).expect("a golden has a config");
         let directory = targets.join("models").join(&self.name);
@@ -53,7 +53,7 @@ impl Golden {
         // Each checkpoint says itself how it is stored; of one that is not there the config says what is usual.
         for format in ["f32", "bf16"] {
             let seen = import::Seen::read(&self.directory.join(format)).expect("checkpoints are sound");
-            let imported = import::import(&config, &self.name, bf16, &seen);
+            let imported = import::import(&config, &self.name, rounded, &seen);
             let imported = imported.unwrap_or_else(|error| panic!("{}: {error}", self.name));
             std::fs::write(directory.join("MODEL.toml"), &imported.model_toml).expect("it is writable");
             let file = format!("{format}.toml");

@@ -15,9 +15,9 @@ use serde_json::json;
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
-/// How far rows may be apart: sums in another order (exact targets), operands rounded to bf16, weights requantised as well.
+/// How far rows may be apart: sums in another order (exact targets), operands rounded to f16, weights requantised as well.
 const EXACT: f32 = 1e-4;
-const BF16: f32 = 2e-2;
+const F16: f32 = 2e-2;
 const REQUANTISED: f32 = 3e-2;
 
 /// A server with what it is to compute.
@@ -137,20 +137,20 @@ fn case(
 
 /// A golden as it is stored.
 fn stored(targets: &Path, hardware: &str, golden: &Golden, quant: &str) -> Option<Case> {
-    golden.import_into(targets, Compute::Bf16);
+    golden.import_into(targets, Compute::F16);
     let weights = golden.directory.join(quant);
     let expected = read(&weights.join("logits.safetensors"));
-    let bound = if quant == "f32" { EXACT } else { BF16 };
+    let bound = if quant == "f32" { EXACT } else { F16 };
     case(target(targets, hardware, golden, quant), golden, &weights, Some(expected), bound)
 }
 
 /// A golden's f32 weights in another storage.
 fn restored(targets: &Path, hardware: &str, golden: &Golden, storage: &str, out: &Path) -> Option<Case> {
-    golden.import_into(targets, Compute::Bf16);
+    golden.import_into(targets, Compute::F16);
     let plain = target(targets, hardware, golden, "f32");
     let storage = Storage::ALL.iter().find(|it| it.name == storage).expect("there is such a storage");
     let out = out.join(&golden.name).join(storage.name);
-    let quant = requantise(golden, &plain, storage, Compute::Bf16, Format::Bf16, targets, &out);
+    let quant = requantise(golden, &plain, storage, Compute::F16, Format::Bf16, targets, &out);
     case(target(targets, hardware, golden, &quant), golden, &out.join("stored"), None, REQUANTISED)
 }
 
@@ -267,10 +267,10 @@ fn every_golden_in_every_format() {
                     run(stored(&targets, &hardware, golden, quant), &mut wrong, &[]);
                 }
             }
-            golden.import_into(&targets, Compute::Bf16);
+            golden.import_into(&targets, Compute::F16);
             let plain = target(&targets, &hardware, golden, "f32");
             let storages = ["bf16", "fp8-tensor", "fp8-block128", "nvfp4-modelopt"];
-            for storage in storages.into_iter().filter(|it| is_wanted(&format!("{it}-bf16"))) {
+            for storage in storages.into_iter().filter(|it| is_wanted(&format!("{it}-f16"))) {
                 let fits = Storage::ALL.iter().any(|it| it.name == storage && it.fits(&plain));
                 if fits && (storage != "bf16" || golden.name == wide.name) {
                     run(restored(&targets, &hardware, golden, storage, &out), &mut wrong, &[]);

@@ -74,7 +74,7 @@ fn changes_no_answer((hardware, name, quant, drafts): Case) {
     let targets = tempfile::tempdir().expect("temporary directories can be made");
     let hardware = emulated::hardware(targets.path(), hardware);
     let golden = golden(name);
-    golden.import_into(targets.path(), Compute::Bf16);
+    golden.import_into(targets.path(), Compute::F16);
     let target = format!("{hardware}/{name}/{quant}");
     let plain = load(targets.path(), &target, None);
     let option = DraftOption { drafts, vocabulary: None, forced_acceptance: None };
@@ -124,7 +124,7 @@ fn drafts_as_a_cpu(hardware: &str, drafts: usize) {
     let (name, quant) = ("qwen35-vision", "f32");
     let hardware = emulated::hardware(targets.path(), hardware);
     let golden = golden(name);
-    golden.import_into(targets.path(), Compute::Bf16);
+    golden.import_into(targets.path(), Compute::F16);
     let shown = DraftOption { drafts, vocabulary: Some(23), forced_acceptance: Some(0.6) };
     let target = load(targets.path(), &format!("{hardware}/{name}/{quant}"), Some(&shown));
     let server = emulated::build(&target);

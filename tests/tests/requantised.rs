@@ -1,4 +1,4 @@
-//! The interpreter on goldens stored in every format, and computing in bf16.
+//! The interpreter on goldens stored in every format, and computing in f16.
 
 use monomorph_compiler::reference::{Cache, Interpreter, Logits as Which};
 use monomorph_compiler::spec::types::{Compute, Target};
@@ -30,16 +30,16 @@ fn interpret(target: &Target, golden: &Golden, weights: &Path) -> Logits {
 }
 
 #[test]
-fn computing_in_bf16_stays_near_the_goldens() {
+fn computing_in_f16_stays_near_the_goldens() {
     let targets = tempfile::tempdir().expect("temporary directories can be made");
     for golden in goldens() {
-        golden.import_into(targets.path(), Compute::Bf16);
+        golden.import_into(targets.path(), Compute::F16);
         let target = target(targets.path(), &golden, "bf16");
         let found = interpret(&target, &golden, &golden.directory.join("bf16"));
         let expected = read(&golden.directory.join("bf16/logits.safetensors"));
         let apart = Spread::of(&found, &expected, target.model.vocabulary);
         println!("{}: {apart}", golden.name);
-        assert!(apart.all >= 1e-5 && apart.is_within(2e-2, &target.model), "{}: {apart}", golden.name);
+        assert!((1e-5..=2e-2).contains(&apart.all), "{}: {apart}", golden.name);
     }
 }
 
@@ -94,12 +94,12 @@ fn every_storage_means_what_its_codes_and_scales_say() {
             let means = interpret(&plain, &golden, &out.join("means"));
             assert!(found == means, "{}: other values than the codes and scales stand for", exact.name());
             let apart = weights_apart(&out.join("means"), &golden.directory.join("f32"));
-            let rounded = target(&targets, &golden, &store(Compute::Bf16, Format::Bf16));
+            let rounded = target(&targets, &golden, &store(Compute::F16, Format::Bf16));
             let rounded = interpret(&rounded, &golden, &out.join("stored"));
-            let bf16 = Spread::of(&rounded, &means, vocabulary);
-            println!("{}/{}: weights {apart:.1e}, logits in bf16: {bf16}", golden.name, storage.name);
+            let f16 = Spread::of(&rounded, &means, vocabulary);
+            println!("{}/{}: weights {apart:.1e}, logits in f16: {f16}", golden.name, storage.name);
             assert!(apart <= bound(storage), "{}: {apart:e}", exact.name());
-            assert!(bf16.is_within(3e-2, &plain.model), "{} in bf16: {bf16}", exact.name());
+            assert!(f16.is_within(3e-2, &plain.model), "{} in f16: {f16}", exact.name());
             seen += 1;
         }
     }

@@ -16,8 +16,8 @@ pub struct Options {
     /// Targets directory to write into: DIR/models/NAME/.
     #[arg(long, value_name = "DIR")]
     out: PathBuf,
-    /// What weights that are not f32 compute in: f32, or bf16, which is for tensor cores.
-    #[arg(long, default_value = "f32", value_parser = ["f32", "bf16"])]
+    /// What weights that are not f32 compute in: f32, or f16, which is for tensor cores.
+    #[arg(long, default_value = "f32", value_parser = ["f32", "f16"])]
     compute: String,
 }
 
@@ -28,7 +28,7 @@ pub fn import(options: Options) -> Result<(), String> {
         (options.config, Seen::default())
     };
     let text = std::fs::read_to_string(&config).map_err(|error| format!("{}: {error}", config.display()))?;
-    let compute = if options.compute == "bf16" { Compute::Bf16 } else { Compute::F32 };
+    let compute = if options.compute == "f16" { Compute::F16 } else { Compute::F32 };
     let imported = monomorph_compiler::import::import(&text, &options.name, compute, &seen)
         .map_err(|error| format!("{}: {error}", config.display()))?;
     let directory = options.out.join("models").join(&options.name);

@@ -15,7 +15,7 @@ macro_rules! templates {
     };
 }
 
-const TEMPLATES: [(&str, &str, &str); 30] = templates![
+const TEMPLATES: [(&str, &str, &str); 31] = templates![
     ("accept", "accept.cuh"),
     ("attention_decode", "attention_decode.cuh"),
     ("attention_exact", "attention_exact.cuh"),
@@ -30,6 +30,7 @@ const TEMPLATES: [(&str, &str, &str); 30] = templates![
     ("draft_embed", "draft_embed.cuh"),
     ("embed", "embed.cuh"),
     ("experts_batch_combine", "experts_batch_combine.cuh"),
+    ("experts_stage", "experts_stage.cuh"),
     ("experts_gemm_mma", "experts_gemm_mma.cuh"),
     ("experts_gemm_wgmma", "experts_gemm_wgmma.cuh"),
     ("experts_place", "experts_sort.cuh"),

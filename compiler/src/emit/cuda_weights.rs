@@ -4,7 +4,7 @@ use super::cpu::{AttentionShape, body_ident};
 use super::spec::{format, variant};
 use super::{format_ident, layer_type, number, quote};
 use crate::plan::cuda::CudaPlan;
-use crate::plan::{Field, FieldId, FieldKind, Packing, Part, Plan, PlanBody};
+use crate::plan::{Field, FieldId, FieldKind, Packing, Part, Plan, PlanBody, packed};
 use crate::spec::types::{NormWeight, RotaryRows};
 use proc_macro2::{Ident, TokenStream};
 
@@ -67,9 +67,11 @@ fn shape_name(plan: &Plan, field: &Field) -> Ident {
 }
 
 fn shape(plan: &Plan, field: &Field) -> Option<TokenStream> {
-    let FieldKind::Matrix { format: stored, scales, columns, packing, experts, .. } = field.kind else {
+    let FieldKind::Matrix { format: stored, scales, compute, columns, packing, experts, .. } = field.kind
+    else {
         return None;
     };
+    let halves = packed::halves(stored, compute);
     let experts = number(experts.unwrap_or(1));
     let (name, stored, columns) = (shape_name(plan, field), format(stored), number(columns));
     let scales = match scales {
@@ -88,7 +90,8 @@ fn shape(plan: &Plan, field: &Field) -> Option<TokenStream> {
     let planes = [planes.codes, planes.scales, planes.row_scales].map(|bytes| number(bytes as usize));
     Some(quote! {
         const #name: MatrixShape = MatrixShape {
-            format: #stored,
+            stored: #stored,
+            halves: #halves,
             scales: #scales,
             parts: &[#(#parts),*],
             columns: #columns,

@@ -53,7 +53,7 @@ impl fmt::Display for ImportError {
 impl std::error::Error for ImportError {}
 
 /// Drafts the specs of the model called `name` from its `config.json` and what is `seen` of its checkpoint; what is not
-/// stored in f32 is to compute in `compute`: [`Compute::F32`], or [`Compute::Bf16`], which also keeps keys and values in
+/// stored in f32 is to compute in `compute`: [`Compute::F32`], or [`Compute::F16`], which also keeps keys and values in
 /// bf16.
 ///
 /// # Errors

@@ -45,7 +45,7 @@ pub(super) fn write(draft: &Draft, name: &str, all: &[Placed], compute: Compute)
         computes = format!("\n# What both operands of a product are rounded to.\n[compute]\n{computes}");
     }
     let any = all.iter().any(|it| rounds(it.storage.format));
-    let kv = if any && compute == Compute::Bf16 { "bf16" } else { "f32" };
+    let kv = if any && compute == Compute::F16 { "bf16" } else { "f32" };
     let unused: String = unused(draft, all).iter().map(|name| format!("    {name:?},\n")).collect();
     format!(
         "\

@@ -50,7 +50,7 @@ pub fn cost(
             let products = (2 * pairs * heads * head_dim) as f64;
             // Decode attention reads the cache past a few queries, outside tensor cores; prefill's is a product.
             match (target.hardware.cuda(), target.quant.compute.classes.get(&TensorClass::Attention)) {
-                (Some(_), Some(Compute::Bf16)) if tokens > 1 => cost.bf16_products = products,
+                (Some(_), Some(Compute::F16)) if tokens > 1 => cost.bf16_products = products,
                 (Some(_), Some(Compute::F32 | Compute::Int8Block32)) => cost.f64_products = products,
                 _ => cost.f32_products = products,
             }
@@ -142,7 +142,7 @@ fn weights(format: Format, bytes: f64, cost: &mut Cost) {
 
 fn multiplied(target: &Target, compute: Compute, products: f64, cost: &mut Cost) {
     match (&target.hardware.kind, compute) {
-        (_, Compute::Bf16) => cost.bf16_products += products,
+        (_, Compute::F16) => cost.bf16_products += products,
         (HardwareKind::Cuda(_), Compute::F32 | Compute::Int8Block32) => cost.f64_products += products,
         (HardwareKind::Cpu(_), Compute::F32) => cost.f32_products += products,
         (HardwareKind::Cpu(_), Compute::Int8Block32) => cost.int8_products += products,

@@ -23,7 +23,7 @@ pub struct Field {
 pub enum FieldKind {
     /// A matrix of products.
     Matrix {
-        /// Stored format, unchanged by packing.
+        /// Stored format; a CUDA device holds some others ([`packed::halves`]).
         format: Format,
         /// What an fp8 matrix's scales belong to.
         scales: Option<ScaleForm>,
@@ -147,8 +147,8 @@ impl Field {
     /// The planes of a matrix (of one expert's) on a CUDA device; `None` for anything but a matrix.
     pub fn planes(&self) -> Option<packed::Planes> {
         match self.kind {
-            FieldKind::Matrix { format, scales, rows, columns, packing, .. } => {
-                Some(packed::Planes::new(format, scales, packing, rows, columns))
+            FieldKind::Matrix { format, scales, compute, rows, columns, packing, .. } => {
+                Some(packed::Planes::new(format, scales, compute, packing, rows, columns))
             }
             FieldKind::Vector { .. } | FieldKind::Norm { .. } | FieldKind::Convolution { .. } => None,
         }

@@ -6,6 +6,7 @@
 
 use super::Packing;
 use super::cuda::Plane;
+use crate::spec::types::Compute;
 use monomorph_formats::{FP8_BLOCK, Format, ScaleForm};
 
 /// Rows of a tile.
@@ -39,29 +40,37 @@ impl Planes {
         }
     }
 
-    /// The planes of a matrix; `scales` is the form of an fp8 or nvfp4 matrix's scales.
+    /// The planes of a matrix that is stored in `format`; `scales` is the form of an fp8 or nvfp4 matrix's scales.
     pub fn new(
         format: Format,
         scales: Option<ScaleForm>,
+        compute: Compute,
         packing: Packing,
         rows: usize,
         columns: usize,
     ) -> Planes {
+        let halves = halves(format, compute);
+        let format = if halves { Format::F16 } else { format };
         let (tiles, units) = (tiles(packing, rows), columns.div_ceil(unit_columns(format)));
         let of_units = |bytes: usize| (tiles * units * bytes) as u64;
         let of_rows = (4 * tiles * TILE_ROWS) as u64;
         let (scales, row_scales) = match format {
-            Format::F32 | Format::Bf16 | Format::F16 => (0, 0),
+            Format::F32 | Format::Bf16 | Format::F16 => (0, if halves { of_rows } else { 0 }),
             Format::Q8_0 => (of_units(2 * TILE_ROWS * 2), 0),
             Format::Q4_1 => (of_units(4 * TILE_ROWS * 4), 0),
             Format::Nvfp4 => (of_units(TILE_ROWS * 8), of_rows),
             Format::Fp8E4m3 => match scales {
-                Some(ScaleForm::Block128) => ((4 * tiles * columns.div_ceil(FP8_BLOCK)) as u64, 0),
+                Some(ScaleForm::Block128) => ((4 * tiles * columns.div_ceil(FP8_BLOCK)) as u64, of_rows),
                 _ => (0, of_rows),
             },
         };
         Planes { codes: of_units(UNIT_BYTES), scales, row_scales }
     }
+}
+
+/// Whether a matrix of stored floats is held in f16, each row times a power of two that a scale of the row undoes.
+pub fn halves(stored: Format, compute: Compute) -> bool {
+    compute == Compute::F16 && matches!(stored, Format::F32 | Format::Bf16 | Format::F16)
 }
 
 /// Tiles of a matrix of `rows` outputs.

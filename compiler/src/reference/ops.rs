@@ -2,7 +2,7 @@
 
 use crate::graph::{RotaryFrequencies, Weight};
 use crate::spec::types::{Activation, Compute, NormWeight, RotaryPairs};
-use monomorph_formats::{ACTIVATION_BLOCK, Format, decode, encode, quantise_block};
+use monomorph_formats::{ACTIVATION_BLOCK, Format, decode, encode, quantise_block, through_halves};
 
 pub(super) fn embedding(table: &[f32], width: usize, tokens: &[u32]) -> Vec<f32> {
     tokens.iter().flat_map(|token| table[*token as usize * width..][..width].iter().copied()).collect()
@@ -27,9 +27,9 @@ pub(super) fn rms_norm(x: &[f32], weight: &[f32], eps: f32, form: NormWeight, wi
 /// `values` are the weight's, decoded and scaled.
 pub(super) fn linear(x: &[f32], weight: &Weight, values: &[f32], bias: Option<&[f32]>) -> Vec<f32> {
     let (rows, columns) = (weight.rows, weight.columns);
-    // What stands beside the codes scales sums: bf16 holds the rest exactly.
-    let rounded =
-        (weight.compute == Compute::Bf16 && weight.scales.is_none()).then(|| round(values, Format::Bf16));
+    // What stands beside the codes scales sums: f16 holds the rest exactly.
+    let rounded = (weight.compute == Compute::F16 && weight.scales.is_none())
+        .then(|| values.chunks_exact(columns).flat_map(through_halves).collect::<Vec<_>>());
     let values = rounded.as_deref().unwrap_or(values);
     let mut out = Vec::with_capacity(x.len() / columns * rows);
     for x in x.chunks_exact(columns) {
@@ -51,7 +51,7 @@ fn round_activations(x: &[f32], compute: Compute) -> Vec<f32> {
             let rounded = blocks.iter().map(quantise_block);
             rounded.flat_map(|block| block.values.map(|q| block.scale * f32::from(q))).collect()
         }
-        Compute::Bf16 => round(x, Format::Bf16),
+        Compute::F16 => through_halves(x),
     }
 }
 
@@ -218,18 +218,22 @@ mod tests {
     }
 
     #[test]
-    fn bf16_products_round_both_operands_and_not_their_sum() {
-        // 2^-8 is half of what bf16 tells apart at 1: a tie, which goes to 1, and three halves go to 1 + 2^-6.
-        let (tie, above) = (1.0 + 2f32.powi(-8), 1.0 + 3.0 * 2f32.powi(-8));
+    fn f16_products_round_both_operands_and_not_their_sum() {
+        // 2^-11 is half of what f16 tells apart at 1: a tie, which goes to 1, and three halves go to 1 + 2^-9.
+        let (tie, above) = (1.0 + 2f32.powi(-11), 1.0 + 3.0 * 2f32.powi(-11));
         let product = |x: &[f32], values: &[f32], weight: &Weight| linear(x, weight, values, None)[0];
-        let plain = weight(Compute::Bf16, None);
+        let plain = weight(Compute::F16, None);
         assert_eq!(product(&[tie, 0.0], &[1.0, 0.0], &plain), 1.0);
-        assert_eq!(product(&[1.0, 0.0], &[above, 0.0], &plain), 1.0 + 2f32.powi(-6));
+        assert_eq!(product(&[1.0, 0.0], &[above, 0.0], &plain), 1.0 + 2f32.powi(-9));
         assert_eq!(product(&[1.0, 2f32.powi(-20)], &[1.0, 1.0], &plain), 1.0 + 2f32.powi(-20));
         assert_eq!(product(&[tie, 0.0], &[above, 0.0], &weight(Compute::F32, None)), tie * above);
-        // Codes with companions are exact in bf16, and their scales multiply sums.
+        // Beyond the range of f16, either way, and 2^-38 below the largest: half of what is left of f16 there, a tie.
+        assert_eq!(product(&[2f32.powi(90), 0.0], &[2f32.powi(-80), 0.0], &plain), 1024.0);
+        assert_eq!(product(&[1.0, 2f32.powi(-38)], &[0.0, 1.0], &plain), 2f32.powi(-38));
+        assert_eq!(product(&[1.0, 2f32.powi(-39)], &[0.0, 1.0], &plain), 0.0);
+        // Codes with companions are exact in f16, and their scales multiply sums.
         let scales = Scales { form: ScaleForm::Tensor, companions: Vec::new() };
-        assert_eq!(product(&[1.0, 0.0], &[tie, 0.0], &weight(Compute::Bf16, Some(scales))), tie);
+        assert_eq!(product(&[1.0, 0.0], &[tie, 0.0], &weight(Compute::F16, Some(scales))), tie);
     }
 
     #[test]

@@ -307,7 +307,7 @@ fn compute(
         let misfit = |format: &Format| !format.block_elements().is_multiple_of(ACTIVATION_BLOCK);
         if let Some(format) = formats.find(misfit).filter(|_| value.value == Compute::Int8Block32) {
             let message = format!("`{key}` is {:?}, but the class is stored as {format}", value.value.name());
-            let help = "it is for weights in blocks of 32: others compute in `f32` or `bf16`".to_owned();
+            let help = "it is for weights in blocks of 32: others compute in `f32` or `f16`".to_owned();
             source.report(value.span.clone(), &key, message, "for blocks of 32 only", help);
         }
         if value.value != Compute::F32 && meant(tensors, subject).any(|it| it.class == TensorClass::Router) {
@@ -324,7 +324,7 @@ fn compute(
             let key = format!("compute.{}", class.name());
             let message = format!("`{key}` is missing: the class is quantised");
             let rounded = match stored.classes.get(&class) {
-                Some(format) if format.has_companions() => ("bf16", "bf16"),
+                Some(format) if format.has_companions() => ("f16", "f16"),
                 _ => ("int8-block32", "int8"),
             };
             let help = format!(

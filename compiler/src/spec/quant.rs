@@ -85,7 +85,7 @@ pub(super) fn read(source: &Source, mut root: Table) -> ReadQuant {
         Some(value) => value.table().and_then(|mut table| {
             let span = table.span();
             let computes =
-                [Compute::F32, Compute::Int8Block32, Compute::Bf16].map(|compute| (compute.name(), compute));
+                [Compute::F32, Compute::Int8Block32, Compute::F16].map(|compute| (compute.name(), compute));
             let compute = classes(&mut table, MATRICES, |value| value.choice(&computes));
             table.finish();
             Some((compute?, span))

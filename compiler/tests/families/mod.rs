@@ -78,7 +78,7 @@ pub fn next(changes: Value) -> Value {
 }
 
 pub fn read(config: &Value, seen: &Seen) -> Result<Imported, ImportError> {
-    import(&config.to_string(), "it", Compute::Bf16, seen)
+    import(&config.to_string(), "it", Compute::F16, seen)
 }
 
 /// Imports a config and loads the target its files make.

@@ -8,7 +8,6 @@
 //   HeadNorm Q_NORM, K_NORM; float Q_EPS, K_EPS   norms over a head before the rotation
 //   float SCALE                        multiplies scores
 //   bool GATED                         every element of the result is multiplied by the sigmoid of its gate (gate_context)
-//   int STAGED_ROWS                    0: out is f32 [rows, HEADS HEAD_DIM]; n: out is a staged bf16 buffer (staged.cuh) of capacity n
 //   bool EXACT                         arithmetic of the reference interpreter (attention_write, attention_exact)
 //   int SPLITS, DECODE_WARPS, MIN_CHUNK    attention_decode's division of the context
 //   int TOKENS                         rows of a sequence that attention_decode meets in a step
@@ -33,7 +32,6 @@
 #include "async.cuh"
 #include "mma.cuh"
 #include "rotary.cuh"
-#include "staged.cuh"
 #include "step.cuh"
 
 namespace monomorph {
@@ -41,7 +39,6 @@ namespace monomorph {
 struct AttentionDefaults {
     static constexpr HeadNorm Q_NORM = HeadNorm::None, K_NORM = HeadNorm::None;
     static constexpr float Q_EPS = 0.0f, K_EPS = 0.0f;
-    static constexpr int STAGED_ROWS = 0;
     static constexpr bool EXACT = false, CONTEXT_BEFORE_WAIT = false, GATED = false;
     static constexpr int SPLITS = 1, DECODE_WARPS = 8, MIN_CHUNK = 128, TOKENS = 1;
     static constexpr int PREFILL_KEYS = 64;
@@ -57,12 +54,10 @@ struct AttentionShape {
     static constexpr int WIDTH = C::HEADS * C::HEAD_DIM;
     static constexpr int FIRST_KEY = C::GATED ? 2 * C::HEADS : C::HEADS;  // of the heads of a row of qkv
     static constexpr int QKV_WIDTH = (FIRST_KEY + 2 * C::KV_HEADS) * C::HEAD_DIM;
-    static constexpr bool STAGED = C::STAGED_ROWS > 0;
     static constexpr int HEAD_DIM_16 = (C::HEAD_DIM + 15) / 16 * 16;  // width of a head of the q that attention_write leaves
     static constexpr size_t HEAD_STRIDE = static_cast<size_t>(C::BLOCK_TOKENS) * C::HEAD_DIM;  // from a head to the next
     static constexpr size_t VALUES = C::KV_HEADS * HEAD_STRIDE;                               // from keys to values
     static constexpr size_t BLOCK_STRIDE = 2 * VALUES;
-    using Out = std::conditional_t<STAGED, __nv_bfloat16, float>;
     // What tensor cores multiply: f16 for an f16 cache, bf16 for the others.
     using Operand = std::conditional_t<std::is_same_v<typename C::Kv, __half>, __half, __nv_bfloat16>;
 };
@@ -120,26 +115,15 @@ __device__ __forceinline__ void mma_16(float (&d)[4], const uint32_t (&a)[4], ui
 
 // Context vectors, elements column .. column + N of a row of `out` (N a power of two up to 8, column a multiple of N).
 template <class C, int N>
-__device__ __forceinline__ void store_context(typename AttentionShape<C>::Out* out, int row, int column, const float (&v)[N]) {
-    if constexpr (AttentionShape<C>::STAGED) {
-        __nv_bfloat16* to = out + staged_index<C::STAGED_ROWS>(row, column);
-        if constexpr (N == 1) {
-            *to = __float2bfloat16_rn(v[0]);
-        } else {
-#pragma unroll
-            for (int j = 0; j < N; j += 2)
-                reinterpret_cast<uint32_t*>(to)[j / 2] = pack_pair<__nv_bfloat16>(v[j], v[j + 1]);
-        }
-    } else {
-        float* to = out + static_cast<size_t>(row) * AttentionShape<C>::WIDTH + column;
-        if constexpr (N % 4 == 0) {
-#pragma unroll
-            for (int j = 0; j < N; j += 4) reinterpret_cast<float4*>(to)[j / 4] = make_float4(v[j], v[j + 1], v[j + 2], v[j + 3]);
-        } else {
-#pragma unroll
-            for (int j = 0; j < N; ++j) to[j] = v[j];
-        }
-    }
+__device__ __forceinline__ void store_context(float* out, int row, int column, const float (&v)[N]) {
+            float* to = out + static_cast<size_t>(row) * AttentionShape<C>::WIDTH + column;
+            if constexpr (N % 4 == 0) {
+    #pragma unroll
+                for (int j = 0; j < N; j += 4) reinterpret_cast<float4*>(to)[j / 4] = make_float4(v[j], v[j + 1], v[j + 2], v[j + 3]);
+            } else {
+    #pragma unroll
+                for (int j = 0; j < N; ++j) to[j] = v[j];
+            }
 }
 
 // The gates of elements column .. column + N of a row: read early, applied late.
@@ -174,16 +158,6 @@ __device__ __forceinline__ void gate_context(const float* qkv, int row, int colu
     ContextGates<C, N> gates;
     gates.load(qkv, row, column);
     gates.apply(v);
-}
-
-// Zeros in the staged columns behind the last head, which belong to nobody else: one thread a column.
-template <class C>
-__device__ __forceinline__ void store_padding(typename AttentionShape<C>::Out* out, int row, int thread) {
-    using S = AttentionShape<C>;
-    if constexpr (S::STAGED && S::WIDTH % STAGED_PANEL != 0) {
-        if (thread < STAGED_PANEL - S::WIDTH % STAGED_PANEL)
-            out[staged_index<C::STAGED_ROWS>(row, S::WIDTH + thread)] = __float2bfloat16_rn(0.0f);
-    }
 }
 
 // Where the cache keeps a token's key (plus AttentionShape::VALUES: its value) of one head.

@@ -33,11 +33,11 @@
 namespace monomorph {
 
 // step; qkv f32 [rows, QKV_WIDTH]; q_norm, k_norm f32 [HEAD_DIM] or null; rotary f32 [positions][pairs][2];
-// layer: the cache's base of this layer; partials, counters: see above (null if SPLITS is 1); out: STAGED_ROWS says what.
+// layer: the cache's base of this layer; partials, counters: see above (null if SPLITS is 1); out f32 [rows, WIDTH].
 template <class C>
 __device__ __forceinline__ void attention_decode(const Step* step, const float* qkv, const float* q_norm, const float* k_norm,
                                                  const float* rotary, typename C::Kv* layer, float* partials, int* counters,
-                                                 typename AttentionShape<C>::Out* out) {
+                                                 float* out) {
     using A = AttentionShape<C>;
     using S = DecodeShape<C>;
     using Kv = typename C::Kv;
@@ -340,10 +340,7 @@ __device__ __forceinline__ void attention_decode(const Step* step, const float* 
             if (e % D == 0) to[GROUP * D + head_row] = largest, to[GROUP * D + GROUP + head_row] = total;
         }
     }
-    if (whole) {
-        if (kv_head == C::KV_HEADS - 1) store_padding<C>(out, row, thread);
-        return;
-    }
+    if (whole) return;
     if constexpr (C::SPLITS > 1) {
         // The barrier orders the block's partials before thread 0's release, which makes them visible to whoever acquires the
         // counter after it; the last block acquires all of them.
@@ -356,7 +353,6 @@ __device__ __forceinline__ void attention_decode(const Step* step, const float* 
         __syncthreads();
         if (!shared.last) return;
         combine_splits<C>(shared, qkv, partial, used, row, kv_head, out);
-        if (kv_head == C::KV_HEADS - 1) store_padding<C>(out, row, thread);
     }
 }
 

@@ -65,7 +65,7 @@ __device__ __forceinline__ void leave_warp(DecodeShared<C>& shared,
 // under way at once: the second-level cache's latency is paid once for up to BATCH splits.
 template <class C>
 __device__ __forceinline__ void combine_splits(DecodeShared<C>& shared, const float* qkv, const float* partials, int used, int row, int kv_head,
-                                               typename AttentionShape<C>::Out* out) {
+                                               float* out) {
     using S = DecodeShape<C>;
     constexpr int V = S::VECTOR, BATCH = C::SPLITS < 16 ? C::SPLITS : 16;
     for (int i = threadIdx.x; i < used * S::GROUP; i += S::THREADS) {

@@ -184,10 +184,10 @@ __device__ __forceinline__ void multiply_context(float (&context)[PrefillShape<C
     }
 }
 
-// step; q [rows, HEADS, HEAD_DIM_16] of the operand format; layer: the cache's base of this layer; out: STAGED_ROWS says what; qkv: GATED.
+// step; q [rows, HEADS, HEAD_DIM_16] of the operand format; layer: the cache's base of this layer; out f32 [rows, WIDTH]; qkv: GATED.
 template <class C>
 __device__ __forceinline__ void attention_prefill(const Step* step, const typename AttentionShape<C>::Operand* q,
-                                                  const typename C::Kv* layer, typename AttentionShape<C>::Out* out,
+                                                  const typename C::Kv* layer, float* out,
                                                   const float* qkv = nullptr) {
     using A = AttentionShape<C>;
     using S = PrefillShape<C>;
@@ -307,9 +307,6 @@ __device__ __forceinline__ void attention_prefill(const Step* step, const typena
                         }
                 }
             }
-        if (kv_head == C::KV_HEADS - 1)
-            for (int token = warp; token < tile.tokens; token += S::WARPS)
-                for (int i = lane; i < STAGED_PANEL; i += 32) store_padding<C>(out, tile.row + token, i);
         __syncthreads();  // before the next unit's q
     }
 }

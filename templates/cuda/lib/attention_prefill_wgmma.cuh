@@ -99,7 +99,7 @@ struct WgmmaRows {
         wgmma_fence();
 #pragma unroll
         for (int k = 0; k < D; k += 16)
-            WgmmaShape<WGMMA_KEYS>::multiply(scores, q[k / 16], wgmma_descriptor(keys + k / 64 * WgmmaPrefill<C>::PANEL_BYTES + k % 64 * 2), k > 0);
+            multiply_bf16(scores, q[k / 16], wgmma_descriptor(keys + k / 64 * WgmmaPrefill<C>::PANEL_BYTES + k % 64 * 2), k > 0);
         wgmma_commit();
     }
     __device__ __forceinline__ void issue_context(uint32_t values) {
@@ -159,7 +159,7 @@ struct WgmmaRows {
 
 template <class C>
 __device__ __forceinline__ void attend_units(WgmmaShared<C>& shared, const Step* step, const __nv_bfloat16* q,
-                                             typename AttentionShape<C>::Out* out, const float* qkv, int all_tiles) {
+                                             float* out, const float* qkv, int all_tiles) {
     using A = AttentionShape<C>;
     constexpr int D = C::HEAD_DIM, GROUP = A::GROUP;
     const int thread = threadIdx.x % 128, group = threadIdx.x / 128 - 1, lane = thread % 32, g = lane / 4, c = lane % 4;
@@ -253,8 +253,7 @@ __device__ __forceinline__ void attend_units(WgmmaShared<C>& shared, const Step*
 // Arguments as attention_prefill's. Launch bounds (WGMMA_THREADS, 1): the registers of a whole SM are dealt out unevenly.
 template <class C>
 __device__ __forceinline__ void attention_prefill_wgmma(const Step* step, const __nv_bfloat16* q, const typename C::Kv* layer,
-                                                        typename AttentionShape<C>::Out* out, const float* qkv = nullptr) {
-    static_assert(AttentionShape<C>::WIDTH % STAGED_PANEL == 0, "heads of 64 and 128 leave no padding");
+                                                        float* out, const float* qkv = nullptr) {
     MONOMORPH_DYNAMIC_SHARED(swizzled_shared_bytes, 1024);
     WgmmaShared<C>& shared = *reinterpret_cast<WgmmaShared<C>*>(swizzled_shared_bytes);
     launch_dependents();

@@ -35,6 +35,11 @@ __device__ __forceinline__ void unpack_e4m3(unsigned codes, unsigned& low, unsig
         : "=r"(low), "=r"(high) : "r"(codes));
 }
 // The lower 16 bits: two e4m3.
+__device__ __forceinline__ unsigned unpack_e4m3_pair(unsigned codes) {
+    unsigned pair;
+    asm("cvt.rn.f16x2.e4m3x2 %0, %1;" : "=r"(pair) : "h"(static_cast<unsigned short>(codes)));
+    return pair;
+}
 __device__ __forceinline__ float2 floats_of_e4m3_pair(unsigned codes) {
     float2 values;
     asm("{\n\t.reg .b32 halves;\n\t.reg .b16 first, second;\n\tcvt.rn.f16x2.e4m3x2 halves, %2;\n\tmov.b32 {first, second}, halves;\n\t"
@@ -49,17 +54,21 @@ __device__ __forceinline__ unsigned char pack_e4m3(float value) {
     return static_cast<unsigned char>(pair);
 }
 
-__device__ __forceinline__ unsigned multiply_bf16_pairs(unsigned a, unsigned b) {
+__device__ __forceinline__ unsigned multiply_f16_pairs(unsigned a, unsigned b) {
     unsigned product;
-    asm("mul.rn.bf16x2 %0, %1, %2;" : "=r"(product) : "r"(a), "r"(b));
+    asm("mul.rn.f16x2 %0, %1, %2;" : "=r"(product) : "r"(a), "r"(b));
     return product;
 }
-
-// Four bytes chosen from eight by the selector's nibbles, whose upper bit gives the byte's sign eight times (__byte_perm ignores it).
-__device__ __forceinline__ unsigned permute_bytes(unsigned low, unsigned high, unsigned selector) {
-    unsigned bytes;
-    asm("prmt.b32 %0, %1, %2, %3;" : "=r"(bytes) : "r"(low), "r"(high), "r"(selector));
-    return bytes;
+// One half of a pair in both. Written so, it costs nothing where it goes into a product: the instruction chooses halves.
+__device__ __forceinline__ unsigned twice_low(unsigned pair) {
+    unsigned both;
+    asm("{\n\t.reg .b16 low, high;\n\tmov.b32 {low, high}, %1;\n\tmov.b32 %0, {low, low};\n\t}" : "=r"(both) : "r"(pair));
+    return both;
+}
+__device__ __forceinline__ unsigned twice_high(unsigned pair) {
+    unsigned both;
+    asm("{\n\t.reg .b16 low, high;\n\tmov.b32 {low, high}, %1;\n\tmov.b32 %0, {high, high};\n\t}" : "=r"(both) : "r"(pair));
+    return both;
 }
 
 // 2 to the power of v, by the special function unit (2 units in the last place); 0 at minus infinity.

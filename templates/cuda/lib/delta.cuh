@@ -10,7 +10,6 @@
 //   int KEY_HEADS, VALUE_HEADS, KEY_DIM, VALUE_DIM, TAPS   VALUE_HEADS a multiple of KEY_HEADS, dimensions even
 //   float NORM_EPS           of the norm of o
 //   int PROJECTED            floats of a row of `projected`: [q | k | v | z | anything], at least CHANNELS + VALUES
-//   int STAGED_ROWS          0: out is f32 [rows, VALUES]; n: out is a staged bf16 buffer (staged.cuh) of capacity n
 //   int DRAFTS               most tokens of a sequence in a step that may be taken back; 0: no step is, there is no journal
 //   int WINDOW               rows of the window, at least TAPS - 1 + max(DRAFTS, 1)
 //   bool EXACT               delta_plain and delta_gate: sums in f64, rounded once, and the accurate functions
@@ -41,14 +40,13 @@
 #include "cluster.cuh"
 #include "convert.cuh"
 #include "mma.cuh"
-#include "staged.cuh"
 #include "step.cuh"
 
 namespace monomorph {
 
 struct DeltaDefaults {
     static constexpr float NORM_EPS = 1e-6f;
-    static constexpr int STAGED_ROWS = 0, DRAFTS = 0, TAPS = 4, WINDOW = 4;
+    static constexpr int DRAFTS = 0, TAPS = 4, WINDOW = 4;
     static constexpr bool EXACT = false, STATE_BEFORE_WAIT = false, APART = false;
     static constexpr int SPLIT = 1, THREADS = 256, TOKENS = 1;
     static constexpr int CHUNK_SPLIT = 1, SLOTS = 5;
@@ -68,8 +66,6 @@ struct DeltaShape {
     static constexpr int JOURNAL_ROWS = 2 * C::DRAFTS;  // a step reads up to DRAFTS rows and writes up to DRAFTS others
     static constexpr int JOURNAL_DECAY = KEYS + VALUES, JOURNAL_BASE = JOURNAL_DECAY + C::VALUE_HEADS;
     static constexpr int JOURNAL_WIDTH = (JOURNAL_BASE + C::VALUE_HEADS + 3) / 4 * 4;
-    static constexpr bool STAGED = C::STAGED_ROWS > 0;
-    using Out = std::conditional_t<STAGED, __nv_bfloat16, float>;
     static_assert(C::PROJECTED >= PROJECTED, "a row holds q, k, v and z");
 };
 
@@ -163,21 +159,8 @@ __device__ __forceinline__ float delta_history(const float* windows, int slot, i
 
 // Elements column .. column + 4 of a row of `out`, column a multiple of 4.
 template <class C>
-__device__ __forceinline__ void delta_store(typename DeltaShape<C>::Out* out, int row, int column, float4 v) {
-    if constexpr (DeltaShape<C>::STAGED)
-        *reinterpret_cast<uint2*>(out + staged_index<C::STAGED_ROWS>(row, column)) = make_uint2(pack_bf16(v.x, v.y), pack_bf16(v.z, v.w));
-    else
-        *reinterpret_cast<float4*>(out + size_t(row) * DeltaShape<C>::VALUES + column) = v;
-}
-
-// Zeros in the staged columns behind the last head, which belong to nobody else: one thread a column.
-template <class C>
-__device__ __forceinline__ void delta_store_padding(typename DeltaShape<C>::Out* out, int row, int thread) {
-    using D = DeltaShape<C>;
-    if constexpr (D::STAGED && D::VALUES % STAGED_PANEL != 0) {
-        if (thread < STAGED_PANEL - D::VALUES % STAGED_PANEL)
-            out[staged_index<C::STAGED_ROWS>(row, D::VALUES + thread)] = __float2bfloat16_rn(0.0f);
-    }
+__device__ __forceinline__ void delta_store(float* out, int row, int column, float4 v) {
+    *reinterpret_cast<float4*>(out + size_t(row) * DeltaShape<C>::VALUES + column) = v;
 }
 
 }  // namespace monomorph

@@ -39,7 +39,7 @@ struct DeltaDecode {
     static_assert(C::VALUE_DIM % (32 * C::SPLIT) == 0 && WARPS % SETS == 0 && C::KEY_DIM % GROUPS == 0, "S divides evenly");
     static_assert(C::TOKENS == 1 || C::TOKENS <= C::DRAFTS, "what may be taken back is journalled");
     static_assert(REGISTERS >= 4 * ROWS + 32, "S fits in registers");
-    static_assert(C::TOKENS <= GROUPS && C::TOKENS * C::SPLIT <= C::THREADS && C::THREADS >= STAGED_PANEL, "a thread for each of the last steps");
+    static_assert(C::TOKENS <= GROUPS && C::TOKENS * C::SPLIT <= C::THREADS, "a thread for each of the last steps");
 };
 
 template <class C>
@@ -68,10 +68,10 @@ __device__ __forceinline__ float4 delta_reduce(float4 v, int first, int end) {
     return make_float4(delta_reduce(v.x, first, end), delta_reduce(v.y, first, end), delta_reduce(v.z, first, end), delta_reduce(v.w, first, end));
 }
 
-// step; projected f32 [rows, PROJECTED]; gates f32 [rows, 2 VALUE_HEADS]: b, then a; weights, state: of the layer; out: STAGED_ROWS says.
+// step; projected f32 [rows, PROJECTED]; gates f32 [rows, 2 VALUE_HEADS]: b, then a; weights, state: of the layer; out f32 [rows, VALUES].
 template <class C>
 __device__ __forceinline__ void delta_decode(const Step* step, const float* projected, const float* gates, DeltaWeights weights,
-                                             DeltaState state, typename DeltaShape<C>::Out* out) {
+                                             DeltaState state, float* out) {
     using D = DeltaShape<C>;
     using S = DeltaDecode<C>;
     constexpr int TOKENS = C::TOKENS, ROWS = S::ROWS;
@@ -236,8 +236,6 @@ __device__ __forceinline__ void delta_decode(const Step* step, const float* proj
         }
     }
     if constexpr (TOKENS == 1) store_state();
-    if (head == C::VALUE_HEADS - 1 && part == 0)
-        for (int t = 0; t < count; ++t) delta_store_padding<C>(out, row + t, thread);
     if (thread < count && part == 0)
         delta_set_base<C>(state.journals, slot, position + thread, head, TOKENS == 1 ? position + 1 : position);
     __syncthreads();

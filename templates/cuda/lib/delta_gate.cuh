@@ -2,7 +2,7 @@
 // step's last raw inputs into the windows, which the kernel before has read.
 //
 // Work: block of the grid (rows of the step, blocks beyond do nothing) owns a row, DELTA_GATE_THREADS threads; a warp takes every
-// 8th head. Bytes: o and z read, y written; at 4.3 TB/s 8,192 rows of 32 heads of 128 take 0.08 ms staged.
+// 8th head. Bytes: o and z read, y written; at 4.3 TB/s 8,192 rows of 32 heads of 128 took 0.08 ms with y in 16 bits.
 #pragma once
 
 #include "delta.cuh"
@@ -28,10 +28,10 @@ __device__ __forceinline__ int delta_sequence_of(const Step* step, int row, int 
     return step->sequences - 1;
 }
 
-// step; projected f32 [rows, PROJECTED]; o f32 [rows, VALUES]; norm f32 [VALUE_DIM]; windows of the layer; out: STAGED_ROWS says what.
+// step; projected f32 [rows, PROJECTED]; o f32 [rows, VALUES]; norm f32 [VALUE_DIM]; windows of the layer; out f32 [rows, VALUES].
 template <class C>
 __device__ __forceinline__ void delta_gate(const Step* step, const float* projected, const float* o, const float* norm, float* windows,
-                                           typename DeltaShape<C>::Out* out) {
+                                           float* out) {
     using D = DeltaShape<C>;
     using Sum = std::conditional_t<C::EXACT, double, float>;
     launch_dependents();
@@ -69,14 +69,10 @@ __device__ __forceinline__ void delta_gate(const Step* step, const float* projec
                 const float y = float(Sum(load_activation(x + e)) * inverse * Sum(load_constant(norm + e)));
                 const float gated = y * delta_silu<C::EXACT>(load_activation(z + e));
                 const int column = head * C::VALUE_DIM + e;
-                if constexpr (D::STAGED)
-                    out[staged_index<C::STAGED_ROWS>(row, column)] = __float2bfloat16_rn(gated);
-                else
-                    out[size_t(row) * D::VALUES + column] = gated;
+                out[size_t(row) * D::VALUES + column] = gated;
             }
         }
     }
-    delta_store_padding<C>(out, row, thread);
 
     const Sequence& sequence = step->sequence[delta_sequence_of(step, row, lane)];
     const int token = row - sequence.first_token;

@@ -36,14 +36,11 @@ __device__ __forceinline__ void embed_piece(const void* codes, const void* scale
     const size_t at = static_cast<size_t>(id / TILE_ROWS) * Shape::UNITS + unit;
     const uint4 lane = __ldg(static_cast<const uint4*>(codes) + at * 32 + g * 4 + c);
     decode_floats<C::FORMAT>(lane, static_cast<const unsigned char*>(scales) + at * U::SCALE_BYTES, g, values);
-    if constexpr (C::FORMAT == Format::NVFP4 || (C::FORMAT == Format::FP8_E4M3 && C::SCALES == ScaleForm::TENSOR)) {
-        const float scale = row_scales[id];
-#pragma unroll
-        for (int j = 0; j < U::ELEMENTS; ++j) values[j] = __fmul_rn(values[j], scale);
-    }
-    if constexpr (C::SCALES == ScaleForm::BLOCK128) {
+    if constexpr (C::SCALES != ScaleForm::NONE) {
         constexpr int BLOCKS = (C::HIDDEN + 127) / 128;
-        const float scale = static_cast<const float*>(scales)[static_cast<size_t>(id / TILE_ROWS) * BLOCKS + unit * U::COLUMNS / 128];
+        float scale = row_scales[id];
+        if constexpr (C::SCALES == ScaleForm::BLOCK128)   // the row's is a power of two
+            scale *= static_cast<const float*>(scales)[static_cast<size_t>(id / TILE_ROWS) * BLOCKS + unit * U::COLUMNS / 128];
 #pragma unroll
         for (int j = 0; j < U::ELEMENTS; ++j) values[j] = __fmul_rn(values[j], scale);
     }

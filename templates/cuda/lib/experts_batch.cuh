@@ -3,8 +3,9 @@
 // A *pair* is a token and one of its ACTIVE slots: pair = token * ACTIVE + slot. Sorting (experts_sort.cuh) gives every pair a *row*: the
 // pairs of an expert have adjacent rows in the order of their tokens, from a multiple of eight on (staged rows are swizzled by row & 7, and
 // a piece that starts at one is a plain copy). A *work tile* is up to TOKENS adjacent rows of one expert. Then
-//   experts_gemm*.cuh, GATED:  inner[row] = act(gate_e x[token]) * (up_e x[token])   rows of x gathered by token, inner staged
-//   experts_gemm*.cuh, STORE:  product[row] = down_e inner[row]                      f32 or bf16 [rows][hidden]
+//   experts_gemm*.cuh, GATED:  inner[row] = act(gate_e x[token]) * (up_e x[token])   rows of x gathered by token, inner f32
+//   experts_stage.cuh:         inner, staged
+//   experts_gemm*.cuh, STORE:  product[row] = down_e inner[row]                      f32, or f16 (NarrowProducts) [rows][hidden]
 //   experts_batch_combine.cuh: out[token] += sum over slots, in their order, of weight * product[row] (+ the shared expert's part)
 // All of an expert's rows go through one stream of its weights, tile by tile; nothing is added by two blocks, so there are no atomics on
 // floats, and a row's sums run over K in one order whatever stands in the tile's other rows.
@@ -15,10 +16,10 @@
 // Config, besides that of gemm.cuh (OUTPUTS and INPUTS are one expert's, TOKENS is the height of a work tile, MULTICAST and SPLIT are 1):
 //   EXPERTS, ACTIVE   of the mixture
 //   STEP_ROWS         token rows of a step, at most
-//   CAPACITY          ExpertLists::ROWS: the stride of inner
+//   CAPACITY          ExpertLists::ROWS: rows of inner, and its stride where it is staged
 //   GATHER            x holds tokens, and a row is its pair's token (gate and up); else x holds rows (down)
 //   X_ROWS            the stride of x: the staged capacity of the tokens, or CAPACITY
-//   NARROW            products are stored as bf16, not f32 (STORE)
+//   NARROW            products are stored as NarrowProducts, not f32 (STORE)
 #pragma once
 
 #include "async.cuh"
@@ -54,6 +55,14 @@ struct ExpertLists {
 };
 template <class C>
 using ListsOf = ExpertLists<C::EXPERTS, C::ACTIVE, C::STEP_ROWS, C::TOKENS>;
+
+// Products in half the bytes: f16 [ROWS][WIDTH], each SPAN features of a row scaled by a power of two (staged.cuh, HalfScale), then f32 [ROWS][SCALES],
+// what they are to be multiplied by.
+template <int ROWS, int WIDTH>
+struct NarrowProducts {
+    static constexpr int SPAN = 64, SCALES = ceil_div(WIDTH, SPAN);
+    static constexpr size_t SCALES_AT = size_t(2) * ROWS * WIDTH, BYTES = SCALES_AT + size_t(4) * ROWS * SCALES;
+};
 
 template <class C>
 struct ExpertShape : GemmShape<C> {

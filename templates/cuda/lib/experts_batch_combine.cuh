@@ -1,7 +1,7 @@
 // The end of a mixture of experts for more than a few tokens: out[token] += sum over slots s, in their order, of
 // weight_s * product[row of (token, s)], then, SHARED, + scale * shared[token], all in f32. SHARED_GATE: scale = sigmoid(gate[token]), else 1.
 //
-// Config: HIDDEN, EXPERTS, ACTIVE, STEP_ROWS, TOKENS (of the work tiles), NARROW (products are bf16, not f32), SHARED, SHARED_GATE,
+// Config: HIDDEN, EXPERTS, ACTIVE, STEP_ROWS, TOKENS (of the work tiles), NARROW (products are NarrowProducts, not f32), SHARED, SHARED_GATE,
 //   GATE_STRIDE (floats from one token's gate to the next's), LIMIT.
 // Launch: grid (STEP_ROWS, CombineShape<C>::BLOCKS), block THREADS, no dynamic shared memory.
 #pragma once
@@ -18,14 +18,15 @@ struct CombineShape {
     static constexpr int BLOCKS = ceil_div(COLUMNS, THREADS);
 };
 
-// VECTOR adjacent values of a row of f32 or bf16.
+// VECTOR adjacent values of a row of f32 or f16.
 template <int VECTOR, bool NARROW>
 __device__ __forceinline__ void load_columns(float (&values)[VECTOR], const void* rows, size_t first) {
     if constexpr (NARROW && VECTOR == 4) {
-        const uint2 pairs = load_activation(reinterpret_cast<const uint2*>(static_cast<const __nv_bfloat16*>(rows) + first));
-        values[0] = bf16_low(pairs.x), values[1] = bf16_high(pairs.x), values[2] = bf16_low(pairs.y), values[3] = bf16_high(pairs.y);
+        const uint2 pairs = load_activation(reinterpret_cast<const uint2*>(static_cast<const unsigned short*>(rows) + first));
+        const float2 low = unpack_f16(pairs.x), high = unpack_f16(pairs.y);
+        values[0] = low.x, values[1] = low.y, values[2] = high.x, values[3] = high.y;
     } else if constexpr (NARROW) {
-        values[0] = bf16_low(load_activation(static_cast<const unsigned short*>(rows) + first));
+        values[0] = half_bits_to_float(load_activation(static_cast<const unsigned short*>(rows) + first));
     } else if constexpr (VECTOR == 4) {
         const float4 four = load_activation(reinterpret_cast<const float4*>(static_cast<const float*>(rows) + first));
         values[0] = four.x, values[1] = four.y, values[2] = four.z, values[3] = four.w;
@@ -64,13 +65,21 @@ __device__ __forceinline__ void experts_combine(const Step* step, const char* li
 #pragma unroll
     for (int s = 0; s < C::ACTIVE; s++) load_columns<S::VECTOR, C::NARROW>(products_of[s], products, size_t(row[s]) * C::HIDDEN + column);
 
+    float factor[C::ACTIVE];
+    if constexpr (C::NARROW) {
+        using Narrow = NarrowProducts<Lists::ROWS, C::HIDDEN>;
+        const float* const scales = reinterpret_cast<const float*>(static_cast<const char*>(products) + Narrow::SCALES_AT);
+#pragma unroll
+        for (int s = 0; s < C::ACTIVE; s++) factor[s] = load_activation(scales + size_t(row[s]) * Narrow::SCALES + column / Narrow::SPAN);
+    }
+
     if (threadIdx.x < C::ACTIVE) weights[threadIdx.x] = own_weight;
     __syncthreads();
     float sum[S::VECTOR] = {};
 #pragma unroll
     for (int s = 0; s < C::ACTIVE; s++) {
 #pragma unroll
-        for (int i = 0; i < S::VECTOR; i++) sum[i] += weights[s] * products_of[s][i];
+        for (int i = 0; i < S::VECTOR; i++) sum[i] += (C::NARROW ? weights[s] * factor[s] : weights[s]) * products_of[s][i];
     }
     if (own_column >= C::HIDDEN) return;
     if constexpr (C::SHARED) {

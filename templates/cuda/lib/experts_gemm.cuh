@@ -237,27 +237,46 @@ struct ExpertEpilogue : GemmEpilogue<C> {
     using Base::strips, Base::warpgroup, Base::warp, Base::lane, Base::feature;
     static constexpr bool EARLY = C::STRIPS == 1 && C::TOKENS <= 32;  // there are registers to hold scales while products run
 
-    __device__ __forceinline__ ExpertEpilogue(const GemmArguments& current, float* strips, const GemmPlace<C>& place, int warpgroup, int warp, int lane)
-        : Base{current, strips, place, warpgroup, warp, lane} {}
+    const char* lists;
+
+    __device__ __forceinline__ ExpertEpilogue(const GemmArguments& current, const char* lists, float* strips, const GemmPlace<C>& place, int warpgroup, int warp,
+                                              int lane)
+        : Base{current, strips, place, warpgroup, warp, lane}, lists(lists) {}
 
     // Before the products of a piece: the scales of its rows are on their way while they run.
     __device__ __forceinline__ void begin(int row_block) {
         if constexpr (EARLY) Base::begin_strip(row_block, 0);
     }
 
-    __device__ __forceinline__ void write(int row, float4 sum, float4 up) const {
-        if constexpr (!C::NARROW || S::GATED) {
-            Base::write(row, sum, up);
-        } else if (feature < C::OUTPUTS) {
-            sum = Base::finished(sum, 0);
-            __nv_bfloat16* out = static_cast<__nv_bfloat16*>(Base::arguments.out) + size_t(row) * C::OUTPUTS + feature;
-            if constexpr (C::OUTPUTS % 4 == 0) {
-                *reinterpret_cast<uint2*>(out) = make_uint2(pack_bf16(sum.x, sum.y), pack_bf16(sum.z, sum.w));
-            } else {
-                const float values[4] = {sum.x, sum.y, sum.z, sum.w};
-                for (int i = 0; i < 4 && feature + i < C::OUTPUTS; i++) out[i] = __float2bfloat16_rn(values[i]);
-            }
+    // A gathered row's x is its token's.
+    __device__ __forceinline__ float unscale_of(int row) const {
+        if constexpr (C::GATHER) row = static_cast<unsigned>(load_activation(reinterpret_cast<const int*>(lists + S::Lists::PAIR_OF_ROW_AT) + row)) / C::ACTIVE;
+        return Base::unscale_of(row);
+    }
+
+    // NARROW: four features of a row in f16, under a scale that the lanes of the row's 64 features have in common. All lanes of the warp;
+    // `exists`: the row does.
+    __device__ __forceinline__ void write_narrow(int row, float4 sum, float unscale, bool exists) const {
+        sum = Base::finished(sum, 0, unscale);
+        const float values[4] = {sum.x, sum.y, sum.z, sum.w};
+        float largest = 0;
+#pragma unroll
+        for (int i = 0; i < 4; i++) largest = fmaxf(largest, exists && feature + i < C::OUTPUTS ? fabsf(values[i]) : 0.0f);
+#pragma unroll
+        for (int distance = 1; distance < Base::LANES; distance *= 2) largest = fmaxf(largest, __shfl_xor_sync(0xffffffff, largest, distance));
+        if (!exists || feature >= C::OUTPUTS) return;
+        const HalfScale by(largest);
+        const unsigned low = pack_f16(sum.x * by.scale, sum.y * by.scale), high = pack_f16(sum.z * by.scale, sum.w * by.scale);
+        unsigned short* const out = reinterpret_cast<unsigned short*>(Base::arguments.out) + size_t(row) * C::OUTPUTS + feature;
+        if constexpr (C::OUTPUTS % 4 == 0) {
+            *reinterpret_cast<uint2*>(out) = make_uint2(low, high);
+        } else {
+            const unsigned halves[4] = {low, low >> 16, high, high >> 16};
+            for (int i = 0; i < 4 && feature + i < C::OUTPUTS; i++) out[i] = static_cast<unsigned short>(halves[i]);
         }
+        using Narrow = NarrowProducts<C::CAPACITY, C::OUTPUTS>;
+        float* const scales = reinterpret_cast<float*>(reinterpret_cast<char*>(Base::arguments.out) + Narrow::SCALES_AT);
+        if (lane % Base::LANES == 0) scales[size_t(row) * Narrow::SCALES + feature / Narrow::SPAN] = by.unscale;
     }
 
     // All consumer warps; GemmEpilogue::run for the rows of a work tile.
@@ -269,17 +288,23 @@ struct ExpertEpilogue : GemmEpilogue<C> {
 #pragma unroll
             for (int first = 0; first < C::TOKENS; first += S::SUM_TOKENS) {
                 if (first > 0 && first >= rows) break;  // of the whole block
+                const float unscale = Base::own_unscale(first, rows, [&](int row) { return unscale_of(first_row + row); });
                 named_barrier(1 + warpgroup, 128);
                 Base::scatter(strip, sums[s], first);
+                Base::leave_unscale(strip, unscale);
                 named_barrier(1 + warpgroup, 128);
                 constexpr int ROUNDS = ceil_div(S::SUM_TOKENS, 4 * Base::AT_ONCE);
 #pragma unroll
                 for (int i = 0; i < ROUNDS; i++) {
                     const int within = (i * 4 + warp) * Base::AT_ONCE + lane / Base::LANES;
-                    if (within < S::SUM_TOKENS && first + within < rows) {
+                    const bool exists = within < S::SUM_TOKENS && first + within < rows;
+                    if constexpr (C::NARROW && !S::GATED) {
+                        const float* from = strip + (exists ? within : 0) * S::SUM_STRIDE + Base::lane_row();
+                        write_narrow(first_row + first + within, *reinterpret_cast<const float4*>(from), Base::unscale_at(strip, exists ? within : 0), exists);
+                    } else if (exists) {
                         const float* from = strip + within * S::SUM_STRIDE + Base::lane_row();
-                        write(first_row + first + within, *reinterpret_cast<const float4*>(from),
-                              *reinterpret_cast<const float4*>(from + (S::GATED ? 8 : 0)));
+                        Base::write(first_row + first + within, *reinterpret_cast<const float4*>(from),
+                              *reinterpret_cast<const float4*>(from + (S::GATED ? 8 : 0)), Base::unscale_at(strip, within));
                     }
                 }
             }

@@ -41,11 +41,12 @@ __device__ __forceinline__ void experts_gemm_mma(const char* lists, const void* 
     const int warpgroup = warp / 4;
     const GemmPlace<C> place(0);
     GemmArguments current = {};
-    current.out = out;
+    current.out = static_cast<float*>(out);
+    current.unscale = gemm_unscale<C>(x, C::X_ROWS);
     wait_for_predecessors();
     GemmWeights<G> weights(current, planes, place, lists, shared + S::WEIGHTS_OFFSET, warpgroup, warp % 4, lane);
     GemmMmaConsumer<G> consumer = {weights, shared, full, empty, lane};
-    ExpertEpilogue<C> epilogue(current, reinterpret_cast<float*>(shared + S::SUMS_OFFSET), place, warpgroup, warp % 4, lane);
+    ExpertEpilogue<C> epilogue(current, lists, reinterpret_cast<float*>(shared + S::SUMS_OFFSET), place, warpgroup, warp % 4, lane);
     typename GemmEpilogue<C>::Sums sums;
     expert_products<C>(lists, planes, current, weights, epilogue, sums, [&](int row_block) { consumer.multiply(sums, row_block); });
 }

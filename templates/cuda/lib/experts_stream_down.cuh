@@ -11,7 +11,7 @@
 //
 // Arguments: inner f32 [ROWS, ACTIVE * WIDTH]; routing f32 [ROWS, 2 * ACTIVE], weights and ids; shared_inner f32 [ROWS, SHARED_WIDTH]; scale f32
 // [ROWS], before the sigmoid; all 16-byte aligned. codes and scales: the planes of the experts' matrices, expert e's at e times one matrix's bytes;
-// row_scales f32 [EXPERTS][TILES * 8], one value an expert; shared_codes, shared_scales, shared_row_scales as of any packed matrix; residual
+// row_scales f32 [EXPERTS][TILES * 8], but for f16 one value an expert; shared_codes, shared_scales, shared_row_scales as of any packed matrix; residual
 // f32 [ROWS, OUTPUTS].
 #pragma once
 
@@ -27,7 +27,7 @@ struct DownFeeder {
     using Experts = typename P::Experts;
     using Shared = typename P::Shared;
     const char* codes;
-    const char* scales;
+    const char* scales;   // SCALED_ROWS: of rows
     const char* shared_codes;
     const char* shared_scales;
     char* ring;
@@ -68,7 +68,8 @@ struct DownFeeder {
 
     template <class D>
     __device__ __forceinline__ static int scale_bytes(long long tile, int tiles) {
-        if constexpr (D::BLOCK_SCALES) return (static_cast<int>(tile * D::SCALE_COLUMNS % 4) * 4 + tiles * D::SCALE_COLUMNS * 4 + 15) & ~15;
+        if constexpr (D::SCALED_ROWS) return tiles * TILE_ROWS * 4;
+        else if constexpr (D::BLOCK_SCALES) return (static_cast<int>(tile * D::SCALE_COLUMNS % 4) * 4 + tiles * D::SCALE_COLUMNS * 4 + 15) & ~15;
         else return tiles * D::UNITS * D::U::SCALE_BYTES;
     }
     template <class D>
@@ -78,7 +79,7 @@ struct DownFeeder {
         char* at_stage = ring + stage * P::STAGE;
         copy(at_stage + p * D::PIECE_UNITS * UNIT_BYTES, from + tile * D::UNITS * UNIT_BYTES, tiles * D::UNITS * UNIT_BYTES);
         if constexpr (D::PIECE_SCALES > 0) {
-            const long long offset = D::BLOCK_SCALES ? (tile * D::SCALE_COLUMNS * 4) & ~15ll : tile * D::UNITS * D::U::SCALE_BYTES;
+            const long long offset = D::SCALED_ROWS ? tile * TILE_ROWS * 4 : D::BLOCK_SCALES ? (tile * D::SCALE_COLUMNS * 4) & ~15ll : tile * D::UNITS * D::U::SCALE_BYTES;
             copy(at_stage + pieces * D::PIECE_UNITS * UNIT_BYTES + p * D::PIECE_SCALES, scales_from + offset, scale_bytes<D>(tile, tiles));
         }
     }
@@ -237,7 +238,8 @@ __device__ __forceinline__ void experts_stream_down(const Step* step, const floa
     const auto rows_in_use = [&] { return C::LIMIT == Limit::NONE ? C::ROWS : least(step->tokens, C::ROWS); };   // after the wait only
 
     if (warp == P::WARPS) {
-        DownFeeder<C> feeder{static_cast<const char*>(codes), static_cast<const char*>(scales), static_cast<const char*>(shared_codes),
+        const void* const of_codes = Experts::SCALED_ROWS ? row_scales : scales;
+        DownFeeder<C> feeder{static_cast<const char*>(codes), static_cast<const char*>(of_codes), static_cast<const char*>(shared_codes),
                              static_cast<const char*>(shared_scales), shared, full, who.experts, from, from, end};
         if (lane == 0) {
             for (int s = 0; s < C::STAGES; s++) {
@@ -262,7 +264,7 @@ __device__ __forceinline__ void experts_stream_down(const Step* step, const floa
             const int expert = slot < slots ? static_cast<int>(id) : 0;   // what stands in rows that are not in use may be anything
             if (slot < P::SLOTS) who.chosen[slot] = expert;
             // Volatile, so that it is asked for here, while the ring fills, and waited for below.
-            expert_scale[i] = Experts::ROW_SCALES ? load_activation(row_scales + static_cast<long long>(expert) * P::TILES * TILE_ROWS) : 1.0f;
+            expert_scale[i] = Experts::ROW_SCALES && !Experts::SCALED_ROWS ? load_activation(row_scales + static_cast<long long>(expert) * P::TILES * TILE_ROWS) : 1.0f;
         }
         __syncwarp();
         who.gather(rows_in_use(), lane);
@@ -398,12 +400,13 @@ __device__ __forceinline__ void experts_stream_down(const Step* step, const floa
                     if (t >= tiles) break;
                     DownSum<C, Experts, P::EXACT> sum;
                     B::template multiply<Experts>(sum, codes_at, scales_at, t, x, groups, k_warp, lane);
+                    const float row_scale = Experts::SCALED_ROWS ? reinterpret_cast<const float*>(scales_at)[t * TILE_ROWS + lane / 4] : 1.0f;
 #pragma unroll
                     for (int g = 0; g < B::GROUPS; g++)
 #pragma unroll
                         for (int j = 0; j < 2; j++) {
                             if constexpr (P::EXACT) sums[i][g][j] += weight[g][j] * static_cast<double>(static_cast<float>(sum.value(g, j, lane) * factor[g][j]));
-                            else sums[i][g][j] += factor[g][j] * sum.value(g, j, lane);
+                            else sums[i][g][j] += factor[g][j] * row_scale * sum.value(g, j, lane);
                         }
                 }
             }

@@ -18,19 +18,22 @@
 namespace monomorph {
 
 // One of the two products: the experts', or the shared expert's. TILES: of its output that a block keeps together.
-template <class C, Format F, ScaleForm SCALES, int WIDTH_, int MOST_TILES>
+template <class C, Format F, ScaleForm SCALES, int WIDTH_, int MOST_TILES, bool OF_EXPERTS>
 struct DownProduct {
     using U = Unit<F>;
     static constexpr Format FORMAT = F;
     static constexpr bool EXACT = C::COMPUTE == Compute::EXACT;
-    static constexpr bool BLOCK_SCALES = SCALES == ScaleForm::BLOCK128, ROW_SCALES = SCALES == ScaleForm::TENSOR;
+    static constexpr bool BLOCK_SCALES = SCALES == ScaleForm::BLOCK128, ROW_SCALES = SCALES != ScaleForm::NONE;
+    // Floats held in f16 have a scale a row, which comes with the codes; the other scales of rows are one an expert.
+    static constexpr bool SCALED_ROWS = OF_EXPERTS && F == Format::F16 && ROW_SCALES;
     static constexpr int WIDTH = WIDTH_, UNITS = ceil_div(WIDTH, U::COLUMNS), CAPACITY = C::STAGE_BYTES / UNIT_BYTES;
     static constexpr int TILES = most(1, least(MOST_TILES, CAPACITY / most(UNITS, 1)));   // of a piece
     static constexpr int SCALE_COLUMNS = ceil_div(WIDTH, 128);
 
     // A stage holds a tile's units of some tiles (a piece) for as many experts as fit.
     static constexpr int PIECE_UNITS = TILES * UNITS;
-    static constexpr int PIECE_SCALES = BLOCK_SCALES ? round_up(TILES * SCALE_COLUMNS * 4 + 16, 16) : PIECE_UNITS * U::SCALE_BYTES;
+    static constexpr int PIECE_SCALES = BLOCK_SCALES ? round_up(TILES * SCALE_COLUMNS * 4 + 16, 16) : SCALED_ROWS ? TILES * TILE_ROWS * 4
+                                                     : PIECE_UNITS * U::SCALE_BYTES;
     static constexpr int PIECES = most(1, least(C::ACTIVE, CAPACITY / most(PIECE_UNITS, 1)));
     static constexpr int stage_bytes(int pieces) { return round_up(pieces * (PIECE_UNITS * UNIT_BYTES + PIECE_SCALES), 128); }
 
@@ -52,9 +55,9 @@ struct DownProduct {
     static constexpr int ROW_BYTES = UNITS * CHUNKS * CHUNK_BYTES + 64;
 
     static_assert(WIDTH == 0 || UNITS <= CAPACITY, "a stage holds a tile");
-    static_assert(WIDTH == 0 || F != Format::FP8_E4M3 || SCALES != ScaleForm::NONE, "fp8 has tensor or block scales");
-    static_assert(EXACT || (F != Format::F32 && !U::BLOCKED), "f32, q8_0 and q4_1 weights are computed exactly");
-    static_assert(!(EXACT && BLOCK_SCALES), "block scales are applied in bf16 compute only");
+    static_assert(WIDTH == 0 || F != Format::FP8_E4M3 || SCALES != ScaleForm::NONE, "fp8 has scales of rows or blocks");
+    static_assert(EXACT || (F != Format::F32 && F != Format::BF16 && !U::BLOCKED), "f32, bf16, q8_0 and q4_1 weights are computed exactly");
+    static_assert(!(EXACT && BLOCK_SCALES), "block scales are applied in f16 compute only");
     static_assert(C::ROUNDING == Rounding::NONE || (EXACT && WIDTH % 32 == 0), "int8 blocks are of 32 columns");
 };
 
@@ -67,8 +70,8 @@ struct DownShape {
     static constexpr int GROUPS = EXACT ? 1 : ceil_div(C::ROWS, 4);
 
     static constexpr int TILES = ceil_div(C::OUTPUTS, TILE_ROWS), BLOCK_TILES = ceil_div(TILES, C::BLOCKS);   // in all; of a block at most
-    using Experts = DownProduct<C, C::FORMAT, C::SCALES, C::WIDTH, least(BLOCK_TILES, 8)>;
-    using Shared = DownProduct<C, C::SHARED_FORMAT, C::SHARED_SCALES, C::SHARED_WIDTH, BLOCK_TILES>;
+    using Experts = DownProduct<C, C::FORMAT, C::SCALES, C::WIDTH, least(BLOCK_TILES, 8), true>;
+    using Shared = DownProduct<C, C::SHARED_FORMAT, C::SHARED_SCALES, C::SHARED_WIDTH, BLOCK_TILES, false>;
     static constexpr int GROUP_TILES = Experts::TILES;   // tiles whose experts are met together: the list is gone through once a group
 
     static constexpr int STAGE = most(Experts::stage_bytes(Experts::PIECES), COMMON ? Shared::stage_bytes(1) : 0);

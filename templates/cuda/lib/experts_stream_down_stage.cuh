@@ -1,5 +1,5 @@
 // Rows of f32 activations into shared memory for the down products, a warp a row: rounded as the compute format says, in the order in which
-// lanes meet them (stream_stage.cuh). Products in f16 take a row scaled by the power of two that brings its largest into [2^14, 2^15).
+// lanes meet them (stream_stage.cuh): scaled by the power of two that brings its largest into [2^14, 2^15).
 #pragma once
 
 #include "experts_stream_down_shape.cuh"
@@ -42,30 +42,25 @@ struct DownRow {
     __device__ __forceinline__ void begin(const float* row, int lane) { load(row, 0, lane); }
 
     __device__ __forceinline__ void finish(const float* row, char* staged, float* unscale, int lane) {
-        float scale = F::ACTIVATION_FACTOR;
-        if constexpr (F::HALF) {
-            float largest = 0.0f;
-#pragma unroll 1
-            for (int from = 0; from < ITERATIONS; from += SLICE) {
-                if (from > 0) load(row, from, lane);
-#pragma unroll
-                for (int i = 0; i < SLICE; i++)
-#pragma unroll
-                    for (int step = 0; step < 2; step++) {
-                        const float4 v = values[i][step];
-                        largest = fmaxf(fmaxf(fmaxf(largest, fabsf(v.x)), fmaxf(fabsf(v.y), fabsf(v.z))), fabsf(v.w));
-                    }
-            }
-            const int exponent = __reduce_max_sync(~0u, __float_as_uint(largest)) >> 23;   // magnitudes compare as their bits
-            const int field = least(253, 127 + 14 + 127 - exponent);   // as far as both it and its inverse are normal numbers
-            scale = __uint_as_float(field << 23);
-            if (lane == 0) *unscale = __uint_as_float((254 - field) << 23);
-        } else if (lane == 0) {
-            *unscale = 1.0f;
-        }
+        float largest = 0.0f;
 #pragma unroll 1
         for (int from = 0; from < ITERATIONS; from += SLICE) {
-            if (!WHOLE && (F::HALF || from > 0)) load(row, from, lane);
+            if (from > 0) load(row, from, lane);
+#pragma unroll
+            for (int i = 0; i < SLICE; i++)
+#pragma unroll
+                for (int step = 0; step < 2; step++) {
+                    const float4 v = values[i][step];
+                    largest = fmaxf(fmaxf(fmaxf(largest, fabsf(v.x)), fmaxf(fabsf(v.y), fabsf(v.z))), fabsf(v.w));
+                }
+        }
+        const int exponent = __reduce_max_sync(~0u, __float_as_uint(largest)) >> 23;   // magnitudes compare as their bits
+        const int field = least(253, 127 + 14 + 127 - exponent);   // as far as both it and its inverse are normal numbers
+        const float scale = __uint_as_float(field << 23);
+        if (lane == 0) *unscale = __uint_as_float((254 - field) << 23) * F::SUM_SCALE;
+#pragma unroll 1
+        for (int from = 0; from < ITERATIONS; from += SLICE) {
+            if (!WHOLE) load(row, from, lane);
 #pragma unroll
             for (int i = 0; i < SLICE; i++) {
                 const int item = (from + i) * 32 + lane;
@@ -74,17 +69,12 @@ struct DownRow {
         }
     }
 
-    __device__ __forceinline__ static unsigned pair(float low, float high) { return F::HALF ? pack_f16(low, high) : pack_bf16(low, high); }
-    __device__ __forceinline__ static float rounded(float v, float scale) {   // to bf16 also where it goes on as f16
-        return (F::HALF ? __bfloat162float(__float2bfloat16_rn(v)) : v) * scale;
-    }
     __device__ __forceinline__ static void store(float4 v, float4 w, float scale, char* staged, int item) {
-        v.x = rounded(v.x, scale), v.y = rounded(v.y, scale), v.z = rounded(v.z, scale), v.w = rounded(v.w, scale);
-        w.x = rounded(w.x, scale), w.y = rounded(w.y, scale), w.z = rounded(w.z, scale), w.w = rounded(w.w, scale);
+        v.x *= scale, v.y *= scale, v.z *= scale, v.w *= scale;
+        w.x *= scale, w.y *= scale, w.z *= scale, w.w *= scale;
         const int unit = item / (4 * D::CHUNKS), chunk = item / 4 % D::CHUNKS, half = item / 2 % 2, q = item % 2;
         char* at = staged + (unit * D::CHUNKS + chunk / D::PAIR * D::PAIR) * D::CHUNK_BYTES + (half * 4 + q * 2) * 8 * D::PAIR + chunk % D::PAIR * 8;
-        const uint2 even = F::CROSSED ? uint2{pair(v.x, w.x), pair(v.y, w.y)} : uint2{pair(v.x, v.y), pair(w.x, w.y)};
-        const uint2 odd = F::CROSSED ? uint2{pair(v.z, w.z), pair(v.w, w.w)} : uint2{pair(v.z, v.w), pair(w.z, w.w)};
+        const uint2 even = {pack_f16(v.x, v.y), pack_f16(w.x, w.y)}, odd = {pack_f16(v.z, v.w), pack_f16(w.z, w.w)};
         *reinterpret_cast<uint2*>(at) = even;
         *reinterpret_cast<uint2*>(at + 8 * D::PAIR) = odd;
     }

@@ -52,8 +52,7 @@ struct ExpertSum {
         }
     }
     __device__ __forceinline__ static void multiply(float (&sum)[4], const unsigned (&a)[4], unsigned b0, unsigned b1) {
-        if constexpr (Streamed<F>::HALF) mma_f16(sum, a[0], a[1], a[2], a[3], b0, b1);
-        else mma_bf16(sum, a[0], a[1], a[2], a[3], b0, b1);
+        mma_f16(sum, a[0], a[1], a[2], a[3], b0, b1);
     }
 
     // This lane's half of output row lane / 4 against row (2 * (lane % 4) + i) % 4 of group g: D[row][t] in lanes c < 2, D[row + 8][t + 4] in the others.

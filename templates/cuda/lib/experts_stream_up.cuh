@@ -22,8 +22,8 @@
 // };
 //
 // Arguments: x f32 [ROWS, INPUTS], 16-byte aligned; norm f32 [INPUTS]; logits f32 [ROWS, EXPERTS], 16-byte aligned; codes and scales: the planes of
-// the experts' matrices, expert e's at e times one matrix's bytes; row_scales f32 [EXPERTS][tiles * 8]: one value for an expert's gate rows and one
-// for its up rows; inner f32 [ROWS, ACTIVE * WIDTH]; routing f32 [ROWS, 2 * ACTIVE]: written for the phases that follow.
+// the experts' matrices, expert e's at e times one matrix's bytes; row_scales f32 [EXPERTS][tiles * 8]: but for f16 one value for an expert's
+// gate rows and one for its up rows; inner f32 [ROWS, ACTIVE * WIDTH]; routing f32 [ROWS, 2 * ACTIVE]: written for the phases that follow.
 #pragma once
 
 #include "experts_stream_sum.cuh"
@@ -63,9 +63,12 @@ struct UpShape {
     static constexpr int PARTIALS_AT = X_AT + GROUPS * S::X_BYTES;                                              // two granules, used in turn
     static constexpr int GRANULE_PARTIALS = 2 * S::K_WARPS * C::ROWS * TILE_ROWS;                              // [tile][K warp][row][8 outputs]
     static constexpr int SQUARES_AT = PARTIALS_AT + 2 * GRANULE_PARTIALS * static_cast<int>(sizeof(Sum));      // [rows][warps]
-    static constexpr int WHO_AT = SQUARES_AT + GROUPS * Product::ROWS * WARPS * static_cast<int>(sizeof(Sum));
+    static constexpr int WHO_AT = SQUARES_AT + GROUPS * S::SQUARES;
     static constexpr int SCALES_AT = WHO_AT + round_up(static_cast<int>(sizeof(Who)), 16);                     // f32 [list][gate, up]
-    static constexpr int BARRIERS_AT = SCALES_AT + (S::ROW_SCALES ? round_up(8 * Who::MOST, 16) : 0);          // full[STAGES], empty[STAGES]
+    static constexpr int MOST_GRANULES = ceil_div(Who::MOST * PAIRS, C::BLOCKS);                               // of a block
+    static constexpr bool SCALED_ROWS = S::ROW_SCALES && C::FORMAT == Format::F16;                             // SCALED_ROWS: f32 [granule][16 rows]
+    static constexpr int SCALES = !S::ROW_SCALES ? 0 : SCALED_ROWS ? 64 * MOST_GRANULES : round_up(8 * Who::MOST, 16);
+    static constexpr int BARRIERS_AT = SCALES_AT + SCALES;                                                     // full[STAGES], empty[STAGES]
     static constexpr int SHARED = BARRIERS_AT + 16 * C::STAGES;
     static constexpr int shared_bytes() { return SHARED; }
     // For __launch_bounds__: what more than two rows need leaves the next kernel's block no registers.
@@ -239,28 +242,33 @@ __device__ __forceinline__ void experts_stream_up(const Step* step, const float*
     for (int group = 0; group < P::GROUPS; group++) {
         char* const here = staged + group * S::X_BYTES;
         stager.run(x + group * P::Product::ROWS * C::INPUTS, norm, least(C::ROWS - group * P::Product::ROWS, P::Product::ROWS), here,
-                   squares + group * P::Product::ROWS * P::WARPS, warp, lane);
+                   squares + group * (S::SQUARES / static_cast<int>(sizeof(Sum))), warp, lane);
         unscale[group][0] = unscale[group][1] = 1.0f;
         if constexpr (P::EXACT) {
             rows_of_x.at[group] = here + lane * 16;
         } else {
             rows_of_x.at[group] = here + ((lane / 16 * P::Product::ROWS + lane / 4 % 4) * 4 + lane % 4) * 8 * S::PAIR;
             rows_of_x.live[group] = lane / 4 % 4 < P::Product::ROWS;
-            if constexpr (Streamed<C::FORMAT>::HALF) {
 #pragma unroll
-                for (int row = 0; row < P::Product::ROWS; row++)
-                    if (lane % 4 == row / 2) unscale[group][row % 2] = stager.unscale[row];
-            }
+            for (int row = 0; row < P::Product::ROWS; row++)
+                if (lane % 4 == row / 2) unscale[group][row % 2] = stager.unscale[row];
         }
     }
     named_barrier(3, P::THREADS);   // the list
 
     const int granules = who.count * P::PAIRS, from = P::first_granule(granules, blockIdx.x), end = P::first_granule(granules, blockIdx.x + 1);
     if (from == end) return;
-    // One value a part: read for all experts of the block's range at once, long before the first sum is whole.
-    if constexpr (S::ROW_SCALES) {
+    // One value a part, or one a row: read for all of the block's range at once, long before the first sum is whole.
+    if constexpr (S::ROW_SCALES && !P::SCALED_ROWS) {
         for (int i = from / P::PAIRS * 2 + threadIdx.x; i < (end - 1) / P::PAIRS * 2 + 2; i += P::CONSUMERS)
             scale_of[i] = load_constant(row_scales + (static_cast<long long>(who.experts[i / 2]) * P::TILES + i % 2) * TILE_ROWS);
+    }
+    if constexpr (P::SCALED_ROWS) {
+        for (int i = threadIdx.x; i < (end - from) * 16; i += P::CONSUMERS) {
+            const int granule = from + i / 16;
+            const long long tile = static_cast<long long>(who.experts[granule / P::PAIRS]) * P::TILES + granule % P::PAIRS * 2;
+            scale_of[i] = load_constant(row_scales + tile * TILE_ROWS + i % 16);
+        }
     }
 
     int stage = 0;
@@ -323,7 +331,7 @@ __device__ __forceinline__ void experts_stream_up(const Step* step, const float*
                     Sum sum = 0;
 #pragma unroll
                     for (int w = 0; w < S::K_WARPS; w++) sum += tile_partials(part)[w * C::ROWS * TILE_ROWS + threadIdx.x];
-                    if constexpr (S::ROW_SCALES) sum *= static_cast<Sum>(scale_of[2 * place + part]);
+                    if constexpr (S::ROW_SCALES) sum *= static_cast<Sum>(scale_of[P::SCALED_ROWS ? (granule - from) * 16 + part * TILE_ROWS + threadIdx.x % TILE_ROWS : 2 * place + part]);
                     value[part] = P::EXACT ? static_cast<Sum>(static_cast<float>(sum)) : sum;
                 }
                 inner[(row * C::ACTIVE + who.slot[place * C::ROWS + row]) * C::WIDTH + feature] = static_cast<float>(activate<C::ACTIVATION>(value[0]) * value[1]);

@@ -35,7 +35,8 @@ constexpr float SQRT_3 = 1.7320508f;  // half the width of a uniform distributio
 // Scales that give codes drawn evenly the deviation 1.
 template <Format F>
 __host__ __device__ constexpr float code_scale() {
-    return F == Format::FP8_E4M3 ? SQRT_3 / 448.0f       // codes round numbers spread evenly over +-448
+    return F == Format::F16 ? SQRT_3 / 32768.0f              // codes spread evenly over +-2^15
+           : F == Format::FP8_E4M3 ? SQRT_3 / 448.0f       // codes round numbers spread evenly over +-448
            : F == Format::NVFP4  ? 1.0f / (2.926f * 187.6f)  // sixteen codes alike; block scales 128 .. 240, eight alike
            : F == Format::Q8_0   ? 1.0f / 74.67f         // codes -127 .. 127; d spread over +-25 %
            : F == Format::Q4_1   ? 1.0f / 4.66f          // codes 0 .. 15 about 7.5; d as before
@@ -43,8 +44,9 @@ __host__ __device__ constexpr float code_scale() {
 }
 
 // One element's code, in the lowest bits.
-template <Format F>
+template <Format F, ScaleForm S>
 __device__ __forceinline__ unsigned random_code(unsigned bits, float deviation) {
+    if constexpr (F == Format::F16 && S == ScaleForm::ROWS) return __half_as_ushort(__float2half_rn(symmetric<16>(bits) * 32768.0f));
     if constexpr (F == Format::F32) return __float_as_uint(symmetric<24>(bits >> 8) * (SQRT_3 * deviation));
     if constexpr (F == Format::BF16) return __bfloat16_as_ushort(__float2bfloat16_rn(symmetric<16>(bits) * (SQRT_3 * deviation)));
     if constexpr (F == Format::F16) return __half_as_ushort(__float2half_rn(symmetric<16>(bits) * (SQRT_3 * deviation)));
@@ -73,9 +75,8 @@ __device__ __forceinline__ void fill_matrix(void* codes, void* scales, float* ro
         constexpr unsigned MASK = static_cast<unsigned>((1ull << U::BITS) - 1);
 #pragma unroll
         for (int j = 0; j < U::ELEMENTS; ++j) {
-            const int shift = j % A_WORD * U::BITS % 32;
-            const unsigned code = random_code<F>(words[j / A_WORD] >> shift & MASK, shape.deviation);
-            if (is_row(i / 32 / units, g) && unit * U::COLUMNS + U::column(j, c) < shape.columns) out[j / A_WORD] |= code << shift;
+            const unsigned code = random_code<F, S>(words[j / A_WORD] >> (j % A_WORD * U::BITS % 32) & MASK, shape.deviation);
+            if (is_row(i / 32 / units, g) && unit * U::COLUMNS + U::column(j, c) < shape.columns) out[j / A_WORD] |= U::place(j, code);
         }
         static_cast<uint4*>(codes)[i] = make_uint4(out[0], out[1], out[2], out[3]);
     }
@@ -107,12 +108,13 @@ __device__ __forceinline__ void fill_matrix(void* codes, void* scales, float* ro
     if constexpr (F == Format::FP8_E4M3 && S == ScaleForm::BLOCK128) {
         const long long blocks = (shape.columns + 127) / 128;
         for (long long i = start; i < tiles * blocks; i += stride) {
-            static_cast<float*>(scales)[i] = unit_scale / 1.0104f * (1.0f + 0.25f * symmetric<24>(random_words(plane_seed(shape.seed, 1), i).x >> 8));
+            static_cast<float*>(scales)[i] = 64.0f / 1.0104f * (1.0f + 0.25f * symmetric<24>(random_words(plane_seed(shape.seed, 1), i).x >> 8));
         }
     }
-    if constexpr (F == Format::NVFP4 || (F == Format::FP8_E4M3 && S == ScaleForm::TENSOR)) {
+    if constexpr (S != ScaleForm::NONE) {
+        const float row_scale = S == ScaleForm::BLOCK128 ? unit_scale / 64.0f : unit_scale;
         for (long long i = start; i < tiles * TILE_ROWS; i += stride) {
-            row_scales[i] = is_row(i / TILE_ROWS, static_cast<int>(i % TILE_ROWS)) ? unit_scale : 0.0f;
+            row_scales[i] = is_row(i / TILE_ROWS, static_cast<int>(i % TILE_ROWS)) ? row_scale : 0.0f;
         }
     }
 }

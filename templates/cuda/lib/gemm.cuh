@@ -15,9 +15,9 @@
 // Rank in the cluster = split part * MULTICAST + row part.
 //
 // Config:
-//   FORMAT        BF16, F16, FP8_E4M3 or NVFP4
-//   SCALES        ScaleForm: fp8 TENSOR or BLOCK128 (multiplied into the weights before they are rounded to bf16), nvfp4 TENSOR,
-//                 others NONE. TENSOR: row_scales f32 [packed rows], multiplied into the sums
+//   FORMAT        F16, FP8_E4M3 or NVFP4
+//   SCALES        ScaleForm: ROWS, or fp8's BLOCK128, which are multiplied into the codes before these are rounded to f16 (11 bits: the scales
+//                 of a matrix are held below 2^7). With both come row_scales f32 [packed rows], multiplied into the sums
 //   OUTPUTS       rows of the matrix, or features (gate and up rows are interleaved by tiles of eight, `Packing::Gated`)
 //   INPUTS        K
 //   CAPACITY      rows of x and out; the stride of staged panels
@@ -27,7 +27,7 @@
 //   WEIGHT_STAGES, STAGES   steps the rings hold
 //   RESIDENT      blocks a multiprocessor holds at a time, 1 or 2 (two: the next kernel's weights stream while this one ends)
 //   MULTICAST, SPLIT   1 where there are no clusters
-//   EPILOGUE      Epilogue::STORE, ADD (f32 [CAPACITY, OUTPUTS]) or GATED (staged bf16 [CAPACITY, OUTPUTS])
+//   EPILOGUE      Epilogue::STORE, ADD (f32 [CAPACITY, OUTPUTS]) or GATED (f32 [CAPACITY, OUTPUTS])
 //   ACTIVATION    of GATED
 //   BIAS          f32 [OUTPUTS] added (GATED: to gate and up, two vectors)
 //   LIMIT         Limit::TOKENS or OUTPUTS: the field of the step that bounds the rows written
@@ -47,14 +47,11 @@ namespace monomorph {
 template <class C>
 struct GemmShape {
     using W = Unit<C::FORMAT>;
-    static_assert(C::FORMAT == Format::BF16 || C::FORMAT == Format::F16 || C::FORMAT == Format::FP8_E4M3 || C::FORMAT == Format::NVFP4,
-                  "no tensor-core product of this format");
+    static_assert(C::FORMAT == Format::F16 || C::FORMAT == Format::FP8_E4M3 || C::FORMAT == Format::NVFP4, "no tensor-core product of this format");
+    static_assert(C::SCALES != ScaleForm::NONE, "weights have scales of rows");
     static_assert(C::LIMIT != Limit::NONE, "the step bounds the rows");
     static_assert(C::SCALES != ScaleForm::BLOCK128 || C::FORMAT == Format::FP8_E4M3, "blocks of 128 columns are scaled in fp8 only");
     static constexpr bool GATED = C::EPILOGUE == Epilogue::GATED;
-    static constexpr bool ROW_SCALES = C::SCALES == ScaleForm::TENSOR;
-    // Sums of nvfp4 come scaled by 2^-60 (gemm_weights.cuh).
-    static constexpr float SUM_SCALE = C::FORMAT == Format::NVFP4 ? 0x1p60f : 1.0f;
     static constexpr int CONSUMER_WARPS = 8;
     // Work.
     static constexpr int TILES = ceil_div(C::OUTPUTS, 8) * (GATED ? 2 : 1);  // of eight packed rows
@@ -70,7 +67,6 @@ struct GemmShape {
     static constexpr int STEPS = ceil_div(PANELS, C::STAGE_PANELS);
     static constexpr int UNITS = ceil_div(C::INPUTS, W::COLUMNS);
     static constexpr int STAGE_UNITS = C::STAGE_PANELS * STAGED_PANEL / W::COLUMNS;
-    static_assert(C::FORMAT != Format::NVFP4 || ROW_SCALES, "nvfp4 comes with row scales");
     static_assert(STAGE_UNITS * W::COLUMNS == C::STAGE_PANELS * STAGED_PANEL, "a stage holds whole units");
     static_assert(C::SPLIT <= STEPS, "every part of K needs a step");
     static_assert(C::SPLIT == 1 || ONE_TOKEN_BLOCK, "split products are for one block of tokens");
@@ -82,7 +78,7 @@ struct GemmShape {
     static constexpr int STAGE_BYTES = C::STAGE_PANELS * C::TOKENS * STAGED_ROW_BYTES;
     static constexpr int WEIGHT_STAGE_BYTES = BLOCK_TILES * STAGE_UNITS * (UNIT_BYTES + W::SCALE_BYTES);
     static constexpr int WEIGHTS_OFFSET = C::STAGES * STAGE_BYTES;
-    // Sums pass through shared memory [tokens][64 rows + 4, so that no two lanes of a warp meet in a bank] to be written in rows:
+    // Sums pass through shared memory [tokens][64 rows, the multiplier of the token, 3 more so that no two lanes of a warp meet in a bank] to be written in rows:
     // a few tokens at a time beside the ring, or, split, all of them where the ring was.
     static constexpr int SUM_STRIDE = 68;
     static constexpr int SUM_AT_ONCE = C::RESIDENT == 1 ? 32 : 16;
@@ -106,13 +102,20 @@ constexpr int gemm_clusters(int multiprocessors) {
 struct GemmArguments {
     const Step* step;
     const char* x;          // staged
+    const float* unscale;   // of its rows
     const char* codes;
     const char* scales;     // of blocks, or null
     const float* row_scales;
     const float* bias;
     const float* up_bias;
-    void* out;
+    float* out;
 };
+
+// Where the multipliers of staged rows stand.
+template <class C>
+__device__ __forceinline__ const float* gemm_unscale(const void* x, int capacity) {
+    return reinterpret_cast<const float*>(static_cast<const char*>(x) + staged_unscale_at(capacity, C::INPUTS));
+}
 
 // Which rows and tokens a piece of work is. Eight row pieces go through all tokens before the next eight: what the card works on
 // at one time is then about as wide as high, and its operands stay in the second-level cache.

@@ -2,7 +2,7 @@
 //
 // A lane's fragments hold features along rows, memory wants them side by side. So a warpgroup writes a strip of 64 packed rows for
 // SUM_TOKENS tokens to shared memory as [token][row], and reads it back in rows: 16 lanes x 4 features of f32 (256 bytes of a token)
-// or 8 lanes x 4 features of bf16 (64 bytes).
+// or, gated, 8 lanes x 4 features (128 bytes).
 #pragma once
 
 #include "cluster.cuh"
@@ -19,7 +19,8 @@ struct GemmEpilogue {
     using Sums = float[C::STRIPS][C::TOKENS / 2];
     static constexpr int LANES = S::GATED ? 8 : 16;     // that write one token
     static constexpr int AT_ONCE = 32 / LANES;          // tokens of a warp
-    static constexpr int WIDTH = S::GATED ? staged_panels(C::OUTPUTS) * STAGED_PANEL : C::OUTPUTS;
+    // Sums of nvfp4 come scaled (formats.cuh).
+    static constexpr float SUM_SCALE = C::FORMAT == Format::NVFP4 ? NVFP4_UNSCALE : 1.0f;
 
     const GemmArguments& arguments;
     float* strips;                  // shared memory: SUM_BYTES a strip
@@ -43,21 +44,19 @@ struct GemmEpilogue {
     __device__ __forceinline__ void begin_strip(int row_block, int strip) {
         const int row = row_block * S::BLOCK_ROWS + (warpgroup * C::STRIPS + strip) * 64;
         feature = (S::GATED ? row / 2 : row) + lane % LANES * 4;
-        if constexpr (S::ROW_SCALES) {
-            scale[0] = four(arguments.row_scales, row + lane_row(), S::TILES * 8, 0.0f);
-            if constexpr (S::GATED) scale[1] = four(arguments.row_scales, row + lane_row() + 8, S::TILES * 8, 0.0f);
-            const float4 undo = {S::SUM_SCALE, S::SUM_SCALE, S::SUM_SCALE, S::SUM_SCALE};
-#pragma unroll
-            for (int part = 0; part < (S::GATED ? 2 : 1); part++) scale[part] = multiply(scale[part], undo);
-        }
+        scale[0] = four(arguments.row_scales, row + lane_row(), S::TILES * 8, 0.0f);
+        if constexpr (S::GATED) scale[1] = four(arguments.row_scales, row + lane_row() + 8, S::TILES * 8, 0.0f);
         if constexpr (C::BIAS) {
             bias[0] = four(arguments.bias, feature, C::OUTPUTS, 0.0f);
             if constexpr (S::GATED) bias[1] = four(arguments.up_bias, feature, C::OUTPUTS, 0.0f);
         }
     }
 
-    __device__ __forceinline__ float4 finished(float4 sum, int part) const {
-        if constexpr (S::ROW_SCALES) sum = multiply(sum, scale[part]);  // SUM_SCALE is in it
+    // What sums of a row of x are multiplied by.
+    __device__ __forceinline__ float unscale_of(int row) const { return load_activation(arguments.unscale + row) * SUM_SCALE; }
+
+    __device__ __forceinline__ float4 finished(float4 sum, int part, float unscale) const {
+        sum = multiply(multiply(sum, make_float4(unscale, unscale, unscale, unscale)), scale[part]);
         if constexpr (C::BIAS) sum = add(sum, bias[part]);
         return sum;
     }
@@ -67,32 +66,27 @@ struct GemmEpilogue {
         add_global(out, v);
     }
 
-    // Four features of a token.
-    __device__ __forceinline__ void write(int token, float4 sum, float4 up) const {
-        if (feature >= WIDTH) return;
-        sum = finished(sum, 0);
+    // Four features of a token. `unscale`: of its x.
+    __device__ __forceinline__ void write(int token, float4 sum, float4 up, float unscale) const {
+        if (feature >= C::OUTPUTS) return;
+        sum = finished(sum, 0, unscale);
         if constexpr (S::GATED) {
-            up = finished(up, 1);
-            const auto gated = [&](float gate, float up, int i) {
-                return feature + i < C::OUTPUTS ? activate<C::ACTIVATION, float>(gate) * up : 0.0f;
-            };
-            const uint2 packed = {pack_bf16(gated(sum.x, up.x, 0), gated(sum.y, up.y, 1)),
-                                  pack_bf16(gated(sum.z, up.z, 2), gated(sum.w, up.w, 3))};
-            *reinterpret_cast<uint2*>(static_cast<__nv_bfloat16*>(arguments.out) + staged_index<C::CAPACITY>(token, feature)) = packed;
-        } else {
-            float* out = static_cast<float*>(arguments.out) + size_t(token) * C::OUTPUTS + feature;
-            if constexpr (C::OUTPUTS % 4 == 0) {
-                float4* four = reinterpret_cast<float4*>(out);
-                if constexpr (C::EPILOGUE == Epilogue::ADD) {
-                    add_in_memory(four, sum);
-                } else {
-                    *four = sum;
-                }
+            up = finished(up, 1, unscale);
+            sum = make_float4(activate<C::ACTIVATION, float>(sum.x) * up.x, activate<C::ACTIVATION, float>(sum.y) * up.y,
+                              activate<C::ACTIVATION, float>(sum.z) * up.z, activate<C::ACTIVATION, float>(sum.w) * up.w);
+        }
+        float* out = arguments.out + size_t(token) * C::OUTPUTS + feature;
+        if constexpr (C::OUTPUTS % 4 == 0) {
+            float4* four = reinterpret_cast<float4*>(out);
+            if constexpr (C::EPILOGUE == Epilogue::ADD) {
+                add_in_memory(four, sum);
             } else {
-                const float values[4] = {sum.x, sum.y, sum.z, sum.w};
-                for (int i = 0; i < 4 && feature + i < C::OUTPUTS; i++) {
-                    out[i] = C::EPILOGUE == Epilogue::ADD ? load_activation(out + i) + values[i] : values[i];
-                }
+                *four = sum;
+            }
+        } else {
+            const float values[4] = {sum.x, sum.y, sum.z, sum.w};
+            for (int i = 0; i < 4 && feature + i < C::OUTPUTS; i++) {
+                out[i] = C::EPILOGUE == Epilogue::ADD ? load_activation(out + i) + values[i] : values[i];
             }
         }
     }
@@ -110,6 +104,18 @@ struct GemmEpilogue {
         }
     }
 
+    // Multipliers of tokens `first` .. + SUM_TOKENS of `tokens` stand behind the sums: a thread asks for one before the barriers.
+    template <class Load>
+    __device__ __forceinline__ float own_unscale(int first, int tokens, const Load& load) const {
+        const int own = warp * 32 + lane;
+        return own < S::SUM_TOKENS && first + own < tokens ? load(first + own) : 0.0f;
+    }
+    __device__ __forceinline__ void leave_unscale(float* strip, float unscale) const {
+        const int own = warp * 32 + lane;
+        if (own < S::SUM_TOKENS) strip[own * S::SUM_STRIDE + 64] = unscale;
+    }
+    __device__ __forceinline__ static float unscale_at(const float* strip, int within) { return strip[within * S::SUM_STRIDE + 64]; }
+
     // All consumer warps. `rows`: tokens of the step; `first_token`: of the block.
     __device__ __forceinline__ void run(const Sums& sums, int row_block, int first_token, int rows) {
         float* strip = strips + warpgroup * (S::SUM_BYTES / 4);
@@ -118,8 +124,10 @@ struct GemmEpilogue {
             begin_strip(row_block, s);
 #pragma unroll
             for (int first = 0; first < C::TOKENS; first += S::SUM_TOKENS) {
+                const float unscale = own_unscale(first, rows - first_token, [&](int token) { return unscale_of(first_token + token); });
                 named_barrier(1 + warpgroup, 128);
                 scatter(strip, sums[s], first);
+                leave_unscale(strip, unscale);
                 named_barrier(1 + warpgroup, 128);
                 constexpr int ROUNDS = ceil_div(S::SUM_TOKENS, 4 * AT_ONCE);
 #pragma unroll
@@ -128,7 +136,7 @@ struct GemmEpilogue {
                     const int token = first_token + first + within;
                     if (within < S::SUM_TOKENS && token < rows) {
                         const float* from = strip + within * S::SUM_STRIDE + lane_row();
-                        write(token, *reinterpret_cast<const float4*>(from), *reinterpret_cast<const float4*>(from + (S::GATED ? 8 : 0)));
+                        write(token, *reinterpret_cast<const float4*>(from), *reinterpret_cast<const float4*>(from + (S::GATED ? 8 : 0)), unscale_at(strip, within));
                     }
                 }
             }
@@ -150,6 +158,7 @@ struct GemmEpilogue {
             const int tokens = min(C::TOKENS, rows);
             for (int i = warp * AT_ONCE + lane / LANES; i * C::SPLIT + place.split_part < tokens; i += 4 * AT_ONCE) {
                 const int token = i * C::SPLIT + place.split_part;
+                const float unscale = unscale_of(token);
                 const unsigned from = shared_address(strip + token * S::SUM_STRIDE + lane_row());
                 float4 sum = {0, 0, 0, 0}, up = {0, 0, 0, 0};
 #pragma unroll
@@ -158,7 +167,7 @@ struct GemmEpilogue {
                     sum = add(sum, load_cluster(there));
                     if constexpr (S::GATED) up = add(up, load_cluster(there + 32));
                 }
-                write(token, sum, up);
+                write(token, sum, up, unscale);
             }
         }
     }

@@ -45,8 +45,8 @@ struct GemmMmaConsumer {
                     float(&d)[4] = *reinterpret_cast<float(*)[4]>(&sums[s][4 * j]);
                     const unsigned(&first)[4] = own[s][2 * half];
                     const unsigned(&second)[4] = own[s][2 * half + 1];
-                    mma_bf16(d, first[0], first[1], first[2], first[3], columns[0], columns[1]);
-                    mma_bf16(d, second[0], second[1], second[2], second[3], columns[2], columns[3]);
+                    mma_f16(d, first[0], first[1], first[2], first[3], columns[0], columns[1]);
+                    mma_f16(d, second[0], second[1], second[2], second[3], columns[2], columns[3]);
                 }
             }
         }
@@ -82,13 +82,13 @@ struct GemmMmaConsumer {
 
 template <class C>
 __device__ __forceinline__ void gemm_mma(const Step* step, const void* x, const void* codes, const void* scales, const float* row_scales,
-                                         const float* bias, const float* up_bias, void* out) {
+                                         const float* bias, const float* up_bias, float* out) {
     using S = GemmMma<C>;
     MONOMORPH_DYNAMIC_SHARED(gemm_shared, 1024);
     char* const shared = reinterpret_cast<char*>(gemm_shared);
     launch_dependents();
-    const GemmArguments arguments = {step, static_cast<const char*>(x), static_cast<const char*>(codes), static_cast<const char*>(scales),
-                                     row_scales, bias, up_bias, out};
+    const GemmArguments arguments = {step, static_cast<const char*>(x), gemm_unscale<C>(x, C::CAPACITY), static_cast<const char*>(codes),
+                                     static_cast<const char*>(scales), row_scales, bias, up_bias, out};
     Barrier* full = reinterpret_cast<Barrier*>(shared + S::BARRIERS_OFFSET);
     Barrier* empty = full + C::STAGES;
     const GemmPlace<C> place(0);

@@ -167,7 +167,7 @@ struct GemmWeights {
         }
     }
 
-    // Rows g and g + 8 of a strip's sixteen rows of this warp, in bf16 (nvfp4: times 2^-60). `panel`: of K.
+    // Rows g and g + 8 of a strip's sixteen rows of this warp, in f16 (nvfp4: times 2^-14). `panel`: of K.
     __device__ __forceinline__ void decode(const Raw& raw, int strip, int panel, PanelFragments& fragments) {
         unsigned pairs[2][8];
 #pragma unroll
@@ -176,10 +176,8 @@ struct GemmWeights {
             if constexpr (U::COLUMNS == 32) {
 #pragma unroll
                 for (int i = 0; i < 2; i++) {
-                    unsigned four[4];
-                    decode_bf16_pairs<F>(own.codes[i], make_uint2(0, 0), four);
-#pragma unroll
-                    for (int j = 0; j < 4; j++) pairs[half][4 * i + j] = four[j];
+                    const uint4 four = own.codes[i];
+                    pairs[half][4 * i] = four.x, pairs[half][4 * i + 1] = four.y, pairs[half][4 * i + 2] = four.z, pairs[half][4 * i + 3] = four.w;
                 }
             } else if constexpr (S::BLOCK_SCALED) {
                 const int block = panel / 2;
@@ -191,9 +189,18 @@ struct GemmWeights {
                 }
                 decode_fp8(own.codes, __shfl_sync(0xffffffff, held[strip], half * HELD + block % HELD), pairs[half]);
             } else if constexpr (U::COLUMNS == 64) {
-                decode_fp8(own.codes, 1.0f, pairs[half]);
+                const unsigned words[4] = {own.codes.x, own.codes.y, own.codes.z, own.codes.w};
+#pragma unroll
+                for (int i = 0; i < 4; i++) unpack_e4m3(words[i], pairs[half][2 * i], pairs[half][2 * i + 1]);
             } else {
-                decode_nvfp4(own.codes, own.scales, pairs[half]);
+                const unsigned words[2] = {own.codes.x, own.codes.y};
+#pragma unroll
+                for (int i = 0; i < 2; i++) {
+                    unsigned four[4];
+                    decode_nvfp4(words[i], own.scales >> (16 * i), four);
+#pragma unroll
+                    for (int j = 0; j < 4; j++) pairs[half][4 * i + j] = four[j];
+                }
             }
         }
 #pragma unroll
@@ -204,31 +211,13 @@ struct GemmWeights {
         }
     }
 
-    // By way of f16, which holds every e4m3 exactly: on this path the converters work, not the integer units, which would be the limit.
+    // The scales of blocks are no powers of two: their products with the codes are rounded.
     static __device__ __forceinline__ void decode_fp8(uint4 codes, float scale, unsigned (&pairs)[8]) {
         const unsigned words[4] = {codes.x, codes.y, codes.z, codes.w};
 #pragma unroll
         for (int i = 0; i < 8; i++) {
             const float2 two = floats_of_e4m3_pair(words[i / 2] >> (i % 2 * 16));
-            pairs[i] = pack_bf16(two.x * scale, two.y * scale);
-        }
-    }
-
-    // Sixteen e2m1 (four a step of 16 columns) times their e4m3 scales. A nibble s e e m times 2^12 + 2^6 has its sign and its
-    // magnitude where bf16 has sign, exponent and mantissa: v 2^-126. Times the scale times 2^66: exact, v scale 2^-60.
-    static __device__ __forceinline__ void decode_nvfp4(uint2 codes, unsigned groups, unsigned (&pairs)[8]) {
-        const unsigned words[2] = {codes.x, codes.y};
-#pragma unroll
-        for (int i = 0; i < 2; i++) {
-            const float2 scales = floats_of_e4m3_pair(groups >> (16 * i));  // of steps 2i, 2i + 1
-            const unsigned first = pack_bf16(scales.x * 0x1p66f, scales.x * 0x1p66f), second = pack_bf16(scales.y * 0x1p66f, scales.y * 0x1p66f);
-            const unsigned even = words[i] & 0x0f0f0f0f, odd = words[i] >> 4 & 0x0f0f0f0f;
-#pragma unroll
-            for (int p = 0; p < 4; p++) {
-                // Nibbles 2p and 2p + 1 to the low bytes of the halves; the other bytes are byte 0's sign, 0.
-                const unsigned nibbles = permute_bytes(even, odd, 0x8080 | (4 + p) << 8 | p);
-                pairs[4 * i + p] = multiply_bf16_pairs(nibbles * 0x1040 & 0x81c081c0, p < 2 ? first : second);
-            }
+            pairs[i] = pack_f16(two.x * scale, two.y * scale);
         }
     }
 };

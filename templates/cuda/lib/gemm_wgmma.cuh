@@ -136,13 +136,13 @@ struct GemmWgmmaConsumer {
 
 template <class C>
 __device__ __forceinline__ void gemm_wgmma(const Step* step, const void* x, const void* codes, const void* scales, const float* row_scales,
-                                           const float* bias, const float* up_bias, void* out) {
+                                           const float* bias, const float* up_bias, float* out) {
     using S = GemmWgmma<C>;
     MONOMORPH_DYNAMIC_SHARED(gemm_shared, 1024);
     char* const shared = reinterpret_cast<char*>(gemm_shared);
     launch_dependents();
-    const GemmArguments arguments = {step, static_cast<const char*>(x), static_cast<const char*>(codes), static_cast<const char*>(scales),
-                                     row_scales, bias, up_bias, out};
+    const GemmArguments arguments = {step, static_cast<const char*>(x), gemm_unscale<C>(x, C::CAPACITY), static_cast<const char*>(codes),
+                                     static_cast<const char*>(scales), row_scales, bias, up_bias, out};
     Barrier* full = reinterpret_cast<Barrier*>(shared + S::BARRIERS_OFFSET);
     Barrier* empty = full + C::STAGES;
     const GemmPlace<C> place(S::CLUSTER > 1 ? cluster_rank() : 0);

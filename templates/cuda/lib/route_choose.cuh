@@ -31,7 +31,7 @@ template <int EXPERTS, int ACTIVE, bool RENORMALISE, bool EXACT>
 __device__ __forceinline__ Choice choose_experts(const float* logits, int lane) {
     constexpr int EACH = ceil_div(EXPERTS, 32);
     static_assert(ACTIVE >= 1 && ACTIVE <= 32 && ACTIVE <= EXPERTS && EXPERTS <= 1024, "a lane a slot, at most 1024 experts");
-    using Sum = typename SumOf<EXACT ? Compute::EXACT : Compute::BF16>::Type;
+    using Sum = typename SumOf<EXACT ? Compute::EXACT : Compute::F16>::Type;
     unsigned keys[EACH];
     if constexpr (EXPERTS % 128 == 0) {
 #pragma unroll

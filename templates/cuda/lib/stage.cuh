@@ -1,10 +1,10 @@
-// Stages activations for the tensor-core products: f32 rows [T, WIDTH], optionally RMS-normalised, to staged bf16 (staged.cuh),
+// Stages activations for the tensor-core products: f32 rows [T, WIDTH], optionally RMS-normalised, to staged f16 (staged.cuh),
 // rounded to nearest even, zeros from WIDTH to the end of the last panel.
 //
 //   norm:  y = x / sqrt(mean(x^2) + EPS) * w   (ONE_PLUS: * (1 + w)), f32 throughout
 //
-// A block owns a row; thread i holds chunks i, i + THREADS, ... of eight columns in registers between the sum of squares and the
-// store. The norm's weights are constants of the run and are fetched before the predecessor has finished.
+// A block owns a row; thread i holds chunks i, i + THREADS, ... of eight columns in registers between the sum of squares and largest magnitude and
+// the store. The norm's weights are constants of the run and are fetched before the predecessor has finished.
 //
 // Config: WIDTH, CAPACITY (rows of `out`), NORM (Norm), EPS (float), LIMIT (Limit).
 // Launch: grid = rows (blocks beyond the step's rows do nothing), block = StageShape<C>::THREADS, no dynamic shared memory.
@@ -43,10 +43,30 @@ __device__ __forceinline__ void stage_load(float (&values)[8], const float* row,
     }
 }
 
+__device__ __forceinline__ float largest_of(const float (&values)[8], float largest) {
+#pragma unroll
+    for (int j = 0; j < 8; j++) largest = fmaxf(largest, fabsf(values[j]));
+    return largest;
+}
+
+// Eight columns of a row, `factor` in them.
+template <int CAPACITY>
+__device__ __forceinline__ void stage_store(void* out, int row, int column, const float (&v)[8], float factor) {
+    const uint4 packed = {pack_f16(v[0] * factor, v[1] * factor), pack_f16(v[2] * factor, v[3] * factor), pack_f16(v[4] * factor, v[5] * factor),
+                          pack_f16(v[6] * factor, v[7] * factor)};
+    *reinterpret_cast<uint4*>(static_cast<__half*>(out) + staged_index<CAPACITY>(row, column)) = packed;
+}
+
+template <class C>
+__device__ __forceinline__ float* stage_unscale(void* out) {
+    return reinterpret_cast<float*>(static_cast<char*>(out) + staged_unscale_at(C::CAPACITY, C::WIDTH));
+}
+
 template <class C>
 __device__ __forceinline__ void stage(const Step* step, const float* x, const float* norm, void* out) {
     using S = StageShape<C>;
-    MONOMORPH_SHARED(sums, float[S::THREADS / 32]);
+    constexpr int WARPS = S::THREADS / 32;
+    MONOMORPH_SHARED(of_warps, float[2 * WARPS]);   // sums of squares, largest magnitudes
     launch_dependents();
     float weights[C::NORM != Norm::NONE ? S::EACH : 1][8];
     if constexpr (C::NORM != Norm::NONE) {
@@ -60,37 +80,39 @@ __device__ __forceinline__ void stage(const Step* step, const float* x, const fl
     if (row >= gemm_rows<C>(step)) return;
 
     float values[S::EACH][8];
-    float sum = 0;
+    float sum = 0, largest = 0;
 #pragma unroll
     for (int i = 0; i < S::EACH; i++) {
         stage_load<C>(values[i], x + size_t(row) * C::WIDTH, (threadIdx.x + i * S::THREADS) * 8,
                       [](const auto* from) { return load_activation(from); });
+        if constexpr (C::NORM != Norm::NONE) {
 #pragma unroll
-        for (int j = 0; j < 8; j++) sum += values[i][j] * values[i][j];
-    }
-    if constexpr (C::NORM != Norm::NONE) {
-#pragma unroll
-        for (int distance = 16; distance > 0; distance /= 2) sum += __shfl_xor_sync(0xffffffff, sum, distance);
-        if (threadIdx.x % 32 == 0) sums[threadIdx.x / 32] = sum;
-        __syncthreads();
-        sum = 0;
-#pragma unroll
-        for (int i = 0; i < S::THREADS / 32; i++) sum += sums[i];
-        const float inverse = 1.0f / sqrtf(sum / C::WIDTH + C::EPS);
-#pragma unroll
-        for (int i = 0; i < S::EACH; i++) {
-#pragma unroll
-            for (int j = 0; j < 8; j++) values[i][j] *= inverse * (C::NORM == Norm::ONE_PLUS ? 1.0f + weights[i][j] : weights[i][j]);
+            for (int j = 0; j < 8; j++) {
+                sum += values[i][j] * values[i][j];
+                values[i][j] *= C::NORM == Norm::ONE_PLUS ? 1.0f + weights[i][j] : weights[i][j];
+            }
         }
+        largest = largest_of(values[i], largest);
     }
+#pragma unroll
+    for (int distance = 16; distance > 0; distance /= 2) sum += __shfl_xor_sync(0xffffffff, sum, distance);
+    largest = __uint_as_float(__reduce_max_sync(0xffffffff, __float_as_uint(largest)));   // magnitudes compare as their bits
+    if (threadIdx.x % 32 == 0) of_warps[threadIdx.x / 32] = sum, of_warps[WARPS + threadIdx.x / 32] = largest;
+    __syncthreads();
+    sum = 0;
+#pragma unroll
+    for (int i = 0; i < WARPS; i++) sum += of_warps[i], largest = fmaxf(largest, of_warps[WARPS + i]);
+    const float inverse = C::NORM == Norm::NONE ? 1.0f : 1.0f / sqrtf(sum / C::WIDTH + C::EPS);
+    const HalfScale scale(largest * inverse);
+    if (threadIdx.x == 0) stage_unscale<C>(out)[row] = scale.unscale;
 #pragma unroll
     for (int i = 0; i < S::EACH; i++) {
         const int column = (threadIdx.x + i * S::THREADS) * 8;
-        if (column < S::CHUNKS * 8) {
-            const uint4 packed = {pack_bf16(values[i][0], values[i][1]), pack_bf16(values[i][2], values[i][3]),
-                                  pack_bf16(values[i][4], values[i][5]), pack_bf16(values[i][6], values[i][7])};
-            *reinterpret_cast<uint4*>(static_cast<__nv_bfloat16*>(out) + staged_index<C::CAPACITY>(row, column)) = packed;
+        if constexpr (C::NORM != Norm::NONE) {
+#pragma unroll
+            for (int j = 0; j < 8; j++) values[i][j] *= inverse;
         }
+        if (column < S::CHUNKS * 8) stage_store<C::CAPACITY>(out, row, column, values[i], scale.scale);
     }
 }
 

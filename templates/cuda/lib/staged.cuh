@@ -1,6 +1,8 @@
-// Staged activations: bf16 rows in the layout the tensor-core products read.
+// Staged activations: f16 rows in the layout the tensor-core products read, each scaled by a power of two of its own.
 //
-// A staged buffer of `CAPACITY` rows and `width` columns is [ceil(width / 64) panels][CAPACITY rows][64 columns] of bf16.
+// A staged buffer of `CAPACITY` rows and `width` columns is [ceil(width / 64) panels][CAPACITY rows][64 columns] of f16, then f32
+// [CAPACITY]: what sums of a row are to be multiplied by. A row's largest magnitude is in [2^14, 2^15), as far as its scale and the
+// inverse of that are normal numbers: nothing overflows, and nothing that bf16 would keep is lost above 2^-31 of the largest.
 // Within the 128 bytes of a row of a panel, the 16-byte chunk j (columns 8j .. 8j + 8) stands at chunk j ^ (row & 7):
 // the 128-byte swizzle that wgmma descriptors and ldmatrix read without bank conflicts. So the rows t .. t + n of one panel
 // are one contiguous piece of memory that a plain bulk copy brings into shared memory, and no tensor map is needed.
@@ -16,10 +18,18 @@ constexpr int STAGED_ROW_BYTES = 128;  // bytes of a row of a panel
 
 __host__ __device__ constexpr int staged_panels(int width) { return (width + STAGED_PANEL - 1) / STAGED_PANEL; }
 
-// Bytes of a staged buffer.
-constexpr std::size_t staged_bytes(int capacity, int width) {
-    return std::size_t(staged_panels(width)) * capacity * STAGED_ROW_BYTES;
-}
+// Where the multipliers of sums begin, in bytes, and bytes of a staged buffer.
+__host__ __device__ constexpr std::size_t staged_unscale_at(int capacity, int width) { return std::size_t(staged_panels(width)) * capacity * STAGED_ROW_BYTES; }
+constexpr std::size_t staged_bytes(int capacity, int width) { return staged_unscale_at(capacity, width) + std::size_t(4) * capacity; }
+
+// The power of two that brings a largest magnitude into [2^14, 2^15), as far as it and its inverse are normal numbers.
+struct HalfScale {
+    float scale, unscale;
+    __device__ __forceinline__ explicit HalfScale(float largest) {
+        const int field = min(253, 127 + 14 + 127 - static_cast<int>(__float_as_uint(largest) >> 23));
+        scale = __uint_as_float(field << 23), unscale = __uint_as_float((254 - field) << 23);
+    }
+};
 
 // Where column `column` of row `row` is, in elements. Eight columns from a multiple of 8 on are contiguous.
 template <int CAPACITY>

@@ -134,8 +134,7 @@ struct TileSum {
         }
     }
     __device__ __forceinline__ static void multiply(float (&sum)[4], const unsigned (&a)[4], unsigned b0, unsigned b1) {
-        if constexpr (Streamed<C::FORMAT>::HALF) mma_f16(sum, a[0], a[1], a[2], a[3], b0, b1);
-        else mma_bf16(sum, a[0], a[1], a[2], a[3], b0, b1);
+        mma_f16(sum, a[0], a[1], a[2], a[3], b0, b1);
     }
 
     // To partials[K warp][row][8 outputs] of the tile; `unscale`: of rows 2c and 2c + 1.
@@ -226,7 +225,7 @@ __device__ __forceinline__ void stream_product(const Step* step, const float* x,
     const int k_warp = warp % S::K_WARPS, tile_warp = warp / S::K_WARPS;
     const char* x_at = staged + (S::EXACT ? lane * 16 : ((lane / 16 * C::ROWS + lane / 4 % 4) * 4 + lane % 4) * 8 * S::PAIR);
     float unscale[2] = {1.0f, 1.0f};
-    if constexpr (!S::EXACT && Streamed<C::FORMAT>::HALF) {
+    if constexpr (!S::EXACT) {
 #pragma unroll
         for (int row = 0; row < C::ROWS; row++)
             if (lane % 4 == row / 2) unscale[row % 2] = stager.unscale[row];

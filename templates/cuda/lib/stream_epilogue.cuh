@@ -8,7 +8,7 @@
 
 namespace monomorph {
 
-// T float (bf16 compute) or double (exact: compiler/src/reference/ops.rs, activate).
+// T float (f16 compute) or double (exact: compiler/src/reference/ops.rs, activate).
 template <Activation A, class T>
 __device__ __forceinline__ T activate(T x) {
     if constexpr (A == Activation::SILU && sizeof(T) == 4) return __fdividef(x, 1.0f + expf(-x));   // 0 where exp overflows

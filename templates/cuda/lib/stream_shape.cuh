@@ -2,17 +2,17 @@
 //
 // struct Config {
 //     static constexpr Format FORMAT;                 // of the packed weights
-//     static constexpr Compute COMPUTE;               // BF16: tensor-core products of 16-bit floats, f32 sums; EXACT: f64 of exactly decoded f32
+//     static constexpr Compute COMPUTE;               // F16: tensor-core products of f16, f32 sums; EXACT: f64 of exactly decoded f32
 //     static constexpr Rounding ROUNDING;             // of activations, EXACT only: NONE or INT8_BLOCK32
 //     static constexpr int OUTPUTS;                   // real output columns N (GATED: features, half the packed rows)
 //     static constexpr int INPUTS;                    // real K
-//     static constexpr int ROWS;                      // activation rows a block computes: 1, 2, 4 (BF16), 1..8 (EXACT); grid.y covers more
+//     static constexpr int ROWS;                      // activation rows a block computes: 1, 2, 4 (F16), 1..8 (EXACT); grid.y covers more
 //     static constexpr Norm NORM;                     // of x: NONE, PLAIN (w), ONE_PLUS (1 + w); weights f32 [K]
 //     static constexpr float EPS;
 //     static constexpr Epilogue EPILOGUE;             // STORE, ADD (to out), GATED (activation(gate) * up)
 //     static constexpr Activation ACTIVATION;         // of GATED
 //     static constexpr bool BIAS;                     // bias f32 [N]; GATED: up_bias too
-//     static constexpr ScaleForm SCALES;              // fp8: TENSOR or BLOCK128; nvfp4: TENSOR; others NONE
+//     static constexpr ScaleForm SCALES;              // F16: ROWS, fp8 also BLOCK128; EXACT: nvfp4 and fp8 ROWS, others NONE
 //     static constexpr Limit LIMIT;                   // NONE: all ROWS rows exist; else rows beyond the step's count are neither read nor stored
 //     static constexpr int STAGES, STAGE_BYTES;       // of the ring of weight codes; STAGE_BYTES a multiple of 512 * CONSUMER_WARPS
 //     static constexpr int CONSUMER_WARPS;            // 4..16
@@ -27,7 +27,7 @@
 
 namespace monomorph {
 
-enum class Compute { BF16, EXACT };
+enum class Compute { F16, EXACT };
 enum class Rounding { NONE, INT8_BLOCK32 };
 enum class Norm { NONE, PLAIN, ONE_PLUS };
 enum class Epilogue { STORE, ADD, GATED };
@@ -50,7 +50,7 @@ struct StreamShape {
     static constexpr bool EXACT = C::COMPUTE == Compute::EXACT;
     static constexpr bool GATED = C::EPILOGUE == Epilogue::GATED;
     static constexpr bool BLOCK_SCALES = C::SCALES == ScaleForm::BLOCK128;
-    static constexpr bool ROW_SCALES = C::SCALES == ScaleForm::TENSOR;
+    static constexpr bool ROW_SCALES = C::SCALES != ScaleForm::NONE;
 
     static constexpr int WARPS = C::CONSUMER_WARPS, CONSUMERS = 32 * WARPS;
     static constexpr int THREADS = CONSUMERS + 32;   // one more warp, whose first thread feeds the ring
@@ -76,7 +76,7 @@ struct StreamShape {
         least(CAPACITY / UNITS, BLOCK_TILES) / GRANULE * GRANULE);
 
     // Warps split the units of a tile K_WARPS ways (unit u goes to u % K_WARPS) and the tiles of a stage TILE_WARPS ways: the
-    // division with the least work for the busiest warp (f16 products: all of them along K, since scales are a warp's own). It depends on the shape alone, so the order of every sum is fixed.
+    // division with the least work for the busiest warp. It depends on the shape alone, so the order of every sum is fixed.
     static constexpr int k_warps() {
         int best = WARPS, cost = ceil_div(UNITS, WARPS) * STAGE_TILES;
         for (int k = WARPS / 2; k >= 1; k /= 2) {
@@ -85,7 +85,7 @@ struct StreamShape {
         }
         return best;
     }
-    static constexpr int K_WARPS = WHOLE && (EXACT || !Streamed<C::FORMAT>::HALF) ? k_warps() : WARPS, TILE_WARPS = WARPS / K_WARPS;
+    static constexpr int K_WARPS = WHOLE ? k_warps() : WARPS, TILE_WARPS = WARPS / K_WARPS;
     static constexpr int PART_UNITS = WHOLE ? UNITS : round_up(ceil_div(UNITS, ceil_div(UNITS, CAPACITY)), WARPS);
     static constexpr int PARTS = ceil_div(UNITS, PART_UNITS);
     static constexpr int STAGE_UNITS = WHOLE ? STAGE_TILES * UNITS : PART_UNITS;
@@ -105,7 +105,7 @@ struct StreamShape {
     static constexpr int GROUP_OUTPUTS = GROUP_TILES / GRANULE * TILE_ROWS * C::ROWS;
 
     // ---- Activations in shared memory, in the order in which lanes meet them ----
-    // EXACT: [unit][4 elements][row][c][4 f32]. BF16: [unit][PAIR chunks of 32 columns][half][row][c][PAIR x 8 bytes]: see stream_stage.cuh.
+    // EXACT: [unit][4 elements][row][c][4 f32]. F16: [unit][PAIR chunks of 32 columns][half][row][c][PAIR x 8 bytes]: see stream_stage.cuh.
     static constexpr int CHUNK = EXACT ? 4 : 8;          // elements of a lane
     static constexpr int CHUNKS = U::ELEMENTS / CHUNK;   // of a unit
     static constexpr int PAIR = EXACT ? 1 : least(2, CHUNKS);
@@ -116,7 +116,8 @@ struct StreamShape {
     static constexpr int X_AT = C::STAGES * STAGE;
     static constexpr int PARTIALS_AT = X_AT + X_BYTES;                                     // two groups, used in turn
     static constexpr int SQUARES_AT = PARTIALS_AT + 2 * GROUP_TILES * TILE_PARTIALS * static_cast<int>(sizeof(Sum));   // [rows][warps]
-    static constexpr int BARRIERS_AT = SQUARES_AT + C::ROWS * WARPS * static_cast<int>(sizeof(Sum));   // full[STAGES], empty[STAGES]
+    static constexpr int SQUARES = C::ROWS * WARPS * 8;   // f64, or f32 and the largest magnitudes
+    static constexpr int BARRIERS_AT = SQUARES_AT + SQUARES;   // full[STAGES], empty[STAGES]
     static constexpr int SHARED = BARRIERS_AT + 16 * C::STAGES + 16;   // and the sign that the wait is over
     static constexpr int shared_bytes() { return SHARED; }
     // For __launch_bounds__: registers must let the next kernel's block stand beside this one's.
@@ -126,12 +127,13 @@ struct StreamShape {
     static_assert(EXACT || C::ROWS == 1 || C::ROWS == 2 || C::ROWS == 4, "16-bit products: 1, 2 or 4 rows");
     static_assert(WARPS >= 4 && WARPS <= 16 && (WARPS & (WARPS - 1)) == 0, "4, 8 or 16 consumer warps");
     static_assert(C::STAGE_BYTES % (UNIT_BYTES * WARPS) == 0, "a stage gives every consumer warp whole units");
-    static_assert(C::SCALES == ScaleForm::NONE || C::FORMAT == Format::FP8_E4M3 || C::FORMAT == Format::NVFP4, "scale forms are of fp8 and nvfp4");
-    static_assert(C::FORMAT != Format::FP8_E4M3 || C::SCALES != ScaleForm::NONE, "fp8 has tensor or block scales");
-    static_assert(C::FORMAT != Format::NVFP4 || C::SCALES == ScaleForm::TENSOR, "nvfp4 has row scales");
-    static_assert(EXACT || C::ROUNDING == Rounding::NONE, "bf16 compute rounds activations to bf16");
-    static_assert(EXACT || (C::FORMAT != Format::F32 && !U::BLOCKED), "f32, q8_0 and q4_1 weights are computed exactly");
-    static_assert(!(EXACT && BLOCK_SCALES), "block scales are applied in bf16 compute only");
+    static_assert(C::SCALES == ScaleForm::NONE || C::FORMAT == Format::FP8_E4M3 || C::FORMAT == Format::NVFP4 || C::FORMAT == Format::F16,
+                  "scales are of f16, fp8 and nvfp4");
+    static_assert(C::FORMAT != Format::FP8_E4M3 || C::SCALES != ScaleForm::NONE, "fp8 has scales of rows or blocks");
+    static_assert(C::FORMAT != Format::NVFP4 || C::SCALES == ScaleForm::ROWS, "nvfp4 has row scales");
+    static_assert(EXACT || C::ROUNDING == Rounding::NONE, "f16 compute rounds activations to f16");
+    static_assert(EXACT || (C::FORMAT != Format::F32 && C::FORMAT != Format::BF16 && !U::BLOCKED), "f32, bf16, q8_0 and q4_1 weights are computed exactly");
+    static_assert(!(EXACT && BLOCK_SCALES), "block scales are applied in f16 compute only");
     static_assert(C::ROUNDING == Rounding::NONE || C::INPUTS % 32 == 0, "int8 blocks are of 32 columns");
 };
 

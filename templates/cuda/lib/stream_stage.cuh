@@ -7,8 +7,8 @@
 // Lane (g, c) therefore meets, of row t = g % 4 (none where t >= ROWS) and half h = g / 4, columns 8h + 2c, + 1 of both steps: 8 bytes.
 // A warp stages exactly the columns of the units it will multiply (unit u: warp u % WARPS), so that without a norm no block barrier
 // stands between the wait and the stream unless warps also split tiles. A norm is whole before x is rounded, as the compute format
-// says: the warps exchange their sums of squares behind one barrier. Norm weights are read before the wait. x is rounded to bf16
-// also where it goes on as f16, scaled by a power of two, to meet weights that are exact in f16.
+// says: the warps exchange their sums of squares behind one barrier. Norm weights are read before the wait. The power of two that
+// scales a row is of the warp's own part of it; where warps split tiles, and so read what others staged, of the whole row.
 //
 // exact: the reference interpreter's steps, in its precisions, with block barriers.
 #pragma once
@@ -34,6 +34,7 @@ struct HalfStage {
     static_assert(C::ROWS % TOGETHER == 0, "rows are powers of two");
 
     float4 weights[KEPT ? ITERATIONS : 1][2];
+    static constexpr bool COMMON = S::TILE_WARPS > 1;   // scales
     float unscale[C::ROWS];        // of this warp's sums
 
     struct Item {
@@ -86,14 +87,12 @@ struct HalfStage {
         for (int first = 0; first < C::ROWS; first += TOGETHER) {
             float sums[TOGETHER] = {}, largest[TOGETHER] = {}, inverse[TOGETHER], scale[TOGETHER];
             Values values[SLICE][TOGETHER];
-            if constexpr (WHOLE || NORMED || F::HALF) {
-                for (int from = 0; from < ITERATIONS; from += SLICE) {
-                    load(values, sums, x, norm, first, rows, from, warp, lane);
-                    if constexpr (F::HALF) find_largest(values, largest);
-                }
+            for (int from = 0; from < ITERATIONS; from += SLICE) {
+                load(values, sums, x, norm, first, rows, from, warp, lane);
+                find_largest(values, largest);
             }
-            if constexpr (NORMED) norm_rows(sums, inverse, squares, first, warp, lane);
-            if constexpr (F::HALF) set_scales(largest, inverse, scale, first);
+            if constexpr (NORMED || COMMON) exchange(sums, largest, inverse, squares, first, warp, lane);
+            set_scales(largest, inverse, scale, first);
 #pragma unroll
             for (int from = 0; from < ITERATIONS; from += SLICE) {
                 if constexpr (!WHOLE) load(values, sums, x, norm, first, rows, from, warp, lane);
@@ -102,7 +101,7 @@ struct HalfStage {
                     const Item item(from + i, warp, lane);
 #pragma unroll
                     for (int r = 0; r < TOGETHER; r++)
-                        if (item.live) store(values[i][r], NORMED ? inverse[r] : 1.0f, F::HALF ? scale[r] : F::ACTIVATION_FACTOR, staged, item, first + r);
+                        if (item.live) store(values[i][r], NORMED ? inverse[r] : 1.0f, scale[r], staged, item, first + r);
                 }
             }
         }
@@ -110,22 +109,34 @@ struct HalfStage {
         else named_barrier(1, S::CONSUMERS);
     }
 
-    // 1 / rms of rows `first` .. from every warp's sum of squares.
-    __device__ __forceinline__ static void norm_rows(const float (&sums)[TOGETHER], float (&inverse)[TOGETHER], float* squares, int first, int warp, int lane) {
+    // 1 / rms of rows `first` .. from every warp's sum of squares; COMMON: and their largest of all warps.
+    __device__ __forceinline__ static void exchange(const float (&sums)[TOGETHER], float (&largest)[TOGETHER], float (&inverse)[TOGETHER], float* squares, int first,
+                                                    int warp, int lane) {
+        float* const largest_at = squares + C::ROWS * S::WARPS;
 #pragma unroll
         for (int r = 0; r < TOGETHER; r++) {
-            float sum = sums[r];
+            const int at = (first + r) * S::WARPS + warp;
+            if constexpr (NORMED) {
+                float sum = sums[r];
 #pragma unroll
-            for (int step = 16; step > 0; step /= 2) sum += __shfl_xor_sync(~0u, sum, step);
-            if (lane == 0) squares[(first + r) * S::WARPS + warp] = sum;
+                for (int step = 16; step > 0; step /= 2) sum += __shfl_xor_sync(~0u, sum, step);
+                if (lane == 0) squares[at] = sum;
+            }
+            if constexpr (COMMON) {
+                const unsigned most = __reduce_max_sync(~0u, __float_as_uint(largest[r]));   // magnitudes compare as their bits
+                if (lane == 0) largest_at[at] = __uint_as_float(most);
+            }
         }
         named_barrier(1, S::CONSUMERS);
 #pragma unroll
         for (int r = 0; r < TOGETHER; r++) {
             float sum = 0.0f;
 #pragma unroll
-            for (int w = 0; w < S::WARPS; w++) sum += squares[(first + r) * S::WARPS + w];
-            inverse[r] = rsqrtf(sum * (1.0f / C::INPUTS) + C::EPS);
+            for (int w = 0; w < S::WARPS; w++) {
+                if constexpr (NORMED) sum += squares[(first + r) * S::WARPS + w];
+                if constexpr (COMMON) largest[r] = fmaxf(largest[r], largest_at[(first + r) * S::WARPS + w]);
+            }
+            if constexpr (NORMED) inverse[r] = rsqrtf(sum * (1.0f / C::INPUTS) + C::EPS);
         }
     }
 
@@ -180,30 +191,21 @@ struct HalfStage {
             const int exponent = __reduce_max_sync(~0u, __float_as_uint(whole)) >> 23;   // magnitudes compare as their bits
             const int field = least(253, 127 + 14 + 127 - exponent);
             scale[r] = __uint_as_float(field << 23);
-            unscale[first + r] = __uint_as_float((254 - field) << 23);
+            unscale[first + r] = __uint_as_float((254 - field) << 23) * F::SUM_SCALE;
         }
     }
 
-    __device__ __forceinline__ static unsigned pair(float low, float high) { return F::HALF ? pack_f16(low, high) : pack_bf16(low, high); }
-    __device__ __forceinline__ static void round(float4& v) {
-        v.x = __bfloat162float(__float2bfloat16_rn(v.x)), v.y = __bfloat162float(__float2bfloat16_rn(v.y));
-        v.z = __bfloat162float(__float2bfloat16_rn(v.z)), v.w = __bfloat162float(__float2bfloat16_rn(v.w));
-    }
     __device__ __forceinline__ static void store(const Values& values, float inverse, float scale, char* staged, const Item& item, int row) {
         float4 v = values.step[0], w = values.step[1];
         if constexpr (NORMED) {
             v.x *= inverse, v.y *= inverse, v.z *= inverse, v.w *= inverse;
             w.x *= inverse, w.y *= inverse, w.z *= inverse, w.w *= inverse;
         }
-        if constexpr (F::HALF) round(v), round(w);
-        if constexpr (F::HALF || F::ACTIVATION_FACTOR != 1.0f) {
-            v.x *= scale, v.y *= scale, v.z *= scale, v.w *= scale;
-            w.x *= scale, w.y *= scale, w.z *= scale, w.w *= scale;
-        }
+        v.x *= scale, v.y *= scale, v.z *= scale, v.w *= scale;
+        w.x *= scale, w.y *= scale, w.z *= scale, w.w *= scale;
         const int of_unit = item.chunk / S::PAIR * S::PAIR * S::CHUNK_BYTES + ((item.half * C::ROWS + row) * 4 + item.q * 2) * 8 * S::PAIR + item.chunk % S::PAIR * 8;
         char* at = staged + item.unit * S::CHUNKS * S::CHUNK_BYTES + of_unit;
-        const uint2 even = F::CROSSED ? uint2{pair(v.x, w.x), pair(v.y, w.y)} : uint2{pair(v.x, v.y), pair(w.x, w.y)};
-        const uint2 odd = F::CROSSED ? uint2{pair(v.z, w.z), pair(v.w, w.w)} : uint2{pair(v.z, v.w), pair(w.z, w.w)};
+        const uint2 even = {pack_f16(v.x, v.y), pack_f16(w.x, w.y)}, odd = {pack_f16(v.z, v.w), pack_f16(w.z, w.w)};
         if constexpr (S::PAIR == 1) {
             *reinterpret_cast<uint4*>(at) = {even.x, even.y, odd.x, odd.y};
         } else {

@@ -1,9 +1,9 @@
-// Warpgroup matrix products of sm_90a: D[64, N] += A[64, 16] * B[16, N], A bf16 in registers, B bf16 in shared memory, D f32.
+// Warpgroup matrix products of sm_90a: D[64, N] += A[64, 16] * B[16, N], A in registers, B in shared memory, both f16 or both bf16, D f32.
 //
 // A warp w of the four holds rows 16w .. 16w + 16 of A and D in the fragments of mma.m16n8k16: lane 4g + c has of A
 // {row g, columns 2c 2c+1}, {row g+8, the same}, {row g, columns 2c+8 2c+9}, {row g+8, the same}, and of D for every eight
 // columns n {(g, 2c), (g, 2c+1), (g+8, 2c), (g+8, 2c+1)}.
-// B is [N][64 columns of K] bf16 with rows of 128 bytes in the 128-byte swizzle (staged.cuh), based on 1024 bytes.
+// B is [N][64 columns of K] with rows of 128 bytes in the 128-byte swizzle (staged.cuh), based on 1024 bytes.
 //
 // The products run asynchronously: A's and D's registers may not be touched between `wgmma_commit` and the `wgmma_wait`
 // that covers it, and `wgmma_fence` stands between writing them and the first product that reads them.
@@ -42,7 +42,7 @@ __device__ __forceinline__ uint64_t wgmma_descriptor(uint32_t shared_address) {
     return uint64_t((shared_address & 0x3ffff) >> 4) | (uint64_t(1) << 16) | (uint64_t(1024 >> 4) << 32) | (uint64_t(1) << 62);
 }
 
-// D of N columns: N / 2 registers a lane. `accumulate` false: D's old values do not count.
+// D of N columns: N / 2 registers a lane. Operands are f16. `accumulate` false: D's old values do not count.
 template <int N>
 struct WgmmaShape;
 
@@ -55,7 +55,7 @@ struct WgmmaShape<8> {
     static __device__ __forceinline__ void multiply(float (&d)[4], const uint32_t (&a)[4], uint64_t b, bool accumulate) {
         asm volatile(
             "{.reg .pred p; setp.ne.b32 p, %9, 0;"
-            "wgmma.mma_async.sync.aligned.m64n8k16.f32.bf16.bf16 {"
+            "wgmma.mma_async.sync.aligned.m64n8k16.f32.f16.f16 {"
             "%0, %1, %2, %3"
             "}, {%4, %5, %6, %7}, %8, p, 1, 1, 0;}"
             : MONOMORPH_ACCUMULATE_4(0)
@@ -68,7 +68,7 @@ struct WgmmaShape<16> {
     static __device__ __forceinline__ void multiply(float (&d)[8], const uint32_t (&a)[4], uint64_t b, bool accumulate) {
         asm volatile(
             "{.reg .pred p; setp.ne.b32 p, %13, 0;"
-            "wgmma.mma_async.sync.aligned.m64n16k16.f32.bf16.bf16 {"
+            "wgmma.mma_async.sync.aligned.m64n16k16.f32.f16.f16 {"
             "%0, %1, %2, %3, %4, %5, %6, %7"
             "}, {%8, %9, %10, %11}, %12, p, 1, 1, 0;}"
             : MONOMORPH_ACCUMULATE_4(0), MONOMORPH_ACCUMULATE_4(4)
@@ -81,7 +81,7 @@ struct WgmmaShape<32> {
     static __device__ __forceinline__ void multiply(float (&d)[16], const uint32_t (&a)[4], uint64_t b, bool accumulate) {
         asm volatile(
             "{.reg .pred p; setp.ne.b32 p, %21, 0;"
-            "wgmma.mma_async.sync.aligned.m64n32k16.f32.bf16.bf16 {"
+            "wgmma.mma_async.sync.aligned.m64n32k16.f32.f16.f16 {"
             "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15"
             "}, {%16, %17, %18, %19}, %20, p, 1, 1, 0;}"
             : MONOMORPH_ACCUMULATE_16(0)
@@ -94,7 +94,7 @@ struct WgmmaShape<64> {
     static __device__ __forceinline__ void multiply(float (&d)[32], const uint32_t (&a)[4], uint64_t b, bool accumulate) {
         asm volatile(
             "{.reg .pred p; setp.ne.b32 p, %37, 0;"
-            "wgmma.mma_async.sync.aligned.m64n64k16.f32.bf16.bf16 {"
+            "wgmma.mma_async.sync.aligned.m64n64k16.f32.f16.f16 {"
             "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "
             "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31"
             "}, {%32, %33, %34, %35}, %36, p, 1, 1, 0;}"
@@ -108,7 +108,7 @@ struct WgmmaShape<128> {
     static __device__ __forceinline__ void multiply(float (&d)[64], const uint32_t (&a)[4], uint64_t b, bool accumulate) {
         asm volatile(
             "{.reg .pred p; setp.ne.b32 p, %69, 0;"
-            "wgmma.mma_async.sync.aligned.m64n128k16.f32.bf16.bf16 {"
+            "wgmma.mma_async.sync.aligned.m64n128k16.f32.f16.f16 {"
             "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "
             "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, "
             "%32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, "
@@ -124,7 +124,7 @@ struct WgmmaShape<256> {
     static __device__ __forceinline__ void multiply(float (&d)[128], const uint32_t (&a)[4], uint64_t b, bool accumulate) {
         asm volatile(
             "{.reg .pred p; setp.ne.b32 p, %133, 0;"
-            "wgmma.mma_async.sync.aligned.m64n256k16.f32.bf16.bf16 {"
+            "wgmma.mma_async.sync.aligned.m64n256k16.f32.f16.f16 {"
             "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "
             "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, "
             "%32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, "
@@ -140,7 +140,21 @@ struct WgmmaShape<256> {
     }
 };
 
-// D[64, N] += A[64, 16] B[16, N] with B's rows of N columns as they lie: 128-byte rows of 64 columns in the 128-byte swizzle (eight rows
+// The same of bf16, of 128 columns.
+__device__ __forceinline__ void multiply_bf16(float (&d)[64], const uint32_t (&a)[4], uint64_t b, bool accumulate) {
+    asm volatile(
+        "{.reg .pred p; setp.ne.b32 p, %69, 0;"
+        "wgmma.mma_async.sync.aligned.m64n128k16.f32.bf16.bf16 {"
+        "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "
+        "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, "
+        "%32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, "
+        "%48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63"
+        "}, {%64, %65, %66, %67}, %68, p, 1, 1, 0;}"
+        : MONOMORPH_ACCUMULATE_16(0), MONOMORPH_ACCUMULATE_16(16), MONOMORPH_ACCUMULATE_16(32), MONOMORPH_ACCUMULATE_16(48)
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(int(accumulate)));
+}
+
+// D[64, N] += A[64, 16] B[16, N] in bf16 with B's rows of N columns as they lie: 128-byte rows of 64 columns in the 128-byte swizzle (eight rows
 // are 1024 bytes), panels of 64 columns as far apart as the descriptor says.
 __device__ __forceinline__ void multiply_rows(float (&d)[64], const uint32_t (&a)[4], uint64_t b) {
     asm volatile(

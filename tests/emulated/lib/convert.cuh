@@ -33,6 +33,7 @@ inline void unpack_e4m3(unsigned codes, unsigned& low, unsigned& high) {
     low = pack_f16(e4m3_value(codes & 0xff), e4m3_value(codes >> 8 & 0xff));
     high = pack_f16(e4m3_value(codes >> 16 & 0xff), e4m3_value(codes >> 24));
 }
+inline unsigned unpack_e4m3_pair(unsigned codes) { return pack_f16(e4m3_value(codes & 0xff), e4m3_value(codes >> 8 & 0xff)); }
 inline float2 floats_of_e4m3_pair(unsigned codes) { return make_float2(e4m3_value(codes & 0xff), e4m3_value(codes >> 8 & 0xff)); }
 // The nearest of the finite codes, of two equally near the even one.
 inline unsigned char pack_e4m3(float value) {
@@ -46,17 +47,12 @@ inline unsigned char pack_e4m3(float value) {
     return static_cast<unsigned char>(best | (std::signbit(value) ? 0x80 : 0));
 }
 
-inline unsigned multiply_bf16_pairs(unsigned a, unsigned b) { return pack_bf16(bf16_low(a) * bf16_low(b), bf16_high(a) * bf16_high(b)); }
-
-inline unsigned permute_bytes(unsigned low, unsigned high, unsigned selector) {
-    const uint64_t bytes = uint64_t(high) << 32 | low;
-    unsigned chosen = 0;
-    for (int i = 0; i < 4; i++) {
-        const unsigned s = selector >> 4 * i & 15, byte = bytes >> (s & 7) * 8 & 0xff;
-        chosen |= (s & 8 ? (byte & 0x80 ? 0xffu : 0u) : byte) << 8 * i;
-    }
-    return chosen;
+inline unsigned multiply_f16_pairs(unsigned a, unsigned b) {
+    const float2 x = unpack_f16(a), y = unpack_f16(b);
+    return pack_f16(x.x * y.x, x.y * y.y);   // exact in f32
 }
+inline unsigned twice_low(unsigned pair) { return (pair & 0xffff) * 0x10001; }
+inline unsigned twice_high(unsigned pair) { return (pair >> 16) * 0x10001; }
 
 inline float power_of_two(float v) {
     const float result = std::exp2(v);

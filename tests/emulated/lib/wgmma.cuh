@@ -17,6 +17,9 @@ inline unsigned address_of(uint64_t descriptor, bool rows, int k, int n) {
     return card::cluster_rank() << 24 | swizzled(rows ? start + n / 64 * leading + k / 8 * stride + k % 8 * 128 + n % 64 * 2 : start + n / 8 * stride + n % 8 * 128 + k * 2);
 }
 
+// The value of the lower 16 bits.
+inline float operand(const card::Product& p, unsigned bits) { return p.bf16 ? bf16_low(bits) : f16_value(bits & 0xffff); }
+
 inline void multiply(card::Warp& w, size_t number) {
     const auto part = [&](int lane) -> const card::Product& { return w.lane[lane]->products.all[number]; };
     const card::Product& p = part(0);
@@ -24,11 +27,11 @@ inline void multiply(card::Warp& w, size_t number) {
     float a[16][16], b[16][256], d[16][256];
     for (int lane = 0; lane < 32; lane++) {
         const card::Product& own = part(lane);
-        if (own.b != p.b || own.columns != p.columns || own.accumulate != p.accumulate || own.rows != p.rows) card::fail("lanes of a warp multiply by different matrices");
+        if (own.b != p.b || own.columns != p.columns || own.accumulate != p.accumulate || own.bf16 != p.bf16 || own.rows != p.rows) card::fail("lanes of a warp multiply by different matrices");
         const int g = lane / 4, c = lane % 4;
         for (int i = 0; i < 4; i++) {
             const int row = g + i % 2 * 8, k = 2 * c + i / 2 * 8;
-            a[row][k] = bf16_low(own.a[i]), a[row][k + 1] = bf16_high(own.a[i]);
+            a[row][k] = operand(p, own.a[i]), a[row][k + 1] = operand(p, own.a[i] >> 16);
         }
         for (int i = 0; i < p.columns / 2; i++) d[g + i / 2 % 2 * 8][i / 4 * 8 + 2 * c + i % 2] = p.accumulate ? own.d[i] : 0.0f;
     }
@@ -36,7 +39,7 @@ inline void multiply(card::Warp& w, size_t number) {
         for (int n = 0; n < p.columns; n++) {
             unsigned short bits;
             std::memcpy(&bits, card::shared_at(address_of(p.b, p.rows, k, n), 2), 2);
-            b[k][n] = bf16_low(bits);
+            b[k][n] = operand(p, bits);
         }
     for (int row = 0; row < 16; row++)
         for (int k = 0; k < 16; k++)
@@ -85,12 +88,15 @@ inline uint64_t wgmma_rows_descriptor(uint32_t shared_address, uint32_t panel_by
 template <int N>
 struct WgmmaShape {
     static void multiply(float (&d)[N / 2], const uint32_t (&a)[4], uint64_t b, bool accumulate) {
-        card::current->products.all.push_back({d, a, b, N, accumulate, false});
+        card::current->products.all.push_back({d, a, b, N, accumulate, false, false});
     }
 };
+inline void multiply_bf16(float (&d)[64], const uint32_t (&a)[4], uint64_t b, bool accumulate) {
+    card::current->products.all.push_back({d, a, b, 128, accumulate, true, false});
+}
 template <size_t HALF>
 inline void multiply_rows(float (&d)[HALF], const uint32_t (&a)[4], uint64_t b) {
-    card::current->products.all.push_back({d, a, b, int(2 * HALF), true, true});
+    card::current->products.all.push_back({d, a, b, int(2 * HALF), true, true, true});
 }
 
 }  // namespace monomorph

@@ -19,7 +19,7 @@ use std::path::{Path, PathBuf};
 /// How far logits may be from the interpreter's, relative to the row's largest. Exact targets compute in f64 what the
 /// interpreter computes in f64; what is left is a rounding decided otherwise now and then.
 const EXACT: f64 = 1e-4;
-/// Targets that round operands to bf16 as the interpreter does, and sum in f32.
+/// Targets that round operands to f16 as the interpreter does, and sum in f32.
 const BF16: f64 = 2e-2;
 
 struct Cases {
@@ -37,7 +37,7 @@ fn main() {
     let mut cases = Cases { out: out.into(), hardware: hardware.clone(), cases: Vec::new() };
     let goldens = goldens();
     for golden in &goldens {
-        golden.import_into(&cases.targets(), Compute::Bf16);
+        golden.import_into(&cases.targets(), Compute::F16);
         for quant in ["f32", "bf16"] {
             cases.add(golden, quant, &golden.directory.join(quant));
         }
@@ -51,7 +51,7 @@ fn main() {
     let plain = cases.target(golden, "f32");
     for storage in Storage::ALL.iter().filter(|storage| !["f32", "bf16"].contains(&storage.name)) {
         for (compute, kv) in
-            [(Compute::Bf16, Format::Bf16), (Compute::F32, Format::F32), (Compute::Int8Block32, Format::F16)]
+            [(Compute::F16, Format::Bf16), (Compute::F32, Format::F32), (Compute::Int8Block32, Format::F16)]
         {
             if storage.computes(compute) {
                 let out = cases.out.join("stored").join(storage.name).join(compute.name());
@@ -105,7 +105,7 @@ impl Cases {
             .map(|prompt| interpreter.forward(prompt, &mut Cache::default(), Which::All))
             .collect();
         write_logits(&to.join("expected.safetensors"), &logits, target.model.vocabulary);
-        let exact = target.quant.compute.classes.values().all(|compute| *compute != Compute::Bf16);
+        let exact = target.quant.compute.classes.values().all(|compute| *compute != Compute::F16);
         self.cases.push(json!({
             "name": target.name(),
             "directory": directory,

@@ -132,10 +132,9 @@ class Bench:
         for launch in variant["launches"][0]:
             self.device.launch(*self.call(launch, layer), False)
         data = self.device.download(address, size)
-        # Staged rows are bf16. Runs at odd distances, so that all rows and columns come into it.
-        values = data.view(numpy.uint16 if kind == "scratch" else numpy.float32)
-        runs = values[: len(values) // 64 * 64].reshape(-1, 64)[:: -(-values.size // COMPARED) | 1]
-        return (runs.astype(numpy.uint32) << 16).view(numpy.float32) if kind == "scratch" else runs.copy()
+        # Runs at odd distances, so that all rows and columns come into it.
+        values = data.view(numpy.float32)
+        return values[: len(values) // 64 * 64].reshape(-1, 64)[:: -(-values.size // COMPARED) | 1].copy()
 
     def refusal(self, unit, variant, expected):
         """Why a variant is not to be used; None for one that is."""

@@ -130,7 +130,7 @@ struct Operands {
 impl Launcher<'_> {
     pub(super) fn attention(&mut self, site: Site, launches: &mut Vec<Launch>) -> Result<(), PassError> {
         let exact =
-            self.plan.target.quant.compute.classes.get(&TensorClass::Attention) != Some(&Compute::Bf16);
+            self.plan.target.quant.compute.classes.get(&TensorClass::Attention) != Some(&Compute::F16);
         let operands = self.attention_operands(site)?;
         if exact {
             launches.push(self.write(site, &operands, true));
@@ -213,9 +213,8 @@ impl Launcher<'_> {
             0 => shape.splits(rows, self.plan.target.model.context, self.card),
             splits => splits.min(MAX_SPLITS),
         };
-        let (out, staged) = self.left(site, out)?;
+        let out = self.buffer(site, out);
         let warps = shape.decode_warps(rows, splits, tokens, self.card);
-        constants.extend(staged);
         constants.extend([
             ("SPLITS", integer(splits)),
             ("DECODE_WARPS", integer(warps)),
@@ -286,8 +285,7 @@ impl Launcher<'_> {
 
     fn prefill(&mut self, site: Site, operands: Operands) -> Result<Launch, PassError> {
         let Operands { shape, qkv, out, mut constants, .. } = operands;
-        let (out, staged) = self.left(site, out)?;
-        constants.extend(staged);
+        let out = self.buffer(site, out);
         let gated = constants.iter().any(|(name, _)| *name == "GATED");
         let gates = if gated { self.buffer(site, qkv) } else { Argument::Null };
         let quant = &self.plan.target.quant;

@@ -88,8 +88,7 @@ impl Launcher<'_> {
     pub(super) fn delta(&mut self, site: Site, launches: &mut Vec<Launch>) -> Result<(), PassError> {
         let operands = self.delta_operands(site)?;
         let shape = operands.shape;
-        let exact =
-            self.plan.target.quant.compute.classes.get(&TensorClass::DeltaNet) != Some(&Compute::Bf16);
+        let exact = self.plan.target.quant.compute.classes.get(&TensorClass::DeltaNet) != Some(&Compute::F16);
         let decode = site.program.regime == Regime::Decode;
         let division = if exact { None } else { Division::new(&shape, site.program.sequences, self.card) };
         match division {
@@ -123,7 +122,7 @@ impl Launcher<'_> {
             _ => return Err(no_kernel(site, self.plan, "its kernels take the plain weight of a norm")),
         };
         let (body, drafts) = (BodyId(site.body), self.plan.drafts());
-        let (out, staged) = self.left(site, out)?;
+        let out = self.buffer(site, out);
         let mut constants = vec![
             ("KEY_HEADS", integer(shape.key_heads)),
             ("VALUE_HEADS", integer(shape.value_heads)),
@@ -134,7 +133,6 @@ impl Launcher<'_> {
             ("NORM_EPS", Constant::Float(eps)),
             ("PROJECTED", integer(self.plan.buffer(qkvz).width)),
         ];
-        constants.extend(staged);
         constants.extend((drafts > 0).then_some(("DRAFTS", integer(1 + drafts))));
         let weight = |field: FieldId| vector(Some(field));
         Ok(Operands {

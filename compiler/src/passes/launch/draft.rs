@@ -171,7 +171,7 @@ impl Launcher<'_> {
         }
         let (form, eps) = self.norm(Some(norm));
         let matrix = self.matrix(table);
-        let exact = self.plan.target.quant.compute.classes.get(&TensorClass::Draft) != Some(&Compute::Bf16);
+        let exact = self.plan.target.quant.compute.classes.get(&TensorClass::Draft) != Some(&Compute::F16);
         let decode = site.program.regime == Regime::Decode;
         let mut constants = vec![("HIDDEN", integer(matrix.columns)), ("THREADS", integer(EMBED_THREADS))];
         constants.extend(matrix.names());

@@ -122,7 +122,7 @@ impl Launcher<'_> {
             let takes = matches!(matrix.format, Format::Bf16 | Format::F16 | Format::Fp8E4m3 | Format::Nvfp4);
             if matrix.exact || !takes {
                 let what = format!(
-                    "experts of {} weights in `{}` have no kernel: `bf16` of floats has",
+                    "experts of {} weights in `{}` have no kernel: `f16` has",
                     matrix.format,
                     matrix.compute.name()
                 );
@@ -251,7 +251,7 @@ impl Launcher<'_> {
         let blocks =
             (self.card.multiprocessors as usize).min(outputs.div_ceil(if groups == 1 { 1 } else { 8 }));
         let mut constants: Vec<Member> = vec![
-            ("COMPUTE", value("Compute::BF16")),
+            ("COMPUTE", value("Compute::F16")),
             ("ROUNDING", value("Rounding::NONE")),
             ("BLOCKS", integer(0)),
         ];

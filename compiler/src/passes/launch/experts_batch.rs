@@ -11,8 +11,9 @@ use crate::plan::cuda::{Argument, Constant, Extent, Kernel, Launch, Regime};
 use crate::plan::packed::TILE_ROWS;
 use crate::spec::types::Activation;
 
-/// Threads of experts_place.
+/// Threads of experts_place and of experts_stage, where a warp has a row.
 const PLACE_THREADS: usize = 256;
+const STAGE_THREADS: usize = 256;
 
 impl Launcher<'_> {
     pub(super) fn batch_up(
@@ -40,7 +41,7 @@ impl Launcher<'_> {
                 out: shared.out,
             };
             let matrix = self.matrix(shared.matrix);
-            let out = self.staged(site, shared.out, capacity);
+            let out = self.buffer(site, shared.out);
             launches.push(self.gemm(site, "_shared", &product, &matrix, x.clone(), out)?);
         }
         self.sort(site, operands, &lists, logits, launches);
@@ -69,10 +70,12 @@ impl Launcher<'_> {
         let (lists, _) = self.lists(site, chooser, &self.matrix(chooser.matrix))?;
         let gemm = self.grouped_shape(site, &matrix, lists.tile)?;
         let narrow = !lists.one_chunk();
-        let element = if narrow { 2 } else { 4 };
-        let products = (element * lists.pair_rows() * matrix.rows) as u64;
+        // Halves, and a scale for each 64 of them.
+        let row = if narrow { 2 * matrix.rows + 4 * matrix.rows.div_ceil(64) } else { 4 * matrix.rows };
+        let products = (lists.pair_rows() * row) as u64;
         let products = self.scratch("expert_products", products, false);
-        let inner = self.expert_inner(&lists, matrix.columns);
+        let (launch, inner) = self.stage_pairs(site, &lists, matrix.columns);
+        launches.push(launch);
         let constants = vec![
             ("EPILOGUE", value("Epilogue::STORE")),
             ("ACTIVATION", activation(Activation::Relu)),
@@ -95,7 +98,8 @@ impl Launcher<'_> {
                 out: shared.product,
             };
             let matrix = self.matrix(shared.matrix);
-            let x = self.staged(site, shared.inner, rows.next_multiple_of(8));
+            let (launch, x) = self.stage(site, shared.inner, None, rows.next_multiple_of(8));
+            launches.push(launch);
             shared_product = self.buffer(site, shared.product);
             launches.push(self.gemm(site, "_shared", &product, &matrix, x, shared_product.clone())?);
         }
@@ -155,9 +159,27 @@ impl Launcher<'_> {
         self.scratch("expert_lists", lists.bytes() as u64, true)
     }
 
-    /// Staged rows of pairs between the two products.
+    /// Rows of pairs between the two products, in f32.
     fn expert_inner(&mut self, lists: &Lists, width: usize) -> Argument {
-        self.scratch("expert_inner", staged_bytes(lists.pair_rows(), width), false)
+        self.scratch("expert_inner", (4 * lists.pair_rows() * width) as u64, false)
+    }
+
+    /// The launch that stages them, and where it leaves them.
+    fn stage_pairs(&mut self, site: Site, lists: &Lists, width: usize) -> (Launch, Argument) {
+        let constants = vec![
+            ("EXPERTS", integer(lists.experts)),
+            ("ACTIVE", integer(lists.active)),
+            ("STEP_ROWS", integer(lists.rows)),
+            ("TOKENS", integer(lists.tile)),
+            ("WIDTH", integer(width)),
+            ("CAPACITY", integer(lists.pair_rows())),
+        ];
+        let kernel = self.batch_kernel(site, "_stage", "experts_stage", constants, STAGE_THREADS);
+        let from = self.expert_inner(lists, width);
+        let staged = self.scratch("expert_staged", staged_bytes(lists.pair_rows(), width), false);
+        let arguments = vec![self.expert_lists(lists), from, staged.clone()];
+        let grid = fixed(lists.pair_rows().div_ceil(STAGE_THREADS / 32), 1, 1);
+        (Launch { phase: site.phase, kernel, grid, arguments }, staged)
     }
 
     fn sort(

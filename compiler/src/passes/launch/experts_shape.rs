@@ -63,7 +63,7 @@ pub(super) fn up(matrix: &Matrix, active: usize, rows: usize, knobs: &Knobs, car
     let experts = matrix.experts?;
     let granules = matrix.outputs().div_ceil(TILE_ROWS);
     let group_rows = if matrix.exact { rows } else { rows.min(4) };
-    let shared = |stages: usize, stage_bytes: usize, _: usize| {
+    let shared = |stages: usize, stage_bytes: usize, blocks: usize| {
         let product = Stream {
             rows: group_rows,
             warps: CONSUMER_WARPS,
@@ -76,19 +76,19 @@ pub(super) fn up(matrix: &Matrix, active: usize, rows: usize, knobs: &Knobs, car
         let parts = stream::parts(matrix, &product);
         let (groups, sum) = (rows.div_ceil(group_rows), stream::sum_bytes(matrix));
         let partials = 2 * (2 * parts.k_warps * rows * TILE_ROWS) * sum;
-        let squares = groups * group_rows * CONSUMER_WARPS * sum;
+        let squares = stream::squares(groups * group_rows, CONSUMER_WARPS);
         let who = choices_bytes(experts, active, rows).next_multiple_of(16);
-        let scales =
-            if has_row_scales(matrix) { (8 * (rows * active).min(experts)).next_multiple_of(16) } else { 0 };
+        // Of gate and up of every expert, or of every row of the granules that a block has at most.
+        let most = (rows * active).min(experts);
+        let scales = match matrix.scales {
+            Some(_) => (8 * most).next_multiple_of(16),
+            None if matrix.halves() => 2 * TILE_ROWS * 4 * (most * granules).div_ceil(blocks),
+            None => 0,
+        };
         let rest = groups * parts.x_bytes + partials + squares + who + scales + 16 * stages;
         Some(stages * parts.stage + rest)
     };
     ring(knobs, card, granules * active, rows, shared)
-}
-
-/// `ScaleForm::TENSOR`.
-fn has_row_scales(matrix: &Matrix) -> bool {
-    matrix.scales.is_some_and(|form| form != ScaleForm::Block128)
 }
 
 /// `DownProduct<C, …>`.
@@ -105,6 +105,7 @@ fn down_product(
     most_tiles: usize,
     most_pieces: usize,
     stage_bytes: usize,
+    of_experts: bool,
 ) -> Option<DownProduct> {
     let columns = unit_columns(matrix.format);
     let (units, capacity) = (matrix.columns.div_ceil(columns), stage_bytes / UNIT_BYTES);
@@ -115,6 +116,8 @@ fn down_product(
     let piece_units = tiles * units;
     let piece_scales = if matrix.scales == Some(ScaleForm::Block128) {
         (tiles * matrix.columns.div_ceil(128) * 4 + 16).next_multiple_of(16)
+    } else if of_experts && matrix.halves() {
+        tiles * TILE_ROWS * 4
     } else {
         piece_units * stream::unit_scale_bytes(matrix.format)
     };
@@ -150,9 +153,9 @@ pub(super) fn down(
     let tiles = matrix.rows.div_ceil(TILE_ROWS);
     let shared = |stages: usize, stage_bytes: usize, blocks: usize| {
         let block_tiles = tiles.div_ceil(blocks);
-        let of_experts = down_product(matrix, block_tiles.min(8), active, stage_bytes)?;
+        let of_experts = down_product(matrix, block_tiles.min(8), active, stage_bytes, true)?;
         let of_common = match common {
-            Some(common) => Some(down_product(common, block_tiles, 1, stage_bytes)?),
+            Some(common) => Some(down_product(common, block_tiles, 1, stage_bytes, false)?),
             None => None,
         };
         let (sum, slots) = (stream::sum_bytes(matrix), rows * active);

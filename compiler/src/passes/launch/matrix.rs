@@ -9,10 +9,11 @@ use monomorph_formats::{Format, ScaleForm};
 /// Shape, formats and arithmetic.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Matrix {
+    /// As the device holds it.
     pub format: Format,
     pub scales: Option<ScaleForm>,
     pub compute: Compute,
-    /// Whether activations are not rounded to bf16.
+    /// Whether activations are not rounded to f16.
     pub exact: bool,
     pub rows: usize,
     pub columns: usize,
@@ -34,11 +35,17 @@ impl Matrix {
             Format::Q4_1 => "Q4_1",
         };
         let scales = match self.scales {
+            None if self.halves() => "ROWS",
             None => "NONE",
             Some(ScaleForm::Block128) => "BLOCK128",
-            Some(ScaleForm::Tensor | ScaleForm::Modelopt | ScaleForm::CompressedTensors) => "TENSOR",
+            Some(ScaleForm::Tensor | ScaleForm::Modelopt | ScaleForm::CompressedTensors) => "ROWS",
         };
         [("FORMAT", value(format!("Format::{format}"))), ("SCALES", value(format!("ScaleForm::{scales}")))]
+    }
+
+    /// Whether it is of floats held in f16 with a scale a row.
+    pub fn halves(&self) -> bool {
+        !self.exact && self.format == Format::F16
     }
 
     /// Outputs, or features where gate and up are interleaved.

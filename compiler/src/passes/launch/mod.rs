@@ -1,7 +1,7 @@
 //! Turns phases into kernel launches: which kernel, instantiated with what, over how many blocks, on which memory.
 //!
 //! A target has a decode program for every bucket, a prefill program, and one for the head after a prefill. A product over
-//! few rows streams its weights past f32 activations (`stream`); over more rows its input is staged as bf16 and multiplied on
+//! few rows streams its weights past f32 activations (`stream`); over more rows its input is staged as f16 and multiplied on
 //! tensor cores (`gemm`). Exact products always stream. How kernels are cut comes from the target's tuning; where its
 //! figures do not fit the card's shared memory, the nearest that do are taken.
 //!
@@ -30,8 +30,9 @@ use crate::graph::Rows;
 use crate::plan::cuda::{
     Argument, Constant, CudaPlan, Extent, Kernel, Launch, Module, Plane, Program, Regime, Scratch,
 };
-use crate::plan::{BufferId, FieldId, FieldKind, Phase, PhaseKind, Plan};
+use crate::plan::{BufferId, FieldId, FieldKind, Phase, PhaseKind, Plan, packed};
 use crate::spec::types::{Compute, Cuda, Knobs, Tuning};
+use monomorph_formats::Format;
 
 /// Shared memory's part while weights are streamed past few rows. One part for all kernels of a program, because a
 /// multiprocessor that has to change it must first be empty, and no kernel begins beside its predecessor; and less than all
@@ -116,7 +117,7 @@ fn count_boundaries(plan: &mut Plan, programs: &[Program]) {
 enum Style {
     /// f32 activations, weights streamed past them.
     Stream,
-    /// Staged bf16 activations, tensor cores over tiles.
+    /// Staged f16 activations, tensor cores over tiles.
     Gemm,
 }
 
@@ -205,9 +206,10 @@ impl<'a> Launcher<'a> {
         let fields = (0..self.plan.fields.len()).map(FieldId);
         let fill = |id: FieldId| {
             let (template, name, constants) = match self.plan.field(id).kind {
-                FieldKind::Matrix { format, .. } => {
-                    let name = format!("fill_{}", format.name().replace('-', "_"));
-                    ("fill_matrix", name, self.matrix(id).names().to_vec())
+                FieldKind::Matrix { .. } => {
+                    let matrix = self.matrix(id);
+                    let name = format!("fill_{}", matrix.format.name().replace('-', "_"));
+                    ("fill_matrix", name, matrix.names().to_vec())
                 }
                 FieldKind::Vector { .. } | FieldKind::Norm { .. } | FieldKind::Convolution { .. } => {
                     ("fill_vector", "fill_vectors".to_owned(), Vec::new())
@@ -311,7 +313,8 @@ impl<'a> Launcher<'a> {
         else {
             unreachable!("products and embeddings have matrices")
         };
-        Matrix { format, scales, exact: compute != Compute::Bf16, compute, rows, columns, packing, experts }
+        let format = if packed::halves(format, compute) { Format::F16 } else { format };
+        Matrix { format, scales, exact: compute != Compute::F16, compute, rows, columns, packing, experts }
     }
 
     /// The three planes of a matrix as arguments.
@@ -340,7 +343,7 @@ fn fixed(x: usize, y: usize, z: usize) -> [Extent; 3] {
 
 /// Bytes of a staged buffer (templates/cuda/lib/staged.cuh).
 fn staged_bytes(capacity: usize, width: usize) -> u64 {
-    (width.div_ceil(64) * capacity * 128) as u64
+    ((width.div_ceil(64) * 128 + 4) * capacity) as u64
 }
 
 /// What one multiprocessor and one block may have of shared memory, and how many blocks of `shared` bytes fit.

@@ -57,12 +57,6 @@ fn operands(kind: &PhaseKind) -> Option<Operands> {
 }
 
 impl Launcher<'_> {
-    /// How a product phase is computed in a program.
-    fn style(&self, site: Site) -> Result<Style, PassError> {
-        let kind = &self.at(site).kind;
-        self.style_of(site, &self.matrix_of(kind, &operands(kind).expect("a product")))
-    }
-
     /// The matrix of a product, cut where a draft's head is.
     fn matrix_of(&self, kind: &PhaseKind, operands: &Operands) -> Matrix {
         let matrix = self.matrix(operands.matrix);
@@ -78,7 +72,7 @@ impl Launcher<'_> {
             return Ok(Style::Stream);
         }
         if !matches!(matrix.format, Format::Bf16 | Format::F16 | Format::Fp8E4m3 | Format::Nvfp4) {
-            let what = format!("there is no bf16 product with {} weights", matrix.format);
+            let what = format!("there is no f16 product with {} weights", matrix.format);
             return Err(no_kernel(site, self.plan, &what));
         }
         let (knobs, rows) = (self.knobs(site), site.program.rows);
@@ -90,45 +84,11 @@ impl Launcher<'_> {
         Ok(if streams { Style::Stream } else { Style::Gemm })
     }
 
-    /// Whether a buffer holds staged bf16 rows in a program: its one reader multiplies it on tensor cores, and its writer
-    /// can leave it so.
-    pub(super) fn is_staged(&self, site: Site, buffer: BufferId) -> Result<bool, PassError> {
-        let phases = &self.plan.bodies[site.body].phases;
-        let of = |phase| Site { phase, ..site };
-        let writer = phases.iter().position(|phase| phase.kind.buffers().1.contains(&buffer));
-        let can = match writer.map(|at| (at, &phases[at].kind)) {
-            Some((_, PhaseKind::Attention { .. } | PhaseKind::Delta { .. })) => true,
-            Some((at, PhaseKind::Gated { .. })) => self.style(of(at))? == Style::Gemm,
-            _ => false,
-        };
-        let readers = phases.iter().enumerate().filter(|(_, phase)| phase.kind.buffers().0.contains(&buffer));
-        let readers: Vec<usize> = readers.map(|(at, _)| at).collect();
-        match readers[..] {
-            [at] if can && operands(&phases[at].kind).is_some_and(|it| it.norm.is_none()) => {
-                Ok(self.style(of(at))? == Style::Gemm)
-            }
-            _ => Ok(false),
-        }
-    }
-
     /// The staged form of a buffer.
     pub(super) fn staged(&mut self, site: Site, buffer: BufferId, capacity: usize) -> Argument {
         let (name, width) = (self.plan.buffer(buffer).name.clone(), self.plan.buffer(buffer).width);
         debug_assert!(capacity >= site.program.rows, "every row has a place");
         self.scratch(&format!("staged_{name}"), staged_bytes(capacity, width), false)
-    }
-
-    /// Where a phase leaves what only a product reads: f32, or staged for a tensor-core product; and the constant that says so.
-    pub(super) fn left(
-        &mut self,
-        site: Site,
-        out: BufferId,
-    ) -> Result<(Argument, Option<Member>), PassError> {
-        if !self.is_staged(site, out)? {
-            return Ok((self.buffer(site, out), None));
-        }
-        let capacity = site.program.rows.next_multiple_of(8);
-        Ok((self.staged(site, out, capacity), Some(("STAGED_ROWS", integer(capacity)))))
     }
 
     pub(super) fn product(&mut self, site: Site, launches: &mut Vec<Launch>) -> Result<(), PassError> {
@@ -165,18 +125,13 @@ impl Launcher<'_> {
             let capacity = site.program.rows.next_multiple_of(8);
             let x = match &staged {
                 Some(staged) => Argument::clone(staged),
-                None if self.is_staged(site, operands.x)? => self.staged(site, operands.x, capacity),
                 None => {
                     let (launch, staged) = self.stage(site, operands.x, operands.norm, capacity);
                     launches.push(launch);
                     staged
                 }
             };
-            let out = if operands.epilogue == "GATED" {
-                self.gated_out(site, operands.out, capacity)?
-            } else {
-                self.buffer(site, operands.out)
-            };
+            let out = self.buffer(site, operands.out);
             launches.push(self.gemm(site, suffix, &operands, &matrix, x.clone(), out)?);
             staged = Some(x);
         }
@@ -192,7 +147,7 @@ impl Launcher<'_> {
             return Err(no_kernel(
                 site,
                 self.plan,
-                "fp8 weights with scales of 128 x 128 blocks compute in `bf16` only",
+                "fp8 weights with scales of 128 x 128 blocks compute in `f16` only",
             ));
         }
         match self.plan.field(id).parts.iter().find(|part| part.rows % 8 != 0) {
@@ -205,16 +160,6 @@ impl Launcher<'_> {
                 Err(no_kernel(site, self.plan, &what))
             }
         }
-    }
-
-    /// A gated tensor-core product leaves staged rows; whoever reads them must take them so.
-    fn gated_out(&mut self, site: Site, out: BufferId, capacity: usize) -> Result<Argument, PassError> {
-        if self.is_staged(site, out)? {
-            return Ok(self.staged(site, out, capacity));
-        }
-        let what =
-            "it leaves bf16 rows, and the product that reads them streams: give both the same `stream_rows`";
-        Err(no_kernel(site, self.plan, what))
     }
 
     /// The launch that stages a product's input, and where it leaves it.

@@ -105,7 +105,12 @@ fn shared_bytes(matrix: &Matrix, stream: &Stream) -> usize {
     let Parts { stage, x_bytes, k_warps, group_tiles } = parts(matrix, stream);
     let sum = sum_bytes(matrix);
     let partials = 2 * group_tiles * k_warps * rows * TILE_ROWS * sum;
-    stages * stage + x_bytes + partials + rows * warps * sum + 16 * stages + 16
+    stages * stage + x_bytes + partials + squares(rows, warps) + 16 * stages + 16
+}
+
+/// `StreamShape<C>::SQUARES`: sums of squares in f64, or in f32 with the largest magnitudes.
+pub(super) fn squares(rows: usize, warps: usize) -> usize {
+    rows * warps * 8
 }
 
 /// The same with another number of blocks in x.
@@ -134,10 +139,7 @@ pub(super) fn parts(matrix: &Matrix, stream: &Stream) -> Parts {
     } else {
         1
     };
-    // Products in f16 keep all warps along K: their scales are a warp's own.
-    let half = matches!(matrix.format, Format::F16 | Format::Fp8E4m3);
-    let divide = whole && (matrix.exact || !half);
-    let k_warps = if divide { k_warps(warps, units, stage_tiles) } else { warps };
+    let k_warps = if whole { k_warps(warps, units, stage_tiles) } else { warps };
     let part_units =
         if whole { units } else { units.div_ceil(units.div_ceil(capacity)).next_multiple_of(warps) };
     let stage_units = if whole { stage_tiles * units } else { part_units };
@@ -185,7 +187,7 @@ pub(super) fn unit_scale_bytes(format: Format) -> usize {
 
 /// `COMPUTE` and `ROUNDING`.
 pub(super) fn arithmetic(matrix: &Matrix) -> [(&'static str, Constant); 2] {
-    let compute = if matrix.exact { "EXACT" } else { "BF16" };
+    let compute = if matrix.exact { "EXACT" } else { "F16" };
     let rounding = if matrix.compute == Compute::Int8Block32 { "INT8_BLOCK32" } else { "NONE" };
     [("COMPUTE", value(format!("Compute::{compute}"))), ("ROUNDING", value(format!("Rounding::{rounding}")))]
 }

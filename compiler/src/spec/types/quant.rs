@@ -128,9 +128,9 @@ pub enum Compute {
     F32,
     /// Activations to int8 with an f32 scale per 32: `monomorph_formats::quantise_block`.
     Int8Block32,
-    /// Activations and decoded weights to bf16, the nearest, ties to even. Of fp8 and nvfp4 weights it is the codes, and
-    /// the codes times their block scales, that bf16 holds exactly: other scales multiply sums, unrounded.
-    Bf16,
+    /// Activations and weights to f16, row by row scaled by a power of two: `monomorph_formats::half_scale`. Of fp8 and nvfp4
+    /// weights it is the codes, and the codes times their block scales, that f16 holds exactly: other scales multiply sums.
+    F16,
 }
 
 impl Compute {
@@ -139,7 +139,7 @@ impl Compute {
         match self {
             Compute::F32 => "f32",
             Compute::Int8Block32 => "int8-block32",
-            Compute::Bf16 => "bf16",
+            Compute::F16 => "f16",
         }
     }
 }

@@ -144,7 +144,8 @@ mod tests {
     #[test]
     fn pieces_cover_every_tile_once() {
         static WIDE: MatrixShape = MatrixShape {
-            format: Format::Bf16,
+            stored: Format::Bf16,
+            halves: false,
             scales: None,
             parts: &[8 * 1000 + 3],
             columns: 4096,
@@ -152,7 +153,8 @@ mod tests {
             experts: 1,
         };
         static SMALL: MatrixShape = MatrixShape {
-            format: Format::F32,
+            stored: Format::F32,
+            halves: false,
             scales: None,
             parts: &[5],
             columns: 16,
@@ -160,7 +162,8 @@ mod tests {
             experts: 1,
         };
         static EXPERTS: MatrixShape = MatrixShape {
-            format: Format::Nvfp4,
+            stored: Format::Nvfp4,
+            halves: false,
             scales: Some(monomorph_formats::ScaleForm::Modelopt),
             parts: &[768, 768],
             columns: 2048,

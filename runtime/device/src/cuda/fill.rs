@@ -146,7 +146,8 @@ mod tests {
     #[test]
     fn launches_cover_the_tiles_of_all_experts() {
         let shape = |parts, packing, experts| MatrixShape {
-            format: Format::Bf16,
+            stored: Format::Bf16,
+            halves: false,
             scales: None,
             parts,
             columns: 64,

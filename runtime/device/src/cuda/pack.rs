@@ -5,7 +5,8 @@
 
 use super::shape::{MatrixShape, Packing, ROW_BYTES, TILE_ROWS, UNIT_BYTES};
 use crate::rows_of::FileRows;
-use monomorph_formats::{FP8_BLOCK, Format, NVFP4_BLOCK};
+use half::f16;
+use monomorph_formats::{FP8_BLOCK, Format, NVFP4_BLOCK, decode, encode_halves, half_scale};
 use std::ops::Range;
 
 /// One tensor of a matrix, checked against its shape.
@@ -32,8 +33,13 @@ pub(crate) enum SourceScales<'a> {
     Own,
     /// fp8: one of the whole tensor.
     Tensor(f32),
-    /// fp8: `[ceil(file rows / 128), ceil(columns / 128)]`, row-major.
-    Blocks(Vec<f32>),
+    /// fp8: `[ceil(file rows / 128), ceil(columns / 128)]`, row-major, and what all are multiplied by: a power of two.
+    Blocks {
+        /// The scales over that power.
+        scales: Vec<f32>,
+        /// Becomes the scale of every row.
+        whole: f32,
+    },
     /// nvfp4: E4M3 codes `[file rows, columns / 16]`, and one of the whole tensor.
     Groups {
         /// The codes.
@@ -41,6 +47,15 @@ pub(crate) enum SourceScales<'a> {
         /// Multiplies every element.
         tensor: f32,
     },
+}
+
+impl SourceScales<'_> {
+    /// Scales of blocks over the power of two that brings the largest into `[2^6, 2^7)`: times the largest code it is a number of f16.
+    pub(crate) fn blocks(mut scales: Vec<f32>) -> Self {
+        let factor = half_scale(scales.iter().fold(0.0f32, |m, v| m.max(v.abs()))) / 256.0;
+        scales.iter_mut().for_each(|scale| *scale *= factor);
+        SourceScales::Blocks { scales, whole: 1.0 / factor }
+    }
 }
 
 /// The planes of some tiles, to be written.
@@ -51,7 +66,7 @@ pub(crate) struct Planes<'a> {
     pub(crate) row_scales: &'a mut [u8],
 }
 
-/// A code that is no number: the kernels would take it for one.
+/// A code that is no number, or a float that is not finite: the kernels would take it for one.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct NotANumber {
     /// The tensor.
@@ -64,7 +79,7 @@ pub(crate) struct NotANumber {
 /// one's. Rows and columns beyond it become zero codes with zero scales.
 ///
 /// # Errors
-/// When an fp8 code or an nvfp4 scale is NaN.
+/// When an fp8 code or an nvfp4 scale is NaN, or a float that becomes f16 is not finite.
 pub(crate) fn pack_tiles(
     shape: &MatrixShape,
     sources: &[Source],
@@ -141,7 +156,20 @@ fn pack_row(
     let row_bytes = source.bytes.len() / source.file_rows;
     let bytes = &source.bytes[file_row * row_bytes..][..row_bytes];
     let not_a_number = || NotANumber { name: source.name.to_owned(), row: file_row };
-    match shape.format {
+    if shape.halves {
+        let mut values = vec![0.0; shape.columns];
+        decode(shape.stored, bytes, &mut values);
+        if values.iter().any(|value| !value.is_finite()) {
+            return Err(not_a_number());
+        }
+        let mut halves = vec![f16::ZERO; shape.columns];
+        let unscale = encode_halves(&values, &mut halves);
+        let bytes: Vec<u8> = halves.iter().flat_map(|half| half.to_le_bytes()).collect();
+        pack_elements::<4>(&bytes, g, out.codes);
+        out.row_scales[4 * g..][..4].copy_from_slice(&unscale.to_le_bytes());
+        return Ok(());
+    }
+    match shape.stored {
         Format::F32 => pack_elements::<16>(bytes, g, out.codes),
         Format::Bf16 | Format::F16 => pack_elements::<4>(bytes, g, out.codes),
         Format::Fp8E4m3 => {
@@ -150,20 +178,21 @@ fn pack_row(
             }
             pack_elements::<2>(bytes, g, out.codes);
         }
-        Format::Nvfp4 => pack_elements::<1>(bytes, g, out.codes),
+        Format::Nvfp4 => pack_nvfp4(bytes, g, out.codes),
         Format::Q8_0 => pack_q8_0(bytes, g, out),
         Format::Q4_1 => pack_q4_1(bytes, g, out),
     }
     match &source.scales {
         SourceScales::Own => {}
         SourceScales::Tensor(scale) => out.row_scales[4 * g..][..4].copy_from_slice(&scale.to_le_bytes()),
-        SourceScales::Blocks(scales) => {
+        SourceScales::Blocks { scales, whole } => {
             // One row of scales a tile: its 8 rows lie in one block of 128, which the loader checks.
             let blocks = shape.columns.div_ceil(FP8_BLOCK);
             let scales = &scales[file_row / FP8_BLOCK * blocks..][..blocks];
             for (out, scale) in out.scales.chunks_exact_mut(4).zip(scales) {
                 out.copy_from_slice(&scale.to_le_bytes());
             }
+            out.row_scales[4 * g..][..4].copy_from_slice(&whole.to_le_bytes());
         }
         SourceScales::Groups { codes, tensor } => {
             let groups = shape.columns / NVFP4_BLOCK;
@@ -211,6 +240,24 @@ fn pack_elements<const P: usize>(row: &[u8], g: usize, codes: &mut [u8]) {
             }
         }
     }
+}
+
+/// Eight nibbles of a lane in a word: magnitudes and signs of two neighbours at equal places of its halves (formats.cuh, decode_nvfp4).
+fn pack_nvfp4(row: &[u8], g: usize, codes: &mut [u8]) {
+    pack_elements::<1>(row, g, codes);
+    for word in unit_rows(codes, g).flat_map(|row| row.as_chunks_mut::<4>().0) {
+        *word = spread(u32::from_le_bytes(*word)).to_le_bytes();
+    }
+}
+
+/// Nibbles 0..8 to where decode_nvfp4 finds them: of pair `p`, the even one in the lower half.
+fn spread(nibbles: u32) -> u32 {
+    (0..8).fold(0, |word, j| {
+        let code = nibbles >> (4 * j) & 15;
+        let (magnitude, sign) = [(9, 15), (6, 12), (3, 14), (0, 13)][j / 2];
+        let half = j % 2 * 16;
+        word | (code & 7) << (magnitude + half) | (code >> 3) << (sign + half)
+    })
 }
 
 /// Blocks of an f16 scale and 32 bytes; lane `c` takes 8 adjacent bytes of both blocks of a unit.

@@ -23,8 +23,10 @@ pub enum Packing {
 /// A packed matrix: the stack states one constant for each of its matrices.
 #[derive(Clone, Copy, Debug)]
 pub struct MatrixShape {
-    /// Of the codes, unchanged by packing.
-    pub format: Format,
+    /// Of the codes in the checkpoint.
+    pub stored: Format,
+    /// Whether these are floats and held in f16: each row times a power of two, which its row scale undoes.
+    pub halves: bool,
     /// How fp8 and nvfp4 codes are scaled.
     pub scales: Option<ScaleForm>,
     /// Outputs of each part.
@@ -39,6 +41,11 @@ pub struct MatrixShape {
 }
 
 impl MatrixShape {
+    /// Of the codes on the device.
+    pub const fn held(&self) -> Format {
+        if self.halves { Format::F16 } else { self.stored }
+    }
+
     /// Tiles of all experts.
     pub const fn all_tiles(&self) -> usize {
         self.experts * self.tiles()
@@ -61,7 +68,7 @@ impl MatrixShape {
 
     /// Columns of one unit.
     pub const fn unit_columns(&self) -> usize {
-        match self.format {
+        match self.held() {
             Format::F32 => 16,
             Format::Bf16 | Format::F16 => 32,
             Format::Fp8E4m3 | Format::Q8_0 => 64,
@@ -81,7 +88,7 @@ impl MatrixShape {
 
     /// Bytes of one tile's block scales.
     pub const fn tile_scales(&self) -> usize {
-        match (self.format, self.scales) {
+        match (self.held(), self.scales) {
             (Format::F32 | Format::Bf16 | Format::F16, _) => 0,
             (Format::Q8_0, _) => self.units() * 2 * TILE_ROWS * 2,
             (Format::Q4_1, _) => self.units() * 4 * TILE_ROWS * 4,
@@ -93,10 +100,9 @@ impl MatrixShape {
 
     /// Bytes of one tile's row scales.
     pub const fn tile_row_scales(&self) -> usize {
-        match (self.format, self.scales) {
-            (Format::Nvfp4, _) => 4 * TILE_ROWS,
-            (Format::Fp8E4m3, Some(ScaleForm::Block128)) => 0,
-            (Format::Fp8E4m3, _) => 4 * TILE_ROWS,
+        match (self.held(), self.scales) {
+            (Format::Nvfp4 | Format::Fp8E4m3, _) => 4 * TILE_ROWS,
+            _ if self.halves => 4 * TILE_ROWS,
             _ => 0,
         }
     }

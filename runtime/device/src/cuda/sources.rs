@@ -72,7 +72,7 @@ fn load_source<'a>(
     part: &Part,
     rows: usize,
 ) -> Result<Source<'a>, WeightsError> {
-    let (tensor, file_rows) = load_tensor(checkpoint, shape.format, part, rows, shape.columns)?;
+    let (tensor, file_rows) = load_tensor(checkpoint, shape.stored, part, rows, shape.columns)?;
     let scales = match shape.scales {
         None => SourceScales::Own,
         Some(form) => load_companions(checkpoint, shape, form, part, file_rows)?,
@@ -121,7 +121,7 @@ fn load_companions<'a>(
     let last = floats(tensors.last().expect("every form has companions"))?;
     Ok(match form {
         ScaleForm::Tensor => SourceScales::Tensor(form.row_scale(last[0])),
-        ScaleForm::Block128 => SourceScales::Blocks(last),
+        ScaleForm::Block128 => SourceScales::blocks(last),
         ScaleForm::Modelopt | ScaleForm::CompressedTensors => {
             if tensors[0].format != Format::Fp8E4m3 {
                 let (name, format) = (tensors[0].name, tensors[0].format);

@@ -1,7 +1,7 @@
 //! Every element of a packed matrix, found by the layout's formula, against the file's own meaning.
 
 use super::*;
-use monomorph_formats::{ScaleForm, decode, e2m1_to_f32, e4m3_to_f32};
+use monomorph_formats::{ScaleForm, e2m1_to_f32, e4m3_to_f32, through_halves};
 
 /// xorshift64 (Marsaglia 2003).
 pub(crate) struct Random(pub(crate) u64);
@@ -48,17 +48,20 @@ fn read(shape: &MatrixShape, planes: &Planes, tile: usize, g: usize, wanted: usi
     let (unit, within) = (wanted / shape.unit_columns(), wanted % shape.unit_columns());
     let elements = shape.unit_columns() / 4;
     let place = (0..4).flat_map(|c| (0..elements).map(move |j| (c, j)));
-    let (c, j) = place.into_iter().find(|(c, j)| column(shape.format, *j, *c) == within).expect("somewhere");
+    let (c, j) = place.into_iter().find(|(c, j)| column(shape.held(), *j, *c) == within).expect("somewhere");
     let lane = &planes.codes[(tile * shape.units() + unit) * 512 + (4 * g + c) * 16..][..16];
     let scales = &planes.scales[tile * shape.tile_scales()..][..shape.tile_scales()];
-    let half = |at: usize| half::f16::from_le_bytes([scales[at], scales[at + 1]]).to_f32();
+    let half = |at: usize| f16::from_le_bytes([scales[at], scales[at + 1]]).to_f32();
     let f32_at = |bytes: &[u8], at: usize| f32::from_le_bytes(bytes[4 * at..][..4].try_into().expect("four"));
     let row_scale = || f32_at(planes.row_scales, tile * 8 + g);
     let nibble = f32::from(lane[j / 2] >> (4 * (j % 2)) & 15);
-    match shape.format {
+    match shape.held() {
         Format::F32 => f32_at(lane, j),
         Format::Bf16 => half::bf16::from_le_bytes([lane[2 * j], lane[2 * j + 1]]).to_f32(),
-        Format::F16 => half::f16::from_le_bytes([lane[2 * j], lane[2 * j + 1]]).to_f32(),
+        Format::F16 => {
+            let scale = if shape.halves { row_scale() } else { 1.0 };
+            f16::from_le_bytes([lane[2 * j], lane[2 * j + 1]]).to_f32() * scale
+        }
         Format::Q8_0 => half(((unit * 2 + j / 8) * 8 + g) * 2) * f32::from(lane[j] as i8),
         Format::Q4_1 => {
             let at = ((unit * 4 + j / 8) * 8 + g) * 4;
@@ -66,14 +69,23 @@ fn read(shape: &MatrixShape, planes: &Planes, tile: usize, g: usize, wanted: usi
         }
         Format::Fp8E4m3 => {
             let scale = match shape.scales {
-                Some(ScaleForm::Block128) => f32_at(scales, wanted / 128),
+                Some(ScaleForm::Block128) => f32_at(scales, wanted / 128) * row_scale(),
                 _ => row_scale(),
             };
             e4m3_to_f32(lane[j]) * scale
         }
         Format::Nvfp4 => {
             let scale = e4m3_to_f32(scales[(unit * 8 + g) * 8 + j / 4]);
-            e2m1_to_f32(lane[j / 2] >> (4 * (j % 2))) * scale * row_scale()
+            // Of two neighbours the first has the lower half of their word; how pairs share it is what formats.cuh says.
+            let half =
+                u32::from(u16::from_le_bytes([lane[j / 8 * 4 + j % 2 * 2], lane[j / 8 * 4 + j % 2 * 2 + 1]]));
+            let (magnitude, sign) = match j % 8 / 2 {
+                0 => (half >> 9, half >> 15),
+                1 => (half >> 6, half >> 12),
+                2 => (half >> 3, half >> 14),
+                _ => (half, half >> 13),
+            };
+            e2m1_to_f32((magnitude & 7 | (sign & 1) << 3) as u8) * scale * row_scale()
         }
     }
 }
@@ -85,7 +97,7 @@ fn shape(
     columns: usize,
     packing: Packing,
 ) -> MatrixShape {
-    MatrixShape { format, scales, parts, columns, packing, experts: 1 }
+    MatrixShape { stored: format, halves: false, scales, parts, columns, packing, experts: 1 }
 }
 
 fn check(shape: &MatrixShape, rotary: Option<usize>) {
@@ -93,15 +105,18 @@ fn check(shape: &MatrixShape, rotary: Option<usize>) {
     let columns = shape.columns;
     let mut files = Vec::new();
     for &rows in shape.parts {
-        let bytes = random.tensor(shape.format, rows * columns);
+        let bytes = random.tensor(shape.stored, rows * columns);
         let mut values = vec![0.0; rows * columns];
-        decode(shape.format, &bytes, &mut values);
+        decode(shape.stored, &bytes, &mut values);
+        if shape.halves {
+            values = values.chunks_exact(columns).flat_map(through_halves).collect();
+        }
         let mut companions = Vec::new();
         let mut groups = Vec::new();
         if let Some(form) = shape.scales {
             for (index, (_, dimensions)) in form.companions(rows, columns).into_iter().enumerate() {
                 let count = dimensions.iter().product();
-                if shape.format == Format::Nvfp4 && index == 0 {
+                if shape.stored == Format::Nvfp4 && index == 0 {
                     groups = random.tensor(Format::Fp8E4m3, count);
                     companions.push(groups.iter().map(|code| e4m3_to_f32(*code)).collect());
                 } else {
@@ -123,7 +138,7 @@ fn check(shape: &MatrixShape, rotary: Option<usize>) {
             scales: match shape.scales {
                 None => SourceScales::Own,
                 Some(form @ ScaleForm::Tensor) => SourceScales::Tensor(form.row_scale(companions[0][0])),
-                Some(ScaleForm::Block128) => SourceScales::Blocks(companions[0].clone()),
+                Some(ScaleForm::Block128) => SourceScales::blocks(companions[0].clone()),
                 Some(form) => {
                     SourceScales::Groups { codes: groups, tensor: form.row_scale(companions[1][0]) }
                 }
@@ -204,6 +219,21 @@ fn formats_without_companions_stand_where_the_layout_says() {
 }
 
 #[test]
+fn floats_of_products_in_f16_are_halves_with_a_scale_a_row() {
+    for format in [Format::F32, Format::Bf16, Format::F16] {
+        let shape = |parts, columns, packing| MatrixShape {
+            halves: true,
+            ..shape(format, None, parts, columns, packing)
+        };
+        for columns in [32, 37, 160] {
+            check(&shape(&[13, 3, 5], columns, Packing::Stacked), None);
+            check(&shape(&[11, 11], columns, Packing::Gated), None);
+        }
+        check(&shape(&[24], 96, Packing::Stacked), Some(12));
+    }
+}
+
+#[test]
 fn companions_stand_where_the_layout_says() {
     for form in ScaleForm::ALL {
         let (format, scales) = (form.codes(), Some(form));
@@ -233,4 +263,20 @@ fn what_is_no_number_is_named() {
     let mut out = Planes { codes: &mut codes, scales: &mut [], row_scales: &mut row_scales };
     let error = pack_tiles(&shape, &[source], 0..1, &mut out).expect_err("NaN");
     assert_eq!(error, NotANumber { name: "w".to_owned(), row: 2 });
+    // Neither is what f16 has no scale for.
+    let shape = MatrixShape { stored: Format::F32, halves: true, scales: None, ..shape };
+    let mut bytes = vec![0; 3 * 64 * 4];
+    bytes[64 * 4..][..4].copy_from_slice(&f32::INFINITY.to_le_bytes());
+    let source = Source {
+        bytes: &bytes,
+        scales: SourceScales::Own,
+        name: "w",
+        file_rows: 3,
+        rows: 3,
+        order: FileRows::All,
+    };
+    let mut codes = [0; 2 * 512];
+    let mut out = Planes { codes: &mut codes, scales: &mut [], row_scales: &mut row_scales };
+    let error = pack_tiles(&shape, &[source], 0..1, &mut out).expect_err("infinite");
+    assert_eq!(error, NotANumber { name: "w".to_owned(), row: 1 });
 }

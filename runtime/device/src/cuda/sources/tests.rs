@@ -96,8 +96,12 @@ fn gather(
         None => GatheredScales::Own,
         Some(ScaleForm::Tensor) => GatheredScales::Tensor(floats(companion("weight_scale"))[0]),
         Some(ScaleForm::Block128) => {
-            let blocks: Vec<usize> = rows.iter().step_by(128).map(|row| row / 128).collect();
-            GatheredScales::Blocks(floats(&of(companion("weight_scale_inv"), file_rows / 128, &blocks)))
+            // Over the power of two of the whole tensor.
+            let all = SourceScales::blocks(floats(companion("weight_scale_inv")));
+            let SourceScales::Blocks { scales, whole } = all else { unreachable!("scales of blocks") };
+            let each = scales.len() / (file_rows / 128);
+            let blocks = rows.iter().step_by(128).flat_map(|row| &scales[row / 128 * each..][..each]);
+            GatheredScales::Blocks(blocks.copied().collect(), whole)
         }
         Some(form) => {
             let last = floats(companion(form.companions(1, 1)[1].0))[0];
@@ -110,7 +114,7 @@ fn gather(
 enum GatheredScales {
     Own,
     Tensor(f32),
-    Blocks(Vec<f32>),
+    Blocks(Vec<f32>, f32),
     Groups(Vec<u8>, f32),
 }
 
@@ -151,7 +155,9 @@ fn gathered(
             scales: match scales {
                 GatheredScales::Own => SourceScales::Own,
                 GatheredScales::Tensor(scale) => SourceScales::Tensor(*scale),
-                GatheredScales::Blocks(scales) => SourceScales::Blocks(scales.clone()),
+                GatheredScales::Blocks(scales, whole) => {
+                    SourceScales::Blocks { scales: scales.clone(), whole: *whole }
+                }
                 GatheredScales::Groups(codes, tensor) => SourceScales::Groups { codes, tensor: *tensor },
             },
         })
@@ -178,7 +184,8 @@ fn rows_of_groups_bring_their_scales() {
         add(&mut tensors, &mut random, "kinds", &[640, 256], format, form);
         let checkpoint = checkpoint(&tensors);
         let shape = MatrixShape {
-            format,
+            stored: format,
+            halves: false,
             scales: form,
             parts: &[384, 768, 128, 512],
             columns: 256,
@@ -230,7 +237,8 @@ fn experts_follow_one_another_plane_by_plane() {
             }
             let checkpoint = checkpoint(&tensors);
             let shape = MatrixShape {
-                format,
+                stored: format,
+                halves: false,
                 scales: form,
                 parts,
                 columns: 128,
@@ -267,7 +275,8 @@ fn stacked_experts_are_groups_of_one_tensor() {
     add(&mut tensors, &mut random, "gate_up", &[4, 40, 64], Format::Bf16, None);
     let checkpoint = checkpoint(&tensors);
     let shape = MatrixShape {
-        format: Format::Bf16,
+        stored: Format::Bf16,
+        halves: false,
         scales: None,
         parts: &[20, 20],
         columns: 64,
@@ -319,7 +328,8 @@ fn what_is_not_there_is_refused_by_name_and_shape() {
     let form = Some(ScaleForm::Block128);
     let refused = |parts: &'static [usize], columns, asked: Part| -> String {
         let shape = MatrixShape {
-            format: Format::Fp8E4m3,
+            stored: Format::Fp8E4m3,
+            halves: false,
             scales: form,
             parts,
             columns,
