@@ -262,6 +262,8 @@ int main() {
     check_prefill<Prefill<Small, 64, 64>, true>("wgmma prefill 9/3x64 bf16, blocks of 64", {{130, 0}, {1, 64}}, 54, 2);
     check_prefill<Prefill<Heads<4, 4, 64, bf16, 32, true>, 64>, true>("wgmma prefill 4/4x64 bf16, group 1", {{300, 3}}, 55, 4);
     check_prefill<Prefill<Heads<16, 1, 128, bf16, 64, true>, 64>, true>("wgmma prefill 16/1x128 bf16, group 16", {{50, 200}}, 56);
+    check_prefill<Prefill<Heads<16, 2, 256, bf16, 16, true>, 64>, true>("wgmma prefill 16/2x256 bf16 norm", {{90, 0}, {1, 64}, {33, 100}}, 57, 3);
+    check_prefill<Prefill<Heads<6, 2, 256, bf16, 64, true>, 64>, true>("wgmma prefill 6/2x256 bf16, blocks of 64", {{150, 70}, {2, 0}}, 58, 2);
     check_continuation<Prefill<Decode<Qwen, 4, 64>, 64>>("decode after prefill = prefill, 16/2x128", 190, 42);
     check_continuation<Prefill<Decode<Small, 2, 64>, 64>>("decode after prefill = prefill, 9/3x64", 77, 43);
 #else

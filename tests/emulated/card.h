@@ -30,10 +30,11 @@ struct Copy {
 };
 struct Product {  // of a warpgroup; the lane's part
     float* d;
-    const uint32_t* a;
+    const uint32_t* a;  // nullptr: in shared memory, where a_at says
     uint64_t b;
     int columns;
     bool accumulate, bf16, rows;  // rows: B lies as it is (wgmma.cuh, multiply_rows)
+    uint64_t a_at = 0;
 };
 // Asynchronous work of one thread: what was begun, where groups end, and how much is done.
 template <class T>

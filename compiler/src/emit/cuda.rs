@@ -15,7 +15,7 @@ macro_rules! templates {
     };
 }
 
-const TEMPLATES: [(&str, &str, &str); 31] = templates![
+const TEMPLATES: [(&str, &str, &str); 32] = templates![
     ("accept", "accept.cuh"),
     ("attention_decode", "attention_decode.cuh"),
     ("attention_exact", "attention_exact.cuh"),
@@ -42,6 +42,7 @@ const TEMPLATES: [(&str, &str, &str); 31] = templates![
     ("gemm_mma", "gemm_mma.cuh"),
     ("gemm_wgmma", "gemm_wgmma.cuh"),
     ("route", "route.cuh"),
+    ("route_batch", "route_batch.cuh"),
     ("sample", "sample.cuh"),
     ("select", "select.cuh"),
     ("stage", "stage.cuh"),

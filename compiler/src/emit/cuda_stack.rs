@@ -187,9 +187,14 @@ fn layers_struct(plan: &Plan) -> TokenStream {
 
 /// The programs that steps launch themselves.
 fn programs_impl(cuda: &CudaPlan) -> TokenStream {
-    let of = |regime| cuda.programs.iter().find(|it| it.regime == regime).expect("one of each");
+    let of = |regime| cuda.programs.iter().rfind(|it| it.regime == regime).expect("one of each");
     let (prefill, head) = (of(Regime::Prefill), of(Regime::Head));
     let [run_prefill, run_head] = [prefill, head].map(|it| format_ident!("{}", it.name));
+    let short = cuda.programs.iter().filter(|it| it.regime == Regime::Prefill && it.name != prefill.name);
+    let short = short.map(|it| {
+        let (run, rows) = (format_ident!("{}", it.name), number(it.rows));
+        quote!(..=#rows => Layers::#run(self, queue),)
+    });
     let rows = number(head.rows);
     let learn = cuda.programs.iter().find(|it| it.regime == Regime::Learn).map(|it| {
         let run = format_ident!("{}", it.name);
@@ -203,8 +208,11 @@ fn programs_impl(cuda: &CudaPlan) -> TokenStream {
         impl Programs for Layers {
             const HEAD_ROWS: usize = #rows;
 
-            fn prefill(&self, queue: &mut Queue) {
-                Layers::#run_prefill(self, queue);
+            fn prefill(&self, tokens: usize, queue: &mut Queue) {
+                match tokens {
+                    #(#short)*
+                    _ => Layers::#run_prefill(self, queue),
+                }
             }
 
             fn head(&self, queue: &mut Queue) {

@@ -12,6 +12,8 @@ pub struct Buckets {
     pub sequences: usize,
     /// Sequences of the decode programs, ascending; empty where one program takes any number.
     pub decode: &'static [usize],
+    /// Tokens of the prefill programs below `tokens`, ascending.
+    pub prefill: &'static [usize],
 }
 
 /// Chooses the buckets for a target.
@@ -19,10 +21,11 @@ pub fn buckets(target: &Target) -> Buckets {
     match target.hardware.kind {
         // 512 tokens amortise unpacking a weight tile to under a hundredth of the products made with it, and
         // their activations still fit a core's share of the last-level cache.
-        HardwareKind::Cpu(_) => Buckets { tokens: 512, sequences: 32, decode: &[] },
+        HardwareKind::Cpu(_) => Buckets { tokens: 512, sequences: 32, decode: &[], prefill: &[] },
         // 8,192 tokens keep every multiprocessor at work through the narrowest product; a model of shorter context
         // still takes that many of several prompts, but no more than its buffers are worth. Powers of two waste
-        // at most half of a step's rows; a token and its drafts are a row each.
+        // at most half of a step's rows; a token and its drafts are a row each. Short prompts have programs of their own: blocks cut for
+        // thousands of tokens leave most multiprocessors idle, and an expert that has four of 128 tokens is not multiplied by 128.
         HardwareKind::Cuda(_) => {
             let decode: &[usize] = &[1, 2, 4, 8, 16, 32, 64, MAX_SEQUENCES];
             let fed = 1 + target.draft.map_or(0, |draft| draft.drafts);
@@ -31,6 +34,7 @@ pub fn buckets(target: &Target) -> Buckets {
                 tokens: target.model.context.clamp(128, 8192),
                 sequences: fits.last().copied().unwrap_or(1),
                 decode,
+                prefill: &[128, 1024],
             }
         }
     }

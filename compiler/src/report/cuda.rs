@@ -245,10 +245,8 @@ fn purpose(plan: &Plan, program: &Program) -> String {
             "one token each of up to {rows} sequences, figures for {rows} after {context} tokens each"
         ),
         Regime::Prefill => {
-            format!(
-                "up to {rows} tokens of any sequences, figures for one prompt of {}",
-                Prediction::PREFILL_TOKENS
-            )
+            let prompt = rows.min(Prediction::PREFILL_TOKENS);
+            format!("up to {rows} tokens of any sequences, figures for one prompt of {prompt}")
         }
         Regime::Head => {
             format!("logits and sampling of up to {rows} rows after a prefill, figures for one row")
@@ -271,6 +269,9 @@ fn cost(plan: &Plan, program: &Program, body: usize, phase: usize, launches: &[L
         // Where nothing is drafted a step verifies one token.
         Regime::Decode => experts_beyond(plan, kind, fed, sequences * fed, verify.of_rows(sequences)),
         Regime::Draft => further_experts(plan, kind, sequences, decode.of_rows(sequences)),
+        Regime::Prefill if program.rows < Prediction::PREFILL_TOKENS => {
+            further_experts(plan, kind, program.rows, decode.of_rows(program.rows))
+        }
         Regime::Prefill | Regime::Head | Regime::Learn => *prefill,
     };
     let launches = launches.iter().filter(|launch| launch.phase == phase).count();

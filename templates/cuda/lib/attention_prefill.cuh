@@ -58,9 +58,9 @@ struct PrefillTile {
 };
 
 // Tiles of lane's sequence `base + lane`, summed up to and including it.
-template <class C>
+template <int TOKENS>
 __device__ __forceinline__ int scan_tiles(const Step* step, int base, int lane) {
-    int tiles = base + lane < step->sequences ? (step->sequence[base + lane].count + PREFILL_TOKENS<C> - 1) / PREFILL_TOKENS<C> : 0;
+    int tiles = base + lane < step->sequences ? (step->sequence[base + lane].count + TOKENS - 1) / TOKENS : 0;
 #pragma unroll
     for (int distance = 1; distance < 32; distance *= 2) {
         const int before = __shfl_up_sync(0xffffffffu, tiles, distance);
@@ -69,24 +69,24 @@ __device__ __forceinline__ int scan_tiles(const Step* step, int base, int lane) 
     return tiles;
 }
 
-template <class C>
+template <int TOKENS>
 __device__ __forceinline__ int count_tiles(const Step* step, int lane) {
     int tiles = 0;
-    for (int base = 0; base < step->sequences; base += 32) tiles += __shfl_sync(0xffffffffu, scan_tiles<C>(step, base, lane), 31);
+    for (int base = 0; base < step->sequences; base += 32) tiles += __shfl_sync(0xffffffffu, scan_tiles<TOKENS>(step, base, lane), 31);
     return tiles;
 }
 
 // Every warp finds it by itself: cheaper than telling the others.
-template <class C>
+template <int TOKENS>
 __device__ __forceinline__ PrefillTile find_tile(const Step* step, int tile, int lane) {
     for (int base = 0;; base += 32) {
-        const int ends = scan_tiles<C>(step, base, lane), all = __shfl_sync(0xffffffffu, ends, 31);
+        const int ends = scan_tiles<TOKENS>(step, base, lane), all = __shfl_sync(0xffffffffu, ends, 31);
         if (tile < all) {
             const int before = __popc(__ballot_sync(0xffffffffu, ends <= tile));
             const int start = before == 0 ? 0 : __shfl_sync(0xffffffffu, ends, before - 1);
             const Sequence& sequence = step->sequence[base + before];
-            const int token = (tile - start) * PREFILL_TOKENS<C>;
-            return {sequence.first_token + token, min(PREFILL_TOKENS<C>, sequence.count - token), sequence.position + token,
+            const int token = (tile - start) * TOKENS;
+            return {sequence.first_token + token, min(TOKENS, sequence.count - token), sequence.position + token,
                     sequence.block_start};
         }
         tile -= all;
@@ -202,10 +202,10 @@ __device__ __forceinline__ void attention_prefill(const Step* step, const typena
     const unsigned key_lane = (lane / 16 * 8 + lane % 8) * S::STRIDE * 2 + lane / 8 % 2 * 16;
     const unsigned value_lane = (lane / 8 % 2 * 8 + lane % 8) * S::STRIDE * 2 + lane / 16 * 16;
 
-    const int all_tiles = count_tiles<C>(step, lane);
+    const int all_tiles = count_tiles<PREFILL_TOKENS<C>>(step, lane);
     for (int unit = blockIdx.x + gridDim.x * blockIdx.y; unit < all_tiles * C::KV_HEADS; unit += gridDim.x * gridDim.y) {
         const int kv_head = unit % C::KV_HEADS;
-        const PrefillTile tile = find_tile<C>(step, all_tiles - 1 - unit / C::KV_HEADS, lane);
+        const PrefillTile tile = find_tile<PREFILL_TOKENS<C>>(step, all_tiles - 1 - unit / C::KV_HEADS, lane);
         const int live_rows = tile.tokens * GROUP, keys_end = tile.position + tile.tokens;
         const int key_tiles = (keys_end + S::KEYS - 1) / S::KEYS;
         const int* blocks = step->blocks() + tile.block_start;

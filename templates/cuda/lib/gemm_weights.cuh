@@ -211,13 +211,14 @@ struct GemmWeights {
         }
     }
 
-    // The scales of blocks are no powers of two: their products with the codes are rounded.
+    // The scales of blocks are no powers of two: their products with the codes are rounded, and so are they where they have more than 11 bits
+    // (releases store them in bf16).
     static __device__ __forceinline__ void decode_fp8(uint4 codes, float scale, unsigned (&pairs)[8]) {
-        const unsigned words[4] = {codes.x, codes.y, codes.z, codes.w};
+        const unsigned words[4] = {codes.x, codes.y, codes.z, codes.w}, scales = pack_f16(scale, scale);
 #pragma unroll
-        for (int i = 0; i < 8; i++) {
-            const float2 two = floats_of_e4m3_pair(words[i / 2] >> (i % 2 * 16));
-            pairs[i] = pack_f16(two.x * scale, two.y * scale);
+        for (int i = 0; i < 4; i++) {
+            unpack_e4m3(words[i], pairs[2 * i], pairs[2 * i + 1]);
+            pairs[2 * i] = multiply_f16_pairs(pairs[2 * i], scales), pairs[2 * i + 1] = multiply_f16_pairs(pairs[2 * i + 1], scales);
         }
     }
 };

@@ -1,4 +1,4 @@
-// Warpgroup matrix products of sm_90a: D[64, N] += A[64, 16] * B[16, N], A in registers, B in shared memory, both f16 or both bf16, D f32.
+// Warpgroup matrix products of sm_90a: D[64, N] += A[64, 16] * B[16, N], A in registers (where not said otherwise), B in shared memory, both f16 or both bf16, D f32.
 //
 // A warp w of the four holds rows 16w .. 16w + 16 of A and D in the fragments of mma.m16n8k16: lane 4g + c has of A
 // {row g, columns 2c 2c+1}, {row g+8, the same}, {row g, columns 2c+8 2c+9}, {row g+8, the same}, and of D for every eight
@@ -154,8 +154,36 @@ __device__ __forceinline__ void multiply_bf16(float (&d)[64], const uint32_t (&a
         : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(int(accumulate)));
 }
 
+// The same of 64 columns, A in shared memory too: rows of 128 bytes in the 128-byte swizzle, as B.
+__device__ __forceinline__ void multiply_bf16(float (&d)[32], uint64_t a, uint64_t b, bool accumulate) {
+    asm volatile(
+        "{.reg .pred p; setp.ne.b32 p, %34, 0;"
+        "wgmma.mma_async.sync.aligned.m64n64k16.f32.bf16.bf16 {"
+        "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "
+        "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31"
+        "}, %32, %33, p, 1, 1, 0, 0;}"
+        : MONOMORPH_ACCUMULATE_16(0), MONOMORPH_ACCUMULATE_16(16)
+        : "l"(a), "l"(b), "r"(int(accumulate)));
+}
+
 // D[64, N] += A[64, 16] B[16, N] in bf16 with B's rows of N columns as they lie: 128-byte rows of 64 columns in the 128-byte swizzle (eight rows
 // are 1024 bytes), panels of 64 columns as far apart as the descriptor says.
+__device__ __forceinline__ void multiply_rows(float (&d)[128], const uint32_t (&a)[4], uint64_t b) {
+    asm volatile(
+        "wgmma.mma_async.sync.aligned.m64n256k16.f32.bf16.bf16 {"
+        "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "
+        "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, "
+        "%32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, "
+        "%48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63, "
+        "%64, %65, %66, %67, %68, %69, %70, %71, %72, %73, %74, %75, %76, %77, %78, %79, "
+        "%80, %81, %82, %83, %84, %85, %86, %87, %88, %89, %90, %91, %92, %93, %94, %95, "
+        "%96, %97, %98, %99, %100, %101, %102, %103, %104, %105, %106, %107, %108, %109, %110, %111, "
+        "%112, %113, %114, %115, %116, %117, %118, %119, %120, %121, %122, %123, %124, %125, %126, %127"
+        "}, {%128, %129, %130, %131}, %132, 1, 1, 1, 1;"
+        : MONOMORPH_ACCUMULATE_16(0), MONOMORPH_ACCUMULATE_16(16), MONOMORPH_ACCUMULATE_16(32), MONOMORPH_ACCUMULATE_16(48),
+          MONOMORPH_ACCUMULATE_16(64), MONOMORPH_ACCUMULATE_16(80), MONOMORPH_ACCUMULATE_16(96), MONOMORPH_ACCUMULATE_16(112)
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b));
+}
 __device__ __forceinline__ void multiply_rows(float (&d)[64], const uint32_t (&a)[4], uint64_t b) {
     asm volatile(
         "wgmma.mma_async.sync.aligned.m64n128k16.f32.bf16.bf16 {"

@@ -27,20 +27,24 @@ inline void multiply(card::Warp& w, size_t number) {
     float a[16][16], b[16][256], d[16][256];
     for (int lane = 0; lane < 32; lane++) {
         const card::Product& own = part(lane);
-        if (own.b != p.b || own.columns != p.columns || own.accumulate != p.accumulate || own.bf16 != p.bf16 || own.rows != p.rows) card::fail("lanes of a warp multiply by different matrices");
+        if (own.b != p.b || own.columns != p.columns || own.accumulate != p.accumulate || own.bf16 != p.bf16 || own.rows != p.rows || own.a_at != p.a_at) card::fail("lanes of a warp multiply by different matrices");
         const int g = lane / 4, c = lane % 4;
         for (int i = 0; i < 4; i++) {
             const int row = g + i % 2 * 8, k = 2 * c + i / 2 * 8;
-            a[row][k] = operand(p, own.a[i]), a[row][k + 1] = operand(p, own.a[i] >> 16);
+            if (p.a) a[row][k] = operand(p, own.a[i]), a[row][k + 1] = operand(p, own.a[i] >> 16);
         }
         for (int i = 0; i < p.columns / 2; i++) d[g + i / 2 % 2 * 8][i / 4 * 8 + 2 * c + i % 2] = p.accumulate ? own.d[i] : 0.0f;
     }
+    const auto shared_operand = [&](uint64_t descriptor, bool rows, int k, int n) {
+        unsigned short bits;
+        std::memcpy(&bits, card::shared_at(address_of(descriptor, rows, k, n), 2), 2);
+        return operand(p, bits);
+    };
+    const int first_row = int(w.lane[0]->thread.x) / 32 % 4 * 16;
+    for (int row = 0; row < 16 && !p.a; row++)
+        for (int k = 0; k < 16; k++) a[row][k] = shared_operand(p.a_at, false, k, first_row + row);
     for (int k = 0; k < 16; k++)
-        for (int n = 0; n < p.columns; n++) {
-            unsigned short bits;
-            std::memcpy(&bits, card::shared_at(address_of(p.b, p.rows, k, n), 2), 2);
-            b[k][n] = operand(p, bits);
-        }
+        for (int n = 0; n < p.columns; n++) b[k][n] = shared_operand(p.b, p.rows, k, n);
     for (int row = 0; row < 16; row++)
         for (int k = 0; k < 16; k++)
             for (int n = 0; n < p.columns; n++) d[row][n] += a[row][k] * b[k][n];
@@ -93,6 +97,9 @@ struct WgmmaShape {
 };
 inline void multiply_bf16(float (&d)[64], const uint32_t (&a)[4], uint64_t b, bool accumulate) {
     card::current->products.all.push_back({d, a, b, 128, accumulate, true, false});
+}
+inline void multiply_bf16(float (&d)[32], uint64_t a, uint64_t b, bool accumulate) {
+    card::current->products.all.push_back({d, nullptr, b, 64, accumulate, true, false, a});
 }
 template <size_t HALF>
 inline void multiply_rows(float (&d)[HALF], const uint32_t (&a)[4], uint64_t b) {

@@ -22,7 +22,6 @@ const EXACT_WARPS: usize = 8;
 const PREFILL_KEYS: [usize; 3] = [64, 32, 16];
 const PREFILL_THREADS: usize = 128;
 /// Keys, stages and threads of attention_prefill_wgmma.
-const WGMMA_KEYS: usize = 128;
 const WGMMA_STAGES: usize = 2;
 const WGMMA_THREADS: usize = 384;
 
@@ -94,11 +93,13 @@ impl Shape {
 
     /// `sizeof(WgmmaShared<C>)`, where warpgroup products take this shape.
     fn wgmma_prefill_shared(&self, kv_format: Format, block_tokens: usize, card: &Cuda) -> Option<usize> {
+        // Heads of 256 leave registers for the scores of 64 keys, and none for q.
+        let (keys, q): (usize, usize) = if self.head_dim == 256 { (64, 128 * self.head_dim * 2) } else { (128, 0) };
         let takes = card.wgmma
             && kv_format == Format::Bf16
-            && [64, 128].contains(&self.head_dim)
-            && WGMMA_KEYS.is_multiple_of(block_tokens);
-        let bytes = WGMMA_STAGES * (2 * WGMMA_KEYS * self.head_dim * 2 + 4 * 8);
+            && [64, 128, 256].contains(&self.head_dim)
+            && keys.is_multiple_of(block_tokens);
+        let bytes = WGMMA_STAGES * (2 * keys * self.head_dim * 2 + 4 * 8) + q;
         takes.then_some(bytes.next_multiple_of(1024))
     }
 

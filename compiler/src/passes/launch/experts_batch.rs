@@ -27,7 +27,9 @@ impl Launcher<'_> {
         let (lists, gemm) = self.lists(site, operands, matrix)?;
         let stride = logits_stride(operands, &lists);
         let logits = self.logits(site, stride);
-        launches.push(self.route_alone(site, operands, stride, logits.clone()));
+        let router = self.matrix(operands.router);
+        let launch = self.route_batch(site, operands, &router, stride, logits.clone());
+        launches.push(launch.unwrap_or_else(|| self.route_alone(site, operands, stride, logits.clone())));
         let (launch, x) = self.stage(site, operands.x, Some(operands.norm), capacity);
         launches.push(launch);
         if let Some(shared) = operands.shared {
@@ -137,13 +139,13 @@ impl Launcher<'_> {
     fn lists(&self, site: Site, operands: &Up, matrix: &Matrix) -> Result<(Lists, Gemm), PassError> {
         let tile = match site.program.regime {
             Regime::Decode | Regime::Draft => 8,
-            Regime::Prefill | Regime::Head | Regime::Learn => {
-                if self.card.wgmma {
-                    128
-                } else {
-                    64
-                }
-            }
+            // Few tokens leave each expert few rows: at 128 of them as decode programs do, whose kernels then serve here too.
+            Regime::Prefill | Regime::Head | Regime::Learn => match site.program.rows {
+                ..=128 => 8,
+                ..=1024 => 32,
+                _ if self.card.wgmma => 128,
+                _ => 64,
+            },
         };
         let (experts, active) = (matrix.experts.expect("experts have matrices"), operands.active);
         let lists = Lists { experts, active, rows: site.program.rows, tile };

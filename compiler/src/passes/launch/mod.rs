@@ -18,6 +18,7 @@ mod gemm;
 mod matrix;
 mod outline;
 mod product;
+mod route_batch;
 mod rows;
 mod sample;
 mod stream;
@@ -62,11 +63,12 @@ pub fn launch(plan: &mut Plan) -> Result<(), PassError> {
     let mut programs = decode
         .map(|sequences| launcher.program(&Outline::decode(sequences, tokens)))
         .collect::<Result<Vec<_>, _>>()?;
-    for (name, regime, rows) in
-        [("prefill", Regime::Prefill, buckets.tokens), ("head", Regime::Head, buckets.sequences)]
+    let short = buckets.prefill.iter().copied().filter(|tokens| *tokens < buckets.tokens);
+    let prefill = short.map(|tokens| (format!("prefill_{tokens}"), Regime::Prefill, tokens));
+    let rest = [("prefill", Regime::Prefill, buckets.tokens), ("head", Regime::Head, buckets.sequences)];
+    for (name, regime, rows) in prefill.chain(rest.map(|(name, regime, rows)| (name.to_owned(), regime, rows)))
     {
-        let outline =
-            Outline { name: name.to_owned(), regime, rows, sequences: buckets.sequences, tokens: 1 };
+        let outline = Outline { name, regime, rows, sequences: buckets.sequences, tokens: 1 };
         programs.push(launcher.program(&outline)?);
     }
     programs.extend(launcher.draft_programs()?);
@@ -94,8 +96,9 @@ fn count_boundaries(plan: &mut Plan, programs: &[Program]) {
     let launches = |program: &Program, body: usize, phase: usize| {
         program.bodies[body].iter().filter(|launch| launch.phase == phase).count() as f64
     };
-    let of = |regime: Regime| programs.iter().find(|program| program.regime == regime).expect("one of each");
-    let (decode, prefill, head) = (of(Regime::Decode), of(Regime::Prefill), of(Regime::Head));
+    let decode = programs.iter().find(|program| program.regime == Regime::Decode).expect("one of each");
+    let last = |regime| programs.iter().rfind(|program| program.regime == regime).expect("one of each");
+    let (prefill, head) = (last(Regime::Prefill), last(Regime::Head));
     for (index, body) in plan.bodies.iter_mut().enumerate() {
         for (at, phase) in body.phases.iter_mut().enumerate() {
             phase.decode.boundaries = launches(decode, index, at);

@@ -34,8 +34,8 @@ pub trait Programs: Send + 'static {
     /// Most rows of logits that [`Programs::head`] computes at once.
     const HEAD_ROWS: usize;
 
-    /// From token rows to the last layer's residual stream.
-    fn prefill(&self, queue: &mut Queue);
+    /// From so many token rows to the last layer's residual stream.
+    fn prefill(&self, tokens: usize, queue: &mut Queue);
 
     /// From the residual stream to the logits, and the tokens sampled from them, of the header's output rows.
     fn head(&self, queue: &mut Queue);
@@ -304,7 +304,7 @@ impl Steps {
         let mut tables = self.flights[flight].tables;
         let sampled = tables.sampled;
         let mut queue = Queue::new(gpu.stream(), "prefill", false, extents, tables);
-        programs.prefill(&mut queue);
+        programs.prefill(self.buffer.tokens.len(), &mut queue);
         queue.finish()?;
         for first in (0..outputs).step_by(P::HEAD_ROWS) {
             if first > 0 {

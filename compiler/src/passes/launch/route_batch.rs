@@ -1,0 +1,97 @@
+//! Router logits of more than a few tokens, on tensor cores (templates/cuda/lib/route_batch.cuh).
+
+use super::experts::Up;
+use super::product::{count, limit, vector};
+use super::{Launcher, Matrix, Site, fits, fixed, integer};
+use crate::plan::cuda::{Argument, Constant, Extent, Kernel, Launch, Regime};
+use crate::plan::packed::TILE_ROWS;
+use crate::spec::types::Cuda;
+use monomorph_formats::Format;
+
+const WARPS: usize = 8;
+/// Bytes of bf16.
+const HALF: usize = 2;
+/// Terms that a value of f32 is cut in.
+const TERMS: usize = 3;
+
+/// How the work is cut.
+#[derive(Clone, Copy, Debug)]
+struct Shape {
+    /// Of a block: tokens, and tiles of 16 rows of the router.
+    tokens: usize,
+    tiles: usize,
+    /// Warps that share a block's K.
+    k_warps: usize,
+    blocks: usize,
+    shared: usize,
+}
+
+/// Few tokens: as many blocks as there are tiles, whose warps share K. Many: blocks that read x once, or twice where there are
+/// more rows than a block's registers hold sums of.
+fn shape(rows: usize, outputs: usize, card: &Cuda) -> Option<Shape> {
+    const MOST_TILES: usize = 18;
+    let all = outputs.div_ceil(2 * TILE_ROWS);
+    let (tokens, k_warps) = if rows <= 256 { (16, WARPS) } else { (64, 1) };
+    let tiles = if k_warps > 1 { 1 } else { all.div_ceil(all.div_ceil(MOST_TILES)) };
+    let chunk = 64 * k_warps;
+    let buffers = 2 * TERMS * tokens * (chunk + 8) * HALF;
+    let square_parts = (chunk / 4).div_ceil(32);
+    let partials = if k_warps > 1 { k_warps * tiles * tokens * 16 * 4 } else { 0 };
+    let shared = buffers.max(partials) + tokens * square_parts * 4;
+    let shape = Shape { tokens, tiles, k_warps, blocks: all.div_ceil(tiles), shared };
+    fits(card, shared, 1).then_some(shape)
+}
+
+impl Launcher<'_> {
+    /// The launch that leaves `outputs` logits a token, those of padding rows too; `None` where the router's format or width has
+    /// no such kernel.
+    pub(super) fn route_batch(
+        &mut self,
+        site: Site,
+        operands: &Up,
+        router: &Matrix,
+        outputs: usize,
+        logits: Argument,
+    ) -> Option<Launch> {
+        if router.format != Format::Bf16 || !router.columns.is_multiple_of(4) {
+            return None;
+        }
+        let Shape { tokens, tiles, k_warps, blocks, shared } = shape(site.program.rows, outputs, self.card)?;
+        let (norm, eps) = self.norm(Some(operands.norm));
+        let constants = vec![
+            ("OUTPUTS", integer(outputs)),
+            ("INPUTS", integer(router.columns)),
+            ("NORM", norm),
+            ("EPS", Constant::Float(eps)),
+            ("LIMIT", limit(site, false)),
+            ("TOKENS", integer(tokens)),
+            ("TILES", integer(tiles)),
+            ("K_WARPS", integer(k_warps)),
+            ("BLOCKS", integer(blocks)),
+        ];
+        let kernel = Kernel {
+            name: self.kernel_name(site, "_route"),
+            template: "route_batch",
+            constants,
+            block: count(32 * WARPS),
+            resident: 1,
+            cluster: 1,
+            shared: count(shared),
+            decode: false,
+        };
+        let kernel = self.kernel(site.program, kernel);
+        let [codes, ..] = self.planes(operands.router);
+        let arguments = vec![
+            Argument::Step,
+            self.buffer(site, operands.x),
+            vector(Some(operands.norm)),
+            codes,
+            logits,
+        ];
+        let mut grid = fixed(blocks, site.program.rows.div_ceil(tokens), 1);
+        if site.program.regime == Regime::Prefill {
+            grid[1] = Extent::Tokens(count(tokens));
+        }
+        Some(Launch { phase: site.phase, kernel, grid, arguments })
+    }
+}
