@@ -191,9 +191,10 @@ fn programs_impl(cuda: &CudaPlan) -> TokenStream {
     let (prefill, head) = (of(Regime::Prefill), of(Regime::Head));
     let [run_prefill, run_head] = [prefill, head].map(|it| format_ident!("{}", it.name));
     let short = cuda.programs.iter().filter(|it| it.regime == Regime::Prefill && it.name != prefill.name);
-    let short = short.map(|it| {
-        let (run, rows) = (format_ident!("{}", it.name), number(it.rows));
-        quote!(..=#rows => Layers::#run(self, queue),)
+    let short = short.scan(0, |least, it| {
+        let (run, first, last) = (format_ident!("{}", it.name), number(*least), number(it.rows));
+        *least = it.rows + 1;
+        Some(quote!(#first..=#last => Layers::#run(self, queue),))
     });
     let rows = number(head.rows);
     let learn = cuda.programs.iter().find(|it| it.regime == Regime::Learn).map(|it| {

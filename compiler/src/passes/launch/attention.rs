@@ -94,7 +94,8 @@ impl Shape {
     /// `sizeof(WgmmaShared<C>)`, where warpgroup products take this shape.
     fn wgmma_prefill_shared(&self, kv_format: Format, block_tokens: usize, card: &Cuda) -> Option<usize> {
         // Heads of 256 leave registers for the scores of 64 keys, and none for q.
-        let (keys, q): (usize, usize) = if self.head_dim == 256 { (64, 128 * self.head_dim * 2) } else { (128, 0) };
+        let (keys, q): (usize, usize) =
+            if self.head_dim == 256 { (64, 128 * self.head_dim * 2) } else { (128, 0) };
         let takes = card.wgmma
             && kv_format == Format::Bf16
             && [64, 128, 256].contains(&self.head_dim)

@@ -142,7 +142,7 @@ impl Launcher<'_> {
             // Few tokens leave each expert few rows: at 128 of them as decode programs do, whose kernels then serve here too.
             Regime::Prefill | Regime::Head | Regime::Learn => match site.program.rows {
                 ..=128 => 8,
-                ..=1024 => 32,
+                129..=1024 => 32,
                 _ if self.card.wgmma => 128,
                 _ => 64,
             },

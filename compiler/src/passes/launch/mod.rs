@@ -66,7 +66,8 @@ pub fn launch(plan: &mut Plan) -> Result<(), PassError> {
     let short = buckets.prefill.iter().copied().filter(|tokens| *tokens < buckets.tokens);
     let prefill = short.map(|tokens| (format!("prefill_{tokens}"), Regime::Prefill, tokens));
     let rest = [("prefill", Regime::Prefill, buckets.tokens), ("head", Regime::Head, buckets.sequences)];
-    for (name, regime, rows) in prefill.chain(rest.map(|(name, regime, rows)| (name.to_owned(), regime, rows)))
+    for (name, regime, rows) in
+        prefill.chain(rest.map(|(name, regime, rows)| (name.to_owned(), regime, rows)))
     {
         let outline = Outline { name, regime, rows, sequences: buckets.sequences, tokens: 1 };
         programs.push(launcher.program(&outline)?);

@@ -81,13 +81,8 @@ impl Launcher<'_> {
         };
         let kernel = self.kernel(site.program, kernel);
         let [codes, ..] = self.planes(operands.router);
-        let arguments = vec![
-            Argument::Step,
-            self.buffer(site, operands.x),
-            vector(Some(operands.norm)),
-            codes,
-            logits,
-        ];
+        let arguments =
+            vec![Argument::Step, self.buffer(site, operands.x), vector(Some(operands.norm)), codes, logits];
         let mut grid = fixed(blocks, site.program.rows.div_ceil(tokens), 1);
         if site.program.regime == Regime::Prefill {
             grid[1] = Extent::Tokens(count(tokens));
