@@ -65,19 +65,19 @@ fn few_rows_stream_the_experts_they_choose_and_more_are_sorted() {
     );
     let (gemm, grouped) = ("gemm_wgmma", "experts_gemm_wgmma");
     let ends = ["experts_stage", grouped, "stage", gemm, "experts_batch_combine"];
-    let sorted = [&["route", "stage", gemm, "experts_sort", grouped][..], &ends].concat();
+    let sorted = [&["route_batch", "stage", gemm, "experts_sort", grouped][..], &ends].concat();
     assert_eq!(
         body_templates(&plan, program(cuda, "decode_64"), "delta"),
         [&["stage", gemm, gemm, "delta_decode", "stage", gemm][..], &sorted].concat()
     );
     // A step of more than 128 tokens is sorted in chunks, and places become rows by another launch.
-    let sorted = [&["route", "stage", gemm, "experts_sort", "experts_place", grouped][..], &ends].concat();
+    let sorted =
+        [&["route_batch", "stage", gemm, "experts_sort", "experts_place", grouped][..], &ends].concat();
     let delta = ["stage", gemm, gemm, "delta_prepare", "delta_chunks", "delta_gate", "stage", gemm];
     assert_eq!(body_templates(&plan, program(cuda, "prefill"), "delta"), [&delta[..], &sorted].concat());
     assert_eq!(
         body_templates(&plan, program(cuda, "prefill"), "attention")[2..4],
-        ["attention_write", "attention_prefill"],
-        "heads of 256 are no warpgroup product's"
+        ["attention_write", "attention_prefill_wgmma"]
     );
 }
 
