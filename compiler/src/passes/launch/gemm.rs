@@ -8,6 +8,7 @@ use crate::plan::Packing;
 use crate::plan::cuda::{Argument, Constant, Kernel, Launch};
 use crate::plan::packed::{UNIT_BYTES, unit_columns};
 use crate::spec::types::{Cuda, Knobs};
+use monomorph_formats::Format;
 
 /// A tensor-core product that fits the card.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -65,9 +66,9 @@ fn shape_of_tokens(
     let widest_step = (knobs.gemm_inputs as usize / 64 * unit_columns(matrix.format) / 32).clamp(1, 2);
     let widest_step = if strips == 2 { least_step } else { widest_step };
     // Sums of many tokens take the registers of a second block; without wgmma, those of its fragments.
-    // (64 tokens of 16-bit weights are four bytes a thread too many.)
-    let wide = unit_columns(matrix.format) <= 32;
-    let most_resident = if card.wgmma && tokens * strips <= if wide { 32 } else { 64 } { 2 } else { 1 };
+    // (64 tokens of anything but fp8 are four bytes a thread too many.)
+    let most_tokens = if matrix.format == Format::Fp8E4m3 { 64 } else { 32 };
+    let most_resident = if card.wgmma && tokens * strips <= most_tokens { 2 } else { 1 };
     for (resident, least_ring, stage_panels) in
         [(2, 4, 2), (2, 4, 1), (2, 2, 1), (1, 4, 2), (1, 4, 1), (1, 2, 2), (1, 2, 1)]
     {
