@@ -20,11 +20,12 @@ const TIE: f64 = 1e-3;
 const SANITIZED: [&str; 2] = ["llama-3.2-1b/bf16", "smollm2-135m/q4_1"];
 
 /// What runs on the machine with the card.
-const SCRIPTS: [(&str, &str); 9] = [
+const SCRIPTS: [(&str, &str); 10] = [
     ("run.py", include_str!("run.py")),
     ("checks/__init__.py", include_str!("checks/__init__.py")),
     ("checks/benches.py", include_str!("checks/benches.py")),
     ("checks/common.py", include_str!("checks/common.py")),
+    ("checks/launches.py", include_str!("checks/launches.py")),
     ("checks/logits.py", include_str!("checks/logits.py")),
     ("checks/programs.py", include_str!("checks/programs.py")),
     ("checks/sanitizer.py", include_str!("checks/sanitizer.py")),
