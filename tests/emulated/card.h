@@ -91,6 +91,8 @@ void meet(const char* what, void* operands, void (*act)(Warp&));
 
 // Barriers of a block: `threads` 0 stands for all that live.
 void block_barrier(int id, int threads, bool wait);
+// The four warps of the thread's warpgroup.
+void warpgroup_barrier();
 void cluster_arrive();
 void cluster_wait();
 

@@ -151,6 +151,20 @@ void block_barrier(int id, int threads, bool wait) {
     }
 }
 
+void warpgroup_barrier() {
+    Resident& block = resident(*current->block);
+    const unsigned number = current->thread.x / 128;
+    if (int(number * 128 + 128) > block.threads) fail("a warpgroup of fewer than four warps");
+    Meeting& group = block.warpgroups[number];
+    progress++;
+    if (++group.arrived == 128) {
+        group.arrived = 0;
+        wake(group.waiters);
+    } else {
+        sleep_in(group.waiters, "the other warps of its warpgroup");
+    }
+}
+
 void cluster_arrive() {
     Cluster& c = cluster(*current->block);
     current->cluster_meeting = c.meetings;

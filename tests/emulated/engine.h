@@ -33,6 +33,7 @@ struct Resident : Block {
     Cluster* cluster;
     int threads;
     Meeting barriers[16];
+    Meeting warpgroups[8];  // at their products
     std::vector<Warp> warps;
     std::vector<Fiber*> fibers;
     std::deque<Phase> phases;

@@ -40,6 +40,10 @@ impl Server {
     }
 }
 
+/// Multiprocessors of an emulated card. So few that even small models take blocks round their rings of stages, and from one piece of work
+/// to the next, as full-size ones do on many.
+const MULTIPROCESSORS: usize = 7;
+
 /// Copies a hardware file into a targets directory as `emulated-<hardware>`, for this machine's kind of host.
 ///
 /// # Panics
@@ -47,10 +51,17 @@ impl Server {
 pub fn hardware(targets: &Path, hardware: &str) -> String {
     let file = root().join("targets/hardware").join(hardware).join("HARDWARE.toml");
     let text = std::fs::read_to_string(&file).unwrap_or_else(|error| panic!("{}: {error}", file.display()));
-    let host = |line: &str| line.starts_with("host =");
-    assert_eq!(text.lines().filter(|line| host(line)).count(), 1, "{} names a host", file.display());
-    let here = format!("host = \"{}-unknown-linux-gnu\"", std::env::consts::ARCH);
-    let lines: Vec<&str> = text.lines().map(|line| if host(line) { here.as_str() } else { line }).collect();
+    let others = [
+        ("host =", format!("host = \"{}-unknown-linux-gnu\"", std::env::consts::ARCH)),
+        ("multiprocessors =", format!("multiprocessors = {MULTIPROCESSORS}")),
+    ];
+    for (key, _) in &others {
+        let lines = text.lines().filter(|line| line.starts_with(key)).count();
+        assert_eq!(lines, 1, "{} has one line `{key} …`", file.display());
+    }
+    let other =
+        |line| others.iter().find(|(key, _)| str::starts_with(line, key)).map(|(_, other)| other.as_str());
+    let lines: Vec<&str> = text.lines().map(|line| other(line).unwrap_or(line)).collect();
     let name = format!("emulated-{hardware}");
     let directory = targets.join("hardware").join(&name);
     std::fs::create_dir_all(&directory).expect("a temporary directory is writable");

@@ -73,6 +73,8 @@ inline void wgmma_commit() { card::current->products.commit(); }
 template <int PENDING>
 inline void wgmma_wait() {
     size_t until = card::current->products.until(PENDING);
+    // A product is one of four warps: it is done for none of them before all have asked for it.
+    card::warpgroup_barrier();
     card::meet("a wait for products", &until, emulated::finish);
 }
 template <class T>
