@@ -40,21 +40,20 @@ impl Server {
     }
 }
 
-/// Multiprocessors of an emulated card. So few that even small models take blocks round their rings of stages, and from one piece of work
-/// to the next, as full-size ones do on many.
-const MULTIPROCESSORS: usize = 7;
+/// So few multiprocessors that even small models take blocks round their rings of stages, and from one piece of work to the next, as
+/// full-size ones do on many.
+pub const FEW: usize = 7;
 
-/// Copies a hardware file into a targets directory as `emulated-<hardware>`, for this machine's kind of host.
+/// Copies a hardware file into a targets directory as `emulated-<hardware>`, for this machine's kind of host, and with so many multiprocessors
+/// (`None`: its own).
 ///
 /// # Panics
 /// If it cannot be read or written.
-pub fn hardware(targets: &Path, hardware: &str) -> String {
+pub fn hardware(targets: &Path, hardware: &str, multiprocessors: Option<usize>) -> String {
     let file = root().join("targets/hardware").join(hardware).join("HARDWARE.toml");
     let text = std::fs::read_to_string(&file).unwrap_or_else(|error| panic!("{}: {error}", file.display()));
-    let others = [
-        ("host =", format!("host = \"{}-unknown-linux-gnu\"", std::env::consts::ARCH)),
-        ("multiprocessors =", format!("multiprocessors = {MULTIPROCESSORS}")),
-    ];
+    let mut others = vec![("host =", format!("host = \"{}-unknown-linux-gnu\"", std::env::consts::ARCH))];
+    others.extend(multiprocessors.map(|count| ("multiprocessors =", format!("multiprocessors = {count}"))));
     for (key, _) in &others {
         let lines = text.lines().filter(|line| line.starts_with(key)).count();
         assert_eq!(lines, 1, "{} has one line `{key} …`", file.display());

@@ -212,7 +212,7 @@ fn answers(case: &Case) {
 fn servers_agree_with_the_interpreter_and_with_transformers() {
     let directory = tempfile::tempdir().expect("temporary directories can be made");
     let (targets, out) = (directory.path().join("targets"), directory.path().join("stored"));
-    let [h200, gb10] = ["h200", "gb10"].map(|name| emulated::hardware(&targets, name));
+    let [h200, gb10] = ["h200", "gb10"].map(|name| emulated::hardware(&targets, name, Some(emulated::FEW)));
     let (wide, mut wrong) = (wide(directory.path()), Vec::new());
     let golden =
         |name: &str| goldens().into_iter().find(|golden| golden.name == name).expect("it is committed");
@@ -256,7 +256,7 @@ fn every_golden_in_every_format() {
     let wanted = std::env::var("MONOMORPH_GOLDENS").unwrap_or_default();
     let mut wrong = Vec::new();
     let wide = wide(directory.path());
-    for hardware in ["h200", "gb10"].map(|name| emulated::hardware(&targets, name)) {
+    for hardware in ["h200", "gb10"].map(|name| emulated::hardware(&targets, name, Some(emulated::FEW))) {
         for golden in goldens().iter().chain([&wide]) {
             let is_wanted = |quant: &str| {
                 let name = format!("{hardware}/{}/{quant}", golden.name);
