@@ -40,13 +40,6 @@ __device__ __forceinline__ unsigned unpack_e4m3_pair(unsigned codes) {
     asm("cvt.rn.f16x2.e4m3x2 %0, %1;" : "=r"(pair) : "h"(static_cast<unsigned short>(codes)));
     return pair;
 }
-__device__ __forceinline__ float2 floats_of_e4m3_pair(unsigned codes) {
-    float2 values;
-    asm("{\n\t.reg .b32 halves;\n\t.reg .b16 first, second;\n\tcvt.rn.f16x2.e4m3x2 halves, %2;\n\tmov.b32 {first, second}, halves;\n\t"
-        "cvt.f32.f16 %0, first;\n\tcvt.f32.f16 %1, second;\n\t}"
-        : "=f"(values.x), "=f"(values.y) : "h"(static_cast<unsigned short>(codes)));
-    return values;
-}
 // To e4m3, to nearest even, at most the largest finite one.
 __device__ __forceinline__ unsigned char pack_e4m3(float value) {
     unsigned short pair;

@@ -34,7 +34,6 @@ inline void unpack_e4m3(unsigned codes, unsigned& low, unsigned& high) {
     high = pack_f16(e4m3_value(codes >> 16 & 0xff), e4m3_value(codes >> 24));
 }
 inline unsigned unpack_e4m3_pair(unsigned codes) { return pack_f16(e4m3_value(codes & 0xff), e4m3_value(codes >> 8 & 0xff)); }
-inline float2 floats_of_e4m3_pair(unsigned codes) { return make_float2(e4m3_value(codes & 0xff), e4m3_value(codes >> 8 & 0xff)); }
 // The nearest of the finite codes, of two equally near the even one.
 inline unsigned char pack_e4m3(float value) {
     if (value != value) return 0x7f;
