@@ -54,10 +54,9 @@ struct DownRow {
                     largest = fmaxf(fmaxf(fmaxf(largest, fabsf(v.x)), fmaxf(fabsf(v.y), fabsf(v.z))), fabsf(v.w));
                 }
         }
-        const int exponent = __reduce_max_sync(~0u, __float_as_uint(largest)) >> 23;   // magnitudes compare as their bits
-        const int field = least(253, 127 + 14 + 127 - exponent);   // as far as both it and its inverse are normal numbers
-        const float scale = __uint_as_float(field << 23);
-        if (lane == 0) *unscale = __uint_as_float((254 - field) << 23) * F::SUM_SCALE;
+        const HalfScale by(__uint_as_float(__reduce_max_sync(~0u, __float_as_uint(largest))));   // magnitudes compare as their bits
+        const float scale = by.scale;
+        if (lane == 0) *unscale = by.unscale * F::SUM_SCALE;
 #pragma unroll 1
         for (int from = 0; from < ITERATIONS; from += SLICE) {
             if (!WHOLE) load(row, from, lane);

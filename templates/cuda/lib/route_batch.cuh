@@ -199,37 +199,31 @@ struct RouteBatch {
             const int row = first_tile * TILE_ROWS + tile_row;
             if (row < C::OUTPUTS && token < tokens) logits[size_t(token) * C::OUTPUTS + row] = sum * inverse_rms(token);
         };
+        // Every sum of this lane, by its item, and its row and token in that.
+        const auto each_sum = [&](const auto& take) {
+#pragma unroll
+            for (int i = 0; i < S::EACH; i++) {
+                if (item(i) >= S::ITEMS) break;
+#pragma unroll
+                for (int n = 0; n < S::ITEM_TILES; n++)
+#pragma unroll
+                    for (int v = 0; v < 4; v++) take(item(i), v / 2 * 8 + g, n * 8 + 2 * c + v % 2, sums[i][n][v]);
+            }
+        };
+        const auto write_of = [&](int item, int row, int token, float sum) { write(item / S::PARTS * 16 + row, item % S::PARTS * S::ITEM_TILES * 8 + token, sum); };
         if constexpr (C::K_WARPS == 1) {
-#pragma unroll
-            for (int i = 0; i < S::EACH; i++) {
-                if (item(i) >= S::ITEMS) break;
-#pragma unroll
-                for (int n = 0; n < S::ITEM_TILES; n++)
-#pragma unroll
-                    for (int v = 0; v < 4; v++) {
-                        write(item(i) / S::PARTS * 16 + v / 2 * 8 + g, (item(i) % S::PARTS * S::ITEM_TILES + n) * 8 + 2 * c + v % 2, sums[i][n][v]);
-                    }
-            }
+            each_sum(write_of);
         } else {
-            float* partials = reinterpret_cast<float*>(shared + S::PARTIALS_AT);
-#pragma unroll
-            for (int i = 0; i < S::EACH; i++) {
-                if (item(i) >= S::ITEMS) break;
-#pragma unroll
-                for (int n = 0; n < S::ITEM_TILES; n++)
-#pragma unroll
-                    for (int v = 0; v < 4; v++) {
-                        // [K warp][item][token tile][token][row]
-                        partials[warp / S::M_WARPS * S::PARTIAL_FLOATS + ((item(i) * S::ITEM_TILES + n) * 8 + 2 * c + v % 2) * 16 + v / 2 * 8 + g] = sums[i][n][v];
-                    }
-            }
+            float* partials = reinterpret_cast<float*>(shared + S::PARTIALS_AT);   // [K warp][item][token][row]
+            each_sum([&](int item, int row, int token, float sum) {
+                partials[warp / S::M_WARPS * S::PARTIAL_FLOATS + (item * S::ITEM_TILES * 8 + token) * 16 + row] = sum;
+            });
             __syncthreads();
             for (int at = threadIdx.x; at < S::PARTIAL_FLOATS; at += S::THREADS) {
                 float sum = 0.0f;
 #pragma unroll
                 for (int k = 0; k < C::K_WARPS; k++) sum += partials[k * S::PARTIAL_FLOATS + at];
-                const int which = at / (S::ITEM_TILES * 128);
-                write(which / S::PARTS * 16 + at % 16, (which % S::PARTS * S::ITEM_TILES * 8) + at % (S::ITEM_TILES * 128) / 16, sum);
+                write_of(at / (S::ITEM_TILES * 128), at % 16, at % (S::ITEM_TILES * 128) / 16, sum);
             }
         }
     }

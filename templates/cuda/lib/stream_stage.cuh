@@ -14,6 +14,7 @@
 #pragma once
 
 #include "async.cuh"
+#include "staged.cuh"
 #include "stream_shape.cuh"
 
 namespace monomorph {
@@ -183,15 +184,13 @@ struct HalfStage {
                     largest[r] = fmaxf(fmaxf(fmaxf(largest[r], fabsf(v.x)), fmaxf(fabsf(v.y), fabsf(v.z))), fabsf(v.w));
                 }
     }
-    // The power of two that brings a row's largest into [2^14, 2^15), as far as both it and its inverse are normal numbers.
     __device__ __forceinline__ void set_scales(const float (&largest)[TOGETHER], const float (&inverse)[TOGETHER], float (&scale)[TOGETHER], int first) {
 #pragma unroll
         for (int r = 0; r < TOGETHER; r++) {
             const float whole = NORMED ? largest[r] * inverse[r] : largest[r];
-            const int exponent = __reduce_max_sync(~0u, __float_as_uint(whole)) >> 23;   // magnitudes compare as their bits
-            const int field = least(253, 127 + 14 + 127 - exponent);
-            scale[r] = __uint_as_float(field << 23);
-            unscale[first + r] = __uint_as_float((254 - field) << 23) * F::SUM_SCALE;
+            const HalfScale by(__uint_as_float(__reduce_max_sync(~0u, __float_as_uint(whole))));   // magnitudes compare as their bits
+            scale[r] = by.scale;
+            unscale[first + r] = by.unscale * F::SUM_SCALE;
         }
     }
 
