@@ -119,7 +119,7 @@ struct Weights {
         } else if (C::FORMAT == Format::FP8_E4M3) {
             lane[element] = uint8_t((r.bits() & 0x80) | r.below(0x60));
             value = test::e4m3_to_float(lane[element]);
-            if (C::SCALES == ScaleForm::BLOCK128) value = test::round_f16(value * block_scales[tile * BLOCKS + k / 128]);
+            if (C::SCALES == ScaleForm::BLOCK128) value = test::round_f16(value * test::round_f16(block_scales[tile * BLOCKS + k / 128]));
         } else {
             uint8_t& group = scales[unit * U::SCALE_BYTES + row % 8 * 8 + column / 16];
             if (group == 0) group = uint8_t(0x28 + r.below(0x18));

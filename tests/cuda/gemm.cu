@@ -65,7 +65,7 @@ struct Packed {
                         const uint8_t code = uint8_t((r.bits() & 0x80) | r.below(0x7f));
                         lane[element] = code;
                         value = test::e4m3_to_float(code);
-                        if (C::SCALES == ScaleForm::BLOCK128) value = test::round_f16(value * w.block_scales[size_t(row / 8) * blocks + k / 128]);
+                        if (C::SCALES == ScaleForm::BLOCK128) value = test::round_f16(value * test::round_f16(w.block_scales[size_t(row / 8) * blocks + k / 128]));
                     } else {
                         const uint8_t code = uint8_t(r.below(16));
                         reinterpret_cast<uint32_t*>(lane)[element / 8] |= U::place(element, code);

@@ -130,7 +130,9 @@ fn compile(compiler: &Compiler, card: &Cuda, program: &Program, store: &Path) ->
     }
 
     let mut hash = Sha256::new();
-    let made_from = read_with_headers(&source, &directories)?;
+    // What a program includes where it is compiled for the emulated card stands there, and is read for the key alone.
+    let [tests, library] = directories.clone();
+    let made_from = read_with_headers(&source, &[tests, library, root.join("tests/emulated")])?;
     let said = [compiler.version().as_bytes().to_vec(), options.join(" ").into_bytes()];
     for part in said.iter().chain(&made_from) {
         hash.update((part.len() as u64).to_le_bytes());

@@ -86,11 +86,13 @@ class Memory:
         self.tokens = self.uploaded(rows or bytes(8))
         # More than any step reads or writes of these.
         self.sampled_ids, self.history, self.sampled = (device.allocate(1 << 16) for _ in range(3))
-        self.caches, self.rotary = [], []
+        self.caches, self.rotary, self.states = [], [], []
         for body in manifest["bodies"]:
             attention = body["attention"]
             self.caches.append(self.cache(attention["block_bytes"] * blocks, body["layers"]) if attention else [])
             self.rotary.append(self.uploaded(self.angles(attention, context + 1)) if attention else 0)
+            parts = (body["state"] or {}).items()
+            self.states.append({name: [device.allocate(most * size) for _ in range(body["layers"])] for name, size in parts if size})
         device.wait()
 
     def uploaded(self, data):
@@ -142,4 +144,6 @@ class Memory:
             return self.caches[of[0]][layer % len(self.caches[of[0]])]
         if kind == "rotary":
             return self.rotary[of[0]]
+        if kind == "state":
+            return self.states[of[0]][of[1]][layer]
         return 0 if kind == "null" else getattr(self, kind)

@@ -7,13 +7,13 @@ TOKEN_ID = 11  # any of the vocabulary: what is fed changes no time
 
 def header(most, tokens, sequences, outputs, blocks):
     """`sequences` as (first token, count, position, first block); greedy sampling of each of `outputs` rows."""
-    data = struct.pack("<4i", tokens, len(sequences), outputs, 0)
+    data = struct.pack("<4i", tokens, len(sequences), outputs, 16 + most * (4 + 32 + 64))
     data += struct.pack(f"<{most}i", *range(outputs), *[0] * (most - outputs))
     for index in range(most):
         if index < len(sequences):
             first, count, position, block = sequences[index]
-            output = index if index < outputs else -1
-            data += struct.pack("<8i", first, count, position, block, TOKEN_ID, -1, output, 0)
+            # Slot, place among those that are drafted for, and the id that follows.
+            data += struct.pack("<8i", first, count, position, block, TOKEN_ID, index, -1, -1)
         else:
             data += bytes(32)
     for index in range(most):

@@ -2,7 +2,7 @@
 
 use super::kernels::{Pool, Wanted};
 use super::variants::{Cut, settings, variants};
-use monomorph_compiler::plan::cuda::{Argument, CudaPlan, Extent, Launch, Plane, Program, StatePart};
+use monomorph_compiler::plan::cuda::{Argument, CudaPlan, Extent, Launch, Plane, Program, StatePart, StateShape};
 use monomorph_compiler::plan::{FieldKind, Packing, PhaseKind, Plan};
 use monomorph_compiler::spec::types::{Knobs, NormWeight, PhaseTuning, Settings, Target};
 use monomorph_compiler::{graph, passes};
@@ -209,7 +209,18 @@ impl<'a> Survey<'a> {
                 })),
                 _ => None,
             });
-                json!({ "name": body.name, "layers": body.layers.len(), "attention": attention })
+                // Bytes of one slot.
+                let state = body.phases.iter().find_map(|phase| match &phase.kind {
+                    PhaseKind::Delta { shape, .. } => {
+                        let state = StateShape::new(shape, plan.drafts());
+                        Some(json!({
+                            "window": 4 * state.window_floats, "matrices": 4 * state.matrix_floats,
+                            "journals": 4 * state.journal_floats,
+                        }))
+                    }
+                    _ => None,
+                });
+                json!({ "name": body.name, "layers": body.layers.len(), "attention": attention, "state": state })
             })
             .collect();
         let schedule: Vec<Value> = plan

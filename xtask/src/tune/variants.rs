@@ -28,7 +28,8 @@ pub fn variants(cut: Cut, rows: usize, knobs: Knobs, card: &Cuda) -> Vec<Knobs> 
                         let ring = blocks_per_multiprocessor * ring_stages * stage_bytes;
                         // A ring of less than 48 KiB does not outlast the memory's latency.
                         if (49_152..card.shared_per_multiprocessor).contains(&ring) {
-                            all.push(Knobs { blocks_per_multiprocessor, ring_stages, stage_bytes, ..knobs });
+                            let cut = Knobs { blocks_per_multiprocessor, ring_stages, stage_bytes, ..knobs };
+                            all.extend([8, 16].map(|stream_warps| Knobs { stream_warps, ..cut }));
                         }
                     }
                 }
@@ -108,7 +109,7 @@ mod tests {
             let keys = all.into_iter().flat_map(|it| settings(it, knobs).into_keys());
             keys.collect::<std::collections::BTreeSet<_>>().into_iter().collect::<Vec<_>>()
         };
-        assert_eq!(moved(Cut::Stream), ["blocks_per_multiprocessor", "ring_stages", "stage_bytes"]);
+        assert_eq!(moved(Cut::Stream), ["blocks_per_multiprocessor", "ring_stages", "stage_bytes", "stream_warps"]);
         assert_eq!(moved(Cut::Gemm), ["gemm_inputs", "gemm_outputs", "gemm_rows", "gemm_stages"]);
         assert_eq!(moved(Cut::Attention { kv_heads: 8 }), ["attention_splits"]);
     }

@@ -3,7 +3,7 @@
 
 use super::experts_shape::{self, Ring};
 use super::product::{Member, activation, count, limit, vector};
-use super::stream::{self, CONSUMER_WARPS, PACE, Stream, arithmetic, lookahead};
+use super::stream::{self, PACE, Stream, arithmetic, consumer_warps, lookahead};
 use super::{Launcher, Matrix, Site, fixed, integer, no_kernel, value};
 use crate::passes::PassError;
 use crate::plan::cuda::{Argument, Constant, Kernel, Launch, Regime};
@@ -194,7 +194,7 @@ impl Launcher<'_> {
         // Half of the multiprocessors each, and one for the row that weighs the shared expert.
         let blocks = matrix.outputs().div_ceil(TILE_ROWS).min((places - 1) / 2);
         let router_blocks = experts.min(places - 1 - blocks);
-        let Stream { rows, stages, stage_bytes, resident, shared: bytes, .. } = Stream { blocks, ..shape };
+        let Stream { rows, warps, stages, stage_bytes, resident, shared: bytes, .. } = Stream { blocks, ..shape };
         let groups = site.program.rows.div_ceil(rows);
         let mut constants: Vec<Member> = matrix.names().into();
         constants.extend(arithmetic(&matrix));
@@ -211,13 +211,13 @@ impl Launcher<'_> {
             ("LOOKAHEAD", integer(lookahead(matrix.format))),
             ("PACE", integer(PACE.min(stages))),
         ]);
-        constants.extend(self.router_constants(site, operands, router, rows, experts, router_blocks));
+        constants.extend(self.router_constants(site, operands, router, rows, warps, experts, router_blocks));
         // More tiles a block than the shape was made for take more room for their sums.
         let bytes = bytes
             .max(stream::shared_of_blocks(&matrix, &shape, blocks))
-            .max(experts_shape::route_shared(rows));
+            .max(experts_shape::route_shared(rows, warps));
         let resident = if rows <= 2 && super::fits(self.card, bytes, 2) { resident.min(2) } else { 1 };
-        let kernel = self.experts_kernel(site, "_route", "route", constants, resident, bytes);
+        let kernel = self.experts_kernel(site, "_route", "route", constants, warps, resident, bytes);
         let [codes, scales, row_scales] = self.planes(shared.matrix);
         let [router_codes, ..] = self.planes(operands.router);
         let arguments = vec![
@@ -255,10 +255,11 @@ impl Launcher<'_> {
             ("ROUNDING", value("Rounding::NONE")),
             ("BLOCKS", integer(0)),
         ];
-        constants.extend(self.router_constants(site, operands, &router, rows, outputs, blocks));
-        let bytes = experts_shape::route_shared(rows);
+        let warps = consumer_warps(&self.knobs(site));
+        constants.extend(self.router_constants(site, operands, &router, rows, warps, outputs, blocks));
+        let bytes = experts_shape::route_shared(rows, warps);
         let resident = if rows <= 2 { 2 } else { 1 };
-        let kernel = self.experts_kernel(site, "_route", "route", constants, resident, bytes);
+        let kernel = self.experts_kernel(site, "_route", "route", constants, warps, resident, bytes);
         let [router_codes, ..] = self.planes(operands.router);
         let null = Argument::Null;
         let arguments = vec![
@@ -286,6 +287,7 @@ impl Launcher<'_> {
         operands: &Up,
         router: &Matrix,
         rows: usize,
+        warps: usize,
         outputs: usize,
         blocks: usize,
     ) -> Vec<Member> {
@@ -297,7 +299,7 @@ impl Launcher<'_> {
             ("NORM", norm),
             ("EPS", Constant::Float(eps)),
             ("LIMIT", limit(site, rows == site.program.rows)),
-            ("CONSUMER_WARPS", integer(CONSUMER_WARPS)),
+            ("CONSUMER_WARPS", integer(warps)),
             ("ROUTER", format.clone()),
             ("SCALE", format),
             ("EXPERTS", integer(outputs)),
@@ -322,7 +324,7 @@ impl Launcher<'_> {
         ]);
         constants.extend(ring_constants(site, ring));
         let kernel =
-            self.experts_kernel(site, "", "experts_stream_up", constants, ring.resident, ring.shared);
+            self.experts_kernel(site, "", "experts_stream_up", constants, ring.warps, ring.resident, ring.shared);
         let [codes, scales, row_scales] = self.planes(operands.matrix);
         let arguments = vec![
             Argument::Step,
@@ -355,7 +357,7 @@ impl Launcher<'_> {
         ]);
         constants.extend(ring_constants(site, ring));
         let kernel =
-            self.experts_kernel(site, "", "experts_stream_down", constants, ring.resident, ring.shared);
+            self.experts_kernel(site, "", "experts_stream_down", constants, ring.warps, ring.resident, ring.shared);
         let [codes, scales, row_scales] = self.planes(operands.matrix);
         let [shared_codes, shared_scales, shared_row_scales] = match operands.shared {
             Some(shared) => self.planes(shared.matrix),
@@ -384,6 +386,7 @@ impl Launcher<'_> {
         suffix: &str,
         template: &'static str,
         constants: Vec<Member>,
+        warps: usize,
         resident: usize,
         shared: usize,
     ) -> (usize, usize) {
@@ -391,7 +394,7 @@ impl Launcher<'_> {
             name: self.kernel_name(site, suffix),
             template,
             constants,
-            block: count(32 * (CONSUMER_WARPS + 1)),
+            block: count(32 * (warps + 1)),
             resident: count(resident),
             cluster: 1,
             shared: count(shared),
@@ -408,7 +411,7 @@ fn ring_constants(site: Site, ring: Ring) -> [Member; 7] {
         ("LIMIT", limit(site, rows == 1)),
         ("STAGES", integer(ring.stages)),
         ("STAGE_BYTES", integer(ring.stage_bytes)),
-        ("CONSUMER_WARPS", integer(CONSUMER_WARPS)),
+        ("CONSUMER_WARPS", integer(ring.warps)),
         ("BLOCKS", integer(ring.blocks)),
         ("EVICT_FIRST", Constant::Flag(true)),
     ]

@@ -1,7 +1,7 @@
 //! The shapes of a mixture's kernels: templates/cuda/lib/{route,experts_stream_up,experts_stream_down_shape,experts_batch}.cuh in Rust.
 
 use super::gemm::{self, Gemm};
-use super::stream::{self, CONSUMER_WARPS, STAGES_BESIDE, Stream};
+use super::stream::{self, STAGES_BESIDE, Stream, consumer_warps};
 use super::{Matrix, fits};
 use crate::plan::Packing;
 use crate::plan::packed::{TILE_ROWS, UNIT_BYTES, unit_columns};
@@ -11,6 +11,7 @@ use monomorph_formats::{Format, ScaleForm};
 /// How a block of a streaming kernel is cut.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Ring {
+    pub warps: usize,
     pub stages: usize,
     pub stage_bytes: usize,
     /// Blocks in x.
@@ -30,7 +31,8 @@ fn ring(
     shared: impl Fn(usize, usize, usize) -> Option<usize>,
 ) -> Option<Ring> {
     let most = knobs.ring_stages as usize;
-    let stage_bytes = (knobs.stage_bytes as usize).next_multiple_of(UNIT_BYTES * CONSUMER_WARPS);
+    let warps = consumer_warps(knobs);
+    let stage_bytes = (knobs.stage_bytes as usize).next_multiple_of(UNIT_BYTES * warps);
     [(2, STAGES_BESIDE.min(most)), (1, 2)].into_iter().find_map(|(kernels, least)| {
         let each = (1..=knobs.blocks_per_multiprocessor as usize).rev();
         each.into_iter().find_map(|each| {
@@ -39,7 +41,7 @@ fn ring(
                 let shared = shared(stages, stage_bytes, blocks)?;
                 // What more than two rows need leaves the next kernel's block no registers.
                 let resident = if rows <= 2 { kernels } else { 1 };
-                let ring = Ring { stages, stage_bytes, blocks, resident, shared };
+                let ring = Ring { warps, stages, stage_bytes, blocks, resident, shared };
                 fits(card, shared, kernels * each).then_some(ring)
             })
         })
@@ -54,8 +56,8 @@ fn choices_bytes(experts: usize, active: usize, rows: usize) -> usize {
 }
 
 /// `RouteShape<C>::SHARED` of a block of the router's, at most: two passes' sums of at most 32 values a warp, and squares.
-pub(super) fn route_shared(rows: usize) -> usize {
-    4 * CONSUMER_WARPS * (2 * 32 + rows)
+pub(super) fn route_shared(rows: usize, warps: usize) -> usize {
+    4 * warps * (2 * 32 + rows)
 }
 
 /// `UpShape<C>`: gate and up of the chosen experts.
@@ -63,10 +65,11 @@ pub(super) fn up(matrix: &Matrix, active: usize, rows: usize, knobs: &Knobs, car
     let experts = matrix.experts?;
     let granules = matrix.outputs().div_ceil(TILE_ROWS);
     let group_rows = if matrix.exact { rows } else { rows.min(4) };
+    let warps = consumer_warps(knobs);
     let shared = |stages: usize, stage_bytes: usize, blocks: usize| {
         let product = Stream {
             rows: group_rows,
-            warps: CONSUMER_WARPS,
+            warps,
             stages,
             stage_bytes,
             blocks: granules,
@@ -76,7 +79,7 @@ pub(super) fn up(matrix: &Matrix, active: usize, rows: usize, knobs: &Knobs, car
         let parts = stream::parts(matrix, &product);
         let (groups, sum) = (rows.div_ceil(group_rows), stream::sum_bytes(matrix));
         let partials = 2 * (2 * parts.k_warps * rows * TILE_ROWS) * sum;
-        let squares = stream::squares(groups * group_rows, CONSUMER_WARPS);
+        let squares = stream::squares(groups * group_rows, warps);
         let who = choices_bytes(experts, active, rows).next_multiple_of(16);
         // Of gate and up of every expert, or of every row of the granules that a block has at most.
         let most = (rows * active).min(experts);
@@ -105,6 +108,7 @@ fn down_product(
     most_tiles: usize,
     most_pieces: usize,
     stage_bytes: usize,
+    warps: usize,
     of_experts: bool,
 ) -> Option<DownProduct> {
     let columns = unit_columns(matrix.format);
@@ -122,10 +126,10 @@ fn down_product(
         piece_units * stream::unit_scale_bytes(matrix.format)
     };
     let pieces = most_pieces.min(capacity / piece_units).max(1);
-    let (mut k_warps, mut cost) = (CONSUMER_WARPS, units.div_ceil(CONSUMER_WARPS) * tiles);
-    let mut k = CONSUMER_WARPS / 2;
+    let (mut k_warps, mut cost) = (warps, units.div_ceil(warps) * tiles);
+    let mut k = warps / 2;
     while k >= 1 {
-        let work = units.div_ceil(k) * tiles.div_ceil(CONSUMER_WARPS / k);
+        let work = units.div_ceil(k) * tiles.div_ceil(warps / k);
         if work <= cost {
             (k_warps, cost) = (k, work);
         }
@@ -151,11 +155,12 @@ pub(super) fn down(
 ) -> Option<Ring> {
     let experts = matrix.experts?;
     let tiles = matrix.rows.div_ceil(TILE_ROWS);
+    let warps = consumer_warps(knobs);
     let shared = |stages: usize, stage_bytes: usize, blocks: usize| {
         let block_tiles = tiles.div_ceil(blocks);
-        let of_experts = down_product(matrix, block_tiles.min(8), active, stage_bytes, true)?;
+        let of_experts = down_product(matrix, block_tiles.min(8), active, stage_bytes, warps, true)?;
         let of_common = match common {
-            Some(common) => Some(down_product(common, block_tiles, 1, stage_bytes, false)?),
+            Some(common) => Some(down_product(common, block_tiles, 1, stage_bytes, warps, false)?),
             None => None,
         };
         let (sum, slots) = (stream::sum_bytes(matrix), rows * active);

@@ -10,7 +10,12 @@ use crate::spec::types::{Compute, Cuda, Knobs};
 use monomorph_formats::{Format, ScaleForm};
 
 /// Warps that multiply; one more feeds them.
-pub(super) const CONSUMER_WARPS: usize = 8;
+pub(super) fn consumer_warps(knobs: &Knobs) -> usize {
+    1 << knobs.stream_warps.clamp(4, 16).ilog2()
+}
+
+/// Most warps of a block that leave the next kernel's block registers, whatever the format.
+const WARPS_BESIDE: usize = 8;
 /// Stages under way at a time while a ring is filled first.
 pub(super) const PACE: usize = 2;
 
@@ -55,18 +60,19 @@ pub(super) fn shape(
     card: &Cuda,
 ) -> Option<Stream> {
     let mut rows = rows.min(8);
-    let most = knobs.ring_stages as usize;
+    let (most, warps) = (knobs.ring_stages as usize, consumer_warps(knobs));
+    let company: &[(usize, usize)] =
+        if warps <= WARPS_BESIDE { &[(2, STAGES_BESIDE.min(most)), (1, 2)] } else { &[(1, 2)] };
     loop {
-        for (kernels, least) in [(2, STAGES_BESIDE.min(most)), (1, 2)] {
+        for &(kernels, least) in company {
             for a_multiprocessor in (1..=knobs.blocks_per_multiprocessor as usize).rev() {
                 for stages in (least..=most).rev() {
                     let granules = matrix.outputs().div_ceil(TILE_ROWS);
-                    let stage_bytes =
-                        (knobs.stage_bytes as usize).next_multiple_of(UNIT_BYTES * CONSUMER_WARPS);
+                    let stage_bytes = (knobs.stage_bytes as usize).next_multiple_of(UNIT_BYTES * warps);
                     let resident = kernels * a_multiprocessor;
                     let mut stream = Stream {
                         rows,
-                        warps: CONSUMER_WARPS,
+                        warps,
                         stages,
                         stage_bytes,
                         blocks: (a_multiprocessor * card.multiprocessors as usize).min(granules),

@@ -16,6 +16,9 @@ pub struct Knobs {
     pub ring_stages: u32,
     /// Bytes of one stage of that ring, a multiple of 512.
     pub stage_bytes: u32,
+    /// Warps of a streaming block that multiply: 4, 8 or 16 (others count as the next fewer). More of them hide one another's
+    /// waits, which formats need that take many instructions to decode; more than 8 leave the next kernel's block no registers.
+    pub stream_warps: u32,
     /// Parts the cached tokens of a sequence are split into in decode attention; 0 leaves the choice to the
     /// planner.
     pub attention_splits: u32,
@@ -31,11 +34,12 @@ pub struct Knobs {
 
 impl Knobs {
     /// The keys of TOML files, with the least and most each takes.
-    pub const KEYS: [(&'static str, u32, u32); 9] = [
+    pub const KEYS: [(&'static str, u32, u32); 10] = [
         ("stream_rows", 0, 8),
         ("blocks_per_multiprocessor", 1, 16),
         ("ring_stages", 2, 32),
         ("stage_bytes", 512, 65_536),
+        ("stream_warps", 4, 16),
         ("attention_splits", 0, 256),
         ("gemm_outputs", 16, 256),
         ("gemm_rows", 8, 256),
@@ -50,6 +54,7 @@ impl Knobs {
             "blocks_per_multiprocessor" => &mut self.blocks_per_multiprocessor,
             "ring_stages" => &mut self.ring_stages,
             "stage_bytes" => &mut self.stage_bytes,
+            "stream_warps" => &mut self.stream_warps,
             "attention_splits" => &mut self.attention_splits,
             "gemm_outputs" => &mut self.gemm_outputs,
             "gemm_rows" => &mut self.gemm_rows,
