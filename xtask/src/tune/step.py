@@ -2,7 +2,10 @@
 
 import struct
 
-TOKEN_ID = 11  # any of the vocabulary: what is fed changes no time
+def token_id(index):
+    """Another one for every sequence and position, so that rows choose experts of their own; all in any vocabulary."""
+    return 11 + 5 * index % 499
+
 
 
 def header(most, tokens, sequences, outputs, blocks):
@@ -13,7 +16,7 @@ def header(most, tokens, sequences, outputs, blocks):
         if index < len(sequences):
             first, count, position, block = sequences[index]
             # Slot, place among those that are drafted for, and the id that follows.
-            data += struct.pack("<8i", first, count, position, block, TOKEN_ID, index, -1, -1)
+            data += struct.pack("<8i", first, count, position, block, token_id(index), index, -1, -1)
         else:
             data += bytes(32)
     for index in range(most):
@@ -32,5 +35,5 @@ def decode(most, rows, context, block_tokens):
 def prefill(most, tokens, block_tokens):
     """One prompt of `tokens`, nothing cached. The header, the token rows, and how many K/V blocks it names."""
     blocks = -(-tokens // block_tokens)
-    rows = struct.pack("<2i", TOKEN_ID, 0) * tokens
+    rows = b"".join(struct.pack("<2i", token_id(at), 0) for at in range(tokens))
     return header(most, tokens, [(0, tokens, 0, 0)], 0, range(blocks)), rows, blocks

@@ -3,6 +3,7 @@
 use super::kernels::{Pool, Wanted};
 use super::variants::{Cut, settings, variants};
 use monomorph_compiler::plan::cuda::{Argument, CudaPlan, Extent, Launch, Plane, Program, StatePart, StateShape};
+use monomorph_compiler::plan::packed::TILE_ROWS;
 use monomorph_compiler::plan::{FieldKind, Packing, PhaseKind, Plan};
 use monomorph_compiler::spec::types::{Knobs, NormWeight, PhaseTuning, Settings, Target};
 use monomorph_compiler::{graph, passes};
@@ -113,7 +114,7 @@ impl<'a> Survey<'a> {
                 }
             }
         }
-        let in_place = matches!(kind, PhaseKind::Accumulate { .. });
+        let in_place = matches!(kind, PhaseKind::Accumulate { .. } | PhaseKind::Combine { .. });
         Some(json!({
             "phase": phase, "places": places, "in_place": in_place, "same": same, "refused": refused, "variants": found,
         }))
@@ -123,7 +124,7 @@ impl<'a> Survey<'a> {
         let template = plan.cuda.as_ref()?.kernel(launch.kernel).template;
         match (template, kind) {
             _ if launch.phase != phase => None,
-            ("stream_product", _) => Some(Cut::Stream),
+            ("stream_product" | "stream_beside" | "experts_stream_up" | "experts_stream_down", _) => Some(Cut::Stream),
             ("gemm_wgmma" | "gemm_mma", _) => Some(Cut::Gemm),
             ("attention_decode", PhaseKind::Attention { kv_heads, .. }) => {
                 Some(Cut::Attention { kv_heads: u32::try_from(*kv_heads).ok()? })
@@ -180,12 +181,18 @@ impl<'a> Survey<'a> {
             let (field, fill) = (&plan.fields[at], wanted(cuda, cuda.fills[at]));
             let fill = self.pool.add(&fill, monomorph_compiler::plan::cuda::Regime::Prefill);
             let shape = match &field.kind {
-                FieldKind::Matrix { rows, columns, packing, .. } => {
+                FieldKind::Matrix { rows, columns, packing, experts, .. } => {
                     let planes = field.planes().expect("a matrix has planes");
                     let gated = *packing == Packing::Gated;
+                    let rows = if gated { rows / 2 } else { *rows };
+                    // Experts stand one behind the other: one long matrix, but for rows that tiles are padded with.
+                    let (rows, all) = match experts {
+                        Some(experts) => (rows.next_multiple_of(TILE_ROWS) * experts, *experts as u64),
+                        None => (rows, 1),
+                    };
                     json!({
-                        "rows": if gated { rows / 2 } else { *rows }, "columns": columns, "gated": gated,
-                        "codes": planes.codes, "scales": planes.scales, "row_scales": planes.row_scales,
+                        "rows": rows, "columns": columns, "gated": gated,
+                        "codes": all * planes.codes, "scales": all * planes.scales, "row_scales": all * planes.row_scales,
                     })
                 }
                 FieldKind::Convolution { channels, taps, .. } => {

@@ -29,7 +29,11 @@ pub fn variants(cut: Cut, rows: usize, knobs: Knobs, card: &Cuda) -> Vec<Knobs> 
                         // A ring of less than 48 KiB does not outlast the memory's latency.
                         if (49_152..card.shared_per_multiprocessor).contains(&ring) {
                             let cut = Knobs { blocks_per_multiprocessor, ring_stages, stage_bytes, ..knobs };
-                            all.extend([8, 16].map(|stream_warps| Knobs { stream_warps, ..cut }));
+                            all.push(cut);
+                            // A block of many warps is alone, and each of its warps wants work in a stage.
+                            if blocks_per_multiprocessor == 1 && stage_bytes >= 16_384 {
+                                all.push(Knobs { stream_warps: 16, ..cut });
+                            }
                         }
                     }
                 }

@@ -3,8 +3,8 @@
 
 use super::experts_shape::{self, Ring};
 use super::product::{Member, activation, count, limit, vector};
-use super::stream::{self, PACE, Stream, arithmetic, consumer_warps, lookahead};
-use super::{Launcher, Matrix, Site, fixed, integer, no_kernel, value};
+use super::stream::{self, PACE, WARPS_BESIDE, Stream, arithmetic, consumer_warps, lookahead};
+use super::{Launcher, Matrix, Site, alone, fixed, integer, no_kernel, value};
 use crate::passes::PassError;
 use crate::plan::cuda::{Argument, Constant, Kernel, Launch, Regime};
 use crate::plan::packed::TILE_ROWS;
@@ -189,7 +189,13 @@ impl Launcher<'_> {
         };
         let matrix = self.matrix(shared.matrix);
         let rows = site.program.rows.min(if matrix.format == Format::Nvfp4 { 2 } else { 4 });
-        let shape = stream::shape(&matrix, rows, true, &self.knobs(site), self.card)
+        // It has few bytes to stream: more warps than leave the next kernel room would cost more than they gain.
+        let mut knobs = self.knobs(site);
+        knobs.stream_warps = knobs.stream_warps.min(WARPS_BESIDE);
+        if site.program.rows > rows {
+            knobs.stream_kernels = 2; // of several groups of rows each multiprocessor takes several blocks
+        }
+        let shape = stream::shape(&matrix, rows, true, &knobs, self.card)
             .ok_or_else(|| no_kernel(site, self.plan, "no block of it fits the card's shared memory"))?;
         // Half of the multiprocessors each, and one for the row that weighs the shared expert.
         let blocks = matrix.outputs().div_ceil(TILE_ROWS).min((places - 1) / 2);
@@ -255,9 +261,12 @@ impl Launcher<'_> {
             ("ROUNDING", value("Rounding::NONE")),
             ("BLOCKS", integer(0)),
         ];
-        let warps = consumer_warps(&self.knobs(site));
+        let warps = consumer_warps(&self.knobs(site)).min(WARPS_BESIDE as usize);
         constants.extend(self.router_constants(site, operands, &router, rows, warps, outputs, blocks));
-        let bytes = experts_shape::route_shared(rows, warps);
+        let mut bytes = experts_shape::route_shared(rows, warps);
+        if groups == 1 && site.program.regime == Regime::Decode && self.knobs(site).stream_kernels == 1 {
+            bytes = bytes.max(alone(self.card));
+        }
         let resident = if rows <= 2 { 2 } else { 1 };
         let kernel = self.experts_kernel(site, "_route", "route", constants, warps, resident, bytes);
         let [router_codes, ..] = self.planes(operands.router);

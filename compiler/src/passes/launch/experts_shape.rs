@@ -2,7 +2,7 @@
 
 use super::gemm::{self, Gemm};
 use super::stream::{self, STAGES_BESIDE, Stream, consumer_warps};
-use super::{Matrix, fits};
+use super::{Matrix, alone, fits};
 use crate::plan::Packing;
 use crate::plan::packed::{TILE_ROWS, UNIT_BYTES, unit_columns};
 use crate::spec::types::{Cuda, Knobs};
@@ -33,12 +33,16 @@ fn ring(
     let most = knobs.ring_stages as usize;
     let warps = consumer_warps(knobs);
     let stage_bytes = (knobs.stage_bytes as usize).next_multiple_of(UNIT_BYTES * warps);
-    [(2, STAGES_BESIDE.min(most)), (1, 2)].into_iter().find_map(|(kernels, least)| {
+    let company = [(2, STAGES_BESIDE.min(most)), (1, 2)].into_iter();
+    company.filter(|(kernels, _)| *kernels <= knobs.stream_kernels as usize).find_map(|(kernels, least)| {
         let each = (1..=knobs.blocks_per_multiprocessor as usize).rev();
         each.into_iter().find_map(|each| {
             let blocks = (each * card.multiprocessors as usize).min(granules);
             (least..=most).rev().find_map(|stages| {
-                let shared = shared(stages, stage_bytes, blocks)?;
+                let mut shared = shared(stages, stage_bytes, blocks)?;
+                if kernels * each == 1 {
+                    shared = shared.max(alone(card));
+                }
                 // What more than two rows need leaves the next kernel's block no registers.
                 let resident = if rows <= 2 { kernels } else { 1 };
                 let ring = Ring { warps, stages, stage_bytes, blocks, resident, shared };

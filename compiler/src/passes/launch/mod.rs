@@ -357,6 +357,11 @@ fn fits(card: &Cuda, shared: usize, resident: usize) -> bool {
         && resident * (shared + 1024) <= card.shared_per_multiprocessor as usize
 }
 
+/// Shared memory that keeps a second block of the same kernel off a multiprocessor.
+fn alone(card: &Cuda) -> usize {
+    (card.shared_per_multiprocessor as usize / 2 - 1024 + 16).next_multiple_of(16)
+}
+
 fn no_kernel(site: Site, plan: &Plan, what: &str) -> PassError {
     let body = &plan.bodies[site.body];
     pass_error!("`{}` of `{}` in `{}`: {what}", body.phases[site.phase].name, body.name, site.program.name)

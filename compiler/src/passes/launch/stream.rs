@@ -1,7 +1,7 @@
 //! The shape of a streaming product: templates/cuda/lib/stream_shape.cuh in Rust.
 
 use super::product::{Member, Operands, count, epilogue, limit, vector};
-use super::{Launcher, Matrix, Site, fits, fixed, integer, no_kernel, value};
+use super::{Launcher, Matrix, Site, alone, fits, fixed, integer, no_kernel, value};
 use crate::passes::PassError;
 use crate::plan::cuda::{Argument, Constant, Extent, Kernel, Launch, Regime};
 use crate::plan::packed::{TILE_ROWS, UNIT_BYTES, unit_columns};
@@ -15,7 +15,7 @@ pub(super) fn consumer_warps(knobs: &Knobs) -> usize {
 }
 
 /// Most warps of a block that leave the next kernel's block registers, whatever the format.
-const WARPS_BESIDE: usize = 8;
+pub(super) const WARPS_BESIDE: u32 = 8;
 /// Stages under way at a time while a ring is filled first.
 pub(super) const PACE: usize = 2;
 
@@ -59,10 +59,11 @@ pub(super) fn shape(
     knobs: &Knobs,
     card: &Cuda,
 ) -> Option<Stream> {
+    let asked = rows;
     let mut rows = rows.min(8);
     let (most, warps) = (knobs.ring_stages as usize, consumer_warps(knobs));
-    let company: &[(usize, usize)] =
-        if warps <= WARPS_BESIDE { &[(2, STAGES_BESIDE.min(most)), (1, 2)] } else { &[(1, 2)] };
+    let beside = knobs.stream_kernels >= 2 && warps <= WARPS_BESIDE as usize;
+    let company: &[(usize, usize)] = if beside { &[(2, STAGES_BESIDE.min(most)), (1, 2)] } else { &[(1, 2)] };
     loop {
         for &(kernels, least) in company {
             for a_multiprocessor in (1..=knobs.blocks_per_multiprocessor as usize).rev() {
@@ -80,6 +81,9 @@ pub(super) fn shape(
                         shared: 0,
                     };
                     stream.shared = shared_bytes(matrix, &stream);
+                    if resident == 1 && rows >= asked {
+                        stream.shared = stream.shared.max(alone(card));
+                    }
                     if fits(card, stream.shared, resident) {
                         return Some(stream);
                     }
@@ -291,7 +295,10 @@ impl Launcher<'_> {
         let blocks = share.min(beside.outputs().div_ceil(TILE_ROWS));
         let first = Stream { blocks: whole.blocks.checked_sub(blocks).filter(|left| *left > 0)?, ..whole };
         let second = Stream { blocks, stages: second.stages.min(first.stages), ..second };
-        let shared = shared_bytes(matrix, &first).max(shared_bytes(beside, &second));
+        let mut shared = shared_bytes(matrix, &first).max(shared_bytes(beside, &second));
+        if whole.resident == 1 {
+            shared = shared.max(alone(self.card));
+        }
         if !fits(self.card, shared, whole.resident) {
             return None;
         }

@@ -19,6 +19,10 @@ pub struct Knobs {
     /// Warps of a streaming block that multiply: 4, 8 or 16 (others count as the next fewer). More of them hide one another's
     /// waits, which formats need that take many instructions to decode; more than 8 leave the next kernel's block no registers.
     pub stream_warps: u32,
+    /// Streaming kernels that a multiprocessor holds at a time. With 2 the next one fills its ring while this one works, as long as
+    /// every phase leaves the multiprocessors evenly filled; with 1 no multiprocessor gets two blocks of one kernel while
+    /// another gets none.
+    pub stream_kernels: u32,
     /// Parts the cached tokens of a sequence are split into in decode attention; 0 leaves the choice to the
     /// planner.
     pub attention_splits: u32,
@@ -34,12 +38,13 @@ pub struct Knobs {
 
 impl Knobs {
     /// The keys of TOML files, with the least and most each takes.
-    pub const KEYS: [(&'static str, u32, u32); 10] = [
+    pub const KEYS: [(&'static str, u32, u32); 11] = [
         ("stream_rows", 0, 8),
         ("blocks_per_multiprocessor", 1, 16),
         ("ring_stages", 2, 32),
         ("stage_bytes", 512, 65_536),
         ("stream_warps", 4, 16),
+        ("stream_kernels", 1, 2),
         ("attention_splits", 0, 256),
         ("gemm_outputs", 16, 256),
         ("gemm_rows", 8, 256),
@@ -55,6 +60,7 @@ impl Knobs {
             "ring_stages" => &mut self.ring_stages,
             "stage_bytes" => &mut self.stage_bytes,
             "stream_warps" => &mut self.stream_warps,
+            "stream_kernels" => &mut self.stream_kernels,
             "attention_splits" => &mut self.attention_splits,
             "gemm_outputs" => &mut self.gemm_outputs,
             "gemm_rows" => &mut self.gemm_rows,
