@@ -93,15 +93,16 @@ struct DownFeeder {
 template <class C, class D, bool EXACT>
 struct DownSum {
     ExpertSum<D::FORMAT, D::BLOCK_SCALES, DownShape<C>::GROUPS, D::CHUNK_BYTES> sum;
-    __device__ __forceinline__ void add(const char* codes, const char* scales, float block_scale, const RowsOfX<DownShape<C>::GROUPS>& x, unsigned groups, int unit, int index, int lane) {
-        sum.add(codes, scales, block_scale, x, groups, unit, index, lane);
+    template <class Which>
+    __device__ __forceinline__ void add(Which live, const char* codes, const char* scales, float block_scale, const RowsOfX<DownShape<C>::GROUPS>& x, int unit, int index, int lane) {
+        sum.add(live, codes, scales, block_scale, x, unit, index, lane);
     }
     __device__ __forceinline__ float value(int g, int i, int lane) const { return sum.half(g, i, lane); }
 };
 template <class C, class D>
 struct DownSum<C, D, true> {
     double sum[2] = {};
-    __device__ __forceinline__ void add(const char* codes_at, const char* scales, float, const RowsOfX<1>& x, unsigned, int unit, int, int lane) {
+    __device__ __forceinline__ void add(Live<1>, const char* codes_at, const char* scales, float, const RowsOfX<1>& x, int unit, int, int lane) {
         float values[D::U::ELEMENTS];
         decode_floats<D::FORMAT>(*reinterpret_cast<const uint4*>(codes_at + lane * 16), reinterpret_cast<const unsigned char*>(scales), lane / 4, values);
 #pragma unroll
@@ -134,14 +135,16 @@ struct DownBlock {
     __device__ __forceinline__ static void multiply(DownSum<C, D, P::EXACT>& sum, const char* codes, const char* scales, int t, const RowsOfX<GROUPS>& x, unsigned groups, int k_warp, int lane) {
         codes += t * D::UNITS * UNIT_BYTES;
         scales += D::BLOCK_SCALES ? t * D::SCALE_COLUMNS * 4 : t * D::UNITS * D::U::SCALE_BYTES;
+        for_live<D::FORMAT, GROUPS>(groups, [&](auto live) {
 #pragma unroll
-        for (int i = 0; i < ceil_div(D::UNITS, D::K_WARPS); i++) {
-            const int unit = k_warp + i * D::K_WARPS;
-            if (D::UNITS % D::K_WARPS != 0 && unit >= D::UNITS) break;
-            float block_scale = 1.0f;
-            if constexpr (D::BLOCK_SCALES) block_scale = reinterpret_cast<const float*>(scales)[unit / 2];
-            sum.add(codes + unit * UNIT_BYTES, scales + unit * D::U::SCALE_BYTES, block_scale, x, groups, unit, i, lane);
-        }
+            for (int i = 0; i < ceil_div(D::UNITS, D::K_WARPS); i++) {
+                const int unit = k_warp + i * D::K_WARPS;
+                if (D::UNITS % D::K_WARPS != 0 && unit >= D::UNITS) break;
+                float block_scale = 1.0f;
+                if constexpr (D::BLOCK_SCALES) block_scale = reinterpret_cast<const float*>(scales)[unit / 2];
+                sum.add(live, codes + unit * UNIT_BYTES, scales + unit * D::U::SCALE_BYTES, block_scale, x, unit, i, lane);
+            }
+        });
     }
     // `value(g, i)`: this lane's sums, to [K warp][row][8 outputs].
     template <class Value>

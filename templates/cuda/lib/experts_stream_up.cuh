@@ -68,7 +68,8 @@ struct UpShape {
     static constexpr int MOST_GRANULES = ceil_div(Who::MOST * PAIRS, C::BLOCKS);                               // of a block
     static constexpr bool SCALED_ROWS = S::ROW_SCALES && C::FORMAT == Format::F16;                             // SCALED_ROWS: f32 [granule][16 rows]
     static constexpr int SCALES = !S::ROW_SCALES ? 0 : SCALED_ROWS ? 64 * MOST_GRANULES : round_up(8 * Who::MOST, 16);
-    static constexpr int BARRIERS_AT = SCALES_AT + SCALES;                                                     // full[STAGES], empty[STAGES]
+    static constexpr int UNSCALES_AT = SCALES_AT + SCALES;                                                     // f32 [rows]
+    static constexpr int BARRIERS_AT = UNSCALES_AT + round_up(4 * C::ROWS, 16);                                // full[STAGES], empty[STAGES]
     static constexpr int SHARED = BARRIERS_AT + 16 * C::STAGES;
     static constexpr int shared_bytes() { return SHARED; }
     // For __launch_bounds__: what more than two rows need leaves the next kernel's block no registers.
@@ -134,17 +135,19 @@ struct UpTile {
     using S = typename P::S;
     ExpertSum<C::FORMAT, S::BLOCK_SCALES, P::GROUPS, S::CHUNK_BYTES> sum;
 
-    __device__ __forceinline__ void add(const char* codes, const char* scales, float block_scale, const RowsOfX<P::GROUPS>& x, unsigned groups, int unit, int index, int lane) {
-        sum.add(codes, scales, block_scale, x, groups, unit, index, lane);
+    template <class Which>
+    __device__ __forceinline__ void add(Which live, const char* codes, const char* scales, float block_scale, const RowsOfX<P::GROUPS>& x, int unit, int index, int lane) {
+        sum.add(live, codes, scales, block_scale, x, unit, index, lane);
     }
-    __device__ __forceinline__ void leave(typename P::Sum* tile, const float (&unscale)[P::GROUPS][2], int k_warp, int lane) const {
+    __device__ __forceinline__ void leave(typename P::Sum* tile, const float* unscale, int k_warp, int lane) const {
         const int g = lane / 4, c = lane % 4;
 #pragma unroll
         for (int group = 0; group < P::GROUPS; group++)
 #pragma unroll
             for (int i = 0; i < least(2, C::ROWS); i++) {
-                const float value = halves(sum.half(group, i, lane)) * unscale[group][i];
-                if (c < 2 && 4 * group + 2 * c + i < C::ROWS) tile[(k_warp * C::ROWS + 4 * group + 2 * c + i) * TILE_ROWS + g] = value;
+                const float value = halves(sum.half(group, i, lane));
+                const int row = 4 * group + 2 * c + i;
+                if (c < 2 && row < C::ROWS) tile[(k_warp * C::ROWS + row) * TILE_ROWS + g] = value * unscale[row];
             }
     }
 };
@@ -154,10 +157,10 @@ struct UpTileExact {
     using S = typename P::S;
     TileSum<typename P::Product> sum;
 
-    __device__ __forceinline__ void add(const char* codes, const char* scales, float, const RowsOfX<1>& x, unsigned, int unit, int index, int lane) {
+    __device__ __forceinline__ void add(Live<1>, const char* codes, const char* scales, float, const RowsOfX<1>& x, int unit, int index, int lane) {
         sum.add(codes, scales, 1.0f, x.at[0] + unit * S::CHUNKS * S::CHUNK_BYTES, index, lane);
     }
-    __device__ __forceinline__ void leave(double* tile, const float (&)[1][2], int k_warp, int lane) const {
+    __device__ __forceinline__ void leave(double* tile, const float*, int k_warp, int lane) const {
         const float none[2] = {1.0f, 1.0f};
         sum.leave(tile, none, k_warp, lane);
     }
@@ -181,6 +184,7 @@ __device__ __forceinline__ void experts_stream_up(const Step* step, const float*
     Barrier* empty = full + C::STAGES;
     typename P::Who& who = *reinterpret_cast<typename P::Who*>(shared + P::WHO_AT);
     float* scale_of = reinterpret_cast<float*>(shared + P::SCALES_AT);
+    float* unscale = reinterpret_cast<float*>(shared + P::UNSCALES_AT);
     const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
     const auto choose = [&](int row) {
         const Choice choice = choose_experts<C::EXPERTS, C::ACTIVE, C::RENORMALISE, P::EXACT>(logits + row * C::EXPERTS, lane);
@@ -237,13 +241,11 @@ __device__ __forceinline__ void experts_stream_up(const Step* step, const float*
     // Rows beyond the step's count are staged too, whatever they hold: no other row's sums meet them.
     const int k_warp = warp % S::K_WARPS, tile_warp = warp / S::K_WARPS;
     RowsOfX<P::GROUPS> rows_of_x;
-    float unscale[P::GROUPS][2];
 #pragma unroll
     for (int group = 0; group < P::GROUPS; group++) {
         char* const here = staged + group * S::X_BYTES;
         stager.run(x + group * P::Product::ROWS * C::INPUTS, norm, least(C::ROWS - group * P::Product::ROWS, P::Product::ROWS), here,
                    squares + group * (S::SQUARES / static_cast<int>(sizeof(Sum))), warp, lane);
-        unscale[group][0] = unscale[group][1] = 1.0f;
         if constexpr (P::EXACT) {
             rows_of_x.at[group] = here + lane * 16;
         } else {
@@ -251,10 +253,10 @@ __device__ __forceinline__ void experts_stream_up(const Step* step, const float*
             rows_of_x.live[group] = lane / 4 % 4 < P::Product::ROWS;
 #pragma unroll
             for (int row = 0; row < P::Product::ROWS; row++)
-                if (lane % 4 == row / 2) unscale[group][row % 2] = stager.unscale[row];
+                if (threadIdx.x == 0 && group * P::Product::ROWS + row < C::ROWS) unscale[group * P::Product::ROWS + row] = stager.unscale[row];
         }
     }
-    named_barrier(3, P::THREADS);   // the list
+    named_barrier(3, P::THREADS);   // the list and the scales of x
 
     const int granules = who.count * P::PAIRS, from = P::first_granule(granules, blockIdx.x), end = P::first_granule(granules, blockIdx.x + 1);
     if (from == end) return;
@@ -280,14 +282,16 @@ __device__ __forceinline__ void experts_stream_up(const Step* step, const float*
     using Tile = typename UpTileOf<C, P::EXACT>::Type;
     const auto multiply = [&](Tile& sum, const char* at, const char* scales_at, unsigned groups, int first, int units) {
         constexpr bool EVEN = S::PART_UNITS % S::K_WARPS == 0 && S::UNITS % S::PART_UNITS == 0;
+        for_live<C::FORMAT, P::GROUPS>(groups, [&](auto live) {
 #pragma unroll
-        for (int i = 0; i < ceil_div(S::PART_UNITS, S::K_WARPS); i++) {
-            const int unit = k_warp + i * S::K_WARPS;
-            if (!EVEN && unit >= units) break;
-            float block_scale = 1.0f;
-            if constexpr (S::BLOCK_SCALES) block_scale = reinterpret_cast<const float*>(scales_at)[unit / 2];
-            sum.add(at + unit * UNIT_BYTES, scales_at + unit * S::U::SCALE_BYTES, block_scale, rows_of_x, groups, first + unit, i, lane);
-        }
+            for (int i = 0; i < ceil_div(S::PART_UNITS, S::K_WARPS); i++) {
+                const int unit = k_warp + i * S::K_WARPS;
+                if (!EVEN && unit >= units) break;
+                float block_scale = 1.0f;
+                if constexpr (S::BLOCK_SCALES) block_scale = reinterpret_cast<const float*>(scales_at)[unit / 2];
+                sum.add(live, at + unit * UNIT_BYTES, scales_at + unit * S::U::SCALE_BYTES, block_scale, rows_of_x, first + unit, i, lane);
+            }
+        });
     };
 
     int place = from / P::PAIRS, pair = from % P::PAIRS;

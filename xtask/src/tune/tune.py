@@ -117,6 +117,7 @@ class Bench:
     def result(self, unit, variant):
         """What a variant leaves in the first layer, everything before it being the defaults' work."""
         body, phase = unit["places"][0]
+        self.memory.forget()
         for at, layer in self.manifest["schedule"]:
             entries = self.program["bodies"][at]
             before = [entry["launch"] for entry in entries if at != body or entry["phase"] < phase]

@@ -92,7 +92,8 @@ pub(super) fn up(matrix: &Matrix, active: usize, rows: usize, knobs: &Knobs, car
             None if matrix.halves() => 2 * TILE_ROWS * 4 * (most * granules).div_ceil(blocks),
             None => 0,
         };
-        let rest = groups * parts.x_bytes + partials + squares + who + scales + 16 * stages;
+        let unscales = (4 * rows).next_multiple_of(16);
+        let rest = groups * parts.x_bytes + partials + squares + who + scales + unscales + 16 * stages;
         Some(stages * parts.stage + rest)
     };
     ring(knobs, card, granules * active, rows, shared)
