@@ -10,6 +10,7 @@
 
 mod kernels;
 mod survey;
+mod trace;
 mod variants;
 
 use crate::{TargetOptions, paths};
@@ -21,13 +22,14 @@ use std::collections::BTreeMap;
 use std::path::Path;
 
 /// What runs on the machine with the card.
-const SCRIPTS: [(&str, &str); 6] = [
+const SCRIPTS: [(&str, &str); 7] = [
     ("tune.py", include_str!("tune/tune.py")),
     ("choice.py", include_str!("tune/choice.py")),
     ("driver.py", include_str!("tune/driver.py")),
     ("dry.py", include_str!("tune/dry.py")),
     ("memory.py", include_str!("tune/memory.py")),
     ("step.py", include_str!("tune/step.py")),
+    ("trace.py", include_str!("tune/trace.py")),
 ];
 
 #[derive(Args)]
@@ -40,15 +42,18 @@ pub struct Options {
     /// Phases to measure, as explain names them [default: all].
     #[arg(long, value_delimiter = ',')]
     phases: Vec<String>,
+    /// Instead of variants: the launches as the target has them, with clocks in, for `trace.py`.
+    #[arg(long, conflicts_with = "phases")]
+    trace: bool,
 }
 
 pub fn tune(options: Options) -> Result<(), String> {
     let search = paths::search(options.target.targets_dir.as_deref());
     let target = spec::load(&search, &options.target.target).map_err(|error| error.to_string())?;
     let buckets = options.buckets.iter().map(|name| bucket(name)).collect::<Result<Vec<_>, _>>()?;
-    let target = untuned(target, &buckets)?;
-    let card = target.hardware.cuda().expect("a target that is tuned").clone();
-    let knobs = target.tuning.as_ref().expect("a target that is tuned").knobs;
+    let target = if options.trace { target } else { untuned(target, &buckets)? };
+    let card = target.hardware.cuda().ok_or_else(|| format!("{} is no CUDA target", target.name()))?.clone();
+    let knobs = target.tuning.as_ref().expect("CUDA targets have knobs").knobs;
     let mut survey = survey::Survey::new(&target, knobs)?;
     let bodies = survey.plan().bodies.iter();
     let known: Vec<String> = bodies.flat_map(|body| &body.phases).map(|phase| phase.name.clone()).collect();
@@ -56,7 +61,10 @@ pub fn tune(options: Options) -> Result<(), String> {
         return Err(format!("{} has no phase `{unknown}`; it has {}", target.name(), known.join(", ")));
     }
     for bucket in buckets {
-        survey.program(bucket, &options.phases)?;
+        let wanted = |phase: &str| {
+            !options.trace && (options.phases.is_empty() || options.phases.iter().any(|it| it == phase))
+        };
+        survey.program(bucket, wanted)?;
     }
     let mut manifest = survey.manifest();
     let directory = paths::root().join("target/tune").join(target.name());
@@ -64,7 +72,8 @@ pub fn tune(options: Options) -> Result<(), String> {
     if directory.is_dir() {
         std::fs::remove_dir_all(&directory).map_err(|error| format!("{}: {error}", directory.display()))?;
     }
-    manifest["kernels"] = json!(survey.pool.compile(&directory, survey.plan(), &card)?);
+    let compiled = survey.pool.compile(&directory, survey.plan(), &card, options.trace)?;
+    (manifest["kernels"], manifest["trace"]) = (json!(compiled.kernels), json!(compiled.traced));
     let phases = if options.phases.is_empty() {
         String::new()
     } else {

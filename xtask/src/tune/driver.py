@@ -121,6 +121,12 @@ class Device:
             parameters += 1
         return Kernel(function, name, block, shared, parameters)
 
+    def symbol(self, path, name):
+        """Address and bytes of a variable of a loaded module."""
+        address, size = c_uint64(), c_size_t()
+        self.call("cuModuleGetGlobal_v2", byref(address), byref(size), self.modules[path], name)
+        return address.value, size.value
+
     def launch(self, kernel, grid, values, dependent):
         """`values` are ctypes values; with `dependent`, blocks may start before the kernel in front has ended."""
         if len(values) != kernel.parameters:

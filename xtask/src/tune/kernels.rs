@@ -1,5 +1,6 @@
 //! Kernels of all variants, each once, and the cubins they are compiled to.
 
+use super::trace;
 use crate::paths;
 use monomorph_compiler::emit;
 use monomorph_compiler::plan::Plan;
@@ -9,6 +10,8 @@ use monomorph_compiler::toolchain::cubin::{self, Limits};
 use monomorph_compiler::toolchain::modules;
 use monomorph_compiler::toolchain::nvcc::{Compiler, Cubin};
 use serde_json::{Value, json};
+use std::cell::RefCell;
+use std::collections::BTreeMap;
 use std::path::Path;
 
 /// Kernels of one module: headers are read once a module, and modules are compiled side by side.
@@ -38,6 +41,14 @@ pub struct Pool {
     kernels: Vec<Wanted>,
 }
 
+/// What a pool was compiled to.
+pub struct Compiled {
+    /// Each kernel as the manifest states it.
+    pub kernels: Vec<Value>,
+    /// With clocks in: the kernels of every module, in the order of their numbers.
+    pub traced: BTreeMap<String, Vec<String>>,
+}
+
 impl Pool {
     /// The place of a kernel, which is added if it is new.
     pub fn add(&mut self, wanted: &Wanted, regime: Regime) -> usize {
@@ -51,15 +62,32 @@ impl Pool {
         self.kernels.len() - 1
     }
 
-    /// Compiles everything to cubins below `directory`. Each kernel as the manifest states it: `defects` says what keeps it
-    /// from shipping, and there is no module where the compiler refuses it.
+    /// Compiles everything to cubins below `directory`, with clocks in where `trace` says so. Each kernel as the manifest states it:
+    /// `defects` says what keeps it from shipping, and there is no module where the compiler refuses it.
     ///
     /// # Errors
     /// When there is no compiler, or a file cannot be written.
-    pub fn compile(&self, directory: &Path, plan: &Plan, card: &Cuda) -> Result<Vec<Value>, String> {
+    pub fn compile(
+        &self,
+        directory: &Path,
+        plan: &Plan,
+        card: &Cuda,
+        trace: bool,
+    ) -> Result<Compiled, String> {
         let compiler = Compiler::find(&paths::root()).map_err(|error| error.to_string())?;
         modules::copy_library(&paths::root(), directory).map_err(|error| error.to_string())?;
-        let compile = |groups: &[Vec<usize>]| self.modules(&compiler, directory, plan, card, groups);
+        if trace {
+            trace::library(directory)?;
+        }
+        let traced = RefCell::new(BTreeMap::new());
+        let compile = |groups: &[Vec<usize>]| {
+            let instrument = |name: &str, text: &str| {
+                let (text, names) = if trace { trace::module(text) } else { (text.to_owned(), Vec::new()) };
+                traced.borrow_mut().insert(name.to_owned(), names);
+                text
+            };
+            self.modules(&compiler, directory, plan, card, groups, instrument)
+        };
         // Neighbours are of one phase and one header, for the most part.
         let all: Vec<usize> = (0..self.kernels.len()).collect();
         let groups: Vec<Vec<usize>> = all.chunks(KERNELS_A_MODULE).map(<[usize]>::to_vec).collect();
@@ -92,7 +120,8 @@ impl Pool {
         for (at, entry) in entries.iter_mut().enumerate().filter(|(_, entry)| entry.is_null()) {
             *entry = json!({ "name": self.kernels[at].kernel.name, "defects": ["nvcc refuses it"] });
         }
-        Ok(entries)
+        let traced = if trace { traced.into_inner() } else { BTreeMap::new() };
+        Ok(Compiled { kernels: entries, traced })
     }
 
     /// One module a group.
@@ -103,6 +132,7 @@ impl Pool {
         plan: &Plan,
         card: &Cuda,
         groups: &[Vec<usize>],
+        instrument: impl Fn(&str, &str) -> String,
     ) -> Result<Vec<Cubin>, String> {
         let module = |group: &Vec<usize>| Module {
             name: format!("variants_{}_{}", group[0], group.len()),
@@ -112,7 +142,8 @@ impl Pool {
         };
         let cuda = CudaPlan { modules: groups.iter().map(module).collect(), ..CudaPlan::default() };
         for file in emit::cuda::modules(plan, &cuda) {
-            super::write(&directory.join(file.path), file.text.as_bytes())?;
+            let stem = Path::new(&file.path).file_stem().unwrap_or_default().to_string_lossy().into_owned();
+            super::write(&directory.join(&file.path), instrument(&stem, &file.text).as_bytes())?;
         }
         let names: Vec<String> = cuda.modules.iter().map(|module| module.name.clone()).collect();
         let architecture = card.architecture.trim_start_matches("sm_");

@@ -2,7 +2,9 @@
 
 use super::kernels::{Pool, Wanted};
 use super::variants::{Cut, settings, variants};
-use monomorph_compiler::plan::cuda::{Argument, CudaPlan, Extent, Launch, Plane, Program, StatePart, StateShape};
+use monomorph_compiler::plan::cuda::{
+    Argument, CudaPlan, Extent, Launch, Plane, Program, StatePart, StateShape,
+};
 use monomorph_compiler::plan::packed::TILE_ROWS;
 use monomorph_compiler::plan::{FieldKind, Packing, PhaseKind, Plan};
 use monomorph_compiler::spec::types::{Knobs, NormWeight, PhaseTuning, Settings, Target};
@@ -46,7 +48,7 @@ impl<'a> Survey<'a> {
     ///
     /// # Errors
     /// When the target has no such program.
-    pub fn program(&mut self, bucket: Option<usize>, wanted: &[String]) -> Result<(), String> {
+    pub fn program(&mut self, bucket: Option<usize>, wanted: impl Fn(&str) -> bool) -> Result<(), String> {
         let plan = self.plan.clone();
         let name = bucket.map_or("prefill".to_owned(), |rows| format!("decode_{rows}"));
         let program =
@@ -55,7 +57,7 @@ impl<'a> Survey<'a> {
         for (body, launches) in program.bodies.iter().enumerate() {
             for launch in launches {
                 let phase = plan.bodies[body].phases[launch.phase].name.as_str();
-                if !phases.contains(&phase) && (wanted.is_empty() || wanted.iter().any(|it| it == phase)) {
+                if !phases.contains(&phase) && wanted(phase) {
                     phases.push(phase);
                 }
             }
@@ -124,7 +126,9 @@ impl<'a> Survey<'a> {
         let template = plan.cuda.as_ref()?.kernel(launch.kernel).template;
         match (template, kind) {
             _ if launch.phase != phase => None,
-            ("stream_product" | "stream_beside" | "experts_stream_up" | "experts_stream_down", _) => Some(Cut::Stream),
+            ("stream_product" | "stream_beside" | "experts_stream_up" | "experts_stream_down", _) => {
+                Some(Cut::Stream)
+            }
             ("gemm_wgmma" | "gemm_mma", _) => Some(Cut::Gemm),
             ("attention_decode", PhaseKind::Attention { kv_heads, .. }) => {
                 Some(Cut::Attention { kv_heads: u32::try_from(*kv_heads).ok()? })

@@ -113,7 +113,10 @@ mod tests {
             let keys = all.into_iter().flat_map(|it| settings(it, knobs).into_keys());
             keys.collect::<std::collections::BTreeSet<_>>().into_iter().collect::<Vec<_>>()
         };
-        assert_eq!(moved(Cut::Stream), ["blocks_per_multiprocessor", "ring_stages", "stage_bytes", "stream_warps"]);
+        assert_eq!(
+            moved(Cut::Stream),
+            ["blocks_per_multiprocessor", "ring_stages", "stage_bytes", "stream_warps"]
+        );
         assert_eq!(moved(Cut::Gemm), ["gemm_inputs", "gemm_outputs", "gemm_rows", "gemm_stages"]);
         assert_eq!(moved(Cut::Attention { kv_heads: 8 }), ["attention_splits"]);
     }

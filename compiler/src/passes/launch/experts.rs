@@ -3,7 +3,7 @@
 
 use super::experts_shape::{self, Ring};
 use super::product::{Member, activation, count, limit, vector};
-use super::stream::{self, PACE, WARPS_BESIDE, Stream, arithmetic, consumer_warps, lookahead};
+use super::stream::{self, PACE, Stream, WARPS_BESIDE, arithmetic, consumer_warps, lookahead};
 use super::{Launcher, Matrix, Site, alone, fixed, integer, no_kernel, value};
 use crate::passes::PassError;
 use crate::plan::cuda::{Argument, Constant, Kernel, Launch, Regime};
@@ -200,7 +200,8 @@ impl Launcher<'_> {
         // Half of the multiprocessors each, and one for the row that weighs the shared expert.
         let blocks = matrix.outputs().div_ceil(TILE_ROWS).min((places - 1) / 2);
         let router_blocks = experts.min(places - 1 - blocks);
-        let Stream { rows, warps, stages, stage_bytes, resident, shared: bytes, .. } = Stream { blocks, ..shape };
+        let Stream { rows, warps, stages, stage_bytes, resident, shared: bytes, .. } =
+            Stream { blocks, ..shape };
         let groups = site.program.rows.div_ceil(rows);
         let mut constants: Vec<Member> = matrix.names().into();
         constants.extend(arithmetic(&matrix));
@@ -332,8 +333,15 @@ impl Launcher<'_> {
             ("ACTIVATION", activation(operands.activation)),
         ]);
         constants.extend(ring_constants(site, ring));
-        let kernel =
-            self.experts_kernel(site, "", "experts_stream_up", constants, ring.warps, ring.resident, ring.shared);
+        let kernel = self.experts_kernel(
+            site,
+            "",
+            "experts_stream_up",
+            constants,
+            ring.warps,
+            ring.resident,
+            ring.shared,
+        );
         let [codes, scales, row_scales] = self.planes(operands.matrix);
         let arguments = vec![
             Argument::Step,
@@ -365,8 +373,15 @@ impl Launcher<'_> {
             ("OUTPUTS", integer(matrix.rows)),
         ]);
         constants.extend(ring_constants(site, ring));
-        let kernel =
-            self.experts_kernel(site, "", "experts_stream_down", constants, ring.warps, ring.resident, ring.shared);
+        let kernel = self.experts_kernel(
+            site,
+            "",
+            "experts_stream_down",
+            constants,
+            ring.warps,
+            ring.resident,
+            ring.shared,
+        );
         let [codes, scales, row_scales] = self.planes(operands.matrix);
         let [shared_codes, shared_scales, shared_row_scales] = match operands.shared {
             Some(shared) => self.planes(shared.matrix),

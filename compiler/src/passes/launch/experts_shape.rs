@@ -71,15 +71,8 @@ pub(super) fn up(matrix: &Matrix, active: usize, rows: usize, knobs: &Knobs, car
     let group_rows = if matrix.exact { rows } else { rows.min(4) };
     let warps = consumer_warps(knobs);
     let shared = |stages: usize, stage_bytes: usize, blocks: usize| {
-        let product = Stream {
-            rows: group_rows,
-            warps,
-            stages,
-            stage_bytes,
-            blocks: granules,
-            resident: 1,
-            shared: 0,
-        };
+        let product =
+            Stream { rows: group_rows, warps, stages, stage_bytes, blocks: granules, resident: 1, shared: 0 };
         let parts = stream::parts(matrix, &product);
         let (groups, sum) = (rows.div_ceil(group_rows), stream::sum_bytes(matrix));
         let partials = 2 * (2 * parts.k_warps * rows * TILE_ROWS) * sum;

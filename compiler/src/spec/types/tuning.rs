@@ -21,7 +21,7 @@ pub struct Knobs {
     pub stream_warps: u32,
     /// Streaming kernels that a multiprocessor holds at a time. With 2 the next one fills its ring while this one works, as long as
     /// every phase leaves the multiprocessors evenly filled; with 1 no multiprocessor gets two blocks of one kernel while
-    /// another gets none.
+    /// another gets none. 0 leaves the choice to the planner.
     pub stream_kernels: u32,
     /// Parts the cached tokens of a sequence are split into in decode attention; 0 leaves the choice to the
     /// planner.
@@ -44,7 +44,7 @@ impl Knobs {
         ("ring_stages", 2, 32),
         ("stage_bytes", 512, 65_536),
         ("stream_warps", 4, 16),
-        ("stream_kernels", 1, 2),
+        ("stream_kernels", 0, 2),
         ("attention_splits", 0, 256),
         ("gemm_outputs", 16, 256),
         ("gemm_rows", 8, 256),
