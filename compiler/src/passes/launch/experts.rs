@@ -214,17 +214,18 @@ impl Launcher<'_> {
             ("STAGE_BYTES", integer(stage_bytes)),
             ("BLOCKS", integer(blocks)),
             ("MULTIPROCESSORS", integer(places)),
+            ("CONSUMER_WARPS", integer(warps)),
             ("EVICT_FIRST", Constant::Flag(groups == 1)),
             ("LOOKAHEAD", integer(lookahead(matrix.format))),
             ("PACE", integer(PACE.min(stages))),
         ]);
-        constants.extend(self.router_constants(site, operands, router, rows, warps, experts, router_blocks));
+        constants.extend(self.router_constants(site, operands, router, rows, experts, router_blocks));
         // More tiles a block than the shape was made for take more room for their sums.
         let bytes = bytes
             .max(stream::shared_of_blocks(&matrix, &shape, blocks))
             .max(experts_shape::route_shared(rows, warps));
         let resident = if rows <= 2 && super::fits(self.card, bytes, 2) { resident.min(2) } else { 1 };
-        let kernel = self.experts_kernel(site, "_route", "route", constants, warps, resident, bytes);
+        let kernel = self.experts_kernel(site, "_route", "route", constants, [warps, resident, bytes]);
         let [codes, scales, row_scales] = self.planes(shared.matrix);
         let [router_codes, ..] = self.planes(operands.router);
         let arguments = vec![
@@ -257,19 +258,20 @@ impl Launcher<'_> {
         // A block has the rows it holds at a time, and no more blocks than are of use.
         let blocks =
             (self.card.multiprocessors as usize).min(outputs.div_ceil(if groups == 1 { 1 } else { 8 }));
+        let warps = consumer_warps(&self.knobs(site)).min(WARPS_BESIDE as usize);
         let mut constants: Vec<Member> = vec![
             ("COMPUTE", value("Compute::F16")),
             ("ROUNDING", value("Rounding::NONE")),
             ("BLOCKS", integer(0)),
+            ("CONSUMER_WARPS", integer(warps)),
         ];
-        let warps = consumer_warps(&self.knobs(site)).min(WARPS_BESIDE as usize);
-        constants.extend(self.router_constants(site, operands, &router, rows, warps, outputs, blocks));
+        constants.extend(self.router_constants(site, operands, &router, rows, outputs, blocks));
         let mut bytes = experts_shape::route_shared(rows, warps);
         if groups == 1 && site.program.regime == Regime::Decode && self.knobs(site).stream_kernels == 1 {
             bytes = bytes.max(alone(self.card));
         }
         let resident = if rows <= 2 { 2 } else { 1 };
-        let kernel = self.experts_kernel(site, "_route", "route", constants, warps, resident, bytes);
+        let kernel = self.experts_kernel(site, "_route", "route", constants, [warps, resident, bytes]);
         let [router_codes, ..] = self.planes(operands.router);
         let null = Argument::Null;
         let arguments = vec![
@@ -297,7 +299,6 @@ impl Launcher<'_> {
         operands: &Up,
         router: &Matrix,
         rows: usize,
-        warps: usize,
         outputs: usize,
         blocks: usize,
     ) -> Vec<Member> {
@@ -309,7 +310,6 @@ impl Launcher<'_> {
             ("NORM", norm),
             ("EPS", Constant::Float(eps)),
             ("LIMIT", limit(site, rows == site.program.rows)),
-            ("CONSUMER_WARPS", integer(warps)),
             ("ROUTER", format.clone()),
             ("SCALE", format),
             ("EXPERTS", integer(outputs)),
@@ -338,9 +338,7 @@ impl Launcher<'_> {
             "",
             "experts_stream_up",
             constants,
-            ring.warps,
-            ring.resident,
-            ring.shared,
+            [ring.warps, ring.resident, ring.shared],
         );
         let [codes, scales, row_scales] = self.planes(operands.matrix);
         let arguments = vec![
@@ -378,9 +376,7 @@ impl Launcher<'_> {
             "",
             "experts_stream_down",
             constants,
-            ring.warps,
-            ring.resident,
-            ring.shared,
+            [ring.warps, ring.resident, ring.shared],
         );
         let [codes, scales, row_scales] = self.planes(operands.matrix);
         let [shared_codes, shared_scales, shared_row_scales] = match operands.shared {
@@ -410,9 +406,7 @@ impl Launcher<'_> {
         suffix: &str,
         template: &'static str,
         constants: Vec<Member>,
-        warps: usize,
-        resident: usize,
-        shared: usize,
+        [warps, resident, shared]: [usize; 3],
     ) -> (usize, usize) {
         let kernel = Kernel {
             name: self.kernel_name(site, suffix),
