@@ -4,7 +4,7 @@
 use monomorph_compiler::graph;
 use monomorph_compiler::passes::assemble;
 use monomorph_compiler::plan::Plan;
-use monomorph_compiler::plan::cuda::{Argument, CudaPlan, Launch, Plane, Program, Regime, StatePart};
+use monomorph_compiler::plan::cuda::{Argument, CudaPlan, Extent, Launch, Plane, Program, Regime, StatePart};
 use monomorph_compiler::spec;
 use std::path::{Path, PathBuf};
 
@@ -106,6 +106,36 @@ fn every_phase_of_a_hybrid_is_launched_in_every_program_and_fits_its_card() {
             let registers = kernel.resident * kernel.block * 32;
             assert!(registers <= 65_536, "{target}: {} leaves a thread {registers}", kernel.name);
         }
+    }
+}
+
+/// Behind attention of wide heads nothing stands on a multiprocessor, and two blocks of a kernel would share one if they could
+/// ([0016](../../docs/adr/0016-one-block-of-a-kernel.md)); behind narrow ones two kernels' rings are to stand side by side.
+#[test]
+fn blocks_of_streaming_kernels_are_alone_where_heads_are_wide() {
+    const STREAMING: [&str; 5] =
+        ["stream_product", "stream_beside", "route", "experts_stream_up", "experts_stream_down"];
+    for (target, alone) in [
+        ("h200/qwen3.5-35b/nvfp4", true),
+        ("h200/qwen3.6-35b/fp8", true),
+        ("h200/qwen3.5-27b/nvfp4", true),
+        ("gb10/qwen3.5-35b/nvfp4", true),
+        ("h100/llama-3.2-1b/bf16", false),
+    ] {
+        let plan = plan(target);
+        let card = plan.target.hardware.cuda().expect("a CUDA target");
+        let cuda = cuda(&plan);
+        let mut seen = 0;
+        for launch in program(cuda, "decode_1").bodies.iter().flatten() {
+            let kernel = cuda.kernel(launch.kernel);
+            let one_each = launch.grid[0] == Extent::Fixed(card.multiprocessors);
+            if STREAMING.contains(&kernel.template) && one_each {
+                let two_fit = 2 * (kernel.shared + 1024) <= card.shared_per_multiprocessor;
+                assert_eq!(two_fit, !alone, "{target}: {} has {} bytes", kernel.name, kernel.shared);
+                seen += 1;
+            }
+        }
+        assert!(seen >= 2, "{target}: {seen} streaming kernels with a block a multiprocessor");
     }
 }
 

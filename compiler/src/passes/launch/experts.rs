@@ -192,6 +192,7 @@ impl Launcher<'_> {
         // It has few bytes to stream: more warps than leave the next kernel room would cost more than they gain.
         let mut knobs = self.knobs(site);
         knobs.stream_warps = knobs.stream_warps.min(WARPS_BESIDE);
+        knobs.blocks_per_multiprocessor = 1; // its own blocks, not the experts', are one a multiprocessor
         if site.program.rows > rows {
             knobs.stream_kernels = 2; // of several groups of rows each multiprocessor takes several blocks
         }
