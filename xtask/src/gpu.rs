@@ -62,7 +62,7 @@ pub struct Options {
     #[arg(long, value_delimiter = ',')]
     without: Vec<Piece>,
     /// Most bytes of one part.
-    #[arg(long, default_value_t = 54_000_000)]
+    #[arg(long, default_value_t = 44_000_000)]
     part_bytes: u64,
     /// Instead: add the results of a run to docs/performance.md.
     #[arg(long, value_name = "RESULTS.JSON")]

@@ -39,7 +39,7 @@ def bench(context, case, measured, name):
     report, costs = json.loads(line), case["costs"]
 
     def keep(what, rate, unit, limit=None, **figures):
-        context.benches.append({
+        context.keep({
             "target": case["target"], "name": what, "rate": rate, "unit": unit, "limit": limit,
             "command": " ".join(map(str, ["server", *command[1:]])), **figures,
         })

@@ -4,7 +4,7 @@ import os
 import subprocess
 import tarfile
 import time
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, as_completed
 
 # Lines of a failed program's output that are kept.
 TAIL = 12
@@ -36,6 +36,11 @@ class Context:
         self.checks.append({"group": group, "name": name, "passed": bool(passed), "detail": detail, **figures})
         print(f"{'ok  ' if passed else 'FAIL'} {group} {name}: {detail}", flush=True)
 
+    def keep(self, bench):
+        """Keeps a figure and says it at once."""
+        self.benches.append(bench)
+        print(figure(bench), flush=True)
+
     def all(self, group, cases, check):
         """Runs `check(case)` for cases with a name, several at a time; it returns (passed, detail, figures)."""
 
@@ -49,8 +54,11 @@ class Context:
 
         cases = [case for case in cases if self.wanted(case["name"])]
         with ThreadPoolExecutor(self.jobs) as pool:
-            for case, (passed, detail, figures) in zip(cases, pool.map(one, cases)):
-                self.add(group, case["name"], passed, detail, **figures)
+            running = {pool.submit(one, case): case["name"] for case in cases}
+            # As they end, so that a run which is cut short has said what it knew.
+            for done in as_completed(running):
+                passed, detail, figures = done.result()
+                self.add(group, running[done], passed, detail, **figures)
 
 
 def unpack(here, store, manifest):
@@ -106,14 +114,17 @@ def card():
         return "no card"
 
 
+def figure(bench):
+    """A bench's line."""
+    share = f"{100 * bench['rate'] / bench['limit']:5.1f} % of {bench['limit']:9.1f}" if bench.get("limit") else ""
+    if bench.get("floor"):
+        share = f"floor {bench['floor']:.2f}"
+    return f"{bench['target']:<30} {bench['name']:<38} {bench['rate']:10.1f} {bench['unit']:<6} {share}"
+
+
 def table(results):
     """What was found, for a terminal: every bench, every failure, and a count of what passed."""
-    lines = []
-    for bench in results["benches"]:
-        share = f"{100 * bench['rate'] / bench['limit']:5.1f} % of {bench['limit']:9.1f}" if bench.get("limit") else ""
-        if bench.get("floor"):
-            share = f"floor {bench['floor']:.2f}"
-        lines.append(f"{bench['target']:<30} {bench['name']:<38} {bench['rate']:10.1f} {bench['unit']:<6} {share}")
+    lines = [figure(bench) for bench in results["benches"]]
     groups = {}
     for check in results["checks"]:
         groups.setdefault(check["group"], []).append(check["passed"])
