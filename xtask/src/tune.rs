@@ -72,8 +72,8 @@ pub fn tune(options: Options) -> Result<(), String> {
     if directory.is_dir() {
         std::fs::remove_dir_all(&directory).map_err(|error| format!("{}: {error}", directory.display()))?;
     }
-    let compiled = survey.pool.compile(&directory, survey.plan(), &card, options.trace)?;
-    (manifest["kernels"], manifest["trace"]) = (json!(compiled.kernels), json!(compiled.traced));
+    manifest["kernels"] = json!(survey.pool.compile(&directory, survey.plan(), &card, options.trace)?);
+    manifest["trace"] = json!(options.trace);
     let phases = if options.phases.is_empty() {
         String::new()
     } else {

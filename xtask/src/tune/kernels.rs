@@ -10,8 +10,6 @@ use monomorph_compiler::toolchain::cubin::{self, Limits};
 use monomorph_compiler::toolchain::modules;
 use monomorph_compiler::toolchain::nvcc::{Compiler, Cubin};
 use serde_json::{Value, json};
-use std::cell::RefCell;
-use std::collections::BTreeMap;
 use std::path::Path;
 
 /// Kernels of one module: headers are read once a module, and modules are compiled side by side.
@@ -41,14 +39,6 @@ pub struct Pool {
     kernels: Vec<Wanted>,
 }
 
-/// What a pool was compiled to.
-pub struct Compiled {
-    /// Each kernel as the manifest states it.
-    pub kernels: Vec<Value>,
-    /// With clocks in: the kernels of every module, in the order of their numbers.
-    pub traced: BTreeMap<String, Vec<String>>,
-}
-
 impl Pool {
     /// The place of a kernel, which is added if it is new.
     pub fn add(&mut self, wanted: &Wanted, regime: Regime) -> usize {
@@ -73,21 +63,16 @@ impl Pool {
         plan: &Plan,
         card: &Cuda,
         trace: bool,
-    ) -> Result<Compiled, String> {
+    ) -> Result<Vec<Value>, String> {
         let compiler = Compiler::find(&paths::root()).map_err(|error| error.to_string())?;
         modules::copy_library(&paths::root(), directory).map_err(|error| error.to_string())?;
         if trace {
             trace::library(directory)?;
         }
-        let traced = RefCell::new(BTreeMap::new());
-        let compile = |groups: &[Vec<usize>]| {
-            let instrument = |name: &str, text: &str| {
-                let (text, names) = if trace { trace::module(text) } else { (text.to_owned(), Vec::new()) };
-                traced.borrow_mut().insert(name.to_owned(), names);
-                text
-            };
-            self.modules(&compiler, directory, plan, card, groups, instrument)
-        };
+        // A kernel's number in the clocks' records is its place in its module.
+        let instrument = |text: String| if trace { trace::module(&text) } else { text };
+        let compile =
+            |groups: &[Vec<usize>]| self.modules(&compiler, directory, plan, card, groups, instrument);
         // Neighbours are of one phase and one header, for the most part.
         let all: Vec<usize> = (0..self.kernels.len()).collect();
         let groups: Vec<Vec<usize>> = all.chunks(KERNELS_A_MODULE).map(<[usize]>::to_vec).collect();
@@ -120,8 +105,7 @@ impl Pool {
         for (at, entry) in entries.iter_mut().enumerate().filter(|(_, entry)| entry.is_null()) {
             *entry = json!({ "name": self.kernels[at].kernel.name, "defects": ["nvcc refuses it"] });
         }
-        let traced = if trace { traced.into_inner() } else { BTreeMap::new() };
-        Ok(Compiled { kernels: entries, traced })
+        Ok(entries)
     }
 
     /// One module a group.
@@ -132,7 +116,7 @@ impl Pool {
         plan: &Plan,
         card: &Cuda,
         groups: &[Vec<usize>],
-        instrument: impl Fn(&str, &str) -> String,
+        instrument: impl Fn(String) -> String,
     ) -> Result<Vec<Cubin>, String> {
         let module = |group: &Vec<usize>| Module {
             name: format!("variants_{}_{}", group[0], group.len()),
@@ -142,8 +126,7 @@ impl Pool {
         };
         let cuda = CudaPlan { modules: groups.iter().map(module).collect(), ..CudaPlan::default() };
         for file in emit::cuda::modules(plan, &cuda) {
-            let stem = Path::new(&file.path).file_stem().unwrap_or_default().to_string_lossy().into_owned();
-            super::write(&directory.join(&file.path), instrument(&stem, &file.text).as_bytes())?;
+            super::write(&directory.join(file.path), instrument(file.text).as_bytes())?;
         }
         let names: Vec<String> = cuda.modules.iter().map(|module| module.name.clone()).collect();
         let architecture = card.architecture.trim_start_matches("sm_");

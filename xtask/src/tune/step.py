@@ -2,10 +2,10 @@
 
 import struct
 
+
 def token_id(index):
     """Another one for every sequence and position, so that rows choose experts of their own; all in any vocabulary."""
     return 11 + 5 * index % 499
-
 
 
 def header(most, tokens, sequences, outputs, blocks):

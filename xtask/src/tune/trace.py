@@ -26,13 +26,19 @@ KERNELS, LAUNCHES, BLOCKS = 6, 96, 544
 RECORDS, COUNTS = b"_ZN9monomorph13trace_recordsE", b"_ZN9monomorph14trace_launchesE"
 
 
+def modules(device, manifest, directory):
+    """The loaded modules that have clocks: path, and names of kernels, whose places are their numbers."""
+    kernels = {}
+    for it in (it for it in manifest["kernels"] if "module" in it):
+        kernels.setdefault(directory / (it["module"] + ".cubin"), []).append(it["name"])
+    timed = lambda names: any(not name.startswith("fill_") for name in names)
+    return [(path, names) for path, names in kernels.items() if path in device.modules and timed(names)]
+
+
 def launches(device, manifest, directory):
     """Every launch of the last run, in order: (name, its blocks' records)."""
     found = []
-    for module, names in manifest["trace"].items():
-        path = directory / f"{module}.cubin"
-        if not names or path not in device.modules:
-            continue
+    for path, names in modules(device, manifest, directory):
         address, size = device.symbol(path, RECORDS)
         records = device.download(address, size).view(RECORD).reshape(KERNELS, LAUNCHES, BLOCKS)
         for kernel, name in enumerate(names):
@@ -44,9 +50,8 @@ def launches(device, manifest, directory):
 
 
 def clear(device, manifest, directory):
-    for module, names in manifest["trace"].items():
-        path = directory / f"{module}.cubin"
-        for symbol in (RECORDS, COUNTS) if names and path in device.modules else ():
+    for path, _ in modules(device, manifest, directory):
+        for symbol in RECORDS, COUNTS:
             device.set(*device.symbol(path, symbol), 0)
     device.wait()
 

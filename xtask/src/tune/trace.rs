@@ -23,13 +23,10 @@ pub fn library(directory: &Path) -> Result<(), String> {
     )
 }
 
-/// A module's source with clocks in every kernel, and the kernels in the order of their numbers. One that makes no part of a
-/// program (weights are filled) stays as it is.
-pub fn module(text: &str) -> (String, Vec<String>) {
-    let (mut traced, mut names, mut inside) = (String::new(), Vec::new(), false);
-    if text.contains("#include \"lib/fill.cuh\"") {
-        return (text.to_owned(), names);
-    }
+/// A module's source with clocks in its kernels, which are numbered in order. Those that fill weights are no part of a program, and stay
+/// as they are.
+pub fn module(text: &str) -> String {
+    let (mut traced, mut number, mut inside) = (String::new(), 0, false);
     for line in text.lines() {
         let kernel = line.starts_with("extern \"C\" __global__") && line.ends_with('{');
         if inside && line == "}" {
@@ -39,12 +36,14 @@ pub fn module(text: &str) -> (String, Vec<String>) {
         traced.push_str(line);
         traced.push('\n');
         if kernel {
-            traced.push_str(&format!("    trace_began({});\n", names.len()));
-            names.push(name(line).to_owned());
-            inside = true;
+            if !name(line).starts_with("fill_") {
+                traced.push_str(&format!("    trace_began({number});\n"));
+                inside = true;
+            }
+            number += 1;
         }
     }
-    (traced, names)
+    traced
 }
 
 /// The kernel's: the word before the parameters, which begin at the parenthesis that the last one closes.
@@ -63,10 +62,11 @@ mod tests {
 
     #[test]
     fn every_kernel_is_numbered_and_ends() {
-        let text = "#include \"lib/stream.cuh\"\nextern \"C\" __global__ void __launch_bounds__(288, 2) __cluster_dims__(8, 1, 1) head_3(const Step* step) {\n    \
-                    a();\n}\n\nstruct B {\n};\nextern \"C\" __global__ void __launch_bounds__(32, 1) sample_4(int* ids) {\n    b();\n}\n";
-        let (traced, names) = module(text);
-        assert_eq!(names, ["head_3", "sample_4"]);
+        let text = "extern \"C\" __global__ void __launch_bounds__(288, 2) __cluster_dims__(8, 1, 1) head_3(const Step* step) {\n    \
+                    a();\n}\n\nstruct B {\n};\nextern \"C\" __global__ void __launch_bounds__(32, 1) sample_4(int* ids) {\n    b();\n}\n\
+                    extern \"C\" __global__ void __launch_bounds__(256, 1) fill_f16_5(void* to) {\n    c();\n}\n";
+        let traced = module(text);
+        assert!(traced.contains("fill_f16_5(void* to) {\n    c();\n}\n"));
         assert_eq!(traced.matches("trace_began(0);\n    a();\n    trace_ended();\n}").count(), 1);
         assert_eq!(traced.matches("trace_began(1);\n    b();\n    trace_ended();\n}").count(), 1);
         assert_eq!(traced.matches("trace_").count(), 4);

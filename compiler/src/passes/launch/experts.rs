@@ -9,7 +9,7 @@ use crate::passes::PassError;
 use crate::plan::cuda::{Argument, Constant, Kernel, Launch, Regime};
 use crate::plan::packed::TILE_ROWS;
 use crate::plan::{BufferId, FieldId, PhaseKind, SharedDown, SharedUp};
-use crate::spec::types::Activation;
+use crate::spec::types::{Activation, Knobs};
 use monomorph_formats::Format;
 
 /// Most rows of a step whose chosen experts are streamed.
@@ -189,13 +189,7 @@ impl Launcher<'_> {
         };
         let matrix = self.matrix(shared.matrix);
         let rows = site.program.rows.min(if matrix.format == Format::Nvfp4 { 2 } else { 4 });
-        // It has few bytes to stream: more warps than leave the next kernel room would cost more than they gain.
-        let mut knobs = self.knobs(site);
-        knobs.stream_warps = knobs.stream_warps.min(WARPS_BESIDE);
-        knobs.blocks_per_multiprocessor = 1; // its own blocks, not the experts', are one a multiprocessor
-        if site.program.rows > rows {
-            knobs.stream_kernels = 2; // of several groups of rows each multiprocessor takes several blocks
-        }
+        let knobs = self.route_knobs(site, rows);
         let shape = stream::shape(&matrix, rows, true, &knobs, self.card)
             .ok_or_else(|| no_kernel(site, self.plan, "no block of it fits the card's shared memory"))?;
         // Half of the multiprocessors each, and one for the row that weighs the shared expert.
@@ -245,6 +239,18 @@ impl Launcher<'_> {
         Ok(Launch { phase: site.phase, kernel, grid, arguments })
     }
 
+    /// How the phase's knobs cut the router's kernel, whose blocks take `rows` rows each.
+    fn route_knobs(&self, site: Site, rows: usize) -> Knobs {
+        let mut knobs = self.knobs(site);
+        // It has few bytes to stream: more warps than leave the next kernel room would cost more than they gain.
+        knobs.stream_warps = knobs.stream_warps.min(WARPS_BESIDE);
+        knobs.blocks_per_multiprocessor = 1; // its own blocks, not the experts', are one a multiprocessor
+        if site.program.rows > rows {
+            knobs.stream_kernels = 2; // of several groups of rows each multiprocessor takes several blocks
+        }
+        knobs
+    }
+
     /// Rows of the router's matrix alone, `outputs` of them: those that are padding give zeros.
     pub(super) fn route_alone(
         &mut self,
@@ -259,7 +265,8 @@ impl Launcher<'_> {
         // A block has the rows it holds at a time, and no more blocks than are of use.
         let blocks =
             (self.card.multiprocessors as usize).min(outputs.div_ceil(if groups == 1 { 1 } else { 8 }));
-        let warps = consumer_warps(&self.knobs(site)).min(WARPS_BESIDE as usize);
+        let knobs = self.route_knobs(site, rows);
+        let warps = consumer_warps(&knobs);
         let mut constants: Vec<Member> = vec![
             ("COMPUTE", value("Compute::F16")),
             ("ROUNDING", value("Rounding::NONE")),
@@ -268,7 +275,7 @@ impl Launcher<'_> {
         ];
         constants.extend(self.router_constants(site, operands, &router, rows, outputs, blocks));
         let mut bytes = experts_shape::route_shared(rows, warps);
-        if groups == 1 && site.program.regime == Regime::Decode && self.knobs(site).stream_kernels == 1 {
+        if site.program.regime == Regime::Decode && knobs.stream_kernels == 1 {
             bytes = bytes.max(alone(self.card));
         }
         let resident = if rows <= 2 { 2 } else { 1 };
@@ -333,14 +340,7 @@ impl Launcher<'_> {
             ("EPS", Constant::Float(eps)),
             ("ACTIVATION", activation(operands.activation)),
         ]);
-        constants.extend(ring_constants(site, ring));
-        let kernel = self.experts_kernel(
-            site,
-            "",
-            "experts_stream_up",
-            constants,
-            [ring.warps, ring.resident, ring.shared],
-        );
+        let kernel = self.ring_kernel(site, "experts_stream_up", constants, ring);
         let [codes, scales, row_scales] = self.planes(operands.matrix);
         let arguments = vec![
             Argument::Step,
@@ -371,14 +371,7 @@ impl Launcher<'_> {
             ("SHARED_WIDTH", integer(common.map_or(0, |it| it.columns))),
             ("OUTPUTS", integer(matrix.rows)),
         ]);
-        constants.extend(ring_constants(site, ring));
-        let kernel = self.experts_kernel(
-            site,
-            "",
-            "experts_stream_down",
-            constants,
-            [ring.warps, ring.resident, ring.shared],
-        );
+        let kernel = self.ring_kernel(site, "experts_stream_down", constants, ring);
         let [codes, scales, row_scales] = self.planes(operands.matrix);
         let [shared_codes, shared_scales, shared_row_scales] = match operands.shared {
             Some(shared) => self.planes(shared.matrix),
@@ -399,6 +392,18 @@ impl Launcher<'_> {
             self.buffer(site, operands.residual),
         ];
         Launch { phase: site.phase, kernel, grid: fixed(ring.blocks, 1, 1), arguments }
+    }
+
+    /// A kernel that streams the chosen experts by way of a ring.
+    fn ring_kernel(
+        &mut self,
+        site: Site,
+        template: &'static str,
+        mut constants: Vec<Member>,
+        ring: Ring,
+    ) -> (usize, usize) {
+        constants.extend(ring_constants(site, ring));
+        self.experts_kernel(site, "", template, constants, [ring.warps, ring.resident, ring.shared])
     }
 
     fn experts_kernel(
