@@ -1,6 +1,7 @@
-// Checks and times the mixture of experts for few tokens (templates/cuda/lib/route.cuh, experts_stream_up.cuh, experts_stream_down.cuh).
+// Checks and times the mixture of experts for few tokens (templates/cuda/lib/route.cuh, experts_stream_up.cuh, experts_stream_down.cuh,
+// experts_stream.cuh).
 // `experts_stream`: formats, numbers of tokens and awkward shapes against a host reference in double precision, each with planted defects.
-// `experts_stream bench`: the phases alone and the chain of three in a graph with dependent launch, at the shapes of real models.
+// `experts_stream bench`: the phases alone, the chain of three and that of two in a graph with dependent launch, at the shapes of real models.
 // Exit code: the number of failures.
 #ifndef SUITE
 #define SUITE 0   // 0: everything; 1, 2: halves of the checks; 3: bench

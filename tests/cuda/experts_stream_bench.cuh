@@ -154,11 +154,15 @@ struct ExpertsBench {
         test::Random random(99);
         for (auto& v : fresh) v = random.normal();
         CHECK(cudaMemcpy(x, fresh.data(), fresh.size() * 4, cudaMemcpyHostToDevice));
-        time(model, "route", 0, 0, true, [&](int i) { launch_route<K>(stream, step, x, layers[i % LAYERS], logits_of(i), scale, shared_inner); });
+        time(model, "route", 0, 0, true, [&](int i) { launch_route<K>(stream, step, x, layers[i % LAYERS], logits_of(i), scale, shared_inner, inner); });
         time(model, "chain", 1, 1, true, [&](int i) {
-            launch_route<K>(stream, step, x, layers[i % LAYERS], logits_of(i), scale, shared_inner);
+            launch_route<K>(stream, step, x, layers[i % LAYERS], logits_of(i), scale, shared_inner, inner);
             launch_up<K>(stream, step, x, logits_of(i), layers[i % LAYERS], inner, routing_of(i));
             launch_down<K>(stream, step, inner, routing_of(i), shared_inner, scale, layers[i % LAYERS], x);
+        });
+        time(model, "both", 1, 1, true, [&](int i) {
+            launch_route<K>(stream, step, x, layers[i % LAYERS], logits_of(i), scale, shared_inner, inner);
+            launch_both<K>(stream, step, logits_of(i), shared_inner, scale, layers[i % LAYERS], inner, x);
         });
     }
 };

@@ -1,5 +1,5 @@
-// Host side of the checks: random packed weights, the reference in double precision, each phase alone and the three in a chain, rows whose
-// neighbours change, defects planted in experts that were chosen (they must be seen) and in others (they must not).
+// Host side of the checks: random packed weights, the reference in double precision, each phase alone, both products in one launch behind the
+// router's against the two launches, rows whose neighbours change, defects planted in experts that were chosen (they must be seen) and in others (they must not).
 #pragma once
 #include <memory>
 #include <numeric>
@@ -212,6 +212,7 @@ struct ExpertsCheck {
     void check_route(const std::vector<float>& x);
     void check_up(const std::vector<float>& x);
     void check_down();
+    void check_both(const std::vector<float>& x);
 };
 
 template <class K>
@@ -225,12 +226,18 @@ void ExpertsCheck<K>::check_route(const std::vector<float>& x) {
         planes.add(*shared);
         layer.shared_up = planes.upload();
     }
+    test::Buffer<float> arriving(size_t(T) * SLOTS);
     const auto launch = [&] {
-        logits.poison(), scale.poison(), inner.poison();
-        launch_route<K>(0, step->pointer, x_at, layer, logits, scale, inner);
+        logits.poison(), scale.poison(), inner.poison(), arriving.poison();
+        launch_route<K>(0, step->pointer, x_at, layer, logits, scale, inner, arriving);
         done();
     };
     launch();
+    if (ExpertsTogether<K>) {
+        bool none = arriving.intact();
+        for (const float value : arriving.download()) none = none && std::memcmp(&value, &monomorph::NOT_YET, 4) == 0;
+        expect(none, "values that have not arrived do not say so");
+    }
     std::vector<double> logits_reference, scale_reference, inner_reference;
     for (int t = 0; t < K::TOKENS; t++) {
         const float* row = &x[size_t(t) * H];
@@ -373,12 +380,55 @@ void ExpertsCheck<K>::check_down() {
     }
 }
 
+// Behind the router's kernel, some times over: the same bits as from the two launches, whatever stood in `inner` before.
+template <class K>
+void ExpertsCheck<K>::check_both(const std::vector<float>& x) {
+    std::unique_ptr<HostMatrix<SharedUp>> shared_up;
+    std::unique_ptr<HostMatrix<SharedDownMatrix<K>>> shared_down;
+    DevicePlanes<SharedUp> up;
+    DevicePlanes<SharedDownMatrix<K>> down;
+    if constexpr (COMMON) {
+        shared_up = std::make_unique<HostMatrix<SharedUp>>(random);
+        up.add(*shared_up);
+        layer.shared_up = up.upload();
+        shared_down = std::make_unique<HostMatrix<SharedDownMatrix<K>>>(random);
+        down.add(*shared_down);
+        layer.shared_down = down.upload();
+    }
+    test::Buffer<float> logits(size_t(T) * K::EXPERTS), scale(T), shared_inner(size_t(T) * std::max(K::SHARED_WIDTH, 1)), inner(size_t(T) * SLOTS), routing(size_t(T) * 2 * K::ACTIVE);
+    test::Buffer<float> out(size_t(T) * H);
+    const auto run = [&](bool together) {
+        out.poison(), inner.poison();
+        out.upload(x);
+        for (int again = 0; again < 3; again++) {   // the residual is the next x
+            launch_route<K>(0, step->pointer, out, layer, logits, scale, shared_inner, inner);
+            if (together) {
+                launch_both<K>(0, step->pointer, logits, shared_inner, scale, layer, inner, out);
+            } else {
+                launch_up<K>(0, step->pointer, out, logits, layer, inner, routing);
+                launch_down<K>(0, step->pointer, inner, routing, shared_inner, scale, layer, out);
+            }
+        }
+        done();
+        return out.download();
+    };
+    const auto same = [&](const std::vector<float>& a, const std::vector<float>& b) { return std::memcmp(a.data(), b.data(), size_t(K::TOKENS) * H * 4) == 0; };
+    const auto apart = run(false), together = run(true);
+    expect(same(apart, together), "both products in one launch differ from two launches");
+    expect(std::memcmp(together.data() + size_t(K::TOKENS) * H, apart.data() + size_t(K::TOKENS) * H, size_t(T - K::TOKENS) * H * 4) == 0 && out.intact(), "one launch wrote beyond its rows");
+    const int chosen = int(routing.download()[K::ACTIVE]);
+    plant(down_planes, chosen);
+    expect(!same(apart, run(true)), "a defect planted in a chosen expert's down was not seen in one launch");
+    plant(down_planes, chosen);
+}
+
 template <class K>
 void ExpertsCheck<K>::run() {
     const auto x = normals(K::TOKENS, H, 1.0);
     check_route(x);
     check_up(x);
     check_down();
+    if constexpr (ExpertsTogether<K>) check_both(x);
 }
 
 template <class K>

@@ -15,7 +15,7 @@ macro_rules! templates {
     };
 }
 
-const TEMPLATES: [(&str, &str, &str); 32] = templates![
+const TEMPLATES: [(&str, &str, &str); 33] = templates![
     ("accept", "accept.cuh"),
     ("attention_decode", "attention_decode.cuh"),
     ("attention_exact", "attention_exact.cuh"),
@@ -35,6 +35,7 @@ const TEMPLATES: [(&str, &str, &str); 32] = templates![
     ("experts_gemm_wgmma", "experts_gemm_wgmma.cuh"),
     ("experts_place", "experts_sort.cuh"),
     ("experts_sort", "experts_sort.cuh"),
+    ("experts_stream", "experts_stream.cuh"),
     ("experts_stream_down", "experts_stream_down.cuh"),
     ("experts_stream_up", "experts_stream_up.cuh"),
     ("fill_matrix", "fill.cuh"),

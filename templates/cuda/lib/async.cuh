@@ -219,6 +219,27 @@ __device__ __forceinline__ unsigned arrivals(const unsigned* counter) {
     asm volatile("ld.acquire.gpu.global.u32 %0, [%1];" : "=r"(arrived) : "l"(counter) : "memory");
     return arrived;
 }
+// A value that is its own flag: its place holds NOT_YET, a NaN that no arithmetic gives, until another block of this launch stores it. A kernel
+// before this one fills such places. Loads are asked again until they have arrived; one value says nothing about any other.
+constexpr unsigned NOT_YET = 0xffffffffu;
+__device__ __forceinline__ float not_yet() { return __uint_as_float(NOT_YET); }
+__device__ __forceinline__ bool arrived(float value) { return __float_as_uint(value) != NOT_YET; }
+__device__ __forceinline__ bool arrived(float4 value) { return arrived(value.x) && arrived(value.y) && arrived(value.z) && arrived(value.w); }
+__device__ __forceinline__ void store_arriving(float* to, float value) {
+    if (value != value) value = __uint_as_float(0x7fffffffu);   // any other NaN
+    asm volatile("st.relaxed.gpu.global.f32 [%0], %1;" ::"l"(to), "f"(value) : "memory");
+}
+__device__ __forceinline__ float load_arriving(const float* pointer) {
+    float value;
+    asm volatile("ld.relaxed.gpu.global.f32 %0, [%1];" : "=f"(value) : "l"(pointer));
+    return value;
+}
+__device__ __forceinline__ float4 load_arriving(const float4* pointer) {
+    float4 value;
+    asm volatile("ld.relaxed.gpu.global.v4.f32 {%0, %1, %2, %3}, [%4];"
+                 : "=f"(value.x), "=f"(value.y), "=f"(value.z), "=f"(value.w) : "l"(pointer));
+    return value;
+}
 // Adds four values that other blocks add to as well, in any order.
 __device__ __forceinline__ void add_global(float4* to, float4 value) {
     asm volatile("red.relaxed.gpu.global.add.v4.f32 [%0], {%1, %2, %3, %4};"

@@ -118,11 +118,150 @@ struct DownSum<C, D, true> {
     __device__ __forceinline__ double value(int, int i, int) const { return sum[i]; }
 };
 
+// One block: its shared memory, and what its feeder and its consumers do with it.
 template <class C>
 struct DownBlock {
     using P = DownShape<C>;
+    using Experts = typename P::Experts;
+    using Shared = typename P::Shared;
     using Sum = typename P::Sum;
     static constexpr int GROUPS = P::GROUPS, SPAN = P::EXACT ? 8 : 4;   // rows of a group
+    char* const shared;
+    const int from = P::first_tile(blockIdx.x), end = P::first_tile(blockIdx.x + 1);
+    Barrier* const full = reinterpret_cast<Barrier*>(shared + P::BARRIERS_AT);
+    Barrier* const empty = full + C::STAGES;
+    float* const factors = reinterpret_cast<float*>(shared + P::FACTORS_AT);     // of slots: weight * scale (exact: scale)
+    float* const unscales = reinterpret_cast<float*>(shared + P::UNSCALES_AT);   // of slots, then of the shared expert's rows
+    float* const weights = reinterpret_cast<float*>(shared + P::WEIGHTS_AT);     // exact
+    Sum* const partials = reinterpret_cast<Sum*>(shared + P::PARTIALS_AT);
+    Sum* const common = reinterpret_cast<Sum*>(shared + P::SHARED_PARTIALS_AT);
+    const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+    int stage = 0;   // the consumers' place in the ring
+    unsigned parity = 0;
+
+    // By one thread.
+    __device__ __forceinline__ void init() const {
+        for (int s = 0; s < C::STAGES; s++) {
+            barrier_init(full + s, 1);
+            barrier_init(empty + s, P::WARPS * WARP_ARRIVALS);
+        }
+    }
+    __device__ __forceinline__ DownFeeder<C> feeder(const void* codes, const void* scales, const float* row_scales, const void* shared_codes, const void* shared_scales, const int* experts) const {
+        const void* const of_codes = Experts::SCALED_ROWS ? row_scales : scales;
+        DownFeeder<C> feeder{static_cast<const char*>(codes), static_cast<const char*>(of_codes), static_cast<const char*>(shared_codes), static_cast<const char*>(shared_scales),
+                             shared, full, experts, from, from, end};
+        if constexpr (C::EVICT_FIRST) feeder.policy = evict_first_policy();
+        return feeder;
+    }
+    // What a slot's sums are multiplied by; `expert_scale` as read by `scale_of`.
+    __device__ __forceinline__ void set_factor(int slot, float weight, float expert_scale) const {
+        factors[slot] = P::EXACT ? expert_scale : weight * expert_scale;
+        if constexpr (P::EXACT) weights[slot] = weight;
+    }
+    // Volatile, so that it is asked for here, while the ring fills, and waited for where it is used.
+    __device__ __forceinline__ static float scale_of(const float* row_scales, int expert) {
+        return Experts::ROW_SCALES && !Experts::SCALED_ROWS ? load_activation(row_scales + static_cast<long long>(expert) * P::TILES * TILE_ROWS) : 1.0f;
+    }
+
+    __device__ __forceinline__ void release() {
+        warp_arrive(empty + stage, lane);
+        if (++stage == C::STAGES) stage = 0, parity ^= 1;
+    }
+    // The shared expert's products of the block's tiles, when its rows stand in shared memory.
+    __device__ __forceinline__ void multiply_common() {
+        if constexpr (P::COMMON) {
+            const int k_warp = warp % Shared::K_WARPS, tile_warp = warp / Shared::K_WARPS;
+            RowsOfX<GROUPS> x;
+            float unscale[GROUPS][2];
+#pragma unroll
+            for (int g = 0; g < GROUPS; g++) {
+                const int fed = row_fed(g, lane);
+                x.live[g] = fed < C::ROWS;
+                x.at[g] = shared + P::SHARED_X_AT + (x.live[g] ? fed : 0) * Shared::ROW_BYTES + lane_offset<Shared>(lane);
+#pragma unroll
+                for (int i = 0; i < 2; i++) unscale[g][i] = row_summed(g, i, lane) < C::ROWS ? unscales[P::SLOTS + row_summed(g, i, lane)] : 0.0f;
+            }
+            for (int first = from; first < end; first += Shared::TILES) {
+                const char* codes_at = shared + stage * P::STAGE;
+                const char* scales_at = codes_at + Shared::PIECE_UNITS * UNIT_BYTES + (Shared::BLOCK_SCALES ? first * Shared::SCALE_COLUMNS % 4 * 4 : 0);
+                barrier_wait(full + stage, parity);
+                for (int t = tile_warp; t < least(Shared::TILES, end - first); t += Shared::TILE_WARPS) {
+                    DownSum<C, Shared, P::EXACT> sum;
+                    multiply<Shared>(sum, codes_at, scales_at, t, x, 3, k_warp, lane);
+                    leave(common + (first - from + t) * P::SHARED_TILE_PARTIALS, k_warp, lane, [&](int g, int i) { return sum.value(g, i, lane) * unscale[g][i]; });
+                }
+                release();
+            }
+        }
+    }
+    // The listed experts' products of a group's tiles, weighted, to the warps' sums at `here`.
+    __device__ __forceinline__ void multiply_group(const typename P::Who& who, int first, int tiles, Sum* here) {
+        const int count = who.count, k_warp = warp % Experts::K_WARPS, tile_warp = warp / Experts::K_WARPS;
+        Sum sums[Experts::WARP_TILES][GROUPS][2] = {};
+        for (int base = 0; base < count; base += Experts::PIECES) {
+            const char* stage_at = shared + stage * P::STAGE;
+            barrier_wait(full + stage, parity);
+            for (int p = 0; p < least(Experts::PIECES, count - base); p++) {
+                const int place = base + p;
+                const unsigned rows = who.rows[place], groups = (rows & 15 ? 1 : 0) | (rows >> 4 ? 2 : 0);
+                const auto slot_of = [&](int row) {   // among all slots, or -1
+                    const unsigned slot = row < C::ROWS ? who.slot[place * C::ROWS + row] : NO_SLOT;
+                    return slot == NO_SLOT ? -1 : static_cast<int>(row * C::ACTIVE + slot);
+                };
+                RowsOfX<GROUPS> x;
+                Sum factor[GROUPS][2], weight[GROUPS][2];
+#pragma unroll
+                for (int g = 0; g < GROUPS; g++) {
+                    const int fed = slot_of(row_fed(g, lane));
+                    x.live[g] = fed >= 0;
+                    x.at[g] = shared + P::X_AT + (x.live[g] ? fed : 0) * Experts::ROW_BYTES + lane_offset<Experts>(lane);
+#pragma unroll
+                    for (int i = 0; i < 2; i++) {
+                        const int summed = slot_of(row_summed(g, i, lane));
+                        factor[g][i] = summed >= 0 ? factors[summed] * unscales[summed] : 0.0f;
+                        weight[g][i] = P::EXACT && summed >= 0 ? weights[summed] : 0.0f;
+                    }
+                }
+                const char* codes_at = stage_at + p * Experts::PIECE_UNITS * UNIT_BYTES;
+                const char* scales_at = stage_at + Experts::PIECES * Experts::PIECE_UNITS * UNIT_BYTES + p * Experts::PIECE_SCALES;
+                if constexpr (Experts::BLOCK_SCALES)
+                    scales_at += static_cast<int>((static_cast<long long>(who.experts[place]) * P::TILES + first) * Experts::SCALE_COLUMNS % 4) * 4;
+#pragma unroll
+                for (int i = 0; i < Experts::WARP_TILES; i++) {
+                    const int t = tile_warp + i * Experts::TILE_WARPS;
+                    if (t >= tiles) break;
+                    DownSum<C, Experts, P::EXACT> sum;
+                    multiply<Experts>(sum, codes_at, scales_at, t, x, groups, k_warp, lane);
+                    const float row_scale = Experts::SCALED_ROWS ? reinterpret_cast<const float*>(scales_at)[t * TILE_ROWS + lane / 4] : 1.0f;
+#pragma unroll
+                    for (int g = 0; g < GROUPS; g++)
+#pragma unroll
+                        for (int j = 0; j < 2; j++) {
+                            if constexpr (P::EXACT) sums[i][g][j] += weight[g][j] * static_cast<double>(static_cast<float>(sum.value(g, j, lane) * factor[g][j]));
+                            else sums[i][g][j] += factor[g][j] * row_scale * sum.value(g, j, lane);
+                        }
+                }
+            }
+            release();
+        }
+#pragma unroll
+        for (int i = 0; i < Experts::WARP_TILES; i++) {
+            const int t = tile_warp + i * Experts::TILE_WARPS;
+            if (t < tiles) leave(here + t * P::TILE_PARTIALS, k_warp, lane, [&](int g, int j) { return sums[i][g][j]; });
+        }
+    }
+    // All groups of the block's tiles, the first of which `epilogue` has been loaded for.
+    template <class Epilogue>
+    __device__ __forceinline__ void multiply_all(const typename P::Who& who, Epilogue& epilogue, int tokens, float* residual, const float* scale, const float* shared_row_scales) {
+        for (int first = from, odd = 0; first < end; first += P::GROUP_TILES, odd ^= 1) {
+            const int tiles = least(P::GROUP_TILES, end - first);
+            if (first != from) epilogue.load(first, tiles, tokens, residual, scale, shared_row_scales);
+            Sum* const here = partials + odd * P::GROUP_TILES * P::TILE_PARTIALS;
+            multiply_group(who, first, tiles, here);
+            named_barrier(1, P::CONSUMERS);
+            epilogue.store(first, tiles, tokens, here, common, from, residual);
+        }
+    }
 
     // The row of x whose bytes this lane feeds to the tensor cores, in group g; and of which its i-th sum is.
     __device__ __forceinline__ static int row_fed(int g, int lane) { return g * SPAN + (P::EXACT ? lane / 4 : lane / 4 % 4); }
@@ -224,33 +363,20 @@ __device__ __forceinline__ void experts_stream_down(const Step* step, const floa
                                                     const void* scales, const float* row_scales, const void* shared_codes, const void* shared_scales,
                                                     const float* shared_row_scales, float* residual) {
     using P = DownShape<C>;
-    using B = DownBlock<C>;
     using Experts = typename P::Experts;
     using Shared = typename P::Shared;
-    using Sum = typename P::Sum;
     launch_dependents();
     MONOMORPH_DYNAMIC_SHARED(experts_shared, 128);
-    char* const shared = reinterpret_cast<char*>(experts_shared);
-    Barrier* full = reinterpret_cast<Barrier*>(shared + P::BARRIERS_AT);
-    Barrier* empty = full + C::STAGES;
-    typename P::Who& who = *reinterpret_cast<typename P::Who*>(shared + P::WHO_AT);
-    float* factors = reinterpret_cast<float*>(shared + P::FACTORS_AT);     // of slots: weight * scale (exact: scale)
-    float* unscales = reinterpret_cast<float*>(shared + P::UNSCALES_AT);   // of slots, then of the shared expert's rows
-    float* weights = reinterpret_cast<float*>(shared + P::WEIGHTS_AT);     // exact
-    const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, from = P::first_tile(blockIdx.x), end = P::first_tile(blockIdx.x + 1);
+    DownBlock<C> block{reinterpret_cast<char*>(experts_shared)};
+    typename P::Who& who = *reinterpret_cast<typename P::Who*>(block.shared + P::WHO_AT);
+    const int warp = block.warp, lane = block.lane;
     const auto rows_in_use = [&] { return C::LIMIT == Limit::NONE ? C::ROWS : least(step->tokens, C::ROWS); };   // after the wait only
 
     if (warp == P::WARPS) {
-        const void* const of_codes = Experts::SCALED_ROWS ? row_scales : scales;
-        DownFeeder<C> feeder{static_cast<const char*>(codes), static_cast<const char*>(of_codes), static_cast<const char*>(shared_codes),
-                             static_cast<const char*>(shared_scales), shared, full, who.experts, from, from, end};
+        DownFeeder<C> feeder = block.feeder(codes, scales, row_scales, shared_codes, shared_scales, who.experts);
         if (lane == 0) {
-            for (int s = 0; s < C::STAGES; s++) {
-                barrier_init(full + s, 1);
-                barrier_init(empty + s, P::WARPS * WARP_ARRIVALS);
-            }
+            block.init();
             barrier_init_fence();
-            if constexpr (C::EVICT_FIRST) feeder.policy = evict_first_policy();
             while (feeder.more_common() && feeder.filled < C::STAGES) feeder.fill();
         }
         __syncwarp();
@@ -266,8 +392,7 @@ __device__ __forceinline__ void experts_stream_down(const Step* step, const floa
             const float id = slot < P::SLOTS ? load_activation(routing + at + C::ACTIVE) : 0.0f;
             const int expert = slot < slots ? static_cast<int>(id) : 0;   // what stands in rows that are not in use may be anything
             if (slot < P::SLOTS) who.chosen[slot] = expert;
-            // Volatile, so that it is asked for here, while the ring fills, and waited for below.
-            expert_scale[i] = Experts::ROW_SCALES && !Experts::SCALED_ROWS ? load_activation(row_scales + static_cast<long long>(expert) * P::TILES * TILE_ROWS) : 1.0f;
+            expert_scale[i] = block.scale_of(row_scales, expert);
         }
         __syncwarp();
         who.gather(rows_in_use(), lane);
@@ -278,30 +403,27 @@ __device__ __forceinline__ void experts_stream_down(const Step* step, const floa
 #pragma unroll
         for (int i = 0; i < EACH; i++) {
             const int slot = i * 32 + lane;
-            if (slot < P::SLOTS) {
-                factors[slot] = P::EXACT ? expert_scale[i] : weight[i] * expert_scale[i];
-                if constexpr (P::EXACT) weights[slot] = weight[i];
-            }
+            if (slot < P::SLOTS) block.set_factor(slot, weight[i], expert_scale[i]);
         }
         __syncwarp();
         named_barrier_arrive(3, P::THREADS);
         if (lane == 0)
-            while (feeder.more()) feeder.fill_when_empty(empty);
+            while (feeder.more()) feeder.fill_when_empty(block.empty);
         return;
     }
 
     __syncthreads();
     wait_for_predecessors();
-    char* const staged = shared + P::X_AT;
-    char* const shared_staged = shared + P::SHARED_X_AT;
+    char* const staged = block.shared + P::X_AT;
+    char* const shared_staged = block.shared + P::SHARED_X_AT;
     {   // A warp a row; its first row of either product is on the way before either is staged.
         using Row = typename DownRowOf<C, Experts, P::EXACT>::Type;
         using SharedRow = typename DownRowOf<C, Shared, P::EXACT>::Type;
         Row row;
         SharedRow shared_row;
-        const auto stage = [&](int slot) { row.finish(inner + slot * C::WIDTH, staged + slot * Experts::ROW_BYTES, unscales + slot, lane); };
+        const auto stage = [&](int slot) { row.finish(inner + slot * C::WIDTH, staged + slot * Experts::ROW_BYTES, block.unscales + slot, lane); };
         const auto stage_shared = [&](int t) {
-            shared_row.finish(shared_inner + t * C::SHARED_WIDTH, shared_staged + t * Shared::ROW_BYTES, unscales + P::SLOTS + t, lane);
+            shared_row.finish(shared_inner + t * C::SHARED_WIDTH, shared_staged + t * Shared::ROW_BYTES, block.unscales + P::SLOTS + t, lane);
         };
         if (warp < P::SLOTS) row.begin(inner + warp * C::WIDTH, lane);
         if constexpr (P::COMMON) {
@@ -326,104 +448,11 @@ __device__ __forceinline__ void experts_stream_down(const Step* step, const floa
     }
     const int tokens = rows_in_use();
     named_barrier(3, P::THREADS);   // the list, the factors and the staged rows
-    if (from == end) return;
-
-    Sum* const partials = reinterpret_cast<Sum*>(shared + P::PARTIALS_AT);
-    Sum* const common = reinterpret_cast<Sum*>(shared + P::SHARED_PARTIALS_AT);
-    int stage = 0;
-    unsigned parity = 0;
-    const auto release = [&] {
-        warp_arrive(empty + stage, lane);
-        if (++stage == C::STAGES) stage = 0, parity ^= 1;
-    };
+    if (block.from == block.end) return;
     DownEpilogue<C> epilogue;
-    epilogue.load(from, least(P::GROUP_TILES, end - from), tokens, residual, scale, shared_row_scales);
-
-    if constexpr (P::COMMON) {
-        const int k_warp = warp % Shared::K_WARPS, tile_warp = warp / Shared::K_WARPS;
-        RowsOfX<B::GROUPS> x;
-        float unscale[B::GROUPS][2];
-#pragma unroll
-        for (int g = 0; g < B::GROUPS; g++) {
-            const int fed = B::row_fed(g, lane);
-            x.live[g] = fed < C::ROWS;
-            x.at[g] = shared_staged + (x.live[g] ? fed : 0) * Shared::ROW_BYTES + B::template lane_offset<Shared>(lane);
-#pragma unroll
-            for (int i = 0; i < 2; i++) unscale[g][i] = B::row_summed(g, i, lane) < C::ROWS ? unscales[P::SLOTS + B::row_summed(g, i, lane)] : 0.0f;
-        }
-        for (int first = from; first < end; first += Shared::TILES) {
-            const char* codes_at = shared + stage * P::STAGE;
-            const char* scales_at = codes_at + Shared::PIECE_UNITS * UNIT_BYTES + (Shared::BLOCK_SCALES ? first * Shared::SCALE_COLUMNS % 4 * 4 : 0);
-            barrier_wait(full + stage, parity);
-            for (int t = tile_warp; t < least(Shared::TILES, end - first); t += Shared::TILE_WARPS) {
-                DownSum<C, Shared, P::EXACT> sum;
-                B::template multiply<Shared>(sum, codes_at, scales_at, t, x, 3, k_warp, lane);
-                B::leave(common + (first - from + t) * P::SHARED_TILE_PARTIALS, k_warp, lane, [&](int g, int i) { return sum.value(g, i, lane) * unscale[g][i]; });
-            }
-            release();
-        }
-    }
-
-    const int count = who.count, k_warp = warp % Experts::K_WARPS, tile_warp = warp / Experts::K_WARPS;
-    for (int first = from, odd = 0; first < end; first += P::GROUP_TILES, odd ^= 1) {
-        const int tiles = least(P::GROUP_TILES, end - first);
-        if (first != from) epilogue.load(first, tiles, tokens, residual, scale, shared_row_scales);
-        Sum sums[Experts::WARP_TILES][B::GROUPS][2] = {};
-        for (int base = 0; base < count; base += Experts::PIECES) {
-            const char* stage_at = shared + stage * P::STAGE;
-            barrier_wait(full + stage, parity);
-            for (int p = 0; p < least(Experts::PIECES, count - base); p++) {
-                const int place = base + p;
-                const unsigned rows = who.rows[place], groups = (rows & 15 ? 1 : 0) | (rows >> 4 ? 2 : 0);
-                const auto slot_of = [&](int row) {   // among all slots, or -1
-                    const unsigned slot = row < C::ROWS ? who.slot[place * C::ROWS + row] : NO_SLOT;
-                    return slot == NO_SLOT ? -1 : static_cast<int>(row * C::ACTIVE + slot);
-                };
-                RowsOfX<B::GROUPS> x;
-                Sum factor[B::GROUPS][2], weight[B::GROUPS][2];
-#pragma unroll
-                for (int g = 0; g < B::GROUPS; g++) {
-                    const int fed = slot_of(B::row_fed(g, lane));
-                    x.live[g] = fed >= 0;
-                    x.at[g] = staged + (x.live[g] ? fed : 0) * Experts::ROW_BYTES + B::template lane_offset<Experts>(lane);
-#pragma unroll
-                    for (int i = 0; i < 2; i++) {
-                        const int summed = slot_of(B::row_summed(g, i, lane));
-                        factor[g][i] = summed >= 0 ? factors[summed] * unscales[summed] : 0.0f;
-                        weight[g][i] = P::EXACT && summed >= 0 ? weights[summed] : 0.0f;
-                    }
-                }
-                const char* codes_at = stage_at + p * Experts::PIECE_UNITS * UNIT_BYTES;
-                const char* scales_at = stage_at + Experts::PIECES * Experts::PIECE_UNITS * UNIT_BYTES + p * Experts::PIECE_SCALES;
-                if constexpr (Experts::BLOCK_SCALES)
-                    scales_at += static_cast<int>((static_cast<long long>(who.experts[place]) * P::TILES + first) * Experts::SCALE_COLUMNS % 4) * 4;
-#pragma unroll
-                for (int i = 0; i < Experts::WARP_TILES; i++) {
-                    const int t = tile_warp + i * Experts::TILE_WARPS;
-                    if (t >= tiles) break;
-                    DownSum<C, Experts, P::EXACT> sum;
-                    B::template multiply<Experts>(sum, codes_at, scales_at, t, x, groups, k_warp, lane);
-                    const float row_scale = Experts::SCALED_ROWS ? reinterpret_cast<const float*>(scales_at)[t * TILE_ROWS + lane / 4] : 1.0f;
-#pragma unroll
-                    for (int g = 0; g < B::GROUPS; g++)
-#pragma unroll
-                        for (int j = 0; j < 2; j++) {
-                            if constexpr (P::EXACT) sums[i][g][j] += weight[g][j] * static_cast<double>(static_cast<float>(sum.value(g, j, lane) * factor[g][j]));
-                            else sums[i][g][j] += factor[g][j] * row_scale * sum.value(g, j, lane);
-                        }
-                }
-            }
-            release();
-        }
-        Sum* const here = partials + odd * P::GROUP_TILES * P::TILE_PARTIALS;
-#pragma unroll
-        for (int i = 0; i < Experts::WARP_TILES; i++) {
-            const int t = tile_warp + i * Experts::TILE_WARPS;
-            if (t < tiles) B::leave(here + t * P::TILE_PARTIALS, k_warp, lane, [&](int g, int j) { return sums[i][g][j]; });
-        }
-        named_barrier(1, P::CONSUMERS);
-        epilogue.store(first, tiles, tokens, here, common, from, residual);
-    }
+    epilogue.load(block.from, least(P::GROUP_TILES, block.end - block.from), tokens, residual, scale, shared_row_scales);
+    block.multiply_common();
+    block.multiply_all(who, epilogue, tokens, residual, scale, shared_row_scales);
 }
 
 }  // namespace monomorph

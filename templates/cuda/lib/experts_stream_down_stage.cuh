@@ -1,5 +1,6 @@
 // Rows of f32 activations into shared memory for the down products, a warp a row: rounded as the compute format says, in the order in which
-// lanes meet them (stream_stage.cuh): scaled by the power of two that brings its largest into [2^14, 2^15).
+// lanes meet them (stream_stage.cuh): scaled by the power of two that brings its largest into [2^14, 2^15). ARRIVING: other blocks of the launch write
+// them meanwhile, and a warp waits for its row.
 #pragma once
 
 #include "experts_stream_down_shape.cuh"
@@ -7,7 +8,7 @@
 
 namespace monomorph {
 
-template <class D>
+template <class D, bool ARRIVING = false>
 struct DownRow {
     using U = typename D::U;
     using F = Streamed<D::FORMAT>;
@@ -19,25 +20,41 @@ struct DownRow {
     __device__ __forceinline__ static int column_of(int item) {
         return item / (4 * D::CHUNKS) * U::COLUMNS + item / 4 % D::CHUNKS * 32 + item / 2 % 2 * 8 + item % 2 * 4;
     }
-    __device__ __forceinline__ static float4 vector_at(const float* row, int column) {
+    template <class Load>
+    __device__ __forceinline__ static float4 vector_at(const float* row, int column, const Load& load) {
         float4 v = {0.0f, 0.0f, 0.0f, 0.0f};
         if constexpr (D::WIDTH % 4 == 0) {
-            if (column < D::WIDTH) v = load_activation(reinterpret_cast<const float4*>(row + column));
+            if (column < D::WIDTH) v = load(reinterpret_cast<const float4*>(row + column));
         } else {   // rows are not aligned to vectors
-            if (column < D::WIDTH) v.x = load_activation(row + column);
-            if (column + 1 < D::WIDTH) v.y = load_activation(row + column + 1);
-            if (column + 2 < D::WIDTH) v.z = load_activation(row + column + 2);
-            if (column + 3 < D::WIDTH) v.w = load_activation(row + column + 3);
+            if (column < D::WIDTH) v.x = load(row + column);
+            if (column + 1 < D::WIDTH) v.y = load(row + column + 1);
+            if (column + 2 < D::WIDTH) v.z = load(row + column + 2);
+            if (column + 3 < D::WIDTH) v.w = load(row + column + 3);
         }
         return v;
     }
     __device__ __forceinline__ void load(const float* row, int from, int lane) {
+        bool all;
+        do {
+            all = true;
 #pragma unroll
-        for (int i = 0; i < SLICE; i++) {
-            const int item = (from + i) * 32 + lane;
+            for (int i = 0; i < SLICE; i++) {
+                const int item = (from + i) * 32 + lane;
 #pragma unroll
-            for (int step = 0; step < 2; step++) values[i][step] = item < ITEMS ? vector_at(row, column_of(item) + 16 * step) : float4{0.0f, 0.0f, 0.0f, 0.0f};
-        }
+                for (int step = 0; step < 2; step++) {
+                    values[i][step] = {0.0f, 0.0f, 0.0f, 0.0f};
+                    if (item >= ITEMS) continue;
+                    values[i][step] = vector_at(row, column_of(item) + 16 * step, [](auto* at) {
+                        if constexpr (ARRIVING) return load_arriving(at);
+                        else return load_activation(at);
+                    });
+                }
+            }
+            if constexpr (ARRIVING) {
+#pragma unroll
+                for (int i = 0; i < SLICE; i++) all = all && arrived(values[i][0]) && arrived(values[i][1]);
+            }
+        } while (ARRIVING && !__all_sync(~0u, all));
     }
     __device__ __forceinline__ void begin(const float* row, int lane) { load(row, 0, lane); }
 

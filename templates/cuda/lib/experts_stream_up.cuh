@@ -68,8 +68,8 @@ struct UpShape {
     static constexpr int MOST_GRANULES = ceil_div(Who::MOST * PAIRS, C::BLOCKS);                               // of a block
     static constexpr bool SCALED_ROWS = S::ROW_SCALES && C::FORMAT == Format::F16;                             // SCALED_ROWS: f32 [granule][16 rows]
     static constexpr int SCALES = !S::ROW_SCALES ? 0 : SCALED_ROWS ? 64 * MOST_GRANULES : round_up(8 * Who::MOST, 16);
-    static constexpr int UNSCALES_AT = SCALES_AT + SCALES;                                                     // f32 [rows]
-    static constexpr int BARRIERS_AT = UNSCALES_AT + round_up(4 * C::ROWS, 16);                                // full[STAGES], empty[STAGES]
+    static constexpr int UNSCALES_AT = SCALES_AT + SCALES;                                                     // f32 [warps][rows]: each has scaled its own part
+    static constexpr int BARRIERS_AT = UNSCALES_AT + round_up(4 * WARPS * C::ROWS, 16);                                // full[STAGES], empty[STAGES]
     static constexpr int SHARED = BARRIERS_AT + 16 * C::STAGES;
     static constexpr int shared_bytes() { return SHARED; }
     // For __launch_bounds__: what more than two rows need leaves the next kernel's block no registers.
@@ -170,38 +170,185 @@ struct UpTileOf { using Type = UpTile<C>; };
 template <class C>
 struct UpTileOf<C, true> { using Type = UpTileExact<C>; };
 
+// One block: its shared memory, and what its feeder and its consumers do with it.
+template <class C>
+struct UpBlock {
+    using P = UpShape<C>;
+    using S = typename P::S;
+    using Sum = typename P::Sum;
+    using Tile = typename UpTileOf<C, P::EXACT>::Type;
+    using Stage = typename StageOf<typename P::Product, C::COMPUTE>::Type;
+    char* const shared;
+    Barrier* const full = reinterpret_cast<Barrier*>(shared + P::BARRIERS_AT);
+    Barrier* const empty = full + C::STAGES;
+    typename P::Who& who = *reinterpret_cast<typename P::Who*>(shared + P::WHO_AT);
+    float* const scale_of = reinterpret_cast<float*>(shared + P::SCALES_AT);
+    float* const unscale = reinterpret_cast<float*>(shared + P::UNSCALES_AT) + threadIdx.x / 32 * C::ROWS;   // of this warp's sums
+    const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+
+    // By one thread.
+    __device__ __forceinline__ void init() const {
+        for (int s = 0; s < C::STAGES; s++) {
+            barrier_init(full + s, 1);
+            barrier_init(empty + s, P::WARPS * WARP_ARRIVALS);
+        }
+    }
+    // By one thread, when the list is known.
+    __device__ __forceinline__ UpFeeder<C> feeder(const void* codes, const void* scales) const {
+        const int granules = who.count * P::PAIRS, from = P::first_granule(granules, blockIdx.x);
+        const int left = (P::first_granule(granules, blockIdx.x + 1) - from) * P::STEPS;
+        UpFeeder<C> feeder{static_cast<const char*>(codes), static_cast<const char*>(scales), shared, full, who.experts, from / P::PAIRS, from % P::PAIRS, left};
+        if constexpr (C::EVICT_FIRST) feeder.policy = evict_first_policy();
+        return feeder;
+    }
+    __device__ __forceinline__ void fill(UpFeeder<C>& feeder) const {
+        for (int s = 0; s < C::STAGES && feeder.more(); s++) feeder.fill();
+    }
+    __device__ __forceinline__ void refill(UpFeeder<C>& feeder) const {
+        for (unsigned parity = 0; feeder.more();) {
+            barrier_wait(empty + feeder.stage, parity);
+            feeder.fill();
+            if (feeder.stage == 0) parity ^= 1;
+        }
+    }
+
+    // Consumers: x of all rows, whatever those beyond the step's count hold: no other row's sums meet them.
+    __device__ __forceinline__ RowsOfX<P::GROUPS> stage(Stage& stager, const float* x, const float* norm) const {
+        Sum* const squares = reinterpret_cast<Sum*>(shared + P::SQUARES_AT);
+        RowsOfX<P::GROUPS> rows_of_x;
+#pragma unroll
+        for (int group = 0; group < P::GROUPS; group++) {
+            char* const here = shared + P::X_AT + group * S::X_BYTES;
+            stager.run(x + group * P::Product::ROWS * C::INPUTS, norm, least(C::ROWS - group * P::Product::ROWS, P::Product::ROWS), here,
+                       squares + group * (S::SQUARES / static_cast<int>(sizeof(Sum))), warp, lane);
+            if constexpr (P::EXACT) {
+                rows_of_x.at[group] = here + lane * 16;
+            } else {
+                rows_of_x.at[group] = here + ((lane / 16 * P::Product::ROWS + lane / 4 % 4) * 4 + lane % 4) * 8 * S::PAIR;
+                rows_of_x.live[group] = lane / 4 % 4 < P::Product::ROWS;
+#pragma unroll
+                for (int row = 0; row < P::Product::ROWS; row++)
+                    if (lane == 0 && group * P::Product::ROWS + row < C::ROWS) unscale[group * P::Product::ROWS + row] = stager.unscale[row];
+            }
+        }
+        return rows_of_x;
+    }
+
+    // Consumers, when the list and x stand in shared memory: `store(place of the output in inner, value)` for each of the block's.
+    template <class Store>
+    __device__ __forceinline__ void multiply(const RowsOfX<P::GROUPS>& rows_of_x, const float* row_scales, const Store& store) const {
+        const int granules = who.count * P::PAIRS, from = P::first_granule(granules, blockIdx.x), end = P::first_granule(granules, blockIdx.x + 1);
+        if (from == end) return;
+        load_scales(row_scales, from, end);
+        Sum* const partials = reinterpret_cast<Sum*>(shared + P::PARTIALS_AT);
+        const int k_warp = warp % S::K_WARPS, tile_warp = warp / S::K_WARPS;
+        int stage = 0;
+        unsigned parity = 0;
+        const auto release = [&] {
+            warp_arrive(empty + stage, lane);
+            if (++stage == C::STAGES) stage = 0, parity ^= 1;
+        };
+        const auto multiply = [&](Tile& sum, const char* at, const char* scales_at, unsigned groups, int first, int units) {
+            constexpr bool EVEN = S::PART_UNITS % S::K_WARPS == 0 && S::UNITS % S::PART_UNITS == 0;
+            for_live<C::FORMAT, P::GROUPS>(groups, [&](auto live) {
+#pragma unroll
+                for (int i = 0; i < ceil_div(S::PART_UNITS, S::K_WARPS); i++) {
+                    const int unit = k_warp + i * S::K_WARPS;
+                    if (!EVEN && unit >= units) break;
+                    float block_scale = 1.0f;
+                    if constexpr (S::BLOCK_SCALES) block_scale = reinterpret_cast<const float*>(scales_at)[unit / 2];
+                    sum.add(live, at + unit * UNIT_BYTES, scales_at + unit * S::U::SCALE_BYTES, block_scale, rows_of_x, first + unit, i, lane);
+                }
+            });
+        };
+
+        int place = from / P::PAIRS, pair = from % P::PAIRS;
+        for (int granule = from, odd = 0; granule < end; granule++, odd ^= 1) {
+            const int expert = who.experts[place];
+            const unsigned rows = who.rows[place], groups = (rows & 15 ? 1 : 0) | (rows >> 4 ? 2 : 0);
+            Sum* const here = partials + odd * P::GRANULE_PARTIALS;
+            const auto tile_partials = [&](int tile) { return here + tile * S::K_WARPS * C::ROWS * TILE_ROWS; };
+            const auto stage_scales = [&](int tile, int first) {
+                const char* at = shared + stage * S::STAGE + S::STAGE_CODES;
+                return S::BLOCK_SCALES ? at + ((expert * P::TILES + pair * 2 + tile) * S::SCALE_COLUMNS + first / 2) % 4 * 4 : at;
+            };
+            for (int base = 0; base < 2; base += S::STAGE_TILES) {
+                if constexpr (S::WHOLE) {
+                    barrier_wait(full + stage, parity);
+                    const char* scales_at = stage_scales(base, 0);
+                    for (int t = tile_warp; t < S::STAGE_TILES; t += S::TILE_WARPS) {
+                        Tile sum;
+                        multiply(sum, shared + stage * S::STAGE + t * S::UNITS * UNIT_BYTES,
+                                 scales_at + (S::BLOCK_SCALES ? t * S::SCALE_COLUMNS * 4 : t * S::UNITS * S::U::SCALE_BYTES), groups, 0, S::UNITS);
+                        sum.leave(tile_partials(base + t), unscale, k_warp, lane);
+                    }
+                    release();
+                } else {
+                    Tile sum;
+                    for (int first = 0; first < S::UNITS; first += S::PART_UNITS) {
+                        barrier_wait(full + stage, parity);
+                        multiply(sum, shared + stage * S::STAGE, stage_scales(base, first), groups, first, least(S::PART_UNITS, S::UNITS - first));
+                        release();
+                    }
+                    sum.leave(tile_partials(base), unscale, k_warp, lane);
+                }
+            }
+            named_barrier(1, P::CONSUMERS);
+            if (threadIdx.x < C::ROWS * TILE_ROWS) {
+                const int row = threadIdx.x / TILE_ROWS, feature = pair * TILE_ROWS + threadIdx.x % TILE_ROWS;
+                if ((rows >> row & 1) && feature < C::WIDTH) {
+                    Sum value[2];
+#pragma unroll
+                    for (int part = 0; part < 2; part++) {
+                        Sum sum = 0;
+#pragma unroll
+                        for (int w = 0; w < S::K_WARPS; w++) sum += tile_partials(part)[w * C::ROWS * TILE_ROWS + threadIdx.x];
+                        if constexpr (S::ROW_SCALES) sum *= static_cast<Sum>(scale_of[P::SCALED_ROWS ? (granule - from) * 16 + part * TILE_ROWS + threadIdx.x % TILE_ROWS : 2 * place + part]);
+                        value[part] = P::EXACT ? static_cast<Sum>(static_cast<float>(sum)) : sum;
+                    }
+                    store((row * C::ACTIVE + who.slot[place * C::ROWS + row]) * C::WIDTH + feature, static_cast<float>(activate<C::ACTIVATION>(value[0]) * value[1]));
+                }
+            }
+            if (++pair == P::PAIRS) pair = 0, place++;
+        }
+    }
+
+    // One value a part, or one a row: read for all of the block's range at once, long before the first sum is whole.
+    __device__ __forceinline__ void load_scales(const float* row_scales, int from, int end) const {
+        if constexpr (S::ROW_SCALES && !P::SCALED_ROWS) {
+            for (int i = from / P::PAIRS * 2 + threadIdx.x; i < (end - 1) / P::PAIRS * 2 + 2; i += P::CONSUMERS)
+                scale_of[i] = load_constant(row_scales + (static_cast<long long>(who.experts[i / 2]) * P::TILES + i % 2) * TILE_ROWS);
+        }
+        if constexpr (P::SCALED_ROWS) {
+            for (int i = threadIdx.x; i < (end - from) * 16; i += P::CONSUMERS) {
+                const int granule = from + i / 16;
+                const long long tile = static_cast<long long>(who.experts[granule / P::PAIRS]) * P::TILES + granule % P::PAIRS * 2;
+                scale_of[i] = load_constant(row_scales + tile * TILE_ROWS + i % 16);
+            }
+        }
+    }
+};
+
 template <class C>
 __device__ __forceinline__ void experts_stream_up(const Step* step, const float* x, const float* norm, const float* logits, const void* codes, const void* scales,
                                                   const float* row_scales, float* inner, float* routing) {
     using P = UpShape<C>;
-    using S = typename P::S;
-    using Sum = typename P::Sum;
     constexpr bool ONE = C::ROWS == 1;
     launch_dependents();
     MONOMORPH_DYNAMIC_SHARED(experts_shared, 128);
-    char* const shared = reinterpret_cast<char*>(experts_shared);
-    Barrier* full = reinterpret_cast<Barrier*>(shared + P::BARRIERS_AT);
-    Barrier* empty = full + C::STAGES;
-    typename P::Who& who = *reinterpret_cast<typename P::Who*>(shared + P::WHO_AT);
-    float* scale_of = reinterpret_cast<float*>(shared + P::SCALES_AT);
-    float* unscale = reinterpret_cast<float*>(shared + P::UNSCALES_AT);
-    const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+    const UpBlock<C> block{reinterpret_cast<char*>(experts_shared)};
+    const int warp = block.warp, lane = block.lane;
     const auto choose = [&](int row) {
         const Choice choice = choose_experts<C::EXPERTS, C::ACTIVE, C::RENORMALISE, P::EXACT>(logits + row * C::EXPERTS, lane);
-        if (lane < C::ACTIVE) who.chosen[row * C::ACTIVE + lane] = choice.expert;
+        if (lane < C::ACTIVE) block.who.chosen[row * C::ACTIVE + lane] = choice.expert;
         // Rows that are not in use are left alone: nobody reads them.
         if (blockIdx.x == 0 && (C::LIMIT == Limit::NONE || row < step->tokens)) store_routing<C::ACTIVE>(routing + row * 2 * C::ACTIVE, choice, lane);
     };
 
     if (warp == P::WARPS) {
-        UpFeeder<C> feeder{static_cast<const char*>(codes), static_cast<const char*>(scales), shared, full, who.experts};
         if (lane == 0) {
-            for (int s = 0; s < C::STAGES; s++) {
-                barrier_init(full + s, 1);
-                barrier_init(empty + s, P::WARPS * WARP_ARRIVALS);
-            }
+            block.init();
             barrier_init_fence();
-            if constexpr (C::EVICT_FIRST) feeder.policy = evict_first_policy();
         }
         __syncwarp();
         __syncthreads();
@@ -210,26 +357,17 @@ __device__ __forceinline__ void experts_stream_up(const Step* step, const float*
         if constexpr (ONE) choose(0);
         else named_barrier(2, P::THREADS);
         __syncwarp();
-        who.gather(tokens, lane);
+        block.who.gather(tokens, lane);
         named_barrier_arrive(3, P::THREADS);
         if (lane == 0) {
-            const int granules = who.count * P::PAIRS, from = P::first_granule(granules, blockIdx.x);
-            feeder.at = from / P::PAIRS, feeder.pair = from % P::PAIRS;
-            feeder.left = (P::first_granule(granules, blockIdx.x + 1) - from) * P::STEPS;
-            for (int s = 0; s < C::STAGES && feeder.more(); s++) feeder.fill();
-            for (unsigned parity = 0; feeder.more();) {
-                barrier_wait(empty + feeder.stage, parity);
-                feeder.fill();
-                if (feeder.stage == 0) parity ^= 1;
-            }
+            auto feeder = block.feeder(codes, scales);
+            block.fill(feeder);
+            block.refill(feeder);
         }
         return;
     }
 
-    Sum* partials = reinterpret_cast<Sum*>(shared + P::PARTIALS_AT);
-    Sum* squares = reinterpret_cast<Sum*>(shared + P::SQUARES_AT);
-    char* staged = shared + P::X_AT;
-    typename StageOf<typename P::Product, C::COMPUTE>::Type stager;
+    typename UpBlock<C>::Stage stager;
     stager.before_wait(norm, warp, lane);
     __syncthreads();
     wait_for_predecessors();
@@ -237,112 +375,9 @@ __device__ __forceinline__ void experts_stream_up(const Step* step, const float*
         for (int row = warp; row < C::ROWS; row += P::WARPS) choose(row);
         named_barrier_arrive(2, P::THREADS);
     }
-
-    // Rows beyond the step's count are staged too, whatever they hold: no other row's sums meet them.
-    const int k_warp = warp % S::K_WARPS, tile_warp = warp / S::K_WARPS;
-    RowsOfX<P::GROUPS> rows_of_x;
-#pragma unroll
-    for (int group = 0; group < P::GROUPS; group++) {
-        char* const here = staged + group * S::X_BYTES;
-        stager.run(x + group * P::Product::ROWS * C::INPUTS, norm, least(C::ROWS - group * P::Product::ROWS, P::Product::ROWS), here,
-                   squares + group * (S::SQUARES / static_cast<int>(sizeof(Sum))), warp, lane);
-        if constexpr (P::EXACT) {
-            rows_of_x.at[group] = here + lane * 16;
-        } else {
-            rows_of_x.at[group] = here + ((lane / 16 * P::Product::ROWS + lane / 4 % 4) * 4 + lane % 4) * 8 * S::PAIR;
-            rows_of_x.live[group] = lane / 4 % 4 < P::Product::ROWS;
-#pragma unroll
-            for (int row = 0; row < P::Product::ROWS; row++)
-                if (threadIdx.x == 0 && group * P::Product::ROWS + row < C::ROWS) unscale[group * P::Product::ROWS + row] = stager.unscale[row];
-        }
-    }
+    const auto rows_of_x = block.stage(stager, x, norm);
     named_barrier(3, P::THREADS);   // the list and the scales of x
-
-    const int granules = who.count * P::PAIRS, from = P::first_granule(granules, blockIdx.x), end = P::first_granule(granules, blockIdx.x + 1);
-    if (from == end) return;
-    // One value a part, or one a row: read for all of the block's range at once, long before the first sum is whole.
-    if constexpr (S::ROW_SCALES && !P::SCALED_ROWS) {
-        for (int i = from / P::PAIRS * 2 + threadIdx.x; i < (end - 1) / P::PAIRS * 2 + 2; i += P::CONSUMERS)
-            scale_of[i] = load_constant(row_scales + (static_cast<long long>(who.experts[i / 2]) * P::TILES + i % 2) * TILE_ROWS);
-    }
-    if constexpr (P::SCALED_ROWS) {
-        for (int i = threadIdx.x; i < (end - from) * 16; i += P::CONSUMERS) {
-            const int granule = from + i / 16;
-            const long long tile = static_cast<long long>(who.experts[granule / P::PAIRS]) * P::TILES + granule % P::PAIRS * 2;
-            scale_of[i] = load_constant(row_scales + tile * TILE_ROWS + i % 16);
-        }
-    }
-
-    int stage = 0;
-    unsigned parity = 0;
-    const auto release = [&] {
-        warp_arrive(empty + stage, lane);
-        if (++stage == C::STAGES) stage = 0, parity ^= 1;
-    };
-    using Tile = typename UpTileOf<C, P::EXACT>::Type;
-    const auto multiply = [&](Tile& sum, const char* at, const char* scales_at, unsigned groups, int first, int units) {
-        constexpr bool EVEN = S::PART_UNITS % S::K_WARPS == 0 && S::UNITS % S::PART_UNITS == 0;
-        for_live<C::FORMAT, P::GROUPS>(groups, [&](auto live) {
-#pragma unroll
-            for (int i = 0; i < ceil_div(S::PART_UNITS, S::K_WARPS); i++) {
-                const int unit = k_warp + i * S::K_WARPS;
-                if (!EVEN && unit >= units) break;
-                float block_scale = 1.0f;
-                if constexpr (S::BLOCK_SCALES) block_scale = reinterpret_cast<const float*>(scales_at)[unit / 2];
-                sum.add(live, at + unit * UNIT_BYTES, scales_at + unit * S::U::SCALE_BYTES, block_scale, rows_of_x, first + unit, i, lane);
-            }
-        });
-    };
-
-    int place = from / P::PAIRS, pair = from % P::PAIRS;
-    for (int granule = from, odd = 0; granule < end; granule++, odd ^= 1) {
-        const int expert = who.experts[place];
-        const unsigned rows = who.rows[place], groups = (rows & 15 ? 1 : 0) | (rows >> 4 ? 2 : 0);
-        Sum* const here = partials + odd * P::GRANULE_PARTIALS;
-        const auto tile_partials = [&](int tile) { return here + tile * S::K_WARPS * C::ROWS * TILE_ROWS; };
-        const auto stage_scales = [&](int tile, int first) {
-            const char* at = shared + stage * S::STAGE + S::STAGE_CODES;
-            return S::BLOCK_SCALES ? at + ((expert * P::TILES + pair * 2 + tile) * S::SCALE_COLUMNS + first / 2) % 4 * 4 : at;
-        };
-        for (int base = 0; base < 2; base += S::STAGE_TILES) {
-            if constexpr (S::WHOLE) {
-                barrier_wait(full + stage, parity);
-                const char* scales_at = stage_scales(base, 0);
-                for (int t = tile_warp; t < S::STAGE_TILES; t += S::TILE_WARPS) {
-                    Tile sum;
-                    multiply(sum, shared + stage * S::STAGE + t * S::UNITS * UNIT_BYTES,
-                             scales_at + (S::BLOCK_SCALES ? t * S::SCALE_COLUMNS * 4 : t * S::UNITS * S::U::SCALE_BYTES), groups, 0, S::UNITS);
-                    sum.leave(tile_partials(base + t), unscale, k_warp, lane);
-                }
-                release();
-            } else {
-                Tile sum;
-                for (int first = 0; first < S::UNITS; first += S::PART_UNITS) {
-                    barrier_wait(full + stage, parity);
-                    multiply(sum, shared + stage * S::STAGE, stage_scales(base, first), groups, first, least(S::PART_UNITS, S::UNITS - first));
-                    release();
-                }
-                sum.leave(tile_partials(base), unscale, k_warp, lane);
-            }
-        }
-        named_barrier(1, P::CONSUMERS);
-        if (threadIdx.x < C::ROWS * TILE_ROWS) {
-            const int row = threadIdx.x / TILE_ROWS, feature = pair * TILE_ROWS + threadIdx.x % TILE_ROWS;
-            if ((rows >> row & 1) && feature < C::WIDTH) {
-                Sum value[2];
-#pragma unroll
-                for (int part = 0; part < 2; part++) {
-                    Sum sum = 0;
-#pragma unroll
-                    for (int w = 0; w < S::K_WARPS; w++) sum += tile_partials(part)[w * C::ROWS * TILE_ROWS + threadIdx.x];
-                    if constexpr (S::ROW_SCALES) sum *= static_cast<Sum>(scale_of[P::SCALED_ROWS ? (granule - from) * 16 + part * TILE_ROWS + threadIdx.x % TILE_ROWS : 2 * place + part]);
-                    value[part] = P::EXACT ? static_cast<Sum>(static_cast<float>(sum)) : sum;
-                }
-                inner[(row * C::ACTIVE + who.slot[place * C::ROWS + row]) * C::WIDTH + feature] = static_cast<float>(activate<C::ACTIVATION>(value[0]) * value[1]);
-            }
-        }
-        if (++pair == P::PAIRS) pair = 0, place++;
-    }
+    block.multiply(rows_of_x, row_scales, [&](int at, float value) { inner[at] = value; });
 }
 
 }  // namespace monomorph

@@ -13,9 +13,11 @@
 // struct Config: a stream product's (stream_shape.cuh: GATED, of the shared expert; ROWS of a block, grid.y covers more), and
 //     static constexpr Format ROUTER, SCALE;       // BF16, F16 or F32; SCALE means nothing without a shared expert
 //     static constexpr int EXPERTS, ROUTER_BLOCKS;
+//     static constexpr int ARRIVING;               // values of `arriving` that a kernel behind this one hands from block to block (experts_stream.cuh)
 //
 // Arguments: x f32 [rows, INPUTS], 16-byte aligned; norm f32 [INPUTS]; router, scale_row: codes of packed matrices of EXPERTS rows and of 1; codes, scales,
-// row_scales: of the shared expert's gate and up; logits f32 [rows, EXPERTS]; scale f32 [rows]; inner f32 [rows, OUTPUTS].
+// row_scales: of the shared expert's gate and up; logits f32 [rows, EXPERTS]; scale f32 [rows]; inner f32 [rows, OUTPUTS];
+// arriving f32 [ARRIVING], 16-byte aligned: filled with NOT_YET.
 #pragma once
 
 #include "stream.cuh"
@@ -226,7 +228,7 @@ struct RouteShape {
 
 template <class C>
 __device__ __forceinline__ void route(const Step* step, const float* x, const float* norm, const void* router, const void* scale_row, const void* codes, const void* scales,
-                                      const float* row_scales, float* logits, float* scale, float* inner) {
+                                      const float* row_scales, float* logits, float* scale, float* inner, float* arriving) {
     using P = RouteShape<C>;
     if constexpr (P::COMMON) {
         if (blockIdx.x < C::BLOCKS) {
@@ -249,6 +251,13 @@ __device__ __forceinline__ void route(const Step* step, const float* x, const fl
         const uint4* const packed = static_cast<const uint4*>(matrix);
         rows.before_wait(packed, norm, first, end);
         wait_for_predecessors();
+        if constexpr (C::ARRIVING > 0) {   // nobody reads the last layer's any more
+            static_assert(C::ARRIVING % 4 == 0, "vectors");
+            const int first = (blockIdx.y * (gridDim.x - C::BLOCKS) + blockIdx.x - C::BLOCKS) * 32 * C::CONSUMER_WARPS + threadIdx.x;
+            const int stride = gridDim.y * (gridDim.x - C::BLOCKS) * 32 * C::CONSUMER_WARPS;
+            const float4 none = {not_yet(), not_yet(), not_yet(), not_yet()};
+            for (int i = first; i < C::ARRIVING / 4; i += stride) reinterpret_cast<float4*>(arriving)[i] = none;
+        }
         rows.run(packed, x + static_cast<long long>(first_row) * C::INPUTS, first, end, reinterpret_cast<char*>(route_shared), out + static_cast<long long>(first_row) * stride, stride, rows_here());
     };
     const int block = blockIdx.x - C::BLOCKS;

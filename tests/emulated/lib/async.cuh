@@ -75,6 +75,19 @@ inline unsigned arrivals(const unsigned* counter) {
     card::poll();
     return *counter;
 }
+constexpr unsigned NOT_YET = 0xffffffffu;
+inline float not_yet() { return __uint_as_float(NOT_YET); }
+inline bool arrived(float value) { return __float_as_uint(value) != NOT_YET; }
+inline bool arrived(float4 value) { return arrived(value.x) && arrived(value.y) && arrived(value.z) && arrived(value.w); }
+inline void store_arriving(float* to, float value) { *to = value != value ? __uint_as_float(0x7fffffffu) : value; }
+inline float load_arriving(const float* pointer) {
+    card::poll();
+    return *pointer;
+}
+inline float4 load_arriving(const float4* pointer) {
+    card::poll();
+    return *pointer;
+}
 inline void add_global(float4* to, float4 value) {
     if (uintptr_t(to) % 16 != 0) card::fail("an addition of 16 bytes to %p is not aligned", static_cast<void*>(to));
     to->x += value.x, to->y += value.y, to->z += value.z, to->w += value.w;

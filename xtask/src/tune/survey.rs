@@ -116,7 +116,12 @@ impl<'a> Survey<'a> {
                 }
             }
         }
-        let in_place = matches!(kind, PhaseKind::Accumulate { .. } | PhaseKind::Combine { .. });
+        // Both of a mixture's products are one launch of the phase that chooses, where the rings fit side by side.
+        let adds_up = program.bodies[places[0].0].iter().any(|it| {
+            it.phase == places[0].1
+                && plan.cuda.as_ref().is_some_and(|cuda| cuda.kernel(it.kernel).template == "experts_stream")
+        });
+        let in_place = adds_up || matches!(kind, PhaseKind::Accumulate { .. } | PhaseKind::Combine { .. });
         Some(json!({
             "phase": phase, "places": places, "in_place": in_place, "same": same, "refused": refused, "variants": found,
         }))
@@ -126,9 +131,11 @@ impl<'a> Survey<'a> {
         let template = plan.cuda.as_ref()?.kernel(launch.kernel).template;
         match (template, kind) {
             _ if launch.phase != phase => None,
-            ("stream_product" | "stream_beside" | "experts_stream_up" | "experts_stream_down", _) => {
-                Some(Cut::Stream)
-            }
+            (
+                "stream_product" | "stream_beside" | "experts_stream" | "experts_stream_up"
+                | "experts_stream_down",
+                _,
+            ) => Some(Cut::Stream),
             ("gemm_wgmma" | "gemm_mma", _) => Some(Cut::Gemm),
             ("attention_decode", PhaseKind::Attention { kv_heads, .. }) => {
                 Some(Cut::Attention { kv_heads: u32::try_from(*kv_heads).ok()? })

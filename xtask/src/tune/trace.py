@@ -1,6 +1,6 @@
 """Where a decode step's time goes while it runs, launch by launch, on the machine that has the card.
 
-    python3 target/tune/trace.py TARGET [--context TOKENS] [--out DIR]
+    python3 target/tune/trace.py TARGET [--context TOKENS]
 
 `cargo xtask tune --trace` gathers what this reads. A launch's time is from its blocks' coming past their wait to those of the next
 launch; the clocks cost about 2 % of a step. `first` and `last`: until its first and last block end. `early`: how long its last

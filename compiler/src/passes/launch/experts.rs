@@ -1,7 +1,7 @@
 //! A mixture of experts over few rows: the router beside the shared expert's gate and up, then the chosen experts' gate and up, then
 //! all down products with the residual, each at the pace of reading its weights. More rows go by way of `experts_batch`.
 
-use super::experts_shape::{self, Ring};
+use super::experts_shape::{self, Ring, Together};
 use super::product::{Member, activation, count, limit, vector};
 use super::stream::{self, PACE, Stream, WARPS_BESIDE, arithmetic, consumer_warps, lookahead};
 use super::{Launcher, Matrix, Site, alone, fixed, integer, no_kernel, value};
@@ -68,9 +68,11 @@ fn down(kind: &PhaseKind) -> Option<Down> {
 
 /// How the phases of a mixture are computed in a program.
 #[derive(Clone, Copy)]
-struct Streams {
-    up: Ring,
-    down: Ring,
+enum Streams {
+    /// A launch each.
+    Apart { up: Ring, down: Ring },
+    /// One launch, the rings side by side.
+    Together(Together),
 }
 
 impl Launcher<'_> {
@@ -87,9 +89,14 @@ impl Launcher<'_> {
             ));
         }
         match self.streams(site, &operands) {
-            Some(streams) => {
-                launches.push(self.route(site, &operands, &router)?);
-                launches.push(self.stream_up(site, &operands, &matrix, streams.up));
+            Some(Streams::Apart { up, .. }) => {
+                launches.push(self.route(site, &operands, &router, 0)?);
+                launches.push(self.stream_up(site, &operands, &matrix, up));
+            }
+            Some(Streams::Together(rings)) => {
+                let arriving = site.program.rows * operands.active * matrix.outputs();
+                launches.push(self.route(site, &operands, &router, arriving)?);
+                launches.push(self.stream_both(site, &operands, &matrix, rings));
             }
             None => self.batch_up(site, &operands, &matrix, launches)?,
         }
@@ -101,7 +108,11 @@ impl Launcher<'_> {
         self.check_experts(site, operands.matrix, operands.shared.map(|it| it.matrix))?;
         let chooser = self.chooser(site, operands.routing);
         match self.streams(site, &chooser) {
-            Some(streams) => launches.push(self.stream_down(site, &operands, &chooser, streams.down)),
+            Some(Streams::Apart { down, .. }) => {
+                launches.push(self.stream_down(site, &operands, &chooser, down));
+            }
+            // The launch that chose has added them up.
+            Some(Streams::Together(_)) => {}
             None => self.batch_down(site, &operands, &chooser, launches)?,
         }
         Ok(())
@@ -133,6 +144,13 @@ impl Launcher<'_> {
         Ok(())
     }
 
+    /// The phase of the body that adds up what this routing chose, and its place.
+    fn adder(&self, site: Site, routing: BufferId) -> Option<(usize, Down)> {
+        let phases = self.plan.bodies[site.body].phases.iter().enumerate();
+        let mut adders = phases.filter_map(|(at, phase)| Some((at, down(&phase.kind)?)));
+        adders.find(|(_, it)| it.routing == routing)
+    }
+
     /// The rings of a mixture's streaming kernels; `None` where a program has more rows, or they do not fit.
     fn streams(&self, site: Site, operands: &Up) -> Option<Streams> {
         let rows = site.program.rows;
@@ -144,18 +162,30 @@ impl Launcher<'_> {
         if operands.shared.is_some() && !matrix.experts?.is_multiple_of(TILE_ROWS) {
             return None;
         }
+        let (at, sum) = self.adder(site, operands.routing)?;
+        let (of_sum, common) = (self.matrix(sum.matrix), sum.shared.map(|it| self.matrix(it.matrix)));
         let phases = &self.plan.bodies[site.body].phases;
-        let (at, sum) = phases.iter().enumerate().find_map(|(at, phase)| {
-            down(&phase.kind).filter(|it| it.routing == operands.routing).map(|it| (at, it))
-        })?;
-        let common = sum.shared.map(|it| self.matrix(it.matrix));
         let chooses =
             phases.iter().position(|it| up(&it.kind).is_some_and(|it| it.routing == operands.routing))?;
         let of = |phase: usize| self.knobs(Site { phase, ..site });
-        Some(Streams {
+        // Nobody but the next phase may want what the first hands to the second.
+        if at == chooses + 1 {
+            let rings = experts_shape::together(
+                [&matrix, &of_sum],
+                common.as_ref(),
+                operands.active,
+                rows,
+                &of(chooses),
+                self.card,
+            );
+            if let Some(rings) = rings {
+                return Some(Streams::Together(rings));
+            }
+        }
+        Some(Streams::Apart {
             up: experts_shape::up(&matrix, operands.active, rows, &of(chooses), self.card)?,
             down: experts_shape::down(
-                &self.matrix(sum.matrix),
+                &of_sum,
                 common.as_ref(),
                 operands.active,
                 rows,
@@ -179,13 +209,20 @@ impl Launcher<'_> {
         self.scratch("shared_scale", 4 * site.program.rows as u64, false)
     }
 
-    /// The router's product, and beside it the shared expert's gate and up.
-    fn route(&mut self, site: Site, operands: &Up, router: &Matrix) -> Result<Launch, PassError> {
+    /// The router's product, and beside it the shared expert's gate and up. `arriving`: values of the experts' inner rows that the
+    /// kernel behind hands from block to block.
+    fn route(
+        &mut self,
+        site: Site,
+        operands: &Up,
+        router: &Matrix,
+        arriving: usize,
+    ) -> Result<Launch, PassError> {
         let experts = self.matrix(operands.matrix).experts.expect("experts have matrices");
         let places = self.card.multiprocessors as usize;
         let Some(shared) = operands.shared else {
             let logits = self.logits(site, experts);
-            return Ok(self.route_alone(site, operands, experts, logits));
+            return Ok(self.route_alone(site, operands, experts, logits, arriving));
         };
         let matrix = self.matrix(shared.matrix);
         let rows = site.program.rows.min(if matrix.format == Format::Nvfp4 { 2 } else { 4 });
@@ -215,6 +252,7 @@ impl Launcher<'_> {
             ("PACE", integer(PACE.min(stages))),
         ]);
         constants.extend(self.router_constants(site, operands, router, rows, experts, router_blocks));
+        constants.push(("ARRIVING", integer(arriving)));
         // More tiles a block than the shape was made for take more room for their sums.
         let bytes = bytes
             .max(stream::shared_of_blocks(&matrix, &shape, blocks))
@@ -234,6 +272,7 @@ impl Launcher<'_> {
             self.logits(site, experts),
             self.shared_scale(site, true),
             self.buffer(site, shared.out),
+            self.arriving(site, operands, arriving),
         ];
         let grid = fixed(blocks + router_blocks + 1, groups, 1);
         Ok(Launch { phase: site.phase, kernel, grid, arguments })
@@ -258,6 +297,7 @@ impl Launcher<'_> {
         operands: &Up,
         outputs: usize,
         logits: Argument,
+        arriving: usize,
     ) -> Launch {
         let router = self.matrix(operands.router);
         let rows = site.program.rows.min(4);
@@ -274,6 +314,7 @@ impl Launcher<'_> {
             ("CONSUMER_WARPS", integer(warps)),
         ];
         constants.extend(self.router_constants(site, operands, &router, rows, outputs, blocks));
+        constants.push(("ARRIVING", integer(arriving)));
         let mut bytes = experts_shape::route_shared(rows, warps);
         if site.program.regime == Regime::Decode && knobs.stream_kernels == 1 {
             bytes = bytes.max(alone(self.card));
@@ -293,12 +334,18 @@ impl Launcher<'_> {
             logits,
             null.clone(),
             null,
+            self.arriving(site, operands, arriving),
         ];
         let mut grid = fixed(blocks, groups, 1);
         if site.program.regime == Regime::Prefill {
             grid[1] = crate::plan::cuda::Extent::Tokens(count(rows));
         }
         Launch { phase: site.phase, kernel, grid, arguments }
+    }
+
+    /// The experts' inner rows where a kernel hands them from block to block, and one before it says so.
+    fn arriving(&mut self, site: Site, operands: &Up, values: usize) -> Argument {
+        if values == 0 { Argument::Null } else { self.buffer(site, operands.out) }
     }
 
     fn router_constants(
@@ -325,13 +372,12 @@ impl Launcher<'_> {
         ]
     }
 
-    fn stream_up(&mut self, site: Site, operands: &Up, matrix: &Matrix, ring: Ring) -> Launch {
-        let experts = matrix.experts.expect("experts have matrices");
+    fn up_constants(&self, operands: &Up, matrix: &Matrix) -> Vec<Member> {
         let (norm, eps) = self.norm(Some(operands.norm));
         let mut constants: Vec<Member> = matrix.names().into();
         constants.extend(arithmetic(matrix));
         constants.extend([
-            ("EXPERTS", integer(experts)),
+            ("EXPERTS", integer(matrix.experts.expect("experts have matrices"))),
             ("ACTIVE", integer(operands.active)),
             ("RENORMALISE", Constant::Flag(operands.renormalise)),
             ("WIDTH", integer(matrix.outputs())),
@@ -340,6 +386,53 @@ impl Launcher<'_> {
             ("EPS", Constant::Float(eps)),
             ("ACTIVATION", activation(operands.activation)),
         ]);
+        constants
+    }
+
+    fn shared_constants(common: Option<&Matrix>, of_experts: &Matrix) -> [Member; 3] {
+        let [(_, format), (_, scales)] = common.unwrap_or(of_experts).names();
+        [
+            ("SHARED_FORMAT", format),
+            ("SHARED_SCALES", scales),
+            ("SHARED_WIDTH", integer(common.map_or(0, |it| it.columns))),
+        ]
+    }
+
+    fn shared_planes(&self, shared: Option<SharedDown>) -> [Argument; 3] {
+        shared.map_or([Argument::Null, Argument::Null, Argument::Null], |it| self.planes(it.matrix))
+    }
+
+    fn stream_both(&mut self, site: Site, operands: &Up, matrix: &Matrix, rings: Together) -> Launch {
+        let (_, sum) = self.adder(site, operands.routing).expect("its shape has been found");
+        let of_sum = self.matrix(sum.matrix);
+        let common = sum.shared.map(|it| self.matrix(it.matrix));
+        let [(_, format), (_, scales)] = of_sum.names();
+        let mut constants = self.up_constants(operands, matrix);
+        constants.extend([("DOWN_FORMAT", format), ("DOWN_SCALES", scales)]);
+        constants.extend(Self::shared_constants(common.as_ref(), &of_sum));
+        constants.extend([
+            ("DOWN_STAGES", integer(rings.down.stages)),
+            ("DOWN_STAGE_BYTES", integer(rings.down.stage_bytes)),
+        ]);
+        let kernel = self.ring_kernel(site, "experts_stream", constants, rings.up);
+        let experts = matrix.experts.expect("experts have matrices");
+        let mut arguments = vec![
+            Argument::Step,
+            vector(Some(operands.norm)),
+            self.logits(site, experts),
+            sum.shared.map_or(Argument::Null, |it| self.buffer(site, it.inner)),
+            self.shared_scale(site, operands.shared.is_some()),
+        ];
+        arguments.extend(self.planes(operands.matrix));
+        arguments.extend(self.planes(sum.matrix));
+        arguments.extend(self.shared_planes(sum.shared));
+        arguments.extend([self.buffer(site, operands.out), self.buffer(site, operands.x)]);
+        Launch { phase: site.phase, kernel, grid: fixed(rings.up.blocks, 1, 1), arguments }
+    }
+
+    fn stream_up(&mut self, site: Site, operands: &Up, matrix: &Matrix, ring: Ring) -> Launch {
+        let experts = matrix.experts.expect("experts have matrices");
+        let constants = self.up_constants(operands, matrix);
         let kernel = self.ring_kernel(site, "experts_stream_up", constants, ring);
         let [codes, scales, row_scales] = self.planes(operands.matrix);
         let arguments = vec![
@@ -359,24 +452,18 @@ impl Launcher<'_> {
     fn stream_down(&mut self, site: Site, operands: &Down, chooser: &Up, ring: Ring) -> Launch {
         let matrix = self.matrix(operands.matrix);
         let common = operands.shared.map(|it| self.matrix(it.matrix));
-        let [(_, shared_format), (_, shared_scales)] = common.as_ref().unwrap_or(&matrix).names();
         let mut constants: Vec<Member> = matrix.names().into();
         constants.extend(arithmetic(&matrix));
         constants.extend([
             ("EXPERTS", integer(matrix.experts.expect("experts have matrices"))),
             ("ACTIVE", integer(operands.active)),
             ("WIDTH", integer(matrix.columns)),
-            ("SHARED_FORMAT", shared_format),
-            ("SHARED_SCALES", shared_scales),
-            ("SHARED_WIDTH", integer(common.map_or(0, |it| it.columns))),
             ("OUTPUTS", integer(matrix.rows)),
         ]);
+        constants.extend(Self::shared_constants(common.as_ref(), &matrix));
         let kernel = self.ring_kernel(site, "experts_stream_down", constants, ring);
         let [codes, scales, row_scales] = self.planes(operands.matrix);
-        let [shared_codes, shared_scales, shared_row_scales] = match operands.shared {
-            Some(shared) => self.planes(shared.matrix),
-            None => [Argument::Null, Argument::Null, Argument::Null],
-        };
+        let [shared_codes, shared_scales, shared_row_scales] = self.shared_planes(operands.shared);
         let arguments = vec![
             Argument::Step,
             self.buffer(site, operands.inner),

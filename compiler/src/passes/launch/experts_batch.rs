@@ -29,7 +29,7 @@ impl Launcher<'_> {
         let logits = self.logits(site, stride);
         let router = self.matrix(operands.router);
         let launch = self.route_batch(site, operands, &router, stride, logits.clone());
-        launches.push(launch.unwrap_or_else(|| self.route_alone(site, operands, stride, logits.clone())));
+        launches.push(launch.unwrap_or_else(|| self.route_alone(site, operands, stride, logits.clone(), 0)));
         let (launch, x) = self.stage(site, operands.x, Some(operands.norm), capacity);
         launches.push(launch);
         if let Some(shared) = operands.shared {

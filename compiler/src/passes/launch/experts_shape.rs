@@ -2,11 +2,14 @@
 
 use super::gemm::{self, Gemm};
 use super::stream::{self, STAGES_BESIDE, Stream, consumer_warps};
-use super::{Matrix, alone, fits};
+use super::{Matrix, STREAM_SHARED_PART, alone, fits};
 use crate::plan::Packing;
 use crate::plan::packed::{TILE_ROWS, UNIT_BYTES, unit_columns};
 use crate::spec::types::{Cuda, Knobs};
 use monomorph_formats::{Format, ScaleForm};
+
+/// Most rows whose experts' two products are one launch.
+const MOST_TOGETHER: usize = 8;
 
 /// How a block of a streaming kernel is cut.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -64,37 +67,52 @@ pub(super) fn route_shared(rows: usize, warps: usize) -> usize {
     4 * warps * (2 * 32 + rows)
 }
 
+/// Few rows of a mixture, of which each chooses so many experts.
+#[derive(Clone, Copy)]
+struct Few {
+    active: usize,
+    rows: usize,
+    warps: usize,
+}
+
 /// `UpShape<C>`: gate and up of the chosen experts.
 pub(super) fn up(matrix: &Matrix, active: usize, rows: usize, knobs: &Knobs, card: &Cuda) -> Option<Ring> {
+    let granules = matrix.outputs().div_ceil(TILE_ROWS);
+    let few = Few { active, rows, warps: consumer_warps(knobs) };
+    let shared =
+        |stages: usize, stage_bytes: usize, blocks: usize| up_shared(matrix, few, stages, stage_bytes, blocks);
+    ring(knobs, card, granules * active, rows, shared)
+}
+
+/// `UpShape<C>::SHARED`.
+fn up_shared(matrix: &Matrix, few: Few, stages: usize, stage_bytes: usize, blocks: usize) -> Option<usize> {
+    let Few { active, rows, warps } = few;
     let experts = matrix.experts?;
     let granules = matrix.outputs().div_ceil(TILE_ROWS);
     let group_rows = if matrix.exact { rows } else { rows.min(4) };
-    let warps = consumer_warps(knobs);
-    let shared = |stages: usize, stage_bytes: usize, blocks: usize| {
-        let product =
-            Stream { rows: group_rows, warps, stages, stage_bytes, blocks: granules, resident: 1, shared: 0 };
-        let parts = stream::parts(matrix, &product);
-        let (groups, sum) = (rows.div_ceil(group_rows), stream::sum_bytes(matrix));
-        let partials = 2 * (2 * parts.k_warps * rows * TILE_ROWS) * sum;
-        let squares = stream::squares(groups * group_rows, warps);
-        let who = choices_bytes(experts, active, rows).next_multiple_of(16);
-        // Of gate and up of every expert, or of every row of the granules that a block has at most.
-        let most = (rows * active).min(experts);
-        let scales = match matrix.scales {
-            Some(_) => (8 * most).next_multiple_of(16),
-            None if matrix.halves() => 2 * TILE_ROWS * 4 * (most * granules).div_ceil(blocks),
-            None => 0,
-        };
-        let unscales = (4 * rows).next_multiple_of(16);
-        let rest = groups * parts.x_bytes + partials + squares + who + scales + unscales + 16 * stages;
-        Some(stages * parts.stage + rest)
+    let product =
+        Stream { rows: group_rows, warps, stages, stage_bytes, blocks: granules, resident: 1, shared: 0 };
+    let parts = stream::parts(matrix, &product);
+    let (groups, sum) = (rows.div_ceil(group_rows), stream::sum_bytes(matrix));
+    let partials = 2 * (2 * parts.k_warps * rows * TILE_ROWS) * sum;
+    let squares = stream::squares(groups * group_rows, warps);
+    let who = choices_bytes(experts, active, rows).next_multiple_of(16);
+    // Of gate and up of every expert, or of every row of the granules that a block has at most.
+    let most = (rows * active).min(experts);
+    let scales = match matrix.scales {
+        Some(_) => (8 * most).next_multiple_of(16),
+        None if matrix.halves() => 2 * TILE_ROWS * 4 * (most * granules).div_ceil(blocks),
+        None => 0,
     };
-    ring(knobs, card, granules * active, rows, shared)
+    let unscales = (4 * warps * rows).next_multiple_of(16);
+    let rest = groups * parts.x_bytes + partials + squares + who + scales + unscales + 16 * stages;
+    Some(stages * parts.stage + rest)
 }
 
 /// `DownProduct<C, …>`.
 struct DownProduct {
     tiles: usize,
+    pieces: usize,
     stage: usize,
     k_warps: usize,
     row_bytes: usize,
@@ -136,6 +154,7 @@ fn down_product(
     let chunk = if matrix.exact { 4 } else { 8 };
     Some(DownProduct {
         tiles,
+        pieces,
         stage: (pieces * (piece_units * UNIT_BYTES + piece_scales)).next_multiple_of(128),
         k_warps: if matrix.exact { 1 } else { k_warps },
         row_bytes: units * (columns / 4 / chunk) * 64 + 64,
@@ -151,27 +170,91 @@ pub(super) fn down(
     knobs: &Knobs,
     card: &Cuda,
 ) -> Option<Ring> {
-    let experts = matrix.experts?;
-    let tiles = matrix.rows.div_ceil(TILE_ROWS);
-    let warps = consumer_warps(knobs);
+    let few = Few { active, rows, warps: consumer_warps(knobs) };
     let shared = |stages: usize, stage_bytes: usize, blocks: usize| {
-        let block_tiles = tiles.div_ceil(blocks);
-        let of_experts = down_product(matrix, block_tiles.min(8), active, stage_bytes, warps, true)?;
-        let of_common = match common {
-            Some(common) => Some(down_product(common, block_tiles, 1, stage_bytes, warps, false)?),
-            None => None,
-        };
-        let (sum, slots) = (stream::sum_bytes(matrix), rows * active);
-        let stage = of_experts.stage.max(of_common.as_ref().map_or(0, |it| it.stage));
-        let partials = |product: &DownProduct| product.k_warps * rows * TILE_ROWS * sum;
-        let staged = slots * of_experts.row_bytes + of_common.as_ref().map_or(0, |it| rows * it.row_bytes);
-        let sums = 2 * of_experts.tiles * partials(&of_experts)
-            + of_common.as_ref().map_or(0, |it| block_tiles * partials(it));
-        let factors = 4 * slots + 4 * (slots + rows) + if matrix.exact { 4 * slots } else { 0 };
-        let before = ((stages * stage + staged).next_multiple_of(16) + sums + factors).next_multiple_of(16);
-        Some(before + choices_bytes(experts, active, rows).next_multiple_of(16) + 16 * stages)
+        Some(down_shape(matrix, common, few, stages, stage_bytes, blocks)?.shared)
     };
-    ring(knobs, card, tiles, rows, shared)
+    ring(knobs, card, matrix.rows.div_ceil(TILE_ROWS), rows, shared)
+}
+
+struct DownShape {
+    /// `DownShape<C>::SHARED`.
+    shared: usize,
+    /// Stages that a block fills in all, where no two rows choose the same expert.
+    fills: usize,
+}
+
+fn down_shape(
+    matrix: &Matrix,
+    common: Option<&Matrix>,
+    few: Few,
+    stages: usize,
+    stage_bytes: usize,
+    blocks: usize,
+) -> Option<DownShape> {
+    let Few { active, rows, warps } = few;
+    let experts = matrix.experts?;
+    let block_tiles = matrix.rows.div_ceil(TILE_ROWS).div_ceil(blocks);
+    let of_experts = down_product(matrix, block_tiles.min(8), active, stage_bytes, warps, true)?;
+    let of_common = match common {
+        Some(common) => Some(down_product(common, block_tiles, 1, stage_bytes, warps, false)?),
+        None => None,
+    };
+    let (sum, slots) = (stream::sum_bytes(matrix), rows * active);
+    let stage = of_experts.stage.max(of_common.as_ref().map_or(0, |it| it.stage));
+    let partials = |product: &DownProduct| product.k_warps * rows * TILE_ROWS * sum;
+    let staged = slots * of_experts.row_bytes + of_common.as_ref().map_or(0, |it| rows * it.row_bytes);
+    let sums = 2 * of_experts.tiles * partials(&of_experts)
+        + of_common.as_ref().map_or(0, |it| block_tiles * partials(it));
+    let factors = 4 * slots + 4 * (slots + rows) + if matrix.exact { 4 * slots } else { 0 };
+    let before = ((stages * stage + staged).next_multiple_of(16) + sums + factors).next_multiple_of(16);
+    let list = slots.min(experts).div_ceil(of_experts.pieces);
+    Some(DownShape {
+        shared: before + choices_bytes(experts, active, rows).next_multiple_of(16) + 16 * stages,
+        fills: block_tiles.div_ceil(of_experts.tiles) * list
+            + of_common.as_ref().map_or(0, |it| block_tiles.div_ceil(it.tiles)),
+    })
+}
+
+/// Rings of gate and up and of down side by side in one block (templates/cuda/lib/experts_stream.cuh).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Together {
+    /// `shared` of either is the whole block's.
+    pub up: Ring,
+    pub down: Ring,
+}
+
+/// `ExpertsStream<U, D>`: a block a multiprocessor, all at once. Gate and up have as many stages as the knobs say and down as many as it
+/// fills, or what is left beside them; `None` where not even two of each fit into what a program keeps as shared memory.
+pub(super) fn together(
+    [matrix, of_sum]: [&Matrix; 2],
+    common: Option<&Matrix>,
+    active: usize,
+    rows: usize,
+    knobs: &Knobs,
+    card: &Cuda,
+) -> Option<Together> {
+    let few = Few { active, rows, warps: consumer_warps(knobs) };
+    let Few { warps, .. } = few;
+    let blocks = card.multiprocessors as usize;
+    let granules = matrix.outputs().div_ceil(TILE_ROWS) * active;
+    let tiles = of_sum.rows.div_ceil(TILE_ROWS);
+    if rows > MOST_TOGETHER || matrix.exact || of_sum.exact || granules < blocks || tiles < blocks {
+        return None;
+    }
+    let stage_bytes = (knobs.stage_bytes as usize).next_multiple_of(UNIT_BYTES * warps);
+    let most = card.shared_per_multiprocessor as usize * STREAM_SHARED_PART as usize / 100 - 1024;
+    (2..=knobs.ring_stages as usize).rev().find_map(|stages| {
+        let of_up = up_shared(matrix, few, stages, stage_bytes, blocks)?.next_multiple_of(128);
+        let fills = down_shape(of_sum, common, few, 2, stage_bytes, blocks)?.fills;
+        (2..=fills.max(2)).rev().find_map(|down_stages| {
+            let of_down = down_shape(of_sum, common, few, down_stages, stage_bytes, blocks)?.shared;
+            let shared = (of_up + of_down).max(alone(card));
+            let ring = |stages| Ring { warps, stages, stage_bytes, blocks, resident: 1, shared };
+            (shared <= most && fits(card, shared, 1))
+                .then(|| Together { up: ring(stages), down: ring(down_stages) })
+        })
+    })
 }
 
 /// What sorting leaves behind: `ExpertLists<EXPERTS, ACTIVE, STEP_ROWS, TILE>`.
