@@ -165,6 +165,7 @@ template <class T>
 inline T __shfl_down_sync(unsigned, T v, int distance) { return card::exchange(v, card::lane() + distance > 31 ? card::lane() : card::lane() + distance); }
 inline unsigned __ballot_sync(unsigned, bool v) { return card::reduce<unsigned, card::either<unsigned>>(unsigned(v) << card::lane()); }
 inline int __any_sync(unsigned mask, bool v) { return __ballot_sync(mask, v) != 0; }
+inline int __all_sync(unsigned mask, bool v) { return __ballot_sync(mask, v) == ~0u; }
 inline unsigned __reduce_max_sync(unsigned, unsigned v) { return card::reduce<unsigned, card::larger<unsigned>>(v); }
 inline int __reduce_max_sync(unsigned, int v) { return card::reduce<int, card::larger<int>>(v); }
 inline unsigned __reduce_add_sync(unsigned, unsigned v) { return card::reduce<unsigned, card::sum<unsigned>>(v); }

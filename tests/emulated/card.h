@@ -115,6 +115,7 @@ unsigned cluster_rank();
 void phase_init(void* barrier, unsigned arrivals);
 void phase_arrive(void* barrier, long bytes_to_come);
 void phase_wait(void* barrier, unsigned parity);
+bool phase_passed(void* barrier, unsigned parity);
 
 // Copies that land later.
 void bulk_copy(void* to, const void* from, unsigned bytes, void* barrier);

@@ -125,6 +125,8 @@ void phase_wait(void* barrier, unsigned parity) {
     if (phase.parity == parity) sleep_in(phase.waiters, "a phase of a barrier");
 }
 
+bool phase_passed(void* barrier, unsigned parity) { return phase_of(barrier).parity != parity; }
+
 // ---- Copies ----
 
 void land(const Copy& copy) {

@@ -93,6 +93,7 @@ fn module(tera: &Tera, plan: &Plan, cuda: &CudaPlan, module: &Module) -> String 
     let comments = documentation.iter().map(|line| format!("// {line}").trim_end().to_owned());
     context.insert("documentation", &comments.collect::<Vec<_>>());
     context.insert("max_sequences", &MAX_SEQUENCES);
+    context.insert("racecheck", &plan.target.racecheck);
     context.insert("headers", &headers);
     let kernels: Vec<String> = module.kernels.iter().map(|it| kernel(tera, it)).collect();
     context.insert("kernels", &kernels);

@@ -113,7 +113,7 @@ fn read(search: &[PathBuf], it: &Located, sink: &Sink) -> Option<Target> {
         }
         (None, None) => None,
     };
-    Some(Target { hardware: hardware.hardware, model, quant, tuning, draft: None })
+    Some(Target { hardware: hardware.hardware, model, quant, tuning, draft: None, racecheck: false })
 }
 
 /// Reads a file and hands its root table to `read`.

@@ -78,12 +78,19 @@ pub fn build(
     target: &str,
     draft: Option<&DraftOption>,
 ) -> Result<Built, BuildError> {
-    let target = spec::load_to_draft(search, target, draft)?;
-    let (directory, plan) = write_crate(root, &target)?;
+    build_target(root, &spec::load_to_draft(search, target, draft)?)
+}
+
+/// As [`build`], of a target that is loaded.
+///
+/// # Errors
+/// See [`BuildError`].
+pub fn build_target(root: &Path, target: &Target) -> Result<Built, BuildError> {
+    let (directory, plan) = write_crate(root, target)?;
     if plan.cuda.is_some() {
         modules::compile(root, &directory, &plan)?;
     }
-    link(root, &target, &directory, &target.hardware.name)
+    link(root, target, &directory, &target.hardware.name)
 }
 
 /// Compiles a written crate, whose kernels stand in `cubins/` where it has any, below `<root>/target/servers/<below>`, and puts

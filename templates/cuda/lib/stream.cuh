@@ -64,12 +64,12 @@ struct Feeder {
     }
     // While the kernels ahead keep this one waiting and the ring is full: more of the range into the second-level cache, at about the
     // pace of memory, so that what the kernels ahead ask for meanwhile finds no queue.
-    __device__ __forceinline__ void look_ahead(const volatile int* wait_over) const {
+    __device__ __forceinline__ void look_ahead(Barrier* wait_over) const {
         constexpr int PIECE = 8192, CLOCKS = 440;
         const long long from = (static_cast<long long>(tile) * S::UNITS + part * S::PART_UNITS) * UNIT_BYTES;
         const long long last = static_cast<long long>(end) * S::UNITS * UNIT_BYTES, to = from + C::LOOKAHEAD < last ? from + C::LOOKAHEAD : last;
         long long next = clock64();
-        for (long long at = from; at < to && *wait_over == 0;) {
+        for (long long at = from; at < to && !barrier_passed(wait_over, 0);) {
             if (clock64() < next) continue;
             next += CLOCKS;
             bulk_prefetch(codes + at, static_cast<unsigned>(to - at < PIECE ? to - at : PIECE));
@@ -164,7 +164,7 @@ __device__ __forceinline__ void stream_product(const Step* step, const float* x,
     char* const shared = reinterpret_cast<char*>(stream_shared);
     Barrier* full = reinterpret_cast<Barrier*>(shared + S::BARRIERS_AT);
     Barrier* empty = full + C::STAGES;
-    volatile int* wait_over = reinterpret_cast<volatile int*>(empty + C::STAGES);
+    Barrier* wait_over = empty + C::STAGES;
     const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, range = S::range_of(block);
     const int from = S::first_tile(range), end = S::first_tile(range + 1), first_row = blockIdx.y * C::ROWS;
     const auto rows_here = [&] {   // after the wait only
@@ -179,8 +179,8 @@ __device__ __forceinline__ void stream_product(const Step* step, const float* x,
                 barrier_init(full + s, 1);
                 barrier_init(empty + s, S::WARPS * WARP_ARRIVALS);
             }
+            barrier_init(wait_over, 1);
             barrier_init_fence();
-            *wait_over = 0;
             if constexpr (C::EVICT_FIRST) feeder.policy = evict_first_policy();
             if constexpr (C::LIMIT != Limit::NONE) {   // whether there is work depends on the step
                 wait_for_predecessors();
@@ -214,7 +214,7 @@ __device__ __forceinline__ void stream_product(const Step* step, const float* x,
     stager.before_wait(norm, warp, lane);
     __syncthreads();
     wait_for_predecessors();
-    if (C::LOOKAHEAD > 0 && threadIdx.x == 0) *wait_over = 1;
+    if (C::LOOKAHEAD > 0 && threadIdx.x == 0) barrier_arrive(wait_over);
     const int rows = rows_here();
     if (from == end || rows <= 0) return;
 

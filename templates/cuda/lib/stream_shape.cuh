@@ -118,7 +118,7 @@ struct StreamShape {
     static constexpr int SQUARES_AT = PARTIALS_AT + 2 * GROUP_TILES * TILE_PARTIALS * static_cast<int>(sizeof(Sum));   // [rows][warps]
     static constexpr int SQUARES = C::ROWS * WARPS * 8;   // f64, or f32 and the largest magnitudes
     static constexpr int BARRIERS_AT = SQUARES_AT + SQUARES;   // full[STAGES], empty[STAGES]
-    static constexpr int SHARED = BARRIERS_AT + 16 * C::STAGES + 16;   // and the sign that the wait is over
+    static constexpr int SHARED = BARRIERS_AT + 16 * C::STAGES + 16;   // and the barrier at which the wait is over
     static constexpr int shared_bytes() { return SHARED; }
     // For __launch_bounds__: registers must let the next kernel's block stand beside this one's.
     static constexpr int RESIDENT = WARPS <= 8 && SHARED <= 114 * 1024 ? 2 : 1;

@@ -30,6 +30,7 @@ inline void warp_arrive(Barrier* barrier, int lane) {
 }
 inline void barrier_expect(Barrier* barrier, unsigned bytes) { card::phase_arrive(barrier, bytes); }
 inline void barrier_wait(Barrier* barrier, unsigned parity) { card::phase_wait(barrier, parity); }
+inline bool barrier_passed(Barrier* barrier, unsigned parity) { return card::phase_passed(barrier, parity); }
 inline void named_barrier(int id, int threads) { card::block_barrier(id, threads, true); }
 inline void named_barrier_arrive(int id, int threads) { card::block_barrier(id, threads, false); }
 

@@ -4,7 +4,7 @@ use super::{Options, Piece, parts, programs};
 use crate::{TargetOptions, fetch, paths};
 use monomorph_compiler::plan::{Cost, PhaseKind, Plan, Prediction};
 use monomorph_compiler::report::cuda::further_experts;
-use monomorph_compiler::spec::types::DraftOption;
+use monomorph_compiler::spec::types::{DraftOption, Target};
 use monomorph_compiler::toolchain::python::run;
 use monomorph_compiler::toolchain::{self, Built};
 use monomorph_compiler::{graph, passes, spec};
@@ -16,8 +16,13 @@ use std::process::Command;
 const SMOLLM2: &str = "smollm2-135m/q4_1";
 /// A choice other than the interpreter's is a tie where its lead is at most this.
 const TIE: f64 = 1e-3;
-/// Servers that run under compute-sanitizer with made-up weights: tensor cores, and f64.
-const SANITIZED: [&str; 2] = ["llama-3.2-1b/bf16", "smollm2-135m/q4_1"];
+/// Servers that run with made-up weights under a tool of compute-sanitizer: products in f16, and in f64. racecheck is two orders slower.
+const SANITIZED: [(&str, &str); 4] = [
+    ("memcheck", "llama-3.2-1b/bf16"),
+    ("memcheck", "smollm2-135m/q4_1"),
+    ("racecheck", "smollm2-135m/bf16"),
+    ("racecheck", "smollm2-135m/q4_1"),
+];
 
 /// What runs on the machine with the card.
 const SCRIPTS: [(&str, &str); 10] = [
@@ -139,21 +144,24 @@ impl Gathering {
     }
 
     /// Builds a server into the store; where it stands there. One that cannot be built is noted, and named all the same.
-    fn server(&mut self, name: &str, draft: Option<&DraftOption>) -> String {
+    fn server(&mut self, name: &str, draft: Option<&DraftOption>, racecheck: bool) -> String {
         let target = self.target(name);
         let loaded = spec::load_to_draft(&self.search, &target, draft);
-        let build = loaded.map_or_else(|_| target.clone(), |target| target.build());
+        let loaded = loaded.map(|target| Target { racecheck, ..target });
+        let build = loaded.as_ref().map_or_else(|_| target.clone(), Target::build);
         let place = format!("servers/{}/server", build.trim_start_matches(&format!("{}/", self.hardware)));
         eprintln!("building {build}");
-        let built =
-            toolchain::build(&paths::root(), &self.search, &target, draft).map_err(|error| error.to_string());
+        let built = match loaded {
+            Ok(target) => toolchain::build_target(&paths::root(), &target).map_err(|error| error.to_string()),
+            Err(why) => Err(why.to_string()),
+        };
         let copied = built.and_then(|built| match built {
             Built::Server(server) => copy(&server, &self.store.join(&place)),
             Built::Crate { why, .. } => Err(why),
         });
         match copied {
             Ok(()) => self.executables.push(place.clone()),
-            Err(why) => self.problems.push(format!("{target}: {why}")),
+            Err(why) => self.problems.push(format!("{build}: {why}")),
         }
         place
     }
@@ -186,7 +194,7 @@ impl Gathering {
             for file in parts::walk(&cases.join(directory))? {
                 copy(&file, &self.store.join(file.strip_prefix(cases).expect("it stands there")))?;
             }
-            let server = self.server(name.split_once('/').map_or(name, |(_, rest)| rest), None);
+            let server = self.server(name.split_once('/').map_or(name, |(_, rest)| rest), None, false);
             let at = |file: &str| format!("{directory}/{file}");
             goldens.push(json!({
                 "name": name, "server": server, "bound": case["bound"],
@@ -199,12 +207,15 @@ impl Gathering {
 
     /// Prompts are ids of the stand-in tokenizer, and short.
     fn sanitized(&mut self) -> Value {
-        let case = |name: &str| json!({ "name": self.target(name), "server": self.server(name, None), "context": 256, "vocabulary": 256 });
+        let case = |(tool, name)| {
+            let server = self.server(name, None, tool == "racecheck");
+            json!({ "name": self.target(name), "server": server, "tool": tool, "context": 256, "vocabulary": 256 })
+        };
         SANITIZED.map(case).into()
     }
 
     fn smollm2(&mut self) -> Result<Value, String> {
-        let server = self.server(SMOLLM2, None);
+        let server = self.server(SMOLLM2, None, false);
         let weights = fetch::weights(&TargetOptions { target: self.target(SMOLLM2), targets_dir: None })?;
         let name = format!("smollm2/{}", weights.file_name().unwrap_or_default().to_string_lossy());
         copy(&weights, &self.store.join(&name))?;
@@ -231,7 +242,7 @@ impl Gathering {
 
     /// What is measured of one server, and what its limits follow from.
     fn bench(&mut self, name: &str, draft: Option<&DraftOption>) -> Result<Value, String> {
-        let server = self.server(name, draft);
+        let server = self.server(name, draft, false);
         let target = spec::load_to_draft(&self.search, &self.target(name), draft);
         let target = target.map_err(|error| error.to_string())?;
         let plan = passes::assemble::plan(&target, &graph::build(&target.model, &target.quant));

@@ -32,6 +32,8 @@ pub struct Target {
     pub tuning: Option<Tuning>,
     /// How it drafts; `None` for a build that does not, which neither holds nor reads a draft head.
     pub draft: Option<Drafting>,
+    /// Whether its CUDA kernels are built so that compute-sanitizer's racecheck can follow their barriers: slower, and for nothing else.
+    pub racecheck: bool,
 }
 
 impl Target {
@@ -43,7 +45,8 @@ impl Target {
     /// What this build of the target is called, which no other build of it is: its name, and behind a `+` what was chosen
     /// besides. It names directories.
     pub fn build(&self) -> String {
-        let options = self.draft.map_or(String::new(), |draft| format!("+{}", draft.name(&self.model)));
-        self.name() + &options
+        let draft = self.draft.map_or(String::new(), |draft| format!("+{}", draft.name(&self.model)));
+        let racecheck = if self.racecheck { "+racecheck" } else { "" };
+        self.name() + &draft + racecheck
     }
 }

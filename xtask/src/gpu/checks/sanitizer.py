@@ -1,6 +1,7 @@
-"""compute-sanitizer: memcheck and racecheck over programs of tests/cuda (for racecheck built so that it can follow them), and memcheck
-over a short service with changing batches, on servers with made-up weights."""
+"""compute-sanitizer: memcheck and racecheck (for which kernels are built so that it can follow them) over programs of tests/cuda, and over a
+short service with changing batches, on servers with made-up weights (racecheck: without HTTP)."""
 
+import json
 import re
 import shutil
 import time
@@ -13,6 +14,7 @@ from .serving import Server
 READY_SECONDS = 180
 STREAMS = 10
 PROGRAM_SECONDS = 400
+GENERATE_SECONDS = 300
 
 
 def run(context):
@@ -21,10 +23,10 @@ def run(context):
     programs.sort(key=lambda it: it["tool"] != "racecheck")
     context.all("sanitizer", programs, lambda it: watch(context, it))
     for case in context.manifest["sanitized"]:
-        name = f"{case['name']} memcheck"
+        name = f"{case['name']} {case['tool']}"
         if context.wanted(name):
             start = time.time()
-            passed, detail = sanitize(context, case)
+            passed, detail = (serve if case["tool"] == "memcheck" else generate)(context, case)
             context.add("sanitizer", name, passed, detail, seconds=round(time.time() - start, 1))
 
 
@@ -48,9 +50,22 @@ def wrapper(kind):
     return [tool, "--tool", kind, "--error-exitcode", "9", "--print-limit", "5", "--report-api-errors", "no"]
 
 
-def sanitize(context, case):
+def generate(context, case):
+    """Prompts of different lengths that begin one after the other and go on side by side, for 33 tokens each: a prefill of each, and steps
+    of one to five sequences. Without HTTP, for a step takes seconds under racecheck."""
+    lists = context.out / "racecheck.json"
+    lists.write_text(json.dumps([[(7 * number + at) % case["vocabulary"] for at in range(1 + 9 * number)] for number in range(5)]))
+    options = ["--weights", "dummy", "--memory-fraction", "0.05", "--ignore-eos", "--max-tokens", "33", "--temperature", "0.7", "--seed", "1"]
+    command = [context.path(case["server"]), "generate", *options, "--tokens", lists]
+    status, output, seconds = execute([*wrapper(case["tool"]), *map(str, command)], GENERATE_SECONDS)
+    said = findings(output)
+    clean = status == 0 and bool(said) and "(0 errors, 0 warnings)" in said[-1]
+    return clean, f"status {status}, 5 x 33 tokens in {seconds:.0f} s; {' | '.join(said[-3:]) or tail(output)}"
+
+
+def serve(context, case):
     command = [context.path(case["server"]), "serve", "--weights", "dummy", "--memory-fraction", "0.05"]
-    server = Server(command, wrapper("memcheck"), READY_SECONDS)
+    server = Server(command, wrapper(case["tool"]), READY_SECONDS)
     try:
         with server:
 
