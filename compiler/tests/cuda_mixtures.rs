@@ -4,7 +4,9 @@
 use monomorph_compiler::graph;
 use monomorph_compiler::passes::assemble;
 use monomorph_compiler::plan::Plan;
-use monomorph_compiler::plan::cuda::{Argument, CudaPlan, Extent, Launch, Plane, Program, Regime, StatePart};
+use monomorph_compiler::plan::cuda::{
+    Argument, CudaPlan, Edge, Extent, Launch, Plane, Program, Regime, StatePart,
+};
 use monomorph_compiler::spec;
 use std::path::{Path, PathBuf};
 
@@ -186,6 +188,8 @@ fn agree(parameter: &Parameter, argument: &Argument) -> bool {
         "step" => *argument == Argument::Step,
         "tokens" => matches!(argument, Argument::Tokens | Argument::Null),
         "layer" => matches!(argument, Argument::Cache(_)),
+        "following" => matches!(argument, Argument::Following(Edge::Begin) | Argument::Null),
+        "following_end" => matches!(argument, Argument::Following(Edge::End) | Argument::Null),
         "rotary" => matches!(argument, Argument::Rotary(_)),
         "states" => matches!(argument, Argument::State(_, StatePart::Matrices)),
         "windows" => matches!(argument, Argument::State(_, StatePart::Window)),
@@ -197,7 +201,11 @@ fn agree(parameter: &Parameter, argument: &Argument) -> bool {
         _ if name.ends_with("scales") => plane(Plane::Scales),
         _ => !matches!(
             argument,
-            Argument::Step | Argument::Field(..) | Argument::Cache(_) | Argument::State(..)
+            Argument::Step
+                | Argument::Field(..)
+                | Argument::Cache(_)
+                | Argument::State(..)
+                | Argument::Following(_)
         ),
     }
 }

@@ -53,7 +53,7 @@ struct UpOf {
     static constexpr float EPS = K::EPS;
     static constexpr monomorph::Activation ACTIVATION = K::ACTIVATION;
     static constexpr monomorph::Limit LIMIT = K::ROWS == 1 ? monomorph::Limit::NONE : monomorph::Limit::TOKENS;
-    static constexpr int STAGES = K::STAGES, STAGE_BYTES = K::STAGE_BYTES, CONSUMER_WARPS = K::CONSUMER_WARPS, BLOCKS = K::BLOCKS;
+    static constexpr int STAGES = K::STAGES, STAGE_BYTES = K::STAGE_BYTES, CONSUMER_WARPS = K::CONSUMER_WARPS, BLOCKS = K::BLOCKS, AHEAD = 1 << 20;
 };
 template <class K>
 struct DownOf {
@@ -88,10 +88,10 @@ down_kernel(const monomorph::Step* step, const float* inner, const float* routin
 template <class U, class D>
 __global__ void __launch_bounds__(monomorph::ExpertsStream<U, D>::THREADS, 1)
 both_kernel(const monomorph::Step* step, const float* norm, const float* logits, const float* shared_inner, const float* scale, const void* codes, const void* scales, const float* row_scales,
-            const void* down_codes, const void* down_scales, const float* down_row_scales, const void* shared_codes, const void* shared_scales, const float* shared_row_scales, float* inner,
-            float* residual) {
+            const void* down_codes, const void* down_scales, const float* down_row_scales, const void* shared_codes, const void* shared_scales, const float* shared_row_scales, const void* following,
+            const void* following_end, float* inner, float* residual) {
     monomorph::ExpertsStream<U, D>::run(step, norm, logits, shared_inner, scale, codes, scales, row_scales, down_codes, down_scales, down_row_scales, shared_codes, shared_scales,
-                                        shared_row_scales, inner, residual);
+                                        shared_row_scales, following, following_end, inner, residual);
 }
 
 // What the phases read: device addresses. Planes of a matrix: codes, scales, row_scales.
@@ -139,5 +139,5 @@ void launch_both(cudaStream_t stream, const void* step, const float* logits, con
     static_assert(Both::SHARED <= 227 * 1024, "two stages each fit");
     test::launch(both_kernel<UpOf<K2>, DownOf<K2>>, dim3(K::BLOCKS), Both::THREADS, Both::SHARED, stream, static_cast<const Step*>(step), layer.norm, logits, shared_inner, scale,
                  layer.up.codes, layer.up.scales, layer.up.row_scales, layer.down.codes, layer.down.scales, layer.down.row_scales, layer.shared_down.codes, layer.shared_down.scales,
-                 layer.shared_down.row_scales, inner, residual);
+                 layer.shared_down.row_scales, layer.up.codes, static_cast<const char*>(layer.up.codes) + 512 * 264, inner, residual);
 }

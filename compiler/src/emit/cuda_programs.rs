@@ -32,7 +32,7 @@ pub fn program(plan: &Plan, cuda: &CudaPlan, program: &Program) -> TokenStream {
         let first_layers = plan.bodies.iter().position(in_layers).unwrap_or(plan.bodies.len());
         let bodies = plan.bodies.iter().zip(&program.bodies).enumerate();
         let bodies = bodies.filter(|(at, (body, _))| !in_layers(body) && (*at > first_layers) == after);
-        bodies.flat_map(|(_, (_, launches))| launches).map(|it| launch(plan, cuda, it)).collect()
+        bodies.flat_map(|(_, (_, launches))| launches).map(|it| launch(plan, cuda, None, it)).collect()
     };
     let run = |body: &PlanBody| format_ident!("{}_{}", program.name, body.name.replace('-', "_"));
     let runs_layers =
@@ -47,7 +47,7 @@ pub fn program(plan: &Plan, cuda: &CudaPlan, program: &Program) -> TokenStream {
         plan.bodies.iter().zip(&program.bodies).filter(|(body, it)| in_layers(body) && !it.is_empty());
     let bodies = bodies.map(|(body, launches)| {
         let (run, kind) = (run(body), layer_type(&body.name));
-        let launches = launches.iter().map(|it| launch(plan, cuda, it));
+        let launches = launches.iter().map(|it| launch(plan, cuda, Some(body), it));
         let documentation = format!(" One `{}` layer of [`Layers::{}`].", body.name, program.name);
         quote! {
             #[doc = #documentation]
@@ -58,7 +58,7 @@ pub fn program(plan: &Plan, cuda: &CudaPlan, program: &Program) -> TokenStream {
     });
     let (before, after) = (outside(false), outside(true));
     let passes = program.passes.iter().flat_map(|(_, launches)| launches);
-    let tail = program.tail.iter().chain(passes).map(|it| launch(plan, cuda, it));
+    let tail = program.tail.iter().chain(passes).map(|it| launch(plan, cuda, None, it));
     quote! {
         #[doc = #documentation]
         fn #name(&self, queue: &mut Queue) {
@@ -72,6 +72,13 @@ pub fn program(plan: &Plan, cuda: &CudaPlan, program: &Program) -> TokenStream {
     }
 }
 
+/// Whether launches of this body's layers ask for weights that follow them.
+pub fn looks_ahead(plan: &Plan, cuda: &CudaPlan, body: &PlanBody) -> bool {
+    let at = plan.bodies.iter().position(|other| std::ptr::eq(other, body));
+    let mut launches = cuda.programs.iter().filter_map(|it| it.bodies.get(at?)).flatten();
+    launches.any(|it| it.arguments.iter().any(|it| matches!(it, Argument::Following(_))))
+}
+
 /// The body whose rotary table one reads: the first that turns by the same angles.
 pub fn rotary_body(plan: &Plan, body: usize) -> usize {
     let frequencies = |body: &PlanBody| attention(body).map(|shape| shape.frequencies.clone());
@@ -79,7 +86,7 @@ pub fn rotary_body(plan: &Plan, body: usize) -> usize {
     plan.bodies.iter().position(|other| frequencies(other) == own).unwrap_or(body)
 }
 
-fn launch(plan: &Plan, cuda: &CudaPlan, launch: &Launch) -> TokenStream {
+fn launch(plan: &Plan, cuda: &CudaPlan, body: Option<&PlanBody>, launch: &Launch) -> TokenStream {
     let module = format_ident!("{}", cuda.modules[launch.kernel.0].name);
     let kernel = format_ident!("{}", cuda.kernel(launch.kernel).name);
     let grid = launch.grid.iter().map(|extent| {
@@ -100,11 +107,11 @@ fn launch(plan: &Plan, cuda: &CudaPlan, launch: &Launch) -> TokenStream {
             Extent::Outputs(each) => rows(quote!(queue.extents.outputs), each),
         }
     });
-    let arguments = launch.arguments.iter().map(|it| argument(plan, cuda, it));
+    let arguments = launch.arguments.iter().map(|it| argument(plan, cuda, body, it));
     quote!(queue.launch(&self.kernels.#module.#kernel, [#(#grid),*], [#(#arguments),*]);)
 }
 
-fn argument(plan: &Plan, cuda: &CudaPlan, argument: &Argument) -> TokenStream {
+fn argument(plan: &Plan, cuda: &CudaPlan, body: Option<&PlanBody>, argument: &Argument) -> TokenStream {
     match argument {
         Argument::Step => quote!(queue.step.header),
         Argument::Pass(pass) => {
@@ -154,6 +161,11 @@ fn argument(plan: &Plan, cuda: &CudaPlan, argument: &Argument) -> TokenStream {
                 StatePart::Matrices => quote!(self.#state.matrices(layer)),
                 StatePart::Journals => quote!(self.#state.journals(layer)),
             }
+        }
+        Argument::Following(edge) => {
+            let body = body.expect("only launches of layers have weights that follow");
+            let (table, edge) = (body_ident(body, "_following"), number(*edge as usize));
+            quote!(self.#table[layer][#edge])
         }
         Argument::Rotary(body) => {
             let rotary = body_ident(&plan.bodies[rotary_body(plan, body.0)], "_rotary");

@@ -2,9 +2,10 @@
 //! its grid and its arguments.
 
 use super::cpu::{attention, body_ident, delta_shape, frequency_table, logits_name};
-use super::cuda_programs::{program, rotary_body};
+use super::cuda_programs::{looks_ahead, program, rotary_body};
 use super::cuda_weights::{self, cache_block_bytes};
 use super::{float, format_ident, layer_type, number, quote};
+use crate::graph::BodyId;
 use crate::plan::cuda::{CudaPlan, Kernel, Program, Regime, StateShape, state_bytes};
 use crate::plan::{Plan, PlanBody};
 use proc_macro2::{Ident, TokenStream};
@@ -18,7 +19,7 @@ pub fn stack(plan: &Plan) -> TokenStream {
         turning.filter_map(|(_, body)| Some(frequency_table(body, attention(body)?.frequencies)));
     let kernels = kernels(cuda);
     let areas = [buffers(plan), scratch(cuda)];
-    let layers = layers_struct(plan);
+    let layers = layers_struct(plan, cuda);
     let programs = cuda.programs.iter().map(|it| program(plan, cuda, it));
     let traits = programs_impl(cuda);
     let model = model(plan, cuda);
@@ -157,11 +158,18 @@ fn turns(plan: &Plan, body: &PlanBody) -> bool {
     at.is_some_and(|at| rotary_body(plan, at) == at)
 }
 
-fn layers_struct(plan: &Plan) -> TokenStream {
+fn layers_struct(plan: &Plan, cuda: &CudaPlan) -> TokenStream {
     let fields = bodies_that_remember(plan).map(|body| {
         let (layers, kind) = (body_ident(body, "_layers"), layer_type(&body.name));
         let count = number(body.layers.len());
         let weights = (!body.layers.is_empty()).then(|| quote!(#layers: [#kind; #count],));
+        let following = looks_ahead(plan, cuda, body).then(|| {
+            let following = body_ident(body, "_following");
+            quote! {
+                /// Of each layer, where the weights that follow it begin and end.
+                #following: [[Pointer; 2]; #count],
+            }
+        });
         let [cache, rotary] = ["_cache", "_rotary"].map(|suffix| body_ident(body, suffix));
         let mixer = attention(body).map(|_| {
             let rotary = turns(plan, body).then(|| quote!(#rotary: Pointer,));
@@ -171,7 +179,7 @@ fn layers_struct(plan: &Plan) -> TokenStream {
             let state = body_ident(body, "_state");
             quote!(#state: State,)
         });
-        quote!(#weights #mixer #state)
+        quote!(#weights #following #mixer #state)
     });
     quote! {
         /// Weights, caches and activations, and the kernels that work on them.
@@ -260,7 +268,25 @@ fn model(plan: &Plan, cuda: &CudaPlan) -> TokenStream {
     let (gaps, rotary_position) = (number(256 * areas), number(rotary_position));
     let state = number(state_bytes(plan) as usize);
     let weights = cuda_weights::loads(plan);
-    let layers: Vec<Ident> = bodies_with_layers(plan).map(|body| body_ident(body, "_layers")).collect();
+    let mut layers: Vec<Ident> = bodies_with_layers(plan).map(|body| body_ident(body, "_layers")).collect();
+    let mut tables = Vec::new();
+    for (at, body) in plan.bodies.iter().enumerate().filter(|(_, body)| looks_ahead(plan, cuda, body)) {
+        let name = body_ident(body, "_following");
+        let ranges = plan.following(BodyId(at)).into_iter().map(|(body, layer, matrix)| {
+            let field = plan.field(matrix);
+            let (place, layer) = (format_ident!("{}", field.name), number(layer));
+            let bytes = number(field.planes().expect("a matrix has planes").codes as usize);
+            match field.owner {
+                Some(_) => {
+                    let layers = body_ident(&plan.bodies[body.0], "_layers");
+                    quote!(#layers[#layer].#place.codes.range(#bytes))
+                }
+                None => quote!(globals.#place.codes.range(#bytes)),
+            }
+        });
+        tables.push(quote!(let #name = [#(#ranges),*];));
+        layers.push(name);
+    }
     let logits = format_ident!("{}", logits_name(plan));
     let decode = cuda.programs.iter().filter(|program| program.regime == Regime::Decode);
     let records = decode.map(|program| {
@@ -316,6 +342,7 @@ fn model(plan: &Plan, cuda: &CudaPlan) -> TokenStream {
                 let scratch = Scratch::take(&mut memory)?;
                 #(#mixers)*
                 #weights
+                #(#tables)*
                 let layers = Layers { kernels, globals, #(#layers,)* #(#names,)* buffers, scratch };
                 let logits = layers.buffers.#logits;
                 let mut steps = Steps::new(&gpu, &SPEC, &mut memory, logits, Layers::HEAD_ROWS)?;

@@ -203,12 +203,23 @@ pub enum Argument {
     /// Recurrent state of this layer, that of slot 0, with the other slots' behind it at
     /// [`StateShape`]'s strides; the body's layers count from 0.
     State(BodyId, StatePart),
+    /// Where the codes begin, or end, of the first matrix that the schedule reads behind this layer.
+    Following(Edge),
     /// The rotary table of a body.
     Rotary(BodyId),
     /// Index into [`CudaPlan::scratch`].
     Scratch(usize),
     /// Not used by this instantiation.
     Null,
+}
+
+/// An end of a range of bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Edge {
+    /// Its first byte.
+    Begin,
+    /// What stands behind its last.
+    End,
 }
 
 /// A plane of a packed weight.

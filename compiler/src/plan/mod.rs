@@ -119,6 +119,32 @@ impl Plan {
         self.draft.map_or(0, |draft| draft.drafts)
     }
 
+    /// The first matrix that a body multiplies by.
+    pub fn first_matrix(&self, body: &PlanBody) -> Option<FieldId> {
+        body.phases.iter().find_map(|phase| match phase.kind {
+            PhaseKind::Project { matrix, .. }
+            | PhaseKind::ProjectDelta { matrix, .. }
+            | PhaseKind::Gated { matrix, .. }
+            | PhaseKind::Linear { matrix, .. } => Some(matrix),
+            _ => None,
+        })
+    }
+
+    /// For each layer of a body in order, the first matrix that the schedule reads behind it: whose it is, which of its body's layers
+    /// that is, and the matrix.
+    pub fn following(&self, body: BodyId) -> Vec<(BodyId, usize, FieldId)> {
+        let place = |(body, layer): &(BodyId, Option<usize>)| {
+            let layers = &self.bodies[body.0].layers;
+            layer.and_then(|layer| layers.iter().position(|it| *it == layer)).unwrap_or(0)
+        };
+        let of = |at: usize| {
+            let mut behind = self.schedule[at + 1..].iter();
+            behind.find_map(|it| Some((it.0, place(it), self.first_matrix(&self.bodies[it.0.0])?)))
+        };
+        let layers = (0..self.schedule.len()).filter(|at| self.schedule[*at].0 == body);
+        layers.filter_map(of).collect()
+    }
+
     /// The model's last body, which makes the logits.
     pub fn head(&self) -> BodyId {
         self.schedule.last().expect("a graph ends with its head").0

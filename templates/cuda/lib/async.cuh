@@ -67,6 +67,14 @@ __device__ __forceinline__ void barrier_wait(Barrier* barrier, unsigned parity) 
         ::"r"(shared_address(barrier)), "r"(parity) : "memory");
 }
 
+// Whether that phase has completed, without waiting.
+__device__ __forceinline__ bool barrier_passed(Barrier* barrier, unsigned parity) {
+    unsigned passed;
+    asm volatile("{\n\t.reg .pred done;\n\tmbarrier.test_wait.parity.shared.b64 done, [%1], %2;\n\tselp.u32 %0, 1, 0, done;\n\t}"
+                 : "=r"(passed) : "r"(shared_address(barrier)), "r"(parity) : "memory");
+    return passed != 0;
+}
+
 // Named barrier among `threads` threads of the block (a multiple of 32); id 0 is __syncthreads.
 __device__ __forceinline__ void named_barrier(int id, int threads) {
     asm volatile("barrier.sync %0, %1;" ::"r"(id), "r"(threads) : "memory");

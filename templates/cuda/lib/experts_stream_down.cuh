@@ -126,6 +126,7 @@ struct DownBlock {
     using Shared = typename P::Shared;
     using Sum = typename P::Sum;
     static constexpr int GROUPS = P::GROUPS, SPAN = P::EXACT ? 8 : 4;   // rows of a group
+    static constexpr bool ONE = C::ROWS == 1;   // the list is the slots
     char* const shared;
     const int from = P::first_tile(blockIdx.x), end = P::first_tile(blockIdx.x + 1);
     Barrier* const full = reinterpret_cast<Barrier*>(shared + P::BARRIERS_AT);
@@ -194,53 +195,62 @@ struct DownBlock {
             }
         }
     }
+    // The products of one listed expert, the `p`-th of a stage, weighted, are added to the warp's sums of a group's tiles.
+    __device__ __forceinline__ void add_piece(Sum (&sums)[Experts::WARP_TILES][GROUPS][2], const typename P::Who& who, int place, const char* stage_at, int p, int first, int tiles, int k_warp,
+                                              int tile_warp) const {
+        const unsigned rows = ONE ? 1 : who.rows[place], groups = (rows & 15 ? 1 : 0) | (rows >> 4 ? 2 : 0);
+        const auto slot_of = [&](int row) {   // among all slots, or -1
+            if constexpr (ONE) return row == 0 ? place : -1;
+            const unsigned slot = row < C::ROWS ? who.slot[place * C::ROWS + row] : NO_SLOT;
+            return slot == NO_SLOT ? -1 : static_cast<int>(row * C::ACTIVE + slot);
+        };
+        RowsOfX<GROUPS> x;
+        Sum factor[GROUPS][2], weight[GROUPS][2];
+#pragma unroll
+        for (int g = 0; g < GROUPS; g++) {
+            const int fed = slot_of(row_fed(g, lane));
+            x.live[g] = fed >= 0;
+            x.at[g] = shared + P::X_AT + (x.live[g] ? fed : 0) * Experts::ROW_BYTES + lane_offset<Experts>(lane);
+#pragma unroll
+            for (int i = 0; i < 2; i++) {
+                const int summed = slot_of(row_summed(g, i, lane));
+                factor[g][i] = summed >= 0 ? factors[summed] * unscales[summed] : 0.0f;
+                weight[g][i] = P::EXACT && summed >= 0 ? weights[summed] : 0.0f;
+            }
+        }
+        const char* codes_at = stage_at + p * Experts::PIECE_UNITS * UNIT_BYTES;
+        const char* scales_at = stage_at + Experts::PIECES * Experts::PIECE_UNITS * UNIT_BYTES + p * Experts::PIECE_SCALES;
+        if constexpr (Experts::BLOCK_SCALES)
+            scales_at += static_cast<int>((static_cast<long long>(who.experts[place]) * P::TILES + first) * Experts::SCALE_COLUMNS % 4) * 4;
+#pragma unroll
+        for (int i = 0; i < Experts::WARP_TILES; i++) {
+            const int t = tile_warp + i * Experts::TILE_WARPS;
+            if (t >= tiles) break;
+            DownSum<C, Experts, P::EXACT> sum;
+            multiply<Experts>(sum, codes_at, scales_at, t, x, groups, k_warp, lane);
+            const float row_scale = Experts::SCALED_ROWS ? reinterpret_cast<const float*>(scales_at)[t * TILE_ROWS + lane / 4] : 1.0f;
+#pragma unroll
+            for (int g = 0; g < GROUPS; g++)
+#pragma unroll
+                for (int j = 0; j < 2; j++) {
+                    if constexpr (P::EXACT) sums[i][g][j] += weight[g][j] * static_cast<double>(static_cast<float>(sum.value(g, j, lane) * factor[g][j]));
+                    else sums[i][g][j] += factor[g][j] * row_scale * sum.value(g, j, lane);
+                }
+        }
+    }
     // The listed experts' products of a group's tiles, weighted, to the warps' sums at `here`.
     __device__ __forceinline__ void multiply_group(const typename P::Who& who, int first, int tiles, Sum* here) {
-        const int count = who.count, k_warp = warp % Experts::K_WARPS, tile_warp = warp / Experts::K_WARPS;
+        const int count = ONE ? C::ACTIVE : who.count, k_warp = warp % Experts::K_WARPS, tile_warp = warp / Experts::K_WARPS;
         Sum sums[Experts::WARP_TILES][GROUPS][2] = {};
         for (int base = 0; base < count; base += Experts::PIECES) {
             const char* stage_at = shared + stage * P::STAGE;
             barrier_wait(full + stage, parity);
-            for (int p = 0; p < least(Experts::PIECES, count - base); p++) {
-                const int place = base + p;
-                const unsigned rows = who.rows[place], groups = (rows & 15 ? 1 : 0) | (rows >> 4 ? 2 : 0);
-                const auto slot_of = [&](int row) {   // among all slots, or -1
-                    const unsigned slot = row < C::ROWS ? who.slot[place * C::ROWS + row] : NO_SLOT;
-                    return slot == NO_SLOT ? -1 : static_cast<int>(row * C::ACTIVE + slot);
-                };
-                RowsOfX<GROUPS> x;
-                Sum factor[GROUPS][2], weight[GROUPS][2];
+            const auto add = [&](int p) { add_piece(sums, who, base + p, stage_at, p, first, tiles, k_warp, tile_warp); };
+            if constexpr (ONE && C::ACTIVE % Experts::PIECES == 0) {   // known to the compiler: one expert's instructions fill another's waits
 #pragma unroll
-                for (int g = 0; g < GROUPS; g++) {
-                    const int fed = slot_of(row_fed(g, lane));
-                    x.live[g] = fed >= 0;
-                    x.at[g] = shared + P::X_AT + (x.live[g] ? fed : 0) * Experts::ROW_BYTES + lane_offset<Experts>(lane);
-#pragma unroll
-                    for (int i = 0; i < 2; i++) {
-                        const int summed = slot_of(row_summed(g, i, lane));
-                        factor[g][i] = summed >= 0 ? factors[summed] * unscales[summed] : 0.0f;
-                        weight[g][i] = P::EXACT && summed >= 0 ? weights[summed] : 0.0f;
-                    }
-                }
-                const char* codes_at = stage_at + p * Experts::PIECE_UNITS * UNIT_BYTES;
-                const char* scales_at = stage_at + Experts::PIECES * Experts::PIECE_UNITS * UNIT_BYTES + p * Experts::PIECE_SCALES;
-                if constexpr (Experts::BLOCK_SCALES)
-                    scales_at += static_cast<int>((static_cast<long long>(who.experts[place]) * P::TILES + first) * Experts::SCALE_COLUMNS % 4) * 4;
-#pragma unroll
-                for (int i = 0; i < Experts::WARP_TILES; i++) {
-                    const int t = tile_warp + i * Experts::TILE_WARPS;
-                    if (t >= tiles) break;
-                    DownSum<C, Experts, P::EXACT> sum;
-                    multiply<Experts>(sum, codes_at, scales_at, t, x, groups, k_warp, lane);
-                    const float row_scale = Experts::SCALED_ROWS ? reinterpret_cast<const float*>(scales_at)[t * TILE_ROWS + lane / 4] : 1.0f;
-#pragma unroll
-                    for (int g = 0; g < GROUPS; g++)
-#pragma unroll
-                        for (int j = 0; j < 2; j++) {
-                            if constexpr (P::EXACT) sums[i][g][j] += weight[g][j] * static_cast<double>(static_cast<float>(sum.value(g, j, lane) * factor[g][j]));
-                            else sums[i][g][j] += factor[g][j] * row_scale * sum.value(g, j, lane);
-                        }
-                }
+                for (int p = 0; p < Experts::PIECES; p++) add(p);
+            } else {
+                for (int p = 0; p < least(Experts::PIECES, count - base); p++) add(p);
             }
             release();
         }

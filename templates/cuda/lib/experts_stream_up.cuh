@@ -201,6 +201,7 @@ struct UpBlock {
         if constexpr (C::EVICT_FIRST) feeder.policy = evict_first_policy();
         return feeder;
     }
+    // The ring's first stages, one after the other: asked for at once, by a lane each, the first arrives a microsecond later.
     __device__ __forceinline__ void fill(UpFeeder<C>& feeder) const {
         for (int s = 0; s < C::STAGES && feeder.more(); s++) feeder.fill();
     }
@@ -294,16 +295,18 @@ struct UpBlock {
                 }
             }
             named_barrier(1, P::CONSUMERS);
-            if (threadIdx.x < C::ROWS * TILE_ROWS) {
-                const int row = threadIdx.x / TILE_ROWS, feature = pair * TILE_ROWS + threadIdx.x % TILE_ROWS;
+            // Warps take turns with the ends of granules, which are long for the few threads that have one: the others are at the next meanwhile.
+            const int output = (threadIdx.x + P::CONSUMERS - (granule - from) % P::WARPS * 32) % P::CONSUMERS;
+            if (output < C::ROWS * TILE_ROWS) {
+                const int row = output / TILE_ROWS, feature = pair * TILE_ROWS + output % TILE_ROWS;
                 if ((rows >> row & 1) && feature < C::WIDTH) {
                     Sum value[2];
 #pragma unroll
                     for (int part = 0; part < 2; part++) {
                         Sum sum = 0;
 #pragma unroll
-                        for (int w = 0; w < S::K_WARPS; w++) sum += tile_partials(part)[w * C::ROWS * TILE_ROWS + threadIdx.x];
-                        if constexpr (S::ROW_SCALES) sum *= static_cast<Sum>(scale_of[P::SCALED_ROWS ? (granule - from) * 16 + part * TILE_ROWS + threadIdx.x % TILE_ROWS : 2 * place + part]);
+                        for (int w = 0; w < S::K_WARPS; w++) sum += tile_partials(part)[w * C::ROWS * TILE_ROWS + output];
+                        if constexpr (S::ROW_SCALES) sum *= static_cast<Sum>(scale_of[P::SCALED_ROWS ? (granule - from) * 16 + part * TILE_ROWS + output % TILE_ROWS : 2 * place + part]);
                         value[part] = P::EXACT ? static_cast<Sum>(static_cast<float>(sum)) : sum;
                     }
                     store((row * C::ACTIVE + who.slot[place * C::ROWS + row]) * C::WIDTH + feature, static_cast<float>(activate<C::ACTIVATION>(value[0]) * value[1]));

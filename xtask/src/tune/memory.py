@@ -133,14 +133,23 @@ class Memory:
             return (values.view(numpy.uint32) >> 16).astype(numpy.uint16).tobytes()
         return values.astype({"f16": numpy.float16, "f32": numpy.float32}[kind]).tobytes()
 
-    def call(self, kernels, launch, layer):
-        """A launch of the manifest as (kernel, grid, values) for a layer."""
+    def call(self, kernels, launch, layer, following=(0, 0)):
+        """A launch of the manifest as (kernel, grid, values) for a layer, with the range of weights that follows it."""
         grid = []
         for what, number in launch["grid"]:
             grid.append(number if what == "fixed" else -(-self.extents[what] // number))
-        return kernels(launch["kernel"]), grid, [pointer(self.address(it, layer)) for it in launch["arguments"]]
+        return kernels(launch["kernel"]), grid, [pointer(self.address(it, layer, following)) for it in launch["arguments"]]
 
-    def address(self, argument, layer):
+    def following(self, at):
+        """The codes of the first matrix behind place `at` of the schedule: where they begin and end."""
+        for body, layer in self.manifest["schedule"][at + 1 :]:
+            first = self.manifest["bodies"][body]["first"]
+            if first is not None:
+                begin = self.address(["field", first, "codes"], layer, None)
+                return begin, begin + self.manifest["fields"][first]["shape"]["codes"]
+        return 0, 0
+
+    def address(self, argument, layer, following):
         kind, *of = argument
         if kind in ("buffer", "scratch"):
             return self.areas[of[0]][0]
@@ -149,6 +158,8 @@ class Memory:
             return instances[layer % len(instances)][of[1]]
         if kind == "cache":
             return self.caches[of[0]][layer % len(self.caches[of[0]])]
+        if kind == "following":
+            return following[of[0]]
         if kind == "rotary":
             return self.rotary[of[0]]
         if kind == "state":

@@ -3,7 +3,7 @@
 use super::kernels::{Pool, Wanted};
 use super::variants::{Cut, settings, variants};
 use monomorph_compiler::plan::cuda::{
-    Argument, CudaPlan, Extent, Launch, Plane, Program, StatePart, StateShape,
+    Argument, CudaPlan, Edge, Extent, Launch, Plane, Program, StatePart, StateShape,
 };
 use monomorph_compiler::plan::packed::TILE_ROWS;
 use monomorph_compiler::plan::{FieldKind, Packing, PhaseKind, Plan};
@@ -132,7 +132,10 @@ impl<'a> Survey<'a> {
         match (template, kind) {
             _ if launch.phase != phase => None,
             (
-                "stream_product" | "stream_beside" | "experts_stream" | "experts_stream_up"
+                "stream_product"
+                | "stream_beside"
+                | "experts_stream"
+                | "experts_stream_up"
                 | "experts_stream_down",
                 _,
             ) => Some(Cut::Stream),
@@ -238,7 +241,7 @@ impl<'a> Survey<'a> {
                     }
                     _ => None,
                 });
-                json!({ "name": body.name, "layers": body.layers.len(), "attention": attention, "state": state })
+                json!({ "name": body.name, "layers": body.layers.len(), "attention": attention, "state": state, "first": plan.first_matrix(body).map(|it| it.0) })
             })
             .collect();
         let schedule: Vec<Value> = plan
@@ -337,6 +340,8 @@ fn call(plan: &Plan, launch: &Launch) -> Call {
                 StatePart::Journals => "journals",
             }
         ]),
+        Argument::Following(Edge::Begin) => json!(["following", 0]),
+        Argument::Following(Edge::End) => json!(["following", 1]),
         Argument::Rotary(body) => json!(["rotary", body.0]),
         Argument::Scratch(at) => json!(["scratch", cuda.scratch[*at].name]),
         Argument::Null => json!(["null"]),

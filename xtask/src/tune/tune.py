@@ -68,8 +68,9 @@ class Bench:
     def chain(self, memory, choice_of):
         """The whole program."""
         chosen, calls = self.places(choice_of), []
-        for body, layer in self.manifest["schedule"]:
-            calls += [memory.call(self.kernels, launch, layer) for _, launch in self.launches(body, chosen)]
+        for at, (body, layer) in enumerate(self.manifest["schedule"]):
+            following = memory.following(at)
+            calls += [memory.call(self.kernels, launch, layer, following) for _, launch in self.launches(body, chosen)]
         calls += [memory.call(self.kernels, launch, 0) for launch in self.program["tail"]]
         return self.device.record(calls, self.program["decode"])
 

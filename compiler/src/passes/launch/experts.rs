@@ -6,7 +6,7 @@ use super::product::{Member, activation, count, limit, vector};
 use super::stream::{self, PACE, Stream, WARPS_BESIDE, arithmetic, consumer_warps, lookahead};
 use super::{Launcher, Matrix, Site, alone, fixed, integer, no_kernel, value};
 use crate::passes::PassError;
-use crate::plan::cuda::{Argument, Constant, Kernel, Launch, Regime};
+use crate::plan::cuda::{Argument, Constant, Edge, Kernel, Launch, Regime};
 use crate::plan::packed::TILE_ROWS;
 use crate::plan::{BufferId, FieldId, PhaseKind, SharedDown, SharedUp};
 use crate::spec::types::{Activation, Knobs};
@@ -184,14 +184,7 @@ impl Launcher<'_> {
         }
         Some(Streams::Apart {
             up: experts_shape::up(&matrix, operands.active, rows, &of(chooses), self.card)?,
-            down: experts_shape::down(
-                &of_sum,
-                common.as_ref(),
-                operands.active,
-                rows,
-                &of(at),
-                self.card,
-            )?,
+            down: experts_shape::down(&of_sum, common.as_ref(), operands.active, rows, &of(at), self.card)?,
         })
     }
 
@@ -258,7 +251,8 @@ impl Launcher<'_> {
             .max(stream::shared_of_blocks(&matrix, &shape, blocks))
             .max(experts_shape::route_shared(rows, warps));
         let resident = if rows <= 2 && super::fits(self.card, bytes, 2) { resident.min(2) } else { 1 };
-        let kernel = self.experts_kernel(site, "_route", "route", constants, [warps, resident, bytes]);
+        let kernel =
+            self.experts_kernel(site, "_route", "route", constants, [32 * (warps + 1), resident, bytes]);
         let [codes, scales, row_scales] = self.planes(shared.matrix);
         let [router_codes, ..] = self.planes(operands.router);
         let arguments = vec![
@@ -320,7 +314,8 @@ impl Launcher<'_> {
             bytes = bytes.max(alone(self.card));
         }
         let resident = if rows <= 2 { 2 } else { 1 };
-        let kernel = self.experts_kernel(site, "_route", "route", constants, [warps, resident, bytes]);
+        let kernel =
+            self.experts_kernel(site, "_route", "route", constants, [32 * (warps + 1), resident, bytes]);
         let [router_codes, ..] = self.planes(operands.router);
         let null = Argument::Null;
         let arguments = vec![
@@ -341,6 +336,13 @@ impl Launcher<'_> {
             grid[1] = crate::plan::cuda::Extent::Tokens(count(rows));
         }
         Launch { phase: site.phase, kernel, grid, arguments }
+    }
+
+    /// Bytes that a mixture's kernel asks for of the weights that follow its layer.
+    fn ahead(&self, site: Site) -> usize {
+        // A draft head's layers are not in the schedule: nothing is known to follow them.
+        let known = self.plan.schedule.iter().any(|(body, _)| body.0 == site.body);
+        if known { self.knobs(site).fetch_ahead as usize * 1024 } else { 0 }
     }
 
     /// The experts' inner rows where a kernel hands them from block to block, and one before it says so.
@@ -407,14 +409,19 @@ impl Launcher<'_> {
         let of_sum = self.matrix(sum.matrix);
         let common = sum.shared.map(|it| self.matrix(it.matrix));
         let [(_, format), (_, scales)] = of_sum.names();
+        let ahead = self.ahead(site);
         let mut constants = self.up_constants(operands, matrix);
         constants.extend([("DOWN_FORMAT", format), ("DOWN_SCALES", scales)]);
         constants.extend(Self::shared_constants(common.as_ref(), &of_sum));
         constants.extend([
             ("DOWN_STAGES", integer(rings.down.stages)),
             ("DOWN_STAGE_BYTES", integer(rings.down.stage_bytes)),
+            ("AHEAD", integer(ahead)),
         ]);
-        let kernel = self.ring_kernel(site, "experts_stream", constants, rings.up);
+        constants.extend(ring_constants(site, rings.up));
+        let threads = 32 * (rings.up.warps + 1 + usize::from(ahead > 0));
+        let kernel =
+            self.experts_kernel(site, "", "experts_stream", constants, [threads, 1, rings.up.shared]);
         let experts = matrix.experts.expect("experts have matrices");
         let mut arguments = vec![
             Argument::Step,
@@ -426,6 +433,8 @@ impl Launcher<'_> {
         arguments.extend(self.planes(operands.matrix));
         arguments.extend(self.planes(sum.matrix));
         arguments.extend(self.shared_planes(sum.shared));
+        let following = [Edge::Begin, Edge::End].map(Argument::Following);
+        arguments.extend(if ahead > 0 { following } else { [Argument::Null, Argument::Null] });
         arguments.extend([self.buffer(site, operands.out), self.buffer(site, operands.x)]);
         Launch { phase: site.phase, kernel, grid: fixed(rings.up.blocks, 1, 1), arguments }
     }
@@ -490,7 +499,8 @@ impl Launcher<'_> {
         ring: Ring,
     ) -> (usize, usize) {
         constants.extend(ring_constants(site, ring));
-        self.experts_kernel(site, "", template, constants, [ring.warps, ring.resident, ring.shared])
+        let threads = 32 * (ring.warps + 1);
+        self.experts_kernel(site, "", template, constants, [threads, ring.resident, ring.shared])
     }
 
     fn experts_kernel(
@@ -499,13 +509,13 @@ impl Launcher<'_> {
         suffix: &str,
         template: &'static str,
         constants: Vec<Member>,
-        [warps, resident, shared]: [usize; 3],
+        [threads, resident, shared]: [usize; 3],
     ) -> (usize, usize) {
         let kernel = Kernel {
             name: self.kernel_name(site, suffix),
             template,
             constants,
-            block: count(32 * (warps + 1)),
+            block: count(threads),
             resident: count(resident),
             cluster: 1,
             shared: count(shared),

@@ -79,8 +79,9 @@ struct Few {
 pub(super) fn up(matrix: &Matrix, active: usize, rows: usize, knobs: &Knobs, card: &Cuda) -> Option<Ring> {
     let granules = matrix.outputs().div_ceil(TILE_ROWS);
     let few = Few { active, rows, warps: consumer_warps(knobs) };
-    let shared =
-        |stages: usize, stage_bytes: usize, blocks: usize| up_shared(matrix, few, stages, stage_bytes, blocks);
+    let shared = |stages: usize, stage_bytes: usize, blocks: usize| {
+        up_shared(matrix, few, stages, stage_bytes, blocks)
+    };
     ring(knobs, card, granules * active, rows, shared)
 }
 

@@ -23,6 +23,9 @@ pub struct Knobs {
     /// every phase leaves the multiprocessors evenly filled; with 1 no multiprocessor gets two blocks of one kernel while
     /// another gets none. 0 leaves the choice to the planner.
     pub stream_kernels: u32,
+    /// KiB of the weights that follow a mixture's layer which its experts' kernel asks for into the second-level cache: it leaves memory
+    /// idle most of its time.
+    pub fetch_ahead: u32,
     /// Parts the cached tokens of a sequence are split into in decode attention; 0 leaves the choice to the
     /// planner.
     pub attention_splits: u32,
@@ -38,13 +41,14 @@ pub struct Knobs {
 
 impl Knobs {
     /// The keys of TOML files, with the least and most each takes.
-    pub const KEYS: [(&'static str, u32, u32); 11] = [
+    pub const KEYS: [(&'static str, u32, u32); 12] = [
         ("stream_rows", 0, 8),
         ("blocks_per_multiprocessor", 1, 16),
         ("ring_stages", 2, 32),
         ("stage_bytes", 512, 65_536),
         ("stream_warps", 4, 16),
         ("stream_kernels", 0, 2),
+        ("fetch_ahead", 0, 32_768),
         ("attention_splits", 0, 256),
         ("gemm_outputs", 16, 256),
         ("gemm_rows", 8, 256),
@@ -61,6 +65,7 @@ impl Knobs {
             "stage_bytes" => &mut self.stage_bytes,
             "stream_warps" => &mut self.stream_warps,
             "stream_kernels" => &mut self.stream_kernels,
+            "fetch_ahead" => &mut self.fetch_ahead,
             "attention_splits" => &mut self.attention_splits,
             "gemm_outputs" => &mut self.gemm_outputs,
             "gemm_rows" => &mut self.gemm_rows,

@@ -21,6 +21,11 @@ impl Pointer {
     /// What a kernel is handed for a parameter that its instantiation does not use.
     pub const NULL: Pointer = Pointer(0);
 
+    /// Where so many bytes from here on begin and end.
+    pub fn range(self, bytes: u64) -> [Pointer; 2] {
+        [self, self.offset(bytes)]
+    }
+
     pub(crate) fn offset(self, bytes: u64) -> Pointer {
         Pointer(self.0 + bytes)
     }
