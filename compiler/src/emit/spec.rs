@@ -123,7 +123,13 @@ fn cuda(plan: &Plan) -> TokenStream {
         }
         Some(Provenance::Defaults) | None => "the hardware's defaults, not measured".to_owned(),
     };
-    quote!(Some(CudaSpec { architecture: #architecture, capability: (#major, #minor), tuning: #tuning }))
+    let multiprocessors = Literal::u32_unsuffixed(cuda.multiprocessors);
+    quote!(Some(CudaSpec {
+        architecture: #architecture,
+        capability: (#major, #minor),
+        multiprocessors: #multiprocessors,
+        tuning: #tuning,
+    }))
 }
 
 /// Every tensor of the checkpoint that the stack loads, by name: its layers, experts, shape and format. Several parts of

@@ -123,6 +123,8 @@ pub struct CudaSpec {
     pub architecture: &'static str,
     /// Compute capability, major and minor: the device's must be the same.
     pub capability: (u32, u32),
+    /// Multiprocessors, of which the device has at least as many: blocks of some kernels wait for each other.
+    pub multiprocessors: u32,
     /// Where the numbers come from that its kernels were cut with.
     pub tuning: &'static str,
 }

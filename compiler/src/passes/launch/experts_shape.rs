@@ -8,9 +8,6 @@ use crate::plan::packed::{TILE_ROWS, UNIT_BYTES, unit_columns};
 use crate::spec::types::{Cuda, Knobs};
 use monomorph_formats::{Format, ScaleForm};
 
-/// Most rows whose experts' two products are one launch.
-const MOST_TOGETHER: usize = 8;
-
 /// How a block of a streaming kernel is cut.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Ring {
@@ -240,7 +237,12 @@ pub(super) fn together(
     let blocks = card.multiprocessors as usize;
     let granules = matrix.outputs().div_ceil(TILE_ROWS) * active;
     let tiles = of_sum.rows.div_ceil(TILE_ROWS);
-    if rows > MOST_TOGETHER || matrix.exact || of_sum.exact || granules < blocks || tiles < blocks {
+    if rows > knobs.experts_together as usize
+        || matrix.exact
+        || of_sum.exact
+        || granules < blocks
+        || tiles < blocks
+    {
         return None;
     }
     let stage_bytes = (knobs.stage_bytes as usize).next_multiple_of(UNIT_BYTES * warps);

@@ -23,6 +23,8 @@ pub struct Knobs {
     /// every phase leaves the multiprocessors evenly filled; with 1 no multiprocessor gets two blocks of one kernel while
     /// another gets none. 0 leaves the choice to the planner.
     pub stream_kernels: u32,
+    /// Most rows of a step whose chosen experts' two products are one launch, which hands inner values from block to block, and not two.
+    pub experts_together: u32,
     /// KiB of the weights that follow a mixture's layer which its experts' kernel asks for into the second-level cache: it leaves memory
     /// idle most of its time.
     pub fetch_ahead: u32,
@@ -41,13 +43,14 @@ pub struct Knobs {
 
 impl Knobs {
     /// The keys of TOML files, with the least and most each takes.
-    pub const KEYS: [(&'static str, u32, u32); 12] = [
+    pub const KEYS: [(&'static str, u32, u32); 13] = [
         ("stream_rows", 0, 8),
         ("blocks_per_multiprocessor", 1, 16),
         ("ring_stages", 2, 32),
         ("stage_bytes", 512, 65_536),
         ("stream_warps", 4, 16),
         ("stream_kernels", 0, 2),
+        ("experts_together", 0, 8),
         ("fetch_ahead", 0, 32_768),
         ("attention_splits", 0, 256),
         ("gemm_outputs", 16, 256),
@@ -65,6 +68,7 @@ impl Knobs {
             "stage_bytes" => &mut self.stage_bytes,
             "stream_warps" => &mut self.stream_warps,
             "stream_kernels" => &mut self.stream_kernels,
+            "experts_together" => &mut self.experts_together,
             "fetch_ahead" => &mut self.fetch_ahead,
             "attention_splits" => &mut self.attention_splits,
             "gemm_outputs" => &mut self.gemm_outputs,

@@ -81,7 +81,8 @@ fn cuda(spec: &ModelSpec) -> Result<CudaSpec, LoadError> {
         .ok_or_else(|| LoadError::Hardware(format!("{} was not compiled for a GPU", spec.target)))
 }
 
-/// The first device, which must be of the very architecture that the kernels are machine code of.
+/// The first device, which must be of the very architecture that the kernels are machine code of, and have the multiprocessors they were planned
+/// for: blocks that wait for each other are on the card together then.
 fn find(cuda: CudaSpec) -> Result<i32, String> {
     let (major, minor) = cuda.capability;
     let wanted = format!("this server wants an NVIDIA GPU of compute capability {major}.{minor}");
@@ -112,6 +113,14 @@ fn find(cuda: CudaSpec) -> Result<i32, String> {
             cuda.architecture, found.0, found.1
         ));
     }
+    let multiprocessors = number(Attribute::CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT)?;
+    if i64::from(multiprocessors) < i64::from(cuda.multiprocessors) {
+        let name = driver::name(device).map_err(failed)?;
+        return Err(format!(
+            "{wanted} with at least {} multiprocessors, and {name} has {multiprocessors}; build it for hardware that says so",
+            cuda.multiprocessors
+        ));
+    }
     Ok(device)
 }
 
@@ -135,7 +144,7 @@ mod tests {
         if driver::is_present() {
             return;
         }
-        let spec = CudaSpec { architecture: "sm_90a", capability: (9, 0), tuning: "" };
+        let spec = CudaSpec { architecture: "sm_90a", capability: (9, 0), multiprocessors: 132, tuning: "" };
         let error = find(spec).expect_err("nothing to be found");
         assert!(error.contains("compute capability 9.0") && error.contains("libcuda.so.1"), "{error}");
         assert!(!error.contains('\n'));

@@ -14,7 +14,7 @@ from .serving import Server
 READY_SECONDS = 180
 STREAMS = 10
 PROGRAM_SECONDS = 400
-GENERATE_SECONDS = 300
+STEPS_SECONDS = 300
 
 
 def run(context):
@@ -26,7 +26,7 @@ def run(context):
         name = f"{case['name']} {case['tool']}"
         if context.wanted(name):
             start = time.time()
-            passed, detail = (serve if case["tool"] == "memcheck" else generate)(context, case)
+            passed, detail = (serve if case["tool"] == "memcheck" else steps)(context, case)
             context.add("sanitizer", name, passed, detail, seconds=round(time.time() - start, 1))
 
 
@@ -50,17 +50,19 @@ def wrapper(kind):
     return [tool, "--tool", kind, "--error-exitcode", "9", "--print-limit", "5", "--report-api-errors", "no"]
 
 
-def generate(context, case):
-    """Prompts of different lengths that begin one after the other and go on side by side, for 33 tokens each: a prefill of each, and steps
-    of one to five sequences. Without HTTP, for a step takes seconds under racecheck."""
-    lists = context.out / "racecheck.json"
-    lists.write_text(json.dumps([[(7 * number + at) % case["vocabulary"] for at in range(1 + 9 * number)] for number in range(5)]))
-    options = ["--weights", "dummy", "--memory-fraction", "0.05", "--ignore-eos", "--max-tokens", "33", "--temperature", "0.7", "--seed", "1"]
-    command = [context.path(case["server"]), "generate", *options, "--tokens", lists]
-    status, output, seconds = execute([*wrapper(case["tool"]), *map(str, command)], GENERATE_SECONDS)
+def steps(context, case):
+    """Five lists of tokens side by side: prompts of nine together, then 32 to 40 steps, in which one list after the other ends. Without HTTP and
+    sampling: under racecheck a step takes seconds."""
+    lists, logits = context.out / "racecheck.json", context.out / "racecheck.safetensors"
+    lists.write_text(json.dumps([[(7 * number + at) % case["vocabulary"] for at in range(41 + 2 * number)] for number in range(5)]))
+    options = ["--weights", "dummy", "--memory-fraction", "0.05", "--prompt", "9", "--together", "--tokens", lists, "--out", logits]
+    command = [*wrapper(case["tool"]), context.path(case["server"]), "logits", *options]
+    status, output, seconds = execute(command, STEPS_SECONDS)
+    logits.unlink(missing_ok=True)
     said = findings(output)
     clean = status == 0 and bool(said) and "(0 errors, 0 warnings)" in said[-1]
-    return clean, f"status {status}, 5 x 33 tokens in {seconds:.0f} s; {' | '.join(said[-3:]) or tail(output)}"
+    detail = f"status {status}, 5 prompts of 9 and 40 steps in {seconds:.0f} s; {' | '.join(said[-3:])}"
+    return clean, detail if clean else f"{detail}; {tail(output)}"
 
 
 def serve(context, case):
