@@ -133,16 +133,21 @@ impl Plan {
     /// For each layer of a body in order, the first matrix that the schedule reads behind it: whose it is, which of its body's layers
     /// that is, and the matrix.
     pub fn following(&self, body: BodyId) -> Vec<(BodyId, usize, FieldId)> {
-        let place = |(body, layer): &(BodyId, Option<usize>)| {
-            let layers = &self.bodies[body.0].layers;
-            layer.and_then(|layer| layers.iter().position(|it| *it == layer)).unwrap_or(0)
-        };
+        let places: Vec<(BodyId, usize)> = self.places().collect();
         let of = |at: usize| {
-            let mut behind = self.schedule[at + 1..].iter();
-            behind.find_map(|it| Some((it.0, place(it), self.first_matrix(&self.bodies[it.0.0])?)))
+            let mut behind = places[at + 1..].iter();
+            behind.find_map(|it| Some((it.0, it.1, self.first_matrix(&self.bodies[it.0.0])?)))
         };
-        let layers = (0..self.schedule.len()).filter(|at| self.schedule[*at].0 == body);
-        layers.filter_map(of).collect()
+        (0..places.len()).filter(|at| places[*at].0 == body).filter_map(of).collect()
+    }
+
+    /// The schedule as bodies and which of their layers; 0 where a body has none.
+    pub fn places(&self) -> impl Iterator<Item = (BodyId, usize)> {
+        self.schedule.iter().map(|(body, layer)| {
+            let layers = &self.bodies[body.0].layers;
+            let at = layer.and_then(|layer| layers.iter().position(|it| *it == layer));
+            (*body, at.unwrap_or(0))
+        })
     }
 
     /// The model's last body, which makes the logits.

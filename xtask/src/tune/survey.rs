@@ -244,15 +244,7 @@ impl<'a> Survey<'a> {
                 json!({ "name": body.name, "layers": body.layers.len(), "attention": attention, "state": state, "first": plan.first_matrix(body).map(|it| it.0) })
             })
             .collect();
-        let schedule: Vec<Value> = plan
-            .schedule
-            .iter()
-            .map(|(body, layer)| {
-                let index =
-                    layer.and_then(|layer| plan.bodies[body.0].layers.iter().position(|it| *it == layer));
-                json!([body.0, index.unwrap_or(0)])
-            })
-            .collect();
+        let schedule: Vec<Value> = plan.places().map(|(body, layer)| json!([body.0, layer])).collect();
         json!({
             "target": plan.target.name(), "l2_bytes": plan.target.hardware.cuda().map_or(0, |card| card.l2_bytes),
             "max_sequences": plan.buckets.sequences, "tokens": plan.buckets.tokens,

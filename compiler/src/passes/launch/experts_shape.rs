@@ -242,14 +242,16 @@ pub(super) fn together(
         || of_sum.exact
         || granules < blocks
         || tiles < blocks
+        // The router's kernel fills what is handed on by vectors.
+        || !(rows * active * matrix.outputs()).is_multiple_of(4)
     {
         return None;
     }
     let stage_bytes = (knobs.stage_bytes as usize).next_multiple_of(UNIT_BYTES * warps);
     let most = card.shared_per_multiprocessor as usize * STREAM_SHARED_PART as usize / 100 - 1024;
+    let fills = down_shape(of_sum, common, few, 2, stage_bytes, blocks)?.fills;
     (2..=knobs.ring_stages as usize).rev().find_map(|stages| {
         let of_up = up_shared(matrix, few, stages, stage_bytes, blocks)?.next_multiple_of(128);
-        let fills = down_shape(of_sum, common, few, 2, stage_bytes, blocks)?.fills;
         (2..=fills.max(2)).rev().find_map(|down_stages| {
             let of_down = down_shape(of_sum, common, few, down_stages, stage_bytes, blocks)?.shared;
             let shared = (of_up + of_down).max(alone(card));
