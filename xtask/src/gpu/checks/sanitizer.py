@@ -55,7 +55,7 @@ def steps(context, case):
     sampling: under racecheck a step takes seconds."""
     lists, logits = context.out / "racecheck.json", context.out / "racecheck.safetensors"
     lists.write_text(json.dumps([[(7 * number + at) % case["vocabulary"] for at in range(41 + 2 * number)] for number in range(5)]))
-    options = ["--weights", "dummy", "--memory-fraction", "0.05", "--prompt", "9", "--together", "--tokens", lists, "--out", logits]
+    options = ["--decode", "--weights", "dummy", "--memory-fraction", "0.05", "--prompt", "9", "--together", "--tokens", lists, "--out", logits]
     command = [*wrapper(case["tool"]), context.path(case["server"]), "logits", *options]
     status, output, seconds = execute(command, STEPS_SECONDS)
     logits.unlink(missing_ok=True)
