@@ -284,6 +284,21 @@ def catalogue():
             rope_theta=1000000.0,
             tie_word_embeddings=True,
         ),
+        # 256 columns: of eight warps that read an expert's matrix each has 32, and scales its own part of a row of x. Mixtures with a shared
+        # expert stream where experts come in eights.
+        "qwen35-moe-wide": text_only(
+            qwen35(
+                common(256, 1, 37),
+                attention(2, 1, 16),
+                delta(1, 2, 8, 8),
+                rope(10000.0, partial_rotary_factor=0.5),
+                experts(16, 4, 12, shared=20),
+                kinds("F"),
+                moe=True,
+                full_attention_interval=1,
+                tie_word_embeddings=True,
+            )
+        ),
     }
 
 
