@@ -7,6 +7,7 @@ pub mod goldens;
 pub mod logits;
 pub mod repeating;
 pub mod requantise;
+pub mod rounding;
 pub mod server;
 
 use std::path::{Path, PathBuf};

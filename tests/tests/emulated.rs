@@ -7,9 +7,9 @@ use monomorph_compiler::{graph, passes, spec};
 use monomorph_formats::Format;
 use monomorph_tests::emulated::{self, Server};
 use monomorph_tests::goldens::{Golden, goldens, synthetic};
-use monomorph_tests::logits::{Logits, Spread, read};
+use monomorph_tests::logits::{Logits, Spread, read, rows_apart};
 use monomorph_tests::requantise::{Storage, requantise};
-use monomorph_tests::root;
+use monomorph_tests::{root, rounding};
 use monomorph_weights::Checkpoint;
 use serde_json::json;
 use std::path::{Path, PathBuf};
@@ -28,6 +28,8 @@ struct Case {
     prompts: Vec<Vec<u32>>,
     expected: Logits,
     bound: f32,
+    /// By prompt and token, where experts are chosen clearly and a row can be told from another one.
+    rows: Option<Vec<Vec<f32>>>,
 }
 
 /// Lists of tokens that begin as prompts do, and the flags they are fed with.
@@ -88,10 +90,23 @@ impl Case {
         let begins =
             |(number, length): &(usize, usize)| self.expected[*number][..length * vocabulary].to_vec();
         let expected = feeding.lists.iter().map(begins);
-        let spread = Spread::of(&read(&found), &expected.collect(), vocabulary);
-        let words = format!("{name}: {spread} ({:.1} s)", begin.elapsed().as_secs_f32());
+        let (found, expected) = (read(&found), expected.collect());
+        let spread = Spread::of(&found, &expected, vocabulary);
+        let mut words = format!("{name}: {spread} ({:.1} s)", begin.elapsed().as_secs_f32());
         println!("{words}");
-        if spread.is_within(self.bound, &self.target.model) { Ok(()) } else { Err(words) }
+        let mut right = spread.is_within(self.bound, &self.target.model);
+        if let Some(bounds) = &self.rows {
+            let rows = feeding.lists.iter().flat_map(|&(number, length)| {
+                (0..length).map(move |token| (number, token, bounds[number][token]))
+            });
+            for ((number, token, bound), apart) in rows.zip(rows_apart(&found, &expected, vocabulary)) {
+                if apart > bound {
+                    words += &format!("\n  prompt {number}, token {token}: {apart:.1e}, bound {bound:.1e}");
+                    right = false;
+                }
+            }
+        }
+        if right { Ok(()) } else { Err(words) }
     }
 }
 
@@ -131,6 +146,7 @@ fn case(
         prompts: golden.prompts.clone(),
         expected,
         bound,
+        rows: None,
         target,
     })
 }
@@ -141,7 +157,16 @@ fn stored(targets: &Path, hardware: &str, golden: &Golden, quant: &str) -> Optio
     let weights = golden.directory.join(quant);
     let expected = read(&weights.join("logits.safetensors"));
     let bound = if quant == "f32" { EXACT } else { F16 };
-    case(target(targets, hardware, golden, quant), golden, &weights, Some(expected), bound)
+    let case = case(target(targets, hardware, golden, quant), golden, &weights, Some(expected), bound)?;
+    let rows = rounding::bounds(&case.target, &weights, &case.prompts, &case.expected, bound);
+    let wider = rows.iter().flatten().filter(|it| **it > bound);
+    println!(
+        "{}: {} rows may be further away than {bound:.0e}, the furthest {:.1e}",
+        case.target.name(),
+        wider.clone().count(),
+        wider.fold(bound, |a, b| a.max(*b))
+    );
+    Some(Case { rows: Some(rows), ..case })
 }
 
 /// A golden's f32 weights in another storage.
@@ -224,6 +249,8 @@ fn servers_agree_with_the_interpreter_and_with_transformers() {
     run(case, &mut wrong, &["prompts together", "34 and fewer"]);
     let case = stored(&targets, &h200, &golden("llama-aligned"), "f32");
     run(case, &mut wrong, &["prompts", "steps behind prompts", "9 and fewer"]);
+    let case = stored(&targets, &h200, &golden("qwen35-moe-wide"), "bf16");
+    run(case, &mut wrong, &["prompts", "9 and fewer"]);
     let case = stored(&targets, &gb10, &golden("qwen35-moe-text"), "bf16");
     run(case, &mut wrong, &["prompts together", "9 and fewer"]);
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));

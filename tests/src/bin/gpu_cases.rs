@@ -1,6 +1,6 @@
 //! `gpu_cases OUT HARDWARE`: what servers of a card are checked with on a machine where no cargo is. Writes
 //! `OUT/targets/`, specs of every golden; `OUT/goldens/<golden>/<quant>/`, a checkpoint with `tokens.json` and the
-//! interpreter's `expected.safetensors` beside it; and `OUT/cases.json`, which names them, and says why where the
+//! interpreter's `expected.safetensors` and the rows' `bounds.safetensors` beside it; and `OUT/cases.json`, which names them, and says why where the
 //! compiler refuses a combination. `cargo xtask gpu` runs it.
 
 use monomorph_compiler::reference::{Cache, Interpreter, Logits as Which};
@@ -10,7 +10,7 @@ use monomorph_formats::Format;
 use monomorph_tests::goldens::{Golden, goldens};
 use monomorph_tests::logits::Logits;
 use monomorph_tests::requantise::{Storage, requantise};
-use monomorph_tests::root;
+use monomorph_tests::{root, rounding};
 use monomorph_weights::Checkpoint;
 use safetensors::tensor::{Dtype, TensorView};
 use serde_json::{Value, json};
@@ -18,9 +18,9 @@ use std::path::{Path, PathBuf};
 
 /// How far logits may be from the interpreter's, relative to the row's largest. Exact targets compute in f64 what the
 /// interpreter computes in f64; what is left is a rounding decided otherwise now and then.
-const EXACT: f64 = 1e-4;
-/// Targets that round operands to f16 as the interpreter does, and sum in f32.
-const BF16: f64 = 2e-2;
+const EXACT: f32 = 1e-4;
+/// Targets that round operands to f16 as the interpreter does, and sum in f32; rows that rounding moves by more have bounds of their own.
+const F16: f32 = 2e-2;
 
 struct Cases {
     out: PathBuf,
@@ -106,12 +106,15 @@ impl Cases {
             .collect();
         write_logits(&to.join("expected.safetensors"), &logits, target.model.vocabulary);
         let exact = target.quant.compute.classes.values().all(|compute| *compute != Compute::F16);
+        let bound = if exact { EXACT } else { F16 };
+        let bounds = rounding::bounds(&target, checkpoint, &golden.prompts, &logits, bound);
+        write_logits(&to.join("bounds.safetensors"), &bounds, 1);
         self.cases.push(json!({
             "name": target.name(),
             "directory": directory,
             "vocabulary": target.model.vocabulary,
             "context": target.model.context,
-            "bound": if exact { EXACT } else { BF16 },
+            "bound": bound,
         }));
     }
 }

@@ -210,6 +210,7 @@ impl Gathering {
                 "name": name, "server": server, "bound": case["bound"],
                 "context": case["context"], "vocabulary": case["vocabulary"],
                 "weights": at("weights"), "tokens": at("tokens.json"), "expected": at("expected.safetensors"),
+                "bounds": at("bounds.safetensors"),
             }));
         }
         Ok(json!(goldens))
