@@ -1,7 +1,7 @@
 //! Sequences that join and leave batches, and what each is alone: models, prompts, and how the two are compared.
 
 use crate::crowd::write_tokenizer;
-use crate::goldens::{golden, wide};
+use crate::goldens::{golden, slim, wide};
 use crate::requantise::{Storage, requantise};
 use crate::root;
 use monomorph_compiler::spec;
@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// Tokens generated for each prompt.
+/// Tokens generated for each prompt, unless [`Stored::tokens`] says otherwise.
 pub const TOKENS: usize = 63;
 /// Longest prompt.
 const LONGEST: usize = 200;
@@ -27,28 +27,35 @@ pub struct Stored {
     pub vocabulary: usize,
     /// Tokens that a sequence may have.
     pub context: usize,
+    /// Tokens to generate for each prompt.
+    pub tokens: usize,
 }
 
-/// A model in a storage: a committed golden as it is stored in `bf16`, or `wide` in any. Its specs go into `targets`, its weights
+/// A model in a storage, whose products compute in `compute`: a committed golden as it is stored in `bf16`, or one of the made-up ones, `wide` and
+/// `slim`, in any. Its specs go into `targets`, its weights
 /// below `out`.
 ///
 /// # Panics
 /// If there is none of that name, or a directory is not writable.
-pub fn store(name: &str, storage: &str, targets: &Path, out: &Path) -> Stored {
+pub fn store(name: &str, storage: &str, compute: Compute, targets: &Path, out: &Path) -> Stored {
     let out = out.join(name).join(storage);
     let load = |quant: &str| {
         let search = [targets.to_owned(), root().join("targets")];
         spec::load(&search, &format!("h200/{name}/{quant}")).unwrap_or_else(|error| panic!("{error}"))
     };
-    let (quant, weights) = if name == "wide" {
-        let golden = wide(&out);
-        golden.import_into(targets, Compute::F16);
+    let made_up = match name {
+        "wide" => Some(wide(&out)),
+        "slim" => Some(slim(&out)),
+        _ => None,
+    };
+    let (quant, weights) = if let Some(golden) = made_up {
+        golden.import_into(targets, compute);
         let found = Storage::ALL.iter().find(|it| it.name == storage).expect("there is such a storage");
-        let quant = requantise(&golden, &load("f32"), found, Compute::F16, Format::Bf16, targets, &out);
+        let quant = requantise(&golden, &load("f32"), found, compute, Format::Bf16, targets, &out);
         (quant, out.join("stored"))
     } else {
         let golden = golden(name);
-        golden.import_into(targets, Compute::F16);
+        golden.import_into(targets, compute);
         let file = "model.safetensors";
         std::fs::create_dir_all(&out).expect("a temporary directory is writable");
         std::fs::copy(golden.directory.join(storage).join(file), out.join(file)).expect("it is writable");
@@ -57,13 +64,19 @@ pub fn store(name: &str, storage: &str, targets: &Path, out: &Path) -> Stored {
     let model = load(&quant).model;
     let tokens = (0..model.vocabulary).map(|id| (format!("token {id}"), id.into())).collect();
     write_tokenizer(tokens, &weights);
-    Stored { name: format!("{name}/{quant}"), weights, vocabulary: model.vocabulary, context: model.context }
+    Stored {
+        name: format!("{name}/{quant}"),
+        weights,
+        vocabulary: model.vocabulary,
+        context: model.context,
+        tokens: TOKENS,
+    }
 }
 
 impl Stored {
     /// So many prompts that differ: of a token, around the ends of pieces and tiles, and of any length in between.
     pub fn prompts(&self, count: usize) -> Vec<Vec<u32>> {
-        let longest = LONGEST.min(self.context - TOKENS);
+        let longest = LONGEST.min(self.context - self.tokens);
         let ends = [longest, 1, 65, 2, 64, 129, 63, 128, 127, 193, 192];
         let lengths = ends.into_iter().filter(|length| *length <= longest);
         let lengths = lengths.chain((0..).map(|at| 1 + at * 37 % longest)).take(count);
@@ -74,7 +87,7 @@ impl Stored {
 
     /// Tokens of the longest sequence.
     pub fn longest(&self) -> usize {
-        self.context.min(LONGEST + TOKENS)
+        self.context.min(LONGEST + self.tokens)
     }
 }
 
@@ -98,7 +111,9 @@ pub fn generate(mut server: Command, stored: &Stored, prompts: &[Vec<u32>], flag
     let tokens = directory.path().join("tokens.json");
     std::fs::write(&tokens, json!(prompts).to_string()).expect("it is writable");
     server.arg("generate").arg("--weights").arg(&stored.weights).arg("--tokens").arg(&tokens);
-    server.args(["--ignore-eos", "--temperature", "0", "--logprobs", "--max-tokens"]).arg(TOKENS.to_string());
+    server
+        .args(["--ignore-eos", "--temperature", "0", "--logprobs", "--max-tokens"])
+        .arg(stored.tokens.to_string());
     server.arg("--context").arg(stored.longest().to_string()).args(flags);
     let output = server.output().expect("the server starts");
     let said = String::from_utf8_lossy(&output.stderr);
@@ -116,7 +131,7 @@ pub fn others(one: &Generated, other: &Generated) -> Vec<(usize, usize)> {
     assert_eq!(one.lists.len(), other.lists.len(), "both answer every prompt");
     let first = |(number, (one, other)): (usize, (&Value, &Value))| {
         let (one, other) = (one.as_array().expect("a list"), other.as_array().expect("a list"));
-        assert_eq!((one.len(), other.len()), (TOKENS, TOKENS), "prompt {number} is answered");
+        assert_eq!(one.len(), other.len(), "prompt {number} is answered as often");
         Some((number, one.iter().zip(other).position(|(one, other)| one != other)?))
     };
     one.lists.iter().zip(&other.lists).enumerate().filter_map(first).collect()

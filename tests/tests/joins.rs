@@ -2,9 +2,9 @@
 //! bit, what it is alone.
 
 use monomorph_compiler::spec;
-use monomorph_compiler::spec::types::BuildOptions;
+use monomorph_compiler::spec::types::{BuildOptions, Compute};
 use monomorph_tests::emulated;
-use monomorph_tests::joins::{Generated, Stored, generate, others, store};
+use monomorph_tests::joins::{Generated, Stored, TOKENS, generate, others, store};
 use monomorph_tests::{root, server};
 use std::process::Command;
 use std::time::Instant;
@@ -47,13 +47,13 @@ fn check(
 }
 
 /// Builds batch-invariant servers of the models for an emulated card, and checks each.
-fn on_emulated_cards(cases: &[(&str, &str, &str, usize)]) {
+fn on_emulated_cards(cases: &[(&str, &str, &str, usize)], tokens: usize) {
     let directory = tempfile::tempdir().expect("temporary directories can be made");
     let (targets, out) = (directory.path().join("targets"), directory.path().join("stored"));
     let mut wrong = Vec::new();
     for (hardware, model, storage, count) in cases {
         let hardware = emulated::hardware(&targets, hardware, Some(emulated::FEW));
-        let stored = store(model, storage, &targets, &out);
+        let stored = Stored { tokens, ..store(model, storage, Compute::F16, &targets, &out) };
         let options = BuildOptions { batch_invariant: Some(SEQUENCES), ..BuildOptions::default() };
         let search = [targets.clone(), root().join("targets")];
         let target = spec::load_with(&search, &format!("{hardware}/{}", stored.name), &options);
@@ -66,23 +66,31 @@ fn on_emulated_cards(cases: &[(&str, &str, &str, usize)]) {
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }
 
-/// What every run of the checks has time for: dense, and delta-nets in chunks with a mixture of experts.
+/// What every run of the checks has time for: heads of the widths that the fast kernels are for, delta-nets in chunks, a mixture.
 #[test]
-fn sequences_of_emulated_cards_are_what_they_are_alone() {
-    on_emulated_cards(&[("h200", "qwen3-deep", "bf16", 20), ("h200", "wide", "fp8-block128", 12)]);
+fn sequences_of_an_emulated_card_are_what_they_are_alone() {
+    on_emulated_cards(&[("h200", "slim", "bf16", 12)], 40);
 }
 
-/// The rest: other storages, other cards, narrow heads, more sequences.
+/// The rest: dense, narrow heads, other storages, the other kind of card, more sequences. `MONOMORPH_GOLDENS` as in `emulated.rs`.
 #[test]
-#[ignore = "takes long"]
+#[ignore = "takes hours"]
 fn many_sequences_of_emulated_cards_are_what_they_are_alone() {
-    on_emulated_cards(&[
+    let wanted = std::env::var("MONOMORPH_GOLDENS").unwrap_or_default();
+    let cases = [
         ("h200", "qwen3-deep", "bf16", 160),
         ("h200", "qwen3-next", "bf16", 160),
         ("h200", "qwen35-moe-text", "bf16", 160),
-        ("h200", "wide", "bf16", 40),
-        ("gb10", "wide", "nvfp4-modelopt", 40),
-    ]);
+        ("h200", "slim", "bf16", 160),
+        ("gb10", "slim", "nvfp4-modelopt", 160),
+        ("h200", "wide", "fp8-block128", 40),
+    ];
+    let is_wanted = |(hardware, model, storage, _): &&(&str, &str, &str, usize)| {
+        let name = format!("{hardware}/{model}/{storage}");
+        wanted.is_empty() || wanted.split(',').any(|it| name.contains(it))
+    };
+    let cases: Vec<_> = cases.iter().filter(is_wanted).copied().collect();
+    on_emulated_cards(&cases, TOKENS);
 }
 
 /// A processor's servers need no option for it.
@@ -94,14 +102,9 @@ fn sequences_of_processors_are_what_they_are_alone() {
     for (model, storage) in
         [("qwen3-deep", "bf16"), ("qwen3-deep", "f32"), ("qwen3-next", "f32"), ("qwen35-moe-text", "f32")]
     {
-        let stored = store(model, storage, &targets, &out);
+        let stored = store(model, storage, Compute::F32, &targets, &out);
         let binary = server::build(Some(&targets), &format!("cpu/{}", stored.name));
-        let command = || {
-            let mut command = Command::new(&binary);
-            command.args(["--threads", "2"]);
-            command
-        };
-        wrong.extend(check(&stored.name, &stored, 40, 8, command));
+        wrong.extend(check(&stored.name, &stored, 40, 8, || Command::new(&binary)));
     }
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }
