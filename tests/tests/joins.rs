@@ -69,7 +69,7 @@ fn on_emulated_cards(cases: &[(&str, &str, &str, usize)], tokens: usize) {
 /// What every run of the checks has time for: heads of the widths that the fast kernels are for, delta-nets in chunks, a mixture.
 #[test]
 fn sequences_of_an_emulated_card_are_what_they_are_alone() {
-    on_emulated_cards(&[("h200", "slim", "bf16", 12)], 40);
+    on_emulated_cards(&[("h200", "slim", "bf16", 8)], 40);
 }
 
 /// The rest: dense, narrow heads, other storages, the other kind of card, more sequences. `MONOMORPH_GOLDENS` as in `emulated.rs`.
