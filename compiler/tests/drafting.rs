@@ -1,14 +1,15 @@
 //! Which targets can be built to draft, and what that costs.
 
 use monomorph_compiler::spec;
-use monomorph_compiler::spec::types::{DraftOption, Target};
+use monomorph_compiler::spec::types::{BuildOptions, DraftOption, Target};
 use std::path::Path;
 
 const ONE: DraftOption = DraftOption { drafts: 1, vocabulary: None, forced_acceptance: None };
 
 fn load(name: &str, option: &DraftOption) -> Result<Target, String> {
     let targets = Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("a workspace").join("targets");
-    spec::load_to_draft(&[targets], name, Some(option)).map_err(|error| error.to_string())
+    let options = BuildOptions { draft: Some(*option), ..BuildOptions::default() };
+    spec::load_with(&[targets], name, &options).map_err(|error| error.to_string())
 }
 
 #[test]

@@ -45,6 +45,16 @@ pub fn with_tokenizer(golden: &Golden, vocabulary: usize, directory: &Path) {
         .map(|(id, token)| (token.to_string(), id.into()))
         .collect();
     assert_eq!(tokens.len(), vocabulary, "a character for every id");
+    write_tokenizer(tokens, directory);
+    let file = "model.safetensors";
+    std::fs::copy(golden.directory.join("f32").join(file), directory.join(file)).expect("it is writable");
+}
+
+/// Writes a tokenizer of these tokens and nothing else.
+///
+/// # Panics
+/// If the directory is not writable.
+pub fn write_tokenizer(tokens: serde_json::Map<String, Value>, directory: &Path) {
     let bytes =
         json!({"type": "ByteLevel", "add_prefix_space": false, "trim_offsets": true, "use_regex": false});
     let tokenizer = json!({
@@ -56,8 +66,6 @@ pub fn with_tokenizer(golden: &Golden, vocabulary: usize, directory: &Path) {
         },
     });
     std::fs::write(directory.join("tokenizer.json"), tokenizer.to_string()).expect("it is writable");
-    let file = "model.safetensors";
-    std::fs::copy(golden.directory.join("f32").join(file), directory.join(file)).expect("it is writable");
 }
 
 /// What is asked for.

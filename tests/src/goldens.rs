@@ -40,6 +40,15 @@ pub fn goldens() -> Vec<Golden> {
     goldens
 }
 
+/// The golden of this name.
+///
+/// # Panics
+/// If there is none, or one is not whole.
+pub fn golden(name: &str) -> Golden {
+    let found = goldens().into_iter().find(|golden| golden.name == name);
+    found.unwrap_or_else(|| panic!("no golden is called {name}"))
+}
+
 impl Golden {
     /// Imports its config into a targets directory; what is stored in bf16 computes in `rounded`.
     ///
@@ -160,4 +169,50 @@ pub fn synthetic(directory: &Path, name: &str, config: &serde_json::Value, promp
     let file = safetensors::tensor::serialize(views, None).expect("the tensors are sound");
     std::fs::write(directory.join("f32/model.safetensors"), file).expect("it is writable");
     golden
+}
+
+/// A model whose heads have the widths that the fast kernels are for: chunks of a delta-net, attention on tensor cores, experts.
+/// Several blocks sample a row of its logits.
+///
+/// # Panics
+/// If the directory is not writable.
+pub fn wide(directory: &Path) -> Golden {
+    let prompt = |length: u32| (0..length).map(|i| (i * 37 + i * i % 11 + length) % 4099).collect();
+    synthetic(directory, "wide", &wide_config(), [1, 9, 70, 150, 200].map(prompt).to_vec())
+}
+
+/// [`wide`] with as few heads, experts and ids as there may be, so that an emulated card is quick about it.
+///
+/// # Panics
+/// If the directory is not writable.
+pub fn slim(directory: &Path) -> Golden {
+    let mut config = wide_config();
+    for (key, value) in [
+        ("vocab_size", 200),
+        ("hidden_size", 128),
+        ("num_attention_heads", 2),
+        ("head_dim", 64),
+        ("max_position_embeddings", 256),
+        ("linear_num_key_heads", 1),
+        ("linear_num_value_heads", 2),
+        ("num_experts_per_tok", 2),
+        ("num_experts", 8),
+    ] {
+        config[key] = value.into();
+    }
+    synthetic(directory, "slim", &config, Vec::new())
+}
+
+fn wide_config() -> serde_json::Value {
+    serde_json::json!({
+        "architectures": ["Qwen3NextForCausalLM"], "model_type": "qwen3_next", "vocab_size": 4100, "hidden_size": 256,
+        "intermediate_size": 256, "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 1,
+        "head_dim": 128, "hidden_act": "silu", "max_position_embeddings": 512, "rms_norm_eps": 1e-6,
+        "tie_word_embeddings": false, "rope_theta": 10_000_000, "rope_scaling": null, "partial_rotary_factor": 0.25,
+        "attention_bias": false, "full_attention_interval": 2, "linear_conv_kernel_dim": 4,
+        "linear_key_head_dim": 128, "linear_value_head_dim": 128, "linear_num_key_heads": 2,
+        "linear_num_value_heads": 4, "decoder_sparse_step": 1, "mlp_only_layers": [], "moe_intermediate_size": 128,
+        "shared_expert_intermediate_size": 128, "num_experts_per_tok": 4, "num_experts": 16, "norm_topk_prob": true,
+        "router_aux_loss_coef": 0.001, "bos_token_id": 1, "eos_token_id": 2, "use_sliding_window": false,
+    })
 }

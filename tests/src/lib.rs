@@ -4,6 +4,7 @@ pub mod crowd;
 pub mod dispatch;
 pub mod emulated;
 pub mod goldens;
+pub mod joins;
 pub mod logits;
 pub mod repeating;
 pub mod requantise;

@@ -1,7 +1,7 @@
 //! Builds servers and runs their verbs.
 
 use crate::root;
-use monomorph_compiler::spec::types::DraftOption;
+use monomorph_compiler::spec::types::BuildOptions;
 use monomorph_compiler::toolchain::{self, Built};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -11,17 +11,17 @@ use std::process::{Command, Stdio};
 /// # Panics
 /// If the build fails.
 pub fn build(targets: Option<&Path>, target: &str) -> PathBuf {
-    build_to_draft(targets, target, None)
+    build_with(targets, target, &BuildOptions::default())
 }
 
-/// Builds a target that drafts where `draft` says so, and returns its server.
+/// Builds a target with these options, and returns its server.
 ///
 /// # Panics
 /// If the build fails.
-pub fn build_to_draft(targets: Option<&Path>, target: &str, draft: Option<&DraftOption>) -> PathBuf {
+pub fn build_with(targets: Option<&Path>, target: &str, options: &BuildOptions) -> PathBuf {
     let search: Vec<PathBuf> =
         targets.map(Path::to_owned).into_iter().chain([root().join("targets")]).collect();
-    match toolchain::build(&root(), &search, target, draft).unwrap_or_else(|error| panic!("{error}")) {
+    match toolchain::build(&root(), &search, target, options).unwrap_or_else(|error| panic!("{error}")) {
         Built::Server(server) => server,
         Built::Crate { why, .. } => panic!("{target}: {why}"),
     }

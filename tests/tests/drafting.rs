@@ -2,13 +2,13 @@
 //! batch; and what they draft is what the interpreter drafts.
 
 use monomorph_compiler::reference::{Cache, Interpreter, Logits};
-use monomorph_compiler::spec::types::{Compute, DraftOption, Target};
+use monomorph_compiler::spec::types::{BuildOptions, Compute, DraftOption, Target};
 use monomorph_compiler::{graph, spec};
 use monomorph_tests::crowd::{Answer, Random, Request, crowd, with_tokenizer};
 use monomorph_tests::goldens::{Golden, goldens};
 use monomorph_tests::repeating::repeat;
 use monomorph_tests::root;
-use monomorph_tests::server::{Serving, build, build_to_draft, get};
+use monomorph_tests::server::{Serving, build, build_with, get};
 use monomorph_weights::Checkpoint;
 use serde_json::{Value, json};
 use std::path::Path;
@@ -23,6 +23,10 @@ const CLIENTS: usize = 12;
 
 fn golden(name: &str) -> Golden {
     goldens().into_iter().find(|golden| golden.name == name).expect("it is committed")
+}
+
+fn drafting(option: DraftOption) -> BuildOptions {
+    BuildOptions { draft: Some(option), ..BuildOptions::default() }
 }
 
 fn option(drafts: usize) -> DraftOption {
@@ -111,7 +115,7 @@ fn drafts_change_no_answer() {
             requests.iter().map(|request| request.whole(&serving.address)).collect::<Vec<_>>()
         });
         for (drafts, memory) in servers {
-            let server = build_to_draft(Some(targets.path()), &target, Some(&option(*drafts)));
+            let server = build_with(Some(targets.path()), &target, &drafting(option(*drafts)));
             let rates = [0, 1].map(|at| {
                 let (weights, expected) = (weights[at].path(), &expected[at]);
                 let case = Case { name, weights, requests: &requests, expected };
@@ -209,7 +213,7 @@ fn drafts_are_those_of_the_interpreter() {
     let graph = graph::build(&target.model, &target.quant);
     let checkpoint = Checkpoint::open(weights.path()).expect("it was just written");
     let interpreter = Interpreter::new(&graph, &target.quant, &checkpoint).expect("its tensors fit");
-    let server = build_to_draft(Some(targets.path()), &target.name(), Some(&SHOWN));
+    let server = build_with(Some(targets.path()), &target.name(), &drafting(SHOWN));
     let serving = serve(&server, weights.path(), ROOM);
 
     // Long prompts, which are cut into chunks when several come at a time, and short ones.

@@ -6,7 +6,7 @@ use monomorph_compiler::spec::types::{Compute, Target};
 use monomorph_compiler::{graph, passes, spec};
 use monomorph_formats::Format;
 use monomorph_tests::emulated::{self, Server};
-use monomorph_tests::goldens::{Golden, goldens, synthetic};
+use monomorph_tests::goldens::{Golden, golden, goldens, wide};
 use monomorph_tests::logits::{Logits, Spread, read, rows_apart};
 use monomorph_tests::requantise::{Storage, requantise};
 use monomorph_tests::{root, rounding};
@@ -179,24 +179,6 @@ fn restored(targets: &Path, hardware: &str, golden: &Golden, storage: &str, out:
     case(target(targets, hardware, golden, &quant), golden, &out.join("stored"), None, REQUANTISED)
 }
 
-/// A model whose heads have the widths that the fast kernels are for: chunks of a delta-net, attention on tensor cores, experts.
-/// Several blocks sample a row of its logits.
-fn wide(directory: &Path) -> Golden {
-    let config = json!({
-        "architectures": ["Qwen3NextForCausalLM"], "model_type": "qwen3_next", "vocab_size": 4100, "hidden_size": 256,
-        "intermediate_size": 256, "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 1,
-        "head_dim": 128, "hidden_act": "silu", "max_position_embeddings": 512, "rms_norm_eps": 1e-6,
-        "tie_word_embeddings": false, "rope_theta": 10_000_000, "rope_scaling": null, "partial_rotary_factor": 0.25,
-        "attention_bias": false, "full_attention_interval": 2, "linear_conv_kernel_dim": 4,
-        "linear_key_head_dim": 128, "linear_value_head_dim": 128, "linear_num_key_heads": 2,
-        "linear_num_value_heads": 4, "decoder_sparse_step": 1, "mlp_only_layers": [], "moe_intermediate_size": 128,
-        "shared_expert_intermediate_size": 128, "num_experts_per_tok": 4, "num_experts": 16, "norm_topk_prob": true,
-        "router_aux_loss_coef": 0.001, "bos_token_id": 1, "eos_token_id": 2, "use_sliding_window": false,
-    });
-    let prompt = |length: u32| (0..length).map(|i| (i * 37 + i * i % 11 + length) % 4099).collect();
-    synthetic(directory, "wide", &config, [1, 9, 70, 150, 200].map(prompt).to_vec())
-}
-
 /// Checks what is there, prints what it comes to, and returns what is wrong; `only` feedings of these names, or all.
 fn run(case: Option<Case>, wrong: &mut Vec<String>, only: &[&str]) {
     let Some(case) = case else { return };
@@ -239,8 +221,6 @@ fn servers_agree_with_the_interpreter_and_with_transformers() {
     let (targets, out) = (directory.path().join("targets"), directory.path().join("stored"));
     let [h200, gb10] = ["h200", "gb10"].map(|name| emulated::hardware(&targets, name, Some(emulated::FEW)));
     let (wide, mut wrong) = (wide(directory.path()), Vec::new());
-    let golden =
-        |name: &str| goldens().into_iter().find(|golden| golden.name == name).expect("it is committed");
 
     let case = restored(&targets, &h200, &wide, "fp8-block128", &out);
     answers(case.as_ref().expect("it is planned"));

@@ -2,13 +2,13 @@
 //! CPU's server does.
 
 use monomorph_compiler::spec;
-use monomorph_compiler::spec::types::{Compute, DraftOption, Target};
+use monomorph_compiler::spec::types::{BuildOptions, Compute, DraftOption, Target};
 use monomorph_tests::crowd::{Answer, Random, Request, crowd, with_tokenizer};
 use monomorph_tests::emulated::{self, Server};
 use monomorph_tests::goldens::{Golden, goldens};
 use monomorph_tests::repeating::repeat;
 use monomorph_tests::root;
-use monomorph_tests::server::{Serving, build_to_draft, get};
+use monomorph_tests::server::{Serving, build_with, get};
 use serde_json::{Value, json};
 use std::path::Path;
 
@@ -33,9 +33,10 @@ fn golden(name: &str) -> Golden {
     goldens().into_iter().find(|golden| golden.name == name).expect("it is committed")
 }
 
-fn load(targets: &Path, target: &str, draft: Option<&DraftOption>) -> Target {
+fn load(targets: &Path, target: &str, draft: Option<DraftOption>) -> Target {
     let search = [targets.to_owned(), root().join("targets")];
-    spec::load_to_draft(&search, target, draft).unwrap_or_else(|error| panic!("{error}"))
+    let options = BuildOptions { draft, ..BuildOptions::default() };
+    spec::load_with(&search, target, &options).unwrap_or_else(|error| panic!("{error}"))
 }
 
 fn serve(server: &Server, weights: &Path) -> Serving {
@@ -80,7 +81,7 @@ fn changes_no_answer((hardware, name, quant, drafts): Case) {
     let target = format!("{hardware}/{name}/{quant}");
     let plain = load(targets.path(), &target, None);
     let option = DraftOption { drafts, vocabulary: None, forced_acceptance: None };
-    let drafting = load(targets.path(), &target, Some(&option));
+    let drafting = load(targets.path(), &target, Some(option));
     let servers = [&plain, &drafting].map(emulated::build);
     let requests = requests(plain.model.vocabulary, 16);
     for repeats in [false, true] {
@@ -139,9 +140,10 @@ fn drafts_as_a_cpu(hardware: &str, drafts: usize) {
     let golden = golden(name);
     golden.import_into(targets.path(), Compute::F16);
     let shown = DraftOption { drafts, vocabulary: Some(23), forced_acceptance: Some(0.6) };
-    let target = load(targets.path(), &format!("{hardware}/{name}/{quant}"), Some(&shown));
+    let target = load(targets.path(), &format!("{hardware}/{name}/{quant}"), Some(shown));
     let server = emulated::build(&target);
-    let cpu = build_to_draft(Some(targets.path()), &format!("cpu/{name}/{quant}"), Some(&shown));
+    let options = BuildOptions { draft: Some(shown), ..BuildOptions::default() };
+    let cpu = build_with(Some(targets.path()), &format!("cpu/{name}/{quant}"), &options);
     let weights = weights(&golden, quant, target.model.vocabulary);
     let requests = requests(target.model.vocabulary, 30);
     // One at a time, so that both give them the same slot, which decides what is accepted.

@@ -1,7 +1,7 @@
 //! `cargo xtask bench`: measured beside predicted beside the limit, and beside a peer in alternating runs.
 
 use crate::peer::Peer;
-use crate::{DraftOptions, TargetOptions, build, fetch};
+use crate::{BuildOptions, TargetOptions, build, fetch};
 use clap::{Args, ValueEnum};
 use serde_json::{Value, json};
 use std::path::{Path, PathBuf};
@@ -17,7 +17,7 @@ pub struct Options {
     #[command(flatten)]
     target: TargetOptions,
     #[command(flatten)]
-    draft: DraftOptions,
+    build: BuildOptions,
     /// Weights to use instead of fetching them.
     #[arg(long, value_name = "PATH")]
     weights: Option<PathBuf>,
@@ -56,7 +56,7 @@ impl Rates {
 }
 
 pub fn bench(options: Options) -> Result<(), String> {
-    let server = build::server(&options.target, options.draft)?;
+    let server = build::server(&options.target, options.build)?;
     let weights = match &options.weights {
         Some(path) => path.clone(),
         None => fetch::weights(&options.target)?,

@@ -1,6 +1,6 @@
 //! `cargo xtask build`: three TOML files to one server binary.
 
-use crate::{DraftOptions, TargetOptions, paths};
+use crate::{BuildOptions, TargetOptions, paths};
 use clap::Args;
 use monomorph_compiler::toolchain::{self, Built};
 use std::path::PathBuf;
@@ -10,11 +10,11 @@ pub struct Options {
     #[command(flatten)]
     target: TargetOptions,
     #[command(flatten)]
-    draft: DraftOptions,
+    build: BuildOptions,
 }
 
 pub fn build(options: Options) -> Result<(), String> {
-    match built(&options.target, options.draft)? {
+    match built(&options.target, options.build)? {
         Built::Server(server) => println!("{}", server.display()),
         Built::Crate { directory, why } => {
             println!("{}", directory.display());
@@ -25,15 +25,15 @@ pub fn build(options: Options) -> Result<(), String> {
 }
 
 /// Builds a target that is to run here and returns the path of its server.
-pub fn server(target: &TargetOptions, draft: DraftOptions) -> Result<PathBuf, String> {
-    match built(target, draft)? {
+pub fn server(target: &TargetOptions, options: BuildOptions) -> Result<PathBuf, String> {
+    match built(target, options)? {
         Built::Server(server) => Ok(server),
         Built::Crate { why, .. } => Err(format!("{} has no server to run: {why}", target.target)),
     }
 }
 
-fn built(target: &TargetOptions, draft: DraftOptions) -> Result<Built, String> {
+fn built(target: &TargetOptions, options: BuildOptions) -> Result<Built, String> {
     let search = paths::search(target.targets_dir.as_deref());
-    toolchain::build(&paths::root(), &search, &target.target, draft.option().as_ref())
+    toolchain::build(&paths::root(), &search, &target.target, &options.asked())
         .map_err(|error| error.to_string())
 }

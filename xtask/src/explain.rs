@@ -1,6 +1,6 @@
 //! `cargo xtask explain`: the plan of a target, for people or as JSON.
 
-use crate::{DraftOptions, TargetOptions, paths};
+use crate::{BuildOptions, TargetOptions, paths};
 use clap::Args;
 use monomorph_compiler::toolchain::{self, modules};
 use monomorph_compiler::{graph, passes, report, spec};
@@ -11,7 +11,7 @@ pub struct Options {
     #[command(flatten)]
     target: TargetOptions,
     #[command(flatten)]
-    draft: DraftOptions,
+    build: BuildOptions,
     /// Print one JSON object.
     #[arg(long)]
     json: bool,
@@ -22,7 +22,7 @@ pub struct Options {
 
 pub fn explain(options: Options) -> Result<(), String> {
     let search = paths::search(options.target.targets_dir.as_deref());
-    let target = spec::load_to_draft(&search, &options.target.target, options.draft.option().as_ref())
+    let target = spec::load_with(&search, &options.target.target, &options.build.asked())
         .map_err(|error| error.to_string())?;
     if options.cubins {
         if target.hardware.cuda().is_none() {

@@ -15,7 +15,7 @@ mod parts;
 mod programs;
 mod report;
 
-use crate::DraftOptions;
+use crate::draft::DraftOptions;
 use clap::{Args, ValueEnum};
 use std::path::PathBuf;
 
@@ -55,6 +55,9 @@ pub struct Options {
     // Of the servers that are measured; the others do not draft.
     #[command(flatten)]
     draft: DraftOptions,
+    /// Measure every target built batch-invariant as well, for up to each of these numbers of sequences at once.
+    #[arg(long, value_name = "N", value_delimiter = ',')]
+    batch_invariant: Vec<usize>,
     /// Add the programs that time kernels alone, for `run.py --only instruments`.
     #[arg(long)]
     instruments: bool,
@@ -86,6 +89,8 @@ enum Piece {
     Programs,
     /// Servers of small random checkpoints with the interpreter's logits.
     Goldens,
+    /// Batch-invariant servers of small random checkpoints.
+    Joins,
     /// SmolLM2 with its weights.
     Smollm2,
     /// Servers under compute-sanitizer.

@@ -9,6 +9,7 @@ mod gpu;
 mod import;
 mod licences;
 mod list;
+mod options;
 mod paths;
 mod peer;
 mod quantize;
@@ -17,7 +18,7 @@ mod test;
 mod tune;
 
 use clap::{Args, Parser, Subcommand};
-use draft::DraftOptions;
+use options::BuildOptions;
 use std::path::PathBuf;
 use std::process::ExitCode;
 

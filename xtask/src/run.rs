@@ -1,6 +1,6 @@
 //! `cargo xtask run`: build, fetch the weights if missing, then serve or answer one prompt.
 
-use crate::{DraftOptions, TargetOptions, build, fetch};
+use crate::{BuildOptions, TargetOptions, build, fetch};
 use clap::Args;
 use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
@@ -11,7 +11,7 @@ pub struct Options {
     #[command(flatten)]
     target: TargetOptions,
     #[command(flatten)]
-    draft: DraftOptions,
+    build: BuildOptions,
     /// Answer this prompt on standard output and exit.
     #[arg(long)]
     prompt: Option<String>,
@@ -24,7 +24,7 @@ pub struct Options {
 }
 
 pub fn run(options: Options) -> Result<(), String> {
-    let server = build::server(&options.target, options.draft)?;
+    let server = build::server(&options.target, options.build)?;
     let weights = match options.weights {
         Some(path) => path,
         None => fetch::weights(&options.target)?,

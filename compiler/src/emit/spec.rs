@@ -70,12 +70,14 @@ pub fn spec(plan: &Plan, features: &[String]) -> TokenStream {
     // Whole tokens a second: the digits behind them would only make every build's text differ.
     let [limit_decode, predicted_decode, limit_prefill, predicted_prefill] =
         plan.prediction.rates().map(|rate| Literal::f64_unsuffixed(rate.round()));
+    let invariant = batch_invariant(plan);
+    let invariant_type = target.batch_invariant.map(|_| quote!(BatchInvariantSpec,));
     let draft_type = plan.draft.map(|_| quote!(DraftSpec,));
     let cuda_type = plan.target.hardware.cuda().map(|_| quote!(CudaSpec,));
     quote! {
         use monomorph_formats::Format;
         use monomorph_model::{
-            ClassFormat, #cuda_type #draft_type Figures, HardwareSpec, ModelSpec, Protocol, SamplingPreset, TensorSpec,
+            #invariant_type ClassFormat, #cuda_type #draft_type Figures, HardwareSpec, ModelSpec, Protocol, SamplingPreset, TensorSpec,
         };
 
         /// Everything the rest of the server may ask for.
@@ -107,6 +109,7 @@ pub fn spec(plan: &Plan, features: &[String]) -> TokenStream {
                 predicted_prefill: #predicted_prefill,
             },
             draft: #draft,
+            batch_invariant: #invariant,
         };
     }
 }
@@ -170,6 +173,13 @@ fn draft(plan: &Plan) -> TokenStream {
     quote! {
         Some(DraftSpec { method: #method, drafts: #drafts, vocabulary: #vocabulary, forced_acceptance: #forced })
     }
+}
+
+/// How the stack keeps the size of a batch out of its rows' bits.
+fn batch_invariant(plan: &Plan) -> TokenStream {
+    let Some((cuda, _)) = plan.cuda.as_ref().zip(plan.target.batch_invariant) else { return quote!(None) };
+    let piece_tokens = number(cuda.piece_tokens);
+    quote!(Some(BatchInvariantSpec { piece_tokens: #piece_tokens }))
 }
 
 /// The tensors of the draft head, which a build that does not draft leaves in the checkpoint: however they stand there, since

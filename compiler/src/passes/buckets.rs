@@ -1,7 +1,7 @@
 //! How much one step may carry: fixed at build time, because buffers and code are.
 
-use crate::plan::cuda::MAX_SEQUENCES;
-use crate::spec::types::{HardwareKind, Target};
+use crate::plan::cuda::{DECODE_BUCKETS, MAX_SEQUENCES};
+use crate::spec::types::{BatchInvariant, HardwareKind, Target};
 
 /// What a step may carry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -26,15 +26,16 @@ pub fn buckets(target: &Target) -> Buckets {
         // still takes that many of several prompts, but no more than its buffers are worth. Powers of two waste
         // at most half of a step's rows; a token and its drafts are a row each. Short prompts have programs of their own: blocks cut for
         // thousands of tokens leave most multiprocessors idle, and an expert that has four of 128 tokens is not multiplied by 128.
+        // A batch-invariant target has one program of each kind, whatever a step holds: another would sum in another order.
         HardwareKind::Cuda(_) => {
-            let decode: &[usize] = &[1, 2, 4, 8, 16, 32, 64, MAX_SEQUENCES];
+            let decode = target.batch_invariant.map_or(&DECODE_BUCKETS[..], BatchInvariant::decode);
             let fed = 1 + target.draft.map_or(0, |draft| draft.drafts);
             let fits = decode.iter().take_while(|sequences| *sequences * fed <= MAX_SEQUENCES);
             Buckets {
                 tokens: target.model.context.clamp(128, 8192),
                 sequences: fits.last().copied().unwrap_or(1),
                 decode,
-                prefill: &[128, 1024],
+                prefill: if target.batch_invariant.is_some() { &[] } else { &[128, 1024] },
             }
         }
     }

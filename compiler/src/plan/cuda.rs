@@ -7,6 +7,9 @@ use crate::spec::types::DeltaShape;
 /// Rows and sequences that the header of a step has places for (templates/cuda/lib/step.cuh).
 pub const MAX_SEQUENCES: usize = 128;
 
+/// Sequences that decode programs are made for.
+pub const DECODE_BUCKETS: [usize; 8] = [1, 2, 4, 8, 16, 32, 64, MAX_SEQUENCES];
+
 /// Everything the CUDA emitters need besides the phases.
 #[derive(Clone, Debug, Default)]
 pub struct CudaPlan {
@@ -20,6 +23,8 @@ pub struct CudaPlan {
     /// Module and kernel that make each field's dummy weights on the device (templates/cuda/lib/fill.cuh says with
     /// which arguments), by [`FieldId`].
     pub fills: Vec<(usize, usize)>,
+    /// Tokens whose multiples a prompt may be cut at with every row's bits as they are of the whole prompt.
+    pub piece_tokens: usize,
 }
 
 impl CudaPlan {

@@ -35,6 +35,9 @@ pub struct Report {
     /// How it drafts, where it was built to.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub draft: Option<draft::DraftReport>,
+    /// How it keeps the size of a batch out of its rows' bits, where it was built to.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub batch_invariant: Option<BatchInvariantReport>,
     /// What a decode step moves and costs, where the hardware is a CUDA device.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub step: Option<step::StepReport>,
@@ -150,6 +153,15 @@ pub struct WeightReport {
     pub bytes: u64,
 }
 
+/// How a build keeps the size of a batch out of its rows' bits.
+#[derive(Debug, Serialize)]
+pub struct BatchInvariantReport {
+    /// Sequences that its one decode program takes.
+    pub sequences: usize,
+    /// Tokens whose multiples prompts are cut at.
+    pub piece_tokens: usize,
+}
+
 /// Tokens a second.
 #[derive(Debug, Serialize)]
 pub struct SpeedReport {
@@ -195,6 +207,9 @@ pub fn report(plan: &Plan) -> Report {
             .collect(),
         speed: SpeedReport { limit_decode, predicted_decode, limit_prefill, predicted_prefill },
         draft: draft::report(plan),
+        batch_invariant: plan.cuda.as_ref().zip(plan.target.batch_invariant).map(|(cuda, it)| {
+            BatchInvariantReport { sequences: it.sequences, piece_tokens: cuda.piece_tokens }
+        }),
         step: step::report(plan),
         cuda: cuda::report(plan),
     }
@@ -277,6 +292,13 @@ pub fn text(plan: &Plan) -> String {
     }
     line(format_args!("{:<12} {:<8} {}", "k/v", plan.target.quant.kv_format.name(), "f32"));
     line(format_args!(""));
+    if let Some(BatchInvariantReport { sequences, piece_tokens }) = report.batch_invariant {
+        line(format_args!(
+            "the size of a batch changes no bit: one program decodes {sequences} sequences, one prefills, prompts are cut at \
+             multiples of {piece_tokens}"
+        ));
+        line(format_args!(""));
+    }
     for part in &report.not_built {
         line(format_args!("{part}: not built"));
         line(format_args!(""));

@@ -1,5 +1,6 @@
 //! TOML specs to validated values: every mistake of a target is reported at once, with file, line and key.
 
+mod batches;
 mod catalogue;
 mod diagnostic;
 mod drafting;
@@ -12,6 +13,7 @@ mod tensors;
 mod tuning;
 pub mod types;
 
+pub use batches::with_batch_invariant;
 pub use catalogue::{Catalogue, HardwareEntry, ModelEntry, catalogue, list};
 pub use diagnostic::{Diagnostic, Diagnostics};
 pub use drafting::with_draft;
@@ -23,7 +25,7 @@ use diagnostic::{Sink, Source};
 use reader::Table;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
-use types::{DraftOption, Model, Provenance, Quant, Target, Tuning};
+use types::{BuildOptions, Model, Provenance, Quant, Target, Tuning};
 
 /// Reads and checks the three specs of `target`, which is `hardware/model/quant`, and its tuning file
 /// `tuning/hardware/model/quant.toml` if there is one. Hardware, model and tuning are each taken from the first
@@ -37,20 +39,14 @@ pub fn load(search: &[PathBuf], target: &str) -> Result<Target, Diagnostics> {
     sink.finish(target)
 }
 
-/// [`load`], and then [`with_draft`] where the build is to draft.
+/// [`load`], and then [`with_draft`] and [`with_batch_invariant`] where `options` ask for it.
 ///
 /// # Errors
-/// Those of both.
-pub fn load_to_draft(
-    search: &[PathBuf],
-    target: &str,
-    draft: Option<&DraftOption>,
-) -> Result<Target, Diagnostics> {
+/// Those of all three.
+pub fn load_with(search: &[PathBuf], target: &str, options: &BuildOptions) -> Result<Target, Diagnostics> {
     let target = load(search, target)?;
-    match draft {
-        None => Ok(target),
-        Some(option) => with_draft(target, option),
-    }
+    let target = options.draft.iter().try_fold(target, with_draft)?;
+    options.batch_invariant.into_iter().try_fold(target, with_batch_invariant)
 }
 
 /// The quant spec of `target`, checked as [`load`] does but for whether the weights fit the hardware: for a checkpoint that
@@ -113,7 +109,15 @@ fn read(search: &[PathBuf], it: &Located, sink: &Sink) -> Option<Target> {
         }
         (None, None) => None,
     };
-    Some(Target { hardware: hardware.hardware, model, quant, tuning, draft: None, racecheck: false })
+    Some(Target {
+        hardware: hardware.hardware,
+        model,
+        quant,
+        tuning,
+        draft: None,
+        batch_invariant: None,
+        racecheck: false,
+    })
 }
 
 /// Reads a file and hands its root table to `read`.

@@ -3,10 +3,8 @@
 use super::diagnostic::Source;
 use super::reader::{Table, Value};
 use super::types::{Knobs, PhaseTuning, Provenance, Settings, Tuning};
+use crate::plan::cuda::DECODE_BUCKETS;
 use std::collections::BTreeMap;
-
-/// The rows of decode programs.
-const BUCKETS: [usize; 8] = [1, 2, 4, 8, 16, 32, 64, 128];
 
 /// Reads every knob: `[defaults]` of HARDWARE.toml.
 pub(super) fn knobs(source: &Source, mut table: Table) -> Option<Knobs> {
@@ -58,7 +56,7 @@ fn phases(source: &Source, mut table: Table) -> Option<BTreeMap<String, PhaseTun
         let phase = value.table().and_then(|mut table| {
             let all = settings(source, &mut table);
             let mut buckets = Some(BTreeMap::new());
-            let rows = BUCKETS.map(|rows| (rows.to_string(), Some(rows)));
+            let rows = DECODE_BUCKETS.map(|rows| (rows.to_string(), Some(rows)));
             for (bucket, rows) in rows.into_iter().chain([("prefill".to_owned(), None)]) {
                 let Some(value) = table.optional(&bucket) else { continue };
                 let read = value.table().and_then(|mut table| {

@@ -8,7 +8,7 @@ pub mod python;
 
 use crate::emit::{self, File};
 use crate::plan::Plan;
-use crate::spec::types::{Cpu, DraftOption, HardwareKind, Target};
+use crate::spec::types::{BuildOptions, Cpu, HardwareKind, Target};
 use crate::{passes, spec};
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -65,7 +65,7 @@ pub enum Built {
     },
 }
 
-/// Builds a target found in the `search` directories, to draft where `draft` says so: writes its crate to `<root>/generated/<build>`
+/// Builds a target found in the `search` directories, as `options` say: writes its crate to `<root>/generated/<build>`
 /// ([`Target::build`]), compiles its kernels where it has any, compiles the crate, and puts the server at
 /// `<root>/dist/<build>/server`. Files that would not change
 /// are not written, so a second build costs what cargo takes to see that nothing changed.
@@ -76,9 +76,9 @@ pub fn build(
     root: &Path,
     search: &[PathBuf],
     target: &str,
-    draft: Option<&DraftOption>,
+    options: &BuildOptions,
 ) -> Result<Built, BuildError> {
-    build_target(root, &spec::load_to_draft(search, target, draft)?)
+    build_target(root, &spec::load_with(search, target, options)?)
 }
 
 /// As [`build`], of a target that is loaded.

@@ -96,6 +96,7 @@ fn main() {
             let sequences = (0..streams)
                 .map(|slot| SequenceStep {
                     drafts: 0,
+                    generated: false,
                     following: None,
                     slot: Slot(slot),
                     position,

@@ -82,6 +82,7 @@ fn sequence(position: usize, count: usize, first_block: usize, output: Output) -
     let blocks = (position + count).div_ceil(stack::BLOCK);
     SequenceStep {
         drafts: 0,
+        generated: false,
         following: None,
         slot: Slot(0),
         position,

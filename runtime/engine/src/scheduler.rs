@@ -11,6 +11,8 @@
 //!   for every sequence that can still grow. Its blocks are taken at once, so prefill never runs out.
 //! * **Budget.** Sequences that need one token only (decode) come first, one token each and its drafts; what the budget
 //!   leaves goes to the others (chunked prefill), oldest first.
+//! * **Pieces.** Of a batch-invariant model a prompt's pieces end where its kernels sum alike on both sides, and what a
+//!   sequence that was pre-empted had generated is fed again as it was at first: one token a step.
 //! * **Drafts.** A step may write behind a sequence's tokens: drafts that it verifies, and some that it makes. Every
 //!   sequence holds the blocks of as many positions more, from its admission on.
 //! * **Ahead.** While a step is in flight, the next is decided as if each of its rows yielded a token and none
@@ -19,6 +21,7 @@
 //!   collect first. What was decided for a sequence that turns out to have ended is surplus.
 
 use monomorph_cache::admission::{admission_need, blocks_for};
+use monomorph_model::piece;
 
 /// What a step may carry, and what a block holds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -33,12 +36,16 @@ pub struct Limits {
     pub drafts: usize,
     /// Positions behind a sequence's tokens that a step may write; at least `drafts`.
     pub reach: usize,
+    /// Positions whose multiples pieces of a prompt end at, unless with the prompt; from 1 to `step_tokens`.
+    pub piece_tokens: usize,
 }
 
 impl Limits {
-    /// Most sequences that run at once: each must get a token and its drafts in every step.
+    /// Most sequences that run at once: each must get a token and its drafts in every step, and one that is prefilled beside
+    /// the others a piece.
     pub fn running(&self) -> usize {
-        self.step_sequences.min(self.step_tokens / (1 + self.drafts))
+        let tokens = self.step_tokens.saturating_sub(self.piece_tokens - 1);
+        self.step_sequences.min(tokens / (1 + self.drafts))
     }
 }
 
@@ -49,6 +56,8 @@ pub struct Running {
     pub tokens: usize,
     /// How many of them are in the cache by then; below `tokens`.
     pub cached: usize,
+    /// How many of them, from the first, go through prefill, any number at a time; those behind are decoded, one at a time.
+    pub prefill: usize,
     /// Drafts to be fed behind the last of them: above 0 only where that is the one token not in the cache.
     pub drafts: usize,
     /// Whether it may be fed in this step. It need not be when a step in flight samples a token that the host must
@@ -63,8 +72,10 @@ pub struct Running {
 /// A sequence that holds no blocks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Waiting {
-    /// Tokens to prefill.
+    /// Tokens to feed.
     pub tokens: usize,
+    /// As [`Running::prefill`].
+    pub prefill: usize,
     /// Most tokens it can come to have.
     pub limit: usize,
 }
@@ -133,27 +144,66 @@ pub fn schedule(view: &View<'_>, limits: &Limits) -> Plan {
         }
     }
 
-    let left = running
-        .iter()
-        .map(|one| if one.ready { (one.tokens.saturating_sub(one.cached), one.drafts) } else { (0, 0) })
-        .chain(view.waiting[..admit].iter().map(|sequence| (sequence.tokens, 0)));
-    let decoding = left.clone().filter(|&(tokens, _)| tokens == 1).map(|(_, drafts)| 1 + drafts);
-    let mut budget = limits.step_tokens.saturating_sub(decoding.sum());
+    let due =
+        running
+            .iter()
+            .map(|one| {
+                if one.ready {
+                    Due::of(one.tokens, one.cached, one.prefill, one.drafts)
+                } else {
+                    Due::Nothing
+                }
+            })
+            .chain(view.waiting[..admit].iter().map(|one| Due::of(one.tokens, 0, one.prefill, 0)));
+    let mut budget = limits.step_tokens.saturating_sub(due.clone().map(Due::decodes).sum());
     let mut rows = Vec::with_capacity(kept + admit);
-    for (sequence, left) in left.enumerate() {
-        let tokens = match left {
-            (1, drafts) => 1 + drafts,
-            (more, _) => {
-                let chunk = more.min(budget);
-                budget -= chunk;
-                chunk
+    for (sequence, due) in due.enumerate() {
+        let tokens = match due {
+            Due::Prompt { cached, left } => {
+                let piece = piece(cached, left, budget, limits.piece_tokens);
+                budget -= piece;
+                piece
             }
+            Due::Nothing | Due::Decode { .. } => due.decodes(),
         };
         if tokens > 0 {
             rows.push(Row { sequence, tokens });
         }
     }
     Plan { preempt, admit, rows }
+}
+
+/// What a sequence is to be fed next.
+#[derive(Clone, Copy)]
+enum Due {
+    Nothing,
+    /// One token, and drafts behind it.
+    Decode {
+        drafts: usize,
+    },
+    /// A piece of the `left` tokens behind the `cached` ones.
+    Prompt {
+        cached: usize,
+        left: usize,
+    },
+}
+
+impl Due {
+    fn of(tokens: usize, cached: usize, prefill: usize, drafts: usize) -> Due {
+        match (tokens.saturating_sub(cached), prefill.saturating_sub(cached)) {
+            (0, _) => Due::Nothing,
+            (1, _) | (_, 0) => Due::Decode { drafts },
+            (_, left) => Due::Prompt { cached, left },
+        }
+    }
+
+    /// Tokens that it takes of every step's budget.
+    fn decodes(self) -> usize {
+        match self {
+            Due::Decode { drafts } => 1 + drafts,
+            Due::Nothing | Due::Prompt { .. } => 0,
+        }
+    }
 }
 
 /// How many of the running keep running when each that is ready is given the blocks its tokens need and those in its reach,

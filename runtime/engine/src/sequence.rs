@@ -103,10 +103,17 @@ impl Sequence {
         self.coming == 0 || (self.runs_ahead() && self.length() < self.limit)
     }
 
-    pub fn as_running(&self) -> Running {
+    /// How many of its tokens go through prefill: all that are known when it is admitted, or where `replays` what was
+    /// generated before it was pre-empted is decoded again, the prompt only.
+    fn prefill(&self, replays: bool) -> usize {
+        if replays { self.prompt } else { self.length() }
+    }
+
+    pub fn as_running(&self, replays: bool) -> Running {
         Running {
             tokens: self.length(),
             cached: self.fed,
+            prefill: self.prefill(replays),
             drafts: self.drafts.len(),
             ready: self.is_ready(),
             limit: self.limit,
@@ -114,8 +121,8 @@ impl Sequence {
         }
     }
 
-    pub fn as_waiting(&self) -> Waiting {
-        Waiting { tokens: self.tokens.len(), limit: self.limit }
+    pub fn as_waiting(&self, replays: bool) -> Waiting {
+        Waiting { tokens: self.tokens.len(), prefill: self.prefill(replays), limit: self.limit }
     }
 
     /// Takes the next token of the answer: tells the client, or says why the answer is over.

@@ -41,6 +41,8 @@ pub struct Stats {
     pub steps: u64,
     /// Tokens fed before a first token could be sampled, those fed again after pre-emption included.
     pub tokens_prefilled: u64,
+    /// Pieces of prompts that were fed and did not end their prompt.
+    pub prompt_pieces: u64,
     /// Tokens sampled for an answer; those of rows that turned out surplus do not count.
     pub tokens_generated: u64,
     /// Drafts fed to be verified.

@@ -11,7 +11,8 @@ mod step;
 pub use fault::{device_fault, set_device_fault};
 pub use name::is_instance;
 pub use spec::{
-    ClassFormat, CudaSpec, DraftSpec, Figures, HardwareSpec, ModelSpec, Protocol, SamplingPreset, TensorSpec,
+    BatchInvariantSpec, ClassFormat, CudaSpec, DraftSpec, Figures, HardwareSpec, ModelSpec, Protocol,
+    SamplingPreset, TensorSpec, piece,
 };
 pub use step::{BlockId, Output, RowOutput, SequenceStep, Slot, Step, StepOutput, Ticket, Tokens, Verified};
 

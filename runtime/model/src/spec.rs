@@ -51,6 +51,8 @@ pub struct ModelSpec {
     pub figures: Figures,
     /// How it drafts, where it was built to.
     pub draft: Option<DraftSpec>,
+    /// How it keeps the size of a batch out of every row's bits, where it was built to.
+    pub batch_invariant: Option<BatchInvariantSpec>,
 }
 
 impl ModelSpec {
@@ -71,6 +73,14 @@ impl ModelSpec {
     /// Most tokens that a sequence may have: [`Self::context`] less [`Self::reach`].
     pub const fn usable_context(&self) -> usize {
         self.context.saturating_sub(self.reach())
+    }
+
+    /// Tokens whose multiples pieces of a prompt end at, unless with the prompt; 1 where a piece may end anywhere.
+    pub const fn piece_tokens(&self) -> usize {
+        match &self.batch_invariant {
+            Some(invariant) => invariant.piece_tokens,
+            None => 1,
+        }
     }
 
     /// Whether the checkpoint may hold a tensor of this name.
@@ -103,6 +113,26 @@ pub struct DraftSpec {
     /// For measuring speed only: the rate at which drafts are accepted whatever was sampled. The answers of such a build
     /// mean nothing.
     pub forced_acceptance: Option<f64>,
+}
+
+/// What makes a sequence's bits its own, whoever joins or leaves its batch: tokens of prompts always go through the one
+/// prefill program and generated ones through the one decode program, each program being of one size; and what that asks of
+/// prompts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct BatchInvariantSpec {
+    /// Tokens whose multiples pieces of a prompt end at, unless with the prompt: kernels sum alike on both sides of such an
+    /// end. At least 1, and at most [`ModelSpec::step_tokens`].
+    pub piece_tokens: usize,
+}
+
+/// How many of the `left` tokens of a prompt that begin at `position` a step with room for `room` of them is fed: all, or as
+/// many as end at a multiple of `piece_tokens`, which may be none.
+pub const fn piece(position: usize, left: usize, room: usize, piece_tokens: usize) -> usize {
+    if left <= room {
+        return left;
+    }
+    let end = position + room;
+    (end - end % piece_tokens).saturating_sub(position)
 }
 
 /// The hardware a stack was compiled for.

@@ -29,6 +29,9 @@ pub struct SequenceStep {
     /// How many of the last of `tokens` are drafts, as the step before this one returned them for this slot: 0, or
     /// [`DRAFTS`](crate::Model::DRAFTS) of a sequence that has been sampled for and feeds nothing else but the token sampled last.
     pub drafts: usize,
+    /// Whether what is fed was generated, everything from `position` on, and is no part of the prompt. A batch-invariant stack
+    /// decodes such tokens, which are fed it one at a time, and takes all others through prefill, one or many.
+    pub generated: bool,
     /// The token after the last of `tokens` where it is known, because the prompt goes on: a model that drafts learns from it.
     pub following: Option<u32>,
     /// The blocks that hold positions `0 .. position + tokens.len()`, in order. Token `p` lives in block

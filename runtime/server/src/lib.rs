@@ -8,6 +8,7 @@
 //! once and talk to the engine's handle.
 
 mod answer;
+mod batches;
 mod cli;
 mod cpu;
 mod draft;

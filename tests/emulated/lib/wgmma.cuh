@@ -73,9 +73,11 @@ inline void wgmma_commit() { card::current->products.commit(); }
 template <int PENDING>
 inline void wgmma_wait() {
     size_t until = card::current->products.until(PENDING);
-    // A product is one of four warps: it is done for none of them before all have asked for it.
+    // A product is one of four warps: it is done for none of them before all have asked for it, and none goes on, and gives a
+    // stage back, before it is done for all.
     card::warpgroup_barrier();
     card::meet("a wait for products", &until, emulated::finish);
+    card::warpgroup_barrier();
 }
 template <class T>
 inline void pin(T&) {}

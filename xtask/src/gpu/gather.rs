@@ -4,7 +4,7 @@ use super::{Options, Piece, parts, programs};
 use crate::{TargetOptions, fetch, paths};
 use monomorph_compiler::plan::{Cost, PhaseKind, Plan, Prediction};
 use monomorph_compiler::report::cuda::further_experts;
-use monomorph_compiler::spec::types::{DraftOption, Target};
+use monomorph_compiler::spec::types::{BuildOptions, Target};
 use monomorph_compiler::toolchain::python::run;
 use monomorph_compiler::toolchain::{self, Built};
 use monomorph_compiler::{graph, passes, spec};
@@ -27,12 +27,16 @@ const SANITIZED: [(&str, &str); 6] = [
     ("racecheck", "qwen35-moe-text/bf16"),
 ];
 
+/// Sequences that the one decode program of a batch-invariant server takes.
+const JOINED: usize = 32;
+
 /// What runs on the machine with the card.
-const SCRIPTS: [(&str, &str); 10] = [
+const SCRIPTS: [(&str, &str); 11] = [
     ("run.py", include_str!("run.py")),
     ("checks/__init__.py", include_str!("checks/__init__.py")),
     ("checks/benches.py", include_str!("checks/benches.py")),
     ("checks/common.py", include_str!("checks/common.py")),
+    ("checks/joins.py", include_str!("checks/joins.py")),
     ("checks/launches.py", include_str!("checks/launches.py")),
     ("checks/logits.py", include_str!("checks/logits.py")),
     ("checks/programs.py", include_str!("checks/programs.py")),
@@ -93,7 +97,7 @@ pub fn gather(options: &Options) -> Result<(), String> {
     };
     let mut manifest = json!({
         "commit": commit(), "hardware": options.hardware,
-        "programs": [], "instruments": [], "goldens": [], "sanitized": [], "benches": [],
+        "programs": [], "instruments": [], "goldens": [], "joins": [], "sanitized": [], "benches": [],
     });
     if with(Piece::Programs) {
         let (programs, instruments) = gathering.programs(&options.programs, options.instruments)?;
@@ -108,13 +112,25 @@ pub fn gather(options: &Options) -> Result<(), String> {
             manifest["sanitized"] = gathering.sanitized();
         }
     }
+    if with(Piece::Joins) {
+        manifest["joins"] = gathering.joins(&cases)?;
+    }
     if with(Piece::Smollm2) {
         manifest["smollm2"] = gathering.smollm2()?;
     }
     if with(Piece::Benches) {
+        let plain = BuildOptions { draft: options.draft.option(), ..BuildOptions::default() };
+        let invariant = options.batch_invariant.iter().map(|it| Some(*it));
+        let builds: Vec<BuildOptions> = [None]
+            .into_iter()
+            .chain(invariant)
+            .map(|it| BuildOptions { batch_invariant: it, ..plain })
+            .collect();
         for name in super::benches(options.bench.as_deref()) {
-            let bench = gathering.bench(&name, options.draft.option().as_ref())?;
-            manifest["benches"].as_array_mut().expect("it was made a list").push(bench);
+            for build in &builds {
+                let bench = gathering.bench(&name, build)?;
+                manifest["benches"].as_array_mut().expect("it was made a list").push(bench);
+            }
         }
     }
     manifest["executables"] = json!(gathering.executables);
@@ -150,9 +166,9 @@ impl Gathering {
     }
 
     /// Builds a server into the store; where it stands there. One that cannot be built is noted, and named all the same.
-    fn server(&mut self, name: &str, draft: Option<&DraftOption>, racecheck: bool) -> String {
+    fn server(&mut self, name: &str, options: &BuildOptions, racecheck: bool) -> String {
         let target = self.target(name);
-        let loaded = spec::load_to_draft(&self.search, &target, draft);
+        let loaded = spec::load_with(&self.search, &target, options);
         let loaded = loaded.map(|target| Target { racecheck, ..target });
         let build = loaded.as_ref().map_or_else(|_| target.clone(), Target::build);
         let place = format!("servers/{}/server", build.trim_start_matches(&format!("{}/", self.hardware)));
@@ -174,16 +190,7 @@ impl Gathering {
 
     /// Writes the targets of the goldens, with what the interpreter makes of them, and lists them.
     fn cases(&self, cases: &Path) -> Result<Vec<Value>, String> {
-        let mut generator = Command::new("cargo");
-        generator.current_dir(paths::root()).args([
-            "run",
-            "--quiet",
-            "--package",
-            "monomorph-tests",
-            "--bin",
-            "gpu_cases",
-        ]);
-        run(generator.arg("--").arg(cases).arg(&self.hardware))?;
+        run(of_tests("gpu_cases").arg(cases).arg(&self.hardware))?;
         let text = std::fs::read(cases.join("cases.json")).map_err(|error| error.to_string())?;
         serde_json::from_slice(&text).map_err(|error| error.to_string())
     }
@@ -204,7 +211,8 @@ impl Gathering {
             for file in parts::walk(&cases.join(directory))? {
                 copy(&file, &self.store.join(file.strip_prefix(cases).expect("it stands there")))?;
             }
-            let server = self.server(name.split_once('/').map_or(name, |(_, rest)| rest), None, false);
+            let name_of_target = name.split_once('/').map_or(name, |(_, rest)| rest);
+            let server = self.server(name_of_target, &BuildOptions::default(), false);
             let at = |file: &str| format!("{directory}/{file}");
             goldens.push(json!({
                 "name": name, "server": server, "bound": case["bound"],
@@ -216,17 +224,43 @@ impl Gathering {
         Ok(json!(goldens))
     }
 
+    /// Batch-invariant servers whose sequences join and leave batches.
+    fn joins(&mut self, cases: &Path) -> Result<Value, String> {
+        let cases = cases.join("joins");
+        std::fs::create_dir_all(&cases).map_err(|error| format!("{}: {error}", cases.display()))?;
+        run(of_tests("gpu_joins").arg(&cases))?;
+        let text = std::fs::read(cases.join("joins.json")).map_err(|error| error.to_string())?;
+        let mut all: Vec<Value> = serde_json::from_slice(&text).map_err(|error| error.to_string())?;
+        let options = BuildOptions { batch_invariant: Some(JOINED), ..BuildOptions::default() };
+        self.search.insert(0, cases.join("targets"));
+        for case in &mut all {
+            let name = case["name"].as_str().ok_or("a case has no name")?.to_owned();
+            let weights = PathBuf::from(case["directory"].as_str().ok_or("a case has no directory")?);
+            let at = format!("joins/{name}");
+            for file in parts::walk(&weights)? {
+                copy(
+                    &file,
+                    &self.store.join(&at).join(file.strip_prefix(&weights).expect("it stands there")),
+                )?;
+            }
+            case["server"] = json!(self.server(&name, &options, false));
+            (case["weights"], case["sequences"]) = (json!(at), json!(JOINED));
+        }
+        self.search.remove(0);
+        Ok(json!(all))
+    }
+
     /// Prompts are ids that every vocabulary has, and short.
     fn sanitized(&mut self) -> Value {
         let case = |(tool, name)| {
-            let server = self.server(name, None, tool == "racecheck");
+            let server = self.server(name, &BuildOptions::default(), tool == "racecheck");
             json!({ "name": self.target(name), "server": server, "tool": tool, "context": 256, "vocabulary": 32 })
         };
         SANITIZED.map(case).into()
     }
 
     fn smollm2(&mut self) -> Result<Value, String> {
-        let server = self.server(SMOLLM2, None, false);
+        let server = self.server(SMOLLM2, &BuildOptions::default(), false);
         let weights = fetch::weights(&TargetOptions { target: self.target(SMOLLM2), targets_dir: None })?;
         let name = format!("smollm2/{}", weights.file_name().unwrap_or_default().to_string_lossy());
         copy(&weights, &self.store.join(&name))?;
@@ -252,9 +286,9 @@ impl Gathering {
     }
 
     /// What is measured of one server, and what its limits follow from.
-    fn bench(&mut self, name: &str, draft: Option<&DraftOption>) -> Result<Value, String> {
-        let server = self.server(name, draft, false);
-        let target = spec::load_to_draft(&self.search, &self.target(name), draft);
+    fn bench(&mut self, name: &str, options: &BuildOptions) -> Result<Value, String> {
+        let server = self.server(name, options, false);
+        let target = spec::load_with(&self.search, &self.target(name), options);
         let target = target.map_err(|error| error.to_string())?;
         let plan = passes::assemble::plan(&target, &graph::build(&target.model, &target.quant));
         let plan = plan.map_err(|error| error.to_string())?;
@@ -276,8 +310,9 @@ impl Gathering {
                 "prefill_limit": prompt as f64 / prefill.floor(&target.hardware),
             })
         };
-        let batches = [1, 8, 32, 64, 128];
-        let mut runs = vec![run("at 128", 128, &batches, &[1, 64], 8192, 3)];
+        let most = plan.buckets.sequences;
+        let batches: Vec<usize> = [1, 8, 32, 64, 128].into_iter().filter(|batch| *batch <= most).collect();
+        let mut runs = vec![run("at 128", 128, &batches, &[1, most.min(64)], 8192, 3)];
         if target.model.context >= 32_768 {
             runs.push(run("at 32k", 32_768 - 128, &[1], &[0], 128, 3));
         }
@@ -293,6 +328,14 @@ impl Gathering {
             },
         }))
     }
+}
+
+/// A program of the tests' crate, to be given arguments.
+fn of_tests(program: &str) -> Command {
+    let mut cargo = Command::new("cargo");
+    cargo.current_dir(paths::root());
+    cargo.args(["run", "--quiet", "--package", "monomorph-tests", "--bin", program, "--"]);
+    cargo
 }
 
 /// The cost of a whole step, `cost` being told each phase's kind, decode and prefill.

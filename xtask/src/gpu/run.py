@@ -16,12 +16,13 @@ import time
 import traceback
 from pathlib import Path
 
-from checks import benches, launches, logits, programs, sanitizer, serving, tokens
+from checks import benches, joins, launches, logits, programs, sanitizer, serving, tokens
 from checks.common import Context, Missing, card, table, unpack
 
 GROUPS = {
     "programs": programs.run,
     "logits": logits.run,
+    "joins": joins.run,
     "tokens": tokens.run,
     "serving": serving.run,
     "sanitizer": sanitizer.run,

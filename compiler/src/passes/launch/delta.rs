@@ -5,7 +5,7 @@ use super::product::{Member, count, vector};
 use super::{Launcher, Site, fits, fixed, integer, no_kernel};
 use crate::graph::BodyId;
 use crate::passes::PassError;
-use crate::plan::cuda::{Argument, Constant, Extent, Kernel, Launch, Regime, StatePart, StateShape};
+use crate::plan::cuda::{Argument, Constant, Extent, Kernel, Launch, Module, Regime, StatePart, StateShape};
 use crate::plan::{FieldId, FieldKind, PhaseKind};
 use crate::spec::types::{Activation, Compute, Cuda, DeltaShape, NormWeight, TensorClass};
 
@@ -303,6 +303,13 @@ impl Launcher<'_> {
             decode: false,
         }
     }
+}
+
+/// Tokens whose multiples a prompt may be cut at without another bit in any row: chunks of a delta-net begin where a piece
+/// does. Every other kernel of a prefill takes a row by itself, or keys by their positions.
+pub(super) fn piece_tokens(modules: &[Module]) -> usize {
+    let mut kernels = modules.iter().flat_map(|module| &module.kernels);
+    if kernels.any(|kernel| kernel.template == "delta_chunks") { CHUNK } else { 1 }
 }
 
 /// `sizeof(DeltaChunksShared<C>)`: pieces of 64 x 128 halves, and two barriers each.

@@ -88,7 +88,8 @@ pub fn launch(plan: &mut Plan) -> Result<(), PassError> {
     }
     count_boundaries(plan, &programs);
     draft::count_boundaries(plan, &programs);
-    plan.cuda = Some(CudaPlan { programs, modules, scratch, fills });
+    let piece_tokens = delta::piece_tokens(&modules);
+    plan.cuda = Some(CudaPlan { programs, modules, scratch, fills, piece_tokens });
     Ok(())
 }
 

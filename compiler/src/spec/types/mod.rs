@@ -1,11 +1,13 @@
 //! What a person wrote, validated: holding one of these values is proof that its checks ran.
 
+mod batch;
 mod draft;
 mod hardware;
 mod model;
 mod quant;
 mod tuning;
 
+pub use batch::BatchInvariant;
 pub use draft::{DraftOption, Drafting};
 pub use hardware::{Cpu, Cuda, Hardware, HardwareKind};
 pub use model::{
@@ -18,6 +20,15 @@ pub use quant::{
     Quant, RotaryRows, RowView, Scales, Source, TensorClass,
 };
 pub use tuning::{Knobs, PhaseTuning, Provenance, Settings, Tuning};
+
+/// What was asked for besides a target's name.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct BuildOptions {
+    /// What it is to draft with; `None` for a build that does not.
+    pub draft: Option<DraftOption>,
+    /// How many sequences its one decode program is to take, where the size of a batch is to change no bit of a row.
+    pub batch_invariant: Option<usize>,
+}
 
 /// `hardware/model/quant`, resolved.
 #[derive(Clone, Debug)]
@@ -32,6 +43,8 @@ pub struct Target {
     pub tuning: Option<Tuning>,
     /// How it drafts; `None` for a build that does not, which neither holds nor reads a draft head.
     pub draft: Option<Drafting>,
+    /// Where the size of a batch changes no bit of a row: how.
+    pub batch_invariant: Option<BatchInvariant>,
     /// Whether its CUDA kernels are built so that compute-sanitizer's racecheck can follow their barriers: slower, and for nothing else.
     pub racecheck: bool,
 }
@@ -46,7 +59,8 @@ impl Target {
     /// besides. It names directories.
     pub fn build(&self) -> String {
         let draft = self.draft.map_or(String::new(), |draft| format!("+{}", draft.name(&self.model)));
+        let invariant = self.batch_invariant.map_or(String::new(), |it| format!("+{}", it.name()));
         let racecheck = if self.racecheck { "+racecheck" } else { "" };
-        self.name() + &draft + racecheck
+        self.name() + &draft + &invariant + racecheck
     }
 }

@@ -261,6 +261,7 @@ mod tests {
     fn sequence(position: usize, tokens: &[u32], blocks: &[u32], output: Output) -> SequenceStep {
         SequenceStep {
             drafts: 0,
+            generated: false,
             following: None,
             slot: Slot(0),
             position,

@@ -136,6 +136,7 @@ mod tests {
         let (mut batch, mut outputs) = (Batch::new(limits), Outputs::<0>::default());
         let row = |slot: u32, position: usize, tokens: Tokens, output: Output| SequenceStep {
             drafts: 0,
+            generated: false,
             following: None,
             slot: Slot(slot),
             position,

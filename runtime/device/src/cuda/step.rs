@@ -49,7 +49,7 @@ pub(crate) struct StepBuffer {
     pub(crate) outputs: Vec<OutputRow>,
     /// Of each sequence of the step, the first of its output rows.
     pub(crate) first_outputs: Vec<usize>,
-    /// Whether every sequence feeds one token.
+    /// Whether a program that decodes takes it: every sequence feeds one token, and has an output row.
     pub(crate) decodes: bool,
     /// Sequences that are drafted for.
     pub(crate) drafted: usize,
@@ -80,17 +80,19 @@ impl StepBuffer {
         }
     }
 
-    /// Takes over a step, or the part of one that verifies no drafts. In a step that decodes, every sequence has an output
-    /// row: sequence `i` row `i`.
+    /// Takes over a step, or the part of one that verifies no drafts. Where it `decodes`, every sequence feeds one token and has
+    /// an output row: sequence `i` row `i`.
     ///
     /// # Panics
     /// When the step breaks the limits: too many tokens or sequences, a sequence without tokens, a slot, token id,
     /// position or block id out of range, too few blocks, or a sampled token where none was. Kernels index by these without
     /// further checks.
-    pub(crate) fn fill(&mut self, sequences: &[&SequenceStep]) {
+    pub(crate) fn fill(&mut self, sequences: &[&SequenceStep], decodes: bool) {
         self.begin(sequences.len());
-        self.decodes = sequences.iter().all(|sequence| sequence.tokens.len() == 1);
+        self.decodes = decodes;
         for (index, sequence) in sequences.iter().enumerate() {
+            let fed = sequence.tokens.len();
+            assert!(!decodes || fed == 1, "sequence {index} of the step decodes, and is fed {fed} tokens");
             assert!(sequence.drafts == 0, "drafts of sequence {index} of the step are to be verified");
             let (first, block_start) = (self.tokens.len(), self.place(index, sequence));
             let following = sequence.following.map_or(-1, |id| self.known(id));

@@ -5,9 +5,10 @@
 //! kernels write into pinned memory themselves. So between the last kernel of a step and the first of the next there is no
 //! copy.
 //!
-//! A stack that drafts has one step in flight, in two parts, each with a set of its own: the sequences whose drafts are
-//! verified, by a recorded program that decodes, and after it the others, as a prefill. So that what may be taken back never
-//! passes through kernels for prompts; where both are there, weights are read once more than they might.
+//! Some stacks run a step in two parts, each with a set of its own: sequences that decode, by a recorded program, and after
+//! it the others, as a prefill. One that drafts, so that what may be taken back never passes through kernels for prompts; it has one
+//! step in flight. A batch-invariant one, so that a token's kernels do not depend on what else the step holds. Where both
+//! parts are there, weights are read once more than they might.
 
 mod flight;
 mod transfer;
@@ -20,14 +21,41 @@ use super::queue::{Extents, Graph, Queue};
 use super::step::{Limits, MAX_SEQUENCES, SampledRow, StepBuffer, Tables};
 use flight::{Flight, Want};
 use monomorph_model::{ModelSpec, Output, SequenceStep, Step, StepOutput, Ticket, Tokens};
+use std::ops::Range;
 
-/// Sets of tables and of pinned memory.
-pub(crate) const FLIGHTS: usize = 2;
 /// Steps that may be submitted and not collected, of a stack that does not draft. One that does has one.
-pub const STEPS_IN_FLIGHT: usize = FLIGHTS;
-/// The flights of the parts of a step that drafts.
-const VERIFIED: usize = 0;
+pub const STEPS_IN_FLIGHT: usize = 2;
+/// The parts of a step that has two.
+const DECODED: usize = 0;
 const PROMPTS: usize = 1;
+
+/// How many steps of a stack may be in flight, and of how many parts each is: every part has a set of tables and of pinned
+/// memory.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Sets {
+    steps: usize,
+    parts: usize,
+}
+
+impl Sets {
+    pub(crate) fn of(spec: &ModelSpec) -> Sets {
+        let drafts = spec.drafts() > 0;
+        Sets {
+            steps: if drafts { 1 } else { STEPS_IN_FLIGHT },
+            parts: if drafts || spec.batch_invariant.is_some() { 2 } else { 1 },
+        }
+    }
+
+    pub(crate) fn count(self) -> usize {
+        self.steps * self.parts
+    }
+
+    /// Those of the `step`th step submitted, counted from 0.
+    fn of_step(self, step: u64) -> Range<usize> {
+        let first = (step % self.steps as u64) as usize * self.parts;
+        first..first + self.parts
+    }
+}
 
 /// The programs of a layer stack that are not recorded.
 pub trait Programs: Send + 'static {
@@ -51,11 +79,12 @@ pub struct Steps {
     // Dropped first: a copy under way would write to pinned memory that is gone.
     quiet: Quiet,
     uploads: Stream,
-    /// Decode programs by sequences, ascending; each for the tables of each flight that runs it.
+    /// Decode programs by sequences, ascending; each for the tables of each step that may be in flight.
     graphs: Vec<(usize, Vec<Graph>)>,
     /// Passes of a draft head after a prefill, by sequences, ascending.
     drafts: Vec<(usize, Graph)>,
-    flights: [Flight; FLIGHTS],
+    sets: Sets,
+    flights: Vec<Flight>,
     buffer: StepBuffer,
     logits: Pointer,
     vocabulary: usize,
@@ -94,8 +123,9 @@ impl Steps {
         let sizes = Tables::of(spec, memory.context());
         let groups = spec.step_tokens.div_ceil(head_rows);
         let ids = memory.take(sizes.ids)?;
-        let mut flight = || Flight::new(memory, &sizes, ids, groups, head_rows);
-        let flights = [flight()?, flight()?];
+        let sets = Sets::of(spec);
+        let flight = |_| Flight::new(memory, &sizes, ids, groups, head_rows);
+        let flights = (0..sets.count()).map(flight).collect::<Result<_, _>>()?;
         let limits = Limits {
             tokens: spec.step_tokens,
             sequences: spec.step_sequences.min(MAX_SEQUENCES),
@@ -110,6 +140,7 @@ impl Steps {
             uploads: Stream::new()?,
             graphs: Vec::new(),
             drafts: Vec::new(),
+            sets,
             flights,
             buffer: StepBuffer::new(limits),
             logits,
@@ -135,9 +166,10 @@ impl Steps {
         let rows = (sequences * (1 + self.drafted)) as u32;
         let extents = Extents { tokens: rows, sequences: sequences as u32, outputs: rows };
         let stream = self.quiet.0.stream();
-        let flights = if self.drafted > 0 { &self.flights[VERIFIED..=VERIFIED] } else { &self.flights[..] };
+        // The first of each step's sets: that of the part which decodes, where there are two.
+        let flights = self.flights.iter().step_by(self.sets.parts);
         let graph = |flight: &Flight| Graph::record(stream, program, extents, flight.tables, &record);
-        self.graphs.push((sequences, flights.iter().map(graph).collect::<Result<_, _>>()?));
+        self.graphs.push((sequences, flights.map(graph).collect::<Result<_, _>>()?));
         Ok(())
     }
 
@@ -164,10 +196,14 @@ impl Steps {
     /// # Panics
     /// When the step breaks its contract, or as many are in flight as may be. Unwinds when the device has failed.
     pub fn submit<P: Programs>(&mut self, programs: &P, step: &Step) -> Ticket {
-        let (in_flight, most) = (self.submitted - self.collected, if self.drafted > 0 { 1 } else { FLIGHTS });
-        assert!(in_flight < most as u64, "{in_flight} steps are in flight already");
-        let started =
-            if self.drafted > 0 { self.start_parts(programs, step) } else { self.start(programs, step) };
+        let in_flight = self.submitted - self.collected;
+        assert!(in_flight < self.sets.steps as u64, "{in_flight} steps are in flight already");
+        let flights = self.sets.of_step(self.submitted);
+        let started = if self.sets.parts > 1 {
+            self.start_parts(programs, step, flights.start)
+        } else {
+            self.start(programs, step, flights.start)
+        };
         if let Err(fault) = started {
             fault.raise();
         }
@@ -175,37 +211,38 @@ impl Steps {
         Ticket(self.submitted)
     }
 
-    /// Starts a step of a stack that does not draft.
-    fn start<P: Programs>(&mut self, programs: &P, step: &Step) -> Result<(), Fault> {
-        let flight = self.flight_of(self.submitted);
+    /// Starts a step that has one part.
+    fn start<P: Programs>(&mut self, programs: &P, step: &Step, flight: usize) -> Result<(), Fault> {
         let sequences: Vec<&SequenceStep> = step.sequences.iter().collect();
-        self.buffer.fill(&sequences);
+        let decodes = sequences.iter().all(|sequence| sequence.tokens.len() == 1);
+        self.buffer.fill(&sequences, decodes);
         self.want(flight, 0..sequences.len(), &sequences);
-        if self.buffer.decodes {
-            self.decode(flight, sequences.len())
-        } else {
-            self.prefill(programs, flight)
-        }
+        if decodes { self.decode(flight, sequences.len()) } else { self.prefill(programs, flight) }
     }
 
-    /// Starts both parts of a step that drafts.
-    fn start_parts<P: Programs>(&mut self, programs: &P, step: &Step) -> Result<(), Fault> {
-        let part = |verified: bool| {
-            let of = move |(_, sequence): &(usize, &SequenceStep)| (sequence.drafts > 0) == verified;
+    /// Starts both parts of a step, the first with the set `flight`.
+    fn start_parts<P: Programs>(&mut self, programs: &P, step: &Step, flight: usize) -> Result<(), Fault> {
+        // Nothing but the sequence itself says which part it is of: not how many tokens there are, nor of how many others.
+        let decodes = |it: &SequenceStep| if self.drafted > 0 { it.drafts > 0 } else { it.generated };
+        let part = |first: bool| {
+            let of = |(_, sequence): &(usize, &SequenceStep)| decodes(sequence) == first;
             step.sequences.iter().enumerate().filter(of).unzip::<_, _, Vec<usize>, Vec<_>>()
         };
         assert!(!step.sequences.is_empty(), "a step without sequences");
-        let ((verified, drafting), (others, prompts)) = (part(true), part(false));
-        if !drafting.is_empty() {
-            self.buffer.verify(&drafting);
-            self.want(VERIFIED, verified.into_iter(), &drafting);
-            self.decode(VERIFIED, drafting.len())?;
+        let ((decoded, decoding), (others, prompts)) = (part(true), part(false));
+        if !decoding.is_empty() {
+            if self.drafted > 0 {
+                self.buffer.verify(&decoding);
+            } else {
+                self.buffer.fill(&decoding, true);
+            }
+            self.want(flight + DECODED, decoded.into_iter(), &decoding);
+            self.decode(flight + DECODED, decoding.len())?;
         }
         if !prompts.is_empty() {
-            self.buffer.fill(&prompts);
-            self.buffer.decodes = false;
-            self.want(PROMPTS, others.into_iter(), &prompts);
-            self.prefill(programs, PROMPTS)?;
+            self.buffer.fill(&prompts, false);
+            self.want(flight + PROMPTS, others.into_iter(), &prompts);
+            self.prefill(programs, flight + PROMPTS)?;
         }
         Ok(())
     }
@@ -216,12 +253,7 @@ impl Steps {
     /// When tickets are not collected in the order they were handed out. Unwinds when the device has failed.
     pub fn collect(&mut self, ticket: Ticket) -> StepOutput {
         assert_eq!(ticket.0, self.collected + 1, "tickets are collected in order");
-        let flights = if self.drafted > 0 {
-            VERIFIED..PROMPTS + 1
-        } else {
-            let flight = self.flight_of(self.collected);
-            flight..flight + 1
-        };
+        let flights = self.sets.of_step(self.collected);
         let mut rows = Vec::new();
         for flight in &mut self.flights[flights] {
             if flight.wants.is_empty() {
@@ -236,10 +268,6 @@ impl Steps {
         self.collected += 1;
         rows.sort_by_key(|(at, _)| *at);
         StepOutput { rows: rows.into_iter().map(|(_, row)| row).collect() }
-    }
-
-    fn flight_of(&self, step: u64) -> usize {
-        (step % STEPS_IN_FLIGHT as u64) as usize
     }
 
     /// Notes what each sequence will be given, and where it stands in the step. Its first row among the outputs is also its
@@ -280,7 +308,7 @@ impl Steps {
         let Some((_, graphs)) = self.graphs.iter().find(|(most, _)| *most >= sequences) else {
             return Err(Fault::new(format!("no decode program takes {sequences} sequences")));
         };
-        let graph = &graphs[flight];
+        let graph = &graphs[flight / self.sets.parts];
         graph.launch(gpu.stream())?;
         let program = graph.program();
         self.fetch_logits(flight, 0..rows)?;

@@ -97,6 +97,7 @@ pub fn sequence(position: usize, tokens: Vec<u32>, blocks: &[u32], output: Outpu
     let blocks = blocks.iter().map(|block| BlockId(*block)).collect();
     SequenceStep {
         drafts: 0,
+        generated: false,
         following: None,
         slot: Slot(0),
         position,

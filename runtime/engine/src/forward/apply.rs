@@ -25,10 +25,11 @@ impl Forward {
             }
         }
         let mut finished: Vec<(usize, Finished)> = Vec::new();
-        let (mut prefilled, mut generated) = (0, 0);
+        let (mut prefilled, mut pieces, mut generated) = (0, 0, 0);
         let (mut verified, mut accepted) = (0, 0);
         for (at, (row, output)) in rows.iter().zip(output.rows).enumerate() {
             prefilled += row.prefilled as u64;
+            pieces += u64::from(row.piece);
             let place = self.places[row.slot.0 as usize];
             let (taken, end) = match (self.contract.expects(row.samples), output) {
                 (Expects::Nothing, RowOutput::None) => continue,
@@ -61,6 +62,7 @@ impl Forward {
         }
         let mut counters = self.shared.counters();
         counters.stats.tokens_prefilled += prefilled;
+        counters.stats.prompt_pieces += pieces;
         counters.stats.tokens_generated += generated;
         counters.stats.drafts_verified += verified;
         counters.stats.drafts_accepted += accepted;

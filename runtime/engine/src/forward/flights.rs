@@ -16,6 +16,8 @@ pub(super) struct Row {
     pub slot: Slot,
     /// Tokens fed that count as prefill.
     pub prefilled: usize,
+    /// Whether they end before the prompt does.
+    pub piece: bool,
     /// Whether a token is sampled.
     pub samples: bool,
 }

@@ -47,6 +47,8 @@ pub(crate) struct Forward {
     inbox: Receiver<Command>,
     shared: Arc<Shared>,
     limits: Limits,
+    /// Whether a sequence that was pre-empted is fed what it had generated as it was at first, a token a step.
+    replays: bool,
     contract: Contract,
     pool: BlockPool,
     free_slots: Vec<Slot>,
@@ -85,6 +87,7 @@ impl Forward {
             inbox,
             shared,
             limits,
+            replays: spec.batch_invariant.is_some(),
             contract: Contract::new(spec),
             pool: BlockPool::new(blocks),
             free_slots: (0..slots).rev().map(Slot).collect(),

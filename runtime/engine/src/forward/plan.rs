@@ -3,7 +3,6 @@
 use super::Forward;
 use super::flights::Row;
 use crate::scheduler::{Limits, Plan, Row as Planned, View, schedule};
-use crate::sequence::Sequence;
 use monomorph_model::{BlockId, ModelSpec, Output, SequenceStep, Tokens};
 use std::time::Instant;
 
@@ -15,6 +14,7 @@ pub(super) fn limits(spec: &ModelSpec) -> Limits {
         step_sequences: spec.step_sequences,
         drafts: spec.drafts(),
         reach: spec.reach(),
+        piece_tokens: spec.piece_tokens(),
     }
 }
 
@@ -26,10 +26,10 @@ impl Forward {
     /// When there is nothing to run, or the blocks promised are not there: both would be mistakes in here.
     pub(super) fn plan(&mut self) -> Result<bool, String> {
         self.running_view.clear();
-        self.running_view.extend(self.running.iter().map(Sequence::as_running));
+        self.running_view.extend(self.running.iter().map(|one| one.as_running(self.replays)));
         self.waiting_view.clear();
         let most = self.limits.running();
-        self.waiting_view.extend(self.waiting.iter().take(most).map(Sequence::as_waiting));
+        self.waiting_view.extend(self.waiting.iter().take(most).map(|one| one.as_waiting(self.replays)));
         let view = View {
             free_blocks: self.pool.free(),
             free_slots: self.free_slots.len(),
@@ -92,6 +92,7 @@ impl Forward {
             let samples = end == sequence.length();
             let mut row = self.spare.pop().unwrap_or_else(|| SequenceStep {
                 drafts: 0,
+                generated: false,
                 following: None,
                 slot,
                 position,
@@ -102,6 +103,7 @@ impl Forward {
             row.slot = slot;
             row.position = position;
             row.drafts = drafts;
+            row.generated = position >= sequence.prompt;
             // `None` behind the last: that is sampled now.
             row.following = sequence.tokens.get(end).copied();
             if let Tokens::Known(ids) = std::mem::replace(&mut row.tokens, Tokens::Sampled) {
@@ -133,7 +135,7 @@ impl Forward {
                 row.output = Output::Sample { sampling: sequence.sampling.clone(), draw, history };
             }
             self.step.sequences.push(row);
-            self.rows.push(Row { slot, prefilled, samples });
+            self.rows.push(Row { slot, prefilled, piece: end < sequence.prompt, samples });
             sequence.fed = end;
             sequence.coming += usize::from(samples);
             sequence.last_step = step;

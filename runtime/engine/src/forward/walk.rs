@@ -3,7 +3,7 @@
 
 use super::Forward;
 use crate::handle::prepare;
-use crate::scripted::{Drafting, InFlight, Script, Scripted, Shape, Tight, Tokens};
+use crate::scripted::{Drafting, InFlight, Invariant, Script, Scripted, Shape, Tight, Tokens};
 use crate::{EngineOptions, Event, FinishReason, Generation, Request, Stats, SubmitError};
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -195,6 +195,11 @@ fn every_answer_is_its_lone_one_with_two_steps_in_flight() {
 #[test]
 fn every_answer_is_its_lone_one_with_three_steps_in_flight() {
     walks::<InFlight<Tight, 3>>();
+}
+
+#[test]
+fn every_answer_is_its_lone_one_where_answers_are_decoded_again() {
+    walks::<InFlight<Invariant<Tight, 8>, 2>>();
 }
 
 #[test]

@@ -197,6 +197,16 @@ pub(super) fn check_step(step: &Step, spec: &ModelSpec) {
         let drafting = if matches!(row.output, Output::Sample { .. }) { spec.drafts() } else { 0 };
         let end = row.position + row.tokens.len() + drafting.saturating_sub(1);
         assert!(end <= spec.context, "{slot:?} is fed and drafts beyond the context");
+        if spec.batch_invariant.is_some() {
+            let (position, piece_tokens) = (row.position, spec.piece_tokens());
+            let sound = if row.generated { row.tokens.len() == 1 } else { position % piece_tokens == 0 };
+            assert!(
+                sound,
+                "{slot:?} is fed {} tokens at {position}: generated {}",
+                row.tokens.len(),
+                row.generated
+            );
+        }
         if let Tokens::Known(ids) = &row.tokens {
             let stranger = ids.iter().find(|&&id| id as usize >= spec.vocabulary);
             assert_eq!(stranger, None, "{slot:?} is fed a token outside the vocabulary");

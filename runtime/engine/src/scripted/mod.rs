@@ -12,7 +12,7 @@ mod memory;
 mod spec;
 
 pub use controls::{Breach, Controls};
-pub use spec::{Drafting, InFlight, Shape, Small, Tight};
+pub use spec::{Drafting, InFlight, Invariant, Shape, Small, Tight};
 
 use controls::Fault;
 use memory::Memory;

@@ -1,7 +1,9 @@
 //! What a scripted model says about itself.
 
 use monomorph_formats::Format;
-use monomorph_model::{ClassFormat, DraftSpec, Figures, HardwareSpec, ModelSpec, Protocol, SamplingPreset};
+use monomorph_model::{
+    BatchInvariantSpec, ClassFormat, DraftSpec, Figures, HardwareSpec, ModelSpec, Protocol, SamplingPreset,
+};
 use std::marker::PhantomData;
 
 /// The dimensions of a scripted model: a test that needs others than [`Small`]'s brings its own.
@@ -35,6 +37,16 @@ impl<S: Shape, const DRAFTS: usize> Shape for Drafting<S, DRAFTS> {
         }),
         ..*S::SPEC
     };
+}
+
+/// Another shape, of a batch-invariant model whose prompts' pieces end at multiples of `PIECE` tokens.
+#[derive(Debug)]
+pub struct Invariant<S, const PIECE: usize>(PhantomData<fn() -> S>);
+
+impl<S: Shape, const PIECE: usize> Shape for Invariant<S, PIECE> {
+    const SPEC: &'static ModelSpec =
+        &ModelSpec { batch_invariant: Some(BatchInvariantSpec { piece_tokens: PIECE }), ..*S::SPEC };
+    const STEPS_IN_FLIGHT: usize = S::STEPS_IN_FLIGHT;
 }
 
 /// A small model with the vocabulary and the stop id of SmolLM2, blocks of 16 and steps of 64 tokens, and at
@@ -86,4 +98,5 @@ const SMALL: ModelSpec = ModelSpec {
     }],
     figures: Figures { limit_decode: 0.0, limit_prefill: 0.0, predicted_decode: 0.0, predicted_prefill: 0.0 },
     draft: None,
+    batch_invariant: None,
 };

@@ -168,6 +168,7 @@ fn the_scripted_model_notices_mixed_up_blocks() {
     use monomorph_model::{BlockId, Output, SequenceStep, Slot, Step, Tokens};
     let row = |slot: u32, position: usize, tokens: Vec<u32>, block: u32| SequenceStep {
         drafts: 0,
+        generated: false,
         following: None,
         slot: Slot(slot),
         position,

@@ -26,13 +26,13 @@ fn every_small_world_ends_well() {
                 for &a in &kinds {
                     for &b in kinds.iter().filter(|b| b.arrives >= a.arrives) {
                         for &c in kinds.iter().filter(|c| c.arrives >= b.arrives) {
-                            simulate(&[a, b, c], &limits, total, 1, &mut seen);
+                            simulate(&[a, b, c], &limits, false, total, 1, &mut seen);
                             // One that ends early, one whose tokens the host must see, one as it is: in turn.
                             let mut manners = [a, b, c];
                             let early = &mut manners[worlds % 3];
                             early.stops = early.answer.div_ceil(2);
                             manners[(worlds + 1) % 3].waits = true;
-                            simulate(&manners, &limits, total, 2 + worlds % 2, &mut seen);
+                            simulate(&manners, &limits, false, total, 2 + worlds % 2, &mut seen);
                             worlds += 1;
                         }
                     }
@@ -47,7 +47,7 @@ fn every_small_world_ends_well() {
 
 /// Limits of a model that does not draft.
 fn limits(block_tokens: usize, step_tokens: usize, step_sequences: usize) -> Limits {
-    Limits { block_tokens, step_tokens, step_sequences, drafts: 0, reach: 0 }
+    Limits { block_tokens, step_tokens, step_sequences, drafts: 0, reach: 0, piece_tokens: 1 }
 }
 
 /// Limits with what a step writes behind the tokens when so many drafts are verified and made.
@@ -78,7 +78,7 @@ fn every_small_world_with_drafts_ends_well() {
                             let mut manners = [a, b, c];
                             let early = &mut manners[worlds % 3];
                             early.stops = early.answer.div_ceil(2);
-                            simulate(&manners, &limits, total, 1, &mut seen);
+                            simulate(&manners, &limits, false, total, 1, &mut seen);
                             worlds += 1;
                         }
                     }
@@ -101,9 +101,14 @@ fn random_worlds_end_well() {
         (random >> 33) as usize % bound
     };
     let mut seen = Seen::default();
+    let mut replays = 0;
     while seen.steps < 400_000 {
         let limits = limits(1 + below(16), 1 + below(48), 1 + below(12));
-        let drafts = if below(2) == 0 { below(4) } else { 0 };
+        // A batch-invariant model in one world of four: its prompts are cut where it can take up a sum again.
+        let invariant = below(4) == 0;
+        let piece_tokens = if invariant { 1 + below(limits.step_tokens) } else { 1 };
+        let limits = Limits { piece_tokens, ..limits };
+        let drafts = if !invariant && below(2) == 0 { below(4) } else { 0 };
         let limits = drafting(Limits { step_tokens: limits.step_tokens + drafts, ..limits }, drafts);
         let total = 2 + below(24);
         let room = (total * limits.block_tokens).saturating_sub(limits.reach);
@@ -121,9 +126,13 @@ fn random_worlds_end_well() {
             })
             .collect();
         let depth = if drafts == 0 { 1 + below(3) } else { 1 };
-        simulate(&requests, &limits, total, depth, &mut seen);
+        let before = seen.preemptions;
+        simulate(&requests, &limits, invariant, total, depth, &mut seen);
+        replays += if invariant { seen.preemptions - before } else { 0 };
     }
-    let Seen { steps, preemptions, mixed, surplus, accepted, waits } = seen;
+    let Seen { steps, preemptions, mixed, surplus, accepted, waits, pieces } = seen;
+    println!("batch-invariant: {replays} pre-emptions, {pieces} pieces");
+    assert!(replays > 1_000 && pieces > 1_000);
     println!("{steps} steps, {preemptions} pre-emptions, {mixed} mixed, {surplus} surplus, {waits} waits");
     println!("{accepted} drafts accepted");
     assert!(preemptions > 1_000 && mixed > 10_000 && surplus > 1_000 && waits > 1_000 && accepted > 10_000);
@@ -137,9 +146,9 @@ fn view<'a>(free_blocks: usize, running: &'a [Running], waiting: &'a [Waiting]) 
 #[test]
 fn the_youngest_is_preempted_and_the_oldest_goes_on() {
     let limits = limits(2, 8, 4);
-    let full = Running { tokens: 5, cached: 4, drafts: 0, ready: true, limit: 9, blocks: 2 };
-    let young = Running { tokens: 2, cached: 1, drafts: 0, ready: true, limit: 9, blocks: 1 };
-    let (running, waiting) = ([full, young], [Waiting { tokens: 1, limit: 2 }]);
+    let full = Running { tokens: 5, cached: 4, prefill: 5, drafts: 0, ready: true, limit: 9, blocks: 2 };
+    let young = Running { tokens: 2, cached: 1, prefill: 2, drafts: 0, ready: true, limit: 9, blocks: 1 };
+    let (running, waiting) = ([full, young], [Waiting { tokens: 1, prefill: 1, limit: 2 }]);
     let view = view(0, &running, &waiting);
     let plan = schedule(&view, &limits);
     assert_eq!((plan.preempt, plan.admit), (1, 0), "one block came back, and none is left to admit with");
@@ -151,8 +160,8 @@ fn the_youngest_is_preempted_and_the_oldest_goes_on() {
 #[test]
 fn one_that_is_not_ready_is_left_out_and_keeps_its_blocks() {
     let limits = limits(2, 8, 4);
-    let waits = Running { tokens: 5, cached: 4, drafts: 0, ready: false, limit: 9, blocks: 2 };
-    let other = Running { tokens: 3, cached: 2, drafts: 0, ready: true, limit: 9, blocks: 1 };
+    let waits = Running { tokens: 5, cached: 4, prefill: 5, drafts: 0, ready: false, limit: 9, blocks: 2 };
+    let other = Running { tokens: 3, cached: 2, prefill: 3, drafts: 0, ready: true, limit: 9, blocks: 1 };
     let running = [waits, other];
     let view = View { in_flight: true, ..view(1, &running, &[]) };
     let plan = schedule(&view, &limits);
@@ -166,9 +175,11 @@ fn one_that_is_not_ready_is_left_out_and_keeps_its_blocks() {
 #[test]
 fn decode_comes_before_prefill_and_prefill_takes_the_rest() {
     let limits = limits(4, 6, 4);
-    let prefill = Running { tokens: 20, cached: 8, drafts: 0, ready: true, limit: 24, blocks: 5 };
-    let decode = Running { tokens: 6, cached: 5, drafts: 0, ready: true, limit: 9, blocks: 2 };
-    let plan = schedule(&view(9, &[prefill, decode], &[Waiting { tokens: 3, limit: 4 }]), &limits);
+    let prefill =
+        Running { tokens: 20, cached: 8, prefill: 20, drafts: 0, ready: true, limit: 24, blocks: 5 };
+    let decode = Running { tokens: 6, cached: 5, prefill: 6, drafts: 0, ready: true, limit: 9, blocks: 2 };
+    let plan =
+        schedule(&view(9, &[prefill, decode], &[Waiting { tokens: 3, prefill: 3, limit: 4 }]), &limits);
     assert_eq!(plan.admit, 1);
     assert_eq!(plan.rows, [Row { sequence: 0, tokens: 5 }, Row { sequence: 1, tokens: 1 }]);
 }
@@ -176,8 +187,10 @@ fn decode_comes_before_prefill_and_prefill_takes_the_rest() {
 #[test]
 fn the_head_of_the_queue_is_not_overtaken() {
     let limits = limits(4, 64, 4);
-    let running = [Running { tokens: 5, cached: 4, drafts: 0, ready: true, limit: 40, blocks: 2 }];
-    let waiting = [Waiting { tokens: 12, limit: 40 }, Waiting { tokens: 1, limit: 2 }];
+    let running =
+        [Running { tokens: 5, cached: 4, prefill: 5, drafts: 0, ready: true, limit: 40, blocks: 2 }];
+    let waiting =
+        [Waiting { tokens: 12, prefill: 12, limit: 40 }, Waiting { tokens: 1, prefill: 1, limit: 2 }];
     let plan = schedule(&view(4, &running, &waiting), &limits);
     assert_eq!(plan.admit, 0, "the head needs 3 blocks and one to grow, and the running one may need one");
     let plan = schedule(&view(5, &running, &waiting), &limits);
@@ -190,17 +203,38 @@ fn the_head_of_the_queue_is_not_overtaken() {
 fn drafts_take_budget_and_blocks() {
     let limits = drafting(limits(2, 9, 4), 2);
     assert_eq!((limits.running(), limits.reach), (3, 3), "nine tokens are three for each of three");
-    let decode = Running { tokens: 6, cached: 5, drafts: 2, ready: true, limit: 20, blocks: 4 };
-    let prefill = Running { tokens: 20, cached: 8, drafts: 0, ready: true, limit: 24, blocks: 12 };
+    let decode = Running { tokens: 6, cached: 5, prefill: 6, drafts: 2, ready: true, limit: 20, blocks: 4 };
+    let prefill =
+        Running { tokens: 20, cached: 8, prefill: 20, drafts: 0, ready: true, limit: 24, blocks: 12 };
     let plan = schedule(&view(9, &[decode, prefill], &[]), &limits);
     assert_eq!(plan.rows, [Row { sequence: 0, tokens: 3 }, Row { sequence: 1, tokens: 6 }]);
     // Six tokens and three positions behind them are five blocks.
     let plan = schedule(&view(0, &[decode, Running { blocks: 1, ..decode }], &[]), &limits);
     assert_eq!((plan.preempt, plan.rows), (1, vec![Row { sequence: 0, tokens: 3 }]));
     // Three tokens take three blocks at once, and one more to grow into.
-    let waiting = [Waiting { tokens: 3, limit: 9 }];
+    let waiting = [Waiting { tokens: 3, prefill: 3, limit: 9 }];
     assert_eq!(schedule(&view(3, &[decode], &waiting), &limits).admit, 0);
     let grown = Running { limit: 7, blocks: 5, ..decode };
     assert_eq!(schedule(&view(3, &[grown], &waiting), &limits).admit, 0);
     assert_eq!(schedule(&view(4, &[grown], &waiting), &limits).admit, 1, "the running one grows no more");
+}
+
+#[test]
+fn pieces_end_where_sums_can_be_taken_up_and_answers_are_decoded_again() {
+    let limits = Limits { piece_tokens: 8, ..limits(4, 20, 16) };
+    assert_eq!(limits.running(), 13, "behind twelve that decode there is room for a piece");
+    let decode = Running { tokens: 6, cached: 5, prefill: 5, drafts: 0, ready: true, limit: 9, blocks: 2 };
+    let prompt = Running { tokens: 30, cached: 8, prefill: 30, drafts: 0, ready: true, limit: 40, blocks: 8 };
+    let plan = schedule(&view(99, &[decode, prompt, prompt], &[]), &limits);
+    assert_eq!(
+        plan.rows,
+        [Row { sequence: 0, tokens: 1 }, Row { sequence: 1, tokens: 16 }],
+        "three tokens are left, and no piece"
+    );
+    // Of one that was pre-empted: a piece, the rest of the prompt and no token of the answer, then token by token.
+    for (cached, tokens) in [(0, 19), (16, 3), (19, 1), (20, 1)] {
+        let again = Running { tokens: 22, cached, prefill: 19, ..prompt };
+        let plan = schedule(&view(99, &[again], &[]), &limits);
+        assert_eq!(plan.rows, [Row { sequence: 0, tokens }], "after {cached}");
+    }
 }

@@ -21,6 +21,8 @@ struct Sequence {
     /// As many as there will be when the steps in flight are done.
     tokens: usize,
     cached: usize,
+    /// How many tokens are fed as a prompt; `None` for all.
+    prompt: Option<usize>,
     drafts: usize,
     limit: usize,
     blocks: usize,
@@ -35,7 +37,11 @@ impl Sequence {
     fn view(&self) -> Running {
         let ready = self.coming == 0 || (!self.waits && self.tokens < self.limit);
         let Sequence { tokens, cached, drafts, limit, blocks, .. } = *self;
-        Running { tokens, cached, drafts, ready, limit, blocks }
+        Running { tokens, cached, prefill: self.prefill(), drafts, ready, limit, blocks }
+    }
+
+    fn prefill(&self) -> usize {
+        self.prompt.unwrap_or(self.tokens)
     }
 
     fn left(&self) -> usize {
@@ -55,9 +61,19 @@ pub(crate) struct Seen {
     pub(crate) accepted: usize,
     /// Turns in which nothing could be planned before a step was collected.
     pub(crate) waits: usize,
+    /// Pieces of the prompts of a batch-invariant model.
+    pub(crate) pieces: usize,
 }
 
-pub(crate) fn simulate(requests: &[Request], limits: &Limits, total: usize, depth: usize, seen: &mut Seen) {
+/// `invariant`: the answers of those that were pre-empted are decoded again.
+pub(crate) fn simulate(
+    requests: &[Request],
+    limits: &Limits,
+    invariant: bool,
+    total: usize,
+    depth: usize,
+    seen: &mut Seen,
+) {
     let what = || format!("{requests:?} {limits:?} {total} blocks, {depth} in flight");
     let (mut free, mut done) = (total, 0);
     let mut running: Vec<Sequence> = Vec::new();
@@ -82,6 +98,7 @@ pub(crate) fn simulate(requests: &[Request], limits: &Limits, total: usize, dept
                 number,
                 tokens,
                 cached: 0,
+                prompt: invariant.then_some(request.prompt),
                 drafts: 0,
                 limit,
                 blocks: 0,
@@ -96,8 +113,9 @@ pub(crate) fn simulate(requests: &[Request], limits: &Limits, total: usize, dept
             continue;
         }
         let view_running: Vec<Running> = running.iter().map(Sequence::view).collect();
-        let view_waiting: Vec<Waiting> =
-            waiting.iter().map(|one| Waiting { tokens: one.tokens, limit: one.limit }).collect();
+        let as_waiting =
+            |one: &Sequence| Waiting { tokens: one.tokens, prefill: one.prefill(), limit: one.limit };
+        let view_waiting: Vec<Waiting> = waiting.iter().map(as_waiting).collect();
         let view = View {
             free_blocks: free,
             free_slots: limits.running() - running.len() - leaving.len(),
@@ -153,7 +171,13 @@ pub(crate) fn simulate(requests: &[Request], limits: &Limits, total: usize, dept
                 assert!(tokens >= 1, "an empty row: {}", what());
                 assert!(tokens <= sequence.left() + sequence.drafts, "fed more than there is: {}", what());
                 assert!(tokens > sequence.drafts, "some drafts, or no token with them: {}", what());
+                let prefill = sequence.prefill().saturating_sub(sequence.cached);
+                assert!(!invariant || tokens <= prefill.max(1), "an answer in a piece: {}", what());
                 sequence.cached += tokens - sequence.drafts;
+                if invariant && sequence.cached < sequence.prefill() {
+                    assert_eq!(sequence.cached % limits.piece_tokens, 0, "cut anywhere: {}", what());
+                    seen.pieces += 1;
+                }
                 sequence.last = submitted;
                 if sequence.cached == sequence.tokens {
                     assert!(sequence.tokens < sequence.limit, "a token beyond the last: {}", what());

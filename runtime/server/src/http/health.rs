@@ -1,7 +1,7 @@
 //! `GET /health`: 200 only when a request would be answered.
 
 use super::app::App;
-use crate::draft;
+use crate::{batches, draft};
 use axum::Json;
 use axum::extract::State;
 use axum::http::StatusCode;
@@ -18,6 +18,7 @@ pub(crate) async fn health(State(app): State<Arc<App>>) -> (StatusCode, Json<Val
         "version": env!("CARGO_PKG_VERSION"),
         "weights": if app.dummy { "dummy" } else { "checkpoint" },
         "draft": draft::facts(app.spec),
+        "batch_invariant": batches::facts(app.spec),
         "uptime_seconds": app.started.elapsed().as_secs_f64(),
     });
     let Some(ready) = app.ready.get() else {
@@ -46,6 +47,7 @@ pub(crate) async fn health(State(app): State<Arc<App>>) -> (StatusCode, Json<Val
         "context": stats.context,
         "steps": stats.steps,
         "tokens_prefilled": stats.tokens_prefilled,
+        "prompt_pieces": stats.prompt_pieces,
         "tokens_generated": stats.tokens_generated,
         "drafts_verified": stats.drafts_verified,
         "drafts_accepted": stats.drafts_accepted,

@@ -2,7 +2,7 @@
 
 use super::app::App;
 use super::error::ApiError;
-use crate::draft;
+use crate::{batches, draft};
 use axum::Json;
 use axum::extract::{Path, State};
 use serde_json::{Value, json};
@@ -37,6 +37,7 @@ fn entry(app: &App) -> Value {
         "target": app.spec.target,
         "weights": if app.dummy { "dummy" } else { "checkpoint" },
         "draft": draft::facts(app.spec),
+        "batch_invariant": batches::facts(app.spec),
         "max_model_len": app.ready.get().map(|ready| ready.engine.context()),
         "sampling": preset,
     })

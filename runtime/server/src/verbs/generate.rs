@@ -7,7 +7,7 @@ use crate::openai::generation::{preset_sampling, random_seed};
 use crate::out;
 use crate::verbs::ending::Ending;
 use crate::verbs::logits::read_lists;
-use monomorph_engine::{EngineHandle, EngineOptions, Event, Request};
+use monomorph_engine::{EngineHandle, EngineOptions, Event, Request, Stats};
 use monomorph_model::{ModelSpec, Progress};
 use serde_json::{Map, Value, json};
 use std::io::Write;
@@ -31,6 +31,12 @@ pub(crate) struct GenerateArgs {
     /// Go on after the model would stop, with --tokens only.
     #[arg(long, requires = "tokens")]
     ignore_eos: bool,
+    /// Continue the lists one after the other instead of all at once, with --tokens only.
+    #[arg(long, requires = "tokens")]
+    one_by_one: bool,
+    /// Print pairs of an id and its log-probability instead of ids, with --tokens only.
+    #[arg(long, requires = "tokens")]
+    logprobs: bool,
     /// Instructions before the prompt.
     #[arg(long, value_name = "TEXT", conflicts_with = "raw")]
     system: Option<String>,
@@ -83,6 +89,7 @@ pub(crate) fn generate(
     sampling.top_k = args.top_k.unwrap_or(sampling.top_k);
     sampling.min_p = args.min_p.unwrap_or(sampling.min_p);
     sampling.repetition_penalty = args.repetition_penalty.unwrap_or(sampling.repetition_penalty);
+    sampling.top_logprobs = args.logprobs.then_some(0);
     sampling.seed = args.seed.unwrap_or_else(random_seed);
     sampling.validate().map_err(|(field, what)| format!("--{} {what}", field.replace('_', "-")))?;
     if args.stop.iter().any(String::is_empty) {
@@ -104,7 +111,17 @@ pub(crate) fn generate(
             stop_ids: text.tokenizer.end_ids().to_vec(),
             ignore_eos: args.ignore_eos,
         };
-        return Ok(continue_lists(&engine, &read_lists(file, spec)?, &request)?);
+        let lists = read_lists(file, spec)?;
+        let printed =
+            continue_lists(&engine, &lists, &request, if args.one_by_one { 1 } else { lists.len() })?;
+        out::print(format_args!("{printed}"));
+        let Stats { steps, tokens_prefilled, prompt_pieces, tokens_generated, preemptions, .. } =
+            engine.stats();
+        out::say(format_args!(
+            "{steps} steps: {tokens_prefilled} tokens prefilled, {tokens_generated} generated; {prompt_pieces} pieces of \
+             prompts cut off, {preemptions} sequences pre-empted",
+        ));
+        return Ok(());
     }
     let asked_for = args.prompt.as_deref().unwrap_or_default();
     let prompt = if args.raw {
@@ -166,28 +183,36 @@ pub(crate) fn generate(
     Ok(())
 }
 
-/// Continues lists of token ids side by side and prints what was generated as a JSON list of lists. Stop ids
-/// end a list only without `ignore_eos`.
-fn continue_lists(engine: &EngineHandle, lists: &[Vec<u32>], request: &Request) -> Result<(), String> {
+/// Continues lists of token ids, so many side by side; what was generated, a list for each, of ids or of pairs of an id and its
+/// log-probability. Stop ids end a list only without `ignore_eos`.
+fn continue_lists(
+    engine: &EngineHandle,
+    lists: &[Vec<u32>],
+    request: &Request,
+    beside: usize,
+) -> Result<Value, String> {
     let stop_ids = if request.ignore_eos { Vec::new() } else { request.stop_ids.clone() };
     let submit = |list: &Vec<u32>| {
         let request = Request { prompt: list.clone(), stop_ids: stop_ids.clone(), ..request.clone() };
         engine.submit(request).map_err(|error| error.to_string())
     };
-    let generations = lists.iter().map(submit).collect::<Result<Vec<_>, _>>()?;
-    let mut continued: Vec<Vec<u32>> = Vec::new();
-    for mut generation in generations {
-        let mut ids = Vec::new();
-        loop {
-            match generation.blocking_recv() {
-                Some(Event::Token(token)) => ids.push(token.id),
-                Some(Event::Finished(_)) => break,
-                Some(Event::Failed(error)) => return Err(error.to_string()),
-                None => return Err("a generation ended without a reason".to_owned()),
+    let mut continued: Vec<Vec<Value>> = Vec::new();
+    for group in lists.chunks(beside.max(1)) {
+        for mut generation in group.iter().map(submit).collect::<Result<Vec<_>, _>>()? {
+            let mut tokens = Vec::new();
+            loop {
+                match generation.blocking_recv() {
+                    Some(Event::Token(token)) => tokens.push(match token.logprob {
+                        Some(logprob) => json!([token.id, logprob]),
+                        None => json!(token.id),
+                    }),
+                    Some(Event::Finished(_)) => break,
+                    Some(Event::Failed(error)) => return Err(error.to_string()),
+                    None => return Err("a generation ended without a reason".to_owned()),
+                }
             }
+            continued.push(tokens);
         }
-        continued.push(ids);
     }
-    out::print(format_args!("{}", json!(continued)));
-    Ok(())
+    Ok(json!(continued))
 }

@@ -1,9 +1,9 @@
 //! `info`: what this binary was compiled for.
 
-use crate::draft;
 use crate::load::DEFAULT_CONTEXT;
 use crate::out;
 use crate::paths::default_weights;
+use crate::{batches, draft};
 use monomorph_model::ModelSpec;
 use serde_json::{Value, json};
 
@@ -48,6 +48,7 @@ fn as_json(spec: &ModelSpec) -> Value {
         "context": spec.context,
         "usable_context": spec.usable_context(),
         "draft": draft::facts(spec),
+        "batch_invariant": batches::facts(spec),
         "block_tokens": spec.block_tokens,
         "block_bytes": spec.block_bytes,
         "state_bytes": spec.state_bytes,
@@ -122,6 +123,9 @@ fn as_text(spec: &ModelSpec) -> String {
     );
     if let Some(it) = &spec.draft {
         line("drafts", draft::describe(spec, it));
+    }
+    if let Some(invariant) = &spec.batch_invariant {
+        line("batches", batches::describe(spec, invariant));
     }
     line("weights", format!("{} in {} tensors", out::bytes(spec.weight_bytes), spec.tensor_count()));
     line("scratch", out::bytes(spec.scratch_bytes));

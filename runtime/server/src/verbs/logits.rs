@@ -4,7 +4,7 @@ use crate::failure::Failure;
 use crate::load::{MemoryArgs, ThreadArgs, WeightsArgs};
 use crate::out;
 use monomorph_model::{
-    BlockId, Model, ModelSpec, Output, Progress, RowOutput, SequenceStep, Slot, Step, Tokens,
+    BlockId, Model, ModelSpec, Output, Progress, RowOutput, SequenceStep, Slot, Step, Tokens, piece,
 };
 use std::fs::File;
 use std::io::{BufWriter, Write};
@@ -61,12 +61,11 @@ pub(crate) fn logits<M: Model>(args: &LogitsArgs) -> Result<(), Failure> {
     let written = File::create(&partial).map_err(|error| error.to_string()).and_then(|file| {
         let mut file = BufWriter::with_capacity(1 << 20, file);
         write_header(&mut file, &lists, spec.vocabulary).map_err(|error| error.to_string())?;
-        let chunk = if args.decode { 1 } else { spec.step_tokens };
-        let prompt = args.prompt.map_or(chunk, NonZero::get);
+        let cut = Cut { decode: args.decode, prompt: args.prompt.map_or(0, NonZero::get) };
         for group in lists.chunks(beside.max(1)) {
             let fresh = group.iter().map(|tokens| Fed { tokens, position: 0, rows: Vec::new() });
             let mut fed: Vec<Fed> = fresh.collect();
-            while feed(&mut model, spec, &mut fed, blocks_each, prompt, chunk)? {
+            while feed(&mut model, spec, &mut fed, blocks_each, cut)? {
                 // One list's rows follow one another in the file; of several they are kept until the first is done.
                 if let [fed] = fed.as_mut_slice() {
                     write(&mut file, fed.rows.drain(..))?;
@@ -101,21 +100,40 @@ struct Fed<'a> {
     rows: Vec<f32>,
 }
 
-/// One step of lists side by side: of each the next `chunk` tokens, the first time `prompt`, as far as a step takes them. Says
-/// whether there was anything left to feed.
+/// How lists are cut.
+#[derive(Clone, Copy)]
+struct Cut {
+    /// Token by token, as what was generated is fed; else as prompts are.
+    decode: bool,
+    /// Where they are decoded, tokens that go before as a prompt.
+    prompt: usize,
+}
+
+impl Cut {
+    /// Of the `left` tokens from `position` on, how many a step with `room` for so many is fed, and whether as generated ones.
+    fn next(self, spec: &ModelSpec, position: usize, left: usize, room: usize) -> (usize, bool) {
+        if self.decode && (position > 0 || self.prompt == 0) {
+            return (left.min(room).min(1), true);
+        }
+        let left = if self.decode { left.min(self.prompt) } else { left };
+        (piece(position, left, room, spec.piece_tokens()), false)
+    }
+}
+
+/// One step of lists side by side: of each the next tokens, as far as a step takes them. Says whether there was anything left
+/// to feed.
 fn feed<M: Model>(
     model: &mut M,
     spec: &ModelSpec,
     lists: &mut [Fed],
     blocks_each: usize,
-    prompt: usize,
-    chunk: usize,
+    cut: Cut,
 ) -> Result<bool, String> {
     let (mut step, mut fed, mut room) = (Step { sequences: Vec::new() }, Vec::new(), spec.step_tokens);
     for (number, list) in lists.iter().enumerate() {
         let position = list.position;
-        let most = if position == 0 { prompt } else { chunk };
-        let tokens = &list.tokens[position..list.tokens.len().min(position + most.min(room))];
+        let (count, generated) = cut.next(spec, position, list.tokens.len() - position, room);
+        let tokens = &list.tokens[position..position + count];
         if tokens.is_empty() {
             continue;
         }
@@ -124,6 +142,7 @@ fn feed<M: Model>(
         let blocks = first..first + (position + tokens.len()).div_ceil(spec.block_tokens);
         step.sequences.push(SequenceStep {
             drafts: 0,
+            generated,
             following: None,
             slot: Slot(number as u32),
             position,

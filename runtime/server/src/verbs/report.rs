@@ -1,7 +1,7 @@
 //! What `bench` prints.
 
-use crate::draft;
 use crate::out;
+use crate::{batches, draft};
 use monomorph_model::ModelSpec;
 use serde_json::{Value, json};
 
@@ -77,6 +77,7 @@ impl Report<'_> {
             "target": self.spec.target,
             "weights": if self.dummy { "dummy" } else { "checkpoint" },
             "draft": draft::facts(self.spec),
+            "batch_invariant": batches::facts(self.spec),
             "threads": self.threads,
             "prompt_tokens": self.prefills.first().map(|prefill| prefill.count),
             "depth": self.depth,
@@ -103,6 +104,9 @@ impl Report<'_> {
         ));
         if let Some(it) = &self.spec.draft {
             out::print(format_args!("{}", draft::describe(self.spec, it)));
+        }
+        if let Some(it) = &self.spec.batch_invariant {
+            out::print(format_args!("batches: {}", batches::describe(self.spec, it)));
         }
         out::print(format_args!(
             "{:<28} {:>10} {:>10} {:>10} {:>9}",

@@ -1,12 +1,12 @@
 //! `serve`: HTTP until told to stop.
 
-use crate::draft;
 use crate::failure::Failure;
 use crate::http::app::{App, Ready};
 use crate::http::router;
 use crate::load::{CacheArgs, MemoryArgs, StartEngine, ThreadArgs, WeightsArgs, load};
 use crate::openai::answers::unix_time;
 use crate::out;
+use crate::{batches, draft};
 use monomorph_engine::{EngineHandle, EngineOptions, Event, Health, Request};
 use monomorph_model::{ModelSpec, Progress, device_fault};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener};
@@ -106,9 +106,12 @@ pub fn serve(
     }
     let weights = if app.dummy { "; weights: dummy" } else { "" };
     let drafts = spec.draft.as_ref().map_or(String::new(), |it| format!("; {}", draft::describe(spec, it)));
+    let invariant = spec.batch_invariant.as_ref();
+    let invariant =
+        invariant.map_or(String::new(), |it| format!("; batches: {}", batches::describe(spec, it)));
     let _ = app.ready.set(Ready { engine, text: Arc::new(text) });
     out::print(format_args!(
-        "ready in {:.2} s: {} with a context of {context} tokens, {cached} cached in all ({}), {} threads{weights}{drafts}",
+        "ready in {:.2} s: {} with a context of {context} tokens, {cached} cached in all ({}), {} threads{weights}{drafts}{invariant}",
         started.elapsed().as_secs_f64(),
         app.model_name,
         out::bytes(blocks as u64 * spec.block_bytes as u64),

@@ -2,7 +2,7 @@
 
 use monomorph_model::{
     BlockId, Model, ModelSpec, Output, RowOutput, SequenceStep, Slot, Step, StepOutput, Ticket, Tokens,
-    Verified,
+    Verified, piece,
 };
 use monomorph_sampling::Sampling;
 use std::collections::VecDeque;
@@ -14,7 +14,8 @@ pub(crate) fn feed<M: Model>(model: &mut M, prompt: &[u32]) -> Result<(), String
     let mut position = 0;
     let mut output = StepOutput::default();
     while position < prompt.len() {
-        let end = prompt.len().min(position + M::SPEC.step_tokens);
+        let (room, piece_tokens) = (M::SPEC.step_tokens, M::SPEC.piece_tokens());
+        let end = position + piece(position, prompt.len() - position, room, piece_tokens);
         let row = prompt_row(M::SPEC, 0, prompt, position..end, &blocks);
         let ticket = model.submit(&Step { sequences: vec![row] });
         output = model.collect(ticket);
@@ -60,15 +61,16 @@ impl<'a, M: Model> Steps<'a, M> {
         for (index, prompt) in prompts.iter().enumerate() {
             let mut position = 0;
             while position < prompt.len() {
-                let end = prompt.len().min(position + room);
-                let row = prompt_row(M::SPEC, index, prompt, position..end, &steps.blocks[index]);
-                steps.step.sequences.push(row);
-                room -= end - position;
-                position = end;
-                if room == 0 {
+                let fed = piece(position, prompt.len() - position, room, M::SPEC.piece_tokens());
+                if fed == 0 {
                     steps.flush()?;
                     room = M::SPEC.step_tokens;
+                    continue;
                 }
+                let range = position..position + fed;
+                steps.step.sequences.push(prompt_row(M::SPEC, index, prompt, range, &steps.blocks[index]));
+                room -= fed;
+                position += fed;
             }
         }
         steps.flush()?;
@@ -79,6 +81,7 @@ impl<'a, M: Model> Steps<'a, M> {
         for (index, prompt) in prompts.iter().enumerate() {
             let row = SequenceStep {
                 drafts: M::DRAFTS,
+                generated: true,
                 following: None,
                 slot: Slot(index as u32),
                 position: prompt.len(),
@@ -193,6 +196,7 @@ fn prompt_row(
     let samples = range.end == prompt.len();
     SequenceStep {
         drafts: 0,
+        generated: false,
         following: prompt.get(range.end).copied(),
         slot: Slot(index as u32),
         position: range.start,

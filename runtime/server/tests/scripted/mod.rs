@@ -71,6 +71,7 @@ impl Shape for Bytes {
             predicted_prefill: 160.0,
         },
         draft: None,
+        batch_invariant: None,
     };
 }
 

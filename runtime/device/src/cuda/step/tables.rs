@@ -2,7 +2,7 @@
 
 use super::{Header, Limits, MAX_SEQUENCES, SampledRow, TokenRow, Use};
 use crate::cuda::shape::ALIGNMENT;
-use crate::cuda::steps::FLIGHTS;
+use crate::cuda::steps::Sets;
 use monomorph_model::ModelSpec;
 
 /// Bytes of all that the steps in flight are uploaded to, at most.
@@ -10,7 +10,7 @@ pub(crate) fn device_bytes(spec: &ModelSpec, context: usize) -> u64 {
     let tables = Tables::of(spec, context);
     let aligned = |bytes: u64| bytes.next_multiple_of(ALIGNMENT);
     let each = aligned(tables.passes + tables.header) + aligned(tables.tokens) + aligned(tables.history);
-    FLIGHTS as u64 * each + aligned(tables.ids)
+    Sets::of(spec).count() as u64 * each + aligned(tables.ids)
 }
 
 /// Bytes of each table of a step.

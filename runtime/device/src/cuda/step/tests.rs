@@ -8,12 +8,22 @@ fn limits() -> Limits {
 }
 
 fn fill(buffer: &mut StepBuffer, sequences: &[SequenceStep]) {
-    buffer.fill(&sequences.iter().collect::<Vec<_>>());
+    let decodes = sequences.iter().all(|sequence| sequence.tokens.len() == 1);
+    buffer.fill(&sequences.iter().collect::<Vec<_>>(), decodes);
 }
 
 fn sequence(slot: u32, position: usize, tokens: Tokens, blocks: &[u32], output: Output) -> SequenceStep {
     let blocks = blocks.iter().map(|block| BlockId(*block)).collect();
-    SequenceStep { drafts: 0, following: None, slot: Slot(slot), position, tokens, blocks, output }
+    SequenceStep {
+        drafts: 0,
+        generated: false,
+        following: None,
+        slot: Slot(slot),
+        position,
+        tokens,
+        blocks,
+        output,
+    }
 }
 
 fn known(ids: &[u32]) -> Tokens {
@@ -156,7 +166,7 @@ fn drafts_that_break_the_contract_are_refused() {
         assert!(text.contains(message), "{text:?} lacks {message:?}");
     }
     let bad = drafts(sequence(0, 0, known(&[1, 2, 3]), &[0], sampled()), 2);
-    catch_unwind(AssertUnwindSafe(|| drafting().fill(&[&bad]))).expect_err("drafts are not prefilled");
+    catch_unwind(AssertUnwindSafe(|| drafting().fill(&[&bad], false))).expect_err("drafts are not prefilled");
 }
 
 #[test]
@@ -174,7 +184,7 @@ fn what_breaks_the_limits_is_refused() {
         (sequence(0, 0, Tokens::Sampled, &[0], none()), "nothing was sampled for slot 0"),
     ] {
         let mut buffer = StepBuffer::new(limits());
-        let panic = catch_unwind(AssertUnwindSafe(|| buffer.fill(&[&bad]))).expect_err("refused");
+        let panic = catch_unwind(AssertUnwindSafe(|| buffer.fill(&[&bad], false))).expect_err("refused");
         let text = panic.downcast_ref::<String>().cloned().unwrap_or_default();
         assert!(text.contains(message), "{text:?} lacks {message:?}");
     }

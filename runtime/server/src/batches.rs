@@ -1,0 +1,20 @@
+//! What a server says of batches whose size changes no bit of a row.
+
+use monomorph_model::{BatchInvariantSpec, ModelSpec};
+use serde_json::{Value, json};
+
+/// What it promises and what that takes, for people.
+pub(crate) fn describe(spec: &ModelSpec, invariant: &BatchInvariantSpec) -> String {
+    let pieces = match invariant.piece_tokens {
+        1 => "anywhere".to_owned(),
+        tokens => format!("at multiples of {tokens} tokens"),
+    };
+    let most = spec.step_sequences;
+    format!("their size changes no bit of a row; at most {most} sequences at once, prompts are cut {pieces}")
+}
+
+/// The same, for programs; null of a build that promises nothing.
+pub(crate) fn facts(spec: &ModelSpec) -> Value {
+    let Some(BatchInvariantSpec { piece_tokens }) = spec.batch_invariant else { return Value::Null };
+    json!({ "sequences": spec.step_sequences, "piece_tokens": piece_tokens })
+}

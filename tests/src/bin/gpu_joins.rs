@@ -1,0 +1,36 @@
+//! `gpu_joins OUT`: what batch-invariant servers of a card are checked with on a machine where no cargo is. Writes
+//! `OUT/targets/`, specs; `OUT/stored/`, checkpoints; and `OUT/joins.json`, which names them, with their prompts. `cargo xtask gpu`
+//! runs it.
+
+use monomorph_compiler::spec::types::Compute;
+use monomorph_tests::joins::{TOKENS, store};
+use serde_json::json;
+use std::path::Path;
+
+/// Dense, a mixture of experts, delta-nets with a mixture, and those in the widths that the fast kernels are for.
+const MODELS: [(&str, &str); 6] = [
+    ("qwen3-deep", "bf16"),
+    ("qwen3-moe", "bf16"),
+    ("qwen3-next", "bf16"),
+    ("qwen35-moe-text", "bf16"),
+    ("wide", "bf16"),
+    ("wide", "fp8-block128"),
+];
+const PROMPTS: usize = 160;
+
+fn main() {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    let [out] = arguments.as_slice() else {
+        eprintln!("usage: gpu_joins OUT");
+        std::process::exit(2);
+    };
+    let out = Path::new(out);
+    let joins = MODELS.map(|(model, storage)| {
+        let stored = store(model, storage, Compute::F16, &out.join("targets"), &out.join("stored"));
+        json!({
+            "name": stored.name, "directory": stored.weights, "longest": stored.longest(), "tokens": TOKENS,
+            "prompts": stored.prompts(PROMPTS),
+        })
+    });
+    std::fs::write(out.join("joins.json"), json!(joins).to_string()).expect("the directory is writable");
+}

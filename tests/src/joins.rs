@@ -1,0 +1,138 @@
+//! Sequences that join and leave batches, and what each is alone: models, prompts, and how the two are compared.
+
+use crate::crowd::write_tokenizer;
+use crate::goldens::{golden, slim, wide};
+use crate::requantise::{Storage, requantise};
+use crate::root;
+use monomorph_compiler::spec;
+use monomorph_compiler::spec::types::Compute;
+use monomorph_formats::Format;
+use serde_json::{Value, json};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+/// Tokens generated for each prompt, unless [`Stored::tokens`] says otherwise.
+pub const TOKENS: usize = 63;
+/// Longest prompt.
+const LONGEST: usize = 200;
+
+/// A model with weights and a tokenizer.
+#[derive(Clone, Debug)]
+pub struct Stored {
+    /// `model/quant`.
+    pub name: String,
+    /// Where its weights are.
+    pub weights: PathBuf,
+    /// Ids that there are.
+    pub vocabulary: usize,
+    /// Tokens that a sequence may have.
+    pub context: usize,
+    /// Tokens to generate for each prompt.
+    pub tokens: usize,
+}
+
+/// A model in a storage, whose products compute in `compute`: a committed golden as it is stored in `bf16`, or one of the made-up ones, `wide` and
+/// `slim`, in any. Its specs go into `targets`, its weights
+/// below `out`.
+///
+/// # Panics
+/// If there is none of that name, or a directory is not writable.
+pub fn store(name: &str, storage: &str, compute: Compute, targets: &Path, out: &Path) -> Stored {
+    let out = out.join(name).join(storage);
+    let load = |quant: &str| {
+        let search = [targets.to_owned(), root().join("targets")];
+        spec::load(&search, &format!("h200/{name}/{quant}")).unwrap_or_else(|error| panic!("{error}"))
+    };
+    let made_up = match name {
+        "wide" => Some(wide(&out)),
+        "slim" => Some(slim(&out)),
+        _ => None,
+    };
+    let (quant, weights) = if let Some(golden) = made_up {
+        golden.import_into(targets, compute);
+        let found = Storage::ALL.iter().find(|it| it.name == storage).expect("there is such a storage");
+        let quant = requantise(&golden, &load("f32"), found, compute, Format::Bf16, targets, &out);
+        (quant, out.join("stored"))
+    } else {
+        let golden = golden(name);
+        golden.import_into(targets, compute);
+        let file = "model.safetensors";
+        std::fs::create_dir_all(&out).expect("a temporary directory is writable");
+        std::fs::copy(golden.directory.join(storage).join(file), out.join(file)).expect("it is writable");
+        (storage.to_owned(), out)
+    };
+    let model = load(&quant).model;
+    let tokens = (0..model.vocabulary).map(|id| (format!("token {id}"), id.into())).collect();
+    write_tokenizer(tokens, &weights);
+    Stored {
+        name: format!("{name}/{quant}"),
+        weights,
+        vocabulary: model.vocabulary,
+        context: model.context,
+        tokens: TOKENS,
+    }
+}
+
+impl Stored {
+    /// So many prompts that differ: of a token, around the ends of pieces and tiles, and of any length in between.
+    pub fn prompts(&self, count: usize) -> Vec<Vec<u32>> {
+        let longest = LONGEST.min(self.context - self.tokens);
+        let ends = [longest, 1, 65, 2, 64, 129, 63, 128, 127, 193, 192];
+        let lengths = ends.into_iter().filter(|length| *length <= longest);
+        let lengths = lengths.chain((0..).map(|at| 1 + at * 37 % longest)).take(count);
+        let id = |number: usize, at: usize| (7 + number * 31 + at * (at + number + 5)) % self.vocabulary;
+        let prompt = |(number, length)| (0..length).map(|at| id(number, at) as u32).collect();
+        lengths.enumerate().map(prompt).collect()
+    }
+
+    /// Tokens of the longest sequence.
+    pub fn longest(&self) -> usize {
+        self.context.min(LONGEST + self.tokens)
+    }
+}
+
+/// What a server generated: a list a prompt, of pairs of an id and its log-probability; and what it said of that.
+#[derive(Clone, Debug)]
+pub struct Generated {
+    /// As JSON has it.
+    pub lists: Vec<Value>,
+    /// Pieces of prompts that it cut off.
+    pub pieces: usize,
+    /// Sequences that it pre-empted.
+    pub preempted: usize,
+}
+
+/// Has a server continue the prompts, with further `flags`.
+///
+/// # Panics
+/// If it fails.
+pub fn generate(mut server: Command, stored: &Stored, prompts: &[Vec<u32>], flags: &[&str]) -> Generated {
+    let directory = tempfile::tempdir().expect("temporary directories can be made");
+    let tokens = directory.path().join("tokens.json");
+    std::fs::write(&tokens, json!(prompts).to_string()).expect("it is writable");
+    server.arg("generate").arg("--weights").arg(&stored.weights).arg("--tokens").arg(&tokens);
+    server
+        .args(["--ignore-eos", "--temperature", "0", "--logprobs", "--max-tokens"])
+        .arg(stored.tokens.to_string());
+    server.arg("--context").arg(stored.longest().to_string()).args(flags);
+    let output = server.output().expect("the server starts");
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{server:?}: {}\n{said}", output.status);
+    let lists = serde_json::from_slice(&output.stdout).expect("it prints JSON");
+    let before = |what: &str| {
+        let number = said.split_once(what).and_then(|(before, _)| before.split_whitespace().next_back());
+        number.and_then(|it| it.parse().ok()).unwrap_or_else(|| panic!("it says nothing of {what:?}: {said}"))
+    };
+    Generated { lists, pieces: before(" pieces of prompts"), preempted: before(" sequences pre-empted") }
+}
+
+/// The prompts that two answer otherwise, each with the first token that differs.
+pub fn others(one: &Generated, other: &Generated) -> Vec<(usize, usize)> {
+    assert_eq!(one.lists.len(), other.lists.len(), "both answer every prompt");
+    let first = |(number, (one, other)): (usize, (&Value, &Value))| {
+        let (one, other) = (one.as_array().expect("a list"), other.as_array().expect("a list"));
+        assert_eq!(one.len(), other.len(), "prompt {number} is answered as often");
+        Some((number, one.iter().zip(other).position(|(one, other)| one != other)?))
+    };
+    one.lists.iter().zip(&other.lists).enumerate().filter_map(first).collect()
+}

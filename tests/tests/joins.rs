@@ -1,0 +1,110 @@
+//! Sequences that join and leave batches, on an emulated card (tests/emulated) and on a processor: each is, ids and log-probabilities to the
+//! bit, what it is alone.
+
+use monomorph_compiler::spec;
+use monomorph_compiler::spec::types::{BuildOptions, Compute};
+use monomorph_tests::emulated;
+use monomorph_tests::joins::{Generated, Stored, TOKENS, generate, others, store};
+use monomorph_tests::{root, server};
+use std::process::Command;
+use std::time::Instant;
+
+/// Sequences that a step decodes.
+const SEQUENCES: usize = 8;
+
+/// The prompts alone, all at once, and all at once with so little room that some are pre-empted. Says what differs.
+fn check(
+    name: &str,
+    stored: &Stored,
+    count: usize,
+    sequences: usize,
+    server: impl Fn() -> Command,
+) -> Vec<String> {
+    let prompts = stored.prompts(count);
+    let run = |flags: &[&str]| {
+        let begin = Instant::now();
+        let generated = generate(server(), stored, &prompts, flags);
+        println!("{name} {flags:?}: {:.1} s", begin.elapsed().as_secs_f32());
+        generated
+    };
+    let (roomy, tight) = (sequences * stored.longest().next_multiple_of(16), 2 * stored.longest());
+    let [roomy, tight] = [roomy, tight].map(|tokens| tokens.to_string());
+    let alone = run(&["--kv-tokens", &roomy, "--one-by-one"]);
+    let joined = run(&["--kv-tokens", &roomy]);
+    let preempted = run(&["--kv-tokens", &tight]);
+    let Generated { pieces, .. } = joined;
+    println!("{name}: {pieces} pieces cut off, {} sequences pre-empted", preempted.preempted);
+    assert!(pieces > 0 && preempted.preempted > 0, "{name} shows less than it says");
+    assert_eq!((alone.pieces, alone.preempted), (0, 0), "{name}: alone is whole");
+    let ways = [("joined", &joined), ("pre-empted", &preempted)];
+    let differing = ways.map(|(way, found)| (way, others(&alone, found)));
+    let differing = differing.into_iter().filter(|(_, others)| !others.is_empty());
+    differing
+        .map(|(way, others)| {
+            format!("{name}, {way}: {} of {count} differ, (prompt, token) {others:?}", others.len())
+        })
+        .collect()
+}
+
+/// Builds batch-invariant servers of the models for an emulated card, and checks each.
+fn on_emulated_cards(cases: &[(&str, &str, &str, usize)], tokens: usize) {
+    let directory = tempfile::tempdir().expect("temporary directories can be made");
+    let (targets, out) = (directory.path().join("targets"), directory.path().join("stored"));
+    let mut wrong = Vec::new();
+    for (hardware, model, storage, count) in cases {
+        let hardware = emulated::hardware(&targets, hardware, Some(emulated::FEW));
+        let stored = Stored { tokens, ..store(model, storage, Compute::F16, &targets, &out) };
+        let options = BuildOptions { batch_invariant: Some(SEQUENCES), ..BuildOptions::default() };
+        let search = [targets.clone(), root().join("targets")];
+        let target = spec::load_with(&search, &format!("{hardware}/{}", stored.name), &options);
+        let target = target.unwrap_or_else(|error| panic!("{error}"));
+        let begin = Instant::now();
+        let server = emulated::build(&target);
+        println!("{} built in {:.1} s", target.build(), begin.elapsed().as_secs_f32());
+        wrong.extend(check(&target.build(), &stored, *count, SEQUENCES, || server.command()));
+    }
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
+
+/// What every run of the checks has time for: heads of the widths that the fast kernels are for, delta-nets in chunks, a mixture.
+#[test]
+fn sequences_of_an_emulated_card_are_what_they_are_alone() {
+    on_emulated_cards(&[("h200", "slim", "bf16", 8)], 40);
+}
+
+/// The rest: dense, narrow heads, other storages, the other kind of card, more sequences. `MONOMORPH_GOLDENS` as in `emulated.rs`.
+#[test]
+#[ignore = "takes hours"]
+fn many_sequences_of_emulated_cards_are_what_they_are_alone() {
+    let wanted = std::env::var("MONOMORPH_GOLDENS").unwrap_or_default();
+    let cases = [
+        ("h200", "qwen3-deep", "bf16", 160),
+        ("h200", "qwen3-next", "bf16", 160),
+        ("h200", "qwen35-moe-text", "bf16", 160),
+        ("h200", "slim", "bf16", 160),
+        ("gb10", "slim", "nvfp4-modelopt", 160),
+        ("h200", "wide", "fp8-block128", 40),
+    ];
+    let is_wanted = |(hardware, model, storage, _): &&(&str, &str, &str, usize)| {
+        let name = format!("{hardware}/{model}/{storage}");
+        wanted.is_empty() || wanted.split(',').any(|it| name.contains(it))
+    };
+    let cases: Vec<_> = cases.iter().filter(is_wanted).copied().collect();
+    on_emulated_cards(&cases, TOKENS);
+}
+
+/// A processor's servers need no option for it.
+#[test]
+fn sequences_of_processors_are_what_they_are_alone() {
+    let directory = tempfile::tempdir().expect("temporary directories can be made");
+    let (targets, out) = (directory.path().join("targets"), directory.path().join("stored"));
+    let mut wrong = Vec::new();
+    for (model, storage) in
+        [("qwen3-deep", "bf16"), ("qwen3-deep", "f32"), ("qwen3-next", "f32"), ("qwen35-moe-text", "f32")]
+    {
+        let stored = store(model, storage, Compute::F32, &targets, &out);
+        let binary = server::build(Some(&targets), &format!("cpu/{}", stored.name));
+        wrong.extend(check(&stored.name, &stored, 40, 8, || Command::new(&binary)));
+    }
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
