@@ -1,6 +1,6 @@
 //! `gpu_cases OUT HARDWARE`: what servers of a card are checked with on a machine where no cargo is. Writes
 //! `OUT/targets/`, specs of every golden; `OUT/goldens/<golden>/<quant>/`, a checkpoint with `tokens.json` and the
-//! interpreter's `expected.safetensors` and the rows' `bounds.safetensors` beside it; and `OUT/cases.json`, which names them, and says why where the
+//! interpreter's `expected.safetensors`, the rows' `bounds.safetensors` and, where it is as stored, transformers' `golden.safetensors` beside it; and `OUT/cases.json`, which names them, and says why where the
 //! compiler refuses a combination. `cargo xtask gpu` runs it.
 
 use monomorph_compiler::reference::{Cache, Interpreter, Logits as Which};
@@ -8,7 +8,7 @@ use monomorph_compiler::spec::types::{Compute, Target};
 use monomorph_compiler::{graph, passes, spec};
 use monomorph_formats::Format;
 use monomorph_tests::goldens::{Golden, goldens};
-use monomorph_tests::logits::Logits;
+use monomorph_tests::logits::{Logits, read};
 use monomorph_tests::requantise::{Storage, requantise};
 use monomorph_tests::{root, rounding};
 use monomorph_weights::Checkpoint;
@@ -109,8 +109,15 @@ impl Cases {
         let bound = if exact { EXACT } else { F16 };
         let bounds = rounding::bounds(&target, checkpoint, &golden.prompts, &logits, bound);
         write_logits(&to.join("bounds.safetensors"), &bounds, 1);
+        // As stored, transformers has an answer of its own.
+        let golden = checkpoint.join("logits.safetensors");
+        let golden = golden.is_file().then(|| read(&golden));
+        if let Some(golden) = &golden {
+            write_logits(&to.join("golden.safetensors"), golden, target.model.vocabulary);
+        }
         self.cases.push(json!({
             "name": target.name(),
+            "golden": golden.is_some(),
             "directory": directory,
             "vocabulary": target.model.vocabulary,
             "context": target.model.context,

@@ -219,6 +219,7 @@ impl Gathering {
                 "context": case["context"], "vocabulary": case["vocabulary"],
                 "weights": at("weights"), "tokens": at("tokens.json"), "expected": at("expected.safetensors"),
                 "bounds": at("bounds.safetensors"),
+                "golden": if case["golden"] == true { json!(at("golden.safetensors")) } else { Value::Null },
             }));
         }
         Ok(json!(goldens))

@@ -1,4 +1,4 @@
-"""Logits of every golden server, prefill and decode, against the interpreter's."""
+"""Logits of every golden server, prefill and decode, against the interpreter's, and of those as stored against transformers'."""
 
 import json
 import tempfile
@@ -9,6 +9,8 @@ import numpy
 from .common import execute, tail
 
 SECONDS = 120
+# The interpreter itself is so far from transformers, and more.
+LEAST = 3e-4
 
 
 def read(path):
@@ -44,7 +46,9 @@ def run(context):
     def check(case):
         server, weights = context.path(case["server"]), context.path(case["weights"])
         expected, bounds = (read(context.path(case[name])) for name in ("expected", "bounds"))
-        apart, of_bound = {}, 0.0
+        golden = read(context.path(case["golden"])) if case["golden"] else None
+        bound = max(case["bound"], LEAST)
+        apart, of_bound, from_golden = {}, 0.0, {}
         for mode, flags in (("prefill", []), ("decode", ["--decode"])):
             with tempfile.TemporaryDirectory() as directory:
                 out = Path(directory) / "logits.safetensors"
@@ -52,12 +56,18 @@ def run(context):
                 status, output, _ = execute([*command, *flags, "--memory-fraction", "0.1"], SECONDS)
                 if status != 0:
                     return False, f"{mode}: status {status}: {tail(output)}", {}
-                apart[mode], mine = distance(read(out), expected, bounds)
+                found = read(out)
+                apart[mode], mine = distance(found, expected, bounds)
                 of_bound = max(of_bound, mine)
+                if golden:
+                    from_golden[mode], _ = distance(found, golden, bounds)
         words = ", ".join(f"{mode} {value:.1e}" for mode, value in apart.items())
         # Where rounding alone moves a row by more than the bound, its own is wider (tests/src/rounding.rs).
         wider = sum(int((rows > 1.01 * case["bound"]).sum()) for rows in bounds.values())
         words += f", bound {case['bound']:.0e}" + (f", {wider} rows wider; at most {of_bound:.2f} of a row's" if wider else "")
-        return of_bound <= 1, words, {"apart": apart, "of_bound": of_bound}
+        if golden:
+            words += "; from transformers " + ", ".join(f"{mode} {value:.1e}" for mode, value in from_golden.items()) + f", bound {bound:.0e}"
+        right = of_bound <= 1 and all(value <= bound for value in from_golden.values())
+        return right, words, {"apart": apart, "of_bound": of_bound, "from_transformers": from_golden}
 
     context.all("logits", context.manifest["goldens"], check)
