@@ -47,6 +47,11 @@ impl BlockTable {
         &self.blocks[..blocks_for(tokens, self.block_tokens).min(self.blocks.len())]
     }
 
+    /// Tokens of a block.
+    pub(crate) fn block_tokens(&self) -> usize {
+        self.block_tokens
+    }
+
     /// Tokens that fit without a further block.
     pub fn room(&self) -> usize {
         self.blocks.len() * self.block_tokens
@@ -96,21 +101,28 @@ impl BlockTable {
         BlockTable { block_tokens: self.block_tokens, blocks: std::mem::take(&mut self.blocks) }
     }
 
-    /// A second table over the whole blocks among the first `tokens` tokens. The rest of `tokens` has to be
-    /// computed again: a block that two sequences write to cannot be shared.
+    /// Adds a block behind the others that somebody else uses too, for as many tokens that nobody will write.
     ///
     /// # Errors
-    /// When a block is not in use: the table and the pool do not belong together.
-    pub fn share_prefix(&self, tokens: usize, pool: &mut BlockPool) -> Result<BlockTable, PoolError> {
-        let whole = (tokens / self.block_tokens).min(self.blocks.len());
-        let mut shared = BlockTable::new(self.block_tokens);
-        for &block in &self.blocks[..whole] {
-            if let Err(error) = pool.share(block) {
-                shared.release(pool)?;
-                return Err(error);
-            }
-            shared.blocks.push(block);
-        }
-        Ok(shared)
+    /// When the block is not in use.
+    pub(crate) fn share(&mut self, block: Block, pool: &mut BlockPool) -> Result<(), PoolError> {
+        pool.share(block)?;
+        self.blocks.push(block);
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_prefix_is_exactly_the_blocks_that_tokens_need() {
+        let mut pool = BlockPool::new(8);
+        let mut table = BlockTable::new(4);
+        table.grow(18, &mut pool).unwrap();
+        let lengths: Vec<usize> = [0, 1, 4, 5, 18, 20, 99].map(|tokens| table.prefix(tokens).len()).into();
+        assert_eq!(lengths, [0, 1, 1, 2, 5, 5, 5]);
+        table.release(&mut pool).unwrap();
     }
 }

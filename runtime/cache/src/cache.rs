@@ -1,0 +1,278 @@
+//! The cache: pool, index and snapshots under one set of books.
+
+use crate::admission::blocks_for;
+use crate::index::{Index, Node, Removed};
+use crate::pool::{Block, BlockPool, PoolError};
+use crate::reuse::{Evicted, Match, Reuse, Snapshot};
+use crate::table::{BlockTable, Shortage};
+
+/// What a sequence holds: its blocks, and the path in the index that it pins. Given back with [`PrefixCache::release`], and not by
+/// dropping it.
+#[derive(Debug)]
+#[must_use = "a lease that is dropped keeps its blocks in use for ever"]
+pub struct Lease {
+    table: BlockTable,
+    /// The last of its blocks that the index knows, by tokens: the block there may be another one with the same tokens.
+    path: Option<Node>,
+    /// How many of its blocks the index knows.
+    indexed: usize,
+}
+
+impl Lease {
+    /// One of nothing.
+    pub fn new(block_tokens: usize) -> Lease {
+        Lease { table: BlockTable::new(block_tokens), path: None, indexed: 0 }
+    }
+
+    /// The blocks, in the order of the tokens they hold.
+    pub fn blocks(&self) -> &[Block] {
+        self.table.blocks()
+    }
+
+    /// The blocks that hold the first `tokens` tokens, as many of them as there are.
+    pub fn prefix(&self, tokens: usize) -> &[Block] {
+        self.table.prefix(tokens)
+    }
+
+    /// Tokens whose blocks the index knows.
+    pub fn indexed_tokens(&self) -> usize {
+        self.indexed * self.table.block_tokens()
+    }
+
+    /// Moves everything into another lease and leaves this one empty: for whoever gives it back later.
+    pub fn take(&mut self) -> Lease {
+        let Lease { table, path, indexed } = self;
+        Lease { table: table.take(), path: path.take(), indexed: std::mem::take(indexed) }
+    }
+}
+
+/// All blocks and all places for snapshots: which are free, which sequences use, and which are kept for prompts that begin alike.
+///
+/// What the index alone holds is as good as free: it is taken back, the prefix first that was used longest ago and of each prefix
+/// its end first, when sequences need blocks. What a sequence holds, and everything before it on its path, stays.
+#[derive(Debug)]
+pub struct PrefixCache {
+    pool: BlockPool,
+    index: Index,
+    reuse: Reuse,
+    block_tokens: usize,
+    /// Places that hold nothing and are promised to nobody.
+    places: Vec<Snapshot>,
+}
+
+impl PrefixCache {
+    /// A cache of `blocks` free blocks of `block_tokens` (at least 1) tokens.
+    pub fn new(blocks: usize, block_tokens: usize, reuse: Reuse) -> PrefixCache {
+        let places = match reuse {
+            Reuse::Snapshots { places } => u32::try_from(places).unwrap_or(u32::MAX),
+            Reuse::Nothing | Reuse::Blocks => 0,
+        };
+        PrefixCache {
+            pool: BlockPool::new(blocks),
+            index: Index::default(),
+            reuse,
+            block_tokens: block_tokens.max(1),
+            places: (0..places).rev().map(Snapshot).collect(),
+        }
+    }
+
+    /// All blocks.
+    pub fn capacity(&self) -> usize {
+        self.pool.capacity()
+    }
+
+    /// Blocks that sequences can have: free ones, and those that nobody but the index holds.
+    pub fn available(&self) -> usize {
+        self.pool.free() + self.index.unpinned()
+    }
+
+    /// How many of [`Self::available`] hold prefixes.
+    pub fn cached(&self) -> usize {
+        self.index.unpinned()
+    }
+
+    /// Blocks that the index knows, those that sequences hold too included.
+    pub fn indexed(&self) -> usize {
+        self.index.len()
+    }
+
+    /// Snapshots kept.
+    pub fn snapshots(&self) -> usize {
+        self.index.snapshots()
+    }
+
+    /// Places that hold no snapshot and are promised to nobody.
+    pub fn free_places(&self) -> usize {
+        self.places.len()
+    }
+
+    /// How often a block is used, by leases and by the index; 0 for a free one.
+    ///
+    /// # Errors
+    /// When the block is not of this cache.
+    pub fn uses(&self, block: Block) -> Result<u32, PoolError> {
+        self.pool.uses(block)
+    }
+
+    /// How much of a prompt is there. Changes nothing, not even what was used when.
+    pub fn lookup(&self, prompt: &[u32]) -> Match {
+        self.find(prompt).0
+    }
+
+    /// A lease of what [`Self::lookup`] finds. It takes no more than that, so it cannot fail for want of blocks.
+    ///
+    /// # Errors
+    /// When the books do not balance.
+    pub fn admit(&mut self, prompt: &[u32]) -> Result<(Lease, Match), PoolError> {
+        let (found, nodes) = self.find(prompt);
+        let mut lease = Lease::new(self.block_tokens);
+        for node in &nodes {
+            lease.table.share(self.index.block(*node), &mut self.pool)?;
+        }
+        lease.indexed = nodes.len();
+        lease.path = nodes.last().copied();
+        if let Some(node) = lease.path {
+            self.index.pin(node);
+            self.index.touch_snapshot(node);
+        }
+        Ok((lease, found))
+    }
+
+    /// The match, and the nodes on its path.
+    fn find(&self, prompt: &[u32]) -> (Match, Vec<Node>) {
+        let whole = prompt.len().saturating_sub(1) / self.block_tokens * self.block_tokens;
+        let (mut nodes, mut found, mut in_use): (Vec<Node>, _, _) = (Vec::new(), Match::default(), 0);
+        for tokens in prompt[..whole].chunks_exact(self.block_tokens) {
+            let Some(node) = self.index.child(nodes.last().copied(), tokens) else { break };
+            nodes.push(node);
+            in_use += usize::from(self.index.is_pinned(node));
+            let snapshot = self.index.snapshot(node);
+            if self.reuse == Reuse::Blocks || snapshot.is_some() {
+                found = Match { tokens: nodes.len() * self.block_tokens, in_use, snapshot };
+            }
+        }
+        nodes.truncate(found.tokens / self.block_tokens);
+        (found, nodes)
+    }
+
+    /// Takes blocks until `tokens` tokens fit; all of them or none. Says what had to be evicted for them, in this order.
+    ///
+    /// # Errors
+    /// When there are too few.
+    pub fn grow(&mut self, lease: &mut Lease, tokens: usize) -> Result<Vec<Evicted>, Shortage> {
+        let needed = blocks_for(tokens, self.block_tokens).saturating_sub(lease.blocks().len());
+        if needed > self.available() {
+            return Err(Shortage { needed, free: self.available() });
+        }
+        let mut evicted = Vec::new();
+        while self.pool.free() < needed
+            && let Some((removed, parent)) = self.index.evict()
+        {
+            evicted.push(self.dispose(removed));
+            self.prune(parent, &mut evicted);
+        }
+        lease.table.grow(tokens, &mut self.pool)?;
+        Ok(evicted)
+    }
+
+    /// Makes the full blocks of `tokens`, the lease's first, known: each holds the keys and values of these tokens, and the sequence
+    /// writes to it no more. A block whose tokens are known already stays the sequence's own. Does nothing where blocks alone are of
+    /// no use: see [`Self::keep`].
+    ///
+    /// # Errors
+    /// When the books do not balance.
+    pub fn extend(&mut self, lease: &mut Lease, tokens: &[u32]) -> Result<(), PoolError> {
+        if self.reuse == Reuse::Blocks { self.index_blocks(lease, tokens) } else { Ok(()) }
+    }
+
+    fn index_blocks(&mut self, lease: &mut Lease, tokens: &[u32]) -> Result<(), PoolError> {
+        let size = self.block_tokens;
+        let full = (tokens.len() / size).min(lease.blocks().len());
+        while lease.indexed < full {
+            let at = lease.indexed;
+            let tokens = &tokens[at * size..(at + 1) * size];
+            let node = match self.index.child(lease.path, tokens) {
+                Some(node) => node,
+                None => {
+                    let block = lease.blocks()[at];
+                    self.pool.share(block)?;
+                    self.index.insert(lease.path, tokens, block)
+                }
+            };
+            self.index.pin_one(node);
+            lease.path = Some(node);
+            lease.indexed += 1;
+        }
+        Ok(())
+    }
+
+    /// A place for a snapshot, promised to the caller, who gives it to [`Self::keep`] or [`Self::forget`]; and what went for it. `None`
+    /// when all places are promised.
+    pub fn reserve(&mut self) -> Option<(Snapshot, Vec<Evicted>)> {
+        let mut evicted = Vec::new();
+        if let Some(place) = self.places.pop() {
+            return Some((place, evicted));
+        }
+        let (place, node) = self.index.evict_snapshot()?;
+        evicted.push(Evicted { depth: self.index.depth(node), block: false, snapshot: Some(place) });
+        self.prune(Some(node), &mut evicted);
+        Some((place, evicted))
+    }
+
+    /// Keeps a snapshot: the state after exactly `tokens`, the lease's first, which fill their blocks. False when there is one of
+    /// the same tokens already: then the place is free again.
+    ///
+    /// # Errors
+    /// When the books do not balance.
+    pub fn keep(&mut self, lease: &mut Lease, tokens: &[u32], place: Snapshot) -> Result<bool, PoolError> {
+        self.index_blocks(lease, tokens)?;
+        let node = lease.path.filter(|_| lease.indexed_tokens() == tokens.len());
+        let node = node.filter(|node| self.index.snapshot(*node).is_none());
+        match node {
+            Some(node) => self.index.attach(node, place),
+            None => self.forget(place),
+        }
+        Ok(node.is_some())
+    }
+
+    /// Takes back a place that was promised and holds nothing worth keeping.
+    pub fn forget(&mut self, place: Snapshot) {
+        self.places.push(place);
+    }
+
+    /// Takes everything back; what the index knows of it stays until somebody needs the room.
+    ///
+    /// # Errors
+    /// When the books do not balance.
+    pub fn release(&mut self, lease: &mut Lease) -> Result<(), PoolError> {
+        if let Some(node) = lease.path.take() {
+            self.index.unpin(node);
+            self.prune(Some(node), &mut Vec::new());
+        }
+        lease.indexed = 0;
+        lease.table.release(&mut self.pool)?;
+        Ok(())
+    }
+
+    /// Where prefixes without a snapshot are of no use, takes out a node and its ancestors as far as they end one.
+    fn prune(&mut self, node: Option<Node>, evicted: &mut Vec<Evicted>) {
+        if !matches!(self.reuse, Reuse::Snapshots { .. }) {
+            return;
+        }
+        let mut next = node;
+        while let Some(node) = next
+            && self.index.snapshot(node).is_none()
+            && let Some((removed, parent)) = self.index.remove(node)
+        {
+            evicted.push(self.dispose(removed));
+            next = parent;
+        }
+    }
+
+    fn dispose(&mut self, Removed { block, depth, snapshot }: Removed) -> Evicted {
+        // The index was one of its users.
+        self.pool.release(block).expect("the index holds what it knows");
+        self.places.extend(snapshot);
+        Evicted { depth, block: true, snapshot }
+    }
+}

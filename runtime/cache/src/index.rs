@@ -1,0 +1,240 @@
+//! The radix index: which prefixes of token ids have their blocks cached, which of them a snapshot, who needs them and since when
+//! nobody does.
+//!
+//! A node is one full block: its parent is the block before it, so a node stands for all tokens from the root to it. A node's
+//! tokens are compared one by one; hashes only say where to look.
+
+use crate::pool::Block;
+use crate::reuse::Snapshot;
+use std::collections::{BTreeSet, HashMap};
+use std::sync::Arc;
+
+/// A prefix that is cached: the last of its blocks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub(crate) struct Node(u32);
+
+type Children = HashMap<Arc<[u32]>, Node>;
+
+#[derive(Debug)]
+struct Entry {
+    tokens: Arc<[u32]>,
+    block: Block,
+    parent: Option<Node>,
+    children: Children,
+    /// Blocks from the root to here.
+    depth: usize,
+    /// Sequences whose path ends here or below.
+    pins: u32,
+    /// When it was on the path of a sequence that began or ended, or was made; at least what its children say.
+    used: u64,
+    /// With the time when it was saved, or a sequence went on from it.
+    snapshot: Option<(Snapshot, u64)>,
+}
+
+impl Entry {
+    fn is_free_leaf(&self) -> bool {
+        self.pins == 0 && self.children.is_empty()
+    }
+}
+
+/// What was taken out of the index.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Removed {
+    pub block: Block,
+    pub depth: usize,
+    pub snapshot: Option<Snapshot>,
+}
+
+/// All nodes, with their recency.
+#[derive(Debug, Default)]
+pub(crate) struct Index {
+    entries: Vec<Option<Entry>>,
+    vacant: Vec<Node>,
+    roots: Children,
+    /// Nodes without children and pins, the one that was used longest ago first.
+    leaves: BTreeSet<(u64, Node)>,
+    /// Nodes with snapshots, likewise.
+    snapshots: BTreeSet<(u64, Node)>,
+    /// Nodes without pins: all of them can be evicted, leaf by leaf.
+    unpinned: usize,
+    clock: u64,
+}
+
+impl Index {
+    pub fn unpinned(&self) -> usize {
+        self.unpinned
+    }
+
+    /// All nodes, pinned or not.
+    pub fn len(&self) -> usize {
+        self.entries.len() - self.vacant.len()
+    }
+
+    pub fn snapshots(&self) -> usize {
+        self.snapshots.len()
+    }
+
+    pub fn block(&self, node: Node) -> Block {
+        self.entry(node).block
+    }
+
+    pub fn snapshot(&self, node: Node) -> Option<Snapshot> {
+        self.entry(node).snapshot.map(|(snapshot, _)| snapshot)
+    }
+
+    pub fn depth(&self, node: Node) -> usize {
+        self.entry(node).depth
+    }
+
+    pub fn is_pinned(&self, node: Node) -> bool {
+        self.entry(node).pins > 0
+    }
+
+    /// The node behind `parent` whose block holds exactly these tokens.
+    pub fn child(&self, parent: Option<Node>, tokens: &[u32]) -> Option<Node> {
+        self.children(parent).get(tokens).copied()
+    }
+
+    /// Adds the block behind `parent`, which has no child of these tokens. Nobody pins it.
+    pub fn insert(&mut self, parent: Option<Node>, tokens: &[u32], block: Block) -> Node {
+        let node = self.vacant.pop().unwrap_or_else(|| {
+            self.entries.push(None);
+            Node((self.entries.len() - 1) as u32)
+        });
+        let used = self.tick();
+        let tokens: Arc<[u32]> = tokens.into();
+        self.children_mut(parent).insert(Arc::clone(&tokens), node);
+        let mut depth = 1;
+        if let Some(parent) = parent {
+            let entry = self.entry(parent);
+            depth += entry.depth;
+            let place = (entry.used, parent);
+            self.leaves.remove(&place);
+        }
+        let children = HashMap::new();
+        self.entries[node.0 as usize] =
+            Some(Entry { tokens, block, parent, children, depth, pins: 0, used, snapshot: None });
+        self.unpinned += 1;
+        self.leaves.insert((used, node));
+        node
+    }
+
+    /// Pins a node and all its ancestors once more; they count as used now.
+    pub fn pin(&mut self, node: Node) {
+        let now = self.tick();
+        let mut next = Some(node);
+        while let Some(node) = next {
+            next = self.entry(node).parent;
+            self.pin_one(node);
+            self.entry_mut(node).used = now;
+        }
+    }
+
+    /// Makes a pin of a node's parent one of the node; of a node without parent it makes a new one.
+    pub fn pin_one(&mut self, node: Node) {
+        let entry = self.entry_mut(node);
+        entry.pins += 1;
+        if entry.pins == 1 {
+            let place = (entry.used, node);
+            self.leaves.remove(&place);
+            self.unpinned -= 1;
+        }
+    }
+
+    /// Ends one pin of a node and of all its ancestors; they count as used now.
+    pub fn unpin(&mut self, node: Node) {
+        let now = self.tick();
+        let mut next = Some(node);
+        while let Some(node) = next {
+            let entry = self.entry_mut(node);
+            next = entry.parent;
+            entry.pins -= 1;
+            entry.used = now;
+            if entry.pins == 0 {
+                let is_leaf = entry.is_free_leaf();
+                self.unpinned += 1;
+                if is_leaf {
+                    self.leaves.insert((now, node));
+                }
+            }
+        }
+    }
+
+    /// Removes the node used longest ago of those without children and pins.
+    pub fn evict(&mut self) -> Option<(Removed, Option<Node>)> {
+        let &(_, node) = self.leaves.first()?;
+        self.remove(node)
+    }
+
+    /// Removes a node that has neither pins nor children; what it held, and its parent.
+    pub fn remove(&mut self, node: Node) -> Option<(Removed, Option<Node>)> {
+        if !self.entry(node).is_free_leaf() {
+            return None;
+        }
+        let entry = self.entries[node.0 as usize].take()?;
+        let Entry { tokens, block, parent, depth, used, snapshot, .. } = entry;
+        self.leaves.remove(&(used, node));
+        if let Some((_, used)) = snapshot {
+            self.snapshots.remove(&(used, node));
+        }
+        self.unpinned -= 1;
+        self.vacant.push(node);
+        self.children_mut(parent).remove(&tokens);
+        if let Some(parent) = parent {
+            let entry = self.entry(parent);
+            if entry.is_free_leaf() {
+                let place = (entry.used, parent);
+                self.leaves.insert(place);
+            }
+        }
+        Some((Removed { block, depth, snapshot: snapshot.map(|(snapshot, _)| snapshot) }, parent))
+    }
+
+    /// Gives a node that has none a snapshot, used now.
+    pub fn attach(&mut self, node: Node, snapshot: Snapshot) {
+        let now = self.tick();
+        self.entry_mut(node).snapshot = Some((snapshot, now));
+        self.snapshots.insert((now, node));
+    }
+
+    /// Counts a node's snapshot as used now.
+    pub fn touch_snapshot(&mut self, node: Node) {
+        let now = self.tick();
+        if let Some((_, used)) = &mut self.entry_mut(node).snapshot {
+            let before = std::mem::replace(used, now);
+            self.snapshots.remove(&(before, node));
+            self.snapshots.insert((now, node));
+        }
+    }
+
+    /// Takes the snapshot used longest ago from its node.
+    pub fn evict_snapshot(&mut self) -> Option<(Snapshot, Node)> {
+        let (_, node) = self.snapshots.pop_first()?;
+        let (snapshot, _) = self.entry_mut(node).snapshot.take()?;
+        Some((snapshot, node))
+    }
+
+    fn tick(&mut self) -> u64 {
+        self.clock += 1;
+        self.clock
+    }
+
+    fn children(&self, parent: Option<Node>) -> &Children {
+        parent.map_or(&self.roots, |parent| &self.entry(parent).children)
+    }
+
+    fn children_mut(&mut self, parent: Option<Node>) -> &mut Children {
+        match parent {
+            None => &mut self.roots,
+            Some(parent) => &mut self.entry_mut(parent).children,
+        }
+    }
+
+    fn entry(&self, node: Node) -> &Entry {
+        self.entries[node.0 as usize].as_ref().expect("nodes are used while they are in the index")
+    }
+
+    fn entry_mut(&mut self, node: Node) -> &mut Entry {
+        self.entries[node.0 as usize].as_mut().expect("nodes are used while they are in the index")
+    }
+}

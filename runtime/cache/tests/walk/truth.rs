@@ -1,0 +1,190 @@
+//! What the cache must be: a plain map of all prefixes that are kept, each with what it holds, and the list of all leases.
+
+use monomorph_cache::{Block, Evicted, Lease, Match, PrefixCache, Reuse, Snapshot};
+use std::collections::{BTreeMap, HashMap, HashSet};
+
+/// What is kept of a prefix: of its last block, that is.
+#[derive(Clone, Debug)]
+pub struct Known {
+    pub block: Block,
+    pub used: u64,
+    pub snapshot: Option<(Snapshot, u64)>,
+}
+
+/// A sequence.
+#[derive(Debug)]
+pub struct Held {
+    pub lease: Lease,
+    /// Its tokens, all of which were fed.
+    pub tokens: Vec<u32>,
+    /// How many of them the index knows.
+    pub known: usize,
+    /// Promised places, each with the number of tokens whose state was saved there.
+    pub saved: Vec<(Snapshot, usize)>,
+}
+
+/// The map and the list.
+#[derive(Debug)]
+pub struct Truth {
+    pub capacity: usize,
+    pub size: usize,
+    pub reuse: Reuse,
+    pub known: BTreeMap<Vec<u32>, Known>,
+    pub held: Vec<Held>,
+    /// The prefix whose keys and values a block holds.
+    pub memory: HashMap<Block, Vec<u32>>,
+    /// The tokens whose state a place holds.
+    pub states: HashMap<Snapshot, Vec<u32>>,
+    pub clock: u64,
+}
+
+impl Truth {
+    pub fn new(capacity: usize, size: usize, reuse: Reuse) -> Truth {
+        Truth {
+            capacity,
+            size,
+            reuse,
+            known: BTreeMap::new(),
+            held: Vec::new(),
+            memory: HashMap::new(),
+            states: HashMap::new(),
+            clock: 0,
+        }
+    }
+
+    pub fn now(&mut self) -> u64 {
+        self.clock += 1;
+        self.clock
+    }
+
+    fn places(&self) -> usize {
+        if let Reuse::Snapshots { places } = self.reuse { places } else { 0 }
+    }
+
+    pub fn is_pinned(&self, prefix: &[u32]) -> bool {
+        self.held.iter().any(|one| one.tokens[..one.known].starts_with(prefix))
+    }
+
+    pub fn free(&self) -> usize {
+        let held = self.held.iter().flat_map(|one| one.lease.blocks());
+        let used: HashSet<_> = held.chain(self.known.values().map(|known| &known.block)).collect();
+        self.capacity - used.len()
+    }
+
+    pub fn available(&self) -> usize {
+        self.free() + self.known.keys().filter(|prefix| !self.is_pinned(prefix)).count()
+    }
+
+    pub fn free_places(&self) -> usize {
+        let promised = self.held.iter().map(|one| one.saved.len()).sum::<usize>();
+        self.places() - promised - self.known.values().filter(|known| known.snapshot.is_some()).count()
+    }
+
+    fn is_free_leaf(&self, prefix: &[u32]) -> bool {
+        let is_longer = |other: &&Vec<u32>| other.len() > prefix.len() && other.starts_with(prefix);
+        !self.is_pinned(prefix) && self.known.keys().find(is_longer).is_none()
+    }
+
+    /// The longest of all usable prefixes, by trying each.
+    pub fn lookup(&self, prompt: &[u32]) -> Match {
+        let usable = |(prefix, known): &(&Vec<u32>, &Known)| {
+            prefix.len() < prompt.len()
+                && prompt.starts_with(prefix)
+                && (self.reuse == Reuse::Blocks || known.snapshot.is_some())
+        };
+        let Some((prefix, known)) = self.known.iter().filter(usable).max_by_key(|(prefix, _)| prefix.len())
+        else {
+            return Match::default();
+        };
+        let ends = (1..=prefix.len() / self.size).map(|blocks| &prefix[..blocks * self.size]);
+        let in_use = ends.filter(|end| self.is_pinned(end)).count();
+        Match { tokens: prefix.len(), in_use, snapshot: known.snapshot.map(|(place, _)| place) }
+    }
+
+    fn remove(&mut self, prefix: &[u32]) -> Evicted {
+        let known = self.known.remove(prefix).expect("it is known");
+        let snapshot = known.snapshot.map(|(place, _)| place);
+        Evicted { depth: prefix.len() / self.size, block: true, snapshot }
+    }
+
+    /// What goes along with a prefix that lost what stood behind it.
+    fn prune(&mut self, mut prefix: Vec<u32>, evicted: &mut Vec<Evicted>) {
+        while self.places() > 0
+            && self.known.get(&prefix).is_some_and(|known| known.snapshot.is_none())
+            && self.is_free_leaf(&prefix)
+        {
+            evicted.push(self.remove(&prefix));
+            prefix.truncate(prefix.len() - self.size);
+        }
+    }
+
+    /// What must go until so many blocks are free.
+    pub fn make_room(&mut self, blocks: usize) -> Vec<Evicted> {
+        let mut evicted = Vec::new();
+        while self.free() < blocks {
+            let leaves = self.known.iter().filter(|(prefix, _)| self.is_free_leaf(prefix));
+            let mut oldest = leaves.min_by_key(|(_, known)| known.used).expect("something can go").0.clone();
+            evicted.push(self.remove(&oldest));
+            oldest.truncate(oldest.len() - self.size);
+            self.prune(oldest, &mut evicted);
+        }
+        evicted
+    }
+
+    /// What must go for a place; `None` when there is no snapshot that could.
+    pub fn make_place(&mut self) -> Option<Vec<Evicted>> {
+        let mut evicted = Vec::new();
+        if self.free_places() == 0 {
+            let saved = self.known.iter_mut().filter(|(_, known)| known.snapshot.is_some());
+            let (prefix, known) = saved.min_by_key(|(_, known)| known.snapshot.map(|(_, used)| used))?;
+            let snapshot = known.snapshot.take().map(|(place, _)| place);
+            let prefix = prefix.clone();
+            evicted.push(Evicted { depth: prefix.len() / self.size, block: false, snapshot });
+            self.prune(prefix, &mut evicted);
+        }
+        Some(evicted)
+    }
+
+    /// All beginnings of `prefix` count as used now.
+    pub fn touch(&mut self, prefix: &[u32]) {
+        let now = self.now();
+        for (known, it) in &mut self.known {
+            if prefix.starts_with(known) {
+                it.used = now;
+            }
+        }
+    }
+
+    /// The index comes to know a sequence's blocks below its first `tokens` tokens.
+    pub fn learn(&mut self, at: usize, tokens: usize) {
+        let now = self.now();
+        let one = &mut self.held[at];
+        for end in (one.known + self.size..=tokens).step_by(self.size) {
+            let block = one.lease.blocks()[end / self.size - 1];
+            let fresh = Known { block, used: now, snapshot: None };
+            self.known.entry(one.tokens[..end].to_vec()).or_insert(fresh);
+            one.known = end;
+        }
+    }
+
+    pub fn release(&mut self, at: usize) -> Held {
+        let one = self.held.swap_remove(at);
+        self.touch(&one.tokens[..one.known]);
+        self.prune(one.tokens[..one.known].to_vec(), &mut Vec::new());
+        one
+    }
+
+    /// Compares the books of all blocks.
+    pub fn balance(&self, cache: &PrefixCache) {
+        for block in (0..self.capacity as u32).map(Block) {
+            let held = self.held.iter().filter(|one| one.lease.blocks().contains(&block)).count();
+            let known = self.known.values().filter(|known| known.block == block).count();
+            assert!(known <= 1, "{block:?} stands in the index twice");
+            assert_eq!(cache.uses(block), Ok((held + known) as u32), "uses of {block:?}");
+        }
+        assert_eq!((cache.available(), cache.indexed()), (self.available(), self.known.len()));
+        assert_eq!(cache.free_places(), self.free_places());
+        let kept = self.known.values().filter(|known| known.snapshot.is_some()).count();
+        assert_eq!(cache.snapshots(), kept);
+    }
+}
