@@ -5,6 +5,7 @@ use crate::index::{Index, Node, Removed};
 use crate::pool::{Block, BlockPool, PoolError};
 use crate::reuse::{Evicted, Match, Reuse, Snapshot};
 use crate::table::{BlockTable, Shortage};
+use std::collections::HashSet;
 
 /// What a sequence holds: its blocks, and the path in the index that it pins. Given back with [`PrefixCache::release`], and not by
 /// dropping it.
@@ -12,7 +13,7 @@ use crate::table::{BlockTable, Shortage};
 #[must_use = "a lease that is dropped keeps its blocks in use for ever"]
 pub struct Lease {
     table: BlockTable,
-    /// The last of its blocks that the index knows, by tokens: the block there may be another one with the same tokens.
+    /// The last of its blocks that the index knows.
     path: Option<Node>,
     /// How many of its blocks the index knows.
     indexed: usize,
@@ -56,13 +57,16 @@ pub struct PrefixCache {
     index: Index,
     reuse: Reuse,
     block_tokens: usize,
+    /// What is found ends at multiples of it, in tokens.
+    granule: usize,
     /// Places that hold nothing and are promised to nobody.
     places: Vec<Snapshot>,
 }
 
 impl PrefixCache {
-    /// A cache of `blocks` free blocks of `block_tokens` (at least 1) tokens.
-    pub fn new(blocks: usize, block_tokens: usize, reuse: Reuse) -> PrefixCache {
+    /// A cache of `blocks` free blocks of `block_tokens` (at least 1) tokens. What it finds ends at multiples of `granule` tokens (at
+    /// least 1).
+    pub fn new(blocks: usize, block_tokens: usize, granule: usize, reuse: Reuse) -> PrefixCache {
         let places = match reuse {
             Reuse::Snapshots { places } => u32::try_from(places).unwrap_or(u32::MAX),
             Reuse::Nothing | Reuse::Blocks => 0,
@@ -72,6 +76,7 @@ impl PrefixCache {
             index: Index::default(),
             reuse,
             block_tokens: block_tokens.max(1),
+            granule: granule.max(1),
             places: (0..places).rev().map(Snapshot).collect(),
         }
     }
@@ -147,8 +152,9 @@ impl PrefixCache {
             nodes.push(node);
             in_use += usize::from(self.index.is_pinned(node));
             let snapshot = self.index.snapshot(node);
-            if self.reuse == Reuse::Blocks || snapshot.is_some() {
-                found = Match { tokens: nodes.len() * self.block_tokens, in_use, snapshot };
+            let tokens = nodes.len() * self.block_tokens;
+            if tokens.is_multiple_of(self.granule) && (self.reuse == Reuse::Blocks || snapshot.is_some()) {
+                found = Match { tokens, in_use, snapshot };
             }
         }
         nodes.truncate(found.tokens / self.block_tokens);
@@ -176,8 +182,8 @@ impl PrefixCache {
     }
 
     /// Makes the full blocks of `tokens`, the lease's first, known: each holds the keys and values of these tokens, and the sequence
-    /// writes to it no more. A block whose tokens are known already stays the sequence's own. Does nothing where blocks alone are of
-    /// no use: see [`Self::keep`].
+    /// writes to it no more. In place of a block whose tokens are known already the lease has the known one from now on, and its own
+    /// is free: steps submitted before may read it still. Does nothing where blocks alone are of no use: see [`Self::keep`].
     ///
     /// # Errors
     /// When the books do not balance.
@@ -192,7 +198,11 @@ impl PrefixCache {
             let at = lease.indexed;
             let tokens = &tokens[at * size..(at + 1) * size];
             let node = match self.index.child(lease.path, tokens) {
-                Some(node) => node,
+                // What two sequences computed is kept once.
+                Some(node) => {
+                    lease.table.replace(at, self.index.block(node), &mut self.pool)?;
+                    node
+                }
                 None => {
                     let block = lease.blocks()[at];
                     self.pool.share(block)?;
@@ -252,6 +262,22 @@ impl PrefixCache {
         lease.indexed = 0;
         lease.table.release(&mut self.pool)?;
         Ok(())
+    }
+
+    /// How many blocks come to be [available](Self::available) when each lease is released, if those after it were before.
+    pub fn returns<'a>(&self, leases: impl Iterator<Item = &'a Lease>) -> Vec<usize> {
+        let mut seen = HashSet::new();
+        let returns = |lease: &Lease| {
+            // What two hold, the index knows; and it is the first lease's that comes back last.
+            let mut next = lease.path;
+            let mut count = lease.blocks().iter().filter(|block| self.pool.uses(**block) == Ok(1)).count();
+            while let Some(node) = next.filter(|node| seen.insert(*node)) {
+                count += 1;
+                next = self.index.parent(node);
+            }
+            count
+        };
+        leases.map(returns).collect()
     }
 
     /// Where prefixes without a snapshot are of no use, takes out a node and its ancestors as far as they end one.

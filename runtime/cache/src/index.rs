@@ -82,6 +82,10 @@ impl Index {
         self.entry(node).snapshot.map(|(snapshot, _)| snapshot)
     }
 
+    pub fn parent(&self, node: Node) -> Option<Node> {
+        self.entry(node).parent
+    }
+
     pub fn depth(&self, node: Node) -> usize {
         self.entry(node).depth
     }

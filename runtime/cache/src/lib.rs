@@ -1,9 +1,9 @@
 //! Blocks, the prefixes they hold and snapshots of recurrent state: decisions on plain values, with no device and no input or
 //! output.
 //!
-//! The K/V cache is a fixed number of blocks of `block_tokens` tokens. [`BlockPool`] knows how often each is used, [`BlockTable`]
-//! which blocks hold one sequence, and [`admission`] how many blocks a sequence may ask for. [`PrefixCache`] is all of it
-//! together with an index of prefixes: what a sequence leaves behind, another that begins alike goes on from. Whoever
+//! The K/V cache is a fixed number of blocks of `block_tokens` tokens. [`PrefixCache`] knows how often each is used, and the
+//! prefixes that they hold: what a sequence leaves behind, another that begins alike goes on from. A [`Lease`] is what one
+//! sequence holds, [`admission`] how many blocks it may ask for, [`SavePoints`] where its recurrent state is saved. Whoever
 //! carries the decisions out (the engine) owns the bytes.
 //!
 //! Blocks are counted by use and not owned: the index is one more user of what sequences read, and what it alone uses is
@@ -14,9 +14,11 @@ mod cache;
 mod index;
 mod pool;
 mod reuse;
+mod saves;
 mod table;
 
 pub use cache::{Lease, PrefixCache};
-pub use pool::{Block, BlockPool, PoolError, Release};
+pub use pool::{Block, PoolError};
 pub use reuse::{Evicted, Match, Reuse, Snapshot};
-pub use table::{BlockTable, Shortage};
+pub use saves::SavePoints;
+pub use table::Shortage;

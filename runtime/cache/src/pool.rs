@@ -6,7 +6,7 @@ pub struct Block(pub u32);
 
 /// What became of a block when one of its uses ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Release {
+pub(crate) enum Release {
     /// Nobody uses it any more; it can be allocated again.
     Freed,
     /// Others still use it.
@@ -45,7 +45,7 @@ impl std::error::Error for PoolError {}
 
 /// Free list and use counts of all blocks.
 #[derive(Clone, Debug)]
-pub struct BlockPool {
+pub(crate) struct BlockPool {
     uses: Vec<u32>,
     /// A stack: the block freed last is allocated first, while it may still be in a device's caches.
     free: Vec<Block>,

@@ -26,7 +26,7 @@ impl std::error::Error for Shortage {}
 /// [`BlockTable::release`].
 #[derive(Debug)]
 #[must_use = "a table that is dropped keeps its blocks in use for ever"]
-pub struct BlockTable {
+pub(crate) struct BlockTable {
     block_tokens: usize,
     blocks: Vec<Block>,
 }
@@ -52,11 +52,6 @@ impl BlockTable {
         self.block_tokens
     }
 
-    /// Tokens that fit without a further block.
-    pub fn room(&self) -> usize {
-        self.blocks.len() * self.block_tokens
-    }
-
     /// Takes blocks until `tokens` tokens fit; all of them or none.
     ///
     /// # Errors
@@ -70,30 +65,17 @@ impl BlockTable {
         Ok(())
     }
 
-    /// Gives back the blocks that the first `tokens` tokens do not need. Returns how many uses ended.
+    /// Gives all blocks back.
     ///
     /// # Errors
     /// When a block is not in use: the table and the pool do not belong together.
-    pub fn shrink(&mut self, tokens: usize, pool: &mut BlockPool) -> Result<usize, PoolError> {
-        let keep = blocks_for(tokens, self.block_tokens);
-        let mut released = 0;
-        // From the end, so that the pool's stack hands a sequence that grows again its blocks in order.
-        while self.blocks.len() > keep {
-            if let Some(&block) = self.blocks.last() {
-                pool.release(block)?;
-                self.blocks.pop();
-                released += 1;
-            }
+    pub fn release(&mut self, pool: &mut BlockPool) -> Result<(), PoolError> {
+        // From the end, so that the pool's stack hands the next sequence blocks in order.
+        while let Some(&block) = self.blocks.last() {
+            pool.release(block)?;
+            self.blocks.pop();
         }
-        Ok(released)
-    }
-
-    /// Gives all blocks back. Returns how many uses ended.
-    ///
-    /// # Errors
-    /// When a block is not in use: the table and the pool do not belong together.
-    pub fn release(&mut self, pool: &mut BlockPool) -> Result<usize, PoolError> {
-        self.shrink(0, pool)
+        Ok(())
     }
 
     /// Moves all blocks into another table and leaves this one empty: for whoever gives them back later.
@@ -108,6 +90,16 @@ impl BlockTable {
     pub(crate) fn share(&mut self, block: Block, pool: &mut BlockPool) -> Result<(), PoolError> {
         pool.share(block)?;
         self.blocks.push(block);
+        Ok(())
+    }
+
+    /// Puts a block that somebody else uses too in the place of another.
+    ///
+    /// # Errors
+    /// When one of them is not in use.
+    pub(crate) fn replace(&mut self, at: usize, block: Block, pool: &mut BlockPool) -> Result<(), PoolError> {
+        pool.share(block)?;
+        pool.release(std::mem::replace(&mut self.blocks[at], block))?;
         Ok(())
     }
 }

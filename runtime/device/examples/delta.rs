@@ -98,6 +98,7 @@ fn main() {
                     drafts: 0,
                     generated: false,
                     following: None,
+                    begins: position == 0,
                     slot: Slot(slot),
                     position,
                     tokens: Tokens::Known(vec![0; count]),
@@ -106,7 +107,7 @@ fn main() {
                 })
                 .collect();
             position += count;
-            batch.fill(&Step { sequences }, &Outputs::<0>::default());
+            batch.fill(&Step { sequences, ..Step::default() }, &Outputs::<0>::default());
             let start = Instant::now();
             team.run(|lane| {
                 for layer in 0..LAYERS {

@@ -84,6 +84,7 @@ fn sequence(position: usize, count: usize, first_block: usize, output: Output) -
         drafts: 0,
         generated: false,
         following: None,
+        begins: position == 0,
         slot: Slot(0),
         position,
         tokens: Tokens::Known((0..count).map(|i| (i * 97 % 49_152) as u32).collect()),
@@ -127,7 +128,7 @@ fn main() {
     let mut report = |name: &str, position: usize, streams: usize, count: usize, runs: usize| {
         let blocks = (position + count).div_ceil(stack::BLOCK);
         let sequences = (0..streams).map(|i| sequence(position, count, i * blocks, sample())).collect();
-        let step = Step { sequences };
+        let step = Step { sequences, ..Step::default() };
         let tokens = (streams * count) as f64;
         let seconds = best(runs, || stack.step(&team, &step));
         let (phases, profile) = stack.profile(&team, &step, runs);

@@ -301,7 +301,10 @@ fn a_cache_smaller_than_the_batch_admits_is_refused() {
     let limits =
         BatchLimits { tokens: 1, sequences: 1, vocabulary: 1, context: 16, block_tokens: 16, blocks: 2 };
     let mut batch = Batch::new(limits);
-    batch.fill(&Step { sequences: vec![sequence(0, vec![0], &[1], Output::None)] }, &Outputs::<0>::default());
+    batch.fill(
+        &Step { sequences: vec![sequence(0, vec![0], &[1], Output::None)], ..Step::default() },
+        &Outputs::<0>::default(),
+    );
     let cache = KvCache::<f32, 1, 16, 16>::new(1, 1).unwrap();
     let (qkv, out, angles) = (Rows::<48>::new(1), Rows::<16>::new(1), Rows::<16>::new(1));
     let scratch = AttentionScratch::<1, 1, 16>::new(1, 16);

@@ -234,7 +234,7 @@ fn call(slots: usize, capacity: usize, layer: usize, sequences: &[u32]) {
         .iter()
         .map(|slot| SequenceStep { slot: Slot(*slot), ..sequence(0, vec![1], &[0], Output::None) })
         .collect();
-    batch.fill(&Step { sequences }, &Outputs::<0>::default());
+    batch.fill(&Step { sequences, ..Step::default() }, &Outputs::<0>::default());
     let state = DeltaState::<1, 1, 4, 4, 2>::new(1, slots).unwrap();
     let scratch = DeltaScratch::<1, 1, 4, 4>::new(capacity);
     let (qkvz, ba, out) = (Rows::<16>::new(2), Rows::<2>::new(2), Rows::<4>::new(2));

@@ -115,7 +115,7 @@ fn run<
     let mut found = Vec::new();
     for (index, rows) in case.rows.chunks(most).enumerate() {
         let step = sequence(index * most, vec![0; rows.len()], &ids, Output::None);
-        batch.fill(&Step { sequences: vec![step] }, &Outputs::<0>::default());
+        batch.fill(&Step { sequences: vec![step], ..Step::default() }, &Outputs::<0>::default());
         for (row, values) in rows.iter().enumerate() {
             qkv.row_mut(row).copy_from_slice(values);
             out.row_mut(row).fill(f32::NAN);

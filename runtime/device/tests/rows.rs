@@ -18,7 +18,8 @@ fn batch(tokens: Vec<u32>, position: usize) -> Batch {
     };
     let mut batch = Batch::new(limits);
     let blocks: Vec<u32> = (0..((position + tokens.len()).div_ceil(16)) as u32).collect();
-    let step = Step { sequences: vec![sequence(position, tokens, &blocks, Output::Logits)] };
+    let step =
+        Step { sequences: vec![sequence(position, tokens, &blocks, Output::Logits)], ..Step::default() };
     batch.fill(&step, &Outputs::<0>::default());
     batch
 }

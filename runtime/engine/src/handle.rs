@@ -2,12 +2,12 @@
 
 use crate::forward::{Command, Forward};
 use crate::request::{EngineError, Event, FinishReason, Finished, Request, SubmitError, Timings};
-use crate::sequence::{Client, Clock, History, Sequence};
+use crate::sequence::{Client, Clock, History, Sequence, Signals};
 use crate::shared::{Health, Place, Shared, Stats};
-use monomorph_cache::BlockTable;
+use monomorph_cache::Lease;
 use monomorph_model::{Model, ModelSpec};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{Sender, channel};
 use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
@@ -23,6 +23,31 @@ pub struct EngineOptions {
     pub context: usize,
     /// Most requests that may wait for their admission.
     pub max_waiting: usize,
+    /// What is kept of sequences that are over.
+    pub prefix: PrefixOptions,
+}
+
+/// What is kept of sequences that are over, for others that begin alike.
+#[derive(Clone, Debug)]
+pub struct PrefixOptions {
+    /// Whether anything is.
+    pub enabled: bool,
+    /// Snapshots of recurrent state that the model was loaded with room for. Of a model that has such state and no room for
+    /// snapshots of it, nothing is kept.
+    pub snapshots: usize,
+    /// Tokens after which the state of a long sequence is saved again; at least 1. It is saved at the end of each prompt, too.
+    pub snapshot_interval: usize,
+}
+
+/// Tokens between two snapshots of a long sequence, unless told otherwise: what a prompt that branches off a longer one may have to
+/// be fed again.
+pub const SNAPSHOT_INTERVAL: usize = 2048;
+
+impl Default for PrefixOptions {
+    /// On, with no room for snapshots.
+    fn default() -> PrefixOptions {
+        PrefixOptions { enabled: true, snapshots: 0, snapshot_interval: SNAPSHOT_INTERVAL }
+    }
 }
 
 /// Why the engine did not start.
@@ -77,8 +102,15 @@ pub(crate) fn prepare(
     if let Some((name, _)) = limits.into_iter().find(|&(_, value)| value == 0) {
         return Err(StartError::Spec(format!("{name} of {} is 0", spec.target)));
     }
-    let EngineOptions { blocks, context, max_waiting } = options;
-    for (name, value) in [("blocks", blocks), ("context", context), ("max_waiting", max_waiting)] {
+    let EngineOptions { blocks, context, max_waiting, prefix } = options;
+    let interval = prefix.snapshot_interval;
+    let values = [
+        ("blocks", blocks),
+        ("context", context),
+        ("max_waiting", max_waiting),
+        ("snapshot_interval", interval),
+    ];
+    for (name, value) in values {
         if value == 0 {
             return Err(StartError::Options(format!("{name} must be at least 1")));
         }
@@ -103,9 +135,9 @@ pub(crate) fn prepare(
     }
     let shared = Arc::new(Shared::new(blocks, context));
     let (commands, inbox) = channel();
-    let forward = Forward::new(spec, blocks, inbox, Arc::clone(&shared));
+    let forward = Forward::new(spec, blocks, &prefix, inbox, Arc::clone(&shared));
     let numbers = Arc::new(AtomicU64::new(0));
-    Ok((EngineHandle { spec, context, max_waiting, commands, shared, numbers }, forward))
+    Ok((EngineHandle { spec, context, prefix, max_waiting, commands, shared, numbers }, forward))
 }
 
 /// A way to the engine, for any number of threads. The engine stops when it is drained, or when the last
@@ -114,6 +146,7 @@ pub(crate) fn prepare(
 pub struct EngineHandle {
     spec: &'static ModelSpec,
     context: usize,
+    prefix: PrefixOptions,
     max_waiting: usize,
     commands: Sender<Command>,
     shared: Arc<Shared>,
@@ -147,11 +180,11 @@ impl EngineHandle {
         }
 
         let (sender, events) = unbounded_channel();
-        let cancelled = Arc::new(AtomicBool::new(false));
+        let signals = Arc::new(Signals::default());
         let generation = Generation {
             id: self.numbers.fetch_add(1, Ordering::Relaxed),
             events,
-            cancelled: Arc::clone(&cancelled),
+            signals: Arc::clone(&signals),
             shared: Arc::clone(&self.shared),
             over: false,
         };
@@ -168,6 +201,10 @@ impl EngineHandle {
         let sequence = Sequence {
             prompt,
             fed: 0,
+            begun: 0,
+            begins: false,
+            overran: false,
+            saved: 0,
             drafts: Vec::new(),
             coming: 0,
             last_step: 0,
@@ -176,11 +213,11 @@ impl EngineHandle {
             tokens,
             sampling,
             stop_ids,
-            table: BlockTable::new(self.spec.block_tokens),
+            lease: Lease::new(self.spec.block_tokens),
             slot: None,
             place: Some(place),
             clock: Clock { submitted: Instant::now(), admitted: None, first_token: None },
-            client: Client { events: sender, cancelled },
+            client: Client { events: sender, signals },
         };
         self.commands.send(Command::Submit(Box::new(sequence))).map_err(|_| SubmitError::Stopped)?;
         Ok(generation)
@@ -190,6 +227,11 @@ impl EngineHandle {
     /// context and what all blocks hold, both of these less the [`reach`](ModelSpec::reach) of its drafts.
     pub fn context(&self) -> usize {
         self.context
+    }
+
+    /// What is kept of sequences that are over.
+    pub fn prefix(&self) -> &PrefixOptions {
+        &self.prefix
     }
 
     /// Counters at this moment.
@@ -235,7 +277,7 @@ impl EngineHandle {
 pub struct Generation {
     id: u64,
     events: UnboundedReceiver<Event>,
-    cancelled: Arc<AtomicBool>,
+    signals: Arc<Signals>,
     shared: Arc<Shared>,
     over: bool,
 }
@@ -249,7 +291,12 @@ impl Generation {
     /// Gives the rest of the answer up. It ends with [`FinishReason::Cancelled`] before the next step is planned,
     /// unless it ends of itself before; tokens already on their way still arrive.
     pub fn cancel(&self) {
-        self.cancelled.store(true, Ordering::Relaxed);
+        self.signals.cancelled.store(true, Ordering::Relaxed);
+    }
+
+    /// Tokens of the prompt that were in the cache and not fed; 0 until the first event.
+    pub fn cached_tokens(&self) -> usize {
+        self.signals.cached_tokens.load(Ordering::Relaxed)
     }
 
     /// The next event; `None` after the last.

@@ -27,6 +27,8 @@ pub mod scripted;
 mod sequence;
 mod shared;
 
-pub use handle::{EngineHandle, EngineOptions, Generation, StartError, start};
+pub use handle::{
+    EngineHandle, EngineOptions, Generation, PrefixOptions, SNAPSHOT_INTERVAL, StartError, start,
+};
 pub use request::{EngineError, Event, FinishReason, Finished, Request, SubmitError, Timings};
 pub use shared::{Health, Stats};

@@ -56,7 +56,8 @@ pub struct Running {
     pub tokens: usize,
     /// How many of them are in the cache by then; below `tokens`.
     pub cached: usize,
-    /// How many of them, from the first, go through prefill, any number at a time; those behind are decoded, one at a time.
+    /// How many of them, from the first, may have gone through prefill when this step is done, any number at a time: those behind are
+    /// decoded, one at a time, or wait for the state at that point to be saved.
     pub prefill: usize,
     /// Drafts to be fed behind the last of them: above 0 only where that is the one token not in the cache.
     pub drafts: usize,
@@ -65,15 +66,29 @@ pub struct Running {
     pub ready: bool,
     /// Most tokens it can come to have.
     pub limit: usize,
-    /// Blocks it holds, all of which come back when it is pre-empted.
+    /// Blocks it holds.
     pub blocks: usize,
+    /// How many come back when it is pre-empted, if all younger ones are: those that nobody older shares.
+    pub returns: usize,
+}
+
+impl Running {
+    /// Blocks that it needs besides those it holds, to be fed.
+    pub fn missing(&self, limits: &Limits) -> usize {
+        let tokens = if self.ready { self.tokens + limits.reach } else { 0 };
+        blocks_for(tokens, limits.block_tokens).saturating_sub(self.blocks)
+    }
 }
 
 /// A sequence that holds no blocks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Waiting {
-    /// Tokens to feed.
+    /// Tokens it has.
     pub tokens: usize,
+    /// How many of them need not be fed, because their blocks are in the cache; below `tokens`.
+    pub cached: usize,
+    /// How many of these blocks running sequences hold. The others count among the free ones until it is admitted.
+    pub shared: usize,
     /// As [`Running::prefill`].
     pub prefill: usize,
     /// Most tokens it can come to have.
@@ -83,7 +98,7 @@ pub struct Waiting {
 /// All that a decision depends on.
 #[derive(Clone, Copy, Debug)]
 pub struct View<'a> {
-    /// Blocks nobody uses.
+    /// Blocks no sequence uses.
     pub free_blocks: usize,
     /// How many sequences may run besides.
     pub free_slots: usize,
@@ -134,27 +149,24 @@ pub fn schedule(view: &View<'_>, limits: &Limits) -> Plan {
         let held = |one: &Running| one.blocks.max(blocks_for(one.tokens + reach, block_tokens));
         let mut reserved: usize = running.iter().map(|one| can_grow(held(one), one.limit)).sum();
         for next in view.waiting.iter().take(view.free_slots) {
-            if admission_need(next.tokens + reach, next.limit + reach, block_tokens) + reserved > free {
+            let need = admission_need(next.tokens + reach, next.limit + reach, block_tokens);
+            if need - next.shared + reserved > free {
                 break;
             }
             let blocks = blocks_for(next.tokens + reach, block_tokens);
-            free -= blocks;
+            free -= blocks - next.shared;
             reserved += can_grow(blocks, next.limit);
             admit += 1;
         }
     }
 
-    let due =
-        running
-            .iter()
-            .map(|one| {
-                if one.ready {
-                    Due::of(one.tokens, one.cached, one.prefill, one.drafts)
-                } else {
-                    Due::Nothing
-                }
-            })
-            .chain(view.waiting[..admit].iter().map(|one| Due::of(one.tokens, 0, one.prefill, 0)));
+    let due = running
+        .iter()
+        .map(|one| match one.ready {
+            true => Due::of(one.tokens, one.cached, one.prefill, one.drafts),
+            false => Due::Nothing,
+        })
+        .chain(view.waiting[..admit].iter().map(|one| Due::of(one.tokens, one.cached, one.prefill, 0)));
     let mut budget = limits.step_tokens.saturating_sub(due.clone().map(Due::decodes).sum());
     let mut rows = Vec::with_capacity(kept + admit);
     for (sequence, due) in due.enumerate() {
@@ -213,13 +225,11 @@ fn grow(view: &View<'_>, limits: &Limits) -> (usize, usize) {
     let mut free = view.free_blocks;
     let mut at = 0;
     while at < kept {
-        let sequence = &view.running[at];
-        let tokens = if sequence.ready { sequence.tokens + limits.reach } else { 0 };
-        let missing = blocks_for(tokens, limits.block_tokens).saturating_sub(sequence.blocks);
+        let missing = view.running[at].missing(limits);
         // The last may be the one that grows: then it is pre-empted itself.
         while missing > free && kept > at {
             kept -= 1;
-            free += view.running[kept].blocks;
+            free += view.running[kept].returns;
         }
         if at < kept {
             free -= missing;

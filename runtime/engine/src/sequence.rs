@@ -3,12 +3,12 @@
 use crate::request::{Event, FinishReason, Finished, Timings};
 use crate::scheduler::{Running, Waiting};
 use crate::shared::Place;
-use monomorph_cache::BlockTable;
+use monomorph_cache::{Lease, Match, SavePoints};
 use monomorph_model::Slot;
 use monomorph_sampling::{Sampled, Sampling, TokenUse};
 use std::collections::HashMap;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 use tokio::sync::mpsc::UnboundedSender;
 
@@ -19,8 +19,16 @@ pub(crate) struct Sequence {
     pub tokens: Vec<u32>,
     /// How many of `tokens` were the request's.
     pub prompt: usize,
-    /// How many of `tokens` were fed since it was admitted, in steps in flight too.
+    /// How many of `tokens` are in the cache: found there when it was admitted, or fed since, in steps in flight too.
     pub fed: usize,
+    /// How many of `tokens` there were when it was admitted.
+    pub begun: usize,
+    /// Whether no step has fed it since.
+    pub begins: bool,
+    /// Whether it was fed more than `fed`: drafts that hold, behind the token that ended it.
+    pub overran: bool,
+    /// Up to where its recurrent state was saved or restored last.
+    pub saved: usize,
     /// What the model drafted after the last of `tokens`. Of sequences that run and that a token was sampled for since they
     /// were admitted, where a model drafts: then there is one token to feed, and these with it.
     pub drafts: Vec<u32>,
@@ -34,7 +42,7 @@ pub(crate) struct Sequence {
     /// `None` unless the sampler asks for it.
     pub history: Option<History>,
     pub stop_ids: Vec<u32>,
-    pub table: BlockTable,
+    pub lease: Lease,
     /// `Some` while it runs.
     pub slot: Option<Slot>,
     /// Its place in the queue, until it is admitted first.
@@ -56,7 +64,15 @@ pub(crate) struct Clock {
 #[derive(Debug)]
 pub(crate) struct Client {
     pub events: UnboundedSender<Event>,
-    pub cancelled: Arc<AtomicBool>,
+    pub signals: Arc<Signals>,
+}
+
+/// What a client and the engine tell each other besides events.
+#[derive(Debug, Default)]
+pub(crate) struct Signals {
+    pub cancelled: AtomicBool,
+    /// Tokens of the prompt that were in the cache when it was admitted first.
+    pub cached_tokens: AtomicUsize,
 }
 
 impl Client {
@@ -67,7 +83,7 @@ impl Client {
 
     /// Whether nobody wants the rest of the answer.
     pub fn is_gone(&self) -> bool {
-        self.cancelled.load(Ordering::Relaxed) || self.events.is_closed()
+        self.signals.cancelled.load(Ordering::Relaxed) || self.events.is_closed()
     }
 }
 
@@ -109,20 +125,45 @@ impl Sequence {
         if replays { self.prompt } else { self.length() }
     }
 
-    pub fn as_running(&self, replays: bool) -> Running {
+    /// The tokens that it can go on behind when it is admitted, and leave to others: those that go through prefill, where what was
+    /// generated has other bits.
+    pub fn reusable(&self, replays: bool) -> &[u32] {
+        &self.tokens[..self.prefill(replays).min(self.tokens.len())]
+    }
+
+    /// As one that runs, and whose state is saved at `saves`; all its blocks come back when it is pre-empted.
+    pub fn as_running(&self, replays: bool, saves: Option<&SavePoints>) -> Running {
+        let (tokens, blocks) = (self.length(), self.lease.blocks().len());
+        let until = saves.map_or(tokens, |saves| saves.until(self.fed, self.saved, self.begun, tokens));
         Running {
-            tokens: self.length(),
+            tokens,
             cached: self.fed,
-            prefill: self.prefill(replays),
+            prefill: self.prefill(replays).min(until),
             drafts: self.drafts.len(),
             ready: self.is_ready(),
             limit: self.limit,
-            blocks: self.table.blocks().len(),
+            blocks,
+            returns: blocks,
         }
     }
 
-    pub fn as_waiting(&self, replays: bool) -> Waiting {
-        Waiting { tokens: self.tokens.len(), prefill: self.prefill(replays), limit: self.limit }
+    /// As one that waits, of whose tokens so much is in the cache.
+    pub fn as_waiting(&self, found: &Match, replays: bool, saves: Option<&SavePoints>) -> Waiting {
+        let (tokens, cached, prefill) = (self.tokens.len(), found.tokens, self.prefill(replays));
+        let until = saves.map_or(tokens, |saves| saves.until(cached, cached, prefill, tokens));
+        Waiting { tokens, cached, shared: found.in_use, prefill: prefill.min(until), limit: self.limit }
+    }
+
+    /// Begins to run, or to run again, with a lease of what was found.
+    pub fn begin(&mut self, lease: Lease, found: &Match, replays: bool, now: Instant) {
+        if self.clock.admitted.is_none() {
+            self.client.signals.cached_tokens.store(found.tokens, Ordering::Relaxed);
+        }
+        self.clock.admitted.get_or_insert(now);
+        self.place = None;
+        self.lease = lease;
+        (self.fed, self.saved) = (found.tokens, found.tokens);
+        (self.begun, self.begins) = (self.prefill(replays), true);
     }
 
     /// Takes the next token of the answer: tells the client, or says why the answer is over.
@@ -151,7 +192,9 @@ impl Sequence {
         self.coming -= 1;
         self.drafts = drafts;
         let known = self.tokens.len();
-        let end = sampled.into_iter().find_map(|one| self.push(one, now));
+        let mut sampled = sampled.into_iter();
+        let end = sampled.find_map(|one| self.push(one, now));
+        self.overran = sampled.next().is_some();
         let taken = self.tokens.len() - known;
         // All but the last were fed as drafts.
         self.fed += taken - 1;

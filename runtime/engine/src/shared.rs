@@ -31,8 +31,12 @@ pub struct Stats {
     pub waiting: usize,
     /// Sequences that are being answered.
     pub running: usize,
-    /// K/V blocks nobody uses; those of an answer that ended come back when no step in flight holds them.
+    /// K/V blocks no sequence uses; those of an answer that ended come back when no step in flight holds them.
     pub free_blocks: usize,
+    /// How many of them hold the beginnings of earlier sequences, for others that begin alike.
+    pub cached_blocks: usize,
+    /// Snapshots of recurrent state that are kept.
+    pub snapshots: usize,
     /// All K/V blocks.
     pub total_blocks: usize,
     /// Tokens a sequence may have, prompt and answer together.
@@ -43,6 +47,12 @@ pub struct Stats {
     pub tokens_prefilled: u64,
     /// Pieces of prompts that were fed and did not end their prompt.
     pub prompt_pieces: u64,
+    /// Tokens that would have been if they had not been in the cache.
+    pub tokens_cached: u64,
+    /// Blocks of earlier sequences that were given to others.
+    pub blocks_evicted: u64,
+    /// Snapshots that were given up for others, or with their blocks.
+    pub snapshots_evicted: u64,
     /// Tokens sampled for an answer; those of rows that turned out surplus do not count.
     pub tokens_generated: u64,
     /// Drafts fed to be verified.

@@ -14,7 +14,10 @@ pub use spec::{
     BatchInvariantSpec, ClassFormat, CudaSpec, DraftSpec, Figures, HardwareSpec, ModelSpec, Protocol,
     SamplingPreset, TensorSpec, piece,
 };
-pub use step::{BlockId, Output, RowOutput, SequenceStep, Slot, Step, StepOutput, Ticket, Tokens, Verified};
+pub use step::{
+    BlockId, Output, RowOutput, SequenceStep, Slot, SnapshotId, StateCopy, StatePlace, Step, StepOutput,
+    Ticket, Tokens, Verified,
+};
 
 use monomorph_weights::{Checkpoint, WeightsError};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -53,6 +56,11 @@ pub trait Model: Sized + Send + 'static {
 
     /// K/V blocks it has: what was asked for, or what the device's memory held.
     fn blocks(&self) -> usize;
+
+    /// Snapshots of a sequence's recurrent state it has room for; 0 of a model without such state.
+    fn snapshots(&self) -> usize {
+        0
+    }
 
     /// Starts one batched forward step. The caller may change `step` as soon as this returns.
     fn submit(&mut self, step: &Step) -> Ticket;
@@ -94,6 +102,8 @@ pub struct LoadOptions {
     pub blocks: Option<usize>,
     /// Longest sequence that will be asked for, in tokens; with the [`reach`](ModelSpec::reach) of its drafts.
     pub context: usize,
+    /// Snapshots of recurrent state to claim room for, each of [`ModelSpec::state_bytes`]; ignored by a model without such state.
+    pub snapshots: usize,
     /// Most of the device's memory to use, as a part of it; ignored by a CPU.
     pub memory_fraction: f64,
     /// Threads of the CPU team, or that pack weights for another device.

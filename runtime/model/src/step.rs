@@ -10,9 +10,35 @@ pub struct BlockId(pub u32);
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Slot(pub u32);
 
+/// A place for a saved recurrent state, below [`crate::Model::snapshots`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct SnapshotId(pub u32);
+
+/// Where a recurrent state is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum StatePlace {
+    /// The one that a slot's sequence goes on from.
+    Slot(Slot),
+    /// A saved one.
+    Snapshot(SnapshotId),
+}
+
+/// A copy of all layers' recurrent state of one sequence: saving or restoring it. What was in `to` is gone.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct StateCopy {
+    /// From where.
+    pub from: StatePlace,
+    /// To where.
+    pub to: StatePlace,
+}
+
 /// One batched forward over some sequences.
 #[derive(Clone, Debug, Default)]
 pub struct Step {
+    /// What is copied before any row is worked on, one after another: a later copy sees what an earlier one made. Only of
+    /// models with [recurrent state](crate::ModelSpec::state_bytes). A state is of a position: that behind the tokens its
+    /// sequence was fed by the steps before; who goes on from a copy goes on there.
+    pub copies: Vec<StateCopy>,
     /// At most `step_sequences` rows with at most `step_tokens` tokens in all.
     pub sequences: Vec<SequenceStep>,
 }
@@ -24,6 +50,9 @@ pub struct SequenceStep {
     pub slot: Slot,
     /// Tokens already in the cache, which is the position of `tokens[0]`.
     pub position: usize,
+    /// Whether a sequence begins in the slot: at position 0, or behind tokens that other sequences were fed. Of those, `blocks`
+    /// hold keys and values already, and of a model with recurrent state a copy brought their state into the slot.
+    pub begins: bool,
     /// What to feed now.
     pub tokens: Tokens,
     /// How many of the last of `tokens` are drafts, as the step before this one returned them for this slot: 0, or

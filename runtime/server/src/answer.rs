@@ -67,6 +67,8 @@ pub(crate) enum EndReason {
 pub(crate) struct Usage {
     /// Of the prompt.
     pub(crate) prompt_tokens: usize,
+    /// How many of these were not computed again.
+    pub(crate) cached_tokens: usize,
     /// Generated.
     pub(crate) completion_tokens: usize,
 }
@@ -175,8 +177,9 @@ impl Answer {
     }
 
     fn end(&mut self, mut piece: Piece, reason: EndReason, timings: Option<Timings>) -> Piece {
-        self.generation = None;
-        let usage = Usage { prompt_tokens: self.prompt_tokens, completion_tokens: self.generated };
+        let cached_tokens = self.generation.take().map_or(0, |generation| generation.cached_tokens());
+        let (prompt_tokens, completion_tokens) = (self.prompt_tokens, self.generated);
+        let usage = Usage { prompt_tokens, cached_tokens, completion_tokens };
         piece.end = Some(End { reason, usage, timings });
         piece
     }

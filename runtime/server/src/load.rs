@@ -5,7 +5,7 @@ use crate::failure::Failure;
 use crate::out;
 use crate::paths::{default_weights, resolve_weights};
 use crate::text::Text;
-use monomorph_engine::{EngineHandle, EngineOptions};
+use monomorph_engine::{EngineHandle, EngineOptions, PrefixOptions, SNAPSHOT_INTERVAL};
 use monomorph_model::{LoadOptions, Model, ModelSpec, Progress, Weights};
 use monomorph_weights::Checkpoint;
 use std::num::NonZero;
@@ -17,7 +17,7 @@ pub(crate) const DEFAULT_CONTEXT: usize = 8192;
 const DEFAULT_KV_TOKENS: usize = 8 * 2048;
 
 /// Loads a model and starts its engine: the one generic step of serving, as a plain function pointer. The options'
-/// blocks become those that the model claimed.
+/// blocks and snapshots become those that the model claimed.
 pub type StartEngine = fn(&Weights, &LoadOptions, EngineOptions, &Progress) -> Result<EngineHandle, Failure>;
 
 /// [`StartEngine`] for a layer stack.
@@ -31,7 +31,8 @@ pub fn start_engine<M: Model>(
     progress: &Progress,
 ) -> Result<EngineHandle, Failure> {
     let model = M::load(weights, options, progress)?;
-    let engine = EngineOptions { blocks: model.blocks(), ..engine };
+    let prefix = PrefixOptions { snapshots: model.snapshots(), ..engine.prefix };
+    let engine = EngineOptions { blocks: model.blocks(), prefix, ..engine };
     Ok(monomorph_engine::start(model, engine).map_err(|error| error.to_string())?)
 }
 
@@ -132,7 +133,7 @@ impl MemoryArgs {
         if !(memory_fraction > 0.0 && memory_fraction <= 1.0) {
             return Err(format!("--memory-fraction {memory_fraction} is not above 0 and at most 1"));
         }
-        Ok(LoadOptions { blocks, context, memory_fraction, threads, report })
+        Ok(LoadOptions { blocks, context, snapshots: 0, memory_fraction, threads, report })
     }
 }
 
@@ -186,6 +187,57 @@ impl CacheArgs {
         Ok((context, Some(kv_tokens.div_ceil(spec.block_tokens))))
     }
 }
+
+/// What is kept of answers for prompts that begin alike.
+#[derive(Clone, Debug, clap::Args)]
+pub struct PrefixArgs {
+    /// Whether what a prompt has in common with earlier ones and their answers is taken from memory, or computed again.
+    #[arg(long, value_name = "on|off", value_enum, default_value_t = Switch::On)]
+    pub prefix_cache: Switch,
+    /// Of a model with recurrent state: how many saved states to claim memory for, of the size that `info` prints; a prompt can go
+    /// on only from where one was saved [default: as many as sequences run at once].
+    #[arg(long, value_name = "N")]
+    pub snapshots: Option<usize>,
+    /// Of such a model: tokens of a long prompt or answer after which its state is saved again. It is saved at the end of each
+    /// prompt, too.
+    #[arg(long, value_name = "N", default_value_t = NonZero::new(SNAPSHOT_INTERVAL).unwrap_or(NonZero::<usize>::MIN))]
+    pub snapshot_interval: NonZero<usize>,
+}
+
+/// On, or off.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub enum Switch {
+    /// It is done.
+    On,
+    /// It is not.
+    Off,
+}
+
+impl PrefixArgs {
+    /// What the engine is told, with the snapshots to claim.
+    ///
+    /// # Errors
+    /// When snapshots are asked for that nobody would take.
+    pub(crate) fn options(&self, spec: &ModelSpec) -> Result<PrefixOptions, String> {
+        let enabled = self.prefix_cache == Switch::On;
+        let snapshots = match self.snapshots {
+            Some(count) if count > 0 && spec.state_bytes == 0 => {
+                return Err(format!("--snapshots {count}: {} has no recurrent state to save", spec.model));
+            }
+            Some(count) if count > 0 && !enabled => {
+                return Err(format!("--snapshots {count} goes with --prefix-cache on"));
+            }
+            Some(count) => count,
+            None if enabled && spec.state_bytes > 0 => spec.step_sequences,
+            None => 0,
+        };
+        Ok(PrefixOptions { enabled, snapshots, snapshot_interval: self.snapshot_interval.get() })
+    }
+}
+
+/// Nothing is kept: for verbs that measure, or compare.
+pub(crate) const KEEP_NOTHING: PrefixOptions =
+    PrefixOptions { enabled: false, snapshots: 0, snapshot_interval: SNAPSHOT_INTERVAL };
 
 /// Loads model and text side by side.
 pub(crate) fn load(

@@ -38,6 +38,7 @@ fn main() -> ExitCode {
         ("refusals::harmless_fields_are_taken", refusals::harmless_fields),
         ("refusals::full_queue", refusals::full_queue),
         ("streams::whole_answers", streams::whole_answers),
+        ("streams::prefixes", streams::prefixes),
         ("streams::chat_events", streams::chat_events),
         ("streams::text_events", streams::text_events),
         ("streams::characters_stay_whole", streams::characters_stay_whole),

@@ -58,8 +58,10 @@ struct Walk {
 
 impl Walk {
     fn new(seed: u64, capacity: usize, size: usize, reuse: Reuse) -> Walk {
-        let cache = PrefixCache::new(capacity, size, reuse);
-        let truth = Truth::new(capacity, size, reuse);
+        // What is found may have to end at every other block.
+        let granule = size * if capacity == 16 { 2 } else { 1 };
+        let cache = PrefixCache::new(capacity, size, granule, reuse);
+        let truth = Truth::new(capacity, size, granule, reuse);
         Walk { random: Random(seed), cache, truth, seen: Seen::default() }
     }
 
@@ -191,6 +193,16 @@ impl Walk {
         seen.duplicates += usize::from(!kept);
     }
 
+    /// Ends the last few sequences: as many blocks come back as was said before.
+    fn end_some(&mut self, at: usize) {
+        let returns = self.cache.returns(self.truth.held.iter().map(|one| &one.lease));
+        for (at, returns) in returns.into_iter().enumerate().skip(at).rev() {
+            let before = self.cache.available();
+            self.end(at);
+            assert_eq!(self.cache.available(), before + returns, "what comes back");
+        }
+    }
+
     fn end(&mut self, at: usize) {
         let mut one = self.truth.release(at);
         for (place, _) in one.saved.drain(..) {
@@ -214,6 +226,7 @@ impl Walk {
             6 | 7 => self.extend(at),
             8 => self.save(at),
             9 => self.keep(at),
+            10 if self.random.below(4) == 0 => self.end_some(at),
             10 => self.end(at),
             _ => {
                 let prompt = self.prompt();

@@ -28,6 +28,7 @@ pub struct Held {
 pub struct Truth {
     pub capacity: usize,
     pub size: usize,
+    pub granule: usize,
     pub reuse: Reuse,
     pub known: BTreeMap<Vec<u32>, Known>,
     pub held: Vec<Held>,
@@ -39,10 +40,11 @@ pub struct Truth {
 }
 
 impl Truth {
-    pub fn new(capacity: usize, size: usize, reuse: Reuse) -> Truth {
+    pub fn new(capacity: usize, size: usize, granule: usize, reuse: Reuse) -> Truth {
         Truth {
             capacity,
             size,
+            granule,
             reuse,
             known: BTreeMap::new(),
             held: Vec::new(),
@@ -90,6 +92,7 @@ impl Truth {
         let usable = |(prefix, known): &(&Vec<u32>, &Known)| {
             prefix.len() < prompt.len()
                 && prompt.starts_with(prefix)
+                && prefix.len().is_multiple_of(self.granule)
                 && (self.reuse == Reuse::Blocks || known.snapshot.is_some())
         };
         let Some((prefix, known)) = self.known.iter().filter(usable).max_by_key(|(prefix, _)| prefix.len())
@@ -162,7 +165,8 @@ impl Truth {
         for end in (one.known + self.size..=tokens).step_by(self.size) {
             let block = one.lease.blocks()[end / self.size - 1];
             let fresh = Known { block, used: now, snapshot: None };
-            self.known.entry(one.tokens[..end].to_vec()).or_insert(fresh);
+            let known = self.known.entry(one.tokens[..end].to_vec()).or_insert(fresh);
+            assert_eq!(known.block, block, "what two computed is kept once");
             one.known = end;
         }
     }

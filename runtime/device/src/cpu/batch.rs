@@ -263,6 +263,7 @@ mod tests {
             drafts: 0,
             generated: false,
             following: None,
+            begins: position == 0,
             slot: Slot(0),
             position,
             tokens: Tokens::Known(tokens.to_vec()),
@@ -280,6 +281,7 @@ mod tests {
                     sequence(15, &[1, 2], &[3, 0], Output::Logits),
                     SequenceStep { slot: Slot(1), ..sequence(0, &[4], &[1, 2], Output::None) },
                 ],
+                ..Step::default()
             };
             batch.fill(&step, &Outputs::<0>::default());
             assert_eq!(batch.ids(), [1, 2, 4]);
@@ -313,7 +315,7 @@ mod tests {
         ];
         for (sequence, message) in bad {
             let mut batch = Batch::new(limits());
-            let step = Step { sequences: vec![sequence] };
+            let step = Step { sequences: vec![sequence], ..Step::default() };
             let panic =
                 catch_unwind(AssertUnwindSafe(|| batch.fill(&step, &Outputs::<0>::default()))).unwrap_err();
             let text = panic.downcast_ref::<String>().cloned().unwrap_or_default();

@@ -138,6 +138,7 @@ mod tests {
             drafts: 0,
             generated: false,
             following: None,
+            begins: position == 0,
             slot: Slot(slot),
             position,
             tokens,
@@ -150,6 +151,7 @@ mod tests {
                 row(1, 0, Tokens::Known(vec![3, 4]), sample()),
                 row(0, 0, Tokens::Known(vec![5]), sample()),
             ],
+            ..Step::default()
         };
         batch.fill(&first, &outputs);
         outputs.begin(&first);
@@ -162,6 +164,7 @@ mod tests {
         // Not collected yet, and only one of the two goes on.
         let next = |slot: u32, position: usize| Step {
             sequences: vec![row(slot, position, Tokens::Sampled, Output::None)],
+            ..Step::default()
         };
         batch.fill(&next(1, 2), &outputs);
         assert_eq!((batch.ids(), batch.positions()), (&[7][..], &[2][..]));

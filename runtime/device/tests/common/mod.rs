@@ -99,6 +99,7 @@ pub fn sequence(position: usize, tokens: Vec<u32>, blocks: &[u32], output: Outpu
         drafts: 0,
         generated: false,
         following: None,
+        begins: position == 0,
         slot: Slot(0),
         position,
         tokens: Tokens::Known(tokens),

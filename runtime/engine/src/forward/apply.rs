@@ -13,7 +13,7 @@ impl Forward {
     /// # Errors
     /// When the output is not what was asked for.
     pub(super) fn apply(&mut self, rows: &[Row], output: StepOutput, now: Instant) -> Result<(), String> {
-        self.flights.release(&mut self.pool, &mut self.free_slots).map_err(unbalanced)?;
+        self.flights.release(&mut self.cache, &mut self.free_slots).map_err(unbalanced)?;
         let (asked, got) = (rows.len(), output.rows.len());
         if asked != got {
             return Err(format!("the model answered a step of {asked} sequences with {got} rows"));
@@ -31,8 +31,11 @@ impl Forward {
             prefilled += row.prefilled as u64;
             pieces += u64::from(row.piece);
             let place = self.places[row.slot.0 as usize];
+            if let (None, Some((snapshot, _))) = (place, row.save) {
+                self.cache.forget(snapshot);
+            }
             let (taken, end) = match (self.contract.expects(row.samples), output) {
-                (Expects::Nothing, RowOutput::None) => continue,
+                (Expects::Nothing, RowOutput::None) => (0, None),
                 (Expects::Token, RowOutput::Sampled(sampled)) => {
                     self.contract.check_token(at, sampled.id)?;
                     // A sequence that ended while the step was in flight has no use for its token.
@@ -51,11 +54,16 @@ impl Forward {
                 (expects, other) => return Err(contract::unasked(at, expects, &other)),
             };
             generated += taken;
+            if let Some(index) = place {
+                // All that was sampled but the last was fed as a draft.
+                self.leave(row, index, row.end + (taken as usize).saturating_sub(1))?;
+            }
             finished.extend(place.zip(end));
         }
         // Rows are in the order of the running, so from the end no index moves before its turn.
         for (index, finished) in finished.into_iter().rev() {
             let mut sequence = self.running.remove(index);
+            self.save_last(&mut sequence)?;
             self.free(&mut sequence)?;
             self.shared.counters().stats.finished += 1;
             self.farewells.push((sequence.client, Event::Finished(finished)));

@@ -4,7 +4,7 @@
 //! that ended meanwhile. So blocks and slots have one way back to their pools, [`Flights::give_back`], and it
 //! leads past the last step that holds them.
 
-use monomorph_cache::{BlockPool, BlockTable, PoolError};
+use monomorph_cache::{Lease, PoolError, PrefixCache, Snapshot};
 use monomorph_model::{Slot, Ticket};
 use std::collections::VecDeque;
 use std::time::Instant;
@@ -20,6 +20,10 @@ pub(super) struct Row {
     pub piece: bool,
     /// Whether a token is sampled.
     pub samples: bool,
+    /// Tokens of the sequence that are in the cache when the step is collected, drafts that hold aside.
+    pub end: usize,
+    /// Where the state of the sequence is saved in this step, and behind how many tokens.
+    pub save: Option<(Snapshot, usize)>,
 }
 
 /// A step in flight.
@@ -33,7 +37,7 @@ pub(super) struct Flight {
 /// What a sequence that is over holds.
 #[derive(Debug)]
 struct Leaving {
-    table: BlockTable,
+    lease: Lease,
     slot: Slot,
     last_step: u64,
 }
@@ -63,6 +67,11 @@ impl Flights {
         self.collected + self.steps.len() as u64 + 1
     }
 
+    /// Whether this step is collected, and all before it.
+    pub fn is_collected(&self, step: u64) -> bool {
+        step <= self.collected
+    }
+
     /// An empty list for the rows of the next step.
     pub fn rows(&mut self) -> Vec<Row> {
         self.spare.pop().unwrap_or_default()
@@ -90,44 +99,49 @@ impl Flights {
     /// now, or when that step is collected.
     ///
     /// # Errors
-    /// When the pool does not know the blocks.
+    /// When the cache does not know the blocks.
     pub fn give_back(
         &mut self,
-        table: BlockTable,
+        lease: Lease,
         slot: Slot,
         last_step: u64,
-        pool: &mut BlockPool,
+        cache: &mut PrefixCache,
         slots: &mut Vec<Slot>,
     ) -> Result<(), PoolError> {
-        self.leaving.push(Leaving { table, slot, last_step });
-        self.release(pool, slots)
+        self.leaving.push(Leaving { lease, slot, last_step });
+        self.release(cache, slots)
     }
 
     /// Gives back what no step in flight holds.
     ///
     /// # Errors
-    /// When the pool does not know a block.
-    pub fn release(&mut self, pool: &mut BlockPool, slots: &mut Vec<Slot>) -> Result<(), PoolError> {
+    /// When the cache does not know a block.
+    pub fn release(&mut self, cache: &mut PrefixCache, slots: &mut Vec<Slot>) -> Result<(), PoolError> {
         let collected = self.collected;
         for mut gone in self.leaving.extract_if(.., |one| one.last_step <= collected) {
-            gone.table.release(pool)?;
+            cache.release(&mut gone.lease)?;
             slots.push(gone.slot);
         }
         Ok(())
     }
 
-    /// What sequences that are over hold.
+    /// Rows of all steps in flight.
     #[cfg(test)]
-    pub fn leaving(&self) -> impl Iterator<Item = (&[monomorph_cache::Block], Option<Slot>)> {
-        self.leaving.iter().map(|one| (one.table.blocks(), Some(one.slot)))
+    pub fn rows_in_flight(&self) -> impl Iterator<Item = &Row> {
+        self.steps.iter().flat_map(|step| &step.rows)
+    }
+
+    /// What sequences that are over hold.
+    pub fn leaving(&self) -> impl Iterator<Item = (&Lease, Slot)> {
+        self.leaving.iter().map(|one| (&one.lease, one.slot))
     }
 
     /// Gives everything up: no step will be collected any more, and nothing will run again.
-    pub fn abandon(&mut self, pool: &mut BlockPool) {
+    pub fn abandon(&mut self, cache: &mut PrefixCache) {
         self.steps.clear();
         for mut gone in self.leaving.drain(..) {
             // After a panic the books need not balance, and nobody will allocate from them again.
-            let _ = gone.table.release(pool);
+            let _ = cache.release(&mut gone.lease);
         }
     }
 }

@@ -13,17 +13,20 @@ mod apply;
 mod contract;
 mod flights;
 mod plan;
+mod prefix;
 #[cfg(test)]
 mod walk;
 
+use crate::handle::PrefixOptions;
 use crate::request::{EngineError, Event, FinishReason};
 use crate::scheduler::{Limits, Running, Waiting};
 use crate::sequence::{Client, Sequence};
 use crate::shared::{Health, Shared};
 use contract::Contract;
 use flights::{Flight, Flights, Row};
-use monomorph_cache::{BlockPool, PoolError};
+use monomorph_cache::{PoolError, PrefixCache, Reuse, SavePoints};
 use monomorph_model::{Model, ModelSpec, SequenceStep, Slot, Step};
+use prefix::Evictions;
 use std::collections::VecDeque;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
@@ -50,7 +53,11 @@ pub(crate) struct Forward {
     /// Whether a sequence that was pre-empted is fed what it had generated as it was at first, a token a step.
     replays: bool,
     contract: Contract,
-    pool: BlockPool,
+    cache: PrefixCache,
+    /// What went for others since the counters heard of it last.
+    evictions: Evictions,
+    /// Where states are saved; `None` where they are not.
+    saves: Option<SavePoints>,
     free_slots: Vec<Slot>,
     /// Oldest first.
     running: Vec<Sequence>,
@@ -80,8 +87,22 @@ pub(crate) struct Forward {
 }
 
 impl Forward {
-    pub fn new(spec: &ModelSpec, blocks: usize, inbox: Receiver<Command>, shared: Arc<Shared>) -> Forward {
+    pub fn new(
+        spec: &ModelSpec,
+        blocks: usize,
+        prefix: &PrefixOptions,
+        inbox: Receiver<Command>,
+        shared: Arc<Shared>,
+    ) -> Forward {
         let limits = plan::limits(spec);
+        let reuse = match (prefix.enabled, spec.state_bytes, prefix.snapshots) {
+            (true, 0, _) => Reuse::Blocks,
+            (true, _, 1..) => Reuse::Snapshots { places: prefix.snapshots },
+            (false, ..) | (true, _, 0) => Reuse::Nothing,
+        };
+        // What is gone on from holds whole blocks, and ends where pieces of prompts may.
+        let granule = spec.block_tokens * spec.piece_tokens() / gcd(spec.block_tokens, spec.piece_tokens());
+        let points = SavePoints { granule, interval: prefix.snapshot_interval };
         let slots = u32::try_from(limits.running()).unwrap_or(u32::MAX);
         Forward {
             inbox,
@@ -89,7 +110,9 @@ impl Forward {
             limits,
             replays: spec.batch_invariant.is_some(),
             contract: Contract::new(spec),
-            pool: BlockPool::new(blocks),
+            cache: PrefixCache::new(blocks, spec.block_tokens, granule, reuse),
+            evictions: Evictions::default(),
+            saves: matches!(reuse, Reuse::Snapshots { .. }).then_some(points),
             free_slots: (0..slots).rev().map(Slot).collect(),
             running: Vec::new(),
             waiting: VecDeque::new(),
@@ -164,6 +187,7 @@ impl Forward {
                 self.shared.counters().step_began = Some(submitted);
             }
             let ticket = model.submit(&self.step);
+            self.step.copies.clear();
             let rows = std::mem::take(&mut self.rows);
             self.flights.push(Flight { ticket, submitted, rows });
             if self.flights.len() < M::STEPS_IN_FLIGHT {
@@ -282,15 +306,15 @@ impl Forward {
     /// Takes blocks and slot of a sequence back, from when no step in flight holds them.
     ///
     /// # Errors
-    /// When the pool does not know its blocks: the books do not balance, and going on would mix tokens up.
+    /// When the cache does not know its blocks: the books do not balance, and going on would mix tokens up.
     fn free(&mut self, sequence: &mut Sequence) -> Result<(), String> {
         sequence.fed = 0;
         // They were drafted from what is given back; prefilling it again brings others.
         sequence.drafts.clear();
         let Some(slot) = sequence.slot.take() else { return Ok(()) };
-        let (table, last_step) = (sequence.table.take(), sequence.last_step);
+        let (lease, last_step) = (sequence.lease.take(), sequence.last_step);
         self.flights
-            .give_back(table, slot, last_step, &mut self.pool, &mut self.free_slots)
+            .give_back(lease, slot, last_step, &mut self.cache, &mut self.free_slots)
             .map_err(unbalanced)
     }
 
@@ -300,7 +324,12 @@ impl Forward {
         let mut counters = self.shared.counters();
         counters.preempted = preempted;
         counters.stats.running = self.running.len();
-        counters.stats.free_blocks = self.pool.free();
+        counters.stats.free_blocks = self.cache.available();
+        let Evictions { blocks, snapshots } = std::mem::take(&mut self.evictions);
+        counters.stats.blocks_evicted += blocks;
+        counters.stats.snapshots_evicted += snapshots;
+        counters.stats.cached_blocks = self.cache.cached();
+        counters.stats.snapshots = self.cache.snapshots();
         if let Some(Turn { began, collected }) = turn {
             let now = Instant::now();
             counters.stats.steps += 1;
@@ -321,10 +350,10 @@ impl Forward {
             self.take(command);
         }
         let sequences: Vec<Sequence> = self.running.drain(..).chain(self.waiting.drain(..)).collect();
-        self.flights.abandon(&mut self.pool);
+        self.flights.abandon(&mut self.cache);
         for mut sequence in sequences {
             // After a panic the books need not balance, and nobody will allocate from them again.
-            let _ = sequence.table.release(&mut self.pool);
+            let _ = self.cache.release(&mut sequence.lease);
             self.farewells.push((sequence.client, Event::Failed(error.clone())));
         }
         self.shared.counters().step_began = None;
@@ -338,9 +367,14 @@ struct Turn {
     collected: Instant,
 }
 
-/// What to say when the pool does not know the blocks of a sequence.
+/// What to say when the cache does not know the blocks of a sequence.
 fn unbalanced(error: PoolError) -> String {
     format!("the blocks of a sequence cannot come back: {error}")
+}
+
+/// The greatest common divisor of two numbers above 0.
+fn gcd(a: usize, b: usize) -> usize {
+    if b == 0 { a } else { gcd(b, a % b) }
 }
 
 /// Runs `work`; what it says when it panics is the error.

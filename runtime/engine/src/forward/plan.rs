@@ -2,6 +2,7 @@
 
 use super::Forward;
 use super::flights::Row;
+use super::prefix::save;
 use crate::scheduler::{Limits, Plan, Row as Planned, View, schedule};
 use monomorph_model::{BlockId, ModelSpec, Output, SequenceStep, Tokens};
 use std::time::Instant;
@@ -25,13 +26,9 @@ impl Forward {
     /// # Errors
     /// When there is nothing to run, or the blocks promised are not there: both would be mistakes in here.
     pub(super) fn plan(&mut self) -> Result<bool, String> {
-        self.running_view.clear();
-        self.running_view.extend(self.running.iter().map(|one| one.as_running(self.replays)));
-        self.waiting_view.clear();
-        let most = self.limits.running();
-        self.waiting_view.extend(self.waiting.iter().take(most).map(|one| one.as_waiting(self.replays)));
+        self.view();
         let view = View {
-            free_blocks: self.pool.free(),
+            free_blocks: self.cache.available(),
             free_slots: self.free_slots.len(),
             in_flight: !self.flights.is_empty(),
             running: &self.running_view,
@@ -46,7 +43,7 @@ impl Forward {
                 "no step for {} running and {} waiting sequences with {} free blocks",
                 self.running.len(),
                 self.waiting.len(),
-                self.pool.free()
+                self.cache.available()
             ));
         }
         for _ in 0..preempt {
@@ -58,17 +55,10 @@ impl Forward {
         if admit > 0 {
             let now = Instant::now();
             for _ in 0..admit {
-                let Some(mut sequence) = self.waiting.pop_front() else { break };
-                sequence.clock.admitted.get_or_insert(now);
-                sequence.place = None;
-                sequence.slot = self.free_slots.pop();
-                self.running.push(sequence);
+                self.admit(now)?;
             }
         }
-        for sequence in self.running.iter_mut().filter(|sequence| sequence.is_ready()) {
-            let tokens = sequence.length() + self.limits.reach;
-            sequence.table.grow(tokens, &mut self.pool).map_err(|error| format!("planned, but {error}"))?;
-        }
+        self.grow()?;
         if preempt > 0 || admit > 0 {
             self.shared.counters().stats.preemptions += preempt as u64;
             self.publish(None);
@@ -87,6 +77,9 @@ impl Forward {
             let sequence = &mut self.running[sequence];
             let slot = sequence.slot.ok_or("a sequence runs without a slot")?;
             let prefilled = if sequence.decodes() { 0 } else { tokens };
+            let saves = self.saves.as_ref().filter(|_| sequence.fed <= sequence.reusable(self.replays).len());
+            let copies = &mut self.step.copies;
+            let save = save(saves, sequence, slot, &mut self.cache, copies, &mut self.evictions);
             let (position, drafts) = (sequence.fed, sequence.drafts.len());
             let end = position + tokens - drafts;
             let samples = end == sequence.length();
@@ -96,12 +89,14 @@ impl Forward {
                 following: None,
                 slot,
                 position,
+                begins: false,
                 tokens: Tokens::Sampled,
                 blocks: Vec::new(),
                 output: Output::None,
             });
             row.slot = slot;
             row.position = position;
+            row.begins = std::mem::take(&mut sequence.begins);
             row.drafts = drafts;
             row.generated = position >= sequence.prompt;
             // `None` behind the last: that is sampled now.
@@ -119,7 +114,7 @@ impl Forward {
             }
             // A model that drafts after a token goes on behind it, draft by draft but for the last.
             let ahead = if samples { self.limits.drafts.saturating_sub(1) } else { 0 };
-            let held = sequence.table.prefix(position + tokens + ahead);
+            let held = sequence.lease.prefix(position + tokens + ahead);
             row.blocks.clear();
             row.blocks.extend(held.iter().map(|block| BlockId(block.0)));
             let mut history = match std::mem::replace(&mut row.output, Output::None) {
@@ -135,7 +130,8 @@ impl Forward {
                 row.output = Output::Sample { sampling: sequence.sampling.clone(), draw, history };
             }
             self.step.sequences.push(row);
-            self.rows.push(Row { slot, prefilled, piece: end < sequence.prompt, samples });
+            let piece = end < sequence.prompt;
+            self.rows.push(Row { slot, prefilled, piece, samples, end, save });
             sequence.fed = end;
             sequence.coming += usize::from(samples);
             sequence.last_step = step;

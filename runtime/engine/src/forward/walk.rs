@@ -1,16 +1,29 @@
 //! Random walks of the loop itself, turn by turn on one thread: requests come, are cancelled or forgotten and
 //! end by stop id or length between any two turns, at every depth of the pipeline and with every number of drafts.
+//!
+//! Most prompts begin as earlier ones and their answers did, so that they go on from what these left; the scripted model
+//! reads its context from the blocks that it is given. Planted, one at a time, and caught here: blocks that become known when
+//! the step that fills them is submitted, and not collected (the model sees one in two steps in flight); a pre-emption that
+//! counts on blocks that an older sequence shares ("planned, but"); a step that forgets to restore a state (the
+//! sequence begins without); a state saved behind the step in place of before it (it is of another position); a copy that is done
+//! again by the step after (it goes to a slot that goes on).
 
 use super::Forward;
 use crate::handle::prepare;
-use crate::scripted::{Drafting, InFlight, Invariant, Script, Scripted, Shape, Tight, Tokens};
-use crate::{EngineOptions, Event, FinishReason, Generation, Request, Stats, SubmitError};
+use crate::scripted::{Drafting, InFlight, Invariant, Recurrent, Script, Scripted, Shape, Tight, Tokens};
+use crate::{EngineOptions, Event, FinishReason, Generation, PrefixOptions, Request, Stats, SubmitError};
+use monomorph_cache::Block;
 use std::collections::HashSet;
 use std::sync::Arc;
 use std::time::Duration;
 
 /// The model's stop id turns up about once in this many tokens.
 const KINDS: u64 = 24;
+/// Prompts and answers that others begin like.
+const SPOKEN: usize = 5;
+/// Places for snapshots, of models with recurrent state, and tokens between two of them.
+const SNAPSHOTS: usize = 6;
+const INTERVAL: usize = 10;
 
 /// xorshift64 (Marsaglia 2003): the walk is the same on every run.
 struct Random(u64);
@@ -81,24 +94,43 @@ impl Client {
     }
 }
 
-fn request(random: &mut Random, most: usize) -> Request {
+/// Prompts and answers so far, for others to begin like them.
+type Spoken = Vec<Vec<u32>>;
+
+fn request(random: &mut Random, most: usize, spoken: &Spoken) -> Request {
     // Mostly short, so that many run at once; sometimes as long as there is room.
     let bound = if random.below(6) == 0 { most as u64 - 1 } else { 12 };
-    let prompt = (0..1 + random.below(bound)).map(|_| random.below(KINDS) as u32).collect();
+    let mut prompt: Vec<u32> = (0..1 + random.below(bound)).map(|_| random.below(KINDS) as u32).collect();
+    if !spoken.is_empty() && random.below(5) > 0 {
+        let earlier = &spoken[random.below(spoken.len() as u64) as usize];
+        let alike = &earlier[..random.below(earlier.len() as u64 + 1) as usize];
+        prompt.splice(..0, alike.iter().copied());
+        prompt.truncate(most - 1);
+    }
     let mut request = Request::new(prompt, 1 + random.below(30) as usize);
     request.ignore_eos = random.below(3) == 0;
     request.sampling.presence_penalty = if random.below(4) == 0 { 0.5 } else { 0.0 };
     request
 }
 
-/// No block and no slot is held twice, and none is lost.
-fn balance(forward: &Forward, blocks: usize) {
-    let running = forward.running.iter().map(|one| (one.table.blocks(), one.slot));
-    let held: Vec<_> = running.chain(forward.flights.leaving()).collect();
-    let uses = held.iter().map(|(blocks, _)| blocks.len()).sum::<usize>();
-    let distinct: HashSet<_> = held.iter().flat_map(|(blocks, _)| blocks.iter()).collect();
-    assert_eq!(uses, distinct.len(), "a block is held twice");
-    assert_eq!(uses + forward.pool.free(), blocks);
+/// No block is shared but by those that begin alike, no slot is held twice, and none of either is lost.
+fn balance(forward: &Forward, blocks: usize, snapshots: usize) {
+    let running = forward.running.iter().map(|one| (&one.lease, one.slot));
+    let leaving = forward.flights.leaving().map(|(lease, slot)| (lease, Some(slot)));
+    let held: Vec<_> = running.chain(leaving).collect();
+    let (mut free, mut known) = (0, 0);
+    for block in (0..blocks as u32).map(Block) {
+        let holders = held.iter().filter(|(lease, _)| lease.blocks().contains(&block)).count();
+        let uses = forward.cache.uses(block).unwrap() as usize;
+        assert!(uses == holders || uses == holders + 1, "{block:?} is used {uses} times and held {holders}");
+        assert!(holders < 2 || uses > holders, "{block:?} is shared, and nobody knows what it holds");
+        free += usize::from(uses == 0);
+        known += uses - holders;
+    }
+    assert_eq!(known, forward.cache.indexed());
+    assert_eq!(forward.cache.available(), free + forward.cache.cached());
+    let promised = forward.flights.rows_in_flight().filter(|row| row.save.is_some()).count();
+    assert_eq!(forward.cache.free_places() + forward.cache.snapshots() + promised, snapshots);
     let slots: HashSet<_> =
         held.iter().filter_map(|(_, slot)| *slot).chain(forward.free_slots.clone()).collect();
     assert_eq!(slots.len(), forward.limits.running());
@@ -106,20 +138,33 @@ fn balance(forward: &Forward, blocks: usize) {
 }
 
 /// One walk; the counters at its end, and how often a sequence that was over held blocks.
-fn walk<S: Shape>(seed: u64, turns: usize, blocks: usize, right_drafts: f64) -> (Stats, usize) {
-    let options = EngineOptions { blocks, context: Tight::SPEC.context, max_waiting: 12 };
+fn walk<S: Shape>(
+    seed: u64,
+    turns: usize,
+    blocks: usize,
+    right_drafts: f64,
+    enabled: bool,
+) -> (Stats, usize) {
+    let snapshots = if S::SPEC.state_bytes > 0 && enabled { SNAPSHOTS } else { 0 };
+    let prefix = PrefixOptions { enabled, snapshots, snapshot_interval: INTERVAL };
+    let options = EngineOptions { blocks, context: Tight::SPEC.context, max_waiting: 12, prefix };
     let (engine, mut forward) = prepare(S::SPEC, options).unwrap();
-    let script = Script { tokens: tokens(), blocks, right_drafts, ..Script::default() };
+    let script = Script { tokens: tokens(), blocks, snapshots, right_drafts, ..Script::default() };
     let mut model = Scripted::<S>::new(script);
     let mut random = Random(seed);
     let mut clients: Vec<Client> = Vec::new();
+    let mut spoken = Spoken::new();
     let mut left = 0;
     let mut turn = 0;
     while turn < turns || forward.has_work() || engine.stats().waiting > 0 {
         // Bursts and lulls, so that the engine runs full and runs dry.
         if turn < turns && random.below(if turn / 200 % 2 == 0 { 2 } else { 9 }) == 0 {
-            let request = request(&mut random, engine.context());
+            let request = request(&mut random, engine.context(), &spoken);
             let (answer, reason) = lone(&request, engine.context());
+            if spoken.len() == SPOKEN {
+                spoken.swap_remove(random.below(SPOKEN as u64) as usize);
+            }
+            spoken.push(request.prompt.iter().chain(&answer).copied().collect());
             match engine.submit(request) {
                 Ok(generation) => {
                     clients.push(Client { generation, answer, reason, heard: 0, cancelled: false });
@@ -142,7 +187,7 @@ fn walk<S: Shape>(seed: u64, turns: usize, blocks: usize, right_drafts: f64) -> 
         if forward.has_work() {
             forward.turn(&mut model).unwrap();
         }
-        balance(&forward, blocks);
+        balance(&forward, blocks, snapshots);
         assert!(forward.flights.len() < S::STEPS_IN_FLIGHT, "a turn leaves room for the next step");
         left += usize::from(forward.flights.leaving().next().is_some());
         clients.retain_mut(|client| !client.listen());
@@ -150,22 +195,36 @@ fn walk<S: Shape>(seed: u64, turns: usize, blocks: usize, right_drafts: f64) -> 
         assert!(turn < 4 * turns, "the walk does not end");
     }
     assert!(clients.is_empty(), "{} clients were not told the end", clients.len());
-    assert_eq!((forward.pool.free(), forward.free_slots.len()), (blocks, forward.limits.running()));
+    assert_eq!((forward.cache.available(), forward.free_slots.len()), (blocks, forward.limits.running()));
     engine.drain(Duration::ZERO);
     assert!(!forward.wait_for_work().unwrap());
     (engine.stats(), left)
 }
 
-/// Walks in pools from just enough for one to enough for all.
+/// Walks with and without a cache, which answer the same: each answer is its lone one.
 fn walks<S: Shape>() {
+    let cached = walks_with::<S>(true);
+    let stats = walks_with::<S>(false);
+    assert!(cached.tokens_cached > cached.tokens_prefilled / 5, "prompts are found: {cached:?}");
+    assert!(cached.blocks_evicted > 1_000, "blocks are short: {cached:?}");
+    assert_eq!(cached.snapshots_evicted > 1_000, S::SPEC.state_bytes > 0, "{cached:?}");
+    assert_eq!((stats.tokens_cached, stats.blocks_evicted, stats.snapshots_evicted), (0, 0, 0), "{stats:?}");
+}
+
+/// Walks in pools from just enough for one to enough for all.
+fn walks_with<S: Shape>(enabled: bool) -> Stats {
     let (mut stats, mut left) = (Stats::default(), 0);
     let worlds = [(16, 0.5), (17, 0.9), (20, 0.1), (26, 0.9), (40, 0.1), (96, 0.5)];
     for (seed, (blocks, right_drafts)) in (1..).zip(worlds) {
-        let (one, leaving) = walk::<S>(seed * 0x9E37_79B9, 6_000, blocks, right_drafts);
+        let (one, leaving) = walk::<S>(seed * 0x9E37_79B9, 6_000, blocks, right_drafts, enabled);
         stats.steps += one.steps;
         stats.preemptions += one.preemptions;
         stats.finished += one.finished;
         stats.cancelled += one.cancelled;
+        stats.tokens_prefilled += one.tokens_prefilled;
+        stats.tokens_cached += one.tokens_cached;
+        stats.blocks_evicted += one.blocks_evicted;
+        stats.snapshots_evicted += one.snapshots_evicted;
         stats.tokens_generated += one.tokens_generated;
         stats.drafts_verified += one.drafts_verified;
         stats.drafts_accepted += one.drafts_accepted;
@@ -180,6 +239,7 @@ fn walks<S: Shape>() {
         assert!(verified > stats.tokens_generated / 4, "drafts are fed: {stats:?}");
         assert!(verified / 8 < accepted && accepted < verified * 7 / 8, "some hold, some do not: {stats:?}");
     }
+    stats
 }
 
 #[test]
@@ -215,4 +275,29 @@ fn every_answer_is_its_lone_plain_one_with_two_drafts() {
 #[test]
 fn every_answer_is_its_lone_plain_one_with_three_drafts() {
     walks::<Drafting<Tight, 3>>();
+}
+
+#[test]
+fn every_answer_of_a_model_with_state_is_its_lone_one() {
+    walks::<Recurrent<Tight>>();
+}
+
+#[test]
+fn every_answer_of_a_model_with_state_is_its_lone_one_with_two_steps_in_flight() {
+    walks::<InFlight<Recurrent<Tight>, 2>>();
+}
+
+#[test]
+fn every_answer_of_a_model_with_state_is_its_lone_one_with_three_steps_in_flight() {
+    walks::<InFlight<Recurrent<Tight>, 3>>();
+}
+
+#[test]
+fn every_answer_of_a_model_with_state_is_its_lone_plain_one_with_two_drafts() {
+    walks::<Drafting<Recurrent<Tight>, 2>>();
+}
+
+#[test]
+fn every_answer_of_a_batch_invariant_model_with_state_is_its_lone_one() {
+    walks::<InFlight<Recurrent<Invariant<Tight, 8>>, 2>>();
 }

@@ -1,6 +1,8 @@
 //! The block memory of a scripted model, and the checks of the step contract.
 
-use monomorph_model::{BlockId, ModelSpec, Output, SequenceStep, Slot, Step, Tokens};
+use monomorph_model::{
+    BlockId, ModelSpec, Output, SequenceStep, Slot, SnapshotId, StateCopy, StatePlace, Step, Tokens,
+};
 use monomorph_sampling::{Sampling, TokenUse};
 use std::collections::{HashMap, HashSet, VecDeque};
 
@@ -12,6 +14,12 @@ pub(super) struct Memory {
     /// Grown as blocks are first used; `None` where nothing was written.
     cells: Vec<Option<u32>>,
     fed: HashMap<Slot, Vec<u32>>,
+    /// Whether what a slot was fed stands for a recurrent state, which a sequence can go on from only where it was copied to.
+    recurrent: bool,
+    /// Saved states; `None` where nothing was saved.
+    snapshots: Vec<Option<Vec<u32>>>,
+    /// Slots that a state was copied to and that no sequence began in since.
+    restored: HashSet<Slot>,
     /// The token sampled last for a slot, behind the number of tokens it follows.
     sampled: HashMap<Slot, (usize, u32)>,
     /// Tokens drafted after every one sampled, and what was drafted last for a slot.
@@ -32,12 +40,15 @@ struct Held {
 }
 
 impl Memory {
-    pub fn new(spec: &ModelSpec, blocks: usize) -> Memory {
+    pub fn new(spec: &ModelSpec, blocks: usize, snapshots: usize) -> Memory {
         Memory {
             block_tokens: spec.block_tokens,
             blocks,
             cells: Vec::new(),
             fed: HashMap::new(),
+            recurrent: spec.state_bytes > 0,
+            snapshots: vec![None; if spec.state_bytes > 0 { snapshots } else { 0 }],
+            restored: HashSet::new(),
             sampled: HashMap::new(),
             drafts: spec.drafts(),
             drafted: HashMap::new(),
@@ -49,6 +60,27 @@ impl Memory {
     /// Begins a step.
     pub fn begin(&mut self) {
         self.steps.push_back(Held::default());
+    }
+
+    /// Copies a state, all of which is the tokens that made it.
+    pub fn copy(&mut self, copy: StateCopy) {
+        assert!(self.recurrent, "{copy:?} of a model without state");
+        let state = match copy.from {
+            StatePlace::Slot(slot) => self.fed.get(&slot).cloned(),
+            StatePlace::Snapshot(SnapshotId(at)) => self.snapshots.get(at as usize).cloned().flatten(),
+        };
+        let Some(state) = state else { panic!("{copy:?} of a state that is not there") };
+        match copy.to {
+            StatePlace::Slot(slot) => {
+                self.fed.insert(slot, state);
+                self.restored.insert(slot);
+            }
+            StatePlace::Snapshot(SnapshotId(at)) => {
+                let snapshots = self.snapshots.len();
+                assert!((at as usize) < snapshots, "{copy:?} among {snapshots} snapshots");
+                self.snapshots[at as usize] = Some(state);
+            }
+        }
     }
 
     /// Ends the oldest step in flight.
@@ -93,12 +125,22 @@ impl Memory {
         }
         self.hold(row);
 
-        // Position 0 begins a sequence; any other must go on where the slot was left.
+        // What begins finds what was left for it; all else goes on where the slot was left.
         let mut fed = self.fed.remove(&slot).unwrap_or_default();
-        if row.position == 0 {
-            fed.clear();
+        let restored = self.restored.remove(&slot);
+        if row.begins {
+            let (goes_on, position) = (row.position > 0, row.position);
+            assert!(
+                restored || !(self.recurrent && goes_on),
+                "{slot:?} begins at {position} without a state"
+            );
+            if !(self.recurrent && goes_on) {
+                fed = (0..row.position).map(|position| self.read(row, position)).collect();
+            }
             self.drafted.remove(&slot);
             self.following.remove(&slot);
+        } else {
+            assert!(!restored && row.position > 0, "{slot:?} goes on, and was given another state");
         }
         self.check_drafts(row);
         assert_eq!(row.position, fed.len(), "{slot:?} goes on at another position than it was left");
@@ -115,10 +157,8 @@ impl Memory {
             self.cells[cell] = Some(token);
         }
         let read = (0..end).map(|position| {
-            let block = row.blocks[position / self.block_tokens];
-            let found = self.cells[self.cell(block, position)];
-            let expected = fed[position];
-            assert_eq!(found, Some(expected), "{slot:?} reads position {position} from {block:?}");
+            let (found, expected) = (self.read(row, position), fed[position]);
+            assert_eq!(found, expected, "{slot:?} reads position {position} of {:?}", row.blocks);
             expected
         });
         let context = read.collect();
@@ -152,19 +192,21 @@ impl Memory {
         }
     }
 
-    /// Holds a row's slot and blocks until its step is collected. What a sequence writes, no other touches
-    /// while a step that does so is in flight, and its slot begins no other sequence.
+    /// Holds a row's slot and blocks until its step is collected. What a sequence writes, no other touches while a step that
+    /// does so is in flight, and its slot begins no other sequence. What it only reads, a later step may write.
     fn hold(&mut self, row: &SequenceStep) {
         let slot = row.slot;
-        if row.position == 0 {
+        if row.begins {
             let again = self.steps.iter().any(|step| step.slots.contains(&slot));
             assert!(!again, "{slot:?} begins anew while a step in flight holds it");
         }
         for (index, block) in row.blocks.iter().enumerate() {
             let writes = (index + 1) * self.block_tokens > row.position;
-            let uses = self.steps.iter().filter_map(|step| step.blocks.get(block)).flatten();
-            for &(other, wrote) in uses {
-                let sound = other == slot || !(writes || wrote);
+            let last = self.steps.len().saturating_sub(1);
+            let uses =
+                self.steps.iter().enumerate().filter_map(|(at, step)| Some((at, step.blocks.get(block)?)));
+            for (at, &(other, wrote)) in uses.flat_map(|(at, uses)| uses.iter().map(move |it| (at, it))) {
+                let sound = other == slot || !(wrote || (writes && at == last));
                 assert!(sound, "{slot:?} is given {block:?} while a step in flight holds it for {other:?}");
             }
         }
@@ -174,6 +216,15 @@ impl Memory {
             let writes = (index + 1) * self.block_tokens > row.position;
             step.blocks.entry(block).or_default().push((slot, writes));
         }
+    }
+
+    /// What a row finds at a position.
+    fn read(&self, row: &SequenceStep, position: usize) -> u32 {
+        let (slot, block) = (row.slot, row.blocks[position / self.block_tokens]);
+        let found = self.cells[self.cell(block, position)];
+        found.unwrap_or_else(|| {
+            panic!("{slot:?} reads position {position} from {block:?}, which nobody wrote")
+        })
     }
 
     fn cell(&self, block: BlockId, position: usize) -> usize {

@@ -12,7 +12,7 @@ mod memory;
 mod spec;
 
 pub use controls::{Breach, Controls};
-pub use spec::{Drafting, InFlight, Invariant, Shape, Small, Tight};
+pub use spec::{Drafting, InFlight, Invariant, Recurrent, Shape, Small, Tight};
 
 use controls::Fault;
 use memory::Memory;
@@ -31,6 +31,8 @@ pub struct Script {
     pub tokens: Tokens,
     /// K/V blocks it has; the engine's option must not name more.
     pub blocks: usize,
+    /// Where it has recurrent state: snapshots of it that it has room for; the engine's option must not name more.
+    pub snapshots: usize,
     /// Where it drafts: the chance that a draft is the token which will be sampled, by a hash of what it comes after.
     pub right_drafts: f64,
     /// How long a step takes, whatever it carries.
@@ -44,6 +46,7 @@ impl Default for Script {
         Script {
             tokens: Tokens::Hash,
             blocks: 256,
+            snapshots: 8,
             right_drafts: 0.5,
             step_time: Duration::ZERO,
             token_time: Duration::ZERO,
@@ -135,7 +138,7 @@ impl<S: Shape> Scripted<S> {
     /// A model that follows `script`.
     pub fn new(script: Script) -> Scripted<S> {
         Scripted {
-            memory: Memory::new(S::SPEC, script.blocks),
+            memory: Memory::new(S::SPEC, script.blocks, script.snapshots),
             script,
             controls: Controls::default(),
             pending: VecDeque::new(),
@@ -191,16 +194,21 @@ impl<S: Shape> Model for Scripted<S> {
 
     fn load(_: &Weights, options: &LoadOptions, _: &Progress) -> Result<Self, LoadError> {
         let blocks = options.blocks_or_one_sequence(S::SPEC.block_tokens);
-        Ok(Scripted::new(Script { blocks, ..Script::default() }))
+        Ok(Scripted::new(Script { blocks, snapshots: options.snapshots, ..Script::default() }))
     }
 
     fn blocks(&self) -> usize {
         self.script.blocks
     }
 
+    fn snapshots(&self) -> usize {
+        if S::SPEC.state_bytes > 0 { self.script.snapshots } else { 0 }
+    }
+
     fn submit(&mut self, step: &Step) -> Ticket {
         memory::check_step(step, S::SPEC);
         self.memory.begin();
+        step.copies.iter().for_each(|copy| self.memory.copy(*copy));
         let rows = step.sequences.iter().map(|sequence| self.row(sequence)).collect();
         assert!(self.pending.len() < S::STEPS_IN_FLIGHT, "{} steps in flight already", self.pending.len());
         let tokens: usize = step.sequences.iter().map(|sequence| sequence.tokens.len()).sum();

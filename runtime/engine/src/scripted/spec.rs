@@ -49,6 +49,15 @@ impl<S: Shape, const PIECE: usize> Shape for Invariant<S, PIECE> {
     const STEPS_IN_FLIGHT: usize = S::STEPS_IN_FLIGHT;
 }
 
+/// Another shape, of a model that has recurrent state beside keys and values.
+#[derive(Debug)]
+pub struct Recurrent<S>(PhantomData<fn() -> S>);
+
+impl<S: Shape> Shape for Recurrent<S> {
+    const SPEC: &'static ModelSpec = &ModelSpec { state_bytes: 64, ..*S::SPEC };
+    const STEPS_IN_FLIGHT: usize = S::STEPS_IN_FLIGHT;
+}
+
 /// A small model with the vocabulary and the stop id of SmolLM2, blocks of 16 and steps of 64 tokens, and at
 /// most 16 sequences a step.
 #[derive(Debug)]

@@ -5,7 +5,7 @@
 mod world;
 
 use monomorph_engine::scheduler::{Limits, Plan, Row, Running, View, Waiting, schedule};
-use world::{Request, Seen, simulate};
+use world::{Request, Seen, fresh, simulate};
 
 #[test]
 fn every_small_world_ends_well() {
@@ -143,12 +143,17 @@ fn view<'a>(free_blocks: usize, running: &'a [Running], waiting: &'a [Waiting]) 
     View { free_blocks, free_slots: 4 - running.len(), in_flight: false, running, waiting }
 }
 
+/// One of which so much is in the cache, ready to be fed all its tokens.
+fn running(tokens: usize, cached: usize, limit: usize, blocks: usize) -> Running {
+    Running { tokens, cached, prefill: tokens, drafts: 0, ready: true, limit, blocks, returns: blocks }
+}
+
 #[test]
 fn the_youngest_is_preempted_and_the_oldest_goes_on() {
     let limits = limits(2, 8, 4);
-    let full = Running { tokens: 5, cached: 4, prefill: 5, drafts: 0, ready: true, limit: 9, blocks: 2 };
-    let young = Running { tokens: 2, cached: 1, prefill: 2, drafts: 0, ready: true, limit: 9, blocks: 1 };
-    let (running, waiting) = ([full, young], [Waiting { tokens: 1, prefill: 1, limit: 2 }]);
+    let full = running(5, 4, 9, 2);
+    let young = running(2, 1, 9, 1);
+    let (running, waiting) = ([full, young], [fresh(1, 2)]);
     let view = view(0, &running, &waiting);
     let plan = schedule(&view, &limits);
     assert_eq!((plan.preempt, plan.admit), (1, 0), "one block came back, and none is left to admit with");
@@ -160,8 +165,8 @@ fn the_youngest_is_preempted_and_the_oldest_goes_on() {
 #[test]
 fn one_that_is_not_ready_is_left_out_and_keeps_its_blocks() {
     let limits = limits(2, 8, 4);
-    let waits = Running { tokens: 5, cached: 4, prefill: 5, drafts: 0, ready: false, limit: 9, blocks: 2 };
-    let other = Running { tokens: 3, cached: 2, prefill: 3, drafts: 0, ready: true, limit: 9, blocks: 1 };
+    let waits = Running { ready: false, ..running(5, 4, 9, 2) };
+    let other = running(3, 2, 9, 1);
     let running = [waits, other];
     let view = View { in_flight: true, ..view(1, &running, &[]) };
     let plan = schedule(&view, &limits);
@@ -175,11 +180,9 @@ fn one_that_is_not_ready_is_left_out_and_keeps_its_blocks() {
 #[test]
 fn decode_comes_before_prefill_and_prefill_takes_the_rest() {
     let limits = limits(4, 6, 4);
-    let prefill =
-        Running { tokens: 20, cached: 8, prefill: 20, drafts: 0, ready: true, limit: 24, blocks: 5 };
-    let decode = Running { tokens: 6, cached: 5, prefill: 6, drafts: 0, ready: true, limit: 9, blocks: 2 };
-    let plan =
-        schedule(&view(9, &[prefill, decode], &[Waiting { tokens: 3, prefill: 3, limit: 4 }]), &limits);
+    let prefill = running(20, 8, 24, 5);
+    let decode = running(6, 5, 9, 2);
+    let plan = schedule(&view(9, &[prefill, decode], &[fresh(3, 4)]), &limits);
     assert_eq!(plan.admit, 1);
     assert_eq!(plan.rows, [Row { sequence: 0, tokens: 5 }, Row { sequence: 1, tokens: 1 }]);
 }
@@ -187,15 +190,13 @@ fn decode_comes_before_prefill_and_prefill_takes_the_rest() {
 #[test]
 fn the_head_of_the_queue_is_not_overtaken() {
     let limits = limits(4, 64, 4);
-    let running =
-        [Running { tokens: 5, cached: 4, prefill: 5, drafts: 0, ready: true, limit: 40, blocks: 2 }];
-    let waiting =
-        [Waiting { tokens: 12, prefill: 12, limit: 40 }, Waiting { tokens: 1, prefill: 1, limit: 2 }];
-    let plan = schedule(&view(4, &running, &waiting), &limits);
+    let all = [running(5, 4, 40, 2)];
+    let waiting = [fresh(12, 40), fresh(1, 2)];
+    let plan = schedule(&view(4, &all, &waiting), &limits);
     assert_eq!(plan.admit, 0, "the head needs 3 blocks and one to grow, and the running one may need one");
-    let plan = schedule(&view(5, &running, &waiting), &limits);
+    let plan = schedule(&view(5, &all, &waiting), &limits);
     assert_eq!(plan.admit, 1);
-    let plan = schedule(&View { free_slots: 0, ..view(99, &running, &waiting) }, &limits);
+    let plan = schedule(&View { free_slots: 0, ..view(99, &all, &waiting) }, &limits);
     assert_eq!(plan.admit, 0, "slots of those that are over count until they are back");
 }
 
@@ -203,18 +204,17 @@ fn the_head_of_the_queue_is_not_overtaken() {
 fn drafts_take_budget_and_blocks() {
     let limits = drafting(limits(2, 9, 4), 2);
     assert_eq!((limits.running(), limits.reach), (3, 3), "nine tokens are three for each of three");
-    let decode = Running { tokens: 6, cached: 5, prefill: 6, drafts: 2, ready: true, limit: 20, blocks: 4 };
-    let prefill =
-        Running { tokens: 20, cached: 8, prefill: 20, drafts: 0, ready: true, limit: 24, blocks: 12 };
+    let decode = Running { drafts: 2, ..running(6, 5, 20, 4) };
+    let prefill = running(20, 8, 24, 12);
     let plan = schedule(&view(9, &[decode, prefill], &[]), &limits);
     assert_eq!(plan.rows, [Row { sequence: 0, tokens: 3 }, Row { sequence: 1, tokens: 6 }]);
     // Six tokens and three positions behind them are five blocks.
-    let plan = schedule(&view(0, &[decode, Running { blocks: 1, ..decode }], &[]), &limits);
+    let plan = schedule(&view(0, &[decode, Running { blocks: 1, returns: 1, ..decode }], &[]), &limits);
     assert_eq!((plan.preempt, plan.rows), (1, vec![Row { sequence: 0, tokens: 3 }]));
     // Three tokens take three blocks at once, and one more to grow into.
-    let waiting = [Waiting { tokens: 3, prefill: 3, limit: 9 }];
+    let waiting = [fresh(3, 9)];
     assert_eq!(schedule(&view(3, &[decode], &waiting), &limits).admit, 0);
-    let grown = Running { limit: 7, blocks: 5, ..decode };
+    let grown = Running { limit: 7, blocks: 5, returns: 5, ..decode };
     assert_eq!(schedule(&view(3, &[grown], &waiting), &limits).admit, 0);
     assert_eq!(schedule(&view(4, &[grown], &waiting), &limits).admit, 1, "the running one grows no more");
 }
@@ -223,8 +223,8 @@ fn drafts_take_budget_and_blocks() {
 fn pieces_end_where_sums_can_be_taken_up_and_answers_are_decoded_again() {
     let limits = Limits { piece_tokens: 8, ..limits(4, 20, 16) };
     assert_eq!(limits.running(), 13, "behind twelve that decode there is room for a piece");
-    let decode = Running { tokens: 6, cached: 5, prefill: 5, drafts: 0, ready: true, limit: 9, blocks: 2 };
-    let prompt = Running { tokens: 30, cached: 8, prefill: 30, drafts: 0, ready: true, limit: 40, blocks: 8 };
+    let decode = Running { prefill: 5, ..running(6, 5, 9, 2) };
+    let prompt = running(30, 8, 40, 8);
     let plan = schedule(&view(99, &[decode, prompt, prompt], &[]), &limits);
     assert_eq!(
         plan.rows,
@@ -237,4 +237,33 @@ fn pieces_end_where_sums_can_be_taken_up_and_answers_are_decoded_again() {
         let plan = schedule(&view(99, &[again], &[]), &limits);
         assert_eq!(plan.rows, [Row { sequence: 0, tokens }], "after {cached}");
     }
+}
+
+#[test]
+fn what_is_cached_is_neither_fed_nor_paid_for_twice() {
+    let limits = limits(4, 64, 4);
+    // Twelve tokens and one block to grow into are four blocks; two of them a running sequence holds.
+    let cached = Waiting { cached: 8, shared: 2, ..fresh(12, 40) };
+    let plan = schedule(&view(2, &[running(20, 19, 20, 5)], &[cached]), &limits);
+    assert_eq!((plan.admit, &plan.rows[1]), (1, &Row { sequence: 1, tokens: 4 }));
+    // What nobody holds counts among the free ones until it is taken.
+    let plan = schedule(&view(3, &[running(20, 19, 20, 5)], &[Waiting { shared: 0, ..cached }]), &limits);
+    assert_eq!(plan.admit, 0);
+}
+
+#[test]
+fn what_an_older_sequence_shares_does_not_come_back() {
+    let limits = limits(2, 8, 4);
+    let old = running(5, 4, 9, 2);
+    let sharing = Running { returns: 0, ..running(2, 1, 9, 1) };
+    let plan = schedule(&view(0, &[old, running(2, 1, 9, 1), sharing], &[]), &limits);
+    assert_eq!((plan.preempt, plan.rows), (2, vec![Row { sequence: 0, tokens: 1 }]));
+}
+
+#[test]
+fn nobody_is_fed_beyond_where_its_state_is_saved() {
+    let limits = limits(4, 64, 4);
+    let prefill = Running { prefill: 16, ..running(20, 8, 24, 5) };
+    let plan = schedule(&view(9, &[prefill], &[Waiting { prefill: 8, ..fresh(9, 10) }]), &limits);
+    assert_eq!(plan.rows, [Row { sequence: 0, tokens: 8 }, Row { sequence: 1, tokens: 8 }]);
 }

@@ -37,7 +37,8 @@ impl Sequence {
     fn view(&self) -> Running {
         let ready = self.coming == 0 || (!self.waits && self.tokens < self.limit);
         let Sequence { tokens, cached, drafts, limit, blocks, .. } = *self;
-        Running { tokens, cached, prefill: self.prefill(), drafts, ready, limit, blocks }
+        let prefill = self.prefill();
+        Running { tokens, cached, prefill, drafts, ready, limit, blocks, returns: blocks }
     }
 
     fn prefill(&self) -> usize {
@@ -47,6 +48,11 @@ impl Sequence {
     fn left(&self) -> usize {
         if self.view().ready { self.tokens - self.cached } else { 0 }
     }
+}
+
+/// One that waits, of whose tokens nothing is cached.
+pub(crate) fn fresh(tokens: usize, limit: usize) -> Waiting {
+    Waiting { tokens, cached: 0, shared: 0, prefill: tokens, limit }
 }
 
 /// What a run did, to see that the runs exercise what they claim to.
@@ -113,8 +119,7 @@ pub(crate) fn simulate(
             continue;
         }
         let view_running: Vec<Running> = running.iter().map(Sequence::view).collect();
-        let as_waiting =
-            |one: &Sequence| Waiting { tokens: one.tokens, prefill: one.prefill(), limit: one.limit };
+        let as_waiting = |one: &Sequence| Waiting { prefill: one.prefill(), ..fresh(one.tokens, one.limit) };
         let view_waiting: Vec<Waiting> = waiting.iter().map(as_waiting).collect();
         let view = View {
             free_blocks: free,

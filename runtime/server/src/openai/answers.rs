@@ -165,9 +165,10 @@ impl AnswerWriter {
 }
 
 fn usage(usage: Usage) -> Value {
-    let Usage { prompt_tokens, completion_tokens } = usage;
+    let Usage { prompt_tokens, cached_tokens, completion_tokens } = usage;
     json!({
         "prompt_tokens": prompt_tokens,
+        "prompt_tokens_details": {"cached_tokens": cached_tokens},
         "completion_tokens": completion_tokens,
         "total_tokens": prompt_tokens + completion_tokens,
     })

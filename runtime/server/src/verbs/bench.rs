@@ -1,7 +1,7 @@
 //! `bench`: prefill, decode and concurrent streams, beside what the plan predicted.
 
 use crate::failure::Failure;
-use crate::load::{MemoryArgs, ThreadArgs, WeightsArgs};
+use crate::load::{KEEP_NOTHING, MemoryArgs, ThreadArgs, WeightsArgs};
 use crate::out;
 use crate::verbs::ending::Ending;
 use crate::verbs::report::{Measured, Report};
@@ -117,7 +117,7 @@ pub(crate) fn bench<M: Model>(args: &BenchArgs, started: Instant) -> Result<(), 
     let mut streams = Vec::new();
     if args.streams.iter().any(|count| *count > 0) {
         let max_waiting = args.streams.iter().copied().max().unwrap_or(1);
-        let engine = EngineOptions { blocks, context, max_waiting };
+        let engine = EngineOptions { blocks, context, max_waiting, prefix: KEEP_NOTHING };
         let engine = Ending(monomorph_engine::start(model, engine).map_err(|error| error.to_string())?);
         for count in args.streams.iter().copied().filter(|count| *count > 0) {
             let mut measured = Measured { count, ..Measured::default() };

@@ -2,7 +2,7 @@
 
 use crate::answer::{Answer, EndReason};
 use crate::failure::Failure;
-use crate::load::{CacheArgs, MemoryArgs, StartEngine, ThreadArgs, WeightsArgs, load};
+use crate::load::{CacheArgs, KEEP_NOTHING, MemoryArgs, StartEngine, ThreadArgs, WeightsArgs, load};
 use crate::openai::generation::{preset_sampling, random_seed};
 use crate::out;
 use crate::verbs::ending::Ending;
@@ -98,7 +98,7 @@ pub(crate) fn generate(
 
     let options = args.memory.options(blocks, context + spec.reach(), args.threads.count(), out::say)?;
     // Lists are all submitted before the first is done.
-    let engine = EngineOptions { blocks: 0, context, max_waiting: MOST_LISTS };
+    let engine = EngineOptions { blocks: 0, context, max_waiting: MOST_LISTS, prefix: KEEP_NOTHING };
     let (engine, text) = load(spec, start, &args.weights, &options, engine, &Progress::default())?;
     let engine = Ending(engine);
     let loaded = started.elapsed().as_secs_f64();

@@ -129,7 +129,7 @@ fn feed<M: Model>(
     blocks_each: usize,
     cut: Cut,
 ) -> Result<bool, String> {
-    let (mut step, mut fed, mut room) = (Step { sequences: Vec::new() }, Vec::new(), spec.step_tokens);
+    let (mut step, mut fed, mut room) = (Step::default(), Vec::new(), spec.step_tokens);
     for (number, list) in lists.iter().enumerate() {
         let position = list.position;
         let (count, generated) = cut.next(spec, position, list.tokens.len() - position, room);
@@ -146,6 +146,7 @@ fn feed<M: Model>(
             following: None,
             slot: Slot(number as u32),
             position,
+            begins: position == 0,
             tokens: Tokens::Known(tokens.to_vec()),
             blocks: blocks.map(|block| BlockId(block as u32)).collect(),
             output: Output::Logits,

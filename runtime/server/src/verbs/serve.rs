@@ -3,7 +3,7 @@
 use crate::failure::Failure;
 use crate::http::app::{App, Ready};
 use crate::http::router;
-use crate::load::{CacheArgs, MemoryArgs, StartEngine, ThreadArgs, WeightsArgs, load};
+use crate::load::{CacheArgs, MemoryArgs, PrefixArgs, StartEngine, ThreadArgs, WeightsArgs, load};
 use crate::openai::answers::unix_time;
 use crate::out;
 use crate::{batches, draft};
@@ -37,6 +37,9 @@ pub struct ServeArgs {
     /// Memory for sequences.
     #[command(flatten)]
     pub cache: CacheArgs,
+    /// What is kept for prompts that begin alike.
+    #[command(flatten)]
+    pub prefix: PrefixArgs,
     /// Memory of the device.
     #[command(flatten)]
     pub memory: MemoryArgs,
@@ -69,7 +72,10 @@ pub fn serve(
     started: Instant,
 ) -> Result<(), Failure> {
     let (context, blocks) = args.cache.plan(spec)?;
-    let options = args.memory.options(blocks, context + spec.reach(), args.threads.count(), out::print)?;
+    let prefix = args.prefix.options(spec)?;
+    let mut options =
+        args.memory.options(blocks, context + spec.reach(), args.threads.count(), out::print)?;
+    options.snapshots = prefix.snapshots;
     let wanted = SocketAddr::new(args.bind, args.port);
     let cannot_listen = |error| format!("cannot listen at {wanted}: {error}");
     let listener = TcpListener::bind(wanted).map_err(cannot_listen)?;
@@ -97,7 +103,7 @@ pub fn serve(
     let server = runtime.spawn(run(Arc::clone(&app), listener, drain));
 
     out::print(format_args!("loading {} at http://{address}/", spec.target));
-    let engine = EngineOptions { blocks: 0, context, max_waiting: args.max_waiting };
+    let engine = EngineOptions { blocks: 0, context, max_waiting: args.max_waiting, prefix };
     let (engine, text) = load(spec, start, &args.weights, &options, engine, &app.progress)?;
     let (blocks, context) = (engine.stats().total_blocks, engine.context());
     let cached = blocks * spec.block_tokens;
@@ -109,9 +115,10 @@ pub fn serve(
     let invariant = spec.batch_invariant.as_ref();
     let invariant =
         invariant.map_or(String::new(), |it| format!("; batches: {}", batches::describe(spec, it)));
+    let kept = kept(spec, &engine);
     let _ = app.ready.set(Ready { engine, text: Arc::new(text) });
     out::print(format_args!(
-        "ready in {:.2} s: {} with a context of {context} tokens, {cached} cached in all ({}), {} threads{weights}{drafts}{invariant}",
+        "ready in {:.2} s: {} with a context of {context} tokens, {cached} cached in all ({}), {} threads{kept}{weights}{drafts}{invariant}",
         started.elapsed().as_secs_f64(),
         app.model_name,
         out::bytes(blocks as u64 * spec.block_bytes as u64),
@@ -121,6 +128,19 @@ pub fn serve(
     match runtime.block_on(server) {
         Ok(result) => Ok(result?),
         Err(error) => Err(format!("the HTTP server ended: {error}").into()),
+    }
+}
+
+/// What there is to say of the prefix cache.
+fn kept(spec: &ModelSpec, engine: &EngineHandle) -> String {
+    let prefix = engine.prefix();
+    match (prefix.enabled, spec.state_bytes, prefix.snapshots) {
+        (false, ..) => "; prefix cache off".to_owned(),
+        (true, 0, _) => String::new(),
+        (true, _, 0) => "; prefix cache off: no snapshots".to_owned(),
+        (true, state, snapshots) => {
+            format!("; {snapshots} snapshots of {}", out::bytes(state))
+        }
     }
 }
 

@@ -17,7 +17,7 @@ pub(crate) fn feed<M: Model>(model: &mut M, prompt: &[u32]) -> Result<(), String
         let (room, piece_tokens) = (M::SPEC.step_tokens, M::SPEC.piece_tokens());
         let end = position + piece(position, prompt.len() - position, room, piece_tokens);
         let row = prompt_row(M::SPEC, 0, prompt, position..end, &blocks);
-        let ticket = model.submit(&Step { sequences: vec![row] });
+        let ticket = model.submit(&Step { sequences: vec![row], ..Step::default() });
         output = model.collect(ticket);
         position = end;
     }
@@ -85,6 +85,7 @@ impl<'a, M: Model> Steps<'a, M> {
                 following: None,
                 slot: Slot(index as u32),
                 position: prompt.len(),
+                begins: false,
                 tokens: Tokens::Sampled,
                 blocks: Vec::new(),
                 output: greedy(1),
@@ -200,6 +201,7 @@ fn prompt_row(
         following: prompt.get(range.end).copied(),
         slot: Slot(index as u32),
         position: range.start,
+        begins: range.start == 0,
         tokens: Tokens::Known(prompt[range.clone()].to_vec()),
         blocks: blocks[..blocks_needed(spec, range.end, samples)].to_vec(),
         output: if samples { greedy(0) } else { Output::None },

@@ -245,15 +245,16 @@ pub fn harmless_fields() {
 pub fn full_queue() {
     // Room for one sequence, and one that waits.
     let server = Server::start(&["--context", "512", "--kv-tokens", "512", "--max-waiting", "1"]);
-    let endless = |tokens: usize| {
-        let body = json!({"prompt": format!("{}[[forever]]", " ".repeat(tokens)), "max_tokens": 200, "stream": true});
+    // Of different tokens, or one would take the memory of the other.
+    let endless = |filler: &str| {
+        let body = json!({"prompt": format!("{}[[forever]]", filler.repeat(290)), "max_tokens": 200, "stream": true});
         let mut connection = server.connect();
         connection.send("POST", TEXT, &[], body.to_string().as_bytes());
         connection
     };
-    let mut running = endless(290);
+    let mut running = endless(" ");
     running.read_until("data: ");
-    let waiting = endless(290);
+    let waiting = endless(".");
     server.wait_for("one to wait", |stats| stats["waiting"] == 1);
     let refused = server.post(TEXT, &json!({"prompt": "Hi"}));
     check("full", &refused, 429, None, &["1"]);

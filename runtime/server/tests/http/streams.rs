@@ -22,7 +22,8 @@ pub fn whole_answers() {
     let server = Server::start(&[]);
     let mut connection = server.connect();
     // Twice over one connection.
-    for _ in 0..2 {
+    // The second prompt finds its first block.
+    for cached in [0, 16] {
         let answer = connection.post(CHAT, &chat("Hi", false)).json();
         assert!(answer["id"].as_str().is_some_and(|id| id.starts_with("chatcmpl-")));
         assert_eq!(answer["object"], "chat.completion");
@@ -36,7 +37,8 @@ pub fn whole_answers() {
         // "Hi", and 1+4+1 before, 1+1 after, 1+9+1 to open the answer; the stop id counts as generated.
         let (prompt, completion) = (2 + 6 + 2 + 11, GREETING.len() + 1);
         let usage = json!({
-            "prompt_tokens": prompt, "completion_tokens": completion, "total_tokens": prompt + completion,
+            "prompt_tokens": prompt, "prompt_tokens_details": {"cached_tokens": cached},
+            "completion_tokens": completion, "total_tokens": prompt + completion,
         });
         assert_eq!(answer["usage"], usage);
     }
@@ -46,7 +48,10 @@ pub fn whole_answers() {
         answer["choices"],
         json!([{"index": 0, "text": "Hello", "logprobs": null, "finish_reason": "length"}])
     );
-    assert_eq!(answer["usage"], json!({"prompt_tokens": 2, "completion_tokens": 5, "total_tokens": 7}));
+    let usage = json!({
+        "prompt_tokens": 2, "prompt_tokens_details": {"cached_tokens": 0}, "completion_tokens": 5, "total_tokens": 7,
+    });
+    assert_eq!(answer["usage"], usage);
     // OpenAI's default length.
     let answer = server.post(TEXT, &json!({"prompt": "[[forever]]"})).json();
     assert_eq!(answer["usage"]["completion_tokens"], 16);
@@ -63,6 +68,28 @@ pub fn whole_answers() {
     let answer = server.post(CHAT, &chat("[[forever]]", false)).json();
     assert_eq!(answer["usage"]["total_tokens"], crate::scripted::CONTEXT);
     assert_eq!(answer["choices"][0]["finish_reason"], "length");
+}
+
+pub fn prefixes() {
+    // Longer than a block with its answer, cut by a stop string.
+    let ask = |server: &Server, prompt: &str| {
+        let body = json!({"prompt": format!("[[say abcdefgh]]{prompt}"), "stop": "d"});
+        let answer = server.post(TEXT, &body).json();
+        assert_eq!(answer["choices"][0]["text"], "abc");
+        answer["usage"]["prompt_tokens_details"]["cached_tokens"].as_u64()
+    };
+    let counts = |server: &Server| {
+        let stats = &server.get("/health").json()["stats"];
+        ["tokens_cached", "cached_blocks"].map(|key| stats[key].as_u64().expect("it is counted"))
+    };
+    let server = Server::start(&[]);
+    let asked = ["and so on", "and so on", "and so forth, and more", "and so forth, and more"];
+    assert_eq!(asked.map(|prompt| ask(&server, prompt)), [Some(0), Some(16), Some(16), Some(32)]);
+    let [tokens, blocks] = counts(&server);
+    assert!(tokens == 64 && blocks >= 3, "{tokens} tokens, {blocks} blocks");
+    let server = Server::start(&["--prefix-cache", "off"]);
+    assert_eq!(["and so on", "and so on"].map(|prompt| ask(&server, prompt)), [Some(0), Some(0)]);
+    assert_eq!(counts(&server), [0, 0]);
 }
 
 pub fn chat_events() {

@@ -18,6 +18,7 @@ fn sequence(slot: u32, position: usize, tokens: Tokens, blocks: &[u32], output: 
         drafts: 0,
         generated: false,
         following: None,
+        begins: position == 0,
         slot: Slot(slot),
         position,
         tokens,

@@ -1,0 +1,157 @@
+//! What the cache decides, carried out: prompts go on from what earlier sequences left, and every step that was collected
+//! leaves something.
+//!
+//! The index comes to know a block when the step that filled it is collected, and a snapshot when the step that saved it is:
+//! what a lookup finds is there, whatever is in flight. Copies of states are part of the next step. The device works on
+//! steps in their order, so a place may be promised anew as soon as the step that reads it is planned.
+
+use super::flights::Row;
+use super::{Forward, unbalanced};
+use crate::sequence::Sequence;
+use monomorph_cache::{Evicted, PrefixCache, SavePoints, Snapshot};
+use monomorph_model::{Slot, SnapshotId, StateCopy, StatePlace};
+use std::time::Instant;
+
+/// What went for others, until the counters hear of it.
+#[derive(Debug, Default)]
+pub(super) struct Evictions {
+    pub blocks: u64,
+    pub snapshots: u64,
+}
+
+impl Evictions {
+    fn count(&mut self, evicted: &[Evicted]) {
+        for one in evicted {
+            self.blocks += u64::from(one.block);
+            self.snapshots += u64::from(one.snapshot.is_some());
+        }
+    }
+}
+
+impl Forward {
+    /// How both queues look to the scheduler, as far as it can make use of them.
+    pub(super) fn view(&mut self) {
+        let (replays, saves) = (self.replays, self.saves.as_ref());
+        self.running_view.clear();
+        self.running_view.extend(self.running.iter().map(|one| one.as_running(replays, saves)));
+        self.waiting_view.clear();
+        // Looking a prompt up takes time: only for those that there is a slot for.
+        let candidates = self.waiting.iter().take(self.free_slots.len());
+        let looked_up =
+            candidates.map(|one| one.as_waiting(&self.cache.lookup(one.reusable(replays)), replays, saves));
+        self.waiting_view.extend(looked_up);
+        // What sequences share does not come back with each of them. Only when somebody has to go does it matter.
+        let missing = self.running_view.iter().map(|one| one.missing(&self.limits)).sum::<usize>();
+        if missing > self.cache.available() {
+            let leaving = self.flights.leaving().map(|(lease, _)| lease);
+            let leases = leaving.chain(self.running.iter().map(|one| &one.lease));
+            let returns = self.cache.returns(leases);
+            let skipped = returns.len() - self.running.len();
+            for (view, returns) in self.running_view.iter_mut().zip(&returns[skipped..]) {
+                view.returns = *returns;
+            }
+        }
+    }
+
+    /// Admits the next that waits, with all that is there of its tokens.
+    ///
+    /// # Errors
+    /// When the books do not balance.
+    pub(super) fn admit(&mut self, now: Instant) -> Result<(), String> {
+        let Some(mut sequence) = self.waiting.pop_front() else { return Ok(()) };
+        let (lease, found) = self.cache.admit(sequence.reusable(self.replays)).map_err(unbalanced)?;
+        sequence.slot = self.free_slots.pop();
+        sequence.begin(lease, &found, self.replays, now);
+        if let (Some(snapshot), Some(slot)) = (found.snapshot, sequence.slot) {
+            let (from, to) = (place(snapshot), StatePlace::Slot(slot));
+            self.step.copies.push(StateCopy { from, to });
+        }
+        self.running.push(sequence);
+        self.shared.counters().stats.tokens_cached += found.tokens as u64;
+        Ok(())
+    }
+
+    /// Gives every sequence that may be fed the blocks of all its tokens.
+    ///
+    /// # Errors
+    /// When they are not there.
+    pub(super) fn grow(&mut self) -> Result<(), String> {
+        for sequence in self.running.iter_mut().filter(|sequence| sequence.is_ready()) {
+            let tokens = sequence.length() + self.limits.reach;
+            let grown = self.cache.grow(&mut sequence.lease, tokens);
+            self.evictions.count(&grown.map_err(|error| format!("planned, but {error}"))?);
+        }
+        Ok(())
+    }
+
+    /// Books what a step did for a sequence of which `done` tokens are in the cache by it.
+    ///
+    /// # Errors
+    /// When the books do not balance.
+    pub(super) fn leave(&mut self, row: &Row, index: usize, done: usize) -> Result<(), String> {
+        let done = done.min(self.running[index].reusable(self.replays).len());
+        let Sequence { lease, tokens, .. } = &mut self.running[index];
+        if let Some((snapshot, at)) = row.save {
+            self.cache.keep(lease, &tokens[..at], snapshot).map_err(unbalanced)?;
+        }
+        self.cache.extend(lease, &tokens[..done]).map_err(unbalanced)
+    }
+
+    /// Saves the state of a sequence that is over, if no step fed it more than its tokens, and they fill their blocks.
+    ///
+    /// # Errors
+    /// When the books do not balance.
+    pub(super) fn save_last(&mut self, sequence: &mut Sequence) -> Result<(), String> {
+        let Some(saves) = &self.saves else { return Ok(()) };
+        let (Some(slot), at) = (sequence.slot, sequence.fed) else { return Ok(()) };
+        let over = self.flights.is_collected(sequence.last_step) && at <= sequence.tokens.len();
+        if !over
+            || self.replays
+            || sequence.overran
+            || at <= sequence.saved
+            || !at.is_multiple_of(saves.granule)
+        {
+            return Ok(());
+        }
+        if let Some(snapshot) = reserve(&mut self.cache, slot, &mut self.step.copies, &mut self.evictions) {
+            self.cache.keep(&mut sequence.lease, &sequence.tokens[..at], snapshot).map_err(unbalanced)?;
+        }
+        Ok(())
+    }
+}
+
+/// Saves the state of a sequence that is about to be fed, where one is due.
+pub(super) fn save(
+    saves: Option<&SavePoints>,
+    sequence: &mut Sequence,
+    slot: Slot,
+    cache: &mut PrefixCache,
+    copies: &mut Vec<StateCopy>,
+    evictions: &mut Evictions,
+) -> Option<(Snapshot, usize)> {
+    let (at, saved) = (sequence.fed, sequence.saved);
+    // A token that is not known yet cannot be looked for.
+    if at > sequence.tokens.len() || !saves?.is_due(at, saved, sequence.begun) {
+        return None;
+    }
+    let snapshot = reserve(cache, slot, copies, evictions)?;
+    sequence.saved = at;
+    Some((snapshot, at))
+}
+
+/// A place to which the next step copies the state of a slot.
+fn reserve(
+    cache: &mut PrefixCache,
+    slot: Slot,
+    copies: &mut Vec<StateCopy>,
+    evictions: &mut Evictions,
+) -> Option<Snapshot> {
+    let (snapshot, evicted) = cache.reserve()?;
+    evictions.count(&evicted);
+    copies.push(StateCopy { from: StatePlace::Slot(slot), to: place(snapshot) });
+    Some(snapshot)
+}
+
+fn place(snapshot: Snapshot) -> StatePlace {
+    StatePlace::Snapshot(SnapshotId(snapshot.0))
+}
