@@ -157,6 +157,15 @@ CUresult cuMemcpyDtoHAsync(void* to, CUdeviceptr from, size_t bytes, CUstream st
     return CUDA_SUCCESS;
 }
 
+CUresult cuMemcpyDtoDAsync(CUdeviceptr to, CUdeviceptr from, size_t bytes, CUstream stream) {
+    LOCKED;
+    const bool apart = to + bytes <= from || from + bytes <= to;
+    if (!is_device(to, bytes) || !is_device(from, bytes) || !apart) return CUDA_ERROR_INVALID_VALUE;
+    if (stream->capture) return CUDA_ERROR_NOT_SUPPORTED;
+    tell(stream, {[=] { std::memcpy(reinterpret_cast<void*>(to), reinterpret_cast<const void*>(from), bytes); }, {}, {}});
+    return CUDA_SUCCESS;
+}
+
 CUresult cuMemsetD8Async(CUdeviceptr at, unsigned char value, size_t bytes, CUstream stream) {
     LOCKED;
     if (!is_device(at, bytes)) return CUDA_ERROR_INVALID_VALUE;

@@ -386,10 +386,31 @@ fn model(plan: &Plan) -> TokenStream {
         }
         if delta_shape(body).is_some() {
             let state = body_ident(body, "_state");
-            locals.push(quote!(let #state = DeltaState::new(#count, SPEC.step_sequences)?;));
+            locals
+                .push(quote!(let #state = DeltaState::new(#count, SPEC.step_sequences, options.snapshots)?;));
             names.push(quote!(#state));
         }
     }
+    let states: Vec<Ident> = plan
+        .bodies
+        .iter()
+        .filter(|body| !body.layers.is_empty() && delta_shape(body).is_some())
+        .map(|body| body_ident(body, "_state"))
+        .collect();
+    let snapshots = states.first().map(|state| {
+        quote! {
+            fn snapshots(&self) -> usize {
+                self.#state.snapshots()
+            }
+        }
+    });
+    let copies = (!states.is_empty()).then(|| {
+        quote! {
+            for copy in &step.copies {
+                #(self.#states.copy(copy);)*
+            }
+        }
+    });
     let logits = format_ident!("{}", logits_name(plan));
     let cpu_draft::Statements { load, names: draft_names, submit } = cpu_draft::statements(plan);
     quote! {
@@ -424,8 +445,11 @@ fn model(plan: &Plan) -> TokenStream {
                 self.batch.limits().blocks
             }
 
+            #snapshots
+
             fn submit(&mut self, step: &Step) -> Ticket {
                 self.team.pin_caller();
+                #copies
                 self.batch.fill(step, &self.outputs);
                 self.forward();
                 self.outputs.begin(step);

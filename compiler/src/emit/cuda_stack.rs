@@ -307,6 +307,13 @@ fn model(plan: &Plan, cuda: &CudaPlan) -> TokenStream {
             }
         }
     });
+    let snapshots = plan.bodies.iter().any(|body| delta_shape(body).is_some()).then(|| {
+        quote! {
+            fn snapshots(&self) -> usize {
+                self.memory.snapshots()
+            }
+        }
+    });
     // What a stack drafts is fed in its next step: it knows that one only when it has collected this one.
     let in_flight = if plan.draft.is_some() { quote!(1) } else { quote!(STEPS_IN_FLIGHT) };
     quote! {
@@ -353,6 +360,8 @@ fn model(plan: &Plan, cuda: &CudaPlan) -> TokenStream {
             fn blocks(&self) -> usize {
                 self.memory.blocks()
             }
+
+            #snapshots
 
             fn submit(&mut self, step: &Step) -> Ticket {
                 self.steps.submit(&self.layers, step)

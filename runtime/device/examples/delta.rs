@@ -61,7 +61,7 @@ fn main() {
         blocks: 1,
     };
     let mut batch = Batch::new(limits);
-    let state = State::new(LAYERS, SLOTS).expect("address space");
+    let state = State::new(LAYERS, SLOTS, 0).expect("address space");
     let scratch = DeltaScratch::<KEY_HEADS, VALUE_HEADS, DIM, DIM>::new(TOKENS);
     let (mut qkvz, mut ba, out) =
         (Rows::<QKVZ>::new(TOKENS), Rows::<{ 2 * VALUE_HEADS }>::new(TOKENS), Rows::<OUT>::new(TOKENS));

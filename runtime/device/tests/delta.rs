@@ -9,7 +9,7 @@ use common::{Owned, Random, close, progress, sequence};
 use definition::{NORM_EPS, Shape, Stream, Weights, definition};
 use monomorph_device::cpu::*;
 use monomorph_formats::Format;
-use monomorph_model::{Output, SequenceStep, Slot, Step};
+use monomorph_model::{Output, SequenceStep, Slot, SnapshotId, StateCopy, StatePlace, Step};
 use std::path::Path;
 
 /// How a test goes through its sequences.
@@ -64,7 +64,7 @@ fn run<
     let limits =
         BatchLimits { tokens: 256, sequences: 6, vocabulary: 10, context: 512, block_tokens: 512, blocks: 6 };
     let mut batch = Batch::new(limits);
-    let state = DeltaState::<KEY_HEADS, VALUE_HEADS, KEY_DIM, VALUE_DIM, TAPS>::new(3, 6).unwrap();
+    let mut state = DeltaState::<KEY_HEADS, VALUE_HEADS, KEY_DIM, VALUE_DIM, TAPS>::new(3, 6, 2).unwrap();
     let scratch = DeltaScratch::<KEY_HEADS, VALUE_HEADS, KEY_DIM, VALUE_DIM>::new(limits.tokens);
     let (mut qkvz, mut ba) = (Rows::<QKVZ>::new(limits.tokens), Rows::<BA>::new(limits.tokens));
     let mut outs = [Rows::<OUT>::new(limits.tokens), Rows::<OUT>::new(limits.tokens)];
@@ -82,6 +82,18 @@ fn run<
             })
             .collect();
         while streams.iter().any(|stream| stream.done < stream.qkvz.len()) {
+            // Two change places now and then, by way of a snapshot: a copy is all there is of a sequence.
+            if streams.len() > 1 && cuts.below(3) == 0 {
+                let (one, other) = (cuts.below(streams.len() - 1), streams.len() - 1);
+                let [a, b] = [one, other].map(|at| StatePlace::Slot(Slot(streams[at].slot)));
+                let saved = StatePlace::Snapshot(SnapshotId(1));
+                for (from, to) in [(a, saved), (b, a), (saved, b)] {
+                    state.copy(&StateCopy { from, to });
+                }
+                let slot = streams[one].slot;
+                streams[one].slot = streams[other].slot;
+                streams[other].slot = slot;
+            }
             let mut step = Step::default();
             let mut parts = Vec::new();
             let mut row = 0;
@@ -235,7 +247,7 @@ fn call(slots: usize, capacity: usize, layer: usize, sequences: &[u32]) {
         .map(|slot| SequenceStep { slot: Slot(*slot), ..sequence(0, vec![1], &[0], Output::None) })
         .collect();
     batch.fill(&Step { sequences, ..Step::default() }, &Outputs::<0>::default());
-    let state = DeltaState::<1, 1, 4, 4, 2>::new(1, slots).unwrap();
+    let state = DeltaState::<1, 1, 4, 4, 2>::new(1, slots, 0).unwrap();
     let scratch = DeltaScratch::<1, 1, 4, 4>::new(capacity);
     let (qkvz, ba, out) = (Rows::<16>::new(2), Rows::<2>::new(2), Rows::<4>::new(2));
     team.run(|lane| {
@@ -288,6 +300,6 @@ fn a_slot_used_twice_is_refused() {
 
 #[test]
 fn states_beyond_the_address_space_are_refused() {
-    let error = DeltaState::<16, 32, 128, 128, 4>::new(30, usize::MAX / 64).unwrap_err().to_string();
+    let error = DeltaState::<16, 32, 128, 128, 4>::new(30, usize::MAX / 64, 1).unwrap_err().to_string();
     assert!(error.contains("recurrent state"), "{error}");
 }

@@ -189,6 +189,17 @@ impl Stream {
         })
     }
 
+    /// Copies bytes on the device.
+    ///
+    /// # Safety
+    /// Both ranges are the arena's, and do not overlap.
+    pub(crate) unsafe fn copy(&self, from: u64, to: u64, bytes: u64) -> Result<(), Fault> {
+        // SAFETY: by the caller's promise.
+        check("a copy on the device", unsafe {
+            sys::cuMemcpyDtoDAsync_v2(to, from, bytes as usize, self.handle)
+        })
+    }
+
     /// Makes bytes zero.
     ///
     /// # Safety

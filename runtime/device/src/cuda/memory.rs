@@ -5,6 +5,7 @@ use super::fault::Fault;
 use super::gpu::Gpu;
 use super::host;
 use super::shape::ALIGNMENT;
+use super::states::{Places, State};
 use super::step;
 use monomorph_model::{LoadError, LoadOptions, ModelSpec};
 
@@ -52,7 +53,7 @@ pub struct Needs {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Plan {
     weights: u64,
-    /// Of all sequences of a step.
+    /// Of all sequences of a step, and snapshots.
     state: u64,
     activations: u64,
     scratch: u64,
@@ -76,13 +77,14 @@ impl Plan {
     }
 
     /// What there is to say of recurrent state; nothing where there is none.
-    fn state_text(&self, sequences: usize) -> String {
+    fn state_text(&self, request: &Request) -> String {
         match self.state {
             0 => String::new(),
             state => format!(
-                "state {} ({sequences} sequences of {}), ",
+                "state {} ({} of {} each), ",
                 size(state),
-                size(state / sequences.max(1) as u64)
+                request.states_text(),
+                size(state / request.states().max(1))
             ),
         }
     }
@@ -94,8 +96,24 @@ struct Request {
     block_tokens: usize,
     block_bytes: u64,
     step_sequences: usize,
+    snapshots: usize,
     context: usize,
     blocks: Option<usize>,
+}
+
+impl Request {
+    /// Recurrent states there is to be room for.
+    fn states(&self) -> u64 {
+        (self.step_sequences + self.snapshots) as u64
+    }
+
+    /// Whose they are.
+    fn states_text(&self) -> String {
+        match self.snapshots {
+            0 => format!("{} sequences", self.step_sequences),
+            snapshots => format!("{} sequences and {snapshots} snapshots", self.step_sequences),
+        }
+    }
 }
 
 /// Splits `limit` bytes.
@@ -106,7 +124,7 @@ fn plan(needs: &Needs, tables: u64, request: Request, limit: u64) -> Result<Plan
     let one_sequence = request.context.div_ceil(request.block_tokens);
     let mut plan = Plan {
         weights: needs.weights,
-        state: needs.state * request.step_sequences as u64,
+        state: needs.state * request.states(),
         activations: needs.activations,
         scratch: needs.scratch + needs.gaps,
         rotary: needs.rotary_position * request.context as u64,
@@ -128,7 +146,7 @@ fn plan(needs: &Needs, tables: u64, request: Request, limit: u64) -> Result<Plan
             0 => {
                 let state = match plan.state {
                     0 => String::new(),
-                    state => format!(" ({state} of them the state of {} sequences)", request.step_sequences),
+                    state => format!(" ({state} of them the state of {})", request.states_text()),
                 };
                 format!("not even the {} bytes that are no K/V{state} leave room for a block", plan.fixed())
             }
@@ -164,7 +182,7 @@ pub struct Memory {
     next: u64,
     blocks: usize,
     context: usize,
-    slots: usize,
+    places: Places,
 }
 
 impl Memory {
@@ -189,6 +207,7 @@ impl Memory {
             block_tokens: spec.block_tokens,
             block_bytes: spec.block_bytes as u64,
             step_sequences: spec.step_sequences,
+            snapshots: if needs.state > 0 { options.snapshots } else { 0 },
             context: options.context,
             blocks: options.blocks,
         };
@@ -206,7 +225,7 @@ impl Memory {
             "  weights {}, {}K/V {} ({} blocks of {} tokens: {} tokens), activations {}, kernels' scratch {}, rotary \
              tables {}, step tables {}, graphs and driver about {}",
             size(plan.weights),
-            plan.state_text(spec.step_sequences),
+            plan.state_text(&request),
             size(plan.kv()),
             plan.blocks,
             spec.block_tokens,
@@ -227,7 +246,7 @@ impl Memory {
             next: 0,
             blocks: plan.blocks,
             context: options.context,
-            slots: spec.step_sequences,
+            places: Places::new(spec.step_sequences, request.snapshots),
         })
     }
 
@@ -256,7 +275,7 @@ impl Memory {
         Ok(Cache { start: self.take(layer_bytes * layers as u64)?, layer_bytes })
     }
 
-    /// The recurrent state of `layers` layers, of every slot: a slot has `window` bytes of the convolution's inputs,
+    /// The recurrent state of `layers` layers, of every slot and snapshot: each has `window` bytes of the convolution's inputs,
     /// `matrices` bytes of matrices and `journals` bytes of what may be taken back in a layer.
     ///
     /// # Errors
@@ -269,10 +288,22 @@ impl Memory {
         journals: u64,
     ) -> Result<State, Fault> {
         let mut part = |bytes: u64| -> Result<Cache, Fault> {
-            let layer_bytes = bytes * self.slots as u64;
-            Ok(Cache { start: self.take(layer_bytes * layers as u64)?, layer_bytes })
+            let layer_bytes = bytes * self.places.count();
+            let cache = Cache { start: self.take(layer_bytes * layers as u64)?, layer_bytes };
+            self.places.push(cache, bytes, layers);
+            Ok(cache)
         };
         Ok(State { windows: part(window)?, matrices: part(matrices)?, journals: part(journals)? })
+    }
+
+    /// Where the states of all bodies taken so far stand.
+    pub(crate) fn places(&self) -> &Places {
+        &self.places
+    }
+
+    /// Snapshots of recurrent state claimed.
+    pub fn snapshots(&self) -> usize {
+        self.places.snapshots
     }
 
     /// K/V blocks claimed.
@@ -289,40 +320,14 @@ impl Memory {
 /// The K/V blocks of the layers of one body.
 #[derive(Clone, Copy, Debug)]
 pub struct Cache {
-    start: Pointer,
-    layer_bytes: u64,
+    pub(super) start: Pointer,
+    pub(super) layer_bytes: u64,
 }
 
 impl Cache {
     /// Those of one layer, counted among the body's.
     pub fn layer(&self, layer: usize) -> Pointer {
         self.start.offset(self.layer_bytes * layer as u64)
-    }
-}
-
-/// The recurrent state of the layers of one body: of every layer that of all slots, one slot's behind another's
-/// (templates/cuda/lib/delta.cuh). It is never cleared: a sequence at position 0 starts from zeros whatever stands there.
-#[derive(Clone, Copy, Debug)]
-pub struct State {
-    windows: Cache,
-    matrices: Cache,
-    journals: Cache,
-}
-
-impl State {
-    /// The convolution's inputs of one layer, counted among the body's.
-    pub fn windows(&self, layer: usize) -> Pointer {
-        self.windows.layer(layer)
-    }
-
-    /// The matrices of one layer, counted among the body's.
-    pub fn matrices(&self, layer: usize) -> Pointer {
-        self.matrices.layer(layer)
-    }
-
-    /// What may be taken back in one layer, counted among the body's.
-    pub fn journals(&self, layer: usize) -> Pointer {
-        self.journals.layer(layer)
     }
 }
 
@@ -343,7 +348,7 @@ mod tests {
         Needs { weights: 1000, state: 0, activations: 200, scratch: 90, rotary_position: 1, gaps: 10 };
 
     fn request(blocks: Option<usize>) -> Request {
-        Request { block_tokens: 16, block_bytes: 10, step_sequences: 4, context: 100, blocks }
+        Request { block_tokens: 16, block_bytes: 10, step_sequences: 4, snapshots: 0, context: 100, blocks }
     }
 
     #[test]
@@ -363,7 +368,12 @@ mod tests {
         let planned = plan(&needs, 50, request(None), 1450 + 80 + 159).expect("room");
         assert_eq!((planned.state, planned.blocks), (80, 15));
         assert!(planned.total() <= 1450 + 80 + 159);
-        assert_eq!(planned.state_text(4), "state 0.1 KiB (4 sequences of 0.0 KiB), ");
+        assert_eq!(planned.state_text(&request(None)), "state 0.1 KiB (4 sequences of 0.0 KiB each), ");
+        // And every snapshot.
+        let saving = Request { snapshots: 3, ..request(None) };
+        let planned = plan(&needs, 50, saving, 1450 + 140 + 159).expect("room");
+        assert_eq!((planned.state, planned.blocks), (140, 15));
+        assert!(planned.state_text(&saving).contains("4 sequences and 3 snapshots of"));
         let error = plan(&needs, 50, request(None), 1450 + 80).expect_err("no block").to_string();
         assert!(
             error.contains("1530 bytes that are no K/V (80 of them the state of 4 sequences)"),
@@ -371,15 +381,6 @@ mod tests {
         );
         let stateless = plan(&NEEDS, 50, request(None), 1450).expect_err("no block").to_string();
         assert!(stateless.contains("1450 bytes that are no K/V leave"), "{stateless}");
-    }
-
-    #[test]
-    fn states_and_caches_lie_layer_after_layer() {
-        let cache = |start, layer_bytes| Cache { start: Pointer(start), layer_bytes };
-        let state = State { windows: cache(1024, 48), matrices: cache(4096, 320), journals: cache(8192, 16) };
-        assert_eq!((state.windows(0), state.windows(2)), (Pointer(1024), Pointer(1120)));
-        assert_eq!((state.matrices(0), state.matrices(2)), (Pointer(4096), Pointer(4736)));
-        assert_eq!((state.journals(0), state.journals(2)), (Pointer(8192), Pointer(8224)));
     }
 
     #[test]

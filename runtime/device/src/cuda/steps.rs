@@ -18,6 +18,7 @@ use super::fault::Fault;
 use super::gpu::{Gpu, settle};
 use super::memory::{Memory, Pointer};
 use super::queue::{Extents, Graph, Queue};
+use super::states::Places;
 use super::step::{Limits, MAX_SEQUENCES, SampledRow, StepBuffer, Tables};
 use flight::{Flight, Want};
 use monomorph_model::{ModelSpec, Output, SequenceStep, Step, StepOutput, Ticket, Tokens};
@@ -86,6 +87,7 @@ pub struct Steps {
     sets: Sets,
     flights: Vec<Flight>,
     buffer: StepBuffer,
+    states: Places,
     logits: Pointer,
     vocabulary: usize,
     sequences: usize,
@@ -109,7 +111,7 @@ impl Drop for Quiet {
 }
 
 impl Steps {
-    /// Steps whose tables are taken from `memory`; `logits` is where the head leaves its rows.
+    /// Steps whose tables are taken from `memory`, behind all state; `logits` is where the head leaves its rows.
     ///
     /// # Errors
     /// When pinned memory is short.
@@ -143,6 +145,7 @@ impl Steps {
             sets,
             flights,
             buffer: StepBuffer::new(limits),
+            states: memory.places().clone(),
             logits,
             vocabulary: spec.vocabulary,
             sequences: spec.step_sequences,
@@ -198,17 +201,28 @@ impl Steps {
     pub fn submit<P: Programs>(&mut self, programs: &P, step: &Step) -> Ticket {
         let in_flight = self.submitted - self.collected;
         assert!(in_flight < self.sets.steps as u64, "{in_flight} steps are in flight already");
-        let flights = self.sets.of_step(self.submitted);
-        let started = if self.sets.parts > 1 {
-            self.start_parts(programs, step, flights.start)
-        } else {
-            self.start(programs, step, flights.start)
-        };
+        let flight = self.sets.of_step(self.submitted).start;
+        let started = self.copy(step).and_then(|()| {
+            if self.sets.parts > 1 {
+                self.start_parts(programs, step, flight)
+            } else {
+                self.start(programs, step, flight)
+            }
+        });
         if let Err(fault) = started {
             fault.raise();
         }
         self.submitted += 1;
         Ticket(self.submitted)
+    }
+
+    /// Copies states, behind the steps that are on their way.
+    fn copy(&self, step: &Step) -> Result<(), Fault> {
+        if step.copies.is_empty() {
+            return Ok(());
+        }
+        self.quiet.0.enter()?;
+        step.copies.iter().try_for_each(|copy| self.states.copy(self.quiet.0.stream(), copy))
     }
 
     /// Starts a step that has one part.

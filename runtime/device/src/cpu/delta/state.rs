@@ -3,7 +3,7 @@
 use super::super::memory::Memory;
 use super::super::simd::TILE;
 use super::tile::COLUMNS;
-use monomorph_model::LoadError;
+use monomorph_model::{LoadError, Slot, SnapshotId, StateCopy, StatePlace};
 
 /// The recurrent state of every slot and layer, in f32: of each value head the matrix `S`, and the last
 /// `TAPS - 1` tokens' inputs of the convolution. Pages become resident when first used.
@@ -21,11 +21,12 @@ pub struct DeltaState<
     const TAPS: usize,
     const DRAFTS: usize = 0,
 > {
-    /// `[slots][layers]` of: `S` `[versions][VALUE_HEADS][parts of 32 columns][KEY_DIM][32]`, so that what is worked on at
+    /// `[slots, then snapshots][layers]` of: `S` `[versions][VALUE_HEADS][parts of 32 columns][KEY_DIM][32]`, so that what is worked on at
     /// a time is contiguous; then the inputs `[kept][channels rounded up to 16]`, those of position `p` at `p % kept`.
     data: Memory<f32>,
     layers: usize,
     slots: usize,
+    snapshots: usize,
 }
 
 impl<
@@ -56,24 +57,24 @@ impl<
     /// Bytes of a slot and layer.
     pub const BYTES: usize = Self::PLACE * size_of::<f32>();
 
-    /// The state of `slots` sequences in `layers` layers.
+    /// The state of `slots` sequences in `layers` layers, and room to save it `snapshots` times.
     ///
     /// # Errors
     /// When the address space does not hold it.
-    pub fn new(layers: usize, slots: usize) -> Result<Self, LoadError> {
-        let places = layers.checked_mul(slots);
+    pub fn new(layers: usize, slots: usize, snapshots: usize) -> Result<Self, LoadError> {
+        let places = slots.checked_add(snapshots).and_then(|places| places.checked_mul(layers));
         let data = places
             .and_then(|places| places.checked_mul(Self::PLACE))
             .and_then(Memory::try_zeroed)
             .ok_or_else(|| LoadError::Memory {
-                what: format!("recurrent state of {slots} sequences"),
+                what: format!("recurrent state of {slots} sequences and {snapshots} snapshots"),
                 needed: (places.unwrap_or(usize::MAX) as u64).saturating_mul(Self::BYTES as u64),
                 available: 0,
                 fits: None,
             })?;
         // Each step streams through all that its sequences have here.
         data.advise_large_pages();
-        Ok(DeltaState { data, layers, slots })
+        Ok(DeltaState { data, layers, slots, snapshots })
     }
 
     /// Layers it is for.
@@ -84,6 +85,31 @@ impl<
     /// Sequences it has room for.
     pub fn slots(&self) -> usize {
         self.slots
+    }
+
+    /// Snapshots it has room for.
+    pub fn snapshots(&self) -> usize {
+        self.snapshots
+    }
+
+    /// Copies the state of a sequence, all layers.
+    ///
+    /// # Panics
+    /// When there is no such slot or snapshot.
+    pub fn copy(&mut self, copy: &StateCopy) {
+        let [from, to] = [copy.from, copy.to].map(|place| match place {
+            StatePlace::Slot(Slot(at)) => {
+                assert!((at as usize) < self.slots, "there is no slot {at}");
+                at as usize
+            }
+            StatePlace::Snapshot(SnapshotId(at)) => {
+                assert!((at as usize) < self.snapshots, "there is no snapshot {at}");
+                self.slots + at as usize
+            }
+        });
+        let from = self.start(0, from)..self.start(0, from + 1);
+        let to = self.start(0, to);
+        self.data.all_mut().copy_within(from, to);
     }
 
     #[inline(always)]
