@@ -1,5 +1,6 @@
 //! Delta-net and expert models as servers run them: sequences join and leave the batch all the time, and each is answered
-//! as it is alone. What a slot remembers of the sequence before, or of its neighbours, would show.
+//! as it is alone, from its first token on. What a slot remembers of the sequence before, or of its neighbours, would show; and
+//! so would a state that is not that of the prefix it is found under, for some prompts begin alike.
 
 use monomorph_compiler::spec;
 use monomorph_compiler::spec::types::Compute;
@@ -45,7 +46,14 @@ fn requests(vocabulary: usize, random: &mut Random) -> Vec<Request> {
     }
     for number in 0..200 {
         let length = random.within(1..151);
-        let mut request = greedy(random.ids(length, vocabulary), random.within(1..61));
+        let mut prompt = random.ids(length, vocabulary);
+        // One in three begins like an earlier one.
+        if random.within(0..3) == 0 {
+            let earlier = &requests[random.within(0..requests.len())].prompt;
+            let alike = random.within(0..earlier.len().min(150) + 1);
+            prompt.splice(..0, earlier[..alike].iter().copied());
+        }
+        let mut request = greedy(prompt, random.within(1..61));
         match number % 10 {
             // Leaves midway.
             0 => request.surplus = 300,
@@ -76,18 +84,19 @@ fn sequences_that_come_and_go_are_answered_as_alone() {
         let weights = tempfile::tempdir().expect("temporary directories can be made");
         with_tokenizer(&golden, vocabulary, weights.path());
         let server = build(Some(targets.path()), &target);
-        let start = |threads: &str, memory: &str| {
-            let arguments = ["--threads", threads, "--context", "512", "--kv-tokens", memory];
+        let start = |threads: &str, memory: &str, cache: &str| {
+            let arguments =
+                ["--threads", threads, "--context", "512", "--kv-tokens", memory, "--prefix-cache", cache];
             Serving::start(&server, weights.path(), &arguments)
         };
 
         let requests = requests(vocabulary, &mut random);
         let began = Instant::now();
-        let quiet = start("1", "8192");
+        let quiet = start("1", "8192", "off");
         let alone: Vec<_> = requests.iter().map(|request| request.whole(&quiet.address)).collect();
         drop(quiet);
         let lone_seconds = began.elapsed().as_secs_f64();
-        let busy = start("2", memory);
+        let busy = start("2", memory, "on");
         let together = crowd(&busy.address, &requests, CLIENTS);
         let (_, health) = get(&busy.address, "/health").expect("it answers");
         println!("{name}: {lone_seconds:.1} s alone, {:.1} s in all", began.elapsed().as_secs_f64());
@@ -112,11 +121,13 @@ fn sequences_that_come_and_go_are_answered_as_alone() {
         // It was what it was meant to be: crowded, left, and short of memory where it was to be.
         let health: Value = serde_json::from_str(&health).expect("health is JSON");
         let count = |key: &str| health["stats"][key].as_u64().expect("it is counted");
-        let [steps, generated, cancelled, preempted] =
-            ["steps", "tokens_generated", "cancelled", "preemptions"].map(count);
+        let [steps, generated, cancelled, preempted, cached] =
+            ["steps", "tokens_generated", "cancelled", "preemptions", "tokens_cached"].map(count);
         println!(
-            "{name}: {tokens} greedy tokens; {generated} in {steps} steps, {cancelled} left, {preempted} pre-empted"
+            "{name}: {tokens} greedy tokens; {generated} in {steps} steps, {cancelled} left, {preempted} pre-empted, {cached} \
+             tokens of prompts were there"
         );
+        assert!(cached > 1000, "{name}: {cached} tokens were gone on from");
         assert!(generated >= 2 * steps, "{name}: {generated} tokens in {steps} steps are no crowd");
         assert!(cancelled > 0, "{name}: nobody left midway");
         assert!(memory == SERVERS[0].1 || preempted > 0, "{name}: nobody was pre-empted");

@@ -1,0 +1,192 @@
+//! The second turn of a conversation: it begins where the first ended, is answered as by a server that computes it all, and its
+//! first token comes at once. With keys and values alone, and with recurrent state.
+
+use monomorph_compiler::spec;
+use monomorph_compiler::spec::types::Compute;
+use monomorph_tests::crowd::{Random, with_tokenizer};
+use monomorph_tests::goldens::{Golden, goldens};
+use monomorph_tests::server::{Serving, build};
+use monomorph_tests::{root, smollm2};
+use serde_json::{Value, json};
+use std::io::{BufRead, BufReader, Write};
+use std::net::TcpStream;
+use std::path::Path;
+use std::time::Instant;
+
+/// Of the first prompt.
+const TOKENS: usize = 4096;
+/// Conversations: the median is what counts.
+const ROUNDS: usize = 3;
+/// First token of the second turn over that of the first, at most.
+const BOUND: f64 = 0.1;
+
+/// A streamed answer.
+#[derive(Debug)]
+struct Heard {
+    text: String,
+    /// Seconds from the request to the first text.
+    first_token: f64,
+    prompt: u64,
+    cached: u64,
+}
+
+/// Asks for a streamed answer.
+fn ask(address: &str, path: &str, mut body: Value) -> Heard {
+    let fields = json!({"stream": true, "stream_options": {"include_usage": true}, "temperature": 0});
+    body.as_object_mut().expect("an object").extend(fields.as_object().cloned().expect("an object"));
+    let body = body.to_string();
+    let mut stream = TcpStream::connect(address).expect("it listens");
+    let length = body.len();
+    let began = Instant::now();
+    write!(
+        stream,
+        "POST {path} HTTP/1.1\r\nhost: {address}\r\nconnection: close\r\ncontent-type: application/json\r\n\
+         content-length: {length}\r\n\r\n{body}"
+    )
+    .expect("it reads");
+    let mut heard = Heard { text: String::new(), first_token: 0.0, prompt: 0, cached: 0 };
+    for line in BufReader::new(stream).lines() {
+        let line = line.expect("the stream ends in good order");
+        let Some(event) = line.strip_prefix("data: ").filter(|event| *event != "[DONE]") else { continue };
+        let event: Value = serde_json::from_str(event).expect("events are JSON");
+        assert!(event["error"].is_null(), "{event}");
+        let choice = &event["choices"][0];
+        let text = choice["text"].as_str().or(choice["delta"]["content"].as_str()).unwrap_or_default();
+        if heard.text.is_empty() && !text.is_empty() {
+            heard.first_token = began.elapsed().as_secs_f64();
+        }
+        heard.text.push_str(text);
+        let count = |value: &Value| value.as_u64().unwrap_or_default();
+        heard.prompt += count(&event["usage"]["prompt_tokens"]);
+        heard.cached += count(&event["usage"]["prompt_tokens_details"]["cached_tokens"]);
+    }
+    assert!(!heard.text.is_empty(), "an answer of nothing");
+    heard
+}
+
+/// Both turns of a conversation.
+fn converse(
+    serving: &Serving,
+    round: usize,
+    turn: &dyn Fn(usize, Option<&str>) -> (String, Value),
+) -> [Heard; 2] {
+    let ask = |(path, body): (String, Value)| ask(&serving.address, &path, body);
+    let first = ask(turn(round, None));
+    let second = ask(turn(round, Some(&first.text)));
+    [first, second]
+}
+
+/// Conversations with two servers, one that keeps nothing; `turn` says what a turn asks, from the answer before.
+fn compare(
+    name: &str,
+    server: &Path,
+    weights: &Path,
+    arguments: &[&str],
+    turn: &dyn Fn(usize, Option<&str>) -> (String, Value),
+) {
+    let start = |cache: &str| {
+        let cache = ["--prefix-cache", cache];
+        Serving::start(server, weights, &[arguments, &cache].concat())
+    };
+    let forgetful = start("off");
+    let expected = converse(&forgetful, 0, turn);
+    drop(forgetful);
+    let serving = start("on");
+    let found: Vec<[Heard; 2]> = (0..ROUNDS).map(|round| converse(&serving, round, turn)).collect();
+    for (expected, found) in expected.iter().zip(&found[0]) {
+        assert_eq!(
+            (&expected.text, expected.prompt, 0),
+            (&found.text, found.prompt, expected.cached),
+            "{name}"
+        );
+    }
+    let [one, other] = expected.map(|heard| 1e3 * heard.first_token);
+    println!("{name}: first tokens after {one:.1} and {other:.1} ms where nothing is kept");
+    let mut ratios = Vec::new();
+    for (round, [first, second]) in found.iter().enumerate() {
+        println!(
+            "{name}, round {round}: first tokens after {:.1} ms of {} tokens and {:.2} ms of {} ({} cached)",
+            1e3 * first.first_token,
+            first.prompt,
+            1e3 * second.first_token,
+            second.prompt,
+            second.cached,
+        );
+        assert!(first.prompt >= TOKENS as u64 && first.cached < 64, "{name}, round {round}: {first:?}");
+        assert!(
+            second.cached + 64 > first.prompt,
+            "{name}, round {round}: {second:?} after {}",
+            first.prompt
+        );
+        ratios.push(second.first_token / first.first_token);
+    }
+    ratios.sort_by(f64::total_cmp);
+    let median = ratios[ROUNDS / 2];
+    println!("{name}: the second turn's first token takes {median:.4} of the first's (median of {ROUNDS})");
+    assert!(median <= BOUND, "{name}: {ratios:?}");
+}
+
+#[test]
+fn the_second_turn_begins_where_the_first_ended() {
+    let Some(weights) = smollm2() else { return };
+    let server = build(None, "cpu/smollm2-135m/q4_1");
+    let turn = |round: usize, answer: Option<&str>| {
+        // Another beginning in each conversation: about eleven tokens a line.
+        let lines = (0..TOKENS / 11 + 16)
+            .map(|line| format!("{round}.{line}: one two three four\n"))
+            .collect::<String>();
+        let message = |role: &str, content: &str| json!({"role": role, "content": content});
+        let mut messages = vec![message("user", &lines)];
+        if let Some(answer) = answer {
+            messages.extend([message("assistant", answer), message("user", "And what comes after that?")]);
+        }
+        ("/v1/chat/completions".to_owned(), json!({"messages": messages, "max_tokens": 24}))
+    };
+    compare("smollm2", &server, &weights, &["--context", "8192", "--threads", "2"], &turn);
+}
+
+#[test]
+fn it_does_so_with_recurrent_state() {
+    let targets = tempfile::tempdir().expect("temporary directories can be made");
+    let mut golden =
+        goldens().into_iter().find(|golden| golden.name == "qwen3-next").expect("it is committed");
+    let long = tempfile::tempdir().expect("temporary directories can be made");
+    golden = in_a_long_context(&golden, long.path());
+    golden.import_into(targets.path(), Compute::F32);
+    let target = "cpu/qwen3-next/f32";
+    let search = [targets.path().to_owned(), root().join("targets")];
+    let vocabulary = spec::load(&search, target).unwrap_or_else(|error| panic!("{error}")).model.vocabulary;
+    let weights = tempfile::tempdir().expect("temporary directories can be made");
+    with_tokenizer(&golden, vocabulary, weights.path());
+    let server = build(Some(targets.path()), target);
+    let turn = |round: usize, answer: Option<&str>| {
+        let mut random = Random(round as u64);
+        let mut prompt = random.ids(TOKENS + round, vocabulary);
+        if let Some(answer) = answer {
+            // A token is a character, and the first is `!`.
+            prompt.extend(answer.bytes().map(|byte| u32::from(byte - b'!')));
+            prompt.extend(random.ids(9, vocabulary));
+        }
+        let body = json!({"prompt": prompt, "max_tokens": 24, "ignore_eos": true});
+        ("/v1/completions".to_owned(), body)
+    };
+    let arguments = ["--context", "8192", "--threads", "2"];
+    compare("qwen3-next", &server, weights.path(), &arguments, &turn);
+}
+
+/// A golden as if it had been made for a context in which this fits.
+fn in_a_long_context(golden: &Golden, directory: &Path) -> Golden {
+    let config = std::fs::read_to_string(golden.directory.join("config.json")).expect("it has a config");
+    let mut config: Value = serde_json::from_str(&config).expect("configs are JSON");
+    config["max_position_embeddings"] = (2 * TOKENS).into();
+    std::fs::write(directory.join("config.json"), config.to_string()).expect("it is writable");
+    for format in ["f32", "bf16"] {
+        let (from, to) = (golden.directory.join(format), directory.join(format));
+        std::fs::create_dir(&to).expect("it is writable");
+        for file in std::fs::read_dir(from).expect("it has checkpoints") {
+            let file = file.expect("entries are readable");
+            std::fs::copy(file.path(), to.join(file.file_name())).expect("it is writable");
+        }
+    }
+    Golden { directory: directory.to_owned(), ..golden.clone() }
+}
