@@ -49,8 +49,8 @@ fn requests(vocabulary: usize, random: &mut Random) -> Vec<Request> {
         let mut prompt = random.ids(length, vocabulary);
         // One in three begins like an earlier one.
         if random.within(0..3) == 0 {
-            let earlier = &requests[random.within(0..requests.len())].prompt;
-            let alike = random.within(0..earlier.len().min(150) + 1);
+            let earlier = &requests[requests.len() - 1 - random.within(0..20)].prompt;
+            let alike = earlier.len().min(150);
             prompt.splice(..0, earlier[..alike].iter().copied());
         }
         let mut request = greedy(prompt, random.within(1..61));
@@ -84,19 +84,18 @@ fn sequences_that_come_and_go_are_answered_as_alone() {
         let weights = tempfile::tempdir().expect("temporary directories can be made");
         with_tokenizer(&golden, vocabulary, weights.path());
         let server = build(Some(targets.path()), &target);
-        let start = |threads: &str, memory: &str, cache: &str| {
-            let arguments =
-                ["--threads", threads, "--context", "512", "--kv-tokens", memory, "--prefix-cache", cache];
-            Serving::start(&server, weights.path(), &arguments)
+        let start = |threads: &str, memory: &str, cache: &[&str]| {
+            let arguments = ["--threads", threads, "--context", "512", "--kv-tokens", memory];
+            Serving::start(&server, weights.path(), &[&arguments, cache].concat())
         };
 
         let requests = requests(vocabulary, &mut random);
         let began = Instant::now();
-        let quiet = start("1", "8192", "off");
+        let quiet = start("1", "8192", &["--prefix-cache", "off"]);
         let alone: Vec<_> = requests.iter().map(|request| request.whole(&quiet.address)).collect();
         drop(quiet);
         let lone_seconds = began.elapsed().as_secs_f64();
-        let busy = start("2", memory, "on");
+        let busy = start("2", memory, &["--snapshots", "40", "--snapshot-interval", "40"]);
         let together = crowd(&busy.address, &requests, CLIENTS);
         let (_, health) = get(&busy.address, "/health").expect("it answers");
         println!("{name}: {lone_seconds:.1} s alone, {:.1} s in all", began.elapsed().as_secs_f64());

@@ -1,0 +1,84 @@
+//! CUDA servers on an emulated card (tests/emulated) that go on from what earlier prompts left: blocks, and states by copies on the
+//! device. They answer as servers that keep nothing, with exact products, for there sums hardly depend on where a prompt is cut.
+
+use monomorph_compiler::spec;
+use monomorph_compiler::spec::types::{Compute, DraftOption};
+use monomorph_tests::crowd::{Random, Request, with_tokenizer};
+use monomorph_tests::emulated;
+use monomorph_tests::goldens::goldens;
+use monomorph_tests::root;
+use monomorph_tests::server::{Serving, get};
+use serde_json::{Value, json};
+
+const ARGUMENTS: [&str; 6] = ["--threads", "1", "--context", "256", "--kv-tokens", "2048"];
+/// Few, so that some go.
+const SNAPSHOTS: [&str; 4] = ["--snapshots", "3", "--snapshot-interval", "64"];
+/// Answers of so many tokens.
+const TOKENS: usize = 20;
+
+/// Conversations of several turns, each of which begins with all that was said before it, and one that begins like another in its
+/// middle.
+fn requests(vocabulary: usize) -> Vec<Request> {
+    let mut random = Random(11);
+    let mut requests: Vec<Request> = Vec::new();
+    let mut ask = |prompt| {
+        requests.push(Request { prompt, tokens: TOKENS, sampling: json!({"temperature": 0}), surplus: 0 })
+    };
+    for first in [40, 97] {
+        let mut prompt = random.ids(first, vocabulary);
+        for more in [1, 33, 25] {
+            ask(prompt.clone());
+            prompt.extend(random.ids(more, vocabulary));
+        }
+        prompt.truncate(70);
+        prompt.extend(random.ids(19, vocabulary));
+        ask(prompt);
+    }
+    requests
+}
+
+fn answers_alike(hardware: &str, name: &str, draft: Option<&DraftOption>) {
+    let targets = tempfile::tempdir().expect("temporary directories can be made");
+    // Its own multiprocessors: with few, attention over one row and over several splits the context otherwise.
+    let hardware = emulated::hardware(targets.path(), hardware, None);
+    let golden = goldens().into_iter().find(|golden| golden.name == name).expect("it is committed");
+    golden.import_into(targets.path(), Compute::F16);
+    let search = [targets.path().to_owned(), root().join("targets")];
+    let target = spec::load_to_draft(&search, &format!("{hardware}/{name}/f32"), draft);
+    let target = target.unwrap_or_else(|error| panic!("{error}"));
+    let server = emulated::build(&target);
+    let weights = tempfile::tempdir().expect("temporary directories can be made");
+    with_tokenizer(&golden, target.model.vocabulary, weights.path());
+    let serve = |further: &[&str]| {
+        Serving::start_command(server.command(), weights.path(), &[&ARGUMENTS, further].concat())
+    };
+    let requests = requests(target.model.vocabulary);
+    let ask = |serving: &Serving| -> Vec<String> {
+        requests.iter().map(|request| request.whole(&serving.address).text).collect()
+    };
+    let expected = ask(&serve(&["--prefix-cache", "off"]));
+    let serving = serve(&SNAPSHOTS);
+    let found = ask(&serving);
+    let (_, health) = get(&serving.address, "/health").expect("it answers");
+    let health: Value = serde_json::from_str(&health).expect("health is JSON");
+    let count = |key: &str| health["stats"][key].as_u64().expect("it is counted");
+    let [cached, snapshots, evicted] = ["tokens_cached", "snapshots", "snapshots_evicted"].map(count);
+    println!("{}: {cached} tokens were there, {snapshots} snapshots, {evicted} evicted", target.build());
+    assert_eq!(found, expected, "{}", target.build());
+    assert!(cached > 300 && snapshots == 3 && evicted > 0, "{cached} tokens, {snapshots} and {evicted}");
+}
+
+#[test]
+fn second_turns_are_answered_as_without_a_cache() {
+    answers_alike("h200", "qwen35-text", None);
+}
+
+#[test]
+#[ignore = "minutes"]
+fn second_turns_with_drafts_are_answered_as_without_a_cache() {
+    answers_alike(
+        "gb10",
+        "qwen35-vision",
+        Some(&DraftOption { drafts: 2, vocabulary: None, forced_acceptance: None }),
+    );
+}
