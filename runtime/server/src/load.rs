@@ -198,10 +198,10 @@ pub struct PrefixArgs {
     /// on only from where one was saved [default: as many as sequences run at once].
     #[arg(long, value_name = "N")]
     pub snapshots: Option<usize>,
-    /// Of such a model: tokens of a long prompt or answer after which its state is saved again. It is saved at the end of each
-    /// prompt, too.
-    #[arg(long, value_name = "N", default_value_t = NonZero::new(SNAPSHOT_INTERVAL).unwrap_or(NonZero::<usize>::MIN))]
-    pub snapshot_interval: NonZero<usize>,
+    /// Of such a model: tokens of a long prompt or answer after which its state is saved again [default: 2048]. It is saved at the
+    /// end of each prompt, too.
+    #[arg(long, value_name = "N")]
+    pub snapshot_interval: Option<NonZero<usize>>,
 }
 
 /// On, or off.
@@ -220,18 +220,25 @@ impl PrefixArgs {
     /// When snapshots are asked for that nobody would take.
     pub(crate) fn options(&self, spec: &ModelSpec) -> Result<PrefixOptions, String> {
         let enabled = self.prefix_cache == Switch::On;
+        let asked = [
+            ("snapshots", self.snapshots.filter(|count| *count > 0)),
+            ("snapshot-interval", self.snapshot_interval.map(NonZero::get)),
+        ];
+        if let Some((flag, value)) = asked.into_iter().find_map(|(flag, value)| Some((flag, value?))) {
+            if spec.state_bytes == 0 {
+                return Err(format!("--{flag} {value}: {} has no recurrent state to save", spec.model));
+            }
+            if !enabled {
+                return Err(format!("--{flag} {value} goes with --prefix-cache on"));
+            }
+        }
         let snapshots = match self.snapshots {
-            Some(count) if count > 0 && spec.state_bytes == 0 => {
-                return Err(format!("--snapshots {count}: {} has no recurrent state to save", spec.model));
-            }
-            Some(count) if count > 0 && !enabled => {
-                return Err(format!("--snapshots {count} goes with --prefix-cache on"));
-            }
             Some(count) => count,
             None if enabled && spec.state_bytes > 0 => spec.step_sequences,
             None => 0,
         };
-        Ok(PrefixOptions { enabled, snapshots, snapshot_interval: self.snapshot_interval.get() })
+        let snapshot_interval = self.snapshot_interval.map_or(SNAPSHOT_INTERVAL, NonZero::get);
+        Ok(PrefixOptions { enabled, snapshots, snapshot_interval })
     }
 }
 

@@ -35,11 +35,17 @@ impl Forward {
         self.running_view.clear();
         self.running_view.extend(self.running.iter().map(|one| one.as_running(replays, saves)));
         self.waiting_view.clear();
-        // Looking a prompt up takes time: only for those that there is a slot for.
-        let candidates = self.waiting.iter().take(self.free_slots.len());
-        let looked_up =
-            candidates.map(|one| one.as_waiting(&self.cache.lookup(one.reusable(replays)), replays, saves));
-        self.waiting_view.extend(looked_up);
+        // Looking a prompt up takes time: only for those that there is a slot for, and that fill one step. Whoever is looked up
+        // later finds more.
+        let mut budget = self.limits.step_tokens;
+        for one in self.waiting.iter().take(self.free_slots.len()) {
+            let waiting = one.as_waiting(&self.cache.lookup(one.reusable(replays)), replays, saves);
+            self.waiting_view.push(waiting);
+            budget = budget.saturating_sub(waiting.tokens - waiting.cached);
+            if budget == 0 {
+                break;
+            }
+        }
         // What sequences share does not come back with each of them. Only when somebody has to go does it matter.
         let missing = self.running_view.iter().map(|one| one.missing(&self.limits)).sum::<usize>();
         if missing > self.cache.available() {

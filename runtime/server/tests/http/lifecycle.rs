@@ -134,6 +134,8 @@ pub fn failed_starts() {
             &["serve", "--port", "0", "--weights", path, "--context", "400", "--kv-tokens", "200"],
             "--kv-tokens",
         ),
+        (&["serve", "--port", "0", "--weights", path, "--snapshots", "3"], "no recurrent state"),
+        (&["serve", "--port", "0", "--weights", path, "--snapshot-interval", "99"], "no recurrent state"),
     ] {
         let output = run(arguments);
         let stderr = String::from_utf8_lossy(&output.stderr).into_owned();
