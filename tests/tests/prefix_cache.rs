@@ -20,6 +20,9 @@ const ROUNDS: usize = 3;
 /// First token of the second turn over that of the first, at most.
 const BOUND: f64 = 0.1;
 
+/// What a turn of a conversation asks for, path and body, from the answer before.
+type Turn<'a> = &'a dyn Fn(usize, Option<&str>) -> (String, Value);
+
 /// A streamed answer.
 #[derive(Debug)]
 struct Heard {
@@ -65,11 +68,7 @@ fn ask(address: &str, path: &str, mut body: Value) -> Heard {
 }
 
 /// Both turns of a conversation.
-fn converse(
-    serving: &Serving,
-    round: usize,
-    turn: &dyn Fn(usize, Option<&str>) -> (String, Value),
-) -> [Heard; 2] {
+fn converse(serving: &Serving, round: usize, turn: Turn) -> [Heard; 2] {
     let ask = |(path, body): (String, Value)| ask(&serving.address, &path, body);
     let first = ask(turn(round, None));
     let second = ask(turn(round, Some(&first.text)));
@@ -77,13 +76,7 @@ fn converse(
 }
 
 /// Conversations with two servers, one that keeps nothing; `turn` says what a turn asks, from the answer before.
-fn compare(
-    name: &str,
-    server: &Path,
-    weights: &Path,
-    arguments: &[&str],
-    turn: &dyn Fn(usize, Option<&str>) -> (String, Value),
-) {
+fn compare(name: &str, server: &Path, weights: &Path, arguments: &[&str], turn: Turn) {
     let start = |cache: &str| {
         let cache = ["--prefix-cache", cache];
         Serving::start(server, weights, &[arguments, &cache].concat())
