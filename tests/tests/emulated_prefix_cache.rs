@@ -2,7 +2,7 @@
 //! device. They answer as servers that keep nothing, with exact products, for there sums hardly depend on where a prompt is cut.
 
 use monomorph_compiler::spec;
-use monomorph_compiler::spec::types::{Compute, DraftOption};
+use monomorph_compiler::spec::types::{BuildOptions, Compute, DraftOption};
 use monomorph_tests::crowd::{Random, Request, with_tokenizer};
 use monomorph_tests::emulated;
 use monomorph_tests::goldens::goldens;
@@ -37,14 +37,15 @@ fn requests(vocabulary: usize) -> Vec<Request> {
     requests
 }
 
-fn answers_alike(hardware: &str, name: &str, draft: Option<&DraftOption>) {
+fn answers_alike(hardware: &str, name: &str, draft: Option<DraftOption>) {
     let targets = tempfile::tempdir().expect("temporary directories can be made");
     // Its own multiprocessors: with few, attention over one row and over several splits the context otherwise.
     let hardware = emulated::hardware(targets.path(), hardware, None);
     let golden = goldens().into_iter().find(|golden| golden.name == name).expect("it is committed");
     golden.import_into(targets.path(), Compute::F16);
     let search = [targets.path().to_owned(), root().join("targets")];
-    let target = spec::load_to_draft(&search, &format!("{hardware}/{name}/f32"), draft);
+    let options = BuildOptions { draft, ..BuildOptions::default() };
+    let target = spec::load_with(&search, &format!("{hardware}/{name}/f32"), &options);
     let target = target.unwrap_or_else(|error| panic!("{error}"));
     let server = emulated::build(&target);
     let weights = tempfile::tempdir().expect("temporary directories can be made");
@@ -79,6 +80,6 @@ fn second_turns_with_drafts_are_answered_as_without_a_cache() {
     answers_alike(
         "gb10",
         "qwen35-vision",
-        Some(&DraftOption { drafts: 2, vocabulary: None, forced_acceptance: None }),
+        Some(DraftOption { drafts: 2, vocabulary: None, forced_acceptance: None }),
     );
 }
