@@ -74,15 +74,21 @@ pub fn store(name: &str, storage: &str, compute: Compute, targets: &Path, out: &
 }
 
 impl Stored {
-    /// So many prompts that differ: of a token, around the ends of pieces and tiles, and of any length in between.
+    /// So many prompts that differ: of a token, around the ends of pieces and tiles, and of any length in between. With
+    /// [`Stored::tight`] the first runs alone, and where a step takes 256 tokens the two behind it begin in one: of the second there is one token left then.
     pub fn prompts(&self, count: usize) -> Vec<Vec<u32>> {
         let longest = LONGEST.min(self.context - self.tokens);
-        let ends = [longest, 1, 65, 2, 64, 129, 63, 128, 127, 193, 192];
+        let ends = [longest, 192, 65, 1, 2, 64, 129, 63, 128, 127, 193];
         let lengths = ends.into_iter().filter(|length| *length <= longest);
         let lengths = lengths.chain((0..).map(|at| 1 + at * 37 % longest)).take(count);
         let id = |number: usize, at: usize| (7 + number * 31 + at * (at + number + 5)) % self.vocabulary;
         let prompt = |(number, length)| (0..length).map(|at| id(number, at) as u32).collect();
         lengths.enumerate().map(prompt).collect()
+    }
+
+    /// Tokens of K/V that are too few for those which begin together: some are pre-empted.
+    pub fn tight(&self) -> usize {
+        self.longest() + 80
     }
 
     /// Tokens of the longest sequence.

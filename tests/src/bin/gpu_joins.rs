@@ -28,7 +28,7 @@ fn main() {
     let joins = MODELS.map(|(model, storage)| {
         let stored = store(model, storage, Compute::F16, &out.join("targets"), &out.join("stored"));
         json!({
-            "name": stored.name, "directory": stored.weights, "longest": stored.longest(), "tokens": TOKENS,
+            "name": stored.name, "directory": stored.weights, "longest": stored.longest(), "tight": stored.tight(), "tokens": TOKENS,
             "prompts": stored.prompts(PROMPTS),
         })
     });

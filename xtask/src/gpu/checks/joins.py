@@ -12,9 +12,9 @@ LEAST = 10_000  # tokens of each way to join
 
 def run(context):
     def check(case):
-        # Room for all that run at once, and for two, so that some are pre-empted.
-        longest = case["longest"]
-        roomy, tight = case["sequences"] * (longest + 16), 2 * longest
+        # Room for all that run at once, and so little that some are pre-empted.
+        longest, tight = case["longest"], case["tight"]
+        roomy = case["sequences"] * (longest + 16)
         command = [context.path(case["server"]), "generate", "--weights", context.path(case["weights"]), "--ignore-eos", "--temperature", "0"]
         command += ["--logprobs", "--max-tokens", case["tokens"], "--context", longest, "--memory-fraction", "0.1"]
         answers, said = {}, {}
