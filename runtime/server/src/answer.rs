@@ -110,7 +110,9 @@ impl Answer {
                         FinishReason::Stop { .. } => EndReason::Stop,
                         FinishReason::Length => EndReason::Length,
                         // Nobody cancels a generation that is still listened to.
-                        FinishReason::Cancelled => return Err(EngineError::Stopped),
+                        FinishReason::Cancelled | FinishReason::Satisfied => {
+                            return Err(EngineError::Stopped);
+                        }
                     };
                     self.generated = finished.generated_tokens;
                     return Ok(self.finish(reason, Some(finished.timings)));
@@ -163,6 +165,9 @@ impl Answer {
 
     /// Ends at a stop string: the engine need not go on.
     fn stopped(&mut self, before: String) -> Piece {
+        if let Some(generation) = self.generation.take() {
+            generation.satisfied();
+        }
         let piece = self.emit(before);
         self.end(piece, EndReason::Stop, None)
     }

@@ -27,6 +27,7 @@ impl Forward {
         let mut finished: Vec<(usize, Finished)> = Vec::new();
         let (mut prefilled, mut generated) = (0, 0);
         let (mut verified, mut accepted) = (0, 0);
+        let mut prompts = 0;
         for (at, (row, output)) in rows.iter().zip(output.rows).enumerate() {
             prefilled += row.prefilled as u64;
             let place = self.places[row.slot.0 as usize];
@@ -49,18 +50,25 @@ impl Forward {
                 }
                 (expects, other) => return Err(contract::unasked(at, expects, &other)),
             };
-            generated += taken;
+            if let Some(sequence) = place.map(|index| &self.running[index])
+                && !sequence.is_canary()
+            {
+                generated += taken;
+                let first = sequence.generated() as u64 == taken;
+                prompts += if first { sequence.prompt as u64 } else { 0 };
+            }
             finished.extend(place.zip(end));
         }
         // Rows are in the order of the running, so from the end no index moves before its turn.
         for (index, finished) in finished.into_iter().rev() {
             let mut sequence = self.running.remove(index);
             self.free(&mut sequence)?;
-            self.shared.counters().stats.finished += 1;
+            self.count_end(&sequence, finished.reason, now);
             self.farewells.push((sequence.client, Event::Finished(finished)));
         }
         let mut counters = self.shared.counters();
         counters.stats.tokens_prefilled += prefilled;
+        counters.stats.prompt_tokens += prompts;
         counters.stats.tokens_generated += generated;
         counters.stats.drafts_verified += verified;
         counters.stats.drafts_accepted += accepted;

@@ -59,8 +59,7 @@ impl Forward {
             let now = Instant::now();
             for _ in 0..admit {
                 let Some(mut sequence) = self.waiting.pop_front() else { break };
-                sequence.clock.admitted.get_or_insert(now);
-                sequence.place = None;
+                sequence.admit(now);
                 sequence.slot = self.free_slots.pop();
                 self.running.push(sequence);
             }

@@ -30,6 +30,10 @@ pub(crate) async fn health(State(app): State<Arc<App>>) -> (StatusCode, Json<Val
         Health::Running => "ok",
         Health::Draining => "draining",
         Health::Stopped => "stopped",
+        Health::Poisoned(reason) => {
+            body["reason"] = reason.into();
+            "poisoned"
+        }
         Health::Dead(reason) => {
             body["reason"] = reason.into();
             "dead"
