@@ -180,12 +180,7 @@ impl EngineHandle {
         let limit = self.max_waiting;
         let full = |waiting| SubmitError::QueueFull { waiting, limit };
         let place = (!canary).then(|| Place::take(&self.shared, limit)).transpose().map_err(full)?;
-        let span = if canary {
-            tracing::Span::none()
-        } else {
-            tracing::info_span!("generation", id, prompt_tokens = prompt, max_tokens)
-        };
-        span.in_scope(|| tracing::info!("queued"));
+        let span = tracing::info_span!("generation", id, prompt_tokens = prompt, max_tokens);
         let sequence = Sequence {
             prompt,
             fed: 0,
@@ -205,6 +200,7 @@ impl EngineHandle {
             latencies: (!canary).then(|| Arc::clone(&self.shared.latencies)),
             span,
         };
+        sequence.log(|| tracing::info!("queued"));
         self.commands.send(Command::Submit(Box::new(sequence))).map_err(|_| SubmitError::Stopped)?;
         Ok(generation)
     }

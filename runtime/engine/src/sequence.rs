@@ -158,16 +158,23 @@ impl Sequence {
         self.latencies.is_none()
     }
 
+    /// Logs what `event` logs, as of this request. Canaries come as often as health is asked for: of them nothing is logged.
+    pub fn log(&self, event: impl FnOnce()) {
+        if !self.is_canary() {
+            self.span.in_scope(event);
+        }
+    }
+
     /// Notes an admission, of which the first ends its wait in the queue.
     pub fn admit(&mut self, now: Instant) {
         self.place = None;
         if self.clock.admitted.is_some() {
-            self.span.in_scope(|| tracing::info!("admitted again"));
+            self.log(|| tracing::info!("admitted again"));
             return;
         }
         self.clock.admitted = Some(now);
         let queue = now - self.clock.submitted;
-        self.span.in_scope(|| tracing::info!(?queue, "prefill"));
+        self.log(|| tracing::info!(?queue, "prefill"));
         if let Some(latencies) = &self.latencies {
             latencies.queue.observe(queue.as_secs_f64());
         }
@@ -185,7 +192,7 @@ impl Sequence {
         }
         self.clock.first_token = Some(now);
         let prefill = now - admitted.unwrap_or(submitted);
-        self.span.in_scope(|| tracing::info!(?prefill, "decode"));
+        self.log(|| tracing::info!(?prefill, "decode"));
         if let Some(latencies) = &self.latencies {
             latencies.time_to_first_token.observe((now - submitted).as_secs_f64());
             latencies.prefill.observe(prefill.as_secs_f64());
@@ -235,7 +242,7 @@ impl Sequence {
             decode: since(first_token, now),
         };
         let generated = self.generated();
-        self.span.in_scope(|| tracing::info!(?reason, generated, decode = ?timings.decode, "finished"));
+        self.log(|| tracing::info!(?reason, generated, decode = ?timings.decode, "finished"));
         if let (Some(latencies), true) = (&self.latencies, reason != FinishReason::Cancelled) {
             latencies.end_to_end.observe((now - submitted).as_secs_f64());
             latencies.decode.observe(timings.decode.as_secs_f64());

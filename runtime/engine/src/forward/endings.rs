@@ -16,7 +16,7 @@ impl Forward {
 
     /// What a client hears whose answer ends by `error`, which is counted.
     pub(super) fn failed(&self, sequence: &Sequence, error: EngineError) -> Event {
-        sequence.span.in_scope(|| tracing::warn!(%error, generated = sequence.generated(), "failed"));
+        sequence.log(|| tracing::warn!(%error, generated = sequence.generated(), "failed"));
         if !sequence.is_canary() {
             self.shared.counters().stats.failed += 1;
         }
