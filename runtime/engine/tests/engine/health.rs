@@ -63,6 +63,11 @@ fn a_step_that_does_not_come_back_shows_its_age<const STEPS: usize>() {
     // A step that comes back after all has changed nothing.
     assert_eq!(answer(held).0, expected(&request, &Tokens::Hash));
     wait_for(&engine, "the thread to sleep", |stats| stats.in_turn.is_none());
+    // One that is slow comes back by itself.
+    controls.slow_next(Duration::from_millis(80));
+    let slow = engine.submit(request.clone()).unwrap();
+    wait_for(&engine, "the step to age", |stats| stats.in_turn > Some(Duration::from_millis(50)));
+    assert_eq!(answer(slow).0, expected(&request, &Tokens::Hash));
     // Many quick steps are no long one.
     controls.set_step_time(Duration::from_millis(2));
     let busy = engine.submit(Request::new(vec![5; 40], 60)).unwrap();

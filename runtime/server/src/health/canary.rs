@@ -11,7 +11,7 @@ use tokio::sync::watch;
 
 /// Tokens of the answer.
 pub(crate) const TOKENS: usize = 4;
-/// Most tokens of the question: fewer than a block has, so that no cache of prefixes answers in the engine's place.
+/// Most tokens of the question. There are fewer than a block has, so that no cache of prefixes answers in the engine's place.
 const QUESTION: usize = 7;
 /// Two tokens nearer than this, in nats, are a tie: which of them wins may hang on who else is in the step, where
 /// kernels for other batches add in another order.
@@ -41,7 +41,8 @@ impl Canary {
         first: impl FnOnce(),
     ) -> Result<Canary, Failure> {
         let vocabulary = spec.vocabulary as u32;
-        let prompt = (1..=QUESTION.min(engine.context() - 1) as u32).map(|id| id % vocabulary).collect();
+        let most = QUESTION.min(spec.block_tokens - 1).min(engine.context() - 1).max(1);
+        let prompt = (1..=most as u32).map(|id| id % vocabulary).collect();
         let sampling = Sampling { top_logprobs: Some(2), ..Sampling::default() };
         let question = Request { ignore_eos: true, sampling, ..Request::new(prompt, TOKENS) };
         let mut generation = engine.submit_canary(question.clone()).map_err(|error| error.to_string())?;

@@ -44,8 +44,8 @@ fn lone_time(server: &Server) -> Duration {
 
 /// Room for a few at once, so that most of them wait, and some are refused.
 ///
-/// Planted once: sequences whose client is gone are swept from the running only, and not from the queue. This test waited for the
-/// counts to come back in vain.
+/// Planted once: one of the running whose client is gone is dropped with its blocks. This test waited for the counts to come back in
+/// vain.
 pub fn hangups() {
     let server = Server::start(&["--kv-tokens", "2048", "--max-waiting", "64"]);
     let lone = (0..5).map(|_| lone_time(&server)).min().expect("five");
