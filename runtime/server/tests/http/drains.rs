@@ -44,7 +44,8 @@ pub fn second_signal() {
 
 /// With 16 slots: 16 run and 8 wait when the signal comes.
 ///
-/// Planted once: a `Drain` command that ends those waiting. Eight of the answers below were an error.
+/// Planted once: a `Drain` command that ends those waiting. Eight of the answers below were an error. Planted as well: a listener
+/// that closes at the signal. Nobody was there to say that the server is draining.
 pub fn under_load() {
     const CLIENTS: usize = 24;
     const TOKENS: usize = 40;
@@ -82,6 +83,8 @@ pub fn under_load() {
 }
 
 /// A step that does not come back holds no drain up for longer than it may take, and a second signal not at all.
+///
+/// Planted once: a drain that waits for the engine alone. The first of the servers below did not end.
 pub fn while_a_step_hangs() {
     let hanging = |seconds: &str| {
         let server = Server::start(&["--drain-seconds", seconds]);

@@ -73,7 +73,8 @@ pub fn kill() {
 
 /// Arithmetic that goes wrong, of an engine that is idle otherwise and of one that is busy.
 ///
-/// Planted once: a canary that does not compare. This test waited for "poisoned" in vain.
+/// Planted once: a canary that does not compare; then an engine that does not hear that it is condemned. Both times this test waited
+/// for "poisoned" in vain.
 pub fn poison() {
     for (how, reason) in [("[[poison]]", "at the start"), ("[[nan]]", "not numbers")] {
         for busy in [false, true] {
@@ -129,6 +130,8 @@ pub fn device_fault() {
 }
 
 /// An answer that takes too long ends, also where the engine cannot be told so.
+///
+/// Planted once: a limit that is not kept. The streamed answer below came to its own end.
 pub fn request_timeout() {
     let server = Server::start(&["--request-timeout", "1"]);
     let mut streamed = begin(&server, "[[slow]]");

@@ -154,23 +154,6 @@ fn next_token(context: &[u32], draw: u64) -> u32 {
             CONTROLS.get().expect("a model is loaded").device_fault_next();
             GREETING.as_bytes()
         }
-        Some("poison" | "nan") => {
-            let how = if command == Some("nan") { Poison::NotANumber } else { Poison::WrongTokens };
-            CONTROLS.get().expect("a model is loaded").poison(how);
-            GREETING.as_bytes()
-        }
-        Some(command) if command.starts_with("hang ") => {
-            if draw == 0 {
-                std::thread::sleep(Duration::from_millis(command[5..].parse().expect("milliseconds")));
-            }
-            GREETING.as_bytes()
-        }
-        Some("half") => &GREETING.as_bytes()[..GREETING.len() - 2],
-        Some("panic") => panic!("told to"),
-        Some("fault") => {
-            monomorph_model::set_device_fault("the device was told to fail");
-            std::panic::resume_unwind(Box::new("the device was told to fail".to_owned()))
-        }
         Some(command) => command.strip_prefix("say ").unwrap_or(command).as_bytes(),
         None => GREETING.as_bytes(),
     };
