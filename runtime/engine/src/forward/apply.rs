@@ -29,8 +29,10 @@ impl Forward {
         let (mut verified, mut accepted) = (0, 0);
         let mut prompts = 0;
         for (at, (row, output)) in rows.iter().zip(output.rows).enumerate() {
-            prefilled += row.prefilled as u64;
             let place = self.places[row.slot.0 as usize];
+            // Of a canary nothing is counted.
+            let counts = place.is_none_or(|index| !self.running[index].is_canary());
+            prefilled += if counts { row.prefilled as u64 } else { 0 };
             let (taken, end) = match (self.contract.expects(row.samples), output) {
                 (Expects::Nothing, RowOutput::None) => continue,
                 (Expects::Token, RowOutput::Sampled(sampled)) => {
@@ -44,15 +46,15 @@ impl Forward {
                     let index = place.ok_or_else(|| format!("row {at} of the step is nobody's"))?;
                     let sequence = &mut self.running[index];
                     self.contract.check_verified(at, &sequence.drafts, &sampled, &drafts)?;
-                    verified += sequence.drafts.len() as u64;
-                    accepted += sampled.len() as u64 - 1;
+                    if counts {
+                        verified += sequence.drafts.len() as u64;
+                        accepted += sampled.len() as u64 - 1;
+                    }
                     sequence.take(sampled, drafts, now)
                 }
                 (expects, other) => return Err(contract::unasked(at, expects, &other)),
             };
-            if let Some(sequence) = place.map(|index| &self.running[index])
-                && !sequence.is_canary()
-            {
+            if let (Some(sequence), true) = (place.map(|index| &self.running[index]), counts) {
                 generated += taken;
                 let first = sequence.generated() as u64 == taken;
                 prompts += if first { sequence.prompt as u64 } else { 0 };

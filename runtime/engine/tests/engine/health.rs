@@ -45,6 +45,7 @@ fn a_canary_is_answered_and_counted_nowhere<const STEPS: usize>() {
     answer(waiting);
     let stats = wait_for(&engine, "all to go", is_idle);
     assert_eq!((stats.finished, stats.tokens_generated, stats.prompt_tokens), (2, 6, 80));
+    assert_eq!(stats.tokens_prefilled, 80);
     assert_eq!(read(&engine.latencies().end_to_end).0, 2);
     drop(engine.submit_canary(Request::new(vec![5; 40], 900)).unwrap());
     assert_eq!(wait_for(&engine, "the canary to go", is_idle).cancelled, 0);
