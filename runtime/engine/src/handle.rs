@@ -1,7 +1,9 @@
 //! The clients' side of the engine: starting it, asking it, listening to it.
 
 use crate::forward::{Command, Forward};
-use crate::request::{EngineError, Event, FinishReason, Finished, Request, SubmitError, Timings};
+use crate::generation::Generation;
+use crate::latencies::Latencies;
+use crate::request::{Event, FinishReason, Finished, Request, SubmitError, Timings};
 use crate::sequence::{Client, Clock, History, Sequence, Signals};
 use crate::shared::{Health, Place, Shared, Stats};
 use monomorph_cache::Lease;
@@ -9,9 +11,8 @@ use monomorph_model::{Model, ModelSpec};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{Sender, channel};
-use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
-use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
+use tokio::sync::mpsc::unbounded_channel;
 
 /// What a start of the server decides about the engine.
 #[derive(Clone, Debug)]
@@ -159,10 +160,23 @@ impl EngineHandle {
     /// # Errors
     /// When the request is not one the model can take, the queue is full, or the engine takes none any more.
     pub fn submit(&self, request: Request) -> Result<Generation, SubmitError> {
+        self.accept(request, false)
+    }
+
+    /// Queues a request that asks after the engine's health. It is answered as any other, but takes no place in the
+    /// queue and is in no count of requests, tokens or times: only its steps and its blocks are seen.
+    ///
+    /// # Errors
+    /// As [`EngineHandle::submit`], but for a full queue.
+    pub fn submit_canary(&self, request: Request) -> Result<Generation, SubmitError> {
+        self.accept(request, true)
+    }
+
+    fn accept(&self, request: Request, canary: bool) -> Result<Generation, SubmitError> {
         match self.shared.health() {
             Health::Running => {}
             Health::Draining => return Err(SubmitError::Draining),
-            Health::Stopped | Health::Dead(_) => return Err(SubmitError::Stopped),
+            Health::Stopped | Health::Poisoned(_) | Health::Dead(_) => return Err(SubmitError::Stopped),
         }
         let Request { prompt: tokens, max_tokens, sampling, mut stop_ids, ignore_eos } = request;
         let (prompt, context, vocabulary) = (tokens.len(), self.context, self.spec.vocabulary);
@@ -181,8 +195,9 @@ impl EngineHandle {
 
         let (sender, events) = unbounded_channel();
         let signals = Arc::new(Signals::default());
+        let id = self.numbers.fetch_add(1, Ordering::Relaxed);
         let generation = Generation {
-            id: self.numbers.fetch_add(1, Ordering::Relaxed),
+            id,
             events,
             signals: Arc::clone(&signals),
             shared: Arc::clone(&self.shared),
@@ -196,8 +211,9 @@ impl EngineHandle {
             return Ok(generation);
         }
         let limit = self.max_waiting;
-        let place =
-            Place::take(&self.shared, limit).map_err(|waiting| SubmitError::QueueFull { waiting, limit })?;
+        let full = |waiting| SubmitError::QueueFull { waiting, limit };
+        let place = (!canary).then(|| Place::take(&self.shared, limit)).transpose().map_err(full)?;
+        let span = tracing::info_span!("generation", id, prompt_tokens = prompt, max_tokens);
         let sequence = Sequence {
             prompt,
             fed: 0,
@@ -215,10 +231,13 @@ impl EngineHandle {
             stop_ids,
             lease: Lease::new(self.spec.block_tokens),
             slot: None,
-            place: Some(place),
-            clock: Clock { submitted: Instant::now(), admitted: None, first_token: None },
+            place,
+            clock: Clock { submitted: Instant::now(), admitted: None, first_token: None, last_token: None },
             client: Client { events: sender, signals },
+            latencies: (!canary).then(|| Arc::clone(&self.shared.latencies)),
+            span,
         };
+        sequence.log(|| tracing::info!("queued"));
         self.commands.send(Command::Submit(Box::new(sequence))).map_err(|_| SubmitError::Stopped)?;
         Ok(generation)
     }
@@ -237,6 +256,11 @@ impl EngineHandle {
     /// Counters at this moment.
     pub fn stats(&self) -> Stats {
         self.shared.stats()
+    }
+
+    /// Distributions of what requests waited for.
+    pub fn latencies(&self) -> &Latencies {
+        &self.shared.latencies
     }
 
     /// Whether the engine answers, and why not.
@@ -260,6 +284,13 @@ impl EngineHandle {
         let _ = self.commands.send(Command::Drain { deadline });
     }
 
+    /// Ends the engine because its answers are wrong: `cause` says how that is known. Every client is told after the
+    /// step in flight, and nothing is accepted from then on. Returns at once.
+    pub fn condemn(&self, cause: &str) {
+        // An engine that is gone answers nothing wrong.
+        let _ = self.commands.send(Command::Condemn(cause.to_owned()));
+    }
+
     /// Waits until the engine has stopped or died.
     pub async fn stopped(&self) {
         self.shared.stopped().await;
@@ -268,92 +299,5 @@ impl EngineHandle {
     /// [`EngineHandle::stopped`] for threads outside async code.
     pub fn wait_stopped(&self) {
         self.shared.wait_stopped();
-    }
-}
-
-/// The events of one accepted request: a stream that ends after [`Event::Finished`] or [`Event::Failed`].
-/// Dropping it cancels the request within one step.
-#[derive(Debug)]
-pub struct Generation {
-    id: u64,
-    events: UnboundedReceiver<Event>,
-    signals: Arc<Signals>,
-    shared: Arc<Shared>,
-    over: bool,
-}
-
-impl Generation {
-    /// Number of the request in its engine, for logs.
-    pub fn id(&self) -> u64 {
-        self.id
-    }
-
-    /// Gives the rest of the answer up. It ends with [`FinishReason::Cancelled`] before the next step is planned,
-    /// unless it ends of itself before; tokens already on their way still arrive.
-    pub fn cancel(&self) {
-        self.signals.cancelled.store(true, Ordering::Relaxed);
-    }
-
-    /// Tokens of the prompt that were in the cache and not fed; 0 until the first event.
-    pub fn cached_tokens(&self) -> usize {
-        self.signals.cached_tokens.load(Ordering::Relaxed)
-    }
-
-    /// The next event; `None` after the last.
-    pub async fn recv(&mut self) -> Option<Event> {
-        std::future::poll_fn(|context| self.poll_recv(context)).await
-    }
-
-    /// The next event; `None` after the last.
-    ///
-    /// # Panics
-    /// Inside async code, where it would block the runtime.
-    pub fn blocking_recv(&mut self) -> Option<Event> {
-        if self.over {
-            return None;
-        }
-        let event = self.events.blocking_recv();
-        Some(self.note(event))
-    }
-
-    /// The next event if it is there.
-    pub fn try_recv(&mut self) -> Option<Event> {
-        use tokio::sync::mpsc::error::TryRecvError;
-        if self.over {
-            return None;
-        }
-        match self.events.try_recv() {
-            Ok(event) => Some(self.note(Some(event))),
-            Err(TryRecvError::Empty) => None,
-            Err(TryRecvError::Disconnected) => Some(self.note(None)),
-        }
-    }
-
-    /// [`Generation::recv`] as a poll.
-    pub fn poll_recv(&mut self, context: &mut Context<'_>) -> Poll<Option<Event>> {
-        if self.over {
-            return Poll::Ready(None);
-        }
-        self.events.poll_recv(context).map(|event| Some(self.note(event)))
-    }
-
-    /// Turns the silence of an engine that is gone into an event, so that the last one is never missing.
-    fn note(&mut self, event: Option<Event>) -> Event {
-        let event = event.unwrap_or_else(|| {
-            Event::Failed(match self.shared.health() {
-                Health::Dead(message) => EngineError::Fault(message),
-                Health::Running | Health::Draining | Health::Stopped => EngineError::Stopped,
-            })
-        });
-        self.over = !matches!(event, Event::Token(_));
-        event
-    }
-}
-
-impl futures_core::Stream for Generation {
-    type Item = Event;
-
-    fn poll_next(self: std::pin::Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Event>> {
-        self.get_mut().poll_recv(context)
     }
 }

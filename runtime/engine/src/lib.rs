@@ -6,7 +6,8 @@
 //! * [`scheduler`]: what the next step runs, decided on plain values;
 //! * `sequence`: one generation in flight;
 //! * `forward`: the loop that carries decisions out;
-//! * `handle`: the other side of the channel.
+//! * `handle` and `generation`: the other side of the channel;
+//! * `shared` and `latencies`: what both sides see, for whoever asks how the engine does.
 //!
 //! With a model that takes two steps in flight the host runs one step behind the device: the next step is planned
 //! and submitted while one runs, before its tokens are known here. Whoever's answer ends in the step that runs has
@@ -19,7 +20,9 @@
 //! chunked prefill, pre-emption and drafts change when a token is computed, never which.
 
 mod forward;
+mod generation;
 mod handle;
+mod latencies;
 mod request;
 pub mod scheduler;
 #[cfg(feature = "scripted")]
@@ -27,8 +30,8 @@ pub mod scripted;
 mod sequence;
 mod shared;
 
-pub use handle::{
-    EngineHandle, EngineOptions, Generation, PrefixOptions, SNAPSHOT_INTERVAL, StartError, start,
-};
+pub use generation::Generation;
+pub use handle::{EngineHandle, EngineOptions, PrefixOptions, SNAPSHOT_INTERVAL, StartError, start};
+pub use latencies::Latencies;
 pub use request::{EngineError, Event, FinishReason, Finished, Request, SubmitError, Timings};
 pub use shared::{Health, Stats};

@@ -114,8 +114,10 @@ pub enum FinishReason {
     },
     /// `max_tokens` were generated, or the context is full.
     Length,
-    /// [`crate::Generation::cancel`] was called.
+    /// [`crate::Generation::cancel`] was called, or the generation was dropped.
     Cancelled,
+    /// [`crate::Generation::satisfied`] was called. Nobody listens any more to hear it.
+    Satisfied,
 }
 
 /// Wall-clock times of one generation. Phases that were not reached are zero.
@@ -132,7 +134,7 @@ pub struct Timings {
 /// Why the engine could not go on with an accepted request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum EngineError {
-    /// The forward thread panicked or the model broke its contract; the message says how.
+    /// The forward thread panicked, the model broke its contract, or its answers are wrong; the message says how.
     Fault(String),
     /// The engine was drained, and the answer was not complete at the deadline.
     DrainDeadline,

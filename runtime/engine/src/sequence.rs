@@ -1,5 +1,6 @@
 //! One generation in flight: everything the engine knows about a request after it was accepted.
 
+use crate::latencies::Latencies;
 use crate::request::{Event, FinishReason, Finished, Timings};
 use crate::scheduler::{Running, Waiting};
 use crate::shared::Place;
@@ -8,9 +9,10 @@ use monomorph_model::Slot;
 use monomorph_sampling::{Sampled, Sampling, TokenUse};
 use std::collections::HashMap;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU8, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 use tokio::sync::mpsc::UnboundedSender;
+use tracing::Span;
 
 /// A sequence. Its blocks and its slot belong to the engine's pools: see `Forward`.
 #[derive(Debug)]
@@ -49,6 +51,10 @@ pub(crate) struct Sequence {
     pub place: Option<Place>,
     pub clock: Clock,
     pub client: Client,
+    /// Where its times are counted; `None` of a canary, which is in no count.
+    pub latencies: Option<Arc<Latencies>>,
+    /// What is logged of it.
+    pub span: Span,
 }
 
 /// When the phases of a generation began.
@@ -58,6 +64,7 @@ pub(crate) struct Clock {
     /// The first admission: a pre-empted sequence does not queue again.
     pub admitted: Option<Instant>,
     pub first_token: Option<Instant>,
+    pub last_token: Option<Instant>,
 }
 
 /// The way back to who asked.
@@ -70,9 +77,37 @@ pub(crate) struct Client {
 /// What a client and the engine tell each other besides events.
 #[derive(Debug, Default)]
 pub(crate) struct Signals {
-    pub cancelled: AtomicBool,
+    pub interest: Interest,
     /// Tokens of the prompt that were in the cache when it was admitted first.
     pub cached_tokens: AtomicUsize,
+}
+
+/// Whether the client wants the rest of the answer.
+#[derive(Debug, Default)]
+pub(crate) struct Interest(AtomicU8);
+
+impl Interest {
+    const CANCELLED: u8 = 1;
+    const SATISFIED: u8 = 2;
+
+    /// The rest is not wanted.
+    pub fn cancel(&self) {
+        self.0.store(Self::CANCELLED, Ordering::Relaxed);
+    }
+
+    /// What there is, is all that was wanted.
+    pub fn satisfy(&self) {
+        self.0.store(Self::SATISFIED, Ordering::Relaxed);
+    }
+
+    /// Why the rest is not wanted, where the client said so.
+    fn lost(&self) -> Option<FinishReason> {
+        match self.0.load(Ordering::Relaxed) {
+            Self::CANCELLED => Some(FinishReason::Cancelled),
+            Self::SATISFIED => Some(FinishReason::Satisfied),
+            _ => None,
+        }
+    }
 }
 
 impl Client {
@@ -81,9 +116,9 @@ impl Client {
         let _ = self.events.send(event);
     }
 
-    /// Whether nobody wants the rest of the answer.
-    pub fn is_gone(&self) -> bool {
-        self.signals.cancelled.load(Ordering::Relaxed) || self.events.is_closed()
+    /// Why nobody wants the rest of the answer; `None` while somebody does.
+    pub fn gone(&self) -> Option<FinishReason> {
+        self.signals.interest.lost().or_else(|| self.events.is_closed().then_some(FinishReason::Cancelled))
     }
 }
 
@@ -159,16 +194,60 @@ impl Sequence {
         if self.clock.admitted.is_none() {
             self.client.signals.cached_tokens.store(found.tokens, Ordering::Relaxed);
         }
-        self.clock.admitted.get_or_insert(now);
-        self.place = None;
+        self.admit(now);
         self.lease = lease;
         (self.fed, self.saved) = (found.tokens, found.tokens);
         (self.begun, self.begins) = (self.prefill(replays), true);
     }
 
+    /// Whether it only asks after the engine's health.
+    pub fn is_canary(&self) -> bool {
+        self.latencies.is_none()
+    }
+
+    /// Logs what `event` logs, as of this request. Canaries come as often as health is asked for: of them nothing is logged.
+    pub fn log(&self, event: impl FnOnce()) {
+        if !self.is_canary() {
+            self.span.in_scope(event);
+        }
+    }
+
+    /// Notes an admission, of which the first ends its wait in the queue.
+    fn admit(&mut self, now: Instant) {
+        self.place = None;
+        if self.clock.admitted.is_some() {
+            self.log(|| tracing::info!("admitted again"));
+            return;
+        }
+        self.clock.admitted = Some(now);
+        let queue = now - self.clock.submitted;
+        self.log(|| tracing::info!(?queue, "prefill"));
+        if let Some(latencies) = &self.latencies {
+            latencies.queue.observe(queue.as_secs_f64());
+        }
+    }
+
+    /// Notes that tokens came.
+    fn tokens_came(&mut self, now: Instant) {
+        let Clock { submitted, admitted, last_token, .. } = self.clock;
+        self.clock.last_token = Some(now);
+        if let Some(before) = last_token {
+            if let Some(latencies) = &self.latencies {
+                latencies.inter_token.observe((now - before).as_secs_f64());
+            }
+            return;
+        }
+        self.clock.first_token = Some(now);
+        let prefill = now - admitted.unwrap_or(submitted);
+        self.log(|| tracing::info!(?prefill, "decode"));
+        if let Some(latencies) = &self.latencies {
+            latencies.time_to_first_token.observe((now - submitted).as_secs_f64());
+            latencies.prefill.observe(prefill.as_secs_f64());
+        }
+    }
+
     /// Takes the next token of the answer: tells the client, or says why the answer is over.
     fn push(&mut self, sampled: Sampled, now: Instant) -> Option<Finished> {
-        self.clock.first_token.get_or_insert(now);
         let id = sampled.id;
         self.tokens.push(id);
         if self.stop_ids.contains(&id) {
@@ -191,6 +270,7 @@ impl Sequence {
     ) -> (u64, Option<Finished>) {
         self.coming -= 1;
         self.drafts = drafts;
+        self.tokens_came(now);
         let known = self.tokens.len();
         let mut sampled = sampled.into_iter();
         let end = sampled.find_map(|one| self.push(one, now));
@@ -203,18 +283,22 @@ impl Sequence {
 
     /// The last word on a generation that ends now.
     pub fn finished(&self, reason: FinishReason, now: Instant) -> Finished {
-        let Clock { submitted, admitted, first_token } = self.clock;
+        let Clock { submitted, admitted, first_token, .. } = self.clock;
         let since = |from: Option<Instant>, to: Instant| from.map_or(Duration::ZERO, |from| to - from);
-        Finished {
-            reason,
-            prompt_tokens: self.prompt,
-            generated_tokens: self.generated(),
-            timings: Timings {
-                queue: admitted.unwrap_or(now) - submitted,
-                prefill: since(admitted, first_token.unwrap_or(now)),
-                decode: since(first_token, now),
-            },
+        let timings = Timings {
+            queue: admitted.unwrap_or(now) - submitted,
+            prefill: since(admitted, first_token.unwrap_or(now)),
+            decode: since(first_token, now),
+        };
+        let generated = self.generated();
+        self.log(|| tracing::info!(?reason, generated, decode = ?timings.decode, "finished"));
+        if let (Some(latencies), true) = (&self.latencies, reason != FinishReason::Cancelled) {
+            latencies.end_to_end.observe((now - submitted).as_secs_f64());
+            latencies.decode.observe(timings.decode.as_secs_f64());
+            latencies.prompt_tokens.observe(self.prompt as f64);
+            latencies.generated_tokens.observe(generated as f64);
         }
+        Finished { reason, prompt_tokens: self.prompt, generated_tokens: generated, timings }
     }
 }
 

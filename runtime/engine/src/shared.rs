@@ -1,5 +1,8 @@
 //! What the forward thread and the handles both see: health and counters.
 
+use crate::latencies::Latencies;
+use crate::request::FinishReason;
+use std::collections::VecDeque;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -14,18 +17,23 @@ pub enum Health {
     Draining,
     /// It was drained, or its last handle was dropped.
     Stopped,
+    /// Its answers are wrong, so it gives none; the message says how that is known.
+    Poisoned(String),
     /// The forward thread failed; the message says how.
     Dead(String),
 }
 
+/// How many of the answers that ended last tell how quickly answers end.
+const DEPARTURES: usize = 64;
+
 impl Health {
     fn is_over(&self) -> bool {
-        matches!(self, Health::Stopped | Health::Dead(_))
+        matches!(self, Health::Stopped | Health::Poisoned(_) | Health::Dead(_))
     }
 }
 
 /// Counters at one moment.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq)]
 pub struct Stats {
     /// Requests that hold no blocks yet, or none any more because they were pre-empted.
     pub waiting: usize,
@@ -61,10 +69,21 @@ pub struct Stats {
     pub drafts_accepted: u64,
     /// Sequences that lost their blocks to an older one and were prefilled again.
     pub preemptions: u64,
-    /// Answers that ended by a stop id or by length.
+    /// Tokens of prompts whose answers have begun, each counted once.
+    pub prompt_tokens: u64,
+    /// Answers that ended by a stop id, by a stop string or by length.
     pub finished: u64,
+    /// How many of them did not end by length.
+    pub stopped: u64,
     /// Answers whose client went away or cancelled.
     pub cancelled: u64,
+    /// Answers that the engine could not go on with.
+    pub failed: u64,
+    /// Answers that end in a second, of late; `None` before the second.
+    pub departures_per_second: Option<f64>,
+    /// How long the forward thread has gone without a sign of life; `None` while it sleeps, having nothing to do. Between
+    /// two steps that is next to nothing, so it is the age of a step that does not come back.
+    pub in_turn: Option<Duration>,
     /// Time since the last step ended; `None` before the first.
     pub last_step: Option<Duration>,
     /// How long the oldest step in flight has taken so far; `None` between steps.
@@ -85,6 +104,34 @@ pub(crate) struct Counters {
     pub preempted: usize,
     pub step_began: Option<Instant>,
     pub step_ended: Option<Instant>,
+    /// The forward thread's last sign of life; `None` while it sleeps.
+    pub awake: Option<Instant>,
+    departures: VecDeque<Instant>,
+}
+
+impl Counters {
+    /// Counts an answer that ended.
+    pub fn ended(&mut self, reason: FinishReason, now: Instant) {
+        match reason {
+            FinishReason::Cancelled => self.stats.cancelled += 1,
+            FinishReason::Length => self.stats.finished += 1,
+            FinishReason::Stop { .. } | FinishReason::Satisfied => {
+                self.stats.finished += 1;
+                self.stats.stopped += 1;
+            }
+        }
+        if self.departures.len() == DEPARTURES {
+            self.departures.pop_front();
+        }
+        self.departures.push_back(now);
+    }
+
+    /// The rate at which answers have ended of late. A lull counts: what has not ended since is as slow.
+    fn departures_per_second(&self) -> Option<f64> {
+        let intervals = self.departures.len().checked_sub(1).filter(|&count| count > 0)?;
+        let seconds = self.departures.front()?.elapsed().as_secs_f64();
+        Some(intervals as f64 / seconds.max(1e-6))
+    }
 }
 
 #[derive(Debug)]
@@ -92,6 +139,7 @@ pub(crate) struct Shared {
     counters: Mutex<Counters>,
     /// Requests submitted and not yet admitted. Apart from the counters, because clients write it.
     queued: AtomicUsize,
+    pub latencies: Arc<Latencies>,
     health: watch::Sender<Health>,
     over: (Mutex<bool>, Condvar),
 }
@@ -124,6 +172,7 @@ impl Shared {
         Shared {
             counters: Mutex::new(Counters { stats, ..Counters::default() }),
             queued: AtomicUsize::new(0),
+            latencies: Arc::default(),
             health: watch::Sender::new(Health::Running),
             over: (Mutex::new(false), Condvar::new()),
         }
@@ -134,11 +183,18 @@ impl Shared {
         self.counters.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// Notes that the forward thread sleeps from now on, or that it is at work.
+    pub fn sleeps(&self, sleeps: bool) {
+        self.counters().awake = (!sleeps).then(Instant::now);
+    }
+
     pub fn stats(&self) -> Stats {
         let counters = self.counters();
         Stats {
             waiting: self.queued.load(Ordering::Relaxed) + counters.preempted,
             last_step: counters.step_ended.map(|moment| moment.elapsed()),
+            in_turn: counters.awake.map(|moment| moment.elapsed()),
+            departures_per_second: counters.departures_per_second(),
             in_step: counters.step_began.map(|moment| moment.elapsed()),
             ..counters.stats.clone()
         }

@@ -3,10 +3,39 @@
 use monomorph_engine::{EngineError, Event, FinishReason, Generation, Timings};
 use monomorph_sampling::Sampled;
 use monomorph_text::{Detokeniser, StopMatcher, StopOutput, Tokenizer};
+use std::time::Duration;
+use tokio::time::{Instant, timeout_at};
+
+/// Why an answer ended before it was complete.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum AnswerError {
+    /// The engine could not go on with it.
+    Engine(EngineError),
+    /// It was not complete within this time.
+    Timeout(Duration),
+}
+
+impl std::fmt::Display for AnswerError {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            AnswerError::Engine(error) => error.fmt(f),
+            AnswerError::Timeout(limit) => {
+                write!(
+                    f,
+                    "the answer was not complete within this server's limit of {} s",
+                    limit.as_secs_f64()
+                )
+            }
+        }
+    }
+}
 
 /// An answer in the making. Dropping it cancels its generation.
 pub(crate) struct Answer {
     generation: Option<Generation>,
+    /// How long it may take in all, and when that is over. Kept here and not by the engine, so that it holds when a step
+    /// of the engine's does not come back.
+    limit: Option<(Duration, Instant)>,
     tokenizer: Tokenizer,
     detokeniser: Detokeniser,
     stops: StopMatcher,
@@ -74,15 +103,19 @@ pub(crate) struct Usage {
 }
 
 impl Answer {
-    /// Wraps a generation.
+    /// Wraps a generation that may take as long as `limit`.
     pub(crate) fn new(
         generation: Generation,
         tokenizer: &Tokenizer,
         stops: Vec<String>,
         prompt_tokens: usize,
+        limit: Option<Duration>,
     ) -> Answer {
+        // A moment beyond what the clock can say is none.
+        let limit = limit.and_then(|limit| Some((limit, Instant::now().checked_add(limit)?)));
         Answer {
             generation: Some(generation),
+            limit,
             tokenizer: tokenizer.clone(),
             detokeniser: tokenizer.detokeniser(),
             stops: StopMatcher::new(stops),
@@ -96,11 +129,22 @@ impl Answer {
 
     /// The next piece with something in it; after one with an end there is none. Cancel-safe: a dropped call loses
     /// nothing.
-    pub(crate) async fn next(&mut self) -> Result<Piece, EngineError> {
+    pub(crate) async fn next(&mut self) -> Result<Piece, AnswerError> {
         loop {
-            let Some(generation) = &mut self.generation else { return Err(EngineError::Stopped) };
+            let stopped = AnswerError::Engine(EngineError::Stopped);
+            let Some(generation) = &mut self.generation else { return Err(stopped) };
             // No await may stand between taking an event and returning what became of it.
-            match generation.recv().await {
+            let event = match self.limit {
+                None => generation.recv().await,
+                Some((limit, end)) => match timeout_at(end, generation.recv()).await {
+                    Ok(event) => event,
+                    Err(_) => {
+                        self.generation = None;
+                        return Err(AnswerError::Timeout(limit));
+                    }
+                },
+            };
+            match event {
                 Some(Event::Token(sampled)) => {
                     let piece = self.push(&sampled);
                     if piece.end.is_some() || !piece.text.is_empty() {
@@ -112,19 +156,21 @@ impl Answer {
                         FinishReason::Stop { .. } => EndReason::Stop,
                         FinishReason::Length => EndReason::Length,
                         // Nobody cancels a generation that is still listened to.
-                        FinishReason::Cancelled => return Err(EngineError::Stopped),
+                        FinishReason::Cancelled | FinishReason::Satisfied => {
+                            return Err(stopped);
+                        }
                     };
                     self.generated = finished.generated_tokens;
                     return Ok(self.finish(reason, Some(finished.timings)));
                 }
-                Some(Event::Failed(error)) => return Err(error),
-                None => return Err(EngineError::Stopped),
+                Some(Event::Failed(error)) => return Err(AnswerError::Engine(error)),
+                None => return Err(stopped),
             }
         }
     }
 
     /// The whole of what is left, as one piece.
-    pub(crate) async fn collect(&mut self) -> Result<Piece, EngineError> {
+    pub(crate) async fn collect(&mut self) -> Result<Piece, AnswerError> {
         let mut whole = Piece { text: String::new(), logprobs: Vec::new(), end: None };
         while whole.end.is_none() {
             let piece = self.next().await?;
@@ -165,6 +211,9 @@ impl Answer {
 
     /// Ends at a stop string: the engine need not go on.
     fn stopped(&mut self, before: String) -> Piece {
+        if let Some(generation) = self.generation.take() {
+            generation.satisfied();
+        }
         let piece = self.emit(before);
         self.end(piece, EndReason::Stop, None)
     }

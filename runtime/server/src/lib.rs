@@ -13,11 +13,14 @@ mod cli;
 mod cpu;
 mod draft;
 mod failure;
+mod health;
 mod http;
 mod load;
+mod log;
 mod openai;
 mod out;
 mod paths;
+mod retry;
 mod text;
 mod verbs;
 

@@ -7,6 +7,10 @@
 mod client;
 #[path = "http/drafts.rs"]
 mod drafts;
+#[path = "http/drains.rs"]
+mod drains;
+#[path = "http/faults.rs"]
+mod faults;
 #[path = "http/lifecycle.rs"]
 mod lifecycle;
 #[path = "http/process.rs"]
@@ -14,10 +18,14 @@ mod process;
 #[path = "http/refusals.rs"]
 mod refusals;
 mod scripted;
+#[path = "http/storm.rs"]
+mod storm;
 #[path = "http/streams.rs"]
 mod streams;
 #[path = "http/verbs.rs"]
 mod verbs;
+#[path = "http/watching.rs"]
+mod watching;
 
 use libtest_mimic::{Arguments, Trial};
 use std::process::ExitCode;
@@ -46,11 +54,23 @@ fn main() -> ExitCode {
         ("streams::logprobs", streams::logprobs),
         ("streams::concurrent_requests", streams::concurrent_requests),
         ("lifecycle::vanished_clients_give_their_blocks_back", lifecycle::vanished_clients),
-        ("lifecycle::drain_finishes_running_answers", lifecycle::drain_finishes),
-        ("lifecycle::drain_deadline_cuts_endless_answers", lifecycle::drain_deadline),
-        ("lifecycle::second_signal_leaves_at_once", lifecycle::second_signal),
-        ("lifecycle::a_dead_engine_is_reported", lifecycle::dead_engine),
-        ("lifecycle::a_failed_device_ends_the_process", lifecycle::device_fault),
+        ("drains::running_answers_are_finished", drains::drain_finishes),
+        ("drains::the_deadline_cuts_endless_answers", drains::drain_deadline),
+        ("drains::a_second_signal_leaves_at_once", drains::second_signal),
+        ("drains::under_load_no_accepted_answer_is_lost", drains::under_load),
+        ("drains::a_step_that_hangs_does_not_hold_them_up", drains::while_a_step_hangs),
+        ("faults::a_step_that_hangs_is_seen_and_may_come_back", faults::hang),
+        ("faults::a_frozen_process_goes_on", faults::freeze),
+        ("faults::a_killed_process_leaves_nobody_waiting", faults::kill),
+        ("faults::wrong_answers_are_found_out", faults::poison),
+        ("faults::a_dead_engine_is_reported", faults::dead_engine),
+        ("faults::a_failed_device_ends_the_process", faults::device_fault),
+        ("faults::answers_that_take_too_long_end", faults::request_timeout),
+        ("storm::a_thousand_hangups_leave_nothing_behind", storm::hangups),
+        ("watching::health_while_loading", watching::loading),
+        ("watching::metrics", watching::metrics),
+        ("watching::request_ids", watching::request_ids),
+        ("watching::logs", watching::logs),
         ("lifecycle::made_up_weights_are_marked", lifecycle::dummy_weights),
         ("lifecycle::failed_starts_say_why", lifecycle::failed_starts),
         ("lifecycle::models_health_and_page", lifecycle::models_health_and_page),

@@ -27,10 +27,15 @@ impl Forward {
         let mut finished: Vec<(usize, Finished)> = Vec::new();
         let (mut prefilled, mut pieces, mut generated) = (0, 0, 0);
         let (mut verified, mut accepted) = (0, 0);
+        let mut prompts = 0;
         for (at, (row, output)) in rows.iter().zip(output.rows).enumerate() {
-            prefilled += row.prefilled as u64;
-            pieces += u64::from(row.piece);
             let place = self.places[row.slot.0 as usize];
+            // Of a canary nothing is counted.
+            let counts = place.is_none_or(|index| !self.running[index].is_canary());
+            if counts {
+                prefilled += row.prefilled as u64;
+                pieces += u64::from(row.piece);
+            }
             if let (None, Some((snapshot, _))) = (place, row.save) {
                 self.cache.forget(snapshot);
             }
@@ -47,16 +52,23 @@ impl Forward {
                     let index = place.ok_or_else(|| format!("row {at} of the step is nobody's"))?;
                     let sequence = &mut self.running[index];
                     self.contract.check_verified(at, &sequence.drafts, &sampled, &drafts)?;
-                    verified += sequence.drafts.len() as u64;
-                    accepted += sampled.len() as u64 - 1;
+                    if counts {
+                        verified += sequence.drafts.len() as u64;
+                        accepted += sampled.len() as u64 - 1;
+                    }
                     sequence.take(sampled, drafts, now)
                 }
                 (expects, other) => return Err(contract::unasked(at, expects, &other)),
             };
-            generated += taken;
             if let Some(index) = place {
                 // All that was sampled but the last was fed as a draft.
                 self.leave(row, index, row.end + (taken as usize).saturating_sub(1))?;
+                if counts {
+                    let sequence = &self.running[index];
+                    generated += taken;
+                    let first = taken > 0 && sequence.generated() as u64 == taken;
+                    prompts += if first { sequence.prompt as u64 } else { 0 };
+                }
             }
             finished.extend(place.zip(end));
         }
@@ -65,12 +77,13 @@ impl Forward {
             let mut sequence = self.running.remove(index);
             self.save_last(&mut sequence)?;
             self.free(&mut sequence)?;
-            self.shared.counters().stats.finished += 1;
+            self.count_end(&sequence, finished.reason, now);
             self.farewells.push((sequence.client, Event::Finished(finished)));
         }
         let mut counters = self.shared.counters();
         counters.stats.tokens_prefilled += prefilled;
         counters.stats.prompt_pieces += pieces;
+        counters.stats.prompt_tokens += prompts;
         counters.stats.tokens_generated += generated;
         counters.stats.drafts_verified += verified;
         counters.stats.drafts_accepted += accepted;

@@ -6,11 +6,12 @@
 //! sequence did end is surplus: its token is dropped.
 //!
 //! The cut: `plan` decides a step and writes it down, `contract` checks what came of one and `apply` books it, `flights`
-//! knows what steps in flight hold. Only [`Forward::run`] and [`Forward::turn`] are compiled for each model. An engine with
+//! knows what steps in flight hold; `endings` counts what ends and fails what is left. Only [`Forward::run`] and [`Forward::turn`] are compiled for each model. An engine with
 //! nothing to do sleeps on its channel.
 
 mod apply;
 mod contract;
+mod endings;
 mod flights;
 mod plan;
 mod prefix;
@@ -18,17 +19,17 @@ mod prefix;
 mod walk;
 
 use crate::handle::PrefixOptions;
-use crate::request::{EngineError, Event, FinishReason};
+use crate::request::{EngineError, Event};
 use crate::scheduler::{Limits, Running, Waiting};
 use crate::sequence::{Client, Sequence};
 use crate::shared::{Health, Shared};
 use contract::Contract;
+use endings::guarded;
 use flights::{Flight, Flights, Row};
 use monomorph_cache::{PoolError, PrefixCache, Reuse, SavePoints};
 use monomorph_model::{Model, ModelSpec, SequenceStep, Slot, Step};
 use prefix::Evictions;
 use std::collections::VecDeque;
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, TryRecvError};
 use std::time::{Duration, Instant};
@@ -43,6 +44,8 @@ pub(crate) enum Command {
         /// When to give up what is not finished.
         deadline: Option<Instant>,
     },
+    /// Stop now: answers are wrong, for the reason given.
+    Condemn(String),
 }
 
 /// Everything the forward thread owns but the model.
@@ -66,6 +69,8 @@ pub(crate) struct Forward {
     /// Set when no request will come any more.
     closing: bool,
     deadline: Option<Instant>,
+    /// Why answers are wrong, once that is known.
+    condemned: Option<String>,
     flights: Flights,
     /// The next step, and what to remember of it until it is collected.
     step: Step,
@@ -118,6 +123,7 @@ impl Forward {
             waiting: VecDeque::new(),
             closing: false,
             deadline: None,
+            condemned: None,
             flights: Flights::default(),
             step: Step::default(),
             rows: Vec::new(),
@@ -142,7 +148,9 @@ impl Forward {
         let end = match fault {
             Some(fault) => {
                 // Health first: a client that hears of the failure and asks again must not be accepted.
-                self.shared.set_health(Health::Dead(fault.clone()));
+                let poisoned = self.condemned.is_some();
+                let health = if poisoned { Health::Poisoned } else { Health::Dead };
+                self.shared.set_health(health(fault.clone()));
                 self.fail_all(&EngineError::Fault(fault));
                 None
             }
@@ -161,7 +169,7 @@ impl Forward {
     /// Steps until there is nothing more to do.
     ///
     /// # Errors
-    /// When the model breaks its contract.
+    /// When the model breaks its contract, or its answers are known to be wrong.
     fn run<M: Model>(&mut self, model: &mut M) -> Result<(), String> {
         while self.wait_for_work()? {
             self.turn(model)?;
@@ -211,10 +219,13 @@ impl Forward {
     /// there never will be.
     ///
     /// # Errors
-    /// See [`Forward::free`].
+    /// See [`Forward::free`]; and when answers are known to be wrong.
     fn wait_for_work(&mut self) -> Result<bool, String> {
         loop {
             self.take_arrivals();
+            if let Some(cause) = &self.condemned {
+                return Err(cause.clone());
+            }
             self.sweep()?;
             if self.has_work() {
                 return Ok(true);
@@ -222,7 +233,10 @@ impl Forward {
             if self.closing {
                 return Ok(false);
             }
-            match self.inbox.recv() {
+            self.shared.sleeps(true);
+            let command = self.inbox.recv();
+            self.shared.sleeps(false);
+            match command {
                 Ok(command) => self.take(command),
                 Err(_) => self.closing = true,
             }
@@ -249,6 +263,7 @@ impl Forward {
     fn take(&mut self, command: Command) {
         match command {
             Command::Submit(sequence) => self.waiting.push_back(*sequence),
+            Command::Condemn(cause) => self.condemned = Some(cause),
             Command::Drain { deadline } => {
                 self.closing = true;
                 self.deadline = match (self.deadline, deadline) {
@@ -265,7 +280,7 @@ impl Forward {
     /// See [`Forward::free`].
     fn sweep(&mut self) -> Result<(), String> {
         let late = self.deadline.is_some_and(|deadline| Instant::now() >= deadline);
-        let gone = |sequence: &Sequence| late || sequence.client.is_gone();
+        let gone = |sequence: &Sequence| late || sequence.client.gone().is_some();
         if !self.running.iter().any(gone) && !self.waiting.iter().any(gone) {
             return Ok(());
         }
@@ -292,11 +307,12 @@ impl Forward {
     /// # Errors
     /// See [`Forward::free`].
     fn give_up(&mut self, mut sequence: Sequence, now: Instant) -> Result<(), String> {
-        let event = if sequence.client.is_gone() {
-            self.shared.counters().stats.cancelled += 1;
-            Event::Finished(sequence.finished(FinishReason::Cancelled, now))
-        } else {
-            Event::Failed(EngineError::DrainDeadline)
+        let event = match sequence.client.gone() {
+            Some(reason) => {
+                self.count_end(&sequence, reason, now);
+                Event::Finished(sequence.finished(reason, now))
+            }
+            None => self.failed(&sequence, EngineError::DrainDeadline),
         };
         self.free(&mut sequence)?;
         self.farewells.push((sequence.client, event));
@@ -320,10 +336,12 @@ impl Forward {
 
     /// Brings the counters up to date, then says the last words that waited for them.
     fn publish(&mut self, turn: Option<Turn>) {
-        let preempted = self.waiting.iter().take_while(|one| one.clock.admitted.is_some()).count();
+        let preempted =
+            self.waiting.iter().filter(|one| one.clock.admitted.is_some() && !one.is_canary()).count();
         let mut counters = self.shared.counters();
         counters.preempted = preempted;
-        counters.stats.running = self.running.len();
+        counters.awake = Some(Instant::now());
+        counters.stats.running = self.running.iter().filter(|one| !one.is_canary()).count();
         counters.stats.free_blocks = self.cache.available();
         let Evictions { blocks, snapshots } = std::mem::take(&mut self.evictions);
         counters.stats.blocks_evicted += blocks;
@@ -343,22 +361,6 @@ impl Forward {
             client.tell(event);
         }
     }
-
-    /// Ends everything, accepted or still on its way.
-    fn fail_all(&mut self, error: &EngineError) {
-        while let Ok(command) = self.inbox.try_recv() {
-            self.take(command);
-        }
-        let sequences: Vec<Sequence> = self.running.drain(..).chain(self.waiting.drain(..)).collect();
-        self.flights.abandon(&mut self.cache);
-        for mut sequence in sequences {
-            // After a panic the books need not balance, and nobody will allocate from them again.
-            let _ = self.cache.release(&mut sequence.lease);
-            self.farewells.push((sequence.client, Event::Failed(error.clone())));
-        }
-        self.shared.counters().step_began = None;
-        self.publish(None);
-    }
 }
 
 /// When the device turned to a step, and when it was collected.
@@ -375,13 +377,4 @@ fn unbalanced(error: PoolError) -> String {
 /// The greatest common divisor of two numbers above 0.
 fn gcd(a: usize, b: usize) -> usize {
     if b == 0 { a } else { gcd(b, a % b) }
-}
-
-/// Runs `work`; what it says when it panics is the error.
-fn guarded<T>(work: impl FnOnce() -> T) -> Result<T, String> {
-    catch_unwind(AssertUnwindSafe(work)).map_err(|panic| {
-        let text = panic.downcast_ref::<&str>().copied();
-        let text = text.or_else(|| panic.downcast_ref::<String>().map(String::as_str));
-        text.unwrap_or("no message").to_owned()
-    })
 }

@@ -7,7 +7,17 @@ use std::time::{Duration, Instant};
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Fault {
     Panic,
+    Device,
     WrongOutput,
+}
+
+/// How a model's arithmetic may go wrong, from one step on and for good.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Poison {
+    /// Every token is another than the script's.
+    WrongTokens,
+    /// Logits are no numbers: as the samplers do, it gives token 0 at a log-probability of minus infinity.
+    NotANumber,
 }
 
 /// What a model may do wrong about tokens and drafts.
@@ -35,8 +45,11 @@ pub enum Breach {
 struct State {
     fault: Option<Fault>,
     breach: Option<Breach>,
+    poison: Option<Poison>,
     held: bool,
     step_time: Option<Duration>,
+    /// How much longer the next step takes.
+    slow: Duration,
     steps: u64,
 }
 
@@ -50,6 +63,21 @@ impl Controls {
     /// The next step panics.
     pub fn panic_next(&self) {
         self.state().fault = Some(Fault::Panic);
+    }
+
+    /// The next step fails as a device does, which ends a process: it is noted as the process's fault.
+    pub fn device_fault_next(&self) {
+        self.state().fault = Some(Fault::Device);
+    }
+
+    /// What is sampled is wrong from the next step on.
+    pub fn poison(&self, how: Poison) {
+        self.state().poison = Some(how);
+    }
+
+    /// The next step takes so much longer.
+    pub fn slow_next(&self, time: Duration) {
+        self.state().slow = time;
     }
 
     /// The next step's output lacks a row.
@@ -101,13 +129,19 @@ impl Controls {
         let held = |state: &mut State| state.held;
         let mut state = self.state.1.wait_while(self.state(), held).unwrap_or_else(PoisonError::into_inner);
         let fault = state.fault.take();
-        let time = state.step_time.unwrap_or(step_time) + token_time;
+        let slow = std::mem::take(&mut state.slow);
+        let time = state.step_time.unwrap_or(step_time) + token_time + slow;
         drop(state);
         let left = time.saturating_sub(began.elapsed());
         if !left.is_zero() {
             std::thread::sleep(left);
         }
         fault
+    }
+
+    /// How the arithmetic goes wrong, if it does.
+    pub(super) fn poisoned(&self) -> Option<Poison> {
+        self.state().poison
     }
 
     /// The breach commanded, which `commit` may take upon itself: then it is done.

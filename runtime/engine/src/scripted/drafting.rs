@@ -16,7 +16,7 @@ impl<S: Shape> Scripted<S> {
     ) -> RowOutput {
         let (mut known, mut ids) = (context.len() - row.drafts, Vec::new());
         let last = loop {
-            let id = self.script.tokens.next(&context[..known], sampling, draw + ids.len() as u64, S::SPEC);
+            let id = self.next(&context[..known], sampling, draw + ids.len() as u64);
             ids.push(id);
             if context.get(known) != Some(&id) {
                 break id;
@@ -25,7 +25,8 @@ impl<S: Shape> Scripted<S> {
         };
         let drafts = self.draft(&context[..known], last, sampling, draw + ids.len() as u64);
         self.memory.sample(row, known, last, &drafts);
-        let mut sampled = ids.into_iter().map(|id| sampled(id, sampling, S::SPEC.vocabulary));
+        let poison = self.controls.poisoned();
+        let mut sampled = ids.into_iter().map(|id| sampled(id, sampling, S::SPEC.vocabulary, poison));
         match S::SPEC.drafts() {
             0 => RowOutput::Sampled(sampled.next_back().expect("a token was sampled")),
             _ => RowOutput::Verified(Verified { sampled: sampled.collect(), drafts }),

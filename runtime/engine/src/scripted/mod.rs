@@ -11,7 +11,7 @@ mod drafting;
 mod memory;
 mod spec;
 
-pub use controls::{Breach, Controls};
+pub use controls::{Breach, Controls, Poison};
 pub use spec::{Drafting, InFlight, Invariant, Recurrent, Shape, Small, Tight};
 
 use controls::Fault;
@@ -153,6 +153,16 @@ impl<S: Shape> Scripted<S> {
         self.controls.clone()
     }
 
+    /// The token after `context`, of which `draw` tokens were generated: the script's, unless something is wrong.
+    fn next(&self, context: &[u32], sampling: &Sampling, draw: u64) -> u32 {
+        let right = self.script.tokens.next(context, sampling, draw, S::SPEC);
+        match self.controls.poisoned() {
+            None => right,
+            Some(Poison::WrongTokens) => (right + 1) % S::SPEC.vocabulary as u32,
+            Some(Poison::NotANumber) => 0,
+        }
+    }
+
     /// What one sequence gets.
     fn row(&mut self, sequence: &SequenceStep) -> RowOutput {
         let context = self.memory.feed(sequence);
@@ -167,7 +177,7 @@ impl<S: Shape> Scripted<S> {
                 let mut logits = vec![0.0; sequence.tokens.len() * S::SPEC.vocabulary];
                 for (row, at) in (sequence.position..context.len()).enumerate() {
                     let greedy = Sampling::default();
-                    let id = self.script.tokens.next(&context[..=at], &greedy, 0, S::SPEC);
+                    let id = self.next(&context[..=at], &greedy, 0);
                     logits[row * S::SPEC.vocabulary + id as usize] = 1.0;
                 }
                 RowOutput::Logits(logits)
@@ -177,15 +187,16 @@ impl<S: Shape> Scripted<S> {
 }
 
 /// A sampled token with made-up log-probabilities where they are asked for.
-fn sampled(id: u32, sampling: &Sampling, vocabulary: usize) -> Sampled {
+fn sampled(id: u32, sampling: &Sampling, vocabulary: usize, poison: Option<Poison>) -> Sampled {
     let Some(count) = sampling.top_logprobs else {
         return Sampled { id, logprob: None, top: Vec::new() };
     };
+    let likeliest = if poison == Some(Poison::NotANumber) { f32::NEG_INFINITY } else { -0.5 };
     let others = (0..u32::from(count).min(vocabulary as u32)).map(|place| {
         let other = (u64::from(id) + u64::from(place)) % vocabulary as u64;
-        (other as u32, -0.5 - place as f32)
+        (other as u32, likeliest - place as f32)
     });
-    Sampled { id, logprob: Some(-0.5), top: others.collect() }
+    Sampled { id, logprob: Some(likeliest), top: others.collect() }
 }
 
 impl<S: Shape> Model for Scripted<S> {
@@ -239,6 +250,11 @@ impl<S: Shape> Model for Scripted<S> {
         self.memory.collect();
         match fault {
             Some(Fault::Panic) => panic!("commanded to panic"),
+            Some(Fault::Device) => {
+                let message = "the device was told to fail";
+                monomorph_model::set_device_fault(message);
+                std::panic::resume_unwind(Box::new(message.to_owned()))
+            }
             Some(Fault::WrongOutput) => drop(output.rows.pop()),
             None => {}
         }

@@ -11,6 +11,7 @@ at_both_depths!(
     nothing_is_computed_beyond_a_known_end,
     a_client_that_stops_listening_between_two_tokens_ends_there,
     cancelled_requests_give_everything_back_in_every_phase,
+    a_client_that_leaves_the_queue_makes_room_at_once,
     a_storm_of_hangups_leaves_nothing_behind,
     a_panic_fails_every_client_and_hangs_none,
     a_drain_finishes_what_was_accepted,
@@ -119,6 +120,23 @@ fn cancelled_requests_give_everything_back_in_every_phase<const STEPS: usize>() 
         assert!(is_idle(&engine.stats()), "who hears of the end sees the blocks returned");
     }
     wait_for(&engine, "what the steps in flight hold", is_idle);
+}
+
+/// Planted once: a sweep of the running only. The one that left was counted as waiting until the running one was done.
+fn a_client_that_leaves_the_queue_makes_room_at_once<const STEPS: usize>() {
+    let (engine, controls) = with_blocks::<STEPS>(16);
+    controls.set_step_time(Duration::from_millis(3));
+    let request = Request::new(vec![5; 150], 100);
+    let running = engine.submit(request.clone()).unwrap();
+    wait_for(&engine, "it to run", |stats| stats.running == 1);
+    let queued = engine.submit(request.clone()).unwrap();
+    assert_eq!(engine.stats().waiting, 1);
+    let steps = controls.steps();
+    drop(queued);
+    let stats = wait_for(&engine, "the queue to empty", |stats| stats.waiting == 0);
+    assert!(controls.steps() <= steps + 2 + STEPS as u64, "within one step of those in flight");
+    assert_eq!((stats.running, stats.cancelled), (1, 1));
+    assert_eq!(answer(running).0, expected(&request, &Tokens::Hash));
 }
 
 fn a_storm_of_hangups_leaves_nothing_behind<const STEPS: usize>() {

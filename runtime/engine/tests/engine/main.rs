@@ -3,4 +3,5 @@
 mod answers;
 mod drafts;
 mod endings;
+mod health;
 mod support;

@@ -2,13 +2,16 @@
 
 use super::error::ApiError;
 use crate::answer::Answer;
+use crate::health::canary::Canary;
+use crate::health::{Readiness, Signs};
 use crate::openai::generation::{GenerationParams, Limits};
+use crate::retry;
 use crate::text::Text;
 use axum::http::StatusCode;
-use monomorph_engine::{EngineHandle, Request};
+use monomorph_engine::{EngineHandle, Request, SubmitError};
 use monomorph_model::{ModelSpec, Progress};
 use std::sync::{Arc, OnceLock};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 /// The server: fixed facts, and what loading brings.
 pub(crate) struct App {
@@ -22,6 +25,10 @@ pub(crate) struct App {
     pub(crate) dummy: bool,
     /// Whether drafts are accepted by rate, and at which, which every response says.
     pub(crate) forced: Option<String>,
+    /// How long an answer may take; `None` is as long as it wants.
+    pub(crate) request_timeout: Option<Duration>,
+    /// How long a step may take before it is taken for one that hangs.
+    pub(crate) step_limit: Duration,
     /// How far loading has come.
     pub(crate) progress: Progress,
     /// When the process began to serve.
@@ -38,6 +45,8 @@ pub(crate) struct Ready {
     pub(crate) engine: EngineHandle,
     /// Its text side.
     pub(crate) text: Arc<Text>,
+    /// What is asked to see whether its answers are right.
+    pub(crate) canary: Arc<Canary>,
 }
 
 impl App {
@@ -46,6 +55,54 @@ impl App {
         self.ready.get().ok_or_else(|| {
             ApiError::new(StatusCode::SERVICE_UNAVAILABLE, "loading", "the model is still being loaded")
         })
+    }
+
+    /// Whether a request would be answered, from what is known at this moment.
+    pub(crate) fn readiness(&self) -> Readiness {
+        let Some(Ready { engine, canary, .. }) = self.ready.get() else { return Readiness::Loading };
+        Signs::of(engine.health(), &engine.stats(), canary.unanswered(), self.step_limit).read()
+    }
+
+    /// Hands a prompt to the engine. `max_tokens` is the endpoint's default for requests that name none.
+    pub(crate) fn begin(
+        &self,
+        ready: &Ready,
+        prompt: Vec<u32>,
+        params: &GenerationParams,
+        max_tokens: usize,
+    ) -> Result<Answer, ApiError> {
+        let prompt_tokens = prompt.len();
+        let mut stop_ids = params.stop_ids.clone();
+        if !params.ignore_eos {
+            stop_ids.extend_from_slice(ready.text.tokenizer.end_ids());
+        }
+        let request = Request {
+            prompt,
+            max_tokens: params.max_tokens.unwrap_or(max_tokens),
+            sampling: params.sampling.clone(),
+            stop_ids,
+            ignore_eos: params.ignore_eos,
+        };
+        let generation = ready.engine.submit(request).map_err(|error| self.refusal(ready, error))?;
+        let (tokenizer, stops) = (&ready.text.tokenizer, params.stops.clone());
+        Ok(Answer::new(generation, tokenizer, stops, prompt_tokens, self.request_timeout))
+    }
+
+    /// A refusal of the engine's, with what the client may do about it.
+    fn refusal(&self, ready: &Ready, error: SubmitError) -> ApiError {
+        let wait = match error {
+            SubmitError::QueueFull { waiting, .. } => {
+                Some(retry::seconds(waiting, ready.engine.stats().departures_per_second))
+            }
+            _ => None,
+        };
+        let refusal = ApiError::from(error);
+        let readiness = self.readiness();
+        let message = match readiness.cause() {
+            Some(cause) => format!("{}: {cause}", refusal.message),
+            None => refusal.message,
+        };
+        ApiError { message, retry_after: wait.or(refusal.retry_after), ..refusal }
     }
 
     /// What requests are read against.
@@ -70,30 +127,5 @@ impl App {
         let message = format!("there is no model {name:?} here; this server has {:?}", self.model_name);
         let error = ApiError::new(StatusCode::NOT_FOUND, "model_not_found", message);
         Err(ApiError { param: Some("model".to_owned()), ..error })
-    }
-}
-
-impl Ready {
-    /// Hands a prompt to the engine. `max_tokens` is the endpoint's default for requests that name none.
-    pub(crate) fn begin(
-        &self,
-        prompt: Vec<u32>,
-        params: &GenerationParams,
-        max_tokens: usize,
-    ) -> Result<Answer, ApiError> {
-        let prompt_tokens = prompt.len();
-        let mut stop_ids = params.stop_ids.clone();
-        if !params.ignore_eos {
-            stop_ids.extend_from_slice(self.text.tokenizer.end_ids());
-        }
-        let request = Request {
-            prompt,
-            max_tokens: params.max_tokens.unwrap_or(max_tokens),
-            sampling: params.sampling.clone(),
-            stop_ids,
-            ignore_eos: params.ignore_eos,
-        };
-        let generation = self.engine.submit(request)?;
-        Ok(Answer::new(generation, &self.text.tokenizer, params.stops.clone(), prompt_tokens))
     }
 }

@@ -23,6 +23,6 @@ pub(crate) async fn chat(State(app): State<Arc<App>>, request: Request<Body>) ->
     let prompt =
         completions::off_the_workers(move || text.encode_chat(&messages, &template_variables)).await??;
     // Without a limit an answer may fill the context; the engine clips.
-    let answer = ready.begin(prompt, &params, ready.engine.context())?;
+    let answer = app.begin(ready, prompt, &params, ready.engine.context())?;
     completions::respond(&app, Endpoint::Chat, &params, answer).await
 }

@@ -35,7 +35,7 @@ pub(crate) async fn completions(
             off_the_workers(move || text.tokenizer.encode_prompt(&prompt)).await??
         }
     };
-    let answer = ready.begin(prompt, &params, DEFAULT_MAX_TOKENS)?;
+    let answer = app.begin(ready, prompt, &params, DEFAULT_MAX_TOKENS)?;
     respond(&app, Endpoint::Text, &params, answer).await
 }
 

@@ -1,10 +1,12 @@
 //! Errors as OpenAI's clients expect them: `{"error": {"message", "type", "param", "code"}}`.
 
+use crate::answer::AnswerError;
 use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use monomorph_engine::{EngineError, SubmitError};
 use monomorph_text::TextError;
 use serde_json::{Value, json};
+use std::num::NonZero;
 
 /// An answer that is an error.
 #[derive(Debug, Clone)]
@@ -17,18 +19,20 @@ pub(crate) struct ApiError {
     pub(crate) param: Option<String>,
     /// A stable word for programs.
     pub(crate) code: &'static str,
+    /// Seconds after which to ask again, where that is worth it and known; otherwise statuses that ask for it say 1.
+    pub(crate) retry_after: Option<NonZero<u32>>,
 }
 
 impl ApiError {
     /// An error with no field at fault.
     pub(crate) fn new(status: StatusCode, code: &'static str, message: impl Into<String>) -> ApiError {
-        ApiError { status, message: message.into(), param: None, code }
+        ApiError { status, message: message.into(), param: None, code, retry_after: None }
     }
 
     /// 400: a field has a wrong type or value.
     pub(crate) fn field(param: impl Into<String>, message: impl Into<String>) -> ApiError {
-        let param = Some(param.into());
-        ApiError { status: StatusCode::BAD_REQUEST, message: message.into(), param, code: "invalid_value" }
+        let error = ApiError::new(StatusCode::BAD_REQUEST, "invalid_value", message);
+        ApiError { param: Some(param.into()), ..error }
     }
 
     /// 400: the body as a whole.
@@ -40,8 +44,7 @@ impl ApiError {
     pub(crate) fn unsupported(param: impl Into<String>, what: &str) -> ApiError {
         let param = param.into();
         let message = format!("`{param}`: {what} not supported yet");
-        let (param, status) = (Some(param), StatusCode::BAD_REQUEST);
-        ApiError { status, message, param, code: "unsupported_parameter" }
+        ApiError { code: "unsupported_parameter", ..ApiError::field(param, message) }
     }
 
     /// The class of error, in OpenAI's words.
@@ -68,7 +71,8 @@ impl IntoResponse for ApiError {
         let headers = response.headers_mut();
         match self.status {
             StatusCode::SERVICE_UNAVAILABLE | StatusCode::TOO_MANY_REQUESTS => {
-                headers.insert(header::RETRY_AFTER, HeaderValue::from_static("1"));
+                let seconds = self.retry_after.map_or(1, NonZero::get);
+                headers.insert(header::RETRY_AFTER, HeaderValue::from(seconds));
             }
             // The rest of the body was not read: the connection cannot carry another request.
             StatusCode::PAYLOAD_TOO_LARGE | StatusCode::REQUEST_TIMEOUT => {
@@ -112,6 +116,16 @@ impl From<EngineError> for ApiError {
             EngineError::DrainDeadline | EngineError::Stopped => StatusCode::SERVICE_UNAVAILABLE,
         };
         ApiError::new(status, "engine", error.to_string())
+    }
+}
+
+impl From<AnswerError> for ApiError {
+    fn from(error: AnswerError) -> ApiError {
+        let message = error.to_string();
+        match error {
+            AnswerError::Engine(error) => ApiError::from(error),
+            AnswerError::Timeout(_) => ApiError::new(StatusCode::GATEWAY_TIMEOUT, "timeout", message),
+        }
     }
 }
 

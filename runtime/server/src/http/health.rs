@@ -1,18 +1,36 @@
-//! `GET /health`: 200 only when a request would be answered.
+//! `GET /health/live`: whether the process is worth keeping. `GET /health/ready`, and `/health`, which is the same: 200 only
+//! when a request would be answered, and rightly.
 
-use super::app::App;
+use super::app::{App, Ready};
+use crate::health::Readiness;
 use crate::{batches, draft};
 use axum::Json;
 use axum::extract::State;
 use axum::http::StatusCode;
-use monomorph_engine::Health;
+use monomorph_engine::Stats;
 use serde_json::{Value, json};
 use std::sync::Arc;
+use std::time::Duration;
+
+/// How long a probe of an idle engine waits for a canary's answer.
+const CANARY_WAIT: Duration = Duration::from_secs(1);
+/// How often it looks meanwhile whether something else is wrong.
+const LOOK: Duration = Duration::from_millis(25);
+
+/// Whether to keep the process, from what is known: it asks nothing of the engine.
+pub(crate) async fn live(State(app): State<Arc<App>>) -> (StatusCode, Json<Value>) {
+    let verdict = app.readiness();
+    (code(verdict.is_live()), Json(json!({"status": verdict.status(), "reason": verdict.cause()})))
+}
 
 /// The state of the server, with the engine's counts.
-pub(crate) async fn health(State(app): State<Arc<App>>) -> (StatusCode, Json<Value>) {
+pub(crate) async fn ready(State(app): State<Arc<App>>) -> (StatusCode, Json<Value>) {
+    let verdict = match app.ready.get() {
+        Some(ready) => examine(&app, ready).await,
+        None => Readiness::Loading,
+    };
     let mut body = json!({
-        "status": "loading",
+        "status": verdict.status(),
         "model": app.model_name,
         "target": app.spec.target,
         "version": env!("CARGO_PKG_VERSION"),
@@ -21,24 +39,53 @@ pub(crate) async fn health(State(app): State<Arc<App>>) -> (StatusCode, Json<Val
         "batch_invariant": batches::facts(app.spec),
         "uptime_seconds": app.started.elapsed().as_secs_f64(),
     });
-    let Some(ready) = app.ready.get() else {
-        let (loaded, total) = app.progress.read();
-        body["loaded_bytes"] = loaded.into();
-        body["total_bytes"] = total.into();
-        return (StatusCode::SERVICE_UNAVAILABLE, Json(body));
-    };
-    let status = match ready.engine.health() {
-        Health::Running => "ok",
-        Health::Draining => "draining",
-        Health::Stopped => "stopped",
-        Health::Dead(reason) => {
-            body["reason"] = reason.into();
-            "dead"
+    if let Some(cause) = verdict.cause() {
+        body["reason"] = cause.into();
+    }
+    match app.ready.get() {
+        Some(ready) => {
+            body["canary"] = json!({"seconds_since_answer": ready.canary.age().as_secs_f64()});
+            body["stats"] = stats(&app, ready, &ready.engine.stats());
         }
-    };
-    body["status"] = status.into();
+        None => {
+            let (loaded, total) = app.progress.read();
+            body["loaded_bytes"] = loaded.into();
+            body["total_bytes"] = total.into();
+        }
+    }
+    (code(verdict.is_ready()), Json(body))
+}
+
+/// The verdict after a canary, where one is due. An engine that has requests shows what it can do: the canary takes its turn among
+/// them, and the next probe hears of it.
+async fn examine(app: &App, ready: &Ready) -> Readiness {
+    let verdict = app.readiness();
+    if !verdict.is_ready() || !ready.canary.ask(&ready.engine) {
+        return verdict;
+    }
     let stats = ready.engine.stats();
-    body["stats"] = json!({
+    if stats.running + stats.waiting > 0 {
+        return verdict;
+    }
+    let mut answers = ready.canary.answers();
+    let begun = tokio::time::Instant::now();
+    while ready.canary.unanswered().is_some() && begun.elapsed() < CANARY_WAIT && app.readiness().is_ready() {
+        // A wrong answer ends the engine.
+        tokio::select! {
+            _ = answers.changed() => break,
+            () = ready.engine.stopped() => break,
+            () = tokio::time::sleep(LOOK) => {}
+        }
+    }
+    app.readiness()
+}
+
+fn code(good: bool) -> StatusCode {
+    if good { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE }
+}
+
+fn stats(app: &App, ready: &Ready, stats: &Stats) -> Value {
+    json!({
         "waiting": stats.waiting,
         "running": stats.running,
         "free_blocks": stats.free_blocks,
@@ -55,17 +102,16 @@ pub(crate) async fn health(State(app): State<Arc<App>>) -> (StatusCode, Json<Val
         "tokens_generated": stats.tokens_generated,
         "drafts_verified": stats.drafts_verified,
         "drafts_accepted": stats.drafts_accepted,
-        "mean_accepted": draft::mean_of(app.spec, &stats),
+        "mean_accepted": draft::mean_of(app.spec, stats),
         "blocks_evicted": stats.blocks_evicted,
         "snapshots_evicted": stats.snapshots_evicted,
         "preemptions": stats.preemptions,
         "finished": stats.finished,
         "cancelled": stats.cancelled,
+        "failed": stats.failed,
         "seconds_since_step": stats.last_step.map(|since| since.as_secs_f64()),
         "seconds_in_step": stats.in_step.map(|since| since.as_secs_f64()),
         "device_seconds": stats.device_time.as_secs_f64(),
         "host_seconds": stats.host_time.as_secs_f64(),
-    });
-    let code = if status == "ok" { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE };
-    (code, Json(body))
+    })
 }

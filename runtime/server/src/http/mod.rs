@@ -6,8 +6,10 @@ mod chat;
 mod completions;
 pub(crate) mod error;
 mod health;
+mod metrics;
 mod models;
 mod page;
+mod request_id;
 mod router;
 mod stream;
 

@@ -2,11 +2,11 @@
 
 use super::app::App;
 use super::error::ApiError;
-use super::{chat, completions, health, models, page};
+use super::{chat, completions, health, metrics, models, page, request_id};
 use axum::Router;
 use axum::extract::State;
 use axum::http::{HeaderValue, Method, StatusCode, Uri};
-use axum::middleware::map_response_with_state;
+use axum::middleware::{from_fn, map_response_with_state};
 use axum::response::Response;
 use axum::routing::{get, post};
 use std::sync::Arc;
@@ -15,13 +15,17 @@ use std::sync::Arc;
 pub(crate) fn router(app: Arc<App>) -> Router {
     Router::new()
         .route("/", get(page::page))
-        .route("/health", get(health::health))
+        .route("/health", get(health::ready))
+        .route("/health/ready", get(health::ready))
+        .route("/health/live", get(health::live))
+        .route("/metrics", get(metrics::metrics))
         .route("/v1/models", get(models::list))
         .route("/v1/models/{*id}", get(models::one))
         .route("/v1/chat/completions", post(chat::chat))
         .route("/v1/completions", post(completions::completions))
         .fallback(not_found)
         .method_not_allowed_fallback(method_not_allowed)
+        .layer(from_fn(request_id::identify))
         .layer(map_response_with_state(Arc::clone(&app), mark))
         .with_state(app)
 }

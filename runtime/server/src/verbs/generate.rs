@@ -142,7 +142,7 @@ pub(crate) fn generate(
         ignore_eos: false,
     };
     let generation = engine.submit(request).map_err(|error| error.to_string())?;
-    let mut answer = Answer::new(generation, &text.tokenizer, args.stop.clone(), prompt_tokens);
+    let mut answer = Answer::new(generation, &text.tokenizer, args.stop.clone(), prompt_tokens, None);
 
     let runtime = tokio::runtime::Builder::new_current_thread().build().map_err(|error| error.to_string())?;
     let asked = Instant::now();

@@ -7,4 +7,5 @@ pub(crate) mod info;
 pub(crate) mod logits;
 mod report;
 pub(crate) mod serve;
+mod serving;
 mod steps;

@@ -96,6 +96,15 @@ impl Connection {
         String::from_utf8(rest).expect("UTF-8")
     }
 
+    /// What is left of a chunked body that has been read in part, up to its end.
+    pub fn response_rest(&mut self) -> String {
+        let mut rest = String::new();
+        while !rest.ends_with("\r\n0\r\n\r\n") {
+            rest.push_str(&self.line_as_it_is());
+        }
+        rest
+    }
+
     pub fn response(&mut self) -> Response {
         let status_line = self.line();
         let status = status_line.split(' ').nth(1).and_then(|status| status.parse().ok());
@@ -126,8 +135,12 @@ impl Connection {
     }
 
     fn line(&mut self) -> String {
+        self.line_as_it_is().trim_end().to_owned()
+    }
+
+    fn line_as_it_is(&mut self) -> String {
         let mut line = String::new();
-        self.stream.read_line(&mut line).expect("a line");
-        line.trim_end().to_owned()
+        assert!(self.stream.read_line(&mut line).expect("a line") > 0, "the connection ended");
+        line
     }
 }

@@ -1,4 +1,4 @@
-//! Starting, vanishing clients, draining, dying.
+//! Starting, and clients that vanish.
 
 use crate::process::{Server, checkpoint, run};
 use crate::scripted::GREETING;
@@ -6,10 +6,10 @@ use serde_json::json;
 use std::net::TcpListener;
 use std::time::{Duration, Instant};
 
-const CHAT: &str = "/v1/chat/completions";
+pub const CHAT: &str = "/v1/chat/completions";
 
 /// A streamed chat that has begun to be answered.
-fn begin(server: &Server, content: &str) -> crate::client::Connection {
+pub fn begin(server: &Server, content: &str) -> crate::client::Connection {
     let body = json!({"messages": [{"role": "user", "content": content}], "stream": true});
     let mut connection = server.connect();
     connection.send("POST", CHAT, &[], body.to_string().as_bytes());
@@ -35,70 +35,6 @@ pub fn vanished_clients() {
     // They had about a second to go.
     assert!(vanished.elapsed() < Duration::from_millis(500), "{:?}", vanished.elapsed());
     assert_eq!(server.stats()["cancelled"], 5);
-}
-
-pub fn drain_finishes() {
-    let mut server = Server::start(&[]);
-    let mut running = begin(&server, "[[slow]]");
-    let mut idle = server.connect();
-    assert_eq!(idle.request("GET", "/health", &[], b"").status, 200);
-    server.signal(libc::SIGTERM);
-    // The running answer comes to its end.
-    let rest = running.rest();
-    assert!(rest.contains("\"finish_reason\":\"stop\""), "{rest}");
-    assert!(rest.contains("data: [DONE]"), "{rest}");
-    let (status, stderr) = server.wait(Duration::from_secs(5));
-    assert!(status.success(), "{status}: {stderr}");
-    assert!(stderr.contains("SIGTERM"), "{stderr}");
-    assert!(std::net::TcpStream::connect(server.address).is_err(), "it listens no more");
-}
-
-pub fn drain_deadline() {
-    let mut server = Server::start(&["--drain-seconds", "0"]);
-    let mut running = begin(&server, "[[forever]]");
-    server.signal(libc::SIGINT);
-    let (status, stderr) = server.wait(Duration::from_secs(5));
-    assert!(status.success(), "{status}: {stderr}");
-    let rest = running.rest();
-    assert!(rest.contains("data: {\"error\":"), "the client is told: {rest}");
-}
-
-pub fn second_signal() {
-    let mut server = Server::start(&[]);
-    let _running = begin(&server, "[[slow]]");
-    server.signal(libc::SIGINT);
-    std::thread::sleep(Duration::from_millis(100));
-    server.signal(libc::SIGINT);
-    let (status, stderr) = server.wait(Duration::from_millis(500));
-    assert_eq!(status.code(), Some(1), "{stderr}");
-    assert!(stderr.contains("again"), "{stderr}");
-}
-
-pub fn dead_engine() {
-    let server = Server::start(&[]);
-    let mut bystander = begin(&server, "[[slow]]");
-    let body = json!({"messages": [{"role": "user", "content": "[[panic]]"}]});
-    let response = server.post(CHAT, &body);
-    assert_eq!(response.status, 500, "{}", response.text());
-    assert_eq!(response.json()["error"]["type"], "server_error");
-    // Whoever else was being answered is told.
-    bystander.read_until("data: {\"error\":");
-    let health = server.get("/health");
-    assert_eq!((health.status, &health.json()["status"]), (503, &json!("dead")));
-    assert_eq!(server.post(CHAT, &body).status, 503);
-}
-
-pub fn device_fault() {
-    let mut server = Server::start(&[]);
-    let mut bystander = begin(&server, "[[slow]]");
-    let body = json!({"messages": [{"role": "user", "content": "[[fault]]"}]});
-    let response = server.post(CHAT, &body);
-    assert_eq!(response.status, 500, "{}", response.text());
-    // Whoever else was being answered is told, and the process ends with a code of its own.
-    bystander.read_until("data: {\"error\":");
-    let (status, stderr) = server.wait(Duration::from_secs(5));
-    assert_eq!(status.code(), Some(4), "{stderr}");
-    assert!(stderr.contains("the device was told to fail"), "{stderr}");
 }
 
 pub fn dummy_weights() {

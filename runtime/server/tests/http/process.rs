@@ -44,7 +44,32 @@ impl Server {
         Server::start_on("dummy", checkpoint(), command(&[]), arguments)
     }
 
-    fn start_on(path: &str, weights: TempDir, mut command: Command, arguments: &[&str]) -> Server {
+    /// Starts one that takes so many milliseconds to load, and does not wait for it.
+    pub fn start_loading(milliseconds: u64) -> Server {
+        let weights = format!("dummy:{milliseconds}");
+        Server::start_until(
+            "loading cpu/echo/none at http://",
+            "/",
+            &weights,
+            checkpoint(),
+            command(&[]),
+            &[],
+        )
+    }
+
+    fn start_on(path: &str, weights: TempDir, command: Command, arguments: &[&str]) -> Server {
+        Server::start_until("OpenAI API: http://", "/v1", path, weights, command, arguments)
+    }
+
+    /// Starts one and waits until it says its address, between `before` and `after`.
+    fn start_until(
+        before: &str,
+        after: &str,
+        path: &str,
+        weights: TempDir,
+        mut command: Command,
+        arguments: &[&str],
+    ) -> Server {
         let mut child = command
             .args(["serve", "--port", "0", "--weights", path])
             .args(arguments)
@@ -62,9 +87,7 @@ impl Server {
             };
             let line = line.expect("readable");
             opening.extend([line.as_str(), "\n"]);
-            if let Some(address) =
-                line.strip_prefix("OpenAI API: http://").and_then(|rest| rest.strip_suffix("/v1"))
-            {
+            if let Some(address) = line.strip_prefix(before).and_then(|rest| rest.strip_suffix(after)) {
                 break address.parse().expect("an address");
             }
         };
@@ -99,6 +122,32 @@ impl Server {
             assert!(Instant::now() < deadline, "waited for {what}; the last counts are {stats}");
             std::thread::sleep(Duration::from_millis(5));
         }
+    }
+
+    /// Asks `/health/ready` until it says `status`; the whole answer.
+    ///
+    /// # Panics
+    /// When it has not within two seconds of `since`.
+    pub fn wait_for_status(&self, status: &str, since: Instant) -> Value {
+        loop {
+            let answer = self.get("/health/ready");
+            let health = answer.json();
+            assert_eq!(answer.status == 200, health["status"] == "ok", "{health}");
+            assert!(since.elapsed() < Duration::from_secs(2), "waited for {status}: {health}");
+            if health["status"] == status {
+                return health;
+            }
+            std::thread::sleep(Duration::from_millis(20));
+        }
+    }
+
+    /// The value of a metric, labels as written; 0 where it is not there.
+    pub fn metric(&self, name: &str) -> f64 {
+        let answer = self.get("/metrics");
+        assert_eq!(answer.status, 200);
+        let value =
+            answer.text().lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' ')?.parse().ok());
+        value.unwrap_or_default()
     }
 
     pub fn signal(&self, signal: i32) {

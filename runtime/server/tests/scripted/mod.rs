@@ -1,10 +1,11 @@
 //! A server binary around the scripted model, and the checkpoint it wants: byte tokens and ChatML.
 //!
 //! What it answers is in the prompt. `[[say TEXT]]` says the text; `[[forever]]` goes on until it is stopped; `[[slow]]`
-//! takes 100 ms a token; `[[half]]` ends within a character; `[[panic]]` panics; `[[fault]]` fails as a device does.
-//! Anything else gets [`GREETING`].
+//! takes 100 ms a token; `[[half]]` ends within a character; `[[panic]]` panics; `[[fault]]` fails as a device does;
+//! `[[hang N]]` greets after a step that takes N ms; from `[[poison]]` on tokens are wrong, and from `[[nan]]` on logits are no
+//! numbers, for everybody. Anything else gets [`GREETING`]. With made-up weights of seed N, loading takes N ms.
 
-use monomorph_engine::scripted::{InFlight, Script, Scripted, Shape, Tokens};
+use monomorph_engine::scripted::{Controls, InFlight, Poison, Script, Scripted, Shape, Tokens};
 use monomorph_formats::Format;
 use monomorph_model::{
     ClassFormat, Figures, HardwareSpec, LoadError, LoadOptions, Model, ModelSpec, Output, Progress, Protocol,
@@ -12,7 +13,7 @@ use monomorph_model::{
 };
 use serde_json::{Map, Value, json};
 use std::path::Path;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 /// The answer to a prompt without a command: two-byte and four-byte characters in it.
@@ -75,6 +76,9 @@ impl Shape for Bytes {
     };
 }
 
+/// How the process's model is commanded by what it is asked.
+static CONTROLS: OnceLock<Controls> = OnceLock::new();
+
 /// Two steps are in flight, as on a card: what ends an answer is seen here when the next token is on its way.
 pub type Echo = Loaded<InFlight<Bytes, 2>>;
 
@@ -85,12 +89,17 @@ impl<S: Shape> Model for Loaded<S> {
     const SPEC: &'static ModelSpec = S::SPEC;
     const STEPS_IN_FLIGHT: usize = S::STEPS_IN_FLIGHT;
 
-    fn load(_: &Weights, options: &LoadOptions, progress: &Progress) -> Result<Self, LoadError> {
+    fn load(weights: &Weights, options: &LoadOptions, progress: &Progress) -> Result<Self, LoadError> {
         progress.expect(4);
+        if let Weights::Dummy { seed } = weights {
+            std::thread::sleep(Duration::from_millis(*seed));
+        }
         progress.advance(4);
         let tokens = Tokens::Function(Arc::new(next_token));
         let blocks = options.blocks_or_one_sequence(Self::SPEC.block_tokens);
-        Ok(Loaded(Scripted::new(Script { tokens, blocks, ..Script::default() }), options.context))
+        let model = Scripted::new(Script { tokens, blocks, ..Script::default() });
+        let _ = CONTROLS.set(model.controls());
+        Ok(Loaded(model, options.context))
     }
 
     fn blocks(&self) -> usize {
@@ -129,11 +138,22 @@ fn next_token(context: &[u32], draw: u64) -> u32 {
             std::thread::sleep(Duration::from_millis(100));
             GREETING.as_bytes()
         }
+        Some("poison" | "nan") => {
+            let how = if command == Some("nan") { Poison::NotANumber } else { Poison::WrongTokens };
+            CONTROLS.get().expect("a model is loaded").poison(how);
+            GREETING.as_bytes()
+        }
+        Some(command) if command.starts_with("hang ") => {
+            if draw == 0 {
+                std::thread::sleep(Duration::from_millis(command[5..].parse().expect("milliseconds")));
+            }
+            GREETING.as_bytes()
+        }
         Some("half") => &GREETING.as_bytes()[..GREETING.len() - 2],
         Some("panic") => panic!("told to"),
         Some("fault") => {
-            monomorph_model::set_device_fault("the device was told to fail");
-            std::panic::resume_unwind(Box::new("the device was told to fail".to_owned()))
+            CONTROLS.get().expect("a model is loaded").device_fault_next();
+            GREETING.as_bytes()
         }
         Some(command) => command.strip_prefix("say ").unwrap_or(command).as_bytes(),
         None => GREETING.as_bytes(),

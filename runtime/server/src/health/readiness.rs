@@ -1,0 +1,166 @@
+//! From what is seen of the engine to a verdict: a pure decision.
+
+use super::canary::TOKENS;
+use monomorph_engine::{Health, Stats};
+use monomorph_model::ModelSpec;
+use std::time::Duration;
+
+/// A step is not taken for one that will never come back before it has taken so long: a probe within two seconds
+/// of a hang must see it.
+const LEAST_STEP_LIMIT: Duration = Duration::from_millis(1500);
+/// How much longer than predicted a step may take: others use the machine too, and long contexts are slower than short.
+const STEP_TOLERANCE: f64 = 4.0;
+
+/// How long a step may take without being asked to, before it is taken for one that hangs: what the plan predicts for the
+/// largest, four times over, and at least 1.5 s.
+pub(crate) fn step_limit(spec: &ModelSpec) -> Duration {
+    let predicted = spec.step_tokens as f64 / spec.figures.predicted_prefill;
+    // Of a build without figures that is no number of seconds.
+    Duration::try_from_secs_f64(predicted * STEP_TOLERANCE)
+        .map_or(LEAST_STEP_LIMIT, |it| it.max(LEAST_STEP_LIMIT))
+}
+
+/// What the verdict depends on.
+#[derive(Clone, Debug)]
+pub(crate) struct Signs {
+    /// What the engine says of itself.
+    pub(crate) health: Health,
+    /// How long its thread has gone without a sign of life; `None` while it sleeps.
+    pub(crate) in_turn: Option<Duration>,
+    /// Whether it has requests.
+    pub(crate) busy: bool,
+    /// For how long a canary has not been answered; `None` when none is asked.
+    pub(crate) unanswered: Option<Duration>,
+    /// How long a step may take.
+    pub(crate) step_limit: Duration,
+}
+
+impl Signs {
+    /// Signs of an engine at one moment.
+    pub(crate) fn of(
+        health: Health,
+        stats: &Stats,
+        unanswered: Option<Duration>,
+        step_limit: Duration,
+    ) -> Signs {
+        let busy = stats.running + stats.waiting > 0;
+        Signs { health, in_turn: stats.in_turn, busy, unanswered, step_limit }
+    }
+
+    /// The verdict.
+    pub(crate) fn read(self) -> Readiness {
+        match self.health {
+            Health::Stopped => return Readiness::Stopped,
+            Health::Poisoned(cause) => return Readiness::Poisoned(cause),
+            Health::Dead(cause) => return Readiness::Dead(cause),
+            Health::Running | Health::Draining => {}
+        }
+        if let Some(taken) = self.in_turn.filter(|&taken| taken >= self.step_limit) {
+            let (taken, limit) = (taken.as_secs_f64(), self.step_limit.as_secs_f64());
+            return Readiness::Hung(format!("a step has taken {taken:.1} s, and {limit:.1} s are allowed"));
+        }
+        // Whoever has nothing else to do answers at once. That it does not, though no step hangs, has no cause known here.
+        let patience = self.step_limit * TOKENS as u32;
+        if let Some(asked) = self.unanswered.filter(|&asked| !self.busy && asked >= patience) {
+            let asked = asked.as_secs_f64();
+            return Readiness::Hung(format!("an idle engine has not answered a canary for {asked:.1} s"));
+        }
+        if self.health == Health::Draining { Readiness::Draining } else { Readiness::Ready }
+    }
+}
+
+/// Whether a request would be answered, and why not.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Readiness {
+    /// It would.
+    Ready,
+    /// The model is still being loaded.
+    Loading,
+    /// The server is shutting down.
+    Draining,
+    /// It has.
+    Stopped,
+    /// A step does not come back, though it may yet.
+    Hung(String),
+    /// Answers would be wrong.
+    Poisoned(String),
+    /// The engine failed.
+    Dead(String),
+}
+
+impl Readiness {
+    /// Whether a request would be answered.
+    pub(crate) fn is_ready(&self) -> bool {
+        *self == Readiness::Ready
+    }
+
+    /// Whether the process is worth keeping. What hangs may come back; whoever restarts processes decides how often in a row
+    /// it wants to hear so.
+    pub(crate) fn is_live(&self) -> bool {
+        self.cause().is_none()
+    }
+
+    /// One word for it.
+    pub(crate) fn status(&self) -> &'static str {
+        match self {
+            Readiness::Ready => "ok",
+            Readiness::Loading => "loading",
+            Readiness::Draining => "draining",
+            Readiness::Stopped => "stopped",
+            Readiness::Hung(_) => "hung",
+            Readiness::Poisoned(_) => "poisoned",
+            Readiness::Dead(_) => "dead",
+        }
+    }
+
+    /// What is wrong, where something is.
+    pub(crate) fn cause(&self) -> Option<&str> {
+        match self {
+            Readiness::Hung(cause) | Readiness::Poisoned(cause) | Readiness::Dead(cause) => Some(cause),
+            Readiness::Ready | Readiness::Loading | Readiness::Draining | Readiness::Stopped => None,
+        }
+    }
+
+    /// Every word that [`Readiness::status`] may be.
+    pub(crate) const STATUSES: [&str; 7] =
+        ["ok", "loading", "draining", "stopped", "hung", "poisoned", "dead"];
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn status(change: impl FnOnce(&mut Signs)) -> (&'static str, bool) {
+        let mut signs = Signs {
+            health: Health::Running,
+            in_turn: None,
+            busy: false,
+            unanswered: None,
+            step_limit: Duration::from_secs(2),
+        };
+        change(&mut signs);
+        let verdict = signs.read();
+        assert!(Readiness::STATUSES.contains(&verdict.status()));
+        (verdict.status(), verdict.is_live())
+    }
+
+    #[test]
+    fn every_sign_counts() {
+        let seconds = Duration::from_secs;
+        assert_eq!(status(|_| {}), ("ok", true));
+        assert_eq!(status(|signs| signs.in_turn = Some(seconds(1))), ("ok", true));
+        assert_eq!(status(|signs| signs.in_turn = Some(seconds(2))), ("hung", false));
+        assert_eq!(status(|signs| signs.health = Health::Draining), ("draining", true));
+        assert_eq!(status(|signs| signs.health = Health::Stopped), ("stopped", true));
+        assert_eq!(status(|signs| signs.health = Health::Dead(String::new())), ("dead", false));
+        assert_eq!(status(|signs| signs.health = Health::Poisoned(String::new())), ("poisoned", false));
+        // A drain that hangs is told from one that goes on.
+        let hangs = |signs: &mut Signs| (signs.health, signs.in_turn) = (Health::Draining, Some(seconds(3)));
+        assert_eq!(status(hangs), ("hung", false));
+        assert_eq!(status(|signs| signs.unanswered = Some(seconds(7))), ("ok", true));
+        assert_eq!(status(|signs| signs.unanswered = Some(seconds(8))), ("hung", false));
+        // Others may be served before a canary.
+        let waits = |signs: &mut Signs| (signs.unanswered, signs.busy) = (Some(seconds(60)), true);
+        assert_eq!(status(waits), ("ok", true));
+    }
+}

@@ -1,0 +1,179 @@
+//! `GET /metrics`: what a Prometheus server scrapes, in OpenMetrics' text. Names are vLLM's where the meaning is the same, and
+//! begin with `monomorph:` where it is our own. It is answered in every state of the engine.
+
+use super::app::{App, Ready};
+use crate::health::Readiness;
+use axum::extract::State;
+use axum::http::{StatusCode, header};
+use axum::response::{IntoResponse, Response};
+use monomorph_engine::{Latencies, Stats};
+use prometheus_client::encoding::text::encode;
+use prometheus_client::metrics::counter::Counter;
+use prometheus_client::metrics::family::Family;
+use prometheus_client::metrics::gauge::Gauge;
+use prometheus_client::registry::Registry;
+use std::borrow::Cow;
+use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
+use std::time::Duration;
+
+/// Labels of one sample.
+type Labels = Vec<(&'static str, &'static str)>;
+
+/// Sends all metrics. The registry is of this one scrape: the engine keeps the counts.
+pub(crate) async fn metrics(State(app): State<Arc<App>>) -> Response {
+    let mut text = String::new();
+    match encode(&mut text, &registry(&app)) {
+        Ok(()) => {
+            let kind = "application/openmetrics-text; version=1.0.0; charset=utf-8";
+            ([(header::CONTENT_TYPE, kind)], text).into_response()
+        }
+        Err(error) => (StatusCode::INTERNAL_SERVER_ERROR, format!("metrics: {error}")).into_response(),
+    }
+}
+
+fn registry(app: &App) -> Registry {
+    let label = |name, value: &str| (Cow::Borrowed(name), Cow::Owned(value.to_owned()));
+    let mut registry = Registry::with_labels([label("model_name", &app.model_name)].into_iter());
+    let status = app.readiness().status();
+    let state = Family::<Labels, Gauge>::default();
+    for one in Readiness::STATUSES {
+        state.get_or_create(&vec![("state", one)]).set(i64::from(one == status));
+    }
+    registry.register(
+        "monomorph:engine_state",
+        "1 for the state that /health names, 0 for the others",
+        state,
+    );
+    gauge(
+        &mut registry,
+        "monomorph:uptime_seconds",
+        "Since the process began to serve",
+        app.started.elapsed().as_secs_f64(),
+    );
+    if let Some(ready) = app.ready.get() {
+        engine(&mut registry, ready);
+    }
+    registry
+}
+
+fn engine(registry: &mut Registry, ready: &Ready) {
+    let stats = ready.engine.stats();
+    gauges(registry, &stats);
+    let age = ready.canary.age().as_secs_f64();
+    gauge(registry, "monomorph:canary_age_seconds", "Since the last right answer of a canary", age);
+    counters(registry, &stats);
+    let Latencies {
+        time_to_first_token,
+        inter_token,
+        end_to_end,
+        queue,
+        prefill,
+        decode,
+        prompt_tokens,
+        generated_tokens,
+    } = ready.engine.latencies();
+    for (name, help, histogram) in [
+        ("vllm:time_to_first_token_seconds", "From submission to the first token", time_to_first_token),
+        ("vllm:inter_token_latency_seconds", "Between a sequence's tokens, step by step", inter_token),
+        ("vllm:e2e_request_latency_seconds", "From submission to the end of a complete answer", end_to_end),
+        ("vllm:request_queue_time_seconds", "From submission to the first admission", queue),
+        ("vllm:request_prefill_time_seconds", "From the first admission to the first token", prefill),
+        ("vllm:request_decode_time_seconds", "From the first token to the end of a complete answer", decode),
+        ("vllm:request_prompt_tokens", "Tokens of the prompts of complete answers", prompt_tokens),
+        ("vllm:request_generation_tokens", "Tokens generated for complete answers", generated_tokens),
+    ] {
+        registry.register(name, help, histogram.clone());
+    }
+}
+
+fn gauges(registry: &mut Registry, stats: &Stats) {
+    let seconds = |time: Option<Duration>| time.unwrap_or_default().as_secs_f64();
+    let used = stats.total_blocks - stats.free_blocks;
+    for (name, help, value) in [
+        ("vllm:num_requests_running", "Sequences being answered", stats.running as f64),
+        ("vllm:num_requests_waiting", "Requests that wait for blocks or a slot", stats.waiting as f64),
+        (
+            "vllm:kv_cache_usage_perc",
+            "Part of the K/V blocks in use, from 0 to 1",
+            used as f64 / stats.total_blocks.max(1) as f64,
+        ),
+        ("monomorph:kv_blocks_free", "K/V blocks nobody uses", stats.free_blocks as f64),
+        ("monomorph:kv_blocks", "All K/V blocks", stats.total_blocks as f64),
+        (
+            "monomorph:kv_blocks_cached",
+            "K/V blocks that hold a prefix a prompt may begin with",
+            stats.cached_blocks as f64,
+        ),
+        ("monomorph:snapshots", "Snapshots of recurrent state that are kept", stats.snapshots as f64),
+        ("monomorph:context_tokens", "Tokens a sequence may have", stats.context as f64),
+        (
+            "monomorph:seconds_in_turn",
+            "Without a sign of life of the forward thread; 0 while it sleeps",
+            seconds(stats.in_turn),
+        ),
+        (
+            "monomorph:seconds_since_step",
+            "Since the last step ended; 0 before the first",
+            seconds(stats.last_step),
+        ),
+    ] {
+        gauge(registry, name, help, value);
+    }
+}
+
+/// The library writes `_total` behind these names.
+fn counters(registry: &mut Registry, stats: &Stats) {
+    let success = Family::<Labels, Counter>::default();
+    for (reason, count) in [
+        ("stop", stats.stopped),
+        ("length", stats.finished - stats.stopped),
+        ("abort", stats.cancelled),
+        ("error", stats.failed),
+    ] {
+        success.get_or_create(&vec![("finished_reason", reason)]).inc_by(count);
+    }
+    registry.register("vllm:request_success", "Requests that ended, by how", success);
+    for (name, help, count) in [
+        ("vllm:prompt_tokens", "Tokens of prompts whose answers have begun", stats.prompt_tokens),
+        ("vllm:generation_tokens", "Tokens generated", stats.tokens_generated),
+        (
+            "vllm:prefix_cache_hits",
+            "Tokens of admitted prompts that were in the cache and not fed",
+            stats.tokens_cached,
+        ),
+        ("monomorph:kv_blocks_evicted", "Cached K/V blocks given up for others", stats.blocks_evicted),
+        ("monomorph:snapshots_evicted", "Snapshots given up for others", stats.snapshots_evicted),
+        ("vllm:num_preemptions", "Sequences that lost their blocks to an older one", stats.preemptions),
+        ("vllm:spec_decode_num_draft_tokens", "Drafts fed to be verified", stats.drafts_verified),
+        (
+            "vllm:spec_decode_num_accepted_tokens",
+            "Drafts that were the tokens sampled",
+            stats.drafts_accepted,
+        ),
+        (
+            "monomorph:prefilled_tokens",
+            "Tokens fed before a first token, again after pre-emption too",
+            stats.tokens_prefilled,
+        ),
+        ("monomorph:steps", "Forward steps completed", stats.steps),
+    ] {
+        let counter = Counter::<u64>::default();
+        counter.inc_by(count);
+        registry.register(name, help, counter);
+    }
+    for (name, help, time) in [
+        ("monomorph:device_seconds", "Time that steps took on the device", stats.device_time),
+        ("monomorph:host_seconds", "Time that the forward thread took to plan and hand out", stats.host_time),
+    ] {
+        let counter = Counter::<f64, AtomicU64>::default();
+        counter.inc_by(time.as_secs_f64());
+        registry.register(name, help, counter);
+    }
+}
+
+fn gauge(registry: &mut Registry, name: &str, help: &str, value: f64) {
+    let gauge = Gauge::<f64, AtomicU64>::default();
+    gauge.set(value);
+    registry.register(name, help, gauge);
+}

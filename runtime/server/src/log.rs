@@ -1,0 +1,26 @@
+//! What is logged: spans of requests with their phases, to standard error, when asked for.
+
+use tracing::level_filters::LevelFilter;
+
+/// Flags of logging.
+#[derive(Clone, Debug, clap::Args)]
+pub struct LogArgs {
+    /// What to log to standard error, one of off, error, warn, info (every request, phase by phase), debug, trace.
+    #[arg(long = "log", value_name = "LEVEL", default_value_t = LevelFilter::OFF)]
+    pub level: LevelFilter,
+}
+
+impl LogArgs {
+    /// Begins to log.
+    pub(crate) fn begin(&self) {
+        if self.level == LevelFilter::OFF {
+            return;
+        }
+        // Whoever has set another subscriber up before wants that one.
+        let _ = tracing_subscriber::fmt()
+            .with_max_level(self.level)
+            .with_ansi(false)
+            .with_writer(std::io::stderr)
+            .try_init();
+    }
+}

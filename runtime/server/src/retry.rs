@@ -1,0 +1,32 @@
+//! When to come back: what `Retry-After` says.
+
+use std::num::NonZero;
+
+/// Longest wait that is asked of a client, in seconds: beyond it an estimate says little.
+const LONGEST: f64 = 60.0;
+
+/// Seconds until a queue of `waiting` requests may have been worked off at the rate at which answers ended of late; 1 where none
+/// is known.
+pub(crate) fn seconds(waiting: usize, departures_per_second: Option<f64>) -> NonZero<u32> {
+    let estimate = departures_per_second.map_or(1.0, |rate| (waiting as f64 / rate).clamp(1.0, LONGEST));
+    NonZero::new(estimate.ceil() as u32).unwrap_or(NonZero::<u32>::MIN)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::seconds;
+
+    #[test]
+    fn the_wait_is_that_of_the_queue() {
+        for (waiting, rate, wait) in [
+            (256, None, 1),
+            (256, Some(1000.0), 1),
+            (256, Some(10.0), 26),
+            (256, Some(0.01), 60),
+            (256, Some(0.0), 60),
+            (0, Some(0.0), 1),
+        ] {
+            assert_eq!(seconds(waiting, rate).get(), wait, "{waiting} {rate:?}");
+        }
+    }
+}

@@ -1,0 +1,141 @@
+//! HTTP from the first connection to the last byte: until a signal or a fault, and what follows it.
+
+use crate::http::app::App;
+use crate::http::router;
+use crate::out;
+use monomorph_engine::Health;
+use monomorph_model::device_fault;
+use std::net::{SocketAddr, TcpListener};
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::signal::unix::{Signal, SignalKind, signal};
+use tokio::time::timeout;
+
+/// How often to look whether loading is done.
+const LOADING_POLL: Duration = Duration::from_millis(100);
+/// How long the last bytes of answers may take to leave after the engine has stopped, and how much later than told the engine may
+/// stop: it looks at the clock between two steps.
+const FLUSH_TIME: Duration = Duration::from_secs(2);
+
+/// Serves HTTP until a signal, then lets accepted requests finish. Meanwhile it goes on listening: who asks is told that the
+/// server is draining, and not that nobody is there.
+///
+/// # Errors
+/// When HTTP ends by itself, the device failed, or the engine did not end as it should.
+pub(super) async fn run(app: Arc<App>, listener: TcpListener, drain: Duration) -> Result<(), String> {
+    let mut signals = Signals::new().map_err(|error| format!("cannot listen for signals: {error}"))?;
+    let listener = tokio::net::TcpListener::from_std(listener).map_err(|error| error.to_string())?;
+    let (stop, stopping) = tokio::sync::oneshot::channel::<()>();
+    let server = axum::serve(NoDelay(listener), router(Arc::clone(&app))).with_graceful_shutdown(async {
+        // A sender that was dropped means the same.
+        let _ = stopping.await;
+    });
+    let mut server = tokio::spawn(server.into_future());
+    tokio::select! {
+        ended = &mut server => return Err(format!("the HTTP server ended by itself: {ended:?}")),
+        fault = fault(&app) => {
+            // The engine has told its clients; what is left is bytes on their way.
+            let _ = stop.send(());
+            let _ = timeout(FLUSH_TIME, server).await;
+            return Err(fault);
+        }
+        name = signals.next() => {
+            let Some(ready) = app.ready.get() else {
+                out::say(format_args!("{name} while loading: leaving"));
+                std::process::exit(1);
+            };
+            let seconds = drain.as_secs();
+            out::say(format_args!("{name}: finishing accepted requests, for {seconds} s at most; once more leaves at once"));
+            ready.engine.drain(drain);
+        }
+    }
+    let drained = async {
+        let ended = match app.ready.get() {
+            Some(ready)
+                if timeout(drain.saturating_add(FLUSH_TIME), ready.engine.stopped()).await.is_err() =>
+            {
+                Err("the engine did not stop: a step has not come back".to_owned())
+            }
+            Some(ready) => match ready.engine.health() {
+                Health::Dead(cause) | Health::Poisoned(cause) => Err(cause),
+                Health::Running | Health::Draining | Health::Stopped => Ok(()),
+            },
+            None => Ok(()),
+        };
+        // The engine cut what it could not finish: what is left is bytes on their way.
+        let _ = stop.send(());
+        (ended, timeout(FLUSH_TIME, server).await.is_ok())
+    };
+    tokio::select! {
+        (ended, flushed) = drained => {
+            if !flushed {
+                out::say(format_args!("some clients did not take their last bytes in time"));
+            }
+            out::say(format_args!("stopped"));
+            ended
+        }
+        name = signals.next() => {
+            out::say(format_args!("{name} again: leaving"));
+            std::process::exit(1);
+        }
+    }
+}
+
+/// Waits for a fault of the device that has ended the engine. An engine that died of anything else stays to be asked
+/// what it died of.
+async fn fault(app: &App) -> String {
+    let ready = loop {
+        match app.ready.get() {
+            Some(ready) => break ready,
+            // Loading reports its own errors.
+            None => tokio::time::sleep(LOADING_POLL).await,
+        }
+    };
+    ready.engine.stopped().await;
+    match (ready.engine.health(), device_fault()) {
+        (Health::Dead(_), Some(fault)) => fault.to_owned(),
+        _ => std::future::pending().await,
+    }
+}
+
+/// A listener whose connections send every event at once instead of waiting for more bytes.
+struct NoDelay(tokio::net::TcpListener);
+
+impl axum::serve::Listener for NoDelay {
+    type Io = tokio::net::TcpStream;
+    type Addr = SocketAddr;
+
+    async fn accept(&mut self) -> (Self::Io, Self::Addr) {
+        let (stream, address) = axum::serve::Listener::accept(&mut self.0).await;
+        // Slower, not wrong, where the system refuses.
+        let _ = stream.set_nodelay(true);
+        (stream, address)
+    }
+
+    fn local_addr(&self) -> std::io::Result<Self::Addr> {
+        self.0.local_addr()
+    }
+}
+
+/// Ctrl-C and SIGTERM.
+struct Signals {
+    interrupt: Signal,
+    terminate: Signal,
+}
+
+impl Signals {
+    fn new() -> std::io::Result<Signals> {
+        Ok(Signals {
+            interrupt: signal(SignalKind::interrupt())?,
+            terminate: signal(SignalKind::terminate())?,
+        })
+    }
+
+    /// Waits for the next one and names it.
+    async fn next(&mut self) -> &'static str {
+        tokio::select! {
+            _ = self.interrupt.recv() => "Ctrl-C",
+            _ = self.terminate.recv() => "SIGTERM",
+        }
+    }
+}

@@ -1,0 +1,103 @@
+//! What a server tells those who watch it: health while it loads, metrics, ids, logs.
+
+use crate::lifecycle::{CHAT, begin};
+use crate::process::Server;
+use crate::scripted::GREETING;
+use serde_json::{Value, json};
+use std::time::{Duration, Instant};
+
+fn chat(content: &str) -> Value {
+    json!({"messages": [{"role": "user", "content": content}]})
+}
+
+pub fn loading() {
+    let server = Server::start_loading(600);
+    let health = server.wait_for_status("loading", Instant::now());
+    assert!(health["total_bytes"].is_number(), "{health}");
+    assert_eq!(server.get("/health/live").status, 200);
+    assert_eq!(server.metric("monomorph:engine_state{model_name=\"echo\",state=\"loading\"}"), 1.0);
+    assert_eq!(server.post(CHAT, &chat("Hi")).json()["error"]["code"], "loading");
+    server.wait_for_status("ok", Instant::now());
+}
+
+pub fn metrics() {
+    let server = Server::start(&["--model-name", "parrot"]);
+    let label = |name: &str| format!("{name}{{model_name=\"parrot\"}}");
+    let ended = |reason: &str| {
+        server.metric(&format!(
+            "vllm:request_success_total{{model_name=\"parrot\",finished_reason=\"{reason}\"}}"
+        ))
+    };
+    // Of the canary at the start nothing is counted.
+    assert_eq!((server.metric(&label("vllm:generation_tokens_total")), ended("length")), (0.0, 0.0));
+    let text = "/v1/completions";
+    server.post(text, &json!({"prompt": "[[say abc]]"}));
+    server.post(text, &json!({"prompt": "[[say abcdef]]", "max_tokens": 2}));
+    server.post(text, &json!({"prompt": "[[say abcdef]]", "stop": "cd"}));
+    let mut running = begin(&server, "[[forever]]");
+    running.read_until("\"content\":\"a");
+    assert_eq!(server.metric(&label("vllm:num_requests_running")), 1.0);
+    let usage = server.metric(&label("vllm:kv_cache_usage_perc"));
+    assert!(0.0 < usage && usage < 0.1, "{usage}");
+    drop(running);
+    server.wait_for("it to go", |stats| stats["running"] == 0);
+    assert_eq!(["stop", "length", "abort", "error"].map(ended), [2.0, 1.0, 1.0, 0.0]);
+    assert_eq!(server.metric(&label("vllm:e2e_request_latency_seconds_count")), 3.0);
+    assert_eq!(server.metric(&label("vllm:time_to_first_token_seconds_count")), 4.0);
+    assert_eq!(server.metric(&label("vllm:request_queue_time_seconds_count")), 4.0);
+    assert_eq!(server.metric(&label("vllm:kv_cache_usage_perc")), 0.0);
+    let prompts = "[[say abc]]".len() + 2 * "[[say abcdef]]".len();
+    assert!(server.metric(&label("vllm:prompt_tokens_total")) > prompts as f64);
+    let answer = server.get("/metrics");
+    assert_eq!(
+        answer.header("content-type"),
+        Some("application/openmetrics-text; version=1.0.0; charset=utf-8")
+    );
+    assert!(answer.text().ends_with("# EOF\n"));
+    // Every metric has a type and a help, once.
+    let described = |what: &str| answer.text().lines().filter(|line| line.starts_with(what)).count();
+    assert_eq!(described("# TYPE "), described("# HELP "));
+    assert!(described("# TYPE ") > 25);
+}
+
+pub fn request_ids() {
+    let server = Server::start(&[]);
+    let mut connection = server.connect();
+    let mut ask = |id: &str| {
+        let headers: &[(&str, &str)] = if id.is_empty() { &[] } else { &[("x-request-id", id)] };
+        let response = connection.request("POST", CHAT, headers, chat("Hi").to_string().as_bytes());
+        response.header("x-request-id").expect("an id").to_owned()
+    };
+    assert_eq!(ask("mine-1"), "mine-1");
+    let (one, other) = (ask(""), ask(""));
+    assert!(one.starts_with("req-") && one != other, "{one} {other}");
+    assert!(ask("two words").starts_with("req-"), "not fit for a log");
+    assert!(ask(&"x".repeat(129)).starts_with("req-"), "not fit for a log");
+    for response in [server.get("/nowhere"), server.get("/health"), server.post(CHAT, &json!({"x": 1}))] {
+        assert!(response.header("x-request-id").is_some());
+    }
+    let body = json!({"messages": [{"role": "user", "content": "Hi"}], "stream": true});
+    assert!(server.post(CHAT, &body).header("x-request-id").is_some());
+}
+
+pub fn logs() {
+    for (arguments, logged) in [(&["--log", "info"][..], true), (&[], false)] {
+        let mut server = Server::start(arguments);
+        let headers = [("x-request-id", "mine-2")];
+        server.connect().request("POST", CHAT, &headers, chat("Hi").to_string().as_bytes());
+        server.signal(libc::SIGTERM);
+        let (_, stderr) = server.wait(Duration::from_secs(5));
+        let phases = ["queued", "prefill", "decode", "finished", "responded"];
+        let found = phases.map(|phase| {
+            let of_it = |line: &&str| line.contains("id=\"mine-2\"") && line.contains(&format!(": {phase}"));
+            stderr.lines().filter(of_it).count()
+        });
+        assert_eq!(found, [usize::from(logged); 5], "{stderr}");
+        assert_eq!(
+            stderr.contains(&format!("generated={}", GREETING.len() + 1)),
+            logged,
+            "counts are there: {stderr}"
+        );
+        assert!(logged || stderr.lines().count() == 2, "quiet by default: {stderr}");
+    }
+}
