@@ -211,9 +211,6 @@ impl Answer {
 
     /// Ends at a stop string: the engine need not go on.
     fn stopped(&mut self, before: String) -> Piece {
-        if let Some(generation) = self.generation.take() {
-            generation.satisfied();
-        }
         let piece = self.emit(before);
         self.end(piece, EndReason::Stop, None)
     }
@@ -226,7 +223,12 @@ impl Answer {
     }
 
     fn end(&mut self, mut piece: Piece, reason: EndReason, timings: Option<Timings>) -> Piece {
-        let cached_tokens = self.generation.take().map_or(0, |generation| generation.cached_tokens());
+        // Behind a stop string the engine still goes on with it: there is no more wanted.
+        let cached_tokens = self.generation.take().map_or(0, |generation| {
+            let cached = generation.cached_tokens();
+            generation.satisfied();
+            cached
+        });
         let (prompt_tokens, completion_tokens) = (self.prompt_tokens, self.generated);
         let usage = Usage { prompt_tokens, cached_tokens, completion_tokens };
         piece.end = Some(End { reason, usage, timings });
