@@ -23,6 +23,8 @@ pub enum Health {
     Dead(String),
 }
 
+/// How many of the last steps tell how long a step takes.
+const STEPS: usize = 64;
 /// How many of the answers that ended last tell how quickly answers end.
 const DEPARTURES: usize = 64;
 
@@ -81,6 +83,9 @@ pub struct Stats {
     pub failed: u64,
     /// Answers that end in a second, of late; `None` before the second.
     pub departures_per_second: Option<f64>,
+    /// The second longest of the last 64 steps, which a lone stall does not change: what a step may well take. Zero before
+    /// the second.
+    pub long_step: Duration,
     /// How long the forward thread has gone without a sign of life; `None` while it sleeps, having nothing to do. Between
     /// two steps that is next to nothing, so it is the age of a step that does not come back.
     pub in_turn: Option<Duration>,
@@ -107,6 +112,7 @@ pub(crate) struct Counters {
     /// The forward thread's last sign of life; `None` while it sleeps.
     pub awake: Option<Instant>,
     departures: VecDeque<Instant>,
+    step_times: VecDeque<Duration>,
 }
 
 impl Counters {
@@ -124,6 +130,26 @@ impl Counters {
             self.departures.pop_front();
         }
         self.departures.push_back(now);
+    }
+
+    /// Counts a step that took so long.
+    pub fn stepped(&mut self, time: Duration) {
+        self.stats.steps += 1;
+        self.stats.device_time += time;
+        if self.step_times.len() == STEPS {
+            self.step_times.pop_front();
+        }
+        self.step_times.push_back(time);
+    }
+
+    /// See [`Stats::long_step`].
+    fn long_step(&self) -> Duration {
+        let (mut longest, mut second) = (Duration::ZERO, Duration::ZERO);
+        for &time in &self.step_times {
+            second = second.max(time.min(longest));
+            longest = longest.max(time);
+        }
+        second
     }
 
     /// The rate at which answers have ended of late. A lull counts: what has not ended since is as slow.
@@ -193,6 +219,7 @@ impl Shared {
         Stats {
             waiting: self.queued.load(Ordering::Relaxed) + counters.preempted,
             last_step: counters.step_ended.map(|moment| moment.elapsed()),
+            long_step: counters.long_step(),
             in_turn: counters.awake.map(|moment| moment.elapsed()),
             departures_per_second: counters.departures_per_second(),
             in_step: counters.step_began.map(|moment| moment.elapsed()),

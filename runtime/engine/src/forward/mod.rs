@@ -350,8 +350,7 @@ impl Forward {
         counters.stats.snapshots = self.cache.snapshots();
         if let Some(Turn { began, collected }) = turn {
             let now = Instant::now();
-            counters.stats.steps += 1;
-            counters.stats.device_time += collected - began;
+            counters.stepped(collected - began);
             counters.stats.host_time += std::mem::take(&mut self.planning) + (now - collected);
             counters.step_began = (!self.flights.is_empty()).then_some(collected);
             counters.step_ended = Some(now);

@@ -70,6 +70,8 @@ fn a_step_that_does_not_come_back_shows_its_age<const STEPS: usize>() {
     let slow = engine.submit(request.clone()).unwrap();
     wait_for(&engine, "the step to age", |stats| stats.in_turn > Some(Duration::from_millis(50)));
     assert_eq!(answer(slow).0, expected(&request, &Tokens::Hash));
+    // One that stalls is no measure of what steps take; two are.
+    assert!(engine.stats().long_step >= Duration::from_millis(45), "both of the above: {:?}", engine.stats());
     // Many quick steps are no long one.
     controls.set_step_time(Duration::from_millis(2));
     let busy = engine.submit(Request::new(vec![5; 40], 60)).unwrap();
@@ -78,6 +80,12 @@ fn a_step_that_does_not_come_back_shows_its_age<const STEPS: usize>() {
         stats.running == 0
     });
     answer(busy);
+    controls.slow_next(Duration::from_millis(80));
+    answer(engine.submit(Request::new(vec![5; 40], 60)).unwrap());
+    controls.set_step_time(Duration::ZERO);
+    answer(engine.submit(request).unwrap());
+    let long = engine.stats().long_step;
+    assert!((2..80).contains(&long.as_millis()), "{long:?}");
 }
 
 fn a_condemned_engine_tells_everybody_why<const STEPS: usize>() {

@@ -4,4 +4,4 @@
 pub(crate) mod canary;
 mod readiness;
 
-pub(crate) use readiness::{Readiness, Signs, step_limit};
+pub(crate) use readiness::{Readiness, Signs, StepLimit};

@@ -8,16 +8,34 @@ use std::time::Duration;
 /// A step is not taken for one that will never come back before it has taken so long: a probe within two seconds
 /// of a hang must see it.
 const LEAST_STEP_LIMIT: Duration = Duration::from_millis(1500);
-/// How much longer than predicted a step may take: others use the machine too, and long contexts are slower than short.
-const STEP_TOLERANCE: f64 = 4.0;
+/// How many times longer than expected a step may take: others use the machine too, and contexts grow.
+const TOLERANCE: u32 = 4;
 
-/// How long a step may take without being asked to, before it is taken for one that hangs: what the plan predicts for the
-/// largest, four times over, and at least 1.5 s.
-pub(crate) fn step_limit(spec: &ModelSpec) -> Duration {
-    let predicted = spec.step_tokens as f64 / spec.figures.predicted_prefill;
-    // Of a build without figures that is no number of seconds.
-    Duration::try_from_secs_f64(predicted * STEP_TOLERANCE)
-        .map_or(LEAST_STEP_LIMIT, |it| it.max(LEAST_STEP_LIMIT))
+/// How long a step may take before it is taken for one that hangs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum StepLimit {
+    /// As long as somebody said.
+    Fixed(Duration),
+    /// At least so long, and longer where steps have been seen to take longer.
+    Learned(Duration),
+}
+
+impl StepLimit {
+    /// From what the plan predicts for the largest step of an empty cache.
+    pub(crate) fn predicted(spec: &ModelSpec) -> StepLimit {
+        let predicted = spec.step_tokens as f64 / spec.figures.predicted_prefill;
+        // Of a build without figures that is no number of seconds.
+        let predicted = Duration::try_from_secs_f64(predicted).unwrap_or_default();
+        StepLimit::Learned(predicted.saturating_mul(TOLERANCE).max(LEAST_STEP_LIMIT))
+    }
+
+    /// The limit for an engine whose long steps have taken `long_step`.
+    fn get(self, long_step: Duration) -> Duration {
+        match self {
+            StepLimit::Fixed(limit) => limit,
+            StepLimit::Learned(least) => least.max(long_step.saturating_mul(TOLERANCE)),
+        }
+    }
 }
 
 /// What the verdict depends on.
@@ -37,13 +55,9 @@ pub(crate) struct Signs {
 
 impl Signs {
     /// Signs of an engine at one moment.
-    pub(crate) fn of(
-        health: Health,
-        stats: &Stats,
-        unanswered: Option<Duration>,
-        step_limit: Duration,
-    ) -> Signs {
+    pub(crate) fn of(health: Health, stats: &Stats, unanswered: Option<Duration>, limit: StepLimit) -> Signs {
         let busy = stats.running + stats.waiting > 0;
+        let step_limit = limit.get(stats.long_step);
         Signs { health, in_turn: stats.in_turn, busy, unanswered, step_limit }
     }
 
@@ -142,6 +156,15 @@ mod tests {
         let verdict = signs.read();
         assert!(Readiness::STATUSES.contains(&verdict.status()));
         (verdict.status(), verdict.is_live())
+    }
+
+    /// Steps of a long prompt on a small machine were taken for hanging ones while the limit was the prediction's alone.
+    #[test]
+    fn a_limit_that_nobody_set_follows_what_steps_take() {
+        let [short, long] = [Duration::from_millis(2), Duration::from_secs(1)];
+        assert_eq!(StepLimit::Learned(LEAST_STEP_LIMIT).get(short), LEAST_STEP_LIMIT);
+        assert_eq!(StepLimit::Learned(LEAST_STEP_LIMIT).get(long), Duration::from_secs(4));
+        assert_eq!(StepLimit::Fixed(long).get(long), long);
     }
 
     #[test]

@@ -3,7 +3,7 @@
 use super::error::ApiError;
 use crate::answer::Answer;
 use crate::health::canary::Canary;
-use crate::health::{Readiness, Signs};
+use crate::health::{Readiness, Signs, StepLimit};
 use crate::openai::generation::{GenerationParams, Limits};
 use crate::retry;
 use crate::text::Text;
@@ -28,7 +28,7 @@ pub(crate) struct App {
     /// How long an answer may take; `None` is as long as it wants.
     pub(crate) request_timeout: Option<Duration>,
     /// How long a step may take before it is taken for one that hangs.
-    pub(crate) step_limit: Duration,
+    pub(crate) step_limit: StepLimit,
     /// How far loading has come.
     pub(crate) progress: Progress,
     /// When the process began to serve.

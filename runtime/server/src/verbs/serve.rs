@@ -2,8 +2,8 @@
 
 use super::serving;
 use crate::failure::Failure;
+use crate::health::StepLimit;
 use crate::health::canary::Canary;
-use crate::health::step_limit;
 use crate::http::app::{App, Ready};
 use crate::load::{CacheArgs, MemoryArgs, PrefixArgs, StartEngine, ThreadArgs, WeightsArgs, load};
 use crate::log::LogArgs;
@@ -59,8 +59,8 @@ pub struct ServeArgs {
     /// Seconds that an answer may take, its wait in the queue included; 0 is as long as it wants.
     #[arg(long, value_name = "SECONDS", default_value_t = 300)]
     pub request_timeout: u64,
-    /// Seconds that a step may take before `/health` says that it hangs [default: four times what is predicted for the largest,
-    /// and at least 1.5].
+    /// Seconds that a step may take before `/health` says that it hangs [default: four times what is predicted for the largest
+    /// or was seen of late, and at least 1.5].
     #[arg(long, value_name = "SECONDS")]
     pub step_seconds: Option<NonZero<u64>>,
     /// What to log.
@@ -98,7 +98,10 @@ pub fn serve(
         dummy: args.weights.is_dummy(),
         forced: draft::forced(spec),
         request_timeout: (args.request_timeout > 0).then(|| Duration::from_secs(args.request_timeout)),
-        step_limit: args.step_seconds.map_or_else(|| step_limit(spec), |it| Duration::from_secs(it.get())),
+        step_limit: args.step_seconds.map_or_else(
+            || StepLimit::predicted(spec),
+            |seconds| StepLimit::Fixed(Duration::from_secs(seconds.get())),
+        ),
         progress: Progress::default(),
         started,
         created: unix_time(),
