@@ -112,9 +112,12 @@ def run(context):
         with urllib.request.urlopen(f"http://127.0.0.1:{server.port}/health", timeout=5) as response:
             stats = json.loads(response.read())["stats"]
         status = server.stop()
-    differing = [number for number, pair in enumerate(zip(alone, crowded)) if pair[0] != pair[1]]
+    # How much of a prompt was cached depends on who came before; nothing else may.
+    said = lambda answer: (answer[0], answer[1]["prompt_tokens"], answer[1]["completion_tokens"], answer[2])
+    differing = [number for number, pair in enumerate(zip(alone, crowded)) if said(pair[0]) != said(pair[1])]
+    cached = sum(usage["prompt_tokens_details"]["cached_tokens"] for _, usage, _ in crowded)
     tokens = sum(usage["completion_tokens"] for _, usage, _ in crowded)
-    detail = f"{STREAMS - len(differing)} of {STREAMS} answers equal the lone ones; {tokens} tokens in {seconds:.2f} s"
+    detail = f"{STREAMS - len(differing)} of {STREAMS} answers equal the lone ones; {tokens} tokens in {seconds:.2f} s, {cached} of the prompts' cached"
     context.add("serving", "64 requests at once", not differing, detail, differing=differing)
     leaked = stats["total_blocks"] - stats["free_blocks"]
     context.add("serving", "blocks come back", leaked == 0, f"{leaked} of {stats['total_blocks']} blocks not free")
