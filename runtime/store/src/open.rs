@@ -1,0 +1,74 @@
+//! Finding out what the system lets a store do, before anything depends on it.
+
+use crate::error::OpenError;
+use crate::file;
+use crate::page::{ALIGN, Page, PageMemory};
+use crate::ring::Ring;
+use crate::store::Options;
+use std::fs::File;
+use std::io;
+use std::os::unix::fs::FileExt;
+use std::path::Path;
+
+/// Bytes of the largest page: what one transfer may carry, with much to spare.
+const LARGEST: usize = 1 << 30;
+/// Most transfers at a time that a ring is made for.
+const DEEPEST: u32 = 4096;
+
+/// How pages are moved.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct How {
+    pub ring: bool,
+    pub direct: bool,
+}
+
+/// A file that takes pages, how, and a ring where the system has one.
+pub(crate) fn prepare<M: PageMemory>(
+    directory: &Path,
+    Options { page_bytes, capacity_bytes, depth }: Options,
+    report: &impl Fn(std::fmt::Arguments),
+) -> Result<(File, How, Option<Ring<M>>), OpenError> {
+    if page_bytes == 0 || !page_bytes.is_multiple_of(ALIGN) || page_bytes > LARGEST {
+        return Err(OpenError::PageSize { bytes: page_bytes });
+    }
+    let pages = capacity_bytes / page_bytes as u64;
+    if pages == 0 || pages > u64::from(u32::MAX) {
+        return Err(OpenError::Capacity { bytes: capacity_bytes, page: page_bytes });
+    }
+    let bytes = pages * page_bytes as u64;
+    let (file, direct) = match open(directory, bytes, page_bytes, true) {
+        Err(OpenError::Io { error, .. }) if error.kind() == io::ErrorKind::InvalidInput => {
+            report(format_args!(
+                "{}: this file system reads and writes through the system's cache only",
+                directory.display()
+            ));
+            (open(directory, bytes, page_bytes, false)?, false)
+        }
+        file => (file?, true),
+    };
+    let ring = file.try_clone().and_then(|file| Ring::new(file, depth.clamp(1, DEEPEST)));
+    let ring = ring.map_err(|error| {
+        report(format_args!(
+            "{}: no io_uring here ({error}); pages are read and written one after another",
+            directory.display()
+        ));
+    });
+    let ring = ring.ok();
+    Ok((file, How { ring: ring.is_some(), direct }, ring))
+}
+
+/// A file that has taken a page and given it back.
+fn open(directory: &Path, bytes: u64, page_bytes: usize, direct: bool) -> Result<File, OpenError> {
+    let file = file::create(directory, bytes, direct)?;
+    let probe = || -> io::Result<()> {
+        let mut page = Page::zeroed(page_bytes);
+        file.write_all_at(page.bytes(), 0)?;
+        file.read_exact_at(page.bytes_mut(), 0)
+    };
+    let tried = probe().map_err(|error| OpenError::Io {
+        what: "writing and reading a page",
+        directory: directory.to_owned(),
+        error,
+    });
+    tried.map(|()| file)
+}

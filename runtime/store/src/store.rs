@@ -1,0 +1,314 @@
+//! The store as its user sees it: places, and what became of pages.
+
+use crate::backend::{Backend, Transfer};
+use crate::error::{OpenError, PageError};
+use crate::open::{How, prepare};
+use crate::page::{Page, PageMemory};
+use crate::plain::Plain;
+use crate::worker::{Done, Worker};
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
+use std::time::{Duration, Instant};
+
+/// How long a store that is dropped waits for what is on its way. A disk that hangs keeps its thread and its pages, and nobody else.
+const GRACE: Duration = Duration::from_secs(2);
+
+/// What to open.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Options {
+    /// Bytes of a page: a multiple of [`ALIGN`](crate::ALIGN), see [`whole_page`](crate::whole_page).
+    pub page_bytes: usize,
+    /// Bytes of all pages, claimed at once; what is more than whole pages is not used.
+    pub capacity_bytes: u64,
+    /// Most pages on their way at a time; at least 1.
+    pub depth: u32,
+}
+
+/// A page's place in the file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Place(pub(crate) u32);
+
+/// Whether a page was to be written or read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// From memory to its place.
+    Write,
+    /// From its place to memory.
+    Read,
+}
+
+/// What became of a page that was handed over.
+#[derive(Debug)]
+pub struct Completion<M = Page> {
+    /// The caller's word for it.
+    pub tag: u64,
+    /// What was done.
+    pub kind: Kind,
+    /// Where.
+    pub place: Place,
+    /// The memory, the caller's again. After a read that failed it holds anything.
+    pub page: M,
+    /// Whether it was done.
+    pub result: Result<(), PageError>,
+}
+
+/// A page that was not taken.
+#[derive(Debug)]
+pub struct Refused<M = Page> {
+    /// The memory, the caller's still.
+    pub page: M,
+    /// Why.
+    pub why: PageError,
+}
+
+/// What is known of a place.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum State {
+    Free,
+    /// A page is being written to it.
+    Writing,
+    /// Its page could not be written.
+    Failed,
+    /// It holds a page of this checksum, which is being read so many times.
+    Holds {
+        sum: u64,
+        readers: u32,
+    },
+    /// Its page is not wanted any more; it is free when so many transfers are done.
+    Freed {
+        busy: u32,
+    },
+}
+
+/// Pages in a file. Dropping it ends what is on its way and gives the file back.
+#[derive(Debug)]
+pub struct DiskStore<M: PageMemory = Page> {
+    page_bytes: usize,
+    states: Vec<State>,
+    /// Low ones last, so that they go first.
+    free: Vec<Place>,
+    in_flight: usize,
+    inbox: Sender<Transfer<M>>,
+    outbox: Receiver<Done<M>>,
+    closing: Arc<AtomicBool>,
+    thread: Option<std::thread::JoinHandle<()>>,
+    how: How,
+}
+
+impl<M: PageMemory> DiskStore<M> {
+    /// Opens a store in a directory, and clears away what processes that ended left of theirs. A line of `report` says where io_uring is
+    /// forbidden, or the system's cache cannot be gone past.
+    ///
+    /// # Errors
+    /// When the directory is not there or may not be written to, its disk has too little room, or sizes make no sense.
+    pub fn open(
+        directory: &Path,
+        options: Options,
+        report: impl Fn(std::fmt::Arguments),
+    ) -> Result<DiskStore<M>, OpenError> {
+        let (file, how, ring) = prepare(directory, options, &report)?;
+        match ring {
+            Some(ring) => DiskStore::start(directory, options, ring, how),
+            None => DiskStore::start(directory, options, Plain::new(file), how),
+        }
+    }
+
+    /// As [`Self::open`], with transfers that fail as `faults` says.
+    ///
+    /// # Errors
+    /// As [`Self::open`].
+    #[cfg(feature = "test-support")]
+    pub fn open_with_faults(
+        directory: &Path,
+        options: Options,
+        faults: &crate::Faults,
+        report: impl Fn(std::fmt::Arguments),
+    ) -> Result<DiskStore<M>, OpenError> {
+        let (file, how, ring) = prepare(directory, options, &report)?;
+        match ring {
+            Some(ring) => DiskStore::start(directory, options, faults.around(ring), how),
+            None => DiskStore::start(directory, options, faults.around(Plain::new(file)), how),
+        }
+    }
+
+    /// As [`Self::open`], as if io_uring were forbidden.
+    ///
+    /// # Errors
+    /// As [`Self::open`].
+    #[cfg(feature = "test-support")]
+    pub fn open_plain(directory: &Path, options: Options) -> Result<DiskStore<M>, OpenError> {
+        let (file, how, _) = prepare::<M>(directory, options, &|_| {})?;
+        DiskStore::start(directory, options, Plain::new(file), How { ring: false, ..how })
+    }
+
+    fn start(
+        directory: &Path,
+        Options { page_bytes, capacity_bytes, depth }: Options,
+        backend: impl Backend<M>,
+        how: How,
+    ) -> Result<DiskStore<M>, OpenError> {
+        let ((inbox, transfers), (done, outbox)) = (channel(), channel());
+        let closing = Arc::new(AtomicBool::new(false));
+        let depth = depth.max(1) as usize;
+        let worker = Worker { backend, depth, inbox: transfers, outbox: done, closing: Arc::clone(&closing) };
+        let thread =
+            std::thread::Builder::new().name("store".to_owned()).spawn(move || worker.run()).map_err(
+                |error| OpenError::Io { what: "starting a thread", directory: directory.to_owned(), error },
+            )?;
+        // Checked when the file was made.
+        let places = (capacity_bytes / page_bytes as u64) as u32;
+        Ok(DiskStore {
+            page_bytes,
+            states: vec![State::Free; places as usize],
+            free: (0..places).rev().map(Place).collect(),
+            in_flight: 0,
+            inbox,
+            outbox,
+            closing,
+            thread: Some(thread),
+            how,
+        })
+    }
+
+    /// Bytes of a page.
+    pub fn page_bytes(&self) -> usize {
+        self.page_bytes
+    }
+
+    /// Pages it can hold.
+    pub fn capacity(&self) -> usize {
+        self.states.len()
+    }
+
+    /// Places that are free now: those that are only waited for are not.
+    pub fn free_places(&self) -> usize {
+        self.free.len()
+    }
+
+    /// Pages handed over and not given back.
+    pub fn in_flight(&self) -> usize {
+        self.in_flight
+    }
+
+    /// How pages are moved, in words.
+    pub fn how(&self) -> &'static str {
+        match (self.how.ring, self.how.direct) {
+            (true, true) => "io_uring, past the system's cache",
+            (true, false) => "io_uring, through the system's cache",
+            (false, true) => "plain reads and writes, past the system's cache",
+            (false, false) => "plain reads and writes, through the system's cache",
+        }
+    }
+
+    /// Hands a page over to be written to a free place, which is the caller's from now on and holds it when the completion says so.
+    ///
+    /// # Errors
+    /// With the page, when all places are taken, or the store is of no use any more.
+    pub fn write(&mut self, page: M, tag: u64) -> Result<Place, Refused<M>> {
+        if page.len() != self.page_bytes {
+            return Err(Refused { page, why: PageError::Misused("memory of another size than a page's") });
+        }
+        let Some(&place) = self.free.last() else { return Err(Refused { page, why: PageError::Full }) };
+        self.hand_over(Transfer { kind: Kind::Write, place, tag, page, sum: 0 })?;
+        self.free.pop();
+        self.states[place.0 as usize] = State::Writing;
+        Ok(place)
+    }
+
+    /// Hands memory over to be filled with a page that was written.
+    ///
+    /// # Errors
+    /// With the memory, when the place holds no page, or the store is of no use any more.
+    pub fn read(&mut self, place: Place, page: M, tag: u64) -> Result<(), Refused<M>> {
+        if page.len() != self.page_bytes {
+            return Err(Refused { page, why: PageError::Misused("memory of another size than a page's") });
+        }
+        let Some(&State::Holds { sum, readers }) = self.states.get(place.0 as usize) else {
+            return Err(Refused { page, why: PageError::Misused("a place that holds no page") });
+        };
+        self.hand_over(Transfer { kind: Kind::Read, place, tag, page, sum })?;
+        self.states[place.0 as usize] = State::Holds { sum, readers: readers + 1 };
+        Ok(())
+    }
+
+    fn hand_over(&mut self, transfer: Transfer<M>) -> Result<(), Refused<M>> {
+        self.inbox.send(transfer).map_err(|gone| Refused { page: gone.0.page, why: PageError::Stopped })?;
+        self.in_flight += 1;
+        Ok(())
+    }
+
+    /// Gives a place up, whatever it holds. What is on its way to or from it is completed, and then it is free.
+    pub fn free(&mut self, place: Place) {
+        let Some(state) = self.states.get_mut(place.0 as usize) else { return };
+        *state = match *state {
+            State::Free | State::Freed { .. } => return,
+            State::Writing => State::Freed { busy: 1 },
+            State::Failed | State::Holds { readers: 0, .. } => {
+                self.free.push(place);
+                State::Free
+            }
+            State::Holds { readers, .. } => State::Freed { busy: readers },
+        };
+    }
+
+    /// What became of one of the pages that were handed over, in the order in which they were done; `None` when none is done.
+    pub fn poll(&mut self) -> Option<Completion<M>> {
+        let done = self.outbox.try_recv().ok()?;
+        Some(self.complete(done))
+    }
+
+    /// As [`Self::poll`], but waits for one until `timeout` has passed. Returns at once where none is on its way.
+    pub fn wait(&mut self, timeout: Duration) -> Option<Completion<M>> {
+        if self.in_flight == 0 {
+            return None;
+        }
+        match self.outbox.recv_timeout(timeout) {
+            Ok(done) => Some(self.complete(done)),
+            Err(RecvTimeoutError::Timeout) => None,
+            Err(RecvTimeoutError::Disconnected) => {
+                // The thread is gone, and with it what it had.
+                self.in_flight = 0;
+                None
+            }
+        }
+    }
+
+    fn complete(&mut self, (transfer, result): Done<M>) -> Completion<M> {
+        let Transfer { kind, place, tag, page, sum } = transfer;
+        self.in_flight -= 1;
+        let state = &mut self.states[place.0 as usize];
+        *state = match *state {
+            State::Writing if result.is_err() => State::Failed,
+            State::Writing => State::Holds { sum, readers: 0 },
+            State::Holds { sum, readers } => State::Holds { sum, readers: readers - 1 },
+            State::Freed { busy: 1 } => {
+                self.free.push(place);
+                State::Free
+            }
+            State::Freed { busy } => State::Freed { busy: busy - 1 },
+            State::Free | State::Failed => unreachable!("nothing was on its way there"),
+        };
+        Completion { tag, kind, place, page, result }
+    }
+}
+
+impl<M: PageMemory> Drop for DiskStore<M> {
+    fn drop(&mut self) {
+        self.closing.store(true, Ordering::Relaxed);
+        // The thread sleeps until something comes, or can come no more.
+        drop(std::mem::replace(&mut self.inbox, channel().0));
+        let deadline = Instant::now() + GRACE;
+        let ended = loop {
+            match self.outbox.recv_timeout(deadline.saturating_duration_since(Instant::now())) {
+                Ok(_) => {}
+                Err(RecvTimeoutError::Disconnected) => break true,
+                Err(RecvTimeoutError::Timeout) => break false,
+            }
+        };
+        if let (true, Some(thread)) = (ended, self.thread.take()) {
+            let _ = thread.join();
+        }
+    }
+}

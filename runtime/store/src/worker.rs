@@ -1,0 +1,84 @@
+//! The store's thread: takes pages, moves as many at a time as it may, and gives them back.
+
+use crate::backend::{Backend, Transfer};
+use crate::error::PageError;
+use crate::page::PageMemory;
+use crate::store::Kind;
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{Receiver, RecvError, Sender, TryRecvError};
+use twox_hash::XxHash3_64;
+
+/// The checksum of a page: 64 bits, so that what is overlooked in a lifetime of errors is nothing.
+pub(crate) fn checksum(bytes: &[u8]) -> u64 {
+    XxHash3_64::oneshot(bytes)
+}
+
+/// What the thread gives back. A page that was written has its checksum in `sum`.
+pub(crate) type Done<M> = (Transfer<M>, Result<(), PageError>);
+
+pub(crate) struct Worker<M, B> {
+    pub backend: B,
+    /// Most pages on their way at a time.
+    pub depth: usize,
+    pub inbox: Receiver<Transfer<M>>,
+    pub outbox: Sender<Done<M>>,
+    /// Set when nobody waits for anything any more.
+    pub closing: Arc<AtomicBool>,
+}
+
+impl<M: PageMemory, B: Backend<M>> Worker<M, B> {
+    /// Works until the store is dropped.
+    pub fn run(mut self) {
+        let mut done = Vec::new();
+        while let Ok(next) = self.next() {
+            match next {
+                Some(transfer) => self.begin(transfer),
+                None => {
+                    self.backend.finish(&mut done);
+                    for (transfer, result) in done.drain(..) {
+                        // Nobody may be there to hear it.
+                        let _ = self.outbox.send(finished(transfer, result));
+                    }
+                }
+            }
+        }
+    }
+
+    /// The next page to move; `None` while something has to be finished first.
+    fn next(&self) -> Result<Option<Transfer<M>>, RecvError> {
+        let in_flight = self.backend.in_flight();
+        if self.closing.load(Ordering::Relaxed) {
+            return if in_flight == 0 { Err(RecvError) } else { Ok(None) };
+        }
+        if in_flight == 0 {
+            return self.inbox.recv().map(Some);
+        }
+        if in_flight == self.depth {
+            return Ok(None);
+        }
+        match self.inbox.try_recv() {
+            Ok(transfer) => Ok(Some(transfer)),
+            Err(TryRecvError::Empty | TryRecvError::Disconnected) => Ok(None),
+        }
+    }
+
+    fn begin(&mut self, mut transfer: Transfer<M>) {
+        if transfer.kind == Kind::Write {
+            transfer.sum = checksum(transfer.page.bytes());
+        }
+        self.backend.begin(transfer);
+    }
+}
+
+/// What became of a page.
+fn finished<M: PageMemory>(transfer: Transfer<M>, result: io::Result<()>) -> Done<M> {
+    let result = match (transfer.kind, result) {
+        (_, Err(error)) => Err(PageError::Io(error)),
+        (Kind::Write, Ok(())) => Ok(()),
+        (Kind::Read, Ok(())) if checksum(transfer.page.bytes()) == transfer.sum => Ok(()),
+        (Kind::Read, Ok(())) => Err(PageError::Corrupt),
+    };
+    (transfer, result)
+}
