@@ -4,6 +4,7 @@ use crate::forward::{Command, Forward};
 use crate::generation::Generation;
 use crate::latencies::Latencies;
 use crate::request::{Event, FinishReason, Finished, Request, SubmitError, Timings};
+use crate::scheduler::Policy;
 use crate::sequence::{Client, Clock, History, Sequence, Signals};
 use crate::shared::{Health, Place, Shared, Stats};
 use monomorph_cache::Lease;
@@ -26,6 +27,55 @@ pub struct EngineOptions {
     pub max_waiting: usize,
     /// What is kept of sequences that are over.
     pub prefix: PrefixOptions,
+    /// How sequences share steps.
+    pub schedule: ScheduleOptions,
+}
+
+impl EngineOptions {
+    /// Options with a cache of prefixes that has no room for snapshots, and the scheduler's defaults.
+    pub fn new(blocks: usize, context: usize, max_waiting: usize) -> EngineOptions {
+        let (prefix, schedule) = (PrefixOptions::default(), ScheduleOptions::default());
+        EngineOptions { blocks, context, max_waiting, prefix, schedule }
+    }
+}
+
+/// How sequences share steps.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ScheduleOptions {
+    /// In which order.
+    pub policy: Policy,
+    /// Time from one token of an answer to the next that is to be kept where the policy looks at it, and is counted when it is not.
+    pub tbt: Duration,
+    /// Most tokens of prompts in a step, from the model's [`piece_tokens`](ModelSpec::piece_tokens) to its `step_tokens`; 0 is as many as
+    /// there is room for.
+    pub prefill_tokens: usize,
+}
+
+/// Time from one token to the next that is to be kept unless told otherwise: ten tokens a second, about twice what a person reads.
+pub const TBT: Duration = Duration::from_millis(100);
+
+impl Default for ScheduleOptions {
+    /// First in, first out, with whole steps.
+    fn default() -> ScheduleOptions {
+        ScheduleOptions { policy: Policy::Fifo, tbt: TBT, prefill_tokens: 0 }
+    }
+}
+
+impl ScheduleOptions {
+    /// Checks them against a model.
+    ///
+    /// # Errors
+    /// When a step cannot carry so many tokens of prompts, or pieces of prompts would not fit; the message says why.
+    pub fn check(&self, spec: &ModelSpec) -> Result<(), String> {
+        let (most, piece, asked) = (spec.step_tokens, spec.piece_tokens(), self.prefill_tokens);
+        if asked > most {
+            return Err(format!("a step of this build holds {most} tokens"));
+        }
+        if asked != 0 && asked < piece {
+            return Err(format!("prompts of this build are fed in pieces of {piece} tokens"));
+        }
+        Ok(())
+    }
 }
 
 /// What is kept of sequences that are over, for others that begin alike.
@@ -103,7 +153,9 @@ pub(crate) fn prepare(
     if let Some((name, _)) = limits.into_iter().find(|&(_, value)| value == 0) {
         return Err(StartError::Spec(format!("{name} of {} is 0", spec.target)));
     }
-    let EngineOptions { blocks, context, max_waiting, prefix } = options;
+    let EngineOptions { blocks, context, max_waiting, ref prefix, schedule } = options;
+    let refused = |error| format!("prefill_tokens {}: {error}", schedule.prefill_tokens);
+    schedule.check(spec).map_err(|error| StartError::Options(refused(error)))?;
     let interval = prefix.snapshot_interval;
     let values = [
         ("blocks", blocks),
@@ -136,9 +188,10 @@ pub(crate) fn prepare(
     }
     let shared = Arc::new(Shared::new(blocks, context));
     let (commands, inbox) = channel();
-    let forward = Forward::new(spec, blocks, &prefix, inbox, Arc::clone(&shared));
+    let forward = Forward::new(spec, &options, inbox, Arc::clone(&shared));
     let numbers = Arc::new(AtomicU64::new(0));
-    Ok((EngineHandle { spec, context, prefix, max_waiting, commands, shared, numbers }, forward))
+    let options = EngineOptions { context, ..options };
+    Ok((EngineHandle { spec, options, commands, shared, numbers }, forward))
 }
 
 /// A way to the engine, for any number of threads. The engine stops when it is drained, or when the last
@@ -146,9 +199,8 @@ pub(crate) fn prepare(
 #[derive(Clone, Debug)]
 pub struct EngineHandle {
     spec: &'static ModelSpec,
-    context: usize,
-    prefix: PrefixOptions,
-    max_waiting: usize,
+    /// With the context that was found usable.
+    options: EngineOptions,
     commands: Sender<Command>,
     shared: Arc<Shared>,
     numbers: Arc<AtomicU64>,
@@ -163,8 +215,8 @@ impl EngineHandle {
         self.accept(request, false)
     }
 
-    /// Queues a request that asks after the engine's health. It is answered as any other, but takes no place in the
-    /// queue and is in no count of requests, tokens or times: only its steps and its blocks are seen.
+    /// Queues a request that asks after the engine's health. It is answered as any other, but goes before all others, takes no place in
+    /// the queue and is in no count of requests, tokens or times: only its steps and its blocks are seen.
     ///
     /// # Errors
     /// As [`EngineHandle::submit`], but for a full queue.
@@ -178,8 +230,9 @@ impl EngineHandle {
             Health::Draining => return Err(SubmitError::Draining),
             Health::Stopped | Health::Poisoned(_) | Health::Dead(_) => return Err(SubmitError::Stopped),
         }
-        let Request { prompt: tokens, max_tokens, sampling, mut stop_ids, ignore_eos } = request;
-        let (prompt, context, vocabulary) = (tokens.len(), self.context, self.spec.vocabulary);
+        let Request { prompt: tokens, max_tokens, sampling, mut stop_ids, ignore_eos, priority, client } =
+            request;
+        let (prompt, context, vocabulary) = (tokens.len(), self.context(), self.spec.vocabulary);
         if prompt == 0 {
             return Err(SubmitError::PromptEmpty);
         }
@@ -210,7 +263,7 @@ impl EngineHandle {
             let _ = sender.send(Event::Finished(finished));
             return Ok(generation);
         }
-        let limit = self.max_waiting;
+        let limit = self.options.max_waiting;
         let full = |waiting| SubmitError::QueueFull { waiting, limit };
         let place = (!canary).then(|| Place::take(&self.shared, limit)).transpose().map_err(full)?;
         let span = tracing::info_span!("generation", id, prompt_tokens = prompt, max_tokens);
@@ -225,6 +278,10 @@ impl EngineHandle {
             coming: 0,
             last_step: 0,
             limit: prompt + max_tokens.min(context - prompt),
+            number: id,
+            priority: if canary { i64::MIN } else { priority },
+            account: client,
+            found: 0,
             history: sampling.needs_history().then(|| History::new(&tokens)),
             tokens,
             sampling,
@@ -245,12 +302,17 @@ impl EngineHandle {
     /// Tokens a sequence may have, prompt and answer together: the least of the option, the model's own
     /// context and what all blocks hold, both of these less the [`reach`](ModelSpec::reach) of its drafts.
     pub fn context(&self) -> usize {
-        self.context
+        self.options.context
     }
 
     /// What is kept of sequences that are over.
     pub fn prefix(&self) -> &PrefixOptions {
-        &self.prefix
+        &self.options.prefix
+    }
+
+    /// How sequences share steps.
+    pub fn schedule(&self) -> &ScheduleOptions {
+        &self.options.schedule
     }
 
     /// Counters at this moment.

@@ -31,7 +31,10 @@ mod sequence;
 mod shared;
 
 pub use generation::Generation;
-pub use handle::{EngineHandle, EngineOptions, PrefixOptions, SNAPSHOT_INTERVAL, StartError, start};
+pub use handle::{
+    EngineHandle, EngineOptions, PrefixOptions, SNAPSHOT_INTERVAL, ScheduleOptions, StartError, TBT, start,
+};
 pub use latencies::Latencies;
 pub use request::{EngineError, Event, FinishReason, Finished, Request, SubmitError, Timings};
+pub use scheduler::Policy;
 pub use shared::{Health, Stats};

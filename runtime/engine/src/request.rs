@@ -17,12 +17,24 @@ pub struct Request {
     pub stop_ids: Vec<u32>,
     /// Whether the model's own stop ids are tokens like any other.
     pub ignore_eos: bool,
+    /// Who is served first and keeps blocks longest: the lower, the earlier.
+    pub priority: i64,
+    /// Who asks: clients are served alike.
+    pub client: u64,
 }
 
 impl Request {
     /// A greedy request without stop ids of its own.
     pub fn new(prompt: Vec<u32>, max_tokens: usize) -> Request {
-        Request { prompt, max_tokens, sampling: Sampling::default(), stop_ids: Vec::new(), ignore_eos: false }
+        Request {
+            prompt,
+            max_tokens,
+            sampling: Sampling::default(),
+            stop_ids: Vec::new(),
+            ignore_eos: false,
+            priority: 0,
+            client: 0,
+        }
     }
 }
 

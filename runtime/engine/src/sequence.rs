@@ -2,7 +2,7 @@
 
 use crate::latencies::Latencies;
 use crate::request::{Event, FinishReason, Finished, Timings};
-use crate::scheduler::{Running, Waiting};
+use crate::scheduler::{Candidate, Running, Waiting};
 use crate::shared::Place;
 use monomorph_cache::{Lease, Match, SavePoints};
 use monomorph_model::Slot;
@@ -40,6 +40,14 @@ pub(crate) struct Sequence {
     pub last_step: u64,
     /// Most tokens it may come to have.
     pub limit: usize,
+    /// Requests are numbered as they come.
+    pub number: u64,
+    /// Lower is earlier.
+    pub priority: i64,
+    /// Who asked: a number of the server's.
+    pub account: u64,
+    /// How many of its tokens were in the cache when it was looked up last, while it waits.
+    pub found: usize,
     pub sampling: Sampling,
     /// `None` unless the sampler asks for it.
     pub history: Option<History>,
@@ -166,8 +174,43 @@ impl Sequence {
         &self.tokens[..self.prefill(replays).min(self.tokens.len())]
     }
 
+    /// As one that waits, and whose client is so far ahead of others.
+    pub fn as_candidate(&self, ahead: u64) -> Candidate {
+        Candidate {
+            front: self.is_canary(),
+            priority: self.priority,
+            client: self.account,
+            ahead,
+            prompt: self.tokens.len() - self.found,
+            paid: self.clock.admitted.is_some(),
+            taken: false,
+        }
+    }
+
+    /// Microseconds from `now` until its next token is late, if it is to come within `tbt` of the one before.
+    fn slack(&self, now: Instant, tbt: Duration) -> Option<u64> {
+        let since = match (self.coming, self.clock.last_token) {
+            (0, None) => return None,
+            (0, Some(last)) => now - last,
+            // Its next token but one is meant, and the next comes when the step can begin.
+            (_, _) => Duration::ZERO,
+        };
+        Some(u64::try_from(tbt.saturating_sub(since).as_micros()).unwrap_or(u64::MAX))
+    }
+
+    /// Whether a token that comes `now` comes later than `tbt` after the one before.
+    pub fn is_late(&self, now: Instant, tbt: Duration) -> bool {
+        self.clock.last_token.is_some_and(|last| now - last > tbt)
+    }
+
     /// As one that runs, and whose state is saved at `saves`; all its blocks come back when it is pre-empted.
-    pub fn as_running(&self, replays: bool, saves: Option<&SavePoints>) -> Running {
+    pub fn as_running(
+        &self,
+        replays: bool,
+        saves: Option<&SavePoints>,
+        now: Instant,
+        tbt: Duration,
+    ) -> Running {
         let (tokens, blocks) = (self.length(), self.lease.blocks().len());
         let until = saves.map_or(tokens, |saves| saves.until(self.fed, self.saved, self.begun, tokens));
         Running {
@@ -179,6 +222,8 @@ impl Sequence {
             limit: self.limit,
             blocks,
             returns: blocks,
+            priority: self.priority,
+            slack: self.slack(now, tbt),
         }
     }
 
@@ -186,7 +231,8 @@ impl Sequence {
     pub fn as_waiting(&self, found: &Match, replays: bool, saves: Option<&SavePoints>) -> Waiting {
         let (tokens, cached, prefill) = (self.tokens.len(), found.tokens, self.prefill(replays));
         let until = saves.map_or(tokens, |saves| saves.until(cached, cached, prefill, tokens));
-        Waiting { tokens, cached, shared: found.in_use, prefill: prefill.min(until), limit: self.limit }
+        let (prefill, priority) = (prefill.min(until), self.priority);
+        Waiting { tokens, cached, shared: found.in_use, prefill, limit: self.limit, priority }
     }
 
     /// Begins to run, or to run again, with a lease of what was found.
@@ -196,7 +242,7 @@ impl Sequence {
         }
         self.admit(now);
         self.lease = lease;
-        (self.fed, self.saved) = (found.tokens, found.tokens);
+        (self.fed, self.saved, self.found) = (found.tokens, found.tokens, found.tokens);
         (self.begun, self.begins) = (self.prefill(replays), true);
     }
 

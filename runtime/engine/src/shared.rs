@@ -65,12 +65,18 @@ pub struct Stats {
     pub snapshots_evicted: u64,
     /// Tokens sampled for an answer; those of rows that turned out surplus do not count.
     pub tokens_generated: u64,
+    /// Times that a sequence's drafts were fed to be verified.
+    pub drafts: u64,
     /// Drafts fed to be verified.
     pub drafts_verified: u64,
     /// How many of them were the tokens sampled, those behind the end of an answer included.
     pub drafts_accepted: u64,
-    /// Sequences that lost their blocks to an older one and were prefilled again.
+    /// Sequences that lost their blocks to others and were prefilled again.
     pub preemptions: u64,
+    /// Steps in which prompts got less than there was room for, so that a token comes in time.
+    pub prompts_cut: u64,
+    /// Tokens that came later than they should behind those before: see [`crate::ScheduleOptions::tbt`].
+    pub late_tokens: u64,
     /// Tokens of prompts whose answers have begun, each counted once.
     pub prompt_tokens: u64,
     /// Answers that ended by a stop id, by a stop string or by length.

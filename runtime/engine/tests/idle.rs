@@ -3,7 +3,7 @@
 #![cfg(target_os = "linux")]
 
 use monomorph_engine::scripted::{Script, Scripted, Small};
-use monomorph_engine::{EngineOptions, PrefixOptions, Request, start};
+use monomorph_engine::{EngineOptions, Request, start};
 use std::time::{Duration, Instant};
 
 /// Nanoseconds that the forward thread has run, as the kernel counts them.
@@ -20,8 +20,7 @@ fn forward_time() -> u64 {
 
 #[test]
 fn an_idle_engine_sleeps_and_wakes_at_once() {
-    let options =
-        EngineOptions { blocks: 16, context: 100, max_waiting: 4, prefix: PrefixOptions::default() };
+    let options = EngineOptions::new(16, 100, 4);
     let engine = start(Scripted::<Small>::new(Script::default()), options).unwrap();
     let ask = || {
         let mut generation = engine.submit(Request::new(vec![5], 8)).unwrap();

@@ -1,7 +1,7 @@
 //! What the engine adds to a step: measured on a model that does nothing.
 
 use monomorph_engine::scripted::{Drafting, Shape, Small};
-use monomorph_engine::{EngineOptions, PrefixOptions, Request, start};
+use monomorph_engine::{EngineOptions, Request, start};
 use monomorph_model::{
     LoadError, LoadOptions, Model, ModelSpec, Output, Progress, RowOutput, Step, StepOutput, Ticket,
     Verified, Weights,
@@ -44,8 +44,7 @@ impl<S: Shape> Model for Nothing<S> {
 
 /// What steps cost the host, per sequence count and penalty.
 fn measure<S: Shape>() {
-    let options =
-        EngineOptions { blocks: 4096, context: 4096, max_waiting: 64, prefix: PrefixOptions::default() };
+    let options = EngineOptions::new(4096, 4096, 64);
     let engine = start(Nothing::<S>(Vec::new(), PhantomData), options).unwrap();
     for (sequences, penalty) in [(1, 0.0), (1, 0.5), (16, 0.0)] {
         // The least of several batches: other processes can only add.

@@ -21,6 +21,7 @@ mod openai;
 mod out;
 mod paths;
 mod retry;
+mod schedule;
 mod text;
 mod verbs;
 

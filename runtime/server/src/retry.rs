@@ -1,6 +1,7 @@
 //! When to come back: what `Retry-After` says.
 
 use std::num::NonZero;
+use std::time::Instant;
 
 /// Longest wait that is asked of a client, in seconds: beyond it an estimate says little.
 const LONGEST: f64 = 60.0;
@@ -10,6 +11,12 @@ const LONGEST: f64 = 60.0;
 pub(crate) fn seconds(waiting: usize, departures_per_second: Option<f64>) -> NonZero<u32> {
     let estimate = departures_per_second.map_or(1.0, |rate| (waiting as f64 / rate).clamp(1.0, LONGEST));
     NonZero::new(estimate.ceil() as u32).unwrap_or(NonZero::<u32>::MIN)
+}
+
+/// Seconds until a moment, and at least 1.
+pub(crate) fn until(moment: Instant) -> NonZero<u32> {
+    let left = moment.saturating_duration_since(Instant::now()).as_secs_f64().ceil();
+    NonZero::new(left as u32).unwrap_or(NonZero::<u32>::MIN)
 }
 
 #[cfg(test)]

@@ -4,6 +4,7 @@ use super::contract::{self, Expects};
 use super::flights::Row;
 use super::{Forward, unbalanced};
 use crate::request::{Event, Finished};
+use crate::scheduler::GENERATED;
 use monomorph_model::{RowOutput, StepOutput, Verified};
 use std::time::Instant;
 
@@ -26,12 +27,15 @@ impl Forward {
         }
         let mut finished: Vec<(usize, Finished)> = Vec::new();
         let (mut prefilled, mut pieces, mut generated) = (0, 0, 0);
-        let (mut verified, mut accepted) = (0, 0);
-        let mut prompts = 0;
+        let (mut drafts, mut verified, mut accepted) = (0, 0, 0);
+        let (mut prompts, mut late, tbt) = (0, 0, self.schedule.tbt);
         for (at, (row, output)) in rows.iter().zip(output.rows).enumerate() {
             let place = self.places[row.slot.0 as usize];
             // Of a canary nothing is counted.
             let counts = place.is_none_or(|index| !self.running[index].is_canary());
+            late += u64::from(
+                counts && place.is_some_and(|index| row.samples && self.running[index].is_late(now, tbt)),
+            );
             if counts {
                 prefilled += row.prefilled as u64;
                 pieces += u64::from(row.piece);
@@ -47,16 +51,17 @@ impl Forward {
                     let Some(index) = place else { continue };
                     self.running[index].take([sampled], Vec::new(), now)
                 }
-                (Expects::Verified, RowOutput::Verified(Verified { sampled, drafts })) => {
+                (Expects::Verified, RowOutput::Verified(Verified { sampled, drafts: next })) => {
                     // One step is in flight: nobody ended meanwhile.
                     let index = place.ok_or_else(|| format!("row {at} of the step is nobody's"))?;
                     let sequence = &mut self.running[index];
-                    self.contract.check_verified(at, &sequence.drafts, &sampled, &drafts)?;
+                    self.contract.check_verified(at, &sequence.drafts, &sampled, &next)?;
                     if counts {
+                        drafts += u64::from(!sequence.drafts.is_empty());
                         verified += sequence.drafts.len() as u64;
                         accepted += sampled.len() as u64 - 1;
                     }
-                    sequence.take(sampled, drafts, now)
+                    sequence.take(sampled, next, now)
                 }
                 (expects, other) => return Err(contract::unasked(at, expects, &other)),
             };
@@ -65,6 +70,7 @@ impl Forward {
                 self.leave(row, index, row.end + (taken as usize).saturating_sub(1))?;
                 if counts {
                     let sequence = &self.running[index];
+                    self.clients.serve(sequence.account, taken * GENERATED);
                     generated += taken;
                     let first = taken > 0 && sequence.generated() as u64 == taken;
                     prompts += if first { sequence.prompt as u64 } else { 0 };
@@ -72,7 +78,8 @@ impl Forward {
             }
             finished.extend(place.zip(end));
         }
-        // Rows are in the order of the running, so from the end no index moves before its turn.
+        // From the end no index moves before its turn.
+        finished.sort_by_key(|(index, _)| *index);
         for (index, finished) in finished.into_iter().rev() {
             let mut sequence = self.running.remove(index);
             self.save_last(&mut sequence)?;
@@ -85,8 +92,10 @@ impl Forward {
         counters.stats.prompt_pieces += pieces;
         counters.stats.prompt_tokens += prompts;
         counters.stats.tokens_generated += generated;
+        counters.stats.drafts += drafts;
         counters.stats.drafts_verified += verified;
         counters.stats.drafts_accepted += accepted;
+        counters.stats.late_tokens += late;
         Ok(())
     }
 }

@@ -13,14 +13,16 @@ mod apply;
 mod contract;
 mod endings;
 mod flights;
+#[cfg(test)]
+mod order;
 mod plan;
 mod prefix;
 #[cfg(test)]
 mod walk;
 
-use crate::handle::PrefixOptions;
+use crate::handle::{EngineOptions, ScheduleOptions};
 use crate::request::{EngineError, Event};
-use crate::scheduler::{Limits, Running, Waiting};
+use crate::scheduler::{Candidate, Clients, Limits, Pace, Running, Turns, Waiting};
 use crate::sequence::{Client, Sequence};
 use crate::shared::{Health, Shared};
 use contract::Contract;
@@ -62,10 +64,19 @@ pub(crate) struct Forward {
     /// Where states are saved; `None` where they are not.
     saves: Option<SavePoints>,
     free_slots: Vec<Slot>,
-    /// Oldest first.
+    schedule: ScheduleOptions,
+    /// When a step is planned in the scheduler's order, which pre-empts the last; otherwise in any.
     running: Vec<Sequence>,
-    /// Next first; all younger than the running.
+    /// In the order of their arrival.
     waiting: VecDeque<Sequence>,
+    /// Which of them are next, and who asks for how much.
+    picked: Vec<usize>,
+    candidates: Vec<Candidate>,
+    turns: Turns,
+    clients: Clients,
+    /// Which of them was looked up last, only to order them.
+    looked: usize,
+    pace: Pace,
     /// Set when no request will come any more.
     closing: bool,
     deadline: Option<Instant>,
@@ -94,12 +105,12 @@ pub(crate) struct Forward {
 impl Forward {
     pub fn new(
         spec: &ModelSpec,
-        blocks: usize,
-        prefix: &PrefixOptions,
+        options: &EngineOptions,
         inbox: Receiver<Command>,
         shared: Arc<Shared>,
     ) -> Forward {
-        let limits = plan::limits(spec);
+        let EngineOptions { blocks, ref prefix, schedule, .. } = *options;
+        let limits = plan::limits(spec, schedule.prefill_tokens);
         let reuse = match (prefix.enabled, spec.state_bytes, prefix.snapshots) {
             (true, 0, _) => Reuse::Blocks,
             (true, _, 1..) => Reuse::Snapshots { places: prefix.snapshots },
@@ -119,8 +130,15 @@ impl Forward {
             evictions: Evictions::default(),
             saves: matches!(reuse, Reuse::Snapshots { .. }).then_some(points),
             free_slots: (0..slots).rev().map(Slot).collect(),
+            schedule,
             running: Vec::new(),
             waiting: VecDeque::new(),
+            picked: Vec::new(),
+            candidates: Vec::new(),
+            turns: Turns::default(),
+            clients: Clients::default(),
+            looked: 0,
+            pace: Pace::default(),
             closing: false,
             deadline: None,
             condemned: None,
@@ -208,6 +226,8 @@ impl Forward {
             // The device turns to a step when it is there and the one before it is done.
             let began = self.collected.map_or(submitted, |before| before.max(submitted));
             self.collected = Some(collected);
+            let prefilled = rows.iter().map(|row| row.prefilled).sum();
+            self.pace.observe(prefilled, u64::try_from((collected - began).as_micros()).unwrap_or(u64::MAX));
             self.apply(&rows, output, collected)?;
             self.flights.recycle(rows);
             self.publish(Some(Turn { began, collected }));
@@ -262,7 +282,7 @@ impl Forward {
 
     fn take(&mut self, command: Command) {
         match command {
-            Command::Submit(sequence) => self.waiting.push_back(*sequence),
+            Command::Submit(sequence) => self.wait(*sequence),
             Command::Condemn(cause) => self.condemned = Some(cause),
             Command::Drain { deadline } => {
                 self.closing = true;
@@ -272,6 +292,12 @@ impl Forward {
                 };
             }
         }
+    }
+
+    /// Lets a sequence wait for its turn.
+    fn wait(&mut self, sequence: Sequence) {
+        let at = self.waiting.partition_point(|one| one.number < sequence.number);
+        self.waiting.insert(at, sequence);
     }
 
     /// Ends the sequences whose client is gone, and all of them after the deadline of a drain.

@@ -5,10 +5,10 @@ use super::flights::Row;
 use super::prefix::save;
 use crate::scheduler::{Limits, Plan, Row as Planned, View, schedule};
 use monomorph_model::{BlockId, ModelSpec, Output, SequenceStep, Tokens};
-use std::time::Instant;
 
-/// What the steps of a model may carry.
-pub(super) fn limits(spec: &ModelSpec) -> Limits {
+/// What the steps of a model may carry, `prefill_tokens` of them of prompts, where 0 is as many as there is room for.
+pub(super) fn limits(spec: &ModelSpec, prefill_tokens: usize) -> Limits {
+    let prefill_tokens = if prefill_tokens == 0 { spec.step_tokens } else { prefill_tokens };
     Limits {
         block_tokens: spec.block_tokens,
         step_tokens: spec.step_tokens,
@@ -16,6 +16,7 @@ pub(super) fn limits(spec: &ModelSpec) -> Limits {
         drafts: spec.drafts(),
         reach: spec.reach(),
         piece_tokens: spec.piece_tokens(),
+        prefill_tokens: prefill_tokens.clamp(spec.piece_tokens().min(spec.step_tokens), spec.step_tokens),
     }
 }
 
@@ -33,8 +34,10 @@ impl Forward {
             in_flight: !self.flights.is_empty(),
             running: &self.running_view,
             waiting: &self.waiting_view,
+            policy: self.schedule.policy,
+            pace: self.pace,
         };
-        let Plan { preempt, admit, rows } = schedule(&view, &self.limits);
+        let Plan { preempt, admit, rows, cut } = schedule(&view, &self.limits);
         if rows.is_empty() && view.in_flight {
             return Ok(false);
         }
@@ -49,18 +52,16 @@ impl Forward {
         for _ in 0..preempt {
             if let Some(mut sequence) = self.running.pop() {
                 self.free(&mut sequence)?;
-                self.waiting.push_front(sequence);
+                self.wait(sequence);
             }
         }
-        if admit > 0 {
-            let now = Instant::now();
-            for _ in 0..admit {
-                self.admit(now)?;
-            }
-        }
+        self.admit(admit)?;
         self.grow()?;
-        if preempt > 0 || admit > 0 {
-            self.shared.counters().stats.preemptions += preempt as u64;
+        if preempt > 0 || admit > 0 || cut {
+            let mut counters = self.shared.counters();
+            counters.stats.preemptions += preempt as u64;
+            counters.stats.prompts_cut += u64::from(cut);
+            drop(counters);
             self.publish(None);
         }
         self.build(&rows)?;

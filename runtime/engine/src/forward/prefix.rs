@@ -7,10 +7,14 @@
 
 use super::flights::Row;
 use super::{Forward, unbalanced};
+use crate::scheduler::{Policy, pick, rank};
 use crate::sequence::Sequence;
 use monomorph_cache::{Evicted, PrefixCache, SavePoints, Snapshot};
 use monomorph_model::{Slot, SnapshotId, StateCopy, StatePlace};
 use std::time::Instant;
+
+/// How many of those that wait are looked up a step, only to order them.
+const LOOKUPS: usize = 4;
 
 /// What went for others, until the counters hear of it.
 #[derive(Debug, Default)]
@@ -31,16 +35,23 @@ impl Evictions {
 impl Forward {
     /// How both queues look to the scheduler, as far as it can make use of them.
     pub(super) fn view(&mut self) {
+        rank(&mut self.running, |one| (one.priority, one.number));
         let (replays, saves) = (self.replays, self.saves.as_ref());
+        let (now, tbt) = (Instant::now(), self.schedule.tbt);
         self.running_view.clear();
-        self.running_view.extend(self.running.iter().map(|one| one.as_running(replays, saves)));
+        self.running_view.extend(self.running.iter().map(|one| one.as_running(replays, saves, now, tbt)));
         self.waiting_view.clear();
+        self.order();
+        let (replays, saves) = (self.replays, self.saves.as_ref());
         // Looking a prompt up takes time: only for those that there is a slot for, and that fill one step. Whoever is looked up
         // later finds more.
-        let mut budget = self.limits.step_tokens;
-        for one in self.waiting.iter().take(self.free_slots.len()) {
+        let (mut budget, mut turns) = (self.limits.prefill_tokens, self.turns);
+        for _ in 0..self.free_slots.len() {
+            let Some(next) = pick(&mut self.candidates, self.schedule.policy, &mut turns) else { break };
+            let one = &self.waiting[next];
             let waiting = one.as_waiting(&self.cache.lookup(one.reusable(replays)), replays, saves);
             self.waiting_view.push(waiting);
+            self.picked.push(next);
             budget = budget.saturating_sub(waiting.tokens - waiting.cached);
             if budget == 0 {
                 break;
@@ -59,18 +70,56 @@ impl Forward {
         }
     }
 
-    /// Admits the next that waits, with all that is there of its tokens.
+    /// Who waits, for [`pick`] to choose from.
+    fn order(&mut self) {
+        self.picked.clear();
+        self.candidates.clear();
+        self.clients.settle(self.waiting.iter().filter(|one| !one.is_canary()).map(|one| one.account));
+        if self.free_slots.is_empty() {
+            return;
+        }
+        if self.schedule.policy == Policy::Slai && !self.waiting.is_empty() {
+            // What is in the cache of a prompt changes while it waits. To order them, what was there a moment ago will do.
+            for _ in 0..LOOKUPS {
+                self.looked = (self.looked + 1) % self.waiting.len();
+                let one = &mut self.waiting[self.looked];
+                one.found = self.cache.lookup(one.reusable(self.replays)).tokens;
+            }
+        }
+        let clients = &self.clients;
+        self.candidates.extend(self.waiting.iter().map(|one| one.as_candidate(clients.ahead(one.account))));
+    }
+
+    /// Admits the first `count` of those picked, with all that is there of their tokens.
     ///
     /// # Errors
     /// When the books do not balance.
-    pub(super) fn admit(&mut self, now: Instant) -> Result<(), String> {
-        let Some(mut sequence) = self.waiting.pop_front() else { return Ok(()) };
+    pub(super) fn admit(&mut self, count: usize) -> Result<(), String> {
+        if count == 0 {
+            return Ok(());
+        }
+        let now = Instant::now();
+        for place in 0..count {
+            let (before, at) = (&self.picked[..place], self.picked[place]);
+            let gone = before.iter().filter(|earlier| **earlier < at).count();
+            let Some(sequence) = self.waiting.remove(at - gone) else { return Ok(()) };
+            self.begin(sequence, now)?;
+        }
+        Ok(())
+    }
+
+    fn begin(&mut self, mut sequence: Sequence, now: Instant) -> Result<(), String> {
+        self.turns.took(sequence.is_canary());
+        let first = sequence.clock.admitted.is_none() && !sequence.is_canary();
         let (lease, found) = self.cache.admit(sequence.reusable(self.replays)).map_err(unbalanced)?;
         sequence.slot = self.free_slots.pop();
         sequence.begin(lease, &found, self.replays, now);
         if let (Some(snapshot), Some(slot)) = (found.snapshot, sequence.slot) {
             let (from, to) = (place(snapshot), StatePlace::Slot(slot));
             self.step.copies.push(StateCopy { from, to });
+        }
+        if first {
+            self.clients.serve(sequence.account, (sequence.tokens.len() - found.tokens) as u64);
         }
         self.running.push(sequence);
         self.shared.counters().stats.tokens_cached += found.tokens as u64;

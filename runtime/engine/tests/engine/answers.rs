@@ -2,9 +2,7 @@
 
 use crate::support::*;
 use monomorph_engine::scripted::{Script, Scripted, Shape, Small, Tokens};
-use monomorph_engine::{
-    EngineOptions, Event, FinishReason, Health, PrefixOptions, Request, Stats, SubmitError, start,
-};
+use monomorph_engine::{EngineOptions, Event, FinishReason, Health, Request, Stats, SubmitError, start};
 use monomorph_model::Model;
 use monomorph_sampling::Sampling;
 use std::sync::Arc;
@@ -74,10 +72,7 @@ fn requests_of_equal_length_end_in_the_order_they_came<const STEPS: usize>() {
 
 fn answers_end_by_stop_id_length_and_context<const STEPS: usize>() {
     let script = Script { tokens: Tokens::Fixed(vec![7, 8, 9]), blocks: 4, ..Script::default() };
-    let (engine, _) = engine::<STEPS>(
-        script,
-        EngineOptions { blocks: 4, context: 40, max_waiting: 8, prefix: PrefixOptions::default() },
-    );
+    let (engine, _) = engine::<STEPS>(script, EngineOptions::new(4, 40, 8));
     let ask = |request: Request| {
         let (ids, end) = answer(engine.submit(request).unwrap());
         (ids, finished(end))
@@ -100,10 +95,7 @@ fn answers_end_by_stop_id_length_and_context<const STEPS: usize>() {
 
 fn what_cannot_be_answered_is_refused<const STEPS: usize>() {
     let script = Script { blocks: 4, ..Script::default() };
-    let (engine, controls) = engine::<STEPS>(
-        script,
-        EngineOptions { blocks: 4, context: 9999, max_waiting: 2, prefix: PrefixOptions::default() },
-    );
+    let (engine, controls) = engine::<STEPS>(script, EngineOptions::new(4, 9999, 2));
     assert_eq!(engine.context(), 64, "four blocks of 16");
     let refused = |request: Request| engine.submit(request).unwrap_err();
     assert_eq!(refused(Request::new(vec![], 4)), SubmitError::PromptEmpty);
@@ -135,9 +127,7 @@ fn nonsensical_options_do_not_start() {
         [(0, 1, 1, "blocks"), (1, 0, 1, "context"), (1, 1, 0, "max_waiting")]
     {
         let model = Scripted::<Small>::new(Script::default());
-        let error =
-            start(model, EngineOptions { blocks, context, max_waiting, prefix: PrefixOptions::default() })
-                .unwrap_err();
+        let error = start(model, EngineOptions::new(blocks, context, max_waiting)).unwrap_err();
         assert!(error.to_string().contains(named), "{error}");
     }
 }
@@ -214,10 +204,7 @@ fn the_scripted_model_notices_mixed_up_blocks() {
 fn a_script_sees_the_context() {
     let tokens = Tokens::Function(Arc::new(|context, draw| context[0] + draw as u32));
     let script = Script { tokens, ..Script::default() };
-    let (engine, _) = engine::<1>(
-        script,
-        EngineOptions { blocks: 16, context: 100, max_waiting: 4, prefix: PrefixOptions::default() },
-    );
+    let (engine, _) = engine::<1>(script, EngineOptions::new(16, 100, 4));
     let (ids, _) = answer(engine.submit(Request::new(vec![100, 7], 4)).unwrap());
     assert_eq!(ids, [100, 101, 102, 103]);
 }
@@ -233,10 +220,7 @@ fn the_host_works_while_the_device_does() {
             10 + draw as u32
         }));
         let script = Script { tokens, step_time: EACH, ..Script::default() };
-        let (engine, _) = engine::<STEPS>(
-            script,
-            EngineOptions { blocks: 16, context: 100, max_waiting: 4, prefix: PrefixOptions::default() },
-        );
+        let (engine, _) = engine::<STEPS>(script, EngineOptions::new(16, 100, 4));
         let began = Instant::now();
         assert_eq!(answer(engine.submit(Request::new(vec![5], 25)).unwrap()).0.len(), 25);
         (began.elapsed(), engine.stats())

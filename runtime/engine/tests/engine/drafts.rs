@@ -3,8 +3,7 @@
 use crate::support::*;
 use monomorph_engine::scripted::{Breach, Controls, Drafting, Script, Scripted, Shape, Small, Tokens};
 use monomorph_engine::{
-    EngineError, EngineHandle, EngineOptions, Event, FinishReason, Health, PrefixOptions, Request,
-    SubmitError, start,
+    EngineError, EngineHandle, EngineOptions, Event, FinishReason, Health, Request, SubmitError, start,
 };
 use monomorph_model::ModelSpec;
 
@@ -21,10 +20,7 @@ fn crowded_answers_equal_plain_lone_ones<const DRAFTS: usize>() {
     let requests = requests(64);
     for (blocks, crowded) in [(256, false), (14, true)] {
         let script = Script { blocks, right_drafts: 0.7, ..Script::default() };
-        let (engine, ..) = drafting::<DRAFTS>(
-            script,
-            EngineOptions { blocks, context: 4096, max_waiting: 256, prefix: PrefixOptions::default() },
-        );
+        let (engine, ..) = drafting::<DRAFTS>(script, EngineOptions::new(blocks, 4096, 256));
         let running: Vec<_> =
             requests.iter().map(|request| engine.submit(request.clone()).unwrap()).collect();
         for (request, generation) in requests.iter().zip(running) {
@@ -61,10 +57,7 @@ fn crowded_answers_equal_plain_lone_ones_with_three_drafts() {
 fn answers_end_between_drafts_that_hold() {
     let tokens = Tokens::Fixed(vec![7, 8, 9, 10, 11]);
     let script = Script { tokens, blocks: 4, right_drafts: 1.0, ..Script::default() };
-    let (engine, controls, _) = drafting::<3>(
-        script,
-        EngineOptions { blocks: 4, context: 40, max_waiting: 8, prefix: PrefixOptions::default() },
-    );
+    let (engine, controls, _) = drafting::<3>(script, EngineOptions::new(4, 40, 8));
     let ask = |request: Request| {
         let before = controls.steps();
         let (ids, end) = answer(engine.submit(request).unwrap());
@@ -91,8 +84,7 @@ fn the_context_is_less_by_what_drafts_reach() {
     // All drafts hold up to the end, so that the last step writes as far as one can.
     let script = || Script { blocks: 300, right_drafts: 1.0, ..Script::default() };
     for (blocks, context) in [(300, 4091), (4, 59)] {
-        let options =
-            EngineOptions { blocks, context: 9999, max_waiting: 2, prefix: PrefixOptions::default() };
+        let options = EngineOptions::new(blocks, 9999, 2);
         let (engine, ..) = drafting::<3>(script(), options);
         assert_eq!(engine.context(), context);
         let long = engine.submit(Request::new(vec![5; context], 4)).unwrap_err();
@@ -104,9 +96,7 @@ fn the_context_is_less_by_what_drafts_reach() {
         }
     }
     let refused = |options| start(Scripted::<Drafting<Small, 9>>::new(script()), options).unwrap_err();
-    let error =
-        refused(EngineOptions { blocks: 1, context: 9, max_waiting: 2, prefix: PrefixOptions::default() })
-            .to_string();
+    let error = refused(EngineOptions::new(1, 9, 2)).to_string();
     assert!(error.contains("drafts take 17"), "{error}");
 }
 
@@ -124,10 +114,7 @@ fn breaches_of_the_contract_are_named() {
         (0.5, Breach::DoesNotVerify, "row 0 asked the model for verified drafts and got a sampled token"),
     ] {
         let script = Script { blocks: 16, right_drafts, ..Script::default() };
-        let (engine, controls, _) = drafting::<2>(
-            script,
-            EngineOptions { blocks: 16, context: 200, max_waiting: 2, prefix: PrefixOptions::default() },
-        );
+        let (engine, controls, _) = drafting::<2>(script, EngineOptions::new(16, 200, 2));
         controls.breach_next(breach);
         check_fault(&engine, &format!("{breach:?}"), word);
     }

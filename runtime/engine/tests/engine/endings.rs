@@ -2,9 +2,7 @@
 
 use crate::support::*;
 use monomorph_engine::scripted::{Script, Tokens};
-use monomorph_engine::{
-    EngineError, EngineOptions, Event, FinishReason, Health, PrefixOptions, Request, SubmitError,
-};
+use monomorph_engine::{EngineError, EngineOptions, Event, FinishReason, Health, Request, SubmitError};
 use std::time::{Duration, Instant};
 
 at_both_depths!(
@@ -22,10 +20,7 @@ at_both_depths!(
 /// Where a sequence ends by count is known ahead, so no step is spent on what comes after; a stop id is not.
 fn nothing_is_computed_beyond_a_known_end<const STEPS: usize>() {
     let script = Script { tokens: Tokens::Fixed(vec![7, 8, 9]), blocks: 8, ..Script::default() };
-    let (engine, controls) = engine::<STEPS>(
-        script,
-        EngineOptions { blocks: 8, context: 20, max_waiting: 8, prefix: PrefixOptions::default() },
-    );
+    let (engine, controls) = engine::<STEPS>(script, EngineOptions::new(8, 20, 8));
     let steps = |request: Request| {
         let before = controls.steps();
         answer(engine.submit(request).unwrap());

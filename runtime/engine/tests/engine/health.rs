@@ -2,7 +2,7 @@
 
 use crate::support::*;
 use monomorph_engine::scripted::Tokens;
-use monomorph_engine::{EngineError, EngineOptions, Event, Health, PrefixOptions, Request};
+use monomorph_engine::{EngineError, EngineOptions, Event, Health, Request};
 use prometheus_client::metrics::histogram::Histogram;
 use prometheus_client::{encoding::text::encode, registry::Registry};
 use std::time::Duration;
@@ -27,8 +27,7 @@ fn read(histogram: &Histogram) -> (u64, f64) {
 
 fn a_canary_is_answered_and_counted_nowhere<const STEPS: usize>() {
     let script = monomorph_engine::scripted::Script { blocks: 64, ..Default::default() };
-    let options =
-        EngineOptions { blocks: 64, context: 4096, max_waiting: 1, prefix: PrefixOptions::default() };
+    let options = EngineOptions::new(64, 4096, 1);
     let (engine, controls) = engine::<STEPS>(script, options);
     let request = Request::new(vec![1, 2, 3], 4);
     // It takes no place in a queue that is full.

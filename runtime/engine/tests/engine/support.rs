@@ -1,9 +1,7 @@
 //! What the tests share: engines of two depths, requests, and what a script says the answer is.
 
 use monomorph_engine::scripted::{Controls, InFlight, Script, Scripted, Shape, Small, Tokens};
-use monomorph_engine::{
-    EngineHandle, EngineOptions, Event, Finished, Generation, PrefixOptions, Request, Stats, start,
-};
+use monomorph_engine::{EngineHandle, EngineOptions, Event, Finished, Generation, Request, Stats, start};
 use std::time::{Duration, Instant};
 
 pub(crate) const PATIENCE: Duration = Duration::from_secs(20);
@@ -29,10 +27,7 @@ pub(crate) fn engine<const STEPS: usize>(script: Script, options: EngineOptions)
 
 pub(crate) fn with_blocks<const STEPS: usize>(blocks: usize) -> (EngineHandle, Controls) {
     let script = Script { blocks, ..Script::default() };
-    engine::<STEPS>(
-        script,
-        EngineOptions { blocks, context: 4096, max_waiting: 256, prefix: PrefixOptions::default() },
-    )
+    engine::<STEPS>(script, EngineOptions::new(blocks, 4096, 256))
 }
 
 /// The whole answer and its end.

@@ -1,5 +1,6 @@
 //! What every request handler shares.
 
+use super::asker::Asker;
 use super::error::ApiError;
 use crate::answer::Answer;
 use crate::health::canary::Canary;
@@ -10,6 +11,7 @@ use crate::text::Text;
 use axum::http::StatusCode;
 use monomorph_engine::{EngineHandle, Request, SubmitError};
 use monomorph_model::{ModelSpec, Progress};
+use std::hash::RandomState;
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
@@ -35,6 +37,10 @@ pub(crate) struct App {
     pub(crate) started: Instant,
     /// When, in seconds since 1970.
     pub(crate) created: u64,
+    /// What makes numbers of those who ask.
+    pub(crate) askers: RandomState,
+    /// When a drain that has begun ends.
+    pub(crate) drained: OnceLock<Instant>,
     /// Set once, when the model is loaded.
     pub(crate) ready: OnceLock<Ready>,
 }
@@ -69,6 +75,7 @@ impl App {
         ready: &Ready,
         prompt: Vec<u32>,
         params: &GenerationParams,
+        asker: Asker,
         max_tokens: usize,
     ) -> Result<Answer, ApiError> {
         let prompt_tokens = prompt.len();
@@ -82,6 +89,8 @@ impl App {
             sampling: params.sampling.clone(),
             stop_ids,
             ignore_eos: params.ignore_eos,
+            priority: params.priority,
+            client: asker.client(params.user.as_deref(), &self.askers),
         };
         let generation = ready.engine.submit(request).map_err(|error| self.refusal(ready, error))?;
         let (tokenizer, stops) = (&ready.text.tokenizer, params.stops.clone());
@@ -94,6 +103,7 @@ impl App {
             SubmitError::QueueFull { waiting, .. } => {
                 Some(retry::seconds(waiting, ready.engine.stats().departures_per_second))
             }
+            SubmitError::Draining => self.drained.get().map(|end| retry::until(*end)),
             _ => None,
         };
         let refusal = ApiError::from(error);

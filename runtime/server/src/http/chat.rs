@@ -1,6 +1,7 @@
 //! `POST /v1/chat/completions`.
 
 use super::app::App;
+use super::asker::Asker;
 use super::error::ApiError;
 use super::{body, completions};
 use crate::openai::answers::Endpoint;
@@ -14,6 +15,7 @@ use std::sync::Arc;
 /// Answers a conversation.
 pub(crate) async fn chat(State(app): State<Arc<App>>, request: Request<Body>) -> Result<Response, ApiError> {
     let ready = app.ready()?;
+    let asker = Asker::of(&request, &app.askers);
     let body = body::read_json(request, app.body_limit).await?;
     let ChatRequest { params, messages, template_variables } = ChatRequest::read(&body, &app.limits(ready))?;
     if let Some(model) = &params.model {
@@ -23,6 +25,6 @@ pub(crate) async fn chat(State(app): State<Arc<App>>, request: Request<Body>) ->
     let prompt =
         completions::off_the_workers(move || text.encode_chat(&messages, &template_variables)).await??;
     // Without a limit an answer may fill the context; the engine clips.
-    let answer = app.begin(ready, prompt, &params, ready.engine.context())?;
+    let answer = app.begin(ready, prompt, &params, asker, ready.engine.context())?;
     completions::respond(&app, Endpoint::Chat, &params, answer).await
 }

@@ -1,6 +1,7 @@
 //! `POST /v1/completions`, and what it shares with chats.
 
 use super::app::App;
+use super::asker::Asker;
 use super::error::ApiError;
 use super::{body, stream};
 use crate::answer::Answer;
@@ -23,6 +24,7 @@ pub(crate) async fn completions(
     request: Request<Body>,
 ) -> Result<Response, ApiError> {
     let ready = app.ready()?;
+    let asker = Asker::of(&request, &app.askers);
     let body = body::read_json(request, app.body_limit).await?;
     let CompletionRequest { params, prompt } = CompletionRequest::read(&body, &app.limits(ready))?;
     if let Some(model) = &params.model {
@@ -35,7 +37,7 @@ pub(crate) async fn completions(
             off_the_workers(move || text.tokenizer.encode_prompt(&prompt)).await??
         }
     };
-    let answer = app.begin(ready, prompt, &params, DEFAULT_MAX_TOKENS)?;
+    let answer = app.begin(ready, prompt, &params, asker, DEFAULT_MAX_TOKENS)?;
     respond(&app, Endpoint::Text, &params, answer).await
 }
 

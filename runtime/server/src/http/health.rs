@@ -3,7 +3,7 @@
 
 use super::app::{App, Ready};
 use crate::health::Readiness;
-use crate::{batches, draft};
+use crate::{batches, draft, schedule};
 use axum::Json;
 use axum::extract::State;
 use axum::http::StatusCode;
@@ -45,6 +45,7 @@ pub(crate) async fn ready(State(app): State<Arc<App>>) -> (StatusCode, Json<Valu
     match app.ready.get() {
         Some(ready) => {
             body["canary"] = json!({"seconds_since_answer": ready.canary.age().as_secs_f64()});
+            body["schedule"] = schedule::facts(ready.engine.schedule());
             body["stats"] = stats(&app, ready, &ready.engine.stats());
         }
         None => {
@@ -106,6 +107,8 @@ fn stats(app: &App, ready: &Ready, stats: &Stats) -> Value {
         "blocks_evicted": stats.blocks_evicted,
         "snapshots_evicted": stats.snapshots_evicted,
         "preemptions": stats.preemptions,
+        "prompts_cut": stats.prompts_cut,
+        "late_tokens": stats.late_tokens,
         "finished": stats.finished,
         "cancelled": stats.cancelled,
         "failed": stats.failed,

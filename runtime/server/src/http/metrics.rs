@@ -144,7 +144,8 @@ fn counters(registry: &mut Registry, stats: &Stats) {
         ),
         ("monomorph:kv_blocks_evicted", "Cached K/V blocks given up for others", stats.blocks_evicted),
         ("monomorph:snapshots_evicted", "Snapshots given up for others", stats.snapshots_evicted),
-        ("vllm:num_preemptions", "Sequences that lost their blocks to an older one", stats.preemptions),
+        ("vllm:num_preemptions", "Sequences that lost their blocks to others", stats.preemptions),
+        ("vllm:spec_decode_num_drafts", "Times that a sequence's drafts were verified", stats.drafts),
         ("vllm:spec_decode_num_draft_tokens", "Drafts fed to be verified", stats.drafts_verified),
         (
             "vllm:spec_decode_num_accepted_tokens",
@@ -155,6 +156,16 @@ fn counters(registry: &mut Registry, stats: &Stats) {
             "monomorph:prefilled_tokens",
             "Tokens fed before a first token, again after pre-emption too",
             stats.tokens_prefilled,
+        ),
+        (
+            "monomorph:late_tokens",
+            "Tokens that came later behind those before than --tbt-ms allows",
+            stats.late_tokens,
+        ),
+        (
+            "monomorph:prompts_cut",
+            "Steps in which prompts waited so that a token comes in time",
+            stats.prompts_cut,
         ),
         ("monomorph:steps", "Forward steps completed", stats.steps),
     ] {

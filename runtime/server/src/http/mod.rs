@@ -1,6 +1,7 @@
 //! HTTP: routes, bodies, streams. Nothing here knows which model it serves; it is compiled once.
 
 pub(crate) mod app;
+pub(crate) mod asker;
 mod body;
 mod chat;
 mod completions;

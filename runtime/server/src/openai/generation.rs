@@ -42,6 +42,10 @@ pub(crate) struct GenerationParams {
     pub(crate) stop_ids: Vec<u32>,
     /// Generate on past the model's own stop ids.
     pub(crate) ignore_eos: bool,
+    /// Who is served first, as vLLM has it: the lower, the earlier.
+    pub(crate) priority: i64,
+    /// Who asks, by the client's own word.
+    pub(crate) user: Option<String>,
 }
 
 impl GenerationParams {
@@ -55,10 +59,12 @@ impl GenerationParams {
         let stops = read_stops(fields)?;
         let stop_ids = read_stop_ids(fields, limits)?;
         let ignore_eos = fields.boolean("ignore_eos")?.unwrap_or(false);
+        let priority = fields.integer("priority", i64::MIN..=i64::MAX)?.unwrap_or(0);
+        let user = fields.string("user")?.map(str::to_owned);
         fields.integer("n", 1..=i64::MAX)?;
         fields.refuse_unless("n", |n| n.as_i64() == Some(1), "more than one answer a request is")?;
         fields.refuse_unless("logit_bias", is_empty, "a bias is")?;
-        fields.harmless(&["user", "metadata", "store", "service_tier", "safety_identifier"]);
+        fields.harmless(&["metadata", "store", "service_tier", "safety_identifier"]);
         fields.harmless(&["prompt_cache_key", "prompt_cache_retention"]);
         Ok(GenerationParams {
             model,
@@ -69,6 +75,8 @@ impl GenerationParams {
             stops,
             stop_ids,
             ignore_eos,
+            priority,
+            user,
         })
     }
 }

@@ -117,7 +117,8 @@ pub(crate) fn bench<M: Model>(args: &BenchArgs, started: Instant) -> Result<(), 
     let mut streams = Vec::new();
     if args.streams.iter().any(|count| *count > 0) {
         let max_waiting = args.streams.iter().copied().max().unwrap_or(1);
-        let engine = EngineOptions { blocks, context, max_waiting, prefix: KEEP_NOTHING };
+        let engine =
+            EngineOptions { prefix: KEEP_NOTHING, ..EngineOptions::new(blocks, context, max_waiting) };
         let engine = Ending(monomorph_engine::start(model, engine).map_err(|error| error.to_string())?);
         for count in args.streams.iter().copied().filter(|count| *count > 0) {
             let mut measured = Measured { count, ..Measured::default() };

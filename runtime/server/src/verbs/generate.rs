@@ -98,18 +98,17 @@ pub(crate) fn generate(
 
     let options = args.memory.options(blocks, context + spec.reach(), args.threads.count(), out::say)?;
     // Lists are all submitted before the first is done.
-    let engine = EngineOptions { blocks: 0, context, max_waiting: MOST_LISTS, prefix: KEEP_NOTHING };
+    let engine = EngineOptions { prefix: KEEP_NOTHING, ..EngineOptions::new(0, context, MOST_LISTS) };
     let (engine, text) = load(spec, start, &args.weights, &options, engine, &Progress::default())?;
     let engine = Ending(engine);
     let loaded = started.elapsed().as_secs_f64();
 
     if let Some(file) = &args.tokens {
         let request = Request {
-            prompt: Vec::new(),
-            max_tokens: args.max_tokens.unwrap_or(context),
             sampling,
             stop_ids: text.tokenizer.end_ids().to_vec(),
             ignore_eos: args.ignore_eos,
+            ..Request::new(Vec::new(), args.max_tokens.unwrap_or(context))
         };
         let lists = read_lists(file, spec)?;
         let printed =
@@ -135,11 +134,9 @@ pub(crate) fn generate(
     let prompt = prompt.map_err(|error| error.to_string())?;
     let prompt_tokens = prompt.len();
     let request = Request {
-        prompt,
-        max_tokens: args.max_tokens.unwrap_or(context),
         sampling,
         stop_ids: text.tokenizer.end_ids().to_vec(),
-        ignore_eos: false,
+        ..Request::new(prompt, args.max_tokens.unwrap_or(context))
     };
     let generation = engine.submit(request).map_err(|error| error.to_string())?;
     let mut answer = Answer::new(generation, &text.tokenizer, args.stop.clone(), prompt_tokens, None);

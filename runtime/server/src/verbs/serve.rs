@@ -9,9 +9,11 @@ use crate::load::{CacheArgs, MemoryArgs, PrefixArgs, StartEngine, ThreadArgs, We
 use crate::log::LogArgs;
 use crate::openai::answers::unix_time;
 use crate::out;
+use crate::schedule::{self, ScheduleArgs};
 use crate::{batches, draft};
 use monomorph_engine::{EngineHandle, EngineOptions};
 use monomorph_model::{ModelSpec, Progress};
+use std::hash::RandomState;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener};
 use std::num::NonZero;
 use std::sync::{Arc, OnceLock};
@@ -44,6 +46,9 @@ pub struct ServeArgs {
     /// Threads of the model.
     #[command(flatten)]
     pub threads: ThreadArgs,
+    /// How sequences share steps.
+    #[command(flatten)]
+    pub schedule: ScheduleArgs,
     /// Requests that may wait for their turn; more are answered 429.
     #[arg(long, value_name = "N", default_value_t = 256)]
     pub max_waiting: usize,
@@ -82,6 +87,7 @@ pub fn serve(
     args.log.begin();
     let (context, blocks) = args.cache.plan(spec)?;
     let prefix = args.prefix.options(spec)?;
+    let schedule = args.schedule.options(spec)?;
     let mut options =
         args.memory.options(blocks, context + spec.reach(), args.threads.count(), out::print)?;
     options.snapshots = prefix.snapshots;
@@ -105,6 +111,8 @@ pub fn serve(
         progress: Progress::default(),
         started,
         created: unix_time(),
+        askers: RandomState::new(),
+        drained: OnceLock::new(),
         ready: OnceLock::new(),
     });
     let runtime = tokio::runtime::Builder::new_multi_thread()
@@ -117,7 +125,7 @@ pub fn serve(
     let server = runtime.spawn(serving::run(Arc::clone(&app), listener, drain));
 
     out::print(format_args!("loading {} at http://{address}/", spec.target));
-    let engine = EngineOptions { blocks: 0, context, max_waiting: args.max_waiting, prefix };
+    let engine = EngineOptions { prefix, schedule, ..EngineOptions::new(0, context, args.max_waiting) };
     let (engine, text) = load(spec, start, &args.weights, &options, engine, &app.progress)?;
     let (blocks, context) = (engine.stats().total_blocks, engine.context());
     let cached = blocks * spec.block_tokens;
@@ -133,9 +141,10 @@ pub fn serve(
     let invariant =
         invariant.map_or(String::new(), |it| format!("; batches: {}", batches::describe(spec, it)));
     let kept = kept(spec, &engine);
+    let scheduled = schedule::describe(engine.schedule());
     let _ = app.ready.set(Ready { engine, text: Arc::new(text), canary: Arc::new(canary) });
     out::print(format_args!(
-        "ready in {:.2} s: {} with a context of {context} tokens, {cached} cached in all ({}), {} threads{kept}{weights}{drafts}{invariant}",
+        "ready in {:.2} s: {} with a context of {context} tokens, {cached} cached in all ({}), {} threads{kept}{scheduled}{weights}{drafts}{invariant}",
         started.elapsed().as_secs_f64(),
         app.model_name,
         out::bytes(blocks as u64 * spec.block_bytes as u64),

@@ -1,13 +1,16 @@
 //! HTTP from the first connection to the last byte: until a signal or a fault, and what follows it.
 
 use crate::http::app::App;
+use crate::http::asker::Peer;
 use crate::http::router;
 use crate::out;
+use axum::extract::connect_info::Connected;
+use axum::serve::IncomingStream;
 use monomorph_engine::Health;
 use monomorph_model::device_fault;
 use std::net::{SocketAddr, TcpListener};
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::time::timeout;
 
@@ -26,7 +29,8 @@ pub(super) async fn run(app: Arc<App>, listener: TcpListener, drain: Duration) -
     let mut signals = Signals::new().map_err(|error| format!("cannot listen for signals: {error}"))?;
     let listener = tokio::net::TcpListener::from_std(listener).map_err(|error| error.to_string())?;
     let (stop, stopping) = tokio::sync::oneshot::channel::<()>();
-    let server = axum::serve(NoDelay(listener), router(Arc::clone(&app))).with_graceful_shutdown(async {
+    let service = router(Arc::clone(&app)).into_make_service_with_connect_info::<Peer>();
+    let server = axum::serve(NoDelay(listener), service).with_graceful_shutdown(async {
         // A sender that was dropped means the same.
         let _ = stopping.await;
     });
@@ -46,6 +50,10 @@ pub(super) async fn run(app: Arc<App>, listener: TcpListener, drain: Duration) -
             };
             let seconds = drain.as_secs();
             out::say(format_args!("{name}: finishing accepted requests, for {seconds} s at most; once more leaves at once"));
+            // Before the engine refuses anybody. A moment beyond what the clock can say is none.
+            if let Some(end) = Instant::now().checked_add(drain) {
+                let _ = app.drained.set(end);
+            }
             ready.engine.drain(drain);
         }
     }
@@ -114,6 +122,12 @@ impl axum::serve::Listener for NoDelay {
 
     fn local_addr(&self) -> std::io::Result<Self::Addr> {
         self.0.local_addr()
+    }
+}
+
+impl Connected<IncomingStream<'_, NoDelay>> for Peer {
+    fn connect_info(stream: IncomingStream<'_, NoDelay>) -> Peer {
+        Peer(stream.remote_addr().ip())
     }
 }
 

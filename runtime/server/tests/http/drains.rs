@@ -49,7 +49,7 @@ pub fn second_signal() {
 pub fn under_load() {
     const CLIENTS: usize = 24;
     const TOKENS: usize = 40;
-    let mut server = Server::start(&[]);
+    let mut server = Server::start(&["--drain-seconds", "20", "--schedule", "slai"]);
     let ask = |stream: bool| {
         let mut connection = server.connect();
         let body = json!({"prompt": "[[forever]]", "max_tokens": TOKENS, "stream": stream});
@@ -67,7 +67,9 @@ pub fn under_load() {
     assert_eq!(server.get("/health/live").status, 200, "a process that drains is worth keeping");
     let refused = server.post(CHAT, &json!({"messages": [{"role": "user", "content": "Hi"}]}));
     assert_eq!((refused.status, &refused.json()["error"]["code"]), (503, &json!("draining")));
-    assert!(refused.header("retry-after").is_some());
+    let left: u64 =
+        refused.header("retry-after").and_then(|seconds| seconds.parse().ok()).unwrap_or_default();
+    assert!((11..=20).contains(&left), "what is left of the drain: {left}");
     for (at, client) in clients.iter_mut().enumerate() {
         let response = client.response();
         let text = if at % 2 == 0 {

@@ -70,6 +70,10 @@ pub fn failed_starts() {
             &["serve", "--port", "0", "--weights", path, "--context", "400", "--kv-tokens", "200"],
             "--kv-tokens",
         ),
+        (
+            &["serve", "--port", "0", "--weights", path, "--prefill-tokens", "9999"],
+            "a step of this build holds",
+        ),
         (&["serve", "--port", "0", "--weights", path, "--snapshots", "3"], "no recurrent state"),
         (&["serve", "--port", "0", "--weights", path, "--snapshot-interval", "99"], "no recurrent state"),
     ] {

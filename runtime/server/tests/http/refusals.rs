@@ -85,6 +85,9 @@ pub fn every_refusal() {
         (json!({"frequency_penalty": -3}), 400, "frequency_penalty", &["frequency_penalty"]),
         (json!({"repetition_penalty": 0}), 400, "repetition_penalty", &["repetition_penalty"]),
         (json!({"seed": 0.5}), 400, "seed", &["integer"]),
+        (json!({"priority": "high"}), 400, "priority", &["integer", "string"]),
+        (json!({"priority": 1.5}), 400, "priority", &["integer"]),
+        (json!({"user": 7}), 400, "user", &["string", "number 7"]),
         (json!({"stream": "yes"}), 400, "stream", &["boolean"]),
         (json!({"stream_options": {"include_usage": true}}), 400, "stream_options", &["stream"]),
         (

@@ -1,0 +1,160 @@
+//! One step: who keeps blocks, who is admitted, who is fed how much.
+
+use super::{Limits, Plan, Policy, Row, Running, View};
+use monomorph_cache::admission::{admission_need, blocks_for};
+use monomorph_model::piece;
+
+/// The part of what prompts may take in a step that no deadline cuts, and that the first of those in their prompts gets whatever the others
+/// are: one in so many.
+pub const LEAST_PART: usize = 8;
+
+/// Decides the next step.
+pub fn schedule(view: &View<'_>, limits: &Limits) -> Plan {
+    let Limits { block_tokens, reach, .. } = *limits;
+    let (kept, mut free) = grow(view, limits);
+    let preempt = view.running.len() - kept;
+    if preempt > 0 && view.in_flight {
+        return Plan::default();
+    }
+    let running = &view.running[..kept];
+
+    // Those pre-empted now stand before all that wait, and do not fit.
+    let mut admit = 0;
+    if preempt == 0 {
+        let can_grow =
+            |held: usize, limit: usize| usize::from(held < blocks_for(limit + reach, block_tokens));
+        let held = |one: &Running| one.blocks.max(blocks_for(one.tokens + reach, block_tokens));
+        let mut reserved: usize = running.iter().map(|one| can_grow(held(one), one.limit)).sum();
+        for next in view.waiting.iter().take(view.free_slots) {
+            let need = admission_need(next.tokens + reach, next.limit + reach, block_tokens);
+            if need - next.shared + reserved > free {
+                break;
+            }
+            let blocks = blocks_for(next.tokens + reach, block_tokens);
+            free -= blocks - next.shared;
+            reserved += can_grow(blocks, next.limit);
+            admit += 1;
+        }
+    }
+
+    let due = running
+        .iter()
+        .map(|one| match one.ready {
+            true => Due::of(one.tokens, one.cached, one.prefill, one.drafts),
+            false => Due::Nothing,
+        })
+        .chain(view.waiting[..admit].iter().map(|one| Due::of(one.tokens, one.cached, one.prefill, 0)));
+    let decodes: usize = due.clone().map(Due::decodes).sum();
+    let room = limits.step_tokens.saturating_sub(decodes).min(limits.prefill_tokens);
+    let budget = match view.policy {
+        Policy::Fifo => room,
+        Policy::Slai => in_time(view, running, limits, room),
+    };
+    let mut rows: Vec<Row> =
+        due.clone().enumerate().map(|(sequence, due)| Row { sequence, tokens: due.decodes() }).collect();
+    let ranks = running.iter().map(|one| (one.priority, one.tokens - one.cached));
+    let ranks = ranks.chain(view.waiting.iter().map(|one| (one.priority, one.tokens - one.cached)));
+    let mut prompts: Vec<Prompt> = due
+        .zip(ranks)
+        .enumerate()
+        .filter_map(|(sequence, (due, rank))| match due {
+            Due::Prompt { cached, left } => Some(Prompt { sequence, rank, cached, left }),
+            Due::Nothing | Due::Decode { .. } => None,
+        })
+        .collect();
+    let mut left = budget;
+    if let (Policy::Slai, Some(first)) = (view.policy, prompts.first_mut()) {
+        let part = budget.div_ceil(LEAST_PART).max(limits.piece_tokens).min(budget);
+        left -= part - first.feed(part, limits, &mut rows);
+        prompts.sort_by_key(|one| (one.rank, one.sequence));
+    }
+    for one in &mut prompts {
+        left = one.feed(left, limits, &mut rows);
+    }
+    rows.retain(|row| row.tokens > 0);
+    let cut = budget < room && prompts.iter().any(|one| one.left > 0);
+    Plan { preempt, admit, rows, cut }
+}
+
+/// A prompt to be fed.
+struct Prompt {
+    sequence: usize,
+    /// Its priority, and how many of its tokens are not in the cache.
+    rank: (i64, usize),
+    cached: usize,
+    left: usize,
+}
+
+impl Prompt {
+    /// Feeds it a piece in a room of so many tokens; what is left of that.
+    fn feed(&mut self, room: usize, limits: &Limits, rows: &mut [Row]) -> usize {
+        let piece = piece(self.cached, self.left, room, limits.piece_tokens);
+        self.cached += piece;
+        self.left -= piece;
+        rows[self.sequence].tokens += piece;
+        room - piece
+    }
+}
+
+/// How much of the `room` for prompts lets every decoding sequence have its token in time.
+fn in_time(view: &View<'_>, running: &[Running], limits: &Limits, room: usize) -> usize {
+    let decodes = |one: &&Running| one.ready && one.tokens == one.cached + 1;
+    let Some(slack) = running.iter().filter(decodes).filter_map(|one| one.slack).min() else { return room };
+    let least = room.div_ceil(LEAST_PART).max(limits.piece_tokens);
+    // An eighth of the time is for what no estimate knows.
+    view.pace.fits(slack - slack / 8).max(least).min(room)
+}
+
+/// What a sequence is to be fed next.
+#[derive(Clone, Copy)]
+enum Due {
+    Nothing,
+    /// One token, and drafts behind it.
+    Decode {
+        drafts: usize,
+    },
+    /// A piece of the `left` tokens behind the `cached` ones.
+    Prompt {
+        cached: usize,
+        left: usize,
+    },
+}
+
+impl Due {
+    fn of(tokens: usize, cached: usize, prefill: usize, drafts: usize) -> Due {
+        match (tokens.saturating_sub(cached), prefill.saturating_sub(cached)) {
+            (0, _) => Due::Nothing,
+            (1, _) | (_, 0) => Due::Decode { drafts },
+            (_, left) => Due::Prompt { cached, left },
+        }
+    }
+
+    /// Tokens that it takes of every step's budget.
+    fn decodes(self) -> usize {
+        match self {
+            Due::Decode { drafts } => 1 + drafts,
+            Due::Nothing | Due::Prompt { .. } => 0,
+        }
+    }
+}
+
+/// How many of the running keep running when each that is ready is given the blocks its tokens need and those in its reach,
+/// and the blocks that are free afterwards.
+fn grow(view: &View<'_>, limits: &Limits) -> (usize, usize) {
+    let mut kept = view.running.len();
+    let mut free = view.free_blocks;
+    let mut at = 0;
+    while at < kept {
+        let missing = view.running[at].missing(limits);
+        // The last may be the one that grows: then it is pre-empted itself.
+        while missing > free && kept > at {
+            kept -= 1;
+            free += view.running[kept].returns;
+        }
+        if at < kept {
+            free -= missing;
+        }
+        at += 1;
+    }
+    (kept, free)
+}

@@ -1,0 +1,279 @@
+//! Single decisions, worked out by hand.
+
+use crate::world::fresh;
+use crate::{drafting, limits};
+use monomorph_engine::scheduler::{
+    AGE_TURN, Candidate, Clients, Limits, Pace, Plan, Policy, QUANTUM, Row, Running, Turns, View, Waiting,
+    pick, rank, schedule,
+};
+
+/// A view with places enough and nothing in flight.
+fn view<'a>(free_blocks: usize, running: &'a [Running], waiting: &'a [Waiting]) -> View<'a> {
+    let (policy, pace) = (Policy::Fifo, Pace::default());
+    View { free_blocks, free_slots: 4 - running.len(), in_flight: false, running, waiting, policy, pace }
+}
+
+/// One of which so much is in the cache, ready to be fed all its tokens.
+fn running(tokens: usize, cached: usize, limit: usize, blocks: usize) -> Running {
+    let (prefill, returns) = (tokens, blocks);
+    Running {
+        tokens,
+        cached,
+        prefill,
+        drafts: 0,
+        ready: true,
+        limit,
+        blocks,
+        returns,
+        priority: 0,
+        slack: None,
+    }
+}
+
+#[test]
+fn the_last_is_preempted_and_the_first_goes_on() {
+    let limits = limits(2, 8, 4);
+    let full = running(5, 4, 9, 2);
+    let young = running(2, 1, 9, 1);
+    let (running, waiting) = ([full, young], [fresh(1, 2)]);
+    let view = view(0, &running, &waiting);
+    let plan = schedule(&view, &limits);
+    assert_eq!((plan.preempt, plan.admit), (1, 0), "one block came back, and none is left to admit with");
+    assert_eq!(plan.rows, [Row { sequence: 0, tokens: 1 }]);
+    let plan = schedule(&View { in_flight: true, ..view }, &limits);
+    assert_eq!(plan, Plan::default(), "its blocks may still be written: collect first");
+}
+
+#[test]
+fn one_that_is_not_ready_is_left_out_and_keeps_its_blocks() {
+    let limits = limits(2, 8, 4);
+    let waits = Running { ready: false, ..running(5, 4, 9, 2) };
+    let other = running(3, 2, 9, 1);
+    let running = [waits, other];
+    let view = View { in_flight: true, ..view(1, &running, &[]) };
+    let plan = schedule(&view, &limits);
+    assert_eq!(
+        (plan.preempt, plan.rows),
+        (0, vec![Row { sequence: 1, tokens: 1 }]),
+        "the block is the other's"
+    );
+}
+
+#[test]
+fn decode_comes_before_prefill_and_prefill_takes_the_rest() {
+    let limits = limits(4, 6, 4);
+    let prefill = running(20, 8, 24, 5);
+    let decode = running(6, 5, 9, 2);
+    let plan = schedule(&view(9, &[prefill, decode], &[fresh(3, 4)]), &limits);
+    assert_eq!(plan.admit, 1);
+    assert_eq!(plan.rows, [Row { sequence: 0, tokens: 5 }, Row { sequence: 1, tokens: 1 }]);
+}
+
+#[test]
+fn the_head_of_the_queue_is_not_overtaken() {
+    let limits = limits(4, 64, 4);
+    let all = [running(5, 4, 40, 2)];
+    let waiting = [fresh(12, 40), fresh(1, 2)];
+    let plan = schedule(&view(4, &all, &waiting), &limits);
+    assert_eq!(plan.admit, 0, "the head needs 3 blocks and one to grow, and the running one may need one");
+    let plan = schedule(&view(5, &all, &waiting), &limits);
+    assert_eq!(plan.admit, 1);
+    let plan = schedule(&View { free_slots: 0, ..view(99, &all, &waiting) }, &limits);
+    assert_eq!(plan.admit, 0, "slots of those that are over count until they are back");
+}
+
+#[test]
+fn drafts_take_budget_and_blocks() {
+    let limits = drafting(limits(2, 9, 4), 2);
+    assert_eq!((limits.running(), limits.reach), (3, 3), "nine tokens are three for each of three");
+    let decode = Running { drafts: 2, ..running(6, 5, 20, 4) };
+    let prefill = running(20, 8, 24, 12);
+    let plan = schedule(&view(9, &[decode, prefill], &[]), &limits);
+    assert_eq!(plan.rows, [Row { sequence: 0, tokens: 3 }, Row { sequence: 1, tokens: 6 }]);
+    // Six tokens and three positions behind them are five blocks.
+    let plan = schedule(&view(0, &[decode, Running { blocks: 1, returns: 1, ..decode }], &[]), &limits);
+    assert_eq!((plan.preempt, plan.rows), (1, vec![Row { sequence: 0, tokens: 3 }]));
+    // Three tokens take three blocks at once, and one more to grow into.
+    let waiting = [fresh(3, 9)];
+    assert_eq!(schedule(&view(3, &[decode], &waiting), &limits).admit, 0);
+    let grown = Running { limit: 7, blocks: 5, returns: 5, ..decode };
+    assert_eq!(schedule(&view(3, &[grown], &waiting), &limits).admit, 0);
+    assert_eq!(schedule(&view(4, &[grown], &waiting), &limits).admit, 1, "the running one grows no more");
+}
+
+#[test]
+fn pieces_end_where_sums_can_be_taken_up_and_answers_are_decoded_again() {
+    let limits = Limits { piece_tokens: 8, ..limits(4, 20, 16) };
+    assert_eq!(limits.running(), 13, "behind twelve that decode there is room for a piece");
+    let decode = Running { prefill: 5, ..running(6, 5, 9, 2) };
+    let prompt = running(30, 8, 40, 8);
+    let plan = schedule(&view(99, &[decode, prompt, prompt], &[]), &limits);
+    assert_eq!(
+        plan.rows,
+        [Row { sequence: 0, tokens: 1 }, Row { sequence: 1, tokens: 16 }],
+        "three tokens are left, and no piece"
+    );
+    // Of one that was pre-empted: a piece, the rest of the prompt and no token of the answer, then token by token.
+    for (cached, tokens) in [(0, 19), (16, 3), (19, 1), (20, 1)] {
+        let again = Running { tokens: 22, cached, prefill: 19, ..prompt };
+        let plan = schedule(&view(99, &[again], &[]), &limits);
+        assert_eq!(plan.rows, [Row { sequence: 0, tokens }], "after {cached}");
+    }
+}
+
+#[test]
+fn what_is_cached_is_neither_fed_nor_paid_for_twice() {
+    let limits = limits(4, 64, 4);
+    // Twelve tokens and one block to grow into are four blocks; two of them a running sequence holds.
+    let cached = Waiting { cached: 8, shared: 2, ..fresh(12, 40) };
+    let plan = schedule(&view(2, &[running(20, 19, 20, 5)], &[cached]), &limits);
+    assert_eq!((plan.admit, &plan.rows[1]), (1, &Row { sequence: 1, tokens: 4 }));
+    // What nobody holds counts among the free ones until it is taken.
+    let plan = schedule(&view(3, &[running(20, 19, 20, 5)], &[Waiting { shared: 0, ..cached }]), &limits);
+    assert_eq!(plan.admit, 0);
+}
+
+#[test]
+fn what_an_older_sequence_shares_does_not_come_back() {
+    let limits = limits(2, 8, 4);
+    let old = running(5, 4, 9, 2);
+    let sharing = Running { returns: 0, ..running(2, 1, 9, 1) };
+    let plan = schedule(&view(0, &[old, running(2, 1, 9, 1), sharing], &[]), &limits);
+    assert_eq!((plan.preempt, plan.rows), (2, vec![Row { sequence: 0, tokens: 1 }]));
+}
+
+#[test]
+fn nobody_is_fed_beyond_where_its_state_is_saved() {
+    let limits = limits(4, 64, 4);
+    let prefill = Running { prefill: 16, ..running(20, 8, 24, 5) };
+    let plan = schedule(&view(9, &[prefill], &[Waiting { prefill: 8, ..fresh(9, 10) }]), &limits);
+    assert_eq!(plan.rows, [Row { sequence: 0, tokens: 8 }, Row { sequence: 1, tokens: 8 }]);
+}
+
+/// One that waits, of client 0.
+fn candidate(priority: i64, client: u64, ahead: u64, prompt: usize) -> Candidate {
+    Candidate { front: false, priority, client, ahead, prompt, paid: false, taken: false }
+}
+
+/// All of them, next first.
+fn order(mut candidates: Vec<Candidate>, policy: Policy) -> Vec<usize> {
+    let mut turns = Turns::default();
+    std::iter::from_fn(|| pick(&mut candidates, policy, &mut turns)).collect()
+}
+
+#[test]
+fn alike_they_go_by_age_or_by_length() {
+    let all: Vec<Candidate> = [30, 5, 20, 5].map(|prompt| candidate(0, 0, 0, prompt)).into();
+    assert_eq!(order(all.clone(), Policy::Fifo), [0, 1, 2, 3]);
+    assert_eq!(order(all, Policy::Slai), [1, 3, 2, 0]);
+}
+
+#[test]
+fn priority_goes_before_fairness_and_fairness_before_length() {
+    let most = QUANTUM;
+    let all = vec![
+        candidate(0, 0, most, 1),
+        candidate(0, 1, 0, 9),
+        candidate(-1, 0, most, 9),
+        candidate(0, 1, 0, 5),
+    ];
+    assert_eq!(order(all.clone(), Policy::Slai), [2, 3, 1, 0]);
+    assert_eq!(order(all.clone(), Policy::Fifo), [2, 1, 3, 0]);
+    // Those within a quantum are alike.
+    let all: Vec<_> = all.into_iter().map(|one| Candidate { ahead: one.ahead / 2, ..one }).collect();
+    assert_eq!(order(all, Policy::Fifo), [2, 0, 1, 3]);
+}
+
+#[test]
+fn who_is_picked_pays_before_the_next_is() {
+    let long = QUANTUM as usize;
+    let all: Vec<_> = [0, 0, 0, 1].map(|client| candidate(0, client, 0, long)).into();
+    assert_eq!(order(all.clone(), Policy::Fifo), [0, 3, 1, 2]);
+    // One that was pre-empted has paid.
+    let all: Vec<_> = all.into_iter().map(|one| Candidate { paid: true, ..one }).collect();
+    assert_eq!(order(all, Policy::Fifo), [0, 1, 2, 3]);
+}
+
+#[test]
+fn one_turn_in_so_many_goes_by_age_and_canaries_before_all() {
+    let mut all = vec![candidate(9, 0, 0, 1)];
+    all.extend((0..AGE_TURN).map(|_| candidate(0, 1, 0, 1)));
+    let order = order(all.clone(), Policy::Fifo);
+    assert_eq!(order.iter().position(|at| *at == 0), Some(AGE_TURN - 1), "{order:?}");
+    let canary = Candidate { front: true, ..candidate(99, 7, 0, 99) };
+    all.push(canary);
+    let turns = (0..AGE_TURN).fold(Vec::new(), |mut seen: Vec<Turns>, _| {
+        let mut turns = seen.last().copied().unwrap_or_default();
+        turns.took(false);
+        seen.push(turns);
+        seen
+    });
+    for mut turns in turns {
+        assert_eq!(pick(&mut all.clone(), Policy::Slai, &mut turns), Some(AGE_TURN + 1));
+    }
+}
+
+#[test]
+fn those_that_run_stand_behind_the_oldest_by_priority_and_age() {
+    let mut running = [(0, 7), (5, 3), (-1, 9), (0, 4), (-1, 8)];
+    rank(&mut running, |one| *one);
+    assert_eq!(running, [(5, 3), (-1, 8), (-1, 9), (0, 4), (0, 7)]);
+    rank(&mut running[..0], |one: &(i64, u64)| *one);
+}
+
+#[test]
+fn clients_that_come_late_or_come_back_start_with_the_least_served() {
+    let mut clients = Clients::default();
+    clients.serve(1, 500);
+    clients.serve(2, 800);
+    assert_eq!([1, 2, 3].map(|one| clients.ahead(one)), [500, 800, 0]);
+    clients.settle([1, 2].into_iter());
+    assert_eq!([1, 2, 3].map(|one| clients.ahead(one)), [0, 300, 0], "3 saved nothing up");
+    assert_eq!(clients.len(), 1, "who is not ahead need not be remembered");
+    clients.serve(3, 10);
+    assert_eq!(clients.ahead(3), 10);
+    clients.settle([].into_iter());
+    assert!(clients.is_empty(), "nobody waits: what was served was taken from nobody");
+}
+
+/// What prompts get of steps of `limits`, those that run and `slack` microseconds until a token is late.
+fn prompts(policy: Policy, limits: &Limits, slack: Option<u64>, pace: Pace) -> (Vec<usize>, bool) {
+    let decode = Running { slack, ..running(6, 5, 90, 50) };
+    let all = [running(60, 0, 90, 50), decode, running(40, 0, 90, 50), running(20, 10, 90, 50)];
+    let plan = schedule(&View { policy, pace, ..view(99, &all, &[]) }, limits);
+    let fed = |sequence| plan.rows.iter().find(|row| row.sequence == sequence).map_or(0, |row| row.tokens);
+    assert_eq!(fed(1), 1, "decode comes first");
+    ([0, 2, 3].map(fed).into(), plan.cut)
+}
+
+#[test]
+fn prompts_share_a_step_by_the_policy() {
+    let limits = limits(16, 65, 8);
+    assert_eq!(prompts(Policy::Fifo, &limits, None, Pace::default()), (vec![60, 4, 0], false));
+    // An eighth for the first, then the shortest rest.
+    assert_eq!(prompts(Policy::Slai, &limits, None, Pace::default()), (vec![14, 40, 10], false));
+    let few = Limits { prefill_tokens: 24, ..limits };
+    assert_eq!(prompts(Policy::Fifo, &few, None, Pace::default()), (vec![24, 0, 0], false));
+    assert_eq!(prompts(Policy::Slai, &few, None, Pace::default()), (vec![3, 11, 10], false));
+    let pieces = Limits { piece_tokens: 16, ..few };
+    assert_eq!(
+        prompts(Policy::Slai, &pieces, None, Pace::default()),
+        (vec![16, 0, 6], false),
+        "three are no piece"
+    );
+}
+
+#[test]
+fn a_deadline_cuts_prompts_and_never_to_nothing() {
+    let limits = limits(16, 65, 8);
+    let mut pace = Pace::default();
+    pace.observe(0, 1_000);
+    pace.observe(100, 11_000);
+    // A thousand microseconds and a hundred a token.
+    assert_eq!(prompts(Policy::Slai, &limits, Some(4_630), pace), (vec![4, 16, 10], true));
+    assert_eq!(prompts(Policy::Slai, &limits, Some(9_500), pace), (vec![14, 40, 10], false));
+    assert_eq!(prompts(Policy::Slai, &limits, Some(0), pace), (vec![1, 0, 7], true), "an eighth is left");
+    let pieces = Limits { piece_tokens: 16, ..limits };
+    assert_eq!(prompts(Policy::Slai, &pieces, Some(0), pace), (vec![16, 0, 0], true), "a piece is");
+    assert_eq!(prompts(Policy::Fifo, &limits, Some(0), pace), (vec![60, 4, 0], false));
+}
