@@ -10,6 +10,18 @@ use std::process::Command;
 /// # Errors
 /// When Python or a package cannot be had; pip's own words go to standard error.
 pub fn environment(directory: &Path, requirements: &Path) -> Result<PathBuf, String> {
+    environment_with(directory, requirements, &[])
+}
+
+/// The same, its packages built with these environment variables.
+///
+/// # Errors
+/// As [`environment`].
+pub fn environment_with(
+    directory: &Path,
+    requirements: &Path,
+    variables: &[(&str, &str)],
+) -> Result<PathBuf, String> {
     let python = directory.join("bin/python");
     let wanted =
         std::fs::read_to_string(requirements).map_err(|e| format!("{}: {e}", requirements.display()))?;
@@ -22,7 +34,8 @@ pub fn environment(directory: &Path, requirements: &Path) -> Result<PathBuf, Str
     run(Command::new("python3").args(["-m", "venv", "--clear"]).arg(directory))?;
     run(Command::new(&python)
         .args(["-m", "pip", "install", "--quiet", "--disable-pip-version-check", "-r"])
-        .arg(requirements))?;
+        .arg(requirements)
+        .envs(variables.iter().copied()))?;
     std::fs::write(&stamp, wanted).map_err(|error| format!("{}: {error}", stamp.display()))?;
     drop(held);
     Ok(python)

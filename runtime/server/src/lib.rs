@@ -17,6 +17,7 @@ mod health;
 mod http;
 mod load;
 mod log;
+mod memory;
 mod openai;
 mod out;
 mod paths;
@@ -24,6 +25,7 @@ mod retry;
 mod schedule;
 mod text;
 mod verbs;
+mod warm_up;
 
 pub use cpu::require_cpu;
 pub use failure::{EXIT_DEVICE_FAULT, EXIT_WRONG_HARDWARE, Failure};

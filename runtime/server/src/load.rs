@@ -2,6 +2,7 @@
 
 use crate::draft;
 use crate::failure::Failure;
+use crate::memory::{GuardArgs, Host, Room};
 use crate::out;
 use crate::paths::{default_weights, resolve_weights};
 use crate::text::Text;
@@ -115,12 +116,35 @@ impl ThreadArgs {
 /// Most of a device's memory that a model takes.
 #[derive(Clone, Debug, clap::Args)]
 pub struct MemoryArgs {
-    /// Most of the GPU's memory to take, as a part of it; less where others use the card.
+    /// Most of the device's memory to take, as a part of it: the GPU's, or the machine's on a CPU; less where others use it.
     #[arg(long, value_name = "F", default_value_t = 0.9)]
     pub memory_fraction: f64,
+    /// What stays free.
+    #[command(flatten)]
+    pub guard: GuardArgs,
 }
 
 impl MemoryArgs {
+    /// What there is room for where the device's memory is the machine's own; a GPU's is planned when it is claimed.
+    ///
+    /// # Errors
+    /// When the fraction is none.
+    pub(crate) fn room(&self, spec: &ModelSpec, snapshots: usize) -> Result<Option<Room>, String> {
+        let fraction = self.fraction()?;
+        let host = Host::read();
+        let guard = self.guard.bytes(host);
+        let room = || Room::new(spec, snapshots, host, fraction, guard);
+        Ok(spec.hardware.cuda.is_none().then(room))
+    }
+
+    fn fraction(&self) -> Result<f64, String> {
+        let fraction = self.memory_fraction;
+        if fraction > 0.0 && fraction <= 1.0 {
+            return Ok(fraction);
+        }
+        Err(format!("--memory-fraction {fraction} is not above 0 and at most 1"))
+    }
+
     /// What a load is told.
     pub(crate) fn options(
         &self,
@@ -129,10 +153,7 @@ impl MemoryArgs {
         threads: usize,
         report: fn(std::fmt::Arguments),
     ) -> Result<LoadOptions, String> {
-        let memory_fraction = self.memory_fraction;
-        if !(memory_fraction > 0.0 && memory_fraction <= 1.0) {
-            return Err(format!("--memory-fraction {memory_fraction} is not above 0 and at most 1"));
-        }
+        let memory_fraction = self.fraction()?;
         Ok(LoadOptions { blocks, context, snapshots: 0, memory_fraction, threads, report })
     }
 }
@@ -140,11 +161,12 @@ impl MemoryArgs {
 /// Memory for sequences.
 #[derive(Clone, Debug, clap::Args)]
 pub struct CacheArgs {
-    /// Longest sequence in tokens, prompt and answer [default: the model's context, at most 8192].
+    /// Longest sequence in tokens, prompt and answer [default: the model's context, at most 8192, and on a CPU what its memory
+    /// holds].
     #[arg(long, value_name = "N")]
     pub context: Option<NonZero<usize>>,
-    /// Tokens cached over all sequences [default: on a CPU 16384, or the context if that is larger; on a GPU what its
-    /// memory holds].
+    /// Tokens cached over all sequences [default: on a CPU 16384, or the context if that is larger, and no more than its memory
+    /// holds; on a GPU what its memory holds].
     #[arg(long, value_name = "N", conflicts_with = "blocks")]
     pub kv_tokens: Option<NonZero<usize>>,
     /// The same in blocks, whose size `info` prints.
@@ -154,9 +176,39 @@ pub struct CacheArgs {
 
 impl CacheArgs {
     /// The context in tokens and the blocks to claim; `None` leaves them to the device. A sequence takes blocks for what drafts
-    /// reach behind its tokens, too.
-    pub(crate) fn plan(&self, spec: &ModelSpec) -> Result<(usize, Option<usize>), String> {
-        let context = self.context.map_or(DEFAULT_CONTEXT.min(spec.usable_context()), NonZero::get);
+    /// reach behind its tokens, too. What nobody asked for is cut to the `room` there is.
+    ///
+    /// # Errors
+    /// When what was asked for is beyond the model or the room, or is no whole sequence.
+    pub(crate) fn plan(
+        &self,
+        spec: &ModelSpec,
+        room: Option<&Room>,
+    ) -> Result<(usize, Option<usize>), String> {
+        let planned = self.wanted(spec, room)?;
+        if let (Some(room), (_, Some(blocks))) = (room, planned)
+            && blocks > room.blocks()
+        {
+            let (most, block) = (room.blocks(), spec.block_tokens);
+            let fits = match (most * block).saturating_sub(spec.reach()) {
+                0 => "not one block fits".to_owned(),
+                tokens => format!("{most} blocks would fit, and a sequence of {tokens} tokens"),
+            };
+            return Err(format!(
+                "a cache of {blocks} blocks of {block} tokens does not fit into this machine's memory: {}; {fits}",
+                room.why()
+            ));
+        }
+        Ok(planned)
+    }
+
+    /// [`Self::plan`] before it is known whether what was asked for fits.
+    fn wanted(&self, spec: &ModelSpec, room: Option<&Room>) -> Result<(usize, Option<usize>), String> {
+        // A sequence that nobody asked for in this length: at least one token fits, or the plan says what is missing.
+        let fits = room.map_or(usize::MAX, |room| room.blocks().saturating_mul(spec.block_tokens));
+        let automatic =
+            DEFAULT_CONTEXT.min(spec.usable_context()).min(fits.saturating_sub(spec.reach()).max(1));
+        let context = self.context.map_or(automatic, NonZero::get);
         if context > spec.usable_context() {
             let less = match spec.reach() {
                 0 => String::new(),
@@ -176,7 +228,7 @@ impl CacheArgs {
             return Ok((context, Some(blocks)));
         }
         let Some(kv_tokens) = self.kv_tokens.map(NonZero::get) else {
-            let everybodys = DEFAULT_KV_TOKENS.max(cached).div_ceil(spec.block_tokens);
+            let everybodys = DEFAULT_KV_TOKENS.min(fits).max(cached).div_ceil(spec.block_tokens);
             return Ok((context, spec.hardware.cuda.is_none().then_some(everybodys)));
         };
         if kv_tokens < cached {

@@ -6,6 +6,9 @@ use std::time::Instant;
 /// Longest wait that is asked of a client, in seconds: beyond it an estimate says little.
 const LONGEST: f64 = 60.0;
 
+/// Seconds after which a machine that was short of memory may have some again.
+pub(crate) const SHORTAGE_SECONDS: NonZero<u32> = NonZero::new(5).unwrap();
+
 /// Seconds until a queue of `waiting` requests may have been worked off at the rate at which answers ended of late; 1 where none
 /// is known.
 pub(crate) fn seconds(waiting: usize, departures_per_second: Option<f64>) -> NonZero<u32> {

@@ -38,10 +38,23 @@ impl Text {
         messages: &[Value],
         extra: &Map<String, Value>,
     ) -> Result<Vec<u32>, TextError> {
+        self.encode(&Chat { messages, add_generation_prompt: true, extra })
+    }
+
+    /// The tokens of messages that a chat begins with, and nothing behind them.
+    pub(crate) fn encode_beginning(
+        &self,
+        messages: &[Value],
+        extra: &Map<String, Value>,
+    ) -> Result<Vec<u32>, TextError> {
+        self.encode(&Chat { messages, add_generation_prompt: false, extra })
+    }
+
+    fn encode(&self, chat: &Chat) -> Result<Vec<u32>, TextError> {
         let Some(template) = &self.template else {
             let message = "this model's checkpoint has no chat template; use /v1/completions".to_owned();
             return Err(TextError::Template { line: None, message });
         };
-        self.tokenizer.encode_chat(template, &Chat { messages, add_generation_prompt: true, extra })
+        self.tokenizer.encode_chat(template, chat)
     }
 }

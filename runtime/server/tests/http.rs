@@ -13,6 +13,8 @@ mod drains;
 mod faults;
 #[path = "http/lifecycle.rs"]
 mod lifecycle;
+#[path = "http/memory.rs"]
+mod memory;
 #[path = "http/process.rs"]
 mod process;
 #[path = "http/refusals.rs"]
@@ -54,6 +56,8 @@ fn main() -> ExitCode {
         ("streams::logprobs", streams::logprobs),
         ("streams::concurrent_requests", streams::concurrent_requests),
         ("lifecycle::vanished_clients_give_their_blocks_back", lifecycle::vanished_clients),
+        ("memory::a_machine_with_too_little_is_told_so", memory::too_little),
+        ("memory::a_warm_up_prompt_is_found", memory::warm_up),
         ("drains::running_answers_are_finished", drains::drain_finishes),
         ("drains::the_deadline_cuts_endless_answers", drains::drain_deadline),
         ("drains::a_second_signal_leaves_at_once", drains::second_signal),

@@ -5,6 +5,7 @@ use super::error::ApiError;
 use crate::answer::Answer;
 use crate::health::canary::Canary;
 use crate::health::{Readiness, Signs, StepLimit};
+use crate::memory::Guard;
 use crate::openai::generation::{GenerationParams, Limits};
 use crate::retry;
 use crate::text::Text;
@@ -31,6 +32,8 @@ pub(crate) struct App {
     pub(crate) request_timeout: Option<Duration>,
     /// How long a step may take before it is taken for one that hangs.
     pub(crate) step_limit: StepLimit,
+    /// Sees whether the machine's memory runs out.
+    pub(crate) guard: Guard,
     /// How far loading has come.
     pub(crate) progress: Progress,
     /// When the process began to serve.
@@ -78,6 +81,10 @@ impl App {
         asker: Asker,
         max_tokens: usize,
     ) -> Result<Answer, ApiError> {
+        if let Some(shortage) = self.guard.shortage() {
+            let error = ApiError::new(StatusCode::SERVICE_UNAVAILABLE, "memory", shortage);
+            return Err(ApiError { retry_after: Some(retry::SHORTAGE_SECONDS), ..error });
+        }
         let prompt_tokens = prompt.len();
         let mut stop_ids = params.stop_ids.clone();
         if !params.ignore_eos {

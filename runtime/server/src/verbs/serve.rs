@@ -7,9 +7,11 @@ use crate::health::canary::Canary;
 use crate::http::app::{App, Ready};
 use crate::load::{CacheArgs, MemoryArgs, PrefixArgs, StartEngine, ThreadArgs, WeightsArgs, load};
 use crate::log::LogArgs;
+use crate::memory::{Guard, Host};
 use crate::openai::answers::unix_time;
 use crate::out;
 use crate::schedule::{self, ScheduleArgs};
+use crate::warm_up::WarmUpArgs;
 use crate::{batches, draft};
 use monomorph_engine::{EngineHandle, EngineOptions};
 use monomorph_model::{ModelSpec, Progress};
@@ -43,6 +45,9 @@ pub struct ServeArgs {
     /// Memory of the device.
     #[command(flatten)]
     pub memory: MemoryArgs,
+    /// What is computed before the first request.
+    #[command(flatten)]
+    pub warm_up: WarmUpArgs,
     /// Threads of the model.
     #[command(flatten)]
     pub threads: ThreadArgs,
@@ -85,9 +90,13 @@ pub fn serve(
     started: Instant,
 ) -> Result<(), Failure> {
     args.log.begin();
-    let (context, blocks) = args.cache.plan(spec)?;
     let prefix = args.prefix.options(spec)?;
     let schedule = args.schedule.options(spec)?;
+    let room = args.memory.room(spec, prefix.snapshots)?;
+    let (context, blocks) = args.cache.plan(spec, room.as_ref())?;
+    if let (Some(room), Some(blocks)) = (&room, blocks) {
+        room.print(spec, blocks, out::print);
+    }
     let mut options =
         args.memory.options(blocks, context + spec.reach(), args.threads.count(), out::print)?;
     options.snapshots = prefix.snapshots;
@@ -108,6 +117,7 @@ pub fn serve(
             || StepLimit::predicted(spec),
             |seconds| StepLimit::Fixed(Duration::from_secs(seconds.get())),
         ),
+        guard: Guard::new(args.memory.guard.bytes(Host::read())),
         progress: Progress::default(),
         started,
         created: unix_time(),
@@ -135,6 +145,8 @@ pub fn serve(
             out::print(format_args!("first token {} ms after the start", started.elapsed().as_millis()));
         }
     })?;
+    let warm = args.warm_up.run(&engine, &text)?;
+    let warm = warm.map_or(String::new(), |tokens| format!("; {tokens} tokens of a warm-up prompt cached"));
     let weights = if app.dummy { "; weights: dummy" } else { "" };
     let drafts = spec.draft.as_ref().map_or(String::new(), |it| format!("; {}", draft::describe(spec, it)));
     let invariant = spec.batch_invariant.as_ref();
@@ -144,7 +156,7 @@ pub fn serve(
     let scheduled = schedule::describe(engine.schedule());
     let _ = app.ready.set(Ready { engine, text: Arc::new(text), canary: Arc::new(canary) });
     out::print(format_args!(
-        "ready in {:.2} s: {} with a context of {context} tokens, {cached} cached in all ({}), {} threads{kept}{scheduled}{weights}{drafts}{invariant}",
+        "ready in {:.2} s: {} with a context of {context} tokens, {cached} cached in all ({}), {} threads{kept}{warm}{scheduled}{weights}{drafts}{invariant}",
         started.elapsed().as_secs_f64(),
         app.model_name,
         out::bytes(blocks as u64 * spec.block_bytes as u64),

@@ -1,8 +1,11 @@
 //! `cargo xtask bench`: measured beside predicted beside the limit, and beside a peer in alternating runs.
 
-use crate::peer::Peer;
+mod clients;
+
+use crate::peer::{Peer, llama_server};
 use crate::{BuildOptions, TargetOptions, build, fetch};
 use clap::{Args, ValueEnum};
+use clients::{Load, Seen, Serving};
 use serde_json::{Value, json};
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -27,6 +30,9 @@ pub struct Options {
     /// Runs of each side; medians are reported.
     #[arg(long, default_value_t = 5)]
     runs: usize,
+    /// Measure servers over HTTP instead, with so many streaming clients at once; the peer is then llama.cpp's server.
+    #[arg(long, value_name = "N,N", value_delimiter = ',')]
+    clients: Vec<usize>,
     /// Threads of both sides.
     #[arg(long, default_value_t = 2)]
     threads: usize,
@@ -61,6 +67,9 @@ pub fn bench(options: Options) -> Result<(), String> {
         Some(path) => path.clone(),
         None => fetch::weights(&options.target)?,
     };
+    if !options.clients.is_empty() {
+        return serving(&options, &server, &weights);
+    }
     let mut peer = match options.peer {
         Some(PeerName::LlamaCpp) => Some(Peer::start(&weights, options.threads)?),
         None => None,
@@ -105,6 +114,71 @@ pub fn bench(options: Options) -> Result<(), String> {
         print(&report);
     }
     Ok(())
+}
+
+/// Requests of each client, and what each asks for.
+const REQUESTS: usize = 4;
+const WORDS: usize = 96;
+
+/// Servers under load, run by run in turn.
+fn serving(options: &Options, server: &Path, weights: &Path) -> Result<(), String> {
+    let peer = options.peer.map(|PeerName::LlamaCpp| llama_server::install()).transpose()?;
+    let mut reports = Vec::new();
+    for &clients in &options.clients {
+        let load = Load { clients, requests: REQUESTS, words: WORDS, generate: GENERATE };
+        let (mut ours, mut theirs) = (Vec::new(), Vec::new());
+        for _ in 0..options.runs.max(1) {
+            let port = clients::free_port()?;
+            let mut command = clients::ours(server, weights, options.threads, port);
+            ours.push(Serving::start(&mut command, port)?.bear(load)?);
+            if let Some(peer) = &peer {
+                let port = clients::free_port()?;
+                let mut command = llama_server::command(peer, weights, options.threads, clients, port);
+                theirs.push(Serving::start(&mut command, port)?.bear(load)?);
+            }
+        }
+        let mut report = json!({ "clients": clients, "ours": middle(&ours) });
+        if peer.is_some() {
+            report["peer"] = middle(&theirs);
+        }
+        if !options.json {
+            print_clients(&report);
+        }
+        reports.push(report);
+    }
+    if options.json {
+        println!(
+            "{}",
+            json!({ "target": options.target.target, "words": WORDS, "generate": GENERATE, "clients": reports })
+        );
+    }
+    Ok(())
+}
+
+/// The medians of each figure.
+fn middle(runs: &[Seen]) -> Value {
+    let reports: Vec<Value> = runs.iter().map(Seen::report).collect();
+    let names = reports.first().and_then(Value::as_object).into_iter().flat_map(|report| report.keys());
+    let middle = |name: &String| {
+        let samples: Vec<f64> = reports.iter().filter_map(|report| report[name].as_f64()).collect();
+        (name.clone(), json!(median(&samples)))
+    };
+    Value::Object(names.map(middle).collect())
+}
+
+fn print_clients(report: &Value) {
+    println!("{} clients, prompts of {WORDS} words, answers of {GENERATE} tokens", report["clients"]);
+    for side in ["ours", "peer"].into_iter().filter(|side| report[side].is_object()) {
+        let figure = |name: &str| report[side][name].as_f64().unwrap_or(f64::NAN);
+        println!(
+            "{side:<6} {:>8.1} tok/s; between tokens {:.1} ms, p99 {:.1}; first {:.0} ms, p99 {:.0}",
+            figure("tokens_per_second"),
+            figure("between_p50_ms"),
+            figure("between_p99_ms"),
+            figure("first_p50_ms"),
+            figure("first_p99_ms"),
+        );
+    }
 }
 
 /// One run of the server's own bench.

@@ -1,12 +1,14 @@
 //! llama.cpp beside us: a Python process that times it on request, so that runs can alternate.
 
+pub mod llama_server;
+
 use crate::paths;
 use monomorph_compiler::toolchain::python;
 use std::io::{BufRead, BufReader, Write};
 use std::path::Path;
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 
-const SCRIPT: &str = include_str!("peer/llama_cpp.py");
+const SCRIPT: &str = include_str!("llama_cpp.py");
 
 /// A running peer with the weights loaded.
 pub struct Peer {

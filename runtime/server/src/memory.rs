@@ -1,0 +1,217 @@
+//! The machine's memory: how much of it a server may take, what it will take for what, and when it is too little to go on.
+
+use crate::out;
+use monomorph_model::ModelSpec;
+use std::sync::Mutex;
+use std::time::{Duration, Instant};
+use sysinfo::{MemoryRefreshKind, RefreshKind, System};
+
+/// How long a reading of the machine's memory is good for.
+const FRESH: Duration = Duration::from_millis(500);
+/// What the process takes beside the model: its code, the tokenizer, HTTP. `tests/tests/soak.rs` holds servers to the sum.
+const PROCESS_BYTES: u64 = 96 << 20;
+/// The guard that nobody asked for: this part of the machine's memory, and no more than so many bytes.
+const GUARD_PART: u64 = 16;
+const GUARD_MOST: u64 = 4096 << 20;
+
+/// Memory of the machine, or of the control group this process is confined to, in bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Host {
+    /// All of it.
+    pub(crate) total: u64,
+    /// What may still be had without ending somebody; cached files count as free.
+    pub(crate) available: u64,
+}
+
+impl Host {
+    /// As it is now.
+    pub(crate) fn read() -> Host {
+        let kind = RefreshKind::nothing().with_memory(MemoryRefreshKind::nothing().with_ram());
+        let system = System::new_with_specifics(kind);
+        let whole = Host { total: system.total_memory(), available: system.available_memory() };
+        match system.cgroup_limits() {
+            // What the group has cached of files is not among what it cannot give back.
+            Some(limits) => whole.within(limits.total_memory, limits.total_memory.saturating_sub(limits.rss)),
+            None => whole,
+        }
+    }
+
+    fn within(self, total: u64, free: u64) -> Host {
+        Host { total: self.total.min(total), available: self.available.min(free) }
+    }
+}
+
+/// Flags of the guard.
+#[derive(Clone, Copy, Debug, clap::Args)]
+pub struct GuardArgs {
+    /// Megabytes of the machine's memory that stay free: a server that would take them does not load, and one that runs answers new
+    /// requests 503 while others have taken them; 0 is no guard [default: a sixteenth of the memory, at most 4096].
+    #[arg(long, value_name = "MB")]
+    pub memory_guard: Option<u64>,
+}
+
+impl GuardArgs {
+    /// In bytes.
+    pub(crate) fn bytes(self, host: Host) -> u64 {
+        self.memory_guard.map_or((host.total / GUARD_PART).min(GUARD_MOST), |mb| mb.saturating_mul(1 << 20))
+    }
+}
+
+/// What a server on this machine's own memory takes, K/V aside, and what is left for that. In bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Room {
+    host: Host,
+    guard: u64,
+    weights: u64,
+    /// Of all sequences of a step, and snapshots.
+    state: u64,
+    scratch: u64,
+    /// Bytes of a K/V block.
+    block: u64,
+    /// Most of `host.available` that may be taken.
+    limit: u64,
+}
+
+impl Room {
+    /// For a stack that keeps so many snapshots. At most `fraction` of the machine's memory is taken.
+    pub(crate) fn new(spec: &ModelSpec, snapshots: usize, host: Host, fraction: f64, guard: u64) -> Room {
+        let ceiling = (host.total as f64 * fraction) as u64;
+        Room {
+            host,
+            guard,
+            weights: spec.weight_bytes,
+            state: spec.state_bytes * (spec.step_sequences + snapshots) as u64,
+            scratch: spec.scratch_bytes,
+            block: spec.block_bytes as u64,
+            limit: ceiling.min(host.available.saturating_sub(guard)),
+        }
+    }
+
+    fn fixed(&self) -> u64 {
+        self.weights + self.state + self.scratch + PROCESS_BYTES
+    }
+
+    /// K/V blocks that there is room for.
+    pub(crate) fn blocks(&self) -> usize {
+        usize::try_from(self.limit.saturating_sub(self.fixed()) / self.block.max(1)).unwrap_or(usize::MAX)
+    }
+
+    /// Why there is not room for more.
+    pub(crate) fn why(&self) -> String {
+        format!(
+            "{} of {} are free, {} stay so (--memory-guard), and weights, state and scratch take {}",
+            out::bytes(self.host.available),
+            out::bytes(self.host.total),
+            out::bytes(self.guard),
+            out::bytes(self.fixed())
+        )
+    }
+
+    /// The most that the server comes to take with so many blocks.
+    pub(crate) fn total(&self, blocks: usize) -> u64 {
+        self.fixed() + blocks as u64 * self.block
+    }
+
+    /// Says what will be taken for what, before it is.
+    pub(crate) fn print(&self, spec: &ModelSpec, blocks: usize, print: fn(std::fmt::Arguments)) {
+        let state = match self.state {
+            0 => String::new(),
+            state => format!(", state {}", out::bytes(state)),
+        };
+        print(format_args!(
+            "memory: {} of {} free, at most {} will be taken: weights {}{state}, K/V {} ({} tokens), scratch {}, the process {}",
+            out::bytes(self.host.available),
+            out::bytes(self.host.total),
+            out::bytes(self.total(blocks)),
+            out::bytes(self.weights),
+            out::bytes(blocks as u64 * self.block),
+            blocks * spec.block_tokens,
+            out::bytes(self.scratch),
+            out::bytes(PROCESS_BYTES),
+        ));
+    }
+}
+
+/// Watches the machine's memory while a server runs.
+#[derive(Debug)]
+pub(crate) struct Guard {
+    bytes: u64,
+    last: Mutex<Option<(Instant, Host)>>,
+}
+
+impl Guard {
+    /// One that wants so many bytes to stay free; 0 watches nothing.
+    pub(crate) fn new(bytes: u64) -> Guard {
+        Guard { bytes, last: Mutex::new(None) }
+    }
+
+    /// What is wrong, if the machine has less memory left than it should.
+    pub(crate) fn shortage(&self) -> Option<String> {
+        if self.bytes == 0 {
+            return None;
+        }
+        let mut last = self.last.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        let now = Instant::now();
+        let host = match *last {
+            Some((then, host)) if now - then < FRESH => host,
+            _ => Host::read(),
+        };
+        *last = Some((last.map_or(now, |(then, _)| if now - then < FRESH { then } else { now }), host));
+        (host.available < self.bytes).then(|| {
+            format!(
+                "this machine has {} of memory left, and {} are to stay free",
+                out::bytes(host.available),
+                out::bytes(self.bytes)
+            )
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const GIB: u64 = 1 << 30;
+
+    fn room(available: u64, guard: u64, fraction: f64) -> Room {
+        let host = Host { total: 16 * GIB, available };
+        let limit = ((16.0 * GIB as f64 * fraction) as u64).min(available.saturating_sub(guard));
+        Room { host, guard, weights: GIB, state: 0, scratch: GIB / 4, block: 1 << 20, limit }
+    }
+
+    #[test]
+    fn blocks_take_what_is_free_less_the_guard_and_never_more_than_the_fraction() {
+        let fixed = GIB + GIB / 4 + PROCESS_BYTES;
+        let blocks = |bytes: u64| ((bytes - fixed) >> 20) as usize;
+        assert_eq!(room(8 * GIB, GIB, 0.9).blocks(), blocks(7 * GIB));
+        assert_eq!(room(16 * GIB, 0, 0.25).blocks(), blocks(4 * GIB));
+        assert_eq!(room(GIB, GIB, 0.9).blocks(), 0);
+        let some = room(8 * GIB, GIB, 0.9);
+        assert!(some.total(some.blocks()) <= 7 * GIB && some.total(some.blocks() + 1) > 7 * GIB);
+    }
+
+    #[test]
+    fn the_guard_nobody_asked_for_is_a_part_of_the_machine() {
+        let host = |total| Host { total, available: total };
+        let guard = |mb, total| GuardArgs { memory_guard: mb }.bytes(host(total));
+        assert_eq!(guard(None, 8 * GIB), GIB / 2);
+        assert_eq!(guard(None, 512 * GIB), 4 * GIB);
+        assert_eq!(guard(Some(7), 8 * GIB), 7 << 20);
+        assert_eq!(guard(Some(0), 8 * GIB), 0);
+    }
+
+    #[test]
+    fn a_control_group_bounds_what_the_machine_has() {
+        let host = Host { total: 16 * GIB, available: 10 * GIB };
+        assert_eq!(host.within(4 * GIB, 3 * GIB), Host { total: 4 * GIB, available: 3 * GIB });
+        assert_eq!(host.within(u64::MAX, u64::MAX), host);
+    }
+
+    #[test]
+    fn a_machine_with_less_than_the_guard_is_short() {
+        assert_eq!(Guard::new(0).shortage(), None);
+        assert_eq!(Guard::new(1).shortage(), None);
+        let short = Guard::new(u64::MAX).shortage().expect("no machine has so much");
+        assert!(short.contains("are to stay free"), "{short}");
+    }
+}

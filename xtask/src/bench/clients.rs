@@ -1,0 +1,238 @@
+//! Streaming clients of a server: the tokens that all get together, and how long each waits for its next.
+
+use serde_json::{Value, json};
+use std::io::{BufRead, BufReader};
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::sync::Barrier;
+use std::time::{Duration, Instant};
+
+/// How long a server may take to become ready.
+const START_TIME: Duration = Duration::from_secs(120);
+/// Words that prompts are made of; most tokenizers know each, with the blank before it, as one token.
+const WORDS: [&str; 16] = [
+    "time", "water", "house", "river", "light", "stone", "paper", "music", "field", "winter", "garden",
+    "market", "bridge", "letter", "window", "summer",
+];
+
+/// What each client asks for, and how often.
+#[derive(Clone, Copy, Debug)]
+pub struct Load {
+    /// Clients, each with one request at a time.
+    pub clients: usize,
+    /// Requests of each, one after another.
+    pub requests: usize,
+    /// Words of a prompt. No two prompts begin alike.
+    pub words: usize,
+    /// Tokens of an answer.
+    pub generate: usize,
+}
+
+/// What clients saw.
+#[derive(Clone, Debug, Default)]
+pub struct Seen {
+    /// Tokens of all answers a second, from the first request to the last answer's end.
+    pub tokens_per_second: f64,
+    /// Seconds between one event with text and the next of the same answer, ascending.
+    pub gaps: Vec<f64>,
+    /// Seconds from a request to its first text, ascending.
+    pub first: Vec<f64>,
+}
+
+impl Seen {
+    /// The figures to report, times in milliseconds.
+    pub fn report(&self) -> Value {
+        let ms = |samples: &[f64], share: f64| quantile(samples, share) * 1e3;
+        json!({
+            "tokens_per_second": self.tokens_per_second,
+            "between_p50_ms": ms(&self.gaps, 0.5),
+            "between_p99_ms": ms(&self.gaps, 0.99),
+            "first_p50_ms": ms(&self.first, 0.5),
+            "first_p99_ms": ms(&self.first, 0.99),
+        })
+    }
+}
+
+/// A server's process, ended when dropped.
+pub struct Serving {
+    process: Child,
+    address: String,
+}
+
+impl Serving {
+    /// Starts `command`, which is to listen at `127.0.0.1:port`, and waits until `/health` says 200. What it prints goes nowhere.
+    ///
+    /// # Errors
+    /// When it cannot be started, ends, or is not ready in two minutes.
+    pub fn start(command: &mut Command, port: u16) -> Result<Serving, String> {
+        let process = command
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .spawn()
+            .map_err(|error| format!("{command:?} could not be started: {error}"))?;
+        let mut serving = Serving { process, address: format!("http://127.0.0.1:{port}") };
+        let began = Instant::now();
+        loop {
+            if ureq::get(format!("{}/health", serving.address))
+                .call()
+                .is_ok_and(|answer| answer.status() == 200)
+            {
+                return Ok(serving);
+            }
+            let ended = serving.process.try_wait().map_err(|error| error.to_string())?;
+            if let Some(status) = ended {
+                return Err(format!("{command:?}: {status}"));
+            }
+            if began.elapsed() > START_TIME {
+                return Err(format!("{command:?} was not ready after {} s", START_TIME.as_secs()));
+            }
+            std::thread::sleep(Duration::from_millis(20));
+        }
+    }
+
+    /// Puts the load on it.
+    ///
+    /// # Errors
+    /// When a request is refused or breaks off, or an answer has another number of tokens than was asked for.
+    pub fn bear(&self, load: Load) -> Result<Seen, String> {
+        // The first request of a server touches what none has touched.
+        Client::new(self, usize::MAX >> 1, load).ask(0)?;
+        let begin = Barrier::new(load.clients + 1);
+        let (answers, seconds) = std::thread::scope(|scope| {
+            let clients: Vec<_> = (0..load.clients)
+                .map(|client| {
+                    let begin = &begin;
+                    scope.spawn(move || {
+                        let client = Client::new(self, client, load);
+                        begin.wait();
+                        (0..load.requests).map(|request| client.ask(request)).collect::<Result<Vec<_>, _>>()
+                    })
+                })
+                .collect();
+            begin.wait();
+            let began = Instant::now();
+            let answers: Result<Vec<_>, String> = clients
+                .into_iter()
+                .map(|client| client.join().map_err(|_| "a client panicked".to_owned())?)
+                .collect();
+            (answers, began.elapsed().as_secs_f64())
+        });
+        let answers: Vec<Answer> = answers?.into_iter().flatten().collect();
+        let mut seen = Seen {
+            tokens_per_second: (answers.len() * load.generate) as f64 / seconds,
+            gaps: answers.iter().flat_map(|answer| answer.gaps.iter().copied()).collect(),
+            first: answers.iter().map(|answer| answer.first).collect(),
+        };
+        seen.gaps.sort_by(f64::total_cmp);
+        seen.first.sort_by(f64::total_cmp);
+        Ok(seen)
+    }
+}
+
+impl Drop for Serving {
+    fn drop(&mut self) {
+        // One that is gone already is fine.
+        let _ = self.process.kill();
+        let _ = self.process.wait();
+    }
+}
+
+/// Times of one answer, in seconds.
+struct Answer {
+    first: f64,
+    gaps: Vec<f64>,
+}
+
+struct Client {
+    agent: ureq::Agent,
+    url: String,
+    number: usize,
+    load: Load,
+}
+
+impl Client {
+    fn new(serving: &Serving, number: usize, load: Load) -> Client {
+        Client {
+            agent: ureq::Agent::new_with_defaults(),
+            url: format!("{}/v1/completions", serving.address),
+            number,
+            load,
+        }
+    }
+
+    fn ask(&self, request: usize) -> Result<Answer, String> {
+        let tokens = self.load.generate;
+        let body = json!({
+            "prompt": prompt(self.number, request, self.load.words), "max_tokens": tokens, "temperature": 0, "ignore_eos": true,
+            "stream": true, "stream_options": { "include_usage": true },
+        });
+        let what = |error: String| format!("client {}, request {request}: {error}", self.number);
+        let began = Instant::now();
+        let sent =
+            self.agent.post(&self.url).header("content-type", "application/json").send(body.to_string());
+        let mut response = sent.map_err(|error| what(error.to_string()))?;
+        let (mut first, mut last, mut gaps, mut usage) = (None, began, Vec::with_capacity(tokens), None);
+        for line in BufReader::new(response.body_mut().as_reader()).lines() {
+            let line = line.map_err(|error| what(error.to_string()))?;
+            let now = Instant::now();
+            let Some(event) = line.strip_prefix("data: ").filter(|event| *event != "[DONE]") else {
+                continue;
+            };
+            let event: Value =
+                serde_json::from_str(event).map_err(|error| what(format!("{error} in {event}")))?;
+            if !event["error"].is_null() {
+                return Err(what(event.to_string()));
+            }
+            usage = event["usage"]["completion_tokens"].as_u64().or(usage);
+            if event["choices"][0]["text"].as_str().is_none_or(str::is_empty) {
+                continue;
+            }
+            match first {
+                None => first = Some((now - began).as_secs_f64()),
+                Some(_) => gaps.push((now - last).as_secs_f64()),
+            }
+            last = now;
+        }
+        if usage != Some(tokens as u64) {
+            return Err(what(format!("{usage:?} tokens were generated instead of {tokens}")));
+        }
+        Ok(Answer { first: first.unwrap_or_else(|| began.elapsed().as_secs_f64()), gaps })
+    }
+}
+
+/// A prompt of so many words, another one for each client and request.
+fn prompt(client: usize, request: usize, words: usize) -> String {
+    let mut state = (client as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15).wrapping_add(request as u64);
+    let mut text = format!("{client} {request}");
+    for _ in 0..words {
+        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        text.push(' ');
+        text.push_str(WORDS[(state >> 60) as usize]);
+    }
+    text
+}
+
+/// The sample below which this share of the ascending ones lies.
+fn quantile(samples: &[f64], share: f64) -> f64 {
+    let at = (samples.len() as f64 * share) as usize;
+    samples.get(at.min(samples.len().saturating_sub(1))).copied().unwrap_or(f64::NAN)
+}
+
+/// A port of this machine that nobody listens at now.
+///
+/// # Errors
+/// When there is none.
+pub fn free_port() -> Result<u16, String> {
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").map_err(|error| error.to_string())?;
+    Ok(listener.local_addr().map_err(|error| error.to_string())?.port())
+}
+
+/// Our server with a place for every client.
+pub fn ours(server: &Path, weights: &Path, threads: usize, port: u16) -> Command {
+    let mut command = Command::new(server);
+    command
+        .args(["serve", "--port", &port.to_string(), "--threads", &threads.to_string(), "--weights"])
+        .arg(weights);
+    command
+}
