@@ -282,6 +282,7 @@ impl EngineHandle {
             priority: if canary { i64::MIN } else { priority },
             account: client,
             found: 0,
+            held: 0,
             history: sampling.needs_history().then(|| History::new(&tokens)),
             tokens,
             sampling,

@@ -48,6 +48,8 @@ pub(crate) struct Sequence {
     pub account: u64,
     /// How many of its tokens were in the cache when it was looked up last, while it waits.
     pub found: usize,
+    /// For how many steps it has waited for what another computes of its prompt.
+    pub held: usize,
     pub sampling: Sampling,
     /// `None` unless the sampler asks for it.
     pub history: Option<History>,

@@ -58,6 +58,9 @@ pub(crate) struct Forward {
     /// Whether a sequence that was pre-empted is fed what it had generated as it was at first, a token a step.
     replays: bool,
     contract: Contract,
+    /// Whether blocks are found as soon as they are computed, and at the multiples of how many tokens.
+    shares: bool,
+    granule: usize,
     cache: PrefixCache,
     /// What went for others since the counters heard of it last.
     evictions: Evictions,
@@ -126,6 +129,8 @@ impl Forward {
             limits,
             replays: spec.batch_invariant.is_some(),
             contract: Contract::new(spec),
+            shares: matches!(reuse, Reuse::Blocks),
+            granule,
             cache: PrefixCache::new(blocks, spec.block_tokens, granule, reuse),
             evictions: Evictions::default(),
             saves: matches!(reuse, Reuse::Snapshots { .. }).then_some(points),

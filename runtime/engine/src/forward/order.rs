@@ -75,6 +75,26 @@ fn the_shortest_counts_what_is_in_the_cache() {
 }
 
 #[test]
+fn what_another_computes_is_waited_for() {
+    let mut hand = ByHand::new(96, Policy::Fifo);
+    let request = |prompt: &[u32]| hand.engine.submit(Request::new(prompt.to_vec(), 3)).unwrap();
+    // Three alike of 40 tokens, two steps' worth, and one that is so for half of them.
+    let long = [7; 40];
+    let half = [&long[..20], &[8; 20]].concat();
+    let asked = [request(&long), request(&long), request(&half), request(&long), request(&[9, 9])];
+    let ids = asked.each_ref().map(Generation::id);
+    assert_eq!(hand.turn(), [ids[0]], "it fills the step");
+    assert_eq!(hand.turn(), [ids[0], ids[2], ids[4]], "nobody waits for those that are held back");
+    assert_eq!(hand.turn(), ids);
+    while !hand.forward.running.is_empty() {
+        hand.turn();
+    }
+    let stats = hand.engine.stats();
+    // All but the last block of the others is found.
+    assert_eq!((stats.tokens_prefilled, stats.finished), (40 + 4 + 4 + 20 + 2, 5), "{stats:?}");
+}
+
+#[test]
 fn the_client_that_was_served_least_is_next() {
     let mut hand = ByHand::new(96, Policy::Fifo);
     let running: Vec<_> = (0..6).map(|_| hand.ask(3, 0, 1)).collect();

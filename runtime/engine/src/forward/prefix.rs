@@ -7,7 +7,7 @@
 
 use super::flights::Row;
 use super::{Forward, unbalanced};
-use crate::scheduler::{Policy, pick, rank};
+use crate::scheduler::{HOLDS, Policy, comes, pick, rank};
 use crate::sequence::Sequence;
 use monomorph_cache::{Evicted, PrefixCache, SavePoints, Snapshot};
 use monomorph_model::{Slot, SnapshotId, StateCopy, StatePlace};
@@ -47,9 +47,16 @@ impl Forward {
         // later finds more.
         let (mut budget, mut turns) = (self.limits.prefill_tokens, self.turns);
         for _ in 0..self.free_slots.len() {
+            let before = turns;
             let Some(next) = pick(&mut self.candidates, self.schedule.policy, &mut turns) else { break };
             let one = &self.waiting[next];
-            let waiting = one.as_waiting(&self.cache.lookup(one.reusable(replays)), replays, saves);
+            let found = self.cache.lookup(one.reusable(replays));
+            if self.shares && one.held < HOLDS && self.is_coming(one.reusable(replays), found.tokens) {
+                self.waiting[next].held += 1;
+                turns = before;
+                continue;
+            }
+            let waiting = one.as_waiting(&found, replays, saves);
             self.waiting_view.push(waiting);
             self.picked.push(next);
             budget = budget.saturating_sub(waiting.tokens - waiting.cached);
@@ -68,6 +75,16 @@ impl Forward {
                 view.returns = *returns;
             }
         }
+    }
+
+    /// Whether one that runs, or that was picked before, is about to leave more of a prompt in the cache than was found there.
+    fn is_coming(&self, prompt: &[u32], found: usize) -> bool {
+        let running = self.running.iter().map(|one| (one, one.lease.indexed_tokens()));
+        let picked = self.picked.iter().zip(&self.waiting_view);
+        let picked = picked.map(|(at, view)| (&self.waiting[*at], view.cached));
+        running
+            .chain(picked)
+            .any(|(one, left)| comes(prompt, found, one.reusable(self.replays), left, self.granule))
     }
 
     /// Who waits, for [`pick`] to choose from.

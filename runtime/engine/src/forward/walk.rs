@@ -133,6 +133,7 @@ fn balance(forward: &Forward, blocks: usize, snapshots: usize) {
     assert_eq!(forward.cache.available(), free + forward.cache.cached());
     let promised = forward.flights.rows_in_flight().filter(|row| row.save.is_some()).count();
     assert_eq!(forward.cache.free_places() + forward.cache.snapshots() + promised, snapshots);
+    assert!(forward.waiting.iter().is_sorted_by_key(|one| one.number), "those that wait stand by age");
     let slots: HashSet<_> =
         held.iter().filter_map(|(_, slot)| *slot).chain(forward.free_slots.clone()).collect();
     assert_eq!(slots.len(), forward.limits.running());

@@ -4,6 +4,8 @@ use std::collections::HashMap;
 
 /// Of so many admissions one goes to whoever has waited longest, whatever the policy says of the others.
 pub const AGE_TURN: usize = 8;
+/// Most steps for which a request that could be admitted is held back because another computes the beginning of its prompt.
+pub const HOLDS: usize = 128;
 /// Tokens of service by which clients may differ and still be treated alike.
 pub const QUANTUM: u64 = 2048;
 /// Most clients whose service is remembered. Where more come than that and somebody always waits, the half that was served least starts
@@ -93,6 +95,13 @@ pub fn pick(candidates: &mut [Candidate], policy: Policy, turns: &mut Turns) -> 
         }
     }
     Some(at)
+}
+
+/// Whether somebody who has `known` tokens, and has left the first `left` of them in the cache, is about to leave more of `prompt` there than
+/// the `found` first of its tokens: who waits for that need not compute it. What is found ends at multiples of `granule`, and before the end.
+pub fn comes(prompt: &[u32], found: usize, known: &[u32], left: usize, granule: usize) -> bool {
+    let next = (found.max(left) / granule + 1) * granule;
+    next < prompt.len() && next <= known.len() && prompt[..next] == known[..next]
 }
 
 /// Tokens of service by client: the virtual token counters of Sheng et al., "Fairness in Serving Large Language Models" (OSDI 2024).

@@ -63,6 +63,8 @@ pub fn answers() {
     let stats = &health["stats"];
     let figure = |name: &str| stats[name].as_f64().unwrap_or_else(|| panic!("{name}: {stats}"));
     let (verified, accepted) = (figure("drafts_verified"), figure("drafts_accepted"));
+    let metric = format!("vllm:spec_decode_num_drafts_total{{model_name={}}}", health["model"]);
+    assert_eq!(server.metric(&metric) * 2.0, verified, "two at a time");
     assert!(0.0 < accepted && accepted < verified, "{stats}");
     assert_eq!(figure("mean_accepted"), accepted * 2.0 / verified);
     assert!(figure("steps") < figure("tokens_generated"), "{stats}");

@@ -63,6 +63,7 @@ pub fn under_load() {
     assert!(server.stats()["waiting"].as_u64() > Some(0));
     server.signal(libc::SIGTERM);
     let health = server.wait_for_status("draining", Instant::now());
+    assert_eq!(health["schedule"], json!({"policy": "slai", "tbt_ms": 100, "prefill_tokens": null}));
     assert_eq!(health["reason"], Value::Null, "nothing is wrong");
     assert_eq!(server.get("/health/live").status, 200, "a process that drains is worth keeping");
     let refused = server.post(CHAT, &json!({"messages": [{"role": "user", "content": "Hi"}]}));
