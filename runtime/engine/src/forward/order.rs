@@ -1,8 +1,12 @@
 //! What the loop tells the scheduler of those that wait and run, seen in whom it admits and whom it pre-empts.
+//!
+//! Planted, one at a time, and caught here: tokens of answers, or of prompts, that no client pays for; admissions that are not counted for the turn
+//! that goes by age; a canary that is not in front; running sequences in the order of their admission; a prompt of which nothing is known to be in the cache; those picked, admitted at the places they
+//! had before others left; a priority that is not passed on; equal prompts that do not wait for each other, and unequal ones that do.
 
 use super::Forward;
 use crate::handle::prepare;
-use crate::scheduler::QUANTUM;
+use crate::scheduler::{AGE_TURN, QUANTUM, Turns};
 use crate::scripted::{Script, Scripted, Shape, Tight};
 use crate::{EngineHandle, EngineOptions, Generation, Policy, Request, ScheduleOptions};
 
@@ -53,13 +57,19 @@ impl ByHand {
 
 #[test]
 fn canaries_then_priorities_then_age() {
-    let mut hand = ByHand::new(96, Policy::Fifo);
-    let running: Vec<_> = (0..6).map(|_| hand.ask(1, 0, 0)).collect();
-    hand.turn();
-    let others = [hand.ask(1, 0, 0), hand.ask(1, -1, 0), hand.ask(1, 0, 0), hand.ask(1, 1, 0)];
-    let canary = hand.engine.submit_canary(Request { priority: 9, ..Request::new(vec![5], 60) }).unwrap();
-    let expected = [canary.id(), others[1].id(), others[0].id(), others[2].id(), others[3].id()];
-    assert_eq!(hand.replace(running), expected);
+    for by_age in [false, true] {
+        let mut hand = ByHand::new(96, Policy::Fifo);
+        let running: Vec<_> = (0..6).map(|_| hand.ask(1, 0, 0)).collect();
+        hand.turn();
+        hand.forward.turns = Turns::default();
+        // The canary leaves that turn to the oldest of the others.
+        (1..AGE_TURN).filter(|_| by_age).for_each(|_| hand.forward.turns.took(false));
+        let others = [hand.ask(1, 0, 0), hand.ask(1, -1, 0), hand.ask(1, 0, 0), hand.ask(1, 1, 0)];
+        let canary = hand.engine.submit_canary(Request { priority: 9, ..Request::new(vec![5], 60) }).unwrap();
+        let [a, urgent, b, c] = others.each_ref().map(Generation::id);
+        let expected = if by_age { [a, urgent, b, c] } else { [urgent, a, b, c] };
+        assert_eq!(hand.replace(running), [&[canary.id()][..], &expected].concat());
+    }
 }
 
 #[test]
@@ -67,6 +77,7 @@ fn the_shortest_counts_what_is_in_the_cache() {
     let mut hand = ByHand::new(96, Policy::Slai);
     let running: Vec<_> = (0..6).map(|_| hand.ask(20, 0, 0)).collect();
     (0..8).for_each(|_| drop(hand.turn()));
+    hand.forward.turns = Turns::default();
     // Of the first, which is like those that run, five blocks but the last are there.
     let request = |id, prompt| hand.engine.submit(Request::new(vec![id; prompt], 40)).unwrap();
     let others = [request(5, 20), request(6, 10), request(6, 3)];
@@ -114,8 +125,11 @@ fn the_least_urgent_is_preempted_and_the_oldest_never() {
     let mut hand = ByHand::new(20, Policy::Fifo);
     let oldest = hand.ask(30, 9, 0);
     hand.turn();
-    let asked = [hand.ask(4, 1, 0), hand.ask(4, -1, 0), hand.ask(4, 0, 0)];
-    let ids = [oldest.id(), asked[1].id()];
+    let _others = [hand.ask(4, 1, 0), hand.ask(4, 0, 0)];
+    hand.turn();
+    // It is the youngest, and admitted last.
+    let urgent = hand.ask(4, -1, 0);
+    let ids = [oldest.id(), urgent.id()];
     let mut states = Vec::new();
     while states.last().is_none_or(|running: &Vec<u64>| running.contains(&ids[0])) {
         let running = hand.turn();

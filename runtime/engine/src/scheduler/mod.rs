@@ -17,9 +17,10 @@
 //! as many times as steps are in flight. For let it be the oldest (n = 0). Until it is admitted, fewer than `AGE_TURN` others are. Each step feeds
 //! one of these or of the at most R that ran, and an admission is fed at most C tokens before it ends or is pre-empted, which
 //! takes another admission: so at most (R + `AGE_TURN` - 1) · C steps. From then on it is the first of those that run, is fed in every step and never
-//! pre-empted: at most C steps. Whoever is not the oldest waits so long for each that is older, and then is. Requests that go before all others
-//! (canaries, one at a time and of eleven tokens) are not counted. Whoever is held back ([`comes`]) waits up to [`HOLDS`] steps more. Where all priorities are alike, and clients, and the policy is `fifo`, nobody overtakes anybody, and the
-//! sum of its tokens and of theirs that came before bounds the steps.
+//! pre-empted: at most C steps. Whoever is not the oldest waits so long for each that is older, and then is. Each of them that was held
+//! back ([`comes`]) adds up to [`HOLDS`] steps; requests that go before all others (canaries, one at a time and of eleven tokens) are not counted.
+//! Where all priorities are alike, and clients, and the policy is `fifo`, nobody overtakes anybody, and the sum of its tokens and of theirs
+//! that came before bounds the steps.
 //!
 //! * **Growth.** Every running sequence gets the blocks its known tokens need, first to last. When blocks run
 //!   out, the last is pre-empted: its blocks go back, and it is prefilled again later.

@@ -2,6 +2,11 @@
 //! share, and tokens come in time.
 //!
 //! The world asserts the bound at every turn, of everybody in it: `truth::bound`.
+//!
+//! Planted, with `truth` looking away: no turn goes by age, the oldest that runs has no place of its own, by `slai` the first in line gets no part of
+//! a step. Each time somebody was not answered by the bound. Planted as well: a deadline that is not looked at, and one that leaves nothing for
+//! what no estimate knows (tokens came late); a client that comes back with service saved up, and a least served that never moves on
+//! (shares are not alike).
 
 use crate::world::{Request, Rules, World};
 use crate::{limits, rules};

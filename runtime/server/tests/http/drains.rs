@@ -45,7 +45,7 @@ pub fn second_signal() {
 /// With 16 slots: 16 run and 8 wait when the signal comes.
 ///
 /// Planted once: a `Drain` command that ends those waiting. Eight of the answers below were an error. Planted as well: a listener
-/// that closes at the signal. Nobody was there to say that the server is draining.
+/// that closes at the signal. Nobody was there to say that the server is draining. And a refusal that says 1 s, whatever is left.
 pub fn under_load() {
     const CLIENTS: usize = 24;
     const TOKENS: usize = 40;
