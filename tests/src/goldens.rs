@@ -50,6 +50,26 @@ pub fn golden(name: &str) -> Golden {
 }
 
 impl Golden {
+    /// The same in another directory, as if it had been made for a context of so many tokens.
+    ///
+    /// # Panics
+    /// If that is not writable.
+    pub fn in_a_long_context(&self, tokens: usize, directory: &Path) -> Golden {
+        let config = std::fs::read_to_string(self.directory.join("config.json")).expect("it has a config");
+        let mut config: serde_json::Value = serde_json::from_str(&config).expect("configs are JSON");
+        config["max_position_embeddings"] = tokens.into();
+        std::fs::write(directory.join("config.json"), config.to_string()).expect("it is writable");
+        for format in ["f32", "bf16"] {
+            let (from, to) = (self.directory.join(format), directory.join(format));
+            std::fs::create_dir(&to).expect("it is writable");
+            for file in std::fs::read_dir(from).expect("it has checkpoints") {
+                let file = file.expect("entries are readable");
+                std::fs::copy(file.path(), to.join(file.file_name())).expect("it is writable");
+            }
+        }
+        Golden { directory: directory.to_owned(), ..self.clone() }
+    }
+
     /// Imports its config into a targets directory; what is stored in bf16 computes in `rounded`.
     ///
     /// # Panics

@@ -78,8 +78,9 @@ impl Serving {
             .spawn()
             .expect("the server starts");
         let mut lines = std::io::BufReader::new(process.stdout.take().expect("output is piped")).lines();
-        let line = lines.next().expect("it says where it is").expect("output is UTF-8");
-        let (_, address) = line.split_once("http://").expect("the first line names the address");
+        let said = lines.by_ref().map(|line| line.expect("output is UTF-8"));
+        let mut addresses = said.filter_map(|line| Some(line.split_once("http://")?.1.to_owned()));
+        let address = addresses.next().expect("it says where it is");
         let address = address.trim_end_matches('/').to_owned();
         // The rest is read so that the server never waits for us.
         std::thread::spawn(move || lines.for_each(drop));

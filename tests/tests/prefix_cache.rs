@@ -4,7 +4,7 @@
 use monomorph_compiler::spec;
 use monomorph_compiler::spec::types::Compute;
 use monomorph_tests::crowd::{Random, with_tokenizer};
-use monomorph_tests::goldens::{Golden, goldens};
+use monomorph_tests::goldens::goldens;
 use monomorph_tests::server::{Serving, build};
 use monomorph_tests::{root, smollm2};
 use serde_json::{Value, json};
@@ -144,7 +144,7 @@ fn it_does_so_with_recurrent_state() {
     let mut golden =
         goldens().into_iter().find(|golden| golden.name == "qwen3-next").expect("it is committed");
     let long = tempfile::tempdir().expect("temporary directories can be made");
-    golden = in_a_long_context(&golden, long.path());
+    golden = golden.in_a_long_context(2 * TOKENS, long.path());
     golden.import_into(targets.path(), Compute::F32);
     let target = "cpu/qwen3-next/f32";
     let search = [targets.path().to_owned(), root().join("targets")];
@@ -165,21 +165,4 @@ fn it_does_so_with_recurrent_state() {
     };
     let arguments = ["--context", "8192", "--threads", "2"];
     compare("qwen3-next", &server, weights.path(), &arguments, &turn);
-}
-
-/// A golden as if it had been made for a context in which this fits.
-fn in_a_long_context(golden: &Golden, directory: &Path) -> Golden {
-    let config = std::fs::read_to_string(golden.directory.join("config.json")).expect("it has a config");
-    let mut config: Value = serde_json::from_str(&config).expect("configs are JSON");
-    config["max_position_embeddings"] = (2 * TOKENS).into();
-    std::fs::write(directory.join("config.json"), config.to_string()).expect("it is writable");
-    for format in ["f32", "bf16"] {
-        let (from, to) = (golden.directory.join(format), directory.join(format));
-        std::fs::create_dir(&to).expect("it is writable");
-        for file in std::fs::read_dir(from).expect("it has checkpoints") {
-            let file = file.expect("entries are readable");
-            std::fs::copy(file.path(), to.join(file.file_name())).expect("it is writable");
-        }
-    }
-    Golden { directory: directory.to_owned(), ..golden.clone() }
 }

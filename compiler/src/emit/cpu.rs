@@ -1,7 +1,7 @@
 //! `stack.rs` for a CPU: the layer stack as a sequence of phase functions of `monomorph_device::cpu`.
 
 use super::phases::{Operands, phase};
-use super::{cpu_draft, float, format_ident, layer_type, number, quote, spec, weights};
+use super::{cpu_draft, cpu_far, float, format_ident, layer_type, number, quote, spec, weights};
 use crate::graph::{RotaryFrequencies, Rows};
 use crate::plan::{FieldId, FieldKind, PhaseKind, Plan, PlanBody};
 use crate::spec::types::DeltaShape;
@@ -13,6 +13,7 @@ pub fn stack(plan: &Plan) -> TokenStream {
     let weights = weights::structs(plan);
     let frequencies =
         plan.bodies.iter().filter_map(|body| Some(frequency_table(body, attention(body)?.frequencies)));
+    let parts = cpu_far::numbers(plan);
     let buffers = buffers(plan);
     let stack = stack_struct(plan);
     let bodies = plan.bodies.iter().filter(|body| !body.layers.is_empty()).map(|it| layer(plan, it));
@@ -25,12 +26,14 @@ pub fn stack(plan: &Plan) -> TokenStream {
         use monomorph_device::cpu::*;
         use monomorph_formats::Format;
         use monomorph_model::{
-            LoadError, LoadOptions, Model, ModelSpec, Progress, Step, StepOutput, Ticket, Weights,
+            BlockId, FarId, FarRoom, LoadError, LoadOptions, Model, ModelSpec, Progress, Step, StepOutput,
+            Ticket, Weights,
         };
         use monomorph_weights::Checkpoint;
 
         #weights
         #(#frequencies)*
+        #parts
         #buffers
         #stack
 
@@ -120,7 +123,7 @@ fn buffers(plan: &Plan) -> TokenStream {
         fields.push((
             body_ident(body, "_scratch"),
             quote!(AttentionScratch<#heads, #kv_heads, #head_dim>),
-            quote!(AttentionScratch::new(lanes, SPEC.context)),
+            quote!(AttentionScratch::new(lanes, SPEC.context).streamed(#tokens)),
         ));
     }
     let declarations = fields.iter().map(|(name, kind, _)| quote!(#name: #kind));
@@ -257,6 +260,7 @@ fn stack_struct(plan: &Plan) -> TokenStream {
         /// Weights, caches and activations, and the threads that work on them.
         pub struct Stack {
             team: Team,
+            far: Far,
             batch: Batch,
             globals: Globals,
             #(#fields,)*
@@ -413,6 +417,7 @@ fn model(plan: &Plan) -> TokenStream {
     });
     let logits = format_ident!("{}", logits_name(plan));
     let cpu_draft::Statements { load, names: draft_names, submit } = cpu_draft::statements(plan);
+    let cpu_far::Statements { open, send, parts } = cpu_far::statements(plan);
     quote! {
         impl Model for Stack {
             const SPEC: &'static ModelSpec = &SPEC;
@@ -435,10 +440,11 @@ fn model(plan: &Plan) -> TokenStream {
                     block_tokens: SPEC.block_tokens,
                     blocks,
                 };
-                let batch = Batch::new(limits);
                 #load
+                #open
+                let batch = Batch::new(limits).streamed(&far);
                 let buffers = Buffers::new(team.lanes());
-                Ok(Stack { team, batch, globals, #(#names,)* buffers, outputs: Outputs::default(), #draft_names })
+                Ok(Stack { team, far, batch, globals, #(#names,)* buffers, outputs: Outputs::default(), #draft_names })
             }
 
             fn blocks(&self) -> usize {
@@ -447,10 +453,19 @@ fn model(plan: &Plan) -> TokenStream {
 
             #snapshots
 
+            fn far(&self) -> Option<FarRoom> {
+                self.far.room()
+            }
+
+            fn send_far(&mut self, blocks: &[BlockId], to: FarId) -> Result<(), String> {
+                #send
+            }
+
             fn submit(&mut self, step: &Step) -> Ticket {
                 self.team.pin_caller();
                 #copies
                 self.batch.fill(step, &self.outputs);
+                self.far.begin(step, &self.batch, #parts);
                 self.forward();
                 self.outputs.begin(step);
                 let mut first = 0;
@@ -461,6 +476,7 @@ fn model(plan: &Plan) -> TokenStream {
                     first = last;
                 }
                 #submit
+                self.far.end(step, &mut self.outputs);
                 self.outputs.end()
             }
 

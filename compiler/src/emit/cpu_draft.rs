@@ -2,7 +2,7 @@
 
 use super::cpu::{angles, attention, body_ident, cache_type};
 use super::phases::{Operands, phase};
-use super::{format_ident, number, quote};
+use super::{cpu_far, format_ident, number, quote};
 use crate::graph::BodyId;
 use crate::plan::{DraftPlan, PhaseKind, Plan};
 use proc_macro2::{Literal, TokenStream};
@@ -94,6 +94,8 @@ pub fn statements(plan: &Plan) -> Statements {
     let take = quote! {
         self.drafting.take(&self.team, &self.batch, &mut self.buffers.#logits, &mut self.outputs);
     };
+    let reads = cpu_far::draft_parts(plan);
+    let reads = quote!(self.far.begin(step, self.drafting.batch(), #reads););
     let further = (draft.drafts > 1).then(|| {
         let passes = number(draft.drafts);
         quote! {
@@ -101,6 +103,7 @@ pub fn statements(plan: &Plan) -> Statements {
                 if self.drafting.rows().is_empty() {
                     break;
                 }
+                #reads
                 self.draft_again();
                 #take
             }
@@ -114,6 +117,7 @@ pub fn statements(plan: &Plan) -> Statements {
         names: quote!(drafting, #cache,),
         submit: quote! {
             self.drafting.begin(step, &self.batch, &mut self.outputs);
+            #reads
             self.draft_first();
             #take
             #further

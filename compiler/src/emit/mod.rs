@@ -2,6 +2,7 @@
 
 mod cpu;
 mod cpu_draft;
+mod cpu_far;
 pub mod cuda;
 mod cuda_programs;
 mod cuda_stack;

@@ -1,6 +1,7 @@
 //! The cache: pool, index and snapshots under one set of books.
 
 use crate::admission::blocks_for;
+use crate::far::{FarPlace, Place, Share};
 use crate::index::{Index, Node, Removed};
 use crate::pool::{Block, BlockPool, PoolError};
 use crate::reuse::{Evicted, Match, Reuse, Snapshot};
@@ -17,22 +18,45 @@ pub struct Lease {
     path: Option<Node>,
     /// How many of its blocks the index knows.
     indexed: usize,
+    /// Its groups on disk, in order: they come behind the first blocks of the table, as many as are kept.
+    far: Vec<FarPlace>,
+    share: Share,
 }
 
 impl Lease {
     /// One of nothing.
     pub fn new(block_tokens: usize) -> Lease {
-        Lease { table: BlockTable::new(block_tokens), path: None, indexed: 0 }
+        Lease {
+            table: BlockTable::new(block_tokens),
+            path: None,
+            indexed: 0,
+            far: Vec::new(),
+            share: Share::WHOLE,
+        }
     }
 
-    /// The blocks, in the order of the tokens they hold.
+    /// The blocks on the device, in the order of the tokens they hold.
     pub fn blocks(&self) -> &[Block] {
         self.table.blocks()
     }
 
-    /// The blocks that hold the first `tokens` tokens, as many of them as there are.
-    pub fn prefix(&self, tokens: usize) -> &[Block] {
-        self.table.prefix(tokens)
+    /// How many blocks are on disk.
+    pub fn far_blocks(&self) -> usize {
+        self.far.len() * self.share.group
+    }
+
+    /// Where the blocks are that hold the first `tokens` tokens, as many of them as there are.
+    pub fn prefix(&self, tokens: usize) -> impl Iterator<Item = Place> {
+        let blocks = self.table.blocks();
+        // Nothing is on disk before the kept ones are there.
+        let (first, rest) = blocks.split_at(self.share.kept.min(blocks.len()));
+        let group = |place: &FarPlace| {
+            let place = *place;
+            (0..self.share.group).map(move |at| Place::Far(place, at))
+        };
+        let here = |block: &Block| Place::Here(*block);
+        let all = first.iter().map(here).chain(self.far.iter().flat_map(group)).chain(rest.iter().map(here));
+        all.take(blocks_for(tokens, self.table.block_tokens()))
     }
 
     /// Tokens whose blocks the index knows.
@@ -42,8 +66,9 @@ impl Lease {
 
     /// Moves everything into another lease and leaves this one empty: for whoever gives it back later.
     pub fn take(&mut self) -> Lease {
-        let Lease { table, path, indexed } = self;
-        Lease { table: table.take(), path: path.take(), indexed: std::mem::take(indexed) }
+        let Lease { table, path, indexed, far, share } = self;
+        let (indexed, far) = (std::mem::take(indexed), std::mem::take(far));
+        Lease { table: table.take(), path: path.take(), indexed, far, share: *share }
     }
 }
 
@@ -61,6 +86,10 @@ pub struct PrefixCache {
     granule: usize,
     /// Places that hold nothing and are promised to nobody.
     places: Vec<Snapshot>,
+    /// Of a sequence, what is on the device.
+    share: Share,
+    /// Places on disk that hold nothing, low ones last.
+    far: Vec<FarPlace>,
 }
 
 impl PrefixCache {
@@ -78,7 +107,31 @@ impl PrefixCache {
             block_tokens: block_tokens.max(1),
             granule: granule.max(1),
             places: (0..places).rev().map(Snapshot).collect(),
+            share: Share::WHOLE,
+            far: Vec::new(),
         }
+    }
+
+    /// The same, of which each sequence has a share; the rest is in `places` places on disk.
+    #[must_use]
+    pub fn with_far(self, share: Share, places: usize) -> PrefixCache {
+        let places = u32::try_from(places).unwrap_or(u32::MAX);
+        PrefixCache { share, far: (0..places).rev().map(FarPlace).collect(), ..self }
+    }
+
+    /// What of a sequence is on the device.
+    pub fn share(&self) -> &Share {
+        &self.share
+    }
+
+    /// Tokens of a sequence that others may find.
+    pub fn kept_tokens(&self) -> usize {
+        self.share.kept.saturating_mul(self.block_tokens)
+    }
+
+    /// Places on disk that nobody has.
+    pub fn free_far(&self) -> usize {
+        self.far.len()
     }
 
     /// All blocks.
@@ -130,7 +183,7 @@ impl PrefixCache {
     /// When the books do not balance.
     pub fn admit(&mut self, prompt: &[u32]) -> Result<(Lease, Match), PoolError> {
         let (found, nodes) = self.find(prompt);
-        let mut lease = Lease::new(self.block_tokens);
+        let mut lease = Lease { share: self.share, ..Lease::new(self.block_tokens) };
         for node in &nodes {
             lease.table.share(self.index.block(*node), &mut self.pool)?;
         }
@@ -161,12 +214,14 @@ impl PrefixCache {
         (found, nodes)
     }
 
-    /// Takes blocks until `tokens` tokens fit; all of them or none. Says what had to be evicted for them, in this order.
+    /// Takes blocks until `tokens` tokens fit, or the sequence has its share; all of them or none. Says what had to be evicted for
+    /// them, in this order.
     ///
     /// # Errors
     /// When there are too few.
     pub fn grow(&mut self, lease: &mut Lease, tokens: usize) -> Result<Vec<Evicted>, Shortage> {
-        let needed = blocks_for(tokens, self.block_tokens).saturating_sub(lease.blocks().len());
+        let (held, far) = (lease.blocks().len(), lease.far_blocks());
+        let needed = self.share.held(blocks_for(tokens, self.block_tokens), far).saturating_sub(held);
         if needed > self.available() {
             return Err(Shortage { needed, free: self.available() });
         }
@@ -177,8 +232,26 @@ impl PrefixCache {
             evicted.push(self.dispose(removed));
             self.prune(parent, &mut evicted);
         }
-        lease.table.grow(tokens, &mut self.pool)?;
+        lease.table.grow(needed, &mut self.pool)?;
         Ok(evicted)
+    }
+
+    /// The group that the sequence sends to disk next, of whose tokens the first `done` are in its blocks and will not change, and a
+    /// place for it, if there is one. `None` when there is no such group. Nothing changes before it is [`Self::sent`].
+    pub fn departing<'a>(&self, lease: &'a Lease, done: usize) -> Option<(&'a [Block], Option<FarPlace>)> {
+        let full = (done / self.block_tokens).saturating_sub(lease.far_blocks()).min(lease.blocks().len());
+        let group = lease.blocks()[..full].get(self.share.kept..)?.get(..self.share.group)?;
+        Some((group, self.far.last().copied()))
+    }
+
+    /// Books that the group which is [`Self::departing`] is in its place: its blocks are free.
+    ///
+    /// # Errors
+    /// When the books do not balance.
+    pub fn sent(&mut self, lease: &mut Lease) -> Result<(), PoolError> {
+        lease.table.remove(self.share.kept..self.share.kept + self.share.group, &mut self.pool)?;
+        lease.far.extend(self.far.pop());
+        Ok(())
     }
 
     /// Makes the full blocks of `tokens`, the lease's first, known: each holds the keys and values of these tokens, and the sequence
@@ -193,7 +266,8 @@ impl PrefixCache {
 
     fn index_blocks(&mut self, lease: &mut Lease, tokens: &[u32]) -> Result<(), PoolError> {
         let size = self.block_tokens;
-        let full = (tokens.len() / size).min(lease.blocks().len());
+        // What may come to be on disk nobody else finds.
+        let full = (tokens.len() / size).min(lease.blocks().len()).min(self.share.kept);
         while lease.indexed < full {
             let at = lease.indexed;
             let tokens = &tokens[at * size..(at + 1) * size];
@@ -260,6 +334,8 @@ impl PrefixCache {
             self.prune(Some(node), &mut Vec::new());
         }
         lease.indexed = 0;
+        // From the end, so that a sequence that comes after has them in order.
+        self.far.extend(lease.far.drain(..).rev());
         lease.table.release(&mut self.pool)?;
         Ok(())
     }

@@ -6,11 +6,14 @@
 //! sequence holds, [`admission`] how many blocks it may ask for, [`SavePoints`] where its recurrent state is saved. Whoever
 //! carries the decisions out (the engine) owns the bytes.
 //!
+//! A sequence may have more blocks than the device: the [`Share`] says what of it is there, and [`FarPlace`]s where the rest is.
+//!
 //! Blocks are counted by use and not owned: the index is one more user of what sequences read, and what it alone uses is
 //! taken back when sequences need room.
 
 pub mod admission;
 mod cache;
+mod far;
 mod index;
 mod pool;
 mod reuse;
@@ -18,6 +21,7 @@ mod saves;
 mod table;
 
 pub use cache::{Lease, PrefixCache};
+pub use far::{FarPlace, Place, Share};
 pub use pool::{Block, PoolError};
 pub use reuse::{Evicted, Match, Reuse, Snapshot};
 pub use saves::SavePoints;

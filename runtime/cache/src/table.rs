@@ -1,7 +1,7 @@
 //! The blocks of one sequence, in the order of its tokens.
 
-use crate::admission::blocks_for;
 use crate::pool::{Block, BlockPool, PoolError};
+use std::ops::Range;
 
 /// The pool has too few free blocks; nothing was taken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -20,7 +20,7 @@ impl std::fmt::Display for Shortage {
 
 impl std::error::Error for Shortage {}
 
-/// Which block holds which tokens of one sequence: token `p` lives in block `blocks()[p / block_tokens]`.
+/// The blocks of one sequence on the device.
 ///
 /// A table does not give its blocks back when dropped, because it does not hold the pool: call
 /// [`BlockTable::release`].
@@ -42,27 +42,29 @@ impl BlockTable {
         &self.blocks
     }
 
-    /// The blocks that hold the first `tokens` tokens, as many of them as there are.
-    pub fn prefix(&self, tokens: usize) -> &[Block] {
-        &self.blocks[..blocks_for(tokens, self.block_tokens).min(self.blocks.len())]
-    }
-
     /// Tokens of a block.
     pub(crate) fn block_tokens(&self) -> usize {
         self.block_tokens
     }
 
-    /// Takes blocks until `tokens` tokens fit; all of them or none.
+    /// Takes so many blocks; all of them or none.
     ///
     /// # Errors
     /// When the pool has too few.
-    pub fn grow(&mut self, tokens: usize, pool: &mut BlockPool) -> Result<(), Shortage> {
-        let needed = blocks_for(tokens, self.block_tokens).saturating_sub(self.blocks.len());
+    pub fn grow(&mut self, needed: usize, pool: &mut BlockPool) -> Result<(), Shortage> {
         if needed > pool.free() {
             return Err(Shortage { needed, free: pool.free() });
         }
         self.blocks.extend((0..needed).map_while(|_| pool.allocate()));
         Ok(())
+    }
+
+    /// Gives some blocks back; those behind them close up.
+    ///
+    /// # Errors
+    /// When a block is not in use.
+    pub fn remove(&mut self, range: Range<usize>, pool: &mut BlockPool) -> Result<(), PoolError> {
+        self.blocks.drain(range).try_for_each(|block| pool.release(block).map(drop))
     }
 
     /// Gives all blocks back.
@@ -101,20 +103,5 @@ impl BlockTable {
         pool.share(block)?;
         pool.release(std::mem::replace(&mut self.blocks[at], block))?;
         Ok(())
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_prefix_is_exactly_the_blocks_that_tokens_need() {
-        let mut pool = BlockPool::new(8);
-        let mut table = BlockTable::new(4);
-        table.grow(18, &mut pool).unwrap();
-        let lengths: Vec<usize> = [0, 1, 4, 5, 18, 20, 99].map(|tokens| table.prefix(tokens).len()).into();
-        assert_eq!(lengths, [0, 1, 1, 2, 5, 5, 5]);
-        table.release(&mut pool).unwrap();
     }
 }

@@ -7,8 +7,8 @@ use crate::request::{Event, FinishReason, Finished, Request, SubmitError, Timing
 use crate::scheduler::Policy;
 use crate::sequence::{Client, Clock, History, Sequence, Signals};
 use crate::shared::{Health, Place, Shared, Stats};
-use monomorph_cache::Lease;
-use monomorph_model::{Model, ModelSpec};
+use monomorph_cache::{Lease, Share};
+use monomorph_model::{FarRoom, Model, ModelSpec};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{Sender, channel};
@@ -29,13 +29,32 @@ pub struct EngineOptions {
     pub prefix: PrefixOptions,
     /// How sequences share steps.
     pub schedule: ScheduleOptions,
+    /// How much of a sequence is on the device, where blocks may be on disk.
+    pub far: Option<FarShare>,
+}
+
+/// How much of a sequence is on the device, and where the rest is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct FarShare {
+    /// What the model has places for.
+    pub room: FarRoom,
+    /// Most blocks of a sequence on the device.
+    pub resident: usize,
+}
+
+impl FarShare {
+    /// The smallest share with which a model's sequences can be fed.
+    pub fn least(spec: &ModelSpec, room: FarRoom) -> usize {
+        let fed = (1 + spec.drafts()).max(spec.piece_tokens());
+        Share::least(room.group, spec.block_tokens, fed, spec.reach())
+    }
 }
 
 impl EngineOptions {
     /// Options with a cache of prefixes that has no room for snapshots, and the scheduler's defaults.
     pub fn new(blocks: usize, context: usize, max_waiting: usize) -> EngineOptions {
         let (prefix, schedule) = (PrefixOptions::default(), ScheduleOptions::default());
-        EngineOptions { blocks, context, max_waiting, prefix, schedule }
+        EngineOptions { blocks, context, max_waiting, prefix, schedule, far: None }
     }
 }
 
@@ -153,7 +172,7 @@ pub(crate) fn prepare(
     if let Some((name, _)) = limits.into_iter().find(|&(_, value)| value == 0) {
         return Err(StartError::Spec(format!("{name} of {} is 0", spec.target)));
     }
-    let EngineOptions { blocks, context, max_waiting, ref prefix, schedule } = options;
+    let EngineOptions { blocks, context, max_waiting, ref prefix, schedule, far } = options;
     let refused = |error| format!("prefill_tokens {}: {error}", schedule.prefill_tokens);
     schedule.check(spec).map_err(|error| StartError::Options(refused(error)))?;
     let interval = prefix.snapshot_interval;
@@ -176,7 +195,17 @@ pub(crate) fn prepare(
         )));
     }
     // A lone sequence must always fit, with all that a step writes behind it: then the oldest one can always go on.
-    let room = blocks.saturating_mul(spec.block_tokens).saturating_sub(spec.reach());
+    let mut most = blocks;
+    if let Some(FarShare { room, resident }) = far {
+        let least = FarShare::least(spec, room);
+        if resident < least || resident > blocks {
+            return Err(StartError::Options(format!(
+                "{resident} blocks of a sequence on the device: at least {least} are needed, and there are {blocks}"
+            )));
+        }
+        most = resident.saturating_add(room.places.saturating_mul(room.group));
+    }
+    let room = most.saturating_mul(spec.block_tokens).saturating_sub(spec.reach());
     let context = context.min(spec.usable_context()).min(room);
     if context == 0 {
         return Err(StartError::Options(format!(

@@ -32,7 +32,8 @@ mod shared;
 
 pub use generation::Generation;
 pub use handle::{
-    EngineHandle, EngineOptions, PrefixOptions, SNAPSHOT_INTERVAL, ScheduleOptions, StartError, TBT, start,
+    EngineHandle, EngineOptions, FarShare, PrefixOptions, SNAPSHOT_INTERVAL, ScheduleOptions, StartError,
+    TBT, start,
 };
 pub use latencies::Latencies;
 pub use request::{EngineError, Event, FinishReason, Finished, Request, SubmitError, Timings};

@@ -148,6 +148,8 @@ pub struct Timings {
 pub enum EngineError {
     /// The forward thread panicked, the model broke its contract, or its answers are wrong; the message says how.
     Fault(String),
+    /// What the answer goes on from could not be written to disk, or read from there; the message says why.
+    Lost(String),
     /// The engine was drained, and the answer was not complete at the deadline.
     DrainDeadline,
     /// The engine stopped before it took the request up.
@@ -158,6 +160,7 @@ impl std::fmt::Display for EngineError {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
             EngineError::Fault(message) => write!(f, "the engine failed: {message}"),
+            EngineError::Lost(why) => write!(f, "the answer cannot go on: {why}"),
             EngineError::DrainDeadline => write!(f, "the server shut down before the answer was complete"),
             EngineError::Stopped => write!(f, "the engine has stopped"),
         }

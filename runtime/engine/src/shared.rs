@@ -63,6 +63,10 @@ pub struct Stats {
     pub blocks_evicted: u64,
     /// Snapshots that were given up for others, or with their blocks.
     pub snapshots_evicted: u64,
+    /// Blocks written to disk because sequences had more than their share.
+    pub blocks_sent_far: u64,
+    /// Places on disk for groups of blocks that nobody has.
+    pub free_far_places: usize,
     /// Tokens sampled for an answer; those of rows that turned out surplus do not count.
     pub tokens_generated: u64,
     /// Times that a sequence's drafts were fed to be verified.

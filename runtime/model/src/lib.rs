@@ -15,11 +15,12 @@ pub use spec::{
     SamplingPreset, TensorSpec, piece,
 };
 pub use step::{
-    BlockId, Output, RowOutput, SequenceStep, Slot, SnapshotId, StateCopy, StatePlace, Step, StepOutput,
-    Ticket, Tokens, Verified,
+    BlockId, FarId, Output, RowOutput, SequenceStep, Slot, SnapshotId, StateCopy, StatePlace, Step,
+    StepOutput, Ticket, Tokens, Verified,
 };
 
 use monomorph_weights::{Checkpoint, WeightsError};
+use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 /// A compiled model with its weights on its device.
@@ -60,6 +61,21 @@ pub trait Model: Sized + Send + 'static {
     /// Snapshots of a sequence's recurrent state it has room for; 0 of a model without such state.
     fn snapshots(&self) -> usize {
         0
+    }
+
+    /// Places on disk for groups of K/V blocks, and the blocks of a group: see [`LoadOptions::far`]. None of a model that keeps none
+    /// there.
+    fn far(&self) -> Option<FarRoom> {
+        None
+    }
+
+    /// Writes a group of blocks to a place on disk: all their tokens' keys and values. Called while no step is in flight. The blocks
+    /// are as they were, and what was in the place is gone.
+    ///
+    /// # Errors
+    /// When the disk is full or fails; the place holds nothing then.
+    fn send_far(&mut self, blocks: &[BlockId], to: FarId) -> Result<(), String> {
+        Err(format!("{blocks:?} cannot be sent to {to:?}: this server keeps no blocks on disk"))
     }
 
     /// Starts one batched forward step. The caller may change `step` as soon as this returns.
@@ -104,12 +120,38 @@ pub struct LoadOptions {
     pub context: usize,
     /// Snapshots of recurrent state to claim room for, each of [`ModelSpec::state_bytes`]; ignored by a model without such state.
     pub snapshots: usize,
+    /// Where K/V blocks that the device need not hold are kept, if anywhere.
+    pub far: Option<FarOptions>,
     /// Most of the device's memory to use, as a part of it; ignored by a CPU.
     pub memory_fraction: f64,
     /// Threads of the CPU team, or that pack weights for another device.
     pub threads: usize,
     /// Takes lines about what is going to be claimed, before it is.
     pub report: fn(std::fmt::Arguments),
+}
+
+/// Places on disk.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct FarRoom {
+    /// How many; [`FarId`]s lie below it.
+    pub places: usize,
+    /// Blocks that each holds.
+    pub group: usize,
+}
+
+/// Room on disk for K/V blocks, which steps read from there.
+#[derive(Clone, Debug)]
+pub struct FarOptions {
+    /// Where the file is made; it is gone when the model is.
+    pub directory: PathBuf,
+    /// Most bytes of it.
+    pub bytes: u64,
+    /// Most pages on their way to or from the disk at a time.
+    pub depth: u32,
+    /// About how many bytes are written and read at a time: one layer's of a group of blocks.
+    pub page_bytes: usize,
+    /// Pages that are staged at a time, where that is to be less than the device chooses: for tests.
+    pub window_pages: Option<usize>,
 }
 
 impl LoadOptions {
@@ -172,6 +214,8 @@ pub enum LoadError {
     Device(String),
     /// Made-up weights were asked of a stack that has none.
     DummyWeights,
+    /// There can be no file for K/V blocks.
+    Far(String),
 }
 
 impl From<WeightsError> for LoadError {
@@ -194,6 +238,7 @@ impl std::fmt::Display for LoadError {
             LoadError::Threads(error) => write!(f, "a thread could not be started: {error}"),
             LoadError::Hardware(what) => f.write_str(what),
             LoadError::Device(what) => write!(f, "the device failed while loading: {what}"),
+            LoadError::Far(what) => write!(f, "K/V blocks cannot be kept on disk: {what}"),
             LoadError::DummyWeights => {
                 f.write_str("made-up weights are for GPU servers; this one wants a checkpoint")
             }

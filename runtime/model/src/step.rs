@@ -2,9 +2,13 @@
 
 use monomorph_sampling::{Sampled, Sampling, TokenUse};
 
-/// Index of a K/V block, below [`crate::LoadOptions::blocks`].
+/// Index of a K/V block, below [`crate::Model::blocks`]. In a step those from there on name blocks on disk: see [`Step::far`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct BlockId(pub u32);
+
+/// A place on disk for a group of K/V blocks, below [`places`](crate::FarRoom::places).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct FarId(pub u32);
 
 /// The place of a sequence in the engine, stable while it lives.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -39,6 +43,10 @@ pub struct Step {
     /// models with [recurrent state](crate::ModelSpec::state_bytes). A state is of a position: that behind the tokens its
     /// sequence was fed by the steps before; who goes on from a copy goes on there.
     pub copies: Vec<StateCopy>,
+    /// The groups of blocks that its sequences have on disk: block `Model::blocks() + i * group + j` of a sequence is the `j`th of
+    /// those [sent](crate::Model::send_far) to place `far[i]`. They are only read, each by one sequence and all of each, in the
+    /// order in which sequences and their blocks name them.
+    pub far: Vec<FarId>,
     /// At most `step_sequences` rows with at most `step_tokens` tokens in all.
     pub sequences: Vec<SequenceStep>,
 }
@@ -135,6 +143,9 @@ pub enum RowOutput {
     Verified(Verified),
     /// [`Output::Logits`]: `[tokens, vocabulary]`, row-major.
     Logits(Vec<f32>),
+    /// Whatever was asked for: blocks that the sequence has on disk could not be read, for this reason. What the step wrote for
+    /// it means nothing.
+    Lost(String),
 }
 
 /// What a step of a model with drafts produced for one sequence.

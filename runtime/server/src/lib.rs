@@ -13,6 +13,7 @@ mod cli;
 mod cpu;
 mod draft;
 mod failure;
+mod far;
 mod health;
 mod http;
 mod load;

@@ -6,7 +6,7 @@ use crate::memory::{GuardArgs, Host, Room};
 use crate::out;
 use crate::paths::{default_weights, resolve_weights};
 use crate::text::Text;
-use monomorph_engine::{EngineHandle, EngineOptions, PrefixOptions, SNAPSHOT_INTERVAL};
+use monomorph_engine::{EngineHandle, EngineOptions, FarShare, PrefixOptions, SNAPSHOT_INTERVAL};
 use monomorph_model::{LoadOptions, Model, ModelSpec, Progress, Weights};
 use monomorph_weights::Checkpoint;
 use std::num::NonZero;
@@ -33,7 +33,12 @@ pub fn start_engine<M: Model>(
 ) -> Result<EngineHandle, Failure> {
     let model = M::load(weights, options, progress)?;
     let prefix = PrefixOptions { snapshots: model.snapshots(), ..engine.prefix };
-    let engine = EngineOptions { blocks: model.blocks(), prefix, ..engine };
+    let far = match (engine.far, model.far()) {
+        (None, _) => None,
+        (Some(share), Some(room)) => Some(FarShare { room, ..share }),
+        (Some(_), None) => return Err("this build keeps no K/V blocks on disk".to_owned().into()),
+    };
+    let engine = EngineOptions { blocks: model.blocks(), prefix, far, ..engine };
     Ok(monomorph_engine::start(model, engine).map_err(|error| error.to_string())?)
 }
 
@@ -154,7 +159,7 @@ impl MemoryArgs {
         report: fn(std::fmt::Arguments),
     ) -> Result<LoadOptions, String> {
         let memory_fraction = self.fraction()?;
-        Ok(LoadOptions { blocks, context, snapshots: 0, memory_fraction, threads, report })
+        Ok(LoadOptions { blocks, context, snapshots: 0, far: None, memory_fraction, threads, report })
     }
 }
 
@@ -176,7 +181,7 @@ pub struct CacheArgs {
 
 impl CacheArgs {
     /// The context in tokens and the blocks to claim; `None` leaves them to the device. A sequence takes blocks for what drafts
-    /// reach behind its tokens, too. What nobody asked for is cut to the `room` there is.
+    /// reach behind its tokens, too. What nobody asked for is cut to the `room` there is. Where it `streams`, a sequence need not fit.
     ///
     /// # Errors
     /// When what was asked for is beyond the model or the room, or is no whole sequence.
@@ -184,8 +189,9 @@ impl CacheArgs {
         &self,
         spec: &ModelSpec,
         room: Option<&Room>,
+        streams: bool,
     ) -> Result<(usize, Option<usize>), String> {
-        let planned = self.wanted(spec, room)?;
+        let planned = self.wanted(spec, room, streams)?;
         if let (Some(room), (_, Some(blocks))) = (room, planned)
             && blocks > room.blocks()
         {
@@ -203,11 +209,16 @@ impl CacheArgs {
     }
 
     /// [`Self::plan`] before it is known whether what was asked for fits.
-    fn wanted(&self, spec: &ModelSpec, room: Option<&Room>) -> Result<(usize, Option<usize>), String> {
+    fn wanted(
+        &self,
+        spec: &ModelSpec,
+        room: Option<&Room>,
+        streams: bool,
+    ) -> Result<(usize, Option<usize>), String> {
         // A sequence that nobody asked for in this length: at least one token fits, or the plan says what is missing.
         let fits = room.map_or(usize::MAX, |room| room.blocks().saturating_mul(spec.block_tokens));
-        let automatic =
-            DEFAULT_CONTEXT.min(spec.usable_context()).min(fits.saturating_sub(spec.reach()).max(1));
+        let whole = if streams { usize::MAX } else { fits.saturating_sub(spec.reach()).max(1) };
+        let automatic = DEFAULT_CONTEXT.min(spec.usable_context()).min(whole);
         let context = self.context.map_or(automatic, NonZero::get);
         if context > spec.usable_context() {
             let less = match spec.reach() {
@@ -217,7 +228,7 @@ impl CacheArgs {
             let (model, most) = (spec.model, spec.context);
             return Err(format!("--context {context}: {model} was made for {most} tokens{less}"));
         }
-        let cached = context + spec.reach();
+        let cached = if streams { 1 } else { context + spec.reach() };
         let one_sequence = cached.div_ceil(spec.block_tokens);
         if let Some(blocks) = self.blocks.map(NonZero::get) {
             if blocks < one_sequence {

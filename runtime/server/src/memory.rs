@@ -87,6 +87,11 @@ impl Room {
         }
     }
 
+    /// The same with so many bytes more of scratch.
+    pub(crate) fn beside(self, bytes: u64) -> Room {
+        Room { scratch: self.scratch + bytes, ..self }
+    }
+
     fn fixed(&self) -> u64 {
         self.weights + self.state + self.scratch + PROCESS_BYTES
     }

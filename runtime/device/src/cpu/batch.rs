@@ -1,6 +1,9 @@
 //! A step, flattened to what the kernels index.
 
+use super::far::Far;
 use super::outputs::Outputs;
+use super::windows::Windows;
+pub(crate) use super::windows::{Stretch, Window};
 use monomorph_model::{Output, Step, Tokens};
 use std::ops::Range;
 
@@ -31,6 +34,12 @@ pub struct Batch {
     sequences: Vec<Sequence>,
     blocks: Vec<u32>,
     outputs: Vec<u32>,
+    /// Blocks on disk that are staged at one time, and those of a group.
+    window: usize,
+    group: usize,
+    /// Whether the step has any.
+    streams: bool,
+    windows: Windows,
     /// By slot: whether a sequence of the step has it.
     owned: Vec<bool>,
     slots_differ: bool,
@@ -64,9 +73,19 @@ impl Batch {
             sequences: Vec::with_capacity(limits.sequences),
             blocks: Vec::with_capacity(limits.blocks.max(limits.sequences)),
             outputs: Vec::with_capacity(limits.tokens),
+            window: 0,
+            group: 1,
+            streams: false,
+            windows: Windows::default(),
             owned: vec![false; limits.sequences],
             slots_differ: true,
         }
+    }
+
+    /// The same, for steps with blocks on disk, if `far` has any.
+    #[must_use]
+    pub fn streamed(self, far: &Far) -> Batch {
+        Batch { window: far.window(), group: far.group(), ..self }
     }
 
     /// Takes over a step. Tokens that only the device knows are those that `outputs` saw sampled last.
@@ -91,6 +110,7 @@ impl Batch {
         self.outputs.clear();
         self.owned.fill(false);
         self.slots_differ = true;
+        let mut far = 0;
         for (index, sequence) in step.sequences.iter().enumerate() {
             let (count, position) = (sequence.tokens.len(), sequence.position);
             assert!(count > 0, "sequence {index} of the step has no tokens");
@@ -135,8 +155,20 @@ impl Batch {
                 self.positions.push((position + i) as u32);
                 self.sequence_of.push(index as u32);
             }
-            for block in &sequence.blocks[..needed] {
-                assert!((block.0 as usize) < limits.blocks, "there is no K/V block {}", block.0);
+            for (at, block) in sequence.blocks[..needed].iter().enumerate() {
+                match (block.0 as usize).checked_sub(limits.blocks) {
+                    None => {}
+                    // On disk: read only, and in order.
+                    Some(i) => {
+                        let written = (at + 1) * limits.block_tokens > position;
+                        assert!(
+                            self.window > 0 && i == far && i < step.far.len() * self.group && !written,
+                            "there is no K/V block {}",
+                            block.0
+                        );
+                        far += 1;
+                    }
+                }
                 self.blocks.push(block.0);
             }
             let rows = first..self.ids.len();
@@ -156,6 +188,19 @@ impl Batch {
                 outputs: first_output..self.outputs.len(),
             });
         }
+        assert!(far == step.far.len() * self.group, "blocks of {} groups on disk are {far}", step.far.len());
+        self.streams = far > 0;
+        self.end();
+    }
+
+    /// The windows in which what the step has on disk is staged; none of a step that has nothing there.
+    pub(crate) fn windows(&self) -> &[Window] {
+        self.windows.windows()
+    }
+
+    /// What is attended to while a window is staged; of no window all that there is.
+    pub(crate) fn stretches(&self, window: Option<&Window>) -> &[Stretch] {
+        self.windows.stretches(window)
     }
 
     /// Tokens, which are the rows `0 ..` of activations in use.
@@ -214,7 +259,7 @@ impl Batch {
     }
 
     /// Empties the batch and takes over whose sequences `of` has, and where their keys and values live; rows are to be
-    /// pushed.
+    /// pushed, and then [`Self::end`]ed.
     pub(super) fn begin(&mut self, of: &Batch) {
         self.ids.clear();
         self.positions.clear();
@@ -222,6 +267,7 @@ impl Batch {
         self.sequences.clear();
         self.outputs.clear();
         self.blocks.clone_from(&of.blocks);
+        (self.streams, self.window, self.group) = (of.streams, of.window, of.group);
     }
 
     /// Adds a sequence with the keys and values of `of`, one of the batch that [`Self::begin`] was given, from the rows of
@@ -236,6 +282,12 @@ impl Batch {
         let position = self.positions[start] as usize;
         let rows = start..self.ids.len();
         self.sequences.push(Sequence { rows, position, drafts: 0, outputs: 0..0, ..of.clone() });
+    }
+
+    /// Ends what [`Self::begin`] began.
+    pub(super) fn end(&mut self) {
+        let most = if self.streams { self.window } else { 0 };
+        self.windows.fill(&self.sequences, &self.blocks, &self.limits, most, self.group);
     }
 
     /// The block table of a sequence: block `i` holds positions from `i * block_tokens` on.

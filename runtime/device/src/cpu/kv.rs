@@ -1,9 +1,11 @@
 //! The paged cache of keys and values.
 
+use super::far::{Far, Staged, Stream};
 use super::format::KvElement;
 use super::memory::Memory;
 use super::simd::TILE;
-use monomorph_model::LoadError;
+use monomorph_model::{BlockId, FarId, LoadError};
+use std::sync::Arc;
 
 /// Keys and values of all layers in blocks of `BLOCK` tokens (a multiple of 16), elements of type `E`.
 ///
@@ -15,6 +17,26 @@ pub struct KvCache<E, const KV_HEADS: usize, const HEAD_DIM: usize, const BLOCK:
     data: Memory<E>,
     layers: usize,
     blocks: usize,
+    far: Option<Parts>,
+}
+
+/// A part of the step's blocks on disk, from the `first` of them on.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct StagedWindow<'a> {
+    pub(super) staged: Staged<'a>,
+    pub(crate) first: usize,
+}
+
+impl StagedWindow<'_> {
+    /// Of a step that has no blocks on disk.
+    pub(crate) const NONE: StagedWindow<'static> = StagedWindow { staged: Staged::NONE, first: 0 };
+}
+
+/// Where blocks on disk come from, and the number of the part that each layer has of them.
+#[derive(Debug)]
+struct Parts {
+    stream: Arc<Stream>,
+    numbers: &'static [usize],
 }
 
 impl<E: KvElement, const KV_HEADS: usize, const HEAD_DIM: usize, const BLOCK: usize>
@@ -49,7 +71,50 @@ impl<E: KvElement, const KV_HEADS: usize, const HEAD_DIM: usize, const BLOCK: us
                 available: 0,
                 fits: None,
             })?;
-        Ok(KvCache { data, layers, blocks })
+        Ok(KvCache { data, layers, blocks, far: None })
+    }
+
+    /// The same, of which blocks may be on disk: in layer `i` part `parts[i]` of them.
+    ///
+    /// # Panics
+    /// When there is no number for each layer.
+    #[must_use]
+    pub fn streamed(self, far: &Far, parts: &'static [usize]) -> Self {
+        assert!(parts.len() == self.layers, "each layer has a part of a block");
+        KvCache { far: far.stream().map(|stream| Parts { stream, numbers: parts }), ..self }
+    }
+
+    /// Writes the parts of a group of blocks to a place on disk. No lane runs.
+    ///
+    /// # Errors
+    /// When the disk is full or fails.
+    ///
+    /// # Panics
+    /// When there is no such block, they are not a group, or nothing is kept on disk.
+    pub fn send_far(&mut self, blocks: &[BlockId], to: FarId) -> Result<(), String> {
+        let Parts { stream, numbers } = self.far.as_ref().expect("blocks are kept on disk");
+        assert!(blocks.len() == stream.group(), "a group is {} blocks", stream.group());
+        stream.send(to, numbers, |layer, at, bytes| {
+            let block = blocks[at];
+            assert!((block.0 as usize) < self.blocks, "there is no K/V block {}", block.0);
+            let start = self.start(layer, block.0, 0);
+            // SAFETY: no lane runs, and this borrows the cache exclusively.
+            let elements = unsafe { self.data.slice(start, KV_HEADS * Self::HEAD) };
+            // SAFETY: plain numbers without gaps, looked at as bytes.
+            let (_, part, _) = unsafe { elements.align_to::<u8>() };
+            bytes.copy_from_slice(part);
+        })
+    }
+
+    /// What [`Self::streamed`] was given, and the part of a layer.
+    pub(super) fn far(&self, layer: usize) -> Option<(&Stream, usize)> {
+        let Parts { stream, numbers } = self.far.as_ref()?;
+        Some((stream, numbers[layer]))
+    }
+
+    /// Bytes of what a layer keeps in a block.
+    pub fn part_bytes(&self) -> usize {
+        Self::block_bytes(1)
     }
 
     /// Blocks of the cache.
@@ -67,24 +132,48 @@ impl<E: KvElement, const KV_HEADS: usize, const HEAD_DIM: usize, const BLOCK: us
         ((block as usize * self.layers + layer) * KV_HEADS + head) * Self::HEAD
     }
 
-    /// The transposed keys of a head in a block.
+    /// The transposed keys of a head in a block, which is the cache's or one of `window`.
     ///
     /// # Safety
     /// No lane writes them while the result lives.
     #[inline(always)]
-    pub(crate) unsafe fn keys(&self, layer: usize, block: u32, head: usize) -> &[E] {
-        // SAFETY: the caller's promise.
-        unsafe { self.data.slice(self.start(layer, block, head), Self::KEYS) }
+    pub(crate) unsafe fn keys<'a>(
+        &'a self,
+        layer: usize,
+        block: u32,
+        head: usize,
+        window: &StagedWindow<'a>,
+    ) -> &'a [E] {
+        match (block as usize).checked_sub(self.blocks) {
+            // SAFETY: the caller's promise.
+            None => unsafe { self.data.slice(self.start(layer, block, head), Self::KEYS) },
+            Some(far) => window.staged.elements(far - window.first, head * Self::HEAD, Self::KEYS),
+        }
     }
 
-    /// The values of a head in a block.
+    /// The values of a head in a block, which is the cache's or one of `window`.
     ///
     /// # Safety
     /// No lane writes them while the result lives.
     #[inline(always)]
-    pub(crate) unsafe fn values(&self, layer: usize, block: u32, head: usize) -> &[E] {
-        // SAFETY: the caller's promise.
-        unsafe { self.data.slice(self.start(layer, block, head) + Self::KEYS, BLOCK * Self::VALUE) }
+    pub(crate) unsafe fn values<'a>(
+        &'a self,
+        layer: usize,
+        block: u32,
+        head: usize,
+        window: &StagedWindow<'a>,
+    ) -> &'a [E] {
+        match (block as usize).checked_sub(self.blocks) {
+            None => {
+                let start = self.start(layer, block, head) + Self::KEYS;
+                // SAFETY: the caller's promise.
+                unsafe { self.data.slice(start, BLOCK * Self::VALUE) }
+            }
+            Some(far) => {
+                let start = head * Self::HEAD + Self::KEYS;
+                window.staged.elements(far - window.first, start, BLOCK * Self::VALUE)
+            }
+        }
     }
 
     /// Writes the key and value of one token (at `slot` of the block) for one head.

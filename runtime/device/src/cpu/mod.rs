@@ -13,6 +13,7 @@ mod delta;
 mod draft;
 mod epilogue;
 mod experts;
+mod far;
 mod format;
 mod gather;
 mod kv;
@@ -25,6 +26,7 @@ mod rotary;
 mod rows;
 mod simd;
 mod team;
+mod windows;
 
 pub use attention::{AttentionScratch, HeadNorm, attention};
 pub use batch::{Batch, BatchLimits};
@@ -38,6 +40,7 @@ pub use epilogue::{
 pub use experts::{
     ExpertScratch, Experts, GatedExperts, NoShared, Shared, SharedTerm, expert_down, expert_gated, route,
 };
+pub use far::Far;
 pub use format::{Bf16, F16, F32, Input, KvElement, Q4_1, Q8_0, WeightFormat};
 pub use gather::{each_row, embed, gather};
 pub use half::{bf16, f16};

@@ -72,7 +72,10 @@ impl<const DRAFTS: usize> Outputs<DRAFTS> {
                     *place = RowOutput::Sampled(token);
                 }
                 (None, RowOutput::Logits(all)) => all.extend_from_slice(logits.row(row)),
-                (None, RowOutput::None | RowOutput::Sampled(_) | RowOutput::Verified(_)) => {}
+                (
+                    None,
+                    RowOutput::None | RowOutput::Sampled(_) | RowOutput::Verified(_) | RowOutput::Lost(_),
+                ) => {}
             }
         }
     }

@@ -25,7 +25,7 @@ impl Forward {
                 self.places[slot.0 as usize] = Some(index);
             }
         }
-        let mut finished: Vec<(usize, Finished)> = Vec::new();
+        let mut finished: Vec<(usize, Result<Finished, String>)> = Vec::new();
         let (mut prefilled, mut pieces, mut generated) = (0, 0, 0);
         let (mut drafts, mut verified, mut accepted) = (0, 0, 0);
         let (mut prompts, mut late, tbt) = (0, 0, self.schedule.tbt);
@@ -44,6 +44,13 @@ impl Forward {
                 self.cache.forget(snapshot);
             }
             let (taken, end) = match (self.contract.expects(row.samples), output) {
+                (_, RowOutput::Lost(why)) if row.far => {
+                    finished.extend(place.map(|index| (index, Err(why))));
+                    if let (Some(_), Some((snapshot, _))) = (place, row.save) {
+                        self.cache.forget(snapshot);
+                    }
+                    continue;
+                }
                 (Expects::Nothing, RowOutput::None) => (0, None),
                 (Expects::Token, RowOutput::Sampled(sampled)) => {
                     self.contract.check_token(at, sampled.id)?;
@@ -76,12 +83,19 @@ impl Forward {
                     prompts += if first { sequence.prompt as u64 } else { 0 };
                 }
             }
-            finished.extend(place.zip(end));
+            finished.extend(place.zip(end.map(Ok)));
         }
         // From the end no index moves before its turn.
         finished.sort_by_key(|(index, _)| *index);
         for (index, finished) in finished.into_iter().rev() {
             let mut sequence = self.running.remove(index);
+            let finished = match finished {
+                Ok(finished) => finished,
+                Err(why) => {
+                    self.lose(sequence, why)?;
+                    continue;
+                }
+            };
             self.save_last(&mut sequence)?;
             self.free(&mut sequence)?;
             self.count_end(&sequence, finished.reason, now);

@@ -100,6 +100,7 @@ pub(super) fn unasked(at: usize, expects: Expects, output: &RowOutput) -> String
         RowOutput::Sampled(_) => "a sampled token",
         RowOutput::Verified(_) => "verified drafts",
         RowOutput::Logits(_) => "logits",
+        RowOutput::Lost(_) => "nothing, for blocks on disk that it has not",
     };
     format!("row {at} asked the model for {asked} and got {got}")
 }

@@ -22,6 +22,8 @@ pub(super) struct Row {
     pub samples: bool,
     /// Tokens of the sequence that are in the cache when the step is collected, drafts that hold aside.
     pub end: usize,
+    /// Whether it has blocks on disk.
+    pub far: bool,
     /// Where the state of the sequence is saved in this step, and behind how many tokens.
     pub save: Option<(Snapshot, usize)>,
 }

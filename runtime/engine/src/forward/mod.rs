@@ -12,6 +12,7 @@
 mod apply;
 mod contract;
 mod endings;
+mod far;
 mod flights;
 #[cfg(test)]
 mod order;
@@ -20,7 +21,7 @@ mod prefix;
 #[cfg(test)]
 mod walk;
 
-use crate::handle::{EngineOptions, ScheduleOptions};
+use crate::handle::{EngineOptions, FarShare, ScheduleOptions};
 use crate::request::{EngineError, Event};
 use crate::scheduler::{Candidate, Clients, Limits, Pace, Running, Turns, Waiting};
 use crate::sequence::{Client, Sequence};
@@ -28,7 +29,7 @@ use crate::shared::{Health, Shared};
 use contract::Contract;
 use endings::guarded;
 use flights::{Flight, Flights, Row};
-use monomorph_cache::{PoolError, PrefixCache, Reuse, SavePoints};
+use monomorph_cache::{PoolError, PrefixCache, Reuse, SavePoints, Share};
 use monomorph_model::{Model, ModelSpec, SequenceStep, Slot, Step};
 use prefix::Evictions;
 use std::collections::VecDeque;
@@ -112,7 +113,7 @@ impl Forward {
         inbox: Receiver<Command>,
         shared: Arc<Shared>,
     ) -> Forward {
-        let EngineOptions { blocks, ref prefix, schedule, .. } = *options;
+        let EngineOptions { blocks, ref prefix, schedule, far, .. } = *options;
         let limits = plan::limits(spec, schedule.prefill_tokens);
         let reuse = match (prefix.enabled, spec.state_bytes, prefix.snapshots) {
             (true, 0, _) => Reuse::Blocks,
@@ -123,6 +124,7 @@ impl Forward {
         let granule = spec.block_tokens * spec.piece_tokens() / gcd(spec.block_tokens, spec.piece_tokens());
         let points = SavePoints { granule, interval: prefix.snapshot_interval };
         let slots = u32::try_from(limits.running()).unwrap_or(u32::MAX);
+        let cache = PrefixCache::new(blocks, spec.block_tokens, granule, reuse);
         Forward {
             inbox,
             shared,
@@ -131,7 +133,14 @@ impl Forward {
             contract: Contract::new(spec),
             shares: matches!(reuse, Reuse::Blocks),
             granule,
-            cache: PrefixCache::new(blocks, spec.block_tokens, granule, reuse),
+            cache: match far {
+                None => cache,
+                Some(FarShare { room, resident }) => {
+                    let (fed, reach) = (spec.step_tokens, spec.reach());
+                    let share = Share::new(resident, room.group, spec.block_tokens, fed, reach);
+                    cache.with_far(share, room.places)
+                }
+            },
             evictions: Evictions::default(),
             saves: matches!(reuse, Reuse::Snapshots { .. }).then_some(points),
             free_slots: (0..slots).rev().map(Slot).collect(),
@@ -210,7 +219,9 @@ impl Forward {
         // What to feed next is known when a step is collected, and not before.
         const { assert!(M::DRAFTS == 0 || M::STEPS_IN_FLIGHT == 1, "drafts with two steps in flight") };
         let began = Instant::now();
-        let planned = self.plan()?;
+        // What is sent to disk and cannot be ends its sequence, which may have been all there was.
+        let ready = self.make_room(model)?;
+        let planned = ready && !(self.running.is_empty() && self.waiting.is_empty()) && self.plan()?;
         let submitted = Instant::now();
         self.planning += submitted - began;
         if planned {
@@ -379,6 +390,7 @@ impl Forward {
         counters.stats.snapshots_evicted += snapshots;
         counters.stats.cached_blocks = self.cache.cached();
         counters.stats.snapshots = self.cache.snapshots();
+        counters.stats.free_far_places = self.cache.free_far();
         if let Some(Turn { began, collected }) = turn {
             let now = Instant::now();
             counters.stepped(collected - began);

@@ -4,7 +4,8 @@ use super::Forward;
 use super::flights::Row;
 use super::prefix::save;
 use crate::scheduler::{Limits, Plan, Row as Planned, View, schedule};
-use monomorph_model::{BlockId, ModelSpec, Output, SequenceStep, Tokens};
+use monomorph_cache::Place;
+use monomorph_model::{BlockId, FarId, ModelSpec, Output, SequenceStep, Tokens};
 
 /// What the steps of a model may carry, `prefill_tokens` of them of prompts, where 0 is as many as there is room for.
 pub(super) fn limits(spec: &ModelSpec, prefill_tokens: usize) -> Limits {
@@ -74,11 +75,14 @@ impl Forward {
         let step = self.flights.next_step();
         self.rows = self.flights.rows();
         self.spare.append(&mut self.step.sequences);
+        self.step.far.clear();
+        let (blocks, group) = (self.cache.capacity(), self.cache.share().group);
         for &Planned { sequence, tokens } in rows {
             let sequence = &mut self.running[sequence];
             let slot = sequence.slot.ok_or("a sequence runs without a slot")?;
             let prefilled = if sequence.decodes() { 0 } else { tokens };
-            let saves = self.saves.as_ref().filter(|_| sequence.fed <= sequence.reusable(self.replays).len());
+            let most = sequence.reusable(self.replays).len().min(self.cache.kept_tokens());
+            let saves = self.saves.as_ref().filter(|_| sequence.fed <= most);
             let copies = &mut self.step.copies;
             let save = save(saves, sequence, slot, &mut self.cache, copies, &mut self.evictions);
             let (position, drafts) = (sequence.fed, sequence.drafts.len());
@@ -117,7 +121,16 @@ impl Forward {
             let ahead = if samples { self.limits.drafts.saturating_sub(1) } else { 0 };
             let held = sequence.lease.prefix(position + tokens + ahead);
             row.blocks.clear();
-            row.blocks.extend(held.iter().map(|block| BlockId(block.0)));
+            let far = &mut self.step.far;
+            row.blocks.extend(held.map(|place| match place {
+                Place::Here(block) => BlockId(block.0),
+                Place::Far(place, at) => {
+                    if at == 0 {
+                        far.push(FarId(place.0));
+                    }
+                    BlockId((blocks + (far.len() - 1) * group + at) as u32)
+                }
+            }));
             let mut history = match std::mem::replace(&mut row.output, Output::None) {
                 Output::Sample { history, .. } => history,
                 Output::None | Output::Logits => Vec::new(),
@@ -132,7 +145,8 @@ impl Forward {
             }
             self.step.sequences.push(row);
             let piece = end < sequence.prompt;
-            self.rows.push(Row { slot, prefilled, piece, samples, end, save });
+            let far = sequence.lease.far_blocks() > 0;
+            self.rows.push(Row { slot, prefilled, piece, samples, end, far, save });
             sequence.fed = end;
             sequence.coming += usize::from(samples);
             sequence.last_step = step;

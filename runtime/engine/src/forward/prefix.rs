@@ -6,7 +6,7 @@
 //! steps in their order, so a place may be promised anew as soon as the step that reads it is planned.
 
 use super::flights::Row;
-use super::{Forward, unbalanced};
+use super::{Forward, far, unbalanced};
 use crate::scheduler::{HOLDS, Policy, comes, pick, rank};
 use crate::sequence::Sequence;
 use monomorph_cache::{Evicted, PrefixCache, SavePoints, Snapshot};
@@ -39,7 +39,14 @@ impl Forward {
         let (replays, saves) = (self.replays, self.saves.as_ref());
         let (now, tbt) = (Instant::now(), self.schedule.tbt);
         self.running_view.clear();
-        self.running_view.extend(self.running.iter().map(|one| one.as_running(replays, saves, now, tbt)));
+        let (share, limits) = (*self.cache.share(), self.limits);
+        // Nobody is admitted to places on disk that those before it are still going to need.
+        let mut free_far = self.cache.free_far();
+        self.running_view.extend(self.running.iter().map(|one| {
+            let far = one.lease.far_blocks();
+            free_far = free_far.saturating_sub(far::due(&share, &limits, one.length(), far));
+            far::shown(&share, &limits, far, one.as_running(replays, saves, now, tbt))
+        }));
         self.waiting_view.clear();
         self.order();
         let (replays, saves) = (self.replays, self.saves.as_ref());
@@ -50,13 +57,18 @@ impl Forward {
             let before = turns;
             let Some(next) = pick(&mut self.candidates, self.schedule.policy, &mut turns) else { break };
             let one = &self.waiting[next];
+            let due = far::due(&share, &limits, one.tokens.len(), 0);
+            if due > free_far {
+                break;
+            }
             let found = self.cache.lookup(one.reusable(replays));
             if self.shares && one.held < HOLDS && self.is_coming(one.reusable(replays), found.tokens) {
                 self.waiting[next].held += 1;
                 turns = before;
                 continue;
             }
-            let waiting = one.as_waiting(&found, replays, saves);
+            free_far -= due;
+            let waiting = far::shown_waiting(&share, &limits, one.as_waiting(&found, replays, saves));
             self.waiting_view.push(waiting);
             self.picked.push(next);
             budget = budget.saturating_sub(waiting.tokens - waiting.cached);
@@ -82,9 +94,11 @@ impl Forward {
         let running = self.running.iter().map(|one| (one, one.lease.indexed_tokens()));
         let picked = self.picked.iter().zip(&self.waiting_view);
         let picked = picked.map(|(at, view)| (&self.waiting[*at], view.cached));
+        // What may come to be on disk nobody finds.
+        let known = |one: &Sequence| one.reusable(self.replays).len().min(self.cache.kept_tokens());
         running
             .chain(picked)
-            .any(|(one, left)| comes(prompt, found, one.reusable(self.replays), left, self.granule))
+            .any(|(one, left)| comes(prompt, found, &one.tokens[..known(one)], left, self.granule))
     }
 
     /// Who waits, for [`pick`] to choose from.
@@ -181,6 +195,7 @@ impl Forward {
             || self.replays
             || sequence.overran
             || at <= sequence.saved
+            || at > self.cache.kept_tokens()
             || !at.is_multiple_of(saves.granule)
         {
             return Ok(());

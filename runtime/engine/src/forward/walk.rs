@@ -11,9 +11,10 @@
 use super::Forward;
 use crate::handle::prepare;
 use crate::scripted::{Drafting, InFlight, Invariant, Recurrent, Script, Scripted, Shape, Tight, Tokens};
-use crate::{EngineOptions, Event, FinishReason, Generation, Policy, PrefixOptions};
+use crate::{EngineOptions, Event, FarShare, FinishReason, Generation, Policy, PrefixOptions};
 use crate::{Request, ScheduleOptions, Stats, SubmitError};
-use monomorph_cache::Block;
+use monomorph_cache::{Block, Share};
+use monomorph_model::FarRoom;
 use std::collections::HashSet;
 use std::sync::Arc;
 use std::time::Duration;
@@ -116,7 +117,7 @@ fn request(random: &mut Random, most: usize, spoken: &Spoken) -> Request {
 }
 
 /// No block is shared but by those that begin alike, no slot is held twice, and none of either is lost.
-fn balance(forward: &Forward, blocks: usize, snapshots: usize) {
+fn balance(forward: &Forward, blocks: usize, snapshots: usize, far: Option<FarShare>) {
     let running = forward.running.iter().map(|one| (&one.lease, one.slot));
     let leaving = forward.flights.leaving().map(|(lease, slot)| (lease, Some(slot)));
     let held: Vec<_> = running.chain(leaving).collect();
@@ -134,6 +135,11 @@ fn balance(forward: &Forward, blocks: usize, snapshots: usize) {
     let promised = forward.flights.rows_in_flight().filter(|row| row.save.is_some()).count();
     assert_eq!(forward.cache.free_places() + forward.cache.snapshots() + promised, snapshots);
     assert!(forward.waiting.iter().is_sorted_by_key(|one| one.number), "those that wait stand by age");
+    if let Some(FarShare { room, resident }) = far {
+        let on_disk: usize = held.iter().map(|(lease, _)| lease.far_blocks() / room.group).sum();
+        assert_eq!(forward.cache.free_far() + on_disk, room.places);
+        assert!(held.iter().all(|(lease, _)| lease.blocks().len() <= resident), "more than its share");
+    }
     let slots: HashSet<_> =
         held.iter().filter_map(|(_, slot)| *slot).chain(forward.free_slots.clone()).collect();
     assert_eq!(slots.len(), forward.limits.running());
@@ -147,6 +153,7 @@ fn walk<S: Shape>(
     blocks: usize,
     right_drafts: f64,
     enabled: bool,
+    far: Option<FarShare>,
 ) -> (Stats, usize) {
     let snapshots = if S::SPEC.state_bytes > 0 && enabled { SNAPSHOTS } else { 0 };
     let prefix = PrefixOptions { enabled, snapshots, snapshot_interval: INTERVAL };
@@ -156,9 +163,11 @@ fn walk<S: Shape>(
         tbt: if seed.is_multiple_of(4) { Duration::MAX } else { Duration::ZERO },
         prefill_tokens: [0, 24, 9, 0][seed as usize % 4],
     };
-    let options = EngineOptions { prefix, schedule, ..EngineOptions::new(blocks, Tight::SPEC.context, 12) };
+    let options =
+        EngineOptions { prefix, schedule, far, ..EngineOptions::new(blocks, Tight::SPEC.context, 12) };
     let (engine, mut forward) = prepare(S::SPEC, options).unwrap();
-    let script = Script { tokens: tokens(), blocks, snapshots, right_drafts, ..Script::default() };
+    let room = far.map(|share| share.room);
+    let script = Script { tokens: tokens(), blocks, snapshots, far: room, right_drafts, ..Script::default() };
     let mut model = Scripted::<S>::new(script);
     let mut random = Random(seed);
     let mut clients: Vec<Client> = Vec::new();
@@ -196,7 +205,7 @@ fn walk<S: Shape>(
         if forward.has_work() {
             forward.turn(&mut model).unwrap();
         }
-        balance(&forward, blocks, snapshots);
+        balance(&forward, blocks, snapshots, far);
         assert!(forward.flights.len() < S::STEPS_IN_FLIGHT, "a turn leaves room for the next step");
         left += usize::from(forward.flights.leaving().next().is_some());
         clients.retain_mut(|client| !client.listen());
@@ -205,6 +214,7 @@ fn walk<S: Shape>(
     }
     assert!(clients.is_empty(), "{} clients were not told the end", clients.len());
     assert_eq!((forward.cache.available(), forward.free_slots.len()), (blocks, forward.limits.running()));
+    assert_eq!(forward.cache.free_far(), far.map_or(0, |share| share.room.places));
     engine.drain(Duration::ZERO);
     assert!(!forward.wait_for_work().unwrap());
     (engine.stats(), left)
@@ -225,7 +235,7 @@ fn walks_with<S: Shape>(enabled: bool) -> Stats {
     let (mut stats, mut left) = (Stats::default(), 0);
     let worlds = [(16, 0.5), (17, 0.9), (20, 0.1), (26, 0.9), (40, 0.1), (96, 0.5)];
     for (seed, (blocks, right_drafts)) in (1..).zip(worlds) {
-        let (one, leaving) = walk::<S>(seed * 0x9E37_79B9, 6_000, blocks, right_drafts, enabled);
+        let (one, leaving) = walk::<S>(seed * 0x9E37_79B9, 6_000, blocks, right_drafts, enabled, None);
         stats.steps += one.steps;
         stats.preemptions += one.preemptions;
         stats.finished += one.finished;
@@ -309,4 +319,46 @@ fn every_answer_of_a_model_with_state_is_its_lone_plain_one_with_two_drafts() {
 #[test]
 fn every_answer_of_a_batch_invariant_model_with_state_is_its_lone_one() {
     walks::<InFlight<Recurrent<Invariant<Tight, 8>>, 2>>();
+}
+
+/// Walks in which no sequence holds more than a few blocks on the device, and the rest is on disk: of pools that hold less than one
+/// sequence, with shares from the smallest, and with places on disk for one sequence or for all.
+fn walks_far<S: Shape>() {
+    let mut sent = 0;
+    let whole_steps = |group| Share::least(group, 4, S::SPEC.step_tokens, S::SPEC.reach());
+    // With the least share pieces are cut to it and nothing is found; with more, what is kept is found.
+    for (seed, (group, kept, places, enabled)) in
+        (1..).zip([(1, 0, 16, true), (2, 0, 8, true), (2, 3, 40, true), (3, 5, 30, false), (1, 4, 96, true)])
+    {
+        let room = FarRoom { places, group };
+        let resident = if kept > 0 { whole_steps(group) + kept } else { FarShare::least(S::SPEC, room) };
+        let far = Some(FarShare { room, resident });
+        let (stats, _) =
+            walk::<S>(seed * 0x9E37_79B9, 4_000, resident + 2 * (places / 16), 0.5, enabled, far);
+        println!("groups of {group}, {resident} resident, {places} places: {stats:?}");
+        assert!(stats.finished > 100, "{stats:?}");
+        assert_eq!(stats.tokens_cached > 0, enabled && kept > 0, "{stats:?}");
+        sent += stats.blocks_sent_far;
+    }
+    assert!(sent > 3_000, "{sent}");
+}
+
+#[test]
+fn every_answer_is_its_lone_one_with_blocks_on_disk() {
+    walks_far::<Tight>();
+}
+
+#[test]
+fn every_answer_is_its_lone_one_with_blocks_on_disk_and_two_steps_in_flight() {
+    walks_far::<InFlight<Tight, 2>>();
+}
+
+#[test]
+fn every_answer_is_its_lone_plain_one_with_blocks_on_disk_and_two_drafts() {
+    walks_far::<Drafting<Tight, 2>>();
+}
+
+#[test]
+fn every_answer_of_a_model_with_state_is_its_lone_one_with_blocks_on_disk() {
+    walks_far::<InFlight<Recurrent<Tight>, 2>>();
 }

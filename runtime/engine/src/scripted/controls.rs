@@ -48,6 +48,8 @@ struct State {
     poison: Option<Poison>,
     held: bool,
     step_time: Option<Duration>,
+    writes_fail: bool,
+    reads_to_fail: usize,
     /// How much longer the next step takes.
     slow: Duration,
     steps: u64,
@@ -78,6 +80,27 @@ impl Controls {
     /// The next step takes so much longer.
     pub fn slow_next(&self, time: Duration) {
         self.state().slow = time;
+    }
+
+    /// Whether blocks can be written to disk from now on.
+    pub fn fail_far_writes(&self, fail: bool) {
+        self.state().writes_fail = fail;
+    }
+
+    /// The next `steps` steps with blocks on disk cannot read them.
+    pub fn fail_far_reads(&self, steps: usize) {
+        self.state().reads_to_fail = steps;
+    }
+
+    pub(super) fn writes_fail(&self) -> bool {
+        self.state().writes_fail
+    }
+
+    pub(super) fn read_fails(&self) -> bool {
+        let mut state = self.state();
+        let left = state.reads_to_fail;
+        state.reads_to_fail = left.saturating_sub(1);
+        left > 0
     }
 
     /// The next step's output lacks a row.

@@ -1,7 +1,8 @@
 //! The block memory of a scripted model, and the checks of the step contract.
 
 use monomorph_model::{
-    BlockId, ModelSpec, Output, SequenceStep, Slot, SnapshotId, StateCopy, StatePlace, Step, Tokens,
+    BlockId, FarId, FarRoom, ModelSpec, Output, SequenceStep, Slot, SnapshotId, StateCopy, StatePlace, Step,
+    Tokens,
 };
 use monomorph_sampling::{Sampling, TokenUse};
 use std::collections::{HashMap, HashSet, VecDeque};
@@ -13,6 +14,11 @@ pub(super) struct Memory {
     blocks: usize,
     /// Grown as blocks are first used; `None` where nothing was written.
     cells: Vec<Option<u32>>,
+    /// What is on disk: of each place the cells of its blocks.
+    far: HashMap<FarId, Vec<Option<u32>>>,
+    room: Option<FarRoom>,
+    /// What the step at hand has there.
+    far_of_step: Vec<FarId>,
     fed: HashMap<Slot, Vec<u32>>,
     /// Whether what a slot was fed stands for a recurrent state, which a sequence can go on from only where it was copied to.
     recurrent: bool,
@@ -40,11 +46,14 @@ struct Held {
 }
 
 impl Memory {
-    pub fn new(spec: &ModelSpec, blocks: usize, snapshots: usize) -> Memory {
+    pub fn new(spec: &ModelSpec, blocks: usize, snapshots: usize, room: Option<FarRoom>) -> Memory {
         Memory {
             block_tokens: spec.block_tokens,
             blocks,
             cells: Vec::new(),
+            far: HashMap::new(),
+            room,
+            far_of_step: Vec::new(),
             fed: HashMap::new(),
             recurrent: spec.state_bytes > 0,
             snapshots: vec![None; if spec.state_bytes > 0 { snapshots } else { 0 }],
@@ -57,9 +66,34 @@ impl Memory {
         }
     }
 
-    /// Begins a step.
-    pub fn begin(&mut self) {
+    /// Begins a step that has these groups on disk.
+    pub fn begin(&mut self, far: &[FarId]) {
+        let distinct: HashSet<&FarId> = far.iter().collect();
+        assert_eq!(distinct.len(), far.len(), "a step has a place on disk twice: {far:?}");
+        self.far_of_step = far.to_vec();
         self.steps.push_back(Held::default());
+    }
+
+    /// Writes a group of blocks to disk.
+    pub fn send_far(&mut self, blocks: &[BlockId], to: FarId) {
+        let Some(room) = self.room else { panic!("{blocks:?} are sent to {to:?}, and there is no disk") };
+        assert!(self.steps.is_empty(), "{blocks:?} are sent to disk with steps in flight");
+        assert!(blocks.len() == room.group && (to.0 as usize) < room.places, "{blocks:?} are sent to {to:?}");
+        let cells = blocks.iter().flat_map(|block| {
+            let start = block.0 as usize * self.block_tokens;
+            self.cells[start..start + self.block_tokens].to_vec()
+        });
+        let cells: Vec<Option<u32>> = cells.collect();
+        assert!(cells.iter().all(Option::is_some), "{blocks:?} are sent to disk, and are not full");
+        self.far.insert(to, cells);
+    }
+
+    /// The place on disk and the first of its cells that a block of the step stands for, if it is one of those.
+    fn on_disk(&self, block: BlockId) -> Option<(FarId, usize)> {
+        let (at, group) = ((block.0 as usize).checked_sub(self.blocks)?, self.room?.group);
+        let place = self.far_of_step.get(at / group);
+        let place = place.unwrap_or_else(|| panic!("{block:?} of {} groups on disk", self.far_of_step.len()));
+        Some((*place, at % group * self.block_tokens))
     }
 
     /// Copies a state, all of which is the tokens that made it.
@@ -117,6 +151,9 @@ impl Memory {
         assert_eq!(distinct.len(), needed, "{slot:?} has a block twice: {:?}", row.blocks);
         for block in &row.blocks {
             let (index, blocks) = (block.0 as usize, self.blocks);
+            if self.on_disk(*block).is_some() {
+                continue;
+            }
             assert!(index < blocks, "{slot:?} has {block:?} of a memory of {blocks} blocks");
             let cells = (index + 1) * self.block_tokens;
             if self.cells.len() < cells {
@@ -202,6 +239,10 @@ impl Memory {
         }
         for (index, block) in row.blocks.iter().enumerate() {
             let writes = (index + 1) * self.block_tokens > row.position;
+            if self.on_disk(*block).is_some() {
+                assert!(!writes, "{slot:?} writes {block:?}, which is on disk");
+                continue;
+            }
             let last = self.steps.len().saturating_sub(1);
             let uses =
                 self.steps.iter().enumerate().filter_map(|(at, step)| Some((at, step.blocks.get(block)?)));
@@ -213,6 +254,9 @@ impl Memory {
         let Some(step) = self.steps.back_mut() else { panic!("a row outside a step") };
         step.slots.insert(slot);
         for (index, &block) in row.blocks.iter().enumerate() {
+            if block.0 as usize >= self.blocks {
+                continue;
+            }
             let writes = (index + 1) * self.block_tokens > row.position;
             step.blocks.entry(block).or_default().push((slot, writes));
         }
@@ -221,7 +265,12 @@ impl Memory {
     /// What a row finds at a position.
     fn read(&self, row: &SequenceStep, position: usize) -> u32 {
         let (slot, block) = (row.slot, row.blocks[position / self.block_tokens]);
-        let found = self.cells[self.cell(block, position)];
+        let found = match self.on_disk(block) {
+            Some((place, first)) => {
+                self.far.get(&place).and_then(|cells| cells[first + position % self.block_tokens])
+            }
+            None => self.cells[self.cell(block, position)],
+        };
         found.unwrap_or_else(|| {
             panic!("{slot:?} reads position {position} from {block:?}, which nobody wrote")
         })

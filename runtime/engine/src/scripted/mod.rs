@@ -16,8 +16,8 @@ pub use spec::{Drafting, InFlight, Invariant, Recurrent, Shape, Small, Tight};
 
 use controls::Fault;
 use memory::Memory;
-use monomorph_model::{LoadError, LoadOptions, Model, ModelSpec, Output, Progress, RowOutput};
-use monomorph_model::{SequenceStep, Step, StepOutput, Ticket, Weights};
+use monomorph_model::{BlockId, FarId, FarRoom, LoadError, LoadOptions, Model, ModelSpec, Output, Progress};
+use monomorph_model::{RowOutput, SequenceStep, Step, StepOutput, Ticket, Weights};
 use monomorph_sampling::{Sampled, Sampling};
 use std::collections::VecDeque;
 use std::marker::PhantomData;
@@ -33,6 +33,8 @@ pub struct Script {
     pub blocks: usize,
     /// Where it has recurrent state: snapshots of it that it has room for; the engine's option must not name more.
     pub snapshots: usize,
+    /// Places on disk that it has for groups of blocks, if any.
+    pub far: Option<FarRoom>,
     /// Where it drafts: the chance that a draft is the token which will be sampled, by a hash of what it comes after.
     pub right_drafts: f64,
     /// How long a step takes, whatever it carries.
@@ -47,6 +49,7 @@ impl Default for Script {
             tokens: Tokens::Hash,
             blocks: 256,
             snapshots: 8,
+            far: None,
             right_drafts: 0.5,
             step_time: Duration::ZERO,
             token_time: Duration::ZERO,
@@ -138,7 +141,7 @@ impl<S: Shape> Scripted<S> {
     /// A model that follows `script`.
     pub fn new(script: Script) -> Scripted<S> {
         Scripted {
-            memory: Memory::new(S::SPEC, script.blocks, script.snapshots),
+            memory: Memory::new(S::SPEC, script.blocks, script.snapshots, script.far),
             script,
             controls: Controls::default(),
             pending: VecDeque::new(),
@@ -216,11 +219,30 @@ impl<S: Shape> Model for Scripted<S> {
         if S::SPEC.state_bytes > 0 { self.script.snapshots } else { 0 }
     }
 
+    fn far(&self) -> Option<FarRoom> {
+        self.script.far
+    }
+
+    fn send_far(&mut self, blocks: &[BlockId], to: FarId) -> Result<(), String> {
+        self.memory.send_far(blocks, to);
+        match self.controls.writes_fail() {
+            true => Err("the disk was told to fail".to_owned()),
+            false => Ok(()),
+        }
+    }
+
     fn submit(&mut self, step: &Step) -> Ticket {
         memory::check_step(step, S::SPEC);
-        self.memory.begin();
+        self.memory.begin(&step.far);
         step.copies.iter().for_each(|copy| self.memory.copy(*copy));
-        let rows = step.sequences.iter().map(|sequence| self.row(sequence)).collect();
+        let mut rows: Vec<RowOutput> = step.sequences.iter().map(|sequence| self.row(sequence)).collect();
+        if !step.far.is_empty() && self.controls.read_fails() {
+            for (row, sequence) in rows.iter_mut().zip(&step.sequences) {
+                if sequence.blocks.iter().any(|block| block.0 as usize >= self.script.blocks) {
+                    *row = RowOutput::Lost("the disk was told to fail".to_owned());
+                }
+            }
+        }
         assert!(self.pending.len() < S::STEPS_IN_FLIGHT, "{} steps in flight already", self.pending.len());
         let tokens: usize = step.sequences.iter().map(|sequence| sequence.tokens.len()).sum();
         let tokens = u32::try_from(tokens).unwrap_or(u32::MAX);

@@ -4,5 +4,6 @@ mod answers;
 mod deadlines;
 mod drafts;
 mod endings;
+mod far;
 mod health;
 mod support;

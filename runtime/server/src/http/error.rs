@@ -112,7 +112,7 @@ fn too_long(prompt: usize, context: usize) -> ApiError {
 impl From<EngineError> for ApiError {
     fn from(error: EngineError) -> ApiError {
         let status = match error {
-            EngineError::Fault(_) => StatusCode::INTERNAL_SERVER_ERROR,
+            EngineError::Fault(_) | EngineError::Lost(_) => StatusCode::INTERNAL_SERVER_ERROR,
             EngineError::DrainDeadline | EngineError::Stopped => StatusCode::SERVICE_UNAVAILABLE,
         };
         ApiError::new(status, "engine", error.to_string())

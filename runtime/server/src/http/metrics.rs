@@ -143,6 +143,11 @@ fn counters(registry: &mut Registry, stats: &Stats) {
             stats.tokens_cached,
         ),
         ("monomorph:kv_blocks_evicted", "Cached K/V blocks given up for others", stats.blocks_evicted),
+        (
+            "monomorph:kv_blocks_sent_far",
+            "K/V blocks written to disk because sequences had more than their share",
+            stats.blocks_sent_far,
+        ),
         ("monomorph:snapshots_evicted", "Snapshots given up for others", stats.snapshots_evicted),
         ("vllm:num_preemptions", "Sequences that lost their blocks to others", stats.preemptions),
         ("vllm:spec_decode_num_drafts", "Times that a sequence's drafts were verified", stats.drafts),

@@ -2,6 +2,7 @@
 
 use super::serving;
 use crate::failure::Failure;
+use crate::far::FarArgs;
 use crate::health::StepLimit;
 use crate::health::canary::Canary;
 use crate::http::app::{App, Ready};
@@ -42,6 +43,9 @@ pub struct ServeArgs {
     /// What is kept for prompts that begin alike.
     #[command(flatten)]
     pub prefix: PrefixArgs,
+    /// Sequences that are longer than memory.
+    #[command(flatten)]
+    pub far: FarArgs,
     /// Memory of the device.
     #[command(flatten)]
     pub memory: MemoryArgs,
@@ -93,13 +97,17 @@ pub fn serve(
     let prefix = args.prefix.options(spec)?;
     let schedule = args.schedule.options(spec)?;
     let room = args.memory.room(spec, prefix.snapshots)?;
-    let (context, blocks) = args.cache.plan(spec, room.as_ref())?;
+    let room = room.map(|room| room.beside(args.far.staging(spec)));
+    let (context, blocks) = args.cache.plan(spec, room.as_ref(), args.far.is_on())?;
+    let far = args.far.options(spec, context, blocks)?;
     if let (Some(room), Some(blocks)) = (&room, blocks) {
         room.print(spec, blocks, out::print);
     }
     let mut options =
         args.memory.options(blocks, context + spec.reach(), args.threads.count(), out::print)?;
     options.snapshots = prefix.snapshots;
+    let (far_options, far) = far.unzip();
+    options.far = far_options;
     let wanted = SocketAddr::new(args.bind, args.port);
     let cannot_listen = |error| format!("cannot listen at {wanted}: {error}");
     let listener = TcpListener::bind(wanted).map_err(cannot_listen)?;
@@ -135,7 +143,7 @@ pub fn serve(
     let server = runtime.spawn(serving::run(Arc::clone(&app), listener, drain));
 
     out::print(format_args!("loading {} at http://{address}/", spec.target));
-    let engine = EngineOptions { prefix, schedule, ..EngineOptions::new(0, context, args.max_waiting) };
+    let engine = EngineOptions { prefix, schedule, far, ..EngineOptions::new(0, context, args.max_waiting) };
     let (engine, text) = load(spec, start, &args.weights, &options, engine, &app.progress)?;
     let (blocks, context) = (engine.stats().total_blocks, engine.context());
     let cached = blocks * spec.block_tokens;

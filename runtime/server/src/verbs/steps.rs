@@ -177,6 +177,7 @@ impl<'a, M: Model> Steps<'a, M> {
                 RowOutput::Sampled(_) | RowOutput::Verified(_) => {
                     return Err("the stack returned other drafts than it makes".to_owned());
                 }
+                RowOutput::Lost(why) => return Err(why),
                 RowOutput::Logits(_) => {
                     return Err("the stack returned logits that nobody asked for".to_owned());
                 }

@@ -3,7 +3,8 @@
 //! A context is worked through in segments of [`SEGMENT`] keys: within a segment scores, softmax and the sum
 //! of values in turn; segments are merged in order. Segments begin at fixed positions, so a row's result
 //! depends on its query and its keys and values alone: not on the other rows of the step, on how the prompt
-//! was cut into steps, or on how many lanes share the work.
+//! was cut into steps, on how many lanes share the work, or on which blocks are on disk. Of a step with such
+//! blocks segments come to be there window by window, and the states of its rows wait in between.
 
 mod items;
 mod rotate;
@@ -22,7 +23,7 @@ pub use rotate::HeadNorm;
 use work::Work;
 
 /// Keys between two merges.
-const SEGMENT: usize = 128;
+pub(super) const SEGMENT: usize = 128;
 
 /// Query rows (tokens times heads of a group) of an item, where one token has no more.
 const ITEM_ROWS: usize = 96;
@@ -39,6 +40,10 @@ pub struct AttentionScratch<const HEADS: usize, const KV_HEADS: usize, const HEA
     lanes: Vec<LaneScratch>,
     /// One state a row and segment, where contexts are split.
     partials: Memory<f32>,
+    /// One state a row, from one window of blocks on disk to the next: `[KV_HEADS][tokens][GROUP]`.
+    carried: Memory<f32>,
+    /// Tokens of a step with blocks on disk.
+    tokens: usize,
 }
 
 /// What one lane works in.
@@ -81,7 +86,15 @@ impl<const HEADS: usize, const KV_HEADS: usize, const HEAD_DIM: usize>
         AttentionScratch {
             lanes: (0..lanes).map(|_| scratch()).collect(),
             partials: Memory::zeroed(split * Self::STATE),
+            carried: Memory::zeroed(0),
+            tokens: 0,
         }
+    }
+
+    /// The same, with room for steps of up to `tokens` tokens whose sequences have blocks on disk.
+    #[must_use]
+    pub fn streamed(self, tokens: usize) -> Self {
+        AttentionScratch { carried: Memory::zeroed(HEADS * tokens * Self::STATE), tokens, ..self }
     }
 }
 

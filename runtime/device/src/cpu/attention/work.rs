@@ -1,9 +1,9 @@
 //! The second half of attention: items of work, segment by segment.
 
-use super::super::batch::Batch;
+use super::super::batch::{Batch, Stretch};
 use super::super::epilogue::sigmoid_times;
 use super::super::format::KvElement;
-use super::super::kv::KvCache;
+use super::super::kv::{KvCache, StagedWindow};
 use super::super::rows::Rows;
 use super::super::simd::{F32s, LANES, QUERY_ROWS, TILE, at, at_mut};
 use super::super::team::Lane;
@@ -50,38 +50,77 @@ impl<
 
     /// Attends, every row of the batch; ends with a barrier.
     pub(super) fn run(&self, lane: &Lane) {
+        if let (Some((stream, part)), windows @ [_, ..]) = (self.cache.far(self.layer), self.batch.windows())
+        {
+            for (index, window) in windows.iter().enumerate() {
+                let staged = stream.wait(lane, part, index);
+                let staged = StagedWindow { staged, first: window.far.start };
+                self.stretches(lane, self.batch.stretches(Some(window)), &staged, true);
+                stream.release(lane);
+            }
+        } else {
+            self.stretches(lane, self.batch.stretches(None), &StagedWindow::NONE, false);
+        }
+    }
+
+    /// Attends to some stretches; ends with a barrier. Where they are not all that there is, the states of their rows are
+    /// `carried` to the next.
+    fn stretches(&self, lane: &Lane, stretches: &[Stretch], window: &StagedWindow, carried: bool) {
         let room = self.scratch.partials.len() / Self::STATE;
-        let items = Items::new(lane.lanes(), self.batch, KV_HEADS, Self::GROUP, Self::TOKENS, room);
+        let items =
+            Items::new(lane.lanes(), self.batch, stretches, KV_HEADS, Self::GROUP, Self::TOKENS, room);
         let scratch = &self.scratch.lanes[lane.index()];
         while let Some(item) = items.get(lane.claim()) {
             let rows = item.tokens.len() * Self::GROUP;
             if items.split() {
-                let start = (item.partial + item.segment * rows) * Self::STATE;
+                let start = (item.partial + (item.segment - item.segments.start) * rows) * Self::STATE;
                 // SAFETY: each item has a part of the partial states of its own.
                 let states = unsafe { self.scratch.partials.slice_mut(start, rows * Self::STATE) };
-                self.attend(&item, item.segment, scratch, states, false);
+                self.attend(&item, item.segment, scratch, states, false, window);
             } else {
-                // SAFETY: only this lane uses its scratch, and `attend` uses other parts of it.
-                let states = unsafe { scratch.states.slice_mut(0, rows * Self::STATE) };
-                for segment in 0..item.segments {
-                    self.attend(&item, segment, scratch, states, segment > 0);
+                let states = if carried {
+                    // SAFETY: each item has states of its own, and whoever wrote them before did so before a barrier.
+                    unsafe { self.carried(&item, 0, rows) }
+                } else {
+                    // SAFETY: only this lane uses its scratch, and `attend` uses other parts of it.
+                    unsafe { scratch.states.slice_mut(0, rows * Self::STATE) }
+                };
+                for segment in item.segments.clone() {
+                    self.attend(&item, segment, scratch, states, segment > 0, window);
                 }
-                for (row, state) in states.chunks_exact(Self::STATE).enumerate() {
-                    self.finish(&item, row, state);
+                if Self::is_last(&item) {
+                    for (row, state) in states.chunks_exact(Self::STATE).enumerate() {
+                        self.finish(&item, row, state);
+                    }
                 }
             }
         }
         lane.barrier();
         if items.split() {
-            self.merge_partials(lane, &items);
+            self.merge_partials(lane, &items, carried);
             lane.barrier();
         }
     }
 
+    /// Whether an item attends to the last segment that it sees.
+    fn is_last(item: &Item) -> bool {
+        !item.segments.is_empty() && item.segments.end == item.seen
+    }
+
+    /// The states of `rows` rows of an item from `row` on that wait from window to window.
+    ///
+    /// # Safety
+    /// Nobody else uses them while the result lives.
+    #[expect(clippy::mut_from_ref, reason = "disjointness is the caller's promise")]
+    unsafe fn carried(&self, item: &Item, row: usize, rows: usize) -> &mut [f32] {
+        assert!(item.tokens.end <= self.scratch.tokens, "more tokens than states can wait for");
+        let first = (item.head * self.scratch.tokens + item.tokens.start) * Self::GROUP + row;
+        // SAFETY: the caller's promise.
+        unsafe { self.scratch.carried.slice_mut(first * Self::STATE, rows * Self::STATE) }
+    }
+
     /// Merges the segments that were attended to separately.
-    fn merge_partials(&self, lane: &Lane, items: &Items) {
-        // SAFETY: only this lane uses its scratch.
-        let total = unsafe { self.scratch.lanes[lane.index()].states.slice_mut(0, Self::STATE) };
+    fn merge_partials(&self, lane: &Lane, items: &Items, carried: bool) {
         let rows_of = |item: &Item| item.tokens.len() * Self::GROUP;
         let mine = lane.share(items.whole_items().map(|item| rows_of(&item)).sum());
         let mut before = 0;
@@ -89,8 +128,17 @@ impl<
             let rows = rows_of(&item);
             for row in mine.start.saturating_sub(before).min(rows)..mine.end.saturating_sub(before).min(rows)
             {
-                for segment in 0..=self.position(&item, row) / SEGMENT {
-                    let start = (item.partial + segment * rows + row) * Self::STATE;
+                let total = if carried {
+                    // SAFETY: each row is one lane's in this phase, and its state was written before a barrier.
+                    unsafe { self.carried(&item, row, 1) }
+                } else {
+                    // SAFETY: only this lane uses its scratch.
+                    unsafe { self.scratch.lanes[lane.index()].states.slice_mut(0, Self::STATE) }
+                };
+                let seen = self.position(&item, row) / SEGMENT + 1;
+                for segment in item.segments.start..item.segments.end.min(seen) {
+                    let at = segment - item.segments.start;
+                    let start = (item.partial + at * rows + row) * Self::STATE;
                     // SAFETY: the states were written before a barrier, and are not written in this phase.
                     let state = unsafe { self.scratch.partials.slice(start, Self::STATE) };
                     if segment == 0 {
@@ -99,7 +147,9 @@ impl<
                         merge(total, state);
                     }
                 }
-                self.finish(&item, row, total);
+                if Self::is_last(&item) {
+                    self.finish(&item, row, total);
+                }
             }
             before += rows;
         }
@@ -134,7 +184,15 @@ impl<
     }
 
     /// Attends to a segment: each row's state is merged into `states` or replaces it.
-    fn attend(&self, item: &Item, segment: usize, scratch: &LaneScratch, states: &mut [f32], merging: bool) {
+    fn attend(
+        &self,
+        item: &Item,
+        segment: usize,
+        scratch: &LaneScratch,
+        states: &mut [f32],
+        merging: bool,
+        window: &StagedWindow,
+    ) {
         let rows = item.tokens.len() * Self::GROUP;
         let start = segment * SEGMENT;
         let seen = (self.position(item, rows - 1) + 1 - start).min(SEGMENT);
@@ -149,12 +207,12 @@ impl<
             keys: std::array::from_fn(|group| {
                 let (block, slot) = place(group);
                 // SAFETY: keys were written before a barrier, and are not written in this phase.
-                unsafe { &self.cache.keys(self.layer, block, item.head)[slot..] }
+                unsafe { &self.cache.keys(self.layer, block, item.head, window)[slot..] }
             }),
             values: std::array::from_fn(|group| {
                 let (block, slot) = place(group);
                 // SAFETY: as for the keys.
-                unsafe { &self.cache.values(self.layer, block, item.head)[slot * Self::WIDTH..] }
+                unsafe { &self.cache.values(self.layer, block, item.head, window)[slot * Self::WIDTH..] }
             }),
             width: Self::WIDTH,
         };

@@ -66,7 +66,9 @@ impl<A: Acceptance> Drafting<A> {
                     accept::<A>(sequence, &mut verified.sampled);
                     verified.sampled.iter().map(|token| token.id).collect()
                 }
-                RowOutput::None | RowOutput::Sampled(_) | RowOutput::Logits(_) => Vec::new(),
+                RowOutput::None | RowOutput::Sampled(_) | RowOutput::Logits(_) | RowOutput::Lost(_) => {
+                    Vec::new()
+                }
             };
             if let Some(last) = sampled.last() {
                 outputs.note(sequence.slot, *last);
@@ -80,6 +82,7 @@ impl<A: Acceptance> Drafting<A> {
             let pairs = follows.take(fed.len()).enumerate().map(|(i, id)| (rows.position + i, *id));
             self.batch.push(rows, pairs);
         }
+        self.batch.end();
     }
 
     /// Takes the logits of the pass at hand, which stand in the first rows of `logits`: the largest of each is the next draft of
@@ -110,6 +113,7 @@ impl<A: Acceptance> Drafting<A> {
             self.rows.push(self.rows.len() as u32);
             self.batch.push(&batch.sequences()[*owner], std::iter::once((position, draft)));
         }
+        self.batch.end();
     }
 }
 

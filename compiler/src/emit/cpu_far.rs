@@ -1,0 +1,73 @@
+//! What `stack.rs` for a CPU has for blocks on disk: which part of a block each attending layer keeps, and the way there.
+
+use super::cpu::{attention, body_ident};
+use super::{format_ident, number, quote};
+use crate::plan::{Plan, PlanBody};
+use proc_macro2::{Ident, TokenStream};
+
+/// The bodies with caches, and the numbers of the parts of each: those of layers in the order in which these run, then the draft
+/// head's.
+fn caches(plan: &Plan) -> Vec<(&PlanBody, Vec<usize>)> {
+    let attends = |at: usize| attention(&plan.bodies[at]).is_some();
+    let layers = plan.schedule.iter().filter(|(body, layer)| layer.is_some() && attends(body.0));
+    let draft = plan.draft.iter().map(|draft| draft.layer.0);
+    let order: Vec<usize> = layers.map(|(body, _)| body.0).chain(draft).collect();
+    let numbers = |body: usize| (0..order.len()).filter(|at| order[*at] == body).collect::<Vec<_>>();
+    let bodies = plan.bodies.iter().enumerate().map(|(at, body)| (body, numbers(at)));
+    bodies.filter(|(_, numbers)| !numbers.is_empty()).collect()
+}
+
+fn table(body: &PlanBody) -> Ident {
+    format_ident!("{}", body_ident(body, "_parts").to_string().to_uppercase())
+}
+
+/// A table of numbers for each cache.
+pub fn numbers(plan: &Plan) -> TokenStream {
+    let tables = caches(plan).into_iter().map(|(body, numbers)| {
+        let (name, count) = (table(body), number(numbers.len()));
+        let numbers = numbers.into_iter().map(number);
+        let documentation = format!(" Which part of a block on disk each `{}` layer keeps.", body.name);
+        quote! {
+            #[doc = #documentation]
+            static #name: [usize; #count] = [#(#numbers),*];
+        }
+    });
+    quote!(#(#tables)*)
+}
+
+/// What the functions of the contract do.
+pub struct Statements {
+    /// In `load`, behind the caches.
+    pub open: TokenStream,
+    /// The body of `send_far`.
+    pub send: TokenStream,
+    /// The parts that a forward pass attends to.
+    pub parts: TokenStream,
+}
+
+/// What the functions of the contract do.
+pub fn statements(plan: &Plan) -> Statements {
+    let (caches, drafted) = (caches(plan), usize::from(plan.draft.is_some()));
+    let names: Vec<Ident> = caches.iter().map(|(body, _)| body_ident(body, "_cache")).collect();
+    let tables: Vec<Ident> = caches.iter().map(|(body, _)| table(body)).collect();
+    let last = number(caches.iter().map(|(_, numbers)| numbers.len()).sum::<usize>() - drafted);
+    Statements {
+        open: quote! {
+            let parts: &[(usize, &[usize])] = &[#((#names.part_bytes(), &#tables)),*];
+            let far = Far::open(options.far.as_ref(), blocks, SPEC.block_tokens, parts, options.report)?;
+            #(let #names = #names.streamed(&far, &#tables);)*
+        },
+        send: quote! {
+            #(self.#names.send_far(blocks, to)?;)*
+            Ok(())
+        },
+        parts: quote!(0..#last),
+    }
+}
+
+/// The part that a draft head attends to.
+pub fn draft_parts(plan: &Plan) -> TokenStream {
+    let all = caches(plan).iter().map(|(_, numbers)| numbers.len()).sum::<usize>();
+    let (first, end) = (number(all - 1), number(all));
+    quote!(#first..#end)
+}

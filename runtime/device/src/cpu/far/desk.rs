@@ -1,0 +1,170 @@
+//! What is on its way between disk and staging area. One thread at a time stands at the desk: the first lane, or between steps the
+//! caller's.
+
+use super::SLOTS;
+use super::staging::{Lent, Staging};
+use monomorph_store::{Completion, DiskStore, PageMemory, Place, Refused};
+use std::collections::VecDeque;
+use std::time::Duration;
+
+/// How long to wait for a page before looking again whether there is still somebody who brings it.
+const PATIENCE: Duration = Duration::from_secs(1);
+
+#[derive(Debug)]
+pub(super) struct Desk {
+    store: DiskStore<Lent>,
+    staging: Staging,
+    /// Where each part of each group is in the store, if anywhere.
+    places: Vec<Option<Place>>,
+    /// Pages of a slot. Behind the slots there are as many to write from.
+    pages: usize,
+    /// Of the pass at hand, the pages of the windows that are not asked for yet, window by window.
+    ahead: VecDeque<Vec<usize>>,
+    /// Windows asked for, and those that the lanes are done with.
+    asked: usize,
+    released: usize,
+    /// Pages of each slot that are on their way.
+    left: [usize; SLOTS],
+    /// Why a page is not what it should be.
+    failure: Option<String>,
+}
+
+impl Desk {
+    pub fn new(store: DiskStore<Lent>, staging: Staging, parts: usize, pages: usize) -> Desk {
+        Desk {
+            store,
+            staging,
+            places: vec![None; parts],
+            pages,
+            ahead: VecDeque::new(),
+            asked: 0,
+            released: 0,
+            left: [0; SLOTS],
+            failure: None,
+        }
+    }
+
+    /// Begins a pass: the windows with the pages of each. The one before is over.
+    pub fn begin<I: Iterator<Item = usize>>(&mut self, windows: impl Iterator<Item = I>) {
+        assert!(self.ahead.is_empty() && self.asked == self.released, "the pass before is not over");
+        (self.asked, self.released) = (0, 0);
+        self.ahead.extend(windows.map(Iterator::collect));
+        while self.asked < SLOTS && self.ask() {}
+    }
+
+    /// Asks for the next window, whose slot is free; false when there is none.
+    fn ask(&mut self) -> bool {
+        let Some(pages) = self.ahead.pop_front() else { return false };
+        let slot = self.asked % SLOTS;
+        self.asked += 1;
+        for (at, page) in pages.into_iter().enumerate() {
+            // SAFETY: the slot is free: no lane reads it, and none of its pages is lent.
+            let lent = unsafe { self.staging.lend(slot * self.pages + at) };
+            let place = self.places[page].filter(|_| self.failure.is_none());
+            let refused = match place {
+                Some(place) => self.store.read(place, lent, slot as u64).err(),
+                None => Some(Refused { page: lent, why: nothing_there() }),
+            };
+            match refused {
+                None => self.left[slot] += 1,
+                Some(Refused { page, why }) => self.fail(page, why.to_string()),
+            }
+        }
+        true
+    }
+
+    /// A page that is not what it should be is zeros.
+    fn fail(&mut self, mut page: Lent, why: String) {
+        page.bytes_mut().fill(0);
+        self.failure.get_or_insert_with(|| format!("K/V blocks could not be read from disk: {why}"));
+    }
+
+    /// Waits until window `at` is there.
+    pub fn wait(&mut self, at: usize) {
+        assert!(self.released <= at && at < self.asked, "a window that was not asked for");
+        while self.left[at % SLOTS] > 0 {
+            match self.store.wait(PATIENCE) {
+                Some(Completion { tag, page, result, .. }) => {
+                    self.left[tag as usize] -= 1;
+                    if let Err(why) = result {
+                        self.fail(page, why.to_string());
+                    }
+                }
+                None if self.store.in_flight() == 0 => {
+                    // Whoever brought pages is gone, with those that it had.
+                    self.left = [0; SLOTS];
+                    self.failure.get_or_insert_with(|| "the store of K/V blocks on disk stopped".to_owned());
+                }
+                None => {}
+            }
+        }
+    }
+
+    /// Takes note that the lanes are done with the oldest window, and asks for the next.
+    pub fn release(&mut self) {
+        self.released += 1;
+        self.ask();
+    }
+
+    /// Why pages were not what they should be since this was asked last.
+    pub fn take_failure(&mut self) -> Option<String> {
+        self.failure.take()
+    }
+
+    /// Writes pages, each filled by `fill`, in place of what they held; what of them could not be written holds nothing.
+    pub fn write(
+        &mut self,
+        pages: impl Iterator<Item = usize>,
+        mut fill: impl FnMut(usize, &mut [u8]),
+    ) -> Result<(), String> {
+        assert!(self.ahead.is_empty() && self.asked == self.released, "pages are written between steps");
+        let mut room: Vec<usize> = (0..self.pages).map(|at| SLOTS * self.pages + at).collect();
+        let mut outcome = Ok(());
+        for (at, page) in pages.enumerate() {
+            if let Some(place) = self.places[page].take() {
+                self.store.free(place);
+            }
+            while room.is_empty() {
+                self.written(&mut room, &mut outcome);
+            }
+            let (Some(from), Ok(())) = (room.pop(), &outcome) else { continue };
+            // SAFETY: pages behind the slots are only used here, and this one is not lent.
+            let mut lent = unsafe { self.staging.lend(from) };
+            fill(at, lent.bytes_mut());
+            match self.store.write(lent, ((page as u64) << 32) | from as u64) {
+                Ok(place) => self.places[page] = Some(place),
+                Err(Refused { why, .. }) => {
+                    room.push(from);
+                    outcome = Err(why.to_string());
+                }
+            }
+        }
+        while self.store.in_flight() > 0 {
+            self.written(&mut room, &mut outcome);
+        }
+        outcome.map_err(|why| format!("K/V blocks could not be written to disk: {why}"))
+    }
+
+    /// Waits for a page to be written.
+    fn written(&mut self, room: &mut Vec<usize>, outcome: &mut Result<(), String>) {
+        match self.store.wait(PATIENCE) {
+            Some(Completion { tag, place, result, .. }) => {
+                room.push((tag & u64::from(u32::MAX)) as usize);
+                if let Err(why) = result {
+                    self.places[(tag >> 32) as usize] = None;
+                    self.store.free(place);
+                    *outcome = Err(why.to_string());
+                }
+            }
+            None if self.store.in_flight() == 0 => {
+                room.extend((0..self.pages).map(|at| SLOTS * self.pages + at));
+                *outcome = Err("the store of K/V blocks stopped".to_owned());
+            }
+            None => {}
+        }
+    }
+}
+
+fn nothing_there() -> monomorph_store::PageError {
+    monomorph_store::PageError::Misused("nothing is there")
+}

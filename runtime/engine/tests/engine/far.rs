@@ -1,0 +1,65 @@
+//! Sequences with blocks on disk: longer than all blocks, and a disk that fails.
+
+use crate::support::*;
+use monomorph_engine::scripted::{Controls, Script, Tokens};
+use monomorph_engine::{EngineError, EngineHandle, EngineOptions, Event, FarShare, Health, Request};
+use monomorph_model::FarRoom;
+
+at_both_depths!(
+    a_sequence_is_longer_than_all_blocks,
+    what_cannot_be_written_ends_its_sequence_and_no_other,
+    what_cannot_be_read_ends_its_sequence_and_no_other,
+);
+
+/// An engine of 12 blocks, 6 of them a sequence's share, and 20 places for groups of two.
+fn far<const STEPS: usize>() -> (EngineHandle, Controls) {
+    let room = FarRoom { places: 20, group: 2 };
+    let script = Script { blocks: 12, far: Some(room), ..Script::default() };
+    let far = Some(FarShare { room, resident: 6 });
+    engine::<STEPS>(script, EngineOptions { far, ..EngineOptions::new(12, 4096, 16) })
+}
+
+fn long() -> Request {
+    Request::new((0..400).map(|at| at % 77 + 5).collect(), 200)
+}
+
+fn a_sequence_is_longer_than_all_blocks<const STEPS: usize>() {
+    let (engine, _) = far::<STEPS>();
+    assert_eq!(engine.context(), (6 + 40) * 16);
+    let whole = Request::new((0..500).map(|at| at % 77 + 5).collect(), 1000);
+    let (ids, end) = answer(engine.submit(whole.clone()).unwrap());
+    let most = engine.context() - 500;
+    assert_eq!(ids, expected(&Request { max_tokens: most, ..whole }, &Tokens::Hash));
+    finished(end);
+    let stats = wait_for(&engine, "all to come back", is_idle);
+    assert_eq!((stats.free_far_places, stats.blocks_sent_far), (20, 40));
+}
+
+fn what_cannot_be_written_ends_its_sequence_and_no_other<const STEPS: usize>() {
+    let (engine, controls) = far::<STEPS>();
+    controls.fail_far_writes(true);
+    let lost = engine.submit(long()).unwrap();
+    let short = Request::new(vec![5; 20], 40);
+    let other = engine.submit(short.clone()).unwrap();
+    let (_, end) = answer(lost);
+    assert!(matches!(&end, Event::Failed(EngineError::Lost(why)) if why.contains("told to fail")), "{end:?}");
+    assert_eq!(answer(other).0, expected(&short, &Tokens::Hash));
+    assert_eq!(engine.health(), Health::Running);
+    controls.fail_far_writes(false);
+    assert_eq!(answer(engine.submit(long()).unwrap()).0, expected(&long(), &Tokens::Hash));
+    assert_eq!(wait_for(&engine, "all to come back", is_idle).free_far_places, 20);
+}
+
+fn what_cannot_be_read_ends_its_sequence_and_no_other<const STEPS: usize>() {
+    let (engine, controls) = far::<STEPS>();
+    controls.fail_far_reads(1);
+    let lost = engine.submit(long()).unwrap();
+    let short = Request::new(vec![5; 20], 60);
+    let other = engine.submit(short.clone()).unwrap();
+    let (ids, end) = answer(lost);
+    assert!(ids.is_empty(), "nothing is sampled from what was lost");
+    assert!(matches!(&end, Event::Failed(EngineError::Lost(why)) if why.contains("told to fail")), "{end:?}");
+    assert_eq!(answer(other).0, expected(&short, &Tokens::Hash));
+    assert_eq!(answer(engine.submit(long()).unwrap()).0, expected(&long(), &Tokens::Hash));
+    assert_eq!(wait_for(&engine, "all to come back", is_idle).free_far_places, 20);
+}

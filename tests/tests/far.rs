@@ -1,0 +1,138 @@
+//! Sequences longer than their share of memory, on real servers: the same ids and log-probabilities as with everything in memory,
+//! in memory that does not grow with them, and no file is left. With keys and values alone, and with recurrent state.
+
+use monomorph_compiler::spec;
+use monomorph_compiler::spec::types::Compute;
+use monomorph_tests::crowd::{Random, with_tokenizer};
+use monomorph_tests::goldens::goldens;
+use monomorph_tests::server::{Serving, build, get, post};
+use monomorph_tests::{root, smollm2};
+use serde_json::{Value, json};
+use std::path::Path;
+use std::time::Instant;
+
+/// An answer, and how long it took.
+struct Answer {
+    choice: Value,
+    seconds: f64,
+}
+
+/// Asks for greedy tokens with log-probabilities.
+fn ask(serving: &Serving, prompt: &[u32], tokens: usize) -> Answer {
+    let body = json!({
+        "prompt": prompt, "max_tokens": tokens, "temperature": 0, "logprobs": 3, "ignore_eos": true,
+    });
+    let began = Instant::now();
+    let (status, text) = post(&serving.address, "/v1/completions", &body.to_string()).expect("it answers");
+    let answer: Value = serde_json::from_str(&text).expect("answers are JSON");
+    assert_eq!(status, 200, "{answer}");
+    let choice = answer["choices"][0].clone();
+    let count = choice["logprobs"]["token_logprobs"].as_array().map_or(0, Vec::len);
+    assert_eq!(count, tokens, "{choice}");
+    Answer { choice, seconds: began.elapsed().as_secs_f64() }
+}
+
+/// The value of a metric.
+fn metric(serving: &Serving, name: &str) -> f64 {
+    let (_, text) = get(&serving.address, "/metrics").expect("it answers");
+    let line =
+        text.lines().find(|line| line.starts_with(name)).unwrap_or_else(|| panic!("no {name}:\n{text}"));
+    line.split_whitespace().last().and_then(|value| value.parse().ok()).expect("metrics are numbers")
+}
+
+/// The same turns of a growing conversation with both servers: prompts of `lengths` tokens, each of which begins as the one before.
+fn compare(
+    name: &str,
+    server: &Path,
+    weights: &Path,
+    vocabulary: usize,
+    lengths: &[usize],
+    share: [&str; 4],
+    most: u64,
+) {
+    let context = ["--context", "8192", "--threads", "2", "--request-timeout", "0"];
+    let ids = Random(7).ids(*lengths.last().expect("there are turns"), vocabulary);
+    let tokens = 40;
+    let whole = Serving::start(server, weights, &context);
+    let expected: Vec<Answer> = lengths.iter().map(|length| ask(&whole, &ids[..*length], tokens)).collect();
+    let all = whole.resident_bytes();
+    drop(whole);
+    let directory = tempfile::tempdir().expect("temporary directories can be made");
+    let path = directory.path().to_str().expect("it is UTF-8");
+    let streamed = [&context[..], &share, &["--high-speed-swap", path]].concat();
+    let serving = Serving::start(server, weights, &streamed);
+    let mut resident = Vec::new();
+    for (length, expected) in lengths.iter().zip(&expected) {
+        let found = ask(&serving, &ids[..*length], tokens);
+        println!(
+            "{name}: {length} tokens and {tokens} more in {:.2} s, all resident in {:.2} s",
+            found.seconds, expected.seconds
+        );
+        assert_eq!(found.choice, expected.choice, "{name}, {length} tokens");
+        resident.push(serving.resident_bytes());
+    }
+    let sent = metric(&serving, "monomorph:kv_blocks_sent_far");
+    println!("{name}: {sent} blocks sent; resident bytes {resident:?}, with everything in memory {all}");
+    assert!(sent > 100.0, "{name}: {sent} blocks were sent");
+    let grown = resident[resident.len() - 1].saturating_sub(resident[0]);
+    assert!(grown <= most, "{name}: {grown} more bytes resident after {lengths:?} tokens");
+    drop(serving);
+    let left: Vec<_> = directory.path().read_dir().expect("it is there").collect();
+    assert!(left.is_empty(), "{left:?}");
+}
+
+#[test]
+fn a_long_context_is_answered_as_with_everything_in_memory() {
+    let Some(weights) = smollm2() else { return };
+    let server = build(None, "cpu/smollm2-135m/q4_1");
+    let share = ["--blocks", "64", "--resident-blocks", "32"];
+    // The last two thirds of the conversation are 120 MB of keys and values.
+    compare("smollm2", &server, &weights, 49_000, &[2600, 8000], share, 12 << 20);
+}
+
+#[test]
+fn it_is_so_with_recurrent_state() {
+    let targets = tempfile::tempdir().expect("temporary directories can be made");
+    let long = tempfile::tempdir().expect("temporary directories can be made");
+    let golden = goldens().into_iter().find(|golden| golden.name == "qwen3-next").expect("it is committed");
+    let golden = golden.in_a_long_context(8192, long.path());
+    golden.import_into(targets.path(), Compute::F32);
+    let target = "cpu/qwen3-next/f32";
+    let search = [targets.path().to_owned(), root().join("targets")];
+    let vocabulary = spec::load(&search, target).unwrap_or_else(|error| panic!("{error}")).model.vocabulary;
+    let weights = tempfile::tempdir().expect("temporary directories can be made");
+    with_tokenizer(&golden, vocabulary, weights.path());
+    let server = build(Some(targets.path()), target);
+    let share = ["--blocks", "128", "--resident-blocks", "64"];
+    compare("qwen3-next", &server, weights.path(), vocabulary, &[1500, 4000], share, 12 << 20);
+}
+
+#[test]
+fn what_makes_no_sense_is_refused() {
+    let Some(weights) = smollm2() else { return };
+    let server = build(None, "cpu/smollm2-135m/q4_1");
+    let refused = |arguments: &[&str]| {
+        let output = std::process::Command::new(&server)
+            .args(["serve", "--port", "0", "--weights"])
+            .arg(&weights)
+            .args(arguments)
+            .output()
+            .expect("the server starts");
+        assert!(!output.status.success(), "{arguments:?}");
+        String::from_utf8_lossy(&output.stderr).into_owned()
+    };
+    let directory = tempfile::tempdir().expect("temporary directories can be made");
+    let path = directory.path().to_str().expect("it is UTF-8");
+    for (arguments, word) in [
+        (&["--resident-blocks", "8"][..], "--high-speed-swap"),
+        (&["--high-speed-swap", "/nowhere/at/all"], "no such directory"),
+        (&["--high-speed-swap", path, "--high-speed-swap-space", "0"], "not above 0"),
+        (&["--high-speed-swap", path, "--high-speed-swap-space", "0.0001"], "bytes are less than"),
+        (&["--high-speed-swap", path, "--high-speed-swap-space", "1e9"], "room"),
+        (&["--high-speed-swap", path, "--blocks", "64", "--resident-blocks", "65"], "there are 64"),
+        (&["--high-speed-swap", path, "--blocks", "64", "--resident-blocks", "2"], "at least"),
+    ] {
+        let said = refused(arguments);
+        assert!(said.contains(word), "{arguments:?}: {said}");
+    }
+}
