@@ -3,8 +3,9 @@
 //! Nothing here is on the forward path. A [`Tokenizer`] is read from a GGUF file's metadata or from the
 //! `tokenizer.json` beside safetensors; both become a pipeline of the `tokenizers` library. A [`ChatTemplate`]
 //! is the model's own Jinja template. [`Detokeniser`] and [`StopMatcher`] turn one generation's tokens into
-//! text piece by piece.
+//! text piece by piece, and an [`AnswerParser`] takes that apart into text, reasoning and tool calls.
 
+mod answer;
 mod chat;
 mod detokeniser;
 mod error;
@@ -18,6 +19,7 @@ mod template;
 mod tokenizer;
 mod vocabulary;
 
+pub use answer::{AnswerEvent, AnswerParser, CallOutcome, ReasoningFormat, ToolFormat, ToolSet};
 pub use chat::Chat;
 pub use detokeniser::Detokeniser;
 pub use error::TextError;

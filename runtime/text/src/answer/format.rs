@@ -1,0 +1,179 @@
+//! The formats by name, and one type over their readers.
+
+use super::gemma::{self, Gemma};
+use super::json_calls::JsonCalls;
+use super::mistral::{self, Mistral};
+use super::output::Output;
+use super::xml_calls::XmlCalls;
+use super::{bare, hermes, minimax, qwen};
+
+/// Longest name of a tool or a key, bytes; what is longer is malformed.
+pub(crate) const LONGEST_NAME: usize = 256;
+
+/// How a model writes tool calls.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ToolFormat {
+    /// `<tool_call>{"name": …, "arguments": {…}}</tool_call>`: Hermes, Qwen 2.5 to 3.
+    Hermes,
+    /// `<tool_call><function=NAME><parameter=KEY>value</parameter></function></tool_call>`: Qwen3-Coder, Qwen 3.5 and
+    /// 3.6, Nemotron 3.
+    QwenXml,
+    /// `[TOOL_CALLS][{"name": …, "arguments": {…}}]` and `[TOOL_CALLS]NAME[ARGS]{…}`.
+    Mistral,
+    /// `<minimax:tool_call><invoke name="NAME"><parameter name="KEY">value</parameter></invoke></minimax:tool_call>`.
+    MiniMax,
+    /// `<|tool_call>call:NAME{key:<|"|>text<|"|>}<tool_call|>`: Gemma 4.
+    Gemma,
+    /// `{"name": …, "parameters": {…}}` and nothing else in the answer: Llama 3. Only what begins with the name of one of
+    /// the tools is a call; other JSON is text.
+    BareJson,
+}
+
+impl ToolFormat {
+    /// Every format with its name in a MODEL.toml.
+    pub const NAMES: [(&'static str, ToolFormat); 6] = [
+        ("hermes", ToolFormat::Hermes),
+        ("qwen-xml", ToolFormat::QwenXml),
+        ("mistral", ToolFormat::Mistral),
+        ("minimax", ToolFormat::MiniMax),
+        ("gemma", ToolFormat::Gemma),
+        ("bare-json", ToolFormat::BareJson),
+    ];
+
+    /// The format of this name.
+    pub fn from_name(name: &str) -> Option<ToolFormat> {
+        ToolFormat::NAMES.iter().find(|(known, _)| *known == name).map(|(_, format)| *format)
+    }
+
+    /// Tags that begin a block of calls; the first is the one that counts within reasoning, too.
+    pub(crate) fn openers(self) -> &'static [&'static str] {
+        match self {
+            ToolFormat::Hermes => &[hermes::OPEN],
+            ToolFormat::QwenXml => &[qwen::OPEN, qwen::FUNCTION],
+            ToolFormat::Mistral => &[mistral::OPEN],
+            ToolFormat::MiniMax => &[minimax::OPEN],
+            ToolFormat::Gemma => &[gemma::OPEN],
+            ToolFormat::BareJson => &[],
+        }
+    }
+
+    /// Tags that end one: out of place in text.
+    pub(crate) fn closers(self) -> &'static [&'static str] {
+        match self {
+            ToolFormat::Hermes => &[hermes::CLOSE],
+            ToolFormat::QwenXml => &[qwen::CLOSE, qwen::FUNCTION_CLOSE],
+            ToolFormat::MiniMax => &[minimax::CLOSE],
+            ToolFormat::Gemma => &[gemma::CLOSE],
+            ToolFormat::Mistral | ToolFormat::BareJson => &[],
+        }
+    }
+
+    /// What reads a block that this tag opened.
+    pub(crate) fn reader(self, tag: &str) -> Reader {
+        match self {
+            ToolFormat::Hermes => Reader::Json(JsonCalls::new(&hermes::DIALECT)),
+            ToolFormat::QwenXml => Reader::Xml(XmlCalls::new(&qwen::DIALECT, tag)),
+            ToolFormat::Mistral => Reader::Mistral(Mistral::new()),
+            ToolFormat::MiniMax => Reader::Xml(XmlCalls::new(&minimax::DIALECT, tag)),
+            ToolFormat::Gemma => Reader::Gemma(Gemma::new()),
+            ToolFormat::BareJson => Reader::Json(JsonCalls::new(&bare::DIALECT)),
+        }
+    }
+}
+
+/// How a model marks its reasoning.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ReasoningFormat {
+    /// `<think>…</think>`.
+    Think,
+    /// `[THINK]…[/THINK]`.
+    Mistral,
+    /// `<|channel>thought` … `<channel|>`: Gemma 4.
+    Gemma,
+}
+
+impl ReasoningFormat {
+    /// Every format with its name in a MODEL.toml.
+    pub const NAMES: [(&'static str, ReasoningFormat); 3] = [
+        ("think", ReasoningFormat::Think),
+        ("mistral", ReasoningFormat::Mistral),
+        ("gemma", ReasoningFormat::Gemma),
+    ];
+
+    /// The format of this name.
+    pub fn from_name(name: &str) -> Option<ReasoningFormat> {
+        ReasoningFormat::NAMES.iter().find(|(known, _)| *known == name).map(|(_, format)| *format)
+    }
+
+    /// The opening and the closing tag.
+    pub(crate) fn tags(self) -> [&'static str; 2] {
+        match self {
+            ReasoningFormat::Think => ["<think>", "</think>"],
+            ReasoningFormat::Mistral => ["[THINK]", "[/THINK]"],
+            ReasoningFormat::Gemma => ["<|channel>thought", "<channel|>"],
+        }
+    }
+}
+
+/// What became of a character or tag.
+pub(crate) enum Flow {
+    /// It was taken.
+    Stay,
+    /// It was taken, and the block is over.
+    Leave,
+    /// The block was over before this character.
+    Again(char),
+    /// There was no block: what was read is text, and so is this character.
+    Text(char),
+}
+
+/// A reader of a block of calls.
+#[derive(Clone, Debug)]
+pub(crate) enum Reader {
+    Json(JsonCalls),
+    Xml(XmlCalls),
+    Mistral(Mistral),
+    Gemma(Gemma),
+}
+
+impl Reader {
+    /// The tags that count at this point.
+    pub(crate) fn tags(&self) -> &'static [&'static str] {
+        match self {
+            Reader::Json(reader) => reader.tags(),
+            Reader::Xml(reader) => reader.tags(),
+            Reader::Mistral(reader) => reader.tags(),
+            Reader::Gemma(reader) => reader.tags(),
+        }
+    }
+
+    /// Takes a tag of [`Reader::tags`].
+    pub(crate) fn tag(&mut self, which: usize, out: &mut Output) -> Flow {
+        match self {
+            Reader::Json(reader) => reader.tag(which, out),
+            Reader::Xml(reader) => reader.tag(which, out),
+            Reader::Mistral(reader) => reader.tag(which, out),
+            Reader::Gemma(reader) => reader.tag(which, out),
+        }
+    }
+
+    /// Takes a character that belongs to no tag.
+    pub(crate) fn plain(&mut self, character: char, out: &mut Output) -> Flow {
+        match self {
+            Reader::Json(reader) => reader.plain(character, out),
+            Reader::Xml(reader) => reader.plain(character, out),
+            Reader::Mistral(reader) => reader.plain(character, out),
+            Reader::Gemma(reader) => reader.plain(character, out),
+        }
+    }
+
+    /// The answer ends within the block.
+    pub(crate) fn finish(&mut self, out: &mut Output) {
+        match self {
+            Reader::Json(reader) => reader.finish(out),
+            Reader::Xml(reader) => reader.finish(out),
+            Reader::Mistral(reader) => reader.finish(out),
+            Reader::Gemma(reader) => reader.finish(out),
+        }
+    }
+}

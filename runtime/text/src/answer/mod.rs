@@ -1,0 +1,277 @@
+//! An answer's text taken apart while it is generated: text, reasoning, tool calls.
+//!
+//! Each format has a file that says what its tags are; two readers serve four of them, Mistral and Gemma have their own. Tags are looked for in one
+//! place (`scanner`), and which ones count is decided anew for each character: none within a JSON string, only its own
+//! end within a parameter's value.
+
+mod bare;
+mod event;
+mod format;
+mod gemma;
+mod hermes;
+mod json_calls;
+mod json_text;
+mod minimax;
+mod mistral;
+mod output;
+mod qwen;
+mod scanner;
+mod schema;
+mod xml_calls;
+
+pub use event::{AnswerEvent, CallOutcome};
+pub use format::{ReasoningFormat, ToolFormat};
+pub use schema::ToolSet;
+
+use format::{Flow, Reader};
+use output::Output;
+use scanner::{Found, Scanner};
+use std::sync::Arc;
+
+/// Line ends that may stand before the tag that closes reasoning and are not part of it.
+const LINE_ENDS: usize = 2;
+/// Spacing at the beginning of an answer that is held back, bytes: it belongs to the markup that may follow.
+const LEADING: usize = 16;
+
+/// Takes one answer apart as it comes in pieces. Where it was cut makes no difference.
+///
+/// Held back is at most the beginning of a tag and a little spacing, but for: a call until its name is known, a parameter whose
+/// type is not a string until it ends (its type decides how it is written), and in bare JSON the first 512 bytes of what
+/// may be a call.
+#[derive(Clone, Debug)]
+pub struct AnswerParser {
+    tools: Option<ToolFormat>,
+    tags: Tags,
+    scanner: Scanner,
+    place: Place,
+    out: Output,
+}
+
+/// The tags that count in each place.
+#[derive(Clone, Debug)]
+struct Tags {
+    /// Behind which index they are those of a call: beginnings first, then ends.
+    openers: usize,
+    /// In text: openers, closers; in front of any text of a stretch: reasoning's opening and closing tags as well.
+    text: Vec<&'static str>,
+    stretch: Vec<&'static str>,
+    /// In reasoning: its closing tag, a call's opening one; at its beginning also its own opening tag.
+    reasoning: Vec<&'static str>,
+    reasoning_begin: Vec<&'static str>,
+}
+
+#[derive(Clone, Debug)]
+enum Place {
+    /// At the beginning of the answer, behind this much spacing.
+    Start(String),
+    /// Behind markup, with no text yet.
+    Behind,
+    /// In text.
+    Text,
+    Reasoning {
+        /// Whether nothing but spacing was read of it.
+        begin: bool,
+        /// Line ends that may be its last characters.
+        line_ends: usize,
+    },
+    Calls {
+        reader: Reader,
+        /// Whether it stands in reasoning, which goes on behind it if there is no call in it.
+        reasoning: bool,
+        /// Calls that had begun before it.
+        before: usize,
+    },
+}
+
+impl AnswerParser {
+    /// A parser for the answer of a model with these formats to a request with these tools. `opened`: the prompt ends
+    /// within the reasoning, as templates that write its opening tag have it.
+    pub fn new(
+        tools: Option<ToolFormat>,
+        reasoning: Option<ReasoningFormat>,
+        set: Arc<ToolSet>,
+        opened: bool,
+    ) -> AnswerParser {
+        let openers = tools.map_or(&[][..], ToolFormat::openers);
+        let text = [openers, tools.map_or(&[][..], ToolFormat::closers)].concat();
+        let thought = reasoning.map(ReasoningFormat::tags);
+        let stretch = [&text[..], thought.as_ref().map_or(&[][..], |tags| &tags[..])].concat();
+        let mut within: Vec<_> = thought.iter().map(|[_, close]| *close).collect();
+        within.extend(openers.first());
+        let mut begin = within.clone();
+        begin.extend(thought.iter().map(|[open, _]| *open));
+        let tags = Tags { openers: openers.len(), text, stretch, reasoning: within, reasoning_begin: begin };
+        let place = if opened && reasoning.is_some() {
+            Place::Reasoning { begin: true, line_ends: 0 }
+        } else {
+            Place::Start(String::new())
+        };
+        AnswerParser { tools, tags, scanner: Scanner::default(), place, out: Output::new(set) }
+    }
+
+    /// Takes the next piece of the answer.
+    pub fn push(&mut self, piece: &str) -> Vec<AnswerEvent> {
+        for character in piece.chars() {
+            self.scanner.push(character);
+            while let Some(found) = self.scanner.next(self.tags.at(&self.place)) {
+                match found {
+                    Found::Tag(which) => self.tag(which),
+                    Found::Plain(character) => self.plain(character),
+                }
+            }
+        }
+        self.out.take()
+    }
+
+    /// Ends the answer. What begins a tag is [`AnswerEvent::Rejected`]: whether it would have become one is for the caller to
+    /// judge, who knows why the answer ended.
+    pub fn finish(&mut self) -> Vec<AnswerEvent> {
+        match std::mem::replace(&mut self.place, Place::Text) {
+            Place::Start(spacing) => self.out.text(&spacing),
+            Place::Reasoning { line_ends, .. } if line_ends > 0 => {
+                self.out.reasoning(&"\n".repeat(line_ends))
+            }
+            Place::Calls { mut reader, .. } => reader.finish(&mut self.out),
+            Place::Behind | Place::Text | Place::Reasoning { .. } => {}
+        }
+        self.out.end_reasoning(false);
+        let held = self.scanner.finish();
+        self.out.reject(&held);
+        self.out.take()
+    }
+
+    /// Bytes held back as the beginning of a tag or as spacing.
+    pub fn held(&self) -> usize {
+        self.scanner.held().len()
+            + match &self.place {
+                Place::Start(spacing) => spacing.len(),
+                Place::Reasoning { line_ends, .. } => *line_ends,
+                Place::Behind | Place::Text | Place::Calls { .. } => 0,
+            }
+    }
+
+    fn tag(&mut self, which: usize) {
+        let tag = self.tags.at(&self.place)[which];
+        match &mut self.place {
+            Place::Calls { reader, .. } => {
+                let flow = reader.tag(which, &mut self.out);
+                self.flow(flow);
+            }
+            Place::Reasoning { line_ends, .. } => match which {
+                0 => {
+                    self.out.end_reasoning(true);
+                    self.place = Place::Behind;
+                }
+                1 if self.tags.openers > 0 => {
+                    let line_ends = std::mem::take(line_ends);
+                    if line_ends > 0 {
+                        self.out.reasoning(&"\n".repeat(line_ends));
+                    }
+                    self.open(tag, true);
+                }
+                // Its own opening tag, which the prompt had already.
+                _ => {}
+            },
+            place => {
+                let spacing =
+                    if let Place::Start(spacing) = place { std::mem::take(spacing) } else { String::new() };
+                if which < self.tags.openers {
+                    self.out.source(&spacing);
+                    self.open(tag, false);
+                } else if which < self.tags.text.len() {
+                    self.out.reject(&spacing);
+                    self.out.reject(tag);
+                } else if which == self.tags.text.len() {
+                    self.place = Place::Reasoning { begin: true, line_ends: 0 };
+                } else {
+                    self.out.reject(&spacing);
+                    self.out.reject(tag);
+                    self.place = Place::Behind;
+                }
+            }
+        }
+    }
+
+    fn plain(&mut self, character: char) {
+        let space = character.is_ascii_whitespace();
+        let bare = self.tools == Some(ToolFormat::BareJson) && matches!(character, '{' | '[');
+        let mut bytes = [0; 4];
+        let text: &str = character.encode_utf8(&mut bytes);
+        match &mut self.place {
+            Place::Start(spacing) if space && spacing.len() < LEADING => spacing.push(character),
+            Place::Behind if space => {}
+            Place::Start(_) | Place::Behind if bare => {
+                if let Place::Start(spacing) = &self.place {
+                    self.out.source(spacing);
+                }
+                self.open("", false);
+                self.plain(character);
+            }
+            Place::Start(spacing) => {
+                self.out.text(spacing);
+                self.out.text(text);
+                spacing.clear();
+                if !space {
+                    self.place = Place::Text;
+                }
+            }
+            Place::Behind => {
+                self.out.text(text);
+                self.place = Place::Text;
+            }
+            Place::Text => self.out.text(text),
+            Place::Reasoning { begin: true, .. } if space => {}
+            Place::Reasoning { begin, line_ends } => {
+                *begin = false;
+                if character == '\n' && *line_ends < LINE_ENDS {
+                    *line_ends += 1;
+                } else if character == '\n' {
+                    self.out.reasoning("\n");
+                } else {
+                    let line_ends = std::mem::take(line_ends);
+                    self.out.reasoning(&("\n".repeat(line_ends) + text));
+                }
+            }
+            Place::Calls { reader, .. } => {
+                let flow = reader.plain(character, &mut self.out);
+                self.flow(flow);
+            }
+        }
+    }
+
+    fn open(&mut self, tag: &'static str, reasoning: bool) {
+        let Some(format) = self.tools else { return };
+        self.out.source(tag);
+        self.place = Place::Calls { reader: format.reader(tag), reasoning, before: self.out.calls() };
+    }
+
+    fn flow(&mut self, flow: Flow) {
+        if matches!(flow, Flow::Stay) {
+            return;
+        }
+        let Place::Calls { reasoning, before, .. } = &self.place else { return };
+        let none = *before == self.out.calls();
+        self.place = match flow {
+            _ if none && *reasoning => Place::Reasoning { begin: false, line_ends: 0 },
+            // The text goes on, with the spacing that it has.
+            _ if none => Place::Text,
+            Flow::Text(_) => Place::Text,
+            _ => Place::Behind,
+        };
+        if let Flow::Again(character) | Flow::Text(character) = flow {
+            self.scanner.unread(character);
+        }
+    }
+}
+
+impl Tags {
+    fn at<'a>(&'a self, place: &Place) -> &'a [&'static str] {
+        match place {
+            Place::Start(_) | Place::Behind => &self.stretch,
+            Place::Text => &self.text,
+            Place::Reasoning { begin: true, .. } => &self.reasoning_begin,
+            Place::Reasoning { .. } => &self.reasoning,
+            Place::Calls { reader, .. } => reader.tags(),
+        }
+    }
+}
