@@ -12,8 +12,9 @@
 //! within reasoning leaves it open (all but two); strings are parsed as numbers (each, arguments_stream);
 //! reasoning tags count within text, every bare JSON object with a name is a call, spacing behind a rejected
 //! block is lost (each); a call that its block's end interrupts is complete (each, damaged_answers); spacing
-//! at the beginning is held without limit (cuts, short, damaged_answers); the character behind a block begins
-//! no tag (each, both fuzz tests: this one was not planted).
+//! at the beginning is held without limit (cuts, short, damaged_answers); two calls have one index, a block
+//! that holds no call ends reasoning (all that parse); a second name begins a second call (each); the
+//! character behind a block begins no tag (each, both fuzz tests: this one was not planted).
 
 use client::{Client, HELD, all, boundaries, characters, complete_calls_are_objects, is_a_beginning, parse};
 use corpus::{Protocol, cases, tools};
