@@ -1,7 +1,7 @@
 //! Batch-invariant builds: what may be asked for, what it is called, and which programs it has.
 
 use monomorph_compiler::plan::cuda::Regime;
-use monomorph_compiler::spec::types::{BuildOptions, DraftOption, Target};
+use monomorph_compiler::spec::types::{BuildOptions, DraftMethod, DraftOption, Target};
 use monomorph_compiler::{graph, passes, spec};
 use std::path::Path;
 
@@ -18,7 +18,8 @@ fn invariant(sequences: usize) -> BuildOptions {
 
 #[test]
 fn what_cannot_be_built_is_refused_with_what_can() {
-    let draft = Some(DraftOption { drafts: 1, vocabulary: None, forced_acceptance: None });
+    let draft =
+        Some(DraftOption { method: DraftMethod::Mtp, drafts: 1, vocabulary: None, forced_acceptance: None });
     for (target, options, message, help) in [
         (
             "h200/qwen3.5-35b/nvfp4",

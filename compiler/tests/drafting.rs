@@ -1,15 +1,23 @@
 //! Which targets can be built to draft, and what that costs.
 
-use monomorph_compiler::spec;
-use monomorph_compiler::spec::types::{BuildOptions, DraftOption, Target};
+use monomorph_compiler::plan::Plan;
+use monomorph_compiler::plan::cuda::Regime;
+use monomorph_compiler::spec::types::{BuildOptions, DraftMethod, DraftOption, Target};
+use monomorph_compiler::{graph, passes, spec};
 use std::path::Path;
 
-const ONE: DraftOption = DraftOption { drafts: 1, vocabulary: None, forced_acceptance: None };
+const ONE: DraftOption =
+    DraftOption { method: DraftMethod::Mtp, drafts: 1, vocabulary: None, forced_acceptance: None };
 
 fn load(name: &str, option: &DraftOption) -> Result<Target, String> {
     let targets = Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("a workspace").join("targets");
     let options = BuildOptions { draft: Some(*option), ..BuildOptions::default() };
     spec::load_with(&[targets], name, &options).map_err(|error| error.to_string())
+}
+
+fn plan(target: &Target) -> Plan {
+    let plan = passes::assemble::plan(target, &graph::build(&target.model, &target.quant));
+    plan.unwrap_or_else(|error| panic!("{error}"))
 }
 
 #[test]
@@ -39,12 +47,72 @@ fn what_cannot_draft_is_refused_by_name() {
     }
 }
 
+const LOOKED_UP: DraftOption = DraftOption { method: DraftMethod::Ngram, drafts: 3, ..ONE };
+
+#[test]
+fn any_model_can_be_built_to_verify_what_is_looked_up() {
+    for name in ["cpu/smollm2-135m/q4_1", "h200/llama-3.2-1b/bf16", "h200/qwen3.5-35b/bf16"] {
+        let target = load(name, &LOOKED_UP).unwrap_or_else(|error| panic!("{error}"));
+        assert_eq!(target.build(), format!("{name}+ngram3"));
+        let (model, quant, kind) = (&target.model, &target.quant, &target.hardware.kind);
+        let plan = plan(&target);
+        // No draft head is held or read, nor has it keys and values.
+        assert!(plan.draft.is_none() && plan.drafts() == 3 && plan.speculation.is_some(), "{name}");
+        assert_eq!(
+            u128::from(plan.memory.kv_block),
+            spec::kv_block_bytes(model, quant, kind, false),
+            "{name}"
+        );
+    }
+    for (option, place, said) in [
+        (DraftOption { drafts: 0, ..LOOKED_UP }, "--drafts", "1 to 7 with `--draft ngram`"),
+        (DraftOption { drafts: 8, ..LOOKED_UP }, "--drafts", "is 8"),
+        (DraftOption { vocabulary: Some(9), ..LOOKED_UP }, "--draft-vocabulary", "goes with a draft head"),
+        (
+            DraftOption { forced_acceptance: Some(0.5), ..LOOKED_UP },
+            "--forced-acceptance",
+            "`--draft ngram` has none",
+        ),
+    ] {
+        let error = load("cpu/smollm2-135m/q4_1", &option).expect_err("it is refused");
+        assert!(error.contains(place) && error.contains(said), "{option:?}: {error}");
+    }
+}
+
+#[test]
+fn programs_that_verify_stand_beside_those_that_decode() {
+    for name in ["h200/llama-3.2-1b/bf16", "h200/qwen3.5-35b/bf16"] {
+        let plan = plan(&load(name, &LOOKED_UP).unwrap_or_else(|error| panic!("{error}")));
+        let cuda = plan.cuda.as_ref().expect("a CUDA target has a CUDA plan");
+        let decode = cuda.programs.iter().filter(|it| it.regime == Regime::Decode);
+        let decode: Vec<_> = decode.map(|it| (it.name.as_str(), it.sequences, it.tokens, it.rows)).collect();
+        assert_eq!(plan.buckets.sequences, 32, "{name}: four rows each of a header's 128");
+        assert_eq!(decode.len(), 12, "{name}");
+        assert_eq!((decode[0], decode[6]), (("decode_1", 1, 1, 1), ("verify_1", 1, 4, 4)), "{name}");
+        assert_eq!((decode[5], decode[11]), (("decode_32", 32, 1, 32), ("verify_32", 32, 4, 128)), "{name}");
+        let kernels = cuda.modules.iter().flat_map(|module| &module.kernels);
+        let heads = kernels.filter(|it| ["accept", "draft_embed"].contains(&it.template)).count();
+        assert_eq!(heads, 0, "{name}: the host decides which drafts hold");
+        // Whoever decodes plainly goes on from a state that may have been taken back, too.
+        let deltas =
+            cuda.modules.iter().flat_map(|module| &module.kernels).filter(|it| it.template == "delta_decode");
+        for kernel in deltas {
+            assert!(kernel.constants.iter().any(|(name, _)| *name == "DRAFTS"), "{name}: {}", kernel.name);
+        }
+    }
+}
+
 #[test]
 fn builds_of_a_target_have_names_of_their_own() {
     let build = |option: &DraftOption| {
         load("h200/qwen3.6-35b/fp8", option).unwrap_or_else(|error| panic!("{error}")).build()
     };
-    let cut = DraftOption { drafts: 2, vocabulary: Some(32_768), forced_acceptance: None };
+    let cut = DraftOption {
+        method: DraftMethod::Mtp,
+        drafts: 2,
+        vocabulary: Some(32_768),
+        forced_acceptance: None,
+    };
     assert_eq!(build(&ONE), "h200/qwen3.6-35b/fp8+mtp1");
     assert_eq!(build(&cut), "h200/qwen3.6-35b/fp8+mtp2-of-32768");
     let forced = DraftOption { forced_acceptance: Some(0.8), ..cut };

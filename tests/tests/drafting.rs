@@ -1,8 +1,13 @@
-//! Servers that draft with a model's own head: they answer as those that do not, token for token, whoever joins or leaves the
-//! batch; and what they draft is what the interpreter drafts.
+//! Servers that draft, with a model's own head or what is looked up: they answer as those that do not, token for token, whoever
+//! joins or leaves the batch; and what a head drafts is what the interpreter drafts.
+//!
+//! Planted into what verifies drafts that were looked up, one at a time, and caught by `drafts_change_no_answer`: the first draft
+//! taken without being checked (each answer differs); a row's place in the random stream that does not count the drafts before it
+//! (the sampled requests); a history without them (the penalised ones); one version of a state too few (the hybrid).
 
 use monomorph_compiler::reference::{Cache, Interpreter, Logits};
-use monomorph_compiler::spec::types::{BuildOptions, Compute, DraftOption, Target};
+use monomorph_compiler::spec::types::DraftMethod::{Mtp, Ngram};
+use monomorph_compiler::spec::types::{BuildOptions, Compute, DraftMethod, DraftOption, Target};
 use monomorph_compiler::{graph, spec};
 use monomorph_tests::crowd::{Answer, Random, Request, crowd, with_tokenizer};
 use monomorph_tests::goldens::{Golden, goldens};
@@ -13,9 +18,15 @@ use monomorph_weights::Checkpoint;
 use serde_json::{Value, json};
 use std::path::Path;
 
-/// Which goldens, how many drafts, and for how many tokens each server has memory.
-const SERVERS: [(&str, &[(usize, &str)]); 2] =
-    [("qwen35-vision", &[(1, ROOM), (3, "640")]), ("qwen35-moe-vision", &[(2, "768")])];
+/// What a server drafts with, how many at a time, and for how many tokens it has memory.
+type Drafts = (DraftMethod, usize, &'static str);
+
+/// Goldens and their servers.
+const SERVERS: [(&str, &[Drafts]); 3] = [
+    ("qwen35-vision", &[(Mtp, 1, ROOM), (Mtp, 3, "640"), (Ngram, 4, "640")]),
+    ("qwen35-moe-vision", &[(Mtp, 2, "768")]),
+    ("qwen3-tied", &[(Ngram, 7, "640")]),
+];
 /// Memory for all.
 const ROOM: &str = "8192";
 /// At a time.
@@ -29,8 +40,8 @@ fn drafting(option: DraftOption) -> BuildOptions {
     BuildOptions { draft: Some(option), ..BuildOptions::default() }
 }
 
-fn option(drafts: usize) -> DraftOption {
-    DraftOption { drafts, vocabulary: None, forced_acceptance: None }
+fn option(method: DraftMethod, drafts: usize) -> DraftOption {
+    DraftOption { method, drafts, vocabulary: None, forced_acceptance: None }
 }
 
 fn load(targets: &Path, name: &str) -> Target {
@@ -114,26 +125,32 @@ fn drafts_change_no_answer() {
             let serving = serve(&plain, weights.path(), ROOM);
             requests.iter().map(|request| request.whole(&serving.address)).collect::<Vec<_>>()
         });
-        for (drafts, memory) in servers {
-            let server = build_with(Some(targets.path()), &target, &drafting(option(*drafts)));
-            let rates = [0, 1].map(|at| {
+        for (method, drafts, memory) in servers {
+            let server = build_with(Some(targets.path()), &target, &drafting(option(*method, *drafts)));
+            let figures = [0, 1].map(|at| {
                 let (weights, expected) = (weights[at].path(), &expected[at]);
                 let case = Case { name, weights, requests: &requests, expected };
                 let (verified, accepted) = case.check(&server, memory);
-                println!("{name}, {drafts} drafts: {accepted} of {verified} held");
-                assert!(verified > 1000.0, "{name}: {verified} drafts were verified");
-                accepted / verified
+                println!("{name}, {drafts} drafts of {method:?}: {accepted} of {verified} held");
+                (verified, accepted / verified)
             });
-            assert!(
-                rates[0] < 0.1 && (0.3..0.97).contains(&rates[1]),
-                "{name}: {rates:?} of the drafts held"
-            );
+            let [(random, random_rate), (repeats, repeats_rate)] = figures;
+            match method {
+                // What a head of random weights drafts is random.
+                Mtp => {
+                    assert!(random > 1000.0 && repeats > 1000.0 && random_rate < 0.1, "{name}: {figures:?}")
+                }
+                // What random weights say comes again by chance, and then mostly goes on otherwise.
+                Ngram => assert!(random > 0.0 && repeats > 1000.0, "{name}: {figures:?}"),
+            }
+            assert!((0.3..0.98).contains(&repeats_rate), "{name}: {figures:?}");
         }
     }
 }
 
 /// A build whose answers show what it drafts: drafts hold at this rate, whatever was sampled.
-const SHOWN: DraftOption = DraftOption { drafts: 2, vocabulary: Some(23), forced_acceptance: Some(0.6) };
+const SHOWN: DraftOption =
+    DraftOption { method: Mtp, drafts: 2, vocabulary: Some(23), forced_acceptance: Some(0.6) };
 
 /// Whether a draft fed at a position holds there, as compiler/src/plan/draft.rs states it.
 fn holds(slot: u64, position: usize) -> bool {

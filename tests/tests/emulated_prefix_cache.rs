@@ -2,7 +2,7 @@
 //! device. They answer as servers that keep nothing, with exact products, for there sums hardly depend on where a prompt is cut.
 
 use monomorph_compiler::spec;
-use monomorph_compiler::spec::types::{BuildOptions, Compute, DraftOption};
+use monomorph_compiler::spec::types::{BuildOptions, Compute, DraftMethod, DraftOption};
 use monomorph_tests::crowd::{Random, Request, with_tokenizer};
 use monomorph_tests::emulated;
 use monomorph_tests::goldens::goldens;
@@ -80,6 +80,6 @@ fn second_turns_with_drafts_are_answered_as_without_a_cache() {
     answers_alike(
         "gb10",
         "qwen35-vision",
-        Some(DraftOption { drafts: 2, vocabulary: None, forced_acceptance: None }),
+        Some(DraftOption { method: DraftMethod::Mtp, drafts: 2, vocabulary: None, forced_acceptance: None }),
     );
 }

@@ -205,10 +205,10 @@ fn delta_parameters(shape: DeltaShape) -> TokenStream {
 /// The const parameters of a delta-net's state.
 fn state_parameters(plan: &Plan, shape: DeltaShape) -> TokenStream {
     let (heads, taps) = (delta_parameters(shape), number(shape.taps));
-    match plan.draft {
-        None => quote!(#heads, #taps),
-        Some(draft) => {
-            let drafts = number(draft.drafts);
+    match plan.drafts() {
+        0 => quote!(#heads, #taps),
+        drafts => {
+            let drafts = number(drafts);
             quote!(#heads, #taps, #drafts)
         }
     }
@@ -254,7 +254,7 @@ fn stack_struct(plan: &Plan) -> TokenStream {
             },
         }
     });
-    let drafts = number(plan.draft.map_or(0, |draft| draft.drafts));
+    let drafts = number(plan.drafts());
     let draft_fields = cpu_draft::fields(plan);
     quote! {
         /// Weights, caches and activations, and the threads that work on them.

@@ -85,7 +85,11 @@ pub struct Statements {
 
 /// What the functions of the contract do besides.
 pub fn statements(plan: &Plan) -> Statements {
-    let Some(draft) = plan.draft else { return Statements::default() };
+    let Some(draft) = plan.draft else {
+        let given = plan.drafts() > 0;
+        let submit = if given { quote!(self.outputs.verify(step);) } else { TokenStream::new() };
+        return Statements { submit, ..Statements::default() };
+    };
     let cache = body_ident(&plan.bodies[draft.layer.0], "_cache");
     let logits = plan.bodies[draft.head.0].phases.iter().find_map(|phase| match phase.kind {
         PhaseKind::Propose { out, .. } => Some(format_ident!("{}", plan.buffer(out).name)),
@@ -111,6 +115,7 @@ pub fn statements(plan: &Plan) -> Statements {
     });
     Statements {
         load: quote! {
+            let batch = batch.ahead(SPEC.drafts() - 1);
             let drafting = Drafting::new(limits);
             let #cache = KvCache::new(1, blocks)?;
         },

@@ -10,7 +10,7 @@ use proc_macro2::TokenStream;
 pub fn program(plan: &Plan, cuda: &CudaPlan, program: &Program) -> TokenStream {
     let name = format_ident!("{}", program.name);
     let documentation = match program.regime {
-        Regime::Decode if plan.draft.is_some() => {
+        Regime::Decode if program.tokens > 1 => {
             format!(
                 " A token and its drafts of up to {} sequences, and what is sampled after each.",
                 program.sequences

@@ -291,14 +291,14 @@ fn model(plan: &Plan, cuda: &CudaPlan) -> TokenStream {
     let decode = cuda.programs.iter().filter(|program| program.regime == Regime::Decode);
     let records = decode.map(|program| {
         let (name, run) = (&program.name, format_ident!("{}", program.name));
-        let sequences = number(program.sequences);
+        let [sequences, tokens] = [program.sequences, program.tokens].map(number);
         let of = |it: &&Program| it.regime == Regime::Draft && it.sequences == program.sequences;
         match cuda.programs.iter().find(of) {
-            None => quote!(steps.record(#name, #sequences, |queue| layers.#run(queue))?;),
+            None => quote!(steps.record(#name, #sequences, #tokens, |queue| layers.#run(queue))?;),
             Some(draft) => {
                 let (name_of_draft, run_draft) = (&draft.name, format_ident!("{}", draft.name));
                 quote! {
-                    steps.record(#name, #sequences, |queue| {
+                    steps.record(#name, #sequences, #tokens, |queue| {
                         layers.#run(queue);
                         layers.#run_draft(queue);
                     })?;
@@ -314,8 +314,8 @@ fn model(plan: &Plan, cuda: &CudaPlan) -> TokenStream {
             }
         }
     });
-    // What a stack drafts is fed in its next step: it knows that one only when it has collected this one.
-    let in_flight = if plan.draft.is_some() { quote!(1) } else { quote!(STEPS_IN_FLIGHT) };
+    // Drafts are fed in the step after the one that they come from: what that is, is known only when this one is collected.
+    let in_flight = if plan.drafts() > 0 { quote!(1) } else { quote!(STEPS_IN_FLIGHT) };
     quote! {
         /// The layers, and the steps on their way through them.
         pub struct Stack {

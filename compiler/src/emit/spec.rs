@@ -72,7 +72,7 @@ pub fn spec(plan: &Plan, features: &[String]) -> TokenStream {
         plan.prediction.rates().map(|rate| Literal::f64_unsuffixed(rate.round()));
     let invariant = batch_invariant(plan);
     let invariant_type = target.batch_invariant.map(|_| quote!(BatchInvariantSpec,));
-    let draft_type = plan.draft.map(|_| quote!(DraftSpec,));
+    let draft_type = plan.target.draft.map(|_| quote!(DraftSpec, Drafter,));
     let cuda_type = plan.target.hardware.cuda().map(|_| quote!(CudaSpec,));
     quote! {
         use monomorph_formats::Format;
@@ -162,16 +162,19 @@ fn tensors(plan: &Plan) -> BTreeMap<String, Tensor> {
 
 /// How the stack drafts.
 fn draft(plan: &Plan) -> TokenStream {
-    let Some(Drafting { drafts, vocabulary, forced_acceptance }) = plan.target.draft else {
-        return quote!(None);
-    };
-    let (method, drafts, vocabulary) = (Drafting::METHOD, number(drafts), number(vocabulary));
+    let Some(draft) = plan.target.draft else { return quote!(None) };
+    let Drafting { method, drafts, vocabulary, forced_acceptance } = draft;
+    let drafter = if draft.has_head() { quote!(Stack) } else { quote!(Caller) };
+    let (method, drafts, vocabulary) = (method.name(), number(drafts), number(vocabulary));
     let forced = match forced_acceptance.map(Literal::f64_unsuffixed) {
         None => quote!(None),
         Some(rate) => quote!(Some(#rate)),
     };
     quote! {
-        Some(DraftSpec { method: #method, drafts: #drafts, vocabulary: #vocabulary, forced_acceptance: #forced })
+        Some(DraftSpec {
+            method: #method, drafter: Drafter::#drafter, drafts: #drafts, vocabulary: #vocabulary,
+            forced_acceptance: #forced,
+        })
     }
 }
 

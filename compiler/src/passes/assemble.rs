@@ -7,8 +7,7 @@ use super::memory::Assignment;
 use super::{PassError, buckets, costs, draft, fuse, launch, layout, memory, pass_error, precision, rules};
 use crate::graph::{Body, BodyId, Graph, Op};
 use crate::plan::{
-    BufferId, Cost, DraftPlan, FieldId, Memory, Phase, PhaseKind, Plan, PlanBody, Prediction, SharedDown,
-    SharedUp,
+    BufferId, Cost, FieldId, Memory, Phase, PhaseKind, Plan, PlanBody, Prediction, SharedDown, SharedUp,
 };
 use crate::spec;
 use crate::spec::types::{HardwareKind, Target};
@@ -25,7 +24,7 @@ const CUDA_RULES: &str = include_str!("../../../templates/cuda/cuda.rules");
 pub fn plan(target: &Target, graph: &Graph) -> Result<Plan, PassError> {
     let table = match target.hardware.kind {
         HardwareKind::Cpu(_) => {
-            precision::cpu(graph, target.draft.is_some())?;
+            precision::cpu(graph, target.draft.is_some_and(|draft| draft.has_head()))?;
             CPU_RULES
         }
         HardwareKind::Cuda(_) => CUDA_RULES,
@@ -51,12 +50,13 @@ pub fn plan(target: &Target, graph: &Graph) -> Result<Plan, PassError> {
         draft,
         memory: Memory { weights: 0, scratch: 0, kv_block: 0, state: 0 },
         prediction: Prediction::default(),
+        speculation: None,
         cuda: None,
     };
     launch::launch(&mut plan)?;
     plan.memory = memory(&plan);
     plan.prediction = predict(&plan);
-    plan.draft = plan.draft.map(|draft| DraftPlan { prediction: draft::predict(&plan, &draft), ..draft });
+    plan.speculation = draft::predict(&plan);
     Ok(plan)
 }
 
@@ -70,7 +70,7 @@ fn memory(plan: &Plan) -> Memory {
         kv_block: spec::kv_block_bytes(model, quant, &hardware.kind, plan.draft.is_some()) as u64,
         state: match plan.cuda {
             Some(_) => crate::plan::cuda::state_bytes(plan),
-            None => spec::state_bytes(model, plan.draft.map_or(0, |draft| draft.drafts)) as u64,
+            None => spec::state_bytes(model, plan.drafts()) as u64,
         },
     }
 }

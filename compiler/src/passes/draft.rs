@@ -12,7 +12,9 @@ use crate::spec::types::{Drafting, Target};
 /// When there is none to draft with.
 pub fn bodies(target: &Target, graph: &Graph) -> Result<(Graph, Option<[BodyId; 3]>), PassError> {
     let mut whole = graph.clone();
-    let Some(Drafting { vocabulary, .. }) = target.draft else { return Ok((whole, None)) };
+    let Some(Drafting { vocabulary, .. }) = target.draft.filter(Drafting::has_head) else {
+        return Ok((whole, None));
+    };
     let draft = whole.draft.take();
     let draft = draft.ok_or_else(|| pass_error!("{} is to draft and has no draft head", target.name()))?;
     let first = whole.bodies.len();
@@ -38,26 +40,27 @@ pub fn passes(target: &Target, [first, layer, head]: [BodyId; 3], bodies: &mut V
     }
     bodies.push(begin);
     let again = BodyId(bodies.len() - 1);
-    DraftPlan { drafts, first, again, layer, head, prediction: Speculation::default() }
+    DraftPlan { drafts, first, again, layer, head }
 }
 
-/// What a step that verifies and drafts should take.
-pub fn predict(plan: &Plan, draft: &DraftPlan) -> Speculation {
+/// What a step should take that verifies drafts, and makes the next where the stack does; `None` where there are none.
+pub fn predict(plan: &Plan) -> Option<Speculation> {
+    let drafts = plan.target.draft?.drafts;
     let hardware = &plan.target.hardware;
     let of = |body: BodyId, cost: fn(&Phase) -> Cost| plan.bodies[body.0].phases.iter().map(cost);
     let mut costs: Vec<Cost> = Vec::new();
     for (body, _) in &plan.schedule {
         costs.extend(of(*body, |phase| phase.verify));
     }
-    for (at, body) in draft.schedule().into_iter().enumerate() {
+    for (at, body) in plan.draft.iter().flat_map(DraftPlan::schedule).enumerate() {
         // Of the first pass, two bodies take every row of the step.
         costs.extend(of(body, if at < 2 { |phase| phase.verify } else { |phase| phase.decode }));
     }
     let sum = costs.iter().fold(Cost::default(), |sum, cost| sum + *cost);
-    Speculation {
-        drafts: draft.drafts,
+    Some(Speculation {
+        drafts,
         bytes: sum.memory_bytes(),
         floor: sum.floor(hardware),
         step: costs.iter().map(|cost| cost.predicted(hardware)).sum(),
-    }
+    })
 }

@@ -13,7 +13,7 @@ pub const DECODE_BUCKETS: [usize; 8] = [1, 2, 4, 8, 16, 32, 64, MAX_SEQUENCES];
 /// Everything the CUDA emitters need besides the phases.
 #[derive(Clone, Debug, Default)]
 pub struct CudaPlan {
-    /// Decode by bucket, ascending; then prefill, then the head over the rows whose logits are wanted; of a target that drafts
+    /// Decode by bucket, ascending, and where drafts are verified that are not made here, those that verify by bucket; then prefill, then the head over the rows whose logits are wanted; of a target that drafts
     /// what its draft head learns from a prefill, and its passes by bucket, ascending.
     pub programs: Vec<Program>,
     /// Cubins, one emitted `.cu` each.
@@ -106,6 +106,8 @@ pub struct Program {
     pub rows: usize,
     /// Most sequences.
     pub sequences: usize,
+    /// Rows of each sequence where it decodes: the token sampled last, and drafts behind it in a program that verifies.
+    pub tokens: usize,
     /// What it is for.
     pub regime: Regime,
     /// Launches of each body it runs, in the plan's body order; empty for a body outside the program.
@@ -133,9 +135,10 @@ impl Program {
 /// What a program is for. A decode program computes the logits of every row: `output_rows[i]` is `i` there, and a sequence
 /// whose output nobody wants is sampled all the same. It has no launch for the phase that selects rows.
 ///
-/// Where a target drafts, a decode program verifies: a sequence feeds a token and its drafts, in adjacent rows. All of them are
-/// sampled after, the device decides which drafts hold, and the draft head's first pass takes all rows; a program of passes
-/// follows. So it does behind a prefill, its heads, and what the draft head learns from it.
+/// Where drafts are verified, a decode program may verify: a sequence feeds a token and its drafts, in adjacent rows. All of them
+/// are sampled after. Where the engine makes the drafts, it also decides which hold, and there are decode programs of both kinds.
+/// Where a draft head does, all verify, the device decides which drafts hold, and the draft head's first pass takes all rows; a
+/// program of passes follows. So it does behind a prefill, its heads, and what the draft head learns from it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Regime {
     /// One token a sequence, or one and its drafts; captured as a graph, launched with programmatic dependence.

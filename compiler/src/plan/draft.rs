@@ -29,7 +29,7 @@ use crate::graph::BodyId;
 /// ```
 ///
 /// and the ids of drafts that hold stand in the place of those sampled before them.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DraftPlan {
     /// `K`.
     pub drafts: usize,
@@ -41,8 +41,6 @@ pub struct DraftPlan {
     pub layer: BodyId,
     /// The rows selected, and logits of what can be drafted.
     pub head: BodyId,
-    /// What such a step should take.
-    pub prediction: Speculation,
 }
 
 impl DraftPlan {
@@ -53,7 +51,7 @@ impl DraftPlan {
     }
 }
 
-/// What a step of a build that drafts takes, of one sequence after [`super::Prediction::DECODE_CONTEXT`] tokens.
+/// What a step that verifies drafts takes, and makes the next where the stack does, of one sequence after [`super::Prediction::DECODE_CONTEXT`] tokens.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Speculation {
     /// Drafts of a step.

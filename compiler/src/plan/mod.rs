@@ -45,6 +45,8 @@ pub struct Plan {
     pub memory: Memory,
     /// What HARDWARE.toml's figures say it should do.
     pub prediction: Prediction,
+    /// And of a step that verifies drafts, where there are some.
+    pub speculation: Option<Speculation>,
     /// The launches, where the hardware is a CUDA device.
     pub cuda: Option<cuda::CudaPlan>,
 }
@@ -114,9 +116,9 @@ pub struct Phase {
 }
 
 impl Plan {
-    /// Drafts after every token sampled; 0 where the target does not draft.
+    /// Drafts that a step verifies of a sequence; 0 where there are none.
     pub fn drafts(&self) -> usize {
-        self.draft.map_or(0, |draft| draft.drafts)
+        self.target.draft.map_or(0, |draft| draft.drafts)
     }
 
     /// The first matrix that a body multiplies by.

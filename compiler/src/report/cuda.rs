@@ -173,7 +173,7 @@ pub fn text(plan: &Plan) -> Vec<String> {
 pub fn program_table(plan: &Plan, cuda: &CudaPlan, program: &Program) -> Vec<String> {
     let hardware = &plan.target.hardware;
     let mut lines =
-        vec![format!("Program `{}` of `{}`: {}", program.name, plan.target.name(), purpose(plan, program))];
+        vec![format!("Program `{}` of `{}`: {}", program.name, plan.target.name(), purpose(program))];
     lines.push(String::new());
     lines.push(format!(
         "{:<34} {:<18} {:>6} {:>8} {:>8} | {:>12} {:>9} {:>9} {:>8}",
@@ -230,12 +230,12 @@ pub fn program_table(plan: &Plan, cuda: &CudaPlan, program: &Program) -> Vec<Str
     lines.iter().map(|line| line.trim_end().to_owned()).collect()
 }
 
-fn purpose(plan: &Plan, program: &Program) -> String {
+fn purpose(program: &Program) -> String {
     let (rows, context) = (program.rows, Prediction::DECODE_CONTEXT);
     match program.regime {
-        Regime::Decode if plan.draft.is_some() => format!(
+        Regime::Decode if program.tokens > 1 => format!(
             "a token and {} drafts each of up to {} sequences, figures for them after {context} tokens each",
-            plan.drafts(),
+            program.tokens - 1,
             program.sequences
         ),
         Regime::Decode if rows == 1 => {
@@ -264,9 +264,9 @@ fn purpose(plan: &Plan, program: &Program) -> String {
 /// A phase's work in a program, and the launches it takes there among those of its body.
 fn cost(plan: &Plan, program: &Program, body: usize, phase: usize, launches: &[Launch]) -> Cost {
     let Phase { decode, verify, prefill, kind, .. } = &plan.bodies[body].phases[phase];
-    let (sequences, fed) = (program.sequences, 1 + plan.drafts());
+    let (sequences, fed) = (program.sequences, program.tokens);
     let cost = match program.regime {
-        // Where nothing is drafted a step verifies one token.
+        Regime::Decode if fed == 1 => further_experts(plan, kind, sequences, decode.of_rows(sequences)),
         Regime::Decode => experts_beyond(plan, kind, fed, sequences * fed, verify.of_rows(sequences)),
         Regime::Draft => further_experts(plan, kind, sequences, decode.of_rows(sequences)),
         Regime::Prefill if program.rows < Prediction::PREFILL_TOKENS => {

@@ -1,6 +1,6 @@
 //! What a build drafts, and what it should gain by that.
 
-use crate::plan::Plan;
+use crate::plan::{DraftPlan, Plan};
 use crate::spec::types::Drafting;
 use serde::Serialize;
 
@@ -12,7 +12,9 @@ const ACCEPTANCES: [f64; 3] = [0.6, 0.8, 1.0];
 pub struct DraftReport {
     /// With what.
     pub method: &'static str,
-    /// Tokens after every one sampled.
+    /// When.
+    pub made: Made,
+    /// Tokens at a time.
     pub drafts: usize,
     /// Ids that can be drafted: those below it.
     pub vocabulary: usize,
@@ -27,6 +29,16 @@ pub struct DraftReport {
     pub microseconds: f64,
     /// What it gives.
     pub gains: Vec<GainReport>,
+}
+
+/// When drafts are made.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Made {
+    /// After every token sampled.
+    Always,
+    /// Where the engine finds some; other steps verify none.
+    WhereFound,
 }
 
 /// What a step gives where so many drafts hold.
@@ -44,18 +56,24 @@ pub struct GainReport {
 
 /// Collects the report; `None` for a build that does not draft.
 pub fn report(plan: &Plan) -> Option<DraftReport> {
-    let (draft, Drafting { drafts, vocabulary, forced_acceptance }) = plan.draft.zip(plan.target.draft)?;
-    let step = draft.prediction;
+    let (step, draft) = plan.speculation.zip(plan.target.draft)?;
+    let Drafting { method, drafts, vocabulary, forced_acceptance } = draft;
     let gain = |acceptance: f64| {
         let tokens = step.tokens(acceptance);
         GainReport { acceptance, tokens, limit: tokens / step.floor, predicted: tokens / step.step }
     };
     Some(DraftReport {
-        method: Drafting::METHOD,
+        method: method.name(),
+        made: if draft.has_head() { Made::Always } else { Made::WhereFound },
         drafts,
         vocabulary,
         forced_acceptance,
-        passes: draft.schedule().into_iter().map(|body| plan.bodies[body.0].name.clone()).collect(),
+        passes: plan
+            .draft
+            .iter()
+            .flat_map(DraftPlan::schedule)
+            .map(|body| plan.bodies[body.0].name.clone())
+            .collect(),
         bytes: step.bytes,
         microseconds: 1e6 * step.step,
         gains: ACCEPTANCES.into_iter().map(gain).collect(),
@@ -65,16 +83,21 @@ pub fn report(plan: &Plan) -> Option<DraftReport> {
 /// The report as lines.
 pub fn text(report: &DraftReport) -> Vec<String> {
     let DraftReport { method, drafts, vocabulary, .. } = report;
-    let mut lines =
-        vec![format!("drafts: {method}, {drafts} after every token sampled, of the first {vocabulary} ids")];
+    let when = match report.made {
+        Made::Always => format!("after every token sampled, of the first {vocabulary} ids"),
+        Made::WhereFound => "where the same tokens came before".to_owned(),
+    };
+    let mut lines = vec![format!("drafts: {method}, {drafts} {when}")];
     if let Some(rate) = report.forced_acceptance {
         lines.push(format!(
             "drafts are accepted at a rate of {rate} whatever was sampled: answers mean nothing"
         ));
     }
-    lines.push(format!("behind the model: {}", report.passes.join(", ")));
+    if !report.passes.is_empty() {
+        lines.push(format!("behind the model: {}", report.passes.join(", ")));
+    }
     lines.push(format!(
-        "a step of one sequence, 96 before: {:.0} bytes, {:.1} us",
+        "a step of one sequence that verifies, 96 before: {:.0} bytes, {:.1} us",
         report.bytes, report.microseconds
     ));
     lines.push("drafts that hold   tokens a step      limit  predicted  tokens a second".to_owned());

@@ -25,8 +25,8 @@ pub fn with_batch_invariant(mut target: Target, sequences: usize) -> Result<Targ
     }
     if target.draft.is_some() {
         let message = "`--batch-invariant` and `--draft` were both given".to_owned();
-        let help = "a sequence that was pre-empted is decoded again token by token, and a build that drafts has no program for \
-                    that; give one of the two";
+        let help = "a sequence that was pre-empted is decoded again token by token, and in a build that drafts the program for \
+                    that depends on drafts, its own or others'; give one of the two";
         refuse(message, help);
     }
     target.batch_invariant = Some(BatchInvariant { sequences });

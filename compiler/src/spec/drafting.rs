@@ -2,7 +2,7 @@
 
 use super::diagnostic::{Diagnostic, Diagnostics, Sink};
 use super::fit::{kv_block_bytes, weight_bytes};
-use super::types::{DraftOption, Drafting, Target};
+use super::types::{DraftMethod, DraftOption, Drafting, Target};
 use std::path::{Path, PathBuf};
 
 /// `target`, built to draft.
@@ -17,7 +17,19 @@ pub fn with_draft(mut target: Target, option: &DraftOption) -> Result<Target, Di
         sink.push(Diagnostic::outside(&file, message, help.to_owned()));
     };
     let files = || (directory.join("MODEL.toml"), directory.join(format!("{}.toml", quant.name)));
-    if model.draft.is_none() {
+    let DraftOption { method, drafts, .. } = *option;
+    let head = method == DraftMethod::Mtp;
+    if !head {
+        let (flags, given) = (
+            ["--draft-vocabulary", "--forced-acceptance"],
+            [option.vocabulary.is_some(), option.forced_acceptance.is_some()],
+        );
+        for (flag, _) in flags.into_iter().zip(given).filter(|(_, given)| *given) {
+            let message =
+                format!("`{flag}` goes with a draft head, and `--draft {}` has none", method.name());
+            refuse(PathBuf::from(flag), message, "build it without");
+        }
+    } else if model.draft.is_none() {
         let message = format!("{} has no draft head, and `--draft` was given", files().0.display());
         refuse(files().0, message, "a model that has one says so in `[draft.mtp]`; build this one without");
     } else if !quant.has_draft() {
@@ -26,10 +38,10 @@ pub fn with_draft(mut target: Target, option: &DraftOption) -> Result<Target, Di
         let help = "its quant spec names no tensor that begins with `draft.`; build it without, or take a checkpoint that has them";
         refuse(files().1, message, help);
     }
-    let drafts = option.drafts;
-    if !(1..=Drafting::MOST).contains(&drafts) {
+    let most = method.most();
+    if !(1..=most).contains(&drafts) {
         let message = format!("`--drafts` is {drafts}");
-        refuse(PathBuf::from("--drafts"), message, &format!("1 to {}", Drafting::MOST));
+        refuse(PathBuf::from("--drafts"), message, &format!("1 to {most} with `--draft {}`", method.name()));
     }
     let vocabulary = option.vocabulary.unwrap_or(model.vocabulary);
     if !(1..=model.vocabulary).contains(&vocabulary) {
@@ -41,8 +53,8 @@ pub fn with_draft(mut target: Target, option: &DraftOption) -> Result<Target, Di
         let message = format!("`--forced-acceptance` is {rate}");
         refuse(PathBuf::from("--forced-acceptance"), message, "a rate from 0 to 1");
     }
-    let draft = Drafting { drafts, vocabulary, forced_acceptance: option.forced_acceptance };
-    let needed = weight_bytes(model, quant, true) + kv_block_bytes(model, quant, &target.hardware.kind, true);
+    let draft = Drafting { method, drafts, vocabulary, forced_acceptance: option.forced_acceptance };
+    let needed = weight_bytes(model, quant, head) + kv_block_bytes(model, quant, &target.hardware.kind, head);
     if sink.is_empty() && needed > u128::from(target.hardware.memory_bytes) {
         let message = format!("{} does not fit the memory with its draft head", target.name());
         let help =

@@ -3,12 +3,13 @@
 use crate::forward::{Command, Forward};
 use crate::generation::Generation;
 use crate::latencies::Latencies;
+use crate::lookup::{Lookup, LookupOptions};
 use crate::request::{Event, FinishReason, Finished, Request, SubmitError, Timings};
 use crate::scheduler::Policy;
 use crate::sequence::{Client, Clock, History, Sequence, Signals};
 use crate::shared::{Health, Place, Shared, Stats};
 use monomorph_cache::{Lease, Share};
-use monomorph_model::{FarRoom, Model, ModelSpec};
+use monomorph_model::{Drafter, FarRoom, Model, ModelSpec};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{Sender, channel};
@@ -29,6 +30,8 @@ pub struct EngineOptions {
     pub prefix: PrefixOptions,
     /// How sequences share steps.
     pub schedule: ScheduleOptions,
+    /// Which n-grams drafts are looked up by, where the model verifies what the engine drafts.
+    pub lookup: LookupOptions,
     /// How much of a sequence is on the device, where blocks may be on disk.
     pub far: Option<FarShare>,
 }
@@ -51,10 +54,11 @@ impl FarShare {
 }
 
 impl EngineOptions {
-    /// Options with a cache of prefixes that has no room for snapshots, and the scheduler's defaults.
+    /// Options with a cache of prefixes that has no room for snapshots, and the defaults of scheduler and lookup.
     pub fn new(blocks: usize, context: usize, max_waiting: usize) -> EngineOptions {
         let (prefix, schedule) = (PrefixOptions::default(), ScheduleOptions::default());
-        EngineOptions { blocks, context, max_waiting, prefix, schedule, far: None }
+        let lookup = LookupOptions::default();
+        EngineOptions { blocks, context, max_waiting, prefix, schedule, lookup, far: None }
     }
 }
 
@@ -172,7 +176,8 @@ pub(crate) fn prepare(
     if let Some((name, _)) = limits.into_iter().find(|&(_, value)| value == 0) {
         return Err(StartError::Spec(format!("{name} of {} is 0", spec.target)));
     }
-    let EngineOptions { blocks, context, max_waiting, ref prefix, schedule, far } = options;
+    let EngineOptions { blocks, context, max_waiting, ref prefix, schedule, lookup, far } = options;
+    lookup.check().map_err(StartError::Options)?;
     let refused = |error| format!("prefill_tokens {}: {error}", schedule.prefill_tokens);
     schedule.check(spec).map_err(|error| StartError::Options(refused(error)))?;
     let interval = prefix.snapshot_interval;
@@ -295,6 +300,12 @@ impl EngineHandle {
         let limit = self.options.max_waiting;
         let full = |waiting| SubmitError::QueueFull { waiting, limit };
         let place = (!canary).then(|| Place::take(&self.shared, limit)).transpose().map_err(full)?;
+        // On the client's thread: a long prompt takes a while.
+        let lookup = self.lookup().map(|options| {
+            let mut lookup = Lookup::new(options, self.spec.drafts());
+            lookup.learn(&tokens);
+            lookup
+        });
         let span = tracing::info_span!("generation", id, prompt_tokens = prompt, max_tokens);
         let sequence = Sequence {
             prompt,
@@ -304,6 +315,7 @@ impl EngineHandle {
             overran: false,
             saved: 0,
             drafts: Vec::new(),
+            lookup,
             coming: 0,
             last_step: 0,
             limit: prompt + max_tokens.min(context - prompt),
@@ -343,6 +355,12 @@ impl EngineHandle {
     /// How sequences share steps.
     pub fn schedule(&self) -> &ScheduleOptions {
         &self.options.schedule
+    }
+
+    /// Which n-grams drafts are looked up by; `None` where the model drafts itself, or nothing is drafted.
+    pub fn lookup(&self) -> Option<LookupOptions> {
+        let draft = self.spec.draft.filter(|draft| draft.drafter == Drafter::Caller);
+        draft.map(|_| self.options.lookup)
     }
 
     /// Counters at this moment.

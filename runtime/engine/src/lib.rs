@@ -5,6 +5,7 @@
 //!
 //! * [`scheduler`]: what the next step runs, decided on plain values;
 //! * `sequence`: one generation in flight;
+//! * `lookup`: drafts from what a sequence has said before, where a model verifies what it is given;
 //! * `forward`: the loop that carries decisions out;
 //! * `handle` and `generation`: the other side of the channel;
 //! * `shared` and `latencies`: what both sides see, for whoever asks how the engine does.
@@ -13,8 +14,9 @@
 //! and submitted while one runs, before its tokens are known here. Whoever's answer ends in the step that runs has
 //! one surplus row in the next: its token is dropped, and its blocks and slot come back after that step.
 //!
-//! A model that drafts verifies drafts in the step that decodes: a step then gives a sequence one token or several, and the
-//! engine feeds the drafts that came with them next. What to feed is known when a step is collected, so one is in flight.
+//! A model that verifies drafts does so in the step that decodes: a step then gives a sequence one token or several. Where the model
+//! drafts itself, the engine feeds what came with them next; where it does not, what it looks up, to those sequences that it finds
+//! something for. What to feed is known when a step is collected, so one is in flight.
 //!
 //! What a request is answered depends on its prompt, its sampling parameters and its seed alone: batching,
 //! chunked prefill, pre-emption and drafts change when a token is computed, never which.
@@ -23,6 +25,7 @@ mod forward;
 mod generation;
 mod handle;
 mod latencies;
+mod lookup;
 mod request;
 pub mod scheduler;
 #[cfg(feature = "scripted")]
@@ -36,6 +39,7 @@ pub use handle::{
     TBT, start,
 };
 pub use latencies::Latencies;
+pub use lookup::{LONGEST_NGRAM, LookupOptions};
 pub use request::{EngineError, Event, FinishReason, Finished, Request, SubmitError, Timings};
 pub use scheduler::Policy;
 pub use shared::{Health, Stats};

@@ -1,6 +1,7 @@
 //! One generation in flight: everything the engine knows about a request after it was accepted.
 
 use crate::latencies::Latencies;
+use crate::lookup::Lookup;
 use crate::request::{Event, FinishReason, Finished, Timings};
 use crate::scheduler::{Candidate, Running, Waiting};
 use crate::shared::Place;
@@ -31,9 +32,11 @@ pub(crate) struct Sequence {
     pub overran: bool,
     /// Up to where its recurrent state was saved or restored last.
     pub saved: usize,
-    /// What the model drafted after the last of `tokens`. Of sequences that run and that a token was sampled for since they
-    /// were admitted, where a model drafts: then there is one token to feed, and these with it.
+    /// What was drafted after the last of `tokens`, by the model or by `lookup`. Of sequences that run and that a token was sampled
+    /// for since they were admitted, where drafts are verified: then there is one token to feed, and these with it.
     pub drafts: Vec<u32>,
+    /// Where the model verifies what the engine drafts.
+    pub lookup: Option<Lookup>,
     /// Tokens that steps in flight sample for it: they come after `tokens`.
     pub coming: usize,
     /// The last step that feeds it; 0 is none.
@@ -317,7 +320,7 @@ impl Sequence {
         now: Instant,
     ) -> (u64, Option<Finished>) {
         self.coming -= 1;
-        self.drafts = drafts;
+        let fed = std::mem::replace(&mut self.drafts, drafts);
         self.tokens_came(now);
         let known = self.tokens.len();
         let mut sampled = sampled.into_iter();
@@ -326,6 +329,13 @@ impl Sequence {
         let taken = self.tokens.len() - known;
         // All but the last were fed as drafts.
         self.fed += taken - 1;
+        if let (Some(lookup), None) = (&mut self.lookup, &end) {
+            if !fed.is_empty() {
+                lookup.judge(taken - 1);
+            }
+            lookup.learn(&self.tokens);
+            self.drafts = lookup.draft(&self.tokens, self.tokens.len() + 1 == self.limit);
+        }
         (taken as u64, end)
     }
 

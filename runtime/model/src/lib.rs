@@ -11,8 +11,8 @@ mod step;
 pub use fault::{device_fault, set_device_fault};
 pub use name::is_instance;
 pub use spec::{
-    BatchInvariantSpec, ClassFormat, CudaSpec, DraftSpec, Figures, HardwareSpec, ModelSpec, Protocol,
-    SamplingPreset, TensorSpec, piece,
+    BatchInvariantSpec, ClassFormat, CudaSpec, DraftSpec, Drafter, Figures, HardwareSpec, ModelSpec,
+    Protocol, SamplingPreset, TensorSpec, piece,
 };
 pub use step::{
     BlockId, FarId, Output, RowOutput, SequenceStep, Slot, SnapshotId, StateCopy, StatePlace, Step,
@@ -36,8 +36,8 @@ pub trait Model: Sized + Send + 'static {
     /// `submit` only starts it says 2, so that its device need not wait for the host between two steps.
     const STEPS_IN_FLIGHT: usize = 1;
 
-    /// Tokens it drafts after every one sampled, to be verified together in the next step; 0 for a stack that does not.
-    /// Which tokens to feed is known only when a step is collected: a stack that drafts has one step in flight.
+    /// Drafts of a sequence that a step verifies together, whoever [made](Drafter) them; 0 for a stack that verifies none.
+    /// Which tokens to feed is known only when a step is collected: a stack that verifies drafts has one step in flight.
     const DRAFTS: usize = Self::SPEC.drafts();
 
     /// Whether this machine has the hardware the stack was compiled for, without claiming any of it. (CPUs are checked

@@ -56,7 +56,7 @@ pub struct ModelSpec {
 }
 
 impl ModelSpec {
-    /// Tokens it drafts after every one sampled; 0 for one that does not.
+    /// Drafts that a step verifies of a sequence, if any; 0 for a stack that verifies none.
     pub const fn drafts(&self) -> usize {
         match &self.draft {
             Some(draft) => draft.drafts,
@@ -64,10 +64,27 @@ impl ModelSpec {
         }
     }
 
+    /// Of these, the tokens that it drafts itself after every one sampled: all, or none.
+    pub const fn drafted(&self) -> usize {
+        match &self.draft {
+            Some(DraftSpec { drafter: Drafter::Stack, drafts, .. }) => *drafts,
+            Some(DraftSpec { drafter: Drafter::Caller, .. }) | None => 0,
+        }
+    }
+
     /// Positions behind a sequence's tokens that a step which feeds the last of them may write: those of the drafts it
-    /// verifies, and where all of them hold, those of the drafts for the step after but the last.
+    /// verifies, and where it drafts itself and all of them hold, those of the drafts for the step after but the last.
     pub const fn reach(&self) -> usize {
-        (2 * self.drafts()).saturating_sub(1)
+        self.drafts() + self.drafted().saturating_sub(1)
+    }
+
+    /// Positions behind what is fed to a sequence that is sampled for, so many `drafts` among it, which its blocks hold too: a
+    /// stack that drafts goes on there; one that is given drafts may fill its rows up to as many as of those that have some.
+    pub const fn ahead(&self, drafts: usize) -> usize {
+        match self.drafted() {
+            0 => self.drafts() - drafts,
+            drafted => drafted - 1,
+        }
     }
 
     /// Most tokens that a sequence may have: [`Self::context`] less [`Self::reach`].
@@ -101,12 +118,23 @@ impl ModelSpec {
     }
 }
 
-/// How a stack drafts tokens that its next step verifies.
+/// Who makes the drafts that a stack verifies.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Drafter {
+    /// The stack itself, behind every token that it samples: [`Verified`](crate::Verified) returns them.
+    Stack,
+    /// Whoever steps it, from the tokens it knows, for those sequences that it likes to.
+    Caller,
+}
+
+/// How tokens are drafted that a stack's next step verifies.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct DraftSpec {
     /// With what, such as `mtp`.
     pub method: &'static str,
-    /// Tokens drafted after every one sampled; at least 1.
+    /// By whom.
+    pub drafter: Drafter,
+    /// Tokens drafted at a time; at least 1.
     pub drafts: usize,
     /// Ids that can be drafted: those below this. The model's vocabulary unless the draft's head is cut.
     pub vocabulary: usize,

@@ -63,8 +63,9 @@ pub struct SequenceStep {
     pub begins: bool,
     /// What to feed now.
     pub tokens: Tokens,
-    /// How many of the last of `tokens` are drafts, as the step before this one returned them for this slot: 0, or
-    /// [`DRAFTS`](crate::Model::DRAFTS) of a sequence that has been sampled for and feeds nothing else but the token sampled last.
+    /// How many of the last of `tokens` are drafts: 0, or [`DRAFTS`](crate::Model::DRAFTS) of a sequence that has been sampled for
+    /// and feeds nothing else but the token sampled last. Those of a stack that drafts [itself](crate::Drafter::Stack) are what the
+    /// step before this one returned for this slot, and are fed whenever it did.
     pub drafts: usize,
     /// Whether what is fed was generated, everything from `position` on, and is no part of the prompt. A batch-invariant stack
     /// decodes such tokens, which are fed it one at a time, and takes all others through prefill, one or many.
@@ -72,9 +73,10 @@ pub struct SequenceStep {
     /// The token after the last of `tokens` where it is known, because the prompt goes on: a model that drafts learns from it.
     pub following: Option<u32>,
     /// The blocks that hold positions `0 .. position + tokens.len()`, in order. Token `p` lives in block
-    /// `blocks[p / block_tokens]` at row `p % block_tokens`. Where a model that drafts is to sample there are also those of
-    /// `DRAFTS - 1` positions more: its passes after the first write the keys and values of the drafts that they go on from,
-    /// behind the last token that holds.
+    /// `blocks[p / block_tokens]` at row `p % block_tokens`. Where a token is to be sampled there are also those of
+    /// [`ahead`](crate::ModelSpec::ahead) positions more. A stack that drafts itself writes the keys and values there of the drafts
+    /// that its passes after the first go on from, behind the last token that holds; one that is given drafts may fill the rows of
+    /// sequences without any up to as many as the others have, and what it writes there nobody reads.
     pub blocks: Vec<BlockId>,
     /// What to compute from the logits.
     pub output: Output,
@@ -137,9 +139,9 @@ pub struct StepOutput {
 pub enum RowOutput {
     /// [`Output::None`].
     None,
-    /// [`Output::Sample`] of a model without drafts.
+    /// [`Output::Sample`] of a model that verifies no drafts.
     Sampled(Sampled),
-    /// [`Output::Sample`] of a model with drafts.
+    /// [`Output::Sample`] of a model that verifies drafts, of all its sequences.
     Verified(Verified),
     /// [`Output::Logits`]: `[tokens, vocabulary]`, row-major.
     Logits(Vec<f32>),
@@ -148,12 +150,13 @@ pub enum RowOutput {
     Lost(String),
 }
 
-/// What a step of a model with drafts produced for one sequence.
+/// What a step of a model that verifies drafts produced for one sequence.
 #[derive(Clone, Debug, Default)]
 pub struct Verified {
     /// The tokens sampled: all but the last are the first drafts fed, which held, and the last comes after them. At least one.
     /// The sequence goes on from the position behind those that held; what the step left behind it is as if never fed.
     pub sampled: Vec<Sampled>,
-    /// What to feed after the last of them in the next step, to be verified there: [`DRAFTS`](crate::Model::DRAFTS) ids.
+    /// What to feed after the last of them in the next step, to be verified there: as many ids as it
+    /// [drafts itself](crate::ModelSpec::drafted).
     pub drafts: Vec<u32>,
 }

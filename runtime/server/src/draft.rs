@@ -1,7 +1,7 @@
 //! What a server says of its drafts.
 
 use monomorph_engine::Stats;
-use monomorph_model::{DraftSpec, ModelSpec};
+use monomorph_model::{DraftSpec, Drafter, ModelSpec};
 use serde_json::{Value, json};
 
 /// What a build whose drafts are accepted by rate says of its answers, which mean nothing; `None` of every other build.
@@ -12,13 +12,16 @@ pub(crate) fn forced(spec: &ModelSpec) -> Option<String> {
 
 /// How it drafts, for people.
 pub(crate) fn describe(spec: &ModelSpec, draft: &DraftSpec) -> String {
-    let DraftSpec { method, drafts, vocabulary, forced_acceptance } = draft;
+    let DraftSpec { method, drafter, drafts, vocabulary, forced_acceptance } = draft;
+    let plural = if *drafts == 1 { "" } else { "s" };
+    if *drafter == Drafter::Caller {
+        return format!("{method}: {drafts} token{plural} where the same ones came before");
+    }
     let ids = if *vocabulary < spec.vocabulary {
         format!("one of the first {vocabulary} ids each")
     } else {
         "of all ids".to_owned()
     };
-    let plural = if *drafts == 1 { "" } else { "s" };
     let forced = forced_acceptance.map_or(String::new(), |rate| {
         format!("; accepted at a rate of {rate} whatever was sampled, so answers mean nothing")
     });
@@ -27,7 +30,7 @@ pub(crate) fn describe(spec: &ModelSpec, draft: &DraftSpec) -> String {
 
 /// The same, for programs; null where nothing is drafted.
 pub(crate) fn facts(spec: &ModelSpec) -> Value {
-    let Some(DraftSpec { method, drafts, vocabulary, forced_acceptance }) = spec.draft else {
+    let Some(DraftSpec { method, drafts, vocabulary, forced_acceptance, .. }) = spec.draft else {
         return Value::Null;
     };
     json!({

@@ -18,6 +18,7 @@ mod health;
 mod http;
 mod load;
 mod log;
+mod lookup;
 mod memory;
 mod openai;
 mod out;

@@ -77,7 +77,7 @@ impl Launcher<'_> {
     fn apart(&self, outline: &Outline, regime: Regime, tail: Vec<Launch>, passes: Passes) -> Program {
         let Outline { name, rows, sequences, .. } = outline;
         let (name, bodies) = (name.clone(), vec![Vec::new(); self.plan.bodies.len()]);
-        Program { name, rows: *rows, sequences: *sequences, regime, bodies, tail, passes }
+        Program { name, rows: *rows, sequences: *sequences, tokens: 1, regime, bodies, tail, passes }
     }
 
     /// The first pass over all rows of a step, as far as they all go.

@@ -60,18 +60,24 @@ pub fn launch(plan: &mut Plan) -> Result<(), PassError> {
     };
     let (buckets, tokens) = (plan.buckets, 1 + plan.drafts());
     let decode = buckets.decode.iter().copied().filter(|sequences| *sequences <= buckets.sequences);
-    let mut programs = decode
-        .map(|sequences| launcher.program(&Outline::decode(sequences, tokens)))
-        .collect::<Result<Vec<_>, _>>()?;
+    // Drafts of a draft head are there in every step; those that are looked up are not.
+    let mut outlines: Vec<Outline> = match plan.draft.is_some() || tokens == 1 {
+        true => decode.map(|sequences| Outline::decode(sequences, tokens)).collect(),
+        false => {
+            let plain = decode.clone().map(|sequences| Outline::decode(sequences, 1));
+            plain.chain(decode.map(|sequences| Outline::verify(sequences, tokens))).collect()
+        }
+    };
     let short = buckets.prefill.iter().copied().filter(|tokens| *tokens < buckets.tokens);
     let prefill = short.map(|tokens| (format!("prefill_{tokens}"), Regime::Prefill, tokens));
     let rest = [("prefill", Regime::Prefill, buckets.tokens), ("head", Regime::Head, buckets.sequences)];
     for (name, regime, rows) in
         prefill.chain(rest.map(|(name, regime, rows)| (name.to_owned(), regime, rows)))
     {
-        let outline = Outline { name, regime, rows, sequences: buckets.sequences, tokens: 1 };
-        programs.push(launcher.program(&outline)?);
+        outlines.push(Outline { name, regime, rows, sequences: buckets.sequences, tokens: 1 });
     }
+    let mut programs: Vec<Program> =
+        outlines.iter().map(|outline| launcher.program(outline)).collect::<Result<_, _>>()?;
     programs.extend(launcher.draft_programs()?);
     let mut fills = launcher.fills();
     let Launcher { mut modules, scratch, most, .. } = launcher;
@@ -171,11 +177,12 @@ impl<'a> Launcher<'a> {
             tail.push(self.accept(outline));
             passes = self.first_pass(outline, &draft)?;
         }
-        let Outline { name, regime, rows, sequences, .. } = outline;
+        let Outline { name, regime, rows, sequences, tokens } = outline;
         Ok(Program {
             name: name.clone(),
             rows: *rows,
             sequences: *sequences,
+            tokens: *tokens,
             regime: *regime,
             bodies,
             tail,

@@ -21,6 +21,11 @@ impl Outline {
         Outline { name: format!("decode_{sequences}"), regime: Regime::Decode, rows, sequences, tokens }
     }
 
+    /// The same of steps that verify, beside programs that do not.
+    pub(super) fn verify(sequences: usize, tokens: usize) -> Outline {
+        Outline { name: format!("verify_{sequences}"), ..Outline::decode(sequences, tokens) }
+    }
+
     /// The bucket tuning files know it by.
     pub(super) fn bucket(&self) -> Option<usize> {
         (self.regime == Regime::Decode).then_some(self.rows)

@@ -2,10 +2,40 @@
 
 use super::Model;
 
-/// What was asked for: `--draft mtp` and what goes with it.
+/// With what tokens are drafted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum DraftMethod {
+    /// The model's draft head: multi-token prediction.
+    Mtp,
+    /// What came after the same tokens before, which the engine looks up: the build verifies it.
+    Ngram,
+}
+
+impl DraftMethod {
+    /// What it is called.
+    pub const fn name(self) -> &'static str {
+        match self {
+            DraftMethod::Mtp => "mtp",
+            DraftMethod::Ngram => "ngram",
+        }
+    }
+
+    /// Most drafts at a time. A head that was trained to look one token further is right less often with each; what is looked up
+    /// ends as rarely behind the seventh as behind the first, and eight rows are what kernels for few rows take at once.
+    pub const fn most(self) -> usize {
+        match self {
+            DraftMethod::Mtp => 3,
+            DraftMethod::Ngram => 7,
+        }
+    }
+}
+
+/// What was asked for: `--draft` and what goes with it.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct DraftOption {
-    /// Drafts after every token sampled.
+    /// With what.
+    pub method: DraftMethod,
+    /// Drafts at a time.
     pub drafts: usize,
     /// Ids the draft's head is cut to; `None` for the whole vocabulary.
     pub vocabulary: Option<usize>,
@@ -16,7 +46,9 @@ pub struct DraftOption {
 /// How a target drafts: a [`DraftOption`] that fits its model and checkpoint.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Drafting {
-    /// Drafts after every token sampled, 1 to [`Drafting::MOST`].
+    /// With what.
+    pub method: DraftMethod,
+    /// Drafts at a time, 1 to [`DraftMethod::most`].
     pub drafts: usize,
     /// Ids that can be drafted: those below it. At most the model's vocabulary.
     pub vocabulary: usize,
@@ -25,14 +57,14 @@ pub struct Drafting {
 }
 
 impl Drafting {
-    /// The one kind of draft head there is: multi-token prediction.
-    pub const METHOD: &'static str = "mtp";
-    /// Most drafts after a token. A head that was trained to look one token further is right less often with each.
-    pub const MOST: usize = 3;
+    /// Whether the model's draft head is built.
+    pub fn has_head(&self) -> bool {
+        self.method == DraftMethod::Mtp
+    }
 
     /// A name of these choices for `model`, such as `mtp2` or `mtp2-of-32768`.
     pub(super) fn name(&self, model: &Model) -> String {
-        let mut name = format!("{}{}", Self::METHOD, self.drafts);
+        let mut name = format!("{}{}", self.method.name(), self.drafts);
         if self.vocabulary < model.vocabulary {
             name += &format!("-of-{}", self.vocabulary);
         }

@@ -8,7 +8,7 @@ mod quant;
 mod tuning;
 
 pub use batch::BatchInvariant;
-pub use draft::{DraftOption, Drafting};
+pub use draft::{DraftMethod, DraftOption, Drafting};
 pub use hardware::{Cpu, Cuda, Hardware, HardwareKind};
 pub use model::{
     Activation, Attention, DeltaNet, DeltaShape, Draft, Experts, Ffn, LayerKind, Mixer, Model, Norm,
@@ -41,7 +41,7 @@ pub struct Target {
     pub quant: Quant,
     /// How its CUDA kernels are cut; `None` for hardware of another kind.
     pub tuning: Option<Tuning>,
-    /// How it drafts; `None` for a build that does not, which neither holds nor reads a draft head.
+    /// How it drafts; `None` for a build that does not. A draft head is held and read only by a build that drafts with it.
     pub draft: Option<Drafting>,
     /// Where the size of a batch changes no bit of a row: how.
     pub batch_invariant: Option<BatchInvariant>,

@@ -43,6 +43,8 @@ pub struct Batch {
     /// By slot: whether a sequence of the step has it.
     owned: Vec<bool>,
     slots_differ: bool,
+    /// Positions behind the tokens of a sequence that is sampled for, which its blocks hold too.
+    ahead: usize,
 }
 
 /// One sequence's part of a batch.
@@ -79,6 +81,7 @@ impl Batch {
             windows: Windows::default(),
             owned: vec![false; limits.sequences],
             slots_differ: true,
+            ahead: 0,
         }
     }
 
@@ -86,6 +89,12 @@ impl Batch {
     #[must_use]
     pub fn streamed(self, far: &Far) -> Batch {
         Batch { window: far.window(), group: far.group(), ..self }
+    }
+
+    /// The same of steps behind whose tokens, where a sequence is sampled for, `ahead` positions more are written.
+    #[must_use]
+    pub fn ahead(self, ahead: usize) -> Batch {
+        Batch { ahead, ..self }
     }
 
     /// Takes over a step. Tokens that only the device knows are those that `outputs` saw sampled last.
@@ -126,8 +135,8 @@ impl Batch {
                  sampled last, and be sampled for"
             );
             // Where drafts are made, all but the last are fed to the draft head behind the tokens.
-            let behind = if samples(&sequence.output) { DRAFTS.saturating_sub(1) } else { 0 };
-            let reach = count.saturating_add(behind);
+            let ahead = if samples(&sequence.output) { self.ahead } else { 0 };
+            let reach = count.saturating_add(ahead);
             assert!(
                 position < limits.context && reach <= limits.context - position,
                 "sequence {index} of the step has {count} tokens at position {position}, beyond the context of {}",

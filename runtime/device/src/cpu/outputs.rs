@@ -1,6 +1,7 @@
 //! What a step hands back: tokens sampled from logits, or the logits themselves.
 
 use super::batch::Batch;
+use super::draft::{Verify, accept};
 use super::gather::each_row;
 use super::rows::Rows;
 use super::team::Team;
@@ -11,7 +12,7 @@ use std::ops::Range;
 use std::sync::{Mutex, PoisonError};
 
 /// Results of the step at hand, and of steps not collected yet; and what was sampled last, slot by slot. `DRAFTS` is how many
-/// tokens the stack drafts.
+/// drafts of a sequence the stack verifies.
 #[derive(Debug, Default)]
 pub struct Outputs<const DRAFTS: usize> {
     pub(super) rows: Vec<RowOutput>,
@@ -76,6 +77,18 @@ impl<const DRAFTS: usize> Outputs<DRAFTS> {
                     None,
                     RowOutput::None | RowOutput::Sampled(_) | RowOutput::Verified(_) | RowOutput::Lost(_),
                 ) => {}
+            }
+        }
+    }
+
+    /// Behind the logits of a step, of a stack that is given its drafts: takes back what was sampled after those that do not hold.
+    pub fn verify(&mut self, step: &Step) {
+        for (sequence, row) in step.sequences.iter().zip(&mut self.rows) {
+            if let RowOutput::Verified(verified) = row {
+                accept::<Verify>(sequence, &mut verified.sampled);
+                if let Some(last) = verified.sampled.last() {
+                    note(&mut self.sampled, sequence.slot, last.id);
+                }
             }
         }
     }

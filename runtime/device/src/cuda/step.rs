@@ -19,8 +19,10 @@ pub(crate) struct Limits {
     pub(crate) context: usize,
     pub(crate) block_tokens: usize,
     pub(crate) blocks: usize,
-    /// After every token sampled.
+    /// Of a sequence, to be verified.
     pub(crate) drafts: usize,
+    /// Of these, made by the stack.
+    pub(crate) drafted: usize,
 }
 
 /// A row of logits that a step computes.
@@ -94,7 +96,7 @@ impl StepBuffer {
             let fed = sequence.tokens.len();
             assert!(!decodes || fed == 1, "sequence {index} of the step decodes, and is fed {fed} tokens");
             assert!(sequence.drafts == 0, "drafts of sequence {index} of the step are to be verified");
-            let (first, block_start) = (self.tokens.len(), self.place(index, sequence));
+            let (first, block_start) = (self.tokens.len(), self.place(index, sequence, 0));
             let following = sequence.following.map_or(-1, |id| self.known(id));
             let samples = matches!(sequence.output, Output::Sample { .. });
             self.header.sequence[index] = SequenceRow {
@@ -115,10 +117,11 @@ impl StepBuffer {
 
     /// Takes over the part of a step whose sequences have drafts to verify. Every token is a sequence to the kernels that need
     /// not know, and has an output row, which is sampled with the history and at the draw that it has if the drafts before it
-    /// hold.
+    /// hold. A sequence without drafts has its token's row and as many more as the others, which feed the token again behind it:
+    /// nobody asks what comes of them.
     ///
     /// # Panics
-    /// As [`StepBuffer::fill`]; and when a sequence does not feed a token and all drafts, or is not to be sampled.
+    /// As [`StepBuffer::fill`]; and when a sequence does not feed a token and all drafts or none, or is not to be sampled.
     pub(crate) fn verify(&mut self, sequences: &[&SequenceStep]) {
         let limits = self.limits;
         self.begin(sequences.len());
@@ -129,15 +132,16 @@ impl StepBuffer {
                 panic!("sequence {index} of the step has drafts that are not known or not sampled after");
             };
             assert!(
-                sequence.drafts == limits.drafts && ids.len() == 1 + limits.drafts,
+                [0, limits.drafts].contains(&sequence.drafts) && ids.len() == 1 + sequence.drafts,
                 "sequence {index} of the step feeds {} tokens of which {} are drafts, and {} are drafted",
                 ids.len(),
                 sequence.drafts,
                 limits.drafts
             );
-            let (first, block_start) = (self.tokens.len(), self.place(index, sequence));
+            let filling = limits.drafts - sequence.drafts;
+            let (first, block_start) = (self.tokens.len(), self.place(index, sequence, filling));
             self.first_outputs.push(self.outputs.len());
-            for (at, id) in ids.iter().enumerate() {
+            for (at, id) in ids.iter().chain(std::iter::repeat_n(&ids[0], filling)).enumerate() {
                 let row = first + at;
                 self.header.sequence[row] = SequenceRow {
                     first_token: row as i32,
@@ -149,11 +153,13 @@ impl StepBuffer {
                     drafted: if at == 0 { index as i32 } else { -1 },
                     following: -1,
                 };
-                let mut wanted = sampling_row(sampling, draw + at as u64, Ids::of(&limits).row(row));
-                let drafts = &ids[1..=at];
-                if sampling.needs_history() {
-                    let longer = with_generated(history, drafts);
-                    (wanted.history_start, wanted.history_count) = self.remember(&longer);
+                let mut wanted = UNWANTED;
+                if let Some(drafts) = ids.get(1..=at) {
+                    wanted = sampling_row(sampling, draw + at as u64, Ids::of(&limits).row(row));
+                    if sampling.needs_history() {
+                        let longer = with_generated(history, drafts);
+                        (wanted.history_start, wanted.history_count) = self.remember(&longer);
+                    }
                 }
                 self.outputs.push(OutputRow {
                     row: row as i32,
@@ -162,7 +168,8 @@ impl StepBuffer {
                     logits: false,
                 });
             }
-            self.sampled[sequence.slot.0 as usize] = true;
+            // Which of them holds, the device knows only where it drafts.
+            self.sampled[sequence.slot.0 as usize] = limits.drafted > 0;
         }
         self.drafted = sequences.len();
         self.header.sequences = self.tokens.len() as i32;
@@ -184,20 +191,20 @@ impl StepBuffer {
         self.drafted = 0;
     }
 
-    /// Takes over a sequence's tokens and blocks; where the blocks begin.
-    fn place(&mut self, index: usize, sequence: &SequenceStep) -> i32 {
+    /// Takes over a sequence's tokens, with the first of them so many times more behind them, and its blocks; where these begin.
+    fn place(&mut self, index: usize, sequence: &SequenceStep, filling: usize) -> i32 {
         let limits = self.limits;
         let (fed, position, slot) = (sequence.tokens.len(), sequence.position, sequence.slot.0 as usize);
         assert!(slot < limits.sequences, "there is no slot {slot}");
         assert!(fed > 0, "sequence {index} of the step has no tokens");
         assert!(
-            fed <= limits.tokens - self.tokens.len(),
+            fed + filling <= limits.tokens - self.tokens.len(),
             "sequence {index} of the step goes beyond {} tokens",
             limits.tokens
         );
         // Passes after the first go on behind the last token.
         let samples = matches!(sequence.output, Output::Sample { .. });
-        let written = fed + if samples { limits.drafts.saturating_sub(1) } else { 0 };
+        let written = fed + filling + if samples { limits.drafted.saturating_sub(1) } else { 0 };
         assert!(
             position < limits.context && written <= limits.context - position,
             "sequence {index} of the step writes {written} tokens at position {position}, beyond the context of {}",
@@ -221,6 +228,8 @@ impl StepBuffer {
                     let id = self.known(*id);
                     self.tokens.push(TokenRow { id, sequence: sequence_row });
                 }
+                let id = self.known(ids[0]);
+                self.tokens.extend(std::iter::repeat_n(TokenRow { id, sequence: sequence_row }, filling));
             }
             Tokens::Sampled => {
                 assert!(self.sampled[slot], "nothing was sampled for slot {slot}");

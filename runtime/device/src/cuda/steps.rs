@@ -6,8 +6,8 @@
 //! copy.
 //!
 //! Some stacks run a step in two parts, each with a set of its own: sequences that decode, by a recorded program, and after
-//! it the others, as a prefill. One that drafts, so that what may be taken back never passes through kernels for prompts; it has one
-//! step in flight. A batch-invariant one, so that a token's kernels do not depend on what else the step holds. Where both
+//! it the others, as a prefill. One that verifies drafts, because programs for prompts take nothing back; it has one step in flight,
+//! and where the engine makes the drafts and has none, one part. A batch-invariant one, so that a token's kernels do not depend on what else the step holds. Where both
 //! parts are there, weights are read once more than they might.
 
 mod flight;
@@ -24,7 +24,7 @@ use flight::{Flight, Want};
 use monomorph_model::{ModelSpec, Output, SequenceStep, Step, StepOutput, Ticket, Tokens};
 use std::ops::Range;
 
-/// Steps that may be submitted and not collected, of a stack that does not draft. One that does has one.
+/// Steps that may be submitted and not collected, of a stack that verifies no drafts. One that does has one.
 pub const STEPS_IN_FLIGHT: usize = 2;
 /// The parts of a step that has two.
 const DECODED: usize = 0;
@@ -80,10 +80,10 @@ pub struct Steps {
     // Dropped first: a copy under way would write to pinned memory that is gone.
     quiet: Quiet,
     uploads: Stream,
-    /// Decode programs by sequences, ascending; each for the tables of each step that may be in flight.
-    graphs: Vec<(usize, Vec<Graph>)>,
+    /// Decode programs by sequences, ascending, those that verify apart.
+    graphs: Vec<Recorded>,
     /// Passes of a draft head after a prefill, by sequences, ascending.
-    drafts: Vec<(usize, Graph)>,
+    passes: Vec<(usize, Graph)>,
     sets: Sets,
     flights: Vec<Flight>,
     buffer: StepBuffer,
@@ -91,12 +91,25 @@ pub struct Steps {
     logits: Pointer,
     vocabulary: usize,
     sequences: usize,
-    /// After every token sampled.
+    /// Drafts of a sequence that are verified.
+    drafts: usize,
+    /// Of these, those that the stack makes.
     drafted: usize,
     /// Whether drafts are accepted whatever was sampled.
     forced: bool,
     submitted: u64,
     collected: u64,
+}
+
+/// A decode program.
+#[derive(Debug)]
+struct Recorded {
+    /// Most that it takes.
+    sequences: usize,
+    /// Rows of each: 1, or as many more as drafts are verified.
+    tokens: usize,
+    /// For the tables of each step that may be in flight.
+    graphs: Vec<Graph>,
 }
 
 /// Waits for the device when the steps go.
@@ -136,12 +149,13 @@ impl Steps {
             block_tokens: spec.block_tokens,
             blocks: memory.blocks(),
             drafts: spec.drafts(),
+            drafted: spec.drafted(),
         };
         Ok(Steps {
             quiet: Quiet(gpu.clone()),
             uploads: Stream::new()?,
             graphs: Vec::new(),
-            drafts: Vec::new(),
+            passes: Vec::new(),
             sets,
             flights,
             buffer: StepBuffer::new(limits),
@@ -149,14 +163,15 @@ impl Steps {
             logits,
             vocabulary: spec.vocabulary,
             sequences: spec.step_sequences,
-            drafted: spec.drafts(),
+            drafts: spec.drafts(),
+            drafted: spec.drafted(),
             forced: spec.draft.is_some_and(|draft| draft.forced_acceptance.is_some()),
             submitted: 0,
             collected: 0,
         })
     }
 
-    /// Records the decode program of up to `sequences` sequences; programs come in ascending order of them.
+    /// Records the decode program of up to `sequences` sequences with so many rows each; programs come in ascending order of them.
     ///
     /// # Errors
     /// When a launch or the graph is refused.
@@ -164,15 +179,17 @@ impl Steps {
         &mut self,
         program: &'static str,
         sequences: usize,
+        tokens: usize,
         record: impl Fn(&mut Queue),
     ) -> Result<(), Fault> {
-        let rows = (sequences * (1 + self.drafted)) as u32;
+        let rows = (sequences * tokens) as u32;
         let extents = Extents { tokens: rows, sequences: sequences as u32, outputs: rows };
         let stream = self.quiet.0.stream();
         // The first of each step's sets: that of the part which decodes, where there are two.
         let flights = self.flights.iter().step_by(self.sets.parts);
         let graph = |flight: &Flight| Graph::record(stream, program, extents, flight.tables, &record);
-        self.graphs.push((sequences, flights.map(graph).collect::<Result<_, _>>()?));
+        let graphs = flights.map(graph).collect::<Result<_, _>>()?;
+        self.graphs.push(Recorded { sequences, tokens, graphs });
         Ok(())
     }
 
@@ -190,7 +207,7 @@ impl Steps {
         let extents = Extents { tokens: each, sequences: each, outputs: each };
         let tables = self.flights[PROMPTS].tables;
         let graph = Graph::record(self.quiet.0.stream(), program, extents, tables, record)?;
-        self.drafts.push((sequences, graph));
+        self.passes.push((sequences, graph));
         Ok(())
     }
 
@@ -202,8 +219,11 @@ impl Steps {
         let in_flight = self.submitted - self.collected;
         assert!(in_flight < self.sets.steps as u64, "{in_flight} steps are in flight already");
         let flight = self.sets.of_step(self.submitted).start;
+        // Where the engine finds nothing to draft, a step is one as of a stack that verifies nothing.
+        let given = self.drafts > self.drafted;
+        let apart = !given || step.sequences.iter().any(|sequence| sequence.drafts > 0);
         let started = self.copy(step).and_then(|()| {
-            if self.sets.parts > 1 {
+            if self.sets.parts > 1 && apart {
                 self.start_parts(programs, step, flight)
             } else {
                 self.start(programs, step, flight)
@@ -231,13 +251,19 @@ impl Steps {
         let decodes = sequences.iter().all(|sequence| sequence.tokens.len() == 1);
         self.buffer.fill(&sequences, decodes);
         self.want(flight, 0..sequences.len(), &sequences);
-        if decodes { self.decode(flight, sequences.len()) } else { self.prefill(programs, flight) }
+        if decodes { self.decode(flight, sequences.len(), 1) } else { self.prefill(programs, flight) }
     }
 
     /// Starts both parts of a step, the first with the set `flight`.
     fn start_parts<P: Programs>(&mut self, programs: &P, step: &Step, flight: usize) -> Result<(), Fault> {
         // Nothing but the sequence itself says which part it is of: not how many tokens there are, nor of how many others.
-        let decodes = |it: &SequenceStep| if self.drafted > 0 { it.drafts > 0 } else { it.generated };
+        let (drafts, drafted) = (self.drafts, self.drafted);
+        let decodes = |it: &SequenceStep| match (drafts, drafted) {
+            (0, _) => it.generated,
+            // Beside those that have drafts, who has none takes as many rows, and weights are read once.
+            (_, 0) => it.tokens.len() == 1 + it.drafts && matches!(it.output, Output::Sample { .. }),
+            _ => it.drafts > 0,
+        };
         let part = |first: bool| {
             let of = |(_, sequence): &(usize, &SequenceStep)| decodes(sequence) == first;
             step.sequences.iter().enumerate().filter(of).unzip::<_, _, Vec<usize>, Vec<_>>()
@@ -245,13 +271,13 @@ impl Steps {
         assert!(!step.sequences.is_empty(), "a step without sequences");
         let ((decoded, decoding), (others, prompts)) = (part(true), part(false));
         if !decoding.is_empty() {
-            if self.drafted > 0 {
+            if self.drafts > 0 {
                 self.buffer.verify(&decoding);
             } else {
                 self.buffer.fill(&decoding, true);
             }
             self.want(flight + DECODED, decoded.into_iter(), &decoding);
-            self.decode(flight + DECODED, decoding.len())?;
+            self.decode(flight + DECODED, decoding.len(), 1 + self.drafts)?;
         }
         if !prompts.is_empty() {
             self.buffer.fill(&prompts, false);
@@ -301,7 +327,7 @@ impl Steps {
                         _ => Vec::new(),
                     };
                     place += 1;
-                    if self.drafted > 0 {
+                    if self.drafts > 0 {
                         Want::Verified { row: *row, logprobs, place: place - 1, fed }
                     } else {
                         Want::Sampled { row: *row, logprobs }
@@ -312,17 +338,20 @@ impl Steps {
         }
     }
 
-    /// One token a sequence, or one and its drafts: the smallest recorded program that takes them.
-    fn decode(&mut self, flight: usize, sequences: usize) -> Result<(), Fault> {
+    /// So many rows a sequence, one or one and its drafts: the smallest recorded program that takes them.
+    fn decode(&mut self, flight: usize, sequences: usize, tokens: usize) -> Result<(), Fault> {
         let gpu = self.quiet.0.clone();
         gpu.enter()?;
         let rows = self.buffer.outputs.len();
         self.buffer.select(0..rows);
         self.upload(flight, false)?;
-        let Some((_, graphs)) = self.graphs.iter().find(|(most, _)| *most >= sequences) else {
-            return Err(Fault::new(format!("no decode program takes {sequences} sequences")));
+        let takes = |it: &&Recorded| it.sequences >= sequences && it.tokens == tokens;
+        let Some(recorded) = self.graphs.iter().find(takes) else {
+            return Err(Fault::new(format!(
+                "no decode program takes {sequences} sequences of {tokens} rows"
+            )));
         };
-        let graph = &graphs[flight / self.sets.parts];
+        let graph = &recorded.graphs[flight / self.sets.parts];
         graph.launch(gpu.stream())?;
         let program = graph.program();
         self.fetch_logits(flight, 0..rows)?;
@@ -365,7 +394,7 @@ impl Steps {
             queue.finish()?;
             let sequences = self.buffer.drafted;
             let takes = |(most, _): &&(usize, Graph)| *most >= sequences;
-            match self.drafts.iter().find(takes) {
+            match self.passes.iter().find(takes) {
                 Some((_, graph)) if sequences > 0 => graph.launch(gpu.stream())?,
                 Some(_) => {}
                 None => return Err(Fault::new(format!("no passes draft for {sequences} sequences"))),

@@ -7,9 +7,7 @@ use monomorph_sampling::Sampled;
 /// The part of a model's contract that its answers are checked against.
 #[derive(Debug)]
 pub(super) struct Contract {
-    vocabulary: usize,
-    /// Tokens it drafts after every one sampled.
-    drafts: usize,
+    spec: &'static ModelSpec,
 }
 
 /// What a row is due.
@@ -21,13 +19,18 @@ pub(super) enum Expects {
 }
 
 impl Contract {
-    pub fn new(spec: &ModelSpec) -> Contract {
-        Contract { vocabulary: spec.vocabulary, drafts: spec.drafts() }
+    pub fn new(spec: &'static ModelSpec) -> Contract {
+        Contract { spec }
+    }
+
+    /// Positions behind what is fed to a sequence that is sampled for, so many `drafts` among it, which its blocks hold too.
+    pub fn ahead(&self, drafts: usize) -> usize {
+        self.spec.ahead(drafts)
     }
 
     /// What a row is due that samples, or does not.
     pub fn expects(&self, samples: bool) -> Expects {
-        match (samples, self.drafts) {
+        match (samples, self.spec.drafts()) {
             (false, _) => Expects::Nothing,
             (true, 0) => Expects::Token,
             (true, _) => Expects::Verified,
@@ -71,8 +74,9 @@ impl Contract {
                 ));
             }
         }
-        if drafts.len() != self.drafts {
-            let (got, due) = (drafts.len(), self.drafts);
+        let due = self.spec.drafted();
+        if drafts.len() != due {
+            let got = drafts.len();
             return Err(format!("the model drafted {got} tokens in row {at}, and {due} are due"));
         }
         sampled.iter().try_for_each(|sampled| self.check_id(at, "sampled", sampled.id))?;
@@ -80,7 +84,7 @@ impl Contract {
     }
 
     fn check_id(&self, at: usize, what: &str, id: u32) -> Result<(), String> {
-        let vocabulary = self.vocabulary;
+        let vocabulary = self.spec.vocabulary;
         if (id as usize) < vocabulary {
             return Ok(());
         }

@@ -108,7 +108,7 @@ pub(crate) struct Forward {
 
 impl Forward {
     pub fn new(
-        spec: &ModelSpec,
+        spec: &'static ModelSpec,
         options: &EngineOptions,
         inbox: Receiver<Command>,
         shared: Arc<Shared>,

@@ -117,8 +117,7 @@ impl Forward {
                 ids.extend_from_slice(&sequence.drafts);
                 row.tokens = Tokens::Known(ids);
             }
-            // A model that drafts after a token goes on behind it, draft by draft but for the last.
-            let ahead = if samples { self.limits.drafts.saturating_sub(1) } else { 0 };
+            let ahead = if samples { self.contract.ahead(drafts) } else { 0 };
             let held = sequence.lease.prefix(position + tokens + ahead);
             row.blocks.clear();
             let far = &mut self.step.far;

@@ -37,7 +37,7 @@ impl<S: Shape> Scripted<S> {
     fn draft(&self, context: &[u32], last: u32, sampling: &Sampling, draw: u64) -> Vec<u32> {
         let mut context: Vec<u32> = context.iter().copied().chain([last]).collect();
         let known = context.len();
-        for place in 0..S::SPEC.drafts() as u64 {
+        for place in 0..S::SPEC.drafted() as u64 {
             let right = self.script.tokens.next(&context, sampling, draw + place, S::SPEC);
             let hash = context.iter().fold(place, |hash, &id| mix(hash, u64::from(id)));
             let chance = (hash >> 11) as f64 / (1u64 << 53) as f64;
@@ -62,7 +62,9 @@ pub(super) fn commit(breach: Breach, rows: &mut [RowOutput], drafts: &[usize], s
             }
             (Breach::DraftsTooFew, RowOutput::Verified(it)) => drop(it.drafts.pop()),
             (Breach::DraftsTooMany, RowOutput::Verified(it)) => it.drafts.push(0),
-            (Breach::DraftsStranger, RowOutput::Verified(it)) => it.drafts[0] = stranger,
+            (Breach::DraftsStranger, RowOutput::Verified(it)) if !it.drafts.is_empty() => {
+                it.drafts[0] = stranger
+            }
             (Breach::DoesNotVerify, RowOutput::Verified(it)) => {
                 *row = RowOutput::Sampled(it.sampled.remove(0))
             }

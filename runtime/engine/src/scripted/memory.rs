@@ -28,8 +28,8 @@ pub(super) struct Memory {
     restored: HashSet<Slot>,
     /// The token sampled last for a slot, behind the number of tokens it follows.
     sampled: HashMap<Slot, (usize, u32)>,
-    /// Tokens drafted after every one sampled, and what was drafted last for a slot.
-    drafts: usize,
+    spec: &'static ModelSpec,
+    /// What was drafted last for a slot, where the model drafts itself.
     drafted: HashMap<Slot, Vec<u32>>,
     /// What a slot was told that it will be fed next.
     following: HashMap<Slot, u32>,
@@ -46,7 +46,7 @@ struct Held {
 }
 
 impl Memory {
-    pub fn new(spec: &ModelSpec, blocks: usize, snapshots: usize, room: Option<FarRoom>) -> Memory {
+    pub fn new(spec: &'static ModelSpec, blocks: usize, snapshots: usize, room: Option<FarRoom>) -> Memory {
         Memory {
             block_tokens: spec.block_tokens,
             blocks,
@@ -59,7 +59,7 @@ impl Memory {
             snapshots: vec![None; if spec.state_bytes > 0 { snapshots } else { 0 }],
             restored: HashSet::new(),
             sampled: HashMap::new(),
-            drafts: spec.drafts(),
+            spec,
             drafted: HashMap::new(),
             following: HashMap::new(),
             steps: VecDeque::new(),
@@ -137,8 +137,7 @@ impl Memory {
 
     /// The end of the positions that a row's step may write.
     fn reach(&self, row: &SequenceStep) -> usize {
-        let drafting = if matches!(row.output, Output::Sample { .. }) { self.drafts } else { 0 };
-        row.position + row.tokens.len() + drafting.saturating_sub(1)
+        reach(row, self.spec)
     }
 
     /// Writes a row's tokens into its blocks and returns the sequence as read back from them.
@@ -211,21 +210,30 @@ impl Memory {
         }
         match (&row.output, row.following) {
             (Output::None, Some(next)) => drop(self.following.insert(slot, next)),
-            (Output::None, None) => assert_eq!(self.drafts, 0, "{slot:?} goes on, and is not told with what"),
+            (Output::None, None) => {
+                assert_eq!(self.spec.drafted(), 0, "{slot:?} goes on, and is not told with what");
+            }
             (Output::Sample { .. } | Output::Logits, following) => {
                 assert_eq!(following, None, "{slot:?} is told what its last token is followed by");
             }
         }
         let drafted = self.drafted.get(&slot).map_or(&[][..], Vec::as_slice);
-        assert_eq!(row.drafts, drafted.len(), "{slot:?} is fed other drafts than were made: {drafted:?}");
+        if self.spec.drafted() > 0 {
+            assert_eq!(row.drafts, drafted.len(), "{slot:?} is fed other drafts than were made: {drafted:?}");
+        } else {
+            let (fed, all) = (row.drafts, self.spec.drafts());
+            assert!(fed == 0 || fed == all, "{slot:?} is fed {fed} drafts, and {all} are verified at a time");
+        }
         if let (1.., Tokens::Known(ids)) = (row.drafts, &row.tokens) {
+            assert_eq!(ids.len(), 1 + row.drafts, "{slot:?} is fed more than a token and its drafts");
             let last = self.sampled.get(&slot).map(|&(_, id)| id);
             assert_eq!(
                 last,
                 Some(ids[0]),
                 "{slot:?} goes on with drafts after another token than was sampled"
             );
-            assert_eq!(&ids[1..], drafted, "{slot:?} is fed other drafts than were made");
+            let made = self.spec.drafted() == 0 || &ids[1..] == drafted;
+            assert!(made, "{slot:?} is fed other drafts than were made");
         }
     }
 
@@ -281,6 +289,12 @@ impl Memory {
     }
 }
 
+/// The end of the positions that a row's step may write.
+fn reach(row: &SequenceStep, spec: &ModelSpec) -> usize {
+    let ahead = if matches!(row.output, Output::Sample { .. }) { spec.ahead(row.drafts) } else { 0 };
+    row.position + row.tokens.len() + ahead
+}
+
 /// Checks what a step promises about itself.
 pub(super) fn check_step(step: &Step, spec: &ModelSpec) {
     let rows = &step.sequences;
@@ -294,8 +308,7 @@ pub(super) fn check_step(step: &Step, spec: &ModelSpec) {
         let slot = row.slot;
         assert!((slot.0 as usize) < spec.step_sequences, "{slot:?} of {}", spec.step_sequences);
         assert!(row.tokens.len() > 0, "{slot:?} is fed nothing");
-        let drafting = if matches!(row.output, Output::Sample { .. }) { spec.drafts() } else { 0 };
-        let end = row.position + row.tokens.len() + drafting.saturating_sub(1);
+        let end = reach(row, spec);
         assert!(end <= spec.context, "{slot:?} is fed and drafts beyond the context");
         if spec.batch_invariant.is_some() {
             let (position, piece_tokens) = (row.position, spec.piece_tokens());

@@ -12,7 +12,7 @@ mod memory;
 mod spec;
 
 pub use controls::{Breach, Controls, Poison};
-pub use spec::{Drafting, InFlight, Invariant, Recurrent, Shape, Small, Tight};
+pub use spec::{Drafting, InFlight, Invariant, Recurrent, Shape, Small, Tight, Verifying};
 
 use controls::Fault;
 use memory::Memory;

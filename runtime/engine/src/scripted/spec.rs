@@ -2,7 +2,8 @@
 
 use monomorph_formats::Format;
 use monomorph_model::{
-    BatchInvariantSpec, ClassFormat, DraftSpec, Figures, HardwareSpec, ModelSpec, Protocol, SamplingPreset,
+    BatchInvariantSpec, ClassFormat, DraftSpec, Drafter, Figures, HardwareSpec, ModelSpec, Protocol,
+    SamplingPreset,
 };
 use std::marker::PhantomData;
 
@@ -31,6 +32,24 @@ impl<S: Shape, const DRAFTS: usize> Shape for Drafting<S, DRAFTS> {
     const SPEC: &'static ModelSpec = &ModelSpec {
         draft: Some(DraftSpec {
             method: "script",
+            drafter: Drafter::Stack,
+            drafts: DRAFTS,
+            vocabulary: S::SPEC.vocabulary,
+            forced_acceptance: None,
+        }),
+        ..*S::SPEC
+    };
+}
+
+/// Another shape, of a model that verifies `DRAFTS` drafts a sequence, which the engine makes.
+#[derive(Debug)]
+pub struct Verifying<S, const DRAFTS: usize>(PhantomData<fn() -> S>);
+
+impl<S: Shape, const DRAFTS: usize> Shape for Verifying<S, DRAFTS> {
+    const SPEC: &'static ModelSpec = &ModelSpec {
+        draft: Some(DraftSpec {
+            method: "lookup",
+            drafter: Drafter::Caller,
             drafts: DRAFTS,
             vocabulary: S::SPEC.vocabulary,
             forced_acceptance: None,

@@ -6,4 +6,5 @@ mod drafts;
 mod endings;
 mod far;
 mod health;
+mod lookups;
 mod support;

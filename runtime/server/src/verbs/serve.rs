@@ -8,6 +8,7 @@ use crate::health::canary::Canary;
 use crate::http::app::{App, Ready};
 use crate::load::{CacheArgs, MemoryArgs, PrefixArgs, StartEngine, ThreadArgs, WeightsArgs, load};
 use crate::log::LogArgs;
+use crate::lookup::LookupArgs;
 use crate::memory::{Guard, Host};
 use crate::openai::answers::unix_time;
 use crate::out;
@@ -46,6 +47,9 @@ pub struct ServeArgs {
     /// Sequences that are longer than memory.
     #[command(flatten)]
     pub far: FarArgs,
+    /// How drafts are looked up.
+    #[command(flatten)]
+    pub lookup: LookupArgs,
     /// Memory of the device.
     #[command(flatten)]
     pub memory: MemoryArgs,
@@ -96,6 +100,7 @@ pub fn serve(
     args.log.begin();
     let prefix = args.prefix.options(spec)?;
     let schedule = args.schedule.options(spec)?;
+    let lookup = args.lookup.options(spec)?;
     let room = args.memory.room(spec, prefix.snapshots)?;
     let room = room.map(|room| room.beside(args.far.staging(spec)));
     let (context, blocks) = args.cache.plan(spec, room.as_ref(), args.far.is_on())?;
@@ -143,7 +148,8 @@ pub fn serve(
     let server = runtime.spawn(serving::run(Arc::clone(&app), listener, drain));
 
     out::print(format_args!("loading {} at http://{address}/", spec.target));
-    let engine = EngineOptions { prefix, schedule, far, ..EngineOptions::new(0, context, args.max_waiting) };
+    let engine =
+        EngineOptions { prefix, schedule, lookup, far, ..EngineOptions::new(0, context, args.max_waiting) };
     let (engine, text) = load(spec, start, &args.weights, &options, engine, &app.progress)?;
     let (blocks, context) = (engine.stats().total_blocks, engine.context());
     let cached = blocks * spec.block_tokens;

@@ -80,7 +80,7 @@ impl<'a, M: Model> Steps<'a, M> {
         }
         for (index, prompt) in prompts.iter().enumerate() {
             let row = SequenceStep {
-                drafts: M::DRAFTS,
+                drafts: M::SPEC.drafted(),
                 generated: true,
                 following: None,
                 slot: Slot(index as u32),
@@ -170,7 +170,7 @@ impl<'a, M: Model> Steps<'a, M> {
                 RowOutput::Sampled(_) if M::DRAFTS == 0 => {}
                 // One step is in flight, the one at hand.
                 RowOutput::Verified(verified)
-                    if !verified.sampled.is_empty() && verified.drafts.len() == M::DRAFTS =>
+                    if !verified.sampled.is_empty() && verified.drafts.len() == M::SPEC.drafted() =>
                 {
                     self.verified[self.step.sequences[at].slot.0 as usize] = verified;
                 }
@@ -211,8 +211,9 @@ fn prompt_row(
 
 /// The blocks of a row whose tokens end before position `end`.
 fn blocks_needed(spec: &ModelSpec, end: usize, samples: bool) -> usize {
-    let drafting = if samples { spec.drafts().saturating_sub(1) } else { 0 };
-    (end + drafting).div_ceil(spec.block_tokens)
+    // Whoever drives steps alone looks nothing up: only what the stack drafted itself is fed.
+    let ahead = if samples { spec.ahead(spec.drafted()) } else { 0 };
+    (end + ahead).div_ceil(spec.block_tokens)
 }
 
 /// The blocks of sequence `index` when each has `tokens` tokens.

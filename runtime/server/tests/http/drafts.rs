@@ -3,7 +3,7 @@
 use crate::process::{DRAFTS, FORCED, Server, checkpoint, command_as};
 use crate::scripted::{Bytes, CONTEXT, GREETING, Loaded};
 use monomorph_engine::scripted::{Drafting, Shape};
-use monomorph_model::{DraftSpec, ModelSpec};
+use monomorph_model::{DraftSpec, Drafter, ModelSpec};
 use serde_json::{Value, json};
 
 const CHAT: &str = "/v1/chat/completions";
@@ -15,7 +15,13 @@ pub struct ForcedBytes;
 
 impl Shape for ForcedBytes {
     const SPEC: &'static ModelSpec = &ModelSpec {
-        draft: Some(DraftSpec { method: "script", drafts: 2, vocabulary: 200, forced_acceptance: Some(0.8) }),
+        draft: Some(DraftSpec {
+            method: "script",
+            drafter: Drafter::Stack,
+            drafts: 2,
+            vocabulary: 200,
+            forced_acceptance: Some(0.8),
+        }),
         ..*Bytes::SPEC
     };
 }

@@ -118,7 +118,7 @@ impl<A: Acceptance> Drafting<A> {
 }
 
 /// Cuts what was sampled of a sequence behind the first draft that does not hold.
-fn accept<A: Acceptance>(sequence: &SequenceStep, sampled: &mut Vec<Sampled>) {
+pub(super) fn accept<A: Acceptance>(sequence: &SequenceStep, sampled: &mut Vec<Sampled>) {
     let first = sequence.position + sequence.tokens.len() - sequence.drafts;
     let mut held = 0;
     for (draft, token) in drafts(sequence).iter().zip(&mut *sampled) {

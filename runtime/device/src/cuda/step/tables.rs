@@ -30,33 +30,39 @@ pub(crate) struct Tables {
 
 impl Tables {
     pub(crate) fn of(spec: &ModelSpec, context: usize) -> Tables {
-        let (sequences, drafts) = (spec.step_sequences, spec.drafts());
+        let (sequences, drafts, drafted) = (spec.step_sequences, spec.drafts(), spec.drafted());
         let blocks = sequences * context.div_ceil(spec.block_tokens);
-        let ids = Ids { slots: sequences, sequences, passes: drafts };
+        let ids = Ids { slots: sequences, sequences, verifies: drafts > 0, passes: drafted };
         Tables {
-            passes: (drafts * size_of::<Header>()) as u64,
+            passes: (drafted * size_of::<Header>()) as u64,
             header: (size_of::<Header>() + 4 * blocks) as u64,
             tokens: (spec.step_tokens * size_of::<TokenRow>()) as u64,
             history: (sequences * (1 + drafts) * context.min(spec.vocabulary) * size_of::<Use>()) as u64,
             ids: (4 * ids.count()) as u64,
-            drafted: (drafts * sequences * size_of::<SampledRow>()) as u64,
-            held: if drafts == 0 { 0 } else { (4 * sequences) as u64 },
+            drafted: (drafted * sequences * size_of::<SampledRow>()) as u64,
+            held: if drafted == 0 { 0 } else { (4 * sequences) as u64 },
         }
     }
 }
 
-/// Ids that the device remembers (templates/cuda/lib/accept.cuh): by slot those sampled last; where a build drafts also by row
-/// those of a step that verifies, and by pass and sequence those drafted.
+/// Ids that the device remembers (templates/cuda/lib/accept.cuh): by slot those sampled last; where a build verifies drafts also by
+/// row those of a step that does, and by pass and sequence those drafted.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Ids {
     slots: usize,
     sequences: usize,
+    verifies: bool,
     passes: usize,
 }
 
 impl Ids {
     pub(crate) fn of(limits: &Limits) -> Ids {
-        Ids { slots: limits.sequences, sequences: limits.sequences, passes: limits.drafts }
+        Ids {
+            slots: limits.sequences,
+            sequences: limits.sequences,
+            verifies: limits.drafts > 0,
+            passes: limits.drafted,
+        }
     }
 
     /// Where that of a row stands.
@@ -65,6 +71,7 @@ impl Ids {
     }
 
     fn count(self) -> usize {
-        if self.passes == 0 { self.slots } else { self.slots + MAX_SEQUENCES + self.passes * self.sequences }
+        let rows = if self.verifies { MAX_SEQUENCES } else { 0 };
+        self.slots + rows + self.passes * self.sequences
     }
 }

@@ -4,7 +4,16 @@ use monomorph_sampling::{Sampling, TokenUse};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 fn limits() -> Limits {
-    Limits { tokens: 8, sequences: 3, vocabulary: 10, context: 64, block_tokens: 16, blocks: 4, drafts: 0 }
+    Limits {
+        tokens: 8,
+        sequences: 3,
+        vocabulary: 10,
+        context: 64,
+        block_tokens: 16,
+        blocks: 4,
+        drafts: 0,
+        drafted: 0,
+    }
 }
 
 fn fill(buffer: &mut StepBuffer, sequences: &[SequenceStep]) {
@@ -93,7 +102,7 @@ fn penalised(history: Vec<TokenUse>) -> Output {
 }
 
 fn drafting() -> StepBuffer {
-    StepBuffer::new(Limits { drafts: 2, ..limits() })
+    StepBuffer::new(Limits { drafts: 2, drafted: 2, ..limits() })
 }
 
 fn drafts(sequence: SequenceStep, drafts: usize) -> SequenceStep {
@@ -135,6 +144,39 @@ fn drafts_are_rows_with_places_draws_and_histories_of_their_own() {
     }
     // The token sampled last may be left to the device afterwards.
     fill(&mut buffer, &[sequence(2, 15, Tokens::Sampled, &[3, 0], sample(None, Vec::new()))]);
+}
+
+#[test]
+fn sequences_without_drafts_take_as_many_rows_as_those_with() {
+    let mut buffer = StepBuffer::new(Limits { drafts: 2, drafted: 0, ..limits() });
+    let history = vec![TokenUse { id: 4, generated: 2 }];
+    let step = [
+        sequence(2, 14, known(&[1]), &[3, 0], penalised(history)),
+        drafts(sequence(0, 3, known(&[5, 1, 6]), &[2], sample(None, Vec::new())), 2),
+    ];
+    buffer.verify(&step.iter().collect::<Vec<_>>());
+    let header = &buffer.header;
+    assert_eq!((header.tokens, header.sequences, buffer.drafted), (6, 6, 2));
+    let rows: Vec<_> =
+        header.sequence[..6].iter().map(|it| (it.position, it.block_start, it.token, it.slot)).collect();
+    assert_eq!(rows, [(14, 0, 1, 2), (15, 0, 1, 2), (16, 0, 1, 2), (3, 2, 5, 0), (4, 2, 1, 0), (5, 2, 6, 0)]);
+    assert_eq!((&buffer.first_outputs, &buffer.blocks), (&vec![0, 3], &vec![3, 0, 2]));
+    // What is sampled from the rows that were filled up goes nowhere.
+    let sampled: Vec<_> = buffer.outputs.iter().map(|it| (it.sampling.slot, it.sampling.draw)).collect();
+    assert_eq!(sampled, [(3, 5), (-1, 0), (-1, 0), (6, 5), (7, 6), (8, 7)]);
+    assert_eq!((buffer.outputs[0].sampling.history_count, buffer.history.len()), (1, 1));
+    // A row too few, and blocks that end with the token.
+    let one = drafts(sequence(0, 3, known(&[5, 1]), &[2], sample(None, Vec::new())), 1);
+    let short = sequence(2, 14, known(&[1]), &[3], sample(None, Vec::new()));
+    for (bad, message) in [(one, "feeds 2 tokens of which 1 are drafts"), (short, "needs 2 blocks and has 1")]
+    {
+        let panic = catch_unwind(AssertUnwindSafe(|| buffer.verify(&[&bad]))).expect_err("refused");
+        let text = panic.downcast_ref::<String>().cloned().unwrap_or_default();
+        assert!(text.contains(message), "{text:?} lacks {message:?}");
+    }
+    // Which of them holds, only the host knows: it says what is fed next.
+    let sampled = sequence(2, 15, Tokens::Sampled, &[3, 0], sample(None, Vec::new()));
+    catch_unwind(AssertUnwindSafe(|| fill(&mut buffer, &[sampled]))).expect_err("refused");
 }
 
 #[test]

@@ -87,7 +87,8 @@ impl Flight {
     }
 
     /// What each of its sequences is given, and its place in the step; the device is done with it. `drafts` were made for each
-    /// that was sampled for, by passes of up to `sequences`. Where acceptance is `forced` the drafts that hold are not what was
+    /// that was sampled for, by passes of up to `sequences`, on a device that decides which drafts hold; where none were, that is decided
+    /// here. Where acceptance is `forced` the drafts that hold are not what was
     /// sampled, and stand in its place.
     ///
     /// # Errors
@@ -101,6 +102,12 @@ impl Flight {
         let (sampled, drafted) = (self.sampled.bytes(), self.drafted.bytes());
         let row = |bytes: &[u8], row: usize| SampledRow::read(&bytes[row * size_of::<SampledRow>()..]);
         let verified = |first: usize, logprobs: bool, place: usize, fed: &[u32]| -> Result<Verified, Fault> {
+            if drafts == 0 {
+                let id = |at: usize| row(sampled, first + at).id as u32;
+                let held = (0..fed.len()).take_while(|at| id(*at) == fed[*at]).count();
+                let rows = (0..=held).map(|at| self::sampled(&row(sampled, first + at), logprobs));
+                return Ok(Verified { sampled: rows.collect(), drafts: Vec::new() });
+            }
             let at = drafts * sequences * size_of::<SampledRow>() + 4 * place;
             let held = drafted[at..].first_chunk().map_or(-1, |bytes| i32::from_le_bytes(*bytes));
             let held = usize::try_from(held).ok().filter(|held| *held <= fed.len()).ok_or_else(|| {

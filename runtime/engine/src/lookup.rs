@@ -1,0 +1,133 @@
+//! Drafts without weights: what came after the same tokens when they last came (prompt lookup, or n-gram drafting).
+//!
+//! Of the n-grams of a sequence the index keeps where each ended last. A token that comes is looked up with those before it, longest
+//! n-gram first, and added: nothing is scanned again. The drafts are the tokens that followed then; where these reach the end of
+//! what is known they go on with themselves, so that what repeats with any period goes on repeating. There are always as many as
+//! were asked for, or none.
+//!
+//! Drafts none of which holds cost the verification of all. So after such a step the sequence goes without for a step, after the next
+//! such one for three, seven, and so on up to [`LONGEST_REST`], until one holds again.
+
+#[cfg(test)]
+mod tests;
+
+use hashbrown::HashTable;
+use hashbrown::hash_table::Entry;
+use std::hash::{BuildHasher, RandomState};
+
+/// Longest n-grams that are looked up, at most: an index of each length takes memory and time.
+pub const LONGEST_NGRAM: usize = 8;
+/// Steps that a sequence goes without drafts at most.
+const LONGEST_REST: u32 = 31;
+
+/// Which n-grams are looked up.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LookupOptions {
+    /// The longest, in tokens; at most [`LONGEST_NGRAM`].
+    pub most: usize,
+    /// The shortest; at least 1 and at most `most`.
+    pub least: usize,
+}
+
+impl Default for LookupOptions {
+    fn default() -> LookupOptions {
+        LookupOptions { most: 4, least: 2 }
+    }
+}
+
+impl LookupOptions {
+    /// Says what is wrong with them.
+    pub(crate) fn check(&self) -> Result<(), String> {
+        let LookupOptions { most, least } = *self;
+        if least == 0 || least > most || most > LONGEST_NGRAM {
+            return Err(format!(
+                "n-grams of {least} to {most} tokens cannot be looked up: at least 1, at most {LONGEST_NGRAM}, and in that order"
+            ));
+        }
+        Ok(())
+    }
+}
+
+/// The index of one sequence, and how its drafts fared.
+#[derive(Debug)]
+pub(crate) struct Lookup {
+    /// Drafts at a time.
+    drafts: usize,
+    least: usize,
+    hasher: RandomState,
+    /// By length, from `least` on: behind which token each n-gram ended last.
+    ends: Vec<HashTable<u32>>,
+    /// Tokens in the index.
+    known: usize,
+    /// What followed the longest n-gram at the end of the tokens when it came before begins here.
+    found: Option<usize>,
+    /// Steps to go without drafts.
+    rest: u32,
+    /// The rest after the next drafts of which none holds.
+    next_rest: u32,
+}
+
+impl Lookup {
+    /// The index of no tokens, for `drafts` drafts at a time.
+    pub fn new(options: LookupOptions, drafts: usize) -> Lookup {
+        let LookupOptions { most, least } = options;
+        Lookup {
+            drafts,
+            least,
+            hasher: RandomState::new(),
+            ends: (least..=most).map(|_| HashTable::new()).collect(),
+            known: 0,
+            found: None,
+            rest: 0,
+            next_rest: 1,
+        }
+    }
+
+    /// Adds those of a sequence's tokens that came since.
+    pub fn learn(&mut self, tokens: &[u32]) {
+        let hasher = &self.hasher;
+        for end in self.known + 1..=tokens.len() {
+            self.found = None;
+            for (n, ends) in (self.least..).zip(&mut self.ends).take_while(|(n, _)| *n <= end) {
+                let ngram = |end: u32| &tokens[end as usize - n..end as usize];
+                let here = end as u32;
+                let hash = |end: &u32| hasher.hash_one(ngram(*end));
+                match ends.entry(hash(&here), |end| ngram(*end) == ngram(here), hash) {
+                    // The longest comes last.
+                    Entry::Occupied(mut entry) => {
+                        self.found = Some(std::mem::replace(entry.get_mut(), here) as usize);
+                    }
+                    Entry::Vacant(entry) => drop(entry.insert(here)),
+                }
+            }
+        }
+        self.known = tokens.len();
+    }
+
+    /// Notes how many of the drafts of a step held, where there were some.
+    pub fn judge(&mut self, held: usize) {
+        if held > 0 {
+            self.next_rest = 1;
+        } else {
+            self.rest = self.next_rest;
+            self.next_rest = (2 * self.next_rest + 1).min(LONGEST_REST);
+        }
+    }
+
+    /// What to verify in the next step behind `tokens`, which the index knows; nothing where they end as never before, or where
+    /// the sequence rests. Of one that `ends` with the next token, nothing either.
+    pub fn draft(&mut self, tokens: &[u32], ends: bool) -> Vec<u32> {
+        if self.rest > 0 {
+            self.rest -= 1;
+            return Vec::new();
+        }
+        let Some(found) = self.found.filter(|_| !ends) else { return Vec::new() };
+        let period = tokens.len() - found;
+        let mut drafts: Vec<u32> = Vec::with_capacity(self.drafts);
+        for at in 0..self.drafts {
+            let id = if at < period { tokens[found + at] } else { drafts[at - period] };
+            drafts.push(id);
+        }
+        drafts
+    }
+}
