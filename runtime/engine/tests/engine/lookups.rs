@@ -1,6 +1,11 @@
 //! A model that verifies what the engine looks up: the same answers in fewer steps where text comes again, and plain steps where
 //! it does not.
 //!
+//! Planted, one at a time, and caught: an answer's own tokens that are not learned, and a model that samples behind drafts at the place
+//! of the random stream before them (`what_is_said_again_…` and others); the last token wanted drafted for (`an_end_is_…`); blocks
+//! of a sequence without drafts that end with its token (the scripted model, in `crowded_answers_…` and others). Drafts that outlive
+//! a pre-emption are caught by the walks of `forward/walk.rs` only.
+
 use crate::support::*;
 use monomorph_engine::scripted::{Breach, Controls, Script, Scripted, Shape, Small, Tokens, Verifying};
 use monomorph_engine::{
