@@ -128,7 +128,7 @@ fn what_makes_no_sense_is_refused() {
         (&["--high-speed-swap", "/nowhere/at/all"], "no such directory"),
         (&["--high-speed-swap", path, "--high-speed-swap-space", "0"], "not above 0"),
         (&["--high-speed-swap", path, "--high-speed-swap-space", "0.0001"], "bytes are less than"),
-        (&["--high-speed-swap", path, "--high-speed-swap-space", "1e9"], "room"),
+        (&["--high-speed-swap", path, "--high-speed-swap-space", "1e5"], "room"),
         (&["--high-speed-swap", path, "--blocks", "64", "--resident-blocks", "65"], "there are 64"),
         (&["--high-speed-swap", path, "--blocks", "64", "--resident-blocks", "2"], "at least"),
     ] {
