@@ -26,7 +26,7 @@ pub fn stack(plan: &Plan) -> TokenStream {
         use monomorph_device::cpu::*;
         use monomorph_formats::Format;
         use monomorph_model::{
-            BlockId, FarId, FarRoom, LoadError, LoadOptions, Model, ModelSpec, Progress, Step, StepOutput,
+            BlockId, FarId, FarRoom, LoadError, LoadOptions, Model, ModelSpec, Progress, StatePlace, Step, StepOutput,
             Ticket, Weights,
         };
         use monomorph_weights::Checkpoint;
@@ -415,6 +415,7 @@ fn model(plan: &Plan) -> TokenStream {
             }
         }
     });
+    let swap = swap(plan, &states);
     let logits = format_ident!("{}", logits_name(plan));
     let cpu_draft::Statements { load, names: draft_names, submit } = cpu_draft::statements(plan);
     let cpu_far::Statements { open, send, parts } = cpu_far::statements(plan);
@@ -461,6 +462,8 @@ fn model(plan: &Plan) -> TokenStream {
                 #send
             }
 
+            #swap
+
             fn submit(&mut self, step: &Step) -> Ticket {
                 self.team.pin_caller();
                 #copies
@@ -484,6 +487,40 @@ fn model(plan: &Plan) -> TokenStream {
                 self.outputs.collect(ticket)
             }
         }
+    }
+}
+
+/// The functions that read and write what the model remembers, cache by cache.
+fn swap(plan: &Plan, states: &[Ident]) -> TokenStream {
+    let layers = plan.bodies.iter().filter(|body| !body.layers.is_empty());
+    let attends = layers.filter(|body| attention(body).is_some());
+    let draft = plan.draft.map(|draft| &plan.bodies[draft.layer.0]);
+    let caches: Vec<Ident> = attends.chain(draft).map(|body| body_ident(body, "_cache")).collect();
+    let state = (!states.is_empty()).then(|| {
+        quote! {
+            fn read_state(&mut self, place: StatePlace, into: &mut [u8]) {
+                #(let into = self.#states.read_state(place, into);)*
+                assert!(into.is_empty(), "more than a state was asked for");
+            }
+
+            fn write_state(&mut self, place: StatePlace, from: &[u8]) {
+                #(let from = self.#states.write_state(place, from);)*
+                assert!(from.is_empty(), "more than a state was given");
+            }
+        }
+    });
+    quote! {
+        fn read_block(&mut self, block: BlockId, into: &mut [u8]) {
+            #(let into = self.#caches.read_block(block, into);)*
+            assert!(into.is_empty(), "more than a block was asked for");
+        }
+
+        fn write_block(&mut self, block: BlockId, from: &[u8]) {
+            #(let from = self.#caches.write_block(block, from);)*
+            assert!(from.is_empty(), "more than a block was given");
+        }
+
+        #state
     }
 }
 

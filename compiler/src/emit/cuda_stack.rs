@@ -28,7 +28,8 @@ pub fn stack(plan: &Plan) -> TokenStream {
         use monomorph_device::cuda::*;
         use monomorph_formats::Format;
         use monomorph_model::{
-            LoadError, LoadOptions, Model, ModelSpec, Progress, Step, StepOutput, Ticket, Weights,
+            BlockId, LoadError, LoadOptions, Model, ModelSpec, Progress, StatePlace, Step, StepOutput, Ticket,
+            Weights,
         };
 
         #weights
@@ -362,6 +363,22 @@ fn model(plan: &Plan, cuda: &CudaPlan) -> TokenStream {
             }
 
             #snapshots
+
+            fn read_block(&mut self, block: BlockId, into: &mut [u8]) {
+                self.steps.read_block(block, into);
+            }
+
+            fn write_block(&mut self, block: BlockId, from: &[u8]) {
+                self.steps.write_block(block, from);
+            }
+
+            fn read_state(&mut self, place: StatePlace, into: &mut [u8]) {
+                self.steps.read_state(place, into);
+            }
+
+            fn write_state(&mut self, place: StatePlace, from: &[u8]) {
+                self.steps.write_state(place, from);
+            }
 
             fn submit(&mut self, step: &Step) -> Ticket {
                 self.steps.submit(&self.layers, step)

@@ -59,9 +59,21 @@ impl Lease {
         all.take(blocks_for(tokens, self.table.block_tokens()))
     }
 
+    /// The blocks that hold the first `tokens` tokens, as many of them as there are, of a lease that has none on disk.
+    pub fn on_device(&self, tokens: usize) -> &[Block] {
+        debug_assert!(self.far.is_empty(), "some are on disk");
+        let blocks = self.table.blocks();
+        &blocks[..blocks.len().min(blocks_for(tokens, self.table.block_tokens()))]
+    }
+
     /// Tokens whose blocks the index knows.
     pub fn indexed_tokens(&self) -> usize {
         self.indexed * self.table.block_tokens()
+    }
+
+    /// Blocks that the index knows, from the first on.
+    pub fn indexed_blocks(&self) -> usize {
+        self.indexed
     }
 
     /// Moves everything into another lease and leaves this one empty: for whoever gives it back later.
@@ -183,6 +195,25 @@ impl PrefixCache {
     /// When the books do not balance.
     pub fn admit(&mut self, prompt: &[u32]) -> Result<(Lease, Match), PoolError> {
         let (found, nodes) = self.find(prompt);
+        self.lease(found, nodes)
+    }
+
+    /// How much of the keys and values of `tokens` is there, for a sequence that brings the rest of them, and its state, from elsewhere.
+    /// Changes nothing.
+    pub fn lookup_blocks(&self, tokens: &[u32]) -> Match {
+        self.find_blocks(tokens).0
+    }
+
+    /// A lease of what [`Self::lookup_blocks`] finds.
+    ///
+    /// # Errors
+    /// When the books do not balance.
+    pub fn admit_blocks(&mut self, tokens: &[u32]) -> Result<(Lease, Match), PoolError> {
+        let (found, nodes) = self.find_blocks(tokens);
+        self.lease(found, nodes)
+    }
+
+    fn lease(&mut self, found: Match, nodes: Vec<Node>) -> Result<(Lease, Match), PoolError> {
         let mut lease = Lease { share: self.share, ..Lease::new(self.block_tokens) };
         for node in &nodes {
             lease.table.share(self.index.block(*node), &mut self.pool)?;
@@ -191,9 +222,22 @@ impl PrefixCache {
         lease.path = nodes.last().copied();
         if let Some(node) = lease.path {
             self.index.pin(node);
-            self.index.touch_snapshot(node);
+            if found.snapshot.is_some() {
+                self.index.touch_snapshot(node);
+            }
         }
         Ok((lease, found))
+    }
+
+    /// The full blocks of `tokens` that the index knows.
+    fn find_blocks(&self, tokens: &[u32]) -> (Match, Vec<Node>) {
+        let (mut nodes, mut in_use): (Vec<Node>, _) = (Vec::new(), 0);
+        for tokens in tokens.chunks_exact(self.block_tokens) {
+            let Some(node) = self.index.child(nodes.last().copied(), tokens) else { break };
+            nodes.push(node);
+            in_use += usize::from(self.index.is_pinned(node));
+        }
+        (Match { tokens: nodes.len() * self.block_tokens, in_use, snapshot: None }, nodes)
     }
 
     /// The match, and the nodes on its path.

@@ -3,7 +3,8 @@
 //!
 //! The K/V cache is a fixed number of blocks of `block_tokens` tokens. [`PrefixCache`] knows how often each is used, and the
 //! prefixes that they hold: what a sequence leaves behind, another that begins alike goes on from. A [`Lease`] is what one
-//! sequence holds, [`admission`] how many blocks it may ask for, [`SavePoints`] where its recurrent state is saved. Whoever
+//! sequence holds, [`admission`] how many blocks it may ask for, [`SavePoints`] where its recurrent state is saved, [`swap`] where it is
+//! all kept when it has to make room. Whoever
 //! carries the decisions out (the engine) owns the bytes.
 //!
 //! A sequence may have more blocks than the device: the [`Share`] says what of it is there, and [`FarPlace`]s where the rest is.
@@ -18,6 +19,7 @@ mod index;
 mod pool;
 mod reuse;
 mod saves;
+pub mod swap;
 mod table;
 
 pub use cache::{Lease, PrefixCache};

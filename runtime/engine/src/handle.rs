@@ -1,6 +1,6 @@
 //! The clients' side of the engine: starting it, asking it, listening to it.
 
-use crate::forward::{Command, Forward};
+use crate::forward::{Command, Forward, Images};
 use crate::generation::Generation;
 use crate::latencies::Latencies;
 use crate::lookup::{Lookup, LookupOptions};
@@ -8,6 +8,7 @@ use crate::request::{Event, FinishReason, Finished, Request, SubmitError, Timing
 use crate::scheduler::Policy;
 use crate::sequence::{Client, Clock, History, Sequence, Signals};
 use crate::shared::{Health, Place, Shared, Stats};
+use crate::swap::SwapOptions;
 use monomorph_cache::{Lease, Share};
 use monomorph_model::{Drafter, FarRoom, Model, ModelSpec};
 use std::sync::Arc;
@@ -34,6 +35,8 @@ pub struct EngineOptions {
     pub lookup: LookupOptions,
     /// How much of a sequence is on the device, where blocks may be on disk.
     pub far: Option<FarShare>,
+    /// Room for what sequences that have to make room had computed.
+    pub swap: SwapOptions,
 }
 
 /// How much of a sequence is on the device, and where the rest is.
@@ -54,11 +57,11 @@ impl FarShare {
 }
 
 impl EngineOptions {
-    /// Options with a cache of prefixes that has no room for snapshots, and the defaults of scheduler and lookup.
+    /// Options with a cache of prefixes that has no room for snapshots, the defaults of scheduler and lookup, and no room to swap to.
     pub fn new(blocks: usize, context: usize, max_waiting: usize) -> EngineOptions {
         let (prefix, schedule) = (PrefixOptions::default(), ScheduleOptions::default());
-        let lookup = LookupOptions::default();
-        EngineOptions { blocks, context, max_waiting, prefix, schedule, lookup, far: None }
+        let (lookup, swap) = (LookupOptions::default(), SwapOptions::default());
+        EngineOptions { blocks, context, max_waiting, prefix, schedule, lookup, swap, far: None }
     }
 }
 
@@ -150,7 +153,7 @@ impl std::error::Error for StartError {}
 /// Starts the forward thread, which owns `model` from now on.
 ///
 /// # Errors
-/// When an option or a limit of the model is zero, or the system refuses a thread.
+/// When an option or a limit of the model is zero, there is no such room to swap to, or the system refuses a thread.
 pub fn start<M: Model>(model: M, options: EngineOptions) -> Result<EngineHandle, StartError> {
     let (handle, forward) = prepare(M::SPEC, options)?;
     std::thread::Builder::new()
@@ -176,7 +179,7 @@ pub(crate) fn prepare(
     if let Some((name, _)) = limits.into_iter().find(|&(_, value)| value == 0) {
         return Err(StartError::Spec(format!("{name} of {} is 0", spec.target)));
     }
-    let EngineOptions { blocks, context, max_waiting, ref prefix, schedule, lookup, far } = options;
+    let EngineOptions { blocks, context, max_waiting, ref prefix, schedule, lookup, ref swap, far } = options;
     lookup.check().map_err(StartError::Options)?;
     let refused = |error| format!("prefill_tokens {}: {error}", schedule.prefill_tokens);
     schedule.check(spec).map_err(|error| StartError::Options(refused(error)))?;
@@ -222,7 +225,13 @@ pub(crate) fn prepare(
     }
     let shared = Arc::new(Shared::new(blocks, context));
     let (commands, inbox) = channel();
-    let forward = Forward::new(spec, &options, inbox, Arc::clone(&shared));
+    if far.is_some() && swap.host_bytes > 0 {
+        let both = "copies of sequences and blocks on disk do not go together".to_owned();
+        return Err(StartError::Options(both));
+    }
+    swap.check(spec).map_err(StartError::Options)?;
+    let images = Images::new(spec, swap).map_err(|error| StartError::Options(error.to_string()))?;
+    let forward = Forward::new(spec, &options, images, inbox, Arc::clone(&shared));
     let numbers = Arc::new(AtomicU64::new(0));
     let options = EngineOptions { context, ..options };
     Ok((EngineHandle { spec, options, commands, shared, numbers }, forward))
@@ -329,6 +338,7 @@ impl EngineHandle {
             sampling,
             stop_ids,
             lease: Lease::new(self.spec.block_tokens),
+            image: None,
             slot: None,
             place,
             clock: Clock { submitted: Instant::now(), admitted: None, first_token: None, last_token: None },
@@ -361,6 +371,11 @@ impl EngineHandle {
     pub fn lookup(&self) -> Option<LookupOptions> {
         let draft = self.spec.draft.filter(|draft| draft.drafter == Drafter::Caller);
         draft.map(|_| self.options.lookup)
+    }
+
+    /// Room for what sequences that have to make room had computed.
+    pub fn swap(&self) -> &SwapOptions {
+        &self.options.swap
     }
 
     /// Counters at this moment.

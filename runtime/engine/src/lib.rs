@@ -32,6 +32,7 @@ pub mod scheduler;
 pub mod scripted;
 mod sequence;
 mod shared;
+mod swap;
 
 pub use generation::Generation;
 pub use handle::{
@@ -42,4 +43,5 @@ pub use latencies::Latencies;
 pub use lookup::{LONGEST_NGRAM, LookupOptions};
 pub use request::{EngineError, Event, FinishReason, Finished, Request, SubmitError, Timings};
 pub use scheduler::Policy;
-pub use shared::{Health, Stats};
+pub use shared::{Health, Stats, SwapStats};
+pub use swap::{SwapDisk, SwapOptions};

@@ -5,6 +5,7 @@ use crate::lookup::Lookup;
 use crate::request::{Event, FinishReason, Finished, Timings};
 use crate::scheduler::{Candidate, Running, Waiting};
 use crate::shared::Place;
+use monomorph_cache::swap::Image;
 use monomorph_cache::{Lease, Match, SavePoints};
 use monomorph_model::Slot;
 use monomorph_sampling::{Sampled, Sampling, TokenUse};
@@ -58,6 +59,8 @@ pub(crate) struct Sequence {
     pub history: Option<History>,
     pub stop_ids: Vec<u32>,
     pub lease: Lease,
+    /// What it had computed, while it waits to go on from there.
+    pub image: Option<Image>,
     /// `Some` while it runs.
     pub slot: Option<Slot>,
     /// Its place in the queue, until it is admitted first.
@@ -208,6 +211,12 @@ impl Sequence {
         self.clock.last_token.is_some_and(|last| now - last > tbt)
     }
 
+    /// Those of them that its copy holds.
+    pub fn stored(&self, replays: bool) -> &[u32] {
+        let reusable = self.reusable(replays);
+        &reusable[..self.fed.min(reusable.len())]
+    }
+
     /// As one that runs, and whose state is saved at `saves`; all its blocks come back when it is pre-empted.
     pub fn as_running(
         &self,
@@ -237,7 +246,38 @@ impl Sequence {
         let (tokens, cached, prefill) = (self.tokens.len(), found.tokens, self.prefill(replays));
         let until = saves.map_or(tokens, |saves| saves.until(cached, cached, prefill, tokens));
         let (prefill, priority) = (prefill.min(until), self.priority);
-        Waiting { tokens, cached, shared: found.in_use, prefill, limit: self.limit, priority }
+        let (shared, limit) = (found.in_use, self.limit);
+        Waiting { tokens, cached, shared, prefill, drafts: 0, limit, priority }
+    }
+
+    /// As one whose copy is there, and so much of that in the cache, too.
+    pub fn as_resuming(&self, found: &Match, replays: bool, saves: Option<&SavePoints>) -> Waiting {
+        let tokens = self.length();
+        let until = saves.map_or(tokens, |saves| saves.until(self.fed, self.saved, self.begun, tokens));
+        Waiting {
+            tokens,
+            cached: self.fed,
+            shared: found.in_use,
+            prefill: self.prefill(replays).min(until),
+            drafts: self.drafts.len(),
+            limit: self.limit,
+            priority: self.priority,
+        }
+    }
+
+    /// Goes on from its copy, in another place.
+    pub fn resume(&mut self, lease: Lease, now: Instant) {
+        self.admit(now);
+        self.lease = lease;
+        self.begins = true;
+    }
+
+    /// Forgets what was computed: it is fed again from its first token.
+    pub fn forget(&mut self) {
+        self.image = None;
+        self.fed = 0;
+        // They were drafted from what is forgotten; prefilling it again brings others.
+        self.drafts.clear();
     }
 
     /// Begins to run, or to run again, with a lease of what was found.

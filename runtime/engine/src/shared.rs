@@ -34,6 +34,29 @@ impl Health {
     }
 }
 
+/// What was kept of sequences that had to make room: counters, and what is taken now.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct SwapStats {
+    /// Sequences copied out, of those pre-empted.
+    pub out: u64,
+    /// Sequences that went on from a copy.
+    pub back: u64,
+    /// Bytes copied out.
+    pub bytes_out: u64,
+    /// Bytes copied back.
+    pub bytes_back: u64,
+    /// Bytes written to disk.
+    pub bytes_written: u64,
+    /// Bytes read from disk.
+    pub bytes_read: u64,
+    /// Copies that could not be written to disk, and stayed where they were, or not be had back: then what they were of was fed again.
+    pub failures: u64,
+    /// Bytes of the host's memory that hold copies.
+    pub host_bytes: u64,
+    /// Bytes on disk that do.
+    pub disk_bytes: u64,
+}
+
 /// Counters at one moment.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Stats {
@@ -75,8 +98,10 @@ pub struct Stats {
     pub drafts_verified: u64,
     /// How many of them were the tokens sampled, those behind the end of an answer included.
     pub drafts_accepted: u64,
-    /// Sequences that lost their blocks to others and were prefilled again.
+    /// Sequences that lost their blocks to others, and were copied out or prefilled again.
     pub preemptions: u64,
+    /// How they were kept.
+    pub swap: SwapStats,
     /// Steps in which prompts got less than there was room for, so that a token comes in time.
     pub prompts_cut: u64,
     /// Tokens that came later than they should behind those before: see [`crate::ScheduleOptions::tbt`].

@@ -3,7 +3,7 @@
 use monomorph_engine::scripted::{Drafting, Shape, Small};
 use monomorph_engine::{EngineOptions, Request, start};
 use monomorph_model::{
-    LoadError, LoadOptions, Model, ModelSpec, Output, Progress, RowOutput, Step, StepOutput, Ticket,
+    BlockId, LoadError, LoadOptions, Model, ModelSpec, Output, Progress, RowOutput, Step, StepOutput, Ticket,
     Verified, Weights,
 };
 use monomorph_sampling::Sampled;
@@ -22,6 +22,10 @@ impl<S: Shape> Model for Nothing<S> {
     fn blocks(&self) -> usize {
         4096
     }
+
+    fn read_block(&mut self, _: BlockId, _: &mut [u8]) {}
+
+    fn write_block(&mut self, _: BlockId, _: &[u8]) {}
 
     fn submit(&mut self, step: &Step) -> Ticket {
         let token = || Sampled { id: 7, logprob: None, top: Vec::new() };

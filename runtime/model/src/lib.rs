@@ -78,6 +78,37 @@ pub trait Model: Sized + Send + 'static {
         Err(format!("{blocks:?} cannot be sent to {to:?}: this server keeps no blocks on disk"))
     }
 
+    /// Copies the keys and values of a block, all layers', into `into`, [`block_bytes`](ModelSpec::block_bytes) of it. Called between
+    /// steps: none is in flight. What the bytes mean is the model's own.
+    ///
+    /// # Panics
+    /// When there is no such block, or `into` is of another size.
+    fn read_block(&mut self, block: BlockId, into: &mut [u8]);
+
+    /// Puts back what [`Self::read_block`] read, of this block or another. Called between steps.
+    ///
+    /// # Panics
+    /// As [`Self::read_block`].
+    fn write_block(&mut self, block: BlockId, from: &[u8]);
+
+    /// Copies a recurrent state, all layers', into `into`, [`state_bytes`](ModelSpec::state_bytes) of it; where there is none, nothing.
+    /// Called between steps.
+    ///
+    /// # Panics
+    /// When there is no such place, or `into` is of another size.
+    fn read_state(&mut self, _place: StatePlace, into: &mut [u8]) {
+        assert!(into.is_empty(), "a model without recurrent state");
+    }
+
+    /// Puts back what [`Self::read_state`] read, in this place or another. Called between steps. Blocks and state of a sequence that are
+    /// all put back are as good as never taken: it goes on from its slot as if it had stayed there.
+    ///
+    /// # Panics
+    /// As [`Self::read_state`].
+    fn write_state(&mut self, _place: StatePlace, from: &[u8]) {
+        assert!(from.is_empty(), "a model without recurrent state");
+    }
+
     /// Starts one batched forward step. The caller may change `step` as soon as this returns.
     fn submit(&mut self, step: &Step) -> Ticket;
 

@@ -59,13 +59,14 @@ pub struct SequenceStep {
     /// Tokens already in the cache, which is the position of `tokens[0]`.
     pub position: usize,
     /// Whether a sequence begins in the slot: at position 0, or behind tokens that other sequences were fed. Of those, `blocks`
-    /// hold keys and values already, and of a model with recurrent state a copy brought their state into the slot.
+    /// hold keys and values already, and of a model with recurrent state a copy brought their state into the slot. So does one that
+    /// was in another slot before and goes on here: its blocks and its state were written back.
     pub begins: bool,
     /// What to feed now.
     pub tokens: Tokens,
     /// How many of the last of `tokens` are drafts: 0, or [`DRAFTS`](crate::Model::DRAFTS) of a sequence that has been sampled for
     /// and feeds nothing else but the token sampled last. Those of a stack that drafts [itself](crate::Drafter::Stack) are what the
-    /// step before this one returned for this slot, and are fed whenever it did.
+    /// sequence's last step returned, and are fed whenever it did.
     pub drafts: usize,
     /// Whether what is fed was generated, everything from `position` on, and is no part of the prompt. A batch-invariant stack
     /// decodes such tokens, which are fed it one at a time, and takes all others through prefill, one or many.

@@ -25,6 +25,7 @@ mod out;
 mod paths;
 mod retry;
 mod schedule;
+mod swap;
 mod text;
 mod verbs;
 mod warm_up;

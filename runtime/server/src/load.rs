@@ -130,15 +130,21 @@ pub struct MemoryArgs {
 }
 
 impl MemoryArgs {
-    /// What there is room for where the device's memory is the machine's own; a GPU's is planned when it is claimed.
+    /// What there is room for, beside `swap_bytes` for copies of sequences, where the device's memory is the machine's own; a GPU's is
+    /// planned when it is claimed.
     ///
     /// # Errors
     /// When the fraction is none.
-    pub(crate) fn room(&self, spec: &ModelSpec, snapshots: usize) -> Result<Option<Room>, String> {
+    pub(crate) fn room(
+        &self,
+        spec: &ModelSpec,
+        snapshots: usize,
+        swap_bytes: u64,
+    ) -> Result<Option<Room>, String> {
         let fraction = self.fraction()?;
         let host = Host::read();
         let guard = self.guard.bytes(host);
-        let room = || Room::new(spec, snapshots, host, fraction, guard);
+        let room = || Room::new(spec, snapshots, swap_bytes, host, fraction, guard);
         Ok(spec.hardware.cuda.is_none().then(room))
     }
 

@@ -65,6 +65,8 @@ pub(crate) struct Room {
     weights: u64,
     /// Of all sequences of a step, and snapshots.
     state: u64,
+    /// Of copies of sequences.
+    swap: u64,
     scratch: u64,
     /// Bytes of a K/V block.
     block: u64,
@@ -73,14 +75,22 @@ pub(crate) struct Room {
 }
 
 impl Room {
-    /// For a stack that keeps so many snapshots. At most `fraction` of the machine's memory is taken.
-    pub(crate) fn new(spec: &ModelSpec, snapshots: usize, host: Host, fraction: f64, guard: u64) -> Room {
+    /// For a stack that keeps so many snapshots, and so many bytes of copies of sequences. At most `fraction` of the machine's memory is taken.
+    pub(crate) fn new(
+        spec: &ModelSpec,
+        snapshots: usize,
+        swap: u64,
+        host: Host,
+        fraction: f64,
+        guard: u64,
+    ) -> Room {
         let ceiling = (host.total as f64 * fraction) as u64;
         Room {
             host,
             guard,
             weights: spec.weight_bytes,
             state: spec.state_bytes * (spec.step_sequences + snapshots) as u64,
+            swap,
             scratch: spec.scratch_bytes,
             block: spec.block_bytes as u64,
             limit: ceiling.min(host.available.saturating_sub(guard)),
@@ -93,7 +103,7 @@ impl Room {
     }
 
     fn fixed(&self) -> u64 {
-        self.weights + self.state + self.scratch + PROCESS_BYTES
+        self.weights + self.state + self.swap + self.scratch + PROCESS_BYTES
     }
 
     /// K/V blocks that there is room for.
@@ -104,7 +114,7 @@ impl Room {
     /// Why there is not room for more.
     pub(crate) fn why(&self) -> String {
         format!(
-            "{} of {} are free, {} stay so (--memory-guard), and weights, state and scratch take {}",
+            "{} of {} are free, {} stay so (--memory-guard), and weights, state, swap space and scratch take {}",
             out::bytes(self.host.available),
             out::bytes(self.host.total),
             out::bytes(self.guard),
@@ -123,8 +133,12 @@ impl Room {
             0 => String::new(),
             state => format!(", state {}", out::bytes(state)),
         };
+        let swap = match self.swap {
+            0 => String::new(),
+            swap => format!(", swap space {}", out::bytes(swap)),
+        };
         print(format_args!(
-            "memory: {} of {} free, at most {} will be taken: weights {}{state}, K/V {} ({} tokens), scratch {}, the process {}",
+            "memory: {} of {} free, at most {} will be taken: weights {}{state}{swap}, K/V {} ({} tokens), scratch {}, the process {}",
             out::bytes(self.host.available),
             out::bytes(self.host.total),
             out::bytes(self.total(blocks)),
@@ -181,7 +195,7 @@ mod tests {
     fn room(available: u64, guard: u64, fraction: f64) -> Room {
         let host = Host { total: 16 * GIB, available };
         let limit = ((16.0 * GIB as f64 * fraction) as u64).min(available.saturating_sub(guard));
-        Room { host, guard, weights: GIB, state: 0, scratch: GIB / 4, block: 1 << 20, limit }
+        Room { host, guard, weights: GIB, state: 0, swap: 0, scratch: GIB / 4, block: 1 << 20, limit }
     }
 
     #[test]

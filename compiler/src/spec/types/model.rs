@@ -164,11 +164,11 @@ impl DeltaShape {
         2 * self.key_width() + self.value_width()
     }
 
-    /// Bytes of state one sequence has in one layer, all f32: the last inputs of the convolution, and the matrices; where a
-    /// step verifies `drafts`, as they were after each of the last `drafts` + 1 tokens.
+    /// Bytes of state one sequence has in one layer on a CPU, all f32: the last inputs of the convolution, in whole vectors of 16, and the
+    /// matrices, in whole tiles of 32 columns; where a step verifies `drafts`, as they were after each of the last `drafts` + 1 tokens.
     pub fn state_bytes(&self, drafts: usize) -> usize {
-        let matrices = self.value_heads * self.key_dim * self.value_dim;
-        4 * ((self.taps - 1 + drafts) * self.channels() + (1 + drafts) * matrices)
+        let matrices = self.value_heads * self.key_dim * self.value_dim.next_multiple_of(32);
+        4 * ((self.taps - 1 + drafts) * self.channels().next_multiple_of(16) + (1 + drafts) * matrices)
     }
 }
 

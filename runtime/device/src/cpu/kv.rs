@@ -127,6 +127,33 @@ impl<E: KvElement, const KV_HEADS: usize, const HEAD_DIM: usize, const BLOCK: us
         self.layers
     }
 
+    /// Copies a block, all layers', to the front of `into`; what is left of that.
+    ///
+    /// # Panics
+    /// When there is no such block, or it is larger.
+    pub fn read_block<'a>(&mut self, block: BlockId, into: &'a mut [u8]) -> &'a mut [u8] {
+        let bytes = self.block_mut(block);
+        let (into, rest) = into.split_at_mut(bytes.len());
+        into.copy_from_slice(bytes);
+        rest
+    }
+
+    /// Puts back what [`Self::read_block`] read, from the front of `from`; what is left of that.
+    ///
+    /// # Panics
+    /// As [`Self::read_block`].
+    pub fn write_block<'a>(&mut self, block: BlockId, from: &'a [u8]) -> &'a [u8] {
+        let bytes = self.block_mut(block);
+        let (from, rest) = from.split_at(bytes.len());
+        bytes.copy_from_slice(from);
+        rest
+    }
+
+    fn block_mut(&mut self, BlockId(block): BlockId) -> &mut [u8] {
+        assert!((block as usize) < self.blocks, "there is no K/V block {block}");
+        self.data.bytes_mut(self.start(0, block, 0), self.layers * KV_HEADS * Self::HEAD)
+    }
+
     #[inline(always)]
     fn start(&self, layer: usize, block: u32, head: usize) -> usize {
         ((block as usize * self.layers + layer) * KV_HEADS + head) * Self::HEAD
@@ -202,5 +229,38 @@ impl<E: KvElement, const KV_HEADS: usize, const HEAD_DIM: usize, const BLOCK: us
         for (out, x) in out.iter_mut().zip(value) {
             *out = E::from_f32(*x);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_block_is_put_back_where_it_is_wanted_and_nowhere_else() {
+        type Cache = KvCache<f32, 2, 8, 16>;
+        let mut cache = Cache::new(3, 4).unwrap();
+        let bytes = Cache::block_bytes(3);
+        let pattern: Vec<u8> = (0..bytes + 2).map(|at| (at % 251) as u8).collect();
+        assert_eq!(cache.write_block(BlockId(2), &pattern), &pattern[bytes..]);
+        let mut read = vec![0; bytes + 1];
+        assert_eq!(cache.read_block(BlockId(2), &mut read).len(), 1);
+        assert_eq!(read[..bytes], pattern[..bytes]);
+        for other in [0, 1, 3] {
+            let mut read = vec![1; bytes];
+            cache.read_block(BlockId(other), &mut read);
+            assert!(read.iter().all(|byte| *byte == 0), "block {other}");
+        }
+        // What a lane sees of it.
+        // SAFETY: no lane runs.
+        let (keys, other) = unsafe { (cache.keys(1, 2, 1), cache.keys(1, 3, 1)) };
+        assert!(keys.iter().any(|key| *key != 0.0) && other.iter().all(|key| *key == 0.0));
+    }
+
+    #[test]
+    #[should_panic(expected = "no K/V block 4")]
+    fn a_block_too_many_is_refused() {
+        let mut cache = KvCache::<f32, 2, 8, 16>::new(3, 4).unwrap();
+        cache.read_block(BlockId(4), &mut []);
     }
 }

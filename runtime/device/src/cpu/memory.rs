@@ -85,6 +85,14 @@ impl<T: Plain> Memory<T> {
         unsafe { std::slice::from_raw_parts_mut(self.start.as_ptr().cast::<T>().add(at), len) }
     }
 
+    /// Elements `at .. at + len` as bytes.
+    pub(crate) fn bytes_mut(&mut self, at: usize, len: usize) -> &mut [u8] {
+        // SAFETY: `self` is borrowed exclusively.
+        let elements = unsafe { self.slice_mut(at, len) };
+        // SAFETY: plain numbers without gaps, of which every pattern of bits is a value, borrowed as long as the result.
+        unsafe { std::slice::from_raw_parts_mut(elements.as_mut_ptr().cast::<u8>(), size_of_val(elements)) }
+    }
+
     /// All elements.
     pub(crate) fn all_mut(&mut self) -> &mut [T] {
         // SAFETY: `self` is borrowed exclusively.

@@ -272,7 +272,9 @@ impl Memory {
     /// See [`Memory::take`].
     pub fn cache(&mut self, layers: usize, bytes: u64) -> Result<Cache, Fault> {
         let layer_bytes = bytes * self.blocks as u64;
-        Ok(Cache { start: self.take(layer_bytes * layers as u64)?, layer_bytes })
+        let cache = Cache { start: self.take(layer_bytes * layers as u64)?, layer_bytes };
+        self.places.push_blocks(cache, bytes, layers, self.blocks);
+        Ok(cache)
     }
 
     /// The recurrent state of `layers` layers, of every slot and snapshot: each has `window` bytes of the convolution's inputs,
@@ -296,7 +298,7 @@ impl Memory {
         Ok(State { windows: part(window)?, matrices: part(matrices)?, journals: part(journals)? })
     }
 
-    /// Where the states of all bodies taken so far stand.
+    /// Where the states and the K/V blocks of all bodies taken so far stand.
     pub(crate) fn places(&self) -> &Places {
         &self.places
     }

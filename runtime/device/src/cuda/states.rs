@@ -1,9 +1,9 @@
-//! Recurrent state on the device, and its copies.
+//! Recurrent state on the device, its copies, and where it and K/V blocks stand.
 
 use super::driver::Stream;
 use super::fault::Fault;
 use super::memory::{Cache, Pointer};
-use monomorph_model::{Slot, SnapshotId, StateCopy, StatePlace};
+use monomorph_model::{BlockId, Slot, SnapshotId, StateCopy, StatePlace};
 
 /// The recurrent state of the layers of one body: of every layer that of all slots and then of all snapshots, one behind another
 /// (templates/cuda/lib/delta.cuh). It is never cleared: a sequence at position 0 starts from zeros whatever stands there.
@@ -31,15 +31,17 @@ impl State {
     }
 }
 
-/// Where in all bodies' states slots and snapshots stand: what a copy has to touch.
+/// Where in all bodies' states slots and snapshots stand, and in their caches K/V blocks: what a copy has to touch.
 #[derive(Clone, Debug)]
 pub(crate) struct Places {
     slots: usize,
     pub(super) snapshots: usize,
     parts: Vec<Part>,
+    blocks: usize,
+    caches: Vec<Part>,
 }
 
-/// A part of the states of one body.
+/// A part of the states of one body, or its cache.
 #[derive(Clone, Copy, Debug)]
 struct Part {
     cache: Cache,
@@ -51,7 +53,7 @@ struct Part {
 impl Places {
     /// For so many of each.
     pub(super) fn new(slots: usize, snapshots: usize) -> Places {
-        Places { slots, snapshots, parts: Vec::new() }
+        Places { slots, snapshots, parts: Vec::new(), blocks: 0, caches: Vec::new() }
     }
 
     /// Slots and snapshots.
@@ -64,6 +66,29 @@ impl Places {
         if bytes > 0 {
             self.parts.push(Part { cache, bytes, layers });
         }
+    }
+
+    /// Adds the cache of a body, which holds `blocks` blocks of so many bytes a layer.
+    pub(super) fn push_blocks(&mut self, cache: Cache, bytes: u64, layers: usize, blocks: usize) {
+        self.blocks = blocks;
+        self.caches.push(Part { cache, bytes, layers });
+    }
+
+    /// Where the parts of a K/V block are, in the order of bodies and layers, and how many bytes each.
+    ///
+    /// # Panics
+    /// When there is no such block.
+    pub(super) fn block(&self, BlockId(block): BlockId) -> Vec<(Pointer, u64)> {
+        assert!((block as usize) < self.blocks, "there is no K/V block {block}");
+        parts_at(&self.caches, u64::from(block)).collect()
+    }
+
+    /// The same of a recurrent state.
+    ///
+    /// # Panics
+    /// When there is no such slot or snapshot.
+    pub(super) fn state(&self, place: StatePlace) -> Vec<(Pointer, u64)> {
+        parts_at(&self.parts, self.place(place)).collect()
     }
 
     /// Copies the state of a sequence, all layers, behind what the stream was told before.
@@ -97,13 +122,16 @@ impl Places {
 
     /// From where to where, and how many bytes.
     fn ranges(&self, from: u64, to: u64) -> impl Iterator<Item = (Pointer, Pointer, u64)> {
-        self.parts.iter().flat_map(move |part| {
-            (0..part.layers).map(move |layer| {
-                let [from, to] = [from, to].map(|at| part.cache.layer(layer).offset(at * part.bytes));
-                (from, to, part.bytes)
-            })
-        })
+        let to = parts_at(&self.parts, to);
+        parts_at(&self.parts, from).zip(to).map(|((from, bytes), (to, _))| (from, to, bytes))
     }
+}
+
+/// Where the parts of one of the places are that each layer has.
+fn parts_at(parts: &[Part], at: u64) -> impl Iterator<Item = (Pointer, u64)> {
+    parts.iter().flat_map(move |part| {
+        (0..part.layers).map(move |layer| (part.cache.layer(layer).offset(at * part.bytes), part.bytes))
+    })
 }
 
 #[cfg(test)]
@@ -132,6 +160,27 @@ mod tests {
         let to = places.place(StatePlace::Snapshot(SnapshotId(2)));
         let ranges: Vec<_> = places.ranges(from, to).map(|(from, to, bytes)| (from.0, to.0, bytes)).collect();
         assert_eq!(ranges, [(1010, 1040, 10), (1060, 1090, 10), (4004, 4016, 4)]);
+    }
+
+    #[test]
+    fn a_block_is_the_same_place_of_every_layer_of_every_cache() {
+        let mut places = Places::new(2, 3);
+        places.push_blocks(cache(1000, 50), 10, 2, 5);
+        places.push_blocks(cache(4000, 20), 4, 1, 5);
+        places.push(cache(9000, 50), 10, 1);
+        let at = |parts: Vec<(Pointer, u64)>| {
+            parts.into_iter().map(|(at, bytes)| (at.0, bytes)).collect::<Vec<_>>()
+        };
+        assert_eq!(at(places.block(BlockId(4))), [(1040, 10), (1090, 10), (4016, 4)]);
+        assert_eq!(at(places.state(StatePlace::Snapshot(SnapshotId(0)))), [(9020, 10)]);
+    }
+
+    #[test]
+    #[should_panic(expected = "no K/V block 5")]
+    fn a_block_too_many_is_refused() {
+        let mut places = Places::new(2, 3);
+        places.push_blocks(cache(1000, 50), 10, 2, 5);
+        places.block(BlockId(5));
     }
 
     #[test]

@@ -11,11 +11,13 @@
 //! parts are there, weights are read once more than they might.
 
 mod flight;
+mod swap;
 mod transfer;
 
 use super::driver::Stream;
 use super::fault::Fault;
 use super::gpu::{Gpu, settle};
+use super::host::Pinned;
 use super::memory::{Memory, Pointer};
 use super::queue::{Extents, Graph, Queue};
 use super::states::Places;
@@ -88,6 +90,8 @@ pub struct Steps {
     flights: Vec<Flight>,
     buffer: StepBuffer,
     states: Places,
+    /// What blocks and states pass through on their way to the host and back; grown as they are.
+    staged: Option<Pinned>,
     logits: Pointer,
     vocabulary: usize,
     sequences: usize,
@@ -160,6 +164,7 @@ impl Steps {
             flights,
             buffer: StepBuffer::new(limits),
             states: memory.places().clone(),
+            staged: None,
             logits,
             vocabulary: spec.vocabulary,
             sequences: spec.step_sequences,

@@ -18,6 +18,7 @@ mod flights;
 mod order;
 mod plan;
 mod prefix;
+mod swap;
 #[cfg(test)]
 mod walk;
 
@@ -36,6 +37,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, TryRecvError};
 use std::time::{Duration, Instant};
+pub(crate) use swap::Images;
 
 /// What handles send to the forward thread.
 #[derive(Debug)]
@@ -87,6 +89,10 @@ pub(crate) struct Forward {
     /// Why answers are wrong, once that is known.
     condemned: Option<String>,
     flights: Flights,
+    /// What was computed of those that wait to go on.
+    images: Images,
+    /// Whether the next that waits does so for its copy's pages.
+    awaits_pages: bool,
     /// The next step, and what to remember of it until it is collected.
     step: Step,
     rows: Vec<Row>,
@@ -110,6 +116,7 @@ impl Forward {
     pub fn new(
         spec: &'static ModelSpec,
         options: &EngineOptions,
+        images: Images,
         inbox: Receiver<Command>,
         shared: Arc<Shared>,
     ) -> Forward {
@@ -157,6 +164,8 @@ impl Forward {
             deadline: None,
             condemned: None,
             flights: Flights::default(),
+            images,
+            awaits_pages: false,
             step: Step::default(),
             rows: Vec::new(),
             spare: Vec::new(),
@@ -218,6 +227,7 @@ impl Forward {
         const { assert!(M::DRAFTS == M::SPEC.drafts(), "a model that drafts otherwise than it says") };
         // What to feed next is known when a step is collected, and not before.
         const { assert!(M::DRAFTS == 0 || M::STEPS_IN_FLIGHT == 1, "drafts with two steps in flight") };
+        self.images.poll();
         let began = Instant::now();
         // What is sent to disk and cannot be ends its sequence, which may have been all there was.
         let ready = self.make_room(model)?;
@@ -228,6 +238,7 @@ impl Forward {
             if self.flights.is_empty() {
                 self.shared.counters().step_began = Some(submitted);
             }
+            self.carry(model);
             let ticket = model.submit(&self.step);
             self.step.copies.clear();
             let rows = std::mem::take(&mut self.rows);
@@ -247,6 +258,8 @@ impl Forward {
             self.apply(&rows, output, collected)?;
             self.flights.recycle(rows);
             self.publish(Some(Turn { began, collected }));
+        } else if !planned {
+            self.wait_for_pages();
         }
         Ok(())
     }
@@ -280,7 +293,12 @@ impl Forward {
     }
 
     fn has_work(&self) -> bool {
-        !(self.running.is_empty() && self.waiting.is_empty() && self.flights.is_empty())
+        // What a disk is still writing for nobody does not keep a drained engine.
+        self.has_sequences() || !self.flights.is_empty() || (!self.closing && self.images.under_way())
+    }
+
+    fn has_sequences(&self) -> bool {
+        !(self.running.is_empty() && self.waiting.is_empty())
     }
 
     fn take_arrivals(&mut self) {
@@ -366,9 +384,18 @@ impl Forward {
     /// # Errors
     /// When the cache does not know its blocks: the books do not balance, and going on would mix tokens up.
     fn free(&mut self, sequence: &mut Sequence) -> Result<(), String> {
-        sequence.fed = 0;
-        // They were drafted from what is given back; prefilling it again brings others.
-        sequence.drafts.clear();
+        if let Some(image) = sequence.image {
+            self.images.drop(image);
+        }
+        sequence.forget();
+        self.give_back(sequence)
+    }
+
+    /// The same of one that keeps what it knows.
+    ///
+    /// # Errors
+    /// See [`Forward::free`].
+    fn give_back(&mut self, sequence: &mut Sequence) -> Result<(), String> {
         let Some(slot) = sequence.slot.take() else { return Ok(()) };
         let (lease, last_step) = (sequence.lease.take(), sequence.last_step);
         self.flights
@@ -391,6 +418,7 @@ impl Forward {
         counters.stats.cached_blocks = self.cache.cached();
         counters.stats.snapshots = self.cache.snapshots();
         counters.stats.free_far_places = self.cache.free_far();
+        counters.stats.swap = self.images.count();
         if let Some(Turn { began, collected }) = turn {
             let now = Instant::now();
             counters.stepped(collected - began);

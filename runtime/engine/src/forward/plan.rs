@@ -23,7 +23,7 @@ pub(super) fn limits(spec: &ModelSpec, prefill_tokens: usize) -> Limits {
 
 impl Forward {
     /// Decides the next step and makes it ready in `self.step` and `self.rows`. False when a step in flight has to
-    /// be collected first.
+    /// be collected first, or a page from disk waited for.
     ///
     /// # Errors
     /// When there is nothing to run, or the blocks promised are not there: both would be mistakes in here.
@@ -39,7 +39,12 @@ impl Forward {
             pace: self.pace,
         };
         let Plan { preempt, admit, rows, cut } = schedule(&view, &self.limits);
-        if rows.is_empty() && view.in_flight {
+        // Blocks are written between steps.
+        let resumes = self.picked.iter().take(admit).any(|at| self.waiting[*at].image.is_some());
+        if view.in_flight && (rows.is_empty() || resumes) {
+            return Ok(false);
+        }
+        if rows.is_empty() && (self.awaits_pages || !self.has_sequences()) {
             return Ok(false);
         }
         if rows.is_empty() {
@@ -50,14 +55,16 @@ impl Forward {
                 self.cache.available()
             ));
         }
+        self.images.begin(self.step.copies.len());
         for _ in 0..preempt {
             if let Some(mut sequence) = self.running.pop() {
-                self.free(&mut sequence)?;
+                self.preempt(&mut sequence)?;
                 self.wait(sequence);
             }
         }
         self.admit(admit)?;
         self.grow()?;
+        self.bring_back();
         if preempt > 0 || admit > 0 || cut {
             let mut counters = self.shared.counters();
             counters.stats.preemptions += preempt as u64;

@@ -6,6 +6,7 @@
 //! steps in their order, so a place may be promised anew as soon as the step that reads it is planned.
 
 use super::flights::Row;
+use super::swap::Copied;
 use super::{Forward, far, unbalanced};
 use crate::scheduler::{HOLDS, Policy, comes, pick, rank};
 use crate::sequence::Sequence;
@@ -49,26 +50,36 @@ impl Forward {
         }));
         self.waiting_view.clear();
         self.order();
-        let (replays, saves) = (self.replays, self.saves.as_ref());
+        self.awaits_pages = false;
         // Looking a prompt up takes time: only for those that there is a slot for, and that fill one step. Whoever is looked up
         // later finds more.
         let (mut budget, mut turns) = (self.limits.prefill_tokens, self.turns);
         for _ in 0..self.free_slots.len() {
             let before = turns;
             let Some(next) = pick(&mut self.candidates, self.schedule.policy, &mut turns) else { break };
-            let one = &self.waiting[next];
-            let due = far::due(&share, &limits, one.tokens.len(), 0);
+            let due = far::due(&share, &limits, self.waiting[next].tokens.len(), 0);
             if due > free_far {
                 break;
             }
-            let found = self.cache.lookup(one.reusable(replays));
-            if self.shares && one.held < HOLDS && self.is_coming(one.reusable(replays), found.tokens) {
-                self.waiting[next].held += 1;
-                turns = before;
-                continue;
-            }
+            let waiting = match self.view_of_copy(next) {
+                Copied::Here(waiting) => waiting,
+                Copied::Comes => {
+                    self.awaits_pages = true;
+                    break;
+                }
+                Copied::No => {
+                    let (one, replays) = (&self.waiting[next], self.replays);
+                    let found = self.cache.lookup(one.reusable(replays));
+                    if self.shares && one.held < HOLDS && self.is_coming(one.reusable(replays), found.tokens)
+                    {
+                        self.waiting[next].held += 1;
+                        turns = before;
+                        continue;
+                    }
+                    far::shown_waiting(&share, &limits, one.as_waiting(&found, replays, self.saves.as_ref()))
+                }
+            };
             free_far -= due;
-            let waiting = far::shown_waiting(&share, &limits, one.as_waiting(&found, replays, saves));
             self.waiting_view.push(waiting);
             self.picked.push(next);
             budget = budget.saturating_sub(waiting.tokens - waiting.cached);
@@ -141,6 +152,9 @@ impl Forward {
 
     fn begin(&mut self, mut sequence: Sequence, now: Instant) -> Result<(), String> {
         self.turns.took(sequence.is_canary());
+        if sequence.image.is_some() {
+            return self.resume(sequence, now);
+        }
         let first = sequence.clock.admitted.is_none() && !sequence.is_canary();
         let (lease, found) = self.cache.admit(sequence.reusable(self.replays)).map_err(unbalanced)?;
         sequence.slot = self.free_slots.pop();

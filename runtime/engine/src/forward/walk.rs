@@ -14,7 +14,7 @@ use crate::scripted::{
     Drafting, InFlight, Invariant, Recurrent, Script, Scripted, Shape, Tight, Tokens, Verifying,
 };
 use crate::{EngineOptions, Event, FarShare, FinishReason, Generation, Policy, PrefixOptions};
-use crate::{Request, ScheduleOptions, Stats, SubmitError};
+use crate::{Request, ScheduleOptions, Stats, SubmitError, SwapOptions};
 use monomorph_cache::{Block, Share};
 use monomorph_model::{FarRoom, ModelSpec};
 use std::collections::HashSet;
@@ -165,7 +165,8 @@ fn balance(forward: &Forward, blocks: usize, snapshots: usize, far: Option<FarSh
 }
 
 /// One walk; the counters at its end, and how often a sequence that was over held blocks.
-fn walk<S: Shape>(
+pub(super) fn walk<S: Shape>(
+    swap: &SwapOptions,
     seed: u64,
     turns: usize,
     blocks: usize,
@@ -181,8 +182,13 @@ fn walk<S: Shape>(
         tbt: if seed.is_multiple_of(4) { Duration::MAX } else { Duration::ZERO },
         prefill_tokens: [0, 24, 9, 0][seed as usize % 4],
     };
-    let options =
-        EngineOptions { prefix, schedule, far, ..EngineOptions::new(blocks, Tight::SPEC.context, 12) };
+    let options = EngineOptions {
+        prefix,
+        schedule,
+        far,
+        swap: swap.clone(),
+        ..EngineOptions::new(blocks, Tight::SPEC.context, 12)
+    };
     let (engine, mut forward) = prepare(S::SPEC, options).unwrap();
     let tokens = spoken_by(S::SPEC);
     let room = far.map(|share| share.room);
@@ -226,6 +232,10 @@ fn walk<S: Shape>(
             forward.turn(&mut model).unwrap();
         }
         balance(&forward, blocks, snapshots, far);
+        // A turn is shorter than a disk takes: now and then the disk is done first.
+        while forward.images.under_way() && random.below(3) > 0 {
+            forward.images.wait(Duration::from_secs(20));
+        }
         assert!(forward.flights.len() < S::STEPS_IN_FLIGHT, "a turn leaves room for the next step");
         left += usize::from(forward.flights.leaving().next().is_some());
         clients.retain_mut(|client| !client.listen());
@@ -235,6 +245,7 @@ fn walk<S: Shape>(
     assert!(clients.is_empty(), "{} clients were not told the end", clients.len());
     assert_eq!((forward.cache.available(), forward.free_slots.len()), (blocks, forward.limits.running()));
     assert_eq!(forward.cache.free_far(), far.map_or(0, |share| share.room.places));
+    assert!(forward.images.is_empty(), "a page of a copy is lost");
     engine.drain(Duration::ZERO);
     assert!(!forward.wait_for_work().unwrap());
     (engine.stats(), left)
@@ -255,7 +266,8 @@ fn walks_with<S: Shape>(enabled: bool) -> Stats {
     let (mut stats, mut left) = (Stats::default(), 0);
     let worlds = [(16, 0.5), (17, 0.9), (20, 0.1), (26, 0.9), (40, 0.1), (96, 0.5)];
     for (seed, (blocks, right_drafts)) in (1..).zip(worlds) {
-        let (one, leaving) = walk::<S>(seed * 0x9E37_79B9, 6_000, blocks, right_drafts, enabled, None);
+        let swap = SwapOptions::default();
+        let (one, leaving) = walk::<S>(&swap, seed * 0x9E37_79B9, 6_000, blocks, right_drafts, enabled, None);
         stats.steps += one.steps;
         stats.preemptions += one.preemptions;
         stats.finished += one.finished;
@@ -355,8 +367,15 @@ fn walks_far<S: Shape>() {
         let room = FarRoom { places, group };
         let resident = if kept > 0 { whole_steps(group) + kept } else { FarShare::least(S::SPEC, room) };
         let far = Some(FarShare { room, resident });
-        let (stats, _) =
-            walk::<S>(seed * 0x9E37_79B9, 4_000, resident + 2 * (places / 16), 0.5, enabled, far);
+        let (stats, _) = walk::<S>(
+            &SwapOptions::default(),
+            seed * 0x9E37_79B9,
+            4_000,
+            resident + 2 * (places / 16),
+            0.5,
+            enabled,
+            far,
+        );
         println!("groups of {group}, {resident} resident, {places} places: {stats:?}");
         assert!(stats.finished > 100, "{stats:?}");
         assert_eq!(stats.tokens_cached > 0, enabled && kept > 0, "{stats:?}");

@@ -23,7 +23,7 @@
 //! that came before bounds the steps.
 //!
 //! * **Growth.** Every running sequence gets the blocks its known tokens need, first to last. When blocks run
-//!   out, the last is pre-empted: its blocks go back, and it is prefilled again later.
+//!   out, the last is pre-empted: its blocks go back, and it is prefilled again later, or goes on from a copy.
 //! * **Admission.** Whoever is next is admitted when the blocks of all its tokens are free with one more
 //!   for every sequence that can still grow. Its blocks are taken at once, so prefill never runs out.
 //! * **Budget.** Sequences that need one token only (decode) come first, in every step, one token each and its drafts; what the budget
@@ -126,6 +126,8 @@ pub struct Waiting {
     pub shared: usize,
     /// As [`Running::prefill`].
     pub prefill: usize,
+    /// As [`Running::drafts`], of one that was pre-empted and goes on where it was.
+    pub drafts: usize,
     /// Most tokens it can come to have.
     pub limit: usize,
     /// Lower is earlier.

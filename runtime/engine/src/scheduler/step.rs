@@ -43,7 +43,9 @@ pub fn schedule(view: &View<'_>, limits: &Limits) -> Plan {
             true => Due::of(one.tokens, one.cached, one.prefill, one.drafts),
             false => Due::Nothing,
         })
-        .chain(view.waiting[..admit].iter().map(|one| Due::of(one.tokens, one.cached, one.prefill, 0)));
+        .chain(
+            view.waiting[..admit].iter().map(|one| Due::of(one.tokens, one.cached, one.prefill, one.drafts)),
+        );
     let decodes: usize = due.clone().map(Due::decodes).sum();
     let room = limits.step_tokens.saturating_sub(decodes).min(limits.prefill_tokens);
     let budget = match view.policy {

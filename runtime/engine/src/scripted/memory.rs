@@ -175,6 +175,7 @@ impl Memory {
             }
             self.drafted.remove(&slot);
             self.following.remove(&slot);
+            self.take_back_drafts(row);
         } else {
             assert!(!restored && row.position > 0, "{slot:?} goes on, and was given another state");
         }
@@ -200,6 +201,15 @@ impl Memory {
         let context = read.collect();
         self.fed.insert(slot, fed);
         context
+    }
+
+    /// A sequence that was in another slot comes with what was sampled and drafted for it there: nobody here knows better.
+    fn take_back_drafts(&mut self, row: &SequenceStep) {
+        if let (1.., Tokens::Known(ids)) = (row.drafts, &row.tokens) {
+            assert!(row.generated && row.position > 0, "{:?} begins with drafts", row.slot);
+            self.sampled.insert(row.slot, (row.position, ids[0]));
+            self.drafted.insert(row.slot, ids[1..].to_vec());
+        }
     }
 
     /// Checks what drafting wants of a row: after a token was sampled the drafts made then, before that what comes next.
@@ -293,6 +303,76 @@ impl Memory {
 fn reach(row: &SequenceStep, spec: &ModelSpec) -> usize {
     let ahead = if matches!(row.output, Output::Sample { .. }) { spec.ahead(row.drafts) } else { 0 };
     row.position + row.tokens.len() + ahead
+}
+
+/// Token ids as bytes, and the sign in the place of one that nobody wrote.
+const UNWRITTEN: u32 = u32::MAX;
+
+impl Memory {
+    /// The ids that a block holds, as bytes.
+    pub fn read_block(&self, block: BlockId, into: &mut [u8]) {
+        let (at, bytes) = (self.cells_between_steps(block), 4 * self.block_tokens);
+        assert_eq!(into.len(), bytes, "{block:?} is of {bytes} bytes");
+        let cells = at.map(|cell| self.cells.get(cell).copied().flatten().unwrap_or(UNWRITTEN));
+        for (out, id) in into.as_chunks_mut().0.iter_mut().zip(cells) {
+            *out = id.to_le_bytes();
+        }
+    }
+
+    /// Makes a block what was read of one.
+    pub fn write_block(&mut self, block: BlockId, from: &[u8]) {
+        let (at, bytes) = (self.cells_between_steps(block), 4 * self.block_tokens);
+        assert_eq!(from.len(), bytes, "{block:?} is of {bytes} bytes");
+        if self.cells.len() < at.end {
+            self.cells.resize(at.end, None);
+        }
+        for (cell, id) in self.cells[at].iter_mut().zip(from.as_chunks().0) {
+            *cell = Some(u32::from_le_bytes(*id)).filter(|id| *id != UNWRITTEN);
+        }
+    }
+
+    fn cells_between_steps(&self, block: BlockId) -> std::ops::Range<usize> {
+        assert!(self.steps.is_empty(), "{block:?} is copied while a step is in flight");
+        let (index, blocks) = (block.0 as usize, self.blocks);
+        assert!(index < blocks, "{block:?} of a memory of {blocks} blocks");
+        index * self.block_tokens..(index + 1) * self.block_tokens
+    }
+
+    /// The tokens that made a state: how many, and they. What is left of `into` stays.
+    pub fn read_state(&self, place: StatePlace, into: &mut [u8]) {
+        assert!(
+            self.recurrent && self.steps.is_empty(),
+            "{place:?} is read of a model without state or while a step is in flight"
+        );
+        let state = match place {
+            StatePlace::Slot(slot) => self.fed.get(&slot),
+            StatePlace::Snapshot(SnapshotId(at)) => self.snapshots[at as usize].as_ref(),
+        };
+        let Some(state) = state else { panic!("{place:?} holds no state") };
+        let words = std::iter::once(state.len() as u32).chain(state.iter().copied());
+        for (out, word) in into.as_chunks_mut().0.iter_mut().zip(words) {
+            *out = word.to_le_bytes();
+        }
+    }
+
+    /// Makes a state what was read of one.
+    pub fn write_state(&mut self, place: StatePlace, from: &[u8]) {
+        assert!(
+            self.recurrent && self.steps.is_empty(),
+            "{place:?} is written of a model without state or while a step is in flight"
+        );
+        let mut words = from.as_chunks().0.iter().map(|word| u32::from_le_bytes(*word));
+        let count = words.next().unwrap_or_default() as usize;
+        let state: Vec<u32> = words.take(count).collect();
+        assert_eq!(state.len(), count, "{place:?} is given a state that is cut off");
+        match place {
+            StatePlace::Slot(slot) => {
+                self.fed.insert(slot, state);
+                self.restored.insert(slot);
+            }
+            StatePlace::Snapshot(SnapshotId(at)) => self.snapshots[at as usize] = Some(state),
+        }
+    }
 }
 
 /// Checks what a step promises about itself.

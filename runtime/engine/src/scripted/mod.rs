@@ -17,7 +17,7 @@ pub use spec::{Drafting, InFlight, Invariant, Recurrent, Shape, Small, Tight, Ve
 use controls::Fault;
 use memory::Memory;
 use monomorph_model::{BlockId, FarId, FarRoom, LoadError, LoadOptions, Model, ModelSpec, Output, Progress};
-use monomorph_model::{RowOutput, SequenceStep, Step, StepOutput, Ticket, Weights};
+use monomorph_model::{RowOutput, SequenceStep, StatePlace, Step, StepOutput, Ticket, Weights};
 use monomorph_sampling::{Sampled, Sampling};
 use std::collections::VecDeque;
 use std::marker::PhantomData;
@@ -228,6 +228,26 @@ impl<S: Shape> Model for Scripted<S> {
         match self.controls.writes_fail() {
             true => Err("the disk was told to fail".to_owned()),
             false => Ok(()),
+        }
+    }
+
+    fn read_block(&mut self, block: BlockId, into: &mut [u8]) {
+        self.memory.read_block(block, into);
+    }
+
+    fn write_block(&mut self, block: BlockId, from: &[u8]) {
+        self.memory.write_block(block, from);
+    }
+
+    fn read_state(&mut self, place: StatePlace, into: &mut [u8]) {
+        if !into.is_empty() {
+            self.memory.read_state(place, into);
+        }
+    }
+
+    fn write_state(&mut self, place: StatePlace, from: &[u8]) {
+        if !from.is_empty() {
+            self.memory.write_state(place, from);
         }
     }
 

@@ -68,12 +68,12 @@ impl<S: Shape, const PIECE: usize> Shape for Invariant<S, PIECE> {
     const STEPS_IN_FLIGHT: usize = S::STEPS_IN_FLIGHT;
 }
 
-/// Another shape, of a model that has recurrent state beside keys and values.
+/// Another shape, of a model that has recurrent state beside keys and values: the tokens that it was fed, and how many.
 #[derive(Debug)]
 pub struct Recurrent<S>(PhantomData<fn() -> S>);
 
 impl<S: Shape> Shape for Recurrent<S> {
-    const SPEC: &'static ModelSpec = &ModelSpec { state_bytes: 64, ..*S::SPEC };
+    const SPEC: &'static ModelSpec = &ModelSpec { state_bytes: 4 * (1 + S::SPEC.context as u64), ..*S::SPEC };
     const STEPS_IN_FLIGHT: usize = S::STEPS_IN_FLIGHT;
 }
 
@@ -92,8 +92,14 @@ impl Shape for Small {
 pub struct Tight;
 
 impl Shape for Tight {
-    const SPEC: &'static ModelSpec =
-        &ModelSpec { block_tokens: 4, step_tokens: 24, step_sequences: 6, context: 64, ..SMALL };
+    const SPEC: &'static ModelSpec = &ModelSpec {
+        block_tokens: 4,
+        block_bytes: 4 * 4,
+        step_tokens: 24,
+        step_sequences: 6,
+        context: 64,
+        ..SMALL
+    };
 }
 
 const SMALL: ModelSpec = ModelSpec {

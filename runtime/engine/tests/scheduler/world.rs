@@ -101,7 +101,7 @@ impl Sequence {
 
 /// One that waits, of whose tokens nothing is cached.
 pub(crate) fn fresh(tokens: usize, limit: usize) -> Waiting {
-    Waiting { tokens, cached: 0, shared: 0, prefill: tokens, limit, priority: 0 }
+    Waiting { tokens, cached: 0, shared: 0, prefill: tokens, drafts: 0, limit, priority: 0 }
 }
 
 /// What a run did, to see that the runs exercise what they claim to.

@@ -106,6 +106,8 @@ fn gauges(registry: &mut Registry, stats: &Stats) {
             stats.cached_blocks as f64,
         ),
         ("monomorph:snapshots", "Snapshots of recurrent state that are kept", stats.snapshots as f64),
+        ("monomorph:swap_host_bytes", "Memory that holds copies of sequences", stats.swap.host_bytes as f64),
+        ("monomorph:swap_disk_bytes", "Disk that holds copies of sequences", stats.swap.disk_bytes as f64),
         ("monomorph:context_tokens", "Tokens a sequence may have", stats.context as f64),
         (
             "monomorph:seconds_in_turn",
@@ -151,6 +153,21 @@ fn counters(registry: &mut Registry, stats: &Stats) {
         ("monomorph:snapshots_evicted", "Snapshots given up for others", stats.snapshots_evicted),
         ("vllm:num_preemptions", "Sequences that lost their blocks to others", stats.preemptions),
         ("vllm:spec_decode_num_drafts", "Times that a sequence's drafts were verified", stats.drafts),
+        (
+            "monomorph:swapped_out",
+            "Sequences that were copied out when they lost their blocks",
+            stats.swap.out,
+        ),
+        ("monomorph:swapped_in", "Sequences that went on from a copy", stats.swap.back),
+        ("monomorph:swap_out_bytes", "Bytes copied out", stats.swap.bytes_out),
+        ("monomorph:swap_in_bytes", "Bytes copied back", stats.swap.bytes_back),
+        ("monomorph:swap_disk_written_bytes", "Bytes of copies written to disk", stats.swap.bytes_written),
+        ("monomorph:swap_disk_read_bytes", "Bytes of copies read from disk", stats.swap.bytes_read),
+        (
+            "monomorph:swap_failures",
+            "Copies that could not be written to disk or had back",
+            stats.swap.failures,
+        ),
         ("vllm:spec_decode_num_draft_tokens", "Drafts fed to be verified", stats.drafts_verified),
         (
             "vllm:spec_decode_num_accepted_tokens",

@@ -82,7 +82,7 @@ pub(crate) fn generate(
     args: &GenerateArgs,
     started: Instant,
 ) -> Result<(), Failure> {
-    let (context, blocks) = args.cache.plan(spec, args.memory.room(spec, 0)?.as_ref(), false)?;
+    let (context, blocks) = args.cache.plan(spec, args.memory.room(spec, 0, 0)?.as_ref(), false)?;
     let mut sampling = preset_sampling(spec.sampling.first());
     sampling.temperature = args.temperature.unwrap_or(sampling.temperature);
     sampling.top_p = args.top_p.unwrap_or(sampling.top_p);

@@ -13,6 +13,7 @@ use crate::memory::{Guard, Host};
 use crate::openai::answers::unix_time;
 use crate::out;
 use crate::schedule::{self, ScheduleArgs};
+use crate::swap::{self, SwapArgs};
 use crate::warm_up::WarmUpArgs;
 use crate::{batches, draft};
 use monomorph_engine::{EngineHandle, EngineOptions};
@@ -50,6 +51,9 @@ pub struct ServeArgs {
     /// How drafts are looked up.
     #[command(flatten)]
     pub lookup: LookupArgs,
+    /// Room for sequences that have to make room.
+    #[command(flatten)]
+    pub swap: SwapArgs,
     /// Memory of the device.
     #[command(flatten)]
     pub memory: MemoryArgs,
@@ -99,9 +103,13 @@ pub fn serve(
 ) -> Result<(), Failure> {
     args.log.begin();
     let prefix = args.prefix.options(spec)?;
+    let swap = args.swap.options(spec, out::print)?;
+    if args.far.is_on() && swap.host_bytes > 0 {
+        return Err("--swap-space and --high-speed-swap: a server does one of them".to_owned().into());
+    }
     let schedule = args.schedule.options(spec)?;
     let lookup = args.lookup.options(spec)?;
-    let room = args.memory.room(spec, prefix.snapshots)?;
+    let room = args.memory.room(spec, prefix.snapshots, swap.host_bytes)?;
     let room = room.map(|room| room.beside(args.far.staging(spec)));
     let (context, blocks) = args.cache.plan(spec, room.as_ref(), args.far.is_on())?;
     let far = args.far.options(spec, context, blocks)?;
@@ -148,8 +156,14 @@ pub fn serve(
     let server = runtime.spawn(serving::run(Arc::clone(&app), listener, drain));
 
     out::print(format_args!("loading {} at http://{address}/", spec.target));
-    let engine =
-        EngineOptions { prefix, schedule, lookup, far, ..EngineOptions::new(0, context, args.max_waiting) };
+    let engine = EngineOptions {
+        prefix,
+        schedule,
+        lookup,
+        swap,
+        far,
+        ..EngineOptions::new(0, context, args.max_waiting)
+    };
     let (engine, text) = load(spec, start, &args.weights, &options, engine, &app.progress)?;
     let (blocks, context) = (engine.stats().total_blocks, engine.context());
     let cached = blocks * spec.block_tokens;
@@ -167,10 +181,11 @@ pub fn serve(
     let invariant =
         invariant.map_or(String::new(), |it| format!("; batches: {}", batches::describe(spec, it)));
     let kept = kept(spec, &engine);
+    let swapped = swap::describe(spec, engine.swap());
     let scheduled = schedule::describe(engine.schedule());
     let _ = app.ready.set(Ready { engine, text: Arc::new(text), canary: Arc::new(canary) });
     out::print(format_args!(
-        "ready in {:.2} s: {} with a context of {context} tokens, {cached} cached in all ({}), {} threads{kept}{warm}{scheduled}{weights}{drafts}{invariant}",
+        "ready in {:.2} s: {} with a context of {context} tokens, {cached} cached in all ({}), {} threads{kept}{swapped}{warm}{scheduled}{weights}{drafts}{invariant}",
         started.elapsed().as_secs_f64(),
         app.model_name,
         out::bytes(blocks as u64 * spec.block_bytes as u64),

@@ -8,8 +8,8 @@
 use monomorph_engine::scripted::{Controls, InFlight, Poison, Script, Scripted, Shape, Tokens};
 use monomorph_formats::Format;
 use monomorph_model::{
-    ClassFormat, Figures, HardwareSpec, LoadError, LoadOptions, Model, ModelSpec, Output, Progress, Protocol,
-    SamplingPreset, Step, StepOutput, Ticket, Weights,
+    BlockId, ClassFormat, Figures, HardwareSpec, LoadError, LoadOptions, Model, ModelSpec, Output, Progress,
+    Protocol, SamplingPreset, Step, StepOutput, Ticket, Weights,
 };
 use serde_json::{Map, Value, json};
 use std::path::Path;
@@ -104,6 +104,14 @@ impl<S: Shape> Model for Loaded<S> {
 
     fn blocks(&self) -> usize {
         self.0.blocks()
+    }
+
+    fn read_block(&mut self, block: BlockId, into: &mut [u8]) {
+        self.0.read_block(block, into);
+    }
+
+    fn write_block(&mut self, block: BlockId, from: &[u8]) {
+        self.0.write_block(block, from);
     }
 
     fn submit(&mut self, step: &Step) -> Ticket {

@@ -97,7 +97,42 @@ impl<
     /// # Panics
     /// When there is no such slot or snapshot.
     pub fn copy(&mut self, copy: &StateCopy) {
-        let [from, to] = [copy.from, copy.to].map(|place| match place {
+        let [from, to] = [copy.from, copy.to].map(|place| self.place(place));
+        let from = self.start(0, from)..self.start(0, from + 1);
+        let to = self.start(0, to);
+        self.data.all_mut().copy_within(from, to);
+    }
+
+    /// Copies a state, all layers', to the front of `into`; what is left of that.
+    ///
+    /// # Panics
+    /// When there is no such slot or snapshot, or its state is larger.
+    pub fn read_state<'a>(&mut self, place: StatePlace, into: &'a mut [u8]) -> &'a mut [u8] {
+        let bytes = self.state_mut(place);
+        let (into, rest) = into.split_at_mut(bytes.len());
+        into.copy_from_slice(bytes);
+        rest
+    }
+
+    /// Puts back what [`Self::read_state`] read, from the front of `from`; what is left of that.
+    ///
+    /// # Panics
+    /// As [`Self::read_state`].
+    pub fn write_state<'a>(&mut self, place: StatePlace, from: &'a [u8]) -> &'a [u8] {
+        let bytes = self.state_mut(place);
+        let (from, rest) = from.split_at(bytes.len());
+        bytes.copy_from_slice(from);
+        rest
+    }
+
+    fn state_mut(&mut self, place: StatePlace) -> &mut [u8] {
+        let start = self.start(0, self.place(place));
+        self.data.bytes_mut(start, self.layers * Self::PLACE)
+    }
+
+    /// Where a state stands among all.
+    fn place(&self, place: StatePlace) -> usize {
+        match place {
             StatePlace::Slot(Slot(at)) => {
                 assert!((at as usize) < self.slots, "there is no slot {at}");
                 at as usize
@@ -106,10 +141,7 @@ impl<
                 assert!((at as usize) < self.snapshots, "there is no snapshot {at}");
                 self.slots + at as usize
             }
-        });
-        let from = self.start(0, from)..self.start(0, from + 1);
-        let to = self.start(0, to);
-        self.data.all_mut().copy_within(from, to);
+        }
     }
 
     #[inline(always)]

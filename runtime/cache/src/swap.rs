@@ -1,0 +1,228 @@
+//! Where the images of sequences are that gave their places up: decisions on counts, with no memory and no disk.
+//!
+//! An image is what a model remembers of a sequence, as so many pages. It is made in the host's memory and comes back from there. A tier of
+//! disk behind that takes those which will not be needed soon: the ones swapped out longest ago, for whoever is pre-empted last is the first
+//! to go on. Pages on their way count in both tiers until they have arrived.
+
+use std::collections::BTreeMap;
+
+/// Bytes that a machine surely copies in a second between a model's memory and the host's: an eighth of what PCIe 5 or one core of a server
+/// does. Taken too low, a sequence is now and then computed again that would have been copied sooner.
+pub const COPIED_PER_SECOND: f64 = 4e9;
+
+/// The part of the host's memory that is kept free while there is room on disk, so that the next sequence finds some: one in so many.
+pub const FREE_PART: usize = 2;
+
+/// Whether copying `bytes` out and back takes less time than feeding `tokens` again, `fed_per_second` of them in a second. Where that
+/// is not known, it does.
+///
+/// ```
+/// use monomorph_cache::swap::is_worth;
+/// assert!(is_worth(1000, 40 << 20, 10_000.0), "21 ms of copies and 100 of feeding");
+/// assert!(!is_worth(100, 60 << 20, 20_000.0), "a large state and a short prompt");
+/// assert!(is_worth(1, 1 << 30, 0.0) && !is_worth(0, 0, 0.0));
+/// ```
+pub fn is_worth(tokens: usize, bytes: u64, fed_per_second: f64) -> bool {
+    let copies = 2.0 * bytes as f64 / COPIED_PER_SECOND;
+    tokens > 0 && copies * fed_per_second < tokens as f64
+}
+
+/// An image, numbered in the order in which they are made.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Image(pub u64);
+
+/// Where the pages of an image are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Place {
+    /// In the host's memory.
+    Host,
+    /// There, and on their way to the disk.
+    Leaving,
+    /// On disk.
+    Disk,
+    /// There, and on their way to the host's memory.
+    Returning,
+}
+
+/// What became of the wish to have an image in the host's memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Return {
+    /// It is there.
+    Here,
+    /// Its pages are to be read from now on, and [`Tiers::returned`] to be told.
+    Begins,
+    /// It is on its way, one or the other, or there will be room when others have left.
+    Waits,
+    /// There is no room, and others do not leave: those that [`Tiers::leave`] names may be sent away first.
+    NoRoom,
+}
+
+/// Pages of each tier.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Pages {
+    /// In the host's memory.
+    pub host: usize,
+    /// On disk.
+    pub disk: usize,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Entry {
+    pages: usize,
+    place: Place,
+    /// Whether it is about to be used: then it does not leave.
+    wanted: bool,
+    /// Whether nobody wants it any more: it is gone when its pages have arrived.
+    dropped: bool,
+}
+
+/// Which images there are, and what they take.
+#[derive(Debug, Default)]
+pub struct Tiers {
+    all: Pages,
+    free: Pages,
+    /// Of the host's, those of images that leave.
+    leaving: usize,
+    images: BTreeMap<Image, Entry>,
+    next: u64,
+}
+
+impl Tiers {
+    /// Empty tiers.
+    pub fn new(all: Pages) -> Tiers {
+        Tiers { all, free: all, ..Tiers::default() }
+    }
+
+    /// Pages of each tier.
+    pub fn all(&self) -> Pages {
+        self.all
+    }
+
+    /// Pages that nothing is in or on its way to.
+    pub fn free(&self) -> Pages {
+        self.free
+    }
+
+    /// Images, those that are dropped and on their way included.
+    pub fn images(&self) -> usize {
+        self.images.len()
+    }
+
+    /// Where an image is; `None` of one that is gone or dropped.
+    pub fn place(&self, image: Image) -> Option<Place> {
+        self.images.get(&image).filter(|entry| !entry.dropped).map(|entry| entry.place)
+    }
+
+    /// Makes an image of `pages` pages in the host's memory; `None` where there is no room.
+    pub fn make(&mut self, pages: usize) -> Option<Image> {
+        if pages == 0 || pages > self.free.host {
+            return None;
+        }
+        self.free.host -= pages;
+        let image = Image(self.next);
+        self.next += 1;
+        self.images.insert(image, Entry { pages, place: Place::Host, wanted: false, dropped: false });
+        Some(image)
+    }
+
+    /// The next image to be written to disk, if one is to be so that `wanted` pages of the host's memory come to be free:
+    /// [`Self::left`] is to be told. Without a wish it is a [`FREE_PART`] of all.
+    pub fn leave(&mut self, wanted: Option<usize>) -> Option<Image> {
+        let (enough, urgent) = (wanted.unwrap_or(self.all.host / FREE_PART), wanted.is_some());
+        if self.free.host + self.leaving >= enough {
+            return None;
+        }
+        let free = self.free.disk;
+        let leaves = |entry: &Entry| entry.place == Place::Host && !entry.dropped && entry.pages <= free;
+        // One that was about to be used leaves when another's turn has come, and then last.
+        let order = |(image, entry): (&Image, &Entry)| (entry.wanted, *image);
+        let candidates = self.images.iter().filter(|(_, entry)| leaves(entry) && (urgent || !entry.wanted));
+        let (_, image) = candidates.map(order).min()?;
+        let entry = self.images.get_mut(&image)?;
+        (entry.place, entry.wanted) = (Place::Leaving, false);
+        self.free.disk -= entry.pages;
+        self.leaving += entry.pages;
+        Some(image)
+    }
+
+    /// An image was written, or could not be: then it stays. So does one that is wanted by now.
+    pub fn left(&mut self, image: Image, written: bool) {
+        let Some(entry) = self.images.get_mut(&image).filter(|entry| entry.place == Place::Leaving) else {
+            return;
+        };
+        self.leaving -= entry.pages;
+        if written && !entry.wanted {
+            self.free.host += entry.pages;
+            entry.place = Place::Disk;
+        } else {
+            self.free.disk += entry.pages;
+            entry.place = Place::Host;
+        }
+        if entry.dropped {
+            self.remove(image);
+        }
+    }
+
+    /// Wants an image in the host's memory.
+    pub fn come_back(&mut self, image: Image) -> Return {
+        let (free, leaving) = (self.free.host, self.leaving);
+        let Some(entry) = self.images.get_mut(&image).filter(|entry| !entry.dropped) else {
+            return Return::NoRoom;
+        };
+        match entry.place {
+            Place::Host => {
+                entry.wanted = true;
+                Return::Here
+            }
+            Place::Leaving => {
+                entry.wanted = true;
+                Return::Waits
+            }
+            Place::Returning => Return::Waits,
+            Place::Disk if entry.pages <= free => {
+                self.free.host -= entry.pages;
+                entry.place = Place::Returning;
+                Return::Begins
+            }
+            Place::Disk if entry.pages <= free + leaving => Return::Waits,
+            Place::Disk => Return::NoRoom,
+        }
+    }
+
+    /// The pages of an image, as many as it has.
+    pub fn pages(&self, image: Image) -> usize {
+        self.images.get(&image).map_or(0, |entry| entry.pages)
+    }
+
+    /// An image was read; or it could not be, and is gone.
+    pub fn returned(&mut self, image: Image, read: bool) {
+        let Some(entry) = self.images.get_mut(&image).filter(|entry| entry.place == Place::Returning) else {
+            return;
+        };
+        self.free.disk += entry.pages;
+        entry.place = Place::Host;
+        entry.wanted = true;
+        if entry.dropped || !read {
+            self.remove(image);
+        }
+    }
+
+    /// Gives an image up, because it was used or nobody wants it. True when it is gone; otherwise its pages are on their way, and it is
+    /// when they have arrived.
+    pub fn drop(&mut self, image: Image) -> bool {
+        let Some(entry) = self.images.get_mut(&image) else { return true };
+        match entry.place {
+            Place::Host | Place::Disk => self.remove(image),
+            Place::Leaving | Place::Returning => entry.dropped = true,
+        }
+        !self.images.contains_key(&image)
+    }
+
+    fn remove(&mut self, image: Image) {
+        let Some(entry) = self.images.remove(&image) else { return };
+        match entry.place {
+            Place::Disk => self.free.disk += entry.pages,
+            _ => self.free.host += entry.pages,
+        }
+    }
+}

@@ -1,0 +1,423 @@
+//! The bytes of sequences that gave their places up: in pages of the host's memory, and behind that on disk.
+
+use crate::shared::SwapStats;
+use crate::swap::SwapOptions;
+use monomorph_cache::Block;
+use monomorph_cache::swap::{Image, Pages, Place as Tier, Return, Tiers, is_worth};
+use monomorph_model::{BlockId, Model, ModelSpec, Slot, StateCopy, StatePlace};
+use monomorph_store::{
+    Completion, DiskStore, Kind, OpenError, Page, PageError, PageMemory, Place, whole_page,
+};
+use std::collections::HashMap;
+use std::time::{Duration, Instant};
+
+/// How long a disk may move no page at all before what is wanted of it is computed again.
+const PATIENCE: Duration = Duration::from_secs(2);
+/// Images in a row that could not be written until no more are.
+const FAILURES: u32 = 3;
+/// Bits of a page's number in its image, in what the store calls it by.
+const PAGE_BITS: u32 = 24;
+
+/// Whether an image can be gone on from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Wanted {
+    Here,
+    Waits,
+    /// It will never come.
+    Lost,
+}
+
+/// The pages of an image.
+#[derive(Debug, Default)]
+struct Held {
+    /// In the host's memory; `None` where one is on its way, or on disk.
+    pages: Vec<Option<Page>>,
+    /// On disk.
+    places: Vec<Place>,
+    under_way: usize,
+    failed: Option<PageError>,
+}
+
+/// A sequence's blocks and slot that are to be copied out.
+#[derive(Debug)]
+struct Out {
+    image: Image,
+    blocks: Vec<Block>,
+    slot: Slot,
+}
+
+/// Those that an image is to be copied to: its pages from `first` on to `blocks`.
+#[derive(Debug)]
+struct Back {
+    image: Image,
+    first: usize,
+    blocks: Vec<Block>,
+    slot: Slot,
+}
+
+/// All images.
+pub(crate) struct Images {
+    tiers: Tiers,
+    disk: Option<DiskStore>,
+    held: HashMap<Image, Held>,
+    /// Pages that hold nothing, kept for their memory: with those that do, never more than the host's tier has.
+    spare: Vec<Page>,
+    outs: Vec<Out>,
+    backs: Vec<Back>,
+    /// Whether a copy was said to be there since the step at hand began to be planned.
+    promised: bool,
+    /// Copies of states that the step at hand begins with and that were there before it was planned.
+    copies: usize,
+    /// A page holds a block, or as much of a state.
+    page_bytes: usize,
+    block_bytes: usize,
+    state: Vec<u8>,
+    /// Tokens that the model is fed in a second, as its plan predicts.
+    fed_per_second: f64,
+    /// When the disk moved a page last, or was asked to when it was idle.
+    moved: Instant,
+    /// Images in a row that could not be written.
+    failures: u32,
+    report: fn(std::fmt::Arguments),
+    stats: SwapStats,
+}
+
+impl Images {
+    /// No images, with room for some where the options say so.
+    ///
+    /// # Errors
+    /// When the disk does not have what they say.
+    pub fn new(spec: &ModelSpec, options: &SwapOptions) -> Result<Images, OpenError> {
+        let page_bytes = whole_page(spec.block_bytes);
+        let host = usize::try_from(options.host_bytes / page_bytes as u64).unwrap_or(usize::MAX);
+        let disk = options.open(spec)?;
+        let all = Pages { host, disk: disk.as_ref().map_or(0, DiskStore::capacity) };
+        let state = if host > 0 { usize::try_from(spec.state_bytes).unwrap_or(usize::MAX) } else { 0 };
+        Ok(Images {
+            tiers: Tiers::new(all),
+            disk,
+            held: HashMap::new(),
+            spare: Vec::new(),
+            outs: Vec::new(),
+            backs: Vec::new(),
+            promised: false,
+            copies: 0,
+            page_bytes,
+            block_bytes: spec.block_bytes,
+            state: vec![0; state],
+            fed_per_second: spec.figures.predicted_prefill,
+            moved: Instant::now(),
+            failures: 0,
+            report: options.report,
+            stats: SwapStats::default(),
+        })
+    }
+
+    /// An image of a sequence that was fed so many tokens, to be made by [`Self::carry`]; `None` where it is sooner fed again, or there is
+    /// no room.
+    pub fn take(&mut self, fed: usize, blocks: &[Block], slot: Slot) -> Option<Image> {
+        let pages = blocks.len() + self.state.len().div_ceil(self.page_bytes);
+        let bytes = blocks.len() as u64 * self.block_bytes as u64 + self.state.len() as u64;
+        if !is_worth(fed, bytes, self.fed_per_second) || pages >= 1 << PAGE_BITS {
+            return None;
+        }
+        let image = self.tiers.make(pages)?;
+        self.outs.push(Out { image, blocks: blocks.to_vec(), slot });
+        Some(image)
+    }
+
+    /// Begins to be ordered what a step needs that begins with `copies` from earlier ones.
+    pub fn begin(&mut self, copies: usize) {
+        self.copies = copies;
+    }
+
+    /// Orders the pages of an image behind the first `known` to be copied to the blocks behind as many, and its state to the slot.
+    pub fn bring_back(&mut self, image: Image, known: usize, blocks: &[Block], slot: Slot) {
+        let blocks = blocks.get(known..).unwrap_or_default().to_vec();
+        self.backs.push(Back { image, first: known, blocks, slot });
+    }
+
+    /// Copies what was ordered: out first, for what is brought back may go to the same blocks.
+    pub fn carry<M: Model>(&mut self, model: &mut M, copies: &mut Vec<StateCopy>) {
+        for out in std::mem::take(&mut self.outs) {
+            self.copy_out(model, &out);
+        }
+        if !self.backs.is_empty() && !self.state.is_empty() {
+            // What is over left its state to be saved in a slot that may be written now. What the plan itself wants copied comes after.
+            for StateCopy { from, to } in copies.drain(..self.copies) {
+                model.read_state(from, &mut self.state);
+                model.write_state(to, &self.state);
+            }
+        }
+        for back in std::mem::take(&mut self.backs) {
+            self.copy_back(model, &back);
+        }
+        self.send_away(None);
+    }
+
+    fn copy_out<M: Model>(&mut self, model: &mut M, out: &Out) {
+        let mut pages = Vec::with_capacity(self.tiers.pages(out.image));
+        for block in &out.blocks {
+            let mut page = self.page();
+            model.read_block(BlockId(block.0), &mut page.bytes_mut()[..self.block_bytes]);
+            pages.push(Some(page));
+        }
+        if !self.state.is_empty() {
+            model.read_state(StatePlace::Slot(out.slot), &mut self.state);
+        }
+        for at in (0..self.state.len()).step_by(self.page_bytes) {
+            let mut page = self.page();
+            let part = &self.state[at..self.state.len().min(at + self.page_bytes)];
+            page.bytes_mut()[..part.len()].copy_from_slice(part);
+            pages.push(Some(page));
+        }
+        self.stats.out += 1;
+        self.stats.bytes_out += (pages.len() * self.page_bytes) as u64;
+        self.held.insert(out.image, Held { pages, ..Held::default() });
+    }
+
+    fn copy_back<M: Model>(&mut self, model: &mut M, back: &Back) {
+        let Some(held) = self.held.get(&back.image) else { return };
+        let page = |at: usize| held.pages[at].as_ref().expect("what is brought back is there").bytes();
+        for (at, block) in back.blocks.iter().enumerate() {
+            model.write_block(BlockId(block.0), &page(back.first + at)[..self.block_bytes]);
+        }
+        let first = back.first + back.blocks.len();
+        for (at, part) in self.state.chunks_mut(self.page_bytes).enumerate() {
+            part.copy_from_slice(&page(first + at)[..part.len()]);
+        }
+        if !self.state.is_empty() {
+            model.write_state(StatePlace::Slot(back.slot), &self.state);
+        }
+        self.stats.back += 1;
+        self.stats.bytes_back += ((held.pages.len() - back.first) * self.page_bytes) as u64;
+        self.drop(back.image);
+    }
+
+    fn page(&mut self) -> Page {
+        self.spare.pop().unwrap_or_else(|| Page::zeroed(self.page_bytes))
+    }
+
+    /// Gives an image up that is not wanted any more.
+    pub fn drop(&mut self, image: Image) {
+        self.outs.retain(|out| out.image != image);
+        self.backs.retain(|back| back.image != image);
+        if self.tiers.drop(image) {
+            self.clear(image);
+        }
+    }
+
+    /// Takes back what is left of an image that is gone.
+    fn clear(&mut self, image: Image) {
+        let Some(held) = self.held.remove(&image) else { return };
+        self.spare.extend(held.pages.into_iter().flatten());
+        self.give_places_back(held.places);
+    }
+
+    fn give_places_back(&mut self, places: Vec<Place>) {
+        if let Some(disk) = &mut self.disk {
+            places.into_iter().for_each(|place| disk.free(place));
+        }
+    }
+
+    /// Whether an image can be gone on from; where it is on disk, it is fetched from now on.
+    pub fn want(&mut self, image: Image) -> Wanted {
+        match self.tiers.come_back(image) {
+            Return::Here => {
+                self.promised = true;
+                return Wanted::Here;
+            }
+            Return::Begins => {
+                self.fetch(image);
+                // It may have failed at once.
+                let Some(place) = self.tiers.place(image) else { return Wanted::Lost };
+                return if place == Tier::Host { Wanted::Here } else { Wanted::Waits };
+            }
+            Return::Waits => {}
+            // Others make room: then it waits for these.
+            // Whoever was said to be there in this turn must not leave in it.
+            Return::NoRoom if self.promised && self.tiers.place(image).is_some() => return Wanted::Waits,
+            Return::NoRoom if self.send_away(Some(self.tiers.pages(image))) => {}
+            Return::NoRoom => {
+                if self.tiers.place(image).is_some() {
+                    self.lose(image, "no room in the host's memory");
+                }
+                return Wanted::Lost;
+            }
+        }
+        if self.moved.elapsed() < PATIENCE {
+            return Wanted::Waits;
+        }
+        self.lose(image, "the disk does not answer");
+        Wanted::Lost
+    }
+
+    fn lose(&mut self, image: Image, why: &str) {
+        self.stats.failures += 1;
+        (self.report)(format_args!("swap: {why}: a sequence is computed again"));
+        self.drop(image);
+    }
+
+    /// Begins to write images to disk, so that so many pages of the host's memory come to be free. Whether any is.
+    fn send_away(&mut self, wanted: Option<usize>) -> bool {
+        let mut any = false;
+        while self.failures < FAILURES
+            && let Some(image) = self.tiers.leave(wanted)
+        {
+            any = true;
+            self.write(image);
+        }
+        any
+    }
+
+    fn write(&mut self, image: Image) {
+        self.touch();
+        let (Some(disk), Some(held)) = (&mut self.disk, self.held.get_mut(&image)) else { return };
+        for (at, page) in held.pages.iter_mut().enumerate() {
+            let Some(bytes) = page.take() else { continue };
+            match disk.write(bytes, tag(image, at)) {
+                Ok(place) => {
+                    held.places.push(place);
+                    held.under_way += 1;
+                }
+                Err(refused) => {
+                    *page = Some(refused.page);
+                    held.failed = Some(refused.why);
+                    break;
+                }
+            }
+        }
+        self.written(image);
+    }
+
+    fn fetch(&mut self, image: Image) {
+        self.touch();
+        let count = self.tiers.pages(image);
+        let mut pages: Vec<Page> = (0..count).map(|_| self.page()).collect();
+        let (Some(disk), Some(held)) = (&mut self.disk, self.held.get_mut(&image)) else { return };
+        for (at, place) in held.places.iter().enumerate() {
+            let Some(page) = pages.pop() else { break };
+            match disk.read(*place, page, tag(image, at)) {
+                Ok(()) => held.under_way += 1,
+                Err(refused) => {
+                    pages.push(refused.page);
+                    held.failed = Some(refused.why);
+                    break;
+                }
+            }
+        }
+        self.spare.append(&mut pages);
+        self.fetched(image);
+    }
+
+    /// The disk has something to do from now on, if it had nothing.
+    fn touch(&mut self) {
+        if self.disk.as_ref().is_some_and(|disk| disk.in_flight() == 0) {
+            self.moved = Instant::now();
+        }
+    }
+
+    /// Takes what the disk has done, before a step is planned.
+    pub fn poll(&mut self) {
+        self.promised = false;
+        while let Some(done) = self.disk.as_mut().and_then(DiskStore::poll) {
+            self.arrived(done);
+        }
+    }
+
+    /// Waits for the disk to have done something.
+    pub fn wait(&mut self, timeout: Duration) {
+        if let Some(done) = self.disk.as_mut().and_then(|disk| disk.wait(timeout)) {
+            self.arrived(done);
+        }
+        self.poll();
+    }
+
+    /// Whether pages are on their way.
+    pub fn under_way(&self) -> bool {
+        self.disk.as_ref().is_some_and(|disk| disk.in_flight() > 0)
+    }
+
+    fn arrived(&mut self, Completion { tag, kind, page, result, .. }: Completion) {
+        self.moved = Instant::now();
+        let (image, at) = (Image(tag >> PAGE_BITS), (tag & ((1 << PAGE_BITS) - 1)) as usize);
+        let Some(held) = self.held.get_mut(&image) else { return };
+        held.pages[at] = Some(page);
+        held.under_way -= 1;
+        let bytes = self.page_bytes as u64;
+        match (kind, result) {
+            (_, Err(error)) => held.failed = Some(error),
+            (Kind::Write, Ok(())) => self.stats.bytes_written += bytes,
+            (Kind::Read, Ok(())) => self.stats.bytes_read += bytes,
+        }
+        match kind {
+            Kind::Write => self.written(image),
+            Kind::Read => self.fetched(image),
+        }
+    }
+
+    /// Books an image that is written, if it is.
+    fn written(&mut self, image: Image) {
+        let Some(held) = self.held.get_mut(&image).filter(|held| held.under_way == 0) else { return };
+        let failed = held.failed.take();
+        self.tiers.left(image, failed.is_none());
+        match failed {
+            None => self.failures = 0,
+            Some(error) => {
+                self.failures += 1;
+                self.stats.failures += 1;
+                let end = if self.failures == FAILURES { "; no more is written to this disk" } else { "" };
+                (self.report)(format_args!("swap: writing to disk failed: {error}{end}"));
+            }
+        }
+        let place = self.tiers.place(image);
+        let Some(held) = self.held.get_mut(&image) else { return };
+        match place {
+            None => self.clear(image),
+            Some(Tier::Disk) => self.spare.extend(held.pages.iter_mut().filter_map(Option::take)),
+            Some(_) => {
+                let places = std::mem::take(&mut held.places);
+                self.give_places_back(places);
+            }
+        }
+    }
+
+    /// Books an image that is read, if it is.
+    fn fetched(&mut self, image: Image) {
+        let Some(held) = self.held.get_mut(&image).filter(|held| held.under_way == 0) else { return };
+        let (failed, places) = (held.failed.take(), std::mem::take(&mut held.places));
+        self.tiers.returned(image, failed.is_none());
+        self.give_places_back(places);
+        if let Some(error) = &failed {
+            self.stats.failures += 1;
+            (self.report)(format_args!(
+                "swap: reading from disk failed: {error}: a sequence is computed again"
+            ));
+        }
+        if self.tiers.place(image).is_none() {
+            self.clear(image);
+        }
+    }
+
+    /// What there is to count.
+    pub fn count(&mut self) -> SwapStats {
+        let (all, free, bytes) = (self.tiers.all(), self.tiers.free(), self.page_bytes as u64);
+        self.stats.host_bytes = (all.host - free.host) as u64 * bytes;
+        self.stats.disk_bytes = (all.disk - free.disk) as u64 * bytes;
+        self.stats.clone()
+    }
+
+    /// Whether every page is free, in the books and on disk, and there were never more in memory than there may be.
+    #[cfg(test)]
+    pub fn is_empty(&self) -> bool {
+        let places = self.disk.as_ref().is_none_or(|disk| disk.free_places() == disk.capacity());
+        let bounded = self.spare.len() <= self.tiers.all().host;
+        let booked = self.tiers.images() == 0 && self.tiers.free() == self.tiers.all();
+        self.held.is_empty() && booked && places && bounded
+    }
+}
+
+/// What the store calls a page by.
+fn tag(image: Image, page: usize) -> u64 {
+    image.0 << PAGE_BITS | page as u64
+}

@@ -1,0 +1,94 @@
+//! Flags of `serve` for sequences that have to make room, and what is said of them.
+
+use crate::memory::Host;
+use crate::out;
+use monomorph_engine::{SwapDisk, SwapOptions};
+use monomorph_model::ModelSpec;
+use std::path::PathBuf;
+
+/// Bytes of a GB, as on disks.
+const GB: f64 = 1e9;
+
+/// Where sequences that lose their blocks to others are kept.
+#[derive(Clone, Debug, clap::Args)]
+pub struct SwapArgs {
+    /// GB of the machine's memory for what sequences that have to make room had computed; they go on from there. With 0 they are
+    /// computed again.
+    #[arg(long, value_name = "GB", default_value_t = 0.0, allow_negative_numbers = true)]
+    pub swap_space: f64,
+    /// A directory for a file behind that memory, best on an NVMe drive of its own. The file has no name there, and is gone with the
+    /// server.
+    #[arg(long, value_name = "DIR", requires = "swap_disk")]
+    pub swap_dir: Option<PathBuf>,
+    /// GB of that file, claimed at once.
+    #[arg(long, value_name = "GB", requires = "swap_dir", allow_negative_numbers = true)]
+    pub swap_disk: Option<f64>,
+}
+
+impl SwapArgs {
+    /// What the engine is told; `report` takes a line when a disk fails.
+    ///
+    /// # Errors
+    /// When a size is none, holds no sequence, or is not there.
+    pub(crate) fn options(
+        &self,
+        spec: &ModelSpec,
+        report: fn(std::fmt::Arguments),
+    ) -> Result<SwapOptions, String> {
+        let host_bytes = bytes("--swap-space", self.swap_space)?;
+        let disk = match (&self.swap_dir, self.swap_disk) {
+            (Some(directory), Some(size)) => {
+                Some(SwapDisk { directory: directory.clone(), bytes: bytes("--swap-disk", size)? })
+            }
+            _ => None,
+        };
+        let options = SwapOptions { host_bytes, disk, report, ..SwapOptions::default() };
+        options.check(spec)?;
+        let available = Host::read().available;
+        if host_bytes > available {
+            return Err(format!(
+                "--swap-space {} is {}, and this machine has {} of memory left",
+                self.swap_space,
+                out::bytes(host_bytes),
+                out::bytes(available)
+            ));
+        }
+        Ok(options)
+    }
+}
+
+/// A size in bytes.
+fn bytes(flag: &str, size: f64) -> Result<u64, String> {
+    if (0.0..1e9).contains(&size) {
+        return Ok((size * GB) as u64);
+    }
+    Err(format!("{flag} {size} is no number of GB"))
+}
+
+/// What there is to say of the room: how much, and for how many tokens.
+pub(crate) fn describe(spec: &ModelSpec, swap: &SwapOptions) -> String {
+    if swap.host_bytes == 0 {
+        return String::new();
+    }
+    let block = swap.bytes_of(spec.block_tokens + 1, spec) - swap.bytes_of(1, spec);
+    let tokens = |bytes: u64| bytes / block.max(1) * spec.block_tokens as u64;
+    let disk = swap.disk.as_ref().map_or(String::new(), |disk| {
+        let (size, held) = (out::bytes(disk.bytes), tokens(disk.bytes));
+        format!(" and {size} of disk in {} ({held} tokens)", disk.directory.display())
+    });
+    format!("; swap space {} ({} tokens){disk}", out::bytes(swap.host_bytes), tokens(swap.host_bytes))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::bytes;
+
+    #[test]
+    fn sizes_are_gigabytes() {
+        assert_eq!(bytes("--swap-space", 1.5), Ok(1_500_000_000));
+        assert_eq!(bytes("--swap-space", 0.0), Ok(0));
+        for nonsense in [-1.0, f64::NAN, f64::INFINITY, 1e12] {
+            assert!(bytes("--swap-space", nonsense).unwrap_err().starts_with("--swap-space "));
+        }
+    }
+}

@@ -1,0 +1,135 @@
+//! Servers whose sequences are copied out when they have to make room, to memory and through it to a disk: each is answered as it is alone,
+//! in every digit. Delta-net models, so that blocks and states travel.
+//!
+//! Seen here, and by nothing before: a plan that counted states without the room that their tiles are rounded up to.
+
+use monomorph_compiler::spec;
+use monomorph_compiler::spec::types::Compute;
+use monomorph_tests::crowd::{Random, Request, crowd, with_tokenizer};
+use monomorph_tests::goldens::goldens;
+use monomorph_tests::root;
+use monomorph_tests::server::{Serving, build, get, verb};
+use serde_json::{Value, json};
+use std::path::Path;
+use std::process::Command;
+
+/// Which goldens, and for how many tokens each server has memory: few, so that sequences lose their blocks.
+const SERVERS: [(&str, &str); 2] = [("qwen35-moe-text", "528"), ("qwen35-quarters", "528")];
+/// At a time.
+const CLIENTS: usize = 24;
+/// GB of memory for copies: of a few sequences, so that others are written to disk.
+const SPACE: &str = "0.0003";
+const DISK: &str = "0.02";
+
+/// Prompts and answers of very different lengths; some leave midway, some draw lots.
+fn requests(vocabulary: usize, random: &mut Random) -> Vec<Request> {
+    let mut requests: Vec<Request> = Vec::new();
+    for number in 0..160 {
+        let length = if number % 3 == 0 { random.within(1..20) } else { random.within(20..220) };
+        let mut prompt = random.ids(length, vocabulary);
+        if number % 5 == 4 {
+            let earlier = &requests[number - 1 - random.within(0..4)].prompt;
+            prompt.splice(..0, earlier[..earlier.len().min(150)].iter().copied());
+        }
+        let sampling = match number % 4 {
+            1 => json!({"temperature": 0.9, "seed": number}),
+            2 => json!({"temperature": 1.2, "seed": number, "top_k": 20, "frequency_penalty": 0.3}),
+            _ => json!({"temperature": 0}),
+        };
+        let surplus = if number % 8 == 7 { 200 } else { 0 };
+        requests.push(Request { prompt, tokens: random.within(20..100), sampling, surplus });
+    }
+    requests
+}
+
+fn count(address: &str, key: &str) -> u64 {
+    let (_, health) = get(address, "/health").expect("it answers");
+    let health: Value = serde_json::from_str(&health).expect("health is JSON");
+    health["stats"][key].as_u64().unwrap_or_else(|| panic!("{key} is counted: {health}"))
+}
+
+#[test]
+fn sequences_that_are_swapped_are_answered_as_alone() {
+    let targets = tempfile::tempdir().expect("temporary directories can be made");
+    let search = [targets.path().to_owned(), root().join("targets")];
+    let mut random = Random(5);
+    for (name, memory) in SERVERS {
+        let golden = goldens().into_iter().find(|golden| golden.name == name).expect("it is committed");
+        golden.import_into(targets.path(), Compute::F32);
+        let target = format!("cpu/{name}/f32");
+        let vocabulary =
+            spec::load(&search, &target).unwrap_or_else(|error| panic!("{error}")).model.vocabulary;
+        let weights = tempfile::tempdir().expect("temporary directories can be made");
+        with_tokenizer(&golden, vocabulary, weights.path());
+        let server = build(Some(targets.path()), &target);
+        println!("{}", verb(&server, &["info"]));
+        let disk = tempfile::tempdir().expect("temporary directories can be made");
+        let directory = disk.path().to_str().expect("a plain path");
+        let start = |threads: &str, memory: &str, more: &[&str]| {
+            let arguments = ["--threads", threads, "--context", "512", "--kv-tokens", memory];
+            Serving::start(&server, weights.path(), &[&arguments, more].concat())
+        };
+
+        let requests = requests(vocabulary, &mut random);
+        let quiet = start("1", "8192", &["--prefix-cache", "off"]);
+        let alone: Vec<_> = requests.iter().map(|request| request.whole(&quiet.address)).collect();
+        drop(quiet);
+        let swap = ["--swap-space", SPACE, "--swap-dir", directory, "--swap-disk", DISK];
+        let busy =
+            start("2", memory, &[&swap[..], &["--snapshots", "8", "--snapshot-interval", "64"]].concat());
+        let together = crowd(&busy.address, &requests, CLIENTS);
+        for (number, (alone, together)) in alone.iter().zip(&together).enumerate() {
+            assert!(alone == together, "{name}, request {number}\n  {alone:?}\n  {together:?}");
+        }
+        let [out, back, preempted] =
+            ["swapped_out", "swapped_in", "preemptions"].map(|key| count(&busy.address, key));
+        let (_, metrics) = get(&busy.address, "/metrics").expect("it answers");
+        let metric = |name: &str| -> f64 {
+            let sample = |line: &&str| line.starts_with(name) && !line.starts_with('#');
+            let line = metrics.lines().find(sample).unwrap_or_else(|| panic!("no {name}: {metrics}"));
+            line.rsplit(' ').next().and_then(|value| value.parse().ok()).expect("a number")
+        };
+        let written = metric("monomorph:swap_disk_written_bytes_total");
+        let read = metric("monomorph:swap_disk_read_bytes_total");
+        println!(
+            "{name}: {preempted} pre-empted, {out} out, {back} back, {written} bytes written, {read} read"
+        );
+        assert!(out > 5 && back > 3, "{name}: {out} copied out, {back} back");
+        assert!(written > 0.0, "{name}: nothing was written to disk");
+        assert_eq!(count(&busy.address, "swap_failures"), 0);
+        // Nobody is left, so nothing is: a page may still be on its way.
+        let began = std::time::Instant::now();
+        while count(&busy.address, "swap_host_bytes") + count(&busy.address, "swap_disk_bytes") > 0 {
+            assert!(began.elapsed().as_secs() < 10, "{name}: copies of nobody");
+        }
+        assert_eq!(std::fs::read_dir(disk.path()).expect("it is there").count(), 0, "the file has a name");
+        drop(busy);
+        assert_eq!(std::fs::read_dir(disk.path()).expect("it is there").count(), 0, "something is left");
+        refusals(&server, weights.path(), directory);
+    }
+}
+
+/// Nonsense is refused before anything is loaded, with a word on what is wrong.
+fn refusals(server: &Path, weights: &Path, directory: &str) {
+    let refused = |arguments: &[&str]| {
+        let mut server = Command::new(server);
+        let output = server.args(["serve", "--port", "0", "--weights"]).arg(weights).args(arguments).output();
+        let output = output.expect("it starts");
+        assert!(!output.status.success(), "{arguments:?}");
+        String::from_utf8_lossy(&output.stderr).into_owned()
+    };
+    for (arguments, said) in [
+        (&["--swap-space", "-1"][..], "--swap-space"),
+        (&["--swap-space", "nan"], "--swap-space NaN is no number of GB"),
+        (&["--swap-space", "0.000001"], "the shortest sequence takes"),
+        (&["--swap-space", "900000"], "of memory left"),
+        (&["--swap-space", "1", "--swap-dir", directory], "--swap-disk"),
+        (&["--swap-space", "1", "--swap-disk", "1"], "--swap-dir"),
+        (&["--swap-dir", directory, "--swap-disk", "1"], "--swap-space is 0"),
+        (&["--swap-space", "1", "--swap-dir", "/nowhere/at/all", "--swap-disk", "1"], "/nowhere/at/all"),
+        (&["--swap-space", "1", "--swap-dir", directory, "--swap-disk", "30000"], "has room for"),
+    ] {
+        let text = refused(arguments);
+        assert!(text.contains(said), "{arguments:?}: {text}");
+    }
+}
