@@ -21,12 +21,13 @@ pub fn stack(plan: &Plan) -> TokenStream {
     let head = head(plan);
     let draft = cpu_draft::passes(plan);
     let model = model(plan);
+    let state_place = (plan.memory.state > 0).then(|| quote! { StatePlace, });
     quote! {
         use crate::spec::SPEC;
         use monomorph_device::cpu::*;
         use monomorph_formats::Format;
         use monomorph_model::{
-            BlockId, FarId, FarRoom, LoadError, LoadOptions, Model, ModelSpec, Progress, StatePlace, Step, StepOutput,
+            BlockId, FarId, FarRoom, LoadError, LoadOptions, Model, ModelSpec, Progress, #state_place Step, StepOutput,
             Ticket, Weights,
         };
         use monomorph_weights::Checkpoint;

@@ -251,9 +251,10 @@ mod tests {
             cache.read_block(BlockId(other), &mut read);
             assert!(read.iter().all(|byte| *byte == 0), "block {other}");
         }
+        let none = &StagedWindow::NONE;
         // What a lane sees of it.
         // SAFETY: no lane runs.
-        let (keys, other) = unsafe { (cache.keys(1, 2, 1), cache.keys(1, 3, 1)) };
+        let (keys, other) = unsafe { (cache.keys(1, 2, 1, none), cache.keys(1, 3, 1, none)) };
         assert!(keys.iter().any(|key| *key != 0.0) && other.iter().all(|key| *key == 0.0));
     }
 
