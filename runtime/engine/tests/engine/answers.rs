@@ -225,10 +225,14 @@ fn the_host_works_while_the_device_does() {
         assert_eq!(answer(engine.submit(Request::new(vec![5], 25)).unwrap()).0.len(), 25);
         (began.elapsed(), engine.stats())
     }
-    let (one, _) = elapsed::<1>();
-    let (two, stats) = elapsed::<2>();
-    println!("25 steps of {EACH:?} on host and device: {one:?} one by one, {two:?} overlapped");
-    assert!(two.as_secs_f64() < 0.8 * one.as_secs_f64(), "{two:?} of {one:?}");
-    assert_eq!(stats.steps, 25);
-    assert!(stats.device_time <= two, "no time of the device counts twice: {stats:?}");
+    // A machine with other things to do may hold one of both up; without any overlap none of five would pass.
+    let overlaps = (0..5).any(|_| {
+        let (one, _) = elapsed::<1>();
+        let (two, stats) = elapsed::<2>();
+        println!("25 steps of {EACH:?} on host and device: {one:?} one by one, {two:?} overlapped");
+        assert_eq!(stats.steps, 25);
+        assert!(stats.device_time <= two, "no time of the device counts twice: {stats:?}");
+        two.as_secs_f64() < 0.8 * one.as_secs_f64()
+    });
+    assert!(overlaps, "two steps in flight take as long as one after the other");
 }
