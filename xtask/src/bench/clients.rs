@@ -169,8 +169,12 @@ impl Client {
         });
         let what = |error: String| format!("client {}, request {request}: {error}", self.number);
         let began = Instant::now();
-        let sent =
-            self.agent.post(&self.url).header("content-type", "application/json").send(body.to_string());
+        let sent = self
+            .agent
+            .post(&self.url)
+            .header("content-type", "application/json")
+            .header("connection", "close")
+            .send(body.to_string());
         let mut response = sent.map_err(|error| what(error.to_string()))?;
         let (mut first, mut last, mut gaps, mut usage) = (None, began, Vec::with_capacity(tokens), None);
         for line in BufReader::new(response.body_mut().as_reader()).lines() {
