@@ -418,7 +418,8 @@ fn model(plan: &Plan) -> TokenStream {
     });
     let swap = swap(plan, &states);
     let logits = format_ident!("{}", logits_name(plan));
-    let cpu_draft::Statements { load, names: draft_names, submit } = cpu_draft::statements(plan);
+    let cpu_draft::Statements { load, batch: ahead, names: draft_names, submit } =
+        cpu_draft::statements(plan);
     let cpu_far::Statements { open, send, parts } = cpu_far::statements(plan);
     quote! {
         impl Model for Stack {
@@ -444,7 +445,7 @@ fn model(plan: &Plan) -> TokenStream {
                 };
                 #load
                 #open
-                let batch = Batch::new(limits).streamed(&far);
+                let batch = Batch::new(limits).streamed(&far)#ahead;
                 let buffers = Buffers::new(team.lanes());
                 Ok(Stack { team, far, batch, globals, #(#names,)* buffers, outputs: Outputs::default(), #draft_names })
             }

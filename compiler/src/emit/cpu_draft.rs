@@ -77,6 +77,8 @@ pub fn passes(plan: &Plan) -> TokenStream {
 pub struct Statements {
     /// In `load`, where `limits` and `blocks` are known.
     pub load: TokenStream,
+    /// How the batch made there is changed.
+    pub batch: TokenStream,
     /// The fields made there.
     pub names: TokenStream,
     /// In `submit`, behind the logits.
@@ -115,10 +117,10 @@ pub fn statements(plan: &Plan) -> Statements {
     });
     Statements {
         load: quote! {
-            let batch = batch.ahead(SPEC.drafts() - 1);
             let drafting = Drafting::new(limits);
             let #cache = KvCache::new(1, blocks)?;
         },
+        batch: quote!(.ahead(SPEC.drafts() - 1)),
         names: quote!(drafting, #cache,),
         submit: quote! {
             self.drafting.begin(step, &self.batch, &mut self.outputs);
