@@ -1,13 +1,16 @@
 //! Clients of a server that come and go: random requests, asked alone and many at once.
 
-use crate::goldens::Golden;
-use crate::server::post;
+use crate::goldens::{Golden, goldens};
+use crate::root;
+use crate::server::{self, post, post_streamed};
+use monomorph_compiler::spec;
+use monomorph_compiler::spec::types::Compute;
 use serde_json::{Value, json};
-use std::io::{BufRead, BufReader, Write};
-use std::net::TcpStream;
-use std::path::Path;
+use std::io::{BufRead, BufReader};
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
+use tempfile::TempDir;
 
 const PATH: &str = "/v1/completions";
 /// The token of id 0; those of the next ids are the characters after it.
@@ -68,6 +71,34 @@ pub fn write_tokenizer(tokens: serde_json::Map<String, Value>, directory: &Path)
     std::fs::write(directory.join("tokenizer.json"), tokenizer.to_string()).expect("it is writable");
 }
 
+/// A golden's server for a processor, in f32.
+pub struct Served {
+    /// The binary.
+    pub server: PathBuf,
+    /// Its weights, [with a tokenizer](with_tokenizer).
+    pub weights: TempDir,
+    /// Ids of the vocabulary.
+    pub vocabulary: usize,
+}
+
+impl Served {
+    /// Imports a golden into `targets`, and builds its server.
+    ///
+    /// # Panics
+    /// If there is no such golden, or it cannot be built.
+    pub fn build(name: &str, targets: &Path) -> Served {
+        let golden = goldens().into_iter().find(|golden| golden.name == name).expect("it is committed");
+        golden.import_into(targets, Compute::F32);
+        let target = format!("cpu/{name}/f32");
+        let search = [targets.to_owned(), root().join("targets")];
+        let vocabulary =
+            spec::load(&search, &target).unwrap_or_else(|error| panic!("{error}")).model.vocabulary;
+        let weights = tempfile::tempdir().expect("temporary directories can be made");
+        with_tokenizer(&golden, vocabulary, weights.path());
+        Served { server: server::build(Some(targets), &target), weights, vocabulary }
+    }
+}
+
 /// What is asked for.
 #[derive(Clone, Debug)]
 pub struct Request {
@@ -92,7 +123,7 @@ pub struct Answer {
 
 impl Answer {
     /// Appends the choice of a whole answer or of a chunk.
-    fn push(&mut self, answer: &Value) {
+    pub fn push(&mut self, answer: &Value) {
         let choice = &answer["choices"][0];
         self.text.push_str(choice["text"].as_str().unwrap_or_default());
         let logprobs = choice["logprobs"]["token_logprobs"].as_array();
@@ -137,14 +168,7 @@ impl Request {
     /// If it is refused or fails.
     pub fn streamed(&self, address: &str) -> Answer {
         let body = self.body(self.tokens + self.surplus, true);
-        let length = body.len();
-        let mut stream = TcpStream::connect(address).expect("it listens");
-        write!(
-            stream,
-            "POST {PATH} HTTP/1.1\r\nhost: {address}\r\nconnection: close\r\ncontent-type: application/json\r\n\
-             content-length: {length}\r\n\r\n{body}"
-        )
-        .expect("it reads");
+        let stream = post_streamed(address, PATH, &body);
         let mut answer = Answer::default();
         for line in BufReader::new(stream).lines() {
             let line = line.expect("the stream ends in good order");

@@ -118,14 +118,47 @@ pub fn get(address: &str, path: &str) -> Option<(u16, String)> {
 
 /// One POST request with a JSON body; status and body, or `None` when nobody answers.
 pub fn post(address: &str, path: &str, body: &str) -> Option<(u16, String)> {
+    request(address, &post_text(address, path, body))
+}
+
+/// Sends a POST request with a JSON body; what comes back is read from the connection, which the server closes.
+///
+/// # Panics
+/// If nobody listens.
+pub fn post_streamed(address: &str, path: &str, body: &str) -> std::net::TcpStream {
+    use std::io::Write;
+    let mut stream = std::net::TcpStream::connect(address).expect("it listens");
+    stream.write_all(post_text(address, path, body).as_bytes()).expect("it reads");
+    stream
+}
+
+fn post_text(address: &str, path: &str, body: &str) -> String {
     let length = body.len();
-    request(
-        address,
-        &format!(
-            "POST {path} HTTP/1.1\r\nhost: {address}\r\nconnection: close\r\ncontent-type: application/json\r\n\
-             content-length: {length}\r\n\r\n{body}"
-        ),
+    format!(
+        "POST {path} HTTP/1.1\r\nhost: {address}\r\nconnection: close\r\ncontent-type: application/json\r\n\
+         content-length: {length}\r\n\r\n{body}"
     )
+}
+
+/// What `/health` counts, under `stats`.
+///
+/// # Panics
+/// If nobody answers, or not in JSON.
+pub fn stats(address: &str) -> serde_json::Value {
+    let (_, health) = get(address, "/health").expect("it answers");
+    let mut health: serde_json::Value = serde_json::from_str(&health).expect("health is JSON");
+    health["stats"].take()
+}
+
+/// The value of a metric.
+///
+/// # Panics
+/// If there is none of this name.
+pub fn metric(address: &str, name: &str) -> f64 {
+    let (_, text) = get(address, "/metrics").expect("it answers");
+    let line =
+        text.lines().find(|line| line.starts_with(name)).unwrap_or_else(|| panic!("no {name}:\n{text}"));
+    line.split_whitespace().last().and_then(|value| value.parse().ok()).expect("metrics are numbers")
 }
 
 fn request(address: &str, text: &str) -> Option<(u16, String)> {

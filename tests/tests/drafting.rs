@@ -9,9 +9,9 @@ use monomorph_tests::crowd::{Answer, Random, Request, crowd, with_tokenizer};
 use monomorph_tests::goldens::{Golden, goldens};
 use monomorph_tests::repeating::repeat;
 use monomorph_tests::root;
-use monomorph_tests::server::{Serving, build, build_with, get};
+use monomorph_tests::server::{Serving, build, build_with, stats};
 use monomorph_weights::Checkpoint;
-use serde_json::{Value, json};
+use serde_json::json;
 use std::path::Path;
 
 /// What a server drafts with, how many at a time, and for how many tokens it has memory.
@@ -76,9 +76,8 @@ impl Case<'_> {
     fn check(&self, server: &Path, memory: &str) -> [f64; 3] {
         let serving = serve(server, self.weights, memory);
         let together = crowd(&serving.address, self.requests, CLIENTS);
-        let (_, health) = get(&serving.address, "/health").expect("it answers");
-        let health: Value = serde_json::from_str(&health).expect("health is JSON");
-        let count = |key: &str| health["stats"][key].as_f64().expect("it is counted");
+        let stats = stats(&serving.address);
+        let count = |key: &str| stats[key].as_f64().expect("it is counted");
         for (number, ((request, alone), found)) in
             self.requests.iter().zip(self.expected).zip(&together).enumerate()
         {

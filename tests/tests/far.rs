@@ -5,7 +5,7 @@ use monomorph_compiler::spec;
 use monomorph_compiler::spec::types::Compute;
 use monomorph_tests::crowd::{Random, with_tokenizer};
 use monomorph_tests::goldens::goldens;
-use monomorph_tests::server::{Serving, build, get, post};
+use monomorph_tests::server::{Serving, build, metric, post};
 use monomorph_tests::{root, smollm2};
 use serde_json::{Value, json};
 use std::path::Path;
@@ -30,14 +30,6 @@ fn ask(serving: &Serving, prompt: &[u32], tokens: usize) -> Answer {
     let count = choice["logprobs"]["token_logprobs"].as_array().map_or(0, Vec::len);
     assert_eq!(count, tokens, "{choice}");
     Answer { choice, seconds: began.elapsed().as_secs_f64() }
-}
-
-/// The value of a metric.
-fn metric(serving: &Serving, name: &str) -> f64 {
-    let (_, text) = get(&serving.address, "/metrics").expect("it answers");
-    let line =
-        text.lines().find(|line| line.starts_with(name)).unwrap_or_else(|| panic!("no {name}:\n{text}"));
-    line.split_whitespace().last().and_then(|value| value.parse().ok()).expect("metrics are numbers")
 }
 
 /// The same turns of a growing conversation with both servers: prompts of `lengths` tokens, each of which begins as the one before.
@@ -71,7 +63,7 @@ fn compare(
         assert_eq!(found.choice, expected.choice, "{name}, {length} tokens");
         resident.push(serving.resident_bytes());
     }
-    let sent = metric(&serving, "monomorph:kv_blocks_sent_far");
+    let sent = metric(&serving.address, "monomorph:kv_blocks_sent_far");
     println!("{name}: {sent} blocks sent; resident bytes {resident:?}, with everything in memory {all}");
     assert!(sent > 100.0, "{name}: {sent} blocks were sent");
     let grown = resident[resident.len() - 1].saturating_sub(resident[0]);

@@ -2,12 +2,8 @@
 //! as it is alone, from its first token on. What a slot remembers of the sequence before, or of its neighbours, would show; and
 //! so would a state that is not that of the prefix it is found under, for some prompts begin alike.
 
-use monomorph_compiler::spec;
-use monomorph_compiler::spec::types::Compute;
-use monomorph_tests::crowd::{Random, Request, crowd, with_tokenizer};
-use monomorph_tests::goldens::goldens;
-use monomorph_tests::root;
-use monomorph_tests::server::{Serving, build, get};
+use monomorph_tests::crowd::{Random, Request, Served, crowd};
+use monomorph_tests::server::{Serving, stats};
 use serde_json::{Value, json};
 use std::time::Instant;
 
@@ -72,18 +68,10 @@ fn requests(vocabulary: usize, random: &mut Random) -> Vec<Request> {
 #[test]
 fn sequences_that_come_and_go_are_answered_as_alone() {
     let targets = tempfile::tempdir().expect("temporary directories can be made");
-    let search = [targets.path().to_owned(), root().join("targets")];
     let mut random = Random(35);
     let mut compared = 0;
     for (name, memory) in SERVERS {
-        let golden = goldens().into_iter().find(|golden| golden.name == name).expect("it is committed");
-        golden.import_into(targets.path(), Compute::F32);
-        let target = format!("cpu/{name}/f32");
-        let vocabulary =
-            spec::load(&search, &target).unwrap_or_else(|error| panic!("{error}")).model.vocabulary;
-        let weights = tempfile::tempdir().expect("temporary directories can be made");
-        with_tokenizer(&golden, vocabulary, weights.path());
-        let server = build(Some(targets.path()), &target);
+        let Served { server, weights, vocabulary } = Served::build(name, targets.path());
         let start = |threads: &str, memory: &str, cache: &[&str]| {
             let arguments = ["--threads", threads, "--context", "512", "--kv-tokens", memory];
             Serving::start(&server, weights.path(), &[&arguments, cache].concat())
@@ -97,7 +85,7 @@ fn sequences_that_come_and_go_are_answered_as_alone() {
         let lone_seconds = began.elapsed().as_secs_f64();
         let busy = start("2", memory, &["--snapshots", "40", "--snapshot-interval", "40"]);
         let together = crowd(&busy.address, &requests, CLIENTS);
-        let (_, health) = get(&busy.address, "/health").expect("it answers");
+        let stats = stats(&busy.address);
         println!("{name}: {lone_seconds:.1} s alone, {:.1} s in all", began.elapsed().as_secs_f64());
 
         for (number, ((request, alone), together)) in requests.iter().zip(&alone).zip(&together).enumerate() {
@@ -118,8 +106,7 @@ fn sequences_that_come_and_go_are_answered_as_alone() {
         compared += tokens;
 
         // It was what it was meant to be: crowded, left, and short of memory where it was to be.
-        let health: Value = serde_json::from_str(&health).expect("health is JSON");
-        let count = |key: &str| health["stats"][key].as_u64().expect("it is counted");
+        let count = |key: &str| stats[key].as_u64().expect("it is counted");
         let [steps, generated, cancelled, preempted, cached] =
             ["steps", "tokens_generated", "cancelled", "preemptions", "tokens_cached"].map(count);
         println!(

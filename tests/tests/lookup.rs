@@ -2,7 +2,7 @@
 //! time and many at once; and in fewer steps where it says again what was said.
 
 use monomorph_compiler::spec::types::{BuildOptions, DraftMethod, DraftOption};
-use monomorph_tests::server::{Serving, build, build_with, get, post};
+use monomorph_tests::server::{Serving, build, build_with, post, stats};
 use monomorph_tests::smollm2;
 use serde_json::{Value, json};
 
@@ -49,10 +49,9 @@ fn ask(address: &str, body: &Value) -> (Value, Value) {
     (answer["choices"].clone(), answer["usage"].clone())
 }
 
-fn stats(address: &str) -> impl Fn(&str) -> f64 {
-    let (_, health) = get(address, "/health").expect("it answers");
-    let health: Value = serde_json::from_str(&health).expect("health is JSON");
-    move |key| health["stats"][key].as_f64().unwrap_or_else(|| panic!("{key}: {health}"))
+fn counts(address: &str) -> impl Fn(&str) -> f64 {
+    let stats = stats(address);
+    move |key| stats[key].as_f64().unwrap_or_else(|| panic!("{key}: {stats}"))
 }
 
 #[test]
@@ -61,13 +60,13 @@ fn answers_are_those_without_drafts_to_the_last_digit() {
     let requests = requests();
     let plain = Serving::start(&build(None, TARGET), &weights, &ARGUMENTS);
     let expected: Vec<_> = requests.iter().map(|body| ask(&plain.address, body)).collect();
-    let plainly = stats(&plain.address)("steps");
+    let plainly = counts(&plain.address)("steps");
     drop(plain);
 
     let options = BuildOptions { draft: Some(OPTION), ..BuildOptions::default() };
     let drafting = Serving::start(&build_with(None, TARGET, &options), &weights, &ARGUMENTS);
     let alone: Vec<_> = requests.iter().map(|body| ask(&drafting.address, body)).collect();
-    let after = stats(&drafting.address);
+    let after = counts(&drafting.address);
     let (verified, accepted, steps) = (after("drafts_verified"), after("drafts_accepted"), after("steps"));
     println!("{accepted} of {verified} drafts held; {steps} steps where {plainly} were taken without");
     let together: Vec<_> = std::thread::scope(|scope| {

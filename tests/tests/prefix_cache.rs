@@ -5,11 +5,10 @@ use monomorph_compiler::spec;
 use monomorph_compiler::spec::types::Compute;
 use monomorph_tests::crowd::{Random, with_tokenizer};
 use monomorph_tests::goldens::goldens;
-use monomorph_tests::server::{Serving, build};
+use monomorph_tests::server::{Serving, build, post_streamed};
 use monomorph_tests::{root, smollm2};
 use serde_json::{Value, json};
-use std::io::{BufRead, BufReader, Write};
-use std::net::TcpStream;
+use std::io::{BufRead, BufReader};
 use std::path::Path;
 use std::time::Instant;
 
@@ -38,15 +37,8 @@ fn ask(address: &str, path: &str, mut body: Value) -> Heard {
     let fields = json!({"stream": true, "stream_options": {"include_usage": true}, "temperature": 0});
     body.as_object_mut().expect("an object").extend(fields.as_object().cloned().expect("an object"));
     let body = body.to_string();
-    let mut stream = TcpStream::connect(address).expect("it listens");
-    let length = body.len();
     let began = Instant::now();
-    write!(
-        stream,
-        "POST {path} HTTP/1.1\r\nhost: {address}\r\nconnection: close\r\ncontent-type: application/json\r\n\
-         content-length: {length}\r\n\r\n{body}"
-    )
-    .expect("it reads");
+    let stream = post_streamed(address, path, &body);
     let mut heard = Heard { text: String::new(), first_token: 0.0, prompt: 0, cached: 0 };
     for line in BufReader::new(stream).lines() {
         let line = line.expect("the stream ends in good order");

@@ -3,12 +3,11 @@
 //! middle of their answer. Every answer that was finished is what a server says that computes it alone and keeps nothing; and
 //! afterwards blocks, places and files are as they were.
 
-use monomorph_tests::crowd::Random;
-use monomorph_tests::server::{Serving, build, get, verb};
+use monomorph_tests::crowd::{Answer, Random};
+use monomorph_tests::server::{Serving, build, post_streamed, stats, verb};
 use monomorph_tests::smollm2;
 use serde_json::{Value, json};
-use std::io::{BufRead, BufReader, Write};
-use std::net::TcpStream;
+use std::io::{BufRead, BufReader};
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
@@ -38,13 +37,6 @@ enum Leave {
 struct Asked {
     body: Value,
     leave: Leave,
-}
-
-/// What a client has when it ends.
-#[derive(Clone, Debug, Default, PartialEq)]
-struct Answer {
-    text: String,
-    logprobs: Vec<f64>,
 }
 
 /// The requests, the same in every run.
@@ -82,15 +74,8 @@ fn requests() -> Vec<Asked> {
 /// Asks, and reads until the end or until it is time to leave; `None` of one that left.
 fn ask(address: &str, asked: &Asked) -> Option<Answer> {
     let body = asked.body.to_string();
-    let length = body.len();
     let began = Instant::now();
-    let mut stream = TcpStream::connect(address).expect("it listens");
-    write!(
-        stream,
-        "POST /v1/completions HTTP/1.1\r\nhost: {address}\r\nconnection: close\r\ncontent-type: application/json\r\n\
-         content-length: {length}\r\n\r\n{body}"
-    )
-    .expect("it reads");
+    let mut stream = post_streamed(address, "/v1/completions", &body);
     if let Leave::After(time) = asked.leave {
         stream.set_read_timeout(Some(Duration::from_millis(2))).expect("timeouts can be set");
         while began.elapsed() < time {
@@ -112,10 +97,7 @@ fn ask(address: &str, asked: &Asked) -> Option<Answer> {
         }
         let event: Value = serde_json::from_str(event).expect("events are JSON");
         assert!(event["error"].is_null(), "{event}");
-        let choice = &event["choices"][0];
-        answer.text.push_str(choice["text"].as_str().unwrap_or_default());
-        let logprobs = choice["logprobs"]["token_logprobs"].as_array();
-        answer.logprobs.extend(logprobs.into_iter().flatten().filter_map(Value::as_f64));
+        answer.push(&event);
         events += 1;
         if matches!(asked.leave, Leave::Events(most) if events >= most) {
             return None;
@@ -123,12 +105,6 @@ fn ask(address: &str, asked: &Asked) -> Option<Answer> {
     }
     assert!(done, "an answer that broke off: {answer:?}");
     Some(answer)
-}
-
-fn stats(address: &str) -> Value {
-    let (_, health) = get(address, "/health").expect("it answers");
-    let health: Value = serde_json::from_str(&health).expect("health is JSON");
-    health["stats"].clone()
 }
 
 /// All requests, so many clients at a time; the answers of those that stayed, and the most bytes that were resident meanwhile.

@@ -3,13 +3,9 @@
 //!
 //! Seen here, and by nothing before: a plan that counted states without the room that their tiles are rounded up to.
 
-use monomorph_compiler::spec;
-use monomorph_compiler::spec::types::Compute;
-use monomorph_tests::crowd::{Random, Request, crowd, with_tokenizer};
-use monomorph_tests::goldens::goldens;
-use monomorph_tests::root;
-use monomorph_tests::server::{Serving, build, get, verb};
-use serde_json::{Value, json};
+use monomorph_tests::crowd::{Random, Request, Served, crowd};
+use monomorph_tests::server::{Serving, metric, stats, verb};
+use serde_json::json;
 use std::path::Path;
 use std::process::Command;
 
@@ -43,25 +39,16 @@ fn requests(vocabulary: usize, random: &mut Random) -> Vec<Request> {
 }
 
 fn count(address: &str, key: &str) -> u64 {
-    let (_, health) = get(address, "/health").expect("it answers");
-    let health: Value = serde_json::from_str(&health).expect("health is JSON");
-    health["stats"][key].as_u64().unwrap_or_else(|| panic!("{key} is counted: {health}"))
+    let stats = stats(address);
+    stats[key].as_u64().unwrap_or_else(|| panic!("{key} is counted: {stats}"))
 }
 
 #[test]
 fn sequences_that_are_swapped_are_answered_as_alone() {
     let targets = tempfile::tempdir().expect("temporary directories can be made");
-    let search = [targets.path().to_owned(), root().join("targets")];
     let mut random = Random(5);
     for (name, memory) in SERVERS {
-        let golden = goldens().into_iter().find(|golden| golden.name == name).expect("it is committed");
-        golden.import_into(targets.path(), Compute::F32);
-        let target = format!("cpu/{name}/f32");
-        let vocabulary =
-            spec::load(&search, &target).unwrap_or_else(|error| panic!("{error}")).model.vocabulary;
-        let weights = tempfile::tempdir().expect("temporary directories can be made");
-        with_tokenizer(&golden, vocabulary, weights.path());
-        let server = build(Some(targets.path()), &target);
+        let Served { server, weights, vocabulary } = Served::build(name, targets.path());
         println!("{}", verb(&server, &["info"]));
         let disk = tempfile::tempdir().expect("temporary directories can be made");
         let directory = disk.path().to_str().expect("a plain path");
@@ -83,14 +70,8 @@ fn sequences_that_are_swapped_are_answered_as_alone() {
         }
         let [out, back, preempted] =
             ["swapped_out", "swapped_in", "preemptions"].map(|key| count(&busy.address, key));
-        let (_, metrics) = get(&busy.address, "/metrics").expect("it answers");
-        let metric = |name: &str| -> f64 {
-            let sample = |line: &&str| line.starts_with(name) && !line.starts_with('#');
-            let line = metrics.lines().find(sample).unwrap_or_else(|| panic!("no {name}: {metrics}"));
-            line.rsplit(' ').next().and_then(|value| value.parse().ok()).expect("a number")
-        };
-        let written = metric("monomorph:swap_disk_written_bytes_total");
-        let read = metric("monomorph:swap_disk_read_bytes_total");
+        let written = metric(&busy.address, "monomorph:swap_disk_written_bytes_total");
+        let read = metric(&busy.address, "monomorph:swap_disk_read_bytes_total");
         println!(
             "{name}: {preempted} pre-empted, {out} out, {back} back, {written} bytes written, {read} read"
         );

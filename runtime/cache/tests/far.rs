@@ -6,8 +6,11 @@
 //! block sent that is not full; places that are not given back with the lease; an index that knows blocks behind the kept ones; a
 //! lease that takes blocks beyond its share.
 
+mod random;
+
 use monomorph_cache::admission::blocks_for;
 use monomorph_cache::{Block, FarPlace, Lease, Place, PrefixCache, Reuse, Share};
+use random::Random;
 use std::collections::HashMap;
 
 const STEPS: usize = 400_000;
@@ -16,18 +19,6 @@ const SIZE: usize = 4;
 /// Most tokens of a step.
 const FED: usize = 14;
 const REACH: usize = 1;
-
-/// xorshift64*.
-struct Random(u64);
-
-impl Random {
-    fn below(&mut self, bound: usize) -> usize {
-        self.0 ^= self.0 >> 12;
-        self.0 ^= self.0 << 25;
-        self.0 ^= self.0 >> 27;
-        (self.0.wrapping_mul(0x2545_F491_4F6C_DD1D) >> 33) as usize % bound
-    }
-}
 
 struct Held {
     lease: Lease,

@@ -4,21 +4,12 @@
 //! the room; one dropped on its way that is gone at once; one that could not be read and stays; the newest that leaves first; one that
 //! returns and takes no pages; one that leaves though it is wanted.
 
+mod random;
+
 use monomorph_cache::swap::{FREE_PART, Image, Pages, Place, Return, Tiers};
+use random::Random;
 
 const STEPS: usize = 1_000_000;
-
-/// xorshift64*: the walk is the same on every run and needs no crate.
-struct Random(u64);
-
-impl Random {
-    fn below(&mut self, bound: usize) -> usize {
-        self.0 ^= self.0 >> 12;
-        self.0 ^= self.0 << 25;
-        self.0 ^= self.0 >> 27;
-        (self.0.wrapping_mul(0x2545_F491_4F6C_DD1D) >> 33) as usize % bound
-    }
-}
 
 /// An image as the list has it, oldest first.
 #[derive(Clone, Copy, Debug)]

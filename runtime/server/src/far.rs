@@ -1,5 +1,6 @@
 //! Sequences that are longer than memory: flags, and what they mean for a model.
 
+use crate::out;
 use monomorph_engine::FarShare;
 use monomorph_model::{FarOptions, FarRoom, ModelSpec};
 use std::num::NonZero;
@@ -10,8 +11,6 @@ use std::path::PathBuf;
 const PAGE_BYTES: usize = 128 << 10;
 /// Pages on their way at a time unless told otherwise.
 const DEPTH: u32 = 16;
-/// Bytes of a GB.
-const GB: f64 = 1e9;
 
 /// Room on disk for what sequences have beyond their share of memory.
 #[derive(Clone, Debug, clap::Args)]
@@ -68,7 +67,7 @@ impl FarArgs {
         let needed = context.div_ceil(spec.block_tokens) as u64 * spec.block_bytes as u64;
         let bytes = match self.high_speed_swap_space {
             None => 2 * needed,
-            Some(space) if space > 0.0 && space.is_finite() => (space * GB) as u64,
+            Some(space) if space > 0.0 && space.is_finite() => (space * out::GB) as u64,
             Some(space) => return Err(format!("--high-speed-swap-space {space} is not above 0")),
         };
         let resident = self.resident_blocks.map_or((blocks / 2).max(1), NonZero::get);

@@ -173,9 +173,12 @@ impl Guard {
         let now = Instant::now();
         let host = match *last {
             Some((then, host)) if now - then < FRESH => host,
-            _ => Host::read(),
+            _ => {
+                let host = Host::read();
+                *last = Some((now, host));
+                host
+            }
         };
-        *last = Some((last.map_or(now, |(then, _)| if now - then < FRESH { then } else { now }), host));
         (host.available < self.bytes).then(|| {
             format!(
                 "this machine has {} of memory left, and {} are to stay free",

@@ -3,6 +3,9 @@
 use std::fmt::Arguments;
 use std::io::Write;
 
+/// Bytes of a GB, as flags and [`bytes`] count them.
+pub(crate) const GB: f64 = 1e9;
+
 /// A line to standard output, flushed; whoever stopped reading does not want it.
 pub(crate) fn print(line: Arguments) {
     let mut out = std::io::stdout().lock();

@@ -6,9 +6,6 @@ use monomorph_engine::{SwapDisk, SwapOptions};
 use monomorph_model::ModelSpec;
 use std::path::PathBuf;
 
-/// Bytes of a GB, as on disks.
-const GB: f64 = 1e9;
-
 /// Where sequences that lose their blocks to others are kept.
 #[derive(Clone, Debug, clap::Args)]
 pub struct SwapArgs {
@@ -60,7 +57,7 @@ impl SwapArgs {
 /// A size in bytes.
 fn bytes(flag: &str, size: f64) -> Result<u64, String> {
     if (0.0..1e9).contains(&size) {
-        return Ok((size * GB) as u64);
+        return Ok((size * out::GB) as u64);
     }
     Err(format!("{flag} {size} is no number of GB"))
 }

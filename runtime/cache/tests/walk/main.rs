@@ -11,9 +11,12 @@
 //! differs); a snapshot used again that keeps its age (`evicted` differs); a place that is not given back when
 //! there is a snapshot of the same tokens (`free_places` differs).
 
+#[path = "../random/mod.rs"]
+mod random;
 mod truth;
 
 use monomorph_cache::{Match, PrefixCache, Reuse, Shortage};
+use random::Random;
 use truth::{Held, Truth};
 
 /// Of each walk.
@@ -22,17 +25,7 @@ const STEPS: usize = 1_000_000;
 const KINDS: usize = 3;
 const SEQUENCES: usize = 6;
 
-/// xorshift64*: the walk is the same on every run and needs no crate.
-struct Random(u64);
-
 impl Random {
-    fn below(&mut self, bound: usize) -> usize {
-        self.0 ^= self.0 >> 12;
-        self.0 ^= self.0 << 25;
-        self.0 ^= self.0 >> 27;
-        (self.0.wrapping_mul(0x2545_F491_4F6C_DD1D) >> 33) as usize % bound
-    }
-
     fn tokens(&mut self, count: usize) -> impl Iterator<Item = u32> {
         (0..count).map(|_| self.below(KINDS) as u32)
     }

@@ -132,10 +132,8 @@ impl<E: KvElement, const KV_HEADS: usize, const HEAD_DIM: usize, const BLOCK: us
     /// # Panics
     /// When there is no such block, or it is larger.
     pub fn read_block<'a>(&mut self, block: BlockId, into: &'a mut [u8]) -> &'a mut [u8] {
-        let bytes = self.block_mut(block);
-        let (into, rest) = into.split_at_mut(bytes.len());
-        into.copy_from_slice(bytes);
-        rest
+        let (start, len) = self.block(block);
+        self.data.read(start, len, into)
     }
 
     /// Puts back what [`Self::read_block`] read, from the front of `from`; what is left of that.
@@ -143,15 +141,14 @@ impl<E: KvElement, const KV_HEADS: usize, const HEAD_DIM: usize, const BLOCK: us
     /// # Panics
     /// As [`Self::read_block`].
     pub fn write_block<'a>(&mut self, block: BlockId, from: &'a [u8]) -> &'a [u8] {
-        let bytes = self.block_mut(block);
-        let (from, rest) = from.split_at(bytes.len());
-        bytes.copy_from_slice(from);
-        rest
+        let (start, len) = self.block(block);
+        self.data.write(start, len, from)
     }
 
-    fn block_mut(&mut self, BlockId(block): BlockId) -> &mut [u8] {
+    /// Where a block begins, and its elements.
+    fn block(&self, BlockId(block): BlockId) -> (usize, usize) {
         assert!((block as usize) < self.blocks, "there is no K/V block {block}");
-        self.data.bytes_mut(self.start(0, block, 0), self.layers * KV_HEADS * Self::HEAD)
+        (self.start(0, block, 0), self.layers * KV_HEADS * Self::HEAD)
     }
 
     #[inline(always)]

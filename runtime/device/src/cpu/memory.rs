@@ -85,8 +85,30 @@ impl<T: Plain> Memory<T> {
         unsafe { std::slice::from_raw_parts_mut(self.start.as_ptr().cast::<T>().add(at), len) }
     }
 
+    /// Copies elements `at .. at + len` to the front of `into`, as bytes; what is left of that.
+    ///
+    /// # Panics
+    /// When there are no such elements, or they are larger.
+    pub(crate) fn read<'a>(&mut self, at: usize, len: usize, into: &'a mut [u8]) -> &'a mut [u8] {
+        let bytes = self.bytes_mut(at, len);
+        let (into, rest) = into.split_at_mut(bytes.len());
+        into.copy_from_slice(bytes);
+        rest
+    }
+
+    /// Puts back what [`Self::read`] read, from the front of `from`; what is left of that.
+    ///
+    /// # Panics
+    /// As [`Self::read`].
+    pub(crate) fn write<'a>(&mut self, at: usize, len: usize, from: &'a [u8]) -> &'a [u8] {
+        let bytes = self.bytes_mut(at, len);
+        let (from, rest) = from.split_at(bytes.len());
+        bytes.copy_from_slice(from);
+        rest
+    }
+
     /// Elements `at .. at + len` as bytes.
-    pub(crate) fn bytes_mut(&mut self, at: usize, len: usize) -> &mut [u8] {
+    fn bytes_mut(&mut self, at: usize, len: usize) -> &mut [u8] {
         // SAFETY: `self` is borrowed exclusively.
         let elements = unsafe { self.slice_mut(at, len) };
         // SAFETY: plain numbers without gaps, of which every pattern of bits is a value, borrowed as long as the result.

@@ -2,9 +2,7 @@
 
 use crate::support::*;
 use monomorph_engine::scripted::{Breach, Controls, Drafting, Script, Scripted, Shape, Small, Tokens};
-use monomorph_engine::{
-    EngineError, EngineHandle, EngineOptions, Event, FinishReason, Health, Request, SubmitError, start,
-};
+use monomorph_engine::{EngineHandle, EngineOptions, FinishReason, Request, SubmitError, start};
 use monomorph_model::ModelSpec;
 
 fn drafting<const DRAFTS: usize>(
@@ -21,19 +19,8 @@ fn crowded_answers_equal_plain_lone_ones<const DRAFTS: usize>() {
     for (blocks, crowded) in [(256, false), (14, true)] {
         let script = Script { blocks, right_drafts: 0.7, ..Script::default() };
         let (engine, ..) = drafting::<DRAFTS>(script, EngineOptions::new(blocks, 4096, 256));
-        let running: Vec<_> =
-            requests.iter().map(|request| engine.submit(request.clone()).unwrap()).collect();
-        for (request, generation) in requests.iter().zip(running) {
-            let (ids, end) = answer(generation);
-            assert_eq!(ids, expected(request, &Tokens::Hash), "{DRAFTS} drafts");
-            let end = finished(end);
-            assert_eq!((end.reason, end.generated_tokens), (FinishReason::Length, request.max_tokens));
-        }
-        let stats = engine.stats();
-        assert!(is_idle(&stats), "{stats:?}");
+        let stats = crowded_answers(&engine, &requests, &Tokens::Hash, &format!("{DRAFTS} drafts"));
         assert_eq!(stats.preemptions > 0, crowded, "{stats:?}");
-        let generated: usize = requests.iter().map(|request| request.max_tokens).sum();
-        assert_eq!(stats.tokens_generated, generated as u64, "what lies behind an end counts for nobody");
         assert!(stats.drafts_accepted > stats.drafts_verified / 4, "{stats:?}");
     }
 }
@@ -116,19 +103,14 @@ fn breaches_of_the_contract_are_named() {
         let script = Script { blocks: 16, right_drafts, ..Script::default() };
         let (engine, controls, _) = drafting::<2>(script, EngineOptions::new(16, 200, 2));
         controls.breach_next(breach);
-        check_fault(&engine, &format!("{breach:?}"), word);
+        check_fault(&engine, vec![5; 3], &format!("{breach:?}"), word);
     }
     let (engine, controls) = with_blocks::<1>(16);
     controls.breach_next(Breach::Verifies);
-    check_fault(&engine, "Verifies", "row 0 asked the model for a sampled token and got verified drafts");
-}
-
-/// A request fails, and so does the engine, with the word.
-fn check_fault(engine: &EngineHandle, what: &str, word: &str) {
-    let (_, end) = answer(engine.submit(Request::new(vec![5; 3], 50)).unwrap());
-    match end {
-        Event::Failed(EngineError::Fault(fault)) => assert!(fault.contains(word), "{what}: {fault}"),
-        other => panic!("{what}: {other:?}"),
-    }
-    assert!(matches!(engine.health(), Health::Dead(fault) if fault.contains(word)), "{what}");
+    check_fault(
+        &engine,
+        vec![5; 3],
+        "Verifies",
+        "row 0 asked the model for a sampled token and got verified drafts",
+    );
 }

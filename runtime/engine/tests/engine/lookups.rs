@@ -8,9 +8,7 @@
 
 use crate::support::*;
 use monomorph_engine::scripted::{Breach, Controls, Script, Scripted, Shape, Small, Tokens, Verifying};
-use monomorph_engine::{
-    EngineError, EngineHandle, EngineOptions, Event, FinishReason, LookupOptions, Request, start,
-};
+use monomorph_engine::{EngineHandle, EngineOptions, FinishReason, LookupOptions, Request, start};
 use std::sync::Arc;
 
 fn verifying<const DRAFTS: usize>(script: Script) -> (EngineHandle, Controls) {
@@ -36,19 +34,8 @@ fn crowded_answers_equal_plain_lone_ones<const DRAFTS: usize>() {
     let requests = requests(64);
     for (blocks, crowded) in [(256, false), (14, true)] {
         let (engine, _) = verifying::<DRAFTS>(Script { tokens: phrases(), blocks, ..Script::default() });
-        let running: Vec<_> =
-            requests.iter().map(|request| engine.submit(request.clone()).unwrap()).collect();
-        for (request, generation) in requests.iter().zip(running) {
-            let (ids, end) = answer(generation);
-            assert_eq!(ids, expected(request, &phrases()), "{DRAFTS} drafts");
-            let end = finished(end);
-            assert_eq!((end.reason, end.generated_tokens), (FinishReason::Length, request.max_tokens));
-        }
-        let stats = engine.stats();
-        assert!(is_idle(&stats), "{stats:?}");
+        let stats = crowded_answers(&engine, &requests, &phrases(), &format!("{DRAFTS} drafts"));
         assert_eq!(stats.preemptions > 0, crowded, "{stats:?}");
-        let generated: usize = requests.iter().map(|request| request.max_tokens).sum();
-        assert_eq!(stats.tokens_generated, generated as u64, "what lies behind an end counts for nobody");
         let (verified, accepted) = (stats.drafts_verified, stats.drafts_accepted);
         assert!(verified > 200 && verified / 8 < accepted && accepted < verified, "{stats:?}");
     }
@@ -147,10 +134,6 @@ fn breaches_of_the_contract_are_named() {
         let tokens = Tokens::Function(Arc::new(|_, _| 7));
         let (engine, controls) = verifying::<3>(Script { tokens, ..Script::default() });
         controls.breach_next(breach);
-        let (_, end) = answer(engine.submit(Request::new(vec![7; 3], 50)).unwrap());
-        match end {
-            Event::Failed(EngineError::Fault(fault)) => assert!(fault.contains(word), "{breach:?}: {fault}"),
-            other => panic!("{breach:?}: {other:?}"),
-        }
+        check_fault(&engine, vec![7; 3], &format!("{breach:?}"), word);
     }
 }

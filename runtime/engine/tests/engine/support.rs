@@ -1,7 +1,8 @@
 //! What the tests share: engines of two depths, requests, and what a script says the answer is.
 
 use monomorph_engine::scripted::{Controls, InFlight, Script, Scripted, Shape, Small, Tokens};
-use monomorph_engine::{EngineHandle, EngineOptions, Event, Finished, Generation, Request, Stats, start};
+use monomorph_engine::{EngineError, EngineHandle, EngineOptions, Event, FinishReason, Finished, Generation};
+use monomorph_engine::{Health, Request, Stats, start};
 use std::time::{Duration, Instant};
 
 pub(crate) const PATIENCE: Duration = Duration::from_secs(20);
@@ -96,4 +97,35 @@ pub(crate) fn expected(request: &Request, tokens: &Tokens) -> Vec<u32> {
         context.push(id);
     }
     context.split_off(request.prompt.len())
+}
+
+/// All requests at once: each is answered as the script says, to its length, and nothing is left of them. The counts afterwards.
+pub(crate) fn crowded_answers(
+    engine: &EngineHandle,
+    requests: &[Request],
+    tokens: &Tokens,
+    what: &str,
+) -> Stats {
+    let running: Vec<_> = requests.iter().map(|request| engine.submit(request.clone()).unwrap()).collect();
+    for (request, generation) in requests.iter().zip(running) {
+        let (ids, end) = answer(generation);
+        assert_eq!(ids, expected(request, tokens), "{what}");
+        let end = finished(end);
+        assert_eq!((end.reason, end.generated_tokens), (FinishReason::Length, request.max_tokens));
+    }
+    let stats = engine.stats();
+    assert!(is_idle(&stats), "{stats:?}");
+    let generated: usize = requests.iter().map(|request| request.max_tokens).sum();
+    assert_eq!(stats.tokens_generated, generated as u64, "what lies behind an end counts for nobody");
+    stats
+}
+
+/// A request with this prompt fails, and so does the engine, with the word.
+pub(crate) fn check_fault(engine: &EngineHandle, prompt: Vec<u32>, what: &str, word: &str) {
+    let (_, end) = answer(engine.submit(Request::new(prompt, 50)).unwrap());
+    match end {
+        Event::Failed(EngineError::Fault(fault)) => assert!(fault.contains(word), "{what}: {fault}"),
+        other => panic!("{what}: {other:?}"),
+    }
+    assert!(matches!(engine.health(), Health::Dead(fault) if fault.contains(word)), "{what}");
 }

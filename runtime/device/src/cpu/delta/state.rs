@@ -108,10 +108,8 @@ impl<
     /// # Panics
     /// When there is no such slot or snapshot, or its state is larger.
     pub fn read_state<'a>(&mut self, place: StatePlace, into: &'a mut [u8]) -> &'a mut [u8] {
-        let bytes = self.state_mut(place);
-        let (into, rest) = into.split_at_mut(bytes.len());
-        into.copy_from_slice(bytes);
-        rest
+        let start = self.start(0, self.place(place));
+        self.data.read(start, self.layers * Self::PLACE, into)
     }
 
     /// Puts back what [`Self::read_state`] read, from the front of `from`; what is left of that.
@@ -119,15 +117,8 @@ impl<
     /// # Panics
     /// As [`Self::read_state`].
     pub fn write_state<'a>(&mut self, place: StatePlace, from: &'a [u8]) -> &'a [u8] {
-        let bytes = self.state_mut(place);
-        let (from, rest) = from.split_at(bytes.len());
-        bytes.copy_from_slice(from);
-        rest
-    }
-
-    fn state_mut(&mut self, place: StatePlace) -> &mut [u8] {
         let start = self.start(0, self.place(place));
-        self.data.bytes_mut(start, self.layers * Self::PLACE)
+        self.data.write(start, self.layers * Self::PLACE, from)
     }
 
     /// Where a state stands among all.
