@@ -9,13 +9,16 @@ use serde_json::json;
 use std::path::Path;
 use std::process::Command;
 
-/// Which goldens, and for how many tokens each server has memory: few, so that sequences lose their blocks.
-const SERVERS: [(&str, &str); 2] = [("qwen35-moe-text", "528"), ("qwen35-quarters", "528")];
+/// Which goldens, and GB of memory for copies: so little that one sequence of ten blocks takes more than the half that is to be free, and
+/// goes to disk whoever came first.
+const SERVERS: [(&str, &str); 2] = [("qwen35-moe-text", "0.00012"), ("qwen35-quarters", "0.00028")];
+/// Tokens that each server has memory for: few, so that sequences lose their blocks.
+const MEMORY: &str = "528";
 /// At a time.
 const CLIENTS: usize = 24;
-/// GB of memory for copies: of a few sequences, so that others are written to disk.
-const SPACE: &str = "0.0003";
 const DISK: &str = "0.02";
+/// Times that everything is asked, if need be: who makes room, and how long it is away, is the machine's doing.
+const ROUNDS: usize = 4;
 
 /// Prompts and answers of very different lengths; some leave midway, some draw lots.
 fn requests(vocabulary: usize, random: &mut Random) -> Vec<Request> {
@@ -47,7 +50,7 @@ fn count(address: &str, key: &str) -> u64 {
 fn sequences_that_are_swapped_are_answered_as_alone() {
     let targets = tempfile::tempdir().expect("temporary directories can be made");
     let mut random = Random(5);
-    for (name, memory) in SERVERS {
+    for (name, space) in SERVERS {
         let Served { server, weights, vocabulary } = Served::build(name, targets.path());
         println!("{}", verb(&server, &["info"]));
         let disk = tempfile::tempdir().expect("temporary directories can be made");
@@ -61,22 +64,24 @@ fn sequences_that_are_swapped_are_answered_as_alone() {
         let quiet = start("1", "8192", &["--prefix-cache", "off"]);
         let alone: Vec<_> = requests.iter().map(|request| request.whole(&quiet.address)).collect();
         drop(quiet);
-        let swap = ["--swap-space", SPACE, "--swap-dir", directory, "--swap-disk", DISK];
+        let swap = ["--swap-space", space, "--swap-dir", directory, "--swap-disk", DISK];
         let busy =
-            start("2", memory, &[&swap[..], &["--snapshots", "8", "--snapshot-interval", "64"]].concat());
-        let together = crowd(&busy.address, &requests, CLIENTS);
-        for (number, (alone, together)) in alone.iter().zip(&together).enumerate() {
-            assert!(alone == together, "{name}, request {number}\n  {alone:?}\n  {together:?}");
-        }
-        let [out, back, preempted] =
-            ["swapped_out", "swapped_in", "preemptions"].map(|key| count(&busy.address, key));
-        let written = metric(&busy.address, "monomorph:swap_disk_written_bytes_total");
-        let read = metric(&busy.address, "monomorph:swap_disk_read_bytes_total");
-        println!(
-            "{name}: {preempted} pre-empted, {out} out, {back} back, {written} bytes written, {read} read"
-        );
-        assert!(out > 5 && back > 3, "{name}: {out} copied out, {back} back");
-        assert!(written > 0.0, "{name}: nothing was written to disk");
+            start("2", MEMORY, &[&swap[..], &["--snapshots", "8", "--snapshot-interval", "64"]].concat());
+        let seen = (0..ROUNDS).any(|_| {
+            let together = crowd(&busy.address, &requests, CLIENTS);
+            for (number, (alone, together)) in alone.iter().zip(&together).enumerate() {
+                assert!(alone == together, "{name}, request {number}\n  {alone:?}\n  {together:?}");
+            }
+            let [out, back, preempted] =
+                ["swapped_out", "swapped_in", "preemptions"].map(|key| count(&busy.address, key));
+            let [written, read] = ["written", "read"]
+                .map(|way| metric(&busy.address, &format!("monomorph:swap_disk_{way}_bytes_total")));
+            println!(
+                "{name}: {preempted} pre-empted, {out} out, {back} back, {written} bytes written, {read} read"
+            );
+            out > 5 && back > 3 && written > 0.0 && read > 0.0
+        });
+        assert!(seen, "{name}: not copied out, or not to disk, or not back");
         assert_eq!(count(&busy.address, "swap_failures"), 0);
         // Nobody is left, so nothing is: a page may still be on its way.
         let began = std::time::Instant::now();
