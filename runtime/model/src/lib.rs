@@ -149,6 +149,9 @@ pub struct LoadOptions {
     pub blocks: Option<usize>,
     /// Longest sequence that will be asked for, in tokens; with the [`reach`](ModelSpec::reach) of its drafts.
     pub context: usize,
+    /// Whether fewer blocks will do than that takes, because nobody asked for this length; ignored by a CPU, whose memory is planned
+    /// before.
+    pub shorter: bool,
     /// Snapshots of recurrent state to claim room for, each of [`ModelSpec::state_bytes`]; ignored by a model without such state.
     pub snapshots: usize,
     /// Where K/V blocks that the device need not hold are kept, if anywhere.

@@ -165,15 +165,15 @@ impl MemoryArgs {
         report: fn(std::fmt::Arguments),
     ) -> Result<LoadOptions, String> {
         let memory_fraction = self.fraction()?;
-        Ok(LoadOptions { blocks, context, snapshots: 0, far: None, memory_fraction, threads, report })
+        let (shorter, snapshots, far) = (false, 0, None);
+        Ok(LoadOptions { blocks, context, shorter, snapshots, far, memory_fraction, threads, report })
     }
 }
 
 /// Memory for sequences.
 #[derive(Clone, Debug, clap::Args)]
 pub struct CacheArgs {
-    /// Longest sequence in tokens, prompt and answer [default: the model's context, at most 8192, and on a CPU what its memory
-    /// holds].
+    /// Longest sequence in tokens, prompt and answer [default: the model's context, at most 8192, and what memory holds].
     #[arg(long, value_name = "N")]
     pub context: Option<NonZero<usize>>,
     /// Tokens cached over all sequences [default: on a CPU 16384, or the context if that is larger, and no more than its memory

@@ -98,6 +98,8 @@ struct Request {
     step_sequences: usize,
     snapshots: usize,
     context: usize,
+    /// Whether a shorter sequence would do.
+    shorter: bool,
     blocks: Option<usize>,
 }
 
@@ -117,6 +119,8 @@ impl Request {
 }
 
 /// Splits `limit` bytes.
+///
+/// Where a shorter sequence would do, it is as long as there is room.
 ///
 /// # Errors
 /// When they do not hold the weights and one sequence, or the blocks asked for; says what would fit.
@@ -141,6 +145,10 @@ fn plan(needs: &Needs, tables: u64, request: Request, limit: u64) -> Result<Plan
         fits: Some(fits),
     };
     plan.blocks = one_sequence;
+    if room < one_sequence && request.shorter && request.blocks.is_none() && room > 0 {
+        plan.blocks = room;
+        return Ok(plan);
+    }
     if room < one_sequence {
         let fits = match room * request.block_tokens {
             0 => {
@@ -209,6 +217,7 @@ impl Memory {
             step_sequences: spec.step_sequences,
             snapshots: if needs.state > 0 { options.snapshots } else { 0 },
             context: options.context,
+            shorter: options.shorter,
             blocks: options.blocks,
         };
         let plan = plan(needs, step::device_bytes(spec, options.context), request, limit)?;
@@ -236,6 +245,10 @@ impl Memory {
             size(plan.tables),
             size(DRIVER_BYTES),
         ));
+        let tokens = plan.blocks * spec.block_tokens;
+        if tokens < options.context {
+            say(format_args!("  a sequence of {} tokens has no room: {tokens} are the most", options.context));
+        }
         let claim = Claim::new(plan.total())?;
         // SAFETY: exactly what was claimed. Kernels never meet bytes that nobody wrote.
         unsafe { gpu.stream().clear(claim.start, claim.bytes) }?;
@@ -350,7 +363,7 @@ mod tests {
         Needs { weights: 1000, state: 0, activations: 200, scratch: 90, rotary_position: 1, gaps: 10 };
 
     fn request(blocks: Option<usize>) -> Request {
-        Request { block_tokens: 16, block_bytes: 10, step_sequences: 4, snapshots: 0, context: 100, blocks }
+        Request { block_tokens: 16, block_bytes: 10, step_sequences: 4, snapshots: 0, context: 100, shorter: false, blocks }
     }
 
     #[test]
@@ -361,6 +374,18 @@ mod tests {
         assert_eq!(blocks(1450 + 159, None).ok(), Some(15));
         assert_eq!(blocks(1_000_000, None).ok(), Some(28));
         assert_eq!(blocks(1_000_000, Some(1000)).ok(), Some(1000));
+    }
+
+    #[test]
+    fn a_sequence_that_nobody_asked_for_is_as_long_as_there_is_room() {
+        let blocks = |limit, shorter| {
+            plan(&NEEDS, 50, Request { shorter, ..request(None) }, limit).map(|plan| plan.blocks)
+        };
+        assert_eq!(blocks(1450 + 69, true).ok(), Some(6));
+        assert_eq!(blocks(1450 + 10, true).ok(), Some(1));
+        assert_eq!(blocks(1450 + 159, true).ok(), Some(15));
+        assert!(blocks(1450 + 9, true).expect_err("no block").to_string().contains("not even"));
+        assert!(blocks(1450 + 69, false).is_err());
     }
 
     #[test]

@@ -118,6 +118,7 @@ pub fn serve(
     }
     let mut options =
         args.memory.options(blocks, context + spec.reach(), args.threads.count(), out::print)?;
+    options.shorter = args.cache.context.is_none();
     options.snapshots = prefix.snapshots;
     let (far_options, far) = far.unzip();
     options.far = far_options;
