@@ -4,7 +4,7 @@
 //! afterwards blocks, places and files are as they were.
 
 use monomorph_tests::crowd::{Answer, Random};
-use monomorph_tests::server::{Serving, build, post_streamed, stats, verb};
+use monomorph_tests::server::{Serving, build, metric, post_streamed, stats, verb};
 use monomorph_tests::smollm2;
 use serde_json::{Value, json};
 use std::io::{BufRead, BufReader};
@@ -213,6 +213,11 @@ fn swapped(serving: &Serving, after: &Value, directory: &Path) {
     let count =
         |stats: &Value, name: &str| stats[name].as_u64().unwrap_or_else(|| panic!("no {name} in {stats}"));
     let (out, back) = (count(after, "swapped_out"), count(after, "swapped_in"));
+    for way in ["out", "in"] {
+        let total = |what: &str| metric(&serving.address, &format!("monomorph:swap_{way}_{what}_total"));
+        let (bytes, seconds) = (total("bytes"), total("seconds"));
+        println!("swapped {way}: {:.1} MB at {:.2} GB/s", bytes / 1e6, bytes / seconds / 1e9);
+    }
     assert!(out > 5 && back > 3, "{out} copied out, {back} back");
     assert_eq!(count(after, "swap_failures"), 0);
     let began = Instant::now();

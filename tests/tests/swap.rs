@@ -109,6 +109,7 @@ fn refusals(server: &Path, weights: &Path, directory: &str) {
         (&["--swap-space", "nan"], "--swap-space NaN is no number of GB"),
         (&["--swap-space", "0.000001"], "the shortest sequence takes"),
         (&["--swap-space", "900000"], "of memory left"),
+        (&["--swap-when", "always"], "--swap-space is 0"),
         (&["--swap-space", "1", "--swap-dir", directory], "--swap-disk"),
         (&["--swap-space", "1", "--swap-disk", "1"], "--swap-dir"),
         (&["--swap-dir", directory, "--swap-disk", "1"], "--swap-space is 0"),

@@ -93,6 +93,8 @@ enum Piece {
     Joins,
     /// SmolLM2 with its weights.
     Smollm2,
+    /// Servers whose engine is held to its promises, with made-up weights.
+    Engine,
     /// Servers under compute-sanitizer.
     Sanitized,
     /// Servers that are measured.

@@ -70,6 +70,7 @@ pub fn spec(plan: &Plan, features: &[String]) -> TokenStream {
     // Whole tokens a second: the digits behind them would only make every build's text differ.
     let [limit_decode, predicted_decode, limit_prefill, predicted_prefill] =
         plan.prediction.rates().map(|rate| Literal::f64_unsuffixed(rate.round()));
+    let copy_bandwidth = Literal::f64_unsuffixed(plan.target.hardware.copy_bandwidth);
     let invariant = batch_invariant(plan);
     let invariant_type = target.batch_invariant.map(|_| quote!(BatchInvariantSpec,));
     let draft_type = plan.target.draft.map(|_| quote!(DraftSpec, Drafter,));
@@ -107,6 +108,7 @@ pub fn spec(plan: &Plan, features: &[String]) -> TokenStream {
                 limit_prefill: #limit_prefill,
                 predicted_decode: #predicted_decode,
                 predicted_prefill: #predicted_prefill,
+                copy_bandwidth: #copy_bandwidth,
             },
             draft: #draft,
             batch_invariant: #invariant,

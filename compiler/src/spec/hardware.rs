@@ -60,6 +60,7 @@ pub(super) fn read(source: &Source, name: &str, mut root: Table) -> Option<ReadH
         memory_bytes: memory.value,
         bandwidth: figures.bandwidth,
         boundary_seconds: figures.boundary_seconds,
+        copy_bandwidth: figures.copy_bandwidth,
         kind,
     };
     Some(ReadHardware { hardware, memory: memory.span, knobs })
@@ -75,6 +76,25 @@ enum Kind {
 struct Figures {
     bandwidth: f64,
     boundary_seconds: f64,
+    copy_bandwidth: f64,
+}
+
+impl Figures {
+    fn read(
+        table: &mut Table,
+        bandwidth: &str,
+        boundary_seconds: &str,
+        copy_bandwidth: &str,
+    ) -> Option<Figures> {
+        let bandwidth = rate(table, "bandwidth", bandwidth);
+        let boundary_seconds = rate(table, "boundary_seconds", boundary_seconds);
+        let copy_bandwidth = rate(table, "copy_bandwidth", copy_bandwidth);
+        Some(Figures {
+            bandwidth: bandwidth?,
+            boundary_seconds: boundary_seconds?,
+            copy_bandwidth: copy_bandwidth?,
+        })
+    }
 }
 
 struct CpuRates {
@@ -89,27 +109,24 @@ fn rate(table: &mut Table, key: &str, example: &str) -> Option<f64> {
 }
 
 fn cpu_figures(mut table: Table) -> Option<(Figures, CpuRates)> {
-    let bandwidth = rate(&mut table, "bandwidth", "30e9");
-    let boundary_seconds = rate(&mut table, "boundary_seconds", "2e-6");
+    let figures = Figures::read(&mut table, "30e9", "2e-6", "4e9");
     let int8_rate = rate(&mut table, "int8_rate", "120e9");
     let f32_rate = rate(&mut table, "f32_rate", "50e9");
     let threads = table.required("threads", "threads = 2").and_then(|it| it.size(1..=4096));
     table.finish();
     let rates = CpuRates { threads: threads?.value, int8_rate: int8_rate?, f32_rate: f32_rate? };
-    Some((Figures { bandwidth: bandwidth?, boundary_seconds: boundary_seconds? }, rates))
+    Some((figures?, rates))
 }
 
 /// The rates are those of bf16, f64, f32 and nvfp4.
 fn cuda_figures(mut table: Table) -> Option<(Figures, [f64; 4])> {
-    let bandwidth = rate(&mut table, "bandwidth", "4.5e12");
-    let boundary_seconds = rate(&mut table, "boundary_seconds", "1.3e-6");
+    let figures = Figures::read(&mut table, "4.5e12", "1.3e-6", "10e9");
     let bf16_rate = rate(&mut table, "bf16_rate", "395e12");
     let f64_rate = rate(&mut table, "f64_rate", "33e12");
     let f32_rate = rate(&mut table, "f32_rate", "30e12");
     let nvfp4_rate = rate(&mut table, "nvfp4_rate", "2.5e12");
     table.finish();
-    let figures = Figures { bandwidth: bandwidth?, boundary_seconds: boundary_seconds? };
-    Some((figures, [bf16_rate?, f64_rate?, f32_rate?, nvfp4_rate?]))
+    Some((figures?, [bf16_rate?, f64_rate?, f32_rate?, nvfp4_rate?]))
 }
 
 /// CPU, features and host of `[cpu]`.

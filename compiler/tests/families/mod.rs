@@ -9,7 +9,7 @@ use std::fs;
 const HARDWARE: &str = r#"
 hardware = { kind = "cpu" }
 memory = { bytes = 1_000_000_000_000 }
-figures = { threads = 2, bandwidth = 30e9, boundary_seconds = 2e-6, int8_rate = 1e11, f32_rate = 5e10 }
+figures = { threads = 2, bandwidth = 30e9, boundary_seconds = 2e-6, copy_bandwidth = 4e9, int8_rate = 1e11, f32_rate = 5e10 }
 cpu = { target_cpu = "native" }
 "#;
 

@@ -6,24 +6,21 @@
 
 use std::collections::BTreeMap;
 
-/// Bytes that a machine surely copies in a second between a model's memory and the host's: an eighth of what PCIe 5 or one core of a server
-/// does. Taken too low, a sequence is now and then computed again that would have been copied sooner.
-pub const COPIED_PER_SECOND: f64 = 4e9;
-
 /// The part of the host's memory that is kept free while there is room on disk, so that the next sequence finds some: one in so many.
 pub const FREE_PART: usize = 2;
 
-/// Whether copying `bytes` out and back takes less time than feeding `tokens` again, `fed_per_second` of them in a second. Where that
-/// is not known, it does.
+/// Whether copying `bytes` out and back, so many in a second, takes less time than feeding `tokens` again, `fed_per_second` of them in a
+/// second. Where that is not known, it does.
 ///
 /// ```
 /// use monomorph_cache::swap::is_worth;
-/// assert!(is_worth(1000, 40 << 20, 10_000.0), "21 ms of copies and 100 of feeding");
-/// assert!(!is_worth(100, 60 << 20, 20_000.0), "a large state and a short prompt");
-/// assert!(is_worth(1, 1 << 30, 0.0) && !is_worth(0, 0, 0.0));
+/// assert!(is_worth(1000, 40 << 20, 4e9, 10_000.0), "21 ms of copies and 100 of feeding");
+/// assert!(!is_worth(100, 60 << 20, 4e9, 20_000.0), "a large state and a short prompt");
+/// assert!(is_worth(1, 1 << 30, f64::INFINITY, 1e9), "copies that cost nothing");
+/// assert!(is_worth(1, 1 << 30, 4e9, 0.0) && !is_worth(0, 0, 4e9, 0.0));
 /// ```
-pub fn is_worth(tokens: usize, bytes: u64, fed_per_second: f64) -> bool {
-    let copies = 2.0 * bytes as f64 / COPIED_PER_SECOND;
+pub fn is_worth(tokens: usize, bytes: u64, copied_per_second: f64, fed_per_second: f64) -> bool {
+    let copies = 2.0 * bytes as f64 / copied_per_second;
     tokens > 0 && copies * fed_per_second < tokens as f64
 }
 

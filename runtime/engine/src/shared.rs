@@ -45,6 +45,10 @@ pub struct SwapStats {
     pub bytes_out: u64,
     /// Bytes copied back.
     pub bytes_back: u64,
+    /// Time that copying out took; no step ran meanwhile.
+    pub time_out: Duration,
+    /// Time that copying back took.
+    pub time_back: Duration,
     /// Bytes written to disk.
     pub bytes_written: u64,
     /// Bytes read from disk.

@@ -14,6 +14,8 @@ pub struct SwapOptions {
     pub host_bytes: u64,
     /// Room on disk behind that, where there is any.
     pub disk: Option<SwapDisk>,
+    /// Whether sequences are copied that would sooner be fed again, too.
+    pub always: bool,
     /// Takes a line when a disk fails and a sequence is fed again because of it.
     pub report: fn(std::fmt::Arguments),
     /// What goes wrong with the disk.
@@ -36,6 +38,7 @@ impl Default for SwapOptions {
         SwapOptions {
             host_bytes: 0,
             disk: None,
+            always: false,
             report: |_| {},
             #[cfg(feature = "scripted")]
             faults: None,

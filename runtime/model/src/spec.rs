@@ -239,7 +239,7 @@ pub struct SamplingPreset {
     pub repetition_penalty: f32,
 }
 
-/// Speed as the plan sees it, in tokens per second for one sequence (decode at the bench's mean context,
+/// Speed as the plan sees it: of tokens in tokens per second for one sequence (decode at the bench's mean context,
 /// prefill of 512 tokens).
 #[derive(Clone, Copy, Debug)]
 pub struct Figures {
@@ -251,4 +251,6 @@ pub struct Figures {
     pub predicted_decode: f64,
     /// Prefill as the sum of the phases' predicted times.
     pub predicted_prefill: f64,
+    /// Bytes a second that a sequence's memory is copied with, out of the device's memory to the machine's or back.
+    pub copy_bandwidth: f64,
 }

@@ -20,6 +20,19 @@ pub struct SwapArgs {
     /// GB of that file, claimed at once.
     #[arg(long, value_name = "GB", requires = "swap_dir", allow_negative_numbers = true)]
     pub swap_disk: Option<f64>,
+    /// Which of them are copied: those that are sooner copied than computed again, as the plan of this build predicts it, or always
+    /// those that there is room for [default: sooner].
+    #[arg(long, value_name = "sooner|always", value_enum)]
+    pub swap_when: Option<When>,
+}
+
+/// When a sequence is copied out.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub enum When {
+    /// When that takes less time than to compute it again.
+    Sooner,
+    /// Whenever there is room.
+    Always,
 }
 
 impl SwapArgs {
@@ -39,7 +52,11 @@ impl SwapArgs {
             }
             _ => None,
         };
-        let options = SwapOptions { host_bytes, disk, report, ..SwapOptions::default() };
+        if self.swap_when.is_some() && host_bytes == 0 {
+            return Err("--swap-when: nothing is copied, for --swap-space is 0".to_owned());
+        }
+        let always = self.swap_when == Some(When::Always);
+        let options = SwapOptions { host_bytes, disk, always, report, ..SwapOptions::default() };
         options.check(spec)?;
         let available = Host::read().available;
         if host_bytes > available {

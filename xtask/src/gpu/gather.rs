@@ -4,7 +4,7 @@ use super::{Options, Piece, parts, programs};
 use crate::{TargetOptions, fetch, paths};
 use monomorph_compiler::plan::{Cost, PhaseKind, Plan, Prediction};
 use monomorph_compiler::report::cuda::further_experts;
-use monomorph_compiler::spec::types::{BuildOptions, Target};
+use monomorph_compiler::spec::types::{BuildOptions, DraftMethod, DraftOption, Target};
 use monomorph_compiler::toolchain::python::run;
 use monomorph_compiler::toolchain::{self, Built};
 use monomorph_compiler::{graph, passes, spec};
@@ -30,12 +30,21 @@ const SANITIZED: [(&str, &str); 6] = [
 /// Sequences that the one decode program of a batch-invariant server takes.
 const JOINED: usize = 32;
 
+/// Servers whose sequences are swapped: the lengths of prompts, tokens that there are blocks for, and GB of memory for copies.
+const ENGINES: [(&str, [usize; 2], usize, f64); 2] =
+    [(SMOLLM2, [100, 600], 2048, 0.02), ("qwen3.5-35b/nvfp4", [1000, 3000], 10_240, 0.18)];
+/// Sequences that these take at once.
+const SWAPPED: usize = 16;
+/// Ids that every tokenizer has, the stand-in for made-up weights, too.
+const VOCABULARY: usize = 256;
+
 /// What runs on the machine with the card.
-const SCRIPTS: [(&str, &str); 11] = [
+const SCRIPTS: [(&str, &str); 12] = [
     ("run.py", include_str!("run.py")),
     ("checks/__init__.py", include_str!("checks/__init__.py")),
     ("checks/benches.py", include_str!("checks/benches.py")),
     ("checks/common.py", include_str!("checks/common.py")),
+    ("checks/engine.py", include_str!("checks/engine.py")),
     ("checks/joins.py", include_str!("checks/joins.py")),
     ("checks/launches.py", include_str!("checks/launches.py")),
     ("checks/logits.py", include_str!("checks/logits.py")),
@@ -97,7 +106,7 @@ pub fn gather(options: &Options) -> Result<(), String> {
     };
     let mut manifest = json!({
         "commit": commit(), "hardware": options.hardware,
-        "programs": [], "instruments": [], "goldens": [], "joins": [], "sanitized": [], "benches": [],
+        "programs": [], "instruments": [], "goldens": [], "joins": [], "engine": [], "sanitized": [], "benches": [],
     });
     if with(Piece::Programs) {
         let (programs, instruments) = gathering.programs(&options.programs, options.instruments)?;
@@ -114,6 +123,9 @@ pub fn gather(options: &Options) -> Result<(), String> {
     }
     if with(Piece::Joins) {
         manifest["joins"] = gathering.joins(&cases)?;
+    }
+    if with(Piece::Engine) {
+        manifest["engine"] = gathering.engine();
     }
     if with(Piece::Smollm2) {
         manifest["smollm2"] = gathering.smollm2()?;
@@ -249,6 +261,32 @@ impl Gathering {
         }
         self.search.remove(0);
         Ok(json!(all))
+    }
+
+    /// Servers that swap are batch-invariant, so that a sequence is to the bit what it is alone.
+    fn engine(&mut self) -> Value {
+        let invariant = BuildOptions { batch_invariant: Some(SWAPPED), ..BuildOptions::default() };
+        let lookup =
+            DraftOption { method: DraftMethod::Ngram, drafts: 3, vocabulary: None, forced_acceptance: None };
+        let lookup = BuildOptions { draft: Some(lookup), ..BuildOptions::default() };
+        let plain = self.server(SMOLLM2, &BuildOptions::default(), false);
+        let looked_up = self.server(SMOLLM2, &lookup, false);
+        let name = self.target(SMOLLM2);
+        let mut cases = vec![
+            json!({
+                "check": "looked up", "name": name, "server": looked_up, "plain": plain, "vocabulary": VOCABULARY,
+                "prompts": [32, 512],
+            }),
+            json!({ "check": "cut", "name": name, "server": plain, "longest": 8192 }),
+        ];
+        for (name, prompts, tight, space) in ENGINES {
+            let server = self.server(name, &invariant, false);
+            cases.push(json!({
+                "check": "swapped", "name": self.target(name), "server": server, "vocabulary": VOCABULARY,
+                "prompts": prompts, "tight": tight, "space": space,
+            }));
+        }
+        cases.into()
     }
 
     /// Prompts are ids that every vocabulary has, and short.

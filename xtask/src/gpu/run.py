@@ -16,7 +16,7 @@ import time
 import traceback
 from pathlib import Path
 
-from checks import benches, joins, launches, logits, programs, sanitizer, serving, tokens
+from checks import benches, engine, joins, launches, logits, programs, sanitizer, serving, tokens
 from checks.common import Context, Missing, card, table, unpack
 
 GROUPS = {
@@ -25,6 +25,7 @@ GROUPS = {
     "joins": joins.run,
     "tokens": tokens.run,
     "serving": serving.run,
+    "engine": engine.run,
     "sanitizer": sanitizer.run,
     "benches": benches.run,
     "instruments": programs.measure,

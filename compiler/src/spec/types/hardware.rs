@@ -11,6 +11,8 @@ pub struct Hardware {
     pub bandwidth: f64,
     /// Seconds one phase boundary costs.
     pub boundary_seconds: f64,
+    /// Bytes a second that sequences are copied with, out of the device's memory to the machine's and back.
+    pub copy_bandwidth: f64,
     /// What is particular to its kind.
     pub kind: HardwareKind,
 }

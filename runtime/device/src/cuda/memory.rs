@@ -247,7 +247,10 @@ impl Memory {
         ));
         let tokens = plan.blocks * spec.block_tokens;
         if tokens < options.context {
-            say(format_args!("  a sequence of {} tokens has no room: {tokens} are the most", options.context));
+            say(format_args!(
+                "  a sequence of {} tokens has no room: {tokens} are the most",
+                options.context
+            ));
         }
         let claim = Claim::new(plan.total())?;
         // SAFETY: exactly what was claimed. Kernels never meet bytes that nobody wrote.
@@ -363,7 +366,15 @@ mod tests {
         Needs { weights: 1000, state: 0, activations: 200, scratch: 90, rotary_position: 1, gaps: 10 };
 
     fn request(blocks: Option<usize>) -> Request {
-        Request { block_tokens: 16, block_bytes: 10, step_sequences: 4, snapshots: 0, context: 100, shorter: false, blocks }
+        Request {
+            block_tokens: 16,
+            block_bytes: 10,
+            step_sequences: 4,
+            snapshots: 0,
+            context: 100,
+            shorter: false,
+            blocks,
+        }
     }
 
     #[test]

@@ -130,7 +130,13 @@ const SMALL: ModelSpec = ModelSpec {
         min_p: 0.0,
         repetition_penalty: 1.0,
     }],
-    figures: Figures { limit_decode: 0.0, limit_prefill: 0.0, predicted_decode: 0.0, predicted_prefill: 0.0 },
+    figures: Figures {
+        limit_decode: 0.0,
+        limit_prefill: 0.0,
+        predicted_decode: 0.0,
+        predicted_prefill: 0.0,
+        copy_bandwidth: 4e9,
+    },
     draft: None,
     batch_invariant: None,
 };

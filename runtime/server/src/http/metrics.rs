@@ -198,6 +198,8 @@ fn counters(registry: &mut Registry, stats: &Stats) {
     for (name, help, time) in [
         ("monomorph:device_seconds", "Time that steps took on the device", stats.device_time),
         ("monomorph:host_seconds", "Time that the forward thread took to plan and hand out", stats.host_time),
+        ("monomorph:swap_out_seconds", "Time that copying sequences out took", stats.swap.time_out),
+        ("monomorph:swap_in_seconds", "Time that copying them back took", stats.swap.time_back),
     ] {
         let counter = Counter::<f64, AtomicU64>::default();
         counter.inc_by(time.as_secs_f64());

@@ -70,6 +70,7 @@ impl Shape for Bytes {
             limit_prefill: 200.0,
             predicted_decode: 80.0,
             predicted_prefill: 160.0,
+            copy_bandwidth: 4e9,
         },
         draft: None,
         batch_invariant: None,

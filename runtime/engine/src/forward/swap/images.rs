@@ -72,6 +72,8 @@ pub(crate) struct Images {
     page_bytes: usize,
     block_bytes: usize,
     state: Vec<u8>,
+    /// Bytes that are copied in a second, as the hardware's specification says; without end where everything is to be copied.
+    copied_per_second: f64,
     /// Tokens that the model is fed in a second, as its plan predicts.
     fed_per_second: f64,
     /// When the disk moved a page last, or was asked to when it was idle.
@@ -105,6 +107,7 @@ impl Images {
             page_bytes,
             block_bytes: spec.block_bytes,
             state: vec![0; state],
+            copied_per_second: if options.always { f64::INFINITY } else { spec.figures.copy_bandwidth },
             fed_per_second: spec.figures.predicted_prefill,
             moved: Instant::now(),
             failures: 0,
@@ -118,7 +121,7 @@ impl Images {
     pub fn take(&mut self, fed: usize, blocks: &[Block], slot: Slot) -> Option<Image> {
         let pages = blocks.len() + self.state.len().div_ceil(self.page_bytes);
         let bytes = blocks.len() as u64 * self.block_bytes as u64 + self.state.len() as u64;
-        if !is_worth(fed, bytes, self.fed_per_second) || pages >= 1 << PAGE_BITS {
+        if !is_worth(fed, bytes, self.copied_per_second, self.fed_per_second) || pages >= 1 << PAGE_BITS {
             return None;
         }
         let image = self.tiers.make(pages)?;
@@ -156,6 +159,7 @@ impl Images {
     }
 
     fn copy_out<M: Model>(&mut self, model: &mut M, out: &Out) {
+        let began = Instant::now();
         let mut pages = Vec::with_capacity(self.tiers.pages(out.image));
         for block in &out.blocks {
             let mut page = self.page();
@@ -173,11 +177,13 @@ impl Images {
         }
         self.stats.out += 1;
         self.stats.bytes_out += (pages.len() * self.page_bytes) as u64;
+        self.stats.time_out += began.elapsed();
         self.held.insert(out.image, Held { pages, ..Held::default() });
     }
 
     fn copy_back<M: Model>(&mut self, model: &mut M, back: &Back) {
         let Some(held) = self.held.get(&back.image) else { return };
+        let began = Instant::now();
         let page = |at: usize| held.pages[at].as_ref().expect("what is brought back is there").bytes();
         for (at, block) in back.blocks.iter().enumerate() {
             model.write_block(BlockId(block.0), &page(back.first + at)[..self.block_bytes]);
@@ -191,6 +197,7 @@ impl Images {
         }
         self.stats.back += 1;
         self.stats.bytes_back += ((held.pages.len() - back.first) * self.page_bytes) as u64;
+        self.stats.time_back += began.elapsed();
         self.drop(back.image);
     }
 
