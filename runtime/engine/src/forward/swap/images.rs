@@ -414,6 +414,12 @@ impl Images {
         self.stats.clone()
     }
 
+    /// Pages of images that are in memory.
+    #[cfg(test)]
+    pub fn in_memory(&self) -> usize {
+        self.held.values().flat_map(|held| &held.pages).flatten().count()
+    }
+
     /// Whether every page is free, in the books and on disk, and there were never more in memory than there may be.
     #[cfg(test)]
     pub fn is_empty(&self) -> bool {

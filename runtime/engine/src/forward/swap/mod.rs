@@ -6,6 +6,8 @@
 
 mod images;
 #[cfg(test)]
+mod orders;
+#[cfg(test)]
 mod walk;
 
 pub(crate) use images::Images;

@@ -5,9 +5,8 @@
 //!
 //! Planted, one at a time, and caught here: a sequence that comes back while a step is in flight; the step's own copies of states made before
 //! one comes back; a state not put back; pages put back behind those that the index knew; the copy of a client that left, kept; the last
-//! block not copied; a read that failed taken for one that did not; places on disk of what was read, kept. Planted and not seen: copies of
-//! states that those who are over left, made too late; pages kept in memory though they are on disk; drafts that are forgotten, which cost time
-//! and no answer.
+//! block not copied; a read that failed taken for one that did not; places on disk of what was read, kept. Planted and not seen: drafts that are forgotten, which
+//! cost time and no answer; and what `orders.rs` sees.
 
 use crate::forward::walk::walk;
 use crate::scripted::{Drafting, InFlight, Invariant, Recurrent, Shape, Tight};
