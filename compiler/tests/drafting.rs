@@ -25,6 +25,15 @@ fn what_cannot_draft_is_refused_by_name() {
     let cases = [
         ("h200/llama-3.2-1b/bf16", ONE, "models/llama-3.2-1b/MODEL.toml", "has no draft head"),
         ("h200/qwen3.5-27b/nvfp4", ONE, "h200/qwen3.5-27b/nvfp4", "has no draft head"),
+        ("h200/llama-3.2-1b/bf16", SKIPPING, "models/llama-3.2-1b/MODEL.toml", "has no recurrent layers"),
+        (
+            "cpu/smollm2-135m/q4_1",
+            SKIPPING,
+            "models/smollm2-135m/MODEL.toml",
+            "`--draft ngram` drafts for any",
+        ),
+        ("h200/qwen3.5-35b/bf16", SKIPPING, "--draft", "is for processors"),
+        ("h200/qwen3.5-35b/bf16", DraftOption { drafts: 8, ..SKIPPING }, "--drafts", "1 to 7"),
         ("h200/qwen3.5-35b/bf16", DraftOption { drafts: 0, ..ONE }, "--drafts", "1 to 3"),
         ("h200/qwen3.5-35b/bf16", DraftOption { drafts: 4, ..ONE }, "--drafts", "1 to 3"),
         ("h200/qwen3.5-35b/bf16", DraftOption { vocabulary: Some(0), ..ONE }, "--draft-vocabulary", "248320"),
@@ -47,6 +56,9 @@ fn what_cannot_draft_is_refused_by_name() {
     }
 }
 
+/// By the model without its recurrent layers.
+const SKIPPING: DraftOption = DraftOption { method: DraftMethod::Layers, drafts: 2, ..ONE };
+
 const LOOKED_UP: DraftOption = DraftOption { method: DraftMethod::Ngram, drafts: 3, ..ONE };
 
 #[test]
@@ -67,7 +79,7 @@ fn any_model_can_be_built_to_verify_what_is_looked_up() {
     for (option, place, said) in [
         (DraftOption { drafts: 0, ..LOOKED_UP }, "--drafts", "1 to 7 with `--draft ngram`"),
         (DraftOption { drafts: 8, ..LOOKED_UP }, "--drafts", "is 8"),
-        (DraftOption { vocabulary: Some(9), ..LOOKED_UP }, "--draft-vocabulary", "goes with a draft head"),
+        (DraftOption { vocabulary: Some(9), ..LOOKED_UP }, "--draft-vocabulary", "goes with passes"),
         (
             DraftOption { forced_acceptance: Some(0.5), ..LOOKED_UP },
             "--forced-acceptance",

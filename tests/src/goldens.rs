@@ -57,7 +57,8 @@ impl Golden {
     pub fn in_a_long_context(&self, tokens: usize, directory: &Path) -> Golden {
         let config = std::fs::read_to_string(self.directory.join("config.json")).expect("it has a config");
         let mut config: serde_json::Value = serde_json::from_str(&config).expect("configs are JSON");
-        config["max_position_embeddings"] = tokens.into();
+        let text = if config["text_config"].is_object() { &mut config["text_config"] } else { &mut config };
+        text["max_position_embeddings"] = tokens.into();
         std::fs::write(directory.join("config.json"), config.to_string()).expect("it is writable");
         for format in ["f32", "bf16"] {
             let (from, to) = (self.directory.join(format), directory.join(format));

@@ -1,13 +1,13 @@
-//! Weights whose draft head is mostly right.
+//! Weights whose draft head, or whose layers that attend, are mostly right.
 
 use safetensors::tensor::{Dtype, SafeTensors, TensorView, serialize};
 use std::path::Path;
 
 /// The weights in `directory`, f32 or bf16, made to repeat themselves, mostly: what layers add to the residual stream is made small,
-/// so that the likeliest token is the one fed; and the draft head says so too. Most drafts hold.
+/// so that the likeliest token is the one fed; and a draft head says so too, as a part of the layers does anyway. Most drafts hold.
 ///
 /// # Panics
-/// If they are not those of a golden with a draft head and an untied head, or are not writable.
+/// If they are not those of a golden with an untied head, or are not writable.
 pub fn repeat(directory: &Path) {
     let file = directory.join("model.safetensors");
     let bytes = std::fs::read(&file).expect("weights are readable");
@@ -28,8 +28,10 @@ pub fn repeat(directory: &Path) {
             }
             let mut bytes = stored(view.dtype(), &values);
             if name == "lm_head.weight" {
-                let embedding = "model.language_model.embed_tokens.weight";
-                bytes = tensors.tensor(embedding).expect("there is an embedding").data().to_vec();
+                let mut names = tensors.names().into_iter();
+                let embedding = names.find(|name| name.ends_with("embed_tokens.weight"));
+                let embedding = embedding.and_then(|name| tensors.tensor(name).ok());
+                bytes = embedding.expect("there is an embedding").data().to_vec();
             }
             (name, view.dtype(), view.shape().to_vec(), bytes)
         })

@@ -1,10 +1,11 @@
-//! Servers that draft, with a model's own head or what is looked up: they answer as those that do not, token for token, whoever
-//! joins or leaves the batch; and what a head drafts is what the interpreter drafts.
+//! Servers that draft, with a model's own head, with what is looked up, or with the model without its recurrent layers: they answer as those that do not, token for token, whoever
+//! joins or leaves the batch; and what a stack drafts is what the interpreter drafts.
 
+use monomorph_compiler::plan::{PhaseKind, Plan};
 use monomorph_compiler::reference::{Cache, Interpreter, Logits};
-use monomorph_compiler::spec::types::DraftMethod::{Mtp, Ngram};
+use monomorph_compiler::spec::types::DraftMethod::{Layers, Mtp, Ngram};
 use monomorph_compiler::spec::types::{BuildOptions, Compute, DraftMethod, DraftOption, Target};
-use monomorph_compiler::{graph, spec};
+use monomorph_compiler::{graph, passes, report, spec};
 use monomorph_tests::crowd::{Answer, Random, Request, crowd, with_tokenizer};
 use monomorph_tests::goldens::{Golden, goldens};
 use monomorph_tests::repeating::repeat;
@@ -19,8 +20,8 @@ type Drafts = (DraftMethod, usize, &'static str);
 
 /// Goldens and their servers.
 const SERVERS: [(&str, &[Drafts]); 2] = [
-    ("qwen35-vision", &[(Mtp, 1, ROOM), (Mtp, 3, "528"), (Ngram, 4, "528")]),
-    ("qwen35-moe-vision", &[(Mtp, 2, "528")]),
+    ("qwen35-vision", &[(Mtp, 1, ROOM), (Mtp, 3, "528"), (Ngram, 4, "528"), (Layers, 3, "528")]),
+    ("qwen35-moe-vision", &[(Mtp, 2, "528"), (Layers, 1, ROOM)]),
 ];
 /// Memory for all.
 const ROOM: &str = "8192";
@@ -140,6 +141,14 @@ fn drafts_change_no_answer() {
                         && (0.3..0.98).contains(&repeats_rate),
                     "{name}: {figures:?}"
                 ),
+                // So does a model of random weights without three of four layers, mostly.
+                Layers => assert!(
+                    random > 1000.0
+                        && repeats > 1000.0
+                        && random_rate < 0.5
+                        && (0.3..0.99).contains(&repeats_rate),
+                    "{name}: {figures:?}"
+                ),
                 // What random weights say comes again by chance only.
                 Ngram => assert!(repeats > 100.0 && repeats_rate > 0.1, "{name}: {figures:?}"),
             }
@@ -150,6 +159,8 @@ fn drafts_change_no_answer() {
 /// A build whose answers show what it drafts: drafts hold at this rate, whatever was sampled.
 const SHOWN: DraftOption =
     DraftOption { method: Mtp, drafts: 2, vocabulary: Some(23), forced_acceptance: Some(0.6) };
+/// The same by the model without its recurrent layers.
+const SKIPPED: DraftOption = DraftOption { method: Layers, ..SHOWN };
 
 /// Whether a draft fed at a position holds there, as compiler/src/plan/draft.rs states it.
 fn holds(slot: u64, position: usize) -> bool {
@@ -169,6 +180,7 @@ fn likeliest(logits: &[f32]) -> u32 {
 #[derive(Clone)]
 struct Speculated<'a> {
     interpreter: &'a Interpreter<'a>,
+    method: DraftMethod,
     vocabulary: usize,
     hidden: usize,
     model: Cache,
@@ -189,6 +201,15 @@ impl Speculated<'_> {
         self.answer.push(sampled);
         self.drafts.clear();
         let most = SHOWN.vocabulary.expect("the head is cut");
+        if self.method == Layers {
+            // What passes add does not hold, nor is recurrent state of the model's anything to them.
+            let (mut passes, mut last) = (self.model.clone(), sampled);
+            for _ in 0..SHOWN.drafts {
+                last = likeliest(&self.interpreter.skip(&[last], &mut passes, Logits::Last)[..most]);
+                self.drafts.push(last);
+            }
+            return;
+        }
         let mut drafted = self.interpreter.draft(&outcome.hidden, &following, &mut self.draft, Logits::Last);
         // What passes after the first add does not hold.
         let mut further = self.draft.clone();
@@ -219,8 +240,15 @@ impl Speculated<'_> {
 
 #[test]
 fn drafts_are_those_of_the_interpreter() {
+    // Of the second two of five layers attend, the first among them.
+    for (name, shown) in [("qwen35-vision", SHOWN), ("qwen35-quarters", SKIPPED)] {
+        shows(name, shown);
+    }
+}
+
+/// A server that accepts drafts by rate: what it drafted is part of its answers.
+fn shows(name: &str, shown: DraftOption) {
     let targets = tempfile::tempdir().expect("temporary directories can be made");
-    let name = "qwen35-vision";
     let golden = golden(name);
     golden.import_into(targets.path(), Compute::F32);
     let target = load(targets.path(), name);
@@ -229,7 +257,7 @@ fn drafts_are_those_of_the_interpreter() {
     let graph = graph::build(&target.model, &target.quant);
     let checkpoint = Checkpoint::open(weights.path()).expect("it was just written");
     let interpreter = Interpreter::new(&graph, &target.quant, &checkpoint).expect("its tensors fit");
-    let server = build_with(Some(targets.path()), &target.name(), &drafting(SHOWN));
+    let server = build_with(Some(targets.path()), &target.name(), &drafting(shown));
     let serving = serve(&server, weights.path(), ROOM);
 
     // Long prompts, which are cut into chunks when several come at a time, and short ones.
@@ -247,6 +275,7 @@ fn drafts_are_those_of_the_interpreter() {
         let found: Vec<u32> = found.text.bytes().map(|token| u32::from(token - b'!')).collect();
         let mut speculated = Speculated {
             interpreter: &interpreter,
+            method: shown.method,
             vocabulary: target.model.vocabulary,
             hidden: target.model.hidden,
             model: Cache::default(),
@@ -262,6 +291,38 @@ fn drafts_are_those_of_the_interpreter() {
             answer.iter().zip(&found).take_while(|(a, b)| a == b).count()
         };
         let best = (0..32).map(alike).max().expect("there are slots");
-        assert_eq!(best, request.tokens, "request {number}: {found:?}");
+        assert_eq!(best, request.tokens, "{:?}, request {number}: {found:?}", shown.method);
     }
+}
+
+#[test]
+fn a_pass_runs_the_layers_that_attend_and_adds_no_memory() {
+    let targets = tempfile::tempdir().expect("temporary directories can be made");
+    let name = "qwen35-quarters";
+    golden(name).import_into(targets.path(), Compute::F32);
+    let plain = load(targets.path(), name);
+    let planned = |option: DraftOption| {
+        let target = spec::with_draft(plain.clone(), &option).unwrap_or_else(|error| panic!("{error}"));
+        passes::assemble::plan(&target, &graph::build(&target.model, &target.quant))
+            .expect("the rules cover it")
+    };
+    let (plan, verifies) = (planned(option(Layers, 2)), planned(option(Ngram, 2)));
+    assert_eq!(plan.target.build(), "cpu/qwen35-quarters/f32+self2");
+    let report = report::draft::report(&plan).expect("it drafts");
+    let pass = ["embed", "attention", "attention", "draft_head"];
+    assert_eq!(report.passes, [pass, pass].concat());
+    let text = report::draft::text(&report);
+    assert_eq!(text[0], "drafts: self, 2 after every token sampled, of the first 43 ids");
+    assert_eq!(
+        text[1],
+        "behind the model: embed, attention x 2, draft_head, embed, attention x 2, draft_head"
+    );
+    for body in plan.draft_schedule() {
+        let phases = &plan.bodies[body.0].phases;
+        assert!(phases.iter().all(|phase| !matches!(phase.kind, PhaseKind::Delta { .. })));
+    }
+    // What it reads stands there already; what it costs, it says.
+    assert_eq!(plan.memory, verifies.memory);
+    let bytes = |plan: &Plan| plan.speculation.expect("it drafts").bytes;
+    assert!(bytes(&plan) > bytes(&verifies) && plan.prediction == verifies.prediction);
 }

@@ -2,10 +2,11 @@
 //! in memory that does not grow with them, and no file is left. With keys and values alone, and with recurrent state.
 
 use monomorph_compiler::spec;
-use monomorph_compiler::spec::types::Compute;
+use monomorph_compiler::spec::types::{BuildOptions, Compute, DraftMethod, DraftOption};
 use monomorph_tests::crowd::{Random, with_tokenizer};
-use monomorph_tests::goldens::goldens;
-use monomorph_tests::server::{Serving, build, metric, post};
+use monomorph_tests::goldens::golden;
+use monomorph_tests::repeating::repeat;
+use monomorph_tests::server::{Serving, build, build_with, metric, post};
 use monomorph_tests::{root, smollm2};
 use serde_json::{Value, json};
 use std::path::Path;
@@ -82,21 +83,37 @@ fn a_long_context_is_answered_as_with_everything_in_memory() {
     compare("smollm2", &server, &weights, 49_000, &[2600, 8000], share, 12 << 20);
 }
 
-#[test]
-fn it_is_so_with_recurrent_state() {
+/// A hybrid golden with a long context, which drafts or does not.
+fn compare_hybrid(name: &str, draft: Option<DraftOption>) {
     let targets = tempfile::tempdir().expect("temporary directories can be made");
     let long = tempfile::tempdir().expect("temporary directories can be made");
-    let golden = goldens().into_iter().find(|golden| golden.name == "qwen3-next").expect("it is committed");
-    let golden = golden.in_a_long_context(8192, long.path());
+    // With room for what drafts take.
+    let golden = golden(name).in_a_long_context(8256, long.path());
     golden.import_into(targets.path(), Compute::F32);
-    let target = "cpu/qwen3-next/f32";
+    let target = format!("cpu/{name}/f32");
     let search = [targets.path().to_owned(), root().join("targets")];
-    let vocabulary = spec::load(&search, target).unwrap_or_else(|error| panic!("{error}")).model.vocabulary;
+    let vocabulary = spec::load(&search, &target).unwrap_or_else(|error| panic!("{error}")).model.vocabulary;
     let weights = tempfile::tempdir().expect("temporary directories can be made");
     with_tokenizer(&golden, vocabulary, weights.path());
-    let server = build(Some(targets.path()), target);
+    // Where all drafts hold, passes reach as far behind a sequence as they ever do.
+    draft.iter().for_each(|_| repeat(weights.path()));
+    let options = BuildOptions { draft, ..BuildOptions::default() };
+    let server = build_with(Some(targets.path()), &target, &options);
     let share = ["--blocks", "128", "--resident-blocks", "64"];
-    compare("qwen3-next", &server, weights.path(), vocabulary, &[1500, 4000], share, 12 << 20);
+    compare(name, &server, weights.path(), vocabulary, &[1500, 4000], share, 12 << 20);
+}
+
+#[test]
+fn it_is_so_with_recurrent_state() {
+    compare_hybrid("qwen3-next", None);
+}
+
+#[test]
+fn it_is_so_with_drafts() {
+    for method in [DraftMethod::Mtp, DraftMethod::Layers] {
+        let option = DraftOption { method, drafts: 3, vocabulary: None, forced_acceptance: None };
+        compare_hybrid("qwen35-vision", Some(option));
+    }
 }
 
 #[test]

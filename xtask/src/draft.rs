@@ -8,13 +8,13 @@ pub struct DraftOptions {
     /// Draft tokens, several of which a step then verifies at once [default: do not].
     #[arg(long, value_name = "METHOD")]
     draft: Option<Method>,
-    /// Drafts at a time: 1 to 3 with mtp, 1 to 7 with ngram.
+    /// Drafts at a time: 1 to 3 with mtp, 1 to 7 with ngram and self.
     #[arg(long, value_name = "K", requires = "draft", default_value_t = 1)]
     drafts: usize,
-    /// With mtp: draft the first N ids only, which saves most bytes of the draft's head [default: all].
+    /// With mtp and self: draft the first N ids only, which saves most bytes of a pass's head [default: all].
     #[arg(long, value_name = "N", requires = "draft")]
     draft_vocabulary: Option<usize>,
-    /// With mtp, for measuring speed only: accept drafts at this rate whatever was sampled. Answers mean nothing.
+    /// With mtp and self, for measuring speed only: accept drafts at this rate whatever was sampled. Answers mean nothing.
     #[arg(long, value_name = "RATE", requires = "draft")]
     forced_acceptance: Option<f64>,
 }
@@ -25,6 +25,9 @@ enum Method {
     Mtp,
     /// What came after the same tokens before, where they did: any model.
     Ngram,
+    /// The model itself without its recurrent layers, after every token sampled: models that have some.
+    #[value(name = "self")]
+    Layers,
 }
 
 impl DraftOptions {
@@ -34,6 +37,7 @@ impl DraftOptions {
         let method = |method: Method| match method {
             Method::Mtp => DraftMethod::Mtp,
             Method::Ngram => DraftMethod::Ngram,
+            Method::Layers => DraftMethod::Layers,
         };
         draft.map(|it| DraftOption {
             method: method(it),

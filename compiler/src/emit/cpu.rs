@@ -277,7 +277,7 @@ fn forward(plan: &Plan) -> TokenStream {
     let in_layers = plan.bodies.iter().filter(|body| !body.layers.is_empty());
     let angles = in_layers.filter_map(|body| angles(body, &quote!(&self.batch)));
     let embed = plan.bodies[0].phases.iter().map(|it| phase(plan, &plan.bodies[0], it, Operands::GLOBAL));
-    let layers = layer_loop(plan, |body| {
+    let layers = layer_loop(plan, &layer_order(plan), |body| {
         let run = body_ident(body, "_layer");
         quote!(self.#run(lane, layer, weights);)
     });
@@ -301,11 +301,14 @@ pub fn angles(body: &PlanBody, batch: &TokenStream) -> Option<TokenStream> {
     Some(quote!(rotary_angles(lane, #batch, &#table, #factor, &self.buffers.#angles);))
 }
 
-/// The layers in order. Bodies that alternate do so with a period, and the loop runs over its repetitions. `run` is the
-/// statement that runs a layer of a body; `layer` and `weights` are in scope.
-pub fn layer_loop(plan: &Plan, run: impl Fn(&PlanBody) -> TokenStream) -> TokenStream {
-    let order: Vec<usize> =
-        plan.schedule.iter().filter(|(_, layer)| layer.is_some()).map(|(body, _)| body.0).collect();
+/// The bodies of the model's layers in order.
+pub fn layer_order(plan: &Plan) -> Vec<usize> {
+    plan.schedule.iter().filter(|(_, layer)| layer.is_some()).map(|(body, _)| body.0).collect()
+}
+
+/// Layers in the order of their bodies, of each of which all are there. Bodies that alternate do so with a period, and the loop runs over its
+/// repetitions. `run` is the statement that runs a layer of a body; `layer` and `weights` are in scope.
+pub fn layer_loop(plan: &Plan, order: &[usize], run: impl Fn(&PlanBody) -> TokenStream) -> TokenStream {
     let repeats = |period: &usize| order.iter().enumerate().all(|(i, body)| order[i % period] == *body);
     let period = (1..=order.len()).find(repeats).unwrap_or(order.len());
     if period == 1 {
@@ -496,7 +499,7 @@ fn model(plan: &Plan) -> TokenStream {
 fn swap(plan: &Plan, states: &[Ident]) -> TokenStream {
     let layers = plan.bodies.iter().filter(|body| !body.layers.is_empty());
     let attends = layers.filter(|body| attention(body).is_some());
-    let draft = plan.draft.map(|draft| &plan.bodies[draft.layer.0]);
+    let draft = plan.draft_layer();
     let caches: Vec<Ident> = attends.chain(draft).map(|body| body_ident(body, "_cache")).collect();
     let state = (!states.is_empty()).then(|| {
         quote! {

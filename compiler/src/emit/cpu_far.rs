@@ -10,7 +10,7 @@ use proc_macro2::{Ident, TokenStream};
 fn caches(plan: &Plan) -> Vec<(&PlanBody, Vec<usize>)> {
     let attends = |at: usize| attention(&plan.bodies[at]).is_some();
     let layers = plan.schedule.iter().filter(|(body, layer)| layer.is_some() && attends(body.0));
-    let draft = plan.draft.iter().map(|draft| draft.layer.0);
+    let draft = plan.draft.iter().filter_map(|draft| draft.own_layer()).map(|layer| layer.0);
     let order: Vec<usize> = layers.map(|(body, _)| body.0).chain(draft).collect();
     let numbers = |body: usize| (0..order.len()).filter(|at| order[*at] == body).collect::<Vec<_>>();
     let bodies = plan.bodies.iter().enumerate().map(|(at, body)| (body, numbers(at)));
@@ -47,7 +47,7 @@ pub struct Statements {
 
 /// What the functions of the contract do.
 pub fn statements(plan: &Plan) -> Statements {
-    let (caches, drafted) = (caches(plan), usize::from(plan.draft.is_some()));
+    let (caches, drafted) = (caches(plan), usize::from(plan.draft_layer().is_some()));
     let names: Vec<Ident> = caches.iter().map(|(body, _)| body_ident(body, "_cache")).collect();
     let tables: Vec<Ident> = caches.iter().map(|(body, _)| table(body)).collect();
     let last = number(caches.iter().map(|(_, numbers)| numbers.len()).sum::<usize>() - drafted);
@@ -65,9 +65,10 @@ pub fn statements(plan: &Plan) -> Statements {
     }
 }
 
-/// The part that a draft head attends to.
+/// The parts that a pass that drafts attends to: the draft head's, or the model's.
 pub fn draft_parts(plan: &Plan) -> TokenStream {
     let all = caches(plan).iter().map(|(_, numbers)| numbers.len()).sum::<usize>();
-    let (first, end) = (number(all - 1), number(all));
+    let first = if plan.draft_layer().is_some() { all - 1 } else { 0 };
+    let (first, end) = (number(first), number(all));
     quote!(#first..#end)
 }

@@ -1,7 +1,8 @@
 //! The programs of a CUDA stack: one function each, every launch with its grid and its arguments.
 
-use super::cpu::{attention, body_ident, layer_loop};
+use super::cpu::{attention, body_ident, layer_loop, layer_order};
 use super::{format_ident, layer_type, number, quote};
+use crate::graph::BodyId;
 use crate::plan::cuda::{Argument, CudaPlan, Extent, Launch, Plane, Program, Regime, StatePart};
 use crate::plan::{Plan, PlanBody};
 use proc_macro2::TokenStream;
@@ -24,7 +25,12 @@ pub fn program(plan: &Plan, cuda: &CudaPlan, program: &Program) -> TokenStream {
         }
         Regime::Prefill => format!(" Up to {} tokens, to the last layer's residual stream.", program.rows),
         Regime::Head => format!(" The logits of up to {} rows, and what is sampled from them.", program.rows),
-        Regime::Learn => format!(" What the draft head learns from up to {} tokens.", program.rows),
+        Regime::Learn => {
+            format!(
+                " Who is drafted for behind a prefill, and what a draft head learns from up to {} tokens.",
+                program.rows
+            )
+        }
         Regime::Draft => format!(" Drafts for up to {} sequences.", program.sequences),
     };
     let in_layers = |body: &PlanBody| !body.layers.is_empty();
@@ -38,7 +44,7 @@ pub fn program(plan: &Plan, cuda: &CudaPlan, program: &Program) -> TokenStream {
     let runs_layers =
         plan.bodies.iter().zip(&program.bodies).any(|(body, it)| in_layers(body) && !it.is_empty());
     let layers = runs_layers.then(|| {
-        layer_loop(plan, |body| {
+        layer_loop(plan, &layer_order(plan), |body| {
             let run = run(body);
             quote!(self.#run(queue, layer, weights);)
         })
@@ -57,8 +63,8 @@ pub fn program(plan: &Plan, cuda: &CudaPlan, program: &Program) -> TokenStream {
         }
     });
     let (before, after) = (outside(false), outside(true));
-    let passes = program.passes.iter().flat_map(|(_, launches)| launches);
-    let tail = program.tail.iter().chain(passes).map(|it| launch(plan, cuda, None, it));
+    let tail = program.tail.iter().map(|it| launch(plan, cuda, None, it));
+    let (passes, bodies_of_passes) = passes(plan, cuda, program);
     quote! {
         #[doc = #documentation]
         fn #name(&self, queue: &mut Queue) {
@@ -66,10 +72,49 @@ pub fn program(plan: &Plan, cuda: &CudaPlan, program: &Program) -> TokenStream {
             #layers
             #(#after)*
             #(#tail)*
+            #(#passes)*
         }
 
         #(#bodies)*
+        #(#bodies_of_passes)*
     }
+}
+
+/// The statements of a program's passes that draft, and a function for each body of the model's layers among them, which runs a layer in
+/// any of these passes.
+fn passes(plan: &Plan, cuda: &CudaPlan, program: &Program) -> (Vec<TokenStream>, Vec<TokenStream>) {
+    let run = |body: &PlanBody| format_ident!("{}_{}", program.name, body.name.replace('-', "_"));
+    let of_layers = |body: &BodyId| !plan.bodies[body.0].layers.is_empty();
+    let (mut statements, mut functions) = (Vec::new(), Vec::new());
+    let mut pass = 0;
+    for alike in program.passes.chunk_by(|(a, _), (b, _)| of_layers(a) == of_layers(b)) {
+        if !of_layers(&alike[0].0) {
+            let launches = alike.iter().flat_map(|(_, launches)| launches);
+            statements.extend(launches.map(|it| launch(plan, cuda, None, it)));
+            continue;
+        }
+        let order: Vec<usize> = plan.attending().map(|body| body.0).collect();
+        let at = number(pass);
+        statements.push(layer_loop(plan, &order, |body| {
+            let run = run(body);
+            quote!(self.#run(queue, #at, layer, weights);)
+        }));
+        for (body, launches) in alike.iter().filter(|_| pass == 0) {
+            let body = &plan.bodies[body.0];
+            let (run, kind) = (run(body), layer_type(&body.name));
+            let launches = launches.iter().map(|it| launch(plan, cuda, Some(body), it));
+            let documentation =
+                format!(" One `{}` layer of a pass of [`Layers::{}`].", body.name, program.name);
+            functions.push(quote! {
+                #[doc = #documentation]
+                fn #run(&self, queue: &mut Queue, pass: usize, layer: usize, weights: &#kind) {
+                    #(#launches)*
+                }
+            });
+        }
+        pass += 1;
+    }
+    (statements, functions)
 }
 
 /// Whether launches of this body's layers ask for weights that follow them.
@@ -114,6 +159,8 @@ fn launch(plan: &Plan, cuda: &CudaPlan, body: Option<&PlanBody>, launch: &Launch
 fn argument(plan: &Plan, cuda: &CudaPlan, body: Option<&PlanBody>, argument: &Argument) -> TokenStream {
     match argument {
         Argument::Step => quote!(queue.step.header),
+        // Of several passes through the model's layers, the one at hand.
+        Argument::Pass(_) if body.is_some() => quote!(queue.step.pass(pass)),
         Argument::Pass(pass) => {
             let pass = number(*pass);
             quote!(queue.step.pass(#pass))

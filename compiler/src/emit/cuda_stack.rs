@@ -150,7 +150,7 @@ fn bodies_with_layers(plan: &Plan) -> impl Iterator<Item = &PlanBody> {
 
 /// Those with layers, and the draft head's one.
 fn bodies_that_remember(plan: &Plan) -> impl Iterator<Item = &PlanBody> {
-    bodies_with_layers(plan).chain(plan.draft.map(|draft| &plan.bodies[draft.layer.0]))
+    bodies_with_layers(plan).chain(plan.draft_layer())
 }
 
 /// Whether the rotary table of a body is its own.

@@ -19,8 +19,10 @@ impl Operands {
     pub const LAYER: Operands = Operands { in_layer: true, in_draft: false };
     /// Weights in the stack's.
     pub const GLOBAL: Operands = Operands { in_layer: false, in_draft: false };
-    /// Weights in the stack's; rows are those of a draft head's pass.
+    /// Weights in the stack's; rows are those of a pass that drafts.
     pub const DRAFT: Operands = Operands { in_layer: false, in_draft: true };
+    /// Weights in the layer's struct; rows are those of a pass that drafts.
+    pub const DRAFT_LAYER: Operands = Operands { in_layer: true, in_draft: true };
 }
 
 /// The call; `self`, `lane` and, in a layer, `layer` and `weights` are in scope.

@@ -3,7 +3,7 @@
 use super::{float, number};
 use crate::plan::{FieldKind, Plan};
 use crate::spec::draft_tensors;
-use crate::spec::types::{Drafting, Provenance};
+use crate::spec::types::{DraftMethod, Drafting, Provenance};
 use monomorph_formats::Format;
 use proc_macro2::{Literal, TokenStream};
 use quote::quote;
@@ -29,7 +29,7 @@ pub fn spec(plan: &Plan, features: &[String]) -> TokenStream {
         numbers;
     let cuda = cuda(plan);
     let kv_format = format(quant.kv_format);
-    let formats = quant.formats(plan.draft.is_some()).into_iter().map(|(class, stored, compute)| {
+    let formats = quant.formats(plan.draft_layer().is_some()).into_iter().map(|(class, stored, compute)| {
         let (stored, compute) = (format(stored), compute.name());
         quote!(ClassFormat { class: #class, stored: #stored, compute: #compute })
     });
@@ -42,7 +42,7 @@ pub fn spec(plan: &Plan, features: &[String]) -> TokenStream {
             }
         }
     });
-    let draft_names = if plan.draft.is_some() { BTreeSet::new() } else { draft_names(plan) };
+    let draft_names = if plan.draft_layer().is_some() { BTreeSet::new() } else { draft_names(plan) };
     let unused = quant.checkpoint.unused.iter().cloned().chain(draft_names);
     let draft = draft(plan);
     let weight_bytes = Literal::u64_unsuffixed(plan.memory.weights);
@@ -166,7 +166,11 @@ fn tensors(plan: &Plan) -> BTreeMap<String, Tensor> {
 fn draft(plan: &Plan) -> TokenStream {
     let Some(draft) = plan.target.draft else { return quote!(None) };
     let Drafting { method, drafts, vocabulary, forced_acceptance } = draft;
-    let drafter = if draft.has_head() { quote!(Stack) } else { quote!(Caller) };
+    let drafter = match method {
+        DraftMethod::Mtp => quote!(Head),
+        DraftMethod::Layers => quote!(Layers),
+        DraftMethod::Ngram => quote!(Caller),
+    };
     let (method, drafts, vocabulary) = (method.name(), number(drafts), number(vocabulary));
     let forced = match forced_acceptance.map(Literal::f64_unsuffixed) {
         None => quote!(None),

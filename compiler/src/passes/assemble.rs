@@ -29,13 +29,13 @@ pub fn plan(target: &Target, graph: &Graph) -> Result<Plan, PassError> {
         }
         HardwareKind::Cuda(_) => CUDA_RULES,
     };
-    let (graph, drafts) = draft::bodies(target, graph)?;
+    let (graph, draft) = draft::bodies(target, graph)?;
     let fused = fuse::fuse(&graph, &rules::parse(table)?)?;
     let layout = layout::layout(&graph, &fused)?;
     let buckets = buckets::buckets(target);
     let assignment = memory::assign(&graph, &fused, &buckets)?;
     let mut bodies = bodies(target, &graph, &fused, &layout, &assignment)?;
-    let draft = drafts.map(|drafts| draft::passes(target, drafts, &mut bodies));
+    let draft = draft.map(|draft| draft::passes(draft, &mut bodies));
     let phases = bodies.iter().flat_map(|body| &body.phases).map(|phase| phase.name.as_str());
     if let Some(wrong) = target.tuning.as_ref().and_then(|tuning| tuning.unknown_phase(phases)) {
         return Err(pass_error!("{wrong}"));
@@ -67,7 +67,7 @@ fn memory(plan: &Plan) -> Memory {
     Memory {
         weights: weights.sum(),
         scratch: plan.buffers.iter().map(crate::plan::Buffer::bytes).chain(scratch).sum(),
-        kv_block: spec::kv_block_bytes(model, quant, &hardware.kind, plan.draft.is_some()) as u64,
+        kv_block: spec::kv_block_bytes(model, quant, &hardware.kind, plan.draft_layer().is_some()) as u64,
         state: match plan.cuda {
             Some(_) => crate::plan::cuda::state_bytes(plan),
             None => spec::state_bytes(model, plan.drafts()) as u64,
@@ -149,7 +149,7 @@ struct Lowering<'a> {
     slices: &'a std::collections::BTreeMap<crate::graph::ValueId, memory::Slice>,
     /// The norm of the model's head.
     final_norm: Option<FieldId>,
-    /// Whether the body is of the draft head.
+    /// Whether only draft passes run the body.
     in_draft: bool,
 }
 

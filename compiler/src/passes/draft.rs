@@ -1,46 +1,60 @@
-//! The draft head of a target that drafts: its bodies behind the model's, and its passes.
+//! What a target that drafts itself runs behind the model's bodies: its own, and its passes.
 
 use super::{PassError, pass_error};
-use crate::graph::{BodyId, Graph};
-use crate::plan::{Cost, DraftPlan, Phase, PhaseKind, Plan, PlanBody, Speculation};
-use crate::spec::types::{Drafting, Target};
+use crate::graph::{Body, BodyId, Graph};
+use crate::plan::{Cost, DraftLayers, DraftPlan, Phase, PhaseKind, Plan, PlanBody, Speculation};
+use crate::spec::types::{DraftMethod, Drafting, Target};
 
-/// The graph that a plan is made of: the model's bodies, and behind them the draft head's if the target drafts, its logits
-/// cut to the ids that can be drafted. Where the draft head begins, its layer, and where it ends.
+/// The graph that a plan is made of: the model's bodies, and behind them those that only draft passes run, if the target drafts
+/// itself; the logits of the last are cut to the ids that can be drafted. And the passes, all of which begin alike yet.
 ///
 /// # Errors
-/// When there is none to draft with.
-pub fn bodies(target: &Target, graph: &Graph) -> Result<(Graph, Option<[BodyId; 3]>), PassError> {
+/// When it is to draft with a head and has none.
+pub fn bodies(target: &Target, graph: &Graph) -> Result<(Graph, Option<DraftPlan>), PassError> {
     let mut whole = graph.clone();
-    let Some(Drafting { vocabulary, .. }) = target.draft.filter(Drafting::has_head) else {
-        return Ok((whole, None));
+    let Some(Drafting { method, drafts, vocabulary, .. }) = target.draft else { return Ok((whole, None)) };
+    let behind = whole.bodies.len();
+    let draft = match method {
+        DraftMethod::Ngram => return Ok((whole, None)),
+        DraftMethod::Mtp => {
+            let draft = whole.draft.take();
+            let draft =
+                draft.ok_or_else(|| pass_error!("{} is to draft and has no draft head", target.name()))?;
+            whole.bodies.extend(draft.bodies);
+            let [first, layer, head] = [behind, behind + 1, behind + 2].map(BodyId);
+            DraftPlan { drafts, first, again: first, layers: DraftLayers::Own(layer), head }
+        }
+        DraftMethod::Layers => {
+            let ends = |run: Option<&crate::graph::Run>| run.expect("a graph begins and ends").body;
+            let (first, head) = (ends(whole.schedule.first()), ends(whole.schedule.last()));
+            let head = Body { name: "draft_head".to_owned(), ..whole.bodies[head.0].clone() };
+            whole.bodies.push(head);
+            let (layers, head) = (DraftLayers::Attending, BodyId(behind));
+            DraftPlan { drafts, first, again: first, layers, head }
+        }
     };
-    let draft = whole.draft.take();
-    let draft = draft.ok_or_else(|| pass_error!("{} is to draft and has no draft head", target.name()))?;
-    let first = whole.bodies.len();
-    whole.bodies.extend(draft.bodies);
-    let [embed, layer, head] = [first, first + 1, first + 2].map(BodyId);
-    let logits = &mut whole.bodies[head.0];
+    let logits = &mut whole.bodies[draft.head.0];
     logits.values[logits.output.0].width = vocabulary;
-    Ok((whole, Some([embed, layer, head])))
+    Ok((whole, Some(draft)))
 }
 
-/// The passes of the draft head over the plan's bodies, to which the one is added that begins every pass but the first.
-pub fn passes(target: &Target, [first, layer, head]: [BodyId; 3], bodies: &mut Vec<PlanBody>) -> DraftPlan {
-    let drafts = target.draft.map_or(0, |draft| draft.drafts);
+/// The passes over the plan's bodies. To those the one is added that begins every pass of a draft head but the first.
+pub fn passes(draft: DraftPlan, bodies: &mut Vec<PlanBody>) -> DraftPlan {
+    if draft.layers == DraftLayers::Attending {
+        return draft;
+    }
     let of_draft = |phase: &Phase| match phase.kind {
         PhaseKind::Propose { x, norm, .. } => Some((x, norm)),
         _ => None,
     };
-    let (selected, own) = bodies[head.0].phases.iter().find_map(of_draft).expect("a draft ends so");
-    let mut begin = bodies[first.0].clone();
+    let (selected, own) = bodies[draft.head.0].phases.iter().find_map(of_draft).expect("a draft ends so");
+    let mut begin = bodies[draft.first.0].clone();
     begin.name = "draft_again".to_owned();
     if let PhaseKind::DraftEmbed { x, norm, .. } = &mut begin.phases[0].kind {
         (*x, *norm) = (selected, own);
     }
     bodies.push(begin);
-    let again = BodyId(bodies.len() - 1);
-    DraftPlan { drafts, first, again, layer, head }
+    DraftPlan { again: BodyId(bodies.len() - 1), ..draft }
 }
 
 /// What a step should take that verifies drafts, and makes the next where the stack does; `None` where there are none.
@@ -52,9 +66,10 @@ pub fn predict(plan: &Plan) -> Option<Speculation> {
     for (body, _) in &plan.schedule {
         costs.extend(of(*body, |phase| phase.verify));
     }
-    for (at, body) in plan.draft.iter().flat_map(DraftPlan::schedule).enumerate() {
-        // Of the first pass, two bodies take every row of the step.
-        costs.extend(of(body, if at < 2 { |phase| phase.verify } else { |phase| phase.decode }));
+    for (at, body) in plan.draft_schedule().into_iter().enumerate() {
+        // Of a draft head's first pass, two bodies take every row of the step.
+        let all = at < 2 && plan.draft_layer().is_some();
+        costs.extend(of(body, if all { |phase| phase.verify } else { |phase| phase.decode }));
     }
     let sum = costs.iter().fold(Cost::default(), |sum, cost| sum + *cost);
     Some(Speculation {

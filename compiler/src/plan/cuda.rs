@@ -114,7 +114,8 @@ pub struct Program {
     pub bodies: Vec<Vec<Launch>>,
     /// After the last body: sampling, and which drafts hold.
     pub tail: Vec<Launch>,
-    /// After that, bodies of the draft head in order.
+    /// After that, bodies of passes that draft, in order. Of a pass through the model's layers each of their bodies once: all its layers run, in the
+    /// schedule's order.
     pub passes: Vec<(BodyId, Vec<Launch>)>,
 }
 
@@ -137,8 +138,8 @@ impl Program {
 ///
 /// Where drafts are verified, a decode program may verify: a sequence feeds a token and its drafts, in adjacent rows. All of them
 /// are sampled after. Where the engine makes the drafts, it also decides which hold, and there are decode programs of both kinds.
-/// Where a draft head does, all verify, the device decides which drafts hold, and the draft head's first pass takes all rows; a
-/// program of passes follows. So it does behind a prefill, its heads, and what the draft head learns from it.
+/// Where the stack does, all verify, the device decides which drafts hold, and a draft head's first pass takes all rows; a
+/// program of passes follows. So it does behind a prefill, its heads, and what a draft head learns from it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Regime {
     /// One token a sequence, or one and its drafts; captured as a graph, launched with programmatic dependence.
@@ -147,9 +148,9 @@ pub enum Regime {
     Prefill,
     /// Logits and sampling of selected rows after a prefill.
     Head,
-    /// The first pass of the draft head over the tokens of a prefill.
+    /// Which sequences of a prefill are drafted for, and the first pass of a draft head over its tokens.
     Learn,
-    /// What is left of that pass, and the others, for one row a sequence; captured as [`Regime::Decode`] is, and behind its
+    /// What is left of that pass, and the others, or all, for one row a sequence; captured as [`Regime::Decode`] is, and behind its
     /// launches.
     Draft,
 }

@@ -1,5 +1,6 @@
-//! The passes of a draft head.
+//! The passes that draft.
 
+use super::{Plan, PlanBody};
 use crate::graph::BodyId;
 
 /// How a step goes on behind the model's schedule, in every program that samples or feeds a prompt (docs/adr/0013).
@@ -20,6 +21,13 @@ use crate::graph::BodyId;
 /// belong to no layer of the model and stand among those outside the layers. Rows behind `r + a` carry pairs that do not hold;
 /// the next step writes over their keys and values.
 ///
+/// So it is with a draft head. Where the model [skips its recurrent layers](DraftLayers::Attending) (docs/adr/0023), every pass takes
+/// one row a sequence that was sampled after: pass `j`, from 1, at position `q + j`, and what stands there is the token sampled last
+/// or the id that the pass before drafted. It is embedded as the model's tokens are, goes through the model's layers that attend, with
+/// their weights and their keys and values, and through `head`, which is the model's, its logits cut to the ids that can be drafted.
+/// The keys and values that it leaves behind position `q` hold for nobody: the step that feeds these positions writes all of them,
+/// layer by layer, before that layer attends to any. Nothing of a pass reads or writes recurrent state.
+///
 /// Where acceptance is forced (`Drafting::forced_acceptance`, a rate), a draft fed at position `x` of slot `s` holds when
 /// `h >> 40` is below `rate * 2^24` (in f64, rounded down), `h` being the splitmix64 mix of `s * 2^32 + x` modulo 2^64:
 ///
@@ -33,21 +41,58 @@ use crate::graph::BodyId;
 pub struct DraftPlan {
     /// `K`.
     pub drafts: usize,
-    /// Hidden states and embeddings to a residual stream, from the model's.
+    /// What begins the first pass: of a draft head, hidden states and embeddings to a residual stream, from the model's.
     pub first: BodyId,
-    /// The same from the draft's own.
+    /// What begins the others: of a draft head, the same from the draft's own.
     pub again: BodyId,
-    /// The layer.
-    pub layer: BodyId,
+    /// Between that and the head.
+    pub layers: DraftLayers,
     /// The rows selected, and logits of what can be drafted.
     pub head: BodyId,
 }
 
+/// The layers of a pass.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum DraftLayers {
+    /// One of the draft head's own.
+    Own(BodyId),
+    /// The model's that attend, in the schedule's order.
+    Attending,
+}
+
 impl DraftPlan {
-    /// Bodies of the passes in execution order.
-    pub fn schedule(&self) -> Vec<BodyId> {
-        let begins = std::iter::once(self.first).chain((1..self.drafts).map(|_| self.again));
-        begins.flat_map(|begin| [begin, self.layer, self.head]).collect()
+    /// The draft head's layer, where there is one.
+    pub fn own_layer(&self) -> Option<BodyId> {
+        match self.layers {
+            DraftLayers::Own(layer) => Some(layer),
+            DraftLayers::Attending => None,
+        }
+    }
+}
+
+impl Plan {
+    /// The draft head's layer, where there is one.
+    pub fn draft_layer(&self) -> Option<&PlanBody> {
+        self.draft.and_then(|draft| draft.own_layer()).map(|layer| &self.bodies[layer.0])
+    }
+
+    /// Bodies of the model's layers that attend, in the schedule's order.
+    pub fn attending(&self) -> impl Iterator<Item = BodyId> {
+        let layers = self.schedule.iter().filter(|(_, layer)| layer.is_some());
+        layers.map(|(body, _)| *body).filter(|body| self.bodies[body.0].attends())
+    }
+
+    /// Bodies of the passes in execution order; none where the stack drafts nothing.
+    pub fn draft_schedule(&self) -> Vec<BodyId> {
+        let Some(draft) = self.draft else { return Vec::new() };
+        let layers: Vec<BodyId> = match draft.layers {
+            DraftLayers::Own(layer) => vec![layer],
+            DraftLayers::Attending => self.attending().collect(),
+        };
+        let begins = std::iter::once(draft.first).chain((1..draft.drafts).map(|_| draft.again));
+        begins
+            .flat_map(|begin| std::iter::once(begin).chain(layers.iter().copied()).chain([draft.head]))
+            .collect()
     }
 }
 

@@ -8,7 +8,7 @@ mod kind;
 pub mod packed;
 
 pub use cost::{Cost, Prediction, touched_experts};
-pub use draft::{DraftPlan, Speculation};
+pub use draft::{DraftLayers, DraftPlan, Speculation};
 pub use field::{Field, FieldKind, Packing, Part};
 pub use kind::{PhaseKind, SharedDown, SharedUp};
 
@@ -35,11 +35,11 @@ pub struct Plan {
     pub buffers: Vec<Buffer>,
     /// Weights as they stand in memory.
     pub fields: Vec<Field>,
-    /// The distinct pieces: the model's, and behind them the draft head's where it is built.
+    /// The distinct pieces: the model's, and behind them those that only draft passes run.
     pub bodies: Vec<PlanBody>,
     /// Order of the model's: body, and layer where it has one.
     pub schedule: Vec<(BodyId, Option<usize>)>,
-    /// The passes of the draft head that follow the schedule, where it is built.
+    /// The passes that follow the schedule, where the stack drafts itself.
     pub draft: Option<DraftPlan>,
     /// Bytes by purpose.
     pub memory: Memory,
@@ -113,6 +113,13 @@ pub struct Phase {
     pub verify: Cost,
     /// [`Prediction::PREFILL_TOKENS`] tokens of one prompt.
     pub prefill: Cost,
+}
+
+impl PlanBody {
+    /// Whether it is of layers with keys and values.
+    pub fn attends(&self) -> bool {
+        self.phases.iter().any(|phase| matches!(phase.kind, PhaseKind::Attention { .. }))
+    }
 }
 
 impl Plan {

@@ -1,6 +1,7 @@
-//! The draft head, as [`crate::spec::types::Draft`] states it.
+//! The draft head, as [`crate::spec::types::Draft`] states it, and the model as a draft of itself.
 
 use super::{Cache, Interpreter, Logits, Outcome, Pass};
+use crate::graph::{Graph, Op, Run};
 
 impl Interpreter<'_> {
     /// Drafts on after what `cache`, the draft's own, holds: `hidden` `[rows, hidden]` are states after the final norm of
@@ -16,5 +17,16 @@ impl Interpreter<'_> {
         assert_eq!(hidden.len(), following.len() * first.values[input.0].width, "one token a row");
         let pass = Pass { bodies: &draft.bodies, schedule: &draft.schedule, hidden: draft.hidden };
         self.run(&pass, hidden.to_vec(), following, cache, logits)
+    }
+    /// As [`forward`](Self::forward), without the layers that do not attend: what it adds to `cache` holds for no other pass.
+    pub fn skip(&self, tokens: &[u32], cache: &mut Cache, logits: Logits) -> Vec<f32> {
+        let Graph { bodies, schedule, hidden, .. } = self.graph;
+        let attends = |run: &&Run| {
+            let mut nodes = bodies[run.body.0].nodes.iter();
+            run.layer.is_none() || nodes.any(|node| matches!(node.op, Op::Attention { .. }))
+        };
+        let schedule: Vec<Run> = schedule.iter().filter(attends).copied().collect();
+        let pass = Pass { bodies, schedule: &schedule, hidden: *hidden };
+        self.run(&pass, Vec::new(), tokens, cache, logits).logits
     }
 }

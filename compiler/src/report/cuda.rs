@@ -1,5 +1,6 @@
 //! The launches of a CUDA target, and how its kernels are cut, as people and programs read them.
 
+use crate::graph::BodyId;
 use crate::plan::cuda::{CudaPlan, Extent, Launch, Program, Regime};
 use crate::plan::{Cost, FieldKind, Phase, PhaseKind, Plan, Prediction, touched_experts};
 use crate::spec::types::{Knobs, Provenance, Tuning};
@@ -107,8 +108,11 @@ fn program(plan: &Plan, cuda: &CudaPlan, program: &Program) -> ProgramReport {
     let bodies = plan.schedule.iter().filter(|(body, _)| !program.bodies[body.0].is_empty());
     let phases =
         bodies.flat_map(|(body, _)| (0..plan.bodies[body.0].phases.len()).map(|phase| (body.0, phase)));
+    // A pass through the model's layers runs each body as often as it has some.
+    let layers = |body: &BodyId| plan.bodies[body.0].layers.len().max(1);
     let of_passes = program.passes.iter().flat_map(|(body, launches)| {
-        (0..plan.bodies[body.0].phases.len()).map(move |phase| cost(plan, program, body.0, phase, launches))
+        let phases = (0..layers(body)).flat_map(|_| 0..plan.bodies[body.0].phases.len());
+        phases.map(move |phase| cost(plan, program, body.0, phase, launches))
     });
     let costs =
         phases.map(|(body, phase)| cost(plan, program, body, phase, &program.bodies[body])).chain(of_passes);
@@ -129,7 +133,7 @@ fn program(plan: &Plan, cuda: &CudaPlan, program: &Program) -> ProgramReport {
         name: program.name.clone(),
         launches: runs.sum::<usize>()
             + program.tail.len()
-            + program.passes.iter().map(|(_, launches)| launches.len()).sum::<usize>(),
+            + program.passes.iter().map(|(body, launches)| layers(body) * launches.len()).sum::<usize>(),
         microseconds: 1e6 * seconds,
         kernels: program.launches().map(launch).collect(),
     }
@@ -252,7 +256,7 @@ fn purpose(program: &Program) -> String {
             format!("logits and sampling of up to {rows} rows after a prefill, figures for one row")
         }
         Regime::Learn => format!(
-            "what the draft head learns from up to {rows} tokens, figures for one prompt of {}",
+            "which sequences are drafted for, and what a draft head learns from up to {rows} tokens, figures for one prompt of {}",
             Prediction::PREFILL_TOKENS
         ),
         Regime::Draft => {

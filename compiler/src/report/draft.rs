@@ -1,7 +1,7 @@
 //! What a build drafts, and what it should gain by that.
 
-use crate::plan::{DraftPlan, Plan};
-use crate::spec::types::Drafting;
+use crate::plan::Plan;
+use crate::spec::types::{DraftMethod, Drafting};
 use serde::Serialize;
 
 /// Parts of the drafts that hold where those before them do, for which the gain is told.
@@ -64,16 +64,11 @@ pub fn report(plan: &Plan) -> Option<DraftReport> {
     };
     Some(DraftReport {
         method: method.name(),
-        made: if draft.has_head() { Made::Always } else { Made::WhereFound },
+        made: if method == DraftMethod::Ngram { Made::WhereFound } else { Made::Always },
         drafts,
         vocabulary,
         forced_acceptance,
-        passes: plan
-            .draft
-            .iter()
-            .flat_map(DraftPlan::schedule)
-            .map(|body| plan.bodies[body.0].name.clone())
-            .collect(),
+        passes: plan.draft_schedule().iter().map(|body| plan.bodies[body.0].name.clone()).collect(),
         bytes: step.bytes,
         microseconds: 1e6 * step.step,
         gains: ACCEPTANCES.into_iter().map(gain).collect(),
@@ -94,7 +89,12 @@ pub fn text(report: &DraftReport) -> Vec<String> {
         ));
     }
     if !report.passes.is_empty() {
-        lines.push(format!("behind the model: {}", report.passes.join(", ")));
+        let alike = report.passes.chunk_by(|a, b| a == b);
+        let named = alike.map(|it| match it.len() {
+            1 => it[0].clone(),
+            times => format!("{} x {times}", it[0]),
+        });
+        lines.push(format!("behind the model: {}", named.collect::<Vec<_>>().join(", ")));
     }
     lines.push(format!(
         "a step of one sequence that verifies, 96 before: {:.0} bytes, {:.1} us",

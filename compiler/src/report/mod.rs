@@ -178,7 +178,7 @@ pub struct SpeedReport {
 /// Collects the report of a plan.
 pub fn report(plan: &Plan) -> Report {
     let quant = &plan.target.quant;
-    let formats = quant.formats(plan.draft.is_some()).into_iter();
+    let formats = quant.formats(plan.draft_layer().is_some()).into_iter();
     let [limit_decode, predicted_decode, limit_prefill, predicted_prefill] = plan.prediction.rates();
     Report {
         target: plan.target.name(),
@@ -201,7 +201,7 @@ pub fn report(plan: &Plan) -> Report {
         bodies: plan.bodies.iter().map(|body| self::body(plan, body)).collect(),
         buffers: plan.buffers.iter().map(buffer).collect(),
         weights: plan.fields.iter().map(|field| weight(plan, field)).collect(),
-        not_built: (plan.draft.is_none() && plan.target.quant.has_draft())
+        not_built: (plan.draft_layer().is_none() && plan.target.quant.has_draft())
             .then_some("draft head (`--draft mtp` builds it)")
             .into_iter()
             .collect(),

@@ -2,13 +2,14 @@
 
 use super::diagnostic::{Diagnostic, Diagnostics, Sink};
 use super::fit::{kv_block_bytes, weight_bytes};
-use super::types::{DraftMethod, DraftOption, Drafting, Target};
+use super::types::{DraftMethod, DraftOption, Drafting, Mixer, Model, Target};
 use std::path::{Path, PathBuf};
 
 /// `target`, built to draft.
 ///
 /// # Errors
-/// When its model or its checkpoint has no draft head, a number is out of range, or the head does not fit the memory too.
+/// When its model or its checkpoint has no draft head, or the model no layers to skip or none that are left, a number is out of range,
+/// or the head does not fit the memory too.
 pub fn with_draft(mut target: Target, option: &DraftOption) -> Result<Target, Diagnostics> {
     let sink = Sink::default();
     let (model, quant) = (&target.model, &target.quant);
@@ -19,15 +20,23 @@ pub fn with_draft(mut target: Target, option: &DraftOption) -> Result<Target, Di
     let files = || (directory.join("MODEL.toml"), directory.join(format!("{}.toml", quant.name)));
     let DraftOption { method, drafts, .. } = *option;
     let head = method == DraftMethod::Mtp;
-    if !head {
+    if method == DraftMethod::Ngram {
         let (flags, given) = (
             ["--draft-vocabulary", "--forced-acceptance"],
             [option.vocabulary.is_some(), option.forced_acceptance.is_some()],
         );
         for (flag, _) in flags.into_iter().zip(given).filter(|(_, given)| *given) {
             let message =
-                format!("`{flag}` goes with a draft head, and `--draft {}` has none", method.name());
+                format!("`{flag}` goes with passes that draft, and `--draft {}` has none", method.name());
             refuse(PathBuf::from(flag), message, "build it without");
+        }
+    } else if method == DraftMethod::Layers {
+        if let Some((message, help)) = not_skipped(model, &files().0) {
+            refuse(files().0, message, help);
+        } else if target.hardware.cuda().is_some() {
+            let message = format!("`--draft self` is for processors, and {} is for a GPU", target.name());
+            let help = "its programs are not written yet; `--draft ngram` drafts for any model";
+            refuse(PathBuf::from("--draft"), message, help);
         }
     } else if model.draft.is_none() {
         let message = format!("{} has no draft head, and `--draft` was given", files().0.display());
@@ -63,4 +72,20 @@ pub fn with_draft(mut target: Target, option: &DraftOption) -> Result<Target, Di
     }
     target.draft = Some(draft);
     sink.finish(Some(target))
+}
+
+/// Why `model`, which `file` describes, cannot draft without its recurrent layers, and what can be done instead.
+fn not_skipped(model: &Model, file: &Path) -> Option<(String, &'static str)> {
+    let attends = |mixer: &Mixer| matches!(mixer, Mixer::Attention(_));
+    let (attending, all) = (model.layer_mixers().filter(|it| attends(it)).count(), model.layers);
+    if attending == all {
+        let message = format!("{} has no recurrent layers, and `--draft self` skips those", file.display());
+        return Some((message, "a pass would be the whole model; `--draft ngram` drafts for any"));
+    }
+    if attending == 0 {
+        let message =
+            format!("every layer of {} is recurrent, and `--draft self` skips those", file.display());
+        return Some((message, "a pass would have no layer; `--draft ngram` drafts for any model"));
+    }
+    None
 }

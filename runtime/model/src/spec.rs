@@ -67,15 +67,25 @@ impl ModelSpec {
     /// Of these, the tokens that it drafts itself after every one sampled: all, or none.
     pub const fn drafted(&self) -> usize {
         match &self.draft {
-            Some(DraftSpec { drafter: Drafter::Stack, drafts, .. }) => *drafts,
+            Some(DraftSpec { drafter: Drafter::Head | Drafter::Layers, drafts, .. }) => *drafts,
+            Some(DraftSpec { drafter: Drafter::Caller, .. }) | None => 0,
+        }
+    }
+
+    /// Positions that its passes which draft write behind the last token that holds and was fed. A draft head's rows stand at the
+    /// position before the token that they are about, so that its first pass writes none; the model's own layers are fed that token.
+    const fn written(&self) -> usize {
+        match &self.draft {
+            Some(DraftSpec { drafter: Drafter::Head, drafts, .. }) => *drafts - 1,
+            Some(DraftSpec { drafter: Drafter::Layers, drafts, .. }) => *drafts,
             Some(DraftSpec { drafter: Drafter::Caller, .. }) | None => 0,
         }
     }
 
     /// Positions behind a sequence's tokens that a step which feeds the last of them may write: those of the drafts it
-    /// verifies, and where it drafts itself and all of them hold, those of the drafts for the step after but the last.
+    /// verifies, and where it drafts itself and all of them hold, those that passes for the step after write.
     pub const fn reach(&self) -> usize {
-        self.drafts() + self.drafted().saturating_sub(1)
+        self.drafts() + self.written()
     }
 
     /// Positions behind what is fed to a sequence that is sampled for, so many `drafts` among it, which its blocks hold too: a
@@ -83,7 +93,7 @@ impl ModelSpec {
     pub const fn ahead(&self, drafts: usize) -> usize {
         match self.drafted() {
             0 => self.drafts() - drafts,
-            drafted => drafted - 1,
+            _ => self.written(),
         }
     }
 
@@ -121,8 +131,10 @@ impl ModelSpec {
 /// Who makes the drafts that a stack verifies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Drafter {
-    /// The stack itself, behind every token that it samples: [`Verified`](crate::Verified) returns them.
-    Stack,
+    /// The stack itself, with a draft head, behind every token that it samples: [`Verified`](crate::Verified) returns them.
+    Head,
+    /// The stack itself, with the model's layers that have no recurrent state, as [`Head`](Self::Head) does.
+    Layers,
     /// Whoever steps it, from the tokens it knows, for those sequences that it likes to.
     Caller,
 }

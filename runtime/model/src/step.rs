@@ -65,7 +65,7 @@ pub struct SequenceStep {
     /// What to feed now.
     pub tokens: Tokens,
     /// How many of the last of `tokens` are drafts: 0, or [`DRAFTS`](crate::Model::DRAFTS) of a sequence that has been sampled for
-    /// and feeds nothing else but the token sampled last. Those of a stack that drafts [itself](crate::Drafter::Stack) are what the
+    /// and feeds nothing else but the token sampled last. Those of a stack that drafts [itself](crate::ModelSpec::drafted) are what the
     /// sequence's last step returned, and are fed whenever it did.
     pub drafts: usize,
     /// Whether what is fed was generated, everything from `position` on, and is no part of the prompt. A batch-invariant stack

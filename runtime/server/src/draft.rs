@@ -22,10 +22,11 @@ pub(crate) fn describe(spec: &ModelSpec, draft: &DraftSpec) -> String {
     } else {
         "of all ids".to_owned()
     };
+    let layers = if *drafter == Drafter::Layers { " by the layers without recurrent state" } else { "" };
     let forced = forced_acceptance.map_or(String::new(), |rate| {
         format!("; accepted at a rate of {rate} whatever was sampled, so answers mean nothing")
     });
-    format!("{method}: {drafts} token{plural} after every one sampled, {ids}{forced}")
+    format!("{method}: {drafts} token{plural} after every one sampled{layers}, {ids}{forced}")
 }
 
 /// The same, for programs; null where nothing is drafted.

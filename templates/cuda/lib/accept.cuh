@@ -2,10 +2,12 @@
 //
 // Behind the rows that were sampled. A draft holds where it is the id sampled from the row before it and all drafts before it hold; with FORCED, for
 // measuring speed only, where a hash of its slot and position says so, and the drafts then stand in the place of the ids sampled. Row `first + held`
-// of a sequence is the last that counts: the first pass of the draft head selects it, and pass j goes on at the position j - 1 behind its own.
+// of a sequence is the last that counts: the first pass of a draft head selects it, and pass j goes on at the position j - 1 behind its own.
+// With LAYERS passes are of the model's own layers: pass j stands at the position j behind that row, and finds its token by slot, that of the
+// first pass the sequence's and those of the others the place of the sequence, which are counted from where the pass before put its ids.
 // After a prefill (TOKENS 1) nothing was drafted: every sequence that is drafted for goes on from the last token it fed.
 //
-// Config: TOKENS, rows of a sequence: the one sampled last and its drafts; PASSES, passes of the draft head; SEQUENCES, most of a step;
+// Config: TOKENS, rows of a sequence: the one sampled last and its drafts; PASSES; bool LAYERS; SEQUENCES, most of a step;
 // SLOTS, the slots there are; bool FORCED; unsigned FORCED_BELOW: what 24 bits of the hash are below.
 // ids [SLOTS | MAX_SEQUENCES | PASSES SEQUENCES]: last sampled, by slot; sampled, by row of a step that verifies; drafted, by pass and sequence. The
 // header's `sampling` says where each row's id goes, and so do the passes' that are made here.
@@ -93,8 +95,9 @@ __device__ __forceinline__ void accept(const Step* step, Step* passes, int* ids,
 #pragma unroll
     for (int pass = 0; pass < C::PASSES; ++pass) {
         Step& to = passes[pass];
-        to.output_rows[place] = pass == 0 ? last.first_token : place;
-        to.sequence[place] = {place, 1, last.position + pass, last.block_start, -1, last.slot, place, -1};
+        to.output_rows[place] = !C::LAYERS && pass == 0 ? last.first_token : place;
+        const int position = last.position + pass + (C::LAYERS ? 1 : 0), slot = C::LAYERS && pass > 0 ? place : last.slot;
+        to.sequence[place] = {place, 1, position, last.block_start, -1, slot, place, -1};
         Sampling& largest = to.sampling[place];  // the likeliest, told to nobody but the next pass
         largest.temperature = 0.0f, largest.top_p = 1.0f, largest.min_p = 0.0f;
         largest.repetition_penalty = 1.0f, largest.presence_penalty = largest.frequency_penalty = 0.0f;

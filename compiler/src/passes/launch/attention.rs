@@ -221,9 +221,8 @@ impl Launcher<'_> {
             ("SPLITS", integer(splits)),
             ("DECODE_WARPS", integer(warps)),
             ("MIN_CHUNK", integer(MIN_CHUNK)),
-            // Header and older K/V are complete before a step's graph starts: one stream, and the upload's event before it. Not
-            // those of a draft head's later passes.
-            ("CONTEXT_BEFORE_WAIT", Constant::Flag(site.pass.is_none_or(|pass| pass == 0))),
+            // Header and older K/V are complete before a step's graph starts: one stream, and the upload's event before it.
+            ("CONTEXT_BEFORE_WAIT", Constant::Flag(self.context_is_there(site))),
             ("ROWS", integer(rows)),
             (
                 "PARTIALS_BYTES",

@@ -1,15 +1,17 @@
-//! The draft head (docs/adr/0013): behind a step's sampling which drafts hold, then its passes.
+//! Passes that draft (docs/adr/0013): behind a step's sampling which drafts hold, then they.
 //!
-//! The first pass takes all rows of the step as far as its layer. What is left of it takes one row a sequence, as the other passes
+//! Of a draft head the first pass takes all rows of the step as far as its layer. What is left of it takes one row a sequence, as the other passes
 //! do: a program of its own, which also follows a prefill. The headers of these passes are made by `accept`.
+//! Where the model's own layers draft (docs/adr/0025), every pass takes one row a sequence, and all are of that program.
 
 use super::product::{count, vector};
-use super::{Launcher, Outline, Site, fixed, integer, no_kernel, selects, value};
+use super::{Launcher, Outline, Site, fixed, integer, no_kernel, value};
 use crate::graph::BodyId;
 use crate::passes::PassError;
 use crate::plan::cuda::{Argument, Constant, Kernel, Launch, MAX_SEQUENCES, Program, Regime};
-use crate::plan::{BufferId, DraftPlan, FieldKind, PhaseKind, Plan};
+use crate::plan::{BufferId, DraftLayers, DraftPlan, FieldKind, PhaseKind, Plan};
 use crate::spec::types::{Compute, TensorClass};
+use std::collections::BTreeSet;
 
 /// Threads of `accept` and `draft_embed`.
 const ACCEPT_THREADS: usize = MAX_SEQUENCES;
@@ -22,9 +24,14 @@ type Passes = Vec<(BodyId, Vec<Launch>)>;
 /// of what it learns from a prompt.
 pub(super) fn count_boundaries(plan: &mut Plan, programs: &[Program]) {
     let Some(draft) = plan.draft else { return };
+    // Bodies that a pass shares with the model keep theirs.
+    let bodies = match draft.layers {
+        DraftLayers::Own(layer) => vec![draft.first, draft.again, layer, draft.head],
+        DraftLayers::Attending => vec![draft.head],
+    };
     let of = |regime: Regime| programs.iter().find(|program| program.regime == regime).expect("one of each");
     let (decode, learn, passes) = (of(Regime::Decode), of(Regime::Learn), of(Regime::Draft));
-    for body in [draft.first, draft.again, draft.layer, draft.head] {
+    for body in bodies {
         for (at, phase) in plan.bodies[body.0].phases.iter_mut().enumerate() {
             // Of a body that runs several times the last one: the first head selects besides, once a step.
             let launches = |program: &Program| {
@@ -38,10 +45,16 @@ pub(super) fn count_boundaries(plan: &mut Plan, programs: &[Program]) {
     }
 }
 
+/// The passes of a draft head, and its layer.
+fn of_head(plan: &Plan) -> Option<(DraftPlan, BodyId)> {
+    plan.draft.and_then(|draft| Some((draft, draft.own_layer()?)))
+}
+
 impl Launcher<'_> {
     /// The programs of a target that drafts which neither decode nor prefill.
     pub(super) fn draft_programs(&mut self) -> Result<Vec<Program>, PassError> {
         let Some(draft) = self.plan.draft else { return Ok(Vec::new()) };
+        let attending: BTreeSet<BodyId> = self.plan.attending().collect();
         let buckets = self.plan.buckets;
         let learn = Outline {
             name: "learn".to_owned(),
@@ -52,7 +65,7 @@ impl Launcher<'_> {
         };
         self.begin(&learn);
         let tail = vec![self.accept(&learn)];
-        let passes = self.first_pass(&learn, &draft)?;
+        let passes = self.first_pass(&learn)?;
         let mut programs = vec![self.apart(&learn, Regime::Learn, tail, passes)];
         for sequences in buckets.decode.iter().copied().filter(|it| *it <= buckets.sequences) {
             let name = format!("draft_{sequences}");
@@ -60,9 +73,13 @@ impl Launcher<'_> {
             self.begin(&outline);
             let mut passes = Vec::new();
             for pass in 0..draft.drafts {
-                if pass > 0 {
-                    passes.push(self.pass(&outline, draft.again, pass)?);
-                    passes.push(self.pass(&outline, draft.layer, pass)?);
+                let bodies = match draft.layers {
+                    DraftLayers::Own(_) if pass == 0 => Vec::new(),
+                    DraftLayers::Own(layer) => vec![draft.again, layer],
+                    DraftLayers::Attending => [draft.first].into_iter().chain(attending.clone()).collect(),
+                };
+                for body in bodies {
+                    passes.push(self.pass(&outline, body, pass)?);
                 }
                 let (head, mut launches) = self.pass(&outline, draft.head, pass)?;
                 launches.push(self.propose(&outline, head, pass)?);
@@ -81,9 +98,10 @@ impl Launcher<'_> {
     }
 
     /// The first pass over all rows of a step, as far as they all go.
-    pub(super) fn first_pass(&mut self, outline: &Outline, draft: &DraftPlan) -> Result<Passes, PassError> {
+    pub(super) fn first_pass(&mut self, outline: &Outline) -> Result<Passes, PassError> {
         let mut passes = Vec::new();
-        for body in [draft.first, draft.layer] {
+        let bodies = of_head(self.plan).map(|(draft, layer)| [draft.first, layer]);
+        for body in bodies.into_iter().flatten() {
             passes.push((body, self.body(outline, body, 0)?));
         }
         Ok(passes)
@@ -117,16 +135,41 @@ impl Launcher<'_> {
     /// The buffer that holds what a phase finds in `id`: where nothing was selected for it, what would have been selected from. A
     /// pass begins with what the one before it selected.
     pub(super) fn unselected(&self, site: Site, id: BufferId) -> BufferId {
-        let draft = self.plan.draft.filter(|_| site.pass.is_some());
-        let (body, selected) = match (draft, site.pass) {
-            (Some(draft), Some(pass)) if site.body == draft.again.0 => (draft.head.0, pass == 1),
-            _ => (site.body, selects(site)),
+        let (body, selected) = match (of_head(self.plan), site.pass) {
+            (Some((draft, _)), Some(pass)) if site.body == draft.again.0 => (draft.head.0, pass == 1),
+            _ => (site.body, self.selects(site)),
         };
         let from = self.plan.bodies[body].phases.iter().find_map(|phase| match phase.kind {
             PhaseKind::Select { x, out } if out == id => Some(x),
             _ => None,
         });
         from.filter(|_| !selected).unwrap_or(id)
+    }
+
+    /// Whether a program's rows are not all wanted where a body selects some. A draft head's first pass takes one a sequence, and all
+    /// others have no more.
+    pub(super) fn selects(&self, site: Site) -> bool {
+        site.program.regime != Regime::Decode || (site.pass == Some(0) && of_head(self.plan).is_some())
+    }
+
+    /// Whether keys and values of all positions but its rows' own are there before a launch's program starts. Behind a step that
+    /// feeds a draft head's layer all its rows, they are for its first pass alone; and for none that goes through the model's.
+    pub(super) fn context_is_there(&self, site: Site) -> bool {
+        site.pass.is_none_or(|pass| pass == 0 && of_head(self.plan).is_some())
+    }
+
+    /// Where a pass of the model's layers finds the ids of its tokens, by the slots that `accept` gives them.
+    pub(super) fn ids_of(&self, site: Site) -> Argument {
+        match site.pass.and_then(|pass| pass.checked_sub(1)) {
+            None => Argument::SampledIds,
+            Some(before) => self.drafted_ids(before),
+        }
+    }
+
+    /// Where the ids stand that a pass drafted (templates/cuda/lib/accept.cuh).
+    fn drafted_ids(&self, pass: usize) -> Argument {
+        let sequences = self.plan.buckets.sequences;
+        Argument::Ids(sequences + MAX_SEQUENCES + pass * sequences)
     }
 
     /// The id drafted for every sequence in a pass: the likeliest of its logits.
@@ -145,6 +188,7 @@ impl Launcher<'_> {
         let constants = vec![
             ("TOKENS", integer(outline.tokens)),
             ("PASSES", integer(self.plan.drafts())),
+            ("LAYERS", Constant::Flag(of_head(self.plan).is_none())),
             ("SEQUENCES", integer(self.plan.buckets.sequences)),
             ("SLOTS", integer(self.plan.buckets.sequences)),
             ("FORCED", Constant::Flag(forced.is_some() && verified)),
@@ -185,12 +229,11 @@ impl Launcher<'_> {
         let shared = 8 * matrix.columns;
         let kernel = kernel(&name, "draft_embed", constants, EMBED_THREADS, shared);
         let kernel = self.kernel(site.program, kernel);
-        // Where ids stand: templates/cuda/lib/accept.cuh.
         let sequences = self.plan.buckets.sequences;
         let (tokens, ids) = match site.pass {
             _ if !decode => (Argument::Tokens, Argument::SampledIds),
             None | Some(0) => (Argument::Null, Argument::Ids(sequences)),
-            Some(pass) => (Argument::Null, Argument::Ids(sequences + MAX_SEQUENCES + (pass - 1) * sequences)),
+            Some(pass) => (Argument::Null, self.drafted_ids(pass - 1)),
         };
         let [codes, scales, row_scales] = self.planes(table);
         let arguments = vec![

@@ -340,8 +340,8 @@ impl Launcher<'_> {
 
     /// Bytes that a mixture's kernel asks for of the weights that follow its layer.
     fn ahead(&self, site: Site) -> usize {
-        // A draft head's layers are not in the schedule: nothing is known to follow them.
-        let known = self.plan.schedule.iter().any(|(body, _)| body.0 == site.body);
+        // A draft head's layers are not in the schedule, and passes leave it: nothing is known to follow them.
+        let known = site.pass.is_none() && self.plan.schedule.iter().any(|(body, _)| body.0 == site.body);
         if known { self.knobs(site).fetch_ahead as usize * 1024 } else { 0 }
     }
 

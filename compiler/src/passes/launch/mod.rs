@@ -25,7 +25,7 @@ mod stream;
 
 use super::{PassError, pass_error};
 use matrix::Matrix;
-use outline::{Outline, Site, selects};
+use outline::{Outline, Site};
 
 use crate::graph::Rows;
 use crate::plan::cuda::{
@@ -173,9 +173,9 @@ impl<'a> Launcher<'a> {
             Regime::Prefill | Regime::Learn | Regime::Draft => Vec::new(),
         };
         let mut passes = Vec::new();
-        if let (Regime::Decode, Some(draft)) = (outline.regime, self.plan.draft) {
+        if outline.regime == Regime::Decode && self.plan.draft.is_some() {
             tail.push(self.accept(outline));
-            passes = self.first_pass(outline, &draft)?;
+            passes = self.first_pass(outline)?;
         }
         let Outline { name, regime, rows, sequences, tokens } = outline;
         Ok(Program {
@@ -193,7 +193,7 @@ impl<'a> Launcher<'a> {
     fn phase(&mut self, site: Site, launches: &mut Vec<Launch>) -> Result<(), PassError> {
         match &self.at(site).kind {
             PhaseKind::Embed { .. } => launches.push(self.embed(site)),
-            PhaseKind::Select { .. } if !selects(site) => {}
+            PhaseKind::Select { .. } if !self.selects(site) => {}
             PhaseKind::Select { .. } => launches.push(self.select(site)),
             PhaseKind::Attention { .. } => self.attention(site, launches)?,
             PhaseKind::Project { .. }

@@ -43,12 +43,6 @@ pub(super) struct Site<'a> {
     pub(super) program: &'a Outline,
     pub(super) body: usize,
     pub(super) phase: usize,
-    /// Of the draft head, from 0.
+    /// Of those that draft, from 0.
     pub(super) pass: Option<usize>,
-}
-
-/// Whether a program's rows are not all wanted where a body selects some. A draft head's first pass takes one a sequence, and the
-/// others have no more.
-pub(super) fn selects(site: Site) -> bool {
-    site.program.regime != Regime::Decode || site.pass == Some(0)
 }

@@ -21,7 +21,7 @@ impl Launcher<'_> {
         let [codes, scales, row_scales] = self.planes(table);
         let tokens = if decode { Argument::Null } else { Argument::Tokens };
         let out = self.buffer(site, out);
-        let arguments = vec![Argument::Step, tokens, Argument::SampledIds, codes, scales, row_scales, out];
+        let arguments = vec![Argument::Step, tokens, self.ids_of(site), codes, scales, row_scales, out];
         let pieces = matrix.columns.div_ceil(unit_columns(matrix.format)) * 4;
         Launch {
             phase: site.phase,

@@ -9,6 +9,8 @@ pub enum DraftMethod {
     Mtp,
     /// What came after the same tokens before, which the engine looks up: the build verifies it.
     Ngram,
+    /// The model itself without its recurrent layers.
+    Layers,
 }
 
 impl DraftMethod {
@@ -17,15 +19,17 @@ impl DraftMethod {
         match self {
             DraftMethod::Mtp => "mtp",
             DraftMethod::Ngram => "ngram",
+            DraftMethod::Layers => "self",
         }
     }
 
     /// Most drafts at a time. A head that was trained to look one token further is right less often with each; what is looked up
-    /// ends as rarely behind the seventh as behind the first, and eight rows are what kernels for few rows take at once.
+    /// ends as rarely behind the seventh as behind the first, and eight rows are what kernels for few rows take at once. The model
+    /// without some layers was trained for neither, and may have as many.
     pub const fn most(self) -> usize {
         match self {
             DraftMethod::Mtp => 3,
-            DraftMethod::Ngram => 7,
+            DraftMethod::Ngram | DraftMethod::Layers => 7,
         }
     }
 }
@@ -37,7 +41,7 @@ pub struct DraftOption {
     pub method: DraftMethod,
     /// Drafts at a time.
     pub drafts: usize,
-    /// Ids the draft's head is cut to; `None` for the whole vocabulary.
+    /// Ids the head of draft passes is cut to; `None` for the whole vocabulary.
     pub vocabulary: Option<usize>,
     /// For measuring speed only: the rate at which drafts are accepted whatever was sampled.
     pub forced_acceptance: Option<f64>,

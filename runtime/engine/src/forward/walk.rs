@@ -11,7 +11,7 @@
 use super::Forward;
 use crate::handle::prepare;
 use crate::scripted::{
-    Drafting, InFlight, Invariant, Recurrent, Script, Scripted, Shape, Tight, Tokens, Verifying,
+    Drafting, InFlight, Invariant, Recurrent, Script, Scripted, Shape, Skipping, Tight, Tokens, Verifying,
 };
 use crate::{EngineOptions, Event, FarShare, FinishReason, Generation, Policy, PrefixOptions};
 use crate::{Request, ScheduleOptions, Stats, SubmitError, SwapOptions};
@@ -407,6 +407,21 @@ fn every_answer_of_a_model_with_state_is_its_lone_one_with_blocks_on_disk() {
 #[test]
 fn every_answer_is_its_lone_plain_one_with_blocks_on_disk_and_two_drafts_looked_up() {
     walks_far::<Verifying<Tight, 2>>();
+}
+
+#[test]
+fn every_answer_is_its_lone_plain_one_with_a_draft_of_the_model_itself() {
+    walks::<Skipping<Tight, 1>>();
+}
+
+#[test]
+fn every_answer_of_a_model_with_state_is_its_lone_plain_one_with_two_drafts_of_its_own() {
+    walks::<Skipping<Recurrent<Tight>, 2>>();
+}
+
+#[test]
+fn every_answer_is_its_lone_plain_one_with_blocks_on_disk_and_two_drafts_of_the_model_itself() {
+    walks_far::<Skipping<Tight, 2>>();
 }
 
 #[test]

@@ -32,7 +32,24 @@ impl<S: Shape, const DRAFTS: usize> Shape for Drafting<S, DRAFTS> {
     const SPEC: &'static ModelSpec = &ModelSpec {
         draft: Some(DraftSpec {
             method: "script",
-            drafter: Drafter::Stack,
+            drafter: Drafter::Head,
+            drafts: DRAFTS,
+            vocabulary: S::SPEC.vocabulary,
+            forced_acceptance: None,
+        }),
+        ..*S::SPEC
+    };
+}
+
+/// [`Drafting`] with layers of the model itself, whose passes write one position more.
+#[derive(Debug)]
+pub struct Skipping<S, const DRAFTS: usize>(PhantomData<fn() -> S>);
+
+impl<S: Shape, const DRAFTS: usize> Shape for Skipping<S, DRAFTS> {
+    const SPEC: &'static ModelSpec = &ModelSpec {
+        draft: Some(DraftSpec {
+            method: "skip",
+            drafter: Drafter::Layers,
             drafts: DRAFTS,
             vocabulary: S::SPEC.vocabulary,
             forced_acceptance: None,

@@ -17,7 +17,7 @@ impl Shape for ForcedBytes {
     const SPEC: &'static ModelSpec = &ModelSpec {
         draft: Some(DraftSpec {
             method: "script",
-            drafter: Drafter::Stack,
+            drafter: Drafter::Head,
             drafts: 2,
             vocabulary: 200,
             forced_acceptance: Some(0.8),

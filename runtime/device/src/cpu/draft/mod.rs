@@ -1,4 +1,4 @@
-//! What a step of a stack that drafts does behind its logits: which drafts held, and the passes of the draft head that make
+//! What a step of a stack that drafts does behind its logits: which drafts held, and the passes that make
 //! the next (compiler/src/plan/draft.rs says which rows a pass takes).
 
 mod accept;
@@ -19,7 +19,7 @@ use monomorph_sampling::{Sampled, Sampling, sample};
 use std::marker::PhantomData;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-/// The pass of a draft head at hand: its tokens as rows, and of which of them logits are wanted. `A` says which drafts hold.
+/// The pass at hand: its tokens as rows, and of which of them logits are wanted. `A` says which drafts hold.
 #[derive(Debug)]
 pub struct Drafting<A> {
     batch: Batch,
@@ -42,7 +42,7 @@ impl<A: Acceptance> Drafting<A> {
         }
     }
 
-    /// The rows of the pass at hand. Their ids are those of the tokens that follow them.
+    /// The rows of the pass at hand. Their ids are those of the tokens that follow them with a draft head, and their own without.
     pub fn batch(&self) -> &Batch {
         &self.batch
     }
@@ -53,25 +53,14 @@ impl<A: Acceptance> Drafting<A> {
     }
 
     /// Behind the logits of `batch`, all of which `outputs` has sampled from: takes back what was sampled after drafts that do
-    /// not hold, and prepares the first pass.
+    /// not hold, and prepares the first pass of a draft head.
     pub fn begin<const DRAFTS: usize>(&mut self, step: &Step, batch: &Batch, outputs: &mut Outputs<DRAFTS>) {
-        self.batch.begin(batch);
-        self.rows.clear();
-        self.owners.clear();
+        self.clear(batch);
         for (index, (sequence, rows)) in step.sequences.iter().zip(batch.sequences()).enumerate() {
             let fed = &batch.ids()[rows.rows.clone()];
             let known = fed.len() - sequence.drafts;
-            let sampled: Vec<u32> = match &mut outputs.rows[index] {
-                RowOutput::Verified(verified) => {
-                    accept::<A>(sequence, &mut verified.sampled);
-                    verified.sampled.iter().map(|token| token.id).collect()
-                }
-                RowOutput::None | RowOutput::Sampled(_) | RowOutput::Logits(_) | RowOutput::Lost(_) => {
-                    Vec::new()
-                }
-            };
-            if let Some(last) = sampled.last() {
-                outputs.note(sequence.slot, *last);
+            let sampled = hold::<A, DRAFTS>(index, sequence, outputs);
+            if !sampled.is_empty() {
                 self.rows.push((rows.rows.start + known + sampled.len() - 2) as u32);
                 self.owners.push(index);
             }
@@ -85,8 +74,35 @@ impl<A: Acceptance> Drafting<A> {
         self.batch.end();
     }
 
+    /// As [`Self::begin`], and prepares the first pass of the model's own layers: the token sampled last of every sequence that is
+    /// sampled for, at its own position.
+    pub fn begin_alone<const DRAFTS: usize>(
+        &mut self,
+        step: &Step,
+        batch: &Batch,
+        outputs: &mut Outputs<DRAFTS>,
+    ) {
+        self.clear(batch);
+        for (index, (sequence, rows)) in step.sequences.iter().zip(batch.sequences()).enumerate() {
+            let sampled = hold::<A, DRAFTS>(index, sequence, outputs);
+            let Some(last) = sampled.last() else { continue };
+            // Tokens fed that hold, and behind them this one.
+            let position = rows.position + rows.rows.len() - sequence.drafts + sampled.len() - 1;
+            self.rows.push(self.rows.len() as u32);
+            self.owners.push(index);
+            self.batch.push(rows, std::iter::once((position, *last)));
+        }
+        self.batch.end();
+    }
+
+    fn clear(&mut self, batch: &Batch) {
+        self.batch.begin(batch);
+        self.rows.clear();
+        self.owners.clear();
+    }
+
     /// Takes the logits of the pass at hand, which stand in the first rows of `logits`: the largest of each is the next draft of
-    /// its sequence. Prepares the pass that goes on from these.
+    /// its sequence. Prepares the pass that goes on from these, of no rows where all drafts are made.
     pub fn take<const VOCABULARY: usize, const DRAFTS: usize>(
         &mut self,
         team: &Team,
@@ -107,14 +123,32 @@ impl<A: Acceptance> Drafting<A> {
         self.rows.clear();
         for ((owner, draft), position) in self.owners.iter().zip(drafted).zip(behind) {
             let draft = draft.into_inner();
-            if let RowOutput::Verified(verified) = &mut outputs.rows[*owner] {
-                verified.drafts.push(draft);
+            let RowOutput::Verified(verified) = &mut outputs.rows[*owner] else { continue };
+            verified.drafts.push(draft);
+            // Blocks end behind what the last pass wrote.
+            if verified.drafts.len() == DRAFTS {
+                continue;
             }
             self.rows.push(self.rows.len() as u32);
             self.batch.push(&batch.sequences()[*owner], std::iter::once((position, draft)));
         }
         self.batch.end();
     }
+}
+
+/// What was sampled of sequence `index` of a step after drafts that hold: the rest is taken back, and the last kept for its slot.
+fn hold<A: Acceptance, const DRAFTS: usize>(
+    index: usize,
+    sequence: &SequenceStep,
+    outputs: &mut Outputs<DRAFTS>,
+) -> Vec<u32> {
+    let RowOutput::Verified(verified) = &mut outputs.rows[index] else { return Vec::new() };
+    accept::<A>(sequence, &mut verified.sampled);
+    let sampled: Vec<u32> = verified.sampled.iter().map(|token| token.id).collect();
+    if let Some(last) = sampled.last() {
+        outputs.note(sequence.slot, *last);
+    }
+    sampled
 }
 
 /// Cuts what was sampled of a sequence behind the first draft that does not hold.
@@ -128,4 +162,92 @@ pub(super) fn accept<A: Acceptance>(sequence: &SequenceStep, sampled: &mut Vec<S
         held += 1;
     }
     sampled.truncate(held + 1);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use monomorph_model::{BlockId, Output, Slot, Tokens, Verified};
+
+    const LIMITS: BatchLimits =
+        BatchLimits { tokens: 16, sequences: 5, vocabulary: 10, context: 64, block_tokens: 4, blocks: 8 };
+
+    /// A sequence of which `drafts` of `tokens` are to be verified.
+    fn row(slot: u32, position: usize, tokens: &[u32], drafts: usize, samples: bool) -> SequenceStep {
+        let output = match samples {
+            true => Output::Sample { sampling: Sampling::default(), draw: 0, history: Vec::new() },
+            false => Output::None,
+        };
+        let blocks = (position + tokens.len() + 2).div_ceil(LIMITS.block_tokens) as u32;
+        SequenceStep {
+            drafts,
+            generated: drafts > 0,
+            following: None,
+            begins: position == 0,
+            slot: Slot(slot),
+            position,
+            tokens: Tokens::Known(tokens.to_vec()),
+            blocks: (0..blocks).map(BlockId).collect(),
+            output,
+        }
+    }
+
+    fn verified(ids: &[u32]) -> RowOutput {
+        let sampled = ids.iter().map(|id| Sampled { id: *id, logprob: None, top: Vec::new() }).collect();
+        RowOutput::Verified(Verified { sampled, drafts: Vec::new() })
+    }
+
+    #[test]
+    fn passes_of_the_model_stand_where_the_token_sampled_last_does() {
+        let team = Team::new(1).unwrap();
+        // A prompt at its end, one that goes on, and sequences two, one and none of whose drafts hold.
+        let sequences = vec![
+            row(2, 3, &[1, 2, 3], 0, true),
+            row(3, 0, &[4, 4], 0, false),
+            row(0, 5, &[7, 8, 6], 2, true),
+            row(1, 6, &[7, 8, 9], 2, true),
+            row(4, 9, &[5, 1, 2], 2, true),
+        ];
+        let step = Step { sequences, ..Step::default() };
+        let mut batch = Batch::new(LIMITS).ahead(2);
+        let mut outputs = Outputs::<2>::default();
+        batch.fill(&step, &outputs);
+        outputs.rows = vec![
+            verified(&[9]),
+            RowOutput::None,
+            verified(&[8, 6, 1]),
+            verified(&[8, 3, 1]),
+            verified(&[4, 1, 2]),
+        ];
+        let mut drafting = Drafting::<Verify>::new(LIMITS);
+        drafting.begin_alone(&step, &batch, &mut outputs);
+        // Each sequence that is sampled for: in the batch of passes, and in the step.
+        let owners = [(0, 0), (1, 2), (2, 3), (3, 4)];
+        let stand = |drafting: &Drafting<Verify>, ids: [u32; 4], positions: [u32; 4]| {
+            let passes = drafting.batch();
+            assert_eq!((passes.ids(), passes.positions()), (&ids[..], &positions[..]));
+            assert_eq!(drafting.rows(), [0, 1, 2, 3]);
+            for (at, of) in owners {
+                let (found, of) = (&passes.sequences()[at], &batch.sequences()[of]);
+                assert_eq!((found.slot, found.rows.clone(), found.drafts), (of.slot, at..at + 1, 0));
+                assert_eq!(passes.blocks_of(found), batch.blocks_of(of));
+            }
+        };
+        stand(&drafting, [9, 1, 3, 4], [6, 8, 8, 10]);
+        let mut logits = Rows::<10>::new(4);
+        for row in 0..4 {
+            logits.row_mut(row).fill(0.0);
+            logits.row_mut(row)[row + 2] = 1.0;
+        }
+        drafting.take(&team, &batch, &mut logits, &mut outputs);
+        stand(&drafting, [2, 3, 4, 5], [7, 9, 9, 11]);
+        drafting.take(&team, &batch, &mut logits, &mut outputs);
+        assert_eq!((drafting.batch().tokens(), drafting.rows().len()), (0, 0), "two drafts are all");
+        for (at, of) in owners {
+            let RowOutput::Verified(verified) = &outputs.rows[of] else { panic!("{:?}", outputs.rows[of]) };
+            assert_eq!(verified.drafts, [at as u32 + 2; 2]);
+        }
+        let sampled = [2, 3, 0, 1, 4].map(|slot| outputs.sampled(Slot(slot)));
+        assert_eq!(sampled, [Some(9), None, Some(1), Some(3), Some(4)]);
+    }
 }
