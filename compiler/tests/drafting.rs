@@ -1,7 +1,7 @@
 //! Which targets can be built to draft, and what that costs.
 
 use monomorph_compiler::plan::Plan;
-use monomorph_compiler::plan::cuda::Regime;
+use monomorph_compiler::plan::cuda::{Argument, Constant, Regime};
 use monomorph_compiler::spec::types::{BuildOptions, DraftMethod, DraftOption, Target};
 use monomorph_compiler::{graph, passes, spec};
 use std::path::Path;
@@ -32,7 +32,6 @@ fn what_cannot_draft_is_refused_by_name() {
             "models/smollm2-135m/MODEL.toml",
             "`--draft ngram` drafts for any",
         ),
-        ("h200/qwen3.5-35b/bf16", SKIPPING, "--draft", "is for processors"),
         ("h200/qwen3.5-35b/bf16", DraftOption { drafts: 8, ..SKIPPING }, "--drafts", "1 to 7"),
         ("h200/qwen3.5-35b/bf16", DraftOption { drafts: 0, ..ONE }, "--drafts", "1 to 3"),
         ("h200/qwen3.5-35b/bf16", DraftOption { drafts: 4, ..ONE }, "--drafts", "1 to 3"),
@@ -58,6 +57,58 @@ fn what_cannot_draft_is_refused_by_name() {
 
 /// By the model without its recurrent layers.
 const SKIPPING: DraftOption = DraftOption { method: DraftMethod::Layers, drafts: 2, ..ONE };
+
+#[test]
+fn a_hybrid_can_be_built_to_draft_without_its_recurrent_layers() {
+    for (name, layers) in
+        [("h200/qwen3.5-0.8b/bf16", 6), ("h200/qwen3.5-35b/nvfp4", 10), ("h200/qwen3-next-80b/nvfp4", 12)]
+    {
+        let target = load(name, &SKIPPING).unwrap_or_else(|error| panic!("{error}"));
+        assert_eq!(target.build(), format!("{name}+self2"));
+        let looked_up =
+            load(name, &DraftOption { drafts: 2, ..LOOKED_UP }).unwrap_or_else(|error| panic!("{error}"));
+        let (plan, other) = (plan(&target), plan(&looked_up));
+        assert_eq!(
+            (plan.memory.weights, plan.memory.kv_block, plan.memory.state),
+            (other.memory.weights, other.memory.kv_block, other.memory.state),
+            "{name}: passes use what is there"
+        );
+        let cuda = plan.cuda.as_ref().expect("a CUDA target has a CUDA plan");
+        let of = |regime: Regime| cuda.programs.iter().filter(move |it| it.regime == regime);
+        // All passes stand in the programs of passes, each of which has as many as drafts.
+        assert!(of(Regime::Decode).chain(of(Regime::Learn)).all(|it| it.passes.is_empty()), "{name}");
+        assert_eq!(of(Regime::Decode).count(), of(Regime::Draft).count(), "{name}");
+        let attends = |body: &str| body.contains("attention");
+        for program in of(Regime::Draft) {
+            let bodies: Vec<&str> =
+                program.passes.iter().map(|(body, _)| plan.bodies[body.0].name.as_str()).collect();
+            assert_eq!(bodies.len(), 6, "{name}: {bodies:?}");
+            for pass in bodies.chunks(3) {
+                assert!(
+                    pass[0] == "embed" && attends(pass[1]) && pass[2] == "draft_head",
+                    "{name}: {pass:?}"
+                );
+            }
+            // Nothing of recurrent state is handed to a kernel of theirs, and every header is a pass's.
+            for argument in program.launches().flat_map(|launch| &launch.arguments) {
+                assert!(!matches!(argument, Argument::State(..) | Argument::Step), "{name}: {argument:?}");
+            }
+        }
+        let attending = plan.attending().count();
+        assert_eq!((attending, plan.draft_schedule().len()), (layers, 2 * (2 + layers)), "{name}");
+        // What a pass attends to was written by the same graph: it is asked for when that is done.
+        let kernels = cuda.modules.iter().filter(|module| module.name.starts_with("draft_"));
+        let mut attention = 0;
+        for kernel in
+            kernels.flat_map(|module| &module.kernels).filter(|it| it.template == "attention_decode")
+        {
+            let early = kernel.constants.iter().find(|(name, _)| *name == "CONTEXT_BEFORE_WAIT");
+            assert_eq!(early.map(|it| &it.1), Some(&Constant::Flag(false)), "{name}: {}", kernel.name);
+            attention += 1;
+        }
+        assert!(attention > 0, "{name}");
+    }
+}
 
 const LOOKED_UP: DraftOption = DraftOption { method: DraftMethod::Ngram, drafts: 3, ..ONE };
 

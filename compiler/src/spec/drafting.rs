@@ -33,10 +33,6 @@ pub fn with_draft(mut target: Target, option: &DraftOption) -> Result<Target, Di
     } else if method == DraftMethod::Layers {
         if let Some((message, help)) = not_skipped(model, &files().0) {
             refuse(files().0, message, help);
-        } else if target.hardware.cuda().is_some() {
-            let message = format!("`--draft self` is for processors, and {} is for a GPU", target.name());
-            let help = "its programs are not written yet; `--draft ngram` drafts for any model";
-            refuse(PathBuf::from("--draft"), message, help);
         }
     } else if model.draft.is_none() {
         let message = format!("{} has no draft head, and `--draft` was given", files().0.display());

@@ -59,6 +59,10 @@ mod tests {
         let whole = Drafting::<Small, 1>::SPEC;
         let told = |spec: &ModelSpec| describe(spec, &spec.draft.expect("drafts"));
         assert_eq!(told(whole), "script: 1 token after every one sampled, of all ids");
+        let layers = DraftSpec { drafter: Drafter::Layers, ..whole.draft.expect("drafts") };
+        let words =
+            "script: 1 token after every one sampled by the layers without recurrent state, of all ids";
+        assert_eq!(told(&ModelSpec { draft: Some(layers), ..*whole }), words);
         let draft = DraftSpec {
             drafts: 2,
             vocabulary: 1000,

@@ -23,7 +23,7 @@ pub struct Extents {
 /// Where the tables of a step stand.
 #[derive(Clone, Copy, Debug)]
 pub struct StepTables {
-    /// Headers of the draft head's passes, made by the device.
+    /// Headers of the passes that draft, made by the device.
     pub passes: Pointer,
     /// Header and block table.
     pub header: Pointer,

@@ -23,6 +23,8 @@ pub(crate) struct Limits {
     pub(crate) drafts: usize,
     /// Of these, made by the stack.
     pub(crate) drafted: usize,
+    /// Positions that passes which draft write behind the last token fed.
+    pub(crate) ahead: usize,
 }
 
 /// A row of logits that a step computes.
@@ -202,9 +204,8 @@ impl StepBuffer {
             "sequence {index} of the step goes beyond {} tokens",
             limits.tokens
         );
-        // Passes after the first go on behind the last token.
         let samples = matches!(sequence.output, Output::Sample { .. });
-        let written = fed + filling + if samples { limits.drafted.saturating_sub(1) } else { 0 };
+        let written = fed + filling + if samples { limits.ahead } else { 0 };
         assert!(
             position < limits.context && written <= limits.context - position,
             "sequence {index} of the step writes {written} tokens at position {position}, beyond the context of {}",

@@ -71,8 +71,8 @@ pub trait Programs: Send + 'static {
     /// From the residual stream to the logits, and the tokens sampled from them, of the header's output rows.
     fn head(&self, queue: &mut Queue);
 
-    /// What a draft head learns from the token rows of a prefill, and the headers of its passes; nothing of a stack that does
-    /// not draft.
+    /// What a draft head learns from the token rows of a prefill, and the headers of passes that draft; nothing of a stack that does
+    /// not.
     fn learn(&self, _queue: &mut Queue) {}
 }
 
@@ -84,7 +84,7 @@ pub struct Steps {
     uploads: Stream,
     /// Decode programs by sequences, ascending, those that verify apart.
     graphs: Vec<Recorded>,
-    /// Passes of a draft head after a prefill, by sequences, ascending.
+    /// Passes that draft after a prefill, by sequences, ascending.
     passes: Vec<(usize, Graph)>,
     sets: Sets,
     flights: Vec<Flight>,
@@ -154,6 +154,7 @@ impl Steps {
             blocks: memory.blocks(),
             drafts: spec.drafts(),
             drafted: spec.drafted(),
+            ahead: spec.ahead(spec.drafts()),
         };
         Ok(Steps {
             quiet: Quiet(gpu.clone()),
@@ -198,7 +199,7 @@ impl Steps {
         Ok(())
     }
 
-    /// Records the passes of a draft head after a prefill, for up to `sequences` sequences; in ascending order of them.
+    /// Records the passes that draft after a prefill, for up to `sequences` sequences; in ascending order of them.
     ///
     /// # Errors
     /// When a launch or the graph is refused.

@@ -1,7 +1,9 @@
 //! A model that drafts: the same answers in fewer steps, and no step from an answer that breaks the contract.
 
 use crate::support::*;
-use monomorph_engine::scripted::{Breach, Controls, Drafting, Script, Scripted, Shape, Small, Tokens};
+use monomorph_engine::scripted::{
+    Breach, Controls, Drafting, Script, Scripted, Shape, Skipping, Small, Tokens,
+};
 use monomorph_engine::{EngineHandle, EngineOptions, FinishReason, Request, SubmitError, start};
 use monomorph_model::ModelSpec;
 
@@ -68,6 +70,10 @@ fn the_context_is_less_by_what_drafts_reach() {
     let spec = Drafting::<Small, 3>::SPEC;
     assert_eq!((spec.context, spec.reach(), spec.usable_context()), (4096, 5, 4091));
     assert_eq!((Small::SPEC.reach(), Small::SPEC.usable_context()), (0, 4096));
+    // The model's own layers are fed the token sampled last, which a draft head's rows do not stand at.
+    let skipping = Skipping::<Small, 3>::SPEC;
+    assert_eq!((spec.ahead(3), skipping.ahead(3)), (2, 3));
+    assert_eq!((skipping.drafted(), skipping.reach(), skipping.usable_context()), (3, 6, 4090));
     // All drafts hold up to the end, so that the last step writes as far as one can.
     let script = || Script { blocks: 300, right_drafts: 1.0, ..Script::default() };
     for (blocks, context) in [(300, 4091), (4, 59)] {

@@ -16,7 +16,7 @@ pub(crate) fn device_bytes(spec: &ModelSpec, context: usize) -> u64 {
 /// Bytes of each table of a step.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Tables {
-    /// Headers of the draft head's passes, which the device makes: right before its own.
+    /// Headers of the passes that draft, which the device makes: right before its own.
     pub(crate) passes: u64,
     /// Header and block table.
     pub(crate) header: u64,

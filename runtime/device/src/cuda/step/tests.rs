@@ -13,6 +13,7 @@ fn limits() -> Limits {
         blocks: 4,
         drafts: 0,
         drafted: 0,
+        ahead: 0,
     }
 }
 
@@ -102,7 +103,7 @@ fn penalised(history: Vec<TokenUse>) -> Output {
 }
 
 fn drafting() -> StepBuffer {
-    StepBuffer::new(Limits { drafts: 2, drafted: 2, ..limits() })
+    StepBuffer::new(Limits { drafts: 2, drafted: 2, ahead: 1, ..limits() })
 }
 
 fn drafts(sequence: SequenceStep, drafts: usize) -> SequenceStep {
@@ -243,4 +244,16 @@ fn sampled_rows_are_read_back() {
     let row = SampledRow::read(&bytes);
     assert_eq!((row.id, row.logprob, row.top_count), (77, -0.5, 2));
     assert_eq!((row.top_id[..2].to_vec(), row.top_logprob[0]), (vec![77, 3], -0.5));
+}
+
+#[test]
+fn passes_of_the_model_itself_write_a_position_more() {
+    let ahead = |ahead: usize| StepBuffer::new(Limits { drafts: 2, drafted: 2, ahead, ..limits() });
+    // Positions 12 to 14 are fed; behind them a draft head's passes write one, and the model's two.
+    let one = drafts(sequence(0, 12, known(&[1, 2, 3]), &[0], sample(None, Vec::new())), 2);
+    ahead(1).verify(&[&one]);
+    let panic = catch_unwind(AssertUnwindSafe(|| ahead(2).verify(&[&one]))).expect_err("refused");
+    let text = panic.downcast_ref::<String>().cloned().unwrap_or_default();
+    assert!(text.contains("needs 2 blocks and has 1"), "{text}");
+    ahead(2).verify(&[&drafts(SequenceStep { position: 11, ..one }, 2)]);
 }
