@@ -20,7 +20,7 @@ pub(crate) struct Cli {
 #[derive(Debug, Subcommand)]
 pub(crate) enum Verb {
     /// Answer over HTTP (OpenAI's API, and a chat page at /).
-    Serve(ServeArgs),
+    Serve(Box<ServeArgs>),
     /// Answer one prompt on the terminal, streaming.
     Generate(GenerateArgs),
     /// Write the logits after every token of given token lists.

@@ -16,6 +16,7 @@ mod failure;
 mod far;
 mod health;
 mod http;
+mod keys;
 mod load;
 mod log;
 mod lookup;

@@ -3,6 +3,8 @@
 //! This binary is both: run with a verb of the server as its first argument it *is* the server, of the model that it is
 //! run as.
 
+#[path = "http/access.rs"]
+mod access;
 #[path = "http/client.rs"]
 mod client;
 #[path = "http/drafts.rs"]
@@ -47,6 +49,11 @@ fn main() -> ExitCode {
         ("refusals::paths_and_methods", refusals::paths_and_methods),
         ("refusals::harmless_fields_are_taken", refusals::harmless_fields),
         ("refusals::full_queue", refusals::full_queue),
+        ("access::every_route_wants_a_key_but_health_and_metrics", access::keys),
+        ("access::keys_that_are_none_or_open_to_others_are_named", access::warnings),
+        ("access::pages_of_other_origins_ask_if_they_may", access::origins),
+        ("access::connections_are_so_many_and_no_more", access::connections),
+        ("access::heads_are_bounded_in_time_and_size", access::heads),
         ("streams::whole_answers", streams::whole_answers),
         ("streams::prefixes", streams::prefixes),
         ("streams::chat_events", streams::chat_events),

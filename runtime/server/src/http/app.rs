@@ -5,6 +5,7 @@ use super::error::ApiError;
 use crate::answer::Answer;
 use crate::health::canary::Canary;
 use crate::health::{Readiness, Signs, StepLimit};
+use crate::keys::Keys;
 use crate::memory::Guard;
 use crate::openai::generation::{GenerationParams, Limits};
 use crate::retry;
@@ -22,6 +23,8 @@ pub(crate) struct App {
     pub(crate) spec: &'static ModelSpec,
     /// What clients call it.
     pub(crate) model_name: String,
+    /// Who may ask.
+    pub(crate) keys: Keys,
     /// Largest body in bytes.
     pub(crate) body_limit: usize,
     /// Whether the weights are made up, which every response says.

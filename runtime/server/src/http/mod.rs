@@ -2,9 +2,12 @@
 
 pub(crate) mod app;
 pub(crate) mod asker;
+mod auth;
 mod body;
 mod chat;
 mod completions;
+pub(crate) mod connections;
+pub(crate) mod cors;
 pub(crate) mod error;
 mod health;
 mod metrics;

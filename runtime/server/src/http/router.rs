@@ -2,11 +2,11 @@
 
 use super::app::App;
 use super::error::ApiError;
-use super::{chat, completions, health, metrics, models, page, request_id};
+use super::{auth, chat, completions, health, metrics, models, page, request_id};
 use axum::Router;
 use axum::extract::State;
 use axum::http::{HeaderValue, Method, StatusCode, Uri};
-use axum::middleware::{from_fn, map_response_with_state};
+use axum::middleware::{from_fn, from_fn_with_state, map_response_with_state};
 use axum::response::Response;
 use axum::routing::{get, post};
 use std::sync::Arc;
@@ -25,6 +25,7 @@ pub(crate) fn router(app: Arc<App>) -> Router {
         .route("/v1/completions", post(completions::completions))
         .fallback(not_found)
         .method_not_allowed_fallback(method_not_allowed)
+        .layer(from_fn_with_state(Arc::clone(&app), auth::require))
         .layer(from_fn(request_id::identify))
         .layer(map_response_with_state(Arc::clone(&app), mark))
         .with_state(app)

@@ -6,6 +6,9 @@ use crate::far::FarArgs;
 use crate::health::StepLimit;
 use crate::health::canary::Canary;
 use crate::http::app::{App, Ready};
+use crate::http::connections::ConnectionArgs;
+use crate::http::cors::CorsArgs;
+use crate::keys::KeyArgs;
 use crate::load::{CacheArgs, MemoryArgs, PrefixArgs, StartEngine, ThreadArgs, WeightsArgs, load};
 use crate::log::LogArgs;
 use crate::lookup::LookupArgs;
@@ -39,6 +42,15 @@ pub struct ServeArgs {
     /// Port to listen at; 0 takes a free one.
     #[arg(long, value_name = "N", default_value_t = 8888)]
     pub port: u16,
+    /// Who may ask.
+    #[command(flatten)]
+    pub keys: KeyArgs,
+    /// Which pages in browsers may.
+    #[command(flatten)]
+    pub cors: CorsArgs,
+    /// How many connections there may be.
+    #[command(flatten)]
+    pub connections: ConnectionArgs,
     /// Memory for sequences.
     #[command(flatten)]
     pub cache: CacheArgs,
@@ -102,6 +114,13 @@ pub fn serve(
     started: Instant,
 ) -> Result<(), Failure> {
     args.log.begin();
+    let (keys, cors) = (args.keys.read()?, args.cors.layer()?);
+    if keys.is_empty() && !args.bind.is_loopback() {
+        out::say(format_args!(
+            "warning: --bind {} without --api-key-file: whoever reaches this machine may ask",
+            args.bind
+        ));
+    }
     let prefix = args.prefix.options(spec)?;
     let swap = args.swap.options(spec, out::print)?;
     if args.far.is_on() && swap.host_bytes > 0 {
@@ -131,6 +150,7 @@ pub fn serve(
     let app = Arc::new(App {
         spec,
         model_name: args.model_name.clone().unwrap_or_else(|| spec.model.to_owned()),
+        keys,
         body_limit: args.max_body.get(),
         dummy: args.weights.is_dummy(),
         forced: draft::forced(spec),
@@ -154,7 +174,7 @@ pub fn serve(
         .build()
         .map_err(|error| format!("cannot start the HTTP threads: {error}"))?;
     let drain = Duration::from_secs(args.drain_seconds);
-    let server = runtime.spawn(serving::run(Arc::clone(&app), listener, drain));
+    let server = runtime.spawn(serving::run(Arc::clone(&app), listener, args.connections, cors, drain));
 
     out::print(format_args!("loading {} at http://{address}/", spec.target));
     let engine = EngineOptions {

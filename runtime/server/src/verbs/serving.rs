@@ -1,18 +1,17 @@
 //! HTTP from the first connection to the last byte: until a signal or a fault, and what follows it.
 
 use crate::http::app::App;
-use crate::http::asker::Peer;
+use crate::http::connections::{self, ConnectionArgs};
 use crate::http::router;
 use crate::out;
-use axum::extract::connect_info::Connected;
-use axum::serve::IncomingStream;
 use monomorph_engine::Health;
 use monomorph_model::device_fault;
-use std::net::{SocketAddr, TcpListener};
+use std::net::TcpListener;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::time::timeout;
+use tower_http::cors::CorsLayer;
 
 /// How often to look whether loading is done.
 const LOADING_POLL: Duration = Duration::from_millis(100);
@@ -25,16 +24,21 @@ const FLUSH_TIME: Duration = Duration::from_secs(2);
 ///
 /// # Errors
 /// When HTTP ends by itself, the device failed, or the engine did not end as it should.
-pub(super) async fn run(app: Arc<App>, listener: TcpListener, drain: Duration) -> Result<(), String> {
+pub(super) async fn run(
+    app: Arc<App>,
+    listener: TcpListener,
+    connections: ConnectionArgs,
+    cors: CorsLayer,
+    drain: Duration,
+) -> Result<(), String> {
     let mut signals = Signals::new().map_err(|error| format!("cannot listen for signals: {error}"))?;
     let listener = tokio::net::TcpListener::from_std(listener).map_err(|error| error.to_string())?;
     let (stop, stopping) = tokio::sync::oneshot::channel::<()>();
-    let service = router(Arc::clone(&app)).into_make_service_with_connect_info::<Peer>();
-    let server = axum::serve(NoDelay(listener), service).with_graceful_shutdown(async {
+    let router = router(Arc::clone(&app)).layer(cors);
+    let mut server = tokio::spawn(connections::serve(listener, router, connections, async {
         // A sender that was dropped means the same.
         let _ = stopping.await;
-    });
-    let mut server = tokio::spawn(server.into_future());
+    }));
     tokio::select! {
         ended = &mut server => return Err(format!("the HTTP server ended by itself: {ended:?}")),
         fault = fault(&app) => {
@@ -103,31 +107,6 @@ async fn fault(app: &App) -> String {
     match (ready.engine.health(), device_fault()) {
         (Health::Dead(_), Some(fault)) => fault.to_owned(),
         _ => std::future::pending().await,
-    }
-}
-
-/// A listener whose connections send every event at once instead of waiting for more bytes.
-struct NoDelay(tokio::net::TcpListener);
-
-impl axum::serve::Listener for NoDelay {
-    type Io = tokio::net::TcpStream;
-    type Addr = SocketAddr;
-
-    async fn accept(&mut self) -> (Self::Io, Self::Addr) {
-        let (stream, address) = axum::serve::Listener::accept(&mut self.0).await;
-        // Slower, not wrong, where the system refuses.
-        let _ = stream.set_nodelay(true);
-        (stream, address)
-    }
-
-    fn local_addr(&self) -> std::io::Result<Self::Addr> {
-        self.0.local_addr()
-    }
-}
-
-impl Connected<IncomingStream<'_, NoDelay>> for Peer {
-    fn connect_info(stream: IncomingStream<'_, NoDelay>) -> Peer {
-        Peer(stream.remote_addr().ip())
     }
 }
 

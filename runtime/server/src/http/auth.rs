@@ -1,0 +1,77 @@
+//! Who may ask: every route but health and metrics wants a key, where the server has any.
+
+use super::app::App;
+use super::error::ApiError;
+use axum::body::Body;
+use axum::extract::State;
+use axum::http::{HeaderMap, HeaderValue, Request, StatusCode, header};
+use axum::middleware::Next;
+use axum::response::{IntoResponse, Response};
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
+use std::sync::Arc;
+
+/// What supervisors ask, who have no key and learn no content.
+const OPEN: [&str; 4] = ["/health", "/health/live", "/health/ready", "/metrics"];
+/// How a key may be shown. A browser that opens the chat page asks its user for the second, whose password is the key.
+const CHALLENGE: &str = "Bearer realm=\"monomorph\", Basic realm=\"monomorph\", charset=\"UTF-8\"";
+
+/// Lets a request through that shows a key, or needs none.
+pub(crate) async fn require(State(app): State<Arc<App>>, request: Request<Body>, next: Next) -> Response {
+    let open = app.keys.is_empty() || OPEN.contains(&request.uri().path());
+    if open || shown(request.headers()).any(|key| app.keys.admit(&key)) {
+        return next.run(request).await;
+    }
+    let given =
+        [header::AUTHORIZATION.as_str(), "x-api-key"].iter().any(|it| request.headers().contains_key(*it));
+    let message = if given {
+        "the key that was given is not one of this server's"
+    } else {
+        "this server wants a key: `Authorization: Bearer KEY` or `x-api-key: KEY`"
+    };
+    let mut response = ApiError::new(StatusCode::UNAUTHORIZED, "invalid_api_key", message).into_response();
+    response.headers_mut().insert(header::WWW_AUTHENTICATE, HeaderValue::from_static(CHALLENGE));
+    // The body was not read: the connection cannot carry another request.
+    response.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("close"));
+    response
+}
+
+/// What headers show as keys.
+fn shown(headers: &HeaderMap) -> impl Iterator<Item = Vec<u8>> {
+    let authorized =
+        headers.get_all(header::AUTHORIZATION).iter().filter_map(|value| of_authorization(value.as_bytes()));
+    let plain = headers.get_all("x-api-key").iter().map(|value| value.as_bytes().to_vec());
+    authorized.chain(plain)
+}
+
+/// The key of `Bearer KEY`, or of `Basic` the password; schemes are read in any case.
+fn of_authorization(value: &[u8]) -> Option<Vec<u8>> {
+    let space = value.iter().position(|byte| *byte == b' ')?;
+    let (scheme, rest) = (&value[..space], value[space..].trim_ascii());
+    if scheme.eq_ignore_ascii_case(b"bearer") {
+        return Some(rest.to_vec());
+    }
+    if !scheme.eq_ignore_ascii_case(b"basic") {
+        return None;
+    }
+    let mut pair = STANDARD.decode(rest).ok()?;
+    let colon = pair.iter().position(|byte| *byte == b':')?;
+    Some(pair.split_off(colon + 1))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn keys_are_read_from_each_kind_of_header() {
+        let key =
+            |value: &str| of_authorization(value.as_bytes()).map(|key| String::from_utf8(key).expect("text"));
+        assert_eq!(key("Bearer abc"), Some("abc".to_owned()));
+        assert_eq!(key("bearer   abc "), Some("abc".to_owned()));
+        assert_eq!(key("Basic dXNlcjphOmI="), Some("a:b".to_owned()));
+        for nothing in ["abc", "Bearer", "Digest abc", "Basic !!!", "Basic dXNlcg=="] {
+            assert_eq!(key(nothing), None, "{nothing}");
+        }
+    }
+}
