@@ -26,6 +26,8 @@ mod scripted;
 mod storm;
 #[path = "http/streams.rs"]
 mod streams;
+#[path = "http/tokens.rs"]
+mod tokens;
 #[path = "http/verbs.rs"]
 mod verbs;
 #[path = "http/watching.rs"]
@@ -78,6 +80,8 @@ fn main() -> ExitCode {
         ("faults::a_failed_device_ends_the_process", faults::device_fault),
         ("faults::answers_that_take_too_long_end", faults::request_timeout),
         ("storm::a_thousand_hangups_leave_nothing_behind", storm::hangups),
+        ("tokens::text_becomes_tokens_and_text_again", tokens::there_and_back),
+        ("tokens::a_server_says_what_it_is", tokens::info),
         ("watching::health_while_loading", watching::loading),
         ("watching::metrics", watching::metrics),
         ("watching::request_ids", watching::request_ids),

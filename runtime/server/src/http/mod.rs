@@ -16,5 +16,6 @@ mod page;
 mod request_id;
 mod router;
 mod stream;
+mod tokens;
 
 pub(crate) use router::router;

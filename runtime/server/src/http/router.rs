@@ -2,7 +2,7 @@
 
 use super::app::App;
 use super::error::ApiError;
-use super::{auth, chat, completions, health, metrics, models, page, request_id};
+use super::{auth, chat, completions, health, metrics, models, page, request_id, tokens};
 use axum::Router;
 use axum::extract::State;
 use axum::http::{HeaderValue, Method, StatusCode, Uri};
@@ -19,6 +19,9 @@ pub(crate) fn router(app: Arc<App>) -> Router {
         .route("/health/ready", get(health::ready))
         .route("/health/live", get(health::live))
         .route("/metrics", get(metrics::metrics))
+        .route("/info", get(tokens::info))
+        .route("/tokenize", post(tokens::tokenize))
+        .route("/detokenize", post(tokens::detokenize))
         .route("/v1/models", get(models::list))
         .route("/v1/models/{*id}", get(models::one))
         .route("/v1/chat/completions", post(chat::chat))

@@ -29,11 +29,7 @@ impl ChatRequest {
             return Err(ApiError::field("top_logprobs", "`top_logprobs` needs `logprobs` to be true"));
         }
         params.sampling.top_logprobs = logprobs.then_some(top.unwrap_or(0) as u8);
-        let template_variables = match fields.value("chat_template_kwargs") {
-            None => Map::new(),
-            Some(Value::Object(map)) => map.clone(),
-            Some(other) => return Err(wrong_type("chat_template_kwargs", "an object", other)),
-        };
+        let template_variables = read_template_variables(&mut fields)?;
         refuse_unsupported(&mut fields)?;
         fields.finish()?;
         Ok(ChatRequest { params, messages, template_variables })
@@ -67,7 +63,17 @@ fn refuse_unsupported(fields: &mut Fields) -> Result<(), ApiError> {
     Ok(())
 }
 
-fn read_messages(fields: &mut Fields) -> Result<Vec<Value>, ApiError> {
+/// Further variables of the chat template.
+pub(super) fn read_template_variables(fields: &mut Fields) -> Result<Map<String, Value>, ApiError> {
+    match fields.value("chat_template_kwargs") {
+        None => Ok(Map::new()),
+        Some(Value::Object(map)) => Ok(map.clone()),
+        Some(other) => Err(wrong_type("chat_template_kwargs", "an object", other)),
+    }
+}
+
+/// The messages as a chat template takes them.
+pub(super) fn read_messages(fields: &mut Fields) -> Result<Vec<Value>, ApiError> {
     match fields.value("messages") {
         None => Err(ApiError::field("messages", "`messages` is required")),
         Some(Value::Array(messages)) if messages.is_empty() => {

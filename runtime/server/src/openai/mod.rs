@@ -5,3 +5,4 @@ pub(crate) mod chat;
 pub(crate) mod completions;
 pub(crate) mod fields;
 pub(crate) mod generation;
+pub(crate) mod tokens;

@@ -18,14 +18,15 @@ pub(crate) struct InfoArgs {
 /// Prints the facts of the build.
 pub(crate) fn info(spec: &ModelSpec, args: &InfoArgs) -> Result<(), String> {
     if args.json {
-        out::print(format_args!("{:#}", as_json(spec)));
+        out::print(format_args!("{:#}", facts(spec)));
     } else {
         out::print(format_args!("{}", as_text(spec)));
     }
     Ok(())
 }
 
-fn as_json(spec: &ModelSpec) -> Value {
+/// What the build fixed, as JSON.
+pub(crate) fn facts(spec: &ModelSpec) -> Value {
     let formats = spec
         .formats
         .iter()

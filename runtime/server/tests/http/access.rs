@@ -18,8 +18,11 @@ const TEXT: &str = "/v1/completions";
 const OPEN: [(&str, &str); 4] =
     [("GET", "/health"), ("GET", "/health/live"), ("GET", "/health/ready"), ("GET", "/metrics")];
 /// All else: every route, others that are none, and methods that a route does not take.
-const CLOSED: [(&str, &str, u16); 8] = [
+const CLOSED: [(&str, &str, u16); 11] = [
     ("GET", "/", 200),
+    ("GET", "/info", 200),
+    ("POST", "/tokenize", 200),
+    ("POST", "/detokenize", 200),
     ("GET", "/v1/models", 200),
     ("GET", "/v1/models/cpu/echo/none", 200),
     ("POST", CHAT, 200),
@@ -37,14 +40,12 @@ pub fn keys() {
     std::fs::set_permissions(&file, std::fs::Permissions::from_mode(0o600)).expect("its owner's");
     let file = file.to_str().expect("UTF-8");
     let server = Server::start(&["--api-key", "of-the-flag", "--api-key-file", file]);
-    let body = json!({"messages": [{"role": "user", "content": "Hi"}], "prompt": "Hi", "max_tokens": 1});
     let ask = |method: &str, path: &str, headers: &[(&str, &str)]| -> Response {
-        let body = if method == "POST" {
-            let mut body = body.clone();
-            body.as_object_mut().expect("an object").remove(if path == CHAT { "prompt" } else { "messages" });
-            body.to_string()
-        } else {
-            String::new()
+        let body = match path {
+            _ if method == "GET" => String::new(),
+            CHAT => json!({"messages": [{"role": "user", "content": "Hi"}]}).to_string(),
+            "/detokenize" => json!({"tokens": [72, 105]}).to_string(),
+            _ => json!({"prompt": "Hi"}).to_string(),
         };
         server.connect().request(method, path, headers, body.as_bytes())
     };

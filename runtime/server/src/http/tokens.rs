@@ -1,0 +1,92 @@
+//! `POST /tokenize`, `POST /detokenize`, `GET /info`: what a client may want to know of this server's text side, and of its build.
+
+use super::app::App;
+use super::body;
+use super::completions::off_the_workers;
+use super::error::ApiError;
+use crate::openai::tokens::{DetokenizeRequest, Source, TokenizeRequest};
+use crate::verbs::info::facts;
+use axum::Json;
+use axum::body::Body;
+use axum::extract::State;
+use axum::http::Request;
+use monomorph_text::Special;
+use serde_json::{Value, json};
+use std::sync::Arc;
+
+/// The tokens of a text or a conversation, as a completion would be given them.
+pub(crate) async fn tokenize(
+    State(app): State<Arc<App>>,
+    request: Request<Body>,
+) -> Result<Json<Value>, ApiError> {
+    let ready = app.ready()?;
+    let body = body::read_json(request, app.body_limit).await?;
+    let TokenizeRequest { model, source, return_token_strs } = TokenizeRequest::read(&body)?;
+    model.iter().try_for_each(|model| app.check_model(model))?;
+    let text = Arc::clone(&ready.text);
+    let tokens = off_the_workers(move || match source {
+        Source::Prompt { text: prompt, add_special_tokens: true } => text.tokenizer.encode_prompt(&prompt),
+        Source::Prompt { text: prompt, .. } => text.tokenizer.encode(&prompt, Special::Parse),
+        Source::Chat { messages, add_generation_prompt: true, template_variables } => {
+            text.encode_chat(&messages, &template_variables)
+        }
+        Source::Chat { messages, template_variables, .. } => {
+            text.encode_beginning(&messages, &template_variables)
+        }
+    });
+    let tokens = tokens.await??;
+    let mut answer =
+        json!({"count": tokens.len(), "max_model_len": ready.engine.context(), "tokens": tokens});
+    if return_token_strs {
+        let bytes = |id: &u32| ready.text.tokenizer.token_bytes(*id).unwrap_or_default();
+        let texts = tokens.iter().map(|id| String::from_utf8_lossy(bytes(id)).into_owned());
+        answer["token_strs"] = texts.collect::<Vec<_>>().into();
+    }
+    Ok(Json(answer))
+}
+
+/// The text of tokens, the names of special ones in it or not.
+pub(crate) async fn detokenize(
+    State(app): State<Arc<App>>,
+    request: Request<Body>,
+) -> Result<Json<Value>, ApiError> {
+    let ready = app.ready()?;
+    let body = body::read_json(request, app.body_limit).await?;
+    let DetokenizeRequest { model, tokens, skip_special_tokens } =
+        DetokenizeRequest::read(&body, app.spec.vocabulary)?;
+    model.iter().try_for_each(|model| app.check_model(model))?;
+    let text = Arc::clone(&ready.text);
+    let prompt = off_the_workers(move || {
+        if skip_special_tokens {
+            return text.tokenizer.decode(&tokens);
+        }
+        let bytes = tokens.iter().filter_map(|id| text.tokenizer.token_bytes(*id));
+        String::from_utf8_lossy(&bytes.flatten().copied().collect::<Vec<u8>>()).into_owned()
+    });
+    let prompt = prompt.await?;
+    Ok(Json(json!({ "prompt": prompt })))
+}
+
+/// What was built, and what this start of it has.
+pub(crate) async fn info(State(app): State<Arc<App>>) -> Json<Value> {
+    let ready = app.ready.get();
+    let engine = ready.map(|ready| {
+        let stats = ready.engine.stats();
+        json!({
+            "context": ready.engine.context(),
+            "blocks": stats.total_blocks,
+            "snapshots": ready.engine.prefix().snapshots,
+            "prefix_cache": ready.engine.prefix().enabled,
+            "swap_host_bytes": ready.engine.swap().host_bytes,
+        })
+    });
+    Json(json!({
+        "build": facts(app.spec),
+        "model_name": app.model_name,
+        "weights": if app.dummy { "dummy" } else { "checkpoint" },
+        "body_limit": app.body_limit,
+        "request_timeout": app.request_timeout.map(|limit| limit.as_secs_f64()),
+        "keys": !app.keys.is_empty(),
+        "engine": engine,
+    }))
+}

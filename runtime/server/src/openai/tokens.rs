@@ -1,0 +1,92 @@
+//! Requests to `/tokenize` and `/detokenize`, as vLLM has them.
+
+use super::chat::{read_messages, read_template_variables};
+use super::fields::{Fields, wrong_type};
+use super::generation::token_ids;
+use crate::http::error::ApiError;
+use serde_json::{Map, Value};
+
+/// What is to be made tokens of.
+#[derive(Debug, PartialEq)]
+pub(crate) enum Source {
+    /// A text, with the tokens that a prompt begins with or without them.
+    Prompt {
+        /// The text.
+        text: String,
+        /// Whether what a prompt begins with goes before it.
+        add_special_tokens: bool,
+    },
+    /// A conversation, as the chat template writes it.
+    Chat {
+        /// As [`super::chat::ChatRequest`] has them.
+        messages: Vec<Value>,
+        /// Whether the beginning of an answer goes behind it.
+        add_generation_prompt: bool,
+        /// Further variables of the template.
+        template_variables: Map<String, Value>,
+    },
+}
+
+/// A request for tokens, checked.
+#[derive(Debug)]
+pub(crate) struct TokenizeRequest {
+    /// The model asked for.
+    pub(crate) model: Option<String>,
+    /// What is to be cut.
+    pub(crate) source: Source,
+    /// Whether the text of every token is wanted too.
+    pub(crate) return_token_strs: bool,
+}
+
+impl TokenizeRequest {
+    /// Reads a body.
+    pub(crate) fn read(body: &Value) -> Result<TokenizeRequest, ApiError> {
+        let mut fields = Fields::new("", body)?;
+        let model = fields.string("model")?.map(str::to_owned);
+        let source = match (fields.string("prompt")?, fields.value("messages").is_some()) {
+            (Some(text), false) => {
+                let add_special_tokens = fields.boolean("add_special_tokens")?.unwrap_or(true);
+                Source::Prompt { text: text.to_owned(), add_special_tokens }
+            }
+            (None, true) => Source::Chat {
+                messages: read_messages(&mut fields)?,
+                add_generation_prompt: fields.boolean("add_generation_prompt")?.unwrap_or(true),
+                template_variables: read_template_variables(&mut fields)?,
+            },
+            (given, _) => {
+                let both = if given.is_some() { "not both" } else { "one of them is required" };
+                return Err(ApiError::field("prompt", format!("`prompt` or `messages`: {both}")));
+            }
+        };
+        let return_token_strs = fields.boolean("return_token_strs")?.unwrap_or(false);
+        fields.finish()?;
+        Ok(TokenizeRequest { model, source, return_token_strs })
+    }
+}
+
+/// A request for text, checked.
+#[derive(Debug)]
+pub(crate) struct DetokenizeRequest {
+    /// The model asked for.
+    pub(crate) model: Option<String>,
+    /// Ids of the vocabulary.
+    pub(crate) tokens: Vec<u32>,
+    /// Whether special tokens are left out, and otherwise written by their names.
+    pub(crate) skip_special_tokens: bool,
+}
+
+impl DetokenizeRequest {
+    /// Reads a body; ids lie below `vocabulary`.
+    pub(crate) fn read(body: &Value, vocabulary: usize) -> Result<DetokenizeRequest, ApiError> {
+        let mut fields = Fields::new("", body)?;
+        let model = fields.string("model")?.map(str::to_owned);
+        let tokens = match fields.value("tokens") {
+            None => return Err(ApiError::field("tokens", "`tokens` is required")),
+            Some(ids @ Value::Array(_)) => token_ids("tokens", ids, vocabulary)?,
+            Some(other) => return Err(wrong_type("tokens", "an array of ids", other)),
+        };
+        let skip_special_tokens = fields.boolean("skip_special_tokens")?.unwrap_or(false);
+        fields.finish()?;
+        Ok(DetokenizeRequest { model, tokens, skip_special_tokens })
+    }
+}

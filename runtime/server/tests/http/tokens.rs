@@ -1,0 +1,70 @@
+//! Text to tokens and back, and what a server says of itself. The scripted model's tokens are bytes, and three special ones.
+
+use crate::lifecycle::CHAT;
+use crate::process::{Server, run};
+use serde_json::{Value, json};
+
+/// Ids of `<|im_start|>` and `<|im_end|>`.
+const START: u32 = 257;
+const END: u32 = 258;
+
+pub fn there_and_back() {
+    let server = Server::start(&["--context", "512"]);
+    let tokens = |body: &Value| {
+        let answer = server.post("/tokenize", body);
+        assert_eq!(answer.status, 200, "{}", answer.text());
+        let answer = answer.json();
+        assert_eq!(answer["count"], answer["tokens"].as_array().expect("ids").len());
+        assert_eq!(answer["max_model_len"], 512);
+        answer
+    };
+    let text = |ids: &Value, skip: bool| {
+        let body = json!({"tokens": ids, "skip_special_tokens": skip});
+        server.post("/detokenize", &body).json()["prompt"].clone()
+    };
+    let plain = tokens(&json!({"prompt": "Hi<|im_end|>é", "return_token_strs": true}));
+    assert_eq!(plain["tokens"], json!([72, 105, END, 0xc3, 0xa9]));
+    assert_eq!(plain["token_strs"], json!(["H", "i", "<|im_end|>", "\u{fffd}", "\u{fffd}"]));
+    assert_eq!(text(&plain["tokens"], false), "Hi<|im_end|>é");
+    assert_eq!(text(&plain["tokens"], true), "Hié");
+    assert_eq!(text(&json!([0xc3]), false), "\u{fffd}");
+
+    // As many as an answer to the same conversation says that it was asked, and what is written in a message is no control token.
+    let messages = json!([{"role": "user", "content": "[[say so]]<|im_end|>"}]);
+    let chat = tokens(&json!({ "messages": messages }));
+    let asked = server.post(CHAT, &json!({"messages": messages, "max_tokens": 1})).json();
+    assert_eq!(asked["usage"]["prompt_tokens"], chat["count"]);
+    let count = |ids: &Value, id: u32| ids.as_array().expect("ids").iter().filter(|it| **it == id).count();
+    assert_eq!((count(&chat["tokens"], START), count(&chat["tokens"], END)), (2, 1));
+    let bare = tokens(&json!({"messages": messages, "add_generation_prompt": false}));
+    assert_eq!(count(&bare["tokens"], START), 1);
+    assert!(text(&bare["tokens"], false).as_str().is_some_and(|text| text.ends_with("<|im_end|>\n")));
+
+    for (path, body, param) in [
+        ("/tokenize", json!({}), "prompt"),
+        ("/tokenize", json!({"prompt": "a", "messages": messages}), "prompt"),
+        ("/tokenize", json!({"prompt": "a", "add_generation_prompt": true}), "add_generation_prompt"),
+        ("/tokenize", json!({"prompt": ["a"]}), "prompt"),
+        ("/tokenize", json!({"prompt": "a", "model": "gpt-4"}), "model"),
+        ("/detokenize", json!({}), "tokens"),
+        ("/detokenize", json!({"tokens": [1_000_000]}), "tokens[0]"),
+        ("/detokenize", json!({"tokens": "a"}), "tokens"),
+    ] {
+        let answer = server.post(path, &body);
+        assert!([400, 404].contains(&answer.status), "{path} {body}: {}", answer.text());
+        assert_eq!(answer.json()["error"]["param"], param, "{path} {body}");
+    }
+}
+
+pub fn info() {
+    let server = Server::start(&["--context", "512", "--max-body", "5000"]);
+    let info = server.get("/info").json();
+    let verb: Value = serde_json::from_slice(&run(&["info", "--json"]).stdout).expect("JSON");
+    assert_eq!(info["build"], verb, "the same as the verb says");
+    assert_eq!((&info["engine"]["context"], &info["body_limit"]), (&json!(512), &json!(5000)));
+    assert_eq!((&info["keys"], &info["weights"]), (&json!(false), &json!("checkpoint")));
+    let guarded = Server::start(&["--api-key", "of-the-flag"]);
+    let answer = guarded.connect().request("GET", "/info", &[("x-api-key", "of-the-flag")], b"");
+    assert_eq!(answer.json()["keys"], true);
+    assert!(!answer.text().contains("of-the-flag"));
+}
