@@ -91,6 +91,26 @@ impl Serving {
         Serving { process, address, ready_after: started.elapsed() }
     }
 
+    /// Overwrites every file without a name that it has open in `directory`, as a disk does that goes bad; how many there were.
+    ///
+    /// # Panics
+    /// If the process is gone, or its files cannot be written.
+    pub fn spoil_files(&self, directory: &Path) -> usize {
+        use std::io::Write;
+        let open = std::fs::read_dir(format!("/proc/{}/fd", self.process.id())).expect("it runs");
+        let open = open.map(|entry| entry.expect("entries are readable").path());
+        let is_one = |path: &PathBuf| std::fs::read_link(path).is_ok_and(|file| file.starts_with(directory));
+        let spoilt = open.filter(is_one).map(|path| {
+            let mut file = std::fs::OpenOptions::new().write(true).open(&path).expect("it is writable");
+            let bytes = file.metadata().expect("it is there").len();
+            for _ in 0..bytes.div_ceil(1 << 16) {
+                file.write_all(&[0x5a; 1 << 16]).expect("it is writable");
+            }
+            file.sync_all().expect("it is writable");
+        });
+        spoilt.count()
+    }
+
     /// Bytes of memory resident now.
     ///
     /// # Panics

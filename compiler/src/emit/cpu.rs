@@ -1,7 +1,7 @@
 //! `stack.rs` for a CPU: the layer stack as a sequence of phase functions of `monomorph_device::cpu`.
 
 use super::phases::{Operands, phase};
-use super::{cpu_draft, cpu_far, float, format_ident, layer_type, number, quote, spec, weights};
+use super::{cpu_draft, far, float, format_ident, layer_type, number, quote, spec, weights};
 use crate::graph::{RotaryFrequencies, Rows};
 use crate::plan::{FieldId, FieldKind, PhaseKind, Plan, PlanBody};
 use crate::spec::types::DeltaShape;
@@ -13,7 +13,7 @@ pub fn stack(plan: &Plan) -> TokenStream {
     let weights = weights::structs(plan);
     let frequencies =
         plan.bodies.iter().filter_map(|body| Some(frequency_table(body, attention(body)?.frequencies)));
-    let parts = cpu_far::numbers(plan);
+    let parts = far::numbers(plan);
     let buffers = buffers(plan);
     let stack = stack_struct(plan);
     let bodies = plan.bodies.iter().filter(|body| !body.layers.is_empty()).map(|it| layer(plan, it));
@@ -423,7 +423,7 @@ fn model(plan: &Plan) -> TokenStream {
     let logits = format_ident!("{}", logits_name(plan));
     let cpu_draft::Statements { load, batch: ahead, names: draft_names, submit } =
         cpu_draft::statements(plan);
-    let cpu_far::Statements { open, send, parts } = cpu_far::statements(plan);
+    let far::Statements { open, send, parts } = far::statements(plan);
     quote! {
         impl Model for Stack {
             const SPEC: &'static ModelSpec = &SPEC;

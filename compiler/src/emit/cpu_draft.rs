@@ -2,7 +2,7 @@
 
 use super::cpu::{angles, attention, body_ident, cache_type, layer_loop};
 use super::phases::{Operands, phase};
-use super::{cpu_far, format_ident, layer_type, number, quote};
+use super::{far, format_ident, layer_type, number, quote};
 use crate::graph::BodyId;
 use crate::plan::{DraftPlan, PhaseKind, Plan, PlanBody};
 use proc_macro2::{Literal, TokenStream};
@@ -150,7 +150,7 @@ pub fn statements(plan: &Plan) -> Statements {
     let take = quote! {
         self.drafting.take(&self.team, &self.batch, &mut self.buffers.#logits, &mut self.outputs);
     };
-    let reads = cpu_far::draft_parts(plan);
+    let reads = far::draft_parts(plan);
     let reads = quote!(self.far.begin(step, self.drafting.batch(), #reads););
     let passes = number(draft.drafts);
     // One more pass, where a sequence is drafted for.

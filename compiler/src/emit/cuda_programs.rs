@@ -1,7 +1,7 @@
 //! The programs of a CUDA stack: one function each, every launch with its grid and its arguments.
 
 use super::cpu::{attention, body_ident, layer_loop, layer_order};
-use super::{format_ident, layer_type, number, quote};
+use super::{far, format_ident, layer_type, number, quote};
 use crate::graph::BodyId;
 use crate::plan::cuda::{Argument, CudaPlan, Extent, Launch, Plane, Program, Regime, StatePart};
 use crate::plan::{Plan, PlanBody};
@@ -53,7 +53,17 @@ pub fn program(plan: &Plan, cuda: &CudaPlan, program: &Program) -> TokenStream {
         plan.bodies.iter().zip(&program.bodies).filter(|(body, it)| in_layers(body) && !it.is_empty());
     let bodies = bodies.map(|(body, launches)| {
         let (run, kind) = (run(body), layer_type(&body.name));
-        let launches = launches.iter().map(|it| launch(plan, cuda, Some(body), it));
+        let attends = |it: &&Launch| it.arguments.iter().any(|it| matches!(it, Argument::Cache(_)));
+        let first = launches.iter().find(attends);
+        let launches = launches.iter().map(|it| {
+            // Blocks on disk are there before the first kernel that looks at the cache, and after as many as may run meanwhile.
+            let stage = first.is_some_and(|first| std::ptr::eq(first, it)).then(|| {
+                let parts = far::table(body);
+                quote!(queue.stage(#parts[layer]);)
+            });
+            let launch = launch(plan, cuda, Some(body), it);
+            quote!(#stage #launch)
+        });
         let documentation = format!(" One `{}` layer of [`Layers::{}`].", body.name, program.name);
         quote! {
             #[doc = #documentation]

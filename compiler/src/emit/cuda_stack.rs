@@ -4,7 +4,7 @@
 use super::cpu::{attention, body_ident, delta_shape, frequency_table, logits_name};
 use super::cuda_programs::{looks_ahead, program, rotary_body};
 use super::cuda_weights::{self, cache_block_bytes};
-use super::{float, format_ident, layer_type, number, quote};
+use super::{far, float, format_ident, layer_type, number, quote};
 use crate::graph::BodyId;
 use crate::plan::cuda::{CudaPlan, Kernel, Program, Regime, StateShape, state_bytes};
 use crate::plan::{Plan, PlanBody};
@@ -17,6 +17,7 @@ pub fn stack(plan: &Plan) -> TokenStream {
     let turning = plan.bodies.iter().enumerate().filter(|(at, _)| rotary_body(plan, *at) == *at);
     let frequencies =
         turning.filter_map(|(_, body)| Some(frequency_table(body, attention(body)?.frequencies)));
+    let parts = far::numbers(plan);
     let kernels = kernels(cuda);
     let areas = [buffers(plan), scratch(cuda)];
     let layers = layers_struct(plan, cuda);
@@ -28,12 +29,13 @@ pub fn stack(plan: &Plan) -> TokenStream {
         use monomorph_device::cuda::*;
         use monomorph_formats::Format;
         use monomorph_model::{
-            BlockId, LoadError, LoadOptions, Model, ModelSpec, Progress, StatePlace, Step, StepOutput, Ticket,
+            BlockId, FarId, FarRoom, LoadError, LoadOptions, Model, ModelSpec, Progress, StatePlace, Step, StepOutput, Ticket,
             Weights,
         };
 
         #weights
         #(#frequencies)*
+        #parts
         #kernels
         #(#areas)*
         #layers
@@ -194,6 +196,15 @@ fn layers_struct(plan: &Plan, cuda: &CudaPlan) -> TokenStream {
     }
 }
 
+/// The programs that are recorded, in the order of their numbers, each with the passes that draft behind it.
+fn recorded(cuda: &CudaPlan) -> impl Iterator<Item = (&Program, Option<&Program>)> {
+    let decode = cuda.programs.iter().filter(|program| program.regime == Regime::Decode);
+    decode.map(|program| {
+        let of = |it: &&Program| it.regime == Regime::Draft && it.sequences == program.sequences;
+        (program, cuda.programs.iter().find(of))
+    })
+}
+
 /// The programs that steps launch themselves.
 fn programs_impl(cuda: &CudaPlan) -> TokenStream {
     let of = |regime| cuda.programs.iter().rfind(|it| it.regime == regime).expect("one of each");
@@ -204,6 +215,19 @@ fn programs_impl(cuda: &CudaPlan) -> TokenStream {
         let (run, first, last) = (format_ident!("{}", it.name), number(*least), number(it.rows));
         *least = it.rows + 1;
         Some(quote!(#first..=#last => Layers::#run(self, queue),))
+    });
+    let recorded = recorded(cuda).enumerate().map(|(at, (program, draft))| {
+        let (at, run) = (number(at), format_ident!("{}", program.name));
+        let draft = draft.map(|draft| {
+            let run = format_ident!("{}", draft.name);
+            quote!(Layers::#run(self, queue);)
+        });
+        quote! {
+            #at => {
+                Layers::#run(self, queue);
+                #draft
+            }
+        }
     });
     let rows = number(head.rows);
     let learn = cuda.programs.iter().find(|it| it.regime == Regime::Learn).map(|it| {
@@ -217,6 +241,13 @@ fn programs_impl(cuda: &CudaPlan) -> TokenStream {
     quote! {
         impl Programs for Layers {
             const HEAD_ROWS: usize = #rows;
+
+            fn decode(&self, program: usize, queue: &mut Queue) {
+                match program {
+                    #(#recorded)*
+                    _ => unreachable!("no such program was recorded"),
+                }
+            }
 
             fn prefill(&self, tokens: usize, queue: &mut Queue) {
                 match tokens {
@@ -253,8 +284,8 @@ fn model(plan: &Plan, cuda: &CudaPlan) -> TokenStream {
         areas += 2;
         let [cache, rotary, table] = ["_cache", "_rotary", "_frequencies"].map(|it| body_ident(body, it));
         let table = format_ident!("{}", table.to_string().to_uppercase());
-        let bytes = number(cache_block_bytes(plan, &shape));
-        mixers.push(quote!(let #cache = memory.cache(#layers, #bytes)?;));
+        let (bytes, parts) = (number(cache_block_bytes(plan, &shape)), far::table(body));
+        mixers.push(quote!(let #cache = memory.cache(&#parts, #bytes)?;));
         names.push(quote!(#cache));
         if turns(plan, body) {
             let factor = float(shape.frequencies.factor);
@@ -289,25 +320,18 @@ fn model(plan: &Plan, cuda: &CudaPlan) -> TokenStream {
         layers.push(name);
     }
     let logits = format_ident!("{}", logits_name(plan));
-    let decode = cuda.programs.iter().filter(|program| program.regime == Regime::Decode);
-    let records = decode.map(|program| {
-        let (name, run) = (&program.name, format_ident!("{}", program.name));
+    let records = recorded(cuda).enumerate().map(|(at, (program, draft))| {
+        let (at, name) = (number(at), &program.name);
         let [sequences, tokens] = [program.sequences, program.tokens].map(number);
-        let of = |it: &&Program| it.regime == Regime::Draft && it.sequences == program.sequences;
-        match cuda.programs.iter().find(of) {
-            None => quote!(steps.record(#name, #sequences, #tokens, |queue| layers.#run(queue))?;),
-            Some(draft) => {
-                let (name_of_draft, run_draft) = (&draft.name, format_ident!("{}", draft.name));
-                quote! {
-                    steps.record(#name, #sequences, #tokens, |queue| {
-                        layers.#run(queue);
-                        layers.#run_draft(queue);
-                    })?;
-                    steps.record_drafts(#name_of_draft, #sequences, |queue| layers.#run_draft(queue))?;
-                }
-            }
+        let record = quote!(steps.record(#name, #sequences, #tokens, |queue| layers.decode(#at, queue))?;);
+        let Some(draft) = draft else { return record };
+        let (name, run) = (&draft.name, format_ident!("{}", draft.name));
+        quote! {
+            #record
+            steps.record_drafts(#name, #sequences, |queue| layers.#run(queue))?;
         }
     });
+    let parts = far::parts(plan);
     let snapshots = plan.bodies.iter().any(|body| delta_shape(body).is_some()).then(|| {
         quote! {
             fn snapshots(&self) -> usize {
@@ -345,7 +369,7 @@ fn model(plan: &Plan, cuda: &CudaPlan) -> TokenStream {
                     rotary_position: #rotary_position,
                     gaps: #gaps,
                 };
-                let mut memory = Memory::claim(&gpu, &SPEC, options, &needs)?;
+                let mut memory = Memory::claim(&gpu, &SPEC, options, &needs, #parts)?;
                 let buffers = Buffers::take(&mut memory)?;
                 let scratch = Scratch::take(&mut memory)?;
                 #(#mixers)*
@@ -363,6 +387,14 @@ fn model(plan: &Plan, cuda: &CudaPlan) -> TokenStream {
             }
 
             #snapshots
+
+            fn far(&self) -> Option<FarRoom> {
+                self.steps.far()
+            }
+
+            fn send_far(&mut self, blocks: &[BlockId], to: FarId) -> Result<(), String> {
+                self.steps.send_far(blocks, to)
+            }
 
             fn read_block(&mut self, block: BlockId, into: &mut [u8]) {
                 self.steps.read_block(block, into);

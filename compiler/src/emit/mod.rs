@@ -2,11 +2,11 @@
 
 mod cpu;
 mod cpu_draft;
-mod cpu_far;
 pub mod cuda;
 mod cuda_programs;
 mod cuda_stack;
 mod cuda_weights;
+mod far;
 mod manifest;
 mod phases;
 mod spec;

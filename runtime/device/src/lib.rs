@@ -10,4 +10,6 @@ pub mod cpu;
 #[cfg(feature = "cuda")]
 pub mod cuda;
 #[cfg(any(feature = "cpu", feature = "cuda"))]
+mod far;
+#[cfg(any(feature = "cpu", feature = "cuda"))]
 mod rows_of;

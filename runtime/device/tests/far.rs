@@ -22,7 +22,7 @@ const TOKENS: usize = 96;
 static PARTS: [usize; LAYERS] = [0, 1, 2];
 
 fn options(directory: &Path, bytes: u64, page_bytes: usize, window_pages: Option<usize>) -> FarOptions {
-    FarOptions { directory: directory.to_owned(), bytes, depth: 8, page_bytes, window_pages }
+    FarOptions { directory: directory.to_owned(), bytes, depth: 8, page_bytes, resident: None, window_pages }
 }
 
 /// What is in a cache, and how it is attended to.

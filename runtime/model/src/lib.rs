@@ -20,6 +20,7 @@ pub use step::{
 };
 
 use monomorph_weights::{Checkpoint, WeightsError};
+use std::num::NonZero;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -184,6 +185,8 @@ pub struct FarOptions {
     pub depth: u32,
     /// About how many bytes are written and read at a time: one layer's of a group of blocks.
     pub page_bytes: usize,
+    /// Blocks that a sequence keeps on the device; half of all unless given.
+    pub resident: Option<NonZero<usize>>,
     /// Pages that are staged at a time, where that is to be less than the device chooses: for tests.
     pub window_pages: Option<usize>,
 }

@@ -1,14 +1,13 @@
 //! Sequences that are longer than memory: flags, and what they mean for a model.
 
 use crate::out;
-use monomorph_engine::FarShare;
-use monomorph_model::{FarOptions, FarRoom, ModelSpec};
+use monomorph_model::{FarOptions, ModelSpec};
 use std::num::NonZero;
 use std::path::PathBuf;
 
-/// About how many bytes are written and read at a time: enough to be worth an access, and few enough that sequences need not have
-/// many blocks before some can go.
-const PAGE_BYTES: usize = 128 << 10;
+/// About how many KiB are written and read at a time unless told otherwise: enough to be worth an access, and few enough that
+/// sequences need not have many blocks before some can go.
+const PAGE: usize = 128;
 /// Pages on their way at a time unless told otherwise.
 const DEPTH: u32 = 16;
 
@@ -25,6 +24,10 @@ pub struct FarArgs {
     /// Most reads and writes of the file on their way at a time [default: 16].
     #[arg(long, value_name = "N", requires = "high_speed_swap")]
     pub high_speed_swap_depth: Option<NonZero<u32>>,
+    /// About how much of a layer's keys and values is written and read at a time: the more, the fewer accesses, and the more blocks
+    /// that a sequence has to have beyond its share before any go [default: 128].
+    #[arg(long, value_name = "KiB", requires = "high_speed_swap", value_parser = clap::value_parser!(u32).range(4..=16384))]
+    pub high_speed_swap_page: Option<u32>,
     /// Blocks of a sequence that stay in memory [default: half of all].
     #[arg(long, value_name = "N", requires = "high_speed_swap")]
     pub resident_blocks: Option<NonZero<usize>>,
@@ -38,12 +41,16 @@ impl FarArgs {
 
     /// Bytes that are claimed for reading, about: of most models as many, whatever the context.
     pub(crate) fn staging(&self, spec: &ModelSpec) -> u64 {
-        // Five windows of 2 MiB, or of ten blocks of a layer where these are larger; one layer of four may attend.
+        // Five windows of 2 MiB, or of ten blocks of a layer and two pages where these are larger; one layer of four may attend.
         let part = (4 * spec.block_bytes / spec.layers.max(1)) as u64;
-        if self.is_on() { 5 * (10 * part).max(2 << 20) } else { 0 }
+        if self.is_on() { 5 * (10 * part + 2 * self.page_bytes() as u64).max(2 << 20) } else { 0 }
     }
 
-    /// What the model and the engine are told, where there are `blocks` blocks.
+    fn page_bytes(&self) -> usize {
+        self.high_speed_swap_page.map_or(PAGE, |page| page as usize) << 10
+    }
+
+    /// What the model is told, where there are `blocks` blocks, or as many as its device holds.
     ///
     /// # Errors
     /// When this build cannot, or the numbers leave nothing to work with.
@@ -52,12 +59,14 @@ impl FarArgs {
         spec: &ModelSpec,
         context: usize,
         blocks: Option<usize>,
-    ) -> Result<Option<(FarOptions, FarShare)>, String> {
+    ) -> Result<Option<FarOptions>, String> {
         let Some(directory) = &self.high_speed_swap else { return Ok(None) };
         let flag = format!("--high-speed-swap {}", directory.display());
-        let Some(blocks) = blocks.filter(|_| spec.hardware.cuda.is_none()) else {
-            return Err(format!("{flag}: servers for GPUs keep all keys and values on the card"));
-        };
+        if spec.hardware.cuda.is_some() && spec.drafted() > 0 {
+            return Err(format!(
+                "{flag}: servers for GPUs that draft by themselves keep all keys and values on the card"
+            ));
+        }
         if spec.block_bytes == 0 {
             return Err(format!("{flag}: {} has no keys and values", spec.model));
         }
@@ -70,19 +79,18 @@ impl FarArgs {
             Some(space) if space > 0.0 && space.is_finite() => (space * out::GB) as u64,
             Some(space) => return Err(format!("--high-speed-swap-space {space} is not above 0")),
         };
-        let resident = self.resident_blocks.map_or((blocks / 2).max(1), NonZero::get);
-        if resident > blocks {
+        if let (Some(resident), Some(blocks)) = (self.resident_blocks, blocks)
+            && resident.get() > blocks
+        {
             return Err(format!("--resident-blocks {resident}: there are {blocks} blocks in all"));
         }
-        let options = FarOptions {
+        Ok(Some(FarOptions {
             directory: directory.clone(),
             bytes,
             depth: self.high_speed_swap_depth.map_or(DEPTH, NonZero::get),
-            page_bytes: PAGE_BYTES,
+            page_bytes: self.page_bytes(),
+            resident: self.resident_blocks,
             window_pages: None,
-        };
-        // What there is room for is known when the file is there.
-        let room = FarRoom { places: 0, group: 1 };
-        Ok(Some((options, FarShare { room, resident })))
+        }))
     }
 }

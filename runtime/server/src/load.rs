@@ -33,9 +33,12 @@ pub fn start_engine<M: Model>(
 ) -> Result<EngineHandle, Failure> {
     let model = M::load(weights, options, progress)?;
     let prefix = PrefixOptions { snapshots: model.snapshots(), ..engine.prefix };
-    let far = match (engine.far, model.far()) {
+    let far = match (&options.far, model.far()) {
         (None, _) => None,
-        (Some(share), Some(room)) => Some(FarShare { room, ..share }),
+        (Some(far), Some(room)) => {
+            let resident = far.resident.map_or((model.blocks() / 2).max(1), NonZero::get);
+            Some(FarShare { room, resident })
+        }
         (Some(_), None) => return Err("this build keeps no K/V blocks on disk".to_owned().into()),
     };
     let engine = EngineOptions { blocks: model.blocks(), prefix, far, ..engine };

@@ -39,12 +39,13 @@ const SWAPPED: usize = 16;
 const VOCABULARY: usize = 256;
 
 /// What runs on the machine with the card.
-const SCRIPTS: [(&str, &str); 12] = [
+const SCRIPTS: [(&str, &str); 13] = [
     ("run.py", include_str!("run.py")),
     ("checks/__init__.py", include_str!("checks/__init__.py")),
     ("checks/benches.py", include_str!("checks/benches.py")),
     ("checks/common.py", include_str!("checks/common.py")),
     ("checks/engine.py", include_str!("checks/engine.py")),
+    ("checks/far.py", include_str!("checks/far.py")),
     ("checks/joins.py", include_str!("checks/joins.py")),
     ("checks/launches.py", include_str!("checks/launches.py")),
     ("checks/logits.py", include_str!("checks/logits.py")),
@@ -358,7 +359,7 @@ impl Gathering {
         let weights: serde_json::Map<String, Value> =
             batches.iter().map(|batch| (batch.to_string(), json!(weights(*batch)))).collect();
         Ok(json!({
-            "target": target.build(), "server": server, "runs": runs,
+            "target": target.build(), "server": server, "context": target.model.context, "runs": runs,
             "costs": {
                 "bandwidth": target.hardware.bandwidth,
                 "weight_bytes": weights,

@@ -122,6 +122,17 @@ impl<T: Plain> Memory<T> {
     }
 }
 
+// SAFETY: claimed once, zeroed, and the value's own; a staging area has it behind no other reference.
+unsafe impl crate::far::Area for Memory<u8> {
+    fn start(&self) -> NonNull<u8> {
+        self.start
+    }
+
+    fn len(&self) -> usize {
+        self.len
+    }
+}
+
 impl<T> Drop for Memory<T> {
     fn drop(&mut self) {
         pages::give_back(self.start, self.claimed);

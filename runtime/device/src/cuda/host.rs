@@ -28,6 +28,8 @@ pub(crate) struct Pinned {
 
 // SAFETY: the memory is owned; whoever starts a copy keeps hands off until its event.
 unsafe impl Send for Pinned {}
+// SAFETY: what is shared of it is only read, or lent page by page by a staging area.
+unsafe impl Sync for Pinned {}
 
 impl Pinned {
     /// `len` zeros.
@@ -58,6 +60,11 @@ impl Pinned {
             sys::cuMemHostGetDevicePointer_v2(&mut address, start, 0)
         })?;
         Ok(Pointer(address))
+    }
+
+    /// The first byte, at a multiple of a page's size where whole pages were claimed.
+    pub(crate) fn start(&self) -> NonNull<u8> {
+        self.start
     }
 
     /// All bytes. While a copy is under way only those it does not touch may be looked at.

@@ -1,13 +1,16 @@
 //! The device's memory: planned before the first byte of weights is read, claimed once, handed out in order.
 
 use super::driver::Claim;
+use super::far::{self, Blocks, Disk, Far};
 use super::fault::Fault;
 use super::gpu::Gpu;
 use super::host;
 use super::shape::ALIGNMENT;
 use super::states::{Places, State};
 use super::step;
+use crate::far::Layout;
 use monomorph_model::{LoadError, LoadOptions, ModelSpec};
+use std::num::NonZero;
 
 /// What the driver is left for graphs, kernels and its own books. An estimate: graphs of a few hundred kernels take a few
 /// MiB each.
@@ -59,6 +62,8 @@ struct Plan {
     scratch: u64,
     rotary: u64,
     tables: u64,
+    /// Of blocks on disk.
+    staging: u64,
     blocks: usize,
     block_bytes: u64,
 }
@@ -69,11 +74,19 @@ impl Plan {
     }
 
     fn fixed(&self) -> u64 {
-        self.weights + self.state + self.activations + self.scratch + self.rotary + self.tables
+        self.weights + self.state + self.activations + self.scratch + self.rotary + self.tables + self.staging
     }
 
     fn total(&self) -> u64 {
         self.fixed() + self.kv()
+    }
+
+    /// What there is to say of the staging area; nothing where there is none.
+    fn staging_text(&self) -> String {
+        match self.staging {
+            0 => String::new(),
+            staging => format!("staging of blocks on disk {}, ", size(staging)),
+        }
     }
 
     /// What there is to say of recurrent state; nothing where there is none.
@@ -101,6 +114,8 @@ struct Request {
     /// Whether a shorter sequence would do.
     shorter: bool,
     blocks: Option<usize>,
+    /// Bytes of the staging area and blocks that a sequence needs, where it may have others on disk.
+    far: Option<(u64, usize)>,
 }
 
 impl Request {
@@ -133,6 +148,7 @@ fn plan(needs: &Needs, tables: u64, request: Request, limit: u64) -> Result<Plan
         scratch: needs.scratch + needs.gaps,
         rotary: needs.rotary_position * request.context as u64,
         tables,
+        staging: request.far.map_or(0, |(staging, _)| staging),
         blocks: 0,
         block_bytes: request.block_bytes,
     };
@@ -144,12 +160,21 @@ fn plan(needs: &Needs, tables: u64, request: Request, limit: u64) -> Result<Plan
         available: limit,
         fits: Some(fits),
     };
+    if let Some((staging, needed)) = request.far {
+        plan.blocks = needed;
+        if room < needed {
+            let fits = format!(
+                "{room} blocks would fit; {staging} bytes are to stage what is on disk, less for a smaller file (--high-speed-swap-space)"
+            );
+            return Err(short(format!("a sequence's {needed} K/V blocks beside the weights"), plan, fits));
+        }
+    }
     plan.blocks = one_sequence;
     if room < one_sequence && request.shorter && request.blocks.is_none() && room > 0 {
         plan.blocks = room;
         return Ok(plan);
     }
-    if room < one_sequence {
+    if request.far.is_none() && room < one_sequence {
         let fits = match room * request.block_tokens {
             0 => {
                 let state = match plan.state {
@@ -191,10 +216,14 @@ pub struct Memory {
     blocks: usize,
     context: usize,
     places: Places,
+    /// Where each part of a block is, by its number; of a stack that attends.
+    parts: Vec<Blocks>,
+    disk: Option<Disk>,
 }
 
 impl Memory {
-    /// Plans the memory, reports the plan, claims it and makes it zero.
+    /// Plans the memory, reports the plan, claims it and makes it zero. Each of `parts` is the bytes of a part of a K/V block, and the
+    /// numbers of all that have as many: one a layer that attends, in the order in which these run.
     ///
     /// # Errors
     /// When the card does not hold it: the error says what is needed, what is there, and what would fit.
@@ -203,7 +232,9 @@ impl Memory {
         spec: &ModelSpec,
         options: &LoadOptions,
         needs: &Needs,
+        parts: &[(usize, &[usize])],
     ) -> Result<Memory, LoadError> {
+        let layout = options.far.as_ref().map(|far| Layout::new(far, parts, 0)).transpose()?;
         let (mut free, total) = gpu.memory()?;
         if gpu.is_integrated() {
             // The machine's own memory: what holds cached files is free, too.
@@ -219,6 +250,10 @@ impl Memory {
             context: options.context,
             shorter: options.shorter,
             blocks: options.blocks,
+            far: options.far.as_ref().zip(layout.as_ref()).map(|(options, layout)| {
+                let staging = far::area_bytes(layout).next_multiple_of(ALIGNMENT);
+                (staging, options.resident.map_or(1, NonZero::get))
+            }),
         };
         let plan = plan(needs, step::device_bytes(spec, options.context), request, limit)?;
         let say = options.report;
@@ -231,14 +266,15 @@ impl Memory {
             options.memory_fraction,
         ));
         say(format_args!(
-            "  weights {}, {}K/V {} ({} blocks of {} tokens: {} tokens), activations {}, kernels' scratch {}, rotary \
-             tables {}, step tables {}, graphs and driver about {}",
+            "  weights {}, {}K/V {} ({} blocks of {} tokens: {} tokens), {}activations {}, kernels' scratch {}, \
+             rotary tables {}, step tables {}, graphs and driver about {}",
             size(plan.weights),
             plan.state_text(&request),
             size(plan.kv()),
             plan.blocks,
             spec.block_tokens,
             plan.blocks * spec.block_tokens,
+            plan.staging_text(),
             size(plan.activations),
             size(plan.scratch),
             size(plan.rotary),
@@ -246,12 +282,14 @@ impl Memory {
             size(DRIVER_BYTES),
         ));
         let tokens = plan.blocks * spec.block_tokens;
-        if tokens < options.context {
+        if layout.is_none() && tokens < options.context {
             say(format_args!(
                 "  a sequence of {} tokens has no room: {tokens} are the most",
                 options.context
             ));
         }
+        let disk = options.far.as_ref().zip(layout);
+        let disk = disk.map(|(options, layout)| Disk::open(options, layout, say)).transpose()?;
         let claim = Claim::new(plan.total())?;
         // SAFETY: exactly what was claimed. Kernels never meet bytes that nobody wrote.
         unsafe { gpu.stream().clear(claim.start, claim.bytes) }?;
@@ -263,6 +301,8 @@ impl Memory {
             blocks: plan.blocks,
             context: options.context,
             places: Places::new(spec.step_sequences, request.snapshots),
+            parts: Vec::new(),
+            disk,
         })
     }
 
@@ -282,15 +322,30 @@ impl Memory {
         Ok(Pointer(self.claim.start + start))
     }
 
-    /// The K/V blocks of `layers` layers, `bytes` a block and layer.
+    /// The K/V blocks of as many layers as `parts` has numbers of parts, `bytes` a block and layer.
     ///
     /// # Errors
     /// See [`Memory::take`].
-    pub fn cache(&mut self, layers: usize, bytes: u64) -> Result<Cache, Fault> {
-        let layer_bytes = bytes * self.blocks as u64;
+    pub fn cache(&mut self, parts: &[usize], bytes: u64) -> Result<Cache, Fault> {
+        let (layers, layer_bytes) = (parts.len(), bytes * self.blocks as u64);
         let cache = Cache { start: self.take(layer_bytes * layers as u64)?, layer_bytes };
         self.places.push_blocks(cache, bytes, layers, self.blocks);
+        for (layer, part) in parts.iter().enumerate() {
+            let most = self.parts.len().max(part + 1);
+            self.parts.resize(most, Blocks { start: Pointer::NULL, bytes: 0 });
+            self.parts[*part] = Blocks { start: cache.layer(layer), bytes };
+        }
         Ok(cache)
+    }
+
+    /// What brings blocks on disk to the layers, where there are any. Behind all caches.
+    ///
+    /// # Errors
+    /// See [`Memory::take`].
+    pub(crate) fn far(&mut self) -> Result<Option<Far>, Fault> {
+        let Some(disk) = self.disk.take() else { return Ok(None) };
+        let area = self.take(far::area_bytes(disk.layout()))?;
+        Far::new(disk, &self.parts, area, self.blocks).map(Some)
     }
 
     /// The recurrent state of `layers` layers, of every slot and snapshot: each has `window` bytes of the convolution's inputs,
@@ -374,6 +429,7 @@ mod tests {
             context: 100,
             shorter: false,
             blocks,
+            far: None,
         }
     }
 
@@ -432,5 +488,22 @@ mod tests {
         let asked = error(1450 + 75, Some(8));
         assert!(asked.contains("8 K/V blocks") && asked.contains("--blocks 7"), "{asked}");
         assert!(error(1000, None).contains("not even the 1450 bytes"));
+    }
+
+    #[test]
+    fn staging_is_counted_and_a_sequence_need_not_fit() {
+        let far = |blocks, needed| Request { far: Some((300, needed)), ..request(blocks) };
+        let planned = plan(&NEEDS, 50, far(None, 3), 1450 + 300 + 59).expect("room");
+        assert_eq!((planned.staging, planned.blocks), (300, 5));
+        assert!(planned.total() <= 1450 + 300 + 59);
+        assert_eq!(planned.staging_text(), "staging of blocks on disk 0.3 KiB, ");
+        assert_eq!(plan(&NEEDS, 50, request(None), 10_000).expect("room").staging_text(), "");
+        let error = |blocks, needed| {
+            let short = plan(&NEEDS, 50, far(blocks, needed), 1450 + 300 + 59).expect_err("short");
+            short.to_string()
+        };
+        let words = error(None, 6);
+        assert!(words.contains("6 K/V blocks") && words.contains("5 blocks would fit; 300 bytes"), "{words}");
+        assert!(error(Some(6), 3).contains("--blocks 5"));
     }
 }

@@ -9,6 +9,7 @@
 
 mod carry;
 mod driver;
+mod far;
 mod fault;
 mod fill;
 mod gpu;

@@ -1,6 +1,7 @@
 //! Launching kernels, one after the other.
 
 use super::driver::{Stream, check};
+use super::far::Pass;
 use super::fault::Fault;
 use super::memory::Pointer;
 use super::module::Kernel;
@@ -83,6 +84,8 @@ pub struct Queue<'a> {
     pub extents: Extents,
     /// Tables of the step.
     pub step: StepTables,
+    /// What brings blocks on disk to the layers of a step that has some.
+    far: Option<Pass<'a>>,
     outcome: Result<(), Fault>,
 }
 
@@ -94,7 +97,19 @@ impl<'a> Queue<'a> {
         extents: Extents,
         step: StepTables,
     ) -> Queue<'a> {
-        Queue { stream, program, dependent, launched: 0, extents, step, outcome: Ok(()) }
+        Queue { stream, program, dependent, launched: 0, extents, step, far: None, outcome: Ok(()) }
+    }
+
+    /// The same with blocks on disk, if there are any.
+    pub(crate) fn streaming(self, far: Option<Pass<'a>>) -> Queue<'a> {
+        Queue { far, ..self }
+    }
+
+    /// Before the kernels that attend to a part of K/V blocks: what of it is on disk is brought to where they find it.
+    pub fn stage(&mut self, part: usize) {
+        if let (Some(pass), Ok(())) = (&mut self.far, &self.outcome) {
+            self.outcome = pass.stage(self.stream, part);
+        }
     }
 
     /// Launches `kernel` on `grid` blocks with these arguments.
@@ -143,7 +158,11 @@ impl<'a> Queue<'a> {
 
     /// The first error.
     pub(crate) fn finish(self) -> Result<(), Fault> {
-        self.outcome
+        self.outcome?;
+        match self.far {
+            Some(pass) => pass.finish(self.stream),
+            None => Ok(()),
+        }
     }
 }
 

@@ -74,6 +74,11 @@ impl Places {
         self.caches.push(Part { cache, bytes, layers });
     }
 
+    /// K/V blocks of the device.
+    pub(super) fn blocks(&self) -> usize {
+        self.blocks
+    }
+
     /// Where the parts of a K/V block are, in the order of bodies and layers, and how many bytes each.
     ///
     /// # Panics

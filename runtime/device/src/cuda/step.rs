@@ -19,6 +19,8 @@ pub(crate) struct Limits {
     pub(crate) context: usize,
     pub(crate) block_tokens: usize,
     pub(crate) blocks: usize,
+    /// Blocks on disk, whose ids follow.
+    pub(crate) far: usize,
     /// Of a sequence, to be verified.
     pub(crate) drafts: usize,
     /// Of these, made by the stack.
@@ -218,8 +220,10 @@ impl StepBuffer {
             sequence.blocks.len()
         );
         let block_start = self.blocks.len() as i32;
-        for block in &sequence.blocks[..needed] {
-            assert!((block.0 as usize) < limits.blocks, "there is no K/V block {}", block.0);
+        for (at, block) in sequence.blocks[..needed].iter().enumerate() {
+            // What is on disk is only read.
+            let further = if at < position / limits.block_tokens { limits.far } else { 0 };
+            assert!((block.0 as usize) < limits.blocks + further, "there is no K/V block {}", block.0);
             self.blocks.push(block.0 as i32);
         }
         let sequence_row = index as i32;

@@ -10,20 +10,22 @@
 //! and where the engine makes the drafts and has none, one part. A batch-invariant one, so that a token's kernels do not depend on what else the step holds. Where both
 //! parts are there, weights are read once more than they might.
 
+mod far;
 mod flight;
 mod swap;
 mod transfer;
 
 use super::driver::Stream;
+use super::far::Far;
 use super::fault::Fault;
 use super::gpu::{Gpu, settle};
 use super::host::Pinned;
 use super::memory::{Memory, Pointer};
 use super::queue::{Extents, Graph, Queue};
 use super::states::Places;
-use super::step::{Limits, MAX_SEQUENCES, SampledRow, StepBuffer, Tables};
+use super::step::{Header, Limits, MAX_SEQUENCES, SampledRow, StepBuffer, Tables};
 use flight::{Flight, Want};
-use monomorph_model::{ModelSpec, Output, SequenceStep, Step, StepOutput, Ticket, Tokens};
+use monomorph_model::{FarId, ModelSpec, Output, SequenceStep, Step, StepOutput, Ticket, Tokens};
 use std::ops::Range;
 
 /// Steps that may be submitted and not collected, of a stack that verifies no drafts. One that does has one.
@@ -60,10 +62,13 @@ impl Sets {
     }
 }
 
-/// The programs of a layer stack that are not recorded.
+/// The programs of a layer stack that steps launch themselves.
 pub trait Programs: Send + 'static {
     /// Most rows of logits that [`Programs::head`] computes at once.
     const HEAD_ROWS: usize;
+
+    /// A program that was recorded, by its number among them; for steps with blocks on disk, which are not.
+    fn decode(&self, program: usize, queue: &mut Queue);
 
     /// From so many token rows to the last layer's residual stream.
     fn prefill(&self, tokens: usize, queue: &mut Queue);
@@ -90,6 +95,8 @@ pub struct Steps {
     flights: Vec<Flight>,
     buffer: StepBuffer,
     states: Places,
+    /// Blocks on disk, if there may be any.
+    far: Option<Far>,
     /// What blocks and states pass through on their way to the host and back; grown as they are.
     staged: Option<Pinned>,
     logits: Pointer,
@@ -112,6 +119,7 @@ struct Recorded {
     sequences: usize,
     /// Rows of each: 1, or as many more as drafts are verified.
     tokens: usize,
+    extents: Extents,
     /// For the tables of each step that may be in flight.
     graphs: Vec<Graph>,
 }
@@ -145,6 +153,7 @@ impl Steps {
         let sets = Sets::of(spec);
         let flight = |_| Flight::new(memory, &sizes, ids, groups, head_rows);
         let flights = (0..sets.count()).map(flight).collect::<Result<_, _>>()?;
+        let far = memory.far()?;
         let limits = Limits {
             tokens: spec.step_tokens,
             sequences: spec.step_sequences.min(MAX_SEQUENCES),
@@ -152,6 +161,7 @@ impl Steps {
             context: memory.context(),
             block_tokens: spec.block_tokens,
             blocks: memory.blocks(),
+            far: far.as_ref().map_or(0, Far::blocks),
             drafts: spec.drafts(),
             drafted: spec.drafted(),
             ahead: spec.ahead(spec.drafts()),
@@ -165,6 +175,7 @@ impl Steps {
             flights,
             buffer: StepBuffer::new(limits),
             states: memory.places().clone(),
+            far,
             staged: None,
             logits,
             vocabulary: spec.vocabulary,
@@ -195,7 +206,7 @@ impl Steps {
         let flights = self.flights.iter().step_by(self.sets.parts);
         let graph = |flight: &Flight| Graph::record(stream, program, extents, flight.tables, &record);
         let graphs = flights.map(graph).collect::<Result<_, _>>()?;
-        self.graphs.push(Recorded { sequences, tokens, graphs });
+        self.graphs.push(Recorded { sequences, tokens, extents, graphs });
         Ok(())
     }
 
@@ -257,7 +268,13 @@ impl Steps {
         let decodes = sequences.iter().all(|sequence| sequence.tokens.len() == 1);
         self.buffer.fill(&sequences, decodes);
         self.want(flight, 0..sequences.len(), &sequences);
-        if decodes { self.decode(flight, sequences.len(), 1) } else { self.prefill(programs, flight) }
+        if decodes {
+            self.decode(programs, flight, &step.far, sequences.len(), 1)?;
+        } else {
+            self.prefill(programs, flight, &step.far)?;
+        }
+        self.lose(flight, &sequences);
+        Ok(())
     }
 
     /// Starts both parts of a step, the first with the set `flight`.
@@ -283,12 +300,14 @@ impl Steps {
                 self.buffer.fill(&decoding, true);
             }
             self.want(flight + DECODED, decoded.into_iter(), &decoding);
-            self.decode(flight + DECODED, decoding.len(), 1 + self.drafts)?;
+            self.decode(programs, flight + DECODED, &step.far, decoding.len(), 1 + self.drafts)?;
+            self.lose(flight + DECODED, &decoding);
         }
         if !prompts.is_empty() {
             self.buffer.fill(&prompts, false);
             self.want(flight + PROMPTS, others.into_iter(), &prompts);
-            self.prefill(programs, flight + PROMPTS)?;
+            self.prefill(programs, flight + PROMPTS, &step.far)?;
+            self.lose(flight + PROMPTS, &prompts);
         }
         Ok(())
     }
@@ -344,29 +363,47 @@ impl Steps {
         }
     }
 
-    /// So many rows a sequence, one or one and its drafts: the smallest recorded program that takes them.
-    fn decode(&mut self, flight: usize, sequences: usize, tokens: usize) -> Result<(), Fault> {
+    /// So many rows a sequence, one or one and its drafts: the smallest recorded program that takes them. With blocks on disk among
+    /// the step's, `far`, its kernels are launched layer by layer.
+    fn decode<P: Programs>(
+        &mut self,
+        programs: &P,
+        flight: usize,
+        far: &[FarId],
+        sequences: usize,
+        tokens: usize,
+    ) -> Result<(), Fault> {
         let gpu = self.quiet.0.clone();
         gpu.enter()?;
         let rows = self.buffer.outputs.len();
         self.buffer.select(0..rows);
         self.upload(flight, false)?;
-        let takes = |it: &&Recorded| it.sequences >= sequences && it.tokens == tokens;
-        let Some(recorded) = self.graphs.iter().find(takes) else {
+        let takes = |it: &Recorded| it.sequences >= sequences && it.tokens == tokens;
+        let Some(at) = self.graphs.iter().position(takes) else {
             return Err(Fault::new(format!(
                 "no decode program takes {sequences} sequences of {tokens} rows"
             )));
         };
-        let graph = &recorded.graphs[flight / self.sets.parts];
-        graph.launch(gpu.stream())?;
+        let Recorded { extents, graphs, .. } = &self.graphs[at];
+        let graph = &graphs[flight / self.sets.parts];
         let program = graph.program();
+        let tables = self.flights[flight].tables;
+        let table = tables.header.offset(size_of::<Header>() as u64);
+        match self.far.as_mut().and_then(|it| it.begin(far, &self.buffer.blocks, table)) {
+            None => graph.launch(gpu.stream())?,
+            pass => {
+                let mut queue = Queue::new(gpu.stream(), program, false, *extents, tables).streaming(pass);
+                programs.decode(at, &mut queue);
+                queue.finish()?;
+            }
+        }
         self.fetch_logits(flight, 0..rows)?;
         self.end(flight, program)
     }
 
     /// Any tokens: all layers, then the head over the rows whose logits are wanted, as many at once as it takes; then the draft
     /// head, if there is one.
-    fn prefill<P: Programs>(&mut self, programs: &P, flight: usize) -> Result<(), Fault> {
+    fn prefill<P: Programs>(&mut self, programs: &P, flight: usize, far: &[FarId]) -> Result<(), Fault> {
         let gpu = self.quiet.0.clone();
         gpu.enter()?;
         let outputs = self.buffer.outputs.len();
@@ -380,7 +417,9 @@ impl Steps {
         };
         let mut tables = self.flights[flight].tables;
         let sampled = tables.sampled;
-        let mut queue = Queue::new(gpu.stream(), "prefill", false, extents, tables);
+        let table = tables.header.offset(size_of::<Header>() as u64);
+        let pass = self.far.as_mut().and_then(|it| it.begin(far, &self.buffer.blocks, table));
+        let mut queue = Queue::new(gpu.stream(), "prefill", false, extents, tables).streaming(pass);
         programs.prefill(self.buffer.tokens.len(), &mut queue);
         queue.finish()?;
         for first in (0..outputs).step_by(P::HEAD_ROWS) {

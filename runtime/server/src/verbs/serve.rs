@@ -131,7 +131,6 @@ pub fn serve(
     let room = args.memory.room(spec, prefix.snapshots, swap.host_bytes)?;
     let room = room.map(|room| room.beside(args.far.staging(spec)));
     let (context, blocks) = args.cache.plan(spec, room.as_ref(), args.far.is_on())?;
-    let far = args.far.options(spec, context, blocks)?;
     if let (Some(room), Some(blocks)) = (&room, blocks) {
         room.print(spec, blocks, out::print);
     }
@@ -139,8 +138,7 @@ pub fn serve(
         args.memory.options(blocks, context + spec.reach(), args.threads.count(), out::print)?;
     options.shorter = args.cache.context.is_none();
     options.snapshots = prefix.snapshots;
-    let (far_options, far) = far.unzip();
-    options.far = far_options;
+    options.far = args.far.options(spec, context, blocks)?;
     let wanted = SocketAddr::new(args.bind, args.port);
     let cannot_listen = |error| format!("cannot listen at {wanted}: {error}");
     let listener = TcpListener::bind(wanted).map_err(cannot_listen)?;
@@ -177,14 +175,8 @@ pub fn serve(
     let server = runtime.spawn(serving::run(Arc::clone(&app), listener, args.connections, cors, drain));
 
     out::print(format_args!("loading {} at http://{address}/", spec.target));
-    let engine = EngineOptions {
-        prefix,
-        schedule,
-        lookup,
-        swap,
-        far,
-        ..EngineOptions::new(0, context, args.max_waiting)
-    };
+    let engine =
+        EngineOptions { prefix, schedule, lookup, swap, ..EngineOptions::new(0, context, args.max_waiting) };
     let (engine, text) = load(spec, start, &args.weights, &options, engine, &app.progress)?;
     let (blocks, context) = (engine.stats().total_blocks, engine.context());
     let cached = blocks * spec.block_tokens;

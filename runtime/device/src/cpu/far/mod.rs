@@ -1,36 +1,25 @@
 //! K/V blocks on disk, read while a step runs: bounded memory for any context that the disk holds.
 //!
-//! A block's *parts* are what one attending layer keeps in it. Parts are numbered in the order in which layers attend. Blocks are
-//! sent to disk in *groups* of consecutive ones; a page of the store holds one part of a group. While a step runs, the first lane
-//! has the store read the groups of one part after the other, a [`Window`](super::batch::Window) at a time, into one of a few slots
-//! of a staging area, some windows ahead of the one that the lanes attend to. So reading goes on while layers compute, and what is
-//! claimed does not depend on how long sequences are.
+//! How blocks are cut into pages, and how these are read ahead, stands in [`crate::far`]. The first lane has the store read
+//! [`Window`](super::batch::Window)s, some ahead of the one that the lanes attend to. What is claimed does not depend on how long sequences
+//! are.
 //!
 //! A page that cannot be read is zeros, and the step goes on with those: its rows are [lost](RowOutput::Lost) at its end.
 
-mod desk;
-mod staging;
+mod staged;
 
 use super::attention::SEGMENT;
 use super::batch::Batch;
+use super::memory::Memory;
 use super::outputs::Outputs;
 use super::team::Lane;
-use desk::Desk;
+use crate::far::{Desk, Layout, SLOTS, Staging};
 use monomorph_model::{FarId, FarOptions, FarRoom, LoadError, RowOutput, Step};
-use monomorph_store::{DiskStore, Options, whole_page};
-pub(super) use staging::Staged;
-use staging::Staging;
+pub(super) use staged::Staged;
 use std::ops::Range;
 use std::sync::atomic::AtomicUsize;
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-
-/// Most blocks of a group: what a sequence has to have beyond its share before any are sent.
-const MOST: usize = 32;
-/// Windows that are there or on their way at one time: the one attended to, and those read ahead of it.
-const SLOTS: usize = 4;
-/// Bytes of a window: large enough that lanes seldom meet, small enough to stay in a core's cache until it is attended to.
-const WINDOW: usize = 2 << 20;
 
 /// Room on disk for blocks, and the way from there; of a server that keeps none there, neither.
 #[derive(Debug)]
@@ -38,22 +27,14 @@ pub struct Far {
     stream: Option<Arc<Stream>>,
     /// Blocks that are not on disk.
     blocks: usize,
-    group: usize,
-    places: usize,
-    window: usize,
 }
 
 /// What the store and the staging area are to lanes and caches.
 #[derive(Debug)]
 pub(super) struct Stream {
-    desk: Mutex<Desk>,
-    staging: Staging,
-    /// Bytes of each part of a block.
-    parts: Vec<usize>,
-    page_bytes: usize,
-    group: usize,
-    /// Pages of a slot.
-    pages: usize,
+    desk: Mutex<Desk<Memory<u8>>>,
+    staging: Staging<Memory<u8>>,
+    layout: Layout,
     /// The first part of the pass at hand, and windows of each of its parts; written while no lane runs.
     first: AtomicUsize,
     windows: AtomicUsize,
@@ -73,69 +54,41 @@ impl Far {
         report: fn(std::fmt::Arguments),
     ) -> Result<Far, LoadError> {
         let Some(options) = options else {
-            return Ok(Far { stream: None, blocks, group: 1, places: 0, window: 0 });
+            return Ok(Far { stream: None, blocks });
         };
-        let count = parts.iter().map(|(_, numbers)| numbers.len()).sum();
-        let mut bytes = vec![0; count];
-        for (each, numbers) in parts {
-            numbers.iter().for_each(|number| bytes[*number] = *each);
-        }
-        let largest = bytes.iter().copied().max().unwrap_or(0).max(1);
-        let group = (options.page_bytes / largest).clamp(1, MOST);
-        let page_bytes = whole_page(group * largest);
-        // A window holds all groups that a segment is of.
-        let least = SEGMENT.div_ceil(block_tokens).div_ceil(group) + 1;
-        let pages = options.window_pages.unwrap_or(WINDOW / page_bytes).max(least);
-        let places = options.bytes / (page_bytes * count.max(1)) as u64;
-        let places = u32::try_from(places).unwrap_or(u32::MAX) as usize;
-        if places == 0 {
-            let least = page_bytes * count;
-            return Err(LoadError::Far(format!("{} bytes are less than a place's, {least}", options.bytes)));
-        }
-        let store = Options {
-            page_bytes,
-            capacity_bytes: (places * count * page_bytes) as u64,
-            depth: options.depth,
-        };
-        let store = DiskStore::open(&options.directory, store, report);
-        let store = store.map_err(|error| LoadError::Far(error.to_string()))?;
-        let staging = Staging::new((SLOTS + 1) * pages, page_bytes).ok_or_else(|| LoadError::Memory {
+        // A window holds all blocks of a segment.
+        let layout = Layout::new(options, parts, SEGMENT.div_ceil(block_tokens))?;
+        let short = |bytes: usize| LoadError::Memory {
             what: "the staging of K/V blocks on disk".to_owned(),
-            needed: ((SLOTS + 1) * pages * page_bytes) as u64,
+            needed: bytes as u64,
             available: 0,
             fits: None,
-        })?;
-        report(format_args!(
-            "K/V blocks on disk: {places} groups of {group} blocks in pages of {page_bytes} bytes, {}; staged in {} bytes",
-            store.how(),
-            (SLOTS + 1) * pages * page_bytes
-        ));
+        };
+        let claim = |bytes| Memory::try_zeroed(bytes).ok_or_else(|| short(bytes));
+        let (desk, staging) = layout.open(options, report, claim)?;
         let stream = Stream {
-            desk: Mutex::new(Desk::new(store, staging.clone(), places * count, pages)),
+            desk: Mutex::new(desk),
             staging,
-            parts: bytes,
-            page_bytes,
-            group,
-            pages,
+            layout,
             first: AtomicUsize::new(0),
             windows: AtomicUsize::new(0),
         };
-        Ok(Far { stream: Some(Arc::new(stream)), blocks, group, places, window: pages * group })
+        Ok(Far { stream: Some(Arc::new(stream)), blocks })
     }
 
     /// Groups of blocks that there is room for on disk, if any.
     pub fn room(&self) -> Option<FarRoom> {
-        (self.places > 0).then_some(FarRoom { places: self.places, group: self.group })
+        self.stream.as_ref().map(|stream| stream.layout.room())
     }
 
     /// Blocks of a group.
     pub(super) fn group(&self) -> usize {
-        self.group
+        self.stream.as_ref().map_or(1, |stream| stream.group())
     }
 
     /// Blocks that are staged at one time; 0 of a server that keeps none on disk.
     pub(super) fn window(&self) -> usize {
-        self.window
+        self.stream.as_ref().map_or(0, |stream| stream.layout.pages * stream.group())
     }
 
     pub(super) fn stream(&self) -> Option<Arc<Stream>> {
@@ -148,11 +101,11 @@ impl Far {
         let (Some(stream), windows @ [_, ..]) = (&self.stream, batch.windows()) else { return };
         stream.first.store(parts.start, Relaxed);
         stream.windows.store(windows.len(), Relaxed);
-        let count = stream.parts.len();
+        let (layout, group) = (&stream.layout, stream.group());
         let pages = parts.flat_map(|part| windows.iter().map(move |window| (part, &window.far)));
         let pages = pages.map(|(part, far)| {
-            let groups = &step.far[far.start / stream.group..far.end / stream.group];
-            groups.iter().map(move |place| place.0 as usize * count + part)
+            let groups = &step.far[far.start / group..far.end / group];
+            groups.iter().map(move |place| layout.page(place.0, part))
         });
         stream.desk().begin(pages);
     }
@@ -170,13 +123,13 @@ impl Far {
 
 impl Stream {
     /// What a panic of another thread left is still whole.
-    fn desk(&self) -> MutexGuard<'_, Desk> {
+    fn desk(&self) -> MutexGuard<'_, Desk<Memory<u8>>> {
         self.desk.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Blocks of a group.
     pub(super) fn group(&self) -> usize {
-        self.group
+        self.layout.group
     }
 
     /// Writes parts `numbers` of a group to a place: `copy(i, block, bytes)` copies part `numbers[i]` of a block of the group.
@@ -189,10 +142,10 @@ impl Stream {
         numbers: &[usize],
         mut copy: impl FnMut(usize, usize, &mut [u8]),
     ) -> Result<(), String> {
-        let pages = numbers.iter().map(|part| to.0 as usize * self.parts.len() + part);
+        let pages = numbers.iter().map(|part| self.layout.page(to.0, *part));
         self.desk().write(pages, |at, bytes| {
-            let each = self.parts[numbers[at]];
-            for (block, bytes) in bytes.chunks_exact_mut(each).take(self.group).enumerate() {
+            let each = self.layout.parts[numbers[at]];
+            for (block, bytes) in bytes.chunks_exact_mut(each).take(self.group()).enumerate() {
                 copy(at, block, bytes);
             }
         })
@@ -205,10 +158,10 @@ impl Stream {
             self.desk().wait(at);
         }
         lane.barrier();
-        let first = at % SLOTS * self.pages;
+        let Layout { parts, group, page_bytes, pages, .. } = &self.layout;
         // SAFETY: it is there, so that none of its pages is lent, and it is released behind a barrier only.
-        let bytes = unsafe { self.staging.pages(first, self.pages) };
-        Staged { bytes, page_bytes: self.page_bytes, group: self.group, part_bytes: self.parts[part] }
+        let bytes = unsafe { self.staging.pages(at % SLOTS * pages, *pages) };
+        Staged { bytes, page_bytes: *page_bytes, group: *group, part_bytes: parts[part] }
     }
 
     /// Says, behind a barrier, that all lanes are done with the window that they waited for last.

@@ -11,6 +11,7 @@ fn limits() -> Limits {
         context: 64,
         block_tokens: 16,
         blocks: 4,
+        far: 0,
         drafts: 0,
         drafted: 0,
         ahead: 0,
@@ -231,6 +232,17 @@ fn what_breaks_the_limits_is_refused() {
         let panic = catch_unwind(AssertUnwindSafe(|| buffer.fill(&[&bad], false))).expect_err("refused");
         let text = panic.downcast_ref::<String>().cloned().unwrap_or_default();
         assert!(text.contains(message), "{text:?} lacks {message:?}");
+    }
+}
+
+#[test]
+fn blocks_on_disk_are_read_and_never_written() {
+    let mut buffer = StepBuffer::new(Limits { far: 2, ..limits() });
+    fill(&mut buffer, &[sequence(0, 34, known(&[1]), &[1, 5, 0], Output::None)]);
+    assert_eq!(buffer.blocks, [1, 5, 0]);
+    for (position, blocks) in [(34, [1, 6, 0]), (34, [1, 5, 4]), (31, [1, 5, 0])] {
+        let bad = sequence(0, position, known(&[1]), &blocks, Output::None);
+        catch_unwind(AssertUnwindSafe(|| buffer.fill(&[&bad], false))).expect_err("refused");
     }
 }
 

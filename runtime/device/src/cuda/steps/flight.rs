@@ -28,6 +28,8 @@ pub(super) enum Want {
         fed: Vec<u32>,
     },
     Logits(Vec<f32>),
+    /// Nothing, for blocks on disk that could not be read.
+    Lost(String),
 }
 
 /// Tables on the device, and the pinned memory that is copied to them or that kernels write.
@@ -125,6 +127,7 @@ impl Flight {
             let result = match want {
                 Want::None => RowOutput::None,
                 Want::Logits(logits) => RowOutput::Logits(logits),
+                Want::Lost(why) => RowOutput::Lost(why),
                 Want::Sampled { row: at, logprobs } => {
                     RowOutput::Sampled(self::sampled(&row(sampled, at), logprobs))
                 }

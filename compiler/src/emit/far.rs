@@ -1,6 +1,7 @@
-//! What `stack.rs` for a CPU has for blocks on disk: which part of a block each attending layer keeps, and the way there.
+//! What `stack.rs` has for blocks on disk: which part of a block each attending layer keeps, and on a CPU the way there.
 
 use super::cpu::{attention, body_ident};
+use super::cuda_weights::cache_block_bytes;
 use super::{format_ident, number, quote};
 use crate::plan::{Plan, PlanBody};
 use proc_macro2::{Ident, TokenStream};
@@ -17,7 +18,8 @@ fn caches(plan: &Plan) -> Vec<(&PlanBody, Vec<usize>)> {
     bodies.filter(|(_, numbers)| !numbers.is_empty()).collect()
 }
 
-fn table(body: &PlanBody) -> Ident {
+/// What the table of a body's parts is called.
+pub fn table(body: &PlanBody) -> Ident {
     format_ident!("{}", body_ident(body, "_parts").to_string().to_uppercase())
 }
 
@@ -35,7 +37,17 @@ pub fn numbers(plan: &Plan) -> TokenStream {
     quote!(#(#tables)*)
 }
 
-/// What the functions of the contract do.
+/// The bytes of each part of a block on a CUDA device, by cache, with the numbers of those that have as many.
+pub fn parts(plan: &Plan) -> TokenStream {
+    let parts = caches(plan).into_iter().filter_map(|(body, _)| {
+        let bytes = number(cache_block_bytes(plan, &attention(body)?));
+        let numbers = table(body);
+        Some(quote!((#bytes, &#numbers)))
+    });
+    quote!(&[#(#parts),*])
+}
+
+/// What the functions of the contract do on a CPU.
 pub struct Statements {
     /// In `load`, behind the caches.
     pub open: TokenStream,
@@ -45,7 +57,7 @@ pub struct Statements {
     pub parts: TokenStream,
 }
 
-/// What the functions of the contract do.
+/// What the functions of the contract do on a CPU.
 pub fn statements(plan: &Plan) -> Statements {
     let (caches, drafted) = (caches(plan), usize::from(plan.draft_layer().is_some()));
     let names: Vec<Ident> = caches.iter().map(|(body, _)| body_ident(body, "_cache")).collect();

@@ -1,8 +1,7 @@
-//! What is on its way between disk and staging area. One thread at a time stands at the desk: the first lane, or between steps the
-//! caller's.
+//! What is on its way between disk and staging area. One thread at a time stands at the desk.
 
 use super::SLOTS;
-use super::staging::{Lent, Staging};
+use super::staging::{Area, Lent, Staging};
 use monomorph_store::{Completion, DiskStore, PageMemory, Place, Refused};
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -11,16 +10,16 @@ use std::time::Duration;
 const PATIENCE: Duration = Duration::from_secs(1);
 
 #[derive(Debug)]
-pub(super) struct Desk {
-    store: DiskStore<Lent>,
-    staging: Staging,
+pub(crate) struct Desk<M: Area> {
+    store: DiskStore<Lent<M>>,
+    staging: Staging<M>,
     /// Where each part of each group is in the store, if anywhere.
     places: Vec<Option<Place>>,
     /// Pages of a slot. Behind the slots there are as many to write from.
     pages: usize,
     /// Of the pass at hand, the pages of the windows that are not asked for yet, window by window.
     ahead: VecDeque<Vec<usize>>,
-    /// Windows asked for, and those that the lanes are done with.
+    /// Windows asked for, and those that are done with.
     asked: usize,
     released: usize,
     /// Pages of each slot that are on their way.
@@ -29,8 +28,9 @@ pub(super) struct Desk {
     failure: Option<String>,
 }
 
-impl Desk {
-    pub fn new(store: DiskStore<Lent>, staging: Staging, parts: usize, pages: usize) -> Desk {
+impl<M: Area> Desk<M> {
+    /// One for so many parts of groups, with windows of so many pages.
+    pub(super) fn new(store: DiskStore<Lent<M>>, staging: Staging<M>, parts: usize, pages: usize) -> Desk<M> {
         Desk {
             store,
             staging,
@@ -58,7 +58,7 @@ impl Desk {
         let slot = self.asked % SLOTS;
         self.asked += 1;
         for (at, page) in pages.into_iter().enumerate() {
-            // SAFETY: the slot is free: no lane reads it, and none of its pages is lent.
+            // SAFETY: the slot is free: nobody reads it, and none of its pages is lent.
             let lent = unsafe { self.staging.lend(slot * self.pages + at) };
             let place = self.places[page].filter(|_| self.failure.is_none());
             let refused = match place {
@@ -74,7 +74,7 @@ impl Desk {
     }
 
     /// A page that is not what it should be is zeros.
-    fn fail(&mut self, mut page: Lent, why: String) {
+    fn fail(&mut self, mut page: Lent<M>, why: String) {
         page.bytes_mut().fill(0);
         self.failure.get_or_insert_with(|| format!("K/V blocks could not be read from disk: {why}"));
     }
@@ -100,7 +100,7 @@ impl Desk {
         }
     }
 
-    /// Takes note that the lanes are done with the oldest window, and asks for the next.
+    /// Takes note that are done with the oldest window, and asks for the next.
     pub fn release(&mut self) {
         self.released += 1;
         self.ask();

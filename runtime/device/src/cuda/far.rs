@@ -1,0 +1,356 @@
+//! K/V blocks on disk, staged on the device layer by layer while a step runs.
+//!
+//! How blocks are cut into pages, and how these are read ahead, stands in [`crate::far`]. Kernels find a block of a layer at the layer's
+//! address plus so many times its id, whatever the id. So what a layer attends to is copied to a staging area behind all layers'
+//! blocks, to where an id leads that is large enough; which id that is, is another one in each layer, and the block table is written anew
+//! before each layer that attends. Nothing of this is in the kernels, and a step without blocks on disk knows nothing of it.
+//!
+//! The area has two halves, each of which holds one part of all groups that there are places for. While a layer attends to what is in
+//! one, the other is filled for the next. The thread that launches the layers brings pages from the store's memory, which is pinned,
+//! to the device; so it is one layer ahead of the device and no more.
+
+use super::driver::{Event, Stream};
+use super::fault::Fault;
+use super::host::Pinned;
+use super::memory::Pointer;
+use crate::far::{Area, Desk, Layout, SLOTS, Staging};
+use monomorph_model::{BlockId, FarId, FarOptions, FarRoom, LoadError};
+use std::ptr::NonNull;
+
+// SAFETY: claimed once, initialised, the value's own, and given back with it.
+unsafe impl Area for Pinned {
+    fn start(&self) -> NonNull<u8> {
+        Pinned::start(self)
+    }
+
+    fn len(&self) -> usize {
+        self.bytes().len()
+    }
+}
+
+/// Where a layer's blocks are: the first of its own, and how many bytes each has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Blocks {
+    pub(super) start: Pointer,
+    pub(super) bytes: u64,
+}
+
+/// Bytes of a staging area, which has two halves.
+pub(super) fn area_bytes(layout: &Layout) -> u64 {
+    2 * half_bytes(layout)
+}
+
+/// A layer's ids begin a half wherever a block does, counted from its own first: up to a block behind the half's first byte.
+fn half_bytes(layout: &Layout) -> u64 {
+    let largest = layout.parts.iter().max().copied().unwrap_or(0) as u64;
+    (layout.places as u64 * layout.group as u64 + 1) * largest
+}
+
+/// The id of the first block of each half of the area at `area`, as a layer counts from its own first.
+fn first_ids(blocks: Blocks, area: Pointer, half_bytes: u64) -> Result<[i32; 2], Fault> {
+    let id = |half: u64| {
+        let bytes = area.0 + half * half_bytes - blocks.start.0;
+        let id = bytes.div_ceil(blocks.bytes.max(1));
+        // Those behind it, too.
+        let last = id + half_bytes / blocks.bytes.max(1);
+        i32::try_from(last)
+            .map_err(|_| Fault::new(format!("no id leads {bytes} bytes behind a layer's blocks")))?;
+        Ok(id as i32)
+    };
+    Ok([id(0)?, id(1)?])
+}
+
+/// The places of the step's list that a block table names, each once, in its order, of groups of `group` blocks behind `blocks`
+/// blocks of the device.
+fn named(table: &[i32], blocks: i32, group: usize) -> Vec<usize> {
+    let mut named = Vec::new();
+    for id in table.iter().filter(|id| **id >= blocks) {
+        let at = (id - blocks) as usize / group;
+        if named.last() != Some(&at) {
+            named.push(at);
+        }
+    }
+    named
+}
+
+/// A block table as a layer is to see it whose staged blocks begin at id `first`.
+fn seen(table: &[i32], blocks: i32, first: i32) -> impl Iterator<Item = i32> {
+    table.iter().map(move |id| if *id < blocks { *id } else { first + (id - blocks) })
+}
+
+/// The file, and the pinned memory that its pages pass through.
+#[derive(Debug)]
+pub(super) struct Disk {
+    desk: Desk<Pinned>,
+    staging: Staging<Pinned>,
+    layout: Layout,
+}
+
+impl Disk {
+    /// Makes the file.
+    ///
+    /// # Errors
+    /// When there can be none, or pinned memory is short.
+    pub(super) fn open(
+        options: &FarOptions,
+        layout: Layout,
+        report: fn(std::fmt::Arguments),
+    ) -> Result<Disk, LoadError> {
+        let (desk, staging) = layout.open(options, report, |bytes| Ok(Pinned::zeroed(bytes)?))?;
+        Ok(Disk { desk, staging, layout })
+    }
+
+    pub(super) fn layout(&self) -> &Layout {
+        &self.layout
+    }
+}
+
+/// Half of the staging area.
+#[derive(Debug)]
+struct Half {
+    /// When what the device is to find there is there.
+    filled: Event,
+    /// When nobody attends to that any more.
+    read: Event,
+    /// The block table of the layer that it is filled for.
+    table: Pinned,
+}
+
+/// Blocks on disk, and the way from there to the device.
+#[derive(Debug)]
+pub(crate) struct Far {
+    disk: Disk,
+    copies: Stream,
+    /// Of each slot, when what was read into it is on the device.
+    copied: [Event; SLOTS],
+    halves: [Half; 2],
+    /// Which of them is filled next.
+    turn: usize,
+    /// By part, with the id of the first staged block in each half.
+    parts: Vec<(Blocks, [i32; 2])>,
+    /// Blocks of the device.
+    blocks: i32,
+}
+
+impl Far {
+    /// With blocks of the device in so many places, by part, and an area of [`area_bytes`] behind all of them.
+    ///
+    /// # Errors
+    /// When the device is out of streams and events, or too large for ids of blocks.
+    pub(super) fn new(disk: Disk, parts: &[Blocks], area: Pointer, blocks: usize) -> Result<Far, Fault> {
+        let half_bytes = half_bytes(&disk.layout);
+        let staged = (disk.layout.places * disk.layout.group) as u64;
+        let place = |part: &Blocks| -> Result<_, Fault> {
+            let first = first_ids(*part, area, half_bytes)?;
+            for (half, first) in (0..2).zip(first) {
+                let begin = area.0 + half * half_bytes;
+                let [from, to] = part.start.offset(first as u64 * part.bytes).range(staged * part.bytes);
+                assert!(begin <= from.0 && to.0 <= begin + half_bytes, "what is staged lies in its half");
+            }
+            Ok((*part, first))
+        };
+        let half = || Ok(Half { filled: Event::new()?, read: Event::new()?, table: Pinned::zeroed(0)? });
+        Ok(Far {
+            copies: Stream::new()?,
+            copied: [Event::new()?, Event::new()?, Event::new()?, Event::new()?],
+            halves: [half()?, half()?],
+            turn: 0,
+            parts: parts.iter().map(place).collect::<Result<_, Fault>>()?,
+            blocks: blocks as i32,
+            disk,
+        })
+    }
+
+    /// Places on disk.
+    pub(super) fn room(&self) -> FarRoom {
+        self.disk.layout.room()
+    }
+
+    /// Blocks that the places hold.
+    pub(super) fn blocks(&self) -> usize {
+        self.disk.layout.places * self.disk.layout.group
+    }
+
+    /// Writes a group of blocks to a place, behind what `stream` was told.
+    ///
+    /// # Errors
+    /// The outer one when the device has failed, the inner one when the disk is full or fails.
+    pub(super) fn send(
+        &mut self,
+        stream: &Stream,
+        blocks: &[BlockId],
+        to: FarId,
+    ) -> Result<Result<(), String>, Fault> {
+        let Far { disk: Disk { desk, layout, .. }, parts, .. } = self;
+        assert!(
+            blocks.len() == layout.group && blocks.iter().all(|block| (block.0 as i32) < self.blocks),
+            "{blocks:?} are no group of the device's blocks"
+        );
+        let mut outcome = Ok(());
+        let pages = (0..parts.len()).map(|part| layout.page(to.0, part));
+        let written = desk.write(pages, |part, page| {
+            let Blocks { start, bytes } = parts[part].0;
+            let fetched =
+                blocks.iter().zip(page.chunks_exact_mut(bytes as usize)).try_for_each(|(block, to)| {
+                    // SAFETY: the block is the arena's, and nobody looks at the pinned page before the wait below.
+                    unsafe { stream.download(start.offset(u64::from(block.0) * bytes).0, to) }
+                });
+            let fetched = fetched.and_then(|()| stream.wait());
+            outcome = std::mem::replace(&mut outcome, Ok(())).and(fetched);
+        });
+        outcome.map(|()| written)
+    }
+
+    /// Begins to read what a block table names of the step's groups; nothing where it names none. `to` is where the device has it.
+    pub(super) fn begin<'a>(&'a mut self, step: &[FarId], table: &'a [i32], to: Pointer) -> Option<Pass<'a>> {
+        let layout = &self.disk.layout;
+        let named = named(table, self.blocks, layout.group);
+        if named.is_empty() {
+            return None;
+        }
+        let windows = (0..self.parts.len()).flat_map(|part| {
+            let page = move |at: &usize| layout.page(step[*at].0, part);
+            named.chunks(layout.pages).map(move |window| window.iter().map(page))
+        });
+        self.disk.desk.begin(windows);
+        Some(Pass { far: self, named, table, to, window: 0, half: None })
+    }
+
+    /// Why blocks were not what they should be in the passes since this was asked last.
+    pub(super) fn take_failure(&mut self) -> Option<String> {
+        self.disk.desk.take_failure()
+    }
+}
+
+/// The way of a step's blocks to its layers.
+#[derive(Debug)]
+pub(crate) struct Pass<'a> {
+    far: &'a mut Far,
+    /// Which of the step's groups.
+    named: Vec<usize>,
+    table: &'a [i32],
+    to: Pointer,
+    /// The next, of all parts.
+    window: usize,
+    /// What the layers launched last attend to.
+    half: Option<usize>,
+}
+
+impl Pass<'_> {
+    /// Brings a part, the next one, to the device; what `stream` is told from now on finds it there.
+    ///
+    /// # Errors
+    /// When the device has failed.
+    pub(super) fn stage(&mut self, stream: &Stream, part: usize) -> Result<(), Fault> {
+        self.leave(stream)?;
+        let Far { disk: Disk { desk, staging, layout }, copies, copied, halves, turn, parts, blocks } =
+            &mut *self.far;
+        let (Blocks { start, bytes }, first) = parts[part];
+        let (at, first) = (*turn, first[*turn]);
+        let half = &mut halves[at];
+        *turn = 1 - at;
+        half.read.wait()?;
+        for groups in self.named.chunks(layout.pages) {
+            desk.wait(self.window);
+            let slot = self.window % SLOTS;
+            for (page, group) in groups.iter().enumerate() {
+                // SAFETY: the window is there, so that none of its pages is lent.
+                let page = unsafe { staging.pages(slot * layout.pages + page, 1) };
+                let to = start.offset((first as u64 + (group * layout.group) as u64) * bytes);
+                // SAFETY: within the half, in which every group of a step has its place and which nobody reads; the page is lent again
+                // when it was copied.
+                unsafe { copies.upload(to.0, &page[..layout.group * bytes as usize]) }?;
+            }
+            copied[slot].record(copies)?;
+            self.window += 1;
+            if self.window > 1 {
+                copied[(self.window - 2) % SLOTS].wait()?;
+                desk.release();
+            }
+        }
+        half.filled.record(copies)?;
+        stream.wait_for(&half.filled)?;
+        let size = size_of_val(self.table);
+        if half.table.bytes().len() < size {
+            half.table = Pinned::zeroed(size.next_power_of_two())?;
+        }
+        let table = &mut half.table.bytes_mut()[..size];
+        for (bytes, id) in table.chunks_exact_mut(4).zip(seen(self.table, *blocks, first)) {
+            bytes.copy_from_slice(&id.to_ne_bytes());
+        }
+        // SAFETY: the flight's table, which was made for the largest; the pinned one is written again when the half is free.
+        unsafe { stream.upload(self.to.0, table) }?;
+        self.half = Some(at);
+        Ok(())
+    }
+
+    /// Marks that what is launched so far is the last to read its half.
+    fn leave(&mut self, stream: &Stream) -> Result<(), Fault> {
+        match self.half.take() {
+            Some(half) => self.far.halves[half].read.record(stream),
+            None => Ok(()),
+        }
+    }
+
+    /// Behind the last layer.
+    ///
+    /// # Errors
+    /// When the device has failed.
+    pub(super) fn finish(mut self, stream: &Stream) -> Result<(), Fault> {
+        self.leave(stream)?;
+        self.far.copied[(self.window - 1) % SLOTS].wait()?;
+        self.far.disk.desk.release();
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn layout(parts: &[usize], group: usize, places: usize) -> Layout {
+        Layout { parts: parts.to_vec(), group, page_bytes: 4096, places, pages: 2 }
+    }
+
+    #[test]
+    fn every_staged_block_of_every_layer_lies_in_its_half() {
+        // Layers of two kinds, with odd sizes, one behind another; what is between them and the area differs.
+        for (sizes, own, gap) in [([48, 80, 48], 5, 0), ([5376, 5376, 100], 7, 13), ([16, 16, 16], 1, 256)] {
+            let (layout, mut at) = (layout(&sizes, 3, 4), 1024);
+            let mut parts = Vec::new();
+            for bytes in sizes {
+                parts.push(Blocks { start: Pointer(at), bytes: bytes as u64 });
+                at += own * bytes as u64 + gap;
+            }
+            let (area, half) = (Pointer(at), half_bytes(&layout));
+            for part in parts {
+                for (number, first) in first_ids(part, area, half).expect("small").into_iter().enumerate() {
+                    assert!(first >= own as i32, "{part:?}: {first} is a block of the device");
+                    let begin = part.start.0 + first as u64 * part.bytes;
+                    let end = begin + 12 * part.bytes;
+                    let from = area.0 + number as u64 * half;
+                    assert!(from <= begin && end <= from + half, "{part:?}: {begin} to {end}, half {number}");
+                }
+            }
+            assert_eq!(area_bytes(&layout), 2 * half);
+        }
+    }
+
+    #[test]
+    fn a_device_too_large_for_ids_is_refused() {
+        let part = Blocks { start: Pointer(0), bytes: 16 };
+        assert!(first_ids(part, Pointer(1 << 34), 1 << 20).is_ok());
+        let error = first_ids(part, Pointer(1 << 35), 1 << 20).expect_err("2^31 ids").to_string();
+        assert!(error.contains("behind a layer's blocks"), "{error}");
+    }
+
+    #[test]
+    fn a_table_names_groups_in_its_order_and_each_once() {
+        // Two sequences: groups 1 and 0 of a step behind 10 blocks of the device, and then group 2.
+        let table = [4, 12, 13, 10, 11, 5, 2, 14, 15, 3];
+        assert_eq!(named(&table, 10, 2), [1, 0, 2]);
+        assert_eq!(named(&table[5..7], 10, 2), Vec::<usize>::new());
+        let seen: Vec<i32> = seen(&table, 10, 100).collect();
+        assert_eq!(seen, [4, 102, 103, 100, 101, 5, 2, 104, 105, 3]);
+    }
+}

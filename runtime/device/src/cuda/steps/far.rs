@@ -1,0 +1,38 @@
+//! Sequences that have K/V blocks on disk.
+
+use super::{Steps, Want};
+use monomorph_model::{BlockId, FarId, FarRoom, SequenceStep};
+
+impl Steps {
+    /// Places on disk, if there are any.
+    pub fn far(&self) -> Option<FarRoom> {
+        self.far.as_ref().map(super::Far::room)
+    }
+
+    /// Writes a group of blocks to a place on disk.
+    ///
+    /// # Errors
+    /// When the disk is full or fails, or this server keeps no blocks there.
+    ///
+    /// # Panics
+    /// When they are no group of the device's blocks. Unwinds when the device has failed.
+    pub fn send_far(&mut self, blocks: &[BlockId], to: FarId) -> Result<(), String> {
+        let Some(far) = &mut self.far else {
+            return Err(format!("{blocks:?} cannot be sent to {to:?}: this server keeps no blocks on disk"));
+        };
+        let (gpu, stream) = (&self.quiet.0, self.quiet.0.stream());
+        let sent = gpu.enter().and_then(|()| far.send(stream, blocks, to));
+        sent.unwrap_or_else(|fault| fault.raise())
+    }
+
+    /// Behind the launches of a part of a step: where blocks could not be read, its sequences that have some are given nothing.
+    pub(super) fn lose(&mut self, flight: usize, sequences: &[&SequenceStep]) {
+        let Some(why) = self.far.as_mut().and_then(super::Far::take_failure) else { return };
+        let blocks = self.states.blocks();
+        for ((_, want), sequence) in self.flights[flight].wants.iter_mut().zip(sequences) {
+            if sequence.blocks.iter().any(|block| block.0 as usize >= blocks) {
+                *want = Want::Lost(why.clone());
+            }
+        }
+    }
+}

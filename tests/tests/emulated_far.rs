@@ -1,0 +1,164 @@
+//! CUDA servers on an emulated card (tests/emulated) whose sequences are longer than their share of it: the same ids and log-probabilities
+//! as with everything on the card, alone and side by side; and a disk that goes bad ends the answers that need it, and no others.
+//!
+//! Planted, one at a time, and caught here: a layer given the part of the one before; a group given another's place; the pages of the second
+//! window copied over the first's; a slot given back before it was copied, at a part's end and at a step's; a half filled while a layer
+//! attends to the other step's, or the other layer's; kernels that do not wait for copies (only since the emulated card runs some at once);
+//! a block table left as it was; blocks sent before they were fetched; a recorded graph launched all the same; losses told to nobody, and to
+//! those who lost nothing. Ids of the first layer's given to all stop the server when it starts.
+
+use monomorph_compiler::spec;
+use monomorph_compiler::spec::types::{BuildOptions, Compute, DraftMethod, DraftOption};
+use monomorph_tests::crowd::{Answer, Random, Request, crowd, with_tokenizer};
+use monomorph_tests::emulated;
+use monomorph_tests::goldens::golden;
+use monomorph_tests::root;
+use monomorph_tests::server::{Serving, metric, post};
+use serde_json::json;
+use std::path::Path;
+use std::time::Instant;
+
+/// A card, a golden, its weights, sequences of a batch-invariant server's steps, and drafts that are looked up.
+type Case = (&'static str, &'static str, &'static str, Option<usize>, Option<usize>);
+
+/// Several layers with blocks of an odd size; steps of two parts.
+const CASE: Case = ("h200", "qwen3-moe-raw", "bf16", Some(8), None);
+const OTHERS: [Case; 5] = [
+    ("gb10", "qwen3-moe-raw", "bf16", Some(8), None),
+    ("h200", "qwen35-quarters", "f32", Some(4), None),
+    ("h200", "qwen3-next", "bf16", Some(8), None),
+    // One at a time, a batch of it is as large with blocks on disk as without.
+    ("h200", "qwen3-moe", "bf16", None, None),
+    ("h200", "qwen35-vision", "f32", None, Some(3)),
+];
+const SERVER: [&str; 6] = ["--threads", "1", "--context", "250", "--prefix-cache", "off"];
+/// Of prompts in a step, with and without blocks on disk: pieces end alike.
+const PIECES: [&str; 2] = ["--prefill-tokens", "32"];
+
+/// Long prompts, which have blocks on disk, and short ones, which have none.
+fn requests(vocabulary: usize) -> Vec<Request> {
+    let mut random = Random(3);
+    let sampling = |at: usize| match at % 2 {
+        0 => json!({"temperature": 0}),
+        _ => json!({"temperature": 0.8, "seed": at}),
+    };
+    let lengths = [215, 20, 163, 5, 141];
+    let request = |(at, length)| Request {
+        prompt: random.ids(length, vocabulary),
+        tokens: 24,
+        sampling: sampling(at),
+        surplus: 0,
+    };
+    lengths.into_iter().enumerate().map(request).collect()
+}
+
+fn alone(serving: &Serving, requests: &[Request]) -> Vec<Answer> {
+    requests.iter().map(|request| request.whole(&serving.address)).collect()
+}
+
+/// What a request that has to fail is told.
+fn refusal(serving: &Serving, request: &Request) -> String {
+    let body = json!({"prompt": request.prompt, "max_tokens": 100, "temperature": 0, "ignore_eos": true});
+    let (status, text) = post(&serving.address, "/v1/completions", &body.to_string()).expect("it answers");
+    assert_eq!(status, 500, "{text}");
+    text
+}
+
+fn check((hardware, name, quant, invariant, drafts): Case) {
+    let targets = tempfile::tempdir().expect("temporary directories can be made");
+    let hardware = emulated::hardware(targets.path(), hardware, Some(emulated::FEW));
+    let golden = golden(name);
+    golden.import_into(targets.path(), Compute::F16);
+    let search = [targets.path().to_owned(), root().join("targets")];
+    let draft = drafts.map(|drafts| DraftOption {
+        method: DraftMethod::Ngram,
+        drafts,
+        vocabulary: None,
+        forced_acceptance: None,
+    });
+    let options = BuildOptions { batch_invariant: invariant, draft };
+    let target = spec::load_with(&search, &format!("{hardware}/{name}/{quant}"), &options);
+    let target = target.unwrap_or_else(|error| panic!("{error}"));
+    let begin = Instant::now();
+    let server = emulated::build(&target);
+    println!("{} built in {:.1} s", target.build(), begin.elapsed().as_secs_f32());
+    let weights = tempfile::tempdir().expect("temporary directories can be made");
+    with_tokenizer(&golden, target.model.vocabulary, weights.path());
+    let file = "model.safetensors";
+    let from = golden.directory.join(quant).join(file);
+    std::fs::copy(from, weights.path().join(file)).expect("it is writable");
+
+    let begin = Instant::now();
+    let serve = |flags: &[&str]| {
+        Serving::start_command(server.command(), weights.path(), &[&SERVER[..], &PIECES, flags].concat())
+    };
+    let requests = requests(target.model.vocabulary);
+    let whole = serve(&["--kv-tokens", "2048"]);
+    let expected = alone(&whole, &requests);
+    // Is still being answered when a long one is and has blocks on disk.
+    let beside = Request { tokens: 70, ..requests[3].clone() };
+    let expected_beside = beside.whole(&whole.address);
+    drop(whole);
+    println!("all resident: {:.1} s", begin.elapsed().as_secs_f32());
+
+    let disk = tempfile::tempdir().expect("temporary directories can be made");
+    let directory = disk.path().to_str().expect("a plain path");
+    // Of the longest sequence half; a file for several; groups of a few blocks, and windows of fewer than a sequence's.
+    let far = ["--blocks", "21", "--resident-blocks", "7", "--high-speed-swap", directory];
+    let file =
+        ["--high-speed-swap-space", "0.004", "--high-speed-swap-page", "8", "--high-speed-swap-depth", "2"];
+    let far = serve(&[&far[..], &file].concat());
+    assert_eq!(alone(&far, &requests), expected, "{}, alone", target.build());
+    let sent = metric(&far.address, "monomorph:kv_blocks_sent_far");
+    println!("{sent} blocks sent: {:.1} s", begin.elapsed().as_secs_f32());
+    assert!(sent >= 15.0, "{sent} blocks were sent");
+    if invariant.is_some() {
+        assert_eq!(crowd(&far.address, &requests, 4), expected, "{}, side by side", target.build());
+        println!("side by side: {:.1} s", begin.elapsed().as_secs_f32());
+    }
+    let found = goes_bad(&far, &requests[4], &beside, disk.path());
+    if invariant.is_some() {
+        assert_eq!(found, expected_beside, "beside one whose blocks are lost");
+    }
+    // What is written anew is there again.
+    assert_eq!(requests[0].whole(&far.address), expected[0], "after a disk was bad");
+    println!("a disk gone bad: {:.1} s", begin.elapsed().as_secs_f32());
+}
+
+/// While a long sequence is answered its file is spoilt: it is refused, and what was asked for beside it is answered.
+fn goes_bad(serving: &Serving, long: &Request, beside: &Request, disk: &Path) -> Answer {
+    let sent = || metric(&serving.address, "monomorph:kv_blocks_sent_far");
+    let before = sent();
+    std::thread::scope(|scope| {
+        let other = scope.spawn(|| beside.whole(&serving.address));
+        let lost = scope.spawn(|| refusal(serving, long));
+        let begin = Instant::now();
+        // More than it has when it decodes its first token: 9 blocks and a token, of which 7 stay.
+        while sent() < before + 3.0 {
+            assert!(begin.elapsed().as_secs() < 60, "nothing is sent to disk");
+        }
+        assert_eq!(serving.spoil_files(disk), 1, "there is one file");
+        assert!(!other.is_finished(), "both are answered at that time");
+        let said = lost.join().expect("it is refused");
+        assert!(said.contains("could not be read from disk"), "{said}");
+        other.join().expect("it is answered")
+    })
+}
+
+#[test]
+fn sequences_longer_than_their_share_are_answered_as_with_everything_on_the_card() {
+    check(CASE);
+}
+
+/// The other kind of card, recurrent state, steps of one part, drafts. `MONOMORPH_GOLDENS` as in `emulated.rs`.
+#[test]
+#[ignore = "minutes"]
+fn others_are_so_too() {
+    let wanted = std::env::var("MONOMORPH_GOLDENS").unwrap_or_default();
+    for case in OTHERS {
+        let name = format!("{}/{}/{}", case.0, case.1, case.2);
+        if wanted.is_empty() || wanted.split(',').any(|it| name.contains(it)) {
+            check(case);
+        }
+    }
+}
