@@ -39,6 +39,28 @@ fn it_starts_at_once_and_stays_small() {
     assert!(resident <= weight_bytes + 150 * MEGABYTE, "{resident} bytes resident");
 }
 
+/// Several answers to one request are those of the seeds from its own on.
+#[test]
+fn choices_are_the_answers_of_seeds_in_a_row() {
+    let Some(weights) = smollm2() else { return };
+    let serving = Serving::start(&build(None, TARGET), &weights, &["--context", "512"]);
+    let ask = |seed: u64, choices: usize| -> Vec<String> {
+        let body = serde_json::json!({
+            "prompt": "Once upon a time", "max_tokens": 24, "temperature": 1.0, "seed": seed, "n": choices,
+        });
+        let (status, answer) =
+            post(&serving.address, "/v1/completions", &body.to_string()).expect("it answers");
+        assert_eq!(status, 200, "{answer}");
+        let answer: serde_json::Value = serde_json::from_str(&answer).expect("answers are JSON");
+        let choices = answer["choices"].as_array().expect("choices");
+        choices.iter().map(|choice| choice["text"].as_str().expect("text").to_owned()).collect()
+    };
+    let together = ask(7, 4);
+    let alone: Vec<String> = (7..11).flat_map(|seed| ask(seed, 1)).collect();
+    assert_eq!(together, alone);
+    assert!(alone.iter().all(|text| alone.iter().filter(|other| *other == text).count() == 1), "{alone:?}");
+}
+
 #[test]
 fn a_client_that_vanishes_gives_its_blocks_back() {
     let Some(weights) = smollm2() else { return };

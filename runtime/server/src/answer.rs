@@ -92,7 +92,7 @@ pub(crate) enum EndReason {
 }
 
 /// Tokens of a request.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Usage {
     /// Of the prompt.
     pub(crate) prompt_tokens: usize,
@@ -100,6 +100,18 @@ pub(crate) struct Usage {
     pub(crate) cached_tokens: usize,
     /// Generated.
     pub(crate) completion_tokens: usize,
+}
+
+impl Usage {
+    /// Of a request with several answers: its prompt counts once, as it was found by the one that found least.
+    pub(crate) fn of_all(answers: impl Iterator<Item = Usage>) -> Usage {
+        let add = |sum: Usage, one: Usage| Usage {
+            cached_tokens: sum.cached_tokens.min(one.cached_tokens),
+            completion_tokens: sum.completion_tokens + one.completion_tokens,
+            ..sum
+        };
+        answers.reduce(add).unwrap_or_default()
+    }
 }
 
 impl Answer {

@@ -58,6 +58,7 @@ fn main() -> ExitCode {
         ("access::heads_are_bounded_in_time_and_size", access::heads),
         ("streams::whole_answers", streams::whole_answers),
         ("streams::prefixes", streams::prefixes),
+        ("streams::several_answers_to_one_prompt", streams::choices),
         ("streams::chat_events", streams::chat_events),
         ("streams::text_events", streams::text_events),
         ("streams::characters_stay_whole", streams::characters_stay_whole),

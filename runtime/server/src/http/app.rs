@@ -13,6 +13,7 @@ use crate::text::Text;
 use axum::http::StatusCode;
 use monomorph_engine::{EngineHandle, Request, SubmitError};
 use monomorph_model::{ModelSpec, Progress};
+use monomorph_sampling::Sampling;
 use std::hash::RandomState;
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
@@ -75,15 +76,16 @@ impl App {
         Signs::of(engine.health(), &engine.stats(), canary.unanswered(), self.step_limit).read()
     }
 
-    /// Hands a prompt to the engine. `max_tokens` is the endpoint's default for requests that name none.
+    /// Hands a prompt to the engine, for as many answers as are wanted, all or none. `max_tokens` is the endpoint's default for requests
+    /// that name none.
     pub(crate) fn begin(
         &self,
         ready: &Ready,
-        prompt: Vec<u32>,
+        prompt: &[u32],
         params: &GenerationParams,
         asker: Asker,
         max_tokens: usize,
-    ) -> Result<Answer, ApiError> {
+    ) -> Result<Vec<Answer>, ApiError> {
         if let Some(shortage) = self.guard.shortage() {
             let error = ApiError::new(StatusCode::SERVICE_UNAVAILABLE, "memory", shortage);
             return Err(ApiError { retry_after: Some(retry::SHORTAGE_SECONDS), ..error });
@@ -93,18 +95,24 @@ impl App {
         if !params.ignore_eos {
             stop_ids.extend_from_slice(ready.text.tokenizer.end_ids());
         }
-        let request = Request {
-            prompt,
-            max_tokens: params.max_tokens.unwrap_or(max_tokens),
-            sampling: params.sampling.clone(),
-            stop_ids,
-            ignore_eos: params.ignore_eos,
-            priority: params.priority,
-            client: asker.client(params.user.as_deref(), &self.askers),
+        let client = asker.client(params.user.as_deref(), &self.askers);
+        let begin = |choice: usize| {
+            let seed = params.sampling.seed.wrapping_add(choice as u64);
+            let request = Request {
+                prompt: prompt.to_vec(),
+                max_tokens: params.max_tokens.unwrap_or(max_tokens),
+                sampling: Sampling { seed, ..params.sampling.clone() },
+                stop_ids: stop_ids.clone(),
+                ignore_eos: params.ignore_eos,
+                priority: params.priority,
+                client,
+            };
+            let generation = ready.engine.submit(request).map_err(|error| self.refusal(ready, error))?;
+            let (tokenizer, stops) = (&ready.text.tokenizer, params.stops.clone());
+            Ok(Answer::new(generation, tokenizer, stops, prompt_tokens, self.request_timeout))
         };
-        let generation = ready.engine.submit(request).map_err(|error| self.refusal(ready, error))?;
-        let (tokenizer, stops) = (&ready.text.tokenizer, params.stops.clone());
-        Ok(Answer::new(generation, tokenizer, stops, prompt_tokens, self.request_timeout))
+        // Those that have begun when one is refused are dropped, and so cancelled.
+        (0..params.choices).map(begin).collect()
     }
 
     /// A refusal of the engine's, with what the client may do about it.

@@ -25,6 +25,6 @@ pub(crate) async fn chat(State(app): State<Arc<App>>, request: Request<Body>) ->
     let prompt =
         completions::off_the_workers(move || text.encode_chat(&messages, &template_variables)).await??;
     // Without a limit an answer may fill the context; the engine clips.
-    let answer = app.begin(ready, prompt, &params, asker, ready.engine.context())?;
-    completions::respond(&app, Endpoint::Chat, &params, answer).await
+    let answers = app.begin(ready, &prompt, &params, asker, ready.engine.context())?;
+    completions::respond(&app, Endpoint::Chat, &params, answers).await
 }

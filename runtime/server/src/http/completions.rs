@@ -37,26 +37,24 @@ pub(crate) async fn completions(
             off_the_workers(move || text.tokenizer.encode_prompt(&prompt)).await??
         }
     };
-    let answer = app.begin(ready, prompt, &params, asker, DEFAULT_MAX_TOKENS)?;
-    respond(&app, Endpoint::Text, &params, answer).await
+    let answers = app.begin(ready, &prompt, &params, asker, DEFAULT_MAX_TOKENS)?;
+    respond(&app, Endpoint::Text, &params, answers).await
 }
 
-/// Sends an answer, whole or streamed.
+/// Sends the answers to a request, whole or streamed.
 pub(crate) async fn respond(
     app: &App,
     endpoint: Endpoint,
     params: &GenerationParams,
-    mut answer: Answer,
+    mut answers: Vec<Answer>,
 ) -> Result<Response, ApiError> {
-    let logprobs = params.sampling.top_logprobs.is_some();
-    let mark = app.forced.as_deref();
-    let mut writer = AnswerWriter::new(endpoint, &app.model_name, mark, logprobs, params.include_usage);
+    let mut writer = AnswerWriter::new(endpoint, &app.model_name, app.forced.as_deref(), params);
     if params.stream {
-        return Ok(stream::respond(answer, writer));
+        return Ok(stream::respond(answers, writer));
     }
-    // A client that goes away drops this future, and the generation with it.
-    let piece = answer.collect().await?;
-    Ok(Json(writer.whole(&piece)).into_response())
+    // A client that goes away drops this future, and the generations with it; so does an answer that fails.
+    let pieces = futures_util::future::try_join_all(answers.iter_mut().map(Answer::collect)).await?;
+    Ok(Json(writer.whole(&pieces)).into_response())
 }
 
 /// Runs work that may take milliseconds (tokenising a long prompt) where it holds up no other connection.

@@ -1,5 +1,6 @@
 //! Answers in OpenAI's wire format, whole and in chunks.
 
+use super::generation::GenerationParams;
 use crate::answer::{EndReason, Piece, TokenLogprob, Usage};
 use serde_json::{Map, Value, json};
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -23,19 +24,17 @@ pub(crate) struct AnswerWriter {
     fingerprint: String,
     logprobs: bool,
     include_usage: bool,
-    /// Bytes of text written so far, for `text_offset`.
-    offset: usize,
+    /// Characters of each choice's text written so far, for `text_offset`.
+    offsets: Vec<usize>,
 }
 
 impl AnswerWriter {
-    /// A writer for a new answer; `logprobs` and `include_usage` as the request had them. What `mark` says of all answers
-    /// stands in their fingerprint.
+    /// A writer for the answer to a request of these parameters. What `mark` says of all answers stands in their fingerprint.
     pub(crate) fn new(
         endpoint: Endpoint,
         model: &str,
         mark: Option<&str>,
-        logprobs: bool,
-        include_usage: bool,
+        params: &GenerationParams,
     ) -> AnswerWriter {
         let prefix = if endpoint == Endpoint::Chat { "chatcmpl" } else { "cmpl" };
         let (high, low) = (super::generation::random_seed(), super::generation::random_seed());
@@ -49,64 +48,60 @@ impl AnswerWriter {
                 .chain(mark)
                 .collect::<Vec<_>>()
                 .join("-"),
-            logprobs,
-            include_usage,
-            offset: 0,
+            logprobs: params.sampling.top_logprobs.is_some(),
+            include_usage: params.include_usage,
+            offsets: vec![0; params.choices],
         }
     }
 
-    /// The whole answer.
-    pub(crate) fn whole(&mut self, piece: &Piece) -> Value {
-        let mut choice = Map::new();
-        choice.insert("index".to_owned(), 0.into());
-        match self.endpoint {
-            Endpoint::Chat => {
-                let message = json!({"role": "assistant", "content": piece.text, "refusal": null});
-                choice.insert("message".to_owned(), message);
-            }
-            Endpoint::Text => {
-                choice.insert("text".to_owned(), piece.text.clone().into());
-            }
-        }
-        self.finish_choice(&mut choice, piece);
+    /// The whole answer, of all choices in order.
+    pub(crate) fn whole(&mut self, pieces: &[Piece]) -> Value {
+        let choices: Vec<Value> = (0..)
+            .zip(pieces)
+            .map(|(index, piece)| {
+                let body = match self.endpoint {
+                    Endpoint::Chat => {
+                        ("message", json!({"role": "assistant", "content": piece.text, "refusal": null}))
+                    }
+                    Endpoint::Text => ("text", piece.text.clone().into()),
+                };
+                self.choice(index, body, piece)
+            })
+            .collect();
         let object = if self.endpoint == Endpoint::Chat { "chat.completion" } else { "text_completion" };
-        let usage = piece.end.as_ref().map(|end| usage(end.usage));
-        self.envelope(object, json!([choice]), Some(usage.unwrap_or(Value::Null)))
+        let total = Usage::of_all(pieces.iter().filter_map(|piece| Some(piece.end.as_ref()?.usage)));
+        self.envelope(object, choices.into(), Some(usage(total)))
     }
 
     /// What a stream opens with, if anything: a chat says whose turn it is.
-    pub(crate) fn opening(&self) -> Option<Value> {
-        (self.endpoint == Endpoint::Chat).then(|| {
+    pub(crate) fn opening(&self) -> Vec<Value> {
+        let choices = if self.endpoint == Endpoint::Chat { self.offsets.len() } else { 0 };
+        let opening = |index| {
             let delta = json!({"role": "assistant", "content": "", "refusal": null});
-            let choice = json!([{"index": 0, "delta": delta, "logprobs": null, "finish_reason": null}]);
+            let choice = json!([{"index": index, "delta": delta, "logprobs": null, "finish_reason": null}]);
             self.envelope("chat.completion.chunk", choice, self.chunk_usage())
-        })
+        };
+        (0..choices).map(opening).collect()
     }
 
-    /// A piece of a streamed answer.
-    pub(crate) fn chunk(&mut self, piece: &Piece) -> Value {
-        let mut choice = Map::new();
-        choice.insert("index".to_owned(), 0.into());
-        match self.endpoint {
-            Endpoint::Chat => {
-                let delta = if piece.text.is_empty() { json!({}) } else { json!({"content": piece.text}) };
-                choice.insert("delta".to_owned(), delta);
-            }
-            Endpoint::Text => {
-                choice.insert("text".to_owned(), piece.text.clone().into());
-            }
-        }
-        self.finish_choice(&mut choice, piece);
-        let object =
-            if self.endpoint == Endpoint::Chat { "chat.completion.chunk" } else { "text_completion" };
-        self.envelope(object, json!([choice]), self.chunk_usage())
+    /// A piece of one choice of a streamed answer.
+    pub(crate) fn chunk(&mut self, index: usize, piece: &Piece) -> Value {
+        let body = match self.endpoint {
+            Endpoint::Chat if piece.text.is_empty() => ("delta", json!({})),
+            Endpoint::Chat => ("delta", json!({"content": piece.text})),
+            Endpoint::Text => ("text", piece.text.clone().into()),
+        };
+        let choice = self.choice(index, body, piece);
+        self.envelope(self.chunk_object(), json!([choice]), self.chunk_usage())
     }
 
     /// The chunk with the usage that ends a stream, where asked for.
     pub(crate) fn usage_chunk(&self, total: Usage) -> Option<Value> {
-        let object =
-            if self.endpoint == Endpoint::Chat { "chat.completion.chunk" } else { "text_completion" };
-        self.include_usage.then(|| self.envelope(object, json!([]), Some(usage(total))))
+        self.include_usage.then(|| self.envelope(self.chunk_object(), json!([]), Some(usage(total))))
+    }
+
+    fn chunk_object(&self) -> &'static str {
+        if self.endpoint == Endpoint::Chat { "chat.completion.chunk" } else { "text_completion" }
     }
 
     /// With `include_usage`, every chunk but the last says `"usage": null`.
@@ -114,27 +109,27 @@ impl AnswerWriter {
         self.include_usage.then_some(Value::Null)
     }
 
-    fn finish_choice(&mut self, choice: &mut Map<String, Value>, piece: &Piece) {
+    /// A choice, or a part of one, with its number, its `body`, and what every piece says.
+    fn choice(&mut self, index: usize, (name, body): (&str, Value), piece: &Piece) -> Value {
         let logprobs = match self.endpoint {
             _ if !self.logprobs => Value::Null,
             Endpoint::Chat => json!({
                 "content": piece.logprobs.iter().map(chat_logprob).collect::<Vec<_>>(), "refusal": null,
             }),
-            Endpoint::Text => self.text_logprobs(&piece.logprobs),
+            Endpoint::Text => self.text_logprobs(index, &piece.logprobs),
         };
-        choice.insert("logprobs".to_owned(), logprobs);
         let reason = piece.end.as_ref().map(|end| match end.reason {
             EndReason::Stop => "stop",
             EndReason::Length => "length",
         });
-        choice.insert("finish_reason".to_owned(), reason.into());
+        json!({"index": index, name: body, "logprobs": logprobs, "finish_reason": reason})
     }
 
-    fn text_logprobs(&mut self, tokens: &[TokenLogprob]) -> Value {
+    fn text_logprobs(&mut self, index: usize, tokens: &[TokenLogprob]) -> Value {
         let mut offsets = Vec::new();
         for token in tokens {
-            offsets.push(self.offset);
-            self.offset += String::from_utf8_lossy(&token.bytes).chars().count();
+            offsets.push(self.offsets[index]);
+            self.offsets[index] += String::from_utf8_lossy(&token.bytes).chars().count();
         }
         let top = |token: &TokenLogprob| {
             let alternatives =

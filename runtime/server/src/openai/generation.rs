@@ -12,6 +12,9 @@ const MAX_STOPS: usize = 16;
 /// Longest stop string in bytes: text of this length may be held back.
 const MAX_STOP_BYTES: usize = 1024;
 
+/// Most answers to one request, as OpenAI has it.
+const MAX_CHOICES: i64 = 128;
+
 /// What the server fixes for reading a request.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Limits {
@@ -32,6 +35,8 @@ pub(crate) struct GenerationParams {
     pub(crate) stream: bool,
     /// End the stream with the usage.
     pub(crate) include_usage: bool,
+    /// Answers to the same prompt.
+    pub(crate) choices: usize,
     /// Most tokens to generate; absent means the endpoint's default.
     pub(crate) max_tokens: Option<usize>,
     /// How tokens are chosen.
@@ -61,8 +66,7 @@ impl GenerationParams {
         let ignore_eos = fields.boolean("ignore_eos")?.unwrap_or(false);
         let priority = fields.integer("priority", i64::MIN..=i64::MAX)?.unwrap_or(0);
         let user = fields.string("user")?.map(str::to_owned);
-        fields.integer("n", 1..=i64::MAX)?;
-        fields.refuse_unless("n", |n| n.as_i64() == Some(1), "more than one answer a request is")?;
+        let choices = fields.integer("n", 1..=MAX_CHOICES)?.unwrap_or(1) as usize;
         fields.refuse_unless("logit_bias", is_empty, "a bias is")?;
         fields.harmless(&["metadata", "store", "service_tier", "safety_identifier"]);
         fields.harmless(&["prompt_cache_key", "prompt_cache_retention"]);
@@ -70,6 +74,7 @@ impl GenerationParams {
             model,
             stream,
             include_usage,
+            choices,
             max_tokens,
             sampling,
             stops,

@@ -70,6 +70,58 @@ pub fn whole_answers() {
     assert_eq!(answer["choices"][0]["finish_reason"], "length");
 }
 
+/// Several answers to one prompt: each whole, told apart by their numbers, paid for together, and none where one is refused.
+///
+/// Planted, and caught here: the text offsets of one choice gone on with in another; the prompt counted for each; the end of the stream
+/// behind the first that ends; the first choice's answers left running where the last was refused.
+pub fn choices() {
+    let server = Server::start(&["--context", "512", "--kv-tokens", "1024", "--max-waiting", "4"]);
+    let body = json!({"prompt": "[[say abc]]", "n": 3, "logprobs": 0, "max_tokens": 8});
+    let whole = server.post(TEXT, &body).json();
+    let logprobs = |choice: &Value| choice["logprobs"]["text_offset"].clone();
+    let found: Vec<_> = whole["choices"].as_array().expect("choices").iter().collect();
+    assert_eq!(found.len(), 3, "{whole}");
+    for (index, choice) in found.iter().enumerate() {
+        assert_eq!((&choice["index"], &choice["text"]), (&json!(index), &json!("abc")), "{whole}");
+        assert_eq!((logprobs(choice), &choice["finish_reason"]), (json!([0, 1, 2]), &json!("stop")));
+    }
+    let usage = &whole["usage"];
+    assert_eq!((&usage["prompt_tokens"], &usage["completion_tokens"]), (&json!(11), &json!(3 * 4)));
+    assert_eq!(usage["total_tokens"], 11 + 12);
+
+    let mut streamed = chat("[[say Once upon]]", true);
+    streamed["n"] = json!(3);
+    streamed["stream_options"] = json!({"include_usage": true});
+    let events = server.post(CHAT, &streamed).events();
+    let (last, pieces) = events.split_last().expect("events");
+    assert_eq!((&last["choices"], &last["usage"]["completion_tokens"]), (&json!([]), &json!(3 * 10)));
+    for index in 0..3 {
+        let own = |event: &&Value| event["choices"][0]["index"] == index;
+        let own: Vec<Value> = pieces.iter().filter(own).cloned().collect();
+        assert_eq!(own[0]["choices"][0]["delta"]["role"], "assistant");
+        assert_eq!(content(&own), "Once upon");
+        let reasons: Vec<_> =
+            own.iter().filter_map(|it| it["choices"][0]["finish_reason"].as_str()).collect();
+        assert_eq!(reasons, ["stop"], "choice {index}");
+        assert_eq!(own.last().expect("one")["choices"][0]["finish_reason"], "stop");
+    }
+
+    // More than can wait: nobody is answered, and nobody is left.
+    let finished = server.stats()["finished"].clone();
+    let refused = server.post(TEXT, &json!({"prompt": "[[forever]]", "n": 128, "max_tokens": 400}));
+    assert_eq!(refused.status, 429, "{}", refused.text());
+    server.wait_for("all to go", |stats| stats["waiting"] == 0 && stats["running"] == 0);
+    let stats = server.stats();
+    assert!(stats["finished"] == finished && stats["cancelled"].as_u64() > Some(1), "{stats}");
+    // Who goes away takes all of them along.
+    let mut connection = server.connect();
+    let endless = json!({"prompt": "[[forever]]", "n": 3, "max_tokens": 400, "stream": true});
+    connection.send("POST", TEXT, &[], endless.to_string().as_bytes());
+    connection.read_until("data: ");
+    drop(connection);
+    server.wait_for("all to go", |stats| stats["waiting"] == 0 && stats["running"] == 0);
+}
+
 pub fn prefixes() {
     // Longer than a block with its answer, cut by a stop string.
     let ask = |server: &Server, prompt: &str| {
