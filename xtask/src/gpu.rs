@@ -45,7 +45,7 @@ pub struct Options {
     /// Programs whose source in tests/cuda contains one of these only.
     #[arg(long, value_name = "TEXT", value_delimiter = ',', default_value = "")]
     programs: Vec<String>,
-    /// Goldens whose target contains one of these only.
+    /// Goldens, and models whose sequences join and leave batches, whose target contains one of these only.
     #[arg(long, value_name = "TEXT", value_delimiter = ',', default_value = "/")]
     goldens: Vec<String>,
     /// Targets to measure, as model/quant; `hybrids` are the delta-nets and mixtures of experts at full size [default: a Llama of 1B, and

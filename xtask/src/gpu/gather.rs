@@ -38,6 +38,9 @@ const SWAPPED: usize = 16;
 /// Ids that every tokenizer has, the stand-in for made-up weights, too.
 const VOCABULARY: usize = 256;
 
+/// Of the models whose sequences join and leave batches, those that are built to draft with their own layers, too.
+const DRAFTED: [&str; 2] = ["qwen3-next/bf16", "qwen35-moe-text/bf16"];
+
 /// What runs on the machine with the card.
 const SCRIPTS: [(&str, &str); 13] = [
     ("run.py", include_str!("run.py")),
@@ -123,7 +126,7 @@ pub fn gather(options: &Options) -> Result<(), String> {
         }
     }
     if with(Piece::Joins) {
-        manifest["joins"] = gathering.joins(&cases)?;
+        manifest["joins"] = gathering.joins(&cases, &options.goldens)?;
     }
     if with(Piece::Engine) {
         manifest["engine"] = gathering.engine();
@@ -239,13 +242,19 @@ impl Gathering {
     }
 
     /// Batch-invariant servers whose sequences join and leave batches.
-    fn joins(&mut self, cases: &Path) -> Result<Value, String> {
+    fn joins(&mut self, cases: &Path, wanted: &[String]) -> Result<Value, String> {
         let cases = cases.join("joins");
         std::fs::create_dir_all(&cases).map_err(|error| format!("{}: {error}", cases.display()))?;
         run(of_tests("gpu_joins").arg(&cases))?;
         let text = std::fs::read(cases.join("joins.json")).map_err(|error| error.to_string())?;
         let mut all: Vec<Value> = serde_json::from_slice(&text).map_err(|error| error.to_string())?;
+        all.retain(|case| {
+            wanted.iter().any(|text| case["name"].as_str().is_some_and(|name| name.contains(text)))
+        });
         let options = BuildOptions { batch_invariant: Some(JOINED), ..BuildOptions::default() };
+        let draft =
+            DraftOption { method: DraftMethod::Layers, drafts: 2, vocabulary: None, forced_acceptance: None };
+        let drafting = BuildOptions { draft: Some(draft), ..BuildOptions::default() };
         self.search.insert(0, cases.join("targets"));
         for case in &mut all {
             let name = case["name"].as_str().ok_or("a case has no name")?.to_owned();
@@ -258,6 +267,10 @@ impl Gathering {
                 )?;
             }
             case["server"] = json!(self.server(&name, &options, false));
+            if DRAFTED.contains(&name.as_str()) {
+                case["plain"] = json!(self.server(&name, &BuildOptions::default(), false));
+                case["drafting"] = json!(self.server(&name, &drafting, false));
+            }
             (case["weights"], case["sequences"]) = (json!(at), json!(JOINED));
         }
         self.search.remove(0);
