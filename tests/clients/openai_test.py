@@ -172,6 +172,20 @@ def parts_and_system_are_taken(client, model):
 
 
 @test
+def several_choices_are_whole(client, model):
+    sampling = {"model": model, "messages": QUESTION, "n": 3, "max_tokens": 12, "temperature": 1.0, "seed": 5}
+    whole = client.chat.completions.create(**sampling)
+    expect([choice.index for choice in whole.choices] == [0, 1, 2], whole)
+    expect(len({choice.message.content for choice in whole.choices}) == 3, whole)
+    expect(3 < whole.usage.completion_tokens <= 3 * 12, whole)
+    streamed = ["", "", ""]
+    for chunk in client.chat.completions.create(**sampling, stream=True):
+        for choice in chunk.choices:
+            streamed[choice.index] += choice.delta.content or ""
+    expect(streamed == [choice.message.content for choice in whole.choices], streamed)
+
+
+@test
 def errors_are_the_client_s_own(client, model):
     def create(**fields):
         return lambda: client.chat.completions.create(**{"model": model, "messages": QUESTION, **fields})
@@ -183,7 +197,7 @@ def errors_are_the_client_s_own(client, model):
     refused(bad, 400, "temperature", create(temperature="hot"))
     refused(bad, 400, "messages", create(messages=[]))
     refused(bad, 400, "messages[0].role", create(messages=[{"role": "king", "content": "x"}]))
-    refused(bad, 400, "n", create(n=2))
+    refused(bad, 400, "n", create(n=129))
     refused(bad, 400, "tools", create(tools=[{"type": "function", "function": {"name": "f"}}]))
     refused(bad, 400, "temprature", create(extra_body={"temprature": 1}))
     refused(bad, 400, "max_tokens", create(max_tokens=-1, stream=True))
