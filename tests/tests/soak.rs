@@ -2,6 +2,9 @@
 //! pre-empted and swapped to memory and to disk, clients that leave while they wait, while their prompt is computed and in the
 //! middle of their answer. Every answer that was finished is what a server says that computes it alone and keeps nothing; and
 //! afterwards blocks, places and files are as they were.
+//!
+//! Planted, and caught here: the first block of a copy not put back (an answer is another), and a block put back without its last layer
+//! (the server ends).
 
 use monomorph_tests::crowd::{Answer, Random};
 use monomorph_tests::server::{Serving, build, metric, post_streamed, stats, verb};
