@@ -236,7 +236,9 @@ pub fn free_port() -> Result<u16, String> {
 pub fn ours(server: &Path, weights: &Path, threads: usize, port: u16) -> Command {
     let mut command = Command::new(server);
     command
-        .args(["serve", "--port", &port.to_string(), "--threads", &threads.to_string(), "--weights"])
+        // So that who decodes never waits for a whole prompt, whoever began when.
+        .args(["serve", "--prefill-tokens", "64", "--port", &port.to_string()])
+        .args(["--threads", &threads.to_string(), "--weights"])
         .arg(weights);
     command
 }
