@@ -170,11 +170,8 @@ fn plan(needs: &Needs, tables: u64, request: Request, limit: u64) -> Result<Plan
         }
     }
     plan.blocks = one_sequence;
-    if room < one_sequence && request.shorter && request.blocks.is_none() && room > 0 {
-        plan.blocks = room;
-        return Ok(plan);
-    }
-    if request.far.is_none() && room < one_sequence {
+    let shorter = request.shorter && request.blocks.is_none() && room > 0;
+    if request.far.is_none() && !shorter && room < one_sequence {
         let fits = match room * request.block_tokens {
             0 => {
                 let state = match plan.state {

@@ -13,7 +13,6 @@ use crate::text::Text;
 use axum::http::StatusCode;
 use monomorph_engine::{EngineHandle, Request, SubmitError};
 use monomorph_model::{ModelSpec, Progress};
-use monomorph_sampling::Sampling;
 use std::hash::RandomState;
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
@@ -81,7 +80,7 @@ impl App {
     pub(crate) fn begin(
         &self,
         ready: &Ready,
-        prompt: &[u32],
+        prompt: Vec<u32>,
         params: &GenerationParams,
         asker: Asker,
         max_tokens: usize,
@@ -95,24 +94,23 @@ impl App {
         if !params.ignore_eos {
             stop_ids.extend_from_slice(ready.text.tokenizer.end_ids());
         }
-        let client = asker.client(params.user.as_deref(), &self.askers);
-        let begin = |choice: usize| {
-            let seed = params.sampling.seed.wrapping_add(choice as u64);
-            let request = Request {
-                prompt: prompt.to_vec(),
-                max_tokens: params.max_tokens.unwrap_or(max_tokens),
-                sampling: Sampling { seed, ..params.sampling.clone() },
-                stop_ids: stop_ids.clone(),
-                ignore_eos: params.ignore_eos,
-                priority: params.priority,
-                client,
-            };
+        let request = Request {
+            prompt,
+            max_tokens: params.max_tokens.unwrap_or(max_tokens),
+            sampling: params.sampling.clone(),
+            stop_ids,
+            ignore_eos: params.ignore_eos,
+            priority: params.priority,
+            client: asker.client(params.user.as_deref(), &self.askers),
+        };
+        let begin = |(choice, mut request): (u64, Request)| {
+            request.sampling.seed = request.sampling.seed.wrapping_add(choice);
             let generation = ready.engine.submit(request).map_err(|error| self.refusal(ready, error))?;
             let (tokenizer, stops) = (&ready.text.tokenizer, params.stops.clone());
             Ok(Answer::new(generation, tokenizer, stops, prompt_tokens, self.request_timeout))
         };
         // Those that have begun when one is refused are dropped, and so cancelled.
-        (0..params.choices).map(begin).collect()
+        (0..).zip(std::iter::repeat_n(request, params.choices)).map(begin).collect()
     }
 
     /// A refusal of the engine's, with what the client may do about it.
@@ -147,11 +145,9 @@ impl App {
         name == self.model_name || name == self.spec.model || name == self.spec.target
     }
 
-    /// Refuses a model that is not the one served.
-    pub(crate) fn check_model(&self, name: &str) -> Result<(), ApiError> {
-        if self.is_served(name) {
-            return Ok(());
-        }
+    /// Refuses a model that is not the one served; whoever names none means that.
+    pub(crate) fn check_model(&self, name: Option<&str>) -> Result<(), ApiError> {
+        let Some(name) = name.filter(|name| !self.is_served(name)) else { return Ok(()) };
         let message = format!("there is no model {name:?} here; this server has {:?}", self.model_name);
         let error = ApiError::new(StatusCode::NOT_FOUND, "model_not_found", message);
         Err(ApiError { param: Some("model".to_owned()), ..error })

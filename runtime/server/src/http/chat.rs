@@ -18,13 +18,11 @@ pub(crate) async fn chat(State(app): State<Arc<App>>, request: Request<Body>) ->
     let asker = Asker::of(&request, &app.askers);
     let body = body::read_json(request, app.body_limit).await?;
     let ChatRequest { params, messages, template_variables } = ChatRequest::read(&body, &app.limits(ready))?;
-    if let Some(model) = &params.model {
-        app.check_model(model)?;
-    }
+    app.check_model(params.model.as_deref())?;
     let text = Arc::clone(&ready.text);
     let prompt =
         completions::off_the_workers(move || text.encode_chat(&messages, &template_variables)).await??;
     // Without a limit an answer may fill the context; the engine clips.
-    let answers = app.begin(ready, &prompt, &params, asker, ready.engine.context())?;
+    let answers = app.begin(ready, prompt, &params, asker, ready.engine.context())?;
     completions::respond(&app, Endpoint::Chat, &params, answers).await
 }

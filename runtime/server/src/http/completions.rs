@@ -27,9 +27,7 @@ pub(crate) async fn completions(
     let asker = Asker::of(&request, &app.askers);
     let body = body::read_json(request, app.body_limit).await?;
     let CompletionRequest { params, prompt } = CompletionRequest::read(&body, &app.limits(ready))?;
-    if let Some(model) = &params.model {
-        app.check_model(model)?;
-    }
+    app.check_model(params.model.as_deref())?;
     let prompt = match prompt {
         Prompt::Tokens(ids) => ids,
         Prompt::Text(prompt) => {
@@ -37,7 +35,7 @@ pub(crate) async fn completions(
             off_the_workers(move || text.tokenizer.encode_prompt(&prompt)).await??
         }
     };
-    let answers = app.begin(ready, &prompt, &params, asker, DEFAULT_MAX_TOKENS)?;
+    let answers = app.begin(ready, prompt, &params, asker, DEFAULT_MAX_TOKENS)?;
     respond(&app, Endpoint::Text, &params, answers).await
 }
 

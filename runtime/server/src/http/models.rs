@@ -18,7 +18,7 @@ pub(crate) async fn one(
     State(app): State<Arc<App>>,
     Path(id): Path<String>,
 ) -> Result<Json<Value>, ApiError> {
-    app.check_model(&id)?;
+    app.check_model(Some(&id))?;
     Ok(Json(entry(&app)))
 }
 

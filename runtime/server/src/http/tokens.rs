@@ -22,7 +22,7 @@ pub(crate) async fn tokenize(
     let ready = app.ready()?;
     let body = body::read_json(request, app.body_limit).await?;
     let TokenizeRequest { model, source, return_token_strs } = TokenizeRequest::read(&body)?;
-    model.iter().try_for_each(|model| app.check_model(model))?;
+    app.check_model(model.as_deref())?;
     let text = Arc::clone(&ready.text);
     let tokens = off_the_workers(move || match source {
         Source::Prompt { text: prompt, add_special_tokens: true } => text.tokenizer.encode_prompt(&prompt),
@@ -54,7 +54,7 @@ pub(crate) async fn detokenize(
     let body = body::read_json(request, app.body_limit).await?;
     let DetokenizeRequest { model, tokens, skip_special_tokens } =
         DetokenizeRequest::read(&body, app.spec.vocabulary)?;
-    model.iter().try_for_each(|model| app.check_model(model))?;
+    app.check_model(model.as_deref())?;
     let text = Arc::clone(&ready.text);
     let prompt = off_the_workers(move || {
         if skip_special_tokens {
