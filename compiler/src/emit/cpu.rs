@@ -394,8 +394,7 @@ fn model(plan: &Plan) -> TokenStream {
         }
         if delta_shape(body).is_some() {
             let state = body_ident(body, "_state");
-            locals
-                .push(quote!(let #state = DeltaState::new(#count, SPEC.step_sequences, options.snapshots)?;));
+            locals.push(quote!(let #state = DeltaState::new(#count, states)?;));
             names.push(quote!(#state));
         }
     }
@@ -408,7 +407,7 @@ fn model(plan: &Plan) -> TokenStream {
     let snapshots = states.first().map(|state| {
         quote! {
             fn snapshots(&self) -> usize {
-                self.#state.snapshots()
+                self.#state.states().snapshots
             }
         }
     });
@@ -431,6 +430,7 @@ fn model(plan: &Plan) -> TokenStream {
             fn load(weights: &Weights, options: &LoadOptions, progress: &Progress) -> Result<Self, LoadError> {
                 let checkpoint = weights.checkpoint()?;
                 let blocks = options.blocks_or_one_sequence(SPEC.block_tokens);
+                let states = options.states(&SPEC);
                 checkpoint.refuse_surplus(|name| SPEC.knows(name))?;
                 progress.expect(SPEC.weight_bytes);
                 let team = Team::new(options.threads).map_err(LoadError::Threads)?;
@@ -440,7 +440,7 @@ fn model(plan: &Plan) -> TokenStream {
                 checkpoint.release();
                 let limits = BatchLimits {
                     tokens: SPEC.step_tokens,
-                    sequences: SPEC.step_sequences,
+                    sequences: states.sequences,
                     vocabulary: SPEC.vocabulary,
                     context: SPEC.context,
                     block_tokens: SPEC.block_tokens,
@@ -455,6 +455,10 @@ fn model(plan: &Plan) -> TokenStream {
 
             fn blocks(&self) -> usize {
                 self.batch.limits().blocks
+            }
+
+            fn sequences(&self) -> usize {
+                self.batch.limits().sequences
             }
 
             #snapshots

@@ -335,7 +335,7 @@ fn model(plan: &Plan, cuda: &CudaPlan) -> TokenStream {
     let snapshots = plan.bodies.iter().any(|body| delta_shape(body).is_some()).then(|| {
         quote! {
             fn snapshots(&self) -> usize {
-                self.memory.snapshots()
+                self.memory.states().snapshots
             }
         }
     });
@@ -384,6 +384,10 @@ fn model(plan: &Plan, cuda: &CudaPlan) -> TokenStream {
 
             fn blocks(&self) -> usize {
                 self.memory.blocks()
+            }
+
+            fn sequences(&self) -> usize {
+                self.memory.states().sequences
             }
 
             #snapshots

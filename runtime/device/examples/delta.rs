@@ -4,7 +4,7 @@
 
 use monomorph_device::cpu::*;
 use monomorph_formats::Format;
-use monomorph_model::{BlockId, Output, Progress, SequenceStep, Slot, Step, Tokens};
+use monomorph_model::{BlockId, Output, Progress, SequenceStep, Slot, States, Step, Tokens};
 use monomorph_weights::Tensor;
 use std::path::Path;
 use std::sync::Mutex;
@@ -61,7 +61,7 @@ fn main() {
         blocks: 1,
     };
     let mut batch = Batch::new(limits);
-    let state = State::new(LAYERS, SLOTS, 0).expect("address space");
+    let state = State::new(LAYERS, States { sequences: SLOTS, snapshots: 0 }).expect("address space");
     let scratch = DeltaScratch::<KEY_HEADS, VALUE_HEADS, DIM, DIM>::new(TOKENS);
     let (mut qkvz, mut ba, out) =
         (Rows::<QKVZ>::new(TOKENS), Rows::<{ 2 * VALUE_HEADS }>::new(TOKENS), Rows::<OUT>::new(TOKENS));

@@ -9,7 +9,7 @@ use common::{Owned, Random, close, progress, sequence};
 use definition::{NORM_EPS, Shape, Stream, Weights, definition};
 use monomorph_device::cpu::*;
 use monomorph_formats::Format;
-use monomorph_model::{Output, SequenceStep, Slot, SnapshotId, StateCopy, StatePlace, Step};
+use monomorph_model::{Output, SequenceStep, Slot, SnapshotId, StateCopy, StatePlace, States, Step};
 use std::path::Path;
 
 /// How a test goes through its sequences.
@@ -64,7 +64,11 @@ fn run<
     let limits =
         BatchLimits { tokens: 256, sequences: 6, vocabulary: 10, context: 512, block_tokens: 512, blocks: 6 };
     let mut batch = Batch::new(limits);
-    let mut state = DeltaState::<KEY_HEADS, VALUE_HEADS, KEY_DIM, VALUE_DIM, TAPS>::new(3, 6, 2).unwrap();
+    let mut state = DeltaState::<KEY_HEADS, VALUE_HEADS, KEY_DIM, VALUE_DIM, TAPS>::new(
+        3,
+        States { sequences: 6, snapshots: 2 },
+    )
+    .unwrap();
     let scratch = DeltaScratch::<KEY_HEADS, VALUE_HEADS, KEY_DIM, VALUE_DIM>::new(limits.tokens);
     let (mut qkvz, mut ba) = (Rows::<QKVZ>::new(limits.tokens), Rows::<BA>::new(limits.tokens));
     let mut outs = [Rows::<OUT>::new(limits.tokens), Rows::<OUT>::new(limits.tokens)];
@@ -247,7 +251,7 @@ fn call(slots: usize, capacity: usize, layer: usize, sequences: &[u32]) {
         .map(|slot| SequenceStep { slot: Slot(*slot), ..sequence(0, vec![1], &[0], Output::None) })
         .collect();
     batch.fill(&Step { sequences, ..Step::default() }, &Outputs::<0>::default());
-    let state = DeltaState::<1, 1, 4, 4, 2>::new(1, slots, 0).unwrap();
+    let state = DeltaState::<1, 1, 4, 4, 2>::new(1, States { sequences: slots, snapshots: 0 }).unwrap();
     let scratch = DeltaScratch::<1, 1, 4, 4>::new(capacity);
     let (qkvz, ba, out) = (Rows::<16>::new(2), Rows::<2>::new(2), Rows::<4>::new(2));
     team.run(|lane| {
@@ -300,6 +304,9 @@ fn a_slot_used_twice_is_refused() {
 
 #[test]
 fn states_beyond_the_address_space_are_refused() {
-    let error = DeltaState::<16, 32, 128, 128, 4>::new(30, usize::MAX / 64, 1).unwrap_err().to_string();
+    let error =
+        DeltaState::<16, 32, 128, 128, 4>::new(30, States { sequences: usize::MAX / 64, snapshots: 1 })
+            .unwrap_err()
+            .to_string();
     assert!(error.contains("recurrent state"), "{error}");
 }

@@ -25,6 +25,9 @@ pub struct EngineOptions {
     /// Most tokens of a sequence, prompt and answer together. What the model was made for and what the blocks
     /// hold limit it too: see [`EngineHandle::context`].
     pub context: usize,
+    /// Sequences that the model was loaded with room for, or fewer: most that run at a time. What a step takes limits them too: see
+    /// [`EngineHandle::sequences`].
+    pub sequences: usize,
     /// Most requests that may wait for their admission.
     pub max_waiting: usize,
     /// What is kept of sequences that are over.
@@ -57,11 +60,13 @@ impl FarShare {
 }
 
 impl EngineOptions {
-    /// Options with a cache of prefixes that has no room for snapshots, the defaults of scheduler and lookup, and no room to swap to.
+    /// Options with a cache of prefixes that has no room for snapshots, the defaults of scheduler and lookup, as many
+    /// sequences as a step takes, and no room to swap to.
     pub fn new(blocks: usize, context: usize, max_waiting: usize) -> EngineOptions {
         let (prefix, schedule) = (PrefixOptions::default(), ScheduleOptions::default());
         let (lookup, swap) = (LookupOptions::default(), SwapOptions::default());
-        EngineOptions { blocks, context, max_waiting, prefix, schedule, lookup, swap, far: None }
+        let sequences = usize::MAX;
+        EngineOptions { blocks, context, sequences, max_waiting, prefix, schedule, lookup, swap, far: None }
     }
 }
 
@@ -179,7 +184,17 @@ pub(crate) fn prepare(
     if let Some((name, _)) = limits.into_iter().find(|&(_, value)| value == 0) {
         return Err(StartError::Spec(format!("{name} of {} is 0", spec.target)));
     }
-    let EngineOptions { blocks, context, max_waiting, ref prefix, schedule, lookup, ref swap, far } = options;
+    let EngineOptions {
+        blocks,
+        context,
+        sequences,
+        max_waiting,
+        ref prefix,
+        schedule,
+        lookup,
+        ref swap,
+        far,
+    } = options;
     lookup.check().map_err(StartError::Options)?;
     let refused = |error| format!("prefill_tokens {}: {error}", schedule.prefill_tokens);
     schedule.check(spec).map_err(|error| StartError::Options(refused(error)))?;
@@ -187,6 +202,7 @@ pub(crate) fn prepare(
     let values = [
         ("blocks", blocks),
         ("context", context),
+        ("sequences", sequences),
         ("max_waiting", max_waiting),
         ("snapshot_interval", interval),
     ];
@@ -233,7 +249,7 @@ pub(crate) fn prepare(
     let images = Images::new(spec, swap).map_err(|error| StartError::Options(error.to_string()))?;
     let forward = Forward::new(spec, &options, images, inbox, Arc::clone(&shared));
     let numbers = Arc::new(AtomicU64::new(0));
-    let options = EngineOptions { context, ..options };
+    let options = EngineOptions { context, sequences: forward.most_running(), ..options };
     Ok((EngineHandle { spec, options, commands, shared, numbers }, forward))
 }
 
@@ -242,7 +258,7 @@ pub(crate) fn prepare(
 #[derive(Clone, Debug)]
 pub struct EngineHandle {
     spec: &'static ModelSpec,
-    /// With the context that was found usable.
+    /// With the context that was found usable, and the sequences that may run.
     options: EngineOptions,
     commands: Sender<Command>,
     shared: Arc<Shared>,
@@ -355,6 +371,11 @@ impl EngineHandle {
     /// context and what all blocks hold, both of these less the [`reach`](ModelSpec::reach) of its drafts.
     pub fn context(&self) -> usize {
         self.options.context
+    }
+
+    /// Sequences that run at a time, at most.
+    pub fn sequences(&self) -> usize {
+        self.options.sequences
     }
 
     /// What is kept of sequences that are over.

@@ -23,6 +23,10 @@ impl<S: Shape> Model for Nothing<S> {
         4096
     }
 
+    fn sequences(&self) -> usize {
+        S::SPEC.step_sequences
+    }
+
     fn read_block(&mut self, _: BlockId, _: &mut [u8]) {}
 
     fn write_block(&mut self, _: BlockId, _: &[u8]) {}

@@ -6,6 +6,7 @@
 mod fault;
 mod name;
 mod spec;
+mod states;
 mod step;
 
 pub use fault::{device_fault, set_device_fault};
@@ -14,6 +15,7 @@ pub use spec::{
     BatchInvariantSpec, ClassFormat, CudaSpec, DraftSpec, Drafter, Figures, HardwareSpec, ModelSpec,
     Protocol, SamplingPreset, TensorSpec, piece,
 };
+pub use states::{StateRoom, States, StatesWanted};
 pub use step::{
     BlockId, FarId, Output, RowOutput, SequenceStep, Slot, SnapshotId, StateCopy, StatePlace, Step,
     StepOutput, Ticket, Tokens, Verified,
@@ -58,6 +60,9 @@ pub trait Model: Sized + Send + 'static {
 
     /// K/V blocks it has: what was asked for, or what the device's memory held.
     fn blocks(&self) -> usize;
+
+    /// Sequences that may run at a time, [`ModelSpec::step_sequences`] or fewer: [`Slot`]s lie below it.
+    fn sequences(&self) -> usize;
 
     /// Snapshots of a sequence's recurrent state it has room for; 0 of a model without such state.
     fn snapshots(&self) -> usize {
@@ -153,8 +158,9 @@ pub struct LoadOptions {
     /// Whether fewer blocks will do than that takes, because nobody asked for this length; ignored by a CPU, whose memory is planned
     /// before.
     pub shorter: bool,
-    /// Snapshots of recurrent state to claim room for, each of [`ModelSpec::state_bytes`]; ignored by a model without such state.
-    pub snapshots: usize,
+    /// Sequences and snapshots to claim recurrent state for, each of [`ModelSpec::state_bytes`]; ignored by a model without such state.
+    /// A CPU, whose memory is planned before, is told both.
+    pub states: StatesWanted,
     /// Where K/V blocks that the device need not hold are kept, if anywhere.
     pub far: Option<FarOptions>,
     /// Most of the device's memory to use, as a part of it; ignored by a CPU.
@@ -192,6 +198,12 @@ pub struct FarOptions {
 }
 
 impl LoadOptions {
+    /// The states asked for; of what nobody asked for all that steps take, and no snapshots.
+    pub fn states(&self, spec: &ModelSpec) -> States {
+        let StatesWanted { sequences, snapshots } = self.states;
+        States { sequences: sequences.unwrap_or(spec.step_sequences), snapshots: snapshots.unwrap_or(0) }
+    }
+
     /// The blocks asked for, or those of one sequence.
     pub fn blocks_or_one_sequence(&self, block_tokens: usize) -> usize {
         self.blocks.unwrap_or_else(|| self.context.div_ceil(block_tokens))

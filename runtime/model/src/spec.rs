@@ -24,7 +24,7 @@ pub struct ModelSpec {
     pub block_tokens: usize,
     /// Bytes of one K/V block over all layers.
     pub block_bytes: usize,
-    /// Bytes of recurrent state that one sequence has over all layers; each of [`Self::step_sequences`] slots has as much,
+    /// Bytes of recurrent state that one sequence has over all layers; each that may [run](crate::Model::sequences) has as much
     /// from the start. 0 for a model that remembers in keys and values alone.
     pub state_bytes: u64,
     /// Most tokens one step may carry over all its sequences.

@@ -7,7 +7,7 @@ use crate::out;
 use crate::paths::{default_weights, resolve_weights};
 use crate::text::Text;
 use monomorph_engine::{EngineHandle, EngineOptions, FarShare, PrefixOptions, SNAPSHOT_INTERVAL};
-use monomorph_model::{LoadOptions, Model, ModelSpec, Progress, Weights};
+use monomorph_model::{LoadOptions, Model, ModelSpec, Progress, StatesWanted, Weights};
 use monomorph_weights::Checkpoint;
 use std::num::NonZero;
 use std::path::PathBuf;
@@ -18,7 +18,7 @@ pub(crate) const DEFAULT_CONTEXT: usize = 8192;
 const DEFAULT_KV_TOKENS: usize = 8 * 2048;
 
 /// Loads a model and starts its engine: the one generic step of serving, as a plain function pointer. The options'
-/// blocks and snapshots become those that the model claimed.
+/// blocks, sequences and snapshots become those that the model claimed.
 pub type StartEngine = fn(&Weights, &LoadOptions, EngineOptions, &Progress) -> Result<EngineHandle, Failure>;
 
 /// [`StartEngine`] for a layer stack.
@@ -41,7 +41,8 @@ pub fn start_engine<M: Model>(
         }
         (Some(_), None) => return Err("this build keeps no K/V blocks on disk".to_owned().into()),
     };
-    let engine = EngineOptions { blocks: model.blocks(), prefix, far, ..engine };
+    let (blocks, sequences) = (model.blocks(), model.sequences());
+    let engine = EngineOptions { blocks, sequences, prefix, far, ..engine };
     Ok(monomorph_engine::start(model, engine).map_err(|error| error.to_string())?)
 }
 
@@ -133,21 +134,16 @@ pub struct MemoryArgs {
 }
 
 impl MemoryArgs {
-    /// What there is room for, beside `swap_bytes` for copies of sequences, where the device's memory is the machine's own; a GPU's is
+    /// What there is room for beside `swap_bytes` for copies of sequences, and recurrent states, where the device's memory is the machine's own; a GPU's is
     /// planned when it is claimed.
     ///
     /// # Errors
     /// When the fraction is none.
-    pub(crate) fn room(
-        &self,
-        spec: &ModelSpec,
-        snapshots: usize,
-        swap_bytes: u64,
-    ) -> Result<Option<Room>, String> {
+    pub(crate) fn room(&self, spec: &ModelSpec, swap_bytes: u64) -> Result<Option<Room>, String> {
         let fraction = self.fraction()?;
         let host = Host::read();
         let guard = self.guard.bytes(host);
-        let room = || Room::new(spec, snapshots, swap_bytes, host, fraction, guard);
+        let room = || Room::new(spec, swap_bytes, host, fraction, guard);
         Ok(spec.hardware.cuda.is_none().then(room))
     }
 
@@ -164,12 +160,13 @@ impl MemoryArgs {
         &self,
         blocks: Option<usize>,
         context: usize,
+        states: StatesWanted,
         threads: usize,
         report: fn(std::fmt::Arguments),
     ) -> Result<LoadOptions, String> {
         let memory_fraction = self.fraction()?;
-        let (shorter, snapshots, far) = (false, 0, None);
-        Ok(LoadOptions { blocks, context, shorter, snapshots, far, memory_fraction, threads, report })
+        let (shorter, far) = (false, None);
+        Ok(LoadOptions { blocks, context, shorter, states, far, memory_fraction, threads, report })
     }
 }
 
@@ -186,22 +183,52 @@ pub struct CacheArgs {
     /// The same in blocks, whose size `info` prints.
     #[arg(long, value_name = "N")]
     pub blocks: Option<NonZero<usize>>,
+    /// Most sequences that run at a time; others wait [default: what a step takes, which `info` prints, and of a model with recurrent
+    /// state no more than memory has room for the states of].
+    #[arg(long, value_name = "N")]
+    pub sequences: Option<NonZero<usize>>,
+}
+
+/// What sequences will have.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Planned {
+    /// Tokens of the longest.
+    pub(crate) context: usize,
+    /// Blocks to claim; `None` leaves them to the device.
+    pub(crate) blocks: Option<usize>,
+    /// States to claim, as far as that is not left to the device.
+    pub(crate) states: StatesWanted,
+    /// The memory that was planned.
+    pub(crate) room: Option<Room>,
 }
 
 impl CacheArgs {
-    /// The context in tokens and the blocks to claim; `None` leaves them to the device. A sequence takes blocks for what drafts
-    /// reach behind its tokens, too. What nobody asked for is cut to the `room` there is. Where it `streams`, a sequence need not fit.
+    /// What is asked for, and what the `room` holds of what is not. A sequence takes blocks for what drafts reach behind its tokens, too.
+    /// Where it `streams`, a sequence need not fit. Of snapshots there are so many, or one a sequence.
     ///
     /// # Errors
     /// When what was asked for is beyond the model or the room, or is no whole sequence.
     pub(crate) fn plan(
         &self,
         spec: &ModelSpec,
-        room: Option<&Room>,
+        room: Option<Room>,
+        snapshots: Option<usize>,
         streams: bool,
-    ) -> Result<(usize, Option<usize>), String> {
-        let planned = self.wanted(spec, room, streams)?;
-        if let (Some(room), (_, Some(blocks))) = (room, planned)
+    ) -> Result<Planned, String> {
+        let sequences = self.sequences.map(NonZero::get);
+        let most = spec.step_sequences;
+        if let Some(asked) = sequences.filter(|asked| *asked > most) {
+            return Err(format!("--sequences {asked}: a step of this build takes {most}"));
+        }
+        let wanted = StatesWanted { sequences, snapshots };
+        let planned = room.map(|room| room.with_states(spec, wanted, self.first(spec), self.is_free()));
+        let room = planned.map(|(room, _)| room);
+        let states = planned.map_or(wanted, |(_, states)| StatesWanted {
+            sequences: Some(states.sequences),
+            snapshots: Some(states.snapshots),
+        });
+        let (context, blocks) = self.wanted(spec, room.as_ref(), streams)?;
+        if let (Some(room), Some(blocks)) = (room, blocks)
             && blocks > room.blocks()
         {
             let (most, block) = (room.blocks(), spec.block_tokens);
@@ -214,7 +241,19 @@ impl CacheArgs {
                 room.why()
             ));
         }
-        Ok(planned)
+        Ok(Planned { context, blocks, states, room })
+    }
+
+    /// Whether nobody asked how long sequences are, nor for how many tokens.
+    fn is_free(&self) -> bool {
+        self.context.is_none() && self.kv_tokens.is_none() && self.blocks.is_none()
+    }
+
+    /// Blocks that come before the states of sequences that nobody asked for.
+    fn first(&self, spec: &ModelSpec) -> usize {
+        let context = self.context.map_or(DEFAULT_CONTEXT.min(spec.usable_context()), NonZero::get);
+        let tokens = self.kv_tokens.map_or(context.saturating_add(spec.reach()), NonZero::get);
+        self.blocks.map_or(tokens.div_ceil(spec.block_tokens), NonZero::get)
     }
 
     /// [`Self::plan`] before it is known whether what was asked for fits.
@@ -267,7 +306,7 @@ pub struct PrefixArgs {
     #[arg(long, value_name = "on|off", value_enum, default_value_t = Switch::On)]
     pub prefix_cache: Switch,
     /// Of a model with recurrent state: how many saved states to claim memory for, of the size that `info` prints; a prompt can go
-    /// on only from where one was saved [default: as many as sequences run at once].
+    /// on only from where one was saved [default: as many as sequences run at once, and no more than memory has room for].
     #[arg(long, value_name = "N")]
     pub snapshots: Option<usize>,
     /// Of such a model: tokens of a long prompt or answer after which its state is saved again [default: 2048]. It is saved at the
@@ -286,11 +325,11 @@ pub enum Switch {
 }
 
 impl PrefixArgs {
-    /// What the engine is told, with the snapshots to claim.
+    /// What the engine is told, but for how many snapshots there is room; and how many are wanted: `None` is one a sequence.
     ///
     /// # Errors
     /// When snapshots are asked for that nobody would take.
-    pub(crate) fn options(&self, spec: &ModelSpec) -> Result<PrefixOptions, String> {
+    pub(crate) fn options(&self, spec: &ModelSpec) -> Result<(PrefixOptions, Option<usize>), String> {
         let enabled = self.prefix_cache == Switch::On;
         let asked = [
             ("snapshots", self.snapshots.filter(|count| *count > 0)),
@@ -304,13 +343,9 @@ impl PrefixArgs {
                 return Err(format!("--{flag} {value} goes with --prefix-cache on"));
             }
         }
-        let snapshots = match self.snapshots {
-            Some(count) => count,
-            None if enabled && spec.state_bytes > 0 => spec.step_sequences,
-            None => 0,
-        };
+        let snapshots = self.snapshots.or((!enabled).then_some(0));
         let snapshot_interval = self.snapshot_interval.map_or(SNAPSHOT_INTERVAL, NonZero::get);
-        Ok(PrefixOptions { enabled, snapshots, snapshot_interval })
+        Ok((PrefixOptions { enabled, snapshot_interval, ..KEEP_NOTHING }, snapshots))
     }
 }
 

@@ -1,7 +1,7 @@
 //! The machine's memory: how much of it a server may take, what it will take for what, and when it is too little to go on.
 
 use crate::out;
-use monomorph_model::ModelSpec;
+use monomorph_model::{ModelSpec, StateRoom, States, StatesWanted};
 use std::sync::Mutex;
 use std::time::{Duration, Instant};
 use sysinfo::{MemoryRefreshKind, RefreshKind, System};
@@ -63,7 +63,7 @@ pub(crate) struct Room {
     host: Host,
     guard: u64,
     weights: u64,
-    /// Of all sequences of a step, and snapshots.
+    /// Of all sequences that run at a time, and snapshots.
     state: u64,
     /// Of copies of sequences.
     swap: u64,
@@ -75,21 +75,14 @@ pub(crate) struct Room {
 }
 
 impl Room {
-    /// For a stack that keeps so many snapshots, and so many bytes of copies of sequences. At most `fraction` of the machine's memory is taken.
-    pub(crate) fn new(
-        spec: &ModelSpec,
-        snapshots: usize,
-        swap: u64,
-        host: Host,
-        fraction: f64,
-        guard: u64,
-    ) -> Room {
+    /// For a stack that keeps no states, and so many bytes of copies of sequences. At most `fraction` of the machine's memory is taken.
+    pub(crate) fn new(spec: &ModelSpec, swap: u64, host: Host, fraction: f64, guard: u64) -> Room {
         let ceiling = (host.total as f64 * fraction) as u64;
         Room {
             host,
             guard,
             weights: spec.weight_bytes,
-            state: spec.state_bytes * (spec.step_sequences + snapshots) as u64,
+            state: 0,
             swap,
             scratch: spec.scratch_bytes,
             block: spec.block_bytes as u64,
@@ -100,6 +93,21 @@ impl Room {
     /// The same with so many bytes more of scratch.
     pub(crate) fn beside(self, bytes: u64) -> Room {
         Room { scratch: self.scratch + bytes, ..self }
+    }
+
+    /// The same with the states that are wanted, as far as so many blocks come before them, or where those are `shorter` if need be,
+    /// half of the room.
+    pub(crate) fn with_states(
+        self,
+        spec: &ModelSpec,
+        wanted: StatesWanted,
+        blocks: usize,
+        shorter: bool,
+    ) -> (Room, States) {
+        let bytes = self.limit.saturating_sub(self.fixed());
+        let (state, kv) = (spec.state_bytes, (blocks as u64).saturating_mul(self.block));
+        let states = wanted.within(spec.step_sequences, StateRoom { bytes, state, kv, shorter });
+        (Room { state: state * states.count(), ..self }, states)
     }
 
     fn fixed(&self) -> u64 {
@@ -192,6 +200,8 @@ impl Guard {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use monomorph_engine::scripted::{Scripted, Small};
+    use monomorph_model::Model;
 
     const GIB: u64 = 1 << 30;
 
@@ -210,6 +220,25 @@ mod tests {
         assert_eq!(room(GIB, GIB, 0.9).blocks(), 0);
         let some = room(8 * GIB, GIB, 0.9);
         assert!(some.total(some.blocks()) <= 7 * GIB && some.total(some.blocks() + 1) > 7 * GIB);
+    }
+
+    #[test]
+    fn states_that_nobody_asked_for_leave_half_of_the_room() {
+        let spec = ModelSpec { state_bytes: 64 << 20, step_sequences: 16, ..*Scripted::<Small>::SPEC };
+        let fixed = GIB + GIB / 4 + PROCESS_BYTES;
+        let states = |bytes, wanted, blocks, shorter| {
+            let (room, states) = room(fixed + bytes, 0, 1.0).with_states(&spec, wanted, blocks, shorter);
+            assert_eq!(room.state, states.count() * spec.state_bytes);
+            assert!(room.blocks() >= blocks || shorter);
+            (states.sequences, states.snapshots)
+        };
+        let free = StatesWanted::default();
+        assert_eq!(states(4 * GIB, free, 512, false), (16, 16));
+        // Half a GiB of blocks, and half a GiB of states.
+        assert_eq!(states(GIB, free, 512, false), (4, 4));
+        assert_eq!(states(GIB, free, 8192, true), (4, 4));
+        let asked = StatesWanted { sequences: Some(6), snapshots: None };
+        assert_eq!(states(GIB, asked, 512, false), (6, 2));
     }
 
     #[test]

@@ -67,6 +67,7 @@ fn main() -> ExitCode {
         ("streams::concurrent_requests", streams::concurrent_requests),
         ("lifecycle::vanished_clients_give_their_blocks_back", lifecycle::vanished_clients),
         ("memory::a_machine_with_too_little_is_told_so", memory::too_little),
+        ("memory::fewer_sequences_run_where_that_is_asked", memory::few_sequences),
         ("memory::a_warm_up_prompt_is_found", memory::warm_up),
         ("drains::running_answers_are_finished", drains::drain_finishes),
         ("drains::the_deadline_cuts_endless_answers", drains::drain_deadline),

@@ -299,6 +299,12 @@ impl Gathering {
                 "check": "swapped", "name": self.target(name), "server": server, "vocabulary": VOCABULARY,
                 "prompts": prompts, "tight": tight, "space": space,
             }));
+            if name != SMOLLM2 {
+                cases.push(json!({
+                    "check": "fewer", "name": self.target(name), "server": server, "vocabulary": VOCABULARY,
+                    "prompts": prompts,
+                }));
+            }
         }
         cases.into()
     }

@@ -9,7 +9,7 @@ use super::shape::ALIGNMENT;
 use super::states::{Places, State};
 use super::step;
 use crate::far::Layout;
-use monomorph_model::{LoadError, LoadOptions, ModelSpec};
+use monomorph_model::{LoadError, LoadOptions, ModelSpec, StateRoom, States, StatesWanted};
 use std::num::NonZero;
 
 /// What the driver is left for graphs, kernels and its own books. An estimate: graphs of a few hundred kernels take a few
@@ -56,8 +56,9 @@ pub struct Needs {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Plan {
     weights: u64,
-    /// Of all sequences of a step, and snapshots.
-    state: u64,
+    states: States,
+    /// Of one sequence or snapshot.
+    state_bytes: u64,
     activations: u64,
     scratch: u64,
     rotary: u64,
@@ -73,8 +74,18 @@ impl Plan {
         self.blocks as u64 * self.block_bytes
     }
 
+    fn state(&self) -> u64 {
+        self.states.count() * self.state_bytes
+    }
+
     fn fixed(&self) -> u64 {
-        self.weights + self.state + self.activations + self.scratch + self.rotary + self.tables + self.staging
+        self.weights
+            + self.state()
+            + self.activations
+            + self.scratch
+            + self.rotary
+            + self.tables
+            + self.staging
     }
 
     fn total(&self) -> u64 {
@@ -90,15 +101,19 @@ impl Plan {
     }
 
     /// What there is to say of recurrent state; nothing where there is none.
-    fn state_text(&self, request: &Request) -> String {
-        match self.state {
+    fn state_text(&self) -> String {
+        match self.state() {
             0 => String::new(),
-            state => format!(
-                "state {} ({} of {} each), ",
-                size(state),
-                request.states_text(),
-                size(state / request.states().max(1))
-            ),
+            state => format!("state {} ({} of {} each), ", size(state), self.whose(), size(self.state_bytes)),
+        }
+    }
+
+    /// Whose states there is room for.
+    fn whose(&self) -> String {
+        let States { sequences, snapshots } = self.states;
+        match snapshots {
+            0 => format!("{sequences} sequences"),
+            _ => format!("{sequences} sequences and {snapshots} snapshots"),
         }
     }
 }
@@ -108,8 +123,9 @@ impl Plan {
 struct Request {
     block_tokens: usize,
     block_bytes: u64,
+    /// Sequences of a step.
     step_sequences: usize,
-    snapshots: usize,
+    states: StatesWanted,
     context: usize,
     /// Whether a shorter sequence would do.
     shorter: bool,
@@ -118,24 +134,10 @@ struct Request {
     far: Option<(u64, usize)>,
 }
 
-impl Request {
-    /// Recurrent states there is to be room for.
-    fn states(&self) -> u64 {
-        (self.step_sequences + self.snapshots) as u64
-    }
-
-    /// Whose they are.
-    fn states_text(&self) -> String {
-        match self.snapshots {
-            0 => format!("{} sequences", self.step_sequences),
-            snapshots => format!("{} sequences and {snapshots} snapshots", self.step_sequences),
-        }
-    }
-}
-
 /// Splits `limit` bytes.
 ///
-/// Where a shorter sequence would do, it is as long as there is room.
+/// Where a shorter sequence would do, it is as long as there is room; and of sequences at a time and snapshots that nobody asked for
+/// there are as many as leave room for that.
 ///
 /// # Errors
 /// When they do not hold the weights and one sequence, or the blocks asked for; says what would fit.
@@ -143,7 +145,8 @@ fn plan(needs: &Needs, tables: u64, request: Request, limit: u64) -> Result<Plan
     let one_sequence = request.context.div_ceil(request.block_tokens);
     let mut plan = Plan {
         weights: needs.weights,
-        state: needs.state * request.states(),
+        states: States { sequences: 0, snapshots: 0 },
+        state_bytes: needs.state,
         activations: needs.activations,
         scratch: needs.scratch + needs.gaps,
         rotary: needs.rotary_position * request.context as u64,
@@ -152,6 +155,21 @@ fn plan(needs: &Needs, tables: u64, request: Request, limit: u64) -> Result<Plan
         blocks: 0,
         block_bytes: request.block_bytes,
     };
+    let shorter = request.shorter && request.blocks.is_none();
+    let first = match (request.blocks, request.far) {
+        (Some(blocks), _) => blocks,
+        (None, Some((_, needed))) => needed,
+        (None, None) => one_sequence,
+    };
+    plan.states = request.states.within(
+        request.step_sequences,
+        StateRoom {
+            bytes: limit.saturating_sub(plan.fixed()),
+            state: needs.state,
+            kv: first as u64 * request.block_bytes,
+            shorter: shorter && request.far.is_none(),
+        },
+    );
     let room = limit.saturating_sub(plan.fixed()) / request.block_bytes;
     let room = usize::try_from(room).unwrap_or(usize::MAX);
     let short = |what: String, plan: Plan, fits| LoadError::Memory {
@@ -170,13 +188,12 @@ fn plan(needs: &Needs, tables: u64, request: Request, limit: u64) -> Result<Plan
         }
     }
     plan.blocks = one_sequence;
-    let shorter = request.shorter && request.blocks.is_none() && room > 0;
-    if request.far.is_none() && !shorter && room < one_sequence {
+    if request.far.is_none() && !(shorter && room > 0) && room < one_sequence {
         let fits = match room * request.block_tokens {
             0 => {
-                let state = match plan.state {
+                let state = match plan.state() {
                     0 => String::new(),
-                    state => format!(" ({state} of them the state of {})", request.states_text()),
+                    state => format!(" ({state} of them the state of {})", plan.whose()),
                 };
                 format!("not even the {} bytes that are no K/V{state} leave room for a block", plan.fixed())
             }
@@ -243,7 +260,7 @@ impl Memory {
             block_tokens: spec.block_tokens,
             block_bytes: spec.block_bytes as u64,
             step_sequences: spec.step_sequences,
-            snapshots: if needs.state > 0 { options.snapshots } else { 0 },
+            states: options.states,
             context: options.context,
             shorter: options.shorter,
             blocks: options.blocks,
@@ -266,7 +283,7 @@ impl Memory {
             "  weights {}, {}K/V {} ({} blocks of {} tokens: {} tokens), {}activations {}, kernels' scratch {}, \
              rotary tables {}, step tables {}, graphs and driver about {}",
             size(plan.weights),
-            plan.state_text(&request),
+            plan.state_text(),
             size(plan.kv()),
             plan.blocks,
             spec.block_tokens,
@@ -278,6 +295,10 @@ impl Memory {
             size(plan.tables),
             size(DRIVER_BYTES),
         ));
+        let (sequences, most) = (plan.states.sequences, spec.step_sequences);
+        if options.states.sequences.is_none() && sequences < most {
+            say(format_args!("  the states of {most} sequences have no room: {sequences} run at a time"));
+        }
         let tokens = plan.blocks * spec.block_tokens;
         if layout.is_none() && tokens < options.context {
             say(format_args!(
@@ -297,7 +318,7 @@ impl Memory {
             next: 0,
             blocks: plan.blocks,
             context: options.context,
-            places: Places::new(spec.step_sequences, request.snapshots),
+            places: Places::new(plan.states),
             parts: Vec::new(),
             disk,
         })
@@ -371,9 +392,9 @@ impl Memory {
         &self.places
     }
 
-    /// Snapshots of recurrent state claimed.
-    pub fn snapshots(&self) -> usize {
-        self.places.snapshots
+    /// Sequences and snapshots whose recurrent state was claimed.
+    pub fn states(&self) -> States {
+        self.places.states
     }
 
     /// K/V blocks claimed.
@@ -422,7 +443,7 @@ mod tests {
             block_tokens: 16,
             block_bytes: 10,
             step_sequences: 4,
-            snapshots: 0,
+            states: StatesWanted { sequences: None, snapshots: Some(0) },
             context: 100,
             shorter: false,
             blocks,
@@ -457,21 +478,49 @@ mod tests {
         let needs = Needs { state: 20, ..NEEDS };
         // 4 sequences of 20 bytes beside the 1,450 that are fixed.
         let planned = plan(&needs, 50, request(None), 1450 + 80 + 159).expect("room");
-        assert_eq!((planned.state, planned.blocks), (80, 15));
+        assert_eq!((planned.state(), planned.blocks), (80, 15));
         assert!(planned.total() <= 1450 + 80 + 159);
-        assert_eq!(planned.state_text(&request(None)), "state 0.1 KiB (4 sequences of 0.0 KiB each), ");
+        assert_eq!(planned.state_text(), "state 0.1 KiB (4 sequences of 0.0 KiB each), ");
         // And every snapshot.
-        let saving = Request { snapshots: 3, ..request(None) };
-        let planned = plan(&needs, 50, saving, 1450 + 140 + 159).expect("room");
-        assert_eq!((planned.state, planned.blocks), (140, 15));
-        assert!(planned.state_text(&saving).contains("4 sequences and 3 snapshots of"));
-        let error = plan(&needs, 50, request(None), 1450 + 80).expect_err("no block").to_string();
+        let asked =
+            |sequences, snapshots| Request { states: StatesWanted { sequences, snapshots }, ..request(None) };
+        let planned = plan(&needs, 50, asked(None, Some(3)), 1450 + 140 + 159).expect("room");
+        assert_eq!((planned.state(), planned.blocks), (140, 15));
+        assert!(planned.state_text().contains("4 sequences and 3 snapshots of"));
+        let error = plan(&needs, 50, asked(Some(4), Some(0)), 1450 + 80).expect_err("no block").to_string();
         assert!(
             error.contains("1530 bytes that are no K/V (80 of them the state of 4 sequences)"),
             "{error}"
         );
         let stateless = plan(&NEEDS, 50, request(None), 1450).expect_err("no block").to_string();
         assert!(stateless.contains("1450 bytes that are no K/V leave"), "{stateless}");
+    }
+
+    #[test]
+    fn states_that_nobody_asked_for_leave_room_for_a_sequence() {
+        let needs = Needs { state: 20, ..NEEDS };
+        let planned = |limit, request: Request| {
+            plan(&needs, 50, request, limit)
+                .map(|plan| (plan.states.sequences, plan.states.snapshots, plan.blocks))
+        };
+        let free = Request { states: StatesWanted::default(), ..request(None) };
+        // A sequence is 7 blocks of 10 bytes; two states for each that runs.
+        assert_eq!(planned(1450 + 70 + 160, free).ok(), Some((4, 4, 7)));
+        assert_eq!(planned(1450 + 70 + 159, free).ok(), Some((3, 3, 10)));
+        assert_eq!(planned(1450 + 70 + 39, free).ok(), Some((1, 0, 8)));
+        assert!(planned(1450 + 70 + 19, free).is_err());
+        // Blocks that were asked for come first.
+        assert_eq!(planned(1450 + 120 + 80, Request { blocks: Some(12), ..free }).ok(), Some((2, 2, 12)));
+        assert_eq!(
+            planned(
+                1450 + 500,
+                Request { states: StatesWanted { sequences: Some(2), snapshots: None }, ..free }
+            )
+            .ok(),
+            Some((2, 2, 28))
+        );
+        // A length that nobody asked for is no reason for fewer sequences beyond half of the room.
+        assert_eq!(planned(1450 + 100, Request { shorter: true, ..free }).ok(), Some((1, 1, 6)));
     }
 
     #[test]

@@ -3,7 +3,7 @@
 use super::driver::Stream;
 use super::fault::Fault;
 use super::memory::{Cache, Pointer};
-use monomorph_model::{BlockId, Slot, SnapshotId, StateCopy, StatePlace};
+use monomorph_model::{BlockId, Slot, SnapshotId, StateCopy, StatePlace, States};
 
 /// The recurrent state of the layers of one body: of every layer that of all slots and then of all snapshots, one behind another
 /// (templates/cuda/lib/delta.cuh). It is never cleared: a sequence at position 0 starts from zeros whatever stands there.
@@ -34,8 +34,7 @@ impl State {
 /// Where in all bodies' states slots and snapshots stand, and in their caches K/V blocks: what a copy has to touch.
 #[derive(Clone, Debug)]
 pub(crate) struct Places {
-    slots: usize,
-    pub(super) snapshots: usize,
+    pub(super) states: States,
     parts: Vec<Part>,
     blocks: usize,
     caches: Vec<Part>,
@@ -52,13 +51,13 @@ struct Part {
 
 impl Places {
     /// For so many of each.
-    pub(super) fn new(slots: usize, snapshots: usize) -> Places {
-        Places { slots, snapshots, parts: Vec::new(), blocks: 0, caches: Vec::new() }
+    pub(super) fn new(states: States) -> Places {
+        Places { states, parts: Vec::new(), blocks: 0, caches: Vec::new() }
     }
 
     /// Slots and snapshots.
     pub(super) fn count(&self) -> u64 {
-        (self.slots + self.snapshots) as u64
+        self.states.count()
     }
 
     /// Adds a part of a body.
@@ -115,12 +114,12 @@ impl Places {
     fn place(&self, place: StatePlace) -> u64 {
         match place {
             StatePlace::Slot(Slot(at)) => {
-                assert!((at as usize) < self.slots, "there is no slot {at}");
+                assert!((at as usize) < self.states.sequences, "there is no slot {at}");
                 u64::from(at)
             }
             StatePlace::Snapshot(SnapshotId(at)) => {
-                assert!((at as usize) < self.snapshots, "there is no snapshot {at}");
-                self.slots as u64 + u64::from(at)
+                assert!((at as usize) < self.states.snapshots, "there is no snapshot {at}");
+                self.states.sequences as u64 + u64::from(at)
             }
         }
     }
@@ -157,7 +156,7 @@ mod tests {
 
     #[test]
     fn a_copy_is_the_same_place_of_every_layer_and_part() {
-        let mut places = Places::new(2, 3);
+        let mut places = Places::new(States { sequences: 2, snapshots: 3 });
         places.push(cache(1000, 50), 10, 2);
         places.push(cache(4000, 20), 4, 1);
         places.push(cache(9000, 0), 0, 2);
@@ -169,7 +168,7 @@ mod tests {
 
     #[test]
     fn a_block_is_the_same_place_of_every_layer_of_every_cache() {
-        let mut places = Places::new(2, 3);
+        let mut places = Places::new(States { sequences: 2, snapshots: 3 });
         places.push_blocks(cache(1000, 50), 10, 2, 5);
         places.push_blocks(cache(4000, 20), 4, 1, 5);
         places.push(cache(9000, 50), 10, 1);
@@ -183,7 +182,7 @@ mod tests {
     #[test]
     #[should_panic(expected = "no K/V block 5")]
     fn a_block_too_many_is_refused() {
-        let mut places = Places::new(2, 3);
+        let mut places = Places::new(States { sequences: 2, snapshots: 3 });
         places.push_blocks(cache(1000, 50), 10, 2, 5);
         places.block(BlockId(5));
     }
@@ -191,6 +190,6 @@ mod tests {
     #[test]
     #[should_panic(expected = "no snapshot 3")]
     fn a_snapshot_too_many_is_refused() {
-        Places::new(2, 3).place(StatePlace::Snapshot(SnapshotId(3)));
+        Places::new(States { sequences: 2, snapshots: 3 }).place(StatePlace::Snapshot(SnapshotId(3)));
     }
 }

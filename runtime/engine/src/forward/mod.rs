@@ -120,8 +120,8 @@ impl Forward {
         inbox: Receiver<Command>,
         shared: Arc<Shared>,
     ) -> Forward {
-        let EngineOptions { blocks, ref prefix, schedule, far, .. } = *options;
-        let limits = plan::limits(spec, schedule.prefill_tokens);
+        let EngineOptions { blocks, sequences, ref prefix, schedule, far, .. } = *options;
+        let limits = plan::limits(spec, sequences, schedule.prefill_tokens);
         let reuse = match (prefix.enabled, spec.state_bytes, prefix.snapshots) {
             (true, 0, _) => Reuse::Blocks,
             (true, _, 1..) => Reuse::Snapshots { places: prefix.snapshots },
@@ -177,6 +177,11 @@ impl Forward {
             waiting_view: Vec::new(),
             farewells: Vec::new(),
         }
+    }
+
+    /// Sequences that run at a time, at most.
+    pub fn most_running(&self) -> usize {
+        self.limits.running()
     }
 
     /// The life of the forward thread.

@@ -7,13 +7,14 @@ use crate::scheduler::{Limits, Plan, Row as Planned, View, schedule};
 use monomorph_cache::Place;
 use monomorph_model::{BlockId, FarId, ModelSpec, Output, SequenceStep, Tokens};
 
-/// What the steps of a model may carry, `prefill_tokens` of them of prompts, where 0 is as many as there is room for.
-pub(super) fn limits(spec: &ModelSpec, prefill_tokens: usize) -> Limits {
+/// What the steps of a model may carry: at most so many `sequences`, and `prefill_tokens` of prompts, where 0 is as many as there is
+/// room for.
+pub(super) fn limits(spec: &ModelSpec, sequences: usize, prefill_tokens: usize) -> Limits {
     let prefill_tokens = if prefill_tokens == 0 { spec.step_tokens } else { prefill_tokens };
     Limits {
         block_tokens: spec.block_tokens,
         step_tokens: spec.step_tokens,
-        step_sequences: spec.step_sequences,
+        step_sequences: spec.step_sequences.min(sequences),
         drafts: spec.drafts(),
         reach: spec.reach(),
         piece_tokens: spec.piece_tokens(),

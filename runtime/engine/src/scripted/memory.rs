@@ -375,18 +375,18 @@ impl Memory {
     }
 }
 
-/// Checks what a step promises about itself.
-pub(super) fn check_step(step: &Step, spec: &ModelSpec) {
+/// Checks what a step promises about itself to a model with room for so many sequences.
+pub(super) fn check_step(step: &Step, spec: &ModelSpec, sequences: usize) {
     let rows = &step.sequences;
     assert!(!rows.is_empty(), "a step without sequences");
-    assert!(rows.len() <= spec.step_sequences, "{} sequences in a step", rows.len());
+    assert!(rows.len() <= sequences, "{} sequences in a step", rows.len());
     let tokens: usize = rows.iter().map(|row| row.tokens.len()).sum();
     assert!(tokens <= spec.step_tokens, "{tokens} tokens in a step of at most {}", spec.step_tokens);
     let slots: HashSet<Slot> = rows.iter().map(|row| row.slot).collect();
     assert_eq!(slots.len(), rows.len(), "a slot stands in a step twice");
     for row in rows {
         let slot = row.slot;
-        assert!((slot.0 as usize) < spec.step_sequences, "{slot:?} of {}", spec.step_sequences);
+        assert!((slot.0 as usize) < sequences, "{slot:?} of {sequences}");
         assert!(row.tokens.len() > 0, "{slot:?} is fed nothing");
         let end = reach(row, spec);
         assert!(end <= spec.context, "{slot:?} is fed and drafts beyond the context");

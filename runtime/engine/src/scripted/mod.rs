@@ -17,7 +17,7 @@ pub use spec::{Drafting, InFlight, Invariant, Recurrent, Shape, Skipping, Small,
 use controls::Fault;
 use memory::Memory;
 use monomorph_model::{BlockId, FarId, FarRoom, LoadError, LoadOptions, Model, ModelSpec, Output, Progress};
-use monomorph_model::{RowOutput, SequenceStep, StatePlace, Step, StepOutput, Ticket, Weights};
+use monomorph_model::{RowOutput, SequenceStep, StatePlace, States, Step, StepOutput, Ticket, Weights};
 use monomorph_sampling::{Sampled, Sampling};
 use std::collections::VecDeque;
 use std::marker::PhantomData;
@@ -31,6 +31,8 @@ pub struct Script {
     pub tokens: Tokens,
     /// K/V blocks it has; the engine's option must not name more.
     pub blocks: usize,
+    /// Sequences that it has room for, unless a step takes fewer; the engine's option must not name more.
+    pub sequences: usize,
     /// Where it has recurrent state: snapshots of it that it has room for; the engine's option must not name more.
     pub snapshots: usize,
     /// Places on disk that it has for groups of blocks, if any.
@@ -48,6 +50,7 @@ impl Default for Script {
         Script {
             tokens: Tokens::Hash,
             blocks: 256,
+            sequences: usize::MAX,
             snapshots: 8,
             far: None,
             right_drafts: 0.5,
@@ -208,11 +211,16 @@ impl<S: Shape> Model for Scripted<S> {
 
     fn load(_: &Weights, options: &LoadOptions, _: &Progress) -> Result<Self, LoadError> {
         let blocks = options.blocks_or_one_sequence(S::SPEC.block_tokens);
-        Ok(Scripted::new(Script { blocks, snapshots: options.snapshots, ..Script::default() }))
+        let States { sequences, snapshots } = options.states(S::SPEC);
+        Ok(Scripted::new(Script { blocks, sequences, snapshots, ..Script::default() }))
     }
 
     fn blocks(&self) -> usize {
         self.script.blocks
+    }
+
+    fn sequences(&self) -> usize {
+        self.script.sequences.min(S::SPEC.step_sequences)
     }
 
     fn snapshots(&self) -> usize {
@@ -252,7 +260,7 @@ impl<S: Shape> Model for Scripted<S> {
     }
 
     fn submit(&mut self, step: &Step) -> Ticket {
-        memory::check_step(step, S::SPEC);
+        memory::check_step(step, S::SPEC, self.sequences());
         self.memory.begin(&step.far);
         step.copies.iter().for_each(|copy| self.memory.copy(*copy));
         let mut rows: Vec<RowOutput> = step.sequences.iter().map(|sequence| self.row(sequence)).collect();

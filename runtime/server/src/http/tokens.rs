@@ -75,6 +75,7 @@ pub(crate) async fn info(State(app): State<Arc<App>>) -> Json<Value> {
         json!({
             "context": ready.engine.context(),
             "blocks": stats.total_blocks,
+            "sequences": ready.engine.sequences(),
             "snapshots": ready.engine.prefix().snapshots,
             "prefix_cache": ready.engine.prefix().enabled,
             "swap_host_bytes": ready.engine.swap().host_bytes,

@@ -7,7 +7,7 @@ use crate::verbs::ending::Ending;
 use crate::verbs::report::{Measured, Report};
 use crate::verbs::steps::{Steps, feed};
 use monomorph_engine::{EngineHandle, EngineOptions, Event, Request};
-use monomorph_model::{Model, ModelSpec, Progress};
+use monomorph_model::{Model, ModelSpec, Progress, StatesWanted};
 use std::num::NonZero;
 use std::time::Instant;
 
@@ -49,8 +49,8 @@ impl BenchArgs {
         self.prompt_tokens.iter().map(|tokens| tokens.get()).max().unwrap_or(1)
     }
 
-    /// K/V blocks that the largest of all measurements needs.
-    fn blocks(&self, spec: &ModelSpec) -> Result<usize, String> {
+    /// K/V blocks that the largest of all measurements needs, and sequences at a time.
+    fn needs(&self, spec: &ModelSpec) -> Result<(usize, usize), String> {
         let (prompt, depth, generate) = (self.longest_prompt(), self.depth.get(), self.generate.get());
         let longest = prompt.max(depth + generate);
         if longest > spec.usable_context() {
@@ -65,7 +65,8 @@ impl BenchArgs {
         let blocks_of = |tokens: usize| tokens.div_ceil(spec.block_tokens);
         // One more token a stream than it generates: the engine may look that far ahead. Drafts reach as far, or farther.
         let each = blocks_of(depth + generate + spec.reach().max(1));
-        Ok(blocks_of(longest + spec.reach()).max(each * most_streams.max(most_batch)))
+        let most = most_streams.max(most_batch);
+        Ok((blocks_of(longest + spec.reach()).max(each * most), most))
     }
 }
 
@@ -74,10 +75,11 @@ pub(crate) fn bench<M: Model>(args: &BenchArgs, started: Instant) -> Result<(), 
     let spec = M::SPEC;
     let (depth, generate) = (args.depth.get(), args.generate.get());
     let context = args.longest_prompt().max(depth + generate + 1).min(spec.usable_context());
-    let blocks = args.blocks(spec)?;
+    let (blocks, sequences) = args.needs(spec)?;
     let weights = args.weights.open(spec)?;
     let reach = context + spec.reach();
-    let options = args.memory.options(Some(blocks), reach, args.threads.count(), out::say)?;
+    let states = StatesWanted { sequences: Some(sequences), snapshots: Some(0) };
+    let options = args.memory.options(Some(blocks), reach, states, args.threads.count(), out::say)?;
     let mut model = M::load(&weights, &options, &Progress::default())?;
     drop(weights);
     let loaded = started.elapsed().as_secs_f64();

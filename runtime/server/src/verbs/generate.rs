@@ -2,7 +2,7 @@
 
 use crate::answer::{Answer, EndReason};
 use crate::failure::Failure;
-use crate::load::{CacheArgs, KEEP_NOTHING, MemoryArgs, StartEngine, ThreadArgs, WeightsArgs, load};
+use crate::load::{CacheArgs, KEEP_NOTHING, MemoryArgs, Planned, StartEngine, ThreadArgs, WeightsArgs, load};
 use crate::openai::generation::{preset_sampling, random_seed};
 use crate::out;
 use crate::verbs::ending::Ending;
@@ -82,7 +82,8 @@ pub(crate) fn generate(
     args: &GenerateArgs,
     started: Instant,
 ) -> Result<(), Failure> {
-    let (context, blocks) = args.cache.plan(spec, args.memory.room(spec, 0, 0)?.as_ref(), false)?;
+    let room = args.memory.room(spec, 0)?;
+    let Planned { context, blocks, states, .. } = args.cache.plan(spec, room, Some(0), false)?;
     let mut sampling = preset_sampling(spec.sampling.first());
     sampling.temperature = args.temperature.unwrap_or(sampling.temperature);
     sampling.top_p = args.top_p.unwrap_or(sampling.top_p);
@@ -96,7 +97,8 @@ pub(crate) fn generate(
         return Err("--stop must not be empty".to_owned().into());
     }
 
-    let options = args.memory.options(blocks, context + spec.reach(), args.threads.count(), out::say)?;
+    let options =
+        args.memory.options(blocks, context + spec.reach(), states, args.threads.count(), out::say)?;
     // Lists are all submitted before the first is done.
     let engine = EngineOptions { prefix: KEEP_NOTHING, ..EngineOptions::new(0, context, MOST_LISTS) };
     let (engine, text) = load(spec, start, &args.weights, &options, engine, &Progress::default())?;

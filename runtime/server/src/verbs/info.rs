@@ -96,17 +96,16 @@ fn as_text(spec: &ModelSpec) -> String {
         line("tuning", cuda.tuning.to_owned());
         let sequence = DEFAULT_CONTEXT.min(spec.usable_context());
         let cache = ((sequence + spec.reach()).div_ceil(spec.block_tokens) * spec.block_bytes) as u64;
-        let state = spec.state_bytes * spec.step_sequences as u64;
-        let of_state = match state {
+        let of_state = match spec.state_bytes {
             0 => String::new(),
-            _ => format!(" and {} the state of {} sequences", out::bytes(state), spec.step_sequences),
+            state => format!(" and {} its state", out::bytes(state)),
         };
         line(
             "memory",
             format!(
                 "{} for a sequence of {sequence} tokens, {} of it K/V{of_state}; a server takes what --memory-fraction \
                  allows",
-                out::bytes(spec.weight_bytes + spec.scratch_bytes + state + cache),
+                out::bytes(spec.weight_bytes + spec.scratch_bytes + spec.state_bytes + cache),
                 out::bytes(cache)
             ),
         );
@@ -133,10 +132,7 @@ fn as_text(spec: &ModelSpec) -> String {
     let block = out::bytes(spec.block_bytes as u64);
     line("K/V", format!("{}, blocks of {} tokens, {block} each", spec.kv_format, spec.block_tokens));
     if spec.state_bytes > 0 {
-        line(
-            "state",
-            format!("{} for each of {} sequences", out::bytes(spec.state_bytes), spec.step_sequences),
-        );
+        line("state", format!("{} for each sequence and snapshot", out::bytes(spec.state_bytes)));
     }
     line(
         "a step",

@@ -4,7 +4,8 @@ use crate::failure::Failure;
 use crate::load::{MemoryArgs, ThreadArgs, WeightsArgs};
 use crate::out;
 use monomorph_model::{
-    BlockId, Model, ModelSpec, Output, Progress, RowOutput, SequenceStep, Slot, Step, Tokens, piece,
+    BlockId, Model, ModelSpec, Output, Progress, RowOutput, SequenceStep, Slot, StatesWanted, Step, Tokens,
+    piece,
 };
 use std::fs::File;
 use std::io::{BufWriter, Write};
@@ -50,7 +51,8 @@ pub(crate) fn logits<M: Model>(args: &LogitsArgs) -> Result<(), Failure> {
     }
     let blocks_each = longest.div_ceil(spec.block_tokens);
     let blocks = Some(beside * blocks_each);
-    let options = args.memory.options(blocks, longest, args.threads.count(), out::say)?;
+    let states = StatesWanted { sequences: Some(beside), snapshots: Some(0) };
+    let options = args.memory.options(blocks, longest, states, args.threads.count(), out::say)?;
     let mut model = M::load(&weights, &options, &Progress::default())?;
     drop(weights);
 

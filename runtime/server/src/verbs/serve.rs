@@ -9,7 +9,7 @@ use crate::http::app::{App, Ready};
 use crate::http::connections::ConnectionArgs;
 use crate::http::cors::CorsArgs;
 use crate::keys::KeyArgs;
-use crate::load::{CacheArgs, MemoryArgs, PrefixArgs, StartEngine, ThreadArgs, WeightsArgs, load};
+use crate::load::{CacheArgs, MemoryArgs, Planned, PrefixArgs, StartEngine, ThreadArgs, WeightsArgs, load};
 use crate::log::LogArgs;
 use crate::lookup::LookupArgs;
 use crate::memory::{Guard, Host};
@@ -121,23 +121,23 @@ pub fn serve(
             args.bind
         ));
     }
-    let prefix = args.prefix.options(spec)?;
+    let (prefix, snapshots) = args.prefix.options(spec)?;
     let swap = args.swap.options(spec, out::print)?;
     if args.far.is_on() && swap.host_bytes > 0 {
         return Err("--swap-space and --high-speed-swap: a server does one of them".to_owned().into());
     }
     let schedule = args.schedule.options(spec)?;
     let lookup = args.lookup.options(spec)?;
-    let room = args.memory.room(spec, prefix.snapshots, swap.host_bytes)?;
+    let room = args.memory.room(spec, swap.host_bytes)?;
     let room = room.map(|room| room.beside(args.far.staging(spec)));
-    let (context, blocks) = args.cache.plan(spec, room.as_ref(), args.far.is_on())?;
+    let Planned { context, blocks, states, room } =
+        args.cache.plan(spec, room, snapshots, args.far.is_on())?;
     if let (Some(room), Some(blocks)) = (&room, blocks) {
         room.print(spec, blocks, out::print);
     }
     let mut options =
-        args.memory.options(blocks, context + spec.reach(), args.threads.count(), out::print)?;
+        args.memory.options(blocks, context + spec.reach(), states, args.threads.count(), out::print)?;
     options.shorter = args.cache.context.is_none();
-    options.snapshots = prefix.snapshots;
     options.far = args.far.options(spec, context, blocks)?;
     let wanted = SocketAddr::new(args.bind, args.port);
     let cannot_listen = |error| format!("cannot listen at {wanted}: {error}");
@@ -193,12 +193,14 @@ pub fn serve(
     let invariant = spec.batch_invariant.as_ref();
     let invariant =
         invariant.map_or(String::new(), |it| format!("; batches: {}", batches::describe(spec, it)));
+    let (running, most) = (engine.sequences(), spec.step_sequences);
+    let running = if running < most { format!("; {running} sequences at a time") } else { String::new() };
     let kept = kept(spec, &engine);
     let swapped = swap::describe(spec, engine.swap());
     let scheduled = schedule::describe(engine.schedule());
     let _ = app.ready.set(Ready { engine, text: Arc::new(text), canary: Arc::new(canary) });
     out::print(format_args!(
-        "ready in {:.2} s: {} with a context of {context} tokens, {cached} cached in all ({}), {} threads{kept}{swapped}{warm}{scheduled}{weights}{drafts}{invariant}",
+        "ready in {:.2} s: {} with a context of {context} tokens, {cached} cached in all ({}), {} threads{running}{kept}{swapped}{warm}{scheduled}{weights}{drafts}{invariant}",
         started.elapsed().as_secs_f64(),
         app.model_name,
         out::bytes(blocks as u64 * spec.block_bytes as u64),

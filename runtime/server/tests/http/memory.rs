@@ -17,6 +17,20 @@ pub fn too_little() {
     }
 }
 
+pub fn few_sequences() {
+    let server = Server::start(&["--sequences", "2"]);
+    assert!(server.opening.contains("; 2 sequences at a time"), "{}", server.opening);
+    assert_eq!(server.get("/info").json()["engine"]["sequences"], 2);
+    let server = Server::start(&[]);
+    assert!(!server.opening.contains("sequences at a time"), "{}", server.opening);
+    let weights = checkpoint();
+    let path = weights.path().to_str().expect("UTF-8");
+    let output = run(&["serve", "--port", "0", "--weights", path, "--sequences", "9999"]);
+    let stderr = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert_eq!(output.status.code(), Some(1), "{stderr}");
+    assert!(stderr.contains("--sequences 9999: a step of this build takes"), "{stderr}");
+}
+
 pub fn warm_up() {
     let directory = tempfile::tempdir().expect("a temporary directory");
     let system = "You answer in one word. ".repeat(6);

@@ -98,13 +98,18 @@ impl<S: Shape> Model for Loaded<S> {
         progress.advance(4);
         let tokens = Tokens::Function(Arc::new(next_token));
         let blocks = options.blocks_or_one_sequence(Self::SPEC.block_tokens);
-        let model = Scripted::new(Script { tokens, blocks, ..Script::default() });
+        let sequences = options.states(Self::SPEC).sequences;
+        let model = Scripted::new(Script { tokens, blocks, sequences, ..Script::default() });
         let _ = CONTROLS.set(model.controls());
         Ok(Loaded(model, options.context))
     }
 
     fn blocks(&self) -> usize {
         self.0.blocks()
+    }
+
+    fn sequences(&self) -> usize {
+        self.0.sequences()
     }
 
     fn read_block(&mut self, block: BlockId, into: &mut [u8]) {

@@ -1,19 +1,21 @@
 """What the engine promises, on a card with made-up weights: sequences that make room go on with their bits, drafts that are looked up
-change no answer, and a context that nobody asked for is as long as there is room."""
+change no answer, a context that nobody asked for is as long as there is room, and so many sequences run as there is room for the states of."""
 
 import json
 import random
+import re
 import tempfile
-import urllib.request
 from concurrent.futures import ThreadPoolExecutor
 
-from .common import tail
+from .common import execute, tail
 from .serving import Server
 
 REQUESTS = 48
 CLIENTS = 16
 # A server whose memory is cut is tried with parts of the card's in steps of this, from nothing on.
 LITTLE = 0.0005
+# States that there is room for beside the blocks, where fewer sequences run than a step takes: each has one, and a snapshot.
+STATES = 10
 
 
 def requests(case, repeats=1):
@@ -35,23 +37,8 @@ def requests(case, repeats=1):
 
 def ask(server, body):
     """Tokens and their log-probabilities, as the server wrote them."""
-    request = urllib.request.Request(
-        f"http://127.0.0.1:{server.port}/v1/completions", json.dumps(body).encode(), {"content-type": "application/json"}
-    )
-    with urllib.request.urlopen(request, timeout=240) as response:
-        choice = json.loads(response.read())["choices"][0]
+    choice = server.complete(**body)["choices"][0]
     return choice["text"], choice["logprobs"]["tokens"], choice["logprobs"]["token_logprobs"]
-
-
-def counts(server):
-    """What /metrics says, by name: of several with one name the sum."""
-    with urllib.request.urlopen(f"http://127.0.0.1:{server.port}/metrics", timeout=5) as response:
-        lines = [line for line in response.read().decode().splitlines() if not line.startswith("#")]
-    found = {}
-    for line in lines:
-        name = line.split("{")[0].split()[0]
-        found[name] = found.get(name, 0.0) + float(line.split()[-1])
-    return found
 
 
 def alone_and_together(servers, asked):
@@ -62,7 +49,7 @@ def alone_and_together(servers, asked):
     with Server(second) as server:
         with ThreadPoolExecutor(CLIENTS) as pool:
             together = list(pool.map(lambda body: ask(server, body), asked))
-        return alone, together, counts(server)
+        return alone, together, server.counts()
 
 
 def equal(alone, together):
@@ -76,7 +63,7 @@ def equal(alone, together):
 
 
 def run(context):
-    checks = {"swapped": swapped, "looked up": looked_up, "cut": cut}
+    checks = {"swapped": swapped, "looked up": looked_up, "cut": cut, "fewer": fewer}
     for case in context.manifest["engine"]:
         name = f"{case['name']} {case['check']}"
         if not context.wanted(name):
@@ -134,11 +121,29 @@ def cut(context, case):
         command = serve(context, case["server"], "--memory-fraction", round(part * LITTLE, 4))
         try:
             with Server(command) as server:
-                with urllib.request.urlopen(f"http://127.0.0.1:{server.port}/health", timeout=5) as response:
-                    length = json.loads(response.read())["stats"]["context"]
+                length = json.loads(server.get("/health"))["stats"]["context"]
                 text, tokens, _ = ask(server, {"prompt": [1, 2, 3], "max_tokens": 8, "logprobs": 1, "ignore_eos": True})
                 line = next((line.strip() for line in server.output.splitlines() if "are the most" in line), "")
             return bool(line) and 0 < length < case["longest"] and len(tokens) == 8, f"{line}; refused before with: {said}"
         except RuntimeError as error:
             said = tail(str(error), 1)
     return False, f"it never started: {said}"
+
+
+def fewer(context, case):
+    """Blocks that leave room for few states: as many sequences run as have one, and everybody is answered as alone."""
+    common = serve(context, case["server"], "--context", case["prompts"][1] * 2 + 512)
+    facts = json.loads(execute([common[0], "info", "--json"], 60)[1])
+    _, output, _ = execute([*common, "--blocks", 10**8, "--sequences", 1, "--snapshots", 0], 120)
+    room = re.search(r"--blocks (\d+)\)", output)
+    if room is None:
+        return False, f"no refusal of too many blocks: {tail(output)}"
+    blocks = int(room[1]) - (STATES - 1) * facts["state_bytes"] // facts["block_bytes"] - 1
+    crowded = [*common, "--blocks", blocks]
+    alone, together, _ = alone_and_together([[*common, "--sequences", 1], crowded], requests(case))
+    with Server(crowded) as server:
+        engine = json.loads(server.get("/info"))["engine"]
+        line = next((line.strip() for line in server.output.splitlines() if "run at a time" in line), "")
+    passed, words = equal(alone, together)
+    counts = (engine["sequences"], engine["snapshots"])
+    return passed and bool(line) and counts == (STATES // 2, STATES // 2), f"{words}; {counts[0]} sequences, {counts[1]} snapshots; {line}"

@@ -1,11 +1,9 @@
 """Sequences longer than their share of the card, their oldest keys and values on disk: equal to the bit to what the same server answers
 with everything on the card, made-up weights and all; and how fast. Not among what runs by itself: it wants a fast disk under --out."""
 
-import json
 import random
 import tempfile
 import time
-import urllib.request
 
 from .serving import Server
 
@@ -16,13 +14,9 @@ SECONDS = 900
 
 def ask(server, prompt, tokens):
     """The choice, and how long it took."""
-    body = {"prompt": prompt, "max_tokens": tokens, "temperature": 0, "logprobs": 2, "ignore_eos": True}
-    request = urllib.request.Request(
-        f"http://127.0.0.1:{server.port}/v1/completions", json.dumps(body).encode(), {"content-type": "application/json"}
-    )
     began = time.time()
-    with urllib.request.urlopen(request, timeout=SECONDS) as response:
-        choice = json.loads(response.read())["choices"][0]
+    answer = server.complete(prompt, SECONDS, max_tokens=tokens, temperature=0, logprobs=2, ignore_eos=True)
+    choice = answer["choices"][0]
     return {"text": choice["text"], "logprobs": choice["logprobs"]}, time.time() - began
 
 
@@ -34,9 +28,7 @@ def answers(command, prompts):
             _, first = ask(server, prompt, 1)
             choice, whole = ask(server, prompt, TOKENS)
             found.append((choice, first, (TOKENS - 1) / max(whole - first, 1e-9)))
-        with urllib.request.urlopen(f"http://127.0.0.1:{server.port}/metrics", timeout=5) as response:
-            lines = response.read().decode().splitlines()
-    sent = next((float(line.split()[-1]) for line in lines if line.startswith("monomorph:kv_blocks_sent_far")), 0.0)
+        sent = server.counts().get("monomorph:kv_blocks_sent_far_total", 0.0)
     return found, sent, [line.strip() for line in server.output.splitlines() if "staging" in line or "on disk" in line]
 
 

@@ -16,13 +16,15 @@ DIFFERENT = 0.15
 
 
 def generate(context, case, server, tokens, *flags):
-    """The answers of each prompt, as ids with log-probabilities."""
+    """The answers of each prompt, as ids with log-probabilities; and what was said of the steps."""
     command = [context.path(server), "generate", "--weights", context.path(case["weights"]), "--ignore-eos", "--temperature", "0"]
     command += ["--logprobs", "--max-tokens", case["tokens"], "--memory-fraction", "0.1", "--tokens", tokens, *flags]
     status, output, _ = execute(command, SECONDS)
     if status != 0:
         raise RuntimeError(f"status {status}: {tail(output)}")
-    return json.loads(next(line for line in reversed(output.splitlines()) if line.startswith("[[")))
+    lines = output.splitlines()
+    said = next(line for line in lines if "pre-empted" in line)
+    return json.loads(next(line for line in reversed(lines) if line.startswith("[["))), said
 
 
 def drafted(context, case):
@@ -32,9 +34,9 @@ def drafted(context, case):
     with tempfile.TemporaryDirectory() as directory:
         tokens = Path(directory) / "tokens.json"
         tokens.write_text(json.dumps(case["prompts"]))
-        plain = generate(context, case, case["plain"], tokens, *room, "--one-by-one")
+        plain, _ = generate(context, case, case["plain"], tokens, *room, "--one-by-one")
         for name, flags in {"alone": ["--one-by-one"], "joined": []}.items():
-            found = generate(context, case, case["drafting"], tokens, *room, *flags)
+            found, _ = generate(context, case, case["drafting"], tokens, *room, *flags)
             ids = lambda answers: [[token[0] for token in answer] for answer in answers]
             differing = sum(one != other for one, other in zip(ids(plain), ids(found), strict=True))
             passed = passed and differing <= DIFFERENT * len(plain)
@@ -47,19 +49,14 @@ def run(context):
         # Room for all that run at once, and so little that some are pre-empted.
         longest, tight = case["longest"], case["tight"]
         roomy = case["sequences"] * (longest + 16)
-        command = [context.path(case["server"]), "generate", "--weights", context.path(case["weights"]), "--ignore-eos", "--temperature", "0"]
-        command += ["--logprobs", "--max-tokens", case["tokens"], "--context", longest, "--memory-fraction", "0.1"]
         answers, said = {}, {}
         with tempfile.TemporaryDirectory() as directory:
             tokens = Path(directory) / "tokens.json"
             tokens.write_text(json.dumps(case["prompts"]))
             ways = {"alone": ["--one-by-one", "--kv-tokens", roomy], "joined": ["--kv-tokens", roomy], "pre-empted": ["--kv-tokens", tight]}
             for name, flags in ways.items():
-                status, output, _ = execute([*command, "--tokens", tokens, *flags], SECONDS)
-                if status != 0:
-                    return False, f"{name}: status {status}: {tail(output)}", {}
-                answers[name] = json.loads(next(line for line in reversed(output.splitlines()) if line.startswith("[[")))
-                said[name] = next(line for line in output.splitlines() if "pre-empted" in line)
+                flags = ["--context", longest, *flags]
+                answers[name], said[name] = generate(context, case, case["server"], tokens, *flags)
         # A run that pre-empted nobody has shown less than it says.
         words, passed = [], " 0 sequences pre-empted" not in said["pre-empted"]
         for name in ("joined", "pre-empted"):

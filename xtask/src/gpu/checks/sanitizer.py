@@ -85,7 +85,7 @@ def serve(context, case):
         return False, f"{error!r}: {' | '.join(findings(server.output)[:6])}: {tail(server.output)}"
     summary = [line for line in server.output.splitlines() if "SUMMARY" in line]
     clean = bool(summary) and all(re.search(r"\b0 (errors|hazards)\b", line) for line in summary)
-    tokens = sum(usage["completion_tokens"] for _, usage, _ in answers)
+    tokens = sum(answer["usage"]["completion_tokens"] for answer in answers)
     detail = f"status {status}, {tokens} tokens; {' '.join(summary) or tail(server.output)}"
     if not clean:
         detail += " | " + " | ".join(findings(server.output)[:6])

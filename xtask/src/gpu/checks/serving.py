@@ -77,15 +77,28 @@ class Server:
         self.reader.join(5)
         return self.process.returncode
 
-    def complete(self, prompt, seconds=120, **parameters):
-        """The text and the usage of one completion."""
+    def complete(self, prompt, seconds=240, **parameters):
+        """The answer to a completion, as it was written."""
         body = json.dumps({"prompt": prompt, **parameters}).encode()
         request = urllib.request.Request(
             f"http://127.0.0.1:{self.port}/v1/completions", body, {"content-type": "application/json"}
         )
         with urllib.request.urlopen(request, timeout=seconds) as response:
-            answer = json.loads(response.read())
-        return answer["choices"][0]["text"], answer["usage"], answer["choices"][0]["finish_reason"]
+            return json.loads(response.read())
+
+    def get(self, path):
+        """What a path answers."""
+        with urllib.request.urlopen(f"http://127.0.0.1:{self.port}{path}", timeout=5) as response:
+            return response.read().decode()
+
+    def counts(self):
+        """What /metrics says, by name: of several with one name the sum."""
+        found = {}
+        for line in self.get("/metrics").splitlines():
+            if not line.startswith("#"):
+                name = line.split("{")[0].split()[0]
+                found[name] = found.get(name, 0.0) + float(line.split()[-1])
+        return found
 
 
 def requests(prompts, count):
@@ -109,14 +122,13 @@ def run(context):
         with ThreadPoolExecutor(STREAMS) as pool:
             crowded = list(pool.map(lambda one: server.complete(one[0], **one[1]), asked))
         seconds = time.time() - start
-        with urllib.request.urlopen(f"http://127.0.0.1:{server.port}/health", timeout=5) as response:
-            stats = json.loads(response.read())["stats"]
+        stats = json.loads(server.get("/health"))["stats"]
         status = server.stop()
     # How much of a prompt was cached depends on who came before; nothing else may.
-    said = lambda answer: (answer[0], answer[1]["prompt_tokens"], answer[1]["completion_tokens"], answer[2])
+    said = lambda answer: (answer["choices"], answer["usage"]["prompt_tokens"], answer["usage"]["completion_tokens"])
     differing = [number for number, pair in enumerate(zip(alone, crowded)) if said(pair[0]) != said(pair[1])]
-    cached = sum(usage["prompt_tokens_details"]["cached_tokens"] for _, usage, _ in crowded)
-    tokens = sum(usage["completion_tokens"] for _, usage, _ in crowded)
+    cached = sum(answer["usage"]["prompt_tokens_details"]["cached_tokens"] for answer in crowded)
+    tokens = sum(answer["usage"]["completion_tokens"] for answer in crowded)
     detail = f"{STREAMS - len(differing)} of {STREAMS} answers equal the lone ones; {tokens} tokens in {seconds:.2f} s, {cached} of the prompts' cached"
     context.add("serving", "64 requests at once", not differing, detail, differing=differing)
     leaked = stats["total_blocks"] - stats["free_blocks"]

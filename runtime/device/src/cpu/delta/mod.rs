@@ -86,7 +86,10 @@ pub fn delta<
         assert!(OUT == VALUE_HEADS * VALUE_DIM, "a row of results holds the value heads");
     }
     let limits = batch.limits();
-    assert!(limits.sequences <= state.slots(), "the batch admits slots that the state does not have");
+    assert!(
+        limits.sequences <= state.states().sequences,
+        "the batch admits slots that the state does not have"
+    );
     assert!(
         limits.tokens <= scratch.capacity(),
         "the batch admits more tokens than the scratch has room for"

@@ -3,7 +3,7 @@
 use super::super::memory::Memory;
 use super::super::simd::TILE;
 use super::tile::COLUMNS;
-use monomorph_model::{LoadError, Slot, SnapshotId, StateCopy, StatePlace};
+use monomorph_model::{LoadError, Slot, SnapshotId, StateCopy, StatePlace, States};
 
 /// The recurrent state of every slot and layer, in f32: of each value head the matrix `S`, and the last
 /// `TAPS - 1` tokens' inputs of the convolution. Pages become resident when first used.
@@ -25,8 +25,7 @@ pub struct DeltaState<
     /// a time is contiguous; then the inputs `[kept][channels rounded up to 16]`, those of position `p` at `p % kept`.
     data: Memory<f32>,
     layers: usize,
-    slots: usize,
-    snapshots: usize,
+    states: States,
 }
 
 impl<
@@ -57,24 +56,25 @@ impl<
     /// Bytes of a slot and layer.
     pub const BYTES: usize = Self::PLACE * size_of::<f32>();
 
-    /// The state of `slots` sequences in `layers` layers, and room to save it `snapshots` times.
+    /// The state of sequences in `layers` layers, a slot each, and room to save some.
     ///
     /// # Errors
     /// When the address space does not hold it.
-    pub fn new(layers: usize, slots: usize, snapshots: usize) -> Result<Self, LoadError> {
-        let places = slots.checked_add(snapshots).and_then(|places| places.checked_mul(layers));
+    pub fn new(layers: usize, states: States) -> Result<Self, LoadError> {
+        let States { sequences, snapshots } = states;
+        let places = sequences.checked_add(snapshots).and_then(|places| places.checked_mul(layers));
         let data = places
             .and_then(|places| places.checked_mul(Self::PLACE))
             .and_then(Memory::try_zeroed)
             .ok_or_else(|| LoadError::Memory {
-                what: format!("recurrent state of {slots} sequences and {snapshots} snapshots"),
+                what: format!("recurrent state of {sequences} sequences and {snapshots} snapshots"),
                 needed: (places.unwrap_or(usize::MAX) as u64).saturating_mul(Self::BYTES as u64),
                 available: 0,
                 fits: None,
             })?;
         // Each step streams through all that its sequences have here.
         data.advise_large_pages();
-        Ok(DeltaState { data, layers, slots, snapshots })
+        Ok(DeltaState { data, layers, states })
     }
 
     /// Layers it is for.
@@ -82,14 +82,9 @@ impl<
         self.layers
     }
 
-    /// Sequences it has room for.
-    pub fn slots(&self) -> usize {
-        self.slots
-    }
-
-    /// Snapshots it has room for.
-    pub fn snapshots(&self) -> usize {
-        self.snapshots
+    /// Sequences and snapshots it has room for.
+    pub fn states(&self) -> States {
+        self.states
     }
 
     /// Copies the state of a sequence, all layers.
@@ -125,12 +120,12 @@ impl<
     fn place(&self, place: StatePlace) -> usize {
         match place {
             StatePlace::Slot(Slot(at)) => {
-                assert!((at as usize) < self.slots, "there is no slot {at}");
+                assert!((at as usize) < self.states.sequences, "there is no slot {at}");
                 at as usize
             }
             StatePlace::Snapshot(SnapshotId(at)) => {
-                assert!((at as usize) < self.snapshots, "there is no snapshot {at}");
-                self.slots + at as usize
+                assert!((at as usize) < self.states.snapshots, "there is no snapshot {at}");
+                self.states.sequences + at as usize
             }
         }
     }
