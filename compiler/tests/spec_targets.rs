@@ -160,3 +160,11 @@ fn targets_have_their_published_sizes() {
         }
     }
 }
+
+/// What a MODEL.toml may name is what the server can read.
+#[test]
+fn formats_have_the_names_that_the_server_knows() {
+    use monomorph_compiler::spec::types::{REASONING_FORMATS, TOOL_FORMATS};
+    assert_eq!(TOOL_FORMATS, monomorph_text::ToolFormat::NAMES.map(|(name, _)| name));
+    assert_eq!(REASONING_FORMATS, monomorph_text::ReasoningFormat::NAMES.map(|(name, _)| name));
+}

@@ -53,6 +53,10 @@ pub fn spec(plan: &Plan, features: &[String]) -> TokenStream {
         Some(template) => quote!(Some(#template)),
         None => quote!(None),
     };
+    let [tools, reasoning] = [model.protocol.tools, model.protocol.reasoning].map(|format| match format {
+        Some(name) => quote!(Some(#name)),
+        None => quote!(None),
+    });
     let sampling = model.sampling.iter().map(|preset| {
         let name = &preset.name;
         let [temperature, top_p, min_p, repetition_penalty] =
@@ -101,7 +105,12 @@ pub fn spec(plan: &Plan, features: &[String]) -> TokenStream {
             unused: &[#(#unused),*],
             weight_bytes: #weight_bytes,
             scratch_bytes: #scratch_bytes,
-            protocol: Protocol { stop_ids: &[#(#stop_ids),*], chat_template: #chat_template },
+            protocol: Protocol {
+                stop_ids: &[#(#stop_ids),*],
+                chat_template: #chat_template,
+                tools: #tools,
+                reasoning: #reasoning,
+            },
             sampling: &[#(#sampling),*],
             figures: Figures {
                 limit_decode: #limit_decode,

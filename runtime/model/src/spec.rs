@@ -232,6 +232,10 @@ pub struct Protocol {
     pub stop_ids: &'static [u32],
     /// Chat template to use instead of the checkpoint's own.
     pub chat_template: Option<&'static str>,
+    /// How it writes tool calls, by the name of the format.
+    pub tools: Option<&'static str>,
+    /// How it marks its reasoning, by the name of the format.
+    pub reasoning: Option<&'static str>,
 }
 
 /// A set of recommended sampling parameters.

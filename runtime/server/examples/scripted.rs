@@ -1,5 +1,6 @@
 //! A server without a model, to try clients against: `scripted checkpoint DIR` writes the checkpoint it
-//! wants, `scripted serve --weights DIR` serves. `tests/scripted` says what it answers.
+//! wants, `scripted serve --weights DIR` serves. `scripted talk-checkpoint DIR` and `scripted talk TOOLS REASONING serve --weights DIR` do so
+//! for one that calls tools and reasons in these formats. `tests/scripted` says what it answers.
 
 #[path = "../tests/scripted/mod.rs"]
 mod scripted;
@@ -17,8 +18,14 @@ fn main() -> ExitCode {
 fn run() -> ExitCode {
     let arguments: Vec<String> = std::env::args().collect();
     match arguments.as_slice() {
-        [_, verb, directory] if verb == "checkpoint" => {
-            match scripted::write_checkpoint(Path::new(directory)) {
+        [name, verb, tools, reasoning, rest @ ..] if verb == "talk" => {
+            scripted::talk::main(tools, reasoning, [name].into_iter().chain(rest).cloned())
+        }
+        [_, verb, directory] if verb == "checkpoint" || verb == "talk-checkpoint" => {
+            let talks = verb == "talk-checkpoint";
+            let write =
+                if talks { scripted::talk::write_talking_checkpoint } else { scripted::write_checkpoint };
+            match write(Path::new(directory)) {
                 Ok(()) => ExitCode::SUCCESS,
                 Err(error) => {
                     eprintln!("{directory}: {error}");

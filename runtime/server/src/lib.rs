@@ -8,8 +8,10 @@
 //! once and talk to the engine's handle.
 
 mod answer;
+mod anthropic;
 mod batches;
 mod cli;
+mod conversation;
 mod cpu;
 mod draft;
 mod failure;

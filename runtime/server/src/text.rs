@@ -1,16 +1,29 @@
 //! Everything between strings and tokens that a request needs.
 
+use crate::answer::reading::{CallIds, Calls, Controls, Reading};
 use monomorph_model::ModelSpec;
-use monomorph_text::{Chat, ChatTemplate, TextError, Tokenizer};
+use monomorph_text::{
+    AnswerParser, Chat, ChatTemplate, Prompt, ReasoningFormat, TextError, Tokenizer, ToolFormat, ToolSet,
+};
 use monomorph_weights::Checkpoint;
 use serde_json::{Map, Value};
+use std::sync::Arc;
 
-/// A model's tokenizer and chat template.
+/// The variable of templates that switches reasoning.
+pub(crate) const SWITCH: &str = "enable_thinking";
+/// The variable of templates that says how much of it there is to be.
+pub(crate) const EFFORT: &str = "reasoning_effort";
+
+/// A model's tokenizer, chat template, and the forms that its answers have.
 pub(crate) struct Text {
     /// Strings to ids and back.
     pub(crate) tokenizer: Tokenizer,
     /// Absent where neither the checkpoint nor the build has one: then only text completions work.
     pub(crate) template: Option<ChatTemplate>,
+    /// How it writes tool calls.
+    pub(crate) tools: Option<ToolFormat>,
+    /// How it marks its reasoning.
+    pub(crate) reasoning: Option<ReasoningFormat>,
 }
 
 impl Text {
@@ -21,7 +34,7 @@ impl Text {
             Some(source) => Some(ChatTemplate::from_source(source, &tokenizer)?),
             None => ChatTemplate::from_checkpoint(checkpoint, &tokenizer)?,
         };
-        Ok(Text { tokenizer, template })
+        Ok(Text::new(tokenizer, template, spec))
     }
 
     /// For made-up weights without a checkpoint: token ids are bytes, and a chat is its messages, line by line.
@@ -29,32 +42,80 @@ impl Text {
         let tokenizer = Tokenizer::stand_in(spec.vocabulary)?;
         let template = "{% for message in messages %}{{ message['content'] + '\n' }}{% endfor %}";
         let template = Some(ChatTemplate::from_source(template, &tokenizer)?);
-        Ok(Text { tokenizer, template })
+        Ok(Text::new(tokenizer, template, spec))
     }
 
-    /// The tokens of a chat, ending where the assistant's answer begins.
+    fn new(tokenizer: Tokenizer, template: Option<ChatTemplate>, spec: &ModelSpec) -> Text {
+        // The compiler takes no other names.
+        let tools = spec.protocol.tools.and_then(ToolFormat::from_name);
+        let reasoning = spec.protocol.reasoning.and_then(ReasoningFormat::from_name);
+        Text { tokenizer, template, tools, reasoning }
+    }
+
+    /// Whether the chat template looks at a variable, as far as its text tells.
+    pub(crate) fn template_knows(&self, variable: &str) -> bool {
+        self.template.as_ref().is_some_and(|template| template.source().contains(variable))
+    }
+
+    /// Whether a model that reasons can be told not to.
+    ///
+    /// # Errors
+    /// When its chat template has no switch.
+    pub(crate) fn can_answer_at_once(&self) -> Result<(), String> {
+        if self.reasoning.is_none() || [SWITCH, EFFORT].iter().any(|it| self.template_knows(it)) {
+            return Ok(());
+        }
+        Err(format!("--reasoning off: the chat template knows neither `{SWITCH}` nor `{EFFORT}`"))
+    }
+
+    /// A chat, ending where the assistant's answer begins.
     pub(crate) fn encode_chat(
         &self,
         messages: &[Value],
         extra: &Map<String, Value>,
-    ) -> Result<Vec<u32>, TextError> {
+    ) -> Result<Prompt, TextError> {
         self.encode(&Chat { messages, add_generation_prompt: true, extra })
     }
 
-    /// The tokens of messages that a chat begins with, and nothing behind them.
+    /// Messages that a chat begins with, and nothing behind them.
     pub(crate) fn encode_beginning(
         &self,
         messages: &[Value],
         extra: &Map<String, Value>,
-    ) -> Result<Vec<u32>, TextError> {
+    ) -> Result<Prompt, TextError> {
         self.encode(&Chat { messages, add_generation_prompt: false, extra })
     }
 
-    fn encode(&self, chat: &Chat) -> Result<Vec<u32>, TextError> {
+    fn encode(&self, chat: &Chat) -> Result<Prompt, TextError> {
         let Some(template) = &self.template else {
             let message = "this model's checkpoint has no chat template; use /v1/completions".to_owned();
             return Err(TextError::Template { line: None, message });
         };
         self.tokenizer.encode_chat(template, chat)
+    }
+
+    /// What takes the answers apart to a prompt with these tools. Without tools, how a model would write calls is text like any other.
+    pub(crate) fn reading(&self, prompt: &Prompt, tools: Option<(Arc<ToolSet>, Calls)>) -> Reading {
+        let format = self.tools.filter(|_| tools.is_some());
+        if format.is_none() && self.reasoning.is_none() {
+            return Reading::plain();
+        }
+        let (set, calls) = tools.unwrap_or_else(|| (Arc::default(), Calls::All));
+        let opened = self.reasoning.is_some_and(|reasoning| reasoning.is_open_after(&prompt.text));
+        let ids = if self.tools == Some(ToolFormat::Mistral) { CallIds::Short } else { CallIds::Long };
+        let parser = AnswerParser::new(format, self.reasoning, set, opened);
+        Reading::new(parser, self.controls(format), ids, calls)
+    }
+
+    /// The control tokens that are tags of the reasoning, and of calls in a format.
+    fn controls(&self, format: Option<ToolFormat>) -> Controls {
+        let of_tools = format.map_or(&[][..], ToolFormat::control_tokens);
+        let of_reasoning = self.reasoning.map_or(&[][..], ReasoningFormat::control_tokens);
+        let names = of_tools.iter().chain(of_reasoning);
+        let control = |name: &&'static str| {
+            let id = self.tokenizer.token_id(name).filter(|id| self.tokenizer.is_special(*id))?;
+            Some((id, *name))
+        };
+        names.filter_map(control).collect()
     }
 }

@@ -55,5 +55,6 @@ fn read(path: &Path, text: &Text) -> Result<Vec<u32>, String> {
     let messages = value.as_array().or_else(|| value["messages"].as_array());
     let messages = messages.filter(|messages| !messages.is_empty());
     let messages = messages.ok_or("neither a list of messages nor an object with `messages`")?;
-    text.encode_beginning(messages, &Map::new()).map_err(|error| error.to_string())
+    let prompt = text.encode_beginning(messages, &Map::new()).map_err(|error| error.to_string())?;
+    Ok(prompt.ids)
 }

@@ -5,6 +5,8 @@
 
 #[path = "http/access.rs"]
 mod access;
+#[path = "http/anthropic.rs"]
+mod anthropic;
 #[path = "http/client.rs"]
 mod client;
 #[path = "http/drafts.rs"]
@@ -19,6 +21,8 @@ mod lifecycle;
 mod memory;
 #[path = "http/process.rs"]
 mod process;
+#[path = "http/reasoning.rs"]
+mod reasoning;
 #[path = "http/refusals.rs"]
 mod refusals;
 mod scripted;
@@ -28,6 +32,8 @@ mod storm;
 mod streams;
 #[path = "http/tokens.rs"]
 mod tokens;
+#[path = "http/tools.rs"]
+mod tools;
 #[path = "http/verbs.rs"]
 mod verbs;
 #[path = "http/watching.rs"]
@@ -39,7 +45,13 @@ use std::process::ExitCode;
 fn main() -> ExitCode {
     let verb = std::env::args().nth(1).unwrap_or_default();
     if ["serve", "generate", "logits", "bench", "info"].contains(&verb.as_str()) {
-        return match std::env::args().next().as_deref() {
+        let name = std::env::args().next().unwrap_or_default();
+        if let Some((tools, reasoning)) =
+            name.strip_prefix(process::TALK).and_then(|formats| formats.split_once(':'))
+        {
+            return scripted::talk::main(tools, reasoning, std::env::args());
+        }
+        return match Some(name.as_str()) {
             Some(process::DRAFTS) => monomorph_server::main::<drafts::EchoDrafts>(),
             Some(process::FORCED) => monomorph_server::main::<drafts::EchoForced>(),
             _ => monomorph_server::main::<scripted::Echo>(),
@@ -84,6 +96,18 @@ fn main() -> ExitCode {
         ("storm::a_thousand_hangups_leave_nothing_behind", storm::hangups),
         ("tokens::text_becomes_tokens_and_text_again", tokens::there_and_back),
         ("tokens::a_server_says_what_it_is", tokens::info),
+        ("tools::answers_of_all_formats_are_alike_whole_and_streamed", tools::corpora),
+        ("tools::conversations_reach_the_template_and_come_back", tools::round_trip),
+        ("tools::calls_are_as_many_as_are_wanted", tools::how_many),
+        ("tools::several_answers_have_calls_of_their_own", tools::choices),
+        ("tools::stop_strings_are_of_the_text", tools::stops),
+        ("tools::what_is_no_tool_is_named", tools::refusals),
+        ("anthropic::answers_are_alike_whole_and_streamed", anthropic::answers),
+        ("anthropic::conversations_are_those_of_the_other_vendor", anthropic::conversations),
+        ("anthropic::refusals_are_in_its_words", anthropic::refusals),
+        ("anthropic::streams_that_break_say_so", anthropic::broken_streams),
+        ("reasoning::it_is_told_apart_and_counted", reasoning::apart),
+        ("reasoning::it_is_switched", reasoning::switches),
         ("watching::health_while_loading", watching::loading),
         ("watching::metrics", watching::metrics),
         ("watching::request_ids", watching::request_ids),

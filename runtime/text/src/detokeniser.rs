@@ -31,6 +31,11 @@ impl Detokeniser {
         &self.piece
     }
 
+    /// Bytes held back of a character that is not whole.
+    pub fn held(&self) -> usize {
+        self.held.len()
+    }
+
     /// Ends the text: what was held back is a character cut short, and becomes U+FFFD.
     pub fn finish(&mut self) -> &str {
         self.piece.clear();

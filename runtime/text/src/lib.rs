@@ -25,4 +25,4 @@ pub use detokeniser::Detokeniser;
 pub use error::TextError;
 pub use stop::{StopMatcher, StopOutput};
 pub use template::ChatTemplate;
-pub use tokenizer::{Special, Tokenizer};
+pub use tokenizer::{Prompt, Special, Tokenizer};

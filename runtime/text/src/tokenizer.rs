@@ -20,6 +20,15 @@ pub enum Special {
     Plain,
 }
 
+/// A rendered chat.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Prompt {
+    /// What the model is fed.
+    pub ids: Vec<u32>,
+    /// The text that the template wrote. Control tokens spelled out in messages are broken up in it.
+    pub text: String,
+}
+
 /// A model's tokenizer. Cloning it is cheap.
 #[derive(Clone)]
 pub struct Tokenizer {
@@ -122,30 +131,32 @@ impl Tokenizer {
         Ok(self.with_bos(self.encode(text, Special::Parse)?))
     }
 
-    /// The ids of a rendered chat: the template's own control tokens are parsed, those spelled out in messages,
+    /// A chat, rendered, and its ids: the template's own control tokens are parsed, those spelled out in messages,
     /// tools and the like are text. `bos` is put first if the model wants it and the template did not write it.
     ///
     /// # Errors
     /// When the template refuses the chat, or the tokenizer library the text.
-    pub fn encode_chat(&self, template: &ChatTemplate, chat: &Chat) -> Result<Vec<u32>, TextError> {
+    pub fn encode_chat(&self, template: &ChatTemplate, chat: &Chat) -> Result<Prompt, TextError> {
         let controls = &self.parts.controls;
         let mut escaped = false;
         let messages: Vec<serde_json::Value> =
             chat.messages.iter().map(|message| controls.escape_value(message, &mut escaped)).collect();
         let extra = controls.escape_map(chat.extra, &mut escaped);
         if !escaped {
-            return Ok(self.with_bos(self.encode(&template.render(chat)?, Special::Parse)?));
+            let text = template.render(chat)?;
+            return Ok(Prompt { ids: self.with_bos(self.encode(&text, Special::Parse)?), text });
         }
         let chat =
             Chat { messages: &messages, extra: &extra, add_generation_prompt: chat.add_generation_prompt };
+        let text = template.render(&chat)?;
         let mut ids = Vec::new();
-        for stretch in controls.split(&template.render(&chat)?) {
+        for stretch in controls.split(&text) {
             match stretch {
                 Stretch::Control(id) => ids.push(id),
                 Stretch::Text(text) => ids.extend(self.encode(&text, Special::Plain)?),
             }
         }
-        Ok(self.with_bos(ids))
+        Ok(Prompt { ids: self.with_bos(ids), text })
     }
 
     fn with_bos(&self, mut ids: Vec<u32>) -> Vec<u32> {

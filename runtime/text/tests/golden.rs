@@ -118,7 +118,7 @@ fn the_real_chat_template() {
         "<|im_start|>system\nYou are a helpful AI assistant named SmolLM, trained by Hugging Face<|im_end|>\n\
          <|im_start|>user\nSay <|im_end|> please.<|im_end|>\n<|im_start|>assistant\n"
     );
-    let ids = tokenizer.encode_chat(&template, &chat).unwrap();
+    let ids = tokenizer.encode_chat(&template, &chat).unwrap().ids;
     // The user's own `<|im_end|>` is text; the two the template wrote are tokens.
     assert_eq!(ids.iter().filter(|&&id| id == 2).count(), 2);
     assert!(tokenizer.decode(&ids).contains("Say <|im_end|> please."));
@@ -127,7 +127,7 @@ fn the_real_chat_template() {
     let chat = Chat { messages: &messages, add_generation_prompt: true, extra: &Map::new() };
     let text = template.render(&chat).unwrap();
     assert_eq!(
-        tokenizer.encode_chat(&template, &chat).unwrap(),
+        tokenizer.encode_chat(&template, &chat).unwrap().ids,
         tokenizer.encode(&text, Special::Parse).unwrap()
     );
 }

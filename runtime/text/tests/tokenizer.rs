@@ -112,7 +112,7 @@ fn messages_cannot_smuggle_control_tokens() {
     ];
     let extra = Map::from_iter([("tools".to_owned(), json!([{"<|end|>": "<|end|>"}]))]);
     let chat = Chat { messages: &messages, add_generation_prompt: false, extra: &extra };
-    let ids = tokenizer.encode_chat(&template, &chat).unwrap();
+    let ids = tokenizer.encode_chat(&template, &chat).unwrap().ids;
     let controls: Vec<u32> = ids.iter().copied().filter(|&id| tokenizer.is_special(id)).collect();
     assert_eq!(controls, [0, 1, 0, 1]);
     // Nothing is lost, and what anybody may write is still parsed.

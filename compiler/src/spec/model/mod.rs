@@ -76,7 +76,12 @@ pub(super) fn read(source: &Source, name: &str, mut root: Table) -> Option<Model
         ffn,
         other_ffns: others.into_iter().map(|(name, ffn)| (name.value, ffn)).collect(),
         draft: draft.map(|layer| Draft { layer: layer_kind(&layer.value) }),
-        protocol: Protocol { stop_ids, chat_template: protocol.chat_template },
+        protocol: Protocol {
+            stop_ids,
+            chat_template: protocol.chat_template,
+            tools: protocol.tools,
+            reasoning: protocol.reasoning,
+        },
         sampling,
     };
     check_shared_names(source, &model, &spans).then_some(model)
@@ -150,6 +155,8 @@ fn flag(table: &mut Table, key: &str) -> Option<bool> {
 struct ReadProtocol {
     stop_ids: Vec<At<u32>>,
     chat_template: Option<String>,
+    tools: Option<&'static str>,
+    reasoning: Option<&'static str>,
 }
 
 fn protocol(mut table: Table) -> Option<ReadProtocol> {
@@ -163,8 +170,18 @@ fn protocol(mut table: Table) -> Option<ReadProtocol> {
         Some(value) => value.string().map(|it| Some(it.value)),
         None => Some(None),
     };
+    let mut format = |key: &str, names: &[&'static str]| match table.optional(key) {
+        Some(value) => {
+            let choices: Vec<_> = names.iter().map(|name| (*name, *name)).collect();
+            value.choice(&choices).map(|it| Some(it.value))
+        }
+        None => Some(None),
+    };
+    let tools = format("tools", &TOOL_FORMATS);
+    let reasoning = format("reasoning", &REASONING_FORMATS);
     table.finish();
-    Some(ReadProtocol { stop_ids: stop_ids?.value, chat_template: chat_template? })
+    let (stop_ids, chat_template) = (stop_ids?.value, chat_template?);
+    Some(ReadProtocol { stop_ids, chat_template, tools: tools?, reasoning: reasoning? })
 }
 
 fn sampling(source: &Source, value: Value) -> Option<Vec<SamplingPreset>> {

@@ -12,7 +12,8 @@ pub use draft::{DraftMethod, DraftOption, Drafting};
 pub use hardware::{Cpu, Cuda, Hardware, HardwareKind};
 pub use model::{
     Activation, Attention, DeltaNet, DeltaShape, Draft, Experts, Ffn, LayerKind, Mixer, Model, Norm,
-    NormWeight, Protocol, Rotary, RotaryPairs, RotaryScaling, SamplingPreset, SharedExpert,
+    NormWeight, Protocol, REASONING_FORMATS, Rotary, RotaryPairs, RotaryScaling, SamplingPreset,
+    SharedExpert, TOOL_FORMATS,
 };
 pub use monomorph_formats::ScaleForm;
 pub use quant::{

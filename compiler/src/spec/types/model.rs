@@ -314,7 +314,17 @@ pub struct Protocol {
     pub stop_ids: Vec<u32>,
     /// Replaces the checkpoint's own chat template.
     pub chat_template: Option<String>,
+    /// How it writes tool calls: one of [`TOOL_FORMATS`].
+    pub tools: Option<&'static str>,
+    /// How it marks its reasoning: one of [`REASONING_FORMATS`].
+    pub reasoning: Option<&'static str>,
 }
+
+/// The names of the forms in which models write tool calls, which the server knows how to read.
+pub const TOOL_FORMATS: [&str; 6] = ["hermes", "qwen-xml", "mistral", "minimax", "gemma", "bare-json"];
+
+/// The names of the forms in which models mark their reasoning.
+pub const REASONING_FORMATS: [&str; 3] = ["think", "mistral", "gemma"];
 
 /// A named set of recommended sampling parameters.
 #[derive(Clone, Debug)]

@@ -138,7 +138,7 @@ const SMALL: ModelSpec = ModelSpec {
     unused: &[],
     weight_bytes: 0,
     scratch_bytes: 0,
-    protocol: Protocol { stop_ids: &[2], chat_template: None },
+    protocol: Protocol { stop_ids: &[2], chat_template: None, tools: None, reasoning: None },
     sampling: &[SamplingPreset {
         name: "default",
         temperature: 0.0,

@@ -3,6 +3,7 @@
 use super::asker::Asker;
 use super::error::ApiError;
 use crate::answer::Answer;
+use crate::conversation::Prepared;
 use crate::health::canary::Canary;
 use crate::health::{Readiness, Signs, StepLimit};
 use crate::keys::Keys;
@@ -31,6 +32,8 @@ pub(crate) struct App {
     pub(crate) dummy: bool,
     /// Whether drafts are accepted by rate, and at which, which every response says.
     pub(crate) forced: Option<String>,
+    /// Whether models may reason.
+    pub(crate) reasons: bool,
     /// How long an answer may take; `None` is as long as it wants.
     pub(crate) request_timeout: Option<Duration>,
     /// How long a step may take before it is taken for one that hangs.
@@ -80,7 +83,7 @@ impl App {
     pub(crate) fn begin(
         &self,
         ready: &Ready,
-        prompt: Vec<u32>,
+        prepared: Prepared,
         params: &GenerationParams,
         asker: Asker,
         max_tokens: usize,
@@ -89,6 +92,7 @@ impl App {
             let error = ApiError::new(StatusCode::SERVICE_UNAVAILABLE, "memory", shortage);
             return Err(ApiError { retry_after: Some(retry::SHORTAGE_SECONDS), ..error });
         }
+        let Prepared { ids: prompt, reading } = prepared;
         let prompt_tokens = prompt.len();
         let mut stop_ids = params.stop_ids.clone();
         if !params.ignore_eos {
@@ -107,7 +111,14 @@ impl App {
             request.sampling.seed = request.sampling.seed.wrapping_add(choice);
             let generation = ready.engine.submit(request).map_err(|error| self.refusal(ready, error))?;
             let (tokenizer, stops) = (&ready.text.tokenizer, params.stops.clone());
-            Ok(Answer::new(generation, tokenizer, stops, prompt_tokens, self.request_timeout))
+            Ok(Answer::new(
+                generation,
+                tokenizer,
+                reading.clone(),
+                stops,
+                prompt_tokens,
+                self.request_timeout,
+            ))
         };
         // Those that have begun when one is refused are dropped, and so cancelled.
         (0..).zip(std::iter::repeat_n(request, params.choices)).map(begin).collect()

@@ -1,11 +1,14 @@
 //! `POST /v1/chat/completions`.
 
-use super::app::App;
+use super::app::{App, Ready};
 use super::asker::Asker;
 use super::error::ApiError;
 use super::{body, completions};
-use crate::openai::answers::Endpoint;
+use crate::answer::Answer;
+use crate::conversation::Conversation;
+use crate::openai::answers::{AnswerWriter, Endpoint};
 use crate::openai::chat::ChatRequest;
+use crate::openai::generation::GenerationParams;
 use axum::body::Body;
 use axum::extract::State;
 use axum::http::Request;
@@ -17,12 +20,24 @@ pub(crate) async fn chat(State(app): State<Arc<App>>, request: Request<Body>) ->
     let ready = app.ready()?;
     let asker = Asker::of(&request, &app.askers);
     let body = body::read_json(request, app.body_limit).await?;
-    let ChatRequest { params, messages, template_variables } = ChatRequest::read(&body, &app.limits(ready))?;
+    let ChatRequest { params, conversation } = ChatRequest::read(&body, &app.limits(ready))?;
     app.check_model(params.model.as_deref())?;
-    let text = Arc::clone(&ready.text);
-    let prompt =
-        completions::off_the_workers(move || text.encode_chat(&messages, &template_variables)).await??;
+    let tools = !conversation.tools.given.is_empty();
+    let answers = begin(&app, ready, conversation, &params, asker).await?;
+    let writer = AnswerWriter::new(Endpoint::Chat, &app.model_name, app.forced.as_deref(), &params);
+    completions::respond(writer.with_tools(tools), params.stream, answers).await
+}
+
+/// Hands a conversation to the engine.
+pub(super) async fn begin(
+    app: &App,
+    ready: &Ready,
+    conversation: Conversation,
+    params: &GenerationParams,
+    asker: Asker,
+) -> Result<Vec<Answer>, ApiError> {
+    let (text, reasons) = (Arc::clone(&ready.text), app.reasons);
+    let prepared = completions::off_the_workers(move || conversation.prepare(&text, reasons)).await??;
     // Without a limit an answer may fill the context; the engine clips.
-    let answers = app.begin(ready, prompt, &params, asker, ready.engine.context())?;
-    completions::respond(&app, Endpoint::Chat, &params, answers).await
+    app.begin(ready, prepared, params, asker, ready.engine.context())
 }

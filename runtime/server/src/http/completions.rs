@@ -2,12 +2,14 @@
 
 use super::app::App;
 use super::asker::Asker;
+use super::body;
 use super::error::ApiError;
-use super::{body, stream};
+use super::stream::{self, Writer};
 use crate::answer::Answer;
+use crate::answer::reading::Reading;
+use crate::conversation::Prepared;
 use crate::openai::answers::{AnswerWriter, Endpoint};
 use crate::openai::completions::{CompletionRequest, Prompt};
-use crate::openai::generation::GenerationParams;
 use axum::Json;
 use axum::body::Body;
 use axum::extract::State;
@@ -28,26 +30,26 @@ pub(crate) async fn completions(
     let body = body::read_json(request, app.body_limit).await?;
     let CompletionRequest { params, prompt } = CompletionRequest::read(&body, &app.limits(ready))?;
     app.check_model(params.model.as_deref())?;
-    let prompt = match prompt {
+    let ids = match prompt {
         Prompt::Tokens(ids) => ids,
         Prompt::Text(prompt) => {
             let text = Arc::clone(&ready.text);
             off_the_workers(move || text.tokenizer.encode_prompt(&prompt)).await??
         }
     };
-    let answers = app.begin(ready, prompt, &params, asker, DEFAULT_MAX_TOKENS)?;
-    respond(&app, Endpoint::Text, &params, answers).await
+    let prepared = Prepared { ids, reading: Reading::plain() };
+    let answers = app.begin(ready, prepared, &params, asker, DEFAULT_MAX_TOKENS)?;
+    let writer = AnswerWriter::new(Endpoint::Text, &app.model_name, app.forced.as_deref(), &params);
+    respond(writer, params.stream, answers).await
 }
 
 /// Sends the answers to a request, whole or streamed.
 pub(crate) async fn respond(
-    app: &App,
-    endpoint: Endpoint,
-    params: &GenerationParams,
+    mut writer: impl Writer,
+    stream: bool,
     mut answers: Vec<Answer>,
 ) -> Result<Response, ApiError> {
-    let mut writer = AnswerWriter::new(endpoint, &app.model_name, app.forced.as_deref(), params);
-    if params.stream {
+    if stream {
         return Ok(stream::respond(answers, writer));
     }
     // A client that goes away drops this future, and the generations with it; so does an answer that fails.

@@ -80,6 +80,8 @@ impl IntoResponse for ApiError {
             }
             _ => {}
         }
+        // For routes that say it in other words.
+        response.extensions_mut().insert(self);
         response
     }
 }

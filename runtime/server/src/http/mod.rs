@@ -10,12 +10,13 @@ pub(crate) mod connections;
 pub(crate) mod cors;
 pub(crate) mod error;
 mod health;
+mod messages;
 mod metrics;
 mod models;
 mod page;
 mod request_id;
 mod router;
-mod stream;
+pub(crate) mod stream;
 mod tokens;
 
 pub(crate) use router::router;

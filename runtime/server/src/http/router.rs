@@ -2,7 +2,7 @@
 
 use super::app::App;
 use super::error::ApiError;
-use super::{auth, chat, completions, health, metrics, models, page, request_id, tokens};
+use super::{auth, chat, completions, health, messages, metrics, models, page, request_id, tokens};
 use axum::Router;
 use axum::extract::State;
 use axum::http::{HeaderValue, Method, StatusCode, Uri};
@@ -26,10 +26,13 @@ pub(crate) fn router(app: Arc<App>) -> Router {
         .route("/v1/models/{*id}", get(models::one))
         .route("/v1/chat/completions", post(chat::chat))
         .route("/v1/completions", post(completions::completions))
+        .route(messages::MESSAGES, post(messages::messages))
+        .route(messages::COUNT, post(messages::count))
         .fallback(not_found)
         .method_not_allowed_fallback(method_not_allowed)
         .layer(from_fn_with_state(Arc::clone(&app), auth::require))
         .layer(from_fn(request_id::identify))
+        .layer(from_fn(messages::in_its_words))
         .layer(map_response_with_state(Arc::clone(&app), mark))
         .with_state(app)
 }

@@ -1,8 +1,8 @@
 //! Answers as server-sent events.
 
 use super::error::ApiError;
-use crate::answer::{Answer, AnswerError, Piece, Usage};
-use crate::openai::answers::AnswerWriter;
+use crate::answer::part::{Piece, Usage};
+use crate::answer::{Answer, AnswerError};
 use axum::body::{Body, Bytes};
 use axum::http::header;
 use axum::response::{IntoResponse, Response};
@@ -14,21 +14,49 @@ use std::time::Duration;
 /// After this long without an event, a comment keeps proxies from closing the connection.
 const KEEP_ALIVE: Duration = Duration::from_secs(10);
 
+/// How a vendor writes answers.
+pub(crate) trait Writer: Send + 'static {
+    /// Whole answers, of all choices in order.
+    fn whole(&mut self, pieces: &[Piece]) -> Value;
+    /// What a stream opens with.
+    fn opening(&mut self) -> Vec<Bytes>;
+    /// More of one choice.
+    fn piece(&mut self, choice: usize, piece: &Piece) -> Vec<Bytes>;
+    /// What ends a stream.
+    fn closing(&mut self, total: Usage) -> Vec<Bytes>;
+    /// What ends one instead, when something went wrong.
+    fn failure(&mut self, error: &ApiError) -> Bytes;
+    /// What is sent when there was nothing to send for long.
+    fn idle(&self) -> Bytes {
+        Bytes::from_static(b": keep-alive\n\n")
+    }
+}
+
+/// One event; JSON never holds a raw line break, so one line is enough.
+pub(crate) fn event(value: &Value) -> Bytes {
+    Bytes::from(format!("data: {value}\n\n"))
+}
+
+/// One event with the name that its `type` is.
+pub(crate) fn named_event(value: &Value) -> Bytes {
+    Bytes::from(format!("event: {}\ndata: {value}\n\n", value["type"].as_str().unwrap_or_default()))
+}
+
 /// The state between two events.
-struct Events {
+struct Events<W> {
     /// Choices; `None` those that have ended.
     answers: Vec<Option<Answer>>,
     /// What these cost.
     usages: Vec<Usage>,
-    writer: AnswerWriter,
+    writer: W,
     /// Written and not yet sent.
     queue: VecDeque<Bytes>,
     ended: bool,
 }
 
 /// Streams the answers to a request, each as it comes. When the client goes away the body is dropped, and the generations with it.
-pub(crate) fn respond(answers: Vec<Answer>, writer: AnswerWriter) -> Response {
-    let queue = writer.opening().iter().map(event).collect();
+pub(crate) fn respond(answers: Vec<Answer>, mut writer: impl Writer) -> Response {
+    let queue = writer.opening().into();
     let answers = answers.into_iter().map(Some).collect();
     let events = Events { answers, usages: Vec::new(), writer, queue, ended: false };
     let body = futures_util::stream::unfold(events, async |mut events| {
@@ -44,21 +72,24 @@ pub(crate) fn respond(answers: Vec<Answer>, writer: AnswerWriter) -> Response {
     (headers, Body::from_stream(body)).into_response()
 }
 
-impl Events {
-    /// The bytes of the next event, or of a comment; `None` at the end.
+impl<W: Writer> Events<W> {
+    /// The bytes of the next event, or of one that says nothing; `None` at the end.
     async fn next(&mut self) -> Option<Bytes> {
-        if let Some(bytes) = self.queue.pop_front() {
-            return Some(bytes);
-        }
-        if self.ended {
-            return None;
-        }
-        match tokio::time::timeout(KEEP_ALIVE, self.piece()).await {
-            Err(_) => Some(Bytes::from_static(b": keep-alive\n\n")),
-            Ok((choice, Ok(piece))) => Some(self.write(choice, &piece)),
-            Ok((_, Err(error))) => {
-                self.ended = true;
-                Some(event(&ApiError::from(error).body()))
+        loop {
+            if let Some(bytes) = self.queue.pop_front() {
+                return Some(bytes);
+            }
+            if self.ended {
+                return None;
+            }
+            match tokio::time::timeout(KEEP_ALIVE, self.piece()).await {
+                Err(_) => return Some(self.writer.idle()),
+                // Not every piece is an event.
+                Ok((choice, Ok(piece))) => self.write(choice, &piece),
+                Ok((_, Err(error))) => {
+                    self.ended = true;
+                    return Some(self.writer.failure(&ApiError::from(error)));
+                }
             }
         }
     }
@@ -72,31 +103,14 @@ impl Events {
         futures_util::future::select_all(running).await.0
     }
 
-    fn write(&mut self, choice: usize, piece: &Piece) -> Bytes {
-        let Some(end) = &piece.end else { return event(&self.writer.chunk(choice, piece)) };
+    fn write(&mut self, choice: usize, piece: &Piece) {
+        self.queue.extend(self.writer.piece(choice, piece));
+        let Some(end) = &piece.end else { return };
         self.answers[choice] = None;
         self.usages.push(end.usage);
-        let mut events = Vec::new();
-        // Text and end go into two chunks: clients look for the reason in one without content.
-        if !piece.text.is_empty() || !piece.logprobs.is_empty() {
-            let (text, logprobs) = (piece.text.clone(), piece.logprobs.clone());
-            events.push(self.writer.chunk(choice, &Piece { text, logprobs, end: None }));
-        }
-        let last = Piece { text: String::new(), logprobs: Vec::new(), end: piece.end.clone() };
-        events.push(self.writer.chunk(choice, &last));
         self.ended = self.answers.iter().all(Option::is_none);
         if self.ended {
-            events.extend(self.writer.usage_chunk(Usage::of_all(self.usages.iter().copied())));
+            self.queue.extend(self.writer.closing(Usage::of_all(self.usages.iter().copied())));
         }
-        self.queue.extend(events.iter().map(event));
-        if self.ended {
-            self.queue.push_back(Bytes::from_static(b"data: [DONE]\n\n"));
-        }
-        self.queue.pop_front().unwrap_or_default()
     }
-}
-
-/// One event; JSON never holds a raw line break, so one line is enough.
-fn event(value: &Value) -> Bytes {
-    Bytes::from(format!("data: {value}\n\n"))
 }

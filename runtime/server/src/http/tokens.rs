@@ -23,16 +23,17 @@ pub(crate) async fn tokenize(
     let body = body::read_json(request, app.body_limit).await?;
     let TokenizeRequest { model, source, return_token_strs } = TokenizeRequest::read(&body)?;
     app.check_model(model.as_deref())?;
-    let text = Arc::clone(&ready.text);
-    let tokens = off_the_workers(move || match source {
-        Source::Prompt { text: prompt, add_special_tokens: true } => text.tokenizer.encode_prompt(&prompt),
-        Source::Prompt { text: prompt, .. } => text.tokenizer.encode(&prompt, Special::Parse),
-        Source::Chat { messages, add_generation_prompt: true, template_variables } => {
-            text.encode_chat(&messages, &template_variables)
-        }
-        Source::Chat { messages, template_variables, .. } => {
-            text.encode_beginning(&messages, &template_variables)
-        }
+    let (text, reasons) = (Arc::clone(&ready.text), app.reasons);
+    let tokens = off_the_workers(move || {
+        Ok::<_, ApiError>(match source {
+            Source::Prompt { text: prompt, add_special_tokens: true } => {
+                text.tokenizer.encode_prompt(&prompt)?
+            }
+            Source::Prompt { text: prompt, .. } => text.tokenizer.encode(&prompt, Special::Parse)?,
+            Source::Chat { conversation, add_generation_prompt } => {
+                conversation.render(&text, reasons, add_generation_prompt)?.ids
+            }
+        })
     });
     let tokens = tokens.await??;
     let mut answer =

@@ -1,7 +1,12 @@
 //! Answers in OpenAI's wire format, whole and in chunks.
 
 use super::generation::GenerationParams;
-use crate::answer::{EndReason, Piece, TokenLogprob, Usage};
+use super::logprobs;
+use crate::answer::blocks::{Block, Blocks};
+use crate::answer::part::{End, EndReason, Part, Piece, TokenLogprob, Usage};
+use crate::http::error::ApiError;
+use crate::http::stream::{Writer, event};
+use axum::body::Bytes;
 use serde_json::{Map, Value, json};
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -24,6 +29,8 @@ pub(crate) struct AnswerWriter {
     fingerprint: String,
     logprobs: bool,
     include_usage: bool,
+    /// Whether tools may be called.
+    tools: bool,
     /// Characters of each choice's text written so far, for `text_offset`.
     offsets: Vec<usize>,
 }
@@ -50,54 +57,21 @@ impl AnswerWriter {
                 .join("-"),
             logprobs: params.sampling.top_logprobs.is_some(),
             include_usage: params.include_usage,
+            tools: false,
             offsets: vec![0; params.choices],
         }
     }
 
-    /// The whole answer, of all choices in order.
-    pub(crate) fn whole(&mut self, pieces: &[Piece]) -> Value {
-        let choices: Vec<Value> = (0..)
-            .zip(pieces)
-            .map(|(index, piece)| {
-                let body = match self.endpoint {
-                    Endpoint::Chat => {
-                        ("message", json!({"role": "assistant", "content": piece.text, "refusal": null}))
-                    }
-                    Endpoint::Text => ("text", piece.text.clone().into()),
-                };
-                self.choice(index, body, piece)
-            })
-            .collect();
-        let object = if self.endpoint == Endpoint::Chat { "chat.completion" } else { "text_completion" };
-        let total = Usage::of_all(pieces.iter().filter_map(|piece| Some(piece.end.as_ref()?.usage)));
-        self.envelope(object, choices.into(), Some(usage(total)))
+    /// One whose answers may be calls.
+    pub(crate) fn with_tools(self, tools: bool) -> AnswerWriter {
+        AnswerWriter { tools, ..self }
     }
 
-    /// What a stream opens with, if anything: a chat says whose turn it is.
-    pub(crate) fn opening(&self) -> Vec<Value> {
-        let choices = if self.endpoint == Endpoint::Chat { self.offsets.len() } else { 0 };
-        let opening = |index| {
-            let delta = json!({"role": "assistant", "content": "", "refusal": null});
-            let choice = json!([{"index": index, "delta": delta, "logprobs": null, "finish_reason": null}]);
-            self.envelope("chat.completion.chunk", choice, self.chunk_usage())
-        };
-        (0..choices).map(opening).collect()
-    }
-
-    /// A piece of one choice of a streamed answer.
-    pub(crate) fn chunk(&mut self, index: usize, piece: &Piece) -> Value {
-        let body = match self.endpoint {
-            Endpoint::Chat if piece.text.is_empty() => ("delta", json!({})),
-            Endpoint::Chat => ("delta", json!({"content": piece.text})),
-            Endpoint::Text => ("text", piece.text.clone().into()),
-        };
-        let choice = self.choice(index, body, piece);
-        self.envelope(self.chunk_object(), json!([choice]), self.chunk_usage())
-    }
-
-    /// The chunk with the usage that ends a stream, where asked for.
-    pub(crate) fn usage_chunk(&self, total: Usage) -> Option<Value> {
-        self.include_usage.then(|| self.envelope(self.chunk_object(), json!([]), Some(usage(total))))
+    /// A chunk of one choice: its `body`, and what every chunk says.
+    fn chunk(&mut self, index: usize, body: Value, logprobs: &[TokenLogprob], end: Option<&End>) -> Bytes {
+        let name = if self.endpoint == Endpoint::Chat { "delta" } else { "text" };
+        let choice = self.choice(index, (name, body), logprobs, end);
+        event(&self.envelope(self.chunk_object(), json!([choice]), self.chunk_usage()))
     }
 
     fn chunk_object(&self) -> &'static str {
@@ -110,38 +84,60 @@ impl AnswerWriter {
     }
 
     /// A choice, or a part of one, with its number, its `body`, and what every piece says.
-    fn choice(&mut self, index: usize, (name, body): (&str, Value), piece: &Piece) -> Value {
+    fn choice(
+        &mut self,
+        index: usize,
+        (name, body): (&str, Value),
+        logprobs: &[TokenLogprob],
+        end: Option<&End>,
+    ) -> Value {
         let logprobs = match self.endpoint {
             _ if !self.logprobs => Value::Null,
-            Endpoint::Chat => json!({
-                "content": piece.logprobs.iter().map(chat_logprob).collect::<Vec<_>>(), "refusal": null,
-            }),
-            Endpoint::Text => self.text_logprobs(index, &piece.logprobs),
+            Endpoint::Chat => logprobs::of_chat(logprobs),
+            Endpoint::Text => logprobs::of_text(logprobs, &mut self.offsets[index]),
         };
-        let reason = piece.end.as_ref().map(|end| match end.reason {
-            EndReason::Stop => "stop",
+        let reason = end.map(|end| match end.reason {
             EndReason::Length => "length",
+            EndReason::Stop | EndReason::StopString(_) if end.calls > 0 => "tool_calls",
+            EndReason::Stop | EndReason::StopString(_) => "stop",
         });
         json!({"index": index, name: body, "logprobs": logprobs, "finish_reason": reason})
     }
 
-    fn text_logprobs(&mut self, index: usize, tokens: &[TokenLogprob]) -> Value {
-        let mut offsets = Vec::new();
-        for token in tokens {
-            offsets.push(self.offsets[index]);
-            self.offsets[index] += String::from_utf8_lossy(&token.bytes).chars().count();
+    /// A part as a chunk's body; text completions have text only.
+    fn delta(&self, part: &Part) -> Option<Value> {
+        match (self.endpoint, part) {
+            (Endpoint::Text, Part::Text(text)) => return Some(text.clone().into()),
+            (Endpoint::Text, _) => return None,
+            (Endpoint::Chat, _) => {}
         }
-        let top = |token: &TokenLogprob| {
-            let alternatives =
-                token.top.iter().map(|(bytes, value)| (spelling(bytes), json!(finite(*value))));
-            Value::Object(alternatives.collect())
-        };
-        json!({
-            "tokens": tokens.iter().map(|token| spelling(&token.bytes)).collect::<Vec<_>>(),
-            "token_logprobs": tokens.iter().map(|token| finite(token.logprob)).collect::<Vec<_>>(),
-            "top_logprobs": tokens.iter().map(top).collect::<Vec<_>>(),
-            "text_offset": offsets,
+        Some(match part {
+            Part::Text(text) => json!({"content": text}),
+            Part::Reasoning(text) => json!({"reasoning_content": text}),
+            Part::Rejected(text) => json!({"rejected_markup": text}),
+            Part::CallBegin { index, id, name } => {
+                let function = json!({"name": name, "arguments": ""});
+                json!({"tool_calls": [{"index": index, "id": id, "type": "function", "function": function}]})
+            }
+            Part::CallArguments { index, delta } => {
+                json!({"tool_calls": [{"index": index, "function": {"arguments": delta}}]})
+            }
+            Part::ReasoningEnd | Part::CallEnd { .. } => return None,
         })
+    }
+
+    fn usage(&self, usage: Usage) -> Value {
+        let Usage { prompt_tokens, cached_tokens, completion_tokens, reasoning_tokens } = usage;
+        let mut value = json!({
+            "prompt_tokens": prompt_tokens,
+            "prompt_tokens_details": {"cached_tokens": cached_tokens},
+            "completion_tokens": completion_tokens,
+            "total_tokens": prompt_tokens + completion_tokens,
+        });
+        if self.endpoint == Endpoint::Chat {
+            value["completion_tokens_details"] = json!({"reasoning_tokens": reasoning_tokens});
+        }
+        value
     }
 
     fn envelope(&self, object: &str, choices: Value, usage: Option<Value>) -> Value {
@@ -159,38 +155,95 @@ impl AnswerWriter {
     }
 }
 
-fn usage(usage: Usage) -> Value {
-    let Usage { prompt_tokens, cached_tokens, completion_tokens } = usage;
-    json!({
-        "prompt_tokens": prompt_tokens,
-        "prompt_tokens_details": {"cached_tokens": cached_tokens},
-        "completion_tokens": completion_tokens,
-        "total_tokens": prompt_tokens + completion_tokens,
-    })
+impl Writer for AnswerWriter {
+    fn whole(&mut self, pieces: &[Piece]) -> Value {
+        let choices: Vec<Value> = (0..)
+            .zip(pieces)
+            .map(|(index, piece)| {
+                let body = match self.endpoint {
+                    Endpoint::Chat => ("message", message(&piece.parts)),
+                    Endpoint::Text => ("text", piece.text().into()),
+                };
+                self.choice(index, body, &piece.logprobs, piece.end.as_ref())
+            })
+            .collect();
+        let object = if self.endpoint == Endpoint::Chat { "chat.completion" } else { "text_completion" };
+        let total = Usage::of_all(pieces.iter().filter_map(|piece| Some(piece.end.as_ref()?.usage)));
+        self.envelope(object, choices.into(), Some(self.usage(total)))
+    }
+
+    /// A chat says whose turn it is. Where there may be nothing but calls, it says nothing of the text before there is some.
+    fn opening(&mut self) -> Vec<Bytes> {
+        let choices = if self.endpoint == Endpoint::Chat { self.offsets.len() } else { 0 };
+        let opening = |index| {
+            let mut delta = json!({"role": "assistant", "content": "", "refusal": null});
+            if self.tools {
+                delta["content"] = Value::Null;
+            }
+            let choice = json!([{"index": index, "delta": delta, "logprobs": null, "finish_reason": null}]);
+            event(&self.envelope("chat.completion.chunk", choice, self.chunk_usage()))
+        };
+        (0..choices).map(opening).collect()
+    }
+
+    /// Every part goes into a chunk of its own, and so does the end: clients look for the reason in one without content.
+    fn piece(&mut self, index: usize, piece: &Piece) -> Vec<Bytes> {
+        let mut events = Vec::new();
+        let mut logprobs = piece.logprobs.as_slice();
+        for part in &piece.parts {
+            let text = matches!(part, Part::Text(_));
+            let Some(body) = self.delta(part) else { continue };
+            let told = if text { std::mem::take(&mut logprobs) } else { &[] };
+            events.push(self.chunk(index, body, told, None));
+        }
+        let empty = if self.endpoint == Endpoint::Chat { json!({}) } else { json!("") };
+        if !logprobs.is_empty() {
+            events.push(self.chunk(index, empty.clone(), logprobs, None));
+        }
+        if piece.end.is_some() {
+            events.push(self.chunk(index, empty, &[], piece.end.as_ref()));
+        }
+        events
+    }
+
+    fn closing(&mut self, total: Usage) -> Vec<Bytes> {
+        let usage = || event(&self.envelope(self.chunk_object(), json!([]), Some(self.usage(total))));
+        let usage = self.include_usage.then(usage);
+        usage.into_iter().chain([Bytes::from_static(b"data: [DONE]\n\n")]).collect()
+    }
+
+    fn failure(&mut self, error: &ApiError) -> Bytes {
+        event(&error.body())
+    }
 }
 
-fn chat_logprob(token: &TokenLogprob) -> Value {
-    let entry = |bytes: &[u8], logprob: f32| {
-        Map::from_iter([
-            ("token".to_owned(), json!(spelling(bytes))),
-            ("logprob".to_owned(), json!(finite(logprob))),
-            ("bytes".to_owned(), json!(bytes)),
-        ])
-    };
-    let mut written = entry(&token.bytes, token.logprob);
-    let top: Vec<_> = token.top.iter().map(|(bytes, logprob)| entry(bytes, *logprob)).collect();
-    written.insert("top_logprobs".to_owned(), json!(top));
-    Value::Object(written)
-}
-
-/// A token as text; half characters are replaced, `bytes` has them exactly.
-fn spelling(bytes: &[u8]) -> String {
-    String::from_utf8_lossy(bytes).into_owned()
-}
-
-/// JSON has no infinity: an impossible token gets OpenAI's "very unlikely".
-fn finite(logprob: f32) -> f32 {
-    logprob.max(-9999.0)
+/// A whole chat's message. What is not there is left out, but for the content: it is null where there are calls instead.
+fn message(parts: &[Part]) -> Value {
+    let (mut content, mut reasoning) = (String::new(), String::new());
+    let mut calls: Vec<Value> = Vec::new();
+    for block in Blocks::of(parts) {
+        match block {
+            Block::Text(text) => content.push_str(&text),
+            Block::Reasoning(text) => reasoning.push_str(&text),
+            Block::Call { id, name, arguments } => {
+                let function = json!({"name": name, "arguments": arguments});
+                calls.push(json!({"id": id, "type": "function", "function": function}));
+            }
+        }
+    }
+    let rejected = |part: &Part| if let Part::Rejected(text) = part { Some(text.clone()) } else { None };
+    let rejected: String = parts.iter().filter_map(rejected).collect();
+    let content = if content.is_empty() && !calls.is_empty() { Value::Null } else { content.into() };
+    let mut message = json!({"role": "assistant", "content": content, "refusal": null});
+    for (name, text) in [("reasoning_content", reasoning), ("rejected_markup", rejected)] {
+        if !text.is_empty() {
+            message[name] = text.into();
+        }
+    }
+    if !calls.is_empty() {
+        message["tool_calls"] = calls.into();
+    }
+    message
 }
 
 /// Seconds since 1970.

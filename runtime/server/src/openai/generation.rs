@@ -54,6 +54,23 @@ pub(crate) struct GenerationParams {
 }
 
 impl GenerationParams {
+    /// Those of a request that asks for nothing.
+    pub(crate) fn of_preset(limits: &Limits) -> GenerationParams {
+        GenerationParams {
+            model: None,
+            stream: false,
+            include_usage: false,
+            choices: 1,
+            max_tokens: None,
+            sampling: Sampling { seed: random_seed(), ..preset_sampling(limits.preset) },
+            stops: Vec::new(),
+            stop_ids: Vec::new(),
+            ignore_eos: false,
+            priority: 0,
+            user: None,
+        }
+    }
+
     /// Reads the common fields of a body.
     pub(crate) fn read(fields: &mut Fields, limits: &Limits) -> Result<GenerationParams, ApiError> {
         let model = fields.string("model")?.map(str::to_owned);
@@ -61,7 +78,7 @@ impl GenerationParams {
         let include_usage = read_stream_options(fields, stream)?;
         let max_tokens = read_max_tokens(fields, limits)?;
         let sampling = read_sampling(fields, limits)?;
-        let stops = read_stops(fields)?;
+        let stops = read_stops(fields, "stop")?;
         let stop_ids = read_stop_ids(fields, limits)?;
         let ignore_eos = fields.boolean("ignore_eos")?.unwrap_or(false);
         let priority = fields.integer("priority", i64::MIN..=i64::MAX)?.unwrap_or(0);
@@ -178,7 +195,8 @@ pub(crate) fn random_seed() -> u64 {
     RandomState::new().hash_one(0u8)
 }
 
-fn read_stops(fields: &mut Fields) -> Result<Vec<String>, ApiError> {
+/// Stop strings, one or several, of a field.
+pub(crate) fn read_stops(fields: &mut Fields, name: &'static str) -> Result<Vec<String>, ApiError> {
     let one = |path: &str, value: &Value| match value {
         Value::String(stop) if stop.is_empty() => {
             Err(ApiError::field(path, format!("`{path}` must not be an empty string")))
@@ -189,16 +207,16 @@ fn read_stops(fields: &mut Fields) -> Result<Vec<String>, ApiError> {
         Value::String(stop) => Ok(stop.clone()),
         other => Err(wrong_type(path, "a string", other)),
     };
-    match fields.value("stop") {
+    match fields.value(name) {
         None => Ok(Vec::new()),
         Some(Value::Array(stops)) if stops.len() > MAX_STOPS => {
-            Err(ApiError::field("stop", format!("`stop` has {} strings; at most {MAX_STOPS}", stops.len())))
+            Err(ApiError::field(name, format!("`{name}` has {} strings; at most {MAX_STOPS}", stops.len())))
         }
         Some(Value::Array(stops)) => {
-            stops.iter().enumerate().map(|(at, stop)| one(&format!("stop[{at}]"), stop)).collect()
+            stops.iter().enumerate().map(|(at, stop)| one(&format!("{name}[{at}]"), stop)).collect()
         }
-        Some(stop @ Value::String(_)) => Ok(vec![one("stop", stop)?]),
-        Some(other) => Err(wrong_type("stop", "a string or an array of strings", other)),
+        Some(stop @ Value::String(_)) => Ok(vec![one(name, stop)?]),
+        Some(other) => Err(wrong_type(name, "a string or an array of strings", other)),
     }
 }
 

@@ -5,4 +5,7 @@ pub(crate) mod chat;
 pub(crate) mod completions;
 pub(crate) mod fields;
 pub(crate) mod generation;
+mod logprobs;
+pub(crate) mod messages;
 pub(crate) mod tokens;
+pub(crate) mod tools;

@@ -1,10 +1,11 @@
 //! Requests to `/tokenize` and `/detokenize`, as vLLM has them.
 
-use super::chat::{read_messages, read_template_variables};
+use super::chat::read_conversation;
 use super::fields::{Fields, wrong_type};
 use super::generation::token_ids;
+use crate::conversation::Conversation;
 use crate::http::error::ApiError;
-use serde_json::{Map, Value};
+use serde_json::Value;
 
 /// What is to be made tokens of.
 #[derive(Debug, PartialEq)]
@@ -18,12 +19,10 @@ pub(crate) enum Source {
     },
     /// A conversation, as the chat template writes it.
     Chat {
-        /// As [`super::chat::ChatRequest`] has them.
-        messages: Vec<Value>,
+        /// As [`super::chat::ChatRequest`] has it.
+        conversation: Conversation,
         /// Whether the beginning of an answer goes behind it.
         add_generation_prompt: bool,
-        /// Further variables of the template.
-        template_variables: Map<String, Value>,
     },
 }
 
@@ -49,9 +48,8 @@ impl TokenizeRequest {
                 Source::Prompt { text: text.to_owned(), add_special_tokens }
             }
             (None, true) => Source::Chat {
-                messages: read_messages(&mut fields)?,
+                conversation: read_conversation(&mut fields)?,
                 add_generation_prompt: fields.boolean("add_generation_prompt")?.unwrap_or(true),
-                template_variables: read_template_variables(&mut fields)?,
             },
             (given, _) => {
                 let both = if given.is_some() { "not both" } else { "one of them is required" };

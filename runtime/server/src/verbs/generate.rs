@@ -1,6 +1,8 @@
 //! `generate`: one prompt, answered on the terminal.
 
-use crate::answer::{Answer, EndReason};
+use crate::answer::Answer;
+use crate::answer::part::EndReason;
+use crate::answer::reading::Reading;
 use crate::failure::Failure;
 use crate::load::{CacheArgs, KEEP_NOTHING, MemoryArgs, Planned, StartEngine, ThreadArgs, WeightsArgs, load};
 use crate::openai::generation::{preset_sampling, random_seed};
@@ -131,7 +133,7 @@ pub(crate) fn generate(
         let message = |role: &str, content: &str| json!({"role": role, "content": content});
         let mut messages: Vec<Value> = args.system.iter().map(|system| message("system", system)).collect();
         messages.push(message("user", asked_for));
-        text.encode_chat(&messages, &Map::new())
+        text.encode_chat(&messages, &Map::new()).map(|prompt| prompt.ids)
     };
     let prompt = prompt.map_err(|error| error.to_string())?;
     let prompt_tokens = prompt.len();
@@ -141,7 +143,8 @@ pub(crate) fn generate(
         ..Request::new(prompt, args.max_tokens.unwrap_or(context))
     };
     let generation = engine.submit(request).map_err(|error| error.to_string())?;
-    let mut answer = Answer::new(generation, &text.tokenizer, args.stop.clone(), prompt_tokens, None);
+    let (reading, stops) = (Reading::plain(), args.stop.clone());
+    let mut answer = Answer::new(generation, &text.tokenizer, reading, stops, prompt_tokens, None);
 
     let runtime = tokio::runtime::Builder::new_current_thread().build().map_err(|error| error.to_string())?;
     let asked = Instant::now();
@@ -152,7 +155,7 @@ pub(crate) fn generate(
         first.get_or_insert_with(|| asked.elapsed());
         first_after_start.get_or_insert_with(|| started.elapsed());
         let mut stdout = std::io::stdout().lock();
-        let written = stdout.write_all(piece.text.as_bytes()).and_then(|()| stdout.flush());
+        let written = stdout.write_all(piece.text().as_bytes()).and_then(|()| stdout.flush());
         if written.is_err() {
             // Whoever read the answer has left.
             return Ok(());

@@ -62,6 +62,8 @@ pub(crate) fn facts(spec: &ModelSpec) -> Value {
         "scratch_bytes": spec.scratch_bytes,
         "stop_ids": spec.protocol.stop_ids,
         "chat_template": if spec.protocol.chat_template.is_some() { "build" } else { "checkpoint" },
+        "tools": spec.protocol.tools,
+        "reasoning": spec.protocol.reasoning,
         "sampling": sampling.collect::<Vec<_>>(),
         "limit": {"prefill": figures.limit_prefill, "decode": figures.limit_decode},
         "predicted": {"prefill": figures.predicted_prefill, "decode": figures.predicted_decode},

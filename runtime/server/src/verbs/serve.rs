@@ -9,7 +9,9 @@ use crate::http::app::{App, Ready};
 use crate::http::connections::ConnectionArgs;
 use crate::http::cors::CorsArgs;
 use crate::keys::KeyArgs;
-use crate::load::{CacheArgs, MemoryArgs, Planned, PrefixArgs, StartEngine, ThreadArgs, WeightsArgs, load};
+use crate::load::{
+    CacheArgs, MemoryArgs, Planned, PrefixArgs, StartEngine, Switch, ThreadArgs, WeightsArgs, load,
+};
 use crate::log::LogArgs;
 use crate::lookup::LookupArgs;
 use crate::memory::{Guard, Host};
@@ -78,6 +80,9 @@ pub struct ServeArgs {
     /// How sequences share steps.
     #[command(flatten)]
     pub schedule: ScheduleArgs,
+    /// Whether models reason before they answer, unless a request says otherwise, or not at all.
+    #[arg(long, value_name = "on|off", value_enum, default_value_t = Switch::On)]
+    pub reasoning: Switch,
     /// Requests that may wait for their turn; more are answered 429.
     #[arg(long, value_name = "N", default_value_t = 256)]
     pub max_waiting: usize,
@@ -152,6 +157,7 @@ pub fn serve(
         body_limit: args.max_body.get(),
         dummy: args.weights.is_dummy(),
         forced: draft::forced(spec),
+        reasons: args.reasoning == Switch::On,
         request_timeout: (args.request_timeout > 0).then(|| Duration::from_secs(args.request_timeout)),
         step_limit: args.step_seconds.map_or_else(
             || StepLimit::predicted(spec),
@@ -178,6 +184,9 @@ pub fn serve(
     let engine =
         EngineOptions { prefix, schedule, lookup, swap, ..EngineOptions::new(0, context, args.max_waiting) };
     let (engine, text) = load(spec, start, &args.weights, &options, engine, &app.progress)?;
+    if !app.reasons {
+        text.can_answer_at_once()?;
+    }
     let (blocks, context) = (engine.stats().total_blocks, engine.context());
     let cached = blocks * spec.block_tokens;
     // Before anybody else's request: a device that cannot is found out, and its first launches are over.

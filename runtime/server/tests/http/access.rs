@@ -18,7 +18,7 @@ const TEXT: &str = "/v1/completions";
 const OPEN: [(&str, &str); 4] =
     [("GET", "/health"), ("GET", "/health/live"), ("GET", "/health/ready"), ("GET", "/metrics")];
 /// All else: every route, others that are none, and methods that a route does not take.
-const CLOSED: [(&str, &str, u16); 11] = [
+const CLOSED: [(&str, &str, u16); 13] = [
     ("GET", "/", 200),
     ("GET", "/info", 200),
     ("POST", "/tokenize", 200),
@@ -27,6 +27,8 @@ const CLOSED: [(&str, &str, u16); 11] = [
     ("GET", "/v1/models/cpu/echo/none", 200),
     ("POST", CHAT, 200),
     ("POST", TEXT, 200),
+    ("POST", "/v1/messages", 200),
+    ("POST", "/v1/messages/count_tokens", 200),
     ("GET", CHAT, 405),
     ("GET", "/v1/nothing", 404),
     ("GET", "/health/", 404),
@@ -44,6 +46,12 @@ pub fn keys() {
         let body = match path {
             _ if method == "GET" => String::new(),
             CHAT => json!({"messages": [{"role": "user", "content": "Hi"}]}).to_string(),
+            "/v1/messages" => {
+                json!({"max_tokens": 9, "messages": [{"role": "user", "content": "Hi"}]}).to_string()
+            }
+            "/v1/messages/count_tokens" => {
+                json!({"messages": [{"role": "user", "content": "Hi"}]}).to_string()
+            }
             "/detokenize" => json!({"tokens": [72, 105]}).to_string(),
             _ => json!({"prompt": "Hi"}).to_string(),
         };
@@ -80,7 +88,9 @@ pub fn keys() {
             let answer = ask(method, path, headers);
             let what = format!("{method} {path} {headers:?}: {}", answer.text());
             assert_eq!(answer.status, 401, "{what}");
-            assert_eq!(answer.json()["error"]["code"], "invalid_api_key", "{what}");
+            let error = &answer.json()["error"];
+            let said = if path.starts_with("/v1/messages") { &error["type"] } else { &error["code"] };
+            assert!(said == "invalid_api_key" || said == "authentication_error", "{what}");
             assert!(answer.header("www-authenticate").is_some_and(|it| it.starts_with("Bearer")), "{what}");
             assert!(!answer.text().contains("of-the"), "{what}");
         }
@@ -90,7 +100,7 @@ pub fn keys() {
             assert_eq!(ask(method, path, headers).status, 200, "{method} {path} {headers:?}");
         }
     }
-    assert_eq!(server.stats()["finished"], 2 * right.len(), "nobody else was served");
+    assert_eq!(server.stats()["finished"], 3 * right.len(), "nobody else was served");
 }
 
 /// What is said of keys at the start, and of having none.

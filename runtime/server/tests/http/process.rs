@@ -1,6 +1,7 @@
 //! This test binary as a server process.
 
 use crate::client::{Connection, Response};
+use crate::scripted::talk::write_talking_checkpoint;
 use crate::scripted::write_checkpoint;
 use serde_json::Value;
 use std::io::{BufRead, BufReader, Read};
@@ -14,6 +15,9 @@ use tempfile::TempDir;
 pub const DRAFTS: &str = "echo-drafts";
 /// Run as this, it has one that says that its drafts are accepted by rate.
 pub const FORCED: &str = "echo-forced";
+
+/// Run as this with two formats behind it, it has one that writes calls and reasoning in them.
+pub const TALK: &str = "talk:";
 
 /// A running server; killed when dropped.
 pub struct Server {
@@ -37,6 +41,15 @@ impl Server {
         let weights = checkpoint();
         let path = weights.path().to_str().expect("UTF-8").to_owned();
         Server::start_on(&path, weights, command_as(model, &[]), arguments)
+    }
+
+    /// Starts one whose model writes calls and reasoning in these formats, `-` for none.
+    pub fn start_talking(tools: &str, reasoning: &str, arguments: &[&str]) -> Server {
+        let weights = tempfile::tempdir().expect("a temporary directory");
+        write_talking_checkpoint(weights.path()).expect("written");
+        let path = weights.path().to_str().expect("UTF-8").to_owned();
+        let command = command_as(&format!("{TALK}{tools}:{reasoning}"), &[]);
+        Server::start_on(&path, weights, command, arguments)
     }
 
     /// Starts one with made-up weights.

@@ -110,7 +110,12 @@ pub fn every_refusal() {
         (json!({"n": 129}), 400, "n", &["between 1 and 128"]),
         (json!({"n": 0}), 400, "n", &["between 1 and 128"]),
         (json!({"logit_bias": {"5": 1}}), 400, "logit_bias", &["not supported yet"]),
-        (json!({"tools": [{"type": "function"}]}), 400, "tools", &["not supported yet"]),
+        (
+            json!({"tools": [{"type": "function", "function": {"name": "f"}}]}),
+            400,
+            "tools",
+            &["no form of tool calls", "not supported yet"],
+        ),
         (json!({"tool_choice": "required"}), 400, "tool_choice", &["not supported yet"]),
         (json!({"functions": [{}]}), 400, "functions", &["not supported yet"]),
         (json!({"response_format": {"type": "json_object"}}), 400, "response_format", &["not supported yet"]),
@@ -128,7 +133,7 @@ pub fn every_refusal() {
         (json!({"messages": [{"content": "Hi"}]}), 400, "messages[0].role", &["required"]),
         (json!({"messages": [{"role": "king", "content": "Hi"}]}), 400, "messages[0].role", &["king"]),
         (
-            json!({"messages": [{"role": "tool", "content": "Hi"}]}),
+            json!({"messages": [{"role": "function", "content": "Hi"}]}),
             400,
             "messages[0].role",
             &["not supported yet"],

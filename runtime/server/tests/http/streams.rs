@@ -39,6 +39,7 @@ pub fn whole_answers() {
         let usage = json!({
             "prompt_tokens": prompt, "prompt_tokens_details": {"cached_tokens": cached},
             "completion_tokens": completion, "total_tokens": prompt + completion,
+            "completion_tokens_details": {"reasoning_tokens": 0},
         });
         assert_eq!(answer["usage"], usage);
     }

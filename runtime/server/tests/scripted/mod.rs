@@ -5,6 +5,8 @@
 //! `[[hang N]]` greets after a step that takes N ms; from `[[poison]]` on tokens are wrong, and from `[[nan]]` on logits are no
 //! numbers, for everybody. Anything else gets [`GREETING`]. With made-up weights of seed N, loading takes N ms.
 
+pub mod talk;
+
 use monomorph_engine::scripted::{Controls, InFlight, Poison, Script, Scripted, Shape, Tokens};
 use monomorph_formats::Format;
 use monomorph_model::{
@@ -56,7 +58,7 @@ impl Shape for Bytes {
         unused: &[],
         weight_bytes: 4,
         scratch_bytes: 0,
-        protocol: Protocol { stop_ids: &[STOP], chat_template: None },
+        protocol: Protocol { stop_ids: &[STOP], chat_template: None, tools: None, reasoning: None },
         sampling: &[SamplingPreset {
             name: "default",
             temperature: 0.0,
@@ -135,6 +137,16 @@ impl<S: Shape> Model for Loaded<S> {
     }
 }
 
+/// What is answered.
+pub enum Reply {
+    /// A text, and the end.
+    Text(Vec<u8>),
+    /// Tokens, and the end.
+    Ids(Vec<u32>),
+    /// One token, and no end.
+    Endless(u32),
+}
+
 /// The token after `context`, the last `draw` tokens of which are the answer so far.
 fn next_token(context: &[u32], draw: u64) -> u32 {
     let draw = draw as usize;
@@ -143,40 +155,58 @@ fn next_token(context: &[u32], draw: u64) -> u32 {
     let prompt = String::from_utf8_lossy(&prompt);
     let command =
         prompt.rsplit_once("[[").and_then(|(_, rest)| rest.split_once("]]")).map(|(command, _)| command);
-    let answer: &[u8] = match command {
+    let told = command.and_then(talk::ids).unwrap_or_else(|| answer(command, draw));
+    let byte = |byte: &u8| u32::from(*byte);
+    match told {
+        Reply::Endless(id) => id,
+        Reply::Text(text) => text.get(draw).map_or(STOP, byte),
+        Reply::Ids(ids) => ids.get(draw).copied().unwrap_or(STOP),
+    }
+}
+
+fn answer(command: Option<&str>, draw: usize) -> Reply {
+    let greeting = || Reply::Text(GREETING.as_bytes().to_vec());
+    match command {
         Some("forever") => {
             std::thread::sleep(Duration::from_millis(2));
-            return u32::from(b"ab "[draw % 3]);
+            Reply::Endless(u32::from(b"ab "[draw % 3]))
         }
         Some("slow") => {
             std::thread::sleep(Duration::from_millis(100));
-            GREETING.as_bytes()
+            greeting()
         }
         Some("poison" | "nan") => {
             let how = if command == Some("nan") { Poison::NotANumber } else { Poison::WrongTokens };
             CONTROLS.get().expect("a model is loaded").poison(how);
-            GREETING.as_bytes()
+            greeting()
         }
         Some(command) if command.starts_with("hang ") => {
             if draw == 0 {
                 std::thread::sleep(Duration::from_millis(command[5..].parse().expect("milliseconds")));
             }
-            GREETING.as_bytes()
+            greeting()
         }
-        Some("half") => &GREETING.as_bytes()[..GREETING.len() - 2],
+        Some("half") => Reply::Text(GREETING.as_bytes()[..GREETING.len() - 2].to_vec()),
         Some("panic") => panic!("told to"),
         Some("fault") => {
             CONTROLS.get().expect("a model is loaded").device_fault_next();
-            GREETING.as_bytes()
+            greeting()
         }
-        Some(command) => command.strip_prefix("say ").unwrap_or(command).as_bytes(),
-        None => GREETING.as_bytes(),
-    };
-    answer.get(draw).map_or(STOP, |&byte| u32::from(byte))
+        Some(command) => Reply::Text(command.strip_prefix("say ").unwrap_or(command).into()),
+        None => greeting(),
+    }
 }
 
 /// Writes a checkpoint directory: a tokenizer of 256 byte tokens and three special ones, a template, a tensor.
 pub fn write_checkpoint(directory: &Path) -> std::io::Result<()> {
+    let template = "{% for message in messages %}{{ '<|im_start|>' + message['role'] + '\n' + message['content'] + \
+                    '<|im_end|>' + '\n' }}{% endfor %}{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}\
+                    {% endif %}";
+    checkpoint_of(directory, &[], template)
+}
+
+/// One with further special tokens and another template.
+fn checkpoint_of(directory: &Path, controls: &[&str], template: &str) -> std::io::Result<()> {
     std::fs::create_dir_all(directory)?;
     let special = |id: usize, content: &str| {
         json!({
@@ -188,9 +218,12 @@ pub fn write_checkpoint(directory: &Path) -> std::io::Result<()> {
         json!({"type": "ByteLevel", "add_prefix_space": false, "trim_offsets": true, "use_regex": false});
     let vocabulary: Map<String, Value> =
         (0..=255u8).map(|byte| (byte_character(byte).to_string(), json!(byte))).collect();
+    let names = ["<|endoftext|>", "<|im_start|>", "<|im_end|>"];
+    let added: Vec<Value> =
+        (256..).zip(names.iter().chain(controls)).map(|(id, name)| special(id, name)).collect();
     let tokenizer = json!({
         "version": "1.0", "truncation": null, "padding": null, "normalizer": null, "post_processor": null,
-        "added_tokens": [special(256, "<|endoftext|>"), special(257, "<|im_start|>"), special(258, "<|im_end|>")],
+        "added_tokens": added,
         "pre_tokenizer": byte_level, "decoder": byte_level,
         "model": {
             "type": "BPE", "dropout": null, "unk_token": null, "continuing_subword_prefix": null,
@@ -198,9 +231,6 @@ pub fn write_checkpoint(directory: &Path) -> std::io::Result<()> {
             "vocab": vocabulary, "merges": [],
         },
     });
-    let template = "{% for message in messages %}{{ '<|im_start|>' + message['role'] + '\n' + message['content'] + \
-                    '<|im_end|>' + '\n' }}{% endfor %}{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}\
-                    {% endif %}";
     let config = json!({
         "tokenizer_class": "PreTrainedTokenizerFast", "bos_token": null, "add_bos_token": false,
         "eos_token": "<|im_end|>", "chat_template": template,

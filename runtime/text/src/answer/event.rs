@@ -25,6 +25,8 @@ pub enum AnswerEvent {
         name: String,
         /// Whether it is one of the tools given.
         known: bool,
+        /// The id that the model gave it, where that stands before the arguments.
+        id: Option<String>,
     },
     /// More of the call's arguments: JSON text of one object. Together a whole object if the call ends as
     /// [`CallOutcome::Complete`], and else the beginning of one.

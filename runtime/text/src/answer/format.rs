@@ -68,6 +68,17 @@ impl ToolFormat {
         }
     }
 
+    /// The names that its tags have where a vocabulary has them as control tokens.
+    pub fn control_tokens(self) -> &'static [&'static str] {
+        match self {
+            ToolFormat::Hermes | ToolFormat::QwenXml => &[hermes::OPEN, hermes::CLOSE],
+            ToolFormat::Mistral => &[mistral::OPEN, mistral::ARGUMENTS, mistral::CALL_ID],
+            ToolFormat::MiniMax => &[minimax::OPEN, minimax::CLOSE],
+            ToolFormat::Gemma => &[gemma::OPEN, gemma::CLOSE, gemma::QUOTE],
+            ToolFormat::BareJson => &[],
+        }
+    }
+
     /// What reads a block that this tag opened.
     pub(crate) fn reader(self, tag: &str) -> Reader {
         match self {
@@ -103,6 +114,21 @@ impl ReasoningFormat {
     /// The format of this name.
     pub fn from_name(name: &str) -> Option<ReasoningFormat> {
         ReasoningFormat::NAMES.iter().find(|(known, _)| *known == name).map(|(_, format)| *format)
+    }
+
+    /// The names that its tags have where a vocabulary has them as control tokens.
+    pub fn control_tokens(self) -> &'static [&'static str] {
+        match self {
+            ReasoningFormat::Think => &["<think>", "</think>"],
+            ReasoningFormat::Mistral => &["[THINK]", "[/THINK]"],
+            ReasoningFormat::Gemma => &["<|channel>", "<channel|>"],
+        }
+    }
+
+    /// Whether an answer to a prompt that ends so begins within the reasoning: its last word is the opening tag.
+    pub fn is_open_after(self, prompt: &str) -> bool {
+        let [open, _] = self.tags();
+        prompt.trim_end().ends_with(open)
     }
 
     /// The opening and the closing tag.

@@ -7,7 +7,7 @@ use super::output::Output;
 
 pub(crate) const OPEN: &str = "<|tool_call>";
 pub(crate) const CLOSE: &str = "<tool_call|>";
-const QUOTE: &str = "<|\"|>";
+pub(crate) const QUOTE: &str = "<|\"|>";
 const TAGS: [&str; 3] = [CLOSE, OPEN, QUOTE];
 /// Arrays and objects in each other, as in JSON.
 const DEPTH: usize = 100;

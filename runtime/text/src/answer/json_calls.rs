@@ -31,6 +31,8 @@ pub(crate) struct JsonCalls {
     key: String,
     /// its name,
     name: String,
+    /// its id, where it stands before the name,
+    id: String,
     /// the arguments, where they stand before the name,
     early: String,
     /// whether there were any,
@@ -48,6 +50,7 @@ enum At {
     Colon,
     Value,
     Name(Quoted),
+    Id(Quoted),
     Arguments(JsonText),
     /// Arguments as a string that holds JSON, once that has begun; whether it is complete.
     ArgumentsText(Quoted, Option<JsonText>, bool),
@@ -65,6 +68,7 @@ impl JsonCalls {
             any: false,
             key: String::new(),
             name: String::new(),
+            id: String::new(),
             early: String::new(),
             arguments: false,
             nested: 0,
@@ -73,7 +77,7 @@ impl JsonCalls {
 
     pub(crate) fn tags(&self) -> &'static [&'static str] {
         let in_string = match &self.at {
-            At::InKey(_) | At::Name(_) | At::ArgumentsText(..) => true,
+            At::InKey(_) | At::Name(_) | At::Id(_) | At::ArgumentsText(..) => true,
             At::Arguments(text) | At::Skipped(text) => text.in_string(),
             _ => false,
         };
@@ -148,12 +152,19 @@ impl JsonCalls {
                 QuotedRead::More => {}
                 QuotedRead::Character(part) if self.name.len() < LONGEST_NAME => self.name.push(part),
                 QuotedRead::End if self.name_of_a_call(out) => {
-                    out.begin(&self.name);
+                    let id = std::mem::take(&mut self.id);
+                    out.begin_with(&self.name, (!id.is_empty()).then_some(id));
                     out.arguments(&self.early);
                     self.early = String::new();
                     self.at = At::AfterValue;
                 }
                 _ => return self.fail(character, out),
+            },
+            At::Id(quoted) => match quoted.push(character) {
+                QuotedRead::More => {}
+                QuotedRead::Character(part) if self.id.len() < LONGEST_NAME => self.id.push(part),
+                QuotedRead::End => self.at = At::AfterValue,
+                QuotedRead::Character(_) | QuotedRead::Bad => return self.fail(character, out),
             },
             At::Arguments(text) => {
                 let mut part = String::new();
@@ -264,6 +275,11 @@ impl JsonCalls {
         match (self.key.as_str(), character) {
             ("name", '"') if !out.is_open() => {
                 self.at = At::Name(Quoted::default());
+                return Flow::Stay;
+            }
+            ("id", '"') if !out.is_open() => {
+                self.id.clear();
+                self.at = At::Id(Quoted::default());
                 return Flow::Stay;
             }
             ("function", '{') if self.nested < 8 => {

@@ -8,8 +8,8 @@ use super::json_text::{JsonText, Read};
 use super::output::Output;
 
 pub(crate) const OPEN: &str = "[TOOL_CALLS]";
-const ARGUMENTS: &str = "[ARGS]";
-const CALL_ID: &str = "[CALL_ID]";
+pub(crate) const ARGUMENTS: &str = "[ARGS]";
+pub(crate) const CALL_ID: &str = "[CALL_ID]";
 const LIST: JsonDialect = JsonDialect { tags: &[OPEN], closed: false, bare: false };
 
 /// Reads what stands behind the tag.
@@ -22,8 +22,8 @@ pub(crate) struct Mistral {
 enum At {
     /// A name, or an array.
     Name(String),
-    /// An id behind the name, of this many bytes.
-    Id(String, usize),
+    /// In an id behind the name.
+    Id(String, String),
     /// Before the arguments.
     Before,
     Arguments(JsonText),
@@ -59,11 +59,12 @@ impl Mistral {
                 if tag == ARGUMENTS {
                     out.begin(&name);
                 }
-                self.at = if tag == ARGUMENTS { At::Before } else { At::Id(name, 0) };
+                self.at = if tag == ARGUMENTS { At::Before } else { At::Id(name, String::new()) };
                 return Flow::Stay;
             }
-            (At::Id(name, _), ARGUMENTS) => {
-                out.begin(name);
+            (At::Id(name, id), ARGUMENTS) => {
+                let id = id.trim();
+                out.begin_with(name, (!id.is_empty()).then(|| id.to_owned()));
                 self.at = At::Before;
                 return Flow::Stay;
             }
@@ -110,7 +111,7 @@ impl Mistral {
                 '\n' if name.is_empty() => {}
                 _ => return Mistral::give_up(character, out),
             },
-            At::Id(_, length) if *length < LONGEST_NAME && is_name(character) => *length += 1,
+            At::Id(_, id) if id.len() < LONGEST_NAME && is_name(character) => id.push(character),
             At::Id(..) => return Mistral::give_up(character, out),
             At::Before | At::After if character.is_ascii_whitespace() => {}
             At::Before => return self.arguments(character, out),

@@ -44,6 +44,8 @@ pub struct AnswerParser {
     tags: Tags,
     scanner: Scanner,
     place: Place,
+    /// Whether the character being read is of a control token.
+    control: bool,
     out: Output,
 }
 
@@ -106,17 +108,37 @@ impl AnswerParser {
         } else {
             Place::Start(String::new())
         };
-        AnswerParser { tools, tags, scanner: Scanner::default(), place, out: Output::new(set) }
+        AnswerParser {
+            tools,
+            tags,
+            scanner: Scanner::default(),
+            place,
+            control: false,
+            out: Output::new(set),
+        }
     }
 
     /// Takes the next piece of the answer.
     pub fn push(&mut self, piece: &str) -> Vec<AnswerEvent> {
+        self.read(piece, false)
+    }
+
+    /// Takes a control token of the formats by its name. Where it is no tag, or part of none, it is [`AnswerEvent::Rejected`] in text
+    /// and in reasoning: nobody writes control tokens for a reader.
+    pub fn push_control(&mut self, name: &str) -> Vec<AnswerEvent> {
+        self.read(name, true)
+    }
+
+    fn read(&mut self, piece: &str, control: bool) -> Vec<AnswerEvent> {
         for character in piece.chars() {
-            self.scanner.push(character);
+            self.scanner.push(character, control);
             while let Some(found) = self.scanner.next(self.tags.at(&self.place)) {
                 match found {
                     Found::Tag(which) => self.tag(which),
-                    Found::Plain(character) => self.plain(character),
+                    Found::Plain(character, control) => {
+                        self.control = control;
+                        self.plain(character);
+                    }
                 }
             }
         }
@@ -150,7 +172,13 @@ impl AnswerParser {
             }
     }
 
+    /// Whether what comes next is reasoning, as far as is known.
+    pub fn in_reasoning(&self) -> bool {
+        matches!(self.place, Place::Reasoning { .. } | Place::Calls { reasoning: true, .. })
+    }
+
     fn tag(&mut self, which: usize) {
+        self.control = false;
         let tag = self.tags.at(&self.place)[which];
         match &mut self.place {
             Place::Calls { reader, .. } => {
@@ -198,6 +226,9 @@ impl AnswerParser {
         let mut bytes = [0; 4];
         let text: &str = character.encode_utf8(&mut bytes);
         match &mut self.place {
+            Place::Start(_) | Place::Behind | Place::Text | Place::Reasoning { .. } if self.control => {
+                self.out.reject(text);
+            }
             Place::Start(spacing) if space && spacing.len() < LEADING => spacing.push(character),
             Place::Behind if space => {}
             Place::Start(_) | Place::Behind if bare => {
@@ -259,7 +290,7 @@ impl AnswerParser {
             _ => Place::Behind,
         };
         if let Flow::Again(character) | Flow::Text(character) = flow {
-            self.scanner.unread(character);
+            self.scanner.unread(character, self.control);
         }
     }
 }

@@ -112,10 +112,15 @@ impl Output {
 
     /// A call begins. Reasoning that is still open ends: whoever calls has done with thinking.
     pub(crate) fn begin(&mut self, name: &str) {
+        self.begin_with(name, None);
+    }
+
+    /// [`Self::begin`] of a call that the model gave an id.
+    pub(crate) fn begin_with(&mut self, name: &str, id: Option<String>) {
         self.source.clear();
         self.end_reasoning(false);
         let known = self.tools.contains(name);
-        self.events.push(AnswerEvent::CallBegin { index: self.calls, name: name.to_owned(), known });
+        self.events.push(AnswerEvent::CallBegin { index: self.calls, name: name.to_owned(), known, id });
         self.calls += 1;
         self.open = true;
     }

@@ -47,7 +47,7 @@ impl Client {
                     part["closed"] = json!(closed);
                 }
             }
-            AnswerEvent::CallBegin { index, name, known } => {
+            AnswerEvent::CallBegin { index, name, known, .. } => {
                 assert!(!self.open && index == self.calls);
                 self.open = true;
                 self.calls += 1;

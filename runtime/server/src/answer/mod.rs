@@ -1,8 +1,14 @@
-//! From an engine's tokens to text: detokenising, stop strings, the reason for ending, usage.
+//! From an engine's tokens to an answer's parts: detokenising, markup, stop strings, the reason for ending, usage.
+
+pub(crate) mod blocks;
+pub(crate) mod part;
+pub(crate) mod reading;
 
 use monomorph_engine::{EngineError, Event, FinishReason, Generation, Timings};
 use monomorph_sampling::Sampled;
 use monomorph_text::{Detokeniser, StopMatcher, StopOutput, Tokenizer};
+use part::{End, EndReason, Part, Piece, TokenLogprob, Usage};
+use reading::Reading;
 use std::time::Duration;
 use tokio::time::{Instant, timeout_at};
 
@@ -38,80 +44,20 @@ pub(crate) struct Answer {
     limit: Option<(Duration, Instant)>,
     tokenizer: Tokenizer,
     detokeniser: Detokeniser,
+    reading: Reading,
+    /// Looked for in text only, each stretch of it by itself.
     stops: StopMatcher,
     prompt_tokens: usize,
     generated: usize,
-    /// Bytes of text that came out of the detokeniser.
-    decoded: usize,
+    /// Of these, reasoning.
+    reasoned: usize,
+    calls: usize,
+    /// Bytes of text that were read.
+    read: usize,
     /// Bytes of text handed on.
     emitted: usize,
     /// Tokens with log-probabilities whose text was not handed on yet, each with where its text begins.
     pending: Vec<(usize, TokenLogprob)>,
-}
-
-/// A token with its log-probability, in nats.
-#[derive(Clone, Debug, PartialEq)]
-pub(crate) struct TokenLogprob {
-    /// The bytes it stands for.
-    pub(crate) bytes: Vec<u8>,
-    /// Its log-probability.
-    pub(crate) logprob: f32,
-    /// The likeliest tokens in its place, likeliest first.
-    pub(crate) top: Vec<(Vec<u8>, f32)>,
-}
-
-/// A part of an answer.
-#[derive(Debug)]
-pub(crate) struct Piece {
-    /// Whole characters; may be empty.
-    pub(crate) text: String,
-    /// Tokens of the text, where asked for.
-    pub(crate) logprobs: Vec<TokenLogprob>,
-    /// Set on the last piece.
-    pub(crate) end: Option<End>,
-}
-
-/// How an answer ended.
-#[derive(Clone, Debug)]
-pub(crate) struct End {
-    /// Why.
-    pub(crate) reason: EndReason,
-    /// What it cost.
-    pub(crate) usage: Usage,
-    /// Where the time went; absent when a stop string ended it, before the engine could say.
-    pub(crate) timings: Option<Timings>,
-}
-
-/// Why an answer ended.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum EndReason {
-    /// A stop id or a stop string.
-    Stop,
-    /// `max_tokens`, or the context.
-    Length,
-}
-
-/// Tokens of a request.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Usage {
-    /// Of the prompt.
-    pub(crate) prompt_tokens: usize,
-    /// How many of these were not computed again.
-    pub(crate) cached_tokens: usize,
-    /// Generated.
-    pub(crate) completion_tokens: usize,
-}
-
-impl Usage {
-    /// Of a request with several answers: its prompt counts once, as it was found by the one that found least.
-    pub(crate) fn of_all(answers: impl Iterator<Item = Usage>) -> Usage {
-        let add = |sum: Usage, one: Usage| Usage {
-            cached_tokens: sum.cached_tokens.min(one.cached_tokens),
-            completion_tokens: sum.completion_tokens + one.completion_tokens,
-            ..sum
-        };
-        answers.reduce(add).unwrap_or_default()
-    }
 }
 
 impl Answer {
@@ -119,6 +65,7 @@ impl Answer {
     pub(crate) fn new(
         generation: Generation,
         tokenizer: &Tokenizer,
+        reading: Reading,
         stops: Vec<String>,
         prompt_tokens: usize,
         limit: Option<Duration>,
@@ -130,13 +77,21 @@ impl Answer {
             limit,
             tokenizer: tokenizer.clone(),
             detokeniser: tokenizer.detokeniser(),
+            reading,
             stops: StopMatcher::new(stops),
             prompt_tokens,
             generated: 0,
-            decoded: 0,
+            reasoned: 0,
+            calls: 0,
+            read: 0,
             emitted: 0,
             pending: Vec::new(),
         }
+    }
+
+    /// Tokens of its prompt.
+    pub(crate) fn prompt_tokens(&self) -> usize {
+        self.prompt_tokens
     }
 
     /// The next piece with something in it; after one with an end there is none. Cancel-safe: a dropped call loses
@@ -159,7 +114,7 @@ impl Answer {
             match event {
                 Some(Event::Token(sampled)) => {
                     let piece = self.push(&sampled);
-                    if piece.end.is_some() || !piece.text.is_empty() {
+                    if piece.end.is_some() || !piece.parts.is_empty() {
                         return Ok(piece);
                     }
                 }
@@ -183,10 +138,10 @@ impl Answer {
 
     /// The whole of what is left, as one piece.
     pub(crate) async fn collect(&mut self) -> Result<Piece, AnswerError> {
-        let mut whole = Piece { text: String::new(), logprobs: Vec::new(), end: None };
+        let mut whole = Piece::default();
         while whole.end.is_none() {
             let piece = self.next().await?;
-            whole.text.push_str(&piece.text);
+            piece.parts.into_iter().for_each(|part| part.append(&mut whole.parts));
             whole.logprobs.extend(piece.logprobs);
             whole.end = piece.end;
         }
@@ -198,40 +153,81 @@ impl Answer {
         if let Some(logprob) = sampled.logprob {
             let bytes = |id| self.tokenizer.token_bytes(id).unwrap_or_default().to_vec();
             let top = sampled.top.iter().map(|&(id, logprob)| (bytes(id), logprob)).collect();
-            self.pending.push((self.decoded, TokenLogprob { bytes: bytes(sampled.id), logprob, top }));
+            let token = TokenLogprob { bytes: bytes(sampled.id), logprob, top };
+            self.pending.push((self.read + self.reading.held(), token));
         }
-        let text = self.detokeniser.push(sampled.id);
-        self.decoded += text.len();
-        match self.stops.push(text) {
-            StopOutput::Emit(text) => self.emit(text),
-            StopOutput::Stopped { before, .. } => self.stopped(before),
-        }
+        let reasoned = self.reading.in_reasoning();
+        let parts = match self.reading.control(sampled.id) {
+            Some(name) => {
+                // Half a character before it comes to nothing.
+                let mut parts = self.reading.push(self.detokeniser.finish());
+                parts.extend(self.reading.push_control(name));
+                parts
+            }
+            None => self.reading.push(self.detokeniser.push(sampled.id)),
+        };
+        self.reasoned += usize::from(reasoned || self.reading.in_reasoning());
+        self.take(parts, EndReason::Stop)
     }
 
     fn finish(&mut self, reason: EndReason, timings: Option<Timings>) -> Piece {
-        let tail = self.detokeniser.finish();
-        self.decoded += tail.len();
-        let mut text = match self.stops.push(tail) {
-            StopOutput::Emit(text) => text,
-            StopOutput::Stopped { before, .. } => return self.stopped(before),
-        };
-        text.push_str(&self.stops.finish());
-        let mut piece = self.emit(text);
+        let mut parts = self.reading.push(self.detokeniser.finish());
+        parts.extend(self.reading.finish());
+        let mut piece = self.take(parts, reason);
+        if piece.end.is_some() {
+            return piece;
+        }
+        let text = self.stops.finish();
+        self.emit(text, &mut piece);
         piece.logprobs.extend(self.pending.drain(..).map(|(_, token)| token));
         self.end(piece, reason, timings)
     }
 
-    /// Ends at a stop string: the engine need not go on.
-    fn stopped(&mut self, before: String) -> Piece {
-        let piece = self.emit(before);
-        self.end(piece, EndReason::Stop, None)
+    /// What of the parts that were read is handed on; `at_call` is why an answer ends whose first call ends it.
+    fn take(&mut self, parts: Vec<Part>, at_call: EndReason) -> Piece {
+        let mut piece = Piece::default();
+        for part in parts {
+            match part {
+                Part::Text(text) => {
+                    self.read += text.len();
+                    match self.stops.push(&text) {
+                        StopOutput::Emit(text) => self.emit(text, &mut piece),
+                        StopOutput::Stopped { before, which } => {
+                            self.emit(before, &mut piece);
+                            // The engine need not go on.
+                            return self.end(piece, EndReason::StopString(which), None);
+                        }
+                    }
+                }
+                Part::Rejected(_) => part.append(&mut piece.parts),
+                part => {
+                    // Another kind of part ends a stretch of text: what began a stop string was none.
+                    let text = self.stops.finish();
+                    self.emit(text, &mut piece);
+                    let ends = matches!(part, Part::CallEnd { .. });
+                    self.calls += usize::from(ends);
+                    part.append(&mut piece.parts);
+                    if ends && self.reading.ends_with_a_call() {
+                        self.pending.clear();
+                        return self.end(piece, at_call, None);
+                    }
+                }
+            }
+        }
+        // Tokens that no text came of, or will: reasoning, calls, tags.
+        if !self.reading.is_plain() && self.reading.held() == 0 && self.detokeniser.held() == 0 {
+            self.pending.retain(|(begin, _)| *begin < self.read);
+        }
+        piece
     }
 
-    fn emit(&mut self, text: String) -> Piece {
+    fn emit(&mut self, text: String, piece: &mut Piece) {
         self.emitted += text.len();
+        if !text.is_empty() {
+            Part::Text(text).append(&mut piece.parts);
+        }
         let ready = self.pending.iter().take_while(|(begin, _)| *begin < self.emitted).count();
-        let logprobs = self.pending.drain(..ready).map(|(_, token)| token).collect();
-        Piece { text, logprobs, end: None }
+        piece.logprobs.extend(self.pending.drain(..ready).map(|(_, token)| token));
     }
 
     fn end(&mut self, mut piece: Piece, reason: EndReason, timings: Option<Timings>) -> Piece {
@@ -241,9 +237,13 @@ impl Answer {
             generation.satisfied();
             cached
         });
-        let (prompt_tokens, completion_tokens) = (self.prompt_tokens, self.generated);
-        let usage = Usage { prompt_tokens, cached_tokens, completion_tokens };
-        piece.end = Some(End { reason, usage, timings });
+        let usage = Usage {
+            prompt_tokens: self.prompt_tokens,
+            cached_tokens,
+            completion_tokens: self.generated,
+            reasoning_tokens: self.reasoned,
+        };
+        piece.end = Some(End { reason, calls: self.calls, usage, timings });
         piece
     }
 }

@@ -1,0 +1,110 @@
+//! The parts of an answer as blocks that follow each other, each opened, filled and closed: what every vendor but OpenAI's chats has, and
+//! whole answers of all of them.
+
+use super::part::Part;
+
+/// One block of an answer.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Block {
+    /// Text for the reader.
+    Text(String),
+    /// What the model thought before.
+    Reasoning(String),
+    /// A call of a tool.
+    Call {
+        /// The call's id.
+        id: String,
+        /// The tool.
+        name: String,
+        /// JSON text of one object, where the model kept to its format.
+        arguments: String,
+    },
+}
+
+/// What a block is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Kind {
+    /// [`Block::Text`].
+    Text,
+    /// [`Block::Reasoning`].
+    Reasoning,
+    /// [`Block::Call`].
+    Call,
+}
+
+/// What becomes of a block; of which, from 0, says the number.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Step {
+    /// It begins, empty.
+    Open(usize, Block),
+    /// There is more of it; of a call, more arguments.
+    More(usize, Kind, String),
+    /// It is whole.
+    Close(usize, Block),
+}
+
+/// Makes blocks of parts.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Blocks {
+    open: Option<Block>,
+    /// How many were opened.
+    count: usize,
+}
+
+impl Blocks {
+    /// The blocks of a whole answer.
+    pub(crate) fn of(parts: &[Part]) -> Vec<Block> {
+        let mut blocks = Blocks::default();
+        let mut steps: Vec<Step> = parts.iter().flat_map(|part| blocks.take(part)).collect();
+        steps.extend(blocks.finish());
+        let whole = |step| if let Step::Close(_, block) = step { Some(block) } else { None };
+        steps.into_iter().filter_map(whole).collect()
+    }
+
+    /// Takes the next part.
+    pub(crate) fn take(&mut self, part: &Part) -> Vec<Step> {
+        match part {
+            Part::Text(text) => self.more(text, Kind::Text),
+            Part::Reasoning(text) => self.more(text, Kind::Reasoning),
+            Part::CallBegin { id, name, .. } => {
+                let (id, name) = (id.clone(), name.clone());
+                self.open(Block::Call { id, name, arguments: String::new() })
+            }
+            Part::CallArguments { delta, .. } => match &mut self.open {
+                Some(Block::Call { arguments, .. }) => {
+                    arguments.push_str(delta);
+                    vec![Step::More(self.count - 1, Kind::Call, delta.clone())]
+                }
+                _ => Vec::new(),
+            },
+            Part::ReasoningEnd | Part::CallEnd { .. } => self.finish(),
+            Part::Rejected(_) => Vec::new(),
+        }
+    }
+
+    /// Ends the answer.
+    pub(crate) fn finish(&mut self) -> Vec<Step> {
+        self.open.take().map(|block| Step::Close(self.count - 1, block)).into_iter().collect()
+    }
+
+    fn open(&mut self, block: Block) -> Vec<Step> {
+        let mut steps = self.finish();
+        self.open = Some(block.clone());
+        self.count += 1;
+        steps.push(Step::Open(self.count - 1, block));
+        steps
+    }
+
+    fn more(&mut self, more: &str, kind: Kind) -> Vec<Step> {
+        let mut steps = match (&self.open, kind) {
+            (Some(Block::Text(_)), Kind::Text) | (Some(Block::Reasoning(_)), Kind::Reasoning) => Vec::new(),
+            (_, Kind::Text) => self.open(Block::Text(String::new())),
+            (_, _) => self.open(Block::Reasoning(String::new())),
+        };
+        if let Some(Block::Text(text) | Block::Reasoning(text)) = &mut self.open {
+            text.push_str(more);
+        }
+        steps.push(Step::More(self.count - 1, kind, more.to_owned()));
+        steps
+    }
+}

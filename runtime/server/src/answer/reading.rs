@@ -1,0 +1,135 @@
+//! How the text of an answer is taken apart: by the model's formats, or not at all.
+
+use super::part::Part;
+use crate::openai::generation::random_seed;
+use monomorph_text::{AnswerEvent, AnswerParser};
+use std::sync::Arc;
+
+/// Control tokens that are markup of a model's formats, by their ids.
+pub(crate) type Controls = Arc<[(u32, &'static str)]>;
+
+/// What the ids that are made up for calls look like.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum CallIds {
+    /// `call_` and 24 hexadecimal digits, as OpenAI's.
+    Long,
+    /// Nine letters and digits: Mistral's templates refuse others.
+    Short,
+}
+
+/// What becomes of the calls in an answer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Calls {
+    /// They are calls.
+    All,
+    /// The first is one, and ends the answer.
+    First,
+    /// None was allowed: they are rejected markup.
+    None,
+}
+
+/// Takes one answer apart.
+#[derive(Clone, Debug)]
+pub(crate) struct Reading {
+    /// `None`: all of it is text.
+    parser: Option<AnswerParser>,
+    controls: Controls,
+    ids: CallIds,
+    calls: Calls,
+}
+
+impl Reading {
+    /// An answer that is text and nothing else.
+    pub(crate) fn plain() -> Reading {
+        Reading { parser: None, controls: Arc::new([]), ids: CallIds::Long, calls: Calls::All }
+    }
+
+    /// An answer in a model's formats.
+    pub(crate) fn new(parser: AnswerParser, controls: Controls, ids: CallIds, calls: Calls) -> Reading {
+        Reading { parser: Some(parser), controls, ids, calls }
+    }
+
+    /// Whether there is anything but text to be found.
+    pub(crate) fn is_plain(&self) -> bool {
+        self.parser.is_none()
+    }
+
+    /// Whether the first call ends the answer.
+    pub(crate) fn ends_with_a_call(&self) -> bool {
+        self.calls == Calls::First
+    }
+
+    /// The name of a token that is markup.
+    pub(crate) fn control(&self, id: u32) -> Option<&'static str> {
+        self.controls.iter().find(|(control, _)| *control == id).map(|(_, name)| *name)
+    }
+
+    /// Whether what comes next is reasoning.
+    pub(crate) fn in_reasoning(&self) -> bool {
+        self.parser.as_ref().is_some_and(AnswerParser::in_reasoning)
+    }
+
+    /// Bytes of text that are held back.
+    pub(crate) fn held(&self) -> usize {
+        self.parser.as_ref().map_or(0, AnswerParser::held)
+    }
+
+    /// Takes text.
+    pub(crate) fn push(&mut self, text: &str) -> Vec<Part> {
+        match &mut self.parser {
+            _ if text.is_empty() => Vec::new(),
+            None => vec![Part::Text(text.to_owned())],
+            Some(parser) => {
+                let events = parser.push(text);
+                self.parts(events)
+            }
+        }
+    }
+
+    /// Takes a token that is markup, by its name.
+    pub(crate) fn push_control(&mut self, name: &str) -> Vec<Part> {
+        let Some(parser) = &mut self.parser else { return Vec::new() };
+        let events = parser.push_control(name);
+        self.parts(events)
+    }
+
+    /// Ends the answer.
+    pub(crate) fn finish(&mut self) -> Vec<Part> {
+        let Some(parser) = &mut self.parser else { return Vec::new() };
+        let events = parser.finish();
+        self.parts(events)
+    }
+
+    fn parts(&self, events: Vec<AnswerEvent>) -> Vec<Part> {
+        events.into_iter().filter_map(|event| self.part(event)).collect()
+    }
+
+    fn part(&self, event: AnswerEvent) -> Option<Part> {
+        let forbidden = self.calls == Calls::None;
+        Some(match event {
+            AnswerEvent::Text(text) => Part::Text(text),
+            AnswerEvent::ReasoningBegin => return None,
+            AnswerEvent::Reasoning(text) => Part::Reasoning(text),
+            AnswerEvent::ReasoningEnd { .. } => Part::ReasoningEnd,
+            AnswerEvent::CallBegin { name, .. } if forbidden => Part::Rejected(name),
+            AnswerEvent::CallArguments { delta, .. } if forbidden => Part::Rejected(delta),
+            AnswerEvent::CallEnd { .. } if forbidden => return None,
+            AnswerEvent::CallBegin { index, name, id, .. } => {
+                Part::CallBegin { index, id: id.unwrap_or_else(|| self.ids.make()), name }
+            }
+            AnswerEvent::CallArguments { index, delta } => Part::CallArguments { index, delta },
+            AnswerEvent::CallEnd { index, .. } => Part::CallEnd { index },
+            AnswerEvent::Rejected(text) => Part::Rejected(text),
+        })
+    }
+}
+
+impl CallIds {
+    fn make(self) -> String {
+        let digits = format!("{:016x}{:016x}", random_seed(), random_seed());
+        match self {
+            CallIds::Long => format!("call_{}", &digits[..24]),
+            CallIds::Short => digits[..9].to_owned(),
+        }
+    }
+}

@@ -1,0 +1,169 @@
+//! Answers in Anthropic's wire format, whole and as events.
+
+use super::errors;
+use crate::answer::blocks::{Block, Blocks, Kind, Step};
+use crate::answer::part::{End, EndReason, Piece, Usage};
+use crate::http::error::ApiError;
+use crate::http::stream::{Writer, named_event};
+use crate::openai::generation::{GenerationParams, random_seed};
+use axum::body::Bytes;
+use serde_json::{Value, json};
+use std::hash::{DefaultHasher, Hash, Hasher};
+
+/// Writes the answer to one request.
+#[derive(Debug)]
+pub(crate) struct MessageWriter {
+    id: String,
+    model: String,
+    /// Tokens of the prompt, which the first event tells.
+    prompt_tokens: usize,
+    /// Most tokens that were asked for.
+    max_tokens: usize,
+    /// The strings that may have ended it.
+    stops: Vec<String>,
+    blocks: Blocks,
+}
+
+impl MessageWriter {
+    /// A writer for the answer to a prompt of so many tokens.
+    pub(crate) fn new(model: &str, prompt_tokens: usize, params: GenerationParams) -> MessageWriter {
+        MessageWriter {
+            id: format!("msg_{:016x}{:08x}", random_seed(), random_seed() as u32),
+            model: model.to_owned(),
+            prompt_tokens,
+            max_tokens: params.max_tokens.unwrap_or_default(),
+            stops: params.stops,
+            blocks: Blocks::default(),
+        }
+    }
+
+    fn message(&self, content: Vec<Value>, end: Option<&End>, usage: Usage) -> Value {
+        let (reason, sequence) = self.stop(end);
+        json!({
+            "id": self.id, "type": "message", "role": "assistant", "model": self.model, "content": content,
+            "stop_reason": reason, "stop_sequence": sequence, "usage": written(usage),
+        })
+    }
+
+    /// Why it ended, and by which string.
+    fn stop(&self, end: Option<&End>) -> (Option<&'static str>, Option<&str>) {
+        let Some(end) = end else { return (None, None) };
+        match end.reason {
+            EndReason::Length if end.usage.completion_tokens < self.max_tokens => {
+                (Some("model_context_window_exceeded"), None)
+            }
+            EndReason::Length => (Some("max_tokens"), None),
+            EndReason::StopString(which) => {
+                (Some("stop_sequence"), self.stops.get(which).map(String::as_str))
+            }
+            EndReason::Stop if end.calls > 0 => (Some("tool_use"), None),
+            EndReason::Stop => (Some("end_turn"), None),
+        }
+    }
+}
+
+impl Writer for MessageWriter {
+    /// Requests have one choice.
+    fn whole(&mut self, pieces: &[Piece]) -> Value {
+        let content = pieces.iter().flat_map(|piece| Blocks::of(&piece.parts));
+        let content = content.map(|block| whole(&block)).collect();
+        let end = pieces.iter().find_map(|piece| piece.end.as_ref());
+        self.message(content, end, end.map_or_else(Usage::default, |end| end.usage))
+    }
+
+    fn opening(&mut self) -> Vec<Bytes> {
+        let usage = Usage { prompt_tokens: self.prompt_tokens, ..Usage::default() };
+        let message = self.message(Vec::new(), None, usage);
+        vec![named_event(&json!({"type": "message_start", "message": message})), self.idle()]
+    }
+
+    fn piece(&mut self, _: usize, piece: &Piece) -> Vec<Bytes> {
+        let mut steps: Vec<Step> = piece.parts.iter().flat_map(|part| self.blocks.take(part)).collect();
+        if piece.end.is_some() {
+            steps.extend(self.blocks.finish());
+        }
+        let mut events: Vec<Value> = Vec::new();
+        let delta = |index: usize, delta: Value| json!({"type": "content_block_delta", "index": index, "delta": delta});
+        for step in steps {
+            match step {
+                Step::Open(index, block) => {
+                    let block = whole(&block);
+                    events
+                        .push(json!({"type": "content_block_start", "index": index, "content_block": block}));
+                }
+                Step::More(index, kind, more) => events.push(delta(
+                    index,
+                    match kind {
+                        Kind::Text => json!({"type": "text_delta", "text": more}),
+                        Kind::Reasoning => json!({"type": "thinking_delta", "thinking": more}),
+                        Kind::Call => json!({"type": "input_json_delta", "partial_json": more}),
+                    },
+                )),
+                Step::Close(index, block) => {
+                    if let Block::Reasoning(text) = &block {
+                        let signed = json!({"type": "signature_delta", "signature": signature(text)});
+                        events.push(delta(index, signed));
+                    }
+                    events.push(json!({"type": "content_block_stop", "index": index}));
+                }
+            }
+        }
+        if let Some(end) = &piece.end {
+            let (reason, sequence) = self.stop(Some(end));
+            let delta = json!({"stop_reason": reason, "stop_sequence": sequence});
+            events.push(json!({"type": "message_delta", "delta": delta, "usage": written(end.usage)}));
+        }
+        events.iter().map(named_event).collect()
+    }
+
+    fn closing(&mut self, _: Usage) -> Vec<Bytes> {
+        vec![named_event(&json!({"type": "message_stop"}))]
+    }
+
+    fn failure(&mut self, error: &ApiError) -> Bytes {
+        named_event(&errors::body(error))
+    }
+
+    fn idle(&self) -> Bytes {
+        named_event(&json!({"type": "ping"}))
+    }
+}
+
+/// A block; an empty one is what a stream opens one with.
+fn whole(block: &Block) -> Value {
+    match block {
+        Block::Text(text) => json!({"type": "text", "text": text}),
+        Block::Reasoning(text) => {
+            json!({"type": "thinking", "thinking": text, "signature": signature(text)})
+        }
+        Block::Call { id, name, arguments } => {
+            let input = match serde_json::from_str(arguments) {
+                Ok(input @ Value::Object(_)) => input,
+                _ if arguments.is_empty() => json!({}),
+                // A call that was cut off: what there is of it, in a form that no tool takes for its own.
+                _ => json!({"malformed": arguments}),
+            };
+            json!({"type": "tool_use", "id": id, "name": name, "input": input})
+        }
+    }
+}
+
+/// Clients send it back with the text. It is a checksum: whoever can ask a model may make it say anything.
+fn signature(text: &str) -> String {
+    if text.is_empty() {
+        return String::new();
+    }
+    let mut hasher = DefaultHasher::new();
+    text.hash(&mut hasher);
+    format!("monomorph-{:016x}", hasher.finish())
+}
+
+/// Usage; `input_tokens` are those that were computed.
+fn written(usage: Usage) -> Value {
+    let Usage { prompt_tokens, cached_tokens, completion_tokens, reasoning_tokens } = usage;
+    json!({
+        "input_tokens": prompt_tokens - cached_tokens, "cache_creation_input_tokens": 0,
+        "cache_read_input_tokens": cached_tokens, "output_tokens": completion_tokens,
+        "output_tokens_details": {"thinking_tokens": reasoning_tokens},
+    })
+}

@@ -1,0 +1,200 @@
+//! Messages as Anthropic has them, made into what chat templates take.
+
+use crate::http::error::ApiError;
+use crate::openai::fields::{Fields, wrong_type};
+use serde_json::{Map, Value, json};
+use std::collections::HashMap;
+
+/// What stands between two texts of one message: Anthropic's clients put what they add into texts of their own.
+const BETWEEN: &str = "\n";
+
+/// The tool's name by the call's id, of the messages before.
+type Called<'a> = HashMap<&'a str, &'a str>;
+
+/// The instructions, as the first message.
+pub(super) fn read_system(fields: &mut Fields) -> Result<Option<Value>, ApiError> {
+    let text = match fields.value("system") {
+        None => return Ok(None),
+        Some(Value::String(text)) => text.clone(),
+        Some(Value::Array(blocks)) => {
+            let read = |(at, block)| read_text(&format!("system[{at}]"), block);
+            blocks.iter().enumerate().map(read).collect::<Result<Vec<_>, _>>()?.join(BETWEEN)
+        }
+        Some(other) => return Err(wrong_type("system", "a string or an array of blocks", other)),
+    };
+    Ok((!text.is_empty()).then(|| json!({"role": "system", "content": text})))
+}
+
+/// The messages. Those of one speaker that follow each other are one turn.
+pub(super) fn read_messages(fields: &mut Fields) -> Result<Vec<Value>, ApiError> {
+    let messages = match fields.value("messages") {
+        None => return Err(ApiError::field("messages", "`messages` is required")),
+        Some(Value::Array(messages)) if messages.is_empty() => {
+            return Err(ApiError::field("messages", "`messages` must not be empty"));
+        }
+        Some(Value::Array(messages)) => messages,
+        Some(other) => return Err(wrong_type("messages", "an array", other)),
+    };
+    let (mut turns, mut called) = (Vec::new(), Called::new());
+    for (at, message) in messages.iter().enumerate() {
+        read_message(at, message, &mut called, &mut turns)?;
+    }
+    if turns.last().is_some_and(|turn| turn["role"] == "assistant") {
+        let path = format!("messages[{}].role", messages.len() - 1);
+        return Err(ApiError::unsupported(path, "an answer that the request begins is"));
+    }
+    Ok(turns)
+}
+
+fn read_message<'a>(
+    at: usize,
+    message: &'a Value,
+    called: &mut Called<'a>,
+    turns: &mut Vec<Value>,
+) -> Result<(), ApiError> {
+    let mut fields = Fields::new(&format!("messages[{at}]"), message)?;
+    let path = fields.path("role");
+    let assistant = match fields.string("role")? {
+        Some("user") => false,
+        Some("assistant") => true,
+        other => {
+            let message = format!("`{path}` must be user or assistant, and is {other:?}");
+            return Err(ApiError::field(&path, message));
+        }
+    };
+    let path = fields.path("content");
+    let content = fields.value("content");
+    fields.finish()?;
+    match content {
+        None => return Err(ApiError::field(&path, format!("`{path}` is required"))),
+        Some(Value::String(text)) => add(turns, assistant, text),
+        Some(Value::Array(blocks)) => {
+            for (at, block) in blocks.iter().enumerate() {
+                let path = format!("{path}[{at}]");
+                if assistant {
+                    read_block(&path, block, called, turns)?;
+                } else {
+                    read_block_of_user(&path, block, called, turns)?;
+                }
+            }
+        }
+        Some(other) => return Err(wrong_type(&path, "a string or an array of blocks", other)),
+    }
+    Ok(())
+}
+
+/// Adds text to the turn of whoever speaks.
+fn add(turns: &mut Vec<Value>, assistant: bool, text: &str) {
+    let turn = turn(turns, assistant);
+    let content = turn["content"].as_str().unwrap_or_default();
+    let between = if content.is_empty() { "" } else { BETWEEN };
+    turn["content"] = format!("{content}{between}{text}").into();
+}
+
+/// The turn of whoever speaks: the last one, or a new one.
+fn turn(turns: &mut Vec<Value>, assistant: bool) -> &mut Value {
+    let role = if assistant { "assistant" } else { "user" };
+    if turns.last().is_none_or(|turn| turn["role"] != role) {
+        turns.push(json!({"role": role, "content": ""}));
+    }
+    let last = turns.len() - 1;
+    &mut turns[last]
+}
+
+fn read_block_of_user(
+    path: &str,
+    block: &Value,
+    called: &Called,
+    turns: &mut Vec<Value>,
+) -> Result<(), ApiError> {
+    if block["type"] != "tool_result" {
+        add(turns, false, &read_text(path, block)?);
+        return Ok(());
+    }
+    let mut fields = Fields::new(path, block)?;
+    fields.harmless(&["type", "cache_control"]);
+    let at = fields.path("tool_use_id");
+    let Some(id) = fields.string("tool_use_id")? else {
+        return Err(ApiError::field(&at, format!("`{at}` is required")));
+    };
+    let Some(name) = called.get(id) else {
+        let message = format!("`{at}` is {id:?}, which is no `tool_use` of a message before");
+        return Err(ApiError::field(&at, message));
+    };
+    let at = fields.path("content");
+    let text = match fields.value("content") {
+        None => String::new(),
+        Some(Value::String(text)) => text.clone(),
+        Some(Value::Array(blocks)) => {
+            let read = |(index, block)| read_text(&format!("{at}[{index}]"), block);
+            blocks.iter().enumerate().map(read).collect::<Result<Vec<_>, _>>()?.join(BETWEEN)
+        }
+        Some(other) => return Err(wrong_type(&at, "a string or an array of blocks", other)),
+    };
+    // Templates have no other place to say so.
+    let failed = fields.boolean("is_error")?.unwrap_or(false);
+    let text = if failed { format!("Error: {text}") } else { text };
+    fields.finish()?;
+    turns.push(json!({"role": "tool", "content": text, "tool_call_id": id, "name": name}));
+    Ok(())
+}
+
+fn read_block<'a>(
+    path: &str,
+    block: &'a Value,
+    called: &mut Called<'a>,
+    turns: &mut Vec<Value>,
+) -> Result<(), ApiError> {
+    let required = |value: Option<&'a str>, path: String| {
+        value.ok_or_else(|| ApiError::field(&path, format!("`{path}` is required")))
+    };
+    match block["type"].as_str() {
+        Some("tool_use") => {
+            let mut fields = Fields::new(path, block)?;
+            fields.harmless(&["type", "cache_control", "caller"]);
+            let id = required(fields.string("id")?, fields.path("id"))?;
+            let name = required(fields.string("name")?, fields.path("name"))?;
+            let at = fields.path("input");
+            let input = match fields.value("input") {
+                None => Map::new(),
+                Some(Value::Object(input)) => input.clone(),
+                Some(other) => return Err(wrong_type(&at, "an object", other)),
+            };
+            fields.finish()?;
+            called.insert(id, name);
+            let turn = turn(turns, true);
+            let call = json!({"id": id, "type": "function", "function": {"name": name, "arguments": input}});
+            match turn["tool_calls"].as_array_mut() {
+                Some(calls) => calls.push(call),
+                None => turn["tool_calls"] = json!([call]),
+            }
+        }
+        Some("thinking") => {
+            let mut fields = Fields::new(path, block)?;
+            // A checksum that says nothing of who thought so.
+            fields.harmless(&["type", "cache_control", "signature"]);
+            let text = required(fields.string("thinking")?, fields.path("thinking"))?;
+            fields.finish()?;
+            let turn = turn(turns, true);
+            let before = turn["reasoning_content"].as_str().unwrap_or_default();
+            turn["reasoning_content"] = format!("{before}{text}").into();
+        }
+        _ => add(turns, true, &read_text(path, block)?),
+    }
+    Ok(())
+}
+
+/// A block of text.
+fn read_text(path: &str, block: &Value) -> Result<String, ApiError> {
+    let mut fields = Fields::new(path, block)?;
+    match fields.string("type")? {
+        Some("text") => {}
+        Some(other) => return Err(ApiError::unsupported(path, &format!("blocks of type {other:?} are"))),
+        None => return Err(ApiError::field(fields.path("type"), format!("`{path}.type` is required"))),
+    }
+    let text = fields.string("text")?;
+    fields.harmless(&["cache_control", "citations"]);
+    fields.finish()?;
+    let missing = || ApiError::field(format!("{path}.text"), format!("`{path}.text` is required"));
+    Ok(text.ok_or_else(missing)?.to_owned())
+}

@@ -1,0 +1,6 @@
+//! Anthropic's wire format: requests read strictly, answers and errors written.
+
+pub(crate) mod answers;
+pub(crate) mod errors;
+mod messages;
+pub(crate) mod request;

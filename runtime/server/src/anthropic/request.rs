@@ -1,0 +1,193 @@
+//! A request to `/v1/messages`, or to `/v1/messages/count_tokens`.
+
+use super::messages::{read_messages, read_system};
+use crate::conversation::{Conversation, Reasoning, Tools};
+use crate::http::error::ApiError;
+use crate::openai::fields::{Fields, wrong_type};
+use crate::openai::generation::{GenerationParams, Limits, read_stops};
+use crate::openai::tools::{check_names, tool_of};
+use serde_json::{Map, Value};
+
+/// The path of the effort.
+const EFFORT: &str = "output_config.effort";
+
+/// A request, checked.
+#[derive(Debug)]
+pub(crate) struct MessagesRequest {
+    /// How it is to be answered.
+    pub(crate) params: GenerationParams,
+    /// What is to be answered.
+    pub(crate) conversation: Conversation,
+}
+
+impl MessagesRequest {
+    /// Reads a body.
+    pub(crate) fn read(body: &Value, limits: &Limits) -> Result<MessagesRequest, ApiError> {
+        let mut fields = Fields::new("", body)?;
+        let conversation = read_conversation(&mut fields)?;
+        let mut params = GenerationParams::of_preset(limits);
+        params.model = fields.string("model")?.map(str::to_owned);
+        params.stream = fields.boolean("stream")?.unwrap_or(false);
+        params.max_tokens = Some(read_max_tokens(&mut fields, limits)?);
+        params.stops = read_stops(&mut fields, "stop_sequences")?;
+        let sampling = &mut params.sampling;
+        for (name, target) in [("temperature", &mut sampling.temperature), ("top_p", &mut sampling.top_p)] {
+            if let Some(number) = fields.number(name)? {
+                *target = number;
+            }
+        }
+        if let Some(top_k) = fields.integer("top_k", 0..=i64::from(u32::MAX))? {
+            sampling.top_k = u32::try_from(top_k).unwrap_or(0);
+        }
+        sampling.validate().map_err(|(field, what)| ApiError::field(field, format!("`{field}` {what}")))?;
+        if let Some(metadata) = fields.value("metadata") {
+            let mut metadata = Fields::new("metadata", metadata)?;
+            params.user = metadata.string("user_id")?.map(str::to_owned);
+            metadata.finish()?;
+        }
+        fields.harmless(&["service_tier", "inference_geo"]);
+        refuse_unsupported(&mut fields)?;
+        fields.finish()?;
+        Ok(MessagesRequest { params, conversation })
+    }
+
+    /// Reads a body whose tokens are to be counted.
+    pub(crate) fn read_to_count(body: &Value) -> Result<(Option<String>, Conversation), ApiError> {
+        let mut fields = Fields::new("", body)?;
+        let conversation = read_conversation(&mut fields)?;
+        let model = fields.string("model")?.map(str::to_owned);
+        refuse_unsupported(&mut fields)?;
+        fields.finish()?;
+        Ok((model, conversation))
+    }
+}
+
+/// Refuses what would change the answer and is not done.
+fn refuse_unsupported(fields: &mut Fields) -> Result<(), ApiError> {
+    for (name, what) in [
+        ("container", "containers are"),
+        ("context_management", "editing of the context is"),
+        ("mcp_servers", "servers of tools are"),
+        ("output_format", "forms of output are"),
+        ("speed", "a speed is"),
+    ] {
+        fields.refuse_unless(name, crate::openai::generation::is_empty, what)?;
+    }
+    Ok(())
+}
+
+/// Everything that makes the prompt.
+fn read_conversation(fields: &mut Fields) -> Result<Conversation, ApiError> {
+    // Prefixes are cached without being asked to be.
+    fields.harmless(&["cache_control"]);
+    let mut messages: Vec<Value> = read_system(fields)?.into_iter().collect();
+    messages.extend(read_messages(fields)?);
+    Ok(Conversation {
+        messages,
+        tools: read_tools(fields)?,
+        reasoning: read_thinking(fields)?,
+        variables: Map::new(),
+    })
+}
+
+fn read_max_tokens(fields: &mut Fields, limits: &Limits) -> Result<usize, ApiError> {
+    let Some(tokens) = fields.integer("max_tokens", 1..=i64::MAX)? else {
+        return Err(ApiError::field("max_tokens", "`max_tokens` is required"));
+    };
+    if tokens as u64 > limits.context as u64 {
+        let context = limits.context;
+        let message = format!("`max_tokens` is {tokens}, and this server's context is {context} tokens");
+        return Err(ApiError { code: "context_length_exceeded", ..ApiError::field("max_tokens", message) });
+    }
+    Ok(tokens as usize)
+}
+
+fn read_tools(fields: &mut Fields) -> Result<Tools, ApiError> {
+    let given = match fields.value("tools") {
+        None => Vec::new(),
+        Some(Value::Array(tools)) => {
+            let read = |(at, tool)| read_tool(&format!("tools[{at}]"), tool);
+            tools.iter().enumerate().map(read).collect::<Result<_, _>>()?
+        }
+        Some(other) => return Err(wrong_type("tools", "an array", other)),
+    };
+    check_names("tools", "name", &given)?;
+    let mut tools = Tools { given, ..Tools::default() };
+    let Some(choice) = fields.value("tool_choice") else { return Ok(tools) };
+    let mut choice = Fields::new("tool_choice", choice)?;
+    match choice.string("type")? {
+        Some("auto") => {}
+        Some("none") => tools.forbidden = true,
+        Some("any") => return Err(ApiError::unsupported("tool_choice.type", "requiring a call is")),
+        Some("tool") => return Err(ApiError::unsupported("tool_choice.type", "naming tools is")),
+        other => {
+            let message = format!("`tool_choice.type` must be auto, any, tool or none, and is {other:?}");
+            return Err(ApiError::field("tool_choice.type", message));
+        }
+    }
+    tools.one = choice.boolean("disable_parallel_tool_use")?.unwrap_or(false);
+    choice.finish()?;
+    Ok(tools)
+}
+
+fn read_tool(path: &str, tool: &Value) -> Result<Value, ApiError> {
+    let mut fields = Fields::new(path, tool)?;
+    if let Some(kind) = fields.string("type")?.filter(|kind| *kind != "custom") {
+        let what = format!("tools of type {kind:?} are");
+        return Err(ApiError::unsupported(fields.path("type"), &what));
+    }
+    let name_at = fields.path("name");
+    let Some(name) = fields.string("name")? else {
+        return Err(ApiError::field(&name_at, format!("`{name_at}` is required")));
+    };
+    let description = fields.string("description")?;
+    let schema = fields.value("input_schema");
+    let schema_at = fields.path("input_schema");
+    fields.refuse_unless("strict", |strict| strict == false, "arguments held to their schema are")?;
+    // Arguments are streamed as they form.
+    fields.harmless(&["cache_control", "eager_input_streaming"]);
+    fields.finish()?;
+    tool_of(name, &name_at, description, schema, &schema_at)
+}
+
+/// Without a word there is no thinking where that can be had, as with Anthropic's models.
+fn read_thinking(fields: &mut Fields) -> Result<Reasoning, ApiError> {
+    let effort = read_effort(fields)?;
+    let Some(thinking) = fields.value("thinking") else {
+        return match effort {
+            None => Ok(Reasoning::Unwanted),
+            Some(_) => Err(ApiError::unsupported(EFFORT, "an effort without thinking is")),
+        };
+    };
+    let mut thinking = Fields::new("thinking", thinking)?;
+    let kind = thinking.string("type")?;
+    thinking.refuse_unless("budget_tokens", |_| false, "a budget of thinking is")?;
+    thinking.refuse_unless("display", |display| display == "summarized", "thinking that is not shown is")?;
+    thinking.finish()?;
+    match kind {
+        Some("disabled") if effort.is_some() => {
+            Err(ApiError::unsupported(EFFORT, "an effort without thinking is"))
+        }
+        Some("disabled") => Ok(Reasoning::Off { field: "thinking" }),
+        Some("enabled" | "adaptive") => Ok(Reasoning::On { field: "thinking", effort }),
+        other => {
+            let message = format!("`thinking.type` must be enabled, adaptive or disabled, and is {other:?}");
+            Err(ApiError::field("thinking.type", message))
+        }
+    }
+}
+
+fn read_effort(fields: &mut Fields) -> Result<Option<String>, ApiError> {
+    let Some(config) = fields.value("output_config") else { return Ok(None) };
+    let mut config = Fields::new("output_config", config)?;
+    let effort = config.string("effort")?;
+    config.refuse_unless("format", |_| false, "forms of output are")?;
+    config.finish()?;
+    match effort {
+        Some(effort) if !["low", "medium", "high", "xhigh", "max"].contains(&effort) => {
+            let message = format!("`{EFFORT}` must be low, medium, high, xhigh or max, and is {effort:?}");
+            Err(ApiError::field(EFFORT, message))
+        }
+        effort => Ok(effort.map(str::to_owned)),
+    }
+}

@@ -1,0 +1,175 @@
+//! A conversation to be answered, in no vendor's words: messages and tools as a chat template takes them, and what is asked of the
+//! reasoning.
+
+use crate::answer::reading::{Calls, Reading};
+use crate::http::error::ApiError;
+use crate::text::{EFFORT, SWITCH, Text};
+use monomorph_text::{Prompt, ToolSet};
+use serde_json::{Map, Value};
+use std::sync::Arc;
+
+/// What a request is about.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(crate) struct Conversation {
+    /// As templates take them: `role`, `content` (a string), `tool_calls` with their arguments as objects, and so on.
+    pub(crate) messages: Vec<Value>,
+    /// What the model may call.
+    pub(crate) tools: Tools,
+    /// What is asked of its reasoning.
+    pub(crate) reasoning: Reasoning,
+    /// Further variables of the template.
+    pub(crate) variables: Map<String, Value>,
+}
+
+/// Tools of a request.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(crate) struct Tools {
+    /// As templates take them: `{"type": "function", "function": {"name", "description", "parameters"}}`. None: calls are no calls.
+    pub(crate) given: Vec<Value>,
+    /// Whether none of them may be called now.
+    pub(crate) forbidden: bool,
+    /// Whether one call is all that is wanted.
+    pub(crate) one: bool,
+}
+
+/// What is asked of the reasoning.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) enum Reasoning {
+    /// Nothing: the model's own way.
+    #[default]
+    Unsaid,
+    /// There need be none: none where the model can be told so.
+    Unwanted,
+    /// There is to be none.
+    Off {
+        /// By which field.
+        field: &'static str,
+    },
+    /// There is to be some.
+    On {
+        /// By which field.
+        field: &'static str,
+        /// How much, in a word.
+        effort: Option<String>,
+    },
+}
+
+/// A conversation ready for the engine.
+pub(crate) struct Prepared {
+    /// What the model is fed.
+    pub(crate) ids: Vec<u32>,
+    /// What takes its answers apart.
+    pub(crate) reading: Reading,
+}
+
+impl Tools {
+    fn set(&self) -> ToolSet {
+        let one = |tool: &'_ Value| {
+            let function = &tool["function"];
+            (function["name"].as_str().unwrap_or_default().to_owned(), function["parameters"].clone())
+        };
+        let tools: Vec<_> = self.given.iter().map(one).collect();
+        ToolSet::new(tools.iter().map(|(name, parameters)| (name.as_str(), parameters)))
+    }
+}
+
+impl Conversation {
+    /// Renders and cuts it into tokens. `reasons`: whether this server lets models reason.
+    ///
+    /// # Errors
+    /// When the model has no form for what is asked, or the template refuses it.
+    pub(crate) fn prepare(self, text: &Text, reasons: bool) -> Result<Prepared, ApiError> {
+        let calls = match (self.tools.forbidden, self.tools.one) {
+            (true, _) => Calls::None,
+            (false, true) => Calls::First,
+            (false, false) => Calls::All,
+        };
+        let tools = (!self.tools.given.is_empty()).then(|| (Arc::new(self.tools.set()), calls));
+        let prompt = self.render(text, reasons, true)?;
+        Ok(Prepared { reading: text.reading(&prompt, tools), ids: prompt.ids })
+    }
+
+    /// Renders it, with the beginning of an answer behind it or not.
+    ///
+    /// # Errors
+    /// As [`Self::prepare`].
+    pub(crate) fn render(mut self, text: &Text, reasons: bool, open: bool) -> Result<Prompt, ApiError> {
+        self.switch_reasoning(text, reasons)?;
+        if !self.tools.given.is_empty() {
+            if text.tools.is_none() {
+                let what = "this model has no form of tool calls, so they are";
+                return Err(ApiError::unsupported("tools", what));
+            }
+            if !text.template_knows("tools") {
+                let what = "this checkpoint's chat template says nothing of tools, so they are";
+                return Err(ApiError::unsupported("tools", what));
+            }
+            if !self.tools.forbidden {
+                let given = std::mem::take(&mut self.tools.given);
+                self.variables.insert("tools".to_owned(), given.into());
+            }
+        }
+        let Conversation { messages, variables, .. } = &self;
+        let prompt = match open {
+            true => text.encode_chat(messages, variables),
+            false => text.encode_beginning(messages, variables),
+        };
+        Ok(prompt?)
+    }
+
+    /// Says to the template what is asked of the reasoning.
+    fn switch_reasoning(&mut self, text: &Text, reasons: bool) -> Result<(), ApiError> {
+        let field = format!("chat_template_kwargs.{SWITCH}");
+        let said = match self.variables.get(SWITCH) {
+            None => None,
+            Some(Value::Bool(said)) => Some(*said),
+            Some(_) => return Err(ApiError::field(&field, format!("`{field}` must be a boolean"))),
+        };
+        let wanted = match &self.reasoning {
+            Reasoning::Unsaid | Reasoning::Unwanted => None,
+            Reasoning::Off { field } => Some((*field, false)),
+            Reasoning::On { field, .. } => Some((*field, true)),
+        };
+        if let (Some((other, wanted)), Some(said)) = (wanted, said)
+            && wanted != said
+        {
+            return Err(ApiError::field(
+                &field,
+                format!("`{field}` contradicts `{other}`; give one of them"),
+            ));
+        }
+        let on = wanted.map(|(_, on)| on).or(said);
+        if !reasons && on == Some(true) {
+            let field = wanted.map_or(field, |(field, _)| field.to_owned());
+            let message = format!("`{field}`: this server was started with --reasoning off");
+            return Err(ApiError { code: "unsupported_parameter", ..ApiError::field(field, message) });
+        }
+        let (switch, effort) = (text.template_knows(SWITCH), text.template_knows(EFFORT));
+        match (wanted, text.reasoning) {
+            (Some((field, true)), None) => {
+                return Err(ApiError::unsupported(field, "this model does not reason, so it is"));
+            }
+            (Some((field, false)), Some(_)) if !switch && !effort => {
+                let what =
+                    "this checkpoint's chat template has no switch for reasoning, so turning it off is";
+                return Err(ApiError::unsupported(field, what));
+            }
+            _ => {}
+        }
+        let unwanted = on.is_none() && self.reasoning == Reasoning::Unwanted;
+        let on = if reasons && !unwanted { on } else { Some(false) };
+        if let Some(on) = on.filter(|_| text.reasoning.is_some()) {
+            if switch {
+                self.variables.insert(SWITCH.to_owned(), on.into());
+            }
+            let word = match &self.reasoning {
+                Reasoning::On { effort, .. } => effort.clone(),
+                _ => (!on).then(|| "none".to_owned()),
+            };
+            if let Some(word) = word.filter(|_| effort) {
+                self.variables.insert(EFFORT.to_owned(), word.into());
+            }
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,167 @@
+//! Messages of a chat, as OpenAI has them, made into what chat templates take.
+
+use super::fields::{Fields, wrong_type};
+use super::generation::is_empty;
+use crate::http::error::ApiError;
+use serde_json::{Map, Value, json};
+use std::collections::HashMap;
+
+/// The messages as a chat template takes them: content is a string, and the arguments of calls are objects.
+pub(super) fn read_messages(fields: &mut Fields) -> Result<Vec<Value>, ApiError> {
+    match fields.value("messages") {
+        None => Err(ApiError::field("messages", "`messages` is required")),
+        Some(Value::Array(messages)) if messages.is_empty() => {
+            Err(ApiError::field("messages", "`messages` must not be empty"))
+        }
+        Some(Value::Array(messages)) => {
+            let mut calls = HashMap::new();
+            let read = |(at, message)| read_message(at, message, &mut calls);
+            messages.iter().enumerate().map(read).collect()
+        }
+        Some(other) => Err(wrong_type("messages", "an array", other)),
+    }
+}
+
+/// `calls` are those of the messages before: the tool's name by the call's id.
+fn read_message<'a>(
+    at: usize,
+    message: &'a Value,
+    calls: &mut HashMap<&'a str, &'a str>,
+) -> Result<Value, ApiError> {
+    let mut fields = Fields::new(&format!("messages[{at}]"), message)?;
+    let path = fields.path("role");
+    let role = match fields.string("role")? {
+        None => return Err(ApiError::field(&path, format!("`{path}` is required"))),
+        // The newer name of the same thing, which templates do not know.
+        Some("developer") => "system",
+        Some(role @ ("system" | "user" | "assistant" | "tool")) => role,
+        Some("function") => return Err(ApiError::unsupported(path, "answers of functions are")),
+        Some(other) => {
+            let message =
+                format!("`{path}` must be system, developer, user, assistant or tool, and is {other:?}");
+            return Err(ApiError::field(&path, message));
+        }
+    };
+    let called = if role == "assistant" { read_calls(&mut fields, calls)? } else { Vec::new() };
+    let mut read = Map::from_iter([("role".to_owned(), role.into())]);
+    read.insert("content".to_owned(), read_content(&mut fields, !called.is_empty())?.into());
+    if !called.is_empty() {
+        read.insert("tool_calls".to_owned(), called.into());
+    }
+    if role == "assistant"
+        && let Some(reasoning) = fields.string("reasoning_content")?
+    {
+        read.insert("reasoning_content".to_owned(), reasoning.into());
+    }
+    if role == "tool" {
+        let path = fields.path("tool_call_id");
+        let Some(id) = fields.string("tool_call_id")? else {
+            return Err(ApiError::field(&path, format!("`{path}` is required")));
+        };
+        let Some(name) = calls.get(id) else {
+            let message = format!("`{path}` is {id:?}, which is no call of an assistant's message before");
+            return Err(ApiError::field(&path, message));
+        };
+        read.insert("tool_call_id".to_owned(), id.into());
+        // Some templates want the tool's name, which OpenAI's clients do not send.
+        read.insert("name".to_owned(), (*name).into());
+    }
+    fields.refuse_unless("function_call", |_| false, "calls of functions are")?;
+    fields.refuse_unless("audio", |_| false, "audio is")?;
+    fields.refuse_unless("refusal", |_| false, "a refusal in the history is")?;
+    // What clients send back of an earlier answer, and what this server said of markup.
+    fields.harmless(&["annotations", "rejected_markup"]);
+    if role != "assistant" {
+        fields.refuse_unless("tool_calls", is_empty, "calls of any but the assistant are")?;
+    }
+    if let Some(name) = fields.string("name")? {
+        read.insert("name".to_owned(), name.into());
+    }
+    fields.finish()?;
+    Ok(Value::Object(read))
+}
+
+/// A message's content as one string. It may be absent where there are calls.
+fn read_content(fields: &mut Fields, calls: bool) -> Result<String, ApiError> {
+    let path = fields.path("content");
+    match fields.value("content") {
+        None if calls => Ok(String::new()),
+        None => Err(ApiError::field(&path, format!("`{path}` is required"))),
+        Some(Value::String(text)) => Ok(text.clone()),
+        Some(Value::Array(parts)) => {
+            let mut text = String::new();
+            for (at, part) in parts.iter().enumerate() {
+                text.push_str(read_part(&format!("{path}[{at}]"), part)?);
+            }
+            Ok(text)
+        }
+        Some(other) => Err(wrong_type(&path, "a string or an array of parts", other)),
+    }
+}
+
+fn read_part<'a>(path: &str, part: &'a Value) -> Result<&'a str, ApiError> {
+    let mut fields = Fields::new(path, part)?;
+    match fields.string("type")? {
+        Some("text") => {}
+        Some(other) => return Err(ApiError::unsupported(path, &format!("parts of type {other:?} are"))),
+        None => return Err(ApiError::field(fields.path("type"), format!("`{path}.type` is required"))),
+    }
+    let text = fields.string("text")?;
+    fields.finish()?;
+    text.ok_or_else(|| ApiError::field(format!("{path}.text"), format!("`{path}.text` is required")))
+}
+
+/// The calls of an assistant's message.
+fn read_calls<'a>(
+    fields: &mut Fields<'a>,
+    calls: &mut HashMap<&'a str, &'a str>,
+) -> Result<Vec<Value>, ApiError> {
+    let path = fields.path("tool_calls");
+    match fields.value("tool_calls") {
+        None => Ok(Vec::new()),
+        Some(Value::Array(called)) => {
+            let read = |(at, call)| read_call(&format!("{path}[{at}]"), call, calls);
+            called.iter().enumerate().map(read).collect()
+        }
+        Some(other) => Err(wrong_type(&path, "an array", other)),
+    }
+}
+
+fn read_call<'a>(
+    path: &str,
+    call: &'a Value,
+    calls: &mut HashMap<&'a str, &'a str>,
+) -> Result<Value, ApiError> {
+    let mut fields = Fields::new(path, call)?;
+    let required = |value: Option<&'a str>, path: String| {
+        value.ok_or_else(|| ApiError::field(&path, format!("`{path}` is required")))
+    };
+    let id = required(fields.string("id")?, fields.path("id"))?;
+    if let Some(kind) = fields.string("type")?.filter(|kind| *kind != "function") {
+        let what = format!("calls of type {kind:?} are");
+        return Err(ApiError::unsupported(fields.path("type"), &what));
+    }
+    // In streams clients number them, and some send that back.
+    fields.harmless(&["index"]);
+    let at = fields.path("function");
+    let Some(function) = fields.value("function") else {
+        return Err(ApiError::field(&at, format!("`{at}` is required")));
+    };
+    fields.finish()?;
+    let mut fields = Fields::new(&at, function)?;
+    let name = required(fields.string("name")?, fields.path("name"))?;
+    let arguments = fields.string("arguments")?.unwrap_or_default();
+    fields.finish()?;
+    calls.insert(id, name);
+    let function = json!({"name": name, "arguments": arguments_of(arguments)});
+    Ok(json!({"id": id, "type": "function", "function": function}))
+}
+
+/// Arguments as an object. What is none, as of a call that was cut off, stays what it is: the template may know what to do with it.
+pub(crate) fn arguments_of(text: &str) -> Value {
+    match serde_json::from_str(text) {
+        Ok(arguments @ Value::Object(_)) => arguments,
+        _ if text.trim().is_empty() => json!({}),
+        _ => text.into(),
+    }
+}

@@ -1,0 +1,94 @@
+//! Reasoning, through the server.
+
+use crate::process::Server;
+use crate::tools::accumulate;
+use serde_json::{Value, json};
+
+const CHAT: &str = "/v1/chat/completions";
+
+fn saying(said: &str, fields: &Value) -> Value {
+    let mut body = json!({"messages": [{"role": "user", "content": format!("[[say {said}]]")}]});
+    body.as_object_mut().expect("an object").extend(fields.as_object().expect("an object").clone());
+    body
+}
+
+pub fn apart() {
+    let server = Server::start_talking("-", "think", &[]);
+    let said = "<think>\nHm, héé.\n</think>\n\nYes, <think> is a tag.";
+    let whole = server.post(CHAT, &saying(said, &json!({"logprobs": true}))).json();
+    let choice = &whole["choices"][0];
+    assert_eq!(choice["message"]["reasoning_content"], "Hm, héé.", "{whole}");
+    assert_eq!(choice["message"]["content"], "Yes, <think> is a tag.");
+    // A token is a byte; the last of the tag that opens is the first that is known to be reasoning.
+    let tokens = "\nHm, héé.\n</think>".len() + 1;
+    let usage = &whole["usage"];
+    assert_eq!(usage["completion_tokens_details"], json!({"reasoning_tokens": tokens}));
+    assert_eq!(usage["completion_tokens"], said.len() + 1);
+    // Log-probabilities are those of the text.
+    let told = choice["logprobs"]["content"].as_array().expect("tokens");
+    let text: String = told.iter().filter_map(|token| token["token"].as_str()).collect();
+    assert_eq!(text, "Yes, <think> is a tag.");
+    let body =
+        saying(said, &json!({"stream": true, "stream_options": {"include_usage": true}, "logprobs": true}));
+    let events = server.post(CHAT, &body).events();
+    let (usage, pieces) = events.split_last().expect("events");
+    assert_eq!(usage["usage"]["completion_tokens_details"]["reasoning_tokens"], tokens);
+    assert_eq!(accumulate(pieces, 0).0, choice["message"]);
+    let streamed: Vec<Value> = pieces
+        .iter()
+        .filter_map(|event| event["choices"][0]["logprobs"]["content"].as_array())
+        .flatten()
+        .cloned()
+        .collect();
+    assert_eq!(&streamed, told);
+    // Cut off within it: there is no text.
+    let cut = server.post(CHAT, &saying(said, &json!({"max_tokens": 12}))).json();
+    let message = &cut["choices"][0]["message"];
+    assert_eq!((&message["content"], &message["reasoning_content"]), (&json!(""), &json!("Hm, ")));
+    // A prompt that ends within it.
+    let opened =
+        server.post(CHAT, &saying("So.\n</think>\n\nYes.", &json!({"reasoning_effort": "low"}))).json();
+    let message = &opened["choices"][0]["message"];
+    assert_eq!((&message["content"], &message["reasoning_content"]), (&json!("Yes."), &json!("So.")));
+    // A question about the tag opens nothing.
+    let asked = server.post(CHAT, &saying("What is <think>", &json!({}))).json();
+    assert_eq!(asked["choices"][0]["message"]["content"], "What is <think>");
+    // Text completions are what the model writes.
+    let prompt: Vec<u8> = b"[[say <think>a</think>b]]".to_vec();
+    let text = server.post("/v1/completions", &json!({"prompt": prompt, "max_tokens": 99})).json();
+    assert_eq!(text["choices"][0]["text"], "<think>a</think>b");
+}
+
+/// What the model is fed behind the question.
+fn ending(server: &Server, fields: &Value) -> Result<String, Value> {
+    let mut body = json!({"messages": [{"role": "user", "content": "Hi"}], "return_token_strs": true});
+    body.as_object_mut().expect("an object").extend(fields.as_object().expect("an object").clone());
+    let response = server.post("/tokenize", &body);
+    let answer = response.json();
+    let Some(texts) = answer["token_strs"].as_array() else { return Err(answer["error"]["param"].clone()) };
+    let prompt: String = texts.iter().filter_map(Value::as_str).collect();
+    Ok(prompt.split_once("assistant\n").expect("an answer begins").1.to_owned())
+}
+
+pub fn switches() {
+    let (open, closed) = ("<think>\n", "<think>\n\n</think>\n\n");
+    let on = |effort: &str| Ok(format!("{{effort {effort}}}\n{open}"));
+    let off = Ok(format!("{{effort none}}\n{closed}"));
+    let kwargs = |on: bool| json!({"chat_template_kwargs": {"enable_thinking": on}});
+    let server = Server::start_talking("-", "think", &[]);
+    assert_eq!(ending(&server, &json!({})), Ok(String::new()), "the model's own way");
+    assert_eq!(ending(&server, &json!({"reasoning_effort": "none"})), off);
+    assert_eq!(ending(&server, &json!({"reasoning_effort": "high"})), on("high"));
+    assert_eq!(ending(&server, &kwargs(true)), Ok(open.to_owned()));
+    assert_eq!(ending(&server, &kwargs(false)), off);
+    let server = Server::start_talking("-", "think", &["--reasoning", "off"]);
+    for fields in [json!({}), json!({"reasoning_effort": "none"}), kwargs(false)] {
+        assert_eq!(ending(&server, &fields), off, "{fields}");
+    }
+    assert_eq!(ending(&server, &json!({"reasoning_effort": "low"})), Err(json!("reasoning_effort")));
+    assert_eq!(ending(&server, &kwargs(true)), Err(json!("chat_template_kwargs.enable_thinking")));
+    // A model that marks none.
+    let server = Server::start_talking("-", "-", &[]);
+    assert_eq!(ending(&server, &json!({"reasoning_effort": "none"})), Ok(String::new()));
+    assert_eq!(ending(&server, &json!({"reasoning_effort": "low"})), Err(json!("reasoning_effort")));
+}
