@@ -39,5 +39,6 @@ fn the_official_clients_call_tools_and_think() {
     assert!(written.expect("it runs").success());
     let serving = talk(&server, weights.path());
     run("openai_tools_test.py", &format!("http://{}/v1", serving.address));
+    run("openai_responses_test.py", &format!("http://{}/v1", serving.address));
     run("anthropic_test.py", &format!("http://{}", serving.address));
 }

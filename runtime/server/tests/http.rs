@@ -25,6 +25,8 @@ mod process;
 mod reasoning;
 #[path = "http/refusals.rs"]
 mod refusals;
+#[path = "http/responses.rs"]
+mod responses;
 mod scripted;
 #[path = "http/storm.rs"]
 mod storm;
@@ -106,6 +108,9 @@ fn main() -> ExitCode {
         ("anthropic::conversations_are_those_of_the_other_vendor", anthropic::conversations),
         ("anthropic::refusals_are_in_its_words", anthropic::refusals),
         ("anthropic::streams_that_break_say_so", anthropic::broken_streams),
+        ("responses::answers_are_alike_whole_and_streamed", responses::answers),
+        ("responses::conversations_go_on_from_what_is_kept", responses::conversations),
+        ("responses::what_is_not_done_is_named", responses::refusals),
         ("reasoning::it_is_told_apart_and_counted", reasoning::apart),
         ("reasoning::it_is_switched", reasoning::switches),
         ("watching::health_while_loading", watching::loading),

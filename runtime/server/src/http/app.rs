@@ -9,6 +9,7 @@ use crate::health::{Readiness, Signs, StepLimit};
 use crate::keys::Keys;
 use crate::memory::Guard;
 use crate::openai::generation::{GenerationParams, Limits};
+use crate::openai::responses::store::Store;
 use crate::retry;
 use crate::text::Text;
 use axum::http::StatusCode;
@@ -40,6 +41,8 @@ pub(crate) struct App {
     pub(crate) step_limit: StepLimit,
     /// Sees whether the machine's memory runs out.
     pub(crate) guard: Guard,
+    /// Responses that are kept.
+    pub(crate) responses: Arc<Store>,
     /// How far loading has come.
     pub(crate) progress: Progress,
     /// When the process began to serve.

@@ -15,6 +15,7 @@ mod metrics;
 mod models;
 mod page;
 mod request_id;
+mod responses;
 mod router;
 pub(crate) mod stream;
 mod tokens;

@@ -2,7 +2,9 @@
 
 use super::app::App;
 use super::error::ApiError;
-use super::{auth, chat, completions, health, messages, metrics, models, page, request_id, tokens};
+use super::{
+    auth, chat, completions, health, messages, metrics, models, page, request_id, responses, tokens,
+};
 use axum::Router;
 use axum::extract::State;
 use axum::http::{HeaderValue, Method, StatusCode, Uri};
@@ -26,6 +28,10 @@ pub(crate) fn router(app: Arc<App>) -> Router {
         .route("/v1/models/{*id}", get(models::one))
         .route("/v1/chat/completions", post(chat::chat))
         .route("/v1/completions", post(completions::completions))
+        .route("/v1/responses", post(responses::create))
+        .route("/v1/responses/{id}", get(responses::retrieve).delete(responses::delete))
+        .route("/v1/responses/{id}/cancel", post(responses::cancel))
+        .route("/v1/responses/{id}/input_items", get(responses::input_items))
         .route(messages::MESSAGES, post(messages::messages))
         .route(messages::COUNT, post(messages::count))
         .fallback(not_found)

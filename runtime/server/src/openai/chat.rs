@@ -44,14 +44,18 @@ pub(super) fn read_conversation(fields: &mut Fields) -> Result<Conversation, Api
     Ok(Conversation {
         messages: read_messages(fields)?,
         tools: read_tools(fields)?,
-        reasoning: read_reasoning(fields)?,
+        reasoning: read_effort(fields, "reasoning_effort", "reasoning_effort")?,
         variables: read_template_variables(fields)?,
     })
 }
 
-fn read_reasoning(fields: &mut Fields) -> Result<Reasoning, ApiError> {
-    let field = "reasoning_effort";
-    Ok(match fields.string(field)? {
+/// The effort of the reasoning, in the field `name`, whose path is `field`.
+pub(super) fn read_effort(
+    fields: &mut Fields,
+    name: &'static str,
+    field: &'static str,
+) -> Result<Reasoning, ApiError> {
+    Ok(match fields.string(name)? {
         None => Reasoning::Unsaid,
         Some("none") => Reasoning::Off { field },
         Some(effort) if EFFORTS.contains(&effort) => Reasoning::On { field, effort: Some(effort.to_owned()) },

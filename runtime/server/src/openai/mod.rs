@@ -7,5 +7,6 @@ pub(crate) mod fields;
 pub(crate) mod generation;
 mod logprobs;
 pub(crate) mod messages;
+pub(crate) mod responses;
 pub(crate) mod tokens;
 pub(crate) mod tools;

@@ -25,7 +25,14 @@ pub(super) fn read_tools(fields: &mut Fields) -> Result<Tools, ApiError> {
         Some(other) => return Err(wrong_type("tools", "an array", other)),
     };
     check_names("tools", "function.name", &given)?;
-    let forbidden = match fields.value("tool_choice") {
+    let forbidden = read_choice(fields)?;
+    let one = !fields.boolean("parallel_tool_calls")?.unwrap_or(true);
+    Ok(Tools { given, forbidden, one })
+}
+
+/// Reads `tool_choice`: whether calls are forbidden.
+pub(super) fn read_choice(fields: &mut Fields) -> Result<bool, ApiError> {
+    Ok(match fields.value("tool_choice") {
         None => false,
         Some(Value::String(choice)) => match choice.as_str() {
             "auto" => false,
@@ -39,9 +46,7 @@ pub(super) fn read_tools(fields: &mut Fields) -> Result<Tools, ApiError> {
         },
         Some(Value::Object(_)) => return Err(ApiError::unsupported("tool_choice", "naming tools is")),
         Some(other) => return Err(wrong_type("tool_choice", "a string or an object", other)),
-    };
-    let one = !fields.boolean("parallel_tool_calls")?.unwrap_or(true);
-    Ok(Tools { given, forbidden, one })
+    })
 }
 
 fn read_tool(path: &str, tool: &Value) -> Result<Value, ApiError> {

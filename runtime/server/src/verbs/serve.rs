@@ -16,6 +16,7 @@ use crate::log::LogArgs;
 use crate::lookup::LookupArgs;
 use crate::memory::{Guard, Host};
 use crate::openai::answers::unix_time;
+use crate::openai::responses::store::Store;
 use crate::out;
 use crate::schedule::{self, ScheduleArgs};
 use crate::swap::{self, SwapArgs};
@@ -83,6 +84,9 @@ pub struct ServeArgs {
     /// Whether models reason before they answer, unless a request says otherwise, or not at all.
     #[arg(long, value_name = "on|off", value_enum, default_value_t = Switch::On)]
     pub reasoning: Switch,
+    /// Most memory, in MiB, for the responses of `/v1/responses` that are kept; the oldest are given up first.
+    #[arg(long, value_name = "MIB", default_value_t = 64, value_parser = clap::value_parser!(u32).range(0..=65536))]
+    pub response_store: u32,
     /// Requests that may wait for their turn; more are answered 429.
     #[arg(long, value_name = "N", default_value_t = 256)]
     pub max_waiting: usize,
@@ -164,6 +168,7 @@ pub fn serve(
             |seconds| StepLimit::Fixed(Duration::from_secs(seconds.get())),
         ),
         guard: Guard::new(args.memory.guard.bytes(Host::read())),
+        responses: Arc::new(Store::new((args.response_store as usize) << 20)),
         progress: Progress::default(),
         started,
         created: unix_time(),

@@ -18,7 +18,7 @@ const TEXT: &str = "/v1/completions";
 const OPEN: [(&str, &str); 4] =
     [("GET", "/health"), ("GET", "/health/live"), ("GET", "/health/ready"), ("GET", "/metrics")];
 /// All else: every route, others that are none, and methods that a route does not take.
-const CLOSED: [(&str, &str, u16); 13] = [
+const CLOSED: [(&str, &str, u16); 18] = [
     ("GET", "/", 200),
     ("GET", "/info", 200),
     ("POST", "/tokenize", 200),
@@ -29,6 +29,11 @@ const CLOSED: [(&str, &str, u16); 13] = [
     ("POST", TEXT, 200),
     ("POST", "/v1/messages", 200),
     ("POST", "/v1/messages/count_tokens", 200),
+    ("POST", "/v1/responses", 200),
+    ("GET", "/v1/responses/x", 404),
+    ("DELETE", "/v1/responses/x", 404),
+    ("POST", "/v1/responses/x/cancel", 404),
+    ("GET", "/v1/responses/x/input_items", 404),
     ("GET", CHAT, 405),
     ("GET", "/v1/nothing", 404),
     ("GET", "/health/", 404),
@@ -46,6 +51,7 @@ pub fn keys() {
         let body = match path {
             _ if method == "GET" => String::new(),
             CHAT => json!({"messages": [{"role": "user", "content": "Hi"}]}).to_string(),
+            "/v1/responses" => json!({"input": "Hi"}).to_string(),
             "/v1/messages" => {
                 json!({"max_tokens": 9, "messages": [{"role": "user", "content": "Hi"}]}).to_string()
             }
@@ -100,7 +106,7 @@ pub fn keys() {
             assert_eq!(ask(method, path, headers).status, 200, "{method} {path} {headers:?}");
         }
     }
-    assert_eq!(server.stats()["finished"], 3 * right.len(), "nobody else was served");
+    assert_eq!(server.stats()["finished"], 4 * right.len(), "nobody else was served");
 }
 
 /// What is said of keys at the start, and of having none.

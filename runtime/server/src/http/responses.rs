@@ -1,0 +1,123 @@
+//! `POST /v1/responses`, and what is done with responses that are kept.
+
+use super::app::App;
+use super::asker::Asker;
+use super::error::ApiError;
+use super::{body, chat, completions};
+use crate::openai::responses::answers::ResponseWriter;
+use crate::openai::responses::request::ResponsesRequest;
+use crate::openai::responses::store::Stored;
+use axum::Json;
+use axum::body::Body;
+use axum::extract::{Path, Query, State};
+use axum::http::{Request, StatusCode};
+use axum::response::Response;
+use serde_json::{Value, json};
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+/// Most items of a list, and how many without being asked.
+const MOST: usize = 100;
+const USUAL: usize = 20;
+
+/// Answers.
+pub(super) async fn create(
+    State(app): State<Arc<App>>,
+    request: Request<Body>,
+) -> Result<Response, ApiError> {
+    let ready = app.ready()?;
+    let asker = Asker::of(&request, &app.askers);
+    let body = body::read_json(request, app.body_limit).await?;
+    let mut request = ResponsesRequest::read(&body, &app.limits(ready), &app.responses)?;
+    app.check_model(request.params.model.as_deref())?;
+    let conversation = std::mem::take(&mut request.conversation);
+    let answers = chat::begin(&app, ready, conversation, &request.params, asker).await?;
+    let stream = request.params.stream;
+    let writer = ResponseWriter::new(&app.model_name, request, &app.responses);
+    completions::respond(writer, stream, answers).await
+}
+
+/// A response that is kept.
+pub(super) async fn retrieve(
+    State(app): State<Arc<App>>,
+    Path(id): Path<String>,
+    Query(query): Query<BTreeMap<String, String>>,
+) -> Result<Json<Value>, ApiError> {
+    known(&query, &[])?;
+    Ok(Json(kept(&app, &id)?.response.clone()))
+}
+
+/// Gives a response up.
+pub(super) async fn delete(
+    State(app): State<Arc<App>>,
+    Path(id): Path<String>,
+) -> Result<Json<Value>, ApiError> {
+    if !app.responses.remove(&id) {
+        return Err(missing(&id));
+    }
+    Ok(Json(json!({"id": id, "object": "response", "deleted": true})))
+}
+
+/// Responses in the background could be cancelled, and there are none: whoever hangs up cancels.
+pub(super) async fn cancel(
+    State(app): State<Arc<App>>,
+    Path(id): Path<String>,
+) -> Result<Json<Value>, ApiError> {
+    kept(&app, &id)?;
+    let message = "only responses made in the background can be cancelled, and this one is over";
+    Err(ApiError::new(StatusCode::BAD_REQUEST, "not_in_background", message))
+}
+
+/// The items that a response answers, the last one first unless asked otherwise.
+pub(super) async fn input_items(
+    State(app): State<Arc<App>>,
+    Path(id): Path<String>,
+    Query(query): Query<BTreeMap<String, String>>,
+) -> Result<Json<Value>, ApiError> {
+    known(&query, &["limit", "order", "after"])?;
+    let stored = kept(&app, &id)?;
+    let mut items: Vec<&Value> = stored.input.iter().collect();
+    match query.get("order").map(String::as_str) {
+        Some("asc") => {}
+        None | Some("desc") => items.reverse(),
+        Some(other) => {
+            return Err(ApiError::field("order", format!("`order` must be asc or desc, and is {other:?}")));
+        }
+    }
+    let limit = match query.get("limit").map(|limit| limit.parse::<usize>()) {
+        None => USUAL,
+        Some(Ok(limit)) if (1..=MOST).contains(&limit) => limit,
+        Some(_) => return Err(ApiError::field("limit", format!("`limit` must be between 1 and {MOST}"))),
+    };
+    if let Some(after) = query.get("after") {
+        let Some(at) = items.iter().position(|item| item["id"] == after.as_str()) else {
+            return Err(ApiError::field(
+                "after",
+                format!("`after` is {after:?}, which is none of the items"),
+            ));
+        };
+        items.drain(..=at);
+    }
+    let more = items.len() > limit;
+    items.truncate(limit);
+    let id = |item: Option<&&Value>| item.map(|item| item["id"].clone());
+    Ok(Json(json!({
+        "object": "list", "first_id": id(items.first()), "last_id": id(items.last()), "has_more": more, "data": items,
+    })))
+}
+
+fn kept(app: &App, id: &str) -> Result<Arc<Stored>, ApiError> {
+    app.responses.get(id).ok_or_else(|| missing(id))
+}
+
+fn missing(id: &str) -> ApiError {
+    ApiError::new(StatusCode::NOT_FOUND, "response_not_found", format!("no response {id:?} is kept here"))
+}
+
+/// Refuses what is asked in a query and not known.
+fn known(query: &BTreeMap<String, String>, names: &[&str]) -> Result<(), ApiError> {
+    match query.keys().find(|name| !names.contains(&name.as_str())) {
+        None => Ok(()),
+        Some(name) => Err(ApiError::unsupported(name, "this in a query is")),
+    }
+}

@@ -1,0 +1,254 @@
+//! Responses in OpenAI's wire format, whole and as events.
+
+use super::request::ResponsesRequest;
+use super::store::{Store, Stored};
+use crate::answer::blocks::{Block, Blocks, Kind, Step};
+use crate::answer::part::{End, EndReason, Piece, Usage};
+use crate::http::error::ApiError;
+use crate::http::stream::{Writer, named_event};
+use crate::openai::answers::unix_time;
+use crate::openai::generation::random_seed;
+use axum::body::Bytes;
+use serde_json::{Map, Value, json};
+use std::sync::Arc;
+
+/// Writes the response to one request, and keeps it where that is wanted.
+pub(crate) struct ResponseWriter {
+    id: String,
+    created: u64,
+    model: String,
+    /// What is said of the request.
+    said: Map<String, Value>,
+    /// Where it is kept, if it is to be.
+    store: Option<Arc<Store>>,
+    input: Vec<Value>,
+    before: Option<Arc<Stored>>,
+    blocks: Blocks,
+    /// The items that are complete, and the ids of all.
+    output: Vec<Value>,
+    ids: Vec<String>,
+    /// How many events were written.
+    events: u64,
+}
+
+impl ResponseWriter {
+    /// A writer for the response to a request.
+    pub(crate) fn new(model: &str, request: ResponsesRequest, store: &Arc<Store>) -> ResponseWriter {
+        ResponseWriter {
+            id: format!("resp_{:016x}{:016x}", random_seed(), random_seed()),
+            created: unix_time(),
+            model: model.to_owned(),
+            said: request.said,
+            store: request.store.then(|| Arc::clone(store)),
+            input: request.input,
+            before: request.before,
+            blocks: Blocks::default(),
+            output: Vec::new(),
+            ids: Vec::new(),
+            events: 0,
+        }
+    }
+
+    /// The response as it stands.
+    fn response(&self, status: &str, end: Option<&End>, error: Value) -> Value {
+        let cut = end.is_some_and(|end| end.reason == EndReason::Length);
+        let mut response = json!({
+            "id": self.id, "object": "response", "created_at": self.created, "status": status, "error": error,
+            "incomplete_details": if cut { json!({"reason": "max_output_tokens"}) } else { Value::Null },
+            "model": self.model, "output": self.output, "usage": end.map(|end| written(end.usage)),
+        });
+        for (name, value) in &self.said {
+            response[name] = value.clone();
+        }
+        response
+    }
+
+    /// The response when it is over; kept from then on.
+    fn finished(&mut self, end: &End) -> Value {
+        let cut = end.reason == EndReason::Length;
+        if cut && let Some(last) = self.output.last_mut() {
+            last["status"] = "incomplete".into();
+        }
+        let response = self.response(if cut { "incomplete" } else { "completed" }, Some(end), Value::Null);
+        if let Some(store) = &self.store {
+            let before = self.before.iter().flat_map(|before| &before.items);
+            let items = before.chain(&self.input).chain(&self.output).cloned().collect();
+            store.put(Stored { response: response.clone(), input: std::mem::take(&mut self.input), items });
+        }
+        response
+    }
+
+    fn event(&mut self, mut value: Value) -> Bytes {
+        value["sequence_number"] = self.events.into();
+        self.events += 1;
+        named_event(&value)
+    }
+
+    /// The id of a new item.
+    fn name(&mut self, block: &Block) -> String {
+        let prefix = match block {
+            Block::Text(_) => "msg",
+            Block::Reasoning(_) => "rs",
+            Block::Call { .. } => "fc",
+        };
+        let id = format!("{prefix}_{:016x}{:016x}", random_seed(), random_seed());
+        self.ids.push(id.clone());
+        id
+    }
+
+    /// The events of a step.
+    fn step(&mut self, step: Step) -> Vec<Value> {
+        match step {
+            Step::Open(index, block) => {
+                let id = self.name(&block);
+                let mut item = item(&id, &block, "in_progress");
+                if !matches!(block, Block::Call { .. }) {
+                    item["content"] = json!([]);
+                }
+                let opened =
+                    json!({"type": "response.output_item.added", "output_index": index, "item": item});
+                let part = part(&block).map(|part| {
+                    json!({
+                        "type": "response.content_part.added", "item_id": id, "output_index": index, "content_index": 0,
+                        "part": part,
+                    })
+                });
+                [opened].into_iter().chain(part).collect()
+            }
+            Step::More(index, kind, delta) => {
+                let mut event = json!({"item_id": self.ids[index], "output_index": index, "delta": delta});
+                event["type"] = match kind {
+                    Kind::Text => "response.output_text.delta",
+                    Kind::Reasoning => "response.reasoning_text.delta",
+                    Kind::Call => "response.function_call_arguments.delta",
+                }
+                .into();
+                if kind != Kind::Call {
+                    event["content_index"] = 0.into();
+                }
+                if kind == Kind::Text {
+                    event["logprobs"] = json!([]);
+                }
+                vec![event]
+            }
+            Step::Close(index, block) => {
+                let id = self.ids[index].clone();
+                let item = item(&id, &block, "completed");
+                self.output.push(item.clone());
+                let place = json!({"item_id": id, "output_index": index});
+                let with = |more: Value| {
+                    let mut event = place.clone();
+                    more.as_object()
+                        .into_iter()
+                        .flatten()
+                        .for_each(|(name, value)| event[name] = value.clone());
+                    event
+                };
+                let mut events = match &block {
+                    Block::Text(text) => vec![with(
+                        json!({"type": "response.output_text.done", "content_index": 0, "text": text, "logprobs": []}),
+                    )],
+                    Block::Reasoning(text) => {
+                        vec![with(
+                            json!({"type": "response.reasoning_text.done", "content_index": 0, "text": text}),
+                        )]
+                    }
+                    Block::Call { name, arguments, .. } => vec![with(
+                        json!({"type": "response.function_call_arguments.done", "name": name, "arguments": arguments}),
+                    )],
+                };
+                if let Some(part) = part(&block) {
+                    events.push(with(
+                        json!({"type": "response.content_part.done", "content_index": 0, "part": part}),
+                    ));
+                }
+                events
+                    .push(json!({"type": "response.output_item.done", "output_index": index, "item": item}));
+                events
+            }
+        }
+    }
+}
+
+impl Writer for ResponseWriter {
+    /// Requests have one choice.
+    fn whole(&mut self, pieces: &[Piece]) -> Value {
+        for block in pieces.iter().flat_map(|piece| Blocks::of(&piece.parts)) {
+            let id = self.name(&block);
+            self.output.push(item(&id, &block, "completed"));
+        }
+        let Some(end) = pieces.iter().find_map(|piece| piece.end.clone()) else {
+            return self.response("failed", None, Value::Null);
+        };
+        self.finished(&end)
+    }
+
+    fn opening(&mut self) -> Vec<Bytes> {
+        ["response.created", "response.in_progress"]
+            .map(|kind| {
+                let response = self.response("in_progress", None, Value::Null);
+                self.event(json!({"type": kind, "response": response}))
+            })
+            .into()
+    }
+
+    fn piece(&mut self, _: usize, piece: &Piece) -> Vec<Bytes> {
+        let mut steps: Vec<Step> = piece.parts.iter().flat_map(|part| self.blocks.take(part)).collect();
+        if piece.end.is_some() {
+            steps.extend(self.blocks.finish());
+        }
+        let mut values: Vec<Value> = steps.into_iter().flat_map(|step| self.step(step)).collect();
+        if let Some(end) = &piece.end {
+            let response = self.finished(end);
+            let kind = format!("response.{}", response["status"].as_str().unwrap_or_default());
+            values.push(json!({"type": kind, "response": response}));
+        }
+        values.into_iter().map(|value| self.event(value)).collect()
+    }
+
+    fn closing(&mut self, _: Usage) -> Vec<Bytes> {
+        Vec::new()
+    }
+
+    fn failure(&mut self, error: &ApiError) -> Bytes {
+        let code = if error.status.is_server_error() { "server_error" } else { error.code };
+        let error = json!({"code": code, "message": error.message});
+        let response = self.response("failed", None, error);
+        self.event(json!({"type": "response.failed", "response": response}))
+    }
+}
+
+/// An item of the output.
+fn item(id: &str, block: &Block, status: &str) -> Value {
+    match block {
+        Block::Text(_) => {
+            json!({"id": id, "type": "message", "status": status, "role": "assistant", "content": [part(block)]})
+        }
+        Block::Reasoning(_) => {
+            json!({"id": id, "type": "reasoning", "status": status, "summary": [], "content": [part(block)]})
+        }
+        Block::Call { id: call, name, arguments } => json!({
+            "id": id, "type": "function_call", "status": status, "call_id": call, "name": name, "arguments": arguments,
+        }),
+    }
+}
+
+/// The one part of an item's content; calls have none.
+fn part(block: &Block) -> Option<Value> {
+    match block {
+        Block::Text(text) => {
+            Some(json!({"type": "output_text", "text": text, "annotations": [], "logprobs": []}))
+        }
+        Block::Reasoning(text) => Some(json!({"type": "reasoning_text", "text": text})),
+        Block::Call { .. } => None,
+    }
+}
+
+fn written(usage: Usage) -> Value {
+    let Usage { prompt_tokens, cached_tokens, completion_tokens, reasoning_tokens } = usage;
+    json!({
+        "input_tokens": prompt_tokens, "input_tokens_details": {"cached_tokens": cached_tokens, "cache_write_tokens": 0},
+        "output_tokens": completion_tokens, "output_tokens_details": {"reasoning_tokens": reasoning_tokens},
+        "total_tokens": prompt_tokens + completion_tokens,
+    })
+}

@@ -1,0 +1,124 @@
+//! Items of responses, made into what chat templates take.
+
+use crate::http::error::ApiError;
+use crate::openai::fields::{Fields, wrong_type};
+use crate::openai::messages::arguments_of;
+use serde_json::{Value, json};
+use std::collections::HashMap;
+
+/// The messages that items are. Those of the assistant that follow each other are one turn.
+pub(super) fn messages_of(items: &[Value]) -> Result<Vec<Value>, ApiError> {
+    let (mut turns, mut called) = (Vec::new(), HashMap::new());
+    for (at, item) in items.iter().enumerate() {
+        read_item(&format!("input[{at}]"), item, &mut called, &mut turns)?;
+    }
+    Ok(turns)
+}
+
+fn read_item<'a>(
+    path: &str,
+    item: &'a Value,
+    called: &mut HashMap<&'a str, &'a str>,
+    turns: &mut Vec<Value>,
+) -> Result<(), ApiError> {
+    let mut fields = Fields::new(path, item)?;
+    // What clients send back of an earlier answer.
+    fields.harmless(&["id", "status", "phase"]);
+    let required = |value: Option<&'a str>, path: String| {
+        value.ok_or_else(|| ApiError::field(&path, format!("`{path}` is required")))
+    };
+    match fields.string("type")? {
+        None | Some("message") => {
+            let at = fields.path("role");
+            let role = match required(fields.string("role")?, at.clone())? {
+                "developer" => "system",
+                role @ ("system" | "user" | "assistant") => role,
+                other => {
+                    let message =
+                        format!("`{at}` must be system, developer, user or assistant, and is {other:?}");
+                    return Err(ApiError::field(&at, message));
+                }
+            };
+            let text = read_text(&mut fields, "content")?;
+            if role == "assistant" {
+                let turn = turn(turns);
+                turn["content"] = format!("{}{text}", turn["content"].as_str().unwrap_or_default()).into();
+            } else {
+                turns.push(json!({"role": role, "content": text}));
+            }
+        }
+        Some("function_call") => {
+            let id = required(fields.string("call_id")?, fields.path("call_id"))?;
+            let name = required(fields.string("name")?, fields.path("name"))?;
+            let arguments = arguments_of(fields.string("arguments")?.unwrap_or_default());
+            called.insert(id, name);
+            let call =
+                json!({"id": id, "type": "function", "function": {"name": name, "arguments": arguments}});
+            let turn = turn(turns);
+            match turn["tool_calls"].as_array_mut() {
+                Some(calls) => calls.push(call),
+                None => turn["tool_calls"] = json!([call]),
+            }
+        }
+        Some("function_call_output") => {
+            let at = fields.path("call_id");
+            let id = required(fields.string("call_id")?, at.clone())?;
+            let Some(name) = called.get(id) else {
+                let message = format!("`{at}` is {id:?}, which is no call of an item before");
+                return Err(ApiError::field(&at, message));
+            };
+            let text = read_text(&mut fields, "output")?;
+            turns.push(json!({"role": "tool", "content": text, "tool_call_id": id, "name": name}));
+        }
+        Some("reasoning") => {
+            fields.harmless(&["summary", "encrypted_content"]);
+            let text =
+                if item["content"].is_null() { String::new() } else { read_text(&mut fields, "content")? };
+            fields.harmless(&["content"]);
+            if !text.is_empty() {
+                let turn = turn(turns);
+                let before = turn["reasoning_content"].as_str().unwrap_or_default();
+                turn["reasoning_content"] = format!("{before}{text}").into();
+            }
+        }
+        Some(other) => return Err(ApiError::unsupported(path, &format!("items of type {other:?} are"))),
+    }
+    fields.finish()
+}
+
+/// The assistant's turn: the last one, or a new one.
+fn turn(turns: &mut Vec<Value>) -> &mut Value {
+    if turns.last().is_none_or(|turn| turn["role"] != "assistant") {
+        turns.push(json!({"role": "assistant", "content": ""}));
+    }
+    let last = turns.len() - 1;
+    &mut turns[last]
+}
+
+/// A string, or an array of parts with text.
+fn read_text(fields: &mut Fields, name: &'static str) -> Result<String, ApiError> {
+    let path = fields.path(name);
+    match fields.value(name) {
+        None => Err(ApiError::field(&path, format!("`{path}` is required"))),
+        Some(Value::String(text)) => Ok(text.clone()),
+        Some(Value::Array(parts)) => {
+            let read = |(at, part)| read_part(&format!("{path}[{at}]"), part);
+            parts.iter().enumerate().map(read).collect()
+        }
+        Some(other) => Err(wrong_type(&path, "a string or an array of parts", other)),
+    }
+}
+
+fn read_part(path: &str, part: &Value) -> Result<String, ApiError> {
+    let mut fields = Fields::new(path, part)?;
+    match fields.string("type")? {
+        Some("input_text" | "output_text" | "text" | "reasoning_text") => {}
+        Some(other) => return Err(ApiError::unsupported(path, &format!("parts of type {other:?} are"))),
+        None => return Err(ApiError::field(fields.path("type"), format!("`{path}.type` is required"))),
+    }
+    let text = fields.string("text")?;
+    fields.harmless(&["annotations", "logprobs"]);
+    fields.finish()?;
+    let missing = || ApiError::field(format!("{path}.text"), format!("`{path}.text` is required"));
+    Ok(text.ok_or_else(missing)?.to_owned())
+}

@@ -1,0 +1,218 @@
+//! A request to `/v1/responses`.
+
+use super::items::messages_of;
+use super::store::{Store, Stored};
+use crate::conversation::{Conversation, Reasoning, Tools};
+use crate::http::error::ApiError;
+use crate::openai::chat::read_effort;
+use crate::openai::fields::{Fields, wrong_type};
+use crate::openai::generation::{GenerationParams, Limits, is_empty, random_seed};
+use crate::openai::tools::{check_names, read_choice, tool_of};
+use serde_json::{Map, Value, json};
+use std::sync::Arc;
+
+/// A request, checked.
+#[derive(Debug)]
+pub(crate) struct ResponsesRequest {
+    /// How it is to be answered.
+    pub(crate) params: GenerationParams,
+    /// What is to be answered.
+    pub(crate) conversation: Conversation,
+    /// What the response says of its request.
+    pub(crate) said: Map<String, Value>,
+    /// The request's own items, each with an id.
+    pub(crate) input: Vec<Value>,
+    /// The items before these.
+    pub(crate) before: Option<Arc<Stored>>,
+    /// Whether the response is to be kept.
+    pub(crate) store: bool,
+}
+
+impl ResponsesRequest {
+    /// Reads a body; `kept` is what it may go on from.
+    pub(crate) fn read(body: &Value, limits: &Limits, kept: &Store) -> Result<ResponsesRequest, ApiError> {
+        let mut fields = Fields::new("", body)?;
+        let mut params = GenerationParams::of_preset(limits);
+        params.model = fields.string("model")?.map(str::to_owned);
+        params.stream = fields.boolean("stream")?.unwrap_or(false);
+        params.max_tokens = read_max_tokens(&mut fields, limits)?;
+        params.user = fields.string("user")?.map(str::to_owned);
+        let sampling = &mut params.sampling;
+        for (name, target) in [("temperature", &mut sampling.temperature), ("top_p", &mut sampling.top_p)] {
+            if let Some(number) = fields.number(name)? {
+                *target = number;
+            }
+        }
+        sampling.validate().map_err(|(field, what)| ApiError::field(field, format!("`{field}` {what}")))?;
+        let instructions = fields.string("instructions")?;
+        let previous = fields.string("previous_response_id")?;
+        let before = match previous {
+            None => None,
+            Some(id) => Some(kept.get(id).ok_or_else(|| {
+                let message = format!("`previous_response_id`: no response {id:?} is kept here");
+                ApiError {
+                    code: "previous_response_not_found",
+                    ..ApiError::field("previous_response_id", message)
+                }
+            })?),
+        };
+        let input = read_input(&mut fields)?;
+        let items: Vec<Value> = before.iter().flat_map(|it| &it.items).chain(&input).cloned().collect();
+        let mut messages: Vec<Value> =
+            instructions.iter().map(|text| json!({"role": "system", "content": text})).collect();
+        messages.extend(messages_of(&items).map_err(|error| own_path(error, items.len() - input.len()))?);
+        let tools = read_tools(&mut fields)?;
+        let (reasoning, effort) = read_reasoning(&mut fields)?;
+        let metadata = fields.value("metadata").cloned().unwrap_or_else(|| json!({}));
+        let store = fields.boolean("store")?.unwrap_or(true);
+        refuse_unsupported(&mut fields)?;
+        fields.finish()?;
+        let given = tools.given.iter().map(|tool| {
+            let function = &tool["function"];
+            json!({
+                "type": "function", "name": function["name"], "description": function["description"],
+                "parameters": function["parameters"], "strict": false,
+            })
+        });
+        let said = json!({
+            "instructions": instructions, "max_output_tokens": params.max_tokens, "metadata": metadata,
+            "parallel_tool_calls": !tools.one, "previous_response_id": previous,
+            "reasoning": {"effort": effort, "summary": null}, "store": store,
+            "temperature": params.sampling.temperature, "text": {"format": {"type": "text"}},
+            "tool_choice": if tools.forbidden { "none" } else { "auto" }, "tools": given.collect::<Vec<_>>(),
+            "top_p": params.sampling.top_p, "truncation": "disabled", "user": params.user, "background": false,
+            "service_tier": "default",
+        });
+        let said = if let Value::Object(said) = said { said } else { Map::new() };
+        let conversation = Conversation { messages, tools, reasoning, variables: Map::new() };
+        Ok(ResponsesRequest { params, conversation, said, input, before, store })
+    }
+}
+
+/// Items before a request's own are no concern of its author.
+fn own_path(error: ApiError, before: usize) -> ApiError {
+    let Some(rest) = error.param.as_deref().and_then(|param| param.strip_prefix("input[")) else {
+        return error;
+    };
+    let Some((at, rest)) = rest.split_once(']') else { return error };
+    let Some(at) = at.parse::<usize>().ok().and_then(|at| at.checked_sub(before)) else { return error };
+    let (found, own) = (error.param.clone().unwrap_or_default(), format!("input[{at}]{rest}"));
+    ApiError { message: error.message.replace(&found, &own), param: Some(own), ..error }
+}
+
+/// The input as items with ids.
+fn read_input(fields: &mut Fields) -> Result<Vec<Value>, ApiError> {
+    let items = match fields.value("input") {
+        None => return Err(ApiError::field("input", "`input` is required")),
+        Some(Value::String(text)) => {
+            vec![
+                json!({"type": "message", "role": "user", "content": [{"type": "input_text", "text": text}]}),
+            ]
+        }
+        Some(Value::Array(items)) if items.is_empty() => {
+            return Err(ApiError::field("input", "`input` must not be empty"));
+        }
+        Some(Value::Array(items)) => items.clone(),
+        Some(other) => return Err(wrong_type("input", "a string or an array of items", other)),
+    };
+    let with_id = |mut item: Value| {
+        if item.is_object() && item["id"].is_null() {
+            item["id"] = format!("item_{:016x}", random_seed()).into();
+        }
+        if item.is_object() && item["type"].is_null() {
+            item["type"] = "message".into();
+        }
+        item
+    };
+    Ok(items.into_iter().map(with_id).collect())
+}
+
+fn read_max_tokens(fields: &mut Fields, limits: &Limits) -> Result<Option<usize>, ApiError> {
+    let Some(tokens) = fields.integer("max_output_tokens", 1..=i64::MAX)? else { return Ok(None) };
+    if tokens as u64 > limits.context as u64 {
+        let context = limits.context;
+        let message =
+            format!("`max_output_tokens` is {tokens}, and this server's context is {context} tokens");
+        let error = ApiError::field("max_output_tokens", message);
+        return Err(ApiError { code: "context_length_exceeded", ..error });
+    }
+    Ok(Some(tokens as usize))
+}
+
+fn read_tools(fields: &mut Fields) -> Result<Tools, ApiError> {
+    let given = match fields.value("tools") {
+        None => Vec::new(),
+        Some(Value::Array(tools)) => {
+            let read = |(at, tool)| read_tool(&format!("tools[{at}]"), tool);
+            tools.iter().enumerate().map(read).collect::<Result<_, _>>()?
+        }
+        Some(other) => return Err(wrong_type("tools", "an array", other)),
+    };
+    check_names("tools", "name", &given)?;
+    let forbidden = read_choice(fields)?;
+    fields.refuse_unless("max_tool_calls", |_| false, "a limit of calls is")?;
+    let one = !fields.boolean("parallel_tool_calls")?.unwrap_or(true);
+    Ok(Tools { given, forbidden, one })
+}
+
+fn read_tool(path: &str, tool: &Value) -> Result<Value, ApiError> {
+    let mut fields = Fields::new(path, tool)?;
+    match fields.string("type")? {
+        Some("function") => {}
+        other => {
+            let what = format!("tools of type {:?} are", other.unwrap_or_default());
+            return Err(ApiError::unsupported(fields.path("type"), &what));
+        }
+    }
+    let name_at = fields.path("name");
+    let Some(name) = fields.string("name")? else {
+        return Err(ApiError::field(&name_at, format!("`{name_at}` is required")));
+    };
+    let description = fields.string("description")?;
+    let schema = fields.value("parameters");
+    let schema_at = fields.path("parameters");
+    fields.refuse_unless("strict", |strict| strict == false, "arguments held to their schema are")?;
+    fields.finish()?;
+    tool_of(name, &name_at, description, schema, &schema_at)
+}
+
+/// What is asked of the reasoning, and the word for it.
+fn read_reasoning(fields: &mut Fields) -> Result<(Reasoning, Option<String>), ApiError> {
+    let Some(value) = fields.value("reasoning") else { return Ok((Reasoning::Unsaid, None)) };
+    let mut reasoning = Fields::new("reasoning", value)?;
+    let read = read_effort(&mut reasoning, "effort", "reasoning.effort")?;
+    // There are no summaries: reasoning is told as it is.
+    let summary = |value: &Value| value == "auto";
+    reasoning.refuse_unless("summary", summary, "a summary of the reasoning is")?;
+    reasoning.refuse_unless("generate_summary", |_| false, "a summary of the reasoning is")?;
+    reasoning.finish()?;
+    Ok((read, value["effort"].as_str().map(str::to_owned)))
+}
+
+fn refuse_unsupported(fields: &mut Fields) -> Result<(), ApiError> {
+    fields.refuse_unless("background", |value| value == false, "answering in the background is")?;
+    fields.refuse_unless("truncation", |value| value == "disabled", "leaving items out is")?;
+    fields.refuse_unless("top_logprobs", |value| value == 0, "log-probabilities in responses are")?;
+    let told = |value: &Value| {
+        value.as_array().is_some_and(|all| all.iter().all(|one| one == "reasoning.encrypted_content"))
+    };
+    // Reasoning is in the response as it is, and needs no second form.
+    fields.refuse_unless("include", told, "further parts of the response are")?;
+    for (name, what) in [
+        ("conversation", "a kept conversation is"),
+        ("prompt", "a kept prompt is"),
+        ("context_management", "editing of the context is"),
+    ] {
+        fields.refuse_unless(name, is_empty, what)?;
+    }
+    if let Some(text) = fields.value("text") {
+        let mut text = Fields::new("text", text)?;
+        let plain = |value: &Value| value == &json!({"type": "text"});
+        text.refuse_unless("format", plain, "formats other than text are")?;
+        text.refuse_unless("verbosity", |value| value == "medium", "a verbosity is")?;
+        text.finish()?;
+    }
+    fields.harmless(&["service_tier", "safety_identifier", "prompt_cache_key", "prompt_cache_retention"]);
+    fields.harmless(&["stream_options"]);
+    Ok(())
+}
