@@ -9,11 +9,13 @@ particular model would say, so it runs against any server.
 import asyncio
 import sys
 import traceback
+from typing import Literal
 
 import openai
 from openai import AsyncOpenAI, OpenAI
 from openai.types import Completion, Model
 from openai.types.chat import ChatCompletion, ChatCompletionChunk
+from pydantic import BaseModel, Field
 
 TESTS = []
 QUESTION = [{"role": "user", "content": "Write one sentence about the sea."}]
@@ -225,6 +227,33 @@ def closed_streams_leave_the_server_serving(client, model):
         next(iter(stream))
         stream.close()
     client.chat.completions.create(model=model, messages=QUESTION, max_tokens=1)
+
+
+class Order(BaseModel):
+    dish: Literal["soup", "salad", "stew"]
+    plates: int = Field(ge=1, le=12)
+    hot: bool
+    table: Literal["window", "door"] | None
+
+
+@test
+def answers_are_parsed_into_the_client_s_types(client, model):
+    asked = dict(model=model, messages=[{"role": "user", "content": "Order something."}], max_tokens=200)
+    parsed = client.chat.completions.parse(**asked, response_format=Order, temperature=0)
+    order = parsed.choices[0].message.parsed
+    expect(isinstance(order, Order) and 1 <= order.plates <= 12, f"{parsed}")
+    with client.chat.completions.stream(**asked, response_format=Order, temperature=1, seed=3) as stream:
+        last = stream.get_final_completion()
+    expect(isinstance(last.choices[0].message.parsed, Order), f"{last}")
+    several = client.chat.completions.parse(**asked, response_format=Order, n=3, temperature=1)
+    expect(all(isinstance(choice.message.parsed, Order) for choice in several.choices), f"{several}")
+    chosen = client.chat.completions.create(**asked, extra_body={"structured_outputs": {"choice": ["soup", "stew"]}})
+    expect(chosen.choices[0].message.content in ("soup", "stew"), f"{chosen}")
+    schema = {"type": "object", "properties": {"a": {"type": "array", "uniqueItems": True}}}
+    format = {"type": "json_schema", "json_schema": {"name": "it", "schema": schema}}
+    path = "response_format.json_schema.schema.properties.a.uniqueItems"
+    message = refused(openai.BadRequestError, 400, path, lambda: client.chat.completions.create(**asked, response_format=format))
+    expect("not supported" in message, message)
 
 
 @test

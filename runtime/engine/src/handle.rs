@@ -2,6 +2,7 @@
 
 use crate::forward::{Command, Forward, Images};
 use crate::generation::Generation;
+use crate::held::Held;
 use crate::latencies::Latencies;
 use crate::lookup::{Lookup, LookupOptions};
 use crate::request::{Event, FinishReason, Finished, Request, SubmitError, Timings};
@@ -289,8 +290,8 @@ impl EngineHandle {
             Health::Draining => return Err(SubmitError::Draining),
             Health::Stopped | Health::Poisoned(_) | Health::Dead(_) => return Err(SubmitError::Stopped),
         }
-        let Request { prompt: tokens, max_tokens, sampling, mut stop_ids, ignore_eos, priority, client } =
-            request;
+        let Request { prompt: tokens, max_tokens, sampling, mut stop_ids, .. } = request;
+        let Request { ignore_eos, constraint, priority, client, .. } = request;
         let (prompt, context, vocabulary) = (tokens.len(), self.context(), self.spec.vocabulary);
         if prompt == 0 {
             return Err(SubmitError::PromptEmpty);
@@ -304,6 +305,17 @@ impl EngineHandle {
         if !ignore_eos {
             stop_ids.extend_from_slice(self.spec.protocol.stop_ids);
         }
+        let held_to = match constraint {
+            None => None,
+            Some(constraint) if constraint.vocabulary() != vocabulary => {
+                let of = constraint.vocabulary();
+                return Err(SubmitError::Constraint(format!("it is made for a vocabulary of {of} tokens")));
+            }
+            Some(constraint) => {
+                stop_ids.extend_from_slice(constraint.end_ids());
+                Some(Box::new(Held::new(constraint).map_err(SubmitError::Constraint)?))
+            }
+        };
 
         let (sender, events) = unbounded_channel();
         let signals = Arc::new(Signals::default());
@@ -350,6 +362,7 @@ impl EngineHandle {
             found: 0,
             held: 0,
             history: sampling.needs_history().then(|| History::new(&tokens)),
+            held_to,
             tokens,
             sampling,
             stop_ids,

@@ -5,6 +5,7 @@
 //!
 //! * [`scheduler`]: what the next step runs, decided on plain values;
 //! * `sequence`: one generation in flight;
+//! * `held`: what its answer is held to, as masks for the steps;
 //! * `lookup`: drafts from what a sequence has said before, where a model verifies what it is given;
 //! * `forward`: the loop that carries decisions out;
 //! * `handle` and `generation`: the other side of the channel;
@@ -24,6 +25,7 @@
 mod forward;
 mod generation;
 mod handle;
+mod held;
 mod latencies;
 mod lookup;
 mod request;

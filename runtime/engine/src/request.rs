@@ -1,5 +1,6 @@
 //! What a client asks for and what it is told.
 
+use monomorph_grammar::Constraint;
 use monomorph_sampling::{Sampled, Sampling};
 use std::time::Duration;
 
@@ -17,6 +18,8 @@ pub struct Request {
     pub stop_ids: Vec<u32>,
     /// Whether the model's own stop ids are tokens like any other.
     pub ignore_eos: bool,
+    /// What the answer is held to, if anything. Its end ids end the answer, even where the model's own do not.
+    pub constraint: Option<Constraint>,
     /// Who is served first and keeps blocks longest: the lower, the earlier.
     pub priority: i64,
     /// Who asks: clients are served alike.
@@ -32,6 +35,7 @@ impl Request {
             sampling: Sampling::default(),
             stop_ids: Vec::new(),
             ignore_eos: false,
+            constraint: None,
             priority: 0,
             client: 0,
         }
@@ -57,6 +61,8 @@ pub enum SubmitError {
         /// Tokens there are.
         vocabulary: usize,
     },
+    /// Nothing can be answered under the constraint; the message says why.
+    Constraint(String),
     /// As many requests wait as may.
     QueueFull {
         /// Requests waiting.
@@ -81,6 +87,7 @@ impl std::fmt::Display for SubmitError {
             SubmitError::TokenOutOfVocabulary { id, vocabulary } => {
                 write!(f, "token {id} is outside the vocabulary of {vocabulary}")
             }
+            SubmitError::Constraint(why) => write!(f, "no answer is possible: {why}"),
             SubmitError::QueueFull { waiting, limit } => {
                 write!(f, "{waiting} requests are waiting, and {limit} may wait")
             }
@@ -148,7 +155,8 @@ pub struct Timings {
 pub enum EngineError {
     /// The forward thread panicked, the model broke its contract, or its answers are wrong; the message says how.
     Fault(String),
-    /// What the answer goes on from could not be written to disk, or read from there; the message says why.
+    /// What the answer goes on from could not be written to disk, or read from there, or its grammar leads nowhere; the message says
+    /// why.
     Lost(String),
     /// The engine was drained, and the answer was not complete at the deadline.
     DrainDeadline,

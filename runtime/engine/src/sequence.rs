@@ -1,5 +1,6 @@
 //! One generation in flight: everything the engine knows about a request after it was accepted.
 
+use crate::held::Held;
 use crate::latencies::Latencies;
 use crate::lookup::Lookup;
 use crate::request::{Event, FinishReason, Finished, Timings};
@@ -57,6 +58,8 @@ pub(crate) struct Sequence {
     pub sampling: Sampling,
     /// `None` unless the sampler asks for it.
     pub history: Option<History>,
+    /// What its answer is held to, if anything.
+    pub held_to: Option<Box<Held>>,
     pub stop_ids: Vec<u32>,
     pub lease: Lease,
     /// What it had computed, while it waits to go on from there.
@@ -160,9 +163,10 @@ impl Sequence {
     }
 
     /// Whether the device can go on from a token that the host has not seen. Everything that needs the host between
-    /// two tokens belongs here; a history does, for its counts are kept here.
+    /// two tokens belongs here; a history does, for its counts are kept here, and what an answer is held to, unless it is nothing yet.
     fn runs_ahead(&self) -> bool {
-        self.history.is_none()
+        let free = self.held_to.as_ref().map_or(usize::MAX, |held| held.free_for());
+        self.history.is_none() && free > self.coming
     }
 
     /// Whether the next step may feed it: no token is coming, or the one after it is wanted whatever it is.
@@ -337,34 +341,37 @@ impl Sequence {
         }
     }
 
-    /// Takes the next token of the answer: tells the client, or says why the answer is over.
-    fn push(&mut self, sampled: Sampled, now: Instant) -> Option<Finished> {
+    /// Takes the next token of the answer: tells the client, or says why the answer is over, or cannot go on.
+    fn push(&mut self, sampled: Sampled, now: Instant) -> Option<Result<Finished, String>> {
         let id = sampled.id;
         self.tokens.push(id);
         if self.stop_ids.contains(&id) {
-            return Some(self.finished(FinishReason::Stop { id }, now));
+            return Some(Ok(self.finished(FinishReason::Stop { id }, now)));
+        }
+        if let Some(Err(why)) = self.held_to.as_mut().map(|held| held.take(id)) {
+            return Some(Err(why));
         }
         if let Some(history) = &mut self.history {
             history.generated(id);
         }
         self.client.tell(Event::Token(sampled));
-        (self.tokens.len() >= self.limit).then(|| self.finished(FinishReason::Length, now))
+        (self.tokens.len() >= self.limit).then(|| Ok(self.finished(FinishReason::Length, now)))
     }
 
     /// Takes what a step sampled for it, which is at least one token, and what was drafted after that; how many of the tokens
-    /// it took, and the end if one of them is the last.
+    /// it took, and the end if one of them is the last, or why none can follow.
     pub fn take(
         &mut self,
         sampled: impl IntoIterator<Item = Sampled>,
         drafts: Vec<u32>,
         now: Instant,
-    ) -> (u64, Option<Finished>) {
+    ) -> (u64, Option<Result<Finished, String>>) {
         self.coming -= 1;
         let fed = std::mem::replace(&mut self.drafts, drafts);
         self.tokens_came(now);
         let known = self.tokens.len();
         let mut sampled = sampled.into_iter();
-        let end = sampled.find_map(|one| self.push(one, now));
+        let mut end = sampled.find_map(|one| self.push(one, now));
         self.overran = sampled.next().is_some();
         let taken = self.tokens.len() - known;
         // All but the last were fed as drafts.
@@ -375,6 +382,14 @@ impl Sequence {
             }
             lookup.learn(&self.tokens);
             self.drafts = lookup.draft(&self.tokens, self.tokens.len() + 1 == self.limit);
+        }
+        if let (Some(held), None) = (&mut self.held_to, &end) {
+            match held.look_ahead(&self.drafts) {
+                // What was looked up and cannot come is not worth a row.
+                Ok(false) if self.lookup.is_some() => self.drafts.clear(),
+                Ok(_) => {}
+                Err(why) => end = Some(Err(why)),
+            }
         }
         (taken as u64, end)
     }

@@ -5,7 +5,7 @@
 //! The logits are made of integers and single roundings from the counter-based generator, so that any device can
 //! make them again; `logit` below is the definition.
 
-use monomorph_sampling::{Sampled, Sampling, TokenUse, sample, uniform};
+use monomorph_sampling::{Sampled, Sampling, TokenMask, TokenUse, sample_within, uniform};
 use std::io::Write;
 
 pub(crate) const VOCABULARIES: [u32; 5] = [97, 1_001, 49_152, 128_256, 262_144];
@@ -102,12 +102,24 @@ pub(crate) fn case(number: u64, vocabulary: u32) -> Vec<u8> {
     let draw = number * 3;
     let used = pick(number, 10, &[0, 0, 1, 40, 90]) * if vocabulary > 90_000 { 20 } else { 1 };
     let offset = pick(number, 11, &[0, 5, 77]);
+    // Of every `stride` ids `width` may be chosen; 0 is any.
+    let [stride, width] = pick(number, 12, &[[0; 2], [0; 2], [2, 1], [65, 60], [64, 3], [40, 1]]);
+    let allows = |id: &u32| (id + offset) % stride < width;
+    let mask = (stride > 0).then(|| TokenMask::of(vocabulary as usize, (0..vocabulary).filter(allows)));
     let mut logits: Vec<f32> = (0..vocabulary).map(|id| logit(row, id)).collect();
-    let expected = sample(&mut logits, &sampling, draw, &history(used, offset, vocabulary));
-    encode(row, &sampling, draw, [used, offset], &expected)
+    let history = history(used, offset, vocabulary);
+    let expected = sample_within(&mut logits, &sampling, draw, &history, mask.as_ref());
+    encode(row, &sampling, draw, [used, offset], [stride, width], &expected)
 }
 
-fn encode(row: Row, sampling: &Sampling, draw: u64, [used, offset]: [u32; 2], expected: &Sampled) -> Vec<u8> {
+fn encode(
+    row: Row,
+    sampling: &Sampling,
+    draw: u64,
+    [used, offset]: [u32; 2],
+    mask: [u32; 2],
+    expected: &Sampled,
+) -> Vec<u8> {
     let mut bytes = Vec::with_capacity(256);
     bytes.extend(row.seed.to_le_bytes());
     bytes.extend(sampling.seed.to_le_bytes());
@@ -134,7 +146,8 @@ fn encode(row: Row, sampling: &Sampling, draw: u64, [used, offset]: [u32; 2], ex
     top.resize(20, (0, 0.0));
     bytes.extend(top.iter().flat_map(|(id, _)| id.to_le_bytes()));
     bytes.extend(top.iter().flat_map(|(_, logprob)| logprob.to_le_bytes()));
-    bytes.resize(256, 0);
+    bytes.extend(mask.iter().flat_map(|word| word.to_le_bytes()));
+    assert_eq!(bytes.len(), 256);
     bytes
 }
 

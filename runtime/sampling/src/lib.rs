@@ -5,10 +5,11 @@
 //! filters first and divides by the temperature last):
 //!
 //! 1. log-probabilities, where asked for, from the unmodified logits;
-//! 2. penalties: repetition (prompt and answer), then frequency and presence (answer only);
-//! 3. temperature; 0 stops here and takes the largest logit, the smallest id among equals;
-//! 4. `top_k`, then `top_p` over what is left, then `min_p` against the likeliest;
-//! 5. one draw from what remains: the uniform number is [`uniform`]`(seed, draw)`, a counter-based generator,
+//! 2. the mask, where there is one: what it does not allow has a logit of minus infinity from here on;
+//! 3. penalties: repetition (prompt and answer), then frequency and presence (answer only);
+//! 4. temperature; 0 stops here and takes the largest logit, the smallest id among equals;
+//! 5. `top_k`, then `top_p` over what is left, then `min_p` against the likeliest;
+//! 6. one draw from what remains: the uniform number is [`uniform`]`(seed, draw)`, a counter-based generator,
 //!    so a draw depends on nothing but the request's seed and the position of the draw.
 //!
 //! The same logits give the same token on every machine: the exponential is computed here, from additions and
@@ -17,14 +18,16 @@
 mod filter;
 mod history;
 mod logprobs;
+mod mask;
 mod numeric;
 mod penalty;
 mod random;
 mod sampler;
 
 pub use history::with_generated;
+pub use mask::TokenMask;
 pub use random::uniform;
-pub use sampler::sample;
+pub use sampler::{sample, sample_within};
 
 /// Most alternatives a request may ask log-probabilities of.
 pub const MAX_TOP_LOGPROBS: u8 = 20;

@@ -5,7 +5,7 @@ use crate::logprobs::LogProbs;
 use crate::numeric::{argmax, largest, sum, weight};
 use crate::penalty;
 use crate::random::uniform;
-use crate::{Sampled, Sampling, TokenUse};
+use crate::{Sampled, Sampling, TokenMask, TokenUse};
 
 /// Chooses the next token; the crate's page gives the order of the steps.
 ///
@@ -15,8 +15,23 @@ use crate::{Sampled, Sampling, TokenUse};
 ///
 /// Never panics: NaN counts as minus infinity, and a row without any finite logit gives token 0.
 pub fn sample(logits: &mut [f32], sampling: &Sampling, draw: u64, history: &[TokenUse]) -> Sampled {
+    sample_within(logits, sampling, draw, history, None)
+}
+
+/// As [`sample`], of the ids that `mask` allows, if there is one. Where none of these has a finite logit, that gives token 0 too,
+/// which the mask need not allow.
+pub fn sample_within(
+    logits: &mut [f32],
+    sampling: &Sampling,
+    draw: u64,
+    history: &[TokenUse],
+    mask: Option<&TokenMask>,
+) -> Sampled {
     // A copy, because the row is about to be changed; nobody pays for it who did not ask.
     let unmodified = sampling.top_logprobs.map(|_| without_nan(logits.to_vec()));
+    if let Some(mask) = mask {
+        mask.apply(logits);
+    }
     if sampling.needs_history() {
         penalty::apply(logits, sampling, history);
     }

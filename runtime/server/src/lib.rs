@@ -16,6 +16,7 @@ mod cpu;
 mod draft;
 mod failure;
 mod far;
+mod grammars;
 mod health;
 mod http;
 mod keys;

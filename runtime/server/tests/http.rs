@@ -15,6 +15,8 @@ mod drafts;
 mod drains;
 #[path = "http/faults.rs"]
 mod faults;
+#[path = "http/formats.rs"]
+mod formats;
 #[path = "http/lifecycle.rs"]
 mod lifecycle;
 #[path = "http/memory.rs"]
@@ -65,6 +67,10 @@ fn main() -> ExitCode {
         ("refusals::paths_and_methods", refusals::paths_and_methods),
         ("refusals::harmless_fields_are_taken", refusals::harmless_fields),
         ("refusals::full_queue", refusals::full_queue),
+        ("formats::answers_are_held_to_them", formats::answers),
+        ("formats::so_are_many_at_once", formats::at_once),
+        ("formats::so_is_what_follows_reasoning", formats::behind_reasoning),
+        ("formats::what_is_not_followed_is_refused_by_name", formats::refusals),
         ("access::every_route_wants_a_key_but_health_and_metrics", access::keys),
         ("access::keys_that_are_none_or_open_to_others_are_named", access::warnings),
         ("access::pages_of_other_origins_ask_if_they_may", access::origins),

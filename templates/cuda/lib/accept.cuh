@@ -102,7 +102,7 @@ __device__ __forceinline__ void accept(const Step* step, Step* passes, int* ids,
         largest.temperature = 0.0f, largest.top_p = 1.0f, largest.min_p = 0.0f;
         largest.repetition_penalty = 1.0f, largest.presence_penalty = largest.frequency_penalty = 0.0f;
         largest.top_k = 0, largest.top_logprobs = -1, largest.seed = largest.draw = 0;
-        largest.slot = Ids::drafted(pass, place), largest.history_start = largest.history_count = 0;
+        largest.slot = Ids::drafted(pass, place), largest.history_start = largest.history_count = 0, largest.mask = -1;
     }
 }
 

@@ -1,5 +1,5 @@
 // Sampling: one row of logits -> one token, in the order and with the arithmetic of runtime/sampling (whose page states both): log-
-// probabilities of the unmodified logits, penalties, temperature, top_k, top_p, min_p, one draw in order of id. Nothing leaves the
+// probabilities of the unmodified logits, the mask, penalties, temperature, top_k, top_p, min_p, one draw in order of id. Nothing leaves the
 // device but the results.
 //
 // Config: VOCABULARY; THREADS (256 or 512); SPLITS, blocks a row (<= 32); GROUPS, rows worked on at once (<= 32). Grid: GROUPS * SPLITS
@@ -25,7 +25,7 @@ struct Sampler : SampleRow<C> {
     using Row = SampleRow<C>;
     using Row::SLICE, Row::PER_THREAD, Row::THREADS, Row::SPLITS;
     using Row::shared, Row::group, Row::scratch, Row::sampled, Row::row, Row::begin;
-    using Row::values, Row::load_slice, Row::penalise, Row::slice_best, Row::row_best, Row::streamed_best, Row::greedy;
+    using Row::values, Row::load_slice, Row::restrict_to, Row::penalise, Row::slice_best, Row::row_best, Row::streamed_best, Row::greedy;
     using Row::token_of, Row::logprob, Row::finish, Row::alternatives;
 
     // ---- Log-probabilities ----
@@ -207,16 +207,19 @@ struct Sampler : SampleRow<C> {
         const bool random = sampling.temperature > 0;
         const bool wanted = sampling.top_logprobs >= 0;
         const bool penalised = sampling.history_count > 0 && (sampling.repetition_penalty != 1 || sampling.presence_penalty != 0 || sampling.frequency_penalty != 0);
-        if (!random && !wanted && !penalised) return greedy(sampling, streamed_best());
+        const bool masked = sampling.mask >= 0;
+        if (!random && !wanted && !penalised && !masked) return greedy(sampling, streamed_best());
         load_slice();
         if (!random && !wanted) {
-            penalise(sampling, history);
+            if (masked) restrict_to(sampling, history);
+            if (penalised) penalise(sampling, history);
             return greedy(sampling, slice_best());
         }
         unsigned long long best = 0;
         if (wanted) best = log_probabilities(sampling);
+        if (masked) restrict_to(sampling, history);
         if (penalised) penalise(sampling, history);
-        const bool stale = penalised || !wanted;
+        const bool stale = masked || penalised || !wanted;
         Threshold threshold = {};
         if (random && has_top_k(sampling)) {
             const unsigned long long own = stale ? block_maximum<THREADS>(slice_best(), shared.keys) : best;

@@ -85,6 +85,17 @@ struct SampleRow {
         __syncthreads();
     }
 
+    // Makes all logits but those of the mask's ids minus infinity. Whoever reads a slice at other places than it wrote waits before.
+    __device__ __forceinline__ void restrict_to(const Sampling& sampling, const TokenUse* history) {
+        const unsigned* const words = reinterpret_cast<const unsigned*>(history) + sampling.mask;
+#pragma unroll 1
+        for (int i = threadIdx.x; i < SLICE; i += THREADS) {
+            const int id = begin + i;
+            if (id < C::VOCABULARY && (__ldcg(words + id / 32) >> id % 32 & 1) == 0) values()[i] = negative_infinity();
+        }
+        __syncthreads();
+    }
+
     // Each id stands in the history once, so nobody else touches its logit.
     __device__ __forceinline__ void penalise(const Sampling& sampling, const TokenUse* history) {
 #pragma unroll 1

@@ -40,7 +40,7 @@ struct Sampling {
     unsigned long long seed, draw;
     int slot;                          // sampled_ids[slot] receives the id; -1 = nobody does
     int history_start, history_count;  // TokenUse entries the penalties look at
-    int reserved;
+    int mask;                          // where the words of its mask begin, in words from the start of the history; -1 = any id may be chosen
 };
 
 struct Step {
@@ -61,6 +61,7 @@ struct TokenRow {
     int sequence;  // index into Step::sequence
 };
 
+// A token that penalties look at. Behind those of a step stand the masks of its rows: a bit an id, the lowest of a word first, in words of 4 bytes.
 struct TokenUse {
     int id;
     int generated;  // 1 = the model's own token, 0 = the prompt's

@@ -20,8 +20,8 @@ def header(most, tokens, sequences, outputs, blocks):
         else:
             data += bytes(32)
     for index in range(most):
-        # Temperature, top_p, min_p and penalties; top_k and top_logprobs; seed and draw; slot, history, reserved.
-        data += struct.pack("<6fIiQQ4i", 0.0, 1.0, 0.0, 1.0, 0.0, 0.0, 0, -1, index, 0, -1, 0, 0, 0)
+        # Temperature, top_p, min_p and penalties; top_k and top_logprobs; seed and draw; slot, history, mask.
+        data += struct.pack("<6fIiQQ4i", 0.0, 1.0, 0.0, 1.0, 0.0, 0.0, 0, -1, index, 0, -1, 0, 0, -1)
     return data + struct.pack(f"<{len(blocks)}i", *blocks)
 
 

@@ -6,7 +6,7 @@ use super::gather::each_row;
 use super::rows::Rows;
 use super::team::Team;
 use monomorph_model::{Output, RowOutput, SequenceStep, Slot, Step, StepOutput, Ticket, Tokens, Verified};
-use monomorph_sampling::{Sampled, sample, with_generated};
+use monomorph_sampling::{Sampled, sample_within, with_generated};
 use std::collections::VecDeque;
 use std::ops::Range;
 use std::sync::{Mutex, PoisonError};
@@ -48,15 +48,15 @@ impl<const DRAFTS: usize> Outputs<DRAFTS> {
         team.run(|lane| {
             each_row(lane, owners.len(), logits, |row, logits| {
                 let sequence = &step.sequences[owners[row]];
-                if let Output::Sample { sampling, draw, history } = &sequence.output {
+                if let Output::Sample { sampling, draw, history, masks } = &sequence.output {
                     // Each row as if it were fed alone: after the drafts before it, at its own place of the random stream.
                     let before = range.start + row - batch.sequence_outputs(owners[row]).start;
                     let draw = draw + before as u64;
                     let token = if before > 0 && sampling.needs_history() {
                         let longer = with_generated(history, &drafts(sequence)[..before]);
-                        sample(logits, sampling, draw, &longer)
+                        sample_within(logits, sampling, draw, &longer, masks.get(before))
                     } else {
-                        sample(logits, sampling, draw, history)
+                        sample_within(logits, sampling, draw, history, masks.get(before))
                     };
                     *sampled[row].lock().unwrap_or_else(PoisonError::into_inner) = Some(token);
                 }
@@ -161,7 +161,12 @@ mod tests {
             blocks: vec![BlockId(slot)],
             output,
         };
-        let sample = || Output::Sample { sampling: Sampling::default(), draw: 0, history: Vec::new() };
+        let sample = || Output::Sample {
+            sampling: Sampling::default(),
+            draw: 0,
+            history: Vec::new(),
+            masks: Vec::new(),
+        };
         let first = Step {
             sequences: vec![
                 row(1, 0, Tokens::Known(vec![3, 4]), sample()),

@@ -30,7 +30,7 @@ pub struct StepTables {
     pub header: Pointer,
     /// Token rows of a prefill.
     pub tokens: Pointer,
-    /// Tokens that penalties look at.
+    /// Tokens that penalties look at, and masks behind them.
     pub history: Pointer,
     /// Ids: by slot the one sampled last, and those of a step that drafts.
     pub ids: Pointer,

@@ -7,7 +7,7 @@ pub(crate) use tables::{Ids, Tables, device_bytes};
 pub(crate) use wire::{Header, MAX_SEQUENCES, SampledRow, SequenceRow, TokenRow, Use, bytes_of};
 
 use monomorph_model::{Output, SequenceStep, Tokens};
-use monomorph_sampling::{TokenUse, with_generated};
+use monomorph_sampling::{TokenMask, TokenUse, with_generated};
 use wire::{NO_SEQUENCE, SamplingRow, UNWANTED, sampling_row};
 
 /// What a step may hold.
@@ -36,7 +36,7 @@ pub(crate) struct OutputRow {
     pub(crate) row: i32,
     /// Sequence of the step.
     pub(crate) sequence: usize,
-    /// How it is sampled.
+    /// How it is sampled; where its mask begins, among those of the step.
     pub(crate) sampling: SamplingRow,
     /// Whether its logits are wanted.
     pub(crate) logits: bool,
@@ -52,6 +52,8 @@ pub(crate) struct StepBuffer {
     pub(crate) blocks: Vec<i32>,
     pub(crate) tokens: Vec<TokenRow>,
     pub(crate) history: Vec<Use>,
+    /// Words of the masks, which stand behind the history on the device.
+    pub(crate) masks: Vec<u32>,
     pub(crate) outputs: Vec<OutputRow>,
     /// Of each sequence of the step, the first of its output rows.
     pub(crate) first_outputs: Vec<usize>,
@@ -79,6 +81,7 @@ impl StepBuffer {
             blocks: Vec::new(),
             tokens: Vec::new(),
             history: Vec::new(),
+            masks: Vec::new(),
             outputs: Vec::new(),
             first_outputs: Vec::new(),
             decodes: false,
@@ -130,7 +133,7 @@ impl StepBuffer {
         let limits = self.limits;
         self.begin(sequences.len());
         for (index, sequence) in sequences.iter().enumerate() {
-            let (Tokens::Known(ids), Output::Sample { sampling, draw, history }) =
+            let (Tokens::Known(ids), Output::Sample { sampling, draw, history, masks }) =
                 (&sequence.tokens, &sequence.output)
             else {
                 panic!("sequence {index} of the step has drafts that are not known or not sampled after");
@@ -164,6 +167,7 @@ impl StepBuffer {
                         let longer = with_generated(history, drafts);
                         (wanted.history_start, wanted.history_count) = self.remember(&longer);
                     }
+                    wanted.mask = self.restrict(masks.get(at));
                 }
                 self.outputs.push(OutputRow {
                     row: row as i32,
@@ -189,6 +193,7 @@ impl StepBuffer {
         self.blocks.clear();
         self.tokens.clear();
         self.history.clear();
+        self.masks.clear();
         self.outputs.clear();
         self.first_outputs.clear();
         self.decodes = false;
@@ -260,6 +265,16 @@ impl StepBuffer {
         (start, history.len() as i32)
     }
 
+    /// Puts a mask among those of the step: where it begins among their words; -1 of none.
+    fn restrict(&mut self, mask: Option<&TokenMask>) -> i32 {
+        let Some(mask) = mask else { return -1 };
+        let (start, words) = (self.masks.len() as i32, mask.words());
+        let needed = TokenMask::words_for(self.limits.vocabulary);
+        assert!(words.len() == needed, "a mask has {} words, and the vocabulary {needed}", words.len());
+        self.masks.extend_from_slice(words);
+        start
+    }
+
     /// Adds the output rows of a sequence, whose tokens are the last ones, from row `first` on.
     fn want(&mut self, sequence: usize, first: usize, step: &SequenceStep) {
         let row = |row: usize, sampling, logits| OutputRow { row: row as i32, sequence, sampling, logits };
@@ -269,10 +284,11 @@ impl StepBuffer {
             Output::None if self.decodes => self.outputs.push(row(last, UNWANTED, false)),
             Output::None => {}
             Output::Logits => self.outputs.extend((first..=last).map(|at| row(at, UNWANTED, true))),
-            Output::Sample { sampling, draw, history } => {
+            Output::Sample { sampling, draw, history, masks } => {
                 let slot = step.slot.0 as usize;
                 let mut wanted = sampling_row(sampling, *draw, slot);
                 (wanted.history_start, wanted.history_count) = self.remember(history);
+                wanted.mask = self.restrict(masks.first());
                 self.sampled[slot] = true;
                 self.outputs.push(row(last, wanted, false));
             }
@@ -282,9 +298,14 @@ impl StepBuffer {
     /// Writes output rows `range` into the header.
     pub(crate) fn select(&mut self, range: std::ops::Range<usize>) {
         self.header.outputs = range.len() as i32;
+        // Masks stand behind the history, which is complete by now.
+        let masks = (size_of::<Use>() / size_of::<u32>() * self.history.len()) as i32;
         for (at, output) in self.outputs[range].iter().enumerate() {
             self.header.output_rows[at] = output.row;
             self.header.sampling[at] = output.sampling;
+            if output.sampling.mask >= 0 {
+                self.header.sampling[at].mask += masks;
+            }
         }
     }
 }

@@ -83,7 +83,7 @@ impl Forward {
                     prompts += if first { sequence.prompt as u64 } else { 0 };
                 }
             }
-            finished.extend(place.zip(end.map(Ok)));
+            finished.extend(place.zip(end));
         }
         // From the end no index moves before its turn.
         finished.sort_by_key(|(index, _)| *index);

@@ -138,17 +138,21 @@ impl Forward {
                     BlockId((blocks + (far.len() - 1) * group + at) as u32)
                 }
             }));
-            let mut history = match std::mem::replace(&mut row.output, Output::None) {
-                Output::Sample { history, .. } => history,
-                Output::None | Output::Logits => Vec::new(),
+            let (mut history, mut masks) = match std::mem::replace(&mut row.output, Output::None) {
+                Output::Sample { history, masks, .. } => (history, masks),
+                Output::None | Output::Logits => (Vec::new(), Vec::new()),
             };
             if samples {
                 history.clear();
+                masks.clear();
                 if let Some(known) = &sequence.history {
                     history.extend_from_slice(known.uses());
                 }
-                let draw = sequence.draw();
-                row.output = Output::Sample { sampling: sequence.sampling.clone(), draw, history };
+                if let Some(held) = &sequence.held_to {
+                    masks.extend_from_slice(held.masks(drafts));
+                }
+                let (sampling, draw) = (sequence.sampling.clone(), sequence.draw());
+                row.output = Output::Sample { sampling, draw, history, masks };
             }
             self.step.sequences.push(row);
             let piece = end < sequence.prompt;

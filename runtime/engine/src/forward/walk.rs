@@ -10,15 +10,17 @@
 
 use super::Forward;
 use crate::handle::prepare;
+use crate::scripted::allowed;
 use crate::scripted::{
     Drafting, InFlight, Invariant, Recurrent, Script, Scripted, Shape, Skipping, Tight, Tokens, Verifying,
 };
 use crate::{EngineOptions, Event, FarShare, FinishReason, Generation, Policy, PrefixOptions};
 use crate::{Request, ScheduleOptions, Stats, SubmitError, SwapOptions};
 use monomorph_cache::{Block, Share};
+use monomorph_grammar::{Constraint, Grammars, Source, Thinking, Token};
 use monomorph_model::{FarRoom, ModelSpec};
 use std::collections::HashSet;
-use std::sync::Arc;
+use std::sync::{Arc, LazyLock};
 use std::time::Duration;
 
 /// The model's stop id turns up about once in this many tokens.
@@ -63,6 +65,30 @@ fn repeating() -> Tokens {
     }))
 }
 
+/// What answers are held to in a walk: tokens are letters, and the model's stop id ends them.
+static CONSTRAINTS: LazyLock<Vec<Constraint>> = LazyLock::new(|| {
+    let letters: Vec<[u8; 1]> = (b'a'..).take(KINDS as usize).map(|letter| [letter]).collect();
+    let ends = Tight::SPEC.protocol.stop_ids;
+    let token = |id: u32| {
+        let bytes = letters.get(id as usize)?;
+        Some(Token { bytes, special: ends.contains(&id) })
+    };
+    let grammars = Grammars::new(Tight::SPEC.vocabulary, token, ends).unwrap();
+    let of = |regex: &str| grammars.compile(&Source::Regex(regex.to_owned())).unwrap();
+    let tags = grammars.tags(&[5], &[7, 8]);
+    let thinking = |opened, budget| Thinking::new(&tags, opened, budget);
+    vec![
+        of("([abd-x]{1,4}[d-h]){1,6}"),
+        of("[d-m]{3,20}"),
+        of("(de|fgh|[i-x]){1,12}"),
+        of("([abd-x])+"),
+        of("[d-m]{3,20}").after(thinking(true, Some(6))),
+        of("([abd-x]{1,3}[d-h]){1,6}").after(thinking(false, Some(9))),
+        grammars.thinking(thinking(true, Some(7))),
+        grammars.thinking(thinking(false, Some(2))),
+    ]
+});
+
 /// The tokens that a model of such a spec says in a walk.
 fn spoken_by(spec: &ModelSpec) -> Tokens {
     if spec.drafts() > spec.drafted() { repeating() } else { tokens() }
@@ -73,10 +99,18 @@ fn lone(tokens: &Tokens, request: &Request, most: usize) -> (Vec<u32>, FinishRea
     let spec = Tight::SPEC;
     let mut context = request.prompt.clone();
     let most = request.max_tokens.min(most - request.prompt.len());
+    let (mut constraint, mut masks) = (request.constraint.clone(), Vec::new());
+    let ends = !request.ignore_eos || constraint.is_some();
     for draw in 0..most as u64 {
-        let id = tokens.next(&context, &request.sampling, draw, spec);
-        if request.stop_ids.contains(&id) || (!request.ignore_eos && spec.protocol.stop_ids.contains(&id)) {
+        if let Some(constraint) = &mut constraint {
+            constraint.masks(&[], &mut masks).unwrap();
+        }
+        let id = allowed(tokens.next(&context, &request.sampling, draw, spec), masks.first(), spec);
+        if request.stop_ids.contains(&id) || (ends && spec.protocol.stop_ids.contains(&id)) {
             return (context.split_off(request.prompt.len()), FinishReason::Stop { id });
+        }
+        if let Some(constraint) = &mut constraint {
+            constraint.take(id).unwrap();
         }
         context.push(id);
     }
@@ -132,6 +166,10 @@ fn request(random: &mut Random, most: usize, spoken: &Spoken) -> Request {
     request.ignore_eos = random.below(3) == 0;
     (request.client, request.priority) = (random.below(3), random.below(5) as i64 / 2 - 1);
     request.sampling.presence_penalty = if random.below(4) == 0 { 0.5 } else { 0.0 };
+    if random.below(3) == 0 {
+        let at = random.below(CONSTRAINTS.len() as u64) as usize;
+        request.constraint = Some(CONSTRAINTS[at].clone());
+    }
     request
 }
 

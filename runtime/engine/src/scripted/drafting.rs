@@ -3,7 +3,7 @@
 use super::controls::Breach;
 use super::{Scripted, Shape, mix, sampled};
 use monomorph_model::{ModelSpec, RowOutput, SequenceStep, Verified};
-use monomorph_sampling::Sampling;
+use monomorph_sampling::{Sampling, TokenMask};
 
 impl<S: Shape> Scripted<S> {
     /// Samples after the last token of `context` that is no draft, and after every draft that is the token sampled before it.
@@ -13,10 +13,11 @@ impl<S: Shape> Scripted<S> {
         context: &[u32],
         sampling: &Sampling,
         draw: u64,
+        masks: &[TokenMask],
     ) -> RowOutput {
         let (mut known, mut ids) = (context.len() - row.drafts, Vec::new());
         let last = loop {
-            let id = self.next(&context[..known], sampling, draw + ids.len() as u64);
+            let id = self.next(&context[..known], sampling, draw + ids.len() as u64, masks.get(ids.len()));
             ids.push(id);
             if context.get(known) != Some(&id) {
                 break id;

@@ -4,7 +4,7 @@ use monomorph_model::{
     BlockId, FarId, FarRoom, ModelSpec, Output, SequenceStep, Slot, SnapshotId, StateCopy, StatePlace, Step,
     Tokens,
 };
-use monomorph_sampling::{Sampling, TokenUse};
+use monomorph_sampling::{Sampling, TokenMask, TokenUse};
 use std::collections::{HashMap, HashSet, VecDeque};
 
 /// Token ids in place of keys and values, what each slot was fed, and what the steps in flight hold.
@@ -404,6 +404,20 @@ pub(super) fn check_step(step: &Step, spec: &ModelSpec, sequences: usize) {
             let stranger = ids.iter().find(|&&id| id as usize >= spec.vocabulary);
             assert_eq!(stranger, None, "{slot:?} is fed a token outside the vocabulary");
         }
+    }
+}
+
+/// The masks are for the first token and behind the drafts that they allow, or there are none; and each allows something.
+pub(super) fn check_masks(masks: &[TokenMask], drafts: &[u32], spec: &ModelSpec) {
+    let words = TokenMask::words_for(spec.vocabulary);
+    for mask in masks {
+        assert_eq!(mask.words().len(), words, "a mask of another vocabulary");
+        assert!(mask.count() > 0, "a mask that allows nothing");
+    }
+    assert!(masks.len() <= 1 + drafts.len(), "{} masks for {} drafts", masks.len(), drafts.len());
+    for (at, (mask, draft)) in masks.iter().zip(drafts).enumerate() {
+        // One that ends an answer has none behind it.
+        assert!(at + 1 >= masks.len() || mask.allows(*draft), "a mask behind draft {at}, which cannot come");
     }
 }
 

@@ -18,7 +18,7 @@ use controls::Fault;
 use memory::Memory;
 use monomorph_model::{BlockId, FarId, FarRoom, LoadError, LoadOptions, Model, ModelSpec, Output, Progress};
 use monomorph_model::{RowOutput, SequenceStep, StatePlace, States, Step, StepOutput, Ticket, Weights};
-use monomorph_sampling::{Sampled, Sampling};
+use monomorph_sampling::{Sampled, Sampling, TokenMask};
 use std::collections::VecDeque;
 use std::marker::PhantomData;
 use std::sync::Arc;
@@ -159,9 +159,10 @@ impl<S: Shape> Scripted<S> {
         self.controls.clone()
     }
 
-    /// The token after `context`, of which `draw` tokens were generated: the script's, unless something is wrong.
-    fn next(&self, context: &[u32], sampling: &Sampling, draw: u64) -> u32 {
-        let right = self.script.tokens.next(context, sampling, draw, S::SPEC);
+    /// The token after `context`, of which `draw` tokens were generated: the script's, or where the mask has none of it the next that
+    /// it allows; unless something is wrong.
+    fn next(&self, context: &[u32], sampling: &Sampling, draw: u64, mask: Option<&TokenMask>) -> u32 {
+        let right = allowed(self.script.tokens.next(context, sampling, draw, S::SPEC), mask, S::SPEC);
         match self.controls.poisoned() {
             None => right,
             Some(Poison::WrongTokens) => (right + 1) % S::SPEC.vocabulary as u32,
@@ -174,22 +175,42 @@ impl<S: Shape> Scripted<S> {
         let context = self.memory.feed(sequence);
         match &sequence.output {
             Output::None => RowOutput::None,
-            Output::Sample { sampling, draw, history } => {
+            Output::Sample { sampling, draw, history, masks } => {
                 let known = context.len() - sequence.drafts;
                 memory::check_history(&context[..known], *draw, sampling, history);
-                self.sample(sequence, &context, sampling, *draw)
+                memory::check_masks(masks, &context[known..], S::SPEC);
+                self.sample(sequence, &context, sampling, *draw, masks)
             }
             Output::Logits => {
                 let mut logits = vec![0.0; sequence.tokens.len() * S::SPEC.vocabulary];
                 for (row, at) in (sequence.position..context.len()).enumerate() {
                     let greedy = Sampling::default();
-                    let id = self.next(&context[..=at], &greedy, 0);
+                    let id = self.next(&context[..=at], &greedy, 0, None);
                     logits[row * S::SPEC.vocabulary + id as usize] = 1.0;
                 }
                 RowOutput::Logits(logits)
             }
         }
     }
+}
+
+/// A token, or where a mask does not allow it the next that it allows, token 0 behind the last.
+pub fn allowed(id: u32, mask: Option<&TokenMask>, spec: &ModelSpec) -> u32 {
+    let Some(mask) = mask else { return id };
+    let from = |id: u32| {
+        let first = id as usize / 32;
+        let word = |(at, word): (usize, &u32)| {
+            let word = if at == first { *word >> (id % 32) << (id % 32) } else { *word };
+            (word != 0).then(|| 32 * at as u32 + word.trailing_zeros())
+        };
+        mask.words()
+            .iter()
+            .enumerate()
+            .skip(first)
+            .find_map(word)
+            .filter(|id| (*id as usize) < spec.vocabulary)
+    };
+    from(id).or_else(|| from(0)).unwrap_or(id)
 }
 
 /// A sampled token with made-up log-probabilities where they are asked for.

@@ -1,6 +1,7 @@
 //! The engine on a scripted model, which checks every step it is given and samples from what it reads back.
 
 mod answers;
+mod constraints;
 mod deadlines;
 mod drafts;
 mod endings;

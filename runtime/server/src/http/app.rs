@@ -3,7 +3,9 @@
 use super::asker::Asker;
 use super::error::ApiError;
 use crate::answer::Answer;
+use crate::answer::reading::Reading;
 use crate::conversation::Prepared;
+use crate::grammars::GrammarStore;
 use crate::health::canary::Canary;
 use crate::health::{Readiness, Signs, StepLimit};
 use crate::keys::Keys;
@@ -14,6 +16,7 @@ use crate::retry;
 use crate::text::Text;
 use axum::http::StatusCode;
 use monomorph_engine::{EngineHandle, Request, SubmitError};
+use monomorph_grammar::Constraint;
 use monomorph_model::{ModelSpec, Progress};
 use std::hash::RandomState;
 use std::sync::{Arc, OnceLock};
@@ -63,6 +66,8 @@ pub(crate) struct Ready {
     pub(crate) engine: EngineHandle,
     /// Its text side.
     pub(crate) text: Arc<Text>,
+    /// What its answers can be held to.
+    pub(crate) grammars: Arc<GrammarStore>,
     /// What is asked to see whether its answers are right.
     pub(crate) canary: Arc<Canary>,
 }
@@ -81,13 +86,14 @@ impl App {
         Signs::of(engine.health(), &engine.stats(), canary.unanswered(), self.step_limit).read()
     }
 
-    /// Hands a prompt to the engine, for as many answers as are wanted, all or none. `max_tokens` is the endpoint's default for requests
+    /// Hands a prompt to the engine, for as many answers as are wanted, all or none, each held to the `constraint`. `max_tokens` is the endpoint's default for requests
     /// that name none.
     pub(crate) fn begin(
         &self,
         ready: &Ready,
         prepared: Prepared,
         params: &GenerationParams,
+        constraint: Option<Constraint>,
         asker: Asker,
         max_tokens: usize,
     ) -> Result<Vec<Answer>, ApiError> {
@@ -107,6 +113,7 @@ impl App {
             sampling: params.sampling.clone(),
             stop_ids,
             ignore_eos: params.ignore_eos,
+            constraint,
             priority: params.priority,
             client: asker.client(params.user.as_deref(), &self.askers),
         };
@@ -125,6 +132,18 @@ impl App {
         };
         // Those that have begun when one is refused are dropped, and so cancelled.
         (0..).zip(std::iter::repeat_n(request, params.choices)).map(begin).collect()
+    }
+
+    /// What an answer to a request is held to, if anything; where the model marks its reasoning, behind that.
+    pub(crate) async fn constraint(
+        &self,
+        ready: &Ready,
+        params: &GenerationParams,
+        reading: &Reading,
+    ) -> Result<Option<Constraint>, ApiError> {
+        let Some(format) = &params.format else { return Ok(None) };
+        let reasoning = (!reading.is_plain()).then(|| reading.in_reasoning());
+        ready.grammars.compile(format, reasoning).await.map(Some)
     }
 
     /// A refusal of the engine's, with what the client may do about it.

@@ -38,6 +38,7 @@ pub(super) async fn begin(
 ) -> Result<Vec<Answer>, ApiError> {
     let (text, reasons) = (Arc::clone(&ready.text), app.reasons);
     let prepared = completions::off_the_workers(move || conversation.prepare(&text, reasons)).await??;
+    let constraint = app.constraint(ready, params, &prepared.reading).await?;
     // Without a limit an answer may fill the context; the engine clips.
-    app.begin(ready, prepared, params, asker, ready.engine.context())
+    app.begin(ready, prepared, params, constraint, asker, ready.engine.context())
 }

@@ -38,7 +38,8 @@ pub(crate) async fn completions(
         }
     };
     let prepared = Prepared { ids, reading: Reading::plain() };
-    let answers = app.begin(ready, prepared, &params, asker, DEFAULT_MAX_TOKENS)?;
+    let constraint = app.constraint(ready, &params, &prepared.reading).await?;
+    let answers = app.begin(ready, prepared, &params, constraint, asker, DEFAULT_MAX_TOKENS)?;
     let writer = AnswerWriter::new(Endpoint::Text, &app.model_name, app.forced.as_deref(), &params);
     respond(writer, params.stream, answers).await
 }

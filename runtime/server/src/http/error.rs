@@ -93,6 +93,9 @@ impl From<SubmitError> for ApiError {
             SubmitError::PromptEmpty => ApiError::field("prompt", "the prompt has no tokens"),
             SubmitError::PromptTooLong { prompt, context } => too_long(prompt, context),
             SubmitError::TokenOutOfVocabulary { .. } => ApiError::field("prompt", message),
+            SubmitError::Constraint(_) => {
+                ApiError::new(StatusCode::BAD_REQUEST, "unsupported_grammar", message)
+            }
             SubmitError::QueueFull { .. } => {
                 ApiError::new(StatusCode::TOO_MANY_REQUESTS, "queue_full", message)
             }

@@ -33,6 +33,9 @@ impl ChatRequest {
             return Err(ApiError::field("top_logprobs", "`top_logprobs` needs `logprobs` to be true"));
         }
         params.sampling.top_logprobs = logprobs.then_some(top.unwrap_or(0) as u8);
+        if params.format.is_some() && !conversation.tools.given.is_empty() && !conversation.tools.forbidden {
+            return Err(ApiError::unsupported("tools", "tools beside a format of the answer are"));
+        }
         refuse_unsupported(&mut fields)?;
         fields.finish()?;
         Ok(ChatRequest { params, conversation })
@@ -71,8 +74,6 @@ fn refuse_unsupported(fields: &mut Fields) -> Result<(), ApiError> {
     let off = |value: &Value| value == "none" || value == "auto";
     fields.refuse_unless("functions", is_empty, "functions are")?;
     fields.refuse_unless("function_call", off, "functions are")?;
-    let text = |value: &Value| value == &json!({"type": "text"});
-    fields.refuse_unless("response_format", text, "formats other than text are")?;
     fields.refuse_unless(
         "modalities",
         |value| value == &json!(["text"]),

@@ -1,6 +1,7 @@
 //! What chat and text completions ask for alike: sampling, limits, stops, streaming.
 
 use super::fields::{Fields, integer, wrong_type};
+use super::format::Format;
 use crate::http::error::ApiError;
 use monomorph_model::SamplingPreset;
 use monomorph_sampling::Sampling;
@@ -47,6 +48,8 @@ pub(crate) struct GenerationParams {
     pub(crate) stop_ids: Vec<u32>,
     /// Generate on past the model's own stop ids.
     pub(crate) ignore_eos: bool,
+    /// What the answer is held to, if anything.
+    pub(crate) format: Option<Format>,
     /// Who is served first, as vLLM has it: the lower, the earlier.
     pub(crate) priority: i64,
     /// Who asks, by the client's own word.
@@ -66,6 +69,7 @@ impl GenerationParams {
             stops: Vec::new(),
             stop_ids: Vec::new(),
             ignore_eos: false,
+            format: None,
             priority: 0,
             user: None,
         }
@@ -81,6 +85,12 @@ impl GenerationParams {
         let stops = read_stops(fields, "stop")?;
         let stop_ids = read_stop_ids(fields, limits)?;
         let ignore_eos = fields.boolean("ignore_eos")?.unwrap_or(false);
+        let format = Format::read(fields)?;
+        if format.is_some() && ignore_eos {
+            let message =
+                "`ignore_eos` contradicts the format that is asked for: an answer that is complete ends";
+            return Err(ApiError::field("ignore_eos", message));
+        }
         let priority = fields.integer("priority", i64::MIN..=i64::MAX)?.unwrap_or(0);
         let user = fields.string("user")?.map(str::to_owned);
         let choices = fields.integer("n", 1..=MAX_CHOICES)?.unwrap_or(1) as usize;
@@ -97,6 +107,7 @@ impl GenerationParams {
             stops,
             stop_ids,
             ignore_eos,
+            format,
             priority,
             user,
         })

@@ -4,6 +4,7 @@ pub(crate) mod answers;
 pub(crate) mod chat;
 pub(crate) mod completions;
 pub(crate) mod fields;
+pub(crate) mod format;
 pub(crate) mod generation;
 mod logprobs;
 pub(crate) mod messages;

@@ -3,6 +3,7 @@
 use super::serving;
 use crate::failure::Failure;
 use crate::far::FarArgs;
+use crate::grammars::GrammarStore;
 use crate::health::StepLimit;
 use crate::health::canary::Canary;
 use crate::http::app::{App, Ready};
@@ -212,7 +213,9 @@ pub fn serve(
     let kept = kept(spec, &engine);
     let swapped = swap::describe(spec, engine.swap());
     let scheduled = schedule::describe(engine.schedule());
-    let _ = app.ready.set(Ready { engine, text: Arc::new(text), canary: Arc::new(canary) });
+    let text = Arc::new(text);
+    let grammars = GrammarStore::begin(spec, &text);
+    let _ = app.ready.set(Ready { engine, text, grammars, canary: Arc::new(canary) });
     out::print(format_args!(
         "ready in {:.2} s: {} with a context of {context} tokens, {cached} cached in all ({}), {} threads{running}{kept}{swapped}{warm}{scheduled}{weights}{drafts}{invariant}",
         started.elapsed().as_secs_f64(),

@@ -223,5 +223,5 @@ fn block_range(spec: &ModelSpec, index: usize, tokens: usize) -> Vec<BlockId> {
 }
 
 fn greedy(draw: u64) -> Output {
-    Output::Sample { sampling: Sampling::default(), draw, history: Vec::new() }
+    Output::Sample { sampling: Sampling::default(), draw, history: Vec::new(), masks: Vec::new() }
 }

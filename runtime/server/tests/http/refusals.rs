@@ -118,7 +118,6 @@ pub fn every_refusal() {
         ),
         (json!({"tool_choice": "required"}), 400, "tool_choice", &["not supported yet"]),
         (json!({"functions": [{}]}), 400, "functions", &["not supported yet"]),
-        (json!({"response_format": {"type": "json_object"}}), 400, "response_format", &["not supported yet"]),
         (json!({"modalities": ["audio"]}), 400, "modalities", &["not supported yet"]),
         (json!({"reasoning_effort": "high"}), 400, "reasoning_effort", &["not supported yet"]),
         (json!({"top_logprobs": 2}), 400, "top_logprobs", &["logprobs"]),

@@ -132,7 +132,7 @@ impl ReasoningFormat {
     }
 
     /// The opening and the closing tag.
-    pub(crate) fn tags(self) -> [&'static str; 2] {
+    pub fn tags(self) -> [&'static str; 2] {
         match self {
             ReasoningFormat::Think => ["<think>", "</think>"],
             ReasoningFormat::Mistral => ["[THINK]", "[/THINK]"],

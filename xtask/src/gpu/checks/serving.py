@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -101,12 +102,18 @@ class Server:
         return found
 
 
+# What every fourth answer is held to.
+FORMAT = r"[A-Z][a-z]{2,7}( [a-z]{1,6}){2,4}[.!]"
+
+
 def requests(prompts, count):
-    """Requests of different prompts, lengths and ways of sampling; every third needs the history of its tokens."""
+    """Requests of different prompts, lengths and ways of sampling; every third needs the history of its tokens, every fourth a mask."""
     for number in range(count):
         parameters = {"max_tokens": 16 + 7 * (number % 11), "temperature": 0.8 * (number % 2), "seed": number}
         if number % 3 == 0:
             parameters["frequency_penalty"] = 0.4
+        if number % 4 == 2:
+            parameters["guided_regex"] = FORMAT
         yield prompts[number % len(prompts)], parameters
 
 
@@ -131,6 +138,11 @@ def run(context):
     tokens = sum(answer["usage"]["completion_tokens"] for answer in crowded)
     detail = f"{STREAMS - len(differing)} of {STREAMS} answers equal the lone ones; {tokens} tokens in {seconds:.2f} s, {cached} of the prompts' cached"
     context.add("serving", "64 requests at once", not differing, detail, differing=differing)
+    held = [answer for (_, parameters), answer in zip(asked, alone) if "guided_regex" in parameters]
+    complete = [text for text, _, reason in held if reason == "stop"]
+    wrong = [text for text in complete if re.fullmatch(FORMAT, text) is None]
+    held_to = complete and not wrong
+    context.add("serving", "answers held to a format", bool(held_to), f"{len(complete)} of {len(held)} complete, {len(wrong)} do not fit", wrong=wrong)
     leaked = stats["total_blocks"] - stats["free_blocks"]
     context.add("serving", "blocks come back", leaked == 0, f"{leaked} of {stats['total_blocks']} blocks not free")
     context.add("serving", "SIGTERM", status == 0, f"exit status {status}")

@@ -175,7 +175,12 @@ mod tests {
     /// A sequence of which `drafts` of `tokens` are to be verified.
     fn row(slot: u32, position: usize, tokens: &[u32], drafts: usize, samples: bool) -> SequenceStep {
         let output = match samples {
-            true => Output::Sample { sampling: Sampling::default(), draw: 0, history: Vec::new() },
+            true => Output::Sample {
+                sampling: Sampling::default(),
+                draw: 0,
+                history: Vec::new(),
+                masks: Vec::new(),
+            },
             false => Output::None,
         };
         let blocks = (position + tokens.len() + 2).div_ceil(LIMITS.block_tokens) as u32;

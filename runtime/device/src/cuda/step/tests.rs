@@ -1,6 +1,6 @@
 use super::*;
 use monomorph_model::{BlockId, SequenceStep, Slot};
-use monomorph_sampling::{Sampling, TokenUse};
+use monomorph_sampling::{Sampling, TokenMask, TokenUse};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 fn limits() -> Limits {
@@ -44,7 +44,7 @@ fn known(ids: &[u32]) -> Tokens {
 
 fn sample(top_logprobs: Option<u8>, history: Vec<TokenUse>) -> Output {
     let sampling = Sampling { top_k: 7, seed: 9, top_logprobs, ..Sampling::default() };
-    Output::Sample { sampling, draw: 5, history }
+    Output::Sample { sampling, draw: 5, history, masks: Vec::new() }
 }
 
 #[test]
@@ -100,7 +100,15 @@ fn decoding_gives_every_sequence_its_row() {
 }
 
 fn penalised(history: Vec<TokenUse>) -> Output {
-    Output::Sample { sampling: Sampling { presence_penalty: 1.0, ..Sampling::default() }, draw: 5, history }
+    let sampling = Sampling { presence_penalty: 1.0, ..Sampling::default() };
+    Output::Sample { sampling, draw: 5, history, masks: Vec::new() }
+}
+
+/// As penalised, of these ids only: a list for each token that is sampled.
+fn masked(history: Vec<TokenUse>, ids: &[&[u32]]) -> Output {
+    let sampling = Sampling { presence_penalty: 1.0, ..Sampling::default() };
+    let masks = ids.iter().map(|ids| TokenMask::of(10, ids.iter().copied())).collect();
+    Output::Sample { sampling, draw: 5, history, masks }
 }
 
 fn drafting() -> StepBuffer {
@@ -109,6 +117,57 @@ fn drafting() -> StepBuffer {
 
 fn drafts(sequence: SequenceStep, drafts: usize) -> SequenceStep {
     SequenceStep { drafts, ..sequence }
+}
+
+#[test]
+fn masks_stand_behind_the_history() {
+    let mut buffer = StepBuffer::new(limits());
+    let history = vec![TokenUse { id: 4, generated: 2 }, TokenUse { id: 1, generated: 0 }];
+    let step = [
+        sequence(1, 7, known(&[5]), &[2], masked(history.clone(), &[&[0, 3]])),
+        sequence(0, 7, known(&[4]), &[1], sample(None, Vec::new())),
+        sequence(2, 7, known(&[4]), &[0], masked(history, &[&[9]])),
+    ];
+    for _ in 0..2 {
+        fill(&mut buffer, &step);
+        // Two uses of two words each stand before them, twice; in whatever part of the rows they are uploaded with.
+        for (rows, found) in [(0..3, &[8, -1, 9][..]), (1..3, &[-1, 9]), (2..3, &[9])] {
+            buffer.select(rows.clone());
+            let masks: Vec<_> = buffer.header.sampling[..rows.len()].iter().map(|row| row.mask).collect();
+            assert_eq!(masks, found);
+        }
+        assert_eq!(buffer.masks, [0b1001, 1 << 9]);
+    }
+    fill(&mut buffer, &step[1..2]);
+    assert!(buffer.masks.is_empty(), "nothing of a step is left for the next");
+    let large = Output::Sample {
+        sampling: Sampling::default(),
+        draw: 0,
+        history: Vec::new(),
+        masks: vec![TokenMask::of(40, [3])],
+    };
+    let step = [sequence(1, 7, known(&[5]), &[2], large)];
+    let filled = catch_unwind(AssertUnwindSafe(|| fill(&mut buffer, &step)));
+    assert!(filled.is_err(), "a mask of another vocabulary");
+}
+
+#[test]
+fn drafts_have_masks_of_their_own() {
+    let mut buffer = drafting();
+    let step = [
+        drafts(sequence(2, 14, known(&[1, 9, 8]), &[3, 0], masked(Vec::new(), &[&[9], &[8, 7], &[1]])), 2),
+        drafts(sequence(0, 3, known(&[5, 1, 6]), &[2], masked(Vec::new(), &[&[1, 2], &[5]])), 2),
+        drafts(sequence(1, 3, known(&[5, 1]), &[1], masked(Vec::new(), &[&[1], &[6]])), 0),
+    ];
+    // The third has none, and rows that fill its place.
+    let third = SequenceStep { tokens: known(&[5]), ..step[2].clone() };
+    let mut given = StepBuffer::new(Limits { drafts: 2, tokens: 9, ..limits() });
+    given.verify(&[&step[0], &step[1], &third]);
+    given.select(0..9);
+    let masks: Vec<_> = given.header.sampling[..9].iter().map(|row| row.mask).collect();
+    assert_eq!(masks, [0, 1, 2, 3, 4, -1, 5, -1, -1]);
+    buffer.verify(&step[..2].iter().collect::<Vec<_>>());
+    assert_eq!(buffer.masks, [1 << 9, 0b1_1000_0000, 0b10, 0b110, 1 << 5]);
 }
 
 #[test]

@@ -52,7 +52,8 @@ pub(crate) struct SamplingRow {
     pub(crate) slot: i32,
     pub(crate) history_start: i32,
     pub(crate) history_count: i32,
-    pub(crate) reserved: i32,
+    /// Where the words of its mask begin, in words from the start of the history; -1 where any id may be chosen.
+    pub(crate) mask: i32,
 }
 
 /// What stands before the block table.
@@ -107,6 +108,8 @@ unsafe impl Wire for TokenRow {}
 unsafe impl Wire for Use {}
 // SAFETY: a plain number.
 unsafe impl Wire for i32 {}
+// SAFETY: a plain number.
+unsafe impl Wire for u32 {}
 
 const _: () = {
     assert!(size_of::<SequenceRow>() == 32);
@@ -152,7 +155,7 @@ pub(crate) const UNWANTED: SamplingRow = SamplingRow {
     slot: -1,
     history_start: 0,
     history_count: 0,
-    reserved: 0,
+    mask: -1,
 };
 
 /// Of no step.
@@ -183,6 +186,6 @@ pub(crate) fn sampling_row(sampling: &Sampling, draw: u64, slot: usize) -> Sampl
         slot: slot as i32,
         history_start: 0,
         history_count: 0,
-        reserved: 0,
+        mask: -1,
     }
 }

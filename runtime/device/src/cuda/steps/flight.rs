@@ -77,7 +77,7 @@ impl Flight {
             header: Pinned::zeroed(sizes.header as usize)?,
             groups: Pinned::zeroed(groups * size_of::<Header>())?,
             tokens: Pinned::zeroed(sizes.tokens as usize)?,
-            // Grown when penalties first ask for it: at its largest it is rarely needed.
+            // Grown when penalties or masks first ask for it: at its largest it is rarely needed.
             history: Pinned::zeroed(0)?,
             sampled,
             drafted,

@@ -7,20 +7,21 @@ use super::{Steps, Want};
 use std::ops::Range;
 
 impl Steps {
-    /// Header, block table and history of the step at hand, and its token rows where kernels read them; the steps' stream
+    /// Header, block table, history and masks of the step at hand, and its token rows where kernels read them; the steps' stream
     /// waits for them.
     pub(super) fn upload(&mut self, index: usize, tokens: bool) -> Result<(), Fault> {
         let (flight, buffer) = (&mut self.flights[index], &self.buffer);
         let header = bytes_of(std::slice::from_ref(&*buffer.header));
-        let history = bytes_of(&buffer.history);
-        if history.len() > flight.history.bytes().len() {
-            flight.history = Pinned::zeroed(history.len().next_power_of_two())?;
+        let (history, masks) = (bytes_of(&buffer.history), bytes_of(&buffer.masks));
+        let behind = history.len() + masks.len();
+        if behind > flight.history.bytes().len() {
+            flight.history = Pinned::zeroed(behind.next_power_of_two())?;
         }
         let tokens = if tokens { bytes_of(&buffer.tokens) } else { &[] };
         let none: &[u8] = &[];
         for (to, pinned, parts) in [
             (flight.tables.header, &mut flight.header, [header, bytes_of(&buffer.blocks)]),
-            (flight.tables.history, &mut flight.history, [history, none]),
+            (flight.tables.history, &mut flight.history, [history, masks]),
             (flight.tables.tokens, &mut flight.tokens, [tokens, none]),
         ] {
             let pinned = &mut pinned.bytes_mut()[..parts[0].len() + parts[1].len()];

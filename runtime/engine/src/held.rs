@@ -1,0 +1,52 @@
+//! What an answer is held to, and what follows from that for its next step.
+
+use monomorph_grammar::Constraint;
+use monomorph_sampling::TokenMask;
+
+/// A constraint that has seen all of an answer's tokens, and the masks of the tokens that come next.
+#[derive(Debug)]
+pub(crate) struct Held {
+    constraint: Constraint,
+    /// None where any token may come next, also behind the drafts; else that of the next token, and those behind as many drafts as
+    /// may come.
+    masks: Vec<TokenMask>,
+}
+
+impl Held {
+    /// Before the first token.
+    ///
+    /// # Errors
+    /// When no token may be the first; the message says why.
+    pub fn new(constraint: Constraint) -> Result<Held, String> {
+        let mut held = Held { constraint, masks: Vec::new() };
+        held.look_ahead(&[])?;
+        Ok(held)
+    }
+
+    /// Takes the next token of the answer.
+    ///
+    /// # Errors
+    /// When it may not come here; the message says why.
+    pub fn take(&mut self, id: u32) -> Result<(), String> {
+        self.constraint.take(id).map_err(|error| error.to_string())
+    }
+
+    /// Computes the masks of the next step, which verifies these drafts. Whether the first of them may come.
+    ///
+    /// # Errors
+    /// When no token may come next; the message says why.
+    pub fn look_ahead(&mut self, drafts: &[u32]) -> Result<bool, String> {
+        self.constraint.masks(drafts, &mut self.masks).map_err(|error| error.to_string())?;
+        Ok(self.masks.len() != 1)
+    }
+
+    /// The masks of a step that verifies so many of the drafts, all or none.
+    pub fn masks(&self, drafts: usize) -> &[TokenMask] {
+        &self.masks[..self.masks.len().min(1 + drafts)]
+    }
+
+    /// How many of the tokens that come next may be any, whatever they are.
+    pub fn free_for(&self) -> usize {
+        self.constraint.free_for()
+    }
+}

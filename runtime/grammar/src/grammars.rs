@@ -1,0 +1,222 @@
+//! A model's tokens, and grammars over them.
+
+use crate::constraint::Constraint;
+use crate::error::GrammarError;
+use crate::schema;
+use crate::source::{MAX_BYTES, MAX_CHOICES, Source};
+use crate::thinking::{Tags, Thinking};
+use llguidance::api::{GrammarWithLexer, ParserLimits, TopLevelGrammar};
+use llguidance::earley::SlicedBiasComputer;
+use llguidance::{Matcher, ParserFactory};
+use monomorph_sampling::TokenMask;
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use toktrie::{ApproximateTokEnv, InferenceCapabilities, TokEnv, TokRxInfo, TokTrie};
+
+/// A token of a model's vocabulary.
+#[derive(Clone, Copy, Debug)]
+pub struct Token<'a> {
+    /// The bytes it stands for; of a control token its name.
+    pub bytes: &'a [u8],
+    /// Whether it is a control token, which is no text.
+    pub special: bool,
+}
+
+/// What grammars are made of: a model's tokens, and the limits of what is compiled. Made once a server.
+pub struct Grammars {
+    factory: ParserFactory,
+    shared: Arc<Shared>,
+}
+
+/// What constraints know of the vocabulary.
+pub(crate) struct Shared {
+    pub(crate) vocabulary: usize,
+    /// Ids that end an answer; the first is the one that llguidance knows.
+    pub(crate) ends: Vec<u32>,
+    /// The bytes of each token, one behind the other, and where each ends.
+    bytes: Vec<u8>,
+    until: Vec<usize>,
+    /// Tokens that stand for the same bytes as another: those, and the other, which is the one in the trie.
+    doubles: Vec<(u32, u32)>,
+}
+
+impl std::fmt::Debug for Shared {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Shared").field("vocabulary", &self.vocabulary).finish_non_exhaustive()
+    }
+}
+
+impl Shared {
+    /// The bytes of a token; none of one that there is not.
+    pub(crate) fn bytes(&self, id: u32) -> &[u8] {
+        let id = id as usize;
+        let Some(until) = self.until.get(id) else { return &[] };
+        &self.bytes[if id == 0 { 0 } else { self.until[id - 1] }..*until]
+    }
+
+    /// The token that stands for the same bytes and is in the trie.
+    pub(crate) fn in_trie(&self, id: u32) -> u32 {
+        self.doubles.binary_search_by_key(&id, |(double, _)| *double).map_or(id, |at| self.doubles[at].1)
+    }
+
+    /// The mask of what llguidance allows.
+    pub(crate) fn mask(&self, allowed: &[u32]) -> Vec<u32> {
+        let mut words = vec![0; TokenMask::words_for(self.vocabulary)];
+        let known = words.len().min(allowed.len());
+        words[..known].copy_from_slice(&allowed[..known]);
+        for (double, other) in &self.doubles {
+            let allowed = get(&words, *other);
+            set(&mut words, *double, allowed);
+        }
+        // One end is as good as another.
+        let ends = self.ends.first().is_some_and(|end| get(&words, *end));
+        self.ends.iter().for_each(|end| set(&mut words, *end, ends));
+        if let Some(last) = words.last_mut()
+            && !self.vocabulary.is_multiple_of(32)
+        {
+            *last &= (1 << (self.vocabulary % 32)) - 1;
+        }
+        words
+    }
+}
+
+/// A bit of a mask's words.
+fn get(words: &[u32], id: u32) -> bool {
+    words.get(id as usize / 32).is_some_and(|word| word >> (id % 32) & 1 == 1)
+}
+
+/// Sets a bit of a mask's words.
+pub(crate) fn set(words: &mut [u32], id: u32, to: bool) {
+    if let Some(word) = words.get_mut(id as usize / 32) {
+        *word = *word & !(1 << (id % 32)) | u32::from(to) << (id % 32);
+    }
+}
+
+impl Grammars {
+    /// Of `vocabulary` ids, as `token` tells them, of which `ends` end an answer; at least one.
+    ///
+    /// # Errors
+    /// When there is no end, or the tokens make no trie; the message says why.
+    pub fn new<'a>(
+        vocabulary: usize,
+        token: impl Fn(u32) -> Option<Token<'a>>,
+        ends: &[u32],
+    ) -> Result<Grammars, String> {
+        let known = ends.iter().copied().filter(|id| (*id as usize) < vocabulary);
+        let ends = known.fold(Vec::new(), |mut ends: Vec<u32>, id| {
+            if !ends.contains(&id) {
+                ends.push(id);
+            }
+            ends
+        });
+        let Some(end) = ends.first().copied() else {
+            return Err("the model has no token that ends an answer".to_owned());
+        };
+        let (mut bytes, mut until) = (Vec::new(), Vec::with_capacity(vocabulary));
+        let mut words: Vec<Vec<u8>> = Vec::with_capacity(vocabulary);
+        let mut doubles = Vec::new();
+        let mut known: BTreeMap<Vec<u8>, u32> = BTreeMap::new();
+        for id in 0..vocabulary as u32 {
+            let mut word = Vec::new();
+            if let Some(Token { bytes: spelled, special }) = token(id) {
+                bytes.extend_from_slice(spelled);
+                // No text has a byte of this value, so it marks what is no text. Nor is an end, however it is spelled.
+                let special = special || ends.contains(&id);
+                if special {
+                    word.push(TokTrie::SPECIAL_TOKEN_MARKER);
+                }
+                if special || !spelled.contains(&TokTrie::SPECIAL_TOKEN_MARKER) {
+                    word.extend_from_slice(spelled);
+                }
+            }
+            until.push(bytes.len());
+            match known.get(&word) {
+                _ if word.is_empty() => {}
+                Some(other) => {
+                    doubles.push((id, *other));
+                    word.clear();
+                }
+                None => drop(known.insert(word.clone(), id)),
+            }
+            words.push(word);
+        }
+        drop(known);
+        let info = TokRxInfo::new(vocabulary as u32, end);
+        let trie = TokTrie::from(&info, &words);
+        // Forced bytes are not turned into tokens for the model: which tokens are allowed depends on the grammar alone.
+        let environment: TokEnv = Arc::new(ApproximateTokEnv::new(trie));
+        let capabilities = InferenceCapabilities::default();
+        let slices = SlicedBiasComputer::general_slices();
+        let mut factory =
+            ParserFactory::new(&environment, capabilities, &slices).map_err(|error| error.to_string())?;
+        factory.quiet();
+        *factory.limits_mut() = ParserLimits { max_grammar_size: 250_000, ..ParserLimits::default() };
+        Ok(Grammars { factory, shared: Arc::new(Shared { vocabulary, ends, bytes, until, doubles }) })
+    }
+
+    /// The constraint of a source, at the beginning of an answer. Takes milliseconds, or tens of them of a large source: not for a
+    /// thread that others wait for.
+    ///
+    /// # Errors
+    /// When it is too large, says what is not supported, makes no sense, or no answer is possible.
+    pub fn compile(&self, source: &Source) -> Result<Constraint, GrammarError> {
+        let bytes = source.bytes();
+        if bytes > MAX_BYTES {
+            return Err(GrammarError::new(format!("has {bytes} bytes; at most {MAX_BYTES}")));
+        }
+        let grammar = match source {
+            Source::JsonObject => GrammarWithLexer::from_json_schema(schema::any_object()),
+            Source::JsonSchema(schema) => GrammarWithLexer::from_json_schema(schema::prepare(schema)?),
+            Source::Regex(regex) => GrammarWithLexer::from_regex(regex),
+            Source::Lark(lark) => GrammarWithLexer::from_lark(lark.clone()),
+            Source::Choice(texts) => GrammarWithLexer::from_lark(choice(texts)?),
+        };
+        let matcher = Matcher::new(self.factory.create_parser(TopLevelGrammar::from_grammar(grammar)));
+        if let Some(error) = matcher.get_error() {
+            return Err(GrammarError::new(format!("cannot be used: {}", first_line(&error))));
+        }
+        let mut constraint = Constraint::new(Arc::clone(&self.shared), Some(matcher), None);
+        // What the first token may be is the most expensive question.
+        constraint.masks(&[], &mut Vec::new())?;
+        Ok(constraint)
+    }
+
+    /// What the tokens have to do with the tags around a model's reasoning, as ids each; made once a server.
+    pub fn tags(&self, open: &[u32], close: &[u32]) -> Arc<Tags> {
+        Arc::new(Tags::new(Arc::clone(&self.shared), open, close))
+    }
+
+    /// A constraint that only ends reasoning in time.
+    pub fn thinking(&self, thinking: Thinking) -> Constraint {
+        Constraint::new(Arc::clone(&self.shared), None, Some(thinking))
+    }
+}
+
+impl std::fmt::Debug for Grammars {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Grammars").field("shared", &self.shared).finish_non_exhaustive()
+    }
+}
+
+/// The first line of a library's message: the others quote the grammar.
+fn first_line(message: &str) -> &str {
+    message.lines().next().unwrap_or(message)
+}
+
+/// A grammar of some texts.
+fn choice(texts: &[String]) -> Result<String, GrammarError> {
+    let count = texts.len();
+    if count == 0 || count > MAX_CHOICES {
+        return Err(GrammarError::new(format!(
+            "has {count} texts to choose from; 1 to {MAX_CHOICES} can be"
+        )));
+    }
+    if let Some(at) = texts.iter().position(String::is_empty) {
+        let path = format!("[{at}]");
+        return Err(GrammarError { path, message: "is an empty text".to_owned() });
+    }
+    // JSON's way to write a text is Lark's.
+    let texts: Vec<String> =
+        texts.iter().map(|text| serde_json::Value::from(text.as_str()).to_string()).collect();
+    Ok(format!("start: {}", texts.join(" | ")))
+}

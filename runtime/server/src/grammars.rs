@@ -1,0 +1,113 @@
+//! Grammars of the model's tokens: made when the model is there, compiled beside the requests that work.
+
+use crate::http::error::ApiError;
+use crate::openai::format::Format;
+use crate::text::Text;
+use axum::http::StatusCode;
+use monomorph_grammar::{Constraint, GrammarError, Grammars, Tags, Thinking, Token};
+use monomorph_model::ModelSpec;
+use monomorph_text::{ReasoningFormat, Special, TextError};
+use std::sync::{Arc, OnceLock};
+use std::time::Instant;
+use tokio::sync::Semaphore;
+
+/// Grammars that are compiled at one time: each takes a processor that steps want too.
+const COMPILED_AT_ONCE: usize = 2;
+/// Longest chain of grammars that wait to be compiled.
+const MOST_WAITING: usize = 64;
+
+/// What is made once.
+struct Made {
+    grammars: Grammars,
+    /// Of a model that marks its reasoning.
+    tags: Option<Arc<Tags>>,
+}
+
+/// What answers can be held to, of one model.
+pub(crate) struct GrammarStore {
+    spec: &'static ModelSpec,
+    text: Arc<Text>,
+    made: OnceLock<Result<Made, String>>,
+    turns: Semaphore,
+    waiting: Semaphore,
+}
+
+impl GrammarStore {
+    /// Of a model and its text side. Making them takes a while, and begins on a thread of its own.
+    pub(crate) fn begin(spec: &'static ModelSpec, text: &Arc<Text>) -> Arc<GrammarStore> {
+        let store = Arc::new(GrammarStore {
+            spec,
+            text: Arc::clone(text),
+            made: OnceLock::new(),
+            turns: Semaphore::new(COMPILED_AT_ONCE),
+            waiting: Semaphore::new(MOST_WAITING),
+        });
+        let background = Arc::clone(&store);
+        // Where there is no thread to have, the first who asks makes them.
+        let _ = std::thread::Builder::new().name("grammars".into()).spawn(move || {
+            let _ = background.made();
+        });
+        store
+    }
+
+    /// Those made, or being made, or made now.
+    fn made(&self) -> Result<&Made, String> {
+        let made = self.made.get_or_init(|| {
+            let began = Instant::now();
+            let (tokenizer, spec) = (&self.text.tokenizer, self.spec);
+            let token = |id| {
+                let bytes = tokenizer.token_bytes(id)?;
+                Some(Token { bytes, special: tokenizer.is_special(id) })
+            };
+            let ends: Vec<u32> = spec.protocol.stop_ids.iter().chain(tokenizer.end_ids()).copied().collect();
+            let grammars = Grammars::new(spec.vocabulary, token, &ends)?;
+            let tags = self.text.reasoning.map(|format| self.tags(format, &grammars)).transpose();
+            let tags = tags.map_err(|error| error.to_string())?;
+            tracing::info!(took = ?began.elapsed(), "grammars are ready");
+            Ok(Made { grammars, tags })
+        });
+        made.as_ref().map_err(Clone::clone)
+    }
+
+    fn tags(&self, format: ReasoningFormat, grammars: &Grammars) -> Result<Arc<Tags>, TextError> {
+        let [open, close] = format.tags().map(|tag| self.text.tokenizer.encode(tag, Special::Parse));
+        Ok(grammars.tags(&open?, &close?))
+    }
+
+    /// What an answer is held to that is to have a format; behind its reasoning, where there may be some, which the prompt `opened` or did
+    /// not. A client that goes away while this waits for its turn is compiled nothing.
+    pub(crate) async fn compile(
+        self: &Arc<Self>,
+        format: &Format,
+        opened: Option<bool>,
+    ) -> Result<Constraint, ApiError> {
+        let Ok(_place) = self.waiting.try_acquire() else {
+            let message = format!("{MOST_WAITING} grammars are being compiled, and no more may wait");
+            return Err(ApiError::new(StatusCode::TOO_MANY_REQUESTS, "queue_full", message));
+        };
+        let stopped =
+            |_| ApiError::new(StatusCode::SERVICE_UNAVAILABLE, "stopped", "no more grammars are compiled");
+        let _turn = self.turns.acquire().await.map_err(stopped)?;
+        let (store, source) = (Arc::clone(self), format.source.clone());
+        let work = move || -> Result<Result<Constraint, GrammarError>, String> {
+            let began = Instant::now();
+            let Made { grammars, tags } = store.made()?;
+            let thinking = tags.as_ref().zip(opened).map(|(tags, opened)| Thinking::new(tags, opened, None));
+            let compiled = grammars.compile(&source).map(|constraint| match thinking {
+                Some(thinking) => constraint.after(thinking),
+                None => constraint,
+            });
+            tracing::info!(took = ?began.elapsed(), refused = compiled.is_err(), "compiled a grammar");
+            Ok(compiled)
+        };
+        let failed = |what: String| {
+            ApiError::new(
+                StatusCode::INTERNAL_SERVER_ERROR,
+                "grammar",
+                format!("compiling a grammar failed: {what}"),
+            )
+        };
+        let compiled = tokio::task::spawn_blocking(work).await.map_err(|error| failed(error.to_string()))?;
+        compiled.map_err(failed)?.map_err(|error| format.refusal(error))
+    }
+}

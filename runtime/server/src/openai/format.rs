@@ -1,0 +1,246 @@
+//! What an answer is asked to be held to: OpenAI's `response_format`, vLLM's `structured_outputs` and the `guided_` names it had before.
+
+use super::fields::{Fields, wrong_type};
+use crate::http::error::ApiError;
+use monomorph_grammar::{GrammarError, Source};
+use serde_json::Value;
+
+/// What an answer is held to, and by which field.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Format {
+    /// The field that says so, with the path to the source.
+    path: String,
+    /// What it says.
+    pub(crate) source: Source,
+}
+
+impl Format {
+    /// Reads all fields that may say what the answer is held to; one of them may.
+    pub(crate) fn read(fields: &mut Fields) -> Result<Option<Format>, ApiError> {
+        let mut found: Option<(&str, Format)> = None;
+        let asked = [
+            ("response_format", read_response_format(fields)?),
+            ("structured_outputs", read_structured_outputs(fields)?),
+            ("guided_json", read_source(fields, "guided_json", json)?),
+            ("guided_regex", read_source(fields, "guided_regex", regex)?),
+            ("guided_grammar", read_source(fields, "guided_grammar", lark)?),
+            ("guided_choice", read_source(fields, "guided_choice", choice)?),
+        ];
+        for (field, format) in asked {
+            let Some(format) = format else { continue };
+            if let Some((earlier, _)) = found {
+                let message = format!(
+                    "`{field}` and `{earlier}` both say what the answer is held to; give one of them"
+                );
+                return Err(ApiError::field(field, message));
+            }
+            found = Some((field, format));
+        }
+        for (name, what) in [
+            ("guided_decoding_backend", "a choice of backend is"),
+            ("guided_whitespace_pattern", "a pattern of spacing is"),
+        ] {
+            fields.refuse_unless(name, |_| false, what)?;
+        }
+        Ok(found.map(|(_, format)| format))
+    }
+
+    /// The error for a source that cannot be used.
+    pub(crate) fn refusal(&self, error: GrammarError) -> ApiError {
+        let path = format!("{}{}", self.path, error.path);
+        let message = format!("`{path}` {}", error.message);
+        ApiError { code: "unsupported_grammar", ..ApiError::field(path, message) }
+    }
+}
+
+/// OpenAI's field, which chats have.
+fn read_response_format(fields: &mut Fields) -> Result<Option<Format>, ApiError> {
+    let Some(value) = fields.value("response_format") else { return Ok(None) };
+    let mut fields = Fields::new("response_format", value)?;
+    let format = match fields.string("type")? {
+        None => return Err(required("response_format.type")),
+        Some("text") => None,
+        Some("json_object") => {
+            Some(Format { path: "response_format".to_owned(), source: Source::JsonObject })
+        }
+        Some("json_schema") => {
+            let Some(value) = fields.value("json_schema") else {
+                return Err(required("response_format.json_schema"));
+            };
+            let mut fields = Fields::new("response_format.json_schema", value)?;
+            // Whether it is strict changes nothing: every answer is valid.
+            fields.string("name")?;
+            fields.string("description")?;
+            fields.boolean("strict")?;
+            let path = "response_format.json_schema.schema";
+            let Some(schema) = fields.value("schema") else { return Err(required(path)) };
+            fields.finish()?;
+            Some(Format { path: path.to_owned(), source: Source::JsonSchema(schema.clone()) })
+        }
+        Some(other) => {
+            let message =
+                format!("`response_format.type` must be text, json_object or json_schema, and is {other:?}");
+            return Err(ApiError::field("response_format.type", message));
+        }
+    };
+    fields.finish()?;
+    Ok(format)
+}
+
+/// vLLM's field: an object with one member.
+fn read_structured_outputs(fields: &mut Fields) -> Result<Option<Format>, ApiError> {
+    let Some(value) = fields.value("structured_outputs") else { return Ok(None) };
+    let mut fields = Fields::new("structured_outputs", value)?;
+    let mut sources = [
+        read_source(&mut fields, "json", json)?,
+        read_source(&mut fields, "regex", regex)?,
+        read_source(&mut fields, "grammar", lark)?,
+        read_source(&mut fields, "choice", choice)?,
+        fields.boolean("json_object")?.filter(|object| *object).map(|_| Format {
+            path: "structured_outputs.json_object".to_owned(),
+            source: Source::JsonObject,
+        }),
+    ]
+    .into_iter()
+    .flatten();
+    let (first, second) = (sources.next(), sources.next());
+    if second.is_some() || first.is_none() {
+        let message =
+            "`structured_outputs` must have one of `json`, `regex`, `grammar`, `choice` and `json_object`";
+        return Err(ApiError::field("structured_outputs", message));
+    }
+    fields.finish()?;
+    Ok(first)
+}
+
+/// A field that holds a source.
+fn read_source(
+    fields: &mut Fields,
+    name: &'static str,
+    source: fn(&str, &Value) -> Result<Source, ApiError>,
+) -> Result<Option<Format>, ApiError> {
+    let path = fields.path(name);
+    let Some(value) = fields.value(name) else { return Ok(None) };
+    Ok(Some(Format { source: source(&path, value)?, path }))
+}
+
+/// A schema, or its text.
+fn json(path: &str, value: &Value) -> Result<Source, ApiError> {
+    let Value::String(text) = value else { return Ok(Source::JsonSchema(value.clone())) };
+    let schema = serde_json::from_str(text);
+    let schema = schema.map_err(|error| ApiError::field(path, format!("`{path}` is no JSON: {error}")))?;
+    Ok(Source::JsonSchema(schema))
+}
+
+fn regex(path: &str, value: &Value) -> Result<Source, ApiError> {
+    text(path, value).map(Source::Regex)
+}
+
+fn lark(path: &str, value: &Value) -> Result<Source, ApiError> {
+    text(path, value).map(Source::Lark)
+}
+
+fn text(path: &str, value: &Value) -> Result<String, ApiError> {
+    match value {
+        Value::String(text) => Ok(text.clone()),
+        other => Err(wrong_type(path, "a string", other)),
+    }
+}
+
+fn choice(path: &str, value: &Value) -> Result<Source, ApiError> {
+    let Value::Array(texts) = value else { return Err(wrong_type(path, "an array of strings", value)) };
+    let texts = texts.iter().enumerate().map(|(at, one)| text(&format!("{path}[{at}]"), one));
+    Ok(Source::Choice(texts.collect::<Result<_, _>>()?))
+}
+
+fn required(path: &str) -> ApiError {
+    ApiError::field(path, format!("`{path}` is required"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    fn read(body: Value) -> Result<Option<Format>, (String, String)> {
+        let mut fields = Fields::new("", &body).expect("an object");
+        let format = Format::read(&mut fields).and_then(|format| fields.finish().map(|()| format));
+        format.map_err(|error| (error.param.unwrap_or_default(), error.message))
+    }
+
+    #[test]
+    fn every_way_to_say_it() {
+        let schema = json!({"type": "object"});
+        let of_schema =
+            |path: &str| Format { path: path.to_owned(), source: Source::JsonSchema(schema.clone()) };
+        let of_response =
+            json!({"type": "json_schema", "json_schema": {"name": "a", "strict": true, "schema": schema}});
+        for (body, expected) in [
+            (json!({}), None),
+            (json!({"response_format": null}), None),
+            (json!({"response_format": {"type": "text"}}), None),
+            (
+                json!({"response_format": {"type": "json_object"}}),
+                Some(Format { path: "response_format".to_owned(), source: Source::JsonObject }),
+            ),
+            (json!({"response_format": of_response}), Some(of_schema("response_format.json_schema.schema"))),
+            (json!({"structured_outputs": {"json": schema}}), Some(of_schema("structured_outputs.json"))),
+            (
+                json!({"structured_outputs": {"json": schema.to_string()}}),
+                Some(of_schema("structured_outputs.json")),
+            ),
+            (json!({"guided_json": schema}), Some(of_schema("guided_json"))),
+            (
+                json!({"guided_regex": "a+"}),
+                Some(Format { path: "guided_regex".to_owned(), source: Source::Regex("a+".to_owned()) }),
+            ),
+            (
+                json!({"structured_outputs": {"grammar": "start: /a/"}}),
+                Some(Format {
+                    path: "structured_outputs.grammar".to_owned(),
+                    source: Source::Lark("start: /a/".to_owned()),
+                }),
+            ),
+            (
+                json!({"guided_choice": ["a", "b"]}),
+                Some(Format {
+                    path: "guided_choice".to_owned(),
+                    source: Source::Choice(vec!["a".to_owned(), "b".to_owned()]),
+                }),
+            ),
+        ] {
+            assert_eq!(read(body.clone()), Ok(expected), "{body}");
+        }
+    }
+
+    #[test]
+    fn mistakes_are_named() {
+        for (body, named, word) in [
+            (json!({"response_format": 1}), "response_format", "object"),
+            (json!({"response_format": {}}), "response_format.type", "required"),
+            (json!({"response_format": {"type": "xml"}}), "response_format.type", "xml"),
+            (json!({"response_format": {"type": "json_schema"}}), "response_format.json_schema", "required"),
+            (
+                json!({"response_format": {"type": "json_schema", "json_schema": {"name": "a"}}}),
+                "response_format.json_schema.schema",
+                "required",
+            ),
+            (
+                json!({"response_format": {"type": "json_object", "schema": {}}}),
+                "response_format.schema",
+                "not a field",
+            ),
+            (json!({"guided_json": "{"}), "guided_json", "no JSON"),
+            (json!({"guided_regex": 5}), "guided_regex", "string"),
+            (json!({"guided_choice": ["a", 5]}), "guided_choice[1]", "string"),
+            (json!({"structured_outputs": {}}), "structured_outputs", "one of"),
+            (json!({"structured_outputs": {"regex": "a", "choice": ["a"]}}), "structured_outputs", "one of"),
+            (json!({"guided_regex": "a", "guided_choice": ["a"]}), "guided_choice", "both"),
+            (json!({"guided_decoding_backend": "outlines"}), "guided_decoding_backend", "not supported yet"),
+        ] {
+            let (param, message) = read(body.clone()).expect_err("refused");
+            assert_eq!(param, named, "{body}: {message}");
+            assert!(message.contains(word), "{body}: {message}");
+        }
+    }
+}
