@@ -1,4 +1,7 @@
 //! Anthropic's messages, through the server.
+//!
+//! Planted, and caught by `answers`: thinking blocks without a signature in streams; a stop sequence that is not named. By `conversations`: turns
+//! not joined; results of tools before all else. By `refusals`: errors in the other vendor's envelope, here, and this one's elsewhere.
 
 use crate::client::Response;
 use crate::process::Server;

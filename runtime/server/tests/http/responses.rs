@@ -1,4 +1,7 @@
 //! OpenAI's responses, through the server.
+//!
+//! Planted, and caught by `answers`: numbers of events that stand still. By `conversations`: a response kept that was not to be; the input left out
+//! of what the next one goes on from. By `refusals`: paths of items that count those before.
 
 use crate::client::Response;
 use crate::process::Server;

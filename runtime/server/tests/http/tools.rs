@@ -1,4 +1,10 @@
 //! Tool calls, through the server: the corpora of `runtime/text/tests/answers` whole and streamed, conversations there and back.
+//!
+//! Planted, and caught by `corpora`: control tokens handed to the parser as text, or left out; one that is no tag shown as text; rejected markup
+//! made content; an empty content for one that is null; a prompt that ends within the reasoning not seen to. By `round_trip`: the model's own
+//! id passed over; ids too long for a template; arguments left a string; tools shown that may not be called. By `how_many`: forbidden calls
+//! told as calls; an answer that goes on behind its one call; a call cut off by the length that says it ended by itself. By `choices`: one id
+//! for all calls. By `stops`: stop strings looked for in arguments; text held back for one and lost before a call.
 
 use crate::process::Server;
 use crate::scripted::talk::CONTROLS;
