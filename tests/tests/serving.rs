@@ -4,6 +4,7 @@ use monomorph_compiler::toolchain::python;
 use monomorph_tests::server::{Serving, build, get, post};
 use monomorph_tests::{root, smollm2};
 use std::process::Command;
+use std::time::{Duration, Instant};
 
 const TARGET: &str = "cpu/smollm2-135m/q4_1";
 const MEGABYTE: u64 = 1_000_000;
@@ -84,15 +85,15 @@ fn a_client_that_vanishes_gives_its_blocks_back() {
         let mut some = [0; 1024];
         assert!(stream.read(&mut some).expect("it streams") > 0);
         // The answer's head may come before the engine has taken the request up.
-        let asked = std::time::Instant::now();
+        let asked = Instant::now();
         while free() == before {
             assert!(asked.elapsed().as_secs() < 5, "a running stream holds blocks");
         }
     }
-    let gone = std::time::Instant::now();
+    let gone = Instant::now();
     while free() != before {
         assert!(gone.elapsed().as_secs() < 5, "blocks are not back: {:?}", free());
-        std::thread::sleep(std::time::Duration::from_millis(5));
+        std::thread::sleep(Duration::from_millis(5));
     }
     println!("all {:?} blocks back after {:.3} s", before.1, gone.elapsed().as_secs_f64());
 }
@@ -107,4 +108,56 @@ fn the_official_openai_client_is_content() {
     let mut command = Command::new(python);
     command.arg(clients.join("openai_test.py")).arg(format!("http://{}/v1", serving.address));
     python::run(&mut command).unwrap_or_else(|error| panic!("{error}"));
+}
+
+/// What a server wrote down is answered alike by another, and an answer that was changed is found.
+#[test]
+fn a_dump_is_answered_alike_again() {
+    let Some(weights) = smollm2() else { return };
+    let server = build(None, TARGET);
+    let directory = tempfile::tempdir().expect("a directory");
+    let dump = directory.path().join("dump.jsonl");
+    let replay = |serving: &Serving| {
+        let output = Command::new(env!("CARGO"))
+            .args(["xtask", "replay", "--url", &format!("http://{}", serving.address)])
+            .arg(&dump)
+            .current_dir(root())
+            .output()
+            .expect("xtask runs");
+        (output.status.success(), String::from_utf8_lossy(&output.stdout).into_owned())
+    };
+    {
+        let path = dump.to_str().expect("UTF-8");
+        let serving = Serving::start(&server, &weights, &["--context", "512", "--dump", path]);
+        let hello = serde_json::json!([{"role": "user", "content": "Say hello"}]);
+        for (path, body) in [
+            (
+                "/v1/chat/completions",
+                serde_json::json!({"messages": hello, "max_tokens": 24, "temperature": 0}),
+            ),
+            (
+                "/v1/chat/completions",
+                serde_json::json!({"messages": hello, "max_tokens": 24, "seed": 5, "temperature": 1, "stream": true, "n": 2}),
+            ),
+            ("/v1/completions", serde_json::json!({"prompt": "Once", "max_tokens": 24, "temperature": 1.5})),
+            ("/tokenize", serde_json::json!({"prompt": "Once upon"})),
+            ("/v1/completions", serde_json::json!({"prompt": "Once", "temperature": "hot"})),
+        ] {
+            post(&serving.address, path, &body.to_string()).expect("it answers");
+        }
+        // A line is written when its answer has ended.
+        let lines = || std::fs::read_to_string(&dump).map_or(0, |text| text.lines().count());
+        let deadline = Instant::now() + Duration::from_secs(10);
+        while lines() < 5 && Instant::now() < deadline {
+            std::thread::sleep(Duration::from_millis(10));
+        }
+    }
+    let serving = Serving::start(&server, &weights, &["--context", "512"]);
+    let (same, said) = replay(&serving);
+    assert!(same && said.contains("4 answers are the same, 0 differ; 1 differ"), "{said}");
+    let changed =
+        std::fs::read_to_string(&dump).expect("a dump").replacen("content\":\"", "content\":\"x", 2);
+    std::fs::write(&dump, changed).expect("written");
+    let (same, said) = replay(&serving);
+    assert!(!same && said.contains("choices[0].message.content"), "{said}");
 }

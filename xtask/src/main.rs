@@ -13,6 +13,7 @@ mod options;
 mod paths;
 mod peer;
 mod quantize;
+mod replay;
 mod run;
 mod test;
 mod tune;
@@ -54,6 +55,8 @@ enum Verb {
     Gpu(gpu::Options),
     /// Gather the variants of a CUDA target's kernels and what measures them on a machine with the card.
     Tune(tune::Options),
+    /// Ask a server what `serve --dump` says that one was asked, and compare the answers.
+    Replay(replay::Options),
     /// Run every check there is.
     Test(test::Options),
 }
@@ -81,6 +84,7 @@ fn main() -> ExitCode {
         Verb::Bench(options) => bench::bench(options),
         Verb::Gpu(options) => gpu::gpu(options),
         Verb::Tune(options) => tune::tune(options),
+        Verb::Replay(options) => replay::replay(options),
         Verb::Test(options) => test::test(options),
     };
     match result {

@@ -14,6 +14,7 @@ mod cli;
 mod conversation;
 mod cpu;
 mod draft;
+mod dump;
 mod failure;
 mod far;
 mod grammars;

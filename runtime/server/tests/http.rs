@@ -13,6 +13,8 @@ mod client;
 mod drafts;
 #[path = "http/drains.rs"]
 mod drains;
+#[path = "http/dumps.rs"]
+mod dumps;
 #[path = "http/faults.rs"]
 mod faults;
 #[path = "http/formats.rs"]
@@ -89,6 +91,8 @@ fn main() -> ExitCode {
         ("memory::a_machine_with_too_little_is_told_so", memory::too_little),
         ("memory::fewer_sequences_run_where_that_is_asked", memory::few_sequences),
         ("memory::a_warm_up_prompt_is_found", memory::warm_up),
+        ("dumps::every_request_and_answer_is_a_line", dumps::everything),
+        ("dumps::a_file_that_cannot_be_written_is_refused", dumps::refused),
         ("drains::running_answers_are_finished", drains::drain_finishes),
         ("drains::the_deadline_cuts_endless_answers", drains::drain_deadline),
         ("drains::a_second_signal_leaves_at_once", drains::second_signal),

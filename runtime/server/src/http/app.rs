@@ -5,6 +5,7 @@ use super::error::ApiError;
 use crate::answer::Answer;
 use crate::answer::reading::Reading;
 use crate::conversation::Prepared;
+use crate::dump::Dump;
 use crate::grammars::GrammarStore;
 use crate::health::canary::Canary;
 use crate::health::{Readiness, Signs, StepLimit};
@@ -30,6 +31,8 @@ pub(crate) struct App {
     pub(crate) model_name: String,
     /// Who may ask.
     pub(crate) keys: Keys,
+    /// Where requests and answers are written, if anywhere.
+    pub(crate) dump: Option<Arc<Dump>>,
     /// Largest body in bytes.
     pub(crate) body_limit: usize,
     /// Whether the weights are made up, which every response says.

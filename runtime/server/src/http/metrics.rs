@@ -51,6 +51,15 @@ fn registry(app: &App) -> Registry {
         "Since the process began to serve",
         app.started.elapsed().as_secs_f64(),
     );
+    if let Some(dump) = &app.dump {
+        let lost = Counter::<u64>::default();
+        lost.inc_by(dump.lost());
+        registry.register(
+            "monomorph:dump_lines_lost",
+            "Lines of the dump for which the disk was too slow",
+            lost,
+        );
+    }
     if let Some(ready) = app.ready.get() {
         engine(&mut registry, ready);
     }

@@ -8,6 +8,7 @@ mod chat;
 mod completions;
 pub(crate) mod connections;
 pub(crate) mod cors;
+mod dump;
 pub(crate) mod error;
 mod health;
 mod messages;

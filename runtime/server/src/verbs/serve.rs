@@ -1,6 +1,7 @@
 //! `serve`: HTTP until told to stop.
 
 use super::serving;
+use crate::dump::DumpArgs;
 use crate::failure::Failure;
 use crate::far::FarArgs;
 use crate::grammars::GrammarStore;
@@ -110,6 +111,9 @@ pub struct ServeArgs {
     /// What to log.
     #[command(flatten)]
     pub log: LogArgs,
+    /// What to write down.
+    #[command(flatten)]
+    pub dump: DumpArgs,
 }
 
 /// Serves until a signal, then drains. `/health/ready` answers from the start, and 200 once the model is loaded. `started` is
@@ -159,6 +163,7 @@ pub fn serve(
         spec,
         model_name: args.model_name.clone().unwrap_or_else(|| spec.model.to_owned()),
         keys,
+        dump: args.dump.open()?.map(Arc::new),
         body_limit: args.max_body.get(),
         dummy: args.weights.is_dummy(),
         forced: draft::forced(spec),
@@ -224,7 +229,11 @@ pub fn serve(
         options.threads,
     ));
     out::print(format_args!("chat page:  http://{address}/\nOpenAI API: http://{address}/v1"));
-    match runtime.block_on(server) {
+    let ended = runtime.block_on(server);
+    if let Some(dump) = &app.dump {
+        dump.flush();
+    }
+    match ended {
         Ok(result) => Ok(result?),
         Err(error) => Err(format!("the HTTP server ended: {error}").into()),
     }
