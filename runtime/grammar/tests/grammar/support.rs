@@ -4,7 +4,7 @@ use monomorph_grammar::{Constraint, Grammars, Source, Token};
 use monomorph_sampling::TokenMask;
 use std::sync::OnceLock;
 
-/// What ends an answer.
+/// What ends an answer; the vocabulary spells it as if it were text.
 pub const END: u32 = 256;
 /// Another that does.
 pub const OTHER_END: u32 = 257;
@@ -50,7 +50,7 @@ pub fn grammars() -> &'static Grammars {
     GRAMMARS.get_or_init(|| {
         let all = BYTES.get_or_init(|| (0..VOCABULARY as u32).map(bytes).collect());
         let token = |id: u32| {
-            let special = [END, OTHER_END, TOOL].contains(&id);
+            let special = id == TOOL;
             Some(Token { bytes: &all[id as usize], special }).filter(|token| !token.bytes.is_empty())
         };
         Grammars::new(VOCABULARY, token, &[END, OTHER_END]).expect("a vocabulary")
