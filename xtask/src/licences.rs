@@ -4,7 +4,7 @@ use crate::paths;
 use std::process::Command;
 
 /// Licences a dependency may offer; of alternatives one is enough.
-const ALLOWED: [&str; 13] = [
+const ALLOWED: [&str; 14] = [
     "0BSD",
     "Apache-2.0",
     "Apache-2.0 WITH LLVM-exception",
@@ -16,6 +16,7 @@ const ALLOWED: [&str; 13] = [
     "CDLA-Permissive-2.0",
     "ISC",
     "MIT",
+    "MIT-0",
     "Unicode-3.0",
     "Zlib",
 ];
