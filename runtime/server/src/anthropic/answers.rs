@@ -26,13 +26,13 @@ pub(crate) struct MessageWriter {
 
 impl MessageWriter {
     /// A writer for the answer to a prompt of so many tokens.
-    pub(crate) fn new(model: &str, prompt_tokens: usize, params: GenerationParams) -> MessageWriter {
+    pub(crate) fn new(model: &str, prompt_tokens: usize, params: &GenerationParams) -> MessageWriter {
         MessageWriter {
             id: format!("msg_{:016x}{:08x}", random_seed(), random_seed() as u32),
             model: model.to_owned(),
             prompt_tokens,
             max_tokens: params.max_tokens.unwrap_or_default(),
-            stops: params.stops,
+            stops: params.stops.clone(),
             blocks: Blocks::default(),
         }
     }

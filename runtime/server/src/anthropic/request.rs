@@ -47,7 +47,7 @@ impl MessagesRequest {
         }
         fields.harmless(&["service_tier", "inference_geo"]);
         refuse_unsupported(&mut fields)?;
-        fields.finish()?;
+        params.ignored = fields.finish()?;
         Ok(MessagesRequest { params, conversation })
     }
 

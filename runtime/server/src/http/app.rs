@@ -2,6 +2,7 @@
 
 use super::asker::Asker;
 use super::error::ApiError;
+use super::ignored::Ignored;
 use crate::answer::Answer;
 use crate::answer::reading::Reading;
 use crate::conversation::Prepared;
@@ -33,6 +34,8 @@ pub(crate) struct App {
     pub(crate) keys: Keys,
     /// Where requests and answers are written, if anywhere.
     pub(crate) dump: Option<Arc<Dump>>,
+    /// Fields that were given and change nothing.
+    pub(crate) ignored: Ignored,
     /// Largest body in bytes.
     pub(crate) body_limit: usize,
     /// Whether the weights are made up, which every response says.

@@ -25,7 +25,7 @@ pub(crate) async fn chat(State(app): State<Arc<App>>, request: Request<Body>) ->
     let tools = !conversation.tools.given.is_empty();
     let answers = begin(&app, ready, conversation, &params, asker).await?;
     let writer = AnswerWriter::new(Endpoint::Chat, &app.model_name, app.forced.as_deref(), &params);
-    completions::respond(writer.with_tools(tools), params.stream, answers).await
+    completions::respond(&app, writer.with_tools(tools), &params, answers).await
 }
 
 /// Hands a conversation to the engine.

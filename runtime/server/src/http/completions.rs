@@ -10,6 +10,7 @@ use crate::answer::reading::Reading;
 use crate::conversation::Prepared;
 use crate::openai::answers::{AnswerWriter, Endpoint};
 use crate::openai::completions::{CompletionRequest, Prompt};
+use crate::openai::generation::GenerationParams;
 use axum::Json;
 use axum::body::Body;
 use axum::extract::State;
@@ -41,21 +42,24 @@ pub(crate) async fn completions(
     let constraint = app.constraint(ready, &params, &prepared.reading).await?;
     let answers = app.begin(ready, prepared, &params, constraint, asker, DEFAULT_MAX_TOKENS)?;
     let writer = AnswerWriter::new(Endpoint::Text, &app.model_name, app.forced.as_deref(), &params);
-    respond(writer, params.stream, answers).await
+    respond(&app, writer, &params, answers).await
 }
 
 /// Sends the answers to a request, whole or streamed.
 pub(crate) async fn respond(
+    app: &App,
     mut writer: impl Writer,
-    stream: bool,
+    params: &GenerationParams,
     mut answers: Vec<Answer>,
 ) -> Result<Response, ApiError> {
-    if stream {
-        return Ok(stream::respond(answers, writer));
-    }
-    // A client that goes away drops this future, and the generations with it; so does an answer that fails.
-    let pieces = futures_util::future::try_join_all(answers.iter_mut().map(Answer::collect)).await?;
-    Ok(Json(writer.whole(&pieces)).into_response())
+    let response = if params.stream {
+        stream::respond(answers, writer)
+    } else {
+        // A client that goes away drops this future, and the generations with it; so does an answer that fails.
+        let pieces = futures_util::future::try_join_all(answers.iter_mut().map(Answer::collect)).await?;
+        Json(writer.whole(&pieces)).into_response()
+    };
+    Ok(app.ignored.tell(&params.ignored, response))
 }
 
 /// Runs work that may take milliseconds (tokenising a long prompt) where it holds up no other connection.

@@ -33,9 +33,8 @@ pub(super) async fn messages(
     app.check_model(params.model.as_deref())?;
     let answers = chat::begin(&app, ready, conversation, &params, asker).await?;
     let prompt_tokens = answers.first().map_or(0, Answer::prompt_tokens);
-    let stream = params.stream;
-    let writer = MessageWriter::new(&app.model_name, prompt_tokens, params);
-    completions::respond(writer, stream, answers).await
+    let writer = MessageWriter::new(&app.model_name, prompt_tokens, &params);
+    completions::respond(&app, writer, &params, answers).await
 }
 
 /// The tokens that a conversation takes.

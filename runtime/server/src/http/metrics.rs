@@ -51,6 +51,15 @@ fn registry(app: &App) -> Registry {
         "Since the process began to serve",
         app.started.elapsed().as_secs_f64(),
     );
+    let ignored = Family::<Labels, Counter>::default();
+    for (field, count) in app.ignored.counts() {
+        ignored.get_or_create(&vec![("field", field)]).inc_by(count);
+    }
+    registry.register(
+        "monomorph:ignored_fields",
+        "Fields of requests that are read by nobody and change no answer",
+        ignored,
+    );
     if let Some(dump) = &app.dump {
         let lost = Counter::<u64>::default();
         lost.inc_by(dump.lost());

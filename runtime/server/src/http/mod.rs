@@ -11,6 +11,7 @@ pub(crate) mod cors;
 mod dump;
 pub(crate) mod error;
 mod health;
+pub(crate) mod ignored;
 mod messages;
 mod metrics;
 mod models;

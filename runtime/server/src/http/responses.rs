@@ -32,9 +32,8 @@ pub(super) async fn create(
     app.check_model(request.params.model.as_deref())?;
     let conversation = std::mem::take(&mut request.conversation);
     let answers = chat::begin(&app, ready, conversation, &request.params, asker).await?;
-    let stream = request.params.stream;
-    let writer = ResponseWriter::new(&app.model_name, request, &app.responses);
-    completions::respond(writer, stream, answers).await
+    let writer = ResponseWriter::new(&app.model_name, &mut request, &app.responses);
+    completions::respond(&app, writer, &request.params, answers).await
 }
 
 /// A response that is kept.

@@ -37,7 +37,7 @@ impl ChatRequest {
             return Err(ApiError::unsupported("tools", "tools beside a format of the answer are"));
         }
         refuse_unsupported(&mut fields)?;
-        fields.finish()?;
+        params.ignored = fields.finish()?;
         Ok(ChatRequest { params, conversation })
     }
 }

@@ -36,7 +36,7 @@ impl CompletionRequest {
         fields.refuse_unless("echo", |value| value == false, "echoing the prompt is")?;
         fields.refuse_unless("suffix", |value| value == "", "a suffix is")?;
         fields.refuse_unless("best_of", |value| value == 1, "choosing the best of several answers is")?;
-        fields.finish()?;
+        params.ignored = fields.finish()?;
         Ok(CompletionRequest { params, prompt })
     }
 }

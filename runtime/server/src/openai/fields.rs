@@ -10,13 +10,17 @@ pub(crate) struct Fields<'a> {
     path: String,
     map: &'a Map<String, Value>,
     known: Vec<&'static str>,
+    /// Harmless ones that are there.
+    ignored: Vec<&'static str>,
 }
 
 impl<'a> Fields<'a> {
     /// Reads `value` as an object; `path` is empty for the body itself.
     pub(crate) fn new(path: &str, value: &'a Value) -> Result<Fields<'a>, ApiError> {
         match value {
-            Value::Object(map) => Ok(Fields { path: path.to_owned(), map, known: Vec::new() }),
+            Value::Object(map) => {
+                Ok(Fields { path: path.to_owned(), map, known: Vec::new(), ignored: Vec::new() })
+            }
             other if path.is_empty() => {
                 Err(ApiError::new_body(format!("the body must be a JSON object, and is {}", kind(other))))
             }
@@ -77,6 +81,8 @@ impl<'a> Fields<'a> {
     /// A field that is read by nobody and changes no answer.
     pub(crate) fn harmless(&mut self, names: &[&'static str]) {
         self.known.extend_from_slice(names);
+        let given = |name: &&&str| self.map.get(**name).is_some_and(|value| !value.is_null());
+        self.ignored.extend(names.iter().filter(given));
     }
 
     /// A field that would change the answer: refused unless absent or `neutral`.
@@ -92,10 +98,10 @@ impl<'a> Fields<'a> {
         }
     }
 
-    /// Refuses the first field that was not asked for.
-    pub(crate) fn finish(self) -> Result<(), ApiError> {
+    /// Refuses the first field that was not asked for. Otherwise says which are there and read by nobody.
+    pub(crate) fn finish(self) -> Result<Vec<&'static str>, ApiError> {
         match self.map.keys().find(|name| !self.known.contains(&name.as_str())) {
-            None => Ok(()),
+            None => Ok(self.ignored),
             Some(name) => {
                 let path = self.path(name);
                 let message = format!("`{path}` is not a field this server knows");
@@ -175,8 +181,12 @@ mod tests {
     fn unknown_fields_are_named() {
         let body = json!({"known": 1, "temprature": 2});
         let mut fields = Fields::new("", &body).expect("an object");
-        fields.harmless(&["known"]);
+        fields.harmless(&["known", "absent"]);
         assert!(error_of(fields.finish()).1.contains("`temprature`"));
         assert!(Fields::new("", &json!([1])).is_err());
+        let body = json!({"known": 1, "nothing": null});
+        let mut fields = Fields::new("", &body).expect("an object");
+        fields.harmless(&["known", "absent", "nothing"]);
+        assert_eq!(fields.finish().expect("all are known"), ["known"]);
     }
 }

@@ -54,6 +54,8 @@ pub(crate) struct GenerationParams {
     pub(crate) priority: i64,
     /// Who asks, by the client's own word.
     pub(crate) user: Option<String>,
+    /// Fields of the body that change no answer here.
+    pub(crate) ignored: Vec<&'static str>,
 }
 
 impl GenerationParams {
@@ -72,6 +74,7 @@ impl GenerationParams {
             format: None,
             priority: 0,
             user: None,
+            ignored: Vec::new(),
         }
     }
 
@@ -110,6 +113,7 @@ impl GenerationParams {
             format,
             priority,
             user,
+            ignored: Vec::new(),
         })
     }
 }

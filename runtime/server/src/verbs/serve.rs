@@ -10,6 +10,7 @@ use crate::health::canary::Canary;
 use crate::http::app::{App, Ready};
 use crate::http::connections::ConnectionArgs;
 use crate::http::cors::CorsArgs;
+use crate::http::ignored::Ignored;
 use crate::keys::KeyArgs;
 use crate::load::{
     CacheArgs, MemoryArgs, Planned, PrefixArgs, StartEngine, Switch, ThreadArgs, WeightsArgs, load,
@@ -163,6 +164,7 @@ pub fn serve(
         spec,
         model_name: args.model_name.clone().unwrap_or_else(|| spec.model.to_owned()),
         keys,
+        ignored: Ignored::default(),
         dump: args.dump.open()?.map(Arc::new),
         body_limit: args.max_body.get(),
         dummy: args.weights.is_dummy(),

@@ -242,6 +242,33 @@ pub fn harmless_fields() {
     });
     let response = server.post(CHAT, &chat(fields));
     assert_eq!(response.status, 200, "{}", response.text());
+    // Those that nobody reads are told, and counted.
+    assert_eq!(response.header("x-monomorph-ignored"), Some("metadata, store, service_tier"));
+    let ignored = |server: &Server, body: Value, path: &str| {
+        let response = server.post(path, &body);
+        assert_eq!(response.status, 200, "{}", response.text());
+        response.header("x-monomorph-ignored").map(str::to_owned)
+    };
+    assert_eq!(ignored(&server, chat(json!({"store": null})), CHAT), None);
+    let streamed = chat(json!({"stream": true, "safety_identifier": "me"}));
+    assert_eq!(ignored(&server, streamed, CHAT).as_deref(), Some("safety_identifier"));
+    let text = json!({"prompt": "Hi", "store": true});
+    assert_eq!(ignored(&server, text, TEXT).as_deref(), Some("store"));
+    let response = json!({"input": "Hi", "store": true, "service_tier": "auto"});
+    assert_eq!(ignored(&server, response, "/v1/responses").as_deref(), Some("service_tier"));
+    let message =
+        json!({"max_tokens": 9, "messages": [{"role": "user", "content": "Hi"}], "service_tier": "auto"});
+    assert_eq!(ignored(&server, message, "/v1/messages").as_deref(), Some("service_tier"));
+    let counted = |field: &str| {
+        let metrics = server.get("/metrics");
+        let line = metrics.text().lines().find(|line| {
+            line.starts_with("monomorph:ignored_fields_total{")
+                && line.contains(&format!("field=\"{field}\""))
+        });
+        line.and_then(|line| line.rsplit(' ').next()?.parse::<u64>().ok())
+    };
+    let counts = ["store", "service_tier", "metadata", "user"].map(counted);
+    assert_eq!(counts, [Some(2), Some(3), Some(1), None]);
     let parts = json!([{"type": "text", "text": "[[say "}, {"type": "text", "text": "parts]]"}]);
     let messages = json!([{"role": "developer", "content": "Be brief."}, {"role": "user", "content": parts}]);
     let response = server.post(CHAT, &json!({"messages": messages}));

@@ -138,8 +138,8 @@ def run(context):
     tokens = sum(answer["usage"]["completion_tokens"] for answer in crowded)
     detail = f"{STREAMS - len(differing)} of {STREAMS} answers equal the lone ones; {tokens} tokens in {seconds:.2f} s, {cached} of the prompts' cached"
     context.add("serving", "64 requests at once", not differing, detail, differing=differing)
-    held = [answer for (_, parameters), answer in zip(asked, alone) if "guided_regex" in parameters]
-    complete = [text for text, _, reason in held if reason == "stop"]
+    held = [answer["choices"][0] for (_, parameters), answer in zip(asked, alone) if "guided_regex" in parameters]
+    complete = [choice["text"] for choice in held if choice["finish_reason"] == "stop"]
     wrong = [text for text in complete if re.fullmatch(FORMAT, text) is None]
     held_to = complete and not wrong
     context.add("serving", "answers held to a format", bool(held_to), f"{len(complete)} of {len(held)} complete, {len(wrong)} do not fit", wrong=wrong)

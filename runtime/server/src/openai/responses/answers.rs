@@ -33,15 +33,15 @@ pub(crate) struct ResponseWriter {
 
 impl ResponseWriter {
     /// A writer for the response to a request.
-    pub(crate) fn new(model: &str, request: ResponsesRequest, store: &Arc<Store>) -> ResponseWriter {
+    pub(crate) fn new(model: &str, request: &mut ResponsesRequest, store: &Arc<Store>) -> ResponseWriter {
         ResponseWriter {
             id: format!("resp_{:016x}{:016x}", random_seed(), random_seed()),
             created: unix_time(),
             model: model.to_owned(),
-            said: request.said,
+            said: std::mem::take(&mut request.said),
             store: request.store.then(|| Arc::clone(store)),
-            input: request.input,
-            before: request.before,
+            input: std::mem::take(&mut request.input),
+            before: request.before.take(),
             blocks: Blocks::default(),
             output: Vec::new(),
             ids: Vec::new(),

@@ -83,7 +83,8 @@ fn read_item<'a>(
         }
         Some(other) => return Err(ApiError::unsupported(path, &format!("items of type {other:?} are"))),
     }
-    fields.finish()
+    fields.finish()?;
+    Ok(())
 }
 
 /// The assistant's turn: the last one, or a new one.

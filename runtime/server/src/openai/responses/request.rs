@@ -66,7 +66,7 @@ impl ResponsesRequest {
         let metadata = fields.value("metadata").cloned().unwrap_or_else(|| json!({}));
         let store = fields.boolean("store")?.unwrap_or(true);
         refuse_unsupported(&mut fields)?;
-        fields.finish()?;
+        params.ignored = fields.finish()?;
         let given = tools.given.iter().map(|tool| {
             let function = &tool["function"];
             json!({
