@@ -3,6 +3,7 @@
 
 use crate::answer::reading::{Calls, Reading};
 use crate::http::error::ApiError;
+use crate::reasoning::share_of;
 use crate::text::{EFFORT, SWITCH, Text};
 use monomorph_text::{Prompt, ToolSet};
 use serde_json::{Map, Value};
@@ -60,6 +61,8 @@ pub(crate) struct Prepared {
     pub(crate) ids: Vec<u32>,
     /// What takes its answers apart.
     pub(crate) reading: Reading,
+    /// The part of an answer that is left to reasoning, where the template was not told how much that is.
+    pub(crate) share: Option<f64>,
 }
 
 impl Tools {
@@ -85,8 +88,12 @@ impl Conversation {
             (false, false) => Calls::All,
         };
         let tools = (!self.tools.given.is_empty()).then(|| (Arc::new(self.tools.set()), calls));
+        let share = match &self.reasoning {
+            Reasoning::On { effort: Some(effort), .. } if !text.template_knows(EFFORT) => share_of(effort),
+            _ => None,
+        };
         let prompt = self.render(text, reasons, true)?;
-        Ok(Prepared { reading: text.reading(&prompt, tools), ids: prompt.ids })
+        Ok(Prepared { reading: text.reading(&prompt, tools), ids: prompt.ids, share })
     }
 
     /// Renders it, with the beginning of an answer behind it or not.

@@ -74,13 +74,14 @@ impl GrammarStore {
         Ok(grammars.tags(&open?, &close?))
     }
 
-    /// What an answer is held to that is to have a format; behind its reasoning, where there may be some, which the prompt `opened` or did
-    /// not. A client that goes away while this waits for its turn is compiled nothing.
+    /// What an answer is held to that is to have a format; behind its reasoning, where there may be some, which the prompt opened or did
+    /// not, and which may have a budget. Nothing where neither means anything to the model. A client that goes away while this waits for
+    /// its turn is compiled nothing.
     pub(crate) async fn compile(
         self: &Arc<Self>,
-        format: &Format,
-        opened: Option<bool>,
-    ) -> Result<Constraint, ApiError> {
+        format: Option<&Format>,
+        reasoning: Option<(bool, Option<usize>)>,
+    ) -> Result<Option<Constraint>, ApiError> {
         let Ok(_place) = self.waiting.try_acquire() else {
             let message = format!("{MOST_WAITING} grammars are being compiled, and no more may wait");
             return Err(ApiError::new(StatusCode::TOO_MANY_REQUESTS, "queue_full", message));
@@ -88,14 +89,16 @@ impl GrammarStore {
         let stopped =
             |_| ApiError::new(StatusCode::SERVICE_UNAVAILABLE, "stopped", "no more grammars are compiled");
         let _turn = self.turns.acquire().await.map_err(stopped)?;
-        let (store, source) = (Arc::clone(self), format.source.clone());
-        let work = move || -> Result<Result<Constraint, GrammarError>, String> {
+        let (store, source) = (Arc::clone(self), format.map(|format| format.source.clone()));
+        let work = move || -> Result<Result<Option<Constraint>, GrammarError>, String> {
             let began = Instant::now();
             let Made { grammars, tags } = store.made()?;
-            let thinking = tags.as_ref().zip(opened).map(|(tags, opened)| Thinking::new(tags, opened, None));
+            let thinking = tags.as_ref().zip(reasoning);
+            let thinking = thinking.map(|(tags, (opened, budget))| Thinking::new(tags, opened, budget));
+            let Some(source) = source else { return Ok(Ok(thinking.map(|it| grammars.thinking(it)))) };
             let compiled = grammars.compile(&source).map(|constraint| match thinking {
-                Some(thinking) => constraint.after(thinking),
-                None => constraint,
+                Some(thinking) => Some(constraint.after(thinking)),
+                None => Some(constraint),
             });
             tracing::info!(took = ?began.elapsed(), refused = compiled.is_err(), "compiled a grammar");
             Ok(compiled)
@@ -108,6 +111,9 @@ impl GrammarStore {
             )
         };
         let compiled = tokio::task::spawn_blocking(work).await.map_err(|error| failed(error.to_string()))?;
-        compiled.map_err(failed)?.map_err(|error| format.refusal(error))
+        compiled.map_err(failed)?.map_err(|error| match format {
+            Some(format) => format.refusal(error),
+            None => failed(error.to_string()),
+        })
     }
 }

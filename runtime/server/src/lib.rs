@@ -28,6 +28,7 @@ mod memory;
 mod openai;
 mod out;
 mod paths;
+mod reasoning;
 mod retry;
 mod schedule;
 mod swap;

@@ -8,6 +8,8 @@ use crate::openai::generation::{GenerationParams, Limits, read_stops};
 use crate::openai::tools::{check_names, tool_of};
 use serde_json::{Map, Value};
 
+/// The path of the budget.
+const BUDGET: &str = "thinking.budget_tokens";
 /// The path of the effort.
 const EFFORT: &str = "output_config.effort";
 
@@ -24,11 +26,20 @@ impl MessagesRequest {
     /// Reads a body.
     pub(crate) fn read(body: &Value, limits: &Limits) -> Result<MessagesRequest, ApiError> {
         let mut fields = Fields::new("", body)?;
-        let conversation = read_conversation(&mut fields)?;
+        let (conversation, budget) = read_conversation(&mut fields)?;
         let mut params = GenerationParams::of_preset(limits);
         params.model = fields.string("model")?.map(str::to_owned);
         params.stream = fields.boolean("stream")?.unwrap_or(false);
-        params.max_tokens = Some(read_max_tokens(&mut fields, limits)?);
+        let max_tokens = read_max_tokens(&mut fields, limits)?;
+        params.max_tokens = Some(max_tokens);
+        if let Some(budget) = budget {
+            if budget >= max_tokens {
+                let message =
+                    format!("`{BUDGET}` is {budget}, and must be less than `max_tokens`, {max_tokens}");
+                return Err(ApiError::field(BUDGET, message));
+            }
+            params.reasoning_budget = Some((BUDGET, budget));
+        }
         params.stops = read_stops(&mut fields, "stop_sequences")?;
         let sampling = &mut params.sampling;
         for (name, target) in [("temperature", &mut sampling.temperature), ("top_p", &mut sampling.top_p)] {
@@ -54,7 +65,7 @@ impl MessagesRequest {
     /// Reads a body whose tokens are to be counted.
     pub(crate) fn read_to_count(body: &Value) -> Result<(Option<String>, Conversation), ApiError> {
         let mut fields = Fields::new("", body)?;
-        let conversation = read_conversation(&mut fields)?;
+        let (conversation, _) = read_conversation(&mut fields)?;
         let model = fields.string("model")?.map(str::to_owned);
         refuse_unsupported(&mut fields)?;
         fields.finish()?;
@@ -77,17 +88,15 @@ fn refuse_unsupported(fields: &mut Fields) -> Result<(), ApiError> {
 }
 
 /// Everything that makes the prompt.
-fn read_conversation(fields: &mut Fields) -> Result<Conversation, ApiError> {
+/// Everything that makes the prompt, and the budget of its reasoning.
+fn read_conversation(fields: &mut Fields) -> Result<(Conversation, Option<usize>), ApiError> {
     // Prefixes are cached without being asked to be.
     fields.harmless(&["cache_control"]);
     let mut messages: Vec<Value> = read_system(fields)?.into_iter().collect();
     messages.extend(read_messages(fields)?);
-    Ok(Conversation {
-        messages,
-        tools: read_tools(fields)?,
-        reasoning: read_thinking(fields)?,
-        variables: Map::new(),
-    })
+    let tools = read_tools(fields)?;
+    let (reasoning, budget) = read_thinking(fields)?;
+    Ok((Conversation { messages, tools, reasoning, variables: Map::new() }, budget))
 }
 
 fn read_max_tokens(fields: &mut Fields, limits: &Limits) -> Result<usize, ApiError> {
@@ -150,26 +159,32 @@ fn read_tool(path: &str, tool: &Value) -> Result<Value, ApiError> {
     tool_of(name, &name_at, description, schema, &schema_at)
 }
 
-/// Without a word there is no thinking where that can be had, as with Anthropic's models.
-fn read_thinking(fields: &mut Fields) -> Result<Reasoning, ApiError> {
+/// Without a word there is no thinking where that can be had, as with Anthropic's models. Its budget, too.
+fn read_thinking(fields: &mut Fields) -> Result<(Reasoning, Option<usize>), ApiError> {
     let effort = read_effort(fields)?;
     let Some(thinking) = fields.value("thinking") else {
         return match effort {
-            None => Ok(Reasoning::Unwanted),
+            None => Ok((Reasoning::Unwanted, None)),
             Some(_) => Err(ApiError::unsupported(EFFORT, "an effort without thinking is")),
         };
     };
     let mut thinking = Fields::new("thinking", thinking)?;
     let kind = thinking.string("type")?;
-    thinking.refuse_unless("budget_tokens", |_| false, "a budget of thinking is")?;
+    let budget = thinking.integer("budget_tokens", 1..=i64::from(u32::MAX))?.map(|budget| budget as usize);
     thinking.refuse_unless("display", |display| display == "summarized", "thinking that is not shown is")?;
     thinking.finish()?;
     match kind {
         Some("disabled") if effort.is_some() => {
             Err(ApiError::unsupported(EFFORT, "an effort without thinking is"))
         }
-        Some("disabled") => Ok(Reasoning::Off { field: "thinking" }),
-        Some("enabled" | "adaptive") => Ok(Reasoning::On { field: "thinking", effort }),
+        Some("enabled") if budget.is_none() => {
+            Err(ApiError::field(BUDGET, format!("`{BUDGET}` is required where thinking is enabled")))
+        }
+        Some("disabled" | "adaptive") if budget.is_some() => {
+            Err(ApiError::field(BUDGET, format!("`{BUDGET}` goes with thinking that is enabled")))
+        }
+        Some("disabled") => Ok((Reasoning::Off { field: "thinking" }, None)),
+        Some("enabled" | "adaptive") => Ok((Reasoning::On { field: "thinking", effort }, budget)),
         other => {
             let message = format!("`thinking.type` must be enabled, adaptive or disabled, and is {other:?}");
             Err(ApiError::field("thinking.type", message))

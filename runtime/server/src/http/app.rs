@@ -4,7 +4,6 @@ use super::asker::Asker;
 use super::error::ApiError;
 use super::ignored::Ignored;
 use crate::answer::Answer;
-use crate::answer::reading::Reading;
 use crate::conversation::Prepared;
 use crate::dump::Dump;
 use crate::grammars::GrammarStore;
@@ -14,6 +13,7 @@ use crate::keys::Keys;
 use crate::memory::Guard;
 use crate::openai::generation::{GenerationParams, Limits};
 use crate::openai::responses::store::Store;
+use crate::reasoning::ReasoningArgs;
 use crate::retry;
 use crate::text::Text;
 use axum::http::StatusCode;
@@ -43,7 +43,7 @@ pub(crate) struct App {
     /// Whether drafts are accepted by rate, and at which, which every response says.
     pub(crate) forced: Option<String>,
     /// Whether models may reason.
-    pub(crate) reasons: bool,
+    pub(crate) reasoning: ReasoningArgs,
     /// How long an answer may take; `None` is as long as it wants.
     pub(crate) request_timeout: Option<Duration>,
     /// How long a step may take before it is taken for one that hangs.
@@ -107,7 +107,7 @@ impl App {
             let error = ApiError::new(StatusCode::SERVICE_UNAVAILABLE, "memory", shortage);
             return Err(ApiError { retry_after: Some(retry::SHORTAGE_SECONDS), ..error });
         }
-        let Prepared { ids: prompt, reading } = prepared;
+        let Prepared { ids: prompt, reading, .. } = prepared;
         let prompt_tokens = prompt.len();
         let mut stop_ids = params.stop_ids.clone();
         if !params.ignore_eos {
@@ -140,16 +140,34 @@ impl App {
         (0..).zip(std::iter::repeat_n(request, params.choices)).map(begin).collect()
     }
 
-    /// What an answer to a request is held to, if anything; where the model marks its reasoning, behind that.
+    /// What an answer to a request is held to, if anything: a format, and a budget of reasoning before it, where the model marks that.
     pub(crate) async fn constraint(
         &self,
         ready: &Ready,
         params: &GenerationParams,
-        reading: &Reading,
+        prepared: &Prepared,
     ) -> Result<Option<Constraint>, ApiError> {
-        let Some(format) = &params.format else { return Ok(None) };
-        let reasoning = (!reading.is_plain()).then(|| reading.in_reasoning());
-        ready.grammars.compile(format, reasoning).await.map(Some)
+        let Prepared { ids, reading, share } = prepared;
+        if let Some((field, _)) = params.reasoning_budget {
+            if ready.text.reasoning.is_none() {
+                return Err(ApiError::unsupported(field, "this model does not reason, so it is"));
+            }
+            if !self.reasoning.is_on() {
+                let message = format!("`{field}`: this server was started with --reasoning off");
+                return Err(ApiError { code: "unsupported_parameter", ..ApiError::field(field, message) });
+            }
+        }
+        let room = ready.engine.context().saturating_sub(ids.len());
+        let max_tokens = params.max_tokens.map_or(room, |asked| asked.min(room));
+        let asked = params.reasoning_budget.map(|(_, budget)| budget);
+        // A budget ends answers at their end, which a request may want to be ignored.
+        let budgeted = params.format.is_some() || !params.ignore_eos;
+        let opened = (budgeted && !reading.is_plain()).then(|| reading.in_reasoning());
+        let reasoning = opened.map(|opened| (opened, self.reasoning.budget(asked, *share, max_tokens)));
+        match (&params.format, reasoning) {
+            (None, None | Some((_, None))) => Ok(None),
+            (format, reasoning) => ready.grammars.compile(format.as_ref(), reasoning).await,
+        }
     }
 
     /// A refusal of the engine's, with what the client may do about it.

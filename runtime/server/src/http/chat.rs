@@ -36,9 +36,9 @@ pub(super) async fn begin(
     params: &GenerationParams,
     asker: Asker,
 ) -> Result<Vec<Answer>, ApiError> {
-    let (text, reasons) = (Arc::clone(&ready.text), app.reasons);
+    let (text, reasons) = (Arc::clone(&ready.text), app.reasoning.is_on());
     let prepared = completions::off_the_workers(move || conversation.prepare(&text, reasons)).await??;
-    let constraint = app.constraint(ready, params, &prepared.reading).await?;
+    let constraint = app.constraint(ready, params, &prepared).await?;
     // Without a limit an answer may fill the context; the engine clips.
     app.begin(ready, prepared, params, constraint, asker, ready.engine.context())
 }

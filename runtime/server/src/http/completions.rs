@@ -38,8 +38,8 @@ pub(crate) async fn completions(
             off_the_workers(move || text.tokenizer.encode_prompt(&prompt)).await??
         }
     };
-    let prepared = Prepared { ids, reading: Reading::plain() };
-    let constraint = app.constraint(ready, &params, &prepared.reading).await?;
+    let prepared = Prepared { ids, reading: Reading::plain(), share: None };
+    let constraint = app.constraint(ready, &params, &prepared).await?;
     let answers = app.begin(ready, prepared, &params, constraint, asker, DEFAULT_MAX_TOKENS)?;
     let writer = AnswerWriter::new(Endpoint::Text, &app.model_name, app.forced.as_deref(), &params);
     respond(&app, writer, &params, answers).await

@@ -46,7 +46,7 @@ pub(super) async fn count(
     let body = body::read_json(request, app.body_limit).await?;
     let (model, conversation) = MessagesRequest::read_to_count(&body)?;
     app.check_model(model.as_deref())?;
-    let (text, reasons) = (Arc::clone(&ready.text), app.reasons);
+    let (text, reasons) = (Arc::clone(&ready.text), app.reasoning.is_on());
     let prompt = completions::off_the_workers(move || conversation.render(&text, reasons, true)).await??;
     Ok(Json(json!({"input_tokens": prompt.ids.len()})))
 }

@@ -23,7 +23,7 @@ pub(crate) async fn tokenize(
     let body = body::read_json(request, app.body_limit).await?;
     let TokenizeRequest { model, source, return_token_strs } = TokenizeRequest::read(&body)?;
     app.check_model(model.as_deref())?;
-    let (text, reasons) = (Arc::clone(&ready.text), app.reasons);
+    let (text, reasons) = (Arc::clone(&ready.text), app.reasoning.is_on());
     let tokens = off_the_workers(move || {
         Ok::<_, ApiError>(match source {
             Source::Prompt { text: prompt, add_special_tokens: true } => {

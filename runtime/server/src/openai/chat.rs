@@ -18,6 +18,8 @@ pub(crate) struct ChatRequest {
     pub(crate) conversation: Conversation,
 }
 
+/// Tokens that an answer may reason for, as vLLM has it.
+const BUDGET: &str = "thinking_token_budget";
 /// How much a model may reason, as OpenAI has it.
 const EFFORTS: [&str; 6] = ["none", "minimal", "low", "medium", "high", "xhigh"];
 
@@ -35,6 +37,12 @@ impl ChatRequest {
         params.sampling.top_logprobs = logprobs.then_some(top.unwrap_or(0) as u8);
         if params.format.is_some() && !conversation.tools.given.is_empty() && !conversation.tools.forbidden {
             return Err(ApiError::unsupported("tools", "tools beside a format of the answer are"));
+        }
+        let budget = fields.integer(BUDGET, 0..=i64::from(u32::MAX))?;
+        params.reasoning_budget = budget.map(|budget| (BUDGET, budget as usize));
+        if budget.is_some() && params.ignore_eos {
+            let message = format!("`{BUDGET}` contradicts `ignore_eos`");
+            return Err(ApiError::field(BUDGET, message));
         }
         refuse_unsupported(&mut fields)?;
         params.ignored = fields.finish()?;

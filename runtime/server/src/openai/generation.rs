@@ -54,6 +54,8 @@ pub(crate) struct GenerationParams {
     pub(crate) priority: i64,
     /// Who asks, by the client's own word.
     pub(crate) user: Option<String>,
+    /// Tokens that an answer may reason for, and the field that says so.
+    pub(crate) reasoning_budget: Option<(&'static str, usize)>,
     /// Fields of the body that change no answer here.
     pub(crate) ignored: Vec<&'static str>,
 }
@@ -74,6 +76,7 @@ impl GenerationParams {
             format: None,
             priority: 0,
             user: None,
+            reasoning_budget: None,
             ignored: Vec::new(),
         }
     }
@@ -113,6 +116,7 @@ impl GenerationParams {
             format,
             priority,
             user,
+            reasoning_budget: None,
             ignored: Vec::new(),
         })
     }

@@ -12,15 +12,14 @@ use crate::http::connections::ConnectionArgs;
 use crate::http::cors::CorsArgs;
 use crate::http::ignored::Ignored;
 use crate::keys::KeyArgs;
-use crate::load::{
-    CacheArgs, MemoryArgs, Planned, PrefixArgs, StartEngine, Switch, ThreadArgs, WeightsArgs, load,
-};
+use crate::load::{CacheArgs, MemoryArgs, Planned, PrefixArgs, StartEngine, ThreadArgs, WeightsArgs, load};
 use crate::log::LogArgs;
 use crate::lookup::LookupArgs;
 use crate::memory::{Guard, Host};
 use crate::openai::answers::unix_time;
 use crate::openai::responses::store::Store;
 use crate::out;
+use crate::reasoning::ReasoningArgs;
 use crate::schedule::{self, ScheduleArgs};
 use crate::swap::{self, SwapArgs};
 use crate::warm_up::WarmUpArgs;
@@ -84,9 +83,9 @@ pub struct ServeArgs {
     /// How sequences share steps.
     #[command(flatten)]
     pub schedule: ScheduleArgs,
-    /// Whether models reason before they answer, unless a request says otherwise, or not at all.
-    #[arg(long, value_name = "on|off", value_enum, default_value_t = Switch::On)]
-    pub reasoning: Switch,
+    /// How long models reason.
+    #[command(flatten)]
+    pub reasoning: ReasoningArgs,
     /// Most memory, in MiB, for the responses of `/v1/responses` that are kept; the oldest are given up first.
     #[arg(long, value_name = "MIB", default_value_t = 64, value_parser = clap::value_parser!(u32).range(0..=65536))]
     pub response_store: u32,
@@ -169,7 +168,7 @@ pub fn serve(
         body_limit: args.max_body.get(),
         dummy: args.weights.is_dummy(),
         forced: draft::forced(spec),
-        reasons: args.reasoning == Switch::On,
+        reasoning: args.reasoning,
         request_timeout: (args.request_timeout > 0).then(|| Duration::from_secs(args.request_timeout)),
         step_limit: args.step_seconds.map_or_else(
             || StepLimit::predicted(spec),
@@ -197,7 +196,7 @@ pub fn serve(
     let engine =
         EngineOptions { prefix, schedule, lookup, swap, ..EngineOptions::new(0, context, args.max_waiting) };
     let (engine, text) = load(spec, start, &args.weights, &options, engine, &app.progress)?;
-    if !app.reasons {
+    if !app.reasoning.is_on() {
         text.can_answer_at_once()?;
     }
     let (blocks, context) = (engine.stats().total_blocks, engine.context());

@@ -280,9 +280,14 @@ pub fn refusals() {
         (json!({"tool_choice": {"type": "any"}}), &["tool_choice.type", "not supported yet"]),
         (json!({"tool_choice": {"type": "tool", "name": "f"}}), &["tool_choice.type", "not supported yet"]),
         (json!({"thinking": {"type": "on"}}), &["thinking.type"]),
+        (json!({"thinking": {"type": "enabled"}}), &["thinking.budget_tokens", "required"]),
         (
-            json!({"thinking": {"type": "enabled", "budget_tokens": 1024}}),
-            &["thinking.budget_tokens", "not supported yet"],
+            json!({"thinking": {"type": "enabled", "budget_tokens": 90}, "max_tokens": 90}),
+            &["thinking.budget_tokens", "less than `max_tokens`"],
+        ),
+        (
+            json!({"thinking": {"type": "adaptive", "budget_tokens": 9}}),
+            &["thinking.budget_tokens", "enabled"],
         ),
         (json!({"output_config": {"effort": "low"}}), &["output_config.effort", "without thinking"]),
         (json!({"mcp_servers": [{}]}), &["mcp_servers", "not supported yet"]),

@@ -62,6 +62,70 @@ pub fn apart() {
     assert_eq!(text["choices"][0]["text"], "<think>a</think>b");
 }
 
+pub fn budgets() {
+    // What the model says goes on where it was interrupted: the token that closes took the place of one of its own.
+    let said = "0123456789";
+    let on = |fields: Value| {
+        let mut fields = fields;
+        fields["chat_template_kwargs"] = json!({"enable_thinking": true});
+        saying(said, &fields)
+    };
+    let apart = |server: &Server, body: &Value| {
+        let answer = server.post(CHAT, body);
+        assert_eq!(answer.status, 200, "{}", answer.text());
+        let choice = answer.json()["choices"][0].clone();
+        let [reasoning, content] = ["reasoning_content", "content"]
+            .map(|name| choice["message"][name].as_str().unwrap_or_default().to_owned());
+        (reasoning, content, choice["finish_reason"].clone())
+    };
+    let parts = |reasoning: &str, content: &str, reason: &str| {
+        (reasoning.to_owned(), content.to_owned(), json!(reason))
+    };
+    let server = Server::start_talking("-", "think", &[]);
+    assert_eq!(apart(&server, &on(json!({}))), parts(said, "", "stop"), "without a budget");
+    assert_eq!(apart(&server, &on(json!({"thinking_token_budget": 4}))), parts("0123", "56789", "stop"));
+    assert_eq!(apart(&server, &on(json!({"thinking_token_budget": 0}))), parts("", "123456789", "stop"));
+    // Reasoning that ends before is left alone, and so is an answer without any.
+    let short = saying("01</think>2", &json!({"thinking_token_budget": 40, "reasoning_effort": "low"}));
+    assert_eq!(apart(&server, &short), parts("01", "2", "stop"));
+    let none = saying(said, &json!({"thinking_token_budget": 1}));
+    assert_eq!(apart(&server, &none), parts("", said, "stop"));
+    // A tenth is left for the answer.
+    let tight = on(json!({"thinking_token_budget": 99, "max_tokens": 5}));
+    assert_eq!(apart(&server, &tight), parts("0123", "", "length"));
+    let events = server.post(CHAT, &on(json!({"thinking_token_budget": 4, "stream": true}))).events();
+    let message = accumulate(&events, 0).0;
+    assert_eq!((&message["reasoning_content"], &message["content"]), (&json!("0123"), &json!("56789")));
+    // In Anthropic's words.
+    let body = saying(
+        said,
+        &json!({"max_tokens": 99, "thinking": {"type": "enabled", "budget_tokens": 3}, "stream": false}),
+    );
+    let message = server.post("/v1/messages", &body).json();
+    assert_eq!(message["content"][0]["thinking"], "012", "{message}");
+    assert_eq!(message["content"][1]["text"], "456789", "{message}");
+    // The server's own.
+    let flags = ["--reasoning-budget", "2", "--max-reasoning-budget", "5"];
+    let server = Server::start_talking("-", "think", &flags);
+    assert_eq!(apart(&server, &on(json!({}))), parts("01", "3456789", "stop"));
+    assert_eq!(apart(&server, &on(json!({"thinking_token_budget": 9}))), parts("01234", "6789", "stop"));
+    assert_eq!(apart(&server, &on(json!({"ignore_eos": true, "max_tokens": 9}))).0, "012345678");
+    // Where it would mean nothing.
+    let param = |server: &Server, fields: Value| {
+        let answer = server.post(CHAT, &saying(said, &fields));
+        assert_eq!(answer.status, 400, "{}", answer.text());
+        answer.json()["error"]["param"].clone()
+    };
+    let budget = json!({"thinking_token_budget": 4});
+    assert_eq!(
+        param(&server, json!({"thinking_token_budget": 4, "ignore_eos": true})),
+        "thinking_token_budget"
+    );
+    assert_eq!(param(&Server::start_talking("-", "-", &[]), budget.clone()), "thinking_token_budget");
+    let off = Server::start_talking("-", "think", &["--reasoning", "off"]);
+    assert_eq!(param(&off, budget), "thinking_token_budget");
+}
+
 /// What the model is fed behind the question.
 fn ending(server: &Server, fields: &Value) -> Result<String, Value> {
     let mut body = json!({"messages": [{"role": "user", "content": "Hi"}], "return_token_strs": true});
