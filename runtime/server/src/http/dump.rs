@@ -26,7 +26,7 @@ pub(crate) async fn record(State(app): State<Arc<App>>, request: Request<Body>, 
         dump: Arc::clone(dump),
         time: unix_time(),
         began: Instant::now(),
-        id: request_id::of(&request),
+        id: request_id::of(request.headers()).map(str::to_owned),
         method: request.method().to_string(),
         path: request.uri().path().to_owned(),
         request: Copy::default(),
@@ -45,6 +45,7 @@ pub(crate) async fn record(State(app): State<Arc<App>>, request: Request<Body>, 
     {
         let mut record = record.lock();
         record.status = Some(response.status().as_u16());
+        record.id = request_id::of(response.headers()).map(str::to_owned);
         record.streamed = is_stream(response.headers());
         record.response.length = length;
     }
@@ -131,7 +132,8 @@ struct Record {
     dump: Arc<Dump>,
     time: u64,
     began: Instant,
-    id: String,
+    /// The client's own, until there is a response, which has one.
+    id: Option<String>,
     method: String,
     path: String,
     request: Copy,

@@ -3,7 +3,7 @@
 
 use crate::openai::generation::random_seed;
 use axum::body::Body;
-use axum::http::{HeaderName, HeaderValue, Request};
+use axum::http::{HeaderMap, HeaderName, HeaderValue, Request};
 use axum::middleware::Next;
 use axum::response::Response;
 use tracing::Instrument;
@@ -13,15 +13,12 @@ const HEADER: HeaderName = HeaderName::from_static("x-request-id");
 const LONGEST: usize = 128;
 
 /// Gives a request its id.
-pub(crate) async fn identify(mut request: Request<Body>, next: Next) -> Response {
+pub(crate) async fn identify(request: Request<Body>, next: Next) -> Response {
     let given = request.headers().get(HEADER).filter(|id| is_fit(id)).cloned();
     let id = given.or_else(fresh);
     let name = id.as_ref().and_then(|id| id.to_str().ok()).unwrap_or_default();
     let span =
         tracing::info_span!("request", id = name, method = %request.method(), path = request.uri().path());
-    if let Some(id) = &id {
-        request.headers_mut().insert(HEADER, id.clone());
-    }
     let mut response = next.run(request).instrument(span.clone()).await;
     let status = response.status().as_u16();
     span.in_scope(|| tracing::info!(status, "responded"));
@@ -31,10 +28,9 @@ pub(crate) async fn identify(mut request: Request<Body>, next: Next) -> Response
     response
 }
 
-/// The id of a request that was given one.
-pub(super) fn of(request: &Request<Body>) -> String {
-    let id = request.headers().get(HEADER).and_then(|id| id.to_str().ok());
-    id.unwrap_or_default().to_owned()
+/// The id that headers name.
+pub(super) fn of(headers: &HeaderMap) -> Option<&str> {
+    headers.get(HEADER)?.to_str().ok()
 }
 
 fn is_fit(id: &HeaderValue) -> bool {

@@ -37,9 +37,9 @@ pub(crate) fn router(app: Arc<App>) -> Router {
         .fallback(not_found)
         .method_not_allowed_fallback(method_not_allowed)
         .layer(from_fn_with_state(Arc::clone(&app), auth::require))
+        .layer(from_fn(request_id::identify))
         .layer(from_fn(messages::in_its_words))
         .layer(from_fn_with_state(Arc::clone(&app), dump::record))
-        .layer(from_fn(request_id::identify))
         .layer(map_response_with_state(Arc::clone(&app), mark))
         .with_state(app)
 }

@@ -164,7 +164,7 @@ mod tests {
 
     fn read(body: Value) -> Result<Option<Format>, (String, String)> {
         let mut fields = Fields::new("", &body).expect("an object");
-        let format = Format::read(&mut fields).and_then(|format| fields.finish().map(|()| format));
+        let format = Format::read(&mut fields).and_then(|format| fields.finish().map(|_| format));
         format.map_err(|error| (error.param.unwrap_or_default(), error.message))
     }
 

@@ -29,17 +29,21 @@ pub fn everything() {
     assert_eq!(server.connect().request("GET", "/v1/models", &bearer, b"").status, 200);
     server.connect().send("POST", CHAT, &bearer, chat("[[forever]]", true).to_string().as_bytes());
     server.wait_for("the line of the one that left", |_| lines(&path).len() == 4);
+    // An error is what the client saw, in the words of its API, under the id that it was given.
+    let refused = server.connect().request("POST", "/v1/messages", &bearer[..1], b"{}");
     // The last answer ends with the server.
     let last = ask(chat("[[say bye]]", false).to_string().as_bytes(), &bearer);
     server.signal(libc::SIGTERM);
     assert!(server.wait(Duration::from_secs(20)).0.success());
 
     let found = lines(&path);
-    assert_eq!(found.len(), 5, "{found:?}");
+    assert_eq!(found.len(), 6, "{found:?}");
     assert!(!std::fs::read_to_string(&path).expect("a dump").contains("secret-key"));
-    for line in &found {
-        assert_eq!((&line["method"], &line["path"]), (&json!("POST"), &json!(CHAT)));
-        assert_eq!(line["id"], "mine");
+    for (at, line) in found.iter().enumerate() {
+        let path = if at == 4 { "/v1/messages" } else { CHAT };
+        assert_eq!((&line["method"], &line["path"]), (&json!("POST"), &json!(path)));
+        let id = if at == 4 { refused.header("x-request-id") } else { Some("mine") };
+        assert_eq!(line["id"].as_str(), id);
         assert!(
             line["time"].as_u64() > Some(1_700_000_000) && line["seconds"].as_f64() >= Some(0.0),
             "{line}"
@@ -53,7 +57,9 @@ pub fn everything() {
     assert_eq!(events[..events.len() - 1], streamed.events()[..]);
     assert_eq!((&found[2]["request"], &found[2]["status"]), (&json!("{"), &json!(400)));
     assert_eq!(found[3]["complete"], false);
-    assert_eq!(found[4]["response"], last.json());
+    assert_eq!((&found[4]["status"], &found[4]["response"]), (&json!(400), &refused.json()));
+    assert_eq!(found[4]["response"]["type"], "error");
+    assert_eq!(found[5]["response"], last.json());
 }
 
 pub fn refused() {
