@@ -1,7 +1,7 @@
 //! Messages as Anthropic has them, made into what chat templates take.
 
 use crate::http::error::ApiError;
-use crate::openai::fields::{Fields, wrong_type};
+use crate::openai::fields::{Fields, text_of, wrong_type};
 use serde_json::{Map, Value, json};
 use std::collections::HashMap;
 
@@ -27,13 +27,12 @@ pub(super) fn read_system(fields: &mut Fields) -> Result<Option<Value>, ApiError
 
 /// The messages. Those of one speaker that follow each other are one turn.
 pub(super) fn read_messages(fields: &mut Fields) -> Result<Vec<Value>, ApiError> {
-    let messages = match fields.value("messages") {
-        None => return Err(ApiError::field("messages", "`messages` is required")),
-        Some(Value::Array(messages)) if messages.is_empty() => {
+    let messages = match fields.required("messages")? {
+        Value::Array(messages) if messages.is_empty() => {
             return Err(ApiError::field("messages", "`messages` must not be empty"));
         }
-        Some(Value::Array(messages)) => messages,
-        Some(other) => return Err(wrong_type("messages", "an array", other)),
+        Value::Array(messages) => messages,
+        other => return Err(wrong_type("messages", "an array", other)),
     };
     let (mut turns, mut called) = (Vec::new(), Called::new());
     for (at, message) in messages.iter().enumerate() {
@@ -63,12 +62,11 @@ fn read_message<'a>(
         }
     };
     let path = fields.path("content");
-    let content = fields.value("content");
+    let content = fields.required("content")?;
     fields.finish()?;
     match content {
-        None => return Err(ApiError::field(&path, format!("`{path}` is required"))),
-        Some(Value::String(text)) => add(turns, assistant, text),
-        Some(Value::Array(blocks)) => {
+        Value::String(text) => add(turns, assistant, text),
+        Value::Array(blocks) => {
             for (at, block) in blocks.iter().enumerate() {
                 let path = format!("{path}[{at}]");
                 if assistant {
@@ -78,7 +76,7 @@ fn read_message<'a>(
                 }
             }
         }
-        Some(other) => return Err(wrong_type(&path, "a string or an array of blocks", other)),
+        other => return Err(wrong_type(&path, "a string or an array of blocks", other)),
     }
     Ok(())
 }
@@ -108,15 +106,13 @@ fn read_block_of_user(
     turns: &mut Vec<Value>,
 ) -> Result<(), ApiError> {
     if block["type"] != "tool_result" {
-        add(turns, false, &read_text(path, block)?);
+        add(turns, false, read_text(path, block)?);
         return Ok(());
     }
     let mut fields = Fields::new(path, block)?;
     fields.harmless(&["type", "cache_control"]);
     let at = fields.path("tool_use_id");
-    let Some(id) = fields.string("tool_use_id")? else {
-        return Err(ApiError::field(&at, format!("`{at}` is required")));
-    };
+    let id = fields.required_string("tool_use_id")?;
     let Some(name) = called.get(id) else {
         let message = format!("`{at}` is {id:?}, which is no `tool_use` of a message before");
         return Err(ApiError::field(&at, message));
@@ -145,15 +141,12 @@ fn read_block<'a>(
     called: &mut Called<'a>,
     turns: &mut Vec<Value>,
 ) -> Result<(), ApiError> {
-    let required = |value: Option<&'a str>, path: String| {
-        value.ok_or_else(|| ApiError::field(&path, format!("`{path}` is required")))
-    };
     match block["type"].as_str() {
         Some("tool_use") => {
             let mut fields = Fields::new(path, block)?;
             fields.harmless(&["type", "cache_control", "caller"]);
-            let id = required(fields.string("id")?, fields.path("id"))?;
-            let name = required(fields.string("name")?, fields.path("name"))?;
+            let id = fields.required_string("id")?;
+            let name = fields.required_string("name")?;
             let at = fields.path("input");
             let input = match fields.value("input") {
                 None => Map::new(),
@@ -173,28 +166,18 @@ fn read_block<'a>(
             let mut fields = Fields::new(path, block)?;
             // A checksum that says nothing of who thought so.
             fields.harmless(&["type", "cache_control", "signature"]);
-            let text = required(fields.string("thinking")?, fields.path("thinking"))?;
+            let text = fields.required_string("thinking")?;
             fields.finish()?;
             let turn = turn(turns, true);
             let before = turn["reasoning_content"].as_str().unwrap_or_default();
             turn["reasoning_content"] = format!("{before}{text}").into();
         }
-        _ => add(turns, true, &read_text(path, block)?),
+        _ => add(turns, true, read_text(path, block)?),
     }
     Ok(())
 }
 
 /// A block of text.
-fn read_text(path: &str, block: &Value) -> Result<String, ApiError> {
-    let mut fields = Fields::new(path, block)?;
-    match fields.string("type")? {
-        Some("text") => {}
-        Some(other) => return Err(ApiError::unsupported(path, &format!("blocks of type {other:?} are"))),
-        None => return Err(ApiError::field(fields.path("type"), format!("`{path}.type` is required"))),
-    }
-    let text = fields.string("text")?;
-    fields.harmless(&["cache_control", "citations"]);
-    fields.finish()?;
-    let missing = || ApiError::field(format!("{path}.text"), format!("`{path}.text` is required"));
-    Ok(text.ok_or_else(missing)?.to_owned())
+fn read_text<'a>(path: &str, block: &'a Value) -> Result<&'a str, ApiError> {
+    text_of(path, block, &["text"], &["cache_control", "citations"], "blocks")
 }

@@ -3,7 +3,7 @@
 use super::messages::{read_messages, read_system};
 use crate::conversation::{Conversation, Reasoning, Tools};
 use crate::http::error::ApiError;
-use crate::openai::fields::{Fields, wrong_type};
+use crate::openai::fields::{Fields, missing, wrong_type};
 use crate::openai::generation::{GenerationParams, Limits, read_stops};
 use crate::openai::tools::{check_names, tool_of};
 use serde_json::{Map, Value};
@@ -100,9 +100,7 @@ fn read_conversation(fields: &mut Fields) -> Result<(Conversation, Option<usize>
 }
 
 fn read_max_tokens(fields: &mut Fields, limits: &Limits) -> Result<usize, ApiError> {
-    let Some(tokens) = fields.integer("max_tokens", 1..=i64::MAX)? else {
-        return Err(ApiError::field("max_tokens", "`max_tokens` is required"));
-    };
+    let tokens = fields.integer("max_tokens", 1..=i64::MAX)?.ok_or_else(|| missing("max_tokens"))?;
     if tokens as u64 > limits.context as u64 {
         let context = limits.context;
         let message = format!("`max_tokens` is {tokens}, and this server's context is {context} tokens");
@@ -146,9 +144,7 @@ fn read_tool(path: &str, tool: &Value) -> Result<Value, ApiError> {
         return Err(ApiError::unsupported(fields.path("type"), &what));
     }
     let name_at = fields.path("name");
-    let Some(name) = fields.string("name")? else {
-        return Err(ApiError::field(&name_at, format!("`{name_at}` is required")));
-    };
+    let name = fields.required_string("name")?;
     let description = fields.string("description")?;
     let schema = fields.value("input_schema");
     let schema_at = fields.path("input_schema");

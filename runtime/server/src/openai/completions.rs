@@ -48,17 +48,14 @@ fn read_prompt(fields: &mut Fields, limits: &Limits) -> Result<Prompt, ApiError>
         Value::Array(_) => token_ids(path, value, limits.vocabulary).map(Prompt::Tokens),
         other => Err(wrong_type(path, "a string or an array", other)),
     };
-    match fields.value("prompt") {
-        None => Err(ApiError::field("prompt", "`prompt` is required")),
-        Some(Value::Array(prompts))
-            if matches!(prompts.first(), Some(Value::String(_) | Value::Array(_))) =>
-        {
+    match fields.required("prompt")? {
+        Value::Array(prompts) if matches!(prompts.first(), Some(Value::String(_) | Value::Array(_))) => {
             match prompts.as_slice() {
                 [prompt] => one("prompt[0]", prompt),
                 _ => Err(ApiError::unsupported("prompt", "several prompts a request are")),
             }
         }
-        Some(value) => one("prompt", value),
+        value => one("prompt", value),
     }
 }
 

@@ -39,6 +39,16 @@ impl<'a> Fields<'a> {
         self.map.get(name).filter(|value| !value.is_null())
     }
 
+    /// A field's value, which must be there.
+    pub(crate) fn required(&mut self, name: &'static str) -> Result<&'a Value, ApiError> {
+        self.value(name).ok_or_else(|| missing(&self.path(name)))
+    }
+
+    /// A string, which must be there.
+    pub(crate) fn required_string(&mut self, name: &'static str) -> Result<&'a str, ApiError> {
+        self.string(name)?.ok_or_else(|| missing(&self.path(name)))
+    }
+
     /// A string.
     pub(crate) fn string(&mut self, name: &'static str) -> Result<Option<&'a str>, ApiError> {
         match self.value(name) {
@@ -130,6 +140,30 @@ pub(crate) fn integer(path: &str, value: &Value, range: RangeInclusive<i64>) -> 
             Err(ApiError::field(path, format!("`{path}` must {expected}, and is {number}")))
         }
     }
+}
+
+/// The error for a field that is not there and must be.
+pub(crate) fn missing(path: &str) -> ApiError {
+    ApiError::field(path, format!("`{path}` is required"))
+}
+
+/// The text of an object with a `type` among these and a `text`; `what` is what such objects are called.
+pub(crate) fn text_of<'a>(
+    path: &str,
+    value: &'a Value,
+    types: &[&str],
+    harmless: &[&'static str],
+    what: &str,
+) -> Result<&'a str, ApiError> {
+    let mut fields = Fields::new(path, value)?;
+    let found = fields.required_string("type")?;
+    if !types.contains(&found) {
+        return Err(ApiError::unsupported(path, &format!("{what} of type {found:?} are")));
+    }
+    let text = fields.required_string("text")?;
+    fields.harmless(harmless);
+    fields.finish()?;
+    Ok(text)
 }
 
 /// The error for a value of another type than `expected`.

@@ -1,6 +1,6 @@
 //! What an answer is asked to be held to: OpenAI's `response_format`, vLLM's `structured_outputs` and the `guided_` names it had before.
 
-use super::fields::{Fields, wrong_type};
+use super::fields::{Fields, missing, wrong_type};
 use crate::http::error::ApiError;
 use monomorph_grammar::{GrammarError, Source};
 use serde_json::Value;
@@ -58,14 +58,14 @@ fn read_response_format(fields: &mut Fields) -> Result<Option<Format>, ApiError>
     let Some(value) = fields.value("response_format") else { return Ok(None) };
     let mut fields = Fields::new("response_format", value)?;
     let format = match fields.string("type")? {
-        None => return Err(required("response_format.type")),
+        None => return Err(missing("response_format.type")),
         Some("text") => None,
         Some("json_object") => {
             Some(Format { path: "response_format".to_owned(), source: Source::JsonObject })
         }
         Some("json_schema") => {
             let Some(value) = fields.value("json_schema") else {
-                return Err(required("response_format.json_schema"));
+                return Err(missing("response_format.json_schema"));
             };
             let mut fields = Fields::new("response_format.json_schema", value)?;
             // Whether it is strict changes nothing: every answer is valid.
@@ -73,7 +73,7 @@ fn read_response_format(fields: &mut Fields) -> Result<Option<Format>, ApiError>
             fields.string("description")?;
             fields.boolean("strict")?;
             let path = "response_format.json_schema.schema";
-            let Some(schema) = fields.value("schema") else { return Err(required(path)) };
+            let Some(schema) = fields.value("schema") else { return Err(missing(path)) };
             fields.finish()?;
             Some(Format { path: path.to_owned(), source: Source::JsonSchema(schema.clone()) })
         }
@@ -151,10 +151,6 @@ fn choice(path: &str, value: &Value) -> Result<Source, ApiError> {
     let Value::Array(texts) = value else { return Err(wrong_type(path, "an array of strings", value)) };
     let texts = texts.iter().enumerate().map(|(at, one)| text(&format!("{path}[{at}]"), one));
     Ok(Source::Choice(texts.collect::<Result<_, _>>()?))
-}
-
-fn required(path: &str) -> ApiError {
-    ApiError::field(path, format!("`{path}` is required"))
 }
 
 #[cfg(test)]

@@ -1,6 +1,6 @@
 //! Messages of a chat, as OpenAI has them, made into what chat templates take.
 
-use super::fields::{Fields, wrong_type};
+use super::fields::{Fields, missing, text_of, wrong_type};
 use super::generation::is_empty;
 use crate::http::error::ApiError;
 use serde_json::{Map, Value, json};
@@ -8,17 +8,16 @@ use std::collections::HashMap;
 
 /// The messages as a chat template takes them: content is a string, and the arguments of calls are objects.
 pub(super) fn read_messages(fields: &mut Fields) -> Result<Vec<Value>, ApiError> {
-    match fields.value("messages") {
-        None => Err(ApiError::field("messages", "`messages` is required")),
-        Some(Value::Array(messages)) if messages.is_empty() => {
+    match fields.required("messages")? {
+        Value::Array(messages) if messages.is_empty() => {
             Err(ApiError::field("messages", "`messages` must not be empty"))
         }
-        Some(Value::Array(messages)) => {
+        Value::Array(messages) => {
             let mut calls = HashMap::new();
             let read = |(at, message)| read_message(at, message, &mut calls);
             messages.iter().enumerate().map(read).collect()
         }
-        Some(other) => Err(wrong_type("messages", "an array", other)),
+        other => Err(wrong_type("messages", "an array", other)),
     }
 }
 
@@ -30,13 +29,12 @@ fn read_message<'a>(
 ) -> Result<Value, ApiError> {
     let mut fields = Fields::new(&format!("messages[{at}]"), message)?;
     let path = fields.path("role");
-    let role = match fields.string("role")? {
-        None => return Err(ApiError::field(&path, format!("`{path}` is required"))),
+    let role = match fields.required_string("role")? {
         // The newer name of the same thing, which templates do not know.
-        Some("developer") => "system",
-        Some(role @ ("system" | "user" | "assistant" | "tool")) => role,
-        Some("function") => return Err(ApiError::unsupported(path, "answers of functions are")),
-        Some(other) => {
+        "developer" => "system",
+        role @ ("system" | "user" | "assistant" | "tool") => role,
+        "function" => return Err(ApiError::unsupported(path, "answers of functions are")),
+        other => {
             let message =
                 format!("`{path}` must be system, developer, user, assistant or tool, and is {other:?}");
             return Err(ApiError::field(&path, message));
@@ -55,9 +53,7 @@ fn read_message<'a>(
     }
     if role == "tool" {
         let path = fields.path("tool_call_id");
-        let Some(id) = fields.string("tool_call_id")? else {
-            return Err(ApiError::field(&path, format!("`{path}` is required")));
-        };
+        let id = fields.required_string("tool_call_id")?;
         let Some(name) = calls.get(id) else {
             let message = format!("`{path}` is {id:?}, which is no call of an assistant's message before");
             return Err(ApiError::field(&path, message));
@@ -86,29 +82,17 @@ fn read_content(fields: &mut Fields, calls: bool) -> Result<String, ApiError> {
     let path = fields.path("content");
     match fields.value("content") {
         None if calls => Ok(String::new()),
-        None => Err(ApiError::field(&path, format!("`{path}` is required"))),
+        None => Err(missing(&path)),
         Some(Value::String(text)) => Ok(text.clone()),
         Some(Value::Array(parts)) => {
             let mut text = String::new();
             for (at, part) in parts.iter().enumerate() {
-                text.push_str(read_part(&format!("{path}[{at}]"), part)?);
+                text.push_str(text_of(&format!("{path}[{at}]"), part, &["text"], &[], "parts")?);
             }
             Ok(text)
         }
         Some(other) => Err(wrong_type(&path, "a string or an array of parts", other)),
     }
-}
-
-fn read_part<'a>(path: &str, part: &'a Value) -> Result<&'a str, ApiError> {
-    let mut fields = Fields::new(path, part)?;
-    match fields.string("type")? {
-        Some("text") => {}
-        Some(other) => return Err(ApiError::unsupported(path, &format!("parts of type {other:?} are"))),
-        None => return Err(ApiError::field(fields.path("type"), format!("`{path}.type` is required"))),
-    }
-    let text = fields.string("text")?;
-    fields.finish()?;
-    text.ok_or_else(|| ApiError::field(format!("{path}.text"), format!("`{path}.text` is required")))
 }
 
 /// The calls of an assistant's message.
@@ -133,10 +117,7 @@ fn read_call<'a>(
     calls: &mut HashMap<&'a str, &'a str>,
 ) -> Result<Value, ApiError> {
     let mut fields = Fields::new(path, call)?;
-    let required = |value: Option<&'a str>, path: String| {
-        value.ok_or_else(|| ApiError::field(&path, format!("`{path}` is required")))
-    };
-    let id = required(fields.string("id")?, fields.path("id"))?;
+    let id = fields.required_string("id")?;
     if let Some(kind) = fields.string("type")?.filter(|kind| *kind != "function") {
         let what = format!("calls of type {kind:?} are");
         return Err(ApiError::unsupported(fields.path("type"), &what));
@@ -144,12 +125,10 @@ fn read_call<'a>(
     // In streams clients number them, and some send that back.
     fields.harmless(&["index"]);
     let at = fields.path("function");
-    let Some(function) = fields.value("function") else {
-        return Err(ApiError::field(&at, format!("`{at}` is required")));
-    };
+    let function = fields.required("function")?;
     fields.finish()?;
     let mut fields = Fields::new(&at, function)?;
-    let name = required(fields.string("name")?, fields.path("name"))?;
+    let name = fields.required_string("name")?;
     let arguments = fields.string("arguments")?.unwrap_or_default();
     fields.finish()?;
     calls.insert(id, name);

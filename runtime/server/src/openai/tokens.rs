@@ -78,10 +78,9 @@ impl DetokenizeRequest {
     pub(crate) fn read(body: &Value, vocabulary: usize) -> Result<DetokenizeRequest, ApiError> {
         let mut fields = Fields::new("", body)?;
         let model = fields.string("model")?.map(str::to_owned);
-        let tokens = match fields.value("tokens") {
-            None => return Err(ApiError::field("tokens", "`tokens` is required")),
-            Some(ids @ Value::Array(_)) => token_ids("tokens", ids, vocabulary)?,
-            Some(other) => return Err(wrong_type("tokens", "an array of ids", other)),
+        let tokens = match fields.required("tokens")? {
+            ids @ Value::Array(_) => token_ids("tokens", ids, vocabulary)?,
+            other => return Err(wrong_type("tokens", "an array of ids", other)),
         };
         let skip_special_tokens = fields.boolean("skip_special_tokens")?.unwrap_or(false);
         fields.finish()?;

@@ -52,21 +52,16 @@ pub(super) fn read_choice(fields: &mut Fields) -> Result<bool, ApiError> {
 fn read_tool(path: &str, tool: &Value) -> Result<Value, ApiError> {
     let mut fields = Fields::new(path, tool)?;
     let kind = fields.path("type");
-    match fields.string("type")? {
-        Some("function") => {}
-        Some(other) => return Err(ApiError::unsupported(kind, &format!("tools of type {other:?} are"))),
-        None => return Err(ApiError::field(&kind, format!("`{kind}` is required"))),
+    match fields.required_string("type")? {
+        "function" => {}
+        other => return Err(ApiError::unsupported(kind, &format!("tools of type {other:?} are"))),
     }
     let at = fields.path("function");
-    let Some(function) = fields.value("function") else {
-        return Err(ApiError::field(&at, format!("`{at}` is required")));
-    };
+    let function = fields.required("function")?;
     fields.finish()?;
     let mut fields = Fields::new(&at, function)?;
     let name = fields.path("name");
-    let Some(named) = fields.string("name")? else {
-        return Err(ApiError::field(&name, format!("`{name}` is required")));
-    };
+    let named = fields.required_string("name")?;
     let description = fields.string("description")?;
     let parameters = fields.value("parameters");
     let at = fields.path("parameters");

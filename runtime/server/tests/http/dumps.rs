@@ -27,7 +27,10 @@ pub fn everything() {
     assert_eq!(ask(b"{", &bearer).status, 400);
     assert_eq!(ask(b"{}", &[]).status, 401);
     assert_eq!(server.connect().request("GET", "/v1/models", &bearer, b"").status, 200);
-    server.connect().send("POST", CHAT, &bearer, chat("[[forever]]", true).to_string().as_bytes());
+    let mut leaving = server.connect();
+    leaving.send("POST", CHAT, &bearer, chat("[[forever]]", true).to_string().as_bytes());
+    leaving.read_until("data: ");
+    drop(leaving);
     server.wait_for("the line of the one that left", |_| lines(&path).len() == 4);
     // An error is what the client saw, in the words of its API, under the id that it was given.
     let refused = server.connect().request("POST", "/v1/messages", &bearer[..1], b"{}");

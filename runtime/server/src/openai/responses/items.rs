@@ -1,10 +1,14 @@
 //! Items of responses, made into what chat templates take.
 
 use crate::http::error::ApiError;
-use crate::openai::fields::{Fields, wrong_type};
+use crate::openai::fields::{Fields, text_of, wrong_type};
 use crate::openai::messages::arguments_of;
 use serde_json::{Value, json};
 use std::collections::HashMap;
+
+/// Parts that are text, and what comes back with them of an earlier answer.
+const TEXTS: [&str; 4] = ["input_text", "output_text", "text", "reasoning_text"];
+const OF_TEXTS: [&str; 2] = ["annotations", "logprobs"];
 
 /// The messages that items are. Those of the assistant that follow each other are one turn.
 pub(super) fn messages_of(items: &[Value]) -> Result<Vec<Value>, ApiError> {
@@ -24,13 +28,10 @@ fn read_item<'a>(
     let mut fields = Fields::new(path, item)?;
     // What clients send back of an earlier answer.
     fields.harmless(&["id", "status", "phase"]);
-    let required = |value: Option<&'a str>, path: String| {
-        value.ok_or_else(|| ApiError::field(&path, format!("`{path}` is required")))
-    };
     match fields.string("type")? {
         None | Some("message") => {
             let at = fields.path("role");
-            let role = match required(fields.string("role")?, at.clone())? {
+            let role = match fields.required_string("role")? {
                 "developer" => "system",
                 role @ ("system" | "user" | "assistant") => role,
                 other => {
@@ -48,8 +49,8 @@ fn read_item<'a>(
             }
         }
         Some("function_call") => {
-            let id = required(fields.string("call_id")?, fields.path("call_id"))?;
-            let name = required(fields.string("name")?, fields.path("name"))?;
+            let id = fields.required_string("call_id")?;
+            let name = fields.required_string("name")?;
             let arguments = arguments_of(fields.string("arguments")?.unwrap_or_default());
             called.insert(id, name);
             let call =
@@ -62,7 +63,7 @@ fn read_item<'a>(
         }
         Some("function_call_output") => {
             let at = fields.path("call_id");
-            let id = required(fields.string("call_id")?, at.clone())?;
+            let id = fields.required_string("call_id")?;
             let Some(name) = called.get(id) else {
                 let message = format!("`{at}` is {id:?}, which is no call of an item before");
                 return Err(ApiError::field(&at, message));
@@ -99,27 +100,12 @@ fn turn(turns: &mut Vec<Value>) -> &mut Value {
 /// A string, or an array of parts with text.
 fn read_text(fields: &mut Fields, name: &'static str) -> Result<String, ApiError> {
     let path = fields.path(name);
-    match fields.value(name) {
-        None => Err(ApiError::field(&path, format!("`{path}` is required"))),
-        Some(Value::String(text)) => Ok(text.clone()),
-        Some(Value::Array(parts)) => {
-            let read = |(at, part)| read_part(&format!("{path}[{at}]"), part);
+    match fields.required(name)? {
+        Value::String(text) => Ok(text.clone()),
+        Value::Array(parts) => {
+            let read = |(at, part)| text_of(&format!("{path}[{at}]"), part, &TEXTS, &OF_TEXTS, "parts");
             parts.iter().enumerate().map(read).collect()
         }
-        Some(other) => Err(wrong_type(&path, "a string or an array of parts", other)),
+        other => Err(wrong_type(&path, "a string or an array of parts", other)),
     }
-}
-
-fn read_part(path: &str, part: &Value) -> Result<String, ApiError> {
-    let mut fields = Fields::new(path, part)?;
-    match fields.string("type")? {
-        Some("input_text" | "output_text" | "text" | "reasoning_text") => {}
-        Some(other) => return Err(ApiError::unsupported(path, &format!("parts of type {other:?} are"))),
-        None => return Err(ApiError::field(fields.path("type"), format!("`{path}.type` is required"))),
-    }
-    let text = fields.string("text")?;
-    fields.harmless(&["annotations", "logprobs"]);
-    fields.finish()?;
-    let missing = || ApiError::field(format!("{path}.text"), format!("`{path}.text` is required"));
-    Ok(text.ok_or_else(missing)?.to_owned())
 }

@@ -102,18 +102,17 @@ fn own_path(error: ApiError, before: usize) -> ApiError {
 
 /// The input as items with ids.
 fn read_input(fields: &mut Fields) -> Result<Vec<Value>, ApiError> {
-    let items = match fields.value("input") {
-        None => return Err(ApiError::field("input", "`input` is required")),
-        Some(Value::String(text)) => {
+    let items = match fields.required("input")? {
+        Value::String(text) => {
             vec![
                 json!({"type": "message", "role": "user", "content": [{"type": "input_text", "text": text}]}),
             ]
         }
-        Some(Value::Array(items)) if items.is_empty() => {
+        Value::Array(items) if items.is_empty() => {
             return Err(ApiError::field("input", "`input` must not be empty"));
         }
-        Some(Value::Array(items)) => items.clone(),
-        Some(other) => return Err(wrong_type("input", "a string or an array of items", other)),
+        Value::Array(items) => items.clone(),
+        other => return Err(wrong_type("input", "a string or an array of items", other)),
     };
     let with_id = |mut item: Value| {
         if item.is_object() && item["id"].is_null() {
@@ -165,9 +164,7 @@ fn read_tool(path: &str, tool: &Value) -> Result<Value, ApiError> {
         }
     }
     let name_at = fields.path("name");
-    let Some(name) = fields.string("name")? else {
-        return Err(ApiError::field(&name_at, format!("`{name_at}` is required")));
-    };
+    let name = fields.required_string("name")?;
     let description = fields.string("description")?;
     let schema = fields.value("parameters");
     let schema_at = fields.path("parameters");
