@@ -132,6 +132,8 @@ pub fn prefixes() {
         answer["usage"]["prompt_tokens_details"]["cached_tokens"].as_u64()
     };
     let counts = |server: &Server| {
+        // The engine may come a little behind a stop string, and holds blocks so long.
+        server.wait_for("the engine to be done", |stats| stats["running"] == 0);
         let stats = &server.get("/health").json()["stats"];
         ["tokens_cached", "cached_blocks"].map(|key| stats[key].as_u64().expect("it is counted"))
     };
