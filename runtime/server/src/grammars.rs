@@ -1,4 +1,4 @@
-//! Grammars of the model's tokens: made when the model is there, compiled beside the requests that work.
+//! Grammars of the model's tokens: made when first asked for, compiled beside the requests that work.
 
 use crate::http::error::ApiError;
 use crate::openai::format::Format;
@@ -33,21 +33,15 @@ pub(crate) struct GrammarStore {
 }
 
 impl GrammarStore {
-    /// Of a model and its text side. Making them takes a while, and begins on a thread of its own.
-    pub(crate) fn begin(spec: &'static ModelSpec, text: &Arc<Text>) -> Arc<GrammarStore> {
-        let store = Arc::new(GrammarStore {
+    /// Of a model and its text side. They are made when somebody asks for one: they take memory, and most servers are never asked.
+    pub(crate) fn new(spec: &'static ModelSpec, text: &Arc<Text>) -> Arc<GrammarStore> {
+        Arc::new(GrammarStore {
             spec,
             text: Arc::clone(text),
             made: OnceLock::new(),
             turns: Semaphore::new(COMPILED_AT_ONCE),
             waiting: Semaphore::new(MOST_WAITING),
-        });
-        let background = Arc::clone(&store);
-        // Where there is no thread to have, the first who asks makes them.
-        let _ = std::thread::Builder::new().name("grammars".into()).spawn(move || {
-            let _ = background.made();
-        });
-        store
+        })
     }
 
     /// Those made, or being made, or made now.

@@ -220,7 +220,7 @@ pub fn serve(
     let swapped = swap::describe(spec, engine.swap());
     let scheduled = schedule::describe(engine.schedule());
     let text = Arc::new(text);
-    let grammars = GrammarStore::begin(spec, &text);
+    let grammars = GrammarStore::new(spec, &text);
     let _ = app.ready.set(Ready { engine, text, grammars, canary: Arc::new(canary) });
     out::print(format_args!(
         "ready in {:.2} s: {} with a context of {context} tokens, {cached} cached in all ({}), {} threads{running}{kept}{swapped}{warm}{scheduled}{weights}{drafts}{invariant}",
