@@ -5,14 +5,12 @@
 `[[say TEXT]]` makes the model say TEXT, markup and all. Output and exit code are those of openai_test.py.
 """
 
-import sys
-import traceback
 
 import anthropic
 from anthropic import Anthropic
 from anthropic.types import Message, TextBlock, ThinkingBlock, ToolUseBlock
+from harness import expect, main, test
 
-TESTS = []
 TOOL = {
     "name": "get_weather",
     "description": "The weather somewhere",
@@ -20,16 +18,6 @@ TOOL = {
 }
 CALL = '<tool_call>\n{"name": "get_weather", "arguments": {"city": "%s"}}\n</tool_call>'
 ANSWER = "<think>\nWell.\n</think>\n\nI look.\n" + CALL % "Paris" + "\n" + CALL % "Z\u00fcrich"
-
-
-def test(function):
-    TESTS.append(function)
-    return function
-
-
-def expect(condition, what):
-    if not condition:
-        raise AssertionError(what)
 
 
 def asking(text, **fields):
@@ -138,22 +126,9 @@ def errors_are_the_client_s_own(client):
     refused(anthropic.NotFoundError, "not_found_error", model="claude")
 
 
-def main():
-    if len(sys.argv) != 2:
-        sys.exit("usage: anthropic_test.py BASE_URL")
-    client = Anthropic(base_url=sys.argv[1], api_key="none", max_retries=0, timeout=60)
-    failed = 0
-    for function in TESTS:
-        try:
-            function(client)
-            print(f"ok      {function.__name__}")
-        except Exception:
-            failed += 1
-            print(f"FAILED  {function.__name__}")
-            traceback.print_exc(file=sys.stdout)
-    print(f"{len(TESTS) - failed} passed, {failed} failed")
-    sys.exit(1 if failed else 0)
+def arguments_for(url):
+    return (Anthropic(base_url=url, api_key="none", max_retries=0, timeout=60),)
 
 
 if __name__ == "__main__":
-    main()
+    main(arguments_for)

@@ -5,14 +5,12 @@
 `[[say TEXT]]` makes the model say TEXT, markup and all. Output and exit code are those of openai_test.py.
 """
 
-import sys
-import traceback
 
 import openai
 from openai import OpenAI
 from openai.types.responses import Response
+from harness import expect, main, test
 
-TESTS = []
 TOOL = {
     "type": "function",
     "name": "get_weather",
@@ -22,16 +20,6 @@ TOOL = {
 }
 CALL = '<tool_call>\n{"name": "get_weather", "arguments": {"city": "%s"}}\n</tool_call>'
 ANSWER = "<think>\nWell.\n</think>\n\nI look.\n" + CALL % "Paris"
-
-
-def test(function):
-    TESTS.append(function)
-    return function
-
-
-def expect(condition, what):
-    if not condition:
-        raise AssertionError(what)
 
 
 def asking(text, **fields):
@@ -108,22 +96,9 @@ def errors_name_the_field(client):
             raise AssertionError(f"{fields} was taken")
 
 
-def main():
-    if len(sys.argv) != 2:
-        sys.exit("usage: openai_responses_test.py BASE_URL")
-    client = OpenAI(base_url=sys.argv[1], api_key="none", max_retries=0, timeout=60)
-    failed = 0
-    for function in TESTS:
-        try:
-            function(client)
-            print(f"ok      {function.__name__}")
-        except Exception:
-            failed += 1
-            print(f"FAILED  {function.__name__}")
-            traceback.print_exc(file=sys.stdout)
-    print(f"{len(TESTS) - failed} passed, {failed} failed")
-    sys.exit(1 if failed else 0)
+def arguments_for(url):
+    return (OpenAI(base_url=url, api_key="none", max_retries=0, timeout=60),)
 
 
 if __name__ == "__main__":
-    main()
+    main(arguments_for)

@@ -7,8 +7,6 @@ particular model would say, so it runs against any server.
 """
 
 import asyncio
-import sys
-import traceback
 from typing import Literal
 
 import openai
@@ -16,19 +14,9 @@ from openai import AsyncOpenAI, OpenAI
 from openai.types import Completion, Model
 from openai.types.chat import ChatCompletion, ChatCompletionChunk
 from pydantic import BaseModel, Field
+from harness import expect, main, test
 
-TESTS = []
 QUESTION = [{"role": "user", "content": "Write one sentence about the sea."}]
-
-
-def test(function):
-    TESTS.append(function)
-    return function
-
-
-def expect(condition, what):
-    if not condition:
-        raise AssertionError(what)
 
 
 def check_usage(usage, most):
@@ -272,23 +260,10 @@ def many_at_once(client, model):
         expect(answer.choices[0].message.content == alone, f"{answer} is not {alone!r}")
 
 
-def main():
-    if len(sys.argv) != 2:
-        sys.exit("usage: openai_test.py BASE_URL")
-    client = OpenAI(base_url=sys.argv[1], api_key="none", max_retries=0, timeout=120)
-    model = client.models.list().data[0].id
-    failed = 0
-    for function in TESTS:
-        try:
-            function(client, model)
-            print(f"ok      {function.__name__}")
-        except Exception:
-            failed += 1
-            print(f"FAILED  {function.__name__}")
-            traceback.print_exc(file=sys.stdout)
-    print(f"{len(TESTS) - failed} passed, {failed} failed")
-    sys.exit(1 if failed else 0)
+def arguments_for(url):
+    client = OpenAI(base_url=url, api_key="none", max_retries=0, timeout=120)
+    return client, client.models.list().data[0].id
 
 
 if __name__ == "__main__":
-    main()
+    main(arguments_for)

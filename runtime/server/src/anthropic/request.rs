@@ -3,9 +3,9 @@
 use super::messages::{read_messages, read_system};
 use crate::conversation::{Conversation, Reasoning, Tools};
 use crate::http::error::ApiError;
-use crate::openai::fields::{Fields, missing, wrong_type};
-use crate::openai::generation::{GenerationParams, Limits, read_stops};
-use crate::openai::tools::{check_names, tool_of};
+use crate::openai::fields::{Fields, missing};
+use crate::openai::generation::{GenerationParams, Limits, read_length, read_numbers, read_stops};
+use crate::openai::tools::{read_given, tool_of};
 use serde_json::{Map, Value};
 
 /// The path of the budget.
@@ -30,7 +30,8 @@ impl MessagesRequest {
         let mut params = GenerationParams::of_preset(limits);
         params.model = fields.string("model")?.map(str::to_owned);
         params.stream = fields.boolean("stream")?.unwrap_or(false);
-        let max_tokens = read_max_tokens(&mut fields, limits)?;
+        let max_tokens =
+            read_length(&mut fields, "max_tokens", limits)?.ok_or_else(|| missing("max_tokens"))?;
         params.max_tokens = Some(max_tokens);
         if let Some(budget) = budget {
             if budget >= max_tokens {
@@ -42,11 +43,8 @@ impl MessagesRequest {
         }
         params.stops = read_stops(&mut fields, "stop_sequences")?;
         let sampling = &mut params.sampling;
-        for (name, target) in [("temperature", &mut sampling.temperature), ("top_p", &mut sampling.top_p)] {
-            if let Some(number) = fields.number(name)? {
-                *target = number;
-            }
-        }
+        let targets = [("temperature", &mut sampling.temperature), ("top_p", &mut sampling.top_p)];
+        read_numbers(&mut fields, targets)?;
         if let Some(top_k) = fields.integer("top_k", 0..=i64::from(u32::MAX))? {
             sampling.top_k = u32::try_from(top_k).unwrap_or(0);
         }
@@ -99,26 +97,8 @@ fn read_conversation(fields: &mut Fields) -> Result<(Conversation, Option<usize>
     Ok((Conversation { messages, tools, reasoning, variables: Map::new() }, budget))
 }
 
-fn read_max_tokens(fields: &mut Fields, limits: &Limits) -> Result<usize, ApiError> {
-    let tokens = fields.integer("max_tokens", 1..=i64::MAX)?.ok_or_else(|| missing("max_tokens"))?;
-    if tokens as u64 > limits.context as u64 {
-        let context = limits.context;
-        let message = format!("`max_tokens` is {tokens}, and this server's context is {context} tokens");
-        return Err(ApiError { code: "context_length_exceeded", ..ApiError::field("max_tokens", message) });
-    }
-    Ok(tokens as usize)
-}
-
 fn read_tools(fields: &mut Fields) -> Result<Tools, ApiError> {
-    let given = match fields.value("tools") {
-        None => Vec::new(),
-        Some(Value::Array(tools)) => {
-            let read = |(at, tool)| read_tool(&format!("tools[{at}]"), tool);
-            tools.iter().enumerate().map(read).collect::<Result<_, _>>()?
-        }
-        Some(other) => return Err(wrong_type("tools", "an array", other)),
-    };
-    check_names("tools", "name", &given)?;
+    let given = read_given(fields, read_tool, "name")?;
     let mut tools = Tools { given, ..Tools::default() };
     let Some(choice) = fields.value("tool_choice") else { return Ok(tools) };
     let mut choice = Fields::new("tool_choice", choice)?;

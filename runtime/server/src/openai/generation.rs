@@ -146,16 +146,39 @@ fn read_stream_options(fields: &mut Fields, stream: bool) -> Result<bool, ApiErr
     Ok(include_usage)
 }
 
+/// Most tokens of an answer, in the field `name`.
+pub(crate) fn read_length(
+    fields: &mut Fields,
+    name: &'static str,
+    limits: &Limits,
+) -> Result<Option<usize>, ApiError> {
+    let Some(tokens) = fields.integer(name, 1..=i64::MAX)? else { return Ok(None) };
+    if tokens as u64 > limits.context as u64 {
+        let context = limits.context;
+        let message = format!("`{name}` is {tokens}, and this server's context is {context} tokens");
+        return Err(ApiError { code: "context_length_exceeded", ..ApiError::field(name, message) });
+    }
+    Ok(Some(tokens as usize))
+}
+
+/// Numbers, where they are given.
+pub(crate) fn read_numbers<const N: usize>(
+    fields: &mut Fields,
+    targets: [(&'static str, &mut f32); N],
+) -> Result<(), ApiError> {
+    for (name, target) in targets {
+        if let Some(number) = fields.number(name)? {
+            *target = number;
+        }
+    }
+    Ok(())
+}
+
 /// `max_completion_tokens` is the newer name of `max_tokens`.
 fn read_max_tokens(fields: &mut Fields, limits: &Limits) -> Result<Option<usize>, ApiError> {
     let mut found = None;
     for name in ["max_tokens", "max_completion_tokens"] {
-        let Some(tokens) = fields.integer(name, 1..=i64::MAX)? else { continue };
-        if tokens as u64 > limits.context as u64 {
-            let context = limits.context;
-            let message = format!("`{name}` is {tokens}, and this server's context is {context} tokens");
-            return Err(ApiError { code: "context_length_exceeded", ..ApiError::field(name, message) });
-        }
+        let Some(tokens) = read_length(fields, name, limits)? else { continue };
         if found.is_some_and(|earlier| earlier != tokens) {
             return Err(ApiError::field(
                 name,
@@ -164,7 +187,7 @@ fn read_max_tokens(fields: &mut Fields, limits: &Limits) -> Result<Option<usize>
         }
         found = Some(tokens);
     }
-    Ok(found.map(|tokens| tokens as usize))
+    Ok(found)
 }
 
 /// Absent parameters come from the model's first preset.
@@ -178,11 +201,7 @@ fn read_sampling(fields: &mut Fields, limits: &Limits) -> Result<Sampling, ApiEr
         ("presence_penalty", &mut sampling.presence_penalty),
         ("frequency_penalty", &mut sampling.frequency_penalty),
     ];
-    for (name, target) in targets {
-        if let Some(number) = fields.number(name)? {
-            *target = number;
-        }
-    }
+    read_numbers(fields, targets)?;
     if let Some(top_k) = fields.integer("top_k", -1..=i64::from(u32::MAX))? {
         // -1 is how others say "all".
         sampling.top_k = u32::try_from(top_k).unwrap_or(0);

@@ -12,22 +12,34 @@ const MOST: usize = 1024;
 
 /// Reads `tools`, `tool_choice` and `parallel_tool_calls`.
 pub(super) fn read_tools(fields: &mut Fields) -> Result<Tools, ApiError> {
-    let given = match fields.value("tools") {
+    if let Some(Value::Array(tools)) = fields.value("tools")
+        && tools.len() > MOST
+    {
+        let message = format!("`tools` has {} of them; at most {MOST}", tools.len());
+        return Err(ApiError::field("tools", message));
+    }
+    let given = read_given(fields, read_tool, "function.name")?;
+    let forbidden = read_choice(fields)?;
+    let one = !fields.boolean("parallel_tool_calls")?.unwrap_or(true);
+    Ok(Tools { given, forbidden, one })
+}
+
+/// Reads `tools`, each as `read` does; their names stand at `name` and differ.
+pub(crate) fn read_given(
+    fields: &mut Fields,
+    read: impl Fn(&str, &Value) -> Result<Value, ApiError>,
+    name: &str,
+) -> Result<Vec<Value>, ApiError> {
+    let given: Vec<Value> = match fields.value("tools") {
         None => Vec::new(),
-        Some(Value::Array(tools)) if tools.len() > MOST => {
-            let message = format!("`tools` has {} of them; at most {MOST}", tools.len());
-            return Err(ApiError::field("tools", message));
-        }
         Some(Value::Array(tools)) => {
-            let read = |(at, tool)| read_tool(&format!("tools[{at}]"), tool);
+            let read = |(at, tool)| read(&format!("tools[{at}]"), tool);
             tools.iter().enumerate().map(read).collect::<Result<_, _>>()?
         }
         Some(other) => return Err(wrong_type("tools", "an array", other)),
     };
-    check_names("tools", "function.name", &given)?;
-    let forbidden = read_choice(fields)?;
-    let one = !fields.boolean("parallel_tool_calls")?.unwrap_or(true);
-    Ok(Tools { given, forbidden, one })
+    check_names("tools", name, &given)?;
+    Ok(given)
 }
 
 /// Reads `tool_choice`: whether calls are forbidden.

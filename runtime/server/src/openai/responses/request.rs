@@ -6,8 +6,8 @@ use crate::conversation::{Conversation, Reasoning, Tools};
 use crate::http::error::ApiError;
 use crate::openai::chat::read_effort;
 use crate::openai::fields::{Fields, wrong_type};
-use crate::openai::generation::{GenerationParams, Limits, is_empty, random_seed};
-use crate::openai::tools::{check_names, read_choice, tool_of};
+use crate::openai::generation::{GenerationParams, Limits, is_empty, random_seed, read_length, read_numbers};
+use crate::openai::tools::{read_choice, read_given, tool_of};
 use serde_json::{Map, Value, json};
 use std::sync::Arc;
 
@@ -35,14 +35,11 @@ impl ResponsesRequest {
         let mut params = GenerationParams::of_preset(limits);
         params.model = fields.string("model")?.map(str::to_owned);
         params.stream = fields.boolean("stream")?.unwrap_or(false);
-        params.max_tokens = read_max_tokens(&mut fields, limits)?;
+        params.max_tokens = read_length(&mut fields, "max_output_tokens", limits)?;
         params.user = fields.string("user")?.map(str::to_owned);
         let sampling = &mut params.sampling;
-        for (name, target) in [("temperature", &mut sampling.temperature), ("top_p", &mut sampling.top_p)] {
-            if let Some(number) = fields.number(name)? {
-                *target = number;
-            }
-        }
+        let targets = [("temperature", &mut sampling.temperature), ("top_p", &mut sampling.top_p)];
+        read_numbers(&mut fields, targets)?;
         sampling.validate().map_err(|(field, what)| ApiError::field(field, format!("`{field}` {what}")))?;
         let instructions = fields.string("instructions")?;
         let previous = fields.string("previous_response_id")?;
@@ -126,28 +123,8 @@ fn read_input(fields: &mut Fields) -> Result<Vec<Value>, ApiError> {
     Ok(items.into_iter().map(with_id).collect())
 }
 
-fn read_max_tokens(fields: &mut Fields, limits: &Limits) -> Result<Option<usize>, ApiError> {
-    let Some(tokens) = fields.integer("max_output_tokens", 1..=i64::MAX)? else { return Ok(None) };
-    if tokens as u64 > limits.context as u64 {
-        let context = limits.context;
-        let message =
-            format!("`max_output_tokens` is {tokens}, and this server's context is {context} tokens");
-        let error = ApiError::field("max_output_tokens", message);
-        return Err(ApiError { code: "context_length_exceeded", ..error });
-    }
-    Ok(Some(tokens as usize))
-}
-
 fn read_tools(fields: &mut Fields) -> Result<Tools, ApiError> {
-    let given = match fields.value("tools") {
-        None => Vec::new(),
-        Some(Value::Array(tools)) => {
-            let read = |(at, tool)| read_tool(&format!("tools[{at}]"), tool);
-            tools.iter().enumerate().map(read).collect::<Result<_, _>>()?
-        }
-        Some(other) => return Err(wrong_type("tools", "an array", other)),
-    };
-    check_names("tools", "name", &given)?;
+    let given = read_given(fields, read_tool, "name")?;
     let forbidden = read_choice(fields)?;
     fields.refuse_unless("max_tool_calls", |_| false, "a limit of calls is")?;
     let one = !fields.boolean("parallel_tool_calls")?.unwrap_or(true);
