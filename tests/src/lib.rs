@@ -9,6 +9,7 @@ pub mod logits;
 pub mod repeating;
 pub mod requantise;
 pub mod rounding;
+pub mod scripted;
 pub mod server;
 
 use std::path::{Path, PathBuf};

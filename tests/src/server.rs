@@ -133,7 +133,13 @@ impl Drop for Serving {
 
 /// One GET request; status and body, or `None` when nobody answers.
 pub fn get(address: &str, path: &str) -> Option<(u16, String)> {
-    request(address, &format!("GET {path} HTTP/1.1\r\nhost: {address}\r\nconnection: close\r\n\r\n"))
+    get_with(address, path, &[])
+}
+
+/// The same with these headers.
+pub fn get_with(address: &str, path: &str, headers: &[(&str, &str)]) -> Option<(u16, String)> {
+    let headers: String = headers.iter().map(|(name, value)| format!("{name}: {value}\r\n")).collect();
+    request(address, &format!("GET {path} HTTP/1.1\r\nhost: {address}\r\nconnection: close\r\n{headers}\r\n"))
 }
 
 /// One POST request with a JSON body; status and body, or `None` when nobody answers.

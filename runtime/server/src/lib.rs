@@ -26,6 +26,7 @@ mod log;
 mod lookup;
 mod memory;
 mod openai;
+mod openapi;
 mod out;
 mod paths;
 mod reasoning;

@@ -13,6 +13,9 @@ const BUDGET: &str = "thinking.budget_tokens";
 /// The path of the effort.
 const EFFORT: &str = "output_config.effort";
 
+/// How much a model may reason.
+pub(crate) const EFFORTS: [&str; 5] = ["low", "medium", "high", "xhigh", "max"];
+
 /// A request, checked.
 #[derive(Debug)]
 pub(crate) struct MessagesRequest {
@@ -85,7 +88,6 @@ fn refuse_unsupported(fields: &mut Fields) -> Result<(), ApiError> {
     Ok(())
 }
 
-/// Everything that makes the prompt.
 /// Everything that makes the prompt, and the budget of its reasoning.
 fn read_conversation(fields: &mut Fields) -> Result<(Conversation, Option<usize>), ApiError> {
     // Prefixes are cached without being asked to be.
@@ -175,8 +177,8 @@ fn read_effort(fields: &mut Fields) -> Result<Option<String>, ApiError> {
     config.refuse_unless("format", |_| false, "forms of output are")?;
     config.finish()?;
     match effort {
-        Some(effort) if !["low", "medium", "high", "xhigh", "max"].contains(&effort) => {
-            let message = format!("`{EFFORT}` must be low, medium, high, xhigh or max, and is {effort:?}");
+        Some(effort) if !EFFORTS.contains(&effort) => {
+            let message = format!("`{EFFORT}` must be one of {}, and is {effort:?}", EFFORTS.join(", "));
             Err(ApiError::field(EFFORT, message))
         }
         effort => Ok(effort.map(str::to_owned)),

@@ -197,14 +197,14 @@ impl App {
         }
     }
 
-    /// Whether a name is that of the model served.
-    pub(crate) fn is_served(&self, name: &str) -> bool {
-        name == self.model_name || name == self.spec.model || name == self.spec.target
+    /// The names of the model served, that which answers tell first.
+    pub(crate) fn names(&self) -> [&str; 3] {
+        [&self.model_name, self.spec.model, self.spec.target]
     }
 
     /// Refuses a model that is not the one served; whoever names none means that.
     pub(crate) fn check_model(&self, name: Option<&str>) -> Result<(), ApiError> {
-        let Some(name) = name.filter(|name| !self.is_served(name)) else { return Ok(()) };
+        let Some(name) = name.filter(|name| !self.names().contains(name)) else { return Ok(()) };
         let message = format!("there is no model {name:?} here; this server has {:?}", self.model_name);
         let error = ApiError::new(StatusCode::NOT_FOUND, "model_not_found", message);
         Err(ApiError { param: Some("model".to_owned()), ..error })

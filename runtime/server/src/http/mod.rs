@@ -15,11 +15,15 @@ pub(crate) mod ignored;
 mod messages;
 mod metrics;
 mod models;
+mod openapi;
 mod page;
+mod parameters;
 mod request_id;
-mod responses;
+pub(crate) mod responses;
 mod router;
 pub(crate) mod stream;
 mod tokens;
 
 pub(crate) use router::router;
+#[cfg(test)]
+pub(crate) use router::routes;

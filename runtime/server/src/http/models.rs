@@ -2,9 +2,10 @@
 
 use super::app::App;
 use super::error::ApiError;
+use super::parameters::Id;
 use crate::{batches, draft};
 use axum::Json;
-use axum::extract::{Path, State};
+use axum::extract::State;
 use serde_json::{Value, json};
 use std::sync::Arc;
 
@@ -14,10 +15,7 @@ pub(crate) async fn list(State(app): State<Arc<App>>) -> Json<Value> {
 }
 
 /// The one model by name.
-pub(crate) async fn one(
-    State(app): State<Arc<App>>,
-    Path(id): Path<String>,
-) -> Result<Json<Value>, ApiError> {
+pub(crate) async fn one(State(app): State<Arc<App>>, Id(id): Id) -> Result<Json<Value>, ApiError> {
     app.check_model(Some(&id))?;
     Ok(Json(entry(&app)))
 }

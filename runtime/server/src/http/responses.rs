@@ -3,13 +3,14 @@
 use super::app::App;
 use super::asker::Asker;
 use super::error::ApiError;
+use super::parameters::{Asked, Id};
 use super::{body, chat, completions};
 use crate::openai::responses::answers::ResponseWriter;
 use crate::openai::responses::request::ResponsesRequest;
 use crate::openai::responses::store::Stored;
 use axum::Json;
 use axum::body::Body;
-use axum::extract::{Path, Query, State};
+use axum::extract::State;
 use axum::http::{Request, StatusCode};
 use axum::response::Response;
 use serde_json::{Value, json};
@@ -17,8 +18,10 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 /// Most items of a list, and how many without being asked.
-const MOST: usize = 100;
-const USUAL: usize = 20;
+pub(crate) const MOST: usize = 100;
+pub(crate) const USUAL: usize = 20;
+/// What a list may be asked with.
+pub(crate) const LIST_QUERY: [&str; 3] = ["limit", "order", "after"];
 
 /// Answers.
 pub(super) async fn create(
@@ -39,18 +42,15 @@ pub(super) async fn create(
 /// A response that is kept.
 pub(super) async fn retrieve(
     State(app): State<Arc<App>>,
-    Path(id): Path<String>,
-    Query(query): Query<BTreeMap<String, String>>,
+    Id(id): Id,
+    Asked(query): Asked,
 ) -> Result<Json<Value>, ApiError> {
     known(&query, &[])?;
     Ok(Json(kept(&app, &id)?.response.clone()))
 }
 
 /// Gives a response up.
-pub(super) async fn delete(
-    State(app): State<Arc<App>>,
-    Path(id): Path<String>,
-) -> Result<Json<Value>, ApiError> {
+pub(super) async fn delete(State(app): State<Arc<App>>, Id(id): Id) -> Result<Json<Value>, ApiError> {
     if !app.responses.remove(&id) {
         return Err(missing(&id));
     }
@@ -58,10 +58,7 @@ pub(super) async fn delete(
 }
 
 /// Responses in the background could be cancelled, and there are none: whoever hangs up cancels.
-pub(super) async fn cancel(
-    State(app): State<Arc<App>>,
-    Path(id): Path<String>,
-) -> Result<Json<Value>, ApiError> {
+pub(super) async fn cancel(State(app): State<Arc<App>>, Id(id): Id) -> Result<Json<Value>, ApiError> {
     kept(&app, &id)?;
     let message = "only responses made in the background can be cancelled, and this one is over";
     Err(ApiError::new(StatusCode::BAD_REQUEST, "not_in_background", message))
@@ -70,10 +67,10 @@ pub(super) async fn cancel(
 /// The items that a response answers, the last one first unless asked otherwise.
 pub(super) async fn input_items(
     State(app): State<Arc<App>>,
-    Path(id): Path<String>,
-    Query(query): Query<BTreeMap<String, String>>,
+    Id(id): Id,
+    Asked(query): Asked,
 ) -> Result<Json<Value>, ApiError> {
-    known(&query, &["limit", "order", "after"])?;
+    known(&query, &LIST_QUERY)?;
     let stored = kept(&app, &id)?;
     let mut items: Vec<&Value> = stored.input.iter().collect();
     match query.get("order").map(String::as_str) {

@@ -3,37 +3,68 @@
 use super::app::App;
 use super::error::ApiError;
 use super::{
-    auth, chat, completions, dump, health, messages, metrics, models, page, request_id, responses, tokens,
+    auth, chat, completions, dump, health, messages, metrics, models, openapi, page, request_id, responses,
+    tokens,
 };
 use axum::Router;
 use axum::extract::State;
+use axum::handler::Handler;
 use axum::http::{HeaderValue, Method, StatusCode, Uri};
 use axum::middleware::{from_fn, from_fn_with_state, map_response_with_state};
 use axum::response::Response;
-use axum::routing::{get, post};
+use axum::routing::{MethodFilter, MethodRouter, on};
 use std::sync::Arc;
 
-/// All routes; every other path and method gets OpenAI's error envelope too.
+/// What answers to a method at a path.
+pub(crate) struct Route {
+    /// What the OpenAPI document is compared with.
+    #[cfg(test)]
+    pub(crate) method: MethodFilter,
+    pub(crate) path: &'static str,
+    answer: MethodRouter<Arc<App>>,
+}
+
+/// One route.
+fn at<H: Handler<T, Arc<App>>, T: 'static>(method: MethodFilter, path: &'static str, answer: H) -> Route {
+    Route {
+        #[cfg(test)]
+        method,
+        path,
+        answer: on(method, answer),
+    }
+}
+
+/// All routes; the OpenAPI document has each of them.
+pub(crate) fn routes() -> Vec<Route> {
+    vec![
+        at(MethodFilter::GET, "/", page::page),
+        at(MethodFilter::GET, "/openapi.json", openapi::document),
+        at(MethodFilter::GET, "/health", health::ready),
+        at(MethodFilter::GET, "/health/ready", health::ready),
+        at(MethodFilter::GET, "/health/live", health::live),
+        at(MethodFilter::GET, "/metrics", metrics::metrics),
+        at(MethodFilter::GET, "/info", tokens::info),
+        at(MethodFilter::POST, "/tokenize", tokens::tokenize),
+        at(MethodFilter::POST, "/detokenize", tokens::detokenize),
+        at(MethodFilter::GET, "/v1/models", models::list),
+        at(MethodFilter::GET, "/v1/models/{*id}", models::one),
+        at(MethodFilter::POST, "/v1/chat/completions", chat::chat),
+        at(MethodFilter::POST, "/v1/completions", completions::completions),
+        at(MethodFilter::POST, "/v1/responses", responses::create),
+        at(MethodFilter::GET, "/v1/responses/{id}", responses::retrieve),
+        at(MethodFilter::DELETE, "/v1/responses/{id}", responses::delete),
+        at(MethodFilter::POST, "/v1/responses/{id}/cancel", responses::cancel),
+        at(MethodFilter::GET, "/v1/responses/{id}/input_items", responses::input_items),
+        at(MethodFilter::POST, messages::MESSAGES, messages::messages),
+        at(MethodFilter::POST, messages::COUNT, messages::count),
+    ]
+}
+
+/// What answers at all routes; every other path and method gets OpenAI's error envelope too.
 pub(crate) fn router(app: Arc<App>) -> Router {
-    Router::new()
-        .route("/", get(page::page))
-        .route("/health", get(health::ready))
-        .route("/health/ready", get(health::ready))
-        .route("/health/live", get(health::live))
-        .route("/metrics", get(metrics::metrics))
-        .route("/info", get(tokens::info))
-        .route("/tokenize", post(tokens::tokenize))
-        .route("/detokenize", post(tokens::detokenize))
-        .route("/v1/models", get(models::list))
-        .route("/v1/models/{*id}", get(models::one))
-        .route("/v1/chat/completions", post(chat::chat))
-        .route("/v1/completions", post(completions::completions))
-        .route("/v1/responses", post(responses::create))
-        .route("/v1/responses/{id}", get(responses::retrieve).delete(responses::delete))
-        .route("/v1/responses/{id}/cancel", post(responses::cancel))
-        .route("/v1/responses/{id}/input_items", get(responses::input_items))
-        .route(messages::MESSAGES, post(messages::messages))
-        .route(messages::COUNT, post(messages::count))
+    let routes = routes().into_iter();
+    routes
+        .fold(Router::new(), |router, Route { path, answer, .. }| router.route(path, answer))
         .fallback(not_found)
         .method_not_allowed_fallback(method_not_allowed)
         .layer(from_fn_with_state(Arc::clone(&app), auth::require))

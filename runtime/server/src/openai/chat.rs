@@ -21,7 +21,7 @@ pub(crate) struct ChatRequest {
 /// Tokens that an answer may reason for, as vLLM has it.
 const BUDGET: &str = "thinking_token_budget";
 /// How much a model may reason, as OpenAI has it.
-const EFFORTS: [&str; 6] = ["none", "minimal", "low", "medium", "high", "xhigh"];
+pub(crate) const EFFORTS: [&str; 6] = ["none", "minimal", "low", "medium", "high", "xhigh"];
 
 impl ChatRequest {
     /// Reads a body.

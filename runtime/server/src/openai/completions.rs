@@ -6,7 +6,7 @@ use crate::http::error::ApiError;
 use serde_json::Value;
 
 /// Most alternatives a text completion reports, as OpenAI has it.
-const MAX_LOGPROBS: i64 = 5;
+pub(crate) const MAX_LOGPROBS: i64 = 5;
 
 /// What is to be continued.
 #[derive(Debug, PartialEq)]

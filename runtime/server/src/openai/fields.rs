@@ -16,7 +16,10 @@ pub(crate) struct Fields<'a> {
 
 impl<'a> Fields<'a> {
     /// Reads `value` as an object; `path` is empty for the body itself.
+    #[cfg_attr(test, track_caller)]
     pub(crate) fn new(path: &str, value: &'a Value) -> Result<Fields<'a>, ApiError> {
+        #[cfg(test)]
+        seen::reader(path);
         match value {
             Value::Object(map) => {
                 Ok(Fields { path: path.to_owned(), map, known: Vec::new(), ignored: Vec::new() })
@@ -33,9 +36,16 @@ impl<'a> Fields<'a> {
         if self.path.is_empty() { name.to_owned() } else { format!("{}.{name}", self.path) }
     }
 
+    /// These are fields of this object.
+    fn knows(&mut self, names: &[&'static str]) {
+        #[cfg(test)]
+        seen::fields(&self.path, names);
+        self.known.extend_from_slice(names);
+    }
+
     /// A field's value, unless absent or null.
     pub(crate) fn value(&mut self, name: &'static str) -> Option<&'a Value> {
-        self.known.push(name);
+        self.knows(&[name]);
         self.map.get(name).filter(|value| !value.is_null())
     }
 
@@ -67,7 +77,7 @@ impl<'a> Fields<'a> {
         }
     }
 
-    /// An integer within `range`; `1.0` is not one.
+    /// An integer within `range`; `1.0` is one.
     pub(crate) fn integer(
         &mut self,
         name: &'static str,
@@ -90,7 +100,7 @@ impl<'a> Fields<'a> {
 
     /// A field that is read by nobody and changes no answer.
     pub(crate) fn harmless(&mut self, names: &[&'static str]) {
-        self.known.extend_from_slice(names);
+        self.knows(names);
         let given = |name: &&&str| self.map.get(**name).is_some_and(|value| !value.is_null());
         self.ignored.extend(names.iter().filter(given));
     }
@@ -124,11 +134,15 @@ impl<'a> Fields<'a> {
 /// An integer within `range`.
 pub(crate) fn integer(path: &str, value: &Value, range: RangeInclusive<i64>) -> Result<i64, ApiError> {
     let Value::Number(number) = value else { return Err(wrong_type(path, "an integer", value)) };
-    if number.is_f64() {
-        return Err(wrong_type(path, "an integer", value));
-    }
+    // As JSON schemas have it, 1.0 is an integer; beyond these nobody knows which.
+    let exact = (1u64 << f64::MANTISSA_DIGITS) as f64;
+    let written = match number.as_f64().filter(|_| number.is_f64()) {
+        Some(float) if float.fract() != 0.0 => return Err(wrong_type(path, "an integer", value)),
+        Some(float) => Some(float as i64).filter(|_| float.abs() <= exact),
+        None => number.as_i64(),
+    };
     // An integer that is none as an i64 is a u64 above its range.
-    match number.as_i64().filter(|integer| range.contains(integer)) {
+    match written.filter(|integer| range.contains(integer)) {
         Some(integer) => Ok(integer),
         None => {
             let (low, high) = range.into_inner();
@@ -184,6 +198,47 @@ fn kind(value: &Value) -> String {
     }
 }
 
+/// What readers asked for, so that a test may compare it with the OpenAPI document.
+#[cfg(test)]
+pub(crate) mod seen {
+    use std::cell::RefCell;
+    use std::collections::{BTreeMap, BTreeSet};
+    use std::panic::Location;
+
+    /// What was asked for on this thread.
+    #[derive(Debug, Default)]
+    pub(crate) struct Seen {
+        /// The fields of the object at each path, indices left out.
+        pub(crate) fields: BTreeMap<String, BTreeSet<&'static str>>,
+        /// Files and lines that read objects.
+        pub(crate) readers: BTreeSet<(&'static str, u32)>,
+    }
+
+    thread_local!(static SEEN: RefCell<Seen> = RefCell::default());
+
+    #[track_caller]
+    pub(super) fn reader(path: &str) {
+        let at = Location::caller();
+        SEEN.with_borrow_mut(|seen| {
+            seen.readers.insert((at.file(), at.line()));
+            seen.fields.entry(without_indices(path)).or_default();
+        });
+    }
+
+    pub(super) fn fields(path: &str, names: &[&'static str]) {
+        SEEN.with_borrow_mut(|seen| seen.fields.entry(without_indices(path)).or_default().extend(names));
+    }
+
+    /// What has been asked for since this was called last.
+    pub(crate) fn take() -> Seen {
+        SEEN.take()
+    }
+
+    fn without_indices(path: &str) -> String {
+        path.chars().filter(|character| !character.is_ascii_digit()).collect()
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -196,7 +251,7 @@ mod tests {
 
     #[test]
     fn types_are_strict_and_paths_named() {
-        let body = json!({"a": 1.0, "b": true, "c": "x", "d": 1e300, "e": -1, "f": null, "g": 18446744073709551615u64});
+        let body = json!({"a": 1.5, "b": true, "c": "x", "d": 1e300, "e": -1, "f": null, "g": 18446744073709551615u64, "h": 7.0, "i": 1e300});
         let mut fields = Fields::new("outer", &body).expect("an object");
         for name in ["a", "b", "c"] {
             let (param, message) = error_of(fields.integer(name, 0..=10));
@@ -207,6 +262,8 @@ mod tests {
         assert!(error_of(fields.integer("e", 0..=10)).1.contains("between 0 and 10, and is -1"));
         assert_eq!(fields.integer("f", 0..=10).expect("null is absent"), None);
         assert!(error_of(fields.integer("g", i64::MIN..=i64::MAX)).1.contains("64 bits"));
+        assert_eq!(fields.integer("h", 0..=10).expect("a whole number"), Some(7));
+        assert!(error_of(fields.integer("i", i64::MIN..=i64::MAX)).1.contains("64 bits"));
         assert!(error_of(fields.string("b")).1.contains("the boolean true"));
         assert!(fields.finish().is_ok());
     }

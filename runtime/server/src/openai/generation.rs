@@ -9,12 +9,12 @@ use serde_json::Value;
 use std::hash::{BuildHasher, RandomState};
 
 /// Most stop strings of one request (OpenAI allows 4).
-const MAX_STOPS: usize = 16;
+pub(crate) const MAX_STOPS: usize = 16;
 /// Longest stop string in bytes: text of this length may be held back.
-const MAX_STOP_BYTES: usize = 1024;
+pub(crate) const MAX_STOP_BYTES: usize = 1024;
 
 /// Most answers to one request, as OpenAI has it.
-const MAX_CHOICES: i64 = 128;
+pub(crate) const MAX_CHOICES: i64 = 128;
 
 /// What the server fixes for reading a request.
 #[derive(Clone, Copy, Debug)]

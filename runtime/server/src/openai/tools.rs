@@ -6,9 +6,9 @@ use crate::http::error::ApiError;
 use serde_json::{Map, Value, json};
 
 /// Longest name of a tool, in bytes: what the readers of answers take.
-const LONGEST_NAME: usize = 256;
+pub(crate) const LONGEST_NAME: usize = 256;
 /// Most tools of a request.
-const MOST: usize = 1024;
+pub(crate) const MOST: usize = 1024;
 
 /// Reads `tools`, `tool_choice` and `parallel_tool_calls`.
 pub(super) fn read_tools(fields: &mut Fields) -> Result<Tools, ApiError> {

@@ -18,8 +18,9 @@ const TEXT: &str = "/v1/completions";
 const OPEN: [(&str, &str); 4] =
     [("GET", "/health"), ("GET", "/health/live"), ("GET", "/health/ready"), ("GET", "/metrics")];
 /// All else: every route, others that are none, and methods that a route does not take.
-const CLOSED: [(&str, &str, u16); 18] = [
+const CLOSED: [(&str, &str, u16); 19] = [
     ("GET", "/", 200),
+    ("GET", "/openapi.json", 200),
     ("GET", "/info", 200),
     ("POST", "/tokenize", 200),
     ("POST", "/detokenize", 200),
@@ -85,6 +86,19 @@ pub fn keys() {
         &[("authorization", "Basic b2YtdGhlLWZsYWc6")],
         &[("api-key", "of-the-flag")],
     ];
+    // Every operation of the document is among them.
+    let document = ask("GET", "/openapi.json", right[0]).json();
+    for (path, item) in document["paths"].as_object().expect("paths") {
+        for method in item.as_object().expect("operations").keys() {
+            let place = if path.starts_with("/v1/models") { "cpu/echo/none" } else { "x" };
+            let (method, path) = (method.to_uppercase(), path.replace("{id}", place));
+            let tried = CLOSED.iter().map(|(method, path, _)| (*method, *path)).chain(OPEN);
+            assert!(
+                tried.into_iter().any(|one| one == (method.as_str(), path.as_str())),
+                "{method} {path} is not tried"
+            );
+        }
+    }
     for (method, path, status) in CLOSED {
         for headers in right {
             let answer = ask(method, path, headers);

@@ -181,7 +181,7 @@ pub fn every_refusal() {
         (json!({"prompt": 5}), "prompt", &["number 5"]),
         (json!({"prompt": [1, 259]}), "prompt[1]", &["258", "259"]),
         (json!({"prompt": [1, -1]}), "prompt[1]", &["-1"]),
-        (json!({"prompt": [1, 1.0]}), "prompt[1]", &["integer"]),
+        (json!({"prompt": [1, 1.5]}), "prompt[1]", &["integer"]),
         (json!({"prompt": ["a", "b"]}), "prompt", &["not supported yet"]),
         (json!({"prompt": "a", "echo": true}), "echo", &["not supported yet"]),
         (json!({"prompt": "a", "suffix": "b"}), "suffix", &["not supported yet"]),

@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use std::collections::HashMap;
 
 /// Parts that are text, and what comes back with them of an earlier answer.
-const TEXTS: [&str; 4] = ["input_text", "output_text", "text", "reasoning_text"];
+pub(crate) const TEXTS: [&str; 4] = ["input_text", "output_text", "text", "reasoning_text"];
 const OF_TEXTS: [&str; 2] = ["annotations", "logprobs"];
 
 /// The messages that items are. Those of the assistant that follow each other are one turn.

@@ -1,0 +1,17 @@
+//! `GET /openapi.json`: what this server takes and answers.
+
+use super::app::App;
+use super::error::ApiError;
+use crate::openapi::{self, Facts};
+use axum::Json;
+use axum::extract::State;
+use serde_json::Value;
+use std::sync::Arc;
+
+/// The document, of the model that is served.
+pub(super) async fn document(State(app): State<Arc<App>>) -> Result<Json<Value>, ApiError> {
+    let context = app.ready()?.engine.context();
+    let names = app.names();
+    let (vocabulary, keys) = (app.spec.vocabulary, !app.keys.is_empty());
+    Ok(Json(openapi::document(&Facts { model: &app.model_name, names: &names, context, vocabulary, keys })))
+}

@@ -1,0 +1,37 @@
+//! What stands in a path and behind its question mark; what cannot be read is refused in the envelope of all errors.
+
+use super::error::ApiError;
+use axum::extract::{FromRequestParts, Path, Query};
+use axum::http::StatusCode;
+use axum::http::request::Parts;
+use std::collections::BTreeMap;
+
+/// The one parameter of a path.
+pub(super) struct Id(pub(super) String);
+
+impl<S: Send + Sync> FromRequestParts<S> for Id {
+    type Rejection = ApiError;
+
+    async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Id, ApiError> {
+        let Path(id) =
+            Path::from_request_parts(parts, state).await.map_err(|error| refused(&error.body_text()))?;
+        Ok(Id(id))
+    }
+}
+
+/// What is asked for by name; of a name that is given twice the last.
+pub(super) struct Asked(pub(super) BTreeMap<String, String>);
+
+impl<S: Send + Sync> FromRequestParts<S> for Asked {
+    type Rejection = ApiError;
+
+    async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Asked, ApiError> {
+        let Query(asked) =
+            Query::from_request_parts(parts, state).await.map_err(|error| refused(&error.body_text()))?;
+        Ok(Asked(asked))
+    }
+}
+
+fn refused(why: &str) -> ApiError {
+    ApiError::new(StatusCode::BAD_REQUEST, "invalid_path", format!("the path cannot be read: {why}"))
+}

@@ -1,0 +1,285 @@
+//! What is answered to chats and completions, and what a server says of itself.
+
+use super::Facts;
+use super::schema::{
+    Properties, answer, any_object, any_of, array, boolean, count, integer, of, only, or_null, text, whole,
+    within, words,
+};
+use serde_json::{Value, json};
+
+/// The components.
+pub(super) fn schemas(facts: &Facts) -> Properties {
+    vec![
+        ("Error", error()),
+        (
+            "ChatAnswer",
+            envelope(facts, "chat.completion", chat_choice("message", chat_message()), usage(true)),
+        ),
+        ("ChatChunk", chunk(facts, "chat.completion.chunk", chat_choice("delta", chat_delta()), usage(true))),
+        ("CompletionAnswer", envelope(facts, "text_completion", text_choice(), usage(false))),
+        ("CompletionChunk", chunk(facts, "text_completion", text_choice(), usage(false))),
+        ("ChatAnswerCall", chat_call()),
+        ("Tokens", tokens()),
+        ("Text", whole(vec![("prompt", text())])),
+        ("Model", model(facts)),
+        ("ModelList", whole(vec![("object", only("list")), ("data", array(of("Model")))])),
+        ("Info", info(facts)),
+        ("Liveness", whole(vec![("status", status()), ("reason", or_null(text()))])),
+        ("Health", health(facts)),
+    ]
+}
+
+fn error() -> Value {
+    let kinds = ["rate_limit_error", "service_unavailable_error", "server_error", "invalid_request_error"];
+    let error = whole(vec![
+        ("message", text()),
+        ("type", words(&kinds)),
+        ("param", or_null(text())),
+        ("code", text()),
+    ]);
+    whole(vec![("error", error)])
+}
+
+fn common(facts: &Facts, object: &str, choice: Value) -> Properties {
+    vec![
+        ("id", text()),
+        ("object", only(object)),
+        ("created", count()),
+        ("model", only(facts.model)),
+        ("system_fingerprint", text()),
+        ("choices", array(choice)),
+    ]
+}
+
+fn envelope(facts: &Facts, object: &str, choice: Value, usage: Value) -> Value {
+    whole([common(facts, object, choice), vec![("usage", usage)]].concat())
+}
+
+/// A chunk of a stream; the last has no choices where usage is wanted.
+fn chunk(facts: &Facts, object: &str, choice: Value, usage: Value) -> Value {
+    let properties = [common(facts, object, choice), vec![("usage", or_null(usage))]].concat();
+    answer(&["id", "object", "created", "model", "system_fingerprint", "choices"], properties)
+}
+
+fn usage(chat: bool) -> Value {
+    let mut properties = vec![
+        ("prompt_tokens", count()),
+        ("prompt_tokens_details", whole(vec![("cached_tokens", count())])),
+        ("completion_tokens", count()),
+        ("total_tokens", count()),
+    ];
+    if chat {
+        properties.push(("completion_tokens_details", whole(vec![("reasoning_tokens", count())])));
+    }
+    whole(properties)
+}
+
+fn chat_choice(name: &'static str, body: Value) -> Value {
+    let entry = || vec![("token", text()), ("logprob", logprob()), ("bytes", array(integer(0..=255)))];
+    let token = whole([entry(), vec![("top_logprobs", array(whole(entry())))]].concat());
+    let logprobs = whole(vec![("content", array(token)), ("refusal", json!({"type": "null"}))]);
+    whole(vec![
+        ("index", count()),
+        (name, body),
+        ("logprobs", or_null(logprobs)),
+        ("finish_reason", or_null(words(&["stop", "length", "tool_calls"]))),
+    ])
+}
+
+fn text_choice() -> Value {
+    let alternatives = json!({"type": "object", "additionalProperties": logprob()});
+    let logprobs = whole(vec![
+        ("tokens", array(text())),
+        ("token_logprobs", array(logprob())),
+        ("top_logprobs", array(alternatives)),
+        ("text_offset", array(count())),
+    ]);
+    whole(vec![
+        ("index", count()),
+        ("text", text()),
+        ("logprobs", or_null(logprobs)),
+        ("finish_reason", or_null(words(&["stop", "length"]))),
+    ])
+}
+
+fn logprob() -> Value {
+    within(-9999.0, 0.0)
+}
+
+fn chat_call() -> Value {
+    let function = whole(vec![("name", text()), ("arguments", text())]);
+    whole(vec![("id", text()), ("type", only("function")), ("function", function)])
+}
+
+fn chat_message() -> Value {
+    answer(
+        &["role", "content", "refusal"],
+        vec![
+            ("role", only("assistant")),
+            ("content", or_null(text())),
+            ("refusal", json!({"type": "null"})),
+            ("reasoning_content", text()),
+            ("rejected_markup", text()),
+            ("tool_calls", array(of("ChatAnswerCall"))),
+        ],
+    )
+}
+
+fn chat_delta() -> Value {
+    let function = answer(&["arguments"], vec![("name", text()), ("arguments", text())]);
+    let call = answer(
+        &["index", "function"],
+        vec![("index", count()), ("id", text()), ("type", only("function")), ("function", function)],
+    );
+    answer(
+        &[],
+        vec![
+            ("role", only("assistant")),
+            ("content", or_null(text())),
+            ("refusal", json!({"type": "null"})),
+            ("reasoning_content", text()),
+            ("rejected_markup", text()),
+            ("tool_calls", array(call)),
+        ],
+    )
+}
+
+fn tokens() -> Value {
+    answer(
+        &["count", "max_model_len", "tokens"],
+        vec![
+            ("count", count()),
+            ("max_model_len", count()),
+            ("tokens", array(count())),
+            ("token_strs", array(text())),
+        ],
+    )
+}
+
+fn sampling(name: bool) -> Value {
+    let number = || json!({"type": "number"});
+    let mut properties = vec![
+        ("temperature", number()),
+        ("top_p", number()),
+        ("top_k", count()),
+        ("min_p", number()),
+        ("repetition_penalty", number()),
+    ];
+    if name {
+        properties.push(("name", text()));
+    }
+    whole(properties)
+}
+
+fn weights() -> Value {
+    words(&["dummy", "checkpoint"])
+}
+
+fn model(facts: &Facts) -> Value {
+    whole(vec![
+        ("id", only(facts.model)),
+        ("object", only("model")),
+        ("created", count()),
+        ("owned_by", only("monomorph")),
+        ("target", text()),
+        ("weights", weights()),
+        ("draft", or_null(any_object())),
+        ("batch_invariant", or_null(any_object())),
+        ("max_model_len", or_null(count())),
+        ("sampling", or_null(sampling(false))),
+    ])
+}
+
+/// What was built, and what this start of it has.
+fn info(facts: &Facts) -> Value {
+    let speed = || {
+        let number = || json!({"type": "number"});
+        whole(vec![("prefill", number()), ("decode", number())])
+    };
+    let format = whole(vec![("class", text()), ("stored", text()), ("compute", text())]);
+    let hardware = answer(
+        &["name", "features"],
+        vec![("name", text()), ("features", array(text())), ("cuda", any_object())],
+    );
+    let build = whole(vec![
+        ("version", text()),
+        ("target", text()),
+        ("model", text()),
+        ("hardware", hardware),
+        ("hidden", count()),
+        ("layers", count()),
+        ("vocabulary", count()),
+        ("context", count()),
+        ("usable_context", count()),
+        ("draft", or_null(any_object())),
+        ("batch_invariant", or_null(any_object())),
+        ("block_tokens", count()),
+        ("block_bytes", count()),
+        ("state_bytes", count()),
+        ("step_tokens", count()),
+        ("step_sequences", count()),
+        ("kv_format", text()),
+        ("formats", array(format)),
+        ("tensors", count()),
+        ("weight_bytes", count()),
+        ("scratch_bytes", count()),
+        ("stop_ids", array(count())),
+        ("chat_template", words(&["build", "checkpoint"])),
+        ("tools", or_null(text())),
+        ("reasoning", or_null(text())),
+        ("sampling", array(sampling(true))),
+        ("limit", speed()),
+        ("predicted", speed()),
+        ("weights", text()),
+    ]);
+    let engine = whole(vec![
+        ("context", count()),
+        ("blocks", count()),
+        ("sequences", count()),
+        ("snapshots", count()),
+        ("prefix_cache", boolean()),
+        ("swap_host_bytes", count()),
+    ]);
+    whole(vec![
+        ("build", build),
+        ("model_name", only(facts.model)),
+        ("weights", weights()),
+        ("body_limit", count()),
+        ("request_timeout", or_null(json!({"type": "number"}))),
+        ("keys", boolean()),
+        ("engine", or_null(engine)),
+    ])
+}
+
+fn status() -> Value {
+    words(&["ok", "loading", "draining", "stopped", "hung", "poisoned", "dead"])
+}
+
+/// The state of the server; what is counted stands in `stats`, by names that operating.md tells.
+fn health(facts: &Facts) -> Value {
+    let canary = whole(vec![("seconds_since_answer", json!({"type": "number"}))]);
+    let schedule = whole(vec![("policy", text()), ("tbt_ms", count()), ("prefill_tokens", or_null(count()))]);
+    let stats = json!({
+        "type": "object", "required": ["running", "waiting", "free_blocks", "total_blocks"],
+        "additionalProperties": any_of([json!({"type": "number"}), json!({"type": "null"})]),
+    });
+    answer(
+        &["status", "model", "target", "version", "weights", "draft", "batch_invariant", "uptime_seconds"],
+        vec![
+            ("status", status()),
+            ("reason", text()),
+            ("model", only(facts.model)),
+            ("target", text()),
+            ("version", text()),
+            ("weights", weights()),
+            ("draft", or_null(any_object())),
+            ("batch_invariant", or_null(any_object())),
+            ("uptime_seconds", json!({"type": "number"})),
+            ("canary", canary),
+            ("schedule", schedule),
+            ("stats", stats),
+            ("loaded_bytes", count()),
+            ("total_bytes", count()),
+        ],
+    )
+}

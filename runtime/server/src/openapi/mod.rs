@@ -1,0 +1,71 @@
+//! The OpenAPI document: what stands at which path, and every field of requests and answers.
+//!
+//! It is written by hand, as the readers of requests are; `tests.rs` holds the two together. To add a field, write it into the request's
+//! schema here (`generation.rs` for chats and completions, `responses.rs`, `anthropic.rs`); to add a route, into `paths.rs`.
+
+mod answers;
+mod anthropic;
+mod examples;
+mod generation;
+mod paths;
+mod responses;
+mod schema;
+#[cfg(test)]
+mod tests;
+
+use serde_json::{Map, Value, json};
+
+/// What depends on the model and on how the server was started.
+#[derive(Clone, Debug)]
+pub(crate) struct Facts<'a> {
+    /// What clients call the model.
+    pub(crate) model: &'a str,
+    /// All names that it is known by.
+    pub(crate) names: &'a [&'a str],
+    /// Longest sequence in tokens, prompt and answer.
+    pub(crate) context: usize,
+    /// Ids below this one exist.
+    pub(crate) vocabulary: usize,
+    /// Whether the server wants keys.
+    pub(crate) keys: bool,
+}
+
+/// The document, OpenAPI 3.2.
+pub(crate) fn document(facts: &Facts) -> Value {
+    let itself = schema::any_object();
+    let schemas = [
+        generation::schemas(facts),
+        answers::schemas(facts),
+        responses::schemas(facts),
+        anthropic::schemas(facts),
+        vec![("OpenApi", itself)],
+    ]
+    .concat();
+    let schemas: Map<String, Value> =
+        schemas.into_iter().map(|(name, schema)| (name.to_owned(), schema)).collect();
+    let mut document = json!({
+        "openapi": "3.2.0",
+        "info": {
+            "title": format!("Monomorph: {}", facts.model),
+            "version": env!("CARGO_PKG_VERSION"),
+            "description": DESCRIPTION,
+            "license": {"name": "MIT OR Apache-2.0", "identifier": "MIT OR Apache-2.0"},
+        },
+        "paths": paths::paths(facts),
+        "components": {"schemas": schemas},
+    });
+    if facts.keys {
+        document["components"]["securitySchemes"] = json!({
+            "bearer": {"type": "http", "scheme": "bearer"},
+            "header": {"type": "apiKey", "in": "header", "name": "x-api-key"},
+            "basic": {"type": "http", "scheme": "basic", "description": "The password is the key."},
+        });
+        document["security"] = json!([{"bearer": []}, {"header": []}, {"basic": []}]);
+    }
+    document
+}
+
+const DESCRIPTION: &str = "One model behind OpenAI's and Anthropic's APIs. A field that is null is as one that is not there; a field \
+     that nobody knows is refused by its name. Every response has an `x-request-id`; fields that were given and change nothing are named in \
+     `x-monomorph-ignored`. Paths that are none are answered 404 and methods that a path does not take 405, in the envelope `Error`; a head \
+     that is too large or is no HTTP is answered 431 or 400 without a body; a connection too many, 503.";

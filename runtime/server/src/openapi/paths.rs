@@ -1,0 +1,295 @@
+//! What stands at which path: requests, answers, errors.
+
+use super::schema::{Properties, text};
+use super::{Facts, anthropic, examples, generation, responses};
+use serde_json::{Map, Value, json};
+
+/// An operation.
+pub(super) struct Operation {
+    /// In small letters.
+    pub(super) method: &'static str,
+    /// With its parameters in braces.
+    pub(super) path: &'static str,
+    id: &'static str,
+    summary: &'static str,
+    /// What stands in the path at `{id}`.
+    place: Option<Value>,
+    query: Properties,
+    /// The component that the body is, and requests that show what there is.
+    request: Option<(&'static str, Value)>,
+    answer: Answer,
+    /// Statuses of errors.
+    errors: &'static [u16],
+    /// Whether it wants no key.
+    open: bool,
+    /// The component that errors are.
+    error: &'static str,
+}
+
+/// What an operation answers.
+enum Answer {
+    /// JSON, which is this component.
+    Json(&'static str),
+    /// JSON, or where `stream` is true events, each of which is the second component.
+    JsonOrEvents(&'static str, &'static str),
+    /// JSON, which is this component, also where the status is 503.
+    Health(&'static str),
+    /// Something else.
+    Other(&'static str),
+    /// It answers nothing but errors.
+    Nothing,
+}
+
+/// Errors of those that answer with what the model generates.
+const GENERATING: &[u16] = &[400, 404, 408, 413, 429, 500, 503, 504];
+/// Of others with a body.
+const READING: &[u16] = &[400, 404, 408, 413, 500, 503];
+
+/// All of them.
+pub(super) fn operations(facts: &Facts) -> Vec<Operation> {
+    let get = |path, id, summary, answer| Operation {
+        method: "get",
+        path,
+        id,
+        summary,
+        place: None,
+        query: Vec::new(),
+        request: None,
+        answer,
+        errors: &[],
+        open: false,
+        error: "Error",
+    };
+    let post = |path, id, summary, (request, examples), answer, errors| Operation {
+        method: "post",
+        request: Some((request, examples)),
+        errors,
+        ..get(path, id, summary, answer)
+    };
+    let of_anthropic = |operation| Operation { error: "AnthropicError", ..operation };
+    let watch = |path, id, summary, answer| Operation { open: true, ..get(path, id, summary, answer) };
+    let kept = |method, path, id, summary, answer, errors| Operation {
+        method,
+        place: Some(text()),
+        errors,
+        ..get(path, id, summary, answer)
+    };
+    let mut named = generation::names(facts);
+    named.retain(|name| !name.contains('/'));
+    vec![
+        get("/", "page", "The chat page.", Answer::Other("text/html")),
+        Operation {
+            errors: &[503],
+            ..get("/openapi.json", "openapi", "This document.", Answer::Json("OpenApi"))
+        },
+        watch("/health", "health", "As `/health/ready`.", Answer::Health("Health")),
+        watch("/health/ready", "ready", "Whether a request would be answered.", Answer::Health("Health")),
+        watch("/health/live", "live", "Whether the process is worth keeping.", Answer::Health("Liveness")),
+        watch("/metrics", "metrics", "OpenMetrics text.", Answer::Other("application/openmetrics-text")),
+        get("/info", "info", "The build, and what this start of it has.", Answer::Json("Info")),
+        post(
+            "/tokenize",
+            "tokenize",
+            "The tokens of a text or a conversation.",
+            ("TokenizeRequest", examples::tokenize()),
+            Answer::Json("Tokens"),
+            READING,
+        ),
+        post(
+            "/detokenize",
+            "detokenize",
+            "The text of tokens.",
+            ("DetokenizeRequest", examples::detokenize()),
+            Answer::Json("Text"),
+            READING,
+        ),
+        get("/v1/models", "listModels", "The one model, in a list.", Answer::Json("ModelList")),
+        Operation {
+            place: Some(json!({"type": "string", "enum": named})),
+            errors: &[400, 404],
+            ..get("/v1/models/{id}", "retrieveModel", "The one model.", Answer::Json("Model"))
+        },
+        post(
+            "/v1/chat/completions",
+            "createChatCompletion",
+            "Answers a conversation.",
+            ("ChatRequest", examples::chat()),
+            Answer::JsonOrEvents("ChatAnswer", "ChatChunk"),
+            GENERATING,
+        ),
+        post(
+            "/v1/completions",
+            "createCompletion",
+            "Continues a text.",
+            ("CompletionRequest", examples::completion()),
+            Answer::JsonOrEvents("CompletionAnswer", "CompletionChunk"),
+            GENERATING,
+        ),
+        post(
+            "/v1/responses",
+            "createResponse",
+            "Answers items, and keeps the response.",
+            ("ResponseRequest", responses::examples()),
+            Answer::JsonOrEvents("Response", "ResponseEvent"),
+            GENERATING,
+        ),
+        kept(
+            "get",
+            "/v1/responses/{id}",
+            "retrieveResponse",
+            "A response that is kept.",
+            Answer::Json("Response"),
+            &[400, 404],
+        ),
+        kept(
+            "delete",
+            "/v1/responses/{id}",
+            "deleteResponse",
+            "Gives a response up.",
+            Answer::Json("ResponseDeleted"),
+            &[400, 404],
+        ),
+        kept(
+            "post",
+            "/v1/responses/{id}/cancel",
+            "cancelResponse",
+            "Finds nothing to do, and says so.",
+            Answer::Nothing,
+            &[400, 404],
+        ),
+        Operation {
+            query: responses::list_query(),
+            ..kept(
+                "get",
+                "/v1/responses/{id}/input_items",
+                "listInputItems",
+                "The items that a response answers.",
+                Answer::Json("ResponseItemList"),
+                &[400, 404],
+            )
+        },
+        of_anthropic(post(
+            "/v1/messages",
+            "createMessage",
+            "Answers a conversation, in Anthropic's words.",
+            ("MessagesRequest", anthropic::examples(false)),
+            Answer::JsonOrEvents("AnthropicAnswer", "AnthropicEvent"),
+            GENERATING,
+        )),
+        of_anthropic(post(
+            "/v1/messages/count_tokens",
+            "countTokens",
+            "How many tokens a conversation takes.",
+            ("CountTokensRequest", anthropic::examples(true)),
+            Answer::Json("TokenCount"),
+            READING,
+        )),
+    ]
+}
+
+/// The document's `paths`.
+pub(super) fn paths(facts: &Facts) -> Value {
+    let mut paths = Map::new();
+    for operation in operations(facts) {
+        let path = paths.entry(operation.path).or_insert_with(|| json!({}));
+        path[operation.method] = written(&operation, facts.keys);
+    }
+    Value::Object(paths)
+}
+
+fn written(operation: &Operation, keys: bool) -> Value {
+    let Operation { id, summary, place, query, request, answer, errors, open, error, .. } = operation;
+    let mut written =
+        json!({"operationId": id, "summary": summary, "responses": answered(answer, operation.path)});
+    let place =
+        place.iter().map(|schema| json!({"name": "id", "in": "path", "required": true, "schema": schema}));
+    let query = query.iter().map(|(name, schema)| json!({"name": name, "in": "query", "schema": schema}));
+    let parameters: Vec<Value> = place.chain(query).collect();
+    if !parameters.is_empty() {
+        written["parameters"] = parameters.into();
+    }
+    if let Some((schema, examples)) = request {
+        let content = json!({"schema": of(schema), "examples": examples});
+        written["requestBody"] = json!({"required": true, "content": {"application/json": content}});
+    }
+    let unauthorized = [401].into_iter().filter(|_| keys && !open);
+    for status in errors.iter().copied().chain(unauthorized) {
+        written["responses"][status.to_string()] =
+            json!({"description": meaning(status), "content": {"application/json": {"schema": of(error)}}});
+    }
+    if keys && *open {
+        written["security"] = json!([]);
+    }
+    written
+}
+
+fn of(name: &str) -> Value {
+    super::schema::of(name)
+}
+
+fn answered(answer: &Answer, path: &str) -> Value {
+    let json = |name: &str| json!({"application/json": {"schema": of(name)}});
+    match answer {
+        Answer::Json(name) => json!({"200": {"description": "Done.", "content": json(name)}}),
+        Answer::JsonOrEvents(name, event) => {
+            let mut content = json(name);
+            content["text/event-stream"] = json!({"itemSchema": events(event)});
+            let mut done = json!({"description": "Done, or begun.", "content": content});
+            if path == "/v1/responses" {
+                done["links"] = links();
+            }
+            json!({ "200": done })
+        }
+        Answer::Health(name) => json!({
+            "200": {"description": "It is.", "content": json(name)},
+            "503": {"description": "It is not; `reason` says why.", "content": json(name)},
+        }),
+        Answer::Other(kind) => json!({
+            "200": {"description": "Done.", "content": {*kind: {"schema": {"type": "string"}}}},
+        }),
+        Answer::Nothing => json!({}),
+    }
+}
+
+/// What an event of a stream is: its data is JSON, or for OpenAI's older routes the word that ends them.
+fn events(name: &str) -> Value {
+    let data = |schema: Value| json!({"type": "string", "contentMediaType": "application/json", "contentSchema": schema});
+    let done = json!({"type": "string", "enum": ["[DONE]"]});
+    let (named, data) = match name {
+        // Named as their `type` is.
+        "ResponseEvent" | "AnthropicEvent" => (true, data(of(name))),
+        _ => (false, json!({"anyOf": [done, data(json!({"anyOf": [of(name), of("Error")]}))]})),
+    };
+    let mut event = json!({"type": "object", "required": ["data"], "properties": {"data": data}});
+    if named {
+        event["properties"]["event"] = json!({"type": "string"});
+        event["required"] = json!(["data", "event"]);
+    }
+    event
+}
+
+/// What may be done with a response that was made.
+fn links() -> Value {
+    let operations = ["retrieveResponse", "deleteResponse", "cancelResponse", "listInputItems"];
+    let link =
+        |id: &str| (id.to_owned(), json!({"operationId": id, "parameters": {"id": "$response.body#/id"}}));
+    Value::Object(operations.map(link).into_iter().collect())
+}
+
+/// What a status says.
+fn meaning(status: u16) -> &'static str {
+    match status {
+        400 => "The request is wrong; `message` names the field and what is wrong with it.",
+        401 => "A key is wanted, and none or a wrong one was given.",
+        404 => "There is no such model or response.",
+        408 => "The body did not arrive in time.",
+        413 => "The body is larger than this server takes.",
+        429 => "More requests wait than this server takes; `Retry-After` says when to ask again.",
+        500 => "The engine failed.",
+        503 => {
+            "The server is loading, draining, stopped or short of memory; `Retry-After` says when to ask again."
+        }
+        504 => "The answer took longer than this server allows.",
+        _ => "An error.",
+    }
+}

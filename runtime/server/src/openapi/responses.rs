@@ -1,0 +1,313 @@
+//! `/v1/responses`: requests, and what is answered.
+
+use super::Facts;
+use super::generation::{length, model, temperature_and_top_p, tool_name};
+use super::schema::{
+    Properties, about, answer, any, any_object, any_of, array, boolean, count, empty, of, only, or_null,
+    request, some, text, unsupported, whole, words,
+};
+use crate::http::responses::{MOST, USUAL};
+use crate::openai::chat::EFFORTS;
+use crate::openai::responses::items::TEXTS;
+use serde_json::{Value, json};
+
+/// The components.
+pub(super) fn schemas(facts: &Facts) -> Properties {
+    vec![
+        ("ResponseRequest", create(facts)),
+        ("ResponseItem", item()),
+        ("ResponsePart", part()),
+        ("ResponseTool", tool()),
+        ("Response", response(facts)),
+        ("ResponseOutputItem", output_item()),
+        ("ResponseEvent", event()),
+        ("ResponseItemList", list()),
+        ("ResponseDeleted", deleted()),
+    ]
+}
+
+fn create(facts: &Facts) -> Value {
+    let reasoning = request(
+        &[],
+        vec![("effort", words(&EFFORTS)), ("summary", only("auto")), ("generate_summary", unsupported())],
+    );
+    let format = request(&[], vec![("format", only(json!({"type": "text"}))), ("verbosity", only("medium"))]);
+    let input = any_of([text(), some(of("ResponseItem"))]);
+    let own = vec![
+        ("model", model(facts)),
+        ("input", input),
+        ("instructions", text()),
+        ("previous_response_id", about("A response that is kept, to go on from.", text())),
+        ("store", about("Whether the response is kept: true unless said otherwise.", boolean())),
+        ("stream", boolean()),
+        ("max_output_tokens", length(facts)),
+        ("user", text()),
+        ("tools", array(of("ResponseTool"))),
+        ("tool_choice", words(&["none", "auto"])),
+        ("max_tool_calls", unsupported()),
+        ("parallel_tool_calls", boolean()),
+        ("reasoning", reasoning),
+        ("metadata", any()),
+        ("background", only(false)),
+        ("truncation", only("disabled")),
+        ("top_logprobs", only(0)),
+        ("include", array(only("reasoning.encrypted_content"))),
+        ("conversation", empty()),
+        ("prompt", empty()),
+        ("context_management", empty()),
+        ("text", format),
+        ("service_tier", any()),
+        ("safety_identifier", any()),
+        ("prompt_cache_key", any()),
+        ("prompt_cache_retention", any()),
+        ("stream_options", any()),
+    ];
+    request(&["input"], [own, temperature_and_top_p()].concat())
+}
+
+/// An item of the input, by its type.
+fn item() -> Value {
+    let of_all = || vec![("id", any()), ("status", any()), ("phase", any())];
+    let content = || any_of([text(), array(of("ResponsePart"))]);
+    any_of([
+        request(
+            &["role", "content"],
+            [
+                vec![
+                    ("type", only("message")),
+                    ("role", words(&["system", "developer", "user", "assistant"])),
+                    ("content", content()),
+                ],
+                of_all(),
+            ]
+            .concat(),
+        ),
+        request(
+            &["type", "call_id", "name"],
+            [
+                vec![
+                    ("type", only("function_call")),
+                    ("call_id", text()),
+                    ("name", text()),
+                    ("arguments", text()),
+                ],
+                of_all(),
+            ]
+            .concat(),
+        ),
+        request(
+            &["type", "call_id", "output"],
+            [
+                vec![("type", only("function_call_output")), ("call_id", text()), ("output", content())],
+                of_all(),
+            ]
+            .concat(),
+        ),
+        request(
+            &["type"],
+            [
+                vec![
+                    ("type", only("reasoning")),
+                    ("summary", any()),
+                    ("encrypted_content", any()),
+                    ("content", content()),
+                ],
+                of_all(),
+            ]
+            .concat(),
+        ),
+    ])
+}
+
+fn part() -> Value {
+    request(
+        &["type", "text"],
+        vec![("type", words(&TEXTS)), ("text", text()), ("annotations", any()), ("logprobs", any())],
+    )
+}
+
+fn tool() -> Value {
+    request(
+        &["type", "name"],
+        vec![
+            ("type", only("function")),
+            ("name", tool_name()),
+            ("description", text()),
+            ("parameters", about("A JSON schema.", any_object())),
+            ("strict", only(false)),
+        ],
+    )
+}
+
+/// The response, as it is told and as it is kept.
+fn response(facts: &Facts) -> Value {
+    let nothing = || json!({"type": "null"});
+    let usage = whole(vec![
+        ("input_tokens", count()),
+        ("input_tokens_details", whole(vec![("cached_tokens", count()), ("cache_write_tokens", only(0))])),
+        ("output_tokens", count()),
+        ("output_tokens_details", whole(vec![("reasoning_tokens", count())])),
+        ("total_tokens", count()),
+    ]);
+    let error = whole(vec![("code", text()), ("message", text())]);
+    let cut = whole(vec![("reason", only("max_output_tokens"))]);
+    let tool = whole(vec![
+        ("type", only("function")),
+        ("name", text()),
+        ("description", or_null(text())),
+        ("parameters", any_object()),
+        ("strict", only(false)),
+    ]);
+    whole(vec![
+        ("id", text()),
+        ("object", only("response")),
+        ("created_at", count()),
+        ("status", words(&["in_progress", "completed", "incomplete", "failed"])),
+        ("error", or_null(error)),
+        ("incomplete_details", or_null(cut)),
+        ("model", only(facts.model)),
+        ("output", array(of("ResponseOutputItem"))),
+        ("usage", or_null(usage)),
+        ("instructions", or_null(text())),
+        ("max_output_tokens", or_null(length(facts))),
+        ("metadata", any()),
+        ("parallel_tool_calls", boolean()),
+        ("previous_response_id", or_null(text())),
+        ("reasoning", whole(vec![("effort", or_null(words(&EFFORTS))), ("summary", nothing())])),
+        ("store", boolean()),
+        ("temperature", json!({"type": "number"})),
+        ("text", only(json!({"format": {"type": "text"}}))),
+        ("tool_choice", words(&["none", "auto"])),
+        ("tools", array(tool)),
+        ("top_p", json!({"type": "number"})),
+        ("truncation", only("disabled")),
+        ("user", or_null(text())),
+        ("background", only(false)),
+        ("service_tier", only("default")),
+    ])
+}
+
+/// A part of a message or of reasoning in the output.
+fn output_part() -> Value {
+    let nothing = || json!({"type": "array", "maxItems": 0});
+    any_of([
+        whole(vec![
+            ("type", only("output_text")),
+            ("text", text()),
+            ("annotations", nothing()),
+            ("logprobs", nothing()),
+        ]),
+        whole(vec![("type", only("reasoning_text")), ("text", text())]),
+    ])
+}
+
+fn output_item() -> Value {
+    let status = || words(&["in_progress", "completed", "incomplete"]);
+    any_of([
+        whole(vec![
+            ("id", text()),
+            ("type", only("message")),
+            ("status", status()),
+            ("role", only("assistant")),
+            ("content", array(output_part())),
+        ]),
+        whole(vec![
+            ("id", text()),
+            ("type", only("reasoning")),
+            ("status", status()),
+            ("summary", json!({"type": "array", "maxItems": 0})),
+            ("content", array(output_part())),
+        ]),
+        whole(vec![
+            ("id", text()),
+            ("type", only("function_call")),
+            ("status", status()),
+            ("call_id", text()),
+            ("name", text()),
+            ("arguments", text()),
+        ]),
+    ])
+}
+
+/// An event of a stream, by its type.
+fn event() -> Value {
+    let event = |kinds: &[&str], own: Properties| {
+        whole([vec![("type", words(kinds)), ("sequence_number", count())], own].concat())
+    };
+    let place = || vec![("item_id", text()), ("output_index", count())];
+    let within = || vec![("item_id", text()), ("output_index", count()), ("content_index", only(0))];
+    let no_logprobs = || ("logprobs", json!({"type": "array", "maxItems": 0}));
+    any_of([
+        event(
+            &[
+                "response.created",
+                "response.in_progress",
+                "response.completed",
+                "response.incomplete",
+                "response.failed",
+            ],
+            vec![("response", of("Response"))],
+        ),
+        event(
+            &["response.output_item.added", "response.output_item.done"],
+            vec![("output_index", count()), ("item", of("ResponseOutputItem"))],
+        ),
+        event(
+            &["response.content_part.added", "response.content_part.done"],
+            [within(), vec![("part", output_part())]].concat(),
+        ),
+        event(&["response.output_text.delta"], [within(), vec![("delta", text()), no_logprobs()]].concat()),
+        event(&["response.output_text.done"], [within(), vec![("text", text()), no_logprobs()]].concat()),
+        event(&["response.reasoning_text.delta"], [within(), vec![("delta", text())]].concat()),
+        event(&["response.reasoning_text.done"], [within(), vec![("text", text())]].concat()),
+        event(&["response.function_call_arguments.delta"], [place(), vec![("delta", text())]].concat()),
+        event(
+            &["response.function_call_arguments.done"],
+            [place(), vec![("name", text()), ("arguments", text())]].concat(),
+        ),
+    ])
+}
+
+fn list() -> Value {
+    whole(vec![
+        ("object", only("list")),
+        ("data", array(json!({"type": "object", "required": ["id"]}))),
+        ("first_id", any()),
+        ("last_id", any()),
+        ("has_more", boolean()),
+    ])
+}
+
+fn deleted() -> Value {
+    answer(
+        &["id", "object", "deleted"],
+        vec![("id", text()), ("object", only("response")), ("deleted", only(true))],
+    )
+}
+
+/// What a list of items may be asked with.
+pub(super) fn list_query() -> Properties {
+    vec![
+        ("limit", json!({"type": "integer", "minimum": 1, "maximum": MOST, "default": USUAL})),
+        ("order", json!({"type": "string", "enum": ["asc", "desc"], "default": "desc"})),
+        ("after", about("The id of an item: those behind it.", text())),
+    ]
+}
+
+/// Requests that show what there is.
+pub(super) fn examples() -> Value {
+    let tool = json!({
+        "type": "function", "name": "get_weather", "description": "The weather somewhere", "strict": false,
+        "parameters": {"type": "object", "properties": {"city": {"type": "string"}}},
+    });
+    json!({
+        "text": {"value": {"input": "Write one sentence about the sea.", "instructions": "Be brief."}},
+        "stream": {"value": {"input": "Write one sentence about the sea.", "stream": true}},
+        "conversation": {"value": {"store": false, "tools": [tool], "input": [
+            {"role": "user", "content": [{"type": "input_text", "text": "What is the weather in Paris?"}]},
+            {"type": "reasoning", "summary": [], "content": [{"type": "reasoning_text", "text": "I look."}]},
+            {"type": "function_call", "call_id": "call_1", "name": "get_weather", "arguments": "{\"city\": \"Paris\"}"},
+            {"type": "function_call_output", "call_id": "call_1", "output": [{"type": "input_text", "text": "Rain"}]},
+        ]}},
+    })
+}

@@ -1,0 +1,37 @@
+//! The scripted model's server, which says whatever it is told to: an example of `monomorph-server`.
+
+use crate::root;
+use crate::server::Serving;
+use std::path::PathBuf;
+use std::process::Command;
+use tempfile::TempDir;
+
+/// A running server of the model that calls tools as Hermes models do and reasons between `<think>` and `</think>`.
+pub struct Talking {
+    /// The server.
+    pub serving: Serving,
+    _weights: TempDir,
+}
+
+/// Builds the server beside the test that asks for it, writes its checkpoint, and starts it with these flags.
+///
+/// # Panics
+/// When it cannot be built or started.
+pub fn talk(arguments: &[&str]) -> Talking {
+    let server = scripted();
+    let weights = tempfile::tempdir().expect("a temporary directory");
+    let written = Command::new(&server).arg("talk-checkpoint").arg(weights.path()).status();
+    assert!(written.expect("it runs").success());
+    let mut command = Command::new(server);
+    command.args(["talk", "hermes", "think"]);
+    Talking { serving: Serving::start_command(command, weights.path(), arguments), _weights: weights }
+}
+
+fn scripted() -> PathBuf {
+    let mut cargo = Command::new(env!("CARGO"));
+    cargo.current_dir(root()).args(["build", "--quiet", "-p", "monomorph-server", "--example", "scripted"]);
+    assert!(cargo.status().expect("cargo runs").success(), "the scripted server does not build");
+    let test = std::env::current_exe().expect("this test");
+    let folder = test.ancestors().nth(2).expect("a target directory");
+    folder.join("examples/scripted")
+}

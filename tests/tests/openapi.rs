@@ -1,0 +1,46 @@
+//! The OpenAPI document of a server: valid, as openapi-spec-validator reads it, and true, as schemathesis finds who asks the scripted
+//! model's server all that the document says may be asked, and what it says may not.
+
+use monomorph_compiler::toolchain::python;
+use monomorph_tests::server::get_with;
+use monomorph_tests::{root, scripted};
+use std::process::Command;
+
+const KEY: &str = "of-the-test";
+
+#[test]
+fn the_document_is_valid_and_true() {
+    let own = root().join("tests/openapi");
+    let python = python::environment(&root().join("target/venv-openapi"), &own.join("requirements.txt"))
+        .unwrap_or_else(|error| panic!("{error}"));
+    let talking = scripted::talk(&["--api-key", KEY, "--max-body", "1000000"]);
+    let address = &talking.serving.address;
+    // What the tools write down stays out of the sources.
+    let directory = tempfile::tempdir().expect("a temporary directory");
+    let at = |name: &str| directory.path().join(name);
+    for file in ["schemathesis.toml", "hooks.py"] {
+        std::fs::copy(own.join(file), at(file)).expect("readable");
+    }
+    let (status, document) =
+        get_with(address, "/openapi.json", &[("x-api-key", KEY)]).expect("the server answers");
+    assert_eq!(status, 200, "{document}");
+    std::fs::write(at("openapi.json"), document).expect("writable");
+    let run = |arguments: &[&str]| {
+        let mut command = Command::new(&python);
+        command.current_dir(directory.path()).arg("-m").args(arguments);
+        python::run(&mut command).unwrap_or_else(|error| panic!("{error}"));
+    };
+    run(&["openapi_spec_validator", "openapi.json"]);
+    let (url, key) = (format!("http://{address}/openapi.json"), format!("Authorization: Bearer {KEY}"));
+    run(&[
+        "schemathesis.cli",
+        "run",
+        &url,
+        "-H",
+        &key,
+        "--phases",
+        "examples,coverage,fuzzing,stateful",
+        "--checks",
+        "all",
+    ]);
+}
