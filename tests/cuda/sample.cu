@@ -1,6 +1,6 @@
 // The sampler against the reference: tests/fixtures/cuda/sampling.bin holds what runtime/sampling makes of generated rows (its
 // examples/expected.rs writes the file and defines the rows). Then speed. Arguments: the file; "planted" draws every random number one
-// too far, which must fail, and "unmasked" forgets the masks, which must too.
+// too far, which must fail; "unmasked" forgets the masks, "unbiased" the biases and "unbounded" top_n_sigma, which must too.
 #include "common.cuh"
 #include "sample.cuh"
 
@@ -17,8 +17,12 @@ struct Case {
     int32_t top_id[20];
     float top_logprob[20];
     uint32_t mask_stride, mask_width;  // of every so many ids so many may be chosen; 0 = any may
+    float top_n_sigma;
+    uint32_t biased, reserved[2];  // how many ids have a bias
 };
-static_assert(sizeof(Case) == 256, "the file's record");
+// What is left out, or wrong.
+enum class Defect { NONE, DRAW, MASK, BIAS, SIGMA };
+static_assert(sizeof(Case) == 272, "the file's record");
 
 struct Row {
     uint64_t seed;
@@ -97,7 +101,7 @@ static const char* const KINDS[] = {"normal", "tied", "nan inf -0", "flat", "pea
 
 // Runs all cases of one vocabulary as one batch, twice over.
 template <class C>
-void check(Bench& bench, const std::vector<Case>& all, const float* logits, bool planted, bool unmasked) {
+void check(Bench& bench, const std::vector<Case>& all, const float* logits, Defect defect) {
     std::vector<Case> cases;
     for (const Case& c : all)
         if (int(c.vocabulary) == C::VOCABULARY) cases.push_back(c);
@@ -108,10 +112,15 @@ void check(Bench& bench, const std::vector<Case>& all, const float* logits, bool
     bench.host.outputs = count;
     for (int i = 0; i < count; i++) {
         const Case& c = cases[i];
-        const int start = i * 2048 + 7;
+        const int start = i * 2048 + 7, biases = i * 2048 + 1900;
         for (unsigned j = 0; j < c.used; j++) history[start + j] = {int((uint64_t(c.offset) + uint64_t(j) * 7919) % c.vocabulary), int(j % 4)};
+        TokenBias* const list = reinterpret_cast<TokenBias*>(history.data() + biases);
+        for (unsigned j = 0; j < c.biased; j++) {
+            const float bias = j % 11 == 4 ? -100.0f : j % 11 == 10 ? 100.0f : (float(j % 7) - 3.0f) * 2.5f;
+            list[j] = {int((uint64_t(c.offset) + 3 + uint64_t(j) * 104729) % c.vocabulary), bias};
+        }
         int mask = -1;
-        if (c.mask_stride > 0 && !unmasked) {
+        if (c.mask_stride > 0 && defect != Defect::MASK) {
             const int first = MAX_SEQUENCES * 2048 + i * ((words + 1) / 2);  // in uses, of two words each
             mask = 2 * first;
             unsigned* const bits = reinterpret_cast<unsigned*>(history.data() + first);
@@ -119,7 +128,8 @@ void check(Bench& bench, const std::vector<Case>& all, const float* logits, bool
                 if ((id + c.offset) % c.mask_stride < c.mask_width) bits[id / 32] |= 1u << id % 32;
         }
         bench.host.sampling[i] = {c.temperature, c.top_p, c.min_p, c.repetition_penalty, c.presence_penalty, c.frequency_penalty, c.top_k,
-                                  c.top_logprobs, c.seed, c.draw + (planted ? 1 : 0), i % 3 == 2 ? -1 : count - 1 - i, start, int(c.used), mask};
+                                  c.top_logprobs, c.seed, c.draw + (defect == Defect::DRAW ? 1 : 0), i % 3 == 2 ? -1 : count - 1 - i, start, int(c.used), mask,
+                                  biases, defect == Defect::BIAS ? 0 : int(c.biased), defect == Defect::SIGMA ? 0.0f : c.top_n_sigma, 0};
     }
     bench.history.upload(history);
     bench.step.upload({bench.host});
@@ -143,8 +153,8 @@ void check(Bench& bench, const std::vector<Case>& all, const float* logits, bool
             bool good = s.id == c.id && s.top_count == int(c.top_count) && near(s.logprob, c.logprob) && (slot < 0 || ids[slot] == c.id);
             for (unsigned j = 0; j < c.top_count; j++) good = good && s.top_id[j] == c.top_id[j] && near(s.top_logprob[j], c.top_logprob[j]);
             if (!good && wrong++ < 6) {
-                std::printf("  case %d (%s) T %g top_k %u top_p %g min_p %g history %u mask %u of %u logprobs %d: id %d not %d, logprob %.8g not %.8g, %d alternatives not %u\n",
-                            i, KINDS[c.kind], c.temperature, c.top_k, c.top_p, c.min_p, c.used, c.mask_width, c.mask_stride, c.top_logprobs, s.id, c.id, s.logprob, c.logprob, s.top_count, c.top_count);
+                std::printf("  case %d (%s) T %g top_k %u top_p %g min_p %g sigmas %g history %u biases %u mask %u of %u logprobs %d: id %d not %d, logprob %.8g not %.8g, %d alternatives not %u\n",
+                            i, KINDS[c.kind], c.temperature, c.top_k, c.top_p, c.min_p, c.top_n_sigma, c.used, c.biased, c.mask_width, c.mask_stride, c.top_logprobs, s.id, c.id, s.logprob, c.logprob, s.top_count, c.top_count);
             }
         }
         int unasked = 0;  // slots nobody owns must stay as they were
@@ -177,7 +187,7 @@ float time(Bench& bench, const float* logits, int rows, Sampling sampling) {
 
 template <class C>
 void speed(Bench& bench, float* logits, const Row* rows_of_kind, int rows) {
-    const Sampling greedy = {0, 1, 0, 1, 0, 0, 0, -1, 0, 0, 0, 0, 0, -1};
+    const Sampling greedy = {0, 1, 0, 1, 0, 0, 0, -1, 0, 0, 0, 0, 0, -1, 0, 0, 0, 0};
     Sampling random = greedy, top_k = greedy, top_p = greedy, both = greedy, logprobs = greedy;
     random.temperature = top_k.temperature = top_p.temperature = both.temperature = 0.8f;
     top_k.top_k = both.top_k = 40;
@@ -201,10 +211,10 @@ __global__ void empty() {
 }
 
 int main(int arguments, char** argument) {
-    const bool planted = arguments > 2 && !std::strcmp(argument[2], "planted");
-    const bool unmasked = arguments > 2 && !std::strcmp(argument[2], "unmasked");
+    const std::string word = arguments > 2 ? argument[2] : "";
+    const Defect defect = word == "planted" ? Defect::DRAW : word == "unmasked" ? Defect::MASK : word == "unbiased" ? Defect::BIAS : word == "unbounded" ? Defect::SIGMA : Defect::NONE;
     FILE* file = arguments > 1 ? std::fopen(argument[1], "rb") : nullptr;
-    if (!file) return std::printf("usage: sample sampling.bin [planted | unmasked | small]\n"), 2;
+    if (!file) return std::printf("usage: sample sampling.bin [planted | unmasked | unbiased | unbounded | small]\n"), 2;
     std::vector<Case> all(4096);
     all.resize(std::fread(all.data(), sizeof(Case), all.size(), file));
     std::fclose(file);
@@ -221,20 +231,20 @@ int main(int arguments, char** argument) {
         CHECK(cudaDeviceSynchronize());
     };
     prepare(97);
-    check<Shape<97, 256, 1, 8>>(bench, all, logits, planted, unmasked);
-    check<Shape<97, 256, 3, 8>>(bench, all, logits, planted, unmasked);
+    check<Shape<97, 256, 1, 8>>(bench, all, logits, defect);
+    check<Shape<97, 256, 3, 8>>(bench, all, logits, defect);
     prepare(1001);
-    check<Shape<1001, 256, 2, 16>>(bench, all, logits, planted, unmasked);
-    if (arguments > 2 && !std::strcmp(argument[2], "small")) return test::failures != 0;
+    check<Shape<1001, 256, 2, 16>>(bench, all, logits, defect);
+    if (word == "small") return test::failures != 0;
     prepare(49152);
-    check<Shape<49152, 512, 12, 16>>(bench, all, logits, planted, unmasked);
+    check<Shape<49152, 512, 12, 16>>(bench, all, logits, defect);
     prepare(128256);
-    check<Shape<128256, 256, 32, 8>>(bench, all, logits, planted, unmasked);
-    check<Shape<128256, 512, 16, 16>>(bench, all, logits, planted, unmasked);
-    check<Shape<128256, 512, 32, 1>>(bench, all, logits, planted, unmasked);
-    check<Shape<128256, 512, 8, 32>>(bench, all, logits, planted, unmasked);
+    check<Shape<128256, 256, 32, 8>>(bench, all, logits, defect);
+    check<Shape<128256, 512, 16, 16>>(bench, all, logits, defect);
+    check<Shape<128256, 512, 32, 1>>(bench, all, logits, defect);
+    check<Shape<128256, 512, 8, 32>>(bench, all, logits, defect);
     prepare(262144);
-    check<Shape<262144, 512, 32, 8>>(bench, all, logits, planted, unmasked);
+    check<Shape<262144, 512, 32, 8>>(bench, all, logits, defect);
 
     if (arguments == 2 && test::failures == 0) {
         const Row rows[] = {{1, 0, 6.34e-4f}, {}, {}, {1, 3, 1.0f}, {}, {}, {1, 6, 2.5e-4f}};

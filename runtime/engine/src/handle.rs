@@ -291,7 +291,7 @@ impl EngineHandle {
             Health::Stopped | Health::Poisoned(_) | Health::Dead(_) => return Err(SubmitError::Stopped),
         }
         let Request { prompt: tokens, max_tokens, sampling, mut stop_ids, .. } = request;
-        let Request { ignore_eos, constraint, priority, client, .. } = request;
+        let Request { ignore_eos, constraint, priority, client, biases, .. } = request;
         let (prompt, context, vocabulary) = (tokens.len(), self.context(), self.spec.vocabulary);
         if prompt == 0 {
             return Err(SubmitError::PromptEmpty);
@@ -365,6 +365,7 @@ impl EngineHandle {
             held_to,
             tokens,
             sampling,
+            biases,
             stop_ids,
             lease: Lease::new(self.spec.block_tokens),
             image: None,

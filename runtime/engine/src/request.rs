@@ -1,7 +1,7 @@
 //! What a client asks for and what it is told.
 
 use monomorph_grammar::Constraint;
-use monomorph_sampling::{Sampled, Sampling};
+use monomorph_sampling::{Biases, Sampled, Sampling};
 use std::time::Duration;
 
 /// A prompt to continue.
@@ -14,6 +14,8 @@ pub struct Request {
     pub max_tokens: usize,
     /// How tokens are chosen.
     pub sampling: Sampling,
+    /// What is added to logits; ids beyond the vocabulary change nothing.
+    pub biases: Biases,
     /// Ids that end the answer, beside the model's own.
     pub stop_ids: Vec<u32>,
     /// Whether the model's own stop ids are tokens like any other.
@@ -33,6 +35,7 @@ impl Request {
             prompt,
             max_tokens,
             sampling: Sampling::default(),
+            biases: Biases::default(),
             stop_ids: Vec::new(),
             ignore_eos: false,
             constraint: None,

@@ -9,7 +9,7 @@ use crate::shared::Place;
 use monomorph_cache::swap::Image;
 use monomorph_cache::{Lease, Match, SavePoints};
 use monomorph_model::Slot;
-use monomorph_sampling::{Sampled, Sampling, TokenUse};
+use monomorph_sampling::{Biases, Sampled, Sampling, TokenUse};
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, AtomicUsize, Ordering};
@@ -56,6 +56,7 @@ pub(crate) struct Sequence {
     /// For how many steps it has waited for what another computes of its prompt.
     pub held: usize,
     pub sampling: Sampling,
+    pub biases: Biases,
     /// `None` unless the sampler asks for it.
     pub history: Option<History>,
     /// What its answer is held to, if anything.
@@ -163,10 +164,11 @@ impl Sequence {
     }
 
     /// Whether the device can go on from a token that the host has not seen. Everything that needs the host between
-    /// two tokens belongs here; a history does, for its counts are kept here, and what an answer is held to, unless it is nothing yet.
+    /// two tokens belongs here; a history does, for its counts are kept here, biases do that depend on it, and what an answer is held to,
+    /// unless it is nothing yet.
     fn runs_ahead(&self) -> bool {
         let free = self.held_to.as_ref().map_or(usize::MAX, |held| held.free_for());
-        self.history.is_none() && free > self.coming
+        self.history.is_none() && !self.biases.needs_tokens() && free > self.coming
     }
 
     /// Whether the next step may feed it: no token is coming, or the one after it is wanted whatever it is.

@@ -59,6 +59,26 @@ const LEFT_OUT: &[&str] =
 /// Formats of strings that are followed.
 const FORMATS: &[&str] =
     &["date-time", "time", "date", "duration", "email", "hostname", "ipv4", "ipv6", "uuid", "uri"];
+/// A date there is: months have their days, and only leap years a 29th of February.
+const DATE: &str = concat!(
+    "([0-9]{3}[1-9]|[0-9]{2}[1-9][0-9]|[0-9][1-9][0-9]{2}|[1-9][0-9]{3})-",
+    "((0[13578]|1[02])-(0[1-9]|[12][0-9]|3[01])|(0[469]|11)-(0[1-9]|[12][0-9]|30)|02-(0[1-9]|1[0-9]|2[0-8]))",
+    "|([0-9]{2}(0[48]|[2468][048]|[13579][26])|(0[48]|[2468][048]|[13579][26])00)-02-29",
+);
+/// A time, of a precision that programs keep: models that are left to it write digits of a second for ever.
+const TIME: &str =
+    "([01][0-9]|2[0-3]):[0-5][0-9]:[0-5][0-9](\\.[0-9]{1,9})?(Z|[+-]([01][0-9]|2[0-3]):[0-5][0-9])";
+
+/// The pattern of a format that is narrower here than the library has it.
+fn pattern_of(format: &str) -> Option<String> {
+    Some(match format {
+        "date" => format!("^({DATE})$"),
+        "time" => format!("^{TIME}$"),
+        "date-time" => format!("^({DATE})T{TIME}$"),
+        _ => return None,
+    })
+}
+
 /// Deepest nesting.
 const MAX_DEPTH: usize = 64;
 /// What may stand between two parts of an answer: models that are left to it write spacing for ever.
@@ -102,7 +122,7 @@ fn read(schema: &Value, path: &str, depth: usize) -> Result<Value, GrammarError>
         Value::Object(map) => map,
         _ => return Err(refused(path, "must be an object or a boolean")),
     };
-    let mut prepared = Map::new();
+    let (mut prepared, mut narrower) = (Map::new(), None);
     for (keyword, value) in map {
         let at = format!("{path}.{keyword}");
         let value = match keyword.as_str() {
@@ -123,7 +143,13 @@ fn read(schema: &Value, path: &str, depth: usize) -> Result<Value, GrammarError>
                 None => return Err(refused(&at, "must be a string")),
             },
             "format" => match value.as_str() {
-                Some(format) if FORMATS.contains(&format) => value.clone(),
+                Some(format) if FORMATS.contains(&format) => {
+                    narrower = pattern_of(format);
+                    if narrower.is_some() {
+                        continue;
+                    }
+                    value.clone()
+                }
                 Some(format) => {
                     let known = FORMATS.join(", ");
                     return Err(refused(&at, format!("{format:?} is not supported; these are: {known}")));
@@ -135,6 +161,13 @@ fn read(schema: &Value, path: &str, depth: usize) -> Result<Value, GrammarError>
             _ => return Err(refused(&at, "is not supported")),
         };
         prepared.insert(keyword.clone(), value);
+    }
+    if let Some(pattern) = narrower {
+        let pattern = json!({"pattern": pattern});
+        match prepared.get_mut("allOf") {
+            Some(Value::Array(all)) => all.push(pattern),
+            _ => drop(prepared.insert("allOf".to_owned(), json!([pattern]))),
+        }
     }
     Ok(Value::Object(prepared))
 }

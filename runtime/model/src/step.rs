@@ -1,6 +1,7 @@
 //! One batched forward step: what goes in, what comes out.
 
-use monomorph_sampling::{Sampled, Sampling, TokenMask, TokenUse};
+use monomorph_sampling::{Sampled, Sampling, TokenBias, TokenMask, TokenUse};
+use std::sync::Arc;
 
 /// Index of a K/V block, below [`crate::Model::blocks`]. In a step those from there on name blocks on disk: see [`Step::far`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -119,6 +120,9 @@ pub enum Output {
         /// Tokens seen so far; empty unless `sampling.needs_history()`. Includes the tokens fed now but the drafts, which join
         /// it as generated ones as far as they hold.
         history: Vec<TokenUse>,
+        /// What is added to logits: none for nothing, else to those of the first token that is sampled, and of every further one. Each
+        /// list has an id once, and at most `monomorph_sampling::MAX_BIASES`.
+        biases: Vec<Arc<[TokenBias]>>,
         /// Which ids may be sampled: none for any, else the mask of the first token that is sampled, and of every further one those
         /// of as many drafts as hold; all of the vocabulary's words. A token for which there is none is one behind a draft that the
         /// mask before it does not allow: nobody asks what it is.

@@ -1,15 +1,19 @@
 //! Writes what the reference sampler makes of made-up rows, for the test programs of other devices:
 //! `cargo run --release --example expected -- FILE`.
 //!
-//! A case is 256 bytes, little endian: how its row of logits is generated, the parameters, and what is expected.
+//! A case is 272 bytes, little endian: how its row of logits is generated, the parameters, and what is expected.
 //! The logits are made of integers and single roundings from the counter-based generator, so that any device can
 //! make them again; `logit` below is the definition.
 
-use monomorph_sampling::{Sampled, Sampling, TokenMask, TokenUse, sample_within, uniform};
+use monomorph_sampling::{
+    Conditions, Sampled, Sampling, TokenBias, TokenMask, TokenUse, sample_within, uniform,
+};
 use std::io::Write;
 
 pub(crate) const VOCABULARIES: [u32; 5] = [97, 1_001, 49_152, 128_256, 262_144];
 pub(crate) const CASES: u32 = 128;
+/// Bytes of a case.
+pub(crate) const RECORD: usize = 272;
 
 /// How a row is made.
 #[derive(Clone, Copy)]
@@ -74,6 +78,20 @@ fn history(count: u32, offset: u32, vocabulary: u32) -> Vec<TokenUse> {
         .collect()
 }
 
+/// Biases: ids a prime apart that no vocabulary here is a multiple of; some that decide.
+fn biases(count: u32, offset: u32, vocabulary: u32) -> Vec<TokenBias> {
+    (0..count)
+        .map(|i| TokenBias {
+            id: ((u64::from(offset) + u64::from(i) * 104_729) % u64::from(vocabulary)) as u32,
+            bias: match i % 11 {
+                4 => -100.0,
+                10 => 100.0,
+                _ => ((i % 7) as f32 - 3.0) * 2.5,
+            },
+        })
+        .collect()
+}
+
 /// Picks one of `choices` for case `number`, at random.
 fn pick<T: Copy>(number: u64, question: u64, choices: &[T]) -> T {
     choices[(uniform(0x5eed, number * 16 + question) * choices.len() as f64) as usize]
@@ -91,6 +109,7 @@ pub(crate) fn case(number: u64, vocabulary: u32) -> Vec<u8> {
         temperature: pick(number, 2, &[0.0, 0.0, 0.3, 0.7, 1.0, 1.0, 2.0, 1e-20]),
         top_k: pick(number, 3, &[0, 0, 1, 2, 20, 50, 64, 1_000, vocabulary - 1, vocabulary, u32::MAX]),
         top_p: pick(number, 4, &[1.0, 1.0, 1e-6, 0.3, 0.5, 0.8, 0.95, 0.999_999]),
+        top_n_sigma: pick(number, 13, &[0.0, 0.0, 0.0, 0.5, 1.0, 3.0]),
         min_p: pick(number, 5, &[0.0, 0.0, 0.0, 0.02, 0.3, 1.0]),
         repetition_penalty: pick(number, 6, &[1.0, 1.0, 1.0, 1.3, 0.8]),
         presence_penalty: pick(number, 7, &[0.0, 0.0, 1.5, -0.5]),
@@ -108,8 +127,11 @@ pub(crate) fn case(number: u64, vocabulary: u32) -> Vec<u8> {
     let mask = (stride > 0).then(|| TokenMask::of(vocabulary as usize, (0..vocabulary).filter(allows)));
     let mut logits: Vec<f32> = (0..vocabulary).map(|id| logit(row, id)).collect();
     let history = history(used, offset, vocabulary);
-    let expected = sample_within(&mut logits, &sampling, draw, &history, mask.as_ref());
-    encode(row, &sampling, draw, [used, offset], [stride, width], &expected)
+    let biased = pick(number, 14, &[0, 0, 0, 3, 40, 90]);
+    let biases = biases(biased, offset + 3, vocabulary);
+    let conditions = Conditions { history: &history, biases: &biases, mask: mask.as_ref() };
+    let expected = sample_within(&mut logits, &sampling, draw, &conditions);
+    encode(row, &sampling, draw, [used, offset], [stride, width], biased, &expected)
 }
 
 fn encode(
@@ -118,9 +140,10 @@ fn encode(
     draw: u64,
     [used, offset]: [u32; 2],
     mask: [u32; 2],
+    biased: u32,
     expected: &Sampled,
 ) -> Vec<u8> {
-    let mut bytes = Vec::with_capacity(256);
+    let mut bytes = Vec::with_capacity(RECORD);
     bytes.extend(row.seed.to_le_bytes());
     bytes.extend(sampling.seed.to_le_bytes());
     bytes.extend(draw.to_le_bytes());
@@ -147,7 +170,9 @@ fn encode(
     bytes.extend(top.iter().flat_map(|(id, _)| id.to_le_bytes()));
     bytes.extend(top.iter().flat_map(|(_, logprob)| logprob.to_le_bytes()));
     bytes.extend(mask.iter().flat_map(|word| word.to_le_bytes()));
-    assert_eq!(bytes.len(), 256);
+    bytes.extend(sampling.top_n_sigma.to_le_bytes());
+    bytes.extend([biased, 0, 0].iter().flat_map(|word| word.to_le_bytes()));
+    assert_eq!(bytes.len(), RECORD);
     bytes
 }
 

@@ -85,6 +85,23 @@ pub(crate) fn top_p(candidates: &mut Vec<Candidate>, target: f64) {
     candidates.truncate(end.max(1));
 }
 
+/// Makes logits minus infinity that are more than `count` standard deviations below `best`, the largest. The deviation is that of the
+/// finite logits (population, in f64: the mean first, then the squares of what differs from it), as Tang et al., "Top-nσ: Not All
+/// Logits Are You Need", 2024, have it. Nothing changes where the largest is not finite.
+pub(crate) fn top_n_sigma(logits: &mut [f32], best: f32, count: f32) {
+    if !best.is_finite() {
+        return;
+    }
+    let finite = || logits.iter().filter(|logit| logit.is_finite()).map(|logit| f64::from(*logit));
+    let number = finite().count() as f64;
+    let mean = finite().sum::<f64>() / number;
+    let variance = finite().map(|logit| (logit - mean) * (logit - mean)).sum::<f64>() / number;
+    let bound = (f64::from(best) - f64::from(count) * variance.sqrt()) as f32;
+    for logit in logits {
+        *logit = if *logit >= bound { *logit } else { f32::NEG_INFINITY };
+    }
+}
+
 /// Sets weights below `bound` to zero.
 pub(crate) fn min_p(weights: &mut [f32], bound: f32) {
     for weight in weights {

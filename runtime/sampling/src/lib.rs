@@ -6,15 +6,17 @@
 //!
 //! 1. log-probabilities, where asked for, from the unmodified logits;
 //! 2. the mask, where there is one: what it does not allow has a logit of minus infinity from here on;
-//! 3. penalties: repetition (prompt and answer), then frequency and presence (answer only);
+//! 3. [biases](TokenBias) of single tokens; then penalties: repetition (prompt and answer), then frequency and presence (answer only);
 //! 4. temperature; 0 stops here and takes the largest logit, the smallest id among equals;
-//! 5. `top_k`, then `top_p` over what is left, then `min_p` against the likeliest;
+//! 5. `top_n_sigma` (which the temperature does not change), then `top_k`, then `top_p` over what is left, then `min_p` against the
+//!    likeliest;
 //! 6. one draw from what remains: the uniform number is [`uniform`]`(seed, draw)`, a counter-based generator,
 //!    so a draw depends on nothing but the request's seed and the position of the draw.
 //!
 //! The same logits give the same token on every machine: the exponential is computed here, from additions and
 //! multiplications in a fixed order, and not by the system's library. A NaN counts as minus infinity.
 
+mod bias;
 mod filter;
 mod history;
 mod logprobs;
@@ -24,10 +26,11 @@ mod penalty;
 mod random;
 mod sampler;
 
+pub use bias::{Biases, Dry, MAX_BIASES, MAX_FIXED, TokenBias};
 pub use history::with_generated;
 pub use mask::TokenMask;
 pub use random::uniform;
-pub use sampler::{sample, sample_within};
+pub use sampler::{Conditions, sample, sample_within};
 
 /// Most alternatives a request may ask log-probabilities of.
 pub const MAX_TOP_LOGPROBS: u8 = 20;
@@ -43,6 +46,8 @@ pub struct Sampling {
     pub top_p: f32,
     /// Keep tokens at least `min_p` times as probable as the likeliest; 0 keeps all.
     pub min_p: f32,
+    /// Keep tokens whose logits are no more than so many standard deviations (of all finite logits) below the largest; 0 keeps all.
+    pub top_n_sigma: f32,
     /// Divides positive and multiplies negative logits of every token seen (prompt and answer); 1 is off.
     pub repetition_penalty: f32,
     /// Subtracted once from the logit of every token generated so far; 0 is off.
@@ -62,6 +67,7 @@ impl Default for Sampling {
             top_k: 0,
             top_p: 1.0,
             min_p: 0.0,
+            top_n_sigma: 0.0,
             repetition_penalty: 1.0,
             presence_penalty: 0.0,
             frequency_penalty: 0.0,
@@ -88,6 +94,12 @@ impl Sampling {
             return Err(("top_p", format!("must be above 0 and at most 1 and is {}", self.top_p)));
         }
         within("min_p", self.min_p, 0.0, 1.0)?;
+        if !(self.top_n_sigma >= 0.0 && self.top_n_sigma.is_finite()) {
+            return Err((
+                "top_n_sigma",
+                format!("must be at least 0 and finite and is {}", self.top_n_sigma),
+            ));
+        }
         if !(self.repetition_penalty > 0.0 && self.repetition_penalty.is_finite()) {
             return Err((
                 "repetition_penalty",

@@ -1,11 +1,12 @@
 //! The reference sampler.
 
+use crate::bias;
 use crate::filter::{self, Candidate};
 use crate::logprobs::LogProbs;
 use crate::numeric::{argmax, largest, sum, weight};
 use crate::penalty;
 use crate::random::uniform;
-use crate::{Sampled, Sampling, TokenMask, TokenUse};
+use crate::{Sampled, Sampling, TokenBias, TokenMask, TokenUse};
 
 /// Chooses the next token; the crate's page gives the order of the steps.
 ///
@@ -15,25 +16,36 @@ use crate::{Sampled, Sampling, TokenMask, TokenUse};
 ///
 /// Never panics: NaN counts as minus infinity, and a row without any finite logit gives token 0.
 pub fn sample(logits: &mut [f32], sampling: &Sampling, draw: u64, history: &[TokenUse]) -> Sampled {
-    sample_within(logits, sampling, draw, history, None)
+    sample_within(logits, sampling, draw, &Conditions { history, ..Conditions::default() })
 }
 
-/// As [`sample`], of the ids that `mask` allows, if there is one. Where none of these has a finite logit, that gives token 0 too,
-/// which the mask need not allow.
+/// What a row is sampled under besides its request's parameters.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Conditions<'a> {
+    /// The tokens seen, each once; read only if [`Sampling::needs_history`].
+    pub history: &'a [TokenUse],
+    /// What is added to logits, each id once.
+    pub biases: &'a [TokenBias],
+    /// The ids that may be sampled, if not all may.
+    pub mask: Option<&'a TokenMask>,
+}
+
+/// As [`sample`], with biases, and of the ids that a mask allows, if there is one. Where none of these has a finite logit, that gives
+/// token 0 too, which the mask need not allow.
 pub fn sample_within(
     logits: &mut [f32],
     sampling: &Sampling,
     draw: u64,
-    history: &[TokenUse],
-    mask: Option<&TokenMask>,
+    conditions: &Conditions<'_>,
 ) -> Sampled {
     // A copy, because the row is about to be changed; nobody pays for it who did not ask.
     let unmodified = sampling.top_logprobs.map(|_| without_nan(logits.to_vec()));
-    if let Some(mask) = mask {
+    if let Some(mask) = conditions.mask {
         mask.apply(logits);
     }
+    bias::apply(logits, conditions.biases);
     if sampling.needs_history() {
-        penalty::apply(logits, sampling, history);
+        penalty::apply(logits, sampling, conditions.history);
     }
     // Written so that a temperature that is no number (which `validate` refuses) is greedy too.
     let id = if sampling.temperature > 0.0 { choose(logits, sampling, draw) } else { argmax(logits) };
@@ -63,6 +75,9 @@ fn choose(logits: &mut [f32], sampling: &Sampling, draw: u64) -> u32 {
     let best = largest(logits);
     if best == f32::NEG_INFINITY {
         return 0;
+    }
+    if sampling.top_n_sigma > 0.0 {
+        filter::top_n_sigma(logits, best, sampling.top_n_sigma);
     }
     let uniform = uniform(sampling.seed, draw);
     // The tiniest temperatures have no finite inverse, and infinity times a difference of zero is NaN.

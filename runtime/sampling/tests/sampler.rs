@@ -1,6 +1,8 @@
 //! The sampler against a naive one, and against the distribution it should draw from.
 
-use monomorph_sampling::{MAX_TOP_LOGPROBS, Sampling, TokenUse, sample, uniform};
+use monomorph_sampling::{
+    Conditions, MAX_TOP_LOGPROBS, Sampling, TokenBias, TokenMask, TokenUse, sample, sample_within, uniform,
+};
 use proptest::prelude::*;
 
 /// Everything by sorting, in f64: the probabilities after penalties, temperature and filters.
@@ -17,6 +19,18 @@ fn naive(logits: &[f32], sampling: &Sampling, history: &[TokenUse]) -> Vec<f64> 
         }
     }
     let best = logits.iter().copied().fold(f64::NEG_INFINITY, f64::max);
+    if sampling.top_n_sigma > 0.0 {
+        let finite: Vec<f64> = logits.iter().copied().filter(|x| x.is_finite()).collect();
+        let mean = finite.iter().sum::<f64>() / finite.len() as f64;
+        let deviation =
+            (finite.iter().map(|x| x * x).sum::<f64>() / finite.len() as f64 - mean * mean).max(0.0).sqrt();
+        for x in &mut logits {
+            // Rounding decides nothing that is this near.
+            if *x < best - f64::from(sampling.top_n_sigma) * deviation - 1e-5 {
+                *x = f64::NEG_INFINITY;
+            }
+        }
+    }
     let mut weights: Vec<f64> =
         logits.iter().map(|x| ((x - best) / f64::from(sampling.temperature)).exp()).collect();
     let mut order: Vec<usize> = (0..logits.len()).collect();
@@ -74,6 +88,7 @@ proptest! {
         top_k in prop_oneof![Just(0u32), 1u32..40, 1u32..800],
         top_p in prop_oneof![Just(1.0f32), 0.05f32..1.0],
         min_p in prop_oneof![Just(0.0f32), 0.0f32..0.5],
+        top_n_sigma in prop_oneof![Just(0.0f32), 0.01f32..3.0],
         penalties in (0.5f32..2.0, -2.0f32..2.0, -2.0f32..2.0),
         used in proptest::collection::btree_map(0u32..700, 0u32..4, 0..5),
         seed: u64,
@@ -86,7 +101,7 @@ proptest! {
             .map(|(id, generated)| TokenUse { id, generated })
             .collect();
         let sampling = Sampling {
-            temperature, top_k, top_p, min_p, seed,
+            temperature, top_k, top_p, min_p, top_n_sigma, seed,
             repetition_penalty: penalties.0,
             presence_penalty: penalties.1,
             frequency_penalty: penalties.2,
@@ -137,16 +152,18 @@ proptest! {
     #[test]
     fn never_panics(
         bits in proptest::collection::vec(any::<u32>(), 0..200),
-        floats in proptest::array::uniform6(any::<f32>()),
+        floats in proptest::array::uniform8(any::<f32>()),
         top_k: u32, seed: u64, draw: u64, id: u32, generated: u32, top in proptest::option::of(any::<u8>()),
     ) {
         let mut row: Vec<f32> = bits.iter().map(|&bits| f32::from_bits(bits)).collect();
-        let [temperature, top_p, min_p, repetition_penalty, presence_penalty, frequency_penalty] = floats;
+        let [temperature, top_p, min_p, top_n_sigma, repetition_penalty, presence_penalty, frequency_penalty, bias] = floats;
         let sampling = Sampling {
-            temperature, top_k, top_p, min_p, repetition_penalty, presence_penalty, frequency_penalty, seed,
+            temperature, top_k, top_p, min_p, top_n_sigma, repetition_penalty, presence_penalty, frequency_penalty, seed,
             top_logprobs: top,
         };
-        let sampled = sample(&mut row, &sampling, draw, &[TokenUse { id, generated }]);
+        let (history, biases) = ([TokenUse { id, generated }], [TokenBias { id, bias }]);
+        let conditions = Conditions { history: &history, biases: &biases, mask: None };
+        let sampled = sample_within(&mut row, &sampling, draw, &conditions);
         prop_assert!((sampled.id as usize) < bits.len().max(1));
     }
 }
@@ -187,6 +204,7 @@ fn draws_follow_the_distribution() {
         assert_distribution(&row, &Sampling { temperature: 0.6, top_k: 20, ..plain.clone() }, &[]);
         assert_distribution(&row, &Sampling { top_p: 0.8, ..plain.clone() }, &[]);
         assert_distribution(&row, &Sampling { min_p: 0.2, ..plain.clone() }, &[]);
+        assert_distribution(&row, &Sampling { top_n_sigma: 1.5, top_k: 30, ..plain.clone() }, &[]);
         let penalised =
             Sampling { repetition_penalty: 1.3, presence_penalty: 0.4, frequency_penalty: 0.2, ..plain };
         assert_distribution(&row, &penalised, &history);
@@ -209,6 +227,32 @@ fn a_draw_depends_on_seed_and_number_alone() {
 }
 
 #[test]
+fn biases_come_behind_the_mask_and_before_penalties() {
+    let bias = |id, bias| TokenBias { id, bias };
+    let of = |row: [f32; 4], sampling: &Sampling, conditions: &Conditions<'_>| {
+        sample_within(&mut row.to_vec(), sampling, 0, conditions).id
+    };
+    let greedy = Sampling::default();
+    let none = Conditions::default();
+    let biases = [bias(3, 5.0), bias(9, 100.0), bias(0, -4.0)];
+    let conditions = Conditions { biases: &biases, ..none };
+    assert_eq!(of([3.0, 1.0, 2.0, -1.0], &greedy, &none), 0);
+    assert_eq!(of([3.0, 1.0, 2.0, -1.0], &greedy, &conditions), 3, "-1 + 5; the row has no token 9");
+    // What the mask does not allow no bias brings back.
+    let mask = TokenMask::of(4, [0, 1]);
+    assert_eq!(of([3.0, 1.0, 2.0, -1.0], &greedy, &Conditions { mask: Some(&mask), ..conditions }), 1);
+    // 3 + 5 = 8, halved to 4 by a penalty, which would have made 1.5 + 5 = 6.5 of it before.
+    let history = [TokenUse { id: 3, generated: 1 }];
+    let penalised = Sampling { repetition_penalty: 2.0, ..Sampling::default() };
+    let conditions = Conditions { history: &history, ..conditions };
+    assert_eq!(of([3.0, 1.0, 5.0, 3.0], &penalised, &conditions), 2);
+    // Log-probabilities are those of the unmodified logits.
+    let told = Sampling { top_logprobs: Some(1), ..Sampling::default() };
+    let sampled = sample_within(&mut [3.0, 1.0, 2.0, -1.0], &told, 0, &conditions);
+    assert_eq!((sampled.id, sampled.top[0].0), (3, 0));
+}
+
+#[test]
 fn a_row_of_infinities_is_drawn_from_evenly() {
     let row = [f32::INFINITY, 0.0, f32::INFINITY, f32::NAN];
     let ids: Vec<u32> = (0..40).map(|draw| sample(&mut row.to_vec(), &sampling(), draw, &[]).id).collect();
@@ -225,6 +269,8 @@ fn validation_names_the_field() {
         (Sampling { top_p: 0.0, ..base.clone() }, "top_p"),
         (Sampling { top_p: 1.01, ..base.clone() }, "top_p"),
         (Sampling { min_p: -0.1, ..base.clone() }, "min_p"),
+        (Sampling { top_n_sigma: -0.5, ..base.clone() }, "top_n_sigma"),
+        (Sampling { top_n_sigma: f32::INFINITY, ..base.clone() }, "top_n_sigma"),
         (Sampling { repetition_penalty: 0.0, ..base.clone() }, "repetition_penalty"),
         (Sampling { repetition_penalty: f32::INFINITY, ..base.clone() }, "repetition_penalty"),
         (Sampling { presence_penalty: -2.1, ..base.clone() }, "presence_penalty"),

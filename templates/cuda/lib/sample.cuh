@@ -1,6 +1,6 @@
 // Sampling: one row of logits -> one token, in the order and with the arithmetic of runtime/sampling (whose page states both): log-
-// probabilities of the unmodified logits, the mask, penalties, temperature, top_k, top_p, min_p, one draw in order of id. Nothing leaves the
-// device but the results.
+// probabilities of the unmodified logits, the mask, biases, penalties, temperature, top_n_sigma, top_k, top_p, min_p, one draw in order of id.
+// Nothing leaves the device but the results.
 //
 // Config: VOCABULARY; THREADS (256 or 512); SPLITS, blocks a row (<= 32); GROUPS, rows worked on at once (<= 32). Grid: GROUPS * SPLITS
 // blocks, which must be resident together (sample_group.cuh says why); dynamic shared memory: sample_shared_bytes(); scratch: one
@@ -25,7 +25,7 @@ struct Sampler : SampleRow<C> {
     using Row = SampleRow<C>;
     using Row::SLICE, Row::PER_THREAD, Row::THREADS, Row::SPLITS;
     using Row::shared, Row::group, Row::scratch, Row::sampled, Row::row, Row::begin;
-    using Row::values, Row::load_slice, Row::restrict_to, Row::penalise, Row::slice_best, Row::row_best, Row::streamed_best, Row::greedy;
+    using Row::values, Row::load_slice, Row::restrict_to, Row::lean, Row::penalise, Row::slice_best, Row::row_best, Row::streamed_best, Row::greedy;
     using Row::token_of, Row::logprob, Row::finish, Row::alternatives;
 
     // ---- Log-probabilities ----
@@ -132,6 +132,39 @@ struct Sampler : SampleRow<C> {
 
     __device__ __forceinline__ static bool has_top_k(const Sampling& sampling) { return sampling.top_k >= 1 && sampling.top_k < C::VOCABULARY; }
 
+    // A sum over all blocks of the row, in every thread. One barrier.
+    __device__ __forceinline__ double row_sum(double own) {
+        double total;
+        block_scan<THREADS>(own, shared.filter.sums, total);
+        if (threadIdx.x == 0) group.post(__double_as_longlong(total));
+        group.barrier();
+        return __shfl_sync(0xFFFFFFFFu, warp_scan(__longlong_as_double(group.collect())), 31);
+    }
+
+    // top_n_sigma: logits more than so many standard deviations below the largest become minus infinity. Three barriers.
+    __device__ __forceinline__ void drop_below_deviations(const Sampling& sampling, unsigned long long best) {
+        const float highest = from_total_order(entry_value(best));
+        if (!isfinite(highest)) return;  // all blocks of the row see the same
+        double count = 0, sum = 0, squares = 0;
+#pragma unroll 1
+        for (int i = threadIdx.x; i < SLICE; i += THREADS) {
+            if (isfinite(values()[i])) count += 1, sum += values()[i];
+        }
+        count = row_sum(count);
+        const double mean = row_sum(sum) / count;
+#pragma unroll 1
+        for (int i = threadIdx.x; i < SLICE; i += THREADS) {
+            const double apart = values()[i] - mean;
+            if (isfinite(values()[i])) squares += apart * apart;
+        }
+        const float bound = static_cast<float>(highest - sampling.top_n_sigma * sqrt(row_sum(squares) / count));
+#pragma unroll 1
+        for (int i = threadIdx.x; i < SLICE; i += THREADS) {
+            if (values()[i] < bound) values()[i] = negative_infinity();
+        }
+        __syncthreads();
+    }
+
     // `best`: the largest logit after penalties; `threshold`: of top_k.
     __device__ __forceinline__ void choose(const Sampling& sampling, float best, const Threshold& threshold) {
         const float inverse = fminf(__frcp_rn(sampling.temperature), 3.40282347e38f);  // the tiniest temperatures have no finite inverse
@@ -207,19 +240,20 @@ struct Sampler : SampleRow<C> {
         const bool random = sampling.temperature > 0;
         const bool wanted = sampling.top_logprobs >= 0;
         const bool penalised = sampling.history_count > 0 && (sampling.repetition_penalty != 1 || sampling.presence_penalty != 0 || sampling.frequency_penalty != 0);
-        const bool masked = sampling.mask >= 0;
-        if (!random && !wanted && !penalised && !masked) return greedy(sampling, streamed_best());
+        const bool changed = penalised || sampling.mask >= 0 || sampling.bias_count > 0;
+        if (!random && !wanted && !changed) return greedy(sampling, streamed_best());
         load_slice();
-        if (!random && !wanted) {
-            if (masked) restrict_to(sampling, history);
-            if (penalised) penalise(sampling, history);
-            return greedy(sampling, slice_best());
-        }
         unsigned long long best = 0;
         if (wanted) best = log_probabilities(sampling);
-        if (masked) restrict_to(sampling, history);
+        if (sampling.mask >= 0) restrict_to(sampling, history);
+        if (sampling.bias_count > 0) lean(sampling, history);
         if (penalised) penalise(sampling, history);
-        const bool stale = masked || penalised || !wanted;
+        if (!random && !wanted) return greedy(sampling, slice_best());
+        bool stale = changed || !wanted;
+        if (random && sampling.top_n_sigma > 0) {
+            drop_below_deviations(sampling, stale ? row_best() : best);
+            stale = true;
+        }
         Threshold threshold = {};
         if (random && has_top_k(sampling)) {
             const unsigned long long own = stale ? block_maximum<THREADS>(slice_best(), shared.keys) : best;

@@ -96,6 +96,17 @@ struct SampleRow {
         __syncthreads();
     }
 
+    // Each id stands in a row's biases once, so nobody else touches its logit.
+    __device__ __forceinline__ void lean(const Sampling& sampling, const TokenUse* history) {
+        const TokenBias* const biases = reinterpret_cast<const TokenBias*>(history + sampling.bias_start);
+#pragma unroll 1
+        for (int i = threadIdx.x; i < sampling.bias_count; i += THREADS) {
+            const int at = biases[i].id - begin;
+            if (at >= 0 && at < SLICE && biases[i].id < C::VOCABULARY) values()[at] = __fadd_rn(values()[at], biases[i].bias);
+        }
+        __syncthreads();
+    }
+
     // Each id stands in the history once, so nobody else touches its logit.
     __device__ __forceinline__ void penalise(const Sampling& sampling, const TokenUse* history) {
 #pragma unroll 1

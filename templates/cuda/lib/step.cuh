@@ -41,6 +41,9 @@ struct Sampling {
     int slot;                          // sampled_ids[slot] receives the id; -1 = nobody does
     int history_start, history_count;  // TokenUse entries the penalties look at
     int mask;                          // where the words of its mask begin, in words from the start of the history; -1 = any id may be chosen
+    int bias_start, bias_count;        // TokenBias entries, in places of 8 bytes from the start of the history
+    float top_n_sigma;                 // 0 = all
+    int reserved;
 };
 
 struct Step {
@@ -61,10 +64,16 @@ struct TokenRow {
     int sequence;  // index into Step::sequence
 };
 
-// A token that penalties look at. Behind those of a step stand the masks of its rows: a bit an id, the lowest of a word first, in words of 4 bytes.
+// A token that penalties look at. Behind those of a step stand the biases of its rows, and behind these their masks: a bit an id, the lowest of a word first, in words of 4 bytes.
 struct TokenUse {
     int id;
     int generated;  // 1 = the model's own token, 0 = the prompt's
+};
+
+// What is added to a token's logit.
+struct TokenBias {
+    int id;
+    float bias;
 };
 
 struct Sampled {
@@ -77,8 +86,8 @@ struct Sampled {
 };
 
 static_assert(sizeof(Sequence) == 32, "mirrored by the host");
-static_assert(sizeof(Sampling) == 64, "mirrored by the host");
-static_assert(sizeof(Step) == 16 + MAX_SEQUENCES * (4 + 32 + 64), "mirrored by the host");
+static_assert(sizeof(Sampling) == 80, "mirrored by the host");
+static_assert(sizeof(Step) == 16 + MAX_SEQUENCES * (4 + 32 + 80), "mirrored by the host");
 static_assert(offsetof(Step, sequence) == 16 + 4 * MAX_SEQUENCES, "mirrored by the host");
 static_assert(sizeof(Sampled) == 16 + 8 * MAX_TOP_LOGPROBS, "mirrored by the host");
 

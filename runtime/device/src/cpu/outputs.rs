@@ -6,7 +6,7 @@ use super::gather::each_row;
 use super::rows::Rows;
 use super::team::Team;
 use monomorph_model::{Output, RowOutput, SequenceStep, Slot, Step, StepOutput, Ticket, Tokens, Verified};
-use monomorph_sampling::{Sampled, sample_within, with_generated};
+use monomorph_sampling::{Conditions, Sampled, sample_within, with_generated};
 use std::collections::VecDeque;
 use std::ops::Range;
 use std::sync::{Mutex, PoisonError};
@@ -48,16 +48,18 @@ impl<const DRAFTS: usize> Outputs<DRAFTS> {
         team.run(|lane| {
             each_row(lane, owners.len(), logits, |row, logits| {
                 let sequence = &step.sequences[owners[row]];
-                if let Output::Sample { sampling, draw, history, masks } = &sequence.output {
+                if let Output::Sample { sampling, draw, history, biases, masks } = &sequence.output {
                     // Each row as if it were fed alone: after the drafts before it, at its own place of the random stream.
                     let before = range.start + row - batch.sequence_outputs(owners[row]).start;
                     let draw = draw + before as u64;
-                    let token = if before > 0 && sampling.needs_history() {
-                        let longer = with_generated(history, &drafts(sequence)[..before]);
-                        sample_within(logits, sampling, draw, &longer, masks.get(before))
-                    } else {
-                        sample_within(logits, sampling, draw, history, masks.get(before))
+                    let longer = (before > 0 && sampling.needs_history())
+                        .then(|| with_generated(history, &drafts(sequence)[..before]));
+                    let conditions = Conditions {
+                        history: longer.as_ref().unwrap_or(history),
+                        biases: biases.get(before).map_or(&[], |biases| biases),
+                        mask: masks.get(before),
                     };
+                    let token = sample_within(logits, sampling, draw, &conditions);
                     *sampled[row].lock().unwrap_or_else(PoisonError::into_inner) = Some(token);
                 }
             });
@@ -165,6 +167,7 @@ mod tests {
             sampling: Sampling::default(),
             draw: 0,
             history: Vec::new(),
+            biases: Vec::new(),
             masks: Vec::new(),
         };
         let first = Step {

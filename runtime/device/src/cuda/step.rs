@@ -4,10 +4,11 @@ mod tables;
 mod wire;
 
 pub(crate) use tables::{Ids, Tables, device_bytes};
-pub(crate) use wire::{Header, MAX_SEQUENCES, SampledRow, SequenceRow, TokenRow, Use, bytes_of};
+pub(crate) use wire::{Bias, Header, MAX_SEQUENCES, SampledRow, SequenceRow, TokenRow, Use, bytes_of};
 
 use monomorph_model::{Output, SequenceStep, Tokens};
-use monomorph_sampling::{TokenMask, TokenUse, with_generated};
+use monomorph_sampling::{MAX_BIASES, TokenBias, TokenMask, TokenUse, with_generated};
+use std::sync::Arc;
 use wire::{NO_SEQUENCE, SamplingRow, UNWANTED, sampling_row};
 
 /// What a step may hold.
@@ -52,7 +53,9 @@ pub(crate) struct StepBuffer {
     pub(crate) blocks: Vec<i32>,
     pub(crate) tokens: Vec<TokenRow>,
     pub(crate) history: Vec<Use>,
-    /// Words of the masks, which stand behind the history on the device.
+    /// Biases, which stand behind the history on the device.
+    pub(crate) biases: Vec<Bias>,
+    /// Words of the masks, which stand behind the biases.
     pub(crate) masks: Vec<u32>,
     pub(crate) outputs: Vec<OutputRow>,
     /// Of each sequence of the step, the first of its output rows.
@@ -81,6 +84,7 @@ impl StepBuffer {
             blocks: Vec::new(),
             tokens: Vec::new(),
             history: Vec::new(),
+            biases: Vec::new(),
             masks: Vec::new(),
             outputs: Vec::new(),
             first_outputs: Vec::new(),
@@ -133,7 +137,7 @@ impl StepBuffer {
         let limits = self.limits;
         self.begin(sequences.len());
         for (index, sequence) in sequences.iter().enumerate() {
-            let (Tokens::Known(ids), Output::Sample { sampling, draw, history, masks }) =
+            let (Tokens::Known(ids), Output::Sample { sampling, draw, history, biases, masks }) =
                 (&sequence.tokens, &sequence.output)
             else {
                 panic!("sequence {index} of the step has drafts that are not known or not sampled after");
@@ -167,6 +171,7 @@ impl StepBuffer {
                         let longer = with_generated(history, drafts);
                         (wanted.history_start, wanted.history_count) = self.remember(&longer);
                     }
+                    (wanted.bias_start, wanted.bias_count) = self.lean(biases.get(at));
                     wanted.mask = self.restrict(masks.get(at));
                 }
                 self.outputs.push(OutputRow {
@@ -193,6 +198,7 @@ impl StepBuffer {
         self.blocks.clear();
         self.tokens.clear();
         self.history.clear();
+        self.biases.clear();
         self.masks.clear();
         self.outputs.clear();
         self.first_outputs.clear();
@@ -265,6 +271,18 @@ impl StepBuffer {
         (start, history.len() as i32)
     }
 
+    /// Puts biases among those of the step: where they begin, and how many they are.
+    fn lean(&mut self, biases: Option<&Arc<[TokenBias]>>) -> (i32, i32) {
+        let (start, biases) = (self.biases.len() as i32, biases.map_or(&[][..], |biases| biases));
+        assert!(
+            biases.len() <= MAX_BIASES,
+            "{} biases of a row, and {MAX_BIASES} are the most",
+            biases.len()
+        );
+        self.biases.extend(biases.iter().map(|one| Bias { id: one.id as i32, bias: one.bias }));
+        (start, biases.len() as i32)
+    }
+
     /// Puts a mask among those of the step: where it begins among their words; -1 of none.
     fn restrict(&mut self, mask: Option<&TokenMask>) -> i32 {
         let Some(mask) = mask else { return -1 };
@@ -284,10 +302,11 @@ impl StepBuffer {
             Output::None if self.decodes => self.outputs.push(row(last, UNWANTED, false)),
             Output::None => {}
             Output::Logits => self.outputs.extend((first..=last).map(|at| row(at, UNWANTED, true))),
-            Output::Sample { sampling, draw, history, masks } => {
+            Output::Sample { sampling, draw, history, biases, masks } => {
                 let slot = step.slot.0 as usize;
                 let mut wanted = sampling_row(sampling, *draw, slot);
                 (wanted.history_start, wanted.history_count) = self.remember(history);
+                (wanted.bias_start, wanted.bias_count) = self.lean(biases.first());
                 wanted.mask = self.restrict(masks.first());
                 self.sampled[slot] = true;
                 self.outputs.push(row(last, wanted, false));
@@ -298,11 +317,13 @@ impl StepBuffer {
     /// Writes output rows `range` into the header.
     pub(crate) fn select(&mut self, range: std::ops::Range<usize>) {
         self.header.outputs = range.len() as i32;
-        // Masks stand behind the history, which is complete by now.
-        let masks = (size_of::<Use>() / size_of::<u32>() * self.history.len()) as i32;
+        // Biases stand behind the history, and masks behind these: both are complete by now.
+        let biases = self.history.len() as i32;
+        let masks = (size_of::<Use>() / size_of::<u32>()) as i32 * (biases + self.biases.len() as i32);
         for (at, output) in self.outputs[range].iter().enumerate() {
             self.header.output_rows[at] = output.row;
             self.header.sampling[at] = output.sampling;
+            self.header.sampling[at].bias_start += biases;
             if output.sampling.mask >= 0 {
                 self.header.sampling[at].mask += masks;
             }

@@ -6,6 +6,7 @@ use super::prefix::save;
 use crate::scheduler::{Limits, Plan, Row as Planned, View, schedule};
 use monomorph_cache::Place;
 use monomorph_model::{BlockId, FarId, ModelSpec, Output, SequenceStep, Tokens};
+use std::borrow::Cow;
 
 /// What the steps of a model may carry: at most so many `sequences`, and `prefill_tokens` of prompts, where 0 is as many as there is
 /// room for.
@@ -138,21 +139,34 @@ impl Forward {
                     BlockId((blocks + (far.len() - 1) * group + at) as u32)
                 }
             }));
-            let (mut history, mut masks) = match std::mem::replace(&mut row.output, Output::None) {
-                Output::Sample { history, masks, .. } => (history, masks),
-                Output::None | Output::Logits => (Vec::new(), Vec::new()),
+            let (mut history, mut biases, mut masks) = match std::mem::replace(&mut row.output, Output::None)
+            {
+                Output::Sample { history, biases, masks, .. } => (history, biases, masks),
+                Output::None | Output::Logits => (Vec::new(), Vec::new(), Vec::new()),
             };
             if samples {
                 history.clear();
+                biases.clear();
                 masks.clear();
                 if let Some(known) = &sequence.history {
                     history.extend_from_slice(known.uses());
+                }
+                if !sequence.biases.is_none() {
+                    // Behind the tokens known, and behind each draft.
+                    let mut context = Cow::Borrowed(&sequence.tokens);
+                    biases.push(sequence.biases.after(&context));
+                    for &draft in &sequence.drafts[..drafts] {
+                        if sequence.biases.needs_tokens() {
+                            context.to_mut().push(draft);
+                        }
+                        biases.push(sequence.biases.after(&context));
+                    }
                 }
                 if let Some(held) = &sequence.held_to {
                     masks.extend_from_slice(held.masks(drafts));
                 }
                 let (sampling, draw) = (sequence.sampling.clone(), sequence.draw());
-                row.output = Output::Sample { sampling, draw, history, masks };
+                row.output = Output::Sample { sampling, draw, history, biases, masks };
             }
             self.step.sequences.push(row);
             let piece = end < sequence.prompt;

@@ -10,16 +10,17 @@
 
 use super::Forward;
 use crate::handle::prepare;
-use crate::scripted::allowed;
 use crate::scripted::{
     Drafting, InFlight, Invariant, Recurrent, Script, Scripted, Shape, Skipping, Tight, Tokens, Verifying,
+    allowed, leaning,
 };
 use crate::{EngineOptions, Event, FarShare, FinishReason, Generation, Policy, PrefixOptions};
 use crate::{Request, ScheduleOptions, Stats, SubmitError, SwapOptions};
 use monomorph_cache::{Block, Share};
 use monomorph_grammar::{Constraint, Grammars, Source, Thinking, Token};
 use monomorph_model::{FarRoom, ModelSpec};
-use std::collections::HashSet;
+use monomorph_sampling::{Dry, TokenBias, TokenMask};
+use std::collections::{BTreeSet, HashSet};
 use std::sync::{Arc, LazyLock};
 use std::time::Duration;
 
@@ -105,7 +106,8 @@ fn lone(tokens: &Tokens, request: &Request, most: usize) -> (Vec<u32>, FinishRea
         if let Some(constraint) = &mut constraint {
             constraint.masks(&[], &mut masks).unwrap();
         }
-        let id = allowed(tokens.next(&context, &request.sampling, draw, spec), masks.first(), spec);
+        let said = tokens.next(&context, &request.sampling, draw, spec);
+        let id = allowed(leaning(said, &request.biases.after(&context)), masks.first(), spec);
         if request.stop_ids.contains(&id) || (ends && spec.protocol.stop_ids.contains(&id)) {
             return (context.split_off(request.prompt.len()), FinishReason::Stop { id });
         }
@@ -169,6 +171,21 @@ fn request(random: &mut Random, most: usize, spoken: &Spoken) -> Request {
     if random.below(3) == 0 {
         let at = random.below(CONSTRAINTS.len() as u64) as usize;
         request.constraint = Some(CONSTRAINTS[at].clone());
+    }
+    if random.below(4) == 0 {
+        // What is said has 50: one of these is no matter, one is always said, one never.
+        let ids: BTreeSet<u32> = (0..random.below(3)).map(|_| random.below(KINDS) as u32).collect();
+        let bias = |id| TokenBias { id, bias: [30.0, 60.0, -100.0][random.below(3) as usize] };
+        request.biases.fixed = ids.into_iter().map(bias).collect();
+    }
+    if random.below(5) == 0 {
+        request.biases.dry = Some(Dry {
+            multiplier: 40.0,
+            base: 1.5,
+            allowed: 1 + random.below(3) as usize,
+            window: [8, usize::MAX][random.below(2) as usize],
+            breakers: TokenMask::of(KINDS as usize, (0..random.below(2)).map(|_| random.below(KINDS) as u32)),
+        });
     }
     request
 }

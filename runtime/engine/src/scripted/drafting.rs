@@ -3,7 +3,8 @@
 use super::controls::Breach;
 use super::{Scripted, Shape, mix, sampled};
 use monomorph_model::{ModelSpec, RowOutput, SequenceStep, Verified};
-use monomorph_sampling::{Sampling, TokenMask};
+use monomorph_sampling::{Sampling, TokenBias, TokenMask};
+use std::sync::Arc;
 
 impl<S: Shape> Scripted<S> {
     /// Samples after the last token of `context` that is no draft, and after every draft that is the token sampled before it.
@@ -13,11 +14,13 @@ impl<S: Shape> Scripted<S> {
         context: &[u32],
         sampling: &Sampling,
         draw: u64,
+        biases: &[Arc<[TokenBias]>],
         masks: &[TokenMask],
     ) -> RowOutput {
         let (mut known, mut ids) = (context.len() - row.drafts, Vec::new());
         let last = loop {
-            let id = self.next(&context[..known], sampling, draw + ids.len() as u64, masks.get(ids.len()));
+            let (at, biases) = (ids.len(), biases.get(ids.len()).map_or(&[][..], |biases| biases));
+            let id = self.next(&context[..known], sampling, draw + at as u64, biases, masks.get(at));
             ids.push(id);
             if context.get(known) != Some(&id) {
                 break id;

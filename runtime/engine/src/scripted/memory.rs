@@ -4,8 +4,9 @@ use monomorph_model::{
     BlockId, FarId, FarRoom, ModelSpec, Output, SequenceStep, Slot, SnapshotId, StateCopy, StatePlace, Step,
     Tokens,
 };
-use monomorph_sampling::{Sampling, TokenMask, TokenUse};
+use monomorph_sampling::{MAX_BIASES, Sampling, TokenBias, TokenMask, TokenUse};
 use std::collections::{HashMap, HashSet, VecDeque};
+use std::sync::Arc;
 
 /// Token ids in place of keys and values, what each slot was fed, and what the steps in flight hold.
 #[derive(Debug)]
@@ -404,6 +405,19 @@ pub(super) fn check_step(step: &Step, spec: &ModelSpec, sequences: usize) {
             let stranger = ids.iter().find(|&&id| id as usize >= spec.vocabulary);
             assert_eq!(stranger, None, "{slot:?} is fed a token outside the vocabulary");
         }
+    }
+}
+
+/// There are biases for the first token and behind every draft, or none at all; each list has tokens of the vocabulary once.
+pub(super) fn check_biases(biases: &[Arc<[TokenBias]>], drafts: usize, spec: &ModelSpec) {
+    assert!([0, 1 + drafts].contains(&biases.len()), "{} lists of biases for {drafts} drafts", biases.len());
+    for list in biases {
+        let ids: HashSet<u32> = list.iter().map(|one| one.id).collect();
+        assert!(
+            ids.len() == list.len() && list.len() <= MAX_BIASES,
+            "a token is biased twice, or too many are"
+        );
+        assert!(ids.iter().all(|id| (*id as usize) < spec.vocabulary), "a bias of no token");
     }
 }
 

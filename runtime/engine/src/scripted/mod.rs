@@ -18,7 +18,7 @@ use controls::Fault;
 use memory::Memory;
 use monomorph_model::{BlockId, FarId, FarRoom, LoadError, LoadOptions, Model, ModelSpec, Output, Progress};
 use monomorph_model::{RowOutput, SequenceStep, StatePlace, States, Step, StepOutput, Ticket, Weights};
-use monomorph_sampling::{Sampled, Sampling, TokenMask};
+use monomorph_sampling::{Sampled, Sampling, TokenBias, TokenMask};
 use std::collections::VecDeque;
 use std::marker::PhantomData;
 use std::sync::Arc;
@@ -159,10 +159,18 @@ impl<S: Shape> Scripted<S> {
         self.controls.clone()
     }
 
-    /// The token after `context`, of which `draw` tokens were generated: the script's, or where the mask has none of it the next that
-    /// it allows; unless something is wrong.
-    fn next(&self, context: &[u32], sampling: &Sampling, draw: u64, mask: Option<&TokenMask>) -> u32 {
-        let right = allowed(self.script.tokens.next(context, sampling, draw, S::SPEC), mask, S::SPEC);
+    /// The token after `context`, of which `draw` tokens were generated: the script's, unless biases or the mask have another, or
+    /// something is wrong.
+    fn next(
+        &self,
+        context: &[u32],
+        sampling: &Sampling,
+        draw: u64,
+        biases: &[TokenBias],
+        mask: Option<&TokenMask>,
+    ) -> u32 {
+        let said = self.script.tokens.next(context, sampling, draw, S::SPEC);
+        let right = allowed(leaning(said, biases), mask, S::SPEC);
         match self.controls.poisoned() {
             None => right,
             Some(Poison::WrongTokens) => (right + 1) % S::SPEC.vocabulary as u32,
@@ -175,23 +183,38 @@ impl<S: Shape> Scripted<S> {
         let context = self.memory.feed(sequence);
         match &sequence.output {
             Output::None => RowOutput::None,
-            Output::Sample { sampling, draw, history, masks } => {
+            Output::Sample { sampling, draw, history, biases, masks } => {
                 let known = context.len() - sequence.drafts;
                 memory::check_history(&context[..known], *draw, sampling, history);
+                memory::check_biases(biases, sequence.drafts, S::SPEC);
                 memory::check_masks(masks, &context[known..], S::SPEC);
-                self.sample(sequence, &context, sampling, *draw, masks)
+                self.sample(sequence, &context, sampling, *draw, biases, masks)
             }
             Output::Logits => {
                 let mut logits = vec![0.0; sequence.tokens.len() * S::SPEC.vocabulary];
                 for (row, at) in (sequence.position..context.len()).enumerate() {
                     let greedy = Sampling::default();
-                    let id = self.next(&context[..=at], &greedy, 0, None);
+                    let id = self.next(&context[..=at], &greedy, 0, &[], None);
                     logits[row * S::SPEC.vocabulary + id as usize] = 1.0;
                 }
                 RowOutput::Logits(logits)
             }
         }
     }
+}
+
+/// The largest of logits of which that of `said` is 50 and the others are 0, before their biases: the smallest id among equals.
+pub fn leaning(said: u32, biases: &[TokenBias]) -> u32 {
+    let biased = |id: u32| biases.iter().any(|one| one.id == id);
+    let others = biases.iter().map(|one| one.id).chain((0..).find(|id| !biased(*id)));
+    let logit = |id: u32| {
+        let bias = biases.iter().find(|one| one.id == id).map_or(0.0, |one| one.bias);
+        bias + if id == said { 50.0 } else { 0.0 }
+    };
+    let larger = |a: u32, b: u32| {
+        if logit(b) > logit(a) || (logit(b) == logit(a) && b < a) { b } else { a }
+    };
+    others.fold(said, larger)
 }
 
 /// A token, or where a mask does not allow it the next that it allows, token 0 behind the last.

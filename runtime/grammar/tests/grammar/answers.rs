@@ -57,6 +57,46 @@ fn what_fits_may_be_answered_and_nothing_else() {
 }
 
 #[test]
+fn dates_and_times_are_ones_there_are() {
+    let string = |more: Value| {
+        let mut schema = json!({"type": "string"});
+        schema.as_object_mut().expect("an object").extend(more.as_object().expect("an object").clone());
+        Source::JsonSchema(schema)
+    };
+    for (format, good, bad) in [
+        (
+            "date",
+            &["2024-02-29", "2000-02-29", "1999-12-31", "0001-01-01"][..],
+            &["2023-02-29", "1900-02-29", "2024-04-31", "2024-13-01", "0000-01-01", "24-01-01"][..],
+        ),
+        (
+            "time",
+            &["23:59:59Z", "00:00:00.123456789+05:30"],
+            &["24:00:00Z", "12:00:60Z", "12:00Z", "12:00:00.1234567890Z"],
+        ),
+        (
+            "date-time",
+            &["2024-02-29T12:00:00Z"],
+            &["2024-02-29 12:00:00Z", "2024-02-29", "2023-02-29T12:00:00Z", "2024-02-29T"],
+        ),
+    ] {
+        let source = string(json!({"format": format}));
+        for (text, fits) in good.iter().map(|text| (text, true)).chain(bad.iter().map(|text| (text, false))) {
+            assert_eq!(accepts(&source, &format!("\"{text}\"")), fits, "{format}: {text}");
+        }
+    }
+    // Beside a pattern of the schema's own, and beside other conditions; what is no string has no format.
+    let source = string(json!({"format": "date", "pattern": "^20", "allOf": [{"maxLength": 10}]}));
+    assert!(
+        accepts(&source, "\"2024-01-31\"")
+            && !accepts(&source, "\"1999-01-31\"")
+            && !accepts(&source, "\"2024-02-31\"")
+    );
+    let source = Source::JsonSchema(json!({"format": "date", "type": ["string", "null"]}));
+    assert!(accepts(&source, "null") && accepts(&source, "\"2024-01-31\"") && !accepts(&source, "\"x\""));
+}
+
+#[test]
 fn a_complete_answer_ends_and_an_incomplete_one_does_not() {
     let mut constraint = compiled(&Source::Regex("a(bab)?".into()));
     assert_eq!(ids(&next(&mut constraint)), [u32::from(b'a'), word("ab"), DOUBLE]);

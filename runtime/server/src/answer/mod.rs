@@ -9,6 +9,7 @@ use monomorph_sampling::Sampled;
 use monomorph_text::{Detokeniser, StopMatcher, StopOutput, Tokenizer};
 use part::{End, EndReason, Part, Piece, TokenLogprob, Usage};
 use reading::Reading;
+use std::sync::Arc;
 use std::time::Duration;
 use tokio::time::{Instant, timeout_at};
 
@@ -48,6 +49,8 @@ pub(crate) struct Answer {
     /// Looked for in text only, each stretch of it by itself.
     stops: StopMatcher,
     prompt_tokens: usize,
+    /// These, where somebody wants them told.
+    prompt: Option<Arc<[u32]>>,
     generated: usize,
     /// Of these, reasoning.
     reasoned: usize,
@@ -58,6 +61,8 @@ pub(crate) struct Answer {
     emitted: usize,
     /// Tokens with log-probabilities whose text was not handed on yet, each with where its text begins.
     pending: Vec<(usize, TokenLogprob)>,
+    /// Tokens since the last piece.
+    ids: Vec<u32>,
 }
 
 impl Answer {
@@ -80,18 +85,30 @@ impl Answer {
             reading,
             stops: StopMatcher::new(stops),
             prompt_tokens,
+            prompt: None,
             generated: 0,
             reasoned: 0,
             calls: 0,
             read: 0,
             emitted: 0,
             pending: Vec::new(),
+            ids: Vec::new(),
         }
     }
 
     /// Tokens of its prompt.
     pub(crate) fn prompt_tokens(&self) -> usize {
         self.prompt_tokens
+    }
+
+    /// One that tells its prompt.
+    pub(crate) fn with_prompt(self, prompt: Option<Arc<[u32]>>) -> Answer {
+        Answer { prompt, ..self }
+    }
+
+    /// Its prompt, if that is to be told.
+    pub(crate) fn prompt(&self) -> Option<&Arc<[u32]>> {
+        self.prompt.as_ref()
     }
 
     /// The next piece with something in it; after one with an end there is none. Cancel-safe: a dropped call loses
@@ -113,14 +130,18 @@ impl Answer {
             };
             match event {
                 Some(Event::Token(sampled)) => {
+                    self.ids.push(sampled.id);
                     let piece = self.push(&sampled);
                     if piece.end.is_some() || !piece.parts.is_empty() {
-                        return Ok(piece);
+                        return Ok(Piece { ids: std::mem::take(&mut self.ids), ..piece });
                     }
                 }
                 Some(Event::Finished(finished)) => {
                     let reason = match finished.reason {
-                        FinishReason::Stop { .. } => EndReason::Stop,
+                        FinishReason::Stop { id } => {
+                            self.ids.push(id);
+                            EndReason::Stop
+                        }
                         FinishReason::Length => EndReason::Length,
                         // Nobody cancels a generation that is still listened to.
                         FinishReason::Cancelled | FinishReason::Satisfied => {
@@ -128,7 +149,8 @@ impl Answer {
                         }
                     };
                     self.generated = finished.generated_tokens;
-                    return Ok(self.finish(reason, Some(finished.timings)));
+                    let piece = self.finish(reason, Some(finished.timings));
+                    return Ok(Piece { ids: std::mem::take(&mut self.ids), ..piece });
                 }
                 Some(Event::Failed(error)) => return Err(AnswerError::Engine(error)),
                 None => return Err(stopped),
@@ -143,6 +165,7 @@ impl Answer {
             let piece = self.next().await?;
             piece.parts.into_iter().for_each(|part| part.append(&mut whole.parts));
             whole.logprobs.extend(piece.logprobs);
+            whole.ids.extend(piece.ids);
             whole.end = piece.end;
         }
         Ok(whole)

@@ -69,6 +69,8 @@ pub(crate) struct Piece {
     pub(crate) parts: Vec<Part>,
     /// Tokens of the text, where asked for.
     pub(crate) logprobs: Vec<TokenLogprob>,
+    /// All tokens since the piece before, those that no part came of too.
+    pub(crate) ids: Vec<u32>,
     /// Set on the last piece.
     pub(crate) end: Option<End>,
 }

@@ -1,6 +1,7 @@
 //! What every request handler shares.
 
 use super::asker::Asker;
+use super::completions::off_the_workers;
 use super::error::ApiError;
 use super::ignored::Ignored;
 use crate::answer::Answer;
@@ -94,7 +95,7 @@ impl App {
 
     /// Hands a prompt to the engine, for as many answers as are wanted, all or none, each held to the `constraint`. `max_tokens` is the endpoint's default for requests
     /// that name none.
-    pub(crate) fn begin(
+    pub(crate) async fn begin(
         &self,
         ready: &Ready,
         prepared: Prepared,
@@ -107,8 +108,15 @@ impl App {
             let error = ApiError::new(StatusCode::SERVICE_UNAVAILABLE, "memory", shortage);
             return Err(ApiError { retry_after: Some(retry::SHORTAGE_SECONDS), ..error });
         }
+        let biases = if params.biases.takes_long() {
+            let (biases, text) = (params.biases.clone(), Arc::clone(&ready.text));
+            off_the_workers(move || biases.resolve(&text.tokenizer)).await??
+        } else {
+            params.biases.clone().resolve(&ready.text.tokenizer)?
+        };
         let Prepared { ids: prompt, reading, .. } = prepared;
         let prompt_tokens = prompt.len();
+        let told: Option<Arc<[u32]>> = params.token_ids.then(|| prompt.as_slice().into());
         let mut stop_ids = params.stop_ids.clone();
         if !params.ignore_eos {
             stop_ids.extend_from_slice(ready.text.tokenizer.end_ids());
@@ -117,6 +125,7 @@ impl App {
             prompt,
             max_tokens: params.max_tokens.unwrap_or(max_tokens),
             sampling: params.sampling.clone(),
+            biases,
             stop_ids,
             ignore_eos: params.ignore_eos,
             constraint,
@@ -127,14 +136,9 @@ impl App {
             request.sampling.seed = request.sampling.seed.wrapping_add(choice);
             let generation = ready.engine.submit(request).map_err(|error| self.refusal(ready, error))?;
             let (tokenizer, stops) = (&ready.text.tokenizer, params.stops.clone());
-            Ok(Answer::new(
-                generation,
-                tokenizer,
-                reading.clone(),
-                stops,
-                prompt_tokens,
-                self.request_timeout,
-            ))
+            let (reading, limit) = (reading.clone(), self.request_timeout);
+            let answer = Answer::new(generation, tokenizer, reading, stops, prompt_tokens, limit);
+            Ok(answer.with_prompt(told.clone()))
         };
         // Those that have begun when one is refused are dropped, and so cancelled.
         (0..).zip(std::iter::repeat_n(request, params.choices)).map(begin).collect()

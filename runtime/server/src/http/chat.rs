@@ -25,7 +25,8 @@ pub(crate) async fn chat(State(app): State<Arc<App>>, request: Request<Body>) ->
     let tools = !conversation.tools.given.is_empty();
     let answers = begin(&app, ready, conversation, &params, asker).await?;
     let writer = AnswerWriter::new(Endpoint::Chat, &app.model_name, app.forced.as_deref(), &params);
-    completions::respond(&app, writer.with_tools(tools), &params, answers).await
+    let prompt = answers.first().and_then(Answer::prompt).cloned();
+    completions::respond(&app, writer.with_tools(tools).with_prompt(prompt), &params, answers).await
 }
 
 /// Hands a conversation to the engine.
@@ -40,5 +41,5 @@ pub(super) async fn begin(
     let prepared = completions::off_the_workers(move || conversation.prepare(&text, reasons)).await??;
     let constraint = app.constraint(ready, params, &prepared).await?;
     // Without a limit an answer may fill the context; the engine clips.
-    app.begin(ready, prepared, params, constraint, asker, ready.engine.context())
+    app.begin(ready, prepared, params, constraint, asker, ready.engine.context()).await
 }

@@ -16,6 +16,7 @@ use axum::body::Body;
 use axum::extract::State;
 use axum::http::{Request, StatusCode};
 use axum::response::{IntoResponse, Response};
+use monomorph_text::TextError;
 use std::sync::Arc;
 
 /// OpenAI's default for text completions.
@@ -29,20 +30,25 @@ pub(crate) async fn completions(
     let ready = app.ready()?;
     let asker = Asker::of(&request, &app.askers);
     let body = body::read_json(request, app.body_limit).await?;
-    let CompletionRequest { params, prompt } = CompletionRequest::read(&body, &app.limits(ready))?;
+    let CompletionRequest { params, prompt, echo } = CompletionRequest::read(&body, &app.limits(ready))?;
     app.check_model(params.model.as_deref())?;
-    let ids = match prompt {
-        Prompt::Tokens(ids) => ids,
-        Prompt::Text(prompt) => {
-            let text = Arc::clone(&ready.text);
-            off_the_workers(move || text.tokenizer.encode_prompt(&prompt)).await??
-        }
+    let text = Arc::clone(&ready.text);
+    let prepare = move || {
+        Ok::<_, TextError>(match prompt {
+            Prompt::Tokens(ids) => (if echo { text.tokenizer.decode(&ids) } else { String::new() }, ids),
+            Prompt::Text(prompt) => {
+                let ids = text.tokenizer.encode_prompt(&prompt)?;
+                (if echo { prompt } else { String::new() }, ids)
+            }
+        })
     };
+    let (echoed, ids) = off_the_workers(prepare).await??;
     let prepared = Prepared { ids, reading: Reading::plain(), share: None };
     let constraint = app.constraint(ready, &params, &prepared).await?;
-    let answers = app.begin(ready, prepared, &params, constraint, asker, DEFAULT_MAX_TOKENS)?;
+    let answers = app.begin(ready, prepared, &params, constraint, asker, DEFAULT_MAX_TOKENS).await?;
     let writer = AnswerWriter::new(Endpoint::Text, &app.model_name, app.forced.as_deref(), &params);
-    respond(&app, writer, &params, answers).await
+    let prompt = answers.first().and_then(Answer::prompt).cloned();
+    respond(&app, writer.with_echo(echoed).with_prompt(prompt), &params, answers).await
 }
 
 /// Sends the answers to a request, whole or streamed.

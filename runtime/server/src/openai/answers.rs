@@ -8,6 +8,7 @@ use crate::http::error::ApiError;
 use crate::http::stream::{Writer, event};
 use axum::body::Bytes;
 use serde_json::{Map, Value, json};
+use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 /// Which endpoint's shape an answer takes.
@@ -29,8 +30,16 @@ pub(crate) struct AnswerWriter {
     fingerprint: String,
     logprobs: bool,
     include_usage: bool,
+    /// Whether the tokens' ids are told.
+    token_ids: bool,
+    /// Those of the prompt, where they are.
+    prompt: Option<Arc<[u32]>>,
+    /// What text completions begin with.
+    echo: String,
     /// Whether tools may be called.
     tools: bool,
+    /// Whether a stream has begun.
+    begun: bool,
     /// Characters of each choice's text written so far, for `text_offset`.
     offsets: Vec<usize>,
 }
@@ -57,9 +66,23 @@ impl AnswerWriter {
                 .join("-"),
             logprobs: params.sampling.top_logprobs.is_some(),
             include_usage: params.include_usage,
+            token_ids: params.token_ids,
+            prompt: None,
+            echo: String::new(),
             tools: false,
+            begun: false,
             offsets: vec![0; params.choices],
         }
+    }
+
+    /// One whose answers tell this prompt's ids, if any.
+    pub(crate) fn with_prompt(self, prompt: Option<Arc<[u32]>>) -> AnswerWriter {
+        AnswerWriter { prompt, ..self }
+    }
+
+    /// One whose answers begin with a text.
+    pub(crate) fn with_echo(self, echo: String) -> AnswerWriter {
+        AnswerWriter { echo, ..self }
     }
 
     /// One whose answers may be calls.
@@ -68,9 +91,9 @@ impl AnswerWriter {
     }
 
     /// A chunk of one choice: its `body`, and what every chunk says.
-    fn chunk(&mut self, index: usize, body: Value, logprobs: &[TokenLogprob], end: Option<&End>) -> Bytes {
+    fn chunk(&mut self, index: usize, body: Value, beside: Beside<'_>) -> Bytes {
         let name = if self.endpoint == Endpoint::Chat { "delta" } else { "text" };
-        let choice = self.choice(index, (name, body), logprobs, end);
+        let choice = self.choice(index, (name, body), beside);
         event(&self.envelope(self.chunk_object(), json!([choice]), self.chunk_usage()))
     }
 
@@ -88,8 +111,7 @@ impl AnswerWriter {
         &mut self,
         index: usize,
         (name, body): (&str, Value),
-        logprobs: &[TokenLogprob],
-        end: Option<&End>,
+        Beside { logprobs, ids, end }: Beside<'_>,
     ) -> Value {
         let logprobs = match self.endpoint {
             _ if !self.logprobs => Value::Null,
@@ -101,7 +123,18 @@ impl AnswerWriter {
             EndReason::Stop | EndReason::StopString(_) if end.calls > 0 => "tool_calls",
             EndReason::Stop | EndReason::StopString(_) => "stop",
         });
-        json!({"index": index, name: body, "logprobs": logprobs, "finish_reason": reason})
+        let mut choice = json!({"index": index, name: body, "logprobs": logprobs, "finish_reason": reason});
+        if self.token_ids {
+            choice["token_ids"] = ids.into();
+        }
+        choice
+    }
+
+    /// Puts the prompt's ids where vLLM has them: in each choice of a text completion.
+    fn tell_prompt(&self, choice: &mut Value) {
+        if let (Endpoint::Text, Some(prompt)) = (self.endpoint, &self.prompt) {
+            choice["prompt_token_ids"] = (**prompt).into();
+        }
     }
 
     /// A part as a chunk's body; text completions have text only.
@@ -148,6 +181,10 @@ impl AnswerWriter {
         envelope.insert("model".to_owned(), self.model.clone().into());
         envelope.insert("system_fingerprint".to_owned(), self.fingerprint.clone().into());
         envelope.insert("choices".to_owned(), choices);
+        // vLLM has them here in chats, and in their first chunk.
+        if let (Endpoint::Chat, Some(prompt), true) = (self.endpoint, &self.prompt, !self.begun) {
+            envelope.insert("prompt_token_ids".to_owned(), (**prompt).into());
+        }
         if let Some(usage) = usage {
             envelope.insert("usage".to_owned(), usage);
         }
@@ -162,9 +199,11 @@ impl Writer for AnswerWriter {
             .map(|(index, piece)| {
                 let body = match self.endpoint {
                     Endpoint::Chat => ("message", message(&piece.parts)),
-                    Endpoint::Text => ("text", piece.text().into()),
+                    Endpoint::Text => ("text", format!("{}{}", self.echo, piece.text()).into()),
                 };
-                self.choice(index, body, &piece.logprobs, piece.end.as_ref())
+                let mut choice = self.choice(index, body, Beside::of(piece));
+                self.tell_prompt(&mut choice);
+                choice
             })
             .collect();
         let object = if self.endpoint == Endpoint::Chat { "chat.completion" } else { "text_completion" };
@@ -172,36 +211,53 @@ impl Writer for AnswerWriter {
         self.envelope(object, choices.into(), Some(self.usage(total)))
     }
 
-    /// A chat says whose turn it is. Where there may be nothing but calls, it says nothing of the text before there is some.
+    /// A chat says whose turn it is. Where there may be nothing but calls, it says nothing of the text before there is some. A text
+    /// completion says what of its prompt is wanted.
     fn opening(&mut self) -> Vec<Bytes> {
-        let choices = if self.endpoint == Endpoint::Chat { self.offsets.len() } else { 0 };
-        let opening = |index| {
+        let telling = !self.echo.is_empty() || self.prompt.is_some();
+        let opening = |index: usize, writer: &mut AnswerWriter| {
+            if writer.endpoint == Endpoint::Text {
+                let mut choice =
+                    writer.choice(index, ("text", writer.echo.clone().into()), Beside::default());
+                writer.tell_prompt(&mut choice);
+                let usage = writer.chunk_usage();
+                return event(&writer.envelope(writer.chunk_object(), json!([choice]), usage));
+            }
             let mut delta = json!({"role": "assistant", "content": "", "refusal": null});
-            if self.tools {
+            if writer.tools {
                 delta["content"] = Value::Null;
             }
             let choice = json!([{"index": index, "delta": delta, "logprobs": null, "finish_reason": null}]);
-            event(&self.envelope("chat.completion.chunk", choice, self.chunk_usage()))
+            event(&writer.envelope("chat.completion.chunk", choice, writer.chunk_usage()))
         };
-        (0..choices).map(opening).collect()
+        let choices = if self.endpoint == Endpoint::Chat || telling { self.offsets.len() } else { 0 };
+        let events = (0..choices).map(|index| opening(index, self)).collect();
+        self.begun = true;
+        events
     }
 
     /// Every part goes into a chunk of its own, and so does the end: clients look for the reason in one without content.
     fn piece(&mut self, index: usize, piece: &Piece) -> Vec<Bytes> {
         let mut events = Vec::new();
-        let mut logprobs = piece.logprobs.as_slice();
+        let (mut logprobs, mut ids) = (piece.logprobs.as_slice(), piece.ids.as_slice());
         for part in &piece.parts {
             let text = matches!(part, Part::Text(_));
             let Some(body) = self.delta(part) else { continue };
-            let told = if text { std::mem::take(&mut logprobs) } else { &[] };
-            events.push(self.chunk(index, body, told, None));
+            let logprobs = if text { std::mem::take(&mut logprobs) } else { &[] };
+            // All that the piece took go with its first chunk.
+            events.push(self.chunk(
+                index,
+                body,
+                Beside { logprobs, ids: std::mem::take(&mut ids), end: None },
+            ));
         }
         let empty = if self.endpoint == Endpoint::Chat { json!({}) } else { json!("") };
         if !logprobs.is_empty() {
-            events.push(self.chunk(index, empty.clone(), logprobs, None));
+            let ids = std::mem::take(&mut ids);
+            events.push(self.chunk(index, empty.clone(), Beside { logprobs, ids, end: None }));
         }
         if piece.end.is_some() {
-            events.push(self.chunk(index, empty, &[], piece.end.as_ref()));
+            events.push(self.chunk(index, empty, Beside { logprobs: &[], ids, end: piece.end.as_ref() }));
         }
         events
     }
@@ -214,6 +270,20 @@ impl Writer for AnswerWriter {
 
     fn failure(&mut self, error: &ApiError) -> Bytes {
         event(&error.body())
+    }
+}
+
+/// What stands beside a choice's text.
+#[derive(Clone, Copy, Default)]
+struct Beside<'a> {
+    logprobs: &'a [TokenLogprob],
+    ids: &'a [u32],
+    end: Option<&'a End>,
+}
+
+impl<'a> Beside<'a> {
+    fn of(piece: &'a Piece) -> Beside<'a> {
+        Beside { logprobs: &piece.logprobs, ids: &piece.ids, end: piece.end.as_ref() }
     }
 }
 

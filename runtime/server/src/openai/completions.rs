@@ -24,6 +24,8 @@ pub(crate) struct CompletionRequest {
     pub(crate) params: GenerationParams,
     /// What is to be continued.
     pub(crate) prompt: Prompt,
+    /// Whether the answer begins with it.
+    pub(crate) echo: bool,
 }
 
 impl CompletionRequest {
@@ -33,11 +35,14 @@ impl CompletionRequest {
         let prompt = read_prompt(&mut fields, limits)?;
         let mut params = GenerationParams::read(&mut fields, limits)?;
         params.sampling.top_logprobs = fields.integer("logprobs", 0..=MAX_LOGPROBS)?.map(|count| count as u8);
-        fields.refuse_unless("echo", |value| value == false, "echoing the prompt is")?;
+        let echo = fields.boolean("echo")?.unwrap_or(false);
+        if echo && params.sampling.top_logprobs.is_some() {
+            return Err(ApiError::unsupported("echo", "log-probabilities of an echoed prompt are"));
+        }
         fields.refuse_unless("suffix", |value| value == "", "a suffix is")?;
         fields.refuse_unless("best_of", |value| value == 1, "choosing the best of several answers is")?;
         params.ignored = fields.finish()?;
-        Ok(CompletionRequest { params, prompt })
+        Ok(CompletionRequest { params, prompt, echo })
     }
 }
 

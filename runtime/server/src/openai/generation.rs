@@ -1,5 +1,6 @@
 //! What chat and text completions ask for alike: sampling, limits, stops, streaming.
 
+use super::biases::BiasParams;
 use super::fields::{Fields, integer, wrong_type};
 use super::format::Format;
 use crate::http::error::ApiError;
@@ -42,6 +43,10 @@ pub(crate) struct GenerationParams {
     pub(crate) max_tokens: Option<usize>,
     /// How tokens are chosen.
     pub(crate) sampling: Sampling,
+    /// What is added to logits.
+    pub(crate) biases: BiasParams,
+    /// Whether the answer says its tokens' ids, and its prompt's.
+    pub(crate) token_ids: bool,
     /// Strings that end the answer, and are not part of it.
     pub(crate) stops: Vec<String>,
     /// Further ids that end the answer.
@@ -70,6 +75,8 @@ impl GenerationParams {
             choices: 1,
             max_tokens: None,
             sampling: Sampling { seed: random_seed(), ..preset_sampling(limits.preset) },
+            biases: BiasParams::default(),
+            token_ids: false,
             stops: Vec::new(),
             stop_ids: Vec::new(),
             ignore_eos: false,
@@ -100,7 +107,8 @@ impl GenerationParams {
         let priority = fields.integer("priority", i64::MIN..=i64::MAX)?.unwrap_or(0);
         let user = fields.string("user")?.map(str::to_owned);
         let choices = fields.integer("n", 1..=MAX_CHOICES)?.unwrap_or(1) as usize;
-        fields.refuse_unless("logit_bias", is_empty, "a bias is")?;
+        let biases = BiasParams::read(fields, limits)?;
+        let token_ids = fields.boolean("return_token_ids")?.unwrap_or(false);
         fields.harmless(&["metadata", "store", "service_tier", "safety_identifier"]);
         fields.harmless(&["prompt_cache_key", "prompt_cache_retention"]);
         Ok(GenerationParams {
@@ -110,6 +118,8 @@ impl GenerationParams {
             choices,
             max_tokens,
             sampling,
+            biases,
+            token_ids,
             stops,
             stop_ids,
             ignore_eos,
@@ -206,6 +216,8 @@ fn read_sampling(fields: &mut Fields, limits: &Limits) -> Result<Sampling, ApiEr
         // -1 is how others say "all".
         sampling.top_k = u32::try_from(top_k).unwrap_or(0);
     }
+    // -1 is how others say "off", too.
+    sampling.top_n_sigma = fields.number("top_n_sigma")?.filter(|sigmas| *sigmas != -1.0).unwrap_or(0.0);
     // A seed is a bit pattern: negative ones are as good as others.
     sampling.seed = match fields.integer("seed", i64::MIN..=i64::MAX)? {
         Some(seed) => seed as u64,

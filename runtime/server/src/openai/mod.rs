@@ -1,6 +1,7 @@
 //! OpenAI's wire format: requests read strictly, answers written.
 
 pub(crate) mod answers;
+pub(crate) mod biases;
 pub(crate) mod chat;
 pub(crate) mod completions;
 pub(crate) mod fields;

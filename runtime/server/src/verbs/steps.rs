@@ -223,5 +223,6 @@ fn block_range(spec: &ModelSpec, index: usize, tokens: usize) -> Vec<BlockId> {
 }
 
 fn greedy(draw: u64) -> Output {
-    Output::Sample { sampling: Sampling::default(), draw, history: Vec::new(), masks: Vec::new() }
+    let sampling = Sampling::default();
+    Output::Sample { sampling, draw, history: Vec::new(), biases: Vec::new(), masks: Vec::new() }
 }

@@ -179,6 +179,7 @@ mod tests {
                 sampling: Sampling::default(),
                 draw: 0,
                 history: Vec::new(),
+                biases: Vec::new(),
                 masks: Vec::new(),
             },
             false => Output::None,

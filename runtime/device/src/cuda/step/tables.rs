@@ -1,10 +1,10 @@
 //! What steps take on the device besides weights, K/V and activations.
 
-use super::{Header, Limits, MAX_SEQUENCES, SampledRow, TokenRow, Use};
+use super::{Bias, Header, Limits, MAX_SEQUENCES, SampledRow, TokenRow, Use};
 use crate::cuda::shape::ALIGNMENT;
 use crate::cuda::steps::Sets;
 use monomorph_model::ModelSpec;
-use monomorph_sampling::TokenMask;
+use monomorph_sampling::{MAX_BIASES, TokenMask};
 
 /// Bytes of all that the steps in flight are uploaded to, at most.
 pub(crate) fn device_bytes(spec: &ModelSpec, context: usize) -> u64 {
@@ -22,7 +22,7 @@ pub(crate) struct Tables {
     /// Header and block table.
     pub(crate) header: u64,
     pub(crate) tokens: u64,
-    /// What penalties look at, and behind it the masks.
+    /// What penalties look at, behind it the biases, and behind these the masks.
     pub(crate) history: u64,
     pub(crate) ids: u64,
     /// What is drafted, by pass and sequence, and how many drafts of each sequence held: the host's memory.
@@ -35,12 +35,13 @@ impl Tables {
         let (sequences, drafts, drafted) = (spec.step_sequences, spec.drafts(), spec.drafted());
         let blocks = sequences * context.div_ceil(spec.block_tokens);
         let (uses, mask) = (context.min(spec.vocabulary), 4 * TokenMask::words_for(spec.vocabulary));
+        let biases = MAX_BIASES.min(spec.vocabulary) * size_of::<Bias>();
         let ids = Ids { slots: sequences, sequences, verifies: drafts > 0, passes: drafted };
         Tables {
             passes: (drafted * size_of::<Header>()) as u64,
             header: (size_of::<Header>() + 4 * blocks) as u64,
             tokens: (spec.step_tokens * size_of::<TokenRow>()) as u64,
-            history: (sequences * (1 + drafts)) as u64 * (uses * size_of::<Use>() + mask) as u64,
+            history: (sequences * (1 + drafts)) as u64 * (uses * size_of::<Use>() + biases + mask) as u64,
             ids: (4 * ids.count()) as u64,
             drafted: (drafted * sequences * size_of::<SampledRow>()) as u64,
             held: if drafted == 0 { 0 } else { (4 * sequences) as u64 },

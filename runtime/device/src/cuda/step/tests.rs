@@ -1,6 +1,6 @@
 use super::*;
 use monomorph_model::{BlockId, SequenceStep, Slot};
-use monomorph_sampling::{Sampling, TokenMask, TokenUse};
+use monomorph_sampling::{Sampling, TokenBias, TokenMask, TokenUse};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 fn limits() -> Limits {
@@ -44,7 +44,7 @@ fn known(ids: &[u32]) -> Tokens {
 
 fn sample(top_logprobs: Option<u8>, history: Vec<TokenUse>) -> Output {
     let sampling = Sampling { top_k: 7, seed: 9, top_logprobs, ..Sampling::default() };
-    Output::Sample { sampling, draw: 5, history, masks: Vec::new() }
+    Output::Sample { sampling, draw: 5, history, biases: Vec::new(), masks: Vec::new() }
 }
 
 #[test]
@@ -101,14 +101,25 @@ fn decoding_gives_every_sequence_its_row() {
 
 fn penalised(history: Vec<TokenUse>) -> Output {
     let sampling = Sampling { presence_penalty: 1.0, ..Sampling::default() };
-    Output::Sample { sampling, draw: 5, history, masks: Vec::new() }
+    Output::Sample { sampling, draw: 5, history, biases: Vec::new(), masks: Vec::new() }
 }
 
 /// As penalised, of these ids only: a list for each token that is sampled.
 fn masked(history: Vec<TokenUse>, ids: &[&[u32]]) -> Output {
     let sampling = Sampling { presence_penalty: 1.0, ..Sampling::default() };
     let masks = ids.iter().map(|ids| TokenMask::of(10, ids.iter().copied())).collect();
-    Output::Sample { sampling, draw: 5, history, masks }
+    Output::Sample { sampling, draw: 5, history, biases: Vec::new(), masks }
+}
+
+/// As masked, with a bias of these ids: a list for each token that is sampled.
+fn biased(output: Output, ids: &[&[u32]]) -> Output {
+    let list = |ids: &&[u32]| ids.iter().map(|&id| TokenBias { id, bias: id as f32 / 2.0 }).collect();
+    match output {
+        Output::Sample { sampling, draw, history, masks, .. } => {
+            Output::Sample { sampling, draw, history, biases: ids.iter().map(list).collect(), masks }
+        }
+        other => other,
+    }
 }
 
 fn drafting() -> StepBuffer {
@@ -144,11 +155,42 @@ fn masks_stand_behind_the_history() {
         sampling: Sampling::default(),
         draw: 0,
         history: Vec::new(),
+        biases: Vec::new(),
         masks: vec![TokenMask::of(40, [3])],
     };
     let step = [sequence(1, 7, known(&[5]), &[2], large)];
     let filled = catch_unwind(AssertUnwindSafe(|| fill(&mut buffer, &step)));
     assert!(filled.is_err(), "a mask of another vocabulary");
+}
+
+#[test]
+fn biases_stand_between_the_history_and_the_masks() {
+    let mut buffer = StepBuffer::new(limits());
+    let history = vec![TokenUse { id: 4, generated: 2 }, TokenUse { id: 1, generated: 0 }];
+    let step = [
+        sequence(1, 7, known(&[5]), &[2], biased(masked(history, &[&[0, 3]]), &[&[8, 2]])),
+        sequence(0, 7, known(&[4]), &[1], sample(None, Vec::new())),
+        sequence(2, 7, known(&[4]), &[0], biased(masked(Vec::new(), &[&[9]]), &[&[7]])),
+    ];
+    for _ in 0..2 {
+        fill(&mut buffer, &step);
+        buffer.select(0..3);
+        let rows = &buffer.header.sampling[..3];
+        let places: Vec<_> = rows.iter().map(|row| (row.bias_start, row.bias_count, row.mask)).collect();
+        // Behind two uses; the masks behind two uses and three biases of two words each.
+        assert_eq!(places, [(2, 2, 10), (4, 0, -1), (4, 1, 11)]);
+        let biases: Vec<_> = buffer.biases.iter().map(|one| (one.id, one.bias)).collect();
+        assert_eq!(biases, [(8, 4.0), (2, 1.0), (7, 3.5)]);
+    }
+    fill(&mut buffer, &step[1..2]);
+    assert!(buffer.biases.is_empty(), "nothing of a step is left for the next");
+    // Those behind drafts are of their own.
+    let mut given = StepBuffer::new(Limits { drafts: 2, tokens: 9, ..limits() });
+    let output = biased(sample(None, Vec::new()), &[&[1], &[2, 3], &[]]);
+    given.verify(&[&drafts(sequence(2, 14, known(&[1, 9, 8]), &[3, 0], output), 2)]);
+    let places: Vec<_> =
+        given.outputs.iter().map(|row| (row.sampling.bias_start, row.sampling.bias_count)).collect();
+    assert_eq!(places, [(0, 1), (1, 2), (3, 0)]);
 }
 
 #[test]

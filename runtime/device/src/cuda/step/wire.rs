@@ -54,6 +54,11 @@ pub(crate) struct SamplingRow {
     pub(crate) history_count: i32,
     /// Where the words of its mask begin, in words from the start of the history; -1 where any id may be chosen.
     pub(crate) mask: i32,
+    /// Where its biases begin, in places of 8 bytes from the start of the history.
+    pub(crate) bias_start: i32,
+    pub(crate) bias_count: i32,
+    pub(crate) top_n_sigma: f32,
+    pub(crate) reserved: i32,
 }
 
 /// What stands before the block table.
@@ -86,6 +91,14 @@ pub(crate) struct Use {
     pub(crate) generated: i32,
 }
 
+/// What is added to a logit; the device's layout.
+#[derive(Clone, Copy, Debug, PartialEq)]
+#[repr(C)]
+pub(crate) struct Bias {
+    pub(crate) id: i32,
+    pub(crate) bias: f32,
+}
+
 /// What was sampled for one output row.
 #[derive(Clone, Copy, Debug)]
 #[repr(C)]
@@ -106,6 +119,8 @@ unsafe impl Wire for Header {}
 unsafe impl Wire for TokenRow {}
 // SAFETY: as above.
 unsafe impl Wire for Use {}
+// SAFETY: as above.
+unsafe impl Wire for Bias {}
 // SAFETY: a plain number.
 unsafe impl Wire for i32 {}
 // SAFETY: a plain number.
@@ -113,12 +128,12 @@ unsafe impl Wire for u32 {}
 
 const _: () = {
     assert!(size_of::<SequenceRow>() == 32);
-    assert!(size_of::<SamplingRow>() == 64);
+    assert!(size_of::<SamplingRow>() == 80);
     assert!(std::mem::offset_of!(SamplingRow, seed) == 32);
     assert!(std::mem::offset_of!(SamplingRow, slot) == 48);
-    assert!(size_of::<Header>() == 16 + MAX_SEQUENCES * (4 + 32 + 64));
+    assert!(size_of::<Header>() == 16 + MAX_SEQUENCES * (4 + 32 + 80));
     assert!(std::mem::offset_of!(Header, sequence) == 16 + 4 * MAX_SEQUENCES);
-    assert!(size_of::<TokenRow>() == 8 && size_of::<Use>() == 8);
+    assert!(size_of::<TokenRow>() == 8 && size_of::<Use>() == 8 && size_of::<Bias>() == 8);
     assert!(size_of::<SampledRow>() == 16 + 8 * MAX_TOP);
 };
 
@@ -156,6 +171,10 @@ pub(crate) const UNWANTED: SamplingRow = SamplingRow {
     history_start: 0,
     history_count: 0,
     mask: -1,
+    bias_start: 0,
+    bias_count: 0,
+    top_n_sigma: 0.0,
+    reserved: 0,
 };
 
 /// Of no step.
@@ -187,5 +206,9 @@ pub(crate) fn sampling_row(sampling: &Sampling, draw: u64, slot: usize) -> Sampl
         history_start: 0,
         history_count: 0,
         mask: -1,
+        bias_start: 0,
+        bias_count: 0,
+        top_n_sigma: sampling.top_n_sigma,
+        reserved: 0,
     }
 }

@@ -7,26 +7,30 @@ use super::{Steps, Want};
 use std::ops::Range;
 
 impl Steps {
-    /// Header, block table, history and masks of the step at hand, and its token rows where kernels read them; the steps' stream
+    /// Header, block table, history, biases and masks of the step at hand, and its token rows where kernels read them; the steps' stream
     /// waits for them.
     pub(super) fn upload(&mut self, index: usize, tokens: bool) -> Result<(), Fault> {
         let (flight, buffer) = (&mut self.flights[index], &self.buffer);
         let header = bytes_of(std::slice::from_ref(&*buffer.header));
-        let (history, masks) = (bytes_of(&buffer.history), bytes_of(&buffer.masks));
-        let behind = history.len() + masks.len();
+        let (history, biases) = (bytes_of(&buffer.history), bytes_of(&buffer.biases));
+        let masks = bytes_of(&buffer.masks);
+        let behind = history.len() + biases.len() + masks.len();
         if behind > flight.history.bytes().len() {
             flight.history = Pinned::zeroed(behind.next_power_of_two())?;
         }
         let tokens = if tokens { bytes_of(&buffer.tokens) } else { &[] };
         let none: &[u8] = &[];
         for (to, pinned, parts) in [
-            (flight.tables.header, &mut flight.header, [header, bytes_of(&buffer.blocks)]),
-            (flight.tables.history, &mut flight.history, [history, masks]),
-            (flight.tables.tokens, &mut flight.tokens, [tokens, none]),
+            (flight.tables.header, &mut flight.header, [header, bytes_of(&buffer.blocks), none]),
+            (flight.tables.history, &mut flight.history, [history, biases, masks]),
+            (flight.tables.tokens, &mut flight.tokens, [tokens, none, none]),
         ] {
-            let pinned = &mut pinned.bytes_mut()[..parts[0].len() + parts[1].len()];
-            pinned[..parts[0].len()].copy_from_slice(parts[0]);
-            pinned[parts[0].len()..].copy_from_slice(parts[1]);
+            let mut end = 0;
+            for part in parts {
+                pinned.bytes_mut()[end..][..part.len()].copy_from_slice(part);
+                end += part.len();
+            }
+            let pinned = &pinned.bytes()[..end];
             // SAFETY: the tables were taken for the largest step. They and the pinned bytes are this flight's, whose last
             // step was collected before: nothing reads or copies them any more.
             unsafe { self.uploads.upload(to.0, pinned) }?;

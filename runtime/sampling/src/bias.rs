@@ -1,0 +1,199 @@
+//! What is added to the logits of single tokens: a request's own biases, and what DRY takes from tokens that would go on repeating.
+
+use crate::TokenMask;
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+/// Most biases that a request may ask for.
+pub const MAX_FIXED: usize = 1024;
+/// Most biases that a row has: those asked for, and the strongest of DRY's.
+pub const MAX_BIASES: usize = 2 * MAX_FIXED;
+
+/// What is added to the logit of a token.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct TokenBias {
+    /// The token.
+    pub id: u32,
+    /// Finite.
+    pub bias: f32,
+}
+
+/// What a request wants added to logits. The default is nothing.
+#[derive(Clone, Debug, Default)]
+pub struct Biases {
+    /// Whatever was generated: each id once, at most [`MAX_FIXED`].
+    pub fixed: Arc<[TokenBias]>,
+    /// Against repetition.
+    pub dry: Option<Dry>,
+}
+
+/// "Don't repeat yourself" (p-e-w, text-generation-webui pull request 5677): a token that would lengthen a repetition of `length` tokens
+/// loses `multiplier * base^(length - allowed)` of its logit, where `length >= allowed`.
+///
+/// A repetition of `length`: the last `length` tokens stand elsewhere, too, with the token in question behind them. None contains a
+/// breaker.
+#[derive(Clone, Debug)]
+pub struct Dry {
+    /// Above 0.
+    pub multiplier: f32,
+    /// At least 1.
+    pub base: f32,
+    /// Repetitions shorter than this are free; at least 1.
+    pub allowed: usize,
+    /// How many tokens are looked back at; `usize::MAX` for all.
+    pub window: usize,
+    /// Tokens that no repetition goes across.
+    pub breakers: TokenMask,
+}
+
+/// Adds biases to a row's logits. Ids outside the row are passed over.
+pub(crate) fn apply(logits: &mut [f32], biases: &[TokenBias]) {
+    for bias in biases {
+        if let Some(logit) = logits.get_mut(bias.id as usize) {
+            *logit += bias.bias;
+        }
+    }
+}
+
+impl Biases {
+    /// Whether nothing is ever added.
+    pub fn is_none(&self) -> bool {
+        self.fixed.is_empty() && self.dry.is_none()
+    }
+
+    /// Whether what is added depends on the tokens so far.
+    pub fn needs_tokens(&self) -> bool {
+        self.dry.is_some()
+    }
+
+    /// The biases of the token that comes after `tokens`: each id once, in order, at most [`MAX_BIASES`].
+    pub fn after(&self, tokens: &[u32]) -> Arc<[TokenBias]> {
+        let Some(dry) = &self.dry else { return Arc::clone(&self.fixed) };
+        let mut sums: BTreeMap<u32, f32> = self.fixed.iter().map(|one| (one.id, one.bias)).collect();
+        for one in dry.penalties(tokens) {
+            *sums.entry(one.id).or_insert(0.0) += one.bias;
+        }
+        sums.into_iter().map(|(id, bias)| TokenBias { id, bias }).collect()
+    }
+}
+
+impl Dry {
+    /// What the token after `tokens` loses: the strongest first, the smallest id among equals, at most [`MAX_FIXED`].
+    fn penalties(&self, tokens: &[u32]) -> Vec<TokenBias> {
+        let tokens = &tokens[tokens.len() - self.window.min(tokens.len())..];
+        // The last tokens, the very last first, up to the breaker.
+        let reach = tokens.iter().rev().take_while(|id| !self.breakers.allows(**id)).count();
+        if reach < self.allowed {
+            return Vec::new();
+        }
+        let backwards: Vec<u32> = tokens.iter().rev().copied().collect();
+        let mut longest: BTreeMap<u32, usize> = BTreeMap::new();
+        for (at, length) in common_prefixes(&backwards).into_iter().enumerate().skip(1) {
+            let length = length.min(reach);
+            if length >= self.allowed {
+                // What stood behind the repetition; a breaker ends it there too.
+                let next = backwards[at - 1];
+                if !self.breakers.allows(next) {
+                    let known = longest.entry(next).or_insert(0);
+                    *known = length.max(*known);
+                }
+            }
+        }
+        let loss = |length: usize| {
+            let times = f64::from(self.base).powi(i32::try_from(length - self.allowed).unwrap_or(i32::MAX));
+            // What is beyond any logit need not be infinite.
+            (f64::from(self.multiplier) * times).min(1e30) as f32
+        };
+        let mut penalties: Vec<TokenBias> =
+            longest.into_iter().map(|(id, length)| TokenBias { id, bias: -loss(length) }).collect();
+        penalties.sort_by(|a, b| a.bias.total_cmp(&b.bias).then(a.id.cmp(&b.id)));
+        penalties.truncate(MAX_FIXED);
+        penalties
+    }
+}
+
+/// Of every suffix of `ids` how long a prefix of all of them it begins with (the Z function: Gusfield 1997, 1.4), in time linear in
+/// their number. That of the whole is 0 by convention.
+fn common_prefixes(ids: &[u32]) -> Vec<usize> {
+    let mut lengths = vec![0; ids.len()];
+    let (mut from, mut to) = (0, 0);
+    for at in 1..ids.len() {
+        // Within the match that reaches farthest what is known at its beginning holds again.
+        let mut length = if at < to { lengths[at - from].min(to - at) } else { 0 };
+        while at + length < ids.len() && ids[length] == ids[at + length] {
+            length += 1;
+        }
+        if at + length > to {
+            (from, to) = (at, at + length);
+        }
+        lengths[at] = length;
+    }
+    lengths
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn dry(allowed: usize, window: usize, breakers: &[u32]) -> Dry {
+        let breakers = TokenMask::of(8, breakers.iter().copied());
+        Dry { multiplier: 0.5, base: 2.0, allowed, window, breakers }
+    }
+
+    /// By its definition: for every token and every length whether the end repeats something that the token stood behind.
+    fn by_definition(dry: &Dry, tokens: &[u32], vocabulary: u32) -> Vec<(u32, f32)> {
+        let tokens = &tokens[tokens.len() - dry.window.min(tokens.len())..];
+        let losses = (0..vocabulary).filter(|id| !dry.breakers.allows(*id)).filter_map(|id| {
+            let repeats = |length: &usize| {
+                let end = &tokens[tokens.len() - length..];
+                let again = [end, &[id]].concat();
+                !end.iter().any(|id| dry.breakers.allows(*id))
+                    && tokens.windows(length + 1).any(|part| part == again)
+            };
+            let longest = (dry.allowed..tokens.len()).filter(repeats).max()?;
+            Some((id, -dry.multiplier * dry.base.powi((longest - dry.allowed) as i32)))
+        });
+        losses.collect()
+    }
+
+    #[test]
+    fn what_repeats_loses_as_the_definition_has_it() {
+        let mut state = 0x9E37_79B9_u64;
+        let mut next = move |most: u64| {
+            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+            (state >> 33) % most
+        };
+        let mut found = 0;
+        for round in 0..3_000 {
+            let vocabulary = 2 + next(4) as u32;
+            let tokens: Vec<u32> = (0..next(24)).map(|_| next(u64::from(vocabulary)) as u32).collect();
+            let window = if round % 3 == 0 { next(12) as usize } else { usize::MAX };
+            let breakers: &[u32] = [&[][..], &[1], &[0, 3]][next(3) as usize];
+            let dry = dry(1 + next(3) as usize, window, breakers);
+            let biases = Biases { dry: Some(dry.clone()), ..Biases::default() };
+            let made: Vec<(u32, f32)> = biases.after(&tokens).iter().map(|one| (one.id, one.bias)).collect();
+            assert_eq!(made, by_definition(&dry, &tokens, vocabulary), "{dry:?} after {tokens:?}");
+            found += made.len();
+        }
+        assert!(found > 1_000, "{found}");
+    }
+
+    #[test]
+    fn biases_are_added_up() {
+        let fixed: Arc<[TokenBias]> = [(1, 3.0), (5, -1.0)].map(|(id, bias)| TokenBias { id, bias }).into();
+        let alone = Biases { fixed: Arc::clone(&fixed), dry: None };
+        assert_eq!(&*alone.after(&[1, 2, 1, 2]), &*fixed);
+        assert!(!alone.needs_tokens() && !alone.is_none() && Biases::default().is_none());
+        // 1 2 is repeated, with 1 behind it: at length 2 it loses multiplier * base^0.
+        let both = Biases { fixed, dry: Some(dry(2, usize::MAX, &[])) };
+        let made: Vec<_> = both.after(&[1, 2, 1, 2]).iter().map(|one| (one.id, one.bias)).collect();
+        assert_eq!(made, [(1, 2.5), (5, -1.0)]);
+        let mut logits = [0.0; 3];
+        apply(&mut logits, &both.after(&[1, 2, 1, 2]));
+        assert_eq!(logits, [0.0, 2.5, 0.0]);
+        // However long it repeats, what it loses is finite.
+        let long = [7; 2_000];
+        let bias = both.after(&long).iter().find(|one| one.id == 7).unwrap().bias;
+        assert!(bias.is_finite() && bias < -1e29, "{bias}");
+    }
+}

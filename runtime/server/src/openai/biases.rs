@@ -1,0 +1,237 @@
+//! What a request adds to logits: `logit_bias`, and the fields of DRY, which are llama.cpp's.
+
+use super::fields::{Fields, wrong_type};
+use super::generation::Limits;
+use crate::http::error::ApiError;
+use monomorph_sampling::{Biases, Dry, MAX_FIXED, TokenBias, TokenMask};
+use monomorph_text::Tokenizer;
+use serde_json::Value;
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+/// Largest bias either way, as OpenAI has it.
+const LARGEST: f64 = 100.0;
+/// What no repetition goes across, where a request does not say.
+const BREAKERS: [&str; 4] = ["\n", ":", "\"", "*"];
+/// Most breakers, and the longest in bytes.
+const MOST_BREAKERS: usize = 32;
+const LONGEST_BREAKER: usize = 64;
+
+/// What a request wants added to logits; its breakers are text yet.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct BiasParams {
+    fixed: Arc<[TokenBias]>,
+    dry: Option<DryParams>,
+}
+
+#[derive(Clone, Debug)]
+struct DryParams {
+    multiplier: f32,
+    base: f32,
+    allowed: usize,
+    window: usize,
+    breakers: Vec<String>,
+}
+
+impl BiasParams {
+    /// Reads the fields.
+    pub(super) fn read(fields: &mut Fields, limits: &Limits) -> Result<BiasParams, ApiError> {
+        Ok(BiasParams { fixed: read_fixed(fields, limits)?, dry: read_dry(fields)? })
+    }
+
+    /// Whether it takes a walk through the vocabulary to make them.
+    pub(crate) fn takes_long(&self) -> bool {
+        self.dry.is_some()
+    }
+
+    /// With the model's tokens.
+    ///
+    /// # Errors
+    /// When a breaker is part of no token.
+    pub(crate) fn resolve(self, tokenizer: &Tokenizer) -> Result<Biases, ApiError> {
+        let Some(DryParams { multiplier, base, allowed, window, breakers }) = self.dry else {
+            return Ok(Biases { fixed: self.fixed, dry: None });
+        };
+        let mut found = vec![false; breakers.len()];
+        let mut breaks = |id: &u32| {
+            let bytes = tokenizer.token_bytes(*id).unwrap_or_default();
+            let mut any = false;
+            for (breaker, found) in breakers.iter().zip(&mut found) {
+                let within = bytes.windows(breaker.len()).any(|part| part == breaker.as_bytes());
+                *found |= within;
+                any |= within;
+            }
+            any
+        };
+        let vocabulary = tokenizer.vocabulary();
+        let ids: Vec<u32> = (0..vocabulary as u32).filter(&mut breaks).collect();
+        if let Some(at) = found.iter().position(|found| !found) {
+            let path = format!("dry_sequence_breakers[{at}]");
+            let message = format!("`{path}`: {:?} is part of no token of this model", breakers[at]);
+            return Err(ApiError::field(path, message));
+        }
+        let breakers = TokenMask::of(vocabulary, ids);
+        Ok(Biases { fixed: self.fixed, dry: Some(Dry { multiplier, base, allowed, window, breakers }) })
+    }
+}
+
+/// An object of token ids, as strings, with what each is biased by.
+fn read_fixed(fields: &mut Fields, limits: &Limits) -> Result<Arc<[TokenBias]>, ApiError> {
+    let map = match fields.value("logit_bias") {
+        None => return Ok(Arc::default()),
+        Some(Value::Object(map)) => map,
+        Some(other) => return Err(wrong_type("logit_bias", "an object", other)),
+    };
+    if map.len() > MAX_FIXED {
+        let message = format!("`logit_bias` has {} tokens; at most {MAX_FIXED}", map.len());
+        return Err(ApiError::field("logit_bias", message));
+    }
+    let mut biases = BTreeMap::new();
+    for (name, bias) in map {
+        let path = format!("logit_bias.{name}");
+        let id = name.parse().ok().filter(|id: &u32| (*id as usize) < limits.vocabulary);
+        let Some(id) = id else {
+            let message = format!("`{path}`: {name:?} is no token id below {}", limits.vocabulary);
+            return Err(ApiError::field(path, message));
+        };
+        let Some(bias) = bias.as_f64() else { return Err(wrong_type(&path, "a number", bias)) };
+        if bias.abs() > LARGEST {
+            let message = format!("`{path}` must be from -{LARGEST} to {LARGEST}, and is {bias}");
+            return Err(ApiError::field(path, message));
+        }
+        // "7" and "07" are one token.
+        if biases.insert(id, bias as f32).is_some() {
+            return Err(ApiError::field(path, format!("`logit_bias` has token {id} twice")));
+        }
+    }
+    Ok(biases.into_iter().map(|(id, bias)| TokenBias { id, bias }).collect())
+}
+
+fn read_dry(fields: &mut Fields) -> Result<Option<DryParams>, ApiError> {
+    let within = |name: &'static str, value: f32, low: f32, high: f32| {
+        if (low..=high).contains(&value) {
+            return Ok(value);
+        }
+        Err(ApiError::field(name, format!("`{name}` must be from {low} to {high}, and is {value}")))
+    };
+    let multiplier = fields.number("dry_multiplier")?.unwrap_or(0.0);
+    let multiplier = within("dry_multiplier", multiplier, 0.0, 100.0)?;
+    let base = within("dry_base", fields.number("dry_base")?.unwrap_or(1.75), 1.0, 100.0)?;
+    let allowed = fields.integer("dry_allowed_length", 1..=i64::from(u32::MAX))?.unwrap_or(2) as usize;
+    // -1 is how others say "all", and 0 looks at nothing.
+    let window = fields.integer("dry_penalty_last_n", -1..=i64::from(u32::MAX))?.unwrap_or(-1);
+    let window = usize::try_from(window).unwrap_or(usize::MAX);
+    let breakers = read_breakers(fields)?;
+    let wanted = multiplier > 0.0 && window > 0;
+    Ok(wanted.then_some(DryParams { multiplier, base, allowed, window, breakers }))
+}
+
+fn read_breakers(fields: &mut Fields) -> Result<Vec<String>, ApiError> {
+    const NAME: &str = "dry_sequence_breakers";
+    let given = match fields.value(NAME) {
+        None => return Ok(BREAKERS.map(str::to_owned).to_vec()),
+        Some(Value::Array(given)) if given.len() <= MOST_BREAKERS => given,
+        Some(Value::Array(given)) => {
+            let message = format!("`{NAME}` has {} strings; at most {MOST_BREAKERS}", given.len());
+            return Err(ApiError::field(NAME, message));
+        }
+        Some(other) => return Err(wrong_type(NAME, "an array of strings", other)),
+    };
+    let one = |(at, value): (usize, &Value)| {
+        let path = format!("{NAME}[{at}]");
+        match value {
+            Value::String(text) if (1..=LONGEST_BREAKER).contains(&text.len()) => Ok(text.clone()),
+            Value::String(text) => {
+                let length = text.len();
+                let message = format!("`{path}` must have 1 to {LONGEST_BREAKER} bytes, and has {length}");
+                Err(ApiError::field(path, message))
+            }
+            other => Err(wrong_type(&path, "a string", other)),
+        }
+    };
+    given.iter().enumerate().map(one).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    const LIMITS: Limits = Limits { context: 100, vocabulary: 10, preset: None };
+
+    fn read(body: &Value) -> Result<BiasParams, ApiError> {
+        let mut fields = Fields::new("", body)?;
+        let biases = BiasParams::read(&mut fields, &LIMITS)?;
+        fields.finish()?;
+        Ok(biases)
+    }
+
+    #[test]
+    fn tokens_are_biased_by_id() {
+        let biases = read(&json!({"logit_bias": {"7": -100, "2": 0.5}})).expect("biases");
+        assert_eq!(*biases.fixed, [(2, 0.5), (7, -100.0)].map(|(id, bias)| TokenBias { id, bias }));
+        assert!(read(&json!({"logit_bias": {}})).expect("none").fixed.is_empty());
+        let many: serde_json::Map<_, _> = (0..=MAX_FIXED).map(|id| (format!("{id:05}"), json!(1))).collect();
+        for (bad, param) in [
+            (json!([]), "logit_bias"),
+            (json!({"10": 1}), "logit_bias.10"),
+            (json!({"the": 1}), "logit_bias.the"),
+            (json!({"-1": 1}), "logit_bias.-1"),
+            (json!({"1": "5"}), "logit_bias.1"),
+            (json!({"1": 100.5}), "logit_bias.1"),
+            (json!({"1": 1, "01": 1}), "logit_bias.1"),
+            (Value::Object(many), "logit_bias"),
+        ] {
+            let error = read(&json!({"logit_bias": bad})).expect_err("refused");
+            assert_eq!(error.param.as_deref(), Some(param), "{}", error.message);
+        }
+    }
+
+    #[test]
+    fn dry_is_off_unless_multiplied() {
+        for body in [
+            json!({}),
+            json!({"dry_multiplier": 0, "dry_base": 2}),
+            json!({"dry_multiplier": 1, "dry_penalty_last_n": 0}),
+        ] {
+            assert!(read(&body).expect("nothing is wrong").dry.is_none());
+        }
+        let dry = read(&json!({"dry_multiplier": 0.8})).expect("it is on").dry.expect("it is on");
+        assert_eq!((dry.base, dry.allowed, dry.window, dry.breakers.len()), (1.75, 2, usize::MAX, 4));
+        for (name, bad) in [
+            ("dry_multiplier", json!(-1)),
+            ("dry_multiplier", json!("1")),
+            ("dry_base", json!(0.5)),
+            ("dry_allowed_length", json!(0)),
+            ("dry_penalty_last_n", json!(-2)),
+            ("dry_sequence_breakers", json!("\n")),
+            ("dry_sequence_breakers[1]", json!(["\n", ""])),
+            ("dry_sequence_breakers[0]", json!([1])),
+        ] {
+            let field = name.split('[').next().unwrap_or_default();
+            let error = read(&json!({field: bad})).expect_err("refused");
+            assert_eq!(error.param.as_deref(), Some(name), "{}", error.message);
+        }
+    }
+
+    #[test]
+    fn breakers_are_tokens() {
+        // A token a byte.
+        let tokenizer = Tokenizer::stand_in(300).expect("a tokenizer");
+        let body = json!({"dry_multiplier": 1, "dry_sequence_breakers": [":", "é"]});
+        let error = read(&body).expect("it reads").resolve(&tokenizer).expect_err("é is two bytes");
+        assert_eq!(error.param.as_deref(), Some("dry_sequence_breakers[1]"), "{}", error.message);
+        let biases = read(&json!({"dry_multiplier": 1}))
+            .expect("it reads")
+            .resolve(&tokenizer)
+            .expect("they are tokens");
+        let breakers = biases.dry.expect("it is on").breakers;
+        for id in 0..tokenizer.vocabulary() as u32 {
+            let breaks = tokenizer
+                .token_bytes(id)
+                .is_some_and(|bytes| bytes.iter().any(|byte| b"\n:\"*".contains(byte)));
+            assert_eq!(breakers.allows(id), breaks, "{id}");
+        }
+        assert!(breakers.count() >= 4, "{}", breakers.count());
+    }
+}
