@@ -31,6 +31,8 @@ mod reasoning;
 mod refusals;
 #[path = "http/responses.rs"]
 mod responses;
+#[path = "http/sampled.rs"]
+mod sampled;
 mod scripted;
 #[path = "http/storm.rs"]
 mod storm;
@@ -68,6 +70,9 @@ fn main() -> ExitCode {
         ("refusals::bodies_over_the_limit", refusals::bodies_over_the_limit),
         ("refusals::paths_and_methods", refusals::paths_and_methods),
         ("refusals::harmless_fields_are_taken", refusals::harmless_fields),
+        ("sampled::biases_and_repetition_change_answers", sampled::biased),
+        ("sampled::prompts_are_echoed", sampled::echoed),
+        ("sampled::ids_are_told", sampled::ids),
         ("refusals::full_queue", refusals::full_queue),
         ("formats::answers_are_held_to_them", formats::answers),
         ("formats::so_are_many_at_once", formats::at_once),

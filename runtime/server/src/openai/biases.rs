@@ -4,18 +4,21 @@ use super::fields::{Fields, wrong_type};
 use super::generation::Limits;
 use crate::http::error::ApiError;
 use monomorph_sampling::{Biases, Dry, MAX_FIXED, TokenBias, TokenMask};
-use monomorph_text::Tokenizer;
+use monomorph_text::{Special, TextError, Tokenizer};
 use serde_json::Value;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
 /// Largest bias either way, as OpenAI has it.
-const LARGEST: f64 = 100.0;
+pub(crate) const LARGEST: f64 = 100.0;
+/// Largest multiplier and base of DRY.
+pub(crate) const MAX_DRY: f32 = 100.0;
 /// What no repetition goes across, where a request does not say.
 const BREAKERS: [&str; 4] = ["\n", ":", "\"", "*"];
-/// Most breakers, and the longest in bytes.
-const MOST_BREAKERS: usize = 32;
-const LONGEST_BREAKER: usize = 64;
+/// Most breakers.
+pub(crate) const MOST_BREAKERS: usize = 32;
+/// The longest, in characters.
+pub(crate) const LONGEST_BREAKER: usize = 64;
 
 /// What a request wants added to logits; its breakers are text yet.
 #[derive(Clone, Debug, Default)]
@@ -44,11 +47,11 @@ impl BiasParams {
         self.dry.is_some()
     }
 
-    /// With the model's tokens.
+    /// With the model's tokens: those that a breaker is part of. Of a breaker that is part of none, the last of the tokens that it is.
     ///
     /// # Errors
-    /// When a breaker is part of no token.
-    pub(crate) fn resolve(self, tokenizer: &Tokenizer) -> Result<Biases, ApiError> {
+    /// When the tokenizer refuses a breaker.
+    pub(crate) fn resolve(self, tokenizer: &Tokenizer) -> Result<Biases, TextError> {
         let Some(DryParams { multiplier, base, allowed, window, breakers }) = self.dry else {
             return Ok(Biases { fixed: self.fixed, dry: None });
         };
@@ -64,11 +67,9 @@ impl BiasParams {
             any
         };
         let vocabulary = tokenizer.vocabulary();
-        let ids: Vec<u32> = (0..vocabulary as u32).filter(&mut breaks).collect();
-        if let Some(at) = found.iter().position(|found| !found) {
-            let path = format!("dry_sequence_breakers[{at}]");
-            let message = format!("`{path}`: {:?} is part of no token of this model", breakers[at]);
-            return Err(ApiError::field(path, message));
+        let mut ids: Vec<u32> = (0..vocabulary as u32).filter(&mut breaks).collect();
+        for (breaker, _) in breakers.iter().zip(&found).filter(|(_, found)| !**found) {
+            ids.extend(tokenizer.encode(breaker, Special::Plain)?.last());
         }
         let breakers = TokenMask::of(vocabulary, ids);
         Ok(Biases { fixed: self.fixed, dry: Some(Dry { multiplier, base, allowed, window, breakers }) })
@@ -89,7 +90,10 @@ fn read_fixed(fields: &mut Fields, limits: &Limits) -> Result<Arc<[TokenBias]>, 
     let mut biases = BTreeMap::new();
     for (name, bias) in map {
         let path = format!("logit_bias.{name}");
-        let id = name.parse().ok().filter(|id: &u32| (*id as usize) < limits.vocabulary);
+        let id = name
+            .parse()
+            .ok()
+            .filter(|id: &u32| (*id as usize) < limits.vocabulary && id.to_string() == *name);
         let Some(id) = id else {
             let message = format!("`{path}`: {name:?} is no token id below {}", limits.vocabulary);
             return Err(ApiError::field(path, message));
@@ -99,10 +103,7 @@ fn read_fixed(fields: &mut Fields, limits: &Limits) -> Result<Arc<[TokenBias]>, 
             let message = format!("`{path}` must be from -{LARGEST} to {LARGEST}, and is {bias}");
             return Err(ApiError::field(path, message));
         }
-        // "7" and "07" are one token.
-        if biases.insert(id, bias as f32).is_some() {
-            return Err(ApiError::field(path, format!("`logit_bias` has token {id} twice")));
-        }
+        biases.insert(id, bias as f32);
     }
     Ok(biases.into_iter().map(|(id, bias)| TokenBias { id, bias }).collect())
 }
@@ -115,8 +116,8 @@ fn read_dry(fields: &mut Fields) -> Result<Option<DryParams>, ApiError> {
         Err(ApiError::field(name, format!("`{name}` must be from {low} to {high}, and is {value}")))
     };
     let multiplier = fields.number("dry_multiplier")?.unwrap_or(0.0);
-    let multiplier = within("dry_multiplier", multiplier, 0.0, 100.0)?;
-    let base = within("dry_base", fields.number("dry_base")?.unwrap_or(1.75), 1.0, 100.0)?;
+    let multiplier = within("dry_multiplier", multiplier, 0.0, MAX_DRY)?;
+    let base = within("dry_base", fields.number("dry_base")?.unwrap_or(1.75), 1.0, MAX_DRY)?;
     let allowed = fields.integer("dry_allowed_length", 1..=i64::from(u32::MAX))?.unwrap_or(2) as usize;
     // -1 is how others say "all", and 0 looks at nothing.
     let window = fields.integer("dry_penalty_last_n", -1..=i64::from(u32::MAX))?.unwrap_or(-1);
@@ -140,10 +141,11 @@ fn read_breakers(fields: &mut Fields) -> Result<Vec<String>, ApiError> {
     let one = |(at, value): (usize, &Value)| {
         let path = format!("{NAME}[{at}]");
         match value {
-            Value::String(text) if (1..=LONGEST_BREAKER).contains(&text.len()) => Ok(text.clone()),
+            Value::String(text) if (1..=LONGEST_BREAKER).contains(&text.chars().count()) => Ok(text.clone()),
             Value::String(text) => {
-                let length = text.len();
-                let message = format!("`{path}` must have 1 to {LONGEST_BREAKER} bytes, and has {length}");
+                let length = text.chars().count();
+                let message =
+                    format!("`{path}` must have 1 to {LONGEST_BREAKER} characters, and has {length}");
                 Err(ApiError::field(path, message))
             }
             other => Err(wrong_type(&path, "a string", other)),
@@ -179,7 +181,7 @@ mod tests {
             (json!({"-1": 1}), "logit_bias.-1"),
             (json!({"1": "5"}), "logit_bias.1"),
             (json!({"1": 100.5}), "logit_bias.1"),
-            (json!({"1": 1, "01": 1}), "logit_bias.1"),
+            (json!({"01": 1}), "logit_bias.01"),
             (Value::Object(many), "logit_bias"),
         ] {
             let error = read(&json!({"logit_bias": bad})).expect_err("refused");
@@ -218,9 +220,18 @@ mod tests {
     fn breakers_are_tokens() {
         // A token a byte.
         let tokenizer = Tokenizer::stand_in(300).expect("a tokenizer");
-        let body = json!({"dry_multiplier": 1, "dry_sequence_breakers": [":", "é"]});
-        let error = read(&body).expect("it reads").resolve(&tokenizer).expect_err("é is two bytes");
-        assert_eq!(error.param.as_deref(), Some("dry_sequence_breakers[1]"), "{}", error.message);
+        let body = json!({"dry_multiplier": 1, "dry_sequence_breakers": [":", "ab"]});
+        let breakers = read(&body)
+            .expect("it reads")
+            .resolve(&tokenizer)
+            .expect("tokens")
+            .dry
+            .expect("it is on")
+            .breakers;
+        let [a, b] = tokenizer.encode("ab", Special::Plain).expect("two tokens")[..] else {
+            panic!("two tokens")
+        };
+        assert!(breakers.allows(b) && !breakers.allows(a), "the last token of what is part of none");
         let biases = read(&json!({"dry_multiplier": 1}))
             .expect("it reads")
             .resolve(&tokenizer)

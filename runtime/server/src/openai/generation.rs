@@ -284,3 +284,23 @@ pub(crate) fn token_ids(path: &str, value: &Value, vocabulary: usize) -> Result<
     let id = |(at, id): (usize, &Value)| integer(&format!("{path}[{at}]"), id, 0..=last).map(|id| id as u32);
     ids.iter().enumerate().map(id).collect()
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn deviations_are_off_at_zero_and_below() {
+        let limits = Limits { context: 100, vocabulary: 10, preset: None };
+        let read = |sigmas: Value| {
+            let body = json!({"top_n_sigma": sigmas});
+            let params = GenerationParams::read(&mut Fields::new("", &body)?, &limits)?;
+            Ok::<f32, ApiError>(params.sampling.top_n_sigma)
+        };
+        for (given, taken) in [(json!(1.5), 1.5), (json!(0), 0.0), (json!(-1), 0.0), (json!(null), 0.0)] {
+            assert_eq!(read(given).expect("it is taken"), taken);
+        }
+        assert_eq!(read(json!(-2)).expect_err("refused").param.as_deref(), Some("top_n_sigma"));
+    }
+}

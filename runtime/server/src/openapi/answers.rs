@@ -2,8 +2,8 @@
 
 use super::Facts;
 use super::schema::{
-    Properties, answer, any_object, any_of, array, boolean, count, integer, of, only, or_null, text, whole,
-    within, words,
+    Properties, also, answer, any_object, any_of, array, boolean, count, integer, of, only, or_null, text,
+    whole, within, words,
 };
 use serde_json::{Value, json};
 
@@ -13,9 +13,22 @@ pub(super) fn schemas(facts: &Facts) -> Properties {
         ("Error", error()),
         (
             "ChatAnswer",
-            envelope(facts, "chat.completion", chat_choice("message", chat_message()), usage(true)),
+            with_prompt(envelope(
+                facts,
+                "chat.completion",
+                chat_choice("message", chat_message()),
+                usage(true),
+            )),
         ),
-        ("ChatChunk", chunk(facts, "chat.completion.chunk", chat_choice("delta", chat_delta()), usage(true))),
+        (
+            "ChatChunk",
+            with_prompt(chunk(
+                facts,
+                "chat.completion.chunk",
+                chat_choice("delta", chat_delta()),
+                usage(true),
+            )),
+        ),
         ("CompletionAnswer", envelope(facts, "text_completion", text_choice(), usage(false))),
         ("CompletionChunk", chunk(facts, "text_completion", text_choice(), usage(false))),
         ("ChatAnswerCall", chat_call()),
@@ -61,6 +74,16 @@ fn chunk(facts: &Facts, object: &str, choice: Value, usage: Value) -> Value {
     answer(&["id", "object", "created", "model", "system_fingerprint", "choices"], properties)
 }
 
+/// Where `return_token_ids` has the prompt's.
+fn with_prompt(schema: Value) -> Value {
+    also(schema, vec![("prompt_token_ids", array(count()))])
+}
+
+/// Where it has the answer's.
+fn with_ids(choice: Value) -> Value {
+    also(choice, vec![("token_ids", array(count()))])
+}
+
 fn usage(chat: bool) -> Value {
     let mut properties = vec![
         ("prompt_tokens", count()),
@@ -78,12 +101,12 @@ fn chat_choice(name: &'static str, body: Value) -> Value {
     let entry = || vec![("token", text()), ("logprob", logprob()), ("bytes", array(integer(0..=255)))];
     let token = whole([entry(), vec![("top_logprobs", array(whole(entry())))]].concat());
     let logprobs = whole(vec![("content", array(token)), ("refusal", json!({"type": "null"}))]);
-    whole(vec![
+    with_ids(whole(vec![
         ("index", count()),
         (name, body),
         ("logprobs", or_null(logprobs)),
         ("finish_reason", or_null(words(&["stop", "length", "tool_calls"]))),
-    ])
+    ]))
 }
 
 fn text_choice() -> Value {
@@ -94,12 +117,12 @@ fn text_choice() -> Value {
         ("top_logprobs", array(alternatives)),
         ("text_offset", array(count())),
     ]);
-    whole(vec![
+    with_prompt(with_ids(whole(vec![
         ("index", count()),
         ("text", text()),
         ("logprobs", or_null(logprobs)),
         ("finish_reason", or_null(words(&["stop", "length"]))),
-    ])
+    ])))
 }
 
 fn logprob() -> Value {

@@ -5,11 +5,12 @@ use super::schema::{
     Properties, about, above_zero, any, any_object, any_of, array, boolean, empty, integer, of, only,
     request, some, text, unsupported, within, words,
 };
+use crate::openai::biases;
 use crate::openai::chat::EFFORTS;
 use crate::openai::completions::MAX_LOGPROBS;
 use crate::openai::generation::{MAX_CHOICES, MAX_STOP_BYTES, MAX_STOPS};
 use crate::openai::tools;
-use monomorph_sampling::MAX_TOP_LOGPROBS;
+use monomorph_sampling::{MAX_FIXED, MAX_TOP_LOGPROBS};
 use serde_json::{Value, json};
 
 /// Most that 32 bits hold.
@@ -63,6 +64,18 @@ fn ids(facts: &Facts) -> Value {
     array(integer(0..=facts.vocabulary.saturating_sub(1) as i64))
 }
 
+fn logit_bias() -> Value {
+    json!({
+        "type": "object", "maxProperties": MAX_FIXED, "propertyNames": {"pattern": "^(0|[1-9][0-9]{0,9})$"},
+        "additionalProperties": within(-biases::LARGEST, biases::LARGEST),
+    })
+}
+
+fn breakers() -> Value {
+    let one = json!({"type": "string", "minLength": 1, "maxLength": biases::LONGEST_BREAKER});
+    at_most(biases::MOST_BREAKERS, one)
+}
+
 /// What chats and completions have alike.
 fn generation(facts: &Facts) -> Properties {
     vec![
@@ -93,7 +106,14 @@ fn generation(facts: &Facts) -> Properties {
         ("priority", about("The lower, the earlier.", integer(i64::MIN..=i64::MAX))),
         ("user", text()),
         ("n", about("Answers, of the seeds from `seed` on.", integer(1..=MAX_CHOICES))),
-        ("logit_bias", empty()),
+        ("logit_bias", about("By token id.", logit_bias())),
+        ("top_n_sigma", about("0 and -1: all.", any_of([within(0.0, f64::from(f32::MAX)), only(-1)]))),
+        ("dry_multiplier", about("0: off.", within(0.0, biases::MAX_DRY.into()))),
+        ("dry_base", within(1.0, biases::MAX_DRY.into())),
+        ("dry_allowed_length", integer(1..=U32)),
+        ("dry_penalty_last_n", about("-1: all.", integer(-1..=U32))),
+        ("dry_sequence_breakers", breakers()),
+        ("return_token_ids", boolean()),
         ("metadata", any()),
         ("store", any()),
         ("service_tier", any()),
@@ -142,7 +162,7 @@ fn completion(facts: &Facts) -> Value {
     let own = vec![
         ("prompt", about("A text, or ids that are taken as they are.", prompt)),
         ("logprobs", integer(0..=MAX_LOGPROBS)),
-        ("echo", only(false)),
+        ("echo", boolean()),
         ("suffix", only("")),
         ("best_of", only(1)),
     ];

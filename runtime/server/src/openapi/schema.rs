@@ -117,6 +117,14 @@ pub(super) fn whole(properties: Properties) -> Value {
     answer(&names, properties)
 }
 
+/// An object of an answer that may have more properties.
+pub(super) fn also(mut schema: Value, properties: Properties) -> Value {
+    for (name, property) in properties {
+        schema["properties"][name] = property;
+    }
+    schema
+}
+
 /// The same with null, its description where it was.
 fn nullable(mut schema: Value) -> Value {
     let description = schema.as_object_mut().and_then(|map| map.shift_remove("description"));

@@ -1,0 +1,128 @@
+//! What changes which tokens come, and what is told of them: biases, DRY, echoes, ids. What the scripted model says has a logit of 50,
+//! all else 0.
+
+use crate::lifecycle::CHAT;
+use crate::process::{DRAFTS, Server};
+use crate::scripted::{GREETING, STOP};
+use serde_json::{Value, json};
+
+const TEXT: &str = "/v1/completions";
+
+fn with(mut body: Value, fields: &Value) -> Value {
+    body.as_object_mut().expect("an object").extend(fields.as_object().cloned().expect("fields"));
+    body
+}
+
+fn chat(content: &str, fields: &Value) -> Value {
+    with(json!({"messages": [{"role": "user", "content": content}], "max_tokens": 60}), fields)
+}
+
+/// What a chat says, whole and streamed alike.
+fn said(server: &Server, body: &Value) -> String {
+    let response = server.post(CHAT, body);
+    assert_eq!(response.status, 200, "{}", response.text());
+    let whole = response.json()["choices"][0]["message"]["content"].as_str().expect("text").to_owned();
+    let events = server.post(CHAT, &with(body.clone(), &json!({"stream": true}))).events();
+    let delta = |event: &Value| event["choices"][0]["delta"]["content"].as_str().unwrap_or("").to_owned();
+    assert_eq!(events.iter().map(delta).collect::<String>(), whole);
+    whole
+}
+
+pub fn biased() {
+    for model in [None, Some(DRAFTS)] {
+        let server = model.map_or_else(|| Server::start(&[]), |model| Server::start_as(model, &[]));
+        // J is never likelier than what is said, but for H, which is not said any more.
+        let fields = json!({"logit_bias": {"72": -100, "74": 30}});
+        assert_eq!(said(&server, &chat("Hi", &fields)), GREETING.replace('H', "J"));
+        assert_eq!(said(&server, &chat("Hi", &json!({"logit_bias": {}}))), GREETING);
+        let text = with(json!({"prompt": "Hi", "max_tokens": 3}), &json!({"logit_bias": {"65": 51}}));
+        assert_eq!(server.post(TEXT, &text).json()["choices"][0]["text"], "AAA");
+
+        // It would say what its prompt says, which is a repetition.
+        let plain = "abcabcabcabc";
+        let again = |fields: Value| said(&server, &chat(&format!("[[say {plain}]]"), &fields));
+        let dry = json!({"dry_multiplier": 60, "dry_sequence_breakers": []});
+        assert_eq!(again(json!({})), plain);
+        let changed = again(dry.clone());
+        assert!(changed.starts_with("ab") && !changed.contains("abc"), "{changed:?}");
+        for free in [
+            json!({"dry_multiplier": 0}),
+            json!({"dry_allowed_length": 40}),
+            json!({"dry_penalty_last_n": 2}),
+            json!({"dry_sequence_breakers": ["a", "b", "c"]}),
+            // Not enough against 50.
+            json!({"dry_multiplier": 5, "dry_base": 1}),
+        ] {
+            assert_eq!(again(with(dry.clone(), &free)), plain, "{free}");
+        }
+        // It grows with what is repeated: 5, 10, 20, 40, 80.
+        let longer = again(with(dry, &json!({"dry_multiplier": 5, "dry_base": 2})));
+        assert!(longer.starts_with("abcab") && longer != plain, "{longer:?}");
+    }
+}
+
+pub fn echoed() {
+    let server = Server::start(&[]);
+    let text = |fields: Value| {
+        let body = with(json!({"prompt": "Hi", "max_tokens": 5, "echo": true}), &fields);
+        let whole = server.post(TEXT, &body);
+        assert_eq!(whole.status, 200, "{}", whole.text());
+        let choices = whole.json()["choices"].as_array().expect("choices").clone();
+        let events = server.post(TEXT, &with(body, &json!({"stream": true}))).events();
+        let texts: Vec<Value> = choices.iter().map(|choice| choice["text"].clone()).collect();
+        for (index, text) in texts.iter().enumerate() {
+            let of_it = |event: &&Value| event["choices"][0]["index"] == index;
+            let pieces = events.iter().filter(of_it).map(|event| event["choices"][0]["text"].as_str());
+            assert_eq!(pieces.map(Option::unwrap_or_default).collect::<String>(), *text);
+        }
+        texts
+    };
+    assert_eq!(text(json!({})), ["HiHello"]);
+    assert_eq!(text(json!({"n": 2})), ["HiHello", "HiHello"]);
+    assert_eq!(text(json!({"prompt": [72, 105, STOP]})), ["HiHello"], "as text, without control tokens");
+    assert_eq!(text(json!({"echo": false})), ["Hello"]);
+    // Stop strings are looked for in what is new.
+    assert_eq!(text(json!({"stop": "Hi"})), ["HiHello"]);
+}
+
+pub fn ids() {
+    let server = Server::start(&[]);
+    let wanted = json!({"return_token_ids": true});
+    let ids: Vec<Value> = GREETING.bytes().map(Value::from).chain([STOP.into()]).collect();
+    let body = chat("Hi", &wanted);
+    let prompt = server.post("/tokenize", &json!({"messages": body["messages"]})).json()["tokens"].clone();
+    let whole = server.post(CHAT, &body).json();
+    assert_eq!((&whole["prompt_token_ids"], &whole["choices"][0]["token_ids"]), (&prompt, &json!(ids)));
+    assert_eq!(whole["usage"]["completion_tokens"], ids.len());
+    let collected = |path: &str, body: &Value| {
+        let events = server.post(path, &with(body.clone(), &json!({"stream": true}))).events();
+        let of = |event: &Value| event["choices"][0]["token_ids"].as_array().cloned().unwrap_or_default();
+        (events.iter().flat_map(of).collect::<Vec<Value>>(), events)
+    };
+    let (found, events) = collected(CHAT, &body);
+    assert_eq!(found, ids);
+    let told: Vec<bool> = events.iter().map(|event| !event["prompt_token_ids"].is_null()).collect();
+    assert!(told[0] && !told[1..].contains(&true), "the prompt is told once: {told:?}");
+    assert_eq!(events[0]["prompt_token_ids"], prompt);
+
+    let body = with(json!({"prompt": "Hi", "max_tokens": 3}), &wanted);
+    let whole = server.post(TEXT, &body).json();
+    let choice = &whole["choices"][0];
+    assert_eq!(
+        (&choice["prompt_token_ids"], &choice["token_ids"]),
+        (&json!([72, 105]), &json!([72, 101, 108]))
+    );
+    let (found, events) = collected(TEXT, &body);
+    assert_eq!(found, [72, 101, 108]);
+    assert_eq!(events[0]["choices"][0]["prompt_token_ids"], json!([72, 105]));
+    // Nobody is told who does not ask.
+    let plain = server.post(CHAT, &chat("Hi", &json!({}))).json();
+    assert!(plain["prompt_token_ids"].is_null() && plain["choices"][0].get("token_ids").is_none());
+    // A stop string ends an answer; the tokens of its last piece are all told, as usage counts them.
+    let stopped = server.post(CHAT, &chat("Hi", &with(wanted, &json!({"stop": "lo"})))).json();
+    assert_eq!(stopped["choices"][0]["token_ids"].as_array().map(Vec::len), Some(5));
+    assert_eq!(
+        (&stopped["choices"][0]["message"]["content"], &stopped["usage"]["completion_tokens"]),
+        (&json!("Hel"), &json!(5))
+    );
+}
