@@ -6,6 +6,7 @@ pub mod emulated;
 pub mod goldens;
 pub mod joins;
 pub mod logits;
+pub mod npm;
 pub mod repeating;
 pub mod requantise;
 pub mod rounding;

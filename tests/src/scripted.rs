@@ -18,12 +18,24 @@ pub struct Talking {
 /// # Panics
 /// When it cannot be built or started.
 pub fn talk(arguments: &[&str]) -> Talking {
+    start("talk", arguments)
+}
+
+/// The same of a model with room for what agents ask, where `--context` gives it.
+///
+/// # Panics
+/// As [`talk`].
+pub fn agent(arguments: &[&str]) -> Talking {
+    start("agent", arguments)
+}
+
+fn start(verb: &str, arguments: &[&str]) -> Talking {
     let server = scripted();
     let weights = tempfile::tempdir().expect("a temporary directory");
     let written = Command::new(&server).arg("talk-checkpoint").arg(weights.path()).status();
     assert!(written.expect("it runs").success());
     let mut command = Command::new(server);
-    command.args(["talk", "hermes", "think"]);
+    command.args([verb, "hermes", "think"]);
     Talking { serving: Serving::start_command(command, weights.path(), arguments), _weights: weights }
 }
 

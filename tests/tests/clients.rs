@@ -1,6 +1,7 @@
-//! Official clients against the scripted model, which says whatever it is told to: tools, reasoning, Anthropic's API.
+//! Official clients against the scripted model, which says whatever it is told to: tools, reasoning, formats, Anthropic's API.
 
 use monomorph_compiler::toolchain::python;
+use monomorph_tests::npm::Npm;
 use monomorph_tests::{root, scripted};
 use std::process::Command;
 
@@ -20,4 +21,16 @@ fn the_official_clients_call_tools_and_think() {
     run("openai_tools_test.py", &format!("http://{address}/v1"));
     run("openai_responses_test.py", &format!("http://{address}/v1"));
     run("anthropic_test.py", &format!("http://{address}"));
+}
+
+/// Run by `cargo xtask test` where npm is installed. The clients' sources are checked by TypeScript at its strictest.
+#[test]
+#[ignore = "needs npm: xtask/clients/debian.sh"]
+fn the_clients_from_npm_do_what_their_types_say() {
+    let npm = Npm::install("npm");
+    npm.check_types("npm");
+    let talking = scripted::talk(&[]);
+    let url = format!("http://{}/v1", talking.serving.address);
+    npm.test("openai_test.ts", &[&url]);
+    npm.test("ai_sdk_test.ts", &[&url]);
 }

@@ -56,6 +56,9 @@ pub fn test(options: Options) -> Result<(), String> {
             }),
         ),
         ("aarch64", Box::new(aarch64)),
+        ("npm clients", Box::new(npm_clients)),
+        ("page", Box::new(page)),
+        ("agents", Box::new(agents)),
     ];
     let (mut failed, mut skipped) = (Vec::new(), 0);
     for (name, check) in &checks {
@@ -95,12 +98,50 @@ fn kernels() -> Result<Outcome, String> {
 
 /// A server for an Arm host, linked by a cross compiler and run under an emulator.
 fn aarch64() -> Result<Outcome, String> {
-    let path = std::env::var_os("PATH").unwrap_or_default();
-    let there = |tool: &&str| std::env::split_paths(&path).any(|directory| directory.join(tool).is_file());
-    if !CROSS_TOOLS.iter().all(there) {
+    if !there(&CROSS_TOOLS) {
         return Ok(Outcome::Skipped("no cross compiler and emulator; xtask/cross/debian.sh installs them"));
     }
-    cargo(&["test", "--package", "monomorph-tests", "--test", "aarch64", "--quiet", "--", "--ignored"], &[])
+    ignored("aarch64")
+}
+
+/// Clients that npm has, pinned, against the scripted model.
+fn npm_clients() -> Result<Outcome, String> {
+    if !there(&["npm"]) {
+        return Ok(Outcome::Skipped("no npm; xtask/clients/debian.sh installs it"));
+    }
+    ignored("clients")
+}
+
+/// The chat page in a browser.
+fn page() -> Result<Outcome, String> {
+    if !there(&["npm", "chromium"]) {
+        return Ok(Outcome::Skipped("no npm or no Chromium; xtask/clients/debian.sh installs them"));
+    }
+    ignored("page")
+}
+
+/// Coding agents, pinned, against the scripted model.
+fn agents() -> Result<Outcome, String> {
+    if !cfg!(target_arch = "x86_64") {
+        return Ok(Outcome::Skipped("the agents are pinned for x86-64"));
+    }
+    if !there(&["npm"]) {
+        return Ok(Outcome::Skipped("no npm; xtask/clients/debian.sh installs it"));
+    }
+    ignored("agents")
+}
+
+/// Whether all of these programs are installed.
+fn there(programs: &[&str]) -> bool {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    let is_there =
+        |program: &&str| std::env::split_paths(&path).any(|directory| directory.join(program).is_file());
+    programs.iter().all(is_there)
+}
+
+/// The tests of this file in `tests/tests` that want more than a fresh machine has.
+fn ignored(file: &str) -> Result<Outcome, String> {
+    cargo(&["test", "--package", "monomorph-tests", "--test", file, "--quiet", "--", "--ignored"], &[])
 }
 
 fn passed(_: ()) -> Outcome {

@@ -1,4 +1,4 @@
-//! Virtual environments that hold what a requirements file pins.
+//! Virtual environments that hold what a requirements file pins, and directories that are filled once.
 
 use std::fs::File;
 use std::path::{Path, PathBuf};
@@ -25,20 +25,36 @@ pub fn environment_with(
     let python = directory.join("bin/python");
     let wanted =
         std::fs::read_to_string(requirements).map_err(|e| format!("{}: {e}", requirements.display()))?;
+    installed(directory, &wanted, || {
+        run(Command::new("python3").args(["-m", "venv", "--clear"]).arg(directory))?;
+        run(Command::new(&python)
+            .args(["-m", "pip", "install", "--quiet", "--disable-pip-version-check", "-r"])
+            .arg(requirements)
+            .envs(variables.iter().copied()))
+    })?;
+    Ok(python)
+}
+
+/// Has `install` fill `directory`, unless what is `wanted` there was installed before. Who comes while another thread or process
+/// installs waits, and finds it done.
+///
+/// # Errors
+/// Those of `install`, and files that cannot be written.
+pub fn installed(
+    directory: &Path,
+    wanted: &str,
+    install: impl FnOnce() -> Result<(), String>,
+) -> Result<(), String> {
     let stamp = directory.join("installed.txt");
     let lock = directory.with_extension("lock");
     let held = hold(&lock).map_err(|error| format!("{}: {error}", lock.display()))?;
     if std::fs::read_to_string(&stamp).is_ok_and(|installed| installed == wanted) {
-        return Ok(python);
+        return Ok(());
     }
-    run(Command::new("python3").args(["-m", "venv", "--clear"]).arg(directory))?;
-    run(Command::new(&python)
-        .args(["-m", "pip", "install", "--quiet", "--disable-pip-version-check", "-r"])
-        .arg(requirements)
-        .envs(variables.iter().copied()))?;
+    install()?;
     std::fs::write(&stamp, wanted).map_err(|error| format!("{}: {error}", stamp.display()))?;
     drop(held);
-    Ok(python)
+    Ok(())
 }
 
 /// Locks the file at `path`, waiting for whoever has it; dropping the file gives it back, and so does dying.

@@ -1,6 +1,6 @@
 //! A server without a model, to try clients against: `scripted checkpoint DIR` writes the checkpoint it
 //! wants, `scripted serve --weights DIR` serves. `scripted talk-checkpoint DIR` and `scripted talk TOOLS REASONING serve --weights DIR` do so
-//! for one that calls tools and reasons in these formats. `tests/scripted` says what it answers.
+//! for one that calls tools and reasons in these formats, with `agent` in place of `talk` for one with room for what agents ask. `tests/scripted` says what it answers.
 
 #[path = "../tests/scripted/mod.rs"]
 mod scripted;
@@ -18,8 +18,9 @@ fn main() -> ExitCode {
 fn run() -> ExitCode {
     let arguments: Vec<String> = std::env::args().collect();
     match arguments.as_slice() {
-        [name, verb, tools, reasoning, rest @ ..] if verb == "talk" => {
-            scripted::talk::main(tools, reasoning, [name].into_iter().chain(rest).cloned())
+        [name, verb, tools, reasoning, rest @ ..] if verb == "talk" || verb == "agent" => {
+            let context = if verb == "talk" { scripted::talk::CONTEXT } else { scripted::talk::AGENT };
+            scripted::talk::main(context, tools, reasoning, [name].into_iter().chain(rest).cloned())
         }
         [_, verb, directory] if verb == "checkpoint" || verb == "talk-checkpoint" => {
             let talks = verb == "talk-checkpoint";

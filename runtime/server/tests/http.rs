@@ -57,7 +57,7 @@ fn main() -> ExitCode {
         if let Some((tools, reasoning)) =
             name.strip_prefix(process::TALK).and_then(|formats| formats.split_once(':'))
         {
-            return scripted::talk::main(tools, reasoning, std::env::args());
+            return scripted::talk::main(scripted::talk::CONTEXT, tools, reasoning, std::env::args());
         }
         return match Some(name.as_str()) {
             Some(process::DRAFTS) => monomorph_server::main::<drafts::EchoDrafts>(),

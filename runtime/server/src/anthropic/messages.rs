@@ -54,10 +54,11 @@ fn read_message<'a>(
     let mut fields = Fields::new(&format!("messages[{at}]"), message)?;
     let path = fields.path("role");
     let assistant = match fields.string("role")? {
-        Some("user") => false,
+        // Templates take instructions before all else only: those that come later are told by the user's side.
+        Some("user" | "system") => false,
         Some("assistant") => true,
         other => {
-            let message = format!("`{path}` must be user or assistant, and is {other:?}");
+            let message = format!("`{path}` must be user, assistant or system, and is {other:?}");
             return Err(ApiError::field(&path, message));
         }
     };

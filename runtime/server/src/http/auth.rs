@@ -13,8 +13,9 @@ use std::sync::Arc;
 
 /// What supervisors ask, who have no key and learn no content.
 const OPEN: [&str; 4] = ["/health", "/health/live", "/health/ready", "/metrics"];
-/// How a key may be shown. A browser that opens the chat page asks its user for the second, whose password is the key.
-const CHALLENGE: &str = "Bearer realm=\"monomorph\", Basic realm=\"monomorph\", charset=\"UTF-8\"";
+/// How a key may be shown, a header each: Chromium reads one challenge of a header. A browser that opens the chat page asks its user for
+/// the second, whose password is the key.
+const CHALLENGES: [&str; 2] = ["Bearer realm=\"monomorph\"", "Basic realm=\"monomorph\", charset=\"UTF-8\""];
 
 /// Lets a request through that shows a key, or needs none.
 pub(crate) async fn require(State(app): State<Arc<App>>, request: Request<Body>, next: Next) -> Response {
@@ -30,7 +31,12 @@ pub(crate) async fn require(State(app): State<Arc<App>>, request: Request<Body>,
         "this server wants a key: `Authorization: Bearer KEY` or `x-api-key: KEY`"
     };
     let mut response = ApiError::new(StatusCode::UNAUTHORIZED, "invalid_api_key", message).into_response();
-    response.headers_mut().insert(header::WWW_AUTHENTICATE, HeaderValue::from_static(CHALLENGE));
+    // A script that is refused, the chat page's, asks by itself: no browser need.
+    let by_script =
+        request.headers().get("sec-fetch-mode").is_some_and(|mode| mode.as_bytes() != b"navigate");
+    for challenge in &CHALLENGES[..if by_script { 1 } else { 2 }] {
+        response.headers_mut().append(header::WWW_AUTHENTICATE, HeaderValue::from_static(challenge));
+    }
     // The body was not read: the connection cannot carry another request.
     response.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("close"));
     response

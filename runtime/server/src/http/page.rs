@@ -1,22 +1,47 @@
-//! `GET /`: the chat page, one file that loads nothing from elsewhere.
+//! `GET /`: the chat page, one text that loads nothing from elsewhere.
 
-use axum::http::header;
+use axum::http::{HeaderValue, header};
 use axum::response::{IntoResponse, Response};
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
+use sha2::{Digest, Sha256};
+use std::sync::LazyLock;
 
 /// The page.
-const PAGE: &str = include_str!("../page/index.html");
-/// The page may run its own script and talk to this server, and nothing else.
-const POLICY: &str = "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; \
-                      img-src data:; connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'";
+const PAGE: &str = concat!(
+    include_str!("../page/head.html"),
+    "<style>\n",
+    include_str!("../page/page.css"),
+    "</style>\n</head>\n",
+    include_str!("../page/body.html"),
+    "<script>",
+    include_str!("../page/base.js"),
+    include_str!("../page/markup.js"),
+    include_str!("../page/chat.js"),
+    include_str!("../page/settings.js"),
+    "</script>\n</body>\n</html>\n",
+);
+/// The page may run its own script, which is told by its digest, and talk to this server, and nothing else: what a model writes could
+/// not run, were it ever taken for HTML.
+static POLICY: LazyLock<HeaderValue> = LazyLock::new(|| {
+    let (_, script) = PAGE.split_once("<script>").expect("it has a script");
+    let (script, _) = script.split_once("</script>").expect("which ends");
+    let policy = format!(
+        "default-src 'none'; script-src 'sha256-{}'; style-src 'unsafe-inline'; img-src data:; connect-src 'self'; base-uri 'none'; \
+         form-action 'none'; frame-ancestors 'none'",
+        STANDARD.encode(Sha256::digest(script))
+    );
+    HeaderValue::from_str(&policy).expect("a policy is visible characters")
+});
 
 /// Sends the page.
 pub(crate) async fn page() -> Response {
     let headers = [
-        (header::CONTENT_TYPE, "text/html; charset=utf-8"),
-        (header::CONTENT_SECURITY_POLICY, POLICY),
-        (header::X_CONTENT_TYPE_OPTIONS, "nosniff"),
-        (header::REFERRER_POLICY, "no-referrer"),
-        (header::CACHE_CONTROL, "no-cache"),
+        (header::CONTENT_TYPE, HeaderValue::from_static("text/html; charset=utf-8")),
+        (header::CONTENT_SECURITY_POLICY, POLICY.clone()),
+        (header::X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff")),
+        (header::REFERRER_POLICY, HeaderValue::from_static("no-referrer")),
+        (header::CACHE_CONTROL, HeaderValue::from_static("no-cache")),
     ];
     (headers, PAGE).into_response()
 }

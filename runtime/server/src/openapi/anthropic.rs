@@ -119,7 +119,7 @@ fn message() -> Value {
     any_of([
         request(
             &["role", "content"],
-            vec![("role", only("user")), content(any_of([of("AnthropicText"), result]))],
+            vec![("role", words(&["user", "system"])), content(any_of([of("AnthropicText"), result]))],
         ),
         request(
             &["role", "content"],

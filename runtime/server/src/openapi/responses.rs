@@ -61,6 +61,7 @@ fn create(facts: &Facts) -> Value {
         ("prompt_cache_key", any()),
         ("prompt_cache_retention", any()),
         ("stream_options", any()),
+        ("client_metadata", any()),
     ];
     request(&["input"], [own, temperature_and_top_p()].concat())
 }

@@ -121,6 +121,12 @@ pub fn keys() {
         }
     }
     assert_eq!(server.stats()["finished"], 4 * right.len(), "nobody else was served");
+    // A browser asks for a key where its user opens the page, a challenge a header, and leaves it to the page where that asks.
+    for (mode, challenges) in [("navigate", 2), ("cors", 1)] {
+        let answer = ask("GET", "/", &[("sec-fetch-mode", mode)]);
+        let found = answer.headers.iter().filter(|(name, _)| name == "www-authenticate");
+        assert_eq!(found.count(), challenges, "{mode}");
+    }
 }
 
 /// What is said of keys at the start, and of having none.

@@ -215,6 +215,7 @@ pub fn conversations() {
                 {"type": "tool_result", "tool_use_id": "b", "content": "no such thing", "is_error": true},
                 {"type": "text", "text": "And?"},
             ]},
+            {"role": "system", "content": "Be quick."},
             {"role": "user", "content": "[[say So.]]"},
         ],
     });
@@ -233,7 +234,7 @@ pub fn conversations() {
             {"role": "assistant", "content": "I look.", "reasoning_content": "Hm.", "tool_calls": [call("a", "f", "{\"a\": 1}"), call("b", "g", "")]},
             {"role": "tool", "tool_call_id": "a", "content": "one\ntwo"},
             {"role": "tool", "tool_call_id": "b", "content": "Error: no such thing"},
-            {"role": "user", "content": "And?\n[[say So.]]"},
+            {"role": "user", "content": "And?\nBe quick.\n[[say So.]]"},
         ],
     });
     let expected = prompt(&server, &openai);
@@ -258,7 +259,7 @@ pub fn refusals() {
         (json!({"max_tokens": 0}), &["`max_tokens`", "at least 1"]),
         (json!({"max_tokens": 100_000}), &["`max_tokens`", "100000", "8192"]),
         (json!({"messages": []}), &["`messages`", "empty"]),
-        (json!({"messages": [{"role": "system", "content": "x"}]}), &["messages[0].role", "system"]),
+        (json!({"messages": [{"role": "king", "content": "x"}]}), &["messages[0].role", "king"]),
         (json!({"messages": [{"role": "user"}]}), &["messages[0].content", "required"]),
         (
             json!({"messages": [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]}),

@@ -1,6 +1,6 @@
 //! A server binary around the scripted model, and the checkpoint it wants: byte tokens and ChatML.
 //!
-//! What it answers is in the prompt. `[[say TEXT]]` says the text; `[[forever]]` goes on until it is stopped; `[[slow]]`
+//! What it answers is in the prompt. `[[say TEXT]]` says the text, `[[slowly TEXT]]` with 20 ms a token; `[[forever]]` goes on until it is stopped; `[[slow]]`
 //! takes 100 ms a token; `[[half]]` ends within a character; `[[panic]]` panics; `[[fault]]` fails as a device does;
 //! `[[hang N]]` greets after a step that takes N ms; from `[[poison]]` on tokens are wrong, and from `[[nan]]` on logits are no
 //! numbers, for everybody. Anything else gets [`GREETING`]. With made-up weights of seed N, loading takes N ms.
@@ -174,6 +174,10 @@ fn answer(command: Option<&str>, draw: usize) -> Reply {
         Some("slow") => {
             std::thread::sleep(Duration::from_millis(100));
             greeting()
+        }
+        Some(command) if command.starts_with("slowly ") => {
+            std::thread::sleep(Duration::from_millis(20));
+            Reply::Text(command[7..].into())
         }
         Some("poison" | "nan") => {
             let how = if command == Some("nan") { Poison::NotANumber } else { Poison::WrongTokens };

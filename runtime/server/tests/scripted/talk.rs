@@ -29,6 +29,11 @@ pub const CONTROLS: [&str; 16] = [
     "<channel|>",
 ];
 
+/// Longest sequence.
+pub const CONTEXT: usize = 8192;
+/// Longest sequence where agents ask, whose instructions alone are a hundred thousand characters.
+pub const AGENT: usize = 1 << 18;
+
 /// The dimensions of [`Talk`].
 pub struct Talking;
 
@@ -37,7 +42,7 @@ impl Shape for Talking {
         target: "cpu/talk/none",
         model: "talk",
         vocabulary: 259 + CONTROLS.len(),
-        context: 8192,
+        context: AGENT,
         step_tokens: 512,
         ..*Bytes::SPEC
     };
@@ -70,13 +75,18 @@ enum Verb {
     Serve(Box<ServeArgs>),
 }
 
-/// Serves the model as one of these formats, `-` for none.
-pub fn main(tools: &str, reasoning: &str, arguments: impl IntoIterator<Item = String>) -> ExitCode {
+/// Serves the model as one of these formats, `-` for none, for sequences of so many positions.
+pub fn main(
+    context: usize,
+    tools: &str,
+    reasoning: &str,
+    arguments: impl IntoIterator<Item = String>,
+) -> ExitCode {
     let Verb::Serve(args) = <Cli as clap::Parser>::parse_from(arguments).verb;
     let format = |name: &str| (name != "-").then(|| &*name.to_owned().leak());
     let (tools, reasoning) = (format(tools), format(reasoning));
     let protocol = Protocol { tools, reasoning, ..Talking::SPEC.protocol };
-    let spec: &'static ModelSpec = Box::leak(Box::new(ModelSpec { protocol, ..*Talking::SPEC }));
+    let spec: &'static ModelSpec = Box::leak(Box::new(ModelSpec { protocol, context, ..*Talking::SPEC }));
     match serve(spec, start_engine::<Talk>, &args, Instant::now()) {
         Ok(()) => ExitCode::SUCCESS,
         Err(failure) => {

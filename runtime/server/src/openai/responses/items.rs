@@ -88,6 +88,28 @@ fn read_item<'a>(
     Ok(())
 }
 
+/// Instructions as chat templates take them, most of which have room for one message of them, before all else: those that a conversation
+/// begins with are one, and later ones are told by the user's side, so that what stands before them stays as it was.
+pub(super) fn instructions_first(messages: Vec<Value>) -> Vec<Value> {
+    let mut turns: Vec<Value> = Vec::new();
+    for mut message in messages {
+        if message["role"] == "system" {
+            match turns.last_mut() {
+                None => {}
+                Some(first) if first["role"] == "system" => {
+                    let texts =
+                        [&first["content"], &message["content"]].map(|it| it.as_str().unwrap_or_default());
+                    first["content"] = texts.join("\n\n").into();
+                    continue;
+                }
+                Some(_) => message["role"] = "user".into(),
+            }
+        }
+        turns.push(message);
+    }
+    turns
+}
+
 /// The assistant's turn: the last one, or a new one.
 fn turn(turns: &mut Vec<Value>) -> &mut Value {
     if turns.last().is_none_or(|turn| turn["role"] != "assistant") {
@@ -107,5 +129,23 @@ fn read_text(fields: &mut Fields, name: &'static str) -> Result<String, ApiError
             parts.iter().enumerate().map(read).collect()
         }
         other => Err(wrong_type(&path, "a string or an array of parts", other)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::instructions_first;
+    use serde_json::{Value, json};
+
+    #[test]
+    fn instructions_are_one_message_before_all_else() {
+        let said = |messages: &[(&str, &str)]| -> Vec<Value> {
+            messages.iter().map(|(role, content)| json!({"role": role, "content": content})).collect()
+        };
+        let found =
+            instructions_first(said(&[("system", "a"), ("system", "b"), ("user", "c"), ("system", "d")]));
+        assert_eq!(found, said(&[("system", "a\n\nb"), ("user", "c"), ("user", "d")]));
+        let nothing_to_do = said(&[("user", "c"), ("assistant", "d"), ("user", "e")]);
+        assert_eq!(instructions_first(nothing_to_do.clone()), nothing_to_do);
     }
 }

@@ -1,6 +1,6 @@
 //! A request to `/v1/responses`.
 
-use super::items::messages_of;
+use super::items::{instructions_first, messages_of};
 use super::store::{Store, Stored};
 use crate::conversation::{Conversation, Reasoning, Tools};
 use crate::http::error::ApiError;
@@ -58,6 +58,7 @@ impl ResponsesRequest {
         let mut messages: Vec<Value> =
             instructions.iter().map(|text| json!({"role": "system", "content": text})).collect();
         messages.extend(messages_of(&items).map_err(|error| own_path(error, items.len() - input.len()))?);
+        let messages = instructions_first(messages);
         let tools = read_tools(&mut fields)?;
         let (reasoning, effort) = read_reasoning(&mut fields)?;
         let metadata = fields.value("metadata").cloned().unwrap_or_else(|| json!({}));
@@ -187,6 +188,6 @@ fn refuse_unsupported(fields: &mut Fields) -> Result<(), ApiError> {
         text.finish()?;
     }
     fields.harmless(&["service_tier", "safety_identifier", "prompt_cache_key", "prompt_cache_retention"]);
-    fields.harmless(&["stream_options"]);
+    fields.harmless(&["stream_options", "client_metadata"]);
     Ok(())
 }

@@ -1,0 +1,63 @@
+/** A browser for tests of the chat page: Debian's Chromium, told to ask nobody but whom the page asks. */
+
+import { chromium, type Browser, type BrowserContextOptions, type Page } from "playwright-core";
+import { expect } from "./harness.ts";
+
+const ARGUMENTS = [
+  "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking",
+  "--disable-component-update", "--disable-sync",
+];
+
+export const DESKTOP = { viewport: { width: 1280, height: 800 } };
+export const PHONE = { viewport: { width: 390, height: 844 }, deviceScaleFactor: 1, hasTouch: true, isMobile: true };
+
+export async function launch(): Promise<Browser> {
+  return await chromium.launch({ executablePath: "/usr/bin/chromium", args: ARGUMENTS });
+}
+
+/** A page, and what must not have happened on it. */
+export type Visit = { page: Page; close: () => Promise<void> };
+
+/**
+ * Opens the page in a profile of its own. Closing it fails where it asked anybody but the server, or said an error that is none of the
+ * `expected`.
+ */
+export async function visit(
+  browser: Browser,
+  url: string,
+  options: BrowserContextOptions & { expected?: RegExp; before?: (page: Page) => Promise<void> } = {},
+): Promise<Visit> {
+  const { expected, before, ...rest } = options;
+  const context = await browser.newContext({ ...DESKTOP, ...rest });
+  const page = await context.newPage();
+  page.setDefaultTimeout(15_000);
+  const wrong: string[] = [];
+  const origin = new URL(url).origin;
+  page.on("request", (request) => {
+    const asked = new URL(request.url());
+    if (asked.origin !== origin && asked.protocol !== "data:") wrong.push(`asked ${request.url()}`);
+  });
+  page.on("console", (message) => {
+    const bad = message.type() === "error" || message.type() === "warning";
+    if (bad && !expected?.test(message.text())) wrong.push(`said ${message.text()}`);
+  });
+  page.on("pageerror", (error) => wrong.push(`threw ${String(error)}`));
+  await before?.(page);
+  await page.goto(url);
+  const close = async () => {
+    await context.close();
+    expect(wrong.length === 0, wrong.join("\n"));
+  };
+  return { page, close };
+}
+
+export async function ask(page: Page, text: string): Promise<void> {
+  await page.fill("#input", text);
+  await page.click("#send");
+}
+
+/** Asks, and waits for the end of the answer. */
+export async function answered(page: Page, text: string): Promise<void> {
+  await ask(page, text);
+  await page.waitForSelector(".assistant:last-child .about >> text=Try again");
+}
