@@ -1,7 +1,7 @@
 /** A browser for tests of the chat page: Debian's Chromium, told to ask nobody but whom the page asks. */
 
-import { chromium, type Browser, type BrowserContextOptions, type Page } from "playwright-core";
-import { expect } from "./harness.ts";
+import { chromium, type BrowserContextOptions, type Page } from "playwright-core";
+import { expect, test, url } from "./harness.ts";
 
 const ARGUMENTS = [
   "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking",
@@ -11,9 +11,8 @@ const ARGUMENTS = [
 export const DESKTOP = { viewport: { width: 1280, height: 800 } };
 export const PHONE = { viewport: { width: 390, height: 844 }, deviceScaleFactor: 1, hasTouch: true, isMobile: true };
 
-export async function launch(): Promise<Browser> {
-  return await chromium.launch({ executablePath: "/usr/bin/chromium", args: ARGUMENTS });
-}
+/** Chromium, which whoever imports this closes. */
+export const browser = await chromium.launch({ executablePath: "/usr/bin/chromium", args: ARGUMENTS });
 
 /** A page, and what must not have happened on it. */
 export type Visit = { page: Page; close: () => Promise<void> };
@@ -23,7 +22,6 @@ export type Visit = { page: Page; close: () => Promise<void> };
  * `expected`.
  */
 export async function visit(
-  browser: Browser,
   url: string,
   options: BrowserContextOptions & { expected?: RegExp; before?: (page: Page) => Promise<void> } = {},
 ): Promise<Visit> {
@@ -49,6 +47,20 @@ export async function visit(
     expect(wrong.length === 0, wrong.join("\n"));
   };
   return { page, close };
+}
+
+/** A test with a page of its own, of the server whose address is given. */
+export function onPage(name: string, run: (page: Page) => Promise<void>, options?: Parameters<typeof visit>[1]): void {
+  test(name, async () => {
+    const opened = await visit(url, options);
+    await run(opened.page);
+    await opened.close();
+  });
+}
+
+/** What stands in the last element of this kind. */
+export async function text(page: Page, selector: string): Promise<string> {
+  return await page.locator(selector).last().innerText();
 }
 
 export async function ask(page: Page, text: string): Promise<void> {

@@ -8,30 +8,20 @@
  *
  * Planted in the page, each caught by the test of what it breaks: text set as HTML, and links of any scheme (nothing runs); a stop button that stops
  * the page alone, and a page left without keeping its answer (stopping); reasoning that stays open, or is sent back (reasoning); settings not kept, top p
- * under another name (settings); a request of another server (whichever test runs); tables and words that do not give way (widths); speeds nine times
- * too high, or counted from before the question (speed); Enter that asks on phones; a key not kept, a question not asked again with it (keys); the
- * conversation kept for one tab alone (conversations); two questions in a row, no button to try again (what fails); grey text on black (themes); an answer
+ * under another name (settings); a request of another server (whichever test runs); speeds nine times
+ * too high, or counted from before the question (speed); a key not kept, a question not asked again with it (keys); the
+ * conversation kept for one tab alone (conversations); two questions in a row, no button to try again (what fails); an answer
  * drawn at its end (pieces); the language copied for the code (markup). The test of keys found that Chromium reads one challenge of a header, and several
  * tests a frame that was drawn late over the buttons.
  */
 
 import { get, type IncomingMessage } from "node:http";
 import type { Page, Request } from "playwright-core";
-import { answered, ask, launch, PHONE, visit, type Visit } from "./browser.ts";
+import { answered, ask, browser, onPage, text, visit } from "./browser.ts";
 import { equal, expect, given, main, test, url } from "./harness.ts";
 
 const [locked, key] = given;
 if (locked === undefined || key === undefined) throw new Error("usage: node page_test.ts URL LOCKED_URL KEY");
-const browser = await launch();
-
-/** A test with a page of its own. */
-function onPage(name: string, run: (page: Page) => Promise<void>, options?: Parameters<typeof visit>[2]): void {
-  test(name, async () => {
-    const opened: Visit = await visit(browser, url, options);
-    await run(opened.page);
-    await opened.close();
-  });
-}
 
 async function metric(pattern: RegExp): Promise<number> {
   const text = await (await fetch(new URL("/metrics", url))).text();
@@ -48,7 +38,6 @@ async function eventually(what: string, condition: () => Promise<boolean>): Prom
   }
 }
 
-const text = (page: Page, selector: string) => page.locator(selector).last().innerText();
 const body = (request: Request) => request.postDataJSON() as Record<string, unknown>;
 /** What the next question is asked with. */
 async function sent(page: Page): Promise<Record<string, unknown>> {
@@ -255,99 +244,12 @@ onPage("conversations survive a reload until a new one begins", async (page) => 
   expect(await other.isVisible("text=What shall we talk about?"), "it begins anew");
 });
 
-const WIDE = `${"w".repeat(300)}\n\n\`${"c".repeat(200)}\`\n\n\`\`\`\n${"x = 1; ".repeat(60)}\n\`\`\`\n\n` +
-  `| ${"column | ".repeat(12)}\n|${"---|".repeat(12)}\n| ${"1234567890 | ".repeat(12)}\n\n- ${"l".repeat(200)}\n> ${"q".repeat(200)}`;
-
-for (const width of [320, 360, 390, 430, 768, 1280]) {
-  const phone = width < 500;
-  const name = `nothing is wider than ${width} px`;
-  onPage(name, async (page) => {
-    const fits = async (where: string) => {
-      const over = await page.evaluate(() => {
-        const wide = [document.documentElement, document.body, document.getElementById("scroll")];
-        return wide.map((it) => (it === null ? 1 : it.scrollWidth - it.clientWidth));
-      });
-      equal([where, ...over], [where, 0, 0, 0]);
-    };
-    await fits("at first");
-    await answered(page, `[[say <think>\n${"t".repeat(300)}\n</think>\n\n${WIDE}]]`);
-    await page.click("details.thought summary");
-    await fits("with a wide answer");
-    await page.click("#open-settings");
-    const box = await page.locator("#settings").boundingBox();
-    expect(box !== null && box.x >= 0 && box.x + box.width <= width && box.y >= 0, box);
-    await page.locator("#settings >> text=Done").scrollIntoViewIfNeeded();
-    await page.click("#settings >> text=Done");
-    await page.fill("#input", "long ".repeat(300));
-    await fits("with a long question");
-    const send = await page.locator("#send").boundingBox();
-    expect(send !== null && send.width >= 40 && send.height >= 40 && send.x + send.width <= width, send);
-  }, phone ? { ...PHONE, viewport: { width, height: 700 } } : { viewport: { width, height: 700 } });
-}
-
-onPage("on a phone, Enter breaks lines and the keyboard hides nothing", async (page) => {
-  await page.tap("#input");
-  await page.keyboard.type("one");
-  await page.keyboard.press("Enter");
-  await page.keyboard.type("two");
-  equal(await page.inputValue("#input"), "one\ntwo");
-  // A keyboard takes half of the screen.
-  await page.setViewportSize({ width: 390, height: 420 });
-  const box = await page.locator("form.ask").boundingBox();
-  expect(box !== null && box.y >= 56 && box.y + box.height <= 420, box);
-  await page.fill("#input", "[[say Yes.]]");
-  await page.tap("#send");
-  await page.waitForSelector(".assistant >> text=Yes.");
-}, PHONE);
-
-onPage("with keys, Enter asks and Shift with Enter breaks lines", async (page) => {
-  await page.keyboard.type("[[say a");
-  await page.keyboard.press("Shift+Enter");
-  await page.keyboard.type("b]]");
-  await page.keyboard.press("Enter");
-  await page.waitForSelector("text=Try again");
-  equal(await text(page, ".assistant .text"), "a\nb");
-});
-
-/** The luminance of what is drawn on, and the contrast of the text on it. */
-const colours = (page: Page) =>
-  page.evaluate(() => {
-    const luminance = (colour: string) => {
-      const [r = 0, g = 0, b = 0] = (colour.match(/[\d.]+/g) ?? []).map((it) => {
-        const part = Number(it) / 255;
-        return part <= 0.04045 ? part / 12.92 : ((part + 0.055) / 1.055) ** 2.4;
-      });
-      return 0.2126 * r + 0.7152 * g + 0.0722 * b;
-    };
-    const paper = luminance(getComputedStyle(document.body).backgroundColor);
-    const contrast = (selector: string) => {
-      const ink = luminance(getComputedStyle(document.querySelector(selector) ?? document.body).color);
-      return (Math.max(paper, ink) + 0.05) / (Math.min(paper, ink) + 0.05);
-    };
-    return { paper, text: contrast("body"), note: contrast(".note") };
-  });
-
-for (const scheme of ["light", "dark"] as const) {
-  onPage(`the ${scheme} theme is the system's, until it is changed`, async (page) => {
-    const check = async (dark: boolean) => {
-      const { paper, text: ink, note } = await colours(page);
-      expect(dark ? paper < 0.05 : paper > 0.9, paper);
-      expect(ink > 10 && note > 4.5, [ink, note]);
-    };
-    await check(scheme === "dark");
-    await page.click("#theme");
-    await check(scheme !== "dark");
-    await page.reload();
-    await check(scheme !== "dark");
-  }, { colorScheme: scheme });
-}
-
 test("a server with keys wants one for the page, and a browser asks for it", async () => {
   // As a browser asks that opens it: `fetch` says that a script does.
   const bare = await new Promise<IncomingMessage>((resolve) => get(locked, resolve));
   expect(bare.statusCode === 401 && (bare.headers["www-authenticate"] ?? "").includes("Basic"), bare.headers);
   bare.destroy();
-  const { page, close } = await visit(browser, locked, { httpCredentials: { username: "page", password: key } });
+  const { page, close } = await visit(locked, { httpCredentials: { username: "page", password: key } });
   await answered(page, "[[say Come in.]]");
   equal(await text(page, ".assistant .text"), "Come in.");
   await close();
@@ -361,7 +263,7 @@ test("a page without a key asks for one, and keeps it", async () => {
   const before = async (page: Page) => {
     await page.route(locked, (route) => route.fulfill({ body: html, headers }));
   };
-  const { page, close } = await visit(browser, locked, { before, expected: /status of 401/ });
+  const { page, close } = await visit(locked, { before, expected: /status of 401/ });
   await page.waitForSelector("#key-ask[open]");
   expect(!(await page.isVisible("#key-wrong")), "there is none yet");
   await page.click("#key-ask >> text=Cancel");

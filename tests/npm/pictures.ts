@@ -7,7 +7,7 @@
  */
 
 import type { BrowserContextOptions, Page } from "playwright-core";
-import { ask, DESKTOP, launch, PHONE, visit } from "./browser.ts";
+import { ask, browser, DESKTOP, PHONE, visit } from "./browser.ts";
 import { given, url } from "./harness.ts";
 
 const [directory] = given;
@@ -38,7 +38,7 @@ For short lists neither wins: below some twenty items, insertion sort is quicker
 const THOUGHT = `<think>
 The sky is blue because air scatters short waves more than long ones. A child knows balls and puddles better than waves.
 
-Perhaps: sunlight is all colours mixed, and blue bounces around the most.`;
+Perhaps: sunlight is all colours mixed, and blue bounces around the most. So wherever one looks, some of it comes from there, and the whole sky is blue.`;
 
 async function tell(page: Page, what: string): Promise<void> {
   await page.click("#open-settings");
@@ -46,9 +46,8 @@ async function tell(page: Page, what: string): Promise<void> {
   await page.click("#settings >> text=Done");
 }
 
-const browser = await launch();
 async function picture(name: string, options: BrowserContextOptions, what: string, question: string, until: string): Promise<void> {
-  const { page, close } = await visit(browser, url, options);
+  const { page, close } = await visit(url, options);
   await tell(page, what);
   await ask(page, question);
   await page.waitForSelector(until, { timeout: 60_000 });

@@ -1,4 +1,4 @@
-//! The chat page in a browser, against the scripted model: `tests/npm/page_test.ts`.
+//! The chat page in a browser, against the scripted model: `tests/npm/page_test.ts` and `page_look_test.ts`.
 
 use monomorph_tests::npm::Npm;
 use monomorph_tests::scripted;
@@ -12,4 +12,5 @@ fn the_page_works_in_chromium() {
     let (open, locked) = (scripted::talk(&[]), scripted::talk(&["--api-key", "sesame"]));
     let [open_url, locked_url] = [&open, &locked].map(|it| format!("http://{}/", it.serving.address));
     npm.test("page_test.ts", &[&open_url, &locked_url, "sesame"]);
+    npm.test("page_look_test.ts", &[&open_url]);
 }
