@@ -19,6 +19,8 @@ mod dumps;
 mod faults;
 #[path = "http/formats.rs"]
 mod formats;
+#[path = "http/fuzz.rs"]
+mod fuzz;
 #[path = "http/lifecycle.rs"]
 mod lifecycle;
 #[path = "http/memory.rs"]
@@ -78,6 +80,8 @@ fn main() -> ExitCode {
         ("formats::so_are_many_at_once", formats::at_once),
         ("formats::so_is_what_follows_reasoning", formats::behind_reasoning),
         ("formats::what_is_not_followed_is_refused_by_name", formats::refusals),
+        ("fuzz::damaged_bodies_are_answered", fuzz::bodies),
+        ("fuzz::deep_bodies_are_answered", fuzz::depth),
         ("access::every_route_wants_a_key_but_health_and_metrics", access::keys),
         ("access::keys_that_are_none_or_open_to_others_are_named", access::warnings),
         ("access::pages_of_other_origins_ask_if_they_may", access::origins),

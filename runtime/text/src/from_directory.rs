@@ -35,7 +35,7 @@ pub(crate) fn read(checkpoint: &Checkpoint) -> Result<Parts, TextError> {
     let unsound = |error: &dyn std::fmt::Display| {
         TextError::malformed(&path, format!("is not a sound tokenizer: {error}"))
     };
-    let pipeline = tokenizers::Tokenizer::from_bytes(&text).map_err(|error| unsound(&error))?;
+    let pipeline = pipeline_of(&text).map_err(|error| unsound(&error))?;
     let ids: AddedIds = serde_json::from_slice(&text).map_err(|error| unsound(&error))?;
     for AddedId { id, content } in ids.added_tokens {
         // The library numbers added tokens itself, and only logs where that is not what the file says.
@@ -81,6 +81,18 @@ pub(crate) fn read(checkpoint: &Checkpoint) -> Result<Parts, TextError> {
     parts.eos = eos.or(ends.first().copied());
     parts.ends = ends.into_iter().collect();
     Ok(parts)
+}
+
+/// What the library makes of a `tokenizer.json`. Of some that are none it says so by a panic: where it reads its decoder, and where a template
+/// that has no such token is first used, which is here.
+fn pipeline_of(text: &[u8]) -> Result<tokenizers::Tokenizer, String> {
+    let read = || {
+        let pipeline = tokenizers::Tokenizer::from_bytes(text).map_err(|error| error.to_string())?;
+        // Whether this text has tokens does not matter.
+        let _ = pipeline.encode("a", true);
+        Ok(pipeline)
+    };
+    std::panic::catch_unwind(read).unwrap_or_else(|_| Err("a part of it cannot be read or used".to_owned()))
 }
 
 pub(crate) fn read_file(path: &Path) -> Result<Vec<u8>, TextError> {

@@ -14,12 +14,15 @@ use minijinja::value::{Serde, ValueKind};
 use minijinja::{Environment, Error, ErrorKind, Value};
 use monomorph_weights::Checkpoint;
 use serde_json::Value as Json;
+use std::io::Write;
 
 /// The name the template has in its environment.
 const NAME: &str = "chat";
 
 /// How many instructions one rendering may take: a template is a program out of a downloaded file.
 const FUEL: u64 = 20_000_000;
+/// How much one rendering may write: many times what any context takes.
+const MOST_BYTES: usize = 64 << 20;
 
 /// A model's chat template.
 pub struct ChatTemplate {
@@ -106,10 +109,40 @@ impl ChatTemplate {
                 variables.insert(name.to_owned(), Json::String(token.clone()));
             }
         }
-        self.environment
-            .get_template(NAME)
-            .and_then(|template| template.render(Value::from(Serde(&variables))))
-            .map_err(|error| template_error(&error))
+        let mut written = Bounded::default();
+        let rendered = self.environment.get_template(NAME).and_then(|template| {
+            template.render_captured_to(Value::from(Serde(&variables)), &mut written).map(drop)
+        });
+        let too_long =
+            || TextError::Template { line: None, message: format!("writes more than {MOST_BYTES} bytes") };
+        match rendered {
+            Err(_) if written.full => Err(too_long()),
+            Err(error) => Err(template_error(&error)),
+            // What is written is text, piece by piece.
+            Ok(()) => Ok(String::from_utf8_lossy(&written.bytes).into_owned()),
+        }
+    }
+}
+
+/// What a template writes, as far as it may.
+#[derive(Default)]
+struct Bounded {
+    bytes: Vec<u8>,
+    full: bool,
+}
+
+impl Write for Bounded {
+    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+        self.full |= self.bytes.len() + bytes.len() > MOST_BYTES;
+        if self.full {
+            return Err(std::io::Error::other("too long"));
+        }
+        self.bytes.extend_from_slice(bytes);
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> std::io::Result<()> {
+        Ok(())
     }
 }
 

@@ -8,6 +8,8 @@ mod checkpoint;
 mod error;
 mod ggml;
 mod gguf;
+#[cfg(feature = "test-support")]
+pub mod hostile;
 mod mapping;
 mod metadata;
 mod safetensors;

@@ -1,4 +1,4 @@
-//! A file mapped read-only. The crate's only unsafe code.
+//! A file mapped read-only. The only unsafe code, tests' aside.
 
 use crate::WeightsError;
 use memmap2::{Mmap, UncheckedAdvice};

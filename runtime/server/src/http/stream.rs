@@ -114,3 +114,6 @@ impl<W: Writer> Events<W> {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

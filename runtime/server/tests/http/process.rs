@@ -163,6 +163,15 @@ impl Server {
         value.unwrap_or_default()
     }
 
+    /// Bytes of memory resident now.
+    pub fn resident_bytes(&self) -> u64 {
+        let status = std::fs::read_to_string(format!("/proc/{}/status", self.child.id())).expect("it runs");
+        let line =
+            status.lines().find_map(|line| line.strip_prefix("VmRSS:")).expect("processes have memory");
+        let kilobytes: u64 = line.trim().trim_end_matches(" kB").parse().expect("a number");
+        kilobytes << 10
+    }
+
     pub fn signal(&self, signal: i32) {
         // SAFETY: sends a signal to the child, which has not been waited for and so still has its id.
         assert_eq!(unsafe { libc::kill(self.child.id() as i32, signal) }, 0);
