@@ -5,10 +5,12 @@
 `[[say TEXT]]` makes the model say TEXT, markup and all. Output and exit code are those of openai_test.py.
 """
 
+from typing import Literal
 
 import anthropic
 from anthropic import Anthropic
 from anthropic.types import Message, TextBlock, ThinkingBlock, ToolUseBlock
+from pydantic import BaseModel
 from harness import expect, main, test
 
 TOOL = {
@@ -97,6 +99,23 @@ def tokens_are_counted(client):
     counted = client.messages.count_tokens(**asked).input_tokens
     usage = client.messages.create(**asked, max_tokens=1).usage
     expect(counted == usage.input_tokens + usage.cache_read_input_tokens, (counted, usage))
+
+
+class Order(BaseModel):
+    dish: Literal["soup", "stew"]
+    plates: Literal[1, 2, 3]
+
+
+@test
+def answers_are_parsed_into_the_client_s_types(client):
+    asked = asking('{"dish": "soup", "plates": 3} and more', tools=[])
+    expect(client.messages.parse(**asked, output_format=Order).parsed_output == Order(dish="soup", plates=3), asked)
+    thought = asking('So.</think>{"dish": "soup", "plates": 3}', tools=[], thinking={"type": "adaptive"})
+    expect(client.messages.parse(**thought, output_format=Order).parsed_output.plates == 3, thought)
+    with client.messages.stream(**asked, output_format=Order) as stream:
+        expect(stream.get_final_message().parsed_output.dish == "soup", asked)
+    # A model that would say something else.
+    expect(isinstance(client.messages.parse(**asking("no", tools=[]), output_format=Order).parsed_output, Order), "typed")
 
 
 @test

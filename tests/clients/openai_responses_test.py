@@ -5,10 +5,12 @@
 `[[say TEXT]]` makes the model say TEXT, markup and all. Output and exit code are those of openai_test.py.
 """
 
+from typing import Literal
 
 import openai
 from openai import OpenAI
 from openai.types.responses import Response
+from pydantic import BaseModel
 from harness import expect, main, test
 
 TOOL = {
@@ -51,6 +53,24 @@ def streams_accumulate(client):
     for kind in ["output_item.added", "content_part.added", "output_text.delta", "output_text.done", "reasoning_text.delta",
                  "function_call_arguments.delta", "function_call_arguments.done", "output_item.done", "completed"]:
         expect("response." + kind in kinds, kinds)
+
+
+class Order(BaseModel):
+    dish: Literal["soup", "stew"]
+    plates: Literal[1, 2, 3]
+
+
+@test
+def answers_are_parsed_into_the_client_s_types(client):
+    # What it says behind the object has no place there, nor has another answer.
+    for said, order in [('{"dish": "soup", "plates": 3} and more', Order(dish="soup", plates=3)), ("no", None)]:
+        asked = asking(said, text_format=Order, tools=[])
+        parsed = client.responses.parse(**asked).output_parsed
+        expect(isinstance(parsed, Order) and order in (None, parsed), parsed)
+        with client.responses.stream(**asked) as stream:
+            for _ in stream:
+                pass
+            expect(stream.get_final_response().output_parsed == parsed, parsed)
 
 
 @test

@@ -78,6 +78,7 @@ fn main() -> ExitCode {
         ("refusals::full_queue", refusals::full_queue),
         ("formats::answers_are_held_to_them", formats::answers),
         ("formats::so_are_many_at_once", formats::at_once),
+        ("formats::so_are_those_of_the_other_apis", formats::in_other_words),
         ("formats::so_is_what_follows_reasoning", formats::behind_reasoning),
         ("formats::what_is_not_followed_is_refused_by_name", formats::refusals),
         ("fuzz::damaged_bodies_are_answered", fuzz::bodies),

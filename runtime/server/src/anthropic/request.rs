@@ -4,6 +4,7 @@ use super::messages::{read_messages, read_system};
 use crate::conversation::{Conversation, Reasoning, Tools};
 use crate::http::error::ApiError;
 use crate::openai::fields::{Fields, missing};
+use crate::openai::format::{Format, read_typed};
 use crate::openai::generation::{GenerationParams, Limits, read_length, read_numbers, read_stops};
 use crate::openai::tools::{read_given, tool_of};
 use serde_json::{Map, Value};
@@ -12,6 +13,8 @@ use serde_json::{Map, Value};
 const BUDGET: &str = "thinking.budget_tokens";
 /// The path of the effort.
 const EFFORT: &str = "output_config.effort";
+/// The path of the format.
+const FORMAT: &str = "output_config.format";
 
 /// How much a model may reason.
 pub(crate) const EFFORTS: [&str; 5] = ["low", "medium", "high", "xhigh", "max"];
@@ -25,11 +28,19 @@ pub(crate) struct MessagesRequest {
     pub(crate) conversation: Conversation,
 }
 
+/// What is said of the answer together with the prompt.
+struct Config {
+    /// Tokens that it may reason for.
+    budget: Option<usize>,
+    /// What it is held to.
+    format: Option<Format>,
+}
+
 impl MessagesRequest {
     /// Reads a body.
     pub(crate) fn read(body: &Value, limits: &Limits) -> Result<MessagesRequest, ApiError> {
         let mut fields = Fields::new("", body)?;
-        let (conversation, budget) = read_conversation(&mut fields)?;
+        let (conversation, Config { budget, format }) = read_conversation(&mut fields)?;
         let mut params = GenerationParams::of_preset(limits);
         params.model = fields.string("model")?.map(str::to_owned);
         params.stream = fields.boolean("stream")?.unwrap_or(false);
@@ -44,6 +55,7 @@ impl MessagesRequest {
             }
             params.reasoning_budget = Some((BUDGET, budget));
         }
+        params.format = format;
         params.stops = read_stops(&mut fields, "stop_sequences")?;
         let sampling = &mut params.sampling;
         let targets = [("temperature", &mut sampling.temperature), ("top_p", &mut sampling.top_p)];
@@ -88,15 +100,16 @@ fn refuse_unsupported(fields: &mut Fields) -> Result<(), ApiError> {
     Ok(())
 }
 
-/// Everything that makes the prompt, and the budget of its reasoning.
-fn read_conversation(fields: &mut Fields) -> Result<(Conversation, Option<usize>), ApiError> {
+/// Everything that makes the prompt, and what is said with it of the answer.
+fn read_conversation(fields: &mut Fields) -> Result<(Conversation, Config), ApiError> {
     // Prefixes are cached without being asked to be.
     fields.harmless(&["cache_control"]);
     let mut messages: Vec<Value> = read_system(fields)?.into_iter().collect();
     messages.extend(read_messages(fields)?);
     let tools = read_tools(fields)?;
-    let (reasoning, budget) = read_thinking(fields)?;
-    Ok((Conversation { messages, tools, reasoning, variables: Map::new() }, budget))
+    let (effort, format) = read_output_config(fields)?;
+    let (reasoning, budget) = read_thinking(fields, effort)?;
+    Ok((Conversation { messages, tools, reasoning, variables: Map::new() }, Config { budget, format }))
 }
 
 fn read_tools(fields: &mut Fields) -> Result<Tools, ApiError> {
@@ -138,8 +151,10 @@ fn read_tool(path: &str, tool: &Value) -> Result<Value, ApiError> {
 }
 
 /// Without a word there is no thinking where that can be had, as with Anthropic's models. Its budget, too.
-fn read_thinking(fields: &mut Fields) -> Result<(Reasoning, Option<usize>), ApiError> {
-    let effort = read_effort(fields)?;
+fn read_thinking(
+    fields: &mut Fields,
+    effort: Option<String>,
+) -> Result<(Reasoning, Option<usize>), ApiError> {
     let Some(thinking) = fields.value("thinking") else {
         return match effort {
             None => Ok((Reasoning::Unwanted, None)),
@@ -170,17 +185,18 @@ fn read_thinking(fields: &mut Fields) -> Result<(Reasoning, Option<usize>), ApiE
     }
 }
 
-fn read_effort(fields: &mut Fields) -> Result<Option<String>, ApiError> {
-    let Some(config) = fields.value("output_config") else { return Ok(None) };
+/// The effort, and the format of the answer.
+fn read_output_config(fields: &mut Fields) -> Result<(Option<String>, Option<Format>), ApiError> {
+    let Some(config) = fields.value("output_config") else { return Ok((None, None)) };
     let mut config = Fields::new("output_config", config)?;
     let effort = config.string("effort")?;
-    config.refuse_unless("format", |_| false, "forms of output are")?;
+    let format = config.value("format").map(|format| read_typed(FORMAT, format, None)).transpose()?;
     config.finish()?;
     match effort {
         Some(effort) if !EFFORTS.contains(&effort) => {
             let message = format!("`{EFFORT}` must be one of {}, and is {effort:?}", EFFORTS.join(", "));
             Err(ApiError::field(EFFORT, message))
         }
-        effort => Ok(effort.map(str::to_owned)),
+        effort => Ok((effort.map(str::to_owned), format.flatten())),
     }
 }

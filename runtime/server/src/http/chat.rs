@@ -37,6 +37,10 @@ pub(super) async fn begin(
     params: &GenerationParams,
     asker: Asker,
 ) -> Result<Vec<Answer>, ApiError> {
+    let tools = &conversation.tools;
+    if params.format.is_some() && !tools.given.is_empty() && !tools.forbidden {
+        return Err(ApiError::unsupported("tools", "tools beside a format of the answer are"));
+    }
     let (text, reasons) = (Arc::clone(&ready.text), app.reasoning.is_on());
     let prepared = completions::off_the_workers(move || conversation.prepare(&text, reasons)).await??;
     let constraint = app.constraint(ready, params, &prepared).await?;

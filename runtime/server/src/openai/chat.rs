@@ -35,9 +35,6 @@ impl ChatRequest {
             return Err(ApiError::field("top_logprobs", "`top_logprobs` needs `logprobs` to be true"));
         }
         params.sampling.top_logprobs = logprobs.then_some(top.unwrap_or(0) as u8);
-        if params.format.is_some() && !conversation.tools.given.is_empty() && !conversation.tools.forbidden {
-            return Err(ApiError::unsupported("tools", "tools beside a format of the answer are"));
-        }
         let budget = fields.integer(BUDGET, 0..=i64::from(u32::MAX))?;
         params.reasoning_budget = budget.map(|budget| (BUDGET, budget as usize));
         if budget.is_some() && params.ignore_eos {

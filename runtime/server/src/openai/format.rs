@@ -1,6 +1,6 @@
-//! What an answer is asked to be held to: OpenAI's `response_format`, vLLM's `structured_outputs` and the `guided_` names it had before.
+//! What an answer is asked to be held to: OpenAI's `response_format` (and what the other APIs have for it), vLLM's `structured_outputs` and the `guided_` names it had before.
 
-use super::fields::{Fields, missing, wrong_type};
+use super::fields::{Fields, wrong_type};
 use crate::http::error::ApiError;
 use monomorph_grammar::{GrammarError, Source};
 use serde_json::Value;
@@ -55,36 +55,50 @@ impl Format {
 
 /// OpenAI's field, which chats have.
 fn read_response_format(fields: &mut Fields) -> Result<Option<Format>, ApiError> {
-    let Some(value) = fields.value("response_format") else { return Ok(None) };
-    let mut fields = Fields::new("response_format", value)?;
-    let format = match fields.string("type")? {
-        None => return Err(missing("response_format.type")),
-        Some("text") => None,
-        Some("json_object") => {
-            Some(Format { path: "response_format".to_owned(), source: Source::JsonObject })
-        }
-        Some("json_schema") => {
-            let Some(value) = fields.value("json_schema") else {
-                return Err(missing("response_format.json_schema"));
-            };
-            let mut fields = Fields::new("response_format.json_schema", value)?;
-            // Whether it is strict changes nothing: every answer is valid.
-            fields.string("name")?;
-            fields.string("description")?;
-            fields.boolean("strict")?;
-            let path = "response_format.json_schema.schema";
-            let Some(schema) = fields.value("schema") else { return Err(missing(path)) };
-            fields.finish()?;
-            Some(Format { path: path.to_owned(), source: Source::JsonSchema(schema.clone()) })
-        }
-        Some(other) => {
-            let message =
-                format!("`response_format.type` must be text, json_object or json_schema, and is {other:?}");
-            return Err(ApiError::field("response_format.type", message));
+    match fields.value("response_format") {
+        None => Ok(None),
+        Some(value) => read_typed("response_format", value, Some("json_schema")),
+    }
+}
+
+/// A format that says its type; where it is a schema, that stands in the member `within`, or beside the type.
+pub(crate) fn read_typed(
+    path: &str,
+    value: &Value,
+    within: Option<&'static str>,
+) -> Result<Option<Format>, ApiError> {
+    let mut fields = Fields::new(path, value)?;
+    let format = match fields.required_string("type")? {
+        "text" => None,
+        "json_object" => Some(Format { path: path.to_owned(), source: Source::JsonObject }),
+        "json_schema" => Some(match within {
+            None => read_schema(&mut fields)?,
+            Some(within) => {
+                let inner = fields.path(within);
+                let mut inner = Fields::new(&inner, fields.required(within)?)?;
+                let format = read_schema(&mut inner)?;
+                inner.finish()?;
+                format
+            }
+        }),
+        other => {
+            let path = fields.path("type");
+            let message = format!("`{path}` must be text, json_object or json_schema, and is {other:?}");
+            return Err(ApiError::field(path, message));
         }
     };
     fields.finish()?;
     Ok(format)
+}
+
+/// A schema with its name.
+fn read_schema(fields: &mut Fields) -> Result<Format, ApiError> {
+    // Whether it is strict changes nothing: every answer is valid.
+    fields.string("name")?;
+    fields.string("description")?;
+    fields.boolean("strict")?;
+    let schema = fields.required("schema")?;
+    Ok(Format { path: fields.path("schema"), source: Source::JsonSchema(schema.clone()) })
 }
 
 /// vLLM's field: an object with one member.

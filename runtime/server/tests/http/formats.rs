@@ -105,6 +105,57 @@ pub fn at_once() {
     });
 }
 
+/// In the words of the other APIs; what each is refused for, too.
+pub fn in_other_words() {
+    let server = Server::start(&[]);
+    let point =
+        json!({"type": "object", "required": ["x"], "properties": {"x": {"type": "integer", "maximum": 99}}});
+    let bad = json!({"type": "object", "properties": {"x": {"uniqueItems": true}}});
+    let tool = json!([{"type": "function", "name": "f"}]);
+    let (schema, flat) =
+        ("text.format.schema", json!({"type": "json_schema", "name": "it", "schema": point}));
+    let said = |answer: &Value| answer["output"][0]["content"][0]["text"].as_str().map(str::to_owned);
+    for (format, param, expected) in [
+        (flat.clone(), None, Some("{\"x\": 12}")),
+        (json!({"type": "json_object"}), None, Some("{\"x\": 12}")),
+        (json!({"type": "text"}), None, Some("{\"x\": 12} and")),
+        (
+            json!({"type": "json_schema", "schema": bad}),
+            Some(format!("{schema}.properties.x.uniqueItems")),
+            None,
+        ),
+        (json!({"type": "json_schema", "name": "it"}), Some(schema.to_owned()), None),
+        (json!({"type": "xml"}), Some("text.format.type".to_owned()), None),
+        (json!({"type": "text", "schema": {}}), Some("text.format.schema".to_owned()), None),
+    ] {
+        let body = json!({"input": "[[say {\"x\": 12} and]]", "text": {"format": format}});
+        let answer = server.post("/v1/responses", &body).json();
+        assert_eq!(answer["error"]["param"].as_str().map(str::to_owned), param, "{answer}");
+        assert_eq!(said(&answer).as_deref(), expected, "{answer}");
+        assert!(expected.is_none() || answer["text"]["format"] == format, "{answer}");
+    }
+    let body = json!({"input": "Hi", "text": {"format": flat}, "tools": tool});
+    assert_eq!(server.post("/v1/responses", &body).json()["error"]["param"], "tools");
+
+    let path = "output_config.format";
+    for (format, word, expected) in [
+        (json!({"type": "json_schema", "schema": point}), None, Some("{\"x\": 12}")),
+        (
+            json!({"type": "json_schema", "schema": bad}),
+            Some(format!("{path}.schema.properties.x.uniqueItems")),
+            None,
+        ),
+        (json!({"type": "json_schema"}), Some(format!("{path}.schema")), None),
+    ] {
+        let message = json!({"role": "user", "content": "[[say {\"x\": 12} and]]"});
+        let body = json!({"max_tokens": 50, "messages": [message], "output_config": {"format": format}});
+        let answer = server.post("/v1/messages", &body).json();
+        assert_eq!(answer["content"][0]["text"].as_str(), expected, "{answer}");
+        let error = answer["error"]["message"].as_str().unwrap_or_default();
+        assert!(word.is_none_or(|word| error.contains(&format!("`{word}`"))), "{answer}");
+    }
+}
+
 pub fn refusals() {
     let server = Server::start(&[]);
     let of = |inner: Value| schema(json!({"type": "object", "properties": {"a": inner}}));

@@ -280,7 +280,11 @@ pub fn refusals() {
         (json!({"reasoning": {"summary": "detailed"}}), "reasoning.summary", "summary"),
         (json!({"background": true}), "background", "background"),
         (json!({"truncation": "auto"}), "truncation", "not supported yet"),
-        (json!({"text": {"format": {"type": "json_object"}}}), "text.format", "other than text"),
+        (
+            json!({"text": {"format": {"type": "json_object"}, "verbosity": "low"}}),
+            "text.verbosity",
+            "not supported",
+        ),
         (json!({"include": ["web_search_call.results"]}), "include", "not supported yet"),
         (json!({"previous_response_id": "resp_x"}), "previous_response_id", "resp_x"),
         (json!({"colour": 1}), "colour", "not a field"),

@@ -6,6 +6,7 @@ use crate::conversation::{Conversation, Reasoning, Tools};
 use crate::http::error::ApiError;
 use crate::openai::chat::read_effort;
 use crate::openai::fields::{Fields, wrong_type};
+use crate::openai::format::read_typed;
 use crate::openai::generation::{GenerationParams, Limits, is_empty, random_seed, read_length, read_numbers};
 use crate::openai::tools::{read_choice, read_given, tool_of};
 use serde_json::{Map, Value, json};
@@ -63,6 +64,7 @@ impl ResponsesRequest {
         let (reasoning, effort) = read_reasoning(&mut fields)?;
         let metadata = fields.value("metadata").cloned().unwrap_or_else(|| json!({}));
         let store = fields.boolean("store")?.unwrap_or(true);
+        let text = read_text(&mut fields, &mut params)?;
         refuse_unsupported(&mut fields)?;
         params.ignored = fields.finish()?;
         let given = tools.given.iter().map(|tool| {
@@ -76,7 +78,7 @@ impl ResponsesRequest {
             "instructions": instructions, "max_output_tokens": params.max_tokens, "metadata": metadata,
             "parallel_tool_calls": !tools.one, "previous_response_id": previous,
             "reasoning": {"effort": effort, "summary": null}, "store": store,
-            "temperature": params.sampling.temperature, "text": {"format": {"type": "text"}},
+            "temperature": params.sampling.temperature, "text": {"format": text},
             "tool_choice": if tools.forbidden { "none" } else { "auto" }, "tools": given.collect::<Vec<_>>(),
             "top_p": params.sampling.top_p, "truncation": "disabled", "user": params.user, "background": false,
             "service_tier": "default",
@@ -151,6 +153,18 @@ fn read_tool(path: &str, tool: &Value) -> Result<Value, ApiError> {
     tool_of(name, &name_at, description, schema, &schema_at)
 }
 
+/// The format of the text: what the answer is held to, and what the response says of it.
+fn read_text(fields: &mut Fields, params: &mut GenerationParams) -> Result<Value, ApiError> {
+    let plain = || json!({"type": "text"});
+    let Some(text) = fields.value("text") else { return Ok(plain()) };
+    let mut text = Fields::new("text", text)?;
+    let format = text.value("format");
+    params.format = format.map_or(Ok(None), |format| read_typed("text.format", format, None))?;
+    text.refuse_unless("verbosity", |value| value == "medium", "a verbosity is")?;
+    text.finish()?;
+    Ok(format.cloned().unwrap_or_else(plain))
+}
+
 /// What is asked of the reasoning, and the word for it.
 fn read_reasoning(fields: &mut Fields) -> Result<(Reasoning, Option<String>), ApiError> {
     let Some(value) = fields.value("reasoning") else { return Ok((Reasoning::Unsaid, None)) };
@@ -179,13 +193,6 @@ fn refuse_unsupported(fields: &mut Fields) -> Result<(), ApiError> {
         ("context_management", "editing of the context is"),
     ] {
         fields.refuse_unless(name, is_empty, what)?;
-    }
-    if let Some(text) = fields.value("text") {
-        let mut text = Fields::new("text", text)?;
-        let plain = |value: &Value| value == &json!({"type": "text"});
-        text.refuse_unless("format", plain, "formats other than text are")?;
-        text.refuse_unless("verbosity", |value| value == "medium", "a verbosity is")?;
-        text.finish()?;
     }
     fields.harmless(&["service_tier", "safety_identifier", "prompt_cache_key", "prompt_cache_retention"]);
     fields.harmless(&["stream_options", "client_metadata"]);
