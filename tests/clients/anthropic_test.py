@@ -119,6 +119,16 @@ def answers_are_parsed_into_the_client_s_types(client):
 
 
 @test
+def required_calls_are_made_and_valid(client):
+    schema = {"type": "object", "properties": {"city": {"enum": ["Paris", "Rome"]}}, "required": ["city"], "additionalProperties": False}
+    tool = {"name": "get_time", "input_schema": schema, "strict": True}
+    for choice in [{"type": "any"}, {"type": "tool", "name": "get_time"}]:
+        message = client.messages.create(**asking("Hello", tools=[tool], tool_choice=choice))
+        expect(message.stop_reason == "tool_use", message)
+        expect(all(block.type == "tool_use" and block.input["city"] in ("Paris", "Rome") for block in message.content), message)
+
+
+@test
 def stops_are_told(client):
     stopped = client.messages.create(**asking("one two three", stop_sequences=["two"]))
     expect((stopped.stop_reason, stopped.stop_sequence) == ("stop_sequence", "two"), stopped)
@@ -141,7 +151,7 @@ def errors_are_the_client_s_own(client):
     bad = anthropic.BadRequestError
     expect("max_tokens" in refused(bad, "invalid_request_error", max_tokens=0), "the field is named")
     expect("temperature" in refused(bad, "invalid_request_error", extra_body={"temperature": 5.0}), "the field is named")
-    expect("tool_choice" in refused(bad, "invalid_request_error", tool_choice={"type": "any"}), "the field is named")
+    expect("tool_choice" in refused(bad, "invalid_request_error", tools=[], tool_choice={"type": "any"}), "the field is named")
     refused(anthropic.NotFoundError, "not_found_error", model="claude")
 
 

@@ -74,6 +74,14 @@ def answers_are_parsed_into_the_client_s_types(client):
 
 
 @test
+def required_calls_are_parsed(client):
+    tool = openai.pydantic_function_tool(Order)["function"]
+    asked = asking("Hello", tools=[{"type": "function", **tool}], tool_choice="required")
+    [call] = client.responses.parse(**asked).output
+    expect(call.type == "function_call" and Order.model_validate(call.parsed_arguments), call)
+
+
+@test
 def conversations_go_on(client):
     first = client.responses.create(**asking(ANSWER))
     result = {"type": "function_call_output", "call_id": first.output[2].call_id, "output": "[[say Rain.]]"}

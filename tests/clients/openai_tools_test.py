@@ -6,10 +6,12 @@
 """
 
 import json
+from typing import Literal
 
 import openai
 from openai import OpenAI
 from openai.types.chat import ChatCompletion, ChatCompletionChunk
+from pydantic import BaseModel
 from harness import expect, main, test
 
 WEATHER = {
@@ -115,6 +117,39 @@ def one_at_a_time_and_none(client):
     expect("tool_call" not in none.message.content, none)
 
 
+class Forecast(BaseModel):
+    """The weather of some days"""
+
+    city: Literal["Paris", "Rome"]
+    days: Literal[1, 2, 3]
+    hourly: bool
+
+
+@test
+def required_calls_are_made_and_valid(client):
+    tool = openai.pydantic_function_tool(Forecast)
+    for choice in ["required", {"type": "function", "function": {"name": "Forecast"}}]:
+        # It would say something else.
+        for said in ["Hello", "no", CALL % "Paris"]:
+            asked = dict(model="talk", messages=[{"role": "user", "content": f"[[say {said}]]"}], tools=[tool])
+            parsed = client.chat.completions.parse(**asked, tool_choice=choice, max_tokens=500).choices[0]
+            expect(parsed.finish_reason == "tool_calls" and parsed.message.content is None, parsed)
+            expect(all(isinstance(call.function.parsed_arguments, Forecast) for call in parsed.message.tool_calls), parsed)
+            with client.chat.completions.stream(**asked, tool_choice=choice, max_tokens=500) as stream:
+                final = stream.get_final_completion().choices[0]
+            expect(isinstance(final.message.tool_calls[0].function.parsed_arguments, Forecast), final)
+
+
+@test
+def calls_in_text_are_held_to_their_schema(client):
+    said = 'I look.\n<tool_call>\n{"name": "Forecast", "arguments": {"city": "Berlin", "days": 9}}\n</tool_call>'
+    asked = dict(model="talk", messages=[{"role": "user", "content": f"[[say {said}]]"}])
+    parsed = client.chat.completions.parse(**asked, tools=[openai.pydantic_function_tool(Forecast)], max_tokens=500)
+    [choice] = parsed.choices
+    expect(choice.message.content.startswith("I look.\n"), choice)
+    expect(isinstance(choice.message.tool_calls[0].function.parsed_arguments, Forecast), choice)
+
+
 @test
 def reasoning_is_switched(client):
     def ask(effort, said):
@@ -130,8 +165,7 @@ def reasoning_is_switched(client):
 @test
 def errors_name_the_field(client):
     for param, fields in [
-        ("tool_choice", {"tool_choice": "required"}),
-        ("tool_choice", {"tool_choice": {"type": "function", "function": {"name": "get_weather"}}}),
+        ("tool_choice.function.name", {"tool_choice": {"type": "function", "function": {"name": "get_wether"}}}),
         ("reasoning_effort", {"reasoning_effort": "huge"}),
     ]:
         try:

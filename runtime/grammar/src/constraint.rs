@@ -3,6 +3,7 @@
 use crate::error::GrammarError;
 use crate::grammars::{Shared, set};
 use crate::thinking::{Beside, Thinking};
+use crate::watch::{Openers, Watch, both};
 use llguidance::Matcher;
 use monomorph_sampling::TokenMask;
 use std::sync::Arc;
@@ -13,6 +14,8 @@ pub struct Constraint {
     /// `None` where anything may be answered.
     grammar: Option<Matcher>,
     thinking: Option<Thinking>,
+    /// Of an answer that may have calls in it which the grammar takes.
+    watch: Option<Watch>,
     /// What may come next, once that was asked; `None` is anything.
     next: Option<Option<TokenMask>>,
 }
@@ -24,6 +27,7 @@ impl Clone for Constraint {
             // A plain clone shares a cache of the lexer's states behind a lock, which grows with all that use it.
             grammar: self.grammar.as_ref().map(Matcher::deep_clone),
             thinking: self.thinking.clone(),
+            watch: self.watch.clone(),
             next: self.next.clone(),
         }
     }
@@ -34,6 +38,7 @@ impl std::fmt::Debug for Constraint {
         f.debug_struct("Constraint")
             .field("grammar", &self.grammar.is_some())
             .field("thinking", &self.thinking.is_some())
+            .field("watch", &self.watch.is_some())
             .finish_non_exhaustive()
     }
 }
@@ -44,12 +49,19 @@ impl Constraint {
         grammar: Option<Matcher>,
         thinking: Option<Thinking>,
     ) -> Constraint {
-        Constraint { shared, grammar, thinking, next: None }
+        Constraint { shared, grammar, thinking, watch: None, next: None }
     }
 
     /// With reasoning before the answer.
     pub fn after(self, thinking: Thinking) -> Constraint {
         Constraint { thinking: Some(thinking), next: None, ..self }
+    }
+
+    /// With calls that one of these tags begins: within the reasoning, which the first of them ends; and where all else is `free`, in all
+    /// of the answer, which the grammar then says nothing of but the calls, one behind the other.
+    pub fn watching(self, openers: &Arc<Openers>, free: bool) -> Constraint {
+        let watch = self.grammar.as_ref().map(|grammar| Watch::new(openers, grammar, free));
+        Constraint { watch, next: None, ..self }
     }
 
     /// Ids that its masks are of.
@@ -64,10 +76,11 @@ impl Constraint {
 
     /// How many of the tokens that come next may be any, whatever those before them are: nobody need ask for masks so long.
     pub fn free_for(&self) -> usize {
-        match (&self.grammar, &self.thinking) {
+        let thinking = self.thinking.as_ref().map_or(usize::MAX, Thinking::free_for);
+        match (&self.grammar, &self.watch) {
+            (Some(_), Some(watch)) if !watch.held => thinking.min(watch.free_for(self.reasons())),
             (Some(_), _) => 0,
-            (None, Some(thinking)) => thinking.free_for(),
-            (None, None) => usize::MAX,
+            (None, _) => thinking,
         }
     }
 
@@ -95,61 +108,93 @@ impl Constraint {
         if next.is_none() && drafts.len() < self.free_for() {
             return Ok(());
         }
-        into.push(next.unwrap_or_else(|| self.any()));
-        if drafts.is_empty() {
-            return Ok(());
-        }
-        let thinking = self.thinking.clone();
-        let mut taken = 0;
+        let (thinking, watch) = (self.thinking.clone(), self.watch.clone());
+        let (mut masks, mut taken) = (vec![next], 0);
         for id in drafts {
-            if self.shared.ends.contains(id) || !into.last().is_some_and(|mask| mask.allows(*id)) {
+            let allowed = masks.last().is_some_and(|mask| mask.as_ref().is_none_or(|mask| mask.allows(*id)));
+            if self.shared.ends.contains(id) || !allowed {
                 break;
             }
-            taken += usize::from(self.advance(*id)?);
-            let allowed = self.allowed()?;
-            into.push(allowed.unwrap_or_else(|| self.any()));
+            taken += self.advance(*id)?;
+            masks.push(self.allowed()?);
         }
-        self.thinking = thinking;
+        (self.thinking, self.watch) = (thinking, watch);
         if let Some(grammar) = &mut self.grammar
             && taken > 0
         {
             grammar.rollback(taken).map_err(|error| failed(&error.to_string()))?;
         }
+        if masks.iter().any(Option::is_some) {
+            into.extend(masks.into_iter().map(|mask| mask.unwrap_or_else(|| self.any())));
+        }
         Ok(())
     }
 
-    /// Goes on behind a token; whether the grammar took it.
-    fn advance(&mut self, id: u32) -> Result<bool, GrammarError> {
+    /// Whether what comes next is reasoning.
+    fn reasons(&self) -> bool {
+        self.thinking.as_ref().is_some_and(Thinking::is_within)
+    }
+
+    /// Goes on behind a token; how many the grammar took.
+    fn advance(&mut self, id: u32) -> Result<usize, GrammarError> {
         let id = self.shared.in_trie(id);
-        let grammar = &mut self.grammar;
+        let free = self.watch.as_ref().is_some_and(|watch| !watch.held);
         if let Some(thinking) = &mut self.thinking
             && !thinking.is_over()
         {
-            let mut answers =
-                || grammar.as_mut().is_some_and(|it| it.validate_tokens(&[id]).is_ok_and(|count| count > 0));
+            let grammar = &mut self.grammar;
+            let mut answers = || {
+                let grammar = grammar.as_mut().filter(|_| !free);
+                grammar.is_some_and(|it| it.validate_tokens(&[id]).is_ok_and(|count| count > 0))
+            };
             if !thinking.take(id, &mut answers) {
-                return Ok(false);
+                let Some(watch) = &mut self.watch else { return Ok(0) };
+                if !thinking.is_within() {
+                    watch.forget();
+                    return Ok(0);
+                }
+                let Some(told) = watch.take(id, true) else { return Ok(0) };
+                thinking.end();
+                return self.tell(&told);
             }
         }
-        let Some(grammar) = grammar else { return Ok(false) };
-        match grammar.consume_token(id) {
-            Ok(()) => Ok(true),
-            Err(error) => Err(failed(&error.to_string())),
+        match &mut self.watch {
+            Some(watch) if free => match watch.take(id, false) {
+                None => Ok(0),
+                Some(told) => self.tell(&told),
+            },
+            _ => self.tell(&[id]),
         }
+    }
+
+    /// Tells the grammar of tokens; how many it took.
+    fn tell(&mut self, ids: &[u32]) -> Result<usize, GrammarError> {
+        let Some(grammar) = &mut self.grammar else { return Ok(0) };
+        grammar.consume_tokens(ids).map_err(|error| failed(&error.to_string()))?;
+        if let Some(watch) = &mut self.watch
+            && watch.free
+        {
+            // Behind a call all is free again.
+            watch.held = !grammar.is_accepting().map_err(|error| failed(&error.to_string()))?;
+        }
+        Ok(ids.len())
     }
 
     /// What may come next; `None` is anything.
     fn allowed(&mut self) -> Result<Option<TokenMask>, GrammarError> {
         let one = |id: u32| Ok(Some(TokenMask::of(self.shared.vocabulary, [id])));
+        let (reasons, free) = (self.reasons(), self.watch.as_ref().is_some_and(|watch| !watch.held));
         let beside = match (&self.thinking, &self.grammar) {
             (None, _) => Beside::Nothing,
-            (Some(thinking), Some(_)) => thinking.beside(),
-            (Some(thinking), None) => thinking.alone(),
+            (Some(thinking), Some(_)) if !free => thinking.beside(),
+            (Some(thinking), _) => thinking.alone(),
         };
+        let begins = self.watch.as_ref().filter(|_| reasons || free).and_then(|watch| watch.mask(reasons));
         match (&beside, &mut self.grammar) {
-            (Beside::Only(mask), _) => Ok(Some((*mask).clone())),
+            (Beside::Only(mask), _) => Ok(Some(begins.map_or_else(|| (*mask).clone(), |it| both(mask, &it)))),
             (Beside::OnlyOne(id), _) => one(*id),
             (_, None) => Ok(None),
+            (_, Some(_)) if free => Ok(begins),
             (_, Some(grammar)) => {
                 let allowed = grammar.compute_mask_or_eos().map_err(|error| failed(&error.to_string()))?;
                 let mut words = self.shared.mask(allowed.as_slice());

@@ -2,9 +2,11 @@
 
 use crate::constraint::Constraint;
 use crate::error::GrammarError;
-use crate::schema;
+use crate::pattern::Pattern;
+use crate::schema::Schema;
 use crate::source::{MAX_BYTES, MAX_CHOICES, Source};
 use crate::thinking::{Tags, Thinking};
+use crate::watch::{Opener, Openers};
 use llguidance::api::{GrammarWithLexer, ParserLimits, TopLevelGrammar};
 use llguidance::earley::SlicedBiasComputer;
 use llguidance::{Matcher, ParserFactory};
@@ -36,6 +38,8 @@ pub(crate) struct Shared {
     /// The bytes of each token, one behind the other, and where each ends.
     bytes: Vec<u8>,
     until: Vec<usize>,
+    /// Tokens that are no text.
+    special: TokenMask,
     /// Tokens that stand for the same bytes as another: those, and the other, which is the one in the trie.
     doubles: Vec<(u32, u32)>,
 }
@@ -52,6 +56,11 @@ impl Shared {
         let id = id as usize;
         let Some(until) = self.until.get(id) else { return &[] };
         &self.bytes[if id == 0 { 0 } else { self.until[id - 1] }..*until]
+    }
+
+    /// The text of a token; none of one that is no text.
+    pub(crate) fn text(&self, id: u32) -> &[u8] {
+        if self.special.allows(id) { &[] } else { self.bytes(id) }
     }
 
     /// The token that stands for the same bytes and is in the trie.
@@ -114,7 +123,7 @@ impl Grammars {
         };
         let (mut bytes, mut until) = (Vec::new(), Vec::with_capacity(vocabulary));
         let mut words: Vec<Vec<u8>> = Vec::with_capacity(vocabulary);
-        let mut doubles = Vec::new();
+        let (mut doubles, mut specials) = (Vec::new(), Vec::new());
         let mut known: BTreeMap<Vec<u8>, u32> = BTreeMap::new();
         for id in 0..vocabulary as u32 {
             let mut word = Vec::new();
@@ -123,6 +132,7 @@ impl Grammars {
                 // No text has a byte of this value, so it marks what is no text. Nor is an end, however it is spelled.
                 let special = special || ends.contains(&id);
                 if special {
+                    specials.push(id);
                     word.push(TokTrie::SPECIAL_TOKEN_MARKER);
                 }
                 if special || !spelled.contains(&TokTrie::SPECIAL_TOKEN_MARKER) {
@@ -151,7 +161,11 @@ impl Grammars {
             ParserFactory::new(&environment, capabilities, &slices).map_err(|error| error.to_string())?;
         factory.quiet();
         *factory.limits_mut() = ParserLimits { max_grammar_size: 250_000, ..ParserLimits::default() };
-        Ok(Grammars { factory, shared: Arc::new(Shared { vocabulary, ends, bytes, until, doubles }) })
+        let special = TokenMask::of(vocabulary, specials);
+        Ok(Grammars {
+            factory,
+            shared: Arc::new(Shared { vocabulary, ends, bytes, until, special, doubles }),
+        })
     }
 
     /// The constraint of a source, at the beginning of an answer. Takes milliseconds, or tens of them of a large source: not for a
@@ -165,12 +179,24 @@ impl Grammars {
             return Err(GrammarError::new(format!("has {bytes} bytes; at most {MAX_BYTES}")));
         }
         let grammar = match source {
-            Source::JsonObject => GrammarWithLexer::from_json_schema(schema::any_object()),
-            Source::JsonSchema(schema) => GrammarWithLexer::from_json_schema(schema::prepare(schema)?),
+            Source::JsonObject => GrammarWithLexer::from_json_schema(Schema::any_object().prepared()),
+            Source::JsonSchema(schema) => GrammarWithLexer::from_json_schema(Schema::new(schema)?.prepared()),
             Source::Regex(regex) => GrammarWithLexer::from_regex(regex),
             Source::Lark(lark) => GrammarWithLexer::from_lark(lark.clone()),
             Source::Choice(texts) => GrammarWithLexer::from_lark(choice(texts)?),
         };
+        self.compiled(grammar)
+    }
+
+    /// The constraint of a pattern, as [`Self::compile`].
+    ///
+    /// # Errors
+    /// When it is too large, makes no sense, or no answer is possible.
+    pub fn compile_pattern(&self, pattern: &Pattern) -> Result<Constraint, GrammarError> {
+        self.compiled(GrammarWithLexer::from_lark(pattern.lark()?))
+    }
+
+    fn compiled(&self, grammar: GrammarWithLexer) -> Result<Constraint, GrammarError> {
         let matcher = Matcher::new(self.factory.create_parser(TopLevelGrammar::from_grammar(grammar)));
         if let Some(error) = matcher.get_error() {
             return Err(GrammarError::new(format!("cannot be used: {}", first_line(&error))));
@@ -179,6 +205,12 @@ impl Grammars {
         // What the first token may be is the most expensive question.
         constraint.masks(&[], &mut Vec::new())?;
         Ok(constraint)
+    }
+
+    /// What the tokens have to do with the tags that begin calls; made once a server.
+    pub fn openers(&self, openers: &[Opener]) -> Arc<Openers> {
+        let trie = self.factory.tok_env().tok_trie();
+        Arc::new(Openers::new(Arc::clone(&self.shared), openers, |text| trie.greedy_tokenize(text)))
     }
 
     /// What the tokens have to do with the tags around a model's reasoning, as ids each; made once a server.

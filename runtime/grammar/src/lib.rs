@@ -11,12 +11,17 @@
 mod constraint;
 mod error;
 mod grammars;
+mod pattern;
 mod schema;
 mod source;
 mod thinking;
+mod watch;
 
 pub use constraint::Constraint;
 pub use error::GrammarError;
 pub use grammars::{Grammars, Token};
+pub use pattern::{Body, End, Pattern};
+pub use schema::Schema;
 pub use source::Source;
 pub use thinking::{Tags, Thinking};
+pub use watch::{Opener, Openers};

@@ -79,32 +79,68 @@ fn pattern_of(format: &str) -> Option<String> {
     })
 }
 
+/// Where schemas stand that others refer to.
+const DEFINITIONS: [&str; 2] = ["$defs", "definitions"];
 /// Deepest nesting.
 const MAX_DEPTH: usize = 64;
 /// What may stand between two parts of an answer: models that are left to it write spacing for ever.
 const SPACING: &str = "[ ]?|\\n[ ]{0,24}";
 
-/// The schema of any object.
-pub(crate) fn any_object() -> Value {
-    json!({"type": "object", "x-guidance": options()})
-}
+/// A schema, checked: what of it is followed.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Schema(Value);
 
-/// What the library is told beside a schema.
-fn options() -> Value {
-    json!({"whitespace_flexible": true, "whitespace_pattern": SPACING})
-}
-
-/// A schema as the library takes it.
-///
-/// # Errors
-/// When it says something that is not followed: where, and what.
-pub(crate) fn prepare(schema: &Value) -> Result<Value, GrammarError> {
-    let mut prepared = read(schema, "", 0)?;
-    // A schema may also be `true` or `false`.
-    if let Value::Object(map) = &mut prepared {
-        map.insert("x-guidance".to_owned(), options());
+impl Schema {
+    /// All that a schema says.
+    ///
+    /// # Errors
+    /// When it says something that is not followed: where, and what.
+    pub fn new(schema: &Value) -> Result<Schema, GrammarError> {
+        Reader { left_out: None }.read(schema, "", 0).map(Schema)
     }
-    Ok(prepared)
+
+    /// What a schema says that is followed, and what is not. Of one that makes no sense nothing is.
+    pub fn relaxed(schema: &Value) -> (Schema, Vec<GrammarError>) {
+        let mut reader = Reader { left_out: Some(Vec::new()) };
+        match reader.read(schema, "", 0) {
+            Ok(read) => (Schema(read), reader.left_out.unwrap_or_default()),
+            Err(error) => (Schema::any_object(), vec![error]),
+        }
+    }
+
+    /// That of any object.
+    pub fn any_object() -> Schema {
+        Schema(json!({"type": "object"}))
+    }
+
+    /// What of it is followed.
+    pub fn value(&self) -> &Value {
+        &self.0
+    }
+
+    /// A schema within this one, with the definitions that it may refer to.
+    pub fn part(&self, part: &Value) -> Schema {
+        let mut part = part.clone();
+        if let Value::Object(part) = &mut part {
+            for definitions in DEFINITIONS {
+                if let Some(own) = self.0.get(definitions) {
+                    part.entry(definitions).or_insert_with(|| own.clone());
+                }
+            }
+        }
+        Schema(part)
+    }
+
+    /// As the library takes it.
+    pub(crate) fn prepared(&self) -> Value {
+        let mut prepared = self.0.clone();
+        // A schema may also be `true` or `false`.
+        if let Value::Object(map) = &mut prepared {
+            let options = json!({"whitespace_flexible": true, "whitespace_pattern": SPACING});
+            map.insert("x-guidance".to_owned(), options);
+        }
+        prepared
+    }
 }
 
 /// An error at a path.
@@ -112,70 +148,97 @@ fn refused(path: &str, message: impl Into<String>) -> GrammarError {
     GrammarError { path: path.to_owned(), message: message.into() }
 }
 
-/// A schema at `path`.
-fn read(schema: &Value, path: &str, depth: usize) -> Result<Value, GrammarError> {
-    if depth > MAX_DEPTH {
-        return Err(refused(path, format!("is nested deeper than {MAX_DEPTH}")));
-    }
-    let map = match schema {
-        Value::Bool(_) => return Ok(schema.clone()),
-        Value::Object(map) => map,
-        _ => return Err(refused(path, "must be an object or a boolean")),
-    };
-    let (mut prepared, mut narrower) = (Map::new(), None);
-    for (keyword, value) in map {
-        let at = format!("{path}.{keyword}");
-        let value = match keyword.as_str() {
-            "properties" | "patternProperties" | "$defs" | "definitions" => {
-                let Value::Object(members) = value else { return Err(refused(&at, "must be an object")) };
-                let member = |(name, schema): (&String, &Value)| {
-                    Ok((name.clone(), read(schema, &format!("{at}.{name}"), depth + 1)?))
-                };
-                Value::Object(members.iter().map(member).collect::<Result<_, GrammarError>>()?)
-            }
-            "anyOf" | "oneOf" | "allOf" | "prefixItems" => schemas(value, &at, depth)?,
-            // Before 2020 an array of them was what `prefixItems` is.
-            "items" if value.is_array() => schemas(value, &at, depth)?,
-            "items" | "additionalItems" | "additionalProperties" => read(value, &at, depth + 1)?,
-            "$ref" => match value.as_str() {
-                Some(to) if to.starts_with('#') => value.clone(),
-                Some(_) => return Err(refused(&at, "leads out of this schema, which is not followed")),
-                None => return Err(refused(&at, "must be a string")),
-            },
-            "format" => match value.as_str() {
-                Some(format) if FORMATS.contains(&format) => {
-                    narrower = pattern_of(format);
-                    if narrower.is_some() {
-                        continue;
-                    }
-                    value.clone()
-                }
-                Some(format) => {
-                    let known = FORMATS.join(", ");
-                    return Err(refused(&at, format!("{format:?} is not supported; these are: {known}")));
-                }
-                None => return Err(refused(&at, "must be a string")),
-            },
-            known if LEFT_OUT.contains(&known) => continue,
-            known if FOLLOWED.contains(&known) || ANNOTATIONS.contains(&known) => value.clone(),
-            _ => return Err(refused(&at, "is not supported")),
-        };
-        prepared.insert(keyword.clone(), value);
-    }
-    if let Some(pattern) = narrower {
-        let pattern = json!({"pattern": pattern});
-        match prepared.get_mut("allOf") {
-            Some(Value::Array(all)) => all.push(pattern),
-            _ => drop(prepared.insert("allOf".to_owned(), json!([pattern]))),
-        }
-    }
-    Ok(Value::Object(prepared))
+/// Reads a schema.
+struct Reader {
+    /// What is left out because it is not followed; `None` where that is refused.
+    left_out: Option<Vec<GrammarError>>,
 }
 
-/// An array of schemas.
-fn schemas(value: &Value, path: &str, depth: usize) -> Result<Value, GrammarError> {
-    let Value::Array(schemas) = value else { return Err(refused(path, "must be an array")) };
-    let schemas = schemas.iter().enumerate();
-    let read = schemas.map(|(at, schema)| read(schema, &format!("{path}[{at}]"), depth + 1));
-    Ok(Value::Array(read.collect::<Result<_, _>>()?))
+impl Reader {
+    /// Takes note of what is not followed.
+    fn leave_out(&mut self, refused: GrammarError) -> Result<(), GrammarError> {
+        match &mut self.left_out {
+            None => return Err(refused),
+            Some(left_out) => left_out.push(refused),
+        }
+        Ok(())
+    }
+
+    /// A schema at `path`.
+    fn read(&mut self, schema: &Value, path: &str, depth: usize) -> Result<Value, GrammarError> {
+        if depth > MAX_DEPTH {
+            return Err(refused(path, format!("is nested deeper than {MAX_DEPTH}")));
+        }
+        let map = match schema {
+            Value::Bool(_) => return Ok(schema.clone()),
+            Value::Object(map) => map,
+            _ => return Err(refused(path, "must be an object or a boolean")),
+        };
+        let (mut prepared, mut narrower) = (Map::new(), None);
+        for (keyword, value) in map {
+            let at = format!("{path}.{keyword}");
+            let value = match keyword.as_str() {
+                "properties" | "patternProperties" | "$defs" | "definitions" => {
+                    let Value::Object(members) = value else {
+                        return Err(refused(&at, "must be an object"));
+                    };
+                    let member = |(name, schema): (&String, &Value)| {
+                        Ok((name.clone(), self.read(schema, &format!("{at}.{name}"), depth + 1)?))
+                    };
+                    Value::Object(members.iter().map(member).collect::<Result<_, GrammarError>>()?)
+                }
+                "anyOf" | "oneOf" | "allOf" | "prefixItems" => self.schemas(value, &at, depth)?,
+                // Before 2020 an array of them was what `prefixItems` is.
+                "items" if value.is_array() => self.schemas(value, &at, depth)?,
+                "items" | "additionalItems" | "additionalProperties" => self.read(value, &at, depth + 1)?,
+                "$ref" => match value.as_str() {
+                    Some(to) if to.starts_with('#') => value.clone(),
+                    Some(_) => {
+                        self.leave_out(refused(&at, "leads out of this schema, which is not followed"))?;
+                        continue;
+                    }
+                    None => return Err(refused(&at, "must be a string")),
+                },
+                "format" => match value.as_str() {
+                    Some(format) if FORMATS.contains(&format) => {
+                        narrower = pattern_of(format);
+                        if narrower.is_some() {
+                            continue;
+                        }
+                        value.clone()
+                    }
+                    Some(format) => {
+                        let known = FORMATS.join(", ");
+                        let message = format!("{format:?} is not supported; these are: {known}");
+                        self.leave_out(refused(&at, message))?;
+                        continue;
+                    }
+                    None => return Err(refused(&at, "must be a string")),
+                },
+                known if LEFT_OUT.contains(&known) => continue,
+                known if FOLLOWED.contains(&known) || ANNOTATIONS.contains(&known) => value.clone(),
+                _ => {
+                    self.leave_out(refused(&at, "is not supported"))?;
+                    continue;
+                }
+            };
+            prepared.insert(keyword.clone(), value);
+        }
+        if let Some(pattern) = narrower {
+            let pattern = json!({"pattern": pattern});
+            match prepared.get_mut("allOf") {
+                Some(Value::Array(all)) => all.push(pattern),
+                _ => drop(prepared.insert("allOf".to_owned(), json!([pattern]))),
+            }
+        }
+        Ok(Value::Object(prepared))
+    }
+
+    /// An array of schemas.
+    fn schemas(&mut self, value: &Value, path: &str, depth: usize) -> Result<Value, GrammarError> {
+        let Value::Array(schemas) = value else { return Err(refused(path, "must be an array")) };
+        let schemas = schemas.iter().enumerate();
+        let read = schemas.map(|(at, schema)| self.read(schema, &format!("{path}[{at}]"), depth + 1));
+        Ok(Value::Array(read.collect::<Result<_, _>>()?))
+    }
 }

@@ -52,7 +52,7 @@ impl Tags {
 }
 
 /// What a token's bytes do to a closing tag of which so many bytes were matched.
-enum Scan<'a> {
+pub(crate) enum Scan<'a> {
     /// It is complete, and these bytes follow.
     Closed(&'a [u8]),
     /// So many bytes are matched.
@@ -60,7 +60,7 @@ enum Scan<'a> {
 }
 
 /// Looks for the rest of `tag` and for all of it.
-fn scan<'a>(tag: &[u8], matched: usize, bytes: &'a [u8]) -> Scan<'a> {
+pub(crate) fn scan<'a>(tag: &[u8], matched: usize, bytes: &'a [u8]) -> Scan<'a> {
     let mut matched = matched;
     for (at, byte) in bytes.iter().enumerate() {
         while matched > 0 && tag[matched] != *byte {
@@ -193,6 +193,16 @@ impl Thinking {
             (true, 0) => Place::Closing(0),
             (true, _) => Place::Inside(0),
         }
+    }
+
+    /// Whether what comes next belongs to it.
+    pub(crate) fn is_within(&self) -> bool {
+        matches!(self.place, Place::Inside(_) | Place::Closing(_))
+    }
+
+    /// It is over without its tag.
+    pub(crate) fn end(&mut self) {
+        self.place = Place::Over;
     }
 
     /// Whether nothing of it is left to come.

@@ -2,6 +2,7 @@
 //! reasoning.
 
 use crate::answer::reading::{Calls, Reading};
+use crate::calls::{Tool, Wanted};
 use crate::http::error::ApiError;
 use crate::reasoning::share_of;
 use crate::text::{EFFORT, SWITCH, Text};
@@ -27,8 +28,16 @@ pub(crate) struct Conversation {
 pub(crate) struct Tools {
     /// As templates take them: `{"type": "function", "function": {"name", "description", "parameters"}}`. None: calls are no calls.
     pub(crate) given: Vec<Value>,
+    /// Of each, whether its arguments have to be held to all that its schema says.
+    pub(crate) strict: Vec<bool>,
+    /// Where a tool of the request has that schema.
+    pub(crate) schema_at: &'static str,
     /// Whether none of them may be called now.
     pub(crate) forbidden: bool,
+    /// Whether there is to be a call.
+    pub(crate) required: bool,
+    /// Those that may be called, if not all.
+    pub(crate) only: Option<Vec<String>>,
     /// Whether one call is all that is wanted.
     pub(crate) one: bool,
 }
@@ -61,11 +70,44 @@ pub(crate) struct Prepared {
     pub(crate) ids: Vec<u32>,
     /// What takes its answers apart.
     pub(crate) reading: Reading,
+    /// The calls that may be in it, or are to be.
+    pub(crate) calls: Option<Wanted>,
     /// The part of an answer that is left to reasoning, where the template was not told how much that is.
     pub(crate) share: Option<f64>,
 }
 
 impl Tools {
+    /// There is to be a call, says the field at `path`.
+    ///
+    /// # Errors
+    /// When there is nothing to call.
+    pub(crate) fn require(&mut self, path: &str) -> Result<(), ApiError> {
+        if self.given.is_empty() {
+            return Err(ApiError::field(
+                path,
+                format!("`{path}` asks for a call, and `tools` has none to call"),
+            ));
+        }
+        self.required = true;
+        Ok(())
+    }
+
+    /// Only these may be called, says the field at `path`.
+    ///
+    /// # Errors
+    /// When there are none, or one of them is no tool of the request.
+    pub(crate) fn allow(&mut self, names: Vec<String>, path: &str) -> Result<(), ApiError> {
+        let given = |name: &String| self.given.iter().any(|tool| tool["function"]["name"] == name.as_str());
+        if let Some(name) = names.iter().find(|name| !given(name)) {
+            return Err(ApiError::field(path, format!("`{path}` has {name:?}, which is none of `tools`")));
+        }
+        if names.is_empty() {
+            return Err(ApiError::field(path, format!("`{path}` must not be empty")));
+        }
+        self.only = Some(names);
+        Ok(())
+    }
+
     fn set(&self) -> ToolSet {
         let one = |tool: &'_ Value| {
             let function = &tool["function"];
@@ -73,6 +115,24 @@ impl Tools {
         };
         let tools: Vec<_> = self.given.iter().map(one).collect();
         ToolSet::new(tools.iter().map(|(name, parameters)| (name.as_str(), parameters)))
+    }
+}
+
+impl Tools {
+    /// The calls that an answer may have in it; none where none may be, or the model has no form of them.
+    fn wanted(&self, text: &Text, set: &Arc<ToolSet>) -> Option<Wanted> {
+        let form = text.form().filter(|_| !self.forbidden)?;
+        let tool = |(at, given): (usize, &Value)| {
+            let function = &given["function"];
+            let name = function["name"].as_str().unwrap_or_default().to_owned();
+            let strict = self.strict.get(at).copied().unwrap_or(false);
+            let path = format!("tools[{at}].{}", self.schema_at);
+            Tool { name, schema: function["parameters"].clone(), strict, path }
+        };
+        let may_be = |tool: &Tool| self.only.as_ref().is_none_or(|only| only.contains(&tool.name));
+        let tools = self.given.iter().enumerate().map(tool).filter(may_be).collect();
+        let (required, one) = (self.required, self.one);
+        Some(Wanted { form, tools, set: Arc::clone(set), required, one })
     }
 }
 
@@ -87,13 +147,15 @@ impl Conversation {
             (false, true) => Calls::First,
             (false, false) => Calls::All,
         };
-        let tools = (!self.tools.given.is_empty()).then(|| (Arc::new(self.tools.set()), calls));
+        let set = (!self.tools.given.is_empty()).then(|| Arc::new(self.tools.set()));
+        let wanted = set.as_ref().and_then(|set| self.tools.wanted(text, set));
         let share = match &self.reasoning {
             Reasoning::On { effort: Some(effort), .. } if !text.template_knows(EFFORT) => share_of(effort),
             _ => None,
         };
         let prompt = self.render(text, reasons, true)?;
-        Ok(Prepared { reading: text.reading(&prompt, tools), ids: prompt.ids, share })
+        let reading = text.reading(&prompt, set.map(|set| (set, calls)));
+        Ok(Prepared { reading, ids: prompt.ids, calls: wanted, share })
     }
 
     /// Renders it, with the beginning of an answer behind it or not.

@@ -1,10 +1,11 @@
 //! Grammars of the model's tokens: made when first asked for, compiled beside the requests that work.
 
+use crate::calls::{Loose, Wanted};
 use crate::http::error::ApiError;
 use crate::openai::format::Format;
 use crate::text::Text;
 use axum::http::StatusCode;
-use monomorph_grammar::{Constraint, GrammarError, Grammars, Tags, Thinking, Token};
+use monomorph_grammar::{Constraint, GrammarError, Grammars, Openers, Tags, Thinking, Token};
 use monomorph_model::ModelSpec;
 use monomorph_text::{ReasoningFormat, Special, TextError};
 use std::sync::{Arc, OnceLock};
@@ -16,11 +17,16 @@ const COMPILED_AT_ONCE: usize = 2;
 /// Longest chain of grammars that wait to be compiled.
 const MOST_WAITING: usize = 64;
 
+/// What an answer is held to, if anything, and what of its tools' schemas is left out of that.
+pub(crate) type Held = (Option<Constraint>, Loose);
+
 /// What is made once.
 struct Made {
     grammars: Grammars,
     /// Of a model that marks its reasoning.
     tags: Option<Arc<Tags>>,
+    /// Of a model that calls tools.
+    openers: Option<Arc<Openers>>,
 }
 
 /// What answers can be held to, of one model.
@@ -57,8 +63,9 @@ impl GrammarStore {
             let grammars = Grammars::new(spec.vocabulary, token, &ends)?;
             let tags = self.text.reasoning.map(|format| self.tags(format, &grammars)).transpose();
             let tags = tags.map_err(|error| error.to_string())?;
+            let openers = self.text.form().map(|form| grammars.openers(&form.openers()));
             tracing::info!(took = ?began.elapsed(), "grammars are ready");
-            Ok(Made { grammars, tags })
+            Ok(Made { grammars, tags, openers })
         });
         made.as_ref().map_err(Clone::clone)
     }
@@ -68,14 +75,15 @@ impl GrammarStore {
         Ok(grammars.tags(&open?, &close?))
     }
 
-    /// What an answer is held to that is to have a format; behind its reasoning, where there may be some, which the prompt opened or did
+    /// What an answer is held to that is to have a format, or may have calls in it; behind its reasoning, where there may be some, which the prompt opened or did
     /// not, and which may have a budget. Nothing where neither means anything to the model. A client that goes away while this waits for
     /// its turn is compiled nothing.
     pub(crate) async fn compile(
         self: &Arc<Self>,
         format: Option<&Format>,
+        calls: Option<&Wanted>,
         reasoning: Option<(bool, Option<usize>)>,
-    ) -> Result<Option<Constraint>, ApiError> {
+    ) -> Result<Held, ApiError> {
         let Ok(_place) = self.waiting.try_acquire() else {
             let message = format!("{MOST_WAITING} grammars are being compiled, and no more may wait");
             return Err(ApiError::new(StatusCode::TOO_MANY_REQUESTS, "queue_full", message));
@@ -84,15 +92,20 @@ impl GrammarStore {
             |_| ApiError::new(StatusCode::SERVICE_UNAVAILABLE, "stopped", "no more grammars are compiled");
         let _turn = self.turns.acquire().await.map_err(stopped)?;
         let (store, source) = (Arc::clone(self), format.map(|format| format.source.clone()));
-        let work = move || -> Result<Result<Option<Constraint>, GrammarError>, String> {
+        let wanted = calls.cloned();
+        let work = move || -> Result<Result<Held, GrammarError>, String> {
             let began = Instant::now();
-            let Made { grammars, tags } = store.made()?;
+            let Made { grammars, tags, openers } = store.made()?;
             let thinking = tags.as_ref().zip(reasoning);
             let thinking = thinking.map(|(tags, (opened, budget))| Thinking::new(tags, opened, budget));
-            let Some(source) = source else { return Ok(Ok(thinking.map(|it| grammars.thinking(it)))) };
-            let compiled = grammars.compile(&source).map(|constraint| match thinking {
-                Some(thinking) => Some(constraint.after(thinking)),
-                None => Some(constraint),
+            let compiled = match (wanted.as_ref().zip(openers.as_ref()), &source) {
+                (None, None) => return Ok(Ok((thinking.map(|it| grammars.thinking(it)), Loose::new()))),
+                (None, Some(source)) => grammars.compile(source).map(|it| (it, Loose::new())),
+                (Some((wanted, openers)), source) => wanted.compile(grammars, openers, source.as_ref()),
+            };
+            let compiled = compiled.map(|(constraint, loose)| match thinking {
+                Some(thinking) => (Some(constraint.after(thinking)), loose),
+                None => (Some(constraint), loose),
             });
             tracing::info!(took = ?began.elapsed(), refused = compiled.is_err(), "compiled a grammar");
             Ok(compiled)
@@ -105,9 +118,17 @@ impl GrammarStore {
             )
         };
         let compiled = tokio::task::spawn_blocking(work).await.map_err(|error| failed(error.to_string()))?;
-        compiled.map_err(failed)?.map_err(|error| match format {
-            Some(format) => format.refusal(error),
-            None => failed(error.to_string()),
+        compiled.map_err(failed)?.map_err(|error| match (format, calls) {
+            (_, Some(_)) if error.path.starts_with("tools[") => unusable(&error.path, &error.message),
+            (Some(format), _) => format.refusal(error),
+            (None, Some(_)) => unusable("tools", &error.message),
+            (None, None) => failed(error.to_string()),
         })
     }
+}
+
+/// The error for a field that cannot be held to.
+fn unusable(path: &str, message: &str) -> ApiError {
+    let message = format!("`{path}` {message}");
+    ApiError { code: "unsupported_grammar", ..ApiError::field(path, message) }
 }

@@ -10,6 +10,7 @@
 mod answer;
 mod anthropic;
 mod batches;
+mod calls;
 mod cli;
 mod conversation;
 mod cpu;

@@ -1,6 +1,7 @@
 //! Everything between strings and tokens that a request needs.
 
 use crate::answer::reading::{CallIds, Calls, Controls, Reading};
+use crate::calls::Form;
 use monomorph_model::ModelSpec;
 use monomorph_text::{
     AnswerParser, Chat, ChatTemplate, Prompt, ReasoningFormat, TextError, Tokenizer, ToolFormat, ToolSet,
@@ -105,6 +106,11 @@ impl Text {
         let ids = if self.tools == Some(ToolFormat::Mistral) { CallIds::Short } else { CallIds::Long };
         let parser = AnswerParser::new(format, self.reasoning, set, opened);
         Reading::new(parser, self.controls(format), ids, calls)
+    }
+
+    /// How it writes calls, if it has a form.
+    pub(crate) fn form(&self) -> Option<Form> {
+        self.tools.map(|format| Form { format, controls: self.controls(Some(format)) })
     }
 
     /// The control tokens that are tags of the reasoning, and of calls in a format.

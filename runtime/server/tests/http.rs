@@ -7,6 +7,8 @@
 mod access;
 #[path = "http/anthropic.rs"]
 mod anthropic;
+#[path = "http/calls.rs"]
+mod calls;
 #[path = "http/client.rs"]
 mod client;
 #[path = "http/drafts.rs"]
@@ -124,6 +126,11 @@ fn main() -> ExitCode {
         ("tools::several_answers_have_calls_of_their_own", tools::choices),
         ("tools::stop_strings_are_of_the_text", tools::stops),
         ("tools::what_is_no_tool_is_named", tools::refusals),
+        ("calls::required_calls_are_calls_and_valid", calls::required),
+        ("calls::what_is_called_in_free_text_is_held_to_its_schema", calls::auto),
+        ("calls::beside_a_format_there_is_one_or_the_other", calls::beside_a_format),
+        ("calls::so_they_are_in_the_other_apis", calls::in_other_words),
+        ("calls::what_is_not_held_to_is_told_or_refused", calls::refusals),
         ("anthropic::answers_are_alike_whole_and_streamed", anthropic::answers),
         ("anthropic::conversations_are_those_of_the_other_vendor", anthropic::conversations),
         ("anthropic::refusals_are_in_its_words", anthropic::refusals),

@@ -113,15 +113,18 @@ fn read_conversation(fields: &mut Fields) -> Result<(Conversation, Config), ApiE
 }
 
 fn read_tools(fields: &mut Fields) -> Result<Tools, ApiError> {
-    let given = read_given(fields, read_tool, "name")?;
-    let mut tools = Tools { given, ..Tools::default() };
+    let mut tools = read_given(fields, read_tool, "name", "input_schema")?;
     let Some(choice) = fields.value("tool_choice") else { return Ok(tools) };
     let mut choice = Fields::new("tool_choice", choice)?;
     match choice.string("type")? {
         Some("auto") => {}
         Some("none") => tools.forbidden = true,
-        Some("any") => return Err(ApiError::unsupported("tool_choice.type", "requiring a call is")),
-        Some("tool") => return Err(ApiError::unsupported("tool_choice.type", "naming tools is")),
+        Some("any") => tools.require("tool_choice.type")?,
+        Some("tool") => {
+            let name = choice.required_string("name")?.to_owned();
+            tools.allow(vec![name], "tool_choice.name")?;
+            tools.require("tool_choice.type")?;
+        }
         other => {
             let message = format!("`tool_choice.type` must be auto, any, tool or none, and is {other:?}");
             return Err(ApiError::field("tool_choice.type", message));
@@ -132,7 +135,7 @@ fn read_tools(fields: &mut Fields) -> Result<Tools, ApiError> {
     Ok(tools)
 }
 
-fn read_tool(path: &str, tool: &Value) -> Result<Value, ApiError> {
+fn read_tool(path: &str, tool: &Value) -> Result<(Value, bool), ApiError> {
     let mut fields = Fields::new(path, tool)?;
     if let Some(kind) = fields.string("type")?.filter(|kind| *kind != "custom") {
         let what = format!("tools of type {kind:?} are");
@@ -143,11 +146,11 @@ fn read_tool(path: &str, tool: &Value) -> Result<Value, ApiError> {
     let description = fields.string("description")?;
     let schema = fields.value("input_schema");
     let schema_at = fields.path("input_schema");
-    fields.refuse_unless("strict", |strict| strict == false, "arguments held to their schema are")?;
+    let strict = fields.boolean("strict")?.unwrap_or(false);
     // Arguments are streamed as they form.
     fields.harmless(&["cache_control", "eager_input_streaming"]);
     fields.finish()?;
-    tool_of(name, &name_at, description, schema, &schema_at)
+    Ok((tool_of(name, &name_at, description, schema, &schema_at)?, strict))
 }
 
 /// Without a word there is no thinking where that can be had, as with Anthropic's models. Its budget, too.

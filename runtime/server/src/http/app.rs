@@ -5,9 +5,10 @@ use super::completions::off_the_workers;
 use super::error::ApiError;
 use super::ignored::Ignored;
 use crate::answer::Answer;
+use crate::calls::{Loose, Wanted};
 use crate::conversation::Prepared;
 use crate::dump::Dump;
-use crate::grammars::GrammarStore;
+use crate::grammars::{GrammarStore, Held};
 use crate::health::canary::Canary;
 use crate::health::{Readiness, Signs, StepLimit};
 use crate::keys::Keys;
@@ -45,6 +46,8 @@ pub(crate) struct App {
     pub(crate) forced: Option<String>,
     /// Whether models may reason.
     pub(crate) reasoning: ReasoningArgs,
+    /// Whether calls are held to their tools' schemas that need not be.
+    pub(crate) hold_calls: bool,
     /// How long an answer may take; `None` is as long as it wants.
     pub(crate) request_timeout: Option<Duration>,
     /// How long a step may take before it is taken for one that hangs.
@@ -144,14 +147,14 @@ impl App {
         (0..).zip(std::iter::repeat_n(request, params.choices)).map(begin).collect()
     }
 
-    /// What an answer to a request is held to, if anything: a format, and a budget of reasoning before it, where the model marks that.
+    /// What an answer to a request is held to, if anything: a format, the form of its calls and the schemas of their arguments, and a budget of reasoning before it, where the model marks that.
     pub(crate) async fn constraint(
         &self,
         ready: &Ready,
         params: &GenerationParams,
         prepared: &Prepared,
-    ) -> Result<Option<Constraint>, ApiError> {
-        let Prepared { ids, reading, share } = prepared;
+    ) -> Result<Held, ApiError> {
+        let Prepared { ids, reading, calls, share } = prepared;
         if let Some((field, _)) = params.reasoning_budget {
             if ready.text.reasoning.is_none() {
                 return Err(ApiError::unsupported(field, "this model does not reason, so it is"));
@@ -168,9 +171,14 @@ impl App {
         let budgeted = params.format.is_some() || !params.ignore_eos;
         let opened = (budgeted && !reading.is_plain()).then(|| reading.in_reasoning());
         let reasoning = opened.map(|opened| (opened, self.reasoning.budget(asked, *share, max_tokens)));
-        match (&params.format, reasoning) {
-            (None, None | Some((_, None))) => Ok(None),
-            (format, reasoning) => ready.grammars.compile(format.as_ref(), reasoning).await,
+        let wanted = |calls: &&Wanted| {
+            let asked = self.hold_calls || calls.required || calls.is_strict() || params.format.is_some();
+            asked && calls.can_be_held() && !params.ignore_eos
+        };
+        let calls = calls.as_ref().filter(wanted);
+        match (&params.format, calls, reasoning) {
+            (None, None, None | Some((_, None))) => Ok((None, Loose::new())),
+            (format, calls, reasoning) => ready.grammars.compile(format.as_ref(), calls, reasoning).await,
         }
     }
 

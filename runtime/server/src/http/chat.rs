@@ -5,6 +5,7 @@ use super::asker::Asker;
 use super::error::ApiError;
 use super::{body, completions};
 use crate::answer::Answer;
+use crate::calls::Wanted;
 use crate::conversation::Conversation;
 use crate::openai::answers::{AnswerWriter, Endpoint};
 use crate::openai::chat::ChatRequest;
@@ -20,10 +21,10 @@ pub(crate) async fn chat(State(app): State<Arc<App>>, request: Request<Body>) ->
     let ready = app.ready()?;
     let asker = Asker::of(&request, &app.askers);
     let body = body::read_json(request, app.body_limit).await?;
-    let ChatRequest { params, conversation } = ChatRequest::read(&body, &app.limits(ready))?;
+    let ChatRequest { mut params, conversation } = ChatRequest::read(&body, &app.limits(ready))?;
     app.check_model(params.model.as_deref())?;
     let tools = !conversation.tools.given.is_empty();
-    let answers = begin(&app, ready, conversation, &params, asker).await?;
+    let answers = begin(&app, ready, conversation, &mut params, asker).await?;
     let writer = AnswerWriter::new(Endpoint::Chat, &app.model_name, app.forced.as_deref(), &params);
     let prompt = answers.first().and_then(Answer::prompt).cloned();
     completions::respond(&app, writer.with_tools(tools).with_prompt(prompt), &params, answers).await
@@ -34,16 +35,37 @@ pub(super) async fn begin(
     app: &App,
     ready: &Ready,
     conversation: Conversation,
-    params: &GenerationParams,
+    params: &mut GenerationParams,
     asker: Asker,
 ) -> Result<Vec<Answer>, ApiError> {
-    let tools = &conversation.tools;
-    if params.format.is_some() && !tools.given.is_empty() && !tools.forbidden {
-        return Err(ApiError::unsupported("tools", "tools beside a format of the answer are"));
-    }
     let (text, reasons) = (Arc::clone(&ready.text), app.reasoning.is_on());
     let prepared = completions::off_the_workers(move || conversation.prepare(&text, reasons)).await??;
-    let constraint = app.constraint(ready, params, &prepared).await?;
+    check_calls(params, prepared.calls.as_ref())?;
+    let (constraint, loose) = app.constraint(ready, params, &prepared).await?;
+    params.loose = loose;
     // Without a limit an answer may fill the context; the engine clips.
     app.begin(ready, prepared, params, constraint, asker, ready.engine.context()).await
+}
+
+/// Refuses what cannot be asked of calls together.
+fn check_calls(params: &GenerationParams, calls: Option<&Wanted>) -> Result<(), ApiError> {
+    let Some(calls) = calls else { return Ok(()) };
+    if params.ignore_eos && calls.required {
+        let message = "`ignore_eos` contradicts the call that is asked for: an answer that is complete ends";
+        return Err(ApiError::field("ignore_eos", message));
+    }
+    if calls.can_be_held() {
+        return Ok(());
+    }
+    if params.format.is_some() {
+        let what = "in this model's form of calls, which are JSON without a tag, tools beside a format of the answer are";
+        return Err(ApiError::unsupported("tools", what));
+    }
+    match calls.tools.iter().find(|tool| tool.strict) {
+        None => Ok(()),
+        Some(tool) => {
+            let what = "in this model's form of calls, which are JSON without a tag, strict arguments of calls that are not required are";
+            Err(ApiError::unsupported(&tool.path, what))
+        }
+    }
 }

@@ -43,8 +43,8 @@ pub(crate) async fn completions(
         })
     };
     let (echoed, ids) = off_the_workers(prepare).await??;
-    let prepared = Prepared { ids, reading: Reading::plain(), share: None };
-    let constraint = app.constraint(ready, &params, &prepared).await?;
+    let prepared = Prepared { ids, reading: Reading::plain(), calls: None, share: None };
+    let (constraint, _) = app.constraint(ready, &params, &prepared).await?;
     let answers = app.begin(ready, prepared, &params, constraint, asker, DEFAULT_MAX_TOKENS).await?;
     let writer = AnswerWriter::new(Endpoint::Text, &app.model_name, app.forced.as_deref(), &params);
     let prompt = answers.first().and_then(Answer::prompt).cloned();
@@ -65,7 +65,7 @@ pub(crate) async fn respond(
         let pieces = futures_util::future::try_join_all(answers.iter_mut().map(Answer::collect)).await?;
         Json(writer.whole(&pieces)).into_response()
     };
-    Ok(app.ignored.tell(&params.ignored, response))
+    Ok(app.ignored.tell(&params.ignored, &params.loose, response))
 }
 
 /// Runs work that may take milliseconds (tokenising a long prompt) where it holds up no other connection.

@@ -5,6 +5,12 @@ use axum::response::Response;
 use std::collections::BTreeMap;
 use std::sync::{Mutex, PoisonError};
 
+/// What of the tools' schemas the arguments of calls are not held to.
+const NOT_HELD: HeaderName = HeaderName::from_static("x-monomorph-not-held");
+/// What that is counted as.
+const LOOSE: &str = "tools.parameters";
+/// Most paths that are told.
+const MOST_LOOSE: usize = 16;
 const HEADER: HeaderName = HeaderName::from_static("x-monomorph-ignored");
 
 /// How often each was given.
@@ -12,8 +18,17 @@ const HEADER: HeaderName = HeaderName::from_static("x-monomorph-ignored");
 pub(crate) struct Ignored(Mutex<BTreeMap<&'static str, u64>>);
 
 impl Ignored {
-    /// Counts them, and names them in the response.
-    pub(super) fn tell(&self, fields: &[&'static str], mut response: Response) -> Response {
+    /// Counts them, and names them in the response; also what arguments are not held to.
+    pub(super) fn tell(&self, fields: &[&'static str], loose: &[String], mut response: Response) -> Response {
+        if !loose.is_empty() {
+            *self.0.lock().unwrap_or_else(PoisonError::into_inner).entry(LOOSE).or_default() += 1;
+            let visible = |character: char| if character.is_ascii_graphic() { character } else { '?' };
+            let paths: Vec<String> =
+                loose.iter().take(MOST_LOOSE).map(|path| path.chars().map(visible).collect()).collect();
+            if let Ok(paths) = HeaderValue::try_from(paths.join(", ")) {
+                response.headers_mut().insert(NOT_HELD, paths);
+            }
+        }
         if fields.is_empty() {
             return response;
         }

@@ -34,7 +34,7 @@ pub(super) async fn create(
     let mut request = ResponsesRequest::read(&body, &app.limits(ready), &app.responses)?;
     app.check_model(request.params.model.as_deref())?;
     let conversation = std::mem::take(&mut request.conversation);
-    let answers = chat::begin(&app, ready, conversation, &request.params, asker).await?;
+    let answers = chat::begin(&app, ready, conversation, &mut request.params, asker).await?;
     let writer = ResponseWriter::new(&app.model_name, &mut request, &app.responses);
     completions::respond(&app, writer, &request.params, answers).await
 }

@@ -63,6 +63,8 @@ pub(crate) struct GenerationParams {
     pub(crate) reasoning_budget: Option<(&'static str, usize)>,
     /// Fields of the body that change no answer here.
     pub(crate) ignored: Vec<&'static str>,
+    /// What of its tools' schemas arguments are not held to, as paths.
+    pub(crate) loose: Vec<String>,
 }
 
 impl GenerationParams {
@@ -85,6 +87,7 @@ impl GenerationParams {
             user: None,
             reasoning_budget: None,
             ignored: Vec::new(),
+            loose: Vec::new(),
         }
     }
 
@@ -128,6 +131,7 @@ impl GenerationParams {
             user,
             reasoning_budget: None,
             ignored: Vec::new(),
+            loose: Vec::new(),
         })
     }
 }

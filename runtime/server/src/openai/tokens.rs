@@ -20,7 +20,7 @@ pub(crate) enum Source {
     /// A conversation, as the chat template writes it.
     Chat {
         /// As [`super::chat::ChatRequest`] has it.
-        conversation: Conversation,
+        conversation: Box<Conversation>,
         /// Whether the beginning of an answer goes behind it.
         add_generation_prompt: bool,
     },
@@ -48,7 +48,7 @@ impl TokenizeRequest {
                 Source::Prompt { text: text.to_owned(), add_special_tokens }
             }
             (None, true) => Source::Chat {
-                conversation: read_conversation(&mut fields)?,
+                conversation: Box::new(read_conversation(&mut fields)?),
                 add_generation_prompt: fields.boolean("add_generation_prompt")?.unwrap_or(true),
             },
             (given, _) => {

@@ -10,6 +10,15 @@ pub(crate) const LONGEST_NAME: usize = 256;
 /// Most tools of a request.
 pub(crate) const MOST: usize = 1024;
 
+/// Where an API has what is said of a function.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Place {
+    /// In the member `function`.
+    Within,
+    /// Beside the type.
+    Beside,
+}
+
 /// Reads `tools`, `tool_choice` and `parallel_tool_calls`.
 pub(super) fn read_tools(fields: &mut Fields) -> Result<Tools, ApiError> {
     if let Some(Value::Array(tools)) = fields.value("tools")
@@ -18,50 +27,115 @@ pub(super) fn read_tools(fields: &mut Fields) -> Result<Tools, ApiError> {
         let message = format!("`tools` has {} of them; at most {MOST}", tools.len());
         return Err(ApiError::field("tools", message));
     }
-    let given = read_given(fields, read_tool, "function.name")?;
-    let forbidden = read_choice(fields)?;
-    let one = !fields.boolean("parallel_tool_calls")?.unwrap_or(true);
-    Ok(Tools { given, forbidden, one })
+    let mut tools = read_given(fields, read_tool, "function.name", "function.parameters")?;
+    read_choice(fields, &mut tools, Place::Within)?;
+    tools.one = !fields.boolean("parallel_tool_calls")?.unwrap_or(true);
+    Ok(tools)
 }
 
-/// Reads `tools`, each as `read` does; their names stand at `name` and differ.
+/// Reads `tools`, each as `read` does, which also says whether it is strict; their names stand at `name` and differ.
 pub(crate) fn read_given(
     fields: &mut Fields,
-    read: impl Fn(&str, &Value) -> Result<Value, ApiError>,
+    read: impl Fn(&str, &Value) -> Result<(Value, bool), ApiError>,
     name: &str,
-) -> Result<Vec<Value>, ApiError> {
-    let given: Vec<Value> = match fields.value("tools") {
-        None => Vec::new(),
+    schema_at: &'static str,
+) -> Result<Tools, ApiError> {
+    let (given, strict) = match fields.value("tools") {
+        None => Default::default(),
         Some(Value::Array(tools)) => {
             let read = |(at, tool)| read(&format!("tools[{at}]"), tool);
-            tools.iter().enumerate().map(read).collect::<Result<_, _>>()?
+            tools.iter().enumerate().map(read).collect::<Result<(Vec<_>, Vec<_>), _>>()?
         }
         Some(other) => return Err(wrong_type("tools", "an array", other)),
     };
     check_names("tools", name, &given)?;
-    Ok(given)
+    Ok(Tools { given, strict, schema_at, ..Tools::default() })
 }
 
-/// Reads `tool_choice`: whether calls are forbidden.
-pub(super) fn read_choice(fields: &mut Fields) -> Result<bool, ApiError> {
-    Ok(match fields.value("tool_choice") {
-        None => false,
-        Some(Value::String(choice)) => match choice.as_str() {
-            "auto" => false,
-            "none" => true,
-            "required" => return Err(ApiError::unsupported("tool_choice", "requiring a call is")),
-            other => {
-                let message =
-                    format!("`tool_choice` must be none, auto, required or a tool, and is {other:?}");
-                return Err(ApiError::field("tool_choice", message));
+/// Reads `tool_choice`.
+pub(super) fn read_choice(fields: &mut Fields, tools: &mut Tools, place: Place) -> Result<(), ApiError> {
+    const CHOICE: &str = "tool_choice";
+    let choice = match fields.value(CHOICE) {
+        None => return Ok(()),
+        Some(Value::String(choice)) => {
+            match choice.as_str() {
+                "auto" => {}
+                "none" => tools.forbidden = true,
+                "required" => tools.require(CHOICE)?,
+                other => {
+                    let message =
+                        format!("`tool_choice` must be none, auto, required or a tool, and is {other:?}");
+                    return Err(ApiError::field(CHOICE, message));
+                }
             }
-        },
-        Some(Value::Object(_)) => return Err(ApiError::unsupported("tool_choice", "naming tools is")),
-        Some(other) => return Err(wrong_type("tool_choice", "a string or an object", other)),
-    })
+            return Ok(());
+        }
+        Some(choice @ Value::Object(_)) => choice,
+        Some(other) => return Err(wrong_type(CHOICE, "a string or an object", other)),
+    };
+    match choice["type"].as_str() {
+        Some("function") => {
+            let (name, path) = read_name(CHOICE, choice, place)?;
+            tools.allow(vec![name], &path)?;
+            tools.require(CHOICE)
+        }
+        Some("allowed_tools") => read_allowed(CHOICE, choice, tools, place),
+        kind => {
+            let message = format!("`tool_choice.type` must be function or allowed_tools, and is {kind:?}");
+            Err(ApiError::field("tool_choice.type", message))
+        }
+    }
 }
 
-fn read_tool(path: &str, tool: &Value) -> Result<Value, ApiError> {
+/// Some of the tools, and whether one of them has to be called.
+fn read_allowed(path: &str, choice: &Value, tools: &mut Tools, place: Place) -> Result<(), ApiError> {
+    let mut fields = Fields::new(path, choice)?;
+    fields.required_string("type")?;
+    let inner = fields.path("allowed_tools");
+    if place == Place::Within {
+        let within = fields.required("allowed_tools")?;
+        fields.finish()?;
+        fields = Fields::new(&inner, within)?;
+    }
+    let mode = fields.path("mode");
+    match fields.required_string("mode")? {
+        "auto" => {}
+        "required" => tools.require(&mode)?,
+        other => {
+            let message = format!("`{mode}` must be auto or required, and is {other:?}");
+            return Err(ApiError::field(&mode, message));
+        }
+    }
+    let path = fields.path("tools");
+    let Value::Array(allowed) = fields.required("tools")? else {
+        return Err(ApiError::field(&path, format!("`{path}` must be an array of tools")));
+    };
+    fields.finish()?;
+    let name = |(at, tool)| read_name(&format!("{path}[{at}]"), tool, place).map(|(name, _)| name);
+    let names = allowed.iter().enumerate().map(name).collect::<Result<Vec<_>, _>>()?;
+    tools.allow(names, &path)
+}
+
+/// The name of a function, and its path.
+fn read_name(path: &str, value: &Value, place: Place) -> Result<(String, String), ApiError> {
+    let mut fields = Fields::new(path, value)?;
+    let kind = fields.path("type");
+    match fields.required_string("type")? {
+        "function" => {}
+        other => return Err(ApiError::unsupported(kind, &format!("tools of type {other:?} are"))),
+    }
+    let inner = fields.path("function");
+    if place == Place::Within {
+        let within = fields.required("function")?;
+        fields.finish()?;
+        fields = Fields::new(&inner, within)?;
+    }
+    let (name, path) = (fields.required_string("name")?.to_owned(), fields.path("name"));
+    fields.finish()?;
+    Ok((name, path))
+}
+
+fn read_tool(path: &str, tool: &Value) -> Result<(Value, bool), ApiError> {
     let mut fields = Fields::new(path, tool)?;
     let kind = fields.path("type");
     match fields.required_string("type")? {
@@ -77,9 +151,9 @@ fn read_tool(path: &str, tool: &Value) -> Result<Value, ApiError> {
     let description = fields.string("description")?;
     let parameters = fields.value("parameters");
     let at = fields.path("parameters");
-    fields.refuse_unless("strict", |strict| strict == false, "arguments held to their schema are")?;
+    let strict = fields.boolean("strict")?.unwrap_or(false);
     fields.finish()?;
-    tool_of(named, &name, description, parameters, &at)
+    Ok((tool_of(named, &name, description, parameters, &at)?, strict))
 }
 
 /// A tool as templates take it; `name_at` and `schema_at` are the paths of its name and of the schema of its parameters.

@@ -1,10 +1,10 @@
 //! `/v1/messages` and `/v1/messages/count_tokens`: requests, and what is answered.
 
 use super::Facts;
-use super::generation::{U32, length, model, stops, temperature_and_top_p, tool_name};
+use super::generation::{U32, flat_format, length, model, stops, temperature_and_top_p, tool_name};
 use super::schema::{
     Properties, about, any, any_object, any_of, array, boolean, count, empty, integer, of, only, or_null,
-    request, some, text, unsupported, whole, words,
+    request, some, text, whole, words,
 };
 use crate::anthropic::request::EFFORTS;
 use serde_json::{Value, json};
@@ -26,10 +26,11 @@ pub(super) fn schemas(facts: &Facts) -> Properties {
 
 /// What makes the prompt.
 fn conversation(facts: &Facts) -> Properties {
-    let forced = request(
-        &["type"],
-        vec![("type", words(&["auto", "none"])), ("disable_parallel_tool_use", boolean())],
-    );
+    let one = || ("disable_parallel_tool_use", boolean());
+    let choice = any_of([
+        request(&["type"], vec![("type", words(&["auto", "any", "none"])), one()]),
+        request(&["type", "name"], vec![("type", only("tool")), ("name", tool_name()), one()]),
+    ]);
     let shown = || ("display", only("summarized"));
     let thinking = any_of([
         request(&["type"], vec![("type", words(&["adaptive", "disabled"])), shown()]),
@@ -40,14 +41,14 @@ fn conversation(facts: &Facts) -> Properties {
     ]);
     let config = request(
         &[],
-        vec![("effort", about("With `thinking` only.", words(&EFFORTS))), ("format", unsupported())],
+        vec![("effort", about("With `thinking` only.", words(&EFFORTS))), ("format", flat_format())],
     );
     vec![
         ("model", model(facts)),
         ("messages", about("The last one is the user's.", some(of("AnthropicMessage")))),
         ("system", any_of([text(), array(of("AnthropicText"))])),
         ("tools", array(of("AnthropicTool"))),
-        ("tool_choice", forced),
+        ("tool_choice", choice),
         ("thinking", thinking),
         ("output_config", config),
         ("cache_control", any()),
@@ -136,7 +137,7 @@ fn tool() -> Value {
             ("name", tool_name()),
             ("description", text()),
             ("input_schema", about("A JSON schema.", any_object())),
-            ("strict", only(false)),
+            ("strict", boolean()),
             ("cache_control", any()),
             ("eager_input_streaming", any()),
         ],

@@ -128,7 +128,7 @@ fn conversation() -> Properties {
     vec![
         ("messages", some(of("ChatMessage"))),
         ("tools", at_most(tools::MOST, of("ChatTool"))),
-        ("tool_choice", words(&["none", "auto"])),
+        ("tool_choice", tool_choice()),
         ("parallel_tool_calls", boolean()),
         ("reasoning_effort", words(&EFFORTS)),
         ("chat_template_kwargs", about("Variables of the chat template.", any_object())),
@@ -187,6 +187,38 @@ fn detokenize(facts: &Facts) -> Value {
 /// A schema, or its text.
 fn schema_or_text() -> Value {
     any_of([any_object(), boolean(), text()])
+}
+
+/// Whether there is to be a call, and of what.
+fn tool_choice() -> Value {
+    let function = || {
+        let name = request(&["name"], vec![("name", tool_name())]);
+        request(&["type", "function"], vec![("type", only("function")), ("function", name)])
+    };
+    let allowed = request(
+        &["mode", "tools"],
+        vec![("mode", words(&["auto", "required"])), ("tools", some(function()))],
+    );
+    let allowed = request(
+        &["type", "allowed_tools"],
+        vec![("type", only("allowed_tools")), ("allowed_tools", allowed)],
+    );
+    any_of([words(&["none", "auto", "required"]), function(), allowed])
+}
+
+/// A format whose schema stands beside its type.
+pub(super) fn flat_format() -> Value {
+    let schema = vec![
+        ("type", only("json_schema")),
+        ("name", text()),
+        ("description", text()),
+        ("strict", boolean()),
+        ("schema", schema_or_boolean()),
+    ];
+    any_of([
+        request(&["type"], vec![("type", words(&["text", "json_object"]))]),
+        request(&["type", "schema"], schema),
+    ])
 }
 
 fn response_format() -> Value {
@@ -280,7 +312,7 @@ fn tool() -> Value {
             ("name", tool_name()),
             ("description", text()),
             ("parameters", about("A JSON schema.", any_object())),
-            ("strict", only(false)),
+            ("strict", boolean()),
         ],
     );
     request(&["type", "function"], vec![("type", only("function")), ("function", function)])

@@ -67,5 +67,6 @@ pub(crate) fn document(facts: &Facts) -> Value {
 
 const DESCRIPTION: &str = "One model behind OpenAI's and Anthropic's APIs. A field that is null is as one that is not there; a field \
      that nobody knows is refused by its name. Every response has an `x-request-id`; fields that were given and change nothing are named in \
-     `x-monomorph-ignored`. Paths that are none are answered 404 and methods that a path does not take 405, in the envelope `Error`; a head \
+     `x-monomorph-ignored`; what of the tools' schemas arguments are not held to in \
+     `x-monomorph-not-held`. Paths that are none are answered 404 and methods that a path does not take 405, in the envelope `Error`; a head \
      that is too large or is no HTTP is answered 431 or 400 without a body; a connection too many, 503.";

@@ -1,7 +1,7 @@
 //! `/v1/responses`: requests, and what is answered.
 
 use super::Facts;
-use super::generation::{length, model, temperature_and_top_p, tool_name};
+use super::generation::{flat_format, length, model, temperature_and_top_p, tool_name};
 use super::schema::{
     Properties, about, answer, any, any_object, any_of, array, boolean, count, empty, of, only, or_null,
     request, some, text, unsupported, whole, words,
@@ -31,7 +31,18 @@ fn create(facts: &Facts) -> Value {
         &[],
         vec![("effort", words(&EFFORTS)), ("summary", only("auto")), ("generate_summary", unsupported())],
     );
-    let format = request(&[], vec![("format", only(json!({"type": "text"}))), ("verbosity", only("medium"))]);
+    let format = request(&[], vec![("format", flat_format()), ("verbosity", only("medium"))]);
+    let function = || request(&["type", "name"], vec![("type", only("function")), ("name", tool_name())]);
+    let allowed = vec![
+        ("type", only("allowed_tools")),
+        ("mode", words(&["auto", "required"])),
+        ("tools", some(function())),
+    ];
+    let choice = any_of([
+        words(&["none", "auto", "required"]),
+        function(),
+        request(&["type", "mode", "tools"], allowed),
+    ]);
     let input = any_of([text(), some(of("ResponseItem"))]);
     let own = vec![
         ("model", model(facts)),
@@ -43,7 +54,7 @@ fn create(facts: &Facts) -> Value {
         ("max_output_tokens", length(facts)),
         ("user", text()),
         ("tools", array(of("ResponseTool"))),
-        ("tool_choice", words(&["none", "auto"])),
+        ("tool_choice", choice),
         ("max_tool_calls", unsupported()),
         ("parallel_tool_calls", boolean()),
         ("reasoning", reasoning),
@@ -135,7 +146,7 @@ fn tool() -> Value {
             ("name", tool_name()),
             ("description", text()),
             ("parameters", about("A JSON schema.", any_object())),
-            ("strict", only(false)),
+            ("strict", boolean()),
         ],
     )
 }
@@ -157,7 +168,7 @@ fn response(facts: &Facts) -> Value {
         ("name", text()),
         ("description", or_null(text())),
         ("parameters", any_object()),
-        ("strict", only(false)),
+        ("strict", boolean()),
     ]);
     whole(vec![
         ("id", text()),
@@ -177,8 +188,8 @@ fn response(facts: &Facts) -> Value {
         ("reasoning", whole(vec![("effort", or_null(words(&EFFORTS))), ("summary", nothing())])),
         ("store", boolean()),
         ("temperature", json!({"type": "number"})),
-        ("text", only(json!({"format": {"type": "text"}}))),
-        ("tool_choice", words(&["none", "auto"])),
+        ("text", whole(vec![("format", any_object())])),
+        ("tool_choice", any_of([words(&["none", "auto", "required"]), any_object()])),
         ("tools", array(tool)),
         ("top_p", json!({"type": "number"})),
         ("truncation", only("disabled")),

@@ -12,7 +12,9 @@ use crate::http::connections::ConnectionArgs;
 use crate::http::cors::CorsArgs;
 use crate::http::ignored::Ignored;
 use crate::keys::KeyArgs;
-use crate::load::{CacheArgs, MemoryArgs, Planned, PrefixArgs, StartEngine, ThreadArgs, WeightsArgs, load};
+use crate::load::{
+    CacheArgs, MemoryArgs, Planned, PrefixArgs, StartEngine, Switch, ThreadArgs, WeightsArgs, load,
+};
 use crate::log::LogArgs;
 use crate::lookup::LookupArgs;
 use crate::memory::{Guard, Host};
@@ -86,6 +88,9 @@ pub struct ServeArgs {
     /// How long models reason.
     #[command(flatten)]
     pub reasoning: ReasoningArgs,
+    /// Whether calls of tools are held to the tools' schemas that are neither required nor of strict tools.
+    #[arg(long, value_name = "on|off", value_enum, default_value_t = Switch::On)]
+    pub hold_calls: Switch,
     /// Most memory, in MiB, for the responses of `/v1/responses` that are kept; the oldest are given up first.
     #[arg(long, value_name = "MIB", default_value_t = 64, value_parser = clap::value_parser!(u32).range(0..=65536))]
     pub response_store: u32,
@@ -169,6 +174,7 @@ pub fn serve(
         dummy: args.weights.is_dummy(),
         forced: draft::forced(spec),
         reasoning: args.reasoning,
+        hold_calls: args.hold_calls == Switch::On,
         request_timeout: (args.request_timeout > 0).then(|| Duration::from_secs(args.request_timeout)),
         step_limit: args.step_seconds.map_or_else(
             || StepLimit::predicted(spec),

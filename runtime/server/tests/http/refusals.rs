@@ -121,7 +121,7 @@ pub fn every_refusal() {
             "tools",
             &["no form of tool calls", "not supported yet"],
         ),
-        (json!({"tool_choice": "required"}), 400, "tool_choice", &["not supported yet"]),
+        (json!({"tool_choice": "required"}), 400, "tool_choice", &["none to call"]),
         (json!({"functions": [{}]}), 400, "functions", &["not supported yet"]),
         (json!({"modalities": ["audio"]}), 400, "modalities", &["not supported yet"]),
         (json!({"reasoning_effort": "high"}), 400, "reasoning_effort", &["not supported yet"]),

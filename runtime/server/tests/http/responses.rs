@@ -115,7 +115,7 @@ fn without_ids(mut response: Value) -> Value {
 }
 
 pub fn answers() {
-    let server = Server::start_talking("hermes", "think", &[]);
+    let server = Server::start_talking("hermes", "think", &["--hold-calls", "off"]);
     for fields in [
         json!({"tools": [tool()]}),
         json!({"tools": [tool()], "max_output_tokens": 30, "metadata": {"a": "b"}, "temperature": 0.5}),
@@ -164,7 +164,7 @@ pub fn answers() {
 }
 
 pub fn conversations() {
-    let server = Server::start_talking("hermes", "think", &[]);
+    let server = Server::start_talking("hermes", "think", &["--hold-calls", "off"]);
     let first = ask(&server, &asking(SAID, &json!({"tools": [tool()], "instructions": "Be brief."})));
     let (id, call) = (&first["id"], &first["output"][2]["call_id"]);
     let result = json!({"type": "function_call_output", "call_id": call, "output": "[[say Rain.]]"});
@@ -274,8 +274,12 @@ pub fn refusals() {
         (json!({"max_output_tokens": 100_000}), "max_output_tokens", "8192"),
         (json!({"temperature": 3}), "temperature", "temperature"),
         (json!({"tools": [{"type": "web_search"}]}), "tools[0].type", "web_search"),
-        (json!({"tools": [{"type": "function", "name": "f", "strict": true}]}), "tools[0].strict", "schema"),
-        (json!({"tool_choice": "required"}), "tool_choice", "not supported yet"),
+        (
+            json!({"tools": [{"type": "function", "name": "f", "strict": true, "parameters": {"not": {}}}]}),
+            "tools[0].parameters.not",
+            "not supported",
+        ),
+        (json!({"tool_choice": "required"}), "tool_choice", "none to call"),
         (json!({"reasoning": {"effort": "huge"}}), "reasoning.effort", "huge"),
         (json!({"reasoning": {"summary": "detailed"}}), "reasoning.summary", "summary"),
         (json!({"background": true}), "background", "background"),

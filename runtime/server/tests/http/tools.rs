@@ -27,7 +27,7 @@ fn corpus(name: &str) -> Value {
 }
 
 /// The ids of a text: bytes, and control tokens where `controls`.
-fn encode(text: &str, controls: bool) -> Vec<u32> {
+pub fn encode(text: &str, controls: bool) -> Vec<u32> {
     let (mut ids, mut rest) = (Vec::new(), text);
     while let Some(first) = rest.chars().next() {
         match CONTROLS.iter().position(|name| controls && rest.starts_with(name)) {
@@ -148,7 +148,7 @@ pub fn corpora() {
         let corpus = corpus(name);
         let format = |key: &str| corpus[key].as_str().unwrap_or("-").to_owned();
         let (tools, reasoning) = (format("tools"), format("reasoning"));
-        let server = Server::start_talking(&tools, &reasoning, &[]);
+        let server = Server::start_talking(&tools, &reasoning, &["--hold-calls", "off"]);
         for case in corpus["cases"].as_array().expect("cases") {
             let answer = case["answer"].as_str().expect("an answer");
             let mut fields = json!({});
@@ -203,7 +203,7 @@ fn prompt(server: &Server, body: &Value) -> String {
 }
 
 pub fn round_trip() {
-    let server = Server::start_talking("hermes", "think", &[]);
+    let server = Server::start_talking("hermes", "think", &["--hold-calls", "off"]);
     let tool = json!({"type": "function", "function": {
         "name": "get_weather", "description": "The weather", "parameters": {"type": "object", "properties": {"city": {"type": "string"}}},
     }});
@@ -256,7 +256,7 @@ pub fn round_trip() {
     assert!(error["message"].as_str().expect("one").contains("System message must be at the beginning"));
 
     // A model's own id, and those made up for a template that wants nine characters.
-    let server = Server::start_talking("mistral", "-", &[]);
+    let server = Server::start_talking("mistral", "-", &["--hold-calls", "off"]);
     let said =
         "[TOOL_CALLS]get_weather[CALL_ID]aB3dE6gH9[ARGS]{}[TOOL_CALLS]get_weather[ARGS]{\"city\": \"x\"}";
     let user = json!({"role": "user", "content": format!("[[say {said}]]")});
@@ -339,7 +339,7 @@ pub fn choices() {
 }
 
 pub fn stops() {
-    let server = Server::start_talking("hermes", "think", &[]);
+    let server = Server::start_talking("hermes", "think", &["--hold-calls", "off"]);
     let said = "<think>stop here</think>Text <tool_call>{\"name\": \"f\", \"arguments\": {\"a\": \"stop\"}}</tool_call> and stop it";
     for stream in [false, true] {
         let body = two(said, &json!({"stop": ["stop"], "stream": stream}));

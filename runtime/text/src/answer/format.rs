@@ -46,7 +46,7 @@ impl ToolFormat {
     }
 
     /// Tags that begin a block of calls; the first is the one that counts within reasoning, too.
-    pub(crate) fn openers(self) -> &'static [&'static str] {
+    pub fn openers(self) -> &'static [&'static str] {
         match self {
             ToolFormat::Hermes => &[hermes::OPEN],
             ToolFormat::QwenXml => &[qwen::OPEN, qwen::FUNCTION],

@@ -26,6 +26,11 @@ impl ToolSet {
         self.tools.contains_key(name)
     }
 
+    /// Whether a parameter is read as a text where texts stand without quotes.
+    pub fn reads_text(&self, tool: &str, parameter: &str) -> bool {
+        self.types(tool, parameter).string()
+    }
+
     /// The types of a parameter; one that nothing is known of is a string.
     pub(crate) fn types(&self, tool: &str, parameter: &str) -> Types {
         self.tools.get(tool).and_then(|tool| tool.get(parameter)).copied().unwrap_or(Types(Types::STRING))

@@ -8,7 +8,7 @@ use crate::openai::chat::read_effort;
 use crate::openai::fields::{Fields, wrong_type};
 use crate::openai::format::read_typed;
 use crate::openai::generation::{GenerationParams, Limits, is_empty, random_seed, read_length, read_numbers};
-use crate::openai::tools::{read_choice, read_given, tool_of};
+use crate::openai::tools::{Place, read_choice, read_given, tool_of};
 use serde_json::{Map, Value, json};
 use std::sync::Arc;
 
@@ -67,11 +67,11 @@ impl ResponsesRequest {
         let text = read_text(&mut fields, &mut params)?;
         refuse_unsupported(&mut fields)?;
         params.ignored = fields.finish()?;
-        let given = tools.given.iter().map(|tool| {
+        let given = tools.given.iter().zip(&tools.strict).map(|(tool, strict)| {
             let function = &tool["function"];
             json!({
                 "type": "function", "name": function["name"], "description": function["description"],
-                "parameters": function["parameters"], "strict": false,
+                "parameters": function["parameters"], "strict": strict,
             })
         });
         let said = json!({
@@ -79,7 +79,7 @@ impl ResponsesRequest {
             "parallel_tool_calls": !tools.one, "previous_response_id": previous,
             "reasoning": {"effort": effort, "summary": null}, "store": store,
             "temperature": params.sampling.temperature, "text": {"format": text},
-            "tool_choice": if tools.forbidden { "none" } else { "auto" }, "tools": given.collect::<Vec<_>>(),
+            "tool_choice": body["tool_choice"].as_null().map_or_else(|| body["tool_choice"].clone(), |()| "auto".into()), "tools": given.collect::<Vec<_>>(),
             "top_p": params.sampling.top_p, "truncation": "disabled", "user": params.user, "background": false,
             "service_tier": "default",
         });
@@ -127,14 +127,14 @@ fn read_input(fields: &mut Fields) -> Result<Vec<Value>, ApiError> {
 }
 
 fn read_tools(fields: &mut Fields) -> Result<Tools, ApiError> {
-    let given = read_given(fields, read_tool, "name")?;
-    let forbidden = read_choice(fields)?;
+    let mut tools = read_given(fields, read_tool, "name", "parameters")?;
+    read_choice(fields, &mut tools, Place::Beside)?;
     fields.refuse_unless("max_tool_calls", |_| false, "a limit of calls is")?;
-    let one = !fields.boolean("parallel_tool_calls")?.unwrap_or(true);
-    Ok(Tools { given, forbidden, one })
+    tools.one = !fields.boolean("parallel_tool_calls")?.unwrap_or(true);
+    Ok(tools)
 }
 
-fn read_tool(path: &str, tool: &Value) -> Result<Value, ApiError> {
+fn read_tool(path: &str, tool: &Value) -> Result<(Value, bool), ApiError> {
     let mut fields = Fields::new(path, tool)?;
     match fields.string("type")? {
         Some("function") => {}
@@ -148,9 +148,9 @@ fn read_tool(path: &str, tool: &Value) -> Result<Value, ApiError> {
     let description = fields.string("description")?;
     let schema = fields.value("parameters");
     let schema_at = fields.path("parameters");
-    fields.refuse_unless("strict", |strict| strict == false, "arguments held to their schema are")?;
+    let strict = fields.boolean("strict")?.unwrap_or(false);
     fields.finish()?;
-    tool_of(name, &name_at, description, schema, &schema_at)
+    Ok((tool_of(name, &name_at, description, schema, &schema_at)?, strict))
 }
 
 /// The format of the text: what the answer is held to, and what the response says of it.

@@ -1,0 +1,160 @@
+//! Looks for what begins a call in text that is otherwise free.
+
+use crate::grammars::Shared;
+use crate::thinking::{Scan, scan};
+use llguidance::Matcher;
+use monomorph_sampling::TokenMask;
+use std::sync::Arc;
+
+/// A tag that begins a call.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Opener<'a> {
+    /// As text.
+    pub text: &'a str,
+    /// As a control token, where the vocabulary has one.
+    pub token: Option<u32>,
+}
+
+/// The tags that begin a call, and what a model's tokens have to do with them; made once a server.
+#[derive(Debug)]
+pub struct Openers {
+    tags: Vec<Tag>,
+    shared: Arc<Shared>,
+}
+
+#[derive(Debug)]
+struct Tag {
+    text: Vec<u8>,
+    token: Option<u32>,
+    /// What the grammar is told for it.
+    told: Vec<u32>,
+    /// By how many bytes of it the text so far ends with: the tokens that would complete it and go on, and with which tokens' bytes.
+    beyond: Vec<Vec<(u32, Vec<u32>)>>,
+}
+
+impl Openers {
+    /// Of the tags; `tokens` are some that a text can be written with.
+    pub(crate) fn new(
+        shared: Arc<Shared>,
+        openers: &[Opener],
+        tokens: impl Fn(&[u8]) -> Vec<u32>,
+    ) -> Openers {
+        let tag = |opener: &Opener| {
+            let text = opener.text.as_bytes().to_vec();
+            let told = opener.token.map_or_else(|| tokens(&text), |id| vec![id]);
+            let last = text.last().copied().unwrap_or_default();
+            let runs_on = |id: &u32| {
+                let bytes = shared.text(*id);
+                bytes.iter().position(|byte| *byte == last).is_some_and(|at| at + 1 < bytes.len())
+            };
+            let candidates: Vec<u32> = (0..shared.vocabulary as u32).filter(runs_on).collect();
+            let beyond = (0..text.len()).map(|matched| {
+                let rest = |id: &u32| match scan(&text, matched, shared.text(*id)) {
+                    Scan::Closed(rest) if !rest.is_empty() => Some((*id, tokens(rest))),
+                    _ => None,
+                };
+                candidates.iter().filter_map(rest).collect()
+            });
+            let beyond = beyond.collect();
+            Tag { text, token: opener.token, told, beyond }
+        };
+        Openers { tags: openers.iter().map(tag).collect(), shared: Arc::clone(&shared) }
+    }
+
+    /// For each tag and each beginning of it the ids that may come: not those that complete it and go on in a way that `grammar`, which
+    /// takes calls, does not.
+    pub(crate) fn forbid(&self, grammar: &Matcher) -> Arc<Vec<Vec<Option<TokenMask>>>> {
+        let vocabulary = self.shared.vocabulary;
+        let of_tag = |tag: &Tag| {
+            let mut behind = grammar.deep_clone();
+            let follows = behind.consume_tokens(&tag.told).is_ok();
+            let mut allowed =
+                |rest: &[u32]| follows && behind.validate_tokens(rest).is_ok_and(|count| count == rest.len());
+            let of_place = |beyond: &Vec<(u32, Vec<u32>)>| {
+                let bad: Vec<u32> =
+                    beyond.iter().filter(|(_, rest)| !allowed(rest)).map(|(id, _)| *id).collect();
+                (!bad.is_empty())
+                    .then(|| TokenMask::of(vocabulary, (0..vocabulary as u32).filter(|id| !bad.contains(id))))
+            };
+            tag.beyond.iter().map(of_place).collect()
+        };
+        Arc::new(self.tags.iter().map(of_tag).collect())
+    }
+}
+
+/// Where an answer stands that may have calls in it.
+#[derive(Clone, Debug)]
+pub(crate) struct Watch {
+    openers: Arc<Openers>,
+    allowed: Arc<Vec<Vec<Option<TokenMask>>>>,
+    /// Of each tag, how many bytes of it the text ends with.
+    matched: Vec<usize>,
+    /// Whether text between calls may be any.
+    pub(crate) free: bool,
+    /// Whether a call, or the answer, is being written that the grammar says all about.
+    pub(crate) held: bool,
+}
+
+impl Watch {
+    pub(crate) fn new(openers: &Arc<Openers>, grammar: &Matcher, free: bool) -> Watch {
+        Watch {
+            openers: Arc::clone(openers),
+            allowed: openers.forbid(grammar),
+            matched: vec![0; openers.tags.len()],
+            free,
+            held: !free,
+        }
+    }
+
+    /// What may come in free text, where not anything may; only of the first tag within reasoning.
+    pub(crate) fn mask(&self, reasoning: bool) -> Option<TokenMask> {
+        let places = self.allowed.iter().zip(&self.matched).take(if reasoning { 1 } else { usize::MAX });
+        let masks = places.filter_map(|(allowed, matched)| allowed[*matched].as_ref());
+        masks.fold(None, |all, mask| match all {
+            None => Some(mask.clone()),
+            Some(all) => Some(both(&all, mask)),
+        })
+    }
+
+    /// How many tokens may be any before one that may not.
+    pub(crate) fn free_for(&self, reasoning: bool) -> usize {
+        usize::from(self.mask(reasoning).is_none())
+    }
+
+    /// What was read begins no tag.
+    pub(crate) fn forget(&mut self) {
+        self.matched.fill(0);
+    }
+
+    /// Takes a token of free text; if it begins a call, what the grammar is to be told of it.
+    pub(crate) fn take(&mut self, id: u32, reasoning: bool) -> Option<Vec<u32>> {
+        let openers = Arc::clone(&self.openers);
+        let looked_for = if reasoning { 1 } else { openers.tags.len() };
+        for (tag, matched) in openers.tags.iter().zip(&mut self.matched).take(looked_for) {
+            let bytes = openers.shared.text(id);
+            let begun = match scan(&tag.text, *matched, bytes) {
+                _ if tag.token == Some(id) => Some(tag.told.clone()),
+                Scan::Closed(rest) => {
+                    let beyond = tag.beyond[*matched].iter().find(|(other, _)| *other == id);
+                    let rest = if rest.is_empty() { None } else { beyond.map(|(_, rest)| rest) };
+                    Some(tag.told.iter().chain(rest.into_iter().flatten()).copied().collect())
+                }
+                Scan::Open(now) => {
+                    *matched = now;
+                    None
+                }
+            };
+            if begun.is_some() {
+                self.held = true;
+                self.forget();
+                return begun;
+            }
+        }
+        None
+    }
+}
+
+/// What two masks allow.
+pub(crate) fn both(one: &TokenMask, other: &TokenMask) -> TokenMask {
+    TokenMask::new(one.words().iter().zip(other.words()).map(|(one, other)| one & other).collect::<Vec<_>>())
+}
