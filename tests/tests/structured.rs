@@ -46,7 +46,7 @@ fn cases(step: usize) -> Vec<Case> {
             json!({"type": "json_schema", "json_schema": {"name": "it", "strict": true, "schema": schema}});
         let body = json!({
             "messages": [{"role": "user", "content": question}], "max_tokens": 3500, "temperature": temperature, "seed": number,
-            "response_format": format,
+            "response_format": format, "dry_multiplier": 0.8,
         });
         let refused = line["refused"].as_str().map(str::to_owned);
         Case { name, schema, refused, body: body.to_string() }
@@ -112,6 +112,11 @@ fn every_answer_is_valid(step: usize) {
         let refused = cases.iter().filter(|case| case.refused.is_some()).count();
         let cut = answers.iter().filter(|answer| answer.is_none()).count().saturating_sub(refused);
         let stats = stats(&serving.address);
+        for (case, _) in
+            cases.iter().zip(&answers).filter(|(case, answer)| answer.is_none() && case.refused.is_none())
+        {
+            println!("{name}: {} is cut off", case.name);
+        }
         println!(
             "{name}: {} answers, {refused} refused by name, {cut} cut off, {} wrong, in {:.0} s; {} tokens, {} drafts verified, {} accepted",
             answers.len() - refused,

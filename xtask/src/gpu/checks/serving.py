@@ -107,14 +107,37 @@ FORMAT = r"[A-Z][a-z]{2,7}( [a-z]{1,6}){2,4}[.!]"
 
 
 def requests(prompts, count):
-    """Requests of different prompts, lengths and ways of sampling; every third needs the history of its tokens, every fourth a mask."""
+    """Requests of different prompts, lengths and ways of sampling; every third needs the history of its tokens, every fourth a mask, others
+    biases, DRY or the deviation of their logits."""
     for number in range(count):
         parameters = {"max_tokens": 16 + 7 * (number % 11), "temperature": 0.8 * (number % 2), "seed": number}
         if number % 3 == 0:
             parameters["frequency_penalty"] = 0.4
         if number % 4 == 2:
             parameters["guided_regex"] = FORMAT
+        if number % 5 == 1:
+            parameters["logit_bias"] = {str(200 + 37 * at): 8 - at for at in range(16)}
+        if number % 5 == 3:
+            parameters |= {"dry_multiplier": 2.0, "dry_sequence_breakers": ["\n"]}
+        if number % 7 < 2:
+            parameters["top_n_sigma"] = 1.0
         yield prompts[number % len(prompts)], parameters
+
+
+def repeats(ids, length=6):
+    """How many stretches of so many tokens stand there before, too."""
+    stretches = [tuple(ids[at : at + length]) for at in range(len(ids) - length + 1)]
+    return len(stretches) - len(set(stretches))
+
+
+def biased(context, server, prompt):
+    """What is biased is said, and what repeats is not."""
+    long = {"temperature": 0, "max_tokens": 400, "ignore_eos": True, "return_token_ids": True}
+    ids = lambda **parameters: server.complete(prompt, **(long | parameters))["choices"][0]["token_ids"]
+    forced = ids(max_tokens=8, logit_bias={"30": 100, "31": -100})
+    context.add("serving", "a biased token is said", forced == 8 * [30], f"{forced}")
+    plain, dry = repeats(ids()), repeats(ids(dry_multiplier=2.0, dry_sequence_breakers=[]))
+    context.add("serving", "DRY against repetition", dry < plain, f"{plain} stretches of 6 tokens again without it, {dry} with it")
 
 
 def run(context):
@@ -129,6 +152,7 @@ def run(context):
         with ThreadPoolExecutor(STREAMS) as pool:
             crowded = list(pool.map(lambda one: server.complete(one[0], **one[1]), asked))
         seconds = time.time() - start
+        biased(context, server, case["texts"][0])
         stats = json.loads(server.get("/health"))["stats"]
         status = server.stop()
     # How much of a prompt was cached depends on who came before; nothing else may.
