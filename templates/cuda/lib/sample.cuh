@@ -251,7 +251,7 @@ struct Sampler : SampleRow<C> {
         if (!random && !wanted) return greedy(sampling, slice_best());
         bool stale = changed || !wanted;
         if (random && sampling.top_n_sigma > 0) {
-            drop_below_deviations(sampling, stale ? row_best() : best);
+            drop_below_deviations(sampling, row_best());
             stale = true;
         }
         Threshold threshold = {};
