@@ -140,6 +140,23 @@ def biased(context, server, prompt):
     context.add("serving", "DRY against repetition", dry < plain, f"{plain} stretches of 6 tokens again without it, {dry} with it")
 
 
+def costs(context, server, prompt):
+    """Milliseconds a token, alone and for each of many, when the device runs ahead and when the host has to see each token first."""
+    ways = {"nothing": {}, "biases": {"logit_bias": {"30": 1, "31": -1}}, "a penalty": {"frequency_penalty": 0.01}, "DRY": {"dry_multiplier": 0.8}, "a mask": {"guided_regex": "(.|\n)*"}}
+    tokens = 512
+    for streams in (1, 16):
+        found = []
+        for name, parameters in ways.items():
+            ask = lambda number: server.complete(prompt, temperature=0.8, seed=number, max_tokens=tokens, **({} if "guided_regex" in parameters else {"ignore_eos": True}), **parameters)
+            ask(0)
+            start = time.time()
+            with ThreadPoolExecutor(streams) as pool:
+                answers = list(pool.map(ask, range(streams)))
+            longest = max(answer["usage"]["completion_tokens"] for answer in answers)
+            found.append(f"{name} {1000 * (time.time() - start) / longest:.3f} ({longest})")
+        context.add("serving", f"ms a token, {streams} at once", True, ", ".join(found))
+
+
 def run(context):
     case = context.manifest.get("smollm2")
     if case is None:
@@ -153,6 +170,7 @@ def run(context):
             crowded = list(pool.map(lambda one: server.complete(one[0], **one[1]), asked))
         seconds = time.time() - start
         biased(context, server, case["texts"][0])
+        costs(context, server, case["texts"][0])
         stats = json.loads(server.get("/health"))["stats"]
         status = server.stop()
     # How much of a prompt was cached depends on who came before; nothing else may.
