@@ -171,6 +171,20 @@ impl Sequence {
         self.history.is_none() && !self.biases.needs_tokens() && free > self.coming
     }
 
+    /// Whether the host has to see the token that is coming, and then has nothing to compute.
+    pub fn is_soon_ready(&self) -> bool {
+        self.lacks_the_host() && self.held_to.as_ref().is_none_or(|held| held.free_for() > 0)
+    }
+
+    /// Whether the host has to see the token that is coming, and then to compute what may come behind it, which takes a while.
+    pub fn is_masked_next(&self) -> bool {
+        self.lacks_the_host() && !self.is_soon_ready()
+    }
+
+    fn lacks_the_host(&self) -> bool {
+        self.coming > 0 && !self.runs_ahead() && self.length() < self.limit
+    }
+
     /// Whether the next step may feed it: no token is coming, or the one after it is wanted whatever it is.
     pub fn is_ready(&self) -> bool {
         self.coming == 0 || (self.runs_ahead() && self.length() < self.limit)

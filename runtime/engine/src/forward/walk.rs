@@ -66,17 +66,25 @@ fn repeating() -> Tokens {
     }))
 }
 
-/// What answers are held to in a walk: tokens are letters, and the model's stop id ends them.
-static CONSTRAINTS: LazyLock<Vec<Constraint>> = LazyLock::new(|| {
+/// Tokens are letters, and the model's stop id ends answers.
+static GRAMMARS: LazyLock<Grammars> = LazyLock::new(|| {
     let letters: Vec<[u8; 1]> = (b'a'..).take(KINDS as usize).map(|letter| [letter]).collect();
     let ends = Tight::SPEC.protocol.stop_ids;
     let token = |id: u32| {
         let bytes = letters.get(id as usize)?;
         Some(Token { bytes, special: ends.contains(&id) })
     };
-    let grammars = Grammars::new(Tight::SPEC.vocabulary, token, ends).unwrap();
-    let of = |regex: &str| grammars.compile(&Source::Regex(regex.to_owned())).unwrap();
-    let tags = grammars.tags(&[5], &[7, 8]);
+    Grammars::new(Tight::SPEC.vocabulary, token, ends).unwrap()
+});
+
+/// What this matches.
+fn of(regex: &str) -> Constraint {
+    GRAMMARS.compile(&Source::Regex(regex.to_owned())).unwrap()
+}
+
+/// What answers are held to in a walk.
+static CONSTRAINTS: LazyLock<Vec<Constraint>> = LazyLock::new(|| {
+    let tags = GRAMMARS.tags(&[5], &[7, 8]);
     let thinking = |opened, budget| Thinking::new(&tags, opened, budget);
     vec![
         of("([abd-x]{1,4}[d-h]){1,6}"),
@@ -85,8 +93,8 @@ static CONSTRAINTS: LazyLock<Vec<Constraint>> = LazyLock::new(|| {
         of("([abd-x])+"),
         of("[d-m]{3,20}").after(thinking(true, Some(6))),
         of("([abd-x]{1,3}[d-h]){1,6}").after(thinking(false, Some(9))),
-        grammars.thinking(thinking(true, Some(7))),
-        grammars.thinking(thinking(false, Some(2))),
+        GRAMMARS.thinking(thinking(true, Some(7))),
+        GRAMMARS.thinking(thinking(false, Some(2))),
     ]
 });
 
@@ -361,6 +369,41 @@ fn walks_with<S: Shape>(enabled: bool) -> Stats {
         assert!(verified / 8 < accepted && accepted < verified * 7 / 8, "some hold, some do not: {stats:?}");
     }
     stats
+}
+
+/// Steps that four answers of forty tokens take which begin one after the other.
+fn steps_of(change: impl Fn(&mut Request)) -> u64 {
+    let options = EngineOptions::new(ROOMY, Tight::SPEC.context, 12);
+    let (engine, mut forward) = prepare(Tight::SPEC, options).unwrap();
+    let script = Script { tokens: tokens(), blocks: ROOMY, ..Script::default() };
+    let mut model = Scripted::<InFlight<Tight, 2>>::new(script);
+    let mut generations = Vec::new();
+    for begins in 0..4 {
+        let mut request = Request::new(vec![begins + 1], 40);
+        request.ignore_eos = true;
+        change(&mut request);
+        generations.push(engine.submit(request).unwrap());
+        for _ in 0..3 {
+            forward.take_arrivals();
+            forward.turn(&mut model).unwrap();
+        }
+    }
+    while forward.has_work() {
+        forward.turn(&mut model).unwrap();
+    }
+    let stats = engine.stats();
+    assert_eq!((stats.finished, stats.tokens_generated), (4, 160));
+    stats.steps
+}
+
+#[test]
+fn answers_whose_tokens_the_host_sees_first_share_every_step() {
+    let free = steps_of(|_| {});
+    let penalised = steps_of(|request| request.sampling.presence_penalty = 0.5);
+    assert!(penalised < free + 8, "{penalised} steps, and {free} where the device runs ahead");
+    // Whose masks are computed meanwhile takes every other step.
+    let masked = steps_of(|request| request.constraint = Some(of("[a-x]{50}")));
+    assert!(masked > free + 8, "{masked}");
 }
 
 #[test]

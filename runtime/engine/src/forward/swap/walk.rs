@@ -47,7 +47,7 @@ fn walks<S: Shape>(swap: &SwapOptions) -> Stats {
 fn walks_of<S: Shape>() {
     let directory = tempfile::tempdir().unwrap();
     let ample = walks::<S>(&room(40 * LARGEST, None));
-    assert!(ample.swap.out > 100 && ample.swap.out <= ample.preemptions, "{ample:?}");
+    assert!(ample.swap.out > 80 && ample.swap.out <= ample.preemptions, "{ample:?}");
     assert!(ample.swap.back > ample.swap.out / 2, "{ample:?}");
     assert_eq!((ample.swap.failures, ample.swap.bytes_written), (0, 0));
 
