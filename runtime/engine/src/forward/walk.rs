@@ -404,6 +404,11 @@ fn answers_whose_tokens_the_host_sees_first_share_every_step() {
     // Whose masks are computed meanwhile takes every other step.
     let masked = steps_of(|request| request.constraint = Some(of("[a-x]{50}")));
     assert!(masked > free + 8, "{masked}");
+    let mixed = steps_of(|request| match request.prompt[0] {
+        1 => request.sampling.presence_penalty = 0.5,
+        _ => request.constraint = Some(of("[a-x]{50}")),
+    });
+    assert!(mixed > free + 8, "{mixed}");
 }
 
 #[test]
