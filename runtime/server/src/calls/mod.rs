@@ -235,10 +235,7 @@ impl Wanted {
     /// What of a tool's schema its arguments are held to.
     fn schema(&self, tool: &Tool, loose: &mut Loose) -> Result<Schema, GrammarError> {
         let at = |error: GrammarError| GrammarError { path: format!("{}{}", tool.path, error.path), ..error };
-        let (schema, mut left_out) = match tool.strict {
-            true => (Schema::new(&tool.schema).map_err(at)?, Vec::new()),
-            false => Schema::relaxed(&tool.schema),
-        };
+        let (schema, mut left_out) = Schema::relaxed(&tool.schema);
         if !self.form.is_json() {
             left_out.extend(parameters::not_held(&schema, &self.set, &tool.name));
         }
