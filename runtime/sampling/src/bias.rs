@@ -1,7 +1,7 @@
 //! What is added to the logits of single tokens: a request's own biases, and what DRY takes from tokens that would go on repeating.
 
 use crate::TokenMask;
-use std::collections::BTreeMap;
+use std::cmp::Reverse;
 use std::sync::Arc;
 
 /// Most biases that a request may ask for.
@@ -69,11 +69,16 @@ impl Biases {
     /// The biases of the token that comes after `tokens`: each id once, in order, at most [`MAX_BIASES`].
     pub fn after(&self, tokens: &[u32]) -> Arc<[TokenBias]> {
         let Some(dry) = &self.dry else { return Arc::clone(&self.fixed) };
-        let mut sums: BTreeMap<u32, f32> = self.fixed.iter().map(|one| (one.id, one.bias)).collect();
-        for one in dry.penalties(tokens) {
-            *sums.entry(one.id).or_insert(0.0) += one.bias;
-        }
-        sums.into_iter().map(|(id, bias)| TokenBias { id, bias }).collect()
+        let mut biases = dry.penalties(tokens);
+        biases.extend_from_slice(&self.fixed);
+        biases.sort_by_key(|one| one.id);
+        // Of two for one token the first stays, with the sum.
+        biases.dedup_by(|second, first| {
+            let same = first.id == second.id;
+            first.bias += if same { second.bias } else { 0.0 };
+            same
+        });
+        biases.into()
     }
 }
 
@@ -87,18 +92,19 @@ impl Dry {
             return Vec::new();
         }
         let backwards: Vec<u32> = tokens.iter().rev().copied().collect();
-        let mut longest: BTreeMap<u32, usize> = BTreeMap::new();
+        let mut longest: Vec<(u32, usize)> = Vec::new();
         for (at, length) in common_prefixes(&backwards).into_iter().enumerate().skip(1) {
             let length = length.min(reach);
             if length >= self.allowed {
                 // What stood behind the repetition; a breaker ends it there too.
                 let next = backwards[at - 1];
                 if !self.breakers.allows(next) {
-                    let known = longest.entry(next).or_insert(0);
-                    *known = length.max(*known);
+                    longest.push((next, length));
                 }
             }
         }
+        longest.sort_unstable_by_key(|&(id, length)| (id, Reverse(length)));
+        longest.dedup_by_key(|(id, _)| *id);
         let loss = |length: usize| {
             let times = f64::from(self.base).powi(i32::try_from(length - self.allowed).unwrap_or(i32::MAX));
             // What is beyond any logit need not be infinite.

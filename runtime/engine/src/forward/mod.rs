@@ -274,8 +274,9 @@ impl Forward {
     /// to see first. A step without them would cost as much, and they would go on only every other step (measured on an H200, docs/
     /// performance.md). But masks are computed while another step runs.
     fn waits_for_the_step(&self) -> bool {
-        let any = |what: fn(&Sequence) -> bool| self.running.iter().any(what);
-        !self.flights.is_empty() && any(Sequence::is_soon_ready) && !any(Sequence::is_masked_next)
+        !self.flights.is_empty()
+            && self.running.iter().any(Sequence::is_soon_ready)
+            && !self.running.iter().any(Sequence::is_masked_next)
     }
 
     /// Takes in what has arrived and drops what nobody wants; sleeps while there is nothing to do. False when
