@@ -135,17 +135,19 @@ fn chat_call() -> Value {
 }
 
 fn chat_message() -> Value {
-    answer(
-        &["role", "content", "refusal"],
-        vec![
-            ("role", only("assistant")),
-            ("content", or_null(text())),
-            ("refusal", json!({"type": "null"})),
-            ("reasoning_content", text()),
-            ("rejected_markup", text()),
-            ("tool_calls", array(of("ChatAnswerCall"))),
-        ],
-    )
+    answer(&["role", "content", "refusal"], said(of("ChatAnswerCall")))
+}
+
+/// What a message has, and a part of one, with calls of this kind.
+fn said(call: Value) -> Properties {
+    vec![
+        ("role", only("assistant")),
+        ("content", or_null(text())),
+        ("refusal", json!({"type": "null"})),
+        ("reasoning_content", text()),
+        ("rejected_markup", text()),
+        ("tool_calls", array(call)),
+    ]
 }
 
 fn chat_delta() -> Value {
@@ -154,17 +156,7 @@ fn chat_delta() -> Value {
         &["index", "function"],
         vec![("index", count()), ("id", text()), ("type", only("function")), ("function", function)],
     );
-    answer(
-        &[],
-        vec![
-            ("role", only("assistant")),
-            ("content", or_null(text())),
-            ("refusal", json!({"type": "null"})),
-            ("reasoning_content", text()),
-            ("rejected_markup", text()),
-            ("tool_calls", array(call)),
-        ],
-    )
+    answer(&[], said(call))
 }
 
 fn tokens() -> Value {

@@ -208,37 +208,26 @@ fn tool_choice() -> Value {
 
 /// A format whose schema stands beside its type.
 pub(super) fn flat_format() -> Value {
-    let schema = vec![
-        ("type", only("json_schema")),
-        ("name", text()),
-        ("description", text()),
-        ("strict", boolean()),
-        ("schema", schema_or_boolean()),
-    ];
-    any_of([
-        request(&["type"], vec![("type", words(&["text", "json_object"]))]),
-        request(&["type", "schema"], schema),
-    ])
+    let schema = [vec![("type", only("json_schema"))], named_schema()].concat();
+    any_of([format_without_schema(), request(&["type", "schema"], schema)])
 }
 
 fn response_format() -> Value {
-    let schema = request(
-        &["schema"],
-        vec![
-            ("name", text()),
-            ("description", text()),
-            ("strict", boolean()),
-            ("schema", schema_or_boolean()),
-        ],
-    );
+    let schema = request(&["schema"], named_schema());
     any_of([
-        request(&["type"], vec![("type", words(&["text", "json_object"]))]),
+        format_without_schema(),
         request(&["type", "json_schema"], vec![("type", only("json_schema")), ("json_schema", schema)]),
     ])
 }
 
-fn schema_or_boolean() -> Value {
-    any_of([any_object(), boolean()])
+fn format_without_schema() -> Value {
+    request(&["type"], vec![("type", words(&["text", "json_object"]))])
+}
+
+/// A schema with what is said of it.
+fn named_schema() -> Properties {
+    let schema = any_of([any_object(), boolean()]);
+    vec![("name", text()), ("description", text()), ("strict", boolean()), ("schema", schema)]
 }
 
 fn structured_outputs() -> Value {
