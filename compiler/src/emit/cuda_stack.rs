@@ -353,6 +353,7 @@ fn model(plan: &Plan, cuda: &CudaPlan) -> TokenStream {
         impl Model for Stack {
             const SPEC: &'static ModelSpec = &SPEC;
             const STEPS_IN_FLIGHT: usize = #in_flight;
+            const SAMPLES_APART: bool = true;
 
             fn check_hardware() -> Result<(), LoadError> {
                 Gpu::check(&SPEC)
@@ -418,6 +419,10 @@ fn model(plan: &Plan, cuda: &CudaPlan) -> TokenStream {
 
             fn submit(&mut self, step: &Step) -> Ticket {
                 self.steps.submit(&self.layers, step)
+            }
+
+            fn sample(&mut self, step: &Step) {
+                self.steps.sample(&self.layers, step);
             }
 
             fn collect(&mut self, ticket: Ticket) -> StepOutput {

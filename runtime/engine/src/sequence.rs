@@ -9,7 +9,8 @@ use crate::shared::Place;
 use monomorph_cache::swap::Image;
 use monomorph_cache::{Lease, Match, SavePoints};
 use monomorph_model::Slot;
-use monomorph_sampling::{Biases, Sampled, Sampling, TokenUse};
+use monomorph_sampling::{Biases, Sampled, Sampling, TokenBias, TokenMask, TokenUse};
+use std::borrow::Cow;
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, AtomicUsize, Ordering};
@@ -163,31 +164,56 @@ impl Sequence {
         self.draw() > 0 && self.length() - self.fed == 1
     }
 
-    /// Whether the device can go on from a token that the host has not seen. Everything that needs the host between
-    /// two tokens belongs here; a history does, for its counts are kept here, biases do that depend on it, and what an answer is held to,
-    /// unless it is nothing yet.
-    fn runs_ahead(&self) -> bool {
-        let free = self.held_to.as_ref().map_or(usize::MAX, |held| held.free_for());
-        self.history.is_none() && !self.biases.needs_tokens() && free > self.coming
-    }
-
-    /// Whether the host has to see the token that is coming, and then has nothing to compute.
-    pub fn is_soon_ready(&self) -> bool {
-        self.lacks_the_host() && self.held_to.as_ref().is_none_or(|held| held.free_for() > 0)
-    }
-
-    /// Whether the host has to see the token that is coming, and then to compute what may come behind it, which takes a while.
-    pub fn is_masked_next(&self) -> bool {
-        self.lacks_the_host() && !self.is_soon_ready()
-    }
-
-    fn lacks_the_host(&self) -> bool {
-        self.coming > 0 && !self.runs_ahead() && self.length() < self.limit
+    /// Whether what its next token is sampled by is better told when the step that samples it is on its way: it depends on tokens that
+    /// are coming, as a history's counts do, biases that look at it, and what an answer is held to; or is masks, which take a while to
+    /// compute. (Where drafts are looked up masks are computed before: they decide which are worth a row.)
+    pub fn is_told_later(&self) -> bool {
+        let counts = self.history.is_some() || self.biases.needs_tokens();
+        let held = self.held_to.as_ref().filter(|_| self.lookup.is_none());
+        (counts && self.coming > 0) || held.is_some_and(|held| held.free_for() <= self.coming)
     }
 
     /// Whether the next step may feed it: no token is coming, or the one after it is wanted whatever it is.
     pub fn is_ready(&self) -> bool {
-        self.coming == 0 || (self.runs_ahead() && self.length() < self.limit)
+        self.coming == 0 || self.length() < self.limit
+    }
+
+    /// What its next token is sampled by beside the logits, in place of what stood there; all its tokens are known but the drafts, of
+    /// which a step verifies so many.
+    ///
+    /// # Errors
+    /// When no token may come next; the message says why.
+    pub fn tell(
+        &mut self,
+        drafts: usize,
+        history: &mut Vec<TokenUse>,
+        biases: &mut Vec<Arc<[TokenBias]>>,
+        masks: &mut Vec<TokenMask>,
+    ) -> Result<(), String> {
+        history.clear();
+        biases.clear();
+        masks.clear();
+        if let Some(known) = &self.history {
+            history.extend_from_slice(known.uses());
+        }
+        if !self.biases.is_none() {
+            // Behind the tokens known, and behind each draft.
+            let mut context = Cow::Borrowed(&self.tokens);
+            biases.push(self.biases.after(&context));
+            for &draft in &self.drafts[..drafts] {
+                if self.biases.needs_tokens() {
+                    context.to_mut().push(draft);
+                }
+                biases.push(self.biases.after(&context));
+            }
+        }
+        if let Some(held) = &mut self.held_to {
+            if self.lookup.is_none() {
+                held.look_ahead(&self.drafts[..drafts])?;
+            }
+            masks.extend_from_slice(held.masks(drafts));
+        }
+        Ok(())
     }
 
     /// How many of its tokens go through prefill: all that are known when it is admitted, or where `replays` what was
@@ -398,13 +424,11 @@ impl Sequence {
             }
             lookup.learn(&self.tokens);
             self.drafts = lookup.draft(&self.tokens, self.tokens.len() + 1 == self.limit);
-        }
-        if let (Some(held), None) = (&mut self.held_to, &end) {
-            match held.look_ahead(&self.drafts) {
+            match self.held_to.as_mut().map(|held| held.look_ahead(&self.drafts)) {
                 // What was looked up and cannot come is not worth a row.
-                Ok(false) if self.lookup.is_some() => self.drafts.clear(),
-                Ok(_) => {}
-                Err(why) => end = Some(Err(why)),
+                Some(Ok(false)) => self.drafts.clear(),
+                None | Some(Ok(true)) => {}
+                Some(Err(why)) => end = Some(Err(why)),
             }
         }
         (taken as u64, end)

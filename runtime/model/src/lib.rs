@@ -39,6 +39,10 @@ pub trait Model: Sized + Send + 'static {
     /// `submit` only starts it says 2, so that its device need not wait for the host between two steps.
     const STEPS_IN_FLIGHT: usize = 1;
 
+    /// Whether it begins a step before it knows what the step's rows are sampled by: see [`Model::sample`]. One with two steps in
+    /// flight does, or nothing that needs the host between two tokens could go on ahead.
+    const SAMPLES_APART: bool = false;
+
     /// Drafts of a sequence that a step verifies together, whoever [made](Drafter) them; 0 for a stack that verifies none.
     /// Which tokens to feed is known only when a step is collected: a stack that verifies drafts has one step in flight.
     const DRAFTS: usize = Self::SPEC.drafts();
@@ -117,6 +121,16 @@ pub trait Model: Sized + Send + 'static {
 
     /// Starts one batched forward step. The caller may change `step` as soon as this returns.
     fn submit(&mut self, step: &Step) -> Ticket;
+
+    /// Samples in the step submitted last, which said that its [sampling follows](Step::sampling_follows): the same step, with
+    /// histories, biases and masks. Called once for each such step, before another is submitted and before it is collected.
+    /// A row that nobody wants any more has none of them and is greedy: what is sampled there is dropped.
+    ///
+    /// # Panics
+    /// When no step waits for this.
+    fn sample(&mut self, step: &Step) {
+        unreachable!("a model that samples where it is submitted a step of {} rows", step.sequences.len());
+    }
 
     /// Waits for a step and returns what it produced, one row per sequence of the step, in its order.
     fn collect(&mut self, ticket: Ticket) -> StepOutput;

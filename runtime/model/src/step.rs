@@ -50,6 +50,10 @@ pub struct Step {
     pub far: Vec<FarId>,
     /// At most `step_sequences` rows with at most `step_tokens` tokens in all.
     pub sequences: Vec<SequenceStep>,
+    /// Whether histories, biases and masks of its rows follow, all of them, with [`sample`](crate::Model::sample): they depend on
+    /// tokens that are not known yet, or take a while to compute. What stands for them now means nothing. Only of models that
+    /// [sample apart](crate::Model::SAMPLES_APART).
+    pub sampling_follows: bool,
 }
 
 /// One sequence's part of a step.

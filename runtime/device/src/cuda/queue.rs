@@ -10,6 +10,9 @@ use cudarc::driver::sys;
 use std::ffi::c_void;
 use std::ptr::null_mut;
 
+/// What the kernel is called that samples, of every stack.
+const SAMPLER: &str = "sample";
+
 /// How many rows of each sort a step has: what grids are made of.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Extents {
@@ -71,12 +74,26 @@ impl StepTables {
     }
 }
 
+/// What of a program is launched. Its first kernel that samples is where it is cut: up to there nothing depends on what rows are sampled
+/// by.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Portion {
+    Whole,
+    /// Up to the logits.
+    Logits,
+    /// From what is sampled on.
+    Sampling,
+}
+
 /// Where a program puts its launches: a stream that runs them, or one that records a graph. The first error is kept, and
 /// nothing is launched after it.
 #[derive(Debug)]
 pub struct Queue<'a> {
     stream: &'a Stream,
     program: &'static str,
+    portion: Portion,
+    /// Whether the program has come to what it samples.
+    samples: bool,
     /// Whether kernels begin before their predecessors have ended, and wait for them by themselves.
     dependent: bool,
     launched: usize,
@@ -97,7 +114,24 @@ impl<'a> Queue<'a> {
         extents: Extents,
         step: StepTables,
     ) -> Queue<'a> {
-        Queue { stream, program, dependent, launched: 0, extents, step, far: None, outcome: Ok(()) }
+        let (portion, samples) = (Portion::Whole, false);
+        Queue {
+            stream,
+            program,
+            portion,
+            samples,
+            dependent,
+            launched: 0,
+            extents,
+            step,
+            far: None,
+            outcome: Ok(()),
+        }
+    }
+
+    /// The same for a portion of the program.
+    pub(crate) fn portion(self, portion: Portion) -> Queue<'a> {
+        Queue { portion, ..self }
     }
 
     /// The same with blocks on disk, if there are any.
@@ -125,7 +159,13 @@ impl<'a> Queue<'a> {
         grid: [u32; 3],
         mut parameters: [*mut c_void; N],
     ) {
-        if self.outcome.is_err() {
+        self.samples |= kernel.name == SAMPLER;
+        let due = match self.portion {
+            Portion::Whole => true,
+            Portion::Logits => !self.samples,
+            Portion::Sampling => self.samples,
+        };
+        if !due || self.outcome.is_err() {
             return;
         }
         let mut attribute = sys::CUlaunchAttribute {
@@ -177,10 +217,11 @@ pub(crate) struct Graph {
 unsafe impl Send for Graph {}
 
 impl Graph {
-    /// Records what `record` launches.
+    /// Records what `record` launches of a portion of a program.
     pub(crate) fn record(
         stream: &Stream,
         program: &'static str,
+        portion: Portion,
         extents: Extents,
         step: StepTables,
         record: impl FnOnce(&mut Queue),
@@ -188,7 +229,7 @@ impl Graph {
         let mode = sys::CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_THREAD_LOCAL;
         // SAFETY: the stream is alive and idle; what this thread launches on it is recorded instead of run.
         check("recording a graph", unsafe { sys::cuStreamBeginCapture_v2(stream.handle, mode) })?;
-        let mut queue = Queue::new(stream, program, true, extents, step);
+        let mut queue = Queue::new(stream, program, true, extents, step).portion(portion);
         record(&mut queue);
         let recorded = queue.finish();
         let mut graph = null_mut();
@@ -215,11 +256,6 @@ impl Graph {
         // SAFETY: both handles are alive.
         check("launching the graph", unsafe { sys::cuGraphLaunch(self.handle, stream.handle) })
             .map_err(|fault| fault.at(self.program))
-    }
-
-    /// The program it records.
-    pub(crate) fn program(&self) -> &'static str {
-        self.program
     }
 }
 

@@ -5,6 +5,9 @@
 //! kernels write into pinned memory themselves. So between the last kernel of a step and the first of the next there is no
 //! copy.
 //!
+//! What rows are sampled by may depend on tokens of the step before, or take the host a while. Then a step begins with all that comes
+//! before the sampling, by a graph of its own, and the rest is launched when the host is ready: it works while the device does.
+//!
 //! Some stacks run a step in two parts, each with a set of its own: sequences that decode, by a recorded program, and after
 //! it the others, as a prefill. One that verifies drafts, because programs for prompts take nothing back; it has one step in flight,
 //! and where the engine makes the drafts and has none, one part. A batch-invariant one, so that a token's kernels do not depend on what else the step holds. Where both
@@ -21,7 +24,7 @@ use super::fault::Fault;
 use super::gpu::{Gpu, settle};
 use super::host::Pinned;
 use super::memory::{Memory, Pointer};
-use super::queue::{Extents, Graph, Queue};
+use super::queue::{Extents, Graph, Portion, Queue};
 use super::states::Places;
 use super::step::{Header, Limits, MAX_SEQUENCES, SampledRow, StepBuffer, Tables};
 use flight::{Flight, Want};
@@ -108,20 +111,67 @@ pub struct Steps {
     drafted: usize,
     /// Whether drafts are accepted whatever was sampled.
     forced: bool,
+    /// Parts of the step submitted last that wait for what rows are sampled by; the first has begun.
+    unsampled: Vec<Part>,
     submitted: u64,
     collected: u64,
+}
+
+/// A part of a step.
+#[derive(Debug)]
+struct Part {
+    kind: Kind,
+    /// The set it has.
+    flight: usize,
+    /// Its sequences among those of the step; at least one.
+    rows: Vec<usize>,
+}
+
+impl Part {
+    fn sequences<'a>(&self, step: &'a Step) -> Vec<&'a SequenceStep> {
+        self.rows.iter().map(|at| &step.sequences[*at]).collect()
+    }
+}
+
+/// How a part is run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Kind {
+    /// By a recorded program, a token each.
+    Decode,
+    /// The same, with drafts.
+    Verify,
+    Prefill,
 }
 
 /// A decode program.
 #[derive(Debug)]
 struct Recorded {
+    program: &'static str,
     /// Most that it takes.
     sequences: usize,
     /// Rows of each: 1, or as many more as drafts are verified.
     tokens: usize,
     extents: Extents,
     /// For the tables of each step that may be in flight.
-    graphs: Vec<Graph>,
+    graphs: Vec<Portions>,
+}
+
+/// A program as one graph, and as two.
+#[derive(Debug)]
+struct Portions {
+    whole: Graph,
+    logits: Graph,
+    sampling: Graph,
+}
+
+impl Portions {
+    fn portion(&self, portion: Portion) -> &Graph {
+        match portion {
+            Portion::Whole => &self.whole,
+            Portion::Logits => &self.logits,
+            Portion::Sampling => &self.sampling,
+        }
+    }
 }
 
 /// Waits for the device when the steps go.
@@ -183,6 +233,7 @@ impl Steps {
             drafts: spec.drafts(),
             drafted: spec.drafted(),
             forced: spec.draft.is_some_and(|draft| draft.forced_acceptance.is_some()),
+            unsampled: Vec::new(),
             submitted: 0,
             collected: 0,
         })
@@ -204,9 +255,14 @@ impl Steps {
         let stream = self.quiet.0.stream();
         // The first of each step's sets: that of the part which decodes, where there are two.
         let flights = self.flights.iter().step_by(self.sets.parts);
-        let graph = |flight: &Flight| Graph::record(stream, program, extents, flight.tables, &record);
-        let graphs = flights.map(graph).collect::<Result<_, _>>()?;
-        self.graphs.push(Recorded { sequences, tokens, extents, graphs });
+        let portions = |flight: &Flight| {
+            let graph = |portion| Graph::record(stream, program, portion, extents, flight.tables, &record);
+            let [whole, logits, sampling] =
+                [graph(Portion::Whole)?, graph(Portion::Logits)?, graph(Portion::Sampling)?];
+            Ok(Portions { whole, logits, sampling })
+        };
+        let graphs = flights.map(portions).collect::<Result<_, _>>()?;
+        self.graphs.push(Recorded { program, sequences, tokens, extents, graphs });
         Ok(())
     }
 
@@ -223,7 +279,8 @@ impl Steps {
         let each = sequences as u32;
         let extents = Extents { tokens: each, sequences: each, outputs: each };
         let tables = self.flights[PROMPTS].tables;
-        let graph = Graph::record(self.quiet.0.stream(), program, extents, tables, record)?;
+        let stream = self.quiet.0.stream();
+        let graph = Graph::record(stream, program, Portion::Whole, extents, tables, record)?;
         self.passes.push((sequences, graph));
         Ok(())
     }
@@ -235,22 +292,39 @@ impl Steps {
     pub fn submit<P: Programs>(&mut self, programs: &P, step: &Step) -> Ticket {
         let in_flight = self.submitted - self.collected;
         assert!(in_flight < self.sets.steps as u64, "{in_flight} steps are in flight already");
-        let flight = self.sets.of_step(self.submitted).start;
-        // Where the engine finds nothing to draft, a step is one as of a stack that verifies nothing.
-        let given = self.drafts > self.drafted;
-        let apart = !given || step.sequences.iter().any(|sequence| sequence.drafts > 0);
-        let started = self.copy(step).and_then(|()| {
-            if self.sets.parts > 1 && apart {
-                self.start_parts(programs, step, flight)
-            } else {
-                self.start(programs, step, flight)
+        assert!(self.unsampled.is_empty(), "a step is not sampled in, and another is submitted");
+        let mut parts = self.parts(step);
+        let mut start = || {
+            self.copy(step)?;
+            if step.sampling_follows {
+                self.begin(programs, &parts[0], step)?;
+                std::mem::swap(&mut self.unsampled, &mut parts);
+                return Ok(());
             }
-        });
-        if let Err(fault) = started {
-            fault.raise();
+            parts.iter().try_for_each(|part| self.start(programs, part, step))
+        };
+        if let Err(fault) = start() {
+            Fault::raise(fault);
         }
         self.submitted += 1;
         Ticket(self.submitted)
+    }
+
+    /// Samples in the step submitted last, whose first part has begun; the others, which use the same scratch memory, follow.
+    ///
+    /// # Panics
+    /// When that step does not wait for this. Unwinds when the device has failed.
+    pub fn sample<P: Programs>(&mut self, programs: &P, step: &Step) {
+        let parts = std::mem::take(&mut self.unsampled);
+        let Some((first, others)) = parts.split_first() else {
+            panic!("no step waits for what it samples by")
+        };
+        let sampled = self.finish(programs, first, step);
+        let started =
+            sampled.and_then(|()| others.iter().try_for_each(|part| self.start(programs, part, step)));
+        if let Err(fault) = started {
+            fault.raise();
+        }
     }
 
     /// Copies states, behind the steps that are on their way.
@@ -262,54 +336,80 @@ impl Steps {
         step.copies.iter().try_for_each(|copy| self.states.copy(self.quiet.0.stream(), copy))
     }
 
-    /// Starts a step that has one part.
-    fn start<P: Programs>(&mut self, programs: &P, step: &Step, flight: usize) -> Result<(), Fault> {
-        let sequences: Vec<&SequenceStep> = step.sequences.iter().collect();
-        let decodes = sequences.iter().all(|sequence| sequence.tokens.len() == 1);
-        self.buffer.fill(&sequences, decodes);
-        self.want(flight, 0..sequences.len(), &sequences);
-        if decodes {
-            self.decode(programs, flight, &step.far, sequences.len(), 1)?;
-        } else {
-            self.prefill(programs, flight, &step.far)?;
-        }
-        self.lose(flight, &sequences);
-        Ok(())
-    }
-
-    /// Starts both parts of a step, the first with the set `flight`.
-    fn start_parts<P: Programs>(&mut self, programs: &P, step: &Step, flight: usize) -> Result<(), Fault> {
-        // Nothing but the sequence itself says which part it is of: not how many tokens there are, nor of how many others.
+    /// What a step is run as, one after the other, by the sets of the next one.
+    fn parts(&self, step: &Step) -> Vec<Part> {
+        assert!(!step.sequences.is_empty(), "a step without sequences");
+        let flight = self.sets.of_step(self.submitted).start;
         let (drafts, drafted) = (self.drafts, self.drafted);
+        // Where the engine finds nothing to draft, a step is one as of a stack that verifies nothing.
+        let given = drafts > drafted;
+        let apart = !given || step.sequences.iter().any(|sequence| sequence.drafts > 0);
+        if self.sets.parts == 1 || !apart {
+            let decodes = step.sequences.iter().all(|sequence| sequence.tokens.len() == 1);
+            let kind = if decodes { Kind::Decode } else { Kind::Prefill };
+            return vec![Part { kind, flight, rows: (0..step.sequences.len()).collect() }];
+        }
+        // Nothing but the sequence itself says which part it is of: not how many tokens there are, nor of how many others.
         let decodes = |it: &SequenceStep| match (drafts, drafted) {
             (0, _) => it.generated,
             // Beside those that have drafts, who has none takes as many rows, and weights are read once.
             (_, 0) => it.tokens.len() == 1 + it.drafts && matches!(it.output, Output::Sample { .. }),
             _ => it.drafts > 0,
         };
-        let part = |first: bool| {
-            let of = |(_, sequence): &(usize, &SequenceStep)| decodes(sequence) == first;
-            step.sequences.iter().enumerate().filter(of).unzip::<_, _, Vec<usize>, Vec<_>>()
-        };
-        assert!(!step.sequences.is_empty(), "a step without sequences");
-        let ((decoded, decoding), (others, prompts)) = (part(true), part(false));
-        if !decoding.is_empty() {
-            if self.drafts > 0 {
-                self.buffer.verify(&decoding);
-            } else {
-                self.buffer.fill(&decoding, true);
+        let (decoded, others) = (0..step.sequences.len()).partition(|at| decodes(&step.sequences[*at]));
+        let kind = if drafts > 0 { Kind::Verify } else { Kind::Decode };
+        let parts = [
+            Part { kind, flight: flight + DECODED, rows: decoded },
+            Part { kind: Kind::Prefill, flight: flight + PROMPTS, rows: others },
+        ];
+        parts.into_iter().filter(|part| !part.rows.is_empty()).collect()
+    }
+
+    /// Starts a part of a step.
+    fn start<P: Programs>(&mut self, programs: &P, part: &Part, step: &Step) -> Result<(), Fault> {
+        self.fill(part, step);
+        self.want(part, step);
+        match part.kind {
+            Kind::Decode | Kind::Verify => self.decode(programs, part, &step.far, Portion::Whole)?,
+            Kind::Prefill => {
+                self.layers(programs, part, &step.far)?;
+                self.head(programs, part)?;
             }
-            self.want(flight + DECODED, decoded.into_iter(), &decoding);
-            self.decode(programs, flight + DECODED, &step.far, decoding.len(), 1 + self.drafts)?;
-            self.lose(flight + DECODED, &decoding);
         }
-        if !prompts.is_empty() {
-            self.buffer.fill(&prompts, false);
-            self.want(flight + PROMPTS, others.into_iter(), &prompts);
-            self.prefill(programs, flight + PROMPTS, &step.far)?;
-            self.lose(flight + PROMPTS, &prompts);
+        self.end(part, step)
+    }
+
+    /// Starts what does not depend on what its rows are sampled by.
+    fn begin<P: Programs>(&mut self, programs: &P, part: &Part, step: &Step) -> Result<(), Fault> {
+        self.fill(part, step);
+        self.want(part, step);
+        match part.kind {
+            Kind::Decode | Kind::Verify => self.decode(programs, part, &step.far, Portion::Logits),
+            Kind::Prefill => self.layers(programs, part, &step.far),
         }
-        Ok(())
+    }
+
+    /// Starts the rest of a part that has begun.
+    fn finish<P: Programs>(&mut self, programs: &P, part: &Part, step: &Step) -> Result<(), Fault> {
+        self.quiet.0.enter()?;
+        self.fill(part, step);
+        let rows = self.buffer.outputs.len();
+        self.buffer.select(0..rows.min(if part.kind == Kind::Prefill { P::HEAD_ROWS } else { rows }));
+        self.upload_sampling(part.flight)?;
+        match part.kind {
+            Kind::Decode | Kind::Verify => self.decode(programs, part, &[], Portion::Sampling)?,
+            Kind::Prefill => self.head(programs, part)?,
+        }
+        self.end(part, step)
+    }
+
+    /// Makes a part the step at hand.
+    fn fill(&mut self, part: &Part, step: &Step) {
+        let sequences = part.sequences(step);
+        match part.kind {
+            Kind::Verify => self.buffer.verify(&sequences),
+            Kind::Decode | Kind::Prefill => self.buffer.fill(&sequences, part.kind == Kind::Decode),
+        }
     }
 
     /// Waits for the step submitted first of those in flight.
@@ -337,11 +437,12 @@ impl Steps {
 
     /// Notes what each sequence will be given, and where it stands in the step. Its first row among the outputs is also its
     /// first among those that come back.
-    fn want(&mut self, flight: usize, places: impl Iterator<Item = usize>, sequences: &[&SequenceStep]) {
-        let wants = &mut self.flights[flight].wants;
+    fn want(&mut self, part: &Part, step: &Step) {
+        let wants = &mut self.flights[part.flight].wants;
         wants.clear();
         let mut place = 0;
-        for ((at, sequence), row) in places.zip(sequences).zip(&self.buffer.first_outputs) {
+        for (at, row) in part.rows.iter().zip(&self.buffer.first_outputs) {
+            let sequence = &step.sequences[*at];
             let want = match &sequence.output {
                 Output::None => Want::None,
                 Output::Logits => Want::Logits(Vec::with_capacity(sequence.tokens.len() * self.vocabulary)),
@@ -359,69 +460,78 @@ impl Steps {
                     }
                 }
             };
-            wants.push((at, want));
+            wants.push((*at, want));
         }
     }
 
-    /// So many rows a sequence, one or one and its drafts: the smallest recorded program that takes them. With blocks on disk among
-    /// the step's, `far`, its kernels are launched layer by layer.
+    /// A portion of a program of so many rows a sequence, one or one and its drafts: the smallest recorded one that takes them. With
+    /// blocks on disk among the step's, `far`, its kernels are launched layer by layer.
     fn decode<P: Programs>(
         &mut self,
         programs: &P,
-        flight: usize,
+        part: &Part,
         far: &[FarId],
-        sequences: usize,
-        tokens: usize,
+        portion: Portion,
     ) -> Result<(), Fault> {
         let gpu = self.quiet.0.clone();
         gpu.enter()?;
-        let rows = self.buffer.outputs.len();
-        self.buffer.select(0..rows);
-        self.upload(flight, false)?;
+        let (flight, rows, sequences) = (part.flight, self.buffer.outputs.len(), part.rows.len());
+        let tokens = if part.kind == Kind::Verify { 1 + self.drafts } else { 1 };
+        if portion != Portion::Sampling {
+            self.buffer.select(0..rows);
+            self.upload(flight, false)?;
+        }
         let takes = |it: &Recorded| it.sequences >= sequences && it.tokens == tokens;
         let Some(at) = self.graphs.iter().position(takes) else {
             return Err(Fault::new(format!(
                 "no decode program takes {sequences} sequences of {tokens} rows"
             )));
         };
-        let Recorded { extents, graphs, .. } = &self.graphs[at];
-        let graph = &graphs[flight / self.sets.parts];
-        let program = graph.program();
+        let Recorded { extents, graphs, program, .. } = &self.graphs[at];
+        let graph = graphs[flight / self.sets.parts].portion(portion);
+        self.flights[flight].program = program;
         let tables = self.flights[flight].tables;
         let table = tables.header.offset(size_of::<Header>() as u64);
         match self.far.as_mut().and_then(|it| it.begin(far, &self.buffer.blocks, table)) {
             None => graph.launch(gpu.stream())?,
             pass => {
-                let mut queue = Queue::new(gpu.stream(), program, false, *extents, tables).streaming(pass);
+                let queue = Queue::new(gpu.stream(), program, false, *extents, tables);
+                let mut queue = queue.portion(portion).streaming(pass);
                 programs.decode(at, &mut queue);
                 queue.finish()?;
             }
         }
-        self.fetch_logits(flight, 0..rows)?;
-        self.end(flight, program)
+        match portion {
+            Portion::Logits => Ok(()),
+            Portion::Whole | Portion::Sampling => self.fetch_logits(flight, 0..rows),
+        }
     }
 
-    /// Any tokens: all layers, then the head over the rows whose logits are wanted, as many at once as it takes; then the draft
-    /// head, if there is one.
-    fn prefill<P: Programs>(&mut self, programs: &P, flight: usize, far: &[FarId]) -> Result<(), Fault> {
+    /// Any tokens: all layers.
+    fn layers<P: Programs>(&mut self, programs: &P, part: &Part, far: &[FarId]) -> Result<(), Fault> {
         let gpu = self.quiet.0.clone();
         gpu.enter()?;
-        let outputs = self.buffer.outputs.len();
-        let group = |first: usize| first..outputs.min(first + P::HEAD_ROWS);
-        self.buffer.select(group(0));
-        self.upload(flight, true)?;
-        let mut extents = Extents {
-            tokens: self.buffer.tokens.len() as u32,
-            sequences: self.buffer.header.sequences as u32,
-            outputs: group(0).len() as u32,
-        };
-        let mut tables = self.flights[flight].tables;
-        let sampled = tables.sampled;
+        let outputs = self.buffer.outputs.len().min(P::HEAD_ROWS);
+        self.buffer.select(0..outputs);
+        self.upload(part.flight, true)?;
+        self.flights[part.flight].program = "prefill";
+        let (extents, tables) = (self.extents(outputs), self.flights[part.flight].tables);
         let table = tables.header.offset(size_of::<Header>() as u64);
         let pass = self.far.as_mut().and_then(|it| it.begin(far, &self.buffer.blocks, table));
         let mut queue = Queue::new(gpu.stream(), "prefill", false, extents, tables).streaming(pass);
         programs.prefill(self.buffer.tokens.len(), &mut queue);
-        queue.finish()?;
+        queue.finish()
+    }
+
+    /// Behind the layers the head over the rows whose logits are wanted, as many at once as it takes; then the draft head, if there is
+    /// one.
+    fn head<P: Programs>(&mut self, programs: &P, part: &Part) -> Result<(), Fault> {
+        let (gpu, flight) = (self.quiet.0.clone(), part.flight);
+        let outputs = self.buffer.outputs.len();
+        let group = |first: usize| first..outputs.min(first + P::HEAD_ROWS);
+        let mut extents = self.extents(group(0).len());
+        let mut tables = self.flights[flight].tables;
+        let sampled = tables.sampled;
         for first in (0..outputs).step_by(P::HEAD_ROWS) {
             if first > 0 {
                 self.upload_group(flight, group(first), first / P::HEAD_ROWS)?;
@@ -445,6 +555,22 @@ impl Steps {
                 None => return Err(Fault::new(format!("no passes draft for {sequences} sequences"))),
             }
         }
-        self.end(flight, "prefill")
+        Ok(())
+    }
+
+    /// Rows of the step at hand, with so many outputs.
+    fn extents(&self, outputs: usize) -> Extents {
+        Extents {
+            tokens: self.buffer.tokens.len() as u32,
+            sequences: self.buffer.header.sequences as u32,
+            outputs: outputs as u32,
+        }
+    }
+
+    /// Behind the last launch of a part.
+    fn end(&mut self, part: &Part, step: &Step) -> Result<(), Fault> {
+        self.flights[part.flight].done.record(self.quiet.0.stream())?;
+        self.lose(part, step);
+        Ok(())
     }
 }

@@ -19,12 +19,7 @@ impl Forward {
         if asked != got {
             return Err(format!("the model answered a step of {asked} sequences with {got} rows"));
         }
-        self.places.fill(None);
-        for (index, sequence) in self.running.iter().enumerate() {
-            if let Some(slot) = sequence.slot {
-                self.places[slot.0 as usize] = Some(index);
-            }
-        }
+        self.find_places();
         let mut finished: Vec<(usize, Result<Finished, String>)> = Vec::new();
         let (mut prefilled, mut pieces, mut generated) = (0, 0, 0);
         let (mut drafts, mut verified, mut accepted) = (0, 0, 0);
@@ -59,8 +54,7 @@ impl Forward {
                     self.running[index].take([sampled], Vec::new(), now)
                 }
                 (Expects::Verified, RowOutput::Verified(Verified { sampled, drafts: next })) => {
-                    // One step is in flight: nobody ended meanwhile.
-                    let index = place.ok_or_else(|| format!("row {at} of the step is nobody's"))?;
+                    let Some(index) = place else { continue };
                     let sequence = &mut self.running[index];
                     self.contract.check_verified(at, &sequence.drafts, &sampled, &next)?;
                     if counts {

@@ -232,12 +232,19 @@ impl Forward {
         const { assert!(M::DRAFTS == M::SPEC.drafts(), "a model that drafts otherwise than it says") };
         // What to feed next is known when a step is collected, and not before.
         const { assert!(M::DRAFTS == 0 || M::STEPS_IN_FLIGHT == 1, "drafts with two steps in flight") };
+        // Nor what to sample by, of answers that the host has a hand in.
+        const {
+            assert!(
+                M::SAMPLES_APART || M::STEPS_IN_FLIGHT == 1,
+                "two steps in flight, and none is told later"
+            )
+        };
         self.images.poll();
         let began = Instant::now();
         // What is sent to disk and cannot be ends its sequence, which may have been all there was.
         let ready = self.make_room(model)?;
         let idle = self.running.is_empty() && self.waiting.is_empty();
-        let planned = ready && !idle && !self.waits_for_the_step() && self.plan()?;
+        let planned = ready && !idle && !self.step.sampling_follows && self.plan(M::SAMPLES_APART)?;
         let submitted = Instant::now();
         self.planning += submitted - began;
         if planned {
@@ -249,6 +256,7 @@ impl Forward {
             self.step.copies.clear();
             let rows = std::mem::take(&mut self.rows);
             self.flights.push(Flight { ticket, submitted, rows });
+            self.sample(model)?;
             if self.flights.len() < M::STEPS_IN_FLIGHT {
                 return Ok(());
             }
@@ -263,6 +271,7 @@ impl Forward {
             self.pace.observe(prefilled, u64::try_from((collected - began).as_micros()).unwrap_or(u64::MAX));
             self.apply(&rows, output, collected)?;
             self.flights.recycle(rows);
+            self.sample(model)?;
             self.publish(Some(Turn { began, collected }));
         } else if !planned {
             self.wait_for_pages();
@@ -270,13 +279,18 @@ impl Forward {
         Ok(())
     }
 
-    /// Whether the next step is better planned when the one in flight is done: then it has those sequences too whose tokens the host has
-    /// to see first. A step without them would cost as much, and they would go on only every other step (measured on an H200, docs/
-    /// performance.md). But masks are computed while another step runs.
-    fn waits_for_the_step(&self) -> bool {
-        !self.flights.is_empty()
-            && self.running.iter().any(Sequence::is_soon_ready)
-            && !self.running.iter().any(Sequence::is_masked_next)
+    /// Tells the step submitted last what its rows are sampled by, if it waits for that and the tokens of all before it are known. Masks
+    /// are computed here: the device has begun the step.
+    ///
+    /// # Errors
+    /// See [`Forward::free`].
+    fn sample<M: Model>(&mut self, model: &mut M) -> Result<(), String> {
+        if self.step.sampling_follows && self.flights.len() == 1 {
+            self.tell()?;
+            model.sample(&self.step);
+            self.step.sampling_follows = false;
+        }
+        Ok(())
     }
 
     /// Takes in what has arrived and drops what nobody wants; sleeps while there is nothing to do. False when

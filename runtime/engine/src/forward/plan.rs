@@ -6,7 +6,7 @@ use super::prefix::save;
 use crate::scheduler::{Limits, Plan, Row as Planned, View, schedule};
 use monomorph_cache::Place;
 use monomorph_model::{BlockId, FarId, ModelSpec, Output, SequenceStep, Tokens};
-use std::borrow::Cow;
+use monomorph_sampling::Sampling;
 
 /// What the steps of a model may carry: at most so many `sequences`, and `prefill_tokens` of prompts, where 0 is as many as there is
 /// room for.
@@ -24,12 +24,12 @@ pub(super) fn limits(spec: &ModelSpec, sequences: usize, prefill_tokens: usize) 
 }
 
 impl Forward {
-    /// Decides the next step and makes it ready in `self.step` and `self.rows`. False when a step in flight has to
-    /// be collected first, or a page from disk waited for.
+    /// Decides the next step of a model that samples `apart` or not, and makes it ready in `self.step` and `self.rows`. False when a
+    /// step in flight has to be collected first, or a page from disk waited for.
     ///
     /// # Errors
     /// When there is nothing to run, or the blocks promised are not there: both would be mistakes in here.
-    pub(super) fn plan(&mut self) -> Result<bool, String> {
+    pub(super) fn plan(&mut self, apart: bool) -> Result<bool, String> {
         self.view();
         let view = View {
             free_blocks: self.cache.available(),
@@ -74,14 +74,18 @@ impl Forward {
             drop(counters);
             self.publish(None);
         }
-        self.build(&rows)?;
+        self.build(&rows, apart)?;
+        if !self.step.sampling_follows {
+            self.tell()?;
+        }
         Ok(true)
     }
 
     /// Writes the planned rows down, reusing the memory of earlier steps: nothing is allocated once the rows
     /// have seen their longest sequence.
-    fn build(&mut self, rows: &[Planned]) -> Result<(), String> {
+    fn build(&mut self, rows: &[Planned], apart: bool) -> Result<(), String> {
         let step = self.flights.next_step();
+        self.step.sampling_follows = false;
         self.rows = self.flights.rows();
         self.spare.append(&mut self.step.sequences);
         self.step.far.clear();
@@ -139,32 +143,12 @@ impl Forward {
                     BlockId((blocks + (far.len() - 1) * group + at) as u32)
                 }
             }));
-            let (mut history, mut biases, mut masks) = match std::mem::replace(&mut row.output, Output::None)
-            {
+            let (history, biases, masks) = match std::mem::replace(&mut row.output, Output::None) {
                 Output::Sample { history, biases, masks, .. } => (history, biases, masks),
                 Output::None | Output::Logits => (Vec::new(), Vec::new(), Vec::new()),
             };
             if samples {
-                history.clear();
-                biases.clear();
-                masks.clear();
-                if let Some(known) = &sequence.history {
-                    history.extend_from_slice(known.uses());
-                }
-                if !sequence.biases.is_none() {
-                    // Behind the tokens known, and behind each draft.
-                    let mut context = Cow::Borrowed(&sequence.tokens);
-                    biases.push(sequence.biases.after(&context));
-                    for &draft in &sequence.drafts[..drafts] {
-                        if sequence.biases.needs_tokens() {
-                            context.to_mut().push(draft);
-                        }
-                        biases.push(sequence.biases.after(&context));
-                    }
-                }
-                if let Some(held) = &sequence.held_to {
-                    masks.extend_from_slice(held.masks(drafts));
-                }
+                self.step.sampling_follows |= apart && sequence.is_told_later();
                 let (sampling, draw) = (sequence.sampling.clone(), sequence.draw());
                 row.output = Output::Sample { sampling, draw, history, biases, masks };
             }
@@ -177,5 +161,45 @@ impl Forward {
             sequence.last_step = step;
         }
         Ok(())
+    }
+
+    /// Writes down what the rows of the next step, or of the one submitted last, are sampled by. Where no token may come next the
+    /// sequence ends, and its row is surplus.
+    ///
+    /// # Errors
+    /// See [`Forward::free`].
+    pub(super) fn tell(&mut self) -> Result<(), String> {
+        self.find_places();
+        let mut lost = Vec::new();
+        for row in &mut self.step.sequences {
+            let Output::Sample { sampling, history, biases, masks, .. } = &mut row.output else { continue };
+            // Of one that ended meanwhile nobody asks what is sampled.
+            let told = self.places[row.slot.0 as usize].map_or(Err(None), |index| {
+                let told = self.running[index].tell(row.drafts, history, biases, masks);
+                told.map_err(|why| Some((index, why)))
+            });
+            if let Err(end) = told {
+                lost.extend(end);
+                *sampling = Sampling::default();
+                (history.clear(), biases.clear(), masks.clear());
+            }
+        }
+        // From the end no index moves before its turn.
+        lost.sort_unstable();
+        for (index, why) in lost.into_iter().rev() {
+            let sequence = self.running.remove(index);
+            self.lose(sequence, why)?;
+        }
+        Ok(())
+    }
+
+    /// Notes where the sequences run that have the slots.
+    pub(super) fn find_places(&mut self) {
+        self.places.fill(None);
+        for (index, sequence) in self.running.iter().enumerate() {
+            if let Some(slot) = sequence.slot {
+                self.places[slot.0 as usize] = Some(index);
+            }
+        }
     }
 }

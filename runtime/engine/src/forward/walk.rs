@@ -400,15 +400,13 @@ fn steps_of(change: impl Fn(&mut Request)) -> u64 {
 fn answers_whose_tokens_the_host_sees_first_share_every_step() {
     let free = steps_of(|_| {});
     let penalised = steps_of(|request| request.sampling.presence_penalty = 0.5);
-    assert!(penalised < free + 8, "{penalised} steps, and {free} where the device runs ahead");
-    // Whose masks are computed meanwhile takes every other step.
     let masked = steps_of(|request| request.constraint = Some(of("[a-x]{50}")));
-    assert!(masked > free + 8, "{masked}");
     let mixed = steps_of(|request| match request.prompt[0] {
         1 => request.sampling.presence_penalty = 0.5,
+        2 => {}
         _ => request.constraint = Some(of("[a-x]{50}")),
     });
-    assert!(mixed > free + 8, "{mixed}");
+    assert_eq!([penalised, masked, mixed], [free; 3], "steps");
 }
 
 #[test]

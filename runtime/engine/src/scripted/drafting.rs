@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 impl<S: Shape> Scripted<S> {
     /// Samples after the last token of `context` that is no draft, and after every draft that is the token sampled before it.
-    pub(super) fn sample(
+    pub(super) fn sample_row(
         &mut self,
         row: &SequenceStep,
         context: &[u32],

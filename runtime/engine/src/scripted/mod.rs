@@ -17,7 +17,7 @@ pub use spec::{Drafting, InFlight, Invariant, Recurrent, Shape, Skipping, Small,
 use controls::Fault;
 use memory::Memory;
 use monomorph_model::{BlockId, FarId, FarRoom, LoadError, LoadOptions, Model, ModelSpec, Output, Progress};
-use monomorph_model::{RowOutput, SequenceStep, StatePlace, States, Step, StepOutput, Ticket, Weights};
+use monomorph_model::{RowOutput, SequenceStep, Slot, StatePlace, States, Step, StepOutput, Ticket, Weights};
 use monomorph_sampling::{Sampled, Sampling, TokenBias, TokenMask};
 use std::collections::VecDeque;
 use std::marker::PhantomData;
@@ -134,6 +134,8 @@ pub struct Scripted<S: Shape = Small> {
     memory: Memory,
     /// Steps submitted and not collected.
     pending: VecDeque<Pending>,
+    /// Of the last of them, while it waits for what to sample by: slot, position and context of each row.
+    told_later: Option<Vec<(Slot, usize, Vec<u32>)>>,
     next_ticket: u64,
     /// When the step collected last was done.
     idle_since: Option<Instant>,
@@ -148,6 +150,7 @@ impl<S: Shape> Scripted<S> {
             script,
             controls: Controls::default(),
             pending: VecDeque::new(),
+            told_later: None,
             next_ticket: 0,
             idle_since: None,
             shape: PhantomData,
@@ -178,9 +181,8 @@ impl<S: Shape> Scripted<S> {
         }
     }
 
-    /// What one sequence gets.
-    fn row(&mut self, sequence: &SequenceStep) -> RowOutput {
-        let context = self.memory.feed(sequence);
+    /// What one sequence gets that read this context.
+    fn row(&mut self, sequence: &SequenceStep, context: &[u32]) -> RowOutput {
         match &sequence.output {
             Output::None => RowOutput::None,
             Output::Sample { sampling, draw, history, biases, masks } => {
@@ -188,7 +190,7 @@ impl<S: Shape> Scripted<S> {
                 memory::check_history(&context[..known], *draw, sampling, history);
                 memory::check_biases(biases, sequence.drafts, S::SPEC);
                 memory::check_masks(masks, &context[known..], S::SPEC);
-                self.sample(sequence, &context, sampling, *draw, biases, masks)
+                self.sample_row(sequence, context, sampling, *draw, biases, masks)
             }
             Output::Logits => {
                 let mut logits = vec![0.0; sequence.tokens.len() * S::SPEC.vocabulary];
@@ -252,6 +254,8 @@ fn sampled(id: u32, sampling: &Sampling, vocabulary: usize, poison: Option<Poiso
 impl<S: Shape> Model for Scripted<S> {
     const SPEC: &'static ModelSpec = S::SPEC;
     const STEPS_IN_FLIGHT: usize = S::STEPS_IN_FLIGHT;
+    // A device does; a processor, which has one step in flight and makes no drafts, does not.
+    const SAMPLES_APART: bool = S::STEPS_IN_FLIGHT > 1 || S::SPEC.drafted() > 0;
 
     fn load(_: &Weights, options: &LoadOptions, _: &Progress) -> Result<Self, LoadError> {
         let blocks = options.blocks_or_one_sequence(S::SPEC.block_tokens);
@@ -307,7 +311,23 @@ impl<S: Shape> Model for Scripted<S> {
         memory::check_step(step, S::SPEC, self.sequences());
         self.memory.begin(&step.far);
         step.copies.iter().for_each(|copy| self.memory.copy(*copy));
-        let mut rows: Vec<RowOutput> = step.sequences.iter().map(|sequence| self.row(sequence)).collect();
+        assert!(self.told_later.is_none(), "a step is not sampled in, and another is submitted");
+        assert!(
+            Self::SAMPLES_APART || !step.sampling_follows,
+            "sampling follows of a model that samples at once"
+        );
+        let mut rows = Vec::new();
+        let mut read = Vec::new();
+        for sequence in &step.sequences {
+            let context = self.memory.feed(sequence);
+            if step.sampling_follows {
+                rows.push(RowOutput::None);
+                read.push((sequence.slot, sequence.position, context));
+            } else {
+                rows.push(self.row(sequence, &context));
+            }
+        }
+        self.told_later = step.sampling_follows.then_some(read);
         if !step.far.is_empty() && self.controls.read_fails() {
             for (row, sequence) in rows.iter_mut().zip(&step.sequences) {
                 if sequence.blocks.iter().any(|block| block.0 as usize >= self.script.blocks) {
@@ -330,7 +350,27 @@ impl<S: Shape> Model for Scripted<S> {
         Ticket(self.next_ticket)
     }
 
+    fn sample(&mut self, step: &Step) {
+        let Some(read) = self.told_later.take() else { panic!("no step waits for what it samples by") };
+        assert_eq!(read.len(), step.sequences.len(), "another step is sampled in than was submitted");
+        let rows = step.sequences.iter().zip(read).map(|(sequence, (slot, position, context))| {
+            assert_eq!((sequence.slot, sequence.position), (slot, position), "another row");
+            self.row(sequence, &context)
+        });
+        let rows: Vec<RowOutput> = rows.collect();
+        let last = self.pending.back_mut().expect("the step that waits is in flight");
+        for (to, row) in last.output.rows.iter_mut().zip(rows) {
+            if !matches!(to, RowOutput::Lost(_)) {
+                *to = row;
+            }
+        }
+    }
+
     fn collect(&mut self, ticket: Ticket) -> StepOutput {
+        assert!(
+            self.told_later.is_none() || self.pending.len() > 1,
+            "a step is collected, and not sampled in"
+        );
         let Some(Pending { ticket: next, mut output, drafts, submitted, token_time }) =
             self.pending.pop_front()
         else {

@@ -91,6 +91,7 @@ pub struct Loaded<S: Shape>(Scripted<S>, usize);
 impl<S: Shape> Model for Loaded<S> {
     const SPEC: &'static ModelSpec = S::SPEC;
     const STEPS_IN_FLIGHT: usize = S::STEPS_IN_FLIGHT;
+    const SAMPLES_APART: bool = Scripted::<S>::SAMPLES_APART;
 
     fn load(weights: &Weights, options: &LoadOptions, progress: &Progress) -> Result<Self, LoadError> {
         progress.expect(4);
@@ -130,6 +131,10 @@ impl<S: Shape> Model for Loaded<S> {
             assert!(end <= self.1, "a step up to position {end} of a model loaded for {}", self.1);
         }
         self.0.submit(step)
+    }
+
+    fn sample(&mut self, step: &Step) {
+        self.0.sample(step);
     }
 
     fn collect(&mut self, ticket: Ticket) -> StepOutput {

@@ -1,7 +1,7 @@
 //! Sequences that have K/V blocks on disk.
 
-use super::{Steps, Want};
-use monomorph_model::{BlockId, FarId, FarRoom, SequenceStep};
+use super::{Part, Steps, Want};
+use monomorph_model::{BlockId, FarId, FarRoom, Step};
 
 impl Steps {
     /// Places on disk, if there are any.
@@ -26,11 +26,11 @@ impl Steps {
     }
 
     /// Behind the launches of a part of a step: where blocks could not be read, its sequences that have some are given nothing.
-    pub(super) fn lose(&mut self, flight: usize, sequences: &[&SequenceStep]) {
+    pub(super) fn lose(&mut self, part: &Part, step: &Step) {
         let Some(why) = self.far.as_mut().and_then(super::Far::take_failure) else { return };
         let blocks = self.states.blocks();
-        for ((_, want), sequence) in self.flights[flight].wants.iter_mut().zip(sequences) {
-            if sequence.blocks.iter().any(|block| block.0 as usize >= blocks) {
+        for (at, want) in &mut self.flights[part.flight].wants {
+            if step.sequences[*at].blocks.iter().any(|block| block.0 as usize >= blocks) {
                 *want = Want::Lost(why.clone());
             }
         }

@@ -2,8 +2,9 @@
 
 use super::super::fault::Fault;
 use super::super::host::Pinned;
-use super::super::step::bytes_of;
+use super::super::step::{Header, bytes_of};
 use super::{Steps, Want};
+use std::mem::offset_of;
 use std::ops::Range;
 
 impl Steps {
@@ -12,29 +13,44 @@ impl Steps {
     pub(super) fn upload(&mut self, index: usize, tokens: bool) -> Result<(), Fault> {
         let (flight, buffer) = (&mut self.flights[index], &self.buffer);
         let header = bytes_of(std::slice::from_ref(&*buffer.header));
-        let (history, biases) = (bytes_of(&buffer.history), bytes_of(&buffer.biases));
-        let masks = bytes_of(&buffer.masks);
-        let behind = history.len() + biases.len() + masks.len();
-        if behind > flight.history.bytes().len() {
-            flight.history = Pinned::zeroed(behind.next_power_of_two())?;
-        }
         let tokens = if tokens { bytes_of(&buffer.tokens) } else { &[] };
-        let none: &[u8] = &[];
         for (to, pinned, parts) in [
-            (flight.tables.header, &mut flight.header, [header, bytes_of(&buffer.blocks), none]),
-            (flight.tables.history, &mut flight.history, [history, biases, masks]),
-            (flight.tables.tokens, &mut flight.tokens, [tokens, none, none]),
+            (flight.tables.header, &mut flight.header, [header, bytes_of(&buffer.blocks)]),
+            (flight.tables.tokens, &mut flight.tokens, [tokens, &[]]),
         ] {
-            let mut end = 0;
-            for part in parts {
-                pinned.bytes_mut()[end..][..part.len()].copy_from_slice(part);
-                end += part.len();
-            }
-            let pinned = &pinned.bytes()[..end];
+            let pinned = fill(pinned, &parts);
             // SAFETY: the tables were taken for the largest step. They and the pinned bytes are this flight's, whose last
             // step was collected before: nothing reads or copies them any more.
             unsafe { self.uploads.upload(to.0, pinned) }?;
         }
+        self.upload_behind(index)
+    }
+
+    /// What the rows are sampled by, in place of what was uploaded with the step at hand; the steps' stream waits for it.
+    pub(super) fn upload_sampling(&mut self, index: usize) -> Result<(), Fault> {
+        // Pinned bytes are not written while they are copied.
+        self.flights[index].uploaded.wait()?;
+        let from = offset_of!(Header, sampling);
+        let header = &bytes_of(std::slice::from_ref(&*self.buffer.header))[from..];
+        let flight = &mut self.flights[index];
+        flight.header.bytes_mut()[from..][..header.len()].copy_from_slice(header);
+        let pinned = &flight.header.bytes()[from..][..header.len()];
+        // SAFETY: as in `upload`; kernels that are running read what stands before.
+        unsafe { self.uploads.upload(flight.tables.header.0 + from as u64, pinned) }?;
+        self.upload_behind(index)
+    }
+
+    /// History, biases and masks of the step at hand, behind which its upload is complete.
+    fn upload_behind(&mut self, index: usize) -> Result<(), Fault> {
+        let (flight, buffer) = (&mut self.flights[index], &self.buffer);
+        let parts = [bytes_of(&buffer.history), bytes_of(&buffer.biases), bytes_of(&buffer.masks)];
+        let bytes = parts.iter().map(|part| part.len()).sum::<usize>();
+        if bytes > flight.history.bytes().len() {
+            flight.history = Pinned::zeroed(bytes.next_power_of_two())?;
+        }
+        let pinned = fill(&mut flight.history, &parts);
+        // SAFETY: as in `upload`.
+        unsafe { self.uploads.upload(flight.tables.history.0, pinned) }?;
         flight.uploaded.record(&self.uploads)?;
         self.quiet.0.stream().wait_for(&flight.uploaded)
     }
@@ -74,10 +90,14 @@ impl Steps {
         }
         Ok(())
     }
+}
 
-    pub(super) fn end(&mut self, index: usize, program: &'static str) -> Result<(), Fault> {
-        let flight = &mut self.flights[index];
-        flight.program = program;
-        flight.done.record(self.quiet.0.stream())
+/// Writes parts one behind the other into pinned memory; where they stand.
+fn fill<'a>(pinned: &'a mut Pinned, parts: &[&[u8]]) -> &'a [u8] {
+    let mut end = 0;
+    for part in parts {
+        pinned.bytes_mut()[end..][..part.len()].copy_from_slice(part);
+        end += part.len();
     }
+    &pinned.bytes()[..end]
 }
