@@ -106,7 +106,7 @@ pub struct Request {
     pub prompt: Vec<u32>,
     /// To generate, whatever they are.
     pub tokens: usize,
-    /// Further fields of the body, an object.
+    /// Further fields of the body, an object, or other values of its own.
     pub sampling: Value,
     /// Ask for this many tokens more, but leave when the others are there.
     pub surplus: usize,
@@ -140,13 +140,11 @@ impl Answer {
 
 impl Request {
     fn body(&self, tokens: usize, stream: bool) -> String {
-        let mut body = self.sampling.clone();
-        let fields = json!({
+        let mut body = json!({
             "prompt": self.prompt, "max_tokens": tokens, "stream": stream, "ignore_eos": true, "logprobs": 0,
         });
-        body.as_object_mut()
-            .expect("fields are an object")
-            .extend(fields.as_object().cloned().expect("so are these"));
+        let fields = self.sampling.as_object().cloned().expect("fields are an object");
+        body.as_object_mut().expect("so are these").extend(fields);
         body.to_string()
     }
 

@@ -140,20 +140,45 @@ def biased(context, server, prompt):
     context.add("serving", "DRY against repetition", dry < plain, f"{plain} stretches of 6 tokens again without it, {dry} with it")
 
 
+# An answer that never ends of itself.
+SCHEMA = {
+    "type": "array",
+    "minItems": 600,
+    "items": {
+        "type": "object",
+        "properties": {"name": {"type": "string", "maxLength": 16}, "size": {"type": "integer"}, "tags": {"type": "array", "maxItems": 3, "items": {"enum": ["red", "green", "blue"]}}},
+        "required": ["name", "size", "tags"],
+        "additionalProperties": False,
+    },
+}
+
+
 def costs(context, server, prompt):
-    """Milliseconds a token, alone and for each of many, when the device runs ahead and when the host has to see each token first."""
-    ways = {"nothing": {}, "biases": {"logit_bias": {"30": 1, "31": -1}}, "a penalty": {"frequency_penalty": 0.01}, "DRY": {"dry_multiplier": 0.8}, "a mask": {"guided_regex": "(.|\n)*"}}
-    tokens = 512
+    """Milliseconds a token, alone and for each of many that begin one after the other, when the device needs nothing of the host and when the host
+    has to see each token first."""
+    ways = {
+        "nothing": {},
+        "biases": {"logit_bias": {"30": 1, "31": -1}},
+        "a penalty": {"frequency_penalty": 0.01},
+        "DRY": {"dry_multiplier": 0.8},
+        "a mask": {"guided_regex": "(.|\n)*"},
+        "a schema": {"guided_json": SCHEMA},
+    }
     for streams in (1, 16):
         found = []
         for name, parameters in ways.items():
-            ask = lambda number: server.complete(prompt, temperature=0.8, seed=number, max_tokens=tokens, **({} if "guided_regex" in parameters else {"ignore_eos": True}), **parameters)
+            goes_on = {} if "guided_regex" in parameters or "guided_json" in parameters else {"ignore_eos": True}
+
+            def ask(number):
+                time.sleep(0.013 * number)
+                start = time.time()
+                answer = server.complete(prompt, temperature=0.8, seed=number, max_tokens=512, **goes_on, **parameters)
+                return 1000 * (time.time() - start) / answer["usage"]["completion_tokens"]
+
             ask(0)
-            start = time.time()
             with ThreadPoolExecutor(streams) as pool:
-                answers = list(pool.map(ask, range(streams)))
-            longest = max(answer["usage"]["completion_tokens"] for answer in answers)
-            found.append(f"{name} {1000 * (time.time() - start) / longest:.3f} ({longest})")
+                each = list(pool.map(ask, range(streams)))
+            found.append(f"{name} {sum(each) / streams:.3f}")
         context.add("serving", f"ms a token, {streams} at once", True, ", ".join(found))
 
 
