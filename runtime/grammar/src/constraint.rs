@@ -2,6 +2,7 @@
 
 use crate::error::GrammarError;
 use crate::grammars::{Shared, set};
+use crate::head::Head;
 use crate::thinking::{Beside, Thinking};
 use crate::watch::{Openers, Watch, both};
 use llguidance::Matcher;
@@ -60,7 +61,15 @@ impl Constraint {
     /// With calls that one of these tags begins: within the reasoning, which the first of them ends; and where all else is `free`, in all
     /// of the answer, which the grammar then says nothing of but the calls, one behind the other.
     pub fn watching(self, openers: &Arc<Openers>, free: bool) -> Constraint {
-        let watch = self.grammar.as_ref().map(|grammar| Watch::new(openers, grammar, free));
+        let watch = self.grammar.as_ref().map(|grammar| Watch::new(openers, None, grammar, free));
+        Constraint { watch, next: None, ..self }
+    }
+
+    /// With calls that are JSON without a tag: all else is free, but what begins the answer, or follows a call, as a call of one of these
+    /// tools is held to the grammar behind the tool's name.
+    pub fn watching_names(self, openers: &Arc<Openers>, names: &Arc<[String]>) -> Constraint {
+        let head = Head::new(names);
+        let watch = self.grammar.as_ref().map(|grammar| Watch::new(openers, Some(head), grammar, true));
         Constraint { watch, next: None, ..self }
     }
 
@@ -175,7 +184,7 @@ impl Constraint {
             && watch.free
         {
             // Behind a call all is free again.
-            watch.held = !grammar.is_accepting().map_err(|error| failed(&error.to_string()))?;
+            watch.hold(!grammar.is_accepting().map_err(|error| failed(&error.to_string()))?);
         }
         Ok(ids.len())
     }
@@ -189,7 +198,8 @@ impl Constraint {
             (Some(thinking), Some(_)) if !free => thinking.beside(),
             (Some(thinking), _) => thinking.alone(),
         };
-        let begins = self.watch.as_ref().filter(|_| reasons || free).and_then(|watch| watch.mask(reasons));
+        let watch = self.watch.as_ref().filter(|_| reasons || free).zip(self.grammar.as_mut());
+        let begins = watch.and_then(|(watch, grammar)| watch.mask(reasons, grammar));
         match (&beside, &mut self.grammar) {
             (Beside::Only(mask), _) => Ok(Some(begins.map_or_else(|| (*mask).clone(), |it| both(mask, &it)))),
             (Beside::OnlyOne(id), _) => one(*id),

@@ -42,6 +42,7 @@ pub(crate) struct Shared {
     special: TokenMask,
     /// Tokens that stand for the same bytes as another: those, and the other, which is the one in the trie.
     doubles: Vec<(u32, u32)>,
+    trie: TokEnv,
 }
 
 impl std::fmt::Debug for Shared {
@@ -61,6 +62,11 @@ impl Shared {
     /// The text of a token; none of one that is no text.
     pub(crate) fn text(&self, id: u32) -> &[u8] {
         if self.special.allows(id) { &[] } else { self.bytes(id) }
+    }
+
+    /// Some tokens that a text can be written with.
+    pub(crate) fn tokens(&self, text: &[u8]) -> Vec<u32> {
+        self.trie.tok_trie().greedy_tokenize(text)
     }
 
     /// The token that stands for the same bytes and is in the trie.
@@ -164,7 +170,7 @@ impl Grammars {
         let special = TokenMask::of(vocabulary, specials);
         Ok(Grammars {
             factory,
-            shared: Arc::new(Shared { vocabulary, ends, bytes, until, special, doubles }),
+            shared: Arc::new(Shared { vocabulary, ends, bytes, until, special, doubles, trie: environment }),
         })
     }
 
@@ -209,8 +215,7 @@ impl Grammars {
 
     /// What the tokens have to do with the tags that begin calls; made once a server.
     pub fn openers(&self, openers: &[Opener]) -> Arc<Openers> {
-        let trie = self.factory.tok_env().tok_trie();
-        Arc::new(Openers::new(Arc::clone(&self.shared), openers, |text| trie.greedy_tokenize(text)))
+        Arc::new(Openers::new(Arc::clone(&self.shared), openers))
     }
 
     /// What the tokens have to do with the tags around a model's reasoning, as ids each; made once a server.

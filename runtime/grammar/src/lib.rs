@@ -11,6 +11,7 @@
 mod constraint;
 mod error;
 mod grammars;
+mod head;
 mod pattern;
 mod schema;
 mod source;

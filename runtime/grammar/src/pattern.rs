@@ -80,6 +80,8 @@ impl Pattern {
 struct Writer {
     definitions: String,
     count: usize,
+    /// Rules of schemas.
+    schemas: Vec<(Schema, String)>,
 }
 
 /// Any text, as a regular expression.
@@ -93,12 +95,22 @@ impl Writer {
         name
     }
 
+    /// One rule of all that have this schema: a call may stand in several places.
+    fn json(&mut self, schema: &Schema) -> String {
+        if let Some((_, name)) = self.schemas.iter().find(|(known, _)| known == schema) {
+            return name.clone();
+        }
+        let name = self.define("r", &format!("%json {}", schema.prepared()));
+        self.schemas.push((schema.clone(), name.clone()));
+        name
+    }
+
     fn rule(&mut self, pattern: &Pattern) -> Result<String, GrammarError> {
         Ok(match pattern {
             Pattern::Text(text) => quoted(text),
             Pattern::Token(id) => format!("<[{id}]>"),
             Pattern::Until(body, end) => self.until(body, end),
-            Pattern::Json(schema) => format!("%json {}", schema.prepared()),
+            Pattern::Json(schema) => self.json(schema),
             Pattern::Source(Source::JsonObject) => format!("%json {}", Schema::any_object().prepared()),
             Pattern::Source(Source::JsonSchema(schema)) => {
                 format!("%json {}", Schema::new(schema)?.prepared())

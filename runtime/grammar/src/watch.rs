@@ -1,6 +1,7 @@
 //! Looks for what begins a call in text that is otherwise free.
 
 use crate::grammars::Shared;
+use crate::head::Head;
 use crate::thinking::{Scan, scan};
 use llguidance::Matcher;
 use monomorph_sampling::TokenMask;
@@ -19,6 +20,8 @@ pub struct Opener<'a> {
 #[derive(Debug)]
 pub struct Openers {
     tags: Vec<Tag>,
+    /// Tokens that may end a tool's name, where calls have no tag.
+    quotes: Vec<u32>,
     shared: Arc<Shared>,
 }
 
@@ -33,12 +36,9 @@ struct Tag {
 }
 
 impl Openers {
-    /// Of the tags; `tokens` are some that a text can be written with.
-    pub(crate) fn new(
-        shared: Arc<Shared>,
-        openers: &[Opener],
-        tokens: impl Fn(&[u8]) -> Vec<u32>,
-    ) -> Openers {
+    /// Of the tags.
+    pub(crate) fn new(shared: Arc<Shared>, openers: &[Opener]) -> Openers {
+        let tokens = |text: &[u8]| shared.tokens(text);
         let tag = |opener: &Opener| {
             let text = opener.text.as_bytes().to_vec();
             let told = opener.token.map_or_else(|| tokens(&text), |id| vec![id]);
@@ -58,7 +58,9 @@ impl Openers {
             let beyond = beyond.collect();
             Tag { text, token: opener.token, told, beyond }
         };
-        Openers { tags: openers.iter().map(tag).collect(), shared: Arc::clone(&shared) }
+        let tags = openers.iter().map(tag).collect();
+        let quotes = (0..shared.vocabulary as u32).filter(|id| shared.text(*id).contains(&b'"')).collect();
+        Openers { tags, quotes, shared: Arc::clone(&shared) }
     }
 
     /// For each tag and each beginning of it the ids that may come: not those that complete it and go on in a way that `grammar`, which
@@ -89,6 +91,8 @@ pub(crate) struct Watch {
     allowed: Arc<Vec<Vec<Option<TokenMask>>>>,
     /// Of each tag, how many bytes of it the text ends with.
     matched: Vec<usize>,
+    /// Where calls have no tag.
+    head: Option<Head>,
     /// Whether text between calls may be any.
     pub(crate) free: bool,
     /// Whether a call, or the answer, is being written that the grammar says all about.
@@ -96,18 +100,28 @@ pub(crate) struct Watch {
 }
 
 impl Watch {
-    pub(crate) fn new(openers: &Arc<Openers>, grammar: &Matcher, free: bool) -> Watch {
+    pub(crate) fn new(openers: &Arc<Openers>, head: Option<Head>, grammar: &Matcher, free: bool) -> Watch {
         Watch {
             openers: Arc::clone(openers),
             allowed: openers.forbid(grammar),
             matched: vec![0; openers.tags.len()],
+            head,
             free,
             held: !free,
         }
     }
 
     /// What may come in free text, where not anything may; only of the first tag within reasoning.
-    pub(crate) fn mask(&self, reasoning: bool) -> Option<TokenMask> {
+    pub(crate) fn mask(&self, reasoning: bool, grammar: &mut Matcher) -> Option<TokenMask> {
+        let Openers { quotes, shared, .. } = &*self.openers;
+        match &self.head {
+            Some(head) if !reasoning => head.mask(shared, quotes, grammar),
+            _ => self.mask_of_tags(reasoning),
+        }
+    }
+
+    /// As [`Self::mask`] says it of tags.
+    fn mask_of_tags(&self, reasoning: bool) -> Option<TokenMask> {
         let places = self.allowed.iter().zip(&self.matched).take(if reasoning { 1 } else { usize::MAX });
         let masks = places.filter_map(|(allowed, matched)| allowed[*matched].as_ref());
         masks.fold(None, |all, mask| match all {
@@ -118,7 +132,19 @@ impl Watch {
 
     /// How many tokens may be any before one that may not.
     pub(crate) fn free_for(&self, reasoning: bool) -> usize {
-        usize::from(self.mask(reasoning).is_none())
+        match &self.head {
+            Some(head) if !reasoning && head.is_open() => 0,
+            Some(_) if !reasoning => usize::MAX,
+            _ => usize::from(self.mask_of_tags(reasoning).is_none()),
+        }
+    }
+
+    /// The grammar was told something: whether it says all about what follows, or a call is over.
+    pub(crate) fn hold(&mut self, held: bool) {
+        self.held = held;
+        if let Some(head) = self.head.as_mut().filter(|_| !held) {
+            head.go_on();
+        }
     }
 
     /// What was read begins no tag.
@@ -129,6 +155,9 @@ impl Watch {
     /// Takes a token of free text; if it begins a call, what the grammar is to be told of it.
     pub(crate) fn take(&mut self, id: u32, reasoning: bool) -> Option<Vec<u32>> {
         let openers = Arc::clone(&self.openers);
+        if let Some(head) = self.head.as_mut().filter(|_| !reasoning) {
+            return head.take(&openers.shared, openers.shared.text(id));
+        }
         let looked_for = if reasoning { 1 } else { openers.tags.len() };
         for (tag, matched) in openers.tags.iter().zip(&mut self.matched).take(looked_for) {
             let bytes = openers.shared.text(id);
@@ -145,7 +174,6 @@ impl Watch {
                 }
             };
             if begun.is_some() {
-                self.held = true;
                 self.forget();
                 return begun;
             }

@@ -132,7 +132,11 @@ impl Form {
                 let calls = Pattern::OneOf(tools.iter().map(call).collect());
                 vec![Pattern::All(vec![self.tag("<|tool_call>"), calls, self.inner("<tool_call|>")])]
             }
-            ToolFormat::BareJson => vec![json_calls(tools, "parameters")],
+            ToolFormat::BareJson => {
+                let calls = || json_calls(tools, "parameters");
+                let nested = Pattern::All(vec![text("{\"function\": "), calls(), text("}")]);
+                vec![calls(), nested]
+            }
         }
     }
 
@@ -185,10 +189,9 @@ impl Wanted {
         self.tools.iter().any(|tool| tool.strict)
     }
 
-    /// Whether the calls of such an answer can be held to anything.
-    pub(crate) fn can_be_held(&self) -> bool {
-        // What begins like a call may be JSON that the answer is.
-        self.required || self.form.format != ToolFormat::BareJson
+    /// Whether calls that need not be can be told from all else in the answer.
+    pub(crate) fn has_tags(&self) -> bool {
+        self.form.format != ToolFormat::BareJson
     }
 
     /// What the answer is held to, beside a format of the rest of it, and what of the schemas is not.
@@ -225,7 +228,13 @@ impl Wanted {
                 grammars.compile_pattern(&pattern(&schemas))?
             }
         };
-        Ok((compiled.watching(openers, !self.required && format.is_none()), loose))
+        let free = !self.required && format.is_none();
+        let watching = if free && !self.has_tags() {
+            compiled.watching_names(openers, &self.set.names().map(str::to_owned).collect())
+        } else {
+            compiled.watching(openers, free)
+        };
+        Ok((watching, loose))
     }
 
     fn held<'a>(&'a self, tool: &'a Tool, schema: &Schema) -> Held<'a> {

@@ -6,6 +6,8 @@
 //! one is asked for; no parameter required; a bounded text without the line end that is read off it. By `beside_a_format_there_is_a_call_or_an_answer`:
 //! the answer where a call is required.
 
+mod bare;
+
 use super::{Form, Tool, Wanted};
 use monomorph_grammar::{Constraint, GrammarError, Grammars, Source, Tags, Thinking, Token};
 use monomorph_sampling::TokenMask;
@@ -31,7 +33,7 @@ const CONTROLS: [&str; 10] = [
 /// Tokens of several bytes: those that end something, and others.
 const ENDS: [&str; 9] =
     ["</parameter>", "\n</parameter>\n", "</parameter>\n", "\"}", "\"", "}", "]", "<|\"|>", "</function>"];
-const WORDS: [&str; 8] = [">\n", ">{", "l>\n", ">x", "ab", " the", "</", "parameter"];
+const WORDS: [&str; 9] = [">\n", ">{", "l>\n", ">x", "ab", " the", "</", "parameter", "\", "];
 
 /// A vocabulary with the control tokens or without, and a format.
 struct World {
@@ -322,7 +324,12 @@ fn calls_as_templates_write_them_are_taken_and_read_back() {
             let taken = follow(&mut required.clone(), &ids);
             assert_eq!(taken, (ids.len(), true), "{told}: {}", written(&world, name, &arguments));
             let mut free = auto.clone();
-            if world.form.format != ToolFormat::BareJson {
+            if world.form.format == ToolFormat::BareJson {
+                assert!(
+                    follow(&mut free, &[&ids[..], &world.ids("; "), &ids[..], &world.ids("Text")].concat()).1,
+                    "{told}"
+                );
+            } else {
                 let text = world.ids("I look <tool. ");
                 assert!(follow(&mut free, &[&text[..], &ids[..], &text[..], &ids[..]].concat()).1, "{told}");
             }
@@ -444,9 +451,8 @@ fn beside_a_format_there_is_a_call_or_an_answer() {
 #[test]
 fn tools_that_are_too_much_together_are_held_to_less() {
     let world = World::new(ToolFormat::Hermes, true);
-    let long =
-        json!({"type": "object", "properties": {"a": {"enum": ["x".repeat(300_000)]}}, "required": ["a"]});
-    let many = |strict| ["a", "b", "c", "d"].map(|name| (name, long.clone(), strict));
+    let long = |name: &str| json!({"type": "object", "properties": {"a": {"enum": [name.repeat(300_000)]}}, "required": ["a"]});
+    let many = |strict| ["a", "b", "c", "d"].map(|name| (name, long(name), strict));
     let (mut held, loose) = world.held(&world.wanted(&many(false), true, false), None).expect("compiled");
     assert_eq!(loose.len(), 4);
     assert!(follow(&mut held, &world.ids(&written(&world, "c", &json!({"a": 5})))).1);

@@ -173,7 +173,7 @@ impl App {
         let reasoning = opened.map(|opened| (opened, self.reasoning.budget(asked, *share, max_tokens)));
         let wanted = |calls: &&Wanted| {
             let asked = self.hold_calls || calls.required || calls.is_strict() || params.format.is_some();
-            asked && calls.can_be_held() && !params.ignore_eos
+            asked && !params.ignore_eos
         };
         let calls = calls.as_ref().filter(wanted);
         match (&params.format, calls, reasoning) {

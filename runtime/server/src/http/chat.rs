@@ -40,7 +40,7 @@ pub(super) async fn begin(
 ) -> Result<Vec<Answer>, ApiError> {
     let (text, reasons) = (Arc::clone(&ready.text), app.reasoning.is_on());
     let prepared = completions::off_the_workers(move || conversation.prepare(&text, reasons)).await??;
-    check_calls(params, prepared.calls.as_ref())?;
+    check_calls(params, prepared.calls.as_ref(), ready.text.reasoning.is_some())?;
     let (constraint, loose) = app.constraint(ready, params, &prepared).await?;
     params.loose = loose;
     // Without a limit an answer may fill the context; the engine clips.
@@ -48,23 +48,24 @@ pub(super) async fn begin(
 }
 
 /// Refuses what cannot be asked of calls together.
-fn check_calls(params: &GenerationParams, calls: Option<&Wanted>) -> Result<(), ApiError> {
+fn check_calls(params: &GenerationParams, calls: Option<&Wanted>, reasons: bool) -> Result<(), ApiError> {
     let Some(calls) = calls else { return Ok(()) };
     if params.ignore_eos && calls.required {
         let message = "`ignore_eos` contradicts the call that is asked for: an answer that is complete ends";
         return Err(ApiError::field("ignore_eos", message));
     }
-    if calls.can_be_held() {
+    if calls.required || calls.has_tags() {
         return Ok(());
     }
     if params.format.is_some() {
         let what = "in this model's form of calls, which are JSON without a tag, tools beside a format of the answer are";
         return Err(ApiError::unsupported("tools", what));
     }
-    match calls.tools.iter().find(|tool| tool.strict) {
+    // Reasoning that begins or ends where nobody looks for it has the beginning of an answer behind it.
+    match calls.tools.iter().find(|tool| tool.strict && reasons) {
         None => Ok(()),
         Some(tool) => {
-            let what = "in this model's form of calls, which are JSON without a tag, strict arguments of calls that are not required are";
+            let what = "in this model's form of calls, which are JSON without a tag, behind reasoning, strict arguments of calls that are not required are";
             Err(ApiError::unsupported(&tool.path, what))
         }
     }

@@ -282,10 +282,14 @@ impl JsonCalls {
                 self.at = At::Id(Quoted::default());
                 return Flow::Stay;
             }
-            ("function", '{') if self.nested < 8 => {
+            ("function", '{') if self.nested < self.deepest() => {
                 self.nested += 1;
                 self.at = At::Key;
                 return Flow::Stay;
+            }
+            // What finds out that a call begins knows no other members before its name.
+            (key, character) if self.dialect.bare && !out.is_open() && (key, character) != ("type", '"') => {
+                return self.fail(character, out);
             }
             (_, '{') if arguments => {
                 self.arguments = true;
@@ -309,6 +313,11 @@ impl JsonCalls {
         } else {
             self.early.push_str(part);
         }
+    }
+
+    /// How many `function` objects may be open.
+    fn deepest(&self) -> u32 {
+        if self.dialect.bare { 1 } else { 8 }
     }
 
     fn key_of_a_call(&self, out: &Output) -> bool {

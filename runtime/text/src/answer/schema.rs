@@ -22,6 +22,11 @@ impl ToolSet {
         ToolSet { tools: tools.into_iter().map(|(name, schema)| (name.to_owned(), types(schema))).collect() }
     }
 
+    /// The names of all.
+    pub fn names(&self) -> impl Iterator<Item = &str> {
+        self.tools.keys().map(String::as_str)
+    }
+
     pub(crate) fn contains(&self, name: &str) -> bool {
         self.tools.contains_key(name)
     }
