@@ -231,11 +231,18 @@ impl Graph {
         check("recording a graph", unsafe { sys::cuStreamBeginCapture_v2(stream.handle, mode) })?;
         let mut queue = Queue::new(stream, program, true, extents, step).portion(portion);
         record(&mut queue);
+        let launched = queue.launched;
         let recorded = queue.finish();
         let mut graph = null_mut();
         // SAFETY: ends what was begun above, also after an error: the stream must not stay in this state.
         let ended = check("recording a graph", unsafe { sys::cuStreamEndCapture(stream.handle, &mut graph) });
         recorded?;
+        if launched == 0 {
+            // One without its sampler would sample before it is told by what.
+            return Err(
+                Fault::new(format!("it launches nothing up to `{SAMPLER}` or from there on")).at(program)
+            );
+        }
         ended.map_err(|fault| fault.at(program))?;
         let mut handle = null_mut();
         // SAFETY: a graph that was just recorded; destroyed once it is instantiated.

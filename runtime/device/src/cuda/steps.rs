@@ -8,13 +8,11 @@
 //! What rows are sampled by may depend on tokens of the step before, or take the host a while. Then a step begins with all that comes
 //! before the sampling, by a graph of its own, and the rest is launched when the host is ready: it works while the device does.
 //!
-//! Some stacks run a step in two parts, each with a set of its own: sequences that decode, by a recorded program, and after
-//! it the others, as a prefill. One that verifies drafts, because programs for prompts take nothing back; it has one step in flight,
-//! and where the engine makes the drafts and has none, one part. A batch-invariant one, so that a token's kernels do not depend on what else the step holds. Where both
-//! parts are there, weights are read once more than they might.
+//! Some stacks run a step in two parts, each with a set of its own: see `parts`.
 
 mod far;
 mod flight;
+mod parts;
 mod swap;
 mod transfer;
 
@@ -28,14 +26,12 @@ use super::queue::{Extents, Graph, Portion, Queue};
 use super::states::Places;
 use super::step::{Header, Limits, MAX_SEQUENCES, SampledRow, StepBuffer, Tables};
 use flight::{Flight, Want};
-use monomorph_model::{FarId, ModelSpec, Output, SequenceStep, Step, StepOutput, Ticket, Tokens};
+use monomorph_model::{FarId, ModelSpec, Output, Step, StepOutput, Ticket, Tokens};
+use parts::{Kind, PROMPTS, Part, parts};
 use std::ops::Range;
 
 /// Steps that may be submitted and not collected, of a stack that verifies no drafts. One that does has one.
 pub const STEPS_IN_FLIGHT: usize = 2;
-/// The parts of a step that has two.
-const DECODED: usize = 0;
-const PROMPTS: usize = 1;
 
 /// How many steps of a stack may be in flight, and of how many parts each is: every part has a set of tables and of pinned
 /// memory.
@@ -115,32 +111,6 @@ pub struct Steps {
     unsampled: Vec<Part>,
     submitted: u64,
     collected: u64,
-}
-
-/// A part of a step.
-#[derive(Debug)]
-struct Part {
-    kind: Kind,
-    /// The set it has.
-    flight: usize,
-    /// Its sequences among those of the step; at least one.
-    rows: Vec<usize>,
-}
-
-impl Part {
-    fn sequences<'a>(&self, step: &'a Step) -> Vec<&'a SequenceStep> {
-        self.rows.iter().map(|at| &step.sequences[*at]).collect()
-    }
-}
-
-/// How a part is run.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Kind {
-    /// By a recorded program, a token each.
-    Decode,
-    /// The same, with drafts.
-    Verify,
-    Prefill,
 }
 
 /// A decode program.
@@ -293,7 +263,8 @@ impl Steps {
         let in_flight = self.submitted - self.collected;
         assert!(in_flight < self.sets.steps as u64, "{in_flight} steps are in flight already");
         assert!(self.unsampled.is_empty(), "a step is not sampled in, and another is submitted");
-        let mut parts = self.parts(step);
+        let flight = self.sets.of_step(self.submitted).start;
+        let mut parts = parts(step, flight, self.sets.parts > 1, self.drafts, self.drafted);
         let mut start = || {
             self.copy(step)?;
             if step.sampling_follows {
@@ -334,35 +305,6 @@ impl Steps {
         }
         self.quiet.0.enter()?;
         step.copies.iter().try_for_each(|copy| self.states.copy(self.quiet.0.stream(), copy))
-    }
-
-    /// What a step is run as, one after the other, by the sets of the next one.
-    fn parts(&self, step: &Step) -> Vec<Part> {
-        assert!(!step.sequences.is_empty(), "a step without sequences");
-        let flight = self.sets.of_step(self.submitted).start;
-        let (drafts, drafted) = (self.drafts, self.drafted);
-        // Where the engine finds nothing to draft, a step is one as of a stack that verifies nothing.
-        let given = drafts > drafted;
-        let apart = !given || step.sequences.iter().any(|sequence| sequence.drafts > 0);
-        if self.sets.parts == 1 || !apart {
-            let decodes = step.sequences.iter().all(|sequence| sequence.tokens.len() == 1);
-            let kind = if decodes { Kind::Decode } else { Kind::Prefill };
-            return vec![Part { kind, flight, rows: (0..step.sequences.len()).collect() }];
-        }
-        // Nothing but the sequence itself says which part it is of: not how many tokens there are, nor of how many others.
-        let decodes = |it: &SequenceStep| match (drafts, drafted) {
-            (0, _) => it.generated,
-            // Beside those that have drafts, who has none takes as many rows, and weights are read once.
-            (_, 0) => it.tokens.len() == 1 + it.drafts && matches!(it.output, Output::Sample { .. }),
-            _ => it.drafts > 0,
-        };
-        let (decoded, others) = (0..step.sequences.len()).partition(|at| decodes(&step.sequences[*at]));
-        let kind = if drafts > 0 { Kind::Verify } else { Kind::Decode };
-        let parts = [
-            Part { kind, flight: flight + DECODED, rows: decoded },
-            Part { kind: Kind::Prefill, flight: flight + PROMPTS, rows: others },
-        ];
-        parts.into_iter().filter(|part| !part.rows.is_empty()).collect()
     }
 
     /// Starts a part of a step.
