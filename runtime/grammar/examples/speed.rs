@@ -1,9 +1,9 @@
 //! What grammars cost with the vocabulary of a checkpoint: `cargo run --release --example speed -- CHECKPOINT`.
 //!
 //! Over the corpus of schemas (tests/fixtures/schemas): making what all grammars share, compiling each schema once, and the masks of answers that
-//! are drawn at random.
+//! are drawn at random. Then what a request costs that has tools, in the form of Hermes.
 
-use monomorph_grammar::{Grammars, Source, Token};
+use monomorph_grammar::{Grammars, Opener, Pattern, Schema, Source, Token};
 use monomorph_text::Tokenizer;
 use monomorph_weights::Checkpoint;
 use serde_json::Value;
@@ -51,6 +51,59 @@ fn main() {
     print("a schema compiled, with its first mask", &mut compiled);
     println!("that of 200 properties: {wide:.2} ms");
     print("a token taken, with the next mask", &mut masks);
+    let schema = |line: &str| {
+        let line: Value = serde_json::from_str(line).ok()?;
+        grammars.compile(&Source::JsonSchema(line["schema"].clone())).ok()?;
+        (line["schema"]["type"] == "object").then(|| line["schema"].clone())
+    };
+    let schemas: Vec<Value> = corpus.lines().filter_map(schema).take(50).collect();
+    for count in [1, 20, 50] {
+        for required in [false, true] {
+            tools(&grammars, &schemas[..count], required);
+        }
+    }
+}
+
+/// What tools cost: medians of eleven.
+fn tools(grammars: &Grammars, schemas: &[Value], required: bool) {
+    let openers = grammars.openers(&[Opener { text: "<tool_call>", token: None }]);
+    let mut times: [Vec<f64>; 5] = Default::default();
+    for _ in 0..11 {
+        let began = Instant::now();
+        let read: Vec<Schema> = schemas.iter().map(|schema| Schema::relaxed(schema).0).collect();
+        times[0].push(milliseconds(began));
+        let call = |(at, schema): (usize, &Schema)| {
+            let begin = Pattern::text(format!("{{\"name\": \"tool_{at}\", \"arguments\": "));
+            Pattern::All(vec![begin, Pattern::Json(schema.clone()), Pattern::text("}")])
+        };
+        let calls = Pattern::OneOf(read.iter().enumerate().map(call).collect());
+        let call = Pattern::All(vec![Pattern::text("<tool_call>\n"), calls, Pattern::text("\n</tool_call>")]);
+        let pattern = match required {
+            true => Pattern::Some(Box::new(call), "\n".to_owned()),
+            false => Pattern::Any(Box::new(call)),
+        };
+        let began = Instant::now();
+        let compiled = grammars.compile_pattern(&pattern).expect("it compiles");
+        times[1].push(milliseconds(began));
+        let began = Instant::now();
+        let watched = compiled.watching(&openers, !required);
+        times[2].push(milliseconds(began));
+        let began = Instant::now();
+        watched.clone().masks(&[], &mut Vec::new()).expect("something may come");
+        times[3].push(milliseconds(began));
+        let began = Instant::now();
+        let clone = watched.clone();
+        times[4].push(milliseconds(began));
+        drop(clone);
+    }
+    let [read, compiled, forbidden, masked, cloned] = times.map(|mut times| {
+        times.sort_by(f64::total_cmp);
+        times[times.len() / 2]
+    });
+    println!(
+        "{} tools, required: {required}: schemas read {read:.2} ms, compiled with a mask {compiled:.2}, tags looked at {forbidden:.2}, cloned with a mask {masked:.2}, cloned {cloned:.2}",
+        schemas.len()
+    );
 }
 
 fn milliseconds(since: Instant) -> f64 {

@@ -1,14 +1,16 @@
-//! Grammars of the model's tokens: made when first asked for, compiled beside the requests that work.
+//! Grammars of the model's tokens: made when first asked for, compiled beside the requests that work, and kept for the next turn.
 
 use crate::calls::{Loose, Wanted};
 use crate::http::error::ApiError;
+use crate::kept::Kept;
 use crate::openai::format::Format;
 use crate::text::Text;
 use axum::http::StatusCode;
 use monomorph_grammar::{Constraint, GrammarError, Grammars, Openers, Tags, Thinking, Token};
 use monomorph_model::ModelSpec;
 use monomorph_text::{ReasoningFormat, Special, TextError};
-use std::sync::{Arc, OnceLock};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::Instant;
 use tokio::sync::Semaphore;
 
@@ -16,6 +18,9 @@ use tokio::sync::Semaphore;
 const COMPILED_AT_ONCE: usize = 2;
 /// Longest chain of grammars that wait to be compiled.
 const MOST_WAITING: usize = 64;
+/// Compiled grammars that are kept, and bytes of what they were compiled from.
+const KEPT: usize = 32;
+const KEPT_BYTES: usize = 2 * 1024 * 1024;
 
 /// What an answer is held to, if anything, and what of its tools' schemas is left out of that.
 pub(crate) type Held = (Option<Constraint>, Loose);
@@ -34,6 +39,10 @@ pub(crate) struct GrammarStore {
     spec: &'static ModelSpec,
     text: Arc<Text>,
     made: OnceLock<Result<Made, String>>,
+    /// Without reasoning, which differs from answer to answer.
+    kept: Mutex<Kept<(Constraint, Loose)>>,
+    compiled: AtomicU64,
+    found: AtomicU64,
     turns: Semaphore,
     waiting: Semaphore,
 }
@@ -45,6 +54,9 @@ impl GrammarStore {
             spec,
             text: Arc::clone(text),
             made: OnceLock::new(),
+            kept: Mutex::new(Kept::new(KEPT, KEPT_BYTES)),
+            compiled: AtomicU64::new(0),
+            found: AtomicU64::new(0),
             turns: Semaphore::new(COMPILED_AT_ONCE),
             waiting: Semaphore::new(MOST_WAITING),
         })
@@ -68,6 +80,29 @@ impl GrammarStore {
             Ok(Made { grammars, tags, openers })
         });
         made.as_ref().map_err(Clone::clone)
+    }
+
+    /// How many grammars were compiled, and how many were there already.
+    pub(crate) fn counts(&self) -> [u64; 2] {
+        [&self.compiled, &self.found].map(|count| count.load(Ordering::Relaxed))
+    }
+
+    /// What was kept of `key`, or is made now. Each gets a clone, which goes its own way; who asks at the same time for the first time
+    /// compiles it for himself. An error is not kept: it costs as much again, and nobody repeats it for long.
+    fn kept(
+        &self,
+        key: String,
+        make: impl FnOnce() -> Result<(Constraint, Loose), GrammarError>,
+    ) -> Result<(Constraint, Loose), GrammarError> {
+        let kept = || self.kept.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(found) = kept().get(&key) {
+            self.found.fetch_add(1, Ordering::Relaxed);
+            return Ok(found);
+        }
+        self.compiled.fetch_add(1, Ordering::Relaxed);
+        let made = make()?;
+        kept().keep(key, made.clone());
+        Ok(made)
     }
 
     fn tags(&self, format: ReasoningFormat, grammars: &Grammars) -> Result<Arc<Tags>, TextError> {
@@ -100,14 +135,19 @@ impl GrammarStore {
             let thinking = thinking.map(|(tags, (opened, budget))| Thinking::new(tags, opened, budget));
             let compiled = match (wanted.as_ref().zip(openers.as_ref()), &source) {
                 (None, None) => return Ok(Ok((thinking.map(|it| grammars.thinking(it)), Loose::new()))),
-                (None, Some(source)) => grammars.compile(source).map(|it| (it, Loose::new())),
-                (Some((wanted, openers)), source) => wanted.compile(grammars, openers, source.as_ref()),
+                (None, Some(source)) => store
+                    .kept(format!("{source:?}"), || grammars.compile(source).map(|it| (it, Loose::new()))),
+                (Some((wanted, openers)), source) => store
+                    .kept(format!("{source:?} {}", wanted.key()), || {
+                        wanted.compile(grammars, openers, source.as_ref())
+                    }),
             };
             let compiled = compiled.map(|(constraint, loose)| match thinking {
                 Some(thinking) => (Some(constraint.after(thinking)), loose),
                 None => (Some(constraint), loose),
             });
-            tracing::info!(took = ?began.elapsed(), refused = compiled.is_err(), "compiled a grammar");
+            let [compiled_ones, found] = store.counts();
+            tracing::info!(took = ?began.elapsed(), refused = compiled.is_err(), compiled = compiled_ones, found, "a grammar for an answer");
             Ok(compiled)
         };
         let failed = |what: String| {

@@ -21,6 +21,7 @@ mod far;
 mod grammars;
 mod health;
 mod http;
+mod kept;
 mod keys;
 mod load;
 mod log;

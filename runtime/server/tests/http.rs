@@ -130,6 +130,7 @@ fn main() -> ExitCode {
         ("calls::what_is_called_in_free_text_is_held_to_its_schema", calls::auto),
         ("calls::beside_a_format_there_is_one_or_the_other", calls::beside_a_format),
         ("calls::so_they_are_in_the_other_apis", calls::in_other_words),
+        ("calls::grammars_are_kept_for_the_next_turn", calls::kept),
         ("calls::what_is_not_held_to_is_told_or_refused", calls::refusals),
         ("anthropic::answers_are_alike_whole_and_streamed", anthropic::answers),
         ("anthropic::conversations_are_those_of_the_other_vendor", anthropic::conversations),

@@ -194,6 +194,14 @@ impl Wanted {
         self.form.format != ToolFormat::BareJson
     }
 
+    /// All that [`Self::compile`] makes something of, but for the form of calls, which a server has one of. Texts, since the members of a schema have an order that equal
+    /// values need not have.
+    pub(crate) fn key(&self) -> String {
+        let mut names: Vec<_> = self.set.names().collect();
+        names.sort_unstable();
+        format!("{:?} {names:?} {} {}", self.tools, self.required, self.one)
+    }
+
     /// What the answer is held to, beside a format of the rest of it, and what of the schemas is not.
     ///
     /// # Errors

@@ -81,6 +81,14 @@ fn engine(registry: &mut Registry, ready: &Ready) {
     let age = ready.canary.age().as_secs_f64();
     gauge(registry, "monomorph:canary_age_seconds", "Since the last right answer of a canary", age);
     counters(registry, &stats);
+    let [compiled, found] = ready.grammars.counts();
+    count(registry, "monomorph:grammars_compiled", "Grammars compiled for answers", compiled);
+    count(
+        registry,
+        "monomorph:grammars_found",
+        "Grammars for answers that were kept from earlier ones",
+        found,
+    );
     let Latencies {
         time_to_first_token,
         inter_token,
@@ -209,9 +217,7 @@ fn counters(registry: &mut Registry, stats: &Stats) {
         ),
         ("monomorph:steps", "Forward steps completed", stats.steps),
     ] {
-        let counter = Counter::<u64>::default();
-        counter.inc_by(count);
-        registry.register(name, help, counter);
+        self::count(registry, name, help, count);
     }
     for (name, help, time) in [
         ("monomorph:device_seconds", "Time that steps took on the device", stats.device_time),
@@ -223,6 +229,12 @@ fn counters(registry: &mut Registry, stats: &Stats) {
         counter.inc_by(time.as_secs_f64());
         registry.register(name, help, counter);
     }
+}
+
+fn count(registry: &mut Registry, name: &str, help: &str, value: u64) {
+    let counter = Counter::<u64>::default();
+    counter.inc_by(value);
+    registry.register(name, help, counter);
 }
 
 fn gauge(registry: &mut Registry, name: &str, help: &str, value: f64) {

@@ -1,5 +1,7 @@
 //! Calls that are required, and arguments that are held to their tool's schema. The scripted model says what its prompt tells it to, and
 //! where that is not allowed the next byte that is.
+//!
+//! Planted, and caught by `kept`: nothing kept; what is kept of other tools or of another choice taken for it.
 
 use crate::process::Server;
 use crate::tools::{accumulate, encode};
@@ -211,6 +213,49 @@ pub fn in_other_words() {
         assert_eq!((&call["type"], called(&function).len()), (&json!("tool_use"), 1), "{answer}");
         assert_eq!(answer["stop_reason"], "tool_use");
     }
+}
+
+pub fn kept() {
+    let server = Server::start_talking("hermes", "-", &[]);
+    let counts = || {
+        let metrics = server.get("/metrics");
+        let count = |name: &str| {
+            let line = metrics.text().lines().find(|line| line.starts_with(name)).expect("it is counted");
+            line.rsplit(' ').next().expect("a number").parse::<u64>().expect("a number")
+        };
+        ["monomorph:grammars_compiled_total", "monomorph:grammars_found_total"].map(count)
+    };
+    let said = "<tool_call>\n{\"name\": \"get_weather\", \"arguments\": {\"city\": 5, \"days\": 99}}";
+    let asked = |fields: Value| {
+        let answer = server.post(CHAT, &asking(said, &fields)).json();
+        answer["choices"][0]["message"]["tool_calls"][0]["function"].clone()
+    };
+    let first = asked(json!({}));
+    assert_eq!(counts(), [1, 0]);
+    assert_eq!((asked(json!({})), counts()), (first.clone(), [1, 1]));
+    // What differs in anything that counts is another one, and so is a schema whose members stand in another order.
+    let mut turned = tools();
+    turned[0]["function"]["parameters"]["properties"] =
+        json!({"days": {"type": "integer"}, "city": {"type": "string", "maxLength": 3}});
+    let other = json!({"city": {"type": "string", "maxLength": 3}, "days": {"type": "integer"}});
+    asked(json!({"tools": turned}));
+    assert_eq!(counts(), [2, 1]);
+    turned[0]["function"]["parameters"]["properties"] = other;
+    asked(json!({"tools": turned}));
+    asked(json!({"tool_choice": "required"}));
+    asked(json!({"tool_choice": "required", "parallel_tool_calls": false}));
+    let only = json!({"mode": "auto", "tools": [{"type": "function", "function": {"name": "get_weather"}}]});
+    asked(json!({"tool_choice": {"type": "allowed_tools", "allowed_tools": only}}));
+    asked(json!({"response_format": {"type": "json_object"}}));
+    assert_eq!(counts(), [7, 1]);
+    // Answers at one time, each from its own clone.
+    std::thread::scope(|scope| {
+        let all: Vec<_> = (0..6).map(|_| scope.spawn(|| asked(json!({})))).collect();
+        for answer in all {
+            assert_eq!(answer.join().expect("answered"), first);
+        }
+    });
+    assert_eq!(counts(), [7, 7]);
 }
 
 pub fn refusals() {
