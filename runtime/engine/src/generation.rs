@@ -88,7 +88,7 @@ impl Generation {
                 Health::Running | Health::Draining | Health::Stopped => EngineError::Stopped,
             })
         });
-        self.over = !matches!(event, Event::Token(_));
+        self.over = !matches!(event, Event::Prompt(_) | Event::Token(_));
         event
     }
 }

@@ -7,6 +7,7 @@ use crate::latencies::Latencies;
 use crate::lookup::{Lookup, LookupOptions};
 use crate::request::{Event, FinishReason, Finished, Request, SubmitError, Timings};
 use crate::scheduler::Policy;
+use crate::scoring::Scoring;
 use crate::sequence::{Client, Clock, History, Sequence, Signals};
 use crate::shared::{Health, Place, Shared, Stats};
 use crate::swap::SwapOptions;
@@ -291,7 +292,7 @@ impl EngineHandle {
             Health::Stopped | Health::Poisoned(_) | Health::Dead(_) => return Err(SubmitError::Stopped),
         }
         let Request { prompt: tokens, max_tokens, sampling, mut stop_ids, .. } = request;
-        let Request { ignore_eos, constraint, priority, client, biases, .. } = request;
+        let Request { ignore_eos, prompt_logprobs, constraint, priority, client, biases, .. } = request;
         let (prompt, context, vocabulary) = (tokens.len(), self.context(), self.spec.vocabulary);
         if prompt == 0 {
             return Err(SubmitError::PromptEmpty);
@@ -327,9 +328,11 @@ impl EngineHandle {
             shared: Arc::clone(&self.shared),
             over: false,
         };
-        if max_tokens == 0 {
+        let scoring = prompt_logprobs.filter(|_| prompt > 1).map(Scoring::new);
+        if max_tokens == 0 && scoring.is_none() {
             let (reason, timings) = (FinishReason::Length, Timings::default());
-            let finished = Finished { reason, prompt_tokens: prompt, generated_tokens: 0, timings };
+            let finished =
+                Finished { reason, stop: None, prompt_tokens: prompt, generated_tokens: 0, timings };
             // The receiver is in our hands.
             let _ = sender.send(Event::Finished(finished));
             return Ok(generation);
@@ -363,6 +366,7 @@ impl EngineHandle {
             held: 0,
             history: sampling.needs_history().then(|| History::new(&tokens)),
             held_to,
+            scoring,
             tokens,
             sampling,
             biases,

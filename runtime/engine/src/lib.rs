@@ -7,6 +7,7 @@
 //! * `sequence`: one generation in flight;
 //! * `held`: what its answer is held to, as masks for the steps;
 //! * `lookup`: drafts from what a sequence has said before, where a model verifies what it is given;
+//! * `scoring`: log-probabilities of its prompt;
 //! * `forward`: the loop that carries decisions out;
 //! * `handle` and `generation`: the other side of the channel;
 //! * `shared` and `latencies`: what both sides see, for whoever asks how the engine does.
@@ -30,6 +31,7 @@ mod latencies;
 mod lookup;
 mod request;
 pub mod scheduler;
+mod scoring;
 #[cfg(feature = "scripted")]
 pub mod scripted;
 mod sequence;

@@ -10,7 +10,7 @@ pub struct Request {
     /// Token ids; at least one, all below the vocabulary.
     pub prompt: Vec<u32>,
     /// Most tokens to generate. Clipped to the context less the prompt; 0 ends at once with
-    /// [`FinishReason::Length`].
+    /// [`FinishReason::Length`], or when its prompt's log-probabilities are told.
     pub max_tokens: usize,
     /// How tokens are chosen.
     pub sampling: Sampling,
@@ -20,6 +20,9 @@ pub struct Request {
     pub stop_ids: Vec<u32>,
     /// Whether the model's own stop ids are tokens like any other.
     pub ignore_eos: bool,
+    /// Whether the prompt's tokens are told with their log-probabilities, and with how many alternatives: all behind the first, before the
+    /// answer begins.
+    pub prompt_logprobs: Option<u8>,
     /// What the answer is held to, if anything. Its end ids end the answer, even where the model's own do not.
     pub constraint: Option<Constraint>,
     /// Who is served first and keeps blocks longest: the lower, the earlier.
@@ -38,6 +41,7 @@ impl Request {
             biases: Biases::default(),
             stop_ids: Vec::new(),
             ignore_eos: false,
+            prompt_logprobs: None,
             constraint: None,
             priority: 0,
             client: 0,
@@ -105,6 +109,8 @@ impl std::error::Error for SubmitError {}
 /// What a client hears. Exactly one [`Event::Finished`] or [`Event::Failed`] comes, and it comes last.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Event {
+    /// The next tokens of the prompt, from its second on, with their log-probabilities.
+    Prompt(Vec<Sampled>),
     /// The next token of the answer.
     Token(Sampled),
     /// The answer is complete, or was cancelled.
@@ -114,10 +120,12 @@ pub enum Event {
 }
 
 /// How an answer ended.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct Finished {
     /// Why.
     pub reason: FinishReason,
+    /// The stop id with its log-probabilities as they were asked for, where one ended it.
+    pub stop: Option<Sampled>,
     /// Tokens of the prompt.
     pub prompt_tokens: usize,
     /// Tokens sampled, the stop id included.

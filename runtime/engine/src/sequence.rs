@@ -5,6 +5,7 @@ use crate::latencies::Latencies;
 use crate::lookup::Lookup;
 use crate::request::{Event, FinishReason, Finished, Timings};
 use crate::scheduler::{Candidate, Running, Waiting};
+use crate::scoring::Scoring;
 use crate::shared::Place;
 use monomorph_cache::swap::Image;
 use monomorph_cache::{Lease, Match, SavePoints};
@@ -12,6 +13,7 @@ use monomorph_model::Slot;
 use monomorph_sampling::{Biases, Sampled, Sampling, TokenBias, TokenMask, TokenUse};
 use std::borrow::Cow;
 use std::collections::HashMap;
+use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
@@ -62,6 +64,8 @@ pub(crate) struct Sequence {
     pub history: Option<History>,
     /// What its answer is held to, if anything.
     pub held_to: Option<Box<Held>>,
+    /// While its prompt is fed to tell the log-probabilities of its tokens. Then it is fed anew.
+    pub scoring: Option<Scoring>,
     pub stop_ids: Vec<u32>,
     pub lease: Lease,
     /// What it had computed, while it waits to go on from there.
@@ -149,14 +153,18 @@ impl Sequence {
         self.tokens.len() - self.prompt
     }
 
-    /// Its tokens when the steps in flight are done, if none of them ends it.
+    /// Its tokens when the steps in flight are done, if none of them ends it. While its prompt is scored, all but the last: nothing is asked
+    /// of the logits behind that.
     pub fn length(&self) -> usize {
-        self.tokens.len() + self.coming
+        match self.scoring {
+            Some(_) => self.prompt - 1,
+            None => self.tokens.len() + self.coming,
+        }
     }
 
     /// The position of the next token in the request's random stream.
     pub fn draw(&self) -> u64 {
-        (self.length() - self.prompt) as u64
+        (self.generated() + self.coming) as u64
     }
 
     /// Whether only the token sampled last is to be fed.
@@ -219,13 +227,26 @@ impl Sequence {
     /// How many of its tokens go through prefill: all that are known when it is admitted, or where `replays` what was
     /// generated before it was pre-empted is decoded again, the prompt only.
     fn prefill(&self, replays: bool) -> usize {
-        if replays { self.prompt } else { self.length() }
+        if replays { self.prompt.min(self.length()) } else { self.length() }
     }
 
-    /// The tokens that it can go on behind when it is admitted, and leave to others: those that go through prefill, where what was
-    /// generated has other bits.
+    /// The tokens that it can leave to others: those that go through prefill, where what was generated has other bits.
     pub fn reusable(&self, replays: bool) -> &[u32] {
         &self.tokens[..self.prefill(replays).min(self.tokens.len())]
+    }
+
+    /// The tokens that it can go on behind when it is admitted: what it can leave itself, and while its prompt is scored no more than is
+    /// scored already.
+    pub fn sought(&self, replays: bool) -> &[u32] {
+        match &self.scoring {
+            Some(scoring) => &self.tokens[..scoring.scored()],
+            None => self.reusable(replays),
+        }
+    }
+
+    /// Whether a step that feeds it up to `end` tells something of its prompt's tokens: then it wants all logits.
+    pub fn scores(&self, end: usize) -> bool {
+        self.scoring.as_ref().is_some_and(|scoring| end > scoring.scored())
     }
 
     /// As one that waits, and whose client is so far ahead of others.
@@ -282,6 +303,7 @@ impl Sequence {
             limit: self.limit,
             blocks,
             returns: blocks,
+            scored: self.scoring.is_some(),
             priority: self.priority,
             slack: self.slack(now, tbt),
         }
@@ -289,11 +311,20 @@ impl Sequence {
 
     /// As one that waits, of whose tokens so much is in the cache.
     pub fn as_waiting(&self, found: &Match, replays: bool, saves: Option<&SavePoints>) -> Waiting {
-        let (tokens, cached, prefill) = (self.tokens.len(), found.tokens, self.prefill(replays));
+        let (tokens, cached, prefill) = (self.length(), found.tokens, self.prefill(replays));
         let until = saves.map_or(tokens, |saves| saves.until(cached, cached, prefill, tokens));
         let (prefill, priority) = (prefill.min(until), self.priority);
         let (shared, limit) = (found.in_use, self.limit);
-        Waiting { tokens, cached, shared, prefill, drafts: 0, limit, priority }
+        Waiting {
+            tokens,
+            cached,
+            shared,
+            prefill,
+            drafts: 0,
+            limit,
+            scored: self.scoring.is_some(),
+            priority,
+        }
     }
 
     /// As one whose copy is there, and so much of that in the cache, too.
@@ -307,6 +338,7 @@ impl Sequence {
             prefill: self.prefill(replays).min(until),
             drafts: self.drafts.len(),
             limit: self.limit,
+            scored: self.scoring.is_some(),
             priority: self.priority,
         }
     }
@@ -388,7 +420,8 @@ impl Sequence {
         let id = sampled.id;
         self.tokens.push(id);
         if self.stop_ids.contains(&id) {
-            return Some(Ok(self.finished(FinishReason::Stop { id }, now)));
+            let finished = self.finished(FinishReason::Stop { id }, now);
+            return Some(Ok(Finished { stop: Some(sampled), ..finished }));
         }
         if let Some(Err(why)) = self.held_to.as_mut().map(|held| held.take(id)) {
             return Some(Err(why));
@@ -434,6 +467,19 @@ impl Sequence {
         (taken as u64, end)
     }
 
+    /// Takes the logits behind the tokens `fed` and tells the client what they say of its prompt; the end if that was all that was wanted.
+    pub fn score(&mut self, fed: Range<usize>, logits: &mut [f32], now: Instant) -> Option<Finished> {
+        let (scoring, prompt) = (self.scoring.as_mut()?, self.prompt);
+        let scores = scoring.take(&self.tokens[..prompt], fed, logits);
+        self.client.tell(Event::Prompt(scores));
+        (self.is_scored() && self.limit == prompt).then(|| self.finished(FinishReason::Length, now))
+    }
+
+    /// Whether all of its prompt is scored, and it has not been fed anew since.
+    pub fn is_scored(&self) -> bool {
+        self.scoring.as_ref().is_some_and(|scoring| scoring.scored() + 1 == self.prompt)
+    }
+
     /// The last word on a generation that ends now.
     pub fn finished(&self, reason: FinishReason, now: Instant) -> Finished {
         let Clock { submitted, admitted, first_token, .. } = self.clock;
@@ -451,7 +497,7 @@ impl Sequence {
             latencies.prompt_tokens.observe(self.prompt as f64);
             latencies.generated_tokens.observe(generated as f64);
         }
-        Finished { reason, prompt_tokens: self.prompt, generated_tokens: generated, timings }
+        Finished { reason, stop: None, prompt_tokens: self.prompt, generated_tokens: generated, timings }
     }
 }
 

@@ -76,7 +76,8 @@ pub struct SequenceStep {
     /// Whether what is fed was generated, everything from `position` on, and is no part of the prompt. A batch-invariant stack
     /// decodes such tokens, which are fed it one at a time, and takes all others through prefill, one or many.
     pub generated: bool,
-    /// The token after the last of `tokens` where it is known, because the prompt goes on: a model that drafts learns from it.
+    /// The token after the last of `tokens` where it is known, because the prompt goes on: a model that drafts learns from it, whatever
+    /// the output.
     pub following: Option<u32>,
     /// The blocks that hold positions `0 .. position + tokens.len()`, in order. Token `p` lives in block
     /// `blocks[p / block_tokens]` at row `p % block_tokens`. Where a token is to be sampled there are also those of

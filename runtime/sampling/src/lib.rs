@@ -30,7 +30,7 @@ pub use bias::{Biases, Dry, MAX_BIASES, MAX_FIXED, TokenBias};
 pub use history::with_generated;
 pub use mask::TokenMask;
 pub use random::uniform;
-pub use sampler::{Conditions, sample, sample_within};
+pub use sampler::{Conditions, sample, sample_within, score};
 
 /// Most alternatives a request may ask log-probabilities of.
 pub const MAX_TOP_LOGPROBS: u8 = 20;
@@ -131,7 +131,7 @@ pub struct TokenUse {
     pub generated: u32,
 }
 
-/// The token chosen from one row of logits.
+/// The token chosen from one row of logits, or there before.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Sampled {
     /// The token.

@@ -60,6 +60,16 @@ pub fn sample_within(
     }
 }
 
+/// The log-probability of a token that was there before, such as one of a prompt, with the `top` likeliest in its place: as [`sample`] would
+/// have reported it.
+///
+/// * `logits`: one row, `[vocabulary]`; a NaN in it becomes minus infinity.
+pub fn score(logits: &mut [f32], id: u32, top: u8) -> Sampled {
+    drop_nan(logits);
+    let logprobs = LogProbs::new(logits);
+    Sampled { id, logprob: Some(logprobs.of(id)), top: logprobs.top(top.into()) }
+}
+
 fn without_nan(mut row: Vec<f32>) -> Vec<f32> {
     drop_nan(&mut row);
     row

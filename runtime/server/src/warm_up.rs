@@ -33,7 +33,7 @@ impl WarmUpArgs {
         let mut generation = engine.submit(request).map_err(|error| what(error.to_string()))?;
         loop {
             match generation.blocking_recv() {
-                Some(Event::Token(_)) => {}
+                Some(Event::Prompt(_) | Event::Token(_)) => {}
                 Some(Event::Finished(it))
                     if matches!(it.reason, FinishReason::Length | FinishReason::Stop { .. }) =>
                 {

@@ -9,6 +9,23 @@ use monomorph_model::{RowOutput, StepOutput, Verified};
 use std::time::Instant;
 
 impl Forward {
+    /// Lets those whose prompts are scored wait to be answered: like any that waits, behind what is kept of them.
+    ///
+    /// # Errors
+    /// When the books do not balance.
+    fn feed_anew(&mut self) -> Result<(), String> {
+        for index in (0..self.running.len()).rev() {
+            if self.running[index].is_scored() {
+                let mut sequence = self.running.remove(index);
+                self.save_last(&mut sequence)?;
+                sequence.scoring = None;
+                self.free(&mut sequence)?;
+                self.wait(sequence);
+            }
+        }
+        Ok(())
+    }
+
     /// Books what the step collected last produced and hands it out.
     ///
     /// # Errors
@@ -23,7 +40,7 @@ impl Forward {
         let mut finished: Vec<(usize, Result<Finished, String>)> = Vec::new();
         let (mut prefilled, mut pieces, mut generated) = (0, 0, 0);
         let (mut drafts, mut verified, mut accepted) = (0, 0, 0);
-        let (mut prompts, mut late, tbt) = (0, 0, self.schedule.tbt);
+        let (mut prompts, mut late, mut scored, tbt) = (0, 0, false, self.schedule.tbt);
         for (at, (row, output)) in rows.iter().zip(output.rows).enumerate() {
             let place = self.places[row.slot.0 as usize];
             // Of a canary nothing is counted.
@@ -38,7 +55,7 @@ impl Forward {
             if let (None, Some((snapshot, _))) = (place, row.save) {
                 self.cache.forget(snapshot);
             }
-            let (taken, end) = match (self.contract.expects(row.samples), output) {
+            let (taken, end) = match (self.contract.expects(row), output) {
                 (_, RowOutput::Lost(why)) if row.far => {
                     finished.extend(place.map(|index| (index, Err(why))));
                     if let (Some(_), Some((snapshot, _))) = (place, row.save) {
@@ -47,6 +64,12 @@ impl Forward {
                     continue;
                 }
                 (Expects::Nothing, RowOutput::None) => (0, None),
+                (Expects::Logits(fed), RowOutput::Logits(mut logits)) => {
+                    self.contract.check_logits(at, fed, &logits)?;
+                    let Some(index) = place else { continue };
+                    scored = true;
+                    (0, self.running[index].score(row.end - fed..row.end, &mut logits, now).map(Ok))
+                }
                 (Expects::Token, RowOutput::Sampled(sampled)) => {
                     self.contract.check_token(at, sampled.id)?;
                     // A sequence that ended while the step was in flight has no use for its token.
@@ -73,7 +96,8 @@ impl Forward {
                     let sequence = &self.running[index];
                     self.clients.serve(sequence.account, taken * GENERATED);
                     generated += taken;
-                    let first = taken > 0 && sequence.generated() as u64 == taken;
+                    // An answer of no tokens has begun when it ends.
+                    let first = (taken > 0 || end.is_some()) && sequence.generated() as u64 == taken;
                     prompts += if first { sequence.prompt as u64 } else { 0 };
                 }
             }
@@ -94,6 +118,9 @@ impl Forward {
             self.free(&mut sequence)?;
             self.count_end(&sequence, finished.reason, now);
             self.farewells.push((sequence.client, Event::Finished(finished)));
+        }
+        if scored {
+            self.feed_anew()?;
         }
         let mut counters = self.shared.counters();
         counters.stats.tokens_prefilled += prefilled;

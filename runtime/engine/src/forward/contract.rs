@@ -1,6 +1,7 @@
 //! What a model may answer to a row. Everything else ends the engine with a word on what was wrong: going on from it would
 //! mix tokens up.
 
+use super::flights::Row;
 use monomorph_model::{ModelSpec, RowOutput};
 use monomorph_sampling::Sampled;
 
@@ -14,6 +15,8 @@ pub(super) struct Contract {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Expects {
     Nothing,
+    /// As many rows.
+    Logits(usize),
     Token,
     Verified,
 }
@@ -28,13 +31,26 @@ impl Contract {
         self.spec.ahead(drafts)
     }
 
-    /// What a row is due that samples, or does not.
-    pub fn expects(&self, samples: bool) -> Expects {
-        match (samples, self.spec.drafts()) {
-            (false, _) => Expects::Nothing,
-            (true, 0) => Expects::Token,
-            (true, _) => Expects::Verified,
+    /// What a row is due.
+    pub fn expects(&self, row: &Row) -> Expects {
+        match (row.scores, row.samples, self.spec.drafts()) {
+            (Some(first), _, _) => Expects::Logits(row.end - first),
+            (None, false, _) => Expects::Nothing,
+            (None, true, 0) => Expects::Token,
+            (None, true, _) => Expects::Verified,
         }
+    }
+
+    /// Checks the logits of row `at`, which was fed so many tokens.
+    ///
+    /// # Errors
+    /// When there are too few or too many.
+    pub fn check_logits(&self, at: usize, fed: usize, logits: &[f32]) -> Result<(), String> {
+        let (got, due) = (logits.len(), fed * self.spec.vocabulary);
+        if got == due {
+            return Ok(());
+        }
+        Err(format!("the model answered row {at} with {got} logits, and {due} are due for {fed} tokens"))
     }
 
     /// Checks a token sampled for row `at`.
@@ -96,6 +112,7 @@ impl Contract {
 pub(super) fn unasked(at: usize, expects: Expects, output: &RowOutput) -> String {
     let asked = match expects {
         Expects::Nothing => "nothing",
+        Expects::Logits(_) => "logits",
         Expects::Token => "a sampled token",
         Expects::Verified => "verified drafts",
     };

@@ -20,6 +20,8 @@ pub(super) struct Row {
     pub piece: bool,
     /// Whether a token is sampled.
     pub samples: bool,
+    /// The position that all logits are wanted from, where they are.
+    pub scores: Option<usize>,
     /// Tokens of the sequence that are in the cache when the step is collected, drafts that hold aside.
     pub end: usize,
     /// Whether it has blocks on disk.

@@ -8,6 +8,10 @@ use monomorph_cache::Place;
 use monomorph_model::{BlockId, FarId, ModelSpec, Output, SequenceStep, Tokens};
 use monomorph_sampling::Sampling;
 
+/// Bytes of logits that a step may hand back for prompts, but for a piece's. Each row is summed up by the forward thread, which keeps the
+/// others waiting meanwhile.
+const SCORED_BYTES: usize = 16 << 20;
+
 /// What the steps of a model may carry: at most so many `sequences`, and `prefill_tokens` of prompts, where 0 is as many as there is
 /// room for.
 pub(super) fn limits(spec: &ModelSpec, sequences: usize, prefill_tokens: usize) -> Limits {
@@ -19,6 +23,7 @@ pub(super) fn limits(spec: &ModelSpec, sequences: usize, prefill_tokens: usize) 
         drafts: spec.drafts(),
         reach: spec.reach(),
         piece_tokens: spec.piece_tokens(),
+        scored_tokens: (SCORED_BYTES / (size_of::<f32>() * spec.vocabulary.max(1))).max(spec.piece_tokens()),
         prefill_tokens: prefill_tokens.clamp(spec.piece_tokens().min(spec.step_tokens), spec.step_tokens),
     }
 }
@@ -100,7 +105,8 @@ impl Forward {
             let save = save(saves, sequence, slot, &mut self.cache, copies, &mut self.evictions);
             let (position, drafts) = (sequence.fed, sequence.drafts.len());
             let end = position + tokens - drafts;
-            let samples = end == sequence.length();
+            let scores = sequence.scores(end).then_some(position);
+            let samples = end == sequence.length() && sequence.scoring.is_none();
             let mut row = self.spare.pop().unwrap_or_else(|| SequenceStep {
                 drafts: 0,
                 generated: false,
@@ -152,10 +158,13 @@ impl Forward {
                 let (sampling, draw) = (sequence.sampling.clone(), sequence.draw());
                 row.output = Output::Sample { sampling, draw, history, biases, masks };
             }
+            if scores.is_some() {
+                row.output = Output::Logits;
+            }
             self.step.sequences.push(row);
             let piece = end < sequence.prompt;
             let far = sequence.lease.far_blocks() > 0;
-            self.rows.push(Row { slot, prefilled, piece, samples, end, far, save });
+            self.rows.push(Row { slot, prefilled, piece, samples, scores, end, far, save });
             sequence.fed = end;
             sequence.coming += usize::from(samples);
             sequence.last_step = step;

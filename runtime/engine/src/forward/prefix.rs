@@ -69,9 +69,8 @@ impl Forward {
                 }
                 Copied::No => {
                     let (one, replays) = (&self.waiting[next], self.replays);
-                    let found = self.cache.lookup(one.reusable(replays));
-                    if self.shares && one.held < HOLDS && self.is_coming(one.reusable(replays), found.tokens)
-                    {
+                    let found = self.cache.lookup(one.sought(replays));
+                    if self.shares && one.held < HOLDS && self.is_coming(one.sought(replays), found.tokens) {
                         self.waiting[next].held += 1;
                         turns = before;
                         continue;
@@ -125,7 +124,7 @@ impl Forward {
             for _ in 0..LOOKUPS {
                 self.looked = (self.looked + 1) % self.waiting.len();
                 let one = &mut self.waiting[self.looked];
-                one.found = self.cache.lookup(one.reusable(self.replays)).tokens;
+                one.found = self.cache.lookup(one.sought(self.replays)).tokens;
             }
         }
         let clients = &self.clients;
@@ -156,7 +155,7 @@ impl Forward {
             return self.resume(sequence, now);
         }
         let first = sequence.clock.admitted.is_none() && !sequence.is_canary();
-        let (lease, found) = self.cache.admit(sequence.reusable(self.replays)).map_err(unbalanced)?;
+        let (lease, found) = self.cache.admit(sequence.sought(self.replays)).map_err(unbalanced)?;
         sequence.slot = self.free_slots.pop();
         sequence.begin(lease, &found, self.replays, now);
         if let (Some(snapshot), Some(slot)) = (found.snapshot, sequence.slot) {

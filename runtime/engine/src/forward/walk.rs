@@ -19,8 +19,8 @@ use crate::{Request, ScheduleOptions, Stats, SubmitError, SwapOptions};
 use monomorph_cache::{Block, Share};
 use monomorph_grammar::{Constraint, Grammars, Source, Thinking, Token};
 use monomorph_model::{FarRoom, ModelSpec};
-use monomorph_sampling::{Dry, TokenBias, TokenMask};
-use std::collections::{BTreeSet, HashSet};
+use monomorph_sampling::{Dry, Sampled, Sampling, TokenBias, TokenMask, score};
+use std::collections::{BTreeSet, HashSet, VecDeque};
 use std::sync::{Arc, LazyLock};
 use std::time::Duration;
 
@@ -127,12 +127,27 @@ fn lone(tokens: &Tokens, request: &Request, most: usize) -> (Vec<u32>, FinishRea
     (context.split_off(request.prompt.len()), FinishReason::Length)
 }
 
+/// What a request hears of its prompt with nobody beside it, if it asks: what the scripted model says has a logit of 1, and all else 0.
+fn scores(tokens: &Tokens, request: &Request) -> VecDeque<Sampled> {
+    let Some(top) = request.prompt_logprobs else { return VecDeque::new() };
+    let spec = Tight::SPEC;
+    let score_at = |at: usize| {
+        let said = tokens.next(&request.prompt[..at], &Sampling::default(), 0, spec);
+        let mut logits = vec![0.0; spec.vocabulary];
+        logits[said as usize] = 1.0;
+        score(&mut logits, request.prompt[at], top)
+    };
+    (1..request.prompt.len()).map(score_at).collect()
+}
+
 /// A client that counts what it hears against what it should.
 struct Client {
     generation: Generation,
     answer: Vec<u32>,
     reason: FinishReason,
     heard: usize,
+    /// What it is to hear of its prompt before that, if anything.
+    scores: VecDeque<Sampled>,
     cancelled: bool,
 }
 
@@ -141,7 +156,14 @@ impl Client {
     fn listen(&mut self) -> bool {
         while let Some(event) = self.generation.try_recv() {
             match event {
+                Event::Prompt(scores) => {
+                    assert!(!scores.is_empty() && self.heard == 0, "nothing, or behind what it is of");
+                    for score in scores {
+                        assert_eq!(self.scores.pop_front(), Some(score));
+                    }
+                }
                 Event::Token(sampled) => {
+                    assert!(self.scores.is_empty(), "an answer before its prompt");
                     assert_eq!(self.answer.get(self.heard), Some(&sampled.id), "token {}", self.heard);
                     self.heard += 1;
                 }
@@ -149,6 +171,7 @@ impl Client {
                     return true;
                 }
                 Event::Finished(end) => {
+                    assert!(self.scores.is_empty(), "an end before what was asked of the prompt");
                     assert_eq!((end.reason, self.heard), (self.reason, self.answer.len()));
                     return true;
                 }
@@ -194,6 +217,10 @@ fn request(random: &mut Random, most: usize, spoken: &Spoken) -> Request {
             window: [8, usize::MAX][random.below(2) as usize],
             breakers: TokenMask::of(KINDS as usize, (0..random.below(2)).map(|_| random.below(KINDS) as u32)),
         });
+    }
+    if random.below(8) == 0 {
+        request.prompt_logprobs = Some(random.below(3) as u8);
+        request.max_tokens *= random.below(3).min(1) as usize;
     }
     request
 }
@@ -258,6 +285,10 @@ pub(super) fn walk<S: Shape>(
         ..EngineOptions::new(blocks, Tight::SPEC.context, 12)
     };
     let (engine, mut forward) = prepare(S::SPEC, options).unwrap();
+    if seed.is_multiple_of(3) {
+        // A step has room for more logits than that of all its tokens.
+        forward.limits.scored_tokens = S::SPEC.piece_tokens().max(5);
+    }
     let tokens = spoken_by(S::SPEC);
     let room = far.map(|share| share.room);
     let script = Script {
@@ -280,13 +311,15 @@ pub(super) fn walk<S: Shape>(
         if turn < turns && random.below(if turn / 200 % 2 == 0 { 2 } else { 9 }) == 0 {
             let request = request(&mut random, engine.context(), &spoken);
             let (answer, reason) = lone(&tokens, &request, engine.context());
+            let scores = scores(&tokens, &request);
             if spoken.len() == SPOKEN {
                 spoken.swap_remove(random.below(SPOKEN as u64) as usize);
             }
             spoken.push(request.prompt.iter().chain(&answer).copied().collect());
             match engine.submit(request) {
                 Ok(generation) => {
-                    clients.push(Client { generation, answer, reason, heard: 0, cancelled: false });
+                    let (heard, cancelled) = (0, false);
+                    clients.push(Client { generation, answer, reason, heard, scores, cancelled });
                 }
                 Err(SubmitError::QueueFull { .. }) => {}
                 Err(other) => panic!("{other}"),

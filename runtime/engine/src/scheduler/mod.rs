@@ -18,7 +18,7 @@
 //! one of these or of the at most R that ran, and an admission is fed at most C tokens before it ends or is pre-empted, which
 //! takes another admission: so at most (R + `AGE_TURN` - 1) · C steps. From then on it is the first of those that run, is fed in every step and never
 //! pre-empted: at most C steps. Whoever is not the oldest waits so long for each that is older, and then is. Each of them that was held
-//! back ([`comes`]) adds up to [`HOLDS`] steps; requests that go before all others (canaries, one at a time and of eleven tokens) are not counted.
+//! back ([`comes`]) adds up to [`HOLDS`] steps, and each whose prompt is scored is two, one after the other; requests that go before all others (canaries, one at a time and of eleven tokens) are not counted.
 //! Where all priorities are alike, and clients, and the policy is `fifo`, nobody overtakes anybody, and the sum of its tokens and of theirs
 //! that came before bounds the steps.
 //!
@@ -31,6 +31,8 @@
 //!   lowest priority and the shortest rest first, but the first in their order gets an eighth before.
 //! * **Deadlines.** By `slai` a step's prompts are cut to what lets the most urgent decoding sequence have its token in time, as the [`Pace`] of
 //!   the steps before predicts, but never below an eighth of what they may take, or a piece.
+//! * **Scores.** Where the logits behind all of a prompt's tokens come back, a step feeds at most [`Limits::scored_tokens`] of such prompts:
+//!   logits are large.
 //! * **Pieces.** Of a batch-invariant model a prompt's pieces end where its kernels sum alike on both sides, and what a
 //!   sequence that was pre-empted had generated is fed again as it was at first: one token a step.
 //! * **Drafts.** A step may write behind a sequence's tokens: drafts that it verifies, and some that it makes. Every
@@ -69,6 +71,8 @@ pub struct Limits {
     pub piece_tokens: usize,
     /// Most tokens of prompts in a step; from `piece_tokens` to `step_tokens`.
     pub prefill_tokens: usize,
+    /// Most of these whose logits all come back; at least `piece_tokens`.
+    pub scored_tokens: usize,
 }
 
 impl Limits {
@@ -101,6 +105,8 @@ pub struct Running {
     pub blocks: usize,
     /// How many come back when it is pre-empted, if all behind it are: those that nobody before it shares.
     pub returns: usize,
+    /// Whether the logits behind all tokens that it is fed come back.
+    pub scored: bool,
     /// Lower is earlier.
     pub priority: i64,
     /// Microseconds until its next token is late; `None` where none has come yet, or nobody minds.
@@ -130,6 +136,8 @@ pub struct Waiting {
     pub drafts: usize,
     /// Most tokens it can come to have.
     pub limit: usize,
+    /// As [`Running::scored`].
+    pub scored: bool,
     /// Lower is earlier.
     pub priority: i64,
 }

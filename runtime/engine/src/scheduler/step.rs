@@ -40,17 +40,19 @@ pub fn schedule(view: &View<'_>, limits: &Limits) -> Plan {
     let due = running
         .iter()
         .map(|one| match one.ready {
-            true => Due::of(one.tokens, one.cached, one.prefill, one.drafts),
+            true => Due::of(one.tokens, one.cached, one.prefill, one.drafts, one.scored),
             false => Due::Nothing,
         })
         .chain(
-            view.waiting[..admit].iter().map(|one| Due::of(one.tokens, one.cached, one.prefill, one.drafts)),
+            view.waiting[..admit]
+                .iter()
+                .map(|one| Due::of(one.tokens, one.cached, one.prefill, one.drafts, one.scored)),
         );
     let decodes: usize = due.clone().map(Due::decodes).sum();
-    let room = limits.step_tokens.saturating_sub(decodes).min(limits.prefill_tokens);
+    let whole = limits.step_tokens.saturating_sub(decodes).min(limits.prefill_tokens);
     let budget = match view.policy {
-        Policy::Fifo => room,
-        Policy::Slai => in_time(view, running, limits, room),
+        Policy::Fifo => whole,
+        Policy::Slai => in_time(view, running, limits, whole),
     };
     let mut rows: Vec<Row> =
         due.clone().enumerate().map(|(sequence, due)| Row { sequence, tokens: due.decodes() }).collect();
@@ -60,21 +62,21 @@ pub fn schedule(view: &View<'_>, limits: &Limits) -> Plan {
         .zip(ranks)
         .enumerate()
         .filter_map(|(sequence, (due, rank))| match due {
-            Due::Prompt { cached, left } => Some(Prompt { sequence, rank, cached, left }),
+            Due::Prompt { cached, left, scored } => Some(Prompt { sequence, rank, cached, left, scored }),
             Due::Nothing | Due::Decode { .. } => None,
         })
         .collect();
-    let mut left = budget;
+    let mut room = Room { tokens: budget, scored: limits.scored_tokens };
     if let (Policy::Slai, Some(first)) = (view.policy, prompts.first_mut()) {
         let part = budget.div_ceil(LEAST_PART).max(limits.piece_tokens).min(budget);
-        left -= part - first.feed(part, limits, &mut rows);
+        first.feed(part, &mut room, limits, &mut rows);
         prompts.sort_by_key(|one| (one.rank, one.sequence));
     }
     for one in &mut prompts {
-        left = one.feed(left, limits, &mut rows);
+        one.feed(room.tokens, &mut room, limits, &mut rows);
     }
     rows.retain(|row| row.tokens > 0);
-    let cut = budget < room && prompts.iter().any(|one| one.left > 0);
+    let cut = budget < whole && prompts.iter().any(|one| one.left > 0);
     Plan { preempt, admit, rows, cut }
 }
 
@@ -85,16 +87,28 @@ struct Prompt {
     rank: (i64, usize),
     cached: usize,
     left: usize,
+    scored: bool,
+}
+
+/// What is left of a step for prompts.
+struct Room {
+    tokens: usize,
+    /// Of these, such whose logits all come back.
+    scored: usize,
 }
 
 impl Prompt {
-    /// Feeds it a piece in a room of so many tokens; what is left of that.
-    fn feed(&mut self, room: usize, limits: &Limits, rows: &mut [Row]) -> usize {
-        let piece = piece(self.cached, self.left, room, limits.piece_tokens);
+    /// Feeds it a piece of at most so many tokens, from what room there is for it.
+    fn feed(&mut self, most: usize, room: &mut Room, limits: &Limits, rows: &mut [Row]) {
+        let most = if self.scored { most.min(room.scored) } else { most };
+        let piece = piece(self.cached, self.left, most, limits.piece_tokens);
         self.cached += piece;
         self.left -= piece;
         rows[self.sequence].tokens += piece;
-        room - piece
+        room.tokens -= piece;
+        if self.scored {
+            room.scored -= piece;
+        }
     }
 }
 
@@ -119,15 +133,17 @@ enum Due {
     Prompt {
         cached: usize,
         left: usize,
+        scored: bool,
     },
 }
 
 impl Due {
-    fn of(tokens: usize, cached: usize, prefill: usize, drafts: usize) -> Due {
+    fn of(tokens: usize, cached: usize, prefill: usize, drafts: usize, scored: bool) -> Due {
         match (tokens.saturating_sub(cached), prefill.saturating_sub(cached)) {
             (0, _) => Due::Nothing,
-            (1, _) | (_, 0) => Due::Decode { drafts },
-            (_, left) => Due::Prompt { cached, left },
+            // A row of logits takes of the room for these.
+            (1, _) | (_, 0) if !scored => Due::Decode { drafts },
+            (_, left) => Due::Prompt { cached, left, scored },
         }
     }
 

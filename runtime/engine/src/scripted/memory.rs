@@ -220,11 +220,12 @@ impl Memory {
             assert_eq!(ids[0], next, "{slot:?} was told of another token to follow");
         }
         match (&row.output, row.following) {
-            (Output::None, Some(next)) => drop(self.following.insert(slot, next)),
+            (Output::None | Output::Logits, Some(next)) => drop(self.following.insert(slot, next)),
             (Output::None, None) => {
                 assert_eq!(self.spec.drafted(), 0, "{slot:?} goes on, and is not told with what");
             }
-            (Output::Sample { .. } | Output::Logits, following) => {
+            (Output::Logits, None) => {}
+            (Output::Sample { .. }, following) => {
                 assert_eq!(following, None, "{slot:?} is told what its last token is followed by");
             }
         }

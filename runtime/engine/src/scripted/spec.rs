@@ -104,7 +104,7 @@ impl Shape for Small {
 }
 
 /// [`Small`] with blocks of 4 and steps of 24 tokens, a context of 64, and at most 6 sequences a step: one in which
-/// everything runs out often.
+/// everything runs out often. Of its vocabulary there is as much as makes logits cheap.
 #[derive(Debug)]
 pub struct Tight;
 
@@ -112,6 +112,7 @@ impl Shape for Tight {
     const SPEC: &'static ModelSpec = &ModelSpec {
         block_tokens: 4,
         block_bytes: 4 * 4,
+        vocabulary: 1000,
         step_tokens: 24,
         step_sequences: 6,
         context: 64,

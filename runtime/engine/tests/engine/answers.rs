@@ -151,6 +151,7 @@ fn events_arrive_in_async_code<const STEPS: usize>() {
                 Event::Finished(end) => {
                     assert!(end.timings.queue + end.timings.prefill + end.timings.decode < PATIENCE);
                 }
+                Event::Prompt(_) => panic!("nobody asked for it"),
                 Event::Failed(error) => panic!("{error}"),
             }
         }

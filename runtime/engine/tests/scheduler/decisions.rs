@@ -25,6 +25,7 @@ fn running(tokens: usize, cached: usize, limit: usize, blocks: usize) -> Running
         limit,
         blocks,
         returns,
+        scored: false,
         priority: 0,
         slack: None,
     }
@@ -276,4 +277,26 @@ fn a_deadline_cuts_prompts_and_never_to_nothing() {
     let pieces = Limits { piece_tokens: 16, ..limits };
     assert_eq!(prompts(Policy::Slai, &pieces, Some(0), pace), (vec![16, 0, 0], true), "a piece is");
     assert_eq!(prompts(Policy::Fifo, &limits, Some(0), pace), (vec![60, 4, 0], false));
+}
+
+#[test]
+fn prompts_that_are_scored_share_the_room_for_their_logits() {
+    let limits = Limits { scored_tokens: 6, ..limits(4, 20, 16) };
+    let prompt = running(12, 0, 30, 3);
+    let scored = Running { scored: true, ..prompt };
+    let fed = |running: &[Running], limits: &Limits| -> Vec<(usize, usize)> {
+        let plan = schedule(&view(50, running, &[]), limits);
+        plan.rows.iter().map(|row| (row.sequence, row.tokens)).collect()
+    };
+    assert_eq!(fed(&[prompt], &limits), [(0, 12)]);
+    assert_eq!(fed(&[scored], &limits), [(0, 6)]);
+    assert_eq!(fed(&[scored, prompt, scored], &limits), [(0, 6), (1, 12)], "what others need no logits of");
+    // The last token of one takes of that room too, and is no decode, which would have its own.
+    let last = Running { cached: 11, ..scored };
+    assert_eq!(fed(&[scored, last], &limits), [(0, 6)]);
+    assert_eq!(fed(&[last, scored], &limits), [(0, 1), (1, 5)]);
+    // The whole of a piece fits, and less than one is none.
+    let pieces = Limits { piece_tokens: 6, ..limits };
+    assert_eq!(fed(&[scored, scored], &pieces), [(0, 6)]);
+    assert_eq!(fed(&[last, scored], &pieces), [(0, 1)]);
 }

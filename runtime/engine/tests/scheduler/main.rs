@@ -63,7 +63,16 @@ fn every_small_world_ends_well() {
 /// Limits of a model that does not draft.
 fn limits(block_tokens: usize, step_tokens: usize, step_sequences: usize) -> Limits {
     let prefill_tokens = step_tokens;
-    Limits { block_tokens, step_tokens, step_sequences, drafts: 0, reach: 0, piece_tokens: 1, prefill_tokens }
+    Limits {
+        block_tokens,
+        step_tokens,
+        step_sequences,
+        drafts: 0,
+        reach: 0,
+        piece_tokens: 1,
+        prefill_tokens,
+        scored_tokens: step_tokens,
+    }
 }
 
 /// Rules of a world in which nothing takes time, of so many blocks and steps in flight.

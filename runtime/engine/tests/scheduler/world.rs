@@ -73,7 +73,8 @@ impl Sequence {
         let since = if self.coming > 0 { Some(0) } else { self.heard.map(|heard| now - heard) };
         let slack = since.map(|since| tbt.saturating_sub(since));
         let (prefill, priority) = (self.prefill(), self.request.priority);
-        Running { tokens, cached, prefill, drafts, ready, limit, blocks, returns: blocks, priority, slack }
+        let (returns, scored) = (blocks, false);
+        Running { tokens, cached, prefill, drafts, ready, limit, blocks, returns, scored, priority, slack }
     }
 
     fn prefill(&self) -> usize {
@@ -101,7 +102,7 @@ impl Sequence {
 
 /// One that waits, of whose tokens nothing is cached.
 pub(crate) fn fresh(tokens: usize, limit: usize) -> Waiting {
-    Waiting { tokens, cached: 0, shared: 0, prefill: tokens, drafts: 0, limit, priority: 0 }
+    Waiting { tokens, cached: 0, shared: 0, prefill: tokens, drafts: 0, limit, scored: false, priority: 0 }
 }
 
 /// What a run did, to see that the runs exercise what they claim to.

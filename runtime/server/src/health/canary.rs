@@ -53,6 +53,7 @@ impl Canary {
                     first.take().into_iter().for_each(|first| first());
                     known.push(sampled);
                 }
+                Some(Event::Prompt(_)) => {}
                 Some(Event::Finished(_)) => break,
                 Some(Event::Failed(error)) => return Err(error.to_string().into()),
                 None => return Err("the first answer ended without a reason".to_owned().into()),
@@ -105,6 +106,7 @@ impl Canary {
         let complete = loop {
             match generation.recv().await {
                 Some(Event::Token(sampled)) => seen.push(sampled),
+                Some(Event::Prompt(_)) => {}
                 Some(Event::Finished(_)) => break true,
                 // The engine is over, and says why itself.
                 Some(Event::Failed(_)) | None => break false,

@@ -169,7 +169,7 @@ fn streams_seconds(engine: &EngineHandle, prompts: Vec<Vec<u32>>, generate: usiz
     for mut generation in generations {
         loop {
             match generation.blocking_recv() {
-                Some(Event::Token(_)) => {}
+                Some(Event::Prompt(_) | Event::Token(_)) => {}
                 Some(Event::Finished(finished)) if finished.generated_tokens == generate => break,
                 Some(Event::Finished(finished)) => {
                     let (generated, reason) = (finished.generated_tokens, finished.reason);

@@ -209,6 +209,8 @@ fn continue_lists(
                         None => json!(token.id),
                     }),
                     Some(Event::Finished(_)) => break,
+                    // Nobody asked for scores.
+                    Some(Event::Prompt(_)) => {}
                     Some(Event::Failed(error)) => return Err(error.to_string()),
                     None => return Err("a generation ended without a reason".to_owned()),
                 }
