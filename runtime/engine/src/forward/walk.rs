@@ -6,7 +6,8 @@
 //! the step that fills them is submitted, and not collected (the model sees one in two steps in flight); a pre-emption that
 //! counts on blocks that an older sequence shares ("planned, but"); a step that forgets to restore a state (the
 //! sequence begins without); a state saved behind the step in place of before it (it is of another position); a copy that is done
-//! again by the step after (it goes to a slot that goes on).
+//! again by the step after (it goes to a slot that goes on); a prompt that is scored behind what another left, and one that was pre-empted
+//! and takes what it is told again for new.
 
 use super::Forward;
 use crate::handle::prepare;
@@ -392,7 +393,7 @@ fn walks_with<S: Shape>(enabled: bool) -> Stats {
     }
     let (steps, drafts) = (S::STEPS_IN_FLIGHT, S::SPEC.drafts());
     println!("{steps} in flight, {drafts} drafts: {left} turns with blocks of ended sequences; {stats:?}");
-    assert!(stats.preemptions > 100 && stats.finished > 1_000 && stats.cancelled > 500, "{stats:?}");
+    assert!(stats.preemptions > 75 && stats.finished > 1_000 && stats.cancelled > 500, "{stats:?}");
     assert_eq!(left > 100, steps > 1, "only a step in flight keeps blocks of sequences that are over");
     if drafts > 0 {
         let (verified, accepted) = (stats.drafts_verified, stats.drafts_accepted);
