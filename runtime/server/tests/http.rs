@@ -76,6 +76,7 @@ fn main() -> ExitCode {
         ("refusals::harmless_fields_are_taken", refusals::harmless_fields),
         ("sampled::biases_and_repetition_change_answers", sampled::biased),
         ("sampled::prompts_are_echoed", sampled::echoed),
+        ("sampled::prompts_are_echoed_with_their_log_probabilities", sampled::scored),
         ("sampled::ids_are_told", sampled::ids),
         ("refusals::full_queue", refusals::full_queue),
         ("formats::answers_are_held_to_them", formats::answers),

@@ -7,7 +7,7 @@ pub(crate) mod reading;
 use monomorph_engine::{EngineError, Event, FinishReason, Generation, Timings};
 use monomorph_sampling::Sampled;
 use monomorph_text::{Detokeniser, StopMatcher, StopOutput, Tokenizer};
-use part::{End, EndReason, Part, Piece, TokenLogprob, Usage};
+use part::{Echoed, End, EndReason, Part, Piece, TokenLogprob, Usage};
 use reading::Reading;
 use std::sync::Arc;
 use std::time::Duration;
@@ -51,6 +51,10 @@ pub(crate) struct Answer {
     prompt_tokens: usize,
     /// These, where somebody wants them told.
     prompt: Option<Arc<[u32]>>,
+    /// What of its prompt is scored so far, until it is told.
+    echoed: Option<Echoed>,
+    /// Whether the stop id that ends it is told among its tokens.
+    tells_stop: bool,
     generated: usize,
     /// Of these, reasoning.
     reasoned: usize,
@@ -86,6 +90,8 @@ impl Answer {
             stops: StopMatcher::new(stops),
             prompt_tokens,
             prompt: None,
+            echoed: None,
+            tells_stop: false,
             generated: 0,
             reasoned: 0,
             calls: 0,
@@ -106,6 +112,14 @@ impl Answer {
         Answer { prompt, ..self }
     }
 
+    /// One that begins with its prompt of this first token, if any, and the log-probabilities of the others. The stop id that ends it
+    /// is told too: who sums log-probabilities up counts from either end.
+    pub(crate) fn with_echoed(self, first: Option<u32>) -> Answer {
+        let bytes = |id| self.tokenizer.token_bytes(id).unwrap_or_default().to_vec();
+        let echoed = first.map(|first| Echoed { first: bytes(first), rest: Vec::new() });
+        Answer { tells_stop: echoed.is_some(), echoed, ..self }
+    }
+
     /// Its prompt, if that is to be told.
     pub(crate) fn prompt(&self) -> Option<&Arc<[u32]>> {
         self.prompt.as_ref()
@@ -115,6 +129,10 @@ impl Answer {
     /// nothing.
     pub(crate) async fn next(&mut self) -> Result<Piece, AnswerError> {
         loop {
+            let scored = |echoed: &mut Echoed| echoed.rest.len() + 1 == self.prompt_tokens;
+            if let Some(echoed) = self.echoed.take_if(scored) {
+                return Ok(Piece { echoed: Some(echoed), ..Piece::default() });
+            }
             let stopped = AnswerError::Engine(EngineError::Stopped);
             let Some(generation) = &mut self.generation else { return Err(stopped) };
             // No await may stand between taking an event and returning what became of it.
@@ -129,6 +147,13 @@ impl Answer {
                 },
             };
             match event {
+                Some(Event::Prompt(scores)) => {
+                    let scores: Vec<TokenLogprob> =
+                        scores.iter().filter_map(|score| self.logprob(score)).collect();
+                    if let Some(echoed) = &mut self.echoed {
+                        echoed.rest.extend(scores);
+                    }
+                }
                 Some(Event::Token(sampled)) => {
                     self.ids.push(sampled.id);
                     let piece = self.push(&sampled);
@@ -149,7 +174,9 @@ impl Answer {
                         }
                     };
                     self.generated = finished.generated_tokens;
-                    let piece = self.finish(reason, Some(finished.timings));
+                    let stop = finished.stop.filter(|_| self.tells_stop).and_then(|stop| self.logprob(&stop));
+                    let mut piece = self.finish(reason, Some(finished.timings));
+                    piece.logprobs.extend(stop);
                     return Ok(Piece { ids: std::mem::take(&mut self.ids), ..piece });
                 }
                 Some(Event::Failed(error)) => return Err(AnswerError::Engine(error)),
@@ -164,6 +191,7 @@ impl Answer {
         while whole.end.is_none() {
             let piece = self.next().await?;
             piece.parts.into_iter().for_each(|part| part.append(&mut whole.parts));
+            whole.echoed = whole.echoed.or(piece.echoed);
             whole.logprobs.extend(piece.logprobs);
             whole.ids.extend(piece.ids);
             whole.end = piece.end;
@@ -173,10 +201,7 @@ impl Answer {
 
     fn push(&mut self, sampled: &Sampled) -> Piece {
         self.generated += 1;
-        if let Some(logprob) = sampled.logprob {
-            let bytes = |id| self.tokenizer.token_bytes(id).unwrap_or_default().to_vec();
-            let top = sampled.top.iter().map(|&(id, logprob)| (bytes(id), logprob)).collect();
-            let token = TokenLogprob { bytes: bytes(sampled.id), logprob, top };
+        if let Some(token) = self.logprob(sampled) {
             self.pending.push((self.read + self.reading.held(), token));
         }
         let reasoned = self.reading.in_reasoning();
@@ -191,6 +216,13 @@ impl Answer {
         };
         self.reasoned += usize::from(reasoned || self.reading.in_reasoning());
         self.take(parts, EndReason::Stop)
+    }
+
+    /// A token with its log-probability, if that came with it.
+    fn logprob(&self, sampled: &Sampled) -> Option<TokenLogprob> {
+        let bytes = |id| self.tokenizer.token_bytes(id).unwrap_or_default().to_vec();
+        let top = sampled.top.iter().map(|&(id, logprob)| (bytes(id), logprob)).collect();
+        Some(TokenLogprob { bytes: bytes(sampled.id), logprob: sampled.logprob?, top })
     }
 
     fn finish(&mut self, reason: EndReason, timings: Option<Timings>) -> Piece {

@@ -62,9 +62,20 @@ pub(crate) struct TokenLogprob {
     pub(crate) top: Vec<(Vec<u8>, f32)>,
 }
 
+/// A prompt that its answer begins with, with the log-probabilities of its tokens.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Echoed {
+    /// The bytes of the first token, which follows nothing.
+    pub(crate) first: Vec<u8>,
+    /// The others.
+    pub(crate) rest: Vec<TokenLogprob>,
+}
+
 /// Some more of an answer.
 #[derive(Debug, Default)]
 pub(crate) struct Piece {
+    /// Of the first piece, where asked for.
+    pub(crate) echoed: Option<Echoed>,
     /// Of whole characters; may be none.
     pub(crate) parts: Vec<Part>,
     /// Tokens of the text, where asked for.

@@ -45,7 +45,7 @@ impl MessagesRequest {
         params.model = fields.string("model")?.map(str::to_owned);
         params.stream = fields.boolean("stream")?.unwrap_or(false);
         let max_tokens =
-            read_length(&mut fields, "max_tokens", limits)?.ok_or_else(|| missing("max_tokens"))?;
+            read_length(&mut fields, "max_tokens", 1, limits)?.ok_or_else(|| missing("max_tokens"))?;
         params.max_tokens = Some(max_tokens);
         if let Some(budget) = budget {
             if budget >= max_tokens {

@@ -119,6 +119,7 @@ impl App {
         };
         let Prepared { ids: prompt, reading, .. } = prepared;
         let prompt_tokens = prompt.len();
+        let first = params.prompt_logprobs.and_then(|_| prompt.first().copied());
         let told: Option<Arc<[u32]>> = params.token_ids.then(|| prompt.as_slice().into());
         let mut stop_ids = params.stop_ids.clone();
         if !params.ignore_eos {
@@ -131,6 +132,7 @@ impl App {
             biases,
             stop_ids,
             ignore_eos: params.ignore_eos,
+            prompt_logprobs: params.prompt_logprobs,
             constraint,
             priority: params.priority,
             client: asker.client(params.user.as_deref(), &self.askers),
@@ -141,7 +143,7 @@ impl App {
             let (tokenizer, stops) = (&ready.text.tokenizer, params.stops.clone());
             let (reading, limit) = (reading.clone(), self.request_timeout);
             let answer = Answer::new(generation, tokenizer, reading, stops, prompt_tokens, limit);
-            Ok(answer.with_prompt(told.clone()))
+            Ok(answer.with_prompt(told.clone()).with_echoed(first))
         };
         // Those that have begun when one is refused are dropped, and so cancelled.
         (0..).zip(std::iter::repeat_n(request, params.choices)).map(begin).collect()

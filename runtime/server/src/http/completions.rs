@@ -35,10 +35,10 @@ pub(crate) async fn completions(
     let text = Arc::clone(&ready.text);
     let prepare = move || {
         Ok::<_, TextError>(match prompt {
-            Prompt::Tokens(ids) => (if echo { text.tokenizer.decode(&ids) } else { String::new() }, ids),
+            Prompt::Tokens(ids) => (echo.then(|| text.tokenizer.decode(&ids)), ids),
             Prompt::Text(prompt) => {
                 let ids = text.tokenizer.encode_prompt(&prompt)?;
-                (if echo { prompt } else { String::new() }, ids)
+                (echo.then_some(prompt), ids)
             }
         })
     };

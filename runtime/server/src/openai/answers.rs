@@ -3,7 +3,7 @@
 use super::generation::GenerationParams;
 use super::logprobs;
 use crate::answer::blocks::{Block, Blocks};
-use crate::answer::part::{End, EndReason, Part, Piece, TokenLogprob, Usage};
+use crate::answer::part::{Echoed, End, EndReason, Part, Piece, TokenLogprob, Usage};
 use crate::http::error::ApiError;
 use crate::http::stream::{Writer, event};
 use axum::body::Bytes;
@@ -34,8 +34,8 @@ pub(crate) struct AnswerWriter {
     token_ids: bool,
     /// Those of the prompt, where they are.
     prompt: Option<Arc<[u32]>>,
-    /// What text completions begin with.
-    echo: String,
+    /// What text completions begin with, if anything. With log-probabilities it comes with those of its tokens.
+    echo: Option<String>,
     /// Whether tools may be called.
     tools: bool,
     /// Whether a stream has begun.
@@ -68,7 +68,7 @@ impl AnswerWriter {
             include_usage: params.include_usage,
             token_ids: params.token_ids,
             prompt: None,
-            echo: String::new(),
+            echo: None,
             tools: false,
             begun: false,
             offsets: vec![0; params.choices],
@@ -80,8 +80,8 @@ impl AnswerWriter {
         AnswerWriter { prompt, ..self }
     }
 
-    /// One whose answers begin with a text.
-    pub(crate) fn with_echo(self, echo: String) -> AnswerWriter {
+    /// One whose answers begin with a text, if any.
+    pub(crate) fn with_echo(self, echo: Option<String>) -> AnswerWriter {
         AnswerWriter { echo, ..self }
     }
 
@@ -111,12 +111,14 @@ impl AnswerWriter {
         &mut self,
         index: usize,
         (name, body): (&str, Value),
-        Beside { logprobs, ids, end }: Beside<'_>,
+        Beside { echoed, logprobs, ids, end }: Beside<'_>,
     ) -> Value {
         let logprobs = match self.endpoint {
             _ if !self.logprobs => Value::Null,
             Endpoint::Chat => logprobs::of_chat(logprobs),
-            Endpoint::Text => logprobs::of_text(logprobs, &mut self.offsets[index]),
+            Endpoint::Text => {
+                logprobs::of_text(echoed.zip(self.echo.as_deref()), logprobs, &mut self.offsets[index])
+            }
         };
         let reason = end.map(|end| match end.reason {
             EndReason::Length => "length",
@@ -135,6 +137,14 @@ impl AnswerWriter {
         if let (Endpoint::Text, Some(prompt)) = (self.endpoint, &self.prompt) {
             choice["prompt_token_ids"] = (**prompt).into();
         }
+    }
+
+    /// What text completions say of their prompt, as a chunk.
+    fn echoed(&mut self, index: usize, echoed: Option<&Echoed>) -> Bytes {
+        let text = self.echo.clone().unwrap_or_default();
+        let mut choice = self.choice(index, ("text", text.into()), Beside { echoed, ..Beside::default() });
+        self.tell_prompt(&mut choice);
+        event(&self.envelope(self.chunk_object(), json!([choice]), self.chunk_usage()))
     }
 
     /// A part as a chunk's body; text completions have text only.
@@ -199,7 +209,10 @@ impl Writer for AnswerWriter {
             .map(|(index, piece)| {
                 let body = match self.endpoint {
                     Endpoint::Chat => ("message", message(&piece.parts)),
-                    Endpoint::Text => ("text", format!("{}{}", self.echo, piece.text()).into()),
+                    Endpoint::Text => (
+                        "text",
+                        format!("{}{}", self.echo.as_deref().unwrap_or_default(), piece.text()).into(),
+                    ),
                 };
                 let mut choice = self.choice(index, body, Beside::of(piece));
                 self.tell_prompt(&mut choice);
@@ -214,14 +227,11 @@ impl Writer for AnswerWriter {
     /// A chat says whose turn it is. Where there may be nothing but calls, it says nothing of the text before there is some. A text
     /// completion says what of its prompt is wanted.
     fn opening(&mut self) -> Vec<Bytes> {
-        let telling = !self.echo.is_empty() || self.prompt.is_some();
+        let scored = self.echo.is_some() && self.logprobs;
+        let telling = !scored && (self.echo.is_some() || self.prompt.is_some());
         let opening = |index: usize, writer: &mut AnswerWriter| {
             if writer.endpoint == Endpoint::Text {
-                let mut choice =
-                    writer.choice(index, ("text", writer.echo.clone().into()), Beside::default());
-                writer.tell_prompt(&mut choice);
-                let usage = writer.chunk_usage();
-                return event(&writer.envelope(writer.chunk_object(), json!([choice]), usage));
+                return writer.echoed(index, None);
             }
             let mut delta = json!({"role": "assistant", "content": "", "refusal": null});
             if writer.tools {
@@ -238,7 +248,8 @@ impl Writer for AnswerWriter {
 
     /// Every part goes into a chunk of its own, and so does the end: clients look for the reason in one without content.
     fn piece(&mut self, index: usize, piece: &Piece) -> Vec<Bytes> {
-        let mut events = Vec::new();
+        let echoed = piece.echoed.as_ref().map(|echoed| self.echoed(index, Some(echoed)));
+        let mut events: Vec<Bytes> = echoed.into_iter().collect();
         let (mut logprobs, mut ids) = (piece.logprobs.as_slice(), piece.ids.as_slice());
         for part in &piece.parts {
             let text = matches!(part, Part::Text(_));
@@ -248,16 +259,20 @@ impl Writer for AnswerWriter {
             events.push(self.chunk(
                 index,
                 body,
-                Beside { logprobs, ids: std::mem::take(&mut ids), end: None },
+                Beside { logprobs, ids: std::mem::take(&mut ids), ..Beside::default() },
             ));
         }
         let empty = if self.endpoint == Endpoint::Chat { json!({}) } else { json!("") };
         if !logprobs.is_empty() {
             let ids = std::mem::take(&mut ids);
-            events.push(self.chunk(index, empty.clone(), Beside { logprobs, ids, end: None }));
+            events.push(self.chunk(index, empty.clone(), Beside { logprobs, ids, ..Beside::default() }));
         }
         if piece.end.is_some() {
-            events.push(self.chunk(index, empty, Beside { logprobs: &[], ids, end: piece.end.as_ref() }));
+            events.push(self.chunk(
+                index,
+                empty,
+                Beside { ids, end: piece.end.as_ref(), ..Beside::default() },
+            ));
         }
         events
     }
@@ -276,6 +291,7 @@ impl Writer for AnswerWriter {
 /// What stands beside a choice's text.
 #[derive(Clone, Copy, Default)]
 struct Beside<'a> {
+    echoed: Option<&'a Echoed>,
     logprobs: &'a [TokenLogprob],
     ids: &'a [u32],
     end: Option<&'a End>,
@@ -283,7 +299,8 @@ struct Beside<'a> {
 
 impl<'a> Beside<'a> {
     fn of(piece: &'a Piece) -> Beside<'a> {
-        Beside { logprobs: &piece.logprobs, ids: &piece.ids, end: piece.end.as_ref() }
+        let Piece { echoed, logprobs, ids, end, .. } = piece;
+        Beside { echoed: echoed.as_ref(), logprobs, ids, end: end.as_ref() }
     }
 }
 

@@ -33,12 +33,11 @@ impl CompletionRequest {
     pub(crate) fn read(body: &Value, limits: &Limits) -> Result<CompletionRequest, ApiError> {
         let mut fields = Fields::new("", body)?;
         let prompt = read_prompt(&mut fields, limits)?;
-        let mut params = GenerationParams::read(&mut fields, limits)?;
+        // Of an echo the prompt may be all that is wanted.
+        let mut params = GenerationParams::of_at_least(0, &mut fields, limits)?;
         params.sampling.top_logprobs = fields.integer("logprobs", 0..=MAX_LOGPROBS)?.map(|count| count as u8);
         let echo = fields.boolean("echo")?.unwrap_or(false);
-        if echo && params.sampling.top_logprobs.is_some() {
-            return Err(ApiError::unsupported("echo", "log-probabilities of an echoed prompt are"));
-        }
+        params.prompt_logprobs = params.sampling.top_logprobs.filter(|_| echo);
         fields.refuse_unless("suffix", |value| value == "", "a suffix is")?;
         fields.refuse_unless("best_of", |value| value == 1, "choosing the best of several answers is")?;
         params.ignored = fields.finish()?;

@@ -43,6 +43,8 @@ pub(crate) struct GenerationParams {
     pub(crate) max_tokens: Option<usize>,
     /// How tokens are chosen.
     pub(crate) sampling: Sampling,
+    /// Whether the prompt's tokens have log-probabilities too, and with how many alternatives.
+    pub(crate) prompt_logprobs: Option<u8>,
     /// What is added to logits.
     pub(crate) biases: BiasParams,
     /// Whether the answer says its tokens' ids, and its prompt's.
@@ -77,6 +79,7 @@ impl GenerationParams {
             choices: 1,
             max_tokens: None,
             sampling: Sampling { seed: random_seed(), ..preset_sampling(limits.preset) },
+            prompt_logprobs: None,
             biases: BiasParams::default(),
             token_ids: false,
             stops: Vec::new(),
@@ -93,10 +96,19 @@ impl GenerationParams {
 
     /// Reads the common fields of a body.
     pub(crate) fn read(fields: &mut Fields, limits: &Limits) -> Result<GenerationParams, ApiError> {
+        GenerationParams::of_at_least(1, fields, limits)
+    }
+
+    /// The same of an answer that has at least so many tokens.
+    pub(crate) fn of_at_least(
+        least: i64,
+        fields: &mut Fields,
+        limits: &Limits,
+    ) -> Result<GenerationParams, ApiError> {
         let model = fields.string("model")?.map(str::to_owned);
         let stream = fields.boolean("stream")?.unwrap_or(false);
         let include_usage = read_stream_options(fields, stream)?;
-        let max_tokens = read_max_tokens(fields, limits)?;
+        let max_tokens = read_max_tokens(fields, least, limits)?;
         let sampling = read_sampling(fields, limits)?;
         let stops = read_stops(fields, "stop")?;
         let stop_ids = read_stop_ids(fields, limits)?;
@@ -121,6 +133,7 @@ impl GenerationParams {
             choices,
             max_tokens,
             sampling,
+            prompt_logprobs: None,
             biases,
             token_ids,
             stops,
@@ -160,13 +173,14 @@ fn read_stream_options(fields: &mut Fields, stream: bool) -> Result<bool, ApiErr
     Ok(include_usage)
 }
 
-/// Most tokens of an answer, in the field `name`.
+/// Most tokens of an answer, in the field `name`, and no fewer than `least`.
 pub(crate) fn read_length(
     fields: &mut Fields,
     name: &'static str,
+    least: i64,
     limits: &Limits,
 ) -> Result<Option<usize>, ApiError> {
-    let Some(tokens) = fields.integer(name, 1..=i64::MAX)? else { return Ok(None) };
+    let Some(tokens) = fields.integer(name, least..=i64::MAX)? else { return Ok(None) };
     if tokens as u64 > limits.context as u64 {
         let context = limits.context;
         let message = format!("`{name}` is {tokens}, and this server's context is {context} tokens");
@@ -189,10 +203,10 @@ pub(crate) fn read_numbers<const N: usize>(
 }
 
 /// `max_completion_tokens` is the newer name of `max_tokens`.
-fn read_max_tokens(fields: &mut Fields, limits: &Limits) -> Result<Option<usize>, ApiError> {
+fn read_max_tokens(fields: &mut Fields, least: i64, limits: &Limits) -> Result<Option<usize>, ApiError> {
     let mut found = None;
     for name in ["max_tokens", "max_completion_tokens"] {
-        let Some(tokens) = read_length(fields, name, limits)? else { continue };
+        let Some(tokens) = read_length(fields, name, least, limits)? else { continue };
         if found.is_some_and(|earlier| earlier != tokens) {
             return Err(ApiError::field(
                 name,

@@ -113,8 +113,8 @@ fn text_choice() -> Value {
     let alternatives = json!({"type": "object", "additionalProperties": logprob()});
     let logprobs = whole(vec![
         ("tokens", array(text())),
-        ("token_logprobs", array(logprob())),
-        ("top_logprobs", array(alternatives)),
+        ("token_logprobs", array(or_null(logprob()))),
+        ("top_logprobs", array(or_null(alternatives))),
         ("text_offset", array(count())),
     ]);
     with_prompt(with_ids(whole(vec![

@@ -76,14 +76,15 @@ fn breakers() -> Value {
     at_most(biases::MOST_BREAKERS, one)
 }
 
-/// What chats and completions have alike.
-fn generation(facts: &Facts) -> Properties {
+/// What chats and completions have alike; an answer may be bounded to so many tokens at `least`.
+fn generation(facts: &Facts, least: i64) -> Properties {
+    let length = || integer(least..=facts.context as i64);
     vec![
         ("model", model(facts)),
         ("stream", boolean()),
         ("stream_options", about("With `stream` only.", of("StreamOptions"))),
-        ("max_tokens", length(facts)),
-        ("max_completion_tokens", about("The newer name of `max_tokens`.", length(facts))),
+        ("max_tokens", length()),
+        ("max_completion_tokens", about("The newer name of `max_tokens`.", length())),
         ("temperature", within(0.0, 2.0)),
         ("top_p", above_zero(1.0)),
         ("top_k", about("0 and -1: all.", integer(-1..=U32))),
@@ -148,7 +149,7 @@ fn chat(facts: &Facts) -> Value {
         ("verbosity", unsupported()),
         ("web_search_options", unsupported()),
     ];
-    request(&["messages"], [conversation(), generation(facts), own].concat())
+    request(&["messages"], [conversation(), generation(facts, 1), own].concat())
 }
 
 fn completion(facts: &Facts) -> Value {
@@ -162,11 +163,11 @@ fn completion(facts: &Facts) -> Value {
     let own = vec![
         ("prompt", about("A text, or ids that are taken as they are.", prompt)),
         ("logprobs", integer(0..=MAX_LOGPROBS)),
-        ("echo", boolean()),
+        ("echo", about("The answer begins with the prompt, and with `logprobs` so do they.", boolean())),
         ("suffix", only("")),
         ("best_of", only(1)),
     ];
-    request(&["prompt"], [own, generation(facts)].concat())
+    request(&["prompt"], [own, generation(facts, 0)].concat())
 }
 
 fn tokenize(facts: &Facts) -> Value {

@@ -189,7 +189,7 @@ pub fn every_refusal() {
         (json!({"prompt": [1, 1.5]}), "prompt[1]", &["integer"]),
         (json!({"prompt": ["a", "b"]}), "prompt", &["not supported yet"]),
         (json!({"prompt": "a", "echo": 1}), "echo", &["boolean"]),
-        (json!({"prompt": "a", "echo": true, "logprobs": 1}), "echo", &["not supported yet"]),
+        (json!({"prompt": "a", "max_tokens": -1}), "max_tokens", &["at least 0"]),
         (json!({"prompt": "a", "suffix": "b"}), "suffix", &["not supported yet"]),
         (json!({"prompt": "a", "best_of": 2}), "best_of", &["not supported yet"]),
         (json!({"prompt": "a", "logprobs": 6}), "logprobs", &["5"]),

@@ -85,6 +85,87 @@ pub fn echoed() {
     assert_eq!(text(json!({"stop": "Hi"})), ["HiHello"]);
 }
 
+/// Prompts come back with the log-probabilities of their tokens, before those of the answer. The scripted model gives what it would say
+/// behind a beginning a logit of 1, and all else 0.
+pub fn scored() {
+    let server = Server::start(&[]);
+    let ask = |fields: Value| {
+        let body = with(json!({"prompt": "Hi", "max_tokens": 2, "echo": true, "logprobs": 1}), &fields);
+        let whole = server.post(TEXT, &body);
+        assert_eq!(whole.status, 200, "{}", whole.text());
+        let whole = whole.json();
+        let events = server.post(TEXT, &with(body, &json!({"stream": true}))).events();
+        for choice in whole["choices"].as_array().expect("choices") {
+            let of_it = |event: &&Value| event["choices"][0]["index"] == choice["index"];
+            let pieces: Vec<&Value> = events.iter().filter(of_it).map(|event| &event["choices"][0]).collect();
+            let text = pieces.iter().map(|piece| piece["text"].as_str().unwrap_or_default());
+            assert_eq!(text.collect::<String>(), choice["text"]);
+            for list in ["tokens", "token_logprobs", "top_logprobs", "text_offset"] {
+                let lists = pieces.iter().flat_map(|piece| piece["logprobs"][list].as_array());
+                let all: Vec<Value> = lists.flatten().cloned().collect();
+                assert_eq!(json!(all), choice["logprobs"][list], "{list} of {pieces:?}");
+            }
+            let scored =
+                pieces.iter().map(|piece| piece["logprobs"]["tokens"].as_array().map_or(0, Vec::len));
+            assert!(scored.clone().next() >= Some(1), "the prompt is in the first chunk: {pieces:?}");
+        }
+        whole
+    };
+    let likeliest = (1.0 - (1f64.exp() + 258.0).ln()) as f32;
+    let close = |value: &Value, expected: f32| {
+        assert!((value.as_f64().expect("a number") as f32 - expected).abs() < 1e-5, "{value} and {expected}");
+    };
+
+    let choice = ask(json!({}))["choices"][0].clone();
+    assert_eq!((&choice["text"], &choice["finish_reason"]), (&json!("HiHe"), &json!("length")));
+    let logprobs = &choice["logprobs"];
+    assert_eq!(logprobs["tokens"], json!(["H", "i", "H", "e"]));
+    assert_eq!(logprobs["text_offset"], json!([0, 1, 2, 3]));
+    let of = &logprobs["token_logprobs"];
+    assert_eq!((&of[0], &logprobs["top_logprobs"][0]), (&Value::Null, &Value::Null));
+    // Behind "H" it says "H": "i" is one of those that it does not say.
+    close(&of[1], likeliest - 1.0);
+    close(&logprobs["top_logprobs"][1]["H"], likeliest);
+    assert_eq!((&of[2], &of[3]), (&json!(-0.5), &json!(-0.5)), "as made up for what is sampled");
+
+    // Alone, as ids, of one token, of many, with alternatives, several, and with a stop id that ends it.
+    let alone = |fields: Value| {
+        let whole = ask(with(json!({"max_tokens": 0}), &fields));
+        assert_eq!(whole["usage"]["completion_tokens"], 0);
+        assert_eq!(whole["usage"]["prompt_tokens_details"]["cached_tokens"], 0, "all of it is computed");
+        let choice = whole["choices"][0].clone();
+        assert_eq!(choice["finish_reason"], "length");
+        choice
+    };
+    let prompt = alone(json!({}));
+    assert_eq!((&prompt["text"], &prompt["logprobs"]["tokens"]), (&json!("Hi"), &json!(["H", "i"])));
+    assert_eq!(alone(json!({"prompt": [[72, 105]]})), prompt);
+    assert_eq!(alone(json!({"prompt": ["Hi"]})), prompt);
+    assert_eq!(alone(json!({"prompt": [72, STOP, 105]}))["logprobs"]["text_offset"], json!([0, 1, 1]));
+    let one = alone(json!({"prompt": "H"}));
+    assert_eq!((&one["text"], &one["logprobs"]["token_logprobs"]), (&json!("H"), &json!([null])));
+    let long = alone(json!({"prompt": "\u{e9}".repeat(200), "logprobs": 3}));
+    assert_eq!(long["logprobs"]["tokens"].as_array().map(Vec::len), Some(400));
+    assert_eq!(long["logprobs"]["top_logprobs"][399].as_object().map(serde_json::Map::len), Some(3));
+    assert_eq!(long["logprobs"]["text_offset"][399], 199);
+    let none = alone(json!({"logprobs": 0}));
+    assert_eq!(none["logprobs"]["top_logprobs"][1], json!({}));
+    let several = ask(json!({"n": 2}));
+    assert_eq!(several["choices"][0]["logprobs"], several["choices"][1]["logprobs"]);
+    let ended = ask(json!({"max_tokens": 60}))["choices"][0].clone();
+    assert_eq!(ended["text"], format!("Hi{GREETING}"));
+    assert_eq!(ended["finish_reason"], "stop");
+    let length = |list: &str| ended["logprobs"][list].as_array().map(Vec::len);
+    assert_eq!(length("tokens"), Some(2 + GREETING.len() + 1), "with the id that ends it");
+    // Without an echo there may be no tokens either.
+    let nothing = server.post(TEXT, &json!({"prompt": "Hi", "max_tokens": 0, "logprobs": 1})).json();
+    assert_eq!(
+        (&nothing["choices"][0]["text"], &nothing["choices"][0]["finish_reason"]),
+        (&json!(""), &json!("length"))
+    );
+    assert_eq!(nothing["choices"][0]["logprobs"]["tokens"], json!([]));
+}
+
 pub fn ids() {
     let server = Server::start(&[]);
     let wanted = json!({"return_token_ids": true});

@@ -36,7 +36,7 @@ impl ResponsesRequest {
         let mut params = GenerationParams::of_preset(limits);
         params.model = fields.string("model")?.map(str::to_owned);
         params.stream = fields.boolean("stream")?.unwrap_or(false);
-        params.max_tokens = read_length(&mut fields, "max_output_tokens", limits)?;
+        params.max_tokens = read_length(&mut fields, "max_output_tokens", 1, limits)?;
         params.user = fields.string("user")?.map(str::to_owned);
         let sampling = &mut params.sampling;
         let targets = [("temperature", &mut sampling.temperature), ("top_p", &mut sampling.top_p)];
