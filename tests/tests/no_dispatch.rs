@@ -1,5 +1,8 @@
 //! The path from a token to the next is decided at build time: no trait object, no lookup by name after
 //! load, no branch on a model, a format or a hardware, in the emitted stack and the crates it calls.
+//!
+//! `runtime/grammar` is none of these and is not walked: what may come next is a request's to say, so it matches keywords of schemas when
+//! it compiles, and names in what the model wrote; and the library that it follows grammars with has trait objects of its own.
 
 use monomorph_compiler::{emit, graph, passes, spec};
 use monomorph_tests::{dispatch, root};
