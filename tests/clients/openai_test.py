@@ -116,6 +116,23 @@ def completions_are_typed(client, model):
 
 
 @test
+def prompts_are_echoed_with_their_log_probabilities(client, model):
+    asked = dict(model=model, prompt="The sea is", echo=True, logprobs=2, temperature=0)
+    answer = client.completions.create(**asked, max_tokens=0)
+    [choice] = answer.choices
+    expect(choice.text == "The sea is" and choice.finish_reason == "length", f"{choice}")
+    logprobs = choice.logprobs
+    expect("".join(logprobs.tokens) == choice.text, f"{logprobs}")
+    expect(logprobs.token_logprobs[0] is None and logprobs.top_logprobs[0] is None, f"{logprobs}")
+    expect(all(value <= 0 for value in logprobs.token_logprobs[1:]), f"{logprobs}")
+    expect(all(len(top) == 2 for top in logprobs.top_logprobs[1:]), f"{logprobs}")
+    longer = client.completions.create(**asked, max_tokens=1).choices[0].logprobs
+    expect(longer.tokens[:-1] == logprobs.tokens and longer.text_offset[-1] == len(choice.text), f"{longer}")
+    [first, *rest] = client.completions.create(**asked, max_tokens=1, stream=True)
+    expect(first.choices[0].text == choice.text and first.choices[0].logprobs == logprobs and rest, f"{first}")
+
+
+@test
 def lengths_are_kept(client, model):
     answer = client.chat.completions.create(model=model, messages=QUESTION, max_completion_tokens=1, temperature=0)
     expect(answer.usage.completion_tokens == 1 and answer.choices[0].finish_reason == "length", f"{answer}")
