@@ -190,7 +190,9 @@ impl Forward {
             if let Err(end) = told {
                 lost.extend(end);
                 *sampling = Sampling::default();
-                (history.clear(), biases.clear(), masks.clear());
+                history.clear();
+                biases.clear();
+                masks.clear();
             }
         }
         // From the end no index moves before its turn.
