@@ -97,8 +97,16 @@ fn read_schema(fields: &mut Fields) -> Result<Format, ApiError> {
     fields.string("name")?;
     fields.string("description")?;
     fields.boolean("strict")?;
-    let schema = fields.required("schema")?;
-    Ok(Format { path: fields.path("schema"), source: Source::JsonSchema(schema.clone()) })
+    let path = fields.path("schema");
+    Ok(Format { source: schema(&path, fields.required("schema")?)?, path })
+}
+
+/// A schema, seen to be one also where nobody compiles it.
+fn schema(path: &str, value: &Value) -> Result<Source, ApiError> {
+    match value {
+        Value::Object(_) | Value::Bool(_) => Ok(Source::JsonSchema(value.clone())),
+        other => Err(wrong_type(path, "an object or a boolean", other)),
+    }
 }
 
 /// vLLM's field: an object with one member.
@@ -140,10 +148,10 @@ fn read_source(
 
 /// A schema, or its text.
 fn json(path: &str, value: &Value) -> Result<Source, ApiError> {
-    let Value::String(text) = value else { return Ok(Source::JsonSchema(value.clone())) };
-    let schema = serde_json::from_str(text);
-    let schema = schema.map_err(|error| ApiError::field(path, format!("`{path}` is no JSON: {error}")))?;
-    Ok(Source::JsonSchema(schema))
+    let Value::String(text) = value else { return schema(path, value) };
+    let parsed = serde_json::from_str(text);
+    let parsed = parsed.map_err(|error| ApiError::field(path, format!("`{path}` is no JSON: {error}")))?;
+    schema(path, &parsed)
 }
 
 fn regex(path: &str, value: &Value) -> Result<Source, ApiError> {
@@ -241,6 +249,12 @@ mod tests {
                 "not a field",
             ),
             (json!({"guided_json": "{"}), "guided_json", "no JSON"),
+            (json!({"guided_json": "5"}), "guided_json", "an object or a boolean"),
+            (
+                json!({"response_format": {"type": "json_schema", "json_schema": {"name": "a", "schema": [null]}}}),
+                "response_format.json_schema.schema",
+                "an object or a boolean",
+            ),
             (json!({"guided_regex": 5}), "guided_regex", "string"),
             (json!({"guided_choice": ["a", 5]}), "guided_choice[1]", "string"),
             (json!({"structured_outputs": {}}), "structured_outputs", "one of"),
