@@ -11,6 +11,10 @@ mod anthropic;
 mod calls;
 #[path = "http/client.rs"]
 mod client;
+#[path = "http/corpora.rs"]
+mod corpora;
+#[path = "http/deltas.rs"]
+mod deltas;
 #[path = "http/drafts.rs"]
 mod drafts;
 #[path = "http/drains.rs"]
@@ -121,7 +125,7 @@ fn main() -> ExitCode {
         ("storm::a_thousand_hangups_leave_nothing_behind", storm::hangups),
         ("tokens::text_becomes_tokens_and_text_again", tokens::there_and_back),
         ("tokens::a_server_says_what_it_is", tokens::info),
-        ("tools::answers_of_all_formats_are_alike_whole_and_streamed", tools::corpora),
+        ("corpora::answers_of_all_formats_are_alike_whole_and_streamed", corpora::answers),
         ("tools::conversations_reach_the_template_and_come_back", tools::round_trip),
         ("tools::calls_are_as_many_as_are_wanted", tools::how_many),
         ("tools::several_answers_have_calls_of_their_own", tools::choices),

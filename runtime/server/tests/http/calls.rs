@@ -3,8 +3,9 @@
 //!
 //! Planted, and caught by `kept`: nothing kept; what is kept of other tools or of another choice taken for it.
 
+use crate::corpora::encode;
+use crate::deltas::accumulate;
 use crate::process::Server;
-use crate::tools::{accumulate, encode};
 use serde_json::{Value, json};
 
 const CHAT: &str = "/v1/chat/completions";

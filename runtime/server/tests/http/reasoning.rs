@@ -3,8 +3,8 @@
 //! Planted, and caught by `apart`: log-probabilities of the reasoning among those of the text; tokens of the closing tag not counted. By
 //! `switches`: the server's own switch forgotten. A prompt taken to end within the reasoning because it quotes the tag was seen by `anthropic.rs` alone.
 
+use crate::deltas::accumulate;
 use crate::process::Server;
-use crate::tools::accumulate;
 use serde_json::{Value, json};
 
 const CHAT: &str = "/v1/chat/completions";
