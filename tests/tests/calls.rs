@@ -11,6 +11,8 @@ use std::path::Path;
 const ARGUMENTS: [&str; 6] = ["--threads", "2", "--context", "4096", "--kv-tokens", "8192"];
 /// Where refusals of schemas point to.
 const SCHEMA: &str = "tools[0].function.parameters";
+/// What reads calls gives up those that are nested deeper: a small model that may write a tree without end does.
+const DEEPEST: usize = 100;
 /// Shows the tools, which the checkpoint's own template does not.
 const TEMPLATE: &str = "{% for tool in tools or [] %}{{ tool | tojson + '\\n' }}{% endfor %}{% for message in messages %}{{ '<|im_start|>' + \
                         message['role'] + '\\n' + message['content'] + '<|im_end|>\\n' }}{% endfor %}{{ '<|im_start|>assistant\\n' }}";
@@ -36,6 +38,11 @@ fn schemas() -> Vec<Value> {
     let objects: Vec<Value> = lines.lines().map(read).filter(|schema| schema["type"] == "object").collect();
     let step = objects.len() / 20;
     objects.into_iter().step_by(step).take(20).collect()
+}
+
+/// Arrays and objects that a text leaves open; brackets within its strings are not seen to.
+fn open(text: &str) -> usize {
+    text.matches(['{', '[']).count().saturating_sub(text.matches(['}', ']']).count())
 }
 
 #[test]
@@ -70,8 +77,13 @@ fn required_calls_are_valid() {
             }
             assert_eq!(choice["finish_reason"], "tool_calls", "{text}");
             let call = &choice["message"]["tool_calls"][0]["function"];
+            let arguments = call["arguments"].as_str().expect("text");
+            if open(arguments) == DEEPEST {
+                cut += 1;
+                continue;
+            }
             let arguments: Value =
-                serde_json::from_str(call["arguments"].as_str().expect("text")).expect("JSON");
+                serde_json::from_str(arguments).unwrap_or_else(|error| panic!("{error}: {text}"));
             assert_eq!(call["name"], "make_example", "{text}");
             jsonschema::validate(&schema, &arguments).unwrap_or_else(|error| panic!("{error}: {text}"));
             valid += 1;
