@@ -137,6 +137,14 @@ pub enum Output {
     Logits,
 }
 
+impl Output {
+    /// The likeliest token, by the logits alone; `draw` tokens came before it.
+    pub fn greedy(draw: u64) -> Output {
+        let sampling = Sampling::default();
+        Output::Sample { sampling, draw, history: Vec::new(), biases: Vec::new(), masks: Vec::new() }
+    }
+}
+
 /// A step in flight.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Ticket(pub u64);

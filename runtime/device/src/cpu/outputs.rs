@@ -144,7 +144,6 @@ mod tests {
     use super::super::batch::BatchLimits;
     use super::*;
     use monomorph_model::BlockId;
-    use monomorph_sampling::Sampling;
 
     #[test]
     fn a_sampled_token_is_fed_by_slot() {
@@ -163,13 +162,7 @@ mod tests {
             blocks: vec![BlockId(slot)],
             output,
         };
-        let sample = || Output::Sample {
-            sampling: Sampling::default(),
-            draw: 0,
-            history: Vec::new(),
-            biases: Vec::new(),
-            masks: Vec::new(),
-        };
+        let sample = || Output::greedy(0);
         let first = Step {
             sequences: vec![
                 row(1, 0, Tokens::Known(vec![3, 4]), sample()),

@@ -174,6 +174,19 @@ fn follow(constraint: &mut Constraint, ids: &[u32]) -> (usize, bool) {
     (ids.len(), next(constraint).is_none_or(|mask| mask.allows(END)))
 }
 
+/// Behind each of the drafts, all of which may come, it allows what it does when they have.
+fn looks_behind_drafts(constraint: &mut Constraint, drafts: &[u32]) {
+    let mut masks = Vec::new();
+    constraint.masks(drafts, &mut masks).expect("something may come");
+    assert_eq!(masks.len(), drafts.len() + 1);
+    let mut plain = constraint.clone();
+    for (at, id) in drafts.iter().enumerate() {
+        let expected = next(&mut plain);
+        assert_eq!(masks[at].count(), expected.map_or(VOCABULARY, |mask| mask.count()), "{at}");
+        plain.take(*id).expect("allowed");
+    }
+}
+
 /// xorshift64 (Marsaglia 2003): the same on every run.
 struct Random(u64);
 

@@ -4,7 +4,6 @@ use monomorph_model::{
     BlockId, Model, ModelSpec, Output, RowOutput, SequenceStep, Slot, Step, StepOutput, Ticket, Tokens,
     Verified, piece,
 };
-use monomorph_sampling::Sampling;
 use std::collections::VecDeque;
 use std::time::Instant;
 
@@ -88,7 +87,7 @@ impl<'a, M: Model> Steps<'a, M> {
                 begins: false,
                 tokens: Tokens::Sampled,
                 blocks: Vec::new(),
-                output: greedy(1),
+                output: Output::greedy(1),
             };
             steps.step.sequences.push(row);
             steps.go_on(index);
@@ -205,7 +204,7 @@ fn prompt_row(
         begins: range.start == 0,
         tokens: Tokens::Known(prompt[range.clone()].to_vec()),
         blocks: blocks[..blocks_needed(spec, range.end, samples)].to_vec(),
-        output: if samples { greedy(0) } else { Output::None },
+        output: if samples { Output::greedy(0) } else { Output::None },
     }
 }
 
@@ -220,9 +219,4 @@ fn blocks_needed(spec: &ModelSpec, end: usize, samples: bool) -> usize {
 fn block_range(spec: &ModelSpec, index: usize, tokens: usize) -> Vec<BlockId> {
     let each = (tokens + spec.reach()).div_ceil(spec.block_tokens) as u32;
     (0..each).map(|block| BlockId(index as u32 * each + block)).collect()
-}
-
-fn greedy(draw: u64) -> Output {
-    let sampling = Sampling::default();
-    Output::Sample { sampling, draw, history: Vec::new(), biases: Vec::new(), masks: Vec::new() }
 }

@@ -175,13 +175,7 @@ mod tests {
     /// A sequence of which `drafts` of `tokens` are to be verified.
     fn row(slot: u32, position: usize, tokens: &[u32], drafts: usize, samples: bool) -> SequenceStep {
         let output = match samples {
-            true => Output::Sample {
-                sampling: Sampling::default(),
-                draw: 0,
-                history: Vec::new(),
-                biases: Vec::new(),
-                masks: Vec::new(),
-            },
+            true => Output::greedy(0),
             false => Output::None,
         };
         let blocks = (position + tokens.len() + 2).div_ceil(LIMITS.block_tokens) as u32;

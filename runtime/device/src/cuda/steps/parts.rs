@@ -72,7 +72,6 @@ pub(super) fn parts(step: &Step, flight: usize, two: bool, drafts: usize, drafte
 mod tests {
     use super::*;
     use monomorph_model::{Slot, Tokens};
-    use monomorph_sampling::Sampling;
 
     /// A prompt's piece, one's end, a decoding sequence without drafts, and one with two.
     fn step() -> Step {
@@ -86,13 +85,7 @@ mod tests {
             following: None,
             blocks: Vec::new(),
             output: match samples {
-                true => Output::Sample {
-                    sampling: Sampling::default(),
-                    draw: 0,
-                    history: Vec::new(),
-                    biases: Vec::new(),
-                    masks: Vec::new(),
-                },
+                true => Output::greedy(0),
                 false => Output::None,
             },
         };

@@ -3,7 +3,7 @@
 //! Planted, and caught by `what_the_reader_takes_for_a_call_is_held`: escapes in names left as they are; a `function` that is not looked into; text
 //! behind a call taken for the beginning of an answer. By `what_runs_on_as_no_call_does_may_not_come`: tokens that end the name and run on.
 
-use super::{END, Random, World, bytes, follow, next, tools};
+use super::{END, Random, World, bytes, follow, looks_behind_drafts, next, tools};
 use monomorph_text::{AnswerEvent, ToolFormat};
 use serde_json::json;
 use std::sync::Arc;
@@ -156,15 +156,7 @@ fn what_runs_on_as_no_call_does_may_not_come() {
     // Drafts that run into a call and out of it, and leave no trace.
     let rest = world
         .ids("\", \"parameters\": {}}; {\"function\": {\"name\": \"get_time\", \"parameters\": {}}} and");
-    let mut masks = Vec::new();
-    auto.masks(&rest, &mut masks).expect("something may come");
-    assert_eq!(masks.len(), rest.len() + 1);
-    let mut plain = auto.clone();
-    for (at, id) in rest.iter().enumerate() {
-        let expected = next(&mut plain);
-        assert_eq!(masks[at].count(), expected.map_or(super::VOCABULARY, |mask| mask.count()), "{at}");
-        plain.take(*id).expect("allowed");
-    }
+    looks_behind_drafts(&mut auto, &rest);
     assert_eq!(follow(&mut auto, &rest), (rest.len(), true));
     assert_eq!(auto.free_for(), usize::MAX);
     let wanted = world.wanted(&tools(), false, false);

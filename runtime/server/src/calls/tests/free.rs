@@ -31,15 +31,7 @@ fn text_is_free_and_calls_in_it_are_not() {
     assert_eq!(auto.free_for(), 0);
     // Drafts that run into a call and out of it, and leave no trace.
     let rest = world.ids(">\n{\"name\": \"get_time\", \"arguments\": {}}\n</tool_call> and <tool_call>");
-    let mut masks = Vec::new();
-    auto.masks(&rest, &mut masks).expect("something may come");
-    assert_eq!(masks.len(), rest.len() + 1);
-    let mut plain = auto.clone();
-    for (at, id) in rest.iter().enumerate() {
-        let expected = next(&mut plain);
-        assert_eq!(masks[at].count(), expected.map_or(VOCABULARY, |mask| mask.count()), "{at}");
-        plain.take(*id).expect("allowed");
-    }
+    looks_behind_drafts(&mut auto, &rest);
     assert_eq!(follow(&mut auto, &rest), (rest.len(), false));
 }
 
