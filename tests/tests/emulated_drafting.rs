@@ -81,6 +81,12 @@ fn requests(vocabulary: usize, tokens: usize) -> Vec<Request> {
     (0..4).map(request).collect()
 }
 
+/// Whether an answer has the format that it is held to, if any: characters up to `9` and others by turns.
+fn fits(text: &str, request: &Request) -> bool {
+    let held = request.sampling.get("guided_regex").is_some();
+    !held || text.bytes().enumerate().all(|(at, byte)| (byte <= b'9') == at.is_multiple_of(2))
+}
+
 fn alone(serving: &Serving, requests: &[Request]) -> Vec<Answer> {
     requests.iter().map(|request| request.whole(&serving.address)).collect()
 }
@@ -115,6 +121,10 @@ fn changes_no_answer((hardware, name, quant, method, drafts): Case) {
             drafting.build()
         );
         for (found, crowded) in found.iter().zip([false, true]) {
+            assert!(
+                found.iter().zip(&requests).all(|(found, request)| fits(&found.text, request)),
+                "{found:?}"
+            );
             let texts = |answers: &[Answer]| answers.iter().map(|it| it.text.clone()).collect::<Vec<_>>();
             let (found, expected) = (texts(found), texts(&expected));
             let other = found.iter().zip(&expected).filter(|(found, expected)| found != expected).count();

@@ -1,5 +1,8 @@
 //! A CUDA server on an emulated card (tests/emulated) whose answers are held to formats: they fit, and are those of a processor's
-//! server, alone and many at once, with drafts that are looked up and verified: each row with the mask behind the drafts before it.
+//! server, alone and many at once. Without drafts, where masks and counts follow a step that has begun; and with drafts that are looked up
+//! and verified: each row with the mask behind the drafts before it.
+//!
+//! Planted, and caught: what follows a step is not uploaded.
 
 use monomorph_compiler::spec;
 use monomorph_compiler::spec::types::{BuildOptions, Compute, DraftMethod, DraftOption};
@@ -75,15 +78,17 @@ fn answers_are_held_to_formats() {
     let search = [targets.path().to_owned(), root().join("targets")];
     let draft =
         DraftOption { method: DraftMethod::Ngram, drafts: 3, vocabulary: None, forced_acceptance: None };
-    let options = BuildOptions { draft: Some(draft), ..BuildOptions::default() };
-    let target = spec::load_with(&search, &format!("{hardware}/{GOLDEN}/f32"), &options);
-    let target = target.unwrap_or_else(|error| panic!("{error}"));
+    let [plain, drafting] = [None, Some(draft)].map(|draft| {
+        let options = BuildOptions { draft, ..BuildOptions::default() };
+        let target = spec::load_with(&search, &format!("{hardware}/{GOLDEN}/f32"), &options);
+        target.unwrap_or_else(|error| panic!("{error}"))
+    });
     let weights = tempfile::tempdir().expect("temporary directories can be made");
-    write_tokenizer(tokens(target.model.vocabulary), weights.path());
+    write_tokenizer(tokens(plain.model.vocabulary), weights.path());
     let file = "model.safetensors";
     std::fs::copy(golden.directory.join("f32").join(file), weights.path().join(file))
         .expect("it is writable");
-    let requests = requests(target.model.vocabulary);
+    let requests = requests(plain.model.vocabulary);
     let expected: Vec<_> = {
         let server = build(Some(targets.path()), &format!("cpu/{GOLDEN}/f32"));
         let serving = Serving::start(&server, weights.path(), &ARGUMENTS);
@@ -97,18 +102,23 @@ fn answers_are_held_to_formats() {
         assert!(choices.iter().any(|choice| choice == text), "{text:?}");
     }
     assert!(expected[8..12].iter().all(|(text, _)| text.bytes().all(|byte| (b'$'..=b'?').contains(&byte))));
-    let server = emulated::build(&target);
-    let serving = Serving::start_command(server.command(), weights.path(), &ARGUMENTS);
-    for (body, expected) in requests.iter().zip(&expected) {
-        assert_eq!(&ask(&serving.address, body), expected, "{body}");
-    }
-    std::thread::scope(|scope| {
+    for target in [plain, drafting] {
+        let server = emulated::build(&target);
+        let serving = Serving::start_command(server.command(), weights.path(), &ARGUMENTS);
         for (body, expected) in requests.iter().zip(&expected) {
-            let address = &serving.address;
-            scope.spawn(move || assert_eq!(&ask(address, body), expected, "at once: {body}"));
+            assert_eq!(&ask(&serving.address, body), expected, "{}: {body}", target.build());
         }
-    });
-    let stats = stats(&serving.address);
-    println!("{} drafts verified, {} accepted", stats["drafts_verified"], stats["drafts_accepted"]);
-    assert!(stats["drafts_accepted"].as_u64() > Some(0), "{stats}");
+        std::thread::scope(|scope| {
+            for (body, expected) in requests.iter().zip(&expected) {
+                let (address, build) = (&serving.address, target.build());
+                scope.spawn(move || {
+                    assert_eq!(&ask(address, body), expected, "at once: {build}: {body}");
+                });
+            }
+        });
+        let stats = stats(&serving.address);
+        println!("{} drafts verified, {} accepted", stats["drafts_verified"], stats["drafts_accepted"]);
+        let drafts = target.draft.is_some();
+        assert_eq!(stats["drafts_accepted"].as_u64() > Some(0), drafts, "{stats}");
+    }
 }
