@@ -134,7 +134,7 @@ impl Constraint {
             grammar.rollback(taken).map_err(|error| failed(&error.to_string()))?;
         }
         if masks.iter().any(Option::is_some) {
-            into.extend(masks.into_iter().map(|mask| mask.unwrap_or_else(|| self.any())));
+            into.extend(masks.into_iter().map(|mask| mask.unwrap_or_else(|| self.shared.any())));
         }
         Ok(())
     }
@@ -221,11 +221,6 @@ impl Constraint {
                 Ok(Some(TokenMask::new(words)))
             }
         }
-    }
-
-    /// The mask of all tokens.
-    fn any(&self) -> TokenMask {
-        TokenMask::of(self.shared.vocabulary, 0..self.shared.vocabulary as u32)
     }
 }
 

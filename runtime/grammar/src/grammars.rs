@@ -74,6 +74,21 @@ impl Shared {
         self.doubles.binary_search_by_key(&id, |(double, _)| *double).map_or(id, |at| self.doubles[at].1)
     }
 
+    /// The mask of all tokens.
+    pub(crate) fn any(&self) -> TokenMask {
+        TokenMask::of(self.vocabulary, 0..self.vocabulary as u32)
+    }
+
+    /// The mask of all tokens but these; none where these are none.
+    pub(crate) fn all_but(&self, ids: &[u32]) -> Option<TokenMask> {
+        if ids.is_empty() {
+            return None;
+        }
+        let mut words = self.any().words().to_vec();
+        ids.iter().for_each(|id| set(&mut words, *id, false));
+        Some(TokenMask::new(words))
+    }
+
     /// The mask of what llguidance allows.
     pub(crate) fn mask(&self, allowed: &[u32]) -> Vec<u32> {
         let mut words = vec![0; TokenMask::words_for(self.vocabulary)];

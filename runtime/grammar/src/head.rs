@@ -80,9 +80,7 @@ impl Head {
             !grammar.validate_tokens(&told).is_ok_and(|count| count == told.len())
         };
         let bad: Vec<u32> = quotes.iter().copied().filter(|id| is_bad(id)).collect();
-        let vocabulary = shared.vocabulary;
-        (!bad.is_empty())
-            .then(|| TokenMask::of(vocabulary, (0..vocabulary as u32).filter(|id| !bad.contains(id))))
+        shared.all_but(&bad)
     }
 }
 

@@ -66,7 +66,6 @@ impl Openers {
     /// For each tag and each beginning of it the ids that may come: not those that complete it and go on in a way that `grammar`, which
     /// takes calls, does not.
     pub(crate) fn forbid(&self, grammar: &Matcher) -> Arc<Vec<Vec<Option<TokenMask>>>> {
-        let vocabulary = self.shared.vocabulary;
         let of_tag = |tag: &Tag| {
             let mut behind = grammar.deep_clone();
             let follows = behind.consume_tokens(&tag.told).is_ok();
@@ -75,8 +74,7 @@ impl Openers {
             let of_place = |beyond: &Vec<(u32, Vec<u32>)>| {
                 let bad: Vec<u32> =
                     beyond.iter().filter(|(_, rest)| !allowed(rest)).map(|(id, _)| *id).collect();
-                (!bad.is_empty())
-                    .then(|| TokenMask::of(vocabulary, (0..vocabulary as u32).filter(|id| !bad.contains(id))))
+                self.shared.all_but(&bad)
             };
             tag.beyond.iter().map(of_place).collect()
         };

@@ -264,18 +264,16 @@ impl Steps {
         assert!(in_flight < self.sets.steps as u64, "{in_flight} steps are in flight already");
         assert!(self.unsampled.is_empty(), "a step is not sampled in, and another is submitted");
         let flight = self.sets.of_step(self.submitted).start;
-        let mut parts = parts(step, flight, self.sets.parts > 1, self.drafts, self.drafted);
-        let mut start = || {
-            self.copy(step)?;
-            if step.sampling_follows {
-                self.begin(programs, &parts[0], step)?;
-                std::mem::swap(&mut self.unsampled, &mut parts);
-                return Ok(());
-            }
-            parts.iter().try_for_each(|part| self.start(programs, part, step))
-        };
-        if let Err(fault) = start() {
-            Fault::raise(fault);
+        let parts = parts(step, flight, self.sets.parts > 1, self.drafts, self.drafted);
+        let started = self.copy(step).and_then(|()| match step.sampling_follows {
+            true => self.begin(programs, &parts[0], step),
+            false => parts.iter().try_for_each(|part| self.start(programs, part, step)),
+        });
+        if let Err(fault) = started {
+            fault.raise();
+        }
+        if step.sampling_follows {
+            self.unsampled = parts;
         }
         self.submitted += 1;
         Ticket(self.submitted)
