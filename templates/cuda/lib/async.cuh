@@ -17,6 +17,15 @@ __device__ __forceinline__ unsigned shared_address(const void* pointer) {
     return static_cast<unsigned>(__cvta_generic_to_shared(pointer));
 }
 
+// ---- Registers ----
+
+// threadIdx.x, read anew at each call: what is computed from it is not kept in a register from one part of a kernel to the next.
+__device__ __forceinline__ int thread_index() {
+    int thread;
+    asm volatile("mov.u32 %0, %%tid.x;" : "=r"(thread));
+    return thread;
+}
+
 // ---- Programmatic dependent launch ----
 
 // The next kernel of the stream may start its blocks once every block of this one has said so (or exited): say it first.

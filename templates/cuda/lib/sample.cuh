@@ -2,10 +2,10 @@
 // probabilities of the unmodified logits, the mask, biases, penalties, temperature, top_n_sigma, top_k, top_p, min_p, one draw in order of id.
 // Nothing leaves the device but the results.
 //
-// Config: VOCABULARY; THREADS (256 or 512); SPLITS, blocks a row (<= 32); GROUPS, rows worked on at once (<= 32). Grid: GROUPS * SPLITS
+// Config: VOCABULARY; THREADS (256 or 512); SPLITS, blocks a row (<= 32); GROUPS, rows worked on at once (<= 32). Grid: SPLITS x GROUPS
 // blocks, which must be resident together (sample_group.cuh says why); dynamic shared memory: sample_shared_bytes(); scratch: one
-// SampleScratch for all programs. With 512 threads and launch bounds for two blocks a multiprocessor nothing spills. One instantiation serves
-// any number of outputs; fastest on an H200 were as many groups as rows, and then as many splits as fit.
+// SampleScratch for all programs. 512 threads and two blocks a multiprocessor leave a thread 64 registers, and the selections need all of
+// them: what can be read again or follows from blockIdx and threadIdx is not kept. One instantiation serves any number of outputs.
 //
 // A greedy row without log-probabilities costs one pass: each block takes the best of its slice, and the last block to arrive at
 // the row's counter takes the best of those. Any other row lies in slices in shared memory and is worked on in phases with a group
@@ -44,7 +44,7 @@ struct Sampler : SampleRow<C> {
     // while `take` lasts.
     template <class Key, class Use>
     __device__ __forceinline__ void for_each_kept(const Threshold& threshold, Key key_of, Use use) {
-        const int own = threadIdx.x * PER_THREAD;
+        const int own = thread_index() * PER_THREAD;
         unsigned rank = 0;
         if (threshold.take < threshold.ties) {
             unsigned ties = 0;
@@ -66,7 +66,7 @@ struct Sampler : SampleRow<C> {
     template <class Key>
     __device__ __forceinline__ void list(unsigned least, Key key_of) {
 #pragma unroll 1
-        for (int i = threadIdx.x; i < SLICE; i += THREADS) {
+        for (int i = thread_index(); i < SLICE; i += THREADS) {
             const unsigned key = key_of(i);
             if (key >= least) group.append(token_entry(key, begin + i));
         }
@@ -88,7 +88,7 @@ struct Sampler : SampleRow<C> {
         const float largest = from_total_order(entry_value(best));
         double sum = 0, total;
 #pragma unroll 4
-        for (int i = threadIdx.x; i < SLICE; i += THREADS) sum += weight(values[i], largest, 1.0f);
+        for (int i = thread_index(); i < SLICE; i += THREADS) sum += weight(values[i], largest, 1.0f);
         block_scan<THREADS>(sum, shared.filter.sums, total);
         if (wanted > 0 && threshold.finalists <= THREADS) {
             list(threshold.key, key_of);
@@ -147,19 +147,19 @@ struct Sampler : SampleRow<C> {
         if (!isfinite(highest)) return;  // all blocks of the row see the same
         double count = 0, sum = 0, squares = 0;
 #pragma unroll 1
-        for (int i = threadIdx.x; i < SLICE; i += THREADS) {
+        for (int i = thread_index(); i < SLICE; i += THREADS) {
             if (isfinite(values()[i])) count += 1, sum += values()[i];
         }
         count = row_sum(count);
         const double mean = row_sum(sum) / count;
 #pragma unroll 1
-        for (int i = threadIdx.x; i < SLICE; i += THREADS) {
+        for (int i = thread_index(); i < SLICE; i += THREADS) {
             const double apart = values()[i] - mean;
             if (isfinite(values()[i])) squares += apart * apart;
         }
         const float bound = static_cast<float>(highest - sampling.top_n_sigma * sqrt(row_sum(squares) / count));
 #pragma unroll 1
-        for (int i = threadIdx.x; i < SLICE; i += THREADS) {
+        for (int i = thread_index(); i < SLICE; i += THREADS) {
             if (values()[i] < bound) values()[i] = negative_infinity();
         }
         __syncthreads();
@@ -178,7 +178,7 @@ struct Sampler : SampleRow<C> {
             for_each_kept(threshold, key_of, [=](int i, bool kept) { values[i] = kept ? weight(values[i], best, inverse) : 0.0f; });
         } else {
 #pragma unroll 4
-            for (int i = threadIdx.x; i < SLICE; i += THREADS) values[i] = weight(values[i], best, inverse);
+            for (int i = thread_index(); i < SLICE; i += THREADS) values[i] = weight(values[i], best, inverse);
         }
         __syncthreads();
         // Weights are not negative, so their bits are in their order.
@@ -199,7 +199,7 @@ struct Sampler : SampleRow<C> {
             for_each_kept(nucleus, key_of, keep);
         } else {
 #pragma unroll 4
-            for (int i = threadIdx.x * PER_THREAD; i < (static_cast<int>(threadIdx.x) + 1) * PER_THREAD; ++i) keep(i, true);
+            for (int own = thread_index() * PER_THREAD, i = own; i < own + PER_THREAD; ++i) keep(i, true);
         }
         draw(sampling, sum);
     }
@@ -227,7 +227,7 @@ struct Sampler : SampleRow<C> {
         double left_in_own = left_in_chosen - (through - sum);
         int token = 0;
 #pragma unroll 1
-        for (int i = threadIdx.x * PER_THREAD; i < (static_cast<int>(threadIdx.x) + 1) * PER_THREAD; ++i) {
+        for (int own = thread_index() * PER_THREAD, i = own; i < own + PER_THREAD; ++i) {
             if (!(values()[i] > 0)) continue;
             token = begin + i;
             left_in_own -= values()[i];
@@ -236,33 +236,47 @@ struct Sampler : SampleRow<C> {
         finish(token, sampling);
     }
 
+    // What a row asks for, read from the step wherever it is needed: kept from a row's start to its end, these would cost the selections
+    // registers that they do not have.
+    __device__ __forceinline__ static bool is_random(const Sampling& sampling) { return sampling.temperature > 0; }
+    __device__ __forceinline__ static bool wants_log_probabilities(const Sampling& sampling) { return sampling.top_logprobs >= 0; }
+    __device__ __forceinline__ static bool is_penalised(const Sampling& sampling) {
+        return sampling.history_count > 0 && (sampling.repetition_penalty != 1 || sampling.presence_penalty != 0 || sampling.frequency_penalty != 0);
+    }
+    __device__ __forceinline__ static bool is_changed(const Sampling& sampling) {
+        return is_penalised(sampling) || sampling.mask >= 0 || sampling.bias_count > 0;
+    }
+
+    // Greedy, and nothing else. All fields are asked for before the first is looked at.
+    __device__ __forceinline__ static bool is_plain(const Sampling& sampling) {
+        const float temperature = sampling.temperature;
+        const int top_logprobs = sampling.top_logprobs, mask = sampling.mask, biases = sampling.bias_count, history = sampling.history_count;
+        return !(temperature > 0) & (top_logprobs < 0) & (mask < 0) & (biases <= 0) & (history <= 0 || !is_penalised(sampling));
+    }
+
     __device__ __forceinline__ void sample_row(const Sampling& sampling, const TokenUse* history) {
-        const bool random = sampling.temperature > 0;
-        const bool wanted = sampling.top_logprobs >= 0;
-        const bool penalised = sampling.history_count > 0 && (sampling.repetition_penalty != 1 || sampling.presence_penalty != 0 || sampling.frequency_penalty != 0);
-        const bool changed = penalised || sampling.mask >= 0 || sampling.bias_count > 0;
-        if (!random && !wanted && !changed) return greedy(sampling, streamed_best());
+        if (is_plain(sampling)) return greedy(sampling, streamed_best());
         load_slice();
         unsigned long long best = 0;
-        if (wanted) best = log_probabilities(sampling);
+        if (wants_log_probabilities(sampling)) best = log_probabilities(sampling);
         if (sampling.mask >= 0) restrict_to(sampling, history);
         if (sampling.bias_count > 0) lean(sampling, history);
-        if (penalised) penalise(sampling, history);
-        if (!random && !wanted) return greedy(sampling, slice_best());
-        bool stale = changed || !wanted;
-        if (random && sampling.top_n_sigma > 0) {
+        if (is_penalised(sampling)) penalise(sampling, history);
+        if (!is_random(sampling) && !wants_log_probabilities(sampling)) return greedy(sampling, slice_best());
+        bool stale = is_changed(sampling) || !wants_log_probabilities(sampling);
+        if (is_random(sampling) && sampling.top_n_sigma > 0) {
             drop_below_deviations(sampling, row_best());
             stale = true;
         }
         Threshold threshold = {};
-        if (random && has_top_k(sampling)) {
+        if (is_random(sampling) && has_top_k(sampling)) {
             const unsigned long long own = stale ? block_maximum<THREADS>(slice_best(), shared.keys) : best;
             threshold = select_by_count<SPLITS, THREADS, SLICE>(group, shared.filter, values(), sampling.top_k, own, best);
         } else if (stale) {
             best = row_best();
         }
         const float highest = from_total_order(entry_value(best));
-        if (random && highest > negative_infinity()) {
+        if (is_random(sampling) && highest > negative_infinity()) {
             choose(sampling, highest, threshold);
         } else if (group.split == 0 && threadIdx.x == 0) {
             finish(token_of(best), sampling);
@@ -276,17 +290,20 @@ __device__ __forceinline__ void sample(const Step* step, const TokenUse* history
     launch_dependents();
     wait_for_predecessors();
     SampleScratch* const places = static_cast<SampleScratch*>(scratch);
-    const int index = blockIdx.x / C::SPLITS, split = blockIdx.x % C::SPLITS;
+    const int index = blockIdx.y, split = blockIdx.x;
     SampleShared<C>& shared = *reinterpret_cast<SampleShared<C>*>(sample_shared);
     Sampler<C> sampler = {{shared, {&places->group[index], split, 0, 0}, places, sampled_ids, sampled, logits, 0, split * SampleShape<C>::SLICE}};
-    const int outputs = step->outputs;
-    for (int row = index; row < outputs; row += C::GROUPS) {
+    int row = index;
+    if (threadIdx.x == 0) shared.outputs = step->outputs;
+    if (row >= step->outputs) return;
+    do {
         sampler.row = row;
         sampler.logits = logits + static_cast<size_t>(row) * C::VOCABULARY;
         const Sampling& sampling = step->sampling[row];  // a copy would hold 16 registers throughout
         sampler.sample_row(sampling, history);
         __syncthreads();  // shared memory is the next row's
-    }
+        row += C::GROUPS;
+    } while (row < shared.outputs);
     sampler.group.leave(&shared.arrived);
 }
 

@@ -24,6 +24,7 @@ struct alignas(16) SampleShared {
     unsigned long long keys[32];  // one a warp
     unsigned arrived;             // blocks before this one
     int first, last;              // threads, in the search for the drawn token
+    int outputs;                  // of the step
     double log_sum;               // of the row, where log-probabilities are wanted
     float largest;                // unmodified logit
 };
@@ -60,7 +61,8 @@ struct SampleRow {
 #pragma unroll 1
         for (int first = 0; first < PER_THREAD; first += FLIGHT) {
             float loaded[FLIGHT];
-            auto index = [=](int i) { return ((first + i) / WIDTH * THREADS + static_cast<int>(threadIdx.x)) * WIDTH + i % WIDTH; };
+            const int thread = thread_index();
+            auto index = [=](int i) { return ((first + i) / WIDTH * THREADS + thread) * WIDTH + i % WIDTH; };
 #pragma unroll
             for (int i = 0; i < FLIGHT; i += WIDTH) {
                 const int at = begin + index(i);
@@ -89,7 +91,7 @@ struct SampleRow {
     __device__ __forceinline__ void restrict_to(const Sampling& sampling, const TokenUse* history) {
         const unsigned* const words = reinterpret_cast<const unsigned*>(history) + sampling.mask;
 #pragma unroll 1
-        for (int i = threadIdx.x; i < SLICE; i += THREADS) {
+        for (int i = thread_index(); i < SLICE; i += THREADS) {
             const int id = begin + i;
             if (id < C::VOCABULARY && (__ldcg(words + id / 32) >> id % 32 & 1) == 0) values()[i] = negative_infinity();
         }
@@ -127,7 +129,7 @@ struct SampleRow {
     __device__ __forceinline__ unsigned long long slice_best() const {
         unsigned long long best = 0;
 #pragma unroll 4
-        for (int i = threadIdx.x; i < SLICE; i += THREADS) {
+        for (int i = thread_index(); i < SLICE; i += THREADS) {
             const unsigned long long key = best_key(values()[i], begin + i);
             best = key > best ? key : best;
         }

@@ -1,0 +1,42 @@
+//! A format where its codes and the scales of its blocks stand in planes of their own.
+
+use monomorph_formats::{Format, NVFP4_BLOCK};
+
+/// Bits of one element's code.
+pub const fn code_bits(format: Format) -> usize {
+    match format {
+        Format::F32 => 32,
+        Format::Bf16 | Format::F16 => 16,
+        Format::Fp8E4m3 | Format::Q8_0 => 8,
+        Format::Nvfp4 | Format::Q4_1 => 4,
+    }
+}
+
+/// How many elements of a row share a scale, and the bytes of that (of q4_1: of scale and minimum); `None`
+/// for formats without scales of blocks.
+pub const fn scaled_run(format: Format) -> Option<(usize, usize)> {
+    match format {
+        Format::Q8_0 => Some((Format::Q8_0.block_elements(), 2)),
+        Format::Q4_1 => Some((Format::Q4_1.block_elements(), 4)),
+        Format::Nvfp4 => Some((NVFP4_BLOCK, 1)),
+        Format::F32 | Format::Bf16 | Format::F16 | Format::Fp8E4m3 => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What stands in planes of its own is as large as what stands together; nvfp4's scales are tensors of
+    /// their own in files too.
+    #[test]
+    fn planes_hold_what_blocks_do() {
+        for format in Format::ALL {
+            let elements = scaled_run(format).map_or(1, |(elements, _)| elements);
+            let scales = scaled_run(format).map_or(0, |(_, bytes)| bytes);
+            let beside = if format == Format::Nvfp4 { scales } else { 0 };
+            assert_eq!(elements, format.block_elements(), "{format}");
+            assert_eq!(elements * code_bits(format) / 8 + scales, format.block_bytes() + beside, "{format}");
+        }
+    }
+}

@@ -1,0 +1,198 @@
+//! How a matrix stands in the memory of a CUDA device ([ADR
+//! 0009](../../../docs/adr/0009-one-packed-copy-of-the-weights.md)): tiles of 8 rows, each a run of units of
+//! 512 bytes, and planes of scales beside them (templates/cuda/lib/formats.cuh).
+//!
+//! Where experts have a matrix each, a plane holds that of every expert, one behind the other without gaps:
+//! all experts' codes, then all scales, then all scales of rows.
+
+use crate::{code_bits, scaled_run};
+use monomorph_formats::{FP8_BLOCK, Format, ScaleForm};
+
+/// Rows of a tile.
+pub const TILE_ROWS: usize = 8;
+/// Bytes of the codes of one tile over one unit's columns: 16 for each lane of a warp.
+pub const UNIT_BYTES: usize = 512;
+/// Bytes of one row of a unit: four lanes.
+pub const ROW_BYTES: usize = UNIT_BYTES / TILE_ROWS;
+/// Planes begin at multiples of this: what bulk copies and 16-byte loads of any kernel want, with room to
+/// spare.
+pub const ALIGNMENT: u64 = 256;
+/// Bytes of a row's scale, an f32, and of one of a block of 128 by 128.
+const F32: usize = 4;
+
+/// How the parts of a matrix stand beside each other.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Packing {
+    /// One below the other.
+    Stacked,
+    /// Two parts, gate and up, in alternating tiles, so that one core holds both halves of a product.
+    Gated,
+}
+
+impl Packing {
+    /// Tiles of `tile_rows` rows that a matrix of `rows` outputs takes, those of both parts together.
+    pub const fn tiles(self, rows: usize, tile_rows: usize) -> usize {
+        match self {
+            Packing::Stacked => rows.div_ceil(tile_rows),
+            Packing::Gated => 2 * (rows / 2).div_ceil(tile_rows),
+        }
+    }
+}
+
+/// A plane of a packed matrix.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Plane {
+    /// Elements; the only plane of a vector or norm (f32).
+    Codes,
+    /// Scales of blocks.
+    Scales,
+    /// Scales of rows.
+    RowScales,
+}
+
+/// Bytes of the planes of a packed matrix.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Planes {
+    /// Elements.
+    pub codes: u64,
+    /// Scales of blocks.
+    pub scales: u64,
+    /// f32 scales of rows.
+    pub row_scales: u64,
+}
+
+impl Planes {
+    /// All planes.
+    pub const fn total(&self) -> u64 {
+        self.codes + self.scales + self.row_scales
+    }
+
+    /// Bytes from a plane of one expert's matrix to the next expert's, where these are the planes of one.
+    pub const fn expert_stride(&self, plane: Plane) -> u64 {
+        match plane {
+            Plane::Codes => self.codes,
+            Plane::Scales => self.scales,
+            Plane::RowScales => self.row_scales,
+        }
+    }
+}
+
+/// A packed matrix.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Matrix {
+    /// Of the codes in the checkpoint.
+    pub stored: Format,
+    /// Whether these are floats and held in f16: each row times a power of two, which its row scale undoes.
+    pub halves: bool,
+    /// How fp8 and nvfp4 codes are scaled.
+    pub scales: Option<ScaleForm>,
+    /// How the parts stand beside each other.
+    pub packing: Packing,
+    /// Outputs, of all parts together.
+    pub rows: usize,
+    /// Inputs.
+    pub columns: usize,
+}
+
+impl Matrix {
+    /// The format of the codes on the device.
+    pub const fn held(&self) -> Format {
+        if self.halves { Format::F16 } else { self.stored }
+    }
+
+    /// Tiles of 8 rows.
+    pub const fn tiles(&self) -> usize {
+        self.packing.tiles(self.rows, TILE_ROWS)
+    }
+
+    /// Columns of one unit.
+    pub const fn unit_columns(&self) -> usize {
+        unit_columns(self.held())
+    }
+
+    /// Units a row, the last one filled up with zeros.
+    pub const fn units(&self) -> usize {
+        self.columns.div_ceil(self.unit_columns())
+    }
+
+    /// Bytes of one tile's codes.
+    pub const fn tile_codes(&self) -> usize {
+        self.units() * UNIT_BYTES
+    }
+
+    /// Bytes of one tile's block scales.
+    pub const fn tile_scales(&self) -> usize {
+        match (scaled_run(self.held()), self.held(), self.scales) {
+            (Some((elements, bytes)), ..) => {
+                self.units() * (self.unit_columns() / elements) * TILE_ROWS * bytes
+            }
+            (None, Format::Fp8E4m3, Some(ScaleForm::Block128)) => self.columns.div_ceil(FP8_BLOCK) * F32,
+            (None, ..) => 0,
+        }
+    }
+
+    /// Bytes of one tile's row scales.
+    pub const fn tile_row_scales(&self) -> usize {
+        match self.held() {
+            Format::Nvfp4 | Format::Fp8E4m3 => F32 * TILE_ROWS,
+            _ if self.halves => F32 * TILE_ROWS,
+            _ => 0,
+        }
+    }
+
+    /// Bytes of its planes, of one expert's where experts have one each.
+    pub const fn planes(&self) -> Planes {
+        let tiles = self.tiles();
+        Planes {
+            codes: (tiles * self.tile_codes()) as u64,
+            scales: (tiles * self.tile_scales()) as u64,
+            row_scales: (tiles * self.tile_row_scales()) as u64,
+        }
+    }
+}
+
+/// Columns of one unit of such codes.
+pub const fn unit_columns(format: Format) -> usize {
+    ROW_BYTES * 8 / code_bits(format)
+}
+
+/// What a plane of `bytes` takes of the arena.
+pub const fn claimed(bytes: u64) -> u64 {
+    bytes.next_multiple_of(ALIGNMENT)
+}
+
+/// Bytes that a vector of f32 takes: zeros follow up to the alignment.
+pub const fn vector_bytes(length: usize) -> u64 {
+    claimed((F32 * length) as u64)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A row a format: packing, rows and columns, and the planes, counted by hand.
+    #[test]
+    fn planes_have_the_sizes_of_the_table() {
+        use Format::{Bf16, F16, F32, Fp8E4m3, Nvfp4, Q4_1, Q8_0};
+        use Packing::{Gated, Stacked};
+        let block = Some(ScaleForm::Block128);
+        for (stored, halves, scales, (packing, rows, columns), planes) in [
+            (F32, false, None, (Stacked, 17, 33), [3 * 3 * 512, 0, 0]),
+            (Bf16, false, None, (Stacked, 17, 33), [3 * 2 * 512, 0, 0]),
+            // Floats of products in f16 are held so, with a scale a row.
+            (Bf16, true, None, (Stacked, 17, 33), [3 * 2 * 512, 0, 3 * 32]),
+            (F16, true, None, (Stacked, 17, 33), [3 * 2 * 512, 0, 3 * 32]),
+            (F32, true, None, (Stacked, 17, 33), [3 * 2 * 512, 0, 3 * 32]),
+            (Q8_0, false, None, (Stacked, 18, 130), [3 * 3 * 512, 3 * 3 * 32, 0]),
+            (Q4_1, false, None, (Gated, 2 * 9, 128), [4 * 512, 4 * 128, 0]),
+            (Nvfp4, false, Some(ScaleForm::Modelopt), (Stacked, 8, 256), [2 * 512, 2 * 64, 32]),
+            (Fp8E4m3, false, Some(ScaleForm::Tensor), (Stacked, 16, 128), [2 * 2 * 512, 0, 64]),
+            (Fp8E4m3, false, block, (Stacked, 16, 129), [2 * 3 * 512, 2 * 2 * 4, 64]),
+            (Fp8E4m3, false, block, (Gated, 18, 130), [4 * 3 * 512, 4 * 2 * 4, 4 * 32]),
+        ] {
+            let found = Matrix { stored, halves, scales, packing, rows, columns }.planes();
+            assert_eq!([found.codes, found.scales, found.row_scales], planes, "{stored} {scales:?}");
+        }
+        assert_eq!((claimed(0), claimed(257), vector_bytes(65)), (0, 512, 512));
+    }
+}

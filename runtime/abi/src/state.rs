@@ -1,0 +1,149 @@
+//! How the recurrent state of a gated delta-net stands in memory: that of one sequence, or snapshot, in one
+//! layer, all f32.
+
+use crate::VECTOR;
+
+/// Columns of a matrix that a CPU works on at a time: those of each such part stand together.
+pub const COLUMNS: usize = 32;
+/// Bytes of an element.
+const F32: usize = 4;
+
+/// Heads and widths of a delta-net.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct DeltaShape {
+    /// Heads of queries and keys.
+    pub key_heads: usize,
+    /// Heads of values, a multiple of `key_heads`; head `j` reads key head `j * key_heads / value_heads`.
+    pub value_heads: usize,
+    /// Width of a query or key head.
+    pub key_dim: usize,
+    /// Width of a value head.
+    pub value_dim: usize,
+    /// Taps of the convolution, the current token's included.
+    pub taps: usize,
+}
+
+impl DeltaShape {
+    /// Columns of all queries, or of all keys.
+    pub const fn key_width(&self) -> usize {
+        self.key_heads * self.key_dim
+    }
+
+    /// Columns of all values, of the gate, and of the result.
+    pub const fn value_width(&self) -> usize {
+        self.value_heads * self.value_dim
+    }
+
+    /// Channels of the convolution: queries, keys and values.
+    pub const fn channels(&self) -> usize {
+        2 * self.key_width() + self.value_width()
+    }
+}
+
+/// The state on a CPU: matrices, `[versions][value_heads][parts of 32 columns][key_dim][32]`, so that what is
+/// worked on at a time is contiguous, and behind them the convolution's inputs, `[kept][input_stride]`.
+///
+/// Where a step verifies drafts, there is a version of the matrices after each of the last tokens, that after
+/// position `p` being version `p % versions`; the inputs of position `p` are row `p % kept`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct CpuState {
+    /// Versions of the matrices.
+    pub versions: usize,
+    /// Floats of one head's matrix.
+    pub matrix: usize,
+    /// Floats of one version.
+    pub version: usize,
+    /// Tokens whose inputs are kept.
+    pub kept: usize,
+    /// Floats from one token's inputs to the next: the channels, in whole vectors.
+    pub input_stride: usize,
+}
+
+impl CpuState {
+    /// Of a step that may be taken back by so many `drafts`.
+    pub const fn new(shape: &DeltaShape, drafts: usize) -> CpuState {
+        let matrix = shape.key_dim * shape.value_dim.next_multiple_of(COLUMNS);
+        CpuState {
+            versions: 1 + drafts,
+            matrix,
+            version: shape.value_heads * matrix,
+            kept: shape.taps - 1 + drafts,
+            input_stride: shape.channels().next_multiple_of(VECTOR),
+        }
+    }
+
+    /// Floats of all versions, behind which the inputs begin.
+    pub const fn inputs(&self) -> usize {
+        self.versions * self.version
+    }
+
+    /// Floats in all.
+    pub const fn floats(&self) -> usize {
+        self.inputs() + self.kept * self.input_stride
+    }
+
+    /// Bytes in all.
+    pub const fn bytes(&self) -> usize {
+        F32 * self.floats()
+    }
+}
+
+/// The state on a CUDA device (templates/cuda/lib/delta.cuh), whose parts stand apart.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct CudaState {
+    /// Rows of the window: `WINDOW` of the kernels' configurations.
+    pub window: usize,
+    /// Floats of the window, `[window][channels]`: the raw input of position `p` in row `p % window`.
+    pub window_floats: usize,
+    /// Floats of the matrices, `[value_heads][key_dim][value_dim]`.
+    pub matrix_floats: usize,
+    /// Floats of the journals: what tokens did that may be taken back; 0 where nothing ever is.
+    pub journal_floats: usize,
+}
+
+impl CudaState {
+    /// Of a step that may be taken back by so many `drafts`. The window is a ring by position that holds the
+    /// step's inputs too: a token overwrites none that a block of the same launch still reads. A step reads
+    /// up to as many rows of the journals as it writes others.
+    pub const fn new(shape: &DeltaShape, drafts: usize) -> CudaState {
+        let window = shape.taps + drafts;
+        let width = (shape.key_width() + shape.value_width() + 2 * shape.value_heads).next_multiple_of(4);
+        CudaState {
+            window,
+            window_floats: window * shape.channels(),
+            matrix_floats: shape.value_heads * shape.key_dim * shape.value_dim,
+            journal_floats: if drafts == 0 { 0 } else { 2 * (1 + drafts) * width },
+        }
+    }
+
+    /// Bytes of all parts.
+    pub const fn bytes(&self) -> u64 {
+        (F32 * (self.window_floats + self.matrix_floats + self.journal_floats)) as u64
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SHAPE: DeltaShape = DeltaShape { key_heads: 2, value_heads: 4, key_dim: 8, value_dim: 12, taps: 4 };
+
+    #[test]
+    fn a_cpu_pads_columns_and_channels_and_keeps_a_version_a_draft() {
+        let plain = CpuState::new(&SHAPE, 0);
+        assert_eq!((SHAPE.channels(), plain.matrix, plain.input_stride), (80, 8 * 32, 80));
+        assert_eq!(plain.bytes(), 4 * (4 * 256 + 3 * 80));
+        let drafting = CpuState::new(&SHAPE, 2);
+        assert_eq!((drafting.versions, drafting.kept, drafting.inputs()), (3, 5, 3 * 1024));
+        assert_eq!(drafting.bytes(), 4 * (3 * 4 * 256 + 5 * 80));
+    }
+
+    #[test]
+    fn a_device_keeps_journals_where_something_may_be_taken_back() {
+        let plain = CudaState::new(&SHAPE, 0);
+        assert_eq!(plain.bytes(), 4 * (4 * 80 + 4 * 8 * 12));
+        let drafting = CudaState::new(&SHAPE, 3);
+        assert_eq!((drafting.window, drafting.journal_floats), (7, 2 * 4 * 72));
+        assert_eq!(drafting.bytes(), 4 * (7 * 80 + 4 * 8 * 12 + 2 * 4 * 72));
+    }
+}
