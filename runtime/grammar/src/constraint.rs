@@ -5,6 +5,7 @@ use crate::grammars::{Shared, set};
 use crate::head::Head;
 use crate::thinking::{Beside, Thinking};
 use crate::watch::{Openers, Watch, both};
+use crate::words;
 use llguidance::Matcher;
 use monomorph_sampling::TokenMask;
 use std::sync::Arc;
@@ -25,7 +26,8 @@ impl Clone for Constraint {
     fn clone(&self) -> Constraint {
         Constraint {
             shared: Arc::clone(&self.shared),
-            // A plain clone shares a cache of the lexer's states behind a lock, which grows with all that use it.
+            // A plain clone shares a cache of the lexer's states behind a lock, which grows with all that use
+            // it.
             grammar: self.grammar.as_ref().map(Matcher::deep_clone),
             thinking: self.thinking.clone(),
             watch: self.watch.clone(),
@@ -58,15 +60,16 @@ impl Constraint {
         Constraint { thinking: Some(thinking), next: None, ..self }
     }
 
-    /// With calls that one of these tags begins: within the reasoning, which the first of them ends; and where all else is `free`, in all
-    /// of the answer, which the grammar then says nothing of but the calls, one behind the other.
+    /// With calls that one of these tags begins: within the reasoning, which the first of them ends; and
+    /// where all else is `free`, in all of the answer, which the grammar then says nothing of but the calls,
+    /// one behind the other.
     pub fn watching(self, openers: &Arc<Openers>, free: bool) -> Constraint {
         let watch = self.grammar.as_ref().map(|grammar| Watch::new(openers, None, grammar, free));
         Constraint { watch, next: None, ..self }
     }
 
-    /// With calls that are JSON without a tag: all else is free, but what begins the answer, or follows a call, as a call of one of these
-    /// tools is held to the grammar behind the tool's name.
+    /// With calls that are JSON without a tag: all else is free, but what begins the answer, or follows a
+    /// call, as a call of one of these tools is held to the grammar behind the tool's name.
     pub fn watching_names(self, openers: &Arc<Openers>, names: &Arc<[String]>) -> Constraint {
         let head = Head::new(names);
         let watch = self.grammar.as_ref().map(|grammar| Watch::new(openers, Some(head), grammar, true));
@@ -83,7 +86,8 @@ impl Constraint {
         &self.shared.ends
     }
 
-    /// How many of the tokens that come next may be any, whatever those before them are: nobody need ask for masks so long.
+    /// How many of the tokens that come next may be any, whatever those before them are: nobody need ask for
+    /// masks so long.
     pub fn free_for(&self) -> usize {
         let thinking = self.thinking.as_ref().map_or(usize::MAX, Thinking::free_for);
         match (&self.grammar, &self.watch) {
@@ -102,8 +106,9 @@ impl Constraint {
         self.advance(id).map(drop)
     }
 
-    /// What may come next, and behind each of `drafts` that may come and is no end, as if it had: as many masks as of the drafts may
-    /// come one after another, and one; or none where any token may come in all of these places.
+    /// What may come next, and behind each of `drafts` that may come and is no end, as if it had: as many
+    /// masks as of the drafts may come one after another, and one; or none where any token may come in all of
+    /// these places.
     ///
     /// # Errors
     /// When nothing may come, or it takes too much to find out.
@@ -226,5 +231,5 @@ impl Constraint {
 
 /// What the library says when it cannot go on.
 fn failed(message: &str) -> GrammarError {
-    GrammarError::new(format!("cannot be followed: {}", message.lines().next().unwrap_or(message)))
+    GrammarError::new(words::stopped(message))
 }

@@ -3,7 +3,8 @@
 /// Why a grammar cannot be used, or an answer cannot go on.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct GrammarError {
-    /// Of a JSON schema the member at fault, as `.properties.size.multipleOf`; empty for the grammar as a whole.
+    /// Of a JSON schema the member at fault, as `.properties.size.multipleOf`; empty for the grammar as a
+    /// whole.
     pub path: String,
     /// What is wrong, as the rest of a sentence that begins with the name of the field at fault.
     pub message: String,

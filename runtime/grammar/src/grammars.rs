@@ -1,19 +1,35 @@
 //! A model's tokens, and grammars over them.
 
+use crate::bounds::{self, Size};
 use crate::constraint::Constraint;
 use crate::error::GrammarError;
+use crate::patience::Patience;
 use crate::pattern::Pattern;
 use crate::schema::Schema;
-use crate::source::{MAX_BYTES, MAX_CHOICES, Source};
+use crate::source::{MAX_BYTES, MAX_CHOICES, Source, size};
+use crate::stack;
 use crate::thinking::{Tags, Thinking};
 use crate::watch::{Opener, Openers};
-use llguidance::api::{GrammarWithLexer, ParserLimits, TopLevelGrammar};
+use crate::words;
+use llguidance::api::{GrammarInit, GrammarWithLexer, ParserLimits, TopLevelGrammar};
 use llguidance::earley::SlicedBiasComputer;
-use llguidance::{Matcher, ParserFactory};
+use llguidance::{Logger, Matcher, ParserFactory};
 use monomorph_sampling::TokenMask;
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 use toktrie::{ApproximateTokEnv, InferenceCapabilities, TokEnv, TokRxInfo, TokTrie};
+
+/// Largest schema, in bytes, in which a fault is looked for; how many of its parts are tried, and how long.
+const MOST_SEARCHED: usize = 32 * 1024;
+const MOST_TRIES: usize = 48;
+const PATIENCE: Duration = Duration::from_millis(300);
+
+/// How long a fault is looked for.
+struct Tries {
+    left: usize,
+    until: Instant,
+}
 
 /// A token of a model's vocabulary.
 #[derive(Clone, Copy, Debug)]
@@ -24,10 +40,14 @@ pub struct Token<'a> {
     pub special: bool,
 }
 
-/// What grammars are made of: a model's tokens, and the limits of what is compiled. Made once a server.
+/// What grammars are made of: a model's tokens, and the limits of what is compiled. Made once a server; a
+/// clone is another handle of the same.
+#[derive(Clone)]
 pub struct Grammars {
-    factory: ParserFactory,
+    factory: Arc<ParserFactory>,
     shared: Arc<Shared>,
+    /// For how long what is compiled may take; of none it takes what it takes.
+    patience: Option<Arc<Patience>>,
 }
 
 /// What constraints know of the vocabulary.
@@ -150,7 +170,8 @@ impl Grammars {
             let mut word = Vec::new();
             if let Some(Token { bytes: spelled, special }) = token(id) {
                 bytes.extend_from_slice(spelled);
-                // No text has a byte of this value, so it marks what is no text. Nor is an end, however it is spelled.
+                // No text has a byte of this value, so it marks what is no text. Nor is an end, however it is
+                // spelled.
                 let special = special || ends.contains(&id);
                 if special {
                     specials.push(id);
@@ -174,58 +195,166 @@ impl Grammars {
         drop(known);
         let info = TokRxInfo::new(vocabulary as u32, end);
         let trie = TokTrie::from(&info, &words);
-        // Forced bytes are not turned into tokens for the model: which tokens are allowed depends on the grammar alone.
+        // Forced bytes are not turned into tokens for the model: which tokens are allowed depends on the
+        // grammar alone.
         let environment: TokEnv = Arc::new(ApproximateTokEnv::new(trie));
         let capabilities = InferenceCapabilities::default();
         let slices = SlicedBiasComputer::general_slices();
         let mut factory =
             ParserFactory::new(&environment, capabilities, &slices).map_err(|error| error.to_string())?;
         factory.quiet();
-        *factory.limits_mut() = ParserLimits { max_grammar_size: 250_000, ..ParserLimits::default() };
+        *factory.limits_mut() = limits();
         let special = TokenMask::of(vocabulary, specials);
         Ok(Grammars {
-            factory,
+            factory: Arc::new(factory),
             shared: Arc::new(Shared { vocabulary, ends, bytes, until, special, doubles, trie: environment }),
+            patience: None,
         })
     }
 
-    /// The constraint of a source, at the beginning of an answer. Takes milliseconds, or tens of them of a large source: not for a
-    /// thread that others wait for.
+    /// The same, for somebody who waits so long.
+    pub fn within(&self, patience: &Arc<Patience>) -> Grammars {
+        Grammars { patience: Some(Arc::clone(patience)), ..self.clone() }
+    }
+
+    /// Whether nobody waits for what is compiled any more.
+    pub fn is_late(&self) -> bool {
+        self.patience.as_ref().is_some_and(|patience| patience.is_lost())
+    }
+
+    /// The constraint of a source, at the beginning of an answer. Takes milliseconds, or tens of them of a
+    /// large source, on a thread of its own: not for a thread that others wait for.
     ///
     /// # Errors
-    /// When it is too large, says what is not supported, makes no sense, or no answer is possible.
+    /// When it is too large, says what is not supported, makes no sense, takes too long, or no answer is
+    /// possible.
     pub fn compile(&self, source: &Source) -> Result<Constraint, GrammarError> {
         let bytes = source.bytes();
         if bytes > MAX_BYTES {
             return Err(GrammarError::new(format!("has {bytes} bytes; at most {MAX_BYTES}")));
         }
-        let grammar = match source {
-            Source::JsonObject => GrammarWithLexer::from_json_schema(Schema::any_object().prepared()),
-            Source::JsonSchema(schema) => GrammarWithLexer::from_json_schema(Schema::new(schema)?.prepared()),
-            Source::Regex(regex) => GrammarWithLexer::from_regex(regex),
-            Source::Lark(lark) => GrammarWithLexer::from_lark(lark.clone()),
-            Source::Choice(texts) => GrammarWithLexer::from_lark(choice(texts)?),
-        };
-        self.compiled(grammar)
+        let bound = bounds::source(source)?;
+        if let Source::JsonSchema(schema) = source {
+            let schema = Schema::new(schema)?;
+            return self.compile_schema(&schema, bound).map_err(|error| {
+                if self.is_late() || size(schema.value()) > MOST_SEARCHED {
+                    return error;
+                }
+                let mut tries = Tries { left: MOST_TRIES, until: Instant::now() + PATIENCE };
+                self.find_fault(&schema, bound, String::new(), error, &mut tries)
+            });
+        }
+        self.compiled(grammar_of(source)?, bound)
+    }
+
+    /// Compiles on this very stack, whatever that is, and forgets it; whether it could be.
+    #[cfg(test)]
+    pub(crate) fn attempt_here(&self, source: &Source) -> Result<(), GrammarError> {
+        bounds::source(source)?;
+        let grammar = TopLevelGrammar::from_grammar(grammar_of(source)?);
+        self.made(grammar, Size::Unknown).map(|constraint| drop(constraint.clone()))
     }
 
     /// The constraint of a pattern, as [`Self::compile`].
     ///
     /// # Errors
-    /// When it is too large, makes no sense, or no answer is possible.
+    /// When it is too large, makes no sense, takes too long, or no answer is possible.
     pub fn compile_pattern(&self, pattern: &Pattern) -> Result<Constraint, GrammarError> {
-        self.compiled(GrammarWithLexer::from_lark(pattern.lark()?))
+        let size = pattern.size()?;
+        self.compiled(GrammarWithLexer::from_lark(pattern.lark()?), size)
     }
 
-    fn compiled(&self, grammar: GrammarWithLexer) -> Result<Constraint, GrammarError> {
-        let matcher = Matcher::new(self.factory.create_parser(TopLevelGrammar::from_grammar(grammar)));
+    fn compile_schema(&self, schema: &Schema, size: Size) -> Result<Constraint, GrammarError> {
+        self.compiled(GrammarWithLexer::from_json_schema(schema.prepared()), size)
+    }
+
+    /// Finds the innermost part of a schema that is refused as all of it is: the library does not say where
+    /// it is.
+    fn find_fault(
+        &self,
+        schema: &Schema,
+        size: Size,
+        path: String,
+        error: GrammarError,
+        tries: &mut Tries,
+    ) -> GrammarError {
+        let definitions = if path.is_empty() { schema.definitions() } else { Vec::new() };
+        let parts = schema.parts().into_iter().map(|(part, schema)| (format!("{path}{part}"), schema));
+        for (path, part) in parts.chain(definitions) {
+            if tries.left == 0 || Instant::now() > tries.until || self.is_late() {
+                break;
+            }
+            tries.left -= 1;
+            if let Err(other) = self.compile_schema(&part, size)
+                && (other.message == error.message || error.message.contains("is unsatisfiable"))
+            {
+                return self.find_fault(&part, size, path, other, tries);
+            }
+        }
+        GrammarError { path, ..error }
+    }
+
+    fn compiled(&self, grammar: GrammarWithLexer, size: Size) -> Result<Constraint, GrammarError> {
+        let grammar = TopLevelGrammar::from_grammar(grammar);
+        if let Some(patience) = &self.patience {
+            patience.check()?;
+            if size == Size::Unknown {
+                let written = serde_json::to_vec(&grammar);
+                patience.attempt(&written.map_err(|error| unusable(&error.to_string()))?)?;
+            }
+        }
+        stack::with_room(|| self.made(grammar, size)).map_err(|error| unusable(&error))?
+    }
+
+    /// Compiles here, on this stack.
+    fn made(&self, grammar: TopLevelGrammar, size: Size) -> Result<Constraint, GrammarError> {
+        // What takes the library long for all tokens is done for a small grammar alone.
+        let limits = ParserLimits { precompute_large_lexemes: size == Size::Small, ..limits() };
+        let capabilities = InferenceCapabilities::default();
+        let (init, quiet) = (GrammarInit::Serialized(grammar), Logger::new(0, 0));
+        let mut matcher =
+            Matcher::new(self.factory.create_parser_from_init_ext(init, quiet, capabilities, limits));
         if let Some(error) = matcher.get_error() {
-            return Err(GrammarError::new(format!("cannot be used: {}", first_line(&error))));
+            return Err(GrammarError::new(words::refusal(&error)));
+        }
+        if let Some(patience) = &self.patience {
+            matcher = matcher.into_cancellable();
+            patience.computes(matcher.cancellation_handle());
         }
         let mut constraint = Constraint::new(Arc::clone(&self.shared), Some(matcher), None);
         // What the first token may be is the most expensive question.
-        constraint.masks(&[], &mut Vec::new())?;
+        let first = constraint.masks(&[], &mut Vec::new());
+        match &self.patience {
+            None => first?,
+            Some(patience) => {
+                patience.computes(None);
+                if first.is_err() {
+                    patience.check()?;
+                }
+                first?;
+            }
+        }
         Ok(constraint)
+    }
+
+    /// Compiles what another process has written down, asks `compiled` while that is there, and looks at what
+    /// follows: the first token, copies and their end.
+    ///
+    /// # Errors
+    /// When it makes no sense or no answer is possible, as [`Self::compile`].
+    pub fn attempt<T: Send>(
+        &self,
+        grammar: &[u8],
+        compiled: impl FnOnce() -> T + Send,
+    ) -> Result<T, GrammarError> {
+        let attempt = || {
+            let grammar = serde_json::from_slice(grammar).map_err(|error| unusable(&error.to_string()))?;
+            let constraint = self.made(grammar, Size::Unknown)?;
+            let looked = compiled();
+            drop(constraint.clone());
+            Ok(looked)
+        };
+        stack::with_stack(stack::TRIAL_BYTES, attempt).map_err(|error| unusable(&error))?
     }
 
     /// What the tokens have to do with the tags that begin calls; made once a server.
@@ -250,9 +379,31 @@ impl std::fmt::Debug for Grammars {
     }
 }
 
-/// The first line of a library's message: the others quote the grammar.
-fn first_line(message: &str) -> &str {
-    message.lines().next().unwrap_or(message)
+/// A source in the library's words.
+fn grammar_of(source: &Source) -> Result<GrammarWithLexer, GrammarError> {
+    Ok(match source {
+        Source::JsonObject => GrammarWithLexer::from_json_schema(Schema::any_object().prepared()),
+        Source::JsonSchema(schema) => GrammarWithLexer::from_json_schema(Schema::new(schema)?.prepared()),
+        Source::Regex(regex) => GrammarWithLexer::from_regex(regex),
+        Source::Lark(lark) => GrammarWithLexer::from_lark(lark.clone()),
+        Source::Choice(texts) => GrammarWithLexer::from_lark(choice(texts)?),
+    })
+}
+
+/// The library's limits of states and of work.
+fn limits() -> ParserLimits {
+    ParserLimits {
+        max_grammar_size: 250_000,
+        // Schemas that come near are refused before: see `width`.
+        max_items_in_row: 16_000,
+        step_max_items: 200_000,
+        ..ParserLimits::default()
+    }
+}
+
+/// The error for what nothing can be made of.
+fn unusable(why: &str) -> GrammarError {
+    GrammarError::new(format!("cannot be used: {why}"))
 }
 
 /// A grammar of some texts.

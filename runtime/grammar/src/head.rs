@@ -1,4 +1,5 @@
-//! Finds out that an answer, or what stands behind a call, begins with a call in JSON without a tag: it does once it has a tool's name.
+//! Finds out that an answer, or what stands behind a call, begins with a call in JSON without a tag: it does
+//! once it has a tool's name.
 
 use crate::grammars::Shared;
 use llguidance::Matcher;
@@ -45,7 +46,8 @@ impl Head {
         (self.read, self.behind) = (Some(Vec::new()), true);
     }
 
-    /// Takes the bytes of a token; if a call has begun, what the grammar is to be told of it: in its own words, and what follows the name.
+    /// Takes the bytes of a token; if a call has begun, what the grammar is to be told of it: in its own
+    /// words, and what follows the name.
     pub(crate) fn take(&mut self, shared: &Shared, bytes: &[u8]) -> Option<Vec<u32>> {
         let read = self.read.as_mut()?;
         read.extend_from_slice(bytes);
@@ -63,8 +65,8 @@ impl Head {
         }
     }
 
-    /// What may come next, where not anything may: not those of the `quotes` that end the name of a tool and go on as no call does that
-    /// `grammar` takes.
+    /// What may come next, where not anything may: not those of the `quotes` that end the name of a tool and
+    /// go on as no call does that `grammar` takes.
     pub(crate) fn mask(&self, shared: &Shared, quotes: &[u32], grammar: &mut Matcher) -> Option<TokenMask> {
         // A name stands behind two quotes at least.
         let read = self.read.as_ref().filter(|read| read.contains(&b'"'))?;
@@ -92,8 +94,8 @@ fn told(shared: &Shared, name: &str, nested: bool, rest: &[u8]) -> Vec<u32> {
     told
 }
 
-/// Reads the beginning of a call: an object in any spacing, in an array or not, that has no other members before its name than a `type` or
-/// the `function` that has it.
+/// Reads the beginning of a call: an object in any spacing, in an array or not, that has no other members
+/// before its name than a `type` or the `function` that has it.
 fn begins(bytes: &[u8], behind: bool, names: &[String]) -> Begins {
     let mut at = bytes.iter().take_while(|byte| byte.is_ascii_whitespace()).count();
     let limit = at + LONGEST;

@@ -1,26 +1,36 @@
 //! Which tokens may come next in an answer that is held to a grammar.
 //!
-//! [`Grammars`] knows a model's tokens and is built once. It compiles a [`Source`] (a JSON schema, a regular expression, a Lark grammar,
-//! some texts to choose from) to a [`Constraint`], which follows one answer token by token and says which ids may come next. The work is
-//! llguidance's; what is added here: [unsupported keywords](GrammarError) of a schema are refused with their path, sizes are bounded,
-//! every id that ends an answer counts as its end, and an answer may [reason](Thinking) before it, for no longer than a budget.
+//! [`Grammars`] knows a model's tokens and is built once. It compiles a [`Source`] (a JSON schema, a regular
+//! expression, a Lark grammar, some texts to choose from) to a [`Constraint`], which follows one answer token
+//! by token and says which ids may come next. The work is llguidance's; what is added here: [unsupported
+//! keywords](GrammarError) of a schema are refused with their path, sizes are bounded, every id that ends an
+//! answer counts as its end, and an answer may [reason](Thinking) before it, for no longer than a budget.
 //!
-//! What a constraint allows depends on the tokens of its answer alone, so that it can be asked for what is allowed behind drafts that
-//! need not hold.
+//! What a constraint allows depends on the tokens of its answer alone, so that it can be asked for what is
+//! allowed behind drafts that need not hold.
 
+pub mod bounds;
+mod closed;
 mod constraint;
 mod error;
 mod grammars;
 mod head;
+mod numbers;
+mod patience;
 mod pattern;
+mod references;
 mod schema;
 mod source;
+mod stack;
 mod thinking;
 mod watch;
+mod width;
+mod words;
 
 pub use constraint::Constraint;
 pub use error::GrammarError;
 pub use grammars::{Grammars, Token};
+pub use patience::{Patience, Trial};
 pub use pattern::{Body, End, Pattern};
 pub use schema::Schema;
 pub use source::Source;

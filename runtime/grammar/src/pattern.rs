@@ -1,5 +1,6 @@
 //! Texts whose parts are fixed, free, or JSON: what calls of tools look like in one form or another.
 
+use crate::bounds::{self, Size};
 use crate::error::GrammarError;
 use crate::schema::Schema;
 use crate::source::{MAX_BYTES, Source};
@@ -56,6 +57,28 @@ impl Pattern {
     /// A text.
     pub fn text(text: impl Into<String>) -> Pattern {
         Pattern::Text(text.into())
+    }
+
+    /// What is known of the work to compile it. Schemas within were looked at when they were read.
+    pub(crate) fn size(&self) -> Result<Size, GrammarError> {
+        Ok(match self {
+            Pattern::Text(_) | Pattern::Token(_) => Size::Small,
+            Pattern::Until(Body::Free(_, None) | Body::Choice(_), _) => Size::Small,
+            Pattern::Until(Body::Free(_, Some(most)), _) if *most <= 1000 => Size::Small,
+            Pattern::Until(Body::Free(..), _) => Size::Unknown,
+            Pattern::Until(Body::Regex(regex), _) => bounds::regex(regex)?.size(),
+            Pattern::Json(schema) => bounds::schema(schema.value())?,
+            Pattern::Source(source) => bounds::source(source)?,
+            Pattern::All(parts) | Pattern::OneOf(parts) => {
+                // Many small ones are not small together.
+                let mut size = if parts.len() <= 64 { Size::Small } else { Size::Unknown };
+                for part in parts {
+                    size = size.max(part.size()?);
+                }
+                size
+            }
+            Pattern::Maybe(part) | Pattern::Any(part) | Pattern::Some(part, _) => part.size()?,
+        })
     }
 
     /// In llguidance's variant of Lark's notation.

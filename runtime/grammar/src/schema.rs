@@ -1,41 +1,16 @@
 //! JSON schemas: what of them is understood, and what is refused by name.
 
+use crate::bounds;
 use crate::error::GrammarError;
+use crate::numbers::{self, Multiple, kind};
+use crate::references::{References, Target};
+use crate::{width, words};
 use serde_json::{Map, Value, json};
+use std::collections::BTreeSet;
 
-/// Keywords that are followed.
-const FOLLOWED: &[&str] = &[
-    "type",
-    "enum",
-    "const",
-    "anyOf",
-    "oneOf",
-    "allOf",
-    "$ref", // of everything
-    "properties",
-    "required",
-    "additionalProperties",
-    "patternProperties",
-    "minProperties",
-    "maxProperties", // of objects
-    "items",
-    "prefixItems",
-    "additionalItems",
-    "minItems",
-    "maxItems", // of arrays
-    "minLength",
-    "maxLength",
-    "pattern",
-    "format", // of strings
-    "minimum",
-    "maximum",
-    "exclusiveMinimum",
-    "exclusiveMaximum",
-    "multipleOf", // of numbers
-];
-/// Keywords that say nothing about what is valid.
-const ANNOTATIONS: &[&str] = &[
-    "$schema",
+/// Keywords that say nothing about what is valid: they are left out. What `$defs` has is read where something
+/// refers to it.
+pub(crate) const ANNOTATIONS: &[&str] = &[
     "$id",
     "id",
     "$comment",
@@ -53,9 +28,8 @@ const ANNOTATIONS: &[&str] = &[
     "contentMediaType",
     "contentEncoding",
 ];
-/// Those of them that are left out before the library sees them: it need not know them.
-const LEFT_OUT: &[&str] =
-    &["deprecated", "example", "default", "examples", "description", "title", "$comment"];
+/// Types there are.
+const TYPES: [&str; 7] = ["null", "boolean", "integer", "number", "string", "array", "object"];
 /// Formats of strings that are followed.
 const FORMATS: &[&str] =
     &["date-time", "time", "date", "duration", "email", "hostname", "ipv4", "ipv6", "uuid", "uri"];
@@ -79,16 +53,27 @@ fn pattern_of(format: &str) -> Option<String> {
     })
 }
 
-/// Where schemas stand that others refer to.
-const DEFINITIONS: [&str; 2] = ["$defs", "definitions"];
+/// Where schemas stand that others refer to, once a schema is read.
+const DEFINITIONS: &str = "$defs";
 /// Deepest nesting.
 const MAX_DEPTH: usize = 64;
-/// What may stand between two parts of an answer: models that are left to it write spacing for ever.
-const SPACING: &str = "[ ]?|\\n[ ]{0,24}";
+/// What stands between two members or items, and between a name and its value: one space or none, and nothing
+/// elsewhere. Models that are left to it write spacing for ever.
+const BETWEEN_ITEMS: &str = ", ?";
+const BEHIND_A_NAME: &str = ": ?";
+/// Escapes in strings, but those by number.
+const PLAIN_ESCAPES: &str = "nrbtf\\\"";
 
 /// A schema, checked: what of it is followed.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Schema(Value);
+pub struct Schema {
+    value: Value,
+    /// Whether names that are not declared may stand beside such that are. A name has one spelling then: with
+    /// escapes by number it had several, and what is declared could come a second time as something else.
+    spelled: bool,
+    /// Where what `$defs` has stood, by its name.
+    origins: Vec<(String, String)>,
+}
 
 impl Schema {
     /// All that a schema says.
@@ -96,50 +81,94 @@ impl Schema {
     /// # Errors
     /// When it says something that is not followed: where, and what.
     pub fn new(schema: &Value) -> Result<Schema, GrammarError> {
-        Reader { left_out: None }.read(schema, "", 0).map(Schema)
+        bounds::schema(schema)?;
+        Reader::new(schema, None).whole(schema).map(|(schema, _)| schema)
     }
 
     /// What a schema says that is followed, and what is not. Of one that makes no sense nothing is.
     pub fn relaxed(schema: &Value) -> (Schema, Vec<GrammarError>) {
-        let mut reader = Reader { left_out: Some(Vec::new()) };
-        match reader.read(schema, "", 0) {
-            Ok(read) => (Schema(read), reader.left_out.unwrap_or_default()),
+        if let Err(error) = bounds::schema(schema) {
+            return (Schema::any_object(), vec![error]);
+        }
+        match Reader::new(schema, Some(Vec::new())).whole(schema) {
+            Ok(read) => read,
             Err(error) => (Schema::any_object(), vec![error]),
         }
     }
 
+    /// What `strict` makes of it: objects that do not say what other members they may have may have none.
+    pub fn closed(schema: &Value) -> Value {
+        crate::closed::closed(schema)
+    }
+
     /// That of any object.
     pub fn any_object() -> Schema {
-        Schema(json!({"type": "object"}))
+        Schema { value: json!({"type": "object"}), spelled: false, origins: Vec::new() }
     }
 
     /// What of it is followed.
     pub fn value(&self) -> &Value {
-        &self.0
+        &self.value
     }
 
     /// A schema within this one, with the definitions that it may refer to.
     pub fn part(&self, part: &Value) -> Schema {
         let mut part = part.clone();
-        if let Value::Object(part) = &mut part {
-            for definitions in DEFINITIONS {
-                if let Some(own) = self.0.get(definitions) {
-                    part.entry(definitions).or_insert_with(|| own.clone());
-                }
-            }
+        if let (Value::Object(part), Some(own)) = (&mut part, self.value.get(DEFINITIONS)) {
+            part.entry(DEFINITIONS).or_insert_with(|| own.clone());
         }
-        Schema(part)
+        Schema { value: part, ..self.clone() }
     }
 
     /// As the library takes it.
     pub(crate) fn prepared(&self) -> Value {
-        let mut prepared = self.0.clone();
-        // A schema may also be `true` or `false`.
+        let mut prepared = match &self.value {
+            Value::Bool(true) => json!({}),
+            other => other.clone(),
+        };
+        // A schema may also be `false`.
         if let Value::Object(map) = &mut prepared {
-            let options = json!({"whitespace_flexible": true, "whitespace_pattern": SPACING});
+            let mut options = json!({
+                "whitespace_flexible": false, "item_separator": BETWEEN_ITEMS, "key_separator": BEHIND_A_NAME,
+            });
+            if self.spelled {
+                options["json_allowed_escapes"] = PLAIN_ESCAPES.into();
+            }
             map.insert("x-guidance".to_owned(), options);
         }
         prepared
+    }
+
+    /// The parts of a schema that is read, with their paths as the client has them.
+    pub(crate) fn parts(&self) -> Vec<(String, Schema)> {
+        let mut parts = Vec::new();
+        for (keyword, value) in self.value.as_object().into_iter().flatten() {
+            let keyword = keyword.as_str();
+            match (keyword, value) {
+                ("anyOf" | "oneOf" | "allOf" | "prefixItems" | "items", Value::Array(schemas)) => {
+                    let each = schemas.iter().enumerate();
+                    parts.extend(each.map(|(at, part)| (format!(".{keyword}[{at}]"), self.part(part))));
+                }
+                ("items" | "additionalItems" | "additionalProperties", part) => {
+                    parts.push((format!(".{keyword}"), self.part(part)));
+                }
+                ("properties" | "patternProperties", Value::Object(members)) => {
+                    let each = members.iter();
+                    parts.extend(each.map(|(name, part)| (format!(".{keyword}.{name}"), self.part(part))));
+                }
+                _ => {}
+            }
+        }
+        parts
+    }
+
+    /// What stands in `$defs`, with its path as the client has it.
+    pub(crate) fn definitions(&self) -> Vec<(String, Schema)> {
+        let definition = |(name, path): &(String, String)| {
+            let part = self.value.get(DEFINITIONS)?.get(name)?;
+            Some((path.clone(), self.part(part)))
+        };
+        self.origins.iter().filter_map(definition).collect()
     }
 }
 
@@ -149,12 +178,67 @@ fn refused(path: &str, message: impl Into<String>) -> GrammarError {
 }
 
 /// Reads a schema.
-struct Reader {
+struct Reader<'a> {
     /// What is left out because it is not followed; `None` where that is refused.
     left_out: Option<Vec<GrammarError>>,
+    references: References<'a>,
+    /// What numbers are to be a multiple of, all at once, as the library may have it where schemas are put
+    /// together; and whether they are.
+    multiple: Option<Multiple>,
+    joined: bool,
+    /// The first multiple that is too much beside the others.
+    too_many: Option<String>,
+    /// An object that may have names beside those declared.
+    open: bool,
+    /// The first text with a character that has no other spelling than an escape by number.
+    control: Option<String>,
 }
 
-impl Reader {
+impl<'a> Reader<'a> {
+    fn new(schema: &'a Value, left_out: Option<Vec<GrammarError>>) -> Reader<'a> {
+        Reader {
+            left_out,
+            references: References::new(schema),
+            multiple: None,
+            joined: false,
+            too_many: None,
+            open: false,
+            control: None,
+        }
+    }
+
+    /// All of it, with what it refers to, and what is left out.
+    fn whole(mut self, schema: &Value) -> Result<(Schema, Vec<GrammarError>), GrammarError> {
+        let mut value = self.read(schema, "", 0)?;
+        let (mut definitions, mut origins) = (Map::new(), Vec::new());
+        while let Some(Target { name, path, schema }) = self.references.next() {
+            definitions.insert(name.clone(), self.read(schema, &path, 0)?);
+            origins.push((name, path));
+        }
+        if let (Value::Object(map), false) = (&mut value, definitions.is_empty()) {
+            map.insert(DEFINITIONS.to_owned(), definitions.into());
+        }
+        if let Some(at) = self.too_many.take().filter(|_| self.joined) {
+            let message = "has no least common multiple with the others below 4294967296, which is needed where \
+                           schemas are put together";
+            return Err(refused(&at, message));
+        }
+        if let Some(at) = self.control.take().filter(|_| self.open) {
+            let message = "has a control character, which is followed only where no object may have other members than \
+                           those declared: give them `additionalProperties: false`";
+            return Err(refused(&at, message));
+        }
+        if let Some((path, why)) = width::too_wide(&value) {
+            let known = |(name, origin): &(String, String)| {
+                let rest = path.strip_prefix(&format!(".{DEFINITIONS}.{name}"))?;
+                Some(format!("{origin}{rest}"))
+            };
+            return Err(refused(&origins.iter().find_map(known).unwrap_or(path), why));
+        }
+        let (spelled, left_out) = (self.open, self.left_out.unwrap_or_default());
+        Ok((Schema { value, spelled, origins }, left_out))
+    }
+
     /// Takes note of what is not followed.
     fn leave_out(&mut self, refused: GrammarError) -> Result<(), GrammarError> {
         match &mut self.left_out {
@@ -162,6 +246,14 @@ impl Reader {
             Some(left_out) => left_out.push(refused),
         }
         Ok(())
+    }
+
+    /// What is followed, or nothing, and a note of it.
+    fn or_leave_out<T>(&mut self, read: Result<T, String>, path: &str) -> Result<Option<T>, GrammarError> {
+        match read {
+            Ok(read) => Ok(Some(read)),
+            Err(why) => self.leave_out(refused(path, why)).map(|()| None),
+        }
     }
 
     /// A schema at `path`.
@@ -172,57 +264,23 @@ impl Reader {
         let map = match schema {
             Value::Bool(_) => return Ok(schema.clone()),
             Value::Object(map) => map,
-            _ => return Err(refused(path, "must be an object or a boolean")),
+            other => {
+                return Err(refused(path, format!("must be an object or a boolean, and is {}", kind(other))));
+            }
         };
         let (mut prepared, mut narrower) = (Map::new(), None);
         for (keyword, value) in map {
             let at = format!("{path}.{keyword}");
-            let value = match keyword.as_str() {
-                "properties" | "patternProperties" | "$defs" | "definitions" => {
-                    let Value::Object(members) = value else {
-                        return Err(refused(&at, "must be an object"));
-                    };
-                    let member = |(name, schema): (&String, &Value)| {
-                        Ok((name.clone(), self.read(schema, &format!("{at}.{name}"), depth + 1)?))
-                    };
-                    Value::Object(members.iter().map(member).collect::<Result<_, GrammarError>>()?)
-                }
-                "anyOf" | "oneOf" | "allOf" | "prefixItems" => self.schemas(value, &at, depth)?,
-                // Before 2020 an array of them was what `prefixItems` is.
-                "items" if value.is_array() => self.schemas(value, &at, depth)?,
-                "items" | "additionalItems" | "additionalProperties" => self.read(value, &at, depth + 1)?,
-                "$ref" => match value.as_str() {
-                    Some(to) if to.starts_with('#') => value.clone(),
-                    Some(_) => {
-                        self.leave_out(refused(&at, "leads out of this schema, which is not followed"))?;
-                        continue;
-                    }
-                    None => return Err(refused(&at, "must be a string")),
-                },
-                "format" => match value.as_str() {
-                    Some(format) if FORMATS.contains(&format) => {
-                        narrower = pattern_of(format);
-                        if narrower.is_some() {
-                            continue;
-                        }
-                        value.clone()
-                    }
-                    Some(format) => {
-                        let known = FORMATS.join(", ");
-                        let message = format!("{format:?} is not supported; these are: {known}");
-                        self.leave_out(refused(&at, message))?;
-                        continue;
-                    }
-                    None => return Err(refused(&at, "must be a string")),
-                },
-                known if LEFT_OUT.contains(&known) => continue,
-                known if FOLLOWED.contains(&known) || ANNOTATIONS.contains(&known) => value.clone(),
-                _ => {
-                    self.leave_out(refused(&at, "is not supported"))?;
-                    continue;
-                }
-            };
-            prepared.insert(keyword.clone(), value);
+            // What is narrower here than the library has it.
+            if keyword == "format"
+                && let Some(pattern) = value.as_str().and_then(pattern_of)
+            {
+                narrower = Some(pattern);
+                continue;
+            }
+            if let Some(value) = self.keyword(map, keyword, value, &at, depth)? {
+                prepared.insert(keyword.clone(), value);
+            }
         }
         if let Some(pattern) = narrower {
             let pattern = json!({"pattern": pattern});
@@ -231,14 +289,242 @@ impl Reader {
                 _ => drop(prepared.insert("allOf".to_owned(), json!([pattern]))),
             }
         }
+        self.names(&mut prepared, path)?;
+        met(&mut prepared);
+        let joins = |keyword: &&str| prepared.contains_key(*keyword);
+        self.joined |= prepared.contains_key("allOf")
+            || (["anyOf", "oneOf", "$ref"].iter().any(joins) && prepared.len() > 1);
         Ok(Value::Object(prepared))
+    }
+
+    /// What a keyword says; nothing where that is nothing, or is not followed.
+    fn keyword(
+        &mut self,
+        map: &Map<String, Value>,
+        keyword: &str,
+        value: &Value,
+        at: &str,
+        depth: usize,
+    ) -> Result<Option<Value>, GrammarError> {
+        let wrong = |wanted: &str| Err(refused(at, format!("must be {wanted}, and is {}", kind(value))));
+        Ok(match keyword {
+            known if ANNOTATIONS.contains(&known) => None,
+            // OpenAPI's hint at which option it is.
+            "discriminator" => None,
+            "$schema" => Some(value.clone()).filter(Value::is_string),
+            "uniqueItems" if *value == false => None,
+            // They say nothing, one without the other.
+            "then" | "else" if !map.contains_key("if") => None,
+            "if" if !map.contains_key("then") && !map.contains_key("else") => None,
+            "type" => Some(types(value, at)?),
+            "const" => {
+                self.note_controls(value, at);
+                self.constant(value, at)?
+            }
+            "enum" => {
+                let Value::Array(values) = value else { return wrong("an array") };
+                if values.is_empty() {
+                    return Err(refused(at, "must have at least one value"));
+                }
+                self.note_controls(value, at);
+                self.constant(value, at)?
+            }
+            "required" => match value.as_array() {
+                Some(names) if names.iter().all(Value::is_string) => Some(value.clone()),
+                _ => return wrong("an array of strings"),
+            },
+            "properties" => Some(self.members(value, at, depth)?.into()),
+            "patternProperties" => {
+                let Some(patterns) = value.as_object() else { return wrong("an object") };
+                let mut members = Map::new();
+                for (pattern, schema) in patterns {
+                    let at = format!("{at}.{pattern}");
+                    if self.or_leave_out(words::pattern(pattern), &at)?.is_some() {
+                        members.insert(pattern.clone(), self.read(schema, &at, depth + 1)?);
+                    }
+                }
+                Some(members.into())
+            }
+            "anyOf" | "oneOf" => {
+                if value.as_array().is_some_and(Vec::is_empty) {
+                    return Err(refused(at, "must have at least one schema"));
+                }
+                Some(self.schemas(value, at, depth)?)
+            }
+            "prefixItems" if map.contains_key("additionalItems") => {
+                self.leave_out(refused(at, "is not followed beside the older `additionalItems`"))?;
+                None
+            }
+            "allOf" | "prefixItems" => Some(self.schemas(value, at, depth)?),
+            // Before 2020 an array of them was what `prefixItems` is.
+            "items" if value.is_array() => Some(self.schemas(value, at, depth)?),
+            "items" | "additionalItems" | "additionalProperties" => Some(self.read(value, at, depth + 1)?),
+            "$ref" => {
+                let Some(reference) = value.as_str() else { return wrong("a string") };
+                let followed = self.references.follow(reference);
+                self.or_leave_out(followed, at)?.map(Value::from)
+            }
+            "pattern" => {
+                let Some(pattern) = value.as_str() else { return wrong("a string") };
+                self.or_leave_out(words::pattern(pattern), at)?.map(|()| value.clone())
+            }
+            "format" => match value.as_str() {
+                Some(format) if FORMATS.contains(&format) => Some(value.clone()),
+                Some(format) => {
+                    let message = format!("{format:?} is not supported; these are: {}", FORMATS.join(", "));
+                    self.leave_out(refused(at, message))?;
+                    None
+                }
+                None => return wrong("a string"),
+            },
+            "minLength" | "maxLength" | "minItems" | "maxItems" | "minProperties" | "maxProperties" => {
+                match self.or_leave_out(numbers::count(value), at)? {
+                    Some(count) if !numbers::is_endless(count) => Some(count.into()),
+                    Some(_) if keyword.starts_with("min") => {
+                        self.leave_out(refused(at, "is more than any answer has"))?;
+                        None
+                    }
+                    _ => None,
+                }
+            }
+            // What older drafts say of no bound.
+            "exclusiveMinimum" | "exclusiveMaximum" if *value == false => None,
+            "minimum" | "maximum" | "exclusiveMinimum" | "exclusiveMaximum" => {
+                let bound = numbers::bound(value, keyword.starts_with("exclusive"));
+                self.or_leave_out(bound, at)?.map(Value::Number)
+            }
+            "multipleOf" => match self.or_leave_out(numbers::multiple(value), at)? {
+                Some((number, multiple)) => {
+                    self.note_multiple(multiple, at);
+                    Some(number.into())
+                }
+                None => None,
+            },
+            _ => {
+                self.leave_out(refused(at, "is not supported"))?;
+                None
+            }
+        })
+    }
+
+    /// Schemas by name.
+    fn members(
+        &mut self,
+        value: &Value,
+        path: &str,
+        depth: usize,
+    ) -> Result<Map<String, Value>, GrammarError> {
+        let Value::Object(members) = value else {
+            return Err(refused(path, format!("must be an object, and is {}", kind(value))));
+        };
+        let member = |(name, schema): (&String, &Value)| {
+            Ok((name.clone(), self.read(schema, &format!("{path}.{name}"), depth + 1)?))
+        };
+        members.iter().map(member).collect()
     }
 
     /// An array of schemas.
     fn schemas(&mut self, value: &Value, path: &str, depth: usize) -> Result<Value, GrammarError> {
-        let Value::Array(schemas) = value else { return Err(refused(path, "must be an array")) };
+        let Value::Array(schemas) = value else {
+            return Err(refused(path, format!("must be an array, and is {}", kind(value))));
+        };
         let schemas = schemas.iter().enumerate();
         let read = schemas.map(|(at, schema)| self.read(schema, &format!("{path}[{at}]"), depth + 1));
         Ok(Value::Array(read.collect::<Result<_, _>>()?))
+    }
+
+    /// A value, or several.
+    fn constant(&mut self, value: &Value, at: &str) -> Result<Option<Value>, GrammarError> {
+        match numbers::constant(value) {
+            Ok(value) => Ok(Some(value)),
+            Err((path, why)) => self.leave_out(refused(&format!("{at}{path}"), why)).map(|()| None),
+        }
+    }
+
+    /// Takes note of a text that needs an escape by number.
+    fn note_controls(&mut self, value: &Value, at: &str) {
+        let needs = |it: char| it == '\u{7f}' || (it.is_ascii_control() && !"\n\r\t\u{8}\u{c}".contains(it));
+        match value {
+            Value::String(text) if text.contains(needs) => {
+                self.control.get_or_insert_with(|| at.to_owned());
+            }
+            Value::Array(items) => items.iter().for_each(|item| self.note_controls(item, at)),
+            Value::Object(members) => members.values().for_each(|value| self.note_controls(value, at)),
+            _ => {}
+        }
+    }
+
+    /// Takes note of what numbers are to be a multiple of.
+    fn note_multiple(&mut self, multiple: Multiple, at: &str) {
+        match self.multiple.map_or(Some(multiple), |other| other.with(multiple)) {
+            Some(both) => self.multiple = Some(both),
+            None => {
+                self.too_many.get_or_insert_with(|| at.to_owned());
+            }
+        }
+    }
+
+    /// What is said of how many members there are, as far as that can be counted: a name that is not declared
+    /// may come twice, and is one member of what is read.
+    fn names(&mut self, map: &mut Map<String, Value>, path: &str) -> Result<(), GrammarError> {
+        let none = Map::new();
+        let declared = map.get("properties").and_then(Value::as_object).unwrap_or(&none);
+        let required = map.get("required").and_then(Value::as_array).into_iter().flatten();
+        let required: BTreeSet<&str> = required.filter_map(Value::as_str).collect();
+        let patterns =
+            map.get("patternProperties").and_then(Value::as_object).is_some_and(|it| !it.is_empty());
+        let others = map.get("additionalProperties").is_none_or(|it| *it != false);
+        let optional = declared.keys().any(|name| !required.contains(name.as_str()));
+        self.open |= others && (patterns || !declared.is_empty() || !required.is_empty());
+        let count = |keyword| map.get(keyword).and_then(Value::as_u64).map(|count| count as usize);
+        let least = count("minProperties").map_or(0, |least| least.saturating_sub(required.len()));
+        let most = count("maxProperties").map(|most| most.saturating_sub(required.len()));
+        let one_of_them = least <= 1 && most.unwrap_or(1) == 1 && !patterns && !others;
+        let keyword = if least > 0 { "minProperties" } else { "maxProperties" };
+        if optional && (least > 0 || most.is_some()) && !one_of_them {
+            let message = "is followed beside members that are not required only to ask for one of them, and where \
+                           `additionalProperties` is false";
+            self.leave_out(refused(&format!("{path}.{keyword}"), message))?;
+            map.retain(|keyword, _| keyword != "minProperties" && keyword != "maxProperties");
+        } else if least > 1 && (patterns || others) {
+            let message = "is followed up to one more than `required` has: names that are not declared may come \
+                           twice, and count once";
+            self.leave_out(refused(&format!("{path}.minProperties"), message))?;
+            map.remove("minProperties");
+        }
+        Ok(())
+    }
+}
+
+/// Exclusive bounds that the library does not follow everywhere, as such that are met.
+fn met(map: &mut Map<String, Value>) {
+    if map.get("type").is_some_and(|it| it == "integer") {
+        return;
+    }
+    for (exclusive, keyword, least) in
+        [("exclusiveMinimum", "minimum", true), ("exclusiveMaximum", "maximum", false)]
+    {
+        let Some(Value::Number(bound)) = map.get(exclusive) else { continue };
+        let Some(bound) = numbers::inclusive(bound, least) else { continue };
+        let is_tighter =
+            |other: f64| bound.as_f64().is_some_and(|it| if least { it > other } else { it < other });
+        if map.get(keyword).and_then(Value::as_f64).is_none_or(is_tighter) {
+            map.insert(keyword.to_owned(), bound.into());
+        }
+        map.shift_remove(exclusive);
+    }
+}
+
+/// The types of values.
+fn types(value: &Value, at: &str) -> Result<Value, GrammarError> {
+    let is_known = |it: &Value| it.as_str().is_some_and(|it| TYPES.contains(&it));
+    match value {
+        Value::Array(types) if !types.is_empty() && types.iter().all(is_known) => Ok(value.clone()),
+        one if is_known(one) => Ok(one.clone()),
+        other => {
+            let message =
+                format!("must be one of {}, or an array of some of them, and is {other}", TYPES.join(", "));
+            Err(refused(at, message.chars().take(300).collect::<String>()))
+        }
     }
 }

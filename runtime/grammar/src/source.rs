@@ -35,7 +35,7 @@ impl Source {
 }
 
 /// About the bytes of a value, written down.
-fn size(value: &Value) -> usize {
+pub(crate) fn size(value: &Value) -> usize {
     match value {
         Value::Null | Value::Bool(_) | Value::Number(_) => 8,
         Value::String(text) => text.len() + 2,

@@ -14,8 +14,8 @@ pub struct Tags {
     close: Vec<u32>,
     /// The bytes of `close`.
     closing: Vec<u8>,
-    /// By how many bytes of the closing tag the text so far ends with: the ids that would complete it and go on with something else
-    /// than spacing; and those of the ids that end an answer.
+    /// By how many bytes of the closing tag the text so far ends with: the ids that would complete it and go
+    /// on with something else than spacing; and those of the ids that end an answer.
     inside: Vec<TokenMask>,
     /// All ids.
     any: TokenMask,
@@ -120,7 +120,8 @@ pub(crate) enum Beside<'a> {
 }
 
 impl Thinking {
-    /// At the beginning of an answer, within reasoning if the prompt `opened` it, that may reason for `budget` tokens.
+    /// At the beginning of an answer, within reasoning if the prompt `opened` it, that may reason for
+    /// `budget` tokens.
     pub fn new(tags: &Arc<Tags>, opened: bool, budget: Option<usize>) -> Thinking {
         let left = budget.unwrap_or(usize::MAX);
         let place = match (opened, left, tags.close.is_empty()) {
@@ -145,7 +146,8 @@ impl Thinking {
         }
     }
 
-    /// As [`Self::beside`] where no grammar follows: within reasoning an answer may end, and before and behind it anything may come.
+    /// As [`Self::beside`] where no grammar follows: within reasoning an answer may end, and before and
+    /// behind it anything may come.
     pub(crate) fn alone(&self) -> Beside<'_> {
         match self.beside() {
             Beside::OnlyOne(id) => Beside::OnlyOne(id),
@@ -162,7 +164,8 @@ impl Thinking {
         }
     }
 
-    /// Takes the next token, of which `answers` says whether it is one that the answer may begin with; whether it is.
+    /// Takes the next token, of which `answers` says whether it is one that the answer may begin with;
+    /// whether it is.
     pub(crate) fn take(&mut self, id: u32, mut answers: impl FnMut() -> bool) -> bool {
         let tags = Arc::clone(&self.tags);
         self.place = match self.place {

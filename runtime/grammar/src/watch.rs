@@ -31,7 +31,8 @@ struct Tag {
     token: Option<u32>,
     /// What the grammar is told for it.
     told: Vec<u32>,
-    /// By how many bytes of it the text so far ends with: the tokens that would complete it and go on, and with which tokens' bytes.
+    /// By how many bytes of it the text so far ends with: the tokens that would complete it and go on, and
+    /// with which tokens' bytes.
     beyond: Vec<Vec<(u32, Vec<u32>)>>,
 }
 
@@ -63,8 +64,8 @@ impl Openers {
         Openers { tags, quotes, shared: Arc::clone(&shared) }
     }
 
-    /// For each tag and each beginning of it the ids that may come: not those that complete it and go on in a way that `grammar`, which
-    /// takes calls, does not.
+    /// For each tag and each beginning of it the ids that may come: not those that complete it and go on in a
+    /// way that `grammar`, which takes calls, does not.
     pub(crate) fn forbid(&self, grammar: &Matcher) -> Arc<Vec<Vec<Option<TokenMask>>>> {
         let of_tag = |tag: &Tag| {
             let mut behind = grammar.deep_clone();

@@ -1,7 +1,9 @@
-//! Schemas, expressions and grammars put together by chance: each is a grammar, or is refused, in bounded time and with bounded memory.
+//! Schemas, expressions and grammars put together by chance: each is a grammar, or is refused, in bounded
+//! time and with bounded memory.
 //!
-//! Planted, and caught here: sources of any size are compiled (`large_ones_are_bounded`); a `$ref` that is no string panics (`schemas`). Planted and not
-//! caught: the library's own limits a hundred times as large; it works lazily, and none of these comes near them.
+//! Planted, and caught here: sources of any size are compiled (`large_ones_are_bounded`); a `$ref` that is no
+//! string panics (`schemas`). Planted and not caught: the library's own limits a hundred times as large; it
+//! works lazily, and none of these comes near them.
 
 use monomorph_grammar::{Grammars, Source, Token};
 use monomorph_weights::hostile::{Counting, measured};

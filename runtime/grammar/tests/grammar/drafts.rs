@@ -5,7 +5,8 @@ use monomorph_grammar::{Constraint, Source, Thinking};
 use monomorph_sampling::TokenMask;
 use serde_json::json;
 
-/// Follows an answer with drafts of all kinds at every token; each mask is that of a constraint that was never asked about drafts.
+/// Follows an answer with drafts of all kinds at every token; each mask is that of a constraint that was
+/// never asked about drafts.
 fn follow(mut asked: Constraint, mut plain: Constraint, answer: &[u32], random: &mut Random) -> usize {
     let mut kinds = [0; 4];
     for at in 0..=answer.len() {

@@ -1,7 +1,9 @@
-//! What grammars cost with the vocabulary of a checkpoint: `cargo run --release --example speed -- CHECKPOINT`.
+//! What grammars cost with the vocabulary of a checkpoint: `cargo run --release --example costs --
+//! CHECKPOINT`.
 //!
-//! Over the corpus of schemas (tests/fixtures/schemas): making what all grammars share, compiling each schema once, and the masks of answers that
-//! are drawn at random. Then what a request costs that has tools, in the form of Hermes.
+//! Over the corpus of schemas (tests/fixtures/schemas): making what all grammars share, compiling each schema
+//! once, and the masks of answers that are drawn at random. Then what a request costs that has tools, in the
+//! form of Hermes.
 
 use monomorph_grammar::{Grammars, Opener, Pattern, Schema, Source, Token};
 use monomorph_text::Tokenizer;

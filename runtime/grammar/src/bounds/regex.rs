@@ -1,0 +1,91 @@
+//! Bounds of regular expressions.
+
+use super::{MAX_REGEX_BYTES, MAX_REGEX_LEVELS, MAX_REPEATS, Size, at_most};
+use crate::error::GrammarError;
+use regex_syntax::ast::parse::ParserBuilder;
+use regex_syntax::ast::{self, Ast, ErrorKind, RepetitionKind, RepetitionRange, Visitor};
+
+/// What an expression that is plainly small has at most: parts, and repetitions within one another.
+const SMALL_PARTS: usize = 400;
+const SMALL_REPEATS: u64 = 1000;
+
+/// What was found in an expression.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Regex {
+    /// Whether it could be read: whether it is an expression is for the library to say.
+    read: bool,
+    /// Characters, classes and repetitions.
+    pub(crate) parts: usize,
+    /// Most that repetitions within one another repeat something.
+    pub(crate) repeats: u64,
+}
+
+impl Regex {
+    pub(crate) fn size(&self) -> Size {
+        let small = self.read && self.parts <= SMALL_PARTS && self.repeats <= SMALL_REPEATS;
+        if small { Size::Small } else { Size::Unknown }
+    }
+}
+
+/// Looks at an expression.
+pub(crate) fn regex(text: &str) -> Result<Regex, GrammarError> {
+    at_most(String::new, "bytes", text.len(), MAX_REGEX_BYTES)?;
+    match ParserBuilder::new().nest_limit(MAX_REGEX_LEVELS).build().parse(text) {
+        Ok(ast) => {
+            ast::visit(&ast, Finder { found: Regex { read: true, ..Regex::default() }, around: vec![1] })
+        }
+        Err(error) if matches!(error.kind(), ErrorKind::NestLimitExceeded(_)) => {
+            let message = format!("nests groups and repetitions deeper than {MAX_REGEX_LEVELS} levels");
+            Err(GrammarError::new(message))
+        }
+        Err(_) => Ok(Regex::default()),
+    }
+}
+
+/// Walks an expression, on a stack of its own.
+struct Finder {
+    found: Regex,
+    /// How often what is looked at is repeated, for each repetition around it.
+    around: Vec<u64>,
+}
+
+impl Visitor for Finder {
+    type Output = Regex;
+    type Err = GrammarError;
+
+    fn finish(self) -> Result<Regex, GrammarError> {
+        Ok(self.found)
+    }
+
+    fn visit_pre(&mut self, ast: &Ast) -> Result<(), GrammarError> {
+        self.found.parts += match ast {
+            Ast::ClassUnicode(_) => 16,
+            Ast::ClassBracketed(_) => 2,
+            Ast::Concat(_) | Ast::Alternation(_) | Ast::Group(_) => 0,
+            _ => 1,
+        };
+        if let Ast::Repetition(repetition) = ast {
+            let times = match &repetition.op.kind {
+                RepetitionKind::Range(RepetitionRange::Exactly(times) | RepetitionRange::AtLeast(times)) => {
+                    *times
+                }
+                RepetitionKind::Range(RepetitionRange::Bounded(_, most)) => *most,
+                RepetitionKind::ZeroOrOne | RepetitionKind::ZeroOrMore | RepetitionKind::OneOrMore => 1,
+            };
+            let around = self.around.last().copied().unwrap_or(1);
+            let repeats = around.saturating_mul(u64::from(times.max(1)));
+            let what = "repetitions of one part by repetitions within one another";
+            at_most(String::new, what, repeats, MAX_REPEATS)?;
+            self.found.repeats = self.found.repeats.max(repeats);
+            self.around.push(repeats);
+        }
+        Ok(())
+    }
+
+    fn visit_post(&mut self, ast: &Ast) -> Result<(), GrammarError> {
+        if matches!(ast, Ast::Repetition(_)) {
+            self.around.pop();
+        }
+        Ok(())
+    }
+}

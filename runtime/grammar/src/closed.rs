@@ -1,0 +1,179 @@
+//! What `strict` makes of a schema: objects have the members that they declare, and no others.
+
+use crate::references::{Pointer, parts};
+use serde_json::{Map, Value};
+use std::collections::BTreeSet;
+
+/// Keywords whose schemas say something of the same value.
+const IN_PLACE: [&str; 3] = ["allOf", "anyOf", "oneOf"];
+/// Keywords with a schema, or an array of them, of other values.
+const WITHIN: [&str; 4] = ["items", "prefixItems", "additionalItems", "additionalProperties"];
+/// Keywords with schemas by name.
+const NAMED: [&str; 4] = ["properties", "patternProperties", "$defs", "definitions"];
+/// What is said of the members of an object.
+const OF_MEMBERS: [&str; 4] = ["properties", "patternProperties", "required", "additionalProperties"];
+
+/// A schema in which every object that does not say what other members it may have may have none. What
+/// several schemas say together (`allOf`; `anyOf`, `oneOf` and `$ref` beside members) stays as it is: each of
+/// them would forbid the members of the others.
+pub(crate) fn closed(schema: &Value) -> Value {
+    let mut closing = Closing { open: BTreeSet::new(), waiting: Vec::new() };
+    closing.mark(schema, false, true);
+    while let Some(pointer) = closing.waiting.pop() {
+        if let Some(target) = look_up(schema, &pointer) {
+            closing.mark(target, true, false);
+        }
+    }
+    closing.close(schema, &mut Vec::new(), false)
+}
+
+/// What stands at a pointer.
+fn look_up<'a>(root: &'a Value, pointer: &[String]) -> Option<&'a Value> {
+    pointer.iter().try_fold(root, |value, part| match value {
+        Value::Array(items) => items.get(part.parse::<usize>().ok()?),
+        Value::Object(members) => members.get(part),
+        _ => None,
+    })
+}
+
+/// Whether a schema's parts say something of one object together.
+fn joins(map: &Map<String, Value>) -> bool {
+    let has = |keyword: &&str| map.contains_key(*keyword);
+    let all = map.get("allOf").and_then(Value::as_array).map_or(0, Vec::len);
+    let others = map.contains_key("$ref") || IN_PLACE.iter().any(has);
+    all > 1 || (others && OF_MEMBERS.iter().any(has)) || (all > 0 && map.contains_key("$ref"))
+}
+
+/// Whether it is one of objects.
+fn is_of_objects(map: &Map<String, Value>) -> bool {
+    match map.get("type") {
+        Some(Value::Array(types)) => types.iter().any(|one| *one == "object"),
+        Some(one) => *one == "object",
+        None => map.contains_key("properties"),
+    }
+}
+
+struct Closing {
+    /// What is referred to beside something else.
+    open: BTreeSet<Pointer>,
+    waiting: Vec<Pointer>,
+}
+
+impl Closing {
+    /// Takes note of what must stay open: of a schema that is one of several of the same value, or not;
+    /// `within` it, too, or not.
+    fn mark(&mut self, schema: &Value, joined: bool, within: bool) {
+        let Some(map) = schema.as_object() else { return };
+        let joined = joined || joins(map);
+        let reference = map.get("$ref").and_then(Value::as_str).filter(|_| joined);
+        if let Some(pointer) = reference.and_then(|it| parts(it.strip_prefix('#')?).ok())
+            && self.open.insert(pointer.clone())
+        {
+            self.waiting.push(pointer);
+        }
+        for (keyword, value) in map {
+            let keyword = keyword.as_str();
+            let in_place = IN_PLACE.contains(&keyword);
+            if !in_place && !within {
+                continue;
+            }
+            match value {
+                Value::Array(schemas) if in_place || WITHIN.contains(&keyword) => {
+                    schemas.iter().for_each(|schema| self.mark(schema, in_place && joined, within));
+                }
+                schema if WITHIN.contains(&keyword) => self.mark(schema, false, true),
+                Value::Object(members) if NAMED.contains(&keyword) => {
+                    members.values().for_each(|schema| self.mark(schema, false, true));
+                }
+                _ => {}
+            }
+        }
+    }
+
+    /// The schema at a pointer, closed.
+    fn close(&self, schema: &Value, at: &mut Pointer, joined: bool) -> Value {
+        let Some(map) = schema.as_object() else { return schema.clone() };
+        let joined = joined || joins(map) || self.open.contains(at);
+        let mut closed = Map::new();
+        for (keyword, value) in map {
+            at.push(keyword.clone());
+            let name = keyword.as_str();
+            let in_place = IN_PLACE.contains(&name);
+            let value = match value {
+                Value::Array(schemas) if in_place || WITHIN.contains(&name) => {
+                    let mut each = Vec::with_capacity(schemas.len());
+                    for (index, schema) in schemas.iter().enumerate() {
+                        at.push(index.to_string());
+                        each.push(self.close(schema, at, in_place && joined));
+                        at.pop();
+                    }
+                    each.into()
+                }
+                schema if WITHIN.contains(&name) => self.close(schema, at, false),
+                Value::Object(members) if NAMED.contains(&name) => {
+                    let mut each = Map::new();
+                    for (member, schema) in members {
+                        at.push(member.clone());
+                        each.insert(member.clone(), self.close(schema, at, false));
+                        at.pop();
+                    }
+                    each.into()
+                }
+                other => other.clone(),
+            };
+            at.pop();
+            closed.insert(keyword.clone(), value);
+        }
+        if !joined && is_of_objects(map) && !map.contains_key("additionalProperties") {
+            closed.insert("additionalProperties".to_owned(), false.into());
+        }
+        closed.into()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn objects_are_closed_wherever_they_stand() {
+        let open = json!({"type": "object", "properties": {"a": {"type": "integer"}}});
+        let shut = json!({"type": "object", "properties": {"a": {"type": "integer"}}, "additionalProperties": false});
+        let said = json!({"type": "object", "additionalProperties": {"type": "string"}});
+        for (schema, expected) in [
+            (open.clone(), shut.clone()),
+            (json!({"type": "object"}), json!({"type": "object", "additionalProperties": false})),
+            (
+                json!({"type": ["object", "null"]}),
+                json!({"type": ["object", "null"], "additionalProperties": false}),
+            ),
+            (json!({"items": open}), json!({"items": shut})),
+            (json!({"prefixItems": [open, true]}), json!({"prefixItems": [shut, true]})),
+            (json!({"anyOf": [open, {"type": "null"}]}), json!({"anyOf": [shut, {"type": "null"}]})),
+            (json!({"allOf": [open]}), json!({"allOf": [shut]})),
+            (
+                json!({"$ref": "#/$defs/o", "$defs": {"o": open}}),
+                json!({"$ref": "#/$defs/o", "$defs": {"o": shut}}),
+            ),
+            // They say what else they may have, or are no objects, or data.
+            (said.clone(), said.clone()),
+            (json!({"type": "string"}), json!({"type": "string"})),
+            (json!({}), json!({})),
+            (json!(true), json!(true)),
+            (json!({"const": {"type": "object"}}), json!({"const": {"type": "object"}})),
+            // They are one with others.
+            (json!({"allOf": [open, {"required": ["b"]}]}), json!({"allOf": [open, {"required": ["b"]}]})),
+            (
+                json!({"type": "object", "properties": {"k": {"items": open}}, "anyOf": [open, open]}),
+                json!({"type": "object", "properties": {"k": {"items": shut}}, "anyOf": [open, open]}),
+            ),
+            (
+                json!({"allOf": [{"$ref": "#/$defs/p"}, open], "$defs": {"p": {"$ref": "#/$defs/o"}, "o": open, "q": open}}),
+                json!({"allOf": [{"$ref": "#/$defs/p"}, open], "$defs": {"p": {"$ref": "#/$defs/o"}, "o": open, "q": shut}}),
+            ),
+        ] {
+            assert_eq!(closed(&schema), expected, "{schema}");
+        }
+    }
+}

@@ -1,0 +1,167 @@
+//! Where the references of a schema lead: JSON pointers, decoded, to what stands in `$defs` under plain names
+//! once it is read. What nothing refers to is not read at all.
+
+use crate::source::{MAX_BYTES, size};
+use serde_json::Value;
+use std::collections::{BTreeMap, BTreeSet};
+
+/// The parts of a pointer, decoded.
+pub(crate) type Pointer = Vec<String>;
+
+/// What is referred to and not read yet.
+pub(crate) struct Target<'a> {
+    /// Its name in `$defs`.
+    pub(crate) name: String,
+    /// Where it stands, as in an error.
+    pub(crate) path: String,
+    pub(crate) schema: &'a Value,
+}
+
+/// The references of a schema.
+pub(crate) struct References<'a> {
+    root: &'a Value,
+    /// The names of what pointers lead to, by their decoded parts.
+    names: BTreeMap<Pointer, String>,
+    taken: BTreeSet<String>,
+    waiting: Vec<Target<'a>>,
+    bytes: usize,
+}
+
+impl<'a> References<'a> {
+    pub(crate) fn new(root: &'a Value) -> References<'a> {
+        References { root, names: BTreeMap::new(), taken: BTreeSet::new(), waiting: Vec::new(), bytes: 0 }
+    }
+
+    /// A reference to the same, in `$defs`.
+    ///
+    /// # Errors
+    /// Why it leads nowhere.
+    pub(crate) fn follow(&mut self, reference: &str) -> Result<String, String> {
+        let Some(fragment) = reference.strip_prefix('#') else {
+            return Err("leads out of this schema, which is not followed".to_owned());
+        };
+        let parts = parts(fragment)?;
+        if let Some(name) = self.names.get(&parts) {
+            return Ok(format!("#/$defs/{name}"));
+        }
+        let (mut schema, mut path) = (self.root, String::new());
+        for part in &parts {
+            let (next, at) = match schema {
+                Value::Array(items) => {
+                    let at = part.parse::<usize>().ok();
+                    (at.and_then(|at| items.get(at)), format!("[{part}]"))
+                }
+                Value::Object(members) => (members.get(part), format!(".{part}")),
+                _ => (None, String::new()),
+            };
+            schema = next.ok_or_else(|| format!("leads to nothing in this schema: {reference:?}"))?;
+            path.push_str(&at);
+        }
+        // The parts of a schema that stand within each other may each be referred to.
+        self.bytes += size(schema);
+        if self.bytes > 2 * MAX_BYTES {
+            return Err(format!(
+                "is one of too many: what is referred to has more than {} bytes",
+                2 * MAX_BYTES
+            ));
+        }
+        let name = self.name(&parts);
+        self.taken.insert(name.clone());
+        self.waiting.push(Target { name: name.clone(), path, schema });
+        self.names.insert(parts, name.clone());
+        Ok(format!("#/$defs/{name}"))
+    }
+
+    /// Its own name, where it has one that needs no escapes.
+    fn name(&self, parts: &[String]) -> String {
+        let is_plain = |name: &str| {
+            !name.is_empty() && name.chars().all(|it| it.is_ascii_alphanumeric() || "_-.".contains(it))
+        };
+        if let [definitions, name] = parts
+            && ["$defs", "definitions"].contains(&definitions.as_str())
+            && is_plain(name)
+            && !self.taken.contains(name)
+        {
+            return name.clone();
+        }
+        let mut count = self.taken.len();
+        loop {
+            let name = format!("at-{count}");
+            if !self.taken.contains(&name) {
+                return name;
+            }
+            count += 1;
+        }
+    }
+
+    /// What is referred to and was not read yet.
+    pub(crate) fn next(&mut self) -> Option<Target<'a>> {
+        self.waiting.pop()
+    }
+}
+
+/// The parts of a pointer behind a `#`.
+///
+/// # Errors
+/// Why it is none.
+pub(crate) fn parts(fragment: &str) -> Result<Pointer, String> {
+    let pointer =
+        unescaped(fragment).ok_or("has an escape that is none: `%` and two hexadecimal digits, of UTF-8")?;
+    if pointer.is_empty() {
+        return Ok(Vec::new());
+    }
+    let Some(pointer) = pointer.strip_prefix('/') else {
+        return Err(format!(
+            "must be `#`, or lead from there as `#/$defs/name`, and is {:?}",
+            format!("#{pointer}")
+        ));
+    };
+    let part = |part: &str| {
+        let mut rest = part;
+        while let Some(at) = rest.find('~') {
+            rest = &rest[at + 1..];
+            if !rest.starts_with(['0', '1']) {
+                return Err("has a `~` that is neither `~0`, which is `~`, nor `~1`, which is `/`".to_owned());
+            }
+        }
+        Ok(part.replace("~1", "/").replace("~0", "~"))
+    };
+    pointer.split('/').map(part).collect()
+}
+
+/// With the escapes of addresses decoded.
+fn unescaped(text: &str) -> Option<String> {
+    let (mut bytes, mut rest) = (Vec::with_capacity(text.len()), text.as_bytes());
+    while let Some((first, behind)) = rest.split_first() {
+        rest = behind;
+        if *first == b'%' {
+            let digits = behind.get(..2).filter(|digits| digits.iter().all(u8::is_ascii_hexdigit))?;
+            bytes.push(u8::from_str_radix(std::str::from_utf8(digits).ok()?, 16).ok()?);
+            rest = &behind[2..];
+        } else {
+            bytes.push(*first);
+        }
+    }
+    String::from_utf8(bytes).ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pointers_are_decoded_once_and_in_their_order() {
+        let split = |fragment| parts(fragment).map_err(|why| why.chars().take(12).collect::<String>());
+        let owned = |parts: &[&str]| Ok(parts.iter().map(|part| (*part).to_owned()).collect::<Vec<_>>());
+        assert_eq!(split(""), owned(&[]));
+        assert_eq!(split("/"), owned(&[""]));
+        assert_eq!(split("/$defs/a~1b"), owned(&["$defs", "a/b"]));
+        assert_eq!(split("/$defs/a~01"), owned(&["$defs", "a~1"]));
+        assert_eq!(split("/$defs/50%25"), owned(&["$defs", "50%"]));
+        assert_eq!(split("/%24defs/a%20%C3%A9"), owned(&["$defs", "a é"]));
+        assert_eq!(split("/a%2Fb"), owned(&["a", "b"]), "addresses are decoded first");
+        for bad in ["/a%", "/a%2", "/a%zz", "/%FF", "/a~", "/a~2", "anchor"] {
+            assert!(split(bad).is_err(), "{bad}");
+        }
+    }
+}

@@ -1,0 +1,27 @@
+//! Room for what recurses: the library goes as deep as the source does.
+
+/// Bytes of stack for compiling, looking at and dropping a grammar. Only what is touched takes memory, and it
+/// is given back at the end. `tests/bounds.rs` walks up to each bound with the frames of an unoptimised
+/// build, on a quarter of this.
+pub(crate) const STACK_BYTES: usize = 512 << 20;
+
+/// Where a grammar is tried it has half of it: what is at its end there is not here.
+pub(crate) const TRIAL_BYTES: usize = STACK_BYTES / 2;
+
+/// Does this on a thread with room.
+///
+/// # Errors
+/// When there is no memory for it, or `work` panics.
+pub(crate) fn with_room<T: Send>(work: impl FnOnce() -> T + Send) -> Result<T, String> {
+    with_stack(STACK_BYTES, work)
+}
+
+/// Does this on a thread with so much room.
+pub(crate) fn with_stack<T: Send>(bytes: usize, work: impl FnOnce() -> T + Send) -> Result<T, String> {
+    std::thread::scope(|scope| {
+        let thread = std::thread::Builder::new().name("grammar".to_owned()).stack_size(bytes);
+        let thread =
+            thread.spawn_scoped(scope, work).map_err(|error| format!("no thread for it: {error}"))?;
+        thread.join().map_err(|_| "the compiler of grammars panicked".to_owned())
+    })
+}

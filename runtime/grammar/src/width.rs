@@ -1,0 +1,341 @@
+//! How much of a schema may be begun at one place. The library follows all alternatives that what was written
+//! fits, one beside the other, and gives up where they are too many: that is found out here, before an answer
+//! begins.
+//!
+//! A schema is walked as its answers are: behind a bracket, of each array that may have begun, what its items
+//! may be; behind a name, of each object, what that member may be. Texts, numbers and constants of an
+//! alternative are one expression of the library's, whatever their number.
+
+use serde_json::{Map, Value};
+use std::collections::BTreeSet;
+
+/// Most places of the grammar that may be followed at a time, as they are estimated here: an array that has
+/// begun is four of them.
+const MOST: usize = 4_000;
+/// Most steps of the walk.
+const MOST_STEPS: usize = 1_000_000;
+/// Places of an array, of an object, and of each member that may come next; of what may be anything.
+const OF_ARRAY: usize = 4;
+const OF_OBJECT: usize = 3;
+const OF_MEMBER: usize = 3;
+const OF_ANYTHING: usize = 30;
+
+/// What may stand at a place.
+#[derive(Clone, Copy)]
+enum Node<'a> {
+    Schema(&'a Value),
+    Constant(&'a Value),
+}
+
+impl Node<'_> {
+    /// Which it is of all there are.
+    fn id(&self) -> (usize, bool) {
+        match self {
+            Node::Schema(value) => (std::ptr::from_ref(*value).addr(), false),
+            Node::Constant(value) => (std::ptr::from_ref(*value).addr(), true),
+        }
+    }
+}
+
+/// What may stand at one place, how often each, and where it is said.
+#[derive(Clone, Default)]
+struct Place<'a> {
+    nodes: Vec<(Node<'a>, usize)>,
+    path: String,
+}
+
+/// Arrays and objects that may have begun.
+#[derive(Default)]
+struct Begun<'a> {
+    leaves: Vec<(Node<'a>, usize)>,
+    places: usize,
+    shared: BTreeSet<&'a str>,
+}
+
+struct Walk<'a> {
+    definitions: Option<&'a Map<String, Value>>,
+    steps: usize,
+}
+
+/// The path of a place where too much may be begun, as far as it is known, and why; `None` of most schemas.
+pub(crate) fn too_wide(schema: &Value) -> Option<(String, String)> {
+    let definitions = schema.get("$defs").and_then(Value::as_object);
+    let mut walk = Walk { definitions, steps: 0 };
+    let mut waiting = vec![Place { nodes: vec![(Node::Schema(schema), 1)], path: String::new() }];
+    let mut seen = BTreeSet::new();
+    while let Some(place) = waiting.pop() {
+        let mut begun = Begun::default();
+        for (node, times) in &place.nodes {
+            walk.begin(*node, *times, &mut begun, 0);
+        }
+        if begun.places > MOST {
+            let why = format!(
+                "has too many alternatives that may have begun at one time: about {} places of the grammar, and at most {MOST} \
+                 are followed; an array counts {OF_ARRAY} and an object {OF_OBJECT} and {OF_MEMBER} for each member that may come first",
+                begun.places
+            );
+            return Some((place.path, why));
+        }
+        let within = walk.within(&begun.leaves, &place.path);
+        if walk.steps > MOST_STEPS {
+            return Some((
+                place.path,
+                "has too many alternatives within alternatives to be followed".to_owned(),
+            ));
+        }
+        for next in within {
+            let mut id: Vec<_> = next.nodes.iter().map(|(node, times)| (node.id(), *times)).collect();
+            id.sort_unstable();
+            walk.steps += id.len();
+            if !id.is_empty() && seen.insert(id) {
+                waiting.push(next);
+            }
+        }
+    }
+    None
+}
+
+/// Whether a schema says that something may be of a type.
+fn may_be(map: &Map<String, Value>, wanted: &str) -> bool {
+    match map.get("type") {
+        Some(Value::Array(types)) => types.iter().any(|one| one == wanted),
+        Some(one) => one == wanted,
+        None => true,
+    }
+}
+
+fn schemas<'a>(map: &'a Map<String, Value>, keyword: &str) -> &'a [Value] {
+    map.get(keyword).and_then(Value::as_array).map_or(&[], Vec::as_slice)
+}
+
+impl<'a> Walk<'a> {
+    /// In how many ways a schema may be met, put together with others.
+    fn ways(&mut self, schema: &'a Value, depth: usize) -> usize {
+        self.steps += 1;
+        let Some(map) = schema.as_object() else { return 1 };
+        // References in a circle are the library's to refuse.
+        if depth > 64 || self.steps > MOST_STEPS {
+            return 1;
+        }
+        let mut ways = 1usize;
+        for keyword in ["anyOf", "oneOf"] {
+            let options = schemas(map, keyword);
+            if !options.is_empty() {
+                let sum =
+                    options.iter().map(|option| self.ways(option, depth + 1)).fold(0, usize::saturating_add);
+                ways = ways.saturating_mul(sum);
+            }
+        }
+        for part in schemas(map, "allOf") {
+            ways = ways.saturating_mul(self.ways(part, depth + 1));
+        }
+        if let Some(target) = self.target(map).filter(|_| map.len() > 1) {
+            ways = ways.saturating_mul(self.ways(target, depth + 1));
+        }
+        ways
+    }
+
+    fn target(&self, map: &Map<String, Value>) -> Option<&'a Value> {
+        let name = map.get("$ref")?.as_str()?.strip_prefix("#/$defs/")?;
+        self.definitions?.get(name)
+    }
+
+    /// Takes note of what begins, `times` as often.
+    fn begin(&mut self, node: Node<'a>, times: usize, begun: &mut Begun<'a>, depth: usize) {
+        self.steps += 1;
+        if depth > 64 || self.steps > MOST_STEPS || begun.places > MOST {
+            return;
+        }
+        let schema = match node {
+            Node::Constant(Value::Array(items)) => {
+                return begun.note(node, times, if items.is_empty() { 1 } else { 2 });
+            }
+            Node::Constant(Value::Object(_)) => return begun.note(node, times, 2),
+            Node::Constant(_) => return,
+            Node::Schema(schema) => schema,
+        };
+        let Some(map) = schema.as_object() else {
+            begun.places += usize::from(*schema == true) * OF_ANYTHING;
+            return;
+        };
+        // A reference alone is one rule, whoever refers to it.
+        if let Some(name) = map
+            .get("$ref")
+            .and_then(Value::as_str)
+            .filter(|_| map.keys().all(|it| it == "$ref" || it == "$defs"))
+        {
+            begun.places += times;
+            if let Some(target) = self.target(map)
+                && begun.shared.insert(name)
+            {
+                self.begin(Node::Schema(target), 1, begun, depth + 1);
+            }
+            return;
+        }
+        let own = self.ways(schema, depth);
+        let times = times.saturating_mul(own);
+        let mut parts = Vec::new();
+        // Each as often as all the others may be met.
+        for keyword in ["anyOf", "oneOf"] {
+            let options = schemas(map, keyword);
+            let sum = options.iter().map(|it| self.ways(it, depth + 1)).fold(0, usize::saturating_add);
+            parts.extend(options.iter().map(|option| (option, times / sum.max(1))));
+        }
+        for part in schemas(map, "allOf") {
+            let ways = self.ways(part, depth + 1);
+            parts.push((part, times / ways.max(1)));
+        }
+        if let Some(target) = self.target(map) {
+            let ways = self.ways(target, depth + 1);
+            parts.push((target, times / ways.max(1)));
+        }
+        let plain = parts.is_empty();
+        for (part, times) in parts {
+            self.begin(Node::Schema(part), times.max(1), begun, depth + 1);
+        }
+        let constants = map.get("const").into_iter().chain(schemas(map, "enum"));
+        let mut is_constant = false;
+        for constant in constants {
+            is_constant = true;
+            self.begin(Node::Constant(constant), times, begun, depth + 1);
+        }
+        let says = |keywords: &[&str]| keywords.iter().any(|keyword| map.contains_key(*keyword));
+        if is_constant {
+            return;
+        }
+        let mut places = 0;
+        let of_arrays = says(&["items", "prefixItems", "minItems", "maxItems"]);
+        if may_be(map, "array") && (plain || of_arrays) {
+            places += OF_ARRAY;
+        }
+        let of_objects = says(&[
+            "properties",
+            "patternProperties",
+            "additionalProperties",
+            "required",
+            "minProperties",
+            "maxProperties",
+        ]);
+        if may_be(map, "object") && (plain || of_objects) {
+            let required = schemas(map, "required");
+            let members = map.get("properties").and_then(Value::as_object);
+            let first = members.map_or(0, |members| {
+                let is_required = |name: &String| required.iter().any(|it| it == name.as_str());
+                (members.keys().take_while(|name| !is_required(name)).count() + 1).min(members.len())
+            });
+            places += OF_OBJECT + OF_MEMBER * first;
+        }
+        if places > 0 {
+            begun.note(node, times, places);
+        }
+    }
+
+    /// What may stand within what has begun: items, by their number, and members, by their names.
+    fn within(&mut self, leaves: &[(Node<'a>, usize)], path: &str) -> Vec<Place<'a>> {
+        let mut places = Vec::new();
+        let longest = leaves.iter().map(|(leaf, _)| match leaf {
+            Node::Schema(schema) => {
+                let prefix = schema.get("prefixItems").or_else(|| schema.get("items"));
+                prefix.and_then(Value::as_array).map_or(0, Vec::len) + 1
+            }
+            Node::Constant(value) => value.as_array().map_or(0, Vec::len),
+        });
+        for at in 0..longest.max().unwrap_or(0) {
+            let mut place = Place::default();
+            for (leaf, times) in leaves {
+                self.steps += 1;
+                match leaf {
+                    Node::Schema(schema) => {
+                        let Some((item, keyword)) = item(schema, at) else { continue };
+                        place.add(Node::Schema(item), *times, || format!("{path}.{keyword}"));
+                    }
+                    Node::Constant(value) => {
+                        let Some(item) = value.get(at) else { continue };
+                        place.add(Node::Constant(item), *times, || path.to_owned());
+                    }
+                }
+            }
+            if self.steps > MOST_STEPS {
+                return places;
+            }
+            places.push(place);
+        }
+        // No name is any that is not declared.
+        let mut names: BTreeSet<Option<&str>> = BTreeSet::from([None]);
+        for (leaf, _) in leaves {
+            let members = match leaf {
+                Node::Schema(schema) => schema.get("properties"),
+                Node::Constant(value) => Some(*value),
+            };
+            names.extend(
+                members.and_then(Value::as_object).into_iter().flatten().map(|(name, _)| Some(name.as_str())),
+            );
+        }
+        for name in names {
+            let mut place = Place::default();
+            for (leaf, times) in leaves {
+                self.steps += 1;
+                match leaf {
+                    Node::Schema(schema) => place.add_member(schema, name, *times, path),
+                    Node::Constant(value) => {
+                        let Some(member) = name.and_then(|name| value.get(name)) else { continue };
+                        place.add(Node::Constant(member), *times, || path.to_owned());
+                    }
+                }
+            }
+            // Each pattern is one, too.
+            self.steps += place.nodes.len();
+            if self.steps > MOST_STEPS {
+                return places;
+            }
+            places.push(place);
+        }
+        places
+    }
+}
+
+/// What an item may be, and by which keyword.
+fn item(schema: &Value, at: usize) -> Option<(&Value, String)> {
+    let (items, prefix) = (schema.get("items"), schema.get("prefixItems"));
+    let (prefix, keyword, rest) = match (items, prefix) {
+        (Some(Value::Array(items)), _) => (items.as_slice(), "items", schema.get("additionalItems")),
+        (rest, Some(Value::Array(prefix))) => (prefix.as_slice(), "prefixItems", rest),
+        (rest, _) => (&[][..], "", rest),
+    };
+    match prefix.get(at) {
+        Some(item) => Some((item, format!("{keyword}[{at}]"))),
+        None => rest.map(|rest| (rest, "items".to_owned())),
+    }
+}
+
+impl<'a> Begun<'a> {
+    /// Takes note of an array or an object that begins.
+    fn note(&mut self, leaf: Node<'a>, times: usize, places: usize) {
+        self.leaves.push((leaf, times));
+        self.places = self.places.saturating_add(times.saturating_mul(places));
+    }
+}
+
+impl<'a> Place<'a> {
+    /// What a member may be; without a name, one that is not declared.
+    fn add_member(&mut self, schema: &'a Value, name: Option<&str>, times: usize, path: &str) {
+        let declared = name.and_then(|name| Some((schema.get("properties")?.get(name)?, name)));
+        if let Some((member, name)) = declared {
+            return self.add(Node::Schema(member), times, || format!("{path}.properties.{name}"));
+        }
+        let patterns = schema.get("patternProperties").and_then(Value::as_object);
+        for (pattern, member) in patterns.into_iter().flatten() {
+            self.add(Node::Schema(member), times, || format!("{path}.patternProperties.{pattern}"));
+        }
+        if let Some(other) = schema.get("additionalProperties").filter(|it| **it != false) {
+            self.add(Node::Schema(other), times, || format!("{path}.additionalProperties"));
+        }
+    }
+
+    fn add(&mut self, node: Node<'a>, times: usize, path: impl FnOnce() -> String) {
+        if self.nodes.is_empty() {
+            self.path = path();
+        }
+        self.nodes.push((node, times));
+    }
+}

@@ -1,0 +1,141 @@
+//! What the library refuses, in a client's words.
+
+use llguidance::derivre::RegexBuilder;
+use llguidance::regex_to_lark;
+
+/// Whether a pattern of a schema can be followed.
+///
+/// # Errors
+/// Why not.
+pub(crate) fn pattern(pattern: &str) -> Result<(), String> {
+    let read = |pattern: &str| RegexBuilder::new().mk_regex_for_serach(pattern).map(drop);
+    // Its own text first, for the place in it.
+    read(pattern).and_then(|()| read(&regex_to_lark(pattern, "dw"))).map_err(|error| {
+        let error = error.to_string();
+        format!("is not a pattern that is followed: {}", regex(&error).unwrap_or_else(|| first_line(&error)))
+    })
+}
+
+/// What is wrong with a regular expression, and where, of a parser's message of several lines.
+fn regex(message: &str) -> Option<String> {
+    if message.contains("lookarounds not supported") {
+        return Some("it looks around (as `\\b` does), which is not supported".to_owned());
+    }
+    let lines = || message.lines();
+    let at = lines().position(|line| line.contains("regex parse error:"))?;
+    let what = lines().skip(at).find_map(|line| line.trim_start().strip_prefix("error: "))?;
+    let place = lines().skip(at + 1).find_map(|line| {
+        let marks = line.trim_start();
+        let marked = marks.starts_with('^') && marks.trim_end().chars().all(|it| it == '^' || it == ' ');
+        // The text stands behind four spaces.
+        marked.then(|| line.len() - marks.len() - 3)
+    });
+    Some(match place {
+        Some(place) => format!("{what}, at its character {place}"),
+        None => what.to_owned(),
+    })
+}
+
+/// The first line of a message: the others quote the grammar.
+fn first_line(message: &str) -> String {
+    message.lines().next().unwrap_or(message).to_owned()
+}
+
+/// What a grammar cannot be used for, as the rest of a sentence that begins with its name.
+pub(crate) fn refusal(message: &str) -> String {
+    let known = |text: &str| message.contains(text);
+    if let Some(what) = regex(message) {
+        return format!("cannot be used: it has a regular expression that is none: {what}");
+    }
+    let what = if let Some((_, why)) = message.split_once("Unsatisfiable schema: ") {
+        return format!("cannot be used, for it allows no answer: {}", nothing(&first_line(why)));
+    } else if known("oneOf constraints are not supported") {
+        "a `oneOf` has options of which one value may fit several, or that cannot be told apart; use `anyOf`, or give each option a \
+         required member with a constant of its own"
+    } else if known("circular references with sibling keys") {
+        "a `$ref` leads in a circle to where it stands beside other keywords; let it stand alone"
+    } else if known("min/maxProperties only supported") {
+        "`minProperties` and `maxProperties` are followed beside members that are not required only to ask for one of them, and where \
+         `additionalProperties` is false"
+    } else if known("can't determine if patternProperty") || known("are not disjoint") {
+        "a name may match several of `patternProperties`, or it cannot be told; give them patterns that exclude each other"
+    } else if known("Unable to determine if regex is empty") {
+        "a pattern, with the lengths and formats beside it, has too many states to see whether any text fits"
+    } else if known("schema too large") || known("stack level exceeded") {
+        "it has too many parts, put together as they are"
+    } else if known("lexer configuration (grammar) too big") || known("grammar size") || known("too many") {
+        "it is too large, with all that it repeats or refers to"
+    } else if known("NoExtension") {
+        "it comes to a place where no text fits"
+    } else if known("Too many items") || known("Current row has") {
+        "it has too many alternatives that may have begun at one time"
+    } else {
+        return format!("cannot be used: {}", placed(&first_line(message)));
+    };
+    format!("cannot be used: {what}")
+}
+
+/// Why nothing is valid.
+fn nothing(why: &str) -> String {
+    let known = |text: &str| why.contains(text);
+    if known("Regex is empty") {
+        "no text fits its pattern or format and is of its lengths".to_owned()
+    } else if known("does not contain a multiple of") {
+        "no number between its bounds is a multiple of its `multipleOf`".to_owned()
+    } else if known("incompatible types") {
+        "its keywords, or the schemas that it puts together, ask for values of different types".to_owned()
+    } else if known("schema is false") {
+        "it is `false`".to_owned()
+    } else {
+        why.to_owned()
+    }
+}
+
+/// With the place in a grammar's text as one says it, and without lists of all that could have been.
+fn placed(message: &str) -> String {
+    let message = message.split_once("; following").map_or(message, |(what, _)| what);
+    let place = |message: &str| {
+        let (line, rest) = message.strip_prefix("at ").unwrap_or(message).split_once('(')?;
+        let (column, rest) = rest.split_once("): ")?;
+        let (line, column) = (line.parse::<u32>().ok()?, column.parse::<u32>().ok()?);
+        let what = if rest == "lexer error" { "nothing of the notation begins here" } else { rest };
+        Some(format!("{what}, in line {line} at character {column}"))
+    };
+    match message {
+        "no start rule found" => "it has no rule `start`".to_owned(),
+        other => place(other).unwrap_or_else(|| other.to_owned()),
+    }
+}
+
+/// Why an answer cannot go on.
+pub(crate) fn stopped(message: &str) -> String {
+    let known = |text: &str| message.contains(text);
+    let what = if known("NoExtension") {
+        "it comes to a place where no text fits".to_owned()
+    } else if known("Too many items") || known("Current row has") {
+        "too many of its alternatives have begun at one time".to_owned()
+    } else {
+        first_line(message)
+    };
+    format!("cannot be followed: {what}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn messages_of_several_lines_say_what_and_where() {
+        assert_eq!(pattern("[a-z]+"), Ok(()));
+        for (text, what) in [
+            ("a(", "unclosed group, at its character 2"),
+            ("a{5,3}", "at its character 2"),
+            ("\\bfoo", "it looks around"),
+        ] {
+            let why = pattern(text).expect_err(text);
+            assert!(why.contains(what), "{text}: {why}");
+        }
+        assert_eq!(placed("at 1(8): unknown name: \"b\""), "unknown name: \"b\", in line 1 at character 8");
+        assert_eq!(placed("something (else): of it"), "something (else): of it");
+    }
+}
