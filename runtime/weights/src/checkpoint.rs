@@ -1,13 +1,12 @@
 //! An opened checkpoint: which files, which tensors, and what a caller may ask of them.
 
-use crate::mapping::Mapping;
+use crate::file::{Bytes, WeightsFile};
 use crate::metadata::Metadata;
 use crate::{Tensor, WeightsError, gguf, safetensors};
 use monomorph_formats::Format;
 use std::collections::HashMap;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 
 /// How a tensor's elements are stored, as far as we know.
 #[derive(Clone, Debug)]
@@ -44,7 +43,7 @@ pub(crate) struct Entry {
 pub struct Checkpoint {
     path: PathBuf,
     directory: Option<PathBuf>,
-    files: Vec<Arc<Mapping>>,
+    files: Vec<WeightsFile>,
     tensors: Vec<Entry>,
     by_name: HashMap<String, usize>,
     metadata: Option<Metadata>,
@@ -61,20 +60,21 @@ impl Checkpoint {
         if kind.is_dir() {
             return Checkpoint::open_directory(path);
         }
-        let mapping = Arc::new(Mapping::open(path)?);
+        let file = WeightsFile::open(path)?;
         // The content decides, not the name: a hub cache names its files by digest.
-        if mapping.bytes().starts_with(&gguf::MAGIC) || extension(path) == Some("gguf") {
-            return Checkpoint::open_gguf(path, mapping);
+        let beginning = file.beginning(9)?;
+        if beginning.starts_with(&gguf::MAGIC) || extension(path) == Some("gguf") {
+            return Checkpoint::open_gguf(path, file);
         }
-        if extension(path) == Some("safetensors") || mapping.bytes().get(8) == Some(&b'{') {
-            let tensors = safetensors::read(&mapping, 0)?;
-            return Checkpoint::assemble(path, path.parent(), vec![mapping], tensors, None);
+        if extension(path) == Some("safetensors") || beginning.get(8) == Some(&b'{') {
+            let tensors = safetensors::read(&file, 0)?;
+            return Checkpoint::assemble(path, path.parent(), vec![file], tensors, None);
         }
         Err(WeightsError::malformed(path, "is neither a GGUF nor a safetensors file"))
     }
 
-    /// Opens a checkpoint for what it says about text: as [`Checkpoint::open`], but a directory need not hold any
-    /// weights.
+    /// Opens a checkpoint for what it says about text: as [`Checkpoint::open`], but a directory need not hold
+    /// any weights.
     ///
     /// # Errors
     /// As those of [`Checkpoint::open`], of whatever weights are there.
@@ -85,17 +85,17 @@ impl Checkpoint {
         Checkpoint::open(path)
     }
 
-    fn open_gguf(path: &Path, mapping: Arc<Mapping>) -> Result<Checkpoint, WeightsError> {
-        let (metadata, tensors) = gguf::read(Arc::clone(&mapping), 0)?;
-        Checkpoint::assemble(path, None, vec![mapping], tensors, Some(metadata))
+    fn open_gguf(path: &Path, file: WeightsFile) -> Result<Checkpoint, WeightsError> {
+        let (metadata, tensors) = gguf::read(&file, 0)?;
+        Checkpoint::assemble(path, None, vec![file], tensors, Some(metadata))
     }
 
     fn open_directory(path: &Path) -> Result<Checkpoint, WeightsError> {
         let single = path.join("model.safetensors");
         if single.exists() {
-            let mapping = Arc::new(Mapping::open(&single)?);
-            let tensors = safetensors::read(&mapping, 0)?;
-            return Checkpoint::assemble(path, Some(path), vec![mapping], tensors, None);
+            let file = WeightsFile::open(&single)?;
+            let tensors = safetensors::read(&file, 0)?;
+            return Checkpoint::assemble(path, Some(path), vec![file], tensors, None);
         }
         let index = path.join("model.safetensors.index.json");
         if index.exists() {
@@ -109,7 +109,7 @@ impl Checkpoint {
             }
         }
         match &ggufs[..] {
-            [one] => Checkpoint::open_gguf(path, Arc::new(Mapping::open(one)?)),
+            [one] => Checkpoint::open_gguf(path, WeightsFile::open(one)?),
             [] => Err(WeightsError::malformed(
                 path,
                 "holds neither model.safetensors, nor model.safetensors.index.json, nor a .gguf file",
@@ -132,8 +132,8 @@ impl Checkpoint {
                     format!("names the shard `{shard}`, which is missing"),
                 ));
             }
-            let mapping = Arc::new(Mapping::open(&file)?);
-            let found = safetensors::read(&mapping, files.len())?;
+            let file = WeightsFile::open(&file)?;
+            let found = safetensors::read(&file, files.len())?;
             for name in &expected {
                 if !found.iter().any(|tensor| tensor.name == *name) {
                     return Err(WeightsError::malformed(
@@ -142,7 +142,7 @@ impl Checkpoint {
                     ));
                 }
             }
-            files.push(mapping);
+            files.push(file);
             tensors.extend(found);
         }
         Checkpoint::assemble(path, Some(path), files, tensors, None)
@@ -151,7 +151,7 @@ impl Checkpoint {
     fn assemble(
         path: &Path,
         directory: Option<&Path>,
-        files: Vec<Arc<Mapping>>,
+        files: Vec<WeightsFile>,
         tensors: Vec<Entry>,
         metadata: Option<Metadata>,
     ) -> Result<Checkpoint, WeightsError> {
@@ -213,8 +213,8 @@ impl Checkpoint {
             .ok_or_else(|| self.mismatch(format!("tensor `{name}` is stored as {}", entry.encoding)))
     }
 
-    /// The tensor of this name, which must have this shape (outermost dimension first) and format. For a scalar, files
-    /// write the shape `[]` or `[1]`; either is the other.
+    /// The tensor of this name, which must have this shape (outermost dimension first) and format. For a
+    /// scalar, files write the shape `[]` or `[1]`; either is the other.
     ///
     /// # Errors
     /// [`WeightsError::Mismatch`] naming the tensor and what was expected and found.
@@ -250,12 +250,18 @@ impl Checkpoint {
         Err(self.mismatch(format!("holds tensors this server was not compiled for: {}", named.join(", "))))
     }
 
-    /// Gives back the memory that reading the files made resident. Tensors stay readable, from the file again.
-    pub fn release(&self) {
-        for file in &self.files {
-            // Only a hint: a system that refuses it keeps the pages, and reading goes on as before.
-            let _ = file.release();
-        }
+    /// The files it is made of.
+    pub fn files(&self) -> &[WeightsFile] {
+        &self.files
+    }
+
+    /// Refuses files that were written to since they were opened. To be asked when all that is wanted was
+    /// read.
+    ///
+    /// # Errors
+    /// Names the first such file.
+    pub fn check_unchanged(&self) -> Result<(), WeightsError> {
+        self.files.iter().try_for_each(WeightsFile::check_unchanged)
     }
 
     fn entry(&self, name: &str) -> Result<&Entry, WeightsError> {
@@ -279,7 +285,7 @@ impl Checkpoint {
 
     fn view<'a>(&'a self, entry: &'a Entry) -> Option<Tensor<'a>> {
         let Encoding::Known(format) = entry.encoding else { return None };
-        let bytes = &self.files[entry.file].bytes()[entry.bytes.clone()];
+        let bytes = Bytes::of_file(&self.files[entry.file], entry.bytes.clone());
         Some(Tensor { name: &entry.name, shape: &entry.shape, format, bytes })
     }
 

@@ -5,8 +5,8 @@
 
 use crate::WeightsError;
 use crate::checkpoint::{Encoding, Entry as TensorEntry};
+use crate::file::WeightsFile;
 use crate::ggml::ggml_type;
-use crate::mapping::Mapping;
 use crate::metadata::{Entry, Metadata, MetadataType, little_endian};
 use std::collections::{HashMap, HashSet};
 use std::path::Path;
@@ -27,20 +27,46 @@ const MIN_METADATA_BYTES: usize = 8 + 1 + 4 + 1;
 /// Smallest tensor entry: name length, one byte of name, dimension count, type, offset.
 const MIN_TENSOR_BYTES: usize = 8 + 1 + 4 + 4 + 8;
 
-/// Reads the header of a mapped file: its metadata and its tensors, as entries of file `file`.
-pub(crate) fn read(mapping: Arc<Mapping>, file: usize) -> Result<(Metadata, Vec<TensorEntry>), WeightsError> {
-    let mut cursor = Cursor { path: mapping.path(), bytes: mapping.bytes(), at: 0 };
-    let (metadata_count, tensor_count) = read_counts(&mut cursor)?;
+/// Bytes of the file that are read at first; where its header is longer, four times as many.
+const BEGINNING: usize = 4 << 20;
+
+/// Most bytes of a header: vocabularies of a quarter of a million tokens take 10 MB.
+const MAX_HEADER: usize = 256 << 20;
+
+/// Reads the header of a file: its metadata and its tensors, as entries of file `index`.
+pub(crate) fn read(file: &WeightsFile, index: usize) -> Result<(Metadata, Vec<TensorEntry>), WeightsError> {
+    let mut most = BEGINNING;
+    loop {
+        let header = Arc::new(file.beginning(most)?);
+        let size = usize::try_from(file.bytes()).unwrap_or(usize::MAX);
+        let mut cursor = Cursor { path: file.path(), bytes: &header, size, at: 0, beyond: None };
+        match (read_header(&mut cursor, &header, index), cursor.beyond) {
+            (Err(_), Some(wanted)) if wanted > MAX_HEADER => {
+                return Err(cursor.error(format!("has a header of more than {MAX_HEADER} bytes")));
+            }
+            (Err(_), Some(wanted)) => most = wanted.max(4 * most).min(MAX_HEADER),
+            (read, _) => return read,
+        }
+    }
+}
+
+/// Reads as much of a file as the cursor has, which is `header`.
+fn read_header(
+    cursor: &mut Cursor,
+    header: &Arc<Vec<u8>>,
+    file: usize,
+) -> Result<(Metadata, Vec<TensorEntry>), WeightsError> {
+    let (metadata_count, tensor_count) = read_counts(cursor)?;
 
     let mut entries = HashMap::with_capacity(metadata_count);
     for index in 0..metadata_count {
         let key = cursor.string(&format!("key of metadata entry {index}"))?;
-        let entry = read_entry(&mut cursor, key)?;
+        let entry = read_entry(cursor, key)?;
         if entries.insert(key.to_owned(), entry).is_some() {
             return Err(cursor.error(format!("metadata `{key}` occurs twice")));
         }
     }
-    let metadata = Metadata { mapping: Arc::clone(&mapping), entries };
+    let metadata = Metadata { path: cursor.path.to_owned(), header: Arc::clone(header), entries };
 
     if let Some(parts) = metadata.u32("split.count")?
         && parts > 1
@@ -58,13 +84,13 @@ pub(crate) fn read(mapping: Arc<Mapping>, file: usize) -> Result<(Metadata, Vec<
     let mut tensors = Vec::with_capacity(tensor_count);
     let mut names = HashSet::with_capacity(tensor_count);
     for index in 0..tensor_count {
-        let (tensor, name) = read_tensor(&mut cursor, index, alignment, file)?;
+        let (tensor, name) = read_tensor(cursor, index, alignment, file)?;
         if !names.insert(name) {
             return Err(cursor.error(format!("tensor `{name}` occurs twice")));
         }
         tensors.push(tensor);
     }
-    place(&cursor, &mut tensors, alignment)?;
+    place(cursor, &mut tensors, alignment)?;
     Ok((metadata, tensors))
 }
 
@@ -212,7 +238,7 @@ fn read_tensor<'a>(
 
 /// Turns offsets within the data section into ranges of the file, and checks them against it and each other.
 fn place(cursor: &Cursor, tensors: &mut [TensorEntry], alignment: usize) -> Result<(), WeightsError> {
-    let size = cursor.bytes.len();
+    let size = cursor.size;
     // A file without tensors need not be padded up to its data section.
     let data = cursor.at.checked_next_multiple_of(alignment).unwrap_or(usize::MAX);
     for tensor in &mut *tensors {
@@ -242,8 +268,13 @@ fn place(cursor: &Cursor, tensors: &mut [TensorEntry], alignment: usize) -> Resu
 /// A reading position that cannot leave the file.
 struct Cursor<'a> {
     path: &'a Path,
+    /// The beginning of the file.
     bytes: &'a [u8],
+    /// Bytes of the file.
+    size: usize,
     at: usize,
+    /// Where what was asked for ends, when it was in the file and beyond its beginning.
+    beyond: Option<usize>,
 }
 
 impl<'a> Cursor<'a> {
@@ -254,15 +285,19 @@ impl<'a> Cursor<'a> {
     fn cut_short(&self, length: usize, what: &str) -> WeightsError {
         self.error(format!(
             "the file ends inside {what}: {length} bytes needed at {}, and the file ends at {}",
-            self.at,
-            self.bytes.len()
+            self.at, self.size
         ))
     }
 
     fn advance(&mut self, length: usize) -> Option<&'a [u8]> {
-        let taken = self.bytes.get(self.at..)?.get(..length)?;
-        self.at += length;
-        Some(taken)
+        let end = self.at.checked_add(length)?;
+        let taken = self.bytes.get(self.at..end);
+        match taken {
+            Some(_) => self.at = end,
+            None if end <= self.size => self.beyond = Some(end),
+            None => {}
+        }
+        taken
     }
 
     fn take(&mut self, length: usize, what: &str) -> Result<&'a [u8], WeightsError> {
@@ -286,10 +321,11 @@ impl<'a> Cursor<'a> {
         Ok(u64::from_le_bytes(little_endian(self.take_in(8, what, name)?)))
     }
 
-    /// A count of things that take at least `least` bytes each: refused if what is left of the file is too short.
+    /// A count of things that take at least `least` bytes each: refused if what is left of the file is too
+    /// short.
     fn count(&mut self, what: &str, least: usize) -> Result<usize, WeightsError> {
         let count = u64::from_le_bytes(little_endian(self.take(8, what)?));
-        let possible = (self.bytes.len() - self.at) / least;
+        let possible = (self.size - self.at) / least;
         usize::try_from(count).ok().filter(|&count| count <= possible).ok_or_else(|| {
             self.error(format!("{what} is {count}, and what is left of the file can hold {possible} at most"))
         })

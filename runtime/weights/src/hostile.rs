@@ -3,12 +3,14 @@
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
 
-/// An allocator that counts what each thread claims; a test binary makes it its own with `#[global_allocator]`.
+/// An allocator that counts what each thread claims; a test binary makes it its own with
+/// `#[global_allocator]`.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Counting;
 
 thread_local! {
-    /// Bytes claimed and not given back, by this thread since it was asked last. Memory may be given back by another thread.
+    /// Bytes claimed and not given back, by this thread since it was asked last. Memory may be given back by
+    /// another thread.
     static LIVE: Cell<isize> = const { Cell::new(0) };
     /// The most there ever were.
     static PEAK: Cell<isize> = const { Cell::new(0) };
@@ -51,7 +53,8 @@ unsafe impl GlobalAlloc for Counting {
     }
 }
 
-/// Does some work; the most bytes that it had claimed at a time on this thread, beside what was claimed before.
+/// Does some work; the most bytes that it had claimed at a time on this thread, beside what was claimed
+/// before.
 ///
 /// # Panics
 /// When [`Counting`] is not the binary's allocator: then nothing would be measured.

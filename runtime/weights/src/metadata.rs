@@ -1,9 +1,9 @@
 //! GGUF's key-value metadata: checked once when the file is opened, decoded when asked for.
 
 use crate::WeightsError;
-use crate::mapping::Mapping;
 use std::collections::HashMap;
 use std::ops::Range;
+use std::path::PathBuf;
 use std::sync::Arc;
 
 /// The type of a metadata value.
@@ -79,7 +79,9 @@ pub(crate) struct Entry {
 /// and both types for one that holds something else.
 #[derive(Debug)]
 pub struct Metadata {
-    pub(crate) mapping: Arc<Mapping>,
+    pub(crate) path: PathBuf,
+    /// The file from its first byte to behind the tensors' table.
+    pub(crate) header: Arc<Vec<u8>>,
     pub(crate) entries: HashMap<String, Entry>,
 }
 
@@ -183,15 +185,13 @@ impl Metadata {
         if entry.count.is_some() || !allowed.contains(&entry.kind) {
             return Err(self.wrong_type(key, entry, allowed[0].name()));
         }
-        Ok(Some((entry.kind, &self.mapping.bytes()[entry.bytes.clone()])))
+        Ok(Some((entry.kind, &self.header[entry.bytes.clone()])))
     }
 
     fn array(&self, key: &str, kind: MetadataType) -> Result<Option<(usize, &[u8])>, WeightsError> {
         let Some(entry) = self.entries.get(key) else { return Ok(None) };
         match entry.count {
-            Some(count) if entry.kind == kind => {
-                Ok(Some((count, &self.mapping.bytes()[entry.bytes.clone()])))
-            }
+            Some(count) if entry.kind == kind => Ok(Some((count, &self.header[entry.bytes.clone()]))),
             _ => Err(self.wrong_type(key, entry, &format!("array of {}", kind.name()))),
         }
     }
@@ -209,7 +209,7 @@ impl Metadata {
     }
 
     fn error(&self, key: &str, what: &str) -> WeightsError {
-        WeightsError::malformed(self.mapping.path(), format!("metadata `{key}` {what}"))
+        WeightsError::malformed(&self.path, format!("metadata `{key}` {what}"))
     }
 }
 

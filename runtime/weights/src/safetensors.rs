@@ -2,9 +2,10 @@
 
 use crate::WeightsError;
 use crate::checkpoint::{Encoding, Entry};
-use crate::mapping::Mapping;
+use crate::file::WeightsFile;
 use crate::metadata::little_endian;
-use ::safetensors::{Dtype, SafeTensors};
+use ::safetensors::tensor::Metadata as SafeTensorsMetadata;
+use ::safetensors::{Dtype, SafeTensorError, SafeTensors};
 use monomorph_formats::Format;
 use serde::de::{Deserializer, IgnoredAny, MapAccess, Visitor};
 use std::collections::{BTreeMap, BTreeSet, HashSet};
@@ -13,17 +14,29 @@ use std::path::{Component, Path};
 /// Bytes before the header: its length.
 const LENGTH_BYTES: usize = 8;
 
-/// The tensors of a mapped file, as entries of file `file`, in the order of their data.
-pub(crate) fn read(mapping: &Mapping, file: usize) -> Result<Vec<Entry>, WeightsError> {
-    let (path, bytes) = (mapping.path(), mapping.bytes());
-    check_header(path, bytes)?;
-    let (header, metadata) = SafeTensors::read_metadata(bytes).map_err(|error| {
-        WeightsError::malformed(
-            path,
-            format!("is not a sound safetensors file of {} bytes: {error}", bytes.len()),
-        )
-    })?;
-    let data = LENGTH_BYTES + header;
+/// Most bytes of a header that the `safetensors` crate reads.
+const MAX_HEADER: usize = 100_000_000;
+
+/// The tensors of a file, as entries of file `index`, in the order of their data.
+pub(crate) fn read(file: &WeightsFile, index: usize) -> Result<Vec<Entry>, WeightsError> {
+    let (path, size) = (file.path(), usize::try_from(file.bytes()).unwrap_or(usize::MAX));
+    let (header, data) = read_header(file, size)?;
+    check_header(path, &header[LENGTH_BYTES..], data)?;
+    let unsound = |error: &dyn std::fmt::Display| {
+        WeightsError::malformed(path, format!("is not a sound safetensors file of {size} bytes: {error}"))
+    };
+    // Handed the header alone, it checks all of that, and last of all misses the tensors' bytes, which are
+    // compared here.
+    match SafeTensors::read_metadata(&header) {
+        Ok(_) | Err(SafeTensorError::MetadataIncompleteBuffer) => {}
+        Err(error) => return Err(unsound(&error)),
+    }
+    let metadata: SafeTensorsMetadata =
+        serde_json::from_slice(&header[LENGTH_BYTES..]).map_err(|error| unsound(&error))?;
+    if metadata.data_len() != data {
+        return Err(unsound(&SafeTensorError::MetadataIncompleteBuffer));
+    }
+    let start = header.len();
     metadata
         .offset_keys()
         .into_iter()
@@ -31,11 +44,11 @@ pub(crate) fn read(mapping: &Mapping, file: usize) -> Result<Vec<Entry>, Weights
             let info = metadata.info(&name).ok_or_else(|| {
                 WeightsError::malformed(path, format!("tensor `{name}` has no description"))
             })?;
-            let range = data + info.data_offsets.0..data + info.data_offsets.1;
-            if range.start > range.end || range.end > bytes.len() {
+            let range = start + info.data_offsets.0..start + info.data_offsets.1;
+            if range.start > range.end || range.end > size {
                 return Err(WeightsError::malformed(
                     path,
-                    format!("tensor `{name}` lies at bytes {range:?}, and the file ends at {}", bytes.len()),
+                    format!("tensor `{name}` lies at bytes {range:?}, and the file ends at {size}"),
                 ));
             }
             let mut shape = info.shape.clone();
@@ -47,13 +60,14 @@ pub(crate) fn read(mapping: &Mapping, file: usize) -> Result<Vec<Entry>, Weights
                 Dtype::U8 => nibbles(&mut shape),
                 other => Encoding::Unsupported(format!("{other:?}")),
             };
-            Ok(Entry { shape, name, encoding, file, bytes: range })
+            Ok(Entry { shape, name, encoding, file: index, bytes: range })
         })
         .collect()
 }
 
-/// A matrix of bytes is read as nvfp4 codes, two a byte, and its shape counts elements: the format has no type for
-/// them. (Whether it is one is the checkpoint's promise: whoever asks for it as nvfp4 has a spec that says so.)
+/// A matrix of bytes is read as nvfp4 codes, two a byte, and its shape counts elements: the format has no
+/// type for them. (Whether it is one is the checkpoint's promise: whoever asks for it as nvfp4 has a spec
+/// that says so.)
 fn nibbles(shape: &mut [usize]) -> Encoding {
     if let [_, bytes] = shape
         && let Some(elements) = bytes.checked_mul(2).filter(|it| Format::Nvfp4.bytes(*it).is_some())
@@ -64,23 +78,30 @@ fn nibbles(shape: &mut [usize]) -> Encoding {
     Encoding::Unsupported("U8".to_owned())
 }
 
-/// What the `safetensors` crate does not look at: names that occur twice (it keeps the last), and offsets so
-/// large that its own sums overflow.
-fn check_header(path: &Path, bytes: &[u8]) -> Result<(), WeightsError> {
-    let malformed = |what: String| WeightsError::malformed(path, what);
-    if bytes.len() < LENGTH_BYTES {
-        return Err(malformed(format!("a file of {} bytes is no safetensors file", bytes.len())));
+/// The file up to the end of its header, and how many bytes follow.
+fn read_header(file: &WeightsFile, size: usize) -> Result<(Vec<u8>, usize), WeightsError> {
+    let malformed = |what: String| WeightsError::malformed(file.path(), what);
+    if size < LENGTH_BYTES {
+        return Err(malformed(format!("a file of {size} bytes is no safetensors file")));
     }
-    let length = u64::from_le_bytes(little_endian(bytes));
-    let header = usize::try_from(length)
-        .ok()
-        .and_then(|length| bytes[LENGTH_BYTES..].get(..length))
-        .ok_or_else(|| {
-            malformed(format!("the header is said to be {length} bytes, and the file has {}", bytes.len()))
-        })?;
+    let length = u64::from_le_bytes(little_endian(&file.beginning(LENGTH_BYTES)?));
+    let fits = |length: &usize| *length <= size - LENGTH_BYTES;
+    let Some(length) = usize::try_from(length).ok().filter(fits) else {
+        return Err(malformed(format!("the header is said to be {length} bytes, and the file has {size}")));
+    };
+    if length > MAX_HEADER {
+        return Err(malformed(format!("has a header of {length} bytes, and {MAX_HEADER} are the most")));
+    }
+    Ok((file.beginning(LENGTH_BYTES + length)?, size - LENGTH_BYTES - length))
+}
+
+/// What the `safetensors` crate does not look at: names that occur twice (it keeps the last), and offsets so
+/// large that its own sums overflow. So many bytes of `data` follow the header.
+fn check_header(path: &Path, header: &[u8], data: usize) -> Result<(), WeightsError> {
+    let malformed = |what: String| WeightsError::malformed(path, what);
     let header = std::str::from_utf8(header)
         .map_err(|error| malformed(format!("the header is not UTF-8: {error}")))?;
-    let data = (bytes.len() - LENGTH_BYTES - header.len()) as u64;
+    let data = data as u64;
     let mut deserializer = serde_json::Deserializer::from_str(header);
     deserializer
         .deserialize_map(HeaderCheck { data })

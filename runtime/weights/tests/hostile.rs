@@ -1,6 +1,8 @@
-//! Checkpoints with damage of several kinds at once: opened or refused, and never with more memory than a small multiple of the file.
+//! Checkpoints with damage of several kinds at once: opened or refused, and never with more memory than a
+//! small multiple of the file.
 //!
-//! Planted, and caught here: counts in a GGUF file are believed up to a million (`a_damaged_file_is_read_or_refused`, `no_count_claims_memory`).
+//! Planted, and caught here: counts in a GGUF file are believed up to a million
+//! (`a_damaged_file_is_read_or_refused`, `no_count_claims_memory`).
 
 use monomorph_formats::Format;
 use monomorph_weights::hostile::{Counting, damaged, measured};
@@ -54,10 +56,8 @@ fn read(path: &Path) -> Result<usize, WeightsError> {
             let _ = (metadata.strs(key), metadata.i32s(key), metadata.f32s(key));
         }
     }
-    Ok(checkpoint
-        .tensors()
-        .map(|tensor| tensor.bytes.iter().map(|byte| usize::from(*byte)).sum::<usize>())
-        .sum())
+    let sum = |bytes: &[u8]| bytes.iter().map(|byte| usize::from(*byte)).sum::<usize>();
+    checkpoint.tensors().map(|tensor| Ok(sum(&tensor.bytes.read()?))).sum()
 }
 
 fn check(directory: &Path, opened: &Path, bytes: usize) -> Result<(), TestCaseError> {

@@ -47,7 +47,7 @@ fn a_sound_file_reads_as_written() {
     for path in [directory.path().to_owned(), directory.path().join("model.safetensors")] {
         let checkpoint = Checkpoint::open(&path).unwrap();
         let a = checkpoint.expect("model.a", &[2, 3], Format::F32).unwrap();
-        assert_eq!(a.bytes, (0..24).collect::<Vec<u8>>());
+        assert_eq!(a.bytes.read().unwrap()[..], (0..24).collect::<Vec<u8>>());
         assert_eq!(checkpoint.tensor("model.b").unwrap().format, Format::Bf16);
         assert_eq!(checkpoint.unsupported().collect::<Vec<_>>(), [("model.ids", "I64")]);
         assert!(checkpoint.gguf_metadata().is_none());
@@ -72,13 +72,19 @@ fn codes_and_scales_are_read() {
     let path = directory.path().join("model.safetensors");
     std::fs::write(&path, serialize(tensors, None).unwrap()).unwrap();
     let checkpoint = Checkpoint::open(&path).unwrap();
-    assert_eq!(checkpoint.expect("fp8", &[4, 16], Format::Fp8E4m3).unwrap().bytes, bytes);
-    assert_eq!(checkpoint.expect("nvfp4", &[8, 16], Format::Nvfp4).unwrap().bytes, bytes);
+    assert_eq!(checkpoint.expect("fp8", &[4, 16], Format::Fp8E4m3).unwrap().bytes.read().unwrap()[..], bytes);
+    assert_eq!(checkpoint.expect("nvfp4", &[8, 16], Format::Nvfp4).unwrap().bytes.read().unwrap()[..], bytes);
     let error = checkpoint.expect("nvfp4", &[8, 8], Format::Nvfp4).unwrap_err().to_string();
     assert!(error.contains("should be nvfp4 [8, 8] and is nvfp4 [8, 16]"), "{error}");
     for shape in [&[][..], &[1]] {
-        assert_eq!(checkpoint.expect("scalar", shape, Format::F32).unwrap().bytes, 1f32.to_le_bytes());
-        assert_eq!(checkpoint.expect("one", shape, Format::F32).unwrap().bytes, 2f32.to_le_bytes());
+        assert_eq!(
+            checkpoint.expect("scalar", shape, Format::F32).unwrap().bytes.read().unwrap()[..],
+            1f32.to_le_bytes()
+        );
+        assert_eq!(
+            checkpoint.expect("one", shape, Format::F32).unwrap().bytes.read().unwrap()[..],
+            2f32.to_le_bytes()
+        );
     }
     assert!(checkpoint.expect("one", &[1, 1], Format::F32).is_err());
     let mut unsupported: Vec<_> = checkpoint.unsupported().collect();
@@ -147,8 +153,8 @@ fn shards_are_read_and_checked() {
 
     let sound = r#"{"metadata":{},"weight_map":{"a":"1.safetensors","b":"2.safetensors"}}"#;
     let checkpoint = shards(directory.path(), sound).unwrap();
-    assert_eq!(checkpoint.tensor("a").unwrap().bytes, [1; 4]);
-    assert_eq!(checkpoint.tensor("b").unwrap().bytes, [2; 4]);
+    assert_eq!(checkpoint.tensor("a").unwrap().bytes.read().unwrap()[..], [1; 4]);
+    assert_eq!(checkpoint.tensor("b").unwrap().bytes.read().unwrap()[..], [2; 4]);
 
     for (index, expected) in [
         (r#"{"weight_map":{"a":"../1.safetensors"}}"#, "`../1.safetensors`, which is no file name"),
