@@ -8,8 +8,8 @@ use crate::reuse::{Evicted, Match, Reuse, Snapshot};
 use crate::table::{BlockTable, Shortage};
 use std::collections::HashSet;
 
-/// What a sequence holds: its blocks, and the path in the index that it pins. Given back with [`PrefixCache::release`], and not by
-/// dropping it.
+/// What a sequence holds: its blocks, and the path in the index that it pins. Given back with
+/// [`PrefixCache::release`], and not by dropping it.
 #[derive(Debug)]
 #[must_use = "a lease that is dropped keeps its blocks in use for ever"]
 pub struct Lease {
@@ -59,7 +59,8 @@ impl Lease {
         all.take(blocks_for(tokens, self.table.block_tokens()))
     }
 
-    /// The blocks that hold the first `tokens` tokens, as many of them as there are, of a lease that has none on disk.
+    /// The blocks that hold the first `tokens` tokens, as many of them as there are, of a lease that has none
+    /// on disk.
     pub fn on_device(&self, tokens: usize) -> &[Block] {
         debug_assert!(self.far.is_empty(), "some are on disk");
         let blocks = self.table.blocks();
@@ -84,10 +85,12 @@ impl Lease {
     }
 }
 
-/// All blocks and all places for snapshots: which are free, which sequences use, and which are kept for prompts that begin alike.
+/// All blocks and all places for snapshots: which are free, which sequences use, and which are kept for
+/// prompts that begin alike.
 ///
-/// What the index alone holds is as good as free: it is taken back, the prefix first that was used longest ago and of each prefix
-/// its end first, when sequences need blocks. What a sequence holds, and everything before it on its path, stays.
+/// What the index alone holds is as good as free: it is taken back, the prefix first that was used longest
+/// ago and of each prefix its end first, when sequences need blocks. What a sequence holds, and everything
+/// before it on its path, stays.
 #[derive(Debug)]
 pub struct PrefixCache {
     pool: BlockPool,
@@ -105,8 +108,8 @@ pub struct PrefixCache {
 }
 
 impl PrefixCache {
-    /// A cache of `blocks` free blocks of `block_tokens` (at least 1) tokens. What it finds ends at multiples of `granule` tokens (at
-    /// least 1).
+    /// A cache of `blocks` free blocks of `block_tokens` (at least 1) tokens. What it finds ends at multiples
+    /// of `granule` tokens (at least 1).
     pub fn new(blocks: usize, block_tokens: usize, granule: usize, reuse: Reuse) -> PrefixCache {
         let places = match reuse {
             Reuse::Snapshots { places } => u32::try_from(places).unwrap_or(u32::MAX),
@@ -189,7 +192,8 @@ impl PrefixCache {
         self.find(prompt).0
     }
 
-    /// A lease of what [`Self::lookup`] finds. It takes no more than that, so it cannot fail for want of blocks.
+    /// A lease of what [`Self::lookup`] finds. It takes no more than that, so it cannot fail for want of
+    /// blocks.
     ///
     /// # Errors
     /// When the books do not balance.
@@ -198,8 +202,8 @@ impl PrefixCache {
         self.lease(found, nodes)
     }
 
-    /// How much of the keys and values of `tokens` is there, for a sequence that brings the rest of them, and its state, from elsewhere.
-    /// Changes nothing.
+    /// How much of the keys and values of `tokens` is there, for a sequence that brings the rest of them, and
+    /// its state, from elsewhere. Changes nothing.
     pub fn lookup_blocks(&self, tokens: &[u32]) -> Match {
         self.find_blocks(tokens).0
     }
@@ -258,8 +262,8 @@ impl PrefixCache {
         (found, nodes)
     }
 
-    /// Takes blocks until `tokens` tokens fit, or the sequence has its share; all of them or none. Says what had to be evicted for
-    /// them, in this order.
+    /// Takes blocks until `tokens` tokens fit, or the sequence has its share; all of them or none. Says what
+    /// had to be evicted for them, in this order.
     ///
     /// # Errors
     /// When there are too few.
@@ -280,8 +284,9 @@ impl PrefixCache {
         Ok(evicted)
     }
 
-    /// The group that the sequence sends to disk next, of whose tokens the first `done` are in its blocks and will not change, and a
-    /// place for it, if there is one. `None` when there is no such group. Nothing changes before it is [`Self::sent`].
+    /// The group that the sequence sends to disk next, of whose tokens the first `done` are in its blocks and
+    /// will not change, and a place for it, if there is one. `None` when there is no such group. Nothing
+    /// changes before it is [`Self::sent`].
     pub fn departing<'a>(&self, lease: &'a Lease, done: usize) -> Option<(&'a [Block], Option<FarPlace>)> {
         let full = (done / self.block_tokens).saturating_sub(lease.far_blocks()).min(lease.blocks().len());
         let group = lease.blocks()[..full].get(self.share.kept..)?.get(..self.share.group)?;
@@ -298,9 +303,10 @@ impl PrefixCache {
         Ok(())
     }
 
-    /// Makes the full blocks of `tokens`, the lease's first, known: each holds the keys and values of these tokens, and the sequence
-    /// writes to it no more. In place of a block whose tokens are known already the lease has the known one from now on, and its own
-    /// is free: steps submitted before may read it still. Does nothing where blocks alone are of no use: see [`Self::keep`].
+    /// Makes the full blocks of `tokens`, the lease's first, known: each holds the keys and values of these
+    /// tokens, and the sequence writes to it no more. In place of a block whose tokens are known already the
+    /// lease has the known one from now on, and its own is free: steps submitted before may read it still.
+    /// Does nothing where blocks alone are of no use: see [`Self::keep`].
     ///
     /// # Errors
     /// When the books do not balance.
@@ -334,8 +340,8 @@ impl PrefixCache {
         Ok(())
     }
 
-    /// A place for a snapshot, promised to the caller, who gives it to [`Self::keep`] or [`Self::forget`]; and what went for it. `None`
-    /// when all places are promised.
+    /// A place for a snapshot, promised to the caller, who gives it to [`Self::keep`] or [`Self::forget`];
+    /// and what went for it. `None` when all places are promised.
     pub fn reserve(&mut self) -> Option<(Snapshot, Vec<Evicted>)> {
         let mut evicted = Vec::new();
         if let Some(place) = self.places.pop() {
@@ -347,8 +353,8 @@ impl PrefixCache {
         Some((place, evicted))
     }
 
-    /// Keeps a snapshot: the state after exactly `tokens`, the lease's first, which fill their blocks. False when there is one of
-    /// the same tokens already: then the place is free again.
+    /// Keeps a snapshot: the state after exactly `tokens`, the lease's first, which fill their blocks. False
+    /// when there is one of the same tokens already: then the place is free again.
     ///
     /// # Errors
     /// When the books do not balance.
@@ -384,7 +390,8 @@ impl PrefixCache {
         Ok(())
     }
 
-    /// How many blocks come to be [available](Self::available) when each lease is released, if those after it were before.
+    /// How many blocks come to be [available](Self::available) when each lease is released, if those after it
+    /// were before.
     pub fn returns<'a>(&self, leases: impl Iterator<Item = &'a Lease>) -> Vec<usize> {
         let mut seen = HashSet::new();
         let returns = |lease: &Lease| {
@@ -400,7 +407,8 @@ impl PrefixCache {
         leases.map(returns).collect()
     }
 
-    /// Where prefixes without a snapshot are of no use, takes out a node and its ancestors as far as they end one.
+    /// Where prefixes without a snapshot are of no use, takes out a node and its ancestors as far as they end
+    /// one.
     fn prune(&mut self, node: Option<Node>, evicted: &mut Vec<Evicted>) {
         if !matches!(self.reuse, Reuse::Snapshots { .. }) {
             return;

@@ -1,8 +1,8 @@
 //! What of a sequence is on disk: arithmetic on blocks, and places.
 //!
-//! A sequence that has more blocks than its share of the device sends its oldest to disk, in groups of consecutive ones, behind the
-//! first few: those stay, and are the ones that others may find. Full blocks never change, so a group is written once; its place is
-//! the sequence's until that is over.
+//! A sequence that has more blocks than its share of the device sends its oldest to disk, in groups of
+//! consecutive ones, behind the first few: those stay, and are the ones that others may find. Full blocks
+//! never change, so a group is written once; its place is the sequence's until that is over.
 
 use crate::admission::blocks_for;
 use crate::pool::Block;
@@ -35,8 +35,9 @@ impl Share {
     /// All of it.
     pub const WHOLE: Share = Share { resident: usize::MAX, group: 1, kept: usize::MAX };
 
-    /// A share of `resident` blocks of `block_tokens` tokens for sequences that are fed up to `fed` tokens in a step and written up to
-    /// `reach` positions behind them. Of it as much as steps of that size leave is kept.
+    /// A share of `resident` blocks of `block_tokens` tokens for sequences that are fed up to `fed` tokens in
+    /// a step and written up to `reach` positions behind them. Of it as much as steps of that size leave is
+    /// kept.
     pub fn new(resident: usize, group: usize, block_tokens: usize, fed: usize, reach: usize) -> Share {
         Share {
             resident,
@@ -45,8 +46,8 @@ impl Share {
         }
     }
 
-    /// The smallest share with which sequences are fed `fed` tokens in a step. What cannot be sent at that time is less than a group,
-    /// the block that is not full, and those that the step writes.
+    /// The smallest share with which sequences are fed `fed` tokens in a step. What cannot be sent at that
+    /// time is less than a group, the block that is not full, and those that the step writes.
     pub fn least(group: usize, block_tokens: usize, fed: usize, reach: usize) -> usize {
         group - 1 + blocks_for(fed + reach + block_tokens - 1, block_tokens)
     }

@@ -1,8 +1,8 @@
-//! The radix index: which prefixes of token ids have their blocks cached, which of them a snapshot, who needs them and since when
-//! nobody does.
+//! The radix index: which prefixes of token ids have their blocks cached, which of them a snapshot, who needs
+//! them and since when nobody does.
 //!
-//! A node is one full block: its parent is the block before it, so a node stands for all tokens from the root to it. A node's
-//! tokens are compared one by one; hashes only say where to look.
+//! A node is one full block: its parent is the block before it, so a node stands for all tokens from the root
+//! to it. A node's tokens are compared one by one; hashes only say where to look.
 
 use crate::pool::Block;
 use crate::reuse::Snapshot;
@@ -25,7 +25,8 @@ struct Entry {
     depth: usize,
     /// Sequences whose path ends here or below.
     pins: u32,
-    /// When it was on the path of a sequence that began or ended, or was made; at least what its children say.
+    /// When it was on the path of a sequence that began or ended, or was made; at least what its children
+    /// say.
     used: u64,
     /// With the time when it was saved, or a sequence went on from it.
     snapshot: Option<(Snapshot, u64)>,

@@ -1,16 +1,17 @@
-//! Blocks, the prefixes they hold and snapshots of recurrent state: decisions on plain values, with no device and no input or
-//! output.
+//! Blocks, the prefixes they hold and snapshots of recurrent state: decisions on plain values, with no device
+//! and no input or output.
 //!
-//! The K/V cache is a fixed number of blocks of `block_tokens` tokens. [`PrefixCache`] knows how often each is used, and the
-//! prefixes that they hold: what a sequence leaves behind, another that begins alike goes on from. A [`Lease`] is what one
-//! sequence holds, [`admission`] how many blocks it may ask for, [`SavePoints`] where its recurrent state is saved, [`swap`] where it is
-//! all kept when it has to make room. Whoever
+//! The K/V cache is a fixed number of blocks of `block_tokens` tokens. [`PrefixCache`] knows how often each
+//! is used, and the prefixes that they hold: what a sequence leaves behind, another that begins alike goes on
+//! from. A [`Lease`] is what one sequence holds, [`admission`] how many blocks it may ask for, [`SavePoints`]
+//! where its recurrent state is saved, [`swap`] where it is all kept when it has to make room. Whoever
 //! carries the decisions out (the engine) owns the bytes.
 //!
-//! A sequence may have more blocks than the device: the [`Share`] says what of it is there, and [`FarPlace`]s where the rest is.
+//! A sequence may have more blocks than the device: the [`Share`] says what of it is there, and [`FarPlace`]s
+//! where the rest is.
 //!
-//! Blocks are counted by use and not owned: the index is one more user of what sequences read, and what it alone uses is
-//! taken back when sequences need room.
+//! Blocks are counted by use and not owned: the index is one more user of what sequences read, and what it
+//! alone uses is taken back when sequences need room.
 
 pub mod admission;
 mod cache;

@@ -9,10 +9,11 @@ pub struct Snapshot(pub u32);
 pub enum Reuse {
     /// Nothing.
     Nothing,
-    /// Blocks: for models that remember in keys and values alone. Whoever begins with the tokens of full blocks takes these.
+    /// Blocks: for models that remember in keys and values alone. Whoever begins with the tokens of full
+    /// blocks takes these.
     Blocks,
-    /// Blocks below snapshots: for models with recurrent state, which can go on only from where a state was saved. What no
-    /// snapshot stands above is of no use to anybody and not kept.
+    /// Blocks below snapshots: for models with recurrent state, which can go on only from where a state was
+    /// saved. What no snapshot stands above is of no use to anybody and not kept.
     Snapshots {
         /// States that can be saved at a time.
         places: usize,
@@ -24,8 +25,8 @@ pub enum Reuse {
 pub struct Match {
     /// Tokens that need not be fed: whole blocks, and at least one token less than there are.
     pub tokens: usize,
-    /// How many of their blocks sequences use now. The others count among [`PrefixCache::available`](crate::PrefixCache::available)
-    /// until they are taken.
+    /// How many of their blocks sequences use now. The others count among
+    /// [`PrefixCache::available`](crate::PrefixCache::available) until they are taken.
     pub in_use: usize,
     /// The state after these tokens, of models that need it.
     pub snapshot: Option<Snapshot>,

@@ -1,16 +1,19 @@
-//! Where the images of sequences are that gave their places up: decisions on counts, with no memory and no disk.
+//! Where the images of sequences are that gave their places up: decisions on counts, with no memory and no
+//! disk.
 //!
-//! An image is what a model remembers of a sequence, as so many pages. It is made in the host's memory and comes back from there. A tier of
-//! disk behind that takes those which will not be needed soon: the ones swapped out longest ago, for whoever is pre-empted last is the first
-//! to go on. Pages on their way count in both tiers until they have arrived.
+//! An image is what a model remembers of a sequence, as so many pages. It is made in the host's memory and
+//! comes back from there. A tier of disk behind that takes those which will not be needed soon: the ones
+//! swapped out longest ago, for whoever is pre-empted last is the first to go on. Pages on their way count in
+//! both tiers until they have arrived.
 
 use std::collections::BTreeMap;
 
-/// The part of the host's memory that is kept free while there is room on disk, so that the next sequence finds some: one in so many.
+/// The part of the host's memory that is kept free while there is room on disk, so that the next sequence
+/// finds some: one in so many.
 pub const FREE_PART: usize = 2;
 
-/// Whether copying `bytes` out and back, so many in a second, takes less time than feeding `tokens` again, `fed_per_second` of them in a
-/// second. Where that is not known, it does.
+/// Whether copying `bytes` out and back, so many in a second, takes less time than feeding `tokens` again,
+/// `fed_per_second` of them in a second. Where that is not known, it does.
 ///
 /// ```
 /// use monomorph_cache::swap::is_worth;
@@ -122,8 +125,8 @@ impl Tiers {
         Some(image)
     }
 
-    /// The next image to be written to disk, if one is to be so that `wanted` pages of the host's memory come to be free:
-    /// [`Self::left`] is to be told. Without a wish it is a [`FREE_PART`] of all.
+    /// The next image to be written to disk, if one is to be so that `wanted` pages of the host's memory come
+    /// to be free: [`Self::left`] is to be told. Without a wish it is a [`FREE_PART`] of all.
     pub fn leave(&mut self, wanted: Option<usize>) -> Option<Image> {
         let (enough, urgent) = (wanted.unwrap_or(self.all.host / FREE_PART), wanted.is_some());
         if self.free.host + self.leaving >= enough {
@@ -204,8 +207,8 @@ impl Tiers {
         }
     }
 
-    /// Gives an image up, because it was used or nobody wants it. True when it is gone; otherwise its pages are on their way, and it is
-    /// when they have arrived.
+    /// Gives an image up, because it was used or nobody wants it. True when it is gone; otherwise its pages
+    /// are on their way, and it is when they have arrived.
     pub fn drop(&mut self, image: Image) -> bool {
         let Some(entry) = self.images.get_mut(&image) else { return true };
         match entry.place {

@@ -1,8 +1,10 @@
-//! A random walk over the tiers beside a list of images, from which everything is counted anew after every step.
+//! A random walk over the tiers beside a list of images, from which everything is counted anew after every
+//! step.
 //!
-//! Planted, one at a time, and caught here: an image that is written and keeps its pages of the host's, or is written though the disk lacks
-//! the room; one dropped on its way that is gone at once; one that could not be read and stays; the newest that leaves first; one that
-//! returns and takes no pages; one that leaves though it is wanted.
+//! Planted, one at a time, and caught here: an image that is written and keeps its pages of the host's, or is
+//! written though the disk lacks the room; one dropped on its way that is gone at once; one that could not be
+//! read and stays; the newest that leaves first; one that returns and takes no pages; one that leaves though
+//! it is wanted.
 
 mod random;
 

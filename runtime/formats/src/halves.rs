@@ -3,17 +3,19 @@
 use half::f16;
 use half::slice::HalfFloatSliceExt;
 
-/// The power of two that brings a row whose largest magnitude is `largest` into `[2^14, 2^15)`, as far as both it and its inverse
-/// are normal numbers of f32. This is the definition that the interpreter, the loader and every kernel follow bit for bit.
+/// The power of two that brings a row whose largest magnitude is `largest` into `[2^14, 2^15)`, as far as
+/// both it and its inverse are normal numbers of f32. This is the definition that the interpreter, the loader
+/// and every kernel follow bit for bit.
 pub fn half_scale(largest: f32) -> f32 {
     let exponent = largest.to_bits() >> 23 & 0xff;
     f32::from_bits((127 + 14 + 127 - exponent).min(253) << 23)
 }
 
-/// Rounds `row * half_scale` to f16, to nearest even, into `out`; returns what the halves are to be multiplied by.
+/// Rounds `row * half_scale` to f16, to nearest even, into `out`; returns what the halves are to be
+/// multiplied by.
 ///
-/// A value is exact where it takes at most 11 bits and none of them is below `2^-24` after scaling: one of bf16 as far as 2^-31 below
-/// the row's largest.
+/// A value is exact where it takes at most 11 bits and none of them is below `2^-24` after scaling: one of
+/// bf16 as far as 2^-31 below the row's largest.
 ///
 /// # Panics
 /// If `row` and `out` differ in length.

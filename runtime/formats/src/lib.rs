@@ -1,9 +1,9 @@
 //! Numeric formats: the bits a tensor is stored in, and what they mean in f32.
 //!
-//! A format is a name, a block (the elements that stand or fall together) and a byte count a block; `decode` and
-//! `encode` define its meaning and are the oracle for every kernel. The blocks of q8_0 and q4_1 hold their own
-//! scales. fp8-e4m3 and nvfp4 tensors are bare codes: their scales are tensors of their own, *companions*, which
-//! [`ScaleForm`] lists and applies, and [`quantise`] makes.
+//! A format is a name, a block (the elements that stand or fall together) and a byte count a block; `decode`
+//! and `encode` define its meaning and are the oracle for every kernel. The blocks of q8_0 and q4_1 hold
+//! their own scales. fp8-e4m3 and nvfp4 tensors are bare codes: their scales are tensors of their
+//! own, *companions*, which [`ScaleForm`] lists and applies, and [`quantise`] makes.
 
 mod activation;
 mod block;
@@ -36,8 +36,8 @@ pub enum Format {
     Q4_1,
     /// One 8-bit float (E4M3, no infinities) an element, to be multiplied by the scales of a [`ScaleForm`].
     Fp8E4m3,
-    /// 16 elements: 8 bytes of 4-bit floats (E2M1), the even element of each pair in the low nibble, to be multiplied
-    /// by the scales of a [`ScaleForm`].
+    /// 16 elements: 8 bytes of 4-bit floats (E2M1), the even element of each pair in the low nibble, to be
+    /// multiplied by the scales of a [`ScaleForm`].
     Nvfp4,
 }
 
@@ -85,12 +85,31 @@ impl Format {
         }
     }
 
-    /// Bytes of `elements` elements, companions not counted; `None` if they do not fill whole blocks or the count overflows.
+    /// Bytes of `elements` elements, companions not counted; `None` if they do not fill whole blocks or the
+    /// count overflows.
     pub const fn bytes(self, elements: usize) -> Option<usize> {
         if !elements.is_multiple_of(self.block_elements()) {
             return None;
         }
         (elements / self.block_elements()).checked_mul(self.block_bytes())
+    }
+
+    /// Whether every element of these whole blocks is a finite number. Of codes whose scales stand beside the
+    /// tensor only those that are no number are looked for: the scales have to be asked for themselves.
+    pub fn is_finite(self, bytes: &[u8]) -> bool {
+        // Infinities and what is no number have all bits of the exponent set.
+        let f32s = |bytes: &[u8]| bytes.chunks_exact(4).all(|it| it[3] & 0x7f != 0x7f || it[2] & 0x80 == 0);
+        let bf16s = |bytes: &[u8]| bytes.chunks_exact(2).all(|it| it[1] & 0x7f != 0x7f || it[0] & 0x80 == 0);
+        let f16s = |bytes: &[u8]| bytes.chunks_exact(2).all(|it| it[1] & 0x7c != 0x7c);
+        match self {
+            Format::F32 => f32s(bytes),
+            Format::Bf16 => bf16s(bytes),
+            Format::F16 => f16s(bytes),
+            Format::Q8_0 => bytes.chunks_exact(34).all(|block| f16s(&block[..2])),
+            Format::Q4_1 => bytes.chunks_exact(20).all(|block| f16s(&block[..4])),
+            Format::Fp8E4m3 => bytes.iter().all(|code| code & 0x7f != 0x7f),
+            Format::Nvfp4 => true,
+        }
     }
 
     /// Whether elements are codes that mean nothing without a scale, in the block or beside the tensor.

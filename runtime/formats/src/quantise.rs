@@ -1,24 +1,27 @@
-//! From values to codes and the scales beside them: what [`ScaleForm::apply`] undoes, up to the format's error.
+//! From values to codes and the scales beside them: what [`ScaleForm::apply`] undoes, up to the format's
+//! error.
 //!
-//! Every scale is the usual one: the largest magnitude of what shares it becomes the largest magnitude of the codes.
-//! Codes are the nearest, ties to even, to the value over its scale *as it is stored*, so that the rounding of a scale
-//! costs range and no accuracy.
+//! Every scale is the usual one: the largest magnitude of what shares it becomes the largest magnitude of the
+//! codes. Codes are the nearest, ties to even, to the value over its scale *as it is stored*, so that the
+//! rounding of a scale costs range and no accuracy.
 //!
 //! # The error
 //!
-//! Let `S` be the stored scale of an element (times the scale of the whole tensor), `c` the largest code and `h` half the
-//! distance from 0 to the least code. A float of `p` significant bits is off by at most `2^-p / (1 + 2^-p)` of the value
-//! where it is normal (the middle between 1 and its successor `1 + 2^(1-p)` is the worst), and by `h` where it is not. So
+//! Let `S` be the stored scale of an element (times the scale of the whole tensor), `c` the largest code and
+//! `h` half the distance from 0 to the least code. A float of `p` significant bits is off by at most `2^-p /
+//! (1 + 2^-p)` of the value where it is normal (the middle between 1 and its successor `1 + 2^(1-p)` is the
+//! worst), and by `h` where it is not. So
 //!
 //! * within the range of the codes, the error is at most `max(|x| / (2^p + 1), h S)`;
-//! * beyond it, which only happens where the scale was rounded down, the code is `c` and the error `|x| - c S`. Before it
-//!   was rounded the scale reached the largest value exactly, so that is at most `c` times the rounding of the scale.
+//! * beyond it, which only happens where the scale was rounded down, the code is `c` and the error `|x| - c
+//!   S`. Before it was rounded the scale reached the largest value exactly, so that is at most `c` times the
+//!   rounding of the scale.
 
 use crate::scales::FP8_BLOCK;
 use crate::{E2M1_MAX, E4M3_MAX, Format, NVFP4_BLOCK, ScaleForm, decode, encode};
 
-/// Matrices without a magnitude above this are stored as zeros under a scale of 1: their scales, or the reciprocals of
-/// these, would be no normal numbers.
+/// Matrices without a magnitude above this are stored as zeros under a scale of 1: their scales, or the
+/// reciprocals of these, would be no normal numbers.
 pub const QUANTISED_MIN: f32 = 1.0 / (1u128 << 100) as f32;
 
 /// Rounds the rows of one matrix to codes and scales.
@@ -36,7 +39,8 @@ pub struct Quantiser {
 pub struct QuantisedRows {
     /// In the format `form.codes()`, row after row.
     pub codes: Vec<u8>,
-    /// The scales of these rows' blocks, row after row, as they are after rounding; empty for [`ScaleForm::Tensor`].
+    /// The scales of these rows' blocks, row after row, as they are after rounding; empty for
+    /// [`ScaleForm::Tensor`].
     pub scales: Vec<f32>,
 }
 
@@ -50,8 +54,8 @@ pub struct Quantised {
 }
 
 impl Quantiser {
-    /// For a matrix whose largest magnitude is `largest`. fp8 scales are stored as `scale_format`; those of nvfp4 are
-    /// fp8-e4m3 and f32 whatever it is.
+    /// For a matrix whose largest magnitude is `largest`. fp8 scales are stored as `scale_format`; those of
+    /// nvfp4 are fp8-e4m3 and f32 whatever it is.
     ///
     /// # Panics
     /// If `largest` is negative or not finite, or `scale_format` has no room for a scale.
@@ -74,7 +78,8 @@ impl Quantiser {
         it
     }
 
-    /// The scale of the whole matrix, the last companion's value; `None` for [`ScaleForm::Block128`], which has none.
+    /// The scale of the whole matrix, the last companion's value; `None` for [`ScaleForm::Block128`], which
+    /// has none.
     pub fn whole(&self) -> Option<f32> {
         (self.form != ScaleForm::Block128).then_some(self.whole)
     }
@@ -116,8 +121,8 @@ impl Quantiser {
         })
     }
 
-    /// The most an element `value` may be off, where `scale` is that of its block: see the module's derivation, and
-    /// one part in 100,000 for the f32 arithmetic.
+    /// The most an element `value` may be off, where `scale` is that of its block: see the module's
+    /// derivation, and one part in 100,000 for the f32 arithmetic.
     pub fn bound(&self, value: f32, scale: f32) -> f32 {
         let (top, largest, parts, least) = match self.form.codes() {
             Format::Nvfp4 => (self.form.row_scale(self.whole), E2M1_MAX, 5.0, 0.25),

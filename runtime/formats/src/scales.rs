@@ -8,8 +8,8 @@ pub const NVFP4_BLOCK: usize = 16;
 /// Rows and columns that share an fp8 block scale.
 pub const FP8_BLOCK: usize = 128;
 
-/// How a checkpoint holds the scales of an fp8 or nvfp4 weight. They are tensors of their own, *companions* of the
-/// weight, whose names are the weight's up to its last dot and then a suffix.
+/// How a checkpoint holds the scales of an fp8 or nvfp4 weight. They are tensors of their own, *companions*
+/// of the weight, whose names are the weight's up to its last dot and then a suffix.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum ScaleForm {
     /// fp8: one scale. `element = code * weight_scale`.
@@ -48,8 +48,8 @@ impl ScaleForm {
         }
     }
 
-    /// Suffix and shape of each companion of a weight `[rows, columns]`; a scalar's shape is empty. With nvfp4 the
-    /// first is fp8-e4m3 and the second f32; fp8 scales are f32, bf16 or f16.
+    /// Suffix and shape of each companion of a weight `[rows, columns]`; a scalar's shape is empty. With
+    /// nvfp4 the first is fp8-e4m3 and the second f32; fp8 scales are f32, bf16 or f16.
     pub fn companions(self, rows: usize, columns: usize) -> Vec<(&'static str, Vec<usize>)> {
         let blocks = |size: usize| vec![rows.div_ceil(size), columns.div_ceil(size)];
         let groups = vec![rows, columns.div_ceil(NVFP4_BLOCK)];
@@ -61,8 +61,9 @@ impl ScaleForm {
         }
     }
 
-    /// What the sum of a whole row is multiplied by, from the last companion's value; 1 where there is no scale of
-    /// the whole tensor. The reciprocal is rounded to f32, so that one multiplication serves both nvfp4 forms.
+    /// What the sum of a whole row is multiplied by, from the last companion's value; 1 where there is no
+    /// scale of the whole tensor. The reciprocal is rounded to f32, so that one multiplication serves both
+    /// nvfp4 forms.
     pub fn row_scale(self, last: f32) -> f32 {
         match self {
             ScaleForm::Tensor | ScaleForm::Modelopt => last,
@@ -71,9 +72,9 @@ impl ScaleForm {
         }
     }
 
-    /// Multiplies `values`, decoded codes of rows of `columns`, by their scales: `scales` are the decoded companions
-    /// in the order of [`ScaleForm::companions`]. A code times its nvfp4 block scale is exact (it is even in bf16), so
-    /// every element is rounded to f32 once.
+    /// Multiplies `values`, decoded codes of rows of `columns`, by their scales: `scales` are the decoded
+    /// companions in the order of [`ScaleForm::companions`]. A code times its nvfp4 block scale is exact (it
+    /// is even in bf16), so every element is rounded to f32 once.
     ///
     /// # Panics
     /// If `scales` are not of this form's shapes.

@@ -1,4 +1,5 @@
-//! The 8-bit and 4-bit floats (OCP FP8 specification 1.0, "E4M3"; OCP Microscaling specification 1.0, "E2M1").
+//! The 8-bit and 4-bit floats (OCP FP8 specification 1.0, "E4M3"; OCP Microscaling specification 1.0,
+//! "E2M1").
 
 /// Magnitudes by the lower three bits of an E2M1 code.
 const E2M1: [f32; 8] = [0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0];
@@ -9,8 +10,8 @@ pub const E4M3_MAX: f32 = 448.0;
 /// The largest magnitude of E2M1.
 pub const E2M1_MAX: f32 = 6.0;
 
-/// The value of an E4M3 code: 1 sign bit, 4 exponent bits (bias 7), 3 mantissa bits; no infinities, and NaN where all
-/// other bits are set.
+/// The value of an E4M3 code: 1 sign bit, 4 exponent bits (bias 7), 3 mantissa bits; no infinities, and NaN
+/// where all other bits are set.
 pub fn e4m3_to_f32(code: u8) -> f32 {
     let (exponent, mantissa) = (i32::from(code >> 3 & 15), f32::from(code & 7));
     let magnitude = match (exponent, code & 7) {
@@ -34,7 +35,8 @@ pub fn f32_to_e4m3(value: f32) -> u8 {
     sign | ((exponent + 7) * 8 + steps - 8) as u8
 }
 
-/// The value of an E2M1 code in the lower four bits: 1 sign bit, 2 exponent bits, 1 mantissa bit; no infinities, no NaN.
+/// The value of an E2M1 code in the lower four bits: 1 sign bit, 2 exponent bits, 1 mantissa bit; no
+/// infinities, no NaN.
 pub fn e2m1_to_f32(code: u8) -> f32 {
     let magnitude = E2M1[usize::from(code & 7)];
     if code & 8 == 0 { magnitude } else { -magnitude }
@@ -43,7 +45,8 @@ pub fn e2m1_to_f32(code: u8) -> f32 {
 /// The nearest E2M1 code, ties to even; magnitudes beyond 6 become 6, and NaN, which has no code, 0.
 pub fn f32_to_e2m1(value: f32) -> u8 {
     let a = value.abs();
-    // How many midpoints between neighbours lie below; a midpoint itself belongs to the neighbour of even code.
+    // How many midpoints between neighbours lie below; a midpoint itself belongs to the neighbour of even
+    // code.
     let below = [a > 0.25, a >= 0.75, a > 1.25, a >= 1.75, a > 2.5, a >= 3.5, a > 5.0];
     let code = below.into_iter().filter(|it| *it).count() as u8;
     if value.is_sign_negative() { code | 8 } else { code }

@@ -157,3 +157,28 @@ fn decoding_checks_the_size() {
 fn encoding_checks_the_size() {
     encode(Format::Q4_1, &[0.0; 31]);
 }
+
+/// Every pattern of 16 bits, decoded, says whether it is finite; so do the scales of blocks.
+#[test]
+fn what_is_not_finite_is_found_in_every_format() {
+    for bits in 0..=u16::MAX {
+        let two = bits.to_le_bytes();
+        let wide = [1, 0, two[0], two[1]];
+        let cases = [
+            (Format::F32, wide.to_vec()),
+            (Format::Bf16, two.to_vec()),
+            (Format::F16, two.to_vec()),
+            (Format::Fp8E4m3, vec![two[0]]),
+            (Format::Nvfp4, vec![two[0]; 8]),
+            (Format::Q8_0, [&two[..], &[3; 32]].concat()),
+            (Format::Q4_1, [&two[..], &[0; 2], &[0x35; 16]].concat()),
+            (Format::Q4_1, [&[0; 2], &two[..], &[0x35; 16]].concat()),
+        ];
+        for (format, block) in cases {
+            let mut values = vec![0.0; format.block_elements()];
+            decode(format, &block, &mut values);
+            let finite = values.iter().all(|value| value.is_finite());
+            assert_eq!(format.is_finite(&block), finite, "{format} {block:?}");
+        }
+    }
+}

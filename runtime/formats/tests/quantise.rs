@@ -1,5 +1,5 @@
-//! Quantised matrices: within the error that is derived for them, stable under a second quantisation, and of the scales
-//! that checkpoints have.
+//! Quantised matrices: within the error that is derived for them, stable under a second quantisation, and of
+//! the scales that checkpoints have.
 
 use monomorph_formats::{
     E2M1_MAX, E4M3_MAX, Format, Quantised, Quantiser, ScaleForm, decode, encode, magnitude, quantise,
@@ -124,8 +124,9 @@ fn scales_are_the_usual_ones() {
 
 #[test]
 fn a_matrix_by_hand() {
-    // The largest is 6 * 448: the scale of all is 1. Second block: 3.2 / 6 = 0.5333, to which 9/16 is the nearest E4M3;
-    // 3.2 over that is 5.7 and becomes 6, and 0.7 over it is 1.24 and becomes 1: not the 1.5 of 0.7 / 0.5333 = 1.31.
+    // The largest is 6 * 448: the scale of all is 1. Second block: 3.2 / 6 = 0.5333, to which 9/16 is the
+    // nearest E4M3; 3.2 over that is 5.7 and becomes 6, and 0.7 over it is 1.24 and becomes 1: not the 1.5 of
+    // 0.7 / 0.5333 = 1.31.
     let mut row = [0.0f32; 32];
     (row[0], row[1], row[16], row[31]) = (2688.0, -1400.0, 3.2, 0.7);
     let quantised = quantise(ScaleForm::Modelopt, Format::F32, &row, 32);
@@ -151,14 +152,16 @@ fn what_was_quantised_before_keeps_its_codes_and_scales() {
             assert!(!nvfp4 || once.scales[0] == twice.scales[0], "{form}: other block scales");
             let near = |(a, b): (&f32, &f32)| (a - b).abs() <= a.abs() * f32::EPSILON;
             assert!(once.scales.concat().iter().zip(&twice.scales.concat()).all(near), "{form} {format}");
-            // 448 times a bf16 or f16 scale is exact in f32, so the largest value over 448 is that scale again.
+            // 448 times a bf16 or f16 scale is exact in f32, so the largest value over 448 is that scale
+            // again.
             if [Format::Bf16, Format::F16].contains(&format) {
                 assert!(once == twice, "{form} {format}: other scales");
             }
             same[at] += usize::from(once == twice);
         }
     }
-    // An f32 scale times 448 (or 2688) is rounded, and now and then its quotient is the neighbour of what it was.
+    // An f32 scale times 448 (or 2688) is rounded, and now and then its quotient is the neighbour of what it
+    // was.
     assert!(same.iter().all(|same| *same >= 20), "{same:?}");
 }
 
@@ -167,7 +170,8 @@ fn what_was_quantised_before_is_the_same_where_the_largest_value_is_exact() {
     let mut random = Random(4);
     for exponent in [-12, -3, 0, 5] {
         let mut original: Vec<f32> = (0..256 * 160).map(|_| random.next() * 2f32.powi(exponent)).collect();
-        // 21 and 7 times a power of two: what is divided by 2688 and 448, over any block, leaves a power of two.
+        // 21 and 7 times a power of two: what is divided by 2688 and 448, over any block, leaves a power of
+        // two.
         for form in ScaleForm::ALL {
             let largest = if form.codes() == Format::Nvfp4 { 21.0 } else { 7.0 } * 2f32.powi(exponent);
             for row in [0, 128] {
@@ -182,12 +186,13 @@ fn what_was_quantised_before_is_the_same_where_the_largest_value_is_exact() {
     }
 }
 
-/// Where a block scale is subnormal in E4M3 it may be rounded so far that another would be chosen for what is left.
+/// Where a block scale is subnormal in E4M3 it may be rounded so far that another would be chosen for what is
+/// left.
 #[test]
 fn small_blocks_may_change_once_more_and_stay_within_the_bound() {
     let mut row = [0.0f32; 32];
-    // The second block's scale should be 0.55 of E4M3's least, which it becomes: 3.3 of that become 3, half of which in
-    // turn would be its scale, and that is nearer to the even code 0.
+    // The second block's scale should be 0.55 of E4M3's least, which it becomes: 3.3 of that become 3, half
+    // of which in turn would be its scale, and that is nearer to the even code 0.
     (row[0], row[16]) = (2688.0, 0.55 * 6.0 / 512.0);
     let once = quantise(ScaleForm::Modelopt, Format::F32, &row, 32);
     assert_eq!(once.scales[0], [448.0, 1.0 / 512.0]);

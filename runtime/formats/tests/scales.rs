@@ -1,12 +1,12 @@
-//! fp8 and nvfp4: every code against the published tables, encoding against the definition of rounding, and the
-//! scales that stand beside the codes.
+//! fp8 and nvfp4: every code against the published tables, encoding against the definition of rounding, and
+//! the scales that stand beside the codes.
 
 use monomorph_formats::{
     E2M1_MAX, E4M3_MAX, Format, ScaleForm, decode, e2m1_to_f32, e4m3_to_f32, encode, f32_to_e2m1, f32_to_e4m3,
 };
 
-/// Magnitudes of every E4M3 code with a clear sign, by the table of the OCP specification: exponent field 0 counts
-/// steps of 2^-9, every further one begins at 8 steps of twice the size of the one before.
+/// Magnitudes of every E4M3 code with a clear sign, by the table of the OCP specification: exponent field 0
+/// counts steps of 2^-9, every further one begins at 8 steps of twice the size of the one before.
 fn e4m3_table() -> Vec<f32> {
     let mut table: Vec<f32> = (0..8).map(|m| m as f32 / 512.0).collect();
     let mut step = 1.0 / 512.0;
@@ -49,7 +49,8 @@ fn e2m1_codes_have_their_published_values() {
     assert_eq!(table[7], E2M1_MAX);
 }
 
-/// The code that is nearest by definition: of the two smallest distances the even code's where they are equal.
+/// The code that is nearest by definition: of the two smallest distances the even code's where they are
+/// equal.
 fn nearest(table: &[f32], value: f32) -> usize {
     // Beyond the last code the last is nearest, which differences of huge numbers no longer show.
     let value = f64::from(value.abs().min(2.0 * table[table.len() - 1]));

@@ -4,8 +4,8 @@ use std::sync::OnceLock;
 
 static FAULT: OnceLock<String> = OnceLock::new();
 
-/// Notes that the device failed in a step. Nothing it holds can be trusted, so the process is to tell its clients
-/// and end; the first fault is the one reported.
+/// Notes that the device failed in a step. Nothing it holds can be trusted, so the process is to tell its
+/// clients and end; the first fault is the one reported.
 pub fn set_device_fault(what: &str) {
     // A second fault follows from the first.
     let _ = FAULT.set(what.to_owned());

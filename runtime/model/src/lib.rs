@@ -12,13 +12,13 @@ mod step;
 pub use fault::{device_fault, set_device_fault};
 pub use name::is_instance;
 pub use spec::{
-    BatchInvariantSpec, ClassFormat, CudaSpec, DraftSpec, Drafter, Figures, HardwareSpec, ModelSpec,
-    Protocol, SamplingPreset, TensorSpec, piece,
+    BatchInvariantSpec, CanarySpec, ClassFormat, CudaSpec, DraftSpec, Drafter, Figures, FileSpec,
+    HardwareSpec, ModelSpec, Protocol, SamplingPreset, TensorSpec, piece,
 };
 pub use states::{StateRoom, States, StatesWanted};
 pub use step::{
-    BlockId, FarId, Output, RowOutput, SequenceStep, Slot, SnapshotId, StateCopy, StatePlace, Step,
-    StepOutput, Ticket, Tokens, Verified,
+    BlockId, FarId, NOT_NUMBERS, Output, RowOutput, SequenceStep, Slot, SnapshotId, StateCopy, StatePlace,
+    Step, StepOutput, Ticket, Tokens, Verified,
 };
 
 use monomorph_weights::{Checkpoint, WeightsError};
@@ -29,7 +29,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 /// A compiled model with its weights on its device.
 ///
 /// `submit` need not wait for the device; `collect` does. The device runs steps in the order they were
-/// submitted, and tickets are collected in that order. One thread, the engine's forward thread, makes all calls.
+/// submitted, and tickets are collected in that order. One thread, the engine's forward thread, makes all
+/// calls.
 pub trait Model: Sized + Send + 'static {
     /// Everything the build fixed.
     const SPEC: &'static ModelSpec;
@@ -39,16 +40,18 @@ pub trait Model: Sized + Send + 'static {
     /// `submit` only starts it says 2, so that its device need not wait for the host between two steps.
     const STEPS_IN_FLIGHT: usize = 1;
 
-    /// Whether it begins a step before it knows what the step's rows are sampled by: see [`Model::sample`]. One with two steps in
-    /// flight does, or nothing that needs the host between two tokens could go on ahead.
+    /// Whether it begins a step before it knows what the step's rows are sampled by: see [`Model::sample`].
+    /// One with two steps in flight does, or nothing that needs the host between two tokens could go on
+    /// ahead.
     const SAMPLES_APART: bool = false;
 
-    /// Drafts of a sequence that a step verifies together, whoever [made](Drafter) them; 0 for a stack that verifies none.
-    /// Which tokens to feed is known only when a step is collected: a stack that verifies drafts has one step in flight.
+    /// Drafts of a sequence that a step verifies together, whoever [made](Drafter) them; 0 for a stack that
+    /// verifies none. Which tokens to feed is known only when a step is collected: a stack that verifies
+    /// drafts has one step in flight.
     const DRAFTS: usize = Self::SPEC.drafts();
 
-    /// Whether this machine has the hardware the stack was compiled for, without claiming any of it. (CPUs are checked
-    /// before anything else runs.)
+    /// Whether this machine has the hardware the stack was compiled for, without claiming any of it. (CPUs
+    /// are checked before anything else runs.)
     ///
     /// # Errors
     /// [`LoadError::Hardware`] saying what is missing.
@@ -73,14 +76,14 @@ pub trait Model: Sized + Send + 'static {
         0
     }
 
-    /// Places on disk for groups of K/V blocks, and the blocks of a group: see [`LoadOptions::far`]. None of a model that keeps none
-    /// there.
+    /// Places on disk for groups of K/V blocks, and the blocks of a group: see [`LoadOptions::far`]. None of
+    /// a model that keeps none there.
     fn far(&self) -> Option<FarRoom> {
         None
     }
 
-    /// Writes a group of blocks to a place on disk: all their tokens' keys and values. Called while no step is in flight. The blocks
-    /// are as they were, and what was in the place is gone.
+    /// Writes a group of blocks to a place on disk: all their tokens' keys and values. Called while no step
+    /// is in flight. The blocks are as they were, and what was in the place is gone.
     ///
     /// # Errors
     /// When the disk is full or fails; the place holds nothing then.
@@ -88,8 +91,9 @@ pub trait Model: Sized + Send + 'static {
         Err(format!("{blocks:?} cannot be sent to {to:?}: this server keeps no blocks on disk"))
     }
 
-    /// Copies the keys and values of a block, all layers', into `into`, [`block_bytes`](ModelSpec::block_bytes) of it. Called between
-    /// steps: none is in flight. What the bytes mean is the model's own.
+    /// Copies the keys and values of a block, all layers', into `into`,
+    /// [`block_bytes`](ModelSpec::block_bytes) of it. Called between steps: none is in flight. What the bytes
+    /// mean is the model's own.
     ///
     /// # Panics
     /// When there is no such block, or `into` is of another size.
@@ -101,8 +105,8 @@ pub trait Model: Sized + Send + 'static {
     /// As [`Self::read_block`].
     fn write_block(&mut self, block: BlockId, from: &[u8]);
 
-    /// Copies a recurrent state, all layers', into `into`, [`state_bytes`](ModelSpec::state_bytes) of it; where there is none, nothing.
-    /// Called between steps.
+    /// Copies a recurrent state, all layers', into `into`, [`state_bytes`](ModelSpec::state_bytes) of it;
+    /// where there is none, nothing. Called between steps.
     ///
     /// # Panics
     /// When there is no such place, or `into` is of another size.
@@ -110,8 +114,9 @@ pub trait Model: Sized + Send + 'static {
         assert!(into.is_empty(), "a model without recurrent state");
     }
 
-    /// Puts back what [`Self::read_state`] read, in this place or another. Called between steps. Blocks and state of a sequence that are
-    /// all put back are as good as never taken: it goes on from its slot as if it had stayed there.
+    /// Puts back what [`Self::read_state`] read, in this place or another. Called between steps. Blocks and
+    /// state of a sequence that are all put back are as good as never taken: it goes on from its slot as if
+    /// it had stayed there.
     ///
     /// # Panics
     /// As [`Self::read_state`].
@@ -122,9 +127,10 @@ pub trait Model: Sized + Send + 'static {
     /// Starts one batched forward step. The caller may change `step` as soon as this returns.
     fn submit(&mut self, step: &Step) -> Ticket;
 
-    /// Samples in the step submitted last, which said that its [sampling follows](Step::sampling_follows): the same step, with
-    /// histories, biases and masks. Called once for each such step, before another is submitted and before it is collected.
-    /// A row that nobody wants any more has none of them and is greedy: what is sampled there is dropped.
+    /// Samples in the step submitted last, which said that its [sampling follows](Step::sampling_follows):
+    /// the same step, with histories, biases and masks. Called once for each such step, before another is
+    /// submitted and before it is collected. A row that nobody wants any more has none of them and is greedy:
+    /// what is sampled there is dropped.
     ///
     /// # Panics
     /// When no step waits for this.
@@ -138,6 +144,7 @@ pub trait Model: Sized + Send + 'static {
 
 /// Where weights come from.
 #[derive(Debug)]
+#[expect(clippy::large_enum_variant, reason = "a server has one")]
 pub enum Weights {
     /// The model's own.
     Checkpoint(Checkpoint),
@@ -164,25 +171,55 @@ impl Weights {
 /// What a start of the server decides about memory and threads.
 #[derive(Clone, Debug)]
 pub struct LoadOptions {
-    /// K/V blocks to claim, each of [`ModelSpec::block_tokens`] tokens over all layers; `None` claims what the
-    /// device's memory holds, and on a CPU, whose memory is everybody's, what one sequence needs.
+    /// K/V blocks to claim, each of [`ModelSpec::block_tokens`] tokens over all layers; `None` claims what
+    /// the device's memory holds, and on a CPU, whose memory is everybody's, what one sequence needs.
     pub blocks: Option<usize>,
-    /// Longest sequence that will be asked for, in tokens; with the [`reach`](ModelSpec::reach) of its drafts.
+    /// Longest sequence that will be asked for, in tokens; with the [`reach`](ModelSpec::reach) of its
+    /// drafts.
     pub context: usize,
-    /// Whether fewer blocks will do than that takes, because nobody asked for this length; ignored by a CPU, whose memory is planned
-    /// before.
+    /// Whether fewer blocks will do than that takes, because nobody asked for this length; ignored by a CPU,
+    /// whose memory is planned before.
     pub shorter: bool,
-    /// Sequences and snapshots to claim recurrent state for, each of [`ModelSpec::state_bytes`]; ignored by a model without such state.
-    /// A CPU, whose memory is planned before, is told both.
+    /// Sequences and snapshots to claim recurrent state for, each of [`ModelSpec::state_bytes`]; ignored by a
+    /// model without such state. A CPU, whose memory is planned before, is told both.
     pub states: StatesWanted,
     /// Where K/V blocks that the device need not hold are kept, if anywhere.
     pub far: Option<FarOptions>,
     /// Most of the device's memory to use, as a part of it; ignored by a CPU.
     pub memory_fraction: f64,
+    /// What stays free of the machine's memory; on a CPU, whose memory is planned before, that plan has seen
+    /// to it.
+    pub guard: HostGuard,
     /// Threads of the CPU team, or that pack weights for another device.
     pub threads: usize,
     /// Takes lines about what is going to be claimed, before it is.
     pub report: fn(std::fmt::Arguments),
+}
+
+/// Memory of the machine that is to stay free, whoever takes it.
+#[derive(Clone, Copy, Debug)]
+pub struct HostGuard {
+    /// How much; 0 guards nothing.
+    pub bytes: u64,
+    /// Bytes that may still be had now without ending somebody.
+    pub available: fn() -> u64,
+}
+
+impl HostGuard {
+    /// Refuses to take so many bytes where that would not leave enough.
+    ///
+    /// # Errors
+    /// [`LoadError::HostMemory`] saying what is left.
+    pub fn check(&self, taking: u64) -> Result<(), LoadError> {
+        if self.bytes == 0 {
+            return Ok(());
+        }
+        let (available, guard) = ((self.available)(), self.bytes);
+        match available.checked_sub(taking) {
+            Some(left) if left >= guard => Ok(()),
+            _ => Err(LoadError::HostMemory { available, taking, guard }),
+        }
+    }
 }
 
 /// Places on disk.
@@ -268,6 +305,10 @@ pub enum LoadError {
     HostMemory {
         /// Bytes left.
         available: u64,
+        /// Bytes that were about to be taken.
+        taking: u64,
+        /// Bytes that are to stay free.
+        guard: u64,
     },
     /// The system refuses a thread.
     Threads(std::io::Error),
@@ -295,8 +336,12 @@ impl std::fmt::Display for LoadError {
                 write!(f, "{what} needs {needed} bytes, and {available} are available")?;
                 fits.iter().try_for_each(|fits| write!(f, "; {fits}"))
             }
-            LoadError::HostMemory { available } => {
-                write!(f, "stopped loading: this machine has {available} bytes of memory left")
+            LoadError::HostMemory { available, taking, guard } => {
+                write!(f, "stopped loading: this machine has {available} bytes of memory left")?;
+                if *taking > 0 {
+                    write!(f, ", {taking} more are about to be taken")?;
+                }
+                write!(f, ", and {guard} are to stay free (--memory-guard)")
             }
             LoadError::Threads(error) => write!(f, "a thread could not be started: {error}"),
             LoadError::Hardware(what) => f.write_str(what),

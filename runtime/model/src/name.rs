@@ -9,8 +9,8 @@ pub(crate) struct Indices {
     pub(crate) expert: Option<usize>,
 }
 
-/// The indices by which `name` is an instance of `pattern`; `None` where it is not. `{layer}` and `{expert}` stand for
-/// a number without leading zeros, `*` at the end for anything.
+/// The indices by which `name` is an instance of `pattern`; `None` where it is not. `{layer}` and `{expert}`
+/// stand for a number without leading zeros, `*` at the end for anything.
 pub(crate) fn find(pattern: &str, name: &str) -> Option<Indices> {
     let mut indices = Indices::default();
     let (mut pattern, mut name) = (pattern, name);
@@ -36,8 +36,8 @@ pub(crate) fn find(pattern: &str, name: &str) -> Option<Indices> {
     (pattern == name).then_some(indices)
 }
 
-/// Whether a tensor called `name` is one that `pattern` stands for: as in a spec, `{layer}` and `{expert}` are any number,
-/// and a `*` at its end is anything.
+/// Whether a tensor called `name` is one that `pattern` stands for: as in a spec, `{layer}` and `{expert}`
+/// are any number, and a `*` at its end is anything.
 pub fn is_instance(pattern: &str, name: &str) -> bool {
     find(pattern, name).is_some()
 }

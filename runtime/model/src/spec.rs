@@ -24,8 +24,9 @@ pub struct ModelSpec {
     pub block_tokens: usize,
     /// Bytes of one K/V block over all layers.
     pub block_bytes: usize,
-    /// Bytes of recurrent state that one sequence has over all layers; each that may [run](crate::Model::sequences) has as much
-    /// from the start. 0 for a model that remembers in keys and values alone.
+    /// Bytes of recurrent state that one sequence has over all layers; each that may
+    /// [run](crate::Model::sequences) has as much from the start. 0 for a model that remembers in keys and
+    /// values alone.
     pub state_bytes: u64,
     /// Most tokens one step may carry over all its sequences.
     pub step_tokens: usize,
@@ -37,8 +38,14 @@ pub struct ModelSpec {
     pub formats: &'static [ClassFormat],
     /// Every tensor of the checkpoint that the stack loads, ascending by name.
     pub tensors: &'static [TensorSpec],
-    /// Tensors the checkpoint may hold besides: `{layer}` and `{expert}` stand for any number, `*` at the end for anything.
+    /// Tensors the checkpoint may hold besides: `{layer}` and `{expert}` stand for any number, `*` at the end
+    /// for anything.
     pub unused: &'static [&'static str],
+    /// Files of the checkpoint whose digests its quant spec names; none where it names none.
+    pub files: &'static [FileSpec],
+    /// What the checkpoint's weights are known to answer; none where nobody has asked the reference
+    /// interpreter.
+    pub canaries: &'static [CanarySpec],
     /// Bytes of weights on the device after repacking.
     pub weight_bytes: u64,
     /// Bytes of activations and scratch claimed at load.
@@ -72,8 +79,9 @@ impl ModelSpec {
         }
     }
 
-    /// Positions that its passes which draft write behind the last token that holds and was fed. A draft head's rows stand at the
-    /// position before the token that they are about, so that its first pass writes none; the model's own layers are fed that token.
+    /// Positions that its passes which draft write behind the last token that holds and was fed. A draft
+    /// head's rows stand at the position before the token that they are about, so that its first pass writes
+    /// none; the model's own layers are fed that token.
     const fn written(&self) -> usize {
         match &self.draft {
             Some(DraftSpec { drafter: Drafter::Head, drafts, .. }) => *drafts - 1,
@@ -82,14 +90,16 @@ impl ModelSpec {
         }
     }
 
-    /// Positions behind a sequence's tokens that a step which feeds the last of them may write: those of the drafts it
-    /// verifies, and where it drafts itself and all of them hold, those that passes for the step after write.
+    /// Positions behind a sequence's tokens that a step which feeds the last of them may write: those of the
+    /// drafts it verifies, and where it drafts itself and all of them hold, those that passes for the step
+    /// after write.
     pub const fn reach(&self) -> usize {
         self.drafts() + self.written()
     }
 
-    /// Positions behind what is fed to a sequence that is sampled for, so many `drafts` among it, which its blocks hold too: a
-    /// stack that drafts goes on there; one that is given drafts may fill its rows up to as many as of those that have some.
+    /// Positions behind what is fed to a sequence that is sampled for, so many `drafts` among it, which its
+    /// blocks hold too: a stack that drafts goes on there; one that is given drafts may fill its rows up to
+    /// as many as of those that have some.
     pub const fn ahead(&self, drafts: usize) -> usize {
         match self.drafted() {
             0 => self.drafts() - drafts,
@@ -102,7 +112,8 @@ impl ModelSpec {
         self.context.saturating_sub(self.reach())
     }
 
-    /// Tokens whose multiples pieces of a prompt end at, unless with the prompt; 1 where a piece may end anywhere.
+    /// Tokens whose multiples pieces of a prompt end at, unless with the prompt; 1 where a piece may end
+    /// anywhere.
     pub const fn piece_tokens(&self) -> usize {
         match &self.batch_invariant {
             Some(invariant) => invariant.piece_tokens,
@@ -131,7 +142,8 @@ impl ModelSpec {
 /// Who makes the drafts that a stack verifies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Drafter {
-    /// The stack itself, with a draft head, behind every token that it samples: [`Verified`](crate::Verified) returns them.
+    /// The stack itself, with a draft head, behind every token that it samples: [`Verified`](crate::Verified)
+    /// returns them.
     Head,
     /// The stack itself, with the model's layers that have no recurrent state, as [`Head`](Self::Head) does.
     Layers,
@@ -150,23 +162,23 @@ pub struct DraftSpec {
     pub drafts: usize,
     /// Ids that can be drafted: those below this. The model's vocabulary unless the draft's head is cut.
     pub vocabulary: usize,
-    /// For measuring speed only: the rate at which drafts are accepted whatever was sampled. The answers of such a build
-    /// mean nothing.
+    /// For measuring speed only: the rate at which drafts are accepted whatever was sampled. The answers of
+    /// such a build mean nothing.
     pub forced_acceptance: Option<f64>,
 }
 
-/// What makes a sequence's bits its own, whoever joins or leaves its batch: tokens of prompts always go through the one
-/// prefill program and generated ones through the one decode program, each program being of one size; and what that asks of
-/// prompts.
+/// What makes a sequence's bits its own, whoever joins or leaves its batch: tokens of prompts always go
+/// through the one prefill program and generated ones through the one decode program, each program being of
+/// one size; and what that asks of prompts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BatchInvariantSpec {
-    /// Tokens whose multiples pieces of a prompt end at, unless with the prompt: kernels sum alike on both sides of such an
-    /// end. At least 1, and at most [`ModelSpec::step_tokens`].
+    /// Tokens whose multiples pieces of a prompt end at, unless with the prompt: kernels sum alike on both
+    /// sides of such an end. At least 1, and at most [`ModelSpec::step_tokens`].
     pub piece_tokens: usize,
 }
 
-/// How many of the `left` tokens of a prompt that begin at `position` a step with room for `room` of them is fed: all, or as
-/// many as end at a multiple of `piece_tokens`, which may be none.
+/// How many of the `left` tokens of a prompt that begin at `position` a step with room for `room` of them is
+/// fed: all, or as many as end at a multiple of `piece_tokens`, which may be none.
 pub const fn piece(position: usize, left: usize, room: usize, piece_tokens: usize) -> usize {
     if left <= room {
         return left;
@@ -225,6 +237,28 @@ pub struct TensorSpec {
     pub format: Format,
 }
 
+/// A file that a checkpoint ships as.
+#[derive(Debug)]
+pub struct FileSpec {
+    /// Its name, without directories.
+    pub name: &'static str,
+    /// SHA-256 of its bytes, in hex.
+    pub sha256: &'static str,
+}
+
+/// A prompt, and the greedy answer of a checkpoint's weights to it as the reference interpreter gives it:
+/// known before any server was.
+#[derive(Debug)]
+pub struct CanarySpec {
+    /// Ids of the prompt.
+    pub prompt: &'static [u32],
+    /// Ids of the answer.
+    pub answer: &'static [u32],
+    /// The smallest lead of a token of the answer over the next likeliest, in logits: what rounding may move
+    /// without another token winning.
+    pub margin: f32,
+}
+
 /// The text protocol of a model.
 #[derive(Clone, Copy, Debug)]
 pub struct Protocol {
@@ -255,8 +289,8 @@ pub struct SamplingPreset {
     pub repetition_penalty: f32,
 }
 
-/// Speed as the plan sees it: of tokens in tokens per second for one sequence (decode at the bench's mean context,
-/// prefill of 512 tokens).
+/// Speed as the plan sees it: of tokens in tokens per second for one sequence (decode at the bench's mean
+/// context, prefill of 512 tokens).
 #[derive(Clone, Copy, Debug)]
 pub struct Figures {
     /// Decode at the byte floor: bytes a token over the memory bandwidth.
@@ -267,6 +301,7 @@ pub struct Figures {
     pub predicted_decode: f64,
     /// Prefill as the sum of the phases' predicted times.
     pub predicted_prefill: f64,
-    /// Bytes a second that a sequence's memory is copied with, out of the device's memory to the machine's or back.
+    /// Bytes a second that a sequence's memory is copied with, out of the device's memory to the machine's or
+    /// back.
     pub copy_bandwidth: f64,
 }

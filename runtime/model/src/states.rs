@@ -39,8 +39,8 @@ pub struct StateRoom {
 }
 
 impl StatesWanted {
-    /// What there will be where steps take at most `most` sequences. What was asked for is not cut, whether there is room or not; of the
-    /// rest at least one sequence is left.
+    /// What there will be where steps take at most `most` sequences. What was asked for is not cut, whether
+    /// there is room or not; of the rest at least one sequence is left.
     pub fn within(self, most: usize, room: StateRoom) -> States {
         let most = self.sequences.unwrap_or(most);
         let StateRoom { bytes, state, kv, shorter } = room;

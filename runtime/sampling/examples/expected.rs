@@ -1,9 +1,9 @@
 //! Writes what the reference sampler makes of made-up rows, for the test programs of other devices:
 //! `cargo run --release --example expected -- FILE`.
 //!
-//! A case is 272 bytes, little endian: how its row of logits is generated, the parameters, and what is expected.
-//! The logits are made of integers and single roundings from the counter-based generator, so that any device can
-//! make them again; `logit` below is the definition.
+//! A case is 272 bytes, little endian: how its row of logits is generated, the parameters, and what is
+//! expected. The logits are made of integers and single roundings from the counter-based generator, so that
+//! any device can make them again; `logit` below is the definition.
 
 use monomorph_sampling::{
     Conditions, Sampled, Sampling, TokenBias, TokenMask, TokenUse, sample_within, uniform,
@@ -24,7 +24,8 @@ struct Row {
     scale: f32,
 }
 
-/// The logit of token `id`: four fields of 13 bits, summed, are nearly normal with a deviation of 4,730 / scale.
+/// The logit of token `id`: four fields of 13 bits, summed, are nearly normal with a deviation of 4,730 /
+/// scale.
 fn logit(row: Row, id: u32) -> f32 {
     let bits = (uniform(row.seed, u64::from(id)) * (1u64 << 53) as f64) as u64;
     let sum: u64 = (0..4).map(|field| bits >> (13 * field) & 0x1fff).sum();

@@ -1,4 +1,5 @@
-//! What is added to the logits of single tokens: a request's own biases, and what DRY takes from tokens that would go on repeating.
+//! What is added to the logits of single tokens: a request's own biases, and what DRY takes from tokens that
+//! would go on repeating.
 
 use crate::TokenMask;
 use std::cmp::Reverse;
@@ -27,11 +28,12 @@ pub struct Biases {
     pub dry: Option<Dry>,
 }
 
-/// "Don't repeat yourself" (p-e-w, text-generation-webui pull request 5677): a token that would lengthen a repetition of `length` tokens
-/// loses `multiplier * base^(length - allowed)` of its logit, where `length >= allowed`.
+/// "Don't repeat yourself" (p-e-w, text-generation-webui pull request 5677): a token that would lengthen a
+/// repetition of `length` tokens loses `multiplier * base^(length - allowed)` of its logit, where `length >=
+/// allowed`.
 ///
-/// A repetition of `length`: the last `length` tokens stand elsewhere, too, with the token in question behind them. None contains a
-/// breaker.
+/// A repetition of `length`: the last `length` tokens stand elsewhere, too, with the token in question behind
+/// them. None contains a breaker.
 #[derive(Clone, Debug)]
 pub struct Dry {
     /// Above 0.
@@ -83,7 +85,8 @@ impl Biases {
 }
 
 impl Dry {
-    /// What the token after `tokens` loses: the strongest first, the smallest id among equals, at most [`MAX_FIXED`].
+    /// What the token after `tokens` loses: the strongest first, the smallest id among equals, at most
+    /// [`MAX_FIXED`].
     fn penalties(&self, tokens: &[u32]) -> Vec<TokenBias> {
         let tokens = &tokens[tokens.len() - self.window.min(tokens.len())..];
         // The last tokens, the very last first, up to the breaker.
@@ -118,8 +121,8 @@ impl Dry {
     }
 }
 
-/// Of every suffix of `ids` how long a prefix of all of them it begins with (the Z function: Gusfield 1997, 1.4), in time linear in
-/// their number. That of the whole is 0 by convention.
+/// Of every suffix of `ids` how long a prefix of all of them it begins with (the Z function: Gusfield 1997,
+/// 1.4), in time linear in their number. That of the whole is 0 by convention.
 fn common_prefixes(ids: &[u32]) -> Vec<usize> {
     let mut lengths = vec![0; ids.len()];
     let (mut from, mut to) = (0, 0);
@@ -146,7 +149,8 @@ mod tests {
         Dry { multiplier: 0.5, base: 2.0, allowed, window, breakers }
     }
 
-    /// By its definition: for every token and every length whether the end repeats something that the token stood behind.
+    /// By its definition: for every token and every length whether the end repeats something that the token
+    /// stood behind.
     fn by_definition(dry: &Dry, tokens: &[u32], vocabulary: u32) -> Vec<(u32, f32)> {
         let tokens = &tokens[tokens.len() - dry.window.min(tokens.len())..];
         let losses = (0..vocabulary).filter(|id| !dry.breakers.allows(*id)).filter_map(|id| {

@@ -19,7 +19,8 @@ fn heaviest_first(a: &Candidate, b: &Candidate) -> Ordering {
 /// The `k` largest of a row without NaN (all of it if `k` is no smaller), in no particular order.
 pub(crate) fn top_k(logits: &[f32], k: usize) -> Vec<Candidate> {
     const BLOCK: usize = 64;
-    // k blocks hold a value of at least the k-th largest block maximum, so the k-th largest value is no smaller.
+    // k blocks hold a value of at least the k-th largest block maximum, so the k-th largest value is no
+    // smaller.
     let mut maxima: Vec<f32> = logits.chunks(BLOCK).map(largest).collect();
     let bound = match maxima.len().checked_sub(k) {
         Some(below) if k > 0 => *maxima.select_nth_unstable_by(below, f32::total_cmp).1,
@@ -85,9 +86,10 @@ pub(crate) fn top_p(candidates: &mut Vec<Candidate>, target: f64) {
     candidates.truncate(end.max(1));
 }
 
-/// Makes logits minus infinity that are more than `count` standard deviations below `best`, the largest. The deviation is that of the
-/// finite logits (population, in f64: the mean first, then the squares of what differs from it), as Tang et al., "Top-nσ: Not All
-/// Logits Are You Need", 2024, have it. Nothing changes where the largest is not finite.
+/// Makes logits minus infinity that are more than `count` standard deviations below `best`, the largest. The
+/// deviation is that of the finite logits (population, in f64: the mean first, then the squares of what
+/// differs from it), as Tang et al., "Top-nσ: Not All Logits Are You Need", 2024, have it. Nothing changes
+/// where the largest is not finite.
 pub(crate) fn top_n_sigma(logits: &mut [f32], best: f32, count: f32) {
     if !best.is_finite() {
         return;

@@ -2,8 +2,9 @@
 
 use crate::TokenUse;
 
-/// The history of a sequence that `history` is of when `ids` were generated after it, in which every id stands once as it did
-/// before. What a row samples with that comes after drafts: the step's history with the drafts fed before the row.
+/// The history of a sequence that `history` is of when `ids` were generated after it, in which every id
+/// stands once as it did before. What a row samples with that comes after drafts: the step's history with the
+/// drafts fed before the row.
 ///
 /// It takes time in proportion to `history.len() * ids.len()`: drafts are few.
 ///

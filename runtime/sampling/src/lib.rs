@@ -6,10 +6,11 @@
 //!
 //! 1. log-probabilities, where asked for, from the unmodified logits;
 //! 2. the mask, where there is one: what it does not allow has a logit of minus infinity from here on;
-//! 3. [biases](TokenBias) of single tokens; then penalties: repetition (prompt and answer), then frequency and presence (answer only);
+//! 3. [biases](TokenBias) of single tokens; then penalties: repetition (prompt and answer), then frequency
+//!    and presence (answer only);
 //! 4. temperature; 0 stops here and takes the largest logit, the smallest id among equals;
-//! 5. `top_n_sigma` (which the temperature does not change), then `top_k`, then `top_p` over what is left, then `min_p` against the
-//!    likeliest;
+//! 5. `top_n_sigma` (which the temperature does not change), then `top_k`, then `top_p` over what is left,
+//!    then `min_p` against the likeliest;
 //! 6. one draw from what remains: the uniform number is [`uniform`]`(seed, draw)`, a counter-based generator,
 //!    so a draw depends on nothing but the request's seed and the position of the draw.
 //!
@@ -29,11 +30,12 @@ mod sampler;
 pub use bias::{Biases, Dry, MAX_BIASES, MAX_FIXED, TokenBias};
 pub use history::with_generated;
 pub use mask::TokenMask;
+pub use numeric::is_finite;
 pub use random::uniform;
 pub use sampler::{Conditions, sample, sample_within, score};
 
 /// Most alternatives a request may ask log-probabilities of.
-pub const MAX_TOP_LOGPROBS: u8 = 20;
+pub const MAX_TOP_LOGPROBS: u8 = monomorph_abi::step::MAX_TOP_LOGPROBS as u8;
 
 /// One request's sampling parameters. The default is greedy decoding without penalties.
 #[derive(Clone, Debug, PartialEq)]
@@ -46,7 +48,8 @@ pub struct Sampling {
     pub top_p: f32,
     /// Keep tokens at least `min_p` times as probable as the likeliest; 0 keeps all.
     pub min_p: f32,
-    /// Keep tokens whose logits are no more than so many standard deviations (of all finite logits) below the largest; 0 keeps all.
+    /// Keep tokens whose logits are no more than so many standard deviations (of all finite logits) below the
+    /// largest; 0 keeps all.
     pub top_n_sigma: f32,
     /// Divides positive and multiplies negative logits of every token seen (prompt and answer); 1 is off.
     pub repetition_penalty: f32,

@@ -1,7 +1,8 @@
 //! Passes over a row of logits, written so that the compiler makes vector code of them, and so that they
 //! round the same on every machine.
 
-/// Independent accumulators: enough to fill vector registers, and fixed, so that sums round the same everywhere.
+/// Independent accumulators: enough to fill vector registers, and fixed, so that sums round the same
+/// everywhere.
 const LANES: usize = 16;
 
 /// The largest value; NaN is passed over; minus infinity for none.
@@ -15,6 +16,12 @@ pub(crate) fn largest(values: &[f32]) -> f32 {
         }
     }
     lanes.iter().chain(rest).fold(f32::NEG_INFINITY, |best, &value| if value > best { value } else { best })
+}
+
+/// Whether every logit is a number: neither NaN nor infinite.
+pub fn is_finite(logits: &[f32]) -> bool {
+    // Without an early exit, so that it is vector code: the row was just written and is in the cache.
+    logits.iter().fold(true, |finite, logit| finite & (logit.abs() <= f32::MAX))
 }
 
 /// The id of the largest logit, the smallest among equals; NaN counts as minus infinity.
@@ -52,7 +59,8 @@ pub(crate) fn weight(logit: f32, largest: f32, inverse_temperature: f32) -> f32 
     if logit == largest { 1.0 } else { relative }
 }
 
-/// e^x for x <= 0, within 2 units in the last place; below -87 (where f32 begins to run out) and for NaN it is 0.
+/// e^x for x <= 0, within 2 units in the last place; below -87 (where f32 begins to run out) and for NaN it
+/// is 0.
 fn exp_nonpositive(x: f32) -> f32 {
     // Cody and Waite: x = n ln 2 + r with |r| <= ln 2 / 2; the addition of 1.5 * 2^23 rounds to an integer
     // in the low bits of the mantissa, which every machine does alike and without a call.
@@ -91,6 +99,20 @@ mod tests {
             let exact = f64::from(x).exp();
             let error = ((f64::from(exp_nonpositive(x)) - exact) / exact).abs();
             assert!(error < 2.4e-7, "exp({x}) is off by {error}");
+        }
+    }
+
+    #[test]
+    fn one_logit_that_is_no_number_is_seen_wherever_it_stands() {
+        assert!(is_finite(&[]) && is_finite(&[f32::MAX, f32::MIN, -0.0, f32::MIN_POSITIVE]));
+        for length in [1, 15, 16, 17, 1000] {
+            for at in 0..length {
+                for poison in [f32::NAN, -f32::NAN, f32::INFINITY, f32::NEG_INFINITY] {
+                    let mut row = vec![-1.0; length];
+                    row[at] = poison;
+                    assert!(!is_finite(&row), "{poison} at {at} of {length}");
+                }
+            }
         }
     }
 

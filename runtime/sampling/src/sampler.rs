@@ -30,8 +30,8 @@ pub struct Conditions<'a> {
     pub mask: Option<&'a TokenMask>,
 }
 
-/// As [`sample`], with biases, and of the ids that a mask allows, if there is one. Where none of these has a finite logit, that gives
-/// token 0 too, which the mask need not allow.
+/// As [`sample`], with biases, and of the ids that a mask allows, if there is one. Where none of these has a
+/// finite logit, that gives token 0 too, which the mask need not allow.
 pub fn sample_within(
     logits: &mut [f32],
     sampling: &Sampling,
@@ -60,8 +60,8 @@ pub fn sample_within(
     }
 }
 
-/// The log-probability of a token that was there before, such as one of a prompt, with the `top` likeliest in its place: as [`sample`] would
-/// have reported it.
+/// The log-probability of a token that was there before, such as one of a prompt, with the `top` likeliest in
+/// its place: as [`sample`] would have reported it.
 ///
 /// * `logits`: one row, `[vocabulary]`; a NaN in it becomes minus infinity.
 pub fn score(logits: &mut [f32], id: u32, top: u8) -> Sampled {

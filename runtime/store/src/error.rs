@@ -81,7 +81,8 @@ pub enum PageError {
     Corrupt,
     /// The store's thread is gone.
     Stopped,
-    /// A mistake of the caller: the place was never written, is being written, or was freed; or the memory is not of a page's size.
+    /// A mistake of the caller: the place was never written, is being written, or was freed; or the memory is
+    /// not of a page's size.
     Misused(&'static str),
 }
 

@@ -16,10 +16,11 @@ const SUFFIX: &str = ".pages";
 /// Stores that this process opened.
 static OPENED: AtomicU64 = AtomicU64::new(0);
 
-/// Makes a file of `bytes` in `directory`, without a name, all of its room claimed; past the system's cache where `direct`.
+/// Makes a file of `bytes` in `directory`, without a name, all of its room claimed; past the system's cache
+/// where `direct`.
 ///
-/// What has a name like ours is left from a process that ended between making its file and taking the name away, or belongs to one
-/// that is about to take it away and needs it no more: it is removed.
+/// What has a name like ours is left from a process that ended between making its file and taking the name
+/// away, or belongs to one that is about to take it away and needs it no more: it is removed.
 pub(crate) fn create(directory: &Path, bytes: u64, direct: bool) -> Result<File, OpenError> {
     let failed = |what| move |error| OpenError::Io { what, directory: directory.to_owned(), error };
     remove_stale(directory).map_err(failed("removing the files of earlier processes"))?;

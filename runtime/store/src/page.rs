@@ -3,7 +3,8 @@
 use std::alloc::{Layout, alloc_zeroed, dealloc, handle_alloc_error};
 use std::ptr::NonNull;
 
-/// What addresses, sizes and offsets are multiples of: a disk reads and writes memory past the system's cache only so.
+/// What addresses, sizes and offsets are multiples of: a disk reads and writes memory past the system's cache
+/// only so.
 pub const ALIGN: usize = 4096;
 
 /// Bytes of the smallest page that holds so many.
@@ -14,8 +15,9 @@ pub const fn whole_page(bytes: usize) -> usize {
 /// Memory of one page, which can be lent to a device for as long as the value is not touched.
 ///
 /// # Safety
-/// `start` and `len` say the same for the life of the value, wherever it is moved. The address is a multiple of [`ALIGN`], and the memory belongs to the
-/// value: it is initialised, and nobody reads or writes it but through the value or with its consent.
+/// `start` and `len` say the same for the life of the value, wherever it is moved. The address is a multiple
+/// of [`ALIGN`], and the memory belongs to the value: it is initialised, and nobody reads or writes it but
+/// through the value or with its consent.
 pub unsafe trait PageMemory: Send + 'static {
     /// The first byte.
     fn start(&self) -> NonNull<u8>;

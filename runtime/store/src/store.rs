@@ -12,7 +12,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::time::{Duration, Instant};
 
-/// How long a store that is dropped waits for what is on its way. A disk that hangs keeps its thread and its pages, and nobody else.
+/// How long a store that is dropped waits for what is on its way. A disk that hangs keeps its thread and its
+/// pages, and nobody else.
 const GRACE: Duration = Duration::from_secs(2);
 
 /// What to open.
@@ -98,11 +99,12 @@ pub struct DiskStore<M: PageMemory = Page> {
 }
 
 impl<M: PageMemory> DiskStore<M> {
-    /// Opens a store in a directory, and clears away what processes that ended left of theirs. A line of `report` says where io_uring is
-    /// forbidden, or the system's cache cannot be gone past.
+    /// Opens a store in a directory, and clears away what processes that ended left of theirs. A line of
+    /// `report` says where io_uring is forbidden, or the system's cache cannot be gone past.
     ///
     /// # Errors
-    /// When the directory is not there or may not be written to, its disk has too little room, or sizes make no sense.
+    /// When the directory is not there or may not be written to, its disk has too little room, or sizes make
+    /// no sense.
     pub fn open(
         directory: &Path,
         options: Options,
@@ -202,7 +204,8 @@ impl<M: PageMemory> DiskStore<M> {
         }
     }
 
-    /// Hands a page over to be written to a free place, which is the caller's from now on and holds it when the completion says so.
+    /// Hands a page over to be written to a free place, which is the caller's from now on and holds it when
+    /// the completion says so.
     ///
     /// # Errors
     /// With the page, when all places are taken, or the store is of no use any more.
@@ -239,7 +242,8 @@ impl<M: PageMemory> DiskStore<M> {
         Ok(())
     }
 
-    /// Gives a place up, whatever it holds. What is on its way to or from it is completed, and then it is free.
+    /// Gives a place up, whatever it holds. What is on its way to or from it is completed, and then it is
+    /// free.
     pub fn free(&mut self, place: Place) {
         let Some(state) = self.states.get_mut(place.0 as usize) else { return };
         *state = match *state {
@@ -253,13 +257,15 @@ impl<M: PageMemory> DiskStore<M> {
         };
     }
 
-    /// What became of one of the pages that were handed over, in the order in which they were done; `None` when none is done.
+    /// What became of one of the pages that were handed over, in the order in which they were done; `None`
+    /// when none is done.
     pub fn poll(&mut self) -> Option<Completion<M>> {
         let done = self.outbox.try_recv().ok()?;
         Some(self.complete(done))
     }
 
-    /// As [`Self::poll`], but waits for one until `timeout` has passed. Returns at once where none is on its way.
+    /// As [`Self::poll`], but waits for one until `timeout` has passed. Returns at once where none is on its
+    /// way.
     pub fn wait(&mut self, timeout: Duration) -> Option<Completion<M>> {
         if self.in_flight == 0 {
             return None;

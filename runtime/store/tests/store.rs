@@ -1,9 +1,10 @@
 //! The store against a map of what was written to it, with a file system that works and with one that fails.
 //!
-//! Planted, one at a time, and caught here: a checksum that is not compared (both tests of failing disks); a place given out again while
-//! a page is on its way to it, or from it (the walks); a failed write that counts as done (the walk on a failing disk); places that
-//! overlap (the walk); a file that keeps its name, and old ones that are not removed (the tests of what is left); a store that works
-//! off its queue before it is gone (the slow disk). Less than a page taken for a page: `ring.rs`. Not caught: room that is not looked for
+//! Planted, one at a time, and caught here: a checksum that is not compared (both tests of failing disks); a
+//! place given out again while a page is on its way to it, or from it (the walks); a failed write that counts
+//! as done (the walk on a failing disk); places that overlap (the walk); a file that keeps its name, and old
+//! ones that are not removed (the tests of what is left); a store that works off its queue before it is gone
+//! (the slow disk). Less than a page taken for a page: `ring.rs`. Not caught: room that is not looked for
 //! before it is claimed, because claiming it fails too.
 
 use monomorph_store::{

@@ -1,10 +1,10 @@
 //! Keeping control tokens out of what people write.
 //!
-//! A chat template yields one string in which the template's own markers (`<|im_start|>`) are to become control
-//! tokens, and the same characters inside a message are not. So the messages are escaped before rendering: the
-//! first character of every control token spelled out in them is replaced by a sequence of noncharacters
-//! (U+FDD0.., which Unicode reserves for a program's internal use), and restored after the template's own
-//! markers have been found. Noncharacters in a message are escaped too, so nothing is lost.
+//! A chat template yields one string in which the template's own markers (`<|im_start|>`) are to become
+//! control tokens, and the same characters inside a message are not. So the messages are escaped before
+//! rendering: the first character of every control token spelled out in them is replaced by a sequence of
+//! noncharacters (U+FDD0.., which Unicode reserves for a program's internal use), and restored after the
+//! template's own markers have been found. Noncharacters in a message are escaped too, so nothing is lost.
 
 use aho_corasick::{AhoCorasick, MatchKind};
 use serde_json::{Map, Value};
@@ -75,7 +75,8 @@ impl Controls {
         Some(escaped)
     }
 
-    /// Escapes every string in a value, keys included. Whether there was anything to escape is added to `found`.
+    /// Escapes every string in a value, keys included. Whether there was anything to escape is added to
+    /// `found`.
     pub(crate) fn escape_value(&self, value: &Value, found: &mut bool) -> Value {
         match value {
             Value::String(text) => match self.escape(text) {

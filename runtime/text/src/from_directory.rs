@@ -83,8 +83,8 @@ pub(crate) fn read(checkpoint: &Checkpoint) -> Result<Parts, TextError> {
     Ok(parts)
 }
 
-/// What the library makes of a `tokenizer.json`. Of some that are none it says so by a panic: where it reads its decoder, and where a template
-/// that has no such token is first used, which is here.
+/// What the library makes of a `tokenizer.json`. Of some that are none it says so by a panic: where it reads
+/// its decoder, and where a template that has no such token is first used, which is here.
 fn pipeline_of(text: &[u8]) -> Result<tokenizers::Tokenizer, String> {
     let read = || {
         let pipeline = tokenizers::Tokenizer::from_bytes(text).map_err(|error| error.to_string())?;

@@ -1,7 +1,7 @@
 //! Chat templates: the model's own Jinja, with what transformers gives it.
 //!
-//! Two differences from Jinja2 are known and left: a list or map printed as such (not through `tojson`) writes
-//! floats beyond 1e16 or below 1e-4 as Rust does, and `str.title` looks at spaces only.
+//! Two differences from Jinja2 are known and left: a list or map printed as such (not through `tojson`)
+//! writes floats beyond 1e16 or below 1e-4 as Rust does, and `str.title` looks at spaces only.
 
 use crate::chat::Chat;
 use crate::error::TextError;
@@ -34,7 +34,8 @@ pub struct ChatTemplate {
 
 impl ChatTemplate {
     /// The template a checkpoint carries: `tokenizer.chat_template` of a GGUF file; `chat_template.jinja`,
-    /// `chat_template.json` or the `chat_template` of `tokenizer_config.json` in a directory. `None` if there is none.
+    /// `chat_template.json` or the `chat_template` of `tokenizer_config.json` in a directory. `None` if there
+    /// is none.
     ///
     /// # Errors
     /// When a file cannot be read, or the template is not valid Jinja (which names the line).
@@ -98,7 +99,8 @@ impl ChatTemplate {
     /// The conversation as the text the model was trained on.
     ///
     /// # Errors
-    /// [`TextError::Template`] when the template refuses the messages (`raise_exception`) or cannot handle them.
+    /// [`TextError::Template`] when the template refuses the messages (`raise_exception`) or cannot handle
+    /// them.
     pub fn render(&self, chat: &Chat) -> Result<String, TextError> {
         let mut variables = serde_json::Map::new();
         variables.extend(chat.extra.iter().map(|(name, value)| (name.clone(), value.clone())));
@@ -199,8 +201,8 @@ fn find(checkpoint: &Checkpoint) -> Result<Option<String>, TextError> {
     Ok(None)
 }
 
-/// Replaces transformers' `{% generation %}` tags, which mark what to train on and render nothing, by tags that
-/// do nothing. Lines and whitespace control stay as they are.
+/// Replaces transformers' `{% generation %}` tags, which mark what to train on and render nothing, by tags
+/// that do nothing. Lines and whitespace control stay as they are.
 fn without_generation_tags(source: &str) -> String {
     let mut text = String::with_capacity(source.len());
     let mut rest = source;

@@ -79,7 +79,8 @@ impl Parts {
 }
 
 impl Tokenizer {
-    /// Reads the tokenizer a checkpoint carries: a GGUF file's metadata, or `tokenizer.json` in its directory.
+    /// Reads the tokenizer a checkpoint carries: a GGUF file's metadata, or `tokenizer.json` in its
+    /// directory.
     ///
     /// # Errors
     /// When there is none, or it is of a kind not known here (which is named), or contradicts itself.
@@ -91,8 +92,8 @@ impl Tokenizer {
         Ok(Tokenizer { parts: Arc::new(parts) })
     }
 
-    /// A tokenizer for a model whose own is not at hand: bytes are the first 256 ids, and every id below `vocabulary`
-    /// reads as the byte that its last eight bits are.
+    /// A tokenizer for a model whose own is not at hand: bytes are the first 256 ids, and every id below
+    /// `vocabulary` reads as the byte that its last eight bits are.
     ///
     /// # Errors
     /// When the vocabulary is too small for all bytes.
@@ -111,7 +112,8 @@ impl Tokenizer {
             Special::Parse => pipeline.get_added_vocabulary(),
             Special::Plain => &self.parts.plain,
         };
-        // The library's own `encode`, less what a server must not do (truncate, pad) and offsets nobody reads.
+        // The library's own `encode`, less what a server must not do (truncate, pad) and offsets nobody
+        // reads.
         let mut pieces = added.extract_and_normalize(pipeline.get_normalizer(), text);
         if let Some(pre_tokenizer) = pipeline.get_pre_tokenizer() {
             pre_tokenizer.pre_tokenize(&mut pieces).map_err(TextError::encode)?;
@@ -131,8 +133,9 @@ impl Tokenizer {
         Ok(self.with_bos(self.encode(text, Special::Parse)?))
     }
 
-    /// A chat, rendered, and its ids: the template's own control tokens are parsed, those spelled out in messages,
-    /// tools and the like are text. `bos` is put first if the model wants it and the template did not write it.
+    /// A chat, rendered, and its ids: the template's own control tokens are parsed, those spelled out in
+    /// messages, tools and the like are text. `bos` is put first if the model wants it and the template did
+    /// not write it.
     ///
     /// # Errors
     /// When the template refuses the chat, or the tokenizer library the text.

@@ -1,15 +1,21 @@
 //! Token ids against llama.cpp's, on the real SmolLM2 vocabulary.
 //!
 //! The vocabulary is in the weights, which are not in the repository: `cargo xtask test` names the file in
-//! `MONOMORPH_TEST_WEIGHTS`. Without it these tests say that they were skipped.
+//! `MONOMORPH_TEST_WEIGHTS`. Without it these tests are ignored, and the summary says so.
 
+use libtest_mimic::{Arguments, Trial};
 use monomorph_text::{Chat, ChatTemplate, Special, Tokenizer};
 use monomorph_weights::Checkpoint;
 use monomorph_weights::test_support::{GgufWriter, Value};
 use serde::Deserialize;
 use serde_json::{Map, json};
 use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::process::ExitCode;
 use std::time::Instant;
+
+/// The variable that names the SmolLM2-135M-Instruct GGUF.
+const WEIGHTS: &str = "MONOMORPH_TEST_WEIGHTS";
 
 #[derive(Deserialize)]
 struct Row {
@@ -27,12 +33,31 @@ fn goldens() -> BTreeMap<String, Vec<Row>> {
     all.into_iter().map(|(name, rows)| (name, serde_json::from_value(rows).unwrap())).collect()
 }
 
-fn weights() -> Option<Checkpoint> {
-    let Some(path) = std::env::var_os("MONOMORPH_TEST_WEIGHTS") else {
-        eprintln!("skipped: MONOMORPH_TEST_WEIGHTS does not name the SmolLM2-135M-Instruct GGUF");
-        return None;
+/// Where the weights are, if they are named.
+fn weights() -> Option<PathBuf> {
+    std::env::var_os(WEIGHTS).filter(|path| !path.is_empty()).map(PathBuf::from)
+}
+
+/// A test by its name.
+type Test = (&'static str, fn(&Checkpoint));
+
+/// Tests that are counted as ignored, and say what they need, where the weights are not.
+fn main() -> ExitCode {
+    let tests: [Test; 3] = [
+        ("ids_equal_llama_cpp", ids_equal_llama_cpp),
+        ("other_pre_tokenizers_equal_llama_cpp", other_pre_tokenizers_equal_llama_cpp),
+        ("the_real_chat_template", the_real_chat_template),
+    ];
+    let trial = |(name, test): Test| {
+        let run = move || {
+            let path = weights().ok_or_else(|| format!("{WEIGHTS} is not set"))?;
+            test(&Checkpoint::open(&path).map_err(|error| format!("{WEIGHTS}: {error}"))?);
+            Ok(())
+        };
+        let trial = Trial::test(name, run).with_ignored_flag(weights().is_none());
+        if weights().is_none() { trial.with_kind("needs SmolLM2's weights: cargo xtask test") } else { trial }
     };
-    Some(Checkpoint::open(path.as_ref()).unwrap())
+    libtest_mimic::run(&Arguments::from_args(), tests.map(trial).into()).exit_code()
 }
 
 fn compare(tokenizer: &Tokenizer, name: &str, rows: &[Row]) {
@@ -53,11 +78,9 @@ fn compare(tokenizer: &Tokenizer, name: &str, rows: &[Row]) {
     assert_eq!(wrong, 0, "{name}: {wrong} encodings differ from llama.cpp's");
 }
 
-#[test]
-fn ids_equal_llama_cpp() {
-    let Some(checkpoint) = weights() else { return };
+fn ids_equal_llama_cpp(checkpoint: &Checkpoint) {
     let start = Instant::now();
-    let tokenizer = Tokenizer::from_checkpoint(&checkpoint).unwrap();
+    let tokenizer = Tokenizer::from_checkpoint(checkpoint).unwrap();
     eprintln!("loaded {} tokens in {:?}", tokenizer.vocabulary(), start.elapsed());
     let rows = &goldens()["smollm"];
     compare(&tokenizer, "smollm", rows);
@@ -74,9 +97,7 @@ fn ids_equal_llama_cpp() {
 }
 
 /// The other pre-tokenizers, by the same vocabulary under their names.
-#[test]
-fn other_pre_tokenizers_equal_llama_cpp() {
-    let Some(checkpoint) = weights() else { return };
+fn other_pre_tokenizers_equal_llama_cpp(checkpoint: &Checkpoint) {
     let metadata = checkpoint.gguf_metadata().unwrap();
     let strings = |key: &str| -> Vec<String> {
         metadata.strs(key).unwrap().unwrap().into_iter().map(str::to_owned).collect()
@@ -106,11 +127,9 @@ fn other_pre_tokenizers_equal_llama_cpp() {
     }
 }
 
-#[test]
-fn the_real_chat_template() {
-    let Some(checkpoint) = weights() else { return };
-    let tokenizer = Tokenizer::from_checkpoint(&checkpoint).unwrap();
-    let template = ChatTemplate::from_checkpoint(&checkpoint, &tokenizer).unwrap().unwrap();
+fn the_real_chat_template(checkpoint: &Checkpoint) {
+    let tokenizer = Tokenizer::from_checkpoint(checkpoint).unwrap();
+    let template = ChatTemplate::from_checkpoint(checkpoint, &tokenizer).unwrap().unwrap();
     let messages = [json!({"role": "user", "content": "Say <|im_end|> please."})];
     let chat = Chat { messages: &messages, add_generation_prompt: true, extra: &Map::new() };
     assert_eq!(

@@ -1,9 +1,11 @@
-//! Tokenizers with damage, and chat templates that are given anything: read or refused, rendered or refused, in bounded time and memory.
-//! (Answers of any kind are given to the readers of tools and reasoning in `answers/fuzz.rs`.)
+//! Tokenizers with damage, and chat templates that are given anything: read or refused, rendered or refused,
+//! in bounded time and memory. (Answers of any kind are given to the readers of tools and reasoning in
+//! `answers/fuzz.rs`.)
 //!
-//! Found here: `tokenizers` panics over a decoder that is none, and over a template that names a token which is not there; a template could write without end.
-//! Planted, and caught here: such panics not caught (both tests of `tokenizer.json`), templates that write what they like
-//! (`a_template_writes_so_much_and_no_more`: the process runs out of memory).
+//! Found here: `tokenizers` panics over a decoder that is none, and over a template that names a token which
+//! is not there; a template could write without end. Planted, and caught here: such panics not caught (both
+//! tests of `tokenizer.json`), templates that write what they like (`a_template_writes_so_much_and_no_more`:
+//! the process runs out of memory).
 
 use monomorph_text::{Chat, ChatTemplate, Special, Tokenizer};
 use monomorph_weights::Checkpoint;
@@ -21,11 +23,12 @@ static ALLOCATOR: Counting = Counting;
 
 /// How long one of them may take, on a machine that others use too.
 const PATIENCE: Duration = Duration::from_secs(5);
-/// Most bytes that reading a tokenizer claims for each of its file, and for none: patterns are compiled for it.
+/// Most bytes that reading a tokenizer claims for each of its file, and for none: patterns are compiled for
+/// it.
 const FOR_EACH_BYTE: usize = 400;
 const FOR_NONE: usize = 8 << 20;
-/// Most bytes of a rendered prompt for each of what it was given, and for none: where a list is wanted a string is a list of its characters, each of
-/// which gets what stands around a tool.
+/// Most bytes of a rendered prompt for each of what it was given, and for none: where a list is wanted a
+/// string is a list of its characters, each of which gets what stands around a tool.
 const RENDERED_FOR_EACH_BYTE: usize = 128;
 const RENDERED_FOR_NONE: usize = 4 << 10;
 
@@ -54,8 +57,8 @@ fn tokenizer_json() -> Value {
 const CONFIG: &str =
     r#"{"bos_token":"<s>","eos_token":{"content":"</s>"},"chat_template":"{{ messages[0].content }}"}"#;
 
-/// Panics of the library, which the reader catches, say their words and no more: where `RUST_BACKTRACE` is set, finding out where they were would be
-/// counted as the reader's time and memory.
+/// Panics of the library, which the reader catches, say their words and no more: where `RUST_BACKTRACE` is
+/// set, finding out where they were would be counted as the reader's time and memory.
 fn quiet_panics() {
     static ONCE: Once = Once::new();
     ONCE.call_once(|| std::panic::set_hook(Box::new(|panic| eprintln!("{panic}"))));

@@ -218,8 +218,8 @@ fn what_is_wrong_is_named() {
     assert!(matches!(error, TextError::Missing { .. }), "{error}");
 }
 
-/// Long texts without a place to cut them cost no more than others (a quadratic step would take minutes here),
-/// and come back whole.
+/// Long texts without a place to cut them cost no more than others (a quadratic step would take minutes
+/// here), and come back whole.
 #[test]
 fn long_runs() {
     let tokenizer = support::tokenizer(support::vocabulary());

@@ -1,15 +1,17 @@
-//! Random walks over the cache beside a model that is too simple to be wrong: a map of all prefixes to what they hold.
+//! Random walks over the cache beside a model that is too simple to be wrong: a map of all prefixes to what
+//! they hold.
 //!
-//! After every step the cache says the same as the map: what there is of a prompt, how many blocks can be had, and, of what had
-//! to go, that it was the prefix used longest ago. A memory of what was written where shows that a block or a snapshot handed
-//! out holds what it is said to.
+//! After every step the cache says the same as the map: what there is of a prompt, how many blocks can be
+//! had, and, of what had to go, that it was the prefix used longest ago. A memory of what was written where
+//! shows that a block or a snapshot handed out holds what it is said to.
 //!
-//! Planted, one at a time, and caught by these walks: a lease that is released and keeps its pins, or pins no ancestors (`available` differs); eviction of
-//! any node without pins, children or not (`evicted` differs); a parent that does not become a leaf when its last child goes
-//! (nothing can be evicted, though blocks are available); an index that does not count itself among a block's users (`uses`
-//! differs); a prompt matched to its last token (`lookup` differs); children found by their first token alone (`lookup`
-//! differs); a snapshot used again that keeps its age (`evicted` differs); a place that is not given back when
-//! there is a snapshot of the same tokens (`free_places` differs).
+//! Planted, one at a time, and caught by these walks: a lease that is released and keeps its pins, or pins no
+//! ancestors (`available` differs); eviction of any node without pins, children or not (`evicted` differs); a
+//! parent that does not become a leaf when its last child goes (nothing can be evicted, though blocks are
+//! available); an index that does not count itself among a block's users (`uses` differs); a prompt matched
+//! to its last token (`lookup` differs); children found by their first token alone (`lookup` differs); a
+//! snapshot used again that keeps its age (`evicted` differs); a place that is not given back when there is a
+//! snapshot of the same tokens (`free_places` differs).
 
 #[path = "../random/mod.rs"]
 mod random;

@@ -1,4 +1,5 @@
-//! What the cache must be: a plain map of all prefixes that are kept, each with what it holds, and the list of all leases.
+//! What the cache must be: a plain map of all prefixes that are kept, each with what it holds, and the list
+//! of all leases.
 
 use monomorph_cache::{Block, Evicted, Lease, Match, PrefixCache, Reuse, Snapshot};
 use std::collections::{BTreeMap, HashMap, HashSet};

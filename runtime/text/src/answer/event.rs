@@ -2,8 +2,8 @@
 
 /// A part of an answer, in the order in which it was written.
 ///
-/// Deltas of one kind that follow each other belong together. Concatenated, they do not depend on how the answer was
-/// cut into pieces.
+/// Deltas of one kind that follow each other belong together. Concatenated, they do not depend on how the
+/// answer was cut into pieces.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum AnswerEvent {
     /// Text for the reader.
@@ -43,9 +43,9 @@ pub enum AnswerEvent {
         /// How.
         outcome: CallOutcome,
     },
-    /// Text where only markup may stand, and which is none: a tag out of place, what is left of a malformed call, the
-    /// beginning of a tag at the end of the answer. It holds the markup as it was written, so it is nothing for a
-    /// reader; but nothing that the model wrote is lost.
+    /// Text where only markup may stand, and which is none: a tag out of place, what is left of a malformed
+    /// call, the beginning of a tag at the end of the answer. It holds the markup as it was written, so it is
+    /// nothing for a reader; but nothing that the model wrote is lost.
     Rejected(String),
 }
 

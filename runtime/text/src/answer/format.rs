@@ -15,17 +15,18 @@ pub(crate) const LONGEST_NAME: usize = 256;
 pub enum ToolFormat {
     /// `<tool_call>{"name": …, "arguments": {…}}</tool_call>`: Hermes, Qwen 2.5 to 3.
     Hermes,
-    /// `<tool_call><function=NAME><parameter=KEY>value</parameter></function></tool_call>`: Qwen3-Coder, Qwen 3.5 and
-    /// 3.6, Nemotron 3.
+    /// `<tool_call><function=NAME><parameter=KEY>value</parameter></function></tool_call>`: Qwen3-Coder, Qwen
+    /// 3.5 and 3.6, Nemotron 3.
     QwenXml,
     /// `[TOOL_CALLS][{"name": …, "arguments": {…}}]` and `[TOOL_CALLS]NAME[ARGS]{…}`.
     Mistral,
-    /// `<minimax:tool_call><invoke name="NAME"><parameter name="KEY">value</parameter></invoke></minimax:tool_call>`.
+    /// `<minimax:tool_call><invoke name="NAME"><parameter
+    /// name="KEY">value</parameter></invoke></minimax:tool_call>`.
     MiniMax,
     /// `<|tool_call>call:NAME{key:<|"|>text<|"|>}<tool_call|>`: Gemma 4.
     Gemma,
-    /// `{"name": …, "parameters": {…}}` and nothing else in the answer: Llama 3. Only what begins with the name of one of
-    /// the tools is a call; other JSON is text.
+    /// `{"name": …, "parameters": {…}}` and nothing else in the answer: Llama 3. Only what begins with the
+    /// name of one of the tools is a call; other JSON is text.
     BareJson,
 }
 
@@ -125,7 +126,8 @@ impl ReasoningFormat {
         }
     }
 
-    /// Whether an answer to a prompt that ends so begins within the reasoning: its last word is the opening tag.
+    /// Whether an answer to a prompt that ends so begins within the reasoning: its last word is the opening
+    /// tag.
     pub fn is_open_after(self, prompt: &str) -> bool {
         let [open, _] = self.tags();
         prompt.trim_end().ends_with(open)

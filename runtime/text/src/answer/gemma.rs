@@ -1,4 +1,5 @@
-//! Gemma 4: `<|tool_call>call:NAME{key:<|"|>text<|"|>,other:5}<tool_call|>`. Keys stand without quotes, strings between tags.
+//! Gemma 4: `<|tool_call>call:NAME{key:<|"|>text<|"|>,other:5}<tool_call|>`. Keys stand without quotes,
+//! strings between tags.
 
 use super::event::CallOutcome;
 use super::format::{Flow, LONGEST_NAME};

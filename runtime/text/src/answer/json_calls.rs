@@ -1,5 +1,5 @@
-//! Calls as JSON objects with a name and arguments, alone, one after another or in an array: what Hermes, Mistral's older
-//! form and bare JSON have in common.
+//! Calls as JSON objects with a name and arguments, alone, one after another or in an array: what Hermes,
+//! Mistral's older form and bare JSON have in common.
 
 use super::event::CallOutcome;
 use super::format::{Flow, LONGEST_NAME};

@@ -1,4 +1,5 @@
-//! MiniMax-M2: `<minimax:tool_call><invoke name="NAME"><parameter name="KEY">value</parameter></invoke></minimax:tool_call>`.
+//! MiniMax-M2: `<minimax:tool_call><invoke name="NAME"><parameter
+//! name="KEY">value</parameter></invoke></minimax:tool_call>`.
 
 use super::xml_calls::XmlDialect;
 

@@ -1,8 +1,8 @@
 //! An answer's text taken apart while it is generated: text, reasoning, tool calls.
 //!
-//! Each format has a file that says what its tags are; two readers serve four of them, Mistral and Gemma have their own. Tags are looked for in one
-//! place (`scanner`), and which ones count is decided anew for each character: none within a JSON string, only its own
-//! end within a parameter's value.
+//! Each format has a file that says what its tags are; two readers serve four of them, Mistral and Gemma have
+//! their own. Tags are looked for in one place (`scanner`), and which ones count is decided anew for each
+//! character: none within a JSON string, only its own end within a parameter's value.
 
 mod bare;
 mod event;
@@ -35,9 +35,9 @@ const LEADING: usize = 16;
 
 /// Takes one answer apart as it comes in pieces. Where it was cut makes no difference.
 ///
-/// Held back is at most the beginning of a tag and a little spacing, but for: a call until its name is known, a parameter whose
-/// type is not a string until it ends (its type decides how it is written), and in bare JSON the first 512 bytes of what
-/// may be a call.
+/// Held back is at most the beginning of a tag and a little spacing, but for: a call until its name is known,
+/// a parameter whose type is not a string until it ends (its type decides how it is written), and in bare
+/// JSON the first 512 bytes of what may be a call.
 #[derive(Clone, Debug)]
 pub struct AnswerParser {
     tools: Option<ToolFormat>,
@@ -54,7 +54,8 @@ pub struct AnswerParser {
 struct Tags {
     /// Behind which index they are those of a call: beginnings first, then ends.
     openers: usize,
-    /// In text: openers, closers; in front of any text of a stretch: reasoning's opening and closing tags as well.
+    /// In text: openers, closers; in front of any text of a stretch: reasoning's opening and closing tags as
+    /// well.
     text: Vec<&'static str>,
     stretch: Vec<&'static str>,
     /// In reasoning: its closing tag, a call's opening one; at its beginning also its own opening tag.
@@ -86,8 +87,8 @@ enum Place {
 }
 
 impl AnswerParser {
-    /// A parser for the answer of a model with these formats to a request with these tools. `opened`: the prompt ends
-    /// within the reasoning, as templates that write its opening tag have it.
+    /// A parser for the answer of a model with these formats to a request with these tools. `opened`: the
+    /// prompt ends within the reasoning, as templates that write its opening tag have it.
     pub fn new(
         tools: Option<ToolFormat>,
         reasoning: Option<ReasoningFormat>,
@@ -123,8 +124,8 @@ impl AnswerParser {
         self.read(piece, false)
     }
 
-    /// Takes a control token of the formats by its name. Where it is no tag, or part of none, it is [`AnswerEvent::Rejected`] in text
-    /// and in reasoning: nobody writes control tokens for a reader.
+    /// Takes a control token of the formats by its name. Where it is no tag, or part of none, it is
+    /// [`AnswerEvent::Rejected`] in text and in reasoning: nobody writes control tokens for a reader.
     pub fn push_control(&mut self, name: &str) -> Vec<AnswerEvent> {
         self.read(name, true)
     }
@@ -145,8 +146,8 @@ impl AnswerParser {
         self.out.take()
     }
 
-    /// Ends the answer. What begins a tag is [`AnswerEvent::Rejected`]: whether it would have become one is for the caller to
-    /// judge, who knows why the answer ended.
+    /// Ends the answer. What begins a tag is [`AnswerEvent::Rejected`]: whether it would have become one is
+    /// for the caller to judge, who knows why the answer ended.
     pub fn finish(&mut self) -> Vec<AnswerEvent> {
         match std::mem::replace(&mut self.place, Place::Text) {
             Place::Start(spacing) => self.out.text(&spacing),

@@ -2,7 +2,8 @@
 
 use std::collections::VecDeque;
 
-/// Finds tags in text that comes character by character. What a tag is may change from one character to the next.
+/// Finds tags in text that comes character by character. What a tag is may change from one character to the
+/// next.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Scanner {
     /// Read and not yet decided on: the beginning of a tag.

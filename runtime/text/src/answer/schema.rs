@@ -10,7 +10,8 @@ pub struct ToolSet {
 }
 
 impl ToolSet {
-    /// Of each tool its name and the JSON schema of its parameters (any value; what is no schema says nothing).
+    /// Of each tool its name and the JSON schema of its parameters (any value; what is no schema says
+    /// nothing).
     pub fn new<'a>(tools: impl IntoIterator<Item = (&'a str, &'a Value)>) -> ToolSet {
         let types = |schema: &Value| match schema.get("properties").and_then(Value::as_object) {
             None => HashMap::new(),
@@ -128,8 +129,8 @@ impl Types {
         self.0 & Types::NULL != 0
     }
 
-    /// The JSON text of a value written without quotes, if it is of one of these types. Booleans and null may be spelled as
-    /// Python does, since templates print them so.
+    /// The JSON text of a value written without quotes, if it is of one of these types. Booleans and null may
+    /// be spelled as Python does, since templates print them so.
     pub(crate) fn read(self, text: &str) -> Option<&str> {
         let text = match text.trim() {
             "True" => "true",

@@ -1,5 +1,5 @@
-//! Calls as tags with parameters in them, which Qwen3-Coder and MiniMax share. They are no XML: nothing is escaped, and a value
-//! ends at its closing tag only.
+//! Calls as tags with parameters in them, which Qwen3-Coder and MiniMax share. They are no XML: nothing is
+//! escaped, and a value ends at its closing tag only.
 
 use super::event::CallOutcome;
 use super::format::{Flow, LONGEST_NAME};
@@ -303,7 +303,8 @@ impl Value {
         out.arguments(&json.map_or_else(|| quote(&self.read), str::to_owned));
     }
 
-    /// The answer ends here. The beginning of a string is given out; what is left in `read` is the beginning of no known value.
+    /// The answer ends here. The beginning of a string is given out; what is left in `read` is the beginning
+    /// of no known value.
     fn cut(&mut self, out: &mut Output) {
         if self.line_end && self.streams {
             out.arguments("\\n");

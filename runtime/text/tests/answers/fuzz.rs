@@ -127,8 +127,8 @@ proptest! {
         is_a_beginning(&parse(&protocol, [left]), &whole);
     }
 
-    /// No panic, events in order, cuts make no difference, complete calls are JSON objects, no tag shows, and every word that was written is
-    /// found once.
+    /// No panic, events in order, cuts make no difference, complete calls are JSON objects, no tag shows, and
+    /// every word that was written is found once.
     #[test]
     fn whatever_comes(protocol in protocols(), answer in answers()) {
         let whole = parse(&protocol, [answer.as_str()]);

@@ -54,7 +54,8 @@ fn cuts_make_no_difference() {
     }
 }
 
-/// An answer cut short has the beginnings of what the whole has, and nothing else: no part of a tag in its text.
+/// An answer cut short has the beginnings of what the whole has, and nothing else: no part of a tag in its
+/// text.
 #[test]
 fn an_answer_cut_short_is_a_beginning() {
     for case in cases() {
