@@ -1,6 +1,6 @@
-//! How fast the gated delta-net is on this machine, in the shape of Qwen3.5-35B-A3B (16 key heads, 32 value heads, all
-//! 128 wide): `cargo run --release --example delta [THREADS]`, compiled with `RUSTFLAGS="-C target-cpu=native"`.
-//! Best of several runs, since other work disturbs single ones.
+//! How fast the gated delta-net is on this machine, in the shape of Qwen3.5-35B-A3B (16 key heads, 32 value
+//! heads, all 128 wide): `cargo run --release --example delta [THREADS]`, compiled with `RUSTFLAGS="-C
+//! target-cpu=native"`. Best of several runs, since other work disturbs single ones.
 
 use monomorph_device::cpu::*;
 use monomorph_formats::Format;
@@ -47,7 +47,9 @@ fn main() {
     let loader = Loader::new(&team, Path::new("random"), &progress);
     let bytes = |count: usize| monomorph_formats::encode(Format::F32, &random(count));
     let (taps, heads, width) = (bytes(CHANNELS * TAPS), bytes(VALUE_HEADS), bytes(DIM));
-    let part = |shape, bytes| Part::new(Tensor { name: "random", shape, format: Format::F32, bytes });
+    fn part<'a>(shape: &'a [usize], bytes: &'a [u8]) -> Part<'a> {
+        Part::new(Tensor { name: "random", shape, format: Format::F32, bytes: bytes.into() })
+    }
     let convolution = Convolution::<CHANNELS, TAPS>::load(&loader, &[part(&[CHANNELS, 1, TAPS], &taps)])
         .expect("shapes agree");
     let rates = Vector::<VALUE_HEADS>::load(&loader, &[part(&[VALUE_HEADS], &heads)]).expect("shapes agree");

@@ -1,6 +1,6 @@
-//! How fast a layer's experts are on this machine: `cargo run --release --example experts [THREADS]`, compiled
-//! with `RUSTFLAGS="-C target-cpu=native"`. 256 experts of 512 by 2048, 8 active: 2 GB of memory. Bytes are those of
-//! the experts that were chosen, to be held against the rate that a dense matrix reaches.
+//! How fast a layer's experts are on this machine: `cargo run --release --example experts [THREADS]`,
+//! compiled with `RUSTFLAGS="-C target-cpu=native"`. 256 experts of 512 by 2048, 8 active: 2 GB of memory.
+//! Bytes are those of the experts that were chosen, to be held against the rate that a dense matrix reaches.
 
 use monomorph_device::cpu::*;
 use monomorph_formats::Format;
@@ -45,12 +45,14 @@ fn experts<F: WeightFormat>(team: &Team) {
     let mut random = Random(1);
     let values: Vec<f32> = (0..WIDTH * HIDDEN).map(|_| random.next() * 0.05).collect();
     let bytes = monomorph_formats::encode(F::FORMAT, &values);
-    let part = |shape| Part::new(Tensor { name: "random", shape, format: F::FORMAT, bytes: &bytes });
+    let part =
+        |shape| Part::new(Tensor { name: "random", shape, format: F::FORMAT, bytes: bytes[..].into() });
     let (wide, tall) = ([part(&[WIDTH, HIDDEN]); EXPERTS], [part(&[HIDDEN, WIDTH]); EXPERTS]);
     let agree = "shapes agree";
     let gated = GatedExperts::<F, EXPERTS, WIDTH, HIDDEN>::load(&loader, &wide, &wide).expect(agree);
     let down = Experts::<F, EXPERTS, HIDDEN, WIDTH>::load(&loader, &tall).expect(agree);
-    let gains = Tensor { name: "gains", shape: &[HIDDEN], format: Format::F32, bytes: &[0; 4 * HIDDEN] };
+    let gains =
+        Tensor { name: "gains", shape: &[HIDDEN], format: Format::F32, bytes: [0; 4 * HIDDEN][..].into() };
     let norm = RmsNorm::<OnePlus, HIDDEN>::load(&loader, &Part::new(gains), 1e-6).expect(agree);
     let lanes = team.lanes();
     let staging = Staging::<F, HIDDEN>::new(lanes, MOST);

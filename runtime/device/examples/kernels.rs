@@ -35,7 +35,12 @@ impl Weights {
 
     /// As a checkpoint would hand it out.
     pub fn part(&self) -> Part<'_> {
-        Part::new(Tensor { name: "random", shape: &self.shape, format: self.format, bytes: &self.bytes })
+        Part::new(Tensor {
+            name: "random",
+            shape: &self.shape,
+            format: self.format,
+            bytes: self.bytes[..].into(),
+        })
     }
 }
 
@@ -123,8 +128,8 @@ fn main() {
         load.elapsed().as_secs_f64() * 1e3
     );
     let sample = || Output::greedy(0);
-    // Long steps are rarely left alone on a busy machine: beside the fastest step stands the sum of each phase's
-    // fastest call.
+    // Long steps are rarely left alone on a busy machine: beside the fastest step stands the sum of each
+    // phase's fastest call.
     let mut report = |name: &str, position: usize, streams: usize, count: usize, runs: usize| {
         let blocks = (position + count).div_ceil(stack::BLOCK);
         let sequences = (0..streams).map(|i| sequence(position, count, i * blocks, sample())).collect();

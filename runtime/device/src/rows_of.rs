@@ -1,12 +1,13 @@
 //! Which rows of a checkpoint's tensor a part of a weight is.
 
-/// The rows of a tensor (all its dimensions but the last taken together) that are the model's, and their order.
+/// The rows of a tensor (all its dimensions but the last taken together) that are the model's, and their
+/// order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum FileRows {
     /// All, in order.
     All,
-    /// Each head's rows of so many in GGUF's order for adjacent rotary pairs: row `2i + j` of a head in the file is row
-    /// `i + j * head_dim/2` of the model.
+    /// Each head's rows of so many in GGUF's order for adjacent rotary pairs: row `2i + j` of a head in the
+    /// file is row `i + j * head_dim/2` of the model.
     Interleaved(usize),
     /// Of every group of `of` rows, or of one, the `take` from `first` on.
     Groups {

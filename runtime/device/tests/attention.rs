@@ -1,5 +1,5 @@
-//! Attention against brute force: grouped heads, paged blocks in any order, several sequences in a step, any cut
-//! of a prompt into steps.
+//! Attention against brute force: grouped heads, paged blocks in any order, several sequences in a step, any
+//! cut of a prompt into steps.
 
 mod common;
 
@@ -84,8 +84,8 @@ fn brute_force(
         .collect()
 }
 
-/// Runs `lengths` sequences to their ends, cut into steps at random (`most` tokens of a sequence at a time), and
-/// checks every row. Returns the rows.
+/// Runs `lengths` sequences to their ends, cut into steps at random (`most` tokens of a sequence at a time),
+/// and checks every row. Returns the rows.
 #[expect(clippy::too_many_arguments, reason = "a test case")]
 fn run<
     E: KvElement,

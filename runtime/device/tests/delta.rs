@@ -1,5 +1,5 @@
-//! The gated delta-net against its definition in f64: odd widths, several sequences in a step, any cut of a prompt
-//! into steps, slots that were used before.
+//! The gated delta-net against its definition in f64: odd widths, several sequences in a step, any cut of a
+//! prompt into steps, slots that were used before.
 
 mod common;
 #[path = "delta/definition.rs"]
@@ -233,7 +233,8 @@ fn convolutions_may_lie_in_parts_and_bad_ones_are_refused() {
     }
 }
 
-/// Calls the phase for a step over `sequences` with room for fewer slots, tokens or layers than it may ask for.
+/// Calls the phase for a step over `sequences` with room for fewer slots, tokens or layers than it may ask
+/// for.
 fn call(slots: usize, capacity: usize, layer: usize, sequences: &[u32]) {
     let (team, progress) = (Team::new(1).unwrap(), progress());
     let loader = Loader::new(&team, Path::new("checkpoint"), &progress);

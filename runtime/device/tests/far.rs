@@ -1,8 +1,9 @@
-//! Attention over blocks on disk: the same bits as over resident ones, whatever is where and however little is staged at a time.
+//! Attention over blocks on disk: the same bits as over resident ones, whatever is where and however little
+//! is staged at a time.
 //!
-//! Planted, one at a time, and caught here: a window's blocks taken one too early; the states of rows not carried from one window to the
-//! next; a window released before the lanes are done with it; a pass that reads the parts of the layer before; a failed read that
-//! nobody hears of (its rows are not lost).
+//! Planted, one at a time, and caught here: a window's blocks taken one too early; the states of rows not
+//! carried from one window to the next; a window released before the lanes are done with it; a pass that
+//! reads the parts of the layer before; a failed read that nobody hears of (its rows are not lost).
 
 mod common;
 
@@ -103,8 +104,8 @@ struct Stream {
     table: Vec<Result<u32, (u32, usize)>>,
 }
 
-/// Runs sequences of so many tokens with all blocks resident, and beside them with blocks sent to disk at random as soon as they are
-/// full; both must give the same bits.
+/// Runs sequences of so many tokens with all blocks resident, and beside them with blocks sent to disk at
+/// random as soon as they are full; both must give the same bits.
 fn equal<E: KvElement, const BLOCK: usize>(
     lanes: usize,
     lengths: &[usize],

@@ -25,14 +25,14 @@ impl Generation {
         self.id
     }
 
-    /// Gives the rest of the answer up. It ends with [`FinishReason::Cancelled`] before the next step is planned,
-    /// unless it ends of itself before; tokens already on their way still arrive.
+    /// Gives the rest of the answer up. It ends with [`FinishReason::Cancelled`] before the next step is
+    /// planned, unless it ends of itself before; tokens already on their way still arrive.
     pub fn cancel(&self) {
         self.signals.interest.cancel();
     }
 
-    /// Ends it because the client has all it wants, as behind a stop string: as quick as dropping it, and counted as
-    /// an answer that finished.
+    /// Ends it because the client has all it wants, as behind a stop string: as quick as dropping it, and
+    /// counted as an answer that finished.
     pub fn satisfied(self) {
         self.signals.interest.satisfy();
     }

@@ -27,8 +27,8 @@ pub struct EngineOptions {
     /// Most tokens of a sequence, prompt and answer together. What the model was made for and what the blocks
     /// hold limit it too: see [`EngineHandle::context`].
     pub context: usize,
-    /// Sequences that the model was loaded with room for, or fewer: most that run at a time. What a step takes limits them too: see
-    /// [`EngineHandle::sequences`].
+    /// Sequences that the model was loaded with room for, or fewer: most that run at a time. What a step
+    /// takes limits them too: see [`EngineHandle::sequences`].
     pub sequences: usize,
     /// Most requests that may wait for their admission.
     pub max_waiting: usize,
@@ -62,8 +62,8 @@ impl FarShare {
 }
 
 impl EngineOptions {
-    /// Options with a cache of prefixes that has no room for snapshots, the defaults of scheduler and lookup, as many
-    /// sequences as a step takes, and no room to swap to.
+    /// Options with a cache of prefixes that has no room for snapshots, the defaults of scheduler and lookup,
+    /// as many sequences as a step takes, and no room to swap to.
     pub fn new(blocks: usize, context: usize, max_waiting: usize) -> EngineOptions {
         let (prefix, schedule) = (PrefixOptions::default(), ScheduleOptions::default());
         let (lookup, swap) = (LookupOptions::default(), SwapOptions::default());
@@ -77,14 +77,16 @@ impl EngineOptions {
 pub struct ScheduleOptions {
     /// In which order.
     pub policy: Policy,
-    /// Time from one token of an answer to the next that is to be kept where the policy looks at it, and is counted when it is not.
+    /// Time from one token of an answer to the next that is to be kept where the policy looks at it, and is
+    /// counted when it is not.
     pub tbt: Duration,
-    /// Most tokens of prompts in a step, from the model's [`piece_tokens`](ModelSpec::piece_tokens) to its `step_tokens`; 0 is as many as
-    /// there is room for.
+    /// Most tokens of prompts in a step, from the model's [`piece_tokens`](ModelSpec::piece_tokens) to its
+    /// `step_tokens`; 0 is as many as there is room for.
     pub prefill_tokens: usize,
 }
 
-/// Time from one token to the next that is to be kept unless told otherwise: ten tokens a second, about twice what a person reads.
+/// Time from one token to the next that is to be kept unless told otherwise: ten tokens a second, about twice
+/// what a person reads.
 pub const TBT: Duration = Duration::from_millis(100);
 
 impl Default for ScheduleOptions {
@@ -98,7 +100,8 @@ impl ScheduleOptions {
     /// Checks them against a model.
     ///
     /// # Errors
-    /// When a step cannot carry so many tokens of prompts, or pieces of prompts would not fit; the message says why.
+    /// When a step cannot carry so many tokens of prompts, or pieces of prompts would not fit; the message
+    /// says why.
     pub fn check(&self, spec: &ModelSpec) -> Result<(), String> {
         let (most, piece, asked) = (spec.step_tokens, spec.piece_tokens(), self.prefill_tokens);
         if asked > most {
@@ -116,15 +119,16 @@ impl ScheduleOptions {
 pub struct PrefixOptions {
     /// Whether anything is.
     pub enabled: bool,
-    /// Snapshots of recurrent state that the model was loaded with room for. Of a model that has such state and no room for
-    /// snapshots of it, nothing is kept.
+    /// Snapshots of recurrent state that the model was loaded with room for. Of a model that has such state
+    /// and no room for snapshots of it, nothing is kept.
     pub snapshots: usize,
-    /// Tokens after which the state of a long sequence is saved again; at least 1. It is saved at the end of each prompt, too.
+    /// Tokens after which the state of a long sequence is saved again; at least 1. It is saved at the end of
+    /// each prompt, too.
     pub snapshot_interval: usize,
 }
 
-/// Tokens between two snapshots of a long sequence, unless told otherwise: what a prompt that branches off a longer one may have to
-/// be fed again.
+/// Tokens between two snapshots of a long sequence, unless told otherwise: what a prompt that branches off a
+/// longer one may have to be fed again.
 pub const SNAPSHOT_INTERVAL: usize = 2048;
 
 impl Default for PrefixOptions {
@@ -160,7 +164,8 @@ impl std::error::Error for StartError {}
 /// Starts the forward thread, which owns `model` from now on.
 ///
 /// # Errors
-/// When an option or a limit of the model is zero, there is no such room to swap to, or the system refuses a thread.
+/// When an option or a limit of the model is zero, there is no such room to swap to, or the system refuses a
+/// thread.
 pub fn start<M: Model>(model: M, options: EngineOptions) -> Result<EngineHandle, StartError> {
     let (handle, forward) = prepare(M::SPEC, options)?;
     std::thread::Builder::new()
@@ -220,7 +225,8 @@ pub(crate) fn prepare(
             spec.step_tokens
         )));
     }
-    // A lone sequence must always fit, with all that a step writes behind it: then the oldest one can always go on.
+    // A lone sequence must always fit, with all that a step writes behind it: then the oldest one can always
+    // go on.
     let mut most = blocks;
     if let Some(FarShare { room, resident }) = far {
         let least = FarShare::least(spec, room);
@@ -276,8 +282,9 @@ impl EngineHandle {
         self.accept(request, false)
     }
 
-    /// Queues a request that asks after the engine's health. It is answered as any other, but goes before all others, takes no place in
-    /// the queue and is in no count of requests, tokens or times: only its steps and its blocks are seen.
+    /// Queues a request that asks after the engine's health. It is answered as any other, but goes before all
+    /// others, takes no place in the queue and is in no count of requests, tokens or times: only its steps
+    /// and its blocks are seen.
     ///
     /// # Errors
     /// As [`EngineHandle::submit`], but for a full queue.
@@ -448,8 +455,8 @@ impl EngineHandle {
         let _ = self.commands.send(Command::Drain { deadline });
     }
 
-    /// Ends the engine because its answers are wrong: `cause` says how that is known. Every client is told after the
-    /// step in flight, and nothing is accepted from then on. Returns at once.
+    /// Ends the engine because its answers are wrong: `cause` says how that is known. Every client is told
+    /// after the step in flight, and nothing is accepted from then on. Returns at once.
     pub fn condemn(&self, cause: &str) {
         // An engine that is gone answers nothing wrong.
         let _ = self.commands.send(Command::Condemn(cause.to_owned()));

@@ -7,8 +7,8 @@ use monomorph_sampling::TokenMask;
 #[derive(Debug)]
 pub(crate) struct Held {
     constraint: Constraint,
-    /// As they were looked at last: none where any token may come next, also behind the drafts; else that of the next token, and
-    /// those behind as many drafts as may come.
+    /// As they were looked at last: none where any token may come next, also behind the drafts; else that of
+    /// the next token, and those behind as many drafts as may come.
     masks: Vec<TokenMask>,
 }
 

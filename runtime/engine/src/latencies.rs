@@ -11,7 +11,8 @@ const SECONDS: [f64; 18] = [
 const TOKENS: [f64; 17] =
     [1.0, 2.0, 5.0, 10.0, 20.0, 50.0, 100.0, 200.0, 500.0, 1e3, 2e3, 5e3, 1e4, 2e4, 5e4, 1e5, 2e5];
 
-/// One distribution a phase of a request. All are in seconds but the two that count tokens. Clones share their counts.
+/// One distribution a phase of a request. All are in seconds but the two that count tokens. Clones share
+/// their counts.
 #[derive(Clone, Debug)]
 pub struct Latencies {
     /// From submission to the first token.

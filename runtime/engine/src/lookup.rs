@@ -1,12 +1,14 @@
-//! Drafts without weights: what came after the same tokens when they last came (prompt lookup, or n-gram drafting).
+//! Drafts without weights: what came after the same tokens when they last came (prompt lookup, or n-gram
+//! drafting).
 //!
-//! Of the n-grams of a sequence the index keeps where each ended last. A token that comes is looked up with those before it, longest
-//! n-gram first, and added: nothing is scanned again. The drafts are the tokens that followed then; where these reach the end of
-//! what is known they go on with themselves, so that what repeats with any period goes on repeating. There are always as many as
-//! were asked for, or none.
+//! Of the n-grams of a sequence the index keeps where each ended last. A token that comes is looked up with
+//! those before it, longest n-gram first, and added: nothing is scanned again. The drafts are the tokens that
+//! followed then; where these reach the end of what is known they go on with themselves, so that what repeats
+//! with any period goes on repeating. There are always as many as were asked for, or none.
 //!
-//! Drafts none of which holds cost the verification of all. So after such a step the sequence goes without for a step, after the next
-//! such one for three, seven, and so on up to [`LONGEST_REST`], until one holds again.
+//! Drafts none of which holds cost the verification of all. So after such a step the sequence goes without
+//! for a step, after the next such one for three, seven, and so on up to [`LONGEST_REST`], until one holds
+//! again.
 
 #[cfg(test)]
 mod tests;
@@ -114,8 +116,8 @@ impl Lookup {
         }
     }
 
-    /// What to verify in the next step behind `tokens`, which the index knows; nothing where they end as never before, or where
-    /// the sequence rests. Of one that `ends` with the next token, nothing either.
+    /// What to verify in the next step behind `tokens`, which the index knows; nothing where they end as
+    /// never before, or where the sequence rests. Of one that `ends` with the next token, nothing either.
     pub fn draft(&mut self, tokens: &[u32], ends: bool) -> Vec<u32> {
         if self.rest > 0 {
             self.rest -= 1;

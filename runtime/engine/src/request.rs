@@ -20,10 +20,11 @@ pub struct Request {
     pub stop_ids: Vec<u32>,
     /// Whether the model's own stop ids are tokens like any other.
     pub ignore_eos: bool,
-    /// Whether the prompt's tokens are told with their log-probabilities, and with how many alternatives: all behind the first, before the
-    /// answer begins.
+    /// Whether the prompt's tokens are told with their log-probabilities, and with how many alternatives: all
+    /// behind the first, before the answer begins.
     pub prompt_logprobs: Option<u8>,
-    /// What the answer is held to, if anything. Its end ids end the answer, even where the model's own do not.
+    /// What the answer is held to, if anything. Its end ids end the answer, even where the model's own do
+    /// not.
     pub constraint: Option<Constraint>,
     /// Who is served first and keeps blocks longest: the lower, the earlier.
     pub priority: i64,
@@ -164,10 +165,11 @@ pub struct Timings {
 /// Why the engine could not go on with an accepted request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum EngineError {
-    /// The forward thread panicked, the model broke its contract, or its answers are wrong; the message says how.
+    /// The forward thread panicked, the model broke its contract, or its answers are wrong; the message says
+    /// how.
     Fault(String),
-    /// What the answer goes on from could not be written to disk, or read from there, or its grammar leads nowhere; the message says
-    /// why.
+    /// What the answer goes on from could not be written to disk, or read from there, or its grammar leads
+    /// nowhere; the message says why.
     Lost(String),
     /// The engine was drained, and the answer was not complete at the deadline.
     DrainDeadline,

@@ -1,8 +1,9 @@
 //! Log-probabilities of a prompt's tokens.
 //!
-//! A request that wants them is two sequences, one after the other. The first is fed all of the prompt but its last token, asks for all
-//! logits and samples nothing; it goes on behind nothing that another left, for of that there are no logits. The second is any sequence:
-//! it goes on behind what the first left, where prefixes are kept, and its answer has the bits that it has without the first.
+//! A request that wants them is two sequences, one after the other. The first is fed all of the prompt but
+//! its last token, asks for all logits and samples nothing; it goes on behind nothing that another left, for
+//! of that there are no logits. The second is any sequence: it goes on behind what the first left, where
+//! prefixes are kept, and its answer has the bits that it has without the first.
 
 use monomorph_sampling::{Sampled, score};
 use std::ops::Range;
@@ -27,7 +28,8 @@ impl Scoring {
         self.scored
     }
 
-    /// What is new in the logits behind the tokens `fed` of the prompt: one that was pre-empted may be fed some again.
+    /// What is new in the logits behind the tokens `fed` of the prompt: one that was pre-empted may be fed
+    /// some again.
     pub fn take(&mut self, prompt: &[u32], fed: Range<usize>, logits: &mut [f32]) -> Vec<Sampled> {
         let rows = logits.chunks_exact_mut(logits.len() / fed.len()).skip(self.scored - fed.start);
         let scores: Vec<Sampled> =

@@ -27,7 +27,8 @@ pub(crate) struct Sequence {
     pub tokens: Vec<u32>,
     /// How many of `tokens` were the request's.
     pub prompt: usize,
-    /// How many of `tokens` are in the cache: found there when it was admitted, or fed since, in steps in flight too.
+    /// How many of `tokens` are in the cache: found there when it was admitted, or fed since, in steps in
+    /// flight too.
     pub fed: usize,
     /// How many of `tokens` there were when it was admitted.
     pub begun: usize,
@@ -37,8 +38,9 @@ pub(crate) struct Sequence {
     pub overran: bool,
     /// Up to where its recurrent state was saved or restored last.
     pub saved: usize,
-    /// What was drafted after the last of `tokens`, by the model or by `lookup`. Of sequences that run and that a token was sampled
-    /// for since they were admitted, where drafts are verified: then there is one token to feed, and these with it.
+    /// What was drafted after the last of `tokens`, by the model or by `lookup`. Of sequences that run and
+    /// that a token was sampled for since they were admitted, where drafts are verified: then there is one
+    /// token to feed, and these with it.
     pub drafts: Vec<u32>,
     /// Where the model verifies what the engine drafts.
     pub lookup: Option<Lookup>,
@@ -153,8 +155,8 @@ impl Sequence {
         self.tokens.len() - self.prompt
     }
 
-    /// Its tokens when the steps in flight are done, if none of them ends it. While its prompt is scored, all but the last: nothing is asked
-    /// of the logits behind that.
+    /// Its tokens when the steps in flight are done, if none of them ends it. While its prompt is scored, all
+    /// but the last: nothing is asked of the logits behind that.
     pub fn length(&self) -> usize {
         match self.scoring {
             Some(_) => self.prompt - 1,
@@ -172,9 +174,10 @@ impl Sequence {
         self.draw() > 0 && self.length() - self.fed == 1
     }
 
-    /// Whether what its next token is sampled by is better told when the step that samples it is on its way: it depends on tokens that
-    /// are coming, as a history's counts do, biases that look at it, and what an answer is held to; or is masks, which take a while to
-    /// compute. (Where drafts are looked up masks are computed before: they decide which are worth a row.)
+    /// Whether what its next token is sampled by is better told when the step that samples it is on its way:
+    /// it depends on tokens that are coming, as a history's counts do, biases that look at it, and what an
+    /// answer is held to; or is masks, which take a while to compute. (Where drafts are looked up masks are
+    /// computed before: they decide which are worth a row.)
     pub fn is_told_later(&self) -> bool {
         let counts = self.history.is_some() || self.biases.needs_tokens();
         let held = self.held_to.as_ref().filter(|_| self.lookup.is_none());
@@ -186,8 +189,8 @@ impl Sequence {
         self.coming == 0 || self.length() < self.limit
     }
 
-    /// What its next token is sampled by beside the logits, in place of what stood there; all its tokens are known but the drafts, of
-    /// which a step verifies so many.
+    /// What its next token is sampled by beside the logits, in place of what stood there; all its tokens are
+    /// known but the drafts, of which a step verifies so many.
     ///
     /// # Errors
     /// When no token may come next; the message says why.
@@ -224,19 +227,20 @@ impl Sequence {
         Ok(())
     }
 
-    /// How many of its tokens go through prefill: all that are known when it is admitted, or where `replays` what was
-    /// generated before it was pre-empted is decoded again, the prompt only.
+    /// How many of its tokens go through prefill: all that are known when it is admitted, or where `replays`
+    /// what was generated before it was pre-empted is decoded again, the prompt only.
     fn prefill(&self, replays: bool) -> usize {
         if replays { self.prompt.min(self.length()) } else { self.length() }
     }
 
-    /// The tokens that it can leave to others: those that go through prefill, where what was generated has other bits.
+    /// The tokens that it can leave to others: those that go through prefill, where what was generated has
+    /// other bits.
     pub fn reusable(&self, replays: bool) -> &[u32] {
         &self.tokens[..self.prefill(replays).min(self.tokens.len())]
     }
 
-    /// The tokens that it can go on behind when it is admitted: what it can leave itself, and while its prompt is scored no more than is
-    /// scored already.
+    /// The tokens that it can go on behind when it is admitted: what it can leave itself, and while its
+    /// prompt is scored no more than is scored already.
     pub fn sought(&self, replays: bool) -> &[u32] {
         match &self.scoring {
             Some(scoring) => &self.tokens[..scoring.scored()],
@@ -244,7 +248,8 @@ impl Sequence {
         }
     }
 
-    /// Whether a step that feeds it up to `end` tells something of its prompt's tokens: then it wants all logits.
+    /// Whether a step that feeds it up to `end` tells something of its prompt's tokens: then it wants all
+    /// logits.
     pub fn scores(&self, end: usize) -> bool {
         self.scoring.as_ref().is_some_and(|scoring| end > scoring.scored())
     }
@@ -374,7 +379,8 @@ impl Sequence {
         self.latencies.is_none()
     }
 
-    /// Logs what `event` logs, as of this request. Canaries come as often as health is asked for: of them nothing is logged.
+    /// Logs what `event` logs, as of this request. Canaries come as often as health is asked for: of them
+    /// nothing is logged.
     pub fn log(&self, event: impl FnOnce()) {
         if !self.is_canary() {
             self.span.in_scope(event);
@@ -433,8 +439,8 @@ impl Sequence {
         (self.tokens.len() >= self.limit).then(|| Ok(self.finished(FinishReason::Length, now)))
     }
 
-    /// Takes what a step sampled for it, which is at least one token, and what was drafted after that; how many of the tokens
-    /// it took, and the end if one of them is the last, or why none can follow.
+    /// Takes what a step sampled for it, which is at least one token, and what was drafted after that; how
+    /// many of the tokens it took, and the end if one of them is the last, or why none can follow.
     pub fn take(
         &mut self,
         sampled: impl IntoIterator<Item = Sampled>,
@@ -467,7 +473,8 @@ impl Sequence {
         (taken as u64, end)
     }
 
-    /// Takes the logits behind the tokens `fed` and tells the client what they say of its prompt; the end if that was all that was wanted.
+    /// Takes the logits behind the tokens `fed` and tells the client what they say of its prompt; the end if
+    /// that was all that was wanted.
     pub fn score(&mut self, fed: Range<usize>, logits: &mut [f32], now: Instant) -> Option<Finished> {
         let (scoring, prompt) = (self.scoring.as_mut()?, self.prompt);
         let scores = scoring.take(&self.tokens[..prompt], fed, logits);

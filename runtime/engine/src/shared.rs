@@ -53,7 +53,8 @@ pub struct SwapStats {
     pub bytes_written: u64,
     /// Bytes read from disk.
     pub bytes_read: u64,
-    /// Copies that could not be written to disk, and stayed where they were, or not be had back: then what they were of was fed again.
+    /// Copies that could not be written to disk, and stayed where they were, or not be had back: then what
+    /// they were of was fed again.
     pub failures: u64,
     /// Bytes of the host's memory that hold copies.
     pub host_bytes: u64,
@@ -68,7 +69,8 @@ pub struct Stats {
     pub waiting: usize,
     /// Sequences that are being answered.
     pub running: usize,
-    /// K/V blocks no sequence uses; those of an answer that ended come back when no step in flight holds them.
+    /// K/V blocks no sequence uses; those of an answer that ended come back when no step in flight holds
+    /// them.
     pub free_blocks: usize,
     /// How many of them hold the beginnings of earlier sequences, for others that begin alike.
     pub cached_blocks: usize,
@@ -122,21 +124,21 @@ pub struct Stats {
     pub failed: u64,
     /// Answers that end in a second, of late; `None` before the second.
     pub departures_per_second: Option<f64>,
-    /// The second longest of the last 64 steps, which a lone stall does not change: what a step may well take. Zero before
-    /// the second.
+    /// The second longest of the last 64 steps, which a lone stall does not change: what a step may well
+    /// take. Zero before the second.
     pub long_step: Duration,
-    /// How long the forward thread has gone without a sign of life; `None` while it sleeps, having nothing to do. Between
-    /// two steps that is next to nothing, so it is the age of a step that does not come back.
+    /// How long the forward thread has gone without a sign of life; `None` while it sleeps, having nothing to
+    /// do. Between two steps that is next to nothing, so it is the age of a step that does not come back.
     pub in_turn: Option<Duration>,
     /// Time since the last step ended; `None` before the first.
     pub last_step: Option<Duration>,
     /// How long the oldest step in flight has taken so far; `None` between steps.
     pub in_step: Option<Duration>,
-    /// Sum over all steps of the time from submission, or from the output of the step before if that came later,
-    /// to output.
+    /// Sum over all steps of the time from submission, or from the output of the step before if that came
+    /// later, to output.
     pub device_time: Duration,
-    /// Sum over all steps of the time the forward thread took to plan them and to hand out their tokens. With more
-    /// than one step in flight the device works meanwhile.
+    /// Sum over all steps of the time the forward thread took to plan them and to hand out their tokens. With
+    /// more than one step in flight the device works meanwhile.
     pub host_time: Duration,
 }
 

@@ -4,10 +4,12 @@ use monomorph_model::ModelSpec;
 use monomorph_store::{DiskStore, OpenError, Options, whole_page};
 use std::path::PathBuf;
 
-/// Pages on their way to or from a disk at a time: what an NVMe drive needs to be busy with pages of a few hundred KB.
+/// Pages on their way to or from a disk at a time: what an NVMe drive needs to be busy with pages of a few
+/// hundred KB.
 const DEPTH: u32 = 32;
 
-/// Room for what sequences that were pre-empted had computed. Without any they are fed again from their first token.
+/// Room for what sequences that were pre-empted had computed. Without any they are fed again from their first
+/// token.
 #[derive(Clone, Debug)]
 pub struct SwapOptions {
     /// Bytes of the host's memory, claimed as they are needed.
@@ -56,7 +58,8 @@ impl SwapOptions {
     /// Checks them against a model, without keeping anything.
     ///
     /// # Errors
-    /// When they hold not even a sequence of one block, or the disk is not as they say; the message says what would do.
+    /// When they hold not even a sequence of one block, or the disk is not as they say; the message says what
+    /// would do.
     pub fn check(&self, spec: &ModelSpec) -> Result<(), String> {
         let least = self.bytes_of(1, spec);
         if self.disk.is_some() && self.host_bytes == 0 {

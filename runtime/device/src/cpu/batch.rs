@@ -91,7 +91,8 @@ impl Batch {
         Batch { window: far.window(), group: far.group(), ..self }
     }
 
-    /// The same of steps behind whose tokens, where a sequence is sampled for, `ahead` positions more are written.
+    /// The same of steps behind whose tokens, where a sequence is sampled for, `ahead` positions more are
+    /// written.
     #[must_use]
     pub fn ahead(self, ahead: usize) -> Batch {
         Batch { ahead, ..self }
@@ -100,9 +101,9 @@ impl Batch {
     /// Takes over a step. Tokens that only the device knows are those that `outputs` saw sampled last.
     ///
     /// # Panics
-    /// When the step breaks the limits: too many tokens or sequences, a sequence without tokens, a slot, token
-    /// id, position or block id out of range, too few blocks, a sampled token where none was, or drafts where there can be
-    /// none. Kernels index by these without further checks.
+    /// When the step breaks the limits: too many tokens or sequences, a sequence without tokens, a slot,
+    /// token id, position or block id out of range, too few blocks, a sampled token where none was, or drafts
+    /// where there can be none. Kernels index by these without further checks.
     pub fn fill<const DRAFTS: usize>(&mut self, step: &Step, outputs: &Outputs<DRAFTS>) {
         let limits = self.limits;
         assert!(
@@ -267,8 +268,8 @@ impl Batch {
         &self.sequences[self.sequence_of[row] as usize]
     }
 
-    /// Empties the batch and takes over whose sequences `of` has, and where their keys and values live; rows are to be
-    /// pushed, and then [`Self::end`]ed.
+    /// Empties the batch and takes over whose sequences `of` has, and where their keys and values live; rows
+    /// are to be pushed, and then [`Self::end`]ed.
     pub(super) fn begin(&mut self, of: &Batch) {
         self.ids.clear();
         self.positions.clear();
@@ -279,8 +280,8 @@ impl Batch {
         (self.streams, self.window, self.group) = (of.streams, of.window, of.group);
     }
 
-    /// Adds a sequence with the keys and values of `of`, one of the batch that [`Self::begin`] was given, from the rows of
-    /// which, `(position, id)`, are to follow one another.
+    /// Adds a sequence with the keys and values of `of`, one of the batch that [`Self::begin`] was given,
+    /// from the rows of which, `(position, id)`, are to follow one another.
     pub(super) fn push(&mut self, of: &Sequence, rows: impl Iterator<Item = (usize, u32)>) {
         let (start, index) = (self.ids.len(), self.sequences.len());
         for (position, id) in rows {

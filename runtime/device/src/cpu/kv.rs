@@ -4,14 +4,13 @@ use super::far::{Far, Staged, Stream};
 use super::format::KvElement;
 use super::memory::Memory;
 use super::simd::TILE;
+use monomorph_abi::kv::Layout;
 use monomorph_model::{BlockId, FarId, LoadError};
 use std::sync::Arc;
 
 /// Keys and values of all layers in blocks of `BLOCK` tokens (a multiple of 16), elements of type `E`.
 ///
-/// A block holds, for each layer and K/V head, the keys transposed (`[HEAD_DIM][BLOCK]`, so that a vector is
-/// one dimension of several keys) and the values (`[BLOCK][HEAD_DIM rounded up to 16]`). Pages become resident
-/// when first written.
+/// A block holds that of each layer ([`Layout::cpu`]). Pages become resident when first written.
 #[derive(Debug)]
 pub struct KvCache<E, const KV_HEADS: usize, const HEAD_DIM: usize, const BLOCK: usize> {
     data: Memory<E>,
@@ -42,19 +41,21 @@ struct Parts {
 impl<E: KvElement, const KV_HEADS: usize, const HEAD_DIM: usize, const BLOCK: usize>
     KvCache<E, KV_HEADS, HEAD_DIM, BLOCK>
 {
-    /// Elements from one value row to the next.
-    pub(crate) const VALUE: usize = HEAD_DIM.next_multiple_of(TILE);
-    /// Elements of one head's keys in a block.
-    const KEYS: usize = HEAD_DIM * BLOCK;
-    /// Elements of one head's keys and values in a block.
-    const HEAD: usize = {
+    /// How a block stands in a layer.
+    const LAYOUT: Layout = {
         assert!(BLOCK > 0 && BLOCK.is_multiple_of(TILE), "a K/V block holds a multiple of 16 tokens");
-        Self::KEYS + BLOCK * Self::VALUE
+        Layout::cpu(KV_HEADS, HEAD_DIM, BLOCK, E::FORMAT)
     };
+    /// Elements from one value row to the next.
+    pub(crate) const VALUE: usize = Self::LAYOUT.value_stride;
+    /// Elements of one head's keys in a block.
+    const KEYS: usize = Self::LAYOUT.keys();
+    /// Elements of one head's keys and values in a block.
+    const HEAD: usize = Self::KEYS + Self::LAYOUT.values();
 
     /// Bytes of one block over `layers` layers.
     pub const fn block_bytes(layers: usize) -> usize {
-        layers * KV_HEADS * Self::HEAD * size_of::<E>()
+        layers * Self::LAYOUT.block_bytes()
     }
 
     /// A cache of `blocks` blocks over `layers` layers.

@@ -167,7 +167,8 @@ pub(crate) trait Product {
 #[inline(always)]
 fn multiply<P: Product>(lane: &Lane, rows: usize, product: &P) {
     for tile in lane.share(P::TILES) {
-        // SAFETY: the shares of the lanes are disjoint; inputs were written before a barrier, or by this lane.
+        // SAFETY: the shares of the lanes are disjoint; inputs were written before a barrier, or by this
+        // lane.
         unsafe { multiply_tile(tile, rows, product) };
     }
     lane.barrier();

@@ -7,9 +7,10 @@ use super::team::Team;
 use crate::rows_of::FileRows;
 use monomorph_formats::Format;
 use monomorph_model::Progress;
-use monomorph_weights::{Tensor, WeightsError};
+use monomorph_weights::{Tensor, WeightsError, Windows};
 use std::marker::PhantomData;
 use std::path::Path;
+use std::sync::{Mutex, PoisonError};
 
 /// What loading needs besides tensors.
 #[derive(Clone, Copy, Debug)]
@@ -33,7 +34,8 @@ impl<'a> Loader<'a> {
 /// A tensor, some of its rows, or one of several that are stacked row after row.
 #[derive(Clone, Copy, Debug)]
 pub struct Part<'a> {
-    /// The tensor: `[rows, columns]`, `[rows]` for a vector, or with more dimensions, of which all but the last are rows.
+    /// The tensor: `[rows, columns]`, `[rows]` for a vector, or with more dimensions, of which all but the
+    /// last are rows.
     pub tensor: Tensor<'a>,
     rows: FileRows,
 }
@@ -97,6 +99,8 @@ impl<'a> Part<'a> {
 
 /// Tensors stacked row after row, checked.
 pub(super) struct Stack<'p, 'a> {
+    /// Named in errors.
+    path: &'p Path,
     parts: &'p [Part<'a>],
     /// How many rows each part has.
     rows: Vec<usize>,
@@ -105,21 +109,36 @@ pub(super) struct Stack<'p, 'a> {
 
 impl<'a> Stack<'_, 'a> {
     /// The bytes of row `row`; `None` beyond the last.
-    fn row(&self, mut row: usize) -> Option<&'a [u8]> {
+    fn row<'w>(
+        &self,
+        mut row: usize,
+        windows: &'w mut Windows<'a>,
+    ) -> Result<Option<&'w [u8]>, WeightsError> {
         for (part, &rows) in self.parts.iter().zip(&self.rows) {
             if row < rows {
-                let start = part.rows.file_row(row) * self.row_bytes;
-                return Some(&part.tensor.bytes[start..start + self.row_bytes]);
+                let at = part.rows.file_row(row);
+                let start = at * self.row_bytes;
+                let Tensor { name, format, bytes, .. } = part.tensor;
+                let row = windows.read(bytes, start..start + self.row_bytes)?;
+                // Kernels that round what they multiply take such a number for 0, and an answer does not show
+                // it.
+                if !format.is_finite(row) {
+                    let what = format!(
+                        "tensor {name}: row {at} has numbers that are not finite: the file is damaged"
+                    );
+                    return Err(WeightsError::Mismatch { path: self.path.to_owned(), what });
+                }
+                return Ok(Some(row));
             }
             row -= rows;
         }
-        None
+        Ok(None)
     }
 }
 
 /// `parts` stacked into a matrix `[rows, columns]`, if they are one in `F`.
 pub(super) fn stack<'p, 'a, F: WeightFormat>(
-    loader: &Loader,
+    loader: &Loader<'p>,
     parts: &'p [Part<'a>],
     rows: usize,
     columns: usize,
@@ -136,39 +155,51 @@ pub(super) fn stack<'p, 'a, F: WeightFormat>(
     let row_bytes = F::FORMAT.bytes(columns).ok_or_else(|| {
         loader.mismatch(format!("rows of {columns} columns do not fill {} blocks", F::FORMAT))
     })?;
-    Ok(Stack { parts, rows: of_parts, row_bytes })
+    Ok(Stack { path: loader.path, parts, rows: of_parts, row_bytes })
 }
 
 /// Packs stacks of `rows` rows on all lanes: `together` stacks take turns tile by tile, then the next
 /// `together` follow.
+///
+/// # Errors
+/// When a file cannot be read.
 pub(super) fn pack<F: WeightFormat>(
     loader: &Loader,
     stacks: &[Stack],
     together: usize,
     rows: usize,
     columns: usize,
-) -> Memory<u8> {
+) -> Result<Memory<u8>, WeightsError> {
     let bytes = F::tile_bytes(columns);
     let group = together * rows.div_ceil(TILE);
     let tiles = stacks.len() / together * group;
     let data = Memory::<u8>::zeroed(tiles * bytes);
     data.advise_large_pages();
+    let failure = Mutex::new(None);
     loader.team.run(|lane| {
-        for tile in lane.share(tiles) {
+        let mut windows = Windows::default();
+        let mut pack_tile = |tile: usize| -> Result<(), WeightsError> {
             // SAFETY: the shares of the lanes are disjoint, and so are the tiles.
             let out = unsafe { data.slice_mut(tile * bytes, bytes) };
             let stack = &stacks[tile / group * together + tile % together];
             for i in 0..TILE {
                 // Rows beyond the last stay zero: they compute zeros.
-                if let Some(row) = stack.row(tile % group / together * TILE + i) {
+                if let Some(row) = stack.row(tile % group / together * TILE + i, &mut windows)? {
                     F::pack(row, i, out);
                 }
             }
+            Ok(())
+        };
+        if let Err(error) = lane.share(tiles).try_for_each(&mut pack_tile) {
+            *failure.lock().unwrap_or_else(PoisonError::into_inner) = Some(error);
         }
     });
+    if let Some(error) = failure.into_inner().unwrap_or_else(PoisonError::into_inner) {
+        return Err(error);
+    }
     let read = |stack: &Stack| stack.rows.iter().sum::<usize>() * stack.row_bytes;
     loader.progress.advance(stacks.iter().map(read).sum::<usize>() as u64);
-    data
+    Ok(data)
 }
 
 /// Weights `[ROWS, COLS]` in format `F`, packed in tiles of 16 rows.
@@ -191,7 +222,7 @@ impl<F: WeightFormat, const ROWS: usize, const COLS: usize> Matrix<F, ROWS, COLS
     /// When a tensor's format or shape is not this matrix's.
     pub fn load(loader: &Loader, parts: &[Part]) -> Result<Self, WeightsError> {
         let stack = stack::<F>(loader, parts, ROWS, COLS)?;
-        Ok(Matrix { data: pack::<F>(loader, &[stack], 1, ROWS, COLS), format: PhantomData })
+        Ok(Matrix { data: pack::<F>(loader, &[stack], 1, ROWS, COLS)?, format: PhantomData })
     }
 
     /// Tile `tile`.
@@ -231,7 +262,7 @@ impl<F: WeightFormat, const WIDTH: usize, const COLS: usize> GatedMatrix<F, WIDT
     /// When a tensor's format or shape is not `[WIDTH, COLS]` in `F`.
     pub fn load(loader: &Loader, gate: &[Part], up: &[Part]) -> Result<Self, WeightsError> {
         let stacks = [stack::<F>(loader, gate, WIDTH, COLS)?, stack::<F>(loader, up, WIDTH, COLS)?];
-        Ok(GatedMatrix { data: pack::<F>(loader, &stacks, 2, WIDTH, COLS), format: PhantomData })
+        Ok(GatedMatrix { data: pack::<F>(loader, &stacks, 2, WIDTH, COLS)?, format: PhantomData })
     }
 
     /// All pairs of tiles, a gate's before the up projection's.
@@ -264,7 +295,7 @@ impl<const N: usize> Vector<N> {
             }
             let rows = part.check(loader, None, None)?;
             let mut values = vec![0.0; rows];
-            monomorph_formats::decode(format, bytes, &mut values);
+            monomorph_formats::decode(format, &bytes.read()?, &mut values);
             data.extend((0..rows).map(|row| values[part.rows.file_row(row)]));
             loader.progress.advance(bytes.len() as u64);
         }

@@ -18,8 +18,8 @@ unsafe impl Plain for half::bf16 {}
 // SAFETY: a transparent u16.
 unsafe impl Plain for half::f16 {}
 
-/// A zeroed array that several lanes may write in disjoint parts. It starts at a multiple of 64 bytes, and its
-/// pages become resident when first touched.
+/// A zeroed array that several lanes may write in disjoint parts. It starts at a multiple of 64 bytes, and
+/// its pages become resident when first touched.
 pub(crate) struct Memory<T> {
     start: NonNull<u8>,
     /// In elements.
@@ -111,7 +111,8 @@ impl<T: Plain> Memory<T> {
     fn bytes_mut(&mut self, at: usize, len: usize) -> &mut [u8] {
         // SAFETY: `self` is borrowed exclusively.
         let elements = unsafe { self.slice_mut(at, len) };
-        // SAFETY: plain numbers without gaps, of which every pattern of bits is a value, borrowed as long as the result.
+        // SAFETY: plain numbers without gaps, of which every pattern of bits is a value, borrowed as long as
+        // the result.
         unsafe { std::slice::from_raw_parts_mut(elements.as_mut_ptr().cast::<u8>(), size_of_val(elements)) }
     }
 

@@ -5,14 +5,16 @@ use super::draft::{Verify, accept};
 use super::gather::each_row;
 use super::rows::Rows;
 use super::team::Team;
-use monomorph_model::{Output, RowOutput, SequenceStep, Slot, Step, StepOutput, Ticket, Tokens, Verified};
-use monomorph_sampling::{Conditions, Sampled, sample_within, with_generated};
+use monomorph_model::{
+    NOT_NUMBERS, Output, RowOutput, SequenceStep, Slot, Step, StepOutput, Ticket, Tokens, Verified,
+};
+use monomorph_sampling::{Conditions, Sampled, is_finite, sample_within, with_generated};
 use std::collections::VecDeque;
 use std::ops::Range;
 use std::sync::{Mutex, PoisonError};
 
-/// Results of the step at hand, and of steps not collected yet; and what was sampled last, slot by slot. `DRAFTS` is how many
-/// drafts of a sequence the stack verifies.
+/// Results of the step at hand, and of steps not collected yet; and what was sampled last, slot by slot.
+/// `DRAFTS` is how many drafts of a sequence the stack verifies.
 #[derive(Debug, Default)]
 pub struct Outputs<const DRAFTS: usize> {
     pub(super) rows: Vec<RowOutput>,
@@ -44,12 +46,22 @@ impl<const DRAFTS: usize> Outputs<DRAFTS> {
         logits: &mut Rows<VOCABULARY>,
     ) {
         let owners: Vec<usize> = range.clone().map(|output| batch.sequence_of_output(output)).collect();
-        let sampled: Vec<Mutex<Option<Sampled>>> = owners.iter().map(|_| Mutex::new(None)).collect();
+        // `None` until it is sampled, and where nothing is to be; `Err` where the logits are no numbers.
+        type Chosen = Option<Result<Sampled, NotNumbers>>;
+        let sampled: Vec<Mutex<Chosen>> = owners.iter().map(|_| Mutex::new(None)).collect();
         team.run(|lane| {
             each_row(lane, owners.len(), logits, |row, logits| {
                 let sequence = &step.sequences[owners[row]];
                 if let Output::Sample { sampling, draw, history, biases, masks } = &sequence.output {
-                    // Each row as if it were fed alone: after the drafts before it, at its own place of the random stream.
+                    let choose = |chosen| {
+                        *sampled[row].lock().unwrap_or_else(PoisonError::into_inner) = Some(chosen);
+                    };
+                    // A sampler passes such logits over, and streams whatever is left.
+                    if !is_finite(logits) {
+                        return choose(Err(NotNumbers));
+                    }
+                    // Each row as if it were fed alone: after the drafts before it, at its own place of the
+                    // random stream.
                     let before = range.start + row - batch.sequence_outputs(owners[row]).start;
                     let draw = draw + before as u64;
                     let longer = (before > 0 && sampling.needs_history())
@@ -59,31 +71,31 @@ impl<const DRAFTS: usize> Outputs<DRAFTS> {
                         biases: biases.get(before).map_or(&[], |biases| biases),
                         mask: masks.get(before),
                     };
-                    let token = sample_within(logits, sampling, draw, &conditions);
-                    *sampled[row].lock().unwrap_or_else(PoisonError::into_inner) = Some(token);
+                    choose(Ok(sample_within(logits, sampling, draw, &conditions)));
                 }
             });
         });
         for (row, (owner, token)) in owners.into_iter().zip(sampled).enumerate() {
             match (token.into_inner().unwrap_or_else(PoisonError::into_inner), &mut self.rows[owner]) {
-                (Some(token), RowOutput::Verified(verified)) => verified.sampled.push(token),
-                (Some(token), place) if DRAFTS > 0 => {
+                // One such row, and what else the sequence has in this step is lost with it.
+                (_, RowOutput::Lost(_)) => {}
+                (Some(Err(NotNumbers)), place) => *place = RowOutput::Lost(NOT_NUMBERS.to_owned()),
+                (Some(Ok(token)), RowOutput::Verified(verified)) => verified.sampled.push(token),
+                (Some(Ok(token)), place) if DRAFTS > 0 => {
                     *place = RowOutput::Verified(Verified { sampled: vec![token], drafts: Vec::new() });
                 }
-                (Some(token), place) => {
+                (Some(Ok(token)), place) => {
                     note(&mut self.sampled, step.sequences[owner].slot, token.id);
                     *place = RowOutput::Sampled(token);
                 }
                 (None, RowOutput::Logits(all)) => all.extend_from_slice(logits.row(row)),
-                (
-                    None,
-                    RowOutput::None | RowOutput::Sampled(_) | RowOutput::Verified(_) | RowOutput::Lost(_),
-                ) => {}
+                (None, RowOutput::None | RowOutput::Sampled(_) | RowOutput::Verified(_)) => {}
             }
         }
     }
 
-    /// Behind the logits of a step, of a stack that is given its drafts: takes back what was sampled after those that do not hold.
+    /// Behind the logits of a step, of a stack that is given its drafts: takes back what was sampled after
+    /// those that do not hold.
     pub fn verify(&mut self, step: &Step) {
         for (sequence, row) in step.sequences.iter().zip(&mut self.rows) {
             if let RowOutput::Verified(verified) = row {
@@ -123,6 +135,9 @@ impl<const DRAFTS: usize> Outputs<DRAFTS> {
     }
 }
 
+/// What a row has instead of a token whose logits are not all finite.
+struct NotNumbers;
+
 fn note(sampled: &mut Vec<Option<u32>>, slot: Slot, id: u32) {
     let at = slot.0 as usize;
     if at >= sampled.len() {
@@ -144,6 +159,45 @@ mod tests {
     use super::super::batch::BatchLimits;
     use super::*;
     use monomorph_model::BlockId;
+
+    /// One logit in a row that is no number, and the answer goes on from garbage: it used to be passed over.
+    #[test]
+    fn a_row_that_is_no_number_is_lost_and_no_other() {
+        let limits =
+            BatchLimits { tokens: 8, sequences: 3, vocabulary: 10, context: 64, block_tokens: 16, blocks: 3 };
+        let team = Team::new(2).unwrap();
+        for poison in [f32::NAN, f32::INFINITY, f32::NEG_INFINITY] {
+            let (mut batch, mut outputs) = (Batch::new(limits), Outputs::<0>::default());
+            let row = |slot: u32| SequenceStep {
+                drafts: 0,
+                generated: false,
+                following: None,
+                begins: true,
+                slot: Slot(slot),
+                position: 0,
+                tokens: Tokens::Known(vec![3, 4]),
+                blocks: vec![BlockId(slot)],
+                output: Output::greedy(0),
+            };
+            let step = Step { sequences: vec![row(0), row(1), row(2)], ..Step::default() };
+            batch.fill(&step, &outputs);
+            outputs.begin(&step);
+            let mut logits = Rows::<10>::new(3);
+            logits.row_mut(0)[7] = 1.0;
+            logits.row_mut(1)[7] = 1.0;
+            logits.row_mut(1)[3] = poison;
+            logits.row_mut(2)[8] = 1.0;
+            outputs.take(&team, &step, &batch, 0..3, &mut logits);
+            let ticket = outputs.end();
+            let rows = outputs.collect(ticket).rows;
+            let id = |row: &RowOutput| match row {
+                RowOutput::Sampled(sampled) => Some(sampled.id),
+                RowOutput::Lost(why) if why.contains("not numbers") => None,
+                other => panic!("{other:?}"),
+            };
+            assert_eq!(rows.iter().map(id).collect::<Vec<_>>(), [Some(7), None, Some(8)], "{poison}");
+        }
+    }
 
     #[test]
     fn a_sampled_token_is_fed_by_slot() {

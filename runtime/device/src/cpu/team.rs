@@ -54,8 +54,8 @@ impl Team {
         self.shared.lanes
     }
 
-    /// Pins the calling thread to the CPU left for lane 0, where there are enough CPUs; once a thread. For one
-    /// that does little but call [`Team::run`]: threads it starts later inherit the restriction.
+    /// Pins the calling thread to the CPU left for lane 0, where there are enough CPUs; once a thread. For
+    /// one that does little but call [`Team::run`]: threads it starts later inherit the restriction.
     pub fn pin_caller(&self) {
         thread_local!(static PINNED: Cell<bool> = const { Cell::new(false) });
         if PINNED.replace(true) {

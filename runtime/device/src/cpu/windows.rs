@@ -1,4 +1,5 @@
-//! In which order a step attends where its sequences have blocks on disk: stretch by stretch, as these come to be staged.
+//! In which order a step attends where its sequences have blocks on disk: stretch by stretch, as these come
+//! to be staged.
 
 use super::attention::SEGMENT;
 use super::batch::{BatchLimits, Sequence};
@@ -31,9 +32,9 @@ pub(super) struct Windows {
 }
 
 impl Windows {
-    /// Cuts what sequences with this block table attend to into windows of at most `most` blocks on disk, in whole groups of
-    /// `group`; 0 is no windows. A sequence's segments stay in their order. A group that two segments have is staged twice where a
-    /// cut falls between them.
+    /// Cuts what sequences with this block table attend to into windows of at most `most` blocks on disk, in
+    /// whole groups of `group`; 0 is no windows. A sequence's segments stay in their order. A group that two
+    /// segments have is staged twice where a cut falls between them.
     pub(super) fn fill(
         &mut self,
         sequences: &[Sequence],

@@ -1,27 +1,28 @@
 //! The way of packed matrices to the device, piece by piece.
 //!
-//! Threads take pieces of matrices in turn: they read the mapped file, pack into one of their two pinned buffers, and
-//! start its copy to the device while they pack the other. So disk, packing and PCIe overlap.
+//! Threads take pieces of matrices in turn: they read the files, pack into one of their two pinned buffers,
+//! and start its copy to the device while they pack the other. So disk, packing and PCIe overlap.
 //!
-//! Experts' matrices are small, often 1 or 2 MB, and there are tens of thousands. They need no way of their own: a plane
-//! holds all experts of a layer one behind the other, so they are cut as one long matrix, and a piece may hold several.
-//! 20 GB are 2,500 pieces of 8 MiB, each one to three copies and an event: some 20 us of the driver's time, 50 ms in all,
-//! where a piece an expert would cost ten times that. The copies take 0.4 s at PCIe 5's 50 GB/s. What a thread does to a
-//! piece is to read mapped pages (128 faults of 64 KiB, cached) and to move 16 bytes at a time within 64: an estimated 1.5 to
-//! 3 GB/s, so one thread of sixteen would do for 20 GB in 15 s, and from files that are cached the load is packing's time.
-//! Files that are not come at the disk's pace, if each thread's 8 MiB are mostly adjacent in them; they are, as experts of a
-//! layer follow one another, or one stacked tensor holds them.
+//! Experts' matrices are small, often 1 or 2 MB, and there are tens of thousands. They need no way of their
+//! own: a plane holds all experts of a layer one behind the other, so they are cut as one long matrix, and a
+//! piece may hold several. 20 GB are 2,500 pieces of 8 MiB, each one to three copies and an event: some 20 us
+//! of the driver's time, 50 ms in all, where a piece an expert would cost ten times that. The copies take 0.4
+//! s at PCIe 5's 50 GB/s. What a thread does to a piece is to read its rows (256 KiB at a time) and to move
+//! 16 bytes at a time within 64: an estimated 1.5 to 3 GB/s, so one thread of sixteen would do for 20 GB in
+//! 15 s, and from files that are cached the load is packing's time. Files that are not come at the disk's
+//! pace, if each thread's 8 MiB are mostly adjacent in them; they are, as experts of a layer follow one
+//! another, or one stacked tensor holds them.
 
 use super::driver::{Event, Stream};
 use super::fault::Fault;
 use super::host::Pinned;
 use super::memory::Pointer;
-use super::pack::{NotANumber, Planes, Source, pack_tiles};
+use super::pack::{NotANumber, PackError, Planes, Source, pack_tiles};
 use super::shape::MatrixShape;
 use super::sources::mismatch;
 use super::weights::Matrix;
 use monomorph_model::LoadError;
-use monomorph_weights::Checkpoint;
+use monomorph_weights::{Checkpoint, Windows};
 use std::ops::Range;
 
 /// Bytes of codes a thread packs at a time: large enough for PCIe, small enough to share out evenly.
@@ -46,7 +47,8 @@ impl Piece {
     /// Bytes of all its planes.
     pub(crate) fn bytes(&self, jobs: &[Job]) -> usize {
         let shape = jobs[self.job].shape;
-        self.tiles.len() * (shape.tile_codes() + shape.tile_scales() + shape.tile_row_scales())
+        self.tiles.len()
+            * (shape.matrix().tile_codes() + shape.matrix().tile_scales() + shape.matrix().tile_row_scales())
     }
 
     /// Its share of the matrix's bytes, for the progress.
@@ -59,7 +61,7 @@ impl Piece {
 pub(crate) fn pieces(jobs: &[Job]) -> Vec<Piece> {
     let mut pieces = Vec::new();
     for (job, Job { shape, .. }) in jobs.iter().enumerate() {
-        let each = (PIECE_BYTES / shape.tile_codes()).max(1);
+        let each = (PIECE_BYTES / shape.matrix().tile_codes()).max(1);
         let tiles = shape.all_tiles();
         pieces.extend(
             (0..tiles).step_by(each).map(|first| Piece { job, tiles: first..tiles.min(first + each) }),
@@ -69,24 +71,26 @@ pub(crate) fn pieces(jobs: &[Job]) -> Vec<Piece> {
 }
 
 /// One thread's buffers and stream.
-pub(crate) struct Worker {
+pub(crate) struct Worker<'a> {
     // Waited for before the buffers go.
     pub(crate) stream: Stream,
     buffers: [(Pinned, Event); 2],
     turn: usize,
+    windows: Windows<'a>,
 }
 
 /// Why a piece could not be carried over.
 pub(crate) enum Trouble {
     Device(Fault),
-    NotANumber(NotANumber),
+    Pack(PackError),
 }
 
 impl Trouble {
     pub(crate) fn into_load(self, checkpoint: &Checkpoint) -> LoadError {
         match self {
             Trouble::Device(fault) => fault.into(),
-            Trouble::NotANumber(NotANumber { name, row }) => {
+            Trouble::Pack(PackError::Read(error)) => error.into(),
+            Trouble::Pack(PackError::NotANumber(NotANumber { name, row })) => {
                 mismatch(checkpoint, format!("tensor `{name}`: row {row} holds a code that is not a number"))
                     .into()
             }
@@ -100,37 +104,51 @@ impl From<Fault> for Trouble {
     }
 }
 
-impl Worker {
-    pub(crate) fn new(bytes: usize) -> Result<Worker, Fault> {
+impl<'a> Worker<'a> {
+    pub(crate) fn new(bytes: usize) -> Result<Self, Fault> {
+        // `bytes` below says how much that is.
         let buffer = || Ok((Pinned::zeroed(bytes)?, Event::new()?));
-        Ok(Worker { stream: Stream::new()?, buffers: [buffer()?, buffer()?], turn: 0 })
+        Ok(Worker {
+            stream: Stream::new()?,
+            buffers: [buffer()?, buffer()?],
+            turn: 0,
+            windows: Windows::default(),
+        })
+    }
+
+    /// Bytes of the machine's memory that one takes for pieces of so many.
+    pub(crate) const fn bytes(piece: usize) -> usize {
+        2 * piece
     }
 
     /// Packs a piece and starts its way to the device.
-    pub(crate) fn carry(&mut self, job: &Job, piece: &Piece) -> Result<(), Trouble> {
+    pub(crate) fn carry(&mut self, job: &Job<'a>, piece: &Piece) -> Result<(), Trouble> {
         let (buffer, copied) = &mut self.buffers[self.turn];
         self.turn = 1 - self.turn;
         copied.wait()?;
         let (shape, matrix, tiles) = (job.shape, &job.matrix, piece.tiles.len());
-        let (codes, rest) = buffer.bytes_mut().split_at_mut(tiles * shape.tile_codes());
-        let (scales, rest) = rest.split_at_mut(tiles * shape.tile_scales());
-        let row_scales = &mut rest[..tiles * shape.tile_row_scales()];
+        let (codes, rest) = buffer.bytes_mut().split_at_mut(tiles * shape.matrix().tile_codes());
+        let (scales, rest) = rest.split_at_mut(tiles * shape.matrix().tile_scales());
+        let row_scales = &mut rest[..tiles * shape.matrix().tile_row_scales()];
         let mut planes = Planes { codes, scales, row_scales };
-        pack_tiles(shape, &job.sources, piece.tiles.clone(), &mut planes).map_err(Trouble::NotANumber)?;
+        pack_tiles(shape, &job.sources, &mut self.windows, piece.tiles.clone(), &mut planes)
+            .map_err(Trouble::Pack)?;
         let to = matrix.starting_at_tile(shape, piece.tiles.start);
         for (Pointer(to), bytes) in
             [(to.codes, &*planes.codes), (to.scales, &*planes.scales), (to.row_scales, &*planes.row_scales)]
         {
-            // SAFETY: the tiles of a plane that was taken for all of them; the buffer is left alone until the event.
+            // SAFETY: the tiles of a plane that was taken for all of them; the buffer is left alone until the
+            // event.
             unsafe { self.stream.upload(to, bytes) }?;
         }
         Ok(copied.record(&self.stream)?)
     }
 }
 
-impl Drop for Worker {
+impl Drop for Worker<'_> {
     fn drop(&mut self) {
-        // A copy under way after an error must end before its buffer is freed; if it cannot, the process is ending.
+        // A copy under way after an error must end before its buffer is freed; if it cannot, the process is
+        // ending.
         let _ = self.stream.wait();
     }
 }
@@ -174,7 +192,7 @@ mod tests {
         let job = |shape| Job { shape, sources: Vec::new(), matrix: null };
         let jobs = [job(&WIDE), job(&SMALL), job(&EXPERTS)];
         let pieces = pieces(&jobs);
-        let codes = |piece: &Piece| piece.tiles.len() * jobs[piece.job].shape.tile_codes();
+        let codes = |piece: &Piece| piece.tiles.len() * jobs[piece.job].shape.matrix().tile_codes();
         assert!(pieces.iter().all(|piece| codes(piece) <= PIECE_BYTES));
         let tiles = |job| pieces.iter().filter(move |it| it.job == job).flat_map(|it| it.tiles.clone());
         assert!(tiles(0).eq(0..1001) && tiles(1).eq(0..1) && tiles(2).eq(0..128 * 192));

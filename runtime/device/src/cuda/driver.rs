@@ -1,7 +1,7 @@
 //! libcuda, called safely: each function here is one call of the driver with its result checked.
 //!
-//! Handles are plain addresses that the driver owns; everything that makes one destroys it in its `Drop`, where errors
-//! are ignored: after a fault every call fails, and the process is about to end.
+//! Handles are plain addresses that the driver owns; everything that makes one destroys it in its `Drop`,
+//! where errors are ignored: after a fault every call fails, and the process is about to end.
 
 use super::fault::Fault;
 use cudarc::driver::sys;
@@ -161,7 +161,8 @@ impl Stream {
     /// Copies bytes to the device. From pinned memory it returns at once.
     ///
     /// # Safety
-    /// `to` and the bytes behind it are the arena's, and pinned `from` is not written before the copy has happened.
+    /// `to` and the bytes behind it are the arena's, and pinned `from` is not written before the copy has
+    /// happened.
     pub(crate) unsafe fn upload(&self, to: u64, from: &[u8]) -> Result<(), Fault> {
         if from.is_empty() {
             return Ok(());
@@ -176,8 +177,9 @@ impl Stream {
     /// Copies bytes to the host. To pinned memory it returns at once.
     ///
     /// # Safety
-    /// `from` and the bytes behind it are the arena's, and `to` is pinned and not read before the copy has happened, or it
-    /// is not pinned (then the copy has happened when this returns and the stream was waited for).
+    /// `from` and the bytes behind it are the arena's, and `to` is pinned and not read before the copy has
+    /// happened, or it is not pinned (then the copy has happened when this returns and the stream was waited
+    /// for).
     pub(crate) unsafe fn download(&self, from: u64, to: &mut [u8]) -> Result<(), Fault> {
         if to.is_empty() {
             return Ok(());

@@ -1,13 +1,16 @@
 //! K/V blocks on disk, staged on the device layer by layer while a step runs.
 //!
-//! How blocks are cut into pages, and how these are read ahead, stands in [`crate::far`]. Kernels find a block of a layer at the layer's
-//! address plus so many times its id, whatever the id. So what a layer attends to is copied to a staging area behind all layers'
-//! blocks, to where an id leads that is large enough; which id that is, is another one in each layer, and the block table is written anew
-//! before each layer that attends. Nothing of this is in the kernels, and a step without blocks on disk knows nothing of it.
+//! How blocks are cut into pages, and how these are read ahead, stands in [`crate::far`]. Kernels find a
+//! block of a layer at the layer's address plus so many times its id, whatever the id. So what a layer
+//! attends to is copied to a staging area behind all layers' blocks, to where an id leads that is large
+//! enough; which id that is, is another one in each layer, and the block table is written anew before each
+//! layer that attends. Nothing of this is in the kernels, and a step without blocks on disk knows nothing of
+//! it.
 //!
-//! The area has two halves, each of which holds one part of all groups that there are places for. While a layer attends to what is in
-//! one, the other is filled for the next. The thread that launches the layers brings pages from the store's memory, which is pinned,
-//! to the device; so it is one layer ahead of the device and no more.
+//! The area has two halves, each of which holds one part of all groups that there are places for. While a
+//! layer attends to what is in one, the other is filled for the next. The thread that launches the layers
+//! brings pages from the store's memory, which is pinned, to the device; so it is one layer ahead of the
+//! device and no more.
 
 use super::driver::{Event, Stream};
 use super::fault::Fault;
@@ -40,7 +43,8 @@ pub(super) fn area_bytes(layout: &Layout) -> u64 {
     2 * half_bytes(layout)
 }
 
-/// A layer's ids begin a half wherever a block does, counted from its own first: up to a block behind the half's first byte.
+/// A layer's ids begin a half wherever a block does, counted from its own first: up to a block behind the
+/// half's first byte.
 fn half_bytes(layout: &Layout) -> u64 {
     let largest = layout.parts.iter().max().copied().unwrap_or(0) as u64;
     (layout.places as u64 * layout.group as u64 + 1) * largest
@@ -60,8 +64,8 @@ fn first_ids(blocks: Blocks, area: Pointer, half_bytes: u64) -> Result<[i32; 2],
     Ok([id(0)?, id(1)?])
 }
 
-/// The places of the step's list that a block table names, each once, in its order, of groups of `group` blocks behind `blocks`
-/// blocks of the device.
+/// The places of the step's list that a block table names, each once, in its order, of groups of `group`
+/// blocks behind `blocks` blocks of the device.
 fn named(table: &[i32], blocks: i32, group: usize) -> Vec<usize> {
     let mut named = Vec::new();
     for id in table.iter().filter(|id| **id >= blocks) {
@@ -133,7 +137,8 @@ pub(crate) struct Far {
 }
 
 impl Far {
-    /// With blocks of the device in so many places, by part, and an area of [`area_bytes`] behind all of them.
+    /// With blocks of the device in so many places, by part, and an area of [`area_bytes`] behind all of
+    /// them.
     ///
     /// # Errors
     /// When the device is out of streams and events, or too large for ids of blocks.
@@ -192,7 +197,8 @@ impl Far {
             let Blocks { start, bytes } = parts[part].0;
             let fetched =
                 blocks.iter().zip(page.chunks_exact_mut(bytes as usize)).try_for_each(|(block, to)| {
-                    // SAFETY: the block is the arena's, and nobody looks at the pinned page before the wait below.
+                    // SAFETY: the block is the arena's, and nobody looks at the pinned page before the wait
+                    // below.
                     unsafe { stream.download(start.offset(u64::from(block.0) * bytes).0, to) }
                 });
             let fetched = fetched.and_then(|()| stream.wait());
@@ -201,7 +207,8 @@ impl Far {
         outcome.map(|()| written)
     }
 
-    /// Begins to read what a block table names of the step's groups; nothing where it names none. `to` is where the device has it.
+    /// Begins to read what a block table names of the step's groups; nothing where it names none. `to` is
+    /// where the device has it.
     pub(super) fn begin<'a>(&'a mut self, step: &[FarId], table: &'a [i32], to: Pointer) -> Option<Pass<'a>> {
         let layout = &self.disk.layout;
         let named = named(table, self.blocks, layout.group);
@@ -257,8 +264,8 @@ impl Pass<'_> {
                 // SAFETY: the window is there, so that none of its pages is lent.
                 let page = unsafe { staging.pages(slot * layout.pages + page, 1) };
                 let to = start.offset((first as u64 + (group * layout.group) as u64) * bytes);
-                // SAFETY: within the half, in which every group of a step has its place and which nobody reads; the page is lent again
-                // when it was copied.
+                // SAFETY: within the half, in which every group of a step has its place and which nobody
+                // reads; the page is lent again when it was copied.
                 unsafe { copies.upload(to.0, &page[..layout.group * bytes as usize]) }?;
             }
             copied[slot].record(copies)?;
@@ -278,7 +285,8 @@ impl Pass<'_> {
         for (bytes, id) in table.chunks_exact_mut(4).zip(seen(self.table, *blocks, first)) {
             bytes.copy_from_slice(&id.to_ne_bytes());
         }
-        // SAFETY: the flight's table, which was made for the largest; the pinned one is written again when the half is free.
+        // SAFETY: the flight's table, which was made for the largest; the pinned one is written again when
+        // the half is free.
         unsafe { stream.upload(self.to.0, table) }?;
         self.half = Some(at);
         Ok(())

@@ -2,8 +2,8 @@
 
 use monomorph_model::LoadError;
 
-/// An error of the CUDA driver. While a model is loaded it is reported; in a step it ends the process, because nothing
-/// the device holds can be trusted any more.
+/// An error of the CUDA driver. While a model is loaded it is reported; in a step it ends the process,
+/// because nothing the device holds can be trusted any more.
 #[derive(Clone, Debug)]
 pub struct Fault {
     what: String,
@@ -19,8 +19,8 @@ impl Fault {
         Fault { what: format!("{place}: {}", self.what) }
     }
 
-    /// Ends a step: notes the fault for the process's exit code and unwinds to whoever runs the model, who tells the
-    /// clients.
+    /// Ends a step: notes the fault for the process's exit code and unwinds to whoever runs the model, who
+    /// tells the clients.
     pub(crate) fn raise(self) -> ! {
         let message = format!("the GPU failed: {self}");
         monomorph_model::set_device_fault(&message);

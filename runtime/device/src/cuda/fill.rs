@@ -85,7 +85,7 @@ impl Filler {
                 deviation: 1.0 / (shape.columns as f32).sqrt(),
                 seed: self.next_seed(),
             };
-            let first = launch * shape.tiles();
+            let first = launch * shape.matrix().tiles();
             let Matrix { mut codes, mut scales, mut row_scales } = matrix.starting_at_tile(shape, first);
             let address = |pointer: &mut Pointer| (&raw mut *pointer).cast::<c_void>();
             let parameters = [
@@ -122,8 +122,9 @@ impl Filler {
     }
 }
 
-/// Launches that fill a matrix, and the rows of each (of one part, where parts alternate). Experts of whole tiles are one
-/// matrix of all their rows: their tiles are where its would be. Others have padding of their own, so a launch each.
+/// Launches that fill a matrix, and the rows of each (of one part, where parts alternate). Experts of whole
+/// tiles are one matrix of all their rows: their tiles are where its would be. Others have padding of their
+/// own, so a launch each.
 fn launches(shape: &MatrixShape) -> (usize, usize) {
     let rows: usize = match shape.packing {
         Packing::Gated => shape.parts[0],

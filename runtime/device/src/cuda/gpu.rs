@@ -81,8 +81,8 @@ fn cuda(spec: &ModelSpec) -> Result<CudaSpec, LoadError> {
         .ok_or_else(|| LoadError::Hardware(format!("{} was not compiled for a GPU", spec.target)))
 }
 
-/// The first device, which must be of the very architecture that the kernels are machine code of, and have the multiprocessors they were planned
-/// for: blocks that wait for each other are on the card together then.
+/// The first device, which must be of the very architecture that the kernels are machine code of, and have
+/// the multiprocessors they were planned for: blocks that wait for each other are on the card together then.
 fn find(cuda: CudaSpec) -> Result<i32, String> {
     let (major, minor) = cuda.capability;
     let wanted = format!("this server wants an NVIDIA GPU of compute capability {major}.{minor}");

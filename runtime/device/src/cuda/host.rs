@@ -1,4 +1,4 @@
-//! Memory of the machine the GPU is in: what is left of it, and pinned pieces that the copy engines read and write.
+//! Memory of the machine the GPU is in: pinned pieces that the copy engines read and write.
 
 use super::driver::check;
 use super::fault::Fault;
@@ -6,18 +6,6 @@ use super::memory::Pointer;
 use cudarc::driver::sys;
 use std::ffi::c_void;
 use std::ptr::{NonNull, null_mut};
-
-/// Bytes of memory that this machine could still hand out, files it has cached counted in; `None` where the system does
-/// not say.
-pub(crate) fn available() -> Option<u64> {
-    parse_available(&std::fs::read_to_string("/proc/meminfo").ok()?)
-}
-
-fn parse_available(text: &str) -> Option<u64> {
-    let line = text.lines().find_map(|line| line.strip_prefix("MemAvailable:"))?;
-    let kib: u64 = line.trim().strip_suffix("kB")?.trim().parse().ok()?;
-    Some(kib * 1024)
-}
 
 /// Page-locked memory. The device reads and writes it on its own, so that a copy does not wait for the host.
 #[derive(Debug)]
@@ -84,17 +72,5 @@ impl Drop for Pinned {
     fn drop(&mut self) {
         // SAFETY: made by `zeroed`, freed once.
         unsafe { sys::cuMemFreeHost(self.start.as_ptr().cast()) };
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::parse_available;
-
-    #[test]
-    fn available_memory_is_read() {
-        let text = "MemTotal:       32768 kB\nMemFree:   12 kB\nMemAvailable:    1024 kB\n";
-        assert_eq!(parse_available(text), Some(1 << 20));
-        assert_eq!(parse_available("MemTotal: 1 kB\n"), None);
     }
 }

@@ -3,7 +3,6 @@
 use super::carry::{Job, Worker, pieces};
 use super::fill::{Filler, Purpose};
 use super::gpu::Gpu;
-use super::host;
 use super::memory::Memory;
 use super::module::Kernel;
 use super::pack::Source;
@@ -11,14 +10,12 @@ use super::shape::{MatrixShape, vector_bytes};
 use super::sources::{load_sources, load_values};
 use super::weights::{Matrix, Part, Vector};
 use monomorph_formats::Format;
-use monomorph_model::{LoadError, LoadOptions, ModelSpec, Progress, Weights};
+use monomorph_model::{HostGuard, LoadError, LoadOptions, ModelSpec, Progress, Weights};
 use monomorph_weights::{Checkpoint, WeightsError};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 /// Threads that pack: more would wait for memory.
 const MOST_THREADS: usize = 16;
-/// Memory that the machine keeps: loading stops before the system begins to end processes.
-const HOST_RESERVE: u64 = 512 << 20;
 
 /// Gathers what a stack wants and loads it.
 #[derive(Debug)]
@@ -28,6 +25,7 @@ pub struct Loader<'a> {
     weights: &'a Weights,
     progress: &'a Progress,
     threads: usize,
+    guard: HostGuard,
     jobs: Vec<Job<'a>>,
     filler: Filler,
 }
@@ -54,7 +52,8 @@ impl<'a> Loader<'a> {
         };
         progress.expect(spec.weight_bytes);
         let threads = options.threads.clamp(1, MOST_THREADS);
-        Ok(Loader { gpu, memory, weights, progress, threads, jobs: Vec::new(), filler: Filler::new(seed) })
+        let (guard, jobs, filler) = (options.guard, Vec::new(), Filler::new(seed));
+        Ok(Loader { gpu, memory, weights, progress, threads, guard, jobs, filler })
     }
 
     /// A matrix of these parts; `fill` makes its dummy weights.
@@ -189,8 +188,8 @@ impl<'a> Loader<'a> {
                     let values = load_values(checkpoint, format, part, *rows, width)?;
                     bytes.extend(values.into_iter().flat_map(f32::to_le_bytes));
                 }
-                // SAFETY: just taken from the arena, not smaller; pageable bytes, which the driver has copied when
-                // the stream was waited for.
+                // SAFETY: just taken from the arena, not smaller; pageable bytes, which the driver has copied
+                // when the stream was waited for.
                 unsafe { self.gpu.stream().upload(at.0, &bytes) }?;
                 self.gpu.stream().wait()?;
             }
@@ -209,15 +208,16 @@ impl<'a> Loader<'a> {
         let pieces = pieces(&self.jobs);
         let largest = pieces.iter().map(|piece| piece.bytes(&self.jobs)).max().unwrap_or(0);
         let (next, stop) = (AtomicUsize::new(0), AtomicBool::new(false));
+        let buffers = (self.threads.min(pieces.len()) * Worker::bytes(largest)) as u64;
+        self.guard.check(buffers)?;
         let work = || -> Result<(), LoadError> {
             self.gpu.enter()?;
             let mut worker = Worker::new(largest)?;
             while !stop.load(Ordering::Relaxed)
                 && let Some(piece) = pieces.get(next.fetch_add(1, Ordering::Relaxed))
             {
-                if let Some(available) = host::available().filter(|available| *available < HOST_RESERVE) {
-                    return Err(LoadError::HostMemory { available });
-                }
+                // Others may take what was there when the memory was planned.
+                self.guard.check(0)?;
                 let job = &self.jobs[piece.job];
                 worker.carry(job, piece).map_err(|error| error.into_load(checkpoint))?;
                 self.progress.advance(piece.share(job));
@@ -240,7 +240,6 @@ impl<'a> Loader<'a> {
                 .map(|thread| thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)));
             joined.collect::<Vec<_>>().into_iter().collect::<Result<(), LoadError>>()
         })?;
-        checkpoint.release();
         Ok(())
     }
 }

@@ -4,16 +4,15 @@ use super::driver::Claim;
 use super::far::{self, Blocks, Disk, Far};
 use super::fault::Fault;
 use super::gpu::Gpu;
-use super::host;
-use super::shape::ALIGNMENT;
 use super::states::{Places, State};
 use super::step;
 use crate::far::Layout;
+use monomorph_abi::packed::ALIGNMENT;
 use monomorph_model::{LoadError, LoadOptions, ModelSpec, StateRoom, States, StatesWanted};
 use std::num::NonZero;
 
-/// What the driver is left for graphs, kernels and its own books. An estimate: graphs of a few hundred kernels take a few
-/// MiB each.
+/// What the driver is left for graphs, kernels and its own books. An estimate: graphs of a few hundred
+/// kernels take a few MiB each.
 const DRIVER_BYTES: u64 = 192 << 20;
 
 /// An address on the device, in the arena; or none.
@@ -136,8 +135,8 @@ struct Request {
 
 /// Splits `limit` bytes.
 ///
-/// Where a shorter sequence would do, it is as long as there is room; and of sequences at a time and snapshots that nobody asked for
-/// there are as many as leave room for that.
+/// Where a shorter sequence would do, it is as long as there is room; and of sequences at a time and
+/// snapshots that nobody asked for there are as many as leave room for that.
 ///
 /// # Errors
 /// When they do not hold the weights and one sequence, or the blocks asked for; says what would fit.
@@ -220,6 +219,18 @@ fn plan(needs: &Needs, tables: u64, request: Request, limit: u64) -> Result<Plan
     Ok(plan)
 }
 
+/// Bytes of a card that are free, and that may be used, of `(free, total)` as the driver says. Where its
+/// memory is the machine's own, `host` is what the machine has available and what of that is to stay free:
+/// what holds cached files is free there, too, and the guard is of the same memory.
+fn limit((free, total): (u64, u64), host: Option<(u64, u64)>, fraction: f64) -> (u64, u64) {
+    let (free, guard) = match host {
+        Some((available, guard)) => (free.max(available).min(total), guard),
+        None => (free, 0),
+    };
+    let ceiling = (total as f64 * fraction) as u64;
+    (free, ceiling.min(free.saturating_sub(guard)).saturating_sub(DRIVER_BYTES))
+}
+
 /// The arena: all the memory that a model uses on its device.
 #[derive(Debug)]
 pub struct Memory {
@@ -236,8 +247,9 @@ pub struct Memory {
 }
 
 impl Memory {
-    /// Plans the memory, reports the plan, claims it and makes it zero. Each of `parts` is the bytes of a part of a K/V block, and the
-    /// numbers of all that have as many: one a layer that attends, in the order in which these run.
+    /// Plans the memory, reports the plan, claims it and makes it zero. Each of `parts` is the bytes of a
+    /// part of a K/V block, and the numbers of all that have as many: one a layer that attends, in the order
+    /// in which these run.
     ///
     /// # Errors
     /// When the card does not hold it: the error says what is needed, what is there, and what would fit.
@@ -249,13 +261,10 @@ impl Memory {
         parts: &[(usize, &[usize])],
     ) -> Result<Memory, LoadError> {
         let layout = options.far.as_ref().map(|far| Layout::new(far, parts, 0)).transpose()?;
-        let (mut free, total) = gpu.memory()?;
-        if gpu.is_integrated() {
-            // The machine's own memory: what holds cached files is free, too.
-            free = free.max(host::available().unwrap_or(0)).min(total);
-        }
-        let ceiling = (total as f64 * options.memory_fraction) as u64;
-        let limit = ceiling.min(free).saturating_sub(DRIVER_BYTES);
+        options.guard.check(0)?;
+        let (free, total) = gpu.memory()?;
+        let host = gpu.is_integrated().then(|| ((options.guard.available)(), options.guard.bytes));
+        let (free, limit) = limit((free, total), host, options.memory_fraction);
         let request = Request {
             block_tokens: spec.block_tokens,
             block_bytes: spec.block_bytes as u64,
@@ -366,8 +375,9 @@ impl Memory {
         Far::new(disk, &self.parts, area, self.blocks).map(Some)
     }
 
-    /// The recurrent state of `layers` layers, of every slot and snapshot: each has `window` bytes of the convolution's inputs,
-    /// `matrices` bytes of matrices and `journals` bytes of what may be taken back in a layer.
+    /// The recurrent state of `layers` layers, of every slot and snapshot: each has `window` bytes of the
+    /// convolution's inputs, `matrices` bytes of matrices and `journals` bytes of what may be taken back in a
+    /// layer.
     ///
     /// # Errors
     /// See [`Memory::take`].
@@ -449,6 +459,23 @@ mod tests {
             blocks,
             far: None,
         }
+    }
+
+    #[test]
+    fn a_card_in_the_machines_own_memory_leaves_what_is_to_stay_free() {
+        const GIB: u64 = 1 << 30;
+        let usable = |driver, host, fraction| {
+            let (free, limit) = limit(driver, host, fraction);
+            (free / GIB, (limit + DRIVER_BYTES) / GIB)
+        };
+        // A card of its own: the machine's memory is another.
+        assert_eq!(usable((100 * GIB, 140 * GIB), None, 1.0), (100, 100));
+        assert_eq!(usable((100 * GIB, 140 * GIB), None, 0.5), (100, 70));
+        // The machine's own: the driver counts cached files as taken.
+        assert_eq!(usable((20 * GIB, 120 * GIB), Some((100 * GIB, 0)), 1.0), (100, 100));
+        assert_eq!(usable((20 * GIB, 120 * GIB), Some((100 * GIB, 4 * GIB)), 1.0), (100, 96));
+        assert_eq!(usable((20 * GIB, 120 * GIB), Some((100 * GIB, 4 * GIB)), 0.5), (100, 60));
+        assert_eq!(usable((20 * GIB, 120 * GIB), Some((100 * GIB, 200 * GIB)), 1.0), (100, 0));
     }
 
     #[test]

@@ -1,11 +1,11 @@
 //! One NVIDIA GPU: its memory, the kernels that were emitted with the stack, and the steps that run on it.
 //!
-//! A generated stack opens a [`Gpu`], claims its [`Memory`] in one piece, loads its [`Module`]s and, through a [`Loader`],
-//! its weights, and records its decode programs as graphs. From then on [`Steps`] carries steps: a step is an upload,
-//! a graph (or the launches of a prefill), and a copy of what was sampled.
+//! A generated stack opens a [`Gpu`], claims its [`Memory`] in one piece, loads its [`Module`]s and, through
+//! a [`Loader`], its weights, and records its decode programs as graphs. From then on [`Steps`] carries
+//! steps: a step is an upload, a graph (or the launches of a prefill), and a copy of what was sampled.
 //!
-//! The driver is libcuda, opened when the server starts; no toolkit is needed. All calls of it stand in `driver`, `host`,
-//! `module` and `queue`.
+//! The driver is libcuda, opened when the server starts; no toolkit is needed. All calls of it stand in
+//! `driver`, `host`, `module` and `queue`.
 
 mod carry;
 mod driver;
@@ -38,8 +38,8 @@ pub use states::State;
 pub use steps::{Programs, STEPS_IN_FLIGHT, Steps};
 pub use weights::{Matrix, Part, Vector};
 
-/// Puts the table of rotary angles of all positions onto the device: f32 `[positions][pairs][cosine, sine]`, `factor`
-/// multiplied in.
+/// Puts the table of rotary angles of all positions onto the device: f32 `[positions][pairs][cosine, sine]`,
+/// `factor` multiplied in.
 ///
 /// # Errors
 /// When the device fails.

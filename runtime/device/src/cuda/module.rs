@@ -19,8 +19,9 @@ pub struct Module {
 }
 
 impl Module {
-    /// Loads a cubin; `name` is what errors call it. The GPU is the calling thread's. `shared_part` is the percentage of
-    /// what shared memory and L1 share that is to be shared memory while its kernels run; `None` leaves it to the driver.
+    /// Loads a cubin; `name` is what errors call it. The GPU is the calling thread's. `shared_part` is the
+    /// percentage of what shared memory and L1 share that is to be shared memory while its kernels run;
+    /// `None` leaves it to the driver.
     ///
     /// # Errors
     /// When the driver does not take it.
@@ -45,7 +46,8 @@ impl Module {
         Ok(Module { name, handle, shared_part })
     }
 
-    /// A kernel of it: threads a block, bytes of dynamic shared memory, and how many parameters the stack will hand it.
+    /// A kernel of it: threads a block, bytes of dynamic shared memory, and how many parameters the stack
+    /// will hand it.
     ///
     /// # Errors
     /// When there is no such kernel, or it takes another number of parameters.

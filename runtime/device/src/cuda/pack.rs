@@ -7,6 +7,7 @@ use super::shape::{MatrixShape, Packing, ROW_BYTES, TILE_ROWS, UNIT_BYTES};
 use crate::rows_of::FileRows;
 use half::f16;
 use monomorph_formats::{FP8_BLOCK, Format, NVFP4_BLOCK, decode, encode_halves, half_scale};
+use monomorph_weights::{Bytes, WeightsError, Windows};
 use std::ops::Range;
 
 /// One tensor of a matrix, checked against its shape.
@@ -15,7 +16,7 @@ pub(crate) struct Source<'a> {
     /// Its name in the checkpoint, for errors.
     pub(crate) name: &'a str,
     /// Row after row.
-    pub(crate) bytes: &'a [u8],
+    pub(crate) bytes: Bytes<'a>,
     /// Rows of the tensor.
     pub(crate) file_rows: usize,
     /// Rows of the matrix that are made of it.
@@ -33,7 +34,8 @@ pub(crate) enum SourceScales<'a> {
     Own,
     /// fp8: one of the whole tensor.
     Tensor(f32),
-    /// fp8: `[ceil(file rows / 128), ceil(columns / 128)]`, row-major, and what all are multiplied by: a power of two.
+    /// fp8: `[ceil(file rows / 128), ceil(columns / 128)]`, row-major, and what all are multiplied by: a
+    /// power of two.
     Blocks {
         /// The scales over that power.
         scales: Vec<f32>,
@@ -43,14 +45,15 @@ pub(crate) enum SourceScales<'a> {
     /// nvfp4: E4M3 codes `[file rows, columns / 16]`, and one of the whole tensor.
     Groups {
         /// The codes.
-        codes: &'a [u8],
+        codes: Bytes<'a>,
         /// Multiplies every element.
         tensor: f32,
     },
 }
 
 impl SourceScales<'_> {
-    /// Scales of blocks over the power of two that brings the largest into `[2^6, 2^7)`: times the largest code it is a number of f16.
+    /// Scales of blocks over the power of two that brings the largest into `[2^6, 2^7)`: times the largest
+    /// code it is a number of f16.
     pub(crate) fn blocks(mut scales: Vec<f32>) -> Self {
         let factor = half_scale(scales.iter().fold(0.0f32, |m, v| m.max(v.abs()))) / 256.0;
         scales.iter_mut().for_each(|scale| *scale *= factor);
@@ -75,36 +78,60 @@ pub(crate) struct NotANumber {
     pub(crate) row: usize,
 }
 
-/// Packs tiles `tiles` of a matrix, counted over all experts; `sources` are the first expert's parts, then the next
-/// one's. Rows and columns beyond it become zero codes with zero scales.
+/// Why tiles cannot be packed.
+#[derive(Debug)]
+pub(crate) enum PackError {
+    NotANumber(NotANumber),
+    /// The file cannot be read.
+    Read(WeightsError),
+}
+
+impl From<NotANumber> for PackError {
+    fn from(error: NotANumber) -> PackError {
+        PackError::NotANumber(error)
+    }
+}
+
+impl From<WeightsError> for PackError {
+    fn from(error: WeightsError) -> PackError {
+        PackError::Read(error)
+    }
+}
+
+/// Packs tiles `tiles` of a matrix, counted over all experts; `sources` are the first expert's parts, then
+/// the next one's. Rows and columns beyond it become zero codes with zero scales.
 ///
 /// # Errors
-/// When an fp8 code or an nvfp4 scale is NaN, or a float that becomes f16 is not finite.
-pub(crate) fn pack_tiles(
+/// When an fp8 code or an nvfp4 scale is NaN, a float that becomes f16 is not finite, or a file cannot be
+/// read.
+pub(crate) fn pack_tiles<'a>(
     shape: &MatrixShape,
-    sources: &[Source],
+    sources: &[Source<'a>],
+    windows: &mut Windows<'a>,
     tiles: Range<usize>,
     out: &mut Planes,
-) -> Result<(), NotANumber> {
-    let (codes, scales, row_scales) = (shape.tile_codes(), shape.tile_scales(), shape.tile_row_scales());
+) -> Result<(), PackError> {
+    let (codes, scales, row_scales) =
+        (shape.matrix().tile_codes(), shape.matrix().tile_scales(), shape.matrix().tile_row_scales());
     for (at, tile) in tiles.enumerate() {
         let mut tile_out = Planes {
             codes: &mut out.codes[at * codes..][..codes],
             scales: &mut out.scales[at * scales..][..scales],
             row_scales: &mut out.row_scales[at * row_scales..][..row_scales],
         };
-        pack_tile(shape, sources, tile, &mut tile_out)?;
+        pack_tile(shape, sources, windows, tile, &mut tile_out)?;
     }
     Ok(())
 }
 
-fn pack_tile(
+fn pack_tile<'a>(
     shape: &MatrixShape,
-    sources: &[Source],
+    sources: &[Source<'a>],
+    windows: &mut Windows<'a>,
     tile: usize,
     out: &mut Planes,
-) -> Result<(), NotANumber> {
-    let whole_units = shape.columns.is_multiple_of(shape.unit_columns());
+) -> Result<(), PackError> {
+    let whole_units = shape.columns.is_multiple_of(shape.matrix().unit_columns());
     if !whole_units || place(shape, sources, tile, TILE_ROWS - 1).is_none() {
         out.codes.fill(0);
         out.scales.fill(0);
@@ -112,7 +139,7 @@ fn pack_tile(
     }
     for g in 0..TILE_ROWS {
         if let Some((source, row)) = place(shape, sources, tile, g) {
-            pack_row(shape, source, row, g, out)?;
+            pack_row(shape, source, windows, row, g, out)?;
         }
     }
     Ok(())
@@ -125,7 +152,7 @@ fn place<'s, 'a>(
     tile: usize,
     g: usize,
 ) -> Option<(&'s Source<'a>, usize)> {
-    let (expert, tile) = (tile / shape.tiles(), tile % shape.tiles());
+    let (expert, tile) = (tile / shape.matrix().tiles(), tile % shape.matrix().tiles());
     let sources = &sources[expert * shape.parts.len()..][..shape.parts.len()];
     match shape.packing {
         Packing::Stacked => {
@@ -145,22 +172,23 @@ fn place<'s, 'a>(
     }
 }
 
-fn pack_row(
+fn pack_row<'a>(
     shape: &MatrixShape,
-    source: &Source,
+    source: &Source<'a>,
+    windows: &mut Windows<'a>,
     row: usize,
     g: usize,
     out: &mut Planes,
-) -> Result<(), NotANumber> {
+) -> Result<(), PackError> {
     let file_row = source.order.file_row(row);
     let row_bytes = source.bytes.len() / source.file_rows;
-    let bytes = &source.bytes[file_row * row_bytes..][..row_bytes];
+    let bytes = windows.read(source.bytes, file_row * row_bytes..(file_row + 1) * row_bytes)?;
     let not_a_number = || NotANumber { name: source.name.to_owned(), row: file_row };
     if shape.halves {
         let mut values = vec![0.0; shape.columns];
         decode(shape.stored, bytes, &mut values);
         if values.iter().any(|value| !value.is_finite()) {
-            return Err(not_a_number());
+            return Err(not_a_number().into());
         }
         let mut halves = vec![f16::ZERO; shape.columns];
         let unscale = encode_halves(&values, &mut halves);
@@ -174,7 +202,7 @@ fn pack_row(
         Format::Bf16 | Format::F16 => pack_elements::<4>(bytes, g, out.codes),
         Format::Fp8E4m3 => {
             if has_nan(bytes) {
-                return Err(not_a_number());
+                return Err(not_a_number().into());
             }
             pack_elements::<2>(bytes, g, out.codes);
         }
@@ -196,9 +224,9 @@ fn pack_row(
         }
         SourceScales::Groups { codes, tensor } => {
             let groups = shape.columns / NVFP4_BLOCK;
-            let codes = &codes[file_row * groups..][..groups];
+            let codes = windows.read(*codes, file_row * groups..(file_row + 1) * groups)?;
             if has_nan(codes) {
-                return Err(not_a_number());
+                return Err(not_a_number().into());
             }
             for (unit, codes) in codes.chunks(8).enumerate() {
                 out.scales[(unit * TILE_ROWS + g) * 8..][..codes.len()].copy_from_slice(codes);
@@ -222,8 +250,8 @@ fn unit_rows(codes: &mut [u8], g: usize) -> impl Iterator<Item = &mut [u8; ROW_B
     })
 }
 
-/// Formats without scales among their codes. `P` is the bytes of two adjacent elements, which stay together (of f32: of
-/// four): pair `4i + c` of the file's 64 bytes becomes pair `i` of lane `c`.
+/// Formats without scales among their codes. `P` is the bytes of two adjacent elements, which stay together
+/// (of f32: of four): pair `4i + c` of the file's 64 bytes becomes pair `i` of lane `c`.
 fn pack_elements<const P: usize>(row: &[u8], g: usize, codes: &mut [u8]) {
     for (out, bytes) in unit_rows(codes, g).zip(row.chunks(ROW_BYTES)) {
         let mut padded = [0; ROW_BYTES];
@@ -242,7 +270,8 @@ fn pack_elements<const P: usize>(row: &[u8], g: usize, codes: &mut [u8]) {
     }
 }
 
-/// Eight nibbles of a lane in a word: magnitudes and signs of two neighbours at equal places of its halves (formats.cuh, decode_nvfp4).
+/// Eight nibbles of a lane in a word: magnitudes and signs of two neighbours at equal places of its halves
+/// (formats.cuh, decode_nvfp4).
 fn pack_nvfp4(row: &[u8], g: usize, codes: &mut [u8]) {
     pack_elements::<1>(row, g, codes);
     for word in unit_rows(codes, g).flat_map(|row| row.as_chunks_mut::<4>().0) {
@@ -273,8 +302,8 @@ fn pack_q8_0(row: &[u8], g: usize, out: &mut Planes) {
     }
 }
 
-/// Blocks of f16 scale, f16 minimum and 16 bytes of nibbles, whose low nibbles are elements 0..16; lane `c` takes
-/// 8 adjacent elements of each of the four blocks of a unit, the even one of a pair in the low nibble.
+/// Blocks of f16 scale, f16 minimum and 16 bytes of nibbles, whose low nibbles are elements 0..16; lane `c`
+/// takes 8 adjacent elements of each of the four blocks of a unit, the even one of a pair in the low nibble.
 fn pack_q4_1(row: &[u8], g: usize, out: &mut Planes) {
     const BLOCK: usize = Format::Q4_1.block_bytes();
     for (unit, (out_row, blocks)) in unit_rows(out.codes, g).zip(row.chunks(4 * BLOCK)).enumerate() {

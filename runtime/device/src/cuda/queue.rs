@@ -10,9 +10,6 @@ use cudarc::driver::sys;
 use std::ffi::c_void;
 use std::ptr::null_mut;
 
-/// What the kernel is called that samples, of every stack.
-const SAMPLER: &str = "sample";
-
 /// How many rows of each sort a step has: what grids are made of.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Extents {
@@ -74,8 +71,8 @@ impl StepTables {
     }
 }
 
-/// What of a program is launched. Its first kernel that samples is where it is cut: up to there nothing depends on what rows are sampled
-/// by.
+/// What of a program is launched. It is cut where it begins to sample: up to there nothing depends on what
+/// rows are sampled by.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Portion {
     Whole,
@@ -85,8 +82,8 @@ pub(crate) enum Portion {
     Sampling,
 }
 
-/// Where a program puts its launches: a stream that runs them, or one that records a graph. The first error is kept, and
-/// nothing is launched after it.
+/// Where a program puts its launches: a stream that runs them, or one that records a graph. The first error
+/// is kept, and nothing is launched after it.
 #[derive(Debug)]
 pub struct Queue<'a> {
     stream: &'a Stream,
@@ -139,11 +136,17 @@ impl<'a> Queue<'a> {
         Queue { far, ..self }
     }
 
-    /// Before the kernels that attend to a part of K/V blocks: what of it is on disk is brought to where they find it.
+    /// Before the kernels that attend to a part of K/V blocks: what of it is on disk is brought to where they
+    /// find it.
     pub fn stage(&mut self, part: usize) {
         if let (Some(pass), Ok(())) = (&mut self.far, &self.outcome) {
             self.outcome = pass.stage(self.stream, part);
         }
+    }
+
+    /// What is launched from here on depends on what rows are sampled by.
+    pub fn begin_sampling(&mut self) {
+        self.samples = true;
     }
 
     /// Launches `kernel` on `grid` blocks with these arguments.
@@ -159,7 +162,6 @@ impl<'a> Queue<'a> {
         grid: [u32; 3],
         mut parameters: [*mut c_void; N],
     ) {
-        self.samples |= kernel.name == SAMPLER;
         let due = match self.portion {
             Portion::Whole => true,
             Portion::Logits => !self.samples,
@@ -187,8 +189,8 @@ impl<'a> Queue<'a> {
             attrs: &raw mut attribute,
             numAttrs: attributes,
         };
-        // SAFETY: the driver copies the parameters, whose number was checked when the kernel was looked up, before it
-        // returns. What the kernel does with them was planned and emitted together with this call.
+        // SAFETY: the driver copies the parameters, whose number was checked when the kernel was looked up,
+        // before it returns. What the kernel does with them was planned and emitted together with this call.
         let result = unsafe {
             sys::cuLaunchKernelEx(&raw const config, kernel.function, parameters.as_mut_ptr(), null_mut())
         };
@@ -239,9 +241,10 @@ impl Graph {
         recorded?;
         if launched == 0 {
             // One without its sampler would sample before it is told by what.
-            return Err(
-                Fault::new(format!("it launches nothing up to `{SAMPLER}` or from there on")).at(program)
-            );
+            return Err(Fault::new(
+                "it launches nothing before it samples, or nothing from there on".to_owned(),
+            )
+            .at(program));
         }
         ended.map_err(|fault| fault.at(program))?;
         let mut handle = null_mut();

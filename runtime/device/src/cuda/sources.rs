@@ -1,5 +1,5 @@
-//! The tensors of a checkpoint that a matrix is packed from: found by name, and held against what the stack was compiled
-//! for.
+//! The tensors of a checkpoint that a matrix is packed from: found by name, and held against what the stack
+//! was compiled for.
 
 use super::pack::{Source, SourceScales};
 use super::shape::{MatrixShape, Packing, TILE_ROWS};
@@ -38,7 +38,7 @@ pub(crate) fn load_values(
 ) -> Result<Vec<f32>, WeightsError> {
     let (tensor, file_rows) = load_tensor(checkpoint, format, part, rows, width)?;
     let mut values = vec![0.0; file_rows * width];
-    decode(format, tensor.bytes, &mut values);
+    decode(format, &tensor.bytes.read()?, &mut values);
     let row = |row| &values[part.rows.file_row(row) * width..][..width];
     Ok((0..rows).flat_map(row).copied().collect())
 }
@@ -109,7 +109,7 @@ fn load_companions<'a>(
             let what = format!("tensor `{}` should hold floats and is {}", tensor.name, tensor.format);
             return Err(mismatch(checkpoint, what));
         }
-        decode(tensor.format, tensor.bytes, &mut values);
+        decode(tensor.format, &tensor.bytes.read()?, &mut values);
         match values.iter().all(|value| value.is_finite()) {
             true => Ok(values),
             false => Err(mismatch(

@@ -5,8 +5,9 @@ use super::fault::Fault;
 use super::memory::{Cache, Pointer};
 use monomorph_model::{BlockId, Slot, SnapshotId, StateCopy, StatePlace, States};
 
-/// The recurrent state of the layers of one body: of every layer that of all slots and then of all snapshots, one behind another
-/// (templates/cuda/lib/delta.cuh). It is never cleared: a sequence at position 0 starts from zeros whatever stands there.
+/// The recurrent state of the layers of one body: of every layer that of all slots and then of all snapshots,
+/// one behind another (templates/cuda/lib/delta.cuh). It is never cleared: a sequence at position 0 starts
+/// from zeros whatever stands there.
 #[derive(Clone, Copy, Debug)]
 pub struct State {
     pub(super) windows: Cache,
@@ -31,7 +32,8 @@ impl State {
     }
 }
 
-/// Where in all bodies' states slots and snapshots stand, and in their caches K/V blocks: what a copy has to touch.
+/// Where in all bodies' states slots and snapshots stand, and in their caches K/V blocks: what a copy has to
+/// touch.
 #[derive(Clone, Debug)]
 pub(crate) struct Places {
     pub(super) states: States,

@@ -3,13 +3,16 @@
 mod tables;
 mod wire;
 
+pub(crate) use monomorph_abi::bytes_of;
+pub(crate) use monomorph_abi::step::{Bias, Header, MAX_SEQUENCES, SampledRow, SequenceRow, TokenRow, Use};
 pub(crate) use tables::{Ids, Tables, device_bytes};
-pub(crate) use wire::{Bias, Header, MAX_SEQUENCES, SampledRow, SequenceRow, TokenRow, Use, bytes_of};
+pub(crate) use wire::read_sampled;
 
+use monomorph_abi::step::SamplingRow;
 use monomorph_model::{Output, SequenceStep, Tokens};
 use monomorph_sampling::{MAX_BIASES, TokenBias, TokenMask, TokenUse, with_generated};
 use std::sync::Arc;
-use wire::{NO_SEQUENCE, SamplingRow, UNWANTED, sampling_row};
+use wire::{NO_SEQUENCE, UNWANTED, sampling_row};
 
 /// What a step may hold.
 #[derive(Clone, Copy, Debug)]
@@ -93,13 +96,13 @@ impl StepBuffer {
         }
     }
 
-    /// Takes over a step, or the part of one that verifies no drafts. Where it `decodes`, every sequence feeds one token and has
-    /// an output row: sequence `i` row `i`.
+    /// Takes over a step, or the part of one that verifies no drafts. Where it `decodes`, every sequence
+    /// feeds one token and has an output row: sequence `i` row `i`.
     ///
     /// # Panics
-    /// When the step breaks the limits: too many tokens or sequences, a sequence without tokens, a slot, token id,
-    /// position or block id out of range, too few blocks, or a sampled token where none was. Kernels index by these without
-    /// further checks.
+    /// When the step breaks the limits: too many tokens or sequences, a sequence without tokens, a slot,
+    /// token id, position or block id out of range, too few blocks, or a sampled token where none was.
+    /// Kernels index by these without further checks.
     pub(crate) fn fill(&mut self, sequences: &[&SequenceStep], decodes: bool) {
         self.begin(sequences.len());
         self.decodes = decodes;
@@ -126,13 +129,14 @@ impl StepBuffer {
         self.header.sequences = sequences.len() as i32;
     }
 
-    /// Takes over the part of a step whose sequences have drafts to verify. Every token is a sequence to the kernels that need
-    /// not know, and has an output row, which is sampled with the history and at the draw that it has if the drafts before it
-    /// hold. A sequence without drafts has its token's row and as many more as the others, which feed the token again behind it:
-    /// nobody asks what comes of them.
+    /// Takes over the part of a step whose sequences have drafts to verify. Every token is a sequence to the
+    /// kernels that need not know, and has an output row, which is sampled with the history and at the draw
+    /// that it has if the drafts before it hold. A sequence without drafts has its token's row and as many
+    /// more as the others, which feed the token again behind it: nobody asks what comes of them.
     ///
     /// # Panics
-    /// As [`StepBuffer::fill`]; and when a sequence does not feed a token and all drafts or none, or is not to be sampled.
+    /// As [`StepBuffer::fill`]; and when a sequence does not feed a token and all drafts or none, or is not
+    /// to be sampled.
     pub(crate) fn verify(&mut self, sequences: &[&SequenceStep]) {
         let limits = self.limits;
         self.begin(sequences.len());
@@ -206,7 +210,8 @@ impl StepBuffer {
         self.drafted = 0;
     }
 
-    /// Takes over a sequence's tokens, with the first of them so many times more behind them, and its blocks; where these begin.
+    /// Takes over a sequence's tokens, with the first of them so many times more behind them, and its blocks;
+    /// where these begin.
     fn place(&mut self, index: usize, sequence: &SequenceStep, filling: usize) -> i32 {
         let limits = self.limits;
         let (fed, position, slot) = (sequence.tokens.len(), sequence.position, sequence.slot.0 as usize);

@@ -1,12 +1,13 @@
 //! Steps on their way through the device: what is uploaded, what is launched, what comes back.
 //!
-//! Steps run in order on one stream. The host fills pinned memory and returns; there are two sets of it and of the tables
-//! on the device, so that a second step is uploaded, on a stream of its own, while the first runs. What was sampled the
-//! kernels write into pinned memory themselves. So between the last kernel of a step and the first of the next there is no
-//! copy.
+//! Steps run in order on one stream. The host fills pinned memory and returns; there are two sets of it and
+//! of the tables on the device, so that a second step is uploaded, on a stream of its own, while the first
+//! runs. What was sampled the kernels write into pinned memory themselves. So between the last kernel of a
+//! step and the first of the next there is no copy.
 //!
-//! What rows are sampled by may depend on tokens of the step before, or take the host a while. Then a step begins with all that comes
-//! before the sampling, by a graph of its own, and the rest is launched when the host is ready: it works while the device does.
+//! What rows are sampled by may depend on tokens of the step before, or take the host a while. Then a step
+//! begins with all that comes before the sampling, by a graph of its own, and the rest is launched when the
+//! host is ready: it works while the device does.
 //!
 //! Some stacks run a step in two parts, each with a set of its own: see `parts`.
 
@@ -33,8 +34,8 @@ use std::ops::Range;
 /// Steps that may be submitted and not collected, of a stack that verifies no drafts. One that does has one.
 pub const STEPS_IN_FLIGHT: usize = 2;
 
-/// How many steps of a stack may be in flight, and of how many parts each is: every part has a set of tables and of pinned
-/// memory.
+/// How many steps of a stack may be in flight, and of how many parts each is: every part has a set of tables
+/// and of pinned memory.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Sets {
     steps: usize,
@@ -75,8 +76,8 @@ pub trait Programs: Send + 'static {
     /// From the residual stream to the logits, and the tokens sampled from them, of the header's output rows.
     fn head(&self, queue: &mut Queue);
 
-    /// What a draft head learns from the token rows of a prefill, and the headers of passes that draft; nothing of a stack that does
-    /// not.
+    /// What a draft head learns from the token rows of a prefill, and the headers of passes that draft;
+    /// nothing of a stack that does not.
     fn learn(&self, _queue: &mut Queue) {}
 }
 
@@ -156,7 +157,8 @@ impl Drop for Quiet {
 }
 
 impl Steps {
-    /// Steps whose tables are taken from `memory`, behind all state; `logits` is where the head leaves its rows.
+    /// Steps whose tables are taken from `memory`, behind all state; `logits` is where the head leaves its
+    /// rows.
     ///
     /// # Errors
     /// When pinned memory is short.
@@ -209,7 +211,8 @@ impl Steps {
         })
     }
 
-    /// Records the decode program of up to `sequences` sequences with so many rows each; programs come in ascending order of them.
+    /// Records the decode program of up to `sequences` sequences with so many rows each; programs come in
+    /// ascending order of them.
     ///
     /// # Errors
     /// When a launch or the graph is refused.
@@ -236,7 +239,8 @@ impl Steps {
         Ok(())
     }
 
-    /// Records the passes that draft after a prefill, for up to `sequences` sequences; in ascending order of them.
+    /// Records the passes that draft after a prefill, for up to `sequences` sequences; in ascending order of
+    /// them.
     ///
     /// # Errors
     /// When a launch or the graph is refused.
@@ -258,7 +262,8 @@ impl Steps {
     /// Starts a step. It does not wait for the device, unless logits themselves are wanted.
     ///
     /// # Panics
-    /// When the step breaks its contract, or as many are in flight as may be. Unwinds when the device has failed.
+    /// When the step breaks its contract, or as many are in flight as may be. Unwinds when the device has
+    /// failed.
     pub fn submit<P: Programs>(&mut self, programs: &P, step: &Step) -> Ticket {
         let in_flight = self.submitted - self.collected;
         assert!(in_flight < self.sets.steps as u64, "{in_flight} steps are in flight already");
@@ -279,7 +284,8 @@ impl Steps {
         Ticket(self.submitted)
     }
 
-    /// Samples in the step submitted last, whose first part has begun; the others, which use the same scratch memory, follow.
+    /// Samples in the step submitted last, whose first part has begun; the others, which use the same scratch
+    /// memory, follow.
     ///
     /// # Panics
     /// When that step does not wait for this. Unwinds when the device has failed.
@@ -375,8 +381,8 @@ impl Steps {
         StepOutput { rows: rows.into_iter().map(|(_, row)| row).collect() }
     }
 
-    /// Notes what each sequence will be given, and where it stands in the step. Its first row among the outputs is also its
-    /// first among those that come back.
+    /// Notes what each sequence will be given, and where it stands in the step. Its first row among the
+    /// outputs is also its first among those that come back.
     fn want(&mut self, part: &Part, step: &Step) {
         let wants = &mut self.flights[part.flight].wants;
         wants.clear();
@@ -404,8 +410,9 @@ impl Steps {
         }
     }
 
-    /// A portion of a program of so many rows a sequence, one or one and its drafts: the smallest recorded one that takes them. With
-    /// blocks on disk among the step's, `far`, its kernels are launched layer by layer.
+    /// A portion of a program of so many rows a sequence, one or one and its drafts: the smallest recorded
+    /// one that takes them. With blocks on disk among the step's, `far`, its kernels are launched layer by
+    /// layer.
     fn decode<P: Programs>(
         &mut self,
         programs: &P,
@@ -463,8 +470,8 @@ impl Steps {
         queue.finish()
     }
 
-    /// Behind the layers the head over the rows whose logits are wanted, as many at once as it takes; then the draft head, if there is
-    /// one.
+    /// Behind the layers the head over the rows whose logits are wanted, as many at once as it takes; then
+    /// the draft head, if there is one.
     fn head<P: Programs>(&mut self, programs: &P, part: &Part) -> Result<(), Fault> {
         let (gpu, flight) = (self.quiet.0.clone(), part.flight);
         let outputs = self.buffer.outputs.len();

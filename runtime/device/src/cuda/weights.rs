@@ -5,7 +5,8 @@ use super::memory::{Memory, Pointer};
 use super::shape::MatrixShape;
 use crate::rows_of::FileRows;
 
-/// The planes of a packed matrix; where experts have one each, a plane holds all of theirs, one behind the other.
+/// The planes of a packed matrix; where experts have one each, a plane holds all of theirs, one behind the
+/// other.
 #[derive(Clone, Copy, Debug)]
 pub struct Matrix {
     /// Elements.
@@ -24,9 +25,9 @@ impl Matrix {
             bytes => memory.take((tiles * bytes) as u64),
         };
         Ok(Matrix {
-            codes: plane(shape.tile_codes())?,
-            scales: plane(shape.tile_scales())?,
-            row_scales: plane(shape.tile_row_scales())?,
+            codes: plane(shape.matrix().tile_codes())?,
+            scales: plane(shape.matrix().tile_scales())?,
+            row_scales: plane(shape.matrix().tile_row_scales())?,
         })
     }
 
@@ -37,9 +38,9 @@ impl Matrix {
             plane => plane.offset((tile * each) as u64),
         };
         Matrix {
-            codes: at(self.codes, shape.tile_codes()),
-            scales: at(self.scales, shape.tile_scales()),
-            row_scales: at(self.row_scales, shape.tile_row_scales()),
+            codes: at(self.codes, shape.matrix().tile_codes()),
+            scales: at(self.scales, shape.matrix().tile_scales()),
+            row_scales: at(self.row_scales, shape.matrix().tile_row_scales()),
         }
     }
 }
@@ -51,8 +52,8 @@ pub struct Vector {
     pub codes: Pointer,
 }
 
-/// The tensor that becomes (part of) a matrix or vector, by name; or some of its rows: all its dimensions but the last,
-/// taken together.
+/// The tensor that becomes (part of) a matrix or vector, by name; or some of its rows: all its dimensions but
+/// the last, taken together.
 #[derive(Clone, Debug)]
 pub struct Part {
     pub(crate) name: String,

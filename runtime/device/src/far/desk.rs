@@ -111,7 +111,8 @@ impl<M: Area> Desk<M> {
         self.failure.take()
     }
 
-    /// Writes pages, each filled by `fill`, in place of what they held; what of them could not be written holds nothing.
+    /// Writes pages, each filled by `fill`, in place of what they held; what of them could not be written
+    /// holds nothing.
     pub fn write(
         &mut self,
         pages: impl Iterator<Item = usize>,

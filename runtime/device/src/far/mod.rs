@@ -1,9 +1,10 @@
 //! K/V blocks on disk: what is alike for every device.
 //!
-//! A block's *parts* are what one attending layer keeps in it. Parts are numbered in the order in which layers attend. Blocks are
-//! sent to disk in *groups* of consecutive ones; a page of the store holds one part of a group. While a step runs, pages are read in
-//! the order of parts, a *window* of some at a time, into one of a few slots of a staging area in the machine's memory, some windows
-//! ahead of the one that is used. So reading goes on while layers compute.
+//! A block's *parts* are what one attending layer keeps in it. Parts are numbered in the order in which
+//! layers attend. Blocks are sent to disk in *groups* of consecutive ones; a page of the store holds one part
+//! of a group. While a step runs, pages are read in the order of parts, a *window* of some at a time, into
+//! one of a few slots of a staging area in the machine's memory, some windows ahead of the one that is used.
+//! So reading goes on while layers compute.
 
 mod desk;
 mod staging;
@@ -17,7 +18,8 @@ pub(crate) use staging::{Area, Staging};
 const MOST: usize = 32;
 /// Windows that are there or on their way at one time: the one that is used, and those read ahead of it.
 pub(crate) const SLOTS: usize = 4;
-/// Bytes of a window: large enough that whoever uses it is seldom disturbed, small enough to stay in a core's cache until it is.
+/// Bytes of a window: large enough that whoever uses it is seldom disturbed, small enough to stay in a core's
+/// cache until it is.
 const WINDOW: usize = 2 << 20;
 
 /// How blocks are cut into pages.
@@ -36,8 +38,8 @@ pub(crate) struct Layout {
 }
 
 impl Layout {
-    /// As `options` say, for blocks of these parts: each of `parts` is the bytes of one, and the numbers of all that have as many.
-    /// A window holds all groups that any `together` consecutive blocks are of.
+    /// As `options` say, for blocks of these parts: each of `parts` is the bytes of one, and the numbers of
+    /// all that have as many. A window holds all groups that any `together` consecutive blocks are of.
     ///
     /// # Errors
     /// When there is no room for a group.

@@ -8,8 +8,8 @@ use std::sync::Arc;
 /// Memory that pages are cut from.
 ///
 /// # Safety
-/// `start` and `len` say the same for the life of the value, wherever it is moved: bytes that are its own, and initialised. Only
-/// through these functions does anybody come to them.
+/// `start` and `len` say the same for the life of the value, wherever it is moved: bytes that are its own,
+/// and initialised. Only through these functions does anybody come to them.
 pub(crate) unsafe trait Area: Debug + Send + Sync + 'static {
     /// The first byte.
     fn start(&self) -> NonNull<u8>;
@@ -79,8 +79,8 @@ pub(crate) struct Lent<M> {
 // SAFETY: the memory has no ties to a thread.
 unsafe impl<M: Area> Send for Lent<M> {}
 
-// SAFETY: start and length never change; the memory is initialised, begins at a multiple of ALIGN as its area and all
-// page sizes do, lives as long as the value, and is the value's alone by the promise made to `lend`.
+// SAFETY: start and length never change; the memory is initialised, begins at a multiple of ALIGN as its area
+// and all page sizes do, lives as long as the value, and is the value's alone by the promise made to `lend`.
 unsafe impl<M: Area> PageMemory for Lent<M> {
     fn start(&self) -> NonNull<u8> {
         self.start

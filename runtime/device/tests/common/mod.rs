@@ -58,7 +58,7 @@ impl Owned {
     }
 
     pub fn tensor(&self) -> Tensor<'_> {
-        Tensor { name: &self.name, shape: &self.shape, format: self.format, bytes: &self.bytes }
+        Tensor { name: &self.name, shape: &self.shape, format: self.format, bytes: self.bytes[..].into() }
     }
 
     /// What the stored values mean.
@@ -69,8 +69,8 @@ impl Owned {
     }
 }
 
-/// `weights [rows, columns] · x` as the precision contract defines it, in f64: activations are rounded to int8
-/// first where the format is quantised.
+/// `weights [rows, columns] · x` as the precision contract defines it, in f64: activations are rounded to
+/// int8 first where the format is quantised.
 pub fn product(weights: &Owned, x: &[f32]) -> Vec<f64> {
     let mut x: Vec<f64> = x.iter().map(|v| f64::from(*v)).collect();
     if weights.format.is_quantised() {

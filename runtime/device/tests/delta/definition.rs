@@ -40,7 +40,8 @@ fn wide(x: &[f32]) -> Vec<f64> {
     x.iter().map(|x| f64::from(*x)).collect()
 }
 
-/// The definition, one sequence from its start, in f64: state decayed, prediction, correction, reading, each in turn.
+/// The definition, one sequence from its start, in f64: state decayed, prediction, correction, reading, each
+/// in turn.
 pub fn definition(shape: Shape, weights: &Weights, stream: &Stream) -> Vec<Vec<f64>> {
     let Shape { key_heads, value_heads, key_dim, value_dim, taps } = shape;
     let convolution = wide(&weights.convolution.values());

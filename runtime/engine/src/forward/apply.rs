@@ -5,11 +5,28 @@ use super::flights::Row;
 use super::{Forward, unbalanced};
 use crate::request::{Event, Finished};
 use crate::scheduler::GENERATED;
-use monomorph_model::{RowOutput, StepOutput, Verified};
+use monomorph_model::{NOT_NUMBERS, RowOutput, StepOutput, Verified};
+use monomorph_sampling::{Sampled, is_finite};
 use std::time::Instant;
 
+/// Whether a row shows that its logits are no numbers. A device that samples itself and passes such logits
+/// over shows it where log-probabilities are asked for.
+fn is_poison(output: &RowOutput) -> bool {
+    let of = |sampled: &Sampled| {
+        let likeliest = sampled.top.first().map(|(_, logprob)| *logprob);
+        likeliest.is_some_and(|likeliest| !likeliest.is_finite()) || sampled.logprob.is_some_and(f32::is_nan)
+    };
+    match output {
+        RowOutput::Sampled(sampled) => of(sampled),
+        RowOutput::Verified(verified) => verified.sampled.iter().any(of),
+        RowOutput::Logits(logits) => !is_finite(logits),
+        RowOutput::None | RowOutput::Lost(_) => false,
+    }
+}
+
 impl Forward {
-    /// Lets those whose prompts are scored wait to be answered: like any that waits, behind what is kept of them.
+    /// Lets those whose prompts are scored wait to be answered: like any that waits, behind what is kept of
+    /// them.
     ///
     /// # Errors
     /// When the books do not balance.
@@ -55,8 +72,9 @@ impl Forward {
             if let (None, Some((snapshot, _))) = (place, row.save) {
                 self.cache.forget(snapshot);
             }
+            let output = if is_poison(&output) { RowOutput::Lost(NOT_NUMBERS.to_owned()) } else { output };
             let (taken, end) = match (self.contract.expects(row), output) {
-                (_, RowOutput::Lost(why)) if row.far => {
+                (expects, RowOutput::Lost(why)) if row.far || expects != Expects::Nothing => {
                     finished.extend(place.map(|index| (index, Err(why))));
                     if let (Some(_), Some((snapshot, _))) = (place, row.save) {
                         self.cache.forget(snapshot);

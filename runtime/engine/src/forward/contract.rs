@@ -1,5 +1,5 @@
-//! What a model may answer to a row. Everything else ends the engine with a word on what was wrong: going on from it would
-//! mix tokens up.
+//! What a model may answer to a row. Everything else ends the engine with a word on what was wrong: going on
+//! from it would mix tokens up.
 
 use super::flights::Row;
 use monomorph_model::{ModelSpec, RowOutput};
@@ -26,7 +26,8 @@ impl Contract {
         Contract { spec }
     }
 
-    /// Positions behind what is fed to a sequence that is sampled for, so many `drafts` among it, which its blocks hold too.
+    /// Positions behind what is fed to a sequence that is sampled for, so many `drafts` among it, which its
+    /// blocks hold too.
     pub fn ahead(&self, drafts: usize) -> usize {
         self.spec.ahead(drafts)
     }
@@ -64,8 +65,8 @@ impl Contract {
     /// Checks what was sampled and drafted for row `at`, which was fed the drafts `fed`.
     ///
     /// # Errors
-    /// When there are no tokens or too many, one but the last is not the draft fed in its place, drafts are too few or too
-    /// many, or the vocabulary lacks one of them.
+    /// When there are no tokens or too many, one but the last is not the draft fed in its place, drafts are
+    /// too few or too many, or the vocabulary lacks one of them.
     pub fn check_verified(
         &self,
         at: usize,
@@ -121,7 +122,7 @@ pub(super) fn unasked(at: usize, expects: Expects, output: &RowOutput) -> String
         RowOutput::Sampled(_) => "a sampled token",
         RowOutput::Verified(_) => "verified drafts",
         RowOutput::Logits(_) => "logits",
-        RowOutput::Lost(_) => "nothing, for blocks on disk that it has not",
+        RowOutput::Lost(_) => "nothing, for what it has lost",
     };
     format!("row {at} asked the model for {asked} and got {got}")
 }

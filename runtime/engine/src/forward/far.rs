@@ -1,9 +1,10 @@
-//! Sequences that have more blocks than their share of the device: their oldest go to disk before a step is planned.
+//! Sequences that have more blocks than their share of the device: their oldest go to disk before a step is
+//! planned.
 //!
-//! Only full blocks go, and only while no step is in flight: nothing writes them any more, and nobody reads them meanwhile. A
-//! sequence that could not be given its blocks otherwise sends as many groups as it has and needs to; where there are no places for
-//! them the last of the running makes room. To the scheduler a sequence looks as long as the blocks reach that it may have in this
-//! step.
+//! Only full blocks go, and only while no step is in flight: nothing writes them any more, and nobody reads
+//! them meanwhile. A sequence that could not be given its blocks otherwise sends as many groups as it has and
+//! needs to; where there are no places for them the last of the running makes room. To the scheduler a
+//! sequence looks as long as the blocks reach that it may have in this step.
 
 use super::{Forward, unbalanced};
 use crate::request::EngineError;
@@ -26,8 +27,8 @@ enum Next {
 }
 
 impl Forward {
-    /// Sends to disk what has to go there before the next step can be planned. False when a step in flight has to be collected first.
-    /// What cannot be sent ends its sequence.
+    /// Sends to disk what has to go there before the next step can be planned. False when a step in flight
+    /// has to be collected first. What cannot be sent ends its sequence.
     ///
     /// # Errors
     /// When the books do not balance.

@@ -99,8 +99,8 @@ impl Flights {
         self.spare.push(rows);
     }
 
-    /// Takes the blocks and the slot of a sequence that `last_step` is the last to feed: they go back to their pools
-    /// now, or when that step is collected.
+    /// Takes the blocks and the slot of a sequence that `last_step` is the last to feed: they go back to
+    /// their pools now, or when that step is collected.
     ///
     /// # Errors
     /// When the cache does not know the blocks.

@@ -1,13 +1,14 @@
 //! The forward thread: the loop that carries the scheduler's decisions out.
 //!
 //! One turn: take what arrived, drop what nobody wants, plan and submit a step, collect the oldest in flight
-//! and hand its tokens out. With [`Model::STEPS_IN_FLIGHT`] at 1 that is the step just submitted; with 2 the device
-//! works on the next one meanwhile, planned as if no row of the step before it ended its sequence. A row whose
-//! sequence did end is surplus: its token is dropped.
+//! and hand its tokens out. With [`Model::STEPS_IN_FLIGHT`] at 1 that is the step just submitted; with 2 the
+//! device works on the next one meanwhile, planned as if no row of the step before it ended its sequence. A
+//! row whose sequence did end is surplus: its token is dropped.
 //!
-//! The cut: `plan` decides a step and writes it down, `contract` checks what came of one and `apply` books it, `flights`
-//! knows what steps in flight hold; `endings` counts what ends and fails what is left. Only [`Forward::run`] and [`Forward::turn`] are compiled for each model. An engine with
-//! nothing to do sleeps on its channel.
+//! The cut: `plan` decides a step and writes it down, `contract` checks what came of one and `apply` books
+//! it, `flights` knows what steps in flight hold; `endings` counts what ends and fails what is left. Only
+//! [`Forward::run`] and [`Forward::turn`] are compiled for each model. An engine with nothing to do sleeps on
+//! its channel.
 
 mod apply;
 mod contract;
@@ -58,7 +59,8 @@ pub(crate) struct Forward {
     inbox: Receiver<Command>,
     shared: Arc<Shared>,
     limits: Limits,
-    /// Whether a sequence that was pre-empted is fed what it had generated as it was at first, a token a step.
+    /// Whether a sequence that was pre-empted is fed what it had generated as it was at first, a token a
+    /// step.
     replays: bool,
     contract: Contract,
     /// Whether blocks are found as soon as they are computed, and at the multiples of how many tokens.
@@ -107,8 +109,8 @@ pub(crate) struct Forward {
     planning: Duration,
     running_view: Vec<Running>,
     waiting_view: Vec<Waiting>,
-    /// Last words, said after the counters are up to date: who hears them sees their blocks returned, but for those
-    /// that a step in flight holds.
+    /// Last words, said after the counters are up to date: who hears them sees their blocks returned, but for
+    /// those that a step in flight holds.
     farewells: Vec<(Client, Event)>,
 }
 
@@ -223,7 +225,8 @@ impl Forward {
         Ok(())
     }
 
-    /// Submits the next step if there is one, and collects the oldest if no further one may or can be submitted.
+    /// Submits the next step if there is one, and collects the oldest if no further one may or can be
+    /// submitted.
     ///
     /// # Errors
     /// When the model breaks its contract.
@@ -279,8 +282,8 @@ impl Forward {
         Ok(())
     }
 
-    /// Tells the step submitted last what its rows are sampled by, if it waits for that and the tokens of all before it are known. Masks
-    /// are computed here: the device has begun the step.
+    /// Tells the step submitted last what its rows are sampled by, if it waits for that and the tokens of all
+    /// before it are known. Masks are computed here: the device has begun the step.
     ///
     /// # Errors
     /// See [`Forward::free`].

@@ -1,8 +1,11 @@
-//! What the loop tells the scheduler of those that wait and run, seen in whom it admits and whom it pre-empts.
+//! What the loop tells the scheduler of those that wait and run, seen in whom it admits and whom it
+//! pre-empts.
 //!
-//! Planted, one at a time, and caught here: tokens of answers, or of prompts, that no client pays for; admissions that are not counted for the turn
-//! that goes by age; a canary that is not in front; running sequences in the order of their admission; a prompt of which nothing is known to be in the cache; those picked, admitted at the places they
-//! had before others left; a priority that is not passed on; equal prompts that do not wait for each other, and unequal ones that do.
+//! Planted, one at a time, and caught here: tokens of answers, or of prompts, that no client pays for;
+//! admissions that are not counted for the turn that goes by age; a canary that is not in front; running
+//! sequences in the order of their admission; a prompt of which nothing is known to be in the cache; those
+//! picked, admitted at the places they had before others left; a priority that is not passed on; equal
+//! prompts that do not wait for each other, and unequal ones that do.
 
 use super::Forward;
 use crate::handle::prepare;

@@ -8,12 +8,12 @@ use monomorph_cache::Place;
 use monomorph_model::{BlockId, FarId, ModelSpec, Output, SequenceStep, Tokens};
 use monomorph_sampling::Sampling;
 
-/// Bytes of logits that a step may hand back for prompts, but for a piece's. Each row is summed up by the forward thread, which keeps the
-/// others waiting meanwhile.
+/// Bytes of logits that a step may hand back for prompts, but for a piece's. Each row is summed up by the
+/// forward thread, which keeps the others waiting meanwhile.
 const SCORED_BYTES: usize = 16 << 20;
 
-/// What the steps of a model may carry: at most so many `sequences`, and `prefill_tokens` of prompts, where 0 is as many as there is
-/// room for.
+/// What the steps of a model may carry: at most so many `sequences`, and `prefill_tokens` of prompts, where 0
+/// is as many as there is room for.
 pub(super) fn limits(spec: &ModelSpec, sequences: usize, prefill_tokens: usize) -> Limits {
     let prefill_tokens = if prefill_tokens == 0 { spec.step_tokens } else { prefill_tokens };
     Limits {
@@ -29,8 +29,8 @@ pub(super) fn limits(spec: &ModelSpec, sequences: usize, prefill_tokens: usize) 
 }
 
 impl Forward {
-    /// Decides the next step of a model that samples `apart` or not, and makes it ready in `self.step` and `self.rows`. False when a
-    /// step in flight has to be collected first, or a page from disk waited for.
+    /// Decides the next step of a model that samples `apart` or not, and makes it ready in `self.step` and
+    /// `self.rows`. False when a step in flight has to be collected first, or a page from disk waited for.
     ///
     /// # Errors
     /// When there is nothing to run, or the blocks promised are not there: both would be mistakes in here.
@@ -172,8 +172,8 @@ impl Forward {
         Ok(())
     }
 
-    /// Writes down what the rows of the next step, or of the one submitted last, are sampled by. Where no token may come next the
-    /// sequence ends, and its row is surplus.
+    /// Writes down what the rows of the next step, or of the one submitted last, are sampled by. Where no
+    /// token may come next the sequence ends, and its row is surplus.
     ///
     /// # Errors
     /// See [`Forward::free`].

@@ -1,9 +1,10 @@
-//! What the cache decides, carried out: prompts go on from what earlier sequences left, and every step that was collected
-//! leaves something.
+//! What the cache decides, carried out: prompts go on from what earlier sequences left, and every step that
+//! was collected leaves something.
 //!
-//! The index comes to know a block when the step that filled it is collected, and a snapshot when the step that saved it is:
-//! what a lookup finds is there, whatever is in flight. Copies of states are part of the next step. The device works on
-//! steps in their order, so a place may be promised anew as soon as the step that reads it is planned.
+//! The index comes to know a block when the step that filled it is collected, and a snapshot when the step
+//! that saved it is: what a lookup finds is there, whatever is in flight. Copies of states are part of the
+//! next step. The device works on steps in their order, so a place may be promised anew as soon as the step
+//! that reads it is planned.
 
 use super::flights::Row;
 use super::swap::Copied;
@@ -51,8 +52,8 @@ impl Forward {
         self.waiting_view.clear();
         self.order();
         self.awaits_pages = false;
-        // Looking a prompt up takes time: only for those that there is a slot for, and that fill one step. Whoever is looked up
-        // later finds more.
+        // Looking a prompt up takes time: only for those that there is a slot for, and that fill one step.
+        // Whoever is looked up later finds more.
         let (mut budget, mut turns) = (self.limits.prefill_tokens, self.turns);
         for _ in 0..self.free_slots.len() {
             let before = turns;
@@ -86,7 +87,8 @@ impl Forward {
                 break;
             }
         }
-        // What sequences share does not come back with each of them. Only when somebody has to go does it matter.
+        // What sequences share does not come back with each of them. Only when somebody has to go does it
+        // matter.
         let missing = self.running_view.iter().map(|one| one.missing(&self.limits)).sum::<usize>();
         if missing > self.cache.available() {
             let leaving = self.flights.leaving().map(|(lease, _)| lease);
@@ -99,7 +101,8 @@ impl Forward {
         }
     }
 
-    /// Whether one that runs, or that was picked before, is about to leave more of a prompt in the cache than was found there.
+    /// Whether one that runs, or that was picked before, is about to leave more of a prompt in the cache than
+    /// was found there.
     fn is_coming(&self, prompt: &[u32], found: usize) -> bool {
         let running = self.running.iter().map(|one| (one, one.lease.indexed_tokens()));
         let picked = self.picked.iter().zip(&self.waiting_view);
@@ -120,7 +123,8 @@ impl Forward {
             return;
         }
         if self.schedule.policy == Policy::Slai && !self.waiting.is_empty() {
-            // What is in the cache of a prompt changes while it waits. To order them, what was there a moment ago will do.
+            // What is in the cache of a prompt changes while it waits. To order them, what was there a moment
+            // ago will do.
             for _ in 0..LOOKUPS {
                 self.looked = (self.looked + 1) % self.waiting.len();
                 let one = &mut self.waiting[self.looked];
@@ -196,7 +200,8 @@ impl Forward {
         self.cache.extend(lease, &tokens[..done]).map_err(unbalanced)
     }
 
-    /// Saves the state of a sequence that is over, if no step fed it more than its tokens, and they fill their blocks.
+    /// Saves the state of a sequence that is over, if no step fed it more than its tokens, and they fill
+    /// their blocks.
     ///
     /// # Errors
     /// When the books do not balance.

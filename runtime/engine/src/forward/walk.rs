@@ -1,13 +1,15 @@
 //! Random walks of the loop itself, turn by turn on one thread: requests come, are cancelled or forgotten and
-//! end by stop id or length between any two turns, at every depth of the pipeline and with every number of drafts.
+//! end by stop id or length between any two turns, at every depth of the pipeline and with every number of
+//! drafts.
 //!
-//! Most prompts begin as earlier ones and their answers did, so that they go on from what these left; the scripted model
-//! reads its context from the blocks that it is given. Planted, one at a time, and caught here: blocks that become known when
-//! the step that fills them is submitted, and not collected (the model sees one in two steps in flight); a pre-emption that
-//! counts on blocks that an older sequence shares ("planned, but"); a step that forgets to restore a state (the
-//! sequence begins without); a state saved behind the step in place of before it (it is of another position); a copy that is done
-//! again by the step after (it goes to a slot that goes on); a prompt that is scored behind what another left, and one that was pre-empted
-//! and takes what it is told again for new.
+//! Most prompts begin as earlier ones and their answers did, so that they go on from what these left; the
+//! scripted model reads its context from the blocks that it is given. Planted, one at a time, and caught
+//! here: blocks that become known when the step that fills them is submitted, and not collected (the model
+//! sees one in two steps in flight); a pre-emption that counts on blocks that an older sequence shares
+//! ("planned, but"); a step that forgets to restore a state (the sequence begins without); a state saved
+//! behind the step in place of before it (it is of another position); a copy that is done again by the step
+//! after (it goes to a slot that goes on); a prompt that is scored behind what another left, and one that was
+//! pre-empted and takes what it is told again for new.
 
 use super::Forward;
 use crate::handle::prepare;
@@ -56,8 +58,8 @@ fn tokens() -> Tokens {
     }))
 }
 
-/// Tokens that mostly follow from the one before, so that much of what was said comes again, and now and then from all: what is
-/// looked up sometimes holds.
+/// Tokens that mostly follow from the one before, so that much of what was said comes again, and now and then
+/// from all: what is looked up sometimes holds.
 fn repeating() -> Tokens {
     Tokens::Function(Arc::new(|context, draw| {
         let Tokens::Function(any) = tokens() else { unreachable!("it is one") };
@@ -104,7 +106,8 @@ fn spoken_by(spec: &ModelSpec) -> Tokens {
     if spec.drafts() > spec.drafted() { repeating() } else { tokens() }
 }
 
-/// What a request is answered with nobody beside it and without drafts, in a context of `most` tokens, and how it ends.
+/// What a request is answered with nobody beside it and without drafts, in a context of `most` tokens, and
+/// how it ends.
 fn lone(tokens: &Tokens, request: &Request, most: usize) -> (Vec<u32>, FinishReason) {
     let spec = Tight::SPEC;
     let mut context = request.prompt.clone();
@@ -128,7 +131,8 @@ fn lone(tokens: &Tokens, request: &Request, most: usize) -> (Vec<u32>, FinishRea
     (context.split_off(request.prompt.len()), FinishReason::Length)
 }
 
-/// What a request hears of its prompt with nobody beside it, if it asks: what the scripted model says has a logit of 1, and all else 0.
+/// What a request hears of its prompt with nobody beside it, if it asks: what the scripted model says has a
+/// logit of 1, and all else 0.
 fn scores(tokens: &Tokens, request: &Request) -> VecDeque<Sampled> {
     let Some(top) = request.prompt_logprobs else { return VecDeque::new() };
     let spec = Tight::SPEC;
@@ -503,8 +507,9 @@ fn every_answer_of_a_batch_invariant_model_with_state_is_its_lone_one() {
     walks::<InFlight<Recurrent<Invariant<Tight, 8>>, 2>>();
 }
 
-/// Walks in which no sequence holds more than a few blocks on the device, and the rest is on disk: of pools that hold less than one
-/// sequence, with shares from the smallest, and with places on disk for one sequence or for all.
+/// Walks in which no sequence holds more than a few blocks on the device, and the rest is on disk: of pools
+/// that hold less than one sequence, with shares from the smallest, and with places on disk for one sequence
+/// or for all.
 fn walks_far<S: Shape>() {
     let mut sent = 0;
     let whole_steps = |group| Share::least(group, 4, S::SPEC.step_tokens, S::SPEC.reach());

@@ -1,8 +1,9 @@
 //! The index beside a search of all that came before.
 //!
-//! Planted, one at a time, and caught by `drafts_are_those_of_a_search`: the first place kept in place of the last; the shortest n-gram
-//! taken in place of the longest; an n-gram found where it stands itself; drafts that end where the tokens do; of several tokens
-//! that come at once only the last indexed; equal hashes (of one byte) taken for equal n-grams. Drafts without a rest are caught by
+//! Planted, one at a time, and caught by `drafts_are_those_of_a_search`: the first place kept in place of the
+//! last; the shortest n-gram taken in place of the longest; an n-gram found where it stands itself; drafts
+//! that end where the tokens do; of several tokens that come at once only the last indexed; equal hashes (of
+//! one byte) taken for equal n-grams. Drafts without a rest are caught by
 //! `drafts_that_never_hold_become_rare`.
 
 use super::{LONGEST_REST, Lookup, LookupOptions};

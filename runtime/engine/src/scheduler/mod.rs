@@ -2,45 +2,52 @@
 //!
 //! Two orders decide.
 //!
-//! **The queue** ([`pick`]): the lowest priority first; of these the clients that were served least ([`Clients`], to within a
-//! [`QUANTUM`]); of their requests the first (`fifo`) or the one with the least to feed (`slai`). But one admission of [`AGE_TURN`] goes
-//! to whoever has waited longest. Nobody overtakes whoever is next for blocks or a slot.
+//! **The queue** ([`pick`]): the lowest priority first; of these the clients that were served least
+//! ([`Clients`], to within a [`QUANTUM`]); of their requests the first (`fifo`) or the one with the least to
+//! feed (`slai`). But one admission of [`AGE_TURN`] goes to whoever has waited longest. Nobody overtakes
+//! whoever is next for blocks or a slot.
 //!
-//! **Those that run** stand in the order in which they keep what they have ([`rank`]): the oldest, then by priority, then by age. The last
-//! is pre-empted first.
+//! **Those that run** stand in the order in which they keep what they have ([`rank`]): the oldest, then by
+//! priority, then by age. The last is pre-empted first.
 //!
-//! **Nobody starves.** Let n requests that came before it be in the system when a request arrives, waiting or running; let R sequences run
-//! at once, and C be the tokens of the context. With any priorities, clients and later arrivals, and by either policy, it is answered after at most
+//! **Nobody starves.** Let n requests that came before it be in the system when a request arrives, waiting or
+//! running; let R sequences run at once, and C be the tokens of the context. With any priorities, clients and
+//! later arrivals, and by either policy, it is answered after at most
 //!
 //! > (n + 1) · (R + AGE_TURN) · C steps,
 //!
-//! as many times as steps are in flight. For let it be the oldest (n = 0). Until it is admitted, fewer than `AGE_TURN` others are. Each step feeds
-//! one of these or of the at most R that ran, and an admission is fed at most C tokens before it ends or is pre-empted, which
-//! takes another admission: so at most (R + `AGE_TURN` - 1) · C steps. From then on it is the first of those that run, is fed in every step and never
-//! pre-empted: at most C steps. Whoever is not the oldest waits so long for each that is older, and then is. Each of them that was held
-//! back ([`comes`]) adds up to [`HOLDS`] steps, and each whose prompt is scored is two, one after the other; requests that go before all others (canaries, one at a time and of eleven tokens) are not counted.
-//! Where all priorities are alike, and clients, and the policy is `fifo`, nobody overtakes anybody, and the sum of its tokens and of theirs
-//! that came before bounds the steps.
+//! as many times as steps are in flight. For let it be the oldest (n = 0). Until it is admitted, fewer than
+//! `AGE_TURN` others are. Each step feeds one of these or of the at most R that ran, and an admission is fed
+//! at most C tokens before it ends or is pre-empted, which takes another admission: so at most (R +
+//! `AGE_TURN` - 1) · C steps. From then on it is the first of those that run, is fed in every step and never
+//! pre-empted: at most C steps. Whoever is not the oldest waits so long for each that is older, and then is.
+//! Each of them that was held back ([`comes`]) adds up to [`HOLDS`] steps, and each whose prompt is scored is
+//! two, one after the other; requests that go before all others (canaries, one at a time and of eleven
+//! tokens) are not counted. Where all priorities are alike, and clients, and the policy is `fifo`, nobody
+//! overtakes anybody, and the sum of its tokens and of theirs that came before bounds the steps.
 //!
 //! * **Growth.** Every running sequence gets the blocks its known tokens need, first to last. When blocks run
-//!   out, the last is pre-empted: its blocks go back, and it is prefilled again later, or goes on from a copy.
+//!   out, the last is pre-empted: its blocks go back, and it is prefilled again later, or goes on from a
+//!   copy.
 //! * **Admission.** Whoever is next is admitted when the blocks of all its tokens are free with one more
 //!   for every sequence that can still grow. Its blocks are taken at once, so prefill never runs out.
-//! * **Budget.** Sequences that need one token only (decode) come first, in every step, one token each and its drafts; what the budget
-//!   leaves, and at most [`Limits::prefill_tokens`], goes to the others (chunked prefill): by `fifo` in their order, by `slai` the
-//!   lowest priority and the shortest rest first, but the first in their order gets an eighth before.
-//! * **Deadlines.** By `slai` a step's prompts are cut to what lets the most urgent decoding sequence have its token in time, as the [`Pace`] of
-//!   the steps before predicts, but never below an eighth of what they may take, or a piece.
-//! * **Scores.** Where the logits behind all of a prompt's tokens come back, a step feeds at most [`Limits::scored_tokens`] of such prompts:
-//!   logits are large.
-//! * **Pieces.** Of a batch-invariant model a prompt's pieces end where its kernels sum alike on both sides, and what a
-//!   sequence that was pre-empted had generated is fed again as it was at first: one token a step.
-//! * **Drafts.** A step may write behind a sequence's tokens: drafts that it verifies, and some that it makes. Every
-//!   sequence holds the blocks of as many positions more, from its admission on.
-//! * **Ahead.** While a step is in flight, the next is decided as if each of its rows yielded a token and none
-//!   ended its sequence. One whose next token must wait for the host is left out for a turn. Blocks that a step in
-//!   flight may write cannot change hands, so nobody is pre-empted then: the plan is empty, which says to
-//!   collect first. What was decided for a sequence that turns out to have ended is surplus.
+//! * **Budget.** Sequences that need one token only (decode) come first, in every step, one token each and
+//!   its drafts; what the budget leaves, and at most [`Limits::prefill_tokens`], goes to the others (chunked
+//!   prefill): by `fifo` in their order, by `slai` the lowest priority and the shortest rest first, but the
+//!   first in their order gets an eighth before.
+//! * **Deadlines.** By `slai` a step's prompts are cut to what lets the most urgent decoding sequence have
+//!   its token in time, as the [`Pace`] of the steps before predicts, but never below an eighth of what they
+//!   may take, or a piece.
+//! * **Scores.** Where the logits behind all of a prompt's tokens come back, a step feeds at most
+//!   [`Limits::scored_tokens`] of such prompts: logits are large.
+//! * **Pieces.** Of a batch-invariant model a prompt's pieces end where its kernels sum alike on both sides,
+//!   and what a sequence that was pre-empted had generated is fed again as it was at first: one token a step.
+//! * **Drafts.** A step may write behind a sequence's tokens: drafts that it verifies, and some that it
+//!   makes. Every sequence holds the blocks of as many positions more, from its admission on.
+//! * **Ahead.** While a step is in flight, the next is decided as if each of its rows yielded a token and
+//!   none ended its sequence. One whose next token must wait for the host is left out for a turn. Blocks that
+//!   a step in flight may write cannot change hands, so nobody is pre-empted then: the plan is empty, which
+//!   says to collect first. What was decided for a sequence that turns out to have ended is surplus.
 
 mod pace;
 mod queue;
@@ -76,8 +83,8 @@ pub struct Limits {
 }
 
 impl Limits {
-    /// Most sequences that run at once: each must get a token and its drafts in every step, and one that is prefilled beside
-    /// the others a piece.
+    /// Most sequences that run at once: each must get a token and its drafts in every step, and one that is
+    /// prefilled beside the others a piece.
     pub fn running(&self) -> usize {
         let tokens = self.step_tokens.saturating_sub(self.piece_tokens - 1);
         self.step_sequences.min(tokens / (1 + self.drafts))
@@ -91,13 +98,13 @@ pub struct Running {
     pub tokens: usize,
     /// How many of them are in the cache by then; below `tokens`.
     pub cached: usize,
-    /// How many of them, from the first, may have gone through prefill when this step is done, any number at a time: those behind are
-    /// decoded, one at a time, or wait for the state at that point to be saved.
+    /// How many of them, from the first, may have gone through prefill when this step is done, any number at
+    /// a time: those behind are decoded, one at a time, or wait for the state at that point to be saved.
     pub prefill: usize,
     /// Drafts to be fed behind the last of them: above 0 only where that is the one token not in the cache.
     pub drafts: usize,
-    /// Whether it may be fed in this step. It need not be when a step in flight samples a token that the host must
-    /// see first, or its last.
+    /// Whether it may be fed in this step. It need not be when a step in flight samples a token that the host
+    /// must see first, or its last.
     pub ready: bool,
     /// Most tokens it can come to have.
     pub limit: usize,
@@ -128,7 +135,8 @@ pub struct Waiting {
     pub tokens: usize,
     /// How many of them need not be fed, because their blocks are in the cache; below `tokens`.
     pub cached: usize,
-    /// How many of these blocks running sequences hold. The others count among the free ones until it is admitted.
+    /// How many of these blocks running sequences hold. The others count among the free ones until it is
+    /// admitted.
     pub shared: usize,
     /// As [`Running::prefill`].
     pub prefill: usize,
@@ -177,15 +185,15 @@ pub struct Plan {
     pub preempt: usize,
     /// How many of the waiting to admit, from the front: they become the last of the running.
     pub admit: usize,
-    /// What to feed, in the order of the running, each of which holds the blocks of all its tokens by then. Empty
-    /// when a step in flight has to be collected first.
+    /// What to feed, in the order of the running, each of which holds the blocks of all its tokens by then.
+    /// Empty when a step in flight has to be collected first.
     pub rows: Vec<Row>,
     /// Whether prompts got less than there was room for, so that a token comes in time.
     pub cut: bool,
 }
 
-/// Brings those that run into the order in which they keep what they have: the oldest, then by priority, then by age. `key` gives the
-/// priority and the number of one, which is lower the earlier it arrived.
+/// Brings those that run into the order in which they keep what they have: the oldest, then by priority, then
+/// by age. `key` gives the priority and the number of one, which is lower the earlier it arrived.
 ///
 /// That the oldest cannot lose its place to any priority is what bounds everybody's wait.
 pub fn rank<T>(running: &mut [T], key: impl Fn(&T) -> (i64, u64)) {

@@ -3,8 +3,8 @@
 /// What an observation weighs after the next one, as a part of what it weighed: half after eleven.
 const KEEP: f64 = 15.0 / 16.0;
 
-/// The line through what steps of late took: so long whatever they carry, and so much more a token of prompt. Least squares, in which
-/// older steps weigh less.
+/// The line through what steps of late took: so long whatever they carry, and so much more a token of prompt.
+/// Least squares, in which older steps weigh less.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Pace {
     weight: f64,
@@ -29,7 +29,8 @@ impl Pace {
         }
     }
 
-    /// Microseconds that a step takes with no token of a prompt, and for each of them; `None` before a prompt was seen.
+    /// Microseconds that a step takes with no token of a prompt, and for each of them; `None` before a prompt
+    /// was seen.
     pub fn line(&self) -> Option<(f64, f64)> {
         let Pace { weight, tokens, micros, tokens_squared, tokens_micros } = *self;
         // What is left of prompts long ago says nothing: a token's worth at least.
@@ -38,7 +39,8 @@ impl Pace {
         }
         let spread = weight * tokens_squared - tokens * tokens;
         let origin = tokens_micros / tokens_squared;
-        // Where all carried the same, and where noise makes a line that no machine has, all of the time is the tokens'.
+        // Where all carried the same, and where noise makes a line that no machine has, all of the time is
+        // the tokens'.
         if spread <= 1e-6 * weight * tokens_squared {
             return Some((0.0, origin));
         }
@@ -47,7 +49,8 @@ impl Pace {
         Some(if fixed < 0.0 { (0.0, origin) } else { (fixed, slope) })
     }
 
-    /// Most tokens of prompts that a step can carry and be over in `micros` microseconds; as many as one likes before anything is known.
+    /// Most tokens of prompts that a step can carry and be over in `micros` microseconds; as many as one
+    /// likes before anything is known.
     pub fn fits(&self, micros: u64) -> usize {
         let Some((fixed, token)) = self.line() else { return usize::MAX };
         // A float beyond the integers becomes the largest, and one below the smallest.

@@ -4,17 +4,20 @@ use std::collections::HashMap;
 
 /// Of so many admissions one goes to whoever has waited longest, whatever the policy says of the others.
 pub const AGE_TURN: usize = 8;
-/// Most steps for which a request that could be admitted is held back because another computes the beginning of its prompt.
+/// Most steps for which a request that could be admitted is held back because another computes the beginning
+/// of its prompt.
 pub const HOLDS: usize = 128;
 /// Tokens of service by which clients may differ and still be treated alike.
 pub const QUANTUM: u64 = 2048;
-/// Most clients whose service is remembered. Where more come than that and somebody always waits, the half that was served least starts
-/// anew.
+/// Most clients whose service is remembered. Where more come than that and somebody always waits, the half
+/// that was served least starts anew.
 pub const CLIENTS: usize = 4096;
-/// What a generated token counts, where one of a prompt counts one: the weights of the paper that [`Clients`] names.
+/// What a generated token counts, where one of a prompt counts one: the weights of the paper that [`Clients`]
+/// names.
 pub const GENERATED: u64 = 2;
 
-/// In which order requests are served that have the same priority and whose clients have had about the same service.
+/// In which order requests are served that have the same priority and whose clients have had about the same
+/// service.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Policy {
     /// First in, first out.
@@ -70,11 +73,12 @@ impl Turns {
     }
 }
 
-/// Whose turn is next among `candidates`, which stand in the order of their arrival; `None` when all have had theirs. Notes the turn, and
-/// counts as served to its client what it will be fed.
+/// Whose turn is next among `candidates`, which stand in the order of their arrival; `None` when all have had
+/// theirs. Notes the turn, and counts as served to its client what it will be fed.
 ///
-/// First whoever goes before all others. Then, in one turn of [`AGE_TURN`], whoever arrived first; in the others the lowest priority, of
-/// these the clients that are the fewest [`QUANTUM`]s ahead, of their requests the first or, by the policy, the shortest.
+/// First whoever goes before all others. Then, in one turn of [`AGE_TURN`], whoever arrived first; in the
+/// others the lowest priority, of these the clients that are the fewest [`QUANTUM`]s ahead, of their requests
+/// the first or, by the policy, the shortest.
 pub fn pick(candidates: &mut [Candidate], policy: Policy, turns: &mut Turns) -> Option<usize> {
     let left = || candidates.iter().enumerate().filter(|(_, one)| !one.taken);
     let rank = |&(at, one): &(usize, &Candidate)| {
@@ -97,17 +101,19 @@ pub fn pick(candidates: &mut [Candidate], policy: Policy, turns: &mut Turns) -> 
     Some(at)
 }
 
-/// Whether somebody who has `known` tokens, and has left the first `left` of them in the cache, is about to leave more of `prompt` there than
-/// the `found` first of its tokens: who waits for that need not compute it. What is found ends at multiples of `granule`, and before the end.
+/// Whether somebody who has `known` tokens, and has left the first `left` of them in the cache, is about to
+/// leave more of `prompt` there than the `found` first of its tokens: who waits for that need not compute it.
+/// What is found ends at multiples of `granule`, and before the end.
 pub fn comes(prompt: &[u32], found: usize, known: &[u32], left: usize, granule: usize) -> bool {
     let next = (found.max(left) / granule + 1) * granule;
     next < prompt.len() && next <= known.len() && prompt[..next] == known[..next]
 }
 
-/// Tokens of service by client: the virtual token counters of Sheng et al., "Fairness in Serving Large Language Models" (OSDI 2024).
+/// Tokens of service by client: the virtual token counters of Sheng et al., "Fairness in Serving Large
+/// Language Models" (OSDI 2024).
 ///
-/// Whoever comes, or comes back, starts where the least served of those who wait stands: nobody saves service up. Once nobody waits the
-/// past is forgotten, for what was served then was taken from nobody.
+/// Whoever comes, or comes back, starts where the least served of those who wait stands: nobody saves service
+/// up. Once nobody waits the past is forgotten, for what was served then was taken from nobody.
 #[derive(Debug, Default)]
 pub struct Clients {
     served: HashMap<u64, u64>,

@@ -4,8 +4,8 @@ use super::{Limits, Plan, Policy, Row, Running, View};
 use monomorph_cache::admission::{admission_need, blocks_for};
 use monomorph_model::piece;
 
-/// The part of what prompts may take in a step that no deadline cuts, and that the first of those in their prompts gets whatever the others
-/// are: one in so many.
+/// The part of what prompts may take in a step that no deadline cuts, and that the first of those in their
+/// prompts gets whatever the others are: one in so many.
 pub const LEAST_PART: usize = 8;
 
 /// Decides the next step.
@@ -156,8 +156,8 @@ impl Due {
     }
 }
 
-/// How many of the running keep running when each that is ready is given the blocks its tokens need and those in its reach,
-/// and the blocks that are free afterwards.
+/// How many of the running keep running when each that is ready is given the blocks its tokens need and those
+/// in its reach, and the blocks that are free afterwards.
 fn grow(view: &View<'_>, limits: &Limits) -> (usize, usize) {
     let mut kept = view.running.len();
     let mut free = view.free_blocks;

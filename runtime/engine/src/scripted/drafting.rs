@@ -7,7 +7,8 @@ use monomorph_sampling::{Sampling, TokenBias, TokenMask};
 use std::sync::Arc;
 
 impl<S: Shape> Scripted<S> {
-    /// Samples after the last token of `context` that is no draft, and after every draft that is the token sampled before it.
+    /// Samples after the last token of `context` that is no draft, and after every draft that is the token
+    /// sampled before it.
     pub(super) fn sample_row(
         &mut self,
         row: &SequenceStep,
@@ -52,7 +53,8 @@ impl<S: Shape> Scripted<S> {
     }
 }
 
-/// Breaks the contract in the first of `rows` where that can be, each of which was fed so many `drafts`; whether it was.
+/// Breaks the contract in the first of `rows` where that can be, each of which was fed so many `drafts`;
+/// whether it was.
 pub(super) fn commit(breach: Breach, rows: &mut [RowOutput], drafts: &[usize], spec: &ModelSpec) -> bool {
     let stranger = spec.vocabulary as u32;
     for (row, &fed) in rows.iter_mut().zip(drafts) {

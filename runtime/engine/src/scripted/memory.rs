@@ -21,7 +21,8 @@ pub(super) struct Memory {
     /// What the step at hand has there.
     far_of_step: Vec<FarId>,
     fed: HashMap<Slot, Vec<u32>>,
-    /// Whether what a slot was fed stands for a recurrent state, which a sequence can go on from only where it was copied to.
+    /// Whether what a slot was fed stands for a recurrent state, which a sequence can go on from only where
+    /// it was copied to.
     recurrent: bool,
     /// Saved states; `None` where nothing was saved.
     snapshots: Vec<Option<Vec<u32>>>,
@@ -89,7 +90,8 @@ impl Memory {
         self.far.insert(to, cells);
     }
 
-    /// The place on disk and the first of its cells that a block of the step stands for, if it is one of those.
+    /// The place on disk and the first of its cells that a block of the step stands for, if it is one of
+    /// those.
     fn on_disk(&self, block: BlockId) -> Option<(FarId, usize)> {
         let (at, group) = ((block.0 as usize).checked_sub(self.blocks)?, self.room?.group);
         let place = self.far_of_step.get(at / group);
@@ -123,9 +125,9 @@ impl Memory {
         self.steps.pop_front();
     }
 
-    /// Notes the token sampled for a row last, after the first `context` tokens of its sequence, and what was drafted to come
-    /// after that. Whatever a step may write behind the context is spoilt: the rest of what was fed, and what
-    /// drafting takes.
+    /// Notes the token sampled for a row last, after the first `context` tokens of its sequence, and what was
+    /// drafted to come after that. Whatever a step may write behind the context is spoilt: the rest of what
+    /// was fed, and what drafting takes.
     pub fn sample(&mut self, row: &SequenceStep, context: usize, id: u32, drafts: &[u32]) {
         self.sampled.insert(row.slot, (context, id));
         self.drafted.insert(row.slot, drafts.to_vec());
@@ -204,7 +206,8 @@ impl Memory {
         context
     }
 
-    /// A sequence that was in another slot comes with what was sampled and drafted for it there: nobody here knows better.
+    /// A sequence that was in another slot comes with what was sampled and drafted for it there: nobody here
+    /// knows better.
     fn take_back_drafts(&mut self, row: &SequenceStep) {
         if let (1.., Tokens::Known(ids)) = (row.drafts, &row.tokens) {
             assert!(row.generated && row.position > 0, "{:?} begins with drafts", row.slot);
@@ -213,7 +216,8 @@ impl Memory {
         }
     }
 
-    /// Checks what drafting wants of a row: after a token was sampled the drafts made then, before that what comes next.
+    /// Checks what drafting wants of a row: after a token was sampled the drafts made then, before that what
+    /// comes next.
     fn check_drafts(&mut self, row: &SequenceStep) {
         let slot = row.slot;
         if let (Some(next), Tokens::Known(ids)) = (self.following.remove(&slot), &row.tokens) {
@@ -249,8 +253,9 @@ impl Memory {
         }
     }
 
-    /// Holds a row's slot and blocks until its step is collected. What a sequence writes, no other touches while a step that
-    /// does so is in flight, and its slot begins no other sequence. What it only reads, a later step may write.
+    /// Holds a row's slot and blocks until its step is collected. What a sequence writes, no other touches
+    /// while a step that does so is in flight, and its slot begins no other sequence. What it only reads, a
+    /// later step may write.
     fn hold(&mut self, row: &SequenceStep) {
         let slot = row.slot;
         if row.begins {
@@ -409,7 +414,8 @@ pub(super) fn check_step(step: &Step, spec: &ModelSpec, sequences: usize) {
     }
 }
 
-/// There are biases for the first token and behind every draft, or none at all; each list has tokens of the vocabulary once.
+/// There are biases for the first token and behind every draft, or none at all; each list has tokens of the
+/// vocabulary once.
 pub(super) fn check_biases(biases: &[Arc<[TokenBias]>], drafts: usize, spec: &ModelSpec) {
     assert!([0, 1 + drafts].contains(&biases.len()), "{} lists of biases for {drafts} drafts", biases.len());
     for list in biases {
@@ -422,7 +428,8 @@ pub(super) fn check_biases(biases: &[Arc<[TokenBias]>], drafts: usize, spec: &Mo
     }
 }
 
-/// The masks are for the first token and behind the drafts that they allow, or there are none; and each allows something.
+/// The masks are for the first token and behind the drafts that they allow, or there are none; and each
+/// allows something.
 pub(super) fn check_masks(masks: &[TokenMask], drafts: &[u32], spec: &ModelSpec) {
     let words = TokenMask::words_for(spec.vocabulary);
     for mask in masks {

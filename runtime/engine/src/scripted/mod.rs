@@ -33,11 +33,13 @@ pub struct Script {
     pub blocks: usize,
     /// Sequences that it has room for, unless a step takes fewer; the engine's option must not name more.
     pub sequences: usize,
-    /// Where it has recurrent state: snapshots of it that it has room for; the engine's option must not name more.
+    /// Where it has recurrent state: snapshots of it that it has room for; the engine's option must not name
+    /// more.
     pub snapshots: usize,
     /// Places on disk that it has for groups of blocks, if any.
     pub far: Option<FarRoom>,
-    /// Where it drafts: the chance that a draft is the token which will be sampled, by a hash of what it comes after.
+    /// Where it drafts: the chance that a draft is the token which will be sampled, by a hash of what it
+    /// comes after.
     pub right_drafts: f64,
     /// How long a step takes, whatever it carries.
     pub step_time: Duration,
@@ -162,8 +164,8 @@ impl<S: Shape> Scripted<S> {
         self.controls.clone()
     }
 
-    /// The token after `context`, of which `draw` tokens were generated: the script's, unless biases or the mask have another, or
-    /// something is wrong.
+    /// The token after `context`, of which `draw` tokens were generated: the script's, unless biases or the
+    /// mask have another, or something is wrong.
     fn next(
         &self,
         context: &[u32],
@@ -205,7 +207,8 @@ impl<S: Shape> Scripted<S> {
     }
 }
 
-/// The largest of logits of which that of `said` is 50 and the others are 0, before their biases: the smallest id among equals.
+/// The largest of logits of which that of `said` is 50 and the others are 0, before their biases: the
+/// smallest id among equals.
 pub fn leaning(said: u32, biases: &[TokenBias]) -> u32 {
     let biased = |id: u32| biases.iter().any(|one| one.id == id);
     let others = biases.iter().map(|one| one.id).chain((0..).find(|id| !biased(*id)));

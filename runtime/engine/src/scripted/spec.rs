@@ -85,7 +85,8 @@ impl<S: Shape, const PIECE: usize> Shape for Invariant<S, PIECE> {
     const STEPS_IN_FLIGHT: usize = S::STEPS_IN_FLIGHT;
 }
 
-/// Another shape, of a model that has recurrent state beside keys and values: the tokens that it was fed, and how many.
+/// Another shape, of a model that has recurrent state beside keys and values: the tokens that it was fed, and
+/// how many.
 #[derive(Debug)]
 pub struct Recurrent<S>(PhantomData<fn() -> S>);
 
@@ -103,8 +104,8 @@ impl Shape for Small {
     const SPEC: &'static ModelSpec = &SMALL;
 }
 
-/// [`Small`] with blocks of 4 and steps of 24 tokens, a context of 64, and at most 6 sequences a step: one in which
-/// everything runs out often. Of its vocabulary there is as much as makes logits cheap.
+/// [`Small`] with blocks of 4 and steps of 24 tokens, a context of 64, and at most 6 sequences a step: one in
+/// which everything runs out often. Of its vocabulary there is as much as makes logits cheap.
 #[derive(Debug)]
 pub struct Tight;
 
@@ -137,6 +138,8 @@ const SMALL: ModelSpec = ModelSpec {
     formats: &[ClassFormat { class: "none", stored: Format::F32, compute: "f32" }],
     tensors: &[],
     unused: &[],
+    files: &[],
+    canaries: &[],
     weight_bytes: 0,
     scratch_bytes: 0,
     protocol: Protocol { stop_ids: &[2], chat_template: None, tools: None, reasoning: None },

@@ -1,5 +1,6 @@
-//! Answers that are held to something: they are, they end, and they fail alone. What holds of them in crowds, with drafts and when they
-//! have to make room, is seen in the walks of the loop (src/forward/walk.rs), where a third of the requests is held to something.
+//! Answers that are held to something: they are, they end, and they fail alone. What holds of them in crowds,
+//! with drafts and when they have to make room, is seen in the walks of the loop (src/forward/walk.rs), where
+//! a third of the requests is held to something.
 
 use crate::support::*;
 use monomorph_engine::scripted::{Poison, Script, Shape, Small, Tokens};

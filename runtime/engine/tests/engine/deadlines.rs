@@ -1,7 +1,7 @@
 //! Whether tokens come in time, on the clock on the wall: a long answer beside prompts without end.
 //!
-//! Planted, and caught here: a scheduler that looks at no deadline; a loop that does not say how long a token has been waited for; one that
-//! does not note what steps take.
+//! Planted, and caught here: a scheduler that looks at no deadline; a loop that does not say how long a token
+//! has been waited for; one that does not note what steps take.
 
 use crate::support::*;
 use monomorph_engine::scripted::Script;

@@ -117,7 +117,8 @@ fn cancelled_requests_give_everything_back_in_every_phase<const STEPS: usize>() 
     wait_for(&engine, "what the steps in flight hold", is_idle);
 }
 
-/// Planted once: a sweep of the running only. The one that left was counted as waiting until the running one was done.
+/// Planted once: a sweep of the running only. The one that left was counted as waiting until the running one
+/// was done.
 fn a_client_that_leaves_the_queue_makes_room_at_once<const STEPS: usize>() {
     let (engine, controls) = with_blocks::<STEPS>(16);
     controls.set_step_time(Duration::from_millis(3));

@@ -1,10 +1,11 @@
-//! A model that verifies what the engine looks up: the same answers in fewer steps where text comes again, and plain steps where
-//! it does not.
+//! A model that verifies what the engine looks up: the same answers in fewer steps where text comes again,
+//! and plain steps where it does not.
 //!
-//! Planted, one at a time, and caught: an answer's own tokens that are not learned, and a model that samples behind drafts at the place
-//! of the random stream before them (`what_is_said_again_…` and others); the last token wanted drafted for (`an_end_is_…`); blocks
-//! of a sequence without drafts that end with its token (the scripted model, in `crowded_answers_…` and others). Drafts that outlive
-//! a pre-emption are caught by the walks of `forward/walk.rs` only.
+//! Planted, one at a time, and caught: an answer's own tokens that are not learned, and a model that samples
+//! behind drafts at the place of the random stream before them (`what_is_said_again_…` and others); the last
+//! token wanted drafted for (`an_end_is_…`); blocks of a sequence without drafts that end with its token (the
+//! scripted model, in `crowded_answers_…` and others). Drafts that outlive a pre-emption are caught by the
+//! walks of `forward/walk.rs` only.
 
 use crate::support::*;
 use monomorph_engine::scripted::{Breach, Controls, Script, Scripted, Shape, Small, Tokens, Verifying};
@@ -58,7 +59,8 @@ fn what_is_said_again_is_said_in_fewer_steps() {
     let (engine, controls) = verifying::<3>(Script { tokens, ..Script::default() });
     let (ids, _) = answer(engine.submit(Request::new(vec![3], says.len())).unwrap());
     assert_eq!(ids, says);
-    // The first eight, and two of the same again, a token a step; then four a step, the last of which has two left to give.
+    // The first eight, and two of the same again, a token a step; then four a step, the last of which has two
+    // left to give.
     assert_eq!((controls.steps(), engine.stats().drafts_accepted), (10 + 6, 16 + 1));
     // What the prompt says is as good; the first step gives one token.
     let before = controls.steps();

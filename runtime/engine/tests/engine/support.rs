@@ -99,7 +99,8 @@ pub(crate) fn expected(request: &Request, tokens: &Tokens) -> Vec<u32> {
     context.split_off(request.prompt.len())
 }
 
-/// All requests at once: each is answered as the script says, to its length, and nothing is left of them. The counts afterwards.
+/// All requests at once: each is answered as the script says, to its length, and nothing is left of them. The
+/// counts afterwards.
 pub(crate) fn crowded_answers(
     engine: &EngineHandle,
     requests: &[Request],

@@ -114,7 +114,8 @@ fn pieces_end_where_sums_can_be_taken_up_and_answers_are_decoded_again() {
         [Row { sequence: 0, tokens: 1 }, Row { sequence: 1, tokens: 16 }],
         "three tokens are left, and no piece"
     );
-    // Of one that was pre-empted: a piece, the rest of the prompt and no token of the answer, then token by token.
+    // Of one that was pre-empted: a piece, the rest of the prompt and no token of the answer, then token by
+    // token.
     for (cached, tokens) in [(0, 19), (16, 3), (19, 1), (20, 1)] {
         let again = Running { tokens: 22, cached, prefill: 19, ..prompt };
         let plan = schedule(&view(99, &[again], &[]), &limits);

@@ -1,12 +1,13 @@
-//! Requests that try to starve others, without end: whoever came before them is answered within the stated bound, clients get their
-//! share, and tokens come in time.
+//! Requests that try to starve others, without end: whoever came before them is answered within the stated
+//! bound, clients get their share, and tokens come in time.
 //!
 //! The world asserts the bound at every turn, of everybody in it: `truth::bound`.
 //!
-//! Planted, with `truth` looking away: no turn goes by age, the oldest that runs has no place of its own, by `slai` the first in line gets no part of
-//! a step. Each time somebody was not answered by the bound. Planted as well: a deadline that is not looked at, and one that leaves nothing for
-//! what no estimate knows (tokens came late); a client that comes back with service saved up, and a least served that never moves on
-//! (shares are not alike).
+//! Planted, with `truth` looking away: no turn goes by age, the oldest that runs has no place of its own, by
+//! `slai` the first in line gets no part of a step. Each time somebody was not answered by the bound. Planted
+//! as well: a deadline that is not looked at, and one that leaves nothing for what no estimate knows (tokens
+//! came late); a client that comes back with service saved up, and a least served that never moves on (shares
+//! are not alike).
 
 use crate::world::{Request, Rules, World};
 use crate::{limits, rules};
@@ -45,8 +46,8 @@ impl Flood {
     }
 }
 
-/// Floods a world, with as many as `most` waiting at every turn, from before a victim comes until it is answered, and again; the steps that
-/// took, and the most that one victim waited for.
+/// Floods a world, with as many as `most` waiting at every turn, from before a victim comes until it is
+/// answered, and again; the steps that took, and the most that one victim waited for.
 fn drown(rules: Rules, flood: Flood, most: usize, victims: usize) -> (World, usize) {
     let mut world = World::new(rules);
     let mut sent = 0;
@@ -156,7 +157,8 @@ fn clients_that_go_are_forgotten() {
     assert!((CLIENTS..CLIENTS + 64).contains(&most), "{most}");
 }
 
-/// Tokens that come late beside prompts without end, behind so many steps to learn from; steps in all, and tokens of prompts.
+/// Tokens that come late beside prompts without end, behind so many steps to learn from; steps in all, and
+/// tokens of prompts.
 fn late(policy: Policy, depth: usize, piece_tokens: usize) -> (usize, u64) {
     let limits = Limits { piece_tokens, ..limits(16, 512, 32) };
     let (time, tbt) = ((2_000, 100), 20_000);

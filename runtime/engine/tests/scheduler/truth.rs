@@ -53,7 +53,8 @@ impl Counters {
         }
     }
 
-    /// The one at `at` of those that wait may be admitted: it is the oldest and its turn by age, or nobody has a better claim.
+    /// The one at `at` of those that wait may be admitted: it is the oldest and its turn by age, or nobody
+    /// has a better claim.
     pub(crate) fn check_turn(&mut self, waiting: &[Sequence], at: usize, policy: Policy) {
         self.since += 1;
         if self.since == AGE_TURN {

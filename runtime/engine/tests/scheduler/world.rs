@@ -1,4 +1,5 @@
-//! The world around the scheduler: requests that come, blocks, slots, steps in flight, and what must hold at every turn.
+//! The world around the scheduler: requests that come, blocks, slots, steps in flight, and what must hold at
+//! every turn.
 
 use crate::truth;
 use monomorph_engine::scheduler::{
@@ -148,7 +149,8 @@ pub(crate) struct World {
     running: Vec<Sequence>,
     /// By number.
     waiting: Vec<Sequence>,
-    /// Steps in flight: the numbers of those that sample in them, and how long each takes with how many tokens of prompts.
+    /// Steps in flight: the numbers of those that sample in them, and how long each takes with how many
+    /// tokens of prompts.
     flights: VecDeque<(Vec<usize>, usize)>,
     /// Blocks of the ended: how many, and until which step is collected.
     leaving: Vec<(usize, usize)>,

@@ -12,7 +12,8 @@ pub(super) struct Item<'a> {
     pub(super) tokens: Range<usize>,
     /// K/V head.
     pub(super) head: usize,
-    /// Segments to attend to, of those that the last token sees; none where that sees what comes before them only.
+    /// Segments to attend to, of those that the last token sees; none where that sees what comes before them
+    /// only.
     pub(super) segments: Range<usize>,
     /// Segments that the last token sees.
     pub(super) seen: usize,

@@ -106,8 +106,8 @@ impl<const HEADS: usize, const KV_HEADS: usize, const HEAD_DIM: usize>
 /// `DIMS` dimensions of a head. Scores are multiplied with `scale`. A row of `out` (`OUT = HEADS * HEAD_DIM`)
 /// takes the heads' results.
 ///
-/// Where `QKV` is `(2 * HEADS + 2 * KV_HEADS) * HEAD_DIM`, a gate for each query head stands between the query
-/// heads and the key heads, and each element of a result is multiplied with its gate's sigmoid.
+/// Where `QKV` is `(2 * HEADS + 2 * KV_HEADS) * HEAD_DIM`, a gate for each query head stands between the
+/// query heads and the key heads, and each element of a result is multiplied with its gate's sigmoid.
 ///
 /// # Panics
 /// When the batch was made for other blocks, or more of them, than the cache has, or there is no such layer.

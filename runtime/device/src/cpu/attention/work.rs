@@ -63,8 +63,8 @@ impl<
         }
     }
 
-    /// Attends to some stretches; ends with a barrier. Where they are not all that there is, the states of their rows are
-    /// `carried` to the next.
+    /// Attends to some stretches; ends with a barrier. Where they are not all that there is, the states of
+    /// their rows are `carried` to the next.
     fn stretches(&self, lane: &Lane, stretches: &[Stretch], window: &StagedWindow, carried: bool) {
         let room = self.scratch.partials.len() / Self::STATE;
         let items =
@@ -79,7 +79,8 @@ impl<
                 self.attend(&item, item.segment, scratch, states, false, window);
             } else {
                 let states = if carried {
-                    // SAFETY: each item has states of its own, and whoever wrote them before did so before a barrier.
+                    // SAFETY: each item has states of its own, and whoever wrote them before did so before a
+                    // barrier.
                     unsafe { self.carried(&item, 0, rows) }
                 } else {
                     // SAFETY: only this lane uses its scratch, and `attend` uses other parts of it.
@@ -129,7 +130,8 @@ impl<
             for row in mine.start.saturating_sub(before).min(rows)..mine.end.saturating_sub(before).min(rows)
             {
                 let total = if carried {
-                    // SAFETY: each row is one lane's in this phase, and its state was written before a barrier.
+                    // SAFETY: each row is one lane's in this phase, and its state was written before a
+                    // barrier.
                     unsafe { self.carried(&item, row, 1) }
                 } else {
                     // SAFETY: only this lane uses its scratch.

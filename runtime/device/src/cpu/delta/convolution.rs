@@ -19,8 +19,8 @@ impl<const CHANNELS: usize, const TAPS: usize> Convolution<CHANNELS, TAPS> {
     /// `[channels, TAPS]`.
     ///
     /// # Errors
-    /// When a tensor has another shape or is quantised, its channels are in GGUF's rotary order, or the channels
-    /// do not add up to `CHANNELS`.
+    /// When a tensor has another shape or is quantised, its channels are in GGUF's rotary order, or the
+    /// channels do not add up to `CHANNELS`.
     pub fn load(loader: &Loader, parts: &[Part]) -> Result<Self, WeightsError> {
         let mut data = vec![0.0; TAPS * CHANNELS].into_boxed_slice();
         let mut found = 0usize;
@@ -42,7 +42,7 @@ impl<const CHANNELS: usize, const TAPS: usize> Convolution<CHANNELS, TAPS> {
                 return fault(format!("{} bytes are not {shape:?} in {format}", bytes.len()));
             }
             let mut values = vec![0.0; channels * TAPS];
-            monomorph_formats::decode(format, bytes, &mut values);
+            monomorph_formats::decode(format, &bytes.read()?, &mut values);
             for (channel, taps) in (found..CHANNELS).zip(values.chunks_exact(TAPS)) {
                 for (tap, value) in taps.iter().enumerate() {
                     data[tap * CHANNELS + channel] = *value;
@@ -59,8 +59,8 @@ impl<const CHANNELS: usize, const TAPS: usize> Convolution<CHANNELS, TAPS> {
         Ok(Convolution { data })
     }
 
-    /// Channels `from ..` of a token, as many as `out` takes, through the convolution and SiLU. `inputs` are the
-    /// channels of the tokens that the taps fall on, the token's own last.
+    /// Channels `from ..` of a token, as many as `out` takes, through the convolution and SiLU. `inputs` are
+    /// the channels of the tokens that the taps fall on, the token's own last.
     #[inline(always)]
     pub(super) fn apply(&self, inputs: &[&[f32]; TAPS], from: usize, out: &mut [f32]) {
         for i in (0..out.len()).step_by(LANES) {

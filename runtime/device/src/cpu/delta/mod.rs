@@ -1,8 +1,8 @@
 //! The gated delta rule of linear attention layers: from the projections of a token to its normed and gated
 //! heads.
 //!
-//! A value head keeps a matrix `S [KEY_DIM][VALUE_DIM]`, zero at the start of a sequence. A token with key `k`,
-//! query `q` and value `v` (after the convolution; `k` and `q` of length one, `q` over the root of their
+//! A value head keeps a matrix `S [KEY_DIM][VALUE_DIM]`, zero at the start of a sequence. A token with key
+//! `k`, query `q` and value `v` (after the convolution; `k` and `q` of length one, `q` over the root of their
 //! width) decays it, corrects what it predicts for `k`, and reads it:
 //!
 //! ```text
@@ -35,18 +35,19 @@ use std::marker::PhantomData;
 /// One gated delta-net of a layer: convolution, recurrence, norm of each value head, gate.
 ///
 /// A row of `qkvz` holds the raw projections `[KEY_HEADS queries | KEY_HEADS keys | VALUE_HEADS values |
-/// VALUE_HEADS gates]`, the first two in heads of `KEY_DIM`, the others of `VALUE_DIM`; value head `j` goes with
-/// key head `j / (VALUE_HEADS / KEY_HEADS)`. Queries, keys and values go through `convolution`, whose channels
-/// stand in the same order, and SiLU. A row of `ba` holds a `b` and then an `a` for every value head:
-/// `beta = sigmoid(b)` and `g = -exp(a_log) * softplus(a + dt_bias)`. A row of `out` takes
+/// VALUE_HEADS gates]`, the first two in heads of `KEY_DIM`, the others of `VALUE_DIM`; value head `j` goes
+/// with key head `j / (VALUE_HEADS / KEY_HEADS)`. Queries, keys and values go through `convolution`, whose
+/// channels stand in the same order, and SiLU. A row of `ba` holds a `b` and then an `a` for every value
+/// head: `beta = sigmoid(b)` and `g = -exp(a_log) * softplus(a + dt_bias)`. A row of `out` takes
 /// `activation(gate) * norm(o)` of every value head.
 ///
-/// Each sequence goes on from what its slot holds of `layer` in `state`; one at position 0 starts afresh. Where its last
-/// tokens are drafts, what the slot holds afterwards can go on from behind each of them, and from before the first.
+/// Each sequence goes on from what its slot holds of `layer` in `state`; one at position 0 starts afresh.
+/// Where its last tokens are drafts, what the slot holds afterwards can go on from behind each of them, and
+/// from before the first.
 ///
 /// # Panics
-/// When the batch admits more slots than the state has or more tokens than the scratch has room for, two of its
-/// sequences have the same slot, or there is no such layer.
+/// When the batch admits more slots than the state has or more tokens than the scratch has room for, two of
+/// its sequences have the same slot, or there is no such layer.
 #[expect(clippy::too_many_arguments, reason = "one phase is one call; a structure would only rename them")]
 pub fn delta<
     A: Activation,

@@ -197,7 +197,8 @@ impl<
     }
 }
 
-/// Divides a vector (whose length is a multiple of 16) by its Euclidean length and multiplies it with `factor`.
+/// Divides a vector (whose length is a multiple of 16) by its Euclidean length and multiplies it with
+/// `factor`.
 #[inline(always)]
 fn resize(x: &mut [f32], factor: f32) {
     let scale = F32s::splat(factor / (dot(x, x) + EPS).sqrt());

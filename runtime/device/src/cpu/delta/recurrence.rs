@@ -42,8 +42,8 @@ impl<
         lane.barrier();
     }
 
-    /// A value head, all tokens of a sequence. The tokens that hold go through the version after the last of them, drafts
-    /// through one each: a version is written only when nobody can come back to what it held.
+    /// A value head, all tokens of a sequence. The tokens that hold go through the version after the last of
+    /// them, drafts through one each: a version is written only when nobody can come back to what it held.
     #[inline(always)]
     fn recur_head(&self, sequence: &Sequence, head: usize) {
         let (layer, slot, rows) = (self.layer, sequence.slot, &sequence.rows);

@@ -1,17 +1,16 @@
 //! What a delta-net remembers of each sequence.
 
 use super::super::memory::Memory;
-use super::super::simd::TILE;
-use super::tile::COLUMNS;
+use monomorph_abi::state::{CpuState, DeltaShape};
 use monomorph_model::{LoadError, Slot, SnapshotId, StateCopy, StatePlace, States};
 
 /// The recurrent state of every slot and layer, in f32: of each value head the matrix `S`, and the last
 /// `TAPS - 1` tokens' inputs of the convolution. Pages become resident when first used.
 ///
-/// Where steps verify `DRAFTS` drafts, a sequence can be taken back by as many tokens: there is a version of the matrices
-/// after each of its last `DRAFTS + 1` tokens, that after position `p` being version `p % (DRAFTS + 1)`, and the inputs of as
-/// many tokens more are kept. What goes on from a position reads the version of the one before: nobody need be told
-/// what was taken back.
+/// Where steps verify `DRAFTS` drafts, a sequence can be taken back by as many tokens: there is a version of
+/// the matrices after each of its last `DRAFTS + 1` tokens, that after position `p` being version `p %
+/// (DRAFTS + 1)`, and the inputs of as many tokens more are kept. What goes on from a position reads the
+/// version of the one before: nobody need be told what was taken back.
 #[derive(Debug)]
 pub struct DeltaState<
     const KEY_HEADS: usize,
@@ -21,8 +20,7 @@ pub struct DeltaState<
     const TAPS: usize,
     const DRAFTS: usize = 0,
 > {
-    /// `[slots, then snapshots][layers]` of: `S` `[versions][VALUE_HEADS][parts of 32 columns][KEY_DIM][32]`, so that what is worked on at
-    /// a time is contiguous; then the inputs `[kept][channels rounded up to 16]`, those of position `p` at `p % kept`.
+    /// `[slots, then snapshots][layers]` of [`CpuState`].
     data: Memory<f32>,
     layers: usize,
     states: States,
@@ -37,24 +35,31 @@ impl<
     const DRAFTS: usize,
 > DeltaState<KEY_HEADS, VALUE_HEADS, KEY_DIM, VALUE_DIM, TAPS, DRAFTS>
 {
-    /// Elements of a head's matrix.
-    const MATRIX: usize = KEY_DIM * VALUE_DIM.next_multiple_of(COLUMNS);
-    /// What is convolved.
-    const CHANNELS: usize = 2 * KEY_HEADS * KEY_DIM + VALUE_HEADS * VALUE_DIM;
-    /// Elements from one token's inputs to the next.
-    const INPUTS: usize = Self::CHANNELS.next_multiple_of(TILE);
-    /// Tokens whose inputs are kept.
-    pub(super) const KEPT: usize = {
-        assert!(TAPS >= 2, "a convolution of one tap keeps nothing");
-        TAPS - 1 + DRAFTS
+    const SHAPE: DeltaShape = DeltaShape {
+        key_heads: KEY_HEADS,
+        value_heads: VALUE_HEADS,
+        key_dim: KEY_DIM,
+        value_dim: VALUE_DIM,
+        taps: TAPS,
     };
+    /// How the state of a slot and layer stands.
+    const LAYOUT: CpuState = {
+        assert!(TAPS >= 2, "a convolution of one tap keeps nothing");
+        CpuState::new(&Self::SHAPE, DRAFTS)
+    };
+    /// Elements of a head's matrix.
+    const MATRIX: usize = Self::LAYOUT.matrix;
+    /// What is convolved.
+    const CHANNELS: usize = Self::SHAPE.channels();
+    /// Tokens whose inputs are kept.
+    pub(super) const KEPT: usize = Self::LAYOUT.kept;
     /// Versions of the matrices.
-    const VERSIONS: usize = DRAFTS + 1;
+    const VERSIONS: usize = Self::LAYOUT.versions;
     /// Elements of a slot and layer.
-    const PLACE: usize = Self::VERSIONS * VALUE_HEADS * Self::MATRIX + Self::KEPT * Self::INPUTS;
+    const PLACE: usize = Self::LAYOUT.floats();
 
     /// Bytes of a slot and layer.
-    pub const BYTES: usize = Self::PLACE * size_of::<f32>();
+    pub const BYTES: usize = Self::LAYOUT.bytes();
 
     /// The state of sequences in `layers` layers, a slot each, and room to save some.
     ///
@@ -137,14 +142,15 @@ impl<
 
     #[inline(always)]
     fn inputs_start(&self, layer: usize, slot: usize, position: usize) -> usize {
-        let matrices = Self::VERSIONS * VALUE_HEADS * Self::MATRIX;
-        self.start(layer, slot) + matrices + position % Self::KEPT * Self::INPUTS
+        let row = position % Self::KEPT;
+        self.start(layer, slot) + Self::LAYOUT.inputs() + row * Self::LAYOUT.input_stride
     }
 
     /// A value head's matrix as it is after `position`, to write.
     ///
     /// # Safety
-    /// No other lane reads or writes it, and this lane has no other reference to that version of it, while the result lives.
+    /// No other lane reads or writes it, and this lane has no other reference to that version of it, while
+    /// the result lives.
     #[inline(always)]
     #[expect(clippy::mut_from_ref, reason = "disjointness is the caller's promise")]
     pub(super) unsafe fn matrix_mut(
@@ -183,7 +189,8 @@ impl<
         unsafe { self.data.slice(self.inputs_start(layer, slot, position), Self::CHANNELS) }
     }
 
-    /// Keeps some channels of the inputs at `position`, from channel `from` on, in place of the oldest that are kept.
+    /// Keeps some channels of the inputs at `position`, from channel `from` on, in place of the oldest that
+    /// are kept.
     ///
     /// # Safety
     /// No other lane reads or writes these channels meanwhile.

@@ -4,7 +4,7 @@
 use super::super::simd::{F32s, LANES, at, at_mut, unrolled};
 
 /// Columns that are worked on at a time: 16 KiB of a matrix of 128 rows.
-pub(super) const COLUMNS: usize = 32;
+pub(super) use monomorph_abi::state::COLUMNS;
 
 /// Vectors of a row.
 pub(super) const VECTORS: usize = COLUMNS / LANES;

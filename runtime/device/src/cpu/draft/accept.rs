@@ -5,7 +5,8 @@ use monomorph_sampling::Sampled;
 
 /// Says which drafts hold.
 pub trait Acceptance: Send + Sync + 'static {
-    /// Whether `draft`, which was fed at `position` of a slot's sequence, holds where `sampled` was sampled before it.
+    /// Whether `draft`, which was fed at `position` of a slot's sequence, holds where `sampled` was sampled
+    /// before it.
     #[doc(hidden)]
     fn holds(slot: Slot, position: usize, draft: u32, sampled: &mut Sampled) -> bool;
 }
@@ -20,8 +21,8 @@ impl Acceptance for Verify {
     }
 }
 
-/// For measuring only: about `THRESHOLD` of 2^24, whatever was sampled; and the answer is the drafts. Log-probabilities remain
-/// those of the tokens sampled.
+/// For measuring only: about `THRESHOLD` of 2^24, whatever was sampled; and the answer is the drafts.
+/// Log-probabilities remain those of the tokens sampled.
 #[cfg(feature = "forced-acceptance")]
 #[derive(Clone, Copy, Debug)]
 pub struct Forced<const THRESHOLD: u64>;

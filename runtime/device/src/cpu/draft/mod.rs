@@ -42,7 +42,8 @@ impl<A: Acceptance> Drafting<A> {
         }
     }
 
-    /// The rows of the pass at hand. Their ids are those of the tokens that follow them with a draft head, and their own without.
+    /// The rows of the pass at hand. Their ids are those of the tokens that follow them with a draft head,
+    /// and their own without.
     pub fn batch(&self) -> &Batch {
         &self.batch
     }
@@ -52,8 +53,8 @@ impl<A: Acceptance> Drafting<A> {
         &self.rows
     }
 
-    /// Behind the logits of `batch`, all of which `outputs` has sampled from: takes back what was sampled after drafts that do
-    /// not hold, and prepares the first pass of a draft head.
+    /// Behind the logits of `batch`, all of which `outputs` has sampled from: takes back what was sampled
+    /// after drafts that do not hold, and prepares the first pass of a draft head.
     pub fn begin<const DRAFTS: usize>(&mut self, step: &Step, batch: &Batch, outputs: &mut Outputs<DRAFTS>) {
         self.clear(batch);
         for (index, (sequence, rows)) in step.sequences.iter().zip(batch.sequences()).enumerate() {
@@ -64,8 +65,8 @@ impl<A: Acceptance> Drafting<A> {
                 self.rows.push((rows.rows.start + known + sampled.len() - 2) as u32);
                 self.owners.push(index);
             }
-            // What follows each row. Of the rows that nothing is known to follow, the pairs do not hold: whoever goes on from
-            // there writes over them first.
+            // What follows each row. Of the rows that nothing is known to follow, the pairs do not hold:
+            // whoever goes on from there writes over them first.
             let follows =
                 fed[1..known].iter().chain(&sampled).chain(&sequence.following).chain(fed.iter().rev());
             let pairs = follows.take(fed.len()).enumerate().map(|(i, id)| (rows.position + i, *id));
@@ -74,8 +75,8 @@ impl<A: Acceptance> Drafting<A> {
         self.batch.end();
     }
 
-    /// As [`Self::begin`], and prepares the first pass of the model's own layers: the token sampled last of every sequence that is
-    /// sampled for, at its own position.
+    /// As [`Self::begin`], and prepares the first pass of the model's own layers: the token sampled last of
+    /// every sequence that is sampled for, at its own position.
     pub fn begin_alone<const DRAFTS: usize>(
         &mut self,
         step: &Step,
@@ -101,8 +102,9 @@ impl<A: Acceptance> Drafting<A> {
         self.owners.clear();
     }
 
-    /// Takes the logits of the pass at hand, which stand in the first rows of `logits`: the largest of each is the next draft of
-    /// its sequence. Prepares the pass that goes on from these, of no rows where all drafts are made.
+    /// Takes the logits of the pass at hand, which stand in the first rows of `logits`: the largest of each
+    /// is the next draft of its sequence. Prepares the pass that goes on from these, of no rows where all
+    /// drafts are made.
     pub fn take<const VOCABULARY: usize, const DRAFTS: usize>(
         &mut self,
         team: &Team,
@@ -136,7 +138,8 @@ impl<A: Acceptance> Drafting<A> {
     }
 }
 
-/// What was sampled of sequence `index` of a step after drafts that hold: the rest is taken back, and the last kept for its slot.
+/// What was sampled of sequence `index` of a step after drafts that hold: the rest is taken back, and the
+/// last kept for its slot.
 fn hold<A: Acceptance, const DRAFTS: usize>(
     index: usize,
     sequence: &SequenceStep,

@@ -11,11 +11,11 @@ use super::super::team::Lane;
 use super::{ExpertScratch, Experts};
 use std::ops::Range;
 
-/// `residual += sum over slots of weight * (down · inner)` for the first `rows` rows, plus the shared expert's
-/// part.
+/// `residual += sum over slots of weight * (down · inner)` for the first `rows` rows, plus the shared
+/// expert's part.
 ///
-/// `inner` holds a row for each slot, and `products` takes one. For each element, in f32: the routed sum starts
-/// from zero and takes `weight * product` slot after slot, each rounded once where the machine can
+/// `inner` holds a row for each slot, and `products` takes one. For each element, in f32: the routed sum
+/// starts from zero and takes `weight * product` slot after slot, each rounded once where the machine can
 /// ([`Shared`] then adds `sigmoid(gate) * output` in the same way); the total is added to the residual.
 ///
 /// # Panics

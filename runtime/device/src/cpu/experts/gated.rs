@@ -11,9 +11,9 @@ use super::super::team::Lane;
 use super::{ExpertScratch, GatedExperts};
 use std::ops::Range;
 
-/// `epilogue(gate · norm(x), up · norm(x))` for each slot of the first `rows` rows of `x`, with the matrices of
-/// the slot's expert. The epilogue takes slot `s` of row `t` as token `t * ACTIVE + s`: [`super::super::Gated`]
-/// writes to rows `[slots, WIDTH]`.
+/// `epilogue(gate · norm(x), up · norm(x))` for each slot of the first `rows` rows of `x`, with the matrices
+/// of the slot's expert. The epilogue takes slot `s` of row `t` as token `t * ACTIVE + s`:
+/// [`super::super::Gated`] writes to rows `[slots, WIDTH]`.
 ///
 /// # Panics
 /// When `routing` names an expert that is not there.

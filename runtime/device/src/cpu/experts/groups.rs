@@ -68,8 +68,8 @@ impl Groups {
         slots.enumerate().filter(|(_, slots)| !slots.is_empty())
     }
 
-    /// Calls `work` with experts, their slots, and those of their `tiles` tiles that are this lane's. Shares are
-    /// contiguous and cost about the same.
+    /// Calls `work` with experts, their slots, and those of their `tiles` tiles that are this lane's. Shares
+    /// are contiguous and cost about the same.
     pub(super) fn share(&self, lane: &Lane, tiles: usize, work: impl FnMut(usize, &[usize], Range<usize>)) {
         self.split(lane.index(), lane.lanes(), tiles, work);
     }

@@ -1,13 +1,13 @@
 //! Mixture of experts: the router's choice, and products with the matrices of the experts that were chosen.
 //!
 //! A row of `routing` is what [`route`] writes: `ACTIVE` weights in descending order, then the ids of their
-//! experts. A *slot* is one row's choice: slot `s` of row `t` is row `t * ACTIVE + s` of the buffers that hold
-//! a row for each slot.
+//! experts. A *slot* is one row's choice: slot `s` of row `t` is row `t * ACTIVE + s` of the buffers that
+//! hold a row for each slot.
 //!
-//! Each lane sorts the slots by expert and takes a share of the tiles of the experts that were chosen, so that
-//! a tile is read once for all rows that want it (or once for each [`GATHERED`] of them). A slot's products are
-//! summed as those of any other row, and a row's slots are added in their order: what a row gets depends
-//! neither on the other rows nor on the number of lanes.
+//! Each lane sorts the slots by expert and takes a share of the tiles of the experts that were chosen, so
+//! that a tile is read once for all rows that want it (or once for each [`GATHERED`] of them). A slot's
+//! products are summed as those of any other row, and a row's slots are added in their order: what a row gets
+//! depends neither on the other rows nor on the number of lanes.
 
 mod down;
 mod gated;

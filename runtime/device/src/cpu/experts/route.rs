@@ -5,13 +5,12 @@ use super::super::simd::{F32s, LANES, at, exp};
 use super::super::team::Lane;
 
 /// Softmax in f32 over the first `EXPERTS` logits of each of the first `rows` rows, and the `ACTIVE` largest
-/// probabilities in descending order, of equal ones the lower id first: a row of `routing`
-/// (`ROUTING = 2 * ACTIVE`) takes the weights, then the ids as f32. With `renormalise`, weights are divided by
-/// their sum.
+/// probabilities in descending order, of equal ones the lower id first: a row of `routing` (`ROUTING = 2 *
+/// ACTIVE`) takes the weights, then the ids as f32. With `renormalise`, weights are divided by their sum.
 ///
-/// Logits beyond the experts (`LOGITS > EXPERTS`) are left alone: the shared expert's gate may be one more row
-/// of the router's matrix. A row of logits that are not numbers chooses some experts, with weights that are
-/// not numbers.
+/// Logits beyond the experts (`LOGITS > EXPERTS`) are left alone: the shared expert's gate may be one more
+/// row of the router's matrix. A row of logits that are not numbers chooses some experts, with weights that
+/// are not numbers.
 pub fn route<const EXPERTS: usize, const LOGITS: usize, const ROUTING: usize>(
     lane: &Lane,
     rows: usize,

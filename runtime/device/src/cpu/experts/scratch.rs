@@ -32,10 +32,10 @@ impl<F: WeightFormat, const N: usize> ExpertScratch<F, N> {
         ExpertScratch { lanes: (0..lanes).map(|_| Mutex::new(lane())).collect() }
     }
 
-    /// For each expert that the first `rows` rows chose and of whose `tiles` tiles some are this lane's: calls
-    /// `gather` with a place in the input and the slot that is wanted there, until places are filled or slots
-    /// run out, then `multiply` with the expert, the input, the slots in it, and the tiles; until all slots had
-    /// their turn.
+    /// For each expert that the first `rows` rows chose and of whose `tiles` tiles some are this lane's:
+    /// calls `gather` with a place in the input and the slot that is wanted there, until places are filled or
+    /// slots run out, then `multiply` with the expert, the input, the slots in it, and the tiles; until all
+    /// slots had their turn.
     ///
     /// # Safety
     /// No lane writes `routing` in this phase.

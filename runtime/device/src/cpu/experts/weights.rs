@@ -32,7 +32,7 @@ impl<F: WeightFormat, const EXPERTS: usize, const ROWS: usize, const COLS: usize
             .iter()
             .map(|part| stack::<F>(loader, std::slice::from_ref(part), ROWS, COLS))
             .collect::<Result<Vec<Stack>, _>>()?;
-        Ok(Experts { data: pack::<F>(loader, &stacks, 1, ROWS, COLS), format: PhantomData })
+        Ok(Experts { data: pack::<F>(loader, &stacks, 1, ROWS, COLS)?, format: PhantomData })
     }
 
     /// All tiles of an expert.
@@ -43,8 +43,8 @@ impl<F: WeightFormat, const EXPERTS: usize, const ROWS: usize, const COLS: usize
     }
 }
 
-/// The gate and up projections `[WIDTH, COLS]` of each of `EXPERTS` experts in format `F`, each pair packed as
-/// a [`GatedMatrix`] is.
+/// The gate and up projections `[WIDTH, COLS]` of each of `EXPERTS` experts in format `F`, each pair packed
+/// as a [`GatedMatrix`] is.
 #[derive(Debug)]
 pub struct GatedExperts<F, const EXPERTS: usize, const WIDTH: usize, const COLS: usize> {
     data: Memory<u8>,
@@ -73,7 +73,7 @@ impl<F: WeightFormat, const EXPERTS: usize, const WIDTH: usize, const COLS: usiz
             .flat_map(|(gate, up)| [gate, up])
             .map(|part| stack::<F>(loader, std::slice::from_ref(part), WIDTH, COLS))
             .collect::<Result<Vec<Stack>, _>>()?;
-        Ok(GatedExperts { data: pack::<F>(loader, &stacks, 2, WIDTH, COLS), format: PhantomData })
+        Ok(GatedExperts { data: pack::<F>(loader, &stacks, 2, WIDTH, COLS)?, format: PhantomData })
     }
 
     /// All pairs of tiles of an expert.

@@ -1,10 +1,11 @@
 //! K/V blocks on disk, read while a step runs: bounded memory for any context that the disk holds.
 //!
-//! How blocks are cut into pages, and how these are read ahead, stands in [`crate::far`]. The first lane has the store read
-//! [`Window`](super::batch::Window)s, some ahead of the one that the lanes attend to. What is claimed does not depend on how long sequences
-//! are.
+//! How blocks are cut into pages, and how these are read ahead, stands in [`crate::far`]. The first lane has
+//! the store read [`Window`](super::batch::Window)s, some ahead of the one that the lanes attend to. What is
+//! claimed does not depend on how long sequences are.
 //!
-//! A page that cannot be read is zeros, and the step goes on with those: its rows are [lost](RowOutput::Lost) at its end.
+//! A page that cannot be read is zeros, and the step goes on with those: its rows are [lost](RowOutput::Lost)
+//! at its end.
 
 mod staged;
 
@@ -41,8 +42,8 @@ pub(super) struct Stream {
 }
 
 impl Far {
-    /// Room as `options` say for blocks of these parts, of which the device holds `blocks`, of `block_tokens` tokens: each of
-    /// `parts` is the bytes of one, and the numbers of all that have as many.
+    /// Room as `options` say for blocks of these parts, of which the device holds `blocks`, of `block_tokens`
+    /// tokens: each of `parts` is the bytes of one, and the numbers of all that have as many.
     ///
     /// # Errors
     /// When there can be no such file, or the address space is exhausted.
@@ -95,8 +96,8 @@ impl Far {
         self.stream.clone()
     }
 
-    /// Begins a pass over `parts` of what the step has on disk: reading starts, and the lanes are to attend to each of these parts
-    /// in order.
+    /// Begins a pass over `parts` of what the step has on disk: reading starts, and the lanes are to attend
+    /// to each of these parts in order.
     pub fn begin(&self, step: &Step, batch: &Batch, parts: Range<usize>) {
         let (Some(stream), windows @ [_, ..]) = (&self.stream, batch.windows()) else { return };
         stream.first.store(parts.start, Relaxed);
@@ -132,7 +133,8 @@ impl Stream {
         self.layout.group
     }
 
-    /// Writes parts `numbers` of a group to a place: `copy(i, block, bytes)` copies part `numbers[i]` of a block of the group.
+    /// Writes parts `numbers` of a group to a place: `copy(i, block, bytes)` copies part `numbers[i]` of a
+    /// block of the group.
     ///
     /// # Errors
     /// When the disk is full or fails.

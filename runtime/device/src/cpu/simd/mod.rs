@@ -50,7 +50,7 @@ pub(crate) use functions::{erf, exp, sigmoid, softplus};
 mod tests;
 
 /// Rows of a weight tile, and the multiple that activation rows are padded to.
-pub(crate) const TILE: usize = 16;
+pub(crate) const TILE: usize = monomorph_abi::VECTOR;
 
 /// Vectors that make up a tile.
 pub(crate) const PARTS: usize = TILE / LANES;

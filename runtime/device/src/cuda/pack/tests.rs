@@ -45,17 +45,18 @@ fn column(format: Format, j: usize, c: usize) -> usize {
 
 /// What a packed matrix says of one element, scales applied; `None` of a column beyond the unit.
 fn read(shape: &MatrixShape, planes: &Planes, tile: usize, g: usize, wanted: usize) -> f32 {
-    let (unit, within) = (wanted / shape.unit_columns(), wanted % shape.unit_columns());
-    let elements = shape.unit_columns() / 4;
+    let (unit, within) = (wanted / shape.matrix().unit_columns(), wanted % shape.matrix().unit_columns());
+    let elements = shape.matrix().unit_columns() / 4;
     let place = (0..4).flat_map(|c| (0..elements).map(move |j| (c, j)));
-    let (c, j) = place.into_iter().find(|(c, j)| column(shape.held(), *j, *c) == within).expect("somewhere");
-    let lane = &planes.codes[(tile * shape.units() + unit) * 512 + (4 * g + c) * 16..][..16];
-    let scales = &planes.scales[tile * shape.tile_scales()..][..shape.tile_scales()];
+    let (c, j) =
+        place.into_iter().find(|(c, j)| column(shape.matrix().held(), *j, *c) == within).expect("somewhere");
+    let lane = &planes.codes[(tile * shape.matrix().units() + unit) * 512 + (4 * g + c) * 16..][..16];
+    let scales = &planes.scales[tile * shape.matrix().tile_scales()..][..shape.matrix().tile_scales()];
     let half = |at: usize| f16::from_le_bytes([scales[at], scales[at + 1]]).to_f32();
     let f32_at = |bytes: &[u8], at: usize| f32::from_le_bytes(bytes[4 * at..][..4].try_into().expect("four"));
     let row_scale = || f32_at(planes.row_scales, tile * 8 + g);
     let nibble = f32::from(lane[j / 2] >> (4 * (j % 2)) & 15);
-    match shape.held() {
+    match shape.matrix().held() {
         Format::F32 => f32_at(lane, j),
         Format::Bf16 => half::bf16::from_le_bytes([lane[2 * j], lane[2 * j + 1]]).to_f32(),
         Format::F16 => {
@@ -76,7 +77,8 @@ fn read(shape: &MatrixShape, planes: &Planes, tile: usize, g: usize, wanted: usi
         }
         Format::Nvfp4 => {
             let scale = e4m3_to_f32(scales[(unit * 8 + g) * 8 + j / 4]);
-            // Of two neighbours the first has the lower half of their word; how pairs share it is what formats.cuh says.
+            // Of two neighbours the first has the lower half of their word; how pairs share it is what
+            // formats.cuh says.
             let half =
                 u32::from(u16::from_le_bytes([lane[j / 8 * 4 + j % 2 * 2], lane[j / 8 * 4 + j % 2 * 2 + 1]]));
             let (magnitude, sign) = match j % 8 / 2 {
@@ -131,7 +133,7 @@ fn check(shape: &MatrixShape, rotary: Option<usize>) {
         .iter()
         .map(|(bytes, rows, _, companions, groups)| Source {
             name: "w",
-            bytes,
+            bytes: bytes[..].into(),
             file_rows: *rows,
             rows: *rows,
             order: rotary.map_or(FileRows::All, FileRows::Interleaved),
@@ -139,20 +141,21 @@ fn check(shape: &MatrixShape, rotary: Option<usize>) {
                 None => SourceScales::Own,
                 Some(form @ ScaleForm::Tensor) => SourceScales::Tensor(form.row_scale(companions[0][0])),
                 Some(ScaleForm::Block128) => SourceScales::blocks(companions[0].clone()),
-                Some(form) => {
-                    SourceScales::Groups { codes: groups, tensor: form.row_scale(companions[1][0]) }
-                }
+                Some(form) => SourceScales::Groups {
+                    codes: groups[..].into(),
+                    tensor: form.row_scale(companions[1][0]),
+                },
             },
         })
         .collect();
 
-    let tiles = shape.tiles();
+    let tiles = shape.matrix().tiles();
     // What a staging buffer held before must not show.
-    let mut codes = vec![0xa5; tiles * shape.tile_codes()];
-    let mut scales = vec![0xa5; tiles * shape.tile_scales()];
-    let mut row_scales = vec![0xa5; tiles * shape.tile_row_scales()];
+    let mut codes = vec![0xa5; tiles * shape.matrix().tile_codes()];
+    let mut scales = vec![0xa5; tiles * shape.matrix().tile_scales()];
+    let mut row_scales = vec![0xa5; tiles * shape.matrix().tile_row_scales()];
     let mut planes = Planes { codes: &mut codes, scales: &mut scales, row_scales: &mut row_scales };
-    pack_tiles(shape, &sources, 0..tiles, &mut planes).expect("numbers");
+    pack_tiles(shape, &sources, &mut Windows::default(), 0..tiles, &mut planes).expect("numbers");
 
     for tile in 0..tiles {
         for g in 0..8 {
@@ -174,7 +177,7 @@ fn check(shape: &MatrixShape, rotary: Option<usize>) {
                         .map(|part| (part, row))
                 }
             };
-            for column in 0..shape.units() * shape.unit_columns() {
+            for column in 0..shape.matrix().units() * shape.matrix().unit_columns() {
                 let found = read(shape, &planes, tile, g, column);
                 let wanted = match at {
                     Some((part, row)) if column < columns => {
@@ -193,10 +196,11 @@ fn check(shape: &MatrixShape, rotary: Option<usize>) {
         }
     }
     // The whole may be packed piece by piece.
-    let mut again = vec![0x5a; shape.tile_codes()];
-    let (mut scales, mut row_scales) = (vec![0; shape.tile_scales()], vec![0; shape.tile_row_scales()]);
+    let mut again = vec![0x5a; shape.matrix().tile_codes()];
+    let (mut scales, mut row_scales) =
+        (vec![0; shape.matrix().tile_scales()], vec![0; shape.matrix().tile_row_scales()]);
     let mut last = Planes { codes: &mut again, scales: &mut scales, row_scales: &mut row_scales };
-    pack_tiles(shape, &sources, tiles - 1..tiles, &mut last).expect("numbers");
+    pack_tiles(shape, &sources, &mut Windows::default(), tiles - 1..tiles, &mut last).expect("numbers");
     assert!(codes.ends_with(&again));
 }
 
@@ -249,11 +253,11 @@ fn companions_stand_where_the_layout_says() {
 #[test]
 fn what_is_no_number_is_named() {
     let shape = shape(Format::Fp8E4m3, Some(ScaleForm::Tensor), &[3], 64, Packing::Stacked);
-    let mut bytes = vec![0; 3 * 64];
+    let mut bytes = [0; 3 * 64];
     bytes[2 * 64 + 5] = 0xff;
     let source = Source {
         name: "w",
-        bytes: &bytes,
+        bytes: bytes[..].into(),
         file_rows: 3,
         rows: 3,
         order: FileRows::All,
@@ -261,14 +265,14 @@ fn what_is_no_number_is_named() {
     };
     let (mut codes, mut row_scales) = ([0; 512], [0; 32]);
     let mut out = Planes { codes: &mut codes, scales: &mut [], row_scales: &mut row_scales };
-    let error = pack_tiles(&shape, &[source], 0..1, &mut out).expect_err("NaN");
-    assert_eq!(error, NotANumber { name: "w".to_owned(), row: 2 });
+    let error = pack_tiles(&shape, &[source], &mut Windows::default(), 0..1, &mut out).expect_err("NaN");
+    assert!(matches!(error, PackError::NotANumber(it) if it.name == "w" && it.row == 2));
     // Neither is what f16 has no scale for.
     let shape = MatrixShape { stored: Format::F32, halves: true, scales: None, ..shape };
     let mut bytes = vec![0; 3 * 64 * 4];
     bytes[64 * 4..][..4].copy_from_slice(&f32::INFINITY.to_le_bytes());
     let source = Source {
-        bytes: &bytes,
+        bytes: bytes[..].into(),
         scales: SourceScales::Own,
         name: "w",
         file_rows: 3,
@@ -277,6 +281,6 @@ fn what_is_no_number_is_named() {
     };
     let mut codes = [0; 2 * 512];
     let mut out = Planes { codes: &mut codes, scales: &mut [], row_scales: &mut row_scales };
-    let error = pack_tiles(&shape, &[source], 0..1, &mut out).expect_err("infinite");
-    assert_eq!(error, NotANumber { name: "w".to_owned(), row: 1 });
+    let error = pack_tiles(&shape, &[source], &mut Windows::default(), 0..1, &mut out).expect_err("infinite");
+    assert!(matches!(error, PackError::NotANumber(it) if it.name == "w" && it.row == 1));
 }

@@ -1,9 +1,10 @@
-//! Rows of tensors and experts, read from a file and packed, against the same rows gathered one by one and packed whole
-//! (which pack/tests.rs holds against the layout).
+//! Rows of tensors and experts, read from a file and packed, against the same rows gathered one by one and
+//! packed whole (which pack/tests.rs holds against the layout).
 
 use super::super::pack::tests::Random;
 use super::super::pack::{Planes, pack_tiles};
 use super::*;
+use monomorph_weights::Windows;
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -120,14 +121,14 @@ enum GatheredScales {
 
 /// All planes of all experts.
 fn planes(shape: &MatrixShape, sources: &[Source], pieces: usize) -> [Vec<u8>; 3] {
-    let each = [shape.tile_codes(), shape.tile_scales(), shape.tile_row_scales()];
+    let each = [shape.matrix().tile_codes(), shape.matrix().tile_scales(), shape.matrix().tile_row_scales()];
     let mut whole: [Vec<u8>; 3] = Default::default();
     let tiles = shape.all_tiles();
     for first in (0..tiles).step_by(pieces) {
         let range = first..tiles.min(first + pieces);
         let [mut codes, mut scales, mut row_scales] = each.map(|bytes| vec![0xa5; bytes * range.len()]);
         let mut out = Planes { codes: &mut codes, scales: &mut scales, row_scales: &mut row_scales };
-        pack_tiles(shape, sources, range, &mut out).expect("numbers");
+        pack_tiles(shape, sources, &mut Windows::default(), range, &mut out).expect("numbers");
         for (whole, piece) in whole.iter_mut().zip([codes, scales, row_scales]) {
             whole.extend(piece);
         }
@@ -148,7 +149,7 @@ fn gathered(
         .zip(&gathered)
         .map(|((_, rows), (bytes, scales))| Source {
             name: "gathered",
-            bytes,
+            bytes: bytes[..].into(),
             file_rows: rows.len(),
             rows: rows.len(),
             order: FileRows::All,
@@ -158,7 +159,9 @@ fn gathered(
                 GatheredScales::Blocks(scales, whole) => {
                     SourceScales::Blocks { scales: scales.clone(), whole: *whole }
                 }
-                GatheredScales::Groups(codes, tensor) => SourceScales::Groups { codes, tensor: *tensor },
+                GatheredScales::Groups(codes, tensor) => {
+                    SourceScales::Groups { codes: codes[..].into(), tensor: *tensor }
+                }
             },
         })
         .collect();
@@ -178,7 +181,8 @@ const FORMS: [(Format, Option<ScaleForm>); 6] = [
 fn rows_of_groups_bring_their_scales() {
     let mut random = Random(0x2545_f491_4f6c_dd1d);
     for (format, form) in FORMS {
-        // Heads of [128 queries | 256 gates] below one another, and a tensor of three kinds of rows in one group.
+        // Heads of [128 queries | 256 gates] below one another, and a tensor of three kinds of rows in one
+        // group.
         let mut tensors = Entries::new();
         add(&mut tensors, &mut random, "heads", &[1152, 256], format, form);
         add(&mut tensors, &mut random, "kinds", &[640, 256], format, form);

@@ -1,8 +1,8 @@
 //! What steps take on the device besides weights, K/V and activations.
 
 use super::{Bias, Header, Limits, MAX_SEQUENCES, SampledRow, TokenRow, Use};
-use crate::cuda::shape::ALIGNMENT;
 use crate::cuda::steps::Sets;
+use monomorph_abi::packed::ALIGNMENT;
 use monomorph_model::ModelSpec;
 use monomorph_sampling::{MAX_BIASES, TokenMask};
 
@@ -49,8 +49,8 @@ impl Tables {
     }
 }
 
-/// Ids that the device remembers (templates/cuda/lib/accept.cuh): by slot those sampled last; where a build verifies drafts also by
-/// row those of a step that does, and by pass and sequence those drafted.
+/// Ids that the device remembers (templates/cuda/lib/accept.cuh): by slot those sampled last; where a build
+/// verifies drafts also by row those of a step that does, and by pass and sequence those drafted.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Ids {
     slots: usize,

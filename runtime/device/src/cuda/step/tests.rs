@@ -141,7 +141,8 @@ fn masks_stand_behind_the_history() {
     ];
     for _ in 0..2 {
         fill(&mut buffer, &step);
-        // Two uses of two words each stand before them, twice; in whatever part of the rows they are uploaded with.
+        // Two uses of two words each stand before them, twice; in whatever part of the rows they are uploaded
+        // with.
         for (rows, found) in [(0..3, &[8, -1, 9][..]), (1..3, &[-1, 9]), (2..3, &[9])] {
             buffer.select(rows.clone());
             let masks: Vec<_> = buffer.header.sampling[..rows.len()].iter().map(|row| row.mask).collect();
@@ -355,7 +356,7 @@ fn sampled_rows_are_read_back() {
     {
         bytes[4 * at..][..4].copy_from_slice(&u32::to_le_bytes(word));
     }
-    let row = SampledRow::read(&bytes);
+    let row = read_sampled(&bytes);
     assert_eq!((row.id, row.logprob, row.top_count), (77, -0.5, 2));
     assert_eq!((row.top_id[..2].to_vec(), row.top_logprob[0]), (vec![77, 3], -0.5));
 }

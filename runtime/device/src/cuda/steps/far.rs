@@ -25,7 +25,8 @@ impl Steps {
         sent.unwrap_or_else(|fault| fault.raise())
     }
 
-    /// Behind the launches of a part of a step: where blocks could not be read, its sequences that have some are given nothing.
+    /// Behind the launches of a part of a step: where blocks could not be read, its sequences that have some
+    /// are given nothing.
     pub(super) fn lose(&mut self, part: &Part, step: &Step) {
         let Some(why) = self.far.as_mut().and_then(super::Far::take_failure) else { return };
         let blocks = self.states.blocks();

@@ -5,7 +5,7 @@ use super::super::fault::Fault;
 use super::super::host::Pinned;
 use super::super::memory::{Memory, Pointer};
 use super::super::queue::StepTables;
-use super::super::step::{Header, SampledRow, Tables};
+use super::super::step::{Header, SampledRow, Tables, read_sampled};
 use monomorph_model::{RowOutput, Verified};
 use monomorph_sampling::Sampled;
 
@@ -88,10 +88,10 @@ impl Flight {
         })
     }
 
-    /// What each of its sequences is given, and its place in the step; the device is done with it. `drafts` were made for each
-    /// that was sampled for, by passes of up to `sequences`, on a device that decides which drafts hold; where none were, that is decided
-    /// here. Where acceptance is `forced` the drafts that hold are not what was
-    /// sampled, and stand in its place.
+    /// What each of its sequences is given, and its place in the step; the device is done with it. `drafts`
+    /// were made for each that was sampled for, by passes of up to `sequences`, on a device that decides
+    /// which drafts hold; where none were, that is decided here. Where acceptance is `forced` the drafts that
+    /// hold are not what was sampled, and stand in its place.
     ///
     /// # Errors
     /// When the device says that more drafts hold than were fed.
@@ -102,7 +102,7 @@ impl Flight {
         forced: bool,
     ) -> Result<Vec<(usize, RowOutput)>, Fault> {
         let (sampled, drafted) = (self.sampled.bytes(), self.drafted.bytes());
-        let row = |bytes: &[u8], row: usize| SampledRow::read(&bytes[row * size_of::<SampledRow>()..]);
+        let row = |bytes: &[u8], row: usize| read_sampled(&bytes[row * size_of::<SampledRow>()..]);
         let verified = |first: usize, logprobs: bool, place: usize, fed: &[u32]| -> Result<Verified, Fault> {
             if drafts == 0 {
                 let id = |at: usize| row(sampled, first + at).id as u32;

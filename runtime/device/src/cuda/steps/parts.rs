@@ -1,9 +1,10 @@
 //! What a step is run as.
 //!
-//! Some stacks run a step in two parts: sequences that decode, by a recorded program, and after it the others, as a prefill. One that
-//! verifies drafts, because programs for prompts take nothing back; it has one step in flight, and where the engine makes the drafts
-//! and has none, one part. A batch-invariant one, so that a token's kernels do not depend on what else the step holds. Where both
-//! parts are there, weights are read once more than they might.
+//! Some stacks run a step in two parts: sequences that decode, by a recorded program, and after it the
+//! others, as a prefill. One that verifies drafts, because programs for prompts take nothing back; it has one
+//! step in flight, and where the engine makes the drafts and has none, one part. A batch-invariant one, so
+//! that a token's kernels do not depend on what else the step holds. Where both parts are there, weights are
+//! read once more than they might.
 
 use monomorph_model::{Output, SequenceStep, Step};
 
@@ -37,8 +38,8 @@ pub(super) enum Kind {
     Prefill,
 }
 
-/// The parts of a step, one after the other, whose first set is `flight`; of a stack that runs them in `two` or not, and that
-/// verifies so many `drafts`, of which it makes `drafted`.
+/// The parts of a step, one after the other, whose first set is `flight`; of a stack that runs them in `two`
+/// or not, and that verifies so many `drafts`, of which it makes `drafted`.
 ///
 /// # Panics
 /// When the step has no sequences.
@@ -52,7 +53,8 @@ pub(super) fn parts(step: &Step, flight: usize, two: bool, drafts: usize, drafte
         let kind = if decodes { Kind::Decode } else { Kind::Prefill };
         return vec![Part { kind, flight, rows: (0..sequences.len()).collect() }];
     }
-    // Nothing but the sequence itself says which part it is of: not how many tokens there are, nor of how many others.
+    // Nothing but the sequence itself says which part it is of: not how many tokens there are, nor of how
+    // many others.
     let decodes = |it: &SequenceStep| match (drafts, drafted) {
         (0, _) => it.generated,
         // Beside those that have drafts, who has none takes as many rows, and weights are read once.

@@ -1,7 +1,7 @@
 //! K/V blocks and recurrent states on their way to the host's memory and back.
 //!
-//! They pass through one piece of pinned memory, part by part as they stand on the device, and are waited for: this happens between
-//! steps, when a sequence gives its place up or takes one again.
+//! They pass through one piece of pinned memory, part by part as they stand on the device, and are waited
+//! for: this happens between steps, when a sequence gives its place up or takes one again.
 
 use super::super::fault::Fault;
 use super::super::host::Pinned;
@@ -29,7 +29,8 @@ impl Steps {
     /// Copies a recurrent state, all layers' and bodies', to the host.
     ///
     /// # Panics
-    /// When there is no such slot or snapshot, or `into` is of another size. Unwinds when the device has failed.
+    /// When there is no such slot or snapshot, or `into` is of another size. Unwinds when the device has
+    /// failed.
     pub fn read_state(&mut self, place: StatePlace, into: &mut [u8]) {
         self.read(&self.states.state(place), into).unwrap_or_else(|fault| fault.raise());
     }
@@ -64,7 +65,8 @@ impl Steps {
         let mut rest = &staged.bytes()[..from.len()];
         for (to, bytes) in parts {
             let (from, behind) = rest.split_at(*bytes as usize);
-            // SAFETY: the part is the arena's, and the pinned bytes are not written again before the wait below.
+            // SAFETY: the part is the arena's, and the pinned bytes are not written again before the wait
+            // below.
             unsafe { self.quiet.0.stream().upload(to.0, from) }?;
             rest = behind;
         }

@@ -8,8 +8,8 @@ use std::mem::offset_of;
 use std::ops::Range;
 
 impl Steps {
-    /// Header, block table, history, biases and masks of the step at hand, and its token rows where kernels read them; the steps' stream
-    /// waits for them.
+    /// Header, block table, history, biases and masks of the step at hand, and its token rows where kernels
+    /// read them; the steps' stream waits for them.
     pub(super) fn upload(&mut self, index: usize, tokens: bool) -> Result<(), Fault> {
         let (flight, buffer) = (&mut self.flights[index], &self.buffer);
         let header = bytes_of(std::slice::from_ref(&*buffer.header));
@@ -19,14 +19,15 @@ impl Steps {
             (flight.tables.tokens, &mut flight.tokens, [tokens, &[]]),
         ] {
             let pinned = fill(pinned, &parts);
-            // SAFETY: the tables were taken for the largest step. They and the pinned bytes are this flight's, whose last
-            // step was collected before: nothing reads or copies them any more.
+            // SAFETY: the tables were taken for the largest step. They and the pinned bytes are this
+            // flight's, whose last step was collected before: nothing reads or copies them any more.
             unsafe { self.uploads.upload(to.0, pinned) }?;
         }
         self.upload_behind(index)
     }
 
-    /// What the rows are sampled by, in place of what was uploaded with the step at hand; the steps' stream waits for it.
+    /// What the rows are sampled by, in place of what was uploaded with the step at hand; the steps' stream
+    /// waits for it.
     pub(super) fn upload_sampling(&mut self, index: usize) -> Result<(), Fault> {
         // Pinned bytes are not written while they are copied.
         self.flights[index].uploaded.wait()?;
@@ -71,8 +72,8 @@ impl Steps {
         unsafe { self.quiet.0.stream().upload(flight.tables.header.0, pinned) }
     }
 
-    /// Brings back the logits of output rows `rows`, where they are wanted themselves. For comparison with other
-    /// implementations, not for speed: copies as large as this are waited for.
+    /// Brings back the logits of output rows `rows`, where they are wanted themselves. For comparison with
+    /// other implementations, not for speed: copies as large as this are waited for.
     pub(super) fn fetch_logits(&mut self, index: usize, rows: Range<usize>) -> Result<(), Fault> {
         if !self.buffer.outputs[rows.clone()].iter().any(|output| output.logits) {
             return Ok(());

@@ -60,7 +60,8 @@ pub(crate) struct Images {
     tiers: Tiers,
     disk: Option<DiskStore>,
     held: HashMap<Image, Held>,
-    /// Pages that hold nothing, kept for their memory: with those that do, never more than the host's tier has.
+    /// Pages that hold nothing, kept for their memory: with those that do, never more than the host's tier
+    /// has.
     spare: Vec<Page>,
     outs: Vec<Out>,
     backs: Vec<Back>,
@@ -72,7 +73,8 @@ pub(crate) struct Images {
     page_bytes: usize,
     block_bytes: usize,
     state: Vec<u8>,
-    /// Bytes that are copied in a second, as the hardware's specification says; without end where everything is to be copied.
+    /// Bytes that are copied in a second, as the hardware's specification says; without end where everything
+    /// is to be copied.
     copied_per_second: f64,
     /// Tokens that the model is fed in a second, as its plan predicts.
     fed_per_second: f64,
@@ -116,8 +118,8 @@ impl Images {
         })
     }
 
-    /// An image of a sequence that was fed so many tokens, to be made by [`Self::carry`]; `None` where it is sooner fed again, or there is
-    /// no room.
+    /// An image of a sequence that was fed so many tokens, to be made by [`Self::carry`]; `None` where it is
+    /// sooner fed again, or there is no room.
     pub fn take(&mut self, fed: usize, blocks: &[Block], slot: Slot) -> Option<Image> {
         let pages = blocks.len() + self.state.len().div_ceil(self.page_bytes);
         let bytes = blocks.len() as u64 * self.block_bytes as u64 + self.state.len() as u64;
@@ -134,7 +136,8 @@ impl Images {
         self.copies = copies;
     }
 
-    /// Orders the pages of an image behind the first `known` to be copied to the blocks behind as many, and its state to the slot.
+    /// Orders the pages of an image behind the first `known` to be copied to the blocks behind as many, and
+    /// its state to the slot.
     pub fn bring_back(&mut self, image: Image, known: usize, blocks: &[Block], slot: Slot) {
         let blocks = blocks.get(known..).unwrap_or_default().to_vec();
         self.backs.push(Back { image, first: known, blocks, slot });
@@ -146,7 +149,8 @@ impl Images {
             self.copy_out(model, &out);
         }
         if !self.backs.is_empty() && !self.state.is_empty() {
-            // What is over left its state to be saved in a slot that may be written now. What the plan itself wants copied comes after.
+            // What is over left its state to be saved in a slot that may be written now. What the plan itself
+            // wants copied comes after.
             for StateCopy { from, to } in copies.drain(..self.copies) {
                 model.read_state(from, &mut self.state);
                 model.write_state(to, &self.state);
@@ -265,7 +269,8 @@ impl Images {
         self.drop(image);
     }
 
-    /// Begins to write images to disk, so that so many pages of the host's memory come to be free. Whether any is.
+    /// Begins to write images to disk, so that so many pages of the host's memory come to be free. Whether
+    /// any is.
     fn send_away(&mut self, wanted: Option<usize>) -> bool {
         let mut any = false;
         while self.failures < FAILURES
@@ -420,7 +425,8 @@ impl Images {
         self.held.values().flat_map(|held| &held.pages).flatten().count()
     }
 
-    /// Whether every page is free, in the books and on disk, and there were never more in memory than there may be.
+    /// Whether every page is free, in the books and on disk, and there were never more in memory than there
+    /// may be.
     #[cfg(test)]
     pub fn is_empty(&self) -> bool {
         let places = self.disk.as_ref().is_none_or(|disk| disk.free_places() == disk.capacity());

@@ -1,8 +1,9 @@
-//! Sequences that gave their places up without losing what was computed: pre-empted by being copied to the host's memory, and gone on with
-//! from there.
+//! Sequences that gave their places up without losing what was computed: pre-empted by being copied to the
+//! host's memory, and gone on with from there.
 //!
-//! What is copied when, `monomorph_cache::swap` decides; `images` holds the bytes. Blocks and slots change hands only while no step is in
-//! flight: a sequence that comes back waits for the one there may be, as a pre-emption does.
+//! What is copied when, `monomorph_cache::swap` decides; `images` holds the bytes. Blocks and slots change
+//! hands only while no step is in flight: a sequence that comes back waits for the one there may be, as a
+//! pre-emption does.
 
 mod images;
 #[cfg(test)]
@@ -32,7 +33,8 @@ pub(super) enum Copied {
 }
 
 impl Forward {
-    /// Takes the place of a sequence that has to make room, and keeps what was computed where that is worth its while.
+    /// Takes the place of a sequence that has to make room, and keeps what was computed where that is worth
+    /// its while.
     ///
     /// # Errors
     /// See [`Forward::free`].
@@ -50,8 +52,8 @@ impl Forward {
         self.give_back(sequence)
     }
 
-    /// How one that waits looks to the scheduler if it has a copy; its pages are fetched, where they are on disk. One whose copy is
-    /// lost has none from now on.
+    /// How one that waits looks to the scheduler if it has a copy; its pages are fetched, where they are on
+    /// disk. One whose copy is lost has none from now on.
     pub(super) fn view_of_copy(&mut self, at: usize) -> Copied {
         let (replays, saves) = (self.replays, self.saves.as_ref());
         let sequence = &mut self.waiting[at];
@@ -69,8 +71,8 @@ impl Forward {
         }
     }
 
-    /// Gives a sequence that was copied a place again, and with it the blocks of its tokens that the index knows. The others
-    /// are written when it has been given them: see [`Forward::bring_back`].
+    /// Gives a sequence that was copied a place again, and with it the blocks of its tokens that the index
+    /// knows. The others are written when it has been given them: see [`Forward::bring_back`].
     ///
     /// # Errors
     /// When the books do not balance.

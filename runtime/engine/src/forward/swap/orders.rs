@@ -1,8 +1,8 @@
-//! What the walks of `walk.rs` cannot see, because it takes a coincidence or changes no answer: in what order copies are made, and that
-//! what is on disk is not in memory too.
+//! What the walks of `walk.rs` cannot see, because it takes a coincidence or changes no answer: in what order
+//! copies are made, and that what is on disk is not in memory too.
 //!
-//! Planted, and caught here: copies of states made behind those that come back; pages kept though they are on disk; an image kept when its
-//! sequence has come back.
+//! Planted, and caught here: copies of states made behind those that come back; pages kept though they are on
+//! disk; an image kept when its sequence has come back.
 
 use super::images::{Images, Wanted};
 use crate::scripted::{Recurrent, Script, Scripted, Shape, Tight};

@@ -1,12 +1,15 @@
-//! The walks of `forward/walk.rs` with sequences that are copied out when they have to make room: to memory, through memory to a disk, and
-//! to a disk that fails. Every answer is its lone one, and every page comes back.
+//! The walks of `forward/walk.rs` with sequences that are copied out when they have to make room: to memory,
+//! through memory to a disk, and to a disk that fails. Every answer is its lone one, and every page comes
+//! back.
 //!
-//! The disk is a real one, so what is on its way when is another matter on every run; what is answered is not.
+//! The disk is a real one, so what is on its way when is another matter on every run; what is answered is
+//! not.
 //!
-//! Planted, one at a time, and caught here: a sequence that comes back while a step is in flight; the step's own copies of states made before
-//! one comes back; a state not put back; pages put back behind those that the index knew; the copy of a client that left, kept; the last
-//! block not copied; a read that failed taken for one that did not; places on disk of what was read, kept. Planted and not seen: drafts that are forgotten, which
-//! cost time and no answer; and what `orders.rs` sees.
+//! Planted, one at a time, and caught here: a sequence that comes back while a step is in flight; the step's
+//! own copies of states made before one comes back; a state not put back; pages put back behind those that
+//! the index knew; the copy of a client that left, kept; the last block not copied; a read that failed taken
+//! for one that did not; places on disk of what was read, kept. Planted and not seen: drafts that are
+//! forgotten, which cost time and no answer; and what `orders.rs` sees.
 
 use crate::forward::walk::walk;
 use crate::scripted::{Drafting, InFlight, Invariant, Recurrent, Shape, Tight};
