@@ -29,4 +29,7 @@ pub(crate) enum Verb {
     Bench(BenchArgs),
     /// Say what this binary was compiled for.
     Info(InfoArgs),
+    /// What `serve` runs to try grammars in.
+    #[command(hide = true)]
+    TryGrammars,
 }

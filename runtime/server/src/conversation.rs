@@ -1,5 +1,5 @@
-//! A conversation to be answered, in no vendor's words: messages and tools as a chat template takes them, and what is asked of the
-//! reasoning.
+//! A conversation to be answered, in no vendor's words: messages and tools as a chat template takes them, and
+//! what is asked of the reasoning.
 
 use crate::answer::reading::{Calls, Reading};
 use crate::calls::{Tool, Wanted};
@@ -13,7 +13,10 @@ use std::sync::Arc;
 /// What a request is about.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct Conversation {
-    /// As templates take them: `role`, `content` (a string), `tool_calls` with their arguments as objects, and so on.
+    /// The field of the body that has it: what an error of the whole is an error of.
+    pub(crate) at: &'static str,
+    /// As templates take them: `role`, `content` (a string), `tool_calls` with their arguments as objects,
+    /// and so on.
     pub(crate) messages: Vec<Value>,
     /// What the model may call.
     pub(crate) tools: Tools,
@@ -26,7 +29,8 @@ pub(crate) struct Conversation {
 /// Tools of a request.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct Tools {
-    /// As templates take them: `{"type": "function", "function": {"name", "description", "parameters"}}`. None: calls are no calls.
+    /// As templates take them: `{"type": "function", "function": {"name", "description", "parameters"}}`.
+    /// None: calls are no calls.
     pub(crate) given: Vec<Value>,
     /// Of each, whether its arguments have to be held to all that its schema says.
     pub(crate) strict: Vec<bool>,
@@ -66,6 +70,8 @@ pub(crate) enum Reasoning {
 
 /// A conversation ready for the engine.
 pub(crate) struct Prepared {
+    /// The field of the body that it was made of.
+    pub(crate) at: &'static str,
     /// What the model is fed.
     pub(crate) ids: Vec<u32>,
     /// What takes its answers apart.
@@ -74,6 +80,27 @@ pub(crate) struct Prepared {
     pub(crate) calls: Option<Wanted>,
     /// The part of an answer that is left to reasoning, where the template was not told how much that is.
     pub(crate) share: Option<f64>,
+}
+
+/// Puts more behind a text of a message, in place: to copy what is there for each of many pieces takes the
+/// square of their number.
+pub(crate) fn append(message: &mut Value, name: &str, between: &str, more: &str) {
+    match &mut message[name] {
+        Value::String(text) => {
+            if !text.is_empty() {
+                text.push_str(between);
+            }
+            text.push_str(more);
+        }
+        none => *none = more.into(),
+    }
+}
+
+impl Prepared {
+    /// What a text is whose tokens are known elsewhere: nothing but text is looked for in its answers.
+    pub(crate) fn plain() -> Prepared {
+        Prepared { at: "prompt", ids: Vec::new(), reading: Reading::plain(), calls: None, share: None }
+    }
 }
 
 impl Tools {
@@ -136,7 +163,23 @@ impl Tools {
     }
 }
 
+/// Bytes of the texts and names in a value, and one for all else in it.
+fn bytes_of(value: &Value) -> usize {
+    match value {
+        Value::String(text) => text.len(),
+        Value::Array(items) => items.iter().map(bytes_of).sum::<usize>() + 1,
+        Value::Object(map) => map.iter().map(|(name, value)| name.len() + bytes_of(value)).sum::<usize>() + 1,
+        Value::Null | Value::Bool(_) | Value::Number(_) => 1,
+    }
+}
+
 impl Conversation {
+    /// How much there is to render.
+    pub(crate) fn bytes(&self) -> usize {
+        let values = self.messages.iter().chain(&self.tools.given).chain(self.variables.values());
+        values.map(bytes_of).sum()
+    }
+
     /// Renders and cuts it into tokens. `reasons`: whether this server lets models reason.
     ///
     /// # Errors
@@ -153,9 +196,10 @@ impl Conversation {
             Reasoning::On { effort: Some(effort), .. } if !text.template_knows(EFFORT) => share_of(effort),
             _ => None,
         };
+        let at = self.at;
         let prompt = self.render(text, reasons, true)?;
         let reading = text.reading(&prompt, set.map(|set| (set, calls)));
-        Ok(Prepared { reading, ids: prompt.ids, calls: wanted, share })
+        Ok(Prepared { at, reading, ids: prompt.ids, calls: wanted, share })
     }
 
     /// Renders it, with the beginning of an answer behind it or not.
@@ -178,12 +222,12 @@ impl Conversation {
                 self.variables.insert("tools".to_owned(), given.into());
             }
         }
-        let Conversation { messages, variables, .. } = &self;
+        let Conversation { at, messages, variables, .. } = &self;
         let prompt = match open {
             true => text.encode_chat(messages, variables),
             false => text.encode_beginning(messages, variables),
         };
-        Ok(prompt?)
+        prompt.map_err(|error| ApiError::of_text(at, error))
     }
 
     /// Says to the template what is asked of the reasoning.

@@ -31,7 +31,8 @@ pub fn require_cpu(hardware: &HardwareSpec) {
     }
     if missing {
         say("\nbuild it for this machine: cargo xtask build --target cpu/<model>/<quant>\n");
-        // SAFETY: `_exit` takes a number and does not return; no destructor is skipped that matters this early.
+        // SAFETY: `_exit` takes a number and does not return; no destructor is skipped that matters this
+        // early.
         unsafe { libc::_exit(EXIT_WRONG_HARDWARE as i32) }
     }
 }
@@ -189,7 +190,8 @@ mod detect {
 
 #[cfg(not(target_arch = "x86_64"))]
 mod detect {
-    /// What every CPU of this architecture has; no other feature can be checked here yet, and a target that asks for one is refused.
+    /// What every CPU of this architecture has; no other feature can be checked here yet, and a target that
+    /// asks for one is refused.
     pub(super) fn has_feature(name: &str) -> Option<bool> {
         (name == "neon" && cfg!(target_arch = "aarch64")).then_some(true)
     }

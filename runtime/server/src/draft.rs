@@ -4,7 +4,8 @@ use monomorph_engine::Stats;
 use monomorph_model::{DraftSpec, Drafter, ModelSpec};
 use serde_json::{Value, json};
 
-/// What a build whose drafts are accepted by rate says of its answers, which mean nothing; `None` of every other build.
+/// What a build whose drafts are accepted by rate says of its answers, which mean nothing; `None` of every
+/// other build.
 pub(crate) fn forced(spec: &ModelSpec) -> Option<String> {
     let rate = spec.draft.as_ref()?.forced_acceptance?;
     Some(format!("forced-acceptance-{rate}"))
@@ -39,7 +40,8 @@ pub(crate) fn facts(spec: &ModelSpec) -> Value {
     })
 }
 
-/// How many of the drafts of a step were accepted in the mean, from 0 to all that a step verifies; `None` before the first.
+/// How many of the drafts of a step were accepted in the mean, from 0 to all that a step verifies; `None`
+/// before the first.
 pub(crate) fn mean_accepted(spec: &ModelSpec, verified: u64, accepted: u64) -> Option<f64> {
     (verified > 0).then(|| accepted as f64 * spec.drafts() as f64 / verified as f64)
 }

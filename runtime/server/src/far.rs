@@ -5,8 +5,8 @@ use monomorph_model::{FarOptions, ModelSpec};
 use std::num::NonZero;
 use std::path::PathBuf;
 
-/// About how many KiB are written and read at a time unless told otherwise: enough to be worth an access, and few enough that
-/// sequences need not have many blocks before some can go.
+/// About how many KiB are written and read at a time unless told otherwise: enough to be worth an access, and
+/// few enough that sequences need not have many blocks before some can go.
 const PAGE: usize = 128;
 /// Pages on their way at a time unless told otherwise.
 const DEPTH: u32 = 16;
@@ -14,8 +14,8 @@ const DEPTH: u32 = 16;
 /// Room on disk for what sequences have beyond their share of memory.
 #[derive(Clone, Debug, clap::Args)]
 pub struct FarArgs {
-    /// Let sequences be longer than their share of memory: their oldest keys and values go to a file in this directory, on a fast
-    /// disk, and every step reads them from there.
+    /// Let sequences be longer than their share of memory: their oldest keys and values go to a file in this
+    /// directory, on a fast disk, and every step reads them from there.
     #[arg(long, value_name = "DIR")]
     pub high_speed_swap: Option<PathBuf>,
     /// Size of that file, claimed at the start [default: twice what a sequence of --context takes].
@@ -24,8 +24,9 @@ pub struct FarArgs {
     /// Most reads and writes of the file on their way at a time [default: 16].
     #[arg(long, value_name = "N", requires = "high_speed_swap")]
     pub high_speed_swap_depth: Option<NonZero<u32>>,
-    /// About how much of a layer's keys and values is written and read at a time: the more, the fewer accesses, and the more blocks
-    /// that a sequence has to have beyond its share before any go [default: 128].
+    /// About how much of a layer's keys and values is written and read at a time: the more, the fewer
+    /// accesses, and the more blocks that a sequence has to have beyond its share before any go [default:
+    /// 128].
     #[arg(long, value_name = "KiB", requires = "high_speed_swap", value_parser = clap::value_parser!(u32).range(4..=16384))]
     pub high_speed_swap_page: Option<u32>,
     /// Blocks of a sequence that stay in memory [default: half of all].
@@ -41,7 +42,8 @@ impl FarArgs {
 
     /// Bytes that are claimed for reading, about: of most models as many, whatever the context.
     pub(crate) fn staging(&self, spec: &ModelSpec) -> u64 {
-        // Five windows of 2 MiB, or of ten blocks of a layer and two pages where these are larger; one layer of four may attend.
+        // Five windows of 2 MiB, or of ten blocks of a layer and two pages where these are larger; one layer
+        // of four may attend.
         let part = (4 * spec.block_bytes / spec.layers.max(1)) as u64;
         if self.is_on() { 5 * (10 * part + 2 * self.page_bytes() as u64).max(2 << 20) } else { 0 }
     }
@@ -71,18 +73,22 @@ impl FarArgs {
             return Err(format!("{flag}: {} has no keys and values", spec.model));
         }
         if !directory.is_dir() {
-            return Err(format!("{flag}: there is no such directory"));
+            return Err(format!("{flag}: there is no such directory; make it first"));
         }
         let needed = context.div_ceil(spec.block_tokens) as u64 * spec.block_bytes as u64;
         let bytes = match self.high_speed_swap_space {
             None => 2 * needed,
             Some(space) if space > 0.0 && space.is_finite() => (space * out::GB) as u64,
-            Some(space) => return Err(format!("--high-speed-swap-space {space} is not above 0")),
+            Some(space) => {
+                return Err(format!("--high-speed-swap-space {space}: must be a number of GB above 0"));
+            }
         };
         if let (Some(resident), Some(blocks)) = (self.resident_blocks, blocks)
             && resident.get() > blocks
         {
-            return Err(format!("--resident-blocks {resident}: there are {blocks} blocks in all"));
+            return Err(format!(
+                "--resident-blocks {resident}: must be at most {blocks}, the blocks that there are"
+            ));
         }
         Ok(Some(FarOptions {
             directory: directory.clone(),

@@ -1,33 +1,59 @@
-//! Grammars of the model's tokens: made when first asked for, compiled beside the requests that work, and kept for the next turn.
+//! Grammars of the model's tokens: made when first asked for, compiled beside the requests that work, and
+//! kept for the next turn.
 
 use crate::calls::{Loose, Wanted};
 use crate::http::error::ApiError;
 use crate::kept::Kept;
 use crate::openai::format::Format;
 use crate::text::Text;
+use crate::trial::Trials;
 use axum::http::StatusCode;
-use monomorph_grammar::{Constraint, GrammarError, Grammars, Openers, Tags, Thinking, Token};
+use monomorph_grammar::{
+    Constraint, GrammarError, Grammars, Openers, Patience, Tags, Thinking, Token, Trial,
+};
 use monomorph_model::ModelSpec;
 use monomorph_text::{ReasoningFormat, Special, TextError};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
-use std::time::Instant;
-use tokio::sync::Semaphore;
+use std::time::{Duration, Instant};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot, watch};
+use tokio::time::timeout;
 
 /// Grammars that are compiled at one time: each takes a processor that steps want too.
 const COMPILED_AT_ONCE: usize = 2;
 /// Longest chain of grammars that wait to be compiled.
 const MOST_WAITING: usize = 64;
-/// Compiled grammars that are kept, and bytes of what they were compiled from.
+/// Compiled grammars that are kept, and bytes that they take with what they were compiled from.
 const KEPT: usize = 32;
-const KEPT_BYTES: usize = 2 * 1024 * 1024;
+const KEPT_BYTES: usize = 64 << 20;
+/// Bytes that one may take which was too small to be tried.
+const SMALL_BYTES: usize = 1 << 20;
 
 /// What an answer is held to, if anything, and what of its tools' schemas is left out of that.
 pub(crate) type Held = (Option<Constraint>, Loose);
 
+/// How often as long as a grammar may take to compile it may wait for its turn.
+const WAITS: u32 = 2;
+
+/// How long grammars are compiled.
+#[derive(Clone, Copy, Debug, clap::Args)]
+pub struct GrammarArgs {
+    /// Seconds that a schema or grammar of a request may take to compile; one that takes longer is refused.
+    #[arg(long, value_name = "SECONDS", default_value_t = 2.0, value_parser = seconds)]
+    pub grammar_timeout: f64,
+}
+
+/// Seconds of which a duration can be made.
+fn seconds(text: &str) -> Result<f64, String> {
+    let seconds = text.parse::<f64>().ok().filter(|seconds| (0.1..=600.0).contains(seconds));
+    seconds.ok_or_else(|| format!("`{text}` must be seconds, from 0.1 to 600"))
+}
+
 /// What is made once.
 struct Made {
     grammars: Grammars,
+    /// Where grammars are tried that are not small.
+    trials: Arc<dyn Trial>,
     /// Of a model that marks its reasoning.
     tags: Option<Arc<Tags>>,
     /// Of a model that calls tools.
@@ -43,13 +69,26 @@ pub(crate) struct GrammarStore {
     kept: Mutex<Kept<(Constraint, Loose)>>,
     compiled: AtomicU64,
     found: AtomicU64,
-    turns: Semaphore,
+    limit: Duration,
+    turns: Arc<Semaphore>,
     waiting: Semaphore,
+    /// Whether no answer is waited for any more.
+    stopped: watch::Sender<bool>,
+}
+
+/// Ends what is compiled for somebody who has gone.
+struct Waits(Arc<Patience>);
+
+impl Drop for Waits {
+    fn drop(&mut self) {
+        self.0.lose();
+    }
 }
 
 impl GrammarStore {
-    /// Of a model and its text side. They are made when somebody asks for one: they take memory, and most servers are never asked.
-    pub(crate) fn new(spec: &'static ModelSpec, text: &Arc<Text>) -> Arc<GrammarStore> {
+    /// Of a model and its text side. They are made when somebody asks for one: they take memory, and most
+    /// servers are never asked.
+    pub(crate) fn new(spec: &'static ModelSpec, text: &Arc<Text>, args: GrammarArgs) -> Arc<GrammarStore> {
         Arc::new(GrammarStore {
             spec,
             text: Arc::clone(text),
@@ -57,8 +96,10 @@ impl GrammarStore {
             kept: Mutex::new(Kept::new(KEPT, KEPT_BYTES)),
             compiled: AtomicU64::new(0),
             found: AtomicU64::new(0),
-            turns: Semaphore::new(COMPILED_AT_ONCE),
+            limit: Duration::from_secs_f64(args.grammar_timeout),
+            turns: Arc::new(Semaphore::new(COMPILED_AT_ONCE)),
             waiting: Semaphore::new(MOST_WAITING),
+            stopped: watch::Sender::new(false),
         })
     }
 
@@ -76,10 +117,23 @@ impl GrammarStore {
             let tags = self.text.reasoning.map(|format| self.tags(format, &grammars)).transpose();
             let tags = tags.map_err(|error| error.to_string())?;
             let openers = self.text.form().map(|form| grammars.openers(&form.openers()));
+            let trials = Arc::new(Trials::new(&self.text, spec.vocabulary, &ends));
             tracing::info!(took = ?began.elapsed(), "grammars are ready");
-            Ok(Made { grammars, tags, openers })
+            Ok(Made { grammars, trials, tags, openers })
         });
         made.as_ref().map_err(Clone::clone)
+    }
+
+    /// Nobody waits for a grammar any more: what is being compiled is ended where it can be, and nothing else
+    /// begins.
+    pub(crate) fn stop(&self) {
+        self.turns.close();
+        self.stopped.send_replace(true);
+    }
+
+    /// How many grammars are being compiled.
+    pub(crate) fn running(&self) -> usize {
+        COMPILED_AT_ONCE - self.turns.available_permits().min(COMPILED_AT_ONCE)
     }
 
     /// How many grammars were compiled, and how many were there already.
@@ -87,11 +141,13 @@ impl GrammarStore {
         [&self.compiled, &self.found].map(|count| count.load(Ordering::Relaxed))
     }
 
-    /// What was kept of `key`, or is made now. Each gets a clone, which goes its own way; who asks at the same time for the first time
-    /// compiles it for himself. An error is not kept: it costs as much again, and nobody repeats it for long.
+    /// What was kept of `key`, or is made now. Each gets a clone, which goes its own way; who asks at the
+    /// same time for the first time compiles it for himself. An error is not kept: it costs as much again,
+    /// and nobody repeats it for long.
     fn kept(
         &self,
         key: String,
+        patience: &Patience,
         make: impl FnOnce() -> Result<(Constraint, Loose), GrammarError>,
     ) -> Result<(Constraint, Loose), GrammarError> {
         let kept = || self.kept.lock().unwrap_or_else(PoisonError::into_inner);
@@ -101,7 +157,7 @@ impl GrammarStore {
         }
         self.compiled.fetch_add(1, Ordering::Relaxed);
         let made = make()?;
-        kept().keep(key, made.clone());
+        kept().keep(key, made.clone(), SMALL_BYTES + patience.bytes());
         Ok(made)
     }
 
@@ -110,9 +166,10 @@ impl GrammarStore {
         Ok(grammars.tags(&open?, &close?))
     }
 
-    /// What an answer is held to that is to have a format, or may have calls in it; behind its reasoning, where there may be some, which the prompt opened or did
-    /// not, and which may have a budget. Nothing where neither means anything to the model. A client that goes away while this waits for
-    /// its turn is compiled nothing.
+    /// What an answer is held to that is to have a format, or may have calls in it; behind its reasoning,
+    /// where there may be some, which the prompt opened or did not, and which may have a budget. Nothing
+    /// where neither means anything to the model. A client that goes away while this waits for its turn is
+    /// compiled nothing.
     pub(crate) async fn compile(
         self: &Arc<Self>,
         format: Option<&Format>,
@@ -123,24 +180,46 @@ impl GrammarStore {
             let message = format!("{MOST_WAITING} grammars are being compiled, and no more may wait");
             return Err(ApiError::new(StatusCode::TOO_MANY_REQUESTS, "queue_full", message));
         };
-        let stopped =
-            |_| ApiError::new(StatusCode::SERVICE_UNAVAILABLE, "stopped", "no more grammars are compiled");
-        let _turn = self.turns.acquire().await.map_err(stopped)?;
+        let failed = |what: String| {
+            let message = format!("compiling a grammar failed: {what}");
+            ApiError::new(StatusCode::INTERNAL_SERVER_ERROR, "grammar", message)
+        };
+        let stopped = || {
+            let message = "the server is stopping and compiles no more grammars";
+            ApiError::new(StatusCode::SERVICE_UNAVAILABLE, "stopped", message)
+        };
+        let Ok(turn) = timeout(self.limit * WAITS, Arc::clone(&self.turns).acquire_owned()).await else {
+            let message = "other grammars take so long to compile that this one did not get its turn";
+            return Err(ApiError::new(StatusCode::TOO_MANY_REQUESTS, "queue_full", message));
+        };
+        let turn = turn.map_err(|_| stopped())?;
+        // The first has what all need made, which takes as long as the vocabulary is large.
+        let store = Arc::clone(self);
+        let turn = match self.made.get() {
+            Some(_) => turn,
+            None => run(turn, move || store.made().map(|_| ())).await.map_err(failed)?.1,
+        };
+        let trials = self.made().map_err(failed)?.trials.clone();
+        let patience = Patience::new(self.limit, Some(trials));
+        let waits = Waits(Arc::clone(&patience));
         let (store, source) = (Arc::clone(self), format.map(|format| format.source.clone()));
-        let wanted = calls.cloned();
+        let (wanted, patient) = (calls.cloned(), Arc::clone(&patience));
         let work = move || -> Result<Result<Held, GrammarError>, String> {
             let began = Instant::now();
-            let Made { grammars, tags, openers } = store.made()?;
+            let Made { grammars, tags, openers, .. } = store.made()?;
+            let grammars = &grammars.within(&patient);
             let thinking = tags.as_ref().zip(reasoning);
             let thinking = thinking.map(|(tags, (opened, budget))| Thinking::new(tags, opened, budget));
             let compiled = match (wanted.as_ref().zip(openers.as_ref()), &source) {
                 (None, None) => return Ok(Ok((thinking.map(|it| grammars.thinking(it)), Loose::new()))),
-                (None, Some(source)) => store
-                    .kept(format!("{source:?}"), || grammars.compile(source).map(|it| (it, Loose::new()))),
-                (Some((wanted, openers)), source) => store
-                    .kept(format!("{source:?} {}", wanted.key()), || {
+                (None, Some(source)) => store.kept(format!("{source:?}"), &patient, || {
+                    grammars.compile(source).map(|it| (it, Loose::new()))
+                }),
+                (Some((wanted, openers)), source) => {
+                    store.kept(format!("{source:?} {}", wanted.key()), &patient, || {
                         wanted.compile(grammars, openers, source.as_ref())
-                    }),
+                    })
+                }
             };
             let compiled = compiled.map(|(constraint, loose)| match thinking {
                 Some(thinking) => (Some(constraint.after(thinking)), loose),
@@ -150,21 +229,38 @@ impl GrammarStore {
             tracing::info!(took = ?began.elapsed(), refused = compiled.is_err(), compiled = compiled_ones, found, "a grammar for an answer");
             Ok(compiled)
         };
-        let failed = |what: String| {
-            ApiError::new(
-                StatusCode::INTERNAL_SERVER_ERROR,
-                "grammar",
-                format!("compiling a grammar failed: {what}"),
-            )
+        let mut stop = self.stopped.subscribe();
+        let compiled = tokio::select! {
+            compiled = timeout(self.limit, run(turn, work)) => compiled,
+            _ = stop.changed() => return Err(stopped()),
         };
-        let compiled = tokio::task::spawn_blocking(work).await.map_err(|error| failed(error.to_string()))?;
-        compiled.map_err(failed)?.map_err(|error| match (format, calls) {
+        drop(waits);
+        let compiled = match compiled {
+            Ok(compiled) => compiled.map_err(failed)?.0,
+            Err(_) => Err(patience.over()),
+        };
+        compiled.map_err(|error| match (format, calls) {
             (_, Some(_)) if error.path.starts_with("tools[") => unusable(&error.path, &error.message),
             (Some(format), _) => format.refusal(error),
             (None, Some(_)) => unusable("tools", &error.message),
             (None, None) => failed(error.to_string()),
         })
     }
+}
+
+/// Does this on a thread of its own, which has its turn until it is over: it goes on where nobody waits for
+/// it any more. The end of the process does not wait for it.
+async fn run<T: Send + 'static>(
+    turn: OwnedSemaphorePermit,
+    work: impl FnOnce() -> Result<T, String> + Send + 'static,
+) -> Result<(T, OwnedSemaphorePermit), String> {
+    let (tell, told) = oneshot::channel();
+    let work = move || {
+        let done = work();
+        let _ = tell.send(done.map(|done| (done, turn)));
+    };
+    std::thread::Builder::new().name("grammars".to_owned()).spawn(work).map_err(|error| error.to_string())?;
+    told.await.map_err(|_| "it panicked".to_owned())?
 }
 
 /// The error for a field that cannot be held to.

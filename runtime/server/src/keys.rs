@@ -11,11 +11,13 @@ const OTHERS: u32 = 0o077;
 /// Who may ask.
 #[derive(Clone, Debug, clap::Args)]
 pub struct KeyArgs {
-    /// A key, one of which every request but those for health and metrics has to show, as `Authorization: Bearer KEY` or `x-api-key:
-    /// KEY`; may be given several times. Whoever lists this machine's processes sees it: a file is better.
+    /// A key, one of which every request but those for health and metrics has to show, as `Authorization:
+    /// Bearer KEY` or `x-api-key: KEY`; may be given several times. Whoever lists this machine's processes
+    /// sees it: a file is better.
     #[arg(long, value_name = "KEY")]
     pub api_key: Vec<String>,
-    /// A file of such keys, one a line; empty lines and those that begin with `#` are none. It should be its owner's alone (mode 0600).
+    /// A file of such keys, one a line; empty lines and those that begin with `#` are none. It should be its
+    /// owner's alone (mode 0600).
     #[arg(long, value_name = "FILE")]
     pub api_key_file: Option<PathBuf>,
 }
@@ -54,12 +56,12 @@ fn from_file(path: &Path) -> Result<Vec<Vec<u8>>, String> {
             keys.push(check(line).map_err(|why| format!("line {number}: {why}"))?);
         }
     }
-    if keys.is_empty() { Err("there is no key in it".to_owned()) } else { Ok(keys) }
+    if keys.is_empty() { Err("there is no key in it; it must have one a line".to_owned()) } else { Ok(keys) }
 }
 
 fn check(key: &str) -> Result<Vec<u8>, String> {
     if key.is_empty() {
-        return Err("a key is not empty".to_owned());
+        return Err("a key must not be empty".to_owned());
     }
     // What it says is not repeated: a key with a slip in it is still nearly a key.
     match key.chars().position(|it| !it.is_ascii_graphic()) {
@@ -78,7 +80,8 @@ impl Keys {
         self.0.is_empty()
     }
 
-    /// Whether `given` is one of them. Takes as long whichever it is, and wherever it differs; only its length shows.
+    /// Whether `given` is one of them. Takes as long whichever it is, and wherever it differs; only its
+    /// length shows.
     pub(crate) fn admit(&self, given: &[u8]) -> bool {
         self.0.iter().fold(Choice::from(0), |found, key| found | key.ct_eq(given)).into()
     }
@@ -124,10 +127,10 @@ mod tests {
             std::fs::write(&file, text).expect("writable");
             args(&[], Some(&file)).read().expect_err("no keys")
         };
-        assert!(of_file("# nothing\n").ends_with("there is no key in it"));
+        assert!(of_file("# nothing\n").contains("there is no key in it"));
         let spaced = of_file("good\nmy secret\n");
         assert!(spaced.contains("line 2: character 3 of a key") && !spaced.contains("secret"), "{spaced}");
-        assert!(args(&[""], None).read().expect_err("empty").contains("not empty"));
+        assert!(args(&[""], None).read().expect_err("empty").contains("not be empty"));
         let missing = args(&[], Some(&directory.path().join("none"))).read().expect_err("missing");
         assert!(missing.contains("--api-key-file") && missing.contains("none"), "{missing}");
     }

@@ -1,12 +1,13 @@
 //! The built binary: `serve`, `generate`, `logits`, `bench`, `info`.
 //!
-//! Exit codes: 0 done; 1 it could not be done; 2 the command line is wrong; 3 the hardware it was compiled for is not
-//! there; 4 the device failed while it worked, and all clients were told.
+//! Exit codes: 0 done; 1 it could not be done; 2 the command line is wrong; 3 the hardware it was compiled
+//! for is not there; 4 the device failed while it worked, and all clients were told.
 //!
-//! A generated crate's `main` is one line, `monomorph_server::main::<Stack>()`. Only what touches the layer stack is
-//! generic over it ([`main`], loading, and the two verbs that drive it directly); HTTP and text are compiled
-//! once and talk to the engine's handle.
+//! A generated crate's `main` is one line, `monomorph_server::main::<Stack>()`. Only what touches the layer
+//! stack is generic over it ([`main`], loading, and the two verbs that drive it directly); HTTP and text are
+//! compiled once and talk to the engine's handle.
 
+mod allocator;
 mod answer;
 mod anthropic;
 mod batches;
@@ -14,6 +15,7 @@ mod calls;
 mod cli;
 mod conversation;
 mod cpu;
+mod descriptors;
 mod draft;
 mod dump;
 mod failure;
@@ -36,7 +38,9 @@ mod retry;
 mod schedule;
 mod swap;
 mod text;
+mod trial;
 mod verbs;
+mod verify;
 mod warm_up;
 
 pub use cpu::require_cpu;
@@ -53,8 +57,8 @@ use std::time::Instant;
 
 /// Runs a built binary: checks the CPU, reads the command line, does what it asks for.
 ///
-/// It must be all that a binary's `main` does. Code before it is compiled for the target's CPU too and would crash on
-/// another one before the check: a `main` that needs some calls [`require_cpu`] first.
+/// It must be all that a binary's `main` does. Code before it is compiled for the target's CPU too and would
+/// crash on another one before the check: a `main` that needs some calls [`require_cpu`] first.
 pub fn main<M: Model>() -> ExitCode {
     require_cpu(&M::SPEC.hardware);
     run::<M>()
@@ -85,12 +89,16 @@ fn carry_out<M: Model>(verb: &cli::Verb, started: Instant) -> Result<(), Failure
     if let cli::Verb::Info(args) = verb {
         return Ok(verbs::info::info(spec, args)?);
     }
+    if let cli::Verb::TryGrammars = verb {
+        return Ok(trial::run()?);
+    }
+    allocator::share(allocator::ARENAS);
     M::check_hardware()?;
     match verb {
         cli::Verb::Serve(args) => serve(spec, start_engine::<M>, args, started),
         cli::Verb::Generate(args) => verbs::generate::generate(spec, start_engine::<M>, args, started),
         cli::Verb::Logits(args) => verbs::logits::logits::<M>(args),
         cli::Verb::Bench(args) => verbs::bench::bench::<M>(args, started),
-        cli::Verb::Info(_) => Ok(()),
+        cli::Verb::Info(_) | cli::Verb::TryGrammars => Ok(()),
     }
 }

@@ -2,12 +2,13 @@
 
 use crate::draft;
 use crate::failure::Failure;
-use crate::memory::{GuardArgs, Host, Room};
+use crate::memory::{GuardArgs, Host, Room, beside_device};
 use crate::out;
 use crate::paths::{default_weights, resolve_weights};
 use crate::text::Text;
+use crate::verify::verify;
 use monomorph_engine::{EngineHandle, EngineOptions, FarShare, PrefixOptions, SNAPSHOT_INTERVAL};
-use monomorph_model::{LoadOptions, Model, ModelSpec, Progress, StatesWanted, Weights};
+use monomorph_model::{HostGuard, LoadError, LoadOptions, Model, ModelSpec, Progress, StatesWanted, Weights};
 use monomorph_weights::Checkpoint;
 use std::num::NonZero;
 use std::path::PathBuf;
@@ -17,9 +18,25 @@ pub(crate) const DEFAULT_CONTEXT: usize = 8192;
 /// Tokens cached without being asked to, where memory is everybody's: eight sequences of 2,048.
 const DEFAULT_KV_TOKENS: usize = 8 * 2048;
 
-/// Loads a model and starts its engine: the one generic step of serving, as a plain function pointer. The options'
-/// blocks, sequences and snapshots become those that the model claimed.
+/// Loads a model and starts its engine: the one generic step of serving, as a plain function pointer. The
+/// options' blocks, sequences and snapshots become those that the model claimed.
 pub type StartEngine = fn(&Weights, &LoadOptions, EngineOptions, &Progress) -> Result<EngineHandle, Failure>;
+
+/// A model of weights that nobody wrote to meanwhile.
+///
+/// # Errors
+/// As those of [`Model::load`], or when somebody did.
+pub(crate) fn load_model<M: Model>(
+    weights: &Weights,
+    options: &LoadOptions,
+    progress: &Progress,
+) -> Result<M, LoadError> {
+    let model = M::load(weights, options, progress)?;
+    if let Weights::Checkpoint(checkpoint) = weights {
+        checkpoint.check_unchanged()?;
+    }
+    Ok(model)
+}
 
 /// [`StartEngine`] for a layer stack.
 ///
@@ -31,7 +48,7 @@ pub fn start_engine<M: Model>(
     engine: EngineOptions,
     progress: &Progress,
 ) -> Result<EngineHandle, Failure> {
-    let model = M::load(weights, options, progress)?;
+    let model = load_model::<M>(weights, options, progress)?;
     let prefix = PrefixOptions { snapshots: model.snapshots(), ..engine.prefix };
     let far = match (&options.far, model.far()) {
         (None, _) => None,
@@ -49,27 +66,48 @@ pub fn start_engine<M: Model>(
 /// Where the weights are.
 #[derive(Clone, Debug, clap::Args)]
 pub struct WeightsArgs {
-    /// A GGUF file or a checkpoint directory [default: where `fetch` puts them]; or `dummy` or `dummy:SEED` for made-up
-    /// weights of the right formats, which say nothing sensible and are as fast.
+    /// A GGUF file or a checkpoint directory [default: where `fetch` puts them]; or `dummy` or `dummy:SEED`
+    /// for made-up weights of the right formats, which say nothing sensible and are as fast.
     #[arg(long, value_name = "PATH")]
     pub weights: Option<PathBuf>,
-    /// With made-up weights: the checkpoint, or a directory of its text files, to take tokenizer and chat template
-    /// from [default: a stand-in whose tokens are bytes].
+    /// With made-up weights: the checkpoint, or a directory of its text files, to take tokenizer and chat
+    /// template from [default: a stand-in whose tokens are bytes].
     #[arg(long, value_name = "PATH")]
     pub tokenizer: Option<PathBuf>,
+    /// Compare the SHA-256 of every file of the weights before they are loaded: with the build's quant spec,
+    /// a SHA256SUMS beside them, or what a hub's cache calls them. A file of another digest, or of none that
+    /// is known, is refused by name.
+    #[arg(long)]
+    pub verify: bool,
 }
 
 impl WeightsArgs {
-    /// Opens the checkpoint, unless weights are made up.
-    pub(crate) fn open(&self, spec: &ModelSpec) -> Result<Weights, String> {
+    /// Opens the checkpoint, unless weights are made up, and verifies it on so many threads where that is
+    /// asked for.
+    pub(crate) fn open(&self, spec: &ModelSpec, threads: usize) -> Result<Weights, String> {
         if let Some(seed) = self.dummy_seed()? {
+            if self.verify {
+                return Err("--verify: made-up weights have no digests".to_owned());
+            }
             return Ok(Weights::Dummy { seed });
         }
         if self.tokenizer.is_some() {
             return Err("--tokenizer goes with --weights dummy; a checkpoint has its own".to_owned());
         }
-        let path = self.weights.clone().unwrap_or_else(|| default_weights(spec));
-        let checkpoint = Checkpoint::open(&resolve_weights(&path)?).map_err(|error| error.to_string())?;
+        let path = match &self.weights {
+            Some(path) => resolve_weights(path)?,
+            None => {
+                let path = default_weights(spec);
+                out::say(format_args!("weights: {}, where fetch puts them", path.display()));
+                resolve_weights(&path).map_err(|error| {
+                    format!("{error}, or fetch them: cargo xtask fetch --target {}", spec.target)
+                })?
+            }
+        };
+        let checkpoint = Checkpoint::open(&path).map_err(|error| error.to_string())?;
+        if self.verify {
+            verify(spec, &checkpoint, threads)?;
+        }
         Ok(Weights::Checkpoint(checkpoint))
     }
 
@@ -125,7 +163,8 @@ impl ThreadArgs {
 /// Most of a device's memory that a model takes.
 #[derive(Clone, Debug, clap::Args)]
 pub struct MemoryArgs {
-    /// Most of the device's memory to take, as a part of it: the GPU's, or the machine's on a CPU; less where others use it.
+    /// Most of the device's memory to take, as a part of it: the GPU's, or the machine's on a CPU; less where
+    /// others use it.
     #[arg(long, value_name = "F", default_value_t = 0.9)]
     pub memory_fraction: f64,
     /// What stays free.
@@ -134,16 +173,20 @@ pub struct MemoryArgs {
 }
 
 impl MemoryArgs {
-    /// What there is room for beside `swap_bytes` for copies of sequences, and recurrent states, where the device's memory is the machine's own; a GPU's is
-    /// planned when it is claimed.
+    /// What there is room for beside `swap_bytes` for copies of sequences, and recurrent states, where the
+    /// device's memory is the machine's own; a GPU's is planned when it is claimed.
     ///
     /// # Errors
-    /// When the fraction is none.
+    /// When the fraction is none, or a GPU's server does not fit into what the machine has left.
     pub(crate) fn room(&self, spec: &ModelSpec, swap_bytes: u64) -> Result<Option<Room>, String> {
         let fraction = self.fraction()?;
         let host = Host::read();
         let guard = self.guard.bytes(host);
         let room = || Room::new(spec, swap_bytes, host, fraction, guard);
+        if spec.hardware.cuda.is_some() {
+            // What the server takes beside the device's memory, which its own plan is of.
+            beside_device(host, guard, swap_bytes)?;
+        }
         Ok(spec.hardware.cuda.is_none().then(room))
     }
 
@@ -166,25 +209,28 @@ impl MemoryArgs {
     ) -> Result<LoadOptions, String> {
         let memory_fraction = self.fraction()?;
         let (shorter, far) = (false, None);
-        Ok(LoadOptions { blocks, context, shorter, states, far, memory_fraction, threads, report })
+        let available = || Host::read().available;
+        let guard = HostGuard { bytes: self.guard.bytes(Host::read()), available };
+        Ok(LoadOptions { blocks, context, shorter, states, far, memory_fraction, guard, threads, report })
     }
 }
 
 /// Memory for sequences.
 #[derive(Clone, Debug, clap::Args)]
 pub struct CacheArgs {
-    /// Longest sequence in tokens, prompt and answer [default: the model's context, at most 8192, and what memory holds].
+    /// Longest sequence in tokens, prompt and answer [default: the model's context, at most 8192, and what
+    /// memory holds].
     #[arg(long, value_name = "N")]
     pub context: Option<NonZero<usize>>,
-    /// Tokens cached over all sequences [default: on a CPU 16384, or the context if that is larger, and no more than its memory
-    /// holds; on a GPU what its memory holds].
+    /// Tokens cached over all sequences [default: on a CPU 16384, or the context if that is larger, and no
+    /// more than its memory holds; on a GPU what its memory holds].
     #[arg(long, value_name = "N", conflicts_with = "blocks")]
     pub kv_tokens: Option<NonZero<usize>>,
     /// The same in blocks, whose size `info` prints.
     #[arg(long, value_name = "N")]
     pub blocks: Option<NonZero<usize>>,
-    /// Most sequences that run at a time; others wait [default: what a step takes, which `info` prints, and of a model with recurrent
-    /// state no more than memory has room for the states of].
+    /// Most sequences that run at a time; others wait [default: what a step takes, which `info` prints, and
+    /// of a model with recurrent state no more than memory has room for the states of].
     #[arg(long, value_name = "N")]
     pub sequences: Option<NonZero<usize>>,
 }
@@ -203,8 +249,9 @@ pub(crate) struct Planned {
 }
 
 impl CacheArgs {
-    /// What is asked for, and what the `room` holds of what is not. A sequence takes blocks for what drafts reach behind its tokens, too.
-    /// Where it `streams`, a sequence need not fit. Of snapshots there are so many, or one a sequence.
+    /// What is asked for, and what the `room` holds of what is not. A sequence takes blocks for what drafts
+    /// reach behind its tokens, too. Where it `streams`, a sequence need not fit. Of snapshots there are so
+    /// many, or one a sequence.
     ///
     /// # Errors
     /// When what was asked for is beyond the model or the room, or is no whole sequence.
@@ -218,7 +265,7 @@ impl CacheArgs {
         let sequences = self.sequences.map(NonZero::get);
         let most = spec.step_sequences;
         if let Some(asked) = sequences.filter(|asked| *asked > most) {
-            return Err(format!("--sequences {asked}: a step of this build takes {most}"));
+            return Err(format!("--sequences {asked}: a step of this build takes {most} at most"));
         }
         let wanted = StatesWanted { sequences, snapshots };
         let planned = room.map(|room| room.with_states(spec, wanted, self.first(spec), self.is_free()));
@@ -237,7 +284,8 @@ impl CacheArgs {
                 tokens => format!("{most} blocks would fit, and a sequence of {tokens} tokens"),
             };
             return Err(format!(
-                "a cache of {blocks} blocks of {block} tokens does not fit into this machine's memory: {}; {fits}",
+                "a cache of {blocks} blocks of {block} tokens does not fit into this machine's memory: {}; {fits}; ask for less with \
+                 --context, --kv-tokens or --blocks",
                 room.why()
             ));
         }
@@ -263,7 +311,8 @@ impl CacheArgs {
         room: Option<&Room>,
         streams: bool,
     ) -> Result<(usize, Option<usize>), String> {
-        // A sequence that nobody asked for in this length: at least one token fits, or the plan says what is missing.
+        // A sequence that nobody asked for in this length: at least one token fits, or the plan says what is
+        // missing.
         let fits = room.map_or(usize::MAX, |room| room.blocks().saturating_mul(spec.block_tokens));
         let whole = if streams { usize::MAX } else { fits.saturating_sub(spec.reach()).max(1) };
         let automatic = DEFAULT_CONTEXT.min(spec.usable_context()).min(whole);
@@ -302,15 +351,17 @@ impl CacheArgs {
 /// What is kept of answers for prompts that begin alike.
 #[derive(Clone, Debug, clap::Args)]
 pub struct PrefixArgs {
-    /// Whether what a prompt has in common with earlier ones and their answers is taken from memory, or computed again.
+    /// Whether what a prompt has in common with earlier ones and their answers is taken from memory, or
+    /// computed again.
     #[arg(long, value_name = "on|off", value_enum, default_value_t = Switch::On)]
     pub prefix_cache: Switch,
-    /// Of a model with recurrent state: how many saved states to claim memory for, of the size that `info` prints; a prompt can go
-    /// on only from where one was saved [default: as many as sequences run at once, and no more than memory has room for].
+    /// Of a model with recurrent state: how many saved states to claim memory for, of the size that `info`
+    /// prints; a prompt can go on only from where one was saved [default: as many as sequences run at once,
+    /// and no more than memory has room for].
     #[arg(long, value_name = "N")]
     pub snapshots: Option<usize>,
-    /// Of such a model: tokens of a long prompt or answer after which its state is saved again [default: 2048]. It is saved at the
-    /// end of each prompt, too.
+    /// Of such a model: tokens of a long prompt or answer after which its state is saved again [default:
+    /// 2048]. It is saved at the end of each prompt, too.
     #[arg(long, value_name = "N")]
     pub snapshot_interval: Option<NonZero<usize>>,
 }
@@ -325,7 +376,8 @@ pub enum Switch {
 }
 
 impl PrefixArgs {
-    /// What the engine is told, but for how many snapshots there is room; and how many are wanted: `None` is one a sequence.
+    /// What the engine is told, but for how many snapshots there is room; and how many are wanted: `None` is
+    /// one a sequence.
     ///
     /// # Errors
     /// When snapshots are asked for that nobody would take.
@@ -362,7 +414,7 @@ pub(crate) fn load(
     engine: EngineOptions,
     progress: &Progress,
 ) -> Result<(EngineHandle, Text), Failure> {
-    let weights = args.open(spec)?;
+    let weights = args.open(spec, options.threads)?;
     if args.is_dummy() {
         out::say(format_args!("weights: dummy (made up: answers mean nothing)"));
     }

@@ -5,7 +5,8 @@ use tracing::level_filters::LevelFilter;
 /// Flags of logging.
 #[derive(Clone, Debug, clap::Args)]
 pub struct LogArgs {
-    /// What to log to standard error, one of off, error, warn, info (every request, phase by phase), debug, trace.
+    /// What to log to standard error, one of off, error, warn, info (every request, phase by phase), debug,
+    /// trace.
     #[arg(long = "log", value_name = "LEVEL", default_value_t = LevelFilter::OFF)]
     pub level: LevelFilter,
 }

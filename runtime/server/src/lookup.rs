@@ -7,8 +7,8 @@ use std::num::NonZero;
 /// How drafts are looked up, of a build with `--draft ngram`.
 #[derive(Clone, Debug, clap::Args)]
 pub struct LookupArgs {
-    /// Of a build with `--draft ngram`: most tokens at an answer's end that are looked for in what came before; what followed there
-    /// is drafted [default: 4].
+    /// Of a build with `--draft ngram`: most tokens at an answer's end that are looked for in what came
+    /// before; what followed there is drafted [default: 4].
     #[arg(long, value_name = "N")]
     pub prompt_lookup_max: Option<NonZero<usize>>,
     /// Of such a build: the fewest [default: 2, or the most if that is less].
@@ -30,7 +30,7 @@ impl LookupArgs {
                 return Err(format!("--{flag} {value}: this server was not built with `--draft ngram`"));
             }
             if value.get() > LONGEST_NGRAM {
-                return Err(format!("--{flag} {value}: 1 to {LONGEST_NGRAM}"));
+                return Err(format!("--{flag} {value}: must be from 1 to {LONGEST_NGRAM}"));
             }
         }
         let default = LookupOptions::default();

@@ -1,4 +1,5 @@
-//! The machine's memory: how much of it a server may take, what it will take for what, and when it is too little to go on.
+//! The machine's memory: how much of it a server may take, what it will take for what, and when it is too
+//! little to go on.
 
 use crate::out;
 use monomorph_model::{ModelSpec, StateRoom, States, StatesWanted};
@@ -8,7 +9,8 @@ use sysinfo::{MemoryRefreshKind, RefreshKind, System};
 
 /// How long a reading of the machine's memory is good for.
 const FRESH: Duration = Duration::from_millis(500);
-/// What the process takes beside the model: its code, the tokenizer, HTTP. `tests/tests/soak.rs` holds servers to the sum.
+/// What the process takes beside the model: its code, the tokenizer, HTTP. `tests/tests/soak.rs` holds
+/// servers to the sum.
 const PROCESS_BYTES: u64 = 96 << 20;
 /// The guard that nobody asked for: this part of the machine's memory, and no more than so many bytes.
 const GUARD_PART: u64 = 16;
@@ -29,7 +31,9 @@ impl Host {
         let kind = RefreshKind::nothing().with_memory(MemoryRefreshKind::nothing().with_ram());
         let system = System::new_with_specifics(kind);
         let whole = Host { total: system.total_memory(), available: system.available_memory() };
-        match system.cgroup_limits() {
+        // Where no file may be opened nothing is known of the machine, and the library asks not to be asked
+        // of its groups.
+        match (whole.total > 0).then(|| system.cgroup_limits()).flatten() {
             // What the group has cached of files is not among what it cannot give back.
             Some(limits) => whole.within(limits.total_memory, limits.total_memory.saturating_sub(limits.rss)),
             None => whole,
@@ -44,8 +48,9 @@ impl Host {
 /// Flags of the guard.
 #[derive(Clone, Copy, Debug, clap::Args)]
 pub struct GuardArgs {
-    /// Megabytes of the machine's memory that stay free: a server that would take them does not load, and one that runs answers new
-    /// requests 503 while others have taken them; 0 is no guard [default: a sixteenth of the memory, at most 4096].
+    /// Megabytes of the machine's memory that stay free: a server that would take them does not load, and one
+    /// that runs answers new requests 503 while others have taken them; 0 is no guard [default: a sixteenth
+    /// of the memory, at most 4096].
     #[arg(long, value_name = "MB")]
     pub memory_guard: Option<u64>,
 }
@@ -55,6 +60,26 @@ impl GuardArgs {
     pub(crate) fn bytes(self, host: Host) -> u64 {
         self.memory_guard.map_or((host.total / GUARD_PART).min(GUARD_MOST), |mb| mb.saturating_mul(1 << 20))
     }
+}
+
+/// Whether a server whose model is in a GPU's memory fits beside it, with so many bytes of copies of
+/// sequences.
+///
+/// # Errors
+/// When what stays free would not.
+pub(crate) fn beside_device(host: Host, guard: u64, swap: u64) -> Result<(), String> {
+    let takes = PROCESS_BYTES.saturating_add(swap);
+    if guard == 0 || host.available.saturating_sub(guard) >= takes {
+        return Ok(());
+    }
+    Err(format!(
+        "this machine has {} of memory left, {} are to stay free (--memory-guard), and the server takes {} beside the GPU's, {} of them \
+         swap space",
+        out::bytes(host.available),
+        out::bytes(guard),
+        out::bytes(takes),
+        out::bytes(swap),
+    ))
 }
 
 /// What a server on this machine's own memory takes, K/V aside, and what is left for that. In bytes.
@@ -75,7 +100,8 @@ pub(crate) struct Room {
 }
 
 impl Room {
-    /// For a stack that keeps no states, and so many bytes of copies of sequences. At most `fraction` of the machine's memory is taken.
+    /// For a stack that keeps no states, and so many bytes of copies of sequences. At most `fraction` of the
+    /// machine's memory is taken.
     pub(crate) fn new(spec: &ModelSpec, swap: u64, host: Host, fraction: f64, guard: u64) -> Room {
         let ceiling = (host.total as f64 * fraction) as u64;
         Room {
@@ -95,8 +121,8 @@ impl Room {
         Room { scratch: self.scratch + bytes, ..self }
     }
 
-    /// The same with the states that are wanted, as far as so many blocks come before them, or where those are `shorter` if need be,
-    /// half of the room.
+    /// The same with the states that are wanted, as far as so many blocks come before them, or where those
+    /// are `shorter` if need be, half of the room.
     pub(crate) fn with_states(
         self,
         spec: &ModelSpec,
@@ -239,6 +265,17 @@ mod tests {
         assert_eq!(states(GIB, free, 8192, true), (4, 4));
         let asked = StatesWanted { sequences: Some(6), snapshots: None };
         assert_eq!(states(GIB, asked, 512, false), (6, 2));
+    }
+
+    #[test]
+    fn the_guard_holds_beside_a_gpu() {
+        let host = Host { total: 16 * GIB, available: 4 * GIB };
+        assert_eq!(beside_device(host, GIB, 2 * GIB), Ok(()));
+        assert_eq!(beside_device(host, 0, 64 * GIB), Ok(()), "no guard");
+        for (guard, swap) in [(GIB, 3 * GIB), (4 * GIB, 0), (u64::MAX, 0), (GIB, u64::MAX)] {
+            let short = beside_device(host, guard, swap).expect_err("too little stays free");
+            assert!(short.contains("--memory-guard") && short.contains("4.29 GB"), "{short}");
+        }
     }
 
     #[test]

@@ -1,22 +1,14 @@
 //! Where weights are looked for.
 
 use monomorph_model::ModelSpec;
+pub use monomorph_weights::weights_directory;
 use std::path::{Path, PathBuf};
 
-/// Where `fetch` puts a target's weights: `monomorph/<model>/<quant>` under `$XDG_CACHE_HOME`, or under
-/// `~/.cache` where that is not set. The directory holds either one GGUF file or a checkpoint directory's files.
+/// Where `fetch` puts a target's weights, and a server looks for them that is told nothing:
+/// [`weights_directory`].
 pub fn default_weights(spec: &ModelSpec) -> PathBuf {
     let quant = spec.target.rsplit('/').next().unwrap_or(spec.target);
     weights_directory(spec.model, quant)
-}
-
-/// [`default_weights`] by names, for those who have no compiled model at hand.
-pub fn weights_directory(model: &str, quant: &str) -> PathBuf {
-    let absolute = |name: &str| std::env::var_os(name).map(PathBuf::from).filter(|path| path.is_absolute());
-    let cache = absolute("XDG_CACHE_HOME")
-        .or_else(|| absolute("HOME").map(|home| home.join(".cache")))
-        .unwrap_or_else(|| PathBuf::from(".cache"));
-    cache.join("monomorph").join(model).join(quant)
 }
 
 /// Turns what a person gave (or the default) into what `Checkpoint::open` takes: a file, or a directory
@@ -26,7 +18,10 @@ pub fn weights_directory(model: &str, quant: &str) -> PathBuf {
 /// When nothing is there, or a directory holds several GGUF files or neither kind.
 pub fn resolve_weights(path: &Path) -> Result<PathBuf, String> {
     let metadata = std::fs::metadata(path).map_err(|error| {
-        format!("no weights at {}: {error} (give --weights PATH, or fetch them)", path.display())
+        format!(
+            "no weights at {}: {error}; name a GGUF file or a checkpoint directory with --weights PATH",
+            path.display()
+        )
     })?;
     if !metadata.is_dir() {
         return Ok(path.to_owned());

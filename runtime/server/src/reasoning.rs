@@ -8,7 +8,8 @@ pub struct ReasoningArgs {
     /// Whether models reason before they answer, unless a request says otherwise, or not at all.
     #[arg(long, value_name = "on|off", value_enum, default_value_t = Switch::On)]
     pub reasoning: Switch,
-    /// Tokens that an answer may reason for whose request has no budget of its own; then the reasoning is closed [default: no limit].
+    /// Tokens that an answer may reason for whose request has no budget of its own; then the reasoning is
+    /// closed [default: no limit].
     #[arg(long, value_name = "N")]
     pub reasoning_budget: Option<usize>,
     /// Most tokens that any answer may reason for, whatever is asked for [default: no limit].
@@ -22,8 +23,9 @@ impl ReasoningArgs {
         self.reasoning == Switch::On
     }
 
-    /// The tokens that an answer of at most `max_tokens` may reason for: what was `asked` for, or the `share` of it that an effort means,
-    /// or the server's own; never more than nine tenths, so that there is an answer. `None` is as many as the model wants.
+    /// The tokens that an answer of at most `max_tokens` may reason for: what was `asked` for, or the `share`
+    /// of it that an effort means, or the server's own; never more than nine tenths, so that there is an
+    /// answer. `None` is as many as the model wants.
     pub(crate) fn budget(
         &self,
         asked: Option<usize>,

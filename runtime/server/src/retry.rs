@@ -9,8 +9,8 @@ const LONGEST: f64 = 60.0;
 /// Seconds after which a machine that was short of memory may have some again.
 pub(crate) const SHORTAGE_SECONDS: NonZero<u32> = NonZero::new(5).unwrap();
 
-/// Seconds until a queue of `waiting` requests may have been worked off at the rate at which answers ended of late; 1 where none
-/// is known.
+/// Seconds until a queue of `waiting` requests may have been worked off at the rate at which answers ended of
+/// late; 1 where none is known.
 pub(crate) fn seconds(waiting: usize, departures_per_second: Option<f64>) -> NonZero<u32> {
     let estimate = departures_per_second.map_or(1.0, |rate| (waiting as f64 / rate).clamp(1.0, LONGEST));
     NonZero::new(estimate.ceil() as u32).unwrap_or(NonZero::<u32>::MIN)

@@ -9,16 +9,17 @@ use std::time::Duration;
 /// How sequences share steps.
 #[derive(Clone, Debug, clap::Args)]
 pub struct ScheduleArgs {
-    /// Which requests go first that have one priority and whose clients were served alike: those that came first (fifo), or those with
-    /// the shortest prompts (slai), which also feeds prompts in smaller parts where an answer's next token would come late otherwise.
+    /// Which requests go first that have one priority and whose clients were served alike: those that came
+    /// first (fifo), or those with the shortest prompts (slai), which also feeds prompts in smaller parts
+    /// where an answer's next token would come late otherwise.
     #[arg(long, value_name = "fifo|slai", value_enum, default_value_t = Schedule::Fifo)]
     pub schedule: Schedule,
-    /// Milliseconds from one token of an answer to the next that slai keeps, where it can, and behind which a token is counted as
-    /// late.
+    /// Milliseconds from one token of an answer to the next that slai keeps, where it can, and behind which a
+    /// token is counted as late.
     #[arg(long, value_name = "MS", default_value_t = NonZero::<u64>::MIN.saturating_add(99))]
     pub tbt_ms: NonZero<u64>,
-    /// Most tokens of prompts in a step, beside those of answers; at most what a step holds, which `info` prints; 0 is as many as there is
-    /// room for.
+    /// Most tokens of prompts in a step, beside those of answers; at most what a step holds, which `info`
+    /// prints; 0 is as many as there is room for.
     #[arg(long, value_name = "N", default_value_t = 0)]
     pub prefill_tokens: usize,
 }

@@ -9,19 +9,19 @@ use std::path::PathBuf;
 /// Where sequences that lose their blocks to others are kept.
 #[derive(Clone, Debug, clap::Args)]
 pub struct SwapArgs {
-    /// GB of the machine's memory for what sequences that have to make room had computed; they go on from there. With 0 they are
-    /// computed again.
+    /// GB of the machine's memory for what sequences that have to make room had computed; they go on from
+    /// there. With 0 they are computed again.
     #[arg(long, value_name = "GB", default_value_t = 0.0, allow_negative_numbers = true)]
     pub swap_space: f64,
-    /// A directory for a file behind that memory, best on an NVMe drive of its own. The file has no name there, and is gone with the
-    /// server.
+    /// A directory for a file behind that memory, best on an NVMe drive of its own. The file has no name
+    /// there, and is gone with the server.
     #[arg(long, value_name = "DIR", requires = "swap_disk")]
     pub swap_dir: Option<PathBuf>,
     /// GB of that file, claimed at once.
     #[arg(long, value_name = "GB", requires = "swap_dir", allow_negative_numbers = true)]
     pub swap_disk: Option<f64>,
-    /// Which of them are copied: those that are sooner copied than computed again, as the plan of this build predicts it, or always
-    /// those that there is room for [default: sooner].
+    /// Which of them are copied: those that are sooner copied than computed again, as the plan of this build
+    /// predicts it, or always those that there is room for [default: sooner].
     #[arg(long, value_name = "sooner|always", value_enum)]
     pub swap_when: Option<When>,
 }
@@ -76,7 +76,7 @@ fn bytes(flag: &str, size: f64) -> Result<u64, String> {
     if (0.0..1e9).contains(&size) {
         return Ok((size * out::GB) as u64);
     }
-    Err(format!("{flag} {size} is no number of GB"))
+    Err(format!("{flag} {size}: must be a number of GB, 0 or more"))
 }
 
 /// What there is to say of the room: how much, and for how many tokens.

@@ -38,7 +38,8 @@ impl Text {
         Ok(Text::new(tokenizer, template, spec))
     }
 
-    /// For made-up weights without a checkpoint: token ids are bytes, and a chat is its messages, line by line.
+    /// For made-up weights without a checkpoint: token ids are bytes, and a chat is its messages, line by
+    /// line.
     pub(crate) fn stand_in(spec: &ModelSpec) -> Result<Text, TextError> {
         let tokenizer = Tokenizer::stand_in(spec.vocabulary)?;
         let template = "{% for message in messages %}{{ message['content'] + '\n' }}{% endfor %}";
@@ -95,7 +96,8 @@ impl Text {
         self.tokenizer.encode_chat(template, chat)
     }
 
-    /// What takes the answers apart to a prompt with these tools. Without tools, how a model would write calls is text like any other.
+    /// What takes the answers apart to a prompt with these tools. Without tools, how a model would write
+    /// calls is text like any other.
     pub(crate) fn reading(&self, prompt: &Prompt, tools: Option<(Arc<ToolSet>, Calls)>) -> Reading {
         let format = self.tools.filter(|_| tools.is_some());
         if format.is_none() && self.reasoning.is_none() {

@@ -1,4 +1,5 @@
-//! A prompt that is put into the prefix cache before the first request: that of an agent, which every conversation begins with.
+//! A prompt that is put into the prefix cache before the first request: that of an agent, which every
+//! conversation begins with.
 
 use crate::text::Text;
 use monomorph_engine::{EngineHandle, Event, FinishReason, Request};
@@ -8,9 +9,9 @@ use std::path::{Path, PathBuf};
 /// Flags of it.
 #[derive(Clone, Debug, clap::Args)]
 pub struct WarmUpArgs {
-    /// A file whose prompt is computed before the server is ready, so that requests which begin like it find it in the prefix
-    /// cache: a text, or where its name ends in `.json`, the messages that every chat begins with, as a list or as `messages` of a
-    /// chat request.
+    /// A file whose prompt is computed before the server is ready, so that requests which begin like it find
+    /// it in the prefix cache: a text, or where its name ends in `.json`, the messages that every chat begins
+    /// with, as a list or as `messages` of a chat request.
     #[arg(long, value_name = "FILE")]
     pub warm_up: Option<PathBuf>,
 }

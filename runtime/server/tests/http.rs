@@ -1,7 +1,7 @@
 //! The server as a process of its own, over real connections, around the scripted model.
 //!
-//! This binary is both: run with a verb of the server as its first argument it *is* the server, of the model that it is
-//! run as.
+//! This binary is both: run with a verb of the server as its first argument it *is* the server, of the model
+//! that it is run as.
 
 #[path = "http/access.rs"]
 mod access;
@@ -21,18 +21,26 @@ mod drafts;
 mod drains;
 #[path = "http/dumps.rs"]
 mod dumps;
+#[path = "http/errors.rs"]
+mod errors;
 #[path = "http/faults.rs"]
 mod faults;
 #[path = "http/formats.rs"]
 mod formats;
 #[path = "http/fuzz.rs"]
 mod fuzz;
+#[path = "http/grammars.rs"]
+mod grammars;
+#[path = "http/growth.rs"]
+mod growth;
 #[path = "http/lifecycle.rs"]
 mod lifecycle;
 #[path = "http/memory.rs"]
 mod memory;
 #[path = "http/process.rs"]
 mod process;
+#[path = "http/prompts.rs"]
+mod prompts;
 #[path = "http/reasoning.rs"]
 mod reasoning;
 #[path = "http/refusals.rs"]
@@ -54,12 +62,18 @@ mod tools;
 mod verbs;
 #[path = "http/watching.rs"]
 mod watching;
+#[path = "http/weights.rs"]
+mod weights;
 
 use libtest_mimic::{Arguments, Trial};
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
     let verb = std::env::args().nth(1).unwrap_or_default();
+    // A server runs itself under its own name to try grammars, whatever its model.
+    if verb == "try-grammars" {
+        return monomorph_server::main::<scripted::Echo>();
+    }
     if ["serve", "generate", "logits", "bench", "info"].contains(&verb.as_str()) {
         let name = std::env::args().next().unwrap_or_default();
         if let Some((tools, reasoning)) =
@@ -69,6 +83,8 @@ fn main() -> ExitCode {
         }
         return match Some(name.as_str()) {
             Some(process::DRAFTS) => monomorph_server::main::<drafts::EchoDrafts>(),
+            Some(process::KNOWN) => monomorph_server::main::<weights::EchoKnown>(),
+            Some(process::OTHERS) => monomorph_server::main::<weights::EchoOthers>(),
             Some(process::FORCED) => monomorph_server::main::<drafts::EchoForced>(),
             _ => monomorph_server::main::<scripted::Echo>(),
         };
@@ -82,19 +98,37 @@ fn main() -> ExitCode {
         ("sampled::prompts_are_echoed", sampled::echoed),
         ("sampled::prompts_are_echoed_with_their_log_probabilities", sampled::scored),
         ("sampled::ids_are_told", sampled::ids),
+        ("prompts::several_are_answered_as_each_is_alone", prompts::answers),
+        ("prompts::several_are_answered_at_one_time", prompts::interleaved),
+        ("prompts::who_hangs_up_takes_all_along", prompts::hang_ups),
+        ("prompts::one_that_cannot_be_answered_is_named", prompts::refusals),
+        ("errors::every_message_says_what_and_where_and_what_would_be_right", errors::table_of_refusals),
         ("refusals::full_queue", refusals::full_queue),
         ("formats::answers_are_held_to_them", formats::answers),
         ("formats::so_are_many_at_once", formats::at_once),
         ("formats::so_are_those_of_the_other_apis", formats::in_other_words),
         ("formats::so_is_what_follows_reasoning", formats::behind_reasoning),
         ("formats::what_is_not_followed_is_refused_by_name", formats::refusals),
+        ("grammars::on_both_sides_of_every_bound", grammars::on_both_sides),
+        ("grammars::that_killed_a_server_once", grammars::that_killed),
+        ("grammars::are_kept_as_far_as_their_memory_goes", grammars::kept),
+        ("grammars::have_so_long_to_compile", grammars::deadline),
+        ("grammars::nobody_waits_for_are_ended", grammars::ended),
+        ("grammars::by_chance", grammars::by_chance),
+        ("grammars::by_chance_for_ten_minutes", grammars::by_chance_for_ten_minutes),
         ("fuzz::damaged_bodies_are_answered", fuzz::bodies),
         ("fuzz::deep_bodies_are_answered", fuzz::depth),
+        ("growth::texts_of_any_kind_and_length", growth::long_texts),
+        ("growth::many_of_whatever_there_may_be_many_of", growth::many_of_them),
+        ("growth::heads_and_queries_of_any_kind", growth::odd_heads),
+        ("growth::responses_take_what_there_is_for_them", growth::kept_responses),
         ("access::every_route_wants_a_key_but_health_and_metrics", access::keys),
         ("access::keys_that_are_none_or_open_to_others_are_named", access::warnings),
         ("access::pages_of_other_origins_ask_if_they_may", access::origins),
+        ("access::pages_of_elsewhere_are_refused", access::strangers),
+        ("access::bodies_say_that_they_are_json", access::kinds),
         ("access::connections_are_so_many_and_no_more", access::connections),
-        ("access::heads_are_bounded_in_time_and_size", access::heads),
+        ("access::heads_are_bounded_and_refused_with_words", access::heads),
         ("streams::whole_answers", streams::whole_answers),
         ("streams::prefixes", streams::prefixes),
         ("streams::several_answers_to_one_prompt", streams::choices),
@@ -110,11 +144,17 @@ fn main() -> ExitCode {
         ("memory::a_warm_up_prompt_is_found", memory::warm_up),
         ("dumps::every_request_and_answer_is_a_line", dumps::everything),
         ("dumps::a_file_that_cannot_be_written_is_refused", dumps::refused),
+        ("dumps::a_full_disk_costs_lines_that_are_counted", dumps::full),
+        ("dumps::so_does_one_without_any_room", dumps::none),
         ("drains::running_answers_are_finished", drains::drain_finishes),
         ("drains::the_deadline_cuts_endless_answers", drains::drain_deadline),
         ("drains::a_second_signal_leaves_at_once", drains::second_signal),
         ("drains::under_load_no_accepted_answer_is_lost", drains::under_load),
         ("drains::a_step_that_hangs_does_not_hold_them_up", drains::while_a_step_hangs),
+        ("drains::a_thread_that_never_ends_does_not_either", drains::while_a_thread_never_ends),
+        ("drains::nor_does_all_that_can_be_stuck", drains::while_everything_is_stuck),
+        ("drains::other_signals_do_not_kill", drains::other_signals),
+        ("drains::nohup_is_heeded", drains::nohup),
         ("faults::a_step_that_hangs_is_seen_and_may_come_back", faults::hang),
         ("faults::a_frozen_process_goes_on", faults::freeze),
         ("faults::a_killed_process_leaves_nobody_waiting", faults::kill),
@@ -122,6 +162,10 @@ fn main() -> ExitCode {
         ("faults::a_dead_engine_is_reported", faults::dead_engine),
         ("faults::a_failed_device_ends_the_process", faults::device_fault),
         ("faults::answers_that_take_too_long_end", faults::request_timeout),
+        ("weights::known_answers_are_asked_for_first", weights::known),
+        ("weights::other_answers_are_refused", weights::others),
+        ("weights::digests_are_compared", weights::digests),
+        ("weights::they_are_found_where_fetch_puts_them", weights::default_place),
         ("storm::a_thousand_hangups_leave_nothing_behind", storm::hangups),
         ("tokens::text_becomes_tokens_and_text_again", tokens::there_and_back),
         ("tokens::a_server_says_what_it_is", tokens::info),
@@ -153,8 +197,10 @@ fn main() -> ExitCode {
         ("watching::logs", watching::logs),
         ("lifecycle::made_up_weights_are_marked", lifecycle::dummy_weights),
         ("lifecycle::failed_starts_say_why", lifecycle::failed_starts),
+        ("lifecycle::few_files_may_be_open", lifecycle::few_descriptors),
         ("lifecycle::models_health_and_page", lifecycle::models_health_and_page),
         ("verbs::generate_streams_to_stdout", verbs::generate),
+        ("verbs::generate_takes_its_text_where_people_write_it", verbs::generate_text),
         ("verbs::logits_writes_safetensors", verbs::logits),
         ("verbs::logits_refuses_bad_lists", verbs::logits_refusals),
         ("verbs::bench_reports", verbs::bench),
@@ -169,6 +215,7 @@ fn main() -> ExitCode {
             test();
             Ok(())
         })
+        .with_ignored_flag(name.ends_with("_for_ten_minutes"))
     };
     libtest_mimic::run(&Arguments::from_args(), tests.iter().map(trial).collect()).exit_code()
 }

@@ -1,5 +1,5 @@
-//! The parts of an answer as blocks that follow each other, each opened, filled and closed: what every vendor but OpenAI's chats has, and
-//! whole answers of all of them.
+//! The parts of an answer as blocks that follow each other, each opened, filled and closed: what every vendor
+//! but OpenAI's chats has, and whole answers of all of them.
 
 use super::part::Part;
 

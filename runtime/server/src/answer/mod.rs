@@ -1,4 +1,5 @@
-//! From an engine's tokens to an answer's parts: detokenising, markup, stop strings, the reason for ending, usage.
+//! From an engine's tokens to an answer's parts: detokenising, markup, stop strings, the reason for ending,
+//! usage.
 
 pub(crate) mod blocks;
 pub(crate) mod part;
@@ -40,8 +41,8 @@ impl std::fmt::Display for AnswerError {
 /// An answer in the making. Dropping it cancels its generation.
 pub(crate) struct Answer {
     generation: Option<Generation>,
-    /// How long it may take in all, and when that is over. Kept here and not by the engine, so that it holds when a step
-    /// of the engine's does not come back.
+    /// How long it may take in all, and when that is over. Kept here and not by the engine, so that it holds
+    /// when a step of the engine's does not come back.
     limit: Option<(Duration, Instant)>,
     tokenizer: Tokenizer,
     detokeniser: Detokeniser,
@@ -112,8 +113,8 @@ impl Answer {
         Answer { prompt, ..self }
     }
 
-    /// One that begins with its prompt of this first token, if any, and the log-probabilities of the others. The stop id that ends it
-    /// is told too: who sums log-probabilities up counts from either end.
+    /// One that begins with its prompt of this first token, if any, and the log-probabilities of the others.
+    /// The stop id that ends it is told too: who sums log-probabilities up counts from either end.
     pub(crate) fn with_echoed(self, first: Option<u32>) -> Answer {
         let bytes = |id| self.tokenizer.token_bytes(id).unwrap_or_default().to_vec();
         let echoed = first.map(|first| Echoed { first: bytes(first), rest: Vec::new() });
@@ -125,8 +126,8 @@ impl Answer {
         self.prompt.as_ref()
     }
 
-    /// The next piece with something in it; after one with an end there is none. Cancel-safe: a dropped call loses
-    /// nothing.
+    /// The next piece with something in it; after one with an end there is none. Cancel-safe: a dropped call
+    /// loses nothing.
     pub(crate) async fn next(&mut self) -> Result<Piece, AnswerError> {
         loop {
             let scored = |echoed: &mut Echoed| echoed.rest.len() + 1 == self.prompt_tokens;
@@ -238,7 +239,8 @@ impl Answer {
         self.end(piece, reason, timings)
     }
 
-    /// What of the parts that were read is handed on; `at_call` is why an answer ends whose first call ends it.
+    /// What of the parts that were read is handed on; `at_call` is why an answer ends whose first call ends
+    /// it.
     fn take(&mut self, parts: Vec<Part>, at_call: EndReason) -> Piece {
         let mut piece = Piece::default();
         for part in parts {

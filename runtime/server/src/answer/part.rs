@@ -132,14 +132,44 @@ pub(crate) struct Usage {
 }
 
 impl Usage {
-    /// Of a request with several answers: its prompt counts once, as it was found by the one that found least.
-    pub(crate) fn of_all(answers: impl Iterator<Item = Usage>) -> Usage {
+    /// Of a request with so many answers to each of its prompts, prompt by prompt. A prompt counts once, as
+    /// it was found by the answer that found least.
+    pub(crate) fn of_all(answers: &[Usage], each: usize) -> Usage {
         let add = |sum: Usage, one: Usage| Usage {
-            cached_tokens: sum.cached_tokens.min(one.cached_tokens),
             completion_tokens: sum.completion_tokens + one.completion_tokens,
             reasoning_tokens: sum.reasoning_tokens + one.reasoning_tokens,
             ..sum
         };
-        answers.reduce(add).unwrap_or_default()
+        let of_one = |answers: &[Usage]| {
+            let cached_tokens = answers.iter().map(|one| one.cached_tokens).min().unwrap_or_default();
+            Usage { cached_tokens, ..answers.iter().copied().reduce(add).unwrap_or_default() }
+        };
+        let next = |sum: Usage, one: Usage| Usage {
+            prompt_tokens: sum.prompt_tokens + one.prompt_tokens,
+            cached_tokens: sum.cached_tokens + one.cached_tokens,
+            ..add(sum, one)
+        };
+        answers.chunks(each.max(1)).map(of_one).reduce(next).unwrap_or_default()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_prompt_counts_once_however_many_answers_it_has() {
+        let one = |prompt_tokens, cached_tokens, completion_tokens| Usage {
+            prompt_tokens,
+            cached_tokens,
+            completion_tokens,
+            reasoning_tokens: 1,
+        };
+        let answers = [one(10, 8, 1), one(10, 0, 2), one(20, 5, 3), one(20, 6, 4)];
+        let sum = Usage { reasoning_tokens: 4, ..one(30, 5, 10) };
+        assert_eq!(Usage::of_all(&answers, 2), sum);
+        assert_eq!(Usage::of_all(&answers, 1), Usage { prompt_tokens: 60, cached_tokens: 19, ..sum });
+        assert_eq!(Usage::of_all(&answers[..1], 1), answers[0]);
+        assert_eq!(Usage::of_all(&[], 1), Usage::default());
     }
 }

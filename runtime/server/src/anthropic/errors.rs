@@ -6,12 +6,13 @@ use serde_json::{Value, json};
 
 /// The envelope. The field at fault is named in the message.
 pub(crate) fn body(error: &ApiError) -> Value {
-    json!({"type": "error", "error": {"type": kind(error.status), "message": error.message}})
+    json!({"type": "error", "error": {"type": kind(error.status), "message": error.told()}})
 }
 
 fn kind(status: StatusCode) -> &'static str {
     match status {
         StatusCode::UNAUTHORIZED => "authentication_error",
+        StatusCode::FORBIDDEN => "permission_error",
         StatusCode::NOT_FOUND => "not_found_error",
         StatusCode::PAYLOAD_TOO_LARGE => "request_too_large",
         StatusCode::TOO_MANY_REQUESTS => "rate_limit_error",

@@ -1,11 +1,13 @@
 //! Messages as Anthropic has them, made into what chat templates take.
 
+use crate::conversation::append;
 use crate::http::error::ApiError;
-use crate::openai::fields::{Fields, text_of, wrong_type};
+use crate::openai::fields::{Fields, text_of, wrong_type, wrong_word};
 use serde_json::{Map, Value, json};
 use std::collections::HashMap;
 
-/// What stands between two texts of one message: Anthropic's clients put what they add into texts of their own.
+/// What stands between two texts of one message: Anthropic's clients put what they add into texts of their
+/// own.
 const BETWEEN: &str = "\n";
 
 /// The tool's name by the call's id, of the messages before.
@@ -54,13 +56,11 @@ fn read_message<'a>(
     let mut fields = Fields::new(&format!("messages[{at}]"), message)?;
     let path = fields.path("role");
     let assistant = match fields.string("role")? {
-        // Templates take instructions before all else only: those that come later are told by the user's side.
+        // Templates take instructions before all else only: those that come later are told by the user's
+        // side.
         Some("user" | "system") => false,
         Some("assistant") => true,
-        other => {
-            let message = format!("`{path}` must be user, assistant or system, and is {other:?}");
-            return Err(ApiError::field(&path, message));
-        }
+        other => return Err(wrong_word(&path, &["user", "assistant", "system"], other)),
     };
     let path = fields.path("content");
     let content = fields.required("content")?;
@@ -84,10 +84,7 @@ fn read_message<'a>(
 
 /// Adds text to the turn of whoever speaks.
 fn add(turns: &mut Vec<Value>, assistant: bool, text: &str) {
-    let turn = turn(turns, assistant);
-    let content = turn["content"].as_str().unwrap_or_default();
-    let between = if content.is_empty() { "" } else { BETWEEN };
-    turn["content"] = format!("{content}{between}{text}").into();
+    append(turn(turns, assistant), "content", BETWEEN, text);
 }
 
 /// The turn of whoever speaks: the last one, or a new one.
@@ -169,9 +166,7 @@ fn read_block<'a>(
             fields.harmless(&["type", "cache_control", "signature"]);
             let text = fields.required_string("thinking")?;
             fields.finish()?;
-            let turn = turn(turns, true);
-            let before = turn["reasoning_content"].as_str().unwrap_or_default();
-            turn["reasoning_content"] = format!("{before}{text}").into();
+            append(turn(turns, true), "reasoning_content", "", text);
         }
         _ => add(turns, true, read_text(path, block)?),
     }

@@ -3,9 +3,11 @@
 use super::messages::{read_messages, read_system};
 use crate::conversation::{Conversation, Reasoning, Tools};
 use crate::http::error::ApiError;
-use crate::openai::fields::{Fields, missing};
+use crate::openai::fields::{Fields, missing, wrong_word};
 use crate::openai::format::{Format, read_typed};
-use crate::openai::generation::{GenerationParams, Limits, read_length, read_numbers, read_stops};
+use crate::openai::generation::{
+    GenerationParams, Limits, TEMPERATURE, TOP_P, read_length, read_numbers, read_stops,
+};
 use crate::openai::tools::{read_given, tool_of};
 use serde_json::{Map, Value};
 
@@ -58,7 +60,8 @@ impl MessagesRequest {
         params.format = format;
         params.stops = read_stops(&mut fields, "stop_sequences")?;
         let sampling = &mut params.sampling;
-        let targets = [("temperature", &mut sampling.temperature), ("top_p", &mut sampling.top_p)];
+        let targets =
+            [("temperature", TEMPERATURE, &mut sampling.temperature), ("top_p", TOP_P, &mut sampling.top_p)];
         read_numbers(&mut fields, targets)?;
         if let Some(top_k) = fields.integer("top_k", 0..=i64::from(u32::MAX))? {
             sampling.top_k = u32::try_from(top_k).unwrap_or(0);
@@ -109,7 +112,10 @@ fn read_conversation(fields: &mut Fields) -> Result<(Conversation, Config), ApiE
     let tools = read_tools(fields)?;
     let (effort, format) = read_output_config(fields)?;
     let (reasoning, budget) = read_thinking(fields, effort)?;
-    Ok((Conversation { messages, tools, reasoning, variables: Map::new() }, Config { budget, format }))
+    Ok((
+        Conversation { at: "messages", messages, tools, reasoning, variables: Map::new() },
+        Config { budget, format },
+    ))
 }
 
 fn read_tools(fields: &mut Fields) -> Result<Tools, ApiError> {
@@ -125,10 +131,7 @@ fn read_tools(fields: &mut Fields) -> Result<Tools, ApiError> {
             tools.allow(vec![name], "tool_choice.name")?;
             tools.require("tool_choice.type")?;
         }
-        other => {
-            let message = format!("`tool_choice.type` must be auto, any, tool or none, and is {other:?}");
-            return Err(ApiError::field("tool_choice.type", message));
-        }
+        other => return Err(wrong_word("tool_choice.type", &["auto", "any", "tool", "none"], other)),
     }
     tools.one = choice.boolean("disable_parallel_tool_use")?.unwrap_or(false);
     choice.finish()?;
@@ -181,10 +184,7 @@ fn read_thinking(
         }
         Some("disabled") => Ok((Reasoning::Off { field: "thinking" }, None)),
         Some("enabled" | "adaptive") => Ok((Reasoning::On { field: "thinking", effort }, budget)),
-        other => {
-            let message = format!("`thinking.type` must be enabled, adaptive or disabled, and is {other:?}");
-            Err(ApiError::field("thinking.type", message))
-        }
+        other => Err(wrong_word("thinking.type", &["enabled", "adaptive", "disabled"], other)),
     }
 }
 
@@ -196,10 +196,7 @@ fn read_output_config(fields: &mut Fields) -> Result<(Option<String>, Option<For
     let format = config.value("format").map(|format| read_typed(FORMAT, format, None)).transpose()?;
     config.finish()?;
     match effort {
-        Some(effort) if !EFFORTS.contains(&effort) => {
-            let message = format!("`{EFFORT}` must be one of {}, and is {effort:?}", EFFORTS.join(", "));
-            Err(ApiError::field(EFFORT, message))
-        }
+        Some(effort) if !EFFORTS.contains(&effort) => Err(wrong_word(EFFORT, &EFFORTS, Some(effort))),
         effort => Ok((effort.map(str::to_owned), format.flatten())),
     }
 }

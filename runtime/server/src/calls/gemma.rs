@@ -1,4 +1,5 @@
-//! Gemma's arguments: keys without quotes, strings between tags; what has no such form is JSON, which is read as well.
+//! Gemma's arguments: keys without quotes, strings between tags; what has no such form is JSON, which is read
+//! as well.
 
 use super::{Form, parameters};
 use monomorph_grammar::{Pattern, Schema};

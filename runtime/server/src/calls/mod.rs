@@ -89,7 +89,8 @@ impl Form {
         }
     }
 
-    /// One call, or as many as the format has between one pair of tags; behind each of the tags that may begin it.
+    /// One call, or as many as the format has between one pair of tags; behind each of the tags that may
+    /// begin it.
     fn blocks(&self, tools: &[Held], one: bool) -> Vec<Pattern> {
         let text = |text: &str| Pattern::text(text);
         // Templates have it; not all models.
@@ -194,8 +195,8 @@ impl Wanted {
         self.form.format != ToolFormat::BareJson
     }
 
-    /// All that [`Self::compile`] makes something of, but for the form of calls, which a server has one of. Texts, since the members of a schema have an order that equal
-    /// values need not have.
+    /// All that [`Self::compile`] makes something of, but for the form of calls, which a server has one of.
+    /// Texts, since the members of a schema have an order that equal values need not have.
     pub(crate) fn key(&self) -> String {
         let mut names: Vec<_> = self.set.names().collect();
         names.sort_unstable();
@@ -205,7 +206,8 @@ impl Wanted {
     /// What the answer is held to, beside a format of the rest of it, and what of the schemas is not.
     ///
     /// # Errors
-    /// When a strict tool has a schema that cannot be held to, by its path; or the grammar as a whole cannot be used.
+    /// When a strict tool has a schema that cannot be held to, by its path; or the grammar as a whole cannot
+    /// be used.
     pub(crate) fn compile(
         &self,
         grammars: &Grammars,
@@ -231,6 +233,7 @@ impl Wanted {
         };
         let compiled = match grammars.compile_pattern(&pattern(&schemas)) {
             Ok(compiled) => compiled,
+            Err(error) if grammars.is_late() => return Err(error),
             Err(error) => {
                 self.find_fault(grammars, &error, &mut schemas, &mut loose)?;
                 grammars.compile_pattern(&pattern(&schemas))?
@@ -252,7 +255,8 @@ impl Wanted {
     /// What of a tool's schema its arguments are held to.
     fn schema(&self, tool: &Tool, loose: &mut Loose) -> Result<Schema, GrammarError> {
         let at = |error: GrammarError| GrammarError { path: format!("{}{}", tool.path, error.path), ..error };
-        let (schema, mut left_out) = Schema::relaxed(&tool.schema);
+        let closed = tool.strict.then(|| Schema::closed(&tool.schema));
+        let (schema, mut left_out) = Schema::relaxed(closed.as_ref().unwrap_or(&tool.schema));
         if !self.form.is_json() {
             left_out.extend(parameters::not_held(&schema, &self.set, &tool.name));
         }
@@ -277,8 +281,14 @@ impl Wanted {
         for (tool, schema) in self.tools.iter().zip(&mut *schemas) {
             let alone = self.form.required(&[self.held(tool, schema)], true);
             let Err(error) = grammars.compile_pattern(&alone) else { continue };
+            if grammars.is_late() {
+                return Err(error);
+            }
             if tool.strict {
-                return Err(GrammarError { path: tool.path.clone(), ..error });
+                // Of the schema alone it is known where it is at fault.
+                let alone = grammars.compile(&Source::JsonSchema(Schema::closed(&tool.schema)));
+                let error = alone.err().unwrap_or(error);
+                return Err(GrammarError { path: format!("{}{}", tool.path, error.path), ..error });
             }
             found = true;
             loose.push(tool.path.clone());

@@ -156,7 +156,8 @@ pub(super) fn texts(schema: &Schema, part: &Json, depth: usize) -> Result<Vec<Bo
     Ok(all)
 }
 
-/// A pattern that is looked for in a text, as an expression of the whole text, with the classes that ECMAScript means.
+/// A pattern that is looked for in a text, as an expression of the whole text, with the classes that
+/// ECMAScript means.
 fn whole(pattern: &str) -> Option<String> {
     let (mut written, mut depth, mut class, mut escaped) = (String::new(), 0i32, false, false);
     let anchored = pattern.starts_with('^');

@@ -1,10 +1,13 @@
-//! What a grammar of calls takes is what the reader of that format reads, with the same name and arguments; and the arguments are valid.
+//! What a grammar of calls takes is what the reader of that format reads, with the same name and arguments;
+//! and the arguments are valid.
 //!
-//! Planted, one at a time, and caught by `text_is_free_and_calls_in_it_are_not`: drafts whose calls are not taken back; tokens that complete a tag
-//! and run on as no call does. By `a_call_ends_reasoning`: all tags that begin calls looked for there; reasoning that goes on behind a call. By
-//! `what_is_drawn_at_random_is_read_and_valid` and `what_is_no_valid_call_is_not_taken`: a closing tag within the text that it ends; several calls where
-//! one is asked for; no parameter required; a bounded text without the line end that is read off it. By `beside_a_format_there_is_a_call_or_an_answer`:
-//! the answer where a call is required.
+//! Planted, one at a time, and caught by `text_is_free_and_calls_in_it_are_not`: drafts whose calls are not
+//! taken back; tokens that complete a tag and run on as no call does. By `a_call_ends_reasoning`: all tags
+//! that begin calls looked for there; reasoning that goes on behind a call. By
+//! `what_is_drawn_at_random_is_read_and_valid` and `what_is_no_valid_call_is_not_taken`: a closing tag within
+//! the text that it ends; several calls where one is asked for; no parameter required; a bounded text without
+//! the line end that is read off it. By `beside_a_format_there_is_a_call_or_an_answer`: the answer where a
+//! call is required.
 
 mod bare;
 mod free;

@@ -1,9 +1,11 @@
-//! A question whose answer is known: asked at the start, and again when somebody wants to know whether the engine still
-//! computes what it should.
+//! Questions whose answers are known. Those that the quant spec brings are asked once, at the start: their
+//! answers were known before any server was, so that damaged weights are found out. What is asked again
+//! later, when somebody wants to know whether the engine still computes what it should, is compared with the
+//! answer at the start.
 
 use crate::failure::Failure;
-use monomorph_engine::{EngineHandle, Event, Generation, Request};
-use monomorph_model::ModelSpec;
+use monomorph_engine::{EngineError, EngineHandle, Event, Generation, Request};
+use monomorph_model::{CanarySpec, ModelSpec, NOT_NUMBERS};
 use monomorph_sampling::{Sampled, Sampling};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -11,19 +13,122 @@ use tokio::sync::watch;
 
 /// Tokens of the answer.
 pub(crate) const TOKENS: usize = 4;
-/// Most tokens of the question. There are fewer than a block has, so that no cache of prefixes answers in the engine's place.
+/// Most tokens of the question. There are fewer than a block has, so that no cache of prefixes answers in the
+/// engine's place.
 const QUESTION: usize = 7;
-/// Two tokens nearer than this, in nats, are a tie: which of them wins may hang on who else is in the step, where
-/// kernels for other batches add in another order.
+/// Two tokens nearer than this, in nats, are a tie: which of them wins may hang on who else is in the step,
+/// where kernels for other batches add in another order.
 const TIE: f32 = 0.25;
+/// A likeliest token that is less than this, in nats, above what all tokens would have that are equally
+/// likely: no model has learnt that. Weights that are made up at random are well above.
+const FLAT: f32 = 0.02;
 /// How old the last right answer may be before another is wanted.
 const FRESH: Duration = Duration::from_secs(1);
+
+/// What a server holds its weights to before it is ready.
+#[derive(Clone, Debug, clap::Args)]
+pub struct CanaryArgs {
+    /// What the weights must answer before the server is ready: `known`, what the build's quant spec says
+    /// that the checkpoint's answer, where it says anything; or `learned`, whatever they answer first, for
+    /// other weights of the same shapes.
+    #[arg(long, value_name = "known|learned", value_enum, default_value_t = Source::Known)]
+    pub canary: Source,
+}
+
+/// Where the first right answer comes from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub enum Source {
+    /// The quant spec.
+    Known,
+    /// The server itself.
+    Learned,
+}
+
+impl CanaryArgs {
+    /// The canaries to ask. Made-up weights answer as they like, and so does a build whose drafts are
+    /// accepted by force.
+    pub(crate) fn of(&self, spec: &ModelSpec, dummy: bool) -> &'static [CanarySpec] {
+        if dummy || self.canary == Source::Learned || is_forced(spec) { &[] } else { spec.canaries }
+    }
+}
+
+/// Whether a build's answers follow no rule.
+fn is_forced(spec: &ModelSpec) -> bool {
+    spec.draft.as_ref().is_some_and(|draft| draft.forced_acceptance.is_some())
+}
+
+/// Asks what the checkpoint's weights are known to answer; says of how many canaries the answers were right.
+/// One that is longer than the longest sequence is not asked.
+///
+/// # Errors
+/// When an answer is wrong, or there is none.
+pub(crate) fn check_known(
+    engine: &EngineHandle,
+    spec: &ModelSpec,
+    canaries: &[CanarySpec],
+) -> Result<usize, Failure> {
+    let fits = |canary: &&CanarySpec| canary.prompt.len() + canary.answer.len() <= engine.context();
+    // All at once: their steps are shared.
+    let asked = canaries.iter().enumerate().filter(|(_, canary)| fits(canary)).map(|(place, canary)| {
+        let question = question(canary.prompt.to_vec(), canary.answer.len());
+        let generation = engine.submit_canary(question).map_err(|error| error.to_string())?;
+        Ok((place, canary, generation))
+    });
+    let mut right = 0;
+    for (place, canary, generation) in asked.collect::<Result<Vec<_>, String>>()? {
+        let answer = listen_to(generation, || {})?;
+        if let Some(wrong) = find_wrong_known(canary.answer, &answer, spec.vocabulary) {
+            let target = spec.target;
+            return Err(format!(
+                "the weights do not answer as those of {target} do: canary {} of its quant spec: {wrong}. They are damaged, which \
+                 --verify would show, or others of the same shapes, which --canary learned serves",
+                place + 1,
+            )
+            .into());
+        }
+        right += 1;
+    }
+    Ok(right)
+}
+
+/// Why a server does not start whose first answer is no answer.
+fn first_wrong(why: &str) -> Failure {
+    format!("the first answer is wrong: {why}; --verify compares the weights with their digests").into()
+}
+
+/// A greedy question of so many tokens' answer.
+fn question(prompt: Vec<u32>, tokens: usize) -> Request {
+    let sampling = Sampling { top_logprobs: Some(2), ..Sampling::default() };
+    Request { ignore_eos: true, sampling, ..Request::new(prompt, tokens) }
+}
+
+/// Waits for an answer; `first` hears of the first token.
+fn listen_to(mut generation: Generation, first: impl FnOnce()) -> Result<Vec<Sampled>, Failure> {
+    let (mut answer, mut first) = (Vec::new(), Some(first));
+    loop {
+        match generation.blocking_recv() {
+            Some(Event::Token(sampled)) => {
+                first.take().into_iter().for_each(|first| first());
+                answer.push(sampled);
+            }
+            Some(Event::Prompt(_)) => {}
+            Some(Event::Finished(_)) => return Ok(answer),
+            Some(Event::Failed(EngineError::Lost(why))) if why == NOT_NUMBERS => {
+                return Err(first_wrong(&why));
+            }
+            Some(Event::Failed(error)) => return Err(error.to_string().into()),
+            None => return Err("the first answer ended without a reason".to_owned().into()),
+        }
+    }
+}
 
 /// The question, and what is known of its answers.
 pub(crate) struct Canary {
     question: Request,
     /// The answer at the start; `None` for a build whose answers follow no rule.
     known: Option<Vec<Sampled>>,
+    /// Ids there are.
+    vocabulary: usize,
     /// When the last right answer came.
     answered: watch::Sender<Instant>,
     /// When the question was asked that is not answered yet.
@@ -40,35 +145,28 @@ impl Canary {
         spec: &ModelSpec,
         first: impl FnOnce(),
     ) -> Result<Canary, Failure> {
-        let vocabulary = spec.vocabulary as u32;
+        let ids = spec.vocabulary as u32;
         let most = QUESTION.min(spec.block_tokens - 1).min(engine.context() - 1).max(1);
-        let prompt = (1..=most as u32).map(|id| id % vocabulary).collect();
-        let sampling = Sampling { top_logprobs: Some(2), ..Sampling::default() };
-        let question = Request { ignore_eos: true, sampling, ..Request::new(prompt, TOKENS) };
-        let mut generation = engine.submit_canary(question.clone()).map_err(|error| error.to_string())?;
-        let (mut known, mut first) = (Vec::new(), Some(first));
-        loop {
-            match generation.blocking_recv() {
-                Some(Event::Token(sampled)) => {
-                    first.take().into_iter().for_each(|first| first());
-                    known.push(sampled);
-                }
-                Some(Event::Prompt(_)) => {}
-                Some(Event::Finished(_)) => break,
-                Some(Event::Failed(error)) => return Err(error.to_string().into()),
-                None => return Err("the first answer ended without a reason".to_owned().into()),
-            }
+        let prompt = (1..=most as u32).map(|id| id % ids).collect();
+        let question = question(prompt, TOKENS);
+        let generation = engine.submit_canary(question.clone()).map_err(|error| error.to_string())?;
+        let known = listen_to(generation, first)?;
+        let known = (!is_forced(spec)).then_some(known);
+        if let Some(wrong) = known.as_deref().and_then(|known| find_wrong(known, known, spec.vocabulary)) {
+            return Err(first_wrong(&wrong));
         }
-        let forced = spec.draft.as_ref().is_some_and(|draft| draft.forced_acceptance.is_some());
-        let known = (!forced).then_some(known);
-        if let Some(wrong) = known.as_deref().and_then(|known| find_wrong(known, known)) {
-            return Err(format!("the first answer is wrong: {wrong}").into());
-        }
-        Ok(Canary { question, known, answered: watch::Sender::new(Instant::now()), asked: Mutex::new(None) })
+        let vocabulary = spec.vocabulary;
+        Ok(Canary {
+            question,
+            known,
+            vocabulary,
+            answered: watch::Sender::new(Instant::now()),
+            asked: Mutex::new(None),
+        })
     }
 
-    /// Asks again unless a question is on its way or the last answer is fresh; whether an answer is to come. An answer that is wrong
-    /// condemns the engine.
+    /// Asks again unless a question is on its way or the last answer is fresh; whether an answer is to come.
+    /// An answer that is wrong condemns the engine.
     pub(crate) fn ask(self: &Arc<Canary>, engine: &EngineHandle) -> bool {
         let mut asked = self.asked();
         if asked.is_some() {
@@ -102,17 +200,22 @@ impl Canary {
     }
 
     async fn listen(&self, mut generation: Generation, engine: &EngineHandle) {
-        let mut seen = Vec::new();
+        let (mut seen, mut lost) = (Vec::new(), None);
         let complete = loop {
             match generation.recv().await {
                 Some(Event::Token(sampled)) => seen.push(sampled),
                 Some(Event::Prompt(_)) => {}
                 Some(Event::Finished(_)) => break true,
+                Some(Event::Failed(EngineError::Lost(why))) if why == NOT_NUMBERS => {
+                    lost = Some(why);
+                    break true;
+                }
                 // The engine is over, and says why itself.
                 Some(Event::Failed(_)) | None => break false,
             }
         };
-        let wrong = self.known.as_deref().and_then(|known| find_wrong(known, &seen));
+        let compare = |known: &Vec<Sampled>| find_wrong(known, &seen, self.vocabulary);
+        let wrong = lost.or_else(|| self.known.as_ref().and_then(compare));
         match wrong {
             Some(wrong) if complete => {
                 let cause = format!("a canary was answered wrongly: {wrong}");
@@ -133,12 +236,44 @@ impl Canary {
     }
 }
 
-/// What is wrong with an answer, if anything is. Behind a tie that went the other way, answers may differ.
-fn find_wrong(known: &[Sampled], seen: &[Sampled]) -> Option<String> {
-    for (place, (known, seen)) in known.iter().zip(seen).enumerate() {
-        if !seen.logprob.is_some_and(f32::is_finite) {
+/// What is wrong with an answer whatever was asked: logits that are no numbers, or that tell no token from
+/// another.
+fn find_poison(seen: &[Sampled], vocabulary: usize) -> Option<String> {
+    let flat = FLAT - (vocabulary as f32).ln();
+    for (place, seen) in seen.iter().enumerate() {
+        let likeliest = seen.top.first().map(|(_, logprob)| *logprob);
+        if ![seen.logprob, likeliest].iter().all(|it| it.is_some_and(f32::is_finite)) {
             return Some(format!("token {place} has no finite log-probability: logits are not numbers"));
         }
+        if likeliest.is_some_and(|likeliest| likeliest < flat) {
+            return Some(format!(
+                "for token {place} all {vocabulary} ids are equally likely: logits are all alike"
+            ));
+        }
+    }
+    None
+}
+
+/// What is wrong with an answer whose tokens were known before, each far ahead of the next likeliest.
+fn find_wrong_known(known: &[u32], seen: &[Sampled], vocabulary: usize) -> Option<String> {
+    if let Some(poison) = find_poison(seen, vocabulary) {
+        return Some(poison);
+    }
+    for (place, (known, seen)) in known.iter().zip(seen).enumerate() {
+        if *known != seen.id {
+            return Some(format!("token {place} of the answer should be {known} and is {}", seen.id));
+        }
+    }
+    let (known, seen) = (known.len(), seen.len());
+    (known != seen).then(|| format!("the answer should have {known} tokens and has {seen}"))
+}
+
+/// What is wrong with an answer, if anything is. Behind a tie that went the other way, answers may differ.
+fn find_wrong(known: &[Sampled], seen: &[Sampled], vocabulary: usize) -> Option<String> {
+    if let Some(poison) = find_poison(seen, vocabulary) {
+        return Some(poison);
+    }
+    for (place, (known, seen)) in known.iter().zip(seen).enumerate() {
         if known.id == seen.id {
             continue;
         }
@@ -167,28 +302,69 @@ mod tests {
         tokens.iter().map(one).collect()
     }
 
+    /// Ids of these answers.
+    const VOCABULARY: usize = 1000;
+
     #[test]
     fn an_answer_is_wrong_where_it_could_not_have_gone_otherwise() {
         let known = answer(&[(5, 1.0), (6, 0.1), (7, 1.0)]);
-        assert_eq!(find_wrong(&known, &known), None);
-        assert!(
-            find_wrong(&known, &answer(&[(6, 1.0), (6, 0.1), (7, 1.0)])).is_some(),
-            "a clear winner lost"
-        );
-        assert_eq!(
-            find_wrong(&known, &answer(&[(5, 1.0), (7, 0.1), (9, 1.0)])),
-            None,
-            "a tie, and what follows from it"
-        );
-        assert!(
-            find_wrong(&known, &answer(&[(5, 1.0), (9, 0.1), (7, 1.0)])).is_some(),
-            "not the one it was tied with"
-        );
-        assert!(find_wrong(&known, &answer(&[(5, 1.0), (6, 0.1)])).is_some(), "it ends early");
+        let wrong = |seen: &[Sampled]| find_wrong(&known, seen, VOCABULARY);
+        assert_eq!(wrong(&known), None);
+        assert!(wrong(&answer(&[(6, 1.0), (6, 0.1), (7, 1.0)])).is_some(), "a clear winner lost");
+        assert_eq!(wrong(&answer(&[(5, 1.0), (7, 0.1), (9, 1.0)])), None, "a tie, and what follows from it");
+        assert!(wrong(&answer(&[(5, 1.0), (9, 0.1), (7, 1.0)])).is_some(), "not the one it was tied with");
+        assert!(wrong(&answer(&[(5, 1.0), (6, 0.1)])).is_some(), "it ends early");
         for nothing in [Some(f32::NEG_INFINITY), Some(f32::NAN), None] {
             let mut seen = known.clone();
             seen[2].logprob = nothing;
-            assert!(find_wrong(&known, &seen).is_some_and(|wrong| wrong.contains("token 2")));
+            assert!(wrong(&seen).is_some_and(|wrong| wrong.contains("token 2")));
         }
+    }
+
+    /// Of damaged weights all logits came to be equal: an answer that agrees with itself as long as the
+    /// server lives.
+    #[test]
+    fn logits_that_are_all_alike_are_wrong_even_where_they_were_so_at_the_start() {
+        let of = |likeliest: f32| {
+            let top = vec![(0, likeliest), (1, likeliest)];
+            vec![Sampled { id: 0, logprob: Some(likeliest), top }]
+        };
+        let uniform = -(VOCABULARY as f32).ln();
+        for flat in [uniform, uniform + 0.01] {
+            let wrong = find_wrong(&of(flat), &of(flat), VOCABULARY).expect("nothing was learnt");
+            assert!(wrong.contains("all 1000 ids are equally likely"), "{wrong}");
+            assert!(find_wrong_known(&[0], &of(flat), VOCABULARY).is_some());
+        }
+        assert_eq!(find_wrong(&of(uniform + 0.1), &of(uniform + 0.1), VOCABULARY), None, "made-up weights");
+        let dead = of(f32::NEG_INFINITY);
+        assert!(find_wrong(&dead, &dead, VOCABULARY).is_some_and(|wrong| wrong.contains("not numbers")));
+    }
+
+    #[test]
+    fn a_known_answer_is_right_or_wrong_whatever_the_server_thought_likely() {
+        let wrong = |known: &[u32], seen: &[(u32, f32)]| find_wrong_known(known, &answer(seen), VOCABULARY);
+        assert_eq!(wrong(&[5, 6], &[(5, 1.0), (6, 0.01)]), None);
+        let other = wrong(&[5, 6], &[(5, 1.0), (7, 0.01)]).expect("a tie is none here");
+        assert_eq!(other, "token 1 of the answer should be 6 and is 7");
+        assert!(wrong(&[5, 6], &[(5, 1.0)]).is_some_and(|wrong| wrong.contains("2 tokens and has 1")));
+    }
+
+    #[test]
+    fn made_up_weights_and_others_of_the_same_shapes_are_asked_nothing_that_is_known() {
+        use monomorph_engine::scripted::{Scripted, Small};
+        use monomorph_model::{DraftSpec, Drafter, Model};
+        static KNOWN: [CanarySpec; 1] = [CanarySpec { prompt: &[1], answer: &[2], margin: 2.0 }];
+        let spec = ModelSpec { canaries: &KNOWN, ..*Scripted::<Small>::SPEC };
+        let (known, learned) = (CanaryArgs { canary: Source::Known }, CanaryArgs { canary: Source::Learned });
+        assert_eq!(known.of(&spec, false).len(), 1);
+        assert!(known.of(&spec, true).is_empty() && learned.of(&spec, false).is_empty());
+        let draft = DraftSpec {
+            method: "mtp",
+            drafter: Drafter::Head,
+            drafts: 1,
+            vocabulary: 8,
+            forced_acceptance: Some(0.5),
+        };
+        assert!(known.of(&ModelSpec { draft: Some(draft), ..spec }, false).is_empty());
     }
 }

@@ -5,8 +5,8 @@ use monomorph_engine::{Health, Stats};
 use monomorph_model::ModelSpec;
 use std::time::Duration;
 
-/// A step is not taken for one that will never come back before it has taken so long: a probe within two seconds
-/// of a hang must see it.
+/// A step is not taken for one that will never come back before it has taken so long: a probe within two
+/// seconds of a hang must see it.
 const LEAST_STEP_LIMIT: Duration = Duration::from_millis(1500);
 /// How many times longer than expected a step may take: others use the machine too, and contexts grow.
 const TOLERANCE: u32 = 4;
@@ -73,7 +73,8 @@ impl Signs {
             let (taken, limit) = (taken.as_secs_f64(), self.step_limit.as_secs_f64());
             return Readiness::Hung(format!("a step has taken {taken:.1} s, and {limit:.1} s are allowed"));
         }
-        // Whoever has nothing else to do answers at once. That it does not, though no step hangs, has no cause known here.
+        // Whoever has nothing else to do answers at once. That it does not, though no step hangs, has no
+        // cause known here.
         let patience = self.step_limit * TOKENS as u32;
         if let Some(asked) = self.unanswered.filter(|&asked| !self.busy && asked >= patience) {
             let asked = asked.as_secs_f64();
@@ -108,8 +109,8 @@ impl Readiness {
         *self == Readiness::Ready
     }
 
-    /// Whether the process is worth keeping. What hangs may come back; whoever restarts processes decides how often in a row
-    /// it wants to hear so.
+    /// Whether the process is worth keeping. What hangs may come back; whoever restarts processes decides how
+    /// often in a row it wants to hear so.
     pub(crate) fn is_live(&self) -> bool {
         self.cause().is_none()
     }
@@ -158,7 +159,8 @@ mod tests {
         (verdict.status(), verdict.is_live())
     }
 
-    /// Steps of a long prompt on a small machine were taken for hanging ones while the limit was the prediction's alone.
+    /// Steps of a long prompt on a small machine were taken for hanging ones while the limit was the
+    /// prediction's alone.
     #[test]
     fn a_limit_that_nobody_set_follows_what_steps_take() {
         let [short, long] = [Duration::from_millis(2), Duration::from_secs(1)];

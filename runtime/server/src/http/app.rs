@@ -1,10 +1,12 @@
 //! What every request handler shares.
 
 use super::asker::Asker;
-use super::completions::off_the_workers;
 use super::error::ApiError;
+use super::hosts::Guests;
 use super::ignored::Ignored;
+use super::large::Turns;
 use crate::answer::Answer;
+use crate::answer::reading::Reading;
 use crate::calls::{Loose, Wanted};
 use crate::conversation::Prepared;
 use crate::dump::Dump;
@@ -22,6 +24,7 @@ use axum::http::StatusCode;
 use monomorph_engine::{EngineHandle, Request, SubmitError};
 use monomorph_grammar::Constraint;
 use monomorph_model::{ModelSpec, Progress};
+use std::borrow::Cow;
 use std::hash::RandomState;
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
@@ -34,6 +37,8 @@ pub(crate) struct App {
     pub(crate) model_name: String,
     /// Who may ask.
     pub(crate) keys: Keys,
+    /// From where, and under which names of this machine.
+    pub(crate) guests: Guests,
     /// Where requests and answers are written, if anywhere.
     pub(crate) dump: Option<Arc<Dump>>,
     /// Fields that were given and change nothing.
@@ -54,6 +59,8 @@ pub(crate) struct App {
     pub(crate) step_limit: StepLimit,
     /// Sees whether the machine's memory runs out.
     pub(crate) guard: Guard,
+    /// Work on texts.
+    pub(crate) turns: Turns,
     /// Responses that are kept.
     pub(crate) responses: Arc<Store>,
     /// How far loading has come.
@@ -80,6 +87,26 @@ pub(crate) struct Ready {
     pub(crate) grammars: Arc<GrammarStore>,
     /// What is asked to see whether its answers are right.
     pub(crate) canary: Arc<Canary>,
+    /// Canaries of the quant spec that were answered rightly at the start.
+    pub(crate) known: usize,
+}
+
+/// What the engine is to begin with.
+pub(crate) struct Begun {
+    /// What is to be answered.
+    pub(crate) prompts: Vec<PromptIds>,
+    /// What takes the answers apart.
+    pub(crate) reading: Reading,
+    /// What each answer is held to, if anything.
+    pub(crate) constraint: Option<Constraint>,
+}
+
+/// A prompt as the engine takes it.
+pub(crate) struct PromptIds {
+    /// Where it stands in the body, for errors.
+    pub(crate) at: Cow<'static, str>,
+    /// Its tokens.
+    pub(crate) ids: Vec<u32>,
 }
 
 impl App {
@@ -96,14 +123,13 @@ impl App {
         Signs::of(engine.health(), &engine.stats(), canary.unanswered(), self.step_limit).read()
     }
 
-    /// Hands a prompt to the engine, for as many answers as are wanted, all or none, each held to the `constraint`. `max_tokens` is the endpoint's default for requests
-    /// that name none.
+    /// Hands prompts to the engine, each for as many answers as are wanted: all of them or none. The answers
+    /// come prompt by prompt. `max_tokens` is the endpoint's default for requests that name none.
     pub(crate) async fn begin(
         &self,
         ready: &Ready,
-        prepared: Prepared,
+        begun: Begun,
         params: &GenerationParams,
-        constraint: Option<Constraint>,
         asker: Asker,
         max_tokens: usize,
     ) -> Result<Vec<Answer>, ApiError> {
@@ -113,20 +139,17 @@ impl App {
         }
         let biases = if params.biases.takes_long() {
             let (biases, text) = (params.biases.clone(), Arc::clone(&ready.text));
-            off_the_workers(move || biases.resolve(&text.tokenizer)).await??
+            self.turns.take(0, move || biases.resolve(&text.tokenizer)).await??
         } else {
             params.biases.clone().resolve(&ready.text.tokenizer)?
         };
-        let Prepared { ids: prompt, reading, .. } = prepared;
-        let prompt_tokens = prompt.len();
-        let first = params.prompt_logprobs.and_then(|_| prompt.first().copied());
-        let told: Option<Arc<[u32]>> = params.token_ids.then(|| prompt.as_slice().into());
+        let Begun { prompts, reading, constraint } = begun;
         let mut stop_ids = params.stop_ids.clone();
         if !params.ignore_eos {
             stop_ids.extend_from_slice(ready.text.tokenizer.end_ids());
         }
         let request = Request {
-            prompt,
+            prompt: Vec::new(),
             max_tokens: params.max_tokens.unwrap_or(max_tokens),
             sampling: params.sampling.clone(),
             biases,
@@ -137,26 +160,47 @@ impl App {
             priority: params.priority,
             client: asker.client(params.user.as_deref(), &self.askers),
         };
-        let begin = |(choice, mut request): (u64, Request)| {
-            request.sampling.seed = request.sampling.seed.wrapping_add(choice);
-            let generation = ready.engine.submit(request).map_err(|error| self.refusal(ready, error))?;
-            let (tokenizer, stops) = (&ready.text.tokenizer, params.stops.clone());
-            let (reading, limit) = (reading.clone(), self.request_timeout);
-            let answer = Answer::new(generation, tokenizer, reading, stops, prompt_tokens, limit);
-            Ok(answer.with_prompt(told.clone()).with_echoed(first))
-        };
-        // Those that have begun when one is refused are dropped, and so cancelled.
-        (0..).zip(std::iter::repeat_n(request, params.choices)).map(begin).collect()
+        // One that is refused is refused before another is begun.
+        let context = ready.engine.context();
+        for PromptIds { at, ids } in &prompts {
+            let error = match ids.len() {
+                0 => SubmitError::PromptEmpty,
+                prompt if prompt >= context => SubmitError::PromptTooLong { prompt, context },
+                _ => continue,
+            };
+            return Err(self.refusal(ready, error, at));
+        }
+        let mut answers = Vec::with_capacity(prompts.len() * params.choices);
+        for PromptIds { at, ids } in prompts {
+            let prompt_tokens = ids.len();
+            let first = params.prompt_logprobs.and_then(|_| ids.first().copied());
+            let told: Option<Arc<[u32]>> = params.token_ids.then(|| ids.as_slice().into());
+            let request = Request { prompt: ids, ..request.clone() };
+            // What a prompt is answered does not depend on those beside it: each begins at the seed of the
+            // request.
+            for (choice, mut request) in (0..).zip(std::iter::repeat_n(request, params.choices)) {
+                request.sampling.seed = request.sampling.seed.wrapping_add(choice);
+                // Those that have begun when one is refused are dropped, and so cancelled.
+                let generation =
+                    ready.engine.submit(request).map_err(|error| self.refusal(ready, error, &at))?;
+                let (tokenizer, stops) = (&ready.text.tokenizer, params.stops.clone());
+                let (reading, limit) = (reading.clone(), self.request_timeout);
+                let answer = Answer::new(generation, tokenizer, reading, stops, prompt_tokens, limit);
+                answers.push(answer.with_prompt(told.clone()).with_echoed(first));
+            }
+        }
+        Ok(answers)
     }
 
-    /// What an answer to a request is held to, if anything: a format, the form of its calls and the schemas of their arguments, and a budget of reasoning before it, where the model marks that.
+    /// What an answer to a request is held to, if anything: a format, the form of its calls and the schemas
+    /// of their arguments, and a budget of reasoning before it, where the model marks that.
     pub(crate) async fn constraint(
         &self,
         ready: &Ready,
         params: &GenerationParams,
         prepared: &Prepared,
     ) -> Result<Held, ApiError> {
-        let Prepared { ids, reading, calls, share } = prepared;
+        let Prepared { ids, reading, calls, share, .. } = prepared;
         if let Some((field, _)) = params.reasoning_budget {
             if ready.text.reasoning.is_none() {
                 return Err(ApiError::unsupported(field, "this model does not reason, so it is"));
@@ -184,8 +228,9 @@ impl App {
         }
     }
 
-    /// A refusal of the engine's, with what the client may do about it.
-    fn refusal(&self, ready: &Ready, error: SubmitError) -> ApiError {
+    /// A refusal of the engine's, of the prompt that stands at a path of the body, with what the client may
+    /// do about it.
+    fn refusal(&self, ready: &Ready, error: SubmitError, at: &str) -> ApiError {
         let wait = match error {
             SubmitError::QueueFull { waiting, .. } => {
                 Some(retry::seconds(waiting, ready.engine.stats().departures_per_second))
@@ -193,7 +238,7 @@ impl App {
             SubmitError::Draining => self.drained.get().map(|end| retry::until(*end)),
             _ => None,
         };
-        let refusal = ApiError::from(error);
+        let refusal = ApiError::of_prompt(at, error);
         let readiness = self.readiness();
         let message = match readiness.cause() {
             Some(cause) => format!("{}: {cause}", refusal.message),

@@ -15,7 +15,8 @@ pub(crate) struct Peer(pub(crate) IpAddr);
 pub(crate) struct Asker(u64);
 
 impl Asker {
-    /// Who sent a request. Numbers are hashes by a key of this process, so that nobody can choose to be somebody else.
+    /// Who sent a request. Numbers are hashes by a key of this process, so that nobody can choose to be
+    /// somebody else.
     pub(crate) fn of(request: &Request<Body>, keys: &RandomState) -> Asker {
         let headers = request.headers();
         let key = headers.get(header::AUTHORIZATION).or_else(|| headers.get("x-api-key"));

@@ -13,13 +13,18 @@ use std::sync::Arc;
 
 /// What supervisors ask, who have no key and learn no content.
 const OPEN: [&str; 4] = ["/health", "/health/live", "/health/ready", "/metrics"];
-/// How a key may be shown, a header each: Chromium reads one challenge of a header. A browser that opens the chat page asks its user for
-/// the second, whose password is the key.
+/// How a key may be shown, a header each: Chromium reads one challenge of a header. A browser that opens the
+/// chat page asks its user for the second, whose password is the key.
 const CHALLENGES: [&str; 2] = ["Bearer realm=\"monomorph\"", "Basic realm=\"monomorph\", charset=\"UTF-8\""];
+
+/// Whether a path is one of those.
+pub(super) fn is_open(path: &str) -> bool {
+    OPEN.contains(&path)
+}
 
 /// Lets a request through that shows a key, or needs none.
 pub(crate) async fn require(State(app): State<Arc<App>>, request: Request<Body>, next: Next) -> Response {
-    let open = app.keys.is_empty() || OPEN.contains(&request.uri().path());
+    let open = app.keys.is_empty() || is_open(request.uri().path());
     if open || shown(request.headers()).any(|key| app.keys.admit(&key)) {
         return next.run(request).await;
     }

@@ -1,8 +1,9 @@
-//! Reading a request's body: bounded in size and in time.
+//! Reading a request's body: bounded in size and in time, and said to be JSON.
 
 use super::error::ApiError;
-use axum::body::Body;
-use axum::http::{Request, StatusCode, header};
+use crate::openai::fields::no_json;
+use axum::body::{Body, BodyDataStream};
+use axum::http::{HeaderMap, Request, StatusCode, header};
 use futures_util::StreamExt;
 use serde_json::Value;
 use std::time::Duration;
@@ -10,29 +11,51 @@ use tokio::time::{Instant, timeout_at};
 
 /// A body must have arrived within this time.
 const BODY_TIME: Duration = Duration::from_secs(60);
-/// A body over the limit is read on and thrown away for this long, and up to [`DISCARD_FACTOR`] limits: a client that
-/// is still writing when the connection closes would see a broken pipe instead of the answer.
+/// A body over the limit is read on and thrown away for this long, and up to [`DISCARD_FACTOR`] limits: a
+/// client that is still writing when the connection closes would see a broken pipe instead of the answer.
 const DISCARD_TIME: Duration = Duration::from_secs(10);
 /// See [`DISCARD_TIME`].
 const DISCARD_FACTOR: usize = 16;
 
-/// Reads a body as JSON, at most `limit` bytes of it. The content type is not looked at.
+/// Reads a body as JSON, at most `limit` bytes of it. It must say that it is JSON: a page of elsewhere can
+/// make a browser send any other text without being asked whether it may.
 pub(crate) async fn read_json(request: Request<Body>, limit: usize) -> Result<Value, ApiError> {
     let bytes = read(request, limit).await?;
     serde_json::from_slice(&bytes).map_err(|error| ApiError {
         code: "invalid_json",
-        ..ApiError::new_body(format!("the body is not valid JSON: {error}"))
+        ..ApiError::new_body(format!("the body {}", no_json(&bytes, &error)))
     })
 }
 
+/// Reads a body where none is wanted, and throws it away: of JSON, as of all others.
+pub(super) async fn read_none(request: Request<Body>, limit: usize) -> Result<(), ApiError> {
+    if !has_body(request.headers()) {
+        return Ok(());
+    }
+    read(request, limit).await.map(drop)
+}
+
+/// How long a body is, as far as that is said.
+fn announced(headers: &HeaderMap) -> usize {
+    let length = headers.get(header::CONTENT_LENGTH);
+    length.and_then(|length| length.to_str().ok()?.parse().ok()).unwrap_or(0)
+}
+
+/// Whether there is a body: what a request of HTTP/1 without either header has none of.
+fn has_body(headers: &HeaderMap) -> bool {
+    announced(headers) > 0 || headers.contains_key(header::TRANSFER_ENCODING)
+}
+
 async fn read(request: Request<Body>, limit: usize) -> Result<Vec<u8>, ApiError> {
-    let announced = request
-        .headers()
-        .get(header::CONTENT_LENGTH)
-        .and_then(|length| length.to_str().ok()?.parse::<usize>().ok())
-        .unwrap_or(0);
+    let announced = announced(request.headers());
     // Such a client waits for leave to send: nothing needs to be thrown away.
     let waits = request.headers().contains_key(header::EXPECT);
+    if let Some(refusal) = untold(request.headers()) {
+        if !waits {
+            discard(&mut request.into_body().into_data_stream(), limit).await;
+        }
+        return Err(refusal);
+    }
     if announced > limit && waits {
         return Err(too_large(limit));
     }
@@ -51,6 +74,12 @@ async fn read(request: Request<Body>, limit: usize) -> Result<Vec<u8>, ApiError>
             Ok(Some(Ok(chunk))) => bytes.extend_from_slice(&chunk),
         }
     }
+    discard(&mut stream, limit).await;
+    Err(too_large(limit))
+}
+
+/// Reads on for a while, for a client that is still writing.
+async fn discard(stream: &mut BodyDataStream, limit: usize) {
     let deadline = Instant::now() + DISCARD_TIME;
     let mut discarded = 0;
     while let Ok(Some(Ok(chunk))) = timeout_at(deadline, stream.next()).await {
@@ -59,10 +88,83 @@ async fn read(request: Request<Body>, limit: usize) -> Result<Vec<u8>, ApiError>
             break;
         }
     }
-    Err(too_large(limit))
+}
+
+/// The refusal of a body that does not say that it is JSON. None at all says nothing wrong.
+fn untold(headers: &HeaderMap) -> Option<ApiError> {
+    if !has_body(headers) {
+        return None;
+    }
+    let mut kinds = headers.get_all(header::CONTENT_TYPE).iter();
+    let kind = kinds.next().map(|kind| String::from_utf8_lossy(kind.as_bytes()));
+    if kind.as_deref().is_some_and(is_json) && kinds.next().is_none() {
+        return None;
+    }
+    let given = kind.map_or("missing".to_owned(), |kind| format!("{kind:?}"));
+    let message = format!(
+        "the header `Content-Type` is {given}, and must be `application/json`: bodies are JSON and say so"
+    );
+    Some(ApiError::new(StatusCode::UNSUPPORTED_MEDIA_TYPE, "unsupported_media_type", message))
+}
+
+/// Whether a media type is JSON's own or one made of it (`application/problem+json`), whatever its
+/// parameters.
+fn is_json(kind: &str) -> bool {
+    let essence = kind.split(';').next().unwrap_or_default().trim().to_ascii_lowercase();
+    let Some((kind, of)) = essence.split_once('/') else { return false };
+    kind == "application" && (of == "json" || of.len() > "+json".len() && of.ends_with("+json"))
 }
 
 fn too_large(limit: usize) -> ApiError {
     let message = format!("the body is larger than this server's limit of {limit} bytes");
     ApiError::new(StatusCode::PAYLOAD_TOO_LARGE, "body_too_large", message)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn json_says_so() {
+        for kind in [
+            "application/json",
+            "Application/JSON",
+            " application/json ; charset=utf-8",
+            "application/vnd.api+json",
+        ] {
+            assert!(is_json(kind), "{kind}");
+        }
+        for kind in [
+            "",
+            "json",
+            "text/json",
+            "text/plain",
+            "text/plain; application/json",
+            "application/json-seq",
+            "application/+json",
+            "application/x-www-form-urlencoded",
+            "multipart/form-data; boundary=application/json",
+            "application/jsonx",
+            "*/*",
+        ] {
+            assert!(!is_json(kind), "{kind}");
+        }
+    }
+
+    #[test]
+    fn one_type_is_told() {
+        let status = |kinds: &[&'static str]| {
+            let mut headers = HeaderMap::new();
+            assert!(untold(&headers).is_none(), "there is no body");
+            headers.insert(header::CONTENT_LENGTH, 2.into());
+            for kind in kinds {
+                headers.append(header::CONTENT_TYPE, axum::http::HeaderValue::from_static(kind));
+            }
+            untold(&headers).map(|error| error.status.as_u16())
+        };
+        assert_eq!(status(&["application/json"]), None);
+        assert_eq!(status(&[]), Some(415));
+        assert_eq!(status(&["text/plain"]), Some(415));
+        assert_eq!(status(&["application/json", "text/plain"]), Some(415));
+    }
 }

@@ -1,13 +1,13 @@
 //! `POST /v1/chat/completions`.
 
-use super::app::{App, Ready};
+use super::app::{App, Begun, PromptIds, Ready};
 use super::asker::Asker;
 use super::error::ApiError;
 use super::{body, completions};
 use crate::answer::Answer;
 use crate::calls::Wanted;
-use crate::conversation::Conversation;
-use crate::openai::answers::{AnswerWriter, Endpoint};
+use crate::conversation::{Conversation, Prepared};
+use crate::openai::answers::{AnswerWriter, Endpoint, Told};
 use crate::openai::chat::ChatRequest;
 use crate::openai::generation::GenerationParams;
 use axum::body::Body;
@@ -26,8 +26,8 @@ pub(crate) async fn chat(State(app): State<Arc<App>>, request: Request<Body>) ->
     let tools = !conversation.tools.given.is_empty();
     let answers = begin(&app, ready, conversation, &mut params, asker).await?;
     let writer = AnswerWriter::new(Endpoint::Chat, &app.model_name, app.forced.as_deref(), &params);
-    let prompt = answers.first().and_then(Answer::prompt).cloned();
-    completions::respond(&app, writer.with_tools(tools).with_prompt(prompt), &params, answers).await
+    let told = Told { echo: None, ids: answers.first().and_then(Answer::prompt).cloned() };
+    completions::respond(&app, writer.with_tools(tools).with_prompts(vec![told]), &params, answers).await
 }
 
 /// Hands a conversation to the engine.
@@ -39,12 +39,15 @@ pub(super) async fn begin(
     asker: Asker,
 ) -> Result<Vec<Answer>, ApiError> {
     let (text, reasons) = (Arc::clone(&ready.text), app.reasoning.is_on());
-    let prepared = completions::off_the_workers(move || conversation.prepare(&text, reasons)).await??;
+    let bytes = conversation.bytes();
+    let prepared = app.turns.take(bytes, move || conversation.prepare(&text, reasons)).await??;
     check_calls(params, prepared.calls.as_ref(), ready.text.reasoning.is_some())?;
     let (constraint, loose) = app.constraint(ready, params, &prepared).await?;
     params.loose = loose;
+    let Prepared { at, ids, reading, .. } = prepared;
+    let begun = Begun { prompts: vec![PromptIds { at: at.into(), ids }], reading, constraint };
     // Without a limit an answer may fill the context; the engine clips.
-    app.begin(ready, prepared, params, constraint, asker, ready.engine.context()).await
+    app.begin(ready, begun, params, asker, ready.engine.context()).await
 }
 
 /// Refuses what cannot be asked of calls together.

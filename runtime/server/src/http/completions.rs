@@ -1,6 +1,6 @@
 //! `POST /v1/completions`, and what it shares with chats.
 
-use super::app::App;
+use super::app::{App, Begun, PromptIds};
 use super::asker::Asker;
 use super::body;
 use super::error::ApiError;
@@ -8,13 +8,13 @@ use super::stream::{self, Writer};
 use crate::answer::Answer;
 use crate::answer::reading::Reading;
 use crate::conversation::Prepared;
-use crate::openai::answers::{AnswerWriter, Endpoint};
+use crate::openai::answers::{AnswerWriter, Endpoint, Told};
 use crate::openai::completions::{CompletionRequest, Prompt};
 use crate::openai::generation::GenerationParams;
 use axum::Json;
 use axum::body::Body;
 use axum::extract::State;
-use axum::http::{Request, StatusCode};
+use axum::http::Request;
 use axum::response::{IntoResponse, Response};
 use monomorph_text::TextError;
 use std::sync::Arc;
@@ -30,25 +30,29 @@ pub(crate) async fn completions(
     let ready = app.ready()?;
     let asker = Asker::of(&request, &app.askers);
     let body = body::read_json(request, app.body_limit).await?;
-    let CompletionRequest { params, prompt, echo } = CompletionRequest::read(&body, &app.limits(ready))?;
+    let CompletionRequest { params, prompts, echo } = CompletionRequest::read(&body, &app.limits(ready))?;
     app.check_model(params.model.as_deref())?;
     let text = Arc::clone(&ready.text);
-    let prepare = move || {
-        Ok::<_, TextError>(match prompt {
+    let prepare = move |(at, prompt): (String, Prompt)| {
+        let (echo, ids) = match prompt {
             Prompt::Tokens(ids) => (echo.then(|| text.tokenizer.decode(&ids)), ids),
             Prompt::Text(prompt) => {
                 let ids = text.tokenizer.encode_prompt(&prompt)?;
                 (echo.then_some(prompt), ids)
             }
-        })
+        };
+        Ok::<_, TextError>((echo, PromptIds { at: at.into(), ids }))
     };
-    let (echoed, ids) = off_the_workers(prepare).await??;
-    let prepared = Prepared { ids, reading: Reading::plain(), calls: None, share: None };
-    let (constraint, _) = app.constraint(ready, &params, &prepared).await?;
-    let answers = app.begin(ready, prepared, &params, constraint, asker, DEFAULT_MAX_TOKENS).await?;
+    let bytes = prompts.iter().map(|(_, prompt)| prompt.bytes()).sum();
+    let prepare_all = move || prompts.into_iter().map(prepare).collect::<Result<(Vec<_>, Vec<_>), _>>();
+    let (echoes, prompts) = app.turns.take(bytes, prepare_all).await??;
+    let (constraint, _) = app.constraint(ready, &params, &Prepared::plain()).await?;
+    let begun = Begun { prompts, reading: Reading::plain(), constraint };
+    let answers = app.begin(ready, begun, &params, asker, DEFAULT_MAX_TOKENS).await?;
     let writer = AnswerWriter::new(Endpoint::Text, &app.model_name, app.forced.as_deref(), &params);
-    let prompt = answers.first().and_then(Answer::prompt).cloned();
-    respond(&app, writer.with_echo(echoed).with_prompt(prompt), &params, answers).await
+    let ids = answers.iter().step_by(params.choices).map(|answer| answer.prompt().cloned());
+    let told = echoes.into_iter().zip(ids).map(|(echo, ids)| Told { echo, ids }).collect();
+    respond(&app, writer.with_prompts(told), &params, answers).await
 }
 
 /// Sends the answers to a request, whole or streamed.
@@ -59,25 +63,12 @@ pub(crate) async fn respond(
     mut answers: Vec<Answer>,
 ) -> Result<Response, ApiError> {
     let response = if params.stream {
-        stream::respond(answers, writer)
+        stream::respond(answers, params.choices, writer)
     } else {
-        // A client that goes away drops this future, and the generations with it; so does an answer that fails.
+        // A client that goes away drops this future, and the generations with it; so does an answer that
+        // fails.
         let pieces = futures_util::future::try_join_all(answers.iter_mut().map(Answer::collect)).await?;
         Json(writer.whole(&pieces)).into_response()
     };
     Ok(app.ignored.tell(&params.ignored, &params.loose, response))
-}
-
-/// Runs work that may take milliseconds (tokenising a long prompt) where it holds up no other connection.
-pub(crate) async fn off_the_workers<T: Send + 'static>(
-    work: impl FnOnce() -> T + Send + 'static,
-) -> Result<T, ApiError> {
-    let failed = |error| {
-        ApiError::new(
-            StatusCode::INTERNAL_SERVER_ERROR,
-            "text",
-            format!("preparing the prompt failed: {error}"),
-        )
-    };
-    tokio::task::spawn_blocking(work).await.map_err(failed)
 }

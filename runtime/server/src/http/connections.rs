@@ -2,27 +2,24 @@
 
 use super::asker::Peer;
 use super::error::ApiError;
+use super::protocol::{self, Wire};
 use axum::Router;
 use axum::body::Body;
 use axum::extract::ConnectInfo;
 use axum::http::{Request, StatusCode};
 use hyper::body::Incoming;
-use hyper::server::conn::http1;
+use hyper::server::conn::http1::{self, Parts};
 use hyper::service::service_fn;
-use hyper_util::rt::{TokioIo, TokioTimer};
-use hyper_util::server::graceful::GracefulShutdown;
+use hyper_util::rt::TokioTimer;
+use std::future::poll_fn;
 use std::num::NonZero;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::io::AsyncWriteExt;
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::Semaphore;
+use tokio::sync::{Semaphore, watch};
 use tower_service::Service;
 
-/// Most bytes of a request's head: what one with a hundred headers of ordinary length takes many times over.
-const HEAD_BYTES: usize = 64 << 10;
-/// Most headers of a request.
-const HEADERS: usize = 100;
 /// How long to wait after the system would hand out no connection, because it is short of files.
 const SHORTAGE: Duration = Duration::from_millis(100);
 /// How long one that is turned away may take to hear so.
@@ -34,7 +31,8 @@ pub struct ConnectionArgs {
     /// Connections at a time; on one more, requests are answered 503 and it is closed.
     #[arg(long, value_name = "N", default_value_t = NonZero::<usize>::MIN.saturating_add(1023))]
     pub max_connections: NonZero<usize>,
-    /// Seconds that a request's head may take to arrive, and a connection to say nothing between two requests; then it is closed.
+    /// Seconds that a request's head may take to arrive, and a connection to say nothing between two
+    /// requests; then it is closed.
     #[arg(long, value_name = "SECONDS", default_value_t = NonZero::<u64>::MIN.saturating_add(59))]
     pub head_seconds: NonZero<u64>,
 }
@@ -47,13 +45,13 @@ pub(crate) async fn serve(
     stop: impl Future<Output = ()>,
 ) {
     let permits = Arc::new(Semaphore::new(limits.max_connections.get()));
-    let graceful = GracefulShutdown::new();
+    let (stopping, stopped) = watch::channel(());
     let mut builder = http1::Builder::new();
     builder
         .timer(TokioTimer::new())
         .header_read_timeout(Duration::from_secs(limits.head_seconds.get()))
-        .max_headers(HEADERS)
-        .max_buf_size(HEAD_BYTES);
+        .max_headers(protocol::HEADERS)
+        .max_buf_size(protocol::HEAD_BYTES);
     let mut stop = std::pin::pin!(stop);
     loop {
         let accepted = tokio::select! {
@@ -65,44 +63,68 @@ pub(crate) async fn serve(
             tokio::time::sleep(SHORTAGE).await;
             continue;
         };
-        // Every event is sent at once instead of waiting for more bytes; slower, not wrong, where the system refuses.
+        // Every event is sent at once instead of waiting for more bytes; slower, not wrong, where the system
+        // refuses.
         let _ = stream.set_nodelay(true);
         let Ok(permit) = Arc::clone(&permits).try_acquire_owned() else {
             tokio::spawn(turn_away(stream, limits.max_connections));
             continue;
         };
         let (router, peer) = (router.clone(), ConnectInfo(Peer(address.ip())));
-        let service = service_fn(move |request: Request<Incoming>| {
-            let mut request = request.map(Body::new);
-            request.extensions_mut().insert(peer);
-            router.clone().call(request)
-        });
-        let connection = graceful.watch(builder.serve_connection(TokioIo::new(stream), service));
+        let (builder, stopped) = (builder.clone(), stopped.clone());
         tokio::spawn(async move {
-            // A connection that breaks off is its client's affair.
-            let _ = connection.await;
+            talk(stream, &builder, router, peer, limits.head_seconds, stopped).await;
             drop(permit);
         });
     }
-    drop(listener);
-    graceful.shutdown().await;
+    drop((listener, stopped));
+    stopping.send_replace(());
+    stopping.closed().await;
+}
+
+/// Answers on one connection until it ends, or the answer under way when `stopped` changes.
+async fn talk(
+    stream: TcpStream,
+    builder: &http1::Builder,
+    router: Router,
+    peer: ConnectInfo<Peer>,
+    head_seconds: NonZero<u64>,
+    mut stopped: watch::Receiver<()>,
+) {
+    let service = service_fn(move |request: Request<Incoming>| {
+        let mut request = request.map(Body::new);
+        request.extensions_mut().insert(peer);
+        Box::pin(router.clone().call(request))
+    });
+    let mut connection = builder.serve_connection(Wire::new(stream), service);
+    let mut goes_on = true;
+    let ended = loop {
+        tokio::select! {
+            ended = poll_fn(|context| connection.poll_without_shutdown(context)) => break ended,
+            _ = stopped.changed(), if goes_on => {
+                goes_on = false;
+                Pin::new(&mut connection).graceful_shutdown();
+            }
+        }
+    };
+    let Parts { io, read_buf, .. } = connection.into_parts();
+    let (mut stream, refused) = io.into_parts();
+    let error = match (refused, ended) {
+        (Some(status), _) => protocol::refusal(status),
+        // Who has said nothing is told nothing: it would take that for an answer to what it says next.
+        (None, Err(error)) if error.is_timeout() && !read_buf.is_empty() => protocol::late(head_seconds),
+        // A connection that breaks off is its client's affair.
+        _ => {
+            let _ = stream.shutdown().await;
+            return;
+        }
+    };
+    let _ = tokio::time::timeout(TURN_AWAY, protocol::tell(&mut stream, &error)).await;
 }
 
 /// Says on a connection too many that it is one.
 async fn turn_away(mut stream: TcpStream, most: NonZero<usize>) {
     let message = format!("this server has as many connections as it takes, {most}");
-    let body =
-        ApiError::new(StatusCode::SERVICE_UNAVAILABLE, "too_many_connections", message).body().to_string();
-    let answer = format!(
-        "HTTP/1.1 503 Service Unavailable\r\ncontent-type: application/json\r\ncontent-length: {}\r\nretry-after: 1\r\nconnection: \
-         close\r\n\r\n{body}",
-        body.len()
-    );
-    let told = async {
-        stream.write_all(answer.as_bytes()).await?;
-        stream.shutdown().await?;
-        // What it has sent is read, or closing would take the answer back.
-        tokio::io::copy(&mut stream, &mut tokio::io::sink()).await
-    };
-    let _ = tokio::time::timeout(TURN_AWAY, told).await;
+    let error = ApiError::new(StatusCode::SERVICE_UNAVAILABLE, "too_many_connections", message);
+    let _ = tokio::time::timeout(TURN_AWAY, protocol::tell(&mut stream, &error)).await;
 }

@@ -1,4 +1,4 @@
-//! Which pages in browsers, of other origins than this server's own, may ask it.
+//! Which pages in browsers, of other origins than this server's own, may ask it, and see what it answers.
 
 use axum::http::{HeaderName, HeaderValue, Method, header};
 use std::time::Duration;
@@ -10,25 +10,50 @@ const REMEMBERED: Duration = Duration::from_secs(600);
 /// Origins.
 #[derive(Clone, Debug, clap::Args)]
 pub struct CorsArgs {
-    /// An origin whose pages may ask, such as `https://chat.example`; `*` is all. May be given several times [default: none].
+    /// An origin whose pages may ask, such as `https://chat.example`; `*` is all. May be given several times
+    /// [default: none].
     #[arg(long, value_name = "ORIGIN")]
     pub cors_origin: Vec<String>,
 }
 
+/// Whose pages may ask.
+#[derive(Clone, Debug)]
+pub(crate) enum Origins {
+    /// Anybody's.
+    Any,
+    /// Those of these origins.
+    Listed(Vec<HeaderValue>),
+}
+
+impl Origins {
+    /// Whether they may of this one.
+    pub(crate) fn contain(&self, origin: &HeaderValue) -> bool {
+        match self {
+            Origins::Any => true,
+            Origins::Listed(list) => list.contains(origin),
+        }
+    }
+}
+
 impl CorsArgs {
+    /// The origins.
+    ///
+    /// # Errors
+    /// When one is none.
+    pub(crate) fn origins(&self) -> Result<Origins, String> {
+        let origins = self.cors_origin.iter().map(|origin| of(origin)).collect::<Result<Vec<_>, _>>()?;
+        Ok(if origins.iter().any(|origin| origin == "*") { Origins::Any } else { Origins::Listed(origins) })
+    }
+
     /// What says so to browsers.
     ///
     /// # Errors
     /// When one is no origin.
     pub(crate) fn layer(&self) -> Result<CorsLayer, String> {
-        if self.cors_origin.is_empty() {
-            return Ok(CorsLayer::new());
-        }
-        let origins = self.cors_origin.iter().map(|origin| of(origin)).collect::<Result<Vec<_>, _>>()?;
-        let allowed = if self.cors_origin.iter().any(|origin| origin == "*") {
-            AllowOrigin::any()
-        } else {
-            AllowOrigin::list(origins)
+        let allowed = match self.origins()? {
+            Origins::Listed(origins) if origins.is_empty() => return Ok(CorsLayer::new()),
+            Origins::Listed(origins) => AllowOrigin::list(origins),
+            Origins::Any => AllowOrigin::any(),
         };
         let sent = [header::AUTHORIZATION, header::CONTENT_TYPE, HeaderName::from_static("x-api-key")];
         let told = ["x-request-id", "x-monomorph-weights", "x-monomorph-drafts"].map(HeaderName::from_static);

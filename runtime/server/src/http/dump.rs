@@ -16,6 +16,13 @@ use std::time::Instant;
 
 /// Bytes of a body that are copied; of a longer one the beginning.
 const MOST: usize = 64 << 20;
+/// What is answered before anything of a request is read.
+const TURNED_AWAY: [StatusCode; 4] = [
+    StatusCode::UNAUTHORIZED,
+    StatusCode::FORBIDDEN,
+    StatusCode::MISDIRECTED_REQUEST,
+    StatusCode::UNSUPPORTED_MEDIA_TYPE,
+];
 
 /// Copies a request that may ask for something, and its response, where there is a dump.
 pub(crate) async fn record(State(app): State<Arc<App>>, request: Request<Body>, next: Next) -> Response {
@@ -127,7 +134,8 @@ impl Copy {
     }
 }
 
-/// A request and its response. It is written when nobody adds to it any more: at the response's end, or when the client has gone.
+/// A request and its response. It is written when nobody adds to it any more: at the response's end, or when
+/// the client has gone.
 struct Record {
     dump: Arc<Dump>,
     time: u64,
@@ -146,7 +154,7 @@ struct Record {
 impl Drop for Record {
     fn drop(&mut self) {
         // Who was not let in leaves no line.
-        if self.status == Some(StatusCode::UNAUTHORIZED.as_u16()) {
+        if self.status.is_some_and(|status| TURNED_AWAY.iter().any(|it| *it == status)) {
             return;
         }
         let mut line = json!({

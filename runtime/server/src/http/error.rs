@@ -6,6 +6,7 @@ use axum::response::{IntoResponse, Response};
 use monomorph_engine::{EngineError, SubmitError};
 use monomorph_text::TextError;
 use serde_json::{Value, json};
+use std::borrow::Cow;
 use std::num::NonZero;
 
 /// An answer that is an error.
@@ -19,7 +20,8 @@ pub(crate) struct ApiError {
     pub(crate) param: Option<String>,
     /// A stable word for programs.
     pub(crate) code: &'static str,
-    /// Seconds after which to ask again, where that is worth it and known; otherwise statuses that ask for it say 1.
+    /// Seconds after which to ask again, where that is worth it and known; otherwise statuses that ask for it
+    /// say 1.
     pub(crate) retry_after: Option<NonZero<u32>>,
 }
 
@@ -57,12 +59,38 @@ impl ApiError {
         }
     }
 
+    /// What is wrong, as far as it is told: it may quote what a client sent, which may be megabytes.
+    pub(crate) fn told(&self) -> Cow<'_, str> {
+        shortened(&self.message, MOST_TOLD)
+    }
+
     /// The envelope.
     pub(crate) fn body(&self) -> Value {
+        let param = self.param.as_deref().map(|param| shortened(param, MOST_OF_PARAM));
         json!({"error": {
-            "message": self.message, "type": self.kind(), "param": self.param, "code": self.code,
+            "message": self.told(), "type": self.kind(), "param": param, "code": self.code,
         }})
     }
+}
+
+/// Most characters of a message.
+const MOST_TOLD: usize = 1500;
+/// Most characters of a field's path.
+const MOST_OF_PARAM: usize = 300;
+
+/// A text of so many characters at most: of a longer one its two ends.
+fn shortened(text: &str, most: usize) -> Cow<'_, str> {
+    if text.len() <= most {
+        return Cow::Borrowed(text);
+    }
+    let all = text.chars().count();
+    if all <= most {
+        return Cow::Borrowed(text);
+    }
+    let half = most / 2;
+    let begin: String = text.chars().take(half).collect();
+    let end: String = text.chars().skip(all - half).collect();
+    Cow::Owned(format!("{begin} [{} characters] {end}", all - 2 * half))
 }
 
 impl IntoResponse for ApiError {
@@ -75,7 +103,11 @@ impl IntoResponse for ApiError {
                 headers.insert(header::RETRY_AFTER, HeaderValue::from(seconds));
             }
             // The rest of the body was not read: the connection cannot carry another request.
-            StatusCode::PAYLOAD_TOO_LARGE | StatusCode::REQUEST_TIMEOUT => {
+            StatusCode::PAYLOAD_TOO_LARGE
+            | StatusCode::REQUEST_TIMEOUT
+            | StatusCode::FORBIDDEN
+            | StatusCode::MISDIRECTED_REQUEST
+            | StatusCode::UNSUPPORTED_MEDIA_TYPE => {
                 headers.insert(header::CONNECTION, HeaderValue::from_static("close"));
             }
             _ => {}
@@ -86,13 +118,16 @@ impl IntoResponse for ApiError {
     }
 }
 
-impl From<SubmitError> for ApiError {
-    fn from(error: SubmitError) -> ApiError {
+impl ApiError {
+    /// What the engine says to a prompt that stands at a path of the body.
+    pub(crate) fn of_prompt(at: &str, error: SubmitError) -> ApiError {
         let message = error.to_string();
         match error {
-            SubmitError::PromptEmpty => ApiError::field("prompt", "the prompt has no tokens"),
-            SubmitError::PromptTooLong { prompt, context } => too_long(prompt, context),
-            SubmitError::TokenOutOfVocabulary { .. } => ApiError::field("prompt", message),
+            SubmitError::PromptEmpty => {
+                ApiError::field(at, format!("`{at}` has no tokens; it needs at least one"))
+            }
+            SubmitError::PromptTooLong { prompt, context } => too_long(at, prompt, context),
+            SubmitError::TokenOutOfVocabulary { .. } => ApiError::field(at, format!("`{at}`: {message}")),
             SubmitError::Constraint(_) => {
                 ApiError::new(StatusCode::BAD_REQUEST, "unsupported_grammar", message)
             }
@@ -105,13 +140,15 @@ impl From<SubmitError> for ApiError {
     }
 }
 
-/// The error for a prompt that leaves no room for an answer; lengths in tokens.
-fn too_long(prompt: usize, context: usize) -> ApiError {
+/// The error for a prompt that leaves no room for an answer; lengths in tokens. Anthropic's clients look for
+/// its first words, and make room when they find them.
+fn too_long(at: &str, prompt: usize, context: usize) -> ApiError {
+    let most = context.saturating_sub(1);
     let message = format!(
-        "the prompt has {prompt} tokens and this server's context is {context} tokens, of which the answer needs \
-         at least one; shorten the prompt"
+        "prompt is too long: {prompt} tokens > {most} maximum in `{at}`; this server's context is {context} tokens, and the answer \
+         needs at least one of them"
     );
-    ApiError { code: "context_length_exceeded", ..ApiError::field("prompt", message) }
+    ApiError { code: "context_length_exceeded", ..ApiError::field(at, message) }
 }
 
 impl From<EngineError> for ApiError {
@@ -134,12 +171,52 @@ impl From<AnswerError> for ApiError {
     }
 }
 
+impl ApiError {
+    /// What came of making a prompt of the messages that stand at a path of the body.
+    pub(crate) fn of_text(at: &str, error: TextError) -> ApiError {
+        match error {
+            TextError::Template { .. } => ApiError::field(at, format!("`{at}`: {error}")),
+            _ => ApiError::from(error),
+        }
+    }
+}
+
+/// Where no template is rendered.
 impl From<TextError> for ApiError {
     fn from(error: TextError) -> ApiError {
-        let message = error.to_string();
-        match error {
-            TextError::Template { .. } => ApiError::field("messages", message),
-            _ => ApiError::new(StatusCode::INTERNAL_SERVER_ERROR, "text", message),
-        }
+        ApiError::new(StatusCode::INTERNAL_SERVER_ERROR, "text", error.to_string())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn long_texts_are_told_by_their_ends() {
+        assert_eq!(shortened("äbc", 3), "äbc");
+        assert_eq!(shortened("äbcdefghij", 4), "äb [6 characters] ij");
+        let error =
+            ApiError::field("x".repeat(5000), format!("`a` is {:?}, and must be short", "é".repeat(1 << 20)));
+        let body = error.body()["error"].clone();
+        let message = body["message"].as_str().expect("a message");
+        assert!(message.starts_with("`a` is") && message.ends_with("must be short"), "{message}");
+        assert!(message.len() < 4000 && body["param"].as_str().is_some_and(|param| param.len() < 400));
+    }
+
+    #[test]
+    fn a_prompt_is_named_by_where_it_stands() {
+        let error =
+            ApiError::of_prompt("prompt[3]", SubmitError::PromptTooLong { prompt: 530, context: 512 });
+        assert_eq!((error.param.as_deref(), error.code), (Some("prompt[3]"), "context_length_exceeded"));
+        assert!(
+            error.message.starts_with("prompt is too long: 530 tokens > 511 maximum"),
+            "{}",
+            error.message
+        );
+        let error = ApiError::of_prompt("input", SubmitError::PromptEmpty);
+        assert_eq!(error.param.as_deref(), Some("input"));
+        let template = || TextError::Template { line: None, message: "no".to_owned() };
+        assert_eq!(ApiError::of_text("input", template()).param.as_deref(), Some("input"));
     }
 }

@@ -1,5 +1,5 @@
-//! `GET /health/live`: whether the process is worth keeping. `GET /health/ready`, and `/health`, which is the same: 200 only
-//! when a request would be answered, and rightly.
+//! `GET /health/live`: whether the process is worth keeping. `GET /health/ready`, and `/health`, which is the
+//! same: 200 only when a request would be answered, and rightly.
 
 use super::app::{App, Ready};
 use crate::health::Readiness;
@@ -44,7 +44,9 @@ pub(crate) async fn ready(State(app): State<Arc<App>>) -> (StatusCode, Json<Valu
     }
     match app.ready.get() {
         Some(ready) => {
-            body["canary"] = json!({"seconds_since_answer": ready.canary.age().as_secs_f64()});
+            body["canary"] = json!({
+                "seconds_since_answer": ready.canary.age().as_secs_f64(), "known_answers": ready.known,
+            });
             body["schedule"] = schedule::facts(ready.engine.schedule());
             body["stats"] = stats(&app, ready, &ready.engine.stats());
         }
@@ -57,8 +59,8 @@ pub(crate) async fn ready(State(app): State<Arc<App>>) -> (StatusCode, Json<Valu
     (code(verdict.is_ready()), Json(body))
 }
 
-/// The verdict after a canary, where one is due. An engine that has requests shows what it can do: the canary takes its turn among
-/// them, and the next probe hears of it.
+/// The verdict after a canary, where one is due. An engine that has requests shows what it can do: the canary
+/// takes its turn among them, and the next probe hears of it.
 async fn examine(app: &App, ready: &Ready) -> Readiness {
     let verdict = app.readiness();
     if !verdict.is_ready() || !ready.canary.ask(&ready.engine) {

@@ -1,4 +1,5 @@
-//! Fields that a request gave, that are read by nobody and change no answer: told to whoever gave them, and counted.
+//! Fields that a request gave, that are read by nobody and change no answer: told to whoever gave them, and
+//! counted.
 
 use axum::http::{HeaderName, HeaderValue};
 use axum::response::Response;

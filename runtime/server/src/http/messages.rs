@@ -47,11 +47,13 @@ pub(super) async fn count(
     let (model, conversation) = MessagesRequest::read_to_count(&body)?;
     app.check_model(model.as_deref())?;
     let (text, reasons) = (Arc::clone(&ready.text), app.reasoning.is_on());
-    let prompt = completions::off_the_workers(move || conversation.render(&text, reasons, true)).await??;
+    let bytes = conversation.bytes();
+    let prompt = app.turns.take(bytes, move || conversation.render(&text, reasons, true)).await??;
     Ok(Json(json!({"input_tokens": prompt.ids.len()})))
 }
 
-/// Errors of these routes in Anthropic's envelope, wherever they come from, and the request's id by Anthropic's name.
+/// Errors of these routes in Anthropic's envelope, wherever they come from, and the request's id by
+/// Anthropic's name.
 pub(super) async fn in_its_words(request: Request<Body>, next: Next) -> Response {
     let own = [MESSAGES, COUNT].contains(&request.uri().path());
     let mut response = next.run(request).await;

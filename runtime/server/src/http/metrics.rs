@@ -1,5 +1,5 @@
-//! `GET /metrics`: what a Prometheus server scrapes, in OpenMetrics' text. Names are vLLM's where the meaning is the same, and
-//! begin with `monomorph:` where it is our own. It is answered in every state of the engine.
+//! `GET /metrics`: what a Prometheus server scrapes, in OpenMetrics' text. Names are vLLM's where the meaning
+//! is the same, and begin with `monomorph:` where it is our own. It is answered in every state of the engine.
 
 use super::app::{App, Ready};
 use crate::health::Readiness;
@@ -65,7 +65,7 @@ fn registry(app: &App) -> Registry {
         lost.inc_by(dump.lost());
         registry.register(
             "monomorph:dump_lines_lost",
-            "Lines of the dump for which the disk was too slow",
+            "Lines of the dump for which the disk was full, failed or was too slow",
             lost,
         );
     }
@@ -81,6 +81,8 @@ fn engine(registry: &mut Registry, ready: &Ready) {
     let age = ready.canary.age().as_secs_f64();
     gauge(registry, "monomorph:canary_age_seconds", "Since the last right answer of a canary", age);
     counters(registry, &stats);
+    let compiling = ready.grammars.running() as f64;
+    gauge(registry, "monomorph:grammars_compiling", "Grammars being compiled for answers", compiling);
     let [compiled, found] = ready.grammars.counts();
     count(registry, "monomorph:grammars_compiled", "Grammars compiled for answers", compiled);
     count(

@@ -1,4 +1,5 @@
-//! What stands in a path and behind its question mark; what cannot be read is refused in the envelope of all errors.
+//! What stands in a path and behind its question mark; what cannot be read is refused in the envelope of all
+//! errors.
 
 use super::error::ApiError;
 use axum::extract::{FromRequestParts, Path, Query};

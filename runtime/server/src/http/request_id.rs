@@ -1,5 +1,5 @@
-//! `x-request-id`: the client's own where it is fit to be logged, else a new one; on every response, and on every line that is
-//! logged of the request.
+//! `x-request-id`: the client's own where it is fit to be logged, else a new one; on every response, and on
+//! every line that is logged of the request.
 
 use crate::openai::generation::random_seed;
 use axum::body::Body;

@@ -5,6 +5,7 @@ use super::asker::Asker;
 use super::error::ApiError;
 use super::parameters::{Asked, Id};
 use super::{body, chat, completions};
+use crate::openai::fields::wrong_word;
 use crate::openai::responses::answers::ResponseWriter;
 use crate::openai::responses::request::ResponsesRequest;
 use crate::openai::responses::store::Stored;
@@ -46,7 +47,7 @@ pub(super) async fn retrieve(
     Asked(query): Asked,
 ) -> Result<Json<Value>, ApiError> {
     known(&query, &[])?;
-    Ok(Json(kept(&app, &id)?.response.clone()))
+    Ok(Json(kept(&app, &id)?.response))
 }
 
 /// Gives a response up.
@@ -58,7 +59,12 @@ pub(super) async fn delete(State(app): State<Arc<App>>, Id(id): Id) -> Result<Js
 }
 
 /// Responses in the background could be cancelled, and there are none: whoever hangs up cancels.
-pub(super) async fn cancel(State(app): State<Arc<App>>, Id(id): Id) -> Result<Json<Value>, ApiError> {
+pub(super) async fn cancel(
+    State(app): State<Arc<App>>,
+    Id(id): Id,
+    request: Request<Body>,
+) -> Result<Json<Value>, ApiError> {
+    body::read_none(request, app.body_limit).await?;
     kept(&app, &id)?;
     let message = "only responses made in the background can be cancelled, and this one is over";
     Err(ApiError::new(StatusCode::BAD_REQUEST, "not_in_background", message))
@@ -77,13 +83,17 @@ pub(super) async fn input_items(
         Some("asc") => {}
         None | Some("desc") => items.reverse(),
         Some(other) => {
-            return Err(ApiError::field("order", format!("`order` must be asc or desc, and is {other:?}")));
+            return Err(wrong_word("order", &["asc", "desc"], Some(other)));
         }
     }
     let limit = match query.get("limit").map(|limit| limit.parse::<usize>()) {
         None => USUAL,
         Some(Ok(limit)) if (1..=MOST).contains(&limit) => limit,
-        Some(_) => return Err(ApiError::field("limit", format!("`limit` must be between 1 and {MOST}"))),
+        Some(_) => {
+            let given = query.get("limit").map_or("", String::as_str);
+            let message = format!("`limit` must be between 1 and {MOST}, and is {given:?}");
+            return Err(ApiError::field("limit", message));
+        }
     };
     if let Some(after) = query.get("after") {
         let Some(at) = items.iter().position(|item| item["id"] == after.as_str()) else {
@@ -102,7 +112,7 @@ pub(super) async fn input_items(
     })))
 }
 
-fn kept(app: &App, id: &str) -> Result<Arc<Stored>, ApiError> {
+fn kept(app: &App, id: &str) -> Result<Stored, ApiError> {
     app.responses.get(id).ok_or_else(|| missing(id))
 }
 
@@ -114,6 +124,10 @@ fn missing(id: &str) -> ApiError {
 fn known(query: &BTreeMap<String, String>, names: &[&str]) -> Result<(), ApiError> {
     match query.keys().find(|name| !names.contains(&name.as_str())) {
         None => Ok(()),
-        Some(name) => Err(ApiError::unsupported(name, "this in a query is")),
+        Some(name) => {
+            let takes = if names.is_empty() { "none".to_owned() } else { names.join(", ") };
+            let message = format!("`{name}` is no parameter of this path's query; it takes {takes}");
+            Err(ApiError { code: "unknown_parameter", ..ApiError::field(name, message) })
+        }
     }
 }

@@ -3,8 +3,8 @@
 use super::app::App;
 use super::error::ApiError;
 use super::{
-    auth, chat, completions, dump, health, messages, metrics, models, openapi, page, request_id, responses,
-    tokens,
+    auth, chat, completions, dump, health, hosts, large, messages, metrics, models, openapi, page,
+    request_id, responses, tokens,
 };
 use axum::Router;
 use axum::extract::State;
@@ -68,6 +68,8 @@ pub(crate) fn router(app: Arc<App>) -> Router {
         .fallback(not_found)
         .method_not_allowed_fallback(method_not_allowed)
         .layer(from_fn_with_state(Arc::clone(&app), auth::require))
+        .layer(from_fn_with_state(Arc::clone(&app), hosts::check))
+        .layer(from_fn(large::give_back))
         .layer(from_fn(request_id::identify))
         .layer(from_fn(messages::in_its_words))
         .layer(from_fn_with_state(Arc::clone(&app), dump::record))
@@ -75,7 +77,8 @@ pub(crate) fn router(app: Arc<App>) -> Router {
         .with_state(app)
 }
 
-/// Marks every response of a server whose answers mean nothing: of made-up weights, or with drafts accepted by rate.
+/// Marks every response of a server whose answers mean nothing: of made-up weights, or with drafts accepted
+/// by rate.
 async fn mark(State(app): State<Arc<App>>, mut response: Response) -> Response {
     if app.dummy {
         response.headers_mut().insert("x-monomorph-weights", HeaderValue::from_static("dummy"));
@@ -87,11 +90,12 @@ async fn mark(State(app): State<Arc<App>>, mut response: Response) -> Response {
 }
 
 async fn not_found(method: Method, uri: Uri) -> ApiError {
-    let message = format!("there is nothing at {method} {}", uri.path());
+    let message =
+        format!("there is nothing at {method} {}; GET /openapi.json says what there is", uri.path());
     ApiError::new(StatusCode::NOT_FOUND, "not_found", message)
 }
 
 async fn method_not_allowed(method: Method, uri: Uri) -> ApiError {
-    let message = format!("{} does not take {method}", uri.path());
+    let message = format!("{} does not take {method}; the header `Allow` says what it takes", uri.path());
     ApiError::new(StatusCode::METHOD_NOT_ALLOWED, "method_not_allowed", message)
 }

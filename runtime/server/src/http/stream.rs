@@ -48,17 +48,21 @@ struct Events<W> {
     answers: Vec<Option<Answer>>,
     /// What these cost.
     usages: Vec<Usage>,
+    /// How many of them answer one prompt.
+    each: usize,
     writer: W,
     /// Written and not yet sent.
     queue: VecDeque<Bytes>,
     ended: bool,
 }
 
-/// Streams the answers to a request, each as it comes. When the client goes away the body is dropped, and the generations with it.
-pub(crate) fn respond(answers: Vec<Answer>, mut writer: impl Writer) -> Response {
+/// Streams the answers to a request, so many to `each` of its prompts, each as it comes. When the client goes
+/// away the body is dropped, and the generations with it.
+pub(crate) fn respond(answers: Vec<Answer>, each: usize, mut writer: impl Writer) -> Response {
     let queue = writer.opening().into();
+    let usages = vec![Usage::default(); answers.len()];
     let answers = answers.into_iter().map(Some).collect();
-    let events = Events { answers, usages: Vec::new(), writer, queue, ended: false };
+    let events = Events { answers, usages, each, writer, queue, ended: false };
     let body = futures_util::stream::unfold(events, async |mut events| {
         let bytes = events.next().await?;
         Some((Ok::<_, Infallible>(bytes), events))
@@ -107,10 +111,10 @@ impl<W: Writer> Events<W> {
         self.queue.extend(self.writer.piece(choice, piece));
         let Some(end) = &piece.end else { return };
         self.answers[choice] = None;
-        self.usages.push(end.usage);
+        self.usages[choice] = end.usage;
         self.ended = self.answers.iter().all(Option::is_none);
         if self.ended {
-            self.queue.extend(self.writer.closing(Usage::of_all(self.usages.iter().copied())));
+            self.queue.extend(self.writer.closing(Usage::of_all(&self.usages, self.each)));
         }
     }
 }

@@ -1,8 +1,8 @@
-//! `POST /tokenize`, `POST /detokenize`, `GET /info`: what a client may want to know of this server's text side, and of its build.
+//! `POST /tokenize`, `POST /detokenize`, `GET /info`: what a client may want to know of this server's text
+//! side, and of its build.
 
 use super::app::App;
 use super::body;
-use super::completions::off_the_workers;
 use super::error::ApiError;
 use crate::openai::tokens::{DetokenizeRequest, Source, TokenizeRequest};
 use crate::verbs::info::facts;
@@ -24,7 +24,11 @@ pub(crate) async fn tokenize(
     let TokenizeRequest { model, source, return_token_strs } = TokenizeRequest::read(&body)?;
     app.check_model(model.as_deref())?;
     let (text, reasons) = (Arc::clone(&ready.text), app.reasoning.is_on());
-    let tokens = off_the_workers(move || {
+    let bytes = match &source {
+        Source::Prompt { text, .. } => text.len(),
+        Source::Chat { conversation, .. } => conversation.bytes(),
+    };
+    let tokens = app.turns.take(bytes, move || {
         Ok::<_, ApiError>(match source {
             Source::Prompt { text: prompt, add_special_tokens: true } => {
                 text.tokenizer.encode_prompt(&prompt)?
@@ -57,7 +61,7 @@ pub(crate) async fn detokenize(
         DetokenizeRequest::read(&body, app.spec.vocabulary)?;
     app.check_model(model.as_deref())?;
     let text = Arc::clone(&ready.text);
-    let prompt = off_the_workers(move || {
+    let prompt = app.turns.take(tokens.len(), move || {
         if skip_special_tokens {
             return text.tokenizer.decode(&tokens);
         }

@@ -32,10 +32,10 @@ pub(crate) struct AnswerWriter {
     include_usage: bool,
     /// Whether the tokens' ids are told.
     token_ids: bool,
-    /// Those of the prompt, where they are.
-    prompt: Option<Arc<[u32]>>,
-    /// What text completions begin with, if anything. With log-probabilities it comes with those of its tokens.
-    echo: Option<String>,
+    /// Of each prompt.
+    told: Vec<Told>,
+    /// Answers to each prompt.
+    each: usize,
     /// Whether tools may be called.
     tools: bool,
     /// Whether a stream has begun.
@@ -44,8 +44,19 @@ pub(crate) struct AnswerWriter {
     offsets: Vec<usize>,
 }
 
+/// What is told of a prompt.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Told {
+    /// What its text completions begin with, if anything. With log-probabilities it comes with those of its
+    /// tokens.
+    pub(crate) echo: Option<String>,
+    /// Its ids, where they are wanted.
+    pub(crate) ids: Option<Arc<[u32]>>,
+}
+
 impl AnswerWriter {
-    /// A writer for the answer to a request of these parameters. What `mark` says of all answers stands in their fingerprint.
+    /// A writer for the answer to a request of these parameters. What `mark` says of all answers stands in
+    /// their fingerprint.
     pub(crate) fn new(
         endpoint: Endpoint,
         model: &str,
@@ -67,22 +78,23 @@ impl AnswerWriter {
             logprobs: params.sampling.top_logprobs.is_some(),
             include_usage: params.include_usage,
             token_ids: params.token_ids,
-            prompt: None,
-            echo: None,
+            told: vec![Told::default()],
+            each: params.choices,
             tools: false,
             begun: false,
             offsets: vec![0; params.choices],
         }
     }
 
-    /// One whose answers tell this prompt's ids, if any.
-    pub(crate) fn with_prompt(self, prompt: Option<Arc<[u32]>>) -> AnswerWriter {
-        AnswerWriter { prompt, ..self }
+    /// One of as many prompts, whose answers tell this of them: choices are numbered prompt by prompt.
+    pub(crate) fn with_prompts(self, told: Vec<Told>) -> AnswerWriter {
+        AnswerWriter { offsets: vec![0; told.len() * self.each], told, ..self }
     }
 
-    /// One whose answers begin with a text, if any.
-    pub(crate) fn with_echo(self, echo: Option<String>) -> AnswerWriter {
-        AnswerWriter { echo, ..self }
+    /// What is told of the prompt that a choice answers.
+    fn told(&self, index: usize) -> &Told {
+        static NOTHING: Told = Told { echo: None, ids: None };
+        self.told.get(index / self.each.max(1)).unwrap_or(&NOTHING)
     }
 
     /// One whose answers may be calls.
@@ -117,7 +129,11 @@ impl AnswerWriter {
             _ if !self.logprobs => Value::Null,
             Endpoint::Chat => logprobs::of_chat(logprobs),
             Endpoint::Text => {
-                logprobs::of_text(echoed.zip(self.echo.as_deref()), logprobs, &mut self.offsets[index])
+                let mut offset = self.offsets[index];
+                let echoed = echoed.zip(self.told(index).echo.as_deref());
+                let logprobs = logprobs::of_text(echoed, logprobs, &mut offset);
+                self.offsets[index] = offset;
+                logprobs
             }
         };
         let reason = end.map(|end| match end.reason {
@@ -133,17 +149,17 @@ impl AnswerWriter {
     }
 
     /// Puts the prompt's ids where vLLM has them: in each choice of a text completion.
-    fn tell_prompt(&self, choice: &mut Value) {
-        if let (Endpoint::Text, Some(prompt)) = (self.endpoint, &self.prompt) {
+    fn tell_prompt(&self, index: usize, choice: &mut Value) {
+        if let (Endpoint::Text, Some(prompt)) = (self.endpoint, &self.told(index).ids) {
             choice["prompt_token_ids"] = (**prompt).into();
         }
     }
 
     /// What text completions say of their prompt, as a chunk.
     fn echoed(&mut self, index: usize, echoed: Option<&Echoed>) -> Bytes {
-        let text = self.echo.clone().unwrap_or_default();
+        let text = self.told(index).echo.clone().unwrap_or_default();
         let mut choice = self.choice(index, ("text", text.into()), Beside { echoed, ..Beside::default() });
-        self.tell_prompt(&mut choice);
+        self.tell_prompt(index, &mut choice);
         event(&self.envelope(self.chunk_object(), json!([choice]), self.chunk_usage()))
     }
 
@@ -192,7 +208,7 @@ impl AnswerWriter {
         envelope.insert("system_fingerprint".to_owned(), self.fingerprint.clone().into());
         envelope.insert("choices".to_owned(), choices);
         // vLLM has them here in chats, and in their first chunk.
-        if let (Endpoint::Chat, Some(prompt), true) = (self.endpoint, &self.prompt, !self.begun) {
+        if let (Endpoint::Chat, Some(prompt), true) = (self.endpoint, &self.told(0).ids, !self.begun) {
             envelope.insert("prompt_token_ids".to_owned(), (**prompt).into());
         }
         if let Some(usage) = usage {
@@ -209,26 +225,32 @@ impl Writer for AnswerWriter {
             .map(|(index, piece)| {
                 let body = match self.endpoint {
                     Endpoint::Chat => ("message", message(&piece.parts)),
-                    Endpoint::Text => (
-                        "text",
-                        format!("{}{}", self.echo.as_deref().unwrap_or_default(), piece.text()).into(),
-                    ),
+                    Endpoint::Text => {
+                        let echo = self.told(index).echo.as_deref().unwrap_or_default();
+                        ("text", format!("{echo}{}", piece.text()).into())
+                    }
                 };
                 let mut choice = self.choice(index, body, Beside::of(piece));
-                self.tell_prompt(&mut choice);
+                self.tell_prompt(index, &mut choice);
                 choice
             })
             .collect();
         let object = if self.endpoint == Endpoint::Chat { "chat.completion" } else { "text_completion" };
-        let total = Usage::of_all(pieces.iter().filter_map(|piece| Some(piece.end.as_ref()?.usage)));
+        let usages: Vec<Usage> = pieces
+            .iter()
+            .map(|piece| piece.end.as_ref().map_or_else(Usage::default, |end| end.usage))
+            .collect();
+        let total = Usage::of_all(&usages, self.each);
         self.envelope(object, choices.into(), Some(self.usage(total)))
     }
 
-    /// A chat says whose turn it is. Where there may be nothing but calls, it says nothing of the text before there is some. A text
-    /// completion says what of its prompt is wanted.
+    /// A chat says whose turn it is. Where there may be nothing but calls, it says nothing of the text before
+    /// there is some. A text completion says what of its prompt is wanted.
     fn opening(&mut self) -> Vec<Bytes> {
-        let scored = self.echo.is_some() && self.logprobs;
-        let telling = !scored && (self.echo.is_some() || self.prompt.is_some());
+        // One prompt is told as another is.
+        let Told { echo, ids } = self.told(0);
+        let scored = echo.is_some() && self.logprobs;
+        let telling = !scored && (echo.is_some() || ids.is_some());
         let opening = |index: usize, writer: &mut AnswerWriter| {
             if writer.endpoint == Endpoint::Text {
                 return writer.echoed(index, None);
@@ -246,7 +268,8 @@ impl Writer for AnswerWriter {
         events
     }
 
-    /// Every part goes into a chunk of its own, and so does the end: clients look for the reason in one without content.
+    /// Every part goes into a chunk of its own, and so does the end: clients look for the reason in one
+    /// without content.
     fn piece(&mut self, index: usize, piece: &Piece) -> Vec<Bytes> {
         let echoed = piece.echoed.as_ref().map(|echoed| self.echoed(index, Some(echoed)));
         let mut events: Vec<Bytes> = echoed.into_iter().collect();
@@ -304,7 +327,8 @@ impl<'a> Beside<'a> {
     }
 }
 
-/// A whole chat's message. What is not there is left out, but for the content: it is null where there are calls instead.
+/// A whole chat's message. What is not there is left out, but for the content: it is null where there are
+/// calls instead.
 fn message(parts: &[Part]) -> Value {
     let (mut content, mut reasoning) = (String::new(), String::new());
     let mut calls: Vec<Value> = Vec::new();

@@ -1,6 +1,6 @@
 //! What a request adds to logits: `logit_bias`, and the fields of DRY, which are llama.cpp's.
 
-use super::fields::{Fields, wrong_type};
+use super::fields::{Fields, Numbers, wrong_type};
 use super::generation::Limits;
 use crate::http::error::ApiError;
 use monomorph_sampling::{Biases, Dry, MAX_FIXED, TokenBias, TokenMask};
@@ -47,7 +47,8 @@ impl BiasParams {
         self.dry.is_some()
     }
 
-    /// With the model's tokens: those that a breaker is part of. Of a breaker that is part of none, the last of the tokens that it is.
+    /// With the model's tokens: those that a breaker is part of. Of a breaker that is part of none, the last
+    /// of the tokens that it is.
     ///
     /// # Errors
     /// When the tokenizer refuses a breaker.
@@ -98,26 +99,19 @@ fn read_fixed(fields: &mut Fields, limits: &Limits) -> Result<Arc<[TokenBias]>, 
             let message = format!("`{path}`: {name:?} is no token id below {}", limits.vocabulary);
             return Err(ApiError::field(path, message));
         };
-        let Some(bias) = bias.as_f64() else { return Err(wrong_type(&path, "a number", bias)) };
-        if bias.abs() > LARGEST {
+        let Some(number) = bias.as_f64() else { return Err(wrong_type(&path, "a number", bias)) };
+        if number.abs() > LARGEST {
             let message = format!("`{path}` must be from -{LARGEST} to {LARGEST}, and is {bias}");
             return Err(ApiError::field(path, message));
         }
-        biases.insert(id, bias as f32);
+        biases.insert(id, number as f32);
     }
     Ok(biases.into_iter().map(|(id, bias)| TokenBias { id, bias }).collect())
 }
 
 fn read_dry(fields: &mut Fields) -> Result<Option<DryParams>, ApiError> {
-    let within = |name: &'static str, value: f32, low: f32, high: f32| {
-        if (low..=high).contains(&value) {
-            return Ok(value);
-        }
-        Err(ApiError::field(name, format!("`{name}` must be from {low} to {high}, and is {value}")))
-    };
-    let multiplier = fields.number("dry_multiplier")?.unwrap_or(0.0);
-    let multiplier = within("dry_multiplier", multiplier, 0.0, MAX_DRY)?;
-    let base = within("dry_base", fields.number("dry_base")?.unwrap_or(1.75), 1.0, MAX_DRY)?;
+    let multiplier = fields.number("dry_multiplier", Numbers::within(0.0, MAX_DRY))?.unwrap_or(0.0);
+    let base = fields.number("dry_base", Numbers::within(1.0, MAX_DRY))?.unwrap_or(1.75);
     let allowed = fields.integer("dry_allowed_length", 1..=i64::from(u32::MAX))?.unwrap_or(2) as usize;
     // -1 is how others say "all", and 0 looks at nothing.
     let window = fields.integer("dry_penalty_last_n", -1..=i64::from(u32::MAX))?.unwrap_or(-1);

@@ -1,6 +1,6 @@
 //! A request to `/v1/chat/completions`.
 
-use super::fields::{Fields, wrong_type};
+use super::fields::{Fields, wrong_type, wrong_word};
 use super::generation::{GenerationParams, Limits, is_empty};
 use super::messages::read_messages;
 use super::tools::read_tools;
@@ -38,7 +38,7 @@ impl ChatRequest {
         let budget = fields.integer(BUDGET, 0..=i64::from(u32::MAX))?;
         params.reasoning_budget = budget.map(|budget| (BUDGET, budget as usize));
         if budget.is_some() && params.ignore_eos {
-            let message = format!("`{BUDGET}` contradicts `ignore_eos`");
+            let message = format!("`{BUDGET}` contradicts `ignore_eos`; give one of them");
             return Err(ApiError::field(BUDGET, message));
         }
         refuse_unsupported(&mut fields)?;
@@ -50,6 +50,7 @@ impl ChatRequest {
 /// Everything that makes the prompt.
 pub(super) fn read_conversation(fields: &mut Fields) -> Result<Conversation, ApiError> {
     Ok(Conversation {
+        at: "messages",
         messages: read_messages(fields)?,
         tools: read_tools(fields)?,
         reasoning: read_effort(fields, "reasoning_effort", "reasoning_effort")?,
@@ -67,10 +68,7 @@ pub(super) fn read_effort(
         None => Reasoning::Unsaid,
         Some("none") => Reasoning::Off { field },
         Some(effort) if EFFORTS.contains(&effort) => Reasoning::On { field, effort: Some(effort.to_owned()) },
-        Some(other) => {
-            let message = format!("`{field}` must be one of {}, and is {other:?}", EFFORTS.join(", "));
-            return Err(ApiError::field(field, message));
-        }
+        Some(other) => return Err(wrong_word(field, &EFFORTS, Some(other))),
     })
 }
 

@@ -1,7 +1,7 @@
 //! A request to `/v1/completions`.
 
 use super::fields::{Fields, wrong_type};
-use super::generation::{GenerationParams, Limits, token_ids};
+use super::generation::{GenerationParams, Limits, MAX_CHOICES, token_ids};
 use crate::http::error::ApiError;
 use serde_json::Value;
 
@@ -17,14 +17,24 @@ pub(crate) enum Prompt {
     Tokens(Vec<u32>),
 }
 
+impl Prompt {
+    /// How long it is: in bytes, or as good as.
+    pub(crate) fn bytes(&self) -> usize {
+        match self {
+            Prompt::Text(text) => text.len(),
+            Prompt::Tokens(ids) => ids.len(),
+        }
+    }
+}
+
 /// A text completion request, checked.
 #[derive(Debug)]
 pub(crate) struct CompletionRequest {
     /// What it shares with chats.
     pub(crate) params: GenerationParams,
-    /// What is to be continued.
-    pub(crate) prompt: Prompt,
-    /// Whether the answer begins with it.
+    /// What is to be continued: one prompt or several, each with the path at which it stands.
+    pub(crate) prompts: Vec<(String, Prompt)>,
+    /// Whether each answer begins with its prompt.
     pub(crate) echo: bool,
 }
 
@@ -32,7 +42,7 @@ impl CompletionRequest {
     /// Reads a body.
     pub(crate) fn read(body: &Value, limits: &Limits) -> Result<CompletionRequest, ApiError> {
         let mut fields = Fields::new("", body)?;
-        let prompt = read_prompt(&mut fields, limits)?;
+        let prompts = read_prompts(&mut fields, limits)?;
         // Of an echo the prompt may be all that is wanted.
         let mut params = GenerationParams::of_at_least(0, &mut fields, limits)?;
         params.sampling.top_logprobs = fields.integer("logprobs", 0..=MAX_LOGPROBS)?.map(|count| count as u8);
@@ -41,26 +51,58 @@ impl CompletionRequest {
         fields.refuse_unless("suffix", |value| value == "", "a suffix is")?;
         fields.refuse_unless("best_of", |value| value == 1, "choosing the best of several answers is")?;
         params.ignored = fields.finish()?;
-        Ok(CompletionRequest { params, prompt, echo })
+        check_choices(prompts.len(), params.choices)?;
+        Ok(CompletionRequest { params, prompts, echo })
     }
 }
 
-/// A string, an array of one string, an array of ids, or an array of one array of ids.
-fn read_prompt(fields: &mut Fields, limits: &Limits) -> Result<Prompt, ApiError> {
-    let one = |path: &str, value: &Value| match value {
-        Value::String(text) => Ok(Prompt::Text(text.clone())),
-        Value::Array(_) => token_ids(path, value, limits.vocabulary).map(Prompt::Tokens),
-        other => Err(wrong_type(path, "a string or an array", other)),
+/// A string, an array of strings, an array of ids, or an array of arrays of ids.
+fn read_prompts(fields: &mut Fields, limits: &Limits) -> Result<Vec<(String, Prompt)>, ApiError> {
+    const NAME: &str = "prompt";
+    let text = |path: String, value: &Value| match value {
+        Value::String(text) => Ok((path, Prompt::Text(text.clone()))),
+        other => Err(wrong_type(&path, "a string, as the prompts before it are", other)),
     };
-    match fields.required("prompt")? {
-        Value::Array(prompts) if matches!(prompts.first(), Some(Value::String(_) | Value::Array(_))) => {
-            match prompts.as_slice() {
-                [prompt] => one("prompt[0]", prompt),
-                _ => Err(ApiError::unsupported("prompt", "several prompts a request are")),
-            }
+    let tokens = |path: String, value: &Value| match value {
+        Value::Array(_) => {
+            let ids = token_ids(&path, value, limits.vocabulary)?;
+            Ok((path, Prompt::Tokens(ids)))
         }
-        value => one("prompt", value),
+        other => Err(wrong_type(&path, "an array of token ids, as the prompts before it are", other)),
+    };
+    let at = |index: usize| format!("{NAME}[{index}]");
+    let value = fields.required(NAME)?;
+    match value {
+        Value::String(_) => Ok(vec![text(NAME.to_owned(), value)?]),
+        Value::Array(prompts) => match prompts.first() {
+            Some(Value::String(_) | Value::Array(_)) if prompts.len() > MAX_CHOICES as usize => {
+                let message = format!("`{NAME}` has {} prompts; at most {MAX_CHOICES}", prompts.len());
+                Err(ApiError::field(NAME, message))
+            }
+            Some(Value::String(_)) => (0..).map(at).zip(prompts).map(|(path, one)| text(path, one)).collect(),
+            Some(Value::Array(_)) => {
+                (0..).map(at).zip(prompts).map(|(path, one)| tokens(path, one)).collect()
+            }
+            _ => Ok(vec![tokens(NAME.to_owned(), value)?]),
+        },
+        other => Err(wrong_type(
+            NAME,
+            "a string, an array of strings or of token ids, or an array of such arrays",
+            other,
+        )),
     }
+}
+
+/// Every prompt has `n` answers, and a request so many in all.
+fn check_choices(prompts: usize, each: usize) -> Result<(), ApiError> {
+    let all = prompts.saturating_mul(each);
+    if all <= MAX_CHOICES as usize {
+        return Ok(());
+    }
+    let message = format!(
+        "`n` is {each} for each of the {prompts} prompts, which makes {all} answers; a request has at most {MAX_CHOICES}"
+    );
+    Err(ApiError::field("n", message))
 }
 
 #[cfg(test)]
@@ -73,19 +115,49 @@ mod tests {
     #[test]
     fn every_shape_of_prompt() {
         let read = |prompt: Value| {
-            CompletionRequest::read(&json!({"prompt": prompt}), &LIMITS).map(|request| request.prompt)
+            CompletionRequest::read(&json!({"prompt": prompt}), &LIMITS).map(|request| request.prompts)
         };
-        assert_eq!(read(json!("a")).expect("text"), Prompt::Text("a".to_owned()));
-        assert_eq!(read(json!(["a"])).expect("text"), Prompt::Text("a".to_owned()));
-        assert_eq!(read(json!([1, 9])).expect("ids"), Prompt::Tokens(vec![1, 9]));
-        assert_eq!(read(json!([[1, 9]])).expect("ids"), Prompt::Tokens(vec![1, 9]));
+        let text = |text: &str| Prompt::Text(text.to_owned());
+        let at = |path: &str, prompt| (path.to_owned(), prompt);
+        assert_eq!(read(json!("a")).expect("text"), [at("prompt", text("a"))]);
+        assert_eq!(read(json!(["a"])).expect("text"), [at("prompt[0]", text("a"))]);
+        let two = [at("prompt[0]", text("a")), at("prompt[1]", text(""))];
+        assert_eq!(read(json!(["a", ""])).expect("texts"), two);
+        let ids = |ids: &[u32]| Prompt::Tokens(ids.to_vec());
+        assert_eq!(read(json!([1, 9])).expect("ids"), [at("prompt", ids(&[1, 9]))]);
+        assert_eq!(read(json!([])).expect("ids"), [at("prompt", ids(&[]))]);
+        assert_eq!(read(json!([[1, 9]])).expect("ids"), [at("prompt[0]", ids(&[1, 9]))]);
+        let two = [at("prompt[0]", ids(&[1, 9])), at("prompt[1]", ids(&[]))];
+        assert_eq!(read(json!([[1, 9], []])).expect("ids"), two);
+        assert_eq!(read(json!(vec!["a"; 128])).expect("many").len(), 128);
         for (bad, named) in [
             (json!([1, 10]), "prompt[1]"),
             (json!([[10]]), "prompt[0][0]"),
-            (json!(["a", "b"]), "prompt"),
+            (json!([[1], [2, 3, 10]]), "prompt[1][2]"),
+            (json!(["a", [1]]), "prompt[1]"),
+            (json!(["a", "b", 3]), "prompt[2]"),
+            (json!([[1], "a"]), "prompt[1]"),
+            (json!([1, "a"]), "prompt[1]"),
+            (json!([null]), "prompt[0]"),
+            (json!(vec!["a"; 129]), "prompt"),
             (json!(1), "prompt"),
         ] {
             assert_eq!(read(bad).expect_err("refused").param.as_deref(), Some(named));
+        }
+    }
+
+    #[test]
+    fn answers_are_counted_over_all_prompts() {
+        let read = |prompts: usize, n: usize| {
+            CompletionRequest::read(&json!({"prompt": vec!["a"; prompts], "n": n}), &LIMITS).map(drop)
+        };
+        for (prompts, n) in [(1, 128), (128, 1), (64, 2), (2, 64)] {
+            read(prompts, n).unwrap_or_else(|error| panic!("{prompts} x {n}: {error:?}"));
+        }
+        for (prompts, n) in [(65, 2), (2, 65), (128, 128)] {
+            let error = read(prompts, n).expect_err("too many");
+            assert_eq!(error.param.as_deref(), Some("n"));
+            assert!(error.message.contains(&(prompts * n).to_string()), "{}", error.message);
         }
     }
 }

@@ -87,14 +87,20 @@ impl<'a> Fields<'a> {
         integer(&self.path(name), value, range).map(Some)
     }
 
-    /// A number that an f32 can hold.
-    pub(crate) fn number(&mut self, name: &'static str) -> Result<Option<f32>, ApiError> {
+    /// A number of these.
+    pub(crate) fn number(&mut self, name: &'static str, of: Numbers) -> Result<Option<f32>, ApiError> {
         let Some(value) = self.value(name) else { return Ok(None) };
         let path = self.path(name);
         let Value::Number(number) = value else { return Err(wrong_type(&path, "a number", value)) };
-        match number.as_f64().map(|number| number as f32) {
-            Some(number) if number.is_finite() => Ok(Some(number)),
-            _ => Err(ApiError::field(&path, format!("`{path}` must be a finite number, and is {number}"))),
+        // Numbers beyond 32 bits become infinite, which no range has; one below them is not 0 where 0 is none
+        // of the range.
+        let single = |number: f64| match number as f32 {
+            0.0 if number > 0.0 && of.above => f32::MIN_POSITIVE,
+            single => single,
+        };
+        match number.as_f64().map(single).filter(|number| of.contains(*number)) {
+            Some(number) => Ok(Some(number)),
+            None => Err(ApiError::field(&path, format!("`{path}` must be {of}, and is {number}"))),
         }
     }
 
@@ -124,12 +130,94 @@ impl<'a> Fields<'a> {
             None => Ok(self.ignored),
             Some(name) => {
                 let path = self.path(name);
-                let message = format!("`{path}` is not a field this server knows");
+                let meant = meant(name, &self.known)
+                    .map_or_else(String::new, |meant| format!("; did you mean `{}`?", self.path(meant)));
+                let message = format!("`{path}` is not a field this server knows{meant}");
                 Err(ApiError { code: "unknown_parameter", ..ApiError::field(path, message) })
             }
         }
     }
 }
+
+/// The numbers that a field takes.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Numbers {
+    low: f32,
+    /// Whether `low` itself is none of them.
+    above: bool,
+    high: f32,
+}
+
+impl Numbers {
+    /// From `low` to `high`, both of them too.
+    pub(crate) const fn within(low: f32, high: f32) -> Numbers {
+        Numbers { low, above: false, high }
+    }
+
+    /// Above `low` and up to `high`.
+    pub(crate) const fn above(low: f32, high: f32) -> Numbers {
+        Numbers { low, above: true, high }
+    }
+
+    fn contains(self, number: f32) -> bool {
+        (self.low..=self.high).contains(&number) && !(self.above && number == self.low)
+    }
+}
+
+impl std::fmt::Display for Numbers {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let Numbers { low, above, high } = self;
+        match (above, *high == f32::MAX) {
+            (true, true) => write!(f, "above {low} and at most 3.4e38"),
+            (true, false) => write!(f, "above {low} and at most {high}"),
+            (false, true) => write!(f, "at least {low} and at most 3.4e38"),
+            (false, false) => write!(f, "from {low} to {high}"),
+        }
+    }
+}
+
+/// The name that a slip of a few letters made another of.
+fn meant(name: &str, known: &[&'static str]) -> Option<&'static str> {
+    /// Longest name that is looked at.
+    const LONGEST: usize = 40;
+    if name.len() > LONGEST {
+        return None;
+    }
+    let name = name.to_lowercase();
+    let slips = |known: &&'static str| (strsim::damerau_levenshtein(&name, known), *known);
+    let (slips, meant) = known.iter().map(slips).min_by_key(|(slips, _)| *slips)?;
+    // Of a short name half of the letters make another.
+    (slips <= 2 && slips * 3 <= meant.len()).then_some(meant)
+}
+
+/// The error for a word that is none of those that a field takes, or is not there.
+pub(crate) fn wrong_word(path: &str, words: &[&str], found: Option<&str>) -> ApiError {
+    let words = match words.split_last() {
+        Some((last, [])) => (*last).to_owned(),
+        Some((last, others)) => format!("{} or {last}", others.join(", ")),
+        None => String::new(),
+    };
+    let message = match found {
+        Some(found) => format!("`{path}` must be {words}, and is {found:?}"),
+        None => format!("`{path}` is required: {words}"),
+    };
+    ApiError::field(path, message)
+}
+
+/// Why a text is no JSON that is read here: what the library says, and in its place what it does not.
+pub(crate) fn no_json(text: &[u8], error: &serde_json::Error) -> String {
+    if text.trim_ascii().is_empty() {
+        return "is empty, and must be JSON".to_owned();
+    }
+    let said = error.to_string();
+    match said.strip_prefix("recursion limit exceeded") {
+        Some(at) => format!("is nested deeper than the {DEEPEST} levels that are read here{at}"),
+        None => format!("is not valid JSON: {said}"),
+    }
+}
+
+/// Most levels of arrays and objects in JSON that is read; the library's own bound.
+const DEEPEST: usize = 127;
 
 /// An integer within `range`.
 pub(crate) fn integer(path: &str, value: &Value, range: RangeInclusive<i64>) -> Result<i64, ApiError> {
@@ -251,14 +339,26 @@ mod tests {
 
     #[test]
     fn types_are_strict_and_paths_named() {
-        let body = json!({"a": 1.5, "b": true, "c": "x", "d": 1e300, "e": -1, "f": null, "g": 18446744073709551615u64, "h": 7.0, "i": 1e300});
+        let body = json!({"a": 1.5, "b": true, "c": "x", "d": 1e300, "e": -1, "f": null, "g": 18446744073709551615u64, "h": 7.0, "i": 1e300, "j": 5e-324});
         let mut fields = Fields::new("outer", &body).expect("an object");
         for name in ["a", "b", "c"] {
             let (param, message) = error_of(fields.integer(name, 0..=10));
             assert_eq!(param, Some(format!("outer.{name}")));
             assert!(message.contains("must be an integer"), "{message}");
         }
-        assert!(error_of(fields.number("d")).1.contains("finite"));
+        for (of, words) in [
+            (Numbers::within(0.0, 2.0), "must be from 0 to 2, and is 1e+300"),
+            (Numbers::above(0.0, 1.0), "must be above 0 and at most 1, and is 1e+300"),
+            (Numbers::within(0.0, f32::MAX), "must be at least 0 and at most 3.4e38, and is 1e+300"),
+        ] {
+            let (_, message) = error_of(fields.number("d", of));
+            assert!(message.contains(words), "{message}");
+        }
+        assert!(error_of(fields.number("e", Numbers::within(-0.5, 1.0))).1.contains("from -0.5 to 1"));
+        assert_eq!(fields.number("e", Numbers::within(-1.0, 1.0)).expect("it is the least"), Some(-1.0));
+        assert!(fields.number("e", Numbers::above(-1.0, 1.0)).is_err());
+        let tiny = fields.number("j", Numbers::above(0.0, 1.0)).expect("it is above 0");
+        assert_eq!(tiny, Some(f32::MIN_POSITIVE));
         assert!(error_of(fields.integer("e", 0..=10)).1.contains("between 0 and 10, and is -1"));
         assert_eq!(fields.integer("f", 0..=10).expect("null is absent"), None);
         assert!(error_of(fields.integer("g", i64::MIN..=i64::MAX)).1.contains("64 bits"));
@@ -273,11 +373,40 @@ mod tests {
         let body = json!({"known": 1, "temprature": 2});
         let mut fields = Fields::new("", &body).expect("an object");
         fields.harmless(&["known", "absent"]);
-        assert!(error_of(fields.finish()).1.contains("`temprature`"));
+        let (_, message) = error_of(fields.finish());
+        assert!(message.contains("`temprature`") && !message.contains("mean"), "{message}");
+        let mut fields = Fields::new("outer", &body).expect("an object");
+        fields.harmless(&["known", "top_p", "temperature"]);
+        let (_, message) = error_of(fields.finish());
+        assert!(message.ends_with("did you mean `outer.temperature`?"), "{message}");
         assert!(Fields::new("", &json!([1])).is_err());
         let body = json!({"known": 1, "nothing": null});
         let mut fields = Fields::new("", &body).expect("an object");
         fields.harmless(&["known", "absent", "nothing"]);
         assert_eq!(fields.finish().expect("all are known"), ["known"]);
+    }
+
+    #[test]
+    fn words_are_listed_and_what_is_missing_is_required() {
+        let of = |words: &[&str], found| wrong_word("a.b", words, found).message;
+        assert_eq!(of(&["x", "y", "z"], Some("w")), "`a.b` must be x, y or z, and is \"w\"");
+        assert_eq!(of(&["x", "y"], None), "`a.b` is required: x or y");
+        assert_eq!(of(&["x"], None), "`a.b` is required: x");
+    }
+
+    #[test]
+    fn json_is_read_so_deep_and_no_deeper() {
+        let nested = |levels: usize| format!("{}{}", "[".repeat(levels), "]".repeat(levels));
+        let read = |text: &str| {
+            serde_json::from_str::<Value>(text).map(drop).map_err(|error| no_json(text.as_bytes(), &error))
+        };
+        read(&nested(DEEPEST)).expect("it is read");
+        let message = read(&nested(DEEPEST + 1)).expect_err("too deep");
+        assert!(
+            message.contains("nested deeper than the 127 levels") && message.contains("column"),
+            "{message}"
+        );
+        assert!(read(" \n").expect_err("empty").contains("is empty"));
+        assert!(read("{").expect_err("cut").contains("is not valid JSON: EOF"));
     }
 }

@@ -1,8 +1,9 @@
-//! What an answer is asked to be held to: OpenAI's `response_format` (and what the other APIs have for it), vLLM's `structured_outputs` and the `guided_` names it had before.
+//! What an answer is asked to be held to: OpenAI's `response_format` (and what the other APIs have for it),
+//! vLLM's `structured_outputs` and the `guided_` names it had before.
 
-use super::fields::{Fields, wrong_type};
+use super::fields::{Fields, no_json, wrong_type, wrong_word};
 use crate::http::error::ApiError;
-use monomorph_grammar::{GrammarError, Source};
+use monomorph_grammar::{GrammarError, Schema, Source};
 use serde_json::Value;
 
 /// What an answer is held to, and by which field.
@@ -83,8 +84,7 @@ pub(crate) fn read_typed(
         }),
         other => {
             let path = fields.path("type");
-            let message = format!("`{path}` must be text, json_object or json_schema, and is {other:?}");
-            return Err(ApiError::field(path, message));
+            return Err(wrong_word(&path, &["text", "json_object", "json_schema"], Some(other)));
         }
     };
     fields.finish()?;
@@ -93,12 +93,16 @@ pub(crate) fn read_typed(
 
 /// A schema with its name.
 fn read_schema(fields: &mut Fields) -> Result<Format, ApiError> {
-    // Whether it is strict changes nothing: every answer is valid.
     fields.string("name")?;
     fields.string("description")?;
-    fields.boolean("strict")?;
+    // Every answer is valid in any case.
+    let strict = fields.boolean("strict")?.unwrap_or(false);
     let path = fields.path("schema");
-    Ok(Format { source: schema(&path, fields.required("schema")?)?, path })
+    let source = match schema(&path, fields.required("schema")?)? {
+        Source::JsonSchema(schema) if strict => Source::JsonSchema(Schema::closed(&schema)),
+        source => source,
+    };
+    Ok(Format { source, path })
 }
 
 /// A schema, seen to be one also where nobody compiles it.
@@ -150,7 +154,8 @@ fn read_source(
 fn json(path: &str, value: &Value) -> Result<Source, ApiError> {
     let Value::String(text) = value else { return schema(path, value) };
     let parsed = serde_json::from_str(text);
-    let parsed = parsed.map_err(|error| ApiError::field(path, format!("`{path}` is no JSON: {error}")))?;
+    let refused = |error| ApiError::field(path, format!("`{path}` {}", no_json(text.as_bytes(), &error)));
+    let parsed = parsed.map_err(refused)?;
     schema(path, &parsed)
 }
 
@@ -191,8 +196,12 @@ mod tests {
         let schema = json!({"type": "object"});
         let of_schema =
             |path: &str| Format { path: path.to_owned(), source: Source::JsonSchema(schema.clone()) };
-        let of_response =
-            json!({"type": "json_schema", "json_schema": {"name": "a", "strict": true, "schema": schema}});
+        let of_response = |strict: Value| json!({"type": "json_schema", "json_schema": {"name": "a", "strict": strict, "schema": schema}});
+        let closed = json!({"type": "object", "additionalProperties": false});
+        let strict = Format {
+            path: "response_format.json_schema.schema".to_owned(),
+            source: Source::JsonSchema(closed),
+        };
         for (body, expected) in [
             (json!({}), None),
             (json!({"response_format": null}), None),
@@ -201,7 +210,15 @@ mod tests {
                 json!({"response_format": {"type": "json_object"}}),
                 Some(Format { path: "response_format".to_owned(), source: Source::JsonObject }),
             ),
-            (json!({"response_format": of_response}), Some(of_schema("response_format.json_schema.schema"))),
+            (json!({"response_format": of_response(json!(true))}), Some(strict)),
+            (
+                json!({"response_format": of_response(json!(false))}),
+                Some(of_schema("response_format.json_schema.schema")),
+            ),
+            (
+                json!({"response_format": of_response(json!(null))}),
+                Some(of_schema("response_format.json_schema.schema")),
+            ),
             (json!({"structured_outputs": {"json": schema}}), Some(of_schema("structured_outputs.json"))),
             (
                 json!({"structured_outputs": {"json": schema.to_string()}}),
@@ -248,7 +265,7 @@ mod tests {
                 "response_format.schema",
                 "not a field",
             ),
-            (json!({"guided_json": "{"}), "guided_json", "no JSON"),
+            (json!({"guided_json": "{"}), "guided_json", "not valid JSON"),
             (json!({"guided_json": "5"}), "guided_json", "an object or a boolean"),
             (
                 json!({"response_format": {"type": "json_schema", "json_schema": {"name": "a", "schema": [null]}}}),

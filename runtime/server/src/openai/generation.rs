@@ -1,7 +1,7 @@
 //! What chat and text completions ask for alike: sampling, limits, stops, streaming.
 
 use super::biases::BiasParams;
-use super::fields::{Fields, integer, wrong_type};
+use super::fields::{Fields, Numbers, integer, wrong_type};
 use super::format::Format;
 use crate::http::error::ApiError;
 use monomorph_model::SamplingPreset;
@@ -13,6 +13,11 @@ use std::hash::{BuildHasher, RandomState};
 pub(crate) const MAX_STOPS: usize = 16;
 /// Longest stop string in bytes: text of this length may be held back.
 pub(crate) const MAX_STOP_BYTES: usize = 1024;
+
+/// What temperatures there are.
+pub(crate) const TEMPERATURE: Numbers = Numbers::within(0.0, 2.0);
+/// What `top_p` may be.
+pub(crate) const TOP_P: Numbers = Numbers::above(0.0, 1.0);
 
 /// Most answers to one request, as OpenAI has it.
 pub(crate) const MAX_CHOICES: i64 = 128;
@@ -192,10 +197,10 @@ pub(crate) fn read_length(
 /// Numbers, where they are given.
 pub(crate) fn read_numbers<const N: usize>(
     fields: &mut Fields,
-    targets: [(&'static str, &mut f32); N],
+    targets: [(&'static str, Numbers, &mut f32); N],
 ) -> Result<(), ApiError> {
-    for (name, target) in targets {
-        if let Some(number) = fields.number(name)? {
+    for (name, of, target) in targets {
+        if let Some(number) = fields.number(name, of)? {
             *target = number;
         }
     }
@@ -221,13 +226,14 @@ fn read_max_tokens(fields: &mut Fields, least: i64, limits: &Limits) -> Result<O
 /// Absent parameters come from the model's first preset.
 fn read_sampling(fields: &mut Fields, limits: &Limits) -> Result<Sampling, ApiError> {
     let mut sampling = preset_sampling(limits.preset);
-    let targets: [(&'static str, &mut f32); 6] = [
-        ("temperature", &mut sampling.temperature),
-        ("top_p", &mut sampling.top_p),
-        ("min_p", &mut sampling.min_p),
-        ("repetition_penalty", &mut sampling.repetition_penalty),
-        ("presence_penalty", &mut sampling.presence_penalty),
-        ("frequency_penalty", &mut sampling.frequency_penalty),
+    let penalty = Numbers::within(-2.0, 2.0);
+    let targets: [(&'static str, Numbers, &mut f32); 6] = [
+        ("temperature", TEMPERATURE, &mut sampling.temperature),
+        ("top_p", TOP_P, &mut sampling.top_p),
+        ("min_p", Numbers::within(0.0, 1.0), &mut sampling.min_p),
+        ("repetition_penalty", Numbers::above(0.0, f32::MAX), &mut sampling.repetition_penalty),
+        ("presence_penalty", penalty, &mut sampling.presence_penalty),
+        ("frequency_penalty", penalty, &mut sampling.frequency_penalty),
     ];
     read_numbers(fields, targets)?;
     if let Some(top_k) = fields.integer("top_k", -1..=i64::from(u32::MAX))? {
@@ -235,7 +241,9 @@ fn read_sampling(fields: &mut Fields, limits: &Limits) -> Result<Sampling, ApiEr
         sampling.top_k = u32::try_from(top_k).unwrap_or(0);
     }
     // -1 is how others say "off", too.
-    sampling.top_n_sigma = fields.number("top_n_sigma")?.filter(|sigmas| *sigmas != -1.0).unwrap_or(0.0);
+    let off = fields.value("top_n_sigma").and_then(Value::as_f64) == Some(-1.0);
+    let sigmas = if off { None } else { fields.number("top_n_sigma", Numbers::within(0.0, f32::MAX))? };
+    sampling.top_n_sigma = sigmas.unwrap_or(0.0);
     // A seed is a bit pattern: negative ones are as good as others.
     sampling.seed = match fields.integer("seed", i64::MIN..=i64::MAX)? {
         Some(seed) => seed as u64,

@@ -8,8 +8,8 @@ pub(super) fn of_chat(tokens: &[TokenLogprob]) -> Value {
     json!({"content": tokens.iter().map(chat_logprob).collect::<Vec<_>>(), "refusal": null})
 }
 
-/// As text completions have them, those of a prompt first that is echoed as this text, whose first token has none; `offset` is how many
-/// characters of the text came before, and is moved on.
+/// As text completions have them, those of a prompt first that is echoed as this text, whose first token has
+/// none; `offset` is how many characters of the text came before, and is moved on.
 pub(super) fn of_text(echoed: Option<(&Echoed, &str)>, tokens: &[TokenLogprob], offset: &mut usize) -> Value {
     let (echoed, text) = echoed.unzip();
     let first = echoed.map(|echoed| &echoed.first);
@@ -38,8 +38,8 @@ pub(super) fn of_text(echoed: Option<(&Echoed, &str)>, tokens: &[TokenLogprob], 
     })
 }
 
-/// At which characters of a text its tokens begin. Control tokens need not stand in it, and one that begins a text may have a space
-/// that the text has not: what is not there takes no room.
+/// At which characters of a text its tokens begin. Control tokens need not stand in it, and one that begins a
+/// text may have a space that the text has not: what is not there takes no room.
 fn offsets_in<'a>(text: &str, tokens: impl Iterator<Item = &'a [u8]>) -> Vec<usize> {
     let (bytes, mut at, mut begun) = (text.as_bytes(), 0, 0);
     let offset_of = |token: &[u8]| {

@@ -1,6 +1,6 @@
 //! Messages of a chat, as OpenAI has them, made into what chat templates take.
 
-use super::fields::{Fields, missing, text_of, wrong_type};
+use super::fields::{Fields, missing, text_of, wrong_type, wrong_word};
 use super::generation::is_empty;
 use crate::http::error::ApiError;
 use serde_json::{Map, Value, json};
@@ -35,9 +35,8 @@ fn read_message<'a>(
         role @ ("system" | "user" | "assistant" | "tool") => role,
         "function" => return Err(ApiError::unsupported(path, "answers of functions are")),
         other => {
-            let message =
-                format!("`{path}` must be system, developer, user, assistant or tool, and is {other:?}");
-            return Err(ApiError::field(&path, message));
+            let roles = ["system", "developer", "user", "assistant", "tool"];
+            return Err(wrong_word(&path, &roles, Some(other)));
         }
     };
     let called = if role == "assistant" { read_calls(&mut fields, calls)? } else { Vec::new() };
@@ -136,7 +135,8 @@ fn read_call<'a>(
     Ok(json!({"id": id, "type": "function", "function": function}))
 }
 
-/// Arguments as an object. What is none, as of a call that was cut off, stays what it is: the template may know what to do with it.
+/// Arguments as an object. What is none, as of a call that was cut off, stays what it is: the template may
+/// know what to do with it.
 pub(crate) fn arguments_of(text: &str) -> Value {
     match serde_json::from_str(text) {
         Ok(arguments @ Value::Object(_)) => arguments,

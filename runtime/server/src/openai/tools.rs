@@ -1,6 +1,6 @@
 //! The tools of a request, and which of them may be called.
 
-use super::fields::{Fields, wrong_type};
+use super::fields::{Fields, wrong_type, wrong_word};
 use crate::conversation::Tools;
 use crate::http::error::ApiError;
 use serde_json::{Map, Value, json};
@@ -33,7 +33,8 @@ pub(super) fn read_tools(fields: &mut Fields) -> Result<Tools, ApiError> {
     Ok(tools)
 }
 
-/// Reads `tools`, each as `read` does, which also says whether it is strict; their names stand at `name` and differ.
+/// Reads `tools`, each as `read` does, which also says whether it is strict; their names stand at `name` and
+/// differ.
 pub(crate) fn read_given(
     fields: &mut Fields,
     read: impl Fn(&str, &Value) -> Result<(Value, bool), ApiError>,
@@ -80,10 +81,7 @@ pub(super) fn read_choice(fields: &mut Fields, tools: &mut Tools, place: Place) 
             tools.require(CHOICE)
         }
         Some("allowed_tools") => read_allowed(CHOICE, choice, tools, place),
-        kind => {
-            let message = format!("`tool_choice.type` must be function or allowed_tools, and is {kind:?}");
-            Err(ApiError::field("tool_choice.type", message))
-        }
+        kind => Err(wrong_word("tool_choice.type", &["function", "allowed_tools"], kind)),
     }
 }
 
@@ -101,14 +99,12 @@ fn read_allowed(path: &str, choice: &Value, tools: &mut Tools, place: Place) -> 
     match fields.required_string("mode")? {
         "auto" => {}
         "required" => tools.require(&mode)?,
-        other => {
-            let message = format!("`{mode}` must be auto or required, and is {other:?}");
-            return Err(ApiError::field(&mode, message));
-        }
+        other => return Err(wrong_word(&mode, &["auto", "required"], Some(other))),
     }
     let path = fields.path("tools");
-    let Value::Array(allowed) = fields.required("tools")? else {
-        return Err(ApiError::field(&path, format!("`{path}` must be an array of tools")));
+    let allowed = match fields.required("tools")? {
+        Value::Array(allowed) => allowed,
+        other => return Err(wrong_type(&path, "an array of tools", other)),
     };
     fields.finish()?;
     let name = |(at, tool)| read_name(&format!("{path}[{at}]"), tool, place).map(|(name, _)| name);
@@ -156,7 +152,8 @@ fn read_tool(path: &str, tool: &Value) -> Result<(Value, bool), ApiError> {
     Ok((tool_of(named, &name, description, parameters, &at)?, strict))
 }
 
-/// A tool as templates take it; `name_at` and `schema_at` are the paths of its name and of the schema of its parameters.
+/// A tool as templates take it; `name_at` and `schema_at` are the paths of its name and of the schema of its
+/// parameters.
 pub(crate) fn tool_of(
     name: &str,
     name_at: &str,

@@ -239,6 +239,8 @@ fn info(facts: &Facts) -> Value {
         ("weight_bytes", count()),
         ("scratch_bytes", count()),
         ("stop_ids", array(count())),
+        ("canaries", count()),
+        ("digests", json!({"type": "object", "additionalProperties": text()})),
         ("chat_template", words(&["build", "checkpoint"])),
         ("tools", or_null(text())),
         ("reasoning", or_null(text())),
@@ -272,7 +274,7 @@ fn status() -> Value {
 
 /// The state of the server; what is counted stands in `stats`, by names that operating.md tells.
 fn health(facts: &Facts) -> Value {
-    let canary = whole(vec![("seconds_since_answer", json!({"type": "number"}))]);
+    let canary = whole(vec![("seconds_since_answer", json!({"type": "number"})), ("known_answers", count())]);
     let schedule = whole(vec![("policy", text()), ("tbt_ms", count()), ("prefill_tokens", or_null(count()))]);
     let stats = json!({
         "type": "object", "required": ["running", "waiting", "free_blocks", "total_blocks"],

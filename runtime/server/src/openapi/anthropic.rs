@@ -208,6 +208,7 @@ fn event() -> Value {
 fn error() -> Value {
     let kinds = [
         "authentication_error",
+        "permission_error",
         "not_found_error",
         "request_too_large",
         "rate_limit_error",

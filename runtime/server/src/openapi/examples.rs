@@ -43,6 +43,8 @@ pub(super) fn completion() -> Value {
     json!({
         "text": {"value": {"prompt": "The sea is", "max_tokens": 20, "stop": ["\n"]}},
         "ids": {"value": {"prompt": [1, 2, 3], "max_tokens": 20, "logprobs": 2}},
+        "several": {"value": {"prompt": ["The sea is", "The sky is"], "max_tokens": 20, "n": 2}},
+        "scored": {"value": {"prompt": [[1, 2], [3, 4, 5]], "max_tokens": 0, "echo": true, "logprobs": 1}},
         "stream": {"value": {"prompt": "The sea is", "stream": true, "stream_options": {"include_usage": true}}},
         "regex": {"value": {"prompt": "The sea is", "structured_outputs": {"regex": "[a-z]{1,9}"}}},
     })

@@ -153,15 +153,18 @@ fn chat(facts: &Facts) -> Value {
 }
 
 fn completion(facts: &Facts) -> Value {
-    let mut one_text = array(text());
-    let mut one_list = array(ids(facts));
-    for list in [&mut one_text, &mut one_list] {
-        list["minItems"] = 1.into();
-        list["maxItems"] = 1.into();
-    }
-    let prompt = any_of([text(), ids(facts), one_text, one_list]);
+    let several = |one: Value| {
+        let mut several = some(one);
+        several["maxItems"] = MAX_CHOICES.into();
+        several
+    };
+    let prompt = any_of([text(), ids(facts), several(text()), several(ids(facts))]);
+    let of_prompt = format!(
+        "A text, or ids that are taken as they are; or several of one kind, of which choice `index` answers number `index / n`. Prompts times `n` \
+         are at most {MAX_CHOICES}."
+    );
     let own = vec![
-        ("prompt", about("A text, or ids that are taken as they are.", prompt)),
+        ("prompt", about(&of_prompt, prompt)),
         ("logprobs", integer(0..=MAX_LOGPROBS)),
         ("echo", about("The answer begins with the prompt, and with `logprobs` so do they.", boolean())),
         ("suffix", only("")),

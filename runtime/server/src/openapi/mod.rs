@@ -1,7 +1,8 @@
 //! The OpenAPI document: what stands at which path, and every field of requests and answers.
 //!
-//! It is written by hand, as the readers of requests are; `tests.rs` holds the two together. To add a field, write it into the request's
-//! schema here (`generation.rs` for chats and completions, `responses.rs`, `anthropic.rs`); to add a route, into `paths.rs`.
+//! It is written by hand, as the readers of requests are; `tests.rs` holds the two together. To add a field,
+//! write it into the request's schema here (`generation.rs` for chats and completions, `responses.rs`,
+//! `anthropic.rs`); to add a route, into `paths.rs`.
 
 mod answers;
 mod anthropic;
@@ -68,5 +69,5 @@ pub(crate) fn document(facts: &Facts) -> Value {
 const DESCRIPTION: &str = "One model behind OpenAI's and Anthropic's APIs. A field that is null is as one that is not there; a field \
      that nobody knows is refused by its name. Every response has an `x-request-id`; fields that were given and change nothing are named in \
      `x-monomorph-ignored`; what of the tools' schemas arguments are not held to in \
-     `x-monomorph-not-held`. Paths that are none are answered 404 and methods that a path does not take 405, in the envelope `Error`; a head \
-     that is too large or is no HTTP is answered 431 or 400 without a body; a connection too many, 503.";
+     `x-monomorph-not-held`. Paths that are none are answered 404 and methods that a path does not take 405, a head \
+     that is too large 431, one that is no HTTP 400, one that does not arrive 408, a connection too many 503, all in the envelope `Error`.";

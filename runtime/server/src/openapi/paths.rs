@@ -18,9 +18,9 @@ pub(super) struct Operation {
     /// The component that the body is, and requests that show what there is.
     request: Option<(&'static str, Value)>,
     answer: Answer,
-    /// Statuses of errors.
+    /// Statuses of errors, beside [`ANYWHERE`] and, with keys, 401.
     errors: &'static [u16],
-    /// Whether it wants no key.
+    /// Whether it answers anybody: who has no key, and under whatever name.
     open: bool,
     /// The component that errors are.
     error: &'static str,
@@ -41,9 +41,12 @@ enum Answer {
 }
 
 /// Errors of those that answer with what the model generates.
-const GENERATING: &[u16] = &[400, 404, 408, 413, 429, 500, 503, 504];
+const GENERATING: &[u16] = &[400, 404, 408, 413, 415, 429, 500, 503, 504];
 /// Of others with a body.
-const READING: &[u16] = &[400, 404, 408, 413, 500, 503];
+const READING: &[u16] = &[400, 404, 408, 413, 415, 500, 503];
+
+/// Errors of all but those that answer anybody.
+const ANYWHERE: &[u16] = &[400, 403, 421];
 
 /// All of them.
 pub(super) fn operations(facts: &Facts) -> Vec<Operation> {
@@ -155,7 +158,7 @@ pub(super) fn operations(facts: &Facts) -> Vec<Operation> {
             "cancelResponse",
             "Finds nothing to do, and says so.",
             Answer::Nothing,
-            &[400, 404],
+            &[400, 404, 408, 413, 415],
         ),
         Operation {
             query: responses::list_query(),
@@ -212,8 +215,9 @@ fn written(operation: &Operation, keys: bool) -> Value {
         let content = json!({"schema": of(schema), "examples": examples});
         written["requestBody"] = json!({"required": true, "content": {"application/json": content}});
     }
-    let unauthorized = [401].into_iter().filter(|_| keys && !open);
-    for status in errors.iter().copied().chain(unauthorized) {
+    let unauthorized = keys.then_some(&401);
+    let anywhere = ANYWHERE.iter().chain(unauthorized).filter(|_| !open);
+    for status in errors.iter().chain(anywhere).copied() {
         written["responses"][status.to_string()] =
             json!({"description": meaning(status), "content": {"application/json": {"schema": of(error)}}});
     }
@@ -281,9 +285,14 @@ fn meaning(status: u16) -> &'static str {
     match status {
         400 => "The request is wrong; `message` names the field and what is wrong with it.",
         401 => "A key is wanted, and none or a wrong one was given.",
+        403 => "The page that asks is of an origin that `--cors-origin` does not name.",
         404 => "There is no such model or response.",
         408 => "The body did not arrive in time.",
         413 => "The body is larger than this server takes.",
+        415 => "The body does not say that it is JSON: `Content-Type: application/json`.",
+        421 => {
+            "The header `Host` has a name that this server is not called by: `--allowed-host` tells it more."
+        }
         429 => "More requests wait than this server takes; `Retry-After` says when to ask again.",
         500 => "The engine failed.",
         503 => {

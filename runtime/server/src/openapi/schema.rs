@@ -93,7 +93,8 @@ pub(super) fn about(description: &str, mut schema: Value) -> Value {
 /// Names and schemas.
 pub(super) type Properties = Vec<(&'static str, Value)>;
 
-/// An object of a request: of these and no other properties. Those that are not required may be null, which is as if they were not there.
+/// An object of a request: of these and no other properties. Those that are not required may be null, which
+/// is as if they were not there.
 pub(super) fn request(required: &[&str], properties: Properties) -> Value {
     let one = |(name, schema): (&'static str, Value)| {
         let takes_null = schema == any() || schema["type"] == "null";

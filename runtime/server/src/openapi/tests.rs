@@ -1,10 +1,11 @@
 //! The document against the router and the readers of requests, which are written apart from it.
 //!
-//! Readers tell what fields they ask for (`fields::seen`), and are given bodies made of the document: the least that is taken, with each
-//! property alone, of each value that is told, and the examples.
+//! Readers tell what fields they ask for (`fields::seen`), and are given bodies made of the document: the
+//! least that is taken, with each property alone, of each value that is told, and the examples.
 //!
-//! Planted, and caught here: a field that the document lacks, and one that nobody reads; a type that the reader refuses; an object read that was none; a route
-//! that is not in the document; a query of another name; a status in the sources alone.
+//! Planted, and caught here: a field that the document lacks, and one that nobody reads; a type that the
+//! reader refuses; an object read that was none; a route that is not in the document; a query of another
+//! name; a status in the sources alone.
 
 use super::{Facts, document};
 use crate::anthropic::request::MessagesRequest;
@@ -128,7 +129,8 @@ fn every_field_of_every_reader_is_in_the_document_and_the_reverse() {
         }
         for body in instances(&document, &content["schema"]) {
             let Err(error) = read(&body) else { continue };
-            // What a schema cannot say (two fields that contradict each other) may be refused, but not a field or its type.
+            // What a schema cannot say (two fields that contradict each other) may be refused, but not a
+            // field or its type.
             if ["unknown_parameter", "invalid_type", "invalid_body"].contains(&error.code)
                 || error.message.ends_with("is required")
             {
@@ -241,7 +243,8 @@ fn queries_are_those_of_the_document() {
     assert_eq!(told.map(|it| it["name"].as_str().expect("a name")).collect::<Vec<_>>(), LIST_QUERY);
 }
 
-/// Statuses that the sources name are those of the document. That each route has its own is what schemathesis looks at.
+/// Statuses that the sources name are those of the document. That each route has its own is what schemathesis
+/// looks at.
 #[test]
 fn every_status_is_in_the_document_and_the_reverse() {
     let document = document(&FACTS);
@@ -250,7 +253,7 @@ fn every_status_is_in_the_document_and_the_reverse() {
     let told: BTreeSet<u16> = operations
         .flat_map(|operation| operation["responses"].as_object().expect("responses").keys())
         .map(|status| status.parse().expect("a number"))
-        .chain([405])
+        .chain([405, 431])
         .collect();
     let sources = sources();
     let named = |status: &StatusCode| {

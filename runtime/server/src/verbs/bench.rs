@@ -1,7 +1,7 @@
 //! `bench`: prefill, decode and concurrent streams, beside what the plan predicted.
 
 use crate::failure::Failure;
-use crate::load::{KEEP_NOTHING, MemoryArgs, ThreadArgs, WeightsArgs};
+use crate::load::{KEEP_NOTHING, MemoryArgs, ThreadArgs, WeightsArgs, load_model};
 use crate::out;
 use crate::verbs::ending::Ending;
 use crate::verbs::report::{Measured, Report};
@@ -28,10 +28,12 @@ pub(crate) struct BenchArgs {
     /// Times everything is measured; the medians are reported.
     #[arg(long, value_name = "N", default_value = "3")]
     repeat: NonZero<usize>,
-    /// Sequences to decode at once, one token of each a step and those of the drafts that hold, each after a prompt of `depth` tokens: the model's steps alone.
+    /// Sequences to decode at once, one token of each a step and those of the drafts that hold, each after a
+    /// prompt of `depth` tokens: the model's steps alone.
     #[arg(long, value_name = "N,N", value_delimiter = ',', default_value = "1")]
     batch: Vec<NonZero<usize>>,
-    /// Concurrent streams to measure through the engine, each generating after a prompt of `depth` tokens; 0 measures none.
+    /// Concurrent streams to measure through the engine, each generating after a prompt of `depth` tokens; 0
+    /// measures none.
     #[arg(long, value_name = "N,N", value_delimiter = ',', default_value = "1,8")]
     streams: Vec<usize>,
     /// Print one JSON object.
@@ -63,7 +65,8 @@ impl BenchArgs {
         }
         let most_streams = self.streams.iter().copied().max().unwrap_or(1).min(spec.step_sequences);
         let blocks_of = |tokens: usize| tokens.div_ceil(spec.block_tokens);
-        // One more token a stream than it generates: the engine may look that far ahead. Drafts reach as far, or farther.
+        // One more token a stream than it generates: the engine may look that far ahead. Drafts reach as far,
+        // or farther.
         let each = blocks_of(depth + generate + spec.reach().max(1));
         let most = most_streams.max(most_batch);
         Ok((blocks_of(longest + spec.reach()).max(each * most), most))
@@ -76,11 +79,11 @@ pub(crate) fn bench<M: Model>(args: &BenchArgs, started: Instant) -> Result<(), 
     let (depth, generate) = (args.depth.get(), args.generate.get());
     let context = args.longest_prompt().max(depth + generate + 1).min(spec.usable_context());
     let (blocks, sequences) = args.needs(spec)?;
-    let weights = args.weights.open(spec)?;
+    let weights = args.weights.open(spec, args.threads.count())?;
     let reach = context + spec.reach();
     let states = StatesWanted { sequences: Some(sequences), snapshots: Some(0) };
     let options = args.memory.options(Some(blocks), reach, states, args.threads.count(), out::say)?;
-    let mut model = M::load(&weights, &options, &Progress::default())?;
+    let mut model = load_model::<M>(&weights, &options, &Progress::default())?;
     drop(weights);
     let loaded = started.elapsed().as_secs_f64();
 

@@ -4,8 +4,8 @@ use monomorph_engine::EngineHandle;
 use std::ops::Deref;
 use std::time::Duration;
 
-/// Stops the engine, and waits until its model is gone, when the verb is done: a process must not end while a thread of it is inside
-/// the driver of a device, which is taken down then.
+/// Stops the engine, and waits until its model is gone, when the verb is done: a process must not end while a
+/// thread of it is inside the driver of a device, which is taken down then.
 pub(super) struct Ending(pub(super) EngineHandle);
 
 impl Deref for Ending {

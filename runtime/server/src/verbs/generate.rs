@@ -25,10 +25,13 @@ pub(crate) struct GenerateArgs {
     #[command(flatten)]
     weights: WeightsArgs,
     /// What to answer.
-    #[arg(long, value_name = "TEXT", required_unless_present = "tokens")]
+    #[arg(value_name = "TEXT", required_unless_present_any = ["prompt", "tokens"], conflicts_with = "prompt")]
+    text: Option<String>,
+    /// The same, by name.
+    #[arg(long, value_name = "TEXT")]
     prompt: Option<String>,
-    /// Instead of a prompt: a JSON list of lists of token ids, all continued at once; prints lists of ids.
-    #[arg(long, value_name = "FILE", conflicts_with_all = ["prompt", "system", "raw", "stop"])]
+    /// Instead of a text: a JSON list of lists of token ids, all continued at once; prints lists of ids.
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["text", "prompt", "system", "raw", "stop"])]
     tokens: Option<PathBuf>,
     /// Go on after the model would stop, with --tokens only.
     #[arg(long, requires = "tokens")]
@@ -126,7 +129,7 @@ pub(crate) fn generate(
         ));
         return Ok(());
     }
-    let asked_for = args.prompt.as_deref().unwrap_or_default();
+    let asked_for = args.text.as_deref().or(args.prompt.as_deref()).unwrap_or_default();
     let prompt = if args.raw {
         text.tokenizer.encode_prompt(asked_for)
     } else {
@@ -185,8 +188,8 @@ pub(crate) fn generate(
     Ok(())
 }
 
-/// Continues lists of token ids, so many side by side; what was generated, a list for each, of ids or of pairs of an id and its
-/// log-probability. Stop ids end a list only without `ignore_eos`.
+/// Continues lists of token ids, so many side by side; what was generated, a list for each, of ids or of
+/// pairs of an id and its log-probability. Stop ids end a list only without `ignore_eos`.
 fn continue_lists(
     engine: &EngineHandle,
     lists: &[Vec<u32>],

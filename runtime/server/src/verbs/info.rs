@@ -6,6 +6,7 @@ use crate::paths::default_weights;
 use crate::{batches, draft};
 use monomorph_model::ModelSpec;
 use serde_json::{Value, json};
+use std::collections::BTreeMap;
 
 /// Flags of `info`.
 #[derive(Debug, clap::Args)]
@@ -68,6 +69,8 @@ pub(crate) fn facts(spec: &ModelSpec) -> Value {
         "limit": {"prefill": figures.limit_prefill, "decode": figures.limit_decode},
         "predicted": {"prefill": figures.predicted_prefill, "decode": figures.predicted_decode},
         "weights": default_weights(spec).display().to_string(),
+        "canaries": spec.canaries.len(),
+        "digests": spec.files.iter().map(|file| (file.name, file.sha256)).collect::<BTreeMap<_, _>>(),
     })
 }
 
@@ -130,6 +133,18 @@ fn as_text(spec: &ModelSpec) -> String {
         line("batches", batches::describe(spec, invariant));
     }
     line("weights", format!("{} in {} tensors", out::bytes(spec.weight_bytes), spec.tensor_count()));
+    let least = spec.canaries.iter().map(|canary| canary.margin).fold(f32::INFINITY, f32::min);
+    line(
+        "canaries",
+        match spec.canaries.len() {
+            0 => "none known: damaged weights that answer like others are not found out at the start"
+                .to_owned(),
+            known => format!("{known} known answers, each token of which leads by {least:.1} logits or more"),
+        },
+    );
+    for file in spec.files {
+        line("digest", format!("{} is SHA-256 {}", file.name, file.sha256));
+    }
     line("scratch", out::bytes(spec.scratch_bytes));
     let block = out::bytes(spec.block_bytes as u64);
     line("K/V", format!("{}, blocks of {} tokens, {block} each", spec.kv_format, spec.block_tokens));

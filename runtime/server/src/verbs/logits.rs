@@ -1,7 +1,7 @@
 //! `logits`: what the stack computes, for comparison with other implementations.
 
 use crate::failure::Failure;
-use crate::load::{MemoryArgs, ThreadArgs, WeightsArgs};
+use crate::load::{MemoryArgs, ThreadArgs, WeightsArgs, load_model};
 use crate::out;
 use monomorph_model::{
     BlockId, Model, ModelSpec, Output, Progress, RowOutput, SequenceStep, Slot, StatesWanted, Step, Tokens,
@@ -43,7 +43,7 @@ pub(crate) fn logits<M: Model>(args: &LogitsArgs) -> Result<(), Failure> {
     let spec = M::SPEC;
     let lists = read_lists(&args.tokens, spec)?;
     let longest = lists.iter().map(Vec::len).max().unwrap_or(1);
-    let weights = args.weights.open(spec)?;
+    let weights = args.weights.open(spec, args.threads.count())?;
     let beside = if args.together { lists.len() } else { 1 };
     if beside > spec.step_sequences {
         let most = spec.step_sequences;
@@ -53,7 +53,7 @@ pub(crate) fn logits<M: Model>(args: &LogitsArgs) -> Result<(), Failure> {
     let blocks = Some(beside * blocks_each);
     let states = StatesWanted { sequences: Some(beside), snapshots: Some(0) };
     let options = args.memory.options(blocks, longest, states, args.threads.count(), out::say)?;
-    let mut model = M::load(&weights, &options, &Progress::default())?;
+    let mut model = load_model::<M>(&weights, &options, &Progress::default())?;
     drop(weights);
 
     // Under another name first: a run that breaks off leaves no file that looks whole.
@@ -68,7 +68,8 @@ pub(crate) fn logits<M: Model>(args: &LogitsArgs) -> Result<(), Failure> {
             let fresh = group.iter().map(|tokens| Fed { tokens, position: 0, rows: Vec::new() });
             let mut fed: Vec<Fed> = fresh.collect();
             while feed(&mut model, spec, &mut fed, blocks_each, cut)? {
-                // One list's rows follow one another in the file; of several they are kept until the first is done.
+                // One list's rows follow one another in the file; of several they are kept until the first is
+                // done.
                 if let [fed] = fed.as_mut_slice() {
                     write(&mut file, fed.rows.drain(..))?;
                 }
@@ -112,7 +113,8 @@ struct Cut {
 }
 
 impl Cut {
-    /// Of the `left` tokens from `position` on, how many a step with `room` for so many is fed, and whether as generated ones.
+    /// Of the `left` tokens from `position` on, how many a step with `room` for so many is fed, and whether
+    /// as generated ones.
     fn next(self, spec: &ModelSpec, position: usize, left: usize, room: usize) -> (usize, bool) {
         if self.decode && (position > 0 || self.prompt == 0) {
             return (left.min(room).min(1), true);
@@ -122,8 +124,8 @@ impl Cut {
     }
 }
 
-/// One step of lists side by side: of each the next tokens, as far as a step takes them. Says whether there was anything left
-/// to feed.
+/// One step of lists side by side: of each the next tokens, as far as a step takes them. Says whether there
+/// was anything left to feed.
 fn feed<M: Model>(
     model: &mut M,
     spec: &ModelSpec,
@@ -203,8 +205,8 @@ pub(crate) fn read_lists(path: &Path, spec: &ModelSpec) -> Result<Vec<Vec<u32>>,
     Ok(lists)
 }
 
-/// The header of a safetensors file: its length, then JSON, padded to eight bytes. Written by hand because the data
-/// follows piece by piece; the whole would not always fit in memory.
+/// The header of a safetensors file: its length, then JSON, padded to eight bytes. Written by hand because
+/// the data follows piece by piece; the whole would not always fit in memory.
 fn write_header(file: &mut impl Write, lists: &[Vec<u32>], vocabulary: usize) -> std::io::Result<()> {
     let mut header = serde_json::Map::new();
     let mut begin = 0;

@@ -9,3 +9,4 @@ mod report;
 pub(crate) mod serve;
 mod serving;
 mod steps;
+mod stopping;

@@ -1,16 +1,20 @@
 //! `serve`: HTTP until told to stop.
 
 use super::serving;
+use super::stopping::Stopping;
+use crate::descriptors;
 use crate::dump::DumpArgs;
-use crate::failure::Failure;
+use crate::failure::{EXIT_DEVICE_FAULT, Failure};
 use crate::far::FarArgs;
-use crate::grammars::GrammarStore;
+use crate::grammars::{GrammarArgs, GrammarStore};
 use crate::health::StepLimit;
-use crate::health::canary::Canary;
+use crate::health::canary::{Canary, CanaryArgs, check_known};
 use crate::http::app::{App, Ready};
 use crate::http::connections::ConnectionArgs;
 use crate::http::cors::CorsArgs;
+use crate::http::hosts::HostArgs;
 use crate::http::ignored::Ignored;
+use crate::http::large::Turns;
 use crate::keys::KeyArgs;
 use crate::load::{
     CacheArgs, MemoryArgs, Planned, PrefixArgs, StartEngine, Switch, ThreadArgs, WeightsArgs, load,
@@ -27,7 +31,7 @@ use crate::swap::{self, SwapArgs};
 use crate::warm_up::WarmUpArgs;
 use crate::{batches, draft};
 use monomorph_engine::{EngineHandle, EngineOptions};
-use monomorph_model::{ModelSpec, Progress};
+use monomorph_model::{ModelSpec, Progress, device_fault};
 use std::hash::RandomState;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener};
 use std::num::NonZero;
@@ -36,6 +40,8 @@ use std::time::{Duration, Instant};
 
 /// Threads for HTTP: the cores belong to the model.
 const HTTP_THREADS: usize = 2;
+/// How long the process may take to end when all is done.
+const LAST: Duration = Duration::from_secs(3);
 
 /// Flags of `serve`.
 #[derive(Clone, Debug, clap::Args)]
@@ -43,6 +49,9 @@ pub struct ServeArgs {
     /// Where the weights are.
     #[command(flatten)]
     pub weights: WeightsArgs,
+    /// What they must answer.
+    #[command(flatten)]
+    pub canary: CanaryArgs,
     /// Address to listen at.
     #[arg(long, value_name = "ADDRESS", default_value_t = IpAddr::V4(Ipv4Addr::LOCALHOST))]
     pub bind: IpAddr,
@@ -55,6 +64,9 @@ pub struct ServeArgs {
     /// Which pages in browsers may.
     #[command(flatten)]
     pub cors: CorsArgs,
+    /// What clients may call this machine.
+    #[command(flatten)]
+    pub hosts: HostArgs,
     /// How many connections there may be.
     #[command(flatten)]
     pub connections: ConnectionArgs,
@@ -91,7 +103,11 @@ pub struct ServeArgs {
     /// Whether calls of tools are held to the tools' schemas that are neither required nor of strict tools.
     #[arg(long, value_name = "on|off", value_enum, default_value_t = Switch::On)]
     pub hold_calls: Switch,
-    /// Most memory, in MiB, for the responses of `/v1/responses` that are kept; the oldest are given up first.
+    /// How long grammars are compiled.
+    #[command(flatten)]
+    pub grammars: GrammarArgs,
+    /// Most memory, in MiB, for the responses of `/v1/responses` that are kept; the oldest are given up
+    /// first.
     #[arg(long, value_name = "MIB", default_value_t = 64, value_parser = clap::value_parser!(u32).range(0..=65536))]
     pub response_store: u32,
     /// Requests that may wait for their turn; more are answered 429.
@@ -103,14 +119,14 @@ pub struct ServeArgs {
     /// Largest request body in bytes; larger ones are answered 413.
     #[arg(long, value_name = "BYTES", default_value_t = NonZero::<usize>::MIN.saturating_add(4 * 1024 * 1024 - 1))]
     pub max_body: NonZero<usize>,
-    /// Seconds that accepted requests get to finish after Ctrl-C or SIGTERM.
+    /// Seconds that accepted requests get to finish after Ctrl-C, SIGTERM or SIGHUP.
     #[arg(long, value_name = "SECONDS", default_value_t = 30)]
     pub drain_seconds: u64,
     /// Seconds that an answer may take, its wait in the queue included; 0 is as long as it wants.
     #[arg(long, value_name = "SECONDS", default_value_t = 300)]
     pub request_timeout: u64,
-    /// Seconds that a step may take before `/health` says that it hangs [default: four times what is predicted for the largest
-    /// or was seen of late, and at least 1.5].
+    /// Seconds that a step may take before `/health` says that it hangs [default: four times what is
+    /// predicted for the largest or was seen of late, and at least 1.5].
     #[arg(long, value_name = "SECONDS")]
     pub step_seconds: Option<NonZero<u64>>,
     /// What to log.
@@ -121,8 +137,8 @@ pub struct ServeArgs {
     pub dump: DumpArgs,
 }
 
-/// Serves until a signal, then drains. `/health/ready` answers from the start, and 200 once the model is loaded. `started` is
-/// when the process was.
+/// Serves until a signal, then drains. `/health/ready` answers from the start, and 200 once the model is
+/// loaded. `started` is when the process was.
 ///
 /// # Errors
 /// When the address is taken, the weights cannot be loaded, or the device failed.
@@ -133,7 +149,9 @@ pub fn serve(
     started: Instant,
 ) -> Result<(), Failure> {
     args.log.begin();
+    descriptors::claim(args.connections.max_connections.get())?;
     let (keys, cors) = (args.keys.read()?, args.cors.layer()?);
+    let guests = args.hosts.read(args.bind, &args.cors)?;
     if keys.is_empty() && !args.bind.is_loopback() {
         out::say(format_args!(
             "warning: --bind {} without --api-key-file: whoever reaches this machine may ask",
@@ -168,6 +186,7 @@ pub fn serve(
         spec,
         model_name: args.model_name.clone().unwrap_or_else(|| spec.model.to_owned()),
         keys,
+        guests,
         ignored: Ignored::default(),
         dump: args.dump.open()?.map(Arc::new),
         body_limit: args.max_body.get(),
@@ -181,6 +200,7 @@ pub fn serve(
             |seconds| StepLimit::Fixed(Duration::from_secs(seconds.get())),
         ),
         guard: Guard::new(args.memory.guard.bytes(Host::read())),
+        turns: Turns::default(),
         responses: Arc::new(Store::new((args.response_store as usize) << 20)),
         progress: Progress::default(),
         started,
@@ -189,14 +209,16 @@ pub fn serve(
         drained: OnceLock::new(),
         ready: OnceLock::new(),
     });
+    let drain = Duration::from_secs(args.drain_seconds);
+    let stopping = Arc::new(Stopping::listen(Arc::clone(&app), drain)?);
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(HTTP_THREADS)
         .thread_name("http")
         .enable_all()
         .build()
         .map_err(|error| format!("cannot start the HTTP threads: {error}"))?;
-    let drain = Duration::from_secs(args.drain_seconds);
-    let server = runtime.spawn(serving::run(Arc::clone(&app), listener, args.connections, cors, drain));
+    let run = serving::run(Arc::clone(&app), listener, args.connections, cors, drain, Arc::clone(&stopping));
+    let server = runtime.spawn(run);
 
     out::print(format_args!("loading {} at http://{address}/", spec.target));
     let engine =
@@ -213,9 +235,15 @@ pub fn serve(
             out::print(format_args!("first token {} ms after the start", started.elapsed().as_millis()));
         }
     })?;
+    let canaries = args.canary.of(spec, app.dummy);
+    let known = check_known(&engine, spec, canaries)?;
     let warm = args.warm_up.run(&engine, &text)?;
     let warm = warm.map_or(String::new(), |tokens| format!("; {tokens} tokens of a warm-up prompt cached"));
-    let weights = if app.dummy { "; weights: dummy" } else { "" };
+    let weights = match (app.dummy, known) {
+        (true, _) => "; weights: dummy".to_owned(),
+        (false, 0) => "; no answers of these weights are known".to_owned(),
+        (false, known) => format!("; {known} known answers are right"),
+    };
     let drafts = spec.draft.as_ref().map_or(String::new(), |it| format!("; {}", draft::describe(spec, it)));
     let invariant = spec.batch_invariant.as_ref();
     let invariant =
@@ -226,8 +254,8 @@ pub fn serve(
     let swapped = swap::describe(spec, engine.swap());
     let scheduled = schedule::describe(engine.schedule());
     let text = Arc::new(text);
-    let grammars = GrammarStore::new(spec, &text);
-    let _ = app.ready.set(Ready { engine, text, grammars, canary: Arc::new(canary) });
+    let grammars = GrammarStore::new(spec, &text, args.grammars);
+    let _ = app.ready.set(Ready { engine, text, grammars, canary: Arc::new(canary), known });
     out::print(format_args!(
         "ready in {:.2} s: {} with a context of {context} tokens, {cached} cached in all ({}), {} threads{running}{kept}{swapped}{warm}{scheduled}{weights}{drafts}{invariant}",
         started.elapsed().as_secs_f64(),
@@ -237,13 +265,16 @@ pub fn serve(
     ));
     out::print(format_args!("chat page:  http://{address}/\nOpenAI API: http://{address}/v1"));
     let ended = runtime.block_on(server);
+    let ended = ended.unwrap_or_else(|error| Err(format!("the HTTP server ended: {error}")));
+    let code = if device_fault().is_some() { EXIT_DEVICE_FAULT } else { ended.is_err().into() };
+    stopping.end_within(LAST, code.into());
     if let Some(dump) = &app.dump {
         dump.flush();
     }
-    match ended {
-        Ok(result) => Ok(result?),
-        Err(error) => Err(format!("the HTTP server ended: {error}").into()),
-    }
+    // What is computed beside the workers (a prompt, a grammar) cannot be interrupted, and nobody wants it
+    // any more.
+    runtime.shutdown_background();
+    Ok(ended?)
 }
 
 /// What there is to say of the prefix cache.

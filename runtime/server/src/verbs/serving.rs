@@ -1,5 +1,6 @@
-//! HTTP from the first connection to the last byte: until a signal or a fault, and what follows it.
+//! HTTP from the first connection to the last byte: until a drain or a fault, and what follows it.
 
+use super::stopping::Stopping;
 use crate::http::app::App;
 use crate::http::connections::{self, ConnectionArgs};
 use crate::http::router;
@@ -8,19 +9,18 @@ use monomorph_engine::Health;
 use monomorph_model::device_fault;
 use std::net::TcpListener;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
-use tokio::signal::unix::{Signal, SignalKind, signal};
+use std::time::Duration;
 use tokio::time::timeout;
 use tower_http::cors::CorsLayer;
 
 /// How often to look whether loading is done.
 const LOADING_POLL: Duration = Duration::from_millis(100);
-/// How long the last bytes of answers may take to leave after the engine has stopped, and how much later than told the engine may
-/// stop: it looks at the clock between two steps.
+/// How long the last bytes of answers may take to leave after the engine has stopped, and how much later than
+/// told the engine may stop: it looks at the clock between two steps.
 const FLUSH_TIME: Duration = Duration::from_secs(2);
 
-/// Serves HTTP until a signal, then lets accepted requests finish. Meanwhile it goes on listening: who asks is told that the
-/// server is draining, and not that nobody is there.
+/// Serves HTTP until a drain begins, then lets accepted requests finish. Meanwhile it goes on listening: who
+/// asks is told that the server is draining, and not that nobody is there.
 ///
 /// # Errors
 /// When HTTP ends by itself, the device failed, or the engine did not end as it should.
@@ -30,14 +30,14 @@ pub(super) async fn run(
     connections: ConnectionArgs,
     cors: CorsLayer,
     drain: Duration,
+    stopping: Arc<Stopping>,
 ) -> Result<(), String> {
-    let mut signals = Signals::new().map_err(|error| format!("cannot listen for signals: {error}"))?;
     let listener = tokio::net::TcpListener::from_std(listener).map_err(|error| error.to_string())?;
-    let (stop, stopping) = tokio::sync::oneshot::channel::<()>();
+    let (stop, stopped) = tokio::sync::oneshot::channel::<()>();
     let router = router(Arc::clone(&app)).layer(cors);
     let mut server = tokio::spawn(connections::serve(listener, router, connections, async {
         // A sender that was dropped means the same.
-        let _ = stopping.await;
+        let _ = stopped.await;
     }));
     tokio::select! {
         ended = &mut server => return Err(format!("the HTTP server ended by itself: {ended:?}")),
@@ -47,54 +47,33 @@ pub(super) async fn run(
             let _ = timeout(FLUSH_TIME, server).await;
             return Err(fault);
         }
-        name = signals.next() => {
-            let Some(ready) = app.ready.get() else {
-                out::say(format_args!("{name} while loading: leaving"));
-                std::process::exit(1);
-            };
-            let seconds = drain.as_secs();
-            out::say(format_args!("{name}: finishing accepted requests, for {seconds} s at most; once more leaves at once"));
-            // Before the engine refuses anybody. A moment beyond what the clock can say is none.
-            if let Some(end) = Instant::now().checked_add(drain) {
-                let _ = app.drained.set(end);
-            }
-            ready.engine.drain(drain);
-        }
+        () = stopping.begun() => {}
     }
-    let drained = async {
-        let ended = match app.ready.get() {
-            Some(ready)
-                if timeout(drain.saturating_add(FLUSH_TIME), ready.engine.stopped()).await.is_err() =>
-            {
-                Err("the engine did not stop: a step has not come back".to_owned())
-            }
-            Some(ready) => match ready.engine.health() {
-                Health::Dead(cause) | Health::Poisoned(cause) => Err(cause),
-                Health::Running | Health::Draining | Health::Stopped => Ok(()),
-            },
-            None => Ok(()),
-        };
-        // The engine cut what it could not finish: what is left is bytes on their way.
-        let _ = stop.send(());
-        (ended, timeout(FLUSH_TIME, server).await.is_ok())
+    let ended = match app.ready.get() {
+        Some(ready) if timeout(drain.saturating_add(FLUSH_TIME), ready.engine.stopped()).await.is_err() => {
+            Err("the engine did not stop: a step has not come back".to_owned())
+        }
+        Some(ready) => match ready.engine.health() {
+            Health::Dead(cause) | Health::Poisoned(cause) => Err(cause),
+            Health::Running | Health::Draining | Health::Stopped => Ok(()),
+        },
+        None => Ok(()),
     };
-    tokio::select! {
-        (ended, flushed) = drained => {
-            if !flushed {
-                out::say(format_args!("some clients did not take their last bytes in time"));
-            }
-            out::say(format_args!("stopped"));
-            ended
-        }
-        name = signals.next() => {
-            out::say(format_args!("{name} again: leaving"));
-            std::process::exit(1);
-        }
+    // The engine cut what it could not finish: what is left is bytes on their way, and grammars that nobody
+    // gets an answer of.
+    if let Some(ready) = app.ready.get() {
+        ready.grammars.stop();
     }
+    let _ = stop.send(());
+    if timeout(FLUSH_TIME, server).await.is_err() {
+        out::say(format_args!("some clients did not take their last bytes in time"));
+    }
+    out::say(format_args!("stopped"));
+    ended
 }
 
-/// Waits for a fault of the device that has ended the engine. An engine that died of anything else stays to be asked
-/// what it died of.
+/// Waits for a fault of the device that has ended the engine. An engine that died of anything else stays to
+/// be asked what it died of.
 async fn fault(app: &App) -> String {
     let ready = loop {
         match app.ready.get() {
@@ -107,28 +86,5 @@ async fn fault(app: &App) -> String {
     match (ready.engine.health(), device_fault()) {
         (Health::Dead(_), Some(fault)) => fault.to_owned(),
         _ => std::future::pending().await,
-    }
-}
-
-/// Ctrl-C and SIGTERM.
-struct Signals {
-    interrupt: Signal,
-    terminate: Signal,
-}
-
-impl Signals {
-    fn new() -> std::io::Result<Signals> {
-        Ok(Signals {
-            interrupt: signal(SignalKind::interrupt())?,
-            terminate: signal(SignalKind::terminate())?,
-        })
-    }
-
-    /// Waits for the next one and names it.
-    async fn next(&mut self) -> &'static str {
-        tokio::select! {
-            _ = self.interrupt.recv() => "Ctrl-C",
-            _ = self.terminate.recv() => "SIGTERM",
-        }
     }
 }

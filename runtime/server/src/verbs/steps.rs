@@ -7,7 +7,8 @@ use monomorph_model::{
 use std::collections::VecDeque;
 use std::time::Instant;
 
-/// Feeds a prompt into an empty sequence, as many tokens at once as a step takes, and samples the token after it.
+/// Feeds a prompt into an empty sequence, as many tokens at once as a step takes, and samples the token after
+/// it.
 pub(crate) fn feed<M: Model>(model: &mut M, prompt: &[u32]) -> Result<(), String> {
     let blocks = block_range(M::SPEC, 0, prompt.len());
     let mut position = 0;
@@ -50,7 +51,8 @@ pub(crate) struct Decoded {
 }
 
 impl<'a, M: Model> Steps<'a, M> {
-    /// Feeds the prompts, several of them in a step where they fit. `most` is how many tokens a sequence will have.
+    /// Feeds the prompts, several of them in a step where they fit. `most` is how many tokens a sequence will
+    /// have.
     pub(crate) fn after(model: &'a mut M, prompts: Vec<Vec<u32>>, most: usize) -> Result<Self, String> {
         let blocks: Vec<Vec<BlockId>> =
             (0..prompts.len()).map(|index| block_range(M::SPEC, index, most)).collect();
@@ -186,7 +188,8 @@ impl<'a, M: Model> Steps<'a, M> {
     }
 }
 
-/// The row that feeds `range` of the prompt of sequence `index`, which has `blocks`; it samples at the prompt's end.
+/// The row that feeds `range` of the prompt of sequence `index`, which has `blocks`; it samples at the
+/// prompt's end.
 fn prompt_row(
     spec: &ModelSpec,
     index: usize,

@@ -1,7 +1,8 @@
 //! Anthropic's messages, through the server.
 //!
-//! Planted, and caught by `answers`: thinking blocks without a signature in streams; a stop sequence that is not named. By `conversations`: turns
-//! not joined; results of tools before all else. By `refusals`: errors in the other vendor's envelope, here, and this one's elsewhere.
+//! Planted, and caught by `answers`: thinking blocks without a signature in streams; a stop sequence that is
+//! not named. By `conversations`: turns not joined; results of tools before all else. By `refusals`: errors
+//! in the other vendor's envelope, here, and this one's elsewhere.
 
 use crate::client::Response;
 use crate::process::Server;
@@ -197,7 +198,8 @@ fn prompt(server: &Server, openai: &Value) -> String {
     texts.iter().filter_map(Value::as_str).collect()
 }
 
-/// Both vendors' words for one conversation are one prompt: it has as many tokens, and the second finds the first in the cache.
+/// Both vendors' words for one conversation are one prompt: it has as many tokens, and the second finds the
+/// first in the cache.
 pub fn conversations() {
     let server = Server::start_talking("hermes", "think", &["--hold-calls", "off"]);
     let cached = json!({"type": "ephemeral"});

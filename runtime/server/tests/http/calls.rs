@@ -1,7 +1,8 @@
-//! Calls that are required, and arguments that are held to their tool's schema. The scripted model says what its prompt tells it to, and
-//! where that is not allowed the next byte that is.
+//! Calls that are required, and arguments that are held to their tool's schema. The scripted model says what
+//! its prompt tells it to, and where that is not allowed the next byte that is.
 //!
-//! Planted, and caught by `kept`: nothing kept; what is kept of other tools or of another choice taken for it.
+//! Planted, and caught by `kept`: nothing kept; what is kept of other tools or of another choice taken for
+//! it.
 
 use crate::corpora::encode;
 use crate::deltas::accumulate;
@@ -219,11 +220,7 @@ pub fn in_other_words() {
 pub fn kept() {
     let server = Server::start_talking("hermes", "-", &[]);
     let counts = || {
-        let metrics = server.get("/metrics");
-        let count = |name: &str| {
-            let line = metrics.text().lines().find(|line| line.starts_with(name)).expect("it is counted");
-            line.rsplit(' ').next().expect("a number").parse::<u64>().expect("a number")
-        };
+        let count = |name| server.metric(name) as u64;
         ["monomorph:grammars_compiled_total", "monomorph:grammars_found_total"].map(count)
     };
     let said = "<tool_call>\n{\"name\": \"get_weather\", \"arguments\": {\"city\": 5, \"days\": 99}}";
@@ -234,7 +231,8 @@ pub fn kept() {
     let first = asked(json!({}));
     assert_eq!(counts(), [1, 0]);
     assert_eq!((asked(json!({})), counts()), (first.clone(), [1, 1]));
-    // What differs in anything that counts is another one, and so is a schema whose members stand in another order.
+    // What differs in anything that counts is another one, and so is a schema whose members stand in another
+    // order.
     let mut turned = tools();
     turned[0]["function"]["parameters"]["properties"] =
         json!({"days": {"type": "integer"}, "city": {"type": "string", "maxLength": 3}});
@@ -275,8 +273,14 @@ pub fn refusals() {
         (
             &server,
             json!({"tools": of(&json!({"type": "strin"}), true)}),
-            "tools[0].function.parameters",
-            "cannot be used",
+            "tools[0].function.parameters.type",
+            "must be one of",
+        ),
+        (
+            &server,
+            json!({"tools": of(&json!({"type": "object", "properties": {"n": {"const": 9_007_199_254_740_993_i64}}}), true)}),
+            "tools[0].function.parameters.properties.n.const",
+            "2^53",
         ),
         (&server, json!({"tools": [], "tool_choice": "required"}), "tool_choice", "none to call"),
         (&server, json!({"tool_choice": name("nope")}), "tool_choice.function.name", "nope"),

@@ -48,14 +48,22 @@ pub struct Connection {
 
 impl Connection {
     pub fn open(address: SocketAddr) -> Connection {
-        let stream = TcpStream::connect(address).expect("the server listens");
+        Connection::on(TcpStream::connect(address).expect("the server listens"))
+    }
+
+    /// With a server that may take no more of them.
+    pub fn try_open(address: SocketAddr, within: Duration) -> Option<Connection> {
+        TcpStream::connect_timeout(&address, within).ok().map(Connection::on)
+    }
+
+    fn on(stream: TcpStream) -> Connection {
         stream.set_read_timeout(Some(Duration::from_secs(20))).expect("a timeout");
         stream.set_nodelay(true).expect("no delay");
         Connection { stream: BufReader::new(stream) }
     }
 
     pub fn post(&mut self, path: &str, body: &Value) -> Response {
-        self.request("POST", path, &[("content-type", "application/json")], body.to_string().as_bytes())
+        self.request("POST", path, &[], body.to_string().as_bytes())
     }
 
     pub fn request(&mut self, method: &str, path: &str, headers: &[(&str, &str)], body: &[u8]) -> Response {
@@ -63,11 +71,15 @@ impl Connection {
         self.response()
     }
 
-    /// Sends a request and does not wait for its answer.
+    /// Sends a request and does not wait for its answer. What every client says (a host, that a body is JSON)
+    /// is said unless `headers` say it otherwise; one with an empty value is left out.
     pub fn send(&mut self, method: &str, path: &str, headers: &[(&str, &str)], body: &[u8]) {
-        let mut head =
-            format!("{method} {path} HTTP/1.1\r\nhost: test\r\ncontent-length: {}\r\n", body.len());
-        for (name, value) in headers {
+        let mut head = format!("{method} {path} HTTP/1.1\r\ncontent-length: {}\r\n", body.len());
+        let kind = (method == "POST").then_some(("content-type", "application/json"));
+        let usual = [("host", "localhost")].into_iter().chain(kind);
+        let usual = usual.filter(|(name, _)| !headers.iter().any(|(given, _)| given == name));
+        let headers = headers.iter().copied().filter(|(_, value)| !value.is_empty());
+        for (name, value) in usual.chain(headers) {
             head.push_str(&format!("{name}: {value}\r\n"));
         }
         head.push_str("\r\n");
@@ -77,6 +89,11 @@ impl Connection {
 
     pub fn raw(&mut self, bytes: &[u8]) {
         self.stream.get_mut().write_all(bytes).expect("the server reads");
+    }
+
+    /// [`Connection::raw`], which the server may have answered and closed before all of it is there.
+    pub fn try_raw(&mut self, bytes: &[u8]) {
+        let _ = self.stream.get_mut().write_all(bytes);
     }
 
     /// Reads up to and including `text`, which is in the answer's raw bytes.

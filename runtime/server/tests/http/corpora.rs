@@ -1,7 +1,8 @@
 //! The corpora of `runtime/text/tests/answers` through the server, whole and streamed.
 //!
-//! Planted, and caught: control tokens handed to the parser as text, or left out; one that is no tag shown as text; rejected markup
-//! made content; an empty content for one that is null; a prompt that ends within the reasoning not seen to.
+//! Planted, and caught: control tokens handed to the parser as text, or left out; one that is no tag shown as
+//! text; rejected markup made content; an empty content for one that is null; a prompt that ends within the
+//! reasoning not seen to.
 
 use crate::deltas::{accumulate, without_ids};
 use crate::process::Server;

@@ -1,8 +1,10 @@
 //! Signals: what is finished, what is refused, and what happens when it cannot be finished.
 
 use crate::lifecycle::{CHAT, begin};
-use crate::process::Server;
+use crate::process::{Server, checkpoint, command};
 use serde_json::{Value, json};
+use std::io::{BufRead, BufReader};
+use std::process::Stdio;
 use std::time::{Duration, Instant};
 
 pub fn drain_finishes() {
@@ -35,17 +37,23 @@ pub fn second_signal() {
     let mut server = Server::start(&[]);
     let _running = begin(&server, "[[slow]]");
     server.signal(libc::SIGINT);
+    ends_at_another(&mut server, libc::SIGINT, Duration::from_millis(500));
+}
+
+/// Sends a server that drains another signal, which ends it so soon.
+fn ends_at_another(server: &mut Server, signal: i32, within: Duration) {
     std::thread::sleep(Duration::from_millis(100));
-    server.signal(libc::SIGINT);
-    let (status, stderr) = server.wait(Duration::from_millis(500));
+    server.signal(signal);
+    let (status, stderr) = server.wait(within);
     assert_eq!(status.code(), Some(1), "{stderr}");
     assert!(stderr.contains("again"), "{stderr}");
 }
 
 /// With 16 slots: 16 run and 8 wait when the signal comes.
 ///
-/// Planted once: a `Drain` command that ends those waiting. Eight of the answers below were an error. Planted as well: a listener
-/// that closes at the signal. Nobody was there to say that the server is draining. And a refusal that says 1 s, whatever is left.
+/// Planted once: a `Drain` command that ends those waiting. Eight of the answers below were an error. Planted
+/// as well: a listener that closes at the signal. Nobody was there to say that the server is draining. And a
+/// refusal that says 1 s, whatever is left.
 pub fn under_load() {
     const CLIENTS: usize = 24;
     const TOKENS: usize = 40;
@@ -85,7 +93,8 @@ pub fn under_load() {
     assert!(status.success(), "{status}: {stderr}");
 }
 
-/// A step that does not come back holds no drain up for longer than it may take, and a second signal not at all.
+/// A step that does not come back holds no drain up for longer than it may take, and a second signal not at
+/// all.
 ///
 /// Planted once: a drain that waits for the engine alone. The first of the servers below did not end.
 pub fn while_a_step_hangs() {
@@ -109,4 +118,138 @@ pub fn while_a_step_hangs() {
     server.signal(libc::SIGTERM);
     let (status, stderr) = server.wait(Duration::from_millis(500));
     assert_eq!(status.code(), Some(1), "after {:?}: {stderr}", again.elapsed());
+}
+
+/// Minutes of work between two instructions of the template, which nobody can interrupt.
+const ENDLESS: &str = "{% set many = range(100000) | list %}{% for it in range(100000) %}{% if many | sort | length == 0 %}x{% endif %}{% endfor %}";
+
+/// A thread that computes for ever beside the engine, a prompt here, does not keep the process.
+///
+/// Seen before there was an end to it: neither signal ended the first server, nor did the second one the
+/// other.
+pub fn while_a_thread_never_ends() {
+    let burning = |seconds: &str| {
+        let server = Server::start_with_template(ENDLESS, &["--drain-seconds", seconds]);
+        let mut client = server.connect();
+        let body = json!({"messages": [{"role": "user", "content": "Hi"}]});
+        client.send("POST", CHAT, &[], body.to_string().as_bytes());
+        let deadline = Instant::now() + Duration::from_secs(10);
+        while server.processor_seconds() < 0.5 {
+            assert!(Instant::now() < deadline, "the prompt is computed");
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        server.signal(libc::SIGTERM);
+        (server, client)
+    };
+    let (mut server, _client) = burning("1");
+    let (status, stderr) = server.wait(Duration::from_secs(7));
+    assert!(status.code().is_some(), "{status}: {stderr}");
+    let (mut server, _client) = burning("60");
+    ends_at_another(&mut server, libc::SIGTERM, Duration::from_millis(1000));
+}
+
+/// Nobody reads what it says, a step hangs, and a line of a dump waits for a reader who does not read either:
+/// the end comes all the same.
+pub fn while_everything_is_stuck() {
+    let (weights, directory) = (checkpoint(), tempfile::tempdir().expect("a directory"));
+    let pipe = directory.path().join("dump");
+    let name = std::ffi::CString::new(pipe.to_str().expect("UTF-8")).expect("no zero");
+    // SAFETY: makes a file of that name, which ends with a zero.
+    assert_eq!(unsafe { libc::mkfifo(name.as_ptr(), 0o600) }, 0);
+    let _reader = std::fs::OpenOptions::new().read(true).write(true).open(&pipe).expect("a pipe");
+    for again in [false, true] {
+        let mut child = command(&["serve", "--port", "0", "--drain-seconds", if again { "60" } else { "0" }])
+            .args(["--log", "trace", "--weights"])
+            .arg(weights.path())
+            .arg("--dump")
+            .arg(&pipe)
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .expect("the server starts");
+        let lines = BufReader::new(child.stdout.take().expect("piped")).lines();
+        let address = lines
+            .map_while(Result::ok)
+            .find_map(|line| line.strip_prefix("OpenAI API: http://")?.strip_suffix("/v1")?.parse().ok());
+        let address: std::net::SocketAddr = address.expect("it says its address");
+        let try_ask = |content: &str, user: &str| {
+            let mut connection = crate::client::Connection::try_open(address, Duration::from_secs(2))?;
+            let body = json!({"messages": [{"role": "user", "content": content}], "user": user}).to_string();
+            connection.send("POST", CHAT, &[], body.as_bytes());
+            Some(connection)
+        };
+        let ask = |content: &str, user: &str| try_ask(content, user).expect("the server listens");
+        // More than a pipe holds, for the dump.
+        let long = "x".repeat(200_000);
+        let answered = ask("Hi", &long).response();
+        assert_eq!(answered.status, 200, "{}", answered.text());
+        let _hanging = ask("[[hang 60000]]", "");
+        // More than a pipe holds, of what is logged; those who have to wait for that are not answered. Where
+        // nobody accepts connections any more either, the queue of these has its end.
+        let _asked: Vec<_> = (0..300).map_while(|_| try_ask("Hi", "")).collect();
+        std::thread::sleep(Duration::from_millis(500));
+        let end = |signal| {
+            // SAFETY: sends a signal to the child, which has not been waited for and so still has its id.
+            assert_eq!(unsafe { libc::kill(child.id() as i32, signal) }, 0);
+            Instant::now()
+        };
+        let mut signalled = end(libc::SIGTERM);
+        let mut limit = Duration::from_secs(7);
+        if again {
+            std::thread::sleep(Duration::from_millis(500));
+            signalled = end(libc::SIGTERM);
+            limit = Duration::from_secs(1);
+        }
+        while child.try_wait().expect("a child").is_none() {
+            if signalled.elapsed() > limit {
+                let _ = child.kill();
+                panic!("it did not end within {limit:?}; a second signal: {again}");
+            }
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        let _ = child.wait();
+    }
+}
+
+/// What a terminal says that goes, and what says nothing to a server. All of them would have killed it.
+pub fn other_signals() {
+    let mut server = Server::start(&[]);
+    for signal in [libc::SIGUSR1, libc::SIGUSR2, libc::SIGALRM, libc::SIGXFSZ] {
+        server.signal(signal);
+    }
+    std::thread::sleep(Duration::from_millis(100));
+    let mut running = begin(&server, "[[slow]]");
+    // The terminal says so, and the shell again.
+    server.signal(libc::SIGHUP);
+    server.wait_for_status("draining", Instant::now());
+    server.signal(libc::SIGHUP);
+    server.signal(libc::SIGUSR1);
+    let rest = running.rest();
+    assert!(rest.contains("data: [DONE]"), "{rest}");
+    let (status, stderr) = server.wait(Duration::from_secs(5));
+    assert!(status.success(), "{status}: {stderr}");
+    for words in
+        ["SIGUSR1 means nothing", "SIGUSR2 means nothing", "SIGALRM means nothing", "SIGHUP: finishing"]
+    {
+        assert!(stderr.contains(words), "{words}: {stderr}");
+    }
+    assert!(!stderr.contains("SIGXFSZ"), "{stderr}");
+    // Who is told to stop after that leaves.
+    let mut server = Server::start(&[]);
+    let _running = begin(&server, "[[slow]]");
+    server.signal(libc::SIGHUP);
+    std::thread::sleep(Duration::from_millis(100));
+    server.signal(libc::SIGTERM);
+    let (status, stderr) = server.wait(Duration::from_millis(500));
+    assert_eq!(status.code(), Some(1), "{stderr}");
+}
+
+/// `nohup` says beforehand that the terminal may go.
+pub fn nohup() {
+    let mut server = Server::start_behind("trap '' HUP", &[]);
+    server.signal(libc::SIGHUP);
+    std::thread::sleep(Duration::from_millis(100));
+    server.wait_for_status("ok", Instant::now());
+    server.signal(libc::SIGTERM);
+    assert!(server.wait(Duration::from_secs(5)).0.success());
 }

@@ -1,6 +1,7 @@
 //! What a server writes down of what it was asked.
 //!
-//! Planted, and seen here: a line for who was not let in, a stream kept as text, a client that left taken for one that heard all.
+//! Planted, and seen here: a line for who was not let in, a stream kept as text, a client that left taken for
+//! one that heard all.
 
 use crate::lifecycle::CHAT;
 use crate::process::{Server, run};
@@ -70,4 +71,59 @@ pub fn refused() {
     let stderr = String::from_utf8_lossy(&output.stderr).into_owned();
     assert_eq!(output.status.code(), Some(1), "{stderr}");
     assert!(stderr.contains("--dump /nonexistent/dump"), "{stderr}");
+}
+
+/// A file that may be no larger, and then may: a real file system that is full, for a while.
+///
+/// Seen before: the process died of SIGXFSZ. With that ignored, no line was counted, and the next line that
+/// had room was glued to a beginning of another.
+pub fn full() {
+    const SIZE: u64 = 4096;
+    let directory = tempfile::tempdir().expect("a directory");
+    let path = directory.path().join("dump.jsonl");
+    let file = path.to_str().expect("UTF-8");
+    // In blocks of 512 bytes.
+    let mut server = Server::start_behind("ulimit -S -f 8", &["--dump", file]);
+    let ask = |count: usize| {
+        for _ in 0..count {
+            let answer = server.post(CHAT, &json!({"messages": [{"role": "user", "content": "Hi"}]}));
+            assert_eq!(answer.status, 200, "no request hears of it");
+        }
+    };
+    let lost = || server.metric("monomorph:dump_lines_lost_total{model_name=\"echo\"}") as usize;
+    let text = || std::fs::read_to_string(&path).expect("there is a dump");
+    let whole = || text().lines().filter(|line| serde_json::from_str::<Value>(line).is_ok()).count();
+    ask(20);
+    server.wait_for("the lines", |_| whole() + lost() == 20);
+    let before = lost();
+    assert!(before > 0 && whole() > 0, "{} whole, {before} lost", whole());
+    assert_eq!(text().len() as u64, SIZE, "it is full");
+    let room = libc::rlimit { rlim_cur: libc::RLIM_INFINITY, rlim_max: libc::RLIM_INFINITY };
+    // SAFETY: reads one limit, of the child's, and writes nothing.
+    let raised =
+        unsafe { libc::prlimit(server.id() as libc::pid_t, libc::RLIMIT_FSIZE, &room, std::ptr::null_mut()) };
+    assert_eq!(raised, 0, "{}", std::io::Error::last_os_error());
+    ask(5);
+    server.wait_for("the new lines", |_| whole() + before == 25);
+    assert_eq!(lost(), before, "what has room is not lost");
+    let torn = text().lines().filter(|line| serde_json::from_str::<Value>(line).is_err()).count();
+    assert!(torn <= 1, "{}", text());
+    server.signal(libc::SIGTERM);
+    let (status, stderr) = server.wait(Duration::from_secs(5));
+    assert!(status.success(), "{status}: {stderr}");
+    for words in ["lines are lost from here on", "lines are written again", &format!("lines lost: {before}")]
+    {
+        assert!(stderr.contains(words), "{words}: {stderr}");
+    }
+}
+
+/// A disk that never has room.
+pub fn none() {
+    let server = Server::start(&["--dump", "/dev/full"]);
+    for _ in 0..7 {
+        assert_eq!(server.post(CHAT, &json!({"messages": [{"role": "user", "content": "Hi"}]})).status, 200);
+    }
+    server.wait_for("seven lost lines", |_| {
+        server.metric("monomorph:dump_lines_lost_total{model_name=\"echo\"}") == 7.0
+    });
 }

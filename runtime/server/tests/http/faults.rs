@@ -1,5 +1,5 @@
-//! Everything that can go wrong with an engine, on command: readiness is red within two seconds and says why, nobody is left
-//! waiting, and what comes back answers as before.
+//! Everything that can go wrong with an engine, on command: readiness is red within two seconds and says why,
+//! nobody is left waiting, and what comes back answers as before.
 
 use crate::lifecycle::{CHAT, begin};
 use crate::process::Server;
@@ -16,7 +16,8 @@ fn greeting(server: &Server) -> Value {
     server.post(CHAT, &chat("Hi")).json()["choices"][0]["message"]["content"].take()
 }
 
-/// Checks what every red server does besides: it is not live, metrics name the state, and `reason` tells a person.
+/// Checks what every red server does besides: it is not live, metrics name the state, and `reason` tells a
+/// person.
 fn check_red(server: &Server, health: &Value, reason: &str) {
     assert!(health["reason"].as_str().is_some_and(|it| it.contains(reason)), "{health}");
     let live = server.get("/health/live");
@@ -30,8 +31,8 @@ fn check_red(server: &Server, health: &Value, reason: &str) {
 
 /// A step that hangs and comes back.
 ///
-/// Planted once: `Signs::read` without its look at `in_turn`, a readiness that only says that the engine is alive. This
-/// test waited for "hung" in vain.
+/// Planted once: `Signs::read` without its look at `in_turn`, a readiness that only says that the engine is
+/// alive. This test waited for "hung" in vain.
 pub fn hang() {
     let server = Server::start(&[]);
     assert_eq!(greeting(&server), GREETING);
@@ -73,8 +74,8 @@ pub fn kill() {
 
 /// Arithmetic that goes wrong, of an engine that is idle otherwise and of one that is busy.
 ///
-/// Planted once: a canary that does not compare; then an engine that does not hear that it is condemned. Both times this test waited
-/// for "poisoned" in vain.
+/// Planted once: a canary that does not compare; then an engine that does not hear that it is condemned. Both
+/// times this test waited for "poisoned" in vain.
 pub fn poison() {
     for (how, reason) in [("[[poison]]", "at the start"), ("[[nan]]", "not numbers")] {
         for busy in [false, true] {

@@ -1,5 +1,5 @@
-//! Answers that are held to a format. The scripted model says what its prompt tells it to, and where that is not allowed the next byte
-//! that is.
+//! Answers that are held to a format. The scripted model says what its prompt tells it to, and where that is
+//! not allowed the next byte that is.
 
 use crate::lifecycle::CHAT;
 use crate::process::{DRAFTS, Server};
@@ -32,6 +32,8 @@ fn cases() -> Vec<(Value, &'static str)> {
         "type": "object", "required": ["x"], "additionalProperties": false,
         "properties": {"x": {"type": "integer", "minimum": 0, "maximum": 99}, "on": {"type": "boolean"}},
     }));
+    let flags = json!({"type": "array", "items": {"type": "boolean"}});
+    let open = json!({"type": "object", "required": ["on"], "properties": {"on": {"type": "boolean"}}});
     let text = "start: \"(\" WORD (\",\" WORD)* \")\"\nWORD: /[a-z]{1,3}/\n";
     vec![
         // It says what fits, and then something else than the end.
@@ -42,9 +44,40 @@ fn cases() -> Vec<(Value, &'static str)> {
         (chat("[[say aXb9]]", json!({"structured_outputs": {"regex": "[a-c]{2}[0-9]{2}"}})), "aa09"),
         (chat("[[say (ab,c)]]", json!({"guided_grammar": text})), "(ab,c)"),
         (chat("[[say {\"a\": [1]}]]", json!({"response_format": {"type": "json_object"}})), "{\"a\": [1]}"),
+        // Spacing is one space or none, behind commas and colons: none before what begins.
+        (chat("[[say [true, false] and]]", json!({"guided_json": flags})), "[true, false]"),
+        (chat("[[say [true,false] and]]", json!({"guided_json": flags})), "[true,false]"),
+        (chat("[[say   [true]]]", json!({"guided_json": flags})), "[]"),
+        // An object that does not say what else it may have has nothing else, where that is strict, and may
+        // have it where it is not.
+        (chat("[[say {\"on\": true, \"off\": 1}]]", schema(open.clone())), "{\"on\": true}"),
         (
-            chat("[[say [true ] ]]", json!({"guided_json": {"type": "array", "items": {"type": "boolean"}}})),
-            "[true ]",
+            chat("[[say {\"on\": true, \"off\": 1} and]]", json!({"guided_json": open})),
+            "{\"on\": true, \"off\": 1}",
+        ),
+        // The pointers' escapes, and keywords that say nothing.
+        (
+            chat(
+                "[[say {\"on\": true}]]",
+                schema(json!({
+                    "type": "object", "properties": {"on": {"$ref": "#/$defs/a~1b%25"}}, "required": ["on"], "then": {"not": {}},
+                    "$defs": {"a/b%": {"type": "boolean", "uniqueItems": false}, "unused": {"not": {"$dynamicRef": "#x"}}},
+                })),
+            ),
+            "{\"on\": true}",
+        ),
+        // A name that comes twice does not count twice.
+        (
+            chat(
+                "[[say {\"a\":1} and]]",
+                json!({"guided_json": {"type": "object", "minProperties": 1, "additionalProperties": {"type": "integer", "maximum": 9, "minimum": 0}}}),
+            ),
+            "{\"a\":1}",
+        ),
+        // To the last digit.
+        (
+            chat("[[say 9007199254740991]]", json!({"guided_json": {"const": 9_007_199_254_740_991_i64}})),
+            "9007199254740991",
         ),
     ]
 }
@@ -111,6 +144,7 @@ pub fn in_other_words() {
     let point =
         json!({"type": "object", "required": ["x"], "properties": {"x": {"type": "integer", "maximum": 99}}});
     let bad = json!({"type": "object", "properties": {"x": {"uniqueItems": true}}});
+    let large = json!({"type": "object", "properties": {"x": {"const": 9_007_199_254_740_993_i64}}});
     let tool = json!([{"type": "function", "name": "f"}]);
     let (schema, flat) =
         ("text.format.schema", json!({"type": "json_schema", "name": "it", "schema": point}));
@@ -124,6 +158,7 @@ pub fn in_other_words() {
             Some(format!("{schema}.properties.x.uniqueItems")),
             None,
         ),
+        (json!({"type": "json_schema", "schema": large}), Some(format!("{schema}.properties.x.const")), None),
         (json!({"type": "json_schema", "name": "it"}), Some(schema.to_owned()), None),
         (json!({"type": "xml"}), Some("text.format.type".to_owned()), None),
         (json!({"type": "text", "schema": {}}), Some("text.format.schema".to_owned()), None),
@@ -145,6 +180,11 @@ pub fn in_other_words() {
             Some(format!("{path}.schema.properties.x.uniqueItems")),
             None,
         ),
+        (
+            json!({"type": "json_schema", "schema": large}),
+            Some(format!("{path}.schema.properties.x.const")),
+            None,
+        ),
         (json!({"type": "json_schema"}), Some(format!("{path}.schema")), None),
     ] {
         let message = json!({"role": "user", "content": "[[say {\"x\": 12} and]]"});
@@ -159,6 +199,8 @@ pub fn in_other_words() {
 pub fn refusals() {
     let server = Server::start(&[]);
     let of = |inner: Value| schema(json!({"type": "object", "properties": {"a": inner}}));
+    let array = |least| json!({"type": "array", "items": {"type": "integer", "minimum": least}});
+    let arrays: Vec<Value> = (0..2_000).map(array).collect();
     for (format, param, words) in [
         (
             of(json!({"uniqueItems": true})),
@@ -171,9 +213,54 @@ pub fn refusals() {
             "response_format.json_schema.schema.properties.a.$ref",
             "leads out",
         ),
-        (of(json!({"type": "strin"})), "response_format.json_schema.schema", "cannot be used"),
+        (
+            of(json!({"type": "strin"})),
+            "response_format.json_schema.schema.properties.a.type",
+            "must be one of",
+        ),
+        (
+            of(json!({"const": 9_007_199_254_740_993_i64})),
+            "response_format.json_schema.schema.properties.a.const",
+            "2^53",
+        ),
+        (
+            of(json!({"type": "integer", "minimum": 10_000_000_000_000_000_001_u64})),
+            "response_format.json_schema.schema.properties.a.minimum",
+            "2^53",
+        ),
+        (
+            of(json!({"type": "number", "exclusiveMinimum": true})),
+            "response_format.json_schema.schema.properties.a.exclusiveMinimum",
+            "must be a number",
+        ),
+        (
+            of(json!({"multipleOf": -2})),
+            "response_format.json_schema.schema.properties.a.multipleOf",
+            "above zero",
+        ),
+        (
+            of(json!({"type": "object", "additionalProperties": true, "minProperties": 2})),
+            "response_format.json_schema.schema.properties.a.minProperties",
+            "may come twice",
+        ),
+        (
+            of(json!({"pattern": "a("})),
+            "response_format.json_schema.schema.properties.a.pattern",
+            "unclosed group",
+        ),
+        (
+            of(json!({"oneOf": [{"type": "integer"}, {"type": "number"}]})),
+            "response_format.json_schema.schema.properties.a",
+            "use `anyOf`",
+        ),
+        // It was found out when the answer had begun.
+        (of(json!({"anyOf": arrays})), "response_format.json_schema.schema.properties.a", "alternatives"),
         (json!({"response_format": {"type": "xml"}}), "response_format.type", "xml"),
-        (json!({"structured_outputs": {"regex": "a("}}), "structured_outputs.regex", "cannot be used"),
+        (
+            json!({"structured_outputs": {"regex": "a("}}),
+            "structured_outputs.regex",
+            "unclosed group, at its character 2",
+        ),
         (json!({"structured_outputs": {"choice": ["a", ""]}}), "structured_outputs.choice[1]", "empty"),
         (json!({"structured_outputs": {"regex": "a", "json": {}}}), "structured_outputs", "one of"),
         (json!({"guided_grammar": "start: missing"}), "guided_grammar", "cannot be used"),
@@ -187,6 +274,7 @@ pub fn refusals() {
     ] {
         let response = server.post(CHAT, &chat("Hi", format.clone()));
         let error = &response.json()["error"];
+        let format = format.to_string().chars().take(300).collect::<String>();
         assert_eq!(response.status, 400, "{format}: {error}");
         assert_eq!(error["param"], param, "{format}: {error}");
         let message = error["message"].as_str().expect("a message");

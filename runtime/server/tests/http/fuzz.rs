@@ -1,5 +1,6 @@
-//! Bodies that are nearly right: requests that the OpenAPI document has for examples, with damage done to their structure and to their
-//! bytes. Whatever comes is answered, in time, by no error of the server's own; and what was refused leaves nothing behind.
+//! Bodies that are nearly right: requests that the OpenAPI document has for examples, with damage done to
+//! their structure and to their bytes. Whatever comes is answered, in time, by no error of the server's own;
+//! and what was refused leaves nothing behind.
 //!
 //! Planted, and caught here: a reader that panics where an id is missing (both tests).
 

@@ -1,6 +1,6 @@
 //! Starting, and clients that vanish.
 
-use crate::process::{Server, checkpoint, run};
+use crate::process::{Server, checkpoint, command_behind, run};
 use crate::scripted::GREETING;
 use serde_json::json;
 use std::net::TcpListener;
@@ -109,6 +109,51 @@ pub fn models_health_and_page() {
     for outside in ["src=\"http", "href=\"http", "@import", "url("] {
         assert!(!page.text().contains(outside), "{outside}");
     }
+    let body = json!({"messages": [{"role": "user", "content": "Hi"}]});
+    assert_eq!(server.post(CHAT, &body).json()["choices"][0]["message"]["content"], GREETING);
+}
+
+/// Where few files may be open, a verb works or says so.
+///
+/// Seen before: `serve` panicked below 16, where the system gave it no pair of sockets for signals.
+pub fn few_descriptors() {
+    let weights = checkpoint();
+    let path = weights.path().to_str().expect("UTF-8");
+    let file = weights.path().join("lists.json");
+    std::fs::write(&file, "[[1, 2]]").expect("written");
+    let tokens = file.to_str().expect("UTF-8");
+    let out = weights.path().join("out.safetensors");
+    let verbs: [&[&str]; 5] = [
+        &["serve", "--port", "0", "--weights", path],
+        &["generate", "Hi", "--weights", path],
+        &["logits", "--weights", path, "--tokens", tokens, "--out", out.to_str().expect("UTF-8")],
+        &["bench", "--weights", path, "--prompt-tokens", "8", "--generate", "2", "--repeat", "1"],
+        &["info"],
+    ];
+    for most in [4, 5, 6, 7, 8, 10, 12, 16, 20, 32, 47] {
+        for verb in verbs {
+            let output = command_behind(&format!("ulimit -n {most}"), verb).output().expect("it starts");
+            let stderr = String::from_utf8_lossy(&output.stderr).into_owned();
+            let what = format!("{most} files, {}: {}: {stderr}", verb[0], output.status);
+            assert!(!stderr.contains("panicked"), "{what}");
+            if verb[0] == "serve" {
+                assert!(
+                    stderr.contains(&format!("{most} files open")) && stderr.contains("ulimit -n"),
+                    "{what}"
+                );
+            }
+            match output.status.code() {
+                Some(0) => assert_ne!(verb[0], "serve", "{what}"),
+                // The system's loader finds no file to be had.
+                Some(127) => assert!(most < 5, "{what}"),
+                code => assert!(code == Some(1) && stderr.contains("error: "), "{what}"),
+            }
+        }
+    }
+    // Few connections, and many that want one.
+    let server = Server::start_behind("ulimit -n 48", &[]);
+    let open: Vec<_> = (0..60).map(|_| server.connect()).collect();
+    drop(open);
     let body = json!({"messages": [{"role": "user", "content": "Hi"}]});
     assert_eq!(server.post(CHAT, &body).json()["choices"][0]["message"]["content"], GREETING);
 }

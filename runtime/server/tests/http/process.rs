@@ -16,6 +16,11 @@ pub const DRAFTS: &str = "echo-drafts";
 /// Run as this, it has one that says that its drafts are accepted by rate.
 pub const FORCED: &str = "echo-forced";
 
+/// Run as this, it has one that knows what its weights answer.
+pub const KNOWN: &str = "echo-known";
+/// Run as this, it has one whose weights answer something else than they are known to.
+pub const OTHERS: &str = "echo-others";
+
 /// Run as this with two formats behind it, it has one that writes calls and reasoning in them.
 pub const TALK: &str = "talk:";
 
@@ -52,9 +57,29 @@ impl Server {
         Server::start_on(&path, weights, command, arguments)
     }
 
+    /// Starts one that writes conversations by this template.
+    pub fn start_with_template(template: &str, arguments: &[&str]) -> Server {
+        let weights = checkpoint();
+        std::fs::write(weights.path().join("chat_template.jinja"), template).expect("written");
+        let path = weights.path().to_str().expect("UTF-8").to_owned();
+        Server::start_on(&path, weights, command(&[]), arguments)
+    }
+
+    /// Starts one behind a line of a shell, such as `ulimit -n 100`.
+    pub fn start_behind(line: &str, arguments: &[&str]) -> Server {
+        let weights = checkpoint();
+        let path = weights.path().to_str().expect("UTF-8").to_owned();
+        Server::start_on(&path, weights, command_behind(line, &[]), arguments)
+    }
+
     /// Starts one with made-up weights.
     pub fn start_dummy(arguments: &[&str]) -> Server {
         Server::start_on("dummy", checkpoint(), command(&[]), arguments)
+    }
+
+    /// Starts one of the other models with made-up weights.
+    pub fn start_dummy_as(model: &str, arguments: &[&str]) -> Server {
+        Server::start_on("dummy", checkpoint(), command_as(model, &[]), arguments)
     }
 
     /// Starts one that takes so many milliseconds to load, and does not wait for it.
@@ -83,6 +108,14 @@ impl Server {
         mut command: Command,
         arguments: &[&str],
     ) -> Server {
+        // SAFETY: `signal` may be called between fork and exec. The tests may have been started by `nohup`,
+        // and servers heed that.
+        unsafe {
+            command.pre_exec(|| {
+                libc::signal(libc::SIGHUP, libc::SIG_DFL);
+                Ok(())
+            });
+        }
         let mut child = command
             .args(["serve", "--port", "0", "--weights", path])
             .args(arguments)
@@ -154,22 +187,56 @@ impl Server {
         }
     }
 
-    /// The value of a metric, labels as written; 0 where it is not there.
+    /// The value of a metric, labels as written, or the first with any; 0 where it is not there.
     pub fn metric(&self, name: &str) -> f64 {
         let answer = self.get("/metrics");
         assert_eq!(answer.status, 200);
-        let value =
-            answer.text().lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' ')?.parse().ok());
+        let value = answer.text().lines().find_map(|line| {
+            let rest = line.strip_prefix(name)?;
+            let rest = if rest.starts_with('{') { rest.split_once('}')?.1 } else { rest };
+            rest.strip_prefix(' ')?.parse().ok()
+        });
         value.unwrap_or_default()
+    }
+
+    /// A number of what the system knows of the process.
+    fn status(&self, name: &str) -> u64 {
+        let status = std::fs::read_to_string(format!("/proc/{}/status", self.child.id())).expect("it runs");
+        let line = status.lines().find_map(|line| line.strip_prefix(name)).expect("the system knows it");
+        line.trim().trim_end_matches(" kB").parse().expect("a number")
+    }
+
+    /// Time that its threads have worked: what an answer takes on a machine that has nothing else to do.
+    pub fn worked(&self) -> Duration {
+        let stat = std::fs::read_to_string(format!("/proc/{}/stat", self.child.id())).expect("it runs");
+        let (_, fields) = stat.rsplit_once(')').expect("a name");
+        let ticks = fields.split_whitespace().skip(11).take(2);
+        let ticks: u64 = ticks.map(|ticks| ticks.parse::<u64>().expect("a number")).sum();
+        // A hundred a second, on every Linux.
+        Duration::from_millis(ticks * 10)
     }
 
     /// Bytes of memory resident now.
     pub fn resident_bytes(&self) -> u64 {
-        let status = std::fs::read_to_string(format!("/proc/{}/status", self.child.id())).expect("it runs");
-        let line =
-            status.lines().find_map(|line| line.strip_prefix("VmRSS:")).expect("processes have memory");
-        let kilobytes: u64 = line.trim().trim_end_matches(" kB").parse().expect("a number");
-        kilobytes << 10
+        self.status("VmRSS:") << 10
+    }
+
+    /// Threads that it has now.
+    pub fn threads(&self) -> u64 {
+        self.status("Threads:")
+    }
+
+    /// Seconds of processors that it has taken.
+    pub fn processor_seconds(&self) -> f64 {
+        let stat = std::fs::read_to_string(format!("/proc/{}/stat", self.child.id())).expect("it runs");
+        let (_, fields) = stat.rsplit_once(')').expect("a name");
+        let ticks =
+            fields.split_whitespace().skip(11).take(2).map(|ticks| ticks.parse::<f64>().expect("a number"));
+        ticks.sum::<f64>() / 100.0
+    }
+
+    pub fn id(&self) -> u32 {
+        self.child.id()
     }
 
     pub fn signal(&self, signal: i32) {
@@ -218,6 +285,18 @@ pub fn command(arguments: &[&str]) -> Command {
 pub fn command_as(model: &str, arguments: &[&str]) -> Command {
     let mut command = command(arguments);
     command.arg0(model);
+    command
+}
+
+/// [`command`] behind a line of a shell, of which it takes the place.
+pub fn command_behind(line: &str, arguments: &[&str]) -> Command {
+    let mut command = Command::new("sh");
+    let binary = std::env::current_exe().expect("this binary");
+    command
+        .args(["-c", &format!("{line}; exec \"$0\" \"$@\"")])
+        .arg(binary)
+        .args(arguments)
+        .stdin(Stdio::null());
     command
 }
 

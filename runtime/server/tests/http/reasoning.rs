@@ -1,7 +1,8 @@
 //! Reasoning, through the server.
 //!
-//! Planted, and caught by `apart`: log-probabilities of the reasoning among those of the text; tokens of the closing tag not counted. By
-//! `switches`: the server's own switch forgotten. A prompt taken to end within the reasoning because it quotes the tag was seen by `anthropic.rs` alone.
+//! Planted, and caught by `apart`: log-probabilities of the reasoning among those of the text; tokens of the
+//! closing tag not counted. By `switches`: the server's own switch forgotten. A prompt taken to end within
+//! the reasoning because it quotes the tag was seen by `anthropic.rs` alone.
 
 use crate::deltas::accumulate;
 use crate::process::Server;
@@ -63,7 +64,8 @@ pub fn apart() {
 }
 
 pub fn budgets() {
-    // What the model says goes on where it was interrupted: the token that closes took the place of one of its own.
+    // What the model says goes on where it was interrupted: the token that closes took the place of one of
+    // its own.
     let said = "0123456789";
     let on = |fields: Value| {
         let mut fields = fields;

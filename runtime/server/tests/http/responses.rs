@@ -1,7 +1,8 @@
 //! OpenAI's responses, through the server.
 //!
-//! Planted, and caught by `answers`: numbers of events that stand still. By `conversations`: a response kept that was not to be; the input left out
-//! of what the next one goes on from. By `refusals`: paths of items that count those before.
+//! Planted, and caught by `answers`: numbers of events that stand still. By `conversations`: a response kept
+//! that was not to be; the input left out of what the next one goes on from. By `refusals`: paths of items
+//! that count those before.
 
 use crate::client::Response;
 use crate::process::Server;
@@ -42,7 +43,8 @@ fn events(response: &Response) -> Vec<Value> {
     text.split("\n\n").filter(|event| !event.starts_with(": ")).enumerate().map(event).collect()
 }
 
-/// The response that events make. Panics where they are not in order, or the deltas are not what is said at the end.
+/// The response that events make. Panics where they are not in order, or the deltas are not what is said at
+/// the end.
 fn accumulate(events: &[Value]) -> Value {
     assert_eq!(
         (&events[0]["type"], &events[1]["type"]),

@@ -1,5 +1,5 @@
-//! What changes which tokens come, and what is told of them: biases, DRY, echoes, ids. What the scripted model says has a logit of 50,
-//! all else 0.
+//! What changes which tokens come, and what is told of them: biases, DRY, echoes, ids. What the scripted
+//! model says has a logit of 50, all else 0.
 
 use crate::lifecycle::CHAT;
 use crate::process::{DRAFTS, Server};
@@ -85,8 +85,8 @@ pub fn echoed() {
     assert_eq!(text(json!({"stop": "Hi"})), ["HiHello"]);
 }
 
-/// Prompts come back with the log-probabilities of their tokens, before those of the answer. The scripted model gives what it would say
-/// behind a beginning a logit of 1, and all else 0.
+/// Prompts come back with the log-probabilities of their tokens, before those of the answer. The scripted
+/// model gives what it would say behind a beginning a logit of 1, and all else 0.
 pub fn scored() {
     let server = Server::start(&[]);
     let ask = |fields: Value| {

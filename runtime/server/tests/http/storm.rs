@@ -22,8 +22,10 @@ fn hang_up(server: &Server, client: u64) {
     let random = random(client);
     let prompt = format!("{}[[forever]]", " ".repeat((random >> 8) as usize % 300));
     let body = json!({"prompt": prompt, "max_tokens": 150, "stream": random.is_multiple_of(2)}).to_string();
-    let head =
-        format!("POST /v1/completions HTTP/1.1\r\nhost: test\r\ncontent-length: {}\r\n\r\n", body.len());
+    let head = format!(
+        "POST /v1/completions HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\ncontent-length: {}\r\n\r\n",
+        body.len()
+    );
     let mut stream = TcpStream::connect(server.address).expect("the server listens");
     let sent = if random % 16 == 1 { body.len() / 2 } else { body.len() };
     stream.write_all(head.as_bytes()).expect("taken");
@@ -44,8 +46,8 @@ fn lone_time(server: &Server) -> Duration {
 
 /// Room for a few at once, so that most of them wait, and some are refused.
 ///
-/// Planted once: one of the running whose client is gone is dropped with its blocks. This test waited for the counts to come back in
-/// vain.
+/// Planted once: one of the running whose client is gone is dropped with its blocks. This test waited for the
+/// counts to come back in vain.
 pub fn hangups() {
     let server = Server::start(&["--kv-tokens", "2048", "--max-waiting", "64"]);
     let lone = (0..5).map(|_| lone_time(&server)).min().expect("five");

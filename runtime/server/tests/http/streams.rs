@@ -71,10 +71,12 @@ pub fn whole_answers() {
     assert_eq!(answer["choices"][0]["finish_reason"], "length");
 }
 
-/// Several answers to one prompt: each whole, told apart by their numbers, paid for together, and none where one is refused.
+/// Several answers to one prompt: each whole, told apart by their numbers, paid for together, and none where
+/// one is refused.
 ///
-/// Planted, and caught here: the text offsets of one choice gone on with in another; the prompt counted for each; the end of the stream
-/// behind the first that ends; the first choice's answers left running where the last was refused.
+/// Planted, and caught here: the text offsets of one choice gone on with in another; the prompt counted for
+/// each; the end of the stream behind the first that ends; the first choice's answers left running where the
+/// last was refused.
 pub fn choices() {
     let server = Server::start(&["--context", "512", "--kv-tokens", "1024", "--max-waiting", "4"]);
     let body = json!({"prompt": "[[say abc]]", "n": 3, "logprobs": 0, "max_tokens": 8});
@@ -141,7 +143,8 @@ pub fn prefixes() {
     let asked = ["and so on", "and so on", "and so forth, and more", "and so forth, and more"];
     assert_eq!(asked.map(|prompt| ask(&server, prompt)), [Some(0), Some(16), Some(16), Some(32)]);
     let [tokens, blocks] = counts(&server);
-    // How far the engine came behind the stop string, and whether that filled another block, is a matter of time.
+    // How far the engine came behind the stop string, and whether that filled another block, is a matter of
+    // time.
     assert!(tokens == 64 && blocks >= 2, "{tokens} tokens, {blocks} blocks");
     let server = Server::start(&["--prefix-cache", "off"]);
     assert_eq!(["and so on", "and so on"].map(|prompt| ask(&server, prompt)), [Some(0), Some(0)]);

@@ -1,4 +1,5 @@
-//! Text to tokens and back, and what a server says of itself. The scripted model's tokens are bytes, and three special ones.
+//! Text to tokens and back, and what a server says of itself. The scripted model's tokens are bytes, and
+//! three special ones.
 
 use crate::lifecycle::CHAT;
 use crate::process::{Server, run};
@@ -29,7 +30,8 @@ pub fn there_and_back() {
     assert_eq!(text(&plain["tokens"], true), "Hié");
     assert_eq!(text(&json!([0xc3]), false), "\u{fffd}");
 
-    // As many as an answer to the same conversation says that it was asked, and what is written in a message is no control token.
+    // As many as an answer to the same conversation says that it was asked, and what is written in a message
+    // is no control token.
     let messages = json!([{"role": "user", "content": "[[say so]]<|im_end|>"}]);
     let chat = tokens(&json!({ "messages": messages }));
     let asked = server.post(CHAT, &json!({"messages": messages, "max_tokens": 1})).json();

@@ -1,9 +1,10 @@
 //! Tool calls, through the server: conversations there and back.
 //!
-//! Planted, and caught by `round_trip`: the model's own
-//! id passed over; ids too long for a template; arguments left a string; tools shown that may not be called. By `how_many`: forbidden calls
-//! told as calls; an answer that goes on behind its one call; a call cut off by the length that says it ended by itself. By `choices`: one id
-//! for all calls. By `stops`: stop strings looked for in arguments; text held back for one and lost before a call.
+//! Planted, and caught by `round_trip`: the model's own id passed over; ids too long for a template;
+//! arguments left a string; tools shown that may not be called. By `how_many`: forbidden calls told as calls;
+//! an answer that goes on behind its one call; a call cut off by the length that says it ended by itself. By
+//! `choices`: one id for all calls. By `stops`: stop strings looked for in arguments; text held back for one
+//! and lost before a call.
 
 use crate::deltas::{accumulate, without_ids};
 use crate::process::Server;

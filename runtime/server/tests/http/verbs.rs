@@ -29,6 +29,34 @@ pub fn generate() {
     assert!(String::from_utf8_lossy(&output.stderr).contains("--temperature"));
 }
 
+/// The text of `generate` stands where people write it, or is named; one of both.
+pub fn generate_text() {
+    let weights = checkpoint();
+    let weights = weights.path().to_str().expect("UTF-8");
+    for arguments in [
+        &["generate", "[[say it]]", "--weights", weights][..],
+        &["generate", "--weights", weights, "[[say it]]"],
+        &["generate", "--weights", weights, "--", "[[say it]]"],
+        &["generate", "--weights", weights, "--prompt", "[[say it]]"],
+    ] {
+        assert_eq!(stdout(&run(arguments)), "it\n", "{arguments:?}");
+    }
+    for (arguments, words) in [
+        (
+            &["generate", "a", "--weights", weights, "--prompt", "b"][..],
+            &["cannot be used with", "--prompt"][..],
+        ),
+        (&["generate", "a", "--weights", weights, "--tokens", "b"], &["cannot be used with", "--tokens"]),
+        (&["generate", "a", "b", "--weights", weights], &["unexpected argument", "'b'"]),
+        (&["generate", "--weights", weights], &["required", "TEXT"]),
+    ] {
+        let output = run(arguments);
+        let stderr = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert_eq!(output.status.code(), Some(2), "{arguments:?}: {stderr}");
+        assert!(words.iter().all(|word| stderr.contains(word)), "{arguments:?}: {stderr}");
+    }
+}
+
 pub fn logits() {
     let weights = checkpoint();
     let directory = tempfile::tempdir().expect("a temporary directory");

@@ -1,9 +1,10 @@
 //! A server binary around the scripted model, and the checkpoint it wants: byte tokens and ChatML.
 //!
-//! What it answers is in the prompt. `[[say TEXT]]` says the text, `[[slowly TEXT]]` with 20 ms a token; `[[forever]]` goes on until it is stopped; `[[slow]]`
-//! takes 100 ms a token; `[[half]]` ends within a character; `[[panic]]` panics; `[[fault]]` fails as a device does;
-//! `[[hang N]]` greets after a step that takes N ms; from `[[poison]]` on tokens are wrong, and from `[[nan]]` on logits are no
-//! numbers, for everybody. Anything else gets [`GREETING`]. With made-up weights of seed N, loading takes N ms.
+//! What it answers is in the prompt. `[[say TEXT]]` says the text, `[[slowly TEXT]]` with 20 ms a token;
+//! `[[forever]]` goes on until it is stopped; `[[slow]]` takes 100 ms a token; `[[half]]` ends within a
+//! character; `[[panic]]` panics; `[[fault]]` fails as a device does; `[[hang N]]` greets after a step that
+//! takes N ms; from `[[poison]]` on tokens are wrong, and from `[[nan]]` on logits are no numbers, for
+//! everybody. Anything else gets [`GREETING`]. With made-up weights of seed N, loading takes N ms.
 
 pub mod talk;
 
@@ -56,6 +57,8 @@ impl Shape for Bytes {
         formats: &[ClassFormat { class: "embedding", stored: Format::F32, compute: "f32" }],
         tensors: &[],
         unused: &[],
+        files: &[],
+        canaries: &[],
         weight_bytes: 4,
         scratch_bytes: 0,
         protocol: Protocol { stop_ids: &[STOP], chat_template: None, tools: None, reasoning: None },
@@ -206,7 +209,8 @@ fn answer(command: Option<&str>, draw: usize) -> Reply {
     }
 }
 
-/// Writes a checkpoint directory: a tokenizer of 256 byte tokens and three special ones, a template, a tensor.
+/// Writes a checkpoint directory: a tokenizer of 256 byte tokens and three special ones, a template, a
+/// tensor.
 pub fn write_checkpoint(directory: &Path) -> std::io::Result<()> {
     let template = "{% for message in messages %}{{ '<|im_start|>' + message['role'] + '\n' + message['content'] + \
                     '<|im_end|>' + '\n' }}{% endfor %}{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}\

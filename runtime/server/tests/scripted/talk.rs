@@ -1,5 +1,6 @@
-//! The scripted model with a model's formats: its answers have tool calls and reasoning in them, and its template shows all there is
-//! to a conversation. `[[ids FILE]]` answers with the token ids that the file lists, as JSON.
+//! The scripted model with a model's formats: its answers have tool calls and reasoning in them, and its
+//! template shows all there is to a conversation. `[[ids FILE]]` answers with the token ids that the file
+//! lists, as JSON.
 
 use super::{Bytes, Loaded, Reply, checkpoint_of};
 use monomorph_engine::scripted::{InFlight, Shape};

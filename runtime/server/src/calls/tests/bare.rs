@@ -1,7 +1,9 @@
-//! Calls in JSON without a tag, where none is required: held from the name's end on, which is where the reader takes them for calls.
+//! Calls in JSON without a tag, where none is required: held from the name's end on, which is where the
+//! reader takes them for calls.
 //!
-//! Planted, and caught by `what_the_reader_takes_for_a_call_is_held`: escapes in names left as they are; a `function` that is not looked into; text
-//! behind a call taken for the beginning of an answer. By `what_runs_on_as_no_call_does_may_not_come`: tokens that end the name and run on.
+//! Planted, and caught by `what_the_reader_takes_for_a_call_is_held`: escapes in names left as they are; a
+//! `function` that is not looked into; text behind a call taken for the beginning of an answer. By
+//! `what_runs_on_as_no_call_does_may_not_come`: tokens that end the name and run on.
 
 use super::{END, Random, World, bytes, follow, looks_behind_drafts, next, tools};
 use monomorph_text::{AnswerEvent, ToolFormat};

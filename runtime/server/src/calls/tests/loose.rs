@@ -14,6 +14,35 @@ fn tools_that_are_too_much_together_are_held_to_less() {
 }
 
 #[test]
+fn strict_arguments_have_the_members_that_are_declared_and_no_others() {
+    let world = World::new(ToolFormat::Hermes, true);
+    let schema = json!({"type": "object", "properties": {"a": {"type": "integer"}}, "required": ["a"]});
+    for (arguments, strict, fits) in [
+        (json!({"a": 1}), true, true),
+        (json!({"a": 1, "b": 2}), true, false),
+        (json!({"a": 1, "b": 2}), false, true),
+    ] {
+        let wanted = world.wanted(&[("f", schema.clone(), strict)], true, true);
+        let (mut held, loose) = world.held(&wanted, None).expect("compiled");
+        assert!(loose.is_empty());
+        let taken = follow(&mut held, &world.ids(&written(&world, "f", &arguments))).1;
+        assert_eq!(taken, fits, "{arguments}, strict: {strict}");
+    }
+}
+
+#[test]
+fn numbers_that_are_not_kept_are_left_out_or_refused() {
+    let world = World::new(ToolFormat::Hermes, true);
+    let schema = json!({"type": "object", "properties": {"a": {"type": "integer", "minimum": 10_000_000_000_000_000_001_u64}}});
+    let path = "tools[0].parameters.properties.a.minimum";
+    let loose =
+        world.held(&world.wanted(&[("f", schema.clone(), false)], true, true), None).expect("compiled").1;
+    assert_eq!(loose, [path]);
+    let strict = world.held(&world.wanted(&[("f", schema, true)], true, true), None);
+    assert_eq!(strict.expect_err("refused").path, path);
+}
+
+#[test]
 fn what_is_not_held_to_is_told_and_refused_where_it_has_to_be() {
     let of = |part: Value| json!({"type": "object", "properties": {"a": part}, "required": ["a"]});
     for world in World::all() {
@@ -29,12 +58,14 @@ fn what_is_not_held_to_is_told_and_refused_where_it_has_to_be() {
             ),
         ] {
             let told = format!("{:?}: {schema}", world.form.format);
-            let path = format!("tools[0].parameters{path}");
+            // Of arguments that are too much for the library, strict ones are searched.
+            let searched = if path.is_empty() { ".properties.a" } else { path };
+            let [searched, path] = [searched, path].map(|path| format!("tools[0].parameters{path}"));
             let strict = world.held(&world.wanted(&[("f", schema.clone(), true)], true, false), None);
             let loose = world.held(&world.wanted(&[("f", schema, false)], true, false), None);
             let loose = loose.unwrap_or_else(|error| panic!("{told}: {error}")).1;
             if in_all || xml {
-                assert_eq!(strict.expect_err(&told).path, path, "{told}");
+                assert_eq!(strict.expect_err(&told).path, searched, "{told}");
                 assert_eq!(loose, [path], "{told}");
             } else {
                 assert!(strict.is_ok() && loose.is_empty(), "{told}");

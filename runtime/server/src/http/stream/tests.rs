@@ -1,4 +1,5 @@
-//! Streams of whatever an answer may hold, as a reader sees them that keeps to the standard of server-sent events, however they are cut.
+//! Streams of whatever an answer may hold, as a reader sees them that keeps to the standard of server-sent
+//! events, however they are cut.
 //!
 //! Planted, and caught here: carriage returns within strings written as they are (events and chats).
 

@@ -22,7 +22,7 @@ pub(crate) struct ResponseWriter {
     /// Where it is kept, if it is to be.
     store: Option<Arc<Store>>,
     input: Vec<Value>,
-    before: Option<Arc<Stored>>,
+    before: Option<Stored>,
     blocks: Blocks,
     /// The items that are complete, and the ids of all.
     output: Vec<Value>,
@@ -73,7 +73,7 @@ impl ResponseWriter {
         if let Some(store) = &self.store {
             let before = self.before.iter().flat_map(|before| &before.items);
             let items = before.chain(&self.input).chain(&self.output).cloned().collect();
-            store.put(Stored { response: response.clone(), input: std::mem::take(&mut self.input), items });
+            store.put(&Stored { response: response.clone(), input: std::mem::take(&mut self.input), items });
         }
         response
     }
@@ -212,7 +212,7 @@ impl Writer for ResponseWriter {
 
     fn failure(&mut self, error: &ApiError) -> Bytes {
         let code = if error.status.is_server_error() { "server_error" } else { error.code };
-        let error = json!({"code": code, "message": error.message});
+        let error = json!({"code": code, "message": error.told()});
         let response = self.response("failed", None, error);
         self.event(json!({"type": "response.failed", "response": response}))
     }

@@ -1,7 +1,8 @@
 //! Items of responses, made into what chat templates take.
 
+use crate::conversation::append;
 use crate::http::error::ApiError;
-use crate::openai::fields::{Fields, text_of, wrong_type};
+use crate::openai::fields::{Fields, text_of, wrong_type, wrong_word};
 use crate::openai::messages::arguments_of;
 use serde_json::{Value, json};
 use std::collections::HashMap;
@@ -35,15 +36,12 @@ fn read_item<'a>(
                 "developer" => "system",
                 role @ ("system" | "user" | "assistant") => role,
                 other => {
-                    let message =
-                        format!("`{at}` must be system, developer, user or assistant, and is {other:?}");
-                    return Err(ApiError::field(&at, message));
+                    return Err(wrong_word(&at, &["system", "developer", "user", "assistant"], Some(other)));
                 }
             };
             let text = read_text(&mut fields, "content")?;
             if role == "assistant" {
-                let turn = turn(turns);
-                turn["content"] = format!("{}{text}", turn["content"].as_str().unwrap_or_default()).into();
+                append(turn(turns), "content", "", &text);
             } else {
                 turns.push(json!({"role": role, "content": text}));
             }
@@ -77,9 +75,7 @@ fn read_item<'a>(
                 if item["content"].is_null() { String::new() } else { read_text(&mut fields, "content")? };
             fields.harmless(&["content"]);
             if !text.is_empty() {
-                let turn = turn(turns);
-                let before = turn["reasoning_content"].as_str().unwrap_or_default();
-                turn["reasoning_content"] = format!("{before}{text}").into();
+                append(turn(turns), "reasoning_content", "", &text);
             }
         }
         Some(other) => return Err(ApiError::unsupported(path, &format!("items of type {other:?} are"))),
@@ -88,8 +84,9 @@ fn read_item<'a>(
     Ok(())
 }
 
-/// Instructions as chat templates take them, most of which have room for one message of them, before all else: those that a conversation
-/// begins with are one, and later ones are told by the user's side, so that what stands before them stays as it was.
+/// Instructions as chat templates take them, most of which have room for one message of them, before all
+/// else: those that a conversation begins with are one, and later ones are told by the user's side, so that
+/// what stands before them stays as it was.
 pub(super) fn instructions_first(messages: Vec<Value>) -> Vec<Value> {
     let mut turns: Vec<Value> = Vec::new();
     for mut message in messages {
@@ -97,9 +94,7 @@ pub(super) fn instructions_first(messages: Vec<Value>) -> Vec<Value> {
             match turns.last_mut() {
                 None => {}
                 Some(first) if first["role"] == "system" => {
-                    let texts =
-                        [&first["content"], &message["content"]].map(|it| it.as_str().unwrap_or_default());
-                    first["content"] = texts.join("\n\n").into();
+                    append(first, "content", "\n\n", message["content"].as_str().unwrap_or_default());
                     continue;
                 }
                 Some(_) => message["role"] = "user".into(),

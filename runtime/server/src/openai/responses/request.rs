@@ -7,10 +7,11 @@ use crate::http::error::ApiError;
 use crate::openai::chat::read_effort;
 use crate::openai::fields::{Fields, wrong_type};
 use crate::openai::format::read_typed;
-use crate::openai::generation::{GenerationParams, Limits, is_empty, random_seed, read_length, read_numbers};
+use crate::openai::generation::{
+    GenerationParams, Limits, TEMPERATURE, TOP_P, is_empty, random_seed, read_length, read_numbers,
+};
 use crate::openai::tools::{Place, read_choice, read_given, tool_of};
 use serde_json::{Map, Value, json};
-use std::sync::Arc;
 
 /// A request, checked.
 #[derive(Debug)]
@@ -24,7 +25,7 @@ pub(crate) struct ResponsesRequest {
     /// The request's own items, each with an id.
     pub(crate) input: Vec<Value>,
     /// The items before these.
-    pub(crate) before: Option<Arc<Stored>>,
+    pub(crate) before: Option<Stored>,
     /// Whether the response is to be kept.
     pub(crate) store: bool,
 }
@@ -39,7 +40,8 @@ impl ResponsesRequest {
         params.max_tokens = read_length(&mut fields, "max_output_tokens", 1, limits)?;
         params.user = fields.string("user")?.map(str::to_owned);
         let sampling = &mut params.sampling;
-        let targets = [("temperature", &mut sampling.temperature), ("top_p", &mut sampling.top_p)];
+        let targets =
+            [("temperature", TEMPERATURE, &mut sampling.temperature), ("top_p", TOP_P, &mut sampling.top_p)];
         read_numbers(&mut fields, targets)?;
         sampling.validate().map_err(|(field, what)| ApiError::field(field, format!("`{field}` {what}")))?;
         let instructions = fields.string("instructions")?;
@@ -84,7 +86,7 @@ impl ResponsesRequest {
             "service_tier": "default",
         });
         let said = if let Value::Object(said) = said { said } else { Map::new() };
-        let conversation = Conversation { messages, tools, reasoning, variables: Map::new() };
+        let conversation = Conversation { at: "input", messages, tools, reasoning, variables: Map::new() };
         Ok(ResponsesRequest { params, conversation, said, input, before, store })
     }
 }
@@ -136,10 +138,10 @@ fn read_tools(fields: &mut Fields) -> Result<Tools, ApiError> {
 
 fn read_tool(path: &str, tool: &Value) -> Result<(Value, bool), ApiError> {
     let mut fields = Fields::new(path, tool)?;
-    match fields.string("type")? {
-        Some("function") => {}
+    match fields.required_string("type")? {
+        "function" => {}
         other => {
-            let what = format!("tools of type {:?} are", other.unwrap_or_default());
+            let what = format!("tools of type {other:?} are");
             return Err(ApiError::unsupported(fields.path("type"), &what));
         }
     }

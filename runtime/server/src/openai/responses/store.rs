@@ -1,8 +1,9 @@
-//! Responses that are kept: so many bytes of them, in memory, the oldest given up first.
+//! Responses that are kept: so many bytes of them, in memory, the oldest given up first. They are kept as
+//! JSON text: values take a multiple of it, which nobody counts.
 
 use serde_json::Value;
 use std::collections::VecDeque;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// Most of them, however small they are.
 const MOST: usize = 4096;
@@ -27,16 +28,55 @@ impl Stored {
 /// What is kept.
 #[derive(Debug)]
 pub(crate) struct Store {
-    /// Most bytes of JSON text.
+    /// Most bytes.
     limit: usize,
     kept: Mutex<Kept>,
 }
 
 #[derive(Debug, Default)]
 struct Kept {
-    /// With their sizes, oldest first.
-    responses: VecDeque<(Arc<Stored>, usize)>,
+    /// Oldest first.
+    responses: VecDeque<Written>,
     bytes: usize,
+}
+
+/// A [`Stored`], written down. Its parts are by themselves, so that none is nested deeper than it was in the
+/// request that was read.
+#[derive(Debug)]
+struct Written {
+    id: Box<str>,
+    response: Box<str>,
+    input: Box<str>,
+    items: Box<str>,
+}
+
+impl Written {
+    fn new(stored: &Stored) -> Written {
+        let list = |items: &[Value]| {
+            let items: Vec<String> = items.iter().map(Value::to_string).collect();
+            format!("[{}]", items.join(",")).into_boxed_str()
+        };
+        Written {
+            id: stored.id().into(),
+            response: stored.response.to_string().into_boxed_str(),
+            input: list(&stored.input),
+            items: list(&stored.items),
+        }
+    }
+
+    fn bytes(&self) -> usize {
+        size_of::<Written>()
+            + [&self.id, &self.response, &self.input, &self.items].map(|it| it.len()).iter().sum::<usize>()
+    }
+
+    fn read(&self) -> Stored {
+        const WHOLE: &str = "JSON that was written can be read";
+        Stored {
+            response: serde_json::from_str(&self.response).expect(WHOLE),
+            input: serde_json::from_str(&self.input).expect(WHOLE),
+            items: serde_json::from_str(&self.items).expect(WHOLE),
+        }
+    }
 }
 
 impl Store {
@@ -46,33 +86,32 @@ impl Store {
     }
 
     /// Keeps a response, unless it is larger than all there is room for.
-    pub(crate) fn put(&self, stored: Stored) {
-        let texts = stored.input.iter().chain(&stored.items).chain([&stored.response]);
-        let bytes: usize = texts.map(|value| value.to_string().len()).sum();
+    pub(crate) fn put(&self, stored: &Stored) {
+        let written = Written::new(stored);
+        let bytes = written.bytes();
         if bytes > self.limit {
             return;
         }
         let mut kept = self.lock();
         while kept.bytes + bytes > self.limit || kept.responses.len() >= MOST {
-            let Some((_, freed)) = kept.responses.pop_front() else { break };
-            kept.bytes -= freed;
+            let Some(oldest) = kept.responses.pop_front() else { break };
+            kept.bytes -= oldest.bytes();
         }
         kept.bytes += bytes;
-        kept.responses.push_back((Arc::new(stored), bytes));
+        kept.responses.push_back(written);
     }
 
     /// The response of this id.
-    pub(crate) fn get(&self, id: &str) -> Option<Arc<Stored>> {
-        let kept = self.lock();
-        kept.responses.iter().find(|(stored, _)| stored.id() == id).map(|(stored, _)| Arc::clone(stored))
+    pub(crate) fn get(&self, id: &str) -> Option<Stored> {
+        self.lock().responses.iter().find(|it| *it.id == *id).map(Written::read)
     }
 
     /// Gives the response of this id up; whether there was one.
     pub(crate) fn remove(&self, id: &str) -> bool {
         let mut kept = self.lock();
-        let Some(at) = kept.responses.iter().position(|(stored, _)| stored.id() == id) else { return false };
-        if let Some((_, freed)) = kept.responses.remove(at) {
-            kept.bytes -= freed;
+        let Some(at) = kept.responses.iter().position(|it| *it.id == *id) else { return false };
+        if let Some(removed) = kept.responses.remove(at) {
+            kept.bytes -= removed.bytes();
         }
         true
     }
@@ -94,23 +133,23 @@ mod tests {
 
     #[test]
     fn the_oldest_go_first_and_room_comes_back() {
-        let store = Store::new(1000);
+        let store = Store::new(1200);
         for id in ["a", "b", "c"] {
-            store.put(stored(id, 300));
+            store.put(&stored(id, 300));
         }
         let there = |ids: [&str; 4]| ids.map(|id| store.get(id).is_some());
         assert_eq!(there(["a", "b", "c", "d"]), [true, true, true, false]);
-        store.put(stored("d", 300));
+        store.put(&stored("d", 300));
         assert_eq!(there(["a", "b", "c", "d"]), [false, true, true, true]);
         assert!(store.remove("c") && !store.remove("c"));
-        store.put(stored("a", 300));
+        store.put(&stored("a", 300));
         assert_eq!(there(["a", "b", "c", "d"]), [true, true, false, true]);
         // One that is too large takes nobody's place.
-        store.put(stored("c", 1000));
+        store.put(&stored("c", 1200));
         assert_eq!(there(["a", "b", "c", "d"]), [true, true, false, true]);
         for id in 0..2 * MOST {
-            store.put(stored(&id.to_string(), 0));
+            store.put(&stored(&id.to_string(), 0));
         }
-        assert!(store.lock().bytes <= 1000);
+        assert!(store.lock().bytes <= 1200);
     }
 }

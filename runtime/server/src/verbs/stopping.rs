@@ -1,0 +1,313 @@
+//! Signals, and the end of the process: it comes at its time, whatever still runs.
+//!
+//! A thread of its own attends to both, with a runtime of its own: steps, workers of HTTP and the disk of a
+//! dump may be stuck, and so may whoever reads standard error.
+
+use crate::http::app::App;
+use crate::out;
+use std::sync::Arc;
+use std::sync::mpsc::sync_channel;
+use std::task::Poll;
+use std::time::{Duration, Instant};
+use tokio::runtime::Builder;
+use tokio::signal::unix::{Signal, SignalKind, signal};
+use tokio::sync::watch;
+
+/// How much later than the drain's deadline the process ends at the latest. The engine, clients and the dump
+/// have their own times before, which are shorter.
+const GRACE: Duration = Duration::from_secs(5);
+/// How long a last word may take to be written.
+const LAST_WORD: Duration = Duration::from_millis(200);
+/// Exit code of a server that could not end as it should.
+const EXIT_CUT: i32 = 1;
+
+/// What a signal wants.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Meaning {
+    /// Somebody wants it to end, and who says so again wants that now.
+    Stop,
+    /// Something that it needs goes away. That may be told twice, by a terminal and by its shell.
+    Going,
+    /// Nothing to a server. It would end the process if nobody listened.
+    Nothing,
+    /// A write beyond a limit on the size of files, whose error tells whoever wrote.
+    Written,
+}
+
+/// What is listened for.
+const KNOWN: [(i32, &str, Meaning); 9] = [
+    (libc::SIGTERM, "SIGTERM", Meaning::Stop),
+    (libc::SIGINT, "Ctrl-C", Meaning::Stop),
+    (libc::SIGHUP, "SIGHUP", Meaning::Going),
+    (libc::SIGPWR, "SIGPWR", Meaning::Going),
+    (libc::SIGXCPU, "SIGXCPU", Meaning::Going),
+    (libc::SIGUSR1, "SIGUSR1", Meaning::Nothing),
+    (libc::SIGUSR2, "SIGUSR2", Meaning::Nothing),
+    (libc::SIGALRM, "SIGALRM", Meaning::Nothing),
+    (libc::SIGXFSZ, "SIGXFSZ", Meaning::Written),
+];
+
+/// How far a server is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Phase {
+    Loading,
+    Serving,
+    Draining,
+}
+
+/// What is done about a signal.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Action {
+    /// Ends the process at once.
+    Leave,
+    /// Finishes what was accepted.
+    Drain,
+    /// Says that nothing is done.
+    Note,
+    Nothing,
+}
+
+fn action(meaning: Meaning, phase: Phase) -> Action {
+    match (meaning, phase) {
+        (Meaning::Written, _) => Action::Nothing,
+        (Meaning::Nothing, _) | (Meaning::Going, Phase::Draining) => Action::Note,
+        (Meaning::Stop | Meaning::Going, Phase::Serving) => Action::Drain,
+        (Meaning::Stop | Meaning::Going, Phase::Loading) | (Meaning::Stop, Phase::Draining) => Action::Leave,
+    }
+}
+
+/// The end of the process, when it is set.
+type End = Option<(Instant, i32)>;
+
+/// Tells when to stop, and ends the process if it does not.
+#[derive(Debug)]
+pub(super) struct Stopping {
+    begun: watch::Receiver<bool>,
+    end: watch::Sender<End>,
+}
+
+impl Stopping {
+    /// Listens for signals from now on. The first one that means it drains the engine of `app`, which gets
+    /// `drain` for it.
+    ///
+    /// # Errors
+    /// When the system refuses a thread, or to hand over signals.
+    pub(super) fn listen(app: Arc<App>, drain: Duration) -> Result<Stopping, String> {
+        let cannot = |error: std::io::Error| format!("cannot listen for signals: {error}");
+        let runtime = Builder::new_current_thread().enable_all().build().map_err(cannot)?;
+        let signals = {
+            let _inside = runtime.enter();
+            Signals::new().map_err(cannot)?
+        };
+        let (begin, begun) = watch::channel(false);
+        let (end, ends) = watch::channel(None);
+        let attendant = Attendant { signals, app, drain, begin, end: end.clone(), ends };
+        std::thread::Builder::new()
+            .name("signals".into())
+            .spawn(move || runtime.block_on(attendant.attend()))
+            .map_err(cannot)?;
+        Ok(Stopping { begun, end })
+    }
+
+    /// Waits until a drain has begun.
+    pub(super) async fn begun(&self) {
+        if self.begun.clone().wait_for(|begun| *begun).await.is_err() {
+            // The attendant goes only with the process.
+            std::future::pending::<()>().await;
+        }
+    }
+
+    /// What is left to be done may take so long; then the process ends with `code`. Of two ends the earlier
+    /// one counts.
+    pub(super) fn end_within(&self, time: Duration, code: i32) {
+        set(&self.end, Instant::now().checked_add(time).map(|at| (at, code)));
+    }
+}
+
+/// Sets an end, unless an earlier one is set.
+fn set(end: &watch::Sender<End>, new: End) {
+    end.send_if_modified(|end| {
+        let earlier = match (&end, new) {
+            (_, None) => false,
+            (None, Some(_)) => true,
+            (Some((old, _)), Some((new, _))) => new < *old,
+        };
+        if earlier {
+            *end = new;
+        }
+        earlier
+    });
+}
+
+/// What the thread has.
+struct Attendant {
+    signals: Signals,
+    app: Arc<App>,
+    drain: Duration,
+    begin: watch::Sender<bool>,
+    end: watch::Sender<End>,
+    ends: watch::Receiver<End>,
+}
+
+impl Attendant {
+    async fn attend(mut self) {
+        loop {
+            let end = *self.ends.borrow_and_update();
+            tokio::select! {
+                (name, meaning) = self.signals.next() => self.answer(name, meaning),
+                code = over(end) => {
+                    leave(code, "something still runs that does not end: leaving".to_owned());
+                }
+                _ = self.ends.changed() => {}
+            }
+        }
+    }
+
+    fn answer(&self, name: &str, meaning: Meaning) {
+        let phase = match (self.app.ready.get(), *self.begin.borrow()) {
+            (None, _) => Phase::Loading,
+            (Some(_), false) => Phase::Serving,
+            (Some(_), true) => Phase::Draining,
+        };
+        match (action(meaning, phase), phase) {
+            (Action::Leave, Phase::Loading) => leave(EXIT_CUT, format!("{name} while loading: leaving")),
+            (Action::Leave, _) => leave(EXIT_CUT, format!("{name} again: leaving")),
+            (Action::Drain, _) => self.drain(name),
+            (Action::Note, Phase::Draining) => say(format!("{name}: accepted requests are being finished")),
+            (Action::Note, _) => say(format!("{name} means nothing to this server, and is ignored")),
+            (Action::Nothing, _) => {}
+        }
+    }
+
+    fn drain(&self, name: &str) {
+        let Some(ready) = self.app.ready.get() else { return };
+        // Before the engine refuses anybody. A moment beyond what the clock can say is none.
+        if let Some(end) = Instant::now().checked_add(self.drain) {
+            let _ = self.app.drained.set(end);
+            set(&self.end, end.checked_add(GRACE).map(|end| (end, EXIT_CUT)));
+        }
+        ready.engine.drain(self.drain);
+        let seconds = self.drain.as_secs();
+        say(format!(
+            "{name}: finishing accepted requests, for {seconds} s at most; SIGTERM or Ctrl-C leaves at once"
+        ));
+        // Last: an idle server may end before the next line, and nobody would read why.
+        self.begin.send_replace(true);
+    }
+}
+
+/// Waits until an end, and for ever where none is set; the exit code.
+async fn over(end: End) -> i32 {
+    match end {
+        Some((at, code)) => {
+            tokio::time::sleep_until(at.into()).await;
+            code
+        }
+        None => std::future::pending().await,
+    }
+}
+
+/// Says something, and waits for that a moment only: whoever reads it may not.
+fn say(text: String) {
+    let (done, said) = sync_channel::<()>(1);
+    let speak = move || {
+        out::say(format_args!("{text}"));
+        drop(done);
+    };
+    if std::thread::Builder::new().name("last word".into()).spawn(speak).is_ok() {
+        let _ = said.recv_timeout(LAST_WORD);
+    }
+}
+
+/// Ends the process now.
+fn leave(code: i32, why: String) -> ! {
+    say(why);
+    // SAFETY: ends the process without running any more of its code: what is registered to run at its end (a
+    // device's driver among it) might wait for the threads that do not end.
+    unsafe { libc::_exit(code) }
+}
+
+/// What is listened for, each with its name and meaning.
+struct Signals(Vec<(Signal, &'static str, Meaning)>);
+
+impl Signals {
+    fn new() -> std::io::Result<Signals> {
+        let ignored = ignored();
+        // `nohup` says beforehand that the terminal may go.
+        let wanted = KNOWN.iter().filter(|(number, ..)| *number != libc::SIGHUP || !is_in(ignored, *number));
+        let listen = |&(number, name, meaning): &(i32, &'static str, Meaning)| {
+            Ok((signal(SignalKind::from_raw(number))?, name, meaning))
+        };
+        wanted.map(listen).collect::<Result<_, _>>().map(Signals)
+    }
+
+    /// Waits for the next one.
+    async fn next(&mut self) -> (&'static str, Meaning) {
+        std::future::poll_fn(|context| {
+            for (signal, name, meaning) in &mut self.0 {
+                if signal.poll_recv(context).is_ready() {
+                    return Poll::Ready((*name, *meaning));
+                }
+            }
+            Poll::Pending
+        })
+        .await
+    }
+}
+
+/// The signals that the process was started to ignore, a bit each.
+fn ignored() -> u64 {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
+    mask.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok()).unwrap_or_default()
+}
+
+fn is_in(mask: u64, signal: i32) -> bool {
+    mask >> (signal - 1) & 1 == 1
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn who_asks_again_leaves_and_nothing_else_cuts_a_drain() {
+        use Meaning::{Going, Nothing, Stop, Written};
+        use Phase::{Draining, Loading, Serving};
+        for (meaning, phase, wanted) in [
+            (Stop, Loading, Action::Leave),
+            (Stop, Serving, Action::Drain),
+            (Stop, Draining, Action::Leave),
+            (Going, Loading, Action::Leave),
+            (Going, Serving, Action::Drain),
+            (Going, Draining, Action::Note),
+            (Nothing, Loading, Action::Note),
+            (Nothing, Serving, Action::Note),
+            (Nothing, Draining, Action::Note),
+            (Written, Loading, Action::Nothing),
+            (Written, Serving, Action::Nothing),
+            (Written, Draining, Action::Nothing),
+        ] {
+            assert_eq!(action(meaning, phase), wanted, "{meaning:?} {phase:?}");
+        }
+    }
+
+    #[test]
+    fn the_earlier_end_counts() {
+        let (end, ends) = watch::channel(None);
+        let now = Instant::now();
+        let at = |seconds| Some((now + Duration::from_secs(seconds), seconds as i32));
+        for (new, wanted) in [(None, None), (at(5), at(5)), (at(9), at(5)), (None, at(5)), (at(2), at(2))] {
+            set(&end, new);
+            assert_eq!(*ends.borrow(), wanted);
+        }
+    }
+
+    #[test]
+    fn a_mask_of_signals_is_read() {
+        let hangup = 1 << (libc::SIGHUP - 1);
+        assert!(is_in(hangup, libc::SIGHUP) && !is_in(hangup, libc::SIGINT));
+        // Rust's runtime ignores this one.
+        assert!(is_in(ignored(), libc::SIGPIPE));
+    }
+}

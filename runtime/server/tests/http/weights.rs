@@ -1,0 +1,133 @@
+//! Weights that are not what they should be: what a server finds out before it says that it is ready, and
+//! what it says then.
+
+use crate::process::{KNOWN, OTHERS, Server, checkpoint, command_as, run};
+use crate::scripted::{Bytes, GREETING, Loaded};
+use monomorph_engine::scripted::Shape;
+use monomorph_model::{CanarySpec, ModelSpec};
+use sha2::{Digest, Sha256};
+use std::path::Path;
+use std::process::Output;
+
+/// A build that knows what its weights answer: what they do.
+pub struct KnownBytes;
+/// One whose weights answer something else, as damaged ones do.
+pub struct OtherBytes;
+
+const GREETS: [u32; 5] = {
+    let greeting = GREETING.as_bytes();
+    [greeting[0] as u32, greeting[1] as u32, greeting[2] as u32, greeting[3] as u32, greeting[4] as u32]
+};
+const PROMPT: &[u32] = &[104, 105, 33];
+static RIGHT: [CanarySpec; 2] = [
+    CanarySpec { prompt: PROMPT, answer: &GREETS, margin: 2.5 },
+    CanarySpec { prompt: &[33], answer: &GREETS, margin: 3.5 },
+];
+static WRONG: [CanarySpec; 2] = [
+    CanarySpec { prompt: PROMPT, answer: &GREETS, margin: 2.5 },
+    CanarySpec { prompt: PROMPT, answer: &[GREETS[0], GREETS[1], 7], margin: 2.5 },
+];
+
+impl Shape for KnownBytes {
+    const SPEC: &'static ModelSpec = &ModelSpec { canaries: &RIGHT, ..*Bytes::SPEC };
+}
+
+impl Shape for OtherBytes {
+    const SPEC: &'static ModelSpec = &ModelSpec { canaries: &WRONG, ..*Bytes::SPEC };
+}
+
+pub type EchoKnown = Loaded<KnownBytes>;
+pub type EchoOthers = Loaded<OtherBytes>;
+
+/// Standard error of a server that is to end by itself, with exit code 1.
+fn refused(output: Output) -> String {
+    let stderr = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert_eq!(output.status.code(), Some(1), "{stderr}");
+    stderr
+}
+
+pub fn known() {
+    let server = Server::start_as(KNOWN, &[]);
+    assert!(server.opening.contains("; 2 known answers are right"), "{}", server.opening);
+    assert_eq!(server.get("/health").json()["canary"]["known_answers"], 2);
+    assert_eq!(server.stats()["finished"], 0, "canaries are in no count");
+    // One that knows none says so.
+    let server = Server::start(&[]);
+    assert!(server.opening.contains("; no answers of these weights are known"), "{}", server.opening);
+    assert_eq!(server.get("/health").json()["canary"]["known_answers"], 0);
+    let info = |model| {
+        let output = command_as(model, &["info"]).output().expect("the verb starts");
+        String::from_utf8_lossy(&output.stdout).into_owned()
+    };
+    assert!(
+        info(KNOWN).contains("2 known answers, each token of which leads by 2.5 logits"),
+        "{}",
+        info(KNOWN)
+    );
+    assert!(info("echo").contains("none known"), "{}", info("echo"));
+}
+
+/// Weights that answer alike whenever they are asked, and wrongly: a canary that is learnt from them finds
+/// nothing.
+pub fn others() {
+    let weights = checkpoint();
+    let path = weights.path().to_str().expect("UTF-8");
+    let serve = ["serve", "--port", "0", "--weights", path];
+    let words = refused(command_as(OTHERS, &serve).output().expect("the server starts"));
+    for part in ["canary 2", "token 2 of the answer should be 7 and is 108", "--verify", "--canary learned"] {
+        assert!(words.contains(part), "{part}: {words}");
+    }
+    // Who means other weights says so; made-up ones are asked nothing.
+    let server = Server::start_as(OTHERS, &["--canary", "learned"]);
+    assert!(server.opening.contains("no answers of these weights are known"), "{}", server.opening);
+    let server = Server::start_dummy_as(OTHERS, &[]);
+    assert_eq!(server.get("/health").json()["weights"], "dummy");
+}
+
+pub fn digests() {
+    let weights = checkpoint();
+    let path = weights.path().to_str().expect("UTF-8");
+    let start = ["serve", "--port", "0", "--weights", path, "--verify"];
+    let words = refused(run(&start));
+    assert!(words.contains("no digest of") && words.contains("model.safetensors"), "{words}");
+    write_sums(weights.path());
+    // What is verified is loaded: this goes on to refuse another flag.
+    let words = refused(run(&[&start[..], &["--warm-up", "/nonexistent"]].concat()));
+    assert!(words.contains("are whole (") && words.contains("/nonexistent"), "{words}");
+    let file = weights.path().join("model.safetensors");
+    let mut bytes = std::fs::read(&file).expect("readable");
+    *bytes.last_mut().expect("a tensor") ^= 1;
+    std::fs::write(&file, bytes).expect("writable");
+    let words = refused(run(&start));
+    assert!(words.contains("model.safetensors has SHA-256") && words.contains("and should have"), "{words}");
+    let words = refused(run(&["serve", "--port", "0", "--weights", "dummy", "--verify"]));
+    assert!(words.contains("made-up weights have no digests"), "{words}");
+}
+
+fn write_sums(directory: &Path) {
+    let bytes = std::fs::read(directory.join("model.safetensors")).expect("readable");
+    let digest: String = Sha256::digest(&bytes).iter().map(|byte| format!("{byte:02x}")).collect();
+    std::fs::write(directory.join("SHA256SUMS"), format!("{digest}  model.safetensors\n")).expect("writable");
+}
+
+/// Without `--weights` a server looks where weights are fetched to, and says so.
+pub fn default_place() {
+    let cache = tempfile::tempdir().expect("a temporary directory");
+    let place = cache.path().join("monomorph/echo/none");
+    let start = |arguments: &[&str]| {
+        let mut command = command_as("echo", &[&["serve", "--port", "0"], arguments].concat());
+        command.env("XDG_CACHE_HOME", cache.path()).output().expect("the server starts")
+    };
+    let words = refused(start(&[]));
+    for part in [place.to_str().expect("UTF-8"), "cargo xtask fetch --target cpu/echo/none", "--weights PATH"]
+    {
+        assert!(words.contains(part), "{part}: {words}");
+    }
+    // As `fetch` leaves it of a hub: a link to a snapshot.
+    let snapshot = checkpoint();
+    std::fs::create_dir_all(place.parent().expect("a directory")).expect("writable");
+    std::os::unix::fs::symlink(snapshot.path(), &place).expect("writable");
+    let words = refused(start(&["--warm-up", "/nonexistent"]));
+    assert!(words.contains("/nonexistent"), "the weights were found: {words}");
+    assert!(words.contains(&format!("weights: {}, where fetch puts them", place.display())), "{words}");
+}
