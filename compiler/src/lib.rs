@@ -12,4 +12,5 @@ pub mod plan;
 pub mod reference;
 pub mod report;
 pub mod spec;
+pub mod standing;
 pub mod toolchain;

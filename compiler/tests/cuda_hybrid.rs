@@ -1,6 +1,6 @@
 //! The emitted CUDA stack of models with delta-nets and experts: what it loads, and the state it claims.
 
-use monomorph_compiler::plan::cuda::{StateShape, state_bytes};
+use monomorph_compiler::plan::cuda::{CudaState, state_bytes};
 use monomorph_compiler::plan::{FieldKind, PhaseKind, Plan};
 use monomorph_compiler::{emit, graph, passes, spec};
 use std::path::Path;
@@ -16,7 +16,8 @@ fn planned(target: &str) -> (Plan, String) {
     (plan, stack.text.split_whitespace().collect())
 }
 
-/// As the emitter writes it, but for underscores in numbers and commas before what closes a list: the printer's own choice.
+/// As the emitter writes it, but for underscores in numbers and commas before what closes a list: the
+/// printer's own choice.
 fn plain(text: &str) -> String {
     let mut out = String::new();
     let mut characters = text.chars().peekable();
@@ -79,7 +80,7 @@ fn every_layer_of_a_delta_net_has_its_state_for_every_slot() {
     for body in &plan.bodies {
         for phase in &body.phases {
             let PhaseKind::Delta { shape, .. } = &phase.kind else { continue };
-            let state = StateShape::new(shape, 0);
+            let state = CudaState::new(shape, 0);
             assert_eq!(
                 (state.bytes(), state.journal_floats),
                 (4 * (state.window_floats + state.matrix_floats) as u64, 0)

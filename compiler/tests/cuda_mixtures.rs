@@ -1,5 +1,5 @@
-//! Launches of hybrid models and mixtures of experts: which there are, that arguments are what kernels' parameters say, that nothing is
-//! read before it is written, and what a token costs.
+//! Launches of hybrid models and mixtures of experts: which there are, that arguments are what kernels'
+//! parameters say, that nothing is read before it is written, and what a token costs.
 
 use monomorph_compiler::graph;
 use monomorph_compiler::passes::assemble;
@@ -28,8 +28,8 @@ fn program<'a>(cuda: &'a CudaPlan, name: &str) -> &'a Program {
     cuda.programs.iter().find(|program| program.name == name).unwrap_or_else(|| panic!("no program {name}"))
 }
 
-/// Attention by turns with delta-nets, with and without experts; a mixture without a shared expert; and what has neither, for the
-/// checks that hold for all.
+/// Attention by turns with delta-nets, with and without experts; a mixture without a shared expert; and what
+/// has neither, for the checks that hold for all.
 const ALL: [&str; 12] = [
     "gb10/qwen3.5-35b/nvfp4",
     "gb10/qwen3.5-122b/nvfp4",
@@ -117,8 +117,9 @@ fn every_phase_of_a_hybrid_is_launched_in_every_program_and_fits_its_card() {
     }
 }
 
-/// Behind attention of wide heads nothing stands on a multiprocessor, and two blocks of a kernel would share one if they could
-/// ([0016](../../docs/adr/0016-one-block-of-a-kernel.md)); behind narrow ones two kernels' rings are to stand side by side.
+/// Behind attention of wide heads nothing stands on a multiprocessor, and two blocks of a kernel would share
+/// one if they could ([0016](../../docs/adr/0016-one-block-of-a-kernel.md)); behind narrow ones two kernels'
+/// rings are to stand side by side.
 #[test]
 fn blocks_of_streaming_kernels_are_alone_where_heads_are_wide() {
     const STREAMING: [&str; 6] = [

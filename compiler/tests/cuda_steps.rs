@@ -1,5 +1,5 @@
-//! What `explain` argues of a decode step on a GPU: its bytes by part against the checkpoints' own arithmetic, its boundaries, and its speed
-//! against what was measured where something was.
+//! What `explain` argues of a decode step on a GPU: its bytes by part against the checkpoints' own
+//! arithmetic, its boundaries, and its speed against what was measured where something was.
 
 use monomorph_compiler::passes::assemble;
 use monomorph_compiler::plan::Plan;
@@ -53,7 +53,8 @@ fn parts_add_up_to_what_the_phases_read() {
     }
 }
 
-/// MB a token of the 35B as shipped, from the numbers of parameters and the formats of its checkpoint's tensors.
+/// MB a token of the 35B as shipped, from the numbers of parameters and the formats of its checkpoint's
+/// tensors.
 #[test]
 fn parts_are_those_of_the_checkpoint() {
     let report = report(&plan("gb10/qwen3.5-35b/nvfp4"));
@@ -71,7 +72,8 @@ fn parts_are_those_of_the_checkpoint() {
         let found = report.weights[class] / 1e6;
         assert!((found / expected - 1.0).abs() < 0.03, "{class}: {found:.1} MB against {expected}");
     }
-    // 30 layers: matrices of 2 MiB read and written, a window of four rows of 8,192 f32 of which one is written.
+    // 30 layers: matrices of 2 MiB read and written, a window of four rows of 8,192 f32 of which one is
+    // written.
     assert_eq!(report.state, 30.0 * (2.0 * 2_097_152.0 + 131_072.0));
 }
 
@@ -81,7 +83,8 @@ fn a_token_of_a_35b_moves_what_its_checkpoints_say() {
     let published = [
         ("h200/qwen3.5-35b/nvfp4", 4.02),
         ("h200/qwen3.6-35b/fp8", 3.63),
-        // 1.81 where routers and gates are 4-bit, too: this target keeps 50 MB of them in bf16, as every published checkpoint does.
+        // 1.81 where routers and gates are 4-bit, too: this target keeps 50 MB of them in bf16, as every
+        // published checkpoint does.
         ("h200/qwen3.5-35b/nvfp4-all", 1.81 + 0.75 * (0.0421 + 0.0079)),
     ];
     for (target, gigabytes) in published {
@@ -135,7 +138,8 @@ fn nvfp4_is_predicted_at_the_pace_of_decoding() {
     assert_eq!(late("h200/qwen3.6-35b/fp8"), 0.0);
 }
 
-/// Weights, state of every sequence of a step, and what steps work in leave room for a sequence of a server's default length.
+/// Weights, state of every sequence of a step, and what steps work in leave room for a sequence of a server's
+/// default length.
 #[test]
 fn full_sizes_start_at_the_default_concurrency() {
     for target in FULL {

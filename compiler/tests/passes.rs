@@ -148,8 +148,14 @@ fn a_cpu_refuses_to_compute_otherwise_than_it_does() {
     assert!(error.contains("computes bf16 weights in `f32` only"), "{error}");
     for format in [Format::Fp8E4m3, Format::Nvfp4] {
         let error = refusal(&storing(format));
-        assert!(error.contains(&format!("`attention` is stored as {format}")), "{error}");
+        assert_eq!(error, format!("the CPU backend has no kernels for {format} (`attention`)"));
     }
+    // All that is missing is named at once, and each class once.
+    let error = refusal(&|quant: &mut Quant| {
+        quant.stored.classes.insert(TensorClass::Attention, Format::Fp8E4m3);
+        quant.stored.classes.insert(TensorClass::Ffn, Format::Nvfp4);
+    });
+    assert_eq!(error, "the CPU backend has no kernels for fp8-e4m3 (`attention`), nvfp4 (`ffn`)");
 }
 
 #[test]

@@ -1,4 +1,5 @@
-//! The forms of the checkpoints of the hybrid and mixture-of-experts families: as configs say them, and as files do.
+//! The forms of the checkpoints of the hybrid and mixture-of-experts families: as configs say them, and as
+//! files do.
 
 mod families;
 

@@ -1,8 +1,8 @@
 //! Planted mistakes in sound specs, and the rendered errors as goldens.
 //!
 //! `bad-specs/base` is a targets directory without a mistake. `bad-specs/<case>.toml` names a target and
-//! edits to its files; `bad-specs/<case>.txt` is what the loader has to say about it. With `MONOMORPH_BLESS=1`
-//! the goldens are written instead of compared.
+//! edits to its files; `bad-specs/<case>.txt` is what the loader has to say about it. With
+//! `MONOMORPH_BLESS=1` the goldens are written instead of compared.
 
 use monomorph_compiler::spec;
 use monomorph_compiler::spec::types::{Knobs, Provenance};

@@ -136,8 +136,9 @@ fn a_server_expects_the_scales_among_its_tensors_and_leaves_the_rest() {
 
 #[test]
 fn targets_have_their_published_sizes() {
-    // Parameters of the language model, as published or, where only rounded numbers are, as counted from the shapes by
-    // other means; bytes as counted from the formats of the released files, drafts and towers aside.
+    // Parameters of the language model, as published or, where only rounded numbers are, as counted from the
+    // shapes by other means; bytes as counted from the formats of the released files, drafts and towers
+    // aside.
     for (name, parameters, bytes) in [
         ("qwen3-next-80b/nvfp4", 79_674_391_296_usize, 47_420_930_304.0),
         ("qwen3.5-122b/nvfp4", 122_111_526_912, 75_517_022_976.0),

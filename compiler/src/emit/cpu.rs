@@ -162,8 +162,8 @@ fn products(kind: &PhaseKind) -> Vec<FieldId> {
     }
 }
 
-/// What phases of experts work in: rows gathered for an expert, one scratch for each format and width, and the
-/// products of the experts' down matrices before they are added.
+/// What phases of experts work in: rows gathered for an expert, one scratch for each format and width, and
+/// the products of the experts' down matrices before they are added.
 fn expert_scratch(plan: &Plan, kind: &PhaseKind) -> Vec<(Ident, TokenStream, TokenStream)> {
     let (matrix, active) = match *kind {
         PhaseKind::Experts { matrix, active, .. } | PhaseKind::Combine { matrix, active, .. } => {
@@ -306,8 +306,9 @@ pub fn layer_order(plan: &Plan) -> Vec<usize> {
     plan.schedule.iter().filter(|(_, layer)| layer.is_some()).map(|(body, _)| body.0).collect()
 }
 
-/// Layers in the order of their bodies, of each of which all are there. Bodies that alternate do so with a period, and the loop runs over its
-/// repetitions. `run` is the statement that runs a layer of a body; `layer` and `weights` are in scope.
+/// Layers in the order of their bodies, of each of which all are there. Bodies that alternate do so with a
+/// period, and the loop runs over its repetitions. `run` is the statement that runs a layer of a body;
+/// `layer` and `weights` are in scope.
 pub fn layer_loop(plan: &Plan, order: &[usize], run: impl Fn(&PlanBody) -> TokenStream) -> TokenStream {
     let repeats = |period: &usize| order.iter().enumerate().all(|(i, body)| order[i % period] == *body);
     let period = (1..=order.len()).find(repeats).unwrap_or(order.len());
@@ -437,7 +438,6 @@ fn model(plan: &Plan) -> TokenStream {
                 let loader = Loader::new(&team, checkpoint.path(), progress);
                 let globals = Globals::load(&loader, checkpoint)?;
                 #(#locals)*
-                checkpoint.release();
                 let limits = BatchLimits {
                     tokens: SPEC.step_tokens,
                     sequences: states.sequences,

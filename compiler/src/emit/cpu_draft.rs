@@ -46,7 +46,8 @@ fn phases(plan: &Plan, body: &PlanBody, operands: Operands) -> Vec<TokenStream> 
     body.phases.iter().map(|it| phase(plan, body, it, operands)).collect()
 }
 
-/// A pass of the model's layers that attend. Bodies of others are not named, so that nothing here comes to their state.
+/// A pass of the model's layers that attend. Bodies of others are not named, so that nothing here comes to
+/// their state.
 fn of_layers(plan: &Plan, draft: &DraftPlan) -> TokenStream {
     let order: Vec<usize> = plan.attending().map(|body| body.0).collect();
     let [embed, head] =

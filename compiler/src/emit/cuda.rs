@@ -1,9 +1,9 @@
-//! `cuda/<module>.cu`: the kernels of each program as instantiations of the library under `templates/cuda/lib`, which is
-//! copied beside them, so that the directory compiles by itself.
+//! `cuda/<module>.cu`: the kernels of each program as instantiations of the library under
+//! `templates/cuda/lib`, which is copied beside them, so that the directory compiles by itself.
 
 use super::File;
 use crate::plan::Plan;
-use crate::plan::cuda::{Constant, CudaPlan, Kernel, MAX_SEQUENCES, Module};
+use crate::plan::cuda::{Constant, CudaPlan, Kernel, Module};
 use crate::report::cuda::program_table;
 use std::path::Path;
 use tera::{Context, Tera};
@@ -55,31 +55,18 @@ const MODULE: &str = include_str!("../../../templates/cuda/phases/module.tera");
 
 /// The modules of a CUDA plan.
 pub fn modules(plan: &Plan, cuda: &CudaPlan) -> Vec<File> {
-    let mut tera = Tera::default();
-    for (name, _, text) in TEMPLATES {
-        tera.add_raw_template(name, text).expect("the templates are part of the compiler");
-    }
-    tera.add_raw_template("module", MODULE).expect("the templates are part of the compiler");
+    let writer = Writer::new();
     let file = |module: &Module| File {
         path: Path::new("cuda").join(&module.name).with_extension("cu"),
-        text: self::module(&tera, plan, cuda, module),
+        text: writer.module(&documentation(plan, cuda, module), plan.target.racecheck, &module.kernels),
     };
     cuda.modules.iter().map(file).collect()
 }
 
-fn module(tera: &Tera, plan: &Plan, cuda: &CudaPlan, module: &Module) -> String {
-    let mut headers: Vec<&str> = Vec::new();
-    for kernel in &module.kernels {
-        let (_, header, _) = TEMPLATES
-            .iter()
-            .find(|(name, ..)| *name == kernel.template)
-            .expect("the launch pass names templates");
-        if !headers.contains(header) {
-            headers.push(header);
-        }
-    }
+/// What stands at the top of a module.
+fn documentation(plan: &Plan, cuda: &CudaPlan, module: &Module) -> Vec<String> {
     let program = cuda.programs.iter().find(|program| program.name == module.name);
-    let documentation = match program {
+    match program {
         Some(program) => program_table(plan, cuda, program),
         None if module.name == "fill" => {
             vec![format!("Dummy weights of `{}`: one kernel a format.", plan.target.name())]
@@ -88,40 +75,80 @@ fn module(tera: &Tera, plan: &Plan, cuda: &CudaPlan, module: &Module) -> String 
             "Kernels of `{}`, cut in ways that are measured against each other.",
             plan.target.name()
         )],
-    };
-    let mut context = Context::new();
-    let comments = documentation.iter().map(|line| format!("// {line}").trim_end().to_owned());
-    context.insert("documentation", &comments.collect::<Vec<_>>());
-    context.insert("max_sequences", &MAX_SEQUENCES);
-    context.insert("racecheck", &plan.target.racecheck);
-    context.insert("headers", &headers);
-    let kernels: Vec<String> = module.kernels.iter().map(|it| kernel(tera, it)).collect();
-    context.insert("kernels", &kernels);
-    tera.render("module", &context).expect("every name of the template is in the context")
+    }
 }
 
-fn kernel(tera: &Tera, kernel: &Kernel) -> String {
-    let mut context = Context::new();
-    let cluster = if kernel.cluster > 1 {
-        format!(" __cluster_dims__({}, 1, 1)", kernel.cluster)
-    } else {
-        String::new()
-    };
-    context.insert("bounds", &format!("__launch_bounds__({}, {}){cluster}", kernel.block, kernel.resident));
-    context.insert("name", &kernel.name);
-    context.insert("config", &config_name(&kernel.name));
-    context.insert("block", &kernel.block);
-    context.insert("shared", &kernel.shared);
-    context.insert("cluster", &kernel.cluster);
-    let members: Vec<String> =
-        kernel.constants.iter().map(|(name, constant)| member(name, constant)).collect();
-    context.insert("members", &members);
-    for (name, constant) in &kernel.constants {
-        if let Constant::Value(text) = constant {
-            context.insert(*name, text);
-        }
+/// The header under `templates/cuda/lib` that a kernel's template instantiates.
+///
+/// # Panics
+/// If the kernel names a template that there is not: the launch pass makes no such kernel.
+pub fn header(kernel: &Kernel) -> &'static str {
+    let template = TEMPLATES.iter().find(|(name, ..)| *name == kernel.template);
+    template.expect("the launch pass names templates").1
+}
+
+/// Writes kernels as the phase templates say.
+pub struct Writer(Tera);
+
+impl Default for Writer {
+    fn default() -> Writer {
+        Writer::new()
     }
-    tera.render(kernel.template, &context).expect("every name of the template is in the context")
+}
+
+impl Writer {
+    /// Reads the templates.
+    pub fn new() -> Writer {
+        let mut tera = Tera::default();
+        for (name, _, text) in TEMPLATES {
+            tera.add_raw_template(name, text).expect("the templates are part of the compiler");
+        }
+        tera.add_raw_template("module", MODULE).expect("the templates are part of the compiler");
+        Writer(tera)
+    }
+
+    /// A `.cu` file of these kernels, whose names differ, below lines of `documentation`.
+    pub fn module(&self, documentation: &[String], racecheck: bool, kernels: &[Kernel]) -> String {
+        let mut headers: Vec<&str> = Vec::new();
+        for header in kernels.iter().map(header) {
+            if !headers.contains(&header) {
+                headers.push(header);
+            }
+        }
+        let mut context = Context::new();
+        let comments = documentation.iter().map(|line| format!("// {line}").trim_end().to_owned());
+        context.insert("documentation", &comments.collect::<Vec<_>>());
+        context.insert("racecheck", &racecheck);
+        context.insert("headers", &headers);
+        let kernels: Vec<String> = kernels.iter().map(|it| self.kernel(it)).collect();
+        context.insert("kernels", &kernels);
+        self.0.render("module", &context).expect("every name of the template is in the context")
+    }
+
+    fn kernel(&self, kernel: &Kernel) -> String {
+        let mut context = Context::new();
+        let cluster = if kernel.cluster > 1 {
+            format!(" __cluster_dims__({}, 1, 1)", kernel.cluster)
+        } else {
+            String::new()
+        };
+        context
+            .insert("bounds", &format!("__launch_bounds__({}, {}){cluster}", kernel.block, kernel.resident));
+        context.insert("name", &kernel.name);
+        context.insert("config", &config_name(&kernel.name));
+        context.insert("block", &kernel.block);
+        context.insert("shared", &kernel.shared);
+        context.insert("cluster", &kernel.cluster);
+        let members: Vec<String> =
+            kernel.constants.iter().map(|(name, constant)| member(name, constant)).collect();
+        context.insert("members", &members);
+        for (name, constant) in &kernel.constants {
+            if let Constant::Value(text) = constant {
+                context.insert(*name, text);
+            }
+        }
+        self.0.render(kernel.template, &context).expect("every name of the template is in the context")
+    }
 }
 
 /// `attention_qkv` becomes `AttentionQkvConfig`.

@@ -56,7 +56,8 @@ pub fn program(plan: &Plan, cuda: &CudaPlan, program: &Program) -> TokenStream {
         let attends = |it: &&Launch| it.arguments.iter().any(|it| matches!(it, Argument::Cache(_)));
         let first = launches.iter().find(attends);
         let launches = launches.iter().map(|it| {
-            // Blocks on disk are there before the first kernel that looks at the cache, and after as many as may run meanwhile.
+            // Blocks on disk are there before the first kernel that looks at the cache, and after as many as
+            // may run meanwhile.
             let stage = first.is_some_and(|first| std::ptr::eq(first, it)).then(|| {
                 let parts = far::table(body);
                 quote!(queue.stage(#parts[layer]);)
@@ -73,6 +74,7 @@ pub fn program(plan: &Plan, cuda: &CudaPlan, program: &Program) -> TokenStream {
         }
     });
     let (before, after) = (outside(false), outside(true));
+    let sampling = program.regime.samples().then(|| quote!(queue.begin_sampling();));
     let tail = program.tail.iter().map(|it| launch(plan, cuda, None, it));
     let (passes, bodies_of_passes) = passes(plan, cuda, program);
     quote! {
@@ -81,6 +83,7 @@ pub fn program(plan: &Plan, cuda: &CudaPlan, program: &Program) -> TokenStream {
             #(#before)*
             #layers
             #(#after)*
+            #sampling
             #(#tail)*
             #(#passes)*
         }
@@ -90,8 +93,8 @@ pub fn program(plan: &Plan, cuda: &CudaPlan, program: &Program) -> TokenStream {
     }
 }
 
-/// The statements of a program's passes that draft, and a function for each body of the model's layers among them, which runs a layer in
-/// any of these passes.
+/// The statements of a program's passes that draft, and a function for each body of the model's layers among
+/// them, which runs a layer in any of these passes.
 fn passes(plan: &Plan, cuda: &CudaPlan, program: &Program) -> (Vec<TokenStream>, Vec<TokenStream>) {
     let run = |body: &PlanBody| format_ident!("{}_{}", program.name, body.name.replace('-', "_"));
     let of_layers = |body: &BodyId| !plan.bodies[body.0].layers.is_empty();

@@ -1,12 +1,12 @@
-//! `stack.rs` for a CUDA device: the layer stack as programs of kernel launches, one function a program, every launch with
-//! its grid and its arguments.
+//! `stack.rs` for a CUDA device: the layer stack as programs of kernel launches, one function a program,
+//! every launch with its grid and its arguments.
 
 use super::cpu::{attention, body_ident, delta_shape, frequency_table, logits_name};
 use super::cuda_programs::{looks_ahead, program, rotary_body};
 use super::cuda_weights::{self, cache_block_bytes};
 use super::{far, float, format_ident, layer_type, number, quote};
 use crate::graph::BodyId;
-use crate::plan::cuda::{CudaPlan, Kernel, Program, Regime, StateShape, state_bytes};
+use crate::plan::cuda::{CudaPlan, CudaState, Kernel, Program, Regime, state_bytes};
 use crate::plan::{Plan, PlanBody};
 use proc_macro2::{Ident, TokenStream};
 
@@ -107,7 +107,8 @@ fn kernels(cuda: &CudaPlan) -> TokenStream {
 fn parameters(cuda: &CudaPlan, place: (usize, usize), kernel: &Kernel) -> usize {
     match cuda.programs.iter().flat_map(Program::launches).find(|launch| launch.kernel == place) {
         Some(launch) => launch.arguments.len(),
-        // The loader launches these with planes and a shape, or with values, count, centre, deviation and seed.
+        // The loader launches these with planes and a shape, or with values, count, centre, deviation and
+        // seed.
         None if kernel.template == "fill_matrix" => 4,
         None => 5,
     }
@@ -273,7 +274,7 @@ fn model(plan: &Plan, cuda: &CudaPlan) -> TokenStream {
     for body in bodies_that_remember(plan) {
         let layers = number(body.layers.len().max(1));
         if let Some(shape) = delta_shape(body) {
-            let (state, shape) = (body_ident(body, "_state"), StateShape::new(&shape, plan.drafts()));
+            let (state, shape) = (body_ident(body, "_state"), CudaState::new(&shape, plan.drafts()));
             let [window, matrices, journals] =
                 [shape.window_floats, shape.matrix_floats, shape.journal_floats].map(|it| number(4 * it));
             mixers.push(quote!(let #state = memory.state(#layers, #window, #matrices, #journals)?;));
@@ -339,7 +340,8 @@ fn model(plan: &Plan, cuda: &CudaPlan) -> TokenStream {
             }
         }
     });
-    // Drafts are fed in the step after the one that they come from: what that is, is known only when this one is collected.
+    // Drafts are fed in the step after the one that they come from: what that is, is known only when this one
+    // is collected.
     let in_flight = if plan.drafts() > 0 { quote!(1) } else { quote!(STEPS_IN_FLIGHT) };
     quote! {
         /// The layers, and the steps on their way through them.

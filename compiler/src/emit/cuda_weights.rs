@@ -6,16 +6,17 @@ use super::{format_ident, layer_type, number, quote};
 use crate::plan::cuda::CudaPlan;
 use crate::plan::{Field, FieldId, FieldKind, Packing, Part, Plan, PlanBody, packed};
 use crate::spec::types::{NormWeight, RotaryRows};
+use monomorph_abi::kv::Layout;
 use proc_macro2::{Ident, TokenStream};
 
 /// Bytes of the keys and values of one block and layer.
 pub fn cache_block_bytes(plan: &Plan, shape: &AttentionShape) -> usize {
     let quant = &plan.target.quant;
-    2 * shape.kv_heads * quant.kv_block * shape.head_dim * quant.kv_format.block_bytes()
+    Layout::cuda(shape.kv_heads, shape.head_dim, quant.kv_block, quant.kv_format).block_bytes()
 }
 
-/// The shape of each matrix, a struct for the weights of a layer of each body, one for those outside the layers, and the
-/// bytes of all.
+/// The shape of each matrix, a struct for the weights of a layer of each body, one for those outside the
+/// layers, and the bytes of all.
 pub fn structs(plan: &Plan, cuda: &CudaPlan) -> TokenStream {
     let shapes = plan.fields.iter().filter_map(|field| shape(plan, field));
     let layers = plan.bodies.iter().enumerate().filter(|(_, body)| !body.layers.is_empty());
@@ -38,7 +39,8 @@ pub fn structs(plan: &Plan, cuda: &CudaPlan) -> TokenStream {
     }
 }
 
-/// The statements that load all weights; `gpu`, `memory`, `kernels`, `weights`, `options` and `progress` are in scope.
+/// The statements that load all weights; `gpu`, `memory`, `kernels`, `weights`, `options` and `progress` are
+/// in scope.
 pub fn loads(plan: &Plan) -> TokenStream {
     let layers = bodies(plan).map(|body| {
         let (layers, kind) = (body_ident(body, "_layers"), layer_type(&body.name));
@@ -59,7 +61,8 @@ fn bodies(plan: &Plan) -> impl Iterator<Item = &PlanBody> {
     plan.bodies.iter().filter(|body| !body.layers.is_empty())
 }
 
-/// The constant that holds a matrix's shape; with the body's name before it where there are layers of several.
+/// The constant that holds a matrix's shape; with the body's name before it where there are layers of
+/// several.
 fn shape_name(plan: &Plan, field: &Field) -> Ident {
     let owner = field.owner.filter(|_| bodies(plan).count() > 1);
     let owner = owner.map_or(String::new(), |body| body_ident(&plan.bodies[body.0], "_").to_string());
@@ -86,8 +89,6 @@ fn shape(plan: &Plan, field: &Field) -> Option<TokenStream> {
         Packing::Gated => quote!(Packing::Gated),
     };
     let parts = field.parts.iter().map(|part| number(part.rows));
-    let planes = field.planes()?;
-    let planes = [planes.codes, planes.scales, planes.row_scales].map(|bytes| number(bytes as usize));
     Some(quote! {
         const #name: MatrixShape = MatrixShape {
             stored: #stored,
@@ -98,7 +99,6 @@ fn shape(plan: &Plan, field: &Field) -> Option<TokenStream> {
             packing: #packing,
             experts: #experts,
         };
-        const _: () = assert!(#name.has_planes(#(#planes),*), "the plan's figures");
     })
 }
 
@@ -186,7 +186,8 @@ fn vector_format(stored: monomorph_formats::Format) -> TokenStream {
     quote!(Format::#name)
 }
 
-/// A tensor by name, and its rows; in a layer, `layer` is in scope, and where experts have one each, `expert`.
+/// A tensor by name, and its rows; in a layer, `layer` is in scope, and where experts have one each,
+/// `expert`.
 fn part(plan: &Plan, part: &Part) -> TokenStream {
     let spelled = |name: &str| match name.contains('{') {
         true => quote!(format!(#name)),

@@ -1,4 +1,5 @@
-//! What `stack.rs` has for blocks on disk: which part of a block each attending layer keeps, and on a CPU the way there.
+//! What `stack.rs` has for blocks on disk: which part of a block each attending layer keeps, and on a CPU the
+//! way there.
 
 use super::cpu::{attention, body_ident};
 use super::cuda_weights::cache_block_bytes;
@@ -6,8 +7,8 @@ use super::{format_ident, number, quote};
 use crate::plan::{Plan, PlanBody};
 use proc_macro2::{Ident, TokenStream};
 
-/// The bodies with caches, and the numbers of the parts of each: those of layers in the order in which these run, then the draft
-/// head's.
+/// The bodies with caches, and the numbers of the parts of each: those of layers in the order in which these
+/// run, then the draft head's.
 fn caches(plan: &Plan) -> Vec<(&PlanBody, Vec<usize>)> {
     let attends = |at: usize| attention(&plan.bodies[at]).is_some();
     let layers = plan.schedule.iter().filter(|(body, layer)| layer.is_some() && attends(body.0));

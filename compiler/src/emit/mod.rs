@@ -27,9 +27,9 @@ pub struct File {
     pub text: String,
 }
 
-/// The crate of a planned target: a manifest, `main.rs`, the constants and the layer stack, and the kernels' source where
-/// there are any. `root` is the workspace the runtime crates stand in; `features` are the CPU features the code is
-/// compiled with.
+/// The crate of a planned target: a manifest, `main.rs`, the constants and the layer stack, and the kernels'
+/// source where there are any. `root` is the workspace the runtime crates stand in; `features` are the CPU
+/// features the code is compiled with.
 pub fn emit(plan: &Plan, root: &Path, features: &[String]) -> Vec<File> {
     let file = |path: &str, text| File { path: path.into(), text };
     let stack = match &plan.cuda {

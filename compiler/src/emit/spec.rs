@@ -3,7 +3,7 @@
 use super::{float, number};
 use crate::plan::{FieldKind, Plan};
 use crate::spec::draft_tensors;
-use crate::spec::types::{DraftMethod, Drafting, Provenance};
+use crate::spec::types::{DraftMethod, Drafting, Provenance, Source};
 use monomorph_formats::Format;
 use proc_macro2::{Literal, TokenStream};
 use quote::quote;
@@ -44,6 +44,20 @@ pub fn spec(plan: &Plan, features: &[String]) -> TokenStream {
     });
     let draft_names = if plan.draft_layer().is_some() { BTreeSet::new() } else { draft_names(plan) };
     let unused = quant.checkpoint.unused.iter().cloned().chain(draft_names);
+    let files = quant
+        .checkpoint
+        .sources
+        .iter()
+        .flat_map(Source::digests)
+        .map(|(name, sha256)| quote!(FileSpec { name: #name, sha256: #sha256 }));
+    let canaries = quant.checkpoint.canaries.iter().map(|canary| {
+        let ids = |ids: &[u32]| ids.iter().map(|id| Literal::u32_unsuffixed(*id)).collect::<Vec<_>>();
+        let (prompt, answer, margin) = (ids(&canary.prompt), ids(&canary.answer), float(canary.margin));
+        quote!(CanarySpec { prompt: &[#(#prompt),*], answer: &[#(#answer),*], margin: #margin })
+    });
+    let canary_type = (!quant.checkpoint.canaries.is_empty()).then(|| quote!(CanarySpec,));
+    let has_files = quant.checkpoint.sources.iter().any(|source| source.digests().next().is_some());
+    let file_type = has_files.then(|| quote!(FileSpec,));
     let draft = draft(plan);
     let weight_bytes = Literal::u64_unsuffixed(plan.memory.weights);
     let scratch_bytes = Literal::u64_unsuffixed(plan.memory.scratch);
@@ -82,7 +96,7 @@ pub fn spec(plan: &Plan, features: &[String]) -> TokenStream {
     quote! {
         use monomorph_formats::Format;
         use monomorph_model::{
-            #invariant_type ClassFormat, #cuda_type #draft_type Figures, HardwareSpec, ModelSpec, Protocol, SamplingPreset, TensorSpec,
+            #invariant_type #canary_type ClassFormat, #cuda_type #draft_type Figures, #file_type HardwareSpec, ModelSpec, Protocol, SamplingPreset, TensorSpec,
         };
 
         /// Everything the rest of the server may ask for.
@@ -103,6 +117,8 @@ pub fn spec(plan: &Plan, features: &[String]) -> TokenStream {
             formats: &[#(#formats),*],
             tensors: &[#(#tensors),*],
             unused: &[#(#unused),*],
+            files: &[#(#files),*],
+            canaries: &[#(#canaries),*],
             weight_bytes: #weight_bytes,
             scratch_bytes: #scratch_bytes,
             protocol: Protocol {
@@ -146,8 +162,8 @@ fn cuda(plan: &Plan) -> TokenStream {
     }))
 }
 
-/// Every tensor of the checkpoint that the stack loads, by name: its layers, experts, shape and format. Several parts of
-/// fields may be rows of one tensor.
+/// Every tensor of the checkpoint that the stack loads, by name: its layers, experts, shape and format.
+/// Several parts of fields may be rows of one tensor.
 fn tensors(plan: &Plan) -> BTreeMap<String, Tensor> {
     let mut tensors = BTreeMap::new();
     for field in &plan.fields {
@@ -200,8 +216,8 @@ fn batch_invariant(plan: &Plan) -> TokenStream {
     quote!(Some(BatchInvariantSpec { piece_tokens: #piece_tokens }))
 }
 
-/// The tensors of the draft head, which a build that does not draft leaves in the checkpoint: however they stand there, since
-/// nobody reads them, where their names begin as no other tensor's does.
+/// The tensors of the draft head, which a build that does not draft leaves in the checkpoint: however they
+/// stand there, since nobody reads them, where their names begin as no other tensor's does.
 fn draft_names(plan: &Plan) -> BTreeSet<String> {
     let (model, quant) = (&plan.target.model, &plan.target.quant);
     let drafts = draft_tensors(model).into_iter().filter(|_| quant.has_draft());

@@ -98,7 +98,8 @@ fn local(part: &Part) -> Ident {
     format_ident!("{}", name.replace('.', "_"))
 }
 
-/// The statement that finds a part's tensor, or one an expert; `checkpoint` and, in a layer, `layer` are in scope.
+/// The statement that finds a part's tensor, or one an expert; `checkpoint` and, in a layer, `layer` are in
+/// scope.
 fn tensor(field: &Field, part: &Part) -> TokenStream {
     let name = &part.file.name;
     let name = if name.contains('{') { quote!(&format!(#name)) } else { quote!(#name) };

@@ -42,9 +42,10 @@ fn draft(graph: &mut Builder, model: &Model, it: &Draft) -> DraftGraph {
     DraftGraph { bodies: vec![joined, layer, head], schedule: schedule.to_vec(), hidden }
 }
 
-/// The embeddings of the tokens that follow and the hidden states handed in, each normed, side by side, through one product.
-/// The two are concatenated, not multiplied by half a matrix each: that leaves one weight, whole as the file has it, and one
-/// sum, and a backend need only write two norms next to each other before a product like any other.
+/// The embeddings of the tokens that follow and the hidden states handed in, each normed, side by side,
+/// through one product. The two are concatenated, not multiplied by half a matrix each: that leaves one
+/// weight, whole as the file has it, and one sum, and a backend need only write two norms next to each other
+/// before a product like any other.
 fn draft_embed(graph: &mut Builder, model: &Model) -> Body {
     let hidden = model.hidden;
     let mut body = BodyBuilder::new("draft_embed", Some(hidden));
@@ -153,7 +154,8 @@ fn delta_net(graph: &mut Builder, body: &mut BodyBuilder, it: &DeltaNet, x: Valu
     graph.linear(body, "o", &name("o"), gated, false)
 }
 
-/// `down(gate(x) .. up(x))`; the weights are called `layers.{layer}.{prefix}.…`, the values `{values}gate` and so on.
+/// `down(gate(x) .. up(x))`; the weights are called `layers.{layer}.{prefix}.…`, the values `{values}gate`
+/// and so on.
 fn gated(
     graph: &mut Builder,
     body: &mut BodyBuilder,
@@ -201,7 +203,8 @@ struct Builder<'a> {
     quant: &'a Quant,
     tensors: Vec<TensorDecl>,
     weights: Vec<Weight>,
-    /// What a layer's weights are called in place of [`LAYER_PREFIX`]: the draft head's layer is built like any other.
+    /// What a layer's weights are called in place of [`LAYER_PREFIX`]: the draft head's layer is built like
+    /// any other.
     layer_prefix: &'static str,
 }
 

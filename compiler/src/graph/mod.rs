@@ -51,9 +51,10 @@ pub struct Graph {
 
 /// The forward pass of a draft head, over the weights of the graph it stands in.
 ///
-/// Its first body is handed hidden states `h` after the final norm, a row a token, and looks up the embedding of the token
-/// *after* each; row `t` of its logits is about the token after that. Its positions are those of the rows, from 0, and its
-/// layer, the one with index 0, has keys and values of its own, rotated at these positions.
+/// Its first body is handed hidden states `h` after the final norm, a row a token, and looks up the embedding
+/// of the token *after* each; row `t` of its logits is about the token after that. Its positions are those of
+/// the rows, from 0, and its layer, the one with index 0, has keys and values of its own, rotated at these
+/// positions.
 #[derive(Clone, Debug)]
 pub struct DraftGraph {
     /// The distinct pieces, by [`Run::body`] of its own schedule.
@@ -64,7 +65,8 @@ pub struct DraftGraph {
     pub hidden: ValueId,
 }
 
-/// A tensor of the model. One whose name contains `{layer}` exists once a layer, one with `{expert}` once an expert.
+/// A tensor of the model. One whose name contains `{layer}` exists once a layer, one with `{expert}` once an
+/// expert.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Weight {
     /// The model's name for it.

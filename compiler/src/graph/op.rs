@@ -52,10 +52,10 @@ pub enum Op {
         /// Multiplies the scores.
         scale: f32,
     },
-    /// `(q, k, v, b, a) -> o`: a causal convolution of q, k and v with SiLU, then for every value head a gated delta rule
-    /// over a state `S` `[key_dim, value_dim]` that begins with zeros (Yang et al., 2024). With `q` and `k` of unit length
-    /// (`eps` 1e-6 below the root), `q` over `sqrt(key_dim)`, `beta = sigmoid(b)` and
-    /// `g = -exp(a_log) ln(1 + exp(a + dt_bias))`:
+    /// `(q, k, v, b, a) -> o`: a causal convolution of q, k and v with SiLU, then for every value head a
+    /// gated delta rule over a state `S` `[key_dim, value_dim]` that begins with zeros (Yang et al., 2024).
+    /// With `q` and `k` of unit length (`eps` 1e-6 below the root), `q` over `sqrt(key_dim)`, `beta =
+    /// sigmoid(b)` and `g = -exp(a_log) ln(1 + exp(a + dt_bias))`:
     ///
     /// ```text
     /// S <- exp(g) S;   S <- S + k (beta (v - S^T k))^T;   o = S^T q
@@ -72,8 +72,8 @@ pub enum Op {
     },
     /// `(x, gate) -> x * sigmoid(gate)`, where the gate is as wide as x or 1 wide.
     SigmoidGate,
-    /// `logits -> [weights | experts]`: the largest of the softmax over all logits, in descending order and of equals
-    /// the first, and the indices of their logits.
+    /// `logits -> [weights | experts]`: the largest of the softmax over all logits, in descending order and
+    /// of equals the first, and the indices of their logits.
     Route {
         /// Logits.
         experts: usize,
@@ -93,7 +93,8 @@ pub enum Op {
         /// Experts of a row.
         active: usize,
     },
-    /// `(inner, routing) -> sum of weight_e * down_e inner_e` over the rows of the experts chosen, in their order.
+    /// `(inner, routing) -> sum of weight_e * down_e inner_e` over the rows of the experts chosen, in their
+    /// order.
     ExpertDown {
         /// `[outputs, width]` an expert.
         down: WeightId,

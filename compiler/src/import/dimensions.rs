@@ -1,4 +1,5 @@
-//! Keys whose absence means something of the family: heads and their width, the activation, the ids that end an answer.
+//! Keys whose absence means something of the family: heads and their width, the activation, the ids that end
+//! an answer.
 
 use super::families::Family;
 use super::keys::{Findings, Keys};

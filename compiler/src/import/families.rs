@@ -1,4 +1,5 @@
-//! The families known so far: what transformers' configuration classes have for absent keys, and what sets each apart.
+//! The families known so far: what transformers' configuration classes have for absent keys, and what sets
+//! each apart.
 
 /// A family of language models, named by a config's `model_type`.
 pub(super) struct Family {
@@ -18,7 +19,8 @@ pub(super) struct Family {
     /// Ids that end an answer when the key is absent.
     pub(super) stop_ids: &'static [u64],
     pub(super) qk_norm: bool,
-    /// Delta-nets between gated attention of which a part turns; norms whose weights stand around 0; a draft layer.
+    /// Delta-nets between gated attention of which a part turns; norms whose weights stand around 0; a draft
+    /// layer.
     pub(super) hybrid: Option<Hybrid>,
     /// Experts in place of the dense block.
     pub(super) experts: Option<Mixture>,

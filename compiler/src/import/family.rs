@@ -234,7 +234,8 @@ fn read_family(
     })
 }
 
-/// `mtp_num_hidden_layers` and what goes with it, which transformers does not read: a model is the same without.
+/// `mtp_num_hidden_layers` and what goes with it, which transformers does not read: a model is the same
+/// without.
 fn draft_head(keys: &mut Keys, found: &mut Findings) -> Option<DraftHead> {
     let (key, dedicated) = ("mtp_num_hidden_layers", "mtp_use_dedicated_embeddings");
     let own = keys.flag(found, dedicated, false)?;

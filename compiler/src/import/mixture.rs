@@ -5,8 +5,8 @@ use super::keys::{Findings, Keys};
 use crate::spec::types::{Activation, Experts, SharedExpert};
 use serde_json::{Value, json};
 
-/// Which of so many layers have a dense block instead of experts: those listed, and those whose number, counted from 1, is
-/// no multiple of a step. Where the family knows no such layers, none.
+/// Which of so many layers have a dense block instead of experts: those listed, and those whose number,
+/// counted from 1, is no multiple of a step. Where the family knows no such layers, none.
 pub(super) fn dense_layers(
     family: Mixture,
     keys: &mut Keys,

@@ -1,7 +1,8 @@
 //! Hugging Face `config.json` to MODEL.toml and quant specs.
 //!
 //! What a key means, and what stands in for an absent one, is as in transformers 5.23. A family, key or value
-//! that is not known here is an error that names it: a model that computes something else is never guessed at.
+//! that is not known here is an error that names it: a model that computes something else is never guessed
+//! at.
 
 mod dimensions;
 mod families;
@@ -31,8 +32,9 @@ use std::fmt;
 pub struct Imported {
     /// Text of MODEL.toml.
     pub model_toml: String,
-    /// File name and text of every quant spec: that of the checkpoint where its config or its files say how it is
-    /// stored, called after the format of most of its codes, or of its floats if it has no codes; else `f32.toml` and `bf16.toml`.
+    /// File name and text of every quant spec: that of the checkpoint where its config or its files say how
+    /// it is stored, called after the format of most of its codes, or of its floats if it has no codes; else
+    /// `f32.toml` and `bf16.toml`.
     pub quants: Vec<(String, String)>,
 }
 
@@ -52,12 +54,13 @@ impl fmt::Display for ImportError {
 
 impl std::error::Error for ImportError {}
 
-/// Drafts the specs of the model called `name` from its `config.json` and what is `seen` of its checkpoint; what is not
-/// stored in f32 is to compute in `compute`: [`Compute::F32`], or [`Compute::F16`], which also keeps keys and values in
-/// bf16.
+/// Drafts the specs of the model called `name` from its `config.json` and what is `seen` of its checkpoint;
+/// what is not stored in f32 is to compute in `compute`: [`Compute::F32`], or [`Compute::F16`], which also
+/// keeps keys and values in bf16.
 ///
 /// # Errors
-/// When the text is no JSON object, or anything in it, about `compute` or in the checkpoint is not known here.
+/// When the text is no JSON object, or anything in it, about `compute` or in the checkpoint is not known
+/// here.
 pub fn import(config_json: &str, name: &str, compute: Compute, seen: &Seen) -> Result<Imported, ImportError> {
     let refuse = |problem: String| ImportError { problems: vec![problem] };
     let plain = |c: char| c.is_ascii_alphanumeric() || "._-".contains(c);
@@ -90,8 +93,8 @@ pub fn import(config_json: &str, name: &str, compute: Compute, seen: &Seen) -> R
     Ok(Imported { model_toml, quants })
 }
 
-/// Settles whether there is a draft head: a checkpoint that is seen has it or not; else the config says it, and where it
-/// says nothing there is none.
+/// Settles whether there is a draft head: a checkpoint that is seen has it or not; else the config says it,
+/// and where it says nothing there is none.
 fn draft_head(draft: &mut Draft, seen: &Seen) {
     let there = seen.names().then(|| seen.has("mtp.fc.", "weight"));
     draft.head = match (draft.head, there) {

@@ -7,7 +7,8 @@ use crate::spec::{LAYER_PREFIX, TensorDecl};
 /// What the names of a draft head's layer begin with.
 const DRAFT_LAYER: &str = "mtp.layers.0.";
 
-/// Where a tensor of the model stands in a checkpoint, named as floats are; experts are `stacked`, or have a tensor each.
+/// Where a tensor of the model stands in a checkpoint, named as floats are; experts are `stacked`, or have a
+/// tensor each.
 ///
 /// # Panics
 /// For a tensor that no draft has.

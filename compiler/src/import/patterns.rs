@@ -33,7 +33,8 @@ impl Pattern {
         if text.contains('*') { Pattern::Glob(text.to_owned()) } else { Pattern::Module(text.to_owned()) }
     }
 
-    /// The expression after `re:`; `None` where it has more than `.`, `.*`, `\d+`, escapes, `^` before and `$` after.
+    /// The expression after `re:`; `None` where it has more than `.`, `.*`, `\d+`, escapes, `^` before and
+    /// `$` after.
     pub(super) fn regex(text: &str) -> Option<Pattern> {
         let text = text.strip_prefix('^').unwrap_or(text);
         let (text, whole) = text.strip_suffix('$').map_or((text, false), |text| (text, true));

@@ -1,4 +1,5 @@
-//! `quantization_config`: which modules of a checkpoint are codes with scales, in the forms that releases have.
+//! `quantization_config`: which modules of a checkpoint are codes with scales, in the forms that releases
+//! have.
 
 use super::keys::{Findings, Keys};
 use super::patterns::Pattern;

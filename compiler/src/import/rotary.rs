@@ -15,7 +15,8 @@ static EMPTY: LazyLock<Map<String, Value>> = LazyLock::new(Map::new);
 /// The part of a head that turns in families that turn a part, when no key says it.
 const DEFAULT_PART: f64 = 0.25;
 
-/// Reads every rotary key of a config. Families that turn a `part` of each head also have settings for images.
+/// Reads every rotary key of a config. Families that turn a `part` of each head also have settings for
+/// images.
 pub(super) fn read(
     keys: &mut Keys,
     found: &mut Findings,
@@ -93,8 +94,8 @@ fn theta(keys: &mut Keys, inner: &mut Keys, found: &mut Findings) -> Option<f64>
     Some(own.or(outer).unwrap_or(DEFAULT_THETA))
 }
 
-/// `mrope_section`: positions in time, height and width, each for some of the frequencies. Text has one position for all
-/// three, so that they say nothing there.
+/// `mrope_section`: positions in time, height and width, each for some of the frequencies. Text has one
+/// position for all three, so that they say nothing there.
 fn sections(inner: &mut Keys, found: &mut Findings) {
     let stated = inner.get("mrope_section").is_some();
     inner.harmless(&["mrope_interleaved"]);
@@ -187,7 +188,8 @@ struct Scaled<'a, 'f> {
     keys: Keys<'a>,
     found: &'f mut Findings,
     context: Option<usize>,
-    /// `original_max_position_embeddings` of the config itself, which goes first; `None` outside if it is bad.
+    /// `original_max_position_embeddings` of the config itself, which goes first; `None` outside if it is
+    /// bad.
     outer_original: Option<Option<f64>>,
 }
 

@@ -23,8 +23,17 @@ enum Stored {
 }
 
 impl Seen {
-    /// Looks into a directory: `model.safetensors` or shards tell names and formats, `model.safetensors.index.json`
-    /// alone names; where there is neither, nothing is known.
+    /// Looks into the directory that a file is in: see [`Seen::read`].
+    ///
+    /// # Errors
+    /// As [`Seen::read`].
+    pub fn beside(config: &Path) -> Result<Seen, String> {
+        let directory = config.parent().filter(|parent| !parent.as_os_str().is_empty());
+        Seen::read(directory.unwrap_or(Path::new(".")))
+    }
+
+    /// Looks into a directory: `model.safetensors` or shards tell names and formats,
+    /// `model.safetensors.index.json` alone names; where there is neither, nothing is known.
     ///
     /// # Errors
     /// When what is there cannot be read.
@@ -66,7 +75,8 @@ impl Seen {
         self.tensors.keys().any(|name| name.starts_with(begin) && name.ends_with(end))
     }
 
-    /// How the tensor is stored whose floats would be called `name`; why not, where it is not there or not known.
+    /// How the tensor is stored whose floats would be called `name`; why not, where it is not there or not
+    /// known.
     pub(super) fn storage(&self, name: &str) -> Result<Storage, String> {
         let stem = name.rsplit_once('.').map_or(name, |(stem, _)| stem);
         let known = |suffix: &str| match self.tensors.get(&format!("{stem}.{suffix}")) {

@@ -5,6 +5,7 @@ use super::memory::Assignment;
 use crate::graph::Rows;
 use crate::plan::{BufferId, Cost, Field, FieldKind, PhaseKind, touched_experts};
 use crate::spec::types::{Compute, HardwareKind, Target, TensorClass};
+use monomorph_abi::kv;
 use monomorph_formats::Format;
 
 /// What a phase is given.
@@ -43,12 +44,14 @@ pub fn cost(
             cost.weight_bytes = (tokens * format.bytes(columns).unwrap_or(0)) as f64;
         }
         PhaseKind::Attention { heads, kv_heads, head_dim, .. } => {
-            let element = target.quant.kv_format.block_bytes();
+            let quant = &target.quant;
+            let layout = kv::Layout::cuda(*kv_heads, *head_dim, quant.kv_block, quant.kv_format);
             // Each tile of queries reads the cache once; a step's tokens write it once.
-            cost.kv_bytes = ((context + tokens) * 2 * kv_heads * head_dim * element) as f64;
+            cost.kv_bytes = ((context + tokens) * layout.token_bytes()) as f64;
             let pairs = tokens * context + tokens * (tokens + 1) / 2;
             let products = (2 * pairs * heads * head_dim) as f64;
-            // Decode attention reads the cache past a few queries, outside tensor cores; prefill's is a product.
+            // Decode attention reads the cache past a few queries, outside tensor cores; prefill's is a
+            // product.
             match (target.hardware.cuda(), target.quant.compute.classes.get(&TensorClass::Attention)) {
                 (Some(_), Some(Compute::F16)) if tokens > 1 => cost.bf16_products = products,
                 (Some(_), Some(Compute::F32 | Compute::Int8Block32)) => cost.f64_products = products,
@@ -78,8 +81,8 @@ pub fn cost(
             product(target, &layout.fields[gates.0], tokens, &mut cost);
         }
         PhaseKind::Delta { shape, .. } => {
-            // The matrices are read and written once a sequence, of the window all rows but the newest are read, and that is written;
-            // every token decays, predicts, corrects and reads.
+            // The matrices are read and written once a sequence, of the window all rows but the newest are
+            // read, and that is written; every token decays, predicts, corrects and reads.
             let matrices = shape.value_heads * shape.key_dim * shape.value_dim;
             let window = shape.taps * (2 * shape.key_width() + shape.value_width());
             cost.state_bytes = (4 * (2 * matrices + window)) as f64;

@@ -5,8 +5,9 @@ use crate::graph::{Body, BodyId, Graph};
 use crate::plan::{Cost, DraftLayers, DraftPlan, Phase, PhaseKind, Plan, PlanBody, Speculation};
 use crate::spec::types::{DraftMethod, Drafting, Target};
 
-/// The graph that a plan is made of: the model's bodies, and behind them those that only draft passes run, if the target drafts
-/// itself; the logits of the last are cut to the ids that can be drafted. And the passes, all of which begin alike yet.
+/// The graph that a plan is made of: the model's bodies, and behind them those that only draft passes run, if
+/// the target drafts itself; the logits of the last are cut to the ids that can be drafted. And the passes,
+/// all of which begin alike yet.
 ///
 /// # Errors
 /// When it is to draft with a head and has none.
@@ -38,7 +39,8 @@ pub fn bodies(target: &Target, graph: &Graph) -> Result<(Graph, Option<DraftPlan
     Ok((whole, Some(draft)))
 }
 
-/// The passes over the plan's bodies. To those the one is added that begins every pass of a draft head but the first.
+/// The passes over the plan's bodies. To those the one is added that begins every pass of a draft head but
+/// the first.
 pub fn passes(draft: DraftPlan, bodies: &mut Vec<PlanBody>) -> DraftPlan {
     if draft.layers == DraftLayers::Attending {
         return draft;
@@ -57,7 +59,8 @@ pub fn passes(draft: DraftPlan, bodies: &mut Vec<PlanBody>) -> DraftPlan {
     DraftPlan { again: BodyId(bodies.len() - 1), ..draft }
 }
 
-/// What a step should take that verifies drafts, and makes the next where the stack does; `None` where there are none.
+/// What a step should take that verifies drafts, and makes the next where the stack does; `None` where there
+/// are none.
 pub fn predict(plan: &Plan) -> Option<Speculation> {
     let drafts = plan.target.draft?.drafts;
     let hardware = &plan.target.hardware;

@@ -1,4 +1,5 @@
-//! How the weights of each group stand in memory: which tensors are stacked into one matrix, and in what order.
+//! How the weights of each group stand in memory: which tensors are stacked into one matrix, and in what
+//! order.
 
 use super::fuse::{Fused, Group};
 use super::{PassError, pass_error};

@@ -1,9 +1,10 @@
 //! Graph to plan, one decision a file.
 //!
-//! `rules` reads a backend's fusion table, `fuse` covers the graph with it, `layout` decides how fused weights
-//! stand in memory, `draft` adds the passes of a draft head, `buckets` fixes how much a step may carry, `memory` gives every value a buffer, `launch`
-//! turns phases into kernel launches where the hardware is a CUDA device, and `assemble` puts the results together as a
-//! [`crate::plan::Plan`] with its predicted cost.
+//! `rules` reads a backend's fusion table, `fuse` covers the graph with it, `layout` decides how fused
+//! weights stand in memory, `draft` adds the passes of a draft head, `buckets` fixes how much a step may
+//! carry, `memory` gives every value a buffer, `launch` turns phases into kernel launches where the hardware
+//! is a CUDA device, and `assemble` puts the results together as a [`crate::plan::Plan`] with its predicted
+//! cost.
 
 pub mod assemble;
 pub mod buckets;

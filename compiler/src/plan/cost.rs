@@ -38,8 +38,8 @@ impl Cost {
         2.0 * (self.int8_products + self.f32_products + self.bf16_products + self.f64_products)
     }
 
-    /// The work of `rows` sequences at once: weights are read once for all of them, but for experts, of which more are touched
-    /// ([`touched_experts`]).
+    /// The work of `rows` sequences at once: weights are read once for all of them, but for experts, of which
+    /// more are touched ([`touched_experts`]).
     pub fn of_rows(&self, rows: usize) -> Cost {
         let rows = rows as f64;
         Cost {

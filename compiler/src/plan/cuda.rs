@@ -2,10 +2,10 @@
 
 use super::{BufferId, FieldId, PhaseKind, Plan, PlanBody};
 use crate::graph::BodyId;
-use crate::spec::types::DeltaShape;
 
-/// Rows and sequences that the header of a step has places for (templates/cuda/lib/step.cuh).
-pub const MAX_SEQUENCES: usize = 128;
+pub use monomorph_abi::packed::Plane;
+pub use monomorph_abi::state::CudaState;
+pub use monomorph_abi::step::MAX_SEQUENCES;
 
 /// Sequences that decode programs are made for.
 pub const DECODE_BUCKETS: [usize; 8] = [1, 2, 4, 8, 16, 32, 64, MAX_SEQUENCES];
@@ -13,15 +13,16 @@ pub const DECODE_BUCKETS: [usize; 8] = [1, 2, 4, 8, 16, 32, 64, MAX_SEQUENCES];
 /// Everything the CUDA emitters need besides the phases.
 #[derive(Clone, Debug, Default)]
 pub struct CudaPlan {
-    /// Decode by bucket, ascending, and where drafts are verified that are not made here, those that verify by bucket; then prefill, then the head over the rows whose logits are wanted; of a target that drafts
+    /// Decode by bucket, ascending, and where drafts are verified that are not made here, those that verify
+    /// by bucket; then prefill, then the head over the rows whose logits are wanted; of a target that drafts
     /// what its draft head learns from a prefill, and its passes by bucket, ascending.
     pub programs: Vec<Program>,
     /// Cubins, one emitted `.cu` each.
     pub modules: Vec<Module>,
     /// Device memory besides weights, K/V and [`super::Buffer`]s.
     pub scratch: Vec<Scratch>,
-    /// Module and kernel that make each field's dummy weights on the device (templates/cuda/lib/fill.cuh says with
-    /// which arguments), by [`FieldId`].
+    /// Module and kernel that make each field's dummy weights on the device (templates/cuda/lib/fill.cuh says
+    /// with which arguments), by [`FieldId`].
     pub fills: Vec<(usize, usize)>,
     /// Tokens whose multiples a prompt may be cut at with every row's bits as they are of the whole prompt.
     pub piece_tokens: usize,
@@ -39,8 +40,8 @@ impl CudaPlan {
 pub struct Module {
     /// File stem, such as `decode_1`.
     pub name: String,
-    /// Percent of what shared memory and L1 share that is to be shared memory while its kernels run; `None` leaves it to
-    /// the driver.
+    /// Percent of what shared memory and L1 share that is to be shared memory while its kernels run; `None`
+    /// leaves it to the driver.
     pub shared_part: Option<u32>,
     /// Kernels in it.
     pub kernels: Vec<Kernel>,
@@ -62,8 +63,8 @@ pub struct Kernel {
     /// Blocks of a cluster, in x; the kernel's own attribute says so too, so that a launch need not.
     pub cluster: u32,
     /// Dynamic shared memory in bytes. Every kernel wants the largest carve-out of shared memory
-    /// (`CU_FUNC_ATTRIBUTE_PREFERRED_SHARED_MEMORY_CARVEOUT` 100): blocks of kernels whose carve-outs differ cannot stand on one
-    /// multiprocessor at a time. Above 48 KiB it must be allowed before the first launch
+    /// (`CU_FUNC_ATTRIBUTE_PREFERRED_SHARED_MEMORY_CARVEOUT` 100): blocks of kernels whose carve-outs differ
+    /// cannot stand on one multiprocessor at a time. Above 48 KiB it must be allowed before the first launch
     /// (`CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES`).
     pub shared: u32,
     /// Whether a spill or local memory fails the build.
@@ -101,12 +102,13 @@ pub struct Scratch {
 pub struct Program {
     /// `decode_1`, `prefill`, …: also the function's name in the generated stack.
     pub name: String,
-    /// Most rows of activations: sequences, or of a target that drafts at least as many as they feed with their drafts (decode);
-    /// tokens (prefill, learn); rows of logits (head).
+    /// Most rows of activations: sequences, or of a target that drafts at least as many as they feed with
+    /// their drafts (decode); tokens (prefill, learn); rows of logits (head).
     pub rows: usize,
     /// Most sequences.
     pub sequences: usize,
-    /// Rows of each sequence where it decodes: the token sampled last, and drafts behind it in a program that verifies.
+    /// Rows of each sequence where it decodes: the token sampled last, and drafts behind it in a program that
+    /// verifies.
     pub tokens: usize,
     /// What it is for.
     pub regime: Regime,
@@ -114,8 +116,8 @@ pub struct Program {
     pub bodies: Vec<Vec<Launch>>,
     /// After the last body: sampling, and which drafts hold.
     pub tail: Vec<Launch>,
-    /// After that, bodies of passes that draft, in order. Of a pass through the model's layers each of their bodies once: all its layers run, in the
-    /// schedule's order.
+    /// After that, bodies of passes that draft, in order. Of a pass through the model's layers each of their
+    /// bodies once: all its layers run, in the schedule's order.
     pub passes: Vec<(BodyId, Vec<Launch>)>,
 }
 
@@ -133,16 +135,19 @@ impl Program {
     }
 }
 
-/// What a program is for. A decode program computes the logits of every row: `output_rows[i]` is `i` there, and a sequence
-/// whose output nobody wants is sampled all the same. It has no launch for the phase that selects rows.
+/// What a program is for. A decode program computes the logits of every row: `output_rows[i]` is `i` there,
+/// and a sequence whose output nobody wants is sampled all the same. It has no launch for the phase that
+/// selects rows.
 ///
-/// Where drafts are verified, a decode program may verify: a sequence feeds a token and its drafts, in adjacent rows. All of them
-/// are sampled after. Where the engine makes the drafts, it also decides which hold, and there are decode programs of both kinds.
-/// Where the stack does, all verify, the device decides which drafts hold, and a draft head's first pass takes all rows; a
-/// program of passes follows. So it does behind a prefill, its heads, and what a draft head learns from it.
+/// Where drafts are verified, a decode program may verify: a sequence feeds a token and its drafts, in
+/// adjacent rows. All of them are sampled after. Where the engine makes the drafts, it also decides which
+/// hold, and there are decode programs of both kinds. Where the stack does, all verify, the device decides
+/// which drafts hold, and a draft head's first pass takes all rows; a program of passes follows. So it does
+/// behind a prefill, its heads, and what a draft head learns from it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Regime {
-    /// One token a sequence, or one and its drafts; captured as a graph, launched with programmatic dependence.
+    /// One token a sequence, or one and its drafts; captured as a graph, launched with programmatic
+    /// dependence.
     Decode,
     /// Any number of tokens a sequence, up to the residual stream after the last layer.
     Prefill,
@@ -150,9 +155,19 @@ pub enum Regime {
     Head,
     /// Which sequences of a prefill are drafted for, and the first pass of a draft head over its tokens.
     Learn,
-    /// What is left of that pass, and the others, or all, for one row a sequence; captured as [`Regime::Decode`] is, and behind its
-    /// launches.
+    /// What is left of that pass, and the others, or all, for one row a sequence; captured as
+    /// [`Regime::Decode`] is, and behind its launches.
     Draft,
+}
+
+impl Regime {
+    /// Whether the first launch of its programs' tails samples.
+    pub const fn samples(self) -> bool {
+        match self {
+            Regime::Decode | Regime::Head => true,
+            Regime::Prefill | Regime::Learn | Regime::Draft => false,
+        }
+    }
 }
 
 /// One kernel launch.
@@ -231,22 +246,11 @@ pub enum Edge {
     End,
 }
 
-/// A plane of a packed weight.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Plane {
-    /// Elements; the only plane of a vector or norm (f32).
-    Codes,
-    /// Scales of blocks.
-    Scales,
-    /// Scales of rows.
-    RowScales,
-}
-
 /// A part of a delta-net's recurrent state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum StatePart {
-    /// What the convolution still needs: f32 `[slots][window][channels]`, the raw input of position `p` in row
-    /// `p % window`.
+    /// What the convolution still needs: f32 `[slots][window][channels]`, the raw input of position `p` in
+    /// row `p % window`.
     Window,
     /// f32 `[slots][value_heads][key_dim][value_dim]`.
     Matrices,
@@ -254,45 +258,11 @@ pub enum StatePart {
     Journals,
 }
 
-/// How the recurrent state of one layer and slot stands in memory, in f32 (templates/cuda/lib/delta.cuh).
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct StateShape {
-    /// Rows of the window: `WINDOW` of the kernels' configurations.
-    pub window: usize,
-    /// Floats of a slot's window.
-    pub window_floats: usize,
-    /// Floats of a slot's matrices.
-    pub matrix_floats: usize,
-    /// Floats of a slot's journals; 0 where nothing is ever taken back.
-    pub journal_floats: usize,
-}
-
-impl StateShape {
-    /// The state of a delta-net, of which a step may be taken back that verifies so many `drafts`. The window is a ring by
-    /// position that holds the step's inputs too: a token overwrites none that a block of the same launch still reads. A step
-    /// reads up to as many rows of the journals as it writes others.
-    pub fn new(shape: &DeltaShape, drafts: usize) -> StateShape {
-        let window = shape.taps + drafts;
-        let width = (shape.key_width() + shape.value_width() + 2 * shape.value_heads).next_multiple_of(4);
-        StateShape {
-            window,
-            window_floats: window * shape.channels(),
-            matrix_floats: shape.value_heads * shape.key_dim * shape.value_dim,
-            journal_floats: if drafts == 0 { 0 } else { 2 * (1 + drafts) * width },
-        }
-    }
-
-    /// Bytes of one layer and slot.
-    pub fn bytes(&self) -> u64 {
-        4 * (self.window_floats + self.matrix_floats + self.journal_floats) as u64
-    }
-}
-
 /// Bytes of recurrent state that a sequence has on a CUDA device, all layers together.
 pub fn state_bytes(plan: &Plan) -> u64 {
     let of_body = |body: &PlanBody| {
         let of_layer = body.phases.iter().map(|phase| match &phase.kind {
-            PhaseKind::Delta { shape, .. } => StateShape::new(shape, plan.drafts()).bytes(),
+            PhaseKind::Delta { shape, .. } => CudaState::new(shape, plan.drafts()).bytes(),
             _ => 0,
         });
         of_layer.sum::<u64>() * body.layers.len() as u64

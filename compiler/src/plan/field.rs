@@ -1,8 +1,9 @@
 //! Weights as they stand in memory.
 
-use super::packed;
+use super::packed::{self, Packing};
 use crate::graph::{BodyId, Graph, WeightId};
 use crate::spec::types::{Compute, FileTensor, HardwareKind, NormWeight, Scales, TensorClass};
+use monomorph_abi::VECTOR;
 use monomorph_formats::{Format, ScaleForm};
 
 /// A weight as it stands in memory: a field of a generated struct.
@@ -67,16 +68,6 @@ pub enum FieldKind {
     },
 }
 
-/// How the parts of a matrix stand beside each other.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Packing {
-    /// One below the other.
-    Stacked,
-    /// Gate and up in alternating tiles (of 16 rows on a CPU, of 8 on a CUDA device), so that one core holds both
-    /// halves of a product.
-    Gated,
-}
-
 /// A tensor that becomes (part of) a field.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Part {
@@ -133,11 +124,8 @@ impl Field {
     pub fn matrix_bytes(&self, hardware: &HardwareKind) -> u64 {
         match (&self.kind, hardware) {
             (FieldKind::Matrix { format, rows, columns, packing, .. }, HardwareKind::Cpu(_)) => {
-                let tiles = match packing {
-                    Packing::Stacked => rows.div_ceil(16),
-                    Packing::Gated => 2 * (rows / 2).div_ceil(16),
-                };
-                format.bytes(tiles * 16 * columns).expect("the spec checks that rows fill whole blocks")
+                let tiles = packing.tiles(*rows, VECTOR);
+                format.bytes(tiles * VECTOR * columns).expect("the spec checks that rows fill whole blocks")
                     as u64
             }
             _ => self.planes().map_or(0, |planes| planes.total()),
@@ -148,7 +136,8 @@ impl Field {
     pub fn planes(&self) -> Option<packed::Planes> {
         match self.kind {
             FieldKind::Matrix { format, scales, compute, rows, columns, packing, .. } => {
-                Some(packed::Planes::new(format, scales, compute, packing, rows, columns))
+                let halves = packed::halves(format, compute);
+                Some(packed::Matrix { stored: format, halves, scales, packing, rows, columns }.planes())
             }
             FieldKind::Vector { .. } | FieldKind::Norm { .. } | FieldKind::Convolution { .. } => None,
         }

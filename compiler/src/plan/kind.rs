@@ -137,7 +137,8 @@ pub enum PhaseKind {
         /// The expert every token is given to.
         shared: Option<SharedUp>,
     },
-    /// `residual += sum of weight * down * round(inner) + sigmoid(scale) * shared_down * round(shared_inner)`.
+    /// `residual += sum of weight * down * round(inner) + sigmoid(scale) * shared_down *
+    /// round(shared_inner)`.
     Combine {
         /// The chosen experts' side by side.
         inner: BufferId,
@@ -152,8 +153,8 @@ pub enum PhaseKind {
         /// Read and written.
         residual: BufferId,
     },
-    /// `out = [embedding_norm(table[following]) | hidden_norm(norm(x))]`: where a draft begins. A row's `following` is the
-    /// token after the row's own ([`super::DraftPlan`]).
+    /// `out = [embedding_norm(table[following]) | hidden_norm(norm(x))]`: where a draft begins. A row's
+    /// `following` is the token after the row's own ([`super::DraftPlan`]).
     DraftEmbed {
         /// A residual stream.
         x: BufferId,
@@ -177,8 +178,8 @@ pub enum PhaseKind {
         /// Residual stream.
         out: BufferId,
     },
-    /// `out = the first rows of matrix * round(norm(x))`, where a draft ends: the largest of a row's logits, the first of equals,
-    /// is the id drafted.
+    /// `out = the first rows of matrix * round(norm(x))`, where a draft ends: the largest of a row's logits,
+    /// the first of equals, is the id drafted.
     Propose {
         /// Input.
         x: BufferId,

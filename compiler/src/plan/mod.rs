@@ -9,8 +9,9 @@ pub mod packed;
 
 pub use cost::{Cost, Prediction, touched_experts};
 pub use draft::{DraftLayers, DraftPlan, Speculation};
-pub use field::{Field, FieldKind, Packing, Part};
+pub use field::{Field, FieldKind, Part};
 pub use kind::{PhaseKind, SharedDown, SharedUp};
+pub use packed::Packing;
 
 use crate::graph::{BodyId, Rows};
 use crate::passes::buckets::Buckets;
@@ -108,8 +109,8 @@ pub struct Phase {
     pub waits_for: Vec<usize>,
     /// One token after [`Prediction::DECODE_CONTEXT`] others.
     pub decode: Cost,
-    /// A token and the drafts after it, all of which are to be sampled after, that follow as many others; of a draft head's
-    /// phases, the first pass. As `decode` where nothing is drafted.
+    /// A token and the drafts after it, all of which are to be sampled after, that follow as many others; of
+    /// a draft head's phases, the first pass. As `decode` where nothing is drafted.
     pub verify: Cost,
     /// [`Prediction::PREFILL_TOKENS`] tokens of one prompt.
     pub prefill: Cost,
@@ -139,8 +140,8 @@ impl Plan {
         })
     }
 
-    /// For each layer of a body in order, the first matrix that the schedule reads behind it: whose it is, which of its body's layers
-    /// that is, and the matrix.
+    /// For each layer of a body in order, the first matrix that the schedule reads behind it: whose it is,
+    /// which of its body's layers that is, and the matrix.
     pub fn following(&self, body: BodyId) -> Vec<(BodyId, usize, FieldId)> {
         let places: Vec<(BodyId, usize)> = self.places().collect();
         let of = |at: usize| {

@@ -1,5 +1,5 @@
-//! The gated delta-net, token by token, as plainly as it can be written. The state is kept in f64: how often a backend
-//! rounds its own to f32 is not what a comparison sees.
+//! The gated delta-net, token by token, as plainly as it can be written. The state is kept in f64: how often
+//! a backend rounds its own to f32 is not what a comparison sees.
 
 use crate::spec::types::DeltaShape;
 

@@ -4,9 +4,10 @@ use super::{Cache, Interpreter, Logits, Outcome, Pass};
 use crate::graph::{Graph, Op, Run};
 
 impl Interpreter<'_> {
-    /// Drafts on after what `cache`, the draft's own, holds: `hidden` `[rows, hidden]` are states after the final norm of
-    /// consecutive tokens, and `following[i]` is the token after that of row `i`. Row `i` of the logits is about the token
-    /// after that; the hidden states beside them stand for the model's where the next draft goes on from this one.
+    /// Drafts on after what `cache`, the draft's own, holds: `hidden` `[rows, hidden]` are states after the
+    /// final norm of consecutive tokens, and `following[i]` is the token after that of row `i`. Row `i` of
+    /// the logits is about the token after that; the hidden states beside them stand for the model's where
+    /// the next draft goes on from this one.
     ///
     /// # Panics
     /// Where the checkpoint has no draft head, or there is not one token a row.
@@ -18,7 +19,8 @@ impl Interpreter<'_> {
         let pass = Pass { bodies: &draft.bodies, schedule: &draft.schedule, hidden: draft.hidden };
         self.run(&pass, hidden.to_vec(), following, cache, logits)
     }
-    /// As [`forward`](Self::forward), without the layers that do not attend: what it adds to `cache` holds for no other pass.
+    /// As [`forward`](Self::forward), without the layers that do not attend: what it adds to `cache` holds
+    /// for no other pass.
     pub fn skip(&self, tokens: &[u32], cache: &mut Cache, logits: Logits) -> Vec<f32> {
         let Graph { bodies, schedule, hidden, .. } = self.graph;
         let attends = |run: &&Run| {

@@ -1,9 +1,10 @@
 //! The oracle: runs a [`Graph`] in f32, slowly and plainly.
 //!
-//! Goldens made with transformers check this interpreter; it checks every backend and every pass. It is
-//! never deleted and never optimised. What a quant spec declares it applies: weights are the stored format's
-//! exact values, scales beside a tensor included, operands are rounded before a product as the weight's compute
-//! format says, and keys and values are rounded to the K/V format. Sums are f64, so that its own rounding is not what a comparison sees.
+//! Goldens made with transformers check this interpreter; it checks every backend and every pass. It is never
+//! deleted and never optimised. What a quant spec declares it applies: weights are the stored format's exact
+//! values, scales beside a tensor included, operands are rounded before a product as the weight's compute
+//! format says, and keys and values are rounded to the K/V format. Sums are f64, so that its own rounding is
+//! not what a comparison sees.
 
 mod delta;
 mod draft;

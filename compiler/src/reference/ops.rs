@@ -219,7 +219,8 @@ mod tests {
 
     #[test]
     fn f16_products_round_both_operands_and_not_their_sum() {
-        // 2^-11 is half of what f16 tells apart at 1: a tie, which goes to 1, and three halves go to 1 + 2^-9.
+        // 2^-11 is half of what f16 tells apart at 1: a tie, which goes to 1, and three halves go to 1 +
+        // 2^-9.
         let (tie, above) = (1.0 + 2f32.powi(-11), 1.0 + 3.0 * 2f32.powi(-11));
         let product = |x: &[f32], values: &[f32], weight: &Weight| linear(x, weight, values, None)[0];
         let plain = weight(Compute::F16, None);
@@ -227,7 +228,8 @@ mod tests {
         assert_eq!(product(&[1.0, 0.0], &[above, 0.0], &plain), 1.0 + 2f32.powi(-9));
         assert_eq!(product(&[1.0, 2f32.powi(-20)], &[1.0, 1.0], &plain), 1.0 + 2f32.powi(-20));
         assert_eq!(product(&[tie, 0.0], &[above, 0.0], &weight(Compute::F32, None)), tie * above);
-        // Beyond the range of f16, either way, and 2^-38 below the largest: half of what is left of f16 there, a tie.
+        // Beyond the range of f16, either way, and 2^-38 below the largest: half of what is left of f16
+        // there, a tie.
         assert_eq!(product(&[2f32.powi(90), 0.0], &[2f32.powi(-80), 0.0], &plain), 1024.0);
         assert_eq!(product(&[1.0, 2f32.powi(-38)], &[0.0, 1.0], &plain), 2f32.powi(-38));
         assert_eq!(product(&[1.0, 2f32.powi(-39)], &[0.0, 1.0], &plain), 0.0);

@@ -47,13 +47,13 @@ impl<'a> Reader<'a> {
         if self.last.as_ref().is_none_or(|(last, _)| last != name) {
             let tensor = self.checkpoint.expect(name, &weight.file_shape, weight.stored)?;
             let mut values = vec![0.0; weight.file_shape.iter().product()];
-            monomorph_formats::decode(weight.stored, tensor.bytes, &mut values);
+            monomorph_formats::decode(weight.stored, &tensor.bytes.read()?, &mut values);
             if let Some(scales) = &weight.scales {
                 let decoded = scales.companions.iter().map(|it| {
                     let name = instance(&it.name, layer).replace("{expert}", &expert.to_string());
                     let tensor = self.checkpoint.expect(&name, &it.shape, it.format)?;
                     let mut values = vec![0.0; it.shape.iter().product()];
-                    monomorph_formats::decode(it.format, tensor.bytes, &mut values);
+                    monomorph_formats::decode(it.format, &tensor.bytes.read()?, &mut values);
                     Ok(values)
                 });
                 let decoded = decoded.collect::<Result<Vec<_>, WeightsError>>()?;

@@ -1,5 +1,5 @@
-//! A token's argument: which bytes a decode step of one sequence moves, over how many boundaries, and so how fast it can be and should
-//! be; and what a server claims of the memory before K/V.
+//! A token's argument: which bytes a decode step of one sequence moves, over how many boundaries, and so how
+//! fast it can be and should be; and what a server claims of the memory before K/V.
 
 use crate::plan::{Cost, FieldId, Phase, PhaseKind, Plan, Prediction};
 use crate::spec::types::TensorClass;
@@ -16,7 +16,8 @@ const DEFAULT_CONTEXT: usize = 8192;
 /// One token of one sequence.
 #[derive(Debug, Serialize)]
 pub struct StepReport {
-    /// Bytes of weights by tensor class, scales included, experts those that are chosen. Norms and vectors are not counted.
+    /// Bytes of weights by tensor class, scales included, experts those that are chosen. Norms and vectors
+    /// are not counted.
     pub weights: BTreeMap<&'static str, f64>,
     /// Bytes of recurrent state, read and written.
     pub state: f64,

@@ -5,11 +5,12 @@ use super::types::{BatchInvariant, Target};
 use crate::plan::cuda::DECODE_BUCKETS;
 use std::path::Path;
 
-/// `target`, built so that the size of a batch changes no bit of a row; `sequences` is how many its one decode program takes.
+/// `target`, built so that the size of a batch changes no bit of a row; `sequences` is how many its one
+/// decode program takes.
 ///
 /// # Errors
-/// When it is no number of sequences that a decode program is made for, or the target's hardware has no such programs, or the
-/// target drafts.
+/// When it is no number of sequences that a decode program is made for, or the target's hardware has no such
+/// programs, or the target drafts.
 pub fn with_batch_invariant(mut target: Target, sequences: usize) -> Result<Target, Diagnostics> {
     let sink = Sink::default();
     let refuse = |message: String, help: &str| {

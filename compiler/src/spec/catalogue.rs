@@ -149,6 +149,12 @@ pub(super) fn locate(search: &[PathBuf], target: &str, sink: &Sink) -> Option<Lo
     Some(Located { hardware: found, model, quant })
 }
 
+/// The hardware of a name, or a report with what there is.
+pub(super) fn locate_hardware(search: &[PathBuf], name: &str, sink: &Sink) -> Option<HardwareEntry> {
+    let catalogue = collect(search, sink)?;
+    find(&catalogue.hardware, |it| &it.name, "hardware", name, Path::new("hardware"), sink)
+}
+
 /// The entry of a name, or a report with the names there are.
 fn find<T: Clone>(
     known: &[T],

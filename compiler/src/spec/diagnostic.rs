@@ -23,6 +23,8 @@ pub struct Diagnostic {
     pub message: String,
     /// What would be right.
     pub help: String,
+    /// Whether the specs are sound and the hardware is too small for them.
+    pub too_large: bool,
     /// Byte ranges of the file with what to say about each; the first is the mistake itself.
     labels: Vec<(Range<usize>, String)>,
     text: Rc<str>,
@@ -32,7 +34,14 @@ impl Diagnostic {
     /// A mistake that no byte of a file shows, such as a file that is not there.
     pub(super) fn outside(file: &Path, message: String, help: String) -> Diagnostic {
         let file = file.to_owned();
-        Diagnostic { file, line: None, key: String::new(), message, help, labels: vec![], text: "".into() }
+        let (key, labels) = (String::new(), vec![]);
+        Diagnostic { file, line: None, key, message, help, too_large: false, labels, text: "".into() }
+    }
+
+    /// Says that this is no mistake of the specs: the hardware is too small.
+    pub(super) fn too_large(mut self) -> Diagnostic {
+        self.too_large = true;
+        self
     }
 
     /// Adds a second place that matters, in the same file.
@@ -203,6 +212,7 @@ impl Source<'_> {
             key: key.to_owned(),
             message,
             help,
+            too_large: false,
             labels: vec![(span, label.to_owned())],
             text: self.text.clone(),
         }

@@ -8,8 +8,8 @@ use std::path::{Path, PathBuf};
 /// `target`, built to draft.
 ///
 /// # Errors
-/// When its model or its checkpoint has no draft head, or the model no layers to skip or none that are left, a number is out of range,
-/// or the head does not fit the memory too.
+/// When its model or its checkpoint has no draft head, or the model no layers to skip or none that are left,
+/// a number is out of range, or the head does not fit the memory too.
 pub fn with_draft(mut target: Target, option: &DraftOption) -> Result<Target, Diagnostics> {
     let sink = Sink::default();
     let (model, quant) = (&target.model, &target.quant);
@@ -70,7 +70,8 @@ pub fn with_draft(mut target: Target, option: &DraftOption) -> Result<Target, Di
     sink.finish(Some(target))
 }
 
-/// Why `model`, which `file` describes, cannot draft without its recurrent layers, and what can be done instead.
+/// Why `model`, which `file` describes, cannot draft without its recurrent layers, and what can be done
+/// instead.
 fn not_skipped(model: &Model, file: &Path) -> Option<(String, &'static str)> {
     let attends = |mixer: &Mixer| matches!(mixer, Mixer::Attention(_));
     let (attending, all) = (model.layer_mixers().filter(|it| attends(it)).count(), model.layers);

@@ -2,10 +2,12 @@
 
 use super::diagnostic::Source;
 use super::hardware::ReadHardware;
-use super::quant::{CLASSES, Names, ReadQuant, Said, Subject, class_names};
+use super::quant::{CLASSES, Names, ReadCanary, ReadQuant, Said, Subject, class_names};
 use super::reader::{At, list, nearest};
 use super::tensors::{TensorDecl, draft_tensors, tensors};
 use super::types::*;
+use monomorph_abi::kv::Layout;
+use monomorph_abi::state::CpuState;
 use monomorph_formats::{ACTIVATION_BLOCK, Format};
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -41,9 +43,32 @@ pub(super) fn quant(source: &Source, name: &str, read: ReadQuant, model: &Model)
         rotary_rows: checkpoint.rotary_rows?.value,
         unused: checkpoint.unused?.into_iter().map(|name| name.value).collect(),
         sources: checkpoint.sources?,
+        canaries: canaries(source, checkpoint.canaries?, model)?,
     };
     let (kv_format, kv_block) = read.kv?;
     Some(Quant { name: name.to_owned(), checkpoint, stored, scales, compute: compute?, kv_format, kv_block })
+}
+
+/// Canaries of ids that the model has.
+fn canaries(source: &Source, read: Vec<ReadCanary>, model: &Model) -> Option<Vec<Canary>> {
+    let mut sound = true;
+    let mut ids = |key: &str, ids: Vec<At<u32>>| -> Vec<u32> {
+        for id in ids.iter().filter(|id| id.value as usize >= model.vocabulary) {
+            let key = format!("checkpoint.canary.{key}");
+            let message = format!("no token has the id {}", id.value);
+            let help = format!("ids of this model are below {}", model.vocabulary);
+            source.report(id.span.clone(), &key, message, "outside the vocabulary", help);
+            sound = false;
+        }
+        ids.into_iter().map(|id| id.value).collect()
+    };
+    let canary = |it: ReadCanary| Canary {
+        prompt: ids("prompt", it.prompt),
+        answer: ids("answer", it.answer),
+        margin: it.margin,
+    };
+    let canaries = read.into_iter().map(canary).collect();
+    sound.then_some(canaries)
 }
 
 fn check_names(source: &Source, names: &Names, span: &Range<usize>, tensors: &[TensorDecl]) {
@@ -375,32 +400,29 @@ fn check_rotary_rows(source: &Source, rows: &At<RotaryRows>, model: &Model) {
     }
 }
 
-/// Bytes of one block of cached keys and values, all layers together, that of the draft head where `draft` says so. A CPU pads
-/// rows of values to whole vectors of 16.
+/// Bytes of one block of cached keys and values, all layers together, that of the draft head where `draft`
+/// says so.
 pub fn kv_block_bytes(model: &Model, quant: &Quant, hardware: &HardwareKind, draft: bool) -> u128 {
-    let value_width = |head_dim: usize| match hardware {
-        HardwareKind::Cpu(_) => head_dim.next_multiple_of(16),
-        HardwareKind::Cuda(_) => head_dim,
+    let layout = match hardware {
+        HardwareKind::Cpu(_) => Layout::cpu,
+        HardwareKind::Cuda(_) => Layout::cuda,
     };
     let of_draft = model.draft.iter().filter(|_| draft).map(|it| &model.mixers[&it.layer.mixer]);
-    let per_token: u128 = model
-        .layer_mixers()
-        .chain(of_draft)
-        .map(|mixer| match mixer {
-            Mixer::Attention(it) => {
-                it.kv_heads as u128 * (it.head_dim as u128 + value_width(it.head_dim) as u128)
-            }
-            Mixer::DeltaNet(_) => 0,
-        })
-        .sum();
-    per_token * quant.kv_block as u128 * quant.kv_format.block_bytes() as u128
+    let bytes = model.layer_mixers().chain(of_draft).map(|mixer| match mixer {
+        Mixer::Attention(it) => {
+            layout(it.kv_heads, it.head_dim, quant.kv_block, quant.kv_format).block_bytes() as u128
+        }
+        Mixer::DeltaNet(_) => 0,
+    });
+    bytes.sum()
 }
 
-/// Bytes of recurrent state one sequence has on a CPU, all layers together, in a build that makes `drafts` drafts.
+/// Bytes of recurrent state one sequence has on a CPU, all layers together, in a build that makes `drafts`
+/// drafts.
 pub fn state_bytes(model: &Model, drafts: usize) -> u128 {
     let bytes = model.layer_mixers().map(|mixer| match mixer {
         Mixer::Attention(_) => 0,
-        Mixer::DeltaNet(it) => it.shape.state_bytes(drafts) as u128,
+        Mixer::DeltaNet(it) => CpuState::new(&it.shape, drafts).bytes() as u128,
     });
     bytes.sum()
 }
@@ -435,8 +457,11 @@ pub(super) fn memory(source: &Source, hardware: &ReadHardware, model: &Model, qu
         (weight_bytes(model, quant, false), kv_block_bytes(model, quant, &hardware.hardware.kind, false));
     let memory = hardware.hardware.memory_bytes;
     if weights + block > u128::from(memory) {
-        let message =
-            format!("{}/{} does not fit the memory of {}", model.name, quant.name, hardware.hardware.name);
+        let (model, quant_name, hardware_name) = (&model.name, &quant.name, &hardware.hardware.name);
+        let (needed, there) = (size(weights + block), size(memory.into()));
+        let message = format!(
+            "{model}/{quant_name} does not fit the memory of {hardware_name}: it takes {needed}, and there are {there}"
+        );
         let help = format!(
             "the weights are {weights} bytes and one K/V block of {} tokens is {block}: at least {} bytes, a \
              smaller quantisation or a smaller model",
@@ -444,6 +469,16 @@ pub(super) fn memory(source: &Source, hardware: &ReadHardware, model: &Model, qu
             weights + block
         );
         let label = format!("{memory} bytes");
-        source.report(hardware.memory.clone(), "memory.bytes", message, &label, help);
+        let misfit = source.mistake(hardware.memory.clone(), "memory.bytes", message, &label, help);
+        source.sink.push(misfit.too_large());
+    }
+}
+
+/// Bytes as people say them.
+fn size(bytes: u128) -> String {
+    match bytes {
+        0..1_000_000 => format!("{bytes} bytes"),
+        1_000_000..1_000_000_000 => format!("{:.1} MB", bytes as f64 / 1e6),
+        _ => format!("{:.1} GB", bytes as f64 / 1e9),
     }
 }

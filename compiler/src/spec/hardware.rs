@@ -181,7 +181,7 @@ fn cuda(source: &Source, mut table: Table) -> Option<Cuda> {
     let registers_per_thread = size("registers_per_thread", "255", 32..=1024);
     let l2_bytes = table.required("l2_bytes", "l2_bytes = 52_428_800").and_then(|it| it.integer(1..=1 << 40));
     let mut has = |key: &str| table.required(key, &format!("{key} = false")).and_then(Value::boolean);
-    let (wgmma, clusters, fp4_mma) = (has("wgmma"), has("clusters"), has("fp4_mma"));
+    let (wgmma, clusters) = (has("wgmma"), has("clusters"));
     let hosts = HOSTS.map(|host| (host, host));
     let example = format!("host = {:?}", HOSTS[0]);
     let host = table.required("host", &example).and_then(|it| it.choice(&hosts));
@@ -215,7 +215,6 @@ fn cuda(source: &Source, mut table: Table) -> Option<Cuda> {
         l2_bytes: l2_bytes?.value,
         wgmma: wgmma?.value,
         clusters: clusters?.value,
-        fp4_mma: fp4_mma?.value,
         bf16_rate: 0.0,
         f64_rate: 0.0,
         f32_rate: 0.0,

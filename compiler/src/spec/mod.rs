@@ -12,6 +12,7 @@ mod reader;
 mod tensors;
 mod tuning;
 pub mod types;
+mod variants;
 
 pub use batches::with_batch_invariant;
 pub use catalogue::{Catalogue, HardwareEntry, ModelEntry, catalogue, list};
@@ -19,17 +20,18 @@ pub use diagnostic::{Diagnostic, Diagnostics};
 pub use drafting::with_draft;
 pub use fit::{kv_block_bytes, state_bytes, weight_bytes};
 pub use tensors::{LAYER_PREFIX, TensorDecl, draft_tensors, stored_tensors, tensors};
+pub use variants::variants;
 
 use catalogue::Located;
 use diagnostic::{Sink, Source};
 use reader::Table;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
-use types::{BuildOptions, Model, Provenance, Quant, Target, Tuning};
+use types::{BuildOptions, Hardware, Model, Provenance, Quant, Target, Tuning};
 
 /// Reads and checks the three specs of `target`, which is `hardware/model/quant`, and its tuning file
-/// `tuning/hardware/model/quant.toml` if there is one. Hardware, model and tuning are each taken from the first
-/// directory of `search` that has them; a quant spec stands beside its model.
+/// `tuning/hardware/model/quant.toml` if there is one. Hardware, model and tuning are each taken from the
+/// first directory of `search` that has them; a quant spec stands beside its model.
 ///
 /// # Errors
 /// Everything that is wrong with them, each with what would be right; or what exists, when a part does not.
@@ -49,8 +51,22 @@ pub fn load_with(search: &[PathBuf], target: &str, options: &BuildOptions) -> Re
     options.batch_invariant.into_iter().try_fold(target, with_batch_invariant)
 }
 
-/// The quant spec of `target`, checked as [`load`] does but for whether the weights fit the hardware: for a checkpoint that
-/// is read and not served.
+/// Hardware by its name, checked by itself.
+///
+/// # Errors
+/// Everything that is wrong with it; or what there is, where nothing has that name.
+pub fn load_hardware(search: &[PathBuf], name: &str) -> Result<Hardware, Diagnostics> {
+    let sink = Sink::default();
+    let hardware = catalogue::locate_hardware(search, name, &sink).and_then(|it| {
+        let file = Path::new("hardware").join(&it.name).join("HARDWARE.toml");
+        let read = |source: &Source, root: Table| hardware::read(source, &it.name, root);
+        document(&it.targets_dir, file, &sink, read).map(|(read, _)| read.hardware)
+    });
+    sink.finish(hardware)
+}
+
+/// The quant spec of `target`, checked as [`load`] does but for whether the weights fit the hardware: for a
+/// checkpoint that is read and not served.
 ///
 /// # Errors
 /// As those of [`load`].

@@ -106,7 +106,8 @@ pub(super) fn read(source: &Source, mut root: Table) -> ReadQuant {
     ReadQuant { checkpoint, stored, scales, compute, kv }
 }
 
-/// One value a tensor class, or a tensor; classes may be absent. A key with a full stop is the name of a tensor.
+/// One value a tensor class, or a tensor; classes may be absent. A key with a full stop is the name of a
+/// tensor.
 fn classes<'a, T>(
     table: &mut Table<'a>,
     classes: &[TensorClass],
@@ -181,7 +182,19 @@ pub(super) struct ReadCheckpoint {
     pub(super) names: Option<(Names, Range<usize>)>,
     pub(super) unused: Option<Vec<At<String>>>,
     pub(super) sources: Option<Vec<super::types::Source>>,
+    /// The ids of prompt and answer, and the margin.
+    pub(super) canaries: Option<Vec<ReadCanary>>,
 }
+
+/// `[[checkpoint.canary]]`.
+pub(super) struct ReadCanary {
+    pub(super) prompt: Vec<At<u32>>,
+    pub(super) answer: Vec<At<u32>>,
+    pub(super) margin: f32,
+}
+
+/// Most ids of a canary's prompt and of its answer: they are asked before every start.
+const MOST_CANARY_IDS: usize = 64;
 
 /// More rows than any tensor has.
 const MAX_ROWS: u64 = 1 << 32;
@@ -205,11 +218,37 @@ fn checkpoint(source: &Source, mut table: Table) -> Option<ReadCheckpoint> {
         Some(value) => value.list(place).map(|it| it.value),
         None => Some(Vec::new()),
     };
+    let canaries = match table.optional("canary") {
+        Some(value) => value.list(canary).map(|it| it.value),
+        None => Some(Vec::new()),
+    };
     table.finish();
     if let (Some((names, _)), Some(unused)) = (&names, &unused) {
         check_unused(source, names, unused);
     }
-    Some(ReadCheckpoint { container: container.map(|it| it.value), rotary_rows, names, unused, sources })
+    let container = container.map(|it| it.value);
+    Some(ReadCheckpoint { container, rotary_rows, names, unused, sources, canaries })
+}
+
+fn canary(value: Value) -> Option<ReadCanary> {
+    let mut table = value.table()?;
+    let prompt = table.required("prompt", "prompt = [1, 2, 3]").and_then(canary_ids);
+    let answer = table.required("answer", "answer = [4, 5]").and_then(canary_ids);
+    let least = f64::from(LEAST_MARGIN);
+    let margin = table.required("margin", "margin = 2.5").and_then(|it| {
+        it.number(&format!("of at least {least}: rounding must not decide a canary"), |it| it >= least)
+    });
+    table.finish();
+    Some(ReadCanary { prompt: prompt?, answer: answer?, margin: margin?.value as f32 })
+}
+
+/// As many ids as a canary may have.
+fn canary_ids(value: Value) -> Option<Vec<At<u32>>> {
+    let id = |value: Value| {
+        let At { value, span } = value.integer(0..=u64::from(u32::MAX))?;
+        Some(At { value: u32::try_from(value).ok()?, span })
+    };
+    value.list_of(1..=MOST_CANARY_IDS, "ids", id).map(|it| it.value)
 }
 
 fn names(source: &Source, mut table: Table) -> Option<(Names, Range<usize>)> {

@@ -295,6 +295,24 @@ impl<'a> Value<'a> {
         Some(At { value: read.into_iter().collect::<Option<_>>()?, span })
     }
 
+    /// As [`Value::list`], of an array that has so many elements, which are called `what`.
+    pub(super) fn list_of<T>(
+        self,
+        count: RangeInclusive<usize>,
+        what: &str,
+        read: impl Fn(Value<'a>) -> Option<T>,
+    ) -> Option<At<Vec<T>>> {
+        let (source, path) = (self.source, self.path.clone());
+        let list = self.list(read)?;
+        if count.contains(&list.value.len()) {
+            return Some(list);
+        }
+        let message = format!("`{path}` has {} {what}", list.value.len());
+        let help = format!("write {} to {} {what}", count.start(), count.end());
+        source.report(list.span, &path, message, "its length", help);
+        None
+    }
+
     /// A table.
     pub(super) fn table(self) -> Option<Table<'a>> {
         let DeValue::Table(map) = self.value.get_ref() else {

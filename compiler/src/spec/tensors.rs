@@ -49,15 +49,15 @@ impl TensorDecl {
     }
 }
 
-/// Every tensor of `model` that a checkpoint stored as `quant` has: those of [`tensors`], and of [`draft_tensors`] where it
-/// has a draft head.
+/// Every tensor of `model` that a checkpoint stored as `quant` has: those of [`tensors`], and of
+/// [`draft_tensors`] where it has a draft head.
 pub fn stored_tensors(model: &Model, quant: &Quant) -> Vec<TensorDecl> {
     let draft = if quant.has_draft() { draft_tensors(model) } else { Vec::new() };
     tensors(model).into_iter().chain(draft).collect()
 }
 
-/// The tensors of the draft head, in the order they are used; none where `model` has no such head. Embedding and head are
-/// the model's own.
+/// The tensors of the draft head, in the order they are used; none where `model` has no such head. Embedding
+/// and head are the model's own.
 pub fn draft_tensors(model: &Model) -> Vec<TensorDecl> {
     let Some(draft) = &model.draft else { return Vec::new() };
     let mut list = List { decls: Vec::new() };
@@ -87,7 +87,8 @@ pub fn draft_tensors(model: &Model) -> Vec<TensorDecl> {
 /// What the names of the layers' tensors begin with.
 pub const LAYER_PREFIX: &str = "layers.{layer}.";
 
-/// Every tensor of `model`, its draft head aside: embedding, the layers' in the order they are used, final norm, untied head.
+/// Every tensor of `model`, its draft head aside: embedding, the layers' in the order they are used, final
+/// norm, untied head.
 ///
 /// Mixers of one kind share names; where two of them disagree on a shape there are two entries of one
 /// name, over different layers.

@@ -64,8 +64,8 @@ pub fn assembler_report(text: &str) -> BTreeMap<String, Usage> {
     kernels
 }
 
-/// Adds what `cuobjdump --dump-resource-usage` reads from the machine code: local memory, which ptxas counts as
-/// stack only in part. Shared memory is not taken from there, because the system's own kilobyte is in it.
+/// Adds what `cuobjdump --dump-resource-usage` reads from the machine code: local memory, which ptxas counts
+/// as stack only in part. Shared memory is not taken from there, because the system's own kilobyte is in it.
 ///
 /// # Errors
 /// When the two disagree on which kernels there are, or on registers.

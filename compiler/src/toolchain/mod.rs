@@ -2,16 +2,22 @@
 
 mod cross;
 pub mod cubin;
+mod figures;
+pub mod kernels;
 pub mod modules;
 pub mod nvcc;
 pub mod python;
+pub mod times;
 
 use crate::emit::{self, File};
 use crate::plan::Plan;
 use crate::spec::types::{BuildOptions, Cpu, HardwareKind, Target};
 use crate::{passes, spec};
+use sha2::{Digest, Sha256};
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Instant, SystemTime};
 
 /// Why a build failed.
 #[derive(Debug)]
@@ -65,10 +71,10 @@ pub enum Built {
     },
 }
 
-/// Builds a target found in the `search` directories, as `options` say: writes its crate to `<root>/generated/<build>`
-/// ([`Target::build`]), compiles its kernels where it has any, compiles the crate, and puts the server at
-/// `<root>/dist/<build>/server`. Files that would not change
-/// are not written, so a second build costs what cargo takes to see that nothing changed.
+/// Builds a target found in the `search` directories, as `options` say: writes its crate to
+/// `<root>/generated/<build>` ([`Target::build`]), compiles its kernels where it has any, compiles the crate,
+/// and puts the server at `<root>/dist/<build>/server`. Files that would not change are not written, so a
+/// second build costs what cargo takes to see that nothing changed.
 ///
 /// # Errors
 /// See [`BuildError`].
@@ -90,28 +96,56 @@ pub fn build_target(root: &Path, target: &Target) -> Result<Built, BuildError> {
     if plan.cuda.is_some() {
         modules::compile(root, &directory, &plan)?;
     }
-    link(root, target, &directory, &target.hardware.name)
+    link(root, target, &directory, &Linking::new(&target.hardware.name))
 }
 
-/// Compiles a written crate, whose kernels stand in `cubins/` where it has any, below `<root>/target/servers/<below>`, and puts
-/// the server where [`build`] does.
+/// How [`link`] has a crate compiled. What ships is compiled as [`Linking::new`] says; tests may ask for
+/// less.
+#[derive(Clone, Copy, Debug)]
+pub struct Linking<'a> {
+    /// The directory below `<root>/target/servers` that cargo keeps what it compiled in.
+    pub below: &'a str,
+    /// The processor that a CUDA target's server is compiled for; `None`: any of its host's kind, for what a
+    /// step costs is not spent there. One that CPU targets have shares their compiled dependencies.
+    pub processor: Option<&'a Cpu>,
+    /// Leaves what is neither kernels nor generated code without optimisation.
+    pub hasty: bool,
+}
+
+impl Linking<'_> {
+    /// As servers are shipped.
+    pub fn new(below: &str) -> Linking<'_> {
+        Linking { below, processor: None, hasty: false }
+    }
+}
+
+/// What [`Linking::hasty`] tells cargo. Dependencies are all but the generated crate, into which generic
+/// kernels are compiled.
+const HASTY: [&str; 6] = [
+    "--config",
+    "profile.release.package.\"*\".opt-level=0",
+    "--config",
+    "profile.release.package.monomorph-device.opt-level=3",
+    "--config",
+    "profile.release.package.monomorph-formats.opt-level=3",
+];
+
+/// Compiles a written crate, whose kernels stand in `cubins/` where it has any, as `linking` says, and puts
+/// the server where [`build`] does. [`times`] has how long it took.
 ///
 /// # Errors
 /// See [`BuildError`].
-pub fn link(root: &Path, target: &Target, directory: &Path, below: &str) -> Result<Built, BuildError> {
+pub fn link(root: &Path, target: &Target, directory: &Path, linking: &Linking) -> Result<Built, BuildError> {
     let mut cargo = Command::new("cargo");
-    let host = match &target.hardware.kind {
-        HardwareKind::Cpu(cpu) => {
-            cargo.env("CARGO_ENCODED_RUSTFLAGS", rust_flags(cpu).join("\u{1f}"));
-            cpu.host.as_deref()
-        }
-        HardwareKind::Cuda(cuda) => {
-            // A server of a CUDA device runs on any CPU of its host's kind: what a step costs is not spent there.
-            cargo.env_remove("CARGO_ENCODED_RUSTFLAGS").env_remove("RUSTFLAGS");
-            Some(cuda.host.as_str())
-        }
+    let (processor, host) = match &target.hardware.kind {
+        HardwareKind::Cpu(cpu) => (Some(cpu), cpu.host.as_deref()),
+        HardwareKind::Cuda(cuda) => (linking.processor, Some(cuda.host.as_str())),
     };
-    let target_directory = root.join("target/servers").join(below);
+    match processor {
+        Some(cpu) => cargo.env("CARGO_ENCODED_RUSTFLAGS", rust_flags(cpu).join("\u{1f}")),
+        None => cargo.env_remove("CARGO_ENCODED_RUSTFLAGS").env_remove("RUSTFLAGS"),
+    };
+    let target_directory = root.join("target/servers").join(linking.below);
     // Output of another host's kind stands in a directory of its name.
     let mut built = target_directory.clone();
     if let Some(host) = host {
@@ -124,8 +158,12 @@ pub fn link(root: &Path, target: &Target, directory: &Path, below: &str) -> Resu
             Err(why) => return Ok(Built::Crate { directory: directory.to_owned(), why }),
         }
     }
+    let hasty: &[&str] = if linking.hasty { &HASTY } else { &[] };
+    let start = Instant::now();
     let status = cargo
-        .args(["build", "--release", "--quiet", "--manifest-path"])
+        .args(["build", "--release", "--quiet"])
+        .args(hasty)
+        .arg("--manifest-path")
         .arg(directory.join("Cargo.toml"))
         .arg("--target-dir")
         .arg(&target_directory)
@@ -135,6 +173,7 @@ pub fn link(root: &Path, target: &Target, directory: &Path, below: &str) -> Resu
     if !status.success() {
         return Err(BuildError::Tool(format!("cargo failed on {}", directory.display())));
     }
+    times::note(root, &format!("server {}", target.build()), start.elapsed())?;
     let server = root.join("dist").join(target.build()).join("server");
     install(&built.join("release").join(emit::package_name(target)), &server)?;
     Ok(Built::Server(server))
@@ -149,13 +188,21 @@ pub fn cubins(root: &Path, target: &Target) -> Result<modules::CubinReport, Buil
     modules::compile(root, &directory, &plan)
 }
 
+/// The plan of a target.
+///
+/// # Errors
+/// When the model cannot be planned.
+pub fn plan(target: &Target) -> Result<Plan, BuildError> {
+    let graph = crate::graph::build(&target.model, &target.quant);
+    Ok(passes::assemble::plan(target, &graph)?)
+}
+
 /// Emits a target's crate to `<root>/generated/<build>` and returns that directory and the plan.
 ///
 /// # Errors
 /// When the model cannot be planned or a file cannot be written.
 pub fn write_crate(root: &Path, target: &Target) -> Result<(PathBuf, Plan), BuildError> {
-    let graph = crate::graph::build(&target.model, &target.quant);
-    let plan = passes::assemble::plan(target, &graph)?;
+    let plan = plan(target)?;
     let features = match &target.hardware.kind {
         HardwareKind::Cpu(cpu) => cpu_features(cpu)?,
         HardwareKind::Cuda(_) => Vec::new(),
@@ -185,6 +232,33 @@ fn write_if_changed(path: &Path, content: &[u8]) -> Result<(), BuildError> {
     }
     std::fs::create_dir_all(path.parent().expect("files stand in a directory")).map_err(io)?;
     std::fs::write(path, content).map_err(io)
+}
+
+/// A name beside `path` that nobody else writes to: no other thread, and no process that shares the
+/// directory.
+fn fresh(path: &Path) -> PathBuf {
+    static COUNT: AtomicU64 = AtomicU64::new(0);
+    let count = COUNT.fetch_add(1, Ordering::Relaxed);
+    let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+    path.with_extension(format!("{}-{count}-{}.new", std::process::id(), now.as_nanos()))
+}
+
+/// Writes a file that others may be reading or writing: they find the old one or the new one, whole.
+fn replace(path: &Path, content: &[u8]) -> Result<(), BuildError> {
+    let io = |error| BuildError::Io(path.to_owned(), error);
+    std::fs::create_dir_all(path.parent().expect("files stand in a directory")).map_err(io)?;
+    let own = fresh(path);
+    std::fs::write(&own, content).and_then(|()| std::fs::rename(&own, path)).map_err(io)
+}
+
+/// A digest in hexadecimal of some texts, with where each ends.
+fn digest<'a>(parts: impl IntoIterator<Item = &'a [u8]>) -> String {
+    let mut hash = Sha256::new();
+    for part in parts {
+        hash.update((part.len() as u64).to_le_bytes());
+        hash.update(part);
+    }
+    hash.finalize().iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
 /// Copies the binary beside its destination and renames it, so that a running server is not disturbed.

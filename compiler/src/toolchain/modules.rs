@@ -1,10 +1,13 @@
-//! From the emitted `cuda/` directory to `cubins/`: compiled, inspected, and refused where a kernel is not fit to ship.
+//! From the emitted `cuda/` directory to `cubins/`: compiled, inspected, and refused where a kernel is not
+//! fit to ship.
 
-use super::cubin::{self, Limits, Usage};
+use super::cubin::{self, Usage};
+use super::figures::{Figures, Keys, Store};
+use super::kernels::{architecture, limits};
 use super::nvcc::{Compiler, Cubin};
 use super::{BuildError, write_if_changed};
 use crate::plan::Plan;
-use crate::plan::cuda::CudaPlan;
+use crate::plan::cuda::{CudaPlan, Kernel, Module};
 use crate::spec::types::Cuda;
 use serde::Serialize;
 use std::collections::BTreeSet;
@@ -85,16 +88,19 @@ fn sweep(directory: &Path, extension: &str, keep: &BTreeSet<OsString>) -> Result
 /// Compiles the modules of a written crate to `cubins/<module>.cubin` and `cubins/report.json`.
 ///
 /// # Errors
-/// When there is no compiler, when it refuses a module, and when a kernel spills in decode or asks for more than the card has.
+/// When there is no compiler, when it refuses a module, and when a kernel spills in decode or asks for more
+/// than the card has.
 pub fn compile(root: &Path, directory: &Path, plan: &Plan) -> Result<CubinReport, BuildError> {
     let (Some(cuda), Some(card)) = (&plan.cuda, plan.target.hardware.cuda()) else {
         unreachable!("the caller builds a CUDA target")
     };
     let compiler = Compiler::find(root)?;
     let names: Vec<String> = cuda.modules.iter().map(|module| module.name.clone()).collect();
-    let architecture = card.architecture.trim_start_matches("sm_");
-    let cubins =
-        compiler.compile(&root.join("target/cubins"), architecture, &directory.join("cuda"), &names)?;
+    let cache = root.join("target/cubins");
+    let known = Known::new(&compiler, directory, &cache, plan)?;
+    known.refuse(cuda, card)?;
+    let cubins = compiler.compile(&cache, architecture(card), &directory.join("cuda"), &names)?;
+    known.keep(cuda, &cubins)?;
     let modules = inspect(cuda, card, &cubins)?;
     for cubin in &cubins {
         let code = std::fs::read(&cubin.path).map_err(|error| BuildError::Io(cubin.path.clone(), error))?;
@@ -106,13 +112,56 @@ pub fn compile(root: &Path, directory: &Path, plan: &Plan) -> Result<CubinReport
     Ok(report)
 }
 
+/// What is known of a plan's kernels, whichever target they were compiled for ([`super::kernels`]).
+struct Known {
+    store: Store,
+    /// The key of each kernel of each module.
+    keys: Vec<Vec<String>>,
+}
+
+impl Known {
+    fn new(compiler: &Compiler, directory: &Path, cache: &Path, plan: &Plan) -> Result<Known, BuildError> {
+        let mut keys = Keys::new(compiler, directory.join("cuda/lib"));
+        let (cuda, card) = plan.cuda.as_ref().zip(plan.target.hardware.cuda()).expect("a CUDA target");
+        let mut key = |kernel: &Kernel| keys.of(architecture(card), plan.target.racecheck, kernel);
+        let of_module = |module: &Module| module.kernels.iter().map(&mut key).collect();
+        let keys = cuda.modules.iter().map(of_module).collect::<Result<_, _>>()?;
+        Ok(Known { store: Store::new(&cache.join("kernels")), keys })
+    }
+
+    /// A kernel that is known not to be fit fails the build before minutes of compiling the others.
+    fn refuse(&self, cuda: &CudaPlan, card: &Cuda) -> Result<(), BuildError> {
+        let mut defects = Vec::new();
+        for (module, keys) in cuda.modules.iter().zip(&self.keys) {
+            for (kernel, key) in module.kernels.iter().zip(keys) {
+                let figures = self.store.get(key);
+                defects.extend(
+                    figures
+                        .iter()
+                        .flat_map(|it| cubin::defects(&module.name, kernel, &it.usage, &limits(card))),
+                );
+            }
+        }
+        if defects.is_empty() { Ok(()) } else { Err(BuildError::Tool(defects.join("\n"))) }
+    }
+
+    /// Keeps what the modules' kernels came to.
+    fn keep(&self, cuda: &CudaPlan, cubins: &[Cubin]) -> Result<(), BuildError> {
+        for ((module, keys), cubin) in cuda.modules.iter().zip(&self.keys).zip(cubins) {
+            let seconds = cubin.made.seconds / module.kernels.len() as f64;
+            for (kernel, key) in module.kernels.iter().zip(keys) {
+                if let (Some(usage), None) = (cubin.made.kernels.get(&kernel.name), self.store.get(key)) {
+                    self.store.put(key, &Figures { usage: usage.clone(), seconds })?;
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
 /// Figures by kernel, or every defect there is.
 fn inspect(cuda: &CudaPlan, card: &Cuda, cubins: &[Cubin]) -> Result<Vec<ModuleReport>, BuildError> {
-    let limits = Limits {
-        registers_per_thread: card.registers_per_thread,
-        registers_per_sm: 65_536,
-        shared_per_block: card.shared_per_block,
-    };
+    let limits = limits(card);
     let mut defects = Vec::new();
     let mut modules = Vec::new();
     for (module, cubin) in cuda.modules.iter().zip(cubins) {

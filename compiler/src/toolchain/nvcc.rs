@@ -1,9 +1,8 @@
 //! The CUDA compiler: found or installed, run on every module, its results kept by what they were made from.
 
 use super::cubin::{self, Usage};
-use super::{BuildError, python, write_if_changed};
+use super::{BuildError, digest, fresh, python, replace};
 use serde::{Deserialize, Serialize};
-use sha2::{Digest, Sha256};
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -44,10 +43,25 @@ pub struct Cubin {
 pub struct Made {
     /// Size of the machine code.
     pub bytes: u64,
+    /// Digest of the machine code.
+    pub digest: String,
     /// Wall seconds of compilation.
     pub seconds: f64,
     /// Resources by kernel.
     pub kernels: BTreeMap<String, Usage>,
+}
+
+/// What became of one run of nvcc.
+pub(super) enum Run {
+    /// Machine code.
+    Made {
+        /// Wall seconds.
+        seconds: f64,
+        /// Resources by kernel.
+        kernels: BTreeMap<String, Usage>,
+    },
+    /// What nvcc said when it refused the source.
+    Refused(String),
 }
 
 impl Compiler {
@@ -61,7 +75,8 @@ impl Compiler {
         &self.version
     }
 
-    /// nvcc of the pinned release: one on the path or under `CUDA_HOME`, else installed below `root/target/toolchain`.
+    /// nvcc of the pinned release: one on the path or under `CUDA_HOME`, else installed below
+    /// `root/target/toolchain`.
     ///
     /// # Errors
     /// When there is none and none can be installed.
@@ -98,8 +113,9 @@ impl Compiler {
         Ok(Compiler { nvcc, cuobjdump, version })
     }
 
-    /// Compiles `<directory>/<module>.cu` for one architecture (`90a`), as many at a time as there are cores. Every
-    /// result is kept in `cache` under a digest of the source, the headers it includes, the options and the compiler.
+    /// Compiles `<directory>/<module>.cu` for one architecture (`90a`), as many at a time as there are cores.
+    /// Every result is kept in `cache` under a digest of the source, the headers it includes, the options and
+    /// the compiler.
     ///
     /// # Errors
     /// What nvcc says of the modules it refuses, all of them.
@@ -142,59 +158,77 @@ impl Compiler {
         module: &str,
     ) -> Result<Cubin, BuildError> {
         let source = directory.join(module).with_extension("cu");
-        let target = format!("-gencode=arch=compute_{architecture},code=sm_{architecture}");
-        let key = self.key(&source, &target)?;
+        let key = self.key(&source, architecture)?;
         let (path, record) = (cache.join(format!("{key}.cubin")), cache.join(format!("{key}.json")));
         let known = std::fs::read(&record).ok().and_then(|text| serde_json::from_slice::<Made>(&text).ok());
-        if let Some(made) = known.filter(|made| path.metadata().is_ok_and(|it| it.len() == made.bytes)) {
+        let whole = |made: &Made| std::fs::read(&path).is_ok_and(|code| digest([&code[..]]) == made.digest);
+        if let Some(made) = known.filter(whole) {
             return Ok(Cubin { module: module.to_owned(), path, made, cached: true });
         }
         std::fs::create_dir_all(cache).map_err(|error| BuildError::Io(cache.to_owned(), error))?;
         // Another build may be at the same module: each writes a file of its own and renames it.
-        let fresh = cache.join(format!("{key}.{}.new", std::process::id()));
+        let own = fresh(&path);
+        let (seconds, kernels) = match self.run(architecture, directory, &source, &own)? {
+            Run::Made { seconds, kernels } => (seconds, kernels),
+            Run::Refused(words) => {
+                return Err(BuildError::Tool(format!("nvcc refuses {}:\n{words}", source.display())));
+            }
+        };
+        let code = std::fs::read(&own).map_err(|error| BuildError::Io(own.clone(), error))?;
+        std::fs::rename(&own, &path).map_err(|error| BuildError::Io(path.clone(), error))?;
+        let made = Made { bytes: code.len() as u64, digest: digest([&code[..]]), seconds, kernels };
+        let text = serde_json::to_string_pretty(&made).expect("numbers and names");
+        replace(&record, text.as_bytes())?;
+        Ok(Cubin { module: module.to_owned(), path, made, cached: false })
+    }
+
+    /// Compiles a source, whose includes are looked up in `include`, to `cubin` and reads what its kernels
+    /// take.
+    ///
+    /// # Errors
+    /// When a tool does not start, or the two that count registers disagree.
+    pub(super) fn run(
+        &self,
+        architecture: &str,
+        include: &Path,
+        source: &Path,
+        cubin: &Path,
+    ) -> Result<Run, BuildError> {
         let start = Instant::now();
         let mut command = Command::new(&self.nvcc);
-        command.arg(&target).args(OPTIONS).arg("-I").arg(directory).arg("-o").arg(&fresh).arg(&source);
+        command
+            .arg(gencode(architecture))
+            .args(OPTIONS)
+            .arg("-I")
+            .arg(include)
+            .arg("-o")
+            .arg(cubin)
+            .arg(source);
         let output = command.output().map_err(|error| {
             BuildError::Tool(format!("{} could not be started: {error}", self.nvcc.display()))
         })?;
         let words = String::from_utf8_lossy(&output.stderr);
         if !output.status.success() {
             let said = format!("{}{words}", String::from_utf8_lossy(&output.stdout));
-            return Err(BuildError::Tool(format!("nvcc refuses {}:\n{}", source.display(), said.trim_end())));
+            return Ok(Run::Refused(said.trim_end().to_owned()));
         }
         let seconds = start.elapsed().as_secs_f64();
         let mut kernels = cubin::assembler_report(&words);
-        let dump = self.inspect(&fresh)?;
-        cubin::add_inspection(&mut kernels, &dump).map_err(BuildError::Tool)?;
-        let bytes = fresh.metadata().map_err(|error| BuildError::Io(fresh.clone(), error))?.len();
-        std::fs::rename(&fresh, &path).map_err(|error| BuildError::Io(path.clone(), error))?;
-        let made = Made { bytes, seconds, kernels };
-        let text = serde_json::to_string_pretty(&made).expect("numbers and names");
-        write_if_changed(&record, text.as_bytes())?;
-        Ok(Cubin { module: module.to_owned(), path, made, cached: false })
+        cubin::add_inspection(&mut kernels, &self.inspect(cubin)?).map_err(BuildError::Tool)?;
+        Ok(Run::Made { seconds, kernels })
     }
 
     /// A digest of everything a cubin is made from.
-    fn key(&self, source: &Path, target: &str) -> Result<String, BuildError> {
-        let mut hash = Sha256::new();
-        let mut part = |bytes: &[u8]| {
-            hash.update((bytes.len() as u64).to_le_bytes());
-            hash.update(bytes);
-        };
-        part(self.version.as_bytes());
-        part(target.as_bytes());
-        OPTIONS.iter().for_each(|option| part(option.as_bytes()));
-        let (mut open, mut seen) = (vec![source.to_owned()], BTreeSet::from([source.to_owned()]));
-        while let Some(path) = open.pop() {
-            let text = std::fs::read_to_string(&path).map_err(|error| BuildError::Io(path.clone(), error))?;
-            part(text.as_bytes());
-            let here = path.parent().expect("a file stands in a directory");
-            let quoted = text.lines().filter_map(|line| line.trim().strip_prefix("#include \""));
-            let included = quoted.filter_map(|rest| Some(here.join(rest.split_once('"')?.0)));
-            open.extend(included.filter(|path| seen.insert(path.clone())));
-        }
-        Ok(hash.finalize().iter().map(|byte| format!("{byte:02x}")).collect())
+    fn key(&self, source: &Path, architecture: &str) -> Result<String, BuildError> {
+        let texts = with_includes(source)?;
+        let parts = self.identity(architecture);
+        Ok(digest(parts.iter().map(String::as_bytes).chain(texts.iter().map(String::as_bytes))))
+    }
+
+    /// What besides the text decides what machine code is: the compiler, the architecture and the options.
+    pub(super) fn identity(&self, architecture: &str) -> Vec<String> {
+        let options = OPTIONS.iter().map(|option| (*option).to_owned());
+        [self.version.clone(), gencode(architecture)].into_iter().chain(options).collect()
     }
 
     fn inspect(&self, cubin: &Path) -> Result<String, BuildError> {
@@ -207,6 +241,26 @@ impl Compiler {
         }
         Ok(String::from_utf8_lossy(&output.stdout).into_owned())
     }
+}
+
+/// The option that asks for machine code of one architecture.
+fn gencode(architecture: &str) -> String {
+    format!("-gencode=arch=compute_{architecture},code=sm_{architecture}")
+}
+
+/// The text of a source and those of all that it includes in quotes, each once.
+pub(super) fn with_includes(source: &Path) -> Result<Vec<String>, BuildError> {
+    let (mut open, mut seen) = (vec![source.to_owned()], BTreeSet::from([source.to_owned()]));
+    let mut texts = Vec::new();
+    while let Some(path) = open.pop() {
+        let text = std::fs::read_to_string(&path).map_err(|error| BuildError::Io(path.clone(), error))?;
+        let here = path.parent().expect("a file stands in a directory");
+        let quoted = text.lines().filter_map(|line| line.trim().strip_prefix("#include \""));
+        let included = quoted.filter_map(|rest| Some(here.join(rest.split_once('"')?.0)));
+        open.extend(included.filter(|path| seen.insert(path.clone())));
+        texts.push(text);
+    }
+    Ok(texts)
 }
 
 /// What `nvcc --version` says, if it is the pinned release.

@@ -4,8 +4,8 @@ use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// The Python of a virtual environment at `directory`, made anew when the requirements change. Who comes while another
-/// thread or process makes it waits, and finds it made.
+/// The Python of a virtual environment at `directory`, made anew when the requirements change. Who comes
+/// while another thread or process makes it waits, and finds it made.
 ///
 /// # Errors
 /// When Python or a package cannot be had; pip's own words go to standard error.
@@ -13,7 +13,7 @@ pub fn environment(directory: &Path, requirements: &Path) -> Result<PathBuf, Str
     environment_with(directory, requirements, &[])
 }
 
-/// The same, its packages built with these environment variables.
+/// The same, its packages built with these environment variables, and anew when they change.
 ///
 /// # Errors
 /// As [`environment`].
@@ -23,8 +23,9 @@ pub fn environment_with(
     variables: &[(&str, &str)],
 ) -> Result<PathBuf, String> {
     let python = directory.join("bin/python");
-    let wanted =
+    let mut wanted =
         std::fs::read_to_string(requirements).map_err(|e| format!("{}: {e}", requirements.display()))?;
+    wanted.extend(variables.iter().map(|(name, value)| format!("{name}={value}\n")));
     installed(directory, &wanted, || {
         run(Command::new("python3").args(["-m", "venv", "--clear"]).arg(directory))?;
         run(Command::new(&python)
@@ -35,8 +36,8 @@ pub fn environment_with(
     Ok(python)
 }
 
-/// Has `install` fill `directory`, unless what is `wanted` there was installed before. Who comes while another thread or process
-/// installs waits, and finds it done.
+/// Has `install` fill `directory`, unless what is `wanted` there was installed before. Who comes while
+/// another thread or process installs waits, and finds it done.
 ///
 /// # Errors
 /// Those of `install`, and files that cannot be written.
@@ -78,8 +79,8 @@ pub fn run(command: &mut Command) -> Result<(), String> {
 mod tests {
     use super::environment;
 
-    /// Eight threads want one environment that nobody has made: each gets it whole. Without the lock most of them
-    /// fall over one another's files.
+    /// Eight threads want one environment that nobody has made: each gets it whole. Without the lock most of
+    /// them fall over one another's files.
     #[test]
     fn one_environment_is_made_for_all_who_want_it_at_once() {
         let directory = tempfile::tempdir().expect("there is room");

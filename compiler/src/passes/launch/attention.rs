@@ -9,7 +9,8 @@ use crate::plan::{BufferId, FieldId, FieldKind, PhaseKind};
 use crate::spec::types::{Compute, Cuda, NormWeight, RotaryPairs, TensorClass};
 use monomorph_formats::Format;
 
-/// Least chunk of cached tokens of attention_decode: its loads are under way before the wait, so a second block gains little.
+/// Least chunk of cached tokens of attention_decode: its loads are under way before the wait, so a second
+/// block gains little.
 const MIN_CHUNK: usize = 256;
 /// Most parts a context is split into: the last block reads all their results.
 const MAX_SPLITS: usize = 64;
@@ -44,8 +45,8 @@ impl Shape {
         self.head_dim.next_multiple_of(16)
     }
 
-    /// Warps of attention_decode: eight, one block a multiprocessor, while its blocks are that few; four once there are more,
-    /// so that several share a multiprocessor, or where eight warps' sums do not fit.
+    /// Warps of attention_decode: eight, one block a multiprocessor, while its blocks are that few; four once
+    /// there are more, so that several share a multiprocessor, or where eight warps' sums do not fit.
     fn decode_warps(&self, rows: usize, splits: usize, tokens: usize, card: &Cuda) -> usize {
         let few = rows * self.kv_heads <= card.multiprocessors as usize;
         if few && self.decode_shared(splits, 8, tokens) <= card.shared_per_block as usize { 8 } else { 4 }
@@ -81,7 +82,8 @@ impl Shape {
         (2 * rows * stride + 4 * 2 * keys * stride + 4 * 2 * blocks).next_multiple_of(16)
     }
 
-    /// Keys of attention_prefill's tile, nested with the cache's blocks: as many as leave room for two blocks on a multiprocessor, else for one.
+    /// Keys of attention_prefill's tile, nested with the cache's blocks: as many as leave room for two blocks
+    /// on a multiprocessor, else for one.
     fn prefill_keys(&self, block_tokens: usize, card: &Cuda) -> Option<usize> {
         let nests = |keys: usize| keys.is_multiple_of(block_tokens) || block_tokens.is_multiple_of(keys);
         let small = |keys: usize, most: usize| nests(keys) && self.prefill_shared(keys, block_tokens) <= most;
@@ -221,7 +223,8 @@ impl Launcher<'_> {
             ("SPLITS", integer(splits)),
             ("DECODE_WARPS", integer(warps)),
             ("MIN_CHUNK", integer(MIN_CHUNK)),
-            // Header and older K/V are complete before a step's graph starts: one stream, and the upload's event before it.
+            // Header and older K/V are complete before a step's graph starts: one stream, and the upload's
+            // event before it.
             ("CONTEXT_BEFORE_WAIT", Constant::Flag(self.context_is_there(site))),
             ("ROWS", integer(rows)),
             (

@@ -1,11 +1,11 @@
-//! The gated delta-net: one launch in decode, three in prefill (what needs no state, the chunks in sequence, norm and gate), two
-//! for heads of other widths and wherever the arithmetic is exact.
+//! The gated delta-net: one launch in decode, three in prefill (what needs no state, the chunks in sequence,
+//! norm and gate), two for heads of other widths and wherever the arithmetic is exact.
 
 use super::product::{Member, count, vector};
 use super::{Launcher, Site, fits, fixed, integer, no_kernel};
 use crate::graph::BodyId;
 use crate::passes::PassError;
-use crate::plan::cuda::{Argument, Constant, Extent, Kernel, Launch, Module, Regime, StatePart, StateShape};
+use crate::plan::cuda::{Argument, Constant, CudaState, Extent, Kernel, Launch, Module, Regime, StatePart};
 use crate::plan::{FieldId, FieldKind, PhaseKind};
 use crate::spec::types::{Activation, Compute, Cuda, DeltaShape, NormWeight, TensorClass};
 
@@ -34,8 +34,8 @@ struct Division {
 }
 
 impl Division {
-    /// The division for so many sequences; `None` for heads it does not take. Few heads leave most of the card idle: then a cluster
-    /// shares a head. Measured and reckoned in delta_decode.cuh.
+    /// The division for so many sequences; `None` for heads it does not take. Few heads leave most of the
+    /// card idle: then a cluster shares a head. Measured and reckoned in delta_decode.cuh.
     fn new(shape: &DeltaShape, rows: usize, card: &Cuda) -> Option<Division> {
         let (heads, places) = (rows * shape.value_heads, card.multiprocessors as usize);
         let split = if card.clusters { 4 } else { 1 };
@@ -129,7 +129,7 @@ impl Launcher<'_> {
             ("KEY_DIM", integer(shape.key_dim)),
             ("VALUE_DIM", integer(shape.value_dim)),
             ("TAPS", integer(shape.taps)),
-            ("WINDOW", integer(StateShape::new(&shape, drafts).window)),
+            ("WINDOW", integer(CudaState::new(&shape, drafts).window)),
             ("NORM_EPS", Constant::Float(eps)),
             ("PROJECTED", integer(self.plan.buffer(qkvz).width)),
         ];
@@ -305,8 +305,8 @@ impl Launcher<'_> {
     }
 }
 
-/// Tokens whose multiples a prompt may be cut at without another bit in any row: chunks of a delta-net begin where a piece
-/// does. Every other kernel of a prefill takes a row by itself, or keys by their positions.
+/// Tokens whose multiples a prompt may be cut at without another bit in any row: chunks of a delta-net begin
+/// where a piece does. Every other kernel of a prefill takes a row by itself, or keys by their positions.
 pub(super) fn piece_tokens(modules: &[Module]) -> usize {
     let mut kernels = modules.iter().flat_map(|module| &module.kernels);
     if kernels.any(|kernel| kernel.template == "delta_chunks") { CHUNK } else { 1 }

@@ -1,8 +1,9 @@
 //! Passes that draft (docs/adr/0013): behind a step's sampling which drafts hold, then they.
 //!
-//! Of a draft head the first pass takes all rows of the step as far as its layer. What is left of it takes one row a sequence, as the other passes
-//! do: a program of its own, which also follows a prefill. The headers of these passes are made by `accept`.
-//! Where the model's own layers draft (docs/adr/0025), every pass takes one row a sequence, and all are of that program.
+//! Of a draft head the first pass takes all rows of the step as far as its layer. What is left of it takes
+//! one row a sequence, as the other passes do: a program of its own, which also follows a prefill. The
+//! headers of these passes are made by `accept`. Where the model's own layers draft (docs/adr/0025), every
+//! pass takes one row a sequence, and all are of that program.
 
 use super::product::{count, vector};
 use super::{Launcher, Outline, Site, fixed, integer, no_kernel, value};
@@ -20,8 +21,8 @@ const EMBED_THREADS: usize = 256;
 /// Bodies with their launches, in order.
 type Passes = Vec<(BodyId, Vec<Launch>)>;
 
-/// Sets what the boundaries of a draft head's phases are: of the first pass over a token and its drafts, of a pass over one row, and
-/// of what it learns from a prompt.
+/// Sets what the boundaries of a draft head's phases are: of the first pass over a token and its drafts, of a
+/// pass over one row, and of what it learns from a prompt.
 pub(super) fn count_boundaries(plan: &mut Plan, programs: &[Program]) {
     let Some(draft) = plan.draft else { return };
     // Bodies that a pass shares with the model keep theirs.
@@ -132,8 +133,8 @@ impl Launcher<'_> {
         Ok(launches)
     }
 
-    /// The buffer that holds what a phase finds in `id`: where nothing was selected for it, what would have been selected from. A
-    /// pass begins with what the one before it selected.
+    /// The buffer that holds what a phase finds in `id`: where nothing was selected for it, what would have
+    /// been selected from. A pass begins with what the one before it selected.
     pub(super) fn unselected(&self, site: Site, id: BufferId) -> BufferId {
         let (body, selected) = match (of_head(self.plan), site.pass) {
             (Some((draft, _)), Some(pass)) if site.body == draft.again.0 => (draft.head.0, pass == 1),
@@ -146,14 +147,15 @@ impl Launcher<'_> {
         from.filter(|_| !selected).unwrap_or(id)
     }
 
-    /// Whether a program's rows are not all wanted where a body selects some. A draft head's first pass takes one a sequence, and all
-    /// others have no more.
+    /// Whether a program's rows are not all wanted where a body selects some. A draft head's first pass takes
+    /// one a sequence, and all others have no more.
     pub(super) fn selects(&self, site: Site) -> bool {
         site.program.regime != Regime::Decode || (site.pass == Some(0) && of_head(self.plan).is_some())
     }
 
-    /// Whether keys and values of all positions but its rows' own are there before a launch's program starts. Behind a step that
-    /// feeds a draft head's layer all its rows, they are for its first pass alone; and for none that goes through the model's.
+    /// Whether keys and values of all positions but its rows' own are there before a launch's program starts.
+    /// Behind a step that feeds a draft head's layer all its rows, they are for its first pass alone; and for
+    /// none that goes through the model's.
     pub(super) fn context_is_there(&self, site: Site) -> bool {
         site.pass.is_none_or(|pass| pass == 0 && of_head(self.plan).is_some())
     }

@@ -1,5 +1,6 @@
-//! A mixture of experts over few rows: the router beside the shared expert's gate and up, then the chosen experts' gate and up, then
-//! all down products with the residual, each at the pace of reading its weights. More rows go by way of `experts_batch`.
+//! A mixture of experts over few rows: the router beside the shared expert's gate and up, then the chosen
+//! experts' gate and up, then all down products with the residual, each at the pace of reading its weights.
+//! More rows go by way of `experts_batch`.
 
 use super::experts_shape::{self, Ring, Together};
 use super::product::{Member, activation, count, limit, vector};
@@ -202,8 +203,8 @@ impl Launcher<'_> {
         self.scratch("shared_scale", 4 * site.program.rows as u64, false)
     }
 
-    /// The router's product, and beside it the shared expert's gate and up. `arriving`: values of the experts' inner rows that the
-    /// kernel behind hands from block to block.
+    /// The router's product, and beside it the shared expert's gate and up. `arriving`: values of the
+    /// experts' inner rows that the kernel behind hands from block to block.
     fn route(
         &mut self,
         site: Site,
@@ -275,7 +276,8 @@ impl Launcher<'_> {
     /// How the phase's knobs cut the router's kernel, whose blocks take `rows` rows each.
     fn route_knobs(&self, site: Site, rows: usize) -> Knobs {
         let mut knobs = self.knobs(site);
-        // It has few bytes to stream: more warps than leave the next kernel room would cost more than they gain.
+        // It has few bytes to stream: more warps than leave the next kernel room would cost more than they
+        // gain.
         knobs.stream_warps = knobs.stream_warps.min(WARPS_BESIDE);
         knobs.blocks_per_multiprocessor = 1; // its own blocks, not the experts', are one a multiprocessor
         if site.program.rows > rows {
@@ -340,7 +342,8 @@ impl Launcher<'_> {
 
     /// Bytes that a mixture's kernel asks for of the weights that follow its layer.
     fn ahead(&self, site: Site) -> usize {
-        // A draft head's layers are not in the schedule, and passes leave it: nothing is known to follow them.
+        // A draft head's layers are not in the schedule, and passes leave it: nothing is known to follow
+        // them.
         let known = site.pass.is_none() && self.plan.schedule.iter().any(|(body, _)| body.0 == site.body);
         if known { self.knobs(site).fetch_ahead as usize * 1024 } else { 0 }
     }

@@ -1,5 +1,6 @@
-//! A mixture of experts over many rows: pairs of a token and an expert are sorted by expert, every expert's rows go through one
-//! stream of its weights, and each token adds up what its experts made of it (templates/cuda/lib/experts_batch.cuh).
+//! A mixture of experts over many rows: pairs of a token and an expert are sorted by expert, every expert's
+//! rows go through one stream of its weights, and each token adds up what its experts made of it
+//! (templates/cuda/lib/experts_batch.cuh).
 
 use super::experts::{Down, Up};
 use super::experts_shape::{self, Lists};
@@ -139,7 +140,8 @@ impl Launcher<'_> {
     fn lists(&self, site: Site, operands: &Up, matrix: &Matrix) -> Result<(Lists, Gemm), PassError> {
         let tile = match site.program.regime {
             Regime::Decode | Regime::Draft => 8,
-            // Few tokens leave each expert few rows: at 128 of them as decode programs do, whose kernels then serve here too.
+            // Few tokens leave each expert few rows: at 128 of them as decode programs do, whose kernels then
+            // serve here too.
             Regime::Prefill | Regime::Head | Regime::Learn => match site.program.rows {
                 ..=128 => 8,
                 129..=1024 => 32,
@@ -292,8 +294,8 @@ impl Launcher<'_> {
     }
 }
 
-/// Floats from a row of logits to the next: whole tiles of the router's matrix, so that what weighs the shared expert is an output
-/// like the others, and padding is written too.
+/// Floats from a row of logits to the next: whole tiles of the router's matrix, so that what weighs the
+/// shared expert is an output like the others, and padding is written too.
 fn logits_stride(operands: &Up, lists: &Lists) -> usize {
     (lists.experts + usize::from(operands.shared.is_some())).next_multiple_of(TILE_ROWS)
 }

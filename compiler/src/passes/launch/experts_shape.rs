@@ -1,4 +1,5 @@
-//! The shapes of a mixture's kernels: templates/cuda/lib/{route,experts_stream_up,experts_stream_down_shape,experts_batch}.cuh in Rust.
+//! The shapes of a mixture's kernels:
+//! templates/cuda/lib/{route,experts_stream_up,experts_stream_down_shape,experts_batch}.cuh in Rust.
 
 use super::gemm::{self, Gemm};
 use super::stream::{self, STAGES_BESIDE, Stream, consumer_warps};
@@ -21,8 +22,8 @@ pub(super) struct Ring {
     pub shared: usize,
 }
 
-/// The deepest ring up to what the knobs ask for that fits the card beside the next kernel's, or alone. `granules`: the most blocks
-/// there is work for; `shared`: bytes with so many stages.
+/// The deepest ring up to what the knobs ask for that fits the card beside the next kernel's, or alone.
+/// `granules`: the most blocks there is work for; `shared`: bytes with so many stages.
 fn ring(
     knobs: &Knobs,
     card: &Cuda,
@@ -59,7 +60,8 @@ fn choices_bytes(experts: usize, active: usize, rows: usize) -> usize {
     (4 * (1 + slots + 2 * most) + most * rows).next_multiple_of(4) + 2 * 4 * experts.div_ceil(32)
 }
 
-/// `RouteShape<C>::SHARED` of a block of the router's, at most: two passes' sums of at most 32 values a warp, and squares.
+/// `RouteShape<C>::SHARED` of a block of the router's, at most: two passes' sums of at most 32 values a warp,
+/// and squares.
 pub(super) fn route_shared(rows: usize, warps: usize) -> usize {
     4 * warps * (2 * 32 + rows)
 }
@@ -222,8 +224,9 @@ pub(super) struct Together {
     pub down: Ring,
 }
 
-/// `ExpertsStream<U, D>`: a block a multiprocessor, all at once. Gate and up have as many stages as the knobs say and down as many as it
-/// fills, or what is left beside them; `None` where not even two of each fit into what a program keeps as shared memory.
+/// `ExpertsStream<U, D>`: a block a multiprocessor, all at once. Gate and up have as many stages as the knobs
+/// say and down as many as it fills, or what is left beside them; `None` where not even two of each fit into
+/// what a program keeps as shared memory.
 pub(super) fn together(
     [matrix, of_sum]: [&Matrix; 2],
     common: Option<&Matrix>,
@@ -308,8 +311,9 @@ impl Lists {
     }
 }
 
-/// How a grouped product is cut over work tiles of `tokens` rows. Up to 128 rows a step the weights are the work, and tiles of 8 take
-/// them through once; a prefill's tiles are as high as the card's products are efficient. Rings shrink until they fit.
+/// How a grouped product is cut over work tiles of `tokens` rows. Up to 128 rows a step the weights are the
+/// work, and tiles of 8 take them through once; a prefill's tiles are as high as the card's products are
+/// efficient. Rings shrink until they fit.
 pub(super) fn grouped(matrix: &Matrix, tokens: usize, card: &Cuda) -> Option<Gemm> {
     let narrow = unit_columns(matrix.format) > 32;
     let few = tokens == 8;

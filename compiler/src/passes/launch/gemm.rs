@@ -34,7 +34,8 @@ pub(super) struct Gemm {
     pub grid: usize,
 }
 
-/// The shape that fits the card: as many tokens a block as the knobs allow, then two blocks a multiprocessor, then deep rings.
+/// The shape that fits the card: as many tokens a block as the knobs allow, then two blocks a multiprocessor,
+/// then deep rings.
 pub(super) fn shape(matrix: &Matrix, rows: usize, knobs: &Knobs, card: &Cuda) -> Option<Gemm> {
     let capacity = rows.next_multiple_of(8);
     let widest = if card.wgmma { 256 } else { 128 };
@@ -52,7 +53,8 @@ fn shape_of_tokens(
 ) -> Option<Gemm> {
     let multiprocessors = card.multiprocessors as usize;
     let tiles = matrix.outputs().div_ceil(8) * if matrix.packing == Packing::Gated { 2 } else { 1 };
-    // 128 tokens take one block a multiprocessor anyway; twice the rows halve the traffic of activations, if they fill the card.
+    // 128 tokens take one block a multiprocessor anyway; twice the rows halve the traffic of activations, if
+    // they fill the card.
     let fills = tiles.div_ceil(32) * 4 >= multiprocessors * 3;
     let strips = if card.wgmma && tokens == 128 && fills {
         2
@@ -61,7 +63,8 @@ fn shape_of_tokens(
     };
     let strips = if tokens * strips > 256 { 1 } else { strips };
     let row_blocks = tiles.div_ceil(16 * strips);
-    // Narrow formats take steps of two panels: as many bytes, half the waits. (Scale blocks are two panels wide.)
+    // Narrow formats take steps of two panels: as many bytes, half the waits. (Scale blocks are two panels
+    // wide.)
     let least_step = (unit_columns(matrix.format) / 64).max(1);
     let widest_step = (knobs.gemm_inputs as usize / 64 * unit_columns(matrix.format) / 32).clamp(1, 2);
     let widest_step = if strips == 2 { least_step } else { widest_step };
@@ -89,7 +92,8 @@ fn shape_of_tokens(
                     resident,
                     multicast: 1,
                     split,
-                    // With 256 columns of sums the copying warp gives its registers away, and three idle warps keep it company.
+                    // With 256 columns of sums the copying warp gives its registers away, and three idle
+                    // warps keep it company.
                     threads: if card.wgmma && tokens * strips == 256 { 384 } else { 288 },
                     shared: 0,
                     grid: 0,
@@ -108,9 +112,9 @@ fn shape_of_tokens(
     None
 }
 
-/// Few blocks of rows leave most of the card idle: then the blocks of a cluster share K. A cluster's blocks stand in one group of
-/// multiprocessors, so some places stay empty (of 264 an H200 fills 248 by clusters of 4, 235 of 5, 234 of 6, 224 of 7, 240 of 8),
-/// and one cluster too many would be a second wave.
+/// Few blocks of rows leave most of the card idle: then the blocks of a cluster share K. A cluster's blocks
+/// stand in one group of multiprocessors, so some places stay empty (of 264 an H200 fills 248 by clusters of
+/// 4, 235 of 5, 234 of 6, 224 of 7, 240 of 8), and one cluster too many would be a second wave.
 fn split(row_blocks: usize, steps: usize, possible: bool, places: usize) -> usize {
     let held = places * 86 / 100;
     (2..=8).rev().find(|split| possible && row_blocks * split <= held && *split <= steps).unwrap_or(1)

@@ -1,12 +1,14 @@
-//! Turns phases into kernel launches: which kernel, instantiated with what, over how many blocks, on which memory.
+//! Turns phases into kernel launches: which kernel, instantiated with what, over how many blocks, on which
+//! memory.
 //!
-//! A target has a decode program for every bucket, a prefill program, and one for the head after a prefill. A product over
-//! few rows streams its weights past f32 activations (`stream`); over more rows its input is staged as f16 and multiplied on
-//! tensor cores (`gemm`). Exact products always stream. How kernels are cut comes from the target's tuning; where its
-//! figures do not fit the card's shared memory, the nearest that do are taken.
+//! A target has a decode program for every bucket, a prefill program, and one for the head after a prefill. A
+//! product over few rows streams its weights past f32 activations (`stream`); over more rows its input is
+//! staged as f16 and multiplied on tensor cores (`gemm`). Exact products always stream. How kernels are cut
+//! comes from the target's tuning; where its figures do not fit the card's shared memory, the nearest that do
+//! are taken.
 //!
-//! The arithmetic of shapes (threads, bytes of shared memory) stands in the kernels' headers and again here: every
-//! emitted kernel asserts that the two agree.
+//! The arithmetic of shapes (threads, bytes of shared memory) stands in the kernels' headers and again here:
+//! every emitted kernel asserts that the two agree.
 
 mod attention;
 mod delta;
@@ -35,15 +37,16 @@ use crate::plan::{BufferId, FieldId, FieldKind, Phase, PhaseKind, Plan, packed};
 use crate::spec::types::{Compute, Cuda, Knobs, Tuning};
 use monomorph_formats::Format;
 
-/// Shared memory's part while weights are streamed past few rows. One part for all kernels of a program, because a
-/// multiprocessor that has to change it must first be empty, and no kernel begins beside its predecessor; and less than all
-/// of it, so that the next kernel does not fill its ring with weights too early. Measured on an H200 with a Llama of 1B,
-/// microseconds a step at 1, 2 and 4 rows: 688, 709, 750; with all of it 710, 686, 832; left to the driver 710, 754, 831.
-/// From 16 rows on the driver's choice is as good or better (995 against 1,024 at 32).
+/// Shared memory's part while weights are streamed past few rows. One part for all kernels of a program,
+/// because a multiprocessor that has to change it must first be empty, and no kernel begins beside its
+/// predecessor; and less than all of it, so that the next kernel does not fill its ring with weights too
+/// early. Measured on an H200 with a Llama of 1B, microseconds a step at 1, 2 and 4 rows: 688, 709, 750; with
+/// all of it 710, 686, 832; left to the driver 710, 754, 831. From 16 rows on the driver's choice is as good
+/// or better (995 against 1,024 at 32).
 const STREAM_SHARED_PART: u32 = 75;
 
-/// Adds the launches to the plan of a CUDA target: its programs, what its buffers hold at most, and how many boundaries
-/// each phase costs. Leaves any other plan as it is.
+/// Adds the launches to the plan of a CUDA target: its programs, what its buffers hold at most, and how many
+/// boundaries each phase costs. Leaves any other plan as it is.
 ///
 /// # Errors
 /// When a phase has no kernel for its formats, or none that fits the card.
@@ -168,10 +171,7 @@ impl<'a> Launcher<'a> {
             }
             bodies.push(launches);
         }
-        let mut tail = match outline.regime {
-            Regime::Decode | Regime::Head => vec![self.sample(outline)?],
-            Regime::Prefill | Regime::Learn | Regime::Draft => Vec::new(),
-        };
+        let mut tail = if outline.regime.samples() { vec![self.sample(outline)?] } else { Vec::new() };
         let mut passes = Vec::new();
         if outline.regime == Regime::Decode && self.plan.draft.is_some() {
             tail.push(self.accept(outline));
@@ -247,9 +247,10 @@ impl<'a> Launcher<'a> {
         knobs
     }
 
-    /// Whether decode attention takes a multiprocessor's registers alone. Where its blocks end, nothing stands beside them, and as
-    /// many blocks of the next kernel come as fit: two on some multiprocessors and none on others, which then goes on for the
-    /// rest of a step. Measured on an H200: every launch of a 35B behind attention had 68 of 132 multiprocessors.
+    /// Whether decode attention takes a multiprocessor's registers alone. Where its blocks end, nothing
+    /// stands beside them, and as many blocks of the next kernel come as fit: two on some multiprocessors and
+    /// none on others, which then goes on for the rest of a step. Measured on an H200: every launch of a 35B
+    /// behind attention had 68 of 132 multiprocessors.
     fn wide_heads(&self) -> bool {
         let mut kinds = self.plan.bodies.iter().flat_map(|body| &body.phases).map(|phase| &phase.kind);
         kinds.any(|kind| matches!(kind, PhaseKind::Attention { head_dim, .. } if *head_dim > 128))
@@ -264,8 +265,8 @@ impl<'a> Launcher<'a> {
         }
     }
 
-    /// An activation buffer as an argument, which makes it as large as the program's rows. Where a program has no
-    /// selection, what would have been selected is read where it stands.
+    /// An activation buffer as an argument, which makes it as large as the program's rows. Where a program
+    /// has no selection, what would have been selected is read where it stands.
     fn buffer(&mut self, site: Site, id: BufferId) -> Argument {
         let id = self.unselected(site, id);
         // A selection reads rows of a buffer that other programs filled.
@@ -289,7 +290,8 @@ impl<'a> Launcher<'a> {
         Argument::Scratch(index)
     }
 
-    /// The place of a kernel: one that an earlier program instantiated alike, or a new one in this program's module.
+    /// The place of a kernel: one that an earlier program instantiated alike, or a new one in this program's
+    /// module.
     fn kernel(&mut self, outline: &Outline, mut kernel: Kernel) -> (usize, usize) {
         let decode = outline.regime == Regime::Decode;
         for (module, earlier) in self.modules.iter_mut().enumerate() {
@@ -370,7 +372,8 @@ fn staged_bytes(capacity: usize, width: usize) -> u64 {
     ((width.div_ceil(64) * 128 + 4) * capacity) as u64
 }
 
-/// What one multiprocessor and one block may have of shared memory, and how many blocks of `shared` bytes fit.
+/// What one multiprocessor and one block may have of shared memory, and how many blocks of `shared` bytes
+/// fit.
 fn fits(card: &Cuda, shared: usize, resident: usize) -> bool {
     // Each resident block takes a kilobyte for the system.
     shared <= card.shared_per_block as usize

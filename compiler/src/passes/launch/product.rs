@@ -76,7 +76,8 @@ impl Launcher<'_> {
             return Err(no_kernel(site, self.plan, &what));
         }
         let (knobs, rows) = (self.knobs(site), site.program.rows);
-        // More than two rows that are long, or 4-bit floats to decode beside them, take more registers than a thread may have.
+        // More than two rows that are long, or 4-bit floats to decode beside them, take more registers than a
+        // thread may have.
         let two = matrix.format == Format::Nvfp4 || matrix.columns > 8192;
         let most = if two { knobs.stream_rows.min(2) } else { knobs.stream_rows };
         let few = site.program.regime == Regime::Decode && rows <= most as usize;
@@ -138,7 +139,8 @@ impl Launcher<'_> {
         Ok(())
     }
 
-    /// Scales of 128 x 128 blocks belong to whole tiles: no tile may hold rows of two of the checkpoint's blocks or tensors.
+    /// Scales of 128 x 128 blocks belong to whole tiles: no tile may hold rows of two of the checkpoint's
+    /// blocks or tensors.
     pub(super) fn check_scales(&self, site: Site, id: FieldId, matrix: &Matrix) -> Result<(), PassError> {
         if matrix.scales != Some(ScaleForm::Block128) {
             return Ok(());

@@ -26,8 +26,8 @@ struct Shape {
     shared: usize,
 }
 
-/// Few tokens: as many blocks as there are tiles, whose warps share K. Many: blocks that read x once, or twice where there are
-/// more rows than a block's registers hold sums of.
+/// Few tokens: as many blocks as there are tiles, whose warps share K. Many: blocks that read x once, or
+/// twice where there are more rows than a block's registers hold sums of.
 fn shape(rows: usize, outputs: usize, card: &Cuda) -> Option<Shape> {
     const MOST_TILES: usize = 18;
     let all = outputs.div_ceil(2 * TILE_ROWS);
@@ -43,8 +43,8 @@ fn shape(rows: usize, outputs: usize, card: &Cuda) -> Option<Shape> {
 }
 
 impl Launcher<'_> {
-    /// The launch that leaves `outputs` logits a token, those of padding rows too; `None` where the router's format or width has
-    /// no such kernel.
+    /// The launch that leaves `outputs` logits a token, those of padding rows too; `None` where the router's
+    /// format or width has no such kernel.
     pub(super) fn route_batch(
         &mut self,
         site: Site,

@@ -30,18 +30,21 @@ fn scratch_bytes(sequences: usize) -> usize {
     MAX_GROUPS * group + 4 * sequences + 8 * sequences * MAX_SPLITS
 }
 
-/// Groups, splits and resident blocks a multiprocessor: all blocks of the grid must be resident at once. As many groups as
-/// there are rows, unless fewer than eight blocks were left for each or a row's slices grew beyond shared memory, and no more
-/// splits than there are whole vectors for their threads.
+/// Groups, splits and resident blocks a multiprocessor: all blocks of the grid must be resident at once. As
+/// many groups as there are rows, unless fewer than eight blocks were left for each or a row's slices grew
+/// beyond shared memory; then as few as go over the rows equally often, which leaves each row more blocks. No
+/// more splits than there are whole vectors for their threads.
 fn division(vocabulary: usize, rows: usize, card: &Cuda) -> Option<(usize, usize, usize)> {
     let useful = vocabulary.div_ceil(4 * THREADS).min(MAX_SPLITS);
     [2, 1].into_iter().find_map(|resident| {
         let blocks = resident * card.multiprocessors as usize;
         let most = rows.min(MAX_GROUPS).min((blocks / useful.min(8)).max(1));
-        (1..=most)
+        let splits = |groups: usize| (blocks / groups).min(useful);
+        let widest = (1..=most)
             .rev()
-            .map(|groups| (groups, (blocks / groups).min(useful), resident))
-            .find(|(_, splits, resident)| fits(card, shared_bytes(vocabulary, *splits), *resident))
+            .find(|groups| fits(card, shared_bytes(vocabulary, splits(*groups)), resident))?;
+        let groups = rows.div_ceil(rows.div_ceil(widest));
+        Some((groups, splits(groups), resident))
     })
 }
 
@@ -87,6 +90,6 @@ impl Launcher<'_> {
         let scratch = self.scratch("sample_scratch", scratch as u64, true);
         let arguments =
             vec![header, Argument::History, Argument::Buffer(logits), scratch, Argument::SampledIds, out];
-        Ok(Launch { phase, kernel, grid: fixed(groups * splits, 1, 1), arguments })
+        Ok(Launch { phase, kernel, grid: fixed(splits, groups, 1), arguments })
     }
 }

@@ -19,8 +19,8 @@ pub(super) const WARPS_BESIDE: u32 = 8;
 /// Stages under way at a time while a ring is filled first.
 pub(super) const PACE: usize = 2;
 
-/// Bytes a streaming product asks into the second-level cache beyond its ring while it waits. Measured: 1 % gained with fp8, 3 % lost
-/// with bf16.
+/// Bytes a streaming product asks into the second-level cache beyond its ring while it waits. Measured: 1 %
+/// gained with fp8, 3 % lost with bf16.
 pub(super) fn lookahead(format: Format) -> usize {
     if format == Format::Fp8E4m3 { 65_536 } else { 0 }
 }
@@ -46,12 +46,13 @@ impl Stream {
     }
 }
 
-/// Fewest stages a ring is cut down to for the sake of the next kernel's beside it. Measured: 5 of 6 stages beside the next
-/// kernel's ring beat 6 alone by 11 %, 3 beside it lose to 6 alone by 2 %.
+/// Fewest stages a ring is cut down to for the sake of the next kernel's beside it. Measured: 5 of 6 stages
+/// beside the next kernel's ring beat 6 alone by 11 %, 3 beside it lose to 6 alone by 2 %.
 pub(super) const STAGES_BESIDE: usize = 4;
 
-/// The largest shape up to what the knobs ask for that fits the card, and fits it beside the next kernel's, which fills its ring while this
-/// one works, if it can. First fewer stages, then fewer blocks a multiprocessor, then alone, and where `rows` may be cut, then fewer rows.
+/// The largest shape up to what the knobs ask for that fits the card, and fits it beside the next kernel's,
+/// which fills its ring while this one works, if it can. First fewer stages, then fewer blocks a
+/// multiprocessor, then alone, and where `rows` may be cut, then fewer rows.
 pub(super) fn shape(
     matrix: &Matrix,
     rows: usize,
@@ -263,7 +264,8 @@ impl Launcher<'_> {
         ]);
         constants.extend(epilogue(operands));
         constants.extend([
-            // Every row of a bucket has its place, in use or not: a block that computes them all need not ask the step.
+            // Every row of a bucket has its place, in use or not: a block that computes them all need not ask
+            // the step.
             ("LIMIT", limit(site, row_groups == 1 && site.program.regime == Regime::Decode)),
             ("STAGES", integer(shape.stages)),
             ("STAGE_BYTES", integer(shape.stage_bytes)),
@@ -278,8 +280,9 @@ impl Launcher<'_> {
         constants
     }
 
-    /// Two products of the same normed x as one launch: the second, narrow one takes a few blocks of the first's places, as many as its
-    /// share of the bytes. `None` where they do not fit so. A launch of its own would cost a boundary, and nothing else.
+    /// Two products of the same normed x as one launch: the second, narrow one takes a few blocks of the
+    /// first's places, as many as its share of the bytes. `None` where they do not fit so. A launch of its
+    /// own would cost a boundary, and nothing else.
     pub(super) fn stream_beside(
         &mut self,
         site: Site,
@@ -343,8 +346,8 @@ impl Launcher<'_> {
     }
 }
 
-/// Blocks of a launch and the next one's that registers must allow: the sums of more than two rows, and f64 sums, take those that the
-/// next kernel's block would need.
+/// Blocks of a launch and the next one's that registers must allow: the sums of more than two rows, and f64
+/// sums, take those that the next kernel's block would need.
 fn residents(matrix: &Matrix, shape: &Stream) -> usize {
     if matrix.exact || shape.rows > 2 { 1 } else { shape.resident }
 }

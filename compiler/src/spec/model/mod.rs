@@ -242,7 +242,8 @@ fn layer_kind(text: &str) -> LayerKind {
     }
 }
 
-/// Whether the pattern gives every layer a mixer, and every mixer and every other block a layer, of the draft head or not.
+/// Whether the pattern gives every layer a mixer, and every mixer and every other block a layer, of the draft
+/// head or not.
 fn check_pattern(
     source: &Source,
     body: &Body,

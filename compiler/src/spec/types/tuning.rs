@@ -7,8 +7,8 @@ use std::path::PathBuf;
 /// The knobs of one phase and bucket.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Knobs {
-    /// Most rows of a step whose products stream the weights past f32 activations; more rows are staged and take
-    /// the tensor-core product.
+    /// Most rows of a step whose products stream the weights past f32 activations; more rows are staged and
+    /// take the tensor-core product.
     pub stream_rows: u32,
     /// Blocks of a streaming product a multiprocessor.
     pub blocks_per_multiprocessor: u32,
@@ -16,17 +16,19 @@ pub struct Knobs {
     pub ring_stages: u32,
     /// Bytes of one stage of that ring, a multiple of 512.
     pub stage_bytes: u32,
-    /// Warps of a streaming block that multiply: 4, 8 or 16 (others count as the next fewer). More of them hide one another's
-    /// waits, which formats need that take many instructions to decode; more than 8 leave the next kernel's block no registers.
+    /// Warps of a streaming block that multiply: 4, 8 or 16 (others count as the next fewer). More of them
+    /// hide one another's waits, which formats need that take many instructions to decode; more than 8 leave
+    /// the next kernel's block no registers.
     pub stream_warps: u32,
-    /// Streaming kernels that a multiprocessor holds at a time. With 2 the next one fills its ring while this one works, as long as
-    /// every phase leaves the multiprocessors evenly filled; with 1 no multiprocessor gets two blocks of one kernel while
-    /// another gets none. 0 leaves the choice to the planner.
+    /// Streaming kernels that a multiprocessor holds at a time. With 2 the next one fills its ring while this
+    /// one works, as long as every phase leaves the multiprocessors evenly filled; with 1 no multiprocessor
+    /// gets two blocks of one kernel while another gets none. 0 leaves the choice to the planner.
     pub stream_kernels: u32,
-    /// Most rows of a step whose chosen experts' two products are one launch, which hands inner values from block to block, and not two.
+    /// Most rows of a step whose chosen experts' two products are one launch, which hands inner values from
+    /// block to block, and not two.
     pub experts_together: u32,
-    /// KiB of the weights that follow a mixture's layer which its experts' kernel asks for into the second-level cache: it leaves memory
-    /// idle most of its time.
+    /// KiB of the weights that follow a mixture's layer which its experts' kernel asks for into the
+    /// second-level cache: it leaves memory idle most of its time.
     pub fetch_ahead: u32,
     /// Parts the cached tokens of a sequence are split into in decode attention; 0 leaves the choice to the
     /// planner.
@@ -139,8 +141,8 @@ impl Tuning {
         knobs
     }
 
-    /// What is wrong with a tuning file that names phases which are none of the plan's: the loader does not know those
-    /// yet, so the planner asks.
+    /// What is wrong with a tuning file that names phases which are none of the plan's: the loader does not
+    /// know those yet, so the planner asks.
     pub fn unknown_phase<'p>(&self, known: impl Iterator<Item = &'p str> + Clone) -> Option<String> {
         let (name, phase) =
             self.phases.iter().find(|(name, _)| !known.clone().any(|it| it == name.as_str()))?;

@@ -1,0 +1,16 @@
+//! What else a target can be built as.
+
+use super::types::{DraftMethod, DraftOption, Target};
+use super::{with_batch_invariant, with_draft};
+
+/// What else is built of a target: the ends of every range that a build option has, where the model takes it.
+pub fn variants(target: &Target) -> Vec<Target> {
+    let methods = [DraftMethod::Mtp, DraftMethod::Ngram, DraftMethod::Layers];
+    let drafts = methods.into_iter().flat_map(|method| [1, method.most()].map(|drafts| (method, drafts)));
+    let drafting = drafts.filter_map(|(method, drafts)| {
+        let option = DraftOption { method, drafts, vocabulary: None, forced_acceptance: None };
+        with_draft(target.clone(), &option).ok()
+    });
+    let batches = [1, 128].into_iter().filter_map(|batch| with_batch_invariant(target.clone(), batch).ok());
+    drafting.chain(batches).collect()
+}

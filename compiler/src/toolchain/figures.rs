@@ -1,0 +1,173 @@
+//! What an instantiation of a kernel takes, kept by what it is made from: whatever target it belongs to, and
+//! whatever its name there.
+
+use super::cubin::Usage;
+use super::nvcc::{Compiler, with_includes};
+use super::{BuildError, digest, replace};
+use crate::emit::cuda::{Writer, header};
+use crate::plan::cuda::Kernel;
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+/// What one instantiation came to.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub(super) struct Figures {
+    /// What the assembler and the machine code say.
+    pub usage: Usage,
+    /// Its part of the wall seconds that its source took to compile.
+    pub seconds: f64,
+}
+
+/// Makes the digests that instantiations are known by.
+pub(super) struct Keys<'a> {
+    compiler: &'a Compiler,
+    /// Where the library's headers stand.
+    library: PathBuf,
+    writer: Writer,
+    /// Digests of headers with all that they include.
+    headers: BTreeMap<&'static str, String>,
+}
+
+impl<'a> Keys<'a> {
+    /// Keys of kernels that are compiled by `compiler` with the headers in `library`.
+    pub fn new(compiler: &'a Compiler, library: PathBuf) -> Keys<'a> {
+        Keys { compiler, library, writer: Writer::new(), headers: BTreeMap::new() }
+    }
+
+    /// A digest of everything that decides what a kernel takes on an architecture (`90a`): its own text under
+    /// a name that all share, the headers it includes without their comments, the compiler and its options.
+    ///
+    /// # Errors
+    /// When a header cannot be read.
+    pub fn of(&mut self, architecture: &str, racecheck: bool, kernel: &Kernel) -> Result<String, BuildError> {
+        let name = header(kernel);
+        if !self.headers.contains_key(name) {
+            let texts = with_includes(&self.library.join(name))?;
+            let texts: Vec<String> = texts.iter().map(|text| without_comments(text)).collect();
+            self.headers.insert(name, digest(texts.iter().map(String::as_bytes)));
+        }
+        let nameless = Kernel { name: "kernel".to_owned(), ..kernel.clone() };
+        let text = self.writer.module(&[], racecheck, &[nameless]);
+        let identity = self.compiler.identity(architecture);
+        let parts = [text.as_str(), &self.headers[name]];
+        Ok(digest(identity.iter().map(String::as_str).chain(parts).map(str::as_bytes)))
+    }
+}
+
+/// C++ without comments, empty lines and space around lines. Nothing else is touched, least of all what
+/// stands in quotes.
+fn without_comments(text: &str) -> String {
+    let (mut out, mut rest) = (String::with_capacity(text.len()), text.chars().peekable());
+    let mut quote = None;
+    while let Some(c) = rest.next() {
+        match (quote, c, rest.peek()) {
+            (Some(_), '\\', _) => {
+                out.push(c);
+                out.extend(rest.next());
+                continue;
+            }
+            (Some(open), _, _) if c == open => quote = None,
+            (Some(_), ..) => {}
+            (None, '/', Some('/')) => {
+                while rest.next_if(|it| *it != '\n').is_some() {}
+                continue;
+            }
+            (None, '/', Some('*')) => {
+                let mut before = ' ';
+                rest.next();
+                while let Some(it) = rest.next().filter(|it| (before, *it) != ('*', '/')) {
+                    before = it;
+                }
+                // A comment parts what stands around it.
+                out.push(' ');
+                continue;
+            }
+            (None, '"', _) => quote = Some('"'),
+            // Between digits it is no quote.
+            (None, '\'', _) if !out.ends_with(|it: char| it.is_alphanumeric()) => quote = Some('\''),
+            _ => {}
+        }
+        out.push(c);
+    }
+    out.lines().map(str::trim).filter(|line| !line.is_empty()).flat_map(|line| [line, "\n"]).collect()
+}
+
+/// Figures in a directory: a small file each. Threads, processes and checkouts may share it: files come whole
+/// or not at all, and are believed only if they say what they are of.
+pub(super) struct Store {
+    directory: PathBuf,
+}
+
+/// The file of an instantiation.
+#[derive(Serialize, Deserialize)]
+struct Record {
+    /// The key it is of.
+    key: String,
+    figures: Figures,
+    /// Digest of both.
+    digest: String,
+}
+
+impl Store {
+    /// The store at a directory, which need not exist.
+    pub fn new(directory: &Path) -> Store {
+        Store { directory: directory.to_owned() }
+    }
+
+    /// What is known of a key. A file that is damaged is none.
+    pub fn get(&self, key: &str) -> Option<Figures> {
+        let record = serde_json::from_slice::<Record>(&std::fs::read(self.path(key)).ok()?).ok()?;
+        let sound = record.key == key && record.digest == seal(key, &record.figures);
+        sound.then_some(record.figures)
+    }
+
+    /// Keeps figures.
+    ///
+    /// # Errors
+    /// When the file cannot be written.
+    pub fn put(&self, key: &str, figures: &Figures) -> Result<(), BuildError> {
+        let record = Record { key: key.to_owned(), figures: figures.clone(), digest: seal(key, figures) };
+        replace(&self.path(key), serde_json::to_string(&record).expect("numbers and names").as_bytes())
+    }
+
+    fn path(&self, key: &str) -> PathBuf {
+        self.directory.join(key).with_extension("json")
+    }
+}
+
+fn seal(key: &str, figures: &Figures) -> String {
+    let text = serde_json::to_string(figures).expect("numbers and names");
+    digest([key.as_bytes(), text.as_bytes()])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Figures, Store, without_comments};
+    use crate::toolchain::cubin::Usage;
+
+    #[test]
+    fn comments_and_space_go_and_what_is_quoted_stays() {
+        let text = "// all\n  int a = 65'536; // one's own\n\n/* two\n lines */ int/*x*/b;\n\
+                    asm(\"// %0; /* */ \\\" //\");\nchar c = '\"'; // \"\n";
+        let bare = "int a = 65'536;\nint b;\nasm(\"// %0; /* */ \\\" //\");\nchar c = '\"';\n";
+        assert_eq!(without_comments(text), bare);
+    }
+
+    #[test]
+    fn a_file_that_is_damaged_cut_or_another_keys_is_not_believed() {
+        let directory = tempfile::tempdir().expect("there is room");
+        let store = Store::new(directory.path());
+        let figures = Figures { usage: Usage { registers: 40, ..Usage::default() }, seconds: 0.1 };
+        assert_eq!(store.get("a"), None);
+        store.put("a", &figures).expect("it is writable");
+        assert_eq!(store.get("a"), Some(figures));
+        let text = std::fs::read_to_string(store.path("a")).expect("it is there");
+        for damaged in [text.replace("40", "41"), text[..text.len() / 2].to_owned(), String::new()] {
+            std::fs::write(store.path("a"), damaged).expect("it is writable");
+            assert_eq!(store.get("a"), None);
+        }
+        std::fs::write(store.path("b"), &text).expect("it is writable");
+        assert_eq!(store.get("b"), None);
+    }
+}

@@ -1,0 +1,426 @@
+//! The kernels of many targets at once: each distinct instantiation is compiled and inspected once, whichever
+//! targets have it and whatever they call it. What it finds is what the builds of those targets would end
+//! with.
+
+use super::cubin::{self, Limits, Usage};
+use super::figures::{Figures, Keys, Store};
+use super::nvcc::{Compiler, Run};
+use super::{BuildError, fresh};
+use crate::emit::cuda::{Writer, header};
+use crate::plan::Plan;
+use crate::plan::cuda::Kernel;
+use crate::spec::types::Cuda;
+use serde::Serialize;
+use std::collections::{BTreeMap, HashMap};
+use std::ops::Range;
+use std::path::{Path, PathBuf};
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Instant;
+
+/// Most kernels of one source. Reading the headers takes about 0.5 s of a core, which is a few percent of
+/// what so many kernels take.
+const MOST_OF_A_UNIT: usize = 24;
+/// Fewest, but for what is left of a header.
+const LEAST_OF_A_UNIT: usize = 4;
+
+/// Kernels of targets, to be compiled.
+pub struct Survey<'a> {
+    compiler: &'a Compiler,
+    /// What has the library in it.
+    include: PathBuf,
+    keys: Keys<'a>,
+    builds: usize,
+    modules: usize,
+    instances: Vec<Instance>,
+    /// Instances by their keys.
+    places: HashMap<String, usize>,
+    uses: Vec<Use>,
+}
+
+/// A kernel but for its name.
+struct Instance {
+    key: String,
+    /// Without `sm_`.
+    architecture: String,
+    racecheck: bool,
+    kernel: Kernel,
+}
+
+/// A kernel of a target.
+struct Use {
+    build: String,
+    module: String,
+    kernel: Kernel,
+    limits: Limits,
+    instance: usize,
+}
+
+/// An instance, and what it takes or why it was refused.
+type Compiled = (usize, Result<Figures, String>);
+
+/// What a survey came to.
+#[derive(Debug, Serialize)]
+pub struct Report {
+    /// Targets and builds of them.
+    pub targets: usize,
+    /// Modules that their builds compile.
+    pub modules: usize,
+    /// Kernels in those.
+    pub kernels: usize,
+    /// Kernels that differ in more than their name.
+    pub distinct: usize,
+    /// How many of those were compiled now.
+    pub compiled: usize,
+    /// How many were known.
+    pub cached: usize,
+    /// Wall seconds of compiling.
+    pub seconds: f64,
+    /// The kernels of each template on each architecture.
+    pub families: Vec<Family>,
+    /// What each kernel of each target takes, but for those that were refused.
+    pub usages: Vec<KernelUsage>,
+    /// What keeps kernels from shipping: target, kernel, module and figure of each.
+    pub defects: Vec<String>,
+}
+
+/// A kernel of a target.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct KernelUsage {
+    /// The target, and what was chosen besides.
+    pub target: String,
+    /// The module it is in.
+    pub module: String,
+    /// Its name there.
+    pub kernel: String,
+    /// What the assembler and the machine code say.
+    #[serde(flatten)]
+    pub usage: Usage,
+}
+
+/// The kernels of a template on an architecture.
+#[derive(Debug, PartialEq, Serialize)]
+pub struct Family {
+    /// `sm_90a` and the like.
+    pub architecture: String,
+    /// The template under `templates/cuda/phases`.
+    pub template: String,
+    /// Kernels of all targets.
+    pub kernels: usize,
+    /// Distinct ones.
+    pub distinct: usize,
+    /// Wall seconds of one core when they were compiled.
+    pub seconds: f64,
+    /// Most registers of a thread.
+    pub registers: u32,
+    /// Distinct ones that spill or keep something in local memory, where they may: outside decode.
+    pub spilling: usize,
+}
+
+impl<'a> Survey<'a> {
+    /// A survey of nothing yet, of kernels of the library below `root`.
+    pub fn new(root: &Path, compiler: &'a Compiler) -> Survey<'a> {
+        let include = root.join("templates/cuda");
+        Survey {
+            compiler,
+            keys: Keys::new(compiler, include.join("lib")),
+            include,
+            builds: 0,
+            modules: 0,
+            instances: Vec::new(),
+            places: HashMap::new(),
+            uses: Vec::new(),
+        }
+    }
+
+    /// Adds all kernels of a CUDA target's plan; a plan for other hardware has none.
+    ///
+    /// # Errors
+    /// When a header cannot be read.
+    pub fn add(&mut self, plan: &Plan) -> Result<(), BuildError> {
+        let (Some(cuda), Some(card)) = (&plan.cuda, plan.target.hardware.cuda()) else { return Ok(()) };
+        let (build, racecheck) = (plan.target.build(), plan.target.racecheck);
+        let architecture = architecture(card);
+        self.builds += 1;
+        self.modules += cuda.modules.len();
+        for module in &cuda.modules {
+            for kernel in &module.kernels {
+                let key = self.keys.of(architecture, racecheck, kernel)?;
+                let instances = &mut self.instances;
+                let instance = *self.places.entry(key).or_insert_with_key(|key| {
+                    let (key, architecture) = (key.clone(), architecture.to_owned());
+                    instances.push(Instance { key, architecture, racecheck, kernel: kernel.clone() });
+                    instances.len() - 1
+                });
+                self.uses.push(Use {
+                    build: build.clone(),
+                    module: module.name.clone(),
+                    kernel: kernel.clone(),
+                    limits: limits(card),
+                    instance,
+                });
+            }
+        }
+        Ok(())
+    }
+
+    /// Compiles what `cache` does not know, on all cores, and inspects everything. `progress` is told how
+    /// many of how many are compiled, and how many of them only now. A run that is interrupted goes on where
+    /// it was.
+    ///
+    /// # Errors
+    /// When a tool does not start or a file cannot be written. What is wrong with a kernel stands in the
+    /// report.
+    pub fn compile(
+        &self,
+        cache: &Path,
+        progress: &(dyn Fn(usize, usize, usize) + Sync),
+    ) -> Result<Report, BuildError> {
+        let start = Instant::now();
+        let store = Store::new(cache);
+        let mut found: Vec<Option<Result<Figures, String>>> =
+            self.instances.iter().map(|it| store.get(&it.key).map(Ok)).collect();
+        let mut missing: Vec<usize> = (0..found.len()).filter(|at| found[*at].is_none()).collect();
+        let group = |at: &usize| {
+            let Instance { architecture, racecheck, kernel, .. } = &self.instances[*at];
+            (architecture, *racecheck, header(kernel))
+        };
+        missing.sort_by_key(group);
+        let groups: Vec<usize> = missing.chunk_by(|a, b| group(a) == group(b)).map(<[usize]>::len).collect();
+        let workers = std::thread::available_parallelism().map_or(1, usize::from);
+        let units = units(&groups, workers);
+        let (next, done, made) = (AtomicUsize::new(0), AtomicUsize::new(0), Mutex::new(Vec::new()));
+        let work = || -> Result<(), String> {
+            let writer = Writer::new();
+            while let Some(unit) = units.get(next.fetch_add(1, Ordering::Relaxed)) {
+                let members = &missing[unit.clone()];
+                // Whoever fails leaves nothing to the others.
+                let results = self.unit(&writer, cache, members).and_then(|results| {
+                    for (at, result) in &results {
+                        if let Ok(figures) = result {
+                            store.put(&self.instances[*at].key, figures)?;
+                        }
+                    }
+                    Ok(results)
+                });
+                let results = results.map_err(|error| {
+                    next.store(units.len(), Ordering::Relaxed);
+                    error.to_string()
+                })?;
+                made.lock().expect("no worker panics").extend(results);
+                let before = done.fetch_add(members.len(), Ordering::Relaxed);
+                progress(before + members.len(), missing.len(), members.len());
+            }
+            Ok(())
+        };
+        std::thread::scope(|scope| {
+            let workers: Vec<_> = (0..workers.min(units.len())).map(|_| scope.spawn(work)).collect();
+            workers.into_iter().try_for_each(|it| it.join().expect("no worker panics"))
+        })
+        .map_err(BuildError::Tool)?;
+        for (at, result) in made.into_inner().expect("no worker panics") {
+            found[at] = Some(result);
+        }
+        let found: Vec<Result<Figures, String>> =
+            found.into_iter().map(|it| it.expect("every unit was compiled")).collect();
+        Ok(Report {
+            targets: self.builds,
+            modules: self.modules,
+            kernels: self.uses.len(),
+            distinct: self.instances.len(),
+            compiled: missing.len(),
+            cached: self.instances.len() - missing.len(),
+            seconds: start.elapsed().as_secs_f64(),
+            families: self.families(&found),
+            usages: self.usages(&found),
+            defects: self.defects(&found),
+        })
+    }
+
+    /// Compiles instances of one header in one source. Where nvcc refuses it, each half by itself, until it
+    /// stands alone what is refused.
+    fn unit(&self, writer: &Writer, cache: &Path, members: &[usize]) -> Result<Vec<Compiled>, BuildError> {
+        let name = |at: usize| format!("k{at}");
+        let first = &self.instances[members[0]];
+        let named = |at: &usize| Kernel { name: name(*at), ..self.instances[*at].kernel.clone() };
+        let kernels: Vec<Kernel> = members.iter().map(named).collect();
+        let text = writer.module(&["Kernels of several targets.".to_owned()], first.racecheck, &kernels);
+        let directory = fresh(&cache.join("unit"));
+        let (source, cubin) = (directory.join("unit.cu"), directory.join("unit.cubin"));
+        super::write_if_changed(&source, text.as_bytes())?;
+        let run = self.compiler.run(&first.architecture, &self.include, &source, &cubin);
+        std::fs::remove_dir_all(&directory).map_err(|error| BuildError::Io(directory.clone(), error))?;
+        match run? {
+            Run::Made { seconds, kernels } => {
+                let seconds = seconds / members.len() as f64;
+                let figures = |at: &usize| match kernels.get(&name(*at)) {
+                    Some(usage) => (*at, Ok(Figures { usage: usage.clone(), seconds })),
+                    None => (*at, Err("nvcc left it out of the cubin".to_owned())),
+                };
+                Ok(members.iter().map(figures).collect())
+            }
+            Run::Refused(words) if members.len() == 1 => {
+                let source = source.display().to_string();
+                Ok(vec![(
+                    members[0],
+                    Err(format!("nvcc refuses it:\n{}", words.replace(&source, "unit.cu"))),
+                )])
+            }
+            Run::Refused(_) => {
+                let (left, right) = members.split_at(members.len() / 2);
+                let mut results = self.unit(writer, cache, left)?;
+                results.extend(self.unit(writer, cache, right)?);
+                Ok(results)
+            }
+        }
+    }
+
+    fn usages(&self, found: &[Result<Figures, String>]) -> Vec<KernelUsage> {
+        let usage = |it: &Use| {
+            Some(KernelUsage {
+                target: it.build.clone(),
+                module: it.module.clone(),
+                kernel: it.kernel.name.clone(),
+                usage: found[it.instance].as_ref().ok()?.usage.clone(),
+            })
+        };
+        self.uses.iter().filter_map(usage).collect()
+    }
+
+    /// Every kernel that must not ship, in the order of the targets.
+    fn defects(&self, found: &[Result<Figures, String>]) -> Vec<String> {
+        let mut defects = Vec::new();
+        let mut said = vec![false; found.len()];
+        for Use { build, module, kernel, limits, instance } in &self.uses {
+            match &found[*instance] {
+                Ok(figures) => {
+                    let defects_of = cubin::defects(module, kernel, &figures.usage, limits);
+                    defects.extend(defects_of.into_iter().map(|defect| format!("{build}: {defect}")));
+                }
+                Err(words) => {
+                    // A compiler's words are said once, however many targets they keep from being built.
+                    let first = words.lines().next().unwrap_or_default();
+                    let words = if said[*instance] { first.trim_end_matches(':') } else { words.as_str() };
+                    said[*instance] = true;
+                    defects.push(format!("{build}: kernel `{}` of `{module}`: {words}", kernel.name));
+                }
+            }
+        }
+        defects
+    }
+
+    fn families(&self, found: &[Result<Figures, String>]) -> Vec<Family> {
+        let mut families: BTreeMap<(&str, &str), Family> = BTreeMap::new();
+        for (instance, figures) in self.instances.iter().zip(found) {
+            let key = (instance.architecture.as_str(), instance.kernel.template);
+            let family = families.entry(key).or_insert_with(|| Family {
+                architecture: format!("sm_{}", instance.architecture),
+                template: instance.kernel.template.to_owned(),
+                kernels: 0,
+                distinct: 0,
+                seconds: 0.0,
+                registers: 0,
+                spilling: 0,
+            });
+            family.distinct += 1;
+            if let Ok(Figures { usage, seconds }) = figures {
+                family.seconds += seconds;
+                family.registers = family.registers.max(usage.registers);
+                let memory = usage.spill_stores + usage.spill_loads + usage.stack + usage.local;
+                family.spilling += usize::from(memory > 0);
+            }
+        }
+        for it in &self.uses {
+            let Instance { architecture, kernel, .. } = &self.instances[it.instance];
+            let family = families.get_mut(&(architecture.as_str(), kernel.template));
+            family.expect("every instance has a family").kernels += 1;
+        }
+        families.into_values().collect()
+    }
+}
+
+/// Cuts groups, of so many kernels each, into units of one group: large ones, because each reads the group's
+/// headers again, and towards the end small ones, so that no worker is left alone with the last of them.
+fn units(groups: &[usize], workers: usize) -> Vec<Range<usize>> {
+    let mut left: usize = groups.iter().sum();
+    let (mut units, mut at) = (Vec::new(), 0);
+    for group in groups {
+        let end = at + group;
+        while at < end {
+            let fair = left / (4 * workers);
+            let size = fair.clamp(LEAST_OF_A_UNIT, MOST_OF_A_UNIT).min(end - at);
+            units.push(at..at + size);
+            at += size;
+            left -= size;
+        }
+    }
+    units
+}
+
+/// What a card calls its architecture, without `sm_`.
+pub(super) fn architecture(card: &Cuda) -> &str {
+    card.architecture.trim_start_matches("sm_")
+}
+
+/// What a card allows a kernel.
+pub(super) fn limits(card: &Cuda) -> Limits {
+    Limits {
+        registers_per_thread: card.registers_per_thread,
+        registers_per_sm: 65_536,
+        shared_per_block: card.shared_per_block,
+    }
+}
+
+/// The report for people: what there was, what it took, and what is wrong.
+pub fn text(report: &Report) -> String {
+    let mut lines = vec![format!(
+        "{:<8} {:<24} {:>8} {:>9} {:>9} {:>10} {:>9}",
+        "", "template", "kernels", "distinct", "seconds", "registers", "spilling"
+    )];
+    lines.extend(report.families.iter().map(|it| {
+        let Family { architecture, template, kernels, distinct, seconds, registers, spilling } = it;
+        format!(
+            "{architecture:<8} {template:<24} {kernels:>8} {distinct:>9} {seconds:>9.1} {registers:>10} {spilling:>9}"
+        )
+    }));
+    lines.extend(report.defects.iter().cloned());
+    lines.push(summary(report));
+    lines.join("\n") + "\n"
+}
+
+/// The report in a line.
+pub fn summary(report: &Report) -> String {
+    let Report { targets, modules, kernels, distinct, compiled, cached, seconds, defects, .. } = report;
+    format!(
+        "{targets} targets, {modules} modules, {kernels} kernels, {distinct} distinct: {compiled} compiled and {cached} cached in \
+         {seconds:.0} s, {} defects",
+        defects.len()
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{LEAST_OF_A_UNIT, MOST_OF_A_UNIT, units};
+
+    #[test]
+    fn units_are_of_one_group_cover_all_and_end_small() {
+        for (groups, workers) in [(vec![1300, 7, 250, 1], 2), (vec![3], 16), (vec![], 2), (vec![400; 3], 16)]
+        {
+            let units = units(&groups, workers);
+            let bounds: Vec<usize> =
+                groups.iter().scan(0, |at, it| Some(std::mem::replace(at, *at + it))).collect();
+            let mut at = 0;
+            for unit in &units {
+                assert_eq!(unit.start, at, "{groups:?}: nothing is left out");
+                at = unit.end;
+                assert!(unit.len() <= MOST_OF_A_UNIT && !unit.is_empty());
+                assert!(
+                    bounds.iter().all(|it| *it <= unit.start || *it >= unit.end),
+                    "{unit:?} is of one group"
+                );
+            }
+            assert_eq!(at, groups.iter().sum::<usize>());
+            assert!(units.last().is_none_or(|it| it.len() <= LEAST_OF_A_UNIT));
+        }
+    }
+}
