@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# Installs, on Debian, what links servers for an Arm host (a DGX Spark's) and runs them under an emulator: needs root.
-# Versions are those of the Debian release; rustc-web is its current rustc, which comes with an Arm standard library.
+# Installs, on Debian, what links servers for an Arm host (a DGX Spark's) and runs them under an emulator:
+# needs root. Versions are those of the Debian release; rustc-web is its current rustc, which comes with an
+# Arm standard library.
 set -euo pipefail
 dpkg --add-architecture arm64
 apt-get update -qq

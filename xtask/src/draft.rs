@@ -14,7 +14,8 @@ pub struct DraftOptions {
     /// With mtp and self: draft the first N ids only, which saves most bytes of a pass's head [default: all].
     #[arg(long, value_name = "N", requires = "draft")]
     draft_vocabulary: Option<usize>,
-    /// With mtp and self, for measuring speed only: accept drafts at this rate whatever was sampled. Answers mean nothing.
+    /// With mtp and self, for measuring speed only: accept drafts at this rate whatever was sampled. Answers
+    /// mean nothing.
     #[arg(long, value_name = "RATE", requires = "draft")]
     forced_acceptance: Option<f64>,
 }

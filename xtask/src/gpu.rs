@@ -1,11 +1,12 @@
-//! `cargo xtask gpu`: gathers what a machine with a card needs to check and measure CUDA servers without cargo; with
-//! `--report` it adds what was measured there to the ledger.
+//! `cargo xtask gpu`: gathers what a machine with a card needs to check and measure CUDA servers without
+//! cargo; with `--report` it adds what was measured there to the ledger.
 //!
-//! What it leaves in `target/gpu/`: `run.py` and `checks/`, `manifest.json`, and `part-1.tar.xz`, `part-2.tar`, …, each below
-//! `--part-bytes`, for machines that take so much at a time; weights come last, in parts of their own. There, from the repository's root:
+//! What it leaves in `target/gpu/`: `run.py` and `checks/`, `manifest.json`, and `part-1.tar.xz`,
+//! `part-2.tar`, …, each below `--part-bytes`, for machines that take so much at a time; weights come last,
+//! in parts of their own. There, from the repository's root:
 //!
 //! ```text
-//! python3 target/gpu/run.py --only unpack          # once for every part but the last, if parts come one by one
+//! python3 target/gpu/run.py --only unpack     # once for every part but the last, if parts come one by one
 //! python3 target/gpu/run.py --out DIR
 //! ```
 
@@ -48,14 +49,15 @@ pub struct Options {
     /// Goldens, and models whose sequences join and leave batches, whose target contains one of these only.
     #[arg(long, value_name = "TEXT", value_delimiter = ',', default_value = "/")]
     goldens: Vec<String>,
-    /// Targets to measure, as model/quant; `hybrids` are the delta-nets and mixtures of experts at full size [default: a Llama of 1B, and
-    /// 8B models in bf16, fp8 and nvfp4].
+    /// Targets to measure, as model/quant; `hybrids` are the delta-nets and mixtures of experts at full size
+    /// [default: a Llama of 1B, and 8B models in bf16, fp8 and nvfp4].
     #[arg(long, value_name = "MODEL/QUANT", value_delimiter = ',')]
     bench: Option<Vec<String>>,
     // Of the servers that are measured; the others do not draft.
     #[command(flatten)]
     draft: DraftOptions,
-    /// Measure every target built batch-invariant as well, for up to each of these numbers of sequences at once.
+    /// Measure every target built batch-invariant as well, for up to each of these numbers of sequences at
+    /// once.
     #[arg(long, value_name = "N", value_delimiter = ',')]
     batch_invariant: Vec<usize>,
     /// Add the programs that time kernels alone, for `run.py --only instruments`.

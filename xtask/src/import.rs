@@ -7,8 +7,8 @@ use std::path::{Path, PathBuf};
 
 #[derive(Args)]
 pub struct Options {
-    /// The config.json, or the directory it is in: what else is there of the checkpoint (its index, its safetensors)
-    /// says what tensors there are and how they are stored.
+    /// The config.json, or the directory it is in. What else is there of the checkpoint (its safetensors,
+    /// their index) says what tensors there are and how they are stored.
     config: PathBuf,
     /// What the model is to be called.
     #[arg(long)]
@@ -22,11 +22,8 @@ pub struct Options {
 }
 
 pub fn import(options: Options) -> Result<(), String> {
-    let (config, seen) = if options.config.is_dir() {
-        (options.config.join("config.json"), Seen::read(&options.config)?)
-    } else {
-        (options.config, Seen::default())
-    };
+    let config = if options.config.is_dir() { options.config.join("config.json") } else { options.config };
+    let seen = Seen::beside(&config)?;
     let text = std::fs::read_to_string(&config).map_err(|error| format!("{}: {error}", config.display()))?;
     let compute = if options.compute == "f16" { Compute::F16 } else { Compute::F32 };
     let imported = monomorph_compiler::import::import(&text, &options.name, compute, &seen)

@@ -2,11 +2,14 @@
 
 mod bench;
 mod build;
+mod canary;
 mod draft;
+mod ended;
 mod explain;
 mod fetch;
 mod gpu;
 mod import;
+mod kernels;
 mod licences;
 mod list;
 mod options;
@@ -16,6 +19,7 @@ mod quantize;
 mod replay;
 mod run;
 mod test;
+mod tidy;
 mod tune;
 
 use clap::{Args, Parser, Subcommand};
@@ -43,10 +47,14 @@ enum Verb {
     Run(run::Options),
     /// Print the plan of a target.
     Explain(explain::Options),
+    /// Compile and inspect the kernels of GPU targets, each distinct one once.
+    Kernels(kernels::Options),
     /// Draft MODEL.toml and quant specs from a Hugging Face config.json.
     Import(import::Options),
     /// Fetch a target's weights and print where they are.
     Fetch(fetch::Options),
+    /// Print what a target's weights answer, by the reference interpreter, as its quant spec has it.
+    Canary(canary::Options),
     /// Turn a checkpoint in floats into the one that a target reads.
     Quantize(quantize::Options),
     /// Measure a target beside its prediction and its limit.
@@ -57,6 +65,8 @@ enum Verb {
     Tune(tune::Options),
     /// Ask a server what `serve --dump` says that one was asked, and compare the answers.
     Replay(replay::Options),
+    /// Check what rustfmt and clippy do not: comments, the book's index, links and command lines.
+    Tidy,
     /// Run every check there is.
     Test(test::Options),
 }
@@ -78,13 +88,16 @@ fn main() -> ExitCode {
         Verb::Build(options) => build::build(options),
         Verb::Run(options) => run::run(options),
         Verb::Explain(options) => explain::explain(options),
+        Verb::Kernels(options) => kernels::kernels(options),
         Verb::Import(options) => import::import(options),
         Verb::Fetch(options) => fetch::verb(options),
+        Verb::Canary(options) => canary::canary(options),
         Verb::Quantize(options) => quantize::quantize(options),
         Verb::Bench(options) => bench::bench(options),
         Verb::Gpu(options) => gpu::gpu(options),
         Verb::Tune(options) => tune::tune(options),
         Verb::Replay(options) => replay::replay(options),
+        Verb::Tidy => tidy::tidy(),
         Verb::Test(options) => test::test(options),
     };
     match result {

@@ -8,8 +8,9 @@ use monomorph_compiler::spec::types::BuildOptions as Asked;
 pub struct BuildOptions {
     #[command(flatten)]
     draft: DraftOptions,
-    /// Let the size of a batch change no bit of a row, so that a sequence's tokens are those of its lone run: one decode program, for up
-    /// to N sequences at once (1, 2, 4, … 128), and one prefill program. CUDA targets [default: a program for every size].
+    /// Let the size of a batch change no bit of a row, so that a sequence's tokens are those of its lone run:
+    /// one decode program, for up to N sequences at once (1, 2, 4, … 128), and one prefill program. CUDA
+    /// targets [default: a program for every size].
     #[arg(long, value_name = "N")]
     batch_invariant: Option<usize>,
 }

@@ -1,4 +1,4 @@
-//! Where things are: the workspace, the targets, the cache of weights.
+//! Where things are: the workspace, the targets.
 
 use std::path::{Path, PathBuf};
 
@@ -10,12 +10,6 @@ pub fn root() -> PathBuf {
 /// The project's own targets.
 pub fn targets() -> PathBuf {
     root().join("targets")
-}
-
-/// Where weights are kept: `$XDG_CACHE_HOME/monomorph`, or `~/.cache/monomorph`.
-pub fn cache() -> PathBuf {
-    let home = || std::env::var_os("HOME").map_or_else(std::env::temp_dir, PathBuf::from).join(".cache");
-    std::env::var_os("XDG_CACHE_HOME").map_or_else(home, PathBuf::from).join("monomorph")
 }
 
 /// The directories targets are looked up in: the one given, then the project's own.

@@ -25,8 +25,8 @@ pub struct Options {
     /// The checkpoint in f32, bf16 or f16: a safetensors file, or a directory of them.
     #[arg(long, value_name = "PATH")]
     weights: PathBuf,
-    /// Another quant spec of the model, which says what the tensors of that checkpoint are called. Without it they are
-    /// called as in the target's.
+    /// Another quant spec of the model, which says what the tensors of that checkpoint are called. Without it
+    /// they are called as in the target's.
     #[arg(long, value_name = "QUANT")]
     from: Option<String>,
     /// Directory to make.
@@ -165,9 +165,8 @@ fn write(
         bar.set_message(job.name.clone());
         changes.push(encode::write(job, sources, &shards)?);
         bar.inc(1);
-        // What was read of the files is not needed again.
-        checkpoint.release();
     }
+    checkpoint.check_unchanged().map_err(|error| error.to_string())?;
     shards.finish()?;
     bar.finish_and_clear();
     Ok(changes)

@@ -7,7 +7,8 @@ use std::fs::File;
 use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
 
-/// Fields that differ from one answer to the next whatever was asked: numbers of answers, times, and what a cache held.
+/// Fields that differ from one answer to the next whatever was asked: numbers of answers, times, and what a
+/// cache held.
 const OTHER: [&str; 9] = [
     "id",
     "created",
@@ -48,10 +49,18 @@ pub fn replay(options: Options) -> Result<(), String> {
     let config = ureq::config::Config::builder().http_status_as_error(false).build();
     let agent = ureq::Agent::new_with_config(config);
     let (mut equal, mut drawn, mut broken, mut different) = (0, 0, 0, 0);
-    for (number, line) in (1..).zip(BufReader::new(File::open(&options.dump).map_err(cannot)?).lines()) {
-        let line = line.map_err(cannot)?;
-        let record: Value = serde_json::from_str(&line)
-            .map_err(|error| format!("{}:{number}: {error}", options.dump.display()))?;
+    let mut torn = 0;
+    for (number, line) in (1..).zip(BufReader::new(File::open(&options.dump).map_err(cannot)?).split(b'\n')) {
+        let record = match read(&line.map_err(cannot)?) {
+            Ok(Some(record)) => record,
+            // What a full disk or a killed server leaves.
+            Ok(None) => {
+                println!("{}:{number}: a line that was cut", options.dump.display());
+                torn += 1;
+                continue;
+            }
+            Err(error) => return Err(format!("{}:{number}: {error}", options.dump.display())),
+        };
         if record["complete"] != true || record["cut"] == true {
             broken += 1;
             continue;
@@ -73,9 +82,18 @@ pub fn replay(options: Options) -> Result<(), String> {
     }
     println!(
         "{equal} answers are the same, {different} differ; {drawn} differ that were drawn without a seed, {broken} broke off and \
-         were not asked again"
+         were not asked again; {torn} lines were cut"
     );
     if different > 0 { Err(format!("{different} answers differ")) } else { Ok(()) }
+}
+
+/// The record of a line, none if the line is the beginning of one.
+fn read(line: &[u8]) -> Result<Option<Value>, String> {
+    match serde_json::from_slice(line) {
+        Ok(record) => Ok(Some(record)),
+        Err(error) if error.is_eof() && line.starts_with(b"{") => Ok(None),
+        Err(error) => Err(error.to_string()),
+    }
 }
 
 fn first_line(path: &Path) -> Result<String, String> {
@@ -192,6 +210,18 @@ mod tests {
         );
         let refused = json!({"status": 400, "response": {"error": {}}});
         assert_eq!(compare(&refused, &json!({"status": 200, "response": {"error": {}}})).len(), 1);
+    }
+
+    #[test]
+    fn lines_that_were_cut_are_told_from_what_is_no_dump() {
+        let line = json!({"a": "wörd", "b": [1, {"c": null}]}).to_string();
+        for end in 1..line.len() {
+            assert_eq!(read(&line.as_bytes()[..end]), Ok(None), "{end}");
+        }
+        assert!(matches!(read(line.as_bytes()), Ok(Some(_))));
+        for other in ["", "a", "{a", "{}{}", "[1"] {
+            assert!(read(other.as_bytes()).is_err(), "{other}");
+        }
     }
 
     #[test]

@@ -1,8 +1,17 @@
 //! `cargo xtask test`: every check there is, on a fresh machine too.
 
-use crate::{TargetOptions, fetch, licences, paths};
+mod beside;
+mod downloads;
+mod times;
+
+use crate::{licences, paths, tidy};
 use clap::Args;
+use monomorph_compiler::toolchain;
 use monomorph_compiler::toolchain::python::run;
+use std::cell::{Cell, OnceCell};
+use std::ffi::OsStr;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Instant;
 
@@ -30,10 +39,19 @@ const CUDA: &str = "--features=monomorph-device/cuda";
 const CROSS_TOOLS: [&str; 2] = ["aarch64-linux-gnu-gcc", "qemu-aarch64"];
 
 pub fn test(options: Options) -> Result<(), String> {
-    let target = TargetOptions { target: crate::DEFAULT_TARGET.to_owned(), targets_dir: None };
-    let weights = fetch::weights(&target)?;
+    toolchain::times::clear(&paths::root());
+    let (downloads, weights) = (Cell::new(Some(downloads::begin())), OnceCell::new());
+    let gpu_kernels = Cell::new(None);
+    // Whether there are weights decides what the tests' crate is compiled with, so all that compile it after
+    // the downloads are told.
+    let with_weights = || -> Vec<(&str, &OsStr)> {
+        weights.get().map(|path: &PathBuf| ("MONOMORPH_TEST_WEIGHTS", path.as_os_str())).into_iter().collect()
+    };
+    let ignored = |file: &str| ignored(file, &with_weights());
     let checks: Vec<Check> = vec![
         ("format", Box::new(|| cargo(&["fmt", "--all", "--check"], &[]))),
+        // Printed files are rewritten by the tests.
+        ("tidy", Box::new(|| if options.bless { Ok(Outcome::Passed) } else { tidy::tidy().map(passed) })),
         (
             "clippy",
             Box::new(|| {
@@ -46,58 +64,97 @@ pub fn test(options: Options) -> Result<(), String> {
         ("licences", Box::new(|| licences::check().map(passed))),
         ("kernels", Box::new(kernels)),
         (
+            "downloads",
+            Box::new(|| {
+                let (fetched, result) = downloads.take().expect("a check is made once").end();
+                fetched.into_iter().for_each(|path| drop(weights.set(path)));
+                gpu_kernels.set(Some(beside::begin()));
+                result.map(passed)
+            }),
+        ),
+        (
             "tests",
             Box::new(|| {
-                let mut environment = vec![("MONOMORPH_TEST_WEIGHTS", weights.as_os_str())];
+                let mut environment = with_weights();
                 if options.bless {
                     environment.push(("MONOMORPH_BLESS", "1".as_ref()));
                 }
                 cargo(&["test", "--workspace", CUDA, "--quiet", "--no-fail-fast"], &environment)
             }),
         ),
-        ("aarch64", Box::new(aarch64)),
-        ("npm clients", Box::new(npm_clients)),
-        ("page", Box::new(page)),
-        ("agents", Box::new(agents)),
+        ("aarch64", Box::new(|| aarch64(ignored))),
+        ("npm clients", Box::new(|| npm_clients(ignored))),
+        ("page", Box::new(|| page(ignored))),
+        ("agents", Box::new(|| agents(ignored))),
+        (
+            "GPU kernels",
+            Box::new(|| {
+                gpu_kernels.take().expect("they were begun").and_then(beside::Kernels::end).map(passed)
+            }),
+        ),
     ];
-    let (mut failed, mut skipped) = (Vec::new(), 0);
+    let (mut failed, mut skipped, mut lines) = (Vec::new(), 0, Vec::new());
     for (name, check) in &checks {
-        let start = Instant::now();
+        let (start, processor) = (Instant::now(), times::processor());
         eprintln!("== {name}");
-        match check() {
-            Ok(Outcome::Passed) => {}
+        let became = match check() {
+            Ok(Outcome::Passed) => "passed",
             Ok(Outcome::Skipped(why)) => {
                 eprintln!("{name}: skipped: {why}");
                 skipped += 1;
+                "skipped"
             }
             Err(why) => {
                 eprintln!("{name}: {why}");
                 failed.push(*name);
+                "FAILED"
             }
-        }
-        eprintln!("== {name}: {:.0} s", start.elapsed().as_secs_f64());
+        };
+        let seconds = start.elapsed().as_secs_f64();
+        let processor = times::processor().zip(processor).map(|(now, before)| now - before);
+        eprintln!("== {name}: {seconds:.0} s");
+        lines.push(times::Line { name, became, seconds, processor });
     }
+    times::print(&lines);
     println!("{} passed, {} failed, {skipped} skipped", checks.len() - failed.len() - skipped, failed.len());
     if failed.is_empty() { Ok(()) } else { Err(format!("failed: {}", failed.join(", "))) }
 }
 
 /// The kernels' own tests once more for each instruction set of this machine that has a path of its own; the
-/// workspace's tests run the portable one.
+/// workspace's tests run the portable one, the examples' build and the documentation's.
+///
+/// Only the workspace's own crates are compiled for the instruction set, by a wrapper of rustc that cargo
+/// takes for them alone: with `RUSTFLAGS` every dependency, and what builds it, would be compiled once for
+/// each.
 fn kernels() -> Result<Outcome, String> {
+    let directory = paths::root().join("target/kernels");
     for cpu in instruction_sets() {
+        let wrapper = directory.join(format!("rustc-{cpu}"));
+        script(&wrapper, &format!("#!/bin/sh\nexec \"$@\" -C target-cpu={cpu}\n"))?;
         let mut command = Command::new("cargo");
         command
             .current_dir(paths::root())
-            .args(["test", "--package", "monomorph-device", "--quiet", "--target-dir"])
-            .arg(paths::root().join("target/kernels").join(cpu))
-            .env("CARGO_ENCODED_RUSTFLAGS", format!("-C\u{1f}target-cpu={cpu}"));
+            .args(["test", "--package", "monomorph-device", "--lib", "--tests", "--quiet", "--target-dir"])
+            .arg(&directory)
+            .env("RUSTC_WORKSPACE_WRAPPER", &wrapper);
         run(&mut command)?;
     }
     Ok(Outcome::Passed)
 }
 
+/// Writes a program, unless it is there: cargo compiles anew what a newer one wraps.
+fn script(path: &Path, text: &str) -> Result<(), String> {
+    let io = |error: std::io::Error| format!("{}: {error}", path.display());
+    if std::fs::read_to_string(path).is_ok_and(|there| there == text) {
+        return Ok(());
+    }
+    path.parent().map_or(Ok(()), std::fs::create_dir_all).map_err(io)?;
+    std::fs::write(path, text).map_err(io)?;
+    std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o755)).map_err(io)
+}
+
 /// A server for an Arm host, linked by a cross compiler and run under an emulator.
-fn aarch64() -> Result<Outcome, String> {
+fn aarch64(ignored: impl Fn(&str) -> Result<Outcome, String>) -> Result<Outcome, String> {
     if !there(&CROSS_TOOLS) {
         return Ok(Outcome::Skipped("no cross compiler and emulator; xtask/cross/debian.sh installs them"));
     }
@@ -105,7 +162,7 @@ fn aarch64() -> Result<Outcome, String> {
 }
 
 /// Clients that npm has, pinned, against the scripted model.
-fn npm_clients() -> Result<Outcome, String> {
+fn npm_clients(ignored: impl Fn(&str) -> Result<Outcome, String>) -> Result<Outcome, String> {
     if !there(&["npm"]) {
         return Ok(Outcome::Skipped("no npm; xtask/clients/debian.sh installs it"));
     }
@@ -113,7 +170,7 @@ fn npm_clients() -> Result<Outcome, String> {
 }
 
 /// The chat page in a browser.
-fn page() -> Result<Outcome, String> {
+fn page(ignored: impl Fn(&str) -> Result<Outcome, String>) -> Result<Outcome, String> {
     if !there(&["npm", "chromium"]) {
         return Ok(Outcome::Skipped("no npm or no Chromium; xtask/clients/debian.sh installs them"));
     }
@@ -121,7 +178,7 @@ fn page() -> Result<Outcome, String> {
 }
 
 /// Coding agents, pinned, against the scripted model.
-fn agents() -> Result<Outcome, String> {
+fn agents(ignored: impl Fn(&str) -> Result<Outcome, String>) -> Result<Outcome, String> {
     if !cfg!(target_arch = "x86_64") {
         return Ok(Outcome::Skipped("the agents are pinned for x86-64"));
     }
@@ -139,9 +196,11 @@ fn there(programs: &[&str]) -> bool {
     programs.iter().all(is_there)
 }
 
-/// The tests of this file in `tests/tests` that want more than a fresh machine has.
-fn ignored(file: &str) -> Result<Outcome, String> {
-    cargo(&["test", "--package", "monomorph-tests", "--test", file, "--quiet", "--", "--ignored"], &[])
+/// The tests of this file in `tests/tests` that want more than a fresh machine has. Chosen among the whole
+/// workspace, as the other tests are: one package by itself unites other features, and most of what it
+/// depends on would be compiled once more.
+fn ignored(file: &str, environment: &[(&str, &OsStr)]) -> Result<Outcome, String> {
+    cargo(&["test", "--workspace", CUDA, "--test", file, "--quiet", "--", "--ignored"], environment)
 }
 
 fn passed(_: ()) -> Outcome {
@@ -162,7 +221,7 @@ fn instruction_sets() -> Vec<&'static str> {
     vec!["native"]
 }
 
-fn cargo(arguments: &[&str], environment: &[(&str, &std::ffi::OsStr)]) -> Result<Outcome, String> {
+fn cargo(arguments: &[&str], environment: &[(&str, &OsStr)]) -> Result<Outcome, String> {
     let mut command = Command::new("cargo");
     command.current_dir(paths::root()).args(arguments).envs(environment.iter().copied());
     run(&mut command).map(passed)

@@ -1,12 +1,13 @@
-//! `cargo xtask tune`: plans a target once for every way to cut each of its phases, compiles all those kernels, and leaves what
-//! measures them on a machine with the card in `target/tune/`, the scripts there and `<target>/manifest.json` with cubins below:
+//! `cargo xtask tune`: plans a target once for every way to cut each of its phases, compiles all those
+//! kernels, and leaves what measures them on a machine with the card in `target/tune/`, the scripts there and
+//! `<target>/manifest.json` with cubins below:
 //!
 //! ```text
 //! python3 target/tune/tune.py h200/llama-3.1-8b/fp8 --out DIR
 //! ```
 //!
-//! What that writes goes into `targets/tuning/`, reviewed. How many rows of a step stream (`stream_rows`) is not tried: it
-//! changes several phases at a time.
+//! What that writes goes into `targets/tuning/`, reviewed. How many rows of a step stream (`stream_rows`) is
+//! not tried: it changes several phases at a time.
 
 mod kernels;
 mod survey;
@@ -99,7 +100,8 @@ fn bucket(name: &str) -> Result<Option<usize>, String> {
     }
 }
 
-/// The target as the hardware's defaults cut it: what an earlier tuning says is neither a start nor lost unseen.
+/// The target as the hardware's defaults cut it: what an earlier tuning says is neither a start nor lost
+/// unseen.
 fn untuned(mut target: Target, buckets: &[Option<usize>]) -> Result<Target, String> {
     let name = target.name();
     let Some(tuning) = target.tuning.take() else {

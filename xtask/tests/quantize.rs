@@ -1,5 +1,6 @@
-//! `cargo xtask quantize` end to end: what it writes is what the spec describes, means what the tests' own encoder says,
-//! and computes nearly what the original does; sources that are not what they should be are refused by name.
+//! `cargo xtask quantize` end to end: what it writes is what the spec describes, means what the tests' own
+//! encoder says, and computes nearly what the original does; sources that are not what they should be are
+//! refused by name.
 
 use monomorph_compiler::reference::{Cache, Interpreter, Logits as Which};
 use monomorph_compiler::spec::types::{Compute, Container, Target};
@@ -55,7 +56,8 @@ impl Bench {
         spec::load(&search, &format!("h200/wide/{quant}")).unwrap_or_else(|error| panic!("{error}"))
     }
 
-    /// Stores the golden as `storage` by the tests' means, at `NAME/stored` and `NAME/means`; its quant spec's name.
+    /// Stores the golden as `storage` by the tests' means, at `NAME/stored` and `NAME/means`; its quant
+    /// spec's name.
     fn oracle(&self, storage: &Storage) -> String {
         let plain = self.target("f32");
         let (targets, out) = (self.path("targets"), self.path(storage.name));
@@ -116,9 +118,10 @@ fn apart(found: &Logits, expected: &Logits) -> f64 {
     (error / square(&mut expected.into_iter())).sqrt()
 }
 
-/// How far the logits may be from those of the f32 weights. A product with weights of a relative error `e` is off by `e` (rms:
-/// 1.6e-3 for bf16, whose half step is 2^-9 to 2^-8 of a value, 0.026 for fp8, 0.09 for nvfp4), and some fourteen of them
-/// follow one another: `e * sqrt(14)`. Twice this is allowed, for what attention to random keys adds.
+/// How far the logits may be from those of the f32 weights. A product with weights of a relative error `e` is
+/// off by `e` (rms: 1.6e-3 for bf16, whose half step is 2^-9 to 2^-8 of a value, 0.026 for fp8, 0.09 for
+/// nvfp4), and some fourteen of them follow one another: `e * sqrt(14)`. Twice this is allowed, for what
+/// attention to random keys adds.
 fn bound(storage: &Storage) -> f64 {
     let error = match storage.matrices {
         Format::F32 => 0.0,
@@ -152,7 +155,8 @@ fn every_storage_is_written_and_means_what_it_should() {
         for tensor in expected.tensors() {
             let it = found.expect(tensor.name, tensor.shape, tensor.format);
             let it = it.unwrap_or_else(|error| panic!("{}: {error}", storage.name));
-            assert!(it.bytes == tensor.bytes, "{}: other bytes of {}", storage.name, tensor.name);
+            let [it, tensor_bytes] = [it.bytes, tensor.bytes].map(|bytes| bytes.read().unwrap());
+            assert!(it == tensor_bytes, "{}: other bytes of {}", storage.name, tensor.name);
         }
 
         let logits = bench.logits(&bench.target(&quant), &out);
@@ -209,7 +213,8 @@ fn shards_are_cut_where_asked_and_the_index_is_right() {
     assert_eq!(index["metadata"]["total_size"], json!(total));
     let (one, several) = (Checkpoint::open(&one).unwrap(), Checkpoint::open(&several).unwrap());
     for tensor in one.tensors() {
-        assert!(several.tensor(tensor.name).unwrap().bytes == tensor.bytes, "{}", tensor.name);
+        let other = several.tensor(tensor.name).unwrap().bytes.read().unwrap();
+        assert!(other == tensor.bytes.read().unwrap(), "{}", tensor.name);
     }
 
     let config: Value =

@@ -1,14 +1,20 @@
 //! Streaming clients of a server: the tokens that all get together, and how long each waits for its next.
 
+use crate::ended;
 use serde_json::{Value, json};
 use std::io::{BufRead, BufReader};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::sync::Barrier;
 use std::time::{Duration, Instant};
+use tempfile::NamedTempFile;
 
 /// How long a server may take to become ready.
 const START_TIME: Duration = Duration::from_secs(120);
+/// How long a process whose connection broke is given to have ended.
+const END_TIME: Duration = Duration::from_secs(2);
+/// Lines of what a process wrote that are shown when it ended.
+const LAST_LINES: usize = 8;
 /// Words that prompts are made of; most tokenizers know each, with the blank before it, as one token.
 const WORDS: [&str; 16] = [
     "time", "water", "house", "river", "light", "stone", "paper", "music", "field", "winter", "garden",
@@ -55,23 +61,30 @@ impl Seen {
 
 /// A server's process, ended when dropped.
 pub struct Serving {
+    /// As messages call it.
+    name: &'static str,
     process: Child,
+    /// What it writes.
+    log: NamedTempFile,
     address: String,
 }
 
 impl Serving {
-    /// Starts `command`, which is to listen at `127.0.0.1:port`, and waits until `/health` says 200. What it prints goes nowhere.
+    /// Starts `command`, which is to listen at `127.0.0.1:port`, and waits until `/health` says 200. What it
+    /// prints is shown where it ends by itself, the last lines of it.
     ///
     /// # Errors
     /// When it cannot be started, ends, or is not ready in two minutes.
-    pub fn start(command: &mut Command, port: u16) -> Result<Serving, String> {
+    pub fn start(name: &'static str, command: &mut Command, port: u16) -> Result<Serving, String> {
+        let log = NamedTempFile::new().map_err(|error| format!("a file for what {name} writes: {error}"))?;
+        let write = || log.reopen().map_err(|error| format!("{}: {error}", log.path().display()));
         let process = command
             .stdin(Stdio::null())
-            .stdout(Stdio::null())
-            .stderr(Stdio::null())
+            .stdout(write()?)
+            .stderr(write()?)
             .spawn()
             .map_err(|error| format!("{command:?} could not be started: {error}"))?;
-        let mut serving = Serving { process, address: format!("http://127.0.0.1:{port}") };
+        let mut serving = Serving { name, process, log, address: format!("http://127.0.0.1:{port}") };
         let began = Instant::now();
         loop {
             if ureq::get(format!("{}/health", serving.address))
@@ -80,9 +93,8 @@ impl Serving {
             {
                 return Ok(serving);
             }
-            let ended = serving.process.try_wait().map_err(|error| error.to_string())?;
-            if let Some(status) = ended {
-                return Err(format!("{command:?}: {status}"));
+            if let Some(end) = serving.end(Duration::ZERO) {
+                return Err(format!("{end}\nstarted as {command:?}"));
             }
             if began.elapsed() > START_TIME {
                 return Err(format!("{command:?} was not ready after {} s", START_TIME.as_secs()));
@@ -94,8 +106,34 @@ impl Serving {
     /// Puts the load on it.
     ///
     /// # Errors
-    /// When a request is refused or breaks off, or an answer has another number of tokens than was asked for.
-    pub fn bear(&self, load: Load) -> Result<Seen, String> {
+    /// When a request is refused or breaks off, or an answer has another number of tokens than was asked for;
+    /// how the process ended, where that is why.
+    pub fn bear(&mut self, load: Load) -> Result<Seen, String> {
+        // A broken connection is seen before the process that broke it has ended.
+        self.put(load).map_err(|error| match self.end(END_TIME) {
+            Some(end) => format!("{end}\nwhat a client saw of it: {error}"),
+            None => error,
+        })
+    }
+
+    /// How the process ended, if it does in so long, and the last of what it wrote.
+    fn end(&mut self, within: Duration) -> Option<String> {
+        let began = Instant::now();
+        let status = loop {
+            match self.process.try_wait() {
+                Ok(Some(status)) => break status,
+                Ok(None) if began.elapsed() < within => std::thread::sleep(Duration::from_millis(20)),
+                Ok(None) | Err(_) => return None,
+            }
+        };
+        let written = std::fs::read(self.log.path()).unwrap_or_default();
+        let written = String::from_utf8_lossy(&written);
+        let lines: Vec<&str> = written.lines().collect();
+        let last = lines[lines.len().saturating_sub(LAST_LINES)..].iter().map(|line| format!("\n  {line}"));
+        Some(format!("{} {}{}", self.name, ended::words(status), last.collect::<String>()))
+    }
+
+    fn put(&self, load: Load) -> Result<Seen, String> {
         // The first request of a server touches what none has touched.
         Client::new(self, usize::MAX >> 1, load).ask(0)?;
         let begin = Barrier::new(load.clients + 1);
@@ -241,4 +279,45 @@ pub fn ours(server: &Path, weights: &Path, threads: usize, port: u16) -> Command
         .args(["--threads", &threads.to_string(), "--weights"])
         .arg(weights);
     command
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Load, Serving, free_port};
+    use std::process::Command;
+
+    fn script(text: &str) -> Command {
+        let mut command = Command::new("sh");
+        command.args(["-c", text]);
+        command
+    }
+
+    #[test]
+    fn a_server_that_dies_as_it_starts_is_named_with_its_end_and_its_last_words() {
+        let mut command = script("echo loading >&2; echo AMX is not ready to be used >&2; kill -SEGV $$");
+        let error = Serving::start("the peer", &mut command, free_port().unwrap()).map(drop).unwrap_err();
+        assert!(error.starts_with("the peer was ended by SIGSEGV: "), "{error}");
+        assert!(error.contains("\n  AMX is not ready to be used\n"), "{error}");
+    }
+
+    #[test]
+    fn a_server_that_dies_under_its_load_is_named_too() {
+        let port = free_port().unwrap();
+        // Healthy once, then gone.
+        let text = format!(
+            "import http.server, os, signal\n\
+             class Once(http.server.BaseHTTPRequestHandler):\n\
+             \x20   def do_GET(self): self.send_response(200); self.end_headers()\n\
+             \x20   def do_POST(self): os.kill(os.getpid(), signal.SIGILL)\n\
+             http.server.HTTPServer(('127.0.0.1', {port}), Once).serve_forever()\n"
+        );
+        let mut command = Command::new("python3");
+        command.args(["-c", &text]);
+        let mut serving = Serving::start("the peer", &mut command, port).unwrap();
+        let error = serving.bear(Load { clients: 1, requests: 1, words: 1, generate: 1 }).unwrap_err();
+        assert!(
+            error.starts_with("the peer was ended by SIGILL: ") && error.contains("what a client saw"),
+            "{error}"
+        );
+    }
 }

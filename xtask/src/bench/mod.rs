@@ -2,6 +2,7 @@
 
 mod clients;
 
+use crate::peer::machine::{self, Build};
 use crate::peer::{Peer, llama_server};
 use crate::{BuildOptions, TargetOptions, build, fetch};
 use clap::{Args, ValueEnum};
@@ -30,7 +31,8 @@ pub struct Options {
     /// Runs of each side; medians are reported.
     #[arg(long, default_value_t = 5)]
     runs: usize,
-    /// Measure servers over HTTP instead, with so many streaming clients at once; the peer is then llama.cpp's server.
+    /// Measure servers over HTTP instead, with so many streaming clients at once; the peer is then
+    /// llama.cpp's server.
     #[arg(long, value_name = "N,N", value_delimiter = ',')]
     clients: Vec<usize>,
     /// Threads of both sides.
@@ -67,11 +69,15 @@ pub fn bench(options: Options) -> Result<(), String> {
         Some(path) => path.clone(),
         None => fetch::weights(&options.target)?,
     };
-    if !options.clients.is_empty() {
-        return serving(&options, &server, &weights);
+    let peer_build = options.peer.map(|PeerName::LlamaCpp| machine::here());
+    if let Some(note) = peer_build.as_ref().and_then(|build| build.note) {
+        eprintln!("{note}");
     }
-    let mut peer = match options.peer {
-        Some(PeerName::LlamaCpp) => Some(Peer::start(&weights, options.threads)?),
+    if !options.clients.is_empty() {
+        return serving(&options, &server, &weights, peer_build.as_ref());
+    }
+    let mut peer = match &peer_build {
+        Some(build) => Some(Peer::start(&weights, options.threads, build)?),
         None => None,
     };
     let (mut ours, mut theirs) = (Rates::default(), Rates::default());
@@ -96,8 +102,9 @@ pub fn bench(options: Options) -> Result<(), String> {
         "limit": last["limit"],
         "predicted": last["predicted"],
     });
-    if peer.is_some() {
+    if let Some(build) = &peer_build {
         report["peer"] = theirs.medians();
+        report["peer_build"] = json!(build.flags);
         report["ratio"] = json!({
             "prefill": median(&ours.prefill) / median(&theirs.prefill),
             "decode": median(&ours.decode) / median(&theirs.decode),
@@ -121,8 +128,9 @@ const REQUESTS: usize = 4;
 const WORDS: usize = 96;
 
 /// Servers under load, run by run in turn.
-fn serving(options: &Options, server: &Path, weights: &Path) -> Result<(), String> {
-    let peer = options.peer.map(|PeerName::LlamaCpp| llama_server::install()).transpose()?;
+fn serving(options: &Options, server: &Path, weights: &Path, peer: Option<&Build>) -> Result<(), String> {
+    let peer_build = peer.map(|build| json!(build.flags));
+    let peer = peer.map(llama_server::install).transpose()?;
     let mut reports = Vec::new();
     for &clients in &options.clients {
         let load = Load { clients, requests: REQUESTS, words: WORDS, generate: GENERATE };
@@ -130,16 +138,17 @@ fn serving(options: &Options, server: &Path, weights: &Path) -> Result<(), Strin
         for _ in 0..options.runs.max(1) {
             let port = clients::free_port()?;
             let mut command = clients::ours(server, weights, options.threads, port);
-            ours.push(Serving::start(&mut command, port)?.bear(load)?);
+            ours.push(Serving::start("the server", &mut command, port)?.bear(load)?);
             if let Some(peer) = &peer {
                 let port = clients::free_port()?;
                 let mut command = llama_server::command(peer, weights, options.threads, clients, port);
-                theirs.push(Serving::start(&mut command, port)?.bear(load)?);
+                theirs.push(Serving::start("the peer, llama.cpp's server,", &mut command, port)?.bear(load)?);
             }
         }
         let mut report = json!({ "clients": clients, "ours": middle(&ours) });
         if peer.is_some() {
             report["peer"] = middle(&theirs);
+            report["peer_build"] = json!(peer_build);
         }
         if !options.json {
             print_clients(&report);

@@ -16,8 +16,9 @@ use std::process::Command;
 const SMOLLM2: &str = "smollm2-135m/q4_1";
 /// A choice other than the interpreter's is a tie where its lead is at most this.
 const TIE: f64 = 1e-3;
-/// Servers that run with made-up weights under a tool of compute-sanitizer: products in f16, and in f64. racecheck keeps every
-/// access to shared memory of a launch on the host (of a prompt of 12 on smollm2-135m more than 128 GB), so it watches models of the goldens.
+/// Servers that run with made-up weights under a tool of compute-sanitizer: products in f16, and in f64.
+/// racecheck keeps every access to shared memory of a launch on the host (of a prompt of 12 on smollm2-135m
+/// more than 128 GB), so it watches models of the goldens.
 const SANITIZED: [(&str, &str); 6] = [
     ("memcheck", "llama-3.2-1b/bf16"),
     ("memcheck", "smollm2-135m/q4_1"),
@@ -30,7 +31,8 @@ const SANITIZED: [(&str, &str); 6] = [
 /// Sequences that the one decode program of a batch-invariant server takes.
 const JOINED: usize = 32;
 
-/// Servers whose sequences are swapped: the lengths of prompts, tokens that there are blocks for, and GB of memory for copies.
+/// Servers whose sequences are swapped: the lengths of prompts, tokens that there are blocks for, and GB of
+/// memory for copies.
 const ENGINES: [(&str, [usize; 2], usize, f64); 2] =
     [(SMOLLM2, [100, 600], 2048, 0.02), ("qwen3.5-35b/nvfp4", [1000, 3000], 10_240, 0.18)];
 /// Sequences that these take at once.
@@ -38,7 +40,8 @@ const SWAPPED: usize = 16;
 /// Ids that every tokenizer has, the stand-in for made-up weights, too.
 const VOCABULARY: usize = 256;
 
-/// Of the models whose sequences join and leave batches, those that are built to draft with their own layers, too.
+/// Of the models whose sequences join and leave batches, those that are built to draft with their own layers,
+/// too.
 const DRAFTED: [&str; 2] = ["qwen3-next/bf16", "qwen35-moe-text/bf16"];
 
 /// What runs on the machine with the card.
@@ -181,7 +184,8 @@ impl Gathering {
         format!("{}/{name}", self.hardware)
     }
 
-    /// Builds a server into the store; where it stands there. One that cannot be built is noted, and named all the same.
+    /// Builds a server into the store; where it stands there. One that cannot be built is noted, and named
+    /// all the same.
     fn server(&mut self, name: &str, options: &BuildOptions, racecheck: bool) -> String {
         let target = self.target(name);
         let loaded = spec::load_with(&self.search, &target, options);
@@ -403,8 +407,8 @@ fn total(plan: &Plan, cost: impl Fn(&PhaseKind, Cost, Cost) -> Cost) -> Cost {
     phases.fold(Cost::default(), |sum, phase| sum + cost(&phase.kind, phase.decode, phase.prefill))
 }
 
-/// The cost of a prompt of another length than the plan's: products grow with it, attention's with its square. (The head,
-/// which computes one row, comes out too dear by a hundredth of a prompt.)
+/// The cost of a prompt of another length than the plan's: products grow with it, attention's with its
+/// square. (The head, which computes one row, comes out too dear by a hundredth of a prompt.)
 fn scaled(kind: &PhaseKind, prefill: Cost, tokens: usize) -> Cost {
     let pairs = |tokens: usize| (tokens * (tokens + 1)) as f64;
     let linear = tokens as f64 / Prediction::PREFILL_TOKENS as f64;

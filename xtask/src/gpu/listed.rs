@@ -20,8 +20,8 @@ pub struct Program {
     pub wgmma: bool,
 }
 
-/// For racecheck, which follows the arrivals of threads at a barrier but not those of a warp through one lane. Kernels without
-/// such rings need no build of their own for it.
+/// For racecheck, which follows the arrivals of threads at a barrier but not those of a warp through one
+/// lane. Kernels without such rings need no build of their own for it.
 const EVERY_LANE: &str = "MONOMORPH_EVERY_LANE_ARRIVES";
 
 const MEMCHECK: &[&str] = &["memcheck"];
@@ -78,7 +78,8 @@ pub const PROGRAMS: [Program; 23] = [
     Program { defines: &["SMALL", EVERY_LANE], ..every_lane("experts_batch-every-lane", "experts_batch") },
 ];
 
-/// What measures kernels and checks nothing, with the division that docs/performance-h200-kernels.md found best.
+/// What measures kernels and checks nothing, with the division that docs/performance-h200-kernels.md found
+/// best.
 pub const INSTRUMENTS: [Program; 8] = [
     Program { defines: &["SUITE=3"], arguments: &["bench"], ..program("stream-1b", "stream") },
     Program { defines: &["SUITE=4"], arguments: &["bench"], ..program("stream-8b", "stream") },

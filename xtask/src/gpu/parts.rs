@@ -6,8 +6,8 @@ use std::process::Command;
 
 const SCRIPT: &str = include_str!("pack.py");
 
-/// Packs every file of `store` into `out/part-<n>.tar.xz` (`.tar` for large files), none above `limit` bytes. Returns the files that were cut, each
-/// with its pieces, and the parts.
+/// Packs every file of `store` into `out/part-<n>.tar.xz` (`.tar` for large files), none above `limit` bytes.
+/// Returns the files that were cut, each with its pieces, and the parts.
 ///
 /// # Errors
 /// When there is no Python 3, or a file cannot be read or written.

@@ -25,7 +25,8 @@ pub struct Built {
     pub problems: Vec<String>,
 }
 
-/// Compiles into `store/programs/` what has a source whose name contains one of `wanted`, instruments too if they are asked for.
+/// Compiles into `store/programs/` what has a source whose name contains one of `wanted`, instruments too if
+/// they are asked for.
 ///
 /// # Errors
 /// When there is no compiler, a source is built by none, or one of `wanted` is in no name.
@@ -130,7 +131,8 @@ fn compile(compiler: &Compiler, card: &Cuda, program: &Program, store: &Path) ->
     }
 
     let mut hash = Sha256::new();
-    // What a program includes where it is compiled for the emulated card stands there, and is read for the key alone.
+    // What a program includes where it is compiled for the emulated card stands there, and is read for the
+    // key alone.
     let [tests, library] = directories.clone();
     let made_from = read_with_headers(&source, &[tests, library, root.join("tests/emulated")])?;
     let said = [compiler.version().as_bytes().to_vec(), options.join(" ").into_bytes()];
@@ -158,7 +160,8 @@ fn compile(compiler: &Compiler, card: &Cuda, program: &Program, store: &Path) ->
     copy(&cached, &store.join("programs").join(program.name))
 }
 
-/// A source and every header of ours that it may include, so that a program is compiled anew only where one of them changed.
+/// A source and every header of ours that it may include, so that a program is compiled anew only where one
+/// of them changed.
 fn read_with_headers(source: &Path, directories: &[PathBuf]) -> Result<Vec<Vec<u8>>, String> {
     let (mut open, mut seen, mut texts) = (vec![source.to_owned()], BTreeSet::new(), Vec::new());
     while let Some(path) = open.pop() {
@@ -209,7 +212,8 @@ mod tests {
         assert!(sources(directory.path()).unwrap_err().contains("forgotten.cu is run by nobody"));
     }
 
-    /// Two entries that differ in nothing would cost nvcc's time twice; a run that nothing is built for would never be made.
+    /// Two entries that differ in nothing would cost nvcc's time twice; a run that nothing is built for would
+    /// never be made.
     #[test]
     fn nothing_is_built_twice_and_every_build_is_run() {
         let mut seen = BTreeSet::new();

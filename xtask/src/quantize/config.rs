@@ -9,7 +9,8 @@ use std::path::Path;
 /// The config.json of the new checkpoint, from the old one's at `path`; `None` where there is none.
 ///
 /// # Errors
-/// When the old one is unreadable or says that it is quantised already, or nothing like the new one is released.
+/// When the old one is unreadable or says that it is quantised already, or nothing like the new one is
+/// released.
 pub fn config(jobs: &[Job], path: Option<&Path>) -> Result<Option<String>, String> {
     let quantisation = quantisation(jobs)?;
     let Some(path) = path else { return Ok(None) };
@@ -24,8 +25,8 @@ pub fn config(jobs: &[Job], path: Option<&Path>) -> Result<Option<String>, Strin
     Ok(Some(format!("{:#}\n", Value::Object(config))))
 }
 
-/// `quantization_config` as releases of that kind have it; `None` where nothing is quantised. Activations are not: there
-/// are no scales for them.
+/// `quantization_config` as releases of that kind have it; `None` where nothing is quantised. Activations are
+/// not: there are no scales for them.
 fn quantisation(jobs: &[Job]) -> Result<Option<Value>, String> {
     let form = |job: &Job| job.scales.as_ref().map(|scales| scales.form);
     let forms: BTreeSet<ScaleForm> = jobs.iter().filter_map(form).collect();

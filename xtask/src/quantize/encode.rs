@@ -56,10 +56,12 @@ impl Change {
     }
 }
 
-/// Writes what `job` says, of the old checkpoint's tensors by name; what it lost, or `None` where bytes were copied.
+/// Writes what `job` says, of the old checkpoint's tensors by name; what it lost, or `None` where bytes were
+/// copied.
 ///
 /// # Errors
-/// When it cannot be written, holds a value that is not finite, or an element is further off than its format explains.
+/// When it cannot be written, holds a value that is not finite, or an element is further off than its format
+/// explains.
 pub fn write(
     job: &Job,
     sources: &BTreeMap<String, Tensor>,
@@ -116,7 +118,7 @@ impl<'a> Source<'a> {
         let part = |Rows { tensor, first, count }: &Rows| {
             let tensor = sources[tensor];
             let row_bytes = columns * tensor.format.block_bytes();
-            let bytes = &tensor.bytes[first * row_bytes..(first + count) * row_bytes];
+            let bytes = tensor.bytes.slice(first * row_bytes..(first + count) * row_bytes);
             end += count;
             (end - count..end, Tensor { bytes, ..tensor })
         };
@@ -129,24 +131,27 @@ impl<'a> Source<'a> {
 
     fn copy(&self, shards: &Shards) -> Result<(), String> {
         let write = |(rows, tensor): &(Range<usize>, Tensor)| {
-            shards.write(&self.job.name, self.place(rows.start), tensor.bytes)
+            let bytes = tensor.bytes.read().map_err(|error| error.to_string())?;
+            shards.write(&self.job.name, self.place(rows.start), &bytes)
         };
         self.parts.iter().try_for_each(write)
     }
 
-    fn values(&self, rows: Range<usize>) -> Vec<f32> {
+    fn values(&self, rows: Range<usize>) -> Result<Vec<f32>, String> {
         let mut values = vec![0.0; rows.len() * self.columns];
         for (part, tensor) in &self.parts {
             let (from, to) = (part.start.max(rows.start), part.end.min(rows.end));
             if from < to {
                 let row_bytes = self.columns * tensor.format.block_bytes();
-                let bytes = &tensor.bytes[(from - part.start) * row_bytes..(to - part.start) * row_bytes];
+                let bytes =
+                    tensor.bytes.slice((from - part.start) * row_bytes..(to - part.start) * row_bytes);
+                let bytes = bytes.read().map_err(|error| error.to_string())?;
                 let values =
                     &mut values[(from - rows.start) * self.columns..(to - rows.start) * self.columns];
-                decode(tensor.format, bytes, values);
+                decode(tensor.format, &bytes, values);
             }
         }
-        values
+        Ok(values)
     }
 
     /// Where in the new tensor a row begins.
@@ -169,7 +174,7 @@ impl<'a> Source<'a> {
 
     /// Rounds rows to another float.
     fn convert(&self, rows: Range<usize>, shards: &Shards) -> Result<Change, String> {
-        let values = self.values(rows.clone());
+        let values = self.values(rows.clone())?;
         let bytes = encode(self.job.format, &values);
         shards.write(&self.job.name, self.place(rows.start), &bytes)?;
         let mut means = vec![0.0; values.len()];
@@ -186,7 +191,7 @@ impl<'a> Source<'a> {
     /// Rounds a matrix to codes and scales.
     fn quantise(&self, scales: &Scales, shards: &Shards) -> Result<Change, String> {
         let rows = self.rows();
-        let magnitudes = on_every_core(rows, |rows| Ok(magnitude(&self.values(rows))))?;
+        let magnitudes = on_every_core(rows, |rows| Ok(magnitude(&self.values(rows)?)))?;
         let largest = magnitude(&magnitudes);
         if !largest.is_finite() {
             return Err(format!("tensor `{}` holds values that are not finite", self.job.name));
@@ -211,7 +216,7 @@ impl<'a> Source<'a> {
         quantiser: &Quantiser,
         shards: &Shards,
     ) -> Result<(Change, Vec<f32>), String> {
-        let (values, columns) = (self.values(rows.clone()), self.columns);
+        let (values, columns) = (self.values(rows.clone())?, self.columns);
         let quantised = quantiser.rows(&values, columns);
         shards.write(&self.job.name, self.place(rows.start), &quantised.codes)?;
         // What a reader makes of it.

@@ -79,7 +79,8 @@ struct Draft {
 /// What makes the checkpoint that `quant` describes of one whose tensors are called as `names` says.
 ///
 /// # Errors
-/// Where the old checkpoint has no such tensor, a tensor cannot have the scales that the spec names, or rows of it are no tensor's of the model.
+/// Where the old checkpoint has no such tensor, a tensor cannot have the scales that the spec names, or rows
+/// of it are no tensor's of the model.
 pub fn plan(model: &Model, quant: &Quant, names: &BTreeMap<String, FileTensor>) -> Result<Plan, String> {
     let mut plan = Plan { jobs: Vec::new(), sources: BTreeMap::new() };
     let mut drafts: BTreeMap<String, Draft> = BTreeMap::new();
@@ -116,8 +117,8 @@ pub fn plan(model: &Model, quant: &Quant, names: &BTreeMap<String, FileTensor>) 
     Ok(plan)
 }
 
-/// The spec of a checkpoint in floats that is laid out as `spec` says, beside whose tensors no scales stand: the names are
-/// the same but for compressed-tensors' `_packed`.
+/// The spec of a checkpoint in floats that is laid out as `spec` says, beside whose tensors no scales stand:
+/// the names are the same but for compressed-tensors' `_packed`.
 pub fn unpacked(spec: &CheckpointSpec) -> CheckpointSpec {
     let mut spec = spec.clone();
     for file in spec.names.values_mut() {
@@ -162,8 +163,8 @@ fn job(
     Ok(Job { of: file.name.clone(), name, shape, format, scales, linear, rows: Vec::new() })
 }
 
-/// The rows of one tensor of the model, each run with the row of the new tensor `to` that it begins at, in the old one's
-/// order: `from`, of name `name`. Each comes with its expert where experts are stacked in it.
+/// The rows of one tensor of the model, each run with the row of the new tensor `to` that it begins at, in
+/// the old one's order: `from`, of name `name`. Each comes with its expert where experts are stacked in it.
 fn runs(
     tensor: &TensorDecl,
     to: (&FileTensor, Option<usize>),

@@ -1,4 +1,5 @@
-//! Safetensors files whose every tensor has its place before the first is written, so that no tensor is held in memory.
+//! Safetensors files whose every tensor has its place before the first is written, so that no tensor is held
+//! in memory.
 
 use monomorph_formats::Format;
 use serde_json::{Map, Value, json};
@@ -19,7 +20,8 @@ pub struct Stored {
 }
 
 impl Stored {
-    /// A tensor of `format` and of this shape, which counts elements; that of nvfp4 codes is written in bytes.
+    /// A tensor of `format` and of this shape, which counts elements; that of nvfp4 codes is written in
+    /// bytes.
     pub fn new(name: &str, shape: &[usize], format: Format) -> Stored {
         let (kind, element) = match format {
             Format::F32 => ("F32", 4),
@@ -49,8 +51,8 @@ pub struct Shards {
 }
 
 impl Shards {
-    /// Lays out `groups` of tensors, each in one file, in files of at most `limit` bytes of data where a group fits that;
-    /// writes their headers, and an index where there are several.
+    /// Lays out `groups` of tensors, each in one file, in files of at most `limit` bytes of data where a
+    /// group fits that; writes their headers, and an index where there are several.
     pub fn create(directory: &Path, groups: &[Vec<Stored>], limit: u64) -> Result<Shards, String> {
         let mut contents: Vec<Vec<&Stored>> = vec![Vec::new()];
         let mut filled = 0;

@@ -1,9 +1,11 @@
 """From times to figures: which variants stay, and the tuning file that says so."""
 
-# Of the phase's own time, what a variant must save in the whole program; of the program's, what is more than noise.
+# Of the phase's own time, what a variant must save in the whole program; of the program's, what is more than
+# noise.
 PHASE_GAIN = 0.02
 PROGRAM_GAIN = 0.003
-# Variants that may fail in turns before a search ends; how much slower than the best a variant may be to be tried again.
+# Variants that may fail in turns before a search ends; how much slower than the best a variant may be to be
+# tried again.
 FAILURES = 3
 HOPE = 0.02
 

@@ -52,8 +52,9 @@ impl Pool {
         self.kernels.len() - 1
     }
 
-    /// Compiles everything to cubins below `directory`, with clocks in where `trace` says so. Each kernel as the manifest states it:
-    /// `defects` says what keeps it from shipping, and there is no module where the compiler refuses it.
+    /// Compiles everything to cubins below `directory`, with clocks in where `trace` says so. Each kernel as
+    /// the manifest states it: `defects` says what keeps it from shipping, and there is no module where the
+    /// compiler refuses it.
     ///
     /// # Errors
     /// When there is no compiler, or a file cannot be written.

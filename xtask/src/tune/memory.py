@@ -8,7 +8,8 @@ import step
 
 FILL_GRID = (1024, 1, 1)
 VECTOR_DEVIATION = 0.02
-# Bytes that several copies of a weight come to at least, over those of the second-level cache: nothing is read from there twice.
+# Bytes that several copies of a weight come to at least, over those of the second-level cache: nothing is
+# read from there twice.
 CACHES = 3
 MOST_COPIES = 128
 # Bytes of random keys and values, repeated over the cache.

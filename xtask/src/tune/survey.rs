@@ -1,9 +1,11 @@
-//! What is measured of a target: programs as lists of launches, and for each phase the launches of its variants.
+//! What is measured of a target: programs as lists of launches, and for each phase the launches of its
+//! variants.
 
 use super::kernels::{Pool, Wanted};
 use super::variants::{Cut, settings, variants};
+use monomorph_abi::kv::Layout;
 use monomorph_compiler::plan::cuda::{
-    Argument, CudaPlan, Edge, Extent, Launch, Plane, Program, StatePart, StateShape,
+    Argument, CudaPlan, CudaState, Edge, Extent, Launch, Plane, Program, StatePart,
 };
 use monomorph_compiler::plan::packed::TILE_ROWS;
 use monomorph_compiler::plan::{FieldKind, Packing, PhaseKind, Plan};
@@ -116,7 +118,8 @@ impl<'a> Survey<'a> {
                 }
             }
         }
-        // Both of a mixture's products are one launch of the phase that chooses, where the rings fit side by side.
+        // Both of a mixture's products are one launch of the phase that chooses, where the rings fit side by
+        // side.
         let adds_up = program.bodies[places[0].0].iter().any(|it| {
             it.phase == places[0].1
                 && plan.cuda.as_ref().is_some_and(|cuda| cuda.kernel(it.kernel).template == "experts_stream")
@@ -199,7 +202,8 @@ impl<'a> Survey<'a> {
                     let planes = field.planes().expect("a matrix has planes");
                     let gated = *packing == Packing::Gated;
                     let rows = if gated { rows / 2 } else { *rows };
-                    // Experts stand one behind the other: one long matrix, but for rows that tiles are padded with.
+                    // Experts stand one behind the other: one long matrix, but for rows that tiles are padded
+                    // with.
                     let (rows, all) = match experts {
                         Some(experts) => (rows.next_multiple_of(TILE_ROWS) * experts, *experts as u64),
                         None => (rows, 1),
@@ -226,14 +230,14 @@ impl<'a> Survey<'a> {
                 let attention = body.phases.iter().find_map(|phase| match &phase.kind {
                 PhaseKind::Attention { frequencies, kv_heads, head_dim, .. } => Some(json!({
                     "inverse": frequencies.inverse, "factor": frequencies.factor,
-                    "block_bytes": 2 * kv_heads * quant.kv_block * head_dim * quant.kv_format.block_bytes(),
+                    "block_bytes": Layout::cuda(*kv_heads, *head_dim, quant.kv_block, quant.kv_format).block_bytes(),
                 })),
                 _ => None,
             });
                 // Bytes of one slot.
                 let state = body.phases.iter().find_map(|phase| match &phase.kind {
                     PhaseKind::Delta { shape, .. } => {
-                        let state = StateShape::new(shape, plan.drafts());
+                        let state = CudaState::new(shape, plan.drafts());
                         Some(json!({
                             "window": 4 * state.window_floats, "matrices": 4 * state.matrix_floats,
                             "journals": 4 * state.journal_floats,

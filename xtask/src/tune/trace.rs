@@ -23,8 +23,8 @@ pub fn library(directory: &Path) -> Result<(), String> {
     )
 }
 
-/// A module's source with clocks in its kernels, which are numbered in order. Those that fill weights are no part of a program, and stay
-/// as they are.
+/// A module's source with clocks in its kernels, which are numbered in order. Those that fill weights are no
+/// part of a program, and stay as they are.
 pub fn module(text: &str) -> String {
     let (mut traced, mut number, mut inside) = (String::new(), 0, false);
     for line in text.lines() {

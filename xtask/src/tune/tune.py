@@ -27,7 +27,8 @@ RUNS, TURNS = 7, 15
 TOLERANCE = 1e-2
 # Values of a result that are compared, in runs of 64.
 COMPARED = 1 << 23
-# Splits of a context that suit short ones only can cost four fifths of the speed at long ones: they are chosen where such a one is measured too.
+# Splits of a context that suit short ones only can cost four fifths of the speed at long ones: they are
+# chosen where such a one is measured too.
 LONG = 4096
 
 

@@ -16,8 +16,8 @@ pub enum Cut {
     },
 }
 
-/// Knobs to try for a phase at `rows` rows, `knobs` themselves first and none twice. Some come to the same kernel, because the
-/// launch pass takes the nearest shape that fits, and some to none: planning tells.
+/// Knobs to try for a phase at `rows` rows, `knobs` themselves first and none twice. Some come to the same
+/// kernel, because the launch pass takes the nearest shape that fits, and some to none: planning tells.
 pub fn variants(cut: Cut, rows: usize, knobs: Knobs, card: &Cuda) -> Vec<Knobs> {
     let mut all = vec![knobs];
     match cut {

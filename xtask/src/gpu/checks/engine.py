@@ -14,7 +14,8 @@ REQUESTS = 48
 CLIENTS = 16
 # A server whose memory is cut is tried with parts of the card's in steps of this, from nothing on.
 LITTLE = 0.0005
-# States that there is room for beside the blocks, where fewer sequences run than a step takes: each has one, and a snapshot.
+# States that there is room for beside the blocks, where fewer sequences run than a step takes: each has one,
+# and a snapshot.
 STATES = 10
 
 

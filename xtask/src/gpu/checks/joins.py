@@ -10,8 +10,9 @@ SECONDS = 280
 LEAST = 10_000  # tokens of each way to join
 
 
-# Of a server that drafts with the model's own layers, and one without drafts: products of more rows round otherwise, and what is nearly
-# as likely takes another's place. Plain builds differ from themselves in 4 to 17 of 160, by who is beside a sequence.
+# Of a server that drafts with the model's own layers, and one without drafts: products of more rows round
+# otherwise, and what is nearly as likely takes another's place. Plain builds differ from themselves in 4 to
+# 17 of 160, by who is beside a sequence.
 DIFFERENT = 0.15
 
 

@@ -46,7 +46,8 @@ def wrapper(kind):
     tool = shutil.which("compute-sanitizer") or shutil.which("compute-sanitizer", path="/usr/local/cuda/bin")
     if tool is None:
         raise Missing("compute-sanitizer is not on this machine")
-    # Calls that the driver refuses are answers to questions here (how many parameters has a kernel), not accesses.
+    # Calls that the driver refuses are answers to questions here (how many parameters has a kernel), not
+    # accesses.
     return [tool, "--tool", kind, "--error-exitcode", "9", "--print-limit", "5", "--report-api-errors", "no"]
 
 

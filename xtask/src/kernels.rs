@@ -1,0 +1,149 @@
+//! `cargo xtask kernels`: compiles and inspects the kernels of GPU targets, each distinct one once, without
+//! building a server.
+
+use crate::paths;
+use clap::Args;
+use monomorph_compiler::spec;
+use monomorph_compiler::spec::types::{HardwareKind, Target};
+use monomorph_compiler::toolchain::kernels::{self, Report, Survey};
+use monomorph_compiler::toolchain::nvcc::Compiler;
+use monomorph_compiler::toolchain::{self};
+use std::path::PathBuf;
+
+#[derive(Args)]
+pub struct Options {
+    /// hardware/model/quant, hardware/model or hardware; may be given several times [default: every GPU
+    /// target].
+    #[arg(long, value_name = "TARGET")]
+    target: Vec<String>,
+    /// Directory holding hardware/ and models/. What it lacks is taken from the project's own.
+    #[arg(long, value_name = "DIR")]
+    targets_dir: Option<PathBuf>,
+    /// Builds with --draft and --batch-invariant too: each method that the model has with the fewest and the
+    /// most drafts, and the smallest and the largest batch.
+    #[arg(long)]
+    all: bool,
+    /// Where it is kept what kernels take; may be shared with other checkouts [default:
+    /// target/cubins/kernels].
+    #[arg(long, value_name = "DIR")]
+    cache: Option<PathBuf>,
+    /// Print one JSON object.
+    #[arg(long)]
+    json: bool,
+}
+
+pub fn kernels(options: Options) -> Result<(), String> {
+    let report = survey(&options)?;
+    if options.json {
+        println!("{}", serde_json::to_string_pretty(&report).map_err(|error| error.to_string())?);
+    } else {
+        print!("{}", kernels::text(&report));
+    }
+    sound(&report)
+}
+
+fn sound(report: &Report) -> Result<(), String> {
+    match report.defects.len() {
+        0 => Ok(()),
+        count => Err(format!("{count} kernels are not fit to ship")),
+    }
+}
+
+fn survey(options: &Options) -> Result<Report, String> {
+    let root = paths::root();
+    let compiler = Compiler::find(&root).map_err(|error| error.to_string())?;
+    let mut survey = Survey::new(&root, &compiler);
+    for target in targets(options)? {
+        let builds = if options.all { spec::variants(&target) } else { Vec::new() };
+        for build in std::iter::once(target).chain(builds) {
+            let plan = toolchain::plan(&build).map_err(|error| format!("{}: {error}", build.build()))?;
+            survey.add(&plan).map_err(|error| error.to_string())?;
+        }
+    }
+    let cache = options.cache.clone().unwrap_or_else(|| root.join("target/cubins/kernels"));
+    // A line for each tenth, so that a log shows that it goes on.
+    let progress = |done: usize, of: usize, added: usize| {
+        if done * 10 / of != (done - added) * 10 / of {
+            eprintln!("{done} of {of} kernels compiled");
+        }
+    };
+    survey.compile(&cache, &progress).map_err(|error| error.to_string())
+}
+
+/// The targets of GPUs that are asked for. One that cannot be loaded is an error: a target that ships is one
+/// that can be built.
+fn targets(options: &Options) -> Result<Vec<Target>, String> {
+    let search = paths::search(options.targets_dir.as_deref());
+    let catalogue = spec::catalogue(&search).map_err(|error| error.to_string())?;
+    let mut gpus = Vec::new();
+    for entry in &catalogue.hardware {
+        let hardware = spec::load_hardware(&search, &entry.name).map_err(|error| error.to_string())?;
+        if matches!(hardware.kind, HardwareKind::Cuda(_)) {
+            gpus.push(format!("{}/", entry.name));
+        }
+    }
+    let mut names = catalogue.targets();
+    names.retain(|name| gpus.iter().any(|gpu| name.starts_with(gpu)));
+    let load = |name: String| spec::load(&search, &name).map_err(|error| error.to_string());
+    chosen(names, &options.target)?.into_iter().map(load).collect()
+}
+
+/// Those targets whose names, or whose first parts, are asked for; all where nothing is.
+fn chosen(mut names: Vec<String>, asked: &[String]) -> Result<Vec<String>, String> {
+    let is_of = |name: &str, asked: &str| {
+        name.strip_prefix(asked).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
+    };
+    if let Some(unknown) = asked.iter().find(|asked| !names.iter().any(|name| is_of(name, asked))) {
+        return Err(format!(
+            "{unknown} is no GPU target, nor the hardware or hardware/model of one: `cargo xtask list` prints all targets"
+        ));
+    }
+    names.retain(|name| asked.is_empty() || asked.iter().any(|asked| is_of(name, asked)));
+    Ok(names)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Options, chosen, targets};
+    use monomorph_compiler::spec::variants;
+
+    fn texts(texts: &[&str]) -> Vec<String> {
+        texts.iter().map(|it| (*it).to_owned()).collect()
+    }
+
+    #[test]
+    fn targets_are_chosen_by_whole_parts_of_their_names() {
+        let all = ["h100/a/x", "h200/a/x", "h200/a/xy", "h200/ab/x"];
+        let of = |asked: &[&str]| chosen(texts(&all), &texts(asked));
+        assert_eq!(of(&[]), Ok(texts(&all)));
+        assert_eq!(of(&["h200"]), Ok(texts(&all[1..])));
+        assert_eq!(of(&["h200/a"]), Ok(texts(&all[1..3])));
+        assert_eq!(of(&["h200/a/x", "h100"]), Ok(texts(&all[..2])));
+        for wrong in ["h", "h200/", "a", "cpu"] {
+            assert!(of(&[wrong]).is_err_and(|why| why.starts_with(wrong)), "{wrong}");
+        }
+    }
+
+    /// Every quant spec goes with every GPU, and none of them is left out because it cannot be loaded.
+    #[test]
+    fn every_quant_spec_is_surveyed_on_every_gpu() {
+        let options = Options { target: Vec::new(), targets_dir: None, all: true, cache: None, json: false };
+        let all = targets(&options).unwrap_or_else(|error| panic!("{error}"));
+        let of = |hardware: &str| -> Vec<String> {
+            let of = all.iter().filter(|it| it.hardware.name == hardware);
+            of.map(|it| format!("{}/{}", it.model.name, it.quant.name)).collect()
+        };
+        assert!(all.len() >= 57 && of("h100") == of("h200") && of("h100") == of("gb10"));
+        let draws = |name: &str| {
+            let target = all.iter().find(|it| it.name() == name).expect("it ships");
+            variants(target).iter().map(|it| it.build().replace(name, "")).collect::<Vec<_>>()
+        };
+        let hybrid = draws("h200/qwen3.5-35b/nvfp4");
+        assert!(
+            ["+mtp1", "+mtp3", "+ngram7"].iter().all(|it| hybrid.contains(&(*it).to_owned())),
+            "{hybrid:?}"
+        );
+        let plain = draws("h200/llama-3.2-1b/bf16");
+        assert!(plain.iter().all(|it| !it.contains("mtp")) && plain.len() >= 4, "{plain:?}");
+    }
+}

@@ -1,0 +1,39 @@
+//! The kernels of every GPU target, compiled beside the tests. These wait for servers, clocks and each other
+//! and leave cores idle; nvcc takes what is left, at the lowest priority, so that it holds up none of them.
+
+use crate::paths;
+use std::fs::File;
+use std::path::PathBuf;
+use std::process::{Child, Command, Stdio};
+
+/// `xtask kernels` under way.
+pub struct Kernels {
+    child: Child,
+    /// What it prints.
+    log: PathBuf,
+}
+
+/// Begins. The compiler must have been found or installed before.
+pub fn begin() -> Result<Kernels, String> {
+    let log = paths::root().join("target/kernels.log");
+    let io = |error: std::io::Error| format!("{}: {error}", log.display());
+    let output = File::create(&log).map_err(io)?;
+    let errors = output.try_clone().map_err(io)?;
+    let program =
+        std::env::current_exe().map_err(|error| format!("this program is not to be found: {error}"))?;
+    let mut command = Command::new("nice");
+    command.args(["-n", "19"]).arg(program).arg("kernels").stdin(Stdio::null()).stdout(output).stderr(errors);
+    let child = command.spawn().map_err(|error| format!("nice could not be started: {error}"))?;
+    Ok(Kernels { child, log })
+}
+
+impl Kernels {
+    /// Waits for the end and prints what was found.
+    pub fn end(mut self) -> Result<(), String> {
+        let status = self.child.wait().map_err(|error| format!("waiting for the kernels: {error}"))?;
+        let said =
+            std::fs::read_to_string(&self.log).map_err(|error| format!("{}: {error}", self.log.display()))?;
+        eprint!("{said}");
+        if status.success() { Ok(()) } else { Err(format!("`xtask kernels` ended with {status}")) }
+    }
+}

@@ -1,0 +1,95 @@
+//! Where the time of a run went.
+
+use crate::paths;
+use monomorph_compiler::toolchain::times::{self, Work};
+
+/// So many builds are listed, the longest; the rest are summed up.
+const LISTED: usize = 12;
+
+/// What became of a check, and what it took.
+pub struct Line {
+    pub name: &'static str,
+    pub became: &'static str,
+    /// From its start to its end.
+    pub seconds: f64,
+    /// Of processors, by all programs it ran; `None` where the system does not say.
+    pub processor: Option<f64>,
+}
+
+/// Seconds of processors that programs took which were started by this one, or by those, and have ended.
+pub fn processor() -> Option<f64> {
+    ended(&std::fs::read_to_string("/proc/self/stat").ok()?)
+}
+
+/// Reads them in `/proc/PID/stat`: fields 16 and 17 (proc(5)), in hundredths. The name, field 2, may hold
+/// anything but ends at the last parenthesis.
+fn ended(stat: &str) -> Option<f64> {
+    let (_, fields) = stat.rsplit_once(')')?;
+    let mut fields = fields.split_whitespace().skip(13).map(str::parse::<f64>);
+    Some((fields.next()?.ok()? + fields.next()?.ok()?) / 100.0)
+}
+
+/// Prints a line for each check, and for each server that was built.
+pub fn print(lines: &[Line]) {
+    println!("{}", checks(lines));
+    println!("{}", builds(&times::noted(&paths::root())));
+}
+
+fn checks(lines: &[Line]) -> String {
+    let mut text = format!("{:<12} {:<8} {:>8} {:>12}", "check", "", "seconds", "processors'");
+    for line in lines {
+        let processor = line.processor.map_or("-".to_owned(), |seconds| format!("{seconds:.0}"));
+        text += &format!("\n{:<12} {:<8} {:>8.0} {processor:>12}", line.name, line.became, line.seconds);
+    }
+    text
+}
+
+fn builds(work: &[Work]) -> String {
+    let sum = |work: &[Work]| work.iter().map(|it| it.seconds).sum::<f64>();
+    let mut text = format!("{:>8}  built by tests ({} in all)", format!("{:.0} s", sum(work)), work.len());
+    let (listed, rest) = work.split_at(work.len().min(LISTED));
+    for Work { what, times, seconds } in listed {
+        let again = if *times == 1 { String::new() } else { format!(", {times} times") };
+        text += &format!("\n{:>8}  {what}{again}", format!("{seconds:.1} s"));
+    }
+    if !rest.is_empty() {
+        text += &format!("\n{:>8}  {} others", format!("{:.1} s", sum(rest)), rest.len());
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Line, builds, checks, ended};
+    use monomorph_compiler::toolchain::times::Work;
+
+    #[test]
+    fn the_time_of_ended_programs_is_read_behind_any_name() {
+        let stat = "71 (a) b (c)) S 1 2 3 4 5 6 7 8 9 10 11 12 2550 1050 20 0";
+        assert_eq!(ended(stat), Some(36.0));
+        assert_eq!(ended("71 (short) S 1"), None);
+    }
+
+    #[test]
+    fn programs_that_ended_are_counted() {
+        let before = super::processor().expect("this is Linux");
+        let busy = "i=0; while [ $i -lt 200000 ]; do i=$((i + 1)); done";
+        let ran = std::process::Command::new("sh").args(["-c", busy]).status();
+        assert!(ran.is_ok_and(|status| status.success()));
+        assert!(super::processor().expect("this is Linux") > before);
+    }
+
+    #[test]
+    fn a_table_names_every_check_and_the_longest_builds() {
+        let line = |name, became, processor| Line { name, became, seconds: 61.4, processor };
+        let text = checks(&[line("format", "passed", Some(2.0)), line("page", "skipped", None)]);
+        let expected = "check                  seconds  processors'\n\
+                        format       passed         61            2\n\
+                        page         skipped        61            -";
+        assert_eq!(text, expected);
+        let work = |at: usize| Work { what: format!("server {at}"), times: 1 + at % 2, seconds: 2.0 };
+        let text = builds(&(0..14).map(work).collect::<Vec<_>>());
+        assert!(text.starts_with("    28 s  built by tests (14 in all)\n   2.0 s  server 0\n"), "{text}");
+        assert!(text.contains("\n   2.0 s  server 11, 2 times\n   4.0 s  2 others"), "{text}");
+    }
+}

@@ -1,0 +1,142 @@
+//! The book is whole: its index names every page and every decision by its title, and no link leads nowhere.
+
+use super::read;
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+pub fn breaches(root: &Path) -> Vec<String> {
+    let docs = root.join("docs");
+    let index = match read(&docs.join("README.md")) {
+        Ok(index) => index,
+        Err(why) => return vec![why],
+    };
+    [pages_missing(&docs, &index), decisions(&docs, &index), links_to_nothing(root)].concat()
+}
+
+/// A page, its name below the root, and its text; or why that cannot be read.
+type Page = (PathBuf, String, Result<String, String>);
+
+/// The README and every page and decision of the book.
+pub fn book(root: &Path) -> impl Iterator<Item = Page> {
+    let docs = root.join("docs");
+    let all = [vec![root.join("README.md")], pages(&docs), pages(&docs.join("adr"))].concat();
+    all.into_iter().map(move |page| {
+        let name = page.strip_prefix(root).unwrap_or(&page).display().to_string();
+        let text = read(&page);
+        (page, name, text)
+    })
+}
+
+/// The pages of a directory, ascending.
+fn pages(directory: &Path) -> Vec<PathBuf> {
+    let entries = std::fs::read_dir(directory).into_iter().flatten().flatten();
+    let mut pages: Vec<PathBuf> = entries.map(|entry| entry.path()).collect();
+    pages.retain(|path| path.extension().is_some_and(|it| it == "md"));
+    pages.sort();
+    pages
+}
+
+fn name(path: &Path) -> String {
+    path.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default()
+}
+
+/// Where the links of a page lead, without the part of the page behind `#`.
+fn links(text: &str) -> impl Iterator<Item = &str> {
+    let targets = text.split("](").skip(1).filter_map(|rest| rest.split_once(')').map(|(link, _)| link));
+    targets.map(|link| link.split_once('#').map_or(link, |(path, _)| path)).filter(|link| !link.is_empty())
+}
+
+fn pages_missing(docs: &Path, index: &str) -> Vec<String> {
+    let names = pages(docs).into_iter().map(|page| name(&page));
+    let missing = names.filter(|page| page != "README.md" && !links(index).any(|link| link == page));
+    missing.map(|page| format!("docs/README.md: {page} is not named")).collect()
+}
+
+/// A row of the index is a decision's number, path and title, as the page itself has them, and the path says
+/// what the title does.
+fn decisions(docs: &Path, index: &str) -> Vec<String> {
+    let row = |line: &str| {
+        let (link, title) = line.strip_prefix("| [0")?.strip_suffix(" |")?.split_once(") | ")?;
+        let (number, path) = link.split_once("](")?;
+        Some((path.to_owned(), (format!("0{number}"), title.to_owned())))
+    };
+    let mut rows: BTreeMap<String, (String, String)> = index.lines().filter_map(row).collect();
+    let mut found = Vec::new();
+    for page in pages(&docs.join("adr")) {
+        let path = format!("adr/{}", name(&page));
+        let text = match read(&page) {
+            Ok(text) => text,
+            Err(why) => {
+                found.push(why);
+                continue;
+            }
+        };
+        let heading = text.lines().next().and_then(|line| line.strip_prefix("# ")).unwrap_or_default();
+        let Some((number, title)) = heading.split_once(": ") else {
+            found.push(format!("docs/{path}: `{heading}` is not a number and a title"));
+            continue;
+        };
+        if !path.starts_with(&format!("adr/{number}-")) {
+            found.push(format!("docs/{path}: it is titled {number}"));
+        }
+        match rows.remove(&path) {
+            None => found.push(format!("docs/README.md: {path} is not listed")),
+            Some(row) if row != (number.to_owned(), title.to_owned()) => {
+                found.push(format!("docs/README.md: {path} is listed as {} {:?}", row.0, row.1));
+            }
+            Some(_) => {}
+        }
+    }
+    found.extend(rows.into_keys().map(|path| format!("docs/README.md: there is no {path}")));
+    found
+}
+
+fn links_to_nothing(root: &Path) -> Vec<String> {
+    let mut found = Vec::new();
+    for (page, name, text) in book(root) {
+        match text {
+            Err(why) => found.push(why),
+            Ok(text) => {
+                let beside = page.parent().unwrap_or(root);
+                let gone = links(&text).filter(|link| !link.contains("://") && !beside.join(link).exists());
+                found.extend(gone.map(|link| format!("{name}: {link} is not there")));
+            }
+        }
+    }
+    found
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::planted;
+    use super::*;
+
+    const WHOLE: [(&str, &str); 4] = [
+        ("README.md", "[a page](docs/a.md)"),
+        ("docs/README.md", "[a](a.md)\n| [0001](adr/0001-so.md) | So it is |\n"),
+        ("docs/a.md", "[up](../README.md#part), [elsewhere](https://example.com)"),
+        ("docs/adr/0001-so.md", "# 0001: So it is\n"),
+    ];
+
+    #[test]
+    fn a_whole_book_has_no_breach_and_each_hole_is_named() {
+        assert_eq!(breaches(planted(&WHOLE).path()), [""; 0]);
+        for ((path, text), expected) in [
+            (("docs/b.md", ""), "docs/README.md: b.md is not named"),
+            (
+                ("docs/adr/0002-other.md", "# 0002: Other\n"),
+                "docs/README.md: adr/0002-other.md is not listed",
+            ),
+            (
+                ("docs/adr/0001-so.md", "# 0001: Not so\n"),
+                "docs/README.md: adr/0001-so.md is listed as 0001 \"So it is\"",
+            ),
+            (("docs/adr/0001-so.md", "# 0003: So it is\n"), "docs/adr/0001-so.md: it is titled 0003"),
+            (("docs/adr/0001-so.md", "So it is\n"), "docs/adr/0001-so.md: `` is not a number and a title"),
+            (("docs/a.md", "[gone](gone.md)"), "docs/a.md: gone.md is not there"),
+        ] {
+            let root = planted(&[&WHOLE[..], &[(path, text)]].concat());
+            assert!(breaches(root.path()).contains(&expected.to_owned()), "{:?}", breaches(root.path()));
+        }
+    }
+}
