@@ -132,6 +132,46 @@ def prompts_are_echoed_with_their_log_probabilities(client, model):
     expect(first.choices[0].text == choice.text and first.choices[0].logprobs == logprobs and rest, f"{first}")
 
 
+def scores(answer, context_lengths):
+    """What an evaluation harness makes of echoed prompts: the sum of what stands behind the context, and whether it was likeliest."""
+    found = []
+    for choice, length in zip(sorted(answer.choices, key=lambda choice: choice.index), context_lengths, strict=True):
+        values = choice.logprobs.token_logprobs[length:-1]
+        tops = choice.logprobs.top_logprobs[length:-1]
+        found.append((sum(values), all(value == max(top.values()) for value, top in zip(values, tops, strict=True))))
+    return found
+
+
+@test
+def several_prompts_are_answered_as_each_is_alone(client, model):
+    prompts = ["The sea is", "The sky is blue", "One, two, three", "a"]
+    asked = dict(model=model, max_tokens=5, temperature=0, seed=1234)
+    alone = [client.completions.create(**asked, prompt=prompt) for prompt in prompts]
+    together = client.completions.create(**asked, prompt=prompts)
+    expect([choice.index for choice in together.choices] == [0, 1, 2, 3], f"{together}")
+    texts = [choice.text for choice in together.choices]
+    expect(texts == [answer.choices[0].text for answer in alone], f"{texts} is not {alone}")
+    expect(together.usage.prompt_tokens == sum(answer.usage.prompt_tokens for answer in alone), f"{together}")
+    expect(together.usage.completion_tokens == sum(answer.usage.completion_tokens for answer in alone), f"{together}")
+    streamed = [""] * 4
+    for chunk in client.completions.create(**asked, prompt=prompts, stream=True):
+        for choice in chunk.choices:
+            streamed[choice.index] += choice.text
+    expect(streamed == texts, f"{streamed} is not {texts}")
+    twice = client.completions.create(**asked, prompt=prompts, n=2)
+    expect([choice.text for choice in twice.choices] == [text for text in texts for _ in range(2)], f"{twice}")
+
+
+@test
+def several_prompts_are_scored_as_each_is_alone(client, model):
+    prompts = [[72, 105, 33, 40, 50], [72, 105, 34], [90, 91, 92, 93], [35, 36]]
+    asked = dict(model=model, max_tokens=1, temperature=0, logprobs=1, seed=1234, echo=True)
+    alone = [scores(client.completions.create(**asked, prompt=prompt), [1])[0] for prompt in prompts]
+    together = scores(client.completions.create(**asked, prompt=prompts), [1] * 4)
+    for (value, likeliest), (expected, was) in zip(together, alone, strict=True):
+        expect(abs(value - expected) < 0.05 and likeliest == was, f"{together} is not {alone}")
+
+
 @test
 def lengths_are_kept(client, model):
     answer = client.chat.completions.create(model=model, messages=QUESTION, max_completion_tokens=1, temperature=0)
@@ -223,6 +263,14 @@ def prompts_beyond_the_context_name_both_lengths(client, model):
         lambda: client.completions.create(model=model, prompt=tokens, max_tokens=1),
     )
     expect(str(context) in message and str(context + 5) in message, message)
+
+
+@test
+def a_prompt_that_cannot_be_answered_is_named(client, model):
+    context = client.models.retrieve(model).max_model_len
+    for prompts, param in [(["a", ""], "prompt[1]"), ([[1], [1] * context], "prompt[1]"), ([[1], ["a"]], "prompt[1][0]")]:
+        refused(openai.BadRequestError, 400, param, lambda: client.completions.create(model=model, prompt=prompts))
+    refused(openai.BadRequestError, 400, "n", lambda: client.completions.create(model=model, prompt=["a"] * 65, n=2))
 
 
 @test

@@ -81,7 +81,7 @@ struct Bench {
     }
     template <class C>
     void enqueue(const float* logits) {
-        test::launch(kernel<C>, dim3(C::GROUPS * C::SPLITS), C::THREADS, sample_shared_bytes<C>(), stream, step.pointer, history.pointer, logits,
+        test::launch(kernel<C>, dim3(C::SPLITS, C::GROUPS), C::THREADS, sample_shared_bytes<C>(), stream, step.pointer, history.pointer, logits,
                      static_cast<void*>(scratch.pointer), sampled_ids.pointer, sampled.pointer);
     }
     bool clean() const {
@@ -193,6 +193,15 @@ void speed(Bench& bench, float* logits, const Row* rows_of_kind, int rows) {
     top_k.top_k = both.top_k = 40;
     top_p.top_p = both.top_p = 0.95f;
     logprobs.top_logprobs = 5;
+    // A history of 1,024 tokens and behind it a mask of every third one, the same for all rows.
+    Sampling penalised = both, masked = greedy;
+    std::vector<TokenUse> history(bench.history.count);
+    for (int i = 0; i < 1024; i++) history[i] = {int(uint64_t(i) * 7919 % C::VOCABULARY), i % 4};
+    unsigned* const mask = reinterpret_cast<unsigned*>(history.data() + 1024);
+    for (int id = 0; id < C::VOCABULARY; id += 3) mask[id / 32] |= 1u << id % 32;
+    bench.history.upload(history);
+    penalised.history_count = 1024, penalised.repetition_penalty = 1.1f, penalised.presence_penalty = 0.5f;
+    masked.mask = 2 * 1024;
     for (int kind : {0, 3, 6}) {
         std::vector<Row> host(rows, rows_of_kind[kind]);
         for (int i = 0; i < rows; i++) host[i].seed += i;
@@ -200,7 +209,7 @@ void speed(Bench& bench, float* logits, const Row* rows_of_kind, int rows) {
         generate<<<dim3(128, rows), 256>>>(device, logits, C::VOCABULARY);
         CHECK(cudaDeviceSynchronize());
         std::printf("%6d %3d rows %3d x %2d x %2d %-7s", C::VOCABULARY, rows, C::THREADS, C::SPLITS, C::GROUPS, KINDS[kind]);
-        for (const Sampling& sampling : {greedy, random, top_k, top_p, both, logprobs}) std::printf(" %7.2f", time<C>(bench, logits, rows, sampling));
+        for (const Sampling& sampling : {greedy, random, top_k, top_p, both, logprobs, penalised, masked}) std::printf(" %7.2f", time<C>(bench, logits, rows, sampling));
         std::printf("\n");
     }
 }
@@ -245,6 +254,7 @@ int main(int arguments, char** argument) {
     check<Shape<128256, 512, 8, 32>>(bench, all, logits, defect);
     prepare(262144);
     check<Shape<262144, 512, 32, 8>>(bench, all, logits, defect);
+    check<Shape<262144, 512, 12, 22>>(bench, all, logits, defect);
 
     if (arguments == 2 && test::failures == 0) {
         const Row rows[] = {{1, 0, 6.34e-4f}, {}, {}, {1, 3, 1.0f}, {}, {}, {1, 6, 2.5e-4f}};
@@ -252,10 +262,17 @@ int main(int arguments, char** argument) {
             for (int i = 0; i < 100; i++) test::launch(empty, dim3(32), 256, 0, bench.stream);
         }, 9);
         std::printf("microseconds a launch in a chain of dependent launches; an empty kernel takes %.2f\n", nothing);
-        std::printf("vocabulary, rows, threads x splits x groups, logits:  greedy  random   top_k   top_p    both logprobs\n");
+        std::printf("vocabulary, rows, threads x splits x groups, logits:  greedy  random   top_k   top_p    both logprobs penalty    mask\n");
         speed<Shape<128256, 512, 32, 1>>(bench, logits, rows, 1);
         speed<Shape<49152, 512, 24, 1>>(bench, logits, rows, 1);
-        speed<Shape<262144, 512, 32, 1>>(bench, logits, rows, 1);
+        speed<Shape<248320, 512, 32, 1>>(bench, logits, rows, 1);
+        speed<Shape<248320, 512, 16, 16>>(bench, logits, rows, 16);
+        for (int many : {32, 64, 128}) {
+            // Two, three and six rounds of the rows: what division() of passes/launch/sample.rs chooses, and what it chose before.
+            if (many == 32) speed<Shape<248320, 512, 16, 16>>(bench, logits, rows, many);
+            if (many != 32) speed<Shape<248320, 512, 12, 22>>(bench, logits, rows, many);
+            speed<Shape<248320, 512, 11, 24>>(bench, logits, rows, many);
+        }
         speed<Shape<128256, 512, 32, 8>>(bench, logits, rows, 8);
         speed<Shape<128256, 512, 16, 16>>(bench, logits, rows, 16);
         speed<Shape<128256, 512, 8, 32>>(bench, logits, rows, 64);

@@ -149,8 +149,8 @@ def qwen3_moe(*parts, **keys):
 def catalogue():
     """Name to config, with our own options among the keys (see `split`)."""
     return {
-        # Three value heads to a key head; five layers by interval alone, so that the last is linear; tied; a quarter
-        # rotated, by default.
+        # Three value heads to a key head; five layers by interval alone, so that the last is linear; tied; a
+        # quarter rotated, by default.
         "qwen35-text": text_only(
             qwen35(
                 common(36, 5, 47),
@@ -174,8 +174,8 @@ def catalogue():
                 tie_word_embeddings=False,
             )
         ),
-        # Ungrouped, wider keys than values, tied on both levels, half rotated, a draft layer; the small tensors are f32
-        # in the bf16 files too, as in the 0.8B release.
+        # Ungrouped, wider keys than values, tied on both levels, half rotated, a draft layer; the small
+        # tensors are f32 in the bf16 files too, as in the 0.8B release.
         "qwen35-vision": multimodal(
             qwen35(
                 common(34, 4, 41),
@@ -208,7 +208,8 @@ def catalogue():
         )
         # With that of its place, no first token is clear.
         | {"seed": 107},
-        # Forty experts, eight active, one tensor each as in FP8 releases; a draft layer with experts of its own.
+        # Forty experts, eight active, one tensor each as in FP8 releases; a draft layer with experts of its
+        # own.
         "qwen35-moe-vision": multimodal(
             qwen35(
                 common(32, 3, 41),
@@ -228,7 +229,8 @@ def catalogue():
             per_expert=True,
             draft=True,
         ),
-        # Fused projections with a ratio of two; a dense layer among sparse ones; six layers, no multiple of four.
+        # Fused projections with a ratio of two; a dense layer among sparse ones; six layers, no multiple of
+        # four.
         "qwen3-next": qwen3_next(
             common(35, 6, 43),
             attention(4, 2, 16),
@@ -244,8 +246,8 @@ def catalogue():
             rope_theta=10000.0,
             tie_word_embeddings=False,
         ),
-        # Fused projections with a ratio of three; one expert of five, its weight not renormalised; every other layer
-        # sparse; tied.
+        # Fused projections with a ratio of three; one expert of five, its weight not renormalised; every
+        # other layer sparse; tied.
         "qwen3-next-one": qwen3_next(
             common(40, 4, 47),
             attention(3, 3, 10),
@@ -272,7 +274,8 @@ def catalogue():
             rope_theta=1000000.0,
             tie_word_embeddings=False,
         ),
-        # norm_topk_prob left out, which is false in this family; head_dim stated; every other layer dense; tied.
+        # norm_topk_prob left out, which is false in this family; head_dim stated; every other layer dense;
+        # tied.
         "qwen3-moe-raw": qwen3_moe(
             common(38, 4, 51),
             attention(5, 5, 14),
@@ -284,8 +287,8 @@ def catalogue():
             rope_theta=1000000.0,
             tie_word_embeddings=True,
         ),
-        # 256 columns: of eight warps that read an expert's matrix each has 32, and scales its own part of a row of x. Mixtures with a shared
-        # expert stream where experts come in eights.
+        # 256 columns: of eight warps that read an expert's matrix each has 32, and scales its own part of a
+        # row of x. Mixtures with a shared expert stream where experts come in eights.
         "qwen35-moe-wide": text_only(
             qwen35(
                 common(256, 1, 37),

@@ -108,7 +108,8 @@ class Maker:
     def mixture(self, prefix):
         text = self.text
         count, width, active = text["num_experts"], text["moe_intermediate_size"], text["num_experts_per_tok"]
-        # Many experts are close to one another: further apart, there are prompts that choose among them clearly.
+        # Many experts are close to one another: further apart, there are prompts that choose among them
+        # clearly.
         self.linear(prefix + "gate", count, self.hidden, 3.0 if count > 16 else 1.5)
         gate_up = self.rng.standard_normal((count, 2 * width, self.hidden)) / self.hidden**0.5
         # A mean over the active experts, each its own direction, would be small.

@@ -36,8 +36,8 @@ impl Random {
     }
 }
 
-/// Writes a golden's f32 weights to `directory` with a tokenizer beside them, whose tokens are one ASCII character
-/// each: an answer has as many bytes as tokens.
+/// Writes a golden's f32 weights to `directory` with a tokenizer beside them, whose tokens are one ASCII
+/// character each: an answer has as many bytes as tokens.
 ///
 /// # Panics
 /// If the vocabulary has more ids than there are such characters, or the directory is not writable.
@@ -184,8 +184,8 @@ impl Request {
     }
 }
 
-/// Streams every request, in order, at most `clients` at a time; answers are in the order of the requests. Clients
-/// rest now and then, so that batches shrink too.
+/// Streams every request, in order, at most `clients` at a time; answers are in the order of the requests.
+/// Clients rest now and then, so that batches shrink too.
 ///
 /// # Panics
 /// If one is refused or fails.

@@ -30,7 +30,7 @@ fn at_load(name: &str) -> bool {
 /// If it is not Rust.
 pub fn walk(name: &str, source: &str) -> Vec<Finding> {
     let file = syn::parse_file(source).unwrap_or_else(|error| panic!("{name}: {error}"));
-    let mut walker = Walker { name, findings: Vec::new() };
+    let mut walker = Walker { name, names: names_in(&file), findings: Vec::new() };
     walker.visit_file(&file);
     walker.findings
 }
@@ -63,8 +63,38 @@ pub fn walk_directory(directory: &Path, skip: &[&str]) -> (usize, Vec<Finding>) 
     (files, findings)
 }
 
+/// The constants of a file that are texts.
+fn names_in(file: &syn::File) -> Vec<syn::Ident> {
+    struct Names(Vec<syn::Ident>);
+    impl Names {
+        fn add(&mut self, name: &syn::Ident, kind: &syn::Type) {
+            if let syn::Type::Reference(reference) = kind
+                && matches!(&*reference.elem, syn::Type::Path(path) if path.path.is_ident("str"))
+            {
+                self.0.push(name.clone());
+            }
+        }
+    }
+    impl Visit<'_> for Names {
+        fn visit_item_const(&mut self, item: &syn::ItemConst) {
+            self.add(&item.ident, &item.ty);
+        }
+        fn visit_impl_item_const(&mut self, item: &syn::ImplItemConst) {
+            self.add(&item.ident, &item.ty);
+        }
+        fn visit_item_static(&mut self, item: &syn::ItemStatic) {
+            self.add(&item.ident, &item.ty);
+        }
+    }
+    let mut names = Names(Vec::new());
+    names.visit_file(file);
+    names.0
+}
+
 struct Walker<'a> {
     name: &'a str,
+    /// What stands for a text here.
+    names: Vec<syn::Ident>,
     findings: Vec<Finding>,
 }
 
@@ -72,6 +102,13 @@ impl Walker<'_> {
     fn report(&mut self, span: proc_macro2::Span, what: impl Into<String>) {
         let place = format!("{}:{}", self.name, span.start().line);
         self.findings.push(Finding { place, what: what.into() });
+    }
+
+    /// Reports a path that ends with a constant which is a text.
+    fn named(&mut self, path: &syn::Path, what: &str) {
+        if let Some(last) = path.segments.last().filter(|last| self.names.contains(&last.ident)) {
+            self.report(last.ident.span(), format!("{what} the name in `{}`", last.ident));
+        }
     }
 
     /// Reports a path that names a fixed type or one of its variants.
@@ -170,6 +207,7 @@ impl<'ast> Visit<'ast> for Walker<'_> {
             for side in [&*expression.left, &*expression.right] {
                 for path in paths_in(side) {
                     self.fixed(path);
+                    self.named(path, "comparison with");
                 }
                 if let syn::Expr::Lit(syn::ExprLit { lit: syn::Lit::Str(text), .. }) = side {
                     self.report(text.span(), format!("comparison with the name \"{}\"", text.value()));
@@ -214,6 +252,11 @@ fn match_pattern(walker: &mut Walker, pattern: &syn::Pat) {
     impl Visit<'_> for Patterns<'_, '_> {
         fn visit_path(&mut self, path: &syn::Path) {
             self.0.fixed(path);
+            self.0.named(path, "match on");
+        }
+        // A constant without a path looks like a new name.
+        fn visit_pat_ident(&mut self, pattern: &syn::PatIdent) {
+            self.0.named(&pattern.ident.clone().into(), "match on");
         }
         fn visit_lit_str(&mut self, text: &syn::LitStr) {
             self.0.report(text.span(), format!("match on the name \"{}\"", text.value()));

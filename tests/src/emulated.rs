@@ -1,19 +1,21 @@
-//! CUDA servers on a machine without a card: the emitted kernels compiled by g++ for an emulated one (tests/emulated), whose
-//! `libcuda.so.1` the server finds in the real one's place.
+//! CUDA servers on a machine without a card: the emitted kernels compiled by g++ for an emulated one
+//! (tests/emulated), whose `libcuda.so.1` the server finds in the real one's place.
 //!
-//! Such a server is the one that a build makes, from the same emitted crate; only what stands in its `cubins/` is the modules'
-//! text compiled for this processor instead of machine code for the card.
+//! Such a server is the one that a build makes, from the same emitted crate; only what stands in its
+//! `cubins/` is the modules' text compiled for this processor instead of machine code for the card.
 
 use crate::root;
 use monomorph_compiler::plan::Plan;
 use monomorph_compiler::plan::cuda::Module;
+use monomorph_compiler::spec;
 use monomorph_compiler::spec::types::{Cuda, Target};
-use monomorph_compiler::toolchain::{self, Built, nvcc};
+use monomorph_compiler::toolchain::{self, Built, Linking, nvcc, times};
 use sha2::{Digest, Sha256};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Instant;
 
 /// What every card has: enough for small models, little enough to be filled in no time.
 const MEMORY: u64 = 1 << 30;
@@ -40,12 +42,12 @@ impl Server {
     }
 }
 
-/// So few multiprocessors that even small models take blocks round their rings of stages, and from one piece of work to the next, as
-/// full-size ones do on many.
+/// So few multiprocessors that even small models take blocks round their rings of stages, and from one piece
+/// of work to the next, as full-size ones do on many.
 pub const FEW: usize = 7;
 
-/// Copies a hardware file into a targets directory as `emulated-<hardware>`, for this machine's kind of host, and with so many multiprocessors
-/// (`None`: its own).
+/// Copies a hardware file into a targets directory as `emulated-<hardware>`, for this machine's kind of host,
+/// and with so many multiprocessors (`None`: its own).
 ///
 /// # Panics
 /// If it cannot be read or written.
@@ -79,16 +81,30 @@ pub fn build(target: &Target) -> Server {
     let stage = Stage::new(&directory);
     let driver = stage.driver(&target.hardware.name, card);
     let modules = &plan.cuda.as_ref().expect("a CUDA target has a CUDA plan").modules;
-    for (module, image) in modules.iter().zip(stage.images(&plan, &directory, &driver)) {
+    let start = Instant::now();
+    let images = stage.images(&plan, &directory, &driver);
+    times::note(&root(), &format!("modules {}", target.build()), start.elapsed())
+        .unwrap_or_else(|error| panic!("{error}"));
+    for (module, image) in modules.iter().zip(images) {
         let to = directory.join("cubins").join(&module.name).with_extension("cubin");
         let image = std::fs::read(image).expect("it was just compiled");
         write_if_changed(&to, &image);
     }
-    let built = toolchain::link(&root(), target, &directory, "emulated");
+    // For this machine's processor, as servers of CPU targets are: theirs are the dependencies, 235 of 241
+    // units. A server for a card is compiled for any processor of its host's kind; nothing else is other than
+    // it is shipped.
+    let processor = this_processor();
+    let linking = Linking { processor: processor.hardware.cpu(), ..Linking::new(&processor.hardware.name) };
+    let built = toolchain::link(&root(), target, &directory, &linking);
     match built.unwrap_or_else(|error| panic!("{}: {error}", target.name())) {
         Built::Server(binary) => Server { binary, driver },
         Built::Crate { why, .. } => panic!("{}: {why}", target.name()),
     }
+}
+
+/// A target of the processor that tests run on.
+fn this_processor() -> Target {
+    spec::load(&[root().join("targets")], "cpu/smollm2-135m/q4_1").unwrap_or_else(|error| panic!("{error}"))
 }
 
 /// Compiles a program of `tests/cuda` with these macros, for this machine; returns it.
@@ -124,8 +140,8 @@ fn files(directory: &Path) -> Vec<PathBuf> {
     files
 }
 
-/// The library with the emulated card's part of it in place, in a directory named by its content: what is compiled there is
-/// compiled once.
+/// The library with the emulated card's part of it in place, in a directory named by its content: what is
+/// compiled there is compiled once.
 struct Stage {
     directory: PathBuf,
     include: PathBuf,
@@ -237,7 +253,8 @@ impl Stage {
     }
 }
 
-/// Runs a compiler unless its output is there. Another process may be at it too: each writes a file of its own and renames it.
+/// Runs a compiler unless its output is there. Another process may be at it too: each writes a file of its
+/// own and renames it.
 fn compile(command: &mut Command, to: &Path) {
     if to.exists() {
         return;

@@ -80,7 +80,8 @@ impl Golden {
             std::fs::read_to_string(self.directory.join("config.json")).expect("a golden has a config");
         let directory = targets.join("models").join(&self.name);
         std::fs::create_dir_all(&directory).expect("a temporary directory is writable");
-        // Each checkpoint says itself how it is stored; of one that is not there the config says what is usual.
+        // Each checkpoint says itself how it is stored; of one that is not there the config says what is
+        // usual.
         for format in ["f32", "bf16"] {
             let seen = import::Seen::read(&self.directory.join(format)).expect("checkpoints are sound");
             let imported = import::import(&config, &self.name, rounded, &seen);
@@ -149,8 +150,9 @@ pub fn file_tensors(target: &spec::types::Target) -> Vec<FileTensor> {
     found
 }
 
-/// A golden of any size, with the interpreter for an oracle: `config` as Hugging Face has it, and below `directory`
-/// random f32 weights for it, of which every product keeps the size of its input. There are no logits beside them.
+/// A golden of any size, with the interpreter for an oracle: `config` as Hugging Face has it, and below
+/// `directory` random f32 weights for it, of which every product keeps the size of its input. There are no
+/// logits beside them.
 ///
 /// # Panics
 /// If the config is refused or the directory is not writable.
@@ -192,8 +194,8 @@ pub fn synthetic(directory: &Path, name: &str, config: &serde_json::Value, promp
     golden
 }
 
-/// A model whose heads have the widths that the fast kernels are for: chunks of a delta-net, attention on tensor cores, experts.
-/// Several blocks sample a row of its logits.
+/// A model whose heads have the widths that the fast kernels are for: chunks of a delta-net, attention on
+/// tensor cores, experts. Several blocks sample a row of its logits.
 ///
 /// # Panics
 /// If the directory is not writable.

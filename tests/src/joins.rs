@@ -1,4 +1,5 @@
-//! Sequences that join and leave batches, and what each is alone: models, prompts, and how the two are compared.
+//! Sequences that join and leave batches, and what each is alone: models, prompts, and how the two are
+//! compared.
 
 use crate::crowd::write_tokenizer;
 use crate::goldens::{golden, slim, wide};
@@ -31,9 +32,9 @@ pub struct Stored {
     pub tokens: usize,
 }
 
-/// A model in a storage, whose products compute in `compute`: a committed golden as it is stored in `bf16`, or one of the made-up ones, `wide` and
-/// `slim`, in any. Its specs go into `targets`, its weights
-/// below `out`.
+/// A model in a storage, whose products compute in `compute`: a committed golden as it is stored in `bf16`,
+/// or one of the made-up ones, `wide` and `slim`, in any. Its specs go into `targets`, its weights below
+/// `out`.
 ///
 /// # Panics
 /// If there is none of that name, or a directory is not writable.
@@ -74,8 +75,9 @@ pub fn store(name: &str, storage: &str, compute: Compute, targets: &Path, out: &
 }
 
 impl Stored {
-    /// So many prompts that differ: of a token, around the ends of pieces and tiles, and of any length in between. With
-    /// [`Stored::tight`] the first runs alone, and where a step takes 256 tokens the two behind it begin in one: of the second there is one token left then.
+    /// So many prompts that differ: of a token, around the ends of pieces and tiles, and of any length in
+    /// between. With [`Stored::tight`] the first runs alone, and where a step takes 256 tokens the two behind
+    /// it begin in one: of the second there is one token left then.
     pub fn prompts(&self, count: usize) -> Vec<Vec<u32>> {
         let longest = LONGEST.min(self.context - self.tokens);
         let ends = [longest, 192, 65, 1, 2, 64, 129, 63, 128, 127, 193];
@@ -97,7 +99,8 @@ impl Stored {
     }
 }
 
-/// What a server generated: a list a prompt, of pairs of an id and its log-probability; and what it said of that.
+/// What a server generated: a list a prompt, of pairs of an id and its log-probability; and what it said of
+/// that.
 #[derive(Clone, Debug)]
 pub struct Generated {
     /// As JSON has it.

@@ -14,10 +14,28 @@ pub mod scripted;
 pub mod server;
 
 use std::path::{Path, PathBuf};
+use std::process::Command;
 
 /// The workspace's root.
 pub fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("tests stand in the workspace").to_owned()
+}
+
+/// Builds a program of the workspace beside the test that asks for it, and returns where it stands below the
+/// target directory.
+///
+/// It is chosen among the whole workspace with the features that `cargo xtask test` names: cargo unites the
+/// features of what it is asked to build, and one package by itself would have half of its dependencies, and
+/// itself, compiled once more with others.
+///
+/// # Panics
+/// When it does not build.
+pub fn program(chosen: &[&str], below: &str) -> PathBuf {
+    let mut cargo = Command::new(env!("CARGO"));
+    cargo.current_dir(root()).args(["build", "--quiet", "--workspace", "--features=monomorph-device/cuda"]);
+    assert!(cargo.args(chosen).status().expect("cargo runs").success(), "{below} does not build");
+    let test = std::env::current_exe().expect("this test");
+    test.ancestors().nth(2).expect("a target directory").join(below)
 }
 
 /// Committed test data.
@@ -25,12 +43,18 @@ pub fn fixtures() -> PathBuf {
     root().join("tests/fixtures")
 }
 
-/// The SmolLM2 GGUF that `cargo xtask test` fetched; `None` when tests run without it.
-pub fn smollm2() -> Option<PathBuf> {
-    let path = std::env::var_os("MONOMORPH_TEST_WEIGHTS").map(PathBuf::from);
-    if path.is_none() {
-        eprintln!("skipped: no SmolLM2 weights; `cargo xtask test` fetches them");
-    }
+/// The SmolLM2 GGUF that `cargo xtask test` fetched. A test that needs it begins with
+/// `#[cfg_attr(not(smollm2), ignore = "needs SmolLM2's weights: cargo xtask test")]`, so that one that was
+/// left out is counted as ignored.
+///
+/// # Panics
+/// When `MONOMORPH_TEST_WEIGHTS` does not name it.
+pub fn smollm2() -> PathBuf {
+    let path = std::env::var_os("MONOMORPH_TEST_WEIGHTS").filter(|path| !path.is_empty());
+    let path = PathBuf::from(
+        path.expect("MONOMORPH_TEST_WEIGHTS names SmolLM2's GGUF; `cargo xtask test` fetches it and sets it"),
+    );
+    assert!(path.is_file(), "MONOMORPH_TEST_WEIGHTS: there is no file {}", path.display());
     path
 }
 

@@ -75,9 +75,9 @@ impl Spread {
         Self { half: part(1, 2), most: part(9, 10), all: part(1, 1) }
     }
 
-    /// Whether half of the rows are within the bound, and nine of ten within twice that; and all are within it, unless a rounding may
-    /// make a row another one: where experts are chosen, and where a state is carried along (docs/performance.md, "Right, on the
-    /// emulated card").
+    /// Whether half of the rows are within the bound, and nine of ten within twice that; and all are within
+    /// it, unless a rounding may make a row another one: where experts are chosen, and where a state is
+    /// carried along (docs/performance.md, "Right, on the emulated card").
     pub fn is_within(&self, bound: f32, model: &Model) -> bool {
         let mut ffns = [&model.ffn].into_iter().chain(model.other_ffns.values());
         let recurrent = model.mixers.values().any(|mixer| matches!(mixer, Mixer::DeltaNet(_)));

@@ -15,7 +15,8 @@ pub struct Npm {
 }
 
 impl Npm {
-    /// Those that the files in `tests/NAME` pin, under `target`; installed anew when these change. No package's scripts are run.
+    /// Those that the files in `tests/NAME` pin, under `target`; installed anew when these change. No
+    /// package's scripts are run.
     ///
     /// # Panics
     /// When a package cannot be had; npm's own words go to standard error.
@@ -49,7 +50,8 @@ impl Npm {
         Command::new(self.file("node-linux-KIND/bin/node"))
     }
 
-    /// Puts the TypeScript in `tests/NAME` beside its packages, where Node looks for them, and checks its types.
+    /// Puts the TypeScript in `tests/NAME` beside its packages, where Node looks for them, and checks its
+    /// types.
     ///
     /// # Panics
     /// When a type is wrong; the compiler's own words go to standard error.

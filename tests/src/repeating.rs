@@ -3,8 +3,9 @@
 use safetensors::tensor::{Dtype, SafeTensors, TensorView, serialize};
 use std::path::Path;
 
-/// The weights in `directory`, f32 or bf16, made to repeat themselves, mostly: what layers add to the residual stream is made small,
-/// so that the likeliest token is the one fed; and a draft head says so too, as a part of the layers does anyway. Most drafts hold.
+/// The weights in `directory`, f32 or bf16, made to repeat themselves, mostly: what layers add to the
+/// residual stream is made small, so that the likeliest token is the one fed; and a draft head says so too,
+/// as a part of the layers does anyway. Most drafts hold.
 ///
 /// # Panics
 /// If they are not those of a golden with an untied head, or are not writable.

@@ -1,5 +1,6 @@
-//! Goldens stored anew: their f32 weights in another format, with the quant spec that says so, and the same weights
-//! once more as the f32 values that the codes and scales stand for, worked out here and not by what is tested.
+//! Goldens stored anew: their f32 weights in another format, with the quant spec that says so, and the same
+//! weights once more as the f32 values that the codes and scales stand for, worked out here and not by what
+//! is tested.
 
 use crate::goldens::{Golden, file_tensors};
 use monomorph_compiler::spec::types::{
@@ -57,7 +58,8 @@ impl Storage {
         }
     }
 
-    /// Whether every matrix's rows fill whole blocks, and no scale belongs to rows of two tensors or to several experts.
+    /// Whether every matrix's rows fill whole blocks, and no scale belongs to rows of two tensors or to
+    /// several experts.
     pub fn fits(&self, target: &Target) -> bool {
         let whole = |tensor: TensorDecl| {
             let (format, scales) = self.of(tensor.class);
@@ -110,8 +112,8 @@ pub struct Encoded {
     pub values: Vec<f32>,
 }
 
-/// Encodes a matrix `[rows, columns]`, rounding to nearest under the usual scales. What that means is worked out from the
-/// definition of the form, not by the code that readers share.
+/// Encodes a matrix `[rows, columns]`, rounding to nearest under the usual scales. What that means is worked
+/// out from the definition of the form, not by the code that readers share.
 pub fn encode_matrix(values: &[f32], columns: usize, format: Format, scales: Option<ClassScales>) -> Encoded {
     let rows = values.len() / columns;
     let Some(scales) = scales else {
@@ -151,8 +153,8 @@ pub fn encode_matrix(values: &[f32], columns: usize, format: Format, scales: Opt
     Encoded { tensors, values: stand_for }
 }
 
-/// Stores the f32 checkpoint of `golden` as `storage` says. Writes `out/stored/`, a checkpoint, `out/means/`, an f32
-/// checkpoint of exactly the values that `stored` stands for (for the golden's own `f32.toml`), and
+/// Stores the f32 checkpoint of `golden` as `storage` says. Writes `out/stored/`, a checkpoint, `out/means/`,
+/// an f32 checkpoint of exactly the values that `stored` stands for (for the golden's own `f32.toml`), and
 /// `targets/models/<golden>/<quant>.toml`, whose name `<quant>` it returns: `<storage>-<compute>`.
 ///
 /// `plain` is the golden's imported f32 target.
@@ -179,9 +181,9 @@ pub fn requantise(
             None => (storage.rest, None),
         };
         let bytes = checkpoint.expect(&tensor.name, &tensor.shape, Format::F32);
-        let bytes = bytes.expect("the golden's tensors fit").bytes;
+        let bytes = bytes.expect("the golden's tensors fit").bytes.read().expect("goldens are readable");
         let mut values = vec![0.0; bytes.len() / 4];
-        decode(Format::F32, bytes, &mut values);
+        decode(Format::F32, &bytes, &mut values);
         let encoded = encode_matrix(&values, tensor.columns.unwrap_or(1), format, scales);
         let stem = tensor.name.rsplit_once('.').map_or(tensor.name.as_str(), |(stem, _)| stem);
         for (i, (suffix, matrix_shape, format, bytes)) in encoded.tensors.into_iter().enumerate() {

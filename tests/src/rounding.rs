@@ -1,8 +1,10 @@
-//! How far rounding alone moves rows of logits, as the interpreter measures it: what of a row's distance says nothing about kernels.
+//! How far rounding alone moves rows of logits, as the interpreter measures it: what of a row's distance says
+//! nothing about kernels.
 //!
-//! Small random models have rows that any rounding moves far: an output of a delta-net that is nearly zero is made large by the norm
-//! behind it, and what was wrong with it goes into the tokens after it. Such a row is another one wherever something is rounded otherwise,
-//! before a kernel has done anything wrong (docs/performance.md, "Right, on the emulated card").
+//! Small random models have rows that any rounding moves far: an output of a delta-net that is nearly zero is
+//! made large by the norm behind it, and what was wrong with it goes into the tokens after it. Such a row is
+//! another one wherever something is rounded otherwise, before a kernel has done anything wrong
+//! (docs/performance.md, "Right, on the emulated card").
 
 use crate::logits::{Logits, rows_apart};
 use monomorph_compiler::graph;
@@ -12,12 +14,12 @@ use monomorph_formats::Format;
 use monomorph_weights::Checkpoint;
 use std::path::Path;
 
-/// A row may be so many times as far away as rounding moved it: four roundings are few to know the largest by, and kernels round what
-/// the interpreter does not (queries and weights of attention).
+/// A row may be so many times as far away as rounding moved it: four roundings are few to know the largest
+/// by, and kernels round what the interpreter does not (queries and weights of attention).
 const TIMES: f32 = 2.0;
 
-/// By prompt and token, how far logits may be from `expected`: `bound`, or twice as far as rounding moves the row, if that is more.
-/// Rounded is as the target says; K/V less, or not at all; products not at all.
+/// By prompt and token, how far logits may be from `expected`: `bound`, or twice as far as rounding moves the
+/// row, if that is more. Rounded is as the target says; K/V less, or not at all; products not at all.
 ///
 /// # Panics
 /// If the checkpoint is not the target's.

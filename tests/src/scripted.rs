@@ -1,12 +1,13 @@
 //! The scripted model's server, which says whatever it is told to: an example of `monomorph-server`.
 
-use crate::root;
+use crate::program;
 use crate::server::Serving;
 use std::path::PathBuf;
 use std::process::Command;
 use tempfile::TempDir;
 
-/// A running server of the model that calls tools as Hermes models do and reasons between `<think>` and `</think>`.
+/// A running server of the model that calls tools as Hermes models do and reasons between `<think>` and
+/// `</think>`.
 pub struct Talking {
     /// The server.
     pub serving: Serving,
@@ -40,10 +41,5 @@ fn start(verb: &str, arguments: &[&str]) -> Talking {
 }
 
 fn scripted() -> PathBuf {
-    let mut cargo = Command::new(env!("CARGO"));
-    cargo.current_dir(root()).args(["build", "--quiet", "-p", "monomorph-server", "--example", "scripted"]);
-    assert!(cargo.status().expect("cargo runs").success(), "the scripted server does not build");
-    let test = std::env::current_exe().expect("this test");
-    let folder = test.ancestors().nth(2).expect("a target directory");
-    folder.join("examples/scripted")
+    program(&["--example", "scripted"], "examples/scripted")
 }

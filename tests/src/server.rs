@@ -91,7 +91,8 @@ impl Serving {
         Serving { process, address, ready_after: started.elapsed() }
     }
 
-    /// Overwrites every file without a name that it has open in `directory`, as a disk does that goes bad; how many there were.
+    /// Overwrites every file without a name that it has open in `directory`, as a disk does that goes bad;
+    /// how many there were.
     ///
     /// # Panics
     /// If the process is gone, or its files cannot be written.
@@ -147,7 +148,8 @@ pub fn post(address: &str, path: &str, body: &str) -> Option<(u16, String)> {
     request(address, &post_text(address, path, body))
 }
 
-/// Sends a POST request with a JSON body; what comes back is read from the connection, which the server closes.
+/// Sends a POST request with a JSON body; what comes back is read from the connection, which the server
+/// closes.
 ///
 /// # Panics
 /// If nobody listens.

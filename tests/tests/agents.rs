@@ -1,8 +1,10 @@
-//! Coding agents against the scripted model, set up as `docs/agents.md` says: each is told to make a file, calls its tool for that, and
-//! says what it is told to when the tool has run. None may ask anybody but the server, with one exception.
+//! Coding agents against the scripted model, set up as `docs/agents.md` says: each is told to make a file,
+//! calls its tool for that, and says what it is told to when the tool has run. None may ask anybody but the
+//! server, with one exception.
 //!
-//! Planted, and caught: Codex without the switch for its plugins (it asked others); a tool that prints another text than is waited for. Refusals
-//! by the server that made it fail before they were put right: `client_metadata`, several instructions at the beginning, instructions in the middle.
+//! Planted, and caught: Codex without the switch for its plugins (it asked others); a tool that prints
+//! another text than is waited for. Refusals by the server that made it fail before they were put right:
+//! `client_metadata`, several instructions at the beginning, instructions in the middle.
 
 use monomorph_tests::npm::Npm;
 use monomorph_tests::scripted;
@@ -22,7 +24,8 @@ struct Agent {
     program: &'static str,
     arguments: &'static [&'static str],
     environment: &'static [(&'static str, &'static str)],
-    /// A file of settings in its home, or in the directory where it works; `<URL>` in values and settings is the server's address.
+    /// A file of settings in its home, or in the directory where it works; `<URL>` in values and settings is
+    /// the server's address.
     settings: Option<(&'static str, &'static str)>,
     /// The tool that runs commands, the argument that the command is, and what else the call has.
     tool: (&'static str, &'static str, &'static str),
@@ -108,13 +111,14 @@ const OPENCODE: Agent = Agent {
     )),
     tool: ("bash", "command", r#", "description": "Writes a file""#),
     thought: "",
-    // In a home where it never was it wants a package of npm's registry, no switch keeps it from that, and it does without.
+    // In a home where it never was it wants a package of npm's registry, no switch keeps it from that, and it
+    // does without.
     stubborn: Some("CONNECT registry."),
 };
 
 impl Agent {
-    /// What it is asked. The model is told by the last text in two brackets what to say: first here, then by what the command prints,
-    /// which has its brackets in octal so that it is not found here.
+    /// What it is asked. The model is told by the last text in two brackets what to say: first here, then by
+    /// what the command prints, which has its brackets in octal so that it is not found here.
     fn question(&self) -> String {
         let (name, argument, more) = self.tool;
         let thought = self.thought;

@@ -1,29 +1,59 @@
-//! Kernels compile for the architectures there are targets for, and what is not fit to ship fails the build. No card is needed:
-//! nvcc is found or fetched, and compiled modules are kept by content.
+//! What a build makes of a target's modules: machine code, figures, and an error where a kernel is not fit to
+//! ship. No card is needed: nvcc is found or fetched, and what was compiled is kept by content. The kernels
+//! of all targets are compiled by `cargo xtask kernels`, which `cargo xtask test` runs: here stands what it
+//! does not do, and that both come to the same figures.
 
-use monomorph_compiler::spec::types::Target;
-use monomorph_compiler::toolchain::{self, modules};
+use monomorph_compiler::plan::Plan;
+use monomorph_compiler::toolchain::kernels::Survey;
+use monomorph_compiler::toolchain::nvcc::Compiler;
+use monomorph_compiler::toolchain::{self, BuildError, modules};
 use monomorph_compiler::{emit, spec};
 use monomorph_tests::root;
+use std::path::Path;
 
-fn target(name: &str) -> Target {
-    spec::load(&[root().join("targets")], name).unwrap_or_else(|error| panic!("{error}"))
+/// A target's plan with one module of it.
+fn plan(name: &str) -> Plan {
+    let target = spec::load(&[root().join("targets")], name).unwrap_or_else(|error| panic!("{error}"));
+    let mut plan = toolchain::plan(&target).unwrap_or_else(|error| panic!("{error}"));
+    let cuda = plan.cuda.as_mut().expect("a CUDA target");
+    cuda.modules.retain(|module| module.name == "decode_1");
+    cuda.programs.clear();
+    plan
 }
 
-/// Compiles a target's kernels and checks what the build checks.
-fn compiles(name: &str, instruction_set: &str) {
-    let target = target(name);
-    let report = toolchain::cubins(&root(), &target).unwrap_or_else(|error| panic!("{name}: {error}"));
-    assert_eq!(report.architecture, instruction_set);
-    let kernels =
-        || report.modules.iter().flat_map(|module| module.kernels.iter().map(move |it| (module, it)));
-    for wanted in ["embed_rows", "attention_qkv", "attention", "ffn_down", "sample"] {
-        assert!(kernels().any(|(_, kernel)| kernel.name == wanted), "{name} has no kernel {wanted}");
+/// Emits a plan's modules and compiles them as a build does.
+fn compile(plan: &Plan, directory: &Path) -> Result<modules::CubinReport, BuildError> {
+    for file in emit::cuda::modules(plan, plan.cuda.as_ref().expect("a CUDA target")) {
+        let path = directory.join(&file.path);
+        std::fs::create_dir_all(path.parent().expect("it stands in a directory")).expect("it is writable");
+        std::fs::write(path, file.text).expect("it is writable");
     }
-    for (module, kernel) in kernels() {
-        assert!(kernel.usage.registers > 0, "{}.{} has figures", module.name, kernel.name);
-        let file = root().join("generated").join(name).join("cubins").join(format!("{}.cubin", module.name));
-        assert_eq!(file.metadata().map(|it| it.len()).unwrap_or(0), module.bytes, "{}", file.display());
+    modules::copy_library(&root(), directory).unwrap_or_else(|error| panic!("{error}"));
+    modules::compile(&root(), directory, plan)
+}
+
+/// A build of a target's kernels is inspected, and comes to what the survey of all targets comes to.
+fn compiles(name: &str, instruction_set: &str) {
+    let (plan, directory) = (plan(name), tempfile::tempdir().expect("there is room"));
+    let report = compile(&plan, directory.path()).unwrap_or_else(|error| panic!("{name}: {error}"));
+    assert_eq!(report.architecture, instruction_set);
+    let [module] = &report.modules[..] else { panic!("{name} has other modules") };
+    let file = directory.path().join("cubins/decode_1.cubin");
+    assert_eq!(file.metadata().map(|it| it.len()).unwrap_or(0), module.bytes, "{}", file.display());
+    for wanted in ["embed_rows", "attention_qkv", "attention", "ffn_down", "sample"] {
+        assert!(module.kernels.iter().any(|kernel| kernel.name == wanted), "{name} has no kernel {wanted}");
+    }
+    // In a cache of its own, so that the build has told it nothing.
+    let cache = tempfile::tempdir().expect("there is room");
+    let compiler = Compiler::find(&root()).unwrap_or_else(|error| panic!("{error}"));
+    let mut survey = Survey::new(&root(), &compiler);
+    survey.add(&plan).unwrap_or_else(|error| panic!("{error}"));
+    let surveyed = survey.compile(cache.path(), &|_, _, _| ()).unwrap_or_else(|error| panic!("{error}"));
+    assert_eq!(surveyed.defects, Vec::<String>::new());
+    assert_eq!(surveyed.usages.len(), module.kernels.len());
+    for (kernel, alone) in module.kernels.iter().zip(&surveyed.usages) {
+        assert!(kernel.usage.registers > 0, "{name}: {} has figures", kernel.name);
+        assert_eq!((&kernel.name, &kernel.usage), (&alone.kernel, &alone.usage), "{name}");
     }
 }
 
@@ -44,22 +74,12 @@ fn an_exact_target_compiles() {
 
 /// Compiles one program of a target after `plant` changed its plan; the error there must be.
 fn planted(plant: impl Fn(&mut monomorph_compiler::plan::cuda::Kernel)) -> String {
-    let target = target("h200/llama-3.2-1b/bf16");
-    let graph = monomorph_compiler::graph::build(&target.model, &target.quant);
-    let mut plan = monomorph_compiler::passes::assemble::plan(&target, &graph).expect("the rules cover it");
+    let mut plan = plan("h200/llama-3.2-1b/bf16");
     let cuda = plan.cuda.as_mut().expect("a CUDA target");
-    cuda.modules.retain(|module| module.name == "decode_1");
-    cuda.programs.clear();
     cuda.modules[0].kernels.retain(|kernel| kernel.name == "attention");
     cuda.modules[0].kernels.iter_mut().for_each(plant);
     let directory = tempfile::tempdir().expect("there is room");
-    for file in emit::cuda::modules(&plan, plan.cuda.as_ref().expect("it is still there")) {
-        let path = directory.path().join(&file.path);
-        std::fs::create_dir_all(path.parent().expect("it stands in a directory")).expect("it is writable");
-        std::fs::write(path, file.text).expect("it is writable");
-    }
-    modules::copy_library(&root(), directory.path()).unwrap_or_else(|error| panic!("{error}"));
-    match modules::compile(&root(), directory.path(), &plan) {
+    match compile(&plan, directory.path()) {
         Ok(_) => "nothing wrong".to_owned(),
         Err(error) => error.to_string(),
     }

@@ -1,18 +1,21 @@
-//! Servers that draft, with a model's own head, with what is looked up, or with the model without its recurrent layers: they answer as
-//! those that do not, token for token, whoever joins or leaves the batch; and what a stack drafts is what the interpreter drafts.
+//! Servers that draft, with a model's own head, with what is looked up, or with the model without its
+//! recurrent layers: they answer as those that do not, token for token, whoever joins or leaves the batch;
+//! and what a stack drafts is what the interpreter drafts.
 //!
 //! Planted, one at a time, in servers that draft without recurrent layers (docs/adr/0025), and caught here:
 //!
-//! * passes a position early: other answers, for they write over a token that holds, and other drafts; a position late: no block is
-//!   there. (Both by the unit test beside `Drafting`, too.)
+//! * passes a position early: other answers, for they write over a token that holds, and other drafts; a
+//!   position late: no block is there. (Both by the unit test beside `Drafting`, too.)
 //! * A draft accepted that was not sampled: the engine ends with a word on it.
-//! * Keys and values of the token sampled last left as its pass wrote them, by the step that verifies: other answers, other drafts.
-//! * Passes through the recurrent layers too, which so write state: other drafts, and the plan's test. No answer was another: a CPU keeps
-//!   state by position, and the step that verifies goes on from the one at its own.
+//! * Keys and values of the token sampled last left as its pass wrote them, by the step that verifies: other
+//!   answers, other drafts.
+//! * Passes through the recurrent layers too, which so write state: other drafts, and the plan's test. No
+//!   answer was another: a CPU keeps state by position, and the step that verifies goes on from the one at
+//!   its own.
 //! * A reach of 2K − 1: blocks are short. (By `tests/engine/drafts.rs` of the engine, too.)
 //!
-//! By `far.rs`: passes that ask the disk for the last layer's part alone; a pass prepared behind the last, whose position no block
-//! holds, which is how it was for draft heads until then.
+//! By `far.rs`: passes that ask the disk for the last layer's part alone; a pass prepared behind the last,
+//! whose position no block holds, which is how it was for draft heads until then.
 
 use monomorph_compiler::plan::{PhaseKind, Plan};
 use monomorph_compiler::reference::{Cache, Interpreter, Logits};
@@ -77,7 +80,8 @@ fn requests(vocabulary: usize, random: &mut Random) -> Vec<Request> {
     (0..90).map(request).collect()
 }
 
-/// One server with one set of weights: every request alone, of a server that does not draft, and together, of one that does.
+/// One server with one set of weights: every request alone, of a server that does not draft, and together, of
+/// one that does.
 struct Case<'a> {
     name: &'a str,
     weights: &'a Path,

@@ -1,5 +1,5 @@
-//! SmolLM2's prompts with log-probabilities (`echo` with `logprobs`), against the interpreter's, and against those that the same tokens
-//! had when they were generated.
+//! SmolLM2's prompts with log-probabilities (`echo` with `logprobs`), against the interpreter's, and against
+//! those that the same tokens had when they were generated.
 
 use monomorph_compiler::graph;
 use monomorph_compiler::reference::{Cache, Interpreter, Logits};
@@ -11,7 +11,8 @@ use serde_json::{Value, json};
 
 const TARGET: &str = "cpu/smollm2-135m/q4_1";
 
-/// How far a log-probability may be from another's: activations are rounded to int8, which sums in another order turn (oracle.rs, `ROUNDING`).
+/// How far a log-probability may be from another's: activations are rounded to int8, which sums in another
+/// order turn (oracle.rs, `ROUNDING`).
 const APART: f64 = 0.4;
 /// How far they may be on average.
 const USUALLY: f64 = 0.08;
@@ -42,8 +43,9 @@ fn compare(what: &str, found: &[f64], expected: &[f64]) {
 }
 
 #[test]
+#[cfg_attr(not(smollm2), ignore = "needs SmolLM2's weights: cargo xtask test")]
 fn prompts_have_the_log_probabilities_of_the_interpreter_and_of_answers() {
-    let Some(weights) = smollm2() else { return };
+    let weights = smollm2();
     let serving = Serving::start(&build(None, TARGET), &weights, &["--context", "512"]);
     let text =
         "The sea is the connected body of salty water that covers over 70 percent of the Earth's surface. It";

@@ -18,8 +18,8 @@ fn the_emitted_crate_is_the_golden() {
     }
 }
 
-/// Two programs and the stack of a CUDA target: one that streams its weights, one on tensor cores. Of a card that no tuning file
-/// is for, so that measuring another changes nothing here.
+/// Two programs and the stack of a CUDA target: one that streams its weights, one on tensor cores. Of a card
+/// that no tuning file is for, so that measuring another changes nothing here.
 #[test]
 fn the_emitted_kernels_are_the_golden() {
     let target = spec::load(&[root().join("targets")], "h100/llama-3.2-1b/bf16")
@@ -31,6 +31,12 @@ fn the_emitted_kernels_are_the_golden() {
         let file = files.iter().find(|file| file.path == std::path::Path::new(kept));
         golden(&target, file.unwrap_or_else(|| panic!("{kept} is emitted")));
     }
+}
+
+/// The header that kernels read is printed from what the host writes.
+#[test]
+fn the_header_of_a_step_is_printed_from_the_hosts() {
+    check_golden(&root().join("templates/cuda/lib/step.cuh"), &monomorph_abi::step::header());
 }
 
 fn golden(target: &spec::types::Target, file: &emit::File) {

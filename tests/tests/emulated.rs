@@ -1,5 +1,5 @@
-//! CUDA servers on an emulated card (tests/emulated): goldens of transformers, and wider random models against the interpreter, fed in
-//! every way that steps have. No card is needed.
+//! CUDA servers on an emulated card (tests/emulated): goldens of transformers, and wider random models
+//! against the interpreter, fed in every way that steps have. No card is needed.
 
 use monomorph_compiler::reference::{Cache, Interpreter, Logits as Which};
 use monomorph_compiler::spec::types::{Compute, Target};
@@ -15,7 +15,8 @@ use serde_json::json;
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
-/// How far rows may be apart: sums in another order (exact targets), operands rounded to f16, weights requantised as well.
+/// How far rows may be apart: sums in another order (exact targets), operands rounded to f16, weights
+/// requantised as well.
 const EXACT: f32 = 1e-4;
 const F16: f32 = 2e-2;
 const REQUANTISED: f32 = 3e-2;
@@ -179,7 +180,8 @@ fn restored(targets: &Path, hardware: &str, golden: &Golden, storage: &str, out:
     case(target(targets, hardware, golden, &quant), golden, &out.join("stored"), None, REQUANTISED)
 }
 
-/// Checks what is there, prints what it comes to, and returns what is wrong; `only` feedings of these names, or all.
+/// Checks what is there, prints what it comes to, and returns what is wrong; `only` feedings of these names,
+/// or all.
 fn run(case: Option<Case>, wrong: &mut Vec<String>, only: &[&str]) {
     let Some(case) = case else { return };
     for feeding in feedings(&case).iter().filter(|feeding| only.is_empty() || only.contains(&feeding.name)) {
@@ -213,8 +215,31 @@ fn answers(case: &Case) {
     }
 }
 
-/// What every run of the checks has time for: both kinds of card; exact products, bf16, fp8 and nvfp4; narrow and wide heads; prompts
-/// and batches.
+/// What is to stay free of the machine's memory does: a server that would take it does not load.
+fn guards(case: &Case) {
+    // More than any machine has: in the plan of what a server takes beside the card, and where memory is
+    // claimed.
+    let generate = ["generate", "--raw", "--prompt", "To begin with", "--max-tokens", "2"];
+    let bench = "bench --prompt-tokens 8 --generate 2 --depth 4 --repeat 1 --streams 0"
+        .split(' ')
+        .collect::<Vec<_>>();
+    for verb in [&generate[..], &bench] {
+        let run = |guard: &str| {
+            let mut command = case.server.command();
+            command.args(verb).args(["--weights", "dummy", "--memory-guard", guard]);
+            let output = command.output().expect("the server starts");
+            (output.status.code(), String::from_utf8_lossy(&output.stderr).into_owned())
+        };
+        let (code, words) = run("99999999999");
+        assert_eq!(code, Some(1), "{verb:?}: {words}");
+        assert!(words.contains("to stay free (--memory-guard)"), "{verb:?}: {words}");
+        let (code, words) = run("1");
+        assert_eq!(code, Some(0), "{verb:?}: {words}");
+    }
+}
+
+/// What every run of the checks has time for: both kinds of card; exact products, bf16, fp8 and nvfp4; narrow
+/// and wide heads; prompts and batches.
 #[test]
 fn servers_agree_with_the_interpreter_and_with_transformers() {
     let directory = tempfile::tempdir().expect("temporary directories can be made");
@@ -224,6 +249,7 @@ fn servers_agree_with_the_interpreter_and_with_transformers() {
 
     let case = restored(&targets, &h200, &wide, "fp8-block128", &out);
     answers(case.as_ref().expect("it is planned"));
+    guards(case.as_ref().expect("it is planned"));
     run(case, &mut wrong, &["prompts together", "34 and fewer"]);
     let case = restored(&targets, &gb10, &wide, "nvfp4-modelopt", &out);
     run(case, &mut wrong, &["prompts together", "34 and fewer"]);
@@ -236,7 +262,8 @@ fn servers_agree_with_the_interpreter_and_with_transformers() {
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }
 
-/// The delta-net's kernels alone, against a reference in f64: every division, drafts that are taken back, chunks.
+/// The delta-net's kernels alone, against a reference in f64: every division, drafts that are taken back,
+/// chunks.
 #[test]
 fn delta_net_kernels_agree_with_their_definition() {
     for part in 0..3 {

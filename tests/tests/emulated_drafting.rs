@@ -1,5 +1,5 @@
-//! CUDA servers that draft, on an emulated card (tests/emulated): they answer as those that do not, token for token, and draft what a
-//! CPU's server does.
+//! CUDA servers that draft, on an emulated card (tests/emulated): they answer as those that do not, token for
+//! token, and draft what a CPU's server does.
 
 use monomorph_compiler::spec;
 use monomorph_compiler::spec::types::DraftMethod::{Layers, Mtp, Ngram};
@@ -37,7 +37,8 @@ const OTHERS: [Case; 16] = [
 ];
 /// Clients at a time.
 const CLIENTS: usize = 4;
-/// Nothing is kept: a prompt that is cut at another place may be rounded otherwise, which is no matter of drafts.
+/// Nothing is kept: a prompt that is cut at another place may be rounded otherwise, which is no matter of
+/// drafts.
 const ARGUMENTS: [&str; 8] =
     ["--threads", "1", "--context", "256", "--kv-tokens", "2048", "--prefix-cache", "off"];
 
@@ -93,8 +94,9 @@ fn alone(serving: &Serving, requests: &[Request]) -> Vec<Answer> {
 
 fn changes_no_answer((hardware, name, quant, method, drafts): Case) {
     let targets = tempfile::tempdir().expect("temporary directories can be made");
-    // Its own multiprocessors: with few, attention over one row and over several splits the context otherwise, and sums that differ in their last
-    // bits may choose otherwise among tokens that are as likely.
+    // Its own multiprocessors: with few, attention over one row and over several splits the context
+    // otherwise, and sums that differ in their last bits may choose otherwise among tokens that are as
+    // likely.
     let hardware = emulated::hardware(targets.path(), hardware, None);
     let golden = golden(name);
     golden.import_into(targets.path(), Compute::F16);
@@ -128,9 +130,9 @@ fn changes_no_answer((hardware, name, quant, method, drafts): Case) {
             let texts = |answers: &[Answer]| answers.iter().map(|it| it.text.clone()).collect::<Vec<_>>();
             let (found, expected) = (texts(found), texts(&expected));
             let other = found.iter().zip(&expected).filter(|(found, expected)| found != expected).count();
-            // How many rows a step of a crowd has depends on the time, and on that which program computes a row: sums of f16 products in
-            // another order, which may choose otherwise between tokens that are as likely. One such answer is no defect; exact
-            // products have none.
+            // How many rows a step of a crowd has depends on the time, and on that which program computes a
+            // row: sums of f16 products in another order, which may choose otherwise between tokens that are
+            // as likely. One such answer is no defect; exact products have none.
             let most = usize::from(crowded && quant != "f32");
             assert!(
                 other <= most,
@@ -162,12 +164,14 @@ fn drafts_change_no_answer_of_any_kernels() {
     OTHERS.into_iter().for_each(changes_no_answer);
 }
 
-/// What is drafted shows in the answers of builds that accept it whatever is sampled, and cuts the draft's head.
+/// What is drafted shows in the answers of builds that accept it whatever is sampled, and cuts the draft's
+/// head.
 fn drafts_as_a_cpu(hardware: &str, name: &str, method: DraftMethod, drafts: usize) {
     let targets = tempfile::tempdir().expect("temporary directories can be made");
     let quant = "f32";
-    // Its own multiprocessors: with few, attention over one row and over several splits the context otherwise, and sums that differ in their last
-    // bits may choose otherwise among tokens that are as likely.
+    // Its own multiprocessors: with few, attention over one row and over several splits the context
+    // otherwise, and sums that differ in their last bits may choose otherwise among tokens that are as
+    // likely.
     let hardware = emulated::hardware(targets.path(), hardware, None);
     let golden = golden(name);
     golden.import_into(targets.path(), Compute::F16);

@@ -1,11 +1,14 @@
-//! CUDA servers on an emulated card (tests/emulated) whose sequences are longer than their share of it: the same ids and log-probabilities
-//! as with everything on the card, alone and side by side; and a disk that goes bad ends the answers that need it, and no others.
+//! CUDA servers on an emulated card (tests/emulated) whose sequences are longer than their share of it: the
+//! same ids and log-probabilities as with everything on the card, alone and side by side; and a disk that
+//! goes bad ends the answers that need it, and no others.
 //!
-//! Planted, one at a time, and caught here: a layer given the part of the one before; a group given another's place; the pages of the second
-//! window copied over the first's; a slot given back before it was copied, at a part's end and at a step's; a half filled while a layer
-//! attends to the other step's, or the other layer's; kernels that do not wait for copies (only since the emulated card runs some at once);
-//! a block table left as it was; blocks sent before they were fetched; a recorded graph launched all the same; losses told to nobody, and to
-//! those who lost nothing. Ids of the first layer's given to all stop the server when it starts.
+//! Planted, one at a time, and caught here: a layer given the part of the one before; a group given another's
+//! place; the pages of the second window copied over the first's; a slot given back before it was copied, at
+//! a part's end and at a step's; a half filled while a layer attends to the other step's, or the other
+//! layer's; kernels that do not wait for copies (only since the emulated card runs some at once); a block
+//! table left as it was; blocks sent before they were fetched; a recorded graph launched all the same; losses
+//! told to nobody, and to those who lost nothing. Ids of the first layer's given to all stop the server when
+//! it starts.
 
 use monomorph_compiler::spec;
 use monomorph_compiler::spec::types::{BuildOptions, Compute, DraftMethod, DraftOption};
@@ -18,7 +21,8 @@ use serde_json::json;
 use std::path::Path;
 use std::time::Instant;
 
-/// A card, a golden, its weights, sequences of a batch-invariant server's steps, and drafts that are looked up.
+/// A card, a golden, its weights, sequences of a batch-invariant server's steps, and drafts that are looked
+/// up.
 type Case = (&'static str, &'static str, &'static str, Option<usize>, Option<usize>);
 
 /// Several layers with blocks of an odd size; steps of two parts.
@@ -103,7 +107,8 @@ fn check((hardware, name, quant, invariant, drafts): Case) {
 
     let disk = tempfile::tempdir().expect("temporary directories can be made");
     let directory = disk.path().to_str().expect("a plain path");
-    // Of the longest sequence half; a file for several; groups of a few blocks, and windows of fewer than a sequence's.
+    // Of the longest sequence half; a file for several; groups of a few blocks, and windows of fewer than a
+    // sequence's.
     let far = ["--blocks", "21", "--resident-blocks", "7", "--high-speed-swap", directory];
     let file =
         ["--high-speed-swap-space", "0.004", "--high-speed-swap-page", "8", "--high-speed-swap-depth", "2"];
@@ -125,7 +130,8 @@ fn check((hardware, name, quant, invariant, drafts): Case) {
     println!("a disk gone bad: {:.1} s", begin.elapsed().as_secs_f32());
 }
 
-/// While a long sequence is answered its file is spoilt: it is refused, and what was asked for beside it is answered.
+/// While a long sequence is answered its file is spoilt: it is refused, and what was asked for beside it is
+/// answered.
 fn goes_bad(serving: &Serving, long: &Request, beside: &Request, disk: &Path) -> Answer {
     let sent = || metric(&serving.address, "monomorph:kv_blocks_sent_far");
     let before = sent();
@@ -150,7 +156,8 @@ fn sequences_longer_than_their_share_are_answered_as_with_everything_on_the_card
     check(CASE);
 }
 
-/// The other kind of card, recurrent state, steps of one part, drafts. `MONOMORPH_GOLDENS` as in `emulated.rs`.
+/// The other kind of card, recurrent state, steps of one part, drafts. `MONOMORPH_GOLDENS` as in
+/// `emulated.rs`.
 #[test]
 #[ignore = "minutes"]
 fn others_are_so_too() {

@@ -1,6 +1,7 @@
-//! A CUDA server on an emulated card (tests/emulated) whose answers are held to formats: they fit, and are those of a processor's
-//! server, alone and many at once. Without drafts, where masks and counts follow a step that has begun; and with drafts that are looked up
-//! and verified: each row with the mask behind the drafts before it.
+//! A CUDA server on an emulated card (tests/emulated) whose answers are held to formats: they fit, and are
+//! those of a processor's server, alone and many at once. Without drafts, where masks and counts follow a
+//! step that has begun; and with drafts that are looked up and verified: each row with the mask behind the
+//! drafts before it.
 //!
 //! Planted, and caught: what follows a step is not uploaded.
 
@@ -16,7 +17,8 @@ use serde_json::{Map, Value, json};
 const GOLDEN: &str = "llama-aligned";
 const ARGUMENTS: [&str; 6] = ["--threads", "1", "--context", "200", "--kv-tokens", "1600"];
 
-/// Bodies: formats that bind much, little and not at all, each greedy, sampled, penalised, and with log-probabilities.
+/// Bodies: formats that bind much, little and not at all, each greedy, sampled, penalised, and with
+/// log-probabilities.
 fn requests(vocabulary: usize) -> Vec<Value> {
     let mut random = Random(3);
     let formats = [

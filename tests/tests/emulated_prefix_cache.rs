@@ -1,5 +1,6 @@
-//! CUDA servers on an emulated card (tests/emulated) that go on from what earlier prompts left: blocks, and states by copies on the
-//! device. They answer as servers that keep nothing, with exact products, for there sums hardly depend on where a prompt is cut.
+//! CUDA servers on an emulated card (tests/emulated) that go on from what earlier prompts left: blocks, and
+//! states by copies on the device. They answer as servers that keep nothing, with exact products, for there
+//! sums hardly depend on where a prompt is cut.
 
 use monomorph_compiler::spec;
 use monomorph_compiler::spec::types::{BuildOptions, Compute, DraftMethod, DraftOption};
@@ -16,8 +17,8 @@ const SNAPSHOTS: [&str; 4] = ["--snapshots", "3", "--snapshot-interval", "64"];
 /// Answers of so many tokens.
 const TOKENS: usize = 20;
 
-/// Conversations of several turns, each of which begins with all that was said before it, and one that begins like another in its
-/// middle.
+/// Conversations of several turns, each of which begins with all that was said before it, and one that begins
+/// like another in its middle.
 fn requests(vocabulary: usize) -> Vec<Request> {
     let mut random = Random(11);
     let mut requests: Vec<Request> = Vec::new();
@@ -39,7 +40,8 @@ fn requests(vocabulary: usize) -> Vec<Request> {
 
 fn answers_alike(hardware: &str, name: &str, draft: Option<DraftOption>) {
     let targets = tempfile::tempdir().expect("temporary directories can be made");
-    // Its own multiprocessors: with few, attention over one row and over several splits the context otherwise.
+    // Its own multiprocessors: with few, attention over one row and over several splits the context
+    // otherwise.
     let hardware = emulated::hardware(targets.path(), hardware, None);
     let golden = goldens().into_iter().find(|golden| golden.name == name).expect("it is committed");
     golden.import_into(targets.path(), Compute::F16);

@@ -1,5 +1,6 @@
-//! Sequences longer than their share of memory, on real servers: the same ids and log-probabilities as with everything in memory,
-//! in memory that does not grow with them, and no file is left. With keys and values alone, and with recurrent state.
+//! Sequences longer than their share of memory, on real servers: the same ids and log-probabilities as with
+//! everything in memory, in memory that does not grow with them, and no file is left. With keys and values
+//! alone, and with recurrent state.
 
 use monomorph_compiler::spec;
 use monomorph_compiler::spec::types::{BuildOptions, Compute, DraftMethod, DraftOption};
@@ -33,7 +34,8 @@ fn ask(serving: &Serving, prompt: &[u32], tokens: usize) -> Answer {
     Answer { choice, seconds: began.elapsed().as_secs_f64() }
 }
 
-/// The same turns of a growing conversation with both servers: prompts of `lengths` tokens, each of which begins as the one before.
+/// The same turns of a growing conversation with both servers: prompts of `lengths` tokens, each of which
+/// begins as the one before.
 fn compare(
     name: &str,
     server: &Path,
@@ -75,8 +77,9 @@ fn compare(
 }
 
 #[test]
+#[cfg_attr(not(smollm2), ignore = "needs SmolLM2's weights: cargo xtask test")]
 fn a_long_context_is_answered_as_with_everything_in_memory() {
-    let Some(weights) = smollm2() else { return };
+    let weights = smollm2();
     let server = build(None, "cpu/smollm2-135m/q4_1");
     let share = ["--blocks", "64", "--resident-blocks", "32"];
     // The last two thirds of the conversation are 120 MB of keys and values.
@@ -119,8 +122,9 @@ fn it_is_so_with_drafts() {
 }
 
 #[test]
+#[cfg_attr(not(smollm2), ignore = "needs SmolLM2's weights: cargo xtask test")]
 fn what_makes_no_sense_is_refused() {
-    let Some(weights) = smollm2() else { return };
+    let weights = smollm2();
     let server = build(None, "cpu/smollm2-135m/q4_1");
     let refused = |arguments: &[&str]| {
         let output = std::process::Command::new(&server)
@@ -137,10 +141,10 @@ fn what_makes_no_sense_is_refused() {
     for (arguments, word) in [
         (&["--resident-blocks", "8"][..], "--high-speed-swap"),
         (&["--high-speed-swap", "/nowhere/at/all"], "no such directory"),
-        (&["--high-speed-swap", path, "--high-speed-swap-space", "0"], "not above 0"),
+        (&["--high-speed-swap", path, "--high-speed-swap-space", "0"], "above 0"),
         (&["--high-speed-swap", path, "--high-speed-swap-space", "0.0001"], "bytes are less than"),
         (&["--high-speed-swap", path, "--high-speed-swap-space", "1e5"], "room"),
-        (&["--high-speed-swap", path, "--blocks", "64", "--resident-blocks", "65"], "there are 64"),
+        (&["--high-speed-swap", path, "--blocks", "64", "--resident-blocks", "65"], "must be at most 64"),
         (&["--high-speed-swap", path, "--blocks", "64", "--resident-blocks", "2"], "at least"),
     ] {
         let said = refused(arguments);

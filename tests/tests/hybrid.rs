@@ -1,14 +1,15 @@
-//! Delta-net and expert models as servers run them: sequences join and leave the batch all the time, and each is answered
-//! as it is alone, from its first token on. What a slot remembers of the sequence before, or of its neighbours, would show; and
-//! so would a state that is not that of the prefix it is found under, for some prompts begin alike.
+//! Delta-net and expert models as servers run them: sequences join and leave the batch all the time, and each
+//! is answered as it is alone, from its first token on. What a slot remembers of the sequence before, or of
+//! its neighbours, would show; and so would a state that is not that of the prefix it is found under, for
+//! some prompts begin alike.
 
 use monomorph_tests::crowd::{Random, Request, Served, crowd};
 use monomorph_tests::server::{Serving, stats};
 use serde_json::{Value, json};
 use std::time::Instant;
 
-/// Which goldens, and for how many tokens each server has memory: few make it pre-empt sequences, which then start
-/// again in a slot that others had.
+/// Which goldens, and for how many tokens each server has memory: few make it pre-empt sequences, which then
+/// start again in a slot that others had.
 const SERVERS: [(&str, &str); 3] =
     [("qwen3-next", "8192"), ("qwen35-moe-text", "640"), ("qwen35-quarters", "512")];
 /// At a time.
@@ -35,7 +36,8 @@ fn requests(vocabulary: usize, random: &mut Random) -> Vec<Request> {
     for _ in 0..CLIENTS / 2 {
         requests.push(greedy(prompt.clone(), random.within(1..60)));
     }
-    // Admitted together, for their prompts are short; what all of them need in the end is more than a small memory has.
+    // Admitted together, for their prompts are short; what all of them need in the end is more than a small
+    // memory has.
     for _ in 0..3 * CLIENTS {
         let length = random.within(1..16);
         requests.push(greedy(random.ids(length, vocabulary), 60));

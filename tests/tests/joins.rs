@@ -1,5 +1,5 @@
-//! Sequences that join and leave batches, on an emulated card (tests/emulated) and on a processor: each is, ids and log-probabilities to the
-//! bit, what it is alone.
+//! Sequences that join and leave batches, on an emulated card (tests/emulated) and on a processor: each is,
+//! ids and log-probabilities to the bit, what it is alone.
 
 use monomorph_compiler::spec;
 use monomorph_compiler::spec::types::{BuildOptions, Compute};
@@ -12,7 +12,8 @@ use std::time::Instant;
 /// Sequences that a step decodes.
 const SEQUENCES: usize = 8;
 
-/// The prompts alone, all at once, and all at once with so little room that some are pre-empted. Says what differs.
+/// The prompts alone, all at once, and all at once with so little room that some are pre-empted. Says what
+/// differs.
 fn check(
     name: &str,
     stored: &Stored,
@@ -66,13 +67,15 @@ fn on_emulated_cards(cases: &[(&str, &str, &str, usize)], tokens: usize) {
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }
 
-/// What every run of the checks has time for: heads of the widths that the fast kernels are for, delta-nets in chunks, a mixture.
+/// What every run of the checks has time for: heads of the widths that the fast kernels are for, delta-nets
+/// in chunks, a mixture.
 #[test]
 fn sequences_of_an_emulated_card_are_what_they_are_alone() {
     on_emulated_cards(&[("h200", "slim", "bf16", 8)], 40);
 }
 
-/// The rest: dense, narrow heads, other storages, the other kind of card, more sequences. `MONOMORPH_GOLDENS` as in `emulated.rs`.
+/// The rest: dense, narrow heads, other storages, the other kind of card, more sequences. `MONOMORPH_GOLDENS`
+/// as in `emulated.rs`.
 #[test]
 #[ignore = "takes hours"]
 fn many_sequences_of_emulated_cards_are_what_they_are_alone() {

@@ -1,9 +1,11 @@
-//! The OpenAPI document of a server: valid, as openapi-spec-validator reads it, and true, as schemathesis finds who asks the scripted
-//! model's server all that the document says may be asked, and what it says may not.
+//! The OpenAPI document of a server: valid, as openapi-spec-validator reads it, and true, as schemathesis
+//! finds who asks the scripted model's server all that the document says may be asked, and what it says may
+//! not.
 //!
-//! Planted, and caught here: a status that is not documented, an answer and an event of a stream that each lack a required field, a route that wants no key,
-//! a body that is invalid and taken, one that is valid and refused, a response that is deleted and still there. Not caught: one integer's bound that is
-//! wider than the document's, and an error of the server's own for an empty list, which the run did not come by.
+//! Planted, and caught here: a status that is not documented, an answer and an event of a stream that each
+//! lack a required field, a route that wants no key, a body that is invalid and taken, one that is valid and
+//! refused, a response that is deleted and still there. Not caught: one integer's bound that is wider than
+//! the document's, and an error of the server's own for an empty list, which the run did not come by.
 
 use monomorph_compiler::toolchain::python;
 use monomorph_tests::server::get_with;

@@ -103,8 +103,9 @@ fn recorded<T: serde::de::DeserializeOwned>(what: &str) -> Vec<Vec<T>> {
 /// The whole recording takes the interpreter minutes, so every run makes again the beginning of the three
 /// shortest prompts, and `--bless` makes all of it.
 #[test]
+#[cfg_attr(not(smollm2), ignore = "needs SmolLM2's weights: cargo xtask test")]
 fn the_interpreter_makes_its_recording_again() {
-    let Some(weights) = smollm2() else { return };
+    let weights = smollm2();
     let target = target();
     let graph = graph::build(&target.model, &target.quant);
     let checkpoint = Checkpoint::open(&weights).expect("the weights are sound");
@@ -140,16 +141,18 @@ fn the_interpreter_makes_its_recording_again() {
     }
 }
 
-/// Rounding activations to int8 makes a model a discontinuous function: where a value lies on the edge between
-/// two codes, the last bit of an f32 sum decides, and thirty layers spread that. (With one layer the server's
-/// and the interpreter's logits agree to 1e-4 until such an edge is met; llama.cpp's leads move by `noise`, up to
-/// 0.7, when it merely sums in another order.) So the server is held to the interpreter's choice at every step
-/// along the interpreter's own continuation, except where the interpreter's lead is smaller than this.
+/// Rounding activations to int8 makes a model a discontinuous function: where a value lies on the edge
+/// between two codes, the last bit of an f32 sum decides, and thirty layers spread that. (With one layer the
+/// server's and the interpreter's logits agree to 1e-4 until such an edge is met; llama.cpp's leads move by
+/// `noise`, up to 0.7, when it merely sums in another order.) So the server is held to the interpreter's
+/// choice at every step along the interpreter's own continuation, except where the interpreter's lead is
+/// smaller than this.
 const ROUNDING: f32 = 0.4;
 
 #[test]
+#[cfg_attr(not(smollm2), ignore = "needs SmolLM2's weights: cargo xtask test")]
 fn the_server_chooses_as_the_interpreter_does_but_for_ties() {
-    let Some(weights) = smollm2() else { return };
+    let weights = smollm2();
     let server = server::build(None, "cpu/smollm2-135m/q4_1");
     let directory = tempfile::tempdir().expect("temporary directories can be made");
     let vocabulary = target().model.vocabulary;
@@ -185,11 +188,12 @@ fn the_server_chooses_as_the_interpreter_does_but_for_ties() {
     assert!(ties * 20 <= steps, "{ties} of {steps} steps are too many to be ties");
 }
 
-/// The server's own greedy continuation is llama.cpp's until llama.cpp's lead is one that it would itself turn by
-/// summing in another order (`noise`, measured by tests/reference/llama_cpp_greedy.py).
+/// The server's own greedy continuation is llama.cpp's until llama.cpp's lead is one that it would itself
+/// turn by summing in another order (`noise`, measured by tests/reference/llama_cpp_greedy.py).
 #[test]
+#[cfg_attr(not(smollm2), ignore = "needs SmolLM2's weights: cargo xtask test")]
 fn the_server_continues_as_llama_cpp_does_but_for_ties() {
-    let Some(weights) = smollm2() else { return };
+    let weights = smollm2();
     let prompts = prompts();
     for (prompt, found) in prompts.iter().zip(continuations(&weights, &prompts)) {
         assert_eq!(found.len(), STEPS, "{}", prompt.name);

@@ -43,15 +43,16 @@ fn computing_in_f16_stays_near_the_goldens() {
     }
 }
 
-/// How far weights may be from what they were, root mean square over root mean square: rounding error of the codes where
-/// a share of them has the largest scale. A scale or nibble in the wrong place costs far more.
+/// How far weights may be from what they were, root mean square over root mean square: rounding error of the
+/// codes where a share of them has the largest scale. A scale or nibble in the wrong place costs far more.
 fn bound(storage: &Storage) -> f64 {
     match storage.matrices {
         Format::F32 => 0.0,
         Format::F16 => 5e-4,
         Format::Bf16 => 4e-3,
         Format::Q8_0 => 6e-3,
-        // A code's error is uniform within 1/16 of its power of two at most: 1/16/sqrt(3) where every value is just above one.
+        // A code's error is uniform within 1/16 of its power of two at most: 1/16/sqrt(3) where every value
+        // is just above one.
         Format::Fp8E4m3 => 3.7e-2,
         Format::Nvfp4 | Format::Q4_1 => 0.12,
     }
@@ -65,7 +66,7 @@ fn weights_apart(found: &Path, original: &Path) -> f64 {
     };
     let apart = found.tensors().map(|tensor| {
         let original = original.expect(tensor.name, tensor.shape, Format::F32).expect("the same tensors");
-        let (found, original) = (values(tensor.bytes), values(original.bytes));
+        let [found, original] = [tensor, original].map(|it| values(&it.bytes.read().expect("readable")));
         let error: f64 = found.iter().zip(&original).map(|(a, b)| (a - b) * (a - b)).sum();
         (error / original.iter().map(|v| v * v).sum::<f64>()).sqrt()
     });

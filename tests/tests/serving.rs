@@ -2,7 +2,7 @@
 
 use monomorph_compiler::toolchain::python;
 use monomorph_tests::server::{Serving, build, get, post};
-use monomorph_tests::{root, smollm2};
+use monomorph_tests::{program, root, smollm2};
 use std::process::Command;
 use std::time::{Duration, Instant};
 
@@ -10,8 +10,9 @@ const TARGET: &str = "cpu/smollm2-135m/q4_1";
 const MEGABYTE: u64 = 1_000_000;
 
 #[test]
+#[cfg_attr(not(smollm2), ignore = "needs SmolLM2's weights: cargo xtask test")]
 fn it_starts_at_once_and_stays_small() {
-    let Some(weights) = smollm2() else { return };
+    let weights = smollm2();
     let server = build(None, TARGET);
     let binary = std::fs::metadata(&server).expect("it was built").len();
     println!("binary: {binary} bytes");
@@ -42,8 +43,9 @@ fn it_starts_at_once_and_stays_small() {
 
 /// Several answers to one request are those of the seeds from its own on.
 #[test]
+#[cfg_attr(not(smollm2), ignore = "needs SmolLM2's weights: cargo xtask test")]
 fn choices_are_the_answers_of_seeds_in_a_row() {
-    let Some(weights) = smollm2() else { return };
+    let weights = smollm2();
     let serving = Serving::start(&build(None, TARGET), &weights, &["--context", "512"]);
     let ask = |seed: u64, choices: usize| -> Vec<String> {
         let body = serde_json::json!({
@@ -63,8 +65,9 @@ fn choices_are_the_answers_of_seeds_in_a_row() {
 }
 
 #[test]
+#[cfg_attr(not(smollm2), ignore = "needs SmolLM2's weights: cargo xtask test")]
 fn a_client_that_vanishes_gives_its_blocks_back() {
-    let Some(weights) = smollm2() else { return };
+    let weights = smollm2();
     let serving = Serving::start(&build(None, TARGET), &weights, &[]);
     let free = || {
         let (_, health) = get(&serving.address, "/health").expect("it answers");
@@ -76,8 +79,9 @@ fn a_client_that_vanishes_gives_its_blocks_back() {
     let body = r#"{"prompt":"Once upon a time","max_tokens":2000,"stream":true}"#;
     let length = body.len();
     let address = &serving.address;
-    let head =
-        format!("POST /v1/completions HTTP/1.1\r\nhost: {address}\r\ncontent-length: {length}\r\n\r\n{body}");
+    let head = format!(
+        "POST /v1/completions HTTP/1.1\r\nhost: {address}\r\ncontent-type: application/json\r\ncontent-length: {length}\r\n\r\n{body}"
+    );
     {
         use std::io::{Read, Write};
         let mut stream = std::net::TcpStream::connect(address).expect("it listens");
@@ -99,8 +103,9 @@ fn a_client_that_vanishes_gives_its_blocks_back() {
 }
 
 #[test]
+#[cfg_attr(not(smollm2), ignore = "needs SmolLM2's weights: cargo xtask test")]
 fn the_official_openai_client_is_content() {
-    let Some(weights) = smollm2() else { return };
+    let weights = smollm2();
     let serving = Serving::start(&build(None, TARGET), &weights, &[]);
     let clients = root().join("tests/clients");
     let python = python::environment(&root().join("target/venv-clients"), &clients.join("requirements.txt"))
@@ -112,16 +117,17 @@ fn the_official_openai_client_is_content() {
 
 /// What a server wrote down is answered alike by another, and an answer that was changed is found.
 #[test]
+#[cfg_attr(not(smollm2), ignore = "needs SmolLM2's weights: cargo xtask test")]
 fn a_dump_is_answered_alike_again() {
-    let Some(weights) = smollm2() else { return };
+    let weights = smollm2();
     let server = build(None, TARGET);
     let directory = tempfile::tempdir().expect("a directory");
     let dump = directory.path().join("dump.jsonl");
+    let xtask = program(&["--bin", "xtask"], "xtask");
     let replay = |serving: &Serving| {
-        let output = Command::new(env!("CARGO"))
-            .args(["xtask", "replay", "--url", &format!("http://{}", serving.address)])
+        let output = Command::new(&xtask)
+            .args(["replay", "--url", &format!("http://{}", serving.address)])
             .arg(&dump)
-            .current_dir(root())
             .output()
             .expect("xtask runs");
         (output.status.success(), String::from_utf8_lossy(&output.stdout).into_owned())

@@ -1,10 +1,11 @@
-//! Many clients of a server with real weights and far too little memory for them: prompts that share beginnings, sequences that are
-//! pre-empted and swapped to memory and to disk, clients that leave while they wait, while their prompt is computed and in the
-//! middle of their answer. Every answer that was finished is what a server says that computes it alone and keeps nothing; and
-//! afterwards blocks, places and files are as they were.
+//! Many clients of a server with real weights and far too little memory for them: prompts that share
+//! beginnings, sequences that are pre-empted and swapped to memory and to disk, clients that leave while they
+//! wait, while their prompt is computed and in the middle of their answer. Every answer that was finished is
+//! what a server says that computes it alone and keeps nothing; and afterwards blocks, places and files are
+//! as they were.
 //!
-//! Planted, and caught here: the first block of a copy not put back (an answer is another), and a block put back without its last layer
-//! (the server ends).
+//! Planted, and caught here: the first block of a copy not put back (an answer is another), and a block put
+//! back without its last layer (the server ends).
 
 use monomorph_tests::crowd::{Answer, Random};
 use monomorph_tests::server::{Serving, build, metric, post_streamed, stats, verb};
@@ -110,7 +111,8 @@ fn ask(address: &str, asked: &Asked) -> Option<Answer> {
     Some(answer)
 }
 
-/// All requests, so many clients at a time; the answers of those that stayed, and the most bytes that were resident meanwhile.
+/// All requests, so many clients at a time; the answers of those that stayed, and the most bytes that were
+/// resident meanwhile.
 fn crowd(serving: &Serving, asked: &[Asked], clients: usize) -> (Vec<Option<Answer>>, u64) {
     let (next, over, most) = (AtomicUsize::new(0), AtomicBool::new(false), AtomicU64::new(0));
     let mut answers: Vec<(usize, Option<Answer>)> = std::thread::scope(|scope| {
@@ -138,8 +140,9 @@ fn crowd(serving: &Serving, asked: &[Asked], clients: usize) -> (Vec<Option<Answ
 }
 
 #[test]
+#[cfg_attr(not(smollm2), ignore = "needs SmolLM2's weights: cargo xtask test")]
 fn a_crowd_with_too_little_memory_is_answered_as_if_each_were_alone() {
-    let Some(weights) = smollm2() else { return };
+    let weights = smollm2();
     let server = build(None, "cpu/smollm2-135m/q4_1");
     let asked = requests();
     let directory = tempfile::tempdir().expect("temporary directories can be made");

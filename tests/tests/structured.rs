@@ -1,11 +1,11 @@
-//! SmolLM2 held to schemas of the kinds that agents send (tests/fixtures/schemas): every answer parses and is valid, as another
-//! implementation sees it, or the schema is refused by name; one at a time, and eight at once with drafts that are looked up, which answer
-//! the same.
+//! SmolLM2 held to schemas of the kinds that agents send (tests/fixtures/schemas): every answer parses and is
+//! valid, as another implementation sees it, or the schema is refused by name; one at a time, and eight at
+//! once with drafts that are looked up, which answer the same.
 //!
 //!     cargo test --release -p monomorph-tests --test structured -- --ignored --nocapture     # all 400
 //!
-//! What a schema does not bound (digits of a number, a tree) a small model may write until `max_tokens` cuts it off. So all is asked for with
-//! DRY, under which what repeats becomes unlikely: then none is cut off.
+//! What a schema does not bound (digits of a number, a tree) a small model may write until `max_tokens` cuts
+//! it off. So all is asked for with DRY, under which what repeats becomes unlikely: then none is cut off.
 
 use jsonschema::Validator;
 use monomorph_compiler::spec::types::{BuildOptions, DraftMethod, DraftOption};
@@ -98,7 +98,7 @@ fn ask_all(address: &str, cases: &[Case], clients: usize) -> (Vec<Option<String>
 }
 
 fn every_answer_is_valid(step: usize) {
-    let Some(weights) = smollm2() else { return };
+    let weights = smollm2();
     let cases = cases(step);
     let mut plain: Option<Vec<Option<String>>> = None;
     let options = BuildOptions { draft: Some(OPTION), ..BuildOptions::default() };

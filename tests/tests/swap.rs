@@ -1,7 +1,8 @@
-//! Servers whose sequences are copied out when they have to make room, to memory and through it to a disk: each is answered as it is alone,
-//! in every digit. Delta-net models, so that blocks and states travel.
+//! Servers whose sequences are copied out when they have to make room, to memory and through it to a disk:
+//! each is answered as it is alone, in every digit. Delta-net models, so that blocks and states travel.
 //!
-//! Seen here, and by nothing before: a plan that counted states without the room that their tiles are rounded up to.
+//! Seen here, and by nothing before: a plan that counted states without the room that their tiles are rounded
+//! up to.
 
 use monomorph_tests::crowd::{Random, Request, Served, crowd};
 use monomorph_tests::server::{Serving, metric, stats, verb};
@@ -9,15 +10,16 @@ use serde_json::json;
 use std::path::Path;
 use std::process::Command;
 
-/// Which goldens, and GB of memory for copies: so little that one sequence of ten blocks takes more than the half that is to be free, and
-/// goes to disk whoever came first.
+/// Which goldens, and GB of memory for copies: so little that one sequence of ten blocks takes more than the
+/// half that is to be free, and goes to disk whoever came first.
 const SERVERS: [(&str, &str); 2] = [("qwen35-moe-text", "0.00012"), ("qwen35-quarters", "0.00028")];
 /// Tokens that each server has memory for: few, so that sequences lose their blocks.
 const MEMORY: &str = "528";
 /// At a time.
 const CLIENTS: usize = 24;
 const DISK: &str = "0.02";
-/// Times that everything is asked, if need be: who makes room, and how long it is away, is the machine's doing.
+/// Times that everything is asked, if need be: who makes room, and how long it is away, is the machine's
+/// doing.
 const ROUNDS: usize = 4;
 
 /// Prompts and answers of very different lengths; some leave midway, some draw lots.
@@ -106,7 +108,7 @@ fn refusals(server: &Path, weights: &Path, directory: &str) {
     };
     for (arguments, said) in [
         (&["--swap-space", "-1"][..], "--swap-space"),
-        (&["--swap-space", "nan"], "--swap-space NaN is no number of GB"),
+        (&["--swap-space", "nan"], "--swap-space NaN: must be a number of GB"),
         (&["--swap-space", "0.000001"], "the shortest sequence takes"),
         (&["--swap-space", "900000"], "of memory left"),
         (&["--swap-when", "always"], "--swap-space is 0"),

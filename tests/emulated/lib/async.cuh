@@ -15,6 +15,8 @@ namespace monomorph {
 
 inline unsigned shared_address(const void* pointer) { return card::shared_address(pointer); }
 
+inline int thread_index() { return static_cast<int>(threadIdx.x); }
+
 inline void launch_dependents() {}
 inline void wait_for_predecessors() { card::wait_for_predecessors(); }
 

@@ -1,7 +1,8 @@
 //! `gpu_cases OUT HARDWARE`: what servers of a card are checked with on a machine where no cargo is. Writes
-//! `OUT/targets/`, specs of every golden; `OUT/goldens/<golden>/<quant>/`, a checkpoint with `tokens.json` and the
-//! interpreter's `expected.safetensors`, the rows' `bounds.safetensors` and, where it is as stored, transformers' `golden.safetensors` beside it; and `OUT/cases.json`, which names them, and says why where the
-//! compiler refuses a combination. `cargo xtask gpu` runs it.
+//! `OUT/targets/`, specs of every golden; `OUT/goldens/<golden>/<quant>/`, a checkpoint with `tokens.json`
+//! and the interpreter's `expected.safetensors`, the rows' `bounds.safetensors` and, where it is as stored,
+//! transformers' `golden.safetensors` beside it; and `OUT/cases.json`, which names them, and says why where
+//! the compiler refuses a combination. `cargo xtask gpu` runs it.
 
 use monomorph_compiler::reference::{Cache, Interpreter, Logits as Which};
 use monomorph_compiler::spec::types::{Compute, Target};
@@ -16,10 +17,11 @@ use safetensors::tensor::{Dtype, TensorView};
 use serde_json::{Value, json};
 use std::path::{Path, PathBuf};
 
-/// How far logits may be from the interpreter's, relative to the row's largest. Exact targets compute in f64 what the
-/// interpreter computes in f64; what is left is a rounding decided otherwise now and then.
+/// How far logits may be from the interpreter's, relative to the row's largest. Exact targets compute in f64
+/// what the interpreter computes in f64; what is left is a rounding decided otherwise now and then.
 const EXACT: f32 = 1e-4;
-/// Targets that round operands to f16 as the interpreter does, and sum in f32; rows that rounding moves by more have bounds of their own.
+/// Targets that round operands to f16 as the interpreter does, and sum in f32; rows that rounding moves by
+/// more have bounds of their own.
 const F16: f32 = 2e-2;
 
 struct Cases {

@@ -1,0 +1,119 @@
+//! Real weights that are damaged, or cut short while a server loads them: it ends with a word on it, and is
+//! never ready.
+
+use monomorph_tests::server::{Serving, build, get};
+use monomorph_tests::smollm2;
+use std::io::{BufRead, BufReader, Read};
+use std::os::unix::fs::FileExt;
+use std::os::unix::process::ExitStatusExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::LazyLock;
+use std::time::{Duration, Instant};
+
+/// Built once: a server is not to be installed anew while another test starts it.
+static SERVER: LazyLock<PathBuf> = LazyLock::new(|| build(None, "cpu/smollm2-135m/q4_1"));
+
+/// A server that has said that it is loading.
+fn loading(server: &Path, weights: &Path, arguments: &[&str]) -> (Child, impl Iterator<Item = String>) {
+    let mut process = Command::new(server)
+        .args(["serve", "--port", "0", "--context", "512", "--weights"])
+        .arg(weights)
+        .args(arguments)
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .expect("the server starts");
+    let lines = BufReader::new(process.stdout.take().expect("output is piped")).lines();
+    let mut lines = lines.map(|line| line.expect("output is UTF-8"));
+    assert!(lines.any(|line| line.starts_with("loading ")), "it says what it loads");
+    (process, lines)
+}
+
+/// Standard error of a server that ends before it is ready, with exit code 1; `None` of one that is ready
+/// first.
+fn refusal((mut process, mut lines): (Child, impl Iterator<Item = String>)) -> Option<String> {
+    if lines.any(|line| line.starts_with("ready in ")) {
+        process.kill().expect("it runs");
+        process.wait().expect("it was ours");
+        return None;
+    }
+    let mut words = String::new();
+    process.stderr.take().expect("errors are piped").read_to_string(&mut words).expect("errors are UTF-8");
+    let status = process.wait().expect("it was ours");
+    assert_eq!(status.signal(), None, "killed: {words}");
+    assert_eq!(status.code(), Some(1), "{words}");
+    Some(words)
+}
+
+/// Before, 4,000 bytes of 0xff in the middle of the file made a server that was ready, and whose every answer
+/// was empty.
+#[test]
+#[cfg_attr(not(smollm2), ignore = "needs SmolLM2's weights: cargo xtask test")]
+fn damaged_weights_are_never_ready() {
+    let weights = smollm2();
+    let server = &*SERVER;
+    let directory = tempfile::tempdir().expect("temporary directories can be made");
+    let copy = directory.path().join("damaged.gguf");
+    let bytes = std::fs::metadata(&weights).expect("the weights are there").len();
+    for (part, damage) in [(2, 0xff), (4, 0xff), (3, 0x7f)] {
+        std::fs::copy(&weights, &copy).expect("there is room");
+        let file = std::fs::OpenOptions::new().write(true).open(&copy).expect("it was just made");
+        file.write_all_at(&[damage; 4000], bytes / part).expect("it is writable");
+        let words = refusal(loading(server, &copy, &[])).expect("it is not ready");
+        assert!(words.contains("numbers that are not finite: the file is damaged"), "{words}");
+        let words = refusal(loading(server, &copy, &["--verify"])).expect("it is not ready");
+        assert!(
+            words.contains("damaged.gguf has SHA-256") && words.contains("should have b179c952"),
+            "{words}"
+        );
+    }
+}
+
+#[test]
+#[cfg_attr(not(smollm2), ignore = "needs SmolLM2's weights: cargo xtask test")]
+fn whole_weights_are_verified_and_known() {
+    let weights = smollm2();
+    let server = &*SERVER;
+    for arguments in [&[][..], &["--verify"]] {
+        let starts: Vec<f64> = (0..3)
+            .map(|_| {
+                let serving = Serving::start(server, &weights, arguments);
+                let (_, health) = get(&serving.address, "/health").expect("it answers");
+                let health: serde_json::Value = serde_json::from_str(&health).expect("health is JSON");
+                assert!(health["canary"]["known_answers"].as_u64() >= Some(1), "{health}");
+                serving.ready_after.as_secs_f64()
+            })
+            .collect();
+        println!("{arguments:?}: ready after {starts:.3?} s");
+    }
+}
+
+/// Before, the process ended by SIGBUS, without a word.
+#[test]
+#[cfg_attr(not(smollm2), ignore = "needs SmolLM2's weights: cargo xtask test")]
+fn weights_that_are_cut_short_while_they_are_loaded_are_an_error() {
+    let weights = smollm2();
+    let server = &*SERVER;
+    let directory = tempfile::tempdir().expect("temporary directories can be made");
+    let copy = directory.path().join("cut.gguf");
+    let (mut meanwhile, begin) = (0, Instant::now());
+    for delay in (0..100).step_by(4).cycle().map(Duration::from_millis) {
+        std::fs::copy(&weights, &copy).expect("there is room");
+        let process = loading(server, &copy, &[]);
+        std::thread::sleep(delay);
+        let file = std::fs::OpenOptions::new().write(true).open(&copy).expect("it was just made");
+        file.set_len(1 << 20).expect("it is writable");
+        // Before it was opened, the file is just too short; behind the load nobody needs it.
+        let words = refusal(process).unwrap_or_default();
+        assert!(words.is_empty() || words.contains("cut.gguf"), "{words}");
+        let now =
+            words.contains("cut short while it was read") || words.contains("written to while it was read");
+        meanwhile += usize::from(now);
+        if meanwhile >= 3 {
+            break;
+        }
+        assert!(begin.elapsed() < Duration::from_secs(120), "it was never cut while it was read");
+    }
+}

@@ -1,0 +1,67 @@
+//! What is planned and written for every target that ships, as digests: a change of the compiler that is to
+//! change nothing changes none of them, and one that does says by them for which targets.
+//!
+//! A line a build: the target with its options; the report that `explain` prints; the generated Rust; the
+//! CUDA sources, of CUDA targets. The texts of builds whose digests differ are written below
+//! `target/digests/`, where those of the tree before can be put beside them.
+
+use monomorph_compiler::spec::types::Target;
+use monomorph_compiler::standing::{self, Standing};
+use monomorph_compiler::toolchain::BuildError;
+use monomorph_compiler::{emit, report, spec, toolchain};
+use monomorph_tests::{check_golden, fixtures, root};
+use sha2::{Digest, Sha256};
+use std::fmt::Write;
+use std::path::Path;
+
+/// One text of all files of a kind, each under its path.
+fn together<'a>(files: impl IntoIterator<Item = &'a emit::File>) -> String {
+    files.into_iter().map(|file| format!("==> {}\n{}\n", file.path.display(), file.text)).collect()
+}
+
+/// The report, the Rust and the CUDA of a target.
+fn texts(target: &Target) -> Result<[(&'static str, String); 3], BuildError> {
+    let plan = toolchain::plan(target)?;
+    // What this machine's processor has and where the workspace stands is nothing that is decided here.
+    let files = emit::emit(&plan, Path::new("/monomorph"), &[]);
+    let (cuda, rust): (Vec<_>, Vec<_>) = files.iter().partition(|file| file.path.starts_with("cuda"));
+    Ok([("report", report::text(&plan)), ("rust", together(rust)), ("cuda", together(cuda))])
+}
+
+fn digest(text: &str) -> String {
+    let digest = Sha256::digest(text);
+    digest.iter().take(6).fold(String::new(), |hex, byte| hex + &format!("{byte:02x}"))
+}
+
+#[test]
+fn nothing_changed_for_any_target_that_was_not_to() {
+    let search = [root().join("targets")];
+    let listed = standing::list(&search).unwrap_or_else(|error| panic!("{error}"));
+    let path = fixtures().join("digests.txt");
+    let known = std::fs::read_to_string(&path).unwrap_or_default();
+    let mut all = String::new();
+    for it in listed.iter().filter(|it| !matches!(it.standing, Standing::Waiting { .. })) {
+        let target = spec::load(&search, &it.target).unwrap_or_else(|error| panic!("{error}"));
+        let variants = spec::variants(&target);
+        for build in std::iter::once(target).chain(variants) {
+            let texts = texts(&build).unwrap_or_else(|error| panic!("{}: {error}", build.build()));
+            let mut line = build.build();
+            for (what, text) in &texts {
+                if !text.is_empty() {
+                    // Writing to a string cannot fail.
+                    let _ = write!(line, " {what}:{}", digest(text));
+                }
+            }
+            if !known.lines().any(|known| known == line) {
+                let directory = root().join("target/digests").join(build.build());
+                std::fs::create_dir_all(&directory).expect("target is writable");
+                for (what, text) in &texts {
+                    std::fs::write(directory.join(what), text).expect("target is writable");
+                }
+            }
+            all += &line;
+            all.push('\n');
+        }
+    }
+    check_golden(&path, &all);
+}
