@@ -12,7 +12,10 @@ export const DESKTOP = { viewport: { width: 1280, height: 800 } };
 export const PHONE = { viewport: { width: 390, height: 844 }, deviceScaleFactor: 1, hasTouch: true, isMobile: true };
 
 /** Chromium, which whoever imports this closes. */
-export const browser = await chromium.launch({ executablePath: "/usr/bin/chromium", args: ARGUMENTS });
+export const browser = await chromium.launch({ executablePath: "/usr/bin/chromium", args: ARGUMENTS, timeout: 120_000 });
+
+/** How long anything may take that a busy machine puts off, in milliseconds. */
+export const PATIENCE = 60_000;
 
 /** A page, and what must not have happened on it. */
 export type Visit = { page: Page; close: () => Promise<void> };
@@ -28,7 +31,7 @@ export async function visit(
   const { expected, before, ...rest } = options;
   const context = await browser.newContext({ ...DESKTOP, ...rest });
   const page = await context.newPage();
-  page.setDefaultTimeout(15_000);
+  page.setDefaultTimeout(PATIENCE);
   const wrong: string[] = [];
   const origin = new URL(url).origin;
   page.on("request", (request) => {
@@ -72,4 +75,76 @@ export async function ask(page: Page, text: string): Promise<void> {
 export async function answered(page: Page, text: string): Promise<void> {
   await ask(page, text);
   await page.waitForSelector(".assistant:last-child .about >> text=Try again");
+}
+
+/**
+ * Takes the page's clock and the events of its answers into the test's hands: none comes but by `next`, and time stands still between
+ * them. What is seen does not depend on how busy the machine is.
+ */
+export async function pace(page: Page): Promise<void> {
+  await page.addInitScript(() => {
+    let now = 1_000;
+    performance.now = () => now;
+    const later = () => new Promise((resolve) => setTimeout(resolve));
+    const frame = () => new Promise((resolve) => requestAnimationFrame(resolve));
+    let wanted: ((come: void) => void) | undefined, ended = false;
+    const ask = window.fetch;
+    window.fetch = async (...asked) => {
+      const response = await ask(...asked);
+      const kind = response.headers.get("content-type") ?? "";
+      if (!kind.startsWith("text/event-stream") || response.body === null) return response;
+      ended = false;
+      const reader = response.body.pipeThrough(new TextDecoderStream()).getReader();
+      let held = "";
+      const event = async () => {
+        for (;;) {
+          const end = held.indexOf("\n\n") + 2;
+          if (end > 1) {
+            const first = held.slice(0, end);
+            held = held.slice(end);
+            return new TextEncoder().encode(first);
+          }
+          const { value, done } = await reader.read();
+          if (done) return undefined;
+          held += value;
+        }
+      };
+      const pull = async (controller: ReadableStreamDefaultController<Uint8Array>) => {
+        await new Promise<void>((resolve) => (wanted = resolve));
+        const come = await event();
+        if (come === undefined) {
+          ended = true;
+          controller.close();
+        } else controller.enqueue(come);
+      };
+      return new Response(new ReadableStream({ pull }, { highWaterMark: 0 }), response);
+    };
+    Reflect.set(window, "next", async (milliseconds: number) => {
+      while (wanted === undefined && !ended) await later();
+      if (ended) return false;
+      now += milliseconds;
+      const give = wanted;
+      wanted = undefined;
+      give?.();
+      // The page asks for more when it has read this one, and draws it in the next frame.
+      while (wanted === undefined && !ended) await later();
+      await later();
+      await frame();
+      await frame();
+      return !ended;
+    });
+  });
+}
+
+/** Lets the next event of an answer come, so many milliseconds after the one before it, and be drawn; whether one did. */
+export async function next(page: Page, milliseconds: number): Promise<boolean> {
+  return await page.evaluate(
+    async (milliseconds) => await (Reflect.get(window, "next") as (milliseconds: number) => Promise<boolean>)(milliseconds),
+    milliseconds,
+  );
+}
+
+/** Lets all further events come. */
+export async function rest(page: Page, milliseconds: number): Promise<void> {
+  while (await next(page, milliseconds));
 }

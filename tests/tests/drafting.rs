@@ -39,6 +39,8 @@ const SERVERS: [(&str, &[Drafts]); 2] = [
     ("qwen35-vision", &[(Mtp, 1, ROOM), (Mtp, 3, "528"), (Ngram, 4, "528"), (Layers, 3, "528")]),
     ("qwen35-moe-vision", &[(Mtp, 2, "528"), (Layers, 1, ROOM)]),
 ];
+/// The longest sequence.
+const CONTEXT: usize = 505;
 /// Memory for all.
 const ROOM: &str = "8192";
 /// At a time.
@@ -74,7 +76,8 @@ fn requests(vocabulary: usize, random: &mut Random) -> Vec<Request> {
         // Long prompts are cut into chunks; long answers cross many blocks.
         let length = random.within(if number.is_multiple_of(8) { 200..300 } else { 1..80 });
         let tokens = if number.is_multiple_of(10) { 200 } else { random.within(1..60) };
-        let surplus = if number % 9 == 4 { 40 } else { 0 };
+        // To the end of the context: a server that learns late that they left is not done by then.
+        let surplus = if number % 9 == 4 { CONTEXT - length - tokens } else { 0 };
         Request { prompt: random.ids(length, vocabulary), tokens, sampling: sampling(number), surplus }
     };
     (0..90).map(request).collect()
@@ -115,7 +118,8 @@ impl Case<'_> {
 }
 
 fn serve(server: &Path, weights: &Path, memory: &str) -> Serving {
-    Serving::start(server, weights, &["--threads", "2", "--context", "505", "--kv-tokens", memory])
+    let context = CONTEXT.to_string();
+    Serving::start(server, weights, &["--threads", "2", "--context", &context, "--kv-tokens", memory])
 }
 
 #[test]
