@@ -7,6 +7,7 @@
 pub mod emit;
 pub mod graph;
 pub mod import;
+pub mod kernels;
 pub mod passes;
 pub mod plan;
 pub mod reference;

@@ -1,6 +1,7 @@
 //! Plans of CUDA targets: which launches there are, on which memory, and what the toolchain's figures mean.
 
 use monomorph_compiler::graph;
+use monomorph_compiler::kernels::{Arguments, StreamProduct};
 use monomorph_compiler::passes::assemble;
 use monomorph_compiler::plan::cuda::{Argument, Constant, CudaPlan, Kernel, Launch, Program, Regime};
 use monomorph_compiler::plan::{FieldKind, Plan, packed};
@@ -33,7 +34,7 @@ fn launches(program: &Program) -> impl Iterator<Item = &Launch> {
 }
 
 fn templates(cuda: &CudaPlan, program: &Program) -> Vec<&'static str> {
-    launches(program).map(|launch| cuda.kernel(launch.kernel).template).collect()
+    launches(program).map(|launch| cuda.kernel(launch.kernel).function()).collect()
 }
 
 const ALL: [&str; 6] = [
@@ -127,7 +128,7 @@ fn kernels_of_equal_instantiation_stand_in_one_module() {
     let kernels: Vec<&Kernel> = cuda(&plan).modules.iter().flat_map(|module| &module.kernels).collect();
     for (at, kernel) in kernels.iter().enumerate() {
         let key =
-            |it: &Kernel| (it.template, it.constants.clone(), it.block, it.resident, it.cluster, it.shared);
+            |it: &Kernel| (it.function(), it.constants.clone(), it.block, it.resident, it.cluster, it.shared);
         assert!(kernels[..at].iter().all(|earlier| key(earlier) != key(kernel)), "{}", kernel.name);
     }
     // Buckets of eight rows and more differ in their grids alone.
@@ -214,7 +215,7 @@ fn figures_of_the_assembler_and_of_the_machine_code_are_read_and_compared() {
 fn what_no_card_could_run_or_decode_should_not_is_a_defect_with_its_figure() {
     let kernel = Kernel {
         name: "gate".to_owned(),
-        template: "stream_product",
+        signature: StreamProduct::SIGNATURE,
         constants: vec![("ROWS", Constant::Integer(1))],
         block: 288,
         resident: 1,

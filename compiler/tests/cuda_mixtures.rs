@@ -1,12 +1,11 @@
-//! Launches of hybrid models and mixtures of experts: which there are, that arguments are what kernels'
-//! parameters say, that nothing is read before it is written, and what a token costs.
+//! Launches of hybrid models and mixtures of experts: which there are, that nothing is read before it is
+//! written, and what a token costs.
 
 use monomorph_compiler::graph;
+use monomorph_compiler::kernels::Parameter;
 use monomorph_compiler::passes::assemble;
 use monomorph_compiler::plan::Plan;
-use monomorph_compiler::plan::cuda::{
-    Argument, CudaPlan, Edge, Extent, Launch, Plane, Program, Regime, StatePart,
-};
+use monomorph_compiler::plan::cuda::{Argument, CudaPlan, Extent, Launch, Program, Regime};
 use monomorph_compiler::spec;
 use std::path::{Path, PathBuf};
 
@@ -47,7 +46,7 @@ const ALL: [&str; 12] = [
 
 fn body_templates(plan: &Plan, program: &Program, body: &str) -> Vec<&'static str> {
     let at = plan.bodies.iter().position(|it| it.name == body).expect("there is such a body");
-    program.bodies[at].iter().map(|launch| cuda(plan).kernel(launch.kernel).template).collect()
+    program.bodies[at].iter().map(|launch| cuda(plan).kernel(launch.kernel).function()).collect()
 }
 
 #[test]
@@ -98,7 +97,7 @@ fn every_phase_of_a_hybrid_is_launched_in_every_program_and_fits_its_card() {
                     let together = launches
                         .iter()
                         .filter(before)
-                        .any(|it| cuda.kernel(it.kernel).template == "experts_stream");
+                        .any(|it| cuda.kernel(it.kernel).function() == "experts_stream");
                     let launched = launches.iter().any(|it| it.phase == at) != together;
                     assert!(skipped || launched, "{target} {}: {}", program.name, phase.name);
                 }
@@ -144,7 +143,7 @@ fn blocks_of_streaming_kernels_are_alone_where_heads_are_wide() {
         for launch in program(cuda, "decode_1").bodies.iter().flatten() {
             let kernel = cuda.kernel(launch.kernel);
             let one_each = launch.grid[0] == Extent::Fixed(card.multiprocessors);
-            if STREAMING.contains(&kernel.template) && one_each {
+            if STREAMING.contains(&kernel.function()) && one_each {
                 let two_fit = 2 * (kernel.shared + 1024) <= card.shared_per_multiprocessor;
                 assert_eq!(two_fit, !alone, "{target}: {} has {} bytes", kernel.name, kernel.shared);
                 seen += 1;
@@ -154,94 +153,13 @@ fn blocks_of_streaming_kernels_are_alone_where_heads_are_wide() {
     }
 }
 
-/// A kernel's parameter: whether it is only read, its type, its name.
-struct Parameter {
-    read_only: bool,
-    of: String,
-    name: String,
-}
-
-/// The parameters of a phase template's kernel.
-fn parameters(template: &str) -> Vec<Parameter> {
-    let path = root().join("templates/cuda/phases").join(template).with_extension("tera");
-    let text = std::fs::read_to_string(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
-    let (_, after) = text.split_once("{{ name }}(").expect("a template has a kernel");
-    let (list, _) = after.split_once(") {").expect("its parameters end");
-    let parameter = |text: &str| {
-        let (of, name) = text.trim().rsplit_once(' ').expect("a type and a name");
-        let read_only = of.starts_with("const ");
-        Parameter { read_only, of: of.trim_start_matches("const ").to_owned(), name: name.to_owned() }
-    };
-    list.split(", ").map(parameter).collect()
-}
-
-/// Whether an argument can be meant for a parameter of this type and name.
-fn agree(parameter: &Parameter, argument: &Argument) -> bool {
-    let name = parameter.name.as_str();
-    let plane = |plane| {
-        matches!(argument, Argument::Null | Argument::Field(..))
-            && match argument {
-                Argument::Field(_, it) => *it == plane,
-                _ => true,
-            }
-    };
-    match name {
-        "step" => *argument == Argument::Step,
-        "tokens" => matches!(argument, Argument::Tokens | Argument::Null),
-        "layer" => matches!(argument, Argument::Cache(_)),
-        "following" => matches!(argument, Argument::Following(Edge::Begin) | Argument::Null),
-        "following_end" => matches!(argument, Argument::Following(Edge::End) | Argument::Null),
-        "rotary" => matches!(argument, Argument::Rotary(_)),
-        "states" => matches!(argument, Argument::State(_, StatePart::Matrices)),
-        "windows" => matches!(argument, Argument::State(_, StatePart::Window)),
-        "journals" => *argument == Argument::Null,
-        "norm" | "q_norm" | "k_norm" | "bias" | "up_bias" | "convolution" | "a_log" | "dt_bias"
-        | "router" => plane(Plane::Codes),
-        _ if name.ends_with("row_scales") => plane(Plane::RowScales),
-        _ if name.ends_with("codes") => plane(Plane::Codes),
-        _ if name.ends_with("scales") => plane(Plane::Scales),
-        _ => !matches!(
-            argument,
-            Argument::Step
-                | Argument::Field(..)
-                | Argument::Cache(_)
-                | Argument::State(..)
-                | Argument::Following(_)
-        ),
-    }
-}
-
-#[test]
-fn arguments_are_what_the_kernels_parameters_say() {
-    for target in ALL {
-        let plan = plan(target);
-        let cuda = cuda(&plan);
-        for program in &cuda.programs {
-            for launch in program.bodies.iter().flatten().chain(&program.tail) {
-                let kernel = cuda.kernel(launch.kernel);
-                let parameters = parameters(kernel.template);
-                assert_eq!(parameters.len(), launch.arguments.len(), "{target}: {}", kernel.name);
-                for (parameter, argument) in parameters.iter().zip(&launch.arguments) {
-                    let (name, of) = (&parameter.name, &parameter.of);
-                    assert!(
-                        agree(parameter, argument),
-                        "{target} {}: `{}` is handed {argument:?} as {of} {name}",
-                        program.name,
-                        kernel.name
-                    );
-                }
-            }
-        }
-    }
-}
-
 /// Buffers and scratch of a launch: those only read, and those written (or both).
 fn memory<'a>(cuda: &CudaPlan, launch: &'a Launch) -> (Vec<&'a Argument>, Vec<&'a Argument>) {
-    let parameters = parameters(cuda.kernel(launch.kernel).template);
-    let all = parameters.into_iter().zip(&launch.arguments);
+    let parameters = cuda.kernel(launch.kernel).signature.parameters;
+    let all = parameters.iter().zip(&launch.arguments);
     let memory = all.filter(|(_, it)| matches!(it, Argument::Buffer(_) | Argument::Scratch(_)));
-    let (read, written): (Vec<_>, Vec<_>) = memory.partition(|(parameter, _)| parameter.read_only);
-    let arguments = |some: Vec<(Parameter, &'a Argument)>| some.into_iter().map(|(_, it)| it).collect();
+    let (read, written): (Vec<_>, Vec<_>) = memory.partition(|(it, _)| it.kind.starts_with("const "));
+    let arguments = |some: Vec<(&Parameter, &'a Argument)>| some.into_iter().map(|(_, it)| it).collect();
     (arguments(read), arguments(written))
 }
 

@@ -100,7 +100,7 @@ fn a_hybrid_can_be_built_to_draft_without_its_recurrent_layers() {
         let kernels = cuda.modules.iter().filter(|module| module.name.starts_with("draft_"));
         let mut attention = 0;
         for kernel in
-            kernels.flat_map(|module| &module.kernels).filter(|it| it.template == "attention_decode")
+            kernels.flat_map(|module| &module.kernels).filter(|it| it.function() == "attention_decode")
         {
             let early = kernel.constants.iter().find(|(name, _)| *name == "CONTEXT_BEFORE_WAIT");
             assert_eq!(early.map(|it| &it.1), Some(&Constant::Flag(false)), "{name}: {}", kernel.name);
@@ -154,11 +154,14 @@ fn programs_that_verify_stand_beside_those_that_decode() {
         assert_eq!((decode[0], decode[6]), (("decode_1", 1, 1, 1), ("verify_1", 1, 4, 4)), "{name}");
         assert_eq!((decode[5], decode[11]), (("decode_32", 32, 1, 32), ("verify_32", 32, 4, 128)), "{name}");
         let kernels = cuda.modules.iter().flat_map(|module| &module.kernels);
-        let heads = kernels.filter(|it| ["accept", "draft_embed"].contains(&it.template)).count();
+        let heads = kernels.filter(|it| ["accept", "draft_embed"].contains(&it.function())).count();
         assert_eq!(heads, 0, "{name}: the host decides which drafts hold");
         // Whoever decodes plainly goes on from a state that may have been taken back, too.
-        let deltas =
-            cuda.modules.iter().flat_map(|module| &module.kernels).filter(|it| it.template == "delta_decode");
+        let deltas = cuda
+            .modules
+            .iter()
+            .flat_map(|module| &module.kernels)
+            .filter(|it| it.function() == "delta_decode");
         for kernel in deltas {
             assert!(kernel.constants.iter().any(|(name, _)| *name == "DRAFTS"), "{name}: {}", kernel.name);
         }

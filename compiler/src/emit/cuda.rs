@@ -2,56 +2,15 @@
 //! `templates/cuda/lib`, which is copied beside them, so that the directory compiles by itself.
 
 use super::File;
+use crate::kernels::{Config, Signature};
 use crate::plan::Plan;
 use crate::plan::cuda::{Constant, CudaPlan, Kernel, Module};
 use crate::report::cuda::program_table;
 use std::path::Path;
 use tera::{Context, Tera};
 
-/// Phase templates: name, the library header each instantiates, text.
-macro_rules! templates {
-    ($(($name:literal, $header:literal)),* $(,)?) => {
-        [$(($name, $header, include_str!(concat!("../../../templates/cuda/phases/", $name, ".tera")))),*]
-    };
-}
-
-const TEMPLATES: [(&str, &str, &str); 33] = templates![
-    ("accept", "accept.cuh"),
-    ("attention_decode", "attention_decode.cuh"),
-    ("attention_exact", "attention_exact.cuh"),
-    ("attention_prefill", "attention_prefill.cuh"),
-    ("attention_prefill_wgmma", "attention_prefill_wgmma.cuh"),
-    ("attention_write", "attention_write.cuh"),
-    ("delta_chunks", "delta_chunks.cuh"),
-    ("delta_decode", "delta_decode.cuh"),
-    ("delta_gate", "delta_gate.cuh"),
-    ("delta_plain", "delta_plain.cuh"),
-    ("delta_prepare", "delta_prepare.cuh"),
-    ("draft_embed", "draft_embed.cuh"),
-    ("embed", "embed.cuh"),
-    ("experts_batch_combine", "experts_batch_combine.cuh"),
-    ("experts_stage", "experts_stage.cuh"),
-    ("experts_gemm_mma", "experts_gemm_mma.cuh"),
-    ("experts_gemm_wgmma", "experts_gemm_wgmma.cuh"),
-    ("experts_place", "experts_sort.cuh"),
-    ("experts_sort", "experts_sort.cuh"),
-    ("experts_stream", "experts_stream.cuh"),
-    ("experts_stream_down", "experts_stream_down.cuh"),
-    ("experts_stream_up", "experts_stream_up.cuh"),
-    ("fill_matrix", "fill.cuh"),
-    ("fill_vector", "fill.cuh"),
-    ("gemm_mma", "gemm_mma.cuh"),
-    ("gemm_wgmma", "gemm_wgmma.cuh"),
-    ("route", "route.cuh"),
-    ("route_batch", "route_batch.cuh"),
-    ("sample", "sample.cuh"),
-    ("select", "select.cuh"),
-    ("stage", "stage.cuh"),
-    ("stream_beside", "stream.cuh"),
-    ("stream_product", "stream.cuh"),
-];
-
-const MODULE: &str = include_str!("../../../templates/cuda/phases/module.tera");
+const MODULE: &str = include_str!("../../../templates/cuda/module.tera");
+const KERNEL: &str = include_str!("../../../templates/cuda/kernel.tera");
 
 /// The modules of a CUDA plan.
 pub fn modules(plan: &Plan, cuda: &CudaPlan) -> Vec<File> {
@@ -78,16 +37,7 @@ fn documentation(plan: &Plan, cuda: &CudaPlan, module: &Module) -> Vec<String> {
     }
 }
 
-/// The header under `templates/cuda/lib` that a kernel's template instantiates.
-///
-/// # Panics
-/// If the kernel names a template that there is not: the launch pass makes no such kernel.
-pub fn header(kernel: &Kernel) -> &'static str {
-    let template = TEMPLATES.iter().find(|(name, ..)| *name == kernel.template);
-    template.expect("the launch pass names templates").1
-}
-
-/// Writes kernels as the phase templates say.
+/// Writes modules as `templates/cuda/module.tera` says.
 pub struct Writer(Tera);
 
 impl Default for Writer {
@@ -100,17 +50,16 @@ impl Writer {
     /// Reads the templates.
     pub fn new() -> Writer {
         let mut tera = Tera::default();
-        for (name, _, text) in TEMPLATES {
+        for (name, text) in [("module", MODULE), ("kernel", KERNEL)] {
             tera.add_raw_template(name, text).expect("the templates are part of the compiler");
         }
-        tera.add_raw_template("module", MODULE).expect("the templates are part of the compiler");
         Writer(tera)
     }
 
     /// A `.cu` file of these kernels, whose names differ, below lines of `documentation`.
     pub fn module(&self, documentation: &[String], racecheck: bool, kernels: &[Kernel]) -> String {
         let mut headers: Vec<&str> = Vec::new();
-        for header in kernels.iter().map(header) {
+        for header in kernels.iter().map(|kernel| kernel.signature.header) {
             if !headers.contains(&header) {
                 headers.push(header);
             }
@@ -120,35 +69,54 @@ impl Writer {
         context.insert("documentation", &comments.collect::<Vec<_>>());
         context.insert("racecheck", &racecheck);
         context.insert("headers", &headers);
-        let kernels: Vec<String> = kernels.iter().map(|it| self.kernel(it)).collect();
-        context.insert("kernels", &kernels);
+        context.insert("kernels", &kernels.iter().map(|it| self.kernel(it)).collect::<Vec<_>>());
         self.0.render("module", &context).expect("every name of the template is in the context")
     }
 
+    /// One kernel: its constants, what C++ must find as the plan has it, and its wrapper.
     fn kernel(&self, kernel: &Kernel) -> String {
-        let mut context = Context::new();
-        let cluster = if kernel.cluster > 1 {
-            format!(" __cluster_dims__({}, 1, 1)", kernel.cluster)
-        } else {
-            String::new()
+        let Signature { function, config, parameters, declarations, checks, body, .. } = kernel.signature;
+        let name = config_name(&kernel.name);
+        let filled = |text: &str| fill(text, kernel, &name);
+        let handed: Vec<&str> = parameters.iter().map(|it| it.name).collect();
+        let body = match *body {
+            "" => format!("{function}<{name}>({});", handed.join(", ")),
+            body => filled(body),
         };
-        context
-            .insert("bounds", &format!("__launch_bounds__({}, {}){cluster}", kernel.block, kernel.resident));
-        context.insert("name", &kernel.name);
-        context.insert("config", &config_name(&kernel.name));
-        context.insert("block", &kernel.block);
-        context.insert("shared", &kernel.shared);
+        let mut context = Context::new();
+        context.insert("has_config", &(*config != Config::None));
+        context.insert("config", &name);
+        context.insert("base", &if let Config::Inherits(base) = config { Some(base) } else { None });
+        let members = kernel.constants.iter().map(|(name, constant)| member(name, constant));
+        context.insert("members", &members.collect::<Vec<_>>());
+        context.insert("declarations", &filled(declarations));
+        let checks = checks.iter().map(|(condition, message)| (filled(condition), *message));
+        context.insert("checks", &checks.collect::<Vec<_>>());
+        context.insert("threads", &kernel.block);
+        context.insert("resident", &kernel.resident);
         context.insert("cluster", &kernel.cluster);
-        let members: Vec<String> =
-            kernel.constants.iter().map(|(name, constant)| member(name, constant)).collect();
-        context.insert("members", &members);
-        for (name, constant) in &kernel.constants {
-            if let Constant::Value(text) = constant {
-                context.insert(*name, text);
-            }
-        }
-        self.0.render(kernel.template, &context).expect("every name of the template is in the context")
+        context.insert("name", &kernel.name);
+        let declared = parameters.iter().map(|it| format!("{} {}", filled(it.kind), it.name));
+        context.insert("parameters", &declared.collect::<Vec<_>>());
+        context.insert("body", &body);
+        self.0.render("kernel", &context).expect("every name of the template is in the context")
     }
+}
+
+/// A signature's text with its names in braces replaced.
+fn fill(text: &str, kernel: &Kernel, config: &str) -> String {
+    let Kernel { block, cluster, shared, .. } = kernel;
+    let mut text = text
+        .replace("{config}", config)
+        .replace("{block}", &block.to_string())
+        .replace("{cluster}", &cluster.to_string())
+        .replace("{shared}", &shared.to_string());
+    for (name, constant) in &kernel.constants {
+        if let Constant::Value(value) = constant {
+            text = text.replace(&format!("{{{name}}}"), value);
+        }
+    }
+    text
 }
 
 /// `attention_qkv` becomes `AttentionQkvConfig`.

@@ -6,7 +6,7 @@ use super::cuda_programs::{looks_ahead, program, rotary_body};
 use super::cuda_weights::{self, cache_block_bytes};
 use super::{far, float, format_ident, layer_type, number, quote};
 use crate::graph::BodyId;
-use crate::plan::cuda::{CudaPlan, CudaState, Kernel, Program, Regime, state_bytes};
+use crate::plan::cuda::{CudaPlan, CudaState, Program, Regime, state_bytes};
 use crate::plan::{Plan, PlanBody};
 use proc_macro2::{Ident, TokenStream};
 
@@ -57,7 +57,7 @@ fn kernels_type(module: &str) -> Ident {
 
 /// A struct of kernels a module, and one of all modules.
 fn kernels(cuda: &CudaPlan) -> TokenStream {
-    let modules = cuda.modules.iter().enumerate().map(|(index, module)| {
+    let modules = cuda.modules.iter().map(|module| {
         let (kind, name) = (kernels_type(&module.name), &module.name);
         let documentation = format!(" Kernels of `cuda/{name}.cu`.");
         let cubin = format!("../cubins/{name}.cubin");
@@ -69,10 +69,10 @@ fn kernels(cuda: &CudaPlan) -> TokenStream {
             }
         };
         let fields: Vec<Ident> = module.kernels.iter().map(|it| format_ident!("{}", it.name)).collect();
-        let looked_up = module.kernels.iter().enumerate().map(|(at, kernel)| {
+        let looked_up = module.kernels.iter().map(|kernel| {
             let (field, symbol) = (format_ident!("{}", kernel.name), &kernel.name);
             let (block, shared) = (number(kernel.block as usize), number(kernel.shared as usize));
-            let parameters = number(parameters(cuda, (index, at), kernel));
+            let parameters = number(kernel.signature.parameters.len());
             quote!(#field: module.kernel(#symbol, #block, #shared, #parameters)?)
         });
         quote! {
@@ -100,17 +100,6 @@ fn kernels(cuda: &CudaPlan) -> TokenStream {
                 Ok(Kernels { #(#names: #types::load(gpu)?),* })
             }
         }
-    }
-}
-
-/// How many parameters the stack hands a kernel.
-fn parameters(cuda: &CudaPlan, place: (usize, usize), kernel: &Kernel) -> usize {
-    match cuda.programs.iter().flat_map(Program::launches).find(|launch| launch.kernel == place) {
-        Some(launch) => launch.arguments.len(),
-        // The loader launches these with planes and a shape, or with values, count, centre, deviation and
-        // seed.
-        None if kernel.template == "fill_matrix" => 4,
-        None => 5,
     }
 }
 

@@ -2,6 +2,7 @@
 
 use super::{BufferId, FieldId, PhaseKind, Plan, PlanBody};
 use crate::graph::BodyId;
+use crate::kernels::Signature;
 
 pub use monomorph_abi::packed::Plane;
 pub use monomorph_abi::state::CudaState;
@@ -52,8 +53,8 @@ pub struct Module {
 pub struct Kernel {
     /// Unique in its module.
     pub name: String,
-    /// The template under `templates/cuda/phases` that writes it.
-    pub template: &'static str,
+    /// Its declaration.
+    pub signature: &'static Signature,
     /// Members of the instantiation's `Config`, in order.
     pub constants: Vec<(&'static str, Constant)>,
     /// Threads a block.
@@ -69,6 +70,22 @@ pub struct Kernel {
     pub shared: u32,
     /// Whether a spill or local memory fails the build.
     pub decode: bool,
+}
+
+impl Kernel {
+    /// Whether it is another but for its name and what becomes of spills.
+    pub fn is_like(&self, other: &Kernel) -> bool {
+        let Kernel { name: _, signature, constants, block, resident, cluster, shared, decode: _ } = self;
+        *signature == other.signature
+            && [block, resident, cluster, shared]
+                == [&other.block, &other.resident, &other.cluster, &other.shared]
+            && *constants == other.constants
+    }
+
+    /// The kind of kernel it is: the function it instantiates.
+    pub fn function(&self) -> &'static str {
+        self.signature.function
+    }
 }
 
 /// A member of a `Config`.
@@ -197,7 +214,7 @@ pub enum Extent {
 }
 
 /// A pointer a kernel is handed.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Argument {
     /// The step header.
     Step,

@@ -122,7 +122,7 @@ fn program(plan: &Plan, cuda: &CudaPlan, program: &Program) -> ProgramReport {
         let kernel = cuda.kernel(launch.kernel);
         LaunchReport {
             kernel: format!("{}.{}", cuda.modules[launch.kernel.0].name, kernel.name),
-            template: kernel.template,
+            template: kernel.function(),
             grid: launch.grid.map(extent),
             block: kernel.block,
             cluster: kernel.cluster,

@@ -4,7 +4,7 @@
 use super::cubin::Usage;
 use super::nvcc::{Compiler, with_includes};
 use super::{BuildError, digest, replace};
-use crate::emit::cuda::{Writer, header};
+use crate::emit::cuda::Writer;
 use crate::plan::cuda::Kernel;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -41,7 +41,7 @@ impl<'a> Keys<'a> {
     /// # Errors
     /// When a header cannot be read.
     pub fn of(&mut self, architecture: &str, racecheck: bool, kernel: &Kernel) -> Result<String, BuildError> {
-        let name = header(kernel);
+        let name = kernel.signature.header;
         if !self.headers.contains_key(name) {
             let texts = with_includes(&self.library.join(name))?;
             let texts: Vec<String> = texts.iter().map(|text| without_comments(text)).collect();

@@ -6,7 +6,7 @@ use super::cubin::{self, Limits, Usage};
 use super::figures::{Figures, Keys, Store};
 use super::nvcc::{Compiler, Run};
 use super::{BuildError, fresh};
-use crate::emit::cuda::{Writer, header};
+use crate::emit::cuda::Writer;
 use crate::plan::Plan;
 use crate::plan::cuda::Kernel;
 use crate::spec::types::Cuda;
@@ -183,7 +183,7 @@ impl<'a> Survey<'a> {
         let mut missing: Vec<usize> = (0..found.len()).filter(|at| found[*at].is_none()).collect();
         let group = |at: &usize| {
             let Instance { architecture, racecheck, kernel, .. } = &self.instances[*at];
-            (architecture, *racecheck, header(kernel))
+            (architecture, *racecheck, kernel.signature.header)
         };
         missing.sort_by_key(group);
         let groups: Vec<usize> = missing.chunk_by(|a, b| group(a) == group(b)).map(<[usize]>::len).collect();
@@ -312,10 +312,10 @@ impl<'a> Survey<'a> {
     fn families(&self, found: &[Result<Figures, String>]) -> Vec<Family> {
         let mut families: BTreeMap<(&str, &str), Family> = BTreeMap::new();
         for (instance, figures) in self.instances.iter().zip(found) {
-            let key = (instance.architecture.as_str(), instance.kernel.template);
+            let key = (instance.architecture.as_str(), instance.kernel.function());
             let family = families.entry(key).or_insert_with(|| Family {
                 architecture: format!("sm_{}", instance.architecture),
-                template: instance.kernel.template.to_owned(),
+                template: instance.kernel.function().to_owned(),
                 kernels: 0,
                 distinct: 0,
                 seconds: 0.0,
@@ -332,7 +332,7 @@ impl<'a> Survey<'a> {
         }
         for it in &self.uses {
             let Instance { architecture, kernel, .. } = &self.instances[it.instance];
-            let family = families.get_mut(&(architecture.as_str(), kernel.template));
+            let family = families.get_mut(&(architecture.as_str(), kernel.function()));
             family.expect("every instance has a family").kernels += 1;
         }
         families.into_values().collect()

@@ -155,7 +155,7 @@ impl Pool {
             |usage| cubin::defects(&cubin.module, kernel, usage, &limits),
         );
         json!({
-            "name": kernel.name, "module": cubin.module, "template": kernel.template, "block": kernel.block, "shared_part": shared_part,
+            "name": kernel.name, "module": cubin.module, "template": kernel.function(), "block": kernel.block, "shared_part": shared_part,
             "shared": kernel.shared, "registers": usage.map_or(0, |usage| usage.registers), "defects": defects,
         })
     }

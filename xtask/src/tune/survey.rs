@@ -122,7 +122,10 @@ impl<'a> Survey<'a> {
         // side.
         let adds_up = program.bodies[places[0].0].iter().any(|it| {
             it.phase == places[0].1
-                && plan.cuda.as_ref().is_some_and(|cuda| cuda.kernel(it.kernel).template == "experts_stream")
+                && plan
+                    .cuda
+                    .as_ref()
+                    .is_some_and(|cuda| cuda.kernel(it.kernel).function() == "experts_stream")
         });
         let in_place = adds_up || matches!(kind, PhaseKind::Accumulate { .. } | PhaseKind::Combine { .. });
         Some(json!({
@@ -131,7 +134,7 @@ impl<'a> Survey<'a> {
     }
 
     fn cut(&self, plan: &Plan, launch: &Launch, phase: usize, kind: &PhaseKind) -> Option<Cut> {
-        let template = plan.cuda.as_ref()?.kernel(launch.kernel).template;
+        let template = plan.cuda.as_ref()?.kernel(launch.kernel).function();
         match (template, kind) {
             _ if launch.phase != phase => None,
             (

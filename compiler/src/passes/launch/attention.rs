@@ -1,10 +1,13 @@
 //! Attention: one launch in decode, two in prefill and wherever the arithmetic is exact.
 
-use super::product::{count, vector};
-use super::{Launcher, Outline, Site, fixed, integer, no_kernel, value};
+use super::{Instance, Launcher, Member, Outline, Site, count, fixed, integer, no_kernel, value};
 use crate::graph::BodyId;
+use crate::kernels::{
+    AttentionDecode, AttentionExact, AttentionPrefill, AttentionPrefillWgmma, AttentionWrite, Cache,
+    Counters, Queries, Rotary, Rows, Tokens, Vector,
+};
 use crate::passes::PassError;
-use crate::plan::cuda::{Argument, Constant, Extent, Kernel, Launch, Regime};
+use crate::plan::cuda::{Constant, Extent, Launch, Regime};
 use crate::plan::{BufferId, FieldId, FieldKind, PhaseKind};
 use crate::spec::types::{Compute, Cuda, NormWeight, RotaryPairs, TensorClass};
 use monomorph_formats::Format;
@@ -128,7 +131,7 @@ struct Operands {
     qkv: BufferId,
     norms: [Option<FieldId>; 2],
     out: BufferId,
-    constants: Vec<(&'static str, Constant)>,
+    constants: Vec<Member>,
 }
 
 impl Launcher<'_> {
@@ -233,11 +236,9 @@ impl Launcher<'_> {
             ),
         ]);
         constants.extend((tokens > 1).then_some(("TOKENS", integer(tokens))));
-        let shared = shape.decode_shared(splits, warps, tokens);
-        let kernel = self.attention_kernel(site, "", "attention_decode", constants, 32 * warps, shared);
-        let [q_norm, k_norm] = norms.map(vector);
+        let [q_norm, k_norm] = norms.map(Vector::field);
         let (partials, counters) = if splits == 1 {
-            (Argument::Null, Argument::Null)
+            (Rows::NULL, Counters::NULL)
         } else {
             let counters = (4 * rows * shape.kv_heads) as u64;
             (
@@ -246,43 +247,47 @@ impl Launcher<'_> {
             )
         };
         let body = BodyId(site.body);
-        let arguments = vec![
-            Argument::Step,
-            self.buffer(site, qkv),
+        let arguments = AttentionDecode {
+            step: site.header,
+            qkv: self.buffer(site, qkv),
             q_norm,
             k_norm,
-            Argument::Rotary(body),
-            Argument::Cache(body),
+            rotary: Rotary::of(body),
+            layer: Cache::of(body),
             partials,
             counters,
             out,
-        ];
-        Ok(Launch { phase: site.phase, kernel, grid: fixed(splits, shape.kv_heads, rows), arguments })
+        };
+        let instance = Instance {
+            shared: shape.decode_shared(splits, warps, tokens),
+            ..Instance::new(self.kernel_name(site, ""), constants, 32 * warps)
+        };
+        Ok(self.launch(site, instance, fixed(splits, shape.kv_heads, rows), arguments))
     }
 
     /// Norm, rotary and the cache's rows of every token of a step.
     fn write(&mut self, site: Site, operands: &Operands, exact: bool) -> Launch {
         let mut constants = operands.constants.clone();
         constants.push(("EXACT", Constant::Flag(exact)));
-        let kernel = self.attention_kernel(site, "_write", "attention_write", constants, WRITE_THREADS, 0);
-        let [q_norm, k_norm] = operands.norms.map(vector);
-        let q_out = if exact { Argument::Null } else { self.q_rows(site, operands.shape) };
+        let [q_norm, k_norm] = operands.norms.map(Vector::field);
+        let q_out = if exact { Queries::NULL } else { self.q_rows(site, operands.shape) };
         let body = BodyId(site.body);
-        let arguments = vec![
-            Argument::Step,
-            token_rows(site),
-            self.buffer(site, operands.qkv),
+        let arguments = AttentionWrite {
+            step: site.header,
+            tokens: token_rows(site),
+            qkv: self.buffer(site, operands.qkv),
             q_norm,
             k_norm,
-            Argument::Rotary(body),
-            Argument::Cache(body),
+            rotary: Rotary::of(body),
+            layer: Cache::of(body),
             q_out,
-        ];
-        Launch { phase: site.phase, kernel, grid: self.grid_of_rows(site, WRITE_TOKENS), arguments }
+        };
+        let instance = Instance::new(self.kernel_name(site, "_write"), constants, WRITE_THREADS);
+        self.launch(site, instance, self.grid_of_rows(site, WRITE_TOKENS), arguments)
     }
 
     /// The turned queries that attention_prefill reads: 16 bits an element.
-    fn q_rows(&mut self, site: Site, shape: Shape) -> Argument {
+    fn q_rows(&mut self, site: Site, shape: Shape) -> Queries {
         let bytes = 2 * site.program.rows * shape.heads * shape.head_dim_16();
         self.scratch("attention_q", bytes as u64, false)
     }
@@ -291,75 +296,53 @@ impl Launcher<'_> {
         let Operands { shape, qkv, out, mut constants, .. } = operands;
         let out = self.buffer(site, out);
         let gated = constants.iter().any(|(name, _)| *name == "GATED");
-        let gates = if gated { self.buffer(site, qkv) } else { Argument::Null };
+        let qkv = if gated { self.buffer(site, qkv) } else { Rows::NULL };
         let quant = &self.plan.target.quant;
-        let card = self.card;
+        let (step, layer, card) = (site.header, Cache::of(BodyId(site.body)), self.card);
+        let name = self.kernel_name(site, "");
         // Blocks go on to further tiles by themselves: as many as run at a time.
-        let (kernel, resident) = match shape.wgmma_prefill_shared(quant.kv_format, quant.kv_block, card) {
-            Some(shared) => (
-                self.attention_kernel(site, "", "attention_prefill_wgmma", constants, WGMMA_THREADS, shared),
-                1,
-            ),
-            None => {
-                let Some(keys) = shape.prefill_keys(quant.kv_block, card) else {
-                    let what = format!("heads of {} do not fit the card's shared memory", shape.head_dim);
-                    return Err(no_kernel(site, self.plan, &what));
-                };
-                constants.push(("PREFILL_KEYS", integer(keys)));
-                let shared = shape.prefill_shared(keys, quant.kv_block);
-                let resident = (card.shared_per_multiprocessor as usize / (shared + 1024)).clamp(1, 2);
-                let (template, threads) = ("attention_prefill", PREFILL_THREADS);
-                (self.attention_kernel(site, "", template, constants, threads, shared), resident)
-            }
+        let places = card.multiprocessors as usize;
+        if let Some(shared) = shape.wgmma_prefill_shared(quant.kv_format, quant.kv_block, card) {
+            let q = self.q_rows(site, shape);
+            let arguments = AttentionPrefillWgmma { step, q, layer, out, qkv };
+            let instance = Instance { shared, ..Instance::new(name, constants, WGMMA_THREADS) };
+            return Ok(self.launch(site, instance, fixed(places, 1, 1), arguments));
+        }
+        let Some(keys) = shape.prefill_keys(quant.kv_block, card) else {
+            let what = format!("heads of {} do not fit the card's shared memory", shape.head_dim);
+            return Err(no_kernel(site, self.plan, &what));
         };
-        let arguments =
-            vec![Argument::Step, self.q_rows(site, shape), Argument::Cache(BodyId(site.body)), out, gates];
-        let grid = fixed(resident * card.multiprocessors as usize, 1, 1);
-        Ok(Launch { phase: site.phase, kernel, grid, arguments })
+        constants.push(("PREFILL_KEYS", integer(keys)));
+        let shared = shape.prefill_shared(keys, quant.kv_block);
+        let at_a_time = (card.shared_per_multiprocessor as usize / (shared + 1024)).clamp(1, 2);
+        let q = self.q_rows(site, shape);
+        let arguments = AttentionPrefill { step, q, layer, out, qkv };
+        let instance = Instance { shared, ..Instance::new(name, constants, PREFILL_THREADS) };
+        Ok(self.launch(site, instance, fixed(at_a_time * places, 1, 1), arguments))
     }
 
     fn exact(&mut self, site: Site, operands: &Operands) -> Launch {
         let mut constants = operands.constants.clone();
         constants.push(("EXACT", Constant::Flag(true)));
         let shape = operands.shape;
-        let (threads, shared) = (32 * EXACT_WARPS, shape.exact_shared());
-        let kernel = self.attention_kernel(site, "", "attention_exact", constants, threads, shared);
-        let arguments = vec![
-            Argument::Step,
-            token_rows(site),
-            self.buffer(site, operands.qkv),
-            Argument::Cache(BodyId(site.body)),
-            self.buffer(site, operands.out),
-        ];
+        let arguments = AttentionExact {
+            step: site.header,
+            tokens: token_rows(site),
+            qkv: self.buffer(site, operands.qkv),
+            layer: Cache::of(BodyId(site.body)),
+            out: self.buffer(site, operands.out),
+        };
         let mut grid = self.grid_of_rows(site, 1);
         grid[1] = Extent::Fixed(count(shape.heads));
-        Launch { phase: site.phase, kernel, grid, arguments }
-    }
-
-    fn attention_kernel(
-        &mut self,
-        site: Site,
-        suffix: &str,
-        template: &'static str,
-        constants: Vec<(&'static str, Constant)>,
-        threads: usize,
-        shared: usize,
-    ) -> (usize, usize) {
-        let kernel = Kernel {
-            name: self.kernel_name(site, suffix),
-            template,
-            constants,
-            block: count(threads),
-            resident: 1,
-            cluster: 1,
-            shared: count(shared),
-            decode: false,
+        let instance = Instance {
+            shared: shape.exact_shared(),
+            ..Instance::new(self.kernel_name(site, ""), constants, 32 * EXACT_WARPS)
         };
-        self.kernel(site.program, kernel)
+        self.launch(site, instance, grid, arguments)
     }
 }
 
 /// Which sequence a row belongs to: in decode, row i is sequence i.
-fn token_rows(site: Site) -> Argument {
-    if site.program.regime == Regime::Decode { Argument::Null } else { Argument::Tokens }
+fn token_rows(site: Site) -> Tokens {
+    if site.program.regime == Regime::Decode { Tokens::NULL } else { Tokens::STEP }
 }

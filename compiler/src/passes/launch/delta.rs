@@ -1,11 +1,14 @@
 //! The gated delta-net: one launch in decode, three in prefill (what needs no state, the chunks in sequence,
 //! norm and gate), two for heads of other widths and wherever the arithmetic is exact.
 
-use super::product::{Member, count, vector};
-use super::{Launcher, Site, fits, fixed, integer, no_kernel};
+use super::{Instance, Launcher, Member, Site, count, fits, fixed, integer, no_kernel};
 use crate::graph::BodyId;
+use crate::kernels::{
+    Arguments, Chunks, DeltaChunks, DeltaDecode, DeltaGate, DeltaPlain, DeltaPrepare, Journals, Rows, States,
+    Vector, Windows,
+};
 use crate::passes::PassError;
-use crate::plan::cuda::{Argument, Constant, CudaState, Extent, Kernel, Launch, Module, Regime, StatePart};
+use crate::plan::cuda::{Constant, CudaState, Extent, Launch, Module, Regime};
 use crate::plan::{FieldId, FieldKind, PhaseKind};
 use crate::spec::types::{Activation, Compute, Cuda, DeltaShape, NormWeight, TensorClass};
 
@@ -73,15 +76,18 @@ impl Division {
 struct Operands {
     shape: DeltaShape,
     constants: Vec<Member>,
-    /// q, k, v and z; b and a.
-    inputs: [Argument; 2],
-    /// Convolution, `a_log`, `dt_bias`.
-    weights: [Argument; 3],
-    norm: Argument,
-    states: Argument,
-    windows: Argument,
-    journals: Argument,
-    out: Argument,
+    /// q, k, v and z.
+    projected: Rows,
+    /// b and a.
+    gates: Rows,
+    convolution: Vector,
+    a_log: Vector,
+    dt_bias: Vector,
+    norm: Vector,
+    states: States,
+    windows: Windows,
+    journals: Journals,
+    out: Rows,
 }
 
 impl Launcher<'_> {
@@ -98,11 +104,11 @@ impl Launcher<'_> {
             }
             _ => {}
         }
-        let o = self.scratch("delta_o", (4 * site.program.rows * shape.value_width()) as u64, false);
+        let o: Rows = self.scratch("delta_o", (4 * site.program.rows * shape.value_width()) as u64, false);
         let chunked = !exact && !decode && (shape.key_dim, shape.value_dim) == (CHUNK_DIM, CHUNK_DIM);
         match self.delta_slots().filter(|_| chunked) {
-            Some(slots) => self.delta_chunks(site, &operands, slots, &o, launches),
-            None => launches.push(self.delta_plain(site, &operands, exact, &o)?),
+            Some(slots) => self.delta_chunks(site, &operands, slots, o, launches),
+            None => launches.push(self.delta_plain(site, &operands, exact, o)?),
         }
         launches.push(self.delta_gate(site, operands, exact, o));
         Ok(())
@@ -134,23 +140,25 @@ impl Launcher<'_> {
             ("PROJECTED", integer(self.plan.buffer(qkvz).width)),
         ];
         constants.extend((drafts > 0).then_some(("DRAFTS", integer(1 + drafts))));
-        let weight = |field: FieldId| vector(Some(field));
+        let weight = |field: FieldId| Vector::field(Some(field));
         Ok(Operands {
             shape,
             constants,
-            inputs: [self.buffer(site, qkvz), self.buffer(site, ba)],
-            weights: [weight(convolution), weight(a_log), weight(dt_bias)],
+            projected: self.buffer(site, qkvz),
+            gates: self.buffer(site, ba),
+            convolution: weight(convolution),
+            a_log: weight(a_log),
+            dt_bias: weight(dt_bias),
             norm: weight(norm),
-            states: Argument::State(body, StatePart::Matrices),
-            windows: Argument::State(body, StatePart::Window),
-            journals: if drafts > 0 { Argument::State(body, StatePart::Journals) } else { Argument::Null },
+            states: States::of(body),
+            windows: Windows::of(body),
+            journals: if drafts > 0 { Journals::of(body) } else { Journals::NULL },
             out,
         })
     }
 
     fn delta_decode(&mut self, site: Site, operands: Operands, division: Division) -> Launch {
-        let Operands { shape, mut constants, inputs: [qkvz, ba], weights: [taps, a_log, dt_bias], .. } =
-            operands;
+        let Operands { shape, mut constants, .. } = operands;
         let Division { split, threads } = division;
         constants.extend([
             ("SPLIT", integer(split)),
@@ -160,17 +168,29 @@ impl Launcher<'_> {
         ]);
         constants.extend(self.verified(site));
         let tokens = site.program.tokens;
-        let kernel = Kernel {
-            resident: count(65_536 / (threads * DECODE_REGISTERS)),
-            cluster: count(split),
-            ..self.delta_kernel(site, "", "delta_decode", constants, threads, division.shared(&shape, tokens))
+        let Operands { projected, gates, convolution, a_log, dt_bias, norm, .. } = operands;
+        let Operands { states, windows, journals, out, .. } = operands;
+        let arguments = DeltaDecode {
+            step: site.header,
+            projected,
+            gates,
+            convolution,
+            a_log,
+            dt_bias,
+            norm,
+            states,
+            windows,
+            journals,
+            out,
         };
-        let kernel = self.kernel(site.program, kernel);
-        let Operands { norm, states, windows, journals, out, .. } = operands;
-        let arguments =
-            vec![Argument::Step, qkvz, ba, taps, a_log, dt_bias, norm, states, windows, journals, out];
+        let instance = Instance {
+            resident: 65_536 / (threads * DECODE_REGISTERS),
+            cluster: split,
+            shared: division.shared(&shape, tokens),
+            ..Instance::new(self.kernel_name(site, ""), constants, threads)
+        };
         let grid = fixed(split, shape.value_heads, site.program.sequences);
-        Launch { phase: site.phase, kernel, grid, arguments }
+        self.launch(site, instance, grid, arguments)
     }
 
     /// What a kernel is told of steps that verify, whose rows are named one by one.
@@ -190,17 +210,16 @@ impl Launcher<'_> {
         site: Site,
         operands: &Operands,
         slots: usize,
-        o: &Argument,
+        o: Rows,
         launches: &mut Vec<Launch>,
     ) {
         let shape = operands.shape;
         let places = self.card.multiprocessors as usize;
         let chunks = site.program.rows / CHUNK + self.plan.buckets.sequences;
         let bytes = chunks * chunk_bytes(&shape);
-        let scratch = self.scratch("delta_chunks", bytes as u64, false);
-        let [qkvz, ba] = operands.inputs.clone();
-        let [taps, a_log, dt_bias] = operands.weights.clone();
-        let (states, windows) = (operands.states.clone(), operands.windows.clone());
+        let scratch: Chunks = self.scratch("delta_chunks", bytes as u64, false);
+        let Operands { projected, gates, convolution, a_log, dt_bias, .. } = *operands;
+        let Operands { states, windows, journals, .. } = *operands;
 
         let mut constants = operands.constants.clone();
         constants.extend([
@@ -209,26 +228,24 @@ impl Launcher<'_> {
             ("SCRATCH_BYTES", integer(bytes)),
         ]);
         let resident = (1..=3).rev().find(|it| fits(self.card, PREPARE_SHARED, *it)).unwrap_or(1);
-        let kernel = Kernel {
-            resident: count(resident),
-            ..self.delta_kernel(site, "_prepare", "delta_prepare", constants, PREPARE_THREADS, PREPARE_SHARED)
-        };
-        let kernel = self.kernel(site.program, kernel);
-        let arguments = vec![Argument::Step, qkvz, ba, taps, a_log, dt_bias, windows, scratch.clone()];
+        let name = self.kernel_name(site, "_prepare");
+        let instance =
+            Instance { resident, shared: PREPARE_SHARED, ..Instance::new(name, constants, PREPARE_THREADS) };
+        let step = site.header;
+        let arguments =
+            DeltaPrepare { step, projected, gates, convolution, a_log, dt_bias, windows, scratch };
         // Blocks go on to further chunks by themselves: as many as run at a time.
-        let grid = fixed(resident * places, 1, 1);
-        launches.push(Launch { phase: site.phase, kernel, grid, arguments });
+        launches.push(self.launch(site, instance, fixed(resident * places, 1, 1), arguments));
 
         let split = if 2 * shape.value_heads <= places { 2 } else { 1 };
         let mut constants = operands.constants.clone();
         constants.extend([("CHUNK_SPLIT", integer(split)), ("SLOTS", integer(slots))]);
         let threads = 32 * (CHUNK_DIM / split / 16);
-        let kernel =
-            self.delta_kernel(site, "_chunks", "delta_chunks", constants, threads, chunks_shared(slots));
-        let kernel = self.kernel(site.program, kernel);
-        let arguments = vec![Argument::Step, scratch, states, operands.journals.clone(), o.clone()];
+        let name = self.kernel_name(site, "_chunks");
+        let instance = Instance { shared: chunks_shared(slots), ..Instance::new(name, constants, threads) };
         let grid = [Extent::Fixed(count(split * shape.value_heads)), Extent::Sequences(1), Extent::Fixed(1)];
-        launches.push(Launch { phase: site.phase, kernel, grid, arguments });
+        let arguments = DeltaChunks { step, scratch, states, journals, o };
+        launches.push(self.launch(site, instance, grid, arguments));
     }
 
     fn delta_plain(
@@ -236,7 +253,7 @@ impl Launcher<'_> {
         site: Site,
         operands: &Operands,
         exact: bool,
-        o: &Argument,
+        o: Rows,
     ) -> Result<Launch, PassError> {
         let shape = operands.shape;
         let shared = 4 * (shape.key_dim * shape.value_dim + 2 * shape.key_dim + shape.value_dim);
@@ -250,58 +267,27 @@ impl Launcher<'_> {
         let mut constants = operands.constants.clone();
         constants.push(("EXACT", Constant::Flag(exact)));
         constants.extend(self.verified(site));
-        let kernel = self.delta_kernel(site, "_plain", "delta_plain", constants, PLAIN_THREADS, shared);
-        let kernel = self.kernel(site.program, kernel);
-        let [qkvz, ba] = operands.inputs.clone();
-        let [taps, a_log, dt_bias] = operands.weights.clone();
-        let arguments = vec![
-            Argument::Step,
-            qkvz,
-            ba,
-            taps,
-            a_log,
-            dt_bias,
-            operands.states.clone(),
-            operands.windows.clone(),
-            operands.journals.clone(),
-            o.clone(),
-        ];
+        let Operands { projected, gates, convolution, a_log, dt_bias, .. } = *operands;
+        let Operands { states, windows, journals, .. } = *operands;
+        let step = site.header;
+        let arguments =
+            DeltaPlain { step, projected, gates, convolution, a_log, dt_bias, states, windows, journals, o };
         let mut grid = fixed(shape.value_heads, site.program.sequences, 1);
         if site.program.regime != Regime::Decode {
             grid[1] = Extent::Sequences(1);
         }
-        Ok(Launch { phase: site.phase, kernel, grid, arguments })
+        let name = self.kernel_name(site, "_plain");
+        let instance = Instance { shared, ..Instance::new(name, constants, PLAIN_THREADS) };
+        Ok(self.launch(site, instance, grid, arguments))
     }
 
     /// What follows the recurrence of all tokens.
-    fn delta_gate(&mut self, site: Site, operands: Operands, exact: bool, o: Argument) -> Launch {
-        let Operands { mut constants, inputs: [qkvz, _], norm, windows, out, .. } = operands;
+    fn delta_gate(&mut self, site: Site, operands: Operands, exact: bool, o: Rows) -> Launch {
+        let Operands { mut constants, projected, norm, windows, out, .. } = operands;
         constants.push(("EXACT", Constant::Flag(exact)));
-        let kernel = self.delta_kernel(site, "_gate", "delta_gate", constants, GATE_THREADS, 0);
-        let kernel = self.kernel(site.program, kernel);
-        let arguments = vec![Argument::Step, qkvz, o, norm, windows, out];
-        Launch { phase: site.phase, kernel, grid: self.grid_of_rows(site, 1), arguments }
-    }
-
-    fn delta_kernel(
-        &self,
-        site: Site,
-        suffix: &str,
-        template: &'static str,
-        constants: Vec<Member>,
-        threads: usize,
-        shared: usize,
-    ) -> Kernel {
-        Kernel {
-            name: self.kernel_name(site, suffix),
-            template,
-            constants,
-            block: count(threads),
-            resident: 1,
-            cluster: 1,
-            shared: count(shared),
-            decode: false,
-        }
+        let arguments = DeltaGate { step: site.header, projected, o, norm, windows, out };
+        let instance = Instance::new(self.kernel_name(site, "_gate"), constants, GATE_THREADS);
+        self.launch(site, instance, self.grid_of_rows(site, 1), arguments)
     }
 }
 
@@ -309,7 +295,7 @@ impl Launcher<'_> {
 /// where a piece does. Every other kernel of a prefill takes a row by itself, or keys by their positions.
 pub(super) fn piece_tokens(modules: &[Module]) -> usize {
     let mut kernels = modules.iter().flat_map(|module| &module.kernels);
-    if kernels.any(|kernel| kernel.template == "delta_chunks") { CHUNK } else { 1 }
+    if kernels.any(|kernel| kernel.signature == DeltaChunks::SIGNATURE) { CHUNK } else { 1 }
 }
 
 /// `sizeof(DeltaChunksShared<C>)`: pieces of 64 x 128 halves, and two barriers each.

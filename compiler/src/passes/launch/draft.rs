@@ -5,11 +5,11 @@
 //! headers of these passes are made by `accept`. Where the model's own layers draft (docs/adr/0025), every
 //! pass takes one row a sequence, and all are of that program.
 
-use super::product::{count, vector};
-use super::{Launcher, Outline, Site, fixed, integer, no_kernel, value};
+use super::{Instance, Launcher, Outline, Site, fixed, integer, no_kernel, value};
 use crate::graph::BodyId;
+use crate::kernels::{Accept, Arguments, DraftEmbed, Header, Held, Ids, Planes, Sampled, Tokens, Vector};
 use crate::passes::PassError;
-use crate::plan::cuda::{Argument, Constant, Kernel, Launch, MAX_SEQUENCES, Program, Regime};
+use crate::plan::cuda::{Constant, Launch, MAX_SEQUENCES, Program, Regime};
 use crate::plan::{BufferId, DraftLayers, DraftPlan, FieldKind, PhaseKind, Plan};
 use crate::spec::types::{Compute, TensorClass};
 use std::collections::BTreeSet;
@@ -103,7 +103,7 @@ impl Launcher<'_> {
         let mut passes = Vec::new();
         let bodies = of_head(self.plan).map(|(draft, layer)| [draft.first, layer]);
         for body in bodies.into_iter().flatten() {
-            passes.push((body, self.body(outline, body, 0)?));
+            passes.push((body, self.body(outline, body, 0, Header::STEP)?));
         }
         Ok(passes)
     }
@@ -115,19 +115,20 @@ impl Launcher<'_> {
         body: BodyId,
         pass: usize,
     ) -> Result<(BodyId, Vec<Launch>), PassError> {
-        let mut launches = self.body(outline, body, pass)?;
-        for argument in launches.iter_mut().flat_map(|launch| &mut launch.arguments) {
-            if *argument == Argument::Step {
-                *argument = Argument::Pass(pass);
-            }
-        }
+        let launches = self.body(outline, body, pass, Header::pass(pass))?;
         Ok((body, launches))
     }
 
-    fn body(&mut self, outline: &Outline, body: BodyId, pass: usize) -> Result<Vec<Launch>, PassError> {
+    fn body(
+        &mut self,
+        outline: &Outline,
+        body: BodyId,
+        pass: usize,
+        header: Header,
+    ) -> Result<Vec<Launch>, PassError> {
         let mut launches = Vec::new();
         for phase in 0..self.plan.bodies[body.0].phases.len() {
-            let site = Site { program: outline, body: body.0, phase, pass: Some(pass) };
+            let site = Site { program: outline, body: body.0, phase, pass: Some(pass), header };
             self.phase(site, &mut launches)?;
         }
         Ok(launches)
@@ -161,25 +162,25 @@ impl Launcher<'_> {
     }
 
     /// Where a pass of the model's layers finds the ids of its tokens, by the slots that `accept` gives them.
-    pub(super) fn ids_of(&self, site: Site) -> Argument {
+    pub(super) fn ids_of(&self, site: Site) -> Ids {
         match site.pass.and_then(|pass| pass.checked_sub(1)) {
-            None => Argument::SampledIds,
+            None => Ids::SAMPLED,
             Some(before) => self.drafted_ids(before),
         }
     }
 
     /// Where the ids stand that a pass drafted (templates/cuda/lib/accept.cuh).
-    fn drafted_ids(&self, pass: usize) -> Argument {
+    fn drafted_ids(&self, pass: usize) -> Ids {
         let sequences = self.plan.buckets.sequences;
-        Argument::Ids(sequences + MAX_SEQUENCES + pass * sequences)
+        Ids::from(sequences + MAX_SEQUENCES + pass * sequences)
     }
 
     /// The id drafted for every sequence in a pass: the likeliest of its logits.
     fn propose(&mut self, outline: &Outline, head: BodyId, pass: usize) -> Result<Launch, PassError> {
         let phases = &self.plan.bodies[head.0].phases;
         let logits = phases.last().expect("a head ends with its logits").kind.result();
-        let out = Argument::DraftedOut(pass * self.plan.buckets.sequences);
-        self.sample_of(outline, logits, phases.len() - 1, [Argument::Pass(pass), out])
+        let sampled = Sampled::drafted(pass * self.plan.buckets.sequences);
+        self.sample_of(outline, logits, phases.len() - 1, Header::pass(pass), sampled)
     }
 
     /// Which drafts hold, and the headers of the passes.
@@ -196,10 +197,12 @@ impl Launcher<'_> {
             ("FORCED", Constant::Flag(forced.is_some() && verified)),
             ("FORCED_BELOW", value(format!("{below}u"))),
         ];
-        let kernel = self.kernel(outline, kernel("accept", "accept", constants, ACCEPT_THREADS, 0));
+        let arguments =
+            Accept { step: Header::STEP, passes: Header::pass(0), ids: Ids::SAMPLED, held: Held::STEP };
+        let instance = Instance::new("accept".to_owned(), constants, ACCEPT_THREADS);
+        let kernel = self.kernel(outline, Accept::SIGNATURE, instance);
         let phase = self.plan.bodies[self.plan.head().0].phases.len();
-        let arguments = vec![Argument::Step, Argument::Pass(0), Argument::SampledIds, Argument::Held];
-        Launch { phase, kernel, grid: fixed(1, 1, 1), arguments }
+        Launch { phase, kernel, grid: fixed(1, 1, 1), arguments: arguments.list() }
     }
 
     /// Where a pass begins.
@@ -227,41 +230,31 @@ impl Launcher<'_> {
             ("EXACT", Constant::Flag(exact)),
             ("DECODE", Constant::Flag(decode)),
         ]);
-        let name = self.kernel_name(site, "");
-        let shared = 8 * matrix.columns;
-        let kernel = kernel(&name, "draft_embed", constants, EMBED_THREADS, shared);
-        let kernel = self.kernel(site.program, kernel);
         let sequences = self.plan.buckets.sequences;
         let (tokens, ids) = match site.pass {
-            _ if !decode => (Argument::Tokens, Argument::SampledIds),
-            None | Some(0) => (Argument::Null, Argument::Ids(sequences)),
-            Some(pass) => (Argument::Null, self.drafted_ids(pass - 1)),
+            _ if !decode => (Tokens::STEP, Ids::SAMPLED),
+            None | Some(0) => (Tokens::NULL, Ids::from(sequences)),
+            Some(pass) => (Tokens::NULL, self.drafted_ids(pass - 1)),
         };
-        let [codes, scales, row_scales] = self.planes(table);
-        let arguments = vec![
-            Argument::Step,
+        let Planes { codes, scales, row_scales } = self.planes(table);
+        let [norm, hidden_norm, embedding_norm] =
+            [norm, hidden_norm, embedding_norm].map(|id| Vector::field(Some(id)));
+        let arguments = DraftEmbed {
+            step: site.header,
             tokens,
             ids,
             codes,
             scales,
             row_scales,
-            vector(Some(embedding_norm)),
-            self.buffer(site, x),
-            vector(Some(norm)),
-            vector(Some(hidden_norm)),
-            self.buffer(site, out),
-        ];
-        Ok(Launch { phase: site.phase, kernel, grid: self.grid_of_rows(site, 1), arguments })
+            embedding_norm,
+            x: self.buffer(site, x),
+            norm,
+            hidden_norm,
+            out: self.buffer(site, out),
+        };
+        let shared = 8 * matrix.columns;
+        let instance =
+            Instance { shared, ..Instance::new(self.kernel_name(site, ""), constants, EMBED_THREADS) };
+        Ok(self.launch(site, instance, self.grid_of_rows(site, 1), arguments))
     }
-}
-
-fn kernel(
-    name: &str,
-    template: &'static str,
-    constants: Vec<(&'static str, Constant)>,
-    threads: usize,
-    shared: usize,
-) -> Kernel {
-    let (name, block, shared) = (name.to_owned(), count(threads), count(shared));
-    Kernel { name, template, constants, block, resident: 1, cluster: 1, shared, decode: false }
 }

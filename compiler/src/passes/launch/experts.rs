@@ -3,11 +3,14 @@
 //! More rows go by way of `experts_batch`.
 
 use super::experts_shape::{self, Ring, Together};
-use super::product::{Member, activation, count, limit, vector};
+use super::product::{activation, limit};
 use super::stream::{self, PACE, Stream, WARPS_BESIDE, arithmetic, consumer_warps, lookahead};
-use super::{Launcher, Matrix, Site, alone, fixed, integer, no_kernel, value};
+use super::{Instance, Launcher, Matrix, Member, Site, alone, count, fixed, integer, no_kernel, value};
+use crate::kernels::{
+    ExpertsStream, ExpertsStreamDown, ExpertsStreamUp, Following, Planes, Route, Rows, Vector,
+};
 use crate::passes::PassError;
-use crate::plan::cuda::{Argument, Constant, Edge, Kernel, Launch, Regime};
+use crate::plan::cuda::{Constant, Extent, Launch, Regime};
 use crate::plan::packed::TILE_ROWS;
 use crate::plan::{BufferId, FieldId, PhaseKind, SharedDown, SharedUp};
 use crate::spec::types::{Activation, Knobs};
@@ -190,15 +193,15 @@ impl Launcher<'_> {
     }
 
     /// Where the router's logits stand, `stride` floats a row.
-    pub(super) fn logits(&mut self, site: Site, stride: usize) -> Argument {
+    pub(super) fn logits(&mut self, site: Site, stride: usize) -> Rows {
         let rows = site.program.rows.next_multiple_of(FEW_ROWS);
         self.scratch("router_logits", (4 * rows * stride) as u64, false)
     }
 
     /// Where the logits that weigh the shared expert stand.
-    fn shared_scale(&mut self, site: Site, shared: bool) -> Argument {
+    fn shared_scale(&mut self, site: Site, shared: bool) -> Rows {
         if !shared {
-            return Argument::Null;
+            return Rows::NULL;
         }
         self.scratch("shared_scale", 4 * site.program.rows as u64, false)
     }
@@ -252,25 +255,25 @@ impl Launcher<'_> {
             .max(stream::shared_of_blocks(&matrix, &shape, blocks))
             .max(experts_shape::route_shared(rows, warps));
         let resident = if rows <= 2 && super::fits(self.card, bytes, 2) { resident.min(2) } else { 1 };
-        let kernel =
-            self.experts_kernel(site, "_route", "route", constants, [32 * (warps + 1), resident, bytes]);
-        let [codes, scales, row_scales] = self.planes(shared.matrix);
-        let [router_codes, ..] = self.planes(operands.router);
-        let arguments = vec![
-            Argument::Step,
-            self.buffer(site, operands.x),
-            vector(Some(operands.norm)),
-            router_codes,
+        let Planes { codes, scales, row_scales } = self.planes(shared.matrix);
+        let arguments = Route {
+            step: site.header,
+            x: self.buffer(site, operands.x),
+            norm: Vector::field(Some(operands.norm)),
+            router: self.planes(operands.router).codes,
             codes,
             scales,
             row_scales,
-            self.logits(site, experts),
-            self.shared_scale(site, true),
-            self.buffer(site, shared.out),
-            self.arriving(site, operands, arriving),
-        ];
+            logits: self.logits(site, experts),
+            scale: self.shared_scale(site, true),
+            inner: self.buffer(site, shared.out),
+            arriving: self.arriving(site, operands, arriving),
+        };
         let grid = fixed(blocks + router_blocks + 1, groups, 1);
-        Ok(Launch { phase: site.phase, kernel, grid, arguments })
+        let name = self.kernel_name(site, "_route");
+        let instance =
+            Instance { resident, shared: bytes, ..Instance::new(name, constants, 32 * (warps + 1)) };
+        Ok(self.launch(site, instance, grid, arguments))
     }
 
     /// How the phase's knobs cut the router's kernel, whose blocks take `rows` rows each.
@@ -292,7 +295,7 @@ impl Launcher<'_> {
         site: Site,
         operands: &Up,
         outputs: usize,
-        logits: Argument,
+        logits: Rows,
         arriving: usize,
     ) -> Launch {
         let router = self.matrix(operands.router);
@@ -316,28 +319,28 @@ impl Launcher<'_> {
             bytes = bytes.max(alone(self.card));
         }
         let resident = if rows <= 2 { 2 } else { 1 };
-        let kernel =
-            self.experts_kernel(site, "_route", "route", constants, [32 * (warps + 1), resident, bytes]);
-        let [router_codes, ..] = self.planes(operands.router);
-        let null = Argument::Null;
-        let arguments = vec![
-            Argument::Step,
-            self.buffer(site, operands.x),
-            vector(Some(operands.norm)),
-            router_codes,
-            null.clone(),
-            null.clone(),
-            null.clone(),
+        let Planes { codes, scales, row_scales } = Planes::NULL;
+        let arguments = Route {
+            step: site.header,
+            x: self.buffer(site, operands.x),
+            norm: Vector::field(Some(operands.norm)),
+            router: self.planes(operands.router).codes,
+            codes,
+            scales,
+            row_scales,
             logits,
-            null.clone(),
-            null,
-            self.arriving(site, operands, arriving),
-        ];
+            scale: Rows::NULL,
+            inner: Rows::NULL,
+            arriving: self.arriving(site, operands, arriving),
+        };
         let mut grid = fixed(blocks, groups, 1);
         if site.program.regime == Regime::Prefill {
-            grid[1] = crate::plan::cuda::Extent::Tokens(count(rows));
+            grid[1] = Extent::Tokens(count(rows));
         }
-        Launch { phase: site.phase, kernel, grid, arguments }
+        let name = self.kernel_name(site, "_route");
+        let instance =
+            Instance { resident, shared: bytes, ..Instance::new(name, constants, 32 * (warps + 1)) };
+        self.launch(site, instance, grid, arguments)
     }
 
     /// Bytes that a mixture's kernel asks for of the weights that follow its layer.
@@ -349,8 +352,8 @@ impl Launcher<'_> {
     }
 
     /// The experts' inner rows where a kernel hands them from block to block, and one before it says so.
-    fn arriving(&mut self, site: Site, operands: &Up, values: usize) -> Argument {
-        if values == 0 { Argument::Null } else { self.buffer(site, operands.out) }
+    fn arriving(&mut self, site: Site, operands: &Up, values: usize) -> Rows {
+        if values == 0 { Rows::NULL } else { self.buffer(site, operands.out) }
     }
 
     fn router_constants(
@@ -403,8 +406,8 @@ impl Launcher<'_> {
         ]
     }
 
-    fn shared_planes(&self, shared: Option<SharedDown>) -> [Argument; 3] {
-        shared.map_or([Argument::Null, Argument::Null, Argument::Null], |it| self.planes(it.matrix))
+    fn shared_planes(&self, shared: Option<SharedDown>) -> Planes {
+        shared.map_or(Planes::NULL, |it| self.planes(it.matrix))
     }
 
     fn stream_both(&mut self, site: Site, operands: &Up, matrix: &Matrix, rings: Together) -> Launch {
@@ -423,42 +426,52 @@ impl Launcher<'_> {
         ]);
         constants.extend(ring_constants(site, rings.up));
         let threads = 32 * (rings.up.warps + 1 + usize::from(ahead > 0));
-        let kernel =
-            self.experts_kernel(site, "", "experts_stream", constants, [threads, 1, rings.up.shared]);
         let experts = matrix.experts.expect("experts have matrices");
-        let mut arguments = vec![
-            Argument::Step,
-            vector(Some(operands.norm)),
-            self.logits(site, experts),
-            sum.shared.map_or(Argument::Null, |it| self.buffer(site, it.inner)),
-            self.shared_scale(site, operands.shared.is_some()),
-        ];
-        arguments.extend(self.planes(operands.matrix));
-        arguments.extend(self.planes(sum.matrix));
-        arguments.extend(self.shared_planes(sum.shared));
-        let following = [Edge::Begin, Edge::End].map(Argument::Following);
-        arguments.extend(if ahead > 0 { following } else { [Argument::Null, Argument::Null] });
-        arguments.extend([self.buffer(site, operands.out), self.buffer(site, operands.x)]);
-        Launch { phase: site.phase, kernel, grid: fixed(rings.up.blocks, 1, 1), arguments }
+        let (up, down) = (self.planes(operands.matrix), self.planes(sum.matrix));
+        let common = self.shared_planes(sum.shared);
+        let [following, following_end] = if ahead > 0 { Following::EDGES } else { [Following::NULL; 2] };
+        let arguments = ExpertsStream {
+            step: site.header,
+            norm: Vector::field(Some(operands.norm)),
+            logits: self.logits(site, experts),
+            shared_inner: sum.shared.map_or(Rows::NULL, |it| self.buffer(site, it.inner)),
+            scale: self.shared_scale(site, operands.shared.is_some()),
+            codes: up.codes,
+            scales: up.scales,
+            row_scales: up.row_scales,
+            down_codes: down.codes,
+            down_scales: down.scales,
+            down_row_scales: down.row_scales,
+            shared_codes: common.codes,
+            shared_scales: common.scales,
+            shared_row_scales: common.row_scales,
+            following,
+            following_end,
+            inner: self.buffer(site, operands.out),
+            residual: self.buffer(site, operands.x),
+        };
+        let name = self.kernel_name(site, "");
+        let instance = Instance { shared: rings.up.shared, ..Instance::new(name, constants, threads) };
+        self.launch(site, instance, fixed(rings.up.blocks, 1, 1), arguments)
     }
 
     fn stream_up(&mut self, site: Site, operands: &Up, matrix: &Matrix, ring: Ring) -> Launch {
         let experts = matrix.experts.expect("experts have matrices");
         let constants = self.up_constants(operands, matrix);
-        let kernel = self.ring_kernel(site, "experts_stream_up", constants, ring);
-        let [codes, scales, row_scales] = self.planes(operands.matrix);
-        let arguments = vec![
-            Argument::Step,
-            self.buffer(site, operands.x),
-            vector(Some(operands.norm)),
-            self.logits(site, experts),
+        let Planes { codes, scales, row_scales } = self.planes(operands.matrix);
+        let arguments = ExpertsStreamUp {
+            step: site.header,
+            x: self.buffer(site, operands.x),
+            norm: Vector::field(Some(operands.norm)),
+            logits: self.logits(site, experts),
             codes,
             scales,
             row_scales,
-            self.buffer(site, operands.out),
-            self.buffer(site, operands.routing),
-        ];
-        Launch { phase: site.phase, kernel, grid: fixed(ring.blocks, 1, 1), arguments }
+            inner: self.buffer(site, operands.out),
+            routing: self.buffer(site, operands.routing),
+        };
+        let instance = self.of_ring(site, constants, ring);
+        self.launch(site, instance, fixed(ring.blocks, 1, 1), arguments)
     }
 
     fn stream_down(&mut self, site: Site, operands: &Down, chooser: &Up, ring: Ring) -> Launch {
@@ -473,58 +486,32 @@ impl Launcher<'_> {
             ("OUTPUTS", integer(matrix.rows)),
         ]);
         constants.extend(Self::shared_constants(common.as_ref(), &matrix));
-        let kernel = self.ring_kernel(site, "experts_stream_down", constants, ring);
-        let [codes, scales, row_scales] = self.planes(operands.matrix);
-        let [shared_codes, shared_scales, shared_row_scales] = self.shared_planes(operands.shared);
-        let arguments = vec![
-            Argument::Step,
-            self.buffer(site, operands.inner),
-            self.buffer(site, operands.routing),
-            operands.shared.map_or(Argument::Null, |it| self.buffer(site, it.inner)),
-            self.shared_scale(site, chooser.shared.is_some()),
+        let Planes { codes, scales, row_scales } = self.planes(operands.matrix);
+        let common = self.shared_planes(operands.shared);
+        let arguments = ExpertsStreamDown {
+            step: site.header,
+            inner: self.buffer(site, operands.inner),
+            routing: self.buffer(site, operands.routing),
+            shared_inner: operands.shared.map_or(Rows::NULL, |it| self.buffer(site, it.inner)),
+            scale: self.shared_scale(site, chooser.shared.is_some()),
             codes,
             scales,
             row_scales,
-            shared_codes,
-            shared_scales,
-            shared_row_scales,
-            self.buffer(site, operands.residual),
-        ];
-        Launch { phase: site.phase, kernel, grid: fixed(ring.blocks, 1, 1), arguments }
+            shared_codes: common.codes,
+            shared_scales: common.scales,
+            shared_row_scales: common.row_scales,
+            residual: self.buffer(site, operands.residual),
+        };
+        let instance = self.of_ring(site, constants, ring);
+        self.launch(site, instance, fixed(ring.blocks, 1, 1), arguments)
     }
 
     /// A kernel that streams the chosen experts by way of a ring.
-    fn ring_kernel(
-        &mut self,
-        site: Site,
-        template: &'static str,
-        mut constants: Vec<Member>,
-        ring: Ring,
-    ) -> (usize, usize) {
+    fn of_ring(&self, site: Site, mut constants: Vec<Member>, ring: Ring) -> Instance {
         constants.extend(ring_constants(site, ring));
-        let threads = 32 * (ring.warps + 1);
-        self.experts_kernel(site, "", template, constants, [threads, ring.resident, ring.shared])
-    }
-
-    fn experts_kernel(
-        &mut self,
-        site: Site,
-        suffix: &str,
-        template: &'static str,
-        constants: Vec<Member>,
-        [threads, resident, shared]: [usize; 3],
-    ) -> (usize, usize) {
-        let kernel = Kernel {
-            name: self.kernel_name(site, suffix),
-            template,
-            constants,
-            block: count(threads),
-            resident: count(resident),
-            cluster: 1,
-            shared: count(shared),
-            decode: false,
-        };
-        self.kernel(site.program, kernel)
+        let name = self.kernel_name(site, "");
+        let Ring { warps, resident, shared, .. } = ring;
+        Instance { resident, shared, ..Instance::new(name, constants, 32 * (warps + 1)) }
     }
 }
 

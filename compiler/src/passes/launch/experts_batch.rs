@@ -5,10 +5,16 @@
 use super::experts::{Down, Up};
 use super::experts_shape::{self, Lists};
 use super::gemm::Gemm;
-use super::product::{Member, Operands, activation, count, limit};
-use super::{Launcher, Matrix, Site, fixed, integer, no_kernel, staged_bytes, value};
+use super::product::{Operands, activation, limit};
+use super::{
+    Instance, Launcher, Matrix, Member, Site, count, fixed, integer, no_kernel, staged_bytes, value,
+};
+use crate::kernels::{
+    self, ExpertsBatchCombine, ExpertsGemmMma, ExpertsGemmWgmma, ExpertsPlace, ExpertsSort, ExpertsStage,
+    Operand, Planes, Products, Rows, Staged,
+};
 use crate::passes::PassError;
-use crate::plan::cuda::{Argument, Constant, Extent, Kernel, Launch, Regime};
+use crate::plan::cuda::{Constant, Extent, Launch, Regime};
 use crate::plan::packed::TILE_ROWS;
 use crate::spec::types::Activation;
 
@@ -29,8 +35,8 @@ impl Launcher<'_> {
         let stride = logits_stride(operands, &lists);
         let logits = self.logits(site, stride);
         let router = self.matrix(operands.router);
-        let launch = self.route_batch(site, operands, &router, stride, logits.clone());
-        launches.push(launch.unwrap_or_else(|| self.route_alone(site, operands, stride, logits.clone(), 0)));
+        let launch = self.route_batch(site, operands, &router, stride, logits);
+        launches.push(launch.unwrap_or_else(|| self.route_alone(site, operands, stride, logits, 0)));
         let (launch, x) = self.stage(site, operands.x, Some(operands.norm), capacity);
         launches.push(launch);
         if let Some(shared) = operands.shared {
@@ -45,10 +51,10 @@ impl Launcher<'_> {
             };
             let matrix = self.matrix(shared.matrix);
             let out = self.buffer(site, shared.out);
-            launches.push(self.gemm(site, "_shared", &product, &matrix, x.clone(), out)?);
+            launches.push(self.gemm(site, "_shared", &product, &matrix, x, out)?);
         }
         self.sort(site, operands, &lists, logits, launches);
-        let inner = self.expert_inner(&lists, matrix.outputs());
+        let inner: Products = self.expert_inner(&lists, matrix.outputs());
         let constants = vec![
             ("EPILOGUE", value("Epilogue::GATED")),
             ("ACTIVATION", activation(operands.activation)),
@@ -76,7 +82,7 @@ impl Launcher<'_> {
         // Halves, and a scale for each 64 of them.
         let row = if narrow { 2 * matrix.rows + 4 * matrix.rows.div_ceil(64) } else { 4 * matrix.rows };
         let products = (lists.pair_rows() * row) as u64;
-        let products = self.scratch("expert_products", products, false);
+        let products: Products = self.scratch("expert_products", products, false);
         let (launch, inner) = self.stage_pairs(site, &lists, matrix.columns);
         launches.push(launch);
         let constants = vec![
@@ -87,9 +93,8 @@ impl Launcher<'_> {
             ("NARROW", Constant::Flag(narrow)),
         ];
         let id = operands.matrix;
-        let arguments = products.clone();
-        launches.push(self.grouped(site, (id, &matrix), (&gemm, &lists), constants, inner, arguments));
-        let mut shared_product = Argument::Null;
+        launches.push(self.grouped(site, (id, &matrix), (&gemm, &lists), constants, inner, products));
+        let mut shared_product = Rows::NULL;
         if let Some(shared) = operands.shared {
             let product = Operands {
                 x: shared.inner,
@@ -104,7 +109,7 @@ impl Launcher<'_> {
             let (launch, x) = self.stage(site, shared.inner, None, rows.next_multiple_of(8));
             launches.push(launch);
             shared_product = self.buffer(site, shared.product);
-            launches.push(self.gemm(site, "_shared", &product, &matrix, x, shared_product.clone())?);
+            launches.push(self.gemm(site, "_shared", &product, &matrix, x, shared_product)?);
         }
         let stride = logits_stride(chooser, &lists);
         let constants = vec![
@@ -121,18 +126,18 @@ impl Launcher<'_> {
         ];
         let columns = matrix.rows.div_ceil(if matrix.rows.is_multiple_of(4) { 4 } else { 1 });
         let threads = if columns >= 256 { 256 } else { columns.next_multiple_of(32) };
-        let kernel = self.batch_kernel(site, "_sum", "experts_batch_combine", constants, threads);
-        let arguments = vec![
-            Argument::Step,
-            self.expert_lists(&lists),
+        let arguments = ExpertsBatchCombine {
+            step: site.header,
+            lists: self.expert_lists(&lists),
             products,
-            shared_product,
-            self.logits(site, stride),
-            self.buffer(site, operands.residual),
-        ];
+            shared: shared_product,
+            logits: self.logits(site, stride),
+            out: self.buffer(site, operands.residual),
+        };
         let [tokens, ..] = self.grid_of_rows(site, 1);
         let grid = [tokens, Extent::Fixed(count(columns.div_ceil(threads))), Extent::Fixed(1)];
-        launches.push(Launch { phase: site.phase, kernel, grid, arguments });
+        let instance = Instance::new(self.kernel_name(site, "_sum"), constants, threads);
+        launches.push(self.launch(site, instance, grid, arguments));
         Ok(())
     }
 
@@ -159,17 +164,17 @@ impl Launcher<'_> {
             .ok_or_else(|| no_kernel(site, self.plan, "no block of it fits the card's shared memory"))
     }
 
-    fn expert_lists(&mut self, lists: &Lists) -> Argument {
+    fn expert_lists(&mut self, lists: &Lists) -> kernels::Lists {
         self.scratch("expert_lists", lists.bytes() as u64, true)
     }
 
     /// Rows of pairs between the two products, in f32.
-    fn expert_inner(&mut self, lists: &Lists, width: usize) -> Argument {
+    fn expert_inner<T: Operand>(&mut self, lists: &Lists, width: usize) -> T {
         self.scratch("expert_inner", (4 * lists.pair_rows() * width) as u64, false)
     }
 
     /// The launch that stages them, and where it leaves them.
-    fn stage_pairs(&mut self, site: Site, lists: &Lists, width: usize) -> (Launch, Argument) {
+    fn stage_pairs(&mut self, site: Site, lists: &Lists, width: usize) -> (Launch, Staged) {
         let constants = vec![
             ("EXPERTS", integer(lists.experts)),
             ("ACTIVE", integer(lists.active)),
@@ -178,22 +183,15 @@ impl Launcher<'_> {
             ("WIDTH", integer(width)),
             ("CAPACITY", integer(lists.pair_rows())),
         ];
-        let kernel = self.batch_kernel(site, "_stage", "experts_stage", constants, STAGE_THREADS);
-        let from = self.expert_inner(lists, width);
-        let staged = self.scratch("expert_staged", staged_bytes(lists.pair_rows(), width), false);
-        let arguments = vec![self.expert_lists(lists), from, staged.clone()];
+        let x = self.expert_inner(lists, width);
+        let out = self.scratch("expert_staged", staged_bytes(lists.pair_rows(), width), false);
+        let arguments = ExpertsStage { lists: self.expert_lists(lists), x, out };
         let grid = fixed(lists.pair_rows().div_ceil(STAGE_THREADS / 32), 1, 1);
-        (Launch { phase: site.phase, kernel, grid, arguments }, staged)
+        let instance = Instance::new(self.kernel_name(site, "_stage"), constants, STAGE_THREADS);
+        (self.launch(site, instance, grid, arguments), out)
     }
 
-    fn sort(
-        &mut self,
-        site: Site,
-        operands: &Up,
-        lists: &Lists,
-        logits: Argument,
-        launches: &mut Vec<Launch>,
-    ) {
+    fn sort(&mut self, site: Site, operands: &Up, lists: &Lists, logits: Rows, launches: &mut Vec<Launch>) {
         let constants = vec![
             ("EXPERTS", integer(lists.experts)),
             ("ACTIVE", integer(lists.active)),
@@ -204,25 +202,24 @@ impl Launcher<'_> {
             ("LIMIT", limit(site, false)),
         ];
         let threads = if lists.one_chunk() { 256 } else { 512 };
-        let kernel = self.batch_kernel(site, "_sort", "experts_sort", constants.clone(), threads);
-        let memory = self.expert_lists(lists);
+        let (step, memory) = (site.header, self.expert_lists(lists));
         let prefill = site.program.regime == Regime::Prefill;
         let blocks = if lists.one_chunk() { lists.rows.div_ceil(threads / 32) } else { lists.chunks() };
         let mut grid = fixed(blocks, 1, 1);
         if prefill && !lists.one_chunk() {
             grid[0] = Extent::Tokens(64);
         }
-        let arguments = vec![Argument::Step, logits, memory.clone()];
-        launches.push(Launch { phase: site.phase, kernel, grid, arguments });
+        let instance = Instance::new(self.kernel_name(site, "_sort"), constants.clone(), threads);
+        launches.push(self.launch(site, instance, grid, ExpertsSort { step, logits, lists: memory }));
         if lists.one_chunk() {
             return;
         }
-        let kernel = self.batch_kernel(site, "_place", "experts_place", constants, PLACE_THREADS);
         let mut grid = fixed(lists.pairs().div_ceil(PLACE_THREADS), 1, 1);
         if prefill {
             grid[0] = Extent::Tokens(count(PLACE_THREADS / lists.active));
         }
-        launches.push(Launch { phase: site.phase, kernel, grid, arguments: vec![Argument::Step, memory] });
+        let instance = Instance::new(self.kernel_name(site, "_place"), constants, PLACE_THREADS);
+        launches.push(self.launch(site, instance, grid, ExpertsPlace { step, lists: memory }));
     }
 
     /// A product whose matrix is that of the work tile's expert.
@@ -232,8 +229,8 @@ impl Launcher<'_> {
         (id, matrix): (crate::plan::FieldId, &Matrix),
         (gemm, lists): (&Gemm, &Lists),
         of_product: Vec<Member>,
-        x: Argument,
-        out: Argument,
+        x: Staged,
+        out: Products,
     ) -> Launch {
         let mut constants: Vec<Member> = matrix.names().into();
         constants.extend([
@@ -255,42 +252,21 @@ impl Launcher<'_> {
             ("LIMIT", limit(site, false)),
         ]);
         constants.extend(of_product);
-        let kernel = Kernel {
-            name: self.kernel_name(site, ""),
-            template: if self.card.wgmma { "experts_gemm_wgmma" } else { "experts_gemm_mma" },
-            constants,
-            block: count(gemm.threads),
-            resident: count(gemm.resident),
-            cluster: 1,
-            shared: count(gemm.shared),
-            decode: false,
+        let Planes { codes, scales, row_scales } = self.planes(id);
+        let memory = self.expert_lists(lists);
+        let grid = fixed(experts_shape::grouped_blocks(matrix, gemm, lists, self.card), 1, 1);
+        let instance = Instance {
+            resident: gemm.resident,
+            shared: gemm.shared,
+            ..Instance::new(self.kernel_name(site, ""), constants, gemm.threads)
         };
-        let kernel = self.kernel(site.program, kernel);
-        let [codes, scales, row_scales] = self.planes(id);
-        let arguments = vec![self.expert_lists(lists), x, codes, scales, row_scales, out];
-        let blocks = experts_shape::grouped_blocks(matrix, gemm, lists, self.card);
-        Launch { phase: site.phase, kernel, grid: fixed(blocks, 1, 1), arguments }
-    }
-
-    fn batch_kernel(
-        &mut self,
-        site: Site,
-        suffix: &str,
-        template: &'static str,
-        constants: Vec<Member>,
-        threads: usize,
-    ) -> (usize, usize) {
-        let kernel = Kernel {
-            name: self.kernel_name(site, suffix),
-            template,
-            constants,
-            block: count(threads),
-            resident: 1,
-            cluster: 1,
-            shared: 0,
-            decode: false,
-        };
-        self.kernel(site.program, kernel)
+        if self.card.wgmma {
+            let arguments = ExpertsGemmWgmma { lists: memory, x, codes, scales, row_scales, out };
+            self.launch(site, instance, grid, arguments)
+        } else {
+            let arguments = ExpertsGemmMma { lists: memory, x, codes, scales, row_scales, out };
+            self.launch(site, instance, grid, arguments)
+        }
     }
 }
 

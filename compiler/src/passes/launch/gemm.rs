@@ -1,11 +1,12 @@
 //! The shape of a tensor-core product: templates/cuda/lib/gemm.cuh in Rust.
 
-use super::product::{Operands, count, epilogue, limit, vector};
+use super::product::{Operands, epilogue, limit};
 use super::stream::unit_scale_bytes;
-use super::{Launcher, Matrix, Site, fits, fixed, integer, no_kernel};
+use super::{Instance, Launcher, Matrix, Member, Site, fits, fixed, integer, no_kernel};
+use crate::kernels::{self, Planes, Rows, Staged, Vector};
 use crate::passes::PassError;
 use crate::plan::Packing;
-use crate::plan::cuda::{Argument, Constant, Kernel, Launch};
+use crate::plan::cuda::Launch;
 use crate::plan::packed::{UNIT_BYTES, unit_columns};
 use crate::spec::types::{Cuda, Knobs};
 use monomorph_formats::Format;
@@ -140,8 +141,8 @@ impl Launcher<'_> {
         suffix: &str,
         operands: &Operands,
         matrix: &Matrix,
-        x: Argument,
-        out: Argument,
+        x: Staged,
+        out: Rows,
     ) -> Result<Launch, PassError> {
         let knobs = self.knobs(site);
         let shape = shape(matrix, site.program.rows, &knobs, self.card)
@@ -158,7 +159,7 @@ impl Launcher<'_> {
             split,
             ..
         } = shape;
-        let mut constants: Vec<(&'static str, Constant)> = matrix.names().into();
+        let mut constants: Vec<Member> = matrix.names().into();
         constants.extend([
             ("OUTPUTS", integer(matrix.outputs())),
             ("INPUTS", integer(matrix.columns)),
@@ -174,20 +175,21 @@ impl Launcher<'_> {
         ]);
         constants.extend(epilogue(operands));
         constants.push(("LIMIT", limit(site, false)));
-        let kernel = Kernel {
-            name: self.kernel_name(site, suffix),
-            template: if self.card.wgmma { "gemm_wgmma" } else { "gemm_mma" },
-            constants,
-            block: count(shape.threads),
-            resident: count(resident),
-            cluster: count(multicast * split),
-            shared: count(shape.shared),
-            decode: false,
+        let Planes { codes, scales, row_scales } = self.planes(operands.matrix);
+        let [bias, up_bias] = operands.biases.map(Vector::field);
+        let (grid, step) = (fixed(shape.grid, 1, 1), site.header);
+        let instance = Instance {
+            resident,
+            cluster: multicast * split,
+            shared: shape.shared,
+            ..Instance::new(self.kernel_name(site, suffix), constants, shape.threads)
         };
-        let kernel = self.kernel(site.program, kernel);
-        let [codes, scales, row_scales] = self.planes(operands.matrix);
-        let [bias, up_bias] = operands.biases.map(vector);
-        let arguments = vec![Argument::Step, x, codes, scales, row_scales, bias, up_bias, out];
-        Ok(Launch { phase: site.phase, kernel, grid: fixed(shape.grid, 1, 1), arguments })
+        Ok(if self.card.wgmma {
+            let arguments = kernels::GemmWgmma { step, x, codes, scales, row_scales, bias, up_bias, out };
+            self.launch(site, instance, grid, arguments)
+        } else {
+            let arguments = kernels::GemmMma { step, x, codes, scales, row_scales, bias, up_bias, out };
+            self.launch(site, instance, grid, arguments)
+        })
     }
 }

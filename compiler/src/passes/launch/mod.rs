@@ -7,6 +7,9 @@
 //! comes from the target's tuning; where its figures do not fit the card's shared memory, the nearest that do
 //! are taken.
 //!
+//! What a kernel takes is declared in [`crate::kernels`]; a launch is made from one of its structs of
+//! arguments, and so of the kernel that has them.
+//!
 //! The arithmetic of shapes (threads, bytes of shared memory) stands in the kernels' headers and again here:
 //! every emitted kernel asserts that the two agree.
 
@@ -30,8 +33,11 @@ use matrix::Matrix;
 use outline::{Outline, Site};
 
 use crate::graph::Rows;
+use crate::kernels::{
+    Arguments, FILL_MATRIX, FILL_VECTOR, Header, Operand, Planes, Rows as RowsOf, Signature,
+};
 use crate::plan::cuda::{
-    Argument, Constant, CudaPlan, Extent, Kernel, Launch, Module, Plane, Program, Regime, Scratch,
+    Argument, Constant, CudaPlan, Extent, Kernel, Launch, Module, Program, Regime, Scratch,
 };
 use crate::plan::{BufferId, FieldId, FieldKind, Phase, PhaseKind, Plan, packed};
 use crate::spec::types::{Compute, Cuda, Knobs, Tuning};
@@ -167,7 +173,10 @@ impl<'a> Launcher<'a> {
             };
             let mut launches = Vec::new();
             for phase in (0..body.phases.len()).filter(|_| runs) {
-                self.phase(Site { program: outline, body: index, phase, pass: None }, &mut launches)?;
+                self.phase(
+                    Site { program: outline, body: index, phase, pass: None, header: Header::STEP },
+                    &mut launches,
+                )?;
             }
             bodies.push(launches);
         }
@@ -217,20 +226,17 @@ impl<'a> Launcher<'a> {
         let outline = Outline { name, regime, rows: 0, sequences: 0, tokens: 1 };
         let fields = (0..self.plan.fields.len()).map(FieldId);
         let fill = |id: FieldId| {
-            let (template, name, constants) = match self.plan.field(id).kind {
+            let (signature, name, constants) = match self.plan.field(id).kind {
                 FieldKind::Matrix { .. } => {
                     let matrix = self.matrix(id);
                     let name = format!("fill_{}", matrix.format.name().replace('-', "_"));
-                    ("fill_matrix", name, matrix.names().to_vec())
+                    (FILL_MATRIX, name, matrix.names().to_vec())
                 }
                 FieldKind::Vector { .. } | FieldKind::Norm { .. } | FieldKind::Convolution { .. } => {
-                    ("fill_vector", "fill_vectors".to_owned(), Vec::new())
+                    (FILL_VECTOR, "fill_vectors".to_owned(), Vec::new())
                 }
             };
-            let (block, resident) = (256, 1);
-            let kernel =
-                Kernel { name, template, constants, block, resident, cluster: 1, shared: 0, decode: false };
-            self.kernel(&outline, kernel)
+            self.kernel(&outline, signature, Instance::new(name, constants, 256))
         };
         fields.map(fill).collect()
     }
@@ -267,7 +273,7 @@ impl<'a> Launcher<'a> {
 
     /// An activation buffer as an argument, which makes it as large as the program's rows. Where a program
     /// has no selection, what would have been selected is read where it stands.
-    fn buffer(&mut self, site: Site, id: BufferId) -> Argument {
+    fn buffer(&mut self, site: Site, id: BufferId) -> RowsOf {
         let id = self.unselected(site, id);
         // A selection reads rows of a buffer that other programs filled.
         let rows = if site.program.outputs() && self.plan.buffer(id).rows == Rows::Tokens {
@@ -276,33 +282,46 @@ impl<'a> Launcher<'a> {
             self.rows(site.program, id)
         };
         self.most[id.0] = self.most[id.0].max(rows);
-        Argument::Buffer(id)
+        RowsOf::buffer(id)
     }
 
     /// Scratch of this name, at least so large.
-    fn scratch(&mut self, name: &str, bytes: u64, zeroed: bool) -> Argument {
+    fn scratch<T: Operand>(&mut self, name: &str, bytes: u64, zeroed: bool) -> T {
         let index = self.scratch.iter().position(|scratch| scratch.name == name).unwrap_or_else(|| {
             self.scratch.push(Scratch { name: name.to_owned(), bytes: 0, zeroed });
             self.scratch.len() - 1
         });
         let scratch = &mut self.scratch[index];
         scratch.bytes = scratch.bytes.max(bytes.next_multiple_of(256));
-        Argument::Scratch(index)
+        T::new(Argument::Scratch(index))
+    }
+
+    /// A phase's launch of an instance of the kernel that has these arguments.
+    fn launch<A: Arguments>(
+        &mut self,
+        site: Site,
+        instance: Instance,
+        grid: [Extent; 3],
+        arguments: A,
+    ) -> Launch {
+        let kernel = self.kernel(site.program, A::SIGNATURE, instance);
+        Launch { phase: site.phase, kernel, grid, arguments: arguments.list() }
     }
 
     /// The place of a kernel: one that an earlier program instantiated alike, or a new one in this program's
     /// module.
-    fn kernel(&mut self, outline: &Outline, mut kernel: Kernel) -> (usize, usize) {
+    fn kernel(
+        &mut self,
+        outline: &Outline,
+        signature: &'static Signature,
+        instance: Instance,
+    ) -> (usize, usize) {
+        let Instance { name, constants, threads, resident, cluster, shared } = instance;
+        let [block, resident, cluster, shared] = [threads, resident, cluster, shared].map(count);
         let decode = outline.regime == Regime::Decode;
+        let mut kernel = Kernel { name, signature, constants, block, resident, cluster, shared, decode };
         for (module, earlier) in self.modules.iter_mut().enumerate() {
-            let alike = |known: &Kernel| {
-                let Kernel { template, constants, block, resident, cluster, shared, .. } = known;
-                *template == kernel.template
-                    && *constants == kernel.constants
-                    && [*block, *resident, *cluster, *shared]
-                        == [kernel.block, kernel.resident, kernel.cluster, kernel.shared]
-            };
-            if let Some(index) = earlier.kernels.iter().position(alike) {
+            if let Some(index) = earlier.kernels.iter().position(|known| known.is_like(&kernel)) {
                 earlier.kernels[index].decode |= decode;
                 return (module, index);
             }
@@ -316,7 +335,6 @@ impl<'a> Launcher<'a> {
                 .find(|name| kernels.iter().all(|known| known.name != *name))
                 .expect("there are enough numbers");
         }
-        kernel.decode = decode;
         kernels.push(kernel);
         (module, kernels.len() - 1)
     }
@@ -343,16 +361,38 @@ impl<'a> Launcher<'a> {
         Matrix { format, scales, exact: compute != Compute::F16, compute, rows, columns, packing, experts }
     }
 
-    /// The three planes of a matrix as arguments.
-    fn planes(&self, id: FieldId) -> [Argument; 3] {
+    /// The planes of a matrix as arguments.
+    fn planes(&self, id: FieldId) -> Planes {
         let planes = self.plan.field(id).planes().expect("a matrix has planes");
-        let of = |bytes: u64, plane| if bytes > 0 { Argument::Field(id, plane) } else { Argument::Null };
-        [
-            Argument::Field(id, Plane::Codes),
-            of(planes.scales, Plane::Scales),
-            of(planes.row_scales, Plane::RowScales),
-        ]
+        Planes::of(id, [planes.scales > 0, planes.row_scales > 0])
     }
+}
+
+/// A kernel as a program has it: with these constants, cut so.
+struct Instance {
+    name: String,
+    constants: Vec<Member>,
+    /// Of a block.
+    threads: usize,
+    /// Blocks that are to fit a multiprocessor at a time, as far as registers go.
+    resident: usize,
+    /// Blocks of a cluster.
+    cluster: usize,
+    /// Bytes of dynamic shared memory.
+    shared: usize,
+}
+
+impl Instance {
+    fn new(name: String, constants: Vec<Member>, threads: usize) -> Instance {
+        Instance { name, constants, threads, resident: 1, cluster: 1, shared: 0 }
+    }
+}
+
+/// A member of a kernel's struct of constants.
+type Member = (&'static str, Constant);
+
+fn count(number: usize) -> u32 {
+    u32::try_from(number).expect("figures of a launch are far below 2^32")
 }
 
 fn value(text: impl Into<String>) -> Constant {

@@ -1,5 +1,6 @@
 //! Programs before their launches are known, and places in them.
 
+use crate::kernels::Header;
 use crate::plan::cuda::Regime;
 
 /// A program before its launches are known.
@@ -45,4 +46,6 @@ pub(super) struct Site<'a> {
     pub(super) phase: usize,
     /// Of those that draft, from 0.
     pub(super) pass: Option<usize>,
+    /// Of the step, or of the pass whose rows are one a sequence.
+    pub(super) header: Header,
 }

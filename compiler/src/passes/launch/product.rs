@@ -1,8 +1,11 @@
 //! Matrix products: which kernel, and what stages its input.
 
-use super::{Launcher, Matrix, Site, Style, integer, no_kernel, staged_bytes, stream, value};
+use super::{
+    Instance, Launcher, Matrix, Member, Site, Style, integer, no_kernel, staged_bytes, stream, value,
+};
+use crate::kernels::{Stage, Staged, Vector};
 use crate::passes::PassError;
-use crate::plan::cuda::{Argument, Constant, Kernel, Launch, Plane, Regime};
+use crate::plan::cuda::{Constant, Launch, Regime};
 use crate::plan::{BufferId, FieldId, FieldKind, PhaseKind};
 use crate::spec::types::{Activation, NormWeight};
 use monomorph_formats::{Format, ScaleForm};
@@ -86,7 +89,7 @@ impl Launcher<'_> {
     }
 
     /// The staged form of a buffer.
-    pub(super) fn staged(&mut self, site: Site, buffer: BufferId, capacity: usize) -> Argument {
+    pub(super) fn staged(&mut self, site: Site, buffer: BufferId, capacity: usize) -> Staged {
         let (name, width) = (self.plan.buffer(buffer).name.clone(), self.plan.buffer(buffer).width);
         debug_assert!(capacity >= site.program.rows, "every row has a place");
         self.scratch(&format!("staged_{name}"), staged_bytes(capacity, width), false)
@@ -124,8 +127,8 @@ impl Launcher<'_> {
                 continue;
             }
             let capacity = site.program.rows.next_multiple_of(8);
-            let x = match &staged {
-                Some(staged) => Argument::clone(staged),
+            let x = match staged {
+                Some(staged) => staged,
                 None => {
                     let (launch, staged) = self.stage(site, operands.x, operands.norm, capacity);
                     launches.push(launch);
@@ -133,7 +136,7 @@ impl Launcher<'_> {
                 }
             };
             let out = self.buffer(site, operands.out);
-            launches.push(self.gemm(site, suffix, &operands, &matrix, x.clone(), out)?);
+            launches.push(self.gemm(site, suffix, &operands, &matrix, x, out)?);
             staged = Some(x);
         }
         Ok(())
@@ -171,7 +174,7 @@ impl Launcher<'_> {
         x: BufferId,
         norm: Option<FieldId>,
         capacity: usize,
-    ) -> (Launch, Argument) {
+    ) -> (Launch, Staged) {
         let width = self.plan.buffer(x).width;
         let (form, eps) = self.norm(norm);
         let constants = vec![
@@ -182,21 +185,12 @@ impl Launcher<'_> {
             ("LIMIT", limit(site, false)),
         ];
         let chunks = width.div_ceil(64) * 8;
-        let kernel = Kernel {
-            name: if norm.is_some() { format!("stage_normed_{width}") } else { format!("stage_{width}") },
-            template: "stage",
-            constants,
-            block: count(if chunks >= 256 { 256 } else { chunks.next_multiple_of(32) }),
-            resident: 1,
-            cluster: 1,
-            shared: 0,
-            decode: false,
-        };
-        let kernel = self.kernel(site.program, kernel);
-        let from = self.buffer(site, x);
-        let staged = self.staged(site, x, capacity);
-        let arguments = vec![Argument::Step, from, vector(norm), staged.clone()];
-        (Launch { phase: site.phase, kernel, grid: self.grid_of_rows(site, 1), arguments }, staged)
+        let name = if norm.is_some() { format!("stage_normed_{width}") } else { format!("stage_{width}") };
+        let threads = if chunks >= 256 { 256 } else { chunks.next_multiple_of(32) };
+        let (from, out) = (self.buffer(site, x), self.staged(site, x, capacity));
+        let arguments = Stage { step: site.header, x: from, norm: Vector::field(norm), out };
+        let instance = Instance::new(name, constants, threads);
+        (self.launch(site, instance, self.grid_of_rows(site, 1), arguments), out)
     }
 
     /// `Norm::…` and the number added to the mean square.
@@ -213,9 +207,6 @@ impl Launcher<'_> {
         }
     }
 }
-
-/// A member of a kernel's configuration.
-pub(super) type Member = (&'static str, Constant);
 
 pub(super) fn activation(activation: Activation) -> Constant {
     value(match activation {
@@ -240,13 +231,4 @@ pub(super) fn limit(site: Site, all: bool) -> Constant {
         (false, true) => "Limit::OUTPUTS",
         (false, false) => "Limit::TOKENS",
     })
-}
-
-/// A vector or norm as an argument.
-pub(super) fn vector(field: Option<FieldId>) -> Argument {
-    field.map_or(Argument::Null, |id| Argument::Field(id, Plane::Codes))
-}
-
-pub(super) fn count(number: usize) -> u32 {
-    u32::try_from(number).expect("figures of a launch are far below 2^32")
 }

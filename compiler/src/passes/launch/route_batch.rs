@@ -1,9 +1,10 @@
 //! Router logits of more than a few tokens, on tensor cores (templates/cuda/lib/route_batch.cuh).
 
 use super::experts::Up;
-use super::product::{count, limit, vector};
-use super::{Launcher, Matrix, Site, fits, fixed, integer};
-use crate::plan::cuda::{Argument, Constant, Extent, Kernel, Launch, Regime};
+use super::product::limit;
+use super::{Instance, Launcher, Matrix, Site, count, fits, fixed, integer};
+use crate::kernels::{RouteBatch, Rows, Vector};
+use crate::plan::cuda::{Constant, Extent, Launch, Regime};
 use crate::plan::packed::TILE_ROWS;
 use crate::spec::types::Cuda;
 use monomorph_formats::Format;
@@ -51,7 +52,7 @@ impl Launcher<'_> {
         operands: &Up,
         router: &Matrix,
         outputs: usize,
-        logits: Argument,
+        logits: Rows,
     ) -> Option<Launch> {
         if router.format != Format::Bf16 || !router.columns.is_multiple_of(4) {
             return None;
@@ -69,24 +70,19 @@ impl Launcher<'_> {
             ("K_WARPS", integer(k_warps)),
             ("BLOCKS", integer(blocks)),
         ];
-        let kernel = Kernel {
-            name: self.kernel_name(site, "_route"),
-            template: "route_batch",
-            constants,
-            block: count(32 * WARPS),
-            resident: 1,
-            cluster: 1,
-            shared: count(shared),
-            decode: false,
+        let arguments = RouteBatch {
+            step: site.header,
+            x: self.buffer(site, operands.x),
+            norm: Vector::field(Some(operands.norm)),
+            router: self.planes(operands.router).codes,
+            logits,
         };
-        let kernel = self.kernel(site.program, kernel);
-        let [codes, ..] = self.planes(operands.router);
-        let arguments =
-            vec![Argument::Step, self.buffer(site, operands.x), vector(Some(operands.norm)), codes, logits];
         let mut grid = fixed(blocks, site.program.rows.div_ceil(tokens), 1);
         if site.program.regime == Regime::Prefill {
             grid[1] = Extent::Tokens(count(tokens));
         }
-        Some(Launch { phase: site.phase, kernel, grid, arguments })
+        let name = self.kernel_name(site, "_route");
+        let instance = Instance { shared, ..Instance::new(name, constants, 32 * WARPS) };
+        Some(self.launch(site, instance, grid, arguments))
     }
 }

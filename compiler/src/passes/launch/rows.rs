@@ -1,9 +1,9 @@
 //! Row-wise kernels: the embedding, and the selection of rows whose logits are wanted.
 
-use super::product::count;
-use super::{Launcher, Site, fixed, integer};
+use super::{Instance, Launcher, Member, Site, count, fixed, integer};
+use crate::kernels::{Embed, Planes, Select, Tokens};
 use crate::plan::PhaseKind;
-use crate::plan::cuda::{Argument, Constant, Extent, Kernel, Launch, Regime};
+use crate::plan::cuda::{Constant, Extent, Launch, Regime};
 use crate::plan::packed::unit_columns;
 
 /// Threads of a block: rows are short, and blocks of one warp or two start soonest.
@@ -17,42 +17,36 @@ impl Launcher<'_> {
         let mut constants = vec![("HIDDEN", integer(matrix.columns))];
         constants.extend(matrix.names());
         constants.extend([("THREADS", integer(THREADS)), ("DECODE", Constant::Flag(decode))]);
-        let kernel = self.row_kernel(site, "embed", constants);
-        let [codes, scales, row_scales] = self.planes(table);
-        let tokens = if decode { Argument::Null } else { Argument::Tokens };
-        let out = self.buffer(site, out);
-        let arguments = vec![Argument::Step, tokens, self.ids_of(site), codes, scales, row_scales, out];
+        let Planes { codes, scales, row_scales } = self.planes(table);
+        let arguments = Embed {
+            step: site.header,
+            tokens: if decode { Tokens::NULL } else { Tokens::STEP },
+            sampled_ids: self.ids_of(site),
+            codes,
+            scales,
+            row_scales,
+            residual: self.buffer(site, out),
+        };
         let pieces = matrix.columns.div_ceil(unit_columns(matrix.format)) * 4;
-        Launch {
-            phase: site.phase,
-            kernel,
-            grid: self.columns_and_rows(site, pieces.div_ceil(THREADS)),
-            arguments,
-        }
+        let grid = self.columns_and_rows(site, pieces.div_ceil(THREADS));
+        let instance = self.of_rows(site, constants);
+        self.launch(site, instance, grid, arguments)
     }
 
     pub(super) fn select(&mut self, site: Site) -> Launch {
         let PhaseKind::Select { x, out } = self.at(site).kind else { unreachable!("the caller looked") };
         let width = self.plan.buffer(x).width;
         let constants = vec![("HIDDEN", integer(width)), ("THREADS", integer(THREADS))];
-        let kernel = self.row_kernel(site, "select", constants);
-        let arguments = vec![Argument::Step, self.buffer(site, x), self.buffer(site, out)];
-        let blocks = width.div_ceil(4).div_ceil(THREADS);
-        Launch { phase: site.phase, kernel, grid: self.columns_and_rows(site, blocks), arguments }
+        let arguments =
+            Select { step: site.header, residual: self.buffer(site, x), out: self.buffer(site, out) };
+        let grid = self.columns_and_rows(site, width.div_ceil(4).div_ceil(THREADS));
+        let instance = self.of_rows(site, constants);
+        self.launch(site, instance, grid, arguments)
     }
 
-    fn row_kernel(
-        &mut self,
-        site: Site,
-        template: &'static str,
-        constants: Vec<(&'static str, Constant)>,
-    ) -> (usize, usize) {
+    fn of_rows(&self, site: Site, constants: Vec<Member>) -> Instance {
         // The C library has a `select` of its own.
-        let name = self.kernel_name(site, "_rows");
-        let block = count(THREADS);
-        let kernel =
-            Kernel { name, template, constants, block, resident: 1, cluster: 1, shared: 0, decode: false };
-        self.kernel(site.program, kernel)
+        Instance::new(self.kernel_name(site, "_rows"), constants, THREADS)
     }
 
     /// Blocks for a row's columns in x, rows in y.

@@ -1,10 +1,10 @@
 //! Sampling: how many blocks share a row of logits, and how many rows are worked on at once.
 
-use super::product::count;
-use super::{Launcher, Outline, fits, fixed, integer};
+use super::{Instance, Launcher, Outline, fits, fixed, integer};
+use crate::kernels::{Arguments, Header, History, Ids, Rows, Sample, Sampled};
 use crate::passes::{PassError, pass_error};
 use crate::plan::BufferId;
-use crate::plan::cuda::{Argument, Kernel, Launch, MAX_SEQUENCES};
+use crate::plan::cuda::{Launch, MAX_SEQUENCES};
 use crate::spec::types::Cuda;
 
 const THREADS: usize = 512;
@@ -52,7 +52,7 @@ impl Launcher<'_> {
     /// The launch that ends a decode or head program.
     pub(super) fn sample(&mut self, outline: &Outline) -> Result<Launch, PassError> {
         let phase = self.plan.bodies[self.plan.head().0].phases.len();
-        self.sample_of(outline, self.plan.logits(), phase, [Argument::Step, Argument::SampledOut])
+        self.sample_of(outline, self.plan.logits(), phase, Header::STEP, Sampled::STEP)
     }
 
     /// Samples from rows of `logits` as a header says.
@@ -61,35 +61,34 @@ impl Launcher<'_> {
         outline: &Outline,
         logits: BufferId,
         phase: usize,
-        [header, out]: [Argument; 2],
+        header: Header,
+        sampled: Sampled,
     ) -> Result<Launch, PassError> {
         let vocabulary = self.plan.buffer(logits).width;
         let (groups, splits, resident) = division(vocabulary, outline.rows, self.card).ok_or_else(|| {
             pass_error!("rows of {vocabulary} logits do not fit the shared memory of `sample`'s blocks")
         })?;
-        let scratch = scratch_bytes(MAX_SEQUENCES);
+        let scratch_bytes = scratch_bytes(MAX_SEQUENCES);
         let constants = vec![
             ("VOCABULARY", integer(vocabulary)),
             ("THREADS", integer(THREADS)),
             ("SPLITS", integer(splits)),
             ("GROUPS", integer(groups)),
-            ("SCRATCH_BYTES", integer(scratch)),
+            ("SCRATCH_BYTES", integer(scratch_bytes)),
         ];
-        let kernel = Kernel {
-            name: "sample".to_owned(),
-            template: "sample",
-            constants,
-            block: count(THREADS),
-            resident: count(resident),
-            cluster: 1,
-            shared: count(shared_bytes(vocabulary, splits)),
-            decode: false,
-        };
-        let kernel = self.kernel(outline, kernel);
         self.most[logits.0] = self.most[logits.0].max(outline.rows);
-        let scratch = self.scratch("sample_scratch", scratch as u64, true);
-        let arguments =
-            vec![header, Argument::History, Argument::Buffer(logits), scratch, Argument::SampledIds, out];
-        Ok(Launch { phase, kernel, grid: fixed(splits, groups, 1), arguments })
+        let arguments = Sample {
+            step: header,
+            history: History::STEP,
+            logits: Rows::buffer(logits),
+            scratch: self.scratch("sample_scratch", scratch_bytes as u64, true),
+            sampled_ids: Ids::SAMPLED,
+            sampled,
+        };
+        let shared = shared_bytes(vocabulary, splits);
+        let instance =
+            Instance { resident, shared, ..Instance::new("sample".to_owned(), constants, THREADS) };
+        let kernel = self.kernel(outline, Sample::SIGNATURE, instance);
+        Ok(Launch { phase, kernel, grid: fixed(splits, groups, 1), arguments: arguments.list() })
     }
 }

@@ -1,9 +1,10 @@
 //! The shape of a streaming product: templates/cuda/lib/stream_shape.cuh in Rust.
 
-use super::product::{Member, Operands, count, epilogue, limit, vector};
-use super::{Launcher, Matrix, Site, alone, fits, fixed, integer, no_kernel, value};
+use super::product::{Operands, epilogue, limit};
+use super::{Instance, Launcher, Matrix, Member, Site, alone, count, fits, fixed, integer, no_kernel, value};
+use crate::kernels::{Planes, StreamBeside, StreamProduct, Vector};
 use crate::passes::PassError;
-use crate::plan::cuda::{Argument, Constant, Extent, Kernel, Launch, Regime};
+use crate::plan::cuda::{Constant, Extent, Launch, Regime};
 use crate::plan::packed::{TILE_ROWS, UNIT_BYTES, unit_columns};
 use crate::plan::{FieldId, Packing};
 use crate::spec::types::{Compute, Cuda, Knobs};
@@ -217,30 +218,31 @@ impl Launcher<'_> {
             .ok_or_else(|| no_kernel(site, self.plan, "no block of it fits the card's shared memory"))?;
         let row_groups = rows.div_ceil(shape.rows);
         let constants = self.stream_constants(site, operands, matrix, &shape);
-        let kernel = Kernel {
-            name: self.kernel_name(site, suffix),
-            template: "stream_product",
-            constants,
-            block: count(shape.threads()),
-            resident: count(residents(matrix, &shape)),
-            cluster: 1,
-            shared: count(shape.shared),
-            decode: false,
+        let Planes { codes, scales, row_scales } = self.planes(operands.matrix);
+        let [bias, up_bias] = operands.biases.map(Vector::field);
+        let arguments = StreamProduct {
+            step: site.header,
+            x: self.buffer(site, operands.x),
+            norm: Vector::field(operands.norm),
+            codes,
+            scales,
+            row_scales,
+            bias,
+            up_bias,
+            out: self.buffer(site, operands.out),
         };
-        let kernel = self.kernel(site.program, kernel);
-        let [codes, scales, row_scales] = self.planes(operands.matrix);
-        let x = self.buffer(site, operands.x);
-        let [bias, up_bias] = operands.biases.map(vector);
-        let out = self.buffer(site, operands.out);
-        let arguments =
-            vec![Argument::Step, x, vector(operands.norm), codes, scales, row_scales, bias, up_bias, out];
         let mut grid = fixed(shape.blocks, row_groups, 1);
         if site.program.regime == Regime::Prefill {
             grid[1] = Extent::Tokens(count(shape.rows));
         } else if site.program.outputs() {
             grid[1] = Extent::Outputs(count(shape.rows));
         }
-        Ok(Launch { phase: site.phase, kernel, grid, arguments })
+        let instance = Instance {
+            resident: residents(matrix, &shape),
+            shared: shape.shared,
+            ..Instance::new(self.kernel_name(site, suffix), constants, shape.threads())
+        };
+        Ok(self.launch(site, instance, grid, arguments))
     }
 
     /// What `StreamShape<C>` and `stream_product<C>` are told.
@@ -315,34 +317,28 @@ impl Launcher<'_> {
             ("BESIDE_STAGES", integer(second.stages)),
             ("BESIDE_PACE", integer(PACE.min(second.stages))),
         ]);
-        let kernel = Kernel {
-            name: self.kernel_name(site, ""),
-            template: "stream_beside",
-            constants,
-            block: count(first.threads()),
-            resident: count(residents(matrix, &whole)),
-            cluster: 1,
-            shared: count(shared),
-            decode: false,
+        let first_planes = self.planes(wide.matrix);
+        let second_planes = self.planes(narrow.matrix);
+        let arguments = StreamBeside {
+            step: site.header,
+            x: self.buffer(site, wide.x),
+            norm: Vector::field(wide.norm),
+            codes: first_planes.codes,
+            scales: first_planes.scales,
+            row_scales: first_planes.row_scales,
+            beside_codes: second_planes.codes,
+            beside_scales: second_planes.scales,
+            beside_row_scales: second_planes.row_scales,
+            out: self.buffer(site, wide.out),
+            beside_out: self.buffer(site, narrow.out),
         };
-        let kernel = self.kernel(site.program, kernel);
-        let [codes, scales, row_scales] = self.planes(wide.matrix);
-        let [beside_codes, beside_scales, beside_row_scales] = self.planes(narrow.matrix);
-        let arguments = vec![
-            Argument::Step,
-            self.buffer(site, wide.x),
-            vector(wide.norm),
-            codes,
-            scales,
-            row_scales,
-            beside_codes,
-            beside_scales,
-            beside_row_scales,
-            self.buffer(site, wide.out),
-            self.buffer(site, narrow.out),
-        ];
         let grid = fixed(first.blocks + blocks, 1, 1);
-        Some(Launch { phase: site.phase, kernel, grid, arguments })
+        let instance = Instance {
+            resident: residents(matrix, &whole),
+            shared,
+            ..Instance::new(self.kernel_name(site, ""), constants, first.threads())
+        };
+        Some(self.launch(site, instance, grid, arguments))
     }
 }
 

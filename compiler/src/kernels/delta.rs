@@ -1,0 +1,54 @@
+//! The gated delta-net's kernels.
+
+use super::{Config, kernels};
+
+const DEFAULTS: Config = Config::Inherits("DeltaDefaults");
+
+kernels! {
+    /// The recurrence of a prompt, chunk after chunk.
+    delta_chunks => DeltaChunks in "delta_chunks.cuh", DEFAULTS;
+    (step: READ Header, scratch: READ Chunks, states: WRITE States, journals: WRITE Journals, o: WRITE Rows)
+    check "DeltaChunks<{config}>::THREADS == {block} && delta_chunks_shared_bytes<{config}>() <= {shared}"
+    body "delta_chunks<{config}>(step, scratch, {states, nullptr, journals}, o);";
+
+    /// Convolution, delta rule, norm and gate of a decode step.
+    delta_decode => DeltaDecode in "delta_decode.cuh", DEFAULTS;
+    (
+        step: READ Header, projected: READ Rows, gates: READ Rows, convolution: READ Vector, a_log: READ Vector,
+        dt_bias: READ Vector, norm: READ Vector, states: WRITE States, windows: WRITE Windows,
+        journals: WRITE Journals, out: WRITE Rows,
+    )
+    check "{config}::THREADS == {block} && delta_decode_shared_bytes<{config}>() <= {shared}"
+    body "delta_decode<{config}>(step, projected, gates, {convolution, a_log, dt_bias, norm}, \
+          {states, windows, journals}, out);";
+
+    /// Norm and gate behind the recurrence.
+    delta_gate => DeltaGate in "delta_gate.cuh", DEFAULTS;
+    (
+        step: READ Header, projected: READ Rows, o: READ Rows, norm: READ Vector, windows: WRITE Windows,
+        out: WRITE Rows,
+    )
+    check "DELTA_GATE_THREADS == {block}";
+
+    /// Convolution and recurrence, token after token.
+    delta_plain => DeltaPlain in "delta_plain.cuh", DEFAULTS;
+    (
+        step: READ Header, projected: READ Rows, gates: READ Rows, convolution: READ Vector, a_log: READ Vector,
+        dt_bias: READ Vector, states: WRITE States, windows: WRITE Windows, journals: WRITE Journals,
+        o: WRITE Rows,
+    )
+    check "DELTA_PLAIN_THREADS == {block} && delta_plain_shared_bytes<{config}>() <= {shared}"
+    body "delta_plain<{config}>(step, projected, gates, {convolution, a_log, dt_bias, nullptr}, \
+          {states, windows, journals}, o);";
+
+    /// What a prompt's chunks need before any state is known.
+    delta_prepare => DeltaPrepare in "delta_prepare.cuh", DEFAULTS;
+    (
+        step: READ Header, projected: READ Rows, gates: READ Rows, convolution: READ Vector, a_log: READ Vector,
+        dt_bias: READ Vector, windows: READ Windows, scratch: WRITE Chunks,
+    )
+    check "DELTA_PREPARE_THREADS == {block} && delta_prepare_shared_bytes<{config}>() <= {shared}"
+    check "delta_scratch_bytes<{config}>({config}::ROWS, {config}::SEQUENCES) <= {config}::SCRATCH_BYTES"
+    body "delta_prepare<{config}>(step, projected, gates, {convolution, a_log, dt_bias, nullptr}, windows, \
+          scratch);";
+}

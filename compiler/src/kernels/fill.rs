@@ -1,0 +1,42 @@
+//! Kernels that make dummy weights, which the loader launches by itself.
+
+use super::{Config, Parameter, Signature};
+
+const fn parameter(name: &'static str, kind: &'static str) -> Parameter {
+    Parameter { name, kind }
+}
+
+/// A packed matrix.
+pub const FILL_MATRIX: &Signature = &Signature {
+    function: "fill_matrix",
+    arguments: "FillMatrix",
+    header: "fill.cuh",
+    config: Config::None,
+    parameters: &[
+        parameter("codes", "void*"),
+        parameter("scales", "void*"),
+        parameter("row_scales", "float*"),
+        parameter("shape", "FillShape"),
+    ],
+    declarations: "",
+    checks: &[],
+    body: "fill_matrix<{FORMAT}, {SCALES}>(codes, scales, row_scales, shape);",
+};
+
+/// A vector of f32.
+pub const FILL_VECTOR: &Signature = &Signature {
+    function: "fill_vector",
+    arguments: "FillVector",
+    header: "fill.cuh",
+    config: Config::None,
+    parameters: &[
+        parameter("values", "float*"),
+        parameter("count", "long long"),
+        parameter("centre", "float"),
+        parameter("deviation", "float"),
+        parameter("seed", "unsigned long long"),
+    ],
+    declarations: "",
+    checks: &[],
+    body: "fill_vector(values, count, centre, deviation, seed);",
+};

@@ -1,0 +1,59 @@
+//! Matrix products, and what stages their inputs.
+
+use super::{Config, kernels};
+
+kernels! {
+    /// A product of staged rows on tensor cores.
+    gemm_mma => GemmMma in "gemm_mma.cuh", Config::Plain;
+    (
+        step: READ Header, x: READ Staged, codes: READ Codes, scales: READ Scales, row_scales: READ RowScales,
+        bias: READ Vector, up_bias: READ Vector, out: WRITE Rows,
+    )
+    check "GemmMma<{config}>::THREADS == {block} && GemmShape<{config}>::SHARED_BYTES <= {shared} && \
+           GemmShape<{config}>::CLUSTER == {cluster}";
+
+    /// The same on warpgroups.
+    gemm_wgmma => GemmWgmma in "gemm_wgmma.cuh", Config::Plain;
+    (
+        step: READ Header, x: READ Staged, codes: READ Codes, scales: READ Scales, row_scales: READ RowScales,
+        bias: READ Vector, up_bias: READ Vector, out: WRITE Rows,
+    )
+    check "GemmWgmma<{config}>::THREADS == {block} && GemmShape<{config}>::SHARED_BYTES <= {shared} && \
+           GemmShape<{config}>::CLUSTER == {cluster}";
+
+    /// A product's input, normed where a norm comes before it, as f16 in the tensor cores' order.
+    stage => Stage in "stage.cuh", Config::Plain;
+    (step: READ Header, x: READ Rows, norm: READ Vector, out: WRITE Staged)
+    check "StageShape<{config}>::THREADS == {block}";
+
+    /// Weights streamed past few rows.
+    stream_product => StreamProduct in "stream.cuh", Config::Plain;
+    (
+        step: READ Header, x: READ Rows, norm: READ Vector, codes: READ Codes, scales: READ Scales,
+        row_scales: READ RowScales, bias: READ Vector, up_bias: READ Vector, out: WRITE Rows,
+    )
+    check "StreamShape<{config}>::THREADS == {block} && StreamShape<{config}>::SHARED <= {shared}";
+
+    /// Two products of the same rows, the second, narrow one in a few of the blocks.
+    stream_beside => StreamBeside in "stream.cuh", Config::Plain;
+    (
+        step: READ Header, x: READ Rows, norm: READ Vector, codes: READ Codes, scales: READ Scales,
+        row_scales: READ RowScales, beside_codes: READ Codes, beside_scales: READ Scales,
+        beside_row_scales: READ RowScales, out: WRITE Rows, beside_out: WRITE Rows,
+    )
+    check "StreamShape<{config}>::THREADS == {block} && StreamShape<{config}Beside>::THREADS == {block}"
+    check "StreamShape<{config}>::SHARED <= {shared} && StreamShape<{config}Beside>::SHARED <= {shared}"
+    declare "struct {config}Beside : {config} {
+    static constexpr Format FORMAT = {config}::BESIDE_FORMAT;
+    static constexpr ScaleForm SCALES = {config}::BESIDE_SCALES;
+    static constexpr int OUTPUTS = {config}::BESIDE_OUTPUTS, BLOCKS = {config}::BESIDE_BLOCKS, STAGES = {config}::BESIDE_STAGES;
+    static constexpr int PACE = {config}::BESIDE_PACE, LOOKAHEAD = 0;
+};
+"
+    body "const int block = blockIdx.x;
+    if (block < {config}::BLOCKS) {
+        stream_product<{config}>(step, x, norm, codes, scales, row_scales, nullptr, nullptr, out, block);
+    } else {
+        stream_product<{config}Beside>(step, x, norm, beside_codes, beside_scales, beside_row_scales, nullptr, nullptr, beside_out, block - {config}::BLOCKS);
+    }";
+}
