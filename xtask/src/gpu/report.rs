@@ -18,6 +18,9 @@ pub fn append(results: &Path) -> Result<(), String> {
     let results: Value =
         serde_json::from_str(&text).map_err(|error| format!("{}: {error}", results.display()))?;
     let rows = rows(&results)?;
+    if rows.is_empty() {
+        return Err("the results hold no benches: run.py measures with `--only benches`".to_owned());
+    }
     let ledger = paths::root().join("docs/performance.md");
     let problem = |error: std::io::Error| format!("{}: {error}", ledger.display());
     let old = std::fs::read_to_string(&ledger).map_err(problem)?;
