@@ -4,6 +4,7 @@
 //! which order, over which bytes) → `emit` (text). `reference` runs a graph slowly and plainly and is what
 //! everything else is checked against; `report` shows a plan to people.
 
+pub mod blocks;
 pub mod emit;
 pub mod graph;
 pub mod import;

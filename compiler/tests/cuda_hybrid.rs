@@ -1,5 +1,6 @@
 //! The emitted CUDA stack of models with delta-nets and experts: what it loads, and the state it claims.
 
+use monomorph_compiler::blocks;
 use monomorph_compiler::plan::cuda::{CudaState, state_bytes};
 use monomorph_compiler::plan::{FieldKind, PhaseKind, Plan};
 use monomorph_compiler::{emit, graph, passes, spec};
@@ -79,7 +80,7 @@ fn every_layer_of_a_delta_net_has_its_state_for_every_slot() {
     let mut bytes = 0;
     for body in &plan.bodies {
         for phase in &body.phases {
-            let PhaseKind::Delta { shape, .. } = &phase.kind else { continue };
+            let PhaseKind::Delta(blocks::Delta { shape, .. }) = &phase.kind else { continue };
             let state = CudaState::new(shape, 0);
             assert_eq!(
                 (state.bytes(), state.journal_floats),

@@ -1,5 +1,6 @@
 //! Graph to plan on the shipped targets: what is fused, what is refused, what is predicted.
 
+use monomorph_compiler::blocks;
 use monomorph_compiler::graph::{self, Graph, Op};
 use monomorph_compiler::passes::{assemble, fuse, rules};
 use monomorph_compiler::plan::{PhaseKind, Plan};
@@ -85,7 +86,7 @@ fn a_value_needed_outside_a_pattern_keeps_the_pattern_from_matching() {
 fn the_residual_stream_stays_in_place_and_phases_wait_for_what_they_read() {
     let plan = plan();
     for phase in &plan.bodies[1].phases {
-        if let PhaseKind::Accumulate { residual, .. } = phase.kind {
+        if let PhaseKind::Accumulate(blocks::Accumulate { residual, .. }) = phase.kind {
             assert_eq!(plan.buffer(residual).name, "residual");
         }
     }

@@ -27,7 +27,7 @@ fn the_emitted_kernels_are_the_golden() {
     let graph = graph::build(&target.model, &target.quant);
     let plan = passes::assemble::plan(&target, &graph).expect("the rules cover it");
     let files = emit::emit(&plan, std::path::Path::new("/monomorph"), &[]);
-    for kept in ["Cargo.toml", "src/stack.rs", "cuda/decode_1.cu", "cuda/decode_8.cu"] {
+    for kept in ["Cargo.toml", "src/stack.rs", "src/arguments.rs", "cuda/decode_1.cu", "cuda/decode_8.cu"] {
         let file = files.iter().find(|file| file.path == std::path::Path::new(kept));
         golden(&target, file.unwrap_or_else(|| panic!("{kept} is emitted")));
     }

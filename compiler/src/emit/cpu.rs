@@ -2,6 +2,7 @@
 
 use super::phases::{Operands, phase};
 use super::{cpu_draft, far, float, format_ident, layer_type, number, quote, spec, weights};
+use crate::blocks;
 use crate::graph::{RotaryFrequencies, Rows};
 use crate::plan::{FieldId, FieldKind, PhaseKind, Plan, PlanBody};
 use crate::spec::types::DeltaShape;
@@ -60,7 +61,7 @@ pub struct AttentionShape<'a> {
 /// The attention phase of a body, if it has one.
 pub fn attention(body: &PlanBody) -> Option<AttentionShape<'_>> {
     body.phases.iter().find_map(|phase| match &phase.kind {
-        PhaseKind::Attention { frequencies, heads, kv_heads, head_dim, .. } => {
+        PhaseKind::Attention(blocks::Attention { frequencies, heads, kv_heads, head_dim, .. }) => {
             Some(AttentionShape { frequencies, heads: *heads, kv_heads: *kv_heads, head_dim: *head_dim })
         }
         _ => None,
@@ -144,21 +145,21 @@ fn buffers(plan: &Plan) -> TokenStream {
 /// The matrices a phase multiplies staged rows with.
 fn products(kind: &PhaseKind) -> Vec<FieldId> {
     match kind {
-        PhaseKind::Project { matrix, .. }
-        | PhaseKind::Accumulate { matrix, .. }
-        | PhaseKind::Linear { matrix, .. }
-        | PhaseKind::Propose { matrix, .. }
-        | PhaseKind::Gated { matrix, .. } => vec![*matrix],
-        PhaseKind::ProjectDelta { matrix, gates, .. } => vec![*matrix, *gates],
-        PhaseKind::Experts { router, matrix, shared, .. } => {
+        PhaseKind::Project(blocks::Project { matrix, .. })
+        | PhaseKind::Accumulate(blocks::Accumulate { matrix, .. })
+        | PhaseKind::Linear(blocks::Linear { matrix, .. })
+        | PhaseKind::Propose(blocks::Propose { matrix, .. })
+        | PhaseKind::Gated(blocks::Gated { matrix, .. }) => vec![*matrix],
+        PhaseKind::ProjectDelta(blocks::ProjectDelta { matrix, gates, .. }) => vec![*matrix, *gates],
+        PhaseKind::Experts(blocks::Experts { router, matrix, shared, .. }) => {
             [*router, *matrix].into_iter().chain(shared.map(|it| it.matrix)).collect()
         }
-        PhaseKind::Combine { shared, .. } => shared.iter().map(|it| it.matrix).collect(),
-        PhaseKind::Embed { .. }
-        | PhaseKind::DraftEmbed { .. }
-        | PhaseKind::Attention { .. }
-        | PhaseKind::Delta { .. }
-        | PhaseKind::Select { .. } => vec![],
+        PhaseKind::Combine(blocks::Combine { shared, .. }) => shared.iter().map(|it| it.matrix).collect(),
+        PhaseKind::Embed(_)
+        | PhaseKind::DraftEmbed(_)
+        | PhaseKind::Attention(_)
+        | PhaseKind::Delta(_)
+        | PhaseKind::Select(_) => vec![],
     }
 }
 
@@ -166,15 +167,14 @@ fn products(kind: &PhaseKind) -> Vec<FieldId> {
 /// the products of the experts' down matrices before they are added.
 fn expert_scratch(plan: &Plan, kind: &PhaseKind) -> Vec<(Ident, TokenStream, TokenStream)> {
     let (matrix, active) = match *kind {
-        PhaseKind::Experts { matrix, active, .. } | PhaseKind::Combine { matrix, active, .. } => {
-            (matrix, active)
-        }
+        PhaseKind::Experts(blocks::Experts { matrix, active, .. })
+        | PhaseKind::Combine(blocks::Combine { matrix, active, .. }) => (matrix, active),
         _ => return vec![],
     };
     let slots = number(active * plan.buckets.tokens);
     let (name, kind_of_scratch) = gathering(plan, matrix);
     let gathered = (name, kind_of_scratch, quote!(ExpertScratch::new(lanes, #slots)));
-    let PhaseKind::Combine { residual, .. } = *kind else { return vec![gathered] };
+    let PhaseKind::Combine(blocks::Combine { residual, .. }) = *kind else { return vec![gathered] };
     let width = number(plan.buffer(residual).width);
     vec![gathered, (format_ident!("expert_products"), quote!(Rows<#width>), quote!(Rows::new(#slots)))]
 }
@@ -191,7 +191,7 @@ pub fn gathering(plan: &Plan, matrix: FieldId) -> (Ident, TokenStream) {
 /// The delta-net of a body, if it has one.
 pub fn delta_shape(body: &PlanBody) -> Option<DeltaShape> {
     body.phases.iter().find_map(|phase| match phase.kind {
-        PhaseKind::Delta { shape, .. } => Some(shape),
+        PhaseKind::Delta(blocks::Delta { shape, .. }) => Some(shape),
         _ => None,
     })
 }

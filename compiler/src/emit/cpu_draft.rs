@@ -3,6 +3,7 @@
 use super::cpu::{angles, attention, body_ident, cache_type, layer_loop};
 use super::phases::{Operands, phase};
 use super::{far, format_ident, layer_type, number, quote};
+use crate::blocks;
 use crate::graph::BodyId;
 use crate::plan::{DraftPlan, PhaseKind, Plan, PlanBody};
 use proc_macro2::{Literal, TokenStream};
@@ -145,7 +146,7 @@ pub fn statements(plan: &Plan) -> Statements {
         return Statements { submit, ..Statements::default() };
     };
     let logits = plan.bodies[draft.head.0].phases.iter().find_map(|phase| match phase.kind {
-        PhaseKind::Propose { out, .. } => Some(format_ident!("{}", plan.buffer(out).name)),
+        PhaseKind::Propose(blocks::Propose { out, .. }) => Some(format_ident!("{}", plan.buffer(out).name)),
         _ => None,
     });
     let take = quote! {

@@ -4,13 +4,17 @@
 use super::File;
 use crate::kernels::{Config, Signature};
 use crate::plan::Plan;
-use crate::plan::cuda::{Constant, CudaPlan, Kernel, Module};
+use crate::plan::cuda::{Constant, CudaPlan, Kernel, Module, Program};
 use crate::report::cuda::program_table;
+use std::collections::BTreeMap;
 use std::path::Path;
 use tera::{Context, Tera};
 
 const MODULE: &str = include_str!("../../../templates/cuda/module.tera");
 const KERNEL: &str = include_str!("../../../templates/cuda/kernel.tera");
+
+/// Widest line of emitted lists, but for its last name.
+const MOST_COLUMNS: usize = 100;
 
 /// The modules of a CUDA plan.
 pub fn modules(plan: &Plan, cuda: &CudaPlan) -> Vec<File> {
@@ -20,6 +24,36 @@ pub fn modules(plan: &Plan, cuda: &CudaPlan) -> Vec<File> {
         text: writer.module(&documentation(plan, cuda, module), plan.target.racecheck, &module.kernels),
     };
     cuda.modules.iter().map(file).collect()
+}
+
+/// `src/arguments.rs`: what the kernels are handed that programs launch, a struct a kind of kernel.
+pub fn arguments(plan: &Plan, cuda: &CudaPlan) -> String {
+    let launches = cuda.programs.iter().flat_map(Program::launches);
+    let signatures: BTreeMap<&str, &Signature> = launches
+        .map(|launch| cuda.kernel(launch.kernel).signature)
+        .map(|signature| (signature.arguments, signature))
+        .collect();
+    let structs = signatures.values().map(|Signature { arguments, function, header, parameters, .. }| {
+        let mut lines =
+            vec![format!("    /// Of `{function}` (lib/{header})."), format!("    {arguments} {{")];
+        let mut line = String::new();
+        for parameter in *parameters {
+            if line.len() + parameter.name.len() > MOST_COLUMNS {
+                lines.push(std::mem::take(&mut line));
+            }
+            let space = if line.is_empty() { "        " } else { " " };
+            line += &format!("{space}{},", parameter.name);
+        }
+        lines.extend([line, "    }\n".to_owned()]);
+        lines.join("\n")
+    });
+    format!(
+        "// Written by `cargo xtask build`: change the spec or the compiler, not this file.\n\n\
+         //! What the kernels of `{}` are handed.\n\n\
+         monomorph_device::arguments! {{\n{}}}\n",
+        plan.target.build(),
+        structs.collect::<String>()
+    )
 }
 
 /// What stands at the top of a module.

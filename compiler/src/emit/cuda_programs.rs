@@ -165,8 +165,13 @@ fn launch(plan: &Plan, cuda: &CudaPlan, body: Option<&PlanBody>, launch: &Launch
             Extent::Outputs(each) => rows(quote!(queue.extents.outputs), each),
         }
     });
-    let arguments = launch.arguments.iter().map(|it| argument(plan, cuda, body, it));
-    quote!(queue.launch(&self.kernels.#module.#kernel, [#(#grid),*], [#(#arguments),*]);)
+    let signature = cuda.kernel(launch.kernel).signature;
+    let arguments = format_ident!("{}", signature.arguments);
+    let fields = signature.parameters.iter().zip(&launch.arguments).map(|(parameter, it)| {
+        let (name, value) = (format_ident!("{}", parameter.name), argument(plan, cuda, body, it));
+        quote!(#name: #value)
+    });
+    quote!(queue.launch(&self.kernels.#module.#kernel, [#(#grid),*], #arguments { #(#fields),* });)
 }
 
 fn argument(plan: &Plan, cuda: &CudaPlan, body: Option<&PlanBody>, argument: &Argument) -> TokenStream {

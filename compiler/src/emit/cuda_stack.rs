@@ -25,6 +25,7 @@ pub fn stack(plan: &Plan) -> TokenStream {
     let traits = programs_impl(cuda);
     let model = model(plan, cuda);
     quote! {
+        use crate::arguments::*;
         use crate::spec::SPEC;
         use monomorph_device::cuda::*;
         use monomorph_formats::Format;
@@ -72,12 +73,12 @@ fn kernels(cuda: &CudaPlan) -> TokenStream {
         let looked_up = module.kernels.iter().map(|kernel| {
             let (field, symbol) = (format_ident!("{}", kernel.name), &kernel.name);
             let (block, shared) = (number(kernel.block as usize), number(kernel.shared as usize));
-            let parameters = number(kernel.signature.parameters.len());
-            quote!(#field: module.kernel(#symbol, #block, #shared, #parameters)?)
+            quote!(#field: module.kernel(#symbol, #block, #shared)?)
         });
+        let arguments = module.kernels.iter().map(|it| format_ident!("{}", it.signature.arguments));
         quote! {
             #[doc = #documentation]
-            struct #kind { #(#fields: Kernel),* }
+            struct #kind { #(#fields: Kernel<#arguments>),* }
 
             impl #kind {
                 fn load(gpu: &Gpu) -> Result<Self, Fault> {

@@ -38,11 +38,14 @@ pub fn emit(plan: &Plan, root: &Path, features: &[String]) -> Vec<File> {
     };
     let mut files = vec![
         file("Cargo.toml", manifest::manifest(plan, root)),
-        file("src/main.rs", rust(&main_doc(plan), main())),
+        file("src/main.rs", rust(&main_doc(plan), main(plan))),
         file("src/spec.rs", rust(&spec_doc(plan), spec::spec(plan, features))),
         file("src/stack.rs", rust(&stack_doc(plan), stack)),
     ];
-    files.extend(plan.cuda.iter().flat_map(|cuda| cuda::modules(plan, cuda)));
+    if let Some(cuda) = &plan.cuda {
+        files.push(file("src/arguments.rs", cuda::arguments(plan, cuda)));
+        files.extend(cuda::modules(plan, cuda));
+    }
     files
 }
 
@@ -52,8 +55,14 @@ pub fn package_name(target: &crate::spec::types::Target) -> String {
     name.chars().map(|c| if c.is_ascii_alphanumeric() || c == '_' { c } else { '-' }).collect()
 }
 
-fn main() -> TokenStream {
+fn main(plan: &Plan) -> TokenStream {
+    let arguments = plan.cuda.as_ref().map(|_| {
+        quote!(
+            mod arguments;
+        )
+    });
     quote! {
+        #arguments
         mod spec;
         mod stack;
 

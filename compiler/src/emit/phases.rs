@@ -2,6 +2,7 @@
 
 use super::cpu::{body_ident, gathering, staging};
 use super::{float, format_ident, number, quote};
+use crate::blocks;
 use crate::graph::Rows;
 use crate::plan::{BufferId, FieldId, FieldKind, Phase, PhaseKind, Plan, PlanBody};
 use crate::spec::types::{Activation, RotaryPairs};
@@ -47,23 +48,23 @@ pub fn phase(plan: &Plan, body: &PlanBody, phase: &Phase, operands: Operands) ->
         quote!(&self.buffers.#name)
     };
     match &phase.kind {
-        PhaseKind::Embed { table, out } => {
+        PhaseKind::Embed(blocks::Embed { table, out }) => {
             let (table, out) = (field(*table), buffer(*out));
             quote!(embed(lane, #batch, #table, #out);)
         }
-        PhaseKind::Project { x, norm, matrix, bias, out } => {
+        PhaseKind::Project(blocks::Project { x, norm, matrix, bias, out }) => {
             let epilogue = biased(quote!(Store), buffer(*out), bias.map(field));
             let (rows, x, norm) = (count(*out), buffer(*x), field(*norm));
             let (staged, matrix) = (staged(*matrix), field(*matrix));
             quote!(norm_linear(lane, #rows, #x, #norm, #staged, #matrix, #epilogue);)
         }
-        PhaseKind::Accumulate { x, matrix, bias, residual } => {
+        PhaseKind::Accumulate(blocks::Accumulate { x, matrix, bias, residual }) => {
             let epilogue = biased(quote!(Add), buffer(*residual), bias.map(field));
             let (rows, x) = (count(*x), buffer(*x));
             let (staged, matrix) = (staged(*matrix), field(*matrix));
             quote!(linear(lane, #rows, #x, #staged, #matrix, #epilogue);)
         }
-        PhaseKind::Gated { x, norm, matrix, biases, activation, out } => {
+        PhaseKind::Gated(blocks::Gated { x, norm, matrix, biases, activation, out }) => {
             let activation = self::activation(*activation);
             let out_buffer = buffer(*out);
             let epilogue = quote!(Gated(#activation, #out_buffer));
@@ -78,7 +79,7 @@ pub fn phase(plan: &Plan, body: &PlanBody, phase: &Phase, operands: Operands) ->
             let (staged, matrix) = (staged(*matrix), field(*matrix));
             quote!(norm_gated(lane, #rows, #x, #norm, #staged, #matrix, #epilogue);)
         }
-        PhaseKind::Attention { qkv, q_norm, k_norm, frequencies, scale, out, .. } => {
+        PhaseKind::Attention(blocks::Attention { qkv, q_norm, k_norm, frequencies, scale, out, .. }) => {
             let norm = |id: &Option<FieldId>| id.map_or_else(|| quote!(&NoNorm), field);
             let (qkv, q_norm, k_norm, out) = (buffer(*qkv), norm(q_norm), norm(k_norm), buffer(*out));
             let pairs = match frequencies.pairs {
@@ -94,7 +95,7 @@ pub fn phase(plan: &Plan, body: &PlanBody, phase: &Phase, operands: Operands) ->
                 );
             }
         }
-        PhaseKind::ProjectDelta { x, norm, matrix, gates, out, gates_out } => {
+        PhaseKind::ProjectDelta(blocks::ProjectDelta { x, norm, matrix, gates, out, gates_out }) => {
             let (rows, x, norm) = (count(*out), buffer(*x), field(*norm));
             let products = [(matrix, out), (gates, gates_out)].map(|(matrix, out)| {
                 let (staged, matrix, out) = (staged(*matrix), field(*matrix), buffer(*out));
@@ -102,7 +103,17 @@ pub fn phase(plan: &Plan, body: &PlanBody, phase: &Phase, operands: Operands) ->
             });
             quote!(#(#products)*)
         }
-        PhaseKind::Delta { qkvz, ba, convolution, a_log, dt_bias, norm, activation, out, .. } => {
+        PhaseKind::Delta(blocks::Delta {
+            qkvz,
+            ba,
+            convolution,
+            a_log,
+            dt_bias,
+            norm,
+            activation,
+            out,
+            ..
+        }) => {
             let [qkvz, ba, out] = [qkvz, ba, out].map(|id| buffer(*id));
             let [convolution, a_log, dt_bias, norm] =
                 [convolution, a_log, dt_bias, norm].map(|id| field(*id));
@@ -115,7 +126,7 @@ pub fn phase(plan: &Plan, body: &PlanBody, phase: &Phase, operands: Operands) ->
                 );
             }
         }
-        PhaseKind::Experts {
+        PhaseKind::Experts(blocks::Experts {
             x,
             norm,
             router,
@@ -127,7 +138,7 @@ pub fn phase(plan: &Plan, body: &PlanBody, phase: &Phase, operands: Operands) ->
             out,
             shared,
             ..
-        } => {
+        }) => {
             let FieldKind::Matrix { experts: Some(experts), .. } = plan.field(*matrix).kind else {
                 unreachable!("layout gives experts a matrix each")
             };
@@ -151,7 +162,7 @@ pub fn phase(plan: &Plan, body: &PlanBody, phase: &Phase, operands: Operands) ->
                 );
             }
         }
-        PhaseKind::Combine { inner, routing, matrix, shared, residual, .. } => {
+        PhaseKind::Combine(blocks::Combine { inner, routing, matrix, shared, residual, .. }) => {
             let FieldKind::Matrix { experts: Some(experts), .. } = plan.field(*matrix).kind else {
                 unreachable!("layout gives experts a matrix each")
             };
@@ -179,23 +190,23 @@ pub fn phase(plan: &Plan, body: &PlanBody, phase: &Phase, operands: Operands) ->
                 );
             }
         }
-        PhaseKind::DraftEmbed { x, norm, hidden_norm, table, embedding_norm, out } => {
+        PhaseKind::DraftEmbed(blocks::DraftEmbed { x, norm, hidden_norm, table, embedding_norm, out }) => {
             let (x, out) = (buffer(*x), buffer(*out));
             let [norm, hidden_norm, table, embedding_norm] =
                 [norm, hidden_norm, table, embedding_norm].map(|id| field(*id));
             quote!(draft_embed(lane, #batch, #x, #norm, #hidden_norm, #table, #embedding_norm, #out);)
         }
-        PhaseKind::Linear { x, matrix, out } => {
+        PhaseKind::Linear(blocks::Linear { x, matrix, out }) => {
             let (rows, x, out) = (count(*out), buffer(*x), buffer(*out));
             let (staged, matrix) = (staged(*matrix), field(*matrix));
             quote!(linear(lane, #rows, #x, #staged, #matrix, Store(#out));)
         }
-        PhaseKind::Propose { x, norm, matrix, out } => {
+        PhaseKind::Propose(blocks::Propose { x, norm, matrix, out }) => {
             let (rows, x, norm, out) = (count(*out), buffer(*x), field(*norm), buffer(*out));
             let (staged, matrix) = (staged(*matrix), field(*matrix));
             quote!(norm_linear_top(lane, #rows, #x, #norm, #staged, #matrix, Store(#out));)
         }
-        PhaseKind::Select { x, out } => {
+        PhaseKind::Select(blocks::Select { x, out }) => {
             let (x, out) = (buffer(*x), buffer(*out));
             quote!(gather(lane, rows, #x, #out);)
         }

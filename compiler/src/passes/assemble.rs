@@ -1,13 +1,14 @@
 //! Puts the passes' results together as a plan.
 
-use super::costs::Given;
 use super::fuse::{Fused, Group};
 use super::layout::{Layout, Uses};
 use super::memory::Assignment;
-use super::{PassError, buckets, costs, draft, fuse, launch, layout, memory, pass_error, precision, rules};
+use super::{PassError, buckets, draft, fuse, launch, layout, memory, pass_error, precision, rules};
+use crate::blocks;
 use crate::graph::{Body, BodyId, Graph, Op};
 use crate::plan::{
-    BufferId, Cost, FieldId, Memory, Phase, PhaseKind, Plan, PlanBody, Prediction, SharedDown, SharedUp,
+    BufferId, Cost, FieldId, Given, Memory, Phase, PhaseKind, Plan, PlanBody, Prediction, SharedDown,
+    SharedUp, Work,
 };
 use crate::spec;
 use crate::spec::types::{HardwareKind, Target};
@@ -94,8 +95,9 @@ fn bodies(
             let lowering = Lowering { body, group, uses, slices, final_norm, in_draft: index > model_head.0 };
             let kind = lowering.kind()?;
             let waits_for = waits_for(&phases, &kind);
+            let memory = (layout.fields.as_slice(), assignment.buffers.as_slice());
             let costs = |tokens, outputs, context| {
-                costs::cost(target, layout, assignment, &kind, Given { tokens, outputs, context })
+                Work::of(&kind, target, memory, Given { tokens, outputs, context })
             };
             let rows = 1 + target.draft.map_or(0, |draft| draft.drafts);
             phases.push(Phase {
@@ -116,15 +118,9 @@ fn bodies(
 
 /// Named after the matrix it streams, or its kind.
 fn phase_name(kind: &PhaseKind, layout: &Layout, earlier: &[Phase]) -> String {
-    let name = match kind {
-        PhaseKind::Project { matrix, .. }
-        | PhaseKind::Accumulate { matrix, .. }
-        | PhaseKind::ProjectDelta { matrix, .. }
-        | PhaseKind::Experts { matrix, .. }
-        | PhaseKind::Combine { matrix, .. }
-        | PhaseKind::Linear { matrix, .. }
-        | PhaseKind::Gated { matrix, .. } => layout.fields[matrix.0].name.clone(),
-        _ => kind.name().to_owned(),
+    let name = match kind.streams() {
+        Some(matrix) => layout.fields[matrix.0].name.clone(),
+        None => kind.name().to_owned(),
     };
     debug_assert!(earlier.iter().all(|phase| phase.name != name), "phase names are unique in a body");
     name
@@ -156,61 +152,63 @@ struct Lowering<'a> {
 impl Lowering<'_> {
     fn kind(&self) -> Result<PhaseKind, PassError> {
         let kind = match self.group.kind.as_str() {
-            "embed" => PhaseKind::Embed { table: self.matrix(), out: self.whole("out")? },
-            "head" if self.in_draft => PhaseKind::Propose {
+            "embed" => PhaseKind::Embed(blocks::Embed { table: self.matrix(), out: self.whole("out")? }),
+            "head" if self.in_draft => PhaseKind::Propose(blocks::Propose {
                 x: self.whole("x")?,
                 norm: norm(self.uses.norm),
                 matrix: self.matrix(),
                 out: self.whole("out")?,
-            },
-            "draft-embed" => PhaseKind::DraftEmbed {
+            }),
+            "draft-embed" => PhaseKind::DraftEmbed(blocks::DraftEmbed {
                 x: self.whole("h")?,
                 norm: norm(self.final_norm),
                 hidden_norm: norm(self.uses.norm),
                 table: self.matrix(),
                 embedding_norm: norm(self.uses.embedding_norm),
                 out: self.whole("out")?,
-            },
-            "linear" => {
-                PhaseKind::Linear { x: self.whole("x")?, matrix: self.matrix(), out: self.whole("out")? }
-            }
-            "project" | "project-gated" | "head" => PhaseKind::Project {
+            }),
+            "linear" => PhaseKind::Linear(blocks::Linear {
+                x: self.whole("x")?,
+                matrix: self.matrix(),
+                out: self.whole("out")?,
+            }),
+            "project" | "project-gated" | "head" => PhaseKind::Project(blocks::Project {
                 x: self.whole("x")?,
                 norm: norm(self.uses.norm),
                 matrix: self.matrix(),
                 bias: self.uses.bias,
                 out: self.whole(if self.group.kind == "head" { "out" } else { "q" })?,
-            },
+            }),
             "attention" | "attention-normed" | "attention-gated" => self.attention()?,
-            "project-delta" => PhaseKind::ProjectDelta {
+            "project-delta" => PhaseKind::ProjectDelta(blocks::ProjectDelta {
                 x: self.whole("x")?,
                 norm: norm(self.uses.norm),
                 matrix: self.matrix(),
                 gates: self.uses.gates.expect("layout gives b and a a matrix"),
                 out: self.whole("q")?,
                 gates_out: self.whole("b")?,
-            },
+            }),
             "delta" => self.delta()?,
             "experts" | "experts-shared" => self.experts()?,
             "combine" | "combine-shared" => self.combine()?,
-            "accumulate" => PhaseKind::Accumulate {
+            "accumulate" => PhaseKind::Accumulate(blocks::Accumulate {
                 x: self.whole("x")?,
                 matrix: self.matrix(),
                 bias: self.uses.bias,
                 residual: self.whole("residual")?,
-            },
+            }),
             "gated" => {
                 let Op::Gate { activation } = self.op("out") else { unreachable!("the rule says gate") };
-                PhaseKind::Gated {
+                PhaseKind::Gated(blocks::Gated {
                     x: self.whole("x")?,
                     norm: norm(self.uses.norm),
                     matrix: self.matrix(),
                     biases: self.uses.bias.zip(self.uses.up_bias),
                     activation: *activation,
                     out: self.whole("out")?,
-                }
+                })
             }
-            "select" => PhaseKind::Select { x: self.whole("x")?, out: self.whole("out")? },
+            "select" => PhaseKind::Select(blocks::Select { x: self.whole("x")?, out: self.whole("out")? }),
             other => return Err(pass_error!("this backend has no phase kind `{other}`")),
         };
         Ok(kind)
@@ -240,7 +238,7 @@ impl Lowering<'_> {
             return Err(pass_error!("q, k and v of `{}` do not stand side by side", self.body.name));
         }
         let normed = self.group.kind != "attention";
-        Ok(PhaseKind::Attention {
+        Ok(PhaseKind::Attention(blocks::Attention {
             qkv,
             gated,
             q_norm: normed.then(|| norm(self.uses.q_norm)),
@@ -251,7 +249,7 @@ impl Lowering<'_> {
             head_dim,
             scale,
             out: self.whole("out")?,
-        })
+        }))
     }
 
     fn delta(&self) -> Result<PhaseKind, PassError> {
@@ -272,7 +270,7 @@ impl Lowering<'_> {
             return Err(pass_error!("the inputs of `{}` do not stand side by side", self.body.name));
         }
         let [convolution, a_log, dt_bias] = self.uses.delta.expect("layout gives a delta-net its vectors");
-        Ok(PhaseKind::Delta {
+        Ok(PhaseKind::Delta(blocks::Delta {
             qkvz,
             ba,
             convolution,
@@ -282,7 +280,7 @@ impl Lowering<'_> {
             activation,
             shape,
             out: self.whole("out")?,
-        })
+        }))
     }
 
     fn experts(&self) -> Result<PhaseKind, PassError> {
@@ -304,7 +302,7 @@ impl Lowering<'_> {
                 out: self.whole("c")?,
             })
         });
-        Ok(PhaseKind::Experts {
+        Ok(PhaseKind::Experts(blocks::Experts {
             x: self.whole("x")?,
             norm: norm(self.uses.norm),
             router: self.uses.router.expect("layout gives every router a matrix"),
@@ -316,7 +314,7 @@ impl Lowering<'_> {
             activation,
             out: self.whole("out")?,
             shared: shared.transpose()?,
-        })
+        }))
     }
 
     fn combine(&self) -> Result<PhaseKind, PassError> {
@@ -329,14 +327,14 @@ impl Lowering<'_> {
                 product: self.whole("d")?,
             })
         });
-        Ok(PhaseKind::Combine {
+        Ok(PhaseKind::Combine(blocks::Combine {
             inner: self.whole("i")?,
             routing: self.whole("r")?,
             matrix: self.matrix(),
             active,
             shared: shared.transpose()?,
             residual: self.whole("residual")?,
-        })
+        }))
     }
 
     fn op(&self, value: &str) -> &Op {

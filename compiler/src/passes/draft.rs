@@ -1,6 +1,7 @@
 //! What a target that drafts itself runs behind the model's bodies: its own, and its passes.
 
 use super::{PassError, pass_error};
+use crate::blocks;
 use crate::graph::{Body, BodyId, Graph};
 use crate::plan::{Cost, DraftLayers, DraftPlan, Phase, PhaseKind, Plan, PlanBody, Speculation};
 use crate::spec::types::{DraftMethod, Drafting, Target};
@@ -46,13 +47,13 @@ pub fn passes(draft: DraftPlan, bodies: &mut Vec<PlanBody>) -> DraftPlan {
         return draft;
     }
     let of_draft = |phase: &Phase| match phase.kind {
-        PhaseKind::Propose { x, norm, .. } => Some((x, norm)),
+        PhaseKind::Propose(blocks::Propose { x, norm, .. }) => Some((x, norm)),
         _ => None,
     };
     let (selected, own) = bodies[draft.head.0].phases.iter().find_map(of_draft).expect("a draft ends so");
     let mut begin = bodies[draft.first.0].clone();
     begin.name = "draft_again".to_owned();
-    if let PhaseKind::DraftEmbed { x, norm, .. } = &mut begin.phases[0].kind {
+    if let PhaseKind::DraftEmbed(blocks::DraftEmbed { x, norm, .. }) = &mut begin.phases[0].kind {
         (*x, *norm) = (selected, own);
     }
     bodies.push(begin);

@@ -8,7 +8,6 @@
 
 pub mod assemble;
 pub mod buckets;
-mod costs;
 mod draft;
 pub mod fuse;
 mod launch;

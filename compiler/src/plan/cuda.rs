@@ -1,6 +1,7 @@
 //! What a CUDA target runs: programs of kernel launches, each with its geometry and the memory it is handed.
 
 use super::{BufferId, FieldId, PhaseKind, Plan, PlanBody};
+use crate::blocks;
 use crate::graph::BodyId;
 use crate::kernels::Signature;
 
@@ -279,7 +280,7 @@ pub enum StatePart {
 pub fn state_bytes(plan: &Plan) -> u64 {
     let of_body = |body: &PlanBody| {
         let of_layer = body.phases.iter().map(|phase| match &phase.kind {
-            PhaseKind::Delta { shape, .. } => CudaState::new(shape, plan.drafts()).bytes(),
+            PhaseKind::Delta(blocks::Delta { shape, .. }) => CudaState::new(shape, plan.drafts()).bytes(),
             _ => 0,
         });
         of_layer.sum::<u64>() * body.layers.len() as u64

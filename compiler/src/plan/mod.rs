@@ -4,15 +4,18 @@ mod cost;
 pub mod cuda;
 mod draft;
 mod field;
-mod kind;
 pub mod packed;
+mod work;
 
 pub use cost::{Cost, Prediction, touched_experts};
 pub use draft::{DraftLayers, DraftPlan, Speculation};
 pub use field::{Field, FieldKind, Part};
-pub use kind::{PhaseKind, SharedDown, SharedUp};
 pub use packed::Packing;
+pub use work::{Given, Work};
 
+pub use crate::blocks::{PhaseKind, SharedDown, SharedUp};
+
+use crate::blocks;
 use crate::graph::{BodyId, Rows};
 use crate::passes::buckets::Buckets;
 use crate::spec::types::Target;
@@ -119,7 +122,7 @@ pub struct Phase {
 impl PlanBody {
     /// Whether it is of layers with keys and values.
     pub fn attends(&self) -> bool {
-        self.phases.iter().any(|phase| matches!(phase.kind, PhaseKind::Attention { .. }))
+        self.phases.iter().any(|phase| matches!(phase.kind, PhaseKind::Attention(_)))
     }
 }
 
@@ -132,10 +135,10 @@ impl Plan {
     /// The first matrix that a body multiplies by.
     pub fn first_matrix(&self, body: &PlanBody) -> Option<FieldId> {
         body.phases.iter().find_map(|phase| match phase.kind {
-            PhaseKind::Project { matrix, .. }
-            | PhaseKind::ProjectDelta { matrix, .. }
-            | PhaseKind::Gated { matrix, .. }
-            | PhaseKind::Linear { matrix, .. } => Some(matrix),
+            PhaseKind::Project(blocks::Project { matrix, .. })
+            | PhaseKind::ProjectDelta(blocks::ProjectDelta { matrix, .. })
+            | PhaseKind::Gated(blocks::Gated { matrix, .. })
+            | PhaseKind::Linear(blocks::Linear { matrix, .. }) => Some(matrix),
             _ => None,
         })
     }

@@ -1,5 +1,6 @@
 //! The launches of a CUDA target, and how its kernels are cut, as people and programs read them.
 
+use crate::blocks;
 use crate::graph::BodyId;
 use crate::plan::cuda::{CudaPlan, Extent, Launch, Program, Regime};
 use crate::plan::{Cost, FieldKind, Phase, PhaseKind, Plan, Prediction, touched_experts};
@@ -289,7 +290,8 @@ pub fn further_experts(plan: &Plan, kind: &PhaseKind, rows: usize, cost: Cost) -
 
 /// The same beyond those of `counted`.
 fn experts_beyond(plan: &Plan, kind: &PhaseKind, counted: usize, rows: usize, cost: Cost) -> Cost {
-    let (PhaseKind::Experts { matrix, active, .. } | PhaseKind::Combine { matrix, active, .. }) = *kind
+    let (PhaseKind::Experts(blocks::Experts { matrix, active, .. })
+    | PhaseKind::Combine(blocks::Combine { matrix, active, .. })) = *kind
     else {
         return cost;
     };

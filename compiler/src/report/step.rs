@@ -1,6 +1,7 @@
 //! A token's argument: which bytes a decode step of one sequence moves, over how many boundaries, and so how
 //! fast it can be and should be; and what a server claims of the memory before K/V.
 
+use crate::blocks;
 use crate::plan::{Cost, FieldId, Phase, PhaseKind, Plan, Prediction};
 use crate::spec::types::TensorClass;
 use serde::Serialize;
@@ -128,7 +129,7 @@ fn after(phase: &Phase, context: usize) -> Cost {
     let longer = (context + 1) as f64 / (Prediction::DECODE_CONTEXT + 1) as f64;
     let Cost { kv_bytes, f32_products, .. } = phase.decode;
     match phase.kind {
-        PhaseKind::Attention { .. } => {
+        PhaseKind::Attention(_) => {
             Cost { kv_bytes: kv_bytes * longer, f32_products: f32_products * longer, ..phase.decode }
         }
         _ => phase.decode,
@@ -138,15 +139,15 @@ fn after(phase: &Phase, context: usize) -> Cost {
 /// The weights that a phase reads for one token, by class.
 fn read(plan: &Plan, phase: &Phase) -> Vec<(TensorClass, f64)> {
     let (matrix, others): (FieldId, Vec<FieldId>) = match phase.kind {
-        PhaseKind::Embed { table, .. } => (table, Vec::new()),
-        PhaseKind::Project { matrix, .. }
-        | PhaseKind::Accumulate { matrix, .. }
-        | PhaseKind::Gated { matrix, .. } => (matrix, Vec::new()),
-        PhaseKind::ProjectDelta { matrix, gates, .. } => (matrix, vec![gates]),
-        PhaseKind::Experts { matrix, router, shared, .. } => {
+        PhaseKind::Embed(blocks::Embed { table, .. }) => (table, Vec::new()),
+        PhaseKind::Project(blocks::Project { matrix, .. })
+        | PhaseKind::Accumulate(blocks::Accumulate { matrix, .. })
+        | PhaseKind::Gated(blocks::Gated { matrix, .. }) => (matrix, Vec::new()),
+        PhaseKind::ProjectDelta(blocks::ProjectDelta { matrix, gates, .. }) => (matrix, vec![gates]),
+        PhaseKind::Experts(blocks::Experts { matrix, router, shared, .. }) => {
             (matrix, [router].into_iter().chain(shared.map(|it| it.matrix)).collect())
         }
-        PhaseKind::Combine { matrix, shared, .. } => {
+        PhaseKind::Combine(blocks::Combine { matrix, shared, .. }) => {
             (matrix, shared.map(|it| it.matrix).into_iter().collect())
         }
         _ => return Vec::new(),

@@ -103,7 +103,7 @@ pub struct KernelUsage {
 pub struct Family {
     /// `sm_90a` and the like.
     pub architecture: String,
-    /// The template under `templates/cuda/phases`.
+    /// The kind of kernel: [`Signature::function`](crate::kernels::Signature::function).
     pub template: String,
     /// Kernels of all targets.
     pub kernels: usize,

@@ -413,7 +413,7 @@ fn scaled(kind: &PhaseKind, prefill: Cost, tokens: usize) -> Cost {
     let pairs = |tokens: usize| (tokens * (tokens + 1)) as f64;
     let linear = tokens as f64 / Prediction::PREFILL_TOKENS as f64;
     let products = match kind {
-        PhaseKind::Attention { .. } => pairs(tokens) / pairs(Prediction::PREFILL_TOKENS),
+        PhaseKind::Attention(_) => pairs(tokens) / pairs(Prediction::PREFILL_TOKENS),
         _ => linear,
     };
     Cost {

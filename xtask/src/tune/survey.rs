@@ -4,6 +4,7 @@
 use super::kernels::{Pool, Wanted};
 use super::variants::{Cut, settings, variants};
 use monomorph_abi::kv::Layout;
+use monomorph_compiler::blocks;
 use monomorph_compiler::plan::cuda::{
     Argument, CudaPlan, CudaState, Edge, Extent, Launch, Plane, Program, StatePart,
 };
@@ -127,7 +128,7 @@ impl<'a> Survey<'a> {
                     .as_ref()
                     .is_some_and(|cuda| cuda.kernel(it.kernel).function() == "experts_stream")
         });
-        let in_place = adds_up || matches!(kind, PhaseKind::Accumulate { .. } | PhaseKind::Combine { .. });
+        let in_place = adds_up || matches!(kind, PhaseKind::Accumulate(_) | PhaseKind::Combine(_));
         Some(json!({
             "phase": phase, "places": places, "in_place": in_place, "same": same, "refused": refused, "variants": found,
         }))
@@ -146,7 +147,7 @@ impl<'a> Survey<'a> {
                 _,
             ) => Some(Cut::Stream),
             ("gemm_wgmma" | "gemm_mma", _) => Some(Cut::Gemm),
-            ("attention_decode", PhaseKind::Attention { kv_heads, .. }) => {
+            ("attention_decode", PhaseKind::Attention(blocks::Attention { kv_heads, .. })) => {
                 Some(Cut::Attention { kv_heads: u32::try_from(*kv_heads).ok()? })
             }
             _ => None,
@@ -231,7 +232,7 @@ impl<'a> Survey<'a> {
             .iter()
             .map(|body| {
                 let attention = body.phases.iter().find_map(|phase| match &phase.kind {
-                PhaseKind::Attention { frequencies, kv_heads, head_dim, .. } => Some(json!({
+                PhaseKind::Attention(blocks::Attention { frequencies, kv_heads, head_dim, .. }) => Some(json!({
                     "inverse": frequencies.inverse, "factor": frequencies.factor,
                     "block_bytes": Layout::cuda(*kv_heads, *head_dim, quant.kv_block, quant.kv_format).block_bytes(),
                 })),
@@ -239,7 +240,7 @@ impl<'a> Survey<'a> {
             });
                 // Bytes of one slot.
                 let state = body.phases.iter().find_map(|phase| match &phase.kind {
-                    PhaseKind::Delta { shape, .. } => {
+                    PhaseKind::Delta(blocks::Delta { shape, .. }) => {
                         let state = CudaState::new(shape, plan.drafts());
                         Some(json!({
                             "window": 4 * state.window_floats, "matrices": 4 * state.matrix_floats,

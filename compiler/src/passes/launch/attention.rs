@@ -1,6 +1,7 @@
 //! Attention: one launch in decode, two in prefill and wherever the arithmetic is exact.
 
 use super::{Instance, Launcher, Member, Outline, Site, count, fixed, integer, no_kernel, value};
+use crate::blocks;
 use crate::graph::BodyId;
 use crate::kernels::{
     AttentionDecode, AttentionExact, AttentionPrefill, AttentionPrefillWgmma, AttentionWrite, Cache,
@@ -152,7 +153,7 @@ impl Launcher<'_> {
     }
 
     fn attention_operands(&self, site: Site) -> Result<Operands, PassError> {
-        let PhaseKind::Attention {
+        let PhaseKind::Attention(blocks::Attention {
             qkv,
             q_norm,
             k_norm,
@@ -163,7 +164,7 @@ impl Launcher<'_> {
             scale,
             out,
             gated,
-        } = &self.at(site).kind
+        }) = &self.at(site).kind
         else {
             unreachable!("the caller looked")
         };

@@ -2,6 +2,7 @@
 //! norm and gate), two for heads of other widths and wherever the arithmetic is exact.
 
 use super::{Instance, Launcher, Member, Site, count, fits, fixed, integer, no_kernel};
+use crate::blocks;
 use crate::graph::BodyId;
 use crate::kernels::{
     Arguments, Chunks, DeltaChunks, DeltaDecode, DeltaGate, DeltaPlain, DeltaPrepare, Journals, Rows, States,
@@ -115,8 +116,17 @@ impl Launcher<'_> {
     }
 
     fn delta_operands(&mut self, site: Site) -> Result<Operands, PassError> {
-        let PhaseKind::Delta { qkvz, ba, convolution, a_log, dt_bias, norm, activation, shape, out } =
-            self.at(site).kind
+        let PhaseKind::Delta(blocks::Delta {
+            qkvz,
+            ba,
+            convolution,
+            a_log,
+            dt_bias,
+            norm,
+            activation,
+            shape,
+            out,
+        }) = self.at(site).kind
         else {
             unreachable!("the caller looked")
         };

@@ -6,6 +6,7 @@
 //! pass takes one row a sequence, and all are of that program.
 
 use super::{Instance, Launcher, Outline, Site, fixed, integer, no_kernel, value};
+use crate::blocks;
 use crate::graph::BodyId;
 use crate::kernels::{Accept, Arguments, DraftEmbed, Header, Held, Ids, Planes, Sampled, Tokens, Vector};
 use crate::passes::PassError;
@@ -142,7 +143,7 @@ impl Launcher<'_> {
             _ => (site.body, self.selects(site)),
         };
         let from = self.plan.bodies[body].phases.iter().find_map(|phase| match phase.kind {
-            PhaseKind::Select { x, out } if out == id => Some(x),
+            PhaseKind::Select(blocks::Select { x, out }) if out == id => Some(x),
             _ => None,
         });
         from.filter(|_| !selected).unwrap_or(id)
@@ -207,7 +208,8 @@ impl Launcher<'_> {
 
     /// Where a pass begins.
     pub(super) fn draft_embed(&mut self, site: Site) -> Result<Launch, PassError> {
-        let PhaseKind::DraftEmbed { x, norm, hidden_norm, table, embedding_norm, out } = self.at(site).kind
+        let PhaseKind::DraftEmbed(blocks::DraftEmbed { x, norm, hidden_norm, table, embedding_norm, out }) =
+            self.at(site).kind
         else {
             unreachable!("the caller looked")
         };

@@ -6,6 +6,7 @@ use super::experts_shape::{self, Ring, Together};
 use super::product::{activation, limit};
 use super::stream::{self, PACE, Stream, WARPS_BESIDE, arithmetic, consumer_warps, lookahead};
 use super::{Instance, Launcher, Matrix, Member, Site, alone, count, fixed, integer, no_kernel, value};
+use crate::blocks;
 use crate::kernels::{
     ExpertsStream, ExpertsStreamDown, ExpertsStreamUp, Following, Planes, Route, Rows, Vector,
 };
@@ -46,7 +47,7 @@ pub(super) struct Down {
 }
 
 fn up(kind: &PhaseKind) -> Option<Up> {
-    let PhaseKind::Experts {
+    let PhaseKind::Experts(blocks::Experts {
         x,
         norm,
         router,
@@ -58,7 +59,7 @@ fn up(kind: &PhaseKind) -> Option<Up> {
         out,
         shared,
         ..
-    } = *kind
+    }) = *kind
     else {
         return None;
     };
@@ -66,7 +67,10 @@ fn up(kind: &PhaseKind) -> Option<Up> {
 }
 
 fn down(kind: &PhaseKind) -> Option<Down> {
-    let PhaseKind::Combine { inner, routing, matrix, active, shared, residual } = *kind else { return None };
+    let PhaseKind::Combine(blocks::Combine { inner, routing, matrix, active, shared, residual }) = *kind
+    else {
+        return None;
+    };
     Some(Down { inner, routing, matrix, active, shared, residual })
 }
 

@@ -29,6 +29,7 @@ mod sample;
 mod stream;
 
 use super::{PassError, pass_error};
+use crate::blocks;
 use matrix::Matrix;
 use outline::{Outline, Site};
 
@@ -201,20 +202,20 @@ impl<'a> Launcher<'a> {
 
     fn phase(&mut self, site: Site, launches: &mut Vec<Launch>) -> Result<(), PassError> {
         match &self.at(site).kind {
-            PhaseKind::Embed { .. } => launches.push(self.embed(site)),
-            PhaseKind::Select { .. } if !self.selects(site) => {}
-            PhaseKind::Select { .. } => launches.push(self.select(site)),
-            PhaseKind::Attention { .. } => self.attention(site, launches)?,
-            PhaseKind::Project { .. }
-            | PhaseKind::Accumulate { .. }
-            | PhaseKind::Gated { .. }
-            | PhaseKind::Linear { .. }
-            | PhaseKind::Propose { .. }
-            | PhaseKind::ProjectDelta { .. } => self.product(site, launches)?,
-            PhaseKind::Delta { .. } => self.delta(site, launches)?,
-            PhaseKind::Experts { .. } => self.experts(site, launches)?,
-            PhaseKind::Combine { .. } => self.combine(site, launches)?,
-            PhaseKind::DraftEmbed { .. } => launches.push(self.draft_embed(site)?),
+            PhaseKind::Embed(_) => launches.push(self.embed(site)),
+            PhaseKind::Select(_) if !self.selects(site) => {}
+            PhaseKind::Select(_) => launches.push(self.select(site)),
+            PhaseKind::Attention(_) => self.attention(site, launches)?,
+            PhaseKind::Project(_)
+            | PhaseKind::Accumulate(_)
+            | PhaseKind::Gated(_)
+            | PhaseKind::Linear(_)
+            | PhaseKind::Propose(_)
+            | PhaseKind::ProjectDelta(_) => self.product(site, launches)?,
+            PhaseKind::Delta(_) => self.delta(site, launches)?,
+            PhaseKind::Experts(_) => self.experts(site, launches)?,
+            PhaseKind::Combine(_) => self.combine(site, launches)?,
+            PhaseKind::DraftEmbed(_) => launches.push(self.draft_embed(site)?),
         }
         Ok(())
     }
@@ -259,7 +260,7 @@ impl<'a> Launcher<'a> {
     /// behind attention had 68 of 132 multiprocessors.
     fn wide_heads(&self) -> bool {
         let mut kinds = self.plan.bodies.iter().flat_map(|body| &body.phases).map(|phase| &phase.kind);
-        kinds.any(|kind| matches!(kind, PhaseKind::Attention { head_dim, .. } if *head_dim > 128))
+        kinds.any(|kind| matches!(kind, PhaseKind::Attention(blocks::Attention { head_dim, .. }) if *head_dim > 128))
     }
 
     /// Rows that a buffer has in a program.

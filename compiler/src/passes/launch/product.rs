@@ -3,6 +3,7 @@
 use super::{
     Instance, Launcher, Matrix, Member, Site, Style, integer, no_kernel, staged_bytes, stream, value,
 };
+use crate::blocks;
 use crate::kernels::{Stage, Staged, Vector};
 use crate::passes::PassError;
 use crate::plan::cuda::{Constant, Launch, Regime};
@@ -25,37 +26,37 @@ pub(super) struct Operands {
 fn operands(kind: &PhaseKind) -> Option<Operands> {
     let none = Activation::Relu;
     Some(match *kind {
-        PhaseKind::Project { x, norm, matrix, bias, out } => {
+        PhaseKind::Project(blocks::Project { x, norm, matrix, bias, out }) => {
             let (biases, epilogue) = ([bias, None], "STORE");
             Operands { x, norm: Some(norm), matrix, biases, epilogue, activation: none, out }
         }
-        PhaseKind::Linear { x, matrix, out } => {
+        PhaseKind::Linear(blocks::Linear { x, matrix, out }) => {
             let (biases, epilogue) = ([None, None], "STORE");
             Operands { x, norm: None, matrix, biases, epilogue, activation: none, out }
         }
-        PhaseKind::Accumulate { x, matrix, bias, residual } => {
+        PhaseKind::Accumulate(blocks::Accumulate { x, matrix, bias, residual }) => {
             let (biases, epilogue) = ([bias, None], "ADD");
             Operands { x, norm: None, matrix, biases, epilogue, activation: none, out: residual }
         }
-        PhaseKind::Gated { x, norm, matrix, biases, activation, out } => {
+        PhaseKind::Gated(blocks::Gated { x, norm, matrix, biases, activation, out }) => {
             let biases = [biases.map(|it| it.0), biases.map(|it| it.1)];
             Operands { x, norm: Some(norm), matrix, biases, epilogue: "GATED", activation, out }
         }
-        PhaseKind::ProjectDelta { x, norm, matrix, out, .. } => {
+        PhaseKind::ProjectDelta(blocks::ProjectDelta { x, norm, matrix, out, .. }) => {
             let (biases, epilogue) = ([None, None], "STORE");
             Operands { x, norm: Some(norm), matrix, biases, epilogue, activation: none, out }
         }
-        PhaseKind::Propose { x, norm, matrix, out } => {
+        PhaseKind::Propose(blocks::Propose { x, norm, matrix, out }) => {
             let (biases, epilogue) = ([None, None], "STORE");
             Operands { x, norm: Some(norm), matrix, biases, epilogue, activation: none, out }
         }
-        PhaseKind::Embed { .. }
-        | PhaseKind::DraftEmbed { .. }
-        | PhaseKind::Attention { .. }
-        | PhaseKind::Delta { .. }
-        | PhaseKind::Experts { .. }
-        | PhaseKind::Combine { .. }
-        | PhaseKind::Select { .. } => return None,
+        PhaseKind::Embed(_)
+        | PhaseKind::DraftEmbed(_)
+        | PhaseKind::Attention(_)
+        | PhaseKind::Delta(_)
+        | PhaseKind::Experts(_)
+        | PhaseKind::Combine(_)
+        | PhaseKind::Select(_) => return None,
     })
 }
 
@@ -64,7 +65,9 @@ impl Launcher<'_> {
     fn matrix_of(&self, kind: &PhaseKind, operands: &Operands) -> Matrix {
         let matrix = self.matrix(operands.matrix);
         match kind {
-            PhaseKind::Propose { out, .. } => Matrix { rows: self.plan.buffer(*out).width, ..matrix },
+            PhaseKind::Propose(blocks::Propose { out, .. }) => {
+                Matrix { rows: self.plan.buffer(*out).width, ..matrix }
+            }
             _ => matrix,
         }
     }
@@ -98,7 +101,7 @@ impl Launcher<'_> {
     pub(super) fn product(&mut self, site: Site, launches: &mut Vec<Launch>) -> Result<(), PassError> {
         let kind = &self.at(site).kind;
         let mut products = vec![("", operands(kind).expect("a product"))];
-        if let PhaseKind::ProjectDelta { gates, gates_out, .. } = *kind {
+        if let PhaseKind::ProjectDelta(blocks::ProjectDelta { gates, gates_out, .. }) = *kind {
             products.push(("_gates", Operands { matrix: gates, out: gates_out, ..products[0].1 }));
         }
         if let [(_, wide), (_, narrow)] = &products[..] {

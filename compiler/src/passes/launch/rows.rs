@@ -1,6 +1,7 @@
 //! Row-wise kernels: the embedding, and the selection of rows whose logits are wanted.
 
 use super::{Instance, Launcher, Member, Site, count, fixed, integer};
+use crate::blocks;
 use crate::kernels::{Embed, Planes, Select, Tokens};
 use crate::plan::PhaseKind;
 use crate::plan::cuda::{Constant, Extent, Launch, Regime};
@@ -11,7 +12,9 @@ const THREADS: usize = 128;
 
 impl Launcher<'_> {
     pub(super) fn embed(&mut self, site: Site) -> Launch {
-        let PhaseKind::Embed { table, out } = self.at(site).kind else { unreachable!("the caller looked") };
+        let PhaseKind::Embed(blocks::Embed { table, out }) = self.at(site).kind else {
+            unreachable!("the caller looked")
+        };
         let matrix = self.matrix(table);
         let decode = site.program.regime == Regime::Decode;
         let mut constants = vec![("HIDDEN", integer(matrix.columns))];
@@ -34,7 +37,9 @@ impl Launcher<'_> {
     }
 
     pub(super) fn select(&mut self, site: Site) -> Launch {
-        let PhaseKind::Select { x, out } = self.at(site).kind else { unreachable!("the caller looked") };
+        let PhaseKind::Select(blocks::Select { x, out }) = self.at(site).kind else {
+            unreachable!("the caller looked")
+        };
         let width = self.plan.buffer(x).width;
         let constants = vec![("HIDDEN", integer(width)), ("THREADS", integer(THREADS))];
         let arguments =

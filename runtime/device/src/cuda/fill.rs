@@ -1,5 +1,6 @@
 //! Dummy weights, made on the device: `templates/cuda/lib/fill.cuh`.
 
+use super::arguments::Arguments;
 use super::driver::Stream;
 use super::fault::Fault;
 use super::memory::Pointer;
@@ -7,7 +8,6 @@ use super::module::Kernel;
 use super::queue::{Extents, Queue, StepTables};
 use super::shape::{MatrixShape, Packing, TILE_ROWS};
 use super::weights::Matrix;
-use std::ffi::c_void;
 
 /// Blocks that fill a card; the kernels stride over what is more.
 const GRID: [u32; 3] = [1024, 1, 1];
@@ -17,7 +17,7 @@ const VECTOR_DEVIATION: f32 = 0.02;
 /// FillShape.
 #[derive(Clone, Copy, Debug)]
 #[repr(C)]
-struct FillShape {
+pub struct FillShape {
     rows: i32,
     columns: i32,
     gated: i32,
@@ -26,6 +26,13 @@ struct FillShape {
 }
 
 const _: () = assert!(size_of::<FillShape>() == 24);
+
+crate::arguments! {
+    /// What `fill_matrix` is handed.
+    FillMatrix { codes, scales, row_scales, shape: FillShape }
+    /// What `fill_vector` is handed.
+    FillVector { values, count: i64, centre: f32, deviation: f32, seed: u64 }
+}
 
 /// What a vector is: how its values are made up.
 #[derive(Clone, Copy, Debug)]
@@ -71,14 +78,14 @@ impl Filler {
     pub(crate) fn matrix(
         &mut self,
         stream: &Stream,
-        kernel: &Kernel,
+        kernel: &Kernel<FillMatrix>,
         shape: &MatrixShape,
         matrix: &Matrix,
     ) -> Result<(), Fault> {
         let gated = shape.packing == Packing::Gated;
         let (launches, rows) = launches(shape);
         for launch in 0..launches {
-            let mut argument = FillShape {
+            let filled = FillShape {
                 rows: rows as i32,
                 columns: shape.columns as i32,
                 gated: i32::from(gated),
@@ -86,15 +93,8 @@ impl Filler {
                 seed: self.next_seed(),
             };
             let first = launch * shape.matrix().tiles();
-            let Matrix { mut codes, mut scales, mut row_scales } = matrix.starting_at_tile(shape, first);
-            let address = |pointer: &mut Pointer| (&raw mut *pointer).cast::<c_void>();
-            let parameters = [
-                address(&mut codes),
-                address(&mut scales),
-                address(&mut row_scales),
-                (&raw mut argument).cast::<c_void>(),
-            ];
-            run(stream, kernel, parameters)?;
+            let Matrix { codes, scales, row_scales } = matrix.starting_at_tile(shape, first);
+            run(stream, kernel, FillMatrix { codes, scales, row_scales, shape: filled })?;
         }
         Ok(())
     }
@@ -103,22 +103,14 @@ impl Filler {
     pub(crate) fn vector(
         &mut self,
         stream: &Stream,
-        kernel: &Kernel,
-        mut at: Pointer,
+        kernel: &Kernel<FillVector>,
+        values: Pointer,
         length: usize,
         purpose: Purpose,
     ) -> Result<(), Fault> {
-        let mut count = length as i64;
-        let (mut centre, mut deviation) = purpose.spread();
-        let mut seed = self.next_seed();
-        let parameters = [
-            (&raw mut at).cast::<c_void>(),
-            (&raw mut count).cast::<c_void>(),
-            (&raw mut centre).cast::<c_void>(),
-            (&raw mut deviation).cast::<c_void>(),
-            (&raw mut seed).cast::<c_void>(),
-        ];
-        run(stream, kernel, parameters)
+        let (centre, deviation) = purpose.spread();
+        let seed = self.next_seed();
+        run(stream, kernel, FillVector { values, count: length as i64, centre, deviation, seed })
     }
 }
 
@@ -133,9 +125,9 @@ fn launches(shape: &MatrixShape) -> (usize, usize) {
     if rows.is_multiple_of(TILE_ROWS) { (1, shape.experts * rows) } else { (shape.experts, rows) }
 }
 
-fn run<const N: usize>(stream: &Stream, kernel: &Kernel, parameters: [*mut c_void; N]) -> Result<(), Fault> {
+fn run<A: Arguments>(stream: &Stream, kernel: &Kernel<A>, arguments: A) -> Result<(), Fault> {
     let mut queue = Queue::new(stream, "fill", false, Extents::default(), StepTables::NONE);
-    queue.launch_raw(kernel, GRID, parameters);
+    queue.launch(kernel, GRID, arguments);
     queue.finish()
 }
 

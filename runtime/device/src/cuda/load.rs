@@ -1,7 +1,7 @@
 //! From a checkpoint's tensors, or from nothing, to matrices packed on the device.
 
 use super::carry::{Job, Worker, pieces};
-use super::fill::{Filler, Purpose};
+use super::fill::{FillMatrix, FillVector, Filler, Purpose};
 use super::gpu::Gpu;
 use super::memory::Memory;
 use super::module::Kernel;
@@ -66,7 +66,7 @@ impl<'a> Loader<'a> {
     pub fn matrix(
         &mut self,
         shape: &'static MatrixShape,
-        fill: &Kernel,
+        fill: &Kernel<FillMatrix>,
         parts: &[Part],
     ) -> Result<Matrix, LoadError> {
         assert_eq!(shape.experts, 1, "experts have parts each");
@@ -83,7 +83,7 @@ impl<'a> Loader<'a> {
     pub fn experts<const PARTS: usize>(
         &mut self,
         shape: &'static MatrixShape,
-        fill: &Kernel,
+        fill: &Kernel<FillMatrix>,
         parts: impl Fn(usize) -> [Part; PARTS],
     ) -> Result<Matrix, LoadError> {
         self.packed(shape, fill, |checkpoint, expert| load_sources(checkpoint, shape, &parts(expert)))
@@ -92,7 +92,7 @@ impl<'a> Loader<'a> {
     fn packed(
         &mut self,
         shape: &'static MatrixShape,
-        fill: &Kernel,
+        fill: &Kernel<FillMatrix>,
         sources: impl Fn(&'a Checkpoint, usize) -> Result<Vec<Source<'a>>, WeightsError>,
     ) -> Result<Matrix, LoadError> {
         let matrix = Matrix::take(self.memory, shape)?;
@@ -120,7 +120,7 @@ impl<'a> Loader<'a> {
         &mut self,
         format: Format,
         lengths: &[usize],
-        fill: &Kernel,
+        fill: &Kernel<FillVector>,
         parts: &[Part],
     ) -> Result<Vector, LoadError> {
         self.values(format, (lengths, 1), fill, parts, Purpose::Bias)
@@ -135,7 +135,7 @@ impl<'a> Loader<'a> {
         format: Format,
         channels: usize,
         taps: usize,
-        fill: &Kernel,
+        fill: &Kernel<FillVector>,
         part: Part,
     ) -> Result<Vector, LoadError> {
         self.values(format, (&[channels], taps), fill, &[part], Purpose::Convolution(taps))
@@ -149,7 +149,7 @@ impl<'a> Loader<'a> {
         &mut self,
         format: Format,
         length: usize,
-        fill: &Kernel,
+        fill: &Kernel<FillVector>,
         part: Part,
     ) -> Result<Vector, LoadError> {
         self.values(format, (&[length], 1), fill, &[part], Purpose::Norm)
@@ -163,7 +163,7 @@ impl<'a> Loader<'a> {
         &mut self,
         format: Format,
         length: usize,
-        fill: &Kernel,
+        fill: &Kernel<FillVector>,
         part: Part,
     ) -> Result<Vector, LoadError> {
         self.values(format, (&[length], 1), fill, &[part], Purpose::Bias)
@@ -174,7 +174,7 @@ impl<'a> Loader<'a> {
         &mut self,
         format: Format,
         (rows, width): (&[usize], usize),
-        fill: &Kernel,
+        fill: &Kernel<FillVector>,
         parts: &[Part],
         purpose: Purpose,
     ) -> Result<Vector, LoadError> {

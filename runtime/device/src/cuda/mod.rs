@@ -7,6 +7,7 @@
 //! The driver is libcuda, opened when the server starts; no toolkit is needed. All calls of it stand in
 //! `driver`, `host`, `module` and `queue`.
 
+mod arguments;
 mod carry;
 mod driver;
 mod far;
@@ -27,7 +28,9 @@ mod step;
 mod steps;
 mod weights;
 
+pub use arguments::Arguments;
 pub use fault::Fault;
+pub use fill::{FillMatrix, FillVector};
 pub use gpu::Gpu;
 pub use load::Loader;
 pub use memory::{Cache, Memory, Needs, Pointer};

@@ -1,10 +1,12 @@
 //! Kernels: machine code that was compiled with the server.
 
+use super::arguments::Arguments;
 use super::driver::check;
 use super::fault::Fault;
 use super::gpu::Gpu;
 use cudarc::driver::sys;
 use std::ffi::{CString, c_void};
+use std::marker::PhantomData;
 use std::ptr::null_mut;
 
 /// Dynamic shared memory a kernel may use without asking.
@@ -46,18 +48,16 @@ impl Module {
         Ok(Module { name, handle, shared_part })
     }
 
-    /// A kernel of it: threads a block, bytes of dynamic shared memory, and how many parameters the stack
-    /// will hand it.
+    /// A kernel of it that is handed `A`: threads a block, and bytes of dynamic shared memory.
     ///
     /// # Errors
     /// When there is no such kernel, or it takes another number of parameters.
-    pub fn kernel(
+    pub fn kernel<A: Arguments>(
         &self,
         name: &'static str,
         block: u32,
         shared: u32,
-        parameters: usize,
-    ) -> Result<Kernel, Fault> {
+    ) -> Result<Kernel<A>, Fault> {
         let place = |what: &str| format!("{what} of kernel {name} in {}", self.name);
         let symbol = CString::new(name).map_err(|error| Fault::new(format!("{name:?}: {error}")))?;
         let mut function = null_mut();
@@ -66,10 +66,11 @@ impl Module {
             sys::cuModuleGetFunction(&mut function, self.handle, symbol.as_ptr())
         })?;
         let found = parameter_count(function);
-        if found != parameters {
+        if found != A::COUNT {
             return Err(Fault::new(format!(
-                "kernel {name} in {} takes {found} parameters, and the stack has {parameters}",
-                self.name
+                "kernel {name} in {} takes {found} parameters, and the stack has {}",
+                self.name,
+                A::COUNT
             )));
         }
         let set = |what: &str, attribute, value: u32| {
@@ -84,7 +85,7 @@ impl Module {
             let part = sys::CUfunction_attribute::CU_FUNC_ATTRIBUTE_PREFERRED_SHARED_MEMORY_CARVEOUT;
             set("the shared memory's part", part, percent)?;
         }
-        Ok(Kernel { name, function, block, shared })
+        Ok(Kernel { name, function, block, shared, arguments: PhantomData })
     }
 }
 
@@ -99,16 +100,17 @@ fn parameter_count(function: sys::CUfunction) -> usize {
     (0..).take_while(|index| known(*index)).count()
 }
 
-/// A kernel with its fixed geometry.
+/// A kernel with its fixed geometry, which is handed `A`.
 #[derive(Clone, Copy, Debug)]
-pub struct Kernel {
+pub struct Kernel<A> {
     pub(super) name: &'static str,
     pub(super) function: sys::CUfunction,
     pub(super) block: u32,
     pub(super) shared: u32,
+    arguments: PhantomData<fn(A)>,
 }
 
 // SAFETY: the address of a function of a module that is never unloaded.
-unsafe impl Send for Kernel {}
+unsafe impl<A> Send for Kernel<A> {}
 // SAFETY: as above.
-unsafe impl Sync for Kernel {}
+unsafe impl<A> Sync for Kernel<A> {}

@@ -1,5 +1,6 @@
 //! Launching kernels, one after the other.
 
+use super::arguments::Arguments;
 use super::driver::{Stream, check};
 use super::far::Pass;
 use super::fault::Fault;
@@ -150,18 +151,11 @@ impl<'a> Queue<'a> {
     }
 
     /// Launches `kernel` on `grid` blocks with these arguments.
-    pub fn launch<const N: usize>(&mut self, kernel: &Kernel, grid: [u32; 3], mut arguments: [Pointer; N]) {
-        let parameters = arguments.each_mut().map(|argument| (&raw mut *argument).cast::<c_void>());
-        self.launch_raw(kernel, grid, parameters);
+    pub fn launch<A: Arguments>(&mut self, kernel: &Kernel<A>, grid: [u32; 3], arguments: A) {
+        arguments.handed(|addresses| self.launch_raw(kernel, grid, addresses));
     }
 
-    /// Launches a kernel whose parameters are of several types: `parameters` holds their addresses.
-    pub(crate) fn launch_raw<const N: usize>(
-        &mut self,
-        kernel: &Kernel,
-        grid: [u32; 3],
-        mut parameters: [*mut c_void; N],
-    ) {
+    fn launch_raw<A>(&mut self, kernel: &Kernel<A>, grid: [u32; 3], parameters: &mut [*mut c_void]) {
         let due = match self.portion {
             Portion::Whole => true,
             Portion::Logits => !self.samples,

@@ -1,0 +1,109 @@
+//! What layers are made of, a folder a block. A block knows the phases that its ops become: their operands,
+//! which buffers and fields they read and write, what they move and compute.
+//!
+//! Nothing outside this folder lists the kinds of phase; [`PhaseKind`] is made from the list at the end of
+//! this file.
+
+mod attention;
+mod delta_net;
+mod draft;
+mod ends;
+mod experts;
+mod products;
+
+pub use attention::Attention;
+pub use delta_net::{Delta, ProjectDelta};
+pub use draft::{DraftEmbed, Propose};
+pub use ends::{Embed, Select};
+pub use experts::{Combine, Experts, SharedDown, SharedUp};
+pub use products::{Accumulate, Gated, Linear, Project};
+
+use crate::plan::{BufferId, FieldId, Work};
+
+/// A kind of phase: its operands, and what is done with them.
+pub trait Kind {
+    /// What reports call it.
+    const NAME: &'static str;
+
+    /// Buffers read, then buffers written; the last of these is what the phase is for.
+    fn buffers(&self) -> (Vec<BufferId>, Vec<BufferId>);
+
+    /// Fields read.
+    fn fields(&self) -> Vec<FieldId>;
+
+    /// The matrix it streams, which names the phase.
+    fn streams(&self) -> Option<FieldId> {
+        None
+    }
+
+    /// Adds what it moves and computes besides activations.
+    fn work(&self, work: &mut Work);
+}
+
+macro_rules! blocks {
+    ($($name:ident),* $(,)?) => {
+        /// The kinds of phase there are, with their operands.
+        #[derive(Clone, Debug, PartialEq)]
+        #[expect(missing_docs, reason = "the operands say what each is")]
+        pub enum PhaseKind {
+            $($name($name)),*
+        }
+
+        impl PhaseKind {
+            /// The name reports use.
+            pub fn name(&self) -> &'static str {
+                match self {
+                    $(PhaseKind::$name(_) => <$name as Kind>::NAME),*
+                }
+            }
+
+            /// Buffers read, then buffers written; the last of these is what the phase is for.
+            pub fn buffers(&self) -> (Vec<BufferId>, Vec<BufferId>) {
+                match self {
+                    $(PhaseKind::$name(it) => it.buffers()),*
+                }
+            }
+
+            /// Fields read.
+            pub fn fields(&self) -> Vec<FieldId> {
+                match self {
+                    $(PhaseKind::$name(it) => it.fields()),*
+                }
+            }
+
+            /// The matrix it streams, which names the phase.
+            pub fn streams(&self) -> Option<FieldId> {
+                match self {
+                    $(PhaseKind::$name(it) => it.streams()),*
+                }
+            }
+
+            /// Adds what it moves and computes besides activations.
+            pub fn work(&self, work: &mut Work) {
+                match self {
+                    $(PhaseKind::$name(it) => it.work(work)),*
+                }
+            }
+        }
+
+        $(
+            impl From<$name> for PhaseKind {
+                fn from(kind: $name) -> PhaseKind {
+                    PhaseKind::$name(kind)
+                }
+            }
+        )*
+    };
+}
+
+impl PhaseKind {
+    /// The buffer the phase is for.
+    pub fn result(&self) -> BufferId {
+        *self.buffers().1.last().expect("every phase writes something")
+    }
+}
+
+blocks! {
+    Embed, Project, Attention, Accumulate, Gated, ProjectDelta, Delta, Experts, Combine, DraftEmbed, Linear, Propose,
+    Select,
+}

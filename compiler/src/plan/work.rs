@@ -1,0 +1,122 @@
+//! How a phase says what it moves and computes.
+
+use super::{Buffer, BufferId, Cost, Field, FieldId, FieldKind, PhaseKind, touched_experts};
+use crate::graph::Rows;
+use crate::spec::types::{Compute, HardwareKind, Target};
+use monomorph_formats::Format;
+
+/// What a phase is given.
+#[derive(Clone, Copy, Debug)]
+pub struct Given {
+    /// Tokens of one sequence.
+    pub tokens: usize,
+    /// Of these, those whose logits are wanted.
+    pub outputs: usize,
+    /// Tokens before them.
+    pub context: usize,
+}
+
+/// A phase's work, added up.
+#[derive(Debug)]
+pub struct Work<'a> {
+    /// For which it is planned.
+    pub target: &'a Target,
+    fields: &'a [Field],
+    buffers: &'a [Buffer],
+    /// What the phase is given.
+    pub given: Given,
+    /// So far.
+    pub cost: Cost,
+}
+
+impl<'a> Work<'a> {
+    /// The work of a phase over these fields and buffers: its activations, one boundary, and what its kind
+    /// adds.
+    pub fn of(
+        kind: &PhaseKind,
+        target: &'a Target,
+        (fields, buffers): (&'a [Field], &'a [Buffer]),
+        given: Given,
+    ) -> Cost {
+        let mut work = Work { target, fields, buffers, given, cost: Cost::default() };
+        let (read, written) = kind.buffers();
+        let bytes = |id: &BufferId| 4 * work.rows(*id) * work.width(*id);
+        let activations = read.iter().chain(&written).map(bytes).sum::<usize>();
+        work.cost = Cost { activation_bytes: activations as f64, boundaries: 1.0, ..Cost::default() };
+        kind.work(&mut work);
+        work.cost
+    }
+
+    /// Rows that a buffer has.
+    pub fn rows(&self, buffer: BufferId) -> usize {
+        match self.buffers[buffer.0].rows {
+            Rows::Tokens => self.given.tokens,
+            Rows::Outputs => self.given.outputs,
+            Rows::Slots(slots) => slots * self.given.tokens,
+        }
+    }
+
+    /// Columns of a buffer.
+    pub fn width(&self, buffer: BufferId) -> usize {
+        self.buffers[buffer.0].width
+    }
+
+    /// A field.
+    pub fn field(&self, id: FieldId) -> &'a Field {
+        &self.fields[id.0]
+    }
+
+    /// Reads a row of a matrix a token.
+    pub fn rows_of(&mut self, table: FieldId) {
+        let FieldKind::Matrix { format, columns, .. } = self.field(table).kind else { return };
+        self.cost.weight_bytes = (self.given.tokens * format.bytes(columns).unwrap_or(0)) as f64;
+    }
+
+    /// Multiplies so many rows by a matrix.
+    pub fn product(&mut self, matrix: FieldId, rows: usize) {
+        let field = self.field(matrix);
+        let FieldKind::Matrix { format, compute, rows: outputs, columns, .. } = field.kind else { return };
+        self.weights(format, field.matrix_bytes(&self.target.hardware.kind) as f64);
+        self.multiplied(compute, (rows * outputs * columns) as f64);
+    }
+
+    /// The router's product: on a CUDA device f32 sums of unrounded activations, outside tensor cores.
+    pub fn routing(&mut self, router: FieldId, tokens: usize) {
+        if self.target.hardware.cuda().is_none() {
+            return self.product(router, tokens);
+        }
+        let field = self.field(router);
+        let FieldKind::Matrix { rows, columns, .. } = field.kind else { return };
+        self.cost.weight_bytes += field.matrix_bytes(&self.target.hardware.kind) as f64;
+        self.cost.f32_products += (tokens * rows * columns) as f64;
+    }
+
+    /// Products with the experts that `tokens` choose, `active` each.
+    pub fn chosen(&mut self, matrix: FieldId, active: usize, tokens: usize) {
+        let field = self.field(matrix);
+        let FieldKind::Matrix { format, compute, rows, columns, experts: Some(experts), .. } = field.kind
+        else {
+            return;
+        };
+        let each = field.matrix_bytes(&self.target.hardware.kind) as f64;
+        self.weights(format, touched_experts(experts, active, tokens) * each);
+        self.multiplied(compute, (tokens * active * rows * columns) as f64);
+    }
+
+    fn weights(&mut self, format: Format, bytes: f64) {
+        self.cost.weight_bytes += bytes;
+        if format == Format::Nvfp4 {
+            self.cost.nvfp4_bytes += bytes;
+        }
+    }
+
+    fn multiplied(&mut self, compute: Compute, products: f64) {
+        let cost = &mut self.cost;
+        match (&self.target.hardware.kind, compute) {
+            (_, Compute::F16) => cost.bf16_products += products,
+            (HardwareKind::Cuda(_), Compute::F32 | Compute::Int8Block32) => cost.f64_products += products,
+            (HardwareKind::Cpu(_), Compute::F32) => cost.f32_products += products,
+            (HardwareKind::Cpu(_), Compute::Int8Block32) => cost.int8_products += products,
+        }
+    }
+}

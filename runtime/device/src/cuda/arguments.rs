@@ -1,0 +1,35 @@
+//! What kernels are handed: a struct a kind of kernel, a field a parameter.
+
+use std::ffi::c_void;
+
+/// The arguments of a kernel.
+pub trait Arguments {
+    /// How many there are.
+    const COUNT: usize;
+
+    /// Calls `launch` with their addresses, in the order of the kernel's parameters.
+    fn handed(self, launch: impl FnOnce(&mut [*mut c_void]));
+}
+
+/// Declares structs that are [`Arguments`]: of device addresses, where a field says nothing else.
+#[macro_export]
+macro_rules! arguments {
+    (@kind) => { $crate::cuda::Pointer };
+    (@kind $kind:ty) => { $kind };
+    ($($(#[$doc:meta])* $name:ident { $($field:ident $(: $kind:ty)?),* $(,)? })*) => {$(
+        $(#[$doc])*
+        #[allow(missing_docs, reason = "the kernel's header explains its parameters")]
+        #[derive(Clone, Copy, Debug)]
+        pub struct $name {
+            $(pub $field: $crate::arguments!(@kind $($kind)?)),*
+        }
+
+        impl $crate::cuda::Arguments for $name {
+            const COUNT: usize = [$(stringify!($field)),*].len();
+
+            fn handed(mut self, launch: impl FnOnce(&mut [*mut ::std::ffi::c_void])) {
+                launch(&mut [$((&raw mut self.$field).cast()),*]);
+            }
+        }
+    )*};
+}
