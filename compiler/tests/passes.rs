@@ -2,6 +2,8 @@
 
 use monomorph_compiler::blocks;
 use monomorph_compiler::graph::{self, Graph, Op};
+use monomorph_compiler::passes::lower::Lowering;
+use monomorph_compiler::passes::rules::Fusion;
 use monomorph_compiler::passes::{assemble, fuse, rules};
 use monomorph_compiler::plan::{PhaseKind, Plan};
 use monomorph_compiler::spec;
@@ -9,7 +11,16 @@ use monomorph_compiler::spec::types::{Compute, PhaseTuning, Provenance, Quant, T
 use monomorph_formats::Format;
 use std::path::{Path, PathBuf};
 
-const CPU_RULES: &str = include_str!("../../templates/rust/cpu.rules");
+/// A rule of these tests, which only matches.
+fn rule(name: &'static str, pattern: &'static str) -> &'static Fusion {
+    let lower = |_: &Lowering| unreachable!("nothing is lowered");
+    Box::leak(Box::new(Fusion { name, pattern, matrices: &[], buffers: &[], lower }))
+}
+
+/// What fusion says of a graph with these rules.
+fn refused(graph: &Graph, fusions: impl IntoIterator<Item = &'static Fusion>) -> String {
+    fuse::fuse(graph, &rules::parse(fusions).unwrap()).unwrap_err().0
+}
 
 fn targets() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../targets")
@@ -41,7 +52,7 @@ fn a_layer_is_five_phases_and_the_head_two() {
 #[test]
 fn every_op_is_covered_once() {
     let (_, graph) = smollm2();
-    let fused = fuse::fuse(&graph, &rules::parse(CPU_RULES).unwrap()).unwrap();
+    let fused = fuse::fuse(&graph, &rules::parse(blocks::fusions()).unwrap()).unwrap();
     for (body, groups) in graph.bodies.iter().zip(&fused.bodies) {
         let mut nodes: Vec<usize> = groups.iter().flat_map(|group| &group.nodes).map(|node| node.0).collect();
         nodes.sort();
@@ -52,20 +63,17 @@ fn every_op_is_covered_once() {
 #[test]
 fn a_missing_rule_is_an_error_naming_the_op() {
     let (_, graph) = smollm2();
-    let without: String =
-        CPU_RULES.lines().filter(|line| !line.starts_with("gated")).map(|l| format!("{l}\n")).collect();
-    let error = fuse::fuse(&graph, &rules::parse(&without).unwrap()).unwrap_err();
-    assert_eq!(error.0, "no fusion rule matches `ffn_normed` (rms-norm) of body `attention`");
+    let error = refused(&graph, blocks::fusions().filter(|fusion| fusion.name != "gated"));
+    assert_eq!(error, "no fusion rule matches `ffn_normed` (rms-norm) of body `attention`");
 }
 
 #[test]
 fn two_rules_for_one_op_are_an_error_naming_both_whatever_their_order() {
     let (_, graph) = smollm2();
-    for table in [
-        format!("{CPU_RULES}\nlone: y = linear(x) where x is gate\n"),
-        format!("lone: y = linear(x) where x is gate\n{CPU_RULES}"),
-    ] {
-        let error = fuse::fuse(&graph, &rules::parse(&table).unwrap()).unwrap_err().0;
+    let lone = rule("lone", "y = linear(x) where x is gate");
+    let all: Vec<&Fusion> = blocks::fusions().collect();
+    for table in [[&all[..], &[lone]].concat(), [&[lone], &all[..]].concat()] {
+        let error = refused(&graph, table);
         assert!(
             error.contains("`lone`") && error.contains("`accumulate`") && error.contains("`down`"),
             "{error}"
@@ -77,8 +85,8 @@ fn two_rules_for_one_op_are_an_error_naming_both_whatever_their_order() {
 fn a_value_needed_outside_a_pattern_keeps_the_pattern_from_matching() {
     let (_, graph) = smollm2();
     // A norm and one of its three products: the norm is needed by the other two.
-    let table = format!("{CPU_RULES}\nsplit: n = rms-norm(x); q = linear(n)\n");
-    let error = fuse::fuse(&graph, &rules::parse(&table).unwrap()).unwrap_err().0;
+    let split = rule("split", "n = rms-norm(x); q = linear(n)");
+    let error = refused(&graph, blocks::fusions().chain([split]));
     assert!(error.contains("of body `head`"), "only the head's lone product may match: {error}");
 }
 

@@ -18,6 +18,7 @@ pub use ends::{Embed, Select};
 pub use experts::{Combine, Experts, SharedDown, SharedUp};
 pub use products::{Accumulate, Gated, Linear, Project};
 
+use crate::passes::rules::Fusion;
 use crate::plan::{BufferId, FieldId, Work};
 
 /// A kind of phase: its operands, and what is done with them.
@@ -41,58 +42,63 @@ pub trait Kind {
 }
 
 macro_rules! blocks {
-    ($($name:ident),* $(,)?) => {
+    ($($block:ident: $($name:ident),*;)*) => {
+        /// The fusion rules of all blocks.
+        pub fn fusions() -> impl Iterator<Item = &'static Fusion> {
+            [$($block::FUSIONS),*].into_iter().flatten()
+        }
+
         /// The kinds of phase there are, with their operands.
         #[derive(Clone, Debug, PartialEq)]
         #[expect(missing_docs, reason = "the operands say what each is")]
         pub enum PhaseKind {
-            $($name($name)),*
+            $($($name($name),)*)*
         }
 
         impl PhaseKind {
             /// The name reports use.
             pub fn name(&self) -> &'static str {
                 match self {
-                    $(PhaseKind::$name(_) => <$name as Kind>::NAME),*
+                    $($(PhaseKind::$name(_) => <$name as Kind>::NAME,)*)*
                 }
             }
 
             /// Buffers read, then buffers written; the last of these is what the phase is for.
             pub fn buffers(&self) -> (Vec<BufferId>, Vec<BufferId>) {
                 match self {
-                    $(PhaseKind::$name(it) => it.buffers()),*
+                    $($(PhaseKind::$name(it) => it.buffers(),)*)*
                 }
             }
 
             /// Fields read.
             pub fn fields(&self) -> Vec<FieldId> {
                 match self {
-                    $(PhaseKind::$name(it) => it.fields()),*
+                    $($(PhaseKind::$name(it) => it.fields(),)*)*
                 }
             }
 
             /// The matrix it streams, which names the phase.
             pub fn streams(&self) -> Option<FieldId> {
                 match self {
-                    $(PhaseKind::$name(it) => it.streams()),*
+                    $($(PhaseKind::$name(it) => it.streams(),)*)*
                 }
             }
 
             /// Adds what it moves and computes besides activations.
             pub fn work(&self, work: &mut Work) {
                 match self {
-                    $(PhaseKind::$name(it) => it.work(work)),*
+                    $($(PhaseKind::$name(it) => it.work(work),)*)*
                 }
             }
         }
 
-        $(
+        $($(
             impl From<$name> for PhaseKind {
                 fn from(kind: $name) -> PhaseKind {
                     PhaseKind::$name(kind)
                 }
             }
-        )*
+        )*)*
     };
 }
 
@@ -104,6 +110,10 @@ impl PhaseKind {
 }
 
 blocks! {
-    Embed, Project, Attention, Accumulate, Gated, ProjectDelta, Delta, Experts, Combine, DraftEmbed, Linear, Propose,
-    Select,
+    ends: Embed, Select;
+    products: Project, Accumulate, Gated, Linear;
+    attention: Attention;
+    delta_net: ProjectDelta, Delta;
+    experts: Experts, Combine;
+    draft: DraftEmbed, Propose;
 }

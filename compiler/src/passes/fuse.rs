@@ -1,6 +1,6 @@
 //! Covers every op of a graph with exactly one fusion rule.
 
-use super::rules::Rule;
+use super::rules::{Fusion, Rule};
 use super::{PassError, pass_error};
 use crate::graph::{Body, Graph, NodeId, ValueId};
 use std::collections::{BTreeMap, BTreeSet};
@@ -13,10 +13,10 @@ pub struct Fused {
 }
 
 /// The nodes one rule matched.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug)]
 pub struct Group {
-    /// The rule's phase kind.
-    pub kind: String,
+    /// The rule.
+    pub fusion: &'static Fusion,
     /// The nodes, in the order of the rule's terms.
     pub nodes: Vec<NodeId>,
     /// The rule's names for values.
@@ -31,7 +31,10 @@ impl Group {
     /// # Panics
     /// If the rule has no such name: the backend's lowering and its table disagree.
     pub fn value(&self, name: &str) -> ValueId {
-        *self.values.get(name).unwrap_or_else(|| panic!("rule `{}` names no value `{name}`", self.kind))
+        *self
+            .values
+            .get(name)
+            .unwrap_or_else(|| panic!("rule `{}` names no value `{name}`", self.fusion.name))
     }
 }
 
@@ -53,7 +56,12 @@ fn fuse_body(body: &Body, rules: &[Rule]) -> Result<Vec<Group>, PassError> {
             [] => return Err(pass_error!("no fusion rule matches {}", name())),
             [_] => {}
             [a, b, ..] => {
-                return Err(pass_error!("fusion rules `{}` and `{}` both match {}", a.kind, b.kind, name()));
+                return Err(pass_error!(
+                    "fusion rules `{}` and `{}` both match {}",
+                    a.fusion.name,
+                    b.fusion.name,
+                    name()
+                ));
             }
         }
     }
@@ -82,8 +90,8 @@ fn extend(
     let Some(term) = rule.terms.get(nodes.len()) else {
         let kept: Vec<ValueId> = rule.kept.iter().map(|name| values[name]).collect();
         if closed(body, nodes, &kept) && origins_hold(body, rule, values) {
-            let (kind, nodes, values) = (rule.kind.clone(), nodes.clone(), values.clone());
-            found.push(Group { kind, nodes, values, kept });
+            let (nodes, values) = (nodes.clone(), values.clone());
+            found.push(Group { fusion: rule.fusion, nodes, values, kept });
         }
         return;
     };

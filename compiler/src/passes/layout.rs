@@ -17,51 +17,17 @@ pub struct Layout {
     pub uses: BTreeMap<(BodyId, usize), Uses>,
 }
 
-/// The fields one group reads.
+/// The fields one group reads, by the names that its rule has for values.
 #[derive(Clone, Debug, Default)]
 pub struct Uses {
-    /// The norm before a product.
-    pub norm: Option<FieldId>,
-    /// The norm of embeddings where a draft begins.
-    pub embedding_norm: Option<FieldId>,
-    /// Norm of each query head.
-    pub q_norm: Option<FieldId>,
-    /// Norm of each key head.
-    pub k_norm: Option<FieldId>,
-    /// The matrix.
-    pub matrix: Option<FieldId>,
-    /// Its bias, or gate's.
-    pub bias: Option<FieldId>,
-    /// Up's bias, where the matrix holds gate and up.
-    pub up_bias: Option<FieldId>,
-    /// b and a of a delta-net.
-    pub gates: Option<FieldId>,
+    /// Weights of norms.
+    pub norms: BTreeMap<String, FieldId>,
+    /// The matrix that holds a product.
+    pub matrices: BTreeMap<String, FieldId>,
+    /// The bias of a product, or of all products of its matrix.
+    pub biases: BTreeMap<String, FieldId>,
     /// Convolution, `a_log` and `dt_bias` of a delta-net.
     pub delta: Option<[FieldId; 3]>,
-    /// The router of experts, and below it what weighs the shared expert.
-    pub router: Option<FieldId>,
-    /// The shared expert's gate and up, or down.
-    pub shared: Option<FieldId>,
-}
-
-/// What of a group's products stands where. A value of the rule is the product of its own matrix.
-fn places(kind: &str) -> &'static [(Place, &'static [&'static str])] {
-    match kind {
-        "project-delta" => &[(Place::Matrix, &["q", "k", "v", "z"]), (Place::Gates, &["b", "a"])],
-        "experts" => &[(Place::Router, &["l"])],
-        "experts-shared" => &[(Place::Router, &["l", "s"]), (Place::Shared, &["g", "u"])],
-        "combine-shared" => &[(Place::Shared, &["d"])],
-        _ => &[],
-    }
-}
-
-/// A member of [`Uses`].
-#[derive(Clone, Copy)]
-enum Place {
-    Matrix,
-    Gates,
-    Router,
-    Shared,
 }
 
 /// Lays out the weights of every group.
@@ -84,22 +50,15 @@ impl Layout {
     fn group(&mut self, graph: &Graph, body_id: BodyId, group: &Group) -> Result<Uses, PassError> {
         let body = &graph.bodies[body_id.0];
         let mut uses = Uses::default();
-        let mut products: Vec<(WeightId, Option<WeightId>)> = Vec::new();
         for id in &group.nodes {
             match &body.nodes[id.0].op {
-                Op::Embedding { table } => products.push((*table, None)),
-                Op::Linear { weight, bias } => products.push((*weight, *bias)),
                 Op::RmsNorm { weight, eps, form, .. } => {
                     let Weight { stored, rows, .. } = graph.weights[weight.0];
                     let kind = FieldKind::Norm { format: stored, length: rows, eps: *eps, form: *form };
-                    let field = Some(self.field(graph, body_id, &[*weight], kind));
+                    let field = self.field(graph, body_id, &[*weight], kind);
                     let value = body.nodes[id.0].output;
-                    match group.values.iter().find(|(_, v)| **v == value).map(|(name, _)| name.as_str()) {
-                        Some("qn") => uses.q_norm = field,
-                        Some("kn") => uses.k_norm = field,
-                        Some("m") => uses.embedding_norm = field,
-                        _ => uses.norm = field,
-                    }
+                    let names = group.values.iter().filter(|(_, it)| **it == value);
+                    uses.norms.extend(names.map(|(name, _)| (name.clone(), field)));
                 }
                 Op::DeltaNet { convolution, a_log, dt_bias, .. } => {
                     let Weight { stored, rows, columns, .. } = graph.weights[convolution.0];
@@ -108,65 +67,53 @@ impl Layout {
                     let [a_log, dt_bias] = [a_log, dt_bias].map(|it| self.vector(graph, body_id, &[*it]));
                     uses.delta = Some([convolution, a_log, dt_bias]);
                 }
-                Op::ExpertGate { gate, up, .. } => {
-                    uses.matrix = Some(self.matrix(graph, body_id, body, &[*gate, *up], Packing::Gated)?);
-                }
-                Op::ExpertDown { down, .. } => {
-                    uses.matrix = Some(self.matrix(graph, body_id, body, &[*down], Packing::Stacked)?);
-                }
-                Op::Rotary { .. }
-                | Op::Attention { .. }
-                | Op::SigmoidGate
-                | Op::Route { .. }
-                | Op::Gate { .. }
-                | Op::Concat
-                | Op::Add
-                | Op::Select => {}
+                _ => {}
             }
         }
-        let own = places(&group.kind);
-        for (place, values) in own {
-            let weight = |name: &&str| {
-                let producer = body.producer(group.value(name)).expect("a value of the pattern");
-                body.nodes[producer.0].op.weights()[0]
-            };
-            let weights: Vec<WeightId> = values.iter().map(weight).collect();
-            let gated = matches!(place, Place::Shared) && weights.len() == 2;
-            let packing = if gated { Packing::Gated } else { Packing::Stacked };
-            let field = Some(self.matrix(graph, body_id, body, &weights, packing)?);
-            match place {
-                Place::Matrix => uses.matrix = field,
-                Place::Gates => uses.gates = field,
-                Place::Router => uses.router = field,
-                Place::Shared => uses.shared = field,
-            }
-        }
-        if !own.is_empty() {
-            return Ok(uses);
-        }
-        if products.is_empty() {
-            return Ok(uses);
-        }
-        let weights: Vec<WeightId> = products.iter().map(|(weight, _)| *weight).collect();
-        let packing = if group.kind == "gated" { Packing::Gated } else { Packing::Stacked };
-        uses.matrix = Some(self.matrix(graph, body_id, body, &weights, packing)?);
-        let biases: Vec<WeightId> = products.iter().filter_map(|(_, bias)| *bias).collect();
-        if !biases.is_empty() {
-            if biases.len() != products.len() {
-                return Err(pass_error!(
-                    "only some products of `{}` in `{}` have a bias",
-                    group.kind,
-                    body.name
-                ));
-            }
-            if packing == Packing::Gated {
-                uses.bias = Some(self.vector(graph, body_id, &biases[..1]));
-                uses.up_bias = Some(self.vector(graph, body_id, &biases[1..]));
-            } else {
-                uses.bias = Some(self.vector(graph, body_id, &biases));
-            }
+        for (values, packing) in group.fusion.matrices {
+            self.products(graph, body_id, group, (values, *packing), &mut uses)?;
         }
         Ok(uses)
+    }
+
+    /// The matrix of some products of a group, and their biases.
+    fn products(
+        &mut self,
+        graph: &Graph,
+        body_id: BodyId,
+        group: &Group,
+        (values, packing): (&[&'static str], Packing),
+        uses: &mut Uses,
+    ) -> Result<(), PassError> {
+        let body = &graph.bodies[body_id.0];
+        let (mut weights, mut biases) = (Vec::new(), Vec::new());
+        for value in values {
+            let producer = body.producer(group.value(value)).expect("a value of the pattern");
+            match &body.nodes[producer.0].op {
+                Op::Linear { weight, bias } => {
+                    weights.push(*weight);
+                    biases.extend(*bias);
+                }
+                other => weights.extend(other.weights()),
+            }
+        }
+        let matrix = self.matrix(graph, body_id, body, &weights, packing)?;
+        uses.matrices.extend(values.iter().map(|value| ((*value).to_owned(), matrix)));
+        if biases.is_empty() {
+            return Ok(());
+        }
+        if biases.len() != weights.len() {
+            let (rule, body) = (group.fusion.name, &body.name);
+            return Err(pass_error!("only some products of `{rule}` in `{body}` have a bias"));
+        }
+        // Gate and up take turns in a matrix, and their biases do not.
+        let apart = packing == Packing::Gated;
+        let all = (!apart).then(|| self.vector(graph, body_id, &biases));
+        for (value, bias) in values.iter().zip(&biases) {
+            let field = all.unwrap_or_else(|| self.vector(graph, body_id, &[*bias]));
+            uses.biases.insert((*value).to_owned(), field);
+        }
+        Ok(())
     }
 
     fn matrix(

@@ -142,22 +142,16 @@ fn outputs(body: &Body, group: &Group) -> Vec<ValueId> {
     outputs
 }
 
-/// A group's outputs, those of one matrix together: they share a buffer.
+/// A group's outputs, those together that its rule has share a buffer.
 fn side_by_side(group: &Group, outputs: Vec<ValueId>) -> Vec<Vec<ValueId>> {
-    match group.kind.as_str() {
-        "project-delta" => {
-            let of_gates = [group.value("b"), group.value("a")];
-            let (gates, rest) = outputs.into_iter().partition(|value| of_gates.contains(value));
-            vec![rest, gates]
-        }
-        "experts" | "experts-shared" => {
-            let of_router = [Some(group.value("l")), group.values.get("s").copied()];
-            let (router, rest): (Vec<_>, Vec<_>) =
-                outputs.into_iter().partition(|value| of_router.contains(&Some(*value)));
-            std::iter::once(router).chain(rest.into_iter().map(|value| vec![value])).collect()
-        }
-        _ => vec![outputs],
+    if group.fusion.buffers.is_empty() {
+        return vec![outputs];
     }
+    let together = |names: &&[&str]| {
+        let values: Vec<ValueId> = names.iter().filter_map(|name| group.values.get(*name).copied()).collect();
+        outputs.iter().copied().filter(|value| values.contains(value)).collect()
+    };
+    group.fusion.buffers.iter().map(together).collect()
 }
 
 fn reads(body: &Body, group: &Group, value: ValueId) -> bool {

@@ -1,7 +1,7 @@
 //! Graph to plan, one decision a file.
 //!
-//! `rules` reads a backend's fusion table, `fuse` covers the graph with it, `layout` decides how fused
-//! weights stand in memory, `draft` adds the passes of a draft head, `buckets` fixes how much a step may
+//! `rules` reads the blocks' fusion rules, `fuse` covers the graph with them, `layout` decides how fused
+//! weights stand in memory, `lower` makes phases of groups, `draft` adds the passes of a draft head, `buckets` fixes how much a step may
 //! carry, `memory` gives every value a buffer, `launch` turns phases into kernel launches where the hardware
 //! is a CUDA device, and `assemble` puts the results together as a [`crate::plan::Plan`] with its predicted
 //! cost.
@@ -12,6 +12,7 @@ mod draft;
 pub mod fuse;
 mod launch;
 pub mod layout;
+pub mod lower;
 pub mod memory;
 mod precision;
 pub mod rules;

@@ -1,13 +1,42 @@
-//! Fusion rules: the small language they are written in.
+//! Fusion rules, and the small language of their patterns:
+//!
+//! ```text
+//! value = op(operands); ...  [where value is op, ...]
+//! ```
+//!
+//! A pattern matches where its ops stand in a body with exactly this flow of values, and where no value that
+//! the pattern reads itself is read by anything outside it. `where` names the op that must have made a value
+//! the pattern only reads (`is`), a value of the pattern that is kept for others although the pattern reads
+//! it (`is kept`), the only op that reads what the pattern writes (`feeds`), or a value of the pattern that
+//! the body hands on (`is handed on`). Every op of a body must be matched exactly once: two rules that match
+//! the same op, and an op that none matches, are build errors. The order of rules means nothing.
 
+use super::lower::Lowering;
 use super::{PassError, pass_error};
+use crate::blocks::PhaseKind;
 use crate::graph::Op;
+use crate::plan::Packing;
 
-/// A phase kind and the pattern of ops that becomes one.
-#[derive(Clone, Debug, PartialEq, Eq)]
+/// A fusion rule: which ops become a phase, where their weights and results stand, and which phase it is.
+#[derive(Debug)]
+pub struct Fusion {
+    /// What errors call it.
+    pub name: &'static str,
+    /// The pattern of ops.
+    pub pattern: &'static str,
+    /// Products of the pattern that share a matrix.
+    pub matrices: &'static [(&'static [&'static str], Packing)],
+    /// Values of the pattern that share a buffer, where not all it leaves behind do.
+    pub buffers: &'static [&'static [&'static str]],
+    /// Makes the phase.
+    pub lower: fn(&Lowering) -> Result<PhaseKind, PassError>,
+}
+
+/// A rule with its pattern read.
+#[derive(Clone, Debug)]
 pub struct Rule {
-    /// The phase kind it makes.
-    pub kind: String,
+    /// As it was written.
+    pub fusion: &'static Fusion,
     /// The pattern, operands before their users.
     pub terms: Vec<Term>,
     /// `(value, op)`: the op that must have made a value the pattern only reads.
@@ -31,21 +60,19 @@ pub struct Term {
     pub operands: Vec<String>,
 }
 
-/// Parses a table of rules; see `templates/rust/cpu.rules` for the language.
+/// Reads patterns.
 ///
 /// # Errors
-/// With the line and what is wrong there: bad syntax, an unknown op, a value written twice.
-pub fn parse(table: &str) -> Result<Vec<Rule>, PassError> {
-    let lines = table.lines().enumerate().map(|(i, line)| (i + 1, line.trim()));
-    let rules = lines.filter(|(_, line)| !line.is_empty() && !line.starts_with('#'));
-    rules
-        .map(|(number, line)| rule(line).map_err(|why| pass_error!("fusion rules, line {number}: {why}")))
-        .collect()
+/// With the rule and what is wrong in it: bad syntax, an unknown op, a value written twice.
+pub fn parse(fusions: impl IntoIterator<Item = &'static Fusion>) -> Result<Vec<Rule>, PassError> {
+    let parsed = |fusion: &'static Fusion| {
+        rule(fusion).map_err(|why| pass_error!("fusion rule `{}`: {why}", fusion.name))
+    };
+    fusions.into_iter().map(parsed).collect()
 }
 
-fn rule(line: &str) -> Result<Rule, String> {
-    let (kind, rest) = line.split_once(':').ok_or("expected `kind: pattern`")?;
-    let (pattern, clauses) = rest.split_once(" where ").unwrap_or((rest, ""));
+fn rule(fusion: &'static Fusion) -> Result<Rule, String> {
+    let (pattern, clauses) = fusion.pattern.split_once(" where ").unwrap_or((fusion.pattern, ""));
     let clauses = clauses.split(',').map(str::trim).filter(|clause| !clause.is_empty());
     let (kept, origins): (Vec<&str>, Vec<&str>) = clauses.partition(|clause| clause.ends_with(" is kept"));
     let kept: Vec<String> = kept.iter().map(|it| it.trim_end_matches(" is kept").to_owned()).collect();
@@ -72,7 +99,7 @@ fn rule(line: &str) -> Result<Rule, String> {
     if let Some(unknown) = kept.iter().find(|kept| terms.iter().all(|term| term.value != **kept)) {
         return Err(format!("`{unknown}` is kept, and no op of the pattern writes it"));
     }
-    Ok(Rule { kind: kind.trim().to_owned(), terms, origins, readers, handed_on, kept })
+    Ok(Rule { fusion, terms, origins, readers, handed_on, kept })
 }
 
 fn term(text: &str) -> Result<Term, String> {
@@ -111,26 +138,28 @@ fn known_op(name: &str) -> Result<String, String> {
 mod tests {
     use super::*;
 
+    /// A rule whose pattern is read, and nothing else.
+    fn read(pattern: &'static str) -> Result<Vec<Rule>, PassError> {
+        let lower = |_: &Lowering| Err(pass_error!("it is not lowered"));
+        let fusion = Fusion { name: "tried", pattern, matrices: &[], buffers: &[], lower };
+        parse([&*Box::leak(Box::new(fusion))])
+    }
+
     #[test]
     fn a_rule_has_terms_and_origins() {
-        let rules = parse("# note\n\nproject: n = rms-norm(x); y = linear(n) where x is add\n").unwrap();
-        assert_eq!(rules.len(), 1);
-        assert_eq!(rules[0].kind, "project");
+        let rules = read("n = rms-norm(x); y = linear(n) where x is add").unwrap();
         assert_eq!(rules[0].terms[1].operands, ["n"]);
         assert_eq!(rules[0].origins, [("x".to_owned(), "add".to_owned())]);
     }
 
     #[test]
-    fn mistakes_name_their_line() {
-        let error = |table| parse(table).unwrap_err().0;
-        assert!(
-            error("a: x = linear(y)\nb: x = liner(y)")
-                .starts_with("fusion rules, line 2: no op is called `liner`")
-        );
-        assert!(error("a: x = linear(y); x = add(x, y)").contains("`x` is written twice"));
-        assert!(error("a: x = linear(y); y = add(x, x)").contains("`y` is read before it is written"));
-        assert!(error("a: x = linear(y) where z is kept").contains("`z` is kept"));
-        assert!(error("a: x = linear(y) where y is handed on").contains("`y` is handed on"));
-        assert!(error("a: x = linear y").contains("expected `op(operands)`"));
+    fn mistakes_name_their_rule() {
+        let error = |pattern| read(pattern).unwrap_err().0;
+        assert!(error("x = liner(y)").starts_with("fusion rule `tried`: no op is called `liner`"));
+        assert!(error("x = linear(y); x = add(x, y)").contains("`x` is written twice"));
+        assert!(error("x = linear(y); y = add(x, x)").contains("`y` is read before it is written"));
+        assert!(error("x = linear(y) where z is kept").contains("`z` is kept"));
+        assert!(error("x = linear(y) where y is handed on").contains("`y` is handed on"));
+        assert!(error("x = linear y").contains("expected `op(operands)`"));
     }
 }

@@ -1,0 +1,123 @@
+//! Phases: rules, operands, what is moved and computed.
+
+use super::super::{Kind, PhaseKind};
+use crate::graph::{Op, RotaryFrequencies};
+use crate::passes::lower::Lowering;
+use crate::passes::memory::Slice;
+use crate::passes::rules::Fusion;
+use crate::passes::{PassError, pass_error};
+use crate::plan::{BufferId, FieldId, Work};
+use crate::spec::types::{Compute, TensorClass};
+use monomorph_abi::kv;
+
+/// Norms of q and k heads, rotary, K/V write, attention.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Attention {
+    /// q, k and v side by side; where the result is gated, the gates stand between q and k.
+    pub qkv: BufferId,
+    /// Whether every element of the result is multiplied by the sigmoid of its gate.
+    pub gated: bool,
+    /// Per query head.
+    pub q_norm: Option<FieldId>,
+    /// Per key head.
+    pub k_norm: Option<FieldId>,
+    /// Angles.
+    pub frequencies: RotaryFrequencies,
+    /// Query heads.
+    pub heads: usize,
+    /// Key and value heads.
+    pub kv_heads: usize,
+    /// Width of one.
+    pub head_dim: usize,
+    /// Multiplies scores.
+    pub scale: f32,
+    /// One context vector a query head.
+    pub out: BufferId,
+}
+
+impl Kind for Attention {
+    const NAME: &'static str = "attention";
+
+    fn buffers(&self) -> (Vec<BufferId>, Vec<BufferId>) {
+        (vec![self.qkv], vec![self.out])
+    }
+
+    fn fields(&self) -> Vec<FieldId> {
+        self.q_norm.into_iter().chain(self.k_norm).collect()
+    }
+
+    fn work(&self, work: &mut Work) {
+        let (tokens, context) = (work.given.tokens, work.given.context);
+        let quant = &work.target.quant;
+        let layout = kv::Layout::cuda(self.kv_heads, self.head_dim, quant.kv_block, quant.kv_format);
+        // Each tile of queries reads the cache once; a step's tokens write it once.
+        work.cost.kv_bytes = ((context + tokens) * layout.token_bytes()) as f64;
+        let pairs = tokens * context + tokens * (tokens + 1) / 2;
+        let products = (2 * pairs * self.heads * self.head_dim) as f64;
+        // Decode attention reads the cache past a few queries, outside tensor cores; prefill's is a product.
+        match (work.target.hardware.cuda(), quant.compute.classes.get(&TensorClass::Attention)) {
+            (Some(_), Some(Compute::F16)) if tokens > 1 => work.cost.bf16_products = products,
+            (Some(_), Some(Compute::F32 | Compute::Int8Block32)) => work.cost.f64_products = products,
+            _ => work.cost.f32_products = products,
+        }
+    }
+}
+
+/// The rules.
+pub const FUSIONS: &[Fusion] = &[
+    Fusion {
+        name: "attention",
+        pattern: "qr = rotary(q); kr = rotary(k); out = attention(qr, kr, v) \
+                  where q is linear, k is linear, out feeds linear",
+        matrices: &[],
+        buffers: &[],
+        lower: |it| lower(it, "out", [None; 2], None),
+    },
+    Fusion {
+        name: "attention-normed",
+        pattern: "qn = rms-norm(q); kn = rms-norm(k); qr = rotary(qn); kr = rotary(kn); \
+                  out = attention(qr, kr, v) where out feeds linear",
+        matrices: &[],
+        buffers: &[],
+        lower: |it| lower(it, "out", [Some("qn"), Some("kn")], None),
+    },
+    // The result is gated by a projection of its own.
+    Fusion {
+        name: "attention-gated",
+        pattern: "qn = rms-norm(q); kn = rms-norm(k); qr = rotary(qn); kr = rotary(kn); \
+                  c = attention(qr, kr, v); out = sigmoid-gate(c, g)",
+        matrices: &[],
+        buffers: &[],
+        lower: |it| lower(it, "c", [Some("qn"), Some("kn")], Some("g")),
+    },
+];
+
+/// `context` is what attention makes; the result may be gated by `gates`.
+fn lower(
+    it: &Lowering,
+    context: &str,
+    norms: [Option<&str>; 2],
+    gates: Option<&str>,
+) -> Result<PhaseKind, PassError> {
+    let Op::Attention { heads, kv_heads, head_dim, scale } = *it.op(context) else {
+        unreachable!("the rule says attention")
+    };
+    let (Op::Rotary { frequencies, .. }, Op::Rotary { frequencies: of_keys, .. }) =
+        (it.op("qr"), it.op("kr"))
+    else {
+        unreachable!("the rule says rotary")
+    };
+    if frequencies != of_keys {
+        return Err(pass_error!("q and k of `{}` turn by different angles", it.body.name));
+    }
+    let qkv = it.whole("q")?;
+    let queries = heads * head_dim * if gates.is_some() { 2 } else { 1 };
+    let mut expected = vec![("k", queries), ("v", queries + kv_heads * head_dim)];
+    expected.extend(gates.map(|gates| (gates, heads * head_dim)));
+    if expected.iter().any(|(name, column)| it.slice(name) != Slice { buffer: qkv, column: *column }) {
+        return Err(pass_error!("q, k and v of `{}` do not stand side by side", it.body.name));
+    }
+    let [q_norm, k_norm] = norms.map(|name| name.map(|name| it.norm(name)));
+    let (gated, frequencies, out) = (gates.is_some(), frequencies.clone(), it.whole("out")?);
+    Ok(Attention { qkv, gated, q_norm, k_norm, frequencies, heads, kv_heads, head_dim, scale, out }.into())
+}

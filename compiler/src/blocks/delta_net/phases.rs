@@ -1,0 +1,146 @@
+//! Phases: rules, operands, what is moved and computed.
+
+use super::super::{Kind, PhaseKind};
+use crate::graph::Op;
+use crate::passes::lower::Lowering;
+use crate::passes::memory::Slice;
+use crate::passes::rules::Fusion;
+use crate::passes::{PassError, pass_error};
+use crate::plan::Packing::Stacked;
+use crate::plan::{BufferId, FieldId, Work};
+use crate::spec::types::{Activation, DeltaShape};
+
+/// `out = matrix * round(norm(x))`, `gates_out = gates * round(norm(x))`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ProjectDelta {
+    /// Input.
+    pub x: BufferId,
+    /// Before the products.
+    pub norm: FieldId,
+    /// q, k, v and z stacked.
+    pub matrix: FieldId,
+    /// b and a stacked.
+    pub gates: FieldId,
+    /// q, k, v and z side by side.
+    pub out: BufferId,
+    /// b and a side by side.
+    pub gates_out: BufferId,
+}
+
+impl Kind for ProjectDelta {
+    const NAME: &'static str = "project-delta";
+
+    fn buffers(&self) -> (Vec<BufferId>, Vec<BufferId>) {
+        (vec![self.x], vec![self.gates_out, self.out])
+    }
+
+    fn fields(&self) -> Vec<FieldId> {
+        vec![self.norm, self.matrix, self.gates]
+    }
+
+    fn streams(&self) -> Option<FieldId> {
+        Some(self.matrix)
+    }
+
+    fn work(&self, work: &mut Work) {
+        work.product(self.matrix, work.given.tokens);
+        work.product(self.gates, work.given.tokens);
+    }
+}
+
+/// Convolution, delta rule, norm of every head, gate.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Delta {
+    /// q, k, v and z side by side.
+    pub qkvz: BufferId,
+    /// b and a side by side.
+    pub ba: BufferId,
+    /// Of q, k and v.
+    pub convolution: FieldId,
+    /// Of the decay, one a value head.
+    pub a_log: FieldId,
+    /// Of the decay, one a value head.
+    pub dt_bias: FieldId,
+    /// Of every head of the result.
+    pub norm: FieldId,
+    /// Applied to z.
+    pub activation: Activation,
+    /// Heads and widths.
+    pub shape: DeltaShape,
+    /// One row of all value heads.
+    pub out: BufferId,
+}
+
+impl Kind for Delta {
+    const NAME: &'static str = "delta";
+
+    fn buffers(&self) -> (Vec<BufferId>, Vec<BufferId>) {
+        (vec![self.qkvz, self.ba], vec![self.out])
+    }
+
+    fn fields(&self) -> Vec<FieldId> {
+        vec![self.convolution, self.a_log, self.dt_bias, self.norm]
+    }
+
+    fn work(&self, work: &mut Work) {
+        let shape = &self.shape;
+        // The matrices are read and written once a sequence, of the window all rows but the newest are read,
+        // and that is written; every token decays, predicts, corrects and reads.
+        let matrices = shape.value_heads * shape.key_dim * shape.value_dim;
+        let window = shape.taps * (2 * shape.key_width() + shape.value_width());
+        work.cost.state_bytes = (4 * (2 * matrices + window)) as f64;
+        if work.target.hardware.cuda().is_none() {
+            // One version more behind every draft.
+            work.cost.state_bytes += (4 * matrices * (work.given.outputs - 1)) as f64;
+        }
+        work.cost.f32_products = (work.given.tokens * 3 * matrices) as f64;
+    }
+}
+
+/// The rules.
+pub const FUSIONS: &[Fusion] = &[
+    Fusion {
+        name: "project-delta",
+        pattern: "n = rms-norm(x); q = linear(n); k = linear(n); v = linear(n); z = linear(n); \
+                  b = linear(n); a = linear(n)",
+        matrices: &[(&["q", "k", "v", "z"], Stacked), (&["b", "a"], Stacked)],
+        buffers: &[&["q", "k", "v", "z"], &["b", "a"]],
+        lower: |it| {
+            Ok(ProjectDelta {
+                x: it.whole("x")?,
+                norm: it.norm("n"),
+                matrix: it.matrix("q"),
+                gates: it.matrix("b"),
+                out: it.whole("q")?,
+                gates_out: it.whole("b")?,
+            }
+            .into())
+        },
+    },
+    Fusion {
+        name: "delta",
+        pattern: "r = delta-net(q, k, v, b, a); n = rms-norm(r); out = gate(z, n)",
+        matrices: &[],
+        buffers: &[],
+        lower: delta,
+    },
+];
+
+fn delta(it: &Lowering) -> Result<PhaseKind, PassError> {
+    let Op::DeltaNet { shape, .. } = *it.op("r") else { unreachable!("the rule says delta-net") };
+    let Op::Gate { activation } = *it.op("out") else { unreachable!("the rule says gate") };
+    let (qkvz, ba) = (it.whole("q")?, it.whole("b")?);
+    let (keys, values) = (shape.key_width(), shape.value_width());
+    let expected = [
+        ("k", qkvz, keys),
+        ("v", qkvz, 2 * keys),
+        ("z", qkvz, 2 * keys + values),
+        ("a", ba, shape.value_heads),
+    ];
+    if expected.into_iter().any(|(name, buffer, column)| it.slice(name) != Slice { buffer, column }) {
+        return Err(pass_error!("the inputs of `{}` do not stand side by side", it.body.name));
+    }
+    let [convolution, a_log, dt_bias] = it.delta();
+    let (norm, out) = (it.norm("n"), it.whole("out")?);
+    Ok(Delta { qkvz, ba, convolution, a_log, dt_bias, norm, activation, shape, out }.into())
+}

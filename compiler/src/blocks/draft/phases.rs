@@ -1,0 +1,94 @@
+//! Phases: rules, operands, what is moved and computed.
+
+use super::super::Kind;
+use crate::passes::rules::Fusion;
+use crate::plan::Packing::Stacked;
+use crate::plan::{BufferId, Cost, FieldId, FieldKind, Work};
+
+/// `out = [embedding_norm(table[following]) | hidden_norm(norm(x))]`: where a draft begins. A row's
+/// `following` is the token after the row's own ([`crate::plan::DraftPlan`]).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct DraftEmbed {
+    /// A residual stream.
+    pub x: BufferId,
+    /// What makes it hidden states: the norm before the head that the stream leads to.
+    pub norm: FieldId,
+    /// Of those.
+    pub hidden_norm: FieldId,
+    /// The model's embedding.
+    pub table: FieldId,
+    /// Of its rows.
+    pub embedding_norm: FieldId,
+    /// Twice as wide as `x`.
+    pub out: BufferId,
+}
+
+impl Kind for DraftEmbed {
+    const NAME: &'static str = "draft-embed";
+
+    fn buffers(&self) -> (Vec<BufferId>, Vec<BufferId>) {
+        (vec![self.x], vec![self.out])
+    }
+
+    fn fields(&self) -> Vec<FieldId> {
+        vec![self.norm, self.hidden_norm, self.table, self.embedding_norm]
+    }
+
+    fn work(&self, work: &mut Work) {
+        work.rows_of(self.table);
+    }
+}
+
+/// `out = the first rows of matrix * round(norm(x))`, where a draft ends: the largest of a row's logits, the
+/// first of equals, is the id drafted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Propose {
+    /// Input.
+    pub x: BufferId,
+    /// Before the product.
+    pub norm: FieldId,
+    /// The model's head, of which the first rows are multiplied: as many as `out` is wide.
+    pub matrix: FieldId,
+    /// Logits of the ids that can be drafted.
+    pub out: BufferId,
+}
+
+impl Kind for Propose {
+    const NAME: &'static str = "propose";
+
+    fn buffers(&self) -> (Vec<BufferId>, Vec<BufferId>) {
+        (vec![self.x], vec![self.out])
+    }
+
+    fn fields(&self) -> Vec<FieldId> {
+        vec![self.norm, self.matrix]
+    }
+
+    fn work(&self, work: &mut Work) {
+        let FieldKind::Matrix { rows: all, .. } = work.field(self.matrix).kind else { return };
+        let part = work.width(self.out) as f64 / all as f64;
+        let before = std::mem::take(&mut work.cost);
+        work.product(self.matrix, work.given.outputs);
+        let whole = std::mem::replace(&mut work.cost, Cost::default());
+        work.cost = before + whole.part(part);
+    }
+}
+
+/// The rules; a draft's layer and its head are those of models.
+pub const FUSIONS: &[Fusion] = &[Fusion {
+    name: "draft-embed",
+    pattern: "e = embedding(); m = rms-norm(e); n = rms-norm(h); out = concat(m, n)",
+    matrices: &[(&["e"], Stacked)],
+    buffers: &[],
+    lower: |it| {
+        Ok(DraftEmbed {
+            x: it.whole("h")?,
+            norm: it.final_norm.expect("a model's head begins with a norm"),
+            hidden_norm: it.norm("n"),
+            table: it.matrix("e"),
+            embedding_norm: it.norm("m"),
+            out: it.whole("out")?,
+        }
+        .into())
+    },
+}];

@@ -1,0 +1,88 @@
+//! Phases: rules, operands, what is moved and computed.
+
+use super::super::Kind;
+use super::super::products::Project;
+use crate::blocks::draft::Propose;
+use crate::passes::rules::Fusion;
+use crate::plan::Packing::Stacked;
+use crate::plan::{BufferId, FieldId, Work};
+
+/// `out = table[tokens]`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Embed {
+    /// The embedding.
+    pub table: FieldId,
+    /// Residual stream.
+    pub out: BufferId,
+}
+
+impl Kind for Embed {
+    const NAME: &'static str = "embed";
+
+    fn buffers(&self) -> (Vec<BufferId>, Vec<BufferId>) {
+        (vec![], vec![self.out])
+    }
+
+    fn fields(&self) -> Vec<FieldId> {
+        vec![self.table]
+    }
+
+    fn work(&self, work: &mut Work) {
+        work.rows_of(self.table);
+    }
+}
+
+/// `out = rows of x whose logits are wanted`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Select {
+    /// Input.
+    pub x: BufferId,
+    /// Fewer rows.
+    pub out: BufferId,
+}
+
+impl Kind for Select {
+    const NAME: &'static str = "select";
+
+    fn buffers(&self) -> (Vec<BufferId>, Vec<BufferId>) {
+        (vec![self.x], vec![self.out])
+    }
+
+    fn fields(&self) -> Vec<FieldId> {
+        vec![]
+    }
+
+    fn work(&self, _: &mut Work) {}
+}
+
+/// The rules.
+pub const FUSIONS: &[Fusion] = &[
+    Fusion {
+        name: "embed",
+        pattern: "out = embedding() where out is handed on",
+        matrices: &[(&["out"], Stacked)],
+        buffers: &[],
+        lower: |it| Ok(Embed { table: it.matrix("out"), out: it.whole("out")? }.into()),
+    },
+    Fusion {
+        name: "select",
+        pattern: "out = select(x)",
+        matrices: &[],
+        buffers: &[],
+        lower: |it| Ok(Select { x: it.whole("x")?, out: it.whole("out")? }.into()),
+    },
+    // The head of a pass that drafts keeps the ids it may draft.
+    Fusion {
+        name: "head",
+        pattern: "n = rms-norm(x); out = linear(n)",
+        matrices: &[(&["out"], Stacked)],
+        buffers: &[],
+        lower: |it| {
+            let (x, norm, matrix, out) = (it.whole("x")?, it.norm("n"), it.matrix("out"), it.whole("out")?);
+            Ok(match it.in_draft {
+                true => Propose { x, norm, matrix, out }.into(),
+                false => Project { x, norm, matrix, bias: it.bias("out"), out }.into(),
+            })
+        },
+    },
+];

@@ -1,0 +1,200 @@
+//! Phases: rules, operands, what is moved and computed.
+
+use super::super::{Kind, PhaseKind};
+use crate::graph::Op;
+use crate::passes::lower::Lowering;
+use crate::passes::rules::Fusion;
+use crate::passes::{PassError, pass_error};
+use crate::plan::Packing::{self, Stacked};
+use crate::plan::{BufferId, FieldId, Work};
+use crate::spec::types::Activation;
+
+/// The router, the gated halves of the experts it chooses, and of the shared expert.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Experts {
+    /// Input.
+    pub x: BufferId,
+    /// Before all products.
+    pub norm: FieldId,
+    /// The router's product; below it, where there is a shared expert, the row that weighs that.
+    pub router: FieldId,
+    /// Its logits, and beside them what weighs the shared expert, before the sigmoid.
+    pub logits: BufferId,
+    /// What is chosen: weights, then experts.
+    pub routing: BufferId,
+    /// Gate and up of every expert, [`Packing::Gated`](crate::plan::Packing::Gated).
+    pub matrix: FieldId,
+    /// How many a token is given to.
+    pub active: usize,
+    /// Whether the weights chosen are divided by their sum.
+    pub renormalise: bool,
+    /// Applied to every gate.
+    pub activation: Activation,
+    /// Input of the down products: the chosen experts' side by side.
+    pub out: BufferId,
+    /// The expert every token is given to.
+    pub shared: Option<SharedUp>,
+}
+
+/// The shared expert's part of [`Experts`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SharedUp {
+    /// Gate and up, [`Packing::Gated`](crate::plan::Packing::Gated).
+    pub matrix: FieldId,
+    /// Input of its down product.
+    pub out: BufferId,
+}
+
+impl Kind for Experts {
+    const NAME: &'static str = "experts";
+
+    fn buffers(&self) -> (Vec<BufferId>, Vec<BufferId>) {
+        let shared = self.shared.iter().map(|it| it.out);
+        (vec![self.x], [self.logits, self.routing].into_iter().chain(shared).chain([self.out]).collect())
+    }
+
+    fn fields(&self) -> Vec<FieldId> {
+        [self.norm, self.router, self.matrix].into_iter().chain(self.shared.map(|it| it.matrix)).collect()
+    }
+
+    fn streams(&self) -> Option<FieldId> {
+        Some(self.matrix)
+    }
+
+    fn work(&self, work: &mut Work) {
+        let tokens = work.given.tokens;
+        work.routing(self.router, tokens);
+        work.chosen(self.matrix, self.active, tokens);
+        if let Some(shared) = self.shared {
+            work.product(shared.matrix, tokens);
+        }
+    }
+}
+
+/// `residual += sum of weight * down * round(inner) + sigmoid(scale) * shared_down * round(shared_inner)`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Combine {
+    /// The chosen experts' side by side.
+    pub inner: BufferId,
+    /// Weights, then experts.
+    pub routing: BufferId,
+    /// Down of every expert.
+    pub matrix: FieldId,
+    /// How many a token is given to.
+    pub active: usize,
+    /// The expert every token is given to.
+    pub shared: Option<SharedDown>,
+    /// Read and written.
+    pub residual: BufferId,
+}
+
+/// The shared expert's part of [`Combine`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SharedDown {
+    /// Input of its down product.
+    pub inner: BufferId,
+    /// The router's logits, beside which stands what weighs it, before the sigmoid.
+    pub logits: BufferId,
+    /// Down.
+    pub matrix: FieldId,
+    /// Its product, where a backend keeps it.
+    pub product: BufferId,
+}
+
+impl Kind for Combine {
+    const NAME: &'static str = "combine";
+
+    fn buffers(&self) -> (Vec<BufferId>, Vec<BufferId>) {
+        let read = self.shared.iter().flat_map(|it| [it.inner, it.logits]);
+        let written = self.shared.iter().map(|it| it.product).chain([self.residual]).collect();
+        ([self.inner, self.routing, self.residual].into_iter().chain(read).collect(), written)
+    }
+
+    fn fields(&self) -> Vec<FieldId> {
+        std::iter::once(self.matrix).chain(self.shared.map(|it| it.matrix)).collect()
+    }
+
+    fn streams(&self) -> Option<FieldId> {
+        Some(self.matrix)
+    }
+
+    fn work(&self, work: &mut Work) {
+        let tokens = work.given.tokens;
+        work.chosen(self.matrix, self.active, tokens);
+        if let Some(shared) = self.shared {
+            work.product(shared.matrix, tokens);
+        }
+    }
+}
+
+/// The rules.
+pub const FUSIONS: &[Fusion] = &[
+    Fusion {
+        name: "experts",
+        pattern: "n = rms-norm(x); l = linear(n); r = route(l); out = expert-gate(n, r) \
+                  where l is kept, r is kept",
+        matrices: &[(&["out"], Packing::Gated), (&["l"], Stacked)],
+        buffers: &[&["l"], &["r"], &["out"]],
+        lower: |it| experts(it, None),
+    },
+    // With an expert that every token is given to.
+    Fusion {
+        name: "experts-shared",
+        pattern: "n = rms-norm(x); l = linear(n); r = route(l); out = expert-gate(n, r); \
+                  g = linear(n); u = linear(n); c = gate(g, u); s = linear(n) where l is kept, r is kept",
+        matrices: &[(&["out"], Packing::Gated), (&["l", "s"], Stacked), (&["g", "u"], Packing::Gated)],
+        buffers: &[&["l", "s"], &["r"], &["out"], &["c"]],
+        lower: |it| {
+            let Op::Gate { activation } = *it.op("c") else { unreachable!("the rule says gate") };
+            let shared = SharedUp { matrix: it.matrix("g"), out: it.whole("c")? };
+            experts(it, Some((activation, shared)))
+        },
+    },
+    Fusion {
+        name: "combine",
+        pattern: "y = expert-down(i, r); out = add(residual, y)",
+        matrices: &[(&["y"], Stacked)],
+        buffers: &[],
+        lower: |it| combine(it, None),
+    },
+    Fusion {
+        name: "combine-shared",
+        pattern: "y = expert-down(i, r); d = linear(c); w = sigmoid-gate(d, s); t = add(y, w); \
+                  out = add(residual, t) where d is kept",
+        matrices: &[(&["y"], Stacked), (&["d"], Stacked)],
+        buffers: &[],
+        lower: |it| {
+            let (inner, product) = (it.whole("c")?, it.whole("d")?);
+            let shared = SharedDown { inner, logits: it.slice("s").buffer, matrix: it.matrix("d"), product };
+            combine(it, Some(shared))
+        },
+    },
+];
+
+fn experts(it: &Lowering, shared: Option<(Activation, SharedUp)>) -> Result<PhaseKind, PassError> {
+    let Op::Route { active, renormalise, .. } = *it.op("r") else { unreachable!("the rule says route") };
+    let Op::ExpertGate { activation, .. } = *it.op("out") else { unreachable!("the rule says expert-gate") };
+    if shared.is_some_and(|(of_shared, _)| of_shared != activation) {
+        return Err(pass_error!("the experts of `{}` have two activations", it.body.name));
+    }
+    Ok(Experts {
+        x: it.whole("x")?,
+        norm: it.norm("n"),
+        router: it.matrix("l"),
+        logits: it.whole("l")?,
+        routing: it.whole("r")?,
+        matrix: it.matrix("out"),
+        active,
+        renormalise,
+        activation,
+        out: it.whole("out")?,
+        shared: shared.map(|(_, shared)| shared),
+    }
+    .into())
+}
+
+fn combine(it: &Lowering, shared: Option<SharedDown>) -> Result<PhaseKind, PassError> {
+    let Op::ExpertDown { active, .. } = *it.op("y") else { unreachable!("the rule says expert-down") };
+    let (inner, routing, residual) = (it.whole("i")?, it.whole("r")?, it.whole("residual")?);
+    Ok(Combine { inner, routing, matrix: it.matrix("y"), active, shared, residual }.into())
+}

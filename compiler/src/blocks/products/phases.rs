@@ -1,0 +1,200 @@
+//! Phases: rules, operands, what is moved and computed.
+
+use super::super::{Kind, PhaseKind};
+use crate::graph::Op;
+use crate::passes::PassError;
+use crate::passes::lower::Lowering;
+use crate::passes::rules::Fusion;
+use crate::plan::Packing::{self, Stacked};
+use crate::plan::{BufferId, FieldId, Work};
+use crate::spec::types::Activation;
+
+/// `out = matrix * round(norm(x)) + bias`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Project {
+    /// Input.
+    pub x: BufferId,
+    /// Before the product.
+    pub norm: FieldId,
+    /// One or more products stacked.
+    pub matrix: FieldId,
+    /// Of all of them.
+    pub bias: Option<FieldId>,
+    /// Products side by side.
+    pub out: BufferId,
+}
+
+impl Kind for Project {
+    const NAME: &'static str = "project";
+
+    fn buffers(&self) -> (Vec<BufferId>, Vec<BufferId>) {
+        (vec![self.x], vec![self.out])
+    }
+
+    fn fields(&self) -> Vec<FieldId> {
+        [self.norm, self.matrix].into_iter().chain(self.bias).collect()
+    }
+
+    fn streams(&self) -> Option<FieldId> {
+        Some(self.matrix)
+    }
+
+    fn work(&self, work: &mut Work) {
+        work.product(self.matrix, work.rows(self.out));
+    }
+}
+
+/// `residual += matrix * round(x) + bias`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Accumulate {
+    /// Input.
+    pub x: BufferId,
+    /// The product.
+    pub matrix: FieldId,
+    /// Of it.
+    pub bias: Option<FieldId>,
+    /// Read and written.
+    pub residual: BufferId,
+}
+
+impl Kind for Accumulate {
+    const NAME: &'static str = "accumulate";
+
+    fn buffers(&self) -> (Vec<BufferId>, Vec<BufferId>) {
+        (vec![self.x, self.residual], vec![self.residual])
+    }
+
+    fn fields(&self) -> Vec<FieldId> {
+        std::iter::once(self.matrix).chain(self.bias).collect()
+    }
+
+    fn streams(&self) -> Option<FieldId> {
+        Some(self.matrix)
+    }
+
+    fn work(&self, work: &mut Work) {
+        work.product(self.matrix, work.given.tokens);
+    }
+}
+
+/// `out = activation(gate * round(norm(x))) * (up * round(norm(x)))`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Gated {
+    /// Input.
+    pub x: BufferId,
+    /// Before the products.
+    pub norm: FieldId,
+    /// Gate and up, [`Packing::Gated`](crate::plan::Packing::Gated).
+    pub matrix: FieldId,
+    /// Gate's and up's.
+    pub biases: Option<(FieldId, FieldId)>,
+    /// Applied to the gate.
+    pub activation: Activation,
+    /// Input of the down product.
+    pub out: BufferId,
+}
+
+impl Kind for Gated {
+    const NAME: &'static str = "gated";
+
+    fn buffers(&self) -> (Vec<BufferId>, Vec<BufferId>) {
+        (vec![self.x], vec![self.out])
+    }
+
+    fn fields(&self) -> Vec<FieldId> {
+        let biases = self.biases.into_iter().flat_map(|(gate, up)| [gate, up]);
+        [self.norm, self.matrix].into_iter().chain(biases).collect()
+    }
+
+    fn streams(&self) -> Option<FieldId> {
+        Some(self.matrix)
+    }
+
+    fn work(&self, work: &mut Work) {
+        work.product(self.matrix, work.given.tokens);
+    }
+}
+
+/// `out = matrix * round(x)`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Linear {
+    /// Input.
+    pub x: BufferId,
+    /// The product.
+    pub matrix: FieldId,
+    /// Residual stream.
+    pub out: BufferId,
+}
+
+impl Kind for Linear {
+    const NAME: &'static str = "linear";
+
+    fn buffers(&self) -> (Vec<BufferId>, Vec<BufferId>) {
+        (vec![self.x], vec![self.out])
+    }
+
+    fn fields(&self) -> Vec<FieldId> {
+        vec![self.matrix]
+    }
+
+    fn streams(&self) -> Option<FieldId> {
+        Some(self.matrix)
+    }
+
+    fn work(&self, work: &mut Work) {
+        work.product(self.matrix, work.given.tokens);
+    }
+}
+
+/// The rules.
+pub const FUSIONS: &[Fusion] = &[
+    Fusion {
+        name: "project",
+        pattern: "n = rms-norm(x); q = linear(n); k = linear(n); v = linear(n)",
+        matrices: &[(&["q", "k", "v"], Stacked)],
+        buffers: &[],
+        lower: project,
+    },
+    // With a projection of its own for the gates.
+    Fusion {
+        name: "project-gated",
+        pattern: "n = rms-norm(x); q = linear(n); g = linear(n); k = linear(n); v = linear(n)",
+        matrices: &[(&["q", "g", "k", "v"], Stacked)],
+        buffers: &[],
+        lower: project,
+    },
+    Fusion {
+        name: "accumulate",
+        pattern: "y = linear(x); out = add(residual, y)",
+        matrices: &[(&["y"], Stacked)],
+        buffers: &[],
+        lower: |it| {
+            let (x, residual) = (it.whole("x")?, it.whole("residual")?);
+            Ok(Accumulate { x, matrix: it.matrix("y"), bias: it.bias("y"), residual }.into())
+        },
+    },
+    Fusion {
+        name: "gated",
+        pattern: "n = rms-norm(x); g = linear(n); u = linear(n); out = gate(g, u)",
+        matrices: &[(&["g", "u"], Packing::Gated)],
+        buffers: &[],
+        lower: |it| {
+            let Op::Gate { activation } = *it.op("out") else { unreachable!("the rule says gate") };
+            let (x, out) = (it.whole("x")?, it.whole("out")?);
+            let biases = it.bias("g").zip(it.bias("u"));
+            Ok(Gated { x, norm: it.norm("n"), matrix: it.matrix("g"), biases, activation, out }.into())
+        },
+    },
+    Fusion {
+        name: "linear",
+        pattern: "out = linear(x) where x is concat",
+        matrices: &[(&["out"], Stacked)],
+        buffers: &[],
+        lower: |it| Ok(Linear { x: it.whole("x")?, matrix: it.matrix("out"), out: it.whole("out")? }.into()),
+    },
+];
+
+fn project(it: &Lowering) -> Result<PhaseKind, PassError> {
+    let (x, out) = (it.whole("x")?, it.whole("q")?);
+    Ok(Project { x, norm: it.norm("n"), matrix: it.matrix("q"), bias: it.bias("q"), out }.into())
+}

@@ -1,0 +1,84 @@
+//! What a group of ops becomes: the rule that matched it says which phase, over fields and buffers by the
+//! names that the rule has for values.
+
+use super::fuse::Group;
+use super::layout::Uses;
+use super::memory::Slice;
+use super::{PassError, pass_error};
+use crate::blocks::PhaseKind;
+use crate::graph::{Body, Op, ValueId};
+use crate::plan::{BufferId, FieldId};
+use std::collections::BTreeMap;
+
+/// One group on its way to a phase.
+#[derive(Debug)]
+pub struct Lowering<'a> {
+    /// The body it stands in.
+    pub body: &'a Body,
+    pub(super) group: &'a Group,
+    pub(super) uses: &'a Uses,
+    pub(super) slices: &'a BTreeMap<ValueId, Slice>,
+    /// The norm of the model's head.
+    pub final_norm: Option<FieldId>,
+    /// Whether only draft passes run the body.
+    pub in_draft: bool,
+}
+
+impl Lowering<'_> {
+    /// The phase.
+    pub(super) fn kind(&self) -> Result<PhaseKind, PassError> {
+        let kind = (self.group.fusion.lower)(self)?;
+        let fields = kind.fields();
+        if self.uses.biases.values().all(|bias| fields.contains(bias)) {
+            return Ok(kind);
+        }
+        let (rule, body) = (self.group.fusion.name, &self.body.name);
+        Err(pass_error!("a product of `{rule}` in `{body}` has a bias, which its phase does not add"))
+    }
+
+    /// The op that makes a value.
+    ///
+    /// # Panics
+    /// Here and below, if the rule names no such value, or not of this kind: rule and lowering disagree.
+    pub fn op(&self, value: &str) -> &Op {
+        let producer = self.body.producer(self.group.value(value)).expect("a value of the pattern");
+        &self.body.nodes[producer.0].op
+    }
+
+    /// The weight of the norm that makes a value.
+    pub fn norm(&self, value: &str) -> FieldId {
+        self.uses.norms[value]
+    }
+
+    /// The matrix that holds a product.
+    pub fn matrix(&self, value: &str) -> FieldId {
+        self.uses.matrices[value]
+    }
+
+    /// A product's bias, or that of all products of its matrix.
+    pub fn bias(&self, value: &str) -> Option<FieldId> {
+        self.uses.biases.get(value).copied()
+    }
+
+    /// Convolution, `a_log` and `dt_bias` of a delta-net.
+    pub fn delta(&self) -> [FieldId; 3] {
+        self.uses.delta.expect("layout gives a delta-net its vectors")
+    }
+
+    /// Where a value stands.
+    pub fn slice(&self, value: &str) -> Slice {
+        self.slices[&self.group.value(value)]
+    }
+
+    /// The buffer that a value begins.
+    ///
+    /// # Errors
+    /// When it does not begin one.
+    pub fn whole(&self, value: &str) -> Result<BufferId, PassError> {
+        let slice = self.slice(value);
+        if slice.column != 0 {
+            return Err(pass_error!("`{value}` of `{}` does not begin its buffer", self.body.name));
+        }
+        Ok(slice.buffer)
+    }
+}
