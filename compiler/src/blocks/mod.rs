@@ -18,11 +18,14 @@ pub use ends::{Embed, Select};
 pub use experts::{Combine, Experts, SharedDown, SharedUp};
 pub use products::{Accumulate, Gated, Linear, Project};
 
+use crate::emit::call::Call;
+use crate::emit::cpu::Working;
 use crate::passes::rules::Fusion;
-use crate::plan::{BufferId, FieldId, Work};
+use crate::plan::{BufferId, FieldId, Plan, Work};
+use proc_macro2::TokenStream;
 
 /// A kind of phase: its operands, and what is done with them.
-pub trait Kind {
+pub(crate) trait Kind {
     /// What reports call it.
     const NAME: &'static str;
 
@@ -39,6 +42,19 @@ pub trait Kind {
 
     /// Adds what it moves and computes besides activations.
     fn work(&self, work: &mut Work);
+
+    /// Matrices whose input a CPU stages.
+    fn staged(&self) -> Vec<FieldId> {
+        self.streams().into_iter().collect()
+    }
+
+    /// What else it works in on a CPU.
+    fn working(&self, _: &Plan) -> Vec<Working> {
+        Vec::new()
+    }
+
+    /// Its call on a CPU.
+    fn cpu(&self, call: &Call) -> TokenStream;
 }
 
 macro_rules! blocks {
@@ -78,14 +94,35 @@ macro_rules! blocks {
             }
 
             /// The matrix it streams, which names the phase.
-            pub fn streams(&self) -> Option<FieldId> {
+            pub(crate) fn streams(&self) -> Option<FieldId> {
                 match self {
                     $($(PhaseKind::$name(it) => it.streams(),)*)*
                 }
             }
 
+            /// Matrices whose input a CPU stages.
+            pub(crate) fn staged(&self) -> Vec<FieldId> {
+                match self {
+                    $($(PhaseKind::$name(it) => it.staged(),)*)*
+                }
+            }
+
+            /// What else it works in on a CPU.
+            pub(crate) fn working(&self, plan: &Plan) -> Vec<Working> {
+                match self {
+                    $($(PhaseKind::$name(it) => Kind::working(it, plan),)*)*
+                }
+            }
+
+            /// Its call on a CPU.
+            pub(crate) fn cpu(&self, call: &Call) -> TokenStream {
+                match self {
+                    $($(PhaseKind::$name(it) => it.cpu(call),)*)*
+                }
+            }
+
             /// Adds what it moves and computes besides activations.
-            pub fn work(&self, work: &mut Work) {
+            pub(crate) fn work(&self, work: &mut Work) {
                 match self {
                     $($(PhaseKind::$name(it) => it.work(work),)*)*
                 }

@@ -1,6 +1,6 @@
 //! `stack.rs` for a CPU: the layer stack as a sequence of phase functions of `monomorph_device::cpu`.
 
-use super::phases::{Operands, phase};
+use super::call::{Place, phase};
 use super::{cpu_draft, far, float, format_ident, layer_type, number, quote, spec, weights};
 use crate::blocks;
 use crate::graph::{RotaryFrequencies, Rows};
@@ -50,6 +50,9 @@ pub fn stack(plan: &Plan) -> TokenStream {
     }
 }
 
+/// Something phases work in: its name among the buffers, its type, and how it is made.
+pub type Working = (Ident, TokenStream, TokenStream);
+
 /// What the attention phase of a body needs besides weights and buffers.
 pub struct AttentionShape<'a> {
     pub frequencies: &'a RotaryFrequencies,
@@ -86,7 +89,7 @@ pub fn frequency_table(body: &PlanBody, frequencies: &RotaryFrequencies) -> Toke
 /// Activations, the staging of each product's input, and what attention works in.
 fn buffers(plan: &Plan) -> TokenStream {
     let (tokens, sequences) = (number(plan.buckets.tokens), number(plan.buckets.sequences));
-    let mut fields: Vec<(Ident, TokenStream, TokenStream)> = Vec::new();
+    let mut fields: Vec<Working> = Vec::new();
     for buffer in &plan.buffers {
         let width = number(buffer.width);
         let rows = match buffer.rows {
@@ -97,11 +100,11 @@ fn buffers(plan: &Plan) -> TokenStream {
         fields.push((format_ident!("{}", buffer.name), quote!(Rows<#width>), quote!(Rows::new(#rows))));
     }
     let phases = || plan.bodies.iter().flat_map(|body| &body.phases);
-    let staged = phases().flat_map(|phase| products(&phase.kind)).map(|matrix| {
+    let staged = phases().flat_map(|phase| phase.kind.staged()).map(|matrix| {
         let (name, kind) = staging(plan, matrix);
         (name, kind, quote!(Staging::new(lanes, #tokens)))
     });
-    let working = phases().flat_map(|phase| expert_scratch(plan, &phase.kind));
+    let working = phases().flat_map(|phase| phase.kind.working(plan));
     for (name, kind, init) in staged.chain(working) {
         if fields.iter().all(|(known, ..)| *known != name) {
             fields.push((name, kind, init));
@@ -142,52 +145,6 @@ fn buffers(plan: &Plan) -> TokenStream {
     }
 }
 
-/// The matrices a phase multiplies staged rows with.
-fn products(kind: &PhaseKind) -> Vec<FieldId> {
-    match kind {
-        PhaseKind::Project(blocks::Project { matrix, .. })
-        | PhaseKind::Accumulate(blocks::Accumulate { matrix, .. })
-        | PhaseKind::Linear(blocks::Linear { matrix, .. })
-        | PhaseKind::Propose(blocks::Propose { matrix, .. })
-        | PhaseKind::Gated(blocks::Gated { matrix, .. }) => vec![*matrix],
-        PhaseKind::ProjectDelta(blocks::ProjectDelta { matrix, gates, .. }) => vec![*matrix, *gates],
-        PhaseKind::Experts(blocks::Experts { router, matrix, shared, .. }) => {
-            [*router, *matrix].into_iter().chain(shared.map(|it| it.matrix)).collect()
-        }
-        PhaseKind::Combine(blocks::Combine { shared, .. }) => shared.iter().map(|it| it.matrix).collect(),
-        PhaseKind::Embed(_)
-        | PhaseKind::DraftEmbed(_)
-        | PhaseKind::Attention(_)
-        | PhaseKind::Delta(_)
-        | PhaseKind::Select(_) => vec![],
-    }
-}
-
-/// What phases of experts work in: rows gathered for an expert, one scratch for each format and width, and
-/// the products of the experts' down matrices before they are added.
-fn expert_scratch(plan: &Plan, kind: &PhaseKind) -> Vec<(Ident, TokenStream, TokenStream)> {
-    let (matrix, active) = match *kind {
-        PhaseKind::Experts(blocks::Experts { matrix, active, .. })
-        | PhaseKind::Combine(blocks::Combine { matrix, active, .. }) => (matrix, active),
-        _ => return vec![],
-    };
-    let slots = number(active * plan.buckets.tokens);
-    let (name, kind_of_scratch) = gathering(plan, matrix);
-    let gathered = (name, kind_of_scratch, quote!(ExpertScratch::new(lanes, #slots)));
-    let PhaseKind::Combine(blocks::Combine { residual, .. }) = *kind else { return vec![gathered] };
-    let width = number(plan.buffer(residual).width);
-    vec![gathered, (format_ident!("expert_products"), quote!(Rows<#width>), quote!(Rows::new(#slots)))]
-}
-
-/// The rows gathered for an expert: one scratch for each format and width.
-pub fn gathering(plan: &Plan, matrix: FieldId) -> (Ident, TokenStream) {
-    let FieldKind::Matrix { format, columns, .. } = plan.field(matrix).kind else {
-        unreachable!("a product has a matrix")
-    };
-    let (kind, width) = (format_ident!("{}", spec::variant(format)), number(columns));
-    (format_ident!("gathered_{}_{columns}", format_name(format)), quote!(ExpertScratch<#kind, #width>))
-}
-
 /// The delta-net of a body, if it has one.
 pub fn delta_shape(body: &PlanBody) -> Option<DeltaShape> {
     body.phases.iter().find_map(|phase| match phase.kind {
@@ -224,7 +181,7 @@ pub fn cache_type(plan: &Plan, shape: &AttentionShape) -> TokenStream {
 }
 
 /// A format's name as part of an identifier.
-fn format_name(format: Format) -> String {
+pub fn format_name(format: Format) -> String {
     format.name().replace('-', "_")
 }
 
@@ -276,7 +233,7 @@ fn stack_struct(plan: &Plan) -> TokenStream {
 fn forward(plan: &Plan) -> TokenStream {
     let in_layers = plan.bodies.iter().filter(|body| !body.layers.is_empty());
     let angles = in_layers.filter_map(|body| angles(body, &quote!(&self.batch)));
-    let embed = plan.bodies[0].phases.iter().map(|it| phase(plan, &plan.bodies[0], it, Operands::GLOBAL));
+    let embed = plan.bodies[0].phases.iter().map(|it| phase(plan, &plan.bodies[0], it, Place::GLOBAL));
     let layers = layer_loop(plan, &layer_order(plan), |body| {
         let run = body_ident(body, "_layer");
         quote!(self.#run(lane, layer, weights);)
@@ -344,7 +301,7 @@ pub fn layer_loop(plan: &Plan, order: &[usize], run: impl Fn(&PlanBody) -> Token
 /// One layer of a body.
 fn layer(plan: &Plan, body: &PlanBody) -> TokenStream {
     let (run, kind) = (body_ident(body, "_layer"), layer_type(&body.name));
-    let phases = body.phases.iter().map(|it| phase(plan, body, it, Operands::LAYER));
+    let phases = body.phases.iter().map(|it| phase(plan, body, it, Place::LAYER));
     let documentation = format!(" One `{}` layer; `layer` counts those of its kind.", body.name);
     quote! {
         #[doc = #documentation]
@@ -357,7 +314,7 @@ fn layer(plan: &Plan, body: &PlanBody) -> TokenStream {
 /// From the residual stream to the logits of some rows.
 fn head(plan: &Plan) -> TokenStream {
     let body = &plan.bodies[plan.head().0];
-    let phases = body.phases.iter().map(|it| phase(plan, body, it, Operands::GLOBAL));
+    let phases = body.phases.iter().map(|it| phase(plan, body, it, Place::GLOBAL));
     quote! {
         /// The logits of `rows` of the residual stream.
         fn head(&self, rows: &[u32]) {

@@ -1,7 +1,7 @@
 //! What `stack.rs` for a CPU has besides where the target drafts.
 
+use super::call::{Place, phase};
 use super::cpu::{angles, attention, body_ident, cache_type, layer_loop};
-use super::phases::{Operands, phase};
 use super::{far, format_ident, layer_type, number, quote};
 use crate::blocks;
 use crate::graph::BodyId;
@@ -43,7 +43,7 @@ pub fn passes(plan: &Plan) -> TokenStream {
 }
 
 /// The phases of a body in a pass.
-fn phases(plan: &Plan, body: &PlanBody, operands: Operands) -> Vec<TokenStream> {
+fn phases(plan: &Plan, body: &PlanBody, operands: Place) -> Vec<TokenStream> {
     body.phases.iter().map(|it| phase(plan, body, it, operands)).collect()
 }
 
@@ -52,7 +52,7 @@ fn phases(plan: &Plan, body: &PlanBody, operands: Operands) -> Vec<TokenStream> 
 fn of_layers(plan: &Plan, draft: &DraftPlan) -> TokenStream {
     let order: Vec<usize> = plan.attending().map(|body| body.0).collect();
     let [embed, head] =
-        [draft.first, draft.head].map(|body| phases(plan, &plan.bodies[body.0], Operands::DRAFT));
+        [draft.first, draft.head].map(|body| phases(plan, &plan.bodies[body.0], Place::DRAFT));
     let attend: Vec<&PlanBody> =
         plan.bodies.iter().enumerate().filter(|(at, _)| order.contains(at)).map(|(_, body)| body).collect();
     let angles = attend.iter().filter_map(|body| angles(body, &quote!(self.drafting.batch())));
@@ -63,7 +63,7 @@ fn of_layers(plan: &Plan, draft: &DraftPlan) -> TokenStream {
     });
     let functions = attend.iter().map(|body| {
         let (run, kind) = (run(body), layer_type(&body.name));
-        let phases = phases(plan, body, Operands::DRAFT_LAYER);
+        let phases = phases(plan, body, Place::DRAFT_LAYER);
         let documentation = format!(" One `{}` layer of a pass that drafts.", body.name);
         quote! {
             #[doc = #documentation]
@@ -90,7 +90,7 @@ fn of_layers(plan: &Plan, draft: &DraftPlan) -> TokenStream {
 
 /// The passes of a draft head with this layer.
 fn of_head(plan: &Plan, draft: &DraftPlan, layer: BodyId) -> TokenStream {
-    let phases = |body: BodyId| phases(plan, &plan.bodies[body.0], Operands::DRAFT);
+    let phases = |body: BodyId| phases(plan, &plan.bodies[body.0], Place::DRAFT);
     let angles = angles(&plan.bodies[layer.0], &quote!(self.drafting.batch()));
     let (first, again) = (phases(draft.first), phases(draft.again));
     let (layer, head) = (phases(layer), phases(draft.head));

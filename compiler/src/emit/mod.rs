@@ -1,6 +1,7 @@
 //! Plan to text. An emitter chooses nothing: every number and name it writes stands in the plan.
 
-mod cpu;
+pub(crate) mod call;
+pub(crate) mod cpu;
 mod cpu_draft;
 pub mod cuda;
 mod cuda_programs;
@@ -8,12 +9,13 @@ mod cuda_stack;
 mod cuda_weights;
 mod far;
 mod manifest;
-mod phases;
 mod spec;
 mod weights;
 
 use crate::plan::Plan;
 use crate::report;
+pub(crate) use spec::variant;
+
 use proc_macro2::TokenStream;
 use quote::{format_ident, quote};
 use std::path::{Path, PathBuf};
@@ -141,11 +143,11 @@ fn layer_type(body: &str) -> proc_macro2::Ident {
 }
 
 /// An integer literal without suffix, as people write it.
-fn number(value: usize) -> proc_macro2::Literal {
+pub fn number(value: usize) -> proc_macro2::Literal {
     proc_macro2::Literal::usize_unsuffixed(value)
 }
 
 /// A float literal that reads back as the same f32.
-fn float(value: f32) -> proc_macro2::Literal {
+pub fn float(value: f32) -> proc_macro2::Literal {
     proc_macro2::Literal::f32_unsuffixed(value)
 }

@@ -15,7 +15,6 @@ pub use work::{Given, Work};
 
 pub use crate::blocks::{PhaseKind, SharedDown, SharedUp};
 
-use crate::blocks;
 use crate::graph::{BodyId, Rows};
 use crate::passes::buckets::Buckets;
 use crate::spec::types::Target;
@@ -134,13 +133,7 @@ impl Plan {
 
     /// The first matrix that a body multiplies by.
     pub fn first_matrix(&self, body: &PlanBody) -> Option<FieldId> {
-        body.phases.iter().find_map(|phase| match phase.kind {
-            PhaseKind::Project(blocks::Project { matrix, .. })
-            | PhaseKind::ProjectDelta(blocks::ProjectDelta { matrix, .. })
-            | PhaseKind::Gated(blocks::Gated { matrix, .. })
-            | PhaseKind::Linear(blocks::Linear { matrix, .. }) => Some(matrix),
-            _ => None,
-        })
+        body.phases.iter().find_map(|phase| phase.kind.streams())
     }
 
     /// For each layer of a body in order, the first matrix that the schedule reads behind it: whose it is,

@@ -1,8 +1,7 @@
 //! A token's argument: which bytes a decode step of one sequence moves, over how many boundaries, and so how
 //! fast it can be and should be; and what a server claims of the memory before K/V.
 
-use crate::blocks;
-use crate::plan::{Cost, FieldId, Phase, PhaseKind, Plan, Prediction};
+use crate::plan::{Cost, FieldId, FieldKind, Phase, PhaseKind, Plan, Prediction};
 use crate::spec::types::TensorClass;
 use serde::Serialize;
 use std::collections::BTreeMap;
@@ -138,20 +137,10 @@ fn after(phase: &Phase, context: usize) -> Cost {
 
 /// The weights that a phase reads for one token, by class.
 fn read(plan: &Plan, phase: &Phase) -> Vec<(TensorClass, f64)> {
-    let (matrix, others): (FieldId, Vec<FieldId>) = match phase.kind {
-        PhaseKind::Embed(blocks::Embed { table, .. }) => (table, Vec::new()),
-        PhaseKind::Project(blocks::Project { matrix, .. })
-        | PhaseKind::Accumulate(blocks::Accumulate { matrix, .. })
-        | PhaseKind::Gated(blocks::Gated { matrix, .. }) => (matrix, Vec::new()),
-        PhaseKind::ProjectDelta(blocks::ProjectDelta { matrix, gates, .. }) => (matrix, vec![gates]),
-        PhaseKind::Experts(blocks::Experts { matrix, router, shared, .. }) => {
-            (matrix, [router].into_iter().chain(shared.map(|it| it.matrix)).collect())
-        }
-        PhaseKind::Combine(blocks::Combine { matrix, shared, .. }) => {
-            (matrix, shared.map(|it| it.matrix).into_iter().collect())
-        }
-        _ => return Vec::new(),
-    };
+    let is_matrix = |id: &FieldId| matches!(plan.field(*id).kind, FieldKind::Matrix { .. });
+    let all: Vec<FieldId> = phase.kind.fields().into_iter().filter(is_matrix).collect();
+    let Some(matrix) = phase.kind.streams().or(all.first().copied()) else { return Vec::new() };
+    let others: Vec<FieldId> = all.into_iter().filter(|id| *id != matrix).collect();
     let class = |id: FieldId| plan.field(id).parts[0].class;
     let bytes = |id: FieldId| plan.field(id).matrix_bytes(&plan.target.hardware.kind) as f64;
     let others: Vec<(TensorClass, f64)> = others.into_iter().map(|id| (class(id), bytes(id))).collect();

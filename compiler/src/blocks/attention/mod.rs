@@ -1,5 +1,6 @@
 //! Attention over a K/V cache.
 
+mod cpu;
 mod phases;
 
 pub use phases::{Attention, FUSIONS};

@@ -1,6 +1,7 @@
 //! Phases: rules, operands, what is moved and computed.
 
 use super::super::{Kind, PhaseKind};
+use crate::emit::call::Call;
 use crate::graph::{Op, RotaryFrequencies};
 use crate::passes::lower::Lowering;
 use crate::passes::memory::Slice;
@@ -9,6 +10,7 @@ use crate::passes::{PassError, pass_error};
 use crate::plan::{BufferId, FieldId, Work};
 use crate::spec::types::{Compute, TensorClass};
 use monomorph_abi::kv;
+use proc_macro2::TokenStream;
 
 /// Norms of q and k heads, rotary, K/V write, attention.
 #[derive(Clone, Debug, PartialEq)]
@@ -60,6 +62,10 @@ impl Kind for Attention {
             (Some(_), Some(Compute::F32 | Compute::Int8Block32)) => work.cost.f64_products = products,
             _ => work.cost.f32_products = products,
         }
+    }
+
+    fn cpu(&self, call: &Call) -> TokenStream {
+        self.call(call)
     }
 }
 

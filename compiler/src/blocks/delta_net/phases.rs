@@ -1,6 +1,7 @@
 //! Phases: rules, operands, what is moved and computed.
 
 use super::super::{Kind, PhaseKind};
+use crate::emit::call::Call;
 use crate::graph::Op;
 use crate::passes::lower::Lowering;
 use crate::passes::memory::Slice;
@@ -9,6 +10,7 @@ use crate::passes::{PassError, pass_error};
 use crate::plan::Packing::Stacked;
 use crate::plan::{BufferId, FieldId, Work};
 use crate::spec::types::{Activation, DeltaShape};
+use proc_macro2::TokenStream;
 
 /// `out = matrix * round(norm(x))`, `gates_out = gates * round(norm(x))`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -45,6 +47,14 @@ impl Kind for ProjectDelta {
     fn work(&self, work: &mut Work) {
         work.product(self.matrix, work.given.tokens);
         work.product(self.gates, work.given.tokens);
+    }
+
+    fn staged(&self) -> Vec<FieldId> {
+        vec![self.matrix, self.gates]
+    }
+
+    fn cpu(&self, call: &Call) -> TokenStream {
+        self.call(call)
     }
 }
 
@@ -94,6 +104,10 @@ impl Kind for Delta {
             work.cost.state_bytes += (4 * matrices * (work.given.outputs - 1)) as f64;
         }
         work.cost.f32_products = (work.given.tokens * 3 * matrices) as f64;
+    }
+
+    fn cpu(&self, call: &Call) -> TokenStream {
+        self.call(call)
     }
 }
 

@@ -1,9 +1,11 @@
 //! Phases: rules, operands, what is moved and computed.
 
 use super::super::Kind;
+use crate::emit::call::Call;
 use crate::passes::rules::Fusion;
 use crate::plan::Packing::Stacked;
 use crate::plan::{BufferId, Cost, FieldId, FieldKind, Work};
+use proc_macro2::TokenStream;
 
 /// `out = [embedding_norm(table[following]) | hidden_norm(norm(x))]`: where a draft begins. A row's
 /// `following` is the token after the row's own ([`crate::plan::DraftPlan`]).
@@ -36,6 +38,10 @@ impl Kind for DraftEmbed {
 
     fn work(&self, work: &mut Work) {
         work.rows_of(self.table);
+    }
+
+    fn cpu(&self, call: &Call) -> TokenStream {
+        self.call(call)
     }
 }
 
@@ -71,6 +77,14 @@ impl Kind for Propose {
         work.product(self.matrix, work.given.outputs);
         let whole = std::mem::replace(&mut work.cost, Cost::default());
         work.cost = before + whole.part(part);
+    }
+
+    fn staged(&self) -> Vec<FieldId> {
+        vec![self.matrix]
+    }
+
+    fn cpu(&self, call: &Call) -> TokenStream {
+        self.call(call)
     }
 }
 

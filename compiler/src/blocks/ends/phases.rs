@@ -3,9 +3,11 @@
 use super::super::Kind;
 use super::super::products::Project;
 use crate::blocks::draft::Propose;
+use crate::emit::call::Call;
 use crate::passes::rules::Fusion;
 use crate::plan::Packing::Stacked;
 use crate::plan::{BufferId, FieldId, Work};
+use proc_macro2::TokenStream;
 
 /// `out = table[tokens]`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -30,6 +32,10 @@ impl Kind for Embed {
     fn work(&self, work: &mut Work) {
         work.rows_of(self.table);
     }
+
+    fn cpu(&self, call: &Call) -> TokenStream {
+        self.call(call)
+    }
 }
 
 /// `out = rows of x whose logits are wanted`.
@@ -53,6 +59,10 @@ impl Kind for Select {
     }
 
     fn work(&self, _: &mut Work) {}
+
+    fn cpu(&self, call: &Call) -> TokenStream {
+        self.call(call)
+    }
 }
 
 /// The rules.

@@ -1,5 +1,6 @@
 //! A mixture of experts, with or without one that every token is given to.
 
+mod cpu;
 mod phases;
 
 pub use phases::{Combine, Experts, FUSIONS, SharedDown, SharedUp};

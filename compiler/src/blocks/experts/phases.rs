@@ -1,13 +1,16 @@
 //! Phases: rules, operands, what is moved and computed.
 
 use super::super::{Kind, PhaseKind};
+use crate::emit::call::Call;
+use crate::emit::cpu::Working;
 use crate::graph::Op;
 use crate::passes::lower::Lowering;
 use crate::passes::rules::Fusion;
 use crate::passes::{PassError, pass_error};
 use crate::plan::Packing::{self, Stacked};
-use crate::plan::{BufferId, FieldId, Work};
+use crate::plan::{BufferId, FieldId, Plan, Work};
 use crate::spec::types::Activation;
+use proc_macro2::TokenStream;
 
 /// The router, the gated halves of the experts it chooses, and of the shared expert.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -69,6 +72,18 @@ impl Kind for Experts {
             work.product(shared.matrix, tokens);
         }
     }
+
+    fn staged(&self) -> Vec<FieldId> {
+        [self.router, self.matrix].into_iter().chain(self.shared.map(|it| it.matrix)).collect()
+    }
+
+    fn working(&self, plan: &Plan) -> Vec<Working> {
+        Experts::working(self, plan)
+    }
+
+    fn cpu(&self, call: &Call) -> TokenStream {
+        self.call(call)
+    }
 }
 
 /// `residual += sum of weight * down * round(inner) + sigmoid(scale) * shared_down * round(shared_inner)`.
@@ -124,6 +139,18 @@ impl Kind for Combine {
         if let Some(shared) = self.shared {
             work.product(shared.matrix, tokens);
         }
+    }
+
+    fn staged(&self) -> Vec<FieldId> {
+        self.shared.iter().map(|it| it.matrix).collect()
+    }
+
+    fn working(&self, plan: &Plan) -> Vec<Working> {
+        Combine::working(self, plan)
+    }
+
+    fn cpu(&self, call: &Call) -> TokenStream {
+        self.call(call)
     }
 }
 

@@ -1,6 +1,7 @@
 //! Phases: rules, operands, what is moved and computed.
 
 use super::super::{Kind, PhaseKind};
+use crate::emit::call::Call;
 use crate::graph::Op;
 use crate::passes::PassError;
 use crate::passes::lower::Lowering;
@@ -8,6 +9,7 @@ use crate::passes::rules::Fusion;
 use crate::plan::Packing::{self, Stacked};
 use crate::plan::{BufferId, FieldId, Work};
 use crate::spec::types::Activation;
+use proc_macro2::TokenStream;
 
 /// `out = matrix * round(norm(x)) + bias`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -42,6 +44,10 @@ impl Kind for Project {
     fn work(&self, work: &mut Work) {
         work.product(self.matrix, work.rows(self.out));
     }
+
+    fn cpu(&self, call: &Call) -> TokenStream {
+        self.call(call)
+    }
 }
 
 /// `residual += matrix * round(x) + bias`.
@@ -74,6 +80,10 @@ impl Kind for Accumulate {
 
     fn work(&self, work: &mut Work) {
         work.product(self.matrix, work.given.tokens);
+    }
+
+    fn cpu(&self, call: &Call) -> TokenStream {
+        self.call(call)
     }
 }
 
@@ -113,6 +123,10 @@ impl Kind for Gated {
     fn work(&self, work: &mut Work) {
         work.product(self.matrix, work.given.tokens);
     }
+
+    fn cpu(&self, call: &Call) -> TokenStream {
+        self.call(call)
+    }
 }
 
 /// `out = matrix * round(x)`.
@@ -143,6 +157,10 @@ impl Kind for Linear {
 
     fn work(&self, work: &mut Work) {
         work.product(self.matrix, work.given.tokens);
+    }
+
+    fn cpu(&self, call: &Call) -> TokenStream {
+        self.call(call)
     }
 }
 

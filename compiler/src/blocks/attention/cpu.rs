@@ -1,0 +1,28 @@
+//! Attention's call on a CPU.
+
+use super::Attention;
+use crate::emit::call::Call;
+use crate::emit::float;
+use crate::spec::types::RotaryPairs;
+use proc_macro2::TokenStream;
+use quote::quote;
+
+impl Attention {
+    pub(super) fn call(&self, it: &Call) -> TokenStream {
+        let norm = |id: Option<_>| id.map_or_else(|| quote!(&NoNorm), |id| it.field(id));
+        let (q_norm, k_norm) = (norm(self.q_norm), norm(self.k_norm));
+        let (batch, qkv, out) = (it.batch(), it.buffer(self.qkv), it.buffer(self.out));
+        let pairs = match self.frequencies.pairs {
+            RotaryPairs::Halves => quote!(Halves),
+            RotaryPairs::Adjacent => quote!(Adjacent),
+        };
+        let [angles, cache, scratch] = ["_angles", "_cache", "_scratch"].map(|suffix| it.own(suffix));
+        let scale = float(self.scale);
+        quote! {
+            attention(
+                lane, #batch, layer, #qkv, #q_norm, #k_norm, &self.buffers.#angles, #pairs, #scale,
+                &self.#cache, &self.buffers.#scratch, #out,
+            );
+        }
+    }
+}

@@ -1,0 +1,91 @@
+//! A mixture's calls on a CPU, and what they work in.
+
+use super::{Combine, Experts};
+use crate::emit::call::{Call, activation};
+use crate::emit::cpu::{Working, format_name};
+use crate::emit::{number, variant};
+use crate::plan::{FieldId, FieldKind, Plan};
+use proc_macro2::{Ident, TokenStream};
+use quote::{format_ident, quote};
+
+impl Experts {
+    pub(super) fn call(&self, it: &Call) -> TokenStream {
+        let (rows, experts) = (it.rows(self.x), number(it.experts(self.matrix)));
+        let (router_staged, staged_x) = (it.staged(self.router), it.staged(self.matrix));
+        let [x, logits, routing, out] = [self.x, self.logits, self.routing, self.out].map(|id| it.buffer(id));
+        let (norm, router, matrix) = (it.field(self.norm), it.field(self.router), it.field(self.matrix));
+        let (activation, renormalise) = (activation(self.activation), self.renormalise);
+        let common = self.shared.map(|shared| {
+            let (staged, matrix) = (it.staged(shared.matrix), it.field(shared.matrix));
+            let out = it.buffer(shared.out);
+            quote!(norm_gated(lane, #rows, #x, #norm, #staged, #matrix, Gated(#activation, #out));)
+        });
+        let (gathered, _) = gathering(it.plan, self.matrix);
+        quote! {
+            norm_linear(lane, #rows, #x, #norm, #router_staged, #router, Store(#logits));
+            route::<#experts, _, _>(lane, #rows, #logits, #renormalise, #routing);
+            #common
+            expert_gated(
+                lane, #rows, #x, #norm, #staged_x, #routing, #matrix, &self.buffers.#gathered,
+                Gated(#activation, #out),
+            );
+        }
+    }
+
+    pub(super) fn working(&self, plan: &Plan) -> Vec<Working> {
+        vec![gathered(plan, self.matrix, self.active)]
+    }
+}
+
+impl Combine {
+    pub(super) fn call(&self, it: &Call) -> TokenStream {
+        let (rows, experts) = (it.rows(self.residual), number(it.experts(self.matrix)));
+        let common = self.shared.map(|shared| {
+            let (x, product) = (it.buffer(shared.inner), it.buffer(shared.product));
+            let (staged, matrix) = (it.staged(shared.matrix), it.field(shared.matrix));
+            quote!(linear(lane, #rows, #x, #staged, #matrix, Store(#product));)
+        });
+        let term = match self.shared {
+            None => quote!(NoShared),
+            Some(shared) => {
+                let (output, logits) = (it.buffer(shared.product), it.buffer(shared.logits));
+                quote!(Shared { output: #output, logits: #logits, gate: #experts })
+            }
+        };
+        let (gathered, _) = gathering(it.plan, self.matrix);
+        let [inner, routing, residual] = [self.inner, self.routing, self.residual].map(|id| it.buffer(id));
+        let matrix = it.field(self.matrix);
+        quote! {
+            #common
+            expert_down(
+                lane, #rows, #inner, #routing, #matrix, &self.buffers.#gathered, &self.buffers.expert_products,
+                #term, #residual,
+            );
+        }
+    }
+
+    /// Rows gathered, and the products of the experts' down matrices before they are added.
+    pub(super) fn working(&self, plan: &Plan) -> Vec<Working> {
+        let width = number(plan.buffer(self.residual).width);
+        let slots = number(self.active * plan.buckets.tokens);
+        vec![
+            gathered(plan, self.matrix, self.active),
+            (format_ident!("expert_products"), quote!(Rows<#width>), quote!(Rows::new(#slots))),
+        ]
+    }
+}
+
+fn gathered(plan: &Plan, matrix: FieldId, active: usize) -> Working {
+    let slots = number(active * plan.buckets.tokens);
+    let (name, kind) = gathering(plan, matrix);
+    (name, kind, quote!(ExpertScratch::new(lanes, #slots)))
+}
+
+/// The rows gathered for an expert: one scratch for each format and width.
+fn gathering(plan: &Plan, matrix: FieldId) -> (Ident, TokenStream) {
+    let FieldKind::Matrix { format, columns, .. } = plan.field(matrix).kind else {
+        unreachable!("a product has a matrix")
+    };
+    let (kind, width) = (format_ident!("{}", variant(format)), number(columns));
+    (format_ident!("gathered_{}_{columns}", format_name(format)), quote!(ExpertScratch<#kind, #width>))
+}

@@ -1,0 +1,57 @@
+//! Products on a CPU: their calls.
+
+use super::{Accumulate, Gated, Linear, Project};
+use crate::emit::call::{Call, activation};
+use proc_macro2::TokenStream;
+use quote::quote;
+
+impl Project {
+    pub(super) fn call(&self, it: &Call) -> TokenStream {
+        let epilogue = biased(quote!(Store), it.buffer(self.out), self.bias.map(|bias| it.field(bias)));
+        let (rows, x, norm) = (it.rows(self.out), it.buffer(self.x), it.field(self.norm));
+        let (staged, matrix) = (it.staged(self.matrix), it.field(self.matrix));
+        quote!(norm_linear(lane, #rows, #x, #norm, #staged, #matrix, #epilogue);)
+    }
+}
+
+impl Accumulate {
+    pub(super) fn call(&self, it: &Call) -> TokenStream {
+        let epilogue = biased(quote!(Add), it.buffer(self.residual), self.bias.map(|bias| it.field(bias)));
+        let (rows, x) = (it.rows(self.x), it.buffer(self.x));
+        let (staged, matrix) = (it.staged(self.matrix), it.field(self.matrix));
+        quote!(linear(lane, #rows, #x, #staged, #matrix, #epilogue);)
+    }
+}
+
+impl Gated {
+    pub(super) fn call(&self, it: &Call) -> TokenStream {
+        let (activation, out) = (activation(self.activation), it.buffer(self.out));
+        let epilogue = quote!(Gated(#activation, #out));
+        let epilogue = match self.biases {
+            None => epilogue,
+            Some((gate, up)) => {
+                let (gate, up) = (it.field(gate), it.field(up));
+                quote!(GatedBias(#gate, #up, #epilogue))
+            }
+        };
+        let (rows, x, norm) = (it.rows(self.x), it.buffer(self.x), it.field(self.norm));
+        let (staged, matrix) = (it.staged(self.matrix), it.field(self.matrix));
+        quote!(norm_gated(lane, #rows, #x, #norm, #staged, #matrix, #epilogue);)
+    }
+}
+
+impl Linear {
+    pub(super) fn call(&self, it: &Call) -> TokenStream {
+        let (rows, x, out) = (it.rows(self.x), it.buffer(self.x), it.buffer(self.out));
+        let (staged, matrix) = (it.staged(self.matrix), it.field(self.matrix));
+        quote!(linear(lane, #rows, #x, #staged, #matrix, Store(#out));)
+    }
+}
+
+/// What happens to the sums of a product.
+fn biased(kind: TokenStream, out: TokenStream, bias: Option<TokenStream>) -> TokenStream {
+    match bias {
+        None => quote!(#kind(#out)),
+        Some(bias) => quote!(Bias(#bias, #kind(#out))),
+    }
+}
