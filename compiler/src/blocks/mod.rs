@@ -4,12 +4,12 @@
 //! Nothing outside this folder lists the kinds of phase; [`PhaseKind`] is made from the list at the end of
 //! this file.
 
-mod attention;
-mod delta_net;
-mod draft;
-mod ends;
-mod experts;
-mod products;
+pub mod attention;
+pub mod delta_net;
+pub mod draft;
+pub mod ends;
+pub mod experts;
+pub mod products;
 
 pub use attention::Attention;
 pub use delta_net::{Delta, ProjectDelta};
@@ -20,7 +20,10 @@ pub use products::{Accumulate, Gated, Linear, Project};
 
 use crate::emit::call::Call;
 use crate::emit::cpu::Working;
+use crate::passes::PassError;
+use crate::passes::launch::{Launcher, Site};
 use crate::passes::rules::Fusion;
+use crate::plan::cuda::Launch;
 use crate::plan::{BufferId, FieldId, Plan, Work};
 use proc_macro2::TokenStream;
 
@@ -55,6 +58,12 @@ pub(crate) trait Kind {
 
     /// Its call on a CPU.
     fn cpu(&self, call: &Call) -> TokenStream;
+
+    /// Its launches in a program of a CUDA device.
+    ///
+    /// # Errors
+    /// When there is no kernel for its formats, or none that fits the card.
+    fn cuda(&self, launcher: &mut Launcher, site: Site, launches: &mut Vec<Launch>) -> Result<(), PassError>;
 }
 
 macro_rules! blocks {
@@ -111,6 +120,21 @@ macro_rules! blocks {
             pub(crate) fn working(&self, plan: &Plan) -> Vec<Working> {
                 match self {
                     $($(PhaseKind::$name(it) => Kind::working(it, plan),)*)*
+                }
+            }
+
+            /// Its launches in a program of a CUDA device.
+            ///
+            /// # Errors
+            /// When there is no kernel for its formats, or none that fits the card.
+            pub(crate) fn cuda(
+                &self,
+                launcher: &mut Launcher,
+                site: Site,
+                launches: &mut Vec<Launch>,
+            ) -> Result<(), PassError> {
+                match self {
+                    $($(PhaseKind::$name(it) => it.cuda(launcher, site, launches),)*)*
                 }
             }
 

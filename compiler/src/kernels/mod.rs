@@ -1,27 +1,15 @@
-//! The CUDA kernels there are. Each is declared once: the function template of `templates/cuda/lib` it
+//! How CUDA kernels are declared; a block declares its own. Each is declared once: the function template of `templates/cuda/lib` it
 //! instantiates, its parameters by name and type, and what the plan has computed that C++ must find too.
 //!
 //! From a declaration come the `extern "C"` wrapper, a struct that launches are made with, and the struct the
 //! emitted stack hands its kernels: a missing argument, a swapped one of another type, and the arguments of
 //! another kernel do not compile.
 
-mod attention;
-mod delta;
-mod draft;
-mod ends;
-mod experts;
 mod fill;
 mod operands;
-mod products;
 
-pub use attention::*;
-pub use delta::*;
-pub use draft::*;
-pub use ends::*;
-pub use experts::*;
 pub use fill::*;
 pub use operands::*;
-pub use products::*;
 
 use crate::plan::cuda::Argument;
 
@@ -122,9 +110,9 @@ macro_rules! kernels {
         }
     )*};
 }
-use kernels;
+pub(crate) use kernels;
 
 /// The message given, or the one of all others.
-const fn message(given: &[&'static str]) -> &'static str {
+pub(crate) const fn message(given: &[&'static str]) -> &'static str {
     if given.is_empty() { FIGURES } else { given[0] }
 }

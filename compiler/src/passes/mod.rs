@@ -10,7 +10,7 @@ pub mod assemble;
 pub mod buckets;
 mod draft;
 pub mod fuse;
-mod launch;
+pub(crate) mod launch;
 pub mod layout;
 pub mod lower;
 pub mod memory;

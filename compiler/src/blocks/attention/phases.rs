@@ -3,10 +3,12 @@
 use super::super::{Kind, PhaseKind};
 use crate::emit::call::Call;
 use crate::graph::{Op, RotaryFrequencies};
+use crate::passes::launch::{Launcher, Site};
 use crate::passes::lower::Lowering;
 use crate::passes::memory::Slice;
 use crate::passes::rules::Fusion;
 use crate::passes::{PassError, pass_error};
+use crate::plan::cuda::Launch;
 use crate::plan::{BufferId, FieldId, Work};
 use crate::spec::types::{Compute, TensorClass};
 use monomorph_abi::kv;
@@ -66,6 +68,10 @@ impl Kind for Attention {
 
     fn cpu(&self, call: &Call) -> TokenStream {
         self.call(call)
+    }
+
+    fn cuda(&self, launcher: &mut Launcher, site: Site, launches: &mut Vec<Launch>) -> Result<(), PassError> {
+        launcher.attention(site, self, launches)
     }
 }
 

@@ -1,13 +1,16 @@
 //! Phases: rules, operands, what is moved and computed.
 
 use super::super::{Kind, PhaseKind};
+use crate::blocks::products::cuda::Operands;
 use crate::emit::call::Call;
 use crate::graph::Op;
+use crate::passes::launch::{Launcher, Site};
 use crate::passes::lower::Lowering;
 use crate::passes::memory::Slice;
 use crate::passes::rules::Fusion;
 use crate::passes::{PassError, pass_error};
 use crate::plan::Packing::Stacked;
+use crate::plan::cuda::Launch;
 use crate::plan::{BufferId, FieldId, Work};
 use crate::spec::types::{Activation, DeltaShape};
 use proc_macro2::TokenStream;
@@ -55,6 +58,12 @@ impl Kind for ProjectDelta {
 
     fn cpu(&self, call: &Call) -> TokenStream {
         self.call(call)
+    }
+
+    fn cuda(&self, launcher: &mut Launcher, site: Site, launches: &mut Vec<Launch>) -> Result<(), PassError> {
+        let product = |matrix, out| Operands::stored(self.x, matrix, out).normed(self.norm);
+        let (wide, narrow) = (product(self.matrix, self.out), product(self.gates, self.gates_out));
+        launcher.product_beside(site, wide, narrow, launches)
     }
 }
 
@@ -108,6 +117,10 @@ impl Kind for Delta {
 
     fn cpu(&self, call: &Call) -> TokenStream {
         self.call(call)
+    }
+
+    fn cuda(&self, launcher: &mut Launcher, site: Site, launches: &mut Vec<Launch>) -> Result<(), PassError> {
+        launcher.delta(site, self, launches)
     }
 }
 

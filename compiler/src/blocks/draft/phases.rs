@@ -1,10 +1,14 @@
 //! Phases: rules, operands, what is moved and computed.
 
 use super::super::Kind;
+use crate::blocks::products::cuda::Operands;
 use crate::emit::call::Call;
+use crate::passes::PassError;
+use crate::passes::launch::{Launcher, Site};
 use crate::passes::rules::Fusion;
 use crate::plan::Packing::Stacked;
-use crate::plan::{BufferId, Cost, FieldId, FieldKind, Work};
+use crate::plan::cuda::Launch;
+use crate::plan::{BufferId, FieldId, FieldKind, Work};
 use proc_macro2::TokenStream;
 
 /// `out = [embedding_norm(table[following]) | hidden_norm(norm(x))]`: where a draft begins. A row's
@@ -43,6 +47,11 @@ impl Kind for DraftEmbed {
     fn cpu(&self, call: &Call) -> TokenStream {
         self.call(call)
     }
+
+    fn cuda(&self, launcher: &mut Launcher, site: Site, launches: &mut Vec<Launch>) -> Result<(), PassError> {
+        launches.push(launcher.draft_embed(site, self)?);
+        Ok(())
+    }
 }
 
 /// `out = the first rows of matrix * round(norm(x))`, where a draft ends: the largest of a row's logits, the
@@ -75,7 +84,7 @@ impl Kind for Propose {
         let part = work.width(self.out) as f64 / all as f64;
         let before = std::mem::take(&mut work.cost);
         work.product(self.matrix, work.given.outputs);
-        let whole = std::mem::replace(&mut work.cost, Cost::default());
+        let whole = std::mem::take(&mut work.cost);
         work.cost = before + whole.part(part);
     }
 
@@ -85,6 +94,12 @@ impl Kind for Propose {
 
     fn cpu(&self, call: &Call) -> TokenStream {
         self.call(call)
+    }
+
+    fn cuda(&self, launcher: &mut Launcher, site: Site, launches: &mut Vec<Launch>) -> Result<(), PassError> {
+        let rows = Some(launcher.plan.buffer(self.out).width);
+        let stored = Operands::stored(self.x, self.matrix, self.out).normed(self.norm);
+        launcher.product(site, Operands { rows, ..stored }, launches)
     }
 }
 

@@ -4,8 +4,11 @@ use super::super::Kind;
 use super::super::products::Project;
 use crate::blocks::draft::Propose;
 use crate::emit::call::Call;
+use crate::passes::PassError;
+use crate::passes::launch::{Launcher, Site};
 use crate::passes::rules::Fusion;
 use crate::plan::Packing::Stacked;
+use crate::plan::cuda::Launch;
 use crate::plan::{BufferId, FieldId, Work};
 use proc_macro2::TokenStream;
 
@@ -36,6 +39,11 @@ impl Kind for Embed {
     fn cpu(&self, call: &Call) -> TokenStream {
         self.call(call)
     }
+
+    fn cuda(&self, launcher: &mut Launcher, site: Site, launches: &mut Vec<Launch>) -> Result<(), PassError> {
+        launches.push(launcher.embed(site, self));
+        Ok(())
+    }
 }
 
 /// `out = rows of x whose logits are wanted`.
@@ -62,6 +70,14 @@ impl Kind for Select {
 
     fn cpu(&self, call: &Call) -> TokenStream {
         self.call(call)
+    }
+
+    fn cuda(&self, launcher: &mut Launcher, site: Site, launches: &mut Vec<Launch>) -> Result<(), PassError> {
+        // What is not selected is read where it stands.
+        if launcher.selects(site) {
+            launches.push(launcher.select(site, self));
+        }
+        Ok(())
     }
 }
 

@@ -4,10 +4,12 @@ use super::super::{Kind, PhaseKind};
 use crate::emit::call::Call;
 use crate::emit::cpu::Working;
 use crate::graph::Op;
+use crate::passes::launch::{Launcher, Site};
 use crate::passes::lower::Lowering;
 use crate::passes::rules::Fusion;
 use crate::passes::{PassError, pass_error};
 use crate::plan::Packing::{self, Stacked};
+use crate::plan::cuda::Launch;
 use crate::plan::{BufferId, FieldId, Plan, Work};
 use crate::spec::types::Activation;
 use proc_macro2::TokenStream;
@@ -84,6 +86,10 @@ impl Kind for Experts {
     fn cpu(&self, call: &Call) -> TokenStream {
         self.call(call)
     }
+
+    fn cuda(&self, launcher: &mut Launcher, site: Site, launches: &mut Vec<Launch>) -> Result<(), PassError> {
+        launcher.experts(site, self, launches)
+    }
 }
 
 /// `residual += sum of weight * down * round(inner) + sigmoid(scale) * shared_down * round(shared_inner)`.
@@ -151,6 +157,10 @@ impl Kind for Combine {
 
     fn cpu(&self, call: &Call) -> TokenStream {
         self.call(call)
+    }
+
+    fn cuda(&self, launcher: &mut Launcher, site: Site, launches: &mut Vec<Launch>) -> Result<(), PassError> {
+        launcher.combine(site, self, launches)
     }
 }
 

@@ -1,6 +1,8 @@
 //! Matrix products around and between the other blocks, and the dense block.
 
 mod cpu;
+pub(crate) mod cuda;
+pub mod kernels;
 mod phases;
 
 pub use phases::{Accumulate, FUSIONS, Gated, Linear, Project};

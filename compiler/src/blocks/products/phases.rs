@@ -1,12 +1,15 @@
 //! Phases: rules, operands, what is moved and computed.
 
 use super::super::{Kind, PhaseKind};
+use crate::blocks::products::cuda::Operands;
 use crate::emit::call::Call;
 use crate::graph::Op;
 use crate::passes::PassError;
+use crate::passes::launch::{Launcher, Site};
 use crate::passes::lower::Lowering;
 use crate::passes::rules::Fusion;
 use crate::plan::Packing::{self, Stacked};
+use crate::plan::cuda::Launch;
 use crate::plan::{BufferId, FieldId, Work};
 use crate::spec::types::Activation;
 use proc_macro2::TokenStream;
@@ -48,6 +51,10 @@ impl Kind for Project {
     fn cpu(&self, call: &Call) -> TokenStream {
         self.call(call)
     }
+
+    fn cuda(&self, launcher: &mut Launcher, site: Site, launches: &mut Vec<Launch>) -> Result<(), PassError> {
+        launcher.product(site, self.operands(), launches)
+    }
 }
 
 /// `residual += matrix * round(x) + bias`.
@@ -84,6 +91,10 @@ impl Kind for Accumulate {
 
     fn cpu(&self, call: &Call) -> TokenStream {
         self.call(call)
+    }
+
+    fn cuda(&self, launcher: &mut Launcher, site: Site, launches: &mut Vec<Launch>) -> Result<(), PassError> {
+        launcher.product(site, self.operands(), launches)
     }
 }
 
@@ -127,6 +138,10 @@ impl Kind for Gated {
     fn cpu(&self, call: &Call) -> TokenStream {
         self.call(call)
     }
+
+    fn cuda(&self, launcher: &mut Launcher, site: Site, launches: &mut Vec<Launch>) -> Result<(), PassError> {
+        launcher.product(site, self.operands(), launches)
+    }
 }
 
 /// `out = matrix * round(x)`.
@@ -161,6 +176,10 @@ impl Kind for Linear {
 
     fn cpu(&self, call: &Call) -> TokenStream {
         self.call(call)
+    }
+
+    fn cuda(&self, launcher: &mut Launcher, site: Site, launches: &mut Vec<Launch>) -> Result<(), PassError> {
+        launcher.product(site, Operands::stored(self.x, self.matrix, self.out), launches)
     }
 }
 

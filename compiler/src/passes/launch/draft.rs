@@ -5,26 +5,25 @@
 //! headers of these passes are made by `accept`. Where the model's own layers draft (docs/adr/0025), every
 //! pass takes one row a sequence, and all are of that program.
 
-use super::{Instance, Launcher, Outline, Site, fixed, integer, no_kernel, value};
+use super::{Instance, Launcher, Outline, Site, fixed, integer, value};
 use crate::blocks;
+use crate::blocks::draft::kernels::Accept;
 use crate::graph::BodyId;
-use crate::kernels::{Accept, Arguments, DraftEmbed, Header, Held, Ids, Planes, Sampled, Tokens, Vector};
+use crate::kernels::{Arguments, Header, Held, Ids, Sampled};
 use crate::passes::PassError;
 use crate::plan::cuda::{Constant, Launch, MAX_SEQUENCES, Program, Regime};
-use crate::plan::{BufferId, DraftLayers, DraftPlan, FieldKind, PhaseKind, Plan};
-use crate::spec::types::{Compute, TensorClass};
+use crate::plan::{BufferId, DraftLayers, DraftPlan, PhaseKind, Plan};
 use std::collections::BTreeSet;
 
-/// Threads of `accept` and `draft_embed`.
+/// Threads of `accept`.
 const ACCEPT_THREADS: usize = MAX_SEQUENCES;
-const EMBED_THREADS: usize = 256;
 
 /// Bodies with their launches, in order.
 type Passes = Vec<(BodyId, Vec<Launch>)>;
 
 /// Sets what the boundaries of a draft head's phases are: of the first pass over a token and its drafts, of a
 /// pass over one row, and of what it learns from a prompt.
-pub(super) fn count_boundaries(plan: &mut Plan, programs: &[Program]) {
+pub(crate) fn count_boundaries(plan: &mut Plan, programs: &[Program]) {
     let Some(draft) = plan.draft else { return };
     // Bodies that a pass shares with the model keep theirs.
     let bodies = match draft.layers {
@@ -54,7 +53,7 @@ fn of_head(plan: &Plan) -> Option<(DraftPlan, BodyId)> {
 
 impl Launcher<'_> {
     /// The programs of a target that drafts which neither decode nor prefill.
-    pub(super) fn draft_programs(&mut self) -> Result<Vec<Program>, PassError> {
+    pub(crate) fn draft_programs(&mut self) -> Result<Vec<Program>, PassError> {
         let Some(draft) = self.plan.draft else { return Ok(Vec::new()) };
         let attending: BTreeSet<BodyId> = self.plan.attending().collect();
         let buckets = self.plan.buckets;
@@ -100,7 +99,7 @@ impl Launcher<'_> {
     }
 
     /// The first pass over all rows of a step, as far as they all go.
-    pub(super) fn first_pass(&mut self, outline: &Outline) -> Result<Passes, PassError> {
+    pub(crate) fn first_pass(&mut self, outline: &Outline) -> Result<Passes, PassError> {
         let mut passes = Vec::new();
         let bodies = of_head(self.plan).map(|(draft, layer)| [draft.first, layer]);
         for body in bodies.into_iter().flatten() {
@@ -137,7 +136,7 @@ impl Launcher<'_> {
 
     /// The buffer that holds what a phase finds in `id`: where nothing was selected for it, what would have
     /// been selected from. A pass begins with what the one before it selected.
-    pub(super) fn unselected(&self, site: Site, id: BufferId) -> BufferId {
+    pub(crate) fn unselected(&self, site: Site, id: BufferId) -> BufferId {
         let (body, selected) = match (of_head(self.plan), site.pass) {
             (Some((draft, _)), Some(pass)) if site.body == draft.again.0 => (draft.head.0, pass == 1),
             _ => (site.body, self.selects(site)),
@@ -151,19 +150,19 @@ impl Launcher<'_> {
 
     /// Whether a program's rows are not all wanted where a body selects some. A draft head's first pass takes
     /// one a sequence, and all others have no more.
-    pub(super) fn selects(&self, site: Site) -> bool {
+    pub(crate) fn selects(&self, site: Site) -> bool {
         site.program.regime != Regime::Decode || (site.pass == Some(0) && of_head(self.plan).is_some())
     }
 
     /// Whether keys and values of all positions but its rows' own are there before a launch's program starts.
     /// Behind a step that feeds a draft head's layer all its rows, they are for its first pass alone; and for
     /// none that goes through the model's.
-    pub(super) fn context_is_there(&self, site: Site) -> bool {
+    pub(crate) fn context_is_there(&self, site: Site) -> bool {
         site.pass.is_none_or(|pass| pass == 0 && of_head(self.plan).is_some())
     }
 
     /// Where a pass of the model's layers finds the ids of its tokens, by the slots that `accept` gives them.
-    pub(super) fn ids_of(&self, site: Site) -> Ids {
+    pub(crate) fn ids_of(&self, site: Site) -> Ids {
         match site.pass.and_then(|pass| pass.checked_sub(1)) {
             None => Ids::SAMPLED,
             Some(before) => self.drafted_ids(before),
@@ -171,7 +170,7 @@ impl Launcher<'_> {
     }
 
     /// Where the ids stand that a pass drafted (templates/cuda/lib/accept.cuh).
-    fn drafted_ids(&self, pass: usize) -> Ids {
+    pub(crate) fn drafted_ids(&self, pass: usize) -> Ids {
         let sequences = self.plan.buckets.sequences;
         Ids::from(sequences + MAX_SEQUENCES + pass * sequences)
     }
@@ -185,7 +184,7 @@ impl Launcher<'_> {
     }
 
     /// Which drafts hold, and the headers of the passes.
-    pub(super) fn accept(&mut self, outline: &Outline) -> Launch {
+    pub(crate) fn accept(&mut self, outline: &Outline) -> Launch {
         let forced = self.plan.target.draft.and_then(|draft| draft.forced_acceptance);
         let verified = outline.tokens > 1;
         let below = (forced.unwrap_or(0.0) * f64::from(1 << 24)).floor();
@@ -204,59 +203,5 @@ impl Launcher<'_> {
         let kernel = self.kernel(outline, Accept::SIGNATURE, instance);
         let phase = self.plan.bodies[self.plan.head().0].phases.len();
         Launch { phase, kernel, grid: fixed(1, 1, 1), arguments: arguments.list() }
-    }
-
-    /// Where a pass begins.
-    pub(super) fn draft_embed(&mut self, site: Site) -> Result<Launch, PassError> {
-        let PhaseKind::DraftEmbed(blocks::DraftEmbed { x, norm, hidden_norm, table, embedding_norm, out }) =
-            self.at(site).kind
-        else {
-            unreachable!("the caller looked")
-        };
-        let forms = [norm, hidden_norm, embedding_norm].map(|field| match self.plan.field(field).kind {
-            FieldKind::Norm { eps, form, .. } => Some((eps, form)),
-            _ => None,
-        });
-        if forms[0].is_none() || forms.iter().any(|form| *form != forms[0]) {
-            return Err(no_kernel(site, self.plan, "its kernel takes three norms of one form"));
-        }
-        let (form, eps) = self.norm(Some(norm));
-        let matrix = self.matrix(table);
-        let exact = self.plan.target.quant.compute.classes.get(&TensorClass::Draft) != Some(&Compute::F16);
-        let decode = site.program.regime == Regime::Decode;
-        let mut constants = vec![("HIDDEN", integer(matrix.columns)), ("THREADS", integer(EMBED_THREADS))];
-        constants.extend(matrix.names());
-        constants.extend([
-            ("NORM", form),
-            ("EPS", Constant::Float(eps)),
-            ("EXACT", Constant::Flag(exact)),
-            ("DECODE", Constant::Flag(decode)),
-        ]);
-        let sequences = self.plan.buckets.sequences;
-        let (tokens, ids) = match site.pass {
-            _ if !decode => (Tokens::STEP, Ids::SAMPLED),
-            None | Some(0) => (Tokens::NULL, Ids::from(sequences)),
-            Some(pass) => (Tokens::NULL, self.drafted_ids(pass - 1)),
-        };
-        let Planes { codes, scales, row_scales } = self.planes(table);
-        let [norm, hidden_norm, embedding_norm] =
-            [norm, hidden_norm, embedding_norm].map(|id| Vector::field(Some(id)));
-        let arguments = DraftEmbed {
-            step: site.header,
-            tokens,
-            ids,
-            codes,
-            scales,
-            row_scales,
-            embedding_norm,
-            x: self.buffer(site, x),
-            norm,
-            hidden_norm,
-            out: self.buffer(site, out),
-        };
-        let shared = 8 * matrix.columns;
-        let instance =
-            Instance { shared, ..Instance::new(self.kernel_name(site, ""), constants, EMBED_THREADS) };
-        Ok(self.launch(site, instance, self.grid_of_rows(site, 1), arguments))
     }
 }

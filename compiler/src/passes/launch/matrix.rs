@@ -8,7 +8,7 @@ use monomorph_formats::{Format, ScaleForm};
 
 /// Shape, formats and arithmetic.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Matrix {
+pub(crate) struct Matrix {
     /// As the device holds it.
     pub format: Format,
     pub scales: Option<ScaleForm>,

@@ -13,25 +13,15 @@
 //! The arithmetic of shapes (threads, bytes of shared memory) stands in the kernels' headers and again here:
 //! every emitted kernel asserts that the two agree.
 
-mod attention;
-mod delta;
 mod draft;
-mod experts;
-mod experts_batch;
-mod experts_shape;
-mod gemm;
 mod matrix;
 mod outline;
-mod product;
-mod route_batch;
-mod rows;
 mod sample;
-mod stream;
 
 use super::{PassError, pass_error};
-use crate::blocks;
-use matrix::Matrix;
-use outline::{Outline, Site};
+use crate::blocks::{self, delta_net};
+pub(crate) use matrix::Matrix;
+pub(crate) use outline::{Outline, Site};
 
 use crate::graph::Rows;
 use crate::kernels::{
@@ -50,7 +40,7 @@ use monomorph_formats::Format;
 /// early. Measured on an H200 with a Llama of 1B, microseconds a step at 1, 2 and 4 rows: 688, 709, 750; with
 /// all of it 710, 686, 832; left to the driver 710, 754, 831. From 16 rows on the driver's choice is as good
 /// or better (995 against 1,024 at 32).
-const STREAM_SHARED_PART: u32 = 75;
+pub(crate) const STREAM_SHARED_PART: u32 = 75;
 
 /// Adds the launches to the plan of a CUDA target: its programs, what its buffers hold at most, and how many
 /// boundaries each phase costs. Leaves any other plan as it is.
@@ -104,7 +94,7 @@ pub fn launch(plan: &mut Plan) -> Result<(), PassError> {
     }
     count_boundaries(plan, &programs);
     draft::count_boundaries(plan, &programs);
-    let piece_tokens = delta::piece_tokens(&modules);
+    let piece_tokens = delta_net::cuda::piece_tokens(&modules);
     plan.cuda = Some(CudaPlan { programs, modules, scratch, fills, piece_tokens });
     Ok(())
 }
@@ -135,16 +125,16 @@ fn count_boundaries(plan: &mut Plan, programs: &[Program]) {
 
 /// How a product is computed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Style {
+pub(crate) enum Style {
     /// f32 activations, weights streamed past them.
     Stream,
     /// Staged f16 activations, tensor cores over tiles.
     Gemm,
 }
 
-struct Launcher<'a> {
-    plan: &'a Plan,
-    card: &'a Cuda,
+pub(crate) struct Launcher<'a> {
+    pub(crate) plan: &'a Plan,
+    pub(crate) card: &'a Cuda,
     tuning: &'a Tuning,
     modules: Vec<Module>,
     scratch: Vec<Scratch>,
@@ -154,14 +144,14 @@ struct Launcher<'a> {
 
 impl<'a> Launcher<'a> {
     /// Adds the module of a program.
-    fn begin(&mut self, outline: &Outline) {
+    pub(crate) fn begin(&mut self, outline: &Outline) {
         let streams =
             outline.regime == Regime::Decode && outline.rows <= self.tuning.knobs.stream_rows as usize;
         let shared_part = streams.then_some(STREAM_SHARED_PART);
         self.modules.push(Module { name: outline.name.clone(), shared_part, kernels: Vec::new() });
     }
 
-    fn program(&mut self, outline: &Outline) -> Result<Program, PassError> {
+    pub(crate) fn program(&mut self, outline: &Outline) -> Result<Program, PassError> {
         self.begin(outline);
         let last = self.plan.head().0;
         let mut bodies = Vec::new();
@@ -200,28 +190,12 @@ impl<'a> Launcher<'a> {
         })
     }
 
-    fn phase(&mut self, site: Site, launches: &mut Vec<Launch>) -> Result<(), PassError> {
-        match &self.at(site).kind {
-            PhaseKind::Embed(_) => launches.push(self.embed(site)),
-            PhaseKind::Select(_) if !self.selects(site) => {}
-            PhaseKind::Select(_) => launches.push(self.select(site)),
-            PhaseKind::Attention(_) => self.attention(site, launches)?,
-            PhaseKind::Project(_)
-            | PhaseKind::Accumulate(_)
-            | PhaseKind::Gated(_)
-            | PhaseKind::Linear(_)
-            | PhaseKind::Propose(_)
-            | PhaseKind::ProjectDelta(_) => self.product(site, launches)?,
-            PhaseKind::Delta(_) => self.delta(site, launches)?,
-            PhaseKind::Experts(_) => self.experts(site, launches)?,
-            PhaseKind::Combine(_) => self.combine(site, launches)?,
-            PhaseKind::DraftEmbed(_) => launches.push(self.draft_embed(site)?),
-        }
-        Ok(())
+    pub(crate) fn phase(&mut self, site: Site, launches: &mut Vec<Launch>) -> Result<(), PassError> {
+        self.at(site).kind.cuda(self, site, launches)
     }
 
     /// The kernels that make dummy weights, in a module of their own: one a format, one for vectors.
-    fn fills(&mut self) -> Vec<(usize, usize)> {
+    pub(crate) fn fills(&mut self) -> Vec<(usize, usize)> {
         self.modules.push(Module { name: "fill".to_owned(), shared_part: None, kernels: Vec::new() });
         let (name, regime) = ("fill".to_owned(), Regime::Prefill);
         let outline = Outline { name, regime, rows: 0, sequences: 0, tokens: 1 };
@@ -242,11 +216,11 @@ impl<'a> Launcher<'a> {
         fields.map(fill).collect()
     }
 
-    fn at(&self, site: Site) -> &'a Phase {
+    pub(crate) fn at(&self, site: Site) -> &'a Phase {
         &self.plan.bodies[site.body].phases[site.phase]
     }
 
-    fn knobs(&self, site: Site) -> Knobs {
+    pub(crate) fn knobs(&self, site: Site) -> Knobs {
         let mut knobs = self.tuning.of(&self.at(site).name, site.program.bucket());
         if knobs.stream_kernels == 0 {
             knobs.stream_kernels = if self.wide_heads() { 1 } else { 2 };
@@ -258,13 +232,13 @@ impl<'a> Launcher<'a> {
     /// stands beside them, and as many blocks of the next kernel come as fit: two on some multiprocessors and
     /// none on others, which then goes on for the rest of a step. Measured on an H200: every launch of a 35B
     /// behind attention had 68 of 132 multiprocessors.
-    fn wide_heads(&self) -> bool {
+    pub(crate) fn wide_heads(&self) -> bool {
         let mut kinds = self.plan.bodies.iter().flat_map(|body| &body.phases).map(|phase| &phase.kind);
         kinds.any(|kind| matches!(kind, PhaseKind::Attention(blocks::Attention { head_dim, .. }) if *head_dim > 128))
     }
 
     /// Rows that a buffer has in a program.
-    fn rows(&self, outline: &Outline, buffer: BufferId) -> usize {
+    pub(crate) fn rows(&self, outline: &Outline, buffer: BufferId) -> usize {
         match self.plan.buffer(buffer).rows {
             Rows::Tokens => outline.rows,
             Rows::Outputs => outline.rows,
@@ -274,7 +248,7 @@ impl<'a> Launcher<'a> {
 
     /// An activation buffer as an argument, which makes it as large as the program's rows. Where a program
     /// has no selection, what would have been selected is read where it stands.
-    fn buffer(&mut self, site: Site, id: BufferId) -> RowsOf {
+    pub(crate) fn buffer(&mut self, site: Site, id: BufferId) -> RowsOf {
         let id = self.unselected(site, id);
         // A selection reads rows of a buffer that other programs filled.
         let rows = if site.program.outputs() && self.plan.buffer(id).rows == Rows::Tokens {
@@ -287,7 +261,7 @@ impl<'a> Launcher<'a> {
     }
 
     /// Scratch of this name, at least so large.
-    fn scratch<T: Operand>(&mut self, name: &str, bytes: u64, zeroed: bool) -> T {
+    pub(crate) fn scratch<T: Operand>(&mut self, name: &str, bytes: u64, zeroed: bool) -> T {
         let index = self.scratch.iter().position(|scratch| scratch.name == name).unwrap_or_else(|| {
             self.scratch.push(Scratch { name: name.to_owned(), bytes: 0, zeroed });
             self.scratch.len() - 1
@@ -298,7 +272,7 @@ impl<'a> Launcher<'a> {
     }
 
     /// A phase's launch of an instance of the kernel that has these arguments.
-    fn launch<A: Arguments>(
+    pub(crate) fn launch<A: Arguments>(
         &mut self,
         site: Site,
         instance: Instance,
@@ -311,7 +285,7 @@ impl<'a> Launcher<'a> {
 
     /// The place of a kernel: one that an earlier program instantiated alike, or a new one in this program's
     /// module.
-    fn kernel(
+    pub(crate) fn kernel(
         &mut self,
         outline: &Outline,
         signature: &'static Signature,
@@ -341,7 +315,7 @@ impl<'a> Launcher<'a> {
     }
 
     /// A phase's name as a kernel's: with its body's where several kinds of layer have one of that name.
-    fn kernel_name(&self, site: Site, suffix: &str) -> String {
+    pub(crate) fn kernel_name(&self, site: Site, suffix: &str) -> String {
         let (body, phase) = (&self.plan.bodies[site.body], self.at(site));
         let name = phase.name.replace('-', "_");
         let others =
@@ -352,7 +326,7 @@ impl<'a> Launcher<'a> {
     }
 
     /// The matrix of a product or of the embedding.
-    fn matrix(&self, id: FieldId) -> Matrix {
+    pub(crate) fn matrix(&self, id: FieldId) -> Matrix {
         let FieldKind::Matrix { format, scales, compute, rows, columns, packing, experts } =
             self.plan.field(id).kind
         else {
@@ -362,71 +336,82 @@ impl<'a> Launcher<'a> {
         Matrix { format, scales, exact: compute != Compute::F16, compute, rows, columns, packing, experts }
     }
 
+    /// A block for each so many rows of the step in x; in a captured graph, of the bucket.
+    pub(crate) fn grid_of_rows(&self, site: Site, rows_a_block: usize) -> [Extent; 3] {
+        let mut grid = fixed(site.program.rows.div_ceil(rows_a_block), 1, 1);
+        match site.program.regime {
+            Regime::Decode | Regime::Draft => {}
+            Regime::Prefill | Regime::Learn => grid[0] = Extent::Tokens(count(rows_a_block)),
+            Regime::Head => grid[0] = Extent::Outputs(count(rows_a_block)),
+        }
+        grid
+    }
+
     /// The planes of a matrix as arguments.
-    fn planes(&self, id: FieldId) -> Planes {
+    pub(crate) fn planes(&self, id: FieldId) -> Planes {
         let planes = self.plan.field(id).planes().expect("a matrix has planes");
         Planes::of(id, [planes.scales > 0, planes.row_scales > 0])
     }
 }
 
 /// A kernel as a program has it: with these constants, cut so.
-struct Instance {
-    name: String,
-    constants: Vec<Member>,
+pub(crate) struct Instance {
+    pub(crate) name: String,
+    pub(crate) constants: Vec<Member>,
     /// Of a block.
-    threads: usize,
+    pub(crate) threads: usize,
     /// Blocks that are to fit a multiprocessor at a time, as far as registers go.
-    resident: usize,
+    pub(crate) resident: usize,
     /// Blocks of a cluster.
-    cluster: usize,
+    pub(crate) cluster: usize,
     /// Bytes of dynamic shared memory.
-    shared: usize,
+    pub(crate) shared: usize,
 }
 
 impl Instance {
-    fn new(name: String, constants: Vec<Member>, threads: usize) -> Instance {
+    pub(crate) fn new(name: String, constants: Vec<Member>, threads: usize) -> Instance {
         Instance { name, constants, threads, resident: 1, cluster: 1, shared: 0 }
     }
 }
 
 /// A member of a kernel's struct of constants.
-type Member = (&'static str, Constant);
+pub(crate) type Member = (&'static str, Constant);
 
-fn count(number: usize) -> u32 {
+pub(crate) fn count(number: usize) -> u32 {
     u32::try_from(number).expect("figures of a launch are far below 2^32")
 }
 
-fn value(text: impl Into<String>) -> Constant {
+pub(crate) fn value(text: impl Into<String>) -> Constant {
     Constant::Value(text.into())
 }
 
-fn integer(number: usize) -> Constant {
+pub(crate) fn integer(number: usize) -> Constant {
     Constant::Integer(i64::try_from(number).expect("dimensions are far below 2^63"))
 }
 
-fn fixed(x: usize, y: usize, z: usize) -> [Extent; 3] {
+pub(crate) fn fixed(x: usize, y: usize, z: usize) -> [Extent; 3] {
     [x, y, z].map(|n| Extent::Fixed(u32::try_from(n).expect("grids are far below 2^32")))
 }
 
 /// Bytes of a staged buffer (templates/cuda/lib/staged.cuh).
-fn staged_bytes(capacity: usize, width: usize) -> u64 {
+pub(crate) fn staged_bytes(capacity: usize, width: usize) -> u64 {
     ((width.div_ceil(64) * 128 + 4) * capacity) as u64
 }
 
 /// What one multiprocessor and one block may have of shared memory, and how many blocks of `shared` bytes
 /// fit.
-fn fits(card: &Cuda, shared: usize, resident: usize) -> bool {
+pub(crate) fn fits(card: &Cuda, shared: usize, resident: usize) -> bool {
     // Each resident block takes a kilobyte for the system.
     shared <= card.shared_per_block as usize
         && resident * (shared + 1024) <= card.shared_per_multiprocessor as usize
 }
 
 /// Shared memory that keeps a second block of the same kernel off a multiprocessor.
-fn alone(card: &Cuda) -> usize {
+pub(crate) fn alone(card: &Cuda) -> usize {
     (card.shared_per_multiprocessor as usize / 2 - 1024 + 16).next_multiple_of(16)
 }
 
-fn no_kernel(site: Site, plan: &Plan, what: &str) -> PassError {
+pub(crate) fn no_kernel(site: Site, plan: &Plan, what: &str) -> PassError {
     let body = &plan.bodies[site.body];
     pass_error!("`{}` of `{}` in `{}`: {what}", body.phases[site.phase].name, body.name, site.program.name)
 }

@@ -1,7 +1,8 @@
 //! Sampling: how many blocks share a row of logits, and how many rows are worked on at once.
 
 use super::{Instance, Launcher, Outline, fits, fixed, integer};
-use crate::kernels::{Arguments, Header, History, Ids, Rows, Sample, Sampled};
+use crate::blocks::ends::kernels::Sample;
+use crate::kernels::{Arguments, Header, History, Ids, Rows, Sampled};
 use crate::passes::{PassError, pass_error};
 use crate::plan::BufferId;
 use crate::plan::cuda::{Launch, MAX_SEQUENCES};
@@ -50,13 +51,13 @@ fn division(vocabulary: usize, rows: usize, card: &Cuda) -> Option<(usize, usize
 
 impl Launcher<'_> {
     /// The launch that ends a decode or head program.
-    pub(super) fn sample(&mut self, outline: &Outline) -> Result<Launch, PassError> {
+    pub(crate) fn sample(&mut self, outline: &Outline) -> Result<Launch, PassError> {
         let phase = self.plan.bodies[self.plan.head().0].phases.len();
         self.sample_of(outline, self.plan.logits(), phase, Header::STEP, Sampled::STEP)
     }
 
     /// Samples from rows of `logits` as a header says.
-    pub(super) fn sample_of(
+    pub(crate) fn sample_of(
         &mut self,
         outline: &Outline,
         logits: BufferId,

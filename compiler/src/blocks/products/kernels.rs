@@ -1,6 +1,6 @@
 //! Matrix products, and what stages their inputs.
 
-use super::{Config, kernels};
+use crate::kernels::{Config, kernels};
 
 kernels! {
     /// A product of staged rows on tensor cores.

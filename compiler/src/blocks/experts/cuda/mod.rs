@@ -2,76 +2,37 @@
 //! experts' gate and up, then all down products with the residual, each at the pace of reading its weights.
 //! More rows go by way of `experts_batch`.
 
-use super::experts_shape::{self, Ring, Together};
-use super::product::{activation, limit};
-use super::stream::{self, PACE, Stream, WARPS_BESIDE, arithmetic, consumer_warps, lookahead};
-use super::{Instance, Launcher, Matrix, Member, Site, alone, count, fixed, integer, no_kernel, value};
-use crate::blocks;
-use crate::kernels::{
-    ExpertsStream, ExpertsStreamDown, ExpertsStreamUp, Following, Planes, Route, Rows, Vector,
+mod batch;
+mod route_batch;
+mod shape;
+
+use self::shape::{Ring, Together};
+use super::{Combine, Experts, SharedDown};
+use crate::blocks::experts::kernels::{ExpertsStream, ExpertsStreamDown, ExpertsStreamUp, Route};
+use crate::blocks::products::cuda::stream::{
+    self, PACE, Stream, WARPS_BESIDE, arithmetic, consumer_warps, lookahead,
 };
+use crate::blocks::products::cuda::{activation, limit};
+use crate::kernels::{Following, Planes, Rows, Vector};
 use crate::passes::PassError;
+use crate::passes::launch::{
+    Instance, Launcher, Matrix, Member, Site, alone, count, fits, fixed, integer, no_kernel, value,
+};
 use crate::plan::cuda::{Constant, Extent, Launch, Regime};
 use crate::plan::packed::TILE_ROWS;
-use crate::plan::{BufferId, FieldId, PhaseKind, SharedDown, SharedUp};
-use crate::spec::types::{Activation, Knobs};
+use crate::plan::{BufferId, FieldId, PhaseKind};
+use crate::spec::types::Knobs;
 use monomorph_formats::Format;
 
 /// Most rows of a step whose chosen experts are streamed.
 const FEW_ROWS: usize = 8;
 
-/// The operands of the phase that chooses.
-#[derive(Clone, Copy)]
-pub(super) struct Up {
-    pub x: BufferId,
-    pub norm: FieldId,
-    pub router: FieldId,
-    pub routing: BufferId,
-    pub matrix: FieldId,
-    pub active: usize,
-    pub renormalise: bool,
-    pub activation: Activation,
-    pub out: BufferId,
-    pub shared: Option<SharedUp>,
+fn up(kind: &PhaseKind) -> Option<Experts> {
+    if let PhaseKind::Experts(experts) = kind { Some(*experts) } else { None }
 }
 
-/// The operands of the phase that adds up.
-#[derive(Clone, Copy)]
-pub(super) struct Down {
-    pub inner: BufferId,
-    pub routing: BufferId,
-    pub matrix: FieldId,
-    pub active: usize,
-    pub shared: Option<SharedDown>,
-    pub residual: BufferId,
-}
-
-fn up(kind: &PhaseKind) -> Option<Up> {
-    let PhaseKind::Experts(blocks::Experts {
-        x,
-        norm,
-        router,
-        routing,
-        matrix,
-        active,
-        renormalise,
-        activation,
-        out,
-        shared,
-        ..
-    }) = *kind
-    else {
-        return None;
-    };
-    Some(Up { x, norm, router, routing, matrix, active, renormalise, activation, out, shared })
-}
-
-fn down(kind: &PhaseKind) -> Option<Down> {
-    let PhaseKind::Combine(blocks::Combine { inner, routing, matrix, active, shared, residual }) = *kind
-    else {
-        return None;
-    };
-    Some(Down { inner, routing, matrix, active, shared, residual })
+fn down(kind: &PhaseKind) -> Option<Combine> {
+    if let PhaseKind::Combine(combine) = kind { Some(*combine) } else { None }
 }
 
 /// How the phases of a mixture are computed in a program.
@@ -84,8 +45,12 @@ enum Streams {
 }
 
 impl Launcher<'_> {
-    pub(super) fn experts(&mut self, site: Site, launches: &mut Vec<Launch>) -> Result<(), PassError> {
-        let operands = up(&self.at(site).kind).expect("the caller looked");
+    pub(crate) fn experts(
+        &mut self,
+        site: Site,
+        operands: &Experts,
+        launches: &mut Vec<Launch>,
+    ) -> Result<(), PassError> {
         let matrix = self.matrix(operands.matrix);
         self.check_experts(site, operands.matrix, operands.shared.map(|it| it.matrix))?;
         let router = self.matrix(operands.router);
@@ -96,38 +61,42 @@ impl Launcher<'_> {
                 &format!("no kernel chooses by {} weights", router.format),
             ));
         }
-        match self.streams(site, &operands) {
+        match self.streams(site, operands) {
             Some(Streams::Apart { up, .. }) => {
-                launches.push(self.route(site, &operands, &router, 0)?);
-                launches.push(self.stream_up(site, &operands, &matrix, up));
+                launches.push(self.route(site, operands, &router, 0)?);
+                launches.push(self.stream_up(site, operands, &matrix, up));
             }
             Some(Streams::Together(rings)) => {
                 let arriving = site.program.rows * operands.active * matrix.outputs();
-                launches.push(self.route(site, &operands, &router, arriving)?);
-                launches.push(self.stream_both(site, &operands, &matrix, rings));
+                launches.push(self.route(site, operands, &router, arriving)?);
+                launches.push(self.stream_both(site, operands, &matrix, rings));
             }
-            None => self.batch_up(site, &operands, &matrix, launches)?,
+            None => self.batch_up(site, operands, &matrix, launches)?,
         }
         Ok(())
     }
 
-    pub(super) fn combine(&mut self, site: Site, launches: &mut Vec<Launch>) -> Result<(), PassError> {
-        let operands = down(&self.at(site).kind).expect("the caller looked");
+    pub(crate) fn combine(
+        &mut self,
+        site: Site,
+        operands: &Combine,
+        launches: &mut Vec<Launch>,
+    ) -> Result<(), PassError> {
         self.check_experts(site, operands.matrix, operands.shared.map(|it| it.matrix))?;
         let chooser = self.chooser(site, operands.routing);
         match self.streams(site, &chooser) {
             Some(Streams::Apart { down, .. }) => {
-                launches.push(self.stream_down(site, &operands, &chooser, down));
+                launches.push(self.stream_down(site, operands, &chooser, down));
             }
             // The launch that chose has added them up.
             Some(Streams::Together(_)) => {}
-            None => self.batch_down(site, &operands, &chooser, launches)?,
+            None => self.batch_down(site, operands, &chooser, launches)?,
         }
         Ok(())
     }
 
     /// The phase of the body that writes this routing.
-    fn chooser(&self, site: Site, routing: BufferId) -> Up {
+    fn chooser(&self, site: Site, routing: BufferId) -> Experts {
         let phases = self.plan.bodies[site.body].phases.iter();
         let mut choosers = phases.filter_map(|phase| up(&phase.kind));
         choosers
@@ -153,14 +122,14 @@ impl Launcher<'_> {
     }
 
     /// The phase of the body that adds up what this routing chose, and its place.
-    fn adder(&self, site: Site, routing: BufferId) -> Option<(usize, Down)> {
+    fn adder(&self, site: Site, routing: BufferId) -> Option<(usize, Combine)> {
         let phases = self.plan.bodies[site.body].phases.iter().enumerate();
         let mut adders = phases.filter_map(|(at, phase)| Some((at, down(&phase.kind)?)));
         adders.find(|(_, it)| it.routing == routing)
     }
 
     /// The rings of a mixture's streaming kernels; `None` where a program has more rows, or they do not fit.
-    fn streams(&self, site: Site, operands: &Up) -> Option<Streams> {
+    fn streams(&self, site: Site, operands: &Experts) -> Option<Streams> {
         let rows = site.program.rows;
         if site.program.regime != Regime::Decode || rows > FEW_ROWS {
             return None;
@@ -178,7 +147,7 @@ impl Launcher<'_> {
         let of = |phase: usize| self.knobs(Site { phase, ..site });
         // Nobody but the next phase may want what the first hands to the second.
         if at == chooses + 1 {
-            let rings = experts_shape::together(
+            let rings = shape::together(
                 [&matrix, &of_sum],
                 common.as_ref(),
                 operands.active,
@@ -191,13 +160,13 @@ impl Launcher<'_> {
             }
         }
         Some(Streams::Apart {
-            up: experts_shape::up(&matrix, operands.active, rows, &of(chooses), self.card)?,
-            down: experts_shape::down(&of_sum, common.as_ref(), operands.active, rows, &of(at), self.card)?,
+            up: shape::up(&matrix, operands.active, rows, &of(chooses), self.card)?,
+            down: shape::down(&of_sum, common.as_ref(), operands.active, rows, &of(at), self.card)?,
         })
     }
 
     /// Where the router's logits stand, `stride` floats a row.
-    pub(super) fn logits(&mut self, site: Site, stride: usize) -> Rows {
+    pub(crate) fn logits(&mut self, site: Site, stride: usize) -> Rows {
         let rows = site.program.rows.next_multiple_of(FEW_ROWS);
         self.scratch("router_logits", (4 * rows * stride) as u64, false)
     }
@@ -215,7 +184,7 @@ impl Launcher<'_> {
     fn route(
         &mut self,
         site: Site,
-        operands: &Up,
+        operands: &Experts,
         router: &Matrix,
         arriving: usize,
     ) -> Result<Launch, PassError> {
@@ -257,8 +226,8 @@ impl Launcher<'_> {
         // More tiles a block than the shape was made for take more room for their sums.
         let bytes = bytes
             .max(stream::shared_of_blocks(&matrix, &shape, blocks))
-            .max(experts_shape::route_shared(rows, warps));
-        let resident = if rows <= 2 && super::fits(self.card, bytes, 2) { resident.min(2) } else { 1 };
+            .max(shape::route_shared(rows, warps));
+        let resident = if rows <= 2 && fits(self.card, bytes, 2) { resident.min(2) } else { 1 };
         let Planes { codes, scales, row_scales } = self.planes(shared.matrix);
         let arguments = Route {
             step: site.header,
@@ -294,10 +263,10 @@ impl Launcher<'_> {
     }
 
     /// Rows of the router's matrix alone, `outputs` of them: those that are padding give zeros.
-    pub(super) fn route_alone(
+    pub(crate) fn route_alone(
         &mut self,
         site: Site,
-        operands: &Up,
+        operands: &Experts,
         outputs: usize,
         logits: Rows,
         arriving: usize,
@@ -318,7 +287,7 @@ impl Launcher<'_> {
         ];
         constants.extend(self.router_constants(site, operands, &router, rows, outputs, blocks));
         constants.push(("ARRIVING", integer(arriving)));
-        let mut bytes = experts_shape::route_shared(rows, warps);
+        let mut bytes = shape::route_shared(rows, warps);
         if site.program.regime == Regime::Decode && knobs.stream_kernels == 1 {
             bytes = bytes.max(alone(self.card));
         }
@@ -356,14 +325,14 @@ impl Launcher<'_> {
     }
 
     /// The experts' inner rows where a kernel hands them from block to block, and one before it says so.
-    fn arriving(&mut self, site: Site, operands: &Up, values: usize) -> Rows {
+    fn arriving(&mut self, site: Site, operands: &Experts, values: usize) -> Rows {
         if values == 0 { Rows::NULL } else { self.buffer(site, operands.out) }
     }
 
     fn router_constants(
         &self,
         site: Site,
-        operands: &Up,
+        operands: &Experts,
         router: &Matrix,
         rows: usize,
         outputs: usize,
@@ -384,7 +353,7 @@ impl Launcher<'_> {
         ]
     }
 
-    fn up_constants(&self, operands: &Up, matrix: &Matrix) -> Vec<Member> {
+    fn up_constants(&self, operands: &Experts, matrix: &Matrix) -> Vec<Member> {
         let (norm, eps) = self.norm(Some(operands.norm));
         let mut constants: Vec<Member> = matrix.names().into();
         constants.extend(arithmetic(matrix));
@@ -414,7 +383,7 @@ impl Launcher<'_> {
         shared.map_or(Planes::NULL, |it| self.planes(it.matrix))
     }
 
-    fn stream_both(&mut self, site: Site, operands: &Up, matrix: &Matrix, rings: Together) -> Launch {
+    fn stream_both(&mut self, site: Site, operands: &Experts, matrix: &Matrix, rings: Together) -> Launch {
         let (_, sum) = self.adder(site, operands.routing).expect("its shape has been found");
         let of_sum = self.matrix(sum.matrix);
         let common = sum.shared.map(|it| self.matrix(it.matrix));
@@ -459,7 +428,7 @@ impl Launcher<'_> {
         self.launch(site, instance, fixed(rings.up.blocks, 1, 1), arguments)
     }
 
-    fn stream_up(&mut self, site: Site, operands: &Up, matrix: &Matrix, ring: Ring) -> Launch {
+    fn stream_up(&mut self, site: Site, operands: &Experts, matrix: &Matrix, ring: Ring) -> Launch {
         let experts = matrix.experts.expect("experts have matrices");
         let constants = self.up_constants(operands, matrix);
         let Planes { codes, scales, row_scales } = self.planes(operands.matrix);
@@ -478,7 +447,7 @@ impl Launcher<'_> {
         self.launch(site, instance, fixed(ring.blocks, 1, 1), arguments)
     }
 
-    fn stream_down(&mut self, site: Site, operands: &Down, chooser: &Up, ring: Ring) -> Launch {
+    fn stream_down(&mut self, site: Site, operands: &Combine, chooser: &Experts, ring: Ring) -> Launch {
         let matrix = self.matrix(operands.matrix);
         let common = operands.shared.map(|it| self.matrix(it.matrix));
         let mut constants: Vec<Member> = matrix.names().into();

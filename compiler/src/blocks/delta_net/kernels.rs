@@ -1,6 +1,6 @@
 //! The gated delta-net's kernels.
 
-use super::{Config, kernels};
+use crate::kernels::{Config, kernels};
 
 const DEFAULTS: Config = Config::Inherits("DeltaDefaults");
 

@@ -1,9 +1,10 @@
 //! Router logits of more than a few tokens, on tensor cores (templates/cuda/lib/route_batch.cuh).
 
-use super::experts::Up;
-use super::product::limit;
-use super::{Instance, Launcher, Matrix, Site, count, fits, fixed, integer};
-use crate::kernels::{RouteBatch, Rows, Vector};
+use crate::blocks::Experts;
+use crate::blocks::experts::kernels::RouteBatch;
+use crate::blocks::products::cuda::limit;
+use crate::kernels::{Rows, Vector};
+use crate::passes::launch::{Instance, Launcher, Matrix, Site, count, fits, fixed, integer};
 use crate::plan::cuda::{Constant, Extent, Launch, Regime};
 use crate::plan::packed::TILE_ROWS;
 use crate::spec::types::Cuda;
@@ -46,10 +47,10 @@ fn shape(rows: usize, outputs: usize, card: &Cuda) -> Option<Shape> {
 impl Launcher<'_> {
     /// The launch that leaves `outputs` logits a token, those of padding rows too; `None` where the router's
     /// format or width has no such kernel.
-    pub(super) fn route_batch(
+    pub(crate) fn route_batch(
         &mut self,
         site: Site,
-        operands: &Up,
+        operands: &Experts,
         router: &Matrix,
         outputs: usize,
         logits: Rows,

@@ -2,18 +2,18 @@
 //! rows go through one stream of its weights, and each token adds up what its experts made of it
 //! (templates/cuda/lib/experts_batch.cuh).
 
-use super::experts::{Down, Up};
-use super::experts_shape::{self, Lists};
-use super::gemm::Gemm;
-use super::product::{Operands, activation, limit};
-use super::{
+use super::shape::{self, Lists};
+use crate::blocks::experts::kernels::{
+    ExpertsBatchCombine, ExpertsGemmMma, ExpertsGemmWgmma, ExpertsPlace, ExpertsSort, ExpertsStage,
+};
+use crate::blocks::products::cuda::gemm::Gemm;
+use crate::blocks::products::cuda::{Operands, activation, limit};
+use crate::blocks::{Combine, Experts};
+use crate::kernels::{self, Operand, Planes, Products, Rows, Staged};
+use crate::passes::PassError;
+use crate::passes::launch::{
     Instance, Launcher, Matrix, Member, Site, count, fixed, integer, no_kernel, staged_bytes, value,
 };
-use crate::kernels::{
-    self, ExpertsBatchCombine, ExpertsGemmMma, ExpertsGemmWgmma, ExpertsPlace, ExpertsSort, ExpertsStage,
-    Operand, Planes, Products, Rows, Staged,
-};
-use crate::passes::PassError;
 use crate::plan::cuda::{Constant, Extent, Launch, Regime};
 use crate::plan::packed::TILE_ROWS;
 use crate::spec::types::Activation;
@@ -23,10 +23,10 @@ const PLACE_THREADS: usize = 256;
 const STAGE_THREADS: usize = 256;
 
 impl Launcher<'_> {
-    pub(super) fn batch_up(
+    pub(crate) fn batch_up(
         &mut self,
         site: Site,
-        operands: &Up,
+        operands: &Experts,
         matrix: &Matrix,
         launches: &mut Vec<Launch>,
     ) -> Result<(), PassError> {
@@ -45,6 +45,7 @@ impl Launcher<'_> {
                 norm: Some(operands.norm),
                 matrix: shared.matrix,
                 biases: [None, None],
+                rows: None,
                 epilogue: "GATED",
                 activation: operands.activation,
                 out: shared.out,
@@ -67,11 +68,11 @@ impl Launcher<'_> {
         Ok(())
     }
 
-    pub(super) fn batch_down(
+    pub(crate) fn batch_down(
         &mut self,
         site: Site,
-        operands: &Down,
-        chooser: &Up,
+        operands: &Combine,
+        chooser: &Experts,
         launches: &mut Vec<Launch>,
     ) -> Result<(), PassError> {
         let rows = site.program.rows;
@@ -101,6 +102,7 @@ impl Launcher<'_> {
                 norm: None,
                 matrix: shared.matrix,
                 biases: [None, None],
+                rows: None,
                 epilogue: "STORE",
                 activation: Activation::Relu,
                 out: shared.product,
@@ -142,7 +144,7 @@ impl Launcher<'_> {
     }
 
     /// How a program's pairs are sorted, and how gate and up are cut.
-    fn lists(&self, site: Site, operands: &Up, matrix: &Matrix) -> Result<(Lists, Gemm), PassError> {
+    fn lists(&self, site: Site, operands: &Experts, matrix: &Matrix) -> Result<(Lists, Gemm), PassError> {
         let tile = match site.program.regime {
             Regime::Decode | Regime::Draft => 8,
             // Few tokens leave each expert few rows: at 128 of them as decode programs do, whose kernels then
@@ -160,7 +162,7 @@ impl Launcher<'_> {
     }
 
     fn grouped_shape(&self, site: Site, matrix: &Matrix, tile: usize) -> Result<Gemm, PassError> {
-        experts_shape::grouped(matrix, tile, self.card)
+        shape::grouped(matrix, tile, self.card)
             .ok_or_else(|| no_kernel(site, self.plan, "no block of it fits the card's shared memory"))
     }
 
@@ -191,7 +193,14 @@ impl Launcher<'_> {
         (self.launch(site, instance, grid, arguments), out)
     }
 
-    fn sort(&mut self, site: Site, operands: &Up, lists: &Lists, logits: Rows, launches: &mut Vec<Launch>) {
+    fn sort(
+        &mut self,
+        site: Site,
+        operands: &Experts,
+        lists: &Lists,
+        logits: Rows,
+        launches: &mut Vec<Launch>,
+    ) {
         let constants = vec![
             ("EXPERTS", integer(lists.experts)),
             ("ACTIVE", integer(lists.active)),
@@ -254,7 +263,7 @@ impl Launcher<'_> {
         constants.extend(of_product);
         let Planes { codes, scales, row_scales } = self.planes(id);
         let memory = self.expert_lists(lists);
-        let grid = fixed(experts_shape::grouped_blocks(matrix, gemm, lists, self.card), 1, 1);
+        let grid = fixed(shape::grouped_blocks(matrix, gemm, lists, self.card), 1, 1);
         let instance = Instance {
             resident: gemm.resident,
             shared: gemm.shared,
@@ -272,6 +281,6 @@ impl Launcher<'_> {
 
 /// Floats from a row of logits to the next: whole tiles of the router's matrix, so that what weighs the
 /// shared expert is an output like the others, and padding is written too.
-fn logits_stride(operands: &Up, lists: &Lists) -> usize {
+fn logits_stride(operands: &Experts, lists: &Lists) -> usize {
     (lists.experts + usize::from(operands.shared.is_some())).next_multiple_of(TILE_ROWS)
 }

@@ -1,6 +1,6 @@
 //! Kernels of mixtures of experts.
 
-use super::{Config, kernels};
+use crate::kernels::{Config, kernels};
 
 kernels! {
     /// The router's logits, and beside them the shared expert's gate and up.

@@ -1,6 +1,6 @@
 //! The ends of a stack: embedding, selection of rows, sampling.
 
-use super::{Config, kernels};
+use crate::kernels::{Config, kernels};
 
 kernels! {
     /// Rows of the embedding.

@@ -1,6 +1,6 @@
 //! Attention's kernels.
 
-use super::{Config, kernels};
+use crate::kernels::{Config, kernels};
 
 const DEFAULTS: Config = Config::Inherits("AttentionDefaults");
 

@@ -1,79 +1,78 @@
 //! Matrix products: which kernel, and what stages its input.
 
-use super::{
-    Instance, Launcher, Matrix, Member, Site, Style, integer, no_kernel, staged_bytes, stream, value,
-};
-use crate::blocks;
-use crate::kernels::{Stage, Staged, Vector};
+pub(crate) mod gemm;
+pub(crate) mod stream;
+
+use crate::blocks::products::kernels::Stage;
+use crate::blocks::products::{Accumulate, Gated, Project};
+use crate::kernels::{Staged, Vector};
 use crate::passes::PassError;
+use crate::passes::launch::{
+    Instance, Launcher, Matrix, Member, Site, Style, integer, no_kernel, staged_bytes, value,
+};
 use crate::plan::cuda::{Constant, Launch, Regime};
-use crate::plan::{BufferId, FieldId, FieldKind, PhaseKind};
+use crate::plan::{BufferId, FieldId, FieldKind};
 use crate::spec::types::{Activation, NormWeight};
 use monomorph_formats::{Format, ScaleForm};
 
 /// The operands of a product.
 #[derive(Clone, Copy)]
-pub(super) struct Operands {
+pub(crate) struct Operands {
     pub x: BufferId,
     pub norm: Option<FieldId>,
     pub matrix: FieldId,
+    /// How many rows of it, where not all.
+    pub rows: Option<usize>,
     pub biases: [Option<FieldId>; 2],
     pub epilogue: &'static str,
     pub activation: Activation,
     pub out: BufferId,
 }
 
-fn operands(kind: &PhaseKind) -> Option<Operands> {
-    let none = Activation::Relu;
-    Some(match *kind {
-        PhaseKind::Project(blocks::Project { x, norm, matrix, bias, out }) => {
-            let (biases, epilogue) = ([bias, None], "STORE");
-            Operands { x, norm: Some(norm), matrix, biases, epilogue, activation: none, out }
-        }
-        PhaseKind::Linear(blocks::Linear { x, matrix, out }) => {
-            let (biases, epilogue) = ([None, None], "STORE");
-            Operands { x, norm: None, matrix, biases, epilogue, activation: none, out }
-        }
-        PhaseKind::Accumulate(blocks::Accumulate { x, matrix, bias, residual }) => {
-            let (biases, epilogue) = ([bias, None], "ADD");
-            Operands { x, norm: None, matrix, biases, epilogue, activation: none, out: residual }
-        }
-        PhaseKind::Gated(blocks::Gated { x, norm, matrix, biases, activation, out }) => {
-            let biases = [biases.map(|it| it.0), biases.map(|it| it.1)];
-            Operands { x, norm: Some(norm), matrix, biases, epilogue: "GATED", activation, out }
-        }
-        PhaseKind::ProjectDelta(blocks::ProjectDelta { x, norm, matrix, out, .. }) => {
-            let (biases, epilogue) = ([None, None], "STORE");
-            Operands { x, norm: Some(norm), matrix, biases, epilogue, activation: none, out }
-        }
-        PhaseKind::Propose(blocks::Propose { x, norm, matrix, out }) => {
-            let (biases, epilogue) = ([None, None], "STORE");
-            Operands { x, norm: Some(norm), matrix, biases, epilogue, activation: none, out }
-        }
-        PhaseKind::Embed(_)
-        | PhaseKind::DraftEmbed(_)
-        | PhaseKind::Attention(_)
-        | PhaseKind::Delta(_)
-        | PhaseKind::Experts(_)
-        | PhaseKind::Combine(_)
-        | PhaseKind::Select(_) => return None,
-    })
+impl Operands {
+    /// A product of plain rows whose sums are stored.
+    pub fn stored(x: BufferId, matrix: FieldId, out: BufferId) -> Operands {
+        let (biases, activation) = ([None, None], Activation::Relu);
+        Operands { x, norm: None, matrix, rows: None, biases, epilogue: "STORE", activation, out }
+    }
+
+    /// The same of normed rows.
+    pub fn normed(self, norm: FieldId) -> Operands {
+        Operands { norm: Some(norm), ..self }
+    }
+}
+
+impl Project {
+    pub(super) fn operands(&self) -> Operands {
+        let stored = Operands::stored(self.x, self.matrix, self.out).normed(self.norm);
+        Operands { biases: [self.bias, None], ..stored }
+    }
+}
+
+impl Accumulate {
+    pub(super) fn operands(&self) -> Operands {
+        let stored = Operands::stored(self.x, self.matrix, self.residual);
+        Operands { biases: [self.bias, None], epilogue: "ADD", ..stored }
+    }
+}
+
+impl Gated {
+    pub(super) fn operands(&self) -> Operands {
+        let biases = [self.biases.map(|it| it.0), self.biases.map(|it| it.1)];
+        let stored = Operands::stored(self.x, self.matrix, self.out).normed(self.norm);
+        Operands { biases, epilogue: "GATED", activation: self.activation, ..stored }
+    }
 }
 
 impl Launcher<'_> {
     /// The matrix of a product, cut where a draft's head is.
-    fn matrix_of(&self, kind: &PhaseKind, operands: &Operands) -> Matrix {
+    fn matrix_of(&self, operands: &Operands) -> Matrix {
         let matrix = self.matrix(operands.matrix);
-        match kind {
-            PhaseKind::Propose(blocks::Propose { out, .. }) => {
-                Matrix { rows: self.plan.buffer(*out).width, ..matrix }
-            }
-            _ => matrix,
-        }
+        Matrix { rows: operands.rows.unwrap_or(matrix.rows), ..matrix }
     }
 
     /// How a product with this matrix is computed in a phase.
-    pub(super) fn style_of(&self, site: Site, matrix: &Matrix) -> Result<Style, PassError> {
+    pub(crate) fn style_of(&self, site: Site, matrix: &Matrix) -> Result<Style, PassError> {
         if matrix.exact {
             return Ok(Style::Stream);
         }
@@ -92,41 +91,57 @@ impl Launcher<'_> {
     }
 
     /// The staged form of a buffer.
-    pub(super) fn staged(&mut self, site: Site, buffer: BufferId, capacity: usize) -> Staged {
+    pub(crate) fn staged(&mut self, site: Site, buffer: BufferId, capacity: usize) -> Staged {
         let (name, width) = (self.plan.buffer(buffer).name.clone(), self.plan.buffer(buffer).width);
         debug_assert!(capacity >= site.program.rows, "every row has a place");
         self.scratch(&format!("staged_{name}"), staged_bytes(capacity, width), false)
     }
 
-    pub(super) fn product(&mut self, site: Site, launches: &mut Vec<Launch>) -> Result<(), PassError> {
-        let kind = &self.at(site).kind;
-        let mut products = vec![("", operands(kind).expect("a product"))];
-        if let PhaseKind::ProjectDelta(blocks::ProjectDelta { gates, gates_out, .. }) = *kind {
-            products.push(("_gates", Operands { matrix: gates, out: gates_out, ..products[0].1 }));
+    /// A product.
+    pub(crate) fn product(
+        &mut self,
+        site: Site,
+        operands: Operands,
+        launches: &mut Vec<Launch>,
+    ) -> Result<(), PassError> {
+        self.products(site, &[("", operands)], launches)
+    }
+
+    /// Two products of the same rows, the second narrow: one launch where they fit so.
+    pub(crate) fn product_beside(
+        &mut self,
+        site: Site,
+        wide: Operands,
+        narrow: Operands,
+        launches: &mut Vec<Launch>,
+    ) -> Result<(), PassError> {
+        let matrices = [self.matrix(wide.matrix), self.matrix(narrow.matrix)];
+        for (operands, matrix) in [&wide, &narrow].into_iter().zip(&matrices) {
+            self.check_scales(site, operands.matrix, matrix)?;
         }
-        if let [(_, wide), (_, narrow)] = &products[..] {
-            let matrices = [self.matrix(wide.matrix), self.matrix(narrow.matrix)];
-            for (operands, matrix) in [wide, narrow].into_iter().zip(&matrices) {
-                self.check_scales(site, operands.matrix, matrix)?;
-            }
-            let [first, second] = &matrices;
-            let styles = [self.style_of(site, first)?, self.style_of(site, second)?];
-            let both = if styles == [Style::Stream; 2] {
-                self.stream_beside(site, [wide, narrow], [first, second])
-            } else {
-                None
-            };
-            if let Some(launch) = both {
-                launches.push(launch);
-                return Ok(());
-            }
+        let [first, second] = &matrices;
+        if [self.style_of(site, first)?, self.style_of(site, second)?] == [Style::Stream; 2]
+            && let Some(launch) = self.stream_beside(site, [&wide, &narrow], [first, second])
+        {
+            launches.push(launch);
+            return Ok(());
         }
+        self.products(site, &[("", wide), ("_gates", narrow)], launches)
+    }
+
+    /// Products of the same rows, whose kernels' names end so.
+    fn products(
+        &mut self,
+        site: Site,
+        products: &[(&str, Operands)],
+        launches: &mut Vec<Launch>,
+    ) -> Result<(), PassError> {
         let mut staged = None;
         for (suffix, operands) in products {
-            let matrix = self.matrix_of(kind, &operands);
+            let matrix = self.matrix_of(operands);
             self.check_scales(site, operands.matrix, &matrix)?;
             if self.style_of(site, &matrix)? == Style::Stream {
-                launches.push(self.stream(site, suffix, &operands, &matrix)?);
+                launches.push(self.stream(site, suffix, operands, &matrix)?);
                 continue;
             }
             let capacity = site.program.rows.next_multiple_of(8);
@@ -139,7 +154,7 @@ impl Launcher<'_> {
                 }
             };
             let out = self.buffer(site, operands.out);
-            launches.push(self.gemm(site, suffix, &operands, &matrix, x, out)?);
+            launches.push(self.gemm(site, suffix, operands, &matrix, x, out)?);
             staged = Some(x);
         }
         Ok(())
@@ -147,7 +162,7 @@ impl Launcher<'_> {
 
     /// Scales of 128 x 128 blocks belong to whole tiles: no tile may hold rows of two of the checkpoint's
     /// blocks or tensors.
-    pub(super) fn check_scales(&self, site: Site, id: FieldId, matrix: &Matrix) -> Result<(), PassError> {
+    pub(crate) fn check_scales(&self, site: Site, id: FieldId, matrix: &Matrix) -> Result<(), PassError> {
         if matrix.scales != Some(ScaleForm::Block128) {
             return Ok(());
         }
@@ -171,7 +186,7 @@ impl Launcher<'_> {
     }
 
     /// The launch that stages a product's input, and where it leaves it.
-    pub(super) fn stage(
+    pub(crate) fn stage(
         &mut self,
         site: Site,
         x: BufferId,
@@ -197,7 +212,7 @@ impl Launcher<'_> {
     }
 
     /// `Norm::…` and the number added to the mean square.
-    pub(super) fn norm(&self, field: Option<FieldId>) -> (Constant, f32) {
+    pub(crate) fn norm(&self, field: Option<FieldId>) -> (Constant, f32) {
         match field.map(|id| &self.plan.field(id).kind) {
             Some(FieldKind::Norm { eps, form, .. }) => {
                 let form = match form {
@@ -211,7 +226,7 @@ impl Launcher<'_> {
     }
 }
 
-pub(super) fn activation(activation: Activation) -> Constant {
+pub(crate) fn activation(activation: Activation) -> Constant {
     value(match activation {
         Activation::Silu => "Activation::SILU",
         Activation::Gelu => "Activation::GELU",
@@ -220,7 +235,7 @@ pub(super) fn activation(activation: Activation) -> Constant {
     })
 }
 
-pub(super) fn epilogue(operands: &Operands) -> [Member; 3] {
+pub(crate) fn epilogue(operands: &Operands) -> [Member; 3] {
     [
         ("EPILOGUE", value(format!("Epilogue::{}", operands.epilogue))),
         ("ACTIVATION", activation(operands.activation)),
@@ -228,7 +243,7 @@ pub(super) fn epilogue(operands: &Operands) -> [Member; 3] {
     ]
 }
 
-pub(super) fn limit(site: Site, all: bool) -> Constant {
+pub(crate) fn limit(site: Site, all: bool) -> Constant {
     value(match (all, site.program.outputs()) {
         (true, _) => "Limit::NONE",
         (false, true) => "Limit::OUTPUTS",

@@ -1,9 +1,9 @@
 //! The shapes of a mixture's kernels:
 //! templates/cuda/lib/{route,experts_stream_up,experts_stream_down_shape,experts_batch}.cuh in Rust.
 
-use super::gemm::{self, Gemm};
-use super::stream::{self, STAGES_BESIDE, Stream, consumer_warps};
-use super::{Matrix, STREAM_SHARED_PART, alone, fits};
+use crate::blocks::products::cuda::gemm::{self, Gemm};
+use crate::blocks::products::cuda::stream::{self, STAGES_BESIDE, Stream, consumer_warps};
+use crate::passes::launch::{Matrix, STREAM_SHARED_PART, alone, fits};
 use crate::plan::Packing;
 use crate::plan::packed::{TILE_ROWS, UNIT_BYTES, unit_columns};
 use crate::spec::types::{Cuda, Knobs};
@@ -11,7 +11,7 @@ use monomorph_formats::{Format, ScaleForm};
 
 /// How a block of a streaming kernel is cut.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Ring {
+pub(crate) struct Ring {
     pub warps: usize,
     pub stages: usize,
     pub stage_bytes: usize,
@@ -62,7 +62,7 @@ fn choices_bytes(experts: usize, active: usize, rows: usize) -> usize {
 
 /// `RouteShape<C>::SHARED` of a block of the router's, at most: two passes' sums of at most 32 values a warp,
 /// and squares.
-pub(super) fn route_shared(rows: usize, warps: usize) -> usize {
+pub(crate) fn route_shared(rows: usize, warps: usize) -> usize {
     4 * warps * (2 * 32 + rows)
 }
 
@@ -75,7 +75,7 @@ struct Few {
 }
 
 /// `UpShape<C>`: gate and up of the chosen experts.
-pub(super) fn up(matrix: &Matrix, active: usize, rows: usize, knobs: &Knobs, card: &Cuda) -> Option<Ring> {
+pub(crate) fn up(matrix: &Matrix, active: usize, rows: usize, knobs: &Knobs, card: &Cuda) -> Option<Ring> {
     let granules = matrix.outputs().div_ceil(TILE_ROWS);
     let few = Few { active, rows, warps: consumer_warps(knobs) };
     let shared = |stages: usize, stage_bytes: usize, blocks: usize| {
@@ -162,7 +162,7 @@ fn down_product(
 }
 
 /// `DownShape<C>`: down of the chosen experts, and of the shared one.
-pub(super) fn down(
+pub(crate) fn down(
     matrix: &Matrix,
     common: Option<&Matrix>,
     active: usize,
@@ -218,7 +218,7 @@ fn down_shape(
 
 /// Rings of gate and up and of down side by side in one block (templates/cuda/lib/experts_stream.cuh).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Together {
+pub(crate) struct Together {
     /// `shared` of either is the whole block's.
     pub up: Ring,
     pub down: Ring,
@@ -227,7 +227,7 @@ pub(super) struct Together {
 /// `ExpertsStream<U, D>`: a block a multiprocessor, all at once. Gate and up have as many stages as the knobs
 /// say and down as many as it fills, or what is left beside them; `None` where not even two of each fit into
 /// what a program keeps as shared memory.
-pub(super) fn together(
+pub(crate) fn together(
     [matrix, of_sum]: [&Matrix; 2],
     common: Option<&Matrix>,
     active: usize,
@@ -267,7 +267,7 @@ pub(super) fn together(
 
 /// What sorting leaves behind: `ExpertLists<EXPERTS, ACTIVE, STEP_ROWS, TILE>`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Lists {
+pub(crate) struct Lists {
     pub experts: usize,
     pub active: usize,
     /// Token rows of a step, at most.
@@ -314,7 +314,7 @@ impl Lists {
 /// How a grouped product is cut over work tiles of `tokens` rows. Up to 128 rows a step the weights are the
 /// work, and tiles of 8 take them through once; a prefill's tiles are as high as the card's products are
 /// efficient. Rings shrink until they fit.
-pub(super) fn grouped(matrix: &Matrix, tokens: usize, card: &Cuda) -> Option<Gemm> {
+pub(crate) fn grouped(matrix: &Matrix, tokens: usize, card: &Cuda) -> Option<Gemm> {
     let narrow = unit_columns(matrix.format) > 32;
     let few = tokens == 8;
     let weight_stages = match (few, card.wgmma) {
@@ -350,7 +350,7 @@ pub(super) fn grouped(matrix: &Matrix, tokens: usize, card: &Cuda) -> Option<Gem
 }
 
 /// Blocks of a grouped product: at most all work that there can be.
-pub(super) fn grouped_blocks(matrix: &Matrix, gemm: &Gemm, lists: &Lists, card: &Cuda) -> usize {
+pub(crate) fn grouped_blocks(matrix: &Matrix, gemm: &Gemm, lists: &Lists, card: &Cuda) -> usize {
     let gated = matrix.packing == Packing::Gated;
     let tiles = matrix.outputs().div_ceil(TILE_ROWS) * if gated { 2 } else { 1 };
     let work = lists.tiles() * tiles.div_ceil(16 * gemm.strips);

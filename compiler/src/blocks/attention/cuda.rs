@@ -1,15 +1,17 @@
 //! Attention: one launch in decode, two in prefill and wherever the arithmetic is exact.
 
-use super::{Instance, Launcher, Member, Outline, Site, count, fixed, integer, no_kernel, value};
-use crate::blocks;
-use crate::graph::BodyId;
-use crate::kernels::{
-    AttentionDecode, AttentionExact, AttentionPrefill, AttentionPrefillWgmma, AttentionWrite, Cache,
-    Counters, Queries, Rotary, Rows, Tokens, Vector,
+use super::Attention;
+use crate::blocks::attention::kernels::{
+    AttentionDecode, AttentionExact, AttentionPrefill, AttentionPrefillWgmma, AttentionWrite,
 };
+use crate::graph::BodyId;
+use crate::kernels::{Cache, Counters, Queries, Rotary, Rows, Tokens, Vector};
 use crate::passes::PassError;
+use crate::passes::launch::{
+    Instance, Launcher, Member, Outline, Site, count, fixed, integer, no_kernel, value,
+};
 use crate::plan::cuda::{Constant, Extent, Launch, Regime};
-use crate::plan::{BufferId, FieldId, FieldKind, PhaseKind};
+use crate::plan::{BufferId, FieldId, FieldKind};
 use crate::spec::types::{Compute, Cuda, NormWeight, RotaryPairs, TensorClass};
 use monomorph_formats::Format;
 
@@ -136,10 +138,15 @@ struct Operands {
 }
 
 impl Launcher<'_> {
-    pub(super) fn attention(&mut self, site: Site, launches: &mut Vec<Launch>) -> Result<(), PassError> {
+    pub(crate) fn attention(
+        &mut self,
+        site: Site,
+        phase: &Attention,
+        launches: &mut Vec<Launch>,
+    ) -> Result<(), PassError> {
         let exact =
             self.plan.target.quant.compute.classes.get(&TensorClass::Attention) != Some(&Compute::F16);
-        let operands = self.attention_operands(site)?;
+        let operands = self.attention_operands(site, phase)?;
         if exact {
             launches.push(self.write(site, &operands, true));
             launches.push(self.exact(site, &operands));
@@ -152,22 +159,9 @@ impl Launcher<'_> {
         Ok(())
     }
 
-    fn attention_operands(&self, site: Site) -> Result<Operands, PassError> {
-        let PhaseKind::Attention(blocks::Attention {
-            qkv,
-            q_norm,
-            k_norm,
-            frequencies,
-            heads,
-            kv_heads,
-            head_dim,
-            scale,
-            out,
-            gated,
-        }) = &self.at(site).kind
-        else {
-            unreachable!("the caller looked")
-        };
+    fn attention_operands(&self, site: Site, phase: &Attention) -> Result<Operands, PassError> {
+        let Attention { qkv, q_norm, k_norm, frequencies, heads, kv_heads, head_dim, scale, out, gated } =
+            phase;
         let quant = &self.plan.target.quant;
         let (kv, element) = match quant.kv_format {
             Format::F32 => ("float", 4),

@@ -1,9 +1,12 @@
 //! The shape of a streaming product: templates/cuda/lib/stream_shape.cuh in Rust.
 
-use super::product::{Operands, epilogue, limit};
-use super::{Instance, Launcher, Matrix, Member, Site, alone, count, fits, fixed, integer, no_kernel, value};
-use crate::kernels::{Planes, StreamBeside, StreamProduct, Vector};
+use crate::blocks::products::cuda::{Operands, epilogue, limit};
+use crate::blocks::products::kernels::{StreamBeside, StreamProduct};
+use crate::kernels::{Planes, Vector};
 use crate::passes::PassError;
+use crate::passes::launch::{
+    Instance, Launcher, Matrix, Member, Site, alone, count, fits, fixed, integer, no_kernel, value,
+};
 use crate::plan::cuda::{Constant, Extent, Launch, Regime};
 use crate::plan::packed::{TILE_ROWS, UNIT_BYTES, unit_columns};
 use crate::plan::{FieldId, Packing};
@@ -11,24 +14,24 @@ use crate::spec::types::{Compute, Cuda, Knobs};
 use monomorph_formats::{Format, ScaleForm};
 
 /// Warps that multiply; one more feeds them.
-pub(super) fn consumer_warps(knobs: &Knobs) -> usize {
+pub(crate) fn consumer_warps(knobs: &Knobs) -> usize {
     1 << knobs.stream_warps.clamp(4, 16).ilog2()
 }
 
 /// Most warps of a block that leave the next kernel's block registers, whatever the format.
-pub(super) const WARPS_BESIDE: u32 = 8;
+pub(crate) const WARPS_BESIDE: u32 = 8;
 /// Stages under way at a time while a ring is filled first.
-pub(super) const PACE: usize = 2;
+pub(crate) const PACE: usize = 2;
 
 /// Bytes a streaming product asks into the second-level cache beyond its ring while it waits. Measured: 1 %
 /// gained with fp8, 3 % lost with bf16.
-pub(super) fn lookahead(format: Format) -> usize {
+pub(crate) fn lookahead(format: Format) -> usize {
     if format == Format::Fp8E4m3 { 65_536 } else { 0 }
 }
 
 /// A streaming product that fits the card.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Stream {
+pub(crate) struct Stream {
     /// Rows of activations of one block.
     pub rows: usize,
     pub warps: usize,
@@ -49,12 +52,12 @@ impl Stream {
 
 /// Fewest stages a ring is cut down to for the sake of the next kernel's beside it. Measured: 5 of 6 stages
 /// beside the next kernel's ring beat 6 alone by 11 %, 3 beside it lose to 6 alone by 2 %.
-pub(super) const STAGES_BESIDE: usize = 4;
+pub(crate) const STAGES_BESIDE: usize = 4;
 
 /// The largest shape up to what the knobs ask for that fits the card, and fits it beside the next kernel's,
 /// which fills its ring while this one works, if it can. First fewer stages, then fewer blocks a
 /// multiprocessor, then alone, and where `rows` may be cut, then fewer rows.
-pub(super) fn shape(
+pub(crate) fn shape(
     matrix: &Matrix,
     rows: usize,
     may_cut: bool,
@@ -101,7 +104,7 @@ pub(super) fn shape(
 
 /// What `StreamShape<C>` says of a stage and of what stands behind the ring.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Parts {
+pub(crate) struct Parts {
     /// Bytes of a stage, its scales included.
     pub stage: usize,
     /// Bytes of staged activations.
@@ -121,22 +124,22 @@ fn shared_bytes(matrix: &Matrix, stream: &Stream) -> usize {
 }
 
 /// `StreamShape<C>::SQUARES`: sums of squares in f64, or in f32 with the largest magnitudes.
-pub(super) fn squares(rows: usize, warps: usize) -> usize {
+pub(crate) fn squares(rows: usize, warps: usize) -> usize {
     rows * warps * 8
 }
 
 /// The same with another number of blocks in x.
-pub(super) fn shared_of_blocks(matrix: &Matrix, stream: &Stream, blocks: usize) -> usize {
+pub(crate) fn shared_of_blocks(matrix: &Matrix, stream: &Stream, blocks: usize) -> usize {
     shared_bytes(matrix, &Stream { blocks, ..*stream })
 }
 
 /// `sizeof(SumOf<COMPUTE>::Type)`.
-pub(super) fn sum_bytes(matrix: &Matrix) -> usize {
+pub(crate) fn sum_bytes(matrix: &Matrix) -> usize {
     if matrix.exact { 8 } else { 4 }
 }
 
 /// `StreamShape<C>` beyond what `stream` says.
-pub(super) fn parts(matrix: &Matrix, stream: &Stream) -> Parts {
+pub(crate) fn parts(matrix: &Matrix, stream: &Stream) -> Parts {
     let Stream { rows, warps, stage_bytes, blocks, .. } = *stream;
     let columns = unit_columns(matrix.format);
     let units = matrix.columns.div_ceil(columns);
@@ -188,7 +191,7 @@ fn k_warps(warps: usize, units: usize, stage_tiles: usize) -> usize {
 }
 
 /// Bytes of block scales that travel with a unit of a tile.
-pub(super) fn unit_scale_bytes(format: Format) -> usize {
+pub(crate) fn unit_scale_bytes(format: Format) -> usize {
     match format {
         Format::Q8_0 => 32,
         Format::Q4_1 => 128,
@@ -198,7 +201,7 @@ pub(super) fn unit_scale_bytes(format: Format) -> usize {
 }
 
 /// `COMPUTE` and `ROUNDING`.
-pub(super) fn arithmetic(matrix: &Matrix) -> [(&'static str, Constant); 2] {
+pub(crate) fn arithmetic(matrix: &Matrix) -> [(&'static str, Constant); 2] {
     let compute = if matrix.exact { "EXACT" } else { "F16" };
     let rounding = if matrix.compute == Compute::Int8Block32 { "INT8_BLOCK32" } else { "NONE" };
     [("COMPUTE", value(format!("Compute::{compute}"))), ("ROUNDING", value(format!("Rounding::{rounding}")))]
@@ -206,7 +209,7 @@ pub(super) fn arithmetic(matrix: &Matrix) -> [(&'static str, Constant); 2] {
 
 impl Launcher<'_> {
     /// The launch of a streaming product.
-    pub(super) fn stream(
+    pub(crate) fn stream(
         &mut self,
         site: Site,
         suffix: &str,
@@ -285,7 +288,7 @@ impl Launcher<'_> {
     /// Two products of the same normed x as one launch: the second, narrow one takes a few blocks of the
     /// first's places, as many as its share of the bytes. `None` where they do not fit so. A launch of its
     /// own would cost a boundary, and nothing else.
-    pub(super) fn stream_beside(
+    pub(crate) fn stream_beside(
         &mut self,
         site: Site,
         [wide, narrow]: [&Operands; 2],

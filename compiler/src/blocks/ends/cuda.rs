@@ -1,9 +1,8 @@
 //! Row-wise kernels: the embedding, and the selection of rows whose logits are wanted.
 
-use super::{Instance, Launcher, Member, Site, count, fixed, integer};
-use crate::blocks;
-use crate::kernels::{Embed, Planes, Select, Tokens};
-use crate::plan::PhaseKind;
+use crate::blocks::ends::kernels::{Embed, Select};
+use crate::kernels::{Planes, Tokens};
+use crate::passes::launch::{Instance, Launcher, Member, Site, count, integer};
 use crate::plan::cuda::{Constant, Extent, Launch, Regime};
 use crate::plan::packed::unit_columns;
 
@@ -11,10 +10,8 @@ use crate::plan::packed::unit_columns;
 const THREADS: usize = 128;
 
 impl Launcher<'_> {
-    pub(super) fn embed(&mut self, site: Site) -> Launch {
-        let PhaseKind::Embed(blocks::Embed { table, out }) = self.at(site).kind else {
-            unreachable!("the caller looked")
-        };
+    pub(crate) fn embed(&mut self, site: Site, phase: &super::Embed) -> Launch {
+        let super::Embed { table, out } = *phase;
         let matrix = self.matrix(table);
         let decode = site.program.regime == Regime::Decode;
         let mut constants = vec![("HIDDEN", integer(matrix.columns))];
@@ -36,10 +33,8 @@ impl Launcher<'_> {
         self.launch(site, instance, grid, arguments)
     }
 
-    pub(super) fn select(&mut self, site: Site) -> Launch {
-        let PhaseKind::Select(blocks::Select { x, out }) = self.at(site).kind else {
-            unreachable!("the caller looked")
-        };
+    pub(crate) fn select(&mut self, site: Site, phase: &super::Select) -> Launch {
+        let super::Select { x, out } = *phase;
         let width = self.plan.buffer(x).width;
         let constants = vec![("HIDDEN", integer(width)), ("THREADS", integer(THREADS))];
         let arguments =
@@ -58,16 +53,5 @@ impl Launcher<'_> {
     fn columns_and_rows(&self, site: Site, columns: usize) -> [Extent; 3] {
         let [rows, one, _] = self.grid_of_rows(site, 1);
         [Extent::Fixed(count(columns)), rows, one]
-    }
-
-    /// A block for each so many rows of the step in x; in a captured graph, of the bucket.
-    pub(super) fn grid_of_rows(&self, site: Site, rows_a_block: usize) -> [Extent; 3] {
-        let mut grid = fixed(site.program.rows.div_ceil(rows_a_block), 1, 1);
-        match site.program.regime {
-            Regime::Decode | Regime::Draft => {}
-            Regime::Prefill | Regime::Learn => grid[0] = Extent::Tokens(count(rows_a_block)),
-            Regime::Head => grid[0] = Extent::Outputs(count(rows_a_block)),
-        }
-        grid
     }
 }

@@ -1,6 +1,6 @@
 //! Kernels of passes that draft.
 
-use super::{Config, kernels};
+use crate::kernels::{Config, kernels};
 
 kernels! {
     /// Which drafts hold, and the headers of the passes.

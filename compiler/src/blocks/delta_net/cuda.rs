@@ -1,16 +1,14 @@
 //! The gated delta-net: one launch in decode, three in prefill (what needs no state, the chunks in sequence,
 //! norm and gate), two for heads of other widths and wherever the arithmetic is exact.
 
-use super::{Instance, Launcher, Member, Site, count, fits, fixed, integer, no_kernel};
-use crate::blocks;
+use super::Delta;
+use crate::blocks::delta_net::kernels::{DeltaChunks, DeltaDecode, DeltaGate, DeltaPlain, DeltaPrepare};
 use crate::graph::BodyId;
-use crate::kernels::{
-    Arguments, Chunks, DeltaChunks, DeltaDecode, DeltaGate, DeltaPlain, DeltaPrepare, Journals, Rows, States,
-    Vector, Windows,
-};
+use crate::kernels::{Arguments, Chunks, Journals, Rows, States, Vector, Windows};
 use crate::passes::PassError;
+use crate::passes::launch::{Instance, Launcher, Member, Site, count, fits, fixed, integer, no_kernel};
 use crate::plan::cuda::{Constant, CudaState, Extent, Launch, Module, Regime};
-use crate::plan::{FieldId, FieldKind, PhaseKind};
+use crate::plan::{FieldId, FieldKind};
 use crate::spec::types::{Activation, Compute, Cuda, DeltaShape, NormWeight, TensorClass};
 
 /// Tokens of a chunk (templates/cuda/lib/delta_chunk.cuh).
@@ -92,8 +90,13 @@ struct Operands {
 }
 
 impl Launcher<'_> {
-    pub(super) fn delta(&mut self, site: Site, launches: &mut Vec<Launch>) -> Result<(), PassError> {
-        let operands = self.delta_operands(site)?;
+    pub(crate) fn delta(
+        &mut self,
+        site: Site,
+        phase: &Delta,
+        launches: &mut Vec<Launch>,
+    ) -> Result<(), PassError> {
+        let operands = self.delta_operands(site, phase)?;
         let shape = operands.shape;
         let exact = self.plan.target.quant.compute.classes.get(&TensorClass::DeltaNet) != Some(&Compute::F16);
         let decode = site.program.regime == Regime::Decode;
@@ -115,21 +118,8 @@ impl Launcher<'_> {
         Ok(())
     }
 
-    fn delta_operands(&mut self, site: Site) -> Result<Operands, PassError> {
-        let PhaseKind::Delta(blocks::Delta {
-            qkvz,
-            ba,
-            convolution,
-            a_log,
-            dt_bias,
-            norm,
-            activation,
-            shape,
-            out,
-        }) = self.at(site).kind
-        else {
-            unreachable!("the caller looked")
-        };
+    fn delta_operands(&mut self, site: Site, phase: &Delta) -> Result<Operands, PassError> {
+        let Delta { qkvz, ba, convolution, a_log, dt_bias, norm, activation, shape, out } = *phase;
         if activation != Activation::Silu {
             return Err(no_kernel(site, self.plan, "its kernels gate by silu"));
         }
@@ -303,7 +293,7 @@ impl Launcher<'_> {
 
 /// Tokens whose multiples a prompt may be cut at without another bit in any row: chunks of a delta-net begin
 /// where a piece does. Every other kernel of a prefill takes a row by itself, or keys by their positions.
-pub(super) fn piece_tokens(modules: &[Module]) -> usize {
+pub(crate) fn piece_tokens(modules: &[Module]) -> usize {
     let mut kernels = modules.iter().flat_map(|module| &module.kernels);
     if kernels.any(|kernel| kernel.signature == DeltaChunks::SIGNATURE) { CHUNK } else { 1 }
 }

@@ -1,10 +1,11 @@
 //! The shape of a tensor-core product: templates/cuda/lib/gemm.cuh in Rust.
 
-use super::product::{Operands, epilogue, limit};
-use super::stream::unit_scale_bytes;
-use super::{Instance, Launcher, Matrix, Member, Site, fits, fixed, integer, no_kernel};
-use crate::kernels::{self, Planes, Rows, Staged, Vector};
+use crate::blocks::products::cuda::stream::unit_scale_bytes;
+use crate::blocks::products::cuda::{Operands, epilogue, limit};
+use crate::blocks::products::kernels::{GemmMma, GemmWgmma};
+use crate::kernels::{Planes, Rows, Staged, Vector};
 use crate::passes::PassError;
+use crate::passes::launch::{Instance, Launcher, Matrix, Member, Site, fits, fixed, integer, no_kernel};
 use crate::plan::Packing;
 use crate::plan::cuda::Launch;
 use crate::plan::packed::{UNIT_BYTES, unit_columns};
@@ -13,7 +14,7 @@ use monomorph_formats::Format;
 
 /// A tensor-core product that fits the card.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Gemm {
+pub(crate) struct Gemm {
     /// Rows of activations and their staged stride.
     pub capacity: usize,
     /// Rows of activations of a block's piece of work.
@@ -37,7 +38,7 @@ pub(super) struct Gemm {
 
 /// The shape that fits the card: as many tokens a block as the knobs allow, then two blocks a multiprocessor,
 /// then deep rings.
-pub(super) fn shape(matrix: &Matrix, rows: usize, knobs: &Knobs, card: &Cuda) -> Option<Gemm> {
+pub(crate) fn shape(matrix: &Matrix, rows: usize, knobs: &Knobs, card: &Cuda) -> Option<Gemm> {
     let capacity = rows.next_multiple_of(8);
     let widest = if card.wgmma { 256 } else { 128 };
     let most = capacity.next_power_of_two().min(knobs.gemm_rows as usize).min(widest).max(8);
@@ -122,7 +123,7 @@ fn split(row_blocks: usize, steps: usize, possible: bool, places: usize) -> usiz
 }
 
 /// `GemmShape<C>::SHARED_BYTES`.
-pub(super) fn shared_bytes(matrix: &Matrix, gemm: &Gemm) -> usize {
+pub(crate) fn shared_bytes(matrix: &Matrix, gemm: &Gemm) -> usize {
     let Gemm { tokens, strips, stage_panels, weight_stages, stages, split, resident, .. } = *gemm;
     let stage_units = stage_panels * 64 / unit_columns(matrix.format);
     let weights = 16 * strips * stage_units * (UNIT_BYTES + unit_scale_bytes(matrix.format));
@@ -135,7 +136,7 @@ pub(super) fn shared_bytes(matrix: &Matrix, gemm: &Gemm) -> usize {
 
 impl Launcher<'_> {
     /// The launch of a tensor-core product over staged rows `x`, their stride the program's rows in eights.
-    pub(super) fn gemm(
+    pub(crate) fn gemm(
         &mut self,
         site: Site,
         suffix: &str,
@@ -185,10 +186,10 @@ impl Launcher<'_> {
             ..Instance::new(self.kernel_name(site, suffix), constants, shape.threads)
         };
         Ok(if self.card.wgmma {
-            let arguments = kernels::GemmWgmma { step, x, codes, scales, row_scales, bias, up_bias, out };
+            let arguments = GemmWgmma { step, x, codes, scales, row_scales, bias, up_bias, out };
             self.launch(site, instance, grid, arguments)
         } else {
-            let arguments = kernels::GemmMma { step, x, codes, scales, row_scales, bias, up_bias, out };
+            let arguments = GemmMma { step, x, codes, scales, row_scales, bias, up_bias, out };
             self.launch(site, instance, grid, arguments)
         })
     }
