@@ -54,7 +54,7 @@ fn it_has_one_program_of_each_kind_and_a_name_of_its_own() {
             let target = load(name, options).unwrap_or_else(|error| panic!("{error}"));
             let plan = passes::assemble::plan(&target, &graph::build(&target.model, &target.quant));
             let plan = plan.unwrap_or_else(|error| panic!("{error}"));
-            let cuda = plan.cuda.expect("a CUDA target has a CUDA plan");
+            let cuda = plan.cuda.as_ref().expect("a CUDA target has a CUDA plan");
             assert_eq!(cuda.piece_tokens, piece_tokens, "{name}");
             let of = |regime| cuda.programs.iter().filter(move |it| it.regime == regime);
             let decode: Vec<usize> = of(Regime::Decode).map(|it| it.sequences).collect();

@@ -1,7 +1,8 @@
 //! Plans of CUDA targets: which launches there are, on which memory, and what the toolchain's figures mean.
 
+use monomorph_compiler::blocks::products::kernels::StreamProduct;
 use monomorph_compiler::graph;
-use monomorph_compiler::kernels::{Arguments, StreamProduct};
+use monomorph_compiler::kernels::Arguments;
 use monomorph_compiler::passes::assemble;
 use monomorph_compiler::plan::cuda::{Argument, Constant, CudaPlan, Kernel, Launch, Program, Regime};
 use monomorph_compiler::plan::{FieldKind, Plan, packed};

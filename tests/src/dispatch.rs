@@ -16,7 +16,7 @@ pub struct Finding {
 const FIXED: [&str; 8] =
     ["Format", "Compute", "Hardware", "HardwareKind", "Mixer", "PhaseKind", "Activation", "RotaryPairs"];
 
-/// Types that are looked into by name.
+/// Types that are looked into by name, where their keys are texts.
 const LOOKUPS: [&str; 4] = ["HashMap", "BTreeMap", "HashSet", "BTreeSet"];
 
 /// Functions that run once, at load, where names and formats are what they are about.
@@ -111,9 +111,10 @@ impl Walker<'_> {
         }
     }
 
-    /// Reports a path that names a fixed type or one of its variants.
+    /// Reports a path that leads through a fixed type to one of its variants.
     fn fixed(&mut self, path: &syn::Path) {
-        let named = path.segments.iter().find(|segment| FIXED.iter().any(|fixed| segment.ident == fixed));
+        let types = path.segments.iter().take(path.segments.len() - 1);
+        let named = types.into_iter().find(|segment| FIXED.iter().any(|fixed| segment.ident == fixed));
         if let Some(segment) = named {
             self.report(segment.ident.span(), format!("branch on `{}`", segment.ident));
         }
@@ -127,6 +128,14 @@ fn test_only(attributes: &[syn::Attribute]) -> bool {
             && attribute.parse_args::<syn::Ident>().is_ok_and(|it| it == "test");
         condition || attribute.path().is_ident("test")
     })
+}
+
+/// Whether a map or set is known not to be keyed by numbers and the like: by a text, or by what is not said.
+fn keyed_by_text(segment: &syn::PathSegment) -> bool {
+    let syn::PathArguments::AngleBracketed(arguments) = &segment.arguments else { return true };
+    let Some(syn::GenericArgument::Type(key)) = arguments.args.first() else { return true };
+    let text = quote::ToTokens::to_token_stream(key).to_string();
+    text.split(|c: char| !c.is_alphanumeric()).any(|word| matches!(word, "String" | "str"))
 }
 
 /// `dyn Any + Send`: what the standard library hands over when a thread panics, and nothing can be called on.
@@ -182,9 +191,8 @@ impl<'ast> Visit<'ast> for Walker<'_> {
     }
 
     fn visit_type_path(&mut self, path: &'ast syn::TypePath) {
-        if let Some(segment) =
-            path.path.segments.iter().find(|segment| LOOKUPS.iter().any(|it| segment.ident == it))
-        {
+        let lookup = |segment: &&syn::PathSegment| LOOKUPS.iter().any(|it| segment.ident == it);
+        if let Some(segment) = path.path.segments.iter().find(lookup).filter(|it| keyed_by_text(it)) {
             self.report(segment.ident.span(), format!("lookup in a `{}`", segment.ident));
         }
         visit::visit_type_path(self, path);

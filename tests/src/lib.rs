@@ -12,6 +12,7 @@ pub mod requantise;
 pub mod rounding;
 pub mod scripted;
 pub mod server;
+pub mod shipped;
 
 use std::path::{Path, PathBuf};
 use std::process::Command;

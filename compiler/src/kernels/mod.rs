@@ -1,5 +1,6 @@
-//! How CUDA kernels are declared; a block declares its own. Each is declared once: the function template of `templates/cuda/lib` it
-//! instantiates, its parameters by name and type, and what the plan has computed that C++ must find too.
+//! How CUDA kernels are declared; a block declares its own. A declaration names the function template of
+//! `templates/cuda/lib` that a kernel instantiates, its parameters by name and type, and what the plan has
+//! computed that C++ must find too.
 //!
 //! From a declaration come the `extern "C"` wrapper, a struct that launches are made with, and the struct the
 //! emitted stack hands its kernels: a missing argument, a swapped one of another type, and the arguments of
@@ -69,8 +70,8 @@ pub trait Arguments {
 /// What is said where a check fails that names nothing else.
 const FIGURES: &str = "the plan's figures";
 
-/// Declares kernels: `function => Arguments in "header", config: Config`, then its parameters, `mut` where the
-/// kernel writes, then its checks, declarations and body, where it has some.
+/// Declares kernels: `function => Arguments in "header", Config`, then its parameters, `READ` or `WRITE`
+/// what, then its checks, declarations and body, where it has some.
 macro_rules! kernels {
     ($(
         $(#[$doc:meta])*

@@ -3,7 +3,7 @@
 use super::{PassError, pass_error};
 use crate::blocks;
 use crate::graph::{Body, BodyId, Graph};
-use crate::plan::{Cost, DraftLayers, DraftPlan, Phase, PhaseKind, Plan, PlanBody, Speculation};
+use crate::plan::{DraftLayers, DraftPlan, LoweredPhase, PhaseKind, PlanBody};
 use crate::spec::types::{DraftMethod, Drafting, Target};
 
 /// The graph that a plan is made of: the model's bodies, and behind them those that only draft passes run, if
@@ -42,11 +42,11 @@ pub fn bodies(target: &Target, graph: &Graph) -> Result<(Graph, Option<DraftPlan
 
 /// The passes over the plan's bodies. To those the one is added that begins every pass of a draft head but
 /// the first.
-pub fn passes(draft: DraftPlan, bodies: &mut Vec<PlanBody>) -> DraftPlan {
+pub fn passes(draft: DraftPlan, bodies: &mut Vec<PlanBody<LoweredPhase>>) -> DraftPlan {
     if draft.layers == DraftLayers::Attending {
         return draft;
     }
-    let of_draft = |phase: &Phase| match phase.kind {
+    let of_draft = |phase: &LoweredPhase| match phase.kind {
         PhaseKind::Propose(blocks::Propose { x, norm, .. }) => Some((x, norm)),
         _ => None,
     };
@@ -58,28 +58,4 @@ pub fn passes(draft: DraftPlan, bodies: &mut Vec<PlanBody>) -> DraftPlan {
     }
     bodies.push(begin);
     DraftPlan { again: BodyId(bodies.len() - 1), ..draft }
-}
-
-/// What a step should take that verifies drafts, and makes the next where the stack does; `None` where there
-/// are none.
-pub fn predict(plan: &Plan) -> Option<Speculation> {
-    let drafts = plan.target.draft?.drafts;
-    let hardware = &plan.target.hardware;
-    let of = |body: BodyId, cost: fn(&Phase) -> Cost| plan.bodies[body.0].phases.iter().map(cost);
-    let mut costs: Vec<Cost> = Vec::new();
-    for (body, _) in &plan.schedule {
-        costs.extend(of(*body, |phase| phase.verify));
-    }
-    for (at, body) in plan.draft_schedule().into_iter().enumerate() {
-        // Of a draft head's first pass, two bodies take every row of the step.
-        let all = at < 2 && plan.draft_layer().is_some();
-        costs.extend(of(body, if all { |phase| phase.verify } else { |phase| phase.decode }));
-    }
-    let sum = costs.iter().fold(Cost::default(), |sum, cost| sum + *cost);
-    Some(Speculation {
-        drafts,
-        bytes: sum.memory_bytes(),
-        floor: sum.floor(hardware),
-        step: costs.iter().map(|cost| cost.predicted(hardware)).sum(),
-    })
 }

@@ -1,10 +1,9 @@
 //! Graph to plan, one decision a file.
 //!
 //! `rules` reads the blocks' fusion rules, `fuse` covers the graph with them, `layout` decides how fused
-//! weights stand in memory, `lower` makes phases of groups, `draft` adds the passes of a draft head, `buckets` fixes how much a step may
-//! carry, `memory` gives every value a buffer, `launch` turns phases into kernel launches where the hardware
-//! is a CUDA device, and `assemble` puts the results together as a [`crate::plan::Plan`] with its predicted
-//! cost.
+//! weights stand in memory, `draft` adds the passes of a draft head, `buckets` fixes how much a step may
+//! carry, `memory` gives every value a buffer, `lower` makes phases of groups, `launch` turns them into
+//! kernel launches where the hardware is a CUDA device, and `assemble` runs one after the other.
 
 pub mod assemble;
 pub mod buckets;

@@ -1,6 +1,6 @@
 //! What a CUDA target runs: programs of kernel launches, each with its geometry and the memory it is handed.
 
-use super::{BufferId, FieldId, PhaseKind, Plan, PlanBody};
+use super::{BufferId, FieldId, Phase, PhaseKind, PlanBody, Structure};
 use crate::blocks;
 use crate::graph::BodyId;
 use crate::kernels::Signature;
@@ -277,7 +277,7 @@ pub enum StatePart {
 }
 
 /// Bytes of recurrent state that a sequence has on a CUDA device, all layers together.
-pub fn state_bytes(plan: &Plan) -> u64 {
+pub fn state_bytes(plan: &Structure<Phase>) -> u64 {
     let of_body = |body: &PlanBody| {
         let of_layer = body.phases.iter().map(|phase| match &phase.kind {
             PhaseKind::Delta(blocks::Delta { shape, .. }) => CudaState::new(shape, plan.drafts()).bytes(),

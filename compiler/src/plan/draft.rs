@@ -1,6 +1,6 @@
 //! The passes that draft.
 
-use super::{Plan, PlanBody};
+use super::{LoweredPhase, PlanBody, Structure};
 use crate::graph::BodyId;
 
 /// How a step goes on behind the model's schedule, in every program that samples or feeds a prompt
@@ -76,9 +76,9 @@ impl DraftPlan {
     }
 }
 
-impl Plan {
+impl<P: AsRef<LoweredPhase>> Structure<P> {
     /// The draft head's layer, where there is one.
-    pub fn draft_layer(&self) -> Option<&PlanBody> {
+    pub fn draft_layer(&self) -> Option<&PlanBody<P>> {
         self.draft.and_then(|draft| draft.own_layer()).map(|layer| &self.bodies[layer.0])
     }
 

@@ -4,6 +4,7 @@ mod cost;
 pub mod cuda;
 mod draft;
 mod field;
+mod figures;
 pub mod packed;
 mod work;
 
@@ -18,6 +19,7 @@ pub use crate::blocks::{PhaseKind, SharedDown, SharedUp};
 use crate::graph::{BodyId, Rows};
 use crate::passes::buckets::Buckets;
 use crate::spec::types::Target;
+use std::ops::Deref;
 
 /// Index into [`Plan::fields`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -27,10 +29,10 @@ pub struct FieldId(pub usize);
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct BufferId(pub usize);
 
-/// A planned forward pass for one target.
+/// What runs for one target, and where its operands stand: `P` is what is known of each phase.
 #[derive(Clone, Debug)]
-pub struct Plan {
-    /// What it was planned for.
+pub struct Structure<P> {
+    /// What it is planned for.
     pub target: Target,
     /// What a step may carry.
     pub buckets: Buckets,
@@ -39,11 +41,44 @@ pub struct Plan {
     /// Weights as they stand in memory.
     pub fields: Vec<Field>,
     /// The distinct pieces: the model's, and behind them those that only draft passes run.
-    pub bodies: Vec<PlanBody>,
+    pub bodies: Vec<PlanBody<P>>,
     /// Order of the model's: body, and layer where it has one.
     pub schedule: Vec<(BodyId, Option<usize>)>,
     /// The passes that follow the schedule, where the stack drafts itself.
     pub draft: Option<DraftPlan>,
+}
+
+/// Ops have become phases over fields and buffers. How often kernels are launched is not known yet, nor what
+/// that costs.
+pub type Lowered = Structure<LoweredPhase>;
+
+/// Phases have become launches, where the hardware is a CUDA device.
+#[derive(Clone, Debug)]
+pub struct Launched {
+    /// With as many rows to every buffer as launches give it.
+    pub(crate) lowered: Lowered,
+    /// The launches.
+    pub(crate) cuda: Option<cuda::CudaPlan>,
+    /// By body and phase.
+    pub(crate) boundaries: Vec<Vec<Boundaries>>,
+}
+
+/// Boundaries that a phase costs: loop nests on a CPU, launches on a CUDA device.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) struct Boundaries {
+    /// In a step of one token.
+    pub decode: f64,
+    /// In a step that verifies.
+    pub verify: f64,
+    /// In a prompt.
+    pub prefill: f64,
+}
+
+/// A planned forward pass for one target. Whoever holds one knows that every phase has been lowered, launched
+/// and counted.
+#[derive(Clone, Debug)]
+pub struct Plan {
+    structure: Structure<Phase>,
     /// Bytes by purpose.
     pub memory: Memory,
     /// What HARDWARE.toml's figures say it should do.
@@ -52,6 +87,14 @@ pub struct Plan {
     pub speculation: Option<Speculation>,
     /// The launches, where the hardware is a CUDA device.
     pub cuda: Option<cuda::CudaPlan>,
+}
+
+impl Deref for Plan {
+    type Target = Structure<Phase>;
+
+    fn deref(&self) -> &Structure<Phase> {
+        &self.structure
+    }
 }
 
 /// Bytes by purpose.
@@ -89,18 +132,18 @@ impl Buffer {
 
 /// A body as phases.
 #[derive(Clone, Debug)]
-pub struct PlanBody {
+pub struct PlanBody<P = Phase> {
     /// The graph's name for it.
     pub name: String,
     /// The layers that run it; empty for one outside the layers.
     pub layers: Vec<usize>,
     /// In execution order.
-    pub phases: Vec<Phase>,
+    pub phases: Vec<P>,
 }
 
-/// One CPU loop nest or one kernel launch.
+/// A group of ops over fields and buffers.
 #[derive(Clone, Debug)]
-pub struct Phase {
+pub struct LoweredPhase {
     /// Unique in its body.
     pub name: String,
     /// What it does over what.
@@ -109,6 +152,12 @@ pub struct Phase {
     pub ops: Vec<&'static str>,
     /// Earlier phases of the body whose results it reads.
     pub waits_for: Vec<usize>,
+}
+
+/// One CPU loop nest, or one or more kernel launches, and what they cost.
+#[derive(Clone, Debug)]
+pub struct Phase {
+    lowered: LoweredPhase,
     /// One token after [`Prediction::DECODE_CONTEXT`] others.
     pub decode: Cost,
     /// A token and the drafts after it, all of which are to be sampled after, that follow as many others; of
@@ -118,22 +167,42 @@ pub struct Phase {
     pub prefill: Cost,
 }
 
-impl PlanBody {
-    /// Whether it is of layers with keys and values.
-    pub fn attends(&self) -> bool {
-        self.phases.iter().any(|phase| matches!(phase.kind, PhaseKind::Attention(_)))
+impl Deref for Phase {
+    type Target = LoweredPhase;
+
+    fn deref(&self) -> &LoweredPhase {
+        &self.lowered
     }
 }
 
-impl Plan {
+impl AsRef<LoweredPhase> for Phase {
+    fn as_ref(&self) -> &LoweredPhase {
+        &self.lowered
+    }
+}
+
+impl AsRef<LoweredPhase> for LoweredPhase {
+    fn as_ref(&self) -> &LoweredPhase {
+        self
+    }
+}
+
+impl<P: AsRef<LoweredPhase>> PlanBody<P> {
+    /// Whether it is of layers with keys and values.
+    pub fn attends(&self) -> bool {
+        self.phases.iter().any(|phase| matches!(phase.as_ref().kind, PhaseKind::Attention(_)))
+    }
+}
+
+impl<P: AsRef<LoweredPhase>> Structure<P> {
     /// Drafts that a step verifies of a sequence; 0 where there are none.
     pub fn drafts(&self) -> usize {
         self.target.draft.map_or(0, |draft| draft.drafts)
     }
 
     /// The first matrix that a body multiplies by.
-    pub fn first_matrix(&self, body: &PlanBody) -> Option<FieldId> {
-        body.phases.iter().find_map(|phase| phase.kind.streams())
+    pub fn first_matrix(&self, body: &PlanBody<P>) -> Option<FieldId> {
+        body.phases.iter().find_map(|phase| phase.as_ref().kind.streams())
     }
 
     /// For each layer of a body in order, the first matrix that the schedule reads behind it: whose it is,
@@ -164,7 +233,7 @@ impl Plan {
     /// The buffer of the model's logits.
     pub fn logits(&self) -> BufferId {
         let phases = &self.bodies[self.head().0].phases;
-        phases.last().expect("a head ends with its logits").kind.result()
+        phases.last().expect("a head ends with its logits").as_ref().kind.result()
     }
 
     /// The field.

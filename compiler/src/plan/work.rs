@@ -1,6 +1,6 @@
 //! How a phase says what it moves and computes.
 
-use super::{Buffer, BufferId, Cost, Field, FieldId, FieldKind, PhaseKind, touched_experts};
+use super::{Buffer, BufferId, Cost, Field, FieldId, FieldKind, Lowered, PhaseKind, touched_experts};
 use crate::graph::Rows;
 use crate::spec::types::{Compute, HardwareKind, Target};
 use monomorph_formats::Format;
@@ -30,19 +30,14 @@ pub struct Work<'a> {
 }
 
 impl<'a> Work<'a> {
-    /// The work of a phase over these fields and buffers: its activations, one boundary, and what its kind
-    /// adds.
-    pub fn of(
-        kind: &PhaseKind,
-        target: &'a Target,
-        (fields, buffers): (&'a [Field], &'a [Buffer]),
-        given: Given,
-    ) -> Cost {
+    /// The work of a phase: its activations and boundaries, and what its kind adds.
+    pub fn of(kind: &PhaseKind, plan: &'a Lowered, given: Given, boundaries: f64) -> Cost {
+        let Lowered { target, fields, buffers, .. } = plan;
         let mut work = Work { target, fields, buffers, given, cost: Cost::default() };
         let (read, written) = kind.buffers();
         let bytes = |id: &BufferId| 4 * work.rows(*id) * work.width(*id);
         let activations = read.iter().chain(&written).map(bytes).sum::<usize>();
-        work.cost = Cost { activation_bytes: activations as f64, boundaries: 1.0, ..Cost::default() };
+        work.cost = Cost { activation_bytes: activations as f64, boundaries, ..Cost::default() };
         kind.work(&mut work);
         work.cost
     }

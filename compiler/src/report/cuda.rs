@@ -268,7 +268,8 @@ fn purpose(program: &Program) -> String {
 
 /// A phase's work in a program, and the launches it takes there among those of its body.
 fn cost(plan: &Plan, program: &Program, body: usize, phase: usize, launches: &[Launch]) -> Cost {
-    let Phase { decode, verify, prefill, kind, .. } = &plan.bodies[body].phases[phase];
+    let costs = &plan.bodies[body].phases[phase];
+    let (Phase { decode, verify, prefill, .. }, kind) = (costs, &costs.kind);
     let (sequences, fed) = (program.sequences, program.tokens);
     let cost = match program.regime {
         Regime::Decode if fed == 1 => further_experts(plan, kind, sequences, decode.of_rows(sequences)),

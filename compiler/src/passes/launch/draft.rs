@@ -12,7 +12,7 @@ use crate::graph::BodyId;
 use crate::kernels::{Arguments, Header, Held, Ids, Sampled};
 use crate::passes::PassError;
 use crate::plan::cuda::{Constant, Launch, MAX_SEQUENCES, Program, Regime};
-use crate::plan::{BufferId, DraftLayers, DraftPlan, PhaseKind, Plan};
+use crate::plan::{Boundaries, BufferId, DraftLayers, DraftPlan, Lowered, PhaseKind};
 use std::collections::BTreeSet;
 
 /// Threads of `accept`.
@@ -21,33 +21,33 @@ const ACCEPT_THREADS: usize = MAX_SEQUENCES;
 /// Bodies with their launches, in order.
 type Passes = Vec<(BodyId, Vec<Launch>)>;
 
-/// Sets what the boundaries of a draft head's phases are: of the first pass over a token and its drafts, of a
-/// pass over one row, and of what it learns from a prompt.
-pub(crate) fn count_boundaries(plan: &mut Plan, programs: &[Program]) {
-    let Some(draft) = plan.draft else { return };
-    // Bodies that a pass shares with the model keep theirs.
-    let bodies = match draft.layers {
+/// The boundaries of a body's phases that only passes run: of the first pass over a token and its drafts, of
+/// a pass over one row, and of what a draft head learns from a prompt. `None` for the model's bodies, those
+/// among them that passes share.
+pub(crate) fn boundaries(plan: &Lowered, programs: &[Program], body: BodyId) -> Option<Vec<Boundaries>> {
+    let draft = plan.draft?;
+    let own = match draft.layers {
         DraftLayers::Own(layer) => vec![draft.first, draft.again, layer, draft.head],
         DraftLayers::Attending => vec![draft.head],
     };
+    if !own.contains(&body) {
+        return None;
+    }
     let of = |regime: Regime| programs.iter().find(|program| program.regime == regime).expect("one of each");
     let (decode, learn, passes) = (of(Regime::Decode), of(Regime::Learn), of(Regime::Draft));
-    for body in bodies {
-        for (at, phase) in plan.bodies[body.0].phases.iter_mut().enumerate() {
-            // Of a body that runs several times the last one: the first head selects besides, once a step.
-            let launches = |program: &Program| {
-                let run = program.passes.iter().rfind(|(it, _)| *it == body);
-                run.map_or(0, |(_, launches)| launches.iter().filter(|it| it.phase == at).count()) as f64
-            };
-            phase.decode.boundaries = launches(passes);
-            phase.verify.boundaries = launches(decode);
-            phase.prefill.boundaries = launches(learn);
-        }
-    }
+    let of_phase = |at: usize| {
+        // Of a body that runs several times the last one: the first head selects besides, once a step.
+        let launches = |program: &Program| {
+            let run = program.passes.iter().rfind(|(it, _)| *it == body);
+            run.map_or(0, |(_, launches)| launches.iter().filter(|it| it.phase == at).count()) as f64
+        };
+        Boundaries { decode: launches(passes), verify: launches(decode), prefill: launches(learn) }
+    };
+    Some((0..plan.bodies[body.0].phases.len()).map(of_phase).collect())
 }
 
 /// The passes of a draft head, and its layer.
-fn of_head(plan: &Plan) -> Option<(DraftPlan, BodyId)> {
+fn of_head(plan: &Lowered) -> Option<(DraftPlan, BodyId)> {
     plan.draft.and_then(|draft| Some((draft, draft.own_layer()?)))
 }
 

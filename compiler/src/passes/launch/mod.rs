@@ -23,14 +23,17 @@ use crate::blocks::{self, delta_net};
 pub(crate) use matrix::Matrix;
 pub(crate) use outline::{Outline, Site};
 
-use crate::graph::Rows;
+use crate::graph::{BodyId, Rows};
 use crate::kernels::{
     Arguments, FILL_MATRIX, FILL_VECTOR, Header, Operand, Planes, Rows as RowsOf, Signature,
 };
 use crate::plan::cuda::{
     Argument, Constant, CudaPlan, Extent, Kernel, Launch, Module, Program, Regime, Scratch,
 };
-use crate::plan::{BufferId, FieldId, FieldKind, Phase, PhaseKind, Plan, packed};
+use crate::plan::{
+    Boundaries, Buffer, BufferId, FieldId, FieldKind, Launched, Lowered, LoweredPhase, PhaseKind, PlanBody,
+    packed,
+};
 use crate::spec::types::{Compute, Cuda, Knobs, Tuning};
 use monomorph_formats::Format;
 
@@ -42,26 +45,29 @@ use monomorph_formats::Format;
 /// or better (995 against 1,024 at 32).
 pub(crate) const STREAM_SHARED_PART: u32 = 75;
 
-/// Adds the launches to the plan of a CUDA target: its programs, what its buffers hold at most, and how many
-/// boundaries each phase costs. Leaves any other plan as it is.
+/// Makes launches of the phases of a CUDA target, and counts how many each phase costs and how many rows its
+/// buffers get. Of any other target a phase is one loop nest.
 ///
 /// # Errors
 /// When a phase has no kernel for its formats, or none that fits the card.
-pub fn launch(plan: &mut Plan) -> Result<(), PassError> {
-    let target = plan.target.clone();
-    let (Some(card), Some(tuning)) = (target.hardware.cuda(), &target.tuning) else { return Ok(()) };
+pub(crate) fn launch(lowered: Lowered) -> Result<Launched, PassError> {
+    let (Some(card), Some(tuning)) = (lowered.target.hardware.cuda(), &lowered.target.tuning) else {
+        let one = Boundaries { decode: 1.0, verify: 1.0, prefill: 1.0 };
+        let boundaries = lowered.bodies.iter().map(|body| vec![one; body.phases.len()]).collect();
+        return Ok(Launched { lowered, cuda: None, boundaries });
+    };
     let mut launcher = Launcher {
-        plan,
+        plan: &lowered,
         card,
         tuning,
         modules: Vec::new(),
         scratch: Vec::new(),
-        most: vec![0; plan.buffers.len()],
+        most: vec![0; lowered.buffers.len()],
     };
-    let (buckets, tokens) = (plan.buckets, 1 + plan.drafts());
+    let (buckets, tokens) = (lowered.buckets, 1 + lowered.drafts());
     let decode = buckets.decode.iter().copied().filter(|sequences| *sequences <= buckets.sequences);
     // Drafts of a draft head are there in every step; those that are looked up are not.
-    let mut outlines: Vec<Outline> = match plan.draft.is_some() || tokens == 1 {
+    let mut outlines: Vec<Outline> = match lowered.draft.is_some() || tokens == 1 {
         true => decode.map(|sequences| Outline::decode(sequences, tokens)).collect(),
         false => {
             let plain = decode.clone().map(|sequences| Outline::decode(sequences, 1));
@@ -89,38 +95,34 @@ pub fn launch(plan: &mut Plan) -> Result<(), PassError> {
     let launches = programs.iter_mut().flat_map(Program::launches_mut);
     launches.map(|launch| &mut launch.kernel).chain(&mut fills).for_each(renumber);
     modules.retain(|module| !module.kernels.is_empty());
-    for (buffer, most) in plan.buffers.iter_mut().zip(most) {
-        buffer.most = most;
-    }
-    count_boundaries(plan, &programs);
-    draft::count_boundaries(plan, &programs);
+    let boundaries = boundaries(&lowered, &programs);
     let piece_tokens = delta_net::cuda::piece_tokens(&modules);
-    plan.cuda = Some(CudaPlan { programs, modules, scratch, fills, piece_tokens });
-    Ok(())
+    let buffers = lowered.buffers.iter().zip(most).map(|(it, most)| Buffer { most, ..it.clone() }).collect();
+    let cuda = Some(CudaPlan { programs, modules, scratch, fills, piece_tokens });
+    Ok(Launched { lowered: Lowered { buffers, ..lowered }, cuda, boundaries })
 }
 
-/// Sets what each phase's boundaries are for one token and for a prompt.
-fn count_boundaries(plan: &mut Plan, programs: &[Program]) {
+/// How many launches each phase takes, for one token and for a prompt.
+fn boundaries(plan: &Lowered, programs: &[Program]) -> Vec<Vec<Boundaries>> {
     let launches = |program: &Program, body: usize, phase: usize| {
         program.bodies[body].iter().filter(|launch| launch.phase == phase).count() as f64
     };
     let decode = programs.iter().find(|program| program.regime == Regime::Decode).expect("one of each");
     let last = |regime| programs.iter().rfind(|program| program.regime == regime).expect("one of each");
     let (prefill, head) = (last(Regime::Prefill), last(Regime::Head));
-    for (index, body) in plan.bodies.iter_mut().enumerate() {
-        for (at, phase) in body.phases.iter_mut().enumerate() {
-            phase.decode.boundaries = launches(decode, index, at);
-            phase.verify.boundaries = phase.decode.boundaries;
-            phase.prefill.boundaries = launches(prefill, index, at) + launches(head, index, at);
-        }
-    }
-    // Sampling follows the last phase.
-    let last = plan.head().0;
-    if let Some(last) = plan.bodies[last].phases.last_mut() {
-        last.decode.boundaries += decode.tail.len() as f64;
-        last.verify.boundaries = last.decode.boundaries;
-        last.prefill.boundaries += head.tail.len() as f64;
-    }
+    let of_body = |(index, body): (usize, &PlanBody<LoweredPhase>)| {
+        let of_drafts = draft::boundaries(plan, programs, BodyId(index));
+        let of_phase = |at: usize| {
+            // Sampling follows the last phase.
+            let samples = index == plan.head().0 && at + 1 == body.phases.len();
+            let tail = |program: &Program| if samples { program.tail.len() as f64 } else { 0.0 };
+            let decoding = launches(decode, index, at) + tail(decode);
+            let prefilling = launches(prefill, index, at) + launches(head, index, at) + tail(head);
+            Boundaries { decode: decoding, verify: decoding, prefill: prefilling }
+        };
+        of_drafts.unwrap_or_else(|| (0..body.phases.len()).map(of_phase).collect())
+    };
+    plan.bodies.iter().enumerate().map(of_body).collect()
 }
 
 /// How a product is computed.
@@ -133,7 +135,7 @@ pub(crate) enum Style {
 }
 
 pub(crate) struct Launcher<'a> {
-    pub(crate) plan: &'a Plan,
+    pub(crate) plan: &'a Lowered,
     pub(crate) card: &'a Cuda,
     tuning: &'a Tuning,
     modules: Vec<Module>,
@@ -216,7 +218,7 @@ impl<'a> Launcher<'a> {
         fields.map(fill).collect()
     }
 
-    pub(crate) fn at(&self, site: Site) -> &'a Phase {
+    pub(crate) fn at(&self, site: Site) -> &'a LoweredPhase {
         &self.plan.bodies[site.body].phases[site.phase]
     }
 
@@ -411,7 +413,7 @@ pub(crate) fn alone(card: &Cuda) -> usize {
     (card.shared_per_multiprocessor as usize / 2 - 1024 + 16).next_multiple_of(16)
 }
 
-pub(crate) fn no_kernel(site: Site, plan: &Plan, what: &str) -> PassError {
+pub(crate) fn no_kernel(site: Site, plan: &Lowered, what: &str) -> PassError {
     let body = &plan.bodies[site.body];
     pass_error!("`{}` of `{}` in `{}`: {what}", body.phases[site.phase].name, body.name, site.program.name)
 }

@@ -1,0 +1,93 @@
+//! The last stage of a plan: what its phases cost, what memory it takes, how fast it should be.
+
+use super::{
+    Boundaries, Buffer, Cost, Given, Launched, Lowered, LoweredPhase, Memory, Phase, Plan, PlanBody,
+    Prediction, Speculation, Structure, Work, cuda,
+};
+use crate::graph::BodyId;
+use crate::spec;
+use crate::spec::types::Target;
+
+impl Plan {
+    /// Counts what has been launched.
+    pub(crate) fn new(launched: Launched) -> Plan {
+        let Launched { lowered, cuda, boundaries } = launched;
+        let bodies = lowered.bodies.iter().zip(&boundaries);
+        let bodies = bodies.map(|(body, boundaries)| PlanBody {
+            name: body.name.clone(),
+            layers: body.layers.clone(),
+            phases: body.phases.iter().zip(boundaries).map(|(it, of)| phase(&lowered, it, *of)).collect(),
+        });
+        let bodies = bodies.collect();
+        let Lowered { target, buckets, buffers, fields, bodies: _, schedule, draft } = lowered;
+        let structure = Structure { target, buckets, buffers, fields, bodies, schedule, draft };
+        let (memory, prediction) = (memory(&structure, cuda.as_ref()), predict(&structure));
+        let speculation = speculate(&structure);
+        Plan { structure, memory, prediction, speculation, cuda }
+    }
+}
+
+fn phase(plan: &Lowered, lowered: &LoweredPhase, boundaries: Boundaries) -> Phase {
+    let cost = |tokens, outputs, context, boundaries| {
+        Work::of(&lowered.kind, plan, Given { tokens, outputs, context }, boundaries)
+    };
+    let rows = 1 + plan.drafts();
+    Phase {
+        decode: cost(1, 1, Prediction::DECODE_CONTEXT, boundaries.decode),
+        verify: cost(rows, rows, Prediction::DECODE_CONTEXT, boundaries.verify),
+        prefill: cost(Prediction::PREFILL_TOKENS, 1, 0, boundaries.prefill),
+        lowered: lowered.clone(),
+    }
+}
+
+fn memory(plan: &Structure<Phase>, cuda: Option<&cuda::CudaPlan>) -> Memory {
+    let Target { hardware, model, quant, .. } = &plan.target;
+    let weights = plan.fields.iter().map(|field| field.bytes(&hardware.kind) * plan.instances(field) as u64);
+    let scratch = cuda.iter().flat_map(|cuda| &cuda.scratch).map(|scratch| scratch.bytes);
+    Memory {
+        weights: weights.sum(),
+        scratch: plan.buffers.iter().map(Buffer::bytes).chain(scratch).sum(),
+        kv_block: spec::kv_block_bytes(model, quant, &hardware.kind, plan.draft_layer().is_some()) as u64,
+        state: match cuda {
+            Some(_) => cuda::state_bytes(plan),
+            None => spec::state_bytes(model, plan.drafts()) as u64,
+        },
+    }
+}
+
+fn predict(plan: &Structure<Phase>) -> Prediction {
+    let hardware = &plan.target.hardware;
+    let total = |phase_cost: fn(&Phase) -> &Cost| {
+        let runs = plan.schedule.iter().flat_map(|(body, _)| &plan.bodies[body.0].phases);
+        let costs: Vec<Cost> = runs.map(|phase| *phase_cost(phase)).collect();
+        let sum = costs.iter().fold(Cost::default(), |sum, cost| sum + *cost);
+        (sum.floor(hardware), costs.iter().map(|cost| cost.predicted(hardware)).sum::<f64>())
+    };
+    let (decode_floor, decode) = total(|phase| &phase.decode);
+    let (prefill_floor, prefill) = total(|phase| &phase.prefill);
+    Prediction { decode_floor, decode, prefill_floor, prefill }
+}
+
+/// What a step should take that verifies drafts, and makes the next where the stack does; `None` where there
+/// are none.
+fn speculate(plan: &Structure<Phase>) -> Option<Speculation> {
+    let drafts = plan.target.draft?.drafts;
+    let hardware = &plan.target.hardware;
+    let of = |body: BodyId, cost: fn(&Phase) -> Cost| plan.bodies[body.0].phases.iter().map(cost);
+    let mut costs: Vec<Cost> = Vec::new();
+    for (body, _) in &plan.schedule {
+        costs.extend(of(*body, |phase| phase.verify));
+    }
+    for (at, body) in plan.draft_schedule().into_iter().enumerate() {
+        // Of a draft head's first pass, two bodies take every row of the step.
+        let all = at < 2 && plan.draft_layer().is_some();
+        costs.extend(of(body, if all { |phase| phase.verify } else { |phase| phase.decode }));
+    }
+    let sum = costs.iter().fold(Cost::default(), |sum, cost| sum + *cost);
+    Some(Speculation {
+        drafts,
+        bytes: sum.memory_bytes(),
+        floor: sum.floor(hardware),
+        step: costs.iter().map(|cost| cost.predicted(hardware)).sum(),
+    })
+}
