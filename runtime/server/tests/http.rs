@@ -11,6 +11,8 @@ mod anthropic;
 mod calls;
 #[path = "http/client.rs"]
 mod client;
+#[path = "http/clock.rs"]
+mod clock;
 #[path = "http/corpora.rs"]
 mod corpora;
 #[path = "http/deltas.rs"]

@@ -1,5 +1,6 @@
 //! Signals: what is finished, what is refused, and what happens when it cannot be finished.
 
+use crate::clock;
 use crate::lifecycle::{CHAT, begin};
 use crate::process::{Server, checkpoint, command};
 use serde_json::{Value, json};
@@ -201,7 +202,7 @@ pub fn while_everything_is_stuck() {
             limit = Duration::from_secs(1);
         }
         while child.try_wait().expect("a child").is_none() {
-            if signalled.elapsed() > limit {
+            if clock::since(signalled) > limit {
                 let _ = child.kill();
                 panic!("it did not end within {limit:?}; a second signal: {again}");
             }

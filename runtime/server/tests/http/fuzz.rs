@@ -5,6 +5,7 @@
 //! Planted, and caught here: a reader that panics where an id is missing (both tests).
 
 use crate::client::Response;
+use crate::clock;
 use crate::process::Server;
 use proptest::prelude::*;
 use proptest::test_runner::{Config, TestRunner};
@@ -233,7 +234,7 @@ pub fn bodies() {
         let began = Instant::now();
         let response = server.connect().request("POST", path, &[("content-type", "application/json")], body);
         answered.set(answered.get() + u32::from(response.status == 200));
-        check(path, body, &response, began.elapsed())
+        check(path, body, &response, clock::since(began))
     };
     for (path, body) in &corpus {
         ask(path, body.to_string().as_bytes()).unwrap_or_else(|error| panic!("{error}"));
@@ -282,7 +283,7 @@ pub fn depth() {
                         let text = body.to_string().replace("\"HERE\"", &deep);
                         let began = Instant::now();
                         let response = server.connect().request("POST", path, &[], text.as_bytes());
-                        check(path, text.as_bytes(), &response, began.elapsed())
+                        check(path, text.as_bytes(), &response, clock::since(began))
                             .unwrap_or_else(|error| panic!("{error}"));
                     }
                 }

@@ -7,6 +7,7 @@
 //! last count.
 
 use crate::client::Connection;
+use crate::clock;
 use crate::lifecycle::CHAT;
 use crate::process::Server;
 use serde_json::{Map, Value, json};
@@ -80,7 +81,7 @@ fn with(mut body: Value, more: Value) -> Value {
 fn ask(server: &Server, path: &str, body: &Value) -> Option<String> {
     let began = Instant::now();
     let response = server.post(path, body);
-    let took = began.elapsed();
+    let took = clock::since(began);
     let said = response.text();
     let short = || body.to_string().chars().take(600).collect::<String>();
     assert!(took < PATIENCE, "{path} took {took:?}: {}", short());
@@ -112,7 +113,7 @@ fn is_as_before(server: &Server, threads: u64) {
     let left = || compiling(server);
     while left() > 0 || server.threads() > threads {
         assert!(
-            began.elapsed() < AFTERWARDS,
+            clock::since(began) < AFTERWARDS,
             "{} grammars are being compiled, by {} threads that were {threads}",
             left(),
             server.threads()
@@ -318,7 +319,7 @@ pub fn deadline() {
         for (path, body) in held.requests() {
             let began = Instant::now();
             let error = ask(&server, path, &body);
-            let took = began.elapsed();
+            let took = clock::since(began);
             assert!(took < Duration::from_secs(3), "{path} took {took:?}");
             late += u32::from(error.is_some_and(|error| {
                 error.contains("longer than the 300ms") && error.contains("--grammar-timeout")
@@ -337,7 +338,7 @@ fn begin(server: &Server) -> Connection {
     client.send("POST", path, &[("content-type", "application/json")], body.to_string().as_bytes());
     let began = Instant::now();
     while compiling(server) == 0 {
-        assert!(began.elapsed() < Duration::from_secs(5), "nothing is compiled");
+        assert!(clock::since(began) < Duration::from_secs(5), "nothing is compiled");
         std::thread::sleep(Duration::from_millis(5));
     }
     // The first makes what all need, before its own.
@@ -355,7 +356,7 @@ pub fn ended() {
         let gone = Instant::now();
         drop(client);
         while compiling(&server) > 0 {
-            assert!(gone.elapsed() < Duration::from_secs(2), "it is compiled for nobody");
+            assert!(clock::since(gone) < Duration::from_secs(2), "it is compiled for nobody");
             std::thread::sleep(Duration::from_millis(10));
         }
     }

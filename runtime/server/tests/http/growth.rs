@@ -1,6 +1,7 @@
 //! Whatever a client can make grow, grown: texts, conversations, tools, pictures, headers, queries, lists.
 //! Each is answered in time, by no error of the server's own, and leaves no memory behind.
 
+use crate::clock;
 use crate::process::Server;
 use serde_json::{Map, Value, json};
 use std::io::{ErrorKind, Read, Write};
@@ -34,7 +35,7 @@ fn raw(server: &Server, what: &str, bytes: &[u8]) -> (u16, String) {
     // A server that has heard enough may close before all is said.
     let _ = stream.write_all(bytes);
     let (mut said, mut part) = (Vec::new(), [0; 8192]);
-    while began.elapsed() < PATIENCE {
+    while clock::since(began) < PATIENCE {
         match stream.read(&mut part) {
             Ok(0) => break,
             Ok(count) => said.extend_from_slice(&part[..count]),
@@ -45,7 +46,7 @@ fn raw(server: &Server, what: &str, bytes: &[u8]) -> (u16, String) {
             Err(_) => break,
         }
     }
-    assert!(began.elapsed() < PATIENCE, "{what}: took {:?}", began.elapsed());
+    assert!(clock::since(began) < PATIENCE, "{what}: took {:?}", began.elapsed());
     let said = String::from_utf8_lossy(&said).into_owned();
     let status = said.split(' ').nth(1).and_then(|status| status.parse().ok()).unwrap_or(0);
     (status, said)
@@ -499,7 +500,7 @@ fn twice(server: &Server, what: &str, inputs: impl Fn() -> usize) {
         let most = server.resident_bytes();
         let ended = Instant::now();
         let mut left = most;
-        while left > before + KEPT && ended.elapsed() < SOON {
+        while left > before + KEPT && clock::since(ended) < SOON {
             std::thread::sleep(Duration::from_millis(100));
             left = server.resident_bytes();
         }

@@ -1,6 +1,7 @@
 //! This test binary as a server process.
 
 use crate::client::{Connection, Response};
+use crate::clock;
 use crate::scripted::talk::write_talking_checkpoint;
 use crate::scripted::write_checkpoint;
 use serde_json::Value;
@@ -159,13 +160,16 @@ impl Server {
 
     /// Waits until the counts are as wanted.
     pub fn wait_for(&self, what: &str, wanted: impl Fn(&Value) -> bool) {
-        let deadline = Instant::now() + Duration::from_secs(5);
+        let began = Instant::now();
         loop {
             let stats = self.stats();
             if wanted(&stats) {
                 return;
             }
-            assert!(Instant::now() < deadline, "waited for {what}; the last counts are {stats}");
+            assert!(
+                clock::since(began) < Duration::from_secs(5),
+                "waited for {what}; the last counts are {stats}"
+            );
             std::thread::sleep(Duration::from_millis(5));
         }
     }
@@ -179,7 +183,7 @@ impl Server {
             let answer = self.get("/health/ready");
             let health = answer.json();
             assert_eq!(answer.status == 200, health["status"] == "ok", "{health}");
-            assert!(since.elapsed() < Duration::from_secs(2), "waited for {status}: {health}");
+            assert!(clock::since(since) < Duration::from_secs(2), "waited for {status}: {health}");
             if health["status"] == status {
                 return health;
             }
@@ -246,12 +250,12 @@ impl Server {
 
     /// Waits for the end; the status, and what was written to standard error.
     pub fn wait(&mut self, limit: Duration) -> (ExitStatus, String) {
-        let deadline = Instant::now() + limit;
+        let began = Instant::now();
         let status = loop {
             if let Some(status) = self.child.try_wait().expect("a child") {
                 break status;
             }
-            assert!(Instant::now() < deadline, "the server did not end within {limit:?}");
+            assert!(clock::since(began) < limit, "the server did not end within {limit:?}");
             std::thread::sleep(Duration::from_millis(5));
         };
         let mut stderr = String::new();
@@ -276,6 +280,7 @@ pub fn checkpoint() -> TempDir {
 
 /// This binary, to be run as a server's verb.
 pub fn command(arguments: &[&str]) -> Command {
+    clock::watch();
     let mut command = Command::new(std::env::current_exe().expect("this binary"));
     command.args(arguments).stdin(Stdio::null());
     command
