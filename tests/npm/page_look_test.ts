@@ -56,6 +56,8 @@ onPage("on a phone, Enter breaks lines and the keyboard hides nothing", async (p
 }, PHONE);
 
 onPage("with keys, Enter asks and Shift with Enter breaks lines", async (page) => {
+  // A page that has just been opened gives the input what is typed, once it has been drawn.
+  await page.waitForFunction(() => document.activeElement?.id === "input");
   await page.keyboard.type("[[say a");
   await page.keyboard.press("Shift+Enter");
   await page.keyboard.type("b]]");
