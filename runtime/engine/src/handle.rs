@@ -321,7 +321,8 @@ impl EngineHandle {
             }
             Some(constraint) => {
                 stop_ids.extend_from_slice(constraint.end_ids());
-                Some(Box::new(Held::new(constraint).map_err(SubmitError::Constraint)?))
+                let held = Held::new(constraint);
+                Some(Box::new(held.map_err(|why| SubmitError::Constraint(why.to_string()))?))
             }
         };
 

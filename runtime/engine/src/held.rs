@@ -1,6 +1,6 @@
 //! What an answer is held to, and what follows from that for its next step.
 
-use monomorph_grammar::Constraint;
+use monomorph_grammar::{Constraint, Stopped};
 use monomorph_sampling::TokenMask;
 
 /// A constraint that has seen all of an answer's tokens, and the masks of the tokens that come next.
@@ -16,8 +16,8 @@ impl Held {
     /// Before the first token.
     ///
     /// # Errors
-    /// When no token may be the first; the message says why.
-    pub fn new(constraint: Constraint) -> Result<Held, String> {
+    /// When no token may be the first.
+    pub fn new(constraint: Constraint) -> Result<Held, Stopped> {
         let mut held = Held { constraint, masks: Vec::new() };
         held.look_ahead(&[])?;
         Ok(held)
@@ -26,17 +26,17 @@ impl Held {
     /// Takes the next token of the answer.
     ///
     /// # Errors
-    /// When it may not come here; the message says why.
-    pub fn take(&mut self, id: u32) -> Result<(), String> {
-        self.constraint.take(id).map_err(|error| error.to_string())
+    /// When it may not come here, or the grammar cannot be followed behind it.
+    pub fn take(&mut self, id: u32) -> Result<(), Stopped> {
+        self.constraint.take(id)
     }
 
     /// Computes the masks of the next step, which verifies these drafts. Whether the first of them may come.
     ///
     /// # Errors
-    /// When no token may come next; the message says why.
-    pub fn look_ahead(&mut self, drafts: &[u32]) -> Result<bool, String> {
-        self.constraint.masks(drafts, &mut self.masks).map_err(|error| error.to_string())?;
+    /// When no token may come next.
+    pub fn look_ahead(&mut self, drafts: &[u32]) -> Result<bool, Stopped> {
+        self.constraint.masks(drafts, &mut self.masks)?;
         Ok(self.masks.len() != 1)
     }
 

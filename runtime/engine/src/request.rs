@@ -1,6 +1,6 @@
 //! What a client asks for and what it is told.
 
-use monomorph_grammar::Constraint;
+use monomorph_grammar::{Constraint, Stopped};
 use monomorph_sampling::{Biases, Sampled, Sampling};
 use std::time::Duration;
 
@@ -168,9 +168,11 @@ pub enum EngineError {
     /// The forward thread panicked, the model broke its contract, or its answers are wrong; the message says
     /// how.
     Fault(String),
-    /// What the answer goes on from could not be written to disk, or read from there, or its grammar leads
-    /// nowhere; the message says why.
+    /// What the answer goes on from could not be written to disk, or read from there, or the model said what
+    /// may not come; the message says why.
     Lost(String),
+    /// The grammar that the answer is held to cannot be followed any further; the message says why.
+    Grammar(String),
     /// The engine was drained, and the answer was not complete at the deadline.
     DrainDeadline,
     /// The engine stopped before it took the request up.
@@ -181,7 +183,9 @@ impl std::fmt::Display for EngineError {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
             EngineError::Fault(message) => write!(f, "the engine failed: {message}"),
-            EngineError::Lost(why) => write!(f, "the answer cannot go on: {why}"),
+            EngineError::Lost(why) | EngineError::Grammar(why) => {
+                write!(f, "the answer cannot go on: {why}")
+            }
             EngineError::DrainDeadline => write!(f, "the server shut down before the answer was complete"),
             EngineError::Stopped => write!(f, "the engine has stopped"),
         }
@@ -189,3 +193,12 @@ impl std::fmt::Display for EngineError {
 }
 
 impl std::error::Error for EngineError {}
+
+impl From<Stopped> for EngineError {
+    fn from(stopped: Stopped) -> EngineError {
+        match stopped {
+            Stopped::Grammar(error) => EngineError::Grammar(error.to_string()),
+            Stopped::Token(error) => EngineError::Lost(error.to_string()),
+        }
+    }
+}

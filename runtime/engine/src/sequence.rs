@@ -3,7 +3,7 @@
 use crate::held::Held;
 use crate::latencies::Latencies;
 use crate::lookup::Lookup;
-use crate::request::{Event, FinishReason, Finished, Timings};
+use crate::request::{EngineError, Event, FinishReason, Finished, Timings};
 use crate::scheduler::{Candidate, Running, Waiting};
 use crate::scoring::Scoring;
 use crate::shared::Place;
@@ -193,14 +193,14 @@ impl Sequence {
     /// known but the drafts, of which a step verifies so many.
     ///
     /// # Errors
-    /// When no token may come next; the message says why.
+    /// When no token may come next.
     pub fn tell(
         &mut self,
         drafts: usize,
         history: &mut Vec<TokenUse>,
         biases: &mut Vec<Arc<[TokenBias]>>,
         masks: &mut Vec<TokenMask>,
-    ) -> Result<(), String> {
+    ) -> Result<(), EngineError> {
         history.clear();
         biases.clear();
         masks.clear();
@@ -422,7 +422,7 @@ impl Sequence {
     }
 
     /// Takes the next token of the answer: tells the client, or says why the answer is over, or cannot go on.
-    fn push(&mut self, sampled: Sampled, now: Instant) -> Option<Result<Finished, String>> {
+    fn push(&mut self, sampled: Sampled, now: Instant) -> Option<Result<Finished, EngineError>> {
         let id = sampled.id;
         self.tokens.push(id);
         if self.stop_ids.contains(&id) {
@@ -430,7 +430,7 @@ impl Sequence {
             return Some(Ok(Finished { stop: Some(sampled), ..finished }));
         }
         if let Some(Err(why)) = self.held_to.as_mut().map(|held| held.take(id)) {
-            return Some(Err(why));
+            return Some(Err(why.into()));
         }
         if let Some(history) = &mut self.history {
             history.generated(id);
@@ -446,7 +446,7 @@ impl Sequence {
         sampled: impl IntoIterator<Item = Sampled>,
         drafts: Vec<u32>,
         now: Instant,
-    ) -> (u64, Option<Result<Finished, String>>) {
+    ) -> (u64, Option<Result<Finished, EngineError>>) {
         self.coming -= 1;
         let fed = std::mem::replace(&mut self.drafts, drafts);
         self.tokens_came(now);
@@ -467,7 +467,7 @@ impl Sequence {
                 // What was looked up and cannot come is not worth a row.
                 Some(Ok(false)) => self.drafts.clear(),
                 None | Some(Ok(true)) => {}
-                Some(Err(why)) => end = Some(Err(why)),
+                Some(Err(why)) => end = Some(Err(why.into())),
             }
         }
         (taken as u64, end)

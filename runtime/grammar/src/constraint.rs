@@ -1,6 +1,6 @@
 //! One answer's way through a grammar.
 
-use crate::error::GrammarError;
+use crate::error::{GrammarError, Stopped};
 use crate::grammars::{Shared, set};
 use crate::head::Head;
 use crate::thinking::{Beside, Thinking};
@@ -101,7 +101,7 @@ impl Constraint {
     ///
     /// # Errors
     /// When it may not come here.
-    pub fn take(&mut self, id: u32) -> Result<(), GrammarError> {
+    pub fn take(&mut self, id: u32) -> Result<(), Stopped> {
         self.next = None;
         self.advance(id).map(drop)
     }
@@ -112,7 +112,7 @@ impl Constraint {
     ///
     /// # Errors
     /// When nothing may come, or it takes too much to find out.
-    pub fn masks(&mut self, drafts: &[u32], into: &mut Vec<TokenMask>) -> Result<(), GrammarError> {
+    pub fn masks(&mut self, drafts: &[u32], into: &mut Vec<TokenMask>) -> Result<(), Stopped> {
         into.clear();
         let next = match self.next.take() {
             Some(next) => next,
@@ -150,7 +150,7 @@ impl Constraint {
     }
 
     /// Goes on behind a token; how many the grammar took.
-    fn advance(&mut self, id: u32) -> Result<usize, GrammarError> {
+    fn advance(&mut self, id: u32) -> Result<usize, Stopped> {
         let id = self.shared.in_trie(id);
         let free = self.watch.as_ref().is_some_and(|watch| !watch.held);
         if let Some(thinking) = &mut self.thinking
@@ -182,7 +182,7 @@ impl Constraint {
     }
 
     /// Tells the grammar of tokens; how many it took.
-    fn tell(&mut self, ids: &[u32]) -> Result<usize, GrammarError> {
+    fn tell(&mut self, ids: &[u32]) -> Result<usize, Stopped> {
         let Some(grammar) = &mut self.grammar else { return Ok(0) };
         grammar.consume_tokens(ids).map_err(|error| failed(&error.to_string()))?;
         if let Some(watch) = &mut self.watch
@@ -195,7 +195,7 @@ impl Constraint {
     }
 
     /// What may come next; `None` is anything.
-    fn allowed(&mut self) -> Result<Option<TokenMask>, GrammarError> {
+    fn allowed(&mut self) -> Result<Option<TokenMask>, Stopped> {
         let one = |id: u32| Ok(Some(TokenMask::of(self.shared.vocabulary, [id])));
         let (reasons, free) = (self.reasons(), self.watch.as_ref().is_some_and(|watch| !watch.held));
         let beside = match (&self.thinking, &self.grammar) {
@@ -211,7 +211,7 @@ impl Constraint {
             (_, None) => Ok(None),
             (_, Some(_)) if free => Ok(begins),
             (_, Some(grammar)) => {
-                let allowed = grammar.compute_mask_or_eos().map_err(|error| failed(&error.to_string()))?;
+                let allowed = grammar.compute_mask_or_eos().map_err(unfollowed)?;
                 let mut words = self.shared.mask(allowed.as_slice());
                 match beside {
                     Beside::Also(mask) => {
@@ -221,7 +221,7 @@ impl Constraint {
                     Beside::Nothing | Beside::Only(_) | Beside::OnlyOne(_) => {}
                 }
                 if words.iter().all(|word| *word == 0) {
-                    return Err(GrammarError::new("allows no token here"));
+                    return Err(Stopped::Grammar(GrammarError::new("allows no token here")));
                 }
                 Ok(Some(TokenMask::new(words)))
             }
@@ -230,6 +230,13 @@ impl Constraint {
 }
 
 /// What the library says when it cannot go on.
-fn failed(message: &str) -> GrammarError {
-    GrammarError::new(words::stopped(message))
+fn failed(message: &str) -> Stopped {
+    let (grammar, words) = words::stopped(message);
+    let error = GrammarError::new(words);
+    if grammar { Stopped::Grammar(error) } else { Stopped::Token(error) }
+}
+
+/// The same where no token was given.
+fn unfollowed(error: impl std::fmt::Display) -> Stopped {
+    Stopped::Grammar(GrammarError::new(words::stopped(&error.to_string()).1))
 }

@@ -1,6 +1,6 @@
 //! What a grammar is refused for.
 
-/// Why a grammar cannot be used, or an answer cannot go on.
+/// Why a grammar cannot be used.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct GrammarError {
     /// Of a JSON schema the member at fault, as `.properties.size.multipleOf`; empty for the grammar as a
@@ -27,3 +27,29 @@ impl std::fmt::Display for GrammarError {
 }
 
 impl std::error::Error for GrammarError {}
+
+/// Why an answer cannot go on.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Stopped {
+    /// The grammar has come to where it cannot be followed: it is at fault.
+    Grammar(GrammarError),
+    /// The token may not come here: whoever chose it is.
+    Token(GrammarError),
+}
+
+impl std::fmt::Display for Stopped {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let (Stopped::Grammar(error) | Stopped::Token(error)) = self;
+        error.fmt(f)
+    }
+}
+
+impl std::error::Error for Stopped {}
+
+/// Of a grammar that is tried: whatever stops it is its own.
+impl From<Stopped> for GrammarError {
+    fn from(stopped: Stopped) -> GrammarError {
+        let (Stopped::Grammar(error) | Stopped::Token(error)) = stopped;
+        error
+    }
+}

@@ -28,7 +28,7 @@ mod width;
 mod words;
 
 pub use constraint::Constraint;
-pub use error::GrammarError;
+pub use error::{GrammarError, Stopped};
 pub use grammars::{Grammars, Token};
 pub use patience::{Patience, Trial};
 pub use pattern::{Body, End, Pattern};

@@ -107,17 +107,17 @@ fn placed(message: &str) -> String {
     }
 }
 
-/// Why an answer cannot go on.
-pub(crate) fn stopped(message: &str) -> String {
+/// Why an answer cannot go on, and whether its grammar is known to be at fault.
+pub(crate) fn stopped(message: &str) -> (bool, String) {
     let known = |text: &str| message.contains(text);
-    let what = if known("NoExtension") {
-        "it comes to a place where no text fits".to_owned()
+    let (grammar, what) = if known("NoExtension") {
+        (true, "it comes to a place where no text fits".to_owned())
     } else if known("Too many items") || known("Current row has") {
-        "too many of its alternatives have begun at one time".to_owned()
+        (true, "too many of its alternatives have begun at one time".to_owned())
     } else {
-        first_line(message)
+        (false, first_line(message))
     };
-    format!("cannot be followed: {what}")
+    (grammar, format!("cannot be followed: {what}"))
 }
 
 #[cfg(test)]

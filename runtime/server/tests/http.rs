@@ -115,6 +115,7 @@ fn main() -> ExitCode {
         ("grammars::that_killed_a_server_once", grammars::that_killed),
         ("grammars::are_kept_as_far_as_their_memory_goes", grammars::kept),
         ("grammars::have_so_long_to_compile", grammars::deadline),
+        ("grammars::that_outgrow_their_bounds_are_at_fault", grammars::outgrown),
         ("grammars::nobody_waits_for_are_ended", grammars::ended),
         ("grammars::by_chance", grammars::by_chance),
         ("grammars::by_chance_for_ten_minutes", grammars::by_chance_for_ten_minutes),

@@ -3,7 +3,7 @@
 use super::contract::{self, Expects};
 use super::flights::Row;
 use super::{Forward, unbalanced};
-use crate::request::{Event, Finished};
+use crate::request::{EngineError, Event, Finished};
 use crate::scheduler::GENERATED;
 use monomorph_model::{NOT_NUMBERS, RowOutput, StepOutput, Verified};
 use monomorph_sampling::{Sampled, is_finite};
@@ -54,7 +54,7 @@ impl Forward {
             return Err(format!("the model answered a step of {asked} sequences with {got} rows"));
         }
         self.find_places();
-        let mut finished: Vec<(usize, Result<Finished, String>)> = Vec::new();
+        let mut finished: Vec<(usize, Result<Finished, EngineError>)> = Vec::new();
         let (mut prefilled, mut pieces, mut generated) = (0, 0, 0);
         let (mut drafts, mut verified, mut accepted) = (0, 0, 0);
         let (mut prompts, mut late, mut scored, tbt) = (0, 0, false, self.schedule.tbt);
@@ -75,7 +75,7 @@ impl Forward {
             let output = if is_poison(&output) { RowOutput::Lost(NOT_NUMBERS.to_owned()) } else { output };
             let (taken, end) = match (self.contract.expects(row), output) {
                 (expects, RowOutput::Lost(why)) if row.far || expects != Expects::Nothing => {
-                    finished.extend(place.map(|index| (index, Err(why))));
+                    finished.extend(place.map(|index| (index, Err(EngineError::Lost(why)))));
                     if let (Some(_), Some((snapshot, _))) = (place, row.save) {
                         self.cache.forget(snapshot);
                     }

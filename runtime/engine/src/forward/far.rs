@@ -51,7 +51,7 @@ impl Forward {
                     }
                     Err(why) => {
                         let sequence = self.running.remove(at);
-                        self.lose(sequence, why)?;
+                        self.lose(sequence, EngineError::Lost(why))?;
                         self.publish(None);
                     }
                 },
@@ -80,12 +80,12 @@ impl Forward {
         Next::Nothing
     }
 
-    /// Ends a sequence of which blocks are lost.
+    /// Ends a sequence that cannot go on.
     ///
     /// # Errors
     /// See [`Forward::free`].
-    pub(super) fn lose(&mut self, mut sequence: Sequence, why: String) -> Result<(), String> {
-        let event = self.failed(&sequence, EngineError::Lost(why));
+    pub(super) fn lose(&mut self, mut sequence: Sequence, why: EngineError) -> Result<(), String> {
+        let event = self.failed(&sequence, why);
         self.free(&mut sequence)?;
         self.farewells.push((sequence.client, event));
         Ok(())

@@ -196,7 +196,7 @@ impl Forward {
             }
         }
         // From the end no index moves before its turn.
-        lost.sort_unstable();
+        lost.sort_unstable_by_key(|(index, _)| *index);
         for (index, why) in lost.into_iter().rev() {
             let sequence = self.running.remove(index);
             self.lose(sequence, why)?;

@@ -3,7 +3,7 @@
 use crate::support::{
     DOUBLE, END, OTHER_END, Random, TOOL, accepts, compiled, draw, grammars, ids, next, word,
 };
-use monomorph_grammar::Source;
+use monomorph_grammar::{Source, Stopped};
 use serde_json::{Value, json};
 
 fn schema(schema: Value) -> Source {
@@ -167,6 +167,19 @@ fn as_many_alternatives_as_are_taken_can_be_followed() {
         }
         assert!(next(&mut constraint).allows(END));
     }
+}
+
+/// What cannot be known before an answer comes there is the grammar's fault all the same.
+#[test]
+fn a_grammar_that_grows_beyond_what_can_be_followed_is_at_fault() {
+    let alternatives: Vec<String> = (0..6_000).map(|at| format!("(x{0} y{0})?", at % 50)).collect();
+    let terminals: String = (0..50).map(|at| format!("x{at}: \"a{at}\"?\ny{at}: \"b{at}\"?\n")).collect();
+    let lark = format!("start: \"z\" body\nbody: {}\n{terminals}", alternatives.join(" | "));
+    let mut constraint = compiled(&Source::Lark(lark));
+    assert!(next(&mut constraint).allows(b'z'.into()));
+    let end = constraint.take(b'z'.into()).and_then(|()| constraint.masks(&[], &mut Vec::new()));
+    let Err(Stopped::Grammar(error)) = end else { panic!("{end:?}") };
+    assert!(error.to_string().contains("too many of its alternatives"), "{error}");
 }
 
 /// A schema with many alternatives, within others or not.

@@ -155,6 +155,9 @@ impl From<EngineError> for ApiError {
     fn from(error: EngineError) -> ApiError {
         let status = match error {
             EngineError::Fault(_) | EngineError::Lost(_) => StatusCode::INTERNAL_SERVER_ERROR,
+            EngineError::Grammar(_) => {
+                return ApiError::new(StatusCode::BAD_REQUEST, "unsupported_grammar", error.to_string());
+            }
             EngineError::DrainDeadline | EngineError::Stopped => StatusCode::SERVICE_UNAVAILABLE,
         };
         ApiError::new(status, "engine", error.to_string())

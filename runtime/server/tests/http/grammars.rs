@@ -331,6 +331,29 @@ pub fn deadline() {
     is_as_before(&server, threads + 8);
 }
 
+/// What cannot be known before an answer comes there: whoever asked is told, and it is no fault of the
+/// server's.
+///
+/// Seen before: status 500, and in a stream an error of the engine.
+pub fn outgrown() {
+    let server = Server::start_talking("hermes", "-", &["--grammar-timeout", "20"]);
+    let alternatives: Vec<String> = (0..6_000).map(|at| format!("(x{0} y{0})?", at % 50)).collect();
+    let terminals: String = (0..50).map(|at| format!("x{at}: \"a{at}\"?\ny{at}: \"b{at}\"?\n")).collect();
+    let lark = format!("start: \"z\" body\nbody: {}\n{terminals}", alternatives.join(" | "));
+    for (path, body) in Held::Lark(lark).requests() {
+        let response = server.post(path, &body);
+        let error = &response.json()["error"];
+        assert_eq!((response.status, &error["code"]), (400, &json!("unsupported_grammar")), "{error}");
+        let message = error["message"].as_str().unwrap_or_default();
+        assert!(message.contains("too many of its alternatives"), "{path}: {message}");
+        let streamed = server.post(path, &with(body, json!({"stream": true})));
+        let events = streamed.text();
+        assert!(events.contains("\"code\":\"unsupported_grammar\""), "{path}: {events}");
+        assert!(events.contains("too many of its alternatives"), "{path}: {events}");
+    }
+    assert_eq!(server.get("/health").json()["status"], "ok");
+}
+
 /// Asks for one that takes ten seconds, where it may, and goes on once it is being compiled.
 fn begin(server: &Server) -> Connection {
     let (path, body) = doubled(24).requests().remove(0);
