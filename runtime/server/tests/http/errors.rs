@@ -262,6 +262,8 @@ pub fn table_of_refusals() {
         let says = ["the body is nested deeper than the 127 levels", "line 1 column"];
         check("deep", path, &post(deep.as_bytes()), 400, None, &says);
         check("endless", path, &post("[".repeat(1 << 20).as_bytes()), 400, None, &says);
+        let large = ["number out of range", "line 1 column"];
+        check("a number beyond all", path, &post(b"{\"temperature\": 1e400}"), 400, None, &large);
         check("empty", path, &post(b""), 400, None, &["the body is empty, and must be JSON"]);
         check("cut", path, &post(b"{\"a\": "), 400, None, &["not valid JSON", "line 1 column 6"]);
         check("a list", path, &post(b"[1]"), 400, None, &["must be a JSON object", "an array"]);
