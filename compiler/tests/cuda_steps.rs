@@ -108,7 +108,7 @@ fn a_layer_is_five_phases_in_at_most_six_launches() {
     }
 }
 
-/// docs/performance.md, one H200. The 8B's bytes are fp8, the 1B's bf16.
+/// docs/performance-h200.md. The 8B's bytes are fp8, the 1B's bf16.
 #[test]
 fn predictions_meet_what_was_measured() {
     let measured = [

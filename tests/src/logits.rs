@@ -77,7 +77,7 @@ impl Spread {
 
     /// Whether half of the rows are within the bound, and nine of ten within twice that; and all are within
     /// it, unless a rounding may make a row another one: where experts are chosen, and where a state is
-    /// carried along (docs/performance.md, "Right, on the emulated card").
+    /// carried along (docs/accuracy.md, "Right, on the emulated card").
     pub fn is_within(&self, bound: f32, model: &Model) -> bool {
         let mut ffns = [&model.ffn].into_iter().chain(model.other_ffns.values());
         let recurrent = model.mixers.values().any(|mixer| matches!(mixer, Mixer::DeltaNet(_)));

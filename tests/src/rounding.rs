@@ -4,7 +4,7 @@
 //! Small random models have rows that any rounding moves far: an output of a delta-net that is nearly zero is
 //! made large by the norm behind it, and what was wrong with it goes into the tokens after it. Such a row is
 //! another one wherever something is rounded otherwise, before a kernel has done anything wrong
-//! (docs/performance.md, "Right, on the emulated card").
+//! (docs/accuracy.md, "Right, on the emulated card").
 
 use crate::logits::{Logits, rows_apart};
 use monomorph_compiler::graph;
