@@ -30,7 +30,7 @@ use proc_macro2::TokenStream;
 /// A kind of phase: its operands, and what is done with them.
 pub(crate) trait Kind {
     /// What reports call it.
-    const NAME: &'static str;
+    fn name(&self) -> &'static str;
 
     /// Buffers read, then buffers written; the last of these is what the phase is for.
     fn buffers(&self) -> (Vec<BufferId>, Vec<BufferId>);
@@ -81,74 +81,10 @@ macro_rules! blocks {
         }
 
         impl PhaseKind {
-            /// The name reports use.
-            pub fn name(&self) -> &'static str {
+            /// What is asked for anything else.
+            pub(crate) fn kind(&self) -> &dyn Kind {
                 match self {
-                    $($(PhaseKind::$name(_) => <$name as Kind>::NAME,)*)*
-                }
-            }
-
-            /// Buffers read, then buffers written; the last of these is what the phase is for.
-            pub fn buffers(&self) -> (Vec<BufferId>, Vec<BufferId>) {
-                match self {
-                    $($(PhaseKind::$name(it) => it.buffers(),)*)*
-                }
-            }
-
-            /// Fields read.
-            pub fn fields(&self) -> Vec<FieldId> {
-                match self {
-                    $($(PhaseKind::$name(it) => it.fields(),)*)*
-                }
-            }
-
-            /// The matrix it streams, which names the phase.
-            pub(crate) fn streams(&self) -> Option<FieldId> {
-                match self {
-                    $($(PhaseKind::$name(it) => it.streams(),)*)*
-                }
-            }
-
-            /// Matrices whose input a CPU stages.
-            pub(crate) fn staged(&self) -> Vec<FieldId> {
-                match self {
-                    $($(PhaseKind::$name(it) => it.staged(),)*)*
-                }
-            }
-
-            /// What else it works in on a CPU.
-            pub(crate) fn working(&self, plan: &Plan) -> Vec<Working> {
-                match self {
-                    $($(PhaseKind::$name(it) => Kind::working(it, plan),)*)*
-                }
-            }
-
-            /// Its launches in a program of a CUDA device.
-            ///
-            /// # Errors
-            /// When there is no kernel for its formats, or none that fits the card.
-            pub(crate) fn cuda(
-                &self,
-                launcher: &mut Launcher,
-                site: Site,
-                launches: &mut Vec<Launch>,
-            ) -> Result<(), PassError> {
-                match self {
-                    $($(PhaseKind::$name(it) => it.cuda(launcher, site, launches),)*)*
-                }
-            }
-
-            /// Its call on a CPU.
-            pub(crate) fn cpu(&self, call: &Call) -> TokenStream {
-                match self {
-                    $($(PhaseKind::$name(it) => it.cpu(call),)*)*
-                }
-            }
-
-            /// Adds what it moves and computes besides activations.
-            pub(crate) fn work(&self, work: &mut Work) {
-                match self {
-                    $($(PhaseKind::$name(it) => it.work(work),)*)*
+                    $($(PhaseKind::$name(it) => it,)*)*
                 }
             }
         }
@@ -164,6 +100,21 @@ macro_rules! blocks {
 }
 
 impl PhaseKind {
+    /// The name reports use.
+    pub fn name(&self) -> &'static str {
+        self.kind().name()
+    }
+
+    /// Buffers read, then buffers written; the last of these is what the phase is for.
+    pub fn buffers(&self) -> (Vec<BufferId>, Vec<BufferId>) {
+        self.kind().buffers()
+    }
+
+    /// Fields read.
+    pub fn fields(&self) -> Vec<FieldId> {
+        self.kind().fields()
+    }
+
     /// The buffer the phase is for.
     pub fn result(&self) -> BufferId {
         *self.buffers().1.last().expect("every phase writes something")

@@ -27,7 +27,7 @@ impl Place {
 
 /// The call of a phase's function; `self`, `lane` and, in a layer, `layer` and `weights` are in scope.
 pub fn phase(plan: &Plan, body: &PlanBody, phase: &Phase, place: Place) -> TokenStream {
-    phase.kind.cpu(&Call { plan, body, place })
+    phase.kind.kind().cpu(&Call { plan, body, place })
 }
 
 /// A call that is being written.

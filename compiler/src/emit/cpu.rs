@@ -100,11 +100,11 @@ fn buffers(plan: &Plan) -> TokenStream {
         fields.push((format_ident!("{}", buffer.name), quote!(Rows<#width>), quote!(Rows::new(#rows))));
     }
     let phases = || plan.bodies.iter().flat_map(|body| &body.phases);
-    let staged = phases().flat_map(|phase| phase.kind.staged()).map(|matrix| {
+    let staged = phases().flat_map(|phase| phase.kind.kind().staged()).map(|matrix| {
         let (name, kind) = staging(plan, matrix);
         (name, kind, quote!(Staging::new(lanes, #tokens)))
     });
-    let working = phases().flat_map(|phase| phase.kind.working(plan));
+    let working = phases().flat_map(|phase| phase.kind.kind().working(plan));
     for (name, kind, init) in staged.chain(working) {
         if fields.iter().all(|(known, ..)| *known != name) {
             fields.push((name, kind, init));

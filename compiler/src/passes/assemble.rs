@@ -76,7 +76,7 @@ fn bodies(
 
 /// Named after the matrix it streams, or its kind.
 fn phase_name(kind: &PhaseKind, layout: &Layout, earlier: &[LoweredPhase]) -> String {
-    let name = match kind.streams() {
+    let name = match kind.kind().streams() {
         Some(matrix) => layout.fields[matrix.0].name.clone(),
         None => kind.name().to_owned(),
     };

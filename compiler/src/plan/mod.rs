@@ -202,7 +202,7 @@ impl<P: AsRef<LoweredPhase>> Structure<P> {
 
     /// The first matrix that a body multiplies by.
     pub fn first_matrix(&self, body: &PlanBody<P>) -> Option<FieldId> {
-        body.phases.iter().find_map(|phase| phase.as_ref().kind.streams())
+        body.phases.iter().find_map(|phase| phase.as_ref().kind.kind().streams())
     }
 
     /// For each layer of a body in order, the first matrix that the schedule reads behind it: whose it is,

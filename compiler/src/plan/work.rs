@@ -38,7 +38,7 @@ impl<'a> Work<'a> {
         let bytes = |id: &BufferId| 4 * work.rows(*id) * work.width(*id);
         let activations = read.iter().chain(&written).map(bytes).sum::<usize>();
         work.cost = Cost { activation_bytes: activations as f64, boundaries, ..Cost::default() };
-        kind.work(&mut work);
+        kind.kind().work(&mut work);
         work.cost
     }
 

@@ -139,7 +139,7 @@ fn after(phase: &Phase, context: usize) -> Cost {
 fn read(plan: &Plan, phase: &Phase) -> Vec<(TensorClass, f64)> {
     let is_matrix = |id: &FieldId| matches!(plan.field(*id).kind, FieldKind::Matrix { .. });
     let all: Vec<FieldId> = phase.kind.fields().into_iter().filter(is_matrix).collect();
-    let Some(matrix) = phase.kind.streams().or(all.first().copied()) else { return Vec::new() };
+    let Some(matrix) = phase.kind.kind().streams().or(all.first().copied()) else { return Vec::new() };
     let others: Vec<FieldId> = all.into_iter().filter(|id| *id != matrix).collect();
     let class = |id: FieldId| plan.field(id).parts[0].class;
     let bytes = |id: FieldId| plan.field(id).matrix_bytes(&plan.target.hardware.kind) as f64;

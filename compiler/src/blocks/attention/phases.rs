@@ -40,7 +40,9 @@ pub struct Attention {
 }
 
 impl Kind for Attention {
-    const NAME: &'static str = "attention";
+    fn name(&self) -> &'static str {
+        "attention"
+    }
 
     fn buffers(&self) -> (Vec<BufferId>, Vec<BufferId>) {
         (vec![self.qkv], vec![self.out])

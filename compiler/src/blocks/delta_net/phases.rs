@@ -33,7 +33,9 @@ pub struct ProjectDelta {
 }
 
 impl Kind for ProjectDelta {
-    const NAME: &'static str = "project-delta";
+    fn name(&self) -> &'static str {
+        "project-delta"
+    }
 
     fn buffers(&self) -> (Vec<BufferId>, Vec<BufferId>) {
         (vec![self.x], vec![self.gates_out, self.out])
@@ -91,7 +93,9 @@ pub struct Delta {
 }
 
 impl Kind for Delta {
-    const NAME: &'static str = "delta";
+    fn name(&self) -> &'static str {
+        "delta"
+    }
 
     fn buffers(&self) -> (Vec<BufferId>, Vec<BufferId>) {
         (vec![self.qkvz, self.ba], vec![self.out])

@@ -30,7 +30,9 @@ pub struct DraftEmbed {
 }
 
 impl Kind for DraftEmbed {
-    const NAME: &'static str = "draft-embed";
+    fn name(&self) -> &'static str {
+        "draft-embed"
+    }
 
     fn buffers(&self) -> (Vec<BufferId>, Vec<BufferId>) {
         (vec![self.x], vec![self.out])
@@ -69,7 +71,9 @@ pub struct Propose {
 }
 
 impl Kind for Propose {
-    const NAME: &'static str = "propose";
+    fn name(&self) -> &'static str {
+        "propose"
+    }
 
     fn buffers(&self) -> (Vec<BufferId>, Vec<BufferId>) {
         (vec![self.x], vec![self.out])

@@ -22,7 +22,9 @@ pub struct Embed {
 }
 
 impl Kind for Embed {
-    const NAME: &'static str = "embed";
+    fn name(&self) -> &'static str {
+        "embed"
+    }
 
     fn buffers(&self) -> (Vec<BufferId>, Vec<BufferId>) {
         (vec![], vec![self.out])
@@ -56,7 +58,9 @@ pub struct Select {
 }
 
 impl Kind for Select {
-    const NAME: &'static str = "select";
+    fn name(&self) -> &'static str {
+        "select"
+    }
 
     fn buffers(&self) -> (Vec<BufferId>, Vec<BufferId>) {
         (vec![self.x], vec![self.out])

@@ -51,7 +51,9 @@ pub struct SharedUp {
 }
 
 impl Kind for Experts {
-    const NAME: &'static str = "experts";
+    fn name(&self) -> &'static str {
+        "experts"
+    }
 
     fn buffers(&self) -> (Vec<BufferId>, Vec<BufferId>) {
         let shared = self.shared.iter().map(|it| it.out);
@@ -123,7 +125,9 @@ pub struct SharedDown {
 }
 
 impl Kind for Combine {
-    const NAME: &'static str = "combine";
+    fn name(&self) -> &'static str {
+        "combine"
+    }
 
     fn buffers(&self) -> (Vec<BufferId>, Vec<BufferId>) {
         let read = self.shared.iter().flat_map(|it| [it.inner, it.logits]);

@@ -30,7 +30,9 @@ pub struct Project {
 }
 
 impl Kind for Project {
-    const NAME: &'static str = "project";
+    fn name(&self) -> &'static str {
+        "project"
+    }
 
     fn buffers(&self) -> (Vec<BufferId>, Vec<BufferId>) {
         (vec![self.x], vec![self.out])
@@ -71,7 +73,9 @@ pub struct Accumulate {
 }
 
 impl Kind for Accumulate {
-    const NAME: &'static str = "accumulate";
+    fn name(&self) -> &'static str {
+        "accumulate"
+    }
 
     fn buffers(&self) -> (Vec<BufferId>, Vec<BufferId>) {
         (vec![self.x, self.residual], vec![self.residual])
@@ -116,7 +120,9 @@ pub struct Gated {
 }
 
 impl Kind for Gated {
-    const NAME: &'static str = "gated";
+    fn name(&self) -> &'static str {
+        "gated"
+    }
 
     fn buffers(&self) -> (Vec<BufferId>, Vec<BufferId>) {
         (vec![self.x], vec![self.out])
@@ -156,7 +162,9 @@ pub struct Linear {
 }
 
 impl Kind for Linear {
-    const NAME: &'static str = "linear";
+    fn name(&self) -> &'static str {
+        "linear"
+    }
 
     fn buffers(&self) -> (Vec<BufferId>, Vec<BufferId>) {
         (vec![self.x], vec![self.out])

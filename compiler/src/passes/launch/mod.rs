@@ -193,7 +193,7 @@ impl<'a> Launcher<'a> {
     }
 
     pub(crate) fn phase(&mut self, site: Site, launches: &mut Vec<Launch>) -> Result<(), PassError> {
-        self.at(site).kind.cuda(self, site, launches)
+        self.at(site).kind.kind().cuda(self, site, launches)
     }
 
     /// The kernels that make dummy weights, in a module of their own: one a format, one for vectors.
