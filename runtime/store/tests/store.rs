@@ -215,12 +215,12 @@ fn a_slow_disk_does_not_make_its_user_wait() {
     let faults = Faults::default();
     let mut store: DiskStore =
         DiskStore::open_with_faults(directory.path(), OPTIONS, &faults, |_| {}).unwrap();
-    faults.set(|_, _| Some(Fault::Slow(Duration::from_millis(200))));
+    faults.set(|_, _| Some(Fault::Slow(Duration::from_secs(1))));
     let began = Instant::now();
     store.write(page(1), 1).unwrap();
     store.write(page(2), 2).unwrap();
     assert!(store.poll().is_none());
-    assert!(began.elapsed() < Duration::from_millis(150), "{:?}", began.elapsed());
+    assert!(began.elapsed() < Duration::from_millis(900), "{:?}", began.elapsed());
     assert!(store.wait(Duration::from_millis(1)).is_none());
     assert!(store.wait(LONG).is_some() && store.wait(LONG).is_some() && store.wait(LONG).is_none());
     for number in 3..PAGES as u64 {
@@ -228,7 +228,7 @@ fn a_slow_disk_does_not_make_its_user_wait() {
     }
     let began = Instant::now();
     drop(store);
-    assert!(began.elapsed() < Duration::from_millis(1500), "{:?}", began.elapsed());
+    assert!(began.elapsed() < Duration::from_secs(3), "{:?}", began.elapsed());
 }
 
 #[test]

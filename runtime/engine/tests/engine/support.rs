@@ -52,7 +52,7 @@ pub(crate) fn finished(event: Event) -> Finished {
     }
 }
 
-pub(crate) fn wait_for(engine: &EngineHandle, what: &str, holds: impl Fn(&Stats) -> bool) -> Stats {
+pub(crate) fn wait_for(engine: &EngineHandle, what: &str, mut holds: impl FnMut(&Stats) -> bool) -> Stats {
     let began = Instant::now();
     loop {
         let stats = engine.stats();

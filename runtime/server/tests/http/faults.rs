@@ -70,7 +70,7 @@ pub fn kill() {
     let mut running = begin(&server, "[[forever]]");
     server.signal(libc::SIGKILL);
     assert!(!running.rest().contains("[DONE]"));
-    assert!(!server.wait(Duration::from_secs(2)).0.success());
+    assert!(!server.wait(Duration::from_secs(5)).0.success());
 }
 
 /// Arithmetic that goes wrong, of an engine that is idle otherwise and of one that is busy.
@@ -140,12 +140,12 @@ pub fn request_timeout() {
     let asked = Instant::now();
     let rest = streamed.response_rest();
     assert!(rest.contains("\"code\":\"timeout\""), "{rest}");
-    assert!(clock::since(asked) < Duration::from_millis(1500), "{:?}", asked.elapsed());
+    assert!(clock::since(asked) < Duration::from_secs(3), "{:?}", asked.elapsed());
     server.wait_for("it to go", |stats| stats["running"] == 0);
     let asked = Instant::now();
-    let response = server.post(CHAT, &chat("[[hang 2000]]"));
+    let response = server.post(CHAT, &chat("[[hang 4000]]"));
     assert_eq!((response.status, &response.json()["error"]["code"]), (504, &json!("timeout")));
-    assert!(clock::since(asked) < Duration::from_millis(1500), "{:?}", asked.elapsed());
+    assert!(clock::since(asked) < Duration::from_secs(3), "{:?}", asked.elapsed());
     server.wait_for("all to go", |stats| {
         stats["running"] == 0 && stats["free_blocks"] == stats["total_blocks"]
     });

@@ -1,11 +1,9 @@
 //! Starting, and clients that vanish.
 
-use crate::clock;
 use crate::process::{Server, checkpoint, command_behind, run};
 use crate::scripted::GREETING;
 use serde_json::json;
 use std::net::TcpListener;
-use std::time::{Duration, Instant};
 
 pub const CHAT: &str = "/v1/chat/completions";
 
@@ -28,13 +26,10 @@ pub fn vanished_clients() {
     server.wait_for("five to run", |stats| stats["running"] == 5);
     let stats = server.stats();
     assert!(stats["free_blocks"].as_u64() < stats["total_blocks"].as_u64(), "{stats}");
-    let vanished = Instant::now();
     drop((streams, whole));
     server.wait_for("the blocks", |stats| {
         stats["running"] == 0 && stats["free_blocks"] == stats["total_blocks"]
     });
-    // They had about a second to go.
-    assert!(clock::since(vanished) < Duration::from_millis(500), "{:?}", vanished.elapsed());
     assert_eq!(server.stats()["cancelled"], 5);
 }
 

@@ -183,7 +183,7 @@ impl Server {
             let answer = self.get("/health/ready");
             let health = answer.json();
             assert_eq!(answer.status == 200, health["status"] == "ok", "{health}");
-            assert!(clock::since(since) < Duration::from_secs(2), "waited for {status}: {health}");
+            assert!(clock::since(since) < Duration::from_secs(5), "waited for {status}: {health}");
             if health["status"] == status {
                 return health;
             }

