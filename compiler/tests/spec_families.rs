@@ -3,6 +3,9 @@
 mod families;
 
 use families::{moe_text, next, place, read, target, text, with, wrapped};
+use monomorph_compiler::blocks::attention::spec::Attention;
+use monomorph_compiler::blocks::delta_net::spec::DeltaNet;
+use monomorph_compiler::blocks::products::spec::Gated;
 use monomorph_compiler::import::Seen;
 use monomorph_compiler::spec::types::*;
 use serde_json::{Value, json};
@@ -43,7 +46,7 @@ fn absent_keys_are_as_in_transformers() {
         assert_eq!((it.model.hidden, it.model.layers, it.model.context), (hidden, layers, 32768), "{family}");
         assert_eq!((attention(&it).heads, attention(&it).kv_heads), (heads, kv_heads), "{family}");
         match (&it.model.ffn, experts) {
-            (Ffn::Gated { width: 12288, .. }, None) => {}
+            (Ffn::Gated(Gated { width: 12288, .. }), None) => {}
             (Ffn::Experts(it), Some(expected)) => {
                 let shared = it.shared.map(|shared| shared.width);
                 assert_eq!((it.experts, it.active, it.width, it.renormalise, shared), expected, "{family}");

@@ -1,5 +1,7 @@
 //! Hugging Face configs to specs and back: what transformers means is what the loader reads.
 
+use monomorph_compiler::blocks::attention::spec::Attention;
+use monomorph_compiler::blocks::products::spec::Gated;
 use monomorph_compiler::import::{ImportError, Imported, Seen};
 use monomorph_compiler::spec::types::*;
 use monomorph_compiler::spec::{self, load};
@@ -85,7 +87,7 @@ fn absent_keys_of_llama_are_as_in_transformers() {
     let model = &target.model;
     assert_eq!((model.hidden, model.layers, model.vocabulary, model.context), (4096, 32, 32000, 2048));
     assert_eq!((model.tied, model.norm.eps, model.norm.weight), (false, 1e-6, NormWeight::Plain));
-    assert_eq!(model.ffn, Ffn::Gated { width: 11008, activation: Activation::Silu, bias: false });
+    assert_eq!(model.ffn, Gated { width: 11008, activation: Activation::Silu, bias: false }.into());
     assert_eq!(model.protocol.stop_ids, [2]);
     let it = attention(&target);
     assert_eq!((it.heads, it.kv_heads, it.head_dim), (32, 32, 128));
@@ -100,7 +102,7 @@ fn absent_keys_of_qwen3_are_as_in_transformers() {
     let target = round_trip(&json!({ "model_type": "qwen3" }), "bf16");
     let model = &target.model;
     assert_eq!((model.hidden, model.layers, model.vocabulary, model.context), (4096, 32, 151936, 32768));
-    assert_eq!(model.ffn, Ffn::Gated { width: 22016, activation: Activation::Silu, bias: false });
+    assert_eq!(model.ffn, Gated { width: 22016, activation: Activation::Silu, bias: false }.into());
     assert!(model.protocol.stop_ids.is_empty());
     let it = attention(&target);
     assert_eq!((it.heads, it.kv_heads, it.head_dim), (32, 32, 128));
@@ -120,7 +122,7 @@ fn dimensions_biases_and_ties_come_through() {
     let it = attention(&target);
     assert_eq!((it.heads, it.kv_heads, it.head_dim, it.rotary.dims), (5, 1, 10, 10));
     assert_eq!((it.qkv_bias, it.output_bias, it.rotary.theta), (true, true, 500000.0));
-    assert_eq!(target.model.ffn, Ffn::Gated { width: 88, activation: Activation::GeluTanh, bias: true });
+    assert_eq!(target.model.ffn, Gated { width: 88, activation: Activation::GeluTanh, bias: true }.into());
     assert_eq!((target.model.tied, target.model.norm.eps), (true, 1e-5));
     assert_eq!(target.model.protocol.stop_ids, [5, 7]);
     let names = &target.quant.checkpoint.names;
@@ -151,7 +153,7 @@ fn activations_by_all_their_names() {
     ];
     for (name, expected) in names {
         let target = round_trip(&llama(json!({ "hidden_act": name })), "f32");
-        let Ffn::Gated { activation, .. } = target.model.ffn else { panic!("dense") };
+        let Ffn::Gated(Gated { activation, .. }) = target.model.ffn else { panic!("dense") };
         assert_eq!(activation, expected, "{name}");
     }
     refused(llama(json!({ "hidden_act": "relu2" })), "hidden_act");

@@ -1,6 +1,6 @@
 //! Logits as `server logits` writes them and goldens hold them, and how far two are apart.
 
-use monomorph_compiler::spec::types::{Ffn, Mixer, Model};
+use monomorph_compiler::spec::types::{Ffn, Model};
 use safetensors::SafeTensors;
 use std::fmt;
 use std::path::Path;
@@ -80,7 +80,7 @@ impl Spread {
     /// carried along (docs/accuracy.md, "Right, on the emulated card").
     pub fn is_within(&self, bound: f32, model: &Model) -> bool {
         let mut ffns = [&model.ffn].into_iter().chain(model.other_ffns.values());
-        let recurrent = model.mixers.values().any(|mixer| matches!(mixer, Mixer::DeltaNet(_)));
+        let recurrent = model.mixers.values().any(|mixer| mixer.kv().is_none());
         let leaps = recurrent || ffns.any(|ffn| matches!(ffn, Ffn::Experts(_)));
         self.half <= bound && self.most <= 2.0 * bound && (leaps || self.all <= bound)
     }

@@ -1,8 +1,10 @@
-//! What layers are made of, a folder a block. A block knows the phases that its ops become: their operands,
-//! which buffers and fields they read and write, what they move and compute.
+//! What layers are made of, a folder a block: its words in MODEL.toml and its tensors (`spec.rs`), the keys and
+//! names of Hugging Face (`import.rs`), its ops and the layers made of them (`graph.rs`), what these compute
+//! (`reference.rs`), the phases they become (`phases.rs`), and the calls and launches of those (`cpu.rs`,
+//! `cuda.rs`, `kernels.rs`).
 //!
-//! Nothing outside this folder lists the kinds of phase; [`PhaseKind`] is made from the list at the end of
-//! this file.
+//! Nothing outside this folder lists blocks: [`Mixer`], [`Ffn`], [`BlockOp`] and [`PhaseKind`] are made from
+//! the list at the end of this file.
 
 pub mod attention;
 pub mod delta_net;
@@ -20,11 +22,18 @@ pub use products::{Accumulate, Gated, Linear, Project};
 
 use crate::emit::call::Call;
 use crate::emit::cpu::Working;
+use crate::graph::{BodyBuilder, Builder, Op, ValueId, WeightId};
+use crate::import::names::Place;
 use crate::passes::PassError;
 use crate::passes::launch::{Launcher, Site};
 use crate::passes::rules::Fusion;
 use crate::plan::cuda::Launch;
 use crate::plan::{BufferId, FieldId, Plan, Work};
+use crate::reference::Evaluation;
+use crate::spec::LayerTensors;
+use crate::spec::diagnostic::Source;
+use crate::spec::reader::Table;
+use crate::spec::types::FileTensor;
 use proc_macro2::TokenStream;
 
 /// A kind of phase: its operands, and what is done with them.
@@ -66,36 +75,280 @@ pub(crate) trait Kind {
     fn cuda(&self, launcher: &mut Launcher, site: Site, launches: &mut Vec<Launch>) -> Result<(), PassError>;
 }
 
+/// An op of one block: what it computes, row by row unless said otherwise, in f32.
+pub(crate) trait Operation {
+    /// What rules and reports call it.
+    const NAME: &'static str;
+    /// Whether it reads keys and values of the tokens before.
+    const ATTENDS: bool = false;
+
+    /// The weights it reads.
+    fn weights(&self) -> Vec<WeightId> {
+        Vec::new()
+    }
+
+    /// Of these those that no matrix of products holds, and as what they are held.
+    fn fields(&self) -> Vec<(WeightId, FieldForm)> {
+        Vec::new()
+    }
+
+    /// Its result: the reference.
+    fn run(&self, it: &mut Evaluation) -> Vec<f32>;
+}
+
+/// What a weight is held as that an op reads by itself.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum FieldForm {
+    /// As it is.
+    Vector,
+    /// `[channels, taps]`.
+    Convolution,
+}
+
+/// Heads of keys and values.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Kv {
+    /// How many.
+    pub heads: usize,
+    /// Width of one.
+    pub head_dim: usize,
+}
+
+/// What mixes tokens, as MODEL.toml has it.
+pub(crate) trait MixerSpec: Sized {
+    /// What `kind` is.
+    const KIND: &'static str;
+
+    /// Reads `[mixer.*]`.
+    fn read(source: &Source, table: Table) -> Option<Self>;
+
+    /// What is read, but for the kind; `table` is where it will stand.
+    fn write(&self, table: &str) -> String;
+
+    /// Adds its tensors, in the order they are used.
+    fn tensors(&self, list: &mut LayerTensors);
+
+    /// Where one of its tensors stands in a Hugging Face checkpoint; `None` where it is not its own.
+    fn place(&self, place: &Place) -> Option<FileTensor>;
+
+    /// Adds its ops; `x` is normed. What is added to the residual stream.
+    fn build(&self, graph: &mut Builder, body: &mut BodyBuilder, x: ValueId) -> ValueId;
+
+    /// The keys and values that it keeps of every token.
+    fn kv(&self) -> Option<Kv> {
+        None
+    }
+
+    /// Bytes that it keeps of a sequence of any length on a CPU, in a build that makes so many drafts.
+    fn state_bytes(&self, _drafts: usize) -> usize {
+        0
+    }
+}
+
+/// What follows a mixer, as MODEL.toml has it; methods as those of [`MixerSpec`].
+pub(crate) trait FfnSpec: Sized {
+    const KIND: &'static str;
+    fn read(source: &Source, table: Table) -> Option<Self>;
+    fn write(&self) -> String;
+    fn tensors(&self, list: &mut LayerTensors);
+    fn place(&self, place: &Place) -> Option<FileTensor>;
+    fn build(&self, graph: &mut Builder, body: &mut BodyBuilder, x: ValueId) -> ValueId;
+}
+
+/// An enum with a variant a type.
+macro_rules! closed {
+    ($(#[$attribute:meta])* $enum:ident: $($name:ident($type:ty),)*) => {
+        $(#[$attribute])*
+        #[derive(Clone, Debug, PartialEq)]
+        #[expect(missing_docs, reason = "the types say what each is")]
+        pub enum $enum {
+            $($name($type),)*
+        }
+
+        $(
+            impl From<$type> for $enum {
+                fn from(it: $type) -> $enum {
+                    $enum::$name(it)
+                }
+            }
+        )*
+    };
+}
+
+/// What `[mixer.*]` or `[ffn]` may be.
+macro_rules! kinds {
+    ($enum:ident: $($name:ident($type:ty),)*) => {
+        impl $enum {
+            /// By their names.
+            pub(crate) const KINDS: &'static [(&'static str, fn(&Source, Table) -> Option<$enum>)] =
+                &[$((<$type>::KIND, |source, table| <$type>::read(source, table).map($enum::$name))),*];
+
+            /// What `kind` is in MODEL.toml.
+            pub(crate) fn kind(&self) -> &'static str {
+                match self {
+                    $($enum::$name(_) => <$type>::KIND,)*
+                }
+            }
+
+            /// See [`MixerSpec`].
+            pub(crate) fn tensors(&self, list: &mut LayerTensors) {
+                match self {
+                    $($enum::$name(it) => it.tensors(list),)*
+                }
+            }
+
+            /// See [`MixerSpec`].
+            pub(crate) fn place(&self, place: &Place) -> Option<FileTensor> {
+                match self {
+                    $($enum::$name(it) => it.place(place),)*
+                }
+            }
+
+            /// See [`MixerSpec`].
+            pub(crate) fn build(&self, graph: &mut Builder, body: &mut BodyBuilder, x: ValueId) -> ValueId {
+                match self {
+                    $($enum::$name(it) => it.build(graph, body, x),)*
+                }
+            }
+        }
+    };
+}
+
 macro_rules! blocks {
-    ($($block:ident: $($name:ident),*;)*) => {
+    ($($block:ident {
+        $(mixer $mixer:ident;)?
+        $(ffn $ffn:ident;)?
+        $(ops $($op:ident),*;)?
+        phases $($phase:ident),*;
+    })*) => {
         /// The fusion rules of all blocks.
         pub fn fusions() -> impl Iterator<Item = &'static Fusion> {
             [$($block::FUSIONS),*].into_iter().flatten()
         }
 
-        /// The kinds of phase there are, with their operands.
-        #[derive(Clone, Debug, PartialEq)]
-        #[expect(missing_docs, reason = "the operands say what each is")]
-        pub enum PhaseKind {
-            $($($name($name),)*)*
+        closed! {
+            /// A token mixer: a kind of `[mixer.*]`.
+            Mixer: $($($mixer($block::spec::$mixer),)?)*
+        }
+
+        kinds!(Mixer: $($($mixer($block::spec::$mixer),)?)*);
+
+        impl Mixer {
+            /// See [`MixerSpec::write`].
+            pub(crate) fn write(&self, table: &str) -> String {
+                match self {
+                    $($(Mixer::$mixer(it) => it.write(table),)?)*
+                }
+            }
+
+            /// The keys and values that it keeps of every token.
+            pub fn kv(&self) -> Option<Kv> {
+                match self {
+                    $($(Mixer::$mixer(it) => it.kv(),)?)*
+                }
+            }
+
+            /// See [`MixerSpec::state_bytes`].
+            pub(crate) fn state_bytes(&self, drafts: usize) -> usize {
+                match self {
+                    $($(Mixer::$mixer(it) => it.state_bytes(drafts),)?)*
+                }
+            }
+        }
+
+        closed! {
+            /// What follows a mixer: a kind of `[ffn]`.
+            Ffn: $($($ffn($block::spec::$ffn),)?)*
+        }
+
+        kinds!(Ffn: $($($ffn($block::spec::$ffn),)?)*);
+
+        impl Ffn {
+            /// See [`FfnSpec`].
+            pub(crate) fn write(&self) -> String {
+                match self {
+                    $($(Ffn::$ffn(it) => it.write(),)?)*
+                }
+            }
+        }
+
+        closed! {
+            /// The ops that belong to one block.
+            BlockOp: $($($($op($block::graph::$op),)*)?)*
+        }
+
+        impl BlockOp {
+            /// The names rules may use.
+            pub(crate) const NAMES: &'static [&'static str] = &[$($($($block::graph::$op::NAME,)*)?)*];
+
+            /// The name rules and reports use.
+            pub fn name(&self) -> &'static str {
+                match self {
+                    $($($(BlockOp::$op(_) => $block::graph::$op::NAME,)*)?)*
+                }
+            }
+
+            /// Whether it reads keys and values of the tokens before.
+            pub fn attends(&self) -> bool {
+                match self {
+                    $($($(BlockOp::$op(_) => $block::graph::$op::ATTENDS,)*)?)*
+                }
+            }
+
+            /// The weights it reads.
+            pub fn weights(&self) -> Vec<WeightId> {
+                match self {
+                    $($($(BlockOp::$op(it) => it.weights(),)*)?)*
+                }
+            }
+
+            /// See [`Operation::fields`].
+            pub(crate) fn fields(&self) -> Vec<(WeightId, FieldForm)> {
+                match self {
+                    $($($(BlockOp::$op(it) => it.fields(),)*)?)*
+                }
+            }
+
+            /// See [`Operation::run`].
+            pub(crate) fn run(&self, it: &mut Evaluation) -> Vec<f32> {
+                match self {
+                    $($($(BlockOp::$op(op) => op.run(it),)*)?)*
+                }
+            }
+        }
+
+        $($($(
+            impl From<$block::graph::$op> for Op {
+                fn from(op: $block::graph::$op) -> Op {
+                    Op::Block(op.into())
+                }
+            }
+
+            impl<'a> TryFrom<&'a Op> for &'a $block::graph::$op {
+                type Error = &'static str;
+
+                fn try_from(op: &'a Op) -> Result<Self, Self::Error> {
+                    match op {
+                        Op::Block(BlockOp::$op(it)) => Ok(it),
+                        other => Err(other.name()),
+                    }
+                }
+            }
+        )*)?)*
+
+        closed! {
+            /// The kinds of phase there are, with their operands.
+            PhaseKind: $($($phase($phase),)*)*
         }
 
         impl PhaseKind {
             /// What is asked for anything else.
             pub(crate) fn kind(&self) -> &dyn Kind {
                 match self {
-                    $($(PhaseKind::$name(it) => it,)*)*
+                    $($(PhaseKind::$phase(it) => it,)*)*
                 }
             }
         }
-
-        $($(
-            impl From<$name> for PhaseKind {
-                fn from(kind: $name) -> PhaseKind {
-                    PhaseKind::$name(kind)
-                }
-            }
-        )*)*
     };
 }
 
@@ -122,10 +375,29 @@ impl PhaseKind {
 }
 
 blocks! {
-    ends: Embed, Select;
-    products: Project, Accumulate, Gated, Linear;
-    attention: Attention;
-    delta_net: ProjectDelta, Delta;
-    experts: Experts, Combine;
-    draft: DraftEmbed, Propose;
+    ends {
+        phases Embed, Select;
+    }
+    products {
+        ffn Gated;
+        phases Project, Accumulate, Gated, Linear;
+    }
+    attention {
+        mixer Attention;
+        ops Attention;
+        phases Attention;
+    }
+    delta_net {
+        mixer DeltaNet;
+        ops DeltaNet;
+        phases ProjectDelta, Delta;
+    }
+    experts {
+        ffn Experts;
+        ops Route, ExpertGate, ExpertDown;
+        phases Experts, Combine;
+    }
+    draft {
+        phases DraftEmbed, Propose;
+    }
 }

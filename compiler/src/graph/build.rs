@@ -1,12 +1,7 @@
 //! Model and quant spec to graph.
 
-use super::{
-    Body, BodyId, DraftGraph, Graph, Node, Op, RotaryFrequencies, Rows, Run, Value, ValueId, Weight, WeightId,
-};
-use crate::spec::types::{
-    Attention, Compute, DRAFT_PREFIX, DeltaNet, Draft, Experts, Ffn, LayerKind, Mixer, Model, Norm, Quant,
-    TensorClass,
-};
+use super::{Body, BodyId, DraftGraph, Graph, Node, Op, Rows, Run, Value, ValueId, Weight, WeightId};
+use crate::spec::types::{Compute, DRAFT_PREFIX, Draft, LayerKind, Model, Norm, Quant, TensorClass};
 use crate::spec::{LAYER_PREFIX, TensorDecl, stored_tensors};
 use std::collections::BTreeSet;
 
@@ -86,120 +81,16 @@ fn layer(graph: &mut Builder, model: &Model, kind: &LayerKind, name: String) -> 
     let mut body = BodyBuilder::new(&name, Some(model.hidden));
     let residual = ValueId(0);
     let normed = graph.norm(&mut body, "layers.{layer}.mixer.norm", model.norm, residual, 1);
-    let mixed = match &model.mixers[&kind.mixer] {
-        Mixer::Attention(attention) => self::attention(graph, &mut body, attention, normed),
-        Mixer::DeltaNet(delta) => delta_net(graph, &mut body, delta, normed),
-    };
+    let mixed = model.mixers[&kind.mixer].build(graph, &mut body, normed);
     let residual = body.node("mixed", Rows::Tokens, model.hidden, Op::Add, &[residual, mixed]);
     let normed = graph.norm(&mut body, "layers.{layer}.ffn.norm", model.norm, residual, 1);
-    let out = match model.ffn_of(kind) {
-        Ffn::Gated { activation, bias, .. } => {
-            let op = Op::Gate { activation: *activation };
-            gated(graph, &mut body, "ffn", "", op, normed, *bias)
-        }
-        Ffn::Experts(experts) => self::experts(graph, &mut body, experts, normed),
-    };
+    let out = model.ffn_of(kind).build(graph, &mut body, normed);
     let residual = body.node("residual_out", Rows::Tokens, model.hidden, Op::Add, &[residual, out]);
     body.finish(residual)
 }
 
-fn attention(graph: &mut Builder, body: &mut BodyBuilder, it: &Attention, x: ValueId) -> ValueId {
-    let mut project = |body: &mut BodyBuilder, part: &str| {
-        graph.linear(body, part, &format!("layers.{{layer}}.attention.{part}"), x, it.qkv_bias)
-    };
-    let mut q = project(body, "q");
-    let gate = it.gate.then(|| project(body, "gate"));
-    let mut k = project(body, "k");
-    let v = project(body, "v");
-    if let Some(norm) = it.qk_norm {
-        q = graph.norm(body, "layers.{layer}.attention.q_norm", norm, q, it.heads);
-        k = graph.norm(body, "layers.{layer}.attention.k_norm", norm, k, it.kv_heads);
-    }
-    let frequencies = RotaryFrequencies::new(&it.rotary);
-    let mut rotate = |name: &str, x, heads| {
-        let op = Op::Rotary { heads, head_dim: it.head_dim, frequencies: frequencies.clone() };
-        body.node(name, Rows::Tokens, heads * it.head_dim, op, &[x])
-    };
-    let q = rotate("q_rotated", q, it.heads);
-    let k = rotate("k_rotated", k, it.kv_heads);
-    let op = Op::Attention {
-        heads: it.heads,
-        kv_heads: it.kv_heads,
-        head_dim: it.head_dim,
-        scale: 1.0 / (it.head_dim as f32).sqrt(),
-    };
-    let mut mixed = body.node("context", Rows::Tokens, it.heads * it.head_dim, op, &[q, k, v]);
-    if let Some(gate) = gate {
-        let width = it.heads * it.head_dim;
-        mixed = body.node("context_gated", Rows::Tokens, width, Op::SigmoidGate, &[mixed, gate]);
-    }
-    graph.linear(body, "o", "layers.{layer}.attention.o", mixed, it.output_bias)
-}
-
-fn delta_net(graph: &mut Builder, body: &mut BodyBuilder, it: &DeltaNet, x: ValueId) -> ValueId {
-    let name = |part: &str| format!("layers.{{layer}}.delta.{part}");
-    let [q, k, v, z, b, a] =
-        ["q", "k", "v", "z", "b", "a"].map(|part| graph.linear(body, part, &name(part), x, false));
-    let op = Op::DeltaNet {
-        convolution: graph.weight(&name("convolution")),
-        a_log: graph.weight(&name("a_log")),
-        dt_bias: graph.weight(&name("dt_bias")),
-        shape: it.shape,
-    };
-    let width = it.shape.value_width();
-    let read = body.node("read", Rows::Tokens, width, op, &[q, k, v, b, a]);
-    let normed = graph.norm(body, &name("norm"), it.norm, read, it.shape.value_heads);
-    let op = Op::Gate { activation: it.activation };
-    let gated = body.node("gated", Rows::Tokens, width, op, &[z, normed]);
-    graph.linear(body, "o", &name("o"), gated, false)
-}
-
-/// `down(gate(x) .. up(x))`; the weights are called `layers.{layer}.{prefix}.…`, the values `{values}gate`
-/// and so on.
-fn gated(
-    graph: &mut Builder,
-    body: &mut BodyBuilder,
-    prefix: &str,
-    values: &str,
-    op: Op,
-    x: ValueId,
-    bias: bool,
-) -> ValueId {
-    let mut linear = |body: &mut BodyBuilder, part: &str, x| {
-        let (value, name) = (format!("{values}{part}"), format!("layers.{{layer}}.{prefix}.{part}"));
-        graph.linear(body, &value, &name, x, bias)
-    };
-    let gate = linear(body, "gate", x);
-    let up = linear(body, "up", x);
-    let width = body.values[up.0].width;
-    let inner = body.node(&format!("{values}inner"), Rows::Tokens, width, op, &[gate, up]);
-    linear(body, "down", inner)
-}
-
-fn experts(graph: &mut Builder, body: &mut BodyBuilder, it: &Experts, x: ValueId) -> ValueId {
-    let Experts { experts, active, width, activation, renormalise, shared } = *it;
-    let expert = |part: &str| format!("layers.{{layer}}.ffn.experts.{{expert}}.{part}");
-    let logits = graph.linear(body, "choices", "layers.{layer}.ffn.router", x, false);
-    let op = Op::Route { experts, active, renormalise };
-    let routing = body.node("routing", Rows::Tokens, 2 * active, op, &[logits]);
-    let (gate, up) = (graph.weight(&expert("gate")), graph.weight(&expert("up")));
-    let op = Op::ExpertGate { gate, up, activation, active };
-    let inner = body.node("experts_inner", Rows::Slots(active), width, op, &[x, routing]);
-    let op = Op::ExpertDown { down: graph.weight(&expert("down")), active };
-    let hidden = body.values[x.0].width;
-    let routed = body.node("routed", Rows::Tokens, hidden, op, &[inner, routing]);
-    if shared.is_none() {
-        return routed;
-    }
-    let op = Op::Gate { activation };
-    let common = gated(graph, body, "ffn.shared", "shared_", op, x, false);
-    let scale = graph.linear(body, "shared_scale", "layers.{layer}.ffn.shared.scale", x, false);
-    let common = body.node("shared_scaled", Rows::Tokens, hidden, Op::SigmoidGate, &[common, scale]);
-    body.node("ffn_out", Rows::Tokens, hidden, Op::Add, &[routed, common])
-}
-
 /// Collects weights, each once.
-struct Builder<'a> {
+pub(crate) struct Builder<'a> {
     quant: &'a Quant,
     tensors: Vec<TensorDecl>,
     weights: Vec<Weight>,
@@ -210,7 +101,7 @@ struct Builder<'a> {
 
 impl Builder<'_> {
     /// The weight of this name, which is one of the model's.
-    fn weight(&mut self, name: &str) -> WeightId {
+    pub(crate) fn weight(&mut self, name: &str) -> WeightId {
         let name = name.replacen(LAYER_PREFIX, self.layer_prefix, 1);
         let name = name.as_str();
         if let Some(known) = self.weights.iter().position(|known| known.name == name) {
@@ -241,7 +132,8 @@ impl Builder<'_> {
         WeightId(self.weights.len() - 1)
     }
 
-    fn norm(
+    /// A norm over each of `groups` parts of a row.
+    pub(crate) fn norm(
         &mut self,
         body: &mut BodyBuilder,
         weight: &str,
@@ -259,7 +151,15 @@ impl Builder<'_> {
         body.node(&name, rows, width, op, &[x])
     }
 
-    fn linear(&mut self, body: &mut BodyBuilder, value: &str, name: &str, x: ValueId, bias: bool) -> ValueId {
+    /// The product of `x` and the weight `name`, called `value`.
+    pub(crate) fn linear(
+        &mut self,
+        body: &mut BodyBuilder,
+        value: &str,
+        name: &str,
+        x: ValueId,
+        bias: bool,
+    ) -> ValueId {
         let weight = self.weight(name);
         let Weight { rows, columns, .. } = self.weights[weight.0];
         debug_assert_eq!(columns, body.values[x.0].width, "{name} fits its input");
@@ -269,7 +169,7 @@ impl Builder<'_> {
 }
 
 /// Collects the values and nodes of one body.
-struct BodyBuilder {
+pub(crate) struct BodyBuilder {
     name: String,
     values: Vec<Value>,
     nodes: Vec<Node>,
@@ -288,11 +188,25 @@ impl BodyBuilder {
         }
     }
 
-    fn node(&mut self, name: &str, rows: Rows, width: usize, op: Op, inputs: &[ValueId]) -> ValueId {
+    /// What `op` makes of its operands, called `name`.
+    pub(crate) fn node(
+        &mut self,
+        name: &str,
+        rows: Rows,
+        width: usize,
+        op: impl Into<Op>,
+        inputs: &[ValueId],
+    ) -> ValueId {
+        let op = op.into();
         let output = ValueId(self.values.len());
         self.values.push(Value { name: name.to_owned(), rows, width });
         self.nodes.push(Node { op, inputs: inputs.to_vec(), output });
         output
+    }
+
+    /// Columns of a value.
+    pub(crate) fn width(&self, value: ValueId) -> usize {
+        self.values[value.0].width
     }
 
     fn finish(self, output: ValueId) -> Body {

@@ -13,6 +13,7 @@ mod build;
 mod op;
 
 pub use build::build;
+pub(crate) use build::{BodyBuilder, Builder};
 pub use op::{Op, RotaryFrequencies};
 
 use crate::spec::types::{Compute, FileTensor, Scales, TensorClass};

@@ -1,7 +1,8 @@
 //! The ops: exact semantics, stated once. The reference interpreter is their executable form.
 
 use super::WeightId;
-use crate::spec::types::{Activation, DeltaShape, NormWeight, Rotary, RotaryPairs, RotaryScaling};
+use crate::blocks::BlockOp;
+use crate::spec::types::{Activation, NormWeight, Rotary, RotaryPairs, RotaryScaling};
 
 /// What a node computes, row by row unless said otherwise; all arithmetic is f32.
 #[derive(Clone, Debug, PartialEq)]
@@ -39,68 +40,8 @@ pub enum Op {
         /// Angles.
         frequencies: RotaryFrequencies,
     },
-    /// `(q, k, v) -> softmax(scale q K^T) V` over the sequence's cache, to which `k` and `v` of every row of
-    /// the step are added first; a query sees positions up to its own. Query head `h` reads K/V head
-    /// `h * kv_heads / heads` (Ainslie et al., 2023).
-    Attention {
-        /// Query heads.
-        heads: usize,
-        /// Key and value heads.
-        kv_heads: usize,
-        /// Width of one.
-        head_dim: usize,
-        /// Multiplies the scores.
-        scale: f32,
-    },
-    /// `(q, k, v, b, a) -> o`: a causal convolution of q, k and v with SiLU, then for every value head a
-    /// gated delta rule over a state `S` `[key_dim, value_dim]` that begins with zeros (Yang et al., 2024).
-    /// With `q` and `k` of unit length (`eps` 1e-6 below the root), `q` over `sqrt(key_dim)`, `beta =
-    /// sigmoid(b)` and `g = -exp(a_log) ln(1 + exp(a + dt_bias))`:
-    ///
-    /// ```text
-    /// S <- exp(g) S;   S <- S + k (beta (v - S^T k))^T;   o = S^T q
-    /// ```
-    DeltaNet {
-        /// `[channels, taps]` over q, k and v side by side; the last tap is the current token's.
-        convolution: WeightId,
-        /// `[value_heads]`.
-        a_log: WeightId,
-        /// `[value_heads]`.
-        dt_bias: WeightId,
-        /// Heads and widths.
-        shape: DeltaShape,
-    },
     /// `(x, gate) -> x * sigmoid(gate)`, where the gate is as wide as x or 1 wide.
     SigmoidGate,
-    /// `logits -> [weights | experts]`: the largest of the softmax over all logits, in descending order and
-    /// of equals the first, and the indices of their logits.
-    Route {
-        /// Logits.
-        experts: usize,
-        /// How many are chosen.
-        active: usize,
-        /// Whether the chosen weights are divided by their sum.
-        renormalise: bool,
-    },
-    /// `(x, routing) -> activation(gate_e x) * up_e x`, a row for each expert `e` that was chosen.
-    ExpertGate {
-        /// `[width, inputs]` an expert.
-        gate: WeightId,
-        /// `[width, inputs]` an expert.
-        up: WeightId,
-        /// Applied to the gate.
-        activation: Activation,
-        /// Experts of a row.
-        active: usize,
-    },
-    /// `(inner, routing) -> sum of weight_e * down_e inner_e` over the rows of the experts chosen, in their
-    /// order.
-    ExpertDown {
-        /// `[outputs, width]` an expert.
-        down: WeightId,
-        /// Experts of a row.
-        active: usize,
-    },
     /// `(gate, up) -> activation(gate) * up` (Shazeer, 2020).
     Gate {
         /// Applied to the first operand.
@@ -112,6 +53,8 @@ pub enum Op {
     Add,
     /// Keeps the rows whose logits are wanted.
     Select,
+    /// An op of one block, which is stated there.
+    Block(BlockOp),
 }
 
 impl Op {
@@ -122,36 +65,23 @@ impl Op {
             Op::RmsNorm { .. } => "rms-norm",
             Op::Linear { .. } => "linear",
             Op::Rotary { .. } => "rotary",
-            Op::Attention { .. } => "attention",
-            Op::DeltaNet { .. } => "delta-net",
             Op::SigmoidGate => "sigmoid-gate",
-            Op::Route { .. } => "route",
-            Op::ExpertGate { .. } => "expert-gate",
-            Op::ExpertDown { .. } => "expert-down",
             Op::Gate { .. } => "gate",
             Op::Concat => "concat",
             Op::Add => "add",
             Op::Select => "select",
+            Op::Block(op) => op.name(),
         }
     }
 
     /// The names rules may use.
-    pub const NAMES: [&str; 14] = [
-        "embedding",
-        "rms-norm",
-        "linear",
-        "rotary",
-        "attention",
-        "delta-net",
-        "sigmoid-gate",
-        "route",
-        "expert-gate",
-        "expert-down",
-        "gate",
-        "concat",
-        "add",
-        "select",
-    ];
+    pub fn names() -> impl Iterator<Item = &'static str> {
+        Op::NAMES.into_iter().chain(BlockOp::NAMES.iter().copied())
+    }
+
+    /// Of the ops that belong to no block.
+    const NAMES: [&str; 9] =
+        ["embedding", "rms-norm", "linear", "rotary", "sigmoid-gate", "gate", "concat", "add", "select"];
 
     /// The weights it reads.
     pub fn weights(&self) -> Vec<WeightId> {
@@ -159,17 +89,10 @@ impl Op {
             Op::Embedding { table } => vec![*table],
             Op::RmsNorm { weight, .. } => vec![*weight],
             Op::Linear { weight, bias } => std::iter::once(*weight).chain(*bias).collect(),
-            Op::DeltaNet { convolution, a_log, dt_bias, .. } => vec![*convolution, *a_log, *dt_bias],
-            Op::ExpertGate { gate, up, .. } => vec![*gate, *up],
-            Op::ExpertDown { down, .. } => vec![*down],
-            Op::Rotary { .. }
-            | Op::Attention { .. }
-            | Op::SigmoidGate
-            | Op::Route { .. }
-            | Op::Gate { .. }
-            | Op::Concat
-            | Op::Add
-            | Op::Select => vec![],
+            Op::Rotary { .. } | Op::SigmoidGate | Op::Gate { .. } | Op::Concat | Op::Add | Op::Select => {
+                vec![]
+            }
+            Op::Block(op) => op.weights(),
         }
     }
 }

@@ -21,7 +21,7 @@ const ACTIVATIONS: [(&str, Activation); 10] = [
 ];
 
 /// Heads of keys and values, which divide those of queries.
-pub(super) fn kv_heads(
+pub(crate) fn kv_heads(
     family: &Family,
     keys: &mut Keys,
     found: &mut Findings,
@@ -50,7 +50,7 @@ pub(super) fn kv_heads(
 }
 
 /// Width of a head, an even one.
-pub(super) fn head_dim(
+pub(crate) fn head_dim(
     family: &Family,
     keys: &mut Keys,
     found: &mut Findings,
@@ -86,7 +86,7 @@ pub(super) fn head_dim(
 }
 
 /// `hidden_act`.
-pub(super) fn activation(family: &Family, keys: &mut Keys, found: &mut Findings) -> Option<Activation> {
+pub(crate) fn activation(family: &Family, keys: &mut Keys, found: &mut Findings) -> Option<Activation> {
     let path = keys.path("hidden_act");
     let Some(value) = keys.get("hidden_act") else {
         found.defaulted.push(path);
@@ -107,7 +107,7 @@ pub(super) fn activation(family: &Family, keys: &mut Keys, found: &mut Findings)
 }
 
 /// `eos_token_id`: each once, without those outside the vocabulary.
-pub(super) fn stop_ids(
+pub(crate) fn stop_ids(
     family: &Family,
     keys: &mut Keys,
     found: &mut Findings,

@@ -2,62 +2,62 @@
 //! each apart.
 
 /// A family of language models, named by a config's `model_type`.
-pub(super) struct Family {
-    pub(super) name: &'static str,
-    pub(super) architecture: &'static str,
-    pub(super) hidden: usize,
-    pub(super) layers: usize,
-    pub(super) vocabulary: usize,
+pub(crate) struct Family {
+    pub(crate) name: &'static str,
+    pub(crate) architecture: &'static str,
+    pub(crate) hidden: usize,
+    pub(crate) layers: usize,
+    pub(crate) vocabulary: usize,
     /// Of the dense block; families of experts alone have none.
-    pub(super) width: usize,
-    pub(super) context: usize,
-    pub(super) heads: usize,
+    pub(crate) width: usize,
+    pub(crate) context: usize,
+    pub(crate) heads: usize,
     /// Used when the key is absent; `None` makes it `num_attention_heads`, as `null` always does.
-    pub(super) kv_heads: Option<usize>,
+    pub(crate) kv_heads: Option<usize>,
     /// Used when the key is absent; `None` divides `hidden_size` by the heads.
-    pub(super) head_dim: Option<usize>,
+    pub(crate) head_dim: Option<usize>,
     /// Ids that end an answer when the key is absent.
-    pub(super) stop_ids: &'static [u64],
-    pub(super) qk_norm: bool,
+    pub(crate) stop_ids: &'static [u64],
+    pub(crate) qk_norm: bool,
     /// Delta-nets between gated attention of which a part turns; norms whose weights stand around 0; a draft
     /// layer.
-    pub(super) hybrid: Option<Hybrid>,
+    pub(crate) hybrid: Option<Hybrid>,
     /// Experts in place of the dense block.
-    pub(super) experts: Option<Mixture>,
+    pub(crate) experts: Option<Mixture>,
 }
 
 /// What sets the hybrid families apart from one another.
 #[derive(Clone, Copy)]
-pub(super) struct Hybrid {
+pub(crate) struct Hybrid {
     /// Whether the projections of a delta-net are two tensors whose rows go by key heads.
-    pub(super) fused: bool,
+    pub(crate) fused: bool,
 }
 
 /// Defaults of a mixture of experts.
 #[derive(Clone, Copy)]
-pub(super) struct Mixture {
-    pub(super) experts: usize,
-    pub(super) active: usize,
-    pub(super) width: usize,
+pub(crate) struct Mixture {
+    pub(crate) experts: usize,
+    pub(crate) active: usize,
+    pub(crate) width: usize,
     /// `None` where the family has no shared expert.
-    pub(super) shared: Option<usize>,
+    pub(crate) shared: Option<usize>,
     /// What an absent `norm_topk_prob` means; `None` where the family always divides by the sum.
-    pub(super) renormalise: Option<bool>,
+    pub(crate) renormalise: Option<bool>,
     /// Whether checkpoints in floats stack the experts of a layer in two tensors.
-    pub(super) stacked: bool,
+    pub(crate) stacked: bool,
     /// Whether configs may give some layers a dense block instead.
-    pub(super) dense_layers: bool,
+    pub(crate) dense_layers: bool,
 }
 
 /// A multimodal config around a text part.
-pub(super) struct Wrapper {
-    pub(super) name: &'static str,
-    pub(super) architecture: &'static str,
+pub(crate) struct Wrapper {
+    pub(crate) name: &'static str,
+    pub(crate) architecture: &'static str,
     /// Family of `text_config`.
-    pub(super) text: &'static str,
+    pub(crate) text: &'static str,
 }
 
-pub(super) const WRAPPERS: [Wrapper; 2] = [
+pub(crate) const WRAPPERS: [Wrapper; 2] = [
     Wrapper { name: "qwen3_5", architecture: "Qwen3_5ForConditionalGeneration", text: "qwen3_5_text" },
     Wrapper {
         name: "qwen3_5_moe",
@@ -66,7 +66,7 @@ pub(super) const WRAPPERS: [Wrapper; 2] = [
     },
 ];
 
-pub(super) const FAMILIES: [Family; 6] = [
+pub(crate) const FAMILIES: [Family; 6] = [
     Family {
         name: "llama",
         architecture: "LlamaForCausalLM",

@@ -1,13 +1,16 @@
 //! Reading the config of a known family: its keys, and the variants that are not known.
 
 use super::ImportError;
-use super::dimensions::{activation, head_dim, kv_heads, stop_ids};
+use super::dimensions::{activation, stop_ids};
 use super::families::{FAMILIES, Family, WRAPPERS};
 use super::keys::{Findings, Keys};
-use super::layers::{self, Layer};
+use super::layers::{self, FULL, LINEAR, Layer};
 use super::quantization::{self, Quantization};
-use super::{mixture, rotary};
-use crate::spec::types::{Activation, Attention, DeltaNet, Ffn, Norm, NormWeight};
+use crate::blocks::attention::import as attention;
+use crate::blocks::delta_net::import as delta_net;
+use crate::blocks::experts::import as experts;
+use crate::blocks::products::spec::Gated;
+use crate::spec::types::{Activation, Ffn, Mixer, Norm, NormWeight};
 use serde_json::{Map, Value, json};
 
 /// What a config says, in the words of MODEL.toml.
@@ -21,9 +24,8 @@ pub(super) struct Draft {
     pub(super) norm: Norm,
     /// Kinds of layers, repeated over all of them.
     pub(super) pattern: Vec<Layer>,
-    pub(super) attention: Attention,
-    /// Of layers that are delta-nets, where the family has such.
-    pub(super) delta: Option<DeltaNet>,
+    /// The mixers that the family has, by what patterns call them.
+    pub(super) mixers: Vec<(&'static str, Mixer)>,
     pub(super) ffn: Ffn,
     /// What some layers have instead of experts.
     pub(super) dense: Option<Ffn>,
@@ -174,14 +176,10 @@ fn read_family(
         ids.extend(more);
         ids.dedup();
     }
-    let attention = attention(family, &mut keys, found, (hidden, context, norm));
+    let attention = attention::read(family, &mut keys, found, (hidden, context, norm));
     let pattern = layers::pattern(family, &mut keys, found, layers);
     let delta = match family.hybrid {
-        Some(_) => layers::delta(&mut keys, found).zip(eps).map(|(shape, eps)| {
-            let norm = Norm { eps: eps as f32, weight: NormWeight::Plain };
-            // The gate of the result is silu in every model, whatever `hidden_act` says.
-            Some(DeltaNet { shape, norm, activation: Activation::Silu })
-        }),
+        Some(_) => delta_net::read(&mut keys, found, eps).map(Some),
         None => Some(None),
     };
     let ffn = ffn(family, &mut keys, found, activation);
@@ -189,7 +187,7 @@ fn read_family(
     let dense = match activation.filter(|_| some_dense) {
         Some(activation) => keys
             .count(found, "intermediate_size", family.width)
-            .map(|width| Some(Ffn::Gated { width, activation, bias: false })),
+            .map(|width| Some(Gated { width, activation, bias: false }.into())),
         None => Some(None),
     };
     let quantization = match outer.as_deref_mut() {
@@ -216,8 +214,11 @@ fn read_family(
         tied: tied?,
         norm: norm?,
         pattern: pattern?,
-        attention: attention?,
-        delta: delta?,
+        mixers: delta?
+            .map(|delta| (LINEAR, delta.into()))
+            .into_iter()
+            .chain([(FULL, attention?.into())])
+            .collect(),
         ffn: ffn?,
         dense: dense?,
         head: head?,
@@ -269,30 +270,6 @@ fn tied(keys: &mut Keys, outer: Option<&mut Keys>, found: &mut Findings) -> Opti
     Some(tied)
 }
 
-fn attention(
-    family: &Family,
-    keys: &mut Keys,
-    found: &mut Findings,
-    (hidden, context, norm): (Option<usize>, Option<usize>, Option<Norm>),
-) -> Option<Attention> {
-    let heads = keys.count(found, "num_attention_heads", family.heads);
-    let kv_heads = kv_heads(family, keys, found, heads);
-    let head_dim = head_dim(family, keys, found, hidden, heads);
-    let bias = keys.flag(found, "attention_bias", false);
-    let rotary = rotary::read(keys, found, head_dim, context, family.hybrid.is_some());
-    let bias = bias?;
-    Some(Attention {
-        heads: heads?,
-        kv_heads: kv_heads?,
-        head_dim: head_dim?,
-        rotary: rotary?,
-        qk_norm: if family.qk_norm { Some(norm?) } else { None },
-        qkv_bias: bias,
-        output_bias: bias,
-        gate: family.hybrid.is_some(),
-    })
-}
-
 fn ffn(
     family: &Family,
     keys: &mut Keys,
@@ -305,15 +282,15 @@ fn ffn(
         keys.only(found, "mlp_bias", &[json!(false), Value::Null], "this family's ffn has no biases");
         Some(false)
     };
-    if let Some(experts) = family.experts {
-        return mixture::read(experts, keys, found, activation).map(Ffn::Experts);
+    if let Some(experts_of) = family.experts {
+        return experts::read(experts_of, keys, found, activation).map(Ffn::Experts);
     }
     if family.hybrid.is_some() {
         // Releases carry it; it is about experts, which this family has none of.
         keys.only(found, "mlp_only_layers", &[json!([]), Value::Null], "this family has no experts");
     }
     let width = keys.count(found, "intermediate_size", family.width);
-    Some(Ffn::Gated { width: width?, activation: activation?, bias: bias? })
+    Some(Gated { width: width?, activation: activation?, bias: bias? }.into())
 }
 
 /// Names every setting that would make another model of it.

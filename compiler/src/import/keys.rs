@@ -5,17 +5,17 @@ use serde_json::{Map, Value};
 
 /// What goes wrong and what is assumed while a config is read.
 #[derive(Default)]
-pub(super) struct Findings {
+pub(crate) struct Findings {
     /// Reasons to refuse.
-    pub(super) problems: Vec<String>,
+    pub(crate) problems: Vec<String>,
     /// Keys that are absent, so that transformers' default holds.
-    pub(super) defaulted: Vec<String>,
+    pub(crate) defaulted: Vec<String>,
     /// Sentences for the reader of the draft.
-    pub(super) notes: Vec<String>,
+    pub(crate) notes: Vec<String>,
 }
 
 /// An object and the keys asked for so far.
-pub(super) struct Keys<'a> {
+pub(crate) struct Keys<'a> {
     map: &'a Map<String, Value>,
     /// Put before a key in messages: empty, or `rope_parameters.` and the like.
     prefix: String,
@@ -23,28 +23,28 @@ pub(super) struct Keys<'a> {
 }
 
 impl<'a> Keys<'a> {
-    pub(super) fn new(map: &'a Map<String, Value>, prefix: &str) -> Keys<'a> {
+    pub(crate) fn new(map: &'a Map<String, Value>, prefix: &str) -> Keys<'a> {
         Keys { map, prefix: prefix.to_owned(), asked: Vec::new() }
     }
 
     /// The full name of a key.
-    pub(super) fn path(&self, key: &str) -> String {
+    pub(crate) fn path(&self, key: &str) -> String {
         format!("{}{key}", self.prefix)
     }
 
     /// The value, `null` included; marks the key as known.
-    pub(super) fn get(&mut self, key: &str) -> Option<&'a Value> {
+    pub(crate) fn get(&mut self, key: &str) -> Option<&'a Value> {
         self.asked.push(key.to_owned());
         self.map.get(key)
     }
 
     /// The value unless absent or `null`; marks the key as known.
-    pub(super) fn given(&mut self, key: &str) -> Option<&'a Value> {
+    pub(crate) fn given(&mut self, key: &str) -> Option<&'a Value> {
         self.get(key).filter(|value| !value.is_null())
     }
 
     /// A whole number of at least 1, or the default when absent.
-    pub(super) fn count(&mut self, found: &mut Findings, key: &str, default: usize) -> Option<usize> {
+    pub(crate) fn count(&mut self, found: &mut Findings, key: &str, default: usize) -> Option<usize> {
         let Some(value) = self.get(key) else {
             found.defaulted.push(self.path(key));
             return Some(default);
@@ -53,7 +53,7 @@ impl<'a> Keys<'a> {
     }
 
     /// A whole number of at least 1; `None` inside when absent or `null`.
-    pub(super) fn count_or_null(&mut self, found: &mut Findings, key: &str) -> Option<Option<usize>> {
+    pub(crate) fn count_or_null(&mut self, found: &mut Findings, key: &str) -> Option<Option<usize>> {
         match self.given(key) {
             Some(value) => self.as_count(found, key, value).map(Some),
             None => Some(None),
@@ -71,7 +71,7 @@ impl<'a> Keys<'a> {
     }
 
     /// A number above 0; `None` inside when absent or `null`.
-    pub(super) fn number_or_null(&mut self, found: &mut Findings, key: &str) -> Option<Option<f64>> {
+    pub(crate) fn number_or_null(&mut self, found: &mut Findings, key: &str) -> Option<Option<f64>> {
         let Some(value) = self.given(key) else { return Some(None) };
         let number = value.as_f64().filter(|number| *number > 0.0);
         if number.is_none() {
@@ -81,7 +81,7 @@ impl<'a> Keys<'a> {
     }
 
     /// A number above 0, or the default when absent.
-    pub(super) fn number(&mut self, found: &mut Findings, key: &str, default: f64) -> Option<f64> {
+    pub(crate) fn number(&mut self, found: &mut Findings, key: &str, default: f64) -> Option<f64> {
         if !self.map.contains_key(key) {
             self.asked.push(key.to_owned());
             found.defaulted.push(self.path(key));
@@ -91,7 +91,7 @@ impl<'a> Keys<'a> {
     }
 
     /// A number above 0 that must be there.
-    pub(super) fn required_number(&mut self, found: &mut Findings, key: &str) -> Option<f64> {
+    pub(crate) fn required_number(&mut self, found: &mut Findings, key: &str) -> Option<f64> {
         let number = self.number_or_null(found, key)?;
         if number.is_none() {
             found.problems.push(format!("`{}` is missing: a number above 0 is wanted", self.path(key)));
@@ -100,7 +100,7 @@ impl<'a> Keys<'a> {
     }
 
     /// `true` or `false`, or the default when absent.
-    pub(super) fn flag(&mut self, found: &mut Findings, key: &str, default: bool) -> Option<bool> {
+    pub(crate) fn flag(&mut self, found: &mut Findings, key: &str, default: bool) -> Option<bool> {
         let Some(value) = self.get(key) else { return Some(default) };
         let flag = value.as_bool();
         if flag.is_none() {
@@ -110,7 +110,7 @@ impl<'a> Keys<'a> {
     }
 
     /// A key that may stand there with one of these values only; anything else is a model not known here.
-    pub(super) fn only(&mut self, found: &mut Findings, key: &str, allowed: &[Value], why: &str) {
+    pub(crate) fn only(&mut self, found: &mut Findings, key: &str, allowed: &[Value], why: &str) {
         if let Some(value) = self.get(key)
             && !allowed.contains(value)
         {
@@ -119,12 +119,12 @@ impl<'a> Keys<'a> {
     }
 
     /// Marks keys as known and without meaning here.
-    pub(super) fn harmless(&mut self, keys: &[&str]) {
+    pub(crate) fn harmless(&mut self, keys: &[&str]) {
         self.asked.extend(keys.iter().map(|key| (*key).to_owned()));
     }
 
     /// Names every key nobody asked for.
-    pub(super) fn finish(self, found: &mut Findings, of: &str) {
+    pub(crate) fn finish(self, found: &mut Findings, of: &str) {
         for (key, value) in self.map {
             if !self.asked.iter().any(|asked| asked == key) {
                 let mut shown = value.to_string();

@@ -4,18 +4,17 @@
 //! that is not known here is an error that names it: a model that computes something else is never guessed
 //! at.
 
-mod dimensions;
-mod families;
+pub(crate) mod dimensions;
+pub(crate) mod families;
 mod family;
-mod keys;
+pub(crate) mod keys;
 mod layers;
-mod mixture;
 mod model;
-mod names;
+pub(crate) mod names;
 mod patterns;
 mod quant;
 mod quantization;
-mod rotary;
+pub(crate) mod rotary;
 mod seen;
 mod storage;
 

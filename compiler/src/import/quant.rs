@@ -1,7 +1,7 @@
 //! How a checkpoint is stored as a quant spec that people like to read.
 
 use super::family::{Draft, DraftHead};
-use super::layers::Kind;
+use super::layers::FULL;
 use super::storage::{Placed, classes};
 use crate::spec::types::{ClassScales, Compute, FileTensor, ScaleForm, TensorClass};
 use monomorph_formats::Format;
@@ -123,7 +123,7 @@ fn unused(draft: &Draft, all: &[Placed]) -> Vec<String> {
             unused.push(name);
         }
     }
-    if optimised && draft.pattern.iter().any(|layer| layer.kind == Kind::Attention) {
+    if optimised && draft.pattern.iter().any(|layer| layer.mixer == FULL) {
         for part in ["k", "v"] {
             unused.push(format!("{prefix}layers.{{layer}}.self_attn.{part}_proj.{part}_scale"));
         }

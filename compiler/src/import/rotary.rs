@@ -17,7 +17,7 @@ const DEFAULT_PART: f64 = 0.25;
 
 /// Reads every rotary key of a config. Families that turn a `part` of each head also have settings for
 /// images.
-pub(super) fn read(
+pub(crate) fn read(
     keys: &mut Keys,
     found: &mut Findings,
     head_dim: Option<usize>,

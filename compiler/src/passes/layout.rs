@@ -3,6 +3,7 @@
 
 use super::fuse::{Fused, Group};
 use super::{PassError, pass_error};
+use crate::blocks::FieldForm;
 use crate::graph::{Body, BodyId, Graph, Op, Weight, WeightId};
 use crate::plan::{Field, FieldId, FieldKind, Packing, Part};
 use std::collections::BTreeMap;
@@ -26,8 +27,8 @@ pub struct Uses {
     pub matrices: BTreeMap<String, FieldId>,
     /// The bias of a product, or of all products of its matrix.
     pub biases: BTreeMap<String, FieldId>,
-    /// Convolution, `a_log` and `dt_bias` of a delta-net.
-    pub delta: Option<[FieldId; 3]>,
+    /// What an op of a block reads besides matrices, in its order.
+    pub own: BTreeMap<String, Vec<FieldId>>,
 }
 
 /// Lays out the weights of every group.
@@ -60,12 +61,12 @@ impl Layout {
                     let names = group.values.iter().filter(|(_, it)| **it == value);
                     uses.norms.extend(names.map(|(name, _)| (name.clone(), field)));
                 }
-                Op::DeltaNet { convolution, a_log, dt_bias, .. } => {
-                    let Weight { stored, rows, columns, .. } = graph.weights[convolution.0];
-                    let kind = FieldKind::Convolution { format: stored, channels: rows, taps: columns };
-                    let convolution = self.field(graph, body_id, &[*convolution], kind);
-                    let [a_log, dt_bias] = [a_log, dt_bias].map(|it| self.vector(graph, body_id, &[*it]));
-                    uses.delta = Some([convolution, a_log, dt_bias]);
+                Op::Block(op) => {
+                    let fields = op.fields().into_iter();
+                    let fields: Vec<FieldId> = fields.map(|it| self.own(graph, body_id, it)).collect();
+                    let value = body.nodes[id.0].output;
+                    let names = group.values.iter().filter(|(_, it)| **it == value);
+                    uses.own.extend(names.map(|(name, _)| (name.clone(), fields.clone())));
                 }
                 _ => {}
             }
@@ -148,6 +149,18 @@ impl Layout {
             experts: first.experts,
         };
         Ok(self.field(graph, body_id, weights, kind))
+    }
+
+    /// The field of a weight that an op reads by itself.
+    fn own(&mut self, graph: &Graph, body: BodyId, (weight, form): (WeightId, FieldForm)) -> FieldId {
+        match form {
+            FieldForm::Vector => self.vector(graph, body, &[weight]),
+            FieldForm::Convolution => {
+                let Weight { stored, rows, columns, .. } = graph.weights[weight.0];
+                let kind = FieldKind::Convolution { format: stored, channels: rows, taps: columns };
+                self.field(graph, body, &[weight], kind)
+            }
+        }
     }
 
     fn vector(&mut self, graph: &Graph, body: BodyId, weights: &[WeightId]) -> FieldId {

@@ -60,9 +60,17 @@ impl Lowering<'_> {
         self.uses.biases.get(value).copied()
     }
 
-    /// Convolution, `a_log` and `dt_bias` of a delta-net.
-    pub fn delta(&self) -> [FieldId; 3] {
-        self.uses.delta.expect("layout gives a delta-net its vectors")
+    /// The op of a block that makes a value.
+    pub fn block_op<'a, T>(&'a self, value: &str) -> &'a T
+    where
+        &'a T: TryFrom<&'a Op>,
+    {
+        self.op(value).try_into().ok().expect("the op that the rule says")
+    }
+
+    /// What that op reads besides matrices, in its order.
+    pub fn own<const N: usize>(&self, value: &str) -> [FieldId; N] {
+        self.uses.own[value][..].try_into().expect("as many as the op has")
     }
 
     /// Where a value stands.

@@ -126,11 +126,10 @@ fn clause(text: &str, verb: &str) -> Result<(String, String), String> {
 
 fn known_op(name: &str) -> Result<String, String> {
     let name = name.trim();
-    let known = Op::NAMES.contains(&name);
-    if known {
+    if Op::names().any(|known| known == name) {
         Ok(name.to_owned())
     } else {
-        Err(format!("no op is called `{name}`; ops are {}", Op::NAMES.join(", ")))
+        Err(format!("no op is called `{name}`; ops are {}", Op::names().collect::<Vec<_>>().join(", ")))
     }
 }
 

@@ -25,7 +25,7 @@ impl Interpreter<'_> {
         let Graph { bodies, schedule, hidden, .. } = self.graph;
         let attends = |run: &&Run| {
             let mut nodes = bodies[run.body.0].nodes.iter();
-            run.layer.is_none() || nodes.any(|node| matches!(node.op, Op::Attention { .. }))
+            run.layer.is_none() || nodes.any(|node| matches!(&node.op, Op::Block(op) if op.attends()))
         };
         let schedule: Vec<Run> = schedule.iter().filter(attends).copied().collect();
         let pass = Pass { bodies, schedule: &schedule, hidden: *hidden };

@@ -6,16 +6,15 @@
 //! format says, and keys and values are rounded to the K/V format. Sums are f64, so that its own rounding is
 //! not what a comparison sees.
 
-mod delta;
 mod draft;
-mod experts;
-mod ops;
+pub(crate) mod ops;
 mod weights;
 
-use crate::graph::{Body, Graph, Node, Op, Run, ValueId, WeightId};
+use crate::graph::{Body, Graph, Node, Op, Run, ValueId, Weight, WeightId};
 use crate::spec::types::Quant;
 use monomorph_formats::Format;
 use monomorph_weights::{Checkpoint, WeightsError};
+use std::any::Any;
 
 /// A graph with its weights.
 pub struct Interpreter<'a> {
@@ -32,21 +31,32 @@ pub struct Cache {
     tokens: usize,
 }
 
-/// What a layer keeps of a sequence: the one or the other.
-#[derive(Clone, Debug, Default)]
-struct LayerCache {
-    /// `[tokens, kv_heads * head_dim]`.
-    keys: Vec<f32>,
-    /// As the keys.
-    values: Vec<f32>,
-    delta: delta::State,
+/// What a layer keeps of a sequence: whatever its op does. `None` before its first token.
+#[derive(Debug, Default)]
+struct LayerCache(Option<Box<dyn Kept>>);
+
+/// A value that an op keeps.
+trait Kept: Any + std::fmt::Debug {
+    fn copy(&self) -> Box<dyn Kept>;
+}
+
+impl<T: Any + Clone + std::fmt::Debug> Kept for T {
+    fn copy(&self) -> Box<dyn Kept> {
+        Box::new(self.clone())
+    }
+}
+
+impl Clone for LayerCache {
+    fn clone(&self) -> LayerCache {
+        LayerCache(self.0.as_deref().map(Kept::copy))
+    }
 }
 
 impl Cache {
     fn layer(&mut self, layer: Option<usize>) -> &mut LayerCache {
         let layer = layer.expect("what has a cache stands in a layer");
         if self.layers.len() <= layer {
-            self.layers.resize(layer + 1, LayerCache::default());
+            self.layers.resize_with(layer + 1, LayerCache::default);
         }
         &mut self.layers[layer]
     }
@@ -119,7 +129,11 @@ impl<'a> Interpreter<'a> {
                 values[input.0] = std::mem::take(&mut residual);
             }
             for node in &body.nodes {
-                values[node.output.0] = self.node(body, run.layer, node, &values, tokens, cache, logits);
+                let interpreter = self;
+                let layer = run.layer;
+                let mut it =
+                    Evaluation { interpreter, body, layer, node, values: &values, tokens, cache, logits };
+                values[node.output.0] = it.run();
             }
             residual = std::mem::take(&mut values[body.output.0]);
             if Some(run) == pass.schedule.last() {
@@ -129,80 +143,89 @@ impl<'a> Interpreter<'a> {
         cache.tokens += tokens.len();
         Outcome { logits: residual, hidden }
     }
+}
 
-    #[expect(clippy::too_many_arguments, reason = "the interpreter's whole state, passed plainly")]
-    fn node(
-        &self,
-        body: &Body,
-        layer: Option<usize>,
-        node: &Node,
-        values: &[Vec<f32>],
-        tokens: &[u32],
-        cache: &mut Cache,
-        logits: Logits,
-    ) -> Vec<f32> {
-        let widths = &body.values;
-        let input = |i: usize| &values[node.inputs[i].0][..];
-        let experts = |id: WeightId| &self.weights[id.0][layer_index(self.graph, id, layer)];
-        let weight = |id: WeightId| &experts(id)[0][..];
-        let shape = |id: WeightId| &self.graph.weights[id.0];
-        match &node.op {
+/// One op, and all that it may read.
+pub(crate) struct Evaluation<'a> {
+    interpreter: &'a Interpreter<'a>,
+    body: &'a Body,
+    layer: Option<usize>,
+    node: &'a Node,
+    values: &'a [Vec<f32>],
+    tokens: &'a [u32],
+    cache: &'a mut Cache,
+    logits: Logits,
+}
+
+impl<'a> Evaluation<'a> {
+    /// An operand: `[rows, width]`.
+    pub(crate) fn input(&self, index: usize) -> &'a [f32] {
+        &self.values[self.node.inputs[index].0]
+    }
+
+    /// Shape and values of a weight, of each expert.
+    pub(crate) fn experts(&self, id: WeightId) -> (&'a Weight, &'a [Vec<f32>]) {
+        let graph = self.interpreter.graph;
+        let instance = layer_index(graph, id, self.layer);
+        (&graph.weights[id.0], &self.interpreter.weights[id.0][instance])
+    }
+
+    /// The values of a weight: `[rows, columns]`.
+    pub(crate) fn weight(&self, id: WeightId) -> &'a [f32] {
+        &self.experts(id).1[0]
+    }
+
+    /// What keys and values are rounded to.
+    pub(crate) fn kv_format(&self) -> Format {
+        self.interpreter.kv_format
+    }
+
+    /// The position of the first row.
+    pub(crate) fn first_position(&self) -> usize {
+        self.cache.tokens
+    }
+
+    /// What the op keeps of the sequence in this layer.
+    pub(crate) fn state<T: Any + Clone + std::fmt::Debug + Default>(&mut self) -> &mut T {
+        let kept = &mut self.cache.layer(self.layer).0;
+        let kept: &mut dyn Any = kept.get_or_insert_with(|| Box::<T>::default()).as_mut();
+        kept.downcast_mut().expect("a layer has one op that keeps something")
+    }
+
+    /// Columns of an operand.
+    fn width(&self, index: usize) -> usize {
+        self.body.values[self.node.inputs[index].0].width
+    }
+
+    fn run(&mut self) -> Vec<f32> {
+        let input = |index| self.input(index);
+        let width = self.body.values[self.node.output.0].width;
+        match &self.node.op {
             Op::Embedding { table } => {
-                ops::embedding(weight(*table), self.graph.weights[table.0].columns, tokens)
+                ops::embedding(self.weight(*table), self.experts(*table).0.columns, self.tokens)
             }
-            Op::RmsNorm { weight: w, eps, form, groups } => {
-                ops::rms_norm(input(0), weight(*w), *eps, *form, widths[node.output.0].width / groups)
+            Op::RmsNorm { weight, eps, form, groups } => {
+                ops::rms_norm(input(0), self.weight(*weight), *eps, *form, width / groups)
             }
-            Op::Linear { weight: w, bias } => {
-                ops::linear(input(0), &self.graph.weights[w.0], weight(*w), bias.map(weight))
+            Op::Linear { weight, bias } => {
+                let (shape, bias) = (self.experts(*weight).0, bias.map(|it| self.weight(it)));
+                ops::linear(input(0), shape, self.weight(*weight), bias)
             }
             Op::Rotary { heads, head_dim, frequencies } => {
-                ops::rotary(input(0), *heads, *head_dim, frequencies, cache.tokens)
+                ops::rotary(input(0), *heads, *head_dim, frequencies, self.first_position())
             }
-            Op::Attention { heads, kv_heads, head_dim, scale } => {
-                let first = cache.tokens;
-                let LayerCache { keys, values, .. } = cache.layer(layer);
-                keys.extend(ops::round(input(1), self.kv_format));
-                values.extend(ops::round(input(2), self.kv_format));
-                let shape = ops::Heads { heads: *heads, kv_heads: *kv_heads, head_dim: *head_dim };
-                ops::attention(input(0), keys, values, shape, *scale, first)
-            }
-            Op::DeltaNet { convolution, a_log, dt_bias, shape } => {
-                let weights = delta::Weights {
-                    convolution: weight(*convolution),
-                    a_log: weight(*a_log),
-                    dt_bias: weight(*dt_bias),
-                };
-                let inputs = [0, 1, 2, 3, 4].map(input);
-                delta::delta_net(inputs, &weights, *shape, &mut cache.layer(layer).delta)
-            }
-            Op::SigmoidGate => {
-                let (of, by) = (widths[node.inputs[0].0].width, widths[node.inputs[1].0].width);
-                ops::sigmoid_gate(input(0), input(1), of / by)
-            }
-            Op::Route { experts, active, renormalise } => {
-                experts::route(input(0), *experts, *active, *renormalise)
-            }
-            Op::ExpertGate { gate, up, activation, active } => {
-                let pairs = (shape(*gate), shape(*up), &experts(*gate)[..], &experts(*up)[..]);
-                experts::gate(input(0), input(1), pairs, *activation, *active)
-            }
-            Op::ExpertDown { down, active } => {
-                experts::down(input(0), input(1), shape(*down), experts(*down), *active)
-            }
+            Op::SigmoidGate => ops::sigmoid_gate(input(0), input(1), self.width(0) / self.width(1)),
             Op::Gate { activation } => ops::gate(input(0), input(1), *activation),
             Op::Concat => {
-                let [a, b] = [0, 1].map(|i| input(i).chunks_exact(widths[node.inputs[i].0].width));
+                let [a, b] = [0, 1].map(|i| input(i).chunks_exact(self.width(i)));
                 a.zip(b).flat_map(|(a, b)| [a, b].concat()).collect()
             }
             Op::Add => input(0).iter().zip(input(1)).map(|(a, b)| a + b).collect(),
-            Op::Select => {
-                let width = widths[node.output.0].width;
-                match logits {
-                    Logits::All => input(0).to_vec(),
-                    Logits::Last => input(0)[input(0).len() - width..].to_vec(),
-                }
-            }
+            Op::Select => match self.logits {
+                Logits::All => input(0).to_vec(),
+                Logits::Last => input(0)[input(0).len() - width..].to_vec(),
+            },
+            Op::Block(op) => op.run(self),
         }
     }
 }

@@ -25,7 +25,7 @@ pub(super) fn rms_norm(x: &[f32], weight: &[f32], eps: f32, form: NormWeight, wi
 }
 
 /// `values` are the weight's, decoded and scaled.
-pub(super) fn linear(x: &[f32], weight: &Weight, values: &[f32], bias: Option<&[f32]>) -> Vec<f32> {
+pub(crate) fn linear(x: &[f32], weight: &Weight, values: &[f32], bias: Option<&[f32]>) -> Vec<f32> {
     let (rows, columns) = (weight.rows, weight.columns);
     // What stands beside the codes scales sums: f16 holds the rest exactly.
     let rounded = (weight.compute == Compute::F16 && weight.scales.is_none())
@@ -56,7 +56,7 @@ fn round_activations(x: &[f32], compute: Compute) -> Vec<f32> {
 }
 
 /// Eight partial sums, so that the oracle takes minutes and not hours; in f64 their order does not matter.
-fn dot(a: &[f32], b: &[f32]) -> f64 {
+pub(crate) fn dot(a: &[f32], b: &[f32]) -> f64 {
     let mut sums = [0.0f64; 8];
     let (a8, a_rest) = a.as_chunks::<8>();
     let (b8, b_rest) = b.as_chunks::<8>();
@@ -95,57 +95,12 @@ pub(super) fn rotary(
     out
 }
 
-pub(super) fn round(x: &[f32], format: Format) -> Vec<f32> {
+pub(crate) fn round(x: &[f32], format: Format) -> Vec<f32> {
     let mut out = vec![0.0; x.len()];
     decode(format, &encode(format, x), &mut out);
     out
 }
 
-/// The shape of an attention op.
-#[derive(Clone, Copy)]
-pub(super) struct Heads {
-    pub heads: usize,
-    pub kv_heads: usize,
-    pub head_dim: usize,
-}
-
-/// `q` is `[tokens, heads * head_dim]`; `keys` and `values` hold `first_position + tokens` rows.
-pub(super) fn attention(
-    q: &[f32],
-    keys: &[f32],
-    values: &[f32],
-    shape: Heads,
-    scale: f32,
-    first_position: usize,
-) -> Vec<f32> {
-    let Heads { heads, kv_heads, head_dim } = shape;
-    let kv_width = kv_heads * head_dim;
-    let mut out = Vec::with_capacity(q.len());
-    for (i, q) in q.chunks_exact(head_dim).enumerate() {
-        let (token, head) = (i / heads, i % heads);
-        let kv_head = head * kv_heads / heads;
-        let row = |cache: &'_ [f32], position: usize| -> std::ops::Range<usize> {
-            let start = position * kv_width + kv_head * head_dim;
-            debug_assert!(start + head_dim <= cache.len());
-            start..start + head_dim
-        };
-        let seen = 0..=first_position + token;
-        let scores: Vec<f64> = seen.map(|p| f64::from(scale) * dot(q, &keys[row(keys, p)])).collect();
-        let largest = scores.iter().copied().fold(f64::NEG_INFINITY, f64::max);
-        let weights: Vec<f64> = scores.iter().map(|s| (s - largest).exp()).collect();
-        let total: f64 = weights.iter().sum();
-        let mut mixed = vec![0.0f64; head_dim];
-        for (position, weight) in weights.iter().enumerate() {
-            for (sum, v) in mixed.iter_mut().zip(&values[row(values, position)]) {
-                *sum += weight * f64::from(*v);
-            }
-        }
-        out.extend(mixed.iter().map(|sum| (sum / total) as f32));
-    }
-    out
-}
-
-/// `x * sigmoid(gate)`, where each gate is for `width` elements.
 pub(super) fn sigmoid_gate(x: &[f32], gate: &[f32], width: usize) -> Vec<f32> {
     let gated = x.chunks_exact(width).zip(gate).flat_map(|(x, gate)| {
         let open = 1.0 / (1.0 + (-f64::from(*gate)).exp());
@@ -154,7 +109,7 @@ pub(super) fn sigmoid_gate(x: &[f32], gate: &[f32], width: usize) -> Vec<f32> {
     gated.collect()
 }
 
-pub(super) fn gate(gate: &[f32], up: &[f32], activation: Activation) -> Vec<f32> {
+pub(crate) fn gate(gate: &[f32], up: &[f32], activation: Activation) -> Vec<f32> {
     gate.iter().zip(up).map(|(g, u)| (activate(f64::from(*g), activation) * f64::from(*u)) as f32).collect()
 }
 
@@ -188,6 +143,25 @@ fn erf(x: f64) -> f64 {
     magnitude.copysign(x)
 }
 
+/// A causal convolution with SiLU at the last token of a window `[taps, channels]`; `weight` is
+/// `[channels, taps]`.
+pub(crate) fn convolve(window: &[f32], weight: &[f32], channels: usize) -> Vec<f64> {
+    let taps = window.len() / channels;
+    let channel = |channel: usize| {
+        let tap = |tap: usize| {
+            f64::from(window[tap * channels + channel]) * f64::from(weight[channel * taps + tap])
+        };
+        let sum: f64 = (0..taps).map(tap).sum();
+        sum / (1.0 + (-sum).exp())
+    };
+    (0..channels).map(channel).collect()
+}
+
+/// `ln(1 + e^x)`, without overflow.
+pub(crate) fn softplus(x: f64) -> f64 {
+    x.max(0.0) + (-x.abs()).exp().ln_1p()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -201,13 +175,6 @@ mod tests {
         }
         assert!((erf(2.499_999) - erf(2.500_001)).abs() < 1e-7);
         assert!((erf(-3.0) + 0.9999779095).abs() < 1e-10);
-    }
-
-    #[test]
-    fn a_query_sees_nothing_after_itself() {
-        let shape = Heads { heads: 1, kv_heads: 1, head_dim: 1 };
-        let out = attention(&[0.0, 0.0], &[1.0, 1.0], &[3.0, 5.0], shape, 1.0, 0);
-        assert_eq!(out, [3.0, 4.0]);
     }
 
     fn weight(compute: Compute, scales: Option<Scales>) -> Weight {

@@ -32,20 +32,20 @@ pub struct Diagnostic {
 
 impl Diagnostic {
     /// A mistake that no byte of a file shows, such as a file that is not there.
-    pub(super) fn outside(file: &Path, message: String, help: String) -> Diagnostic {
+    pub(crate) fn outside(file: &Path, message: String, help: String) -> Diagnostic {
         let file = file.to_owned();
         let (key, labels) = (String::new(), vec![]);
         Diagnostic { file, line: None, key, message, help, too_large: false, labels, text: "".into() }
     }
 
     /// Says that this is no mistake of the specs: the hardware is too small.
-    pub(super) fn too_large(mut self) -> Diagnostic {
+    pub(crate) fn too_large(mut self) -> Diagnostic {
         self.too_large = true;
         self
     }
 
     /// Adds a second place that matters, in the same file.
-    pub(super) fn also(mut self, span: Range<usize>, label: &str) -> Diagnostic {
+    pub(crate) fn also(mut self, span: Range<usize>, label: &str) -> Diagnostic {
         self.labels.push((span, label.to_owned()));
         self
     }
@@ -148,23 +148,23 @@ impl miette::Diagnostic for WithSource<'_> {
 
 /// Where the mistakes of one target are collected.
 #[derive(Default)]
-pub(super) struct Sink {
+pub(crate) struct Sink {
     list: RefCell<Vec<Diagnostic>>,
 }
 
 impl Sink {
     /// Records a mistake.
-    pub(super) fn push(&self, diagnostic: Diagnostic) {
+    pub(crate) fn push(&self, diagnostic: Diagnostic) {
         self.list.borrow_mut().push(diagnostic);
     }
 
     /// Whether nothing was recorded.
-    pub(super) fn is_empty(&self) -> bool {
+    pub(crate) fn is_empty(&self) -> bool {
         self.list.borrow().is_empty()
     }
 
     /// What was recorded, or `value` if that is nothing.
-    pub(super) fn finish<T>(self, value: Option<T>) -> Result<T, Diagnostics> {
+    pub(crate) fn finish<T>(self, value: Option<T>) -> Result<T, Diagnostics> {
         let mut list = self.list.into_inner();
         match value {
             Some(value) if list.is_empty() => Ok(value),
@@ -186,18 +186,18 @@ impl Sink {
 
 /// A spec file, and where to report what is wrong with it.
 #[derive(Clone)]
-pub(super) struct Source<'a> {
+pub(crate) struct Source<'a> {
     /// Relative to the targets directory.
-    pub(super) name: PathBuf,
+    pub(crate) name: PathBuf,
     /// The whole text.
-    pub(super) text: Rc<str>,
+    pub(crate) text: Rc<str>,
     /// Takes what is wrong.
-    pub(super) sink: &'a Sink,
+    pub(crate) sink: &'a Sink,
 }
 
 impl Source<'_> {
     /// A mistake in the value of `key` at `span`; `label` stands under the span.
-    pub(super) fn mistake(
+    pub(crate) fn mistake(
         &self,
         span: Range<usize>,
         key: &str,
@@ -219,7 +219,7 @@ impl Source<'_> {
     }
 
     /// Records a mistake: see [`Source::mistake`].
-    pub(super) fn report(&self, span: Range<usize>, key: &str, message: String, label: &str, help: String) {
+    pub(crate) fn report(&self, span: Range<usize>, key: &str, message: String, label: &str, help: String) {
         self.sink.push(self.mistake(span, key, message, label, help));
     }
 

@@ -73,7 +73,7 @@ pub fn with_draft(mut target: Target, option: &DraftOption) -> Result<Target, Di
 /// Why `model`, which `file` describes, cannot draft without its recurrent layers, and what can be done
 /// instead.
 fn not_skipped(model: &Model, file: &Path) -> Option<(String, &'static str)> {
-    let attends = |mixer: &Mixer| matches!(mixer, Mixer::Attention(_));
+    let attends = |mixer: &Mixer| mixer.kv().is_some();
     let (attending, all) = (model.layer_mixers().filter(|it| attends(it)).count(), model.layers);
     if attending == all {
         let message = format!("{} has no recurrent layers, and `--draft self` skips those", file.display());

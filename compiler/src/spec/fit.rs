@@ -7,7 +7,6 @@ use super::reader::{At, list, nearest};
 use super::tensors::{TensorDecl, draft_tensors, tensors};
 use super::types::*;
 use monomorph_abi::kv::Layout;
-use monomorph_abi::state::CpuState;
 use monomorph_formats::{ACTIVATION_BLOCK, Format};
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -389,11 +388,10 @@ fn check_rotary_rows(source: &Source, rows: &At<RotaryRows>, model: &Model) {
         return;
     }
     for (name, mixer) in &model.mixers {
-        let Mixer::Attention(attention) = mixer else { continue };
-        if attention.head_dim % 2 != 0 {
+        let Some(kv) = mixer.kv() else { continue };
+        if kv.head_dim % 2 != 0 {
             let key = "checkpoint.rotary_rows";
-            let message =
-                format!("rows cannot be interleaved: heads of {name:?} are {} wide", attention.head_dim);
+            let message = format!("rows cannot be interleaved: heads of {name:?} are {} wide", kv.head_dim);
             let help = "an odd head has no halves to interleave: `as-model`".to_owned();
             source.report(rows.span.clone(), key, message, "needs an even head_dim", help);
         }
@@ -408,23 +406,15 @@ pub fn kv_block_bytes(model: &Model, quant: &Quant, hardware: &HardwareKind, dra
         HardwareKind::Cuda(_) => Layout::cuda,
     };
     let of_draft = model.draft.iter().filter(|_| draft).map(|it| &model.mixers[&it.layer.mixer]);
-    let bytes = model.layer_mixers().chain(of_draft).map(|mixer| match mixer {
-        Mixer::Attention(it) => {
-            layout(it.kv_heads, it.head_dim, quant.kv_block, quant.kv_format).block_bytes() as u128
-        }
-        Mixer::DeltaNet(_) => 0,
-    });
-    bytes.sum()
+    let heads = model.layer_mixers().chain(of_draft).filter_map(Mixer::kv);
+    let layouts = heads.map(|it| layout(it.heads, it.head_dim, quant.kv_block, quant.kv_format));
+    layouts.map(|layout| layout.block_bytes() as u128).sum()
 }
 
 /// Bytes of recurrent state one sequence has on a CPU, all layers together, in a build that makes `drafts`
 /// drafts.
 pub fn state_bytes(model: &Model, drafts: usize) -> u128 {
-    let bytes = model.layer_mixers().map(|mixer| match mixer {
-        Mixer::Attention(_) => 0,
-        Mixer::DeltaNet(it) => CpuState::new(&it.shape, drafts).bytes() as u128,
-    });
-    bytes.sum()
+    model.layer_mixers().map(|mixer| mixer.state_bytes(drafts) as u128).sum()
 }
 
 /// Bytes of all tensors as stored, those of the draft head where `draft` says so.

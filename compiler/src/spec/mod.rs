@@ -2,23 +2,25 @@
 
 mod batches;
 mod catalogue;
-mod diagnostic;
+pub(crate) mod diagnostic;
 mod drafting;
 mod fit;
 mod hardware;
-mod model;
+pub(crate) mod model;
 mod quant;
-mod reader;
+pub(crate) mod reader;
 mod tensors;
 mod tuning;
 pub mod types;
 mod variants;
+pub(crate) mod words;
 
 pub use batches::with_batch_invariant;
 pub use catalogue::{Catalogue, HardwareEntry, ModelEntry, catalogue, list};
 pub use diagnostic::{Diagnostic, Diagnostics};
 pub use drafting::with_draft;
 pub use fit::{kv_block_bytes, state_bytes, weight_bytes};
+pub(crate) use tensors::LayerTensors;
 pub use tensors::{LAYER_PREFIX, TensorDecl, draft_tensors, stored_tensors, tensors};
 pub use variants::variants;
 

@@ -11,13 +11,13 @@ use toml::de::{DeTable, DeValue};
 
 /// A value and where it stands.
 #[derive(Clone, Debug)]
-pub(super) struct At<T> {
-    pub(super) value: T,
-    pub(super) span: Range<usize>,
+pub(crate) struct At<T> {
+    pub(crate) value: T,
+    pub(crate) span: Range<usize>,
 }
 
 /// The document of a file; `None` after reporting every syntax error.
-pub(super) fn parse<'t>(source: &Source, text: &'t str) -> Option<Spanned<DeTable<'t>>> {
+pub(crate) fn parse<'t>(source: &Source, text: &'t str) -> Option<Spanned<DeTable<'t>>> {
     let (root, errors) = DeTable::parse_recoverable(text);
     for error in &errors {
         let message = format!("not valid TOML: {}", error.message().replace('\n', "; "));
@@ -28,7 +28,7 @@ pub(super) fn parse<'t>(source: &Source, text: &'t str) -> Option<Spanned<DeTabl
 }
 
 /// A table whose keys are read one by one; [`Table::finish`] reports those never asked for.
-pub(super) struct Table<'a> {
+pub(crate) struct Table<'a> {
     source: &'a Source<'a>,
     map: &'a DeTable<'a>,
     path: String,
@@ -38,17 +38,17 @@ pub(super) struct Table<'a> {
 
 impl<'a> Table<'a> {
     /// The document itself.
-    pub(super) fn root(source: &'a Source<'a>, root: &'a Spanned<DeTable<'a>>) -> Table<'a> {
+    pub(crate) fn root(source: &'a Source<'a>, root: &'a Spanned<DeTable<'a>>) -> Table<'a> {
         Table { source, map: root.get_ref(), path: String::new(), span: 0..0, known: Vec::new() }
     }
 
     /// Where it begins.
-    pub(super) fn span(&self) -> Range<usize> {
+    pub(crate) fn span(&self) -> Range<usize> {
         self.span.clone()
     }
 
     /// The full name of one of its keys.
-    pub(super) fn key(&self, key: &str) -> String {
+    pub(crate) fn key(&self, key: &str) -> String {
         // Keys such as "layers.{layer}.norm" are quoted where TOML wants them quoted.
         let bare = |c: char| c.is_ascii_alphanumeric() || c == '_' || c == '-';
         let key = if key.chars().all(bare) { key.to_owned() } else { format!("{key:?}") };
@@ -56,14 +56,14 @@ impl<'a> Table<'a> {
     }
 
     /// A value that may be absent.
-    pub(super) fn optional(&mut self, key: &str) -> Option<Value<'a>> {
+    pub(crate) fn optional(&mut self, key: &str) -> Option<Value<'a>> {
         self.known.push(key.to_owned());
         let value = self.map.get(key)?;
         Some(Value { source: self.source, value, path: self.key(key) })
     }
 
     /// A value that must be there; `example` is a line that would be right.
-    pub(super) fn required(&mut self, key: &str, example: &str) -> Option<Value<'a>> {
+    pub(crate) fn required(&mut self, key: &str, example: &str) -> Option<Value<'a>> {
         let value = self.optional(key);
         if value.is_none() {
             let (path, span) = (self.key(key), self.span.clone());
@@ -80,18 +80,18 @@ impl<'a> Table<'a> {
     }
 
     /// A table that must be there.
-    pub(super) fn table(&mut self, key: &str) -> Option<Table<'a>> {
+    pub(crate) fn table(&mut self, key: &str) -> Option<Table<'a>> {
         let example = format!("[{}]", self.key(key));
         self.required(key, &example)?.table()
     }
 
     /// Every key with its span and value, for tables whose keys are data.
-    pub(super) fn entries(&mut self) -> Vec<(At<String>, Value<'a>)> {
+    pub(crate) fn entries(&mut self) -> Vec<(At<String>, Value<'a>)> {
         self.entries_that(|_| true)
     }
 
     /// Every key that is `wanted`, with its span and value, in the order of the file.
-    pub(super) fn entries_that(&mut self, wanted: impl Fn(&str) -> bool) -> Vec<(At<String>, Value<'a>)> {
+    pub(crate) fn entries_that(&mut self, wanted: impl Fn(&str) -> bool) -> Vec<(At<String>, Value<'a>)> {
         let entry = |(key, value): (&'a Spanned<_>, &'a Spanned<_>)| {
             let key: At<String> = At { value: String::clone(&cow(key)), span: key.span() };
             let value = Value { source: self.source, value, path: self.key(&key.value) };
@@ -104,7 +104,7 @@ impl<'a> Table<'a> {
     }
 
     /// Reports every key that nobody asked for.
-    pub(super) fn finish(self) {
+    pub(crate) fn finish(self) {
         for (key, _) in self.map {
             let name = cow(key);
             if self.known.contains(&name) {
@@ -126,7 +126,7 @@ fn cow(key: &Spanned<std::borrow::Cow<'_, str>>) -> String {
 }
 
 /// A value to be read as one type or another.
-pub(super) struct Value<'a> {
+pub(crate) struct Value<'a> {
     source: &'a Source<'a>,
     value: &'a Spanned<DeValue<'a>>,
     path: String,
@@ -134,17 +134,17 @@ pub(super) struct Value<'a> {
 
 impl<'a> Value<'a> {
     /// Where it stands.
-    pub(super) fn span(&self) -> Range<usize> {
+    pub(crate) fn span(&self) -> Range<usize> {
         self.value.span()
     }
 
     /// Whether it is a table.
-    pub(super) fn is_table(&self) -> bool {
+    pub(crate) fn is_table(&self) -> bool {
         matches!(self.value.get_ref(), DeValue::Table(_))
     }
 
     /// The full name of its key.
-    pub(super) fn path(&self) -> &str {
+    pub(crate) fn path(&self) -> &str {
         &self.path
     }
 
@@ -153,7 +153,7 @@ impl<'a> Value<'a> {
     }
 
     /// Reports that the value is not `wanted`.
-    pub(super) fn wrong(&self, message: String, label: &str, help: String) {
+    pub(crate) fn wrong(&self, message: String, label: &str, help: String) {
         self.source.report(self.span(), &self.path, message, label, help);
     }
 
@@ -172,7 +172,7 @@ impl<'a> Value<'a> {
     }
 
     /// A whole number within `range`.
-    pub(super) fn integer(self, range: RangeInclusive<u64>) -> Option<At<u64>> {
+    pub(crate) fn integer(self, range: RangeInclusive<u64>) -> Option<At<u64>> {
         let DeValue::Integer(integer) = self.value.get_ref() else {
             self.wrong_type("an integer");
             return None;
@@ -189,13 +189,13 @@ impl<'a> Value<'a> {
     }
 
     /// A dimension or count within `range`.
-    pub(super) fn size(self, range: RangeInclusive<u64>) -> Option<At<usize>> {
+    pub(crate) fn size(self, range: RangeInclusive<u64>) -> Option<At<usize>> {
         let At { value, span } = self.integer(range)?;
         Some(At { value: usize::try_from(value).ok()?, span })
     }
 
     /// A finite number that `holds`; `what` says what would hold.
-    pub(super) fn number(self, what: &str, holds: impl Fn(f64) -> bool) -> Option<At<f64>> {
+    pub(crate) fn number(self, what: &str, holds: impl Fn(f64) -> bool) -> Option<At<f64>> {
         let number = match self.value.get_ref() {
             DeValue::Float(float) => float.as_str().parse::<f64>().ok(),
             DeValue::Integer(integer) if integer.radix() == 10 => integer.as_str().parse::<f64>().ok(),
@@ -220,12 +220,12 @@ impl<'a> Value<'a> {
     }
 
     /// A finite number above 0.
-    pub(super) fn positive(self) -> Option<At<f64>> {
+    pub(crate) fn positive(self) -> Option<At<f64>> {
         self.number("above 0", |it| it > 0.0)
     }
 
     /// `true` or `false`.
-    pub(super) fn boolean(self) -> Option<At<bool>> {
+    pub(crate) fn boolean(self) -> Option<At<bool>> {
         match self.value.get_ref() {
             DeValue::Boolean(value) => Some(self.at(*value)),
             _ => {
@@ -236,7 +236,7 @@ impl<'a> Value<'a> {
     }
 
     /// A string that is not empty.
-    pub(super) fn string(self) -> Option<At<String>> {
+    pub(crate) fn string(self) -> Option<At<String>> {
         match self.value.get_ref() {
             DeValue::String(value) if value.is_empty() => {
                 self.wrong(format!("`{}` is empty", self.path), "empty", "write something".to_owned());
@@ -251,7 +251,7 @@ impl<'a> Value<'a> {
     }
 
     /// A string that `holds`; `what` says what would hold.
-    pub(super) fn string_that(self, what: &str, holds: impl Fn(&str) -> bool) -> Option<At<String>> {
+    pub(crate) fn string_that(self, what: &str, holds: impl Fn(&str) -> bool) -> Option<At<String>> {
         let (source, path) = (self.source, self.path.clone());
         let text = self.string()?;
         if holds(&text.value) {
@@ -263,7 +263,7 @@ impl<'a> Value<'a> {
     }
 
     /// One of a few names.
-    pub(super) fn choice<T: Copy>(self, choices: &[(&str, T)]) -> Option<At<T>> {
+    pub(crate) fn choice<T: Copy>(self, choices: &[(&str, T)]) -> Option<At<T>> {
         let (source, path) = (self.source, self.path.clone());
         let text = self.string()?;
         if let Some((_, value)) = choices.iter().find(|(name, _)| *name == text.value) {
@@ -278,7 +278,7 @@ impl<'a> Value<'a> {
     }
 
     /// The elements of an array.
-    pub(super) fn array(self) -> Option<At<Vec<Value<'a>>>> {
+    pub(crate) fn array(self) -> Option<At<Vec<Value<'a>>>> {
         let DeValue::Array(array) = self.value.get_ref() else {
             self.wrong_type("an array");
             return None;
@@ -289,14 +289,14 @@ impl<'a> Value<'a> {
     }
 
     /// An array each element of which `read` reads; every bad element is reported.
-    pub(super) fn list<T>(self, read: impl Fn(Value<'a>) -> Option<T>) -> Option<At<Vec<T>>> {
+    pub(crate) fn list<T>(self, read: impl Fn(Value<'a>) -> Option<T>) -> Option<At<Vec<T>>> {
         let At { value, span } = self.array()?;
         let read: Vec<Option<T>> = value.into_iter().map(read).collect();
         Some(At { value: read.into_iter().collect::<Option<_>>()?, span })
     }
 
     /// As [`Value::list`], of an array that has so many elements, which are called `what`.
-    pub(super) fn list_of<T>(
+    pub(crate) fn list_of<T>(
         self,
         count: RangeInclusive<usize>,
         what: &str,
@@ -314,7 +314,7 @@ impl<'a> Value<'a> {
     }
 
     /// A table.
-    pub(super) fn table(self) -> Option<Table<'a>> {
+    pub(crate) fn table(self) -> Option<Table<'a>> {
         let DeValue::Table(map) = self.value.get_ref() else {
             self.wrong_type("a table");
             return None;
@@ -324,12 +324,12 @@ impl<'a> Value<'a> {
 }
 
 /// Names joined for a sentence.
-pub(super) fn list(names: impl Iterator<Item = impl Display>) -> String {
+pub(crate) fn list(names: impl Iterator<Item = impl Display>) -> String {
     names.map(|name| format!("`{name}`")).collect::<Vec<_>>().join(", ")
 }
 
 /// The name someone probably meant.
-pub(super) fn nearest<'n>(name: &str, known: impl Iterator<Item = &'n str>) -> Option<&'n str> {
+pub(crate) fn nearest<'n>(name: &str, known: impl Iterator<Item = &'n str>) -> Option<&'n str> {
     let distance = |other: &str| strsim::damerau_levenshtein(name, other);
     let (distance, near) = known.map(|other| (distance(other), other)).min()?;
     (distance <= (name.chars().count() / 3).max(1)).then_some(near)

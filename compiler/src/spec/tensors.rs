@@ -1,8 +1,6 @@
 //! The tensors a model has: names, classes and shapes, derived from its dimensions alone.
 
-use super::types::{
-    Attention, DRAFT_PREFIX, DeltaNet, Experts, Ffn, FileTensor, Mixer, Model, Quant, TensorClass,
-};
+use super::types::{DRAFT_PREFIX, Ffn, FileTensor, Mixer, Model, Quant, TensorClass};
 use std::collections::BTreeMap;
 
 /// One tensor a model has, or one a layer, or one an expert of each layer.
@@ -140,108 +138,13 @@ struct List {
 impl List {
     /// A mixer and the norm before it.
     fn mixer(&mut self, mixer: &Mixer, hidden: usize, layers: &[usize]) {
-        self.vector("layers.{layer}.mixer.norm", hidden, Some(layers));
-        match mixer {
-            Mixer::Attention(attention) => self.attention(attention, hidden, layers),
-            Mixer::DeltaNet(delta) => self.delta_net(delta, hidden, layers),
-        }
+        let mut layer = LayerTensors { list: self, layers, hidden };
+        layer.vector("mixer.norm", hidden);
+        mixer.tensors(&mut layer);
     }
 
     fn ffn(&mut self, ffn: &Ffn, hidden: usize, layers: &[usize]) {
-        match ffn {
-            Ffn::Gated { width, bias, .. } => {
-                self.gated("ffn", TensorClass::Ffn, *width, hidden, *bias, layers);
-            }
-            Ffn::Experts(experts) => self.experts(experts, hidden, layers),
-        }
-    }
-
-    fn attention(&mut self, it: &Attention, hidden: usize, layers: &[usize]) {
-        let (q, kv) = (it.heads.saturating_mul(it.head_dim), it.kv_heads.saturating_mul(it.head_dim));
-        let parts = [
-            ("q", q, hidden, it.qkv_bias, true),
-            ("gate", q, hidden, it.qkv_bias, it.gate),
-            ("k", kv, hidden, it.qkv_bias, true),
-            ("v", kv, hidden, it.qkv_bias, true),
-            ("o", hidden, q, it.output_bias, true),
-        ];
-        for (part, rows, columns, bias, _) in parts.into_iter().filter(|(.., there)| *there) {
-            let name = format!("layers.{{layer}}.attention.{part}");
-            self.matrix(&name, TensorClass::Attention, rows, columns, Some(layers));
-            if bias {
-                self.vector(&format!("{name}.bias"), rows, Some(layers));
-            }
-        }
-        if it.qk_norm.is_some() {
-            self.vector("layers.{layer}.attention.q_norm", it.head_dim, Some(layers));
-            self.vector("layers.{layer}.attention.k_norm", it.head_dim, Some(layers));
-        }
-    }
-
-    fn delta_net(&mut self, it: &DeltaNet, hidden: usize, layers: &[usize]) {
-        let shape = it.shape;
-        let (key, value) = (shape.key_width(), shape.value_width());
-        let name = |part: &str| format!("layers.{{layer}}.delta.{part}");
-        for (part, rows) in [("q", key), ("k", key), ("v", value), ("z", value)] {
-            self.matrix(&name(part), TensorClass::DeltaNet, rows, hidden, Some(layers));
-        }
-        for part in ["b", "a"] {
-            self.matrix(&name(part), TensorClass::DeltaGates, shape.value_heads, hidden, Some(layers));
-        }
-        self.push(TensorDecl {
-            name: name("convolution"),
-            class: TensorClass::Norm,
-            rows: shape.channels(),
-            columns: Some(shape.taps),
-            convolution: true,
-            experts: None,
-            layers: Some(layers.to_vec()),
-        });
-        self.vector(&name("a_log"), shape.value_heads, Some(layers));
-        self.vector(&name("dt_bias"), shape.value_heads, Some(layers));
-        self.vector(&name("norm"), shape.value_dim, Some(layers));
-        self.matrix(&name("o"), TensorClass::DeltaNet, hidden, value, Some(layers));
-    }
-
-    fn gated(
-        &mut self,
-        prefix: &str,
-        class: TensorClass,
-        width: usize,
-        hidden: usize,
-        bias: bool,
-        layers: &[usize],
-    ) {
-        for (part, rows, columns) in [("gate", width, hidden), ("up", width, hidden), ("down", hidden, width)]
-        {
-            let name = format!("layers.{{layer}}.{prefix}.{part}");
-            self.matrix(&name, class, rows, columns, Some(layers));
-            if bias {
-                self.vector(&format!("{name}.bias"), rows, Some(layers));
-            }
-        }
-    }
-
-    fn experts(&mut self, it: &Experts, hidden: usize, layers: &[usize]) {
-        let (router, layers) = ("layers.{layer}.ffn.router", Some(layers));
-        self.matrix(router, TensorClass::Router, it.experts, hidden, layers);
-        for (part, rows, columns) in
-            [("gate", it.width, hidden), ("up", it.width, hidden), ("down", hidden, it.width)]
-        {
-            self.push(TensorDecl {
-                name: format!("layers.{{layer}}.ffn.experts.{{expert}}.{part}"),
-                class: TensorClass::Experts,
-                rows,
-                columns: Some(columns),
-                convolution: false,
-                experts: Some(it.experts),
-                layers: layers.map(<[usize]>::to_vec),
-            });
-        }
-        if let Some(shared) = it.shared {
-            self.gated("ffn.shared", TensorClass::Shared, shared.width, hidden, false, layers.unwrap_or(&[]));
-            self.matrix("layers.{layer}.ffn.shared.scale", TensorClass::Router, 1, hidden, layers);
-        }
+        ffn.tensors(&mut LayerTensors { list: self, layers, hidden });
     }
 
     fn matrix(
@@ -288,5 +191,62 @@ impl List {
             return;
         }
         self.decls.push(decl);
+    }
+}
+
+/// Takes the tensors of a block in some layers, by their names behind [`LAYER_PREFIX`].
+pub(crate) struct LayerTensors<'a> {
+    list: &'a mut List,
+    layers: &'a [usize],
+    /// Width of the residual stream.
+    pub(crate) hidden: usize,
+}
+
+impl LayerTensors<'_> {
+    pub(crate) fn matrix(&mut self, name: &str, class: TensorClass, rows: usize, columns: usize) {
+        self.list.matrix(&format!("{LAYER_PREFIX}{name}"), class, rows, columns, Some(self.layers));
+    }
+
+    pub(crate) fn vector(&mut self, name: &str, rows: usize) {
+        self.list.vector(&format!("{LAYER_PREFIX}{name}"), rows, Some(self.layers));
+    }
+
+    /// A depthwise convolution over the tokens.
+    pub(crate) fn convolution(&mut self, name: &str, channels: usize, taps: usize) {
+        self.list.push(TensorDecl {
+            name: format!("{LAYER_PREFIX}{name}"),
+            class: TensorClass::Norm,
+            rows: channels,
+            columns: Some(taps),
+            convolution: true,
+            experts: None,
+            layers: Some(self.layers.to_vec()),
+        });
+    }
+
+    /// A matrix of each expert.
+    pub(crate) fn experts(&mut self, part: &str, rows: usize, columns: usize, experts: usize) {
+        self.list.push(TensorDecl {
+            name: format!("{LAYER_PREFIX}ffn.experts.{{expert}}.{part}"),
+            class: TensorClass::Experts,
+            rows,
+            columns: Some(columns),
+            convolution: false,
+            experts: Some(experts),
+            layers: Some(self.layers.to_vec()),
+        });
+    }
+
+    /// Gate, up and down.
+    pub(crate) fn gated(&mut self, prefix: &str, class: TensorClass, width: usize, bias: bool) {
+        let hidden = self.hidden;
+        for (part, rows, columns) in [("gate", width, hidden), ("up", width, hidden), ("down", hidden, width)]
+        {
+            let name = format!("{prefix}.{part}");
+            self.matrix(&name, class, rows, columns);
+            if bias {
+                self.vector(&format!("{name}.bias"), rows);
+            }
+        }
     }
 }

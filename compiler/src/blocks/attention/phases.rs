@@ -1,6 +1,7 @@
 //! Phases: rules, operands, what is moved and computed.
 
 use super::super::{Kind, PhaseKind};
+use super::graph;
 use crate::emit::call::Call;
 use crate::graph::{Op, RotaryFrequencies};
 use crate::passes::launch::{Launcher, Site};
@@ -113,9 +114,7 @@ fn lower(
     norms: [Option<&str>; 2],
     gates: Option<&str>,
 ) -> Result<PhaseKind, PassError> {
-    let Op::Attention { heads, kv_heads, head_dim, scale } = *it.op(context) else {
-        unreachable!("the rule says attention")
-    };
+    let graph::Attention { heads, kv_heads, head_dim, scale } = *it.block_op(context);
     let (Op::Rotary { frequencies, .. }, Op::Rotary { frequencies: of_keys, .. }) =
         (it.op("qr"), it.op("kr"))
     else {

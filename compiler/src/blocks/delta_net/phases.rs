@@ -1,6 +1,7 @@
 //! Phases: rules, operands, what is moved and computed.
 
 use super::super::{Kind, PhaseKind};
+use super::graph::DeltaNet;
 use crate::blocks::products::cuda::Operands;
 use crate::emit::call::Call;
 use crate::graph::Op;
@@ -158,7 +159,7 @@ pub const FUSIONS: &[Fusion] = &[
 ];
 
 fn delta(it: &Lowering) -> Result<PhaseKind, PassError> {
-    let Op::DeltaNet { shape, .. } = *it.op("r") else { unreachable!("the rule says delta-net") };
+    let shape = it.block_op::<DeltaNet>("r").shape;
     let Op::Gate { activation } = *it.op("out") else { unreachable!("the rule says gate") };
     let (qkvz, ba) = (it.whole("q")?, it.whole("b")?);
     let (keys, values) = (shape.key_width(), shape.value_width());
@@ -171,7 +172,7 @@ fn delta(it: &Lowering) -> Result<PhaseKind, PassError> {
     if expected.into_iter().any(|(name, buffer, column)| it.slice(name) != Slice { buffer, column }) {
         return Err(pass_error!("the inputs of `{}` do not stand side by side", it.body.name));
     }
-    let [convolution, a_log, dt_bias] = it.delta();
+    let [convolution, a_log, dt_bias] = it.own("r");
     let (norm, out) = (it.norm("n"), it.whole("out")?);
     Ok(Delta { qkvz, ba, convolution, a_log, dt_bias, norm, activation, shape, out }.into())
 }

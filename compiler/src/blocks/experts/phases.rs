@@ -1,6 +1,7 @@
 //! Phases: rules, operands, what is moved and computed.
 
 use super::super::{Kind, PhaseKind};
+use super::graph::{ExpertDown, ExpertGate, Route};
 use crate::emit::call::Call;
 use crate::emit::cpu::Working;
 use crate::graph::Op;
@@ -213,8 +214,8 @@ pub const FUSIONS: &[Fusion] = &[
 ];
 
 fn experts(it: &Lowering, shared: Option<(Activation, SharedUp)>) -> Result<PhaseKind, PassError> {
-    let Op::Route { active, renormalise, .. } = *it.op("r") else { unreachable!("the rule says route") };
-    let Op::ExpertGate { activation, .. } = *it.op("out") else { unreachable!("the rule says expert-gate") };
+    let Route { active, renormalise, .. } = *it.block_op("r");
+    let ExpertGate { activation, .. } = *it.block_op("out");
     if shared.is_some_and(|(of_shared, _)| of_shared != activation) {
         return Err(pass_error!("the experts of `{}` have two activations", it.body.name));
     }
@@ -235,7 +236,7 @@ fn experts(it: &Lowering, shared: Option<(Activation, SharedUp)>) -> Result<Phas
 }
 
 fn combine(it: &Lowering, shared: Option<SharedDown>) -> Result<PhaseKind, PassError> {
-    let Op::ExpertDown { active, .. } = *it.op("y") else { unreachable!("the rule says expert-down") };
+    let ExpertDown { active, .. } = *it.block_op("y");
     let (inner, routing, residual) = (it.whole("i")?, it.whole("r")?, it.whole("residual")?);
     Ok(Combine { inner, routing, matrix: it.matrix("y"), active, shared, residual }.into())
 }

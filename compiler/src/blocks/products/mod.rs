@@ -4,5 +4,6 @@ mod cpu;
 pub(crate) mod cuda;
 pub mod kernels;
 mod phases;
+pub mod spec;
 
 pub use phases::{Accumulate, FUSIONS, Gated, Linear, Project};

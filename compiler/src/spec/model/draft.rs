@@ -24,7 +24,7 @@ pub(super) fn check(
 ) -> bool {
     let key = "draft.mtp.layer";
     let kind = layer_kind(&layer.value);
-    let attends = mixers.iter().filter(|(_, mixer)| matches!(mixer, Mixer::Attention(_)));
+    let attends = mixers.iter().filter(|(_, mixer)| mixer.kv().is_some());
     let attends: Vec<&str> = attends.map(|(name, _)| name.value.as_str()).collect();
     let mixer = attends.contains(&kind.mixer.as_str());
     if !mixer {

@@ -3,7 +3,9 @@
 mod draft;
 mod ffn;
 mod mixer;
-mod rotary;
+pub(crate) mod rotary;
+
+pub(crate) use mixer::divides;
 
 use super::diagnostic::Source;
 use super::reader::{At, Table, Value, list, nearest};
@@ -16,11 +18,11 @@ const MAX_HIDDEN: u64 = 1 << 20;
 const MAX_LAYERS: u64 = 1 << 12;
 const MAX_VOCABULARY: u64 = 1 << 24;
 const MAX_CONTEXT: u64 = 1 << 28;
-const MAX_HEADS: u64 = 1 << 12;
-const MAX_WIDTH: u64 = 1 << 24;
-const MAX_EXPERTS: u64 = 1 << 16;
+pub(crate) const MAX_HEADS: u64 = 1 << 12;
+pub(crate) const MAX_WIDTH: u64 = 1 << 24;
+pub(crate) const MAX_EXPERTS: u64 = 1 << 16;
 
-const ACTIVATIONS: [(&str, Activation); 4] = [
+pub(crate) const ACTIVATIONS: [(&str, Activation); 4] = [
     ("silu", Activation::Silu),
     ("gelu", Activation::Gelu),
     ("gelu-tanh", Activation::GeluTanh),
@@ -131,7 +133,7 @@ fn body(source: &Source, mut table: Table) -> Option<Body> {
     })
 }
 
-fn norm(value: Value) -> Option<Norm> {
+pub(crate) fn norm(value: Value) -> Option<Norm> {
     let mut table = value.table()?;
     let kind = table.required("kind", "kind = \"rms\"").and_then(|it| it.choice(&[("rms", ())]));
     let weights = [("plain", NormWeight::Plain), ("one-plus", NormWeight::OnePlus)];
@@ -144,7 +146,7 @@ fn norm(value: Value) -> Option<Norm> {
 }
 
 /// A switch that is off when absent.
-fn flag(table: &mut Table, key: &str) -> Option<bool> {
+pub(crate) fn flag(table: &mut Table, key: &str) -> Option<bool> {
     match table.optional(key) {
         Some(value) => Some(value.boolean()?.value),
         None => Some(false),

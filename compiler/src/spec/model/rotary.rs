@@ -5,7 +5,7 @@ use crate::spec::diagnostic::Source;
 use crate::spec::reader::{At, Table, Value};
 use crate::spec::types::*;
 
-pub(super) fn read(source: &Source, mut table: Table, head_dim: Option<&At<usize>>) -> Option<Rotary> {
+pub(crate) fn read(source: &Source, mut table: Table, head_dim: Option<&At<usize>>) -> Option<Rotary> {
     let dims = table.required("dims", "dims = 64").and_then(|it| it.size(2..=MAX_HEADS));
     if let Some(dims) = &dims {
         let key = table.key("dims");

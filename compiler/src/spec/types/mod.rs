@@ -7,13 +7,13 @@ mod model;
 mod quant;
 mod tuning;
 
+pub use crate::blocks::{Ffn, Mixer};
 pub use batch::BatchInvariant;
 pub use draft::{DraftMethod, DraftOption, Drafting};
 pub use hardware::{Cpu, Cuda, Hardware, HardwareKind};
 pub use model::{
-    Activation, Attention, DeltaNet, Draft, Experts, Ffn, LayerKind, Mixer, Model, Norm, NormWeight,
-    Protocol, REASONING_FORMATS, Rotary, RotaryPairs, RotaryScaling, SamplingPreset, SharedExpert,
-    TOOL_FORMATS,
+    Activation, Draft, LayerKind, Model, Norm, NormWeight, Protocol, REASONING_FORMATS, Rotary, RotaryPairs,
+    RotaryScaling, SamplingPreset, TOOL_FORMATS,
 };
 pub use monomorph_abi::state::DeltaShape;
 pub use monomorph_formats::ScaleForm;

@@ -1,6 +1,6 @@
 //! MODEL.toml, validated.
 
-use monomorph_abi::state::DeltaShape;
+use crate::blocks::{Ffn, Mixer};
 use std::collections::BTreeMap;
 
 /// MODEL.toml.
@@ -115,50 +115,6 @@ pub enum NormWeight {
     OnePlus,
 }
 
-/// A token mixer.
-#[derive(Clone, Debug, PartialEq)]
-pub enum Mixer {
-    /// Causal grouped-query attention over a paged cache.
-    Attention(Attention),
-    /// A gated delta rule over a recurrent state.
-    DeltaNet(DeltaNet),
-}
-
-/// The gated delta-net (Yang et al., 2024) of the Qwen3-Next family: short causal convolutions of q, k and v,
-/// a matrix of state a value head that decays, is corrected towards the value and read, a norm over each
-/// head, and a gate.
-#[derive(Clone, Debug, PartialEq)]
-pub struct DeltaNet {
-    /// Heads and widths.
-    pub shape: DeltaShape,
-    /// Over every head of the result.
-    pub norm: Norm,
-    /// Applied to the gate z.
-    pub activation: Activation,
-}
-
-/// Causal grouped-query attention.
-#[derive(Clone, Debug, PartialEq)]
-pub struct Attention {
-    /// Query heads, a multiple of `kv_heads`.
-    pub heads: usize,
-    /// Key and value heads.
-    pub kv_heads: usize,
-    /// Width of one head.
-    pub head_dim: usize,
-    /// Rotary position embedding.
-    pub rotary: Rotary,
-    /// RMS norm over each query and key head, before rotary.
-    pub qk_norm: Option<Norm>,
-    /// Whether the q, k and v projections have biases.
-    pub qkv_bias: bool,
-    /// Whether the output projection has one.
-    pub output_bias: bool,
-    /// Whether every element is multiplied by the sigmoid of a projection of its own before the output
-    /// projection.
-    pub gate: bool,
-}
-
 /// Rotary position embedding (Su et al., RoFormer).
 #[derive(Clone, Debug, PartialEq)]
 pub struct Rotary {
@@ -217,47 +173,6 @@ pub enum RotaryScaling {
         /// Whether the ramp's ends are rounded to whole dimensions.
         truncate: bool,
     },
-}
-
-/// A feed-forward block.
-#[derive(Clone, Debug, PartialEq)]
-pub enum Ffn {
-    /// `down(activation(gate(x)) * up(x))`.
-    Gated {
-        /// Width between the matrices.
-        width: usize,
-        /// Applied to the gate.
-        activation: Activation,
-        /// Whether all three have biases.
-        bias: bool,
-    },
-    /// A few of many gated blocks, chosen for every token.
-    Experts(Experts),
-}
-
-/// A mixture of experts (Shazeer et al., 2017; Fedus et al., 2021): the softmax of the router's logits, the
-/// largest of which choose the experts and weigh their results.
-#[derive(Clone, Debug, PartialEq)]
-pub struct Experts {
-    /// How many there are.
-    pub experts: usize,
-    /// How many a token is given to.
-    pub active: usize,
-    /// Width between the matrices of one.
-    pub width: usize,
-    /// Applied to every gate.
-    pub activation: Activation,
-    /// Whether the chosen weights are divided by their sum.
-    pub renormalise: bool,
-    /// An expert every token is given to, if there is one.
-    pub shared: Option<SharedExpert>,
-}
-
-/// An expert for every token; its result is multiplied by the sigmoid of a product of its own.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct SharedExpert {
-    /// Width between its matrices.
-    pub width: usize,
 }
 
 /// A scalar function.

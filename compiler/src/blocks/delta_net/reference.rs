@@ -1,36 +1,29 @@
 //! The gated delta-net, token by token, as plainly as it can be written. The state is kept in f64: how often
 //! a backend rounds its own to f32 is not what a comparison sees.
 
+use super::graph::DeltaNet;
+use crate::reference::Evaluation;
+use crate::reference::ops::{convolve, softplus};
 use crate::spec::types::DeltaShape;
 
 /// What a layer keeps of a sequence; empty before its first token.
 #[derive(Clone, Debug, Default)]
-pub(super) struct State {
+struct State {
     /// The last `taps - 1` inputs of the convolution, oldest first: `[taps - 1, channels]`.
     window: Vec<f32>,
     /// `[value_heads, key_dim, value_dim]`.
     matrices: Vec<f64>,
 }
 
-/// Weights of the op.
-pub(super) struct Weights<'a> {
-    /// `[channels, taps]`.
-    pub convolution: &'a [f32],
-    pub a_log: &'a [f32],
-    pub dt_bias: &'a [f32],
-}
-
 /// Below the root of the length of a query or key.
 const EPS: f64 = 1e-6;
 
-/// `inputs` are q, k, v, b and a, one row a token.
-pub(super) fn delta_net(
-    inputs: [&[f32]; 5],
-    weights: &Weights,
-    shape: DeltaShape,
-    state: &mut State,
-) -> Vec<f32> {
-    let [q, k, v, b, a] = inputs;
+/// `o` of q, k, v, b and a, one row a token.
+pub(super) fn delta_net(op: &DeltaNet, it: &mut Evaluation) -> Vec<f32> {
+    let [q, k, v, b, a] = [0, 1, 2, 3, 4].map(|input| it.input(input));
+    let [convolution, a_log, dt_bias] =
+        [op.convolution, op.a_log, op.dt_bias].map(|weight| it.weight(weight));
+    let (shape, state) = (op.shape, it.state::<State>());
     let DeltaShape { key_heads, value_heads, key_dim, value_dim, taps } = shape;
     let (key_width, value_width, channels) = (shape.key_width(), shape.value_width(), shape.channels());
     state.window.resize((taps - 1) * channels, 0.0);
@@ -40,8 +33,7 @@ pub(super) fn delta_net(
         let row = |x: &'_ [f32], width: usize| x[token * width..][..width].to_vec();
         let raw = [row(q, key_width), row(k, key_width), row(v, value_width)].concat();
         state.window.extend(raw);
-        let mixed: Vec<f64> =
-            (0..channels).map(|c| convolve(&state.window, weights, channels, taps, c)).collect();
+        let mixed = convolve(&state.window, convolution, channels);
         state.window.drain(..channels);
         let heads = |from: usize, by: f64| -> Vec<Vec<f64>> {
             let parts = mixed[from..from + key_width].chunks_exact(key_dim);
@@ -55,8 +47,8 @@ pub(super) fn delta_net(
         let values = &mixed[2 * key_width..];
         for head in 0..value_heads {
             let number = |x: &[f32]| f64::from(x[token * value_heads + head]);
-            let step = softplus(number(a) + f64::from(weights.dt_bias[head]));
-            let decay = (-f64::from(weights.a_log[head]).exp() * step).exp();
+            let step = softplus(number(a) + f64::from(dt_bias[head]));
+            let decay = (-f64::from(a_log[head]).exp() * step).exp();
             let beta = 1.0 / (1.0 + (-number(b)).exp());
             let of = head * key_heads / value_heads;
             let matrix = &mut state.matrices[head * key_dim * value_dim..][..key_dim * value_dim];
@@ -74,15 +66,6 @@ pub(super) fn delta_net(
     out
 }
 
-/// One channel over the window, the current token last, then SiLU.
-fn convolve(window: &[f32], weights: &Weights, channels: usize, taps: usize, channel: usize) -> f64 {
-    let tap = |tap: usize| {
-        f64::from(window[tap * channels + channel]) * f64::from(weights.convolution[channel * taps + tap])
-    };
-    let sum: f64 = (0..taps).map(tap).sum();
-    sum / (1.0 + (-sum).exp())
-}
-
 /// `S^T x`.
 fn read(matrix: &[f64], x: &[f64], width: usize) -> Vec<f64> {
     let mut out = vec![0.0; width];
@@ -90,9 +73,4 @@ fn read(matrix: &[f64], x: &[f64], width: usize) -> Vec<f64> {
         out.iter_mut().zip(row).for_each(|(out, s)| *out += s * x);
     }
     out
-}
-
-/// `ln(1 + e^x)`, without overflow.
-fn softplus(x: f64) -> f64 {
-    x.max(0.0) + (-x.abs()).exp().ln_1p()
 }

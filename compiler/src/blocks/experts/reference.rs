@@ -1,11 +1,11 @@
 //! The mixture of experts, as plainly as it can be written.
 
-use super::ops;
-use crate::graph::Weight;
-use crate::spec::types::Activation;
+use super::graph::{ExpertDown, ExpertGate, Route};
+use crate::reference::{Evaluation, ops};
 
 /// Rows of `[weights | experts]`.
-pub(super) fn route(logits: &[f32], experts: usize, active: usize, renormalise: bool) -> Vec<f32> {
+pub(super) fn route(op: &Route, it: &mut Evaluation) -> Vec<f32> {
+    let Route { experts, active, renormalise } = *op;
     let row = |logits: &[f32]| -> Vec<f32> {
         let largest = logits.iter().copied().fold(f32::NEG_INFINITY, f32::max);
         let powers: Vec<f64> = logits.iter().map(|x| (f64::from(*x) - f64::from(largest)).exp()).collect();
@@ -18,7 +18,7 @@ pub(super) fn route(logits: &[f32], experts: usize, active: usize, renormalise: 
         let weights = order.iter().map(|e| (powers[*e] / over) as f32);
         weights.chain(order.iter().map(|e| *e as f32)).collect()
     };
-    logits.chunks_exact(experts).flat_map(row).collect()
+    it.input(0).chunks_exact(experts).flat_map(row).collect()
 }
 
 /// Weight and expert of each slot of a row of `routing`.
@@ -27,21 +27,15 @@ fn slots(routing: &[f32]) -> impl Iterator<Item = (f32, usize)> {
     weights.iter().copied().zip(experts.iter().map(|e| *e as usize))
 }
 
-/// The gated halves of the chosen experts, side by side. `pairs` are shapes and values of gate and up.
-pub(super) fn gate(
-    x: &[f32],
-    routing: &[f32],
-    pairs: (&Weight, &Weight, &[Vec<f32>], &[Vec<f32>]),
-    activation: Activation,
-    active: usize,
-) -> Vec<f32> {
-    let (gate, up, gates, ups) = pairs;
-    let rows = x.chunks_exact(gate.columns).zip(routing.chunks_exact(2 * active));
+/// The gated halves of the chosen experts, side by side.
+pub(super) fn gate(op: &ExpertGate, it: &mut Evaluation) -> Vec<f32> {
+    let [(gate, gates), (up, ups)] = [op.gate, op.up].map(|weight| it.experts(weight));
+    let rows = it.input(0).chunks_exact(gate.columns).zip(it.input(1).chunks_exact(2 * op.active));
     let slot = |x: &[f32], expert: usize| {
         ops::gate(
             &ops::linear(x, gate, &gates[expert], None),
             &ops::linear(x, up, &ups[expert], None),
-            activation,
+            op.activation,
         )
     };
     rows.flat_map(|(x, routing)| slots(routing).flat_map(|(_, expert)| slot(x, expert)).collect::<Vec<_>>())
@@ -49,14 +43,10 @@ pub(super) fn gate(
 }
 
 /// The weighted sum of the chosen experts.
-pub(super) fn down(
-    inner: &[f32],
-    routing: &[f32],
-    down: &Weight,
-    downs: &[Vec<f32>],
-    active: usize,
-) -> Vec<f32> {
-    let rows = inner.chunks_exact(active * down.columns).zip(routing.chunks_exact(2 * active));
+pub(super) fn down(op: &ExpertDown, it: &mut Evaluation) -> Vec<f32> {
+    let (down, downs) = it.experts(op.down);
+    let inner = it.input(0).chunks_exact(op.active * down.columns);
+    let rows = inner.zip(it.input(1).chunks_exact(2 * op.active));
     let row = |(inner, routing): (&[f32], &[f32])| -> Vec<f32> {
         let mut sums = vec![0.0f64; down.rows];
         for (x, (weight, expert)) in inner.chunks_exact(down.columns).zip(slots(routing)) {

@@ -1,13 +1,15 @@
-//! The keys of mixtures of experts.
+//! The keys of a config, and what checkpoints call the tensors.
 
-use super::families::Mixture;
-use super::keys::{Findings, Keys};
-use crate::spec::types::{Activation, Experts, SharedExpert};
+use super::spec::{Experts, SharedExpert};
+use crate::import::families::Mixture;
+use crate::import::keys::{Findings, Keys};
+use crate::import::names::{Place, rows, whole};
+use crate::spec::types::{Activation, FileTensor};
 use serde_json::{Value, json};
 
 /// Which of so many layers have a dense block instead of experts: those listed, and those whose number,
 /// counted from 1, is no multiple of a step. Where the family knows no such layers, none.
-pub(super) fn dense_layers(
+pub(crate) fn dense_layers(
     family: Mixture,
     keys: &mut Keys,
     found: &mut Findings,
@@ -34,8 +36,8 @@ pub(super) fn dense_layers(
     Some((0..layers).map(|layer| listed.contains(&layer) || !(layer + 1).is_multiple_of(step)).collect())
 }
 
-/// Reads them.
-pub(super) fn read(
+/// Reads the keys.
+pub(crate) fn read(
     family: Mixture,
     keys: &mut Keys,
     found: &mut Findings,
@@ -96,4 +98,21 @@ fn count(family: Mixture, keys: &mut Keys, found: &mut Findings) -> Option<usize
         (None, Some(_)) => keys.count(found, "num_local_experts", family.experts),
         _ => keys.count(found, "num_experts", family.experts),
     }
+}
+
+/// Where a tensor stands.
+pub(super) fn place(it: &Experts, place: &Place) -> Option<FileTensor> {
+    let (wide, hidden) = (it.width, place.hidden);
+    Some(match place.stem {
+        ["ffn", "router"] => whole("mlp.gate.weight".to_owned()),
+        ["ffn", "experts", _, part] if place.stacked => match *part {
+            "gate" => rows("mlp.experts.gate_up_proj".to_owned(), 0, wide, 2 * wide),
+            "up" => rows("mlp.experts.gate_up_proj".to_owned(), wide, wide, 2 * wide),
+            _ => rows("mlp.experts.down_proj".to_owned(), 0, hidden, hidden),
+        },
+        ["ffn", "experts", _, part] => whole(format!("mlp.experts.{{expert}}.{part}_proj.weight")),
+        ["ffn", "shared", "scale"] => whole("mlp.shared_expert_gate.weight".to_owned()),
+        ["ffn", "shared", part] => whole(format!("mlp.shared_expert.{part}_proj.weight")),
+        _ => return None,
+    })
 }

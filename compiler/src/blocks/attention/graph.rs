@@ -1,0 +1,68 @@
+//! The op, and the layers that are made with it.
+
+use super::spec;
+use crate::blocks::Operation;
+use crate::graph::{BodyBuilder, Builder, Op, RotaryFrequencies, Rows, ValueId};
+use crate::reference::Evaluation;
+
+/// `(q, k, v) -> softmax(scale q K^T) V` over the sequence's cache, to which `k` and `v` of every row of
+/// the step are added first; a query sees positions up to its own. Query head `h` reads K/V head
+/// `h * kv_heads / heads` (Ainslie et al., 2023).
+#[derive(Clone, Debug, PartialEq)]
+pub struct Attention {
+    /// Query heads.
+    pub heads: usize,
+    /// Key and value heads.
+    pub kv_heads: usize,
+    /// Width of one.
+    pub head_dim: usize,
+    /// Multiplies the scores.
+    pub scale: f32,
+}
+
+impl Operation for Attention {
+    const NAME: &'static str = "attention";
+    const ATTENDS: bool = true;
+
+    fn run(&self, it: &mut Evaluation) -> Vec<f32> {
+        super::reference::attention(self, it)
+    }
+}
+
+pub(super) fn build(
+    it: &spec::Attention,
+    graph: &mut Builder,
+    body: &mut BodyBuilder,
+    x: ValueId,
+) -> ValueId {
+    let mut project = |body: &mut BodyBuilder, part: &str| {
+        graph.linear(body, part, &format!("layers.{{layer}}.attention.{part}"), x, it.qkv_bias)
+    };
+    let mut q = project(body, "q");
+    let gate = it.gate.then(|| project(body, "gate"));
+    let mut k = project(body, "k");
+    let v = project(body, "v");
+    if let Some(norm) = it.qk_norm {
+        q = graph.norm(body, "layers.{layer}.attention.q_norm", norm, q, it.heads);
+        k = graph.norm(body, "layers.{layer}.attention.k_norm", norm, k, it.kv_heads);
+    }
+    let frequencies = RotaryFrequencies::new(&it.rotary);
+    let mut rotate = |name: &str, x, heads| {
+        let op = Op::Rotary { heads, head_dim: it.head_dim, frequencies: frequencies.clone() };
+        body.node(name, Rows::Tokens, heads * it.head_dim, op, &[x])
+    };
+    let q = rotate("q_rotated", q, it.heads);
+    let k = rotate("k_rotated", k, it.kv_heads);
+    let op = Attention {
+        heads: it.heads,
+        kv_heads: it.kv_heads,
+        head_dim: it.head_dim,
+        scale: 1.0 / (it.head_dim as f32).sqrt(),
+    };
+    let width = it.heads * it.head_dim;
+    let mut mixed = body.node("context", Rows::Tokens, width, op, &[q, k, v]);
+    if let Some(gate) = gate {
+        mixed = body.node("context_gated", Rows::Tokens, width, Op::SigmoidGate, &[mixed, gate]);
+    }
+    graph.linear(body, "o", "layers.{layer}.attention.o", mixed, it.output_bias)
+}

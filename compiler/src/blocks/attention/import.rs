@@ -1,0 +1,49 @@
+//! The keys of a config, and what checkpoints call the tensors.
+
+use super::spec::Attention;
+use crate::import::dimensions::{head_dim, kv_heads};
+use crate::import::families::Family;
+use crate::import::keys::{Findings, Keys};
+use crate::import::names::{Place, rows, whole};
+use crate::import::rotary;
+use crate::spec::types::{FileTensor, Norm};
+
+/// Reads the keys.
+pub(crate) fn read(
+    family: &Family,
+    keys: &mut Keys,
+    found: &mut Findings,
+    (hidden, context, norm): (Option<usize>, Option<usize>, Option<Norm>),
+) -> Option<Attention> {
+    let heads = keys.count(found, "num_attention_heads", family.heads);
+    let kv_heads = kv_heads(family, keys, found, heads);
+    let head_dim = head_dim(family, keys, found, hidden, heads);
+    let bias = keys.flag(found, "attention_bias", false);
+    let rotary = rotary::read(keys, found, head_dim, context, family.hybrid.is_some());
+    let bias = bias?;
+    Some(Attention {
+        heads: heads?,
+        kv_heads: kv_heads?,
+        head_dim: head_dim?,
+        rotary: rotary?,
+        qk_norm: if family.qk_norm { Some(norm?) } else { None },
+        qkv_bias: bias,
+        output_bias: bias,
+        gate: family.hybrid.is_some(),
+    })
+}
+
+/// Where a tensor stands.
+pub(super) fn place(it: &Attention, place: &Place) -> Option<FileTensor> {
+    let ["attention", part] = *place.stem else { return None };
+    let kind = place.kind;
+    Some(match part {
+        norm @ ("q_norm" | "k_norm") => whole(format!("self_attn.{norm}.weight")),
+        projection @ ("q" | "gate") if it.gate => {
+            // Of each head first the query, then its gate.
+            let (wide, first) = (it.head_dim, usize::from(projection == "gate"));
+            rows(format!("self_attn.q_proj.{kind}"), first * wide, wide, 2 * wide)
+        }
+        projection => whole(format!("self_attn.{projection}_proj.{kind}")),
+    })
+}

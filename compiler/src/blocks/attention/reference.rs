@@ -1,0 +1,66 @@
+//! Attention, as plainly as it can be written.
+
+use super::graph::Attention;
+use crate::reference::Evaluation;
+use crate::reference::ops::{dot, round};
+
+/// What a layer keeps of a sequence.
+#[derive(Clone, Debug, Default)]
+struct State {
+    /// `[tokens, kv_heads * head_dim]`.
+    keys: Vec<f32>,
+    /// As the keys.
+    values: Vec<f32>,
+}
+
+/// Of q, k and v, one row a token.
+pub(super) fn attention(op: &Attention, it: &mut Evaluation) -> Vec<f32> {
+    let [q, k, v] = [0, 1, 2].map(|input| it.input(input));
+    let (format, first) = (it.kv_format(), it.first_position());
+    let State { keys, values } = it.state::<State>();
+    keys.extend(round(k, format));
+    values.extend(round(v, format));
+    attend(op, q, keys, values, first)
+}
+
+/// `q` is `[tokens, heads * head_dim]`; `keys` and `values` hold `first_position + tokens` rows.
+fn attend(op: &Attention, q: &[f32], keys: &[f32], values: &[f32], first_position: usize) -> Vec<f32> {
+    let Attention { heads, kv_heads, head_dim, scale } = *op;
+    let kv_width = kv_heads * head_dim;
+    let mut out = Vec::with_capacity(q.len());
+    for (i, q) in q.chunks_exact(head_dim).enumerate() {
+        let (token, head) = (i / heads, i % heads);
+        let kv_head = head * kv_heads / heads;
+        let row = |cache: &'_ [f32], position: usize| -> std::ops::Range<usize> {
+            let start = position * kv_width + kv_head * head_dim;
+            debug_assert!(start + head_dim <= cache.len());
+            start..start + head_dim
+        };
+        let seen = 0..=first_position + token;
+        let scores: Vec<f64> = seen.map(|p| f64::from(scale) * dot(q, &keys[row(keys, p)])).collect();
+        let largest = scores.iter().copied().fold(f64::NEG_INFINITY, f64::max);
+        let weights: Vec<f64> = scores.iter().map(|s| (s - largest).exp()).collect();
+        let total: f64 = weights.iter().sum();
+        let mut mixed = vec![0.0f64; head_dim];
+        for (position, weight) in weights.iter().enumerate() {
+            for (sum, v) in mixed.iter_mut().zip(&values[row(values, position)]) {
+                *sum += weight * f64::from(*v);
+            }
+        }
+        out.extend(mixed.iter().map(|sum| (sum / total) as f32));
+    }
+    out
+}
+
+/// `x * sigmoid(gate)`, where each gate is for `width` elements.
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_query_sees_nothing_after_itself() {
+        let op = Attention { heads: 1, kv_heads: 1, head_dim: 1, scale: 1.0 };
+        assert_eq!(attend(&op, &[0.0, 0.0], &[1.0, 1.0], &[3.0, 5.0], 0), [3.0, 4.0]);
+    }
+}

@@ -1,0 +1,123 @@
+//! `[mixer.*]` of the kind `attention`: its words in MODEL.toml, its tensors.
+
+use crate::blocks::{Kv, MixerSpec};
+use crate::graph::{BodyBuilder, Builder, ValueId};
+use crate::import::names::Place;
+use crate::spec::diagnostic::Source;
+use crate::spec::model::{MAX_HEADS, divides, flag, norm, rotary};
+use crate::spec::reader::{Table, Value};
+use crate::spec::types::{FileTensor, Norm, Rotary, TensorClass};
+use crate::spec::{LayerTensors, words};
+
+/// Causal grouped-query attention over a paged cache.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Attention {
+    /// Query heads, a multiple of `kv_heads`.
+    pub heads: usize,
+    /// Key and value heads.
+    pub kv_heads: usize,
+    /// Width of one head.
+    pub head_dim: usize,
+    /// Rotary position embedding.
+    pub rotary: Rotary,
+    /// RMS norm over each query and key head, before rotary.
+    pub qk_norm: Option<Norm>,
+    /// Whether the q, k and v projections have biases.
+    pub qkv_bias: bool,
+    /// Whether the output projection has one.
+    pub output_bias: bool,
+    /// Whether every element is multiplied by the sigmoid of a projection of its own before the output
+    /// projection.
+    pub gate: bool,
+}
+
+impl MixerSpec for Attention {
+    const KIND: &'static str = "attention";
+
+    fn read(source: &Source, mut table: Table) -> Option<Attention> {
+        let mut size = |key: &str, example: u32| {
+            table.required(key, &format!("{key} = {example}")).and_then(|it| it.size(1..=MAX_HEADS))
+        };
+        let heads = size("heads", 16);
+        let kv_heads = size("kv_heads", 4);
+        let head_dim = size("head_dim", 64);
+        divides(source, &table, ("kv_heads", &kv_heads), &heads, "query heads", "K/V head");
+        let rotary_example = "rotary = { dims = 64, theta = 10000.0, pairs = \"halves\" }";
+        let rotary = table.required("rotary", rotary_example).and_then(Value::table);
+        let rotary = rotary.and_then(|table| rotary::read(source, table, head_dim.as_ref()));
+        let qk_norm = match table.optional("qk_norm") {
+            Some(value) => norm(value).map(Some),
+            None => Some(None),
+        };
+        let qkv_bias = flag(&mut table, "qkv_bias");
+        let output_bias = flag(&mut table, "output_bias");
+        let gate = match table.optional("gate") {
+            Some(value) => value.choice(&[("sigmoid", true)]).map(|it| it.value),
+            None => Some(false),
+        };
+        table.finish();
+        Some(Attention {
+            heads: heads?.value,
+            kv_heads: kv_heads?.value,
+            head_dim: head_dim?.value,
+            rotary: rotary?,
+            qk_norm: qk_norm?,
+            qkv_bias: qkv_bias?,
+            output_bias: output_bias?,
+            gate: gate?,
+        })
+    }
+
+    fn write(&self, table: &str) -> String {
+        let mut text =
+            format!("heads = {}\nkv_heads = {}\nhead_dim = {}\n", self.heads, self.kv_heads, self.head_dim);
+        if let Some(norm) = self.qk_norm {
+            text += &format!("qk_norm = {} # over every head\n", words::norm(norm));
+        }
+        if self.qkv_bias {
+            text += "qkv_bias = true\n";
+        }
+        if self.output_bias {
+            text += "output_bias = true\n";
+        }
+        if self.gate {
+            text += "gate = \"sigmoid\"\n";
+        }
+        text + "\n" + &words::rotary(&self.rotary, &format!("{table}.rotary"))
+    }
+
+    fn tensors(&self, list: &mut LayerTensors) {
+        let (q, kv) = (self.heads.saturating_mul(self.head_dim), self.kv_heads.saturating_mul(self.head_dim));
+        let hidden = list.hidden;
+        let parts = [
+            ("q", q, hidden, self.qkv_bias, true),
+            ("gate", q, hidden, self.qkv_bias, self.gate),
+            ("k", kv, hidden, self.qkv_bias, true),
+            ("v", kv, hidden, self.qkv_bias, true),
+            ("o", hidden, q, self.output_bias, true),
+        ];
+        for (part, rows, columns, bias, _) in parts.into_iter().filter(|(.., there)| *there) {
+            let name = format!("attention.{part}");
+            list.matrix(&name, TensorClass::Attention, rows, columns);
+            if bias {
+                list.vector(&format!("{name}.bias"), rows);
+            }
+        }
+        if self.qk_norm.is_some() {
+            list.vector("attention.q_norm", self.head_dim);
+            list.vector("attention.k_norm", self.head_dim);
+        }
+    }
+
+    fn place(&self, place: &Place) -> Option<FileTensor> {
+        super::import::place(self, place)
+    }
+
+    fn build(&self, graph: &mut Builder, body: &mut BodyBuilder, x: ValueId) -> ValueId {
+        super::graph::build(self, graph, body, x)
+    }
+
+    fn kv(&self) -> Option<Kv> {
+        Some(Kv { heads: self.kv_heads, head_dim: self.head_dim })
+    }
+}

@@ -1,0 +1,62 @@
+//! The op, and the layers that are made with it.
+
+use super::spec;
+use crate::blocks::{FieldForm, Operation};
+use crate::graph::{BodyBuilder, Builder, Op, Rows, ValueId, WeightId};
+use crate::reference::Evaluation;
+use crate::spec::types::DeltaShape;
+
+/// `(q, k, v, b, a) -> o`: a causal convolution of q, k and v with SiLU, then for every value head a
+/// gated delta rule over a state `S` `[key_dim, value_dim]` that begins with zeros (Yang et al., 2024).
+/// With `q` and `k` of unit length (`eps` 1e-6 below the root), `q` over `sqrt(key_dim)`, `beta =
+/// sigmoid(b)` and `g = -exp(a_log) ln(1 + exp(a + dt_bias))`:
+///
+/// ```text
+/// S <- exp(g) S;   S <- S + k (beta (v - S^T k))^T;   o = S^T q
+/// ```
+#[derive(Clone, Debug, PartialEq)]
+pub struct DeltaNet {
+    /// `[channels, taps]` over q, k and v side by side; the last tap is the current token's.
+    pub convolution: WeightId,
+    /// `[value_heads]`.
+    pub a_log: WeightId,
+    /// `[value_heads]`.
+    pub dt_bias: WeightId,
+    /// Heads and widths.
+    pub shape: DeltaShape,
+}
+
+impl Operation for DeltaNet {
+    const NAME: &'static str = "delta-net";
+
+    fn weights(&self) -> Vec<WeightId> {
+        vec![self.convolution, self.a_log, self.dt_bias]
+    }
+
+    fn fields(&self) -> Vec<(WeightId, FieldForm)> {
+        let vectors = [self.a_log, self.dt_bias].map(|it| (it, FieldForm::Vector));
+        [(self.convolution, FieldForm::Convolution)].into_iter().chain(vectors).collect()
+    }
+
+    fn run(&self, it: &mut Evaluation) -> Vec<f32> {
+        super::reference::delta_net(self, it)
+    }
+}
+
+pub(super) fn build(it: &spec::DeltaNet, graph: &mut Builder, body: &mut BodyBuilder, x: ValueId) -> ValueId {
+    let name = |part: &str| format!("layers.{{layer}}.delta.{part}");
+    let [q, k, v, z, b, a] =
+        ["q", "k", "v", "z", "b", "a"].map(|part| graph.linear(body, part, &name(part), x, false));
+    let op = DeltaNet {
+        convolution: graph.weight(&name("convolution")),
+        a_log: graph.weight(&name("a_log")),
+        dt_bias: graph.weight(&name("dt_bias")),
+        shape: it.shape,
+    };
+    let width = it.shape.value_width();
+    let read = body.node("read", Rows::Tokens, width, op, &[q, k, v, b, a]);
+    let normed = graph.norm(body, &name("norm"), it.norm, read, it.shape.value_heads);
+    let op = Op::Gate { activation: it.activation };
+    let gated = body.node("gated", Rows::Tokens, width, op, &[z, normed]);
+    graph.linear(body, "o", &name("o"), gated, false)
+}

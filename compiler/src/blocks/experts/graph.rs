@@ -1,0 +1,97 @@
+//! The ops, and the blocks that are made with them.
+
+use super::spec::Experts;
+use crate::blocks::Operation;
+use crate::blocks::products::spec::gated;
+use crate::graph::{BodyBuilder, Builder, Op, Rows, ValueId, WeightId};
+use crate::reference::Evaluation;
+use crate::spec::types::Activation;
+
+/// `logits -> [weights | experts]`: the largest of the softmax over all logits, in descending order and
+/// of equals the first, and the indices of their logits.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Route {
+    /// Logits.
+    pub experts: usize,
+    /// How many are chosen.
+    pub active: usize,
+    /// Whether the chosen weights are divided by their sum.
+    pub renormalise: bool,
+}
+
+/// `(x, routing) -> activation(gate_e x) * up_e x`, a row for each expert `e` that was chosen.
+#[derive(Clone, Debug, PartialEq)]
+pub struct ExpertGate {
+    /// `[width, inputs]` an expert.
+    pub gate: WeightId,
+    /// `[width, inputs]` an expert.
+    pub up: WeightId,
+    /// Applied to the gate.
+    pub activation: Activation,
+    /// Experts of a row.
+    pub active: usize,
+}
+
+/// `(inner, routing) -> sum of weight_e * down_e inner_e` over the rows of the experts chosen, in their
+/// order.
+#[derive(Clone, Debug, PartialEq)]
+pub struct ExpertDown {
+    /// `[outputs, width]` an expert.
+    pub down: WeightId,
+    /// Experts of a row.
+    pub active: usize,
+}
+
+impl Operation for Route {
+    const NAME: &'static str = "route";
+
+    fn run(&self, it: &mut Evaluation) -> Vec<f32> {
+        super::reference::route(self, it)
+    }
+}
+
+impl Operation for ExpertGate {
+    const NAME: &'static str = "expert-gate";
+
+    fn weights(&self) -> Vec<WeightId> {
+        vec![self.gate, self.up]
+    }
+
+    fn run(&self, it: &mut Evaluation) -> Vec<f32> {
+        super::reference::gate(self, it)
+    }
+}
+
+impl Operation for ExpertDown {
+    const NAME: &'static str = "expert-down";
+
+    fn weights(&self) -> Vec<WeightId> {
+        vec![self.down]
+    }
+
+    fn run(&self, it: &mut Evaluation) -> Vec<f32> {
+        super::reference::down(self, it)
+    }
+}
+
+pub(super) fn build(it: &Experts, graph: &mut Builder, body: &mut BodyBuilder, x: ValueId) -> ValueId {
+    let Experts { experts, active, width, activation, renormalise, shared } = *it;
+    let expert = |part: &str| format!("layers.{{layer}}.ffn.experts.{{expert}}.{part}");
+    let logits = graph.linear(body, "choices", "layers.{layer}.ffn.router", x, false);
+    let op = Route { experts, active, renormalise };
+    let routing = body.node("routing", Rows::Tokens, 2 * active, op, &[logits]);
+    let (gate, up) = (graph.weight(&expert("gate")), graph.weight(&expert("up")));
+    let op = ExpertGate { gate, up, activation, active };
+    let inner = body.node("experts_inner", Rows::Slots(active), width, op, &[x, routing]);
+    let op = ExpertDown { down: graph.weight(&expert("down")), active };
+    let hidden = body.width(x);
+    let routed = body.node("routed", Rows::Tokens, hidden, op, &[inner, routing]);
+    if shared.is_none() {
+        return routed;
+    }
+    let op = Op::Gate { activation };
+    let common = gated(graph, body, ("ffn.shared", "shared_"), op, x, false);
+    let scale = graph.linear(body, "shared_scale", "layers.{layer}.ffn.shared.scale", x, false);
+    let common = body.node("shared_scaled", Rows::Tokens, hidden, Op::SigmoidGate, &[common, scale]);
+    body.node("ffn_out", Rows::Tokens, hidden, Op::Add, &[routed, common])
+}

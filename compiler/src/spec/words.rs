@@ -1,0 +1,43 @@
+//! What MODEL.toml calls things, written as it is read.
+
+use super::types::{Activation, Norm, NormWeight, Rotary, RotaryScaling};
+
+/// `{ kind = "rms", ... }`.
+pub(crate) fn norm(norm: Norm) -> String {
+    let weight = match norm.weight {
+        NormWeight::Plain => "plain",
+        NormWeight::OnePlus => "one-plus",
+    };
+    format!("{{ kind = \"rms\", weight = {weight:?}, eps = {:?} }}", norm.eps)
+}
+
+/// `[table]`, and what scales it.
+pub(crate) fn rotary(rotary: &Rotary, table: &str) -> String {
+    let mut text =
+        format!("[{table}]\ndims = {}\ntheta = {:?}\npairs = \"halves\"\n", rotary.dims, rotary.theta);
+    let scaling = match rotary.scaling {
+        RotaryScaling::None => return text,
+        RotaryScaling::Linear { factor } => format!("kind = \"linear\"\nfactor = {factor:?}\n"),
+        RotaryScaling::Llama3 { factor, low, high, original } => format!(
+            "kind = \"llama3\"\nfactor = {factor:?}\nlow = {low:?}\nhigh = {high:?}\noriginal = {original:?}\n"
+        ),
+        RotaryScaling::Yarn { factor, original, beta_fast, beta_slow, attention_factor, truncate } => {
+            format!(
+                "kind = \"yarn\"\nfactor = {factor:?}\noriginal = {original:?}\nbeta_fast = {beta_fast:?}\n\
+             beta_slow = {beta_slow:?}\nattention_factor = {attention_factor:?}\ntruncate = {truncate}\n"
+            )
+        }
+    };
+    text += &format!("\n[{table}.scaling]\n");
+    text + &scaling
+}
+
+/// An activation's name.
+pub(crate) fn activation(activation: Activation) -> &'static str {
+    match activation {
+        Activation::Silu => "silu",
+        Activation::Gelu => "gelu",
+        Activation::GeluTanh => "gelu-tanh",
+        Activation::Relu => "relu",
+    }
+}
