@@ -6,6 +6,7 @@ use crate::blocks;
 use crate::graph::{RotaryFrequencies, Rows};
 use crate::plan::{FieldId, FieldKind, PhaseKind, Plan, PlanBody};
 use crate::spec::types::DeltaShape;
+use monomorph_abi::state::Recurrence;
 use monomorph_formats::Format;
 use proc_macro2::{Ident, TokenStream};
 
@@ -162,14 +163,11 @@ fn delta_parameters(shape: DeltaShape) -> TokenStream {
 
 /// The const parameters of a delta-net's state.
 fn state_parameters(plan: &Plan, shape: DeltaShape) -> TokenStream {
-    let (heads, taps) = (delta_parameters(shape), number(shape.taps));
-    match plan.drafts() {
-        0 => quote!(#heads, #taps),
-        drafts => {
-            let drafts = number(drafts);
-            quote!(#heads, #taps, #drafts)
-        }
-    }
+    let Recurrence { heads, rows, columns, channels, taps } = shape.recurrence();
+    // Without drafts the last is left out.
+    let drafts = Some(plan.drafts()).filter(|drafts| *drafts > 0);
+    let numbers = [heads, rows, columns, channels, taps].into_iter().chain(drafts).map(number);
+    quote!(#(#numbers),*)
 }
 
 /// The cache of the attention of a body.
@@ -206,7 +204,7 @@ fn stack_struct(plan: &Plan) -> TokenStream {
             None => match delta_shape(body) {
                 Some(shape) => {
                     let (state, parameters) = (body_ident(body, "_state"), state_parameters(plan, shape));
-                    quote!(#layers, #state: DeltaState<#parameters>)
+                    quote!(#layers, #state: RecurrentState<#parameters>)
                 }
                 None => layers,
             },
@@ -352,7 +350,7 @@ fn model(plan: &Plan) -> TokenStream {
         }
         if delta_shape(body).is_some() {
             let state = body_ident(body, "_state");
-            locals.push(quote!(let #state = DeltaState::new(#count, states)?;));
+            locals.push(quote!(let #state = RecurrentState::new(#count, states)?;));
             names.push(quote!(#state));
         }
     }

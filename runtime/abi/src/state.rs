@@ -1,5 +1,5 @@
-//! How the recurrent state of a gated delta-net stands in memory: that of one sequence, or snapshot, in one
-//! layer, all f32.
+//! How the recurrent state of a layer stands in memory: that of one sequence, or snapshot, all f32. It is a
+//! matrix a head, and the last inputs of a short causal convolution.
 
 use crate::VECTOR;
 
@@ -7,6 +7,21 @@ use crate::VECTOR;
 pub const COLUMNS: usize = 32;
 /// Bytes of an element.
 const F32: usize = 4;
+
+/// What a layer keeps of a sequence.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Recurrence {
+    /// Heads, of which each has a matrix.
+    pub heads: usize,
+    /// Rows of a matrix.
+    pub rows: usize,
+    /// Columns of a matrix.
+    pub columns: usize,
+    /// Channels of the convolution.
+    pub channels: usize,
+    /// Its taps, the current token's included.
+    pub taps: usize,
+}
 
 /// Heads and widths of a delta-net.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -38,10 +53,21 @@ impl DeltaShape {
     pub const fn channels(&self) -> usize {
         2 * self.key_width() + self.value_width()
     }
+
+    /// What it keeps: `[key_dim, value_dim]` a value head.
+    pub const fn recurrence(&self) -> Recurrence {
+        Recurrence {
+            heads: self.value_heads,
+            rows: self.key_dim,
+            columns: self.value_dim,
+            channels: self.channels(),
+            taps: self.taps,
+        }
+    }
 }
 
-/// The state on a CPU: matrices, `[versions][value_heads][parts of 32 columns][key_dim][32]`, so that what is
-/// worked on at a time is contiguous, and behind them the convolution's inputs, `[kept][input_stride]`.
+/// The state on a CPU: matrices, `[versions][heads][parts of 32 columns][rows][32]`, so that what is worked on
+/// at a time is contiguous, and behind them the convolution's inputs, `[kept][input_stride]`.
 ///
 /// Where a step verifies drafts, there is a version of the matrices after each of the last tokens, that after
 /// position `p` being version `p % versions`; the inputs of position `p` are row `p % kept`.
@@ -61,14 +87,14 @@ pub struct CpuState {
 
 impl CpuState {
     /// Of a step that may be taken back by so many `drafts`.
-    pub const fn new(shape: &DeltaShape, drafts: usize) -> CpuState {
-        let matrix = shape.key_dim * shape.value_dim.next_multiple_of(COLUMNS);
+    pub const fn new(kept: &Recurrence, drafts: usize) -> CpuState {
+        let matrix = kept.rows * kept.columns.next_multiple_of(COLUMNS);
         CpuState {
             versions: 1 + drafts,
             matrix,
-            version: shape.value_heads * matrix,
-            kept: shape.taps - 1 + drafts,
-            input_stride: shape.channels().next_multiple_of(VECTOR),
+            version: kept.heads * matrix,
+            kept: kept.taps - 1 + drafts,
+            input_stride: kept.channels.next_multiple_of(VECTOR),
         }
     }
 
@@ -88,7 +114,7 @@ impl CpuState {
     }
 }
 
-/// The state on a CUDA device (templates/cuda/lib/delta.cuh), whose parts stand apart.
+/// The state of a delta-net on a CUDA device (templates/cuda/lib/delta.cuh), whose parts stand apart.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CudaState {
     /// Rows of the window: `WINDOW` of the kernels' configurations.
@@ -130,10 +156,10 @@ mod tests {
 
     #[test]
     fn a_cpu_pads_columns_and_channels_and_keeps_a_version_a_draft() {
-        let plain = CpuState::new(&SHAPE, 0);
+        let plain = CpuState::new(&SHAPE.recurrence(), 0);
         assert_eq!((SHAPE.channels(), plain.matrix, plain.input_stride), (80, 8 * 32, 80));
         assert_eq!(plain.bytes(), 4 * (4 * 256 + 3 * 80));
-        let drafting = CpuState::new(&SHAPE, 2);
+        let drafting = CpuState::new(&SHAPE.recurrence(), 2);
         assert_eq!((drafting.versions, drafting.kept, drafting.inputs()), (3, 5, 3 * 1024));
         assert_eq!(drafting.bytes(), 4 * (3 * 4 * 256 + 5 * 80));
     }

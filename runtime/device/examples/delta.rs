@@ -22,7 +22,7 @@ const LAYERS: usize = 30;
 const SLOTS: usize = 8;
 const TOKENS: usize = 512;
 
-type State = DeltaState<KEY_HEADS, VALUE_HEADS, DIM, DIM, TAPS>;
+type State = RecurrentState<VALUE_HEADS, DIM, DIM, CHANNELS, TAPS>;
 
 /// Numbers that look random, in -1..1.
 fn random(count: usize) -> Vec<f32> {

@@ -64,7 +64,7 @@ fn run<
     let limits =
         BatchLimits { tokens: 256, sequences: 6, vocabulary: 10, context: 512, block_tokens: 512, blocks: 6 };
     let mut batch = Batch::new(limits);
-    let mut state = DeltaState::<KEY_HEADS, VALUE_HEADS, KEY_DIM, VALUE_DIM, TAPS>::new(
+    let mut state = RecurrentState::<VALUE_HEADS, KEY_DIM, VALUE_DIM, CHANNELS, TAPS>::new(
         3,
         States { sequences: 6, snapshots: 2 },
     )
@@ -252,7 +252,7 @@ fn call(slots: usize, capacity: usize, layer: usize, sequences: &[u32]) {
         .map(|slot| SequenceStep { slot: Slot(*slot), ..sequence(0, vec![1], &[0], Output::None) })
         .collect();
     batch.fill(&Step { sequences, ..Step::default() }, &Outputs::<0>::default());
-    let state = DeltaState::<1, 1, 4, 4, 2>::new(1, States { sequences: slots, snapshots: 0 }).unwrap();
+    let state = RecurrentState::<1, 4, 4, 12, 2>::new(1, States { sequences: slots, snapshots: 0 }).unwrap();
     let scratch = DeltaScratch::<1, 1, 4, 4>::new(capacity);
     let (qkvz, ba, out) = (Rows::<16>::new(2), Rows::<2>::new(2), Rows::<4>::new(2));
     team.run(|lane| {
@@ -306,7 +306,7 @@ fn a_slot_used_twice_is_refused() {
 #[test]
 fn states_beyond_the_address_space_are_refused() {
     let error =
-        DeltaState::<16, 32, 128, 128, 4>::new(30, States { sequences: usize::MAX / 64, snapshots: 1 })
+        RecurrentState::<32, 128, 128, 8192, 4>::new(30, States { sequences: usize::MAX / 64, snapshots: 1 })
             .unwrap_err()
             .to_string();
     assert!(error.contains("recurrent state"), "{error}");

@@ -90,6 +90,6 @@ impl MixerSpec for DeltaNet {
     }
 
     fn state_bytes(&self, drafts: usize) -> usize {
-        CpuState::new(&self.shape, drafts).bytes()
+        CpuState::new(&self.shape.recurrence(), drafts).bytes()
     }
 }

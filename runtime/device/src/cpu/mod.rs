@@ -22,6 +22,7 @@ mod loader;
 mod memory;
 mod norm;
 mod outputs;
+mod recurrent;
 mod rotary;
 mod rows;
 mod simd;
@@ -30,7 +31,7 @@ mod windows;
 
 pub use attention::{AttentionScratch, HeadNorm, attention};
 pub use batch::{Batch, BatchLimits};
-pub use delta::{Convolution, DeltaScratch, DeltaState, delta};
+pub use delta::{DeltaScratch, delta};
 #[cfg(feature = "forced-acceptance")]
 pub use draft::Forced;
 pub use draft::{Acceptance, Drafting, Verify, draft_embed};
@@ -49,6 +50,7 @@ pub use linear::{Staging, gated, linear, norm_gated, norm_linear, norm_linear_to
 pub use loader::{GatedMatrix, Loader, Matrix, Part, Vector};
 pub use norm::{NoNorm, NormWeight, OnePlus, Plain, RmsNorm};
 pub use outputs::Outputs;
+pub use recurrent::{Convolution, RecurrentState};
 pub use rotary::{Adjacent, Halves, RotaryPairs, rotary_angles};
 pub use rows::{Int8Rows, Rows};
 pub use team::{Lane, Team};

@@ -14,22 +14,17 @@
 //! sequence alone: not on the other rows of the step, on how the prompt was cut into steps, or on how many
 //! lanes share the work.
 
-mod convolution;
 mod prepare;
 mod recurrence;
-mod state;
-mod tile;
 
 use super::batch::Batch;
 use super::epilogue::Activation;
 use super::loader::Vector;
 use super::norm::{NormWeight, RmsNorm};
+use super::recurrent::{Convolution, RecurrentState};
 use super::rows::Rows;
-use super::simd::{F32s, LANES, at, at_mut};
 use super::team::Lane;
-pub use convolution::Convolution;
 pub use prepare::DeltaScratch;
-pub use state::DeltaState;
 use std::marker::PhantomData;
 
 /// One gated delta-net of a layer: convolution, recurrence, norm of each value head, gate.
@@ -73,7 +68,7 @@ pub fn delta<
     dt_bias: &Vector<VALUE_HEADS>,
     norm: &RmsNorm<K, VALUE_DIM>,
     _: A,
-    state: &DeltaState<KEY_HEADS, VALUE_HEADS, KEY_DIM, VALUE_DIM, TAPS, DRAFTS>,
+    state: &RecurrentState<VALUE_HEADS, KEY_DIM, VALUE_DIM, CHANNELS, TAPS, DRAFTS>,
     scratch: &DeltaScratch<KEY_HEADS, VALUE_HEADS, KEY_DIM, VALUE_DIM>,
     out: &Rows<OUT>,
 ) {
@@ -141,29 +136,7 @@ struct Work<
     dt_bias: &'a Vector<VALUE_HEADS>,
     norm: &'a RmsNorm<K, VALUE_DIM>,
     activation: PhantomData<A>,
-    state: &'a DeltaState<KEY_HEADS, VALUE_HEADS, KEY_DIM, VALUE_DIM, TAPS, DRAFTS>,
+    state: &'a RecurrentState<VALUE_HEADS, KEY_DIM, VALUE_DIM, CHANNELS, TAPS, DRAFTS>,
     scratch: &'a DeltaScratch<KEY_HEADS, VALUE_HEADS, KEY_DIM, VALUE_DIM>,
     out: &'a Rows<OUT>,
-}
-
-/// The vector at `from`; zeros beyond the end of `x`. Heads need not be whole vectors.
-#[inline(always)]
-fn load(x: &[f32], from: usize) -> F32s {
-    if from + LANES <= x.len() {
-        return F32s::load(at(x, from));
-    }
-    let mut lanes = [0.0; LANES];
-    lanes[..x.len() - from].copy_from_slice(&x[from..]);
-    F32s::load(&lanes)
-}
-
-/// Writes a vector to `from`, as far as `out` goes.
-#[inline(always)]
-fn store(x: F32s, out: &mut [f32], from: usize) {
-    if from + LANES <= out.len() {
-        x.store(at_mut(out, from));
-    } else {
-        let count = out.len() - from;
-        out[from..].copy_from_slice(&x.to_array()[..count]);
-    }
 }

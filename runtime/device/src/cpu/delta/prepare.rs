@@ -1,10 +1,10 @@
 //! What does not depend on the recurrence: convolution, length of keys and queries, decay and learning rate.
 
 use super::super::memory::Memory;
+use super::super::recurrent::{inputs, load, store, tile::COLUMNS};
 use super::super::simd::{F32s, LANES, TILE, at, exp, sigmoid, softplus};
 use super::super::team::Lane;
-use super::tile::COLUMNS;
-use super::{Work, load, store};
+use super::Work;
 
 /// Under the root of the length that keys and queries are divided by.
 const EPS: f32 = 1e-6;
@@ -128,38 +128,20 @@ impl<
         // Head by head, so that the weights of its channels stay near while the tokens pass.
         for unit in lane.share(tokens * KEY_HEADS) {
             let (head, row) = (unit / tokens, unit % tokens);
-            let inputs = self.inputs(row);
+            let state = (self.state, self.layer);
+            // SAFETY: nobody writes the projections in this phase, and inputs are kept only behind its barrier.
+            let inputs = unsafe { inputs(self.batch, row, self.qkvz, 0, state, &self.scratch.zeros) };
             self.prepare_keys(head, row, &inputs);
             for value_head in head * Self::GROUP..(head + 1) * Self::GROUP {
                 let start = (value_head * self.scratch.capacity + row) * Self::VALUES;
                 // SAFETY: each head of a token is one lane's.
                 let value = unsafe { self.scratch.values.slice_mut(start, VALUE_DIM) };
                 let channel = 2 * KEY_HEADS * KEY_DIM + value_head * VALUE_DIM;
-                self.convolution.apply(&inputs, channel, value);
+                self.convolution.apply(&inputs, None, channel, value);
             }
             self.prepare_rates(head, row);
         }
         lane.barrier();
-    }
-
-    /// The inputs that the taps of row `row` fall on.
-    #[inline(always)]
-    fn inputs(&self, row: usize) -> [&[f32]; TAPS] {
-        let sequence = self.batch.sequence_of(row);
-        let position = self.batch.positions()[row] as usize;
-        std::array::from_fn(|tap| {
-            let back = TAPS - 1 - tap;
-            if back > position {
-                // SAFETY: nobody writes them.
-                unsafe { self.scratch.zeros.slice(0, CHANNELS) }
-            } else if position - back >= sequence.position {
-                // SAFETY: nobody writes the projections in this phase.
-                unsafe { self.qkvz.part(row - back, 0, CHANNELS) }
-            } else {
-                // SAFETY: inputs are kept only behind the barrier.
-                unsafe { self.state.inputs(self.layer, sequence.slot, position - back) }
-            }
-        })
     }
 
     /// The key and the query of a head, brought to their lengths, and their product.
@@ -170,8 +152,8 @@ impl<
         let keys = unsafe { self.scratch.keys.slice_mut(start, Self::KEYS) };
         let (key, rest) = keys.split_at_mut(Self::QUERY);
         let (query, product) = rest.split_at_mut(Self::PRODUCT - Self::QUERY);
-        self.convolution.apply(inputs, head * KEY_DIM, &mut query[..KEY_DIM]);
-        self.convolution.apply(inputs, (KEY_HEADS + head) * KEY_DIM, &mut key[..KEY_DIM]);
+        self.convolution.apply(inputs, None, head * KEY_DIM, &mut query[..KEY_DIM]);
+        self.convolution.apply(inputs, None, (KEY_HEADS + head) * KEY_DIM, &mut key[..KEY_DIM]);
         resize(key, 1.0);
         resize(query, 1.0 / (KEY_DIM as f32).sqrt());
         product[0] = dot(key, query);

@@ -3,11 +3,12 @@
 use super::super::batch::Sequence;
 use super::super::epilogue::Activation;
 use super::super::norm::NormWeight;
+use super::super::recurrent::tile::{COLUMNS, Columns, Read, Tile, VECTORS, columns};
+use super::super::recurrent::{keep, load, store, through_versions};
 use super::super::simd::{F32s, LANES, at_mut};
 use super::super::team::Lane;
+use super::Work;
 use super::prepare::Token;
-use super::tile::{COLUMNS, Columns, Read, Tile, VECTORS, columns};
-use super::{DeltaState, Work, load, store};
 use std::ops::Range;
 
 impl<
@@ -32,34 +33,22 @@ impl<
             let item = lane.claim();
             let Some(sequence) = sequences.get(item / VALUE_HEADS) else { break };
             let head = item % VALUE_HEADS;
-            self.recur_head(sequence, head);
+            // SAFETY: slots differ, so a value head's matrices belong to one item.
+            unsafe {
+                through_versions(self.state, self.layer, sequence, head, |rows, last| {
+                    self.recur_rows(sequence, head, rows, last);
+                });
+            }
             for row in sequence.rows.clone() {
                 self.finish(head, row);
             }
             // Each item keeps a share of the channels: which ones does not matter.
-            self.keep(sequence, head * CHANNELS / VALUE_HEADS..(head + 1) * CHANNELS / VALUE_HEADS);
+            let channels = head * CHANNELS / VALUE_HEADS..(head + 1) * CHANNELS / VALUE_HEADS;
+            // SAFETY: nobody writes the projections in this phase, the kept inputs were read before a barrier,
+            // and the items' shares are disjoint.
+            unsafe { keep(self.state, self.layer, sequence, (self.qkvz, 0), channels) };
         }
         lane.barrier();
-    }
-
-    /// A value head, all tokens of a sequence. The tokens that hold go through the version after the last of
-    /// them, drafts through one each: a version is written only when nobody can come back to what it held.
-    #[inline(always)]
-    fn recur_head(&self, sequence: &Sequence, head: usize) {
-        let (layer, slot, rows) = (self.layer, sequence.slot, &sequence.rows);
-        let held = rows.len() - sequence.drafts;
-        let last = sequence.position + held - 1;
-        if sequence.position > 0 {
-            // SAFETY: slots differ, so a value head's matrices belong to one item.
-            unsafe { self.state.copy_matrix(layer, slot, head, sequence.position - 1, last) };
-        }
-        self.recur_rows(sequence, head, rows.start..rows.start + held, last);
-        for draft in 0..sequence.drafts {
-            let (row, position) = (rows.start + held + draft, last + 1 + draft);
-            // SAFETY: as above.
-            unsafe { self.state.copy_matrix(layer, slot, head, position - 1, position) };
-            self.recur_rows(sequence, head, row..row + 1, position);
-        }
     }
 
     /// Some rows of a sequence through its version after `position`.
@@ -115,19 +104,6 @@ impl<
         for i in (0..VALUE_DIM).step_by(LANES) {
             let gated = A::apply(load(gates, i)) * load(out, i);
             store(gated, out, i);
-        }
-    }
-
-    /// Keeps some channels of the convolution's last inputs for the sequence's next step.
-    fn keep(&self, sequence: &Sequence, channels: Range<usize>) {
-        let count = sequence.rows.len();
-        let kept = DeltaState::<KEY_HEADS, VALUE_HEADS, KEY_DIM, VALUE_DIM, TAPS, DRAFTS>::KEPT;
-        for i in count.saturating_sub(kept)..count {
-            // SAFETY: nobody writes the projections in this phase.
-            let x = unsafe { self.qkvz.part(sequence.rows.start + i, channels.start, channels.len()) };
-            let position = sequence.position + i;
-            // SAFETY: the kept inputs were read before a barrier, and the items' shares are disjoint.
-            unsafe { self.state.keep(self.layer, sequence.slot, position, channels.start, x) };
         }
     }
 }

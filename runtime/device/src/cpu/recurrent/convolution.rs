@@ -6,8 +6,7 @@ use super::super::simd::{F32s, LANES};
 use super::{load, store};
 use monomorph_weights::{Tensor, WeightsError};
 
-/// Weights of a causal convolution over `TAPS` tokens, each channel for itself, without bias. The last tap is
-/// the token's own.
+/// Weights of a causal convolution over `TAPS` tokens, each channel for itself. The last tap is the token's own.
 #[derive(Debug)]
 pub struct Convolution<const CHANNELS: usize, const TAPS: usize> {
     /// `[TAPS][CHANNELS]`, so that a vector is one tap of several channels.
@@ -60,11 +59,18 @@ impl<const CHANNELS: usize, const TAPS: usize> Convolution<CHANNELS, TAPS> {
     }
 
     /// Channels `from ..` of a token, as many as `out` takes, through the convolution and SiLU. `inputs` are
-    /// the channels of the tokens that the taps fall on, the token's own last.
+    /// the channels of the tokens that the taps fall on, the token's own last; `bias`, one a channel, is added
+    /// to the sum if there is one.
     #[inline(always)]
-    pub(super) fn apply(&self, inputs: &[&[f32]; TAPS], from: usize, out: &mut [f32]) {
+    pub(in super::super) fn apply(
+        &self,
+        inputs: &[&[f32]; TAPS],
+        bias: Option<&[f32]>,
+        from: usize,
+        out: &mut [f32],
+    ) {
         for i in (0..out.len()).step_by(LANES) {
-            let mut sum = F32s::zero();
+            let mut sum = bias.map_or(F32s::zero(), |bias| load(bias, from + i));
             for (input, weights) in inputs.iter().zip(self.data.chunks_exact(CHANNELS)) {
                 sum = load(input, from + i).mul_add(load(weights, from + i), sum);
             }

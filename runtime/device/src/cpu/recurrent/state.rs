@@ -1,10 +1,10 @@
-//! What a delta-net remembers of each sequence.
+//! What a recurrent layer keeps of each sequence.
 
 use super::super::memory::Memory;
-use monomorph_abi::state::{CpuState, DeltaShape};
+use monomorph_abi::state::{CpuState, Recurrence};
 use monomorph_model::{LoadError, Slot, SnapshotId, StateCopy, StatePlace, States};
 
-/// The recurrent state of every slot and layer, in f32: of each value head the matrix `S`, and the last
+/// The recurrent state of every slot and layer, in f32: of each head a matrix `[ROWS, COLUMNS]`, and the last
 /// `TAPS - 1` tokens' inputs of the convolution. Pages become resident when first used.
 ///
 /// Where steps verify `DRAFTS` drafts, a sequence can be taken back by as many tokens: there is a version of
@@ -12,11 +12,11 @@ use monomorph_model::{LoadError, Slot, SnapshotId, StateCopy, StatePlace, States
 /// (DRAFTS + 1)`, and the inputs of as many tokens more are kept. What goes on from a position reads the
 /// version of the one before: nobody need be told what was taken back.
 #[derive(Debug)]
-pub struct DeltaState<
-    const KEY_HEADS: usize,
-    const VALUE_HEADS: usize,
-    const KEY_DIM: usize,
-    const VALUE_DIM: usize,
+pub struct RecurrentState<
+    const HEADS: usize,
+    const ROWS: usize,
+    const COLUMNS: usize,
+    const CHANNELS: usize,
     const TAPS: usize,
     const DRAFTS: usize = 0,
 > {
@@ -27,32 +27,24 @@ pub struct DeltaState<
 }
 
 impl<
-    const KEY_HEADS: usize,
-    const VALUE_HEADS: usize,
-    const KEY_DIM: usize,
-    const VALUE_DIM: usize,
+    const HEADS: usize,
+    const ROWS: usize,
+    const COLUMNS: usize,
+    const CHANNELS: usize,
     const TAPS: usize,
     const DRAFTS: usize,
-> DeltaState<KEY_HEADS, VALUE_HEADS, KEY_DIM, VALUE_DIM, TAPS, DRAFTS>
+> RecurrentState<HEADS, ROWS, COLUMNS, CHANNELS, TAPS, DRAFTS>
 {
-    const SHAPE: DeltaShape = DeltaShape {
-        key_heads: KEY_HEADS,
-        value_heads: VALUE_HEADS,
-        key_dim: KEY_DIM,
-        value_dim: VALUE_DIM,
-        taps: TAPS,
-    };
     /// How the state of a slot and layer stands.
     const LAYOUT: CpuState = {
         assert!(TAPS >= 2, "a convolution of one tap keeps nothing");
-        CpuState::new(&Self::SHAPE, DRAFTS)
+        let kept = Recurrence { heads: HEADS, rows: ROWS, columns: COLUMNS, channels: CHANNELS, taps: TAPS };
+        CpuState::new(&kept, DRAFTS)
     };
     /// Elements of a head's matrix.
     const MATRIX: usize = Self::LAYOUT.matrix;
-    /// What is convolved.
-    const CHANNELS: usize = Self::SHAPE.channels();
     /// Tokens whose inputs are kept.
-    pub(super) const KEPT: usize = Self::LAYOUT.kept;
+    pub(in super::super) const KEPT: usize = Self::LAYOUT.kept;
     /// Versions of the matrices.
     const VERSIONS: usize = Self::LAYOUT.versions;
     /// Elements of a slot and layer.
@@ -79,7 +71,7 @@ impl<
             })?;
         // Each step streams through all that its sequences have here.
         data.advise_large_pages();
-        Ok(DeltaState { data, layers, states })
+        Ok(RecurrentState { data, layers, states })
     }
 
     /// Layers it is for.
@@ -146,14 +138,14 @@ impl<
         self.start(layer, slot) + Self::LAYOUT.inputs() + row * Self::LAYOUT.input_stride
     }
 
-    /// A value head's matrix as it is after `position`, to write.
+    /// A head's matrix as it is after `position`, to write.
     ///
     /// # Safety
     /// No other lane reads or writes it, and this lane has no other reference to that version of it, while
     /// the result lives.
     #[inline(always)]
     #[expect(clippy::mut_from_ref, reason = "disjointness is the caller's promise")]
-    pub(super) unsafe fn matrix_mut(
+    pub(in super::super) unsafe fn matrix_mut(
         &self,
         layer: usize,
         slot: usize,
@@ -161,16 +153,23 @@ impl<
         position: usize,
     ) -> &mut [f32] {
         let version = position % Self::VERSIONS;
-        let start = self.start(layer, slot) + (version * VALUE_HEADS + head) * Self::MATRIX;
+        let start = self.start(layer, slot) + (version * HEADS + head) * Self::MATRIX;
         // SAFETY: the caller's promise.
         unsafe { self.data.slice_mut(start, Self::MATRIX) }
     }
 
-    /// Makes a value head's matrix after position `to` what it is after `from`.
+    /// Makes a head's matrix after position `to` what it is after `from`.
     ///
     /// # Safety
     /// No lane reads or writes either meanwhile, and nobody has a reference to them.
-    pub(super) unsafe fn copy_matrix(&self, layer: usize, slot: usize, head: usize, from: usize, to: usize) {
+    pub(in super::super) unsafe fn copy_matrix(
+        &self,
+        layer: usize,
+        slot: usize,
+        head: usize,
+        from: usize,
+        to: usize,
+    ) {
         if from % Self::VERSIONS == to % Self::VERSIONS {
             return;
         }
@@ -184,9 +183,9 @@ impl<
     /// # Safety
     /// No lane writes them while the result lives.
     #[inline(always)]
-    pub(super) unsafe fn inputs(&self, layer: usize, slot: usize, position: usize) -> &[f32] {
+    pub(in super::super) unsafe fn inputs(&self, layer: usize, slot: usize, position: usize) -> &[f32] {
         // SAFETY: the caller's promise.
-        unsafe { self.data.slice(self.inputs_start(layer, slot, position), Self::CHANNELS) }
+        unsafe { self.data.slice(self.inputs_start(layer, slot, position), CHANNELS) }
     }
 
     /// Keeps some channels of the inputs at `position`, from channel `from` on, in place of the oldest that
@@ -194,7 +193,14 @@ impl<
     ///
     /// # Safety
     /// No other lane reads or writes these channels meanwhile.
-    pub(super) unsafe fn keep(&self, layer: usize, slot: usize, position: usize, from: usize, x: &[f32]) {
+    pub(in super::super) unsafe fn keep(
+        &self,
+        layer: usize,
+        slot: usize,
+        position: usize,
+        from: usize,
+        x: &[f32],
+    ) {
         let start = self.inputs_start(layer, slot, position) + from;
         // SAFETY: the caller's promise.
         unsafe { self.data.slice_mut(start, x.len()) }.copy_from_slice(x);

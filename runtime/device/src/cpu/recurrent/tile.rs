@@ -4,43 +4,43 @@
 use super::super::simd::{F32s, LANES, at, at_mut, unrolled};
 
 /// Columns that are worked on at a time: 16 KiB of a matrix of 128 rows.
-pub(super) use monomorph_abi::state::COLUMNS;
+pub(in super::super) use monomorph_abi::state::COLUMNS;
 
 /// Vectors of a row.
-pub(super) const VECTORS: usize = COLUMNS / LANES;
+pub(in super::super) const VECTORS: usize = COLUMNS / LANES;
 
 /// One number a column.
-pub(super) type Columns = [F32s; VECTORS];
+pub(in super::super) type Columns = [F32s; VECTORS];
 
 /// What a tile makes of a token's key and query.
-pub(super) struct Read {
+pub(in super::super) struct Read {
     /// `S^T k`.
-    pub(super) by_key: Columns,
+    pub(in super::super) by_key: Columns,
     /// `S^T q`.
-    pub(super) by_query: Columns,
+    pub(in super::super) by_query: Columns,
 }
 
 /// The columns at `x[from ..]`.
 #[inline(always)]
-pub(super) fn columns(x: &[f32], from: usize) -> Columns {
+pub(in super::super) fn columns(x: &[f32], from: usize) -> Columns {
     let x: &[f32; COLUMNS] = at(x, from);
     std::array::from_fn(|c| F32s::load(at(x, c * LANES)))
 }
 
-/// 32 columns of a state matrix with `KEY_DIM` rows.
-pub(super) struct Tile<'a, const KEY_DIM: usize>(pub(super) &'a mut [[f32; COLUMNS]; KEY_DIM]);
+/// 32 columns of a state matrix with `ROWS` rows.
+pub(in super::super) struct Tile<'a, const ROWS: usize>(pub(in super::super) &'a mut [[f32; COLUMNS]; ROWS]);
 
-impl<const KEY_DIM: usize> Tile<'_, KEY_DIM> {
+impl<const ROWS: usize> Tile<'_, ROWS> {
     /// Zero, as at the start of a sequence.
-    pub(super) fn clear(&mut self) {
+    pub(in super::super) fn clear(&mut self) {
         self.0.as_flattened_mut().fill(0.0);
     }
 
     /// Multiplies with a key and a query.
     #[inline(always)]
-    pub(super) fn read(&self, key: &[f32; KEY_DIM], query: &[f32; KEY_DIM]) -> Read {
+    pub(in super::super) fn read(&self, key: &[f32; ROWS], query: &[f32; ROWS]) -> Read {
         let (mut by_key, mut by_query) = ([F32s::zero(); VECTORS], [F32s::zero(); VECTORS]);
-        for i in 0..KEY_DIM {
+        for i in 0..ROWS {
             let (k, q) = (F32s::splat(key[i]), F32s::splat(query[i]));
             unrolled!(c < VECTORS, {
                 let s = F32s::load(at(&self.0[i], c * LANES));
@@ -53,9 +53,9 @@ impl<const KEY_DIM: usize> Tile<'_, KEY_DIM> {
 
     /// `S <- decay S + key correction^T`.
     #[inline(always)]
-    pub(super) fn update(&mut self, decay: f32, key: &[f32; KEY_DIM], correction: &Columns) {
+    pub(in super::super) fn update(&mut self, decay: f32, key: &[f32; ROWS], correction: &Columns) {
         let decay = F32s::splat(decay);
-        for i in 0..KEY_DIM {
+        for i in 0..ROWS {
             let k = F32s::splat(key[i]);
             unrolled!(c < VECTORS, {
                 let s = F32s::load(at(&self.0[i], c * LANES));
@@ -66,17 +66,17 @@ impl<const KEY_DIM: usize> Tile<'_, KEY_DIM> {
 
     /// [`Tile::update`] and then [`Tile::read`] for the next token, bit for bit, in one pass.
     #[inline(always)]
-    pub(super) fn advance(
+    pub(in super::super) fn advance(
         &mut self,
         decay: f32,
-        key: &[f32; KEY_DIM],
+        key: &[f32; ROWS],
         correction: &Columns,
-        next_key: &[f32; KEY_DIM],
-        next_query: &[f32; KEY_DIM],
+        next_key: &[f32; ROWS],
+        next_query: &[f32; ROWS],
     ) -> Read {
         let (mut by_key, mut by_query) = ([F32s::zero(); VECTORS], [F32s::zero(); VECTORS]);
         let decay = F32s::splat(decay);
-        for i in 0..KEY_DIM {
+        for i in 0..ROWS {
             let k = F32s::splat(key[i]);
             let (next_k, next_q) = (F32s::splat(next_key[i]), F32s::splat(next_query[i]));
             unrolled!(c < VECTORS, {
