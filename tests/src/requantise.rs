@@ -82,21 +82,12 @@ impl Storage {
 
     fn of(&self, class: TensorClass) -> (Format, Option<ClassScales>) {
         match class {
-            TensorClass::Attention
-            | TensorClass::DeltaNet
-            | TensorClass::Experts
-            | TensorClass::Shared
-            | TensorClass::Ffn
-            | TensorClass::Draft => (self.matrices, self.scales),
+            class if class.is_quantised() => (self.matrices, self.scales),
             // The table of a GGUF is quantised too: in 8 bits, as files with 4-bit matrices have it.
             TensorClass::Embedding | TensorClass::Head if self.container() == Container::Gguf => {
                 (Format::Q8_0, None)
             }
-            TensorClass::Embedding
-            | TensorClass::Head
-            | TensorClass::DeltaGates
-            | TensorClass::Router
-            | TensorClass::Norm => (self.rest, None),
+            _ => (self.rest, None),
         }
     }
 }

@@ -148,6 +148,8 @@ pub(crate) trait MixerSpec: Sized {
 /// What follows a mixer, as MODEL.toml has it; methods as those of [`MixerSpec`].
 pub(crate) trait FfnSpec: Sized {
     const KIND: &'static str;
+    /// Whether anything follows: with a norm before it, and added to the residual stream.
+    const FOLLOWS: bool = true;
     fn read(source: &Source, table: Table) -> Option<Self>;
     fn write(&self) -> String;
     fn tensors(&self, list: &mut LayerTensors);
@@ -217,7 +219,7 @@ macro_rules! kinds {
 macro_rules! blocks {
     ($($block:ident {
         $(mixer $mixer:ident;)?
-        $(ffn $ffn:ident;)?
+        $(ffns $($ffn:ident),*;)?
         $(ops $($op:ident),*;)?
         phases $($phase:ident),*;
     })*) => {
@@ -258,16 +260,23 @@ macro_rules! blocks {
 
         closed! {
             /// What follows a mixer: a kind of `[ffn]`.
-            Ffn: $($($ffn($block::spec::$ffn),)?)*
+            Ffn: $($($($ffn($block::spec::$ffn),)*)?)*
         }
 
-        kinds!(Ffn: $($($ffn($block::spec::$ffn),)?)*);
+        kinds!(Ffn: $($($($ffn($block::spec::$ffn),)*)?)*);
 
         impl Ffn {
             /// See [`FfnSpec`].
             pub(crate) fn write(&self) -> String {
                 match self {
-                    $($(Ffn::$ffn(it) => it.write(),)?)*
+                    $($($(Ffn::$ffn(it) => it.write(),)*)?)*
+                }
+            }
+
+            /// See [`FfnSpec::FOLLOWS`].
+            pub fn follows(&self) -> bool {
+                match self {
+                    $($($(Ffn::$ffn(_) => <$block::spec::$ffn>::FOLLOWS,)*)?)*
                 }
             }
         }
@@ -379,7 +388,7 @@ blocks! {
         phases Embed, Select;
     }
     products {
-        ffn Gated;
+        ffns Gated, Nothing;
         phases Project, Accumulate, Gated, Linear;
     }
     attention {
@@ -393,7 +402,7 @@ blocks! {
         phases ProjectDelta, Delta;
     }
     experts {
-        ffn Experts;
+        ffns Experts;
         ops Route, ExpertGate, ExpertDown;
         phases Experts, Combine;
     }

@@ -83,8 +83,12 @@ fn layer(graph: &mut Builder, model: &Model, kind: &LayerKind, name: String) -> 
     let normed = graph.norm(&mut body, "layers.{layer}.mixer.norm", model.norm, residual, 1);
     let mixed = model.mixers[&kind.mixer].build(graph, &mut body, normed);
     let residual = body.node("mixed", Rows::Tokens, model.hidden, Op::Add, &[residual, mixed]);
+    let ffn = model.ffn_of(kind);
+    if !ffn.follows() {
+        return body.finish(residual);
+    }
     let normed = graph.norm(&mut body, "layers.{layer}.ffn.norm", model.norm, residual, 1);
-    let out = model.ffn_of(kind).build(graph, &mut body, normed);
+    let out = ffn.build(graph, &mut body, normed);
     let residual = body.node("residual_out", Rows::Tokens, model.hidden, Op::Add, &[residual, out]);
     body.finish(residual)
 }

@@ -108,7 +108,7 @@ pub(crate) fn activation(family: &Family, keys: &mut Keys, found: &mut Findings)
 
 /// `eos_token_id`: each once, without those outside the vocabulary.
 pub(crate) fn stop_ids(
-    family: &Family,
+    default: &[u64],
     keys: &mut Keys,
     found: &mut Findings,
     vocabulary: Option<usize>,
@@ -116,7 +116,7 @@ pub(crate) fn stop_ids(
     let ids = match keys.get("eos_token_id") {
         None => {
             found.defaulted.push(keys.path("eos_token_id"));
-            Some(family.stop_ids.to_vec())
+            Some(default.to_vec())
         }
         Some(Value::Null) => Some(Vec::new()),
         Some(Value::Array(ids)) => ids.iter().map(Value::as_u64).collect(),

@@ -2,7 +2,7 @@
 
 use super::ImportError;
 use super::dimensions::{activation, stop_ids};
-use super::families::{FAMILIES, Family, WRAPPERS};
+use super::families::{FAMILIES, Family, OWN, WRAPPERS};
 use super::keys::{Findings, Keys};
 use super::layers::{self, FULL, LINEAR, Layer};
 use super::quantization::{self, Quantization};
@@ -45,6 +45,12 @@ pub(super) struct Draft {
 pub(super) struct Naming {
     /// Before the names of everything but the head.
     pub(super) prefix: &'static str,
+    /// What these are called behind it, or behind a layer's: the embedding, the last norm, the norms before a
+    /// mixer and before what follows it.
+    pub(super) embedding: &'static str,
+    pub(super) norm: &'static str,
+    pub(super) mixer_norm: &'static str,
+    pub(super) ffn_norm: &'static str,
     /// Whether the projections of a delta-net are two tensors whose rows go by key heads.
     pub(super) fused: bool,
     /// Whether experts in floats are stacked, where the checkpoint was not seen.
@@ -106,6 +112,7 @@ const HARMLESS: [&str; 32] = [
 pub(super) fn read(config: &Map<String, Value>) -> Result<Draft, ImportError> {
     let refuse = |problem: String| Err(ImportError { problems: vec![problem] });
     let names = FAMILIES.iter().map(|it| it.name).chain(WRAPPERS.iter().map(|it| it.name));
+    let names = names.chain(OWN.iter().map(|(name, _)| *name));
     let known = names.map(|name| format!("`{name}`")).collect::<Vec<_>>().join(", ");
     let name = match config.get("model_type") {
         Some(Value::String(name)) => name.as_str(),
@@ -117,6 +124,19 @@ pub(super) fn read(config: &Map<String, Value>) -> Result<Draft, ImportError> {
     let mut found = Findings::default();
     let wrapper = WRAPPERS.iter().find(|it| it.name == name);
     let text = wrapper.map_or(name, |wrapper| wrapper.text);
+    let whole = |draft: Option<Draft>, found: Findings| match draft {
+        Some(draft) if found.problems.is_empty() => {
+            Ok(Draft { defaulted: found.defaulted, notes: found.notes, ..draft })
+        }
+        _ => Err(ImportError { problems: found.problems }),
+    };
+    if let Some((name, read)) = OWN.iter().find(|(name, _)| *name == text) {
+        let mut keys = Keys::new(config, "");
+        let draft = read(&mut keys, &mut found);
+        keys.harmless(&HARMLESS);
+        keys.finish(&mut found, &format!("the {name} family"));
+        return whole(draft, found);
+    }
     let Some(family) = FAMILIES.iter().find(|family| family.name == text) else {
         return refuse(format!("`model_type` = {name:?}: not a known family; known are {known}"));
     };
@@ -144,12 +164,7 @@ pub(super) fn read(config: &Map<String, Value>) -> Result<Draft, ImportError> {
             draft
         }
     };
-    match draft {
-        Some(draft) if found.problems.is_empty() => {
-            Ok(Draft { defaulted: found.defaulted, notes: found.notes, ..draft })
-        }
-        _ => Err(ImportError { problems: found.problems }),
-    }
+    whole(draft, found)
 }
 
 /// Reads the text part, whose keys are `keys`; those that a wrapper has in its stead are in `outer`.
@@ -168,10 +183,10 @@ fn read_family(
     let norm = eps.map(|eps| Norm { eps: eps as f32, weight });
     let tied = tied(&mut keys, outer.as_deref_mut(), found);
     let activation = activation(family, &mut keys, found);
-    let mut ended_by = stop_ids(family, &mut keys, found, vocabulary);
+    let mut ended_by = stop_ids(family.stop_ids, &mut keys, found, vocabulary);
     if let Some(outer) = outer.as_deref_mut()
         && outer.given("eos_token_id").is_some()
-        && let (Some(ids), Some(more)) = (&mut ended_by, stop_ids(family, outer, found, vocabulary))
+        && let (Some(ids), Some(more)) = (&mut ended_by, stop_ids(family.stop_ids, outer, found, vocabulary))
     {
         ids.extend(more);
         ids.dedup();
@@ -225,6 +240,10 @@ fn read_family(
         stop_ids: ended_by?,
         naming: Naming {
             prefix: if vision { "model.language_model." } else { "model." },
+            embedding: "embed_tokens.weight",
+            norm: "norm.weight",
+            mixer_norm: "input_layernorm.weight",
+            ffn_norm: "post_attention_layernorm.weight",
             fused: family.hybrid.is_some_and(|hybrid| hybrid.fused),
             stacked: family.experts.is_some_and(|experts| experts.stacked),
             vision,

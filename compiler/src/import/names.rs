@@ -15,8 +15,8 @@ const DRAFT_LAYER: &str = "mtp.layers.0.";
 pub(super) fn place(draft: &Draft, stacked: bool, decl: &TensorDecl) -> FileTensor {
     let prefix = draft.naming.prefix;
     match decl.name.as_str() {
-        "embedding" => whole(format!("{prefix}embed_tokens.weight")),
-        "norm" => whole(format!("{prefix}norm.weight")),
+        "embedding" => whole(format!("{prefix}{}", draft.naming.embedding)),
+        "norm" => whole(format!("{prefix}{}", draft.naming.norm)),
         "head" => whole("lm_head.weight".to_owned()),
         "draft.fc" => whole("mtp.fc.weight".to_owned()),
         "draft.embedding_norm" => whole("mtp.pre_fc_norm_embedding.weight".to_owned()),
@@ -40,8 +40,8 @@ fn in_layer(draft: &Draft, stacked: bool, part: &str) -> FileTensor {
     let (stem, kind) = part.strip_suffix(".bias").map_or((part, "weight"), |stem| (stem, "bias"));
     let stem: Vec<&str> = stem.split('.').collect();
     match stem[..] {
-        ["mixer", "norm"] => return whole("input_layernorm.weight".to_owned()),
-        ["ffn", "norm"] => return whole("post_attention_layernorm.weight".to_owned()),
+        ["mixer", "norm"] => return whole(draft.naming.mixer_norm.to_owned()),
+        ["ffn", "norm"] => return whole(draft.naming.ffn_norm.to_owned()),
         _ => {}
     }
     let place = Place { stem: &stem, kind, fused: draft.naming.fused, stacked, hidden: draft.hidden };

@@ -143,6 +143,11 @@ fn erf(x: f64) -> f64 {
     magnitude.copysign(x)
 }
 
+/// `x sigmoid(x)`.
+pub(crate) fn silu(x: f64) -> f64 {
+    x / (1.0 + (-x).exp())
+}
+
 /// A causal convolution with SiLU at the last token of a window `[taps, channels]`; `weight` is
 /// `[channels, taps]`.
 pub(crate) fn convolve(window: &[f32], weight: &[f32], channels: usize) -> Vec<f64> {
@@ -152,7 +157,7 @@ pub(crate) fn convolve(window: &[f32], weight: &[f32], channels: usize) -> Vec<f
             f64::from(window[tap * channels + channel]) * f64::from(weight[channel * taps + tap])
         };
         let sum: f64 = (0..taps).map(tap).sum();
-        sum / (1.0 + (-sum).exp())
+        silu(sum)
     };
     (0..channels).map(channel).collect()
 }

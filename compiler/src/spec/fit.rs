@@ -2,7 +2,7 @@
 
 use super::diagnostic::Source;
 use super::hardware::ReadHardware;
-use super::quant::{CLASSES, Names, ReadCanary, ReadQuant, Said, Subject, class_names};
+use super::quant::{Names, ReadCanary, ReadQuant, Said, Subject, class_names};
 use super::reader::{At, list, nearest};
 use super::tensors::{TensorDecl, draft_tensors, tensors};
 use super::types::*;
@@ -96,7 +96,7 @@ fn check_names(source: &Source, names: &Names, span: &Range<usize>, tensors: &[T
 
 /// The classes this model has.
 fn classes(tensors: &[TensorDecl]) -> impl Iterator<Item = TensorClass> {
-    CLASSES.into_iter().filter(|class| tensors.iter().any(|tensor| tensor.class == *class))
+    TensorClass::ALL.iter().copied().filter(|class| tensors.iter().any(|tensor| tensor.class == *class))
 }
 
 /// The tensors something is said of.

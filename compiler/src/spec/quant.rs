@@ -6,23 +6,8 @@ use super::types::*;
 use monomorph_formats::Format;
 use std::ops::Range;
 
-/// The classes in the order reports list them.
-pub(super) const CLASSES: [TensorClass; 11] = [
-    TensorClass::Embedding,
-    TensorClass::Attention,
-    TensorClass::DeltaNet,
-    TensorClass::DeltaGates,
-    TensorClass::Router,
-    TensorClass::Experts,
-    TensorClass::Shared,
-    TensorClass::Ffn,
-    TensorClass::Head,
-    TensorClass::Draft,
-    TensorClass::Norm,
-];
-
 /// The classes whose tensors are matrices of products: all but the last.
-const MATRICES: &[TensorClass] = CLASSES.split_at(10).0;
+const MATRICES: &[TensorClass] = TensorClass::ALL.split_at(TensorClass::ALL.len() - 1).0;
 
 /// What something is said of.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -66,7 +51,7 @@ pub(super) fn read(source: &Source, mut root: Table) -> ReadQuant {
     let stored = root.table("stored").and_then(|mut table| {
         let span = table.span();
         let formats = Format::ALL.map(|format| (format.name(), format));
-        let stored = classes(&mut table, &CLASSES, |value| value.choice(&formats));
+        let stored = classes(&mut table, TensorClass::ALL, |value| value.choice(&formats));
         table.finish();
         Some((stored?, span))
     });

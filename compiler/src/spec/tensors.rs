@@ -67,8 +67,11 @@ pub fn draft_tensors(model: &Model) -> Vec<TensorDecl> {
     if let Some(mixer) = model.mixers.get(&draft.layer.mixer) {
         list.mixer(mixer, model.hidden, &one);
     }
-    list.vector("layers.{layer}.ffn.norm", model.hidden, Some(&one));
-    list.ffn(model.ffn_of(&draft.layer), model.hidden, &one);
+    let ffn = model.ffn_of(&draft.layer);
+    if ffn.follows() {
+        list.vector("layers.{layer}.ffn.norm", model.hidden, Some(&one));
+    }
+    list.ffn(ffn, model.hidden, &one);
     list.vector(&format!("{LAYER_PREFIX}norm"), model.hidden, None);
     let of_draft = |decl: TensorDecl| TensorDecl {
         name: decl.name.replacen(LAYER_PREFIX, DRAFT_PREFIX, 1),
@@ -96,9 +99,14 @@ pub fn tensors(model: &Model) -> Vec<TensorDecl> {
     for (mixer, layers) in layers_of_mixers(model) {
         list.mixer(mixer, model.hidden, &layers);
     }
-    let all: Vec<usize> = (0..model.layers).collect();
-    list.vector("layers.{layer}.ffn.norm", model.hidden, Some(&all));
-    for (ffn, layers) in layers_of_ffns(model) {
+    let ffns = layers_of_ffns(model);
+    let followed = ffns.iter().filter(|(ffn, _)| ffn.follows());
+    let mut followed: Vec<usize> = followed.flat_map(|(_, layers)| layers.iter().copied()).collect();
+    followed.sort_unstable();
+    if !followed.is_empty() {
+        list.vector("layers.{layer}.ffn.norm", model.hidden, Some(&followed));
+    }
+    for (ffn, layers) in ffns {
         list.ffn(ffn, model.hidden, &layers);
     }
     list.vector("norm", model.hidden, None);

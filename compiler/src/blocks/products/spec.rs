@@ -1,4 +1,4 @@
-//! `[ffn]` of the kind `gated`: its words in MODEL.toml, its tensors.
+//! `[ffn]` of the kinds `gated` and `none`: their words in MODEL.toml, their tensors.
 
 use crate::blocks::FfnSpec;
 use crate::graph::{BodyBuilder, Builder, Op, Rows, ValueId};
@@ -49,6 +49,34 @@ impl FfnSpec for Gated {
     fn build(&self, graph: &mut Builder, body: &mut BodyBuilder, x: ValueId) -> ValueId {
         let op = Op::Gate { activation: self.activation };
         gated(graph, body, ("ffn", ""), op, x, self.bias)
+    }
+}
+
+/// Nothing: a layer ends with its mixer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Nothing;
+
+impl FfnSpec for Nothing {
+    const KIND: &'static str = "none";
+    const FOLLOWS: bool = false;
+
+    fn read(_: &Source, table: Table) -> Option<Nothing> {
+        table.finish();
+        Some(Nothing)
+    }
+
+    fn write(&self) -> String {
+        String::new()
+    }
+
+    fn tensors(&self, _: &mut LayerTensors) {}
+
+    fn place(&self, _: &Place) -> Option<FileTensor> {
+        None
+    }
+
+    fn build(&self, _: &mut Builder, _: &mut BodyBuilder, x: ValueId) -> ValueId {
+        x
     }
 }
 

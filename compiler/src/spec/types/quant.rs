@@ -74,51 +74,59 @@ impl<T: Copy> PerTensor<T> {
 /// What the names of a draft head's tensors begin with.
 pub const DRAFT_PREFIX: &str = "draft.";
 
-/// The classes of tensors a format is stated for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum TensorClass {
-    /// The token embedding (and the head, when tied).
-    Embedding,
-    /// q, k, v, gate and output projections.
-    Attention,
-    /// q, k, v, z and output projections of a delta-net.
-    DeltaNet,
-    /// Its projections to one number a head: b and a.
-    DeltaGates,
-    /// The product that chooses experts, and the one that weighs the shared expert.
-    Router,
-    /// Gate, up and down projections of the experts.
-    Experts,
-    /// Gate, up and down projections of the shared expert.
-    Shared,
-    /// Gate, up and down projections of a dense block.
-    Ffn,
-    /// The untied head.
-    Head,
-    /// Of the draft head all projections but the router's. One class, because releases store it unlike the
-    /// layers: in floats beside quantised ones, or quantised all alike but for one.
-    Draft,
-    /// Norm weights, biases, and the other vectors: of convolutions and of decays.
-    Norm,
+macro_rules! classes {
+    ($($(#[$attribute:meta])* $class:ident: $name:literal, quantised: $quantised:literal;)*) => {
+        /// The classes of tensors a format is stated for.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+        pub enum TensorClass {
+            $($(#[$attribute])* $class,)*
+        }
+
+        impl TensorClass {
+            /// In the order reports list them; the last has no matrices.
+            pub const ALL: &'static [TensorClass] = &[$(TensorClass::$class),*];
+
+            /// The name used in TOML files and reports.
+            pub fn name(self) -> &'static str {
+                match self {
+                    $(TensorClass::$class => $name,)*
+                }
+            }
+
+            /// Whether releases quantise it where they quantise layers.
+            pub fn is_quantised(self) -> bool {
+                match self {
+                    $(TensorClass::$class => $quantised,)*
+                }
+            }
+        }
+    };
 }
 
-impl TensorClass {
-    /// The name used in TOML files and reports.
-    pub fn name(self) -> &'static str {
-        match self {
-            TensorClass::Embedding => "embedding",
-            TensorClass::Attention => "attention",
-            TensorClass::DeltaNet => "delta-net",
-            TensorClass::DeltaGates => "delta-gates",
-            TensorClass::Router => "router",
-            TensorClass::Experts => "experts",
-            TensorClass::Shared => "shared",
-            TensorClass::Ffn => "ffn",
-            TensorClass::Head => "head",
-            TensorClass::Draft => "draft",
-            TensorClass::Norm => "norm",
-        }
-    }
+classes! {
+    /// The token embedding (and the head, when tied).
+    Embedding: "embedding", quantised: false;
+    /// q, k, v, gate and output projections.
+    Attention: "attention", quantised: true;
+    /// q, k, v, z and output projections of a delta-net.
+    DeltaNet: "delta-net", quantised: true;
+    /// Its projections to one number a head: b and a.
+    DeltaGates: "delta-gates", quantised: false;
+    /// The product that chooses experts, and the one that weighs the shared expert.
+    Router: "router", quantised: false;
+    /// Gate, up and down projections of the experts.
+    Experts: "experts", quantised: true;
+    /// Gate, up and down projections of the shared expert.
+    Shared: "shared", quantised: true;
+    /// Gate, up and down projections of a dense block.
+    Ffn: "ffn", quantised: true;
+    /// The untied head.
+    Head: "head", quantised: false;
+    /// Of the draft head all projections but the router's. One class, because releases store it unlike the
+    /// layers: in floats beside quantised ones, or quantised all alike but for one.
+    Draft: "draft", quantised: true;
+    /// Norm weights, biases, and the other vectors: of convolutions and of decays.
+    Norm: "norm", quantised: false;
 }
 
 /// What the operands are rounded to before a product; sums are f32 (int32 inside a block).

@@ -1,6 +1,15 @@
 //! The families known so far: what transformers' configuration classes have for absent keys, and what sets
 //! each apart.
 
+use super::family::Draft;
+use super::keys::{Findings, Keys};
+
+/// Reads the config of a family that is not told by a [`Family`].
+pub(super) type Reader = fn(&mut Keys, &mut Findings) -> Option<Draft>;
+
+/// Families with a reader of their own, by `model_type`.
+pub(super) const OWN: [(&str, Reader); 0] = [];
+
 /// A family of language models, named by a config's `model_type`.
 pub(crate) struct Family {
     pub(crate) name: &'static str,
