@@ -1,7 +1,7 @@
 //! The emitted CUDA stack of models with delta-nets and experts: what it loads, and the state it claims.
 
+use monomorph_abi::state::CudaState;
 use monomorph_compiler::blocks;
-use monomorph_compiler::plan::cuda::{CudaState, state_bytes};
 use monomorph_compiler::plan::{FieldKind, PhaseKind, Plan};
 use monomorph_compiler::{emit, graph, passes, spec};
 use std::path::Path;
@@ -94,6 +94,6 @@ fn every_layer_of_a_delta_net_has_its_state_for_every_slot() {
             bytes += state.bytes() * body.layers.len() as u64;
         }
     }
-    assert!(bytes > 0 && state_bytes(&plan) == bytes && plan.memory.state == bytes);
+    assert!(bytes > 0 && plan.state_bytes() == bytes && plan.memory.state == bytes);
     assert!(text.contains(&format!("state:{bytes},")), "claimed beside weights and K/V");
 }

@@ -21,19 +21,19 @@ pub use experts::{Combine, Experts, SharedDown, SharedUp};
 pub use products::{Accumulate, Gated, Linear, Project};
 
 use crate::emit::call::Call;
-use crate::emit::cpu::Working;
-use crate::graph::{BodyBuilder, Builder, Op, ValueId, WeightId};
+use crate::emit::cpu::{Scratch, Working};
+use crate::graph::{BodyBuilder, Builder, Op, RotaryFrequencies, ValueId, WeightId};
 use crate::import::names::Place;
 use crate::passes::PassError;
 use crate::passes::launch::{Launcher, Site};
 use crate::passes::rules::Fusion;
 use crate::plan::cuda::Launch;
-use crate::plan::{BufferId, FieldId, Plan, Work};
+use crate::plan::{BufferId, FieldId, Keeps, KvHeads, Plan, Work};
 use crate::reference::Evaluation;
 use crate::spec::LayerTensors;
 use crate::spec::diagnostic::Source;
 use crate::spec::reader::Table;
-use crate::spec::types::FileTensor;
+use crate::spec::types::{FileTensor, Target};
 use proc_macro2::TokenStream;
 
 /// A kind of phase: its operands, and what is done with them.
@@ -63,6 +63,26 @@ pub(crate) trait Kind {
     /// What else it works in on a CPU.
     fn working(&self, _: &Plan) -> Vec<Working> {
         Vec::new()
+    }
+
+    /// What it works in on a CPU that no other body's phases do.
+    fn scratch(&self, _: &Plan) -> Option<Scratch> {
+        None
+    }
+
+    /// What its layers keep of a sequence from step to step.
+    fn keeps(&self, _: &Target) -> Option<Keeps> {
+        None
+    }
+
+    /// Angles by which heads turn with their positions: their cosines and sines are there before the layers.
+    fn frequencies(&self) -> Option<&RotaryFrequencies> {
+        None
+    }
+
+    /// Whether its decode kernel takes a multiprocessor's registers alone.
+    fn fills_registers(&self) -> bool {
+        false
     }
 
     /// Its call on a CPU.
@@ -105,15 +125,6 @@ pub(crate) enum FieldForm {
     Convolution,
 }
 
-/// Heads of keys and values.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Kv {
-    /// How many.
-    pub heads: usize,
-    /// Width of one.
-    pub head_dim: usize,
-}
-
 /// What mixes tokens, as MODEL.toml has it.
 pub(crate) trait MixerSpec: Sized {
     /// What `kind` is.
@@ -135,13 +146,8 @@ pub(crate) trait MixerSpec: Sized {
     fn build(&self, graph: &mut Builder, body: &mut BodyBuilder, x: ValueId) -> ValueId;
 
     /// The keys and values that it keeps of every token.
-    fn kv(&self) -> Option<Kv> {
+    fn kv(&self) -> Option<KvHeads> {
         None
-    }
-
-    /// Bytes that it keeps of a sequence of any length on a CPU, in a build that makes so many drafts.
-    fn state_bytes(&self, _drafts: usize) -> usize {
-        0
     }
 }
 
@@ -244,16 +250,9 @@ macro_rules! blocks {
             }
 
             /// The keys and values that it keeps of every token.
-            pub fn kv(&self) -> Option<Kv> {
+            pub fn kv(&self) -> Option<KvHeads> {
                 match self {
                     $($(Mixer::$mixer(it) => it.kv(),)?)*
-                }
-            }
-
-            /// See [`MixerSpec::state_bytes`].
-            pub(crate) fn state_bytes(&self, drafts: usize) -> usize {
-                match self {
-                    $($(Mixer::$mixer(it) => it.state_bytes(drafts),)?)*
                 }
             }
         }
@@ -375,6 +374,16 @@ impl PhaseKind {
     /// Fields read.
     pub fn fields(&self) -> Vec<FieldId> {
         self.kind().fields()
+    }
+
+    /// What its layers keep of a sequence from step to step.
+    pub fn keeps(&self, target: &Target) -> Option<Keeps> {
+        self.kind().keeps(target)
+    }
+
+    /// Whether its work grows with the tokens before those at hand.
+    pub fn looks_back(&self, target: &Target) -> bool {
+        matches!(self.keeps(target), Some(Keeps::Blocks(_)))
     }
 
     /// The buffer the phase is for.

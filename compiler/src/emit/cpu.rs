@@ -2,19 +2,15 @@
 
 use super::call::{Place, phase};
 use super::{cpu_draft, far, float, format_ident, layer_type, number, quote, spec, weights};
-use crate::blocks;
 use crate::graph::{RotaryFrequencies, Rows};
-use crate::plan::{FieldId, FieldKind, PhaseKind, Plan, PlanBody};
-use crate::spec::types::DeltaShape;
-use monomorph_abi::state::Recurrence;
+use crate::plan::{FieldId, FieldKind, Keeps, KvHeads, Plan, PlanBody, State};
 use monomorph_formats::Format;
 use proc_macro2::{Ident, TokenStream};
 
 /// The items of `stack.rs`.
 pub fn stack(plan: &Plan) -> TokenStream {
     let weights = weights::structs(plan);
-    let frequencies =
-        plan.bodies.iter().filter_map(|body| Some(frequency_table(body, attention(body)?.frequencies)));
+    let frequencies = plan.bodies.iter().filter_map(|body| Some(frequency_table(body, body.frequencies()?)));
     let parts = far::numbers(plan);
     let buffers = buffers(plan);
     let stack = stack_struct(plan);
@@ -54,22 +50,10 @@ pub fn stack(plan: &Plan) -> TokenStream {
 /// Something phases work in: its name among the buffers, its type, and how it is made.
 pub type Working = (Ident, TokenStream, TokenStream);
 
-/// What the attention phase of a body needs besides weights and buffers.
-pub struct AttentionShape<'a> {
-    pub frequencies: &'a RotaryFrequencies,
-    pub heads: usize,
-    pub kv_heads: usize,
-    pub head_dim: usize,
-}
-
-/// The attention phase of a body, if it has one.
-pub fn attention(body: &PlanBody) -> Option<AttentionShape<'_>> {
-    body.phases.iter().find_map(|phase| match &phase.kind {
-        PhaseKind::Attention(blocks::Attention { frequencies, heads, kv_heads, head_dim, .. }) => {
-            Some(AttentionShape { frequencies, heads: *heads, kv_heads: *kv_heads, head_dim: *head_dim })
-        }
-        _ => None,
-    })
+/// What a body's phases work in: its type, and how it is made, where `lanes` is in scope.
+pub struct Scratch {
+    pub kind: TokenStream,
+    pub new: TokenStream,
 }
 
 /// A body's name as an identifier.
@@ -87,7 +71,7 @@ pub fn frequency_table(body: &PlanBody, frequencies: &RotaryFrequencies) -> Toke
     }
 }
 
-/// Activations, the staging of each product's input, and what attention works in.
+/// Activations, the staging of each product's input, and what else phases work in.
 fn buffers(plan: &Plan) -> TokenStream {
     let (tokens, sequences) = (number(plan.buckets.tokens), number(plan.buckets.sequences));
     let mut fields: Vec<Working> = Vec::new();
@@ -112,25 +96,12 @@ fn buffers(plan: &Plan) -> TokenStream {
         }
     }
     for body in &plan.bodies {
-        if let Some(shape) = delta_shape(body) {
-            let parameters = delta_parameters(shape);
-            fields.push((
-                body_ident(body, "_scratch"),
-                quote!(DeltaScratch<#parameters>),
-                quote!(DeltaScratch::new(#tokens)),
-            ));
+        if let Some(frequencies) = body.frequencies() {
+            let dims = number(2 * frequencies.inverse.len());
+            fields.push((body_ident(body, "_angles"), quote!(Rows<#dims>), quote!(Rows::new(#tokens))));
         }
-        let Some(AttentionShape { frequencies, heads, kv_heads, head_dim }) = attention(body) else {
-            continue;
-        };
-        let [dims, heads, kv_heads, head_dim] =
-            [2 * frequencies.inverse.len(), heads, kv_heads, head_dim].map(number);
-        fields.push((body_ident(body, "_angles"), quote!(Rows<#dims>), quote!(Rows::new(#tokens))));
-        fields.push((
-            body_ident(body, "_scratch"),
-            quote!(AttentionScratch<#heads, #kv_heads, #head_dim>),
-            quote!(AttentionScratch::new(lanes, SPEC.context).streamed(#tokens)),
-        ));
+        let scratch = body.phases.iter().find_map(|phase| phase.kind.kind().scratch(plan));
+        fields.extend(scratch.map(|Scratch { kind, new }| (body_ident(body, "_scratch"), kind, new)));
     }
     let declarations = fields.iter().map(|(name, kind, _)| quote!(#name: #kind));
     let inits = fields.iter().map(|(name, _, init)| quote!(#name: #init));
@@ -146,35 +117,10 @@ fn buffers(plan: &Plan) -> TokenStream {
     }
 }
 
-/// The delta-net of a body, if it has one.
-pub fn delta_shape(body: &PlanBody) -> Option<DeltaShape> {
-    body.phases.iter().find_map(|phase| match phase.kind {
-        PhaseKind::Delta(blocks::Delta { shape, .. }) => Some(shape),
-        _ => None,
-    })
-}
-
-/// The const parameters of a delta-net's types.
-fn delta_parameters(shape: DeltaShape) -> TokenStream {
-    let DeltaShape { key_heads, value_heads, key_dim, value_dim, .. } = shape;
-    let numbers = [key_heads, value_heads, key_dim, value_dim].map(number);
-    quote!(#(#numbers),*)
-}
-
-/// The const parameters of a delta-net's state.
-fn state_parameters(plan: &Plan, shape: DeltaShape) -> TokenStream {
-    let Recurrence { heads, rows, columns, channels, taps } = shape.recurrence();
-    // Without drafts the last is left out.
-    let drafts = Some(plan.drafts()).filter(|drafts| *drafts > 0);
-    let numbers = [heads, rows, columns, channels, taps].into_iter().chain(drafts).map(number);
-    quote!(#(#numbers),*)
-}
-
-/// The cache of the attention of a body.
-pub fn cache_type(plan: &Plan, shape: &AttentionShape) -> TokenStream {
+/// The cache of keys and values of a body's layers.
+pub fn cache_type(plan: &Plan, heads: KvHeads) -> TokenStream {
     let kv = format_ident!("{}", plan.target.quant.kv_format.name());
-    let [kv_heads, head_dim, block] =
-        [shape.kv_heads, shape.head_dim, plan.target.quant.kv_block].map(number);
+    let [kv_heads, head_dim, block] = [heads.heads, heads.head_dim, plan.target.quant.kv_block].map(number);
     quote!(KvCache<#kv, #kv_heads, #head_dim, #block>)
 }
 
@@ -196,18 +142,16 @@ fn stack_struct(plan: &Plan) -> TokenStream {
     let fields = plan.bodies.iter().filter(|body| !body.layers.is_empty()).map(|body| {
         let (layers, kind) = (body_ident(body, "_layers"), layer_type(&body.name));
         let layers = quote!(#layers: Vec<#kind>);
-        match attention(body) {
-            Some(shape) => {
-                let (cache, kind) = (body_ident(body, "_cache"), cache_type(plan, &shape));
+        match body.keeps(&plan.target) {
+            Some(Keeps::Blocks(heads)) => {
+                let (cache, kind) = (body_ident(body, "_cache"), cache_type(plan, heads));
                 quote!(#layers, #cache: #kind)
             }
-            None => match delta_shape(body) {
-                Some(shape) => {
-                    let (state, parameters) = (body_ident(body, "_state"), state_parameters(plan, shape));
-                    quote!(#layers, #state: RecurrentState<#parameters>)
-                }
-                None => layers,
-            },
+            Some(Keeps::State(State { parameters, .. })) => {
+                let (state, parameters) = (body_ident(body, "_state"), parameters.into_iter().map(number));
+                quote!(#layers, #state: RecurrentState<#(#parameters),*>)
+            }
+            None => layers,
         }
     });
     let drafts = number(plan.drafts());
@@ -248,9 +192,9 @@ fn forward(plan: &Plan) -> TokenStream {
     }
 }
 
-/// The statement that finds the angles of a batch's positions, for a body that attends.
+/// The statement that finds the angles of a batch's positions, for a body whose heads turn.
 pub fn angles(body: &PlanBody, batch: &TokenStream) -> Option<TokenStream> {
-    let factor = float(attention(body)?.frequencies.factor);
+    let factor = float(body.frequencies()?.factor);
     let table = format_ident!("{}", body_ident(body, "_frequencies").to_string().to_uppercase());
     let angles = body_ident(body, "_angles");
     Some(quote!(rotary_angles(lane, #batch, &#table, #factor, &self.buffers.#angles);))
@@ -343,21 +287,24 @@ fn model(plan: &Plan) -> TokenStream {
                 .collect::<Result<Vec<_>, _>>()?;
         });
         names.push(quote!(#layers));
-        if attention(body).is_some() {
-            let cache = body_ident(body, "_cache");
-            locals.push(quote!(let #cache = KvCache::new(#count, blocks)?;));
-            names.push(quote!(#cache));
-        }
-        if delta_shape(body).is_some() {
-            let state = body_ident(body, "_state");
-            locals.push(quote!(let #state = RecurrentState::new(#count, states)?;));
-            names.push(quote!(#state));
+        match body.keeps(&plan.target) {
+            Some(Keeps::Blocks(_)) => {
+                let cache = body_ident(body, "_cache");
+                locals.push(quote!(let #cache = KvCache::new(#count, blocks)?;));
+                names.push(quote!(#cache));
+            }
+            Some(Keeps::State(_)) => {
+                let state = body_ident(body, "_state");
+                locals.push(quote!(let #state = RecurrentState::new(#count, states)?;));
+                names.push(quote!(#state));
+            }
+            None => {}
         }
     }
     let states: Vec<Ident> = plan
         .bodies
         .iter()
-        .filter(|body| !body.layers.is_empty() && delta_shape(body).is_some())
+        .filter(|body| !body.layers.is_empty() && plan.state(body).is_some())
         .map(|body| body_ident(body, "_state"))
         .collect();
     let snapshots = states.first().map(|state| {
@@ -457,7 +404,7 @@ fn model(plan: &Plan) -> TokenStream {
 /// The functions that read and write what the model remembers, cache by cache.
 fn swap(plan: &Plan, states: &[Ident]) -> TokenStream {
     let layers = plan.bodies.iter().filter(|body| !body.layers.is_empty());
-    let attends = layers.filter(|body| attention(body).is_some());
+    let attends = layers.filter(|body| plan.kv_heads(body).is_some());
     let draft = plan.draft_layer();
     let caches: Vec<Ident> = attends.chain(draft).map(|body| body_ident(body, "_cache")).collect();
     let state = (!states.is_empty()).then(|| {

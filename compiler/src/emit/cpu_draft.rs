@@ -1,7 +1,7 @@
 //! What `stack.rs` for a CPU has besides where the target drafts.
 
 use super::call::{Place, phase};
-use super::cpu::{angles, attention, body_ident, cache_type, layer_loop};
+use super::cpu::{angles, body_ident, cache_type, layer_loop};
 use super::{far, format_ident, layer_type, number, quote};
 use crate::blocks;
 use crate::graph::BodyId;
@@ -15,8 +15,8 @@ pub fn fields(plan: &Plan) -> TokenStream {
     }
     let acceptance = acceptance(plan);
     let cache = plan.draft_layer().map(|layer| {
-        let shape = attention(layer).expect("the spec checks that a draft's layer attends");
-        let (cache, kind) = (body_ident(layer, "_cache"), cache_type(plan, &shape));
+        let heads = plan.kv_heads(layer).expect("the spec checks that a draft's layer attends");
+        let (cache, kind) = (body_ident(layer, "_cache"), cache_type(plan, heads));
         quote!(#cache: #kind,)
     });
     quote!(drafting: Drafting<#acceptance>, #cache)

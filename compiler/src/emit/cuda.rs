@@ -153,7 +153,7 @@ fn fill(text: &str, kernel: &Kernel, config: &str) -> String {
     text
 }
 
-/// `attention_qkv` becomes `AttentionQkvConfig`.
+/// `ffn_gate_up` becomes `FfnGateUpConfig`.
 fn config_name(kernel: &str) -> String {
     let words = kernel.split('_').filter(|word| !word.is_empty());
     words.map(|word| word[..1].to_uppercase() + &word[1..]).collect::<String>() + "Config"

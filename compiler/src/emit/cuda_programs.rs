@@ -1,9 +1,9 @@
 //! The programs of a CUDA stack: one function each, every launch with its grid and its arguments.
 
-use super::cpu::{attention, body_ident, layer_loop, layer_order};
+use super::cpu::{body_ident, layer_loop, layer_order};
 use super::{far, format_ident, layer_type, number, quote};
 use crate::graph::BodyId;
-use crate::plan::cuda::{Argument, CudaPlan, Extent, Launch, Plane, Program, Regime, StatePart};
+use crate::plan::cuda::{Argument, CudaPlan, Extent, Launch, Plane, Program, Regime};
 use crate::plan::{Plan, PlanBody};
 use proc_macro2::TokenStream;
 
@@ -139,9 +139,8 @@ pub fn looks_ahead(plan: &Plan, cuda: &CudaPlan, body: &PlanBody) -> bool {
 
 /// The body whose rotary table one reads: the first that turns by the same angles.
 pub fn rotary_body(plan: &Plan, body: usize) -> usize {
-    let frequencies = |body: &PlanBody| attention(body).map(|shape| shape.frequencies.clone());
-    let own = frequencies(&plan.bodies[body]);
-    plan.bodies.iter().position(|other| frequencies(other) == own).unwrap_or(body)
+    let own = plan.bodies[body].frequencies();
+    plan.bodies.iter().position(|other| other.frequencies() == own).unwrap_or(body)
 }
 
 fn launch(plan: &Plan, cuda: &CudaPlan, body: Option<&PlanBody>, launch: &Launch) -> TokenStream {
@@ -221,11 +220,8 @@ fn argument(plan: &Plan, cuda: &CudaPlan, body: Option<&PlanBody>, argument: &Ar
         }
         Argument::State(body, part) => {
             let state = body_ident(&plan.bodies[body.0], "_state");
-            match part {
-                StatePart::Window => quote!(self.#state.windows(layer)),
-                StatePart::Matrices => quote!(self.#state.matrices(layer)),
-                StatePart::Journals => quote!(self.#state.journals(layer)),
-            }
+            let part = format_ident!("{part}");
+            quote!(self.#state.#part(layer))
         }
         Argument::Following(edge) => {
             let body = body.expect("only launches of layers have weights that follow");

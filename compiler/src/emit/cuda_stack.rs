@@ -1,13 +1,13 @@
 //! `stack.rs` for a CUDA device: the layer stack as programs of kernel launches, one function a program,
 //! every launch with its grid and its arguments.
 
-use super::cpu::{attention, body_ident, delta_shape, frequency_table, logits_name};
+use super::cpu::{body_ident, frequency_table, logits_name};
 use super::cuda_programs::{looks_ahead, program, rotary_body};
-use super::cuda_weights::{self, cache_block_bytes};
+use super::cuda_weights;
 use super::{far, float, format_ident, layer_type, number, quote};
 use crate::graph::BodyId;
-use crate::plan::cuda::{CudaPlan, CudaState, Program, Regime, state_bytes};
-use crate::plan::{Plan, PlanBody};
+use crate::plan::cuda::{CudaPlan, Program, Regime};
+use crate::plan::{Keeps, Plan, PlanBody};
 use proc_macro2::{Ident, TokenStream};
 
 /// The items of `stack.rs`.
@@ -15,8 +15,7 @@ pub fn stack(plan: &Plan) -> TokenStream {
     let cuda = plan.cuda.as_ref().expect("a CUDA target has its launches planned");
     let weights = cuda_weights::structs(plan, cuda);
     let turning = plan.bodies.iter().enumerate().filter(|(at, _)| rotary_body(plan, *at) == *at);
-    let frequencies =
-        turning.filter_map(|(_, body)| Some(frequency_table(body, attention(body)?.frequencies)));
+    let frequencies = turning.filter_map(|(_, body)| Some(frequency_table(body, body.frequencies()?)));
     let parts = far::numbers(plan);
     let kernels = kernels(cuda);
     let areas = [buffers(plan), scratch(cuda)];
@@ -149,7 +148,7 @@ fn bodies_that_remember(plan: &Plan) -> impl Iterator<Item = &PlanBody> {
 /// Whether the rotary table of a body is its own.
 fn turns(plan: &Plan, body: &PlanBody) -> bool {
     let at = plan.bodies.iter().position(|other| std::ptr::eq(other, body));
-    at.is_some_and(|at| rotary_body(plan, at) == at)
+    body.frequencies().is_some() && at.is_some_and(|at| rotary_body(plan, at) == at)
 }
 
 fn layers_struct(plan: &Plan, cuda: &CudaPlan) -> TokenStream {
@@ -164,16 +163,13 @@ fn layers_struct(plan: &Plan, cuda: &CudaPlan) -> TokenStream {
                 #following: [[Pointer; 2]; #count],
             }
         });
-        let [cache, rotary] = ["_cache", "_rotary"].map(|suffix| body_ident(body, suffix));
-        let mixer = attention(body).map(|_| {
-            let rotary = turns(plan, body).then(|| quote!(#rotary: Pointer,));
-            quote!(#cache: Cache, #rotary)
+        let [cache, state, rotary] = ["_cache", "_state", "_rotary"].map(|suffix| body_ident(body, suffix));
+        let kept = body.keeps(&plan.target).map(|keeps| match keeps {
+            Keeps::Blocks(_) => quote!(#cache: Cache,),
+            Keeps::State(_) => quote!(#state: State,),
         });
-        let state = delta_shape(body).map(|_| {
-            let state = body_ident(body, "_state");
-            quote!(#state: State,)
-        });
-        quote!(#weights #following #mixer #state)
+        let rotary = turns(plan, body).then(|| quote!(#rotary: Pointer,));
+        quote!(#weights #following #kept #rotary)
     });
     quote! {
         /// Weights, caches and activations, and the kernels that work on them.
@@ -263,24 +259,30 @@ fn model(plan: &Plan, cuda: &CudaPlan) -> TokenStream {
     let (mut rotary_position, mut areas) = (0, plan.buffers.len() + cuda.scratch.len());
     for body in bodies_that_remember(plan) {
         let layers = number(body.layers.len().max(1));
-        if let Some(shape) = delta_shape(body) {
-            let (state, shape) = (body_ident(body, "_state"), CudaState::new(&shape, plan.drafts()));
-            let [window, matrices, journals] =
-                [shape.window_floats, shape.matrix_floats, shape.journal_floats].map(|it| number(4 * it));
-            mixers.push(quote!(let #state = memory.state(#layers, #window, #matrices, #journals)?;));
-            names.push(quote!(#state));
-            areas += 3;
+        match body.keeps(&plan.target) {
+            Some(Keeps::State(state)) => {
+                let name = body_ident(body, "_state");
+                let bytes = state.parts.iter().map(|part| number(part.bytes));
+                mixers.push(quote!(let #name = memory.state(#layers, #(#bytes),*)?;));
+                names.push(quote!(#name));
+                areas += state.parts.len();
+            }
+            Some(Keeps::Blocks(heads)) => {
+                let (cache, parts) = (body_ident(body, "_cache"), far::table(body));
+                let bytes = number(heads.layout(&plan.target).block_bytes());
+                mixers.push(quote!(let #cache = memory.cache(&#parts, #bytes)?;));
+                names.push(quote!(#cache));
+                areas += 1;
+            }
+            None => {}
         }
-        let Some(shape) = attention(body) else { continue };
-        areas += 2;
-        let [cache, rotary, table] = ["_cache", "_rotary", "_frequencies"].map(|it| body_ident(body, it));
-        let table = format_ident!("{}", table.to_string().to_uppercase());
-        let (bytes, parts) = (number(cache_block_bytes(plan, &shape)), far::table(body));
-        mixers.push(quote!(let #cache = memory.cache(&#parts, #bytes)?;));
-        names.push(quote!(#cache));
+        let Some(frequencies) = body.frequencies() else { continue };
+        areas += 1;
         if turns(plan, body) {
-            let factor = float(shape.frequencies.factor);
-            rotary_position += 8 * shape.frequencies.inverse.len();
+            let [rotary, table] = ["_rotary", "_frequencies"].map(|it| body_ident(body, it));
+            let table = format_ident!("{}", table.to_string().to_uppercase());
+            let factor = float(frequencies.factor);
+            rotary_position += 8 * frequencies.inverse.len();
             mixers.push(quote! {
                 let #rotary = load_rotary(&gpu, &mut memory, &#table, #factor, options.threads)?;
             });
@@ -289,7 +291,7 @@ fn model(plan: &Plan, cuda: &CudaPlan) -> TokenStream {
     }
     // Each may leave a gap up to the next multiple of 256.
     let (gaps, rotary_position) = (number(256 * areas), number(rotary_position));
-    let state = number(state_bytes(plan) as usize);
+    let state = number(plan.memory.state as usize);
     let weights = cuda_weights::loads(plan);
     let mut layers: Vec<Ident> = bodies_with_layers(plan).map(|body| body_ident(body, "_layers")).collect();
     let mut tables = Vec::new();
@@ -323,7 +325,7 @@ fn model(plan: &Plan, cuda: &CudaPlan) -> TokenStream {
         }
     });
     let parts = far::parts(plan);
-    let snapshots = plan.bodies.iter().any(|body| delta_shape(body).is_some()).then(|| {
+    let snapshots = (plan.memory.state > 0).then(|| {
         quote! {
             fn snapshots(&self) -> usize {
                 self.memory.states().snapshots

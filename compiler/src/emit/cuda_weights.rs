@@ -1,19 +1,12 @@
 //! The weights of a CUDA stack: shapes as constants, structs of addresses, and the code that loads them.
 
-use super::cpu::{AttentionShape, body_ident};
+use super::cpu::body_ident;
 use super::spec::{format, variant};
 use super::{format_ident, layer_type, number, quote};
 use crate::plan::cuda::CudaPlan;
 use crate::plan::{Field, FieldId, FieldKind, Packing, Part, Plan, PlanBody, packed};
 use crate::spec::types::{NormWeight, RotaryRows};
-use monomorph_abi::kv::Layout;
 use proc_macro2::{Ident, TokenStream};
-
-/// Bytes of the keys and values of one block and layer.
-pub fn cache_block_bytes(plan: &Plan, shape: &AttentionShape) -> usize {
-    let quant = &plan.target.quant;
-    Layout::cuda(shape.kv_heads, shape.head_dim, quant.kv_block, quant.kv_format).block_bytes()
-}
 
 /// The shape of each matrix, a struct for the weights of a layer of each body, one for those outside the
 /// layers, and the bytes of all.

@@ -1,8 +1,7 @@
 //! What `stack.rs` has for blocks on disk: which part of a block each attending layer keeps, and on a CPU the
 //! way there.
 
-use super::cpu::{attention, body_ident};
-use super::cuda_weights::cache_block_bytes;
+use super::cpu::body_ident;
 use super::{format_ident, number, quote};
 use crate::plan::{Plan, PlanBody};
 use proc_macro2::{Ident, TokenStream};
@@ -10,7 +9,7 @@ use proc_macro2::{Ident, TokenStream};
 /// The bodies with caches, and the numbers of the parts of each: those of layers in the order in which these
 /// run, then the draft head's.
 fn caches(plan: &Plan) -> Vec<(&PlanBody, Vec<usize>)> {
-    let attends = |at: usize| attention(&plan.bodies[at]).is_some();
+    let attends = |at: usize| plan.kv_heads(&plan.bodies[at]).is_some();
     let layers = plan.schedule.iter().filter(|(body, layer)| layer.is_some() && attends(body.0));
     let draft = plan.draft.iter().filter_map(|draft| draft.own_layer()).map(|layer| layer.0);
     let order: Vec<usize> = layers.map(|(body, _)| body.0).chain(draft).collect();
@@ -41,7 +40,7 @@ pub fn numbers(plan: &Plan) -> TokenStream {
 /// The bytes of each part of a block on a CUDA device, by cache, with the numbers of those that have as many.
 pub fn parts(plan: &Plan) -> TokenStream {
     let parts = caches(plan).into_iter().filter_map(|(body, _)| {
-        let bytes = number(cache_block_bytes(plan, &attention(body)?));
+        let bytes = number(plan.kv_heads(body)?.layout(&plan.target).block_bytes());
         let numbers = table(body);
         Some(quote!((#bytes, &#numbers)))
     });

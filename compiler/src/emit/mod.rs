@@ -136,7 +136,7 @@ fn spaced(code: &str) -> String {
     out
 }
 
-/// `attention` becomes `AttentionLayer`.
+/// `sliding-window` becomes `SlidingWindowLayer`.
 fn layer_type(body: &str) -> proc_macro2::Ident {
     let words = body.split(['-', '_']).map(|word| word[..1].to_uppercase() + &word[1..]);
     format_ident!("{}Layer", words.collect::<String>())

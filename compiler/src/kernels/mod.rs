@@ -10,6 +10,7 @@ mod fill;
 mod operands;
 
 pub use fill::*;
+pub(crate) use operands::operands;
 pub use operands::*;
 
 use crate::plan::cuda::Argument;
@@ -86,7 +87,7 @@ macro_rules! kernels {
         #[derive(Clone, Copy, Debug)]
         pub struct $arguments {
             $(
-                pub $parameter: $crate::kernels::$operand,
+                pub $parameter: $operand,
             )*
         }
 
@@ -98,7 +99,7 @@ macro_rules! kernels {
                 config: $config,
                 parameters: &[$($crate::kernels::Parameter {
                     name: stringify!($parameter),
-                    kind: <$crate::kernels::$operand as $crate::kernels::Operand>::$access,
+                    kind: <$operand as $crate::kernels::Operand>::$access,
                 }),*],
                 declarations: concat!($($declarations)?),
                 checks: &[$(($check, $crate::kernels::message(&[$($message)?]))),*],

@@ -1,7 +1,7 @@
 //! What kernels are handed: device addresses, by what stands there.
 
 use crate::graph::BodyId;
-use crate::plan::cuda::{Argument, Edge, Plane, StatePart};
+use crate::plan::cuda::{Argument, Edge, Plane};
 use crate::plan::{BufferId, FieldId};
 
 /// A device address of a certain use.
@@ -18,31 +18,33 @@ pub trait Operand: Copy {
     fn new(argument: Argument) -> Self;
 }
 
+/// Declares operands: what each is, and its element in C++.
 macro_rules! operands {
     ($($(#[$doc:meta])* $name:ident: $element:literal;)*) => {$(
         $(#[$doc])*
         #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-        pub struct $name(Argument);
+        pub struct $name($crate::plan::cuda::Argument);
 
         impl $name {
             /// Not used by the instantiation.
-            pub const NULL: $name = $name(Argument::Null);
+            pub const NULL: $name = $name($crate::plan::cuda::Argument::Null);
         }
 
-        impl Operand for $name {
+        impl $crate::kernels::Operand for $name {
             const READ: &'static str = concat!("const ", $element, "*");
             const WRITE: &'static str = concat!($element, "*");
 
-            fn argument(self) -> Argument {
+            fn argument(self) -> $crate::plan::cuda::Argument {
                 self.0
             }
 
-            fn new(argument: Argument) -> $name {
+            fn new(argument: $crate::plan::cuda::Argument) -> $name {
                 $name(argument)
             }
         }
     )*};
 }
+pub(crate) use operands;
 
 operands! {
     /// The header of a step, or of a pass that drafts.
@@ -75,18 +77,8 @@ operands! {
     Rotary: "float";
     /// One layer's K/V cache.
     Cache: "{config}::Kv";
-    /// Turned queries.
-    Queries: "AttentionShape<{config}>::Operand";
     /// Counters that kernels leave at zero.
     Counters: "int";
-    /// Matrices of recurrent state.
-    States: "float";
-    /// Windows of a convolution's raw inputs.
-    Windows: "float";
-    /// What tokens did to a state that may be taken back.
-    Journals: "float";
-    /// Factors of a delta-net's chunks.
-    Chunks: "unsigned char";
     /// Pairs of a token and an expert, sorted by expert.
     Lists: "char";
     /// Products of the chosen experts.
@@ -171,27 +163,6 @@ impl Cache {
     /// A body's layer's.
     pub fn of(body: BodyId) -> Cache {
         Cache(Argument::Cache(body))
-    }
-}
-
-impl States {
-    /// A body's layer's.
-    pub fn of(body: BodyId) -> States {
-        States(Argument::State(body, StatePart::Matrices))
-    }
-}
-
-impl Windows {
-    /// A body's layer's.
-    pub fn of(body: BodyId) -> Windows {
-        Windows(Argument::State(body, StatePart::Window))
-    }
-}
-
-impl Journals {
-    /// A body's layer's.
-    pub fn of(body: BodyId) -> Journals {
-        Journals(Argument::State(body, StatePart::Journals))
     }
 }
 

@@ -4,7 +4,7 @@
 use super::fuse::{Fused, Group};
 use super::{PassError, pass_error};
 use crate::blocks::FieldForm;
-use crate::graph::{Body, BodyId, Graph, Op, Weight, WeightId};
+use crate::graph::{Body, BodyId, Graph, Op, ValueId, Weight, WeightId};
 use crate::plan::{Field, FieldId, FieldKind, Packing, Part};
 use std::collections::BTreeMap;
 
@@ -50,6 +50,10 @@ pub fn layout(graph: &Graph, fused: &Fused) -> Result<Layout, PassError> {
 impl Layout {
     fn group(&mut self, graph: &Graph, body_id: BodyId, group: &Group) -> Result<Uses, PassError> {
         let body = &graph.bodies[body_id.0];
+        let names = |value: ValueId| {
+            let names = group.values.iter().filter(move |(_, it)| **it == value);
+            names.map(|(name, _)| name.clone())
+        };
         let mut uses = Uses::default();
         for id in &group.nodes {
             match &body.nodes[id.0].op {
@@ -57,16 +61,13 @@ impl Layout {
                     let Weight { stored, rows, .. } = graph.weights[weight.0];
                     let kind = FieldKind::Norm { format: stored, length: rows, eps: *eps, form: *form };
                     let field = self.field(graph, body_id, &[*weight], kind);
-                    let value = body.nodes[id.0].output;
-                    let names = group.values.iter().filter(|(_, it)| **it == value);
-                    uses.norms.extend(names.map(|(name, _)| (name.clone(), field)));
+                    uses.norms.extend(names(body.nodes[id.0].output).map(|name| (name, field)));
                 }
                 Op::Block(op) => {
                     let fields = op.fields().into_iter();
                     let fields: Vec<FieldId> = fields.map(|it| self.own(graph, body_id, it)).collect();
-                    let value = body.nodes[id.0].output;
-                    let names = group.values.iter().filter(|(_, it)| **it == value);
-                    uses.own.extend(names.map(|(name, _)| (name.clone(), fields.clone())));
+                    let names = names(body.nodes[id.0].output);
+                    uses.own.extend(names.map(|name| (name, fields.clone())));
                 }
                 _ => {}
             }
@@ -184,7 +185,7 @@ impl Layout {
     }
 }
 
-/// `layers.{layer}.attention.{q,k,v}` becomes `attention_qkv`, `ffn.{gate,up}` `ffn_gate_up`.
+/// `layers.{layer}.ffn.{gate,up}` becomes `ffn_gate_up`; names of one letter are joined.
 fn field_name(weights: &[&str]) -> String {
     let stripped: Vec<&str> = weights.iter().map(|name| name.trim_start_matches("layers.{layer}.")).collect();
     let stripped: Vec<String> = stripped.iter().map(|name| name.replace("{expert}.", "")).collect();

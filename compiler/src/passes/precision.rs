@@ -54,7 +54,7 @@ fn add(classes: &mut Classes, wrong: String, class: &'static str) {
     }
 }
 
-/// "nvfp4 (`experts`, `shared`), fp8-e4m3 (`attention`)".
+/// "nvfp4 (`experts`, `shared`), fp8-e4m3 (`head`)".
 fn named(classes: &Classes) -> String {
     let of = |classes: &[&str]| classes.iter().map(|it| format!("`{it}`")).collect::<Vec<_>>().join(", ");
     let all: Vec<String> =

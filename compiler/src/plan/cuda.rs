@@ -1,12 +1,10 @@
 //! What a CUDA target runs: programs of kernel launches, each with its geometry and the memory it is handed.
 
-use super::{BufferId, FieldId, Phase, PhaseKind, PlanBody, Structure};
-use crate::blocks;
+use super::{BufferId, FieldId};
 use crate::graph::BodyId;
 use crate::kernels::Signature;
 
 pub use monomorph_abi::packed::Plane;
-pub use monomorph_abi::state::CudaState;
 pub use monomorph_abi::step::MAX_SEQUENCES;
 
 /// Sequences that decode programs are made for.
@@ -242,9 +240,9 @@ pub enum Argument {
     Field(FieldId, Plane),
     /// This layer's K/V cache; the body's layers count from 0.
     Cache(BodyId),
-    /// Recurrent state of this layer, that of slot 0, with the other slots' behind it at
-    /// [`StateShape`]'s strides; the body's layers count from 0.
-    State(BodyId, StatePart),
+    /// A [part](super::StatePart) of this layer's recurrent state, by its name: that of slot 0, with the other
+    /// slots' behind it; the body's layers count from 0.
+    State(BodyId, &'static str),
     /// Where the codes begin, or end, of the first matrix that the schedule reads behind this layer.
     Following(Edge),
     /// The rotary table of a body.
@@ -262,28 +260,4 @@ pub enum Edge {
     Begin,
     /// What stands behind its last.
     End,
-}
-
-/// A part of a delta-net's recurrent state.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum StatePart {
-    /// What the convolution still needs: f32 `[slots][window][channels]`, the raw input of position `p` in
-    /// row `p % window`.
-    Window,
-    /// f32 `[slots][value_heads][key_dim][value_dim]`.
-    Matrices,
-    /// What tokens did that may be taken back, where a target drafts: f32 `[slots][rows][width]`.
-    Journals,
-}
-
-/// Bytes of recurrent state that a sequence has on a CUDA device, all layers together.
-pub fn state_bytes(plan: &Structure<Phase>) -> u64 {
-    let of_body = |body: &PlanBody| {
-        let of_layer = body.phases.iter().map(|phase| match &phase.kind {
-            PhaseKind::Delta(blocks::Delta { shape, .. }) => CudaState::new(shape, plan.drafts()).bytes(),
-            _ => 0,
-        });
-        of_layer.sum::<u64>() * body.layers.len() as u64
-    };
-    plan.bodies.iter().map(of_body).sum()
 }

@@ -85,7 +85,7 @@ impl<P: AsRef<LoweredPhase>> Structure<P> {
     /// Bodies of the model's layers that attend, in the schedule's order.
     pub fn attending(&self) -> impl Iterator<Item = BodyId> {
         let layers = self.schedule.iter().filter(|(_, layer)| layer.is_some());
-        layers.map(|(body, _)| *body).filter(|body| self.bodies[body.0].attends())
+        layers.map(|(body, _)| *body).filter(|body| self.kv_heads(&self.bodies[body.0]).is_some())
     }
 
     /// Bodies of the passes in execution order; none where the stack drafts nothing.

@@ -5,8 +5,6 @@ use super::{
     Prediction, Speculation, Structure, Work, cuda,
 };
 use crate::graph::BodyId;
-use crate::spec;
-use crate::spec::types::Target;
 
 impl Plan {
     /// Counts what has been launched.
@@ -41,17 +39,14 @@ fn phase(plan: &Lowered, lowered: &LoweredPhase, boundaries: Boundaries) -> Phas
 }
 
 fn memory(plan: &Structure<Phase>, cuda: Option<&cuda::CudaPlan>) -> Memory {
-    let Target { hardware, model, quant, .. } = &plan.target;
-    let weights = plan.fields.iter().map(|field| field.bytes(&hardware.kind) * plan.instances(field) as u64);
+    let hardware = &plan.target.hardware.kind;
+    let weights = plan.fields.iter().map(|field| field.bytes(hardware) * plan.instances(field) as u64);
     let scratch = cuda.iter().flat_map(|cuda| &cuda.scratch).map(|scratch| scratch.bytes);
     Memory {
         weights: weights.sum(),
         scratch: plan.buffers.iter().map(Buffer::bytes).chain(scratch).sum(),
-        kv_block: spec::kv_block_bytes(model, quant, &hardware.kind, plan.draft_layer().is_some()) as u64,
-        state: match cuda {
-            Some(_) => cuda::state_bytes(plan),
-            None => spec::state_bytes(model, plan.drafts()) as u64,
-        },
+        kv_block: plan.kv_block_bytes(),
+        state: plan.state_bytes(),
     }
 }
 

@@ -5,12 +5,14 @@ pub mod cuda;
 mod draft;
 mod field;
 mod figures;
+mod keeps;
 pub mod packed;
 mod work;
 
 pub use cost::{Cost, Prediction, touched_experts};
 pub use draft::{DraftLayers, DraftPlan, Speculation};
 pub use field::{Field, FieldKind, Part};
+pub use keeps::{Keeps, KvHeads, State, StatePart};
 pub use packed::Packing;
 pub use work::{Given, Work};
 
@@ -184,13 +186,6 @@ impl AsRef<LoweredPhase> for Phase {
 impl AsRef<LoweredPhase> for LoweredPhase {
     fn as_ref(&self) -> &LoweredPhase {
         self
-    }
-}
-
-impl<P: AsRef<LoweredPhase>> PlanBody<P> {
-    /// Whether it is of layers with keys and values.
-    pub fn attends(&self) -> bool {
-        self.phases.iter().any(|phase| matches!(phase.as_ref().kind, PhaseKind::Attention(_)))
     }
 }
 

@@ -1,7 +1,7 @@
 //! A token's argument: which bytes a decode step of one sequence moves, over how many boundaries, and so how
 //! fast it can be and should be; and what a server claims of the memory before K/V.
 
-use crate::plan::{Cost, FieldId, FieldKind, Phase, PhaseKind, Plan, Prediction};
+use crate::plan::{Cost, FieldId, FieldKind, Phase, Plan, Prediction};
 use crate::spec::types::TensorClass;
 use serde::Serialize;
 use std::collections::BTreeMap;
@@ -96,7 +96,7 @@ pub fn report(plan: &Plan) -> Option<StepReport> {
     });
     let contexts = CONTEXTS.into_iter().filter(|context| *context < plan.target.model.context);
     let contexts = contexts.map(|context| {
-        let costs = || phases().map(|phase| after(phase, context));
+        let costs = || phases().map(|phase| after(plan, phase, context));
         let sum = costs().fold(Cost::default(), |sum, cost| sum + cost);
         ContextReport {
             context,
@@ -124,14 +124,12 @@ pub fn report(plan: &Plan) -> Option<StepReport> {
 }
 
 /// A phase of a step after `context` tokens.
-fn after(phase: &Phase, context: usize) -> Cost {
+fn after(plan: &Plan, phase: &Phase, context: usize) -> Cost {
     let longer = (context + 1) as f64 / (Prediction::DECODE_CONTEXT + 1) as f64;
     let Cost { kv_bytes, f32_products, .. } = phase.decode;
-    match phase.kind {
-        PhaseKind::Attention(_) => {
-            Cost { kv_bytes: kv_bytes * longer, f32_products: f32_products * longer, ..phase.decode }
-        }
-        _ => phase.decode,
+    match phase.kind.looks_back(&plan.target) {
+        true => Cost { kv_bytes: kv_bytes * longer, f32_products: f32_products * longer, ..phase.decode },
+        false => phase.decode,
     }
 }
 

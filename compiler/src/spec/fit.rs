@@ -411,12 +411,6 @@ pub fn kv_block_bytes(model: &Model, quant: &Quant, hardware: &HardwareKind, dra
     layouts.map(|layout| layout.block_bytes() as u128).sum()
 }
 
-/// Bytes of recurrent state one sequence has on a CPU, all layers together, in a build that makes `drafts`
-/// drafts.
-pub fn state_bytes(model: &Model, drafts: usize) -> u128 {
-    model.layer_mixers().map(|mixer| mixer.state_bytes(drafts) as u128).sum()
-}
-
 /// Bytes of all tensors as stored, those of the draft head where `draft` says so.
 pub fn weight_bytes(model: &Model, quant: &Quant, draft: bool) -> u128 {
     let bytes = |tensor: &TensorDecl| {

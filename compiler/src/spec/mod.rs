@@ -19,7 +19,7 @@ pub use batches::with_batch_invariant;
 pub use catalogue::{Catalogue, HardwareEntry, ModelEntry, catalogue, list};
 pub use diagnostic::{Diagnostic, Diagnostics};
 pub use drafting::with_draft;
-pub use fit::{kv_block_bytes, state_bytes, weight_bytes};
+pub use fit::{kv_block_bytes, weight_bytes};
 pub(crate) use tensors::LayerTensors;
 pub use tensors::{LAYER_PREFIX, TensorDecl, draft_tensors, stored_tensors, tensors};
 pub use variants::variants;

@@ -366,7 +366,7 @@ impl Gathering {
                    streams: &[usize],
                    prompt: usize,
                    repeat: usize| {
-            let prefill = total(&plan, |kind, _, prefill| scaled(kind, prefill, prompt));
+            let prefill = total(&plan, |kind, _, prefill| scaled(&plan.target, kind, prefill, prompt));
             json!({
                 "name": name, "depth": depth, "generate": 128, "prompt": prompt, "batch": batch, "streams": streams,
                 "repeat": repeat,
@@ -407,14 +407,14 @@ fn total(plan: &Plan, cost: impl Fn(&PhaseKind, Cost, Cost) -> Cost) -> Cost {
     phases.fold(Cost::default(), |sum, phase| sum + cost(&phase.kind, phase.decode, phase.prefill))
 }
 
-/// The cost of a prompt of another length than the plan's: products grow with it, attention's with its
-/// square. (The head, which computes one row, comes out too dear by a hundredth of a prompt.)
-fn scaled(kind: &PhaseKind, prefill: Cost, tokens: usize) -> Cost {
+/// The cost of a prompt of another length than the plan's: products grow with it, those with earlier tokens
+/// with its square. (The head, which computes one row, comes out too dear by a hundredth of a prompt.)
+fn scaled(target: &Target, kind: &PhaseKind, prefill: Cost, tokens: usize) -> Cost {
     let pairs = |tokens: usize| (tokens * (tokens + 1)) as f64;
     let linear = tokens as f64 / Prediction::PREFILL_TOKENS as f64;
-    let products = match kind {
-        PhaseKind::Attention(_) => pairs(tokens) / pairs(Prediction::PREFILL_TOKENS),
-        _ => linear,
+    let products = match kind.looks_back(target) {
+        true => pairs(tokens) / pairs(Prediction::PREFILL_TOKENS),
+        false => linear,
     };
     Cost {
         kv_bytes: prefill.kv_bytes * linear,

@@ -3,11 +3,8 @@
 
 use super::kernels::{Pool, Wanted};
 use super::variants::{Cut, settings, variants};
-use monomorph_abi::kv::Layout;
 use monomorph_compiler::blocks;
-use monomorph_compiler::plan::cuda::{
-    Argument, CudaPlan, CudaState, Edge, Extent, Launch, Plane, Program, StatePart,
-};
+use monomorph_compiler::plan::cuda::{Argument, CudaPlan, Edge, Extent, Launch, Plane, Program};
 use monomorph_compiler::plan::packed::TILE_ROWS;
 use monomorph_compiler::plan::{FieldKind, Packing, PhaseKind, Plan};
 use monomorph_compiler::spec::types::{Knobs, NormWeight, PhaseTuning, Settings, Target};
@@ -231,23 +228,15 @@ impl<'a> Survey<'a> {
             .bodies
             .iter()
             .map(|body| {
-                let attention = body.phases.iter().find_map(|phase| match &phase.kind {
-                PhaseKind::Attention(blocks::Attention { frequencies, kv_heads, head_dim, .. }) => Some(json!({
-                    "inverse": frequencies.inverse, "factor": frequencies.factor,
-                    "block_bytes": Layout::cuda(*kv_heads, *head_dim, quant.kv_block, quant.kv_format).block_bytes(),
-                })),
-                _ => None,
-            });
-                // Bytes of one slot.
-                let state = body.phases.iter().find_map(|phase| match &phase.kind {
-                    PhaseKind::Delta(blocks::Delta { shape, .. }) => {
-                        let state = CudaState::new(shape, plan.drafts());
-                        Some(json!({
-                            "window": 4 * state.window_floats, "matrices": 4 * state.matrix_floats,
-                            "journals": 4 * state.journal_floats,
-                        }))
-                    }
-                    _ => None,
+                let attention = plan.kv_heads(body).zip(body.frequencies()).map(|(heads, frequencies)| {
+                    json!({
+                        "inverse": frequencies.inverse, "factor": frequencies.factor,
+                        "block_bytes": heads.layout(&plan.target).block_bytes(),
+                    })
+                });
+                // Bytes of one slot, by part.
+                let state = plan.state(body).map(|state| {
+                    state.parts.iter().map(|part| (part.name, part.bytes)).collect::<BTreeMap<_, _>>()
                 });
                 json!({ "name": body.name, "layers": body.layers.len(), "attention": attention, "state": state, "first": plan.first_matrix(body).map(|it| it.0) })
             })
@@ -331,15 +320,7 @@ fn call(plan: &Plan, launch: &Launch) -> Call {
             }
         ]),
         Argument::Cache(body) => json!(["cache", body.0]),
-        Argument::State(body, part) => json!([
-            "state",
-            body.0,
-            match part {
-                StatePart::Window => "window",
-                StatePart::Matrices => "matrices",
-                StatePart::Journals => "journals",
-            }
-        ]),
+        Argument::State(body, part) => json!(["state", body.0, part]),
         Argument::Following(Edge::Begin) => json!(["following", 0]),
         Argument::Following(Edge::End) => json!(["following", 1]),
         Argument::Rotary(body) => json!(["rotary", body.0]),

@@ -2,12 +2,24 @@
 
 use super::Attention;
 use crate::emit::call::Call;
-use crate::emit::float;
+use crate::emit::cpu::Scratch;
+use crate::emit::{float, number};
+use crate::plan::Plan;
 use crate::spec::types::RotaryPairs;
 use proc_macro2::TokenStream;
 use quote::quote;
 
 impl Attention {
+    pub(super) fn scratch(&self, plan: &Plan) -> Scratch {
+        let Attention { heads, kv_heads, head_dim, .. } = *self;
+        let [heads, kv_heads, head_dim] = [heads, kv_heads, head_dim].map(number);
+        let tokens = number(plan.buckets.tokens);
+        Scratch {
+            kind: quote!(AttentionScratch<#heads, #kv_heads, #head_dim>),
+            new: quote!(AttentionScratch::new(lanes, SPEC.context).streamed(#tokens)),
+        }
+    }
+
     pub(super) fn call(&self, it: &Call) -> TokenStream {
         let norm = |id: Option<_>| id.map_or_else(|| quote!(&NoNorm), |id| it.field(id));
         let (q_norm, k_norm) = (norm(self.q_norm), norm(self.k_norm));

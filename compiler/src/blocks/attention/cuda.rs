@@ -2,10 +2,10 @@
 
 use super::Attention;
 use crate::blocks::attention::kernels::{
-    AttentionDecode, AttentionExact, AttentionPrefill, AttentionPrefillWgmma, AttentionWrite,
+    AttentionDecode, AttentionExact, AttentionPrefill, AttentionPrefillWgmma, AttentionWrite, Queries,
 };
 use crate::graph::BodyId;
-use crate::kernels::{Cache, Counters, Queries, Rotary, Rows, Tokens, Vector};
+use crate::kernels::{Cache, Counters, Rotary, Rows, Tokens, Vector};
 use crate::passes::PassError;
 use crate::passes::launch::{
     Instance, Launcher, Member, Outline, Site, count, fixed, integer, no_kernel, value,

@@ -1,8 +1,13 @@
 //! Attention's kernels.
 
-use crate::kernels::{Config, kernels};
+use crate::kernels::{Cache, Config, Counters, Header, Rotary, Rows, Tokens, Vector, kernels, operands};
 
 const DEFAULTS: Config = Config::Inherits("AttentionDefaults");
+
+operands! {
+    /// Turned queries.
+    Queries: "AttentionShape<{config}>::Operand";
+}
 
 kernels! {
     /// Norm, rotary, K/V write and attention of a decode step.

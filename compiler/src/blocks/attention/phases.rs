@@ -3,6 +3,7 @@
 use super::super::{Kind, PhaseKind};
 use super::graph;
 use crate::emit::call::Call;
+use crate::emit::cpu::Scratch;
 use crate::graph::{Op, RotaryFrequencies};
 use crate::passes::launch::{Launcher, Site};
 use crate::passes::lower::Lowering;
@@ -10,8 +11,8 @@ use crate::passes::memory::Slice;
 use crate::passes::rules::Fusion;
 use crate::passes::{PassError, pass_error};
 use crate::plan::cuda::Launch;
-use crate::plan::{BufferId, FieldId, Work};
-use crate::spec::types::{Compute, TensorClass};
+use crate::plan::{BufferId, FieldId, Keeps, KvHeads, Plan, Work};
+use crate::spec::types::{Compute, Target, TensorClass};
 use monomorph_abi::kv;
 use proc_macro2::TokenStream;
 
@@ -67,6 +68,23 @@ impl Kind for Attention {
             (Some(_), Some(Compute::F32 | Compute::Int8Block32)) => work.cost.f64_products = products,
             _ => work.cost.f32_products = products,
         }
+    }
+
+    fn scratch(&self, plan: &Plan) -> Option<Scratch> {
+        Some(Attention::scratch(self, plan))
+    }
+
+    fn keeps(&self, _: &Target) -> Option<Keeps> {
+        Some(Keeps::Blocks(KvHeads { heads: self.kv_heads, head_dim: self.head_dim }))
+    }
+
+    fn frequencies(&self) -> Option<&RotaryFrequencies> {
+        Some(&self.frequencies)
+    }
+
+    // Where its blocks end, nothing stands beside them.
+    fn fills_registers(&self) -> bool {
+        self.head_dim > 128
     }
 
     fn cpu(&self, call: &Call) -> TokenStream {

@@ -1,8 +1,9 @@
 //! `[mixer.*]` of the kind `attention`: its words in MODEL.toml, its tensors.
 
-use crate::blocks::{Kv, MixerSpec};
+use crate::blocks::MixerSpec;
 use crate::graph::{BodyBuilder, Builder, ValueId};
 use crate::import::names::Place;
+use crate::plan::KvHeads;
 use crate::spec::diagnostic::Source;
 use crate::spec::model::{MAX_HEADS, divides, flag, norm, rotary};
 use crate::spec::reader::{Table, Value};
@@ -117,7 +118,7 @@ impl MixerSpec for Attention {
         super::graph::build(self, graph, body, x)
     }
 
-    fn kv(&self) -> Option<Kv> {
-        Some(Kv { heads: self.kv_heads, head_dim: self.head_dim })
+    fn kv(&self) -> Option<KvHeads> {
+        Some(KvHeads { heads: self.kv_heads, head_dim: self.head_dim })
     }
 }

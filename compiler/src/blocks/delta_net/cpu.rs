@@ -2,6 +2,10 @@
 
 use super::{Delta, ProjectDelta};
 use crate::emit::call::{Call, activation};
+use crate::emit::cpu::Scratch;
+use crate::emit::number;
+use crate::plan::Plan;
+use crate::spec::types::DeltaShape;
 use proc_macro2::TokenStream;
 use quote::quote;
 
@@ -17,6 +21,13 @@ impl ProjectDelta {
 }
 
 impl Delta {
+    pub(super) fn scratch(&self, plan: &Plan) -> Scratch {
+        let DeltaShape { key_heads, value_heads, key_dim, value_dim, .. } = self.shape;
+        let parameters = [key_heads, value_heads, key_dim, value_dim].map(number);
+        let tokens = number(plan.buckets.tokens);
+        Scratch { kind: quote!(DeltaScratch<#(#parameters),*>), new: quote!(DeltaScratch::new(#tokens)) }
+    }
+
     pub(super) fn call(&self, it: &Call) -> TokenStream {
         let [qkvz, ba, out] = [self.qkvz, self.ba, self.out].map(|id| it.buffer(id));
         let [convolution, a_log, dt_bias, norm] =

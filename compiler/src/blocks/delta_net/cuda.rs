@@ -2,14 +2,18 @@
 //! norm and gate), two for heads of other widths and wherever the arithmetic is exact.
 
 use super::Delta;
-use crate::blocks::delta_net::kernels::{DeltaChunks, DeltaDecode, DeltaGate, DeltaPlain, DeltaPrepare};
+use super::kernels::{
+    Chunks, DeltaChunks, DeltaDecode, DeltaGate, DeltaPlain, DeltaPrepare, Journals, States, Windows,
+};
+use super::phases::{JOURNALS, MATRICES, WINDOWS};
 use crate::graph::BodyId;
-use crate::kernels::{Arguments, Chunks, Journals, Rows, States, Vector, Windows};
+use crate::kernels::{Operand, Rows, Vector};
 use crate::passes::PassError;
 use crate::passes::launch::{Instance, Launcher, Member, Site, count, fits, fixed, integer, no_kernel};
-use crate::plan::cuda::{Constant, CudaState, Extent, Launch, Module, Regime};
+use crate::plan::cuda::{Argument, Constant, Extent, Launch, Regime};
 use crate::plan::{FieldId, FieldKind};
 use crate::spec::types::{Activation, Compute, Cuda, DeltaShape, NormWeight, TensorClass};
+use monomorph_abi::state::CudaState;
 
 /// Tokens of a chunk (templates/cuda/lib/delta_chunk.cuh).
 const CHUNK: usize = 64;
@@ -150,9 +154,12 @@ impl Launcher<'_> {
             a_log: weight(a_log),
             dt_bias: weight(dt_bias),
             norm: weight(norm),
-            states: States::of(body),
-            windows: Windows::of(body),
-            journals: if drafts > 0 { Journals::of(body) } else { Journals::NULL },
+            states: States::new(Argument::State(body, MATRICES)),
+            windows: Windows::new(Argument::State(body, WINDOWS)),
+            journals: match drafts {
+                0 => Journals::NULL,
+                _ => Journals::new(Argument::State(body, JOURNALS)),
+            },
             out,
         })
     }
@@ -245,6 +252,8 @@ impl Launcher<'_> {
         let instance = Instance { shared: chunks_shared(slots), ..Instance::new(name, constants, threads) };
         let grid = [Extent::Fixed(count(split * shape.value_heads)), Extent::Sequences(1), Extent::Fixed(1)];
         let arguments = DeltaChunks { step, scratch, states, journals, o };
+        // Chunks begin where a piece of the prompt does.
+        self.cut_prompts_at(CHUNK);
         launches.push(self.launch(site, instance, grid, arguments));
     }
 
@@ -289,13 +298,6 @@ impl Launcher<'_> {
         let instance = Instance::new(self.kernel_name(site, "_gate"), constants, GATE_THREADS);
         self.launch(site, instance, self.grid_of_rows(site, 1), arguments)
     }
-}
-
-/// Tokens whose multiples a prompt may be cut at without another bit in any row: chunks of a delta-net begin
-/// where a piece does. Every other kernel of a prefill takes a row by itself, or keys by their positions.
-pub(crate) fn piece_tokens(modules: &[Module]) -> usize {
-    let mut kernels = modules.iter().flat_map(|module| &module.kernels);
-    if kernels.any(|kernel| kernel.signature == DeltaChunks::SIGNATURE) { CHUNK } else { 1 }
 }
 
 /// `sizeof(DeltaChunksShared<C>)`: pieces of 64 x 128 halves, and two barriers each.

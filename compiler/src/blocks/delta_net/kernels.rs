@@ -1,8 +1,19 @@
 //! The gated delta-net's kernels.
 
-use crate::kernels::{Config, kernels};
+use crate::kernels::{Config, Header, Rows, Vector, kernels, operands};
 
 const DEFAULTS: Config = Config::Inherits("DeltaDefaults");
+
+operands! {
+    /// Matrices of recurrent state.
+    States: "float";
+    /// Windows of a convolution's raw inputs.
+    Windows: "float";
+    /// What tokens did to a state that may be taken back.
+    Journals: "float";
+    /// Factors of a delta-net's chunks.
+    Chunks: "unsigned char";
+}
 
 kernels! {
     /// The recurrence of a prompt, chunk after chunk.

@@ -4,6 +4,7 @@ use super::super::{Kind, PhaseKind};
 use super::graph::DeltaNet;
 use crate::blocks::products::cuda::Operands;
 use crate::emit::call::Call;
+use crate::emit::cpu::Scratch;
 use crate::graph::Op;
 use crate::passes::launch::{Launcher, Site};
 use crate::passes::lower::Lowering;
@@ -12,8 +13,9 @@ use crate::passes::rules::Fusion;
 use crate::passes::{PassError, pass_error};
 use crate::plan::Packing::Stacked;
 use crate::plan::cuda::Launch;
-use crate::plan::{BufferId, FieldId, Work};
-use crate::spec::types::{Activation, DeltaShape};
+use crate::plan::{BufferId, FieldId, Keeps, Plan, State, Work};
+use crate::spec::types::{Activation, DeltaShape, Target};
+use monomorph_abi::state::CudaState;
 use proc_macro2::TokenStream;
 
 /// `out = matrix * round(norm(x))`, `gates_out = gates * round(norm(x))`.
@@ -120,6 +122,14 @@ impl Kind for Delta {
         work.cost.f32_products = (work.given.tokens * 3 * matrices) as f64;
     }
 
+    fn scratch(&self, plan: &Plan) -> Option<Scratch> {
+        Some(Delta::scratch(self, plan))
+    }
+
+    fn keeps(&self, target: &Target) -> Option<Keeps> {
+        Some(Keeps::State(self.state(target)))
+    }
+
     fn cpu(&self, call: &Call) -> TokenStream {
         self.call(call)
     }
@@ -128,6 +138,27 @@ impl Kind for Delta {
         launcher.delta(site, self, launches)
     }
 }
+
+impl Delta {
+    /// The state of a sequence and layer.
+    fn state(&self, target: &Target) -> State {
+        let of = CudaState::new(&self.shape, target.draft.map_or(0, |draft| draft.drafts));
+        let parts = [
+            (WINDOWS, 4 * of.window_floats),
+            (MATRICES, 4 * of.matrix_floats),
+            (JOURNALS, 4 * of.journal_floats),
+        ];
+        State::new(&self.shape.recurrence(), target, &parts)
+    }
+}
+
+/// What the convolution still needs: f32 `[slots][window][channels]`, the raw input of position `p` in row `p
+/// % window`.
+pub(super) const WINDOWS: &str = "windows";
+/// f32 `[slots][value_heads][key_dim][value_dim]`.
+pub(super) const MATRICES: &str = "matrices";
+/// What tokens did that may be taken back, where a target drafts: f32 `[slots][rows][width]`.
+pub(super) const JOURNALS: &str = "journals";
 
 /// The rules.
 pub const FUSIONS: &[Fusion] = &[

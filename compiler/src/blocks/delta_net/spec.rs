@@ -8,7 +8,7 @@ use crate::spec::model::{ACTIVATIONS, MAX_HEADS, divides, norm};
 use crate::spec::reader::Table;
 use crate::spec::types::{Activation, FileTensor, Norm, TensorClass};
 use crate::spec::{LayerTensors, words};
-use monomorph_abi::state::{CpuState, DeltaShape};
+use monomorph_abi::state::DeltaShape;
 
 /// The gated delta-net (Yang et al., 2024) of the Qwen3-Next family: short causal convolutions of q, k and v,
 /// a matrix of state a value head that decays, is corrected towards the value and read, a norm over each
@@ -87,9 +87,5 @@ impl MixerSpec for DeltaNet {
 
     fn build(&self, graph: &mut Builder, body: &mut BodyBuilder, x: ValueId) -> ValueId {
         super::graph::build(self, graph, body, x)
-    }
-
-    fn state_bytes(&self, drafts: usize) -> usize {
-        CpuState::new(&self.shape.recurrence(), drafts).bytes()
     }
 }

@@ -1,6 +1,6 @@
 //! Kernels of passes that draft.
 
-use crate::kernels::{Config, kernels};
+use crate::kernels::{Codes, Config, Header, Held, Ids, RowScales, Rows, Scales, Tokens, Vector, kernels};
 
 kernels! {
     /// Which drafts hold, and the headers of the passes.

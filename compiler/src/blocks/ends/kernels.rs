@@ -1,6 +1,8 @@
 //! The ends of a stack: embedding, selection of rows, sampling.
 
-use crate::kernels::{Config, kernels};
+use crate::kernels::{
+    Codes, Config, Header, History, Ids, RowScales, Rows, SampleScratch, Sampled, Scales, Tokens, kernels,
+};
 
 kernels! {
     /// Rows of the embedding.

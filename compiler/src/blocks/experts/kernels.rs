@@ -1,6 +1,8 @@
 //! Kernels of mixtures of experts.
 
-use crate::kernels::{Config, kernels};
+use crate::kernels::{
+    Codes, Config, Following, Header, Lists, Products, RowScales, Rows, Scales, Staged, Vector, kernels,
+};
 
 kernels! {
     /// The router's logits, and beside them the shared expert's gate and up.

@@ -1,6 +1,6 @@
 //! Matrix products, and what stages their inputs.
 
-use crate::kernels::{Config, kernels};
+use crate::kernels::{Codes, Config, Header, RowScales, Rows, Scales, Staged, Vector, kernels};
 
 kernels! {
     /// A product of staged rows on tensor cores.

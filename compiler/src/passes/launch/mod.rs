@@ -19,7 +19,6 @@ mod outline;
 mod sample;
 
 use super::{PassError, pass_error};
-use crate::blocks::{self, delta_net};
 pub(crate) use matrix::Matrix;
 pub(crate) use outline::{Outline, Site};
 
@@ -31,8 +30,7 @@ use crate::plan::cuda::{
     Argument, Constant, CudaPlan, Extent, Kernel, Launch, Module, Program, Regime, Scratch,
 };
 use crate::plan::{
-    Boundaries, Buffer, BufferId, FieldId, FieldKind, Launched, Lowered, LoweredPhase, PhaseKind, PlanBody,
-    packed,
+    Boundaries, Buffer, BufferId, FieldId, FieldKind, Launched, Lowered, LoweredPhase, PlanBody, packed,
 };
 use crate::spec::types::{Compute, Cuda, Knobs, Tuning};
 use monomorph_formats::Format;
@@ -63,6 +61,7 @@ pub(crate) fn launch(lowered: Lowered) -> Result<Launched, PassError> {
         modules: Vec::new(),
         scratch: Vec::new(),
         most: vec![0; lowered.buffers.len()],
+        piece_tokens: 1,
     };
     let (buckets, tokens) = (lowered.buckets, 1 + lowered.drafts());
     let decode = buckets.decode.iter().copied().filter(|sequences| *sequences <= buckets.sequences);
@@ -86,7 +85,7 @@ pub(crate) fn launch(lowered: Lowered) -> Result<Launched, PassError> {
         outlines.iter().map(|outline| launcher.program(outline)).collect::<Result<_, _>>()?;
     programs.extend(launcher.draft_programs()?);
     let mut fills = launcher.fills();
-    let Launcher { mut modules, scratch, most, .. } = launcher;
+    let Launcher { mut modules, scratch, most, piece_tokens, .. } = launcher;
     // A program all of whose kernels stand in earlier modules has an empty one: it goes.
     let kept: Vec<usize> = (0..modules.len()).filter(|at| !modules[*at].kernels.is_empty()).collect();
     let renumber = |place: &mut (usize, usize)| {
@@ -96,7 +95,6 @@ pub(crate) fn launch(lowered: Lowered) -> Result<Launched, PassError> {
     launches.map(|launch| &mut launch.kernel).chain(&mut fills).for_each(renumber);
     modules.retain(|module| !module.kernels.is_empty());
     let boundaries = boundaries(&lowered, &programs);
-    let piece_tokens = delta_net::cuda::piece_tokens(&modules);
     let buffers = lowered.buffers.iter().zip(most).map(|(it, most)| Buffer { most, ..it.clone() }).collect();
     let cuda = Some(CudaPlan { programs, modules, scratch, fills, piece_tokens });
     Ok(Launched { lowered: Lowered { buffers, ..lowered }, cuda, boundaries })
@@ -142,6 +140,8 @@ pub(crate) struct Launcher<'a> {
     scratch: Vec<Scratch>,
     /// Most rows of each buffer.
     most: Vec<usize>,
+    /// As [`CudaPlan::piece_tokens`], for the launches so far.
+    piece_tokens: usize,
 }
 
 impl<'a> Launcher<'a> {
@@ -225,18 +225,27 @@ impl<'a> Launcher<'a> {
     pub(crate) fn knobs(&self, site: Site) -> Knobs {
         let mut knobs = self.tuning.of(&self.at(site).name, site.program.bucket());
         if knobs.stream_kernels == 0 {
-            knobs.stream_kernels = if self.wide_heads() { 1 } else { 2 };
+            knobs.stream_kernels = if self.fills_registers() { 1 } else { 2 };
         }
         knobs
     }
 
-    /// Whether decode attention takes a multiprocessor's registers alone. Where its blocks end, nothing
-    /// stands beside them, and as many blocks of the next kernel come as fit: two on some multiprocessors and
-    /// none on others, which then goes on for the rest of a step. Measured on an H200: every launch of a 35B
-    /// behind attention had 68 of 132 multiprocessors.
-    pub(crate) fn wide_heads(&self) -> bool {
+    /// Whether a decode kernel takes a multiprocessor's registers alone. Where its blocks end, nothing stands
+    /// beside them, and as many blocks of the next kernel come as fit: two on some multiprocessors and none
+    /// on others, which then goes on for the rest of a step. Measured on an H200: every launch of a 35B
+    /// behind such a kernel had 68 of 132 multiprocessors.
+    pub(crate) fn fills_registers(&self) -> bool {
         let mut kinds = self.plan.bodies.iter().flat_map(|body| &body.phases).map(|phase| &phase.kind);
-        kinds.any(|kind| matches!(kind, PhaseKind::Attention(blocks::Attention { head_dim, .. }) if *head_dim > 128))
+        kinds.any(|kind| kind.kind().fills_registers())
+    }
+
+    /// Says that pieces of a prompt are to end at multiples of so many tokens, as a kernel's parts of it do.
+    pub(crate) fn cut_prompts_at(&mut self, tokens: usize) {
+        let (mut common, mut rest) = (self.piece_tokens, tokens);
+        while rest > 0 {
+            (common, rest) = (rest, common % rest);
+        }
+        self.piece_tokens *= tokens / common;
     }
 
     /// Rows that a buffer has in a program.

@@ -1,0 +1,122 @@
+//! What the layers of a body keep from step to step, by the kind of memory that holds it.
+
+use super::{LoweredPhase, PlanBody, Structure};
+use crate::graph::RotaryFrequencies;
+use crate::spec::types::{HardwareKind, Target};
+use monomorph_abi::kv::Layout;
+use monomorph_abi::state::{CpuState, Recurrence};
+
+/// What a layer keeps of a sequence.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Keeps {
+    /// The keys and values of its tokens, in blocks.
+    Blocks(KvHeads),
+    /// A state, which every token changes.
+    State(State),
+}
+
+/// The keys and values that a layer keeps of a token.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct KvHeads {
+    /// Key and value heads.
+    pub heads: usize,
+    /// Width of one.
+    pub head_dim: usize,
+}
+
+impl KvHeads {
+    /// How a block of them stands in a layer's cache.
+    pub fn layout(self, target: &Target) -> Layout {
+        let layout = match target.hardware.kind {
+            HardwareKind::Cpu(_) => Layout::cpu,
+            HardwareKind::Cuda(_) => Layout::cuda,
+        };
+        layout(self.heads, self.head_dim, target.quant.kv_block, target.quant.kv_format)
+    }
+}
+
+/// The recurrent state of a layer.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct State {
+    /// The const parameters of the CPU backend's type for it.
+    pub parameters: Vec<usize>,
+    /// What it is made of on the target: one part on a CPU, on a CUDA device each in memory of its own.
+    pub parts: Vec<StatePart>,
+}
+
+/// A part of the state of a sequence and layer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct StatePart {
+    /// The launches' name for it.
+    pub name: &'static str,
+    /// How large it is.
+    pub bytes: usize,
+}
+
+impl State {
+    /// A matrix a head and a window of convolved inputs; on a CUDA device in the parts given, name and bytes.
+    pub fn new(kept: &Recurrence, target: &Target, cuda: &[(&'static str, usize)]) -> State {
+        let drafts = target.draft.map_or(0, |draft| draft.drafts);
+        let on_cpu = [("state", CpuState::new(kept, drafts).bytes())];
+        let parts = match target.hardware.kind {
+            HardwareKind::Cpu(_) => &on_cpu,
+            HardwareKind::Cuda(_) => cuda,
+        };
+        let mut parameters = vec![kept.heads, kept.rows, kept.columns, kept.channels, kept.taps];
+        parameters.extend((drafts > 0).then_some(drafts));
+        let parts = parts.iter().map(|(name, bytes)| StatePart { name, bytes: *bytes }).collect();
+        State { parameters, parts }
+    }
+
+    /// Bytes of all parts.
+    pub fn bytes(&self) -> usize {
+        self.parts.iter().map(|part| part.bytes).sum()
+    }
+}
+
+impl<P: AsRef<LoweredPhase>> PlanBody<P> {
+    /// What its layers keep of a sequence.
+    pub fn keeps(&self, target: &Target) -> Option<Keeps> {
+        self.phases.iter().find_map(|phase| phase.as_ref().kind.keeps(target))
+    }
+
+    /// Angles by which heads of its layers turn with their positions.
+    pub fn frequencies(&self) -> Option<&RotaryFrequencies> {
+        self.phases.iter().find_map(|phase| phase.as_ref().kind.kind().frequencies())
+    }
+}
+
+impl<P: AsRef<LoweredPhase>> Structure<P> {
+    /// The keys and values that layers of a body keep of a token, if any.
+    pub fn kv_heads(&self, body: &PlanBody<P>) -> Option<KvHeads> {
+        match body.keeps(&self.target) {
+            Some(Keeps::Blocks(heads)) => Some(heads),
+            _ => None,
+        }
+    }
+
+    /// The recurrent state that layers of a body keep of a sequence, if any.
+    pub fn state(&self, body: &PlanBody<P>) -> Option<State> {
+        match body.keeps(&self.target) {
+            Some(Keeps::State(state)) => Some(state),
+            _ => None,
+        }
+    }
+
+    /// Bytes of a block of keys and values, all layers together, that of the draft head with them.
+    pub fn kv_block_bytes(&self) -> u64 {
+        self.of_layers(|body| self.kv_heads(body).map_or(0, |heads| heads.layout(&self.target).block_bytes()))
+    }
+
+    /// Bytes of recurrent state that a sequence has, all layers together.
+    pub fn state_bytes(&self) -> u64 {
+        self.of_layers(|body| self.state(body).map_or(0, |state| state.bytes()))
+    }
+
+    /// The bytes that each layer of a body has, all layers together.
+    fn of_layers(&self, each: impl Fn(&PlanBody<P>) -> usize) -> u64 {
+        let layers = self.bodies.iter().map(|body| (body, body.layers.len()));
+        let draft = self.draft_layer().map(|body| (body, 1));
+        layers.chain(draft).map(|(body, layers)| (each(body) * layers) as u64).sum()
+    }
+}
