@@ -11,6 +11,7 @@ pub mod delta_net;
 pub mod draft;
 pub mod ends;
 pub mod experts;
+pub mod mamba2;
 pub mod products;
 
 pub use attention::Attention;
@@ -18,6 +19,7 @@ pub use delta_net::{Delta, ProjectDelta};
 pub use draft::{DraftEmbed, Propose};
 pub use ends::{Embed, Select};
 pub use experts::{Combine, Experts, SharedDown, SharedUp};
+pub use mamba2::Mamba2;
 pub use products::{Accumulate, Gated, Linear, Project};
 
 use crate::emit::call::Call;
@@ -409,6 +411,11 @@ blocks! {
         mixer DeltaNet;
         ops DeltaNet;
         phases ProjectDelta, Delta;
+    }
+    mamba2 {
+        mixer Mamba2;
+        ops Mamba2;
+        phases Mamba2;
     }
     experts {
         ffns Experts;

@@ -1,6 +1,8 @@
 //! The families known so far: what transformers' configuration classes have for absent keys, and what sets
 //! each apart.
 
+mod nemotron_h;
+
 use super::family::Draft;
 use super::keys::{Findings, Keys};
 
@@ -8,7 +10,7 @@ use super::keys::{Findings, Keys};
 pub(super) type Reader = fn(&mut Keys, &mut Findings) -> Option<Draft>;
 
 /// Families with a reader of their own, by `model_type`.
-pub(super) const OWN: [(&str, Reader); 0] = [];
+pub(super) const OWN: [(&str, Reader); 1] = [("nemotron_h", nemotron_h::read)];
 
 /// A family of language models, named by a config's `model_type`.
 pub(crate) struct Family {

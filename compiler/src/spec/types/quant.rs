@@ -112,6 +112,8 @@ classes! {
     DeltaNet: "delta-net", quantised: true;
     /// Its projections to one number a head: b and a.
     DeltaGates: "delta-gates", quantised: false;
+    /// Input and output projections of a Mamba-2.
+    Mamba2: "mamba-2", quantised: true;
     /// The product that chooses experts, and the one that weighs the shared expert.
     Router: "router", quantised: false;
     /// Gate, up and down projections of the experts.

@@ -1,0 +1,70 @@
+//! The op, and the layers that are made with it.
+
+use super::spec::{self, Shape};
+use crate::blocks::{FieldForm, Operation};
+use crate::graph::{BodyBuilder, Builder, Rows, ValueId, WeightId};
+use crate::reference::Evaluation;
+
+/// `(z, xbc, dt) -> u`: a causal convolution of `xbc` with bias and SiLU, of which every head has its part `x`
+/// and its group's `B` and `C`; for every head a state `S` `[state, head_dim]` that begins with zeros; gate
+/// and norm (Dao & Gu, 2024). With `D_t = ln(1 + exp(dt + dt_bias))`, which nothing bounds:
+///
+/// ```text
+/// S <- exp(-exp(a_log) D_t) S + B (D_t x)^T;   y = S^T C + d x;   u = norm(y * silu(z))
+/// ```
+///
+/// where the norm is an RMS norm of each group's part of the row, with a weight an element.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Mamba2 {
+    /// `[channels, taps]`; the last tap is the current token's.
+    pub convolution: WeightId,
+    /// `[channels]`.
+    pub convolution_bias: WeightId,
+    /// `[heads]`.
+    pub a_log: WeightId,
+    /// `[heads]`.
+    pub dt_bias: WeightId,
+    /// `[heads]`.
+    pub d: WeightId,
+    /// `[heads * head_dim]`.
+    pub norm: WeightId,
+    /// Added to the mean square of a group.
+    pub eps: f32,
+    /// Heads and widths.
+    pub shape: Shape,
+}
+
+impl Operation for Mamba2 {
+    const NAME: &'static str = "mamba-2";
+
+    fn weights(&self) -> Vec<WeightId> {
+        self.fields().into_iter().map(|(weight, _)| weight).collect()
+    }
+
+    fn fields(&self) -> Vec<(WeightId, FieldForm)> {
+        let vectors = [self.convolution_bias, self.a_log, self.dt_bias, self.d, self.norm];
+        let vectors = vectors.map(|it| (it, FieldForm::Vector));
+        [(self.convolution, FieldForm::Convolution)].into_iter().chain(vectors).collect()
+    }
+
+    fn run(&self, it: &mut Evaluation) -> Vec<f32> {
+        super::reference::mamba2(self, it)
+    }
+}
+
+pub(super) fn build(it: &spec::Mamba2, graph: &mut Builder, body: &mut BodyBuilder, x: ValueId) -> ValueId {
+    let name = |part: &str| format!("layers.{{layer}}.mamba2.{part}");
+    let projected = ["z", "xbc", "dt"].map(|part| graph.linear(body, part, &name(part), x, false));
+    let op = Mamba2 {
+        convolution: graph.weight(&name("convolution")),
+        convolution_bias: graph.weight(&name("convolution_bias")),
+        a_log: graph.weight(&name("a_log")),
+        dt_bias: graph.weight(&name("dt_bias")),
+        d: graph.weight(&name("d")),
+        norm: graph.weight(&name("norm")),
+        eps: it.eps,
+        shape: it.shape,
+    };
+    let read = body.node("read", Rows::Tokens, it.shape.inner(), op, &projected);
+    graph.linear(body, "o", &name("o"), read, false)
+}

@@ -1,0 +1,104 @@
+//! Phases: rules, operands, what is moved and computed.
+
+use super::super::{Kind, PhaseKind};
+use super::graph;
+use super::spec::Shape;
+use crate::emit::call::Call;
+use crate::emit::cpu::Scratch;
+use crate::passes::launch::{Launcher, Site, no_kernel};
+use crate::passes::lower::Lowering;
+use crate::passes::memory::Slice;
+use crate::passes::rules::Fusion;
+use crate::passes::{PassError, pass_error};
+use crate::plan::cuda::Launch;
+use crate::plan::{BufferId, FieldId, Keeps, Plan, State, Work};
+use crate::spec::types::Target;
+use proc_macro2::TokenStream;
+
+/// Convolution, recurrence, gate, norm of every group.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Mamba2 {
+    /// z, x, B, C and dt side by side.
+    pub projected: BufferId,
+    /// Of x, B and C.
+    pub convolution: FieldId,
+    /// Of the convolution.
+    pub convolution_bias: FieldId,
+    /// Of the decay, one a head.
+    pub a_log: FieldId,
+    /// Of the step, one a head.
+    pub dt_bias: FieldId,
+    /// What of x is added to what is read, one a head.
+    pub d: FieldId,
+    /// Of the result.
+    pub norm: FieldId,
+    /// Added to the mean square of a group.
+    pub eps: f32,
+    /// Heads and widths.
+    pub shape: Shape,
+    /// One row of all heads.
+    pub out: BufferId,
+}
+
+impl Kind for Mamba2 {
+    fn name(&self) -> &'static str {
+        "mamba-2"
+    }
+
+    fn buffers(&self) -> (Vec<BufferId>, Vec<BufferId>) {
+        (vec![self.projected], vec![self.out])
+    }
+
+    fn fields(&self) -> Vec<FieldId> {
+        vec![self.convolution, self.convolution_bias, self.a_log, self.dt_bias, self.d, self.norm]
+    }
+
+    fn work(&self, work: &mut Work) {
+        let shape = &self.shape;
+        // Matrices are read and written once a sequence, of the window all rows but the newest are read, and
+        // that is written; every token decays, adds and reads.
+        let matrices = shape.heads * shape.state * shape.head_dim;
+        let window = shape.taps * shape.channels();
+        // One version more behind every draft.
+        let versions = 2 + work.given.outputs - 1;
+        work.cost.state_bytes = (4 * (versions * matrices + window)) as f64;
+        work.cost.f32_products = (work.given.tokens * 3 * matrices) as f64;
+    }
+
+    fn scratch(&self, plan: &Plan) -> Option<Scratch> {
+        Some(Mamba2::scratch(self, plan))
+    }
+
+    fn keeps(&self, target: &Target) -> Option<Keeps> {
+        Some(Keeps::State(State::new(&self.shape.recurrence(), target, &[])))
+    }
+
+    fn cpu(&self, call: &Call) -> TokenStream {
+        self.call(call)
+    }
+
+    fn cuda(&self, launcher: &mut Launcher, site: Site, _: &mut Vec<Launch>) -> Result<(), PassError> {
+        Err(no_kernel(site, launcher.plan, "Mamba-2 runs on CPUs only so far"))
+    }
+}
+
+/// The rules. The projections are those of any three that share a norm.
+pub const FUSIONS: &[Fusion] = &[Fusion {
+    name: "mamba-2",
+    pattern: "u = mamba-2(z, c, d)",
+    matrices: &[],
+    buffers: &[],
+    lower: mamba2,
+}];
+
+fn mamba2(it: &Lowering) -> Result<PhaseKind, PassError> {
+    let graph::Mamba2 { eps, shape, .. } = *it.block_op("u");
+    let projected = it.whole("z")?;
+    let expected = [("c", shape.inner()), ("d", shape.inner() + shape.channels())];
+    if expected.iter().any(|(name, column)| it.slice(name) != Slice { buffer: projected, column: *column }) {
+        return Err(pass_error!("the inputs of `{}` do not stand side by side", it.body.name));
+    }
+    let [convolution, convolution_bias, a_log, dt_bias, d, norm] = it.own("u");
+    let out = it.whole("u")?;
+    Ok(Mamba2 { projected, convolution, convolution_bias, a_log, dt_bias, d, norm, eps, shape, out }.into())
+}

@@ -1,0 +1,129 @@
+//! Mamba-2: from the projections of a token to its gated and normed heads.
+//!
+//! A head keeps a matrix `S [STATE][HEAD_DIM]`, zero at the start of a sequence. A token with input `x`, `B`
+//! and `C` (after the convolution) and step `D_t` decays it, adds to it, and reads it:
+//!
+//! ```text
+//! S <- a S + B (D_t x)^T;   y = S^T C + d x;   a = exp(-exp(a_log) D_t);   D_t = softplus(dt + dt_bias)
+//! ```
+//!
+//! (Dao, Gu, "Transformers are SSMs", 2024.) Tokens go through this one after another, in prompts too, as
+//! through a delta-net: so a row's result depends on its sequence alone.
+
+mod prepare;
+mod recurrence;
+
+use super::batch::Batch;
+use super::loader::Vector;
+use super::recurrent::{Convolution, RecurrentState};
+use super::rows::Rows;
+use super::team::Lane;
+pub use prepare::Mamba2Scratch;
+
+/// One Mamba-2 of a layer: convolution, recurrence, gate, norm of each group.
+///
+/// A row of `projected` holds `[z | x | B | C | dt]`: gates and inputs in `HEADS` heads of `HEAD_DIM`, then
+/// `GROUPS` times `STATE` of `B` and as many of `C`, then a number a head. Head `h` goes with group
+/// `h / (HEADS / GROUPS)`. `x`, `B` and `C` go through `convolution`, whose channels stand in the same order,
+/// `bias` and SiLU. A row of `out` takes `norm(y * silu(z))`, where each group's part of the row has a mean
+/// square of its own, to which `eps` is added.
+///
+/// Each sequence goes on from what its slot holds of `layer` in `state`; one at position 0 starts afresh.
+/// Where its last tokens are drafts, what the slot holds afterwards can go on from behind each of them, and
+/// from before the first.
+///
+/// # Panics
+/// When the batch admits more slots than the state has or more tokens than the scratch has room for, two of
+/// its sequences have the same slot, or there is no such layer.
+#[expect(clippy::too_many_arguments, reason = "one phase is one call; a structure would only rename them")]
+pub fn mamba2<
+    const HEADS: usize,
+    const HEAD_DIM: usize,
+    const GROUPS: usize,
+    const STATE: usize,
+    const TAPS: usize,
+    const CHANNELS: usize,
+    const PROJECTED: usize,
+    const INNER: usize,
+    const DRAFTS: usize,
+>(
+    lane: &Lane,
+    batch: &Batch,
+    layer: usize,
+    projected: &Rows<PROJECTED>,
+    convolution: &Convolution<CHANNELS, TAPS>,
+    bias: &Vector<CHANNELS>,
+    a_log: &Vector<HEADS>,
+    dt_bias: &Vector<HEADS>,
+    d: &Vector<HEADS>,
+    norm: &Vector<INNER>,
+    eps: f32,
+    state: &RecurrentState<HEADS, STATE, HEAD_DIM, CHANNELS, TAPS, DRAFTS>,
+    scratch: &Mamba2Scratch<HEADS, HEAD_DIM, GROUPS, STATE>,
+    out: &Rows<INNER>,
+) {
+    const {
+        assert!(INNER == HEADS * HEAD_DIM, "a row of results holds all heads");
+        assert!(CHANNELS == INNER + 2 * GROUPS * STATE, "x, B and C are what is convolved");
+        assert!(PROJECTED == INNER + CHANNELS + HEADS, "a row of projections holds z, x, B, C and dt");
+        assert!(GROUPS > 0 && HEADS.is_multiple_of(GROUPS), "heads are a multiple of groups");
+    }
+    let limits = batch.limits();
+    assert!(
+        limits.sequences <= state.states().sequences,
+        "the batch admits slots that the state does not have"
+    );
+    assert!(
+        limits.tokens <= scratch.capacity(),
+        "the batch admits more tokens than the scratch has room for"
+    );
+    assert!(layer < state.layers(), "the state has no layer {layer}");
+    assert!(batch.slots_differ(), "two sequences of the batch have the same slot");
+
+    let work = Work {
+        batch,
+        layer,
+        projected,
+        convolution,
+        bias,
+        a_log,
+        dt_bias,
+        d,
+        norm,
+        eps,
+        state,
+        scratch,
+        out,
+    };
+    work.prepare(lane);
+    work.recur(lane);
+    work.finish(lane);
+}
+
+/// The arguments of [`mamba2()`].
+struct Work<
+    'a,
+    const HEADS: usize,
+    const HEAD_DIM: usize,
+    const GROUPS: usize,
+    const STATE: usize,
+    const TAPS: usize,
+    const CHANNELS: usize,
+    const PROJECTED: usize,
+    const INNER: usize,
+    const DRAFTS: usize,
+> {
+    batch: &'a Batch,
+    layer: usize,
+    projected: &'a Rows<PROJECTED>,
+    convolution: &'a Convolution<CHANNELS, TAPS>,
+    bias: &'a Vector<CHANNELS>,
+    a_log: &'a Vector<HEADS>,
+    dt_bias: &'a Vector<HEADS>,
+    d: &'a Vector<HEADS>,
+    norm: &'a Vector<INNER>,
+    eps: f32,
+    state: &'a RecurrentState<HEADS, STATE, HEAD_DIM, CHANNELS, TAPS, DRAFTS>,
+    scratch: &'a Mamba2Scratch<HEADS, HEAD_DIM, GROUPS, STATE>,
+    out: &'a Rows<INNER>,
+}

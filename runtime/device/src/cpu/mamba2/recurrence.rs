@@ -1,0 +1,131 @@
+//! Token after token through the state, then gate and norm.
+#![allow(clippy::needless_range_loop, reason = "an index names the same place in several arrays")]
+
+use super::super::batch::Sequence;
+use super::super::epilogue::{Activation, Silu};
+use super::super::recurrent::tile::{COLUMNS, Columns, Tile, VECTORS, columns};
+use super::super::recurrent::{keep, load, store, through_versions};
+use super::super::simd::{F32s, LANES, at, at_mut, unrolled};
+use super::super::team::Lane;
+use super::Work;
+use std::ops::Range;
+
+impl<
+    const HEADS: usize,
+    const HEAD_DIM: usize,
+    const GROUPS: usize,
+    const STATE: usize,
+    const TAPS: usize,
+    const CHANNELS: usize,
+    const PROJECTED: usize,
+    const INNER: usize,
+    const DRAFTS: usize,
+> Work<'_, HEADS, HEAD_DIM, GROUPS, STATE, TAPS, CHANNELS, PROJECTED, INNER, DRAFTS>
+{
+    /// What heads read, before gate and norm; ends with a barrier.
+    pub(super) fn recur(&self, lane: &Lane) {
+        let sequences = self.batch.sequences();
+        loop {
+            let item = lane.claim();
+            let Some(sequence) = sequences.get(item / HEADS) else { break };
+            let head = item % HEADS;
+            // SAFETY: slots differ, so a head's matrices belong to one item.
+            unsafe {
+                through_versions(self.state, self.layer, sequence, head, |rows, last| {
+                    self.recur_rows(sequence, head, rows, last);
+                });
+            }
+            // Each item keeps a share of the channels: which ones does not matter.
+            let channels = head * CHANNELS / HEADS..(head + 1) * CHANNELS / HEADS;
+            // SAFETY: nobody writes the projections in this phase, the kept inputs were read before a barrier,
+            // and the items' shares are disjoint.
+            unsafe { keep(self.state, self.layer, sequence, (self.projected, INNER), channels) };
+        }
+        lane.barrier();
+    }
+
+    /// Some rows of a sequence through its version after `position`.
+    #[inline(always)]
+    fn recur_rows(&self, sequence: &Sequence, head: usize, rows: Range<usize>, position: usize) {
+        // SAFETY: slots differ, so a head's matrices belong to one item.
+        let matrix = unsafe { self.state.matrix_mut(self.layer, sequence.slot, head, position) };
+        let (matrix, _) = matrix.as_chunks_mut::<COLUMNS>();
+        for (tile, matrix) in matrix.chunks_exact_mut(STATE).enumerate() {
+            let mut tile_of = Tile(at_mut(matrix, 0));
+            if self.batch.positions()[rows.start] == 0 {
+                tile_of.clear();
+            }
+            for row in rows.clone() {
+                self.recur_row(head, tile * COLUMNS, &mut tile_of, row);
+            }
+        }
+    }
+
+    /// Columns `from ..` of a head, one token; `out` takes `y`.
+    #[inline(always)]
+    fn recur_row(&self, head: usize, from: usize, tile: &mut Tile<STATE>, row: usize) {
+        // SAFETY: tokens were prepared before a barrier.
+        let token = unsafe { self.scratch.token(head, row) };
+        let (x, step) = (columns(token.x, from), F32s::splat(token.step));
+        let y = tile.step(token.decay, token.b, &x.map(|x| x * step), token.c);
+        let d = F32s::splat(self.d.padded()[head]);
+        // SAFETY: each head of a row belongs to one item.
+        let out = unsafe { self.out.part_mut(row, head * HEAD_DIM, HEAD_DIM) };
+        for (c, (y, x)) in y.into_iter().zip(x).enumerate() {
+            if from + c * LANES < HEAD_DIM {
+                store(d.mul_add(x, y), out, from + c * LANES);
+            }
+        }
+    }
+
+    /// Gate, and norm of each group; ends with a barrier.
+    pub(super) fn finish(&self, lane: &Lane) {
+        let tokens = self.batch.tokens();
+        let width = Self::SHARED * HEAD_DIM;
+        for unit in lane.share(tokens * GROUPS) {
+            let (group, row) = (unit / tokens, unit % tokens);
+            // SAFETY: each group of a row is one lane's.
+            let out = unsafe { self.out.part_mut(row, group * width, width) };
+            // SAFETY: nobody writes the projections in this phase.
+            let gates = unsafe { self.projected.part(row, group * width, width) };
+            let mut squares = F32s::zero();
+            for i in (0..width).step_by(LANES) {
+                let gated = load(out, i) * Silu::apply(load(gates, i));
+                squares = gated.mul_add(gated, squares);
+                store(gated, out, i);
+            }
+            let scale = F32s::splat(1.0 / (squares.sum() / width as f32 + self.eps).sqrt());
+            let weights = &self.norm.padded()[group * width..][..width];
+            for i in (0..width).step_by(LANES) {
+                let normed = load(out, i) * scale * load(weights, i);
+                store(normed, out, i);
+            }
+        }
+        lane.barrier();
+    }
+}
+
+impl<const STATE: usize> Tile<'_, STATE> {
+    /// [`Tile::update`], and then `S^T query`, in one pass.
+    #[inline(always)]
+    fn step(
+        &mut self,
+        decay: f32,
+        key: &[f32; STATE],
+        correction: &Columns,
+        query: &[f32; STATE],
+    ) -> Columns {
+        let mut by_query = [F32s::zero(); VECTORS];
+        let decay = F32s::splat(decay);
+        for i in 0..STATE {
+            let (k, q) = (F32s::splat(key[i]), F32s::splat(query[i]));
+            unrolled!(c < VECTORS, {
+                let s = F32s::load(at(&self.0[i], c * LANES));
+                let s = correction[c].mul_add(k, s * decay);
+                s.store(at_mut(&mut self.0[i], c * LANES));
+                by_query[c] = s.mul_add(q, by_query[c]);
+            });
+        }
+        by_query
+    }
+}
