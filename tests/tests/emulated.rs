@@ -296,13 +296,18 @@ fn every_golden_in_every_format() {
                 let name = format!("{hardware}/{}/{quant}", golden.name);
                 wanted.is_empty() || wanted.split(',').any(|it| name.contains(it))
             };
+            golden.import_into(&targets, Compute::F16);
+            let plain = target(&targets, &hardware, golden, "f32");
+            let graph = graph::build(&plain.model, &plain.quant);
+            if let Err(why) = passes::assemble::plan(&plain, &graph) {
+                println!("{hardware}/{}: {why}", golden.name);
+                continue;
+            }
             if golden.name != wide.name {
                 for quant in ["bf16", "f32"].into_iter().filter(|quant| is_wanted(quant)) {
                     run(stored(&targets, &hardware, golden, quant), &mut wrong, &[]);
                 }
             }
-            golden.import_into(&targets, Compute::F16);
-            let plain = target(&targets, &hardware, golden, "f32");
             let storages = ["bf16", "fp8-tensor", "fp8-block128", "nvfp4-modelopt"];
             for storage in storages.into_iter().filter(|it| is_wanted(&format!("{it}-f16"))) {
                 let fits = Storage::ALL.iter().any(|it| it.name == storage && it.fits(&plain));
