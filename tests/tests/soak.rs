@@ -23,7 +23,7 @@ const DOCUMENTS: usize = 5;
 const DOCUMENT: usize = 128;
 /// Tokens that all sequences together have room for: three or four that run at once.
 const KV_TOKENS: &str = "512";
-/// What a process may take beside what the plan counts; as `runtime/server/src/memory.rs` has it.
+/// What a process may take beside what the plan counts; as `runtime/server/src/process/memory.rs` has it.
 const PROCESS_BYTES: u64 = 96 << 20;
 
 /// When a client leaves.

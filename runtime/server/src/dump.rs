@@ -1,7 +1,7 @@
 //! A file of all requests and what they were answered, a line of JSON each. It holds what people wrote:
 //! nobody else may read it.
 
-use crate::out;
+use crate::process::out;
 use serde_json::Value;
 use std::fs::{File, OpenOptions};
 use std::io::{Error, ErrorKind, Read, Result as IoResult, Seek, SeekFrom, Write};

@@ -1,6 +1,6 @@
 //! Sequences that are longer than memory: flags, and what they mean for a model.
 
-use crate::out;
+use crate::process::out;
 use monomorph_model::{FarOptions, ModelSpec};
 use std::num::NonZero;
 use std::path::PathBuf;

@@ -1,6 +1,6 @@
 //! Keys that clients have to show.
 
-use crate::out;
+use crate::process::out;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use subtle::{Choice, ConstantTimeEq};

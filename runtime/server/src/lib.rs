@@ -7,15 +7,12 @@
 //! stack is generic over it ([`main`], loading, and the two verbs that drive it directly); HTTP and text are
 //! compiled once and talk to the engine's handle.
 
-mod allocator;
 mod answer;
 mod anthropic;
 mod batches;
 mod calls;
 mod cli;
 mod conversation;
-mod cpu;
-mod descriptors;
 mod draft;
 mod dump;
 mod failure;
@@ -26,13 +23,11 @@ mod http;
 mod kept;
 mod keys;
 mod load;
-mod log;
 mod lookup;
-mod memory;
 mod openai;
 mod openapi;
-mod out;
 mod paths;
+mod process;
 mod reasoning;
 mod retry;
 mod schedule;
@@ -43,12 +38,13 @@ mod verbs;
 mod verify;
 mod warm_up;
 
-pub use cpu::require_cpu;
 pub use failure::{EXIT_DEVICE_FAULT, EXIT_WRONG_HARDWARE, Failure};
 pub use load::{StartEngine, start_engine};
 pub use paths::{default_weights, resolve_weights, weights_directory};
+pub use process::cpu::require_cpu;
 pub use verbs::serve::{ServeArgs, serve};
 
+use crate::process::{allocator, out};
 use clap::Parser;
 use monomorph_model::{Model, device_fault};
 use std::panic::{catch_unwind, resume_unwind};

@@ -2,9 +2,10 @@
 
 use crate::draft;
 use crate::failure::Failure;
-use crate::memory::{GuardArgs, Host, Room, beside_device};
-use crate::out;
 use crate::paths::{default_weights, resolve_weights};
+use crate::process::memory::{GuardArgs, Host, Room, beside_device};
+use crate::process::out;
+use crate::process::switch::Switch;
 use crate::text::Text;
 use crate::verify::verify;
 use monomorph_engine::{EngineHandle, EngineOptions, FarShare, PrefixOptions, SNAPSHOT_INTERVAL};
@@ -364,15 +365,6 @@ pub struct PrefixArgs {
     /// 2048]. It is saved at the end of each prompt, too.
     #[arg(long, value_name = "N")]
     pub snapshot_interval: Option<NonZero<usize>>,
-}
-
-/// On, or off.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
-pub enum Switch {
-    /// It is done.
-    On,
-    /// It is not.
-    Off,
 }
 
 impl PrefixArgs {

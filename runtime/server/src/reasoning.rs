@@ -1,6 +1,6 @@
 //! How long models reason: flags, and the budget of a request.
 
-use crate::load::Switch;
+use crate::process::switch::Switch;
 
 /// Flags of reasoning.
 #[derive(Clone, Copy, Debug, clap::Args)]

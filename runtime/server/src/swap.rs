@@ -1,7 +1,7 @@
 //! Flags of `serve` for sequences that have to make room, and what is said of them.
 
-use crate::memory::Host;
-use crate::out;
+use crate::process::memory::Host;
+use crate::process::out;
 use monomorph_engine::{SwapDisk, SwapOptions};
 use monomorph_model::ModelSpec;
 use std::path::PathBuf;

@@ -1,6 +1,6 @@
 //! `--verify`: the digests of the weights' files, compared before anything is made of them.
 
-use crate::out;
+use crate::process::out;
 use monomorph_model::{FileSpec, ModelSpec};
 use monomorph_weights::{Checkpoint, WeightsFile};
 use sha2::{Digest, Sha256};

@@ -1,7 +1,7 @@
 //! How the text of an answer is taken apart: by the model's formats, or not at all.
 
 use super::part::Part;
-use crate::openai::generation::random_seed;
+use crate::process::random::random_seed;
 use monomorph_text::{AnswerEvent, AnswerParser};
 use std::sync::Arc;
 

@@ -3,7 +3,7 @@
 use super::app::App;
 use super::request_id;
 use crate::dump::Dump;
-use crate::openai::answers::unix_time;
+use crate::process::clock::unix_time;
 use axum::body::{Body, Bytes, HttpBody};
 use axum::extract::State;
 use axum::http::{HeaderMap, Method, Request, StatusCode, header};

@@ -2,8 +2,10 @@
 //! same: 200 only when a request would be answered, and rightly.
 
 use super::app::{App, Ready};
+use crate::batches;
+use crate::draft;
 use crate::health::Readiness;
-use crate::{batches, draft, schedule};
+use crate::schedule;
 use axum::Json;
 use axum::extract::State;
 use axum::http::StatusCode;

@@ -2,7 +2,7 @@
 //! is given back.
 
 use super::error::ApiError;
-use crate::allocator::trim;
+use crate::process::allocator::trim;
 use axum::body::Body;
 use axum::http::{Request, StatusCode, header};
 use axum::middleware::Next;

@@ -3,7 +3,8 @@
 use super::app::App;
 use super::error::ApiError;
 use super::parameters::Id;
-use crate::{batches, draft};
+use crate::batches;
+use crate::draft;
 use axum::Json;
 use axum::extract::State;
 use serde_json::{Value, json};

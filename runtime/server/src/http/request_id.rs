@@ -1,7 +1,7 @@
 //! `x-request-id`: the client's own where it is fit to be logged, else a new one; on every response, and on
 //! every line that is logged of the request.
 
-use crate::openai::generation::random_seed;
+use crate::process::random::random_seed;
 use axum::body::Body;
 use axum::http::{HeaderMap, HeaderName, HeaderValue, Request};
 use axum::middleware::Next;

@@ -6,10 +6,11 @@ use crate::answer::blocks::{Block, Blocks};
 use crate::answer::part::{Echoed, End, EndReason, Part, Piece, TokenLogprob, Usage};
 use crate::http::error::ApiError;
 use crate::http::stream::{Writer, event};
+use crate::process::clock::unix_time;
+use crate::process::random::random_seed;
 use axum::body::Bytes;
 use serde_json::{Map, Value, json};
 use std::sync::Arc;
-use std::time::{SystemTime, UNIX_EPOCH};
 
 /// Which endpoint's shape an answer takes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -64,7 +65,7 @@ impl AnswerWriter {
         params: &GenerationParams,
     ) -> AnswerWriter {
         let prefix = if endpoint == Endpoint::Chat { "chatcmpl" } else { "cmpl" };
-        let (high, low) = (super::generation::random_seed(), super::generation::random_seed());
+        let (high, low) = (random_seed(), random_seed());
         AnswerWriter {
             endpoint,
             id: format!("{prefix}-{high:016x}{low:016x}"),
@@ -355,9 +356,4 @@ fn message(parts: &[Part]) -> Value {
         message["tool_calls"] = calls.into();
     }
     message
-}
-
-/// Seconds since 1970.
-pub(crate) fn unix_time() -> u64 {
-    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs())
 }

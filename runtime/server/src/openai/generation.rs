@@ -4,10 +4,10 @@ use super::biases::BiasParams;
 use super::fields::{Fields, Numbers, integer, wrong_type};
 use super::format::Format;
 use crate::http::error::ApiError;
+use crate::process::random::random_seed;
 use monomorph_model::SamplingPreset;
 use monomorph_sampling::Sampling;
 use serde_json::Value;
-use std::hash::{BuildHasher, RandomState};
 
 /// Most stop strings of one request (OpenAI allows 4).
 pub(crate) const MAX_STOPS: usize = 16;
@@ -264,11 +264,6 @@ pub(crate) fn preset_sampling(preset: Option<&SamplingPreset>) -> Sampling {
         repetition_penalty: preset.repetition_penalty,
         ..Sampling::default()
     }
-}
-
-/// A seed nobody chose: the standard library keys every hasher from the system's randomness.
-pub(crate) fn random_seed() -> u64 {
-    RandomState::new().hash_one(0u8)
 }
 
 /// Stop strings, one or several, of a field.

@@ -1,6 +1,6 @@
 //! The process that grammars are tried in.
 
-use crate::allocator;
+use crate::process::allocator;
 use monomorph_grammar::{Grammars, Token};
 use serde_json::Value;
 use std::collections::HashMap;

@@ -2,7 +2,7 @@
 
 use crate::failure::Failure;
 use crate::load::{KEEP_NOTHING, MemoryArgs, ThreadArgs, WeightsArgs, load_model};
-use crate::out;
+use crate::process::out;
 use crate::verbs::ending::Ending;
 use crate::verbs::report::{Measured, Report};
 use crate::verbs::steps::{Steps, feed};

@@ -1,9 +1,10 @@
 //! `info`: what this binary was compiled for.
 
+use crate::batches;
+use crate::draft;
 use crate::load::DEFAULT_CONTEXT;
-use crate::out;
 use crate::paths::default_weights;
-use crate::{batches, draft};
+use crate::process::out;
 use monomorph_model::ModelSpec;
 use serde_json::{Value, json};
 use std::collections::BTreeMap;

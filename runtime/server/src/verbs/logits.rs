@@ -2,7 +2,7 @@
 
 use crate::failure::Failure;
 use crate::load::{MemoryArgs, ThreadArgs, WeightsArgs, load_model};
-use crate::out;
+use crate::process::out;
 use monomorph_model::{
     BlockId, Model, ModelSpec, Output, Progress, RowOutput, SequenceStep, Slot, StatesWanted, Step, Tokens,
     piece,

@@ -1,7 +1,8 @@
 //! What `bench` prints.
 
-use crate::out;
-use crate::{batches, draft};
+use crate::batches;
+use crate::draft;
+use crate::process::out;
 use monomorph_model::ModelSpec;
 use serde_json::{Value, json};
 

@@ -2,7 +2,8 @@
 
 use super::serving;
 use super::stopping::Stopping;
-use crate::descriptors;
+use crate::batches;
+use crate::draft;
 use crate::dump::DumpArgs;
 use crate::failure::{EXIT_DEVICE_FAULT, Failure};
 use crate::far::FarArgs;
@@ -16,20 +17,19 @@ use crate::http::hosts::HostArgs;
 use crate::http::ignored::Ignored;
 use crate::http::large::Turns;
 use crate::keys::KeyArgs;
-use crate::load::{
-    CacheArgs, MemoryArgs, Planned, PrefixArgs, StartEngine, Switch, ThreadArgs, WeightsArgs, load,
-};
-use crate::log::LogArgs;
+use crate::load::{CacheArgs, MemoryArgs, Planned, PrefixArgs, StartEngine, ThreadArgs, WeightsArgs, load};
 use crate::lookup::LookupArgs;
-use crate::memory::{Guard, Host};
-use crate::openai::answers::unix_time;
 use crate::openai::responses::store::Store;
-use crate::out;
+use crate::process::clock::unix_time;
+use crate::process::descriptors;
+use crate::process::log::LogArgs;
+use crate::process::memory::{Guard, Host};
+use crate::process::out;
+use crate::process::switch::Switch;
 use crate::reasoning::ReasoningArgs;
 use crate::schedule::{self, ScheduleArgs};
 use crate::swap::{self, SwapArgs};
 use crate::warm_up::WarmUpArgs;
-use crate::{batches, draft};
 use monomorph_engine::{EngineHandle, EngineOptions};
 use monomorph_model::{ModelSpec, Progress, device_fault};
 use std::hash::RandomState;

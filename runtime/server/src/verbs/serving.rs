@@ -4,7 +4,7 @@ use super::stopping::Stopping;
 use crate::http::app::App;
 use crate::http::connections::{self, ConnectionArgs};
 use crate::http::router;
-use crate::out;
+use crate::process::out;
 use monomorph_engine::Health;
 use monomorph_model::device_fault;
 use std::net::TcpListener;

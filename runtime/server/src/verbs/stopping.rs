@@ -4,7 +4,7 @@
 //! dump may be stuck, and so may whoever reads standard error.
 
 use crate::http::app::App;
-use crate::out;
+use crate::process::out;
 use std::sync::Arc;
 use std::sync::mpsc::sync_channel;
 use std::task::Poll;

@@ -8,9 +8,10 @@ use crate::openai::chat::read_effort;
 use crate::openai::fields::{Fields, wrong_type};
 use crate::openai::format::read_typed;
 use crate::openai::generation::{
-    GenerationParams, Limits, TEMPERATURE, TOP_P, is_empty, random_seed, read_length, read_numbers,
+    GenerationParams, Limits, TEMPERATURE, TOP_P, is_empty, read_length, read_numbers,
 };
 use crate::openai::tools::{Place, read_choice, read_given, tool_of};
+use crate::process::random::random_seed;
 use serde_json::{Map, Value, json};
 
 /// A request, checked.

@@ -1,7 +1,7 @@
 //! How many files the process may have open: the system says, and what a server wants is found out before
 //! anything needs it.
 
-use crate::out;
+use crate::process::out;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 /// Files open beside connections: terminals, threads' event queues, weights while they are read, a dump, a

@@ -1,7 +1,7 @@
 //! The machine's memory: how much of it a server may take, what it will take for what, and when it is too
 //! little to go on.
 
-use crate::out;
+use crate::process::out;
 use monomorph_model::{ModelSpec, StateRoom, States, StatesWanted};
 use std::sync::Mutex;
 use std::time::{Duration, Instant};

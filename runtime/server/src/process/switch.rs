@@ -1,0 +1,10 @@
+//! Flags that turn something on or off.
+
+/// The value of such a flag.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub enum Switch {
+    /// Enabled.
+    On,
+    /// Disabled.
+    Off,
+}
