@@ -3,7 +3,7 @@
 
 use crate::answer::reading::{Calls, Reading};
 use crate::calls::{Tool, Wanted};
-use crate::http::error::ApiError;
+use crate::error::ApiError;
 use crate::reasoning::share_of;
 use crate::text::{EFFORT, SWITCH, Text};
 use monomorph_text::{Prompt, ToolSet};

@@ -2,7 +2,7 @@
 //! kept for the next turn.
 
 use crate::calls::{Loose, Wanted};
-use crate::http::error::ApiError;
+use crate::error::ApiError;
 use crate::kept::Kept;
 use crate::openai::format::Format;
 use crate::text::Text;

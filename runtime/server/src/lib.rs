@@ -15,6 +15,7 @@ mod cli;
 mod conversation;
 mod draft;
 mod dump;
+mod error;
 mod failure;
 mod far;
 mod grammars;

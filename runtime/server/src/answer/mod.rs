@@ -4,7 +4,10 @@
 pub(crate) mod blocks;
 pub(crate) mod part;
 pub(crate) mod reading;
+pub(crate) mod writer;
 
+use crate::error::ApiError;
+use axum::http::StatusCode;
 use monomorph_engine::{EngineError, Event, FinishReason, Generation, Timings};
 use monomorph_sampling::Sampled;
 use monomorph_text::{Detokeniser, StopMatcher, StopOutput, Tokenizer};
@@ -34,6 +37,16 @@ impl std::fmt::Display for AnswerError {
                     limit.as_secs_f64()
                 )
             }
+        }
+    }
+}
+
+impl From<AnswerError> for ApiError {
+    fn from(error: AnswerError) -> ApiError {
+        let message = error.to_string();
+        match error {
+            AnswerError::Engine(error) => ApiError::from(error),
+            AnswerError::Timeout(_) => ApiError::new(StatusCode::GATEWAY_TIMEOUT, "timeout", message),
         }
     }
 }

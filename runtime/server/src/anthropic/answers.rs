@@ -3,8 +3,8 @@
 use super::errors;
 use crate::answer::blocks::{Block, Blocks, Kind, Step};
 use crate::answer::part::{End, EndReason, Piece, Usage};
-use crate::http::error::ApiError;
-use crate::http::stream::{Writer, named_event};
+use crate::answer::writer::{Writer, named_event};
+use crate::error::ApiError;
 use crate::openai::generation::GenerationParams;
 use crate::process::random::random_seed;
 use axum::body::Bytes;

@@ -1,6 +1,6 @@
 //! Errors in Anthropic's envelope: `{"type": "error", "error": {"type", "message"}}`.
 
-use crate::http::error::ApiError;
+use crate::error::ApiError;
 use axum::http::StatusCode;
 use serde_json::{Value, json};
 

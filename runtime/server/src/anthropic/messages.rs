@@ -1,7 +1,7 @@
 //! Messages as Anthropic has them, made into what chat templates take.
 
 use crate::conversation::append;
-use crate::http::error::ApiError;
+use crate::error::ApiError;
 use crate::openai::fields::{Fields, text_of, wrong_type, wrong_word};
 use serde_json::{Map, Value, json};
 use std::collections::HashMap;

@@ -2,7 +2,7 @@
 
 use super::messages::{read_messages, read_system};
 use crate::conversation::{Conversation, Reasoning, Tools};
-use crate::http::error::ApiError;
+use crate::error::ApiError;
 use crate::openai::fields::{Fields, missing, wrong_word};
 use crate::openai::format::{Format, read_typed};
 use crate::openai::generation::{

@@ -1,7 +1,6 @@
 //! What every request handler shares.
 
 use super::asker::Asker;
-use super::error::ApiError;
 use super::hosts::Guests;
 use super::ignored::Ignored;
 use super::large::Turns;
@@ -10,6 +9,7 @@ use crate::answer::reading::Reading;
 use crate::calls::{Loose, Wanted};
 use crate::conversation::Prepared;
 use crate::dump::Dump;
+use crate::error::ApiError;
 use crate::grammars::{GrammarStore, Held};
 use crate::health::canary::Canary;
 use crate::health::{Readiness, Signs, StepLimit};

@@ -1,7 +1,7 @@
 //! Who may ask: every route but health and metrics wants a key, where the server has any.
 
 use super::app::App;
-use super::error::ApiError;
+use crate::error::ApiError;
 use axum::body::Body;
 use axum::extract::State;
 use axum::http::{HeaderMap, HeaderValue, Request, StatusCode, header};

@@ -1,6 +1,6 @@
 //! Reading a request's body: bounded in size and in time, and said to be JSON.
 
-use super::error::ApiError;
+use crate::error::ApiError;
 use crate::openai::fields::no_json;
 use axum::body::{Body, BodyDataStream};
 use axum::http::{HeaderMap, Request, StatusCode, header};

@@ -2,11 +2,11 @@
 
 use super::app::{App, Begun, PromptIds, Ready};
 use super::asker::Asker;
-use super::error::ApiError;
 use super::{body, completions};
 use crate::answer::Answer;
 use crate::calls::Wanted;
 use crate::conversation::{Conversation, Prepared};
+use crate::error::ApiError;
 use crate::openai::answers::{AnswerWriter, Endpoint, Told};
 use crate::openai::chat::ChatRequest;
 use crate::openai::generation::GenerationParams;

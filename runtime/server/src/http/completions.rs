@@ -3,11 +3,12 @@
 use super::app::{App, Begun, PromptIds};
 use super::asker::Asker;
 use super::body;
-use super::error::ApiError;
-use super::stream::{self, Writer};
+use super::stream;
 use crate::answer::Answer;
 use crate::answer::reading::Reading;
+use crate::answer::writer::Writer;
 use crate::conversation::Prepared;
+use crate::error::ApiError;
 use crate::openai::answers::{AnswerWriter, Endpoint, Told};
 use crate::openai::completions::{CompletionRequest, Prompt};
 use crate::openai::generation::GenerationParams;

@@ -1,8 +1,8 @@
 //! Connections: how many there may be, and how long one may take to say what it wants.
 
 use super::asker::Peer;
-use super::error::ApiError;
 use super::protocol::{self, Wire};
+use crate::error::ApiError;
 use axum::Router;
 use axum::body::Body;
 use axum::extract::ConnectInfo;

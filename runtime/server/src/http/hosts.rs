@@ -9,7 +9,7 @@
 use super::app::App;
 use super::auth;
 use super::cors::{CorsArgs, Origins};
-use super::error::ApiError;
+use crate::error::ApiError;
 use axum::body::Body;
 use axum::extract::State;
 use axum::http::uri::Authority;

@@ -1,7 +1,7 @@
 //! What keeps large requests from taking all memory: texts are worked on a few at a time, and what that took
 //! is given back.
 
-use super::error::ApiError;
+use crate::error::ApiError;
 use crate::process::allocator::trim;
 use axum::body::Body;
 use axum::http::{Request, StatusCode, header};

@@ -2,12 +2,12 @@
 
 use super::app::App;
 use super::asker::Asker;
-use super::error::ApiError;
 use super::{body, chat, completions};
 use crate::answer::Answer;
 use crate::anthropic::answers::MessageWriter;
 use crate::anthropic::errors;
 use crate::anthropic::request::MessagesRequest;
+use crate::error::ApiError;
 use axum::Json;
 use axum::body::Body;
 use axum::extract::State;

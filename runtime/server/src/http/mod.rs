@@ -9,7 +9,6 @@ mod completions;
 pub(crate) mod connections;
 pub(crate) mod cors;
 mod dump;
-pub(crate) mod error;
 mod health;
 pub(crate) mod hosts;
 pub(crate) mod ignored;

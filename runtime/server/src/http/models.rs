@@ -1,10 +1,10 @@
 //! `GET /v1/models` and `GET /v1/models/{id}`.
 
 use super::app::App;
-use super::error::ApiError;
 use super::parameters::Id;
 use crate::batches;
 use crate::draft;
+use crate::error::ApiError;
 use axum::Json;
 use axum::extract::State;
 use serde_json::{Value, json};

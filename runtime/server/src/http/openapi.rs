@@ -1,7 +1,7 @@
 //! `GET /openapi.json`: what this server takes and answers.
 
 use super::app::App;
-use super::error::ApiError;
+use crate::error::ApiError;
 use crate::openapi::{self, Facts};
 use axum::Json;
 use axum::extract::State;

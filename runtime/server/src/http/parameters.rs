@@ -1,7 +1,7 @@
 //! What stands in a path and behind its question mark; what cannot be read is refused in the envelope of all
 //! errors.
 
-use super::error::ApiError;
+use crate::error::ApiError;
 use axum::extract::{FromRequestParts, Path, Query};
 use axum::http::StatusCode;
 use axum::http::request::Parts;

@@ -1,6 +1,6 @@
 //! What is no HTTP, answered with words: hyper answers it by itself, with a status and nothing else.
 
-use super::error::ApiError;
+use crate::error::ApiError;
 use axum::http::StatusCode;
 use hyper::rt::{Read, ReadBufCursor, Write};
 use hyper_util::rt::TokioIo;

@@ -2,9 +2,9 @@
 
 use super::app::App;
 use super::asker::Asker;
-use super::error::ApiError;
 use super::parameters::{Asked, Id};
 use super::{body, chat, completions};
+use crate::error::ApiError;
 use crate::openai::fields::wrong_word;
 use crate::openai::responses::answers::ResponseWriter;
 use crate::openai::responses::request::ResponsesRequest;

@@ -1,11 +1,11 @@
 //! Which path is answered by what.
 
 use super::app::App;
-use super::error::ApiError;
 use super::{
     auth, chat, completions, dump, health, hosts, large, messages, metrics, models, openapi, page,
     request_id, responses, tokens,
 };
+use crate::error::ApiError;
 use axum::Router;
 use axum::extract::State;
 use axum::handler::Handler;

@@ -3,7 +3,7 @@
 
 use super::app::App;
 use super::body;
-use super::error::ApiError;
+use crate::error::ApiError;
 use crate::openai::tokens::{DetokenizeRequest, Source, TokenizeRequest};
 use crate::verbs::info::facts;
 use axum::Json;

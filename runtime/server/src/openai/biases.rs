@@ -2,7 +2,7 @@
 
 use super::fields::{Fields, Numbers, wrong_type};
 use super::generation::Limits;
-use crate::http::error::ApiError;
+use crate::error::ApiError;
 use monomorph_sampling::{Biases, Dry, MAX_FIXED, TokenBias, TokenMask};
 use monomorph_text::{Special, TextError, Tokenizer};
 use serde_json::Value;

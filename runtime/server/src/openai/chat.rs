@@ -5,7 +5,7 @@ use super::generation::{GenerationParams, Limits, is_empty};
 use super::messages::read_messages;
 use super::tools::read_tools;
 use crate::conversation::{Conversation, Reasoning};
-use crate::http::error::ApiError;
+use crate::error::ApiError;
 use monomorph_sampling::MAX_TOP_LOGPROBS;
 use serde_json::{Map, Value, json};
 

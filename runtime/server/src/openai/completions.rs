@@ -2,7 +2,7 @@
 
 use super::fields::{Fields, wrong_type};
 use super::generation::{GenerationParams, Limits, MAX_CHOICES, token_ids};
-use crate::http::error::ApiError;
+use crate::error::ApiError;
 use serde_json::Value;
 
 /// Most alternatives a text completion reports, as OpenAI has it.

@@ -1,7 +1,7 @@
 //! Reading a JSON object field by field, strictly: every mistake names the path of the field at fault, and
 //! a field that nobody asked for is refused.
 
-use crate::http::error::ApiError;
+use crate::error::ApiError;
 use serde_json::{Map, Value};
 use std::ops::RangeInclusive;
 

@@ -2,7 +2,7 @@
 //! vLLM's `structured_outputs` and the `guided_` names it had before.
 
 use super::fields::{Fields, no_json, wrong_type, wrong_word};
-use crate::http::error::ApiError;
+use crate::error::ApiError;
 use monomorph_grammar::{GrammarError, Schema, Source};
 use serde_json::Value;
 

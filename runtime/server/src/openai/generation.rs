@@ -3,7 +3,7 @@
 use super::biases::BiasParams;
 use super::fields::{Fields, Numbers, integer, wrong_type};
 use super::format::Format;
-use crate::http::error::ApiError;
+use crate::error::ApiError;
 use crate::process::random::random_seed;
 use monomorph_model::SamplingPreset;
 use monomorph_sampling::Sampling;

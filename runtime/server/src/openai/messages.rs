@@ -2,7 +2,7 @@
 
 use super::fields::{Fields, missing, text_of, wrong_type, wrong_word};
 use super::generation::is_empty;
-use crate::http::error::ApiError;
+use crate::error::ApiError;
 use serde_json::{Map, Value, json};
 use std::collections::HashMap;
 

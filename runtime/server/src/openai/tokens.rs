@@ -4,7 +4,7 @@ use super::chat::read_conversation;
 use super::fields::{Fields, wrong_type};
 use super::generation::token_ids;
 use crate::conversation::Conversation;
-use crate::http::error::ApiError;
+use crate::error::ApiError;
 use serde_json::Value;
 
 /// What is to be made tokens of.

@@ -2,7 +2,7 @@
 
 use super::fields::{Fields, wrong_type, wrong_word};
 use crate::conversation::Tools;
-use crate::http::error::ApiError;
+use crate::error::ApiError;
 use serde_json::{Map, Value, json};
 
 /// Longest name of a tool, in bytes: what the readers of answers take.

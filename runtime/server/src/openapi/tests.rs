@@ -9,7 +9,7 @@
 
 use super::{Facts, document};
 use crate::anthropic::request::MessagesRequest;
-use crate::http::error::ApiError;
+use crate::error::ApiError;
 use crate::http::{responses::LIST_QUERY, routes};
 use crate::openai::chat::ChatRequest;
 use crate::openai::completions::CompletionRequest;

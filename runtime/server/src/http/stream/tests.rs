@@ -3,8 +3,8 @@
 //!
 //! Planted, and caught here: carriage returns within strings written as they are (events and chats).
 
-use super::{Writer, event, named_event};
 use crate::answer::part::{End, EndReason, Part, Piece, TokenLogprob, Usage};
+use crate::answer::writer::{Writer, event, named_event};
 use crate::anthropic::answers::MessageWriter;
 use crate::openai::answers::{AnswerWriter, Endpoint};
 use crate::openai::generation::{GenerationParams, Limits};

@@ -1,7 +1,7 @@
 //! Items of responses, made into what chat templates take.
 
 use crate::conversation::append;
-use crate::http::error::ApiError;
+use crate::error::ApiError;
 use crate::openai::fields::{Fields, text_of, wrong_type, wrong_word};
 use crate::openai::messages::arguments_of;
 use serde_json::{Value, json};

@@ -3,7 +3,7 @@
 use super::items::{instructions_first, messages_of};
 use super::store::{Store, Stored};
 use crate::conversation::{Conversation, Reasoning, Tools};
-use crate::http::error::ApiError;
+use crate::error::ApiError;
 use crate::openai::chat::read_effort;
 use crate::openai::fields::{Fields, wrong_type};
 use crate::openai::format::read_typed;

@@ -1,6 +1,5 @@
 //! Errors as OpenAI's clients expect them: `{"error": {"message", "type", "param", "code"}}`.
 
-use crate::answer::AnswerError;
 use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use monomorph_engine::{EngineError, SubmitError};
@@ -161,16 +160,6 @@ impl From<EngineError> for ApiError {
             EngineError::DrainDeadline | EngineError::Stopped => StatusCode::SERVICE_UNAVAILABLE,
         };
         ApiError::new(status, "engine", error.to_string())
-    }
-}
-
-impl From<AnswerError> for ApiError {
-    fn from(error: AnswerError) -> ApiError {
-        let message = error.to_string();
-        match error {
-            AnswerError::Engine(error) => ApiError::from(error),
-            AnswerError::Timeout(_) => ApiError::new(StatusCode::GATEWAY_TIMEOUT, "timeout", message),
-        }
     }
 }
 
