@@ -15,3 +15,6 @@ pub(super) async fn document(State(app): State<Arc<App>>) -> Result<Json<Value>,
     let (vocabulary, keys) = (app.spec.vocabulary, !app.keys.is_empty());
     Ok(Json(openapi::document(&Facts { model: &app.model_name, names: &names, context, vocabulary, keys })))
 }
+
+#[cfg(test)]
+mod tests;

@@ -7,6 +7,7 @@ use super::{body, chat, completions};
 use crate::error::ApiError;
 use crate::openai::fields::wrong_word;
 use crate::openai::responses::answers::ResponseWriter;
+use crate::openai::responses::items::{DEFAULT_LIMIT, LIST_QUERY, MAX_LIMIT};
 use crate::openai::responses::request::ResponsesRequest;
 use crate::openai::responses::store::Stored;
 use axum::Json;
@@ -17,12 +18,6 @@ use axum::response::Response;
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
 use std::sync::Arc;
-
-/// Most items of a list, and how many without being asked.
-pub(crate) const MOST: usize = 100;
-pub(crate) const USUAL: usize = 20;
-/// What a list may be asked with.
-pub(crate) const LIST_QUERY: [&str; 3] = ["limit", "order", "after"];
 
 /// Answers.
 pub(super) async fn create(
@@ -87,11 +82,11 @@ pub(super) async fn input_items(
         }
     }
     let limit = match query.get("limit").map(|limit| limit.parse::<usize>()) {
-        None => USUAL,
-        Some(Ok(limit)) if (1..=MOST).contains(&limit) => limit,
+        None => DEFAULT_LIMIT,
+        Some(Ok(limit)) if (1..=MAX_LIMIT).contains(&limit) => limit,
         Some(_) => {
             let given = query.get("limit").map_or("", String::as_str);
-            let message = format!("`limit` must be between 1 and {MOST}, and is {given:?}");
+            let message = format!("`limit` must be between 1 and {MAX_LIMIT}, and is {given:?}");
             return Err(ApiError::field("limit", message));
         }
     };

@@ -1,6 +1,6 @@
 //! The OpenAPI document: what stands at which path, and every field of requests and answers.
 //!
-//! It is written by hand, as the readers of requests are; `tests.rs` holds the two together. To add a field,
+//! It is written by hand, as the readers of requests are; `http/openapi/tests.rs` compares the two. To add a field,
 //! write it into the request's schema here (`generation.rs` for chats and completions, `responses.rs`,
 //! `anthropic.rs`); to add a route, into `paths.rs`.
 
@@ -11,8 +11,6 @@ mod generation;
 mod paths;
 mod responses;
 mod schema;
-#[cfg(test)]
-mod tests;
 
 use serde_json::{Map, Value, json};
 

@@ -6,9 +6,8 @@ use super::schema::{
     Properties, about, answer, any, any_object, any_of, array, boolean, count, empty, of, only, or_null,
     request, some, text, unsupported, whole, words,
 };
-use crate::http::responses::{MOST, USUAL};
 use crate::openai::chat::EFFORTS;
-use crate::openai::responses::items::TEXTS;
+use crate::openai::responses::items::{DEFAULT_LIMIT, MAX_LIMIT, TEXTS};
 use serde_json::{Value, json};
 
 /// The components.
@@ -300,7 +299,7 @@ fn deleted() -> Value {
 /// What a list of items may be asked with.
 pub(super) fn list_query() -> Properties {
     vec![
-        ("limit", json!({"type": "integer", "minimum": 1, "maximum": MOST, "default": USUAL})),
+        ("limit", json!({"type": "integer", "minimum": 1, "maximum": MAX_LIMIT, "default": DEFAULT_LIMIT})),
         ("order", json!({"type": "string", "enum": ["asc", "desc"], "default": "desc"})),
         ("after", about("The id of an item: those behind it.", text())),
     ]

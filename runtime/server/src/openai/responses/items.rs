@@ -7,6 +7,13 @@ use crate::openai::messages::arguments_of;
 use serde_json::{Value, json};
 use std::collections::HashMap;
 
+/// Largest `limit` of a list of items.
+pub(crate) const MAX_LIMIT: usize = 100;
+/// The `limit` of a list that names none.
+pub(crate) const DEFAULT_LIMIT: usize = 20;
+/// The parameters that a list's query may have.
+pub(crate) const LIST_QUERY: [&str; 3] = ["limit", "order", "after"];
+
 /// Parts that are text, and what comes back with them of an earlier answer.
 pub(crate) const TEXTS: [&str; 4] = ["input_text", "output_text", "text", "reasoning_text"];
 const OF_TEXTS: [&str; 2] = ["annotations", "logprobs"];

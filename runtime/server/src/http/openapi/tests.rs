@@ -7,17 +7,18 @@
 //! reader refuses; an object read that was none; a route that is not in the document; a query of another
 //! name; a status in the sources alone.
 
-use super::{Facts, document};
 use crate::anthropic::request::MessagesRequest;
 use crate::error::ApiError;
-use crate::http::{responses::LIST_QUERY, routes};
+use crate::http::routes;
 use crate::openai::chat::ChatRequest;
 use crate::openai::completions::CompletionRequest;
 use crate::openai::fields::seen;
 use crate::openai::generation::Limits;
+use crate::openai::responses::items::LIST_QUERY;
 use crate::openai::responses::request::ResponsesRequest;
 use crate::openai::responses::store::Store;
 use crate::openai::tokens::{DetokenizeRequest, TokenizeRequest};
+use crate::openapi::{Facts, document};
 use axum::http::StatusCode;
 use axum::routing::MethodFilter;
 use serde_json::{Map, Value, json};
