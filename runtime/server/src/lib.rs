@@ -10,18 +10,14 @@
 mod answer;
 mod anthropic;
 mod batches;
-mod calls;
 mod cli;
-mod conversation;
 mod draft;
 mod dump;
 mod error;
 mod failure;
 mod far;
-mod grammars;
 mod health;
 mod http;
-mod kept;
 mod keys;
 mod load;
 mod lookup;
@@ -29,12 +25,10 @@ mod openai;
 mod openapi;
 mod paths;
 mod process;
-mod reasoning;
+mod request;
 mod retry;
 mod schedule;
 mod swap;
-mod text;
-mod trial;
 mod verbs;
 mod verify;
 mod warm_up;
@@ -87,7 +81,7 @@ fn carry_out<M: Model>(verb: &cli::Verb, started: Instant) -> Result<(), Failure
         return Ok(verbs::info::info(spec, args)?);
     }
     if let cli::Verb::TryGrammars = verb {
-        return Ok(trial::run()?);
+        return Ok(request::grammars::trial::run()?);
     }
     allocator::share(allocator::ARENAS);
     M::check_hardware()?;

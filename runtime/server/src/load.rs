@@ -6,7 +6,7 @@ use crate::paths::{default_weights, resolve_weights};
 use crate::process::memory::{GuardArgs, Host, Room, beside_device};
 use crate::process::out;
 use crate::process::switch::Switch;
-use crate::text::Text;
+use crate::request::text::Text;
 use crate::verify::verify;
 use monomorph_engine::{EngineHandle, EngineOptions, FarShare, PrefixOptions, SNAPSHOT_INTERVAL};
 use monomorph_model::{HostGuard, LoadError, LoadOptions, Model, ModelSpec, Progress, StatesWanted, Weights};

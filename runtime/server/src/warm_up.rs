@@ -1,7 +1,7 @@
 //! A prompt that is put into the prefix cache before the first request: that of an agent, which every
 //! conversation begins with.
 
-use crate::text::Text;
+use crate::request::text::Text;
 use monomorph_engine::{EngineHandle, Event, FinishReason, Request};
 use serde_json::{Map, Value};
 use std::path::{Path, PathBuf};

@@ -1,8 +1,8 @@
 //! Messages as Anthropic has them, made into what chat templates take.
 
-use crate::conversation::append;
 use crate::error::ApiError;
-use crate::openai::fields::{Fields, text_of, wrong_type, wrong_word};
+use crate::request::conversation::append;
+use crate::request::fields::{Fields, text_of, wrong_type, wrong_word};
 use serde_json::{Map, Value, json};
 use std::collections::HashMap;
 

@@ -1,14 +1,14 @@
 //! A request to `/v1/messages`, or to `/v1/messages/count_tokens`.
 
 use super::messages::{read_messages, read_system};
-use crate::conversation::{Conversation, Reasoning, Tools};
 use crate::error::ApiError;
-use crate::openai::fields::{Fields, missing, wrong_word};
-use crate::openai::format::{Format, read_typed};
-use crate::openai::generation::{
+use crate::request::conversation::{Conversation, Reasoning, Tools};
+use crate::request::fields::{Fields, missing, wrong_word};
+use crate::request::format::{Format, read_typed};
+use crate::request::generation::{
     GenerationParams, Limits, TEMPERATURE, TOP_P, read_length, read_numbers, read_stops,
 };
-use crate::openai::tools::{read_given, tool_of};
+use crate::request::tools::{read_given, tool_of};
 use serde_json::{Map, Value};
 
 /// The path of the budget.
@@ -98,7 +98,7 @@ fn refuse_unsupported(fields: &mut Fields) -> Result<(), ApiError> {
         ("output_format", "forms of output are"),
         ("speed", "a speed is"),
     ] {
-        fields.refuse_unless(name, crate::openai::generation::is_empty, what)?;
+        fields.refuse_unless(name, crate::request::generation::is_empty, what)?;
     }
     Ok(())
 }

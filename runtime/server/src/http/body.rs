@@ -1,7 +1,7 @@
 //! Reading a request's body: bounded in size and in time, and said to be JSON.
 
 use crate::error::ApiError;
-use crate::openai::fields::no_json;
+use crate::request::fields::no_json;
 use axum::body::{Body, BodyDataStream};
 use axum::http::{HeaderMap, Request, StatusCode, header};
 use futures_util::StreamExt;

@@ -1,6 +1,5 @@
 //! Answers in OpenAI's wire format, whole and in chunks.
 
-use super::generation::GenerationParams;
 use super::logprobs;
 use crate::answer::blocks::{Block, Blocks};
 use crate::answer::part::{Echoed, End, EndReason, Part, Piece, TokenLogprob, Usage};
@@ -8,6 +7,7 @@ use crate::answer::writer::{Writer, event};
 use crate::error::ApiError;
 use crate::process::clock::unix_time;
 use crate::process::random::random_seed;
+use crate::request::generation::GenerationParams;
 use axum::body::Bytes;
 use serde_json::{Map, Value, json};
 use std::sync::Arc;

@@ -1,11 +1,11 @@
 //! A request to `/v1/chat/completions`.
 
-use super::fields::{Fields, wrong_type, wrong_word};
-use super::generation::{GenerationParams, Limits, is_empty};
 use super::messages::read_messages;
-use super::tools::read_tools;
-use crate::conversation::{Conversation, Reasoning};
 use crate::error::ApiError;
+use crate::request::conversation::{Conversation, Reasoning};
+use crate::request::fields::{Fields, wrong_type, wrong_word};
+use crate::request::generation::{GenerationParams, Limits, is_empty};
+use crate::request::tools::read_tools;
 use monomorph_sampling::MAX_TOP_LOGPROBS;
 use serde_json::{Map, Value, json};
 

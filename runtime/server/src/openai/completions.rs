@@ -1,8 +1,8 @@
 //! A request to `/v1/completions`.
 
-use super::fields::{Fields, wrong_type};
-use super::generation::{GenerationParams, Limits, MAX_CHOICES, token_ids};
 use crate::error::ApiError;
+use crate::request::fields::{Fields, wrong_type};
+use crate::request::generation::{GenerationParams, Limits, MAX_CHOICES, token_ids};
 use serde_json::Value;
 
 /// Most alternatives a text completion reports, as OpenAI has it.

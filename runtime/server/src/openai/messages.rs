@@ -1,8 +1,8 @@
 //! Messages of a chat, as OpenAI has them, made into what chat templates take.
 
-use super::fields::{Fields, missing, text_of, wrong_type, wrong_word};
-use super::generation::is_empty;
 use crate::error::ApiError;
+use crate::request::fields::{Fields, missing, text_of, wrong_type, wrong_word};
+use crate::request::generation::is_empty;
 use serde_json::{Map, Value, json};
 use std::collections::HashMap;
 

@@ -1,10 +1,10 @@
 //! Requests to `/tokenize` and `/detokenize`, as vLLM has them.
 
 use super::chat::read_conversation;
-use super::fields::{Fields, wrong_type};
-use super::generation::token_ids;
-use crate::conversation::Conversation;
 use crate::error::ApiError;
+use crate::request::conversation::Conversation;
+use crate::request::fields::{Fields, wrong_type};
+use crate::request::generation::token_ids;
 use serde_json::Value;
 
 /// What is to be made tokens of.

@@ -5,11 +5,11 @@ use super::schema::{
     Properties, about, above_zero, any, any_object, any_of, array, boolean, empty, integer, of, only,
     request, some, text, unsupported, within, words,
 };
-use crate::openai::biases;
 use crate::openai::chat::EFFORTS;
 use crate::openai::completions::MAX_LOGPROBS;
-use crate::openai::generation::{MAX_CHOICES, MAX_STOP_BYTES, MAX_STOPS};
-use crate::openai::tools;
+use crate::request::biases;
+use crate::request::generation::{MAX_CHOICES, MAX_STOP_BYTES, MAX_STOPS};
+use crate::request::tools;
 use monomorph_sampling::{MAX_FIXED, MAX_TOP_LOGPROBS};
 use serde_json::{Value, json};
 

@@ -1,9 +1,9 @@
 //! Items of responses, made into what chat templates take.
 
-use crate::conversation::append;
 use crate::error::ApiError;
-use crate::openai::fields::{Fields, text_of, wrong_type, wrong_word};
 use crate::openai::messages::arguments_of;
+use crate::request::conversation::append;
+use crate::request::fields::{Fields, text_of, wrong_type, wrong_word};
 use serde_json::{Value, json};
 use std::collections::HashMap;
 

@@ -2,16 +2,16 @@
 
 use super::items::{instructions_first, messages_of};
 use super::store::{Store, Stored};
-use crate::conversation::{Conversation, Reasoning, Tools};
 use crate::error::ApiError;
 use crate::openai::chat::read_effort;
-use crate::openai::fields::{Fields, wrong_type};
-use crate::openai::format::read_typed;
-use crate::openai::generation::{
+use crate::process::random::random_seed;
+use crate::request::conversation::{Conversation, Reasoning, Tools};
+use crate::request::fields::{Fields, wrong_type};
+use crate::request::format::read_typed;
+use crate::request::generation::{
     GenerationParams, Limits, TEMPERATURE, TOP_P, is_empty, read_length, read_numbers,
 };
-use crate::openai::tools::{Place, read_choice, read_given, tool_of};
-use crate::process::random::random_seed;
+use crate::request::tools::{Place, read_choice, read_given, tool_of};
 use serde_json::{Map, Value, json};
 
 /// A request, checked.

@@ -2,10 +2,10 @@
 //! what is asked of the reasoning.
 
 use crate::answer::reading::{Calls, Reading};
-use crate::calls::{Tool, Wanted};
 use crate::error::ApiError;
-use crate::reasoning::share_of;
-use crate::text::{EFFORT, SWITCH, Text};
+use crate::request::calls::{Tool, Wanted};
+use crate::request::reasoning::share_of;
+use crate::request::text::{EFFORT, SWITCH, Text};
 use monomorph_text::{Prompt, ToolSet};
 use serde_json::{Map, Value};
 use std::sync::Arc;

@@ -1,12 +1,15 @@
 //! Grammars of the model's tokens: made when first asked for, compiled beside the requests that work, and
 //! kept for the next turn.
 
-use crate::calls::{Loose, Wanted};
+mod kept;
+pub(crate) mod trial;
+
+use self::kept::Kept;
+use self::trial::Trials;
 use crate::error::ApiError;
-use crate::kept::Kept;
-use crate::openai::format::Format;
-use crate::text::Text;
-use crate::trial::Trials;
+use crate::request::calls::{Loose, Wanted};
+use crate::request::format::Format;
+use crate::request::text::Text;
 use axum::http::StatusCode;
 use monomorph_grammar::{
     Constraint, GrammarError, Grammars, Openers, Patience, Tags, Thinking, Token, Trial,

@@ -1,5 +1,5 @@
 //! Grammars are tried in a process that can be ended, before they are compiled in the server, where they
-//! cannot be ([ADR 0031](../../../docs/adr/0031-a-grammar-is-tried-where-it-can-be-ended.md)).
+//! cannot be ([ADR 0031](../../../../../../docs/adr/0031-a-grammar-is-tried-where-it-can-be-ended.md)).
 //!
 //! The process is the server's own binary, run with a verb of its own over a socket. What goes over it is a
 //! length in four bytes, and so many bytes: first the tokens, then one grammar after another. What comes back
@@ -9,7 +9,7 @@ mod child;
 
 pub(crate) use child::run;
 
-use crate::text::Text;
+use crate::request::text::Text;
 use monomorph_grammar::{GrammarError, Patience, Trial};
 use serde_json::{Value, json};
 use std::io::{ErrorKind, Read, Write};

@@ -1,7 +1,7 @@
 //! Everything between strings and tokens that a request needs.
 
 use crate::answer::reading::{CallIds, Calls, Controls, Reading};
-use crate::calls::Form;
+use crate::request::calls::Form;
 use monomorph_model::ModelSpec;
 use monomorph_text::{
     AnswerParser, Chat, ChatTemplate, Prompt, ReasoningFormat, TextError, Tokenizer, ToolFormat, ToolSet,

@@ -1,8 +1,8 @@
 //! The tools of a request, and which of them may be called.
 
 use super::fields::{Fields, wrong_type, wrong_word};
-use crate::conversation::Tools;
 use crate::error::ApiError;
+use crate::request::conversation::Tools;
 use serde_json::{Map, Value, json};
 
 /// Longest name of a tool, in bytes: what the readers of answers take.
@@ -12,7 +12,7 @@ pub(crate) const MOST: usize = 1024;
 
 /// Where an API has what is said of a function.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Place {
+pub(crate) enum Place {
     /// In the member `function`.
     Within,
     /// Beside the type.
@@ -20,7 +20,7 @@ pub(super) enum Place {
 }
 
 /// Reads `tools`, `tool_choice` and `parallel_tool_calls`.
-pub(super) fn read_tools(fields: &mut Fields) -> Result<Tools, ApiError> {
+pub(crate) fn read_tools(fields: &mut Fields) -> Result<Tools, ApiError> {
     if let Some(Value::Array(tools)) = fields.value("tools")
         && tools.len() > MOST
     {
@@ -54,7 +54,7 @@ pub(crate) fn read_given(
 }
 
 /// Reads `tool_choice`.
-pub(super) fn read_choice(fields: &mut Fields, tools: &mut Tools, place: Place) -> Result<(), ApiError> {
+pub(crate) fn read_choice(fields: &mut Fields, tools: &mut Tools, place: Place) -> Result<(), ApiError> {
     const CHOICE: &str = "tool_choice";
     let choice = match fields.value(CHOICE) {
         None => return Ok(()),
