@@ -9,34 +9,25 @@
 
 mod answer;
 mod anthropic;
-mod batches;
 mod cli;
-mod draft;
 mod dump;
 mod error;
 mod failure;
-mod far;
 mod health;
 mod http;
 mod keys;
-mod load;
-mod lookup;
 mod openai;
 mod openapi;
-mod paths;
 mod process;
 mod request;
 mod retry;
-mod schedule;
-mod swap;
+mod start;
 mod verbs;
-mod verify;
-mod warm_up;
 
 pub use failure::{EXIT_DEVICE_FAULT, EXIT_WRONG_HARDWARE, Failure};
-pub use load::{StartEngine, start_engine};
-pub use paths::{default_weights, resolve_weights, weights_directory};
 pub use process::cpu::require_cpu;
+pub use start::load::{StartEngine, start_engine};
+pub use start::paths::{default_weights, resolve_weights, weights_directory};
 pub use verbs::serve::{ServeArgs, serve};
 
 use crate::process::{allocator, out};

@@ -2,10 +2,10 @@
 //! same: 200 only when a request would be answered, and rightly.
 
 use super::app::{App, Ready};
-use crate::batches;
-use crate::draft;
 use crate::health::Readiness;
-use crate::schedule;
+use crate::start::batches;
+use crate::start::draft;
+use crate::start::schedule;
 use axum::Json;
 use axum::extract::State;
 use axum::http::StatusCode;

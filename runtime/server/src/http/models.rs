@@ -2,9 +2,9 @@
 
 use super::app::App;
 use super::parameters::Id;
-use crate::batches;
-use crate::draft;
 use crate::error::ApiError;
+use crate::start::batches;
+use crate::start::draft;
 use axum::Json;
 use axum::extract::State;
 use serde_json::{Value, json};

@@ -1,8 +1,8 @@
 //! `bench`: prefill, decode and concurrent streams, beside what the plan predicted.
 
 use crate::failure::Failure;
-use crate::load::{KEEP_NOTHING, MemoryArgs, ThreadArgs, WeightsArgs, load_model};
 use crate::process::out;
+use crate::start::load::{KEEP_NOTHING, MemoryArgs, ThreadArgs, WeightsArgs, load_model};
 use crate::verbs::ending::Ending;
 use crate::verbs::report::{Measured, Report};
 use crate::verbs::steps::{Steps, feed};

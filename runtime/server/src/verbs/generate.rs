@@ -4,10 +4,12 @@ use crate::answer::Answer;
 use crate::answer::part::EndReason;
 use crate::answer::reading::Reading;
 use crate::failure::Failure;
-use crate::load::{CacheArgs, KEEP_NOTHING, MemoryArgs, Planned, StartEngine, ThreadArgs, WeightsArgs, load};
 use crate::process::out;
 use crate::process::random::random_seed;
 use crate::request::generation::preset_sampling;
+use crate::start::load::{
+    CacheArgs, KEEP_NOTHING, MemoryArgs, Planned, StartEngine, ThreadArgs, WeightsArgs, load,
+};
 use crate::verbs::ending::Ending;
 use crate::verbs::logits::read_lists;
 use monomorph_engine::{EngineHandle, EngineOptions, Event, Request, Stats};

@@ -1,10 +1,10 @@
 //! `info`: what this binary was compiled for.
 
-use crate::batches;
-use crate::draft;
-use crate::load::DEFAULT_CONTEXT;
-use crate::paths::default_weights;
 use crate::process::out;
+use crate::start::batches;
+use crate::start::draft;
+use crate::start::load::DEFAULT_CONTEXT;
+use crate::start::paths::default_weights;
 use monomorph_model::ModelSpec;
 use serde_json::{Value, json};
 use std::collections::BTreeMap;

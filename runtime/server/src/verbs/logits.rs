@@ -1,8 +1,8 @@
 //! `logits`: what the stack computes, for comparison with other implementations.
 
 use crate::failure::Failure;
-use crate::load::{MemoryArgs, ThreadArgs, WeightsArgs, load_model};
 use crate::process::out;
+use crate::start::load::{MemoryArgs, ThreadArgs, WeightsArgs, load_model};
 use monomorph_model::{
     BlockId, Model, ModelSpec, Output, Progress, RowOutput, SequenceStep, Slot, StatesWanted, Step, Tokens,
     piece,

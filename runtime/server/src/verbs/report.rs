@@ -1,8 +1,8 @@
 //! What `bench` prints.
 
-use crate::batches;
-use crate::draft;
 use crate::process::out;
+use crate::start::batches;
+use crate::start::draft;
 use monomorph_model::ModelSpec;
 use serde_json::{Value, json};
 

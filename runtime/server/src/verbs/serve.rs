@@ -2,11 +2,8 @@
 
 use super::serving;
 use super::stopping::Stopping;
-use crate::batches;
-use crate::draft;
 use crate::dump::DumpArgs;
 use crate::failure::{EXIT_DEVICE_FAULT, Failure};
-use crate::far::FarArgs;
 use crate::health::StepLimit;
 use crate::health::canary::{Canary, CanaryArgs, check_known};
 use crate::http::app::{App, Ready};
@@ -16,8 +13,6 @@ use crate::http::hosts::HostArgs;
 use crate::http::ignored::Ignored;
 use crate::http::large::Turns;
 use crate::keys::KeyArgs;
-use crate::load::{CacheArgs, MemoryArgs, Planned, PrefixArgs, StartEngine, ThreadArgs, WeightsArgs, load};
-use crate::lookup::LookupArgs;
 use crate::openai::responses::store::Store;
 use crate::process::clock::unix_time;
 use crate::process::descriptors;
@@ -27,9 +22,16 @@ use crate::process::out;
 use crate::process::switch::Switch;
 use crate::request::grammars::{GrammarArgs, GrammarStore};
 use crate::request::reasoning::ReasoningArgs;
-use crate::schedule::{self, ScheduleArgs};
-use crate::swap::{self, SwapArgs};
-use crate::warm_up::WarmUpArgs;
+use crate::start::batches;
+use crate::start::draft;
+use crate::start::far::FarArgs;
+use crate::start::load::{
+    CacheArgs, MemoryArgs, Planned, PrefixArgs, StartEngine, ThreadArgs, WeightsArgs, load,
+};
+use crate::start::lookup::LookupArgs;
+use crate::start::schedule::{self, ScheduleArgs};
+use crate::start::swap::{self, SwapArgs};
+use crate::start::warm_up::WarmUpArgs;
 use monomorph_engine::{EngineHandle, EngineOptions};
 use monomorph_model::{ModelSpec, Progress, device_fault};
 use std::hash::RandomState;

@@ -1,13 +1,13 @@
 //! From a weights path to a model at work.
 
-use crate::draft;
 use crate::failure::Failure;
-use crate::paths::{default_weights, resolve_weights};
 use crate::process::memory::{GuardArgs, Host, Room, beside_device};
 use crate::process::out;
 use crate::process::switch::Switch;
 use crate::request::text::Text;
-use crate::verify::verify;
+use crate::start::draft;
+use crate::start::paths::{default_weights, resolve_weights};
+use crate::start::verify::verify;
 use monomorph_engine::{EngineHandle, EngineOptions, FarShare, PrefixOptions, SNAPSHOT_INTERVAL};
 use monomorph_model::{HostGuard, LoadError, LoadOptions, Model, ModelSpec, Progress, StatesWanted, Weights};
 use monomorph_weights::Checkpoint;

@@ -1,0 +1,13 @@
+//! From the command line to a loaded model: weights found, verified and loaded, the engine's options, and
+//! what the server reports of them.
+
+pub(crate) mod batches;
+pub(crate) mod draft;
+pub(crate) mod far;
+pub(crate) mod load;
+pub(crate) mod lookup;
+pub(crate) mod paths;
+pub(crate) mod schedule;
+pub(crate) mod swap;
+pub(crate) mod verify;
+pub(crate) mod warm_up;
