@@ -9,18 +9,14 @@
 
 mod answer;
 mod anthropic;
-mod cli;
-mod dump;
 mod error;
 mod failure;
 mod health;
 mod http;
-mod keys;
 mod openai;
 mod openapi;
 mod process;
 mod request;
-mod retry;
 mod start;
 mod verbs;
 
@@ -31,6 +27,7 @@ pub use start::paths::{default_weights, resolve_weights, weights_directory};
 pub use verbs::serve::{ServeArgs, serve};
 
 use crate::process::{allocator, out};
+use crate::verbs::cli::{Cli, Verb};
 use clap::Parser;
 use monomorph_model::{Model, device_fault};
 use std::panic::{catch_unwind, resume_unwind};
@@ -50,7 +47,7 @@ pub fn main<M: Model>() -> ExitCode {
 #[inline(never)]
 fn run<M: Model>() -> ExitCode {
     let started = Instant::now();
-    let verb = cli::Cli::parse().verb;
+    let verb = Cli::parse().verb;
     // A device that fails in a step that a verb drives itself unwinds to here.
     let result =
         catch_unwind(|| carry_out::<M>(&verb, started)).unwrap_or_else(|panic| match device_fault() {
@@ -66,21 +63,21 @@ fn run<M: Model>() -> ExitCode {
     }
 }
 
-fn carry_out<M: Model>(verb: &cli::Verb, started: Instant) -> Result<(), Failure> {
+fn carry_out<M: Model>(verb: &Verb, started: Instant) -> Result<(), Failure> {
     let spec = M::SPEC;
-    if let cli::Verb::Info(args) = verb {
+    if let Verb::Info(args) = verb {
         return Ok(verbs::info::info(spec, args)?);
     }
-    if let cli::Verb::TryGrammars = verb {
+    if let Verb::TryGrammars = verb {
         return Ok(request::grammars::trial::run()?);
     }
     allocator::share(allocator::ARENAS);
     M::check_hardware()?;
     match verb {
-        cli::Verb::Serve(args) => serve(spec, start_engine::<M>, args, started),
-        cli::Verb::Generate(args) => verbs::generate::generate(spec, start_engine::<M>, args, started),
-        cli::Verb::Logits(args) => verbs::logits::logits::<M>(args),
-        cli::Verb::Bench(args) => verbs::bench::bench::<M>(args, started),
-        cli::Verb::Info(_) | cli::Verb::TryGrammars => Ok(()),
+        Verb::Serve(args) => serve(spec, start_engine::<M>, args, started),
+        Verb::Generate(args) => verbs::generate::generate(spec, start_engine::<M>, args, started),
+        Verb::Logits(args) => verbs::logits::logits::<M>(args),
+        Verb::Bench(args) => verbs::bench::bench::<M>(args, started),
+        Verb::Info(_) | Verb::TryGrammars => Ok(()),
     }
 }

@@ -1,6 +1,7 @@
 //! One file a verb.
 
 pub(crate) mod bench;
+pub(crate) mod cli;
 mod ending;
 pub(crate) mod generate;
 pub(crate) mod info;

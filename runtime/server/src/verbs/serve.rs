@@ -2,17 +2,17 @@
 
 use super::serving;
 use super::stopping::Stopping;
-use crate::dump::DumpArgs;
 use crate::failure::{EXIT_DEVICE_FAULT, Failure};
 use crate::health::StepLimit;
 use crate::health::canary::{Canary, CanaryArgs, check_known};
 use crate::http::app::{App, Ready};
 use crate::http::connections::ConnectionArgs;
 use crate::http::cors::CorsArgs;
+use crate::http::dump::file::DumpArgs;
 use crate::http::hosts::HostArgs;
 use crate::http::ignored::Ignored;
+use crate::http::keys::KeyArgs;
 use crate::http::large::Turns;
-use crate::keys::KeyArgs;
 use crate::openai::responses::store::Store;
 use crate::process::clock::unix_time;
 use crate::process::descriptors;

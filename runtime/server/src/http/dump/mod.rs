@@ -1,8 +1,10 @@
-//! What goes through the server, copied on its way to the [dump](crate::dump).
+//! What goes through the server, copied on its way to the [dump](crate::http::dump::file).
 
-use super::app::App;
-use super::request_id;
-use crate::dump::Dump;
+pub(crate) mod file;
+
+use self::file::Dump;
+use crate::http::app::App;
+use crate::http::request_id;
 use crate::process::clock::unix_time;
 use axum::body::{Body, Bytes, HttpBody};
 use axum::extract::State;
