@@ -178,7 +178,7 @@ impl Sequence {
     /// it depends on tokens that are coming, as a history's counts do, biases that look at it, and what an
     /// answer is held to; or is masks, which take a while to compute. (Where drafts are looked up masks are
     /// computed before: they decide which are worth a row.)
-    pub fn is_told_later(&self) -> bool {
+    pub fn binds_later(&self) -> bool {
         let counts = self.history.is_some() || self.biases.needs_tokens();
         let held = self.held_to.as_ref().filter(|_| self.lookup.is_none());
         (counts && self.coming > 0) || held.is_some_and(|held| held.free_for() <= self.coming)
@@ -194,7 +194,7 @@ impl Sequence {
     ///
     /// # Errors
     /// When no token may come next.
-    pub fn tell(
+    pub fn bind_sampling(
         &mut self,
         drafts: usize,
         history: &mut Vec<TokenUse>,

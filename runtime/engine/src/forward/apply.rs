@@ -1,8 +1,8 @@
 //! From what a step produced to events, and to sequences that go on or end.
 
+use super::Forward;
 use super::contract::{self, Expects};
-use super::flights::Row;
-use super::{Forward, unbalanced};
+use super::in_flight::Row;
 use crate::request::{EngineError, Event, Finished};
 use crate::scheduler::GENERATED;
 use monomorph_model::{NOT_NUMBERS, RowOutput, StepOutput, Verified};
@@ -31,13 +31,13 @@ impl Forward {
     /// # Errors
     /// When the books do not balance.
     fn feed_anew(&mut self) -> Result<(), String> {
-        for index in (0..self.running.len()).rev() {
-            if self.running[index].is_scored() {
-                let mut sequence = self.running.remove(index);
+        for index in (0..self.batch.len()).rev() {
+            if self.batch[index].is_scored() {
+                let mut sequence = self.batch.remove(index);
                 self.save_last(&mut sequence)?;
                 sequence.scoring = None;
                 self.free(&mut sequence)?;
-                self.wait(sequence);
+                self.queue.push(sequence);
             }
         }
         Ok(())
@@ -48,36 +48,36 @@ impl Forward {
     /// # Errors
     /// When the output is not what was asked for.
     pub(super) fn apply(&mut self, rows: &[Row], output: StepOutput, now: Instant) -> Result<(), String> {
-        self.flights.release(&mut self.cache, &mut self.free_slots).map_err(unbalanced)?;
+        self.pipeline.release(&mut self.memory)?;
         let (asked, got) = (rows.len(), output.rows.len());
         if asked != got {
             return Err(format!("the model answered a step of {asked} sequences with {got} rows"));
         }
-        self.find_places();
+        self.batch.index_slots();
         let mut finished: Vec<(usize, Result<Finished, EngineError>)> = Vec::new();
-        let (mut prefilled, mut pieces, mut generated) = (0, 0, 0);
+        let (mut prefilled, mut chunks, mut generated) = (0, 0, 0);
         let (mut drafts, mut verified, mut accepted) = (0, 0, 0);
-        let (mut prompts, mut late, mut scored, tbt) = (0, 0, false, self.schedule.tbt);
+        let (mut prompts, mut late, mut scored, tbt) = (0, 0, false, self.planner.tbt());
         for (at, (row, output)) in rows.iter().zip(output.rows).enumerate() {
-            let place = self.places[row.slot.0 as usize];
+            let place = self.batch.at_slot(row.slot);
             // Of a canary nothing is counted.
-            let counts = place.is_none_or(|index| !self.running[index].is_canary());
+            let counts = place.is_none_or(|index| !self.batch[index].is_canary());
             late += u64::from(
-                counts && place.is_some_and(|index| row.samples && self.running[index].is_late(now, tbt)),
+                counts && place.is_some_and(|index| row.samples && self.batch[index].is_late(now, tbt)),
             );
             if counts {
                 prefilled += row.prefilled as u64;
-                pieces += u64::from(row.piece);
+                chunks += u64::from(row.chunk);
             }
             if let (None, Some((snapshot, _))) = (place, row.save) {
-                self.cache.forget(snapshot);
+                self.memory.forget(snapshot);
             }
             let output = if is_poison(&output) { RowOutput::Lost(NOT_NUMBERS.to_owned()) } else { output };
             let (taken, end) = match (self.contract.expects(row), output) {
                 (expects, RowOutput::Lost(why)) if row.far || expects != Expects::Nothing => {
                     finished.extend(place.map(|index| (index, Err(EngineError::Lost(why)))));
                     if let (Some(_), Some((snapshot, _))) = (place, row.save) {
-                        self.cache.forget(snapshot);
+                        self.memory.forget(snapshot);
                     }
                     continue;
                 }
@@ -86,17 +86,17 @@ impl Forward {
                     self.contract.check_logits(at, fed, &logits)?;
                     let Some(index) = place else { continue };
                     scored = true;
-                    (0, self.running[index].score(row.end - fed..row.end, &mut logits, now).map(Ok))
+                    (0, self.batch[index].score(row.end - fed..row.end, &mut logits, now).map(Ok))
                 }
                 (Expects::Token, RowOutput::Sampled(sampled)) => {
                     self.contract.check_token(at, sampled.id)?;
                     // A sequence that ended while the step was in flight has no use for its token.
                     let Some(index) = place else { continue };
-                    self.running[index].take([sampled], Vec::new(), now)
+                    self.batch[index].take([sampled], Vec::new(), now)
                 }
                 (Expects::Verified, RowOutput::Verified(Verified { sampled, drafts: next })) => {
                     let Some(index) = place else { continue };
-                    let sequence = &mut self.running[index];
+                    let sequence = &mut self.batch[index];
                     self.contract.check_verified(at, &sequence.drafts, &sampled, &next)?;
                     if counts {
                         drafts += u64::from(!sequence.drafts.is_empty());
@@ -109,10 +109,13 @@ impl Forward {
             };
             if let Some(index) = place {
                 // All that was sampled but the last was fed as a draft.
-                self.leave(row, index, row.end + (taken as usize).saturating_sub(1))?;
+                {
+                    let done = row.end + (taken as usize).saturating_sub(1);
+                    self.memory.book(row, &mut self.batch[index], done)?
+                };
                 if counts {
-                    let sequence = &self.running[index];
-                    self.clients.serve(sequence.account, taken * GENERATED);
+                    let sequence = &self.batch[index];
+                    self.queue.serve(sequence.account, taken * GENERATED);
                     generated += taken;
                     // An answer of no tokens has begun when it ends.
                     let first = (taken > 0 || end.is_some()) && sequence.generated() as u64 == taken;
@@ -124,25 +127,25 @@ impl Forward {
         // From the end no index moves before its turn.
         finished.sort_by_key(|(index, _)| *index);
         for (index, finished) in finished.into_iter().rev() {
-            let mut sequence = self.running.remove(index);
+            let mut sequence = self.batch.remove(index);
             let finished = match finished {
                 Ok(finished) => finished,
                 Err(why) => {
-                    self.lose(sequence, why)?;
+                    self.fail(sequence, why)?;
                     continue;
                 }
             };
             self.save_last(&mut sequence)?;
             self.free(&mut sequence)?;
-            self.count_end(&sequence, finished.reason, now);
-            self.farewells.push((sequence.client, Event::Finished(finished)));
+            self.outputs.count_end(&sequence, finished.reason, now);
+            self.outputs.end(sequence.client, Event::Finished(finished));
         }
         if scored {
             self.feed_anew()?;
         }
-        let mut counters = self.shared.counters();
+        let mut counters = self.outputs.counters();
         counters.stats.tokens_prefilled += prefilled;
-        counters.stats.prompt_pieces += pieces;
+        counters.stats.prompt_pieces += chunks;
         counters.stats.prompt_tokens += prompts;
         counters.stats.tokens_generated += generated;
         counters.stats.drafts += drafts;

@@ -3,115 +3,63 @@
 //! One turn: take what arrived, drop what nobody wants, plan and submit a step, collect the oldest in flight
 //! and hand its tokens out. With [`Model::STEPS_IN_FLIGHT`] at 1 that is the step just submitted; with 2 the
 //! device works on the next one meanwhile, planned as if no row of the step before it ended its sequence. A
-//! row whose sequence did end is surplus: its token is dropped.
+//! row whose sequence did end is discarded: its token is dropped.
 //!
-//! The cut: `plan` decides a step and writes it down, `contract` checks what came of one and `apply` books
-//! it, `flights` knows what steps in flight hold; `endings` counts what ends and fails what is left. Only
-//! [`Forward::run`] and [`Forward::turn`] are compiled for each model. An engine with nothing to do sleeps on
-//! its channel.
+//! Each part owns what it changes, and no field of one is seen outside it: `inbox` what handles send, `queue`
+//! the sequences that wait, `batch` those that run, `memory` blocks, slots and snapshots, `swap` the copies
+//! of sequences that made room, `pipeline` the steps in flight, `step` the one that is written down,
+//! `outputs` what is told. [`Forward`] connects them: `plan` decides a step, `apply` books what came of one,
+//! which `contract` checks; `offload` sends blocks to disk between steps. Only [`Forward::run`] and
+//! [`Forward::turn`] are compiled for each model. An engine with nothing to do sleeps on its inbox.
 
 mod apply;
+mod batch;
 mod contract;
-mod endings;
-mod far;
-mod flights;
-#[cfg(test)]
-mod order;
+mod in_flight;
+mod inbox;
+mod memory;
+mod offload;
+mod outputs;
 mod plan;
-mod prefix;
+mod queue;
+mod step;
 mod swap;
 #[cfg(test)]
 mod walk;
 
-use crate::handle::{EngineOptions, FarShare, ScheduleOptions};
+use crate::handle::EngineOptions;
 use crate::request::{EngineError, Event};
-use crate::scheduler::{Candidate, Clients, Limits, Pace, Running, Turns, Waiting};
-use crate::sequence::{Client, Sequence};
+use crate::sequence::Sequence;
 use crate::shared::{Health, Shared};
+use batch::Batch;
 use contract::Contract;
-use endings::guarded;
-use flights::{Flight, Flights, Row};
-use monomorph_cache::{PoolError, PrefixCache, Reuse, SavePoints, Share};
-use monomorph_model::{Model, ModelSpec, SequenceStep, Slot, Step};
-use prefix::Evictions;
-use std::collections::VecDeque;
+use in_flight::{InFlight, Pipeline};
+pub(crate) use inbox::Command;
+use inbox::Inbox;
+use memory::Memory;
+use monomorph_model::{Model, ModelSpec};
+use outputs::{Outputs, Turn};
+use plan::Planner;
+use queue::Queue;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
-use std::sync::mpsc::{Receiver, TryRecvError};
-use std::time::{Duration, Instant};
+use std::sync::mpsc::Receiver;
+use std::time::Instant;
+use step::StepBuilder;
 pub(crate) use swap::Images;
-
-/// What handles send to the forward thread.
-#[derive(Debug)]
-pub(crate) enum Command {
-    /// A new sequence.
-    Submit(Box<Sequence>),
-    /// Stop when all accepted sequences are finished, or at the deadline; `None` is never.
-    Drain {
-        /// When to give up what is not finished.
-        deadline: Option<Instant>,
-    },
-    /// Stop now: answers are wrong, for the reason given.
-    Condemn(String),
-}
 
 /// Everything the forward thread owns but the model.
 pub(crate) struct Forward {
-    inbox: Receiver<Command>,
-    shared: Arc<Shared>,
-    limits: Limits,
-    /// Whether a sequence that was pre-empted is fed what it had generated as it was at first, a token a
-    /// step.
-    replays: bool,
-    contract: Contract,
-    /// Whether blocks are found as soon as they are computed, and at the multiples of how many tokens.
-    shares: bool,
-    granule: usize,
-    cache: PrefixCache,
-    /// What went for others since the counters heard of it last.
-    evictions: Evictions,
-    /// Where states are saved; `None` where they are not.
-    saves: Option<SavePoints>,
-    free_slots: Vec<Slot>,
-    schedule: ScheduleOptions,
-    /// When a step is planned in the scheduler's order, which pre-empts the last; otherwise in any.
-    running: Vec<Sequence>,
-    /// In the order of their arrival.
-    waiting: VecDeque<Sequence>,
-    /// Which of them are next, and who asks for how much.
-    picked: Vec<usize>,
-    candidates: Vec<Candidate>,
-    turns: Turns,
-    clients: Clients,
-    /// Which of them was looked up last, only to order them.
-    looked: usize,
-    pace: Pace,
-    /// Set when no request will come any more.
-    closing: bool,
-    deadline: Option<Instant>,
-    /// Why answers are wrong, once that is known.
-    condemned: Option<String>,
-    flights: Flights,
-    /// What was computed of those that wait to go on.
+    inbox: Inbox,
+    queue: Queue,
+    batch: Batch,
+    planner: Planner,
+    memory: Memory,
     images: Images,
-    /// Whether the next that waits does so for its copy's pages.
-    awaits_pages: bool,
-    /// The next step, and what to remember of it until it is collected.
-    step: Step,
-    rows: Vec<Row>,
-    /// Rows of earlier steps and their token lists, kept for the memory they hold.
-    spare: Vec<SequenceStep>,
-    spare_ids: Vec<Vec<u32>>,
-    /// Index among the running by slot, while a step is worked off.
-    places: Vec<Option<usize>>,
-    /// When the step collected last was.
-    collected: Option<Instant>,
-    /// Time spent on planning since the counters heard of it last.
-    planning: Duration,
-    running_view: Vec<Running>,
-    waiting_view: Vec<Waiting>,
-    /// Last words, said after the counters are up to date: who hears them sees their blocks returned, but for
-    /// those that a step in flight holds.
-    farewells: Vec<(Client, Event)>,
+    step: StepBuilder,
+    pipeline: Pipeline,
+    contract: Contract,
+    outputs: Outputs,
 }
 
 impl Forward {
@@ -119,71 +67,28 @@ impl Forward {
         spec: &'static ModelSpec,
         options: &EngineOptions,
         images: Images,
-        inbox: Receiver<Command>,
+        commands: Receiver<Command>,
         shared: Arc<Shared>,
     ) -> Forward {
-        let EngineOptions { blocks, sequences, ref prefix, schedule, far, .. } = *options;
-        let limits = plan::limits(spec, sequences, schedule.prefill_tokens);
-        let reuse = match (prefix.enabled, spec.state_bytes, prefix.snapshots) {
-            (true, 0, _) => Reuse::Blocks,
-            (true, _, 1..) => Reuse::Snapshots { places: prefix.snapshots },
-            (false, ..) | (true, _, 0) => Reuse::Nothing,
-        };
-        // What is gone on from holds whole blocks, and ends where pieces of prompts may.
-        let granule = spec.block_tokens * spec.piece_tokens() / gcd(spec.block_tokens, spec.piece_tokens());
-        let points = SavePoints { granule, interval: prefix.snapshot_interval };
-        let slots = u32::try_from(limits.running()).unwrap_or(u32::MAX);
-        let cache = PrefixCache::new(blocks, spec.block_tokens, granule, reuse);
+        let planner = Planner::new(spec, options.sequences, options.schedule);
+        let sequences = planner.limits().running();
         Forward {
-            inbox,
-            shared,
-            limits,
-            replays: spec.batch_invariant.is_some(),
-            contract: Contract::new(spec),
-            shares: matches!(reuse, Reuse::Blocks),
-            granule,
-            cache: match far {
-                None => cache,
-                Some(FarShare { room, resident }) => {
-                    let (fed, reach) = (spec.step_tokens, spec.reach());
-                    let share = Share::new(resident, room.group, spec.block_tokens, fed, reach);
-                    cache.with_far(share, room.places)
-                }
-            },
-            evictions: Evictions::default(),
-            saves: matches!(reuse, Reuse::Snapshots { .. }).then_some(points),
-            free_slots: (0..slots).rev().map(Slot).collect(),
-            schedule,
-            running: Vec::new(),
-            waiting: VecDeque::new(),
-            picked: Vec::new(),
-            candidates: Vec::new(),
-            turns: Turns::default(),
-            clients: Clients::default(),
-            looked: 0,
-            pace: Pace::default(),
-            closing: false,
-            deadline: None,
-            condemned: None,
-            flights: Flights::default(),
+            inbox: Inbox::new(commands),
+            queue: Queue::default(),
+            batch: Batch::new(sequences),
+            planner,
+            memory: Memory::new(spec, options, sequences),
             images,
-            awaits_pages: false,
-            step: Step::default(),
-            rows: Vec::new(),
-            spare: Vec::new(),
-            spare_ids: Vec::new(),
-            places: vec![None; slots as usize],
-            collected: None,
-            planning: Duration::ZERO,
-            running_view: Vec::new(),
-            waiting_view: Vec::new(),
-            farewells: Vec::new(),
+            step: StepBuilder::default(),
+            pipeline: Pipeline::default(),
+            contract: Contract::new(spec),
+            outputs: Outputs::new(shared),
         }
     }
 
     /// Sequences that run at a time, at most.
     pub fn most_running(&self) -> usize {
-        self.limits.running()
+        self.planner.limits().running()
     }
 
     /// The life of the forward thread.
@@ -196,9 +101,9 @@ impl Forward {
         let end = match fault {
             Some(fault) => {
                 // Health first: a client that hears of the failure and asks again must not be accepted.
-                let poisoned = self.condemned.is_some();
+                let poisoned = self.inbox.condemned().is_some();
                 let health = if poisoned { Health::Poisoned } else { Health::Dead };
-                self.shared.set_health(health(fault.clone()));
+                self.outputs.set_health(health(fault.clone()));
                 self.fail_all(&EngineError::Fault(fault));
                 None
             }
@@ -206,10 +111,10 @@ impl Forward {
         };
         // A model that broke may break again on its way out.
         if let Err(message) = guarded(|| drop(model)) {
-            self.shared.set_health(Health::Dead(format!("the model panicked when dropped: {message}")));
+            self.outputs.set_health(Health::Dead(format!("the model panicked when dropped: {message}")));
         }
         if let Some(end) = end {
-            self.shared.set_health(end);
+            self.outputs.set_health(end);
             self.fail_all(&EngineError::Stopped);
         }
     }
@@ -246,34 +151,30 @@ impl Forward {
         let began = Instant::now();
         // What is sent to disk and cannot be ends its sequence, which may have been all there was.
         let ready = self.make_room(model)?;
-        let idle = self.running.is_empty() && self.waiting.is_empty();
-        let planned = ready && !idle && !self.step.sampling_follows && self.plan(M::SAMPLES_APART)?;
+        let planned =
+            ready && self.has_sequences() && !self.step.awaits_sampling() && self.plan(M::SAMPLES_APART)?;
         let submitted = Instant::now();
-        self.planning += submitted - began;
+        self.outputs.planned(submitted - began);
         if planned {
-            if self.flights.is_empty() {
-                self.shared.counters().step_began = Some(submitted);
+            if self.pipeline.is_empty() {
+                self.outputs.counters().step_began = Some(submitted);
             }
-            self.carry(model);
-            let ticket = model.submit(&self.step);
-            self.step.copies.clear();
-            let rows = std::mem::take(&mut self.rows);
-            self.flights.push(Flight { ticket, submitted, rows });
+            self.images.carry(model, self.memory.copies());
+            let ticket = model.submit(self.step.with_copies(self.memory.copies()));
+            let rows = self.step.submitted();
+            self.pipeline.push(InFlight { ticket, submitted, rows });
             self.sample(model)?;
-            if self.flights.len() < M::STEPS_IN_FLIGHT {
+            if self.pipeline.len() < M::STEPS_IN_FLIGHT {
                 return Ok(());
             }
         }
-        if let Some(Flight { ticket, submitted, rows }) = self.flights.pop() {
+        if let Some(InFlight { ticket, submitted, rows }) = self.pipeline.pop() {
             let output = model.collect(ticket);
             let collected = Instant::now();
-            // The device turns to a step when it is there and the one before it is done.
-            let began = self.collected.map_or(submitted, |before| before.max(submitted));
-            self.collected = Some(collected);
-            let prefilled = rows.iter().map(|row| row.prefilled).sum();
-            self.pace.observe(prefilled, u64::try_from((collected - began).as_micros()).unwrap_or(u64::MAX));
+            let began = self.pipeline.collected(submitted, collected);
+            self.planner.observe(rows.iter().map(|row| row.prefilled).sum(), collected - began);
             self.apply(&rows, output, collected)?;
-            self.flights.recycle(rows);
+            self.pipeline.recycle(rows);
             self.sample(model)?;
             self.publish(Some(Turn { began, collected }));
         } else if !planned {
@@ -288,10 +189,10 @@ impl Forward {
     /// # Errors
     /// See [`Forward::free`].
     fn sample<M: Model>(&mut self, model: &mut M) -> Result<(), String> {
-        if self.step.sampling_follows && self.flights.len() == 1 {
-            self.tell()?;
-            model.sample(&self.step);
-            self.step.sampling_follows = false;
+        if self.step.awaits_sampling() && self.pipeline.len() == 1 {
+            self.bind_sampling()?;
+            model.sample(self.step.step());
+            self.step.sampling_bound();
         }
         Ok(())
     }
@@ -304,66 +205,37 @@ impl Forward {
     fn wait_for_work(&mut self) -> Result<bool, String> {
         loop {
             self.take_arrivals();
-            if let Some(cause) = &self.condemned {
-                return Err(cause.clone());
+            if let Some(cause) = self.inbox.condemned() {
+                return Err(cause.to_owned());
             }
             self.sweep()?;
             if self.has_work() {
                 return Ok(true);
             }
-            if self.closing {
+            if self.inbox.is_closed() {
                 return Ok(false);
             }
-            self.shared.sleeps(true);
-            let command = self.inbox.recv();
-            self.shared.sleeps(false);
-            match command {
-                Ok(command) => self.take(command),
-                Err(_) => self.closing = true,
-            }
+            self.outputs.sleeps(true);
+            let arrived = self.inbox.sleep();
+            self.outputs.sleeps(false);
+            arrived.into_iter().for_each(|sequence| self.queue.push(sequence));
         }
     }
 
     fn has_work(&self) -> bool {
         // What a disk is still writing for nobody does not keep a drained engine.
-        self.has_sequences() || !self.flights.is_empty() || (!self.closing && self.images.under_way())
+        let writes = !self.inbox.is_closed() && self.images.under_way();
+        self.has_sequences() || !self.pipeline.is_empty() || writes
     }
 
     fn has_sequences(&self) -> bool {
-        !(self.running.is_empty() && self.waiting.is_empty())
+        !(self.batch.is_empty() && self.queue.is_empty())
     }
 
     fn take_arrivals(&mut self) {
-        loop {
-            match self.inbox.try_recv() {
-                Ok(command) => self.take(command),
-                Err(TryRecvError::Empty) => return,
-                Err(TryRecvError::Disconnected) => {
-                    self.closing = true;
-                    return;
-                }
-            }
+        while let Some(sequence) = self.inbox.next() {
+            self.queue.push(sequence);
         }
-    }
-
-    fn take(&mut self, command: Command) {
-        match command {
-            Command::Submit(sequence) => self.wait(*sequence),
-            Command::Condemn(cause) => self.condemned = Some(cause),
-            Command::Drain { deadline } => {
-                self.closing = true;
-                self.deadline = match (self.deadline, deadline) {
-                    (Some(one), Some(other)) => Some(one.min(other)),
-                    (one, other) => one.or(other),
-                };
-            }
-        }
-    }
-
-    /// Lets a sequence wait for its turn.
-    fn wait(&mut self, sequence: Sequence) {
-        let at = self.waiting.partition_point(|one| one.number < sequence.number);
-        self.waiting.insert(at, sequence);
     }
 
     /// Ends the sequences whose client is gone, and all of them after the deadline of a drain.
@@ -371,50 +243,69 @@ impl Forward {
     /// # Errors
     /// See [`Forward::free`].
     fn sweep(&mut self) -> Result<(), String> {
-        let late = self.deadline.is_some_and(|deadline| Instant::now() >= deadline);
+        let late = self.inbox.is_overdue();
         let gone = |sequence: &Sequence| late || sequence.client.gone().is_some();
-        if !self.running.iter().any(gone) && !self.waiting.iter().any(gone) {
+        if !self.batch.iter().any(gone) && !self.queue.iter().any(gone) {
             return Ok(());
         }
         let now = Instant::now();
-        for at in (0..self.running.len()).rev() {
-            if gone(&self.running[at]) {
-                let sequence = self.running.remove(at);
+        for at in (0..self.batch.len()).rev() {
+            if gone(&self.batch[at]) {
+                let sequence = self.batch.remove(at);
                 self.give_up(sequence, now)?;
             }
         }
-        for at in (0..self.waiting.len()).rev() {
-            if gone(&self.waiting[at])
-                && let Some(sequence) = self.waiting.remove(at)
-            {
-                self.give_up(sequence, now)?;
-            }
+        while let Some(sequence) = self.queue.pop_gone(gone) {
+            self.give_up(sequence, now)?;
         }
         self.publish(None);
         Ok(())
     }
 
-    /// Ends a sequence that is not complete.
+    /// Ends a sequence that is not complete and that nobody wants, or nobody can wait for.
     ///
     /// # Errors
     /// See [`Forward::free`].
     fn give_up(&mut self, mut sequence: Sequence, now: Instant) -> Result<(), String> {
-        let event = match sequence.client.gone() {
-            Some(reason) => {
-                self.count_end(&sequence, reason, now);
-                Event::Finished(sequence.finished(reason, now))
-            }
-            None => self.failed(&sequence, EngineError::DrainDeadline),
+        let Some(reason) = sequence.client.gone() else {
+            return self.fail(sequence, EngineError::DrainDeadline);
         };
+        self.outputs.count_end(&sequence, reason, now);
+        let event = Event::Finished(sequence.finished(reason, now));
         self.free(&mut sequence)?;
-        self.farewells.push((sequence.client, event));
+        self.outputs.end(sequence.client, event);
         Ok(())
+    }
+
+    /// Ends a sequence that cannot go on.
+    ///
+    /// # Errors
+    /// See [`Forward::free`].
+    fn fail(&mut self, mut sequence: Sequence, why: EngineError) -> Result<(), String> {
+        let event = self.outputs.failed(&sequence, why);
+        self.free(&mut sequence)?;
+        self.outputs.end(sequence.client, event);
+        Ok(())
+    }
+
+    /// Ends everything, accepted or still on its way.
+    fn fail_all(&mut self, error: &EngineError) {
+        self.take_arrivals();
+        self.pipeline.abandon(&mut self.memory);
+        for mut sequence in self.batch.drain().chain(self.queue.drain()) {
+            self.memory.abandon(&mut sequence.lease);
+            let event = self.outputs.failed(&sequence, error.clone());
+            self.outputs.end(sequence.client, event);
+        }
+        self.outputs.counters().step_began = None;
+        self.publish(None);
+        self.outputs.sleeps(true);
     }
 
     /// Takes blocks and slot of a sequence back, from when no step in flight holds them.
     ///
     /// # Errors
-    /// When the cache does not know its blocks: the books do not balance, and going on would mix tokens up.
+    /// When the books do not know its blocks: they do not balance, and going on would mix tokens up.
     fn free(&mut self, sequence: &mut Sequence) -> Result<(), String> {
         if let Some(image) = sequence.image {
             self.images.drop(image);
@@ -429,54 +320,42 @@ impl Forward {
     /// See [`Forward::free`].
     fn give_back(&mut self, sequence: &mut Sequence) -> Result<(), String> {
         let Some(slot) = sequence.slot.take() else { return Ok(()) };
-        let (lease, last_step) = (sequence.lease.take(), sequence.last_step);
-        self.flights
-            .give_back(lease, slot, last_step, &mut self.cache, &mut self.free_slots)
-            .map_err(unbalanced)
+        self.pipeline.give_back(sequence.lease.take(), slot, sequence.last_step, &mut self.memory)
     }
 
-    /// Brings the counters up to date, then says the last words that waited for them.
+    /// Saves the state of a sequence that is over, unless a step in flight still feeds it.
+    ///
+    /// # Errors
+    /// See [`Forward::free`].
+    fn save_last(&mut self, sequence: &mut Sequence) -> Result<(), String> {
+        if !self.pipeline.is_collected(sequence.last_step) {
+            return Ok(());
+        }
+        self.memory.save_last(sequence)
+    }
+
+    /// Brings the counters up to date, then sends the last events that waited for them.
     fn publish(&mut self, turn: Option<Turn>) {
-        let preempted =
-            self.waiting.iter().filter(|one| one.clock.admitted.is_some() && !one.is_canary()).count();
-        let mut counters = self.shared.counters();
-        counters.preempted = preempted;
+        let turn = turn.map(|turn| (turn, self.outputs.take_planning()));
+        let mut counters = self.outputs.counters();
+        counters.preempted = self.queue.preempted();
         counters.awake = Some(Instant::now());
-        counters.stats.running = self.running.iter().filter(|one| !one.is_canary()).count();
-        counters.stats.free_blocks = self.cache.available();
-        let Evictions { blocks, snapshots } = std::mem::take(&mut self.evictions);
-        counters.stats.blocks_evicted += blocks;
-        counters.stats.snapshots_evicted += snapshots;
-        counters.stats.cached_blocks = self.cache.cached();
-        counters.stats.snapshots = self.cache.snapshots();
-        counters.stats.free_far_places = self.cache.free_far();
+        counters.stats.running = self.batch.answering();
         counters.stats.swap = self.images.count();
-        if let Some(Turn { began, collected }) = turn {
-            let now = Instant::now();
-            counters.stepped(collected - began);
-            counters.stats.host_time += std::mem::take(&mut self.planning) + (now - collected);
-            counters.step_began = (!self.flights.is_empty()).then_some(collected);
-            counters.step_ended = Some(now);
+        self.memory.count(&mut counters.stats);
+        if let Some((turn, planning)) = turn {
+            turn.count(&mut counters, planning, !self.pipeline.is_empty());
         }
         drop(counters);
-        for (client, event) in self.farewells.drain(..) {
-            client.tell(event);
-        }
+        self.outputs.deliver();
     }
 }
 
-/// When the device turned to a step, and when it was collected.
-struct Turn {
-    began: Instant,
-    collected: Instant,
-}
-
-/// What to say when the cache does not know the blocks of a sequence.
-fn unbalanced(error: PoolError) -> String {
-    format!("the blocks of a sequence cannot come back: {error}")
-}
-
-/// The greatest common divisor of two numbers above 0.
-fn gcd(a: usize, b: usize) -> usize {
-    if b == 0 { a } else { gcd(b, a % b) }
+/// Runs `work`; what it says when it panics is the error.
+fn guarded<T>(work: impl FnOnce() -> T) -> Result<T, String> {
+    catch_unwind(AssertUnwindSafe(work)).map_err(|panic| {
+        let text = panic.downcast_ref::<&str>().copied();
+        let text = text.or_else(|| panic.downcast_ref::<String>().map(String::as_str));
+        text.unwrap_or("no message").to_owned()
+    })
 }

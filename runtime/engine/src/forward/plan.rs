@@ -1,20 +1,67 @@
 //! From the state of the engine to a step.
 
 use super::Forward;
-use super::flights::Row;
-use super::prefix::save;
-use crate::scheduler::{Limits, Plan, Row as Planned, View, schedule};
-use monomorph_cache::Place;
-use monomorph_model::{BlockId, FarId, ModelSpec, Output, SequenceStep, Tokens};
-use monomorph_sampling::Sampling;
+use super::offload::Offload;
+use super::swap::Copied;
+use crate::handle::ScheduleOptions;
+use crate::scheduler::{HOLDS, Limits, Pace, Plan, Running, View, Waiting, schedule};
+use crate::sequence::Sequence;
+use monomorph_model::ModelSpec;
+use std::time::{Duration, Instant};
 
-/// Bytes of logits that a step may hand back for prompts, but for a piece's. Each row is summed up by the
+/// Bytes of logits that a step may hand back for prompts, but for a chunk's. Each row is summed up by the
 /// forward thread, which keeps the others waiting meanwhile.
 const SCORED_BYTES: usize = 16 << 20;
 
+/// What the scheduler is asked with, and the memory that its view of both queues is written to.
+pub(super) struct Planner {
+    limits: Limits,
+    schedule: ScheduleOptions,
+    /// How long steps take.
+    pace: Pace,
+    running: Vec<Running>,
+    waiting: Vec<Waiting>,
+    /// Whether the next that waits does so for the pages of its copy.
+    awaits_pages: bool,
+}
+
+impl Planner {
+    /// For steps of at most so many `sequences`.
+    pub fn new(spec: &ModelSpec, sequences: usize, schedule: ScheduleOptions) -> Planner {
+        Planner {
+            limits: limits(spec, sequences, schedule.prefill_tokens),
+            schedule,
+            pace: Pace::default(),
+            running: Vec::new(),
+            waiting: Vec::new(),
+            awaits_pages: false,
+        }
+    }
+
+    /// What a step may carry.
+    pub fn limits(&self) -> &Limits {
+        &self.limits
+    }
+
+    #[cfg(test)]
+    pub fn limits_mut(&mut self) -> &mut Limits {
+        &mut self.limits
+    }
+
+    /// How long after one token the next is late.
+    pub fn tbt(&self) -> Duration {
+        self.schedule.tbt
+    }
+
+    /// Notes a step that was fed so many tokens of prompts and took so long.
+    pub fn observe(&mut self, prefilled: usize, time: Duration) {
+        self.pace.observe(prefilled, u64::try_from(time.as_micros()).unwrap_or(u64::MAX));
+    }
+}
+
 /// What the steps of a model may carry: at most so many `sequences`, and `prefill_tokens` of prompts, where 0
 /// is as many as there is room for.
-pub(super) fn limits(spec: &ModelSpec, sequences: usize, prefill_tokens: usize) -> Limits {
+fn limits(spec: &ModelSpec, sequences: usize, prefill_tokens: usize) -> Limits {
     let prefill_tokens = if prefill_tokens == 0 { spec.step_tokens } else { prefill_tokens };
     Limits {
         block_tokens: spec.block_tokens,
@@ -29,188 +76,186 @@ pub(super) fn limits(spec: &ModelSpec, sequences: usize, prefill_tokens: usize) 
 }
 
 impl Forward {
-    /// Decides the next step of a model that samples `apart` or not, and makes it ready in `self.step` and
-    /// `self.rows`. False when a step in flight has to be collected first, or a page from disk waited for.
+    /// Decides the next step of a model that samples `apart` or not, and writes it down. False when a step in
+    /// flight has to be collected first, or a page from disk waited for.
     ///
     /// # Errors
     /// When there is nothing to run, or the blocks promised are not there: both would be mistakes in here.
     pub(super) fn plan(&mut self, apart: bool) -> Result<bool, String> {
         self.view();
         let view = View {
-            free_blocks: self.cache.available(),
-            free_slots: self.free_slots.len(),
-            in_flight: !self.flights.is_empty(),
-            running: &self.running_view,
-            waiting: &self.waiting_view,
-            policy: self.schedule.policy,
-            pace: self.pace,
+            free_blocks: self.memory.cache().available(),
+            free_slots: self.memory.free_slots().len(),
+            in_flight: !self.pipeline.is_empty(),
+            running: &self.planner.running,
+            waiting: &self.planner.waiting,
+            policy: self.planner.schedule.policy,
+            pace: self.planner.pace,
         };
-        let Plan { preempt, admit, rows, cut } = schedule(&view, &self.limits);
+        let Plan { preempt, admit, rows, cut } = schedule(&view, &self.planner.limits);
         // Blocks are written between steps.
-        let resumes = self.picked.iter().take(admit).any(|at| self.waiting[*at].image.is_some());
+        let resumes = self.queue.picks().take(admit).any(|one| one.image.is_some());
         if view.in_flight && (rows.is_empty() || resumes) {
             return Ok(false);
         }
-        if rows.is_empty() && (self.awaits_pages || !self.has_sequences()) {
+        if rows.is_empty() && (self.planner.awaits_pages || !self.has_sequences()) {
             return Ok(false);
         }
         if rows.is_empty() {
             return Err(format!(
                 "no step for {} running and {} waiting sequences with {} free blocks",
-                self.running.len(),
-                self.waiting.len(),
-                self.cache.available()
+                self.batch.len(),
+                self.queue.len(),
+                self.memory.cache().available()
             ));
         }
-        self.images.begin(self.step.copies.len());
+        self.images.begin(self.memory.copies().len());
         for _ in 0..preempt {
-            if let Some(mut sequence) = self.running.pop() {
+            if let Some(mut sequence) = self.batch.pop() {
                 self.preempt(&mut sequence)?;
-                self.wait(sequence);
+                self.queue.push(sequence);
             }
         }
         self.admit(admit)?;
-        self.grow()?;
+        for sequence in self.batch.iter_mut().filter(|sequence| sequence.is_ready()) {
+            let tokens = sequence.length() + self.planner.limits.reach;
+            self.memory.grow(sequence, tokens)?;
+        }
         self.bring_back();
         if preempt > 0 || admit > 0 || cut {
-            let mut counters = self.shared.counters();
+            let mut counters = self.outputs.counters();
             counters.stats.preemptions += preempt as u64;
             counters.stats.prompts_cut += u64::from(cut);
             drop(counters);
             self.publish(None);
         }
-        self.build(&rows, apart)?;
-        if !self.step.sampling_follows {
-            self.tell()?;
+        let Forward { step, batch, memory, pipeline, contract, .. } = self;
+        step.build(&rows, apart, batch, memory, pipeline, contract)?;
+        if !self.step.awaits_sampling() {
+            self.bind_sampling()?;
         }
         Ok(true)
     }
 
-    /// Writes the planned rows down, reusing the memory of earlier steps: nothing is allocated once the rows
-    /// have seen their longest sequence.
-    fn build(&mut self, rows: &[Planned], apart: bool) -> Result<(), String> {
-        let step = self.flights.next_step();
-        self.step.sampling_follows = false;
-        self.rows = self.flights.rows();
-        self.spare.append(&mut self.step.sequences);
-        self.step.far.clear();
-        let (blocks, group) = (self.cache.capacity(), self.cache.share().group);
-        for &Planned { sequence, tokens } in rows {
-            let sequence = &mut self.running[sequence];
-            let slot = sequence.slot.ok_or("a sequence runs without a slot")?;
-            let prefilled = if sequence.decodes() { 0 } else { tokens };
-            let most = sequence.reusable(self.replays).len().min(self.cache.kept_tokens());
-            let saves = self.saves.as_ref().filter(|_| sequence.fed <= most);
-            let copies = &mut self.step.copies;
-            let save = save(saves, sequence, slot, &mut self.cache, copies, &mut self.evictions);
-            let (position, drafts) = (sequence.fed, sequence.drafts.len());
-            let end = position + tokens - drafts;
-            let scores = sequence.scores(end).then_some(position);
-            let samples = end == sequence.length() && sequence.scoring.is_none();
-            let mut row = self.spare.pop().unwrap_or_else(|| SequenceStep {
-                drafts: 0,
-                generated: false,
-                following: None,
-                slot,
-                position,
-                begins: false,
-                tokens: Tokens::Sampled,
-                blocks: Vec::new(),
-                output: Output::None,
-            });
-            row.slot = slot;
-            row.position = position;
-            row.begins = std::mem::take(&mut sequence.begins);
-            row.drafts = drafts;
-            row.generated = position >= sequence.prompt;
-            // `None` behind the last: that is sampled now.
-            row.following = sequence.tokens.get(end).copied();
-            if let Tokens::Known(ids) = std::mem::replace(&mut row.tokens, Tokens::Sampled) {
-                self.spare_ids.push(ids);
+    /// How both queues look to the scheduler, as far as it can make use of them.
+    fn view(&mut self) {
+        self.batch.rank();
+        let limits = self.planner.limits;
+        let offload = Offload::new(self.memory.share(), &limits);
+        let (replays, saves) = (self.memory.replays(), self.memory.saves());
+        let ScheduleOptions { policy, tbt, .. } = self.planner.schedule;
+        let now = Instant::now();
+        self.planner.running.clear();
+        // Nobody is admitted to places on disk that those before it are still going to need.
+        let mut free_places = self.memory.cache().free_far();
+        self.planner.running.extend(self.batch.iter().map(|one| {
+            let on_disk = one.lease.far_blocks();
+            free_places = free_places.saturating_sub(offload.due(one.length(), on_disk));
+            offload.running(on_disk, one.as_running(replays, saves, now, tbt))
+        }));
+        self.planner.waiting.clear();
+        self.queue.order(policy, &self.memory);
+        self.planner.awaits_pages = false;
+        // Looking a prompt up takes time: only for those that there is a slot for, and that fill one step.
+        // The later a prompt is looked up, the more of it is found.
+        let (mut budget, mut turns) = (limits.prefill_tokens, self.queue.turns());
+        for _ in 0..self.memory.free_slots().len() {
+            let before = turns;
+            let Some(next) = self.queue.pick(policy, &mut turns) else { break };
+            let due = offload.due(self.queue.get(next).tokens.len(), 0);
+            if due > free_places {
+                break;
             }
-            // Beyond the known there is one token to feed, which is the one sampled last.
-            if end <= sequence.tokens.len() {
-                let mut ids = self.spare_ids.pop().unwrap_or_default();
-                ids.clear();
-                ids.extend_from_slice(&sequence.tokens[position..end]);
-                ids.extend_from_slice(&sequence.drafts);
-                row.tokens = Tokens::Known(ids);
-            }
-            let ahead = if samples { self.contract.ahead(drafts) } else { 0 };
-            let held = sequence.lease.prefix(position + tokens + ahead);
-            row.blocks.clear();
-            let far = &mut self.step.far;
-            row.blocks.extend(held.map(|place| match place {
-                Place::Here(block) => BlockId(block.0),
-                Place::Far(place, at) => {
-                    if at == 0 {
-                        far.push(FarId(place.0));
-                    }
-                    BlockId((blocks + (far.len() - 1) * group + at) as u32)
+            let waiting = match self.view_of_copy(next) {
+                Copied::Here(waiting) => waiting,
+                Copied::Comes => {
+                    self.planner.awaits_pages = true;
+                    break;
                 }
-            }));
-            let (history, biases, masks) = match std::mem::replace(&mut row.output, Output::None) {
-                Output::Sample { history, biases, masks, .. } => (history, biases, masks),
-                Output::None | Output::Logits => (Vec::new(), Vec::new(), Vec::new()),
+                Copied::No => {
+                    let one = self.queue.get(next);
+                    let found = self.memory.lookup(one);
+                    if one.held < HOLDS && self.is_coming(one, found.tokens) {
+                        self.queue.get_mut(next).held += 1;
+                        turns = before;
+                        continue;
+                    }
+                    offload.waiting(one.as_waiting(&found, self.memory.replays(), self.memory.saves()))
+                }
             };
-            if samples {
-                self.step.sampling_follows |= apart && sequence.is_told_later();
-                let (sampling, draw) = (sequence.sampling.clone(), sequence.draw());
-                row.output = Output::Sample { sampling, draw, history, biases, masks };
+            free_places -= due;
+            self.planner.waiting.push(waiting);
+            self.queue.picked(next);
+            budget = budget.saturating_sub(waiting.tokens - waiting.cached);
+            if budget == 0 {
+                break;
             }
-            if scores.is_some() {
-                row.output = Output::Logits;
+        }
+        self.view_returns();
+    }
+
+    /// Corrects how many blocks come back with each that runs: those that several share do not. It matters
+    /// only when somebody has to make room.
+    fn view_returns(&mut self) {
+        let Planner { limits, running, .. } = &mut self.planner;
+        let missing = running.iter().map(|one| one.missing(limits)).sum::<usize>();
+        if missing <= self.memory.cache().available() {
+            return;
+        }
+        let leaving = self.pipeline.leaving().map(|(lease, _)| lease);
+        let returns = self.memory.returns(leaving.chain(self.batch.iter().map(|one| &one.lease)));
+        let skipped = returns.len() - running.len();
+        for (view, returns) in running.iter_mut().zip(&returns[skipped..]) {
+            view.returns = *returns;
+        }
+    }
+
+    /// Whether one that runs, or that was picked before, is about to leave more of a waiting sequence's
+    /// prompt in the cache than was found there.
+    fn is_coming(&self, sequence: &Sequence, found: usize) -> bool {
+        let running = self.batch.iter().map(|one| (one, one.lease.indexed_tokens()));
+        let picked = self.queue.picks().zip(self.planner.waiting.iter().map(|view| view.cached));
+        self.memory.is_coming(sequence, found, running.chain(picked))
+    }
+
+    /// Admits the first `count` of those picked, with all that is there of their tokens.
+    ///
+    /// # Errors
+    /// When the books do not balance.
+    fn admit(&mut self, count: usize) -> Result<(), String> {
+        if count == 0 {
+            return Ok(());
+        }
+        let now = Instant::now();
+        for place in 0..count {
+            let Some(mut sequence) = self.queue.take(place) else { return Ok(()) };
+            if sequence.image.is_some() {
+                self.memory.resume(&mut sequence, now)?;
+            } else {
+                let first = sequence.clock.admitted.is_none() && !sequence.is_canary();
+                let found = self.memory.admit(&mut sequence, now)?.tokens;
+                if first {
+                    self.queue.serve(sequence.account, (sequence.tokens.len() - found) as u64);
+                }
+                self.outputs.counters().stats.tokens_cached += found as u64;
             }
-            self.step.sequences.push(row);
-            let piece = end < sequence.prompt;
-            let far = sequence.lease.far_blocks() > 0;
-            self.rows.push(Row { slot, prefilled, piece, samples, scores, end, far, save });
-            sequence.fed = end;
-            sequence.coming += usize::from(samples);
-            sequence.last_step = step;
+            self.batch.push(sequence);
         }
         Ok(())
     }
 
-    /// Writes down what the rows of the next step, or of the one submitted last, are sampled by. Where no
-    /// token may come next the sequence ends, and its row is surplus.
+    /// Tells the next step, or the one submitted last, what its rows are sampled by. Where no token may come
+    /// next the sequence ends, and its row is discarded.
     ///
     /// # Errors
     /// See [`Forward::free`].
-    pub(super) fn tell(&mut self) -> Result<(), String> {
-        self.find_places();
-        let mut lost = Vec::new();
-        for row in &mut self.step.sequences {
-            let Output::Sample { sampling, history, biases, masks, .. } = &mut row.output else { continue };
-            // Of one that ended meanwhile nobody asks what is sampled.
-            let told = self.places[row.slot.0 as usize].map_or(Err(None), |index| {
-                let told = self.running[index].tell(row.drafts, history, biases, masks);
-                told.map_err(|why| Some((index, why)))
-            });
-            if let Err(end) = told {
-                lost.extend(end);
-                *sampling = Sampling::default();
-                history.clear();
-                biases.clear();
-                masks.clear();
-            }
-        }
+    pub(super) fn bind_sampling(&mut self) -> Result<(), String> {
+        let stuck = self.step.bind_sampling(&mut self.batch);
         // From the end no index moves before its turn.
-        lost.sort_unstable_by_key(|(index, _)| *index);
-        for (index, why) in lost.into_iter().rev() {
-            let sequence = self.running.remove(index);
-            self.lose(sequence, why)?;
+        for (index, why) in stuck.into_iter().rev() {
+            let sequence = self.batch.remove(index);
+            self.fail(sequence, why)?;
         }
         Ok(())
-    }
-
-    /// Notes where the sequences run that have the slots.
-    pub(super) fn find_places(&mut self) {
-        self.places.fill(None);
-        for (index, sequence) in self.running.iter().enumerate() {
-            if let Some(slot) = sequence.slot {
-                self.places[slot.0 as usize] = Some(index);
-            }
-        }
     }
 }

@@ -232,32 +232,38 @@ fn request(random: &mut Random, most: usize, spoken: &Spoken) -> Request {
 
 /// No block is shared but by those that begin alike, no slot is held twice, and none of either is lost.
 fn balance(forward: &Forward, blocks: usize, snapshots: usize, far: Option<FarShare>) {
-    let running = forward.running.iter().map(|one| (&one.lease, one.slot));
-    let leaving = forward.flights.leaving().map(|(lease, slot)| (lease, Some(slot)));
+    let running = forward.batch.iter().map(|one| (&one.lease, one.slot));
+    let leaving = forward.pipeline.leaving().map(|(lease, slot)| (lease, Some(slot)));
     let held: Vec<_> = running.chain(leaving).collect();
     let (mut free, mut known) = (0, 0);
     for block in (0..blocks as u32).map(Block) {
         let holders = held.iter().filter(|(lease, _)| lease.blocks().contains(&block)).count();
-        let uses = forward.cache.uses(block).unwrap() as usize;
+        let uses = forward.memory.cache().uses(block).unwrap() as usize;
         assert!(uses == holders || uses == holders + 1, "{block:?} is used {uses} times and held {holders}");
         assert!(holders < 2 || uses > holders, "{block:?} is shared, and nobody knows what it holds");
         free += usize::from(uses == 0);
         known += uses - holders;
     }
-    assert_eq!(known, forward.cache.indexed());
-    assert_eq!(forward.cache.available(), free + forward.cache.cached());
-    let promised = forward.flights.rows_in_flight().filter(|row| row.save.is_some()).count();
-    assert_eq!(forward.cache.free_places() + forward.cache.snapshots() + promised, snapshots);
-    assert!(forward.waiting.iter().is_sorted_by_key(|one| one.number), "those that wait stand by age");
+    assert_eq!(known, forward.memory.cache().indexed());
+    assert_eq!(forward.memory.cache().available(), free + forward.memory.cache().cached());
+    let promised = forward.pipeline.rows_in_flight().filter(|row| row.save.is_some()).count();
+    assert_eq!(
+        forward.memory.cache().free_places() + forward.memory.cache().snapshots() + promised,
+        snapshots
+    );
+    assert!(forward.queue.iter().is_sorted_by_key(|one| one.number), "those that wait stand by age");
     if let Some(FarShare { room, resident }) = far {
         let on_disk: usize = held.iter().map(|(lease, _)| lease.far_blocks() / room.group).sum();
-        assert_eq!(forward.cache.free_far() + on_disk, room.places);
+        assert_eq!(forward.memory.cache().free_far() + on_disk, room.places);
         assert!(held.iter().all(|(lease, _)| lease.blocks().len() <= resident), "more than its share");
     }
-    let slots: HashSet<_> =
-        held.iter().filter_map(|(_, slot)| *slot).chain(forward.free_slots.clone()).collect();
-    assert_eq!(slots.len(), forward.limits.running());
-    assert_eq!(held.len() + forward.free_slots.len(), slots.len(), "a slot is held twice");
+    let slots: HashSet<_> = held
+        .iter()
+        .filter_map(|(_, slot)| *slot)
+        .chain(forward.memory.free_slots().iter().copied())
+        .collect();
+    assert_eq!(slots.len(), forward.most_running());
+    assert_eq!(held.len() + forward.memory.free_slots().len(), slots.len(), "a slot is held twice");
 }
 
 /// One walk; the counters at its end, and how often a sequence that was over held blocks.
@@ -292,7 +298,7 @@ pub(super) fn walk<S: Shape>(
     let (engine, mut forward) = prepare(S::SPEC, options).unwrap();
     if seed.is_multiple_of(3) {
         // A step has room for more logits than that of all its tokens.
-        forward.limits.scored_tokens = S::SPEC.piece_tokens().max(5);
+        forward.planner.limits_mut().scored_tokens = S::SPEC.piece_tokens().max(5);
     }
     let tokens = spoken_by(S::SPEC);
     let room = far.map(|share| share.room);
@@ -345,20 +351,23 @@ pub(super) fn walk<S: Shape>(
             forward.turn(&mut model).unwrap();
         }
         balance(&forward, blocks, snapshots, far);
-        assert!(forward.running.len() <= sequences, "more run than may");
+        assert!(forward.batch.len() <= sequences, "more run than may");
         // A turn is shorter than a disk takes: now and then the disk is done first.
         while forward.images.under_way() && random.below(3) > 0 {
             forward.images.wait(Duration::from_secs(20));
         }
-        assert!(forward.flights.len() < S::STEPS_IN_FLIGHT, "a turn leaves room for the next step");
-        left += usize::from(forward.flights.leaving().next().is_some());
+        assert!(forward.pipeline.len() < S::STEPS_IN_FLIGHT, "a turn leaves room for the next step");
+        left += usize::from(forward.pipeline.leaving().next().is_some());
         clients.retain_mut(|client| !client.listen());
         turn += 1;
         assert!(turn < 4 * turns, "the walk does not end");
     }
     assert!(clients.is_empty(), "{} clients were not told the end", clients.len());
-    assert_eq!((forward.cache.available(), forward.free_slots.len()), (blocks, forward.limits.running()));
-    assert_eq!(forward.cache.free_far(), far.map_or(0, |share| share.room.places));
+    assert_eq!(
+        (forward.memory.cache().available(), forward.memory.free_slots().len()),
+        (blocks, forward.most_running())
+    );
+    assert_eq!(forward.memory.cache().free_far(), far.map_or(0, |share| share.room.places));
     assert!(forward.images.is_empty(), "a page of a copy is lost");
     engine.drain(Duration::ZERO);
     assert!(!forward.wait_for_work().unwrap());

@@ -13,11 +13,10 @@ mod walk;
 
 pub(crate) use images::Images;
 
-use super::{Forward, unbalanced};
+use super::Forward;
 use crate::scheduler::Waiting;
 use crate::sequence::Sequence;
-use monomorph_model::Model;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// How long a turn without a step waits for a page: that long a client that goes away is not seen.
 const PAGE_WAIT: Duration = Duration::from_millis(20);
@@ -55,12 +54,12 @@ impl Forward {
     /// How one that waits looks to the scheduler if it has a copy; its pages are fetched, where they are on
     /// disk. One whose copy is lost has none from now on.
     pub(super) fn view_of_copy(&mut self, at: usize) -> Copied {
-        let (replays, saves) = (self.replays, self.saves.as_ref());
-        let sequence = &mut self.waiting[at];
+        let (replays, saves) = (self.memory.replays(), self.memory.saves());
+        let sequence = self.queue.get_mut(at);
         let Some(image) = sequence.image else { return Copied::No };
         match self.images.want(image) {
             images::Wanted::Here => {
-                let found = self.cache.lookup_blocks(sequence.stored(replays));
+                let found = self.memory.lookup_copied(sequence);
                 Copied::Here(sequence.as_resuming(&found, replays, saves))
             }
             images::Wanted::Waits => Copied::Comes,
@@ -71,32 +70,14 @@ impl Forward {
         }
     }
 
-    /// Gives a sequence that was copied a place again, and with it the blocks of its tokens that the index
-    /// knows. The others are written when it has been given them: see [`Forward::bring_back`].
-    ///
-    /// # Errors
-    /// When the books do not balance.
-    pub(super) fn resume(&mut self, mut sequence: Sequence, now: Instant) -> Result<(), String> {
-        let (lease, _) = self.cache.admit_blocks(sequence.stored(self.replays)).map_err(unbalanced)?;
-        sequence.slot = self.free_slots.pop();
-        sequence.resume(lease, now);
-        self.running.push(sequence);
-        Ok(())
-    }
-
     /// Orders the pages of those that were given a place to be written to their blocks.
     pub(super) fn bring_back(&mut self) {
-        for sequence in &mut self.running {
+        for sequence in self.batch.iter_mut() {
             if let (Some(image), Some(slot)) = (sequence.image.take(), sequence.slot) {
                 let known = sequence.lease.indexed_blocks();
                 self.images.bring_back(image, known, sequence.lease.on_device(sequence.fed), slot);
             }
         }
-    }
-
-    /// Carries out what the plan ordered, before the step it made.
-    pub(super) fn carry<M: Model>(&mut self, model: &mut M) {
-        self.images.carry(model, &mut self.step.copies);
     }
 
     /// Waits for a page, where there is nothing else to do.

@@ -7,7 +7,7 @@
 //! picked, admitted at the places they had before others left; a priority that is not passed on; equal
 //! prompts that do not wait for each other, and unequal ones that do.
 
-use super::Forward;
+use crate::forward::Forward;
 use crate::handle::prepare;
 use crate::scheduler::{AGE_TURN, QUANTUM, Turns};
 use crate::scripted::{Script, Scripted, Shape, Tight};
@@ -39,7 +39,7 @@ impl ByHand {
         self.forward.take_arrivals();
         self.forward.sweep().unwrap();
         self.forward.turn(&mut self.model).unwrap();
-        let mut running: Vec<u64> = self.forward.running.iter().map(|one| one.number).collect();
+        let mut running: Vec<u64> = self.forward.batch.iter().map(|one| one.number).collect();
         running.sort_unstable();
         running
     }
@@ -64,9 +64,9 @@ fn canaries_then_priorities_then_age() {
         let mut hand = ByHand::new(96, Policy::Fifo);
         let running: Vec<_> = (0..6).map(|_| hand.ask(1, 0, 0)).collect();
         hand.turn();
-        hand.forward.turns = Turns::default();
+        hand.forward.queue.turns = Turns::default();
         // The canary leaves that turn to the oldest of the others.
-        (1..AGE_TURN).filter(|_| by_age).for_each(|_| hand.forward.turns.took(false));
+        (1..AGE_TURN).filter(|_| by_age).for_each(|_| hand.forward.queue.turns.took(false));
         let others = [hand.ask(1, 0, 0), hand.ask(1, -1, 0), hand.ask(1, 0, 0), hand.ask(1, 1, 0)];
         let canary = hand.engine.submit_canary(Request { priority: 9, ..Request::new(vec![5], 60) }).unwrap();
         let [a, urgent, b, c] = others.each_ref().map(Generation::id);
@@ -80,7 +80,7 @@ fn the_shortest_counts_what_is_in_the_cache() {
     let mut hand = ByHand::new(96, Policy::Slai);
     let running: Vec<_> = (0..6).map(|_| hand.ask(20, 0, 0)).collect();
     (0..8).for_each(|_| drop(hand.turn()));
-    hand.forward.turns = Turns::default();
+    hand.forward.queue.turns = Turns::default();
     // Of the first, which is like those that run, five blocks but the last are there.
     let request = |id, prompt| hand.engine.submit(Request::new(vec![id; prompt], 40)).unwrap();
     let others = [request(5, 20), request(6, 10), request(6, 3)];
@@ -100,7 +100,7 @@ fn what_another_computes_is_waited_for() {
     assert_eq!(hand.turn(), [ids[0]], "it fills the step");
     assert_eq!(hand.turn(), [ids[0], ids[2], ids[4]], "nobody waits for those that are held back");
     assert_eq!(hand.turn(), ids);
-    while !hand.forward.running.is_empty() {
+    while !hand.forward.batch.is_empty() {
         hand.turn();
     }
     let stats = hand.engine.stats();
@@ -115,8 +115,8 @@ fn the_client_that_was_served_least_is_next() {
     let others = [hand.ask(1, 0, 1), hand.ask(1, 0, 2), hand.ask(1, 0, 1), hand.ask(1, 0, 2)];
     hand.turn();
     // Six prompts of three tokens, and a token of each answer that counts two.
-    assert_eq!(hand.forward.clients.ahead(1), 6 * (3 + 2));
-    hand.forward.clients.serve(1, QUANTUM);
+    assert_eq!(hand.forward.queue.clients.ahead(1), 6 * (3 + 2));
+    hand.forward.queue.clients.serve(1, QUANTUM);
     // The eighth that is admitted, six ran before, is the one that has waited longest.
     let expected = [others[1].id(), others[0].id(), others[3].id(), others[2].id()];
     assert_eq!(hand.replace(running)[..4], expected);

@@ -1,10 +1,11 @@
 //! Steps in flight, and what sequences that are over still hold because of them.
 //!
 //! A step that was submitted may write the blocks of its rows until it is collected, also those of a sequence
-//! that ended meanwhile. So blocks and slots have one way back to their pools, [`Flights::give_back`], and it
+//! that ended meanwhile. So blocks and slots have one way back to their pools, [`Pipeline::give_back`], and it
 //! leads past the last step that holds them.
 
-use monomorph_cache::{Lease, PoolError, PrefixCache, Snapshot};
+use super::memory::Memory;
+use monomorph_cache::{Lease, Snapshot};
 use monomorph_model::{Slot, Ticket};
 use std::collections::VecDeque;
 use std::time::Instant;
@@ -17,7 +18,7 @@ pub(super) struct Row {
     /// Tokens fed that count as prefill.
     pub prefilled: usize,
     /// Whether they end before the prompt does.
-    pub piece: bool,
+    pub chunk: bool,
     /// Whether a token is sampled.
     pub samples: bool,
     /// The position that all logits are wanted from, where they are.
@@ -32,7 +33,7 @@ pub(super) struct Row {
 
 /// A step in flight.
 #[derive(Debug)]
-pub(super) struct Flight {
+pub(super) struct InFlight {
     pub ticket: Ticket,
     pub submitted: Instant,
     pub rows: Vec<Row>,
@@ -48,16 +49,18 @@ struct Leaving {
 
 /// The steps in flight, oldest first, with the books of what they hold.
 #[derive(Debug, Default)]
-pub(super) struct Flights {
-    steps: VecDeque<Flight>,
+pub(super) struct Pipeline {
+    steps: VecDeque<InFlight>,
     /// Steps collected so far. Steps count from 1, so this is also the number of the last one collected.
     collected: u64,
+    /// When that was.
+    collected_at: Option<Instant>,
     leaving: Vec<Leaving>,
     /// Rows of steps collected, kept for the memory they hold.
     spare: Vec<Vec<Row>>,
 }
 
-impl Flights {
+impl Pipeline {
     pub fn len(&self) -> usize {
         self.steps.len()
     }
@@ -82,15 +85,21 @@ impl Flights {
     }
 
     /// Notes a step as submitted.
-    pub fn push(&mut self, flight: Flight) {
-        self.steps.push_back(flight);
+    pub fn push(&mut self, step: InFlight) {
+        self.steps.push_back(step);
     }
 
     /// The oldest step, to be collected at once.
-    pub fn pop(&mut self) -> Option<Flight> {
-        let flight = self.steps.pop_front()?;
+    pub fn pop(&mut self) -> Option<InFlight> {
+        let step = self.steps.pop_front()?;
         self.collected += 1;
-        Some(flight)
+        Some(step)
+    }
+
+    /// Notes when a step was collected; when the device turned to it, which is when it was submitted and the
+    /// step before it was done.
+    pub fn collected(&mut self, submitted: Instant, now: Instant) -> Instant {
+        self.collected_at.replace(now).map_or(submitted, |before| before.max(submitted))
     }
 
     /// Takes back the rows of a step that is worked off.
@@ -100,31 +109,29 @@ impl Flights {
     }
 
     /// Takes the blocks and the slot of a sequence that `last_step` is the last to feed: they go back to
-    /// their pools now, or when that step is collected.
+    /// `memory` now, or when that step is collected.
     ///
     /// # Errors
-    /// When the cache does not know the blocks.
+    /// When the books do not know the blocks.
     pub fn give_back(
         &mut self,
         lease: Lease,
         slot: Slot,
         last_step: u64,
-        cache: &mut PrefixCache,
-        slots: &mut Vec<Slot>,
-    ) -> Result<(), PoolError> {
+        memory: &mut Memory,
+    ) -> Result<(), String> {
         self.leaving.push(Leaving { lease, slot, last_step });
-        self.release(cache, slots)
+        self.release(memory)
     }
 
     /// Gives back what no step in flight holds.
     ///
     /// # Errors
-    /// When the cache does not know a block.
-    pub fn release(&mut self, cache: &mut PrefixCache, slots: &mut Vec<Slot>) -> Result<(), PoolError> {
+    /// When the books do not know a block.
+    pub fn release(&mut self, memory: &mut Memory) -> Result<(), String> {
         let collected = self.collected;
-        for mut gone in self.leaving.extract_if(.., |one| one.last_step <= collected) {
-            cache.release(&mut gone.lease)?;
-            slots.push(gone.slot);
+        for gone in self.leaving.extract_if(.., |one| one.last_step <= collected) {
+            memory.release(gone.lease, gone.slot)?;
         }
         Ok(())
     }
@@ -141,11 +148,10 @@ impl Flights {
     }
 
     /// Gives everything up: no step will be collected any more, and nothing will run again.
-    pub fn abandon(&mut self, cache: &mut PrefixCache) {
+    pub fn abandon(&mut self, memory: &mut Memory) {
         self.steps.clear();
         for mut gone in self.leaving.drain(..) {
-            // After a panic the books need not balance, and nobody will allocate from them again.
-            let _ = cache.release(&mut gone.lease);
+            memory.abandon(&mut gone.lease);
         }
     }
 }

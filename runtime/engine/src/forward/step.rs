@@ -1,0 +1,181 @@
+//! The next step, written down for the model.
+
+use super::batch::Batch;
+use super::contract::Contract;
+use super::in_flight::{Pipeline, Row};
+use super::memory::Memory;
+use crate::request::EngineError;
+use crate::scheduler::Row as Planned;
+use monomorph_cache::Place;
+use monomorph_model::{BlockId, FarId, Output, SequenceStep, Slot, StateCopy, Step, Tokens};
+use monomorph_sampling::Sampling;
+
+/// The step that is submitted next, or was last, and what to remember of it until it is collected.
+#[derive(Default)]
+pub(super) struct StepBuilder {
+    step: Step,
+    rows: Vec<Row>,
+    /// Rows of earlier steps and their token lists, kept for the memory they hold.
+    spare: Vec<SequenceStep>,
+    spare_ids: Vec<Vec<u32>>,
+}
+
+impl StepBuilder {
+    /// Writes the planned rows down, reusing the memory of earlier steps: nothing is allocated once the rows
+    /// have seen their longest sequence. A model that samples `apart` may be told later by what.
+    ///
+    /// # Errors
+    /// When a sequence that runs has no slot, which would be a mistake in here.
+    pub fn build(
+        &mut self,
+        rows: &[Planned],
+        apart: bool,
+        batch: &mut Batch,
+        memory: &mut Memory,
+        pipeline: &mut Pipeline,
+        contract: &Contract,
+    ) -> Result<(), String> {
+        let number = pipeline.next_step();
+        self.step.sampling_follows = false;
+        self.rows = pipeline.rows();
+        self.spare.append(&mut self.step.sequences);
+        self.step.far.clear();
+        for &Planned { sequence, tokens } in rows {
+            let sequence = &mut batch[sequence];
+            let slot = sequence.slot.ok_or("a sequence runs without a slot")?;
+            let prefilled = if sequence.decodes() { 0 } else { tokens };
+            let save = memory.save(sequence, slot);
+            let (position, drafts) = (sequence.fed, sequence.drafts.len());
+            let end = position + tokens - drafts;
+            let scores = sequence.scores(end).then_some(position);
+            let samples = end == sequence.length() && sequence.scoring.is_none();
+            let mut row = self.row(slot, position);
+            row.begins = std::mem::take(&mut sequence.begins);
+            row.drafts = drafts;
+            row.generated = position >= sequence.prompt;
+            // `None` behind the last: that is sampled now.
+            row.following = sequence.tokens.get(end).copied();
+            // Beyond the known there is one token to feed, which is the one sampled last.
+            if end <= sequence.tokens.len() {
+                let mut ids = self.spare_ids.pop().unwrap_or_default();
+                ids.clear();
+                ids.extend_from_slice(&sequence.tokens[position..end]);
+                ids.extend_from_slice(&sequence.drafts);
+                row.tokens = Tokens::Known(ids);
+            }
+            let ahead = if samples { contract.ahead(drafts) } else { 0 };
+            self.write_blocks(&mut row, sequence.lease.prefix(position + tokens + ahead), memory);
+            let (history, biases, masks) = match std::mem::replace(&mut row.output, Output::None) {
+                Output::Sample { history, biases, masks, .. } => (history, biases, masks),
+                Output::None | Output::Logits => (Vec::new(), Vec::new(), Vec::new()),
+            };
+            if samples {
+                self.step.sampling_follows |= apart && sequence.binds_later();
+                let (sampling, draw) = (sequence.sampling.clone(), sequence.draw());
+                row.output = Output::Sample { sampling, draw, history, biases, masks };
+            }
+            if scores.is_some() {
+                row.output = Output::Logits;
+            }
+            self.step.sequences.push(row);
+            let chunk = end < sequence.prompt;
+            let far = sequence.lease.far_blocks() > 0;
+            self.rows.push(Row { slot, prefilled, chunk, samples, scores, end, far, save });
+            sequence.fed = end;
+            sequence.coming += usize::from(samples);
+            sequence.last_step = number;
+        }
+        Ok(())
+    }
+
+    /// A row with the memory of an earlier one, from which everything but the output is to be set.
+    fn row(&mut self, slot: Slot, position: usize) -> SequenceStep {
+        let Some(mut row) = self.spare.pop() else {
+            return SequenceStep {
+                drafts: 0,
+                generated: false,
+                following: None,
+                slot,
+                position,
+                begins: false,
+                tokens: Tokens::Sampled,
+                blocks: Vec::new(),
+                output: Output::None,
+            };
+        };
+        row.slot = slot;
+        row.position = position;
+        if let Tokens::Known(ids) = std::mem::replace(&mut row.tokens, Tokens::Sampled) {
+            self.spare_ids.push(ids);
+        }
+        row
+    }
+
+    /// Writes down where the blocks of a row are. Those on disk stand behind the device's, group by group in
+    /// the order in which the step names their places.
+    fn write_blocks(&mut self, row: &mut SequenceStep, held: impl Iterator<Item = Place>, memory: &Memory) {
+        let (blocks, group) = (memory.cache().capacity(), memory.share().group);
+        let far = &mut self.step.far;
+        row.blocks.clear();
+        row.blocks.extend(held.map(|place| match place {
+            Place::Here(block) => BlockId(block.0),
+            Place::Far(place, at) => {
+                if at == 0 {
+                    far.push(FarId(place.0));
+                }
+                BlockId((blocks + (far.len() - 1) * group + at) as u32)
+            }
+        }));
+    }
+
+    /// Writes down what the rows are sampled by. Returns the sequences that no token may follow in, by index
+    /// from low to high: nothing of what is sampled for them counts.
+    pub fn bind_sampling(&mut self, batch: &mut Batch) -> Vec<(usize, EngineError)> {
+        batch.index_slots();
+        let mut stuck = Vec::new();
+        for row in &mut self.step.sequences {
+            let Output::Sample { sampling, history, biases, masks, .. } = &mut row.output else { continue };
+            // Of one that ended meanwhile nobody asks what is sampled.
+            let bound = batch.at_slot(row.slot).map_or(Err(None), |index| {
+                let bound = batch[index].bind_sampling(row.drafts, history, biases, masks);
+                bound.map_err(|why| Some((index, why)))
+            });
+            if let Err(end) = bound {
+                stuck.extend(end);
+                *sampling = Sampling::default();
+                history.clear();
+                biases.clear();
+                masks.clear();
+            }
+        }
+        stuck.sort_unstable_by_key(|(index, _)| *index);
+        stuck
+    }
+
+    /// Whether the step submitted last still has to be told what its rows are sampled by.
+    pub fn awaits_sampling(&self) -> bool {
+        self.step.sampling_follows
+    }
+
+    /// Notes that it was told.
+    pub fn sampling_bound(&mut self) {
+        self.step.sampling_follows = false;
+    }
+
+    /// The step, which begins with these copies; there are none left of them then.
+    pub fn with_copies(&mut self, copies: &mut Vec<StateCopy>) -> &Step {
+        self.step.copies.append(copies);
+        &self.step
+    }
+
+    /// The step as it was submitted.
+    pub fn step(&self) -> &Step {
+        &self.step
+    }
+
+    /// Notes that the step was submitted; what to remember of it until it is collected.
+    pub fn submitted(&mut self) -> Vec<Row> {
+        self.step.copies.clear();
+        std::mem::take(&mut self.rows)
+    }
+}
