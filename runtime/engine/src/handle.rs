@@ -2,16 +2,16 @@
 
 use crate::forward::{Command, Forward, Images};
 use crate::generation::Generation;
-use crate::held::Held;
 use crate::latencies::Latencies;
-use crate::lookup::{Lookup, LookupOptions};
 use crate::request::{Event, FinishReason, Finished, Request, SubmitError, Timings};
 use crate::scheduler::Policy;
-use crate::scoring::Scoring;
-use crate::sequence::{Client, Clock, History, Sequence, Signals};
+use crate::sequence::{
+    AnswerConstraint, Asked, Client, Lookup, LookupOptions, Reporter, SamplingState, Scoring, Sequence,
+    Signals,
+};
 use crate::shared::{Health, Place, Shared, Stats};
 use crate::swap::SwapOptions;
-use monomorph_cache::{Lease, Share};
+use monomorph_cache::Share;
 use monomorph_model::{Drafter, FarRoom, Model, ModelSpec};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -313,7 +313,7 @@ impl EngineHandle {
         if !ignore_eos {
             stop_ids.extend_from_slice(self.spec.protocol.stop_ids);
         }
-        let held_to = match constraint {
+        let constraint = match constraint {
             None => None,
             Some(constraint) if constraint.vocabulary() != vocabulary => {
                 let of = constraint.vocabulary();
@@ -321,8 +321,8 @@ impl EngineHandle {
             }
             Some(constraint) => {
                 stop_ids.extend_from_slice(constraint.end_ids());
-                let held = Held::new(constraint);
-                Some(Box::new(held.map_err(|why| SubmitError::Constraint(why.to_string()))?))
+                let constraint = AnswerConstraint::new(constraint);
+                Some(Box::new(constraint.map_err(|why| SubmitError::Constraint(why.to_string()))?))
             }
         };
 
@@ -355,40 +355,20 @@ impl EngineHandle {
             lookup
         });
         let span = tracing::info_span!("generation", id, prompt_tokens = prompt, max_tokens);
-        let sequence = Sequence {
-            prompt,
-            fed: 0,
-            begun: 0,
-            begins: false,
-            overran: false,
-            saved: 0,
-            drafts: Vec::new(),
-            lookup,
-            coming: 0,
-            last_step: 0,
-            limit: prompt + max_tokens.min(context - prompt),
+        let latencies = (!canary).then(|| Arc::clone(&self.shared.latencies));
+        let sequence = Sequence::new(Asked {
             number: id,
             priority: if canary { i64::MIN } else { priority },
             account: client,
-            found: 0,
-            held: 0,
-            history: sampling.needs_history().then(|| History::new(&tokens)),
-            held_to,
-            scoring,
-            tokens,
-            sampling,
-            biases,
+            limit: prompt + max_tokens.min(context - prompt),
             stop_ids,
-            lease: Lease::new(self.spec.block_tokens),
-            image: None,
-            slot: None,
-            place,
-            clock: Clock { submitted: Instant::now(), admitted: None, first_token: None, last_token: None },
-            client: Client { events: sender, signals },
-            latencies: (!canary).then(|| Arc::clone(&self.shared.latencies)),
-            span,
-        };
-        sequence.log(|| tracing::info!("queued"));
+            sampling: SamplingState::new(&tokens, sampling, biases, constraint, lookup.is_some()),
+            tokens,
+            lookup,
+            scoring,
+            block_tokens: self.spec.block_tokens,
+            reporter: Reporter::new(Client { events: sender, signals }, place, latencies, span),
+        });
         self.commands.send(Command::Submit(Box::new(sequence))).map_err(|_| SubmitError::Stopped)?;
         Ok(generation)
     }

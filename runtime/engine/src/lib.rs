@@ -4,10 +4,7 @@
 //! [`EngineHandle`], which knows nothing of the model's type. The cut inside:
 //!
 //! * [`scheduler`]: what the next step runs, decided on plain values;
-//! * `sequence`: one generation in flight;
-//! * `held`: what its answer is held to, as masks for the steps;
-//! * `lookup`: drafts from what a sequence has said before, where a model verifies what it is given;
-//! * `scoring`: log-probabilities of its prompt;
+//! * `sequence`: one generation in flight, with what it is sampled by, drafted from and constrained to;
 //! * `forward`: the loop that carries decisions out;
 //! * `handle` and `generation`: the other side of the channel;
 //! * `shared` and `latencies`: what both sides see, for whoever asks how the engine does.
@@ -28,12 +25,9 @@
 mod forward;
 mod generation;
 mod handle;
-mod held;
 mod latencies;
-mod lookup;
 mod request;
 pub mod scheduler;
-mod scoring;
 #[cfg(feature = "scripted")]
 pub mod scripted;
 mod sequence;
@@ -46,8 +40,8 @@ pub use handle::{
     TBT, start,
 };
 pub use latencies::Latencies;
-pub use lookup::{LONGEST_NGRAM, LookupOptions};
 pub use request::{EngineError, Event, FinishReason, Finished, Request, SubmitError, Timings};
 pub use scheduler::Policy;
+pub use sequence::{LONGEST_NGRAM, LookupOptions};
 pub use shared::{Health, Stats, SwapStats};
 pub use swap::{SwapDisk, SwapOptions};

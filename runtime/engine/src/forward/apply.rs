@@ -35,7 +35,7 @@ impl Forward {
             if self.batch[index].is_scored() {
                 let mut sequence = self.batch.remove(index);
                 self.save_last(&mut sequence)?;
-                sequence.scoring = None;
+                sequence.end_scoring();
                 self.free(&mut sequence)?;
                 self.queue.push(sequence);
             }
@@ -97,10 +97,10 @@ impl Forward {
                 (Expects::Verified, RowOutput::Verified(Verified { sampled, drafts: next })) => {
                     let Some(index) = place else { continue };
                     let sequence = &mut self.batch[index];
-                    self.contract.check_verified(at, &sequence.drafts, &sampled, &next)?;
+                    self.contract.check_verified(at, sequence.drafts(), &sampled, &next)?;
                     if counts {
-                        drafts += u64::from(!sequence.drafts.is_empty());
-                        verified += sequence.drafts.len() as u64;
+                        drafts += u64::from(!sequence.drafts().is_empty());
+                        verified += sequence.drafts().len() as u64;
                         accepted += sampled.len() as u64 - 1;
                     }
                     sequence.take(sampled, next, now)
@@ -119,7 +119,7 @@ impl Forward {
                     generated += taken;
                     // An answer of no tokens has begun when it ends.
                     let first = (taken > 0 || end.is_some()) && sequence.generated() as u64 == taken;
-                    prompts += if first { sequence.prompt as u64 } else { 0 };
+                    prompts += if first { sequence.prompt() as u64 } else { 0 };
                 }
             }
             finished.extend(place.zip(end));
@@ -138,7 +138,7 @@ impl Forward {
             self.save_last(&mut sequence)?;
             self.free(&mut sequence)?;
             self.outputs.count_end(&sequence, finished.reason, now);
-            self.outputs.end(sequence.client, Event::Finished(finished));
+            self.outputs.end(sequence.into_client(), Event::Finished(finished));
         }
         if scored {
             self.feed_anew()?;

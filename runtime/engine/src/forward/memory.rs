@@ -129,7 +129,7 @@ impl Memory {
         // What may come to be on disk nobody finds.
         let known = |one: &Sequence| one.reusable(self.replays).len().min(self.cache.kept_tokens());
         self.shares
-            && others.any(|(one, left)| comes(prompt, found, &one.tokens[..known(one)], left, self.granule))
+            && others.any(|(one, left)| comes(prompt, found, &one.tokens()[..known(one)], left, self.granule))
     }
 
     /// For each of `leases`, how many blocks come back when it is given up, and all behind it are.
@@ -180,7 +180,7 @@ impl Memory {
     /// When the books do not balance.
     pub fn book(&mut self, row: &Row, sequence: &mut Sequence, done: usize) -> Result<(), String> {
         let done = done.min(sequence.reusable(self.replays).len());
-        let Sequence { lease, tokens, .. } = sequence;
+        let (lease, tokens) = sequence.lease_and_tokens();
         if let Some((snapshot, at)) = row.save {
             self.cache.keep(lease, &tokens[..at], snapshot).map_err(unbalanced)?;
         }
@@ -195,15 +195,10 @@ impl Memory {
     /// Saves the state of a sequence that is about to be fed, where a save is due: where to, and behind how
     /// many tokens.
     pub fn save(&mut self, sequence: &mut Sequence, slot: Slot) -> Option<(Snapshot, usize)> {
-        let (at, saved) = (sequence.fed, sequence.saved);
         let most = sequence.reusable(self.replays).len().min(self.cache.kept_tokens());
-        // A token that is not known yet cannot be looked for.
-        if at > most || at > sequence.tokens.len() || !self.saves.as_ref()?.is_due(at, saved, sequence.begun)
-        {
-            return None;
-        }
+        let at = sequence.due_save(self.saves.as_ref()?, most)?;
         let snapshot = self.reserve(slot)?;
-        sequence.saved = at;
+        sequence.saved(at);
         Some((snapshot, at))
     }
 
@@ -214,18 +209,13 @@ impl Memory {
     /// When the books do not balance.
     pub fn save_last(&mut self, sequence: &mut Sequence) -> Result<(), String> {
         let Some(saves) = &self.saves else { return Ok(()) };
-        let (Some(slot), at) = (sequence.slot, sequence.fed) else { return Ok(()) };
-        if at > sequence.tokens.len()
-            || self.replays
-            || sequence.overran
-            || at <= sequence.saved
-            || at > self.cache.kept_tokens()
-            || !at.is_multiple_of(saves.granule)
-        {
+        let (Some(slot), Some(at)) = (sequence.slot, sequence.last_save()) else { return Ok(()) };
+        if self.replays || at > self.cache.kept_tokens() || !at.is_multiple_of(saves.granule) {
             return Ok(());
         }
         if let Some(snapshot) = self.reserve(slot) {
-            self.cache.keep(&mut sequence.lease, &sequence.tokens[..at], snapshot).map_err(unbalanced)?;
+            let (lease, tokens) = sequence.lease_and_tokens();
+            self.cache.keep(lease, &tokens[..at], snapshot).map_err(unbalanced)?;
         }
         Ok(())
     }

@@ -244,7 +244,7 @@ impl Forward {
     /// See [`Forward::free`].
     fn sweep(&mut self) -> Result<(), String> {
         let late = self.inbox.is_overdue();
-        let gone = |sequence: &Sequence| late || sequence.client.gone().is_some();
+        let gone = |sequence: &Sequence| late || sequence.gone().is_some();
         if !self.batch.iter().any(gone) && !self.queue.iter().any(gone) {
             return Ok(());
         }
@@ -267,13 +267,13 @@ impl Forward {
     /// # Errors
     /// See [`Forward::free`].
     fn give_up(&mut self, mut sequence: Sequence, now: Instant) -> Result<(), String> {
-        let Some(reason) = sequence.client.gone() else {
+        let Some(reason) = sequence.gone() else {
             return self.fail(sequence, EngineError::DrainDeadline);
         };
         self.outputs.count_end(&sequence, reason, now);
         let event = Event::Finished(sequence.finished(reason, now));
         self.free(&mut sequence)?;
-        self.outputs.end(sequence.client, event);
+        self.outputs.end(sequence.into_client(), event);
         Ok(())
     }
 
@@ -284,7 +284,7 @@ impl Forward {
     fn fail(&mut self, mut sequence: Sequence, why: EngineError) -> Result<(), String> {
         let event = self.outputs.failed(&sequence, why);
         self.free(&mut sequence)?;
-        self.outputs.end(sequence.client, event);
+        self.outputs.end(sequence.into_client(), event);
         Ok(())
     }
 
@@ -295,7 +295,7 @@ impl Forward {
         for mut sequence in self.batch.drain().chain(self.queue.drain()) {
             self.memory.abandon(&mut sequence.lease);
             let event = self.outputs.failed(&sequence, error.clone());
-            self.outputs.end(sequence.client, event);
+            self.outputs.end(sequence.into_client(), event);
         }
         self.outputs.counters().step_began = None;
         self.publish(None);
@@ -320,7 +320,7 @@ impl Forward {
     /// See [`Forward::free`].
     fn give_back(&mut self, sequence: &mut Sequence) -> Result<(), String> {
         let Some(slot) = sequence.slot.take() else { return Ok(()) };
-        self.pipeline.give_back(sequence.lease.take(), slot, sequence.last_step, &mut self.memory)
+        self.pipeline.give_back(sequence.lease.take(), slot, sequence.last_step(), &mut self.memory)
     }
 
     /// Saves the state of a sequence that is over, unless a step in flight still feeds it.
@@ -328,7 +328,7 @@ impl Forward {
     /// # Errors
     /// See [`Forward::free`].
     fn save_last(&mut self, sequence: &mut Sequence) -> Result<(), String> {
-        if !self.pipeline.is_collected(sequence.last_step) {
+        if !self.pipeline.is_collected(sequence.last_step()) {
             return Ok(());
         }
         self.memory.save_last(sequence)

@@ -67,7 +67,7 @@ impl Forward {
             if !self.pipeline.is_empty() {
                 return Next::Collect;
             }
-            match self.memory.departing(&one.lease, one.fed) {
+            match self.memory.departing(&one.lease, one.fed()) {
                 Some((blocks, Some(place))) => return Next::Send(at, blocks, place),
                 Some((_, None)) => return Next::PreEmpt,
                 // Of a prompt that is not fed yet.

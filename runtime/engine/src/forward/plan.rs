@@ -162,7 +162,7 @@ impl Forward {
         for _ in 0..self.memory.free_slots().len() {
             let before = turns;
             let Some(next) = self.queue.pick(policy, &mut turns) else { break };
-            let due = offload.due(self.queue.get(next).tokens.len(), 0);
+            let due = offload.due(self.queue.get(next).tokens().len(), 0);
             if due > free_places {
                 break;
             }
@@ -175,8 +175,8 @@ impl Forward {
                 Copied::No => {
                     let one = self.queue.get(next);
                     let found = self.memory.lookup(one);
-                    if one.held < HOLDS && self.is_coming(one, found.tokens) {
-                        self.queue.get_mut(next).held += 1;
+                    if one.held_back() < HOLDS && self.is_coming(one, found.tokens) {
+                        self.queue.get_mut(next).hold_back();
                         turns = before;
                         continue;
                     }
@@ -232,10 +232,10 @@ impl Forward {
             if sequence.image.is_some() {
                 self.memory.resume(&mut sequence, now)?;
             } else {
-                let first = sequence.clock.admitted.is_none() && !sequence.is_canary();
+                let first = !sequence.was_admitted() && !sequence.is_canary();
                 let found = self.memory.admit(&mut sequence, now)?.tokens;
                 if first {
-                    self.queue.serve(sequence.account, (sequence.tokens.len() - found) as u64);
+                    self.queue.serve(sequence.account, (sequence.tokens().len() - found) as u64);
                 }
                 self.outputs.counters().stats.tokens_cached += found as u64;
             }

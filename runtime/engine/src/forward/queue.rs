@@ -62,7 +62,7 @@ impl Queue {
 
     /// Those that were admitted before, and that a client waits for.
     pub fn preempted(&self) -> usize {
-        self.waiting.iter().filter(|one| one.clock.admitted.is_some() && !one.is_canary()).count()
+        self.waiting.iter().filter(|one| one.was_admitted() && !one.is_canary()).count()
     }
 
     /// Begins to pick for a step: nobody is picked yet.
@@ -79,7 +79,7 @@ impl Queue {
             for _ in 0..LOOKUPS {
                 self.looked_up = (self.looked_up + 1) % self.waiting.len();
                 let one = &mut self.waiting[self.looked_up];
-                one.found = memory.lookup(one).tokens;
+                one.looked_up(memory.lookup(one).tokens);
             }
         }
         let clients = &self.clients;

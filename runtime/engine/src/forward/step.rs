@@ -45,22 +45,22 @@ impl StepBuilder {
             let slot = sequence.slot.ok_or("a sequence runs without a slot")?;
             let prefilled = if sequence.decodes() { 0 } else { tokens };
             let save = memory.save(sequence, slot);
-            let (position, drafts) = (sequence.fed, sequence.drafts.len());
+            let (position, drafts) = (sequence.fed(), sequence.drafts().len());
             let end = position + tokens - drafts;
             let scores = sequence.scores(end).then_some(position);
-            let samples = end == sequence.length() && sequence.scoring.is_none();
+            let samples = end == sequence.length() && !sequence.is_scoring();
             let mut row = self.row(slot, position);
-            row.begins = std::mem::take(&mut sequence.begins);
+            row.begins = sequence.begins();
             row.drafts = drafts;
-            row.generated = position >= sequence.prompt;
+            row.generated = position >= sequence.prompt();
             // `None` behind the last: that is sampled now.
-            row.following = sequence.tokens.get(end).copied();
+            row.following = sequence.tokens().get(end).copied();
             // Beyond the known there is one token to feed, which is the one sampled last.
-            if end <= sequence.tokens.len() {
+            if end <= sequence.tokens().len() {
                 let mut ids = self.spare_ids.pop().unwrap_or_default();
                 ids.clear();
-                ids.extend_from_slice(&sequence.tokens[position..end]);
-                ids.extend_from_slice(&sequence.drafts);
+                ids.extend_from_slice(&sequence.tokens()[position..end]);
+                ids.extend_from_slice(sequence.drafts());
                 row.tokens = Tokens::Known(ids);
             }
             let ahead = if samples { contract.ahead(drafts) } else { 0 };
@@ -71,19 +71,17 @@ impl StepBuilder {
             };
             if samples {
                 self.step.sampling_follows |= apart && sequence.binds_later();
-                let (sampling, draw) = (sequence.sampling.clone(), sequence.draw());
+                let (sampling, draw) = (sequence.sampling().clone(), sequence.draw());
                 row.output = Output::Sample { sampling, draw, history, biases, masks };
             }
             if scores.is_some() {
                 row.output = Output::Logits;
             }
             self.step.sequences.push(row);
-            let chunk = end < sequence.prompt;
+            let chunk = end < sequence.prompt();
             let far = sequence.lease.far_blocks() > 0;
             self.rows.push(Row { slot, prefilled, chunk, samples, scores, end, far, save });
-            sequence.fed = end;
-            sequence.coming += usize::from(samples);
-            sequence.last_step = number;
+            sequence.submitted(end, samples, number);
         }
         Ok(())
     }

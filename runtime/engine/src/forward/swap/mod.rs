@@ -41,8 +41,8 @@ impl Forward {
         // A server does one of both: see `prepare`.
         let whole = sequence.slot.filter(|_| sequence.lease.far_blocks() == 0);
         let image = whole.and_then(|slot| {
-            let blocks = sequence.lease.on_device(sequence.fed);
-            self.images.take(sequence.fed, blocks, slot)
+            let blocks = sequence.lease.on_device(sequence.fed());
+            self.images.take(sequence.fed(), blocks, slot)
         });
         if image.is_none() {
             return self.free(sequence);
@@ -75,7 +75,7 @@ impl Forward {
         for sequence in self.batch.iter_mut() {
             if let (Some(image), Some(slot)) = (sequence.image.take(), sequence.slot) {
                 let known = sequence.lease.indexed_blocks();
-                self.images.bring_back(image, known, sequence.lease.on_device(sequence.fed), slot);
+                self.images.bring_back(image, known, sequence.lease.on_device(sequence.fed()), slot);
             }
         }
     }

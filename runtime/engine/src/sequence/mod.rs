@@ -1,155 +1,275 @@
 //! One generation in flight: everything the engine knows about a request after it was accepted.
+//!
+//! `sampling` is what its tokens are sampled by, with the `constraint` of its answer; `lookup` drafts from
+//! what it has said before; `scoring` tells the log-probabilities of its prompt; `client` is the way back to
+//! whoever asked.
 
-use crate::held::Held;
-use crate::latencies::Latencies;
-use crate::lookup::Lookup;
-use crate::request::{EngineError, Event, FinishReason, Finished, Timings};
+mod client;
+mod constraint;
+mod lookup;
+mod sampling;
+mod scoring;
+
+use crate::request::{EngineError, Event, FinishReason, Finished};
 use crate::scheduler::{Candidate, Running, Waiting};
-use crate::scoring::Scoring;
-use crate::shared::Place;
+pub(crate) use client::{Client, Reporter, Signals};
+pub(crate) use constraint::AnswerConstraint;
+pub(crate) use lookup::Lookup;
+pub use lookup::{LONGEST_NGRAM, LookupOptions};
 use monomorph_cache::swap::Image;
 use monomorph_cache::{Lease, Match, SavePoints};
 use monomorph_model::Slot;
-use monomorph_sampling::{Biases, Sampled, Sampling, TokenBias, TokenMask, TokenUse};
-use std::borrow::Cow;
-use std::collections::HashMap;
+use monomorph_sampling::{Sampled, Sampling, TokenBias, TokenMask, TokenUse};
+pub(crate) use sampling::SamplingState;
+pub(crate) use scoring::Scoring;
 use std::ops::Range;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU8, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
-use tokio::sync::mpsc::UnboundedSender;
-use tracing::Span;
 
-/// A sequence. Its blocks and its slot belong to the engine's pools: see `Forward`.
+/// A sequence.
 #[derive(Debug)]
 pub(crate) struct Sequence {
-    /// Prompt, then answer.
-    pub tokens: Vec<u32>,
-    /// How many of `tokens` were the request's.
-    pub prompt: usize,
-    /// How many of `tokens` are in the cache: found there when it was admitted, or fed since, in steps in
-    /// flight too.
-    pub fed: usize,
-    /// How many of `tokens` there were when it was admitted.
-    pub begun: usize,
-    /// Whether no step has fed it since.
-    pub begins: bool,
-    /// Whether it was fed more than `fed`: drafts that hold, behind the token that ended it.
-    pub overran: bool,
-    /// Up to where its recurrent state was saved or restored last.
-    pub saved: usize,
-    /// What was drafted after the last of `tokens`, by the model or by `lookup`. Of sequences that run and
-    /// that a token was sampled for since they were admitted, where drafts are verified: then there is one
-    /// token to feed, and these with it.
-    pub drafts: Vec<u32>,
-    /// Where the model verifies what the engine drafts.
-    pub lookup: Option<Lookup>,
-    /// Tokens that steps in flight sample for it: they come after `tokens`.
-    pub coming: usize,
-    /// The last step that feeds it; 0 is none.
-    pub last_step: u64,
-    /// Most tokens it may come to have.
-    pub limit: usize,
     /// Requests are numbered as they come.
     pub number: u64,
     /// Lower is earlier.
     pub priority: i64,
     /// Who asked: a number of the server's.
     pub account: u64,
-    /// How many of its tokens were in the cache when it was looked up last, while it waits.
-    pub found: usize,
-    /// For how many steps it has waited for what another computes of its prompt.
-    pub held: usize,
-    pub sampling: Sampling,
-    pub biases: Biases,
-    /// `None` unless the sampler asks for it.
-    pub history: Option<History>,
-    /// What its answer is held to, if anything.
-    pub held_to: Option<Box<Held>>,
-    /// While its prompt is fed to tell the log-probabilities of its tokens. Then it is fed anew.
-    pub scoring: Option<Scoring>,
-    pub stop_ids: Vec<u32>,
+    /// Its blocks. They belong to the pools of `forward`, as its slot does and its image.
     pub lease: Lease,
-    /// What it had computed, while it waits to go on from there.
-    pub image: Option<Image>,
     /// `Some` while it runs.
     pub slot: Option<Slot>,
-    /// Its place in the queue, until it is admitted first.
-    pub place: Option<Place>,
-    pub clock: Clock,
-    pub client: Client,
-    /// Where its times are counted; `None` of a canary, which is in no count.
-    pub latencies: Option<Arc<Latencies>>,
-    /// What is logged of it.
-    pub span: Span,
+    /// What it had computed, while it waits to go on from there.
+    pub image: Option<Image>,
+    /// Prompt, then answer.
+    tokens: Vec<u32>,
+    /// How many of `tokens` were the request's.
+    prompt: usize,
+    /// Most tokens it may come to have.
+    limit: usize,
+    stop_ids: Vec<u32>,
+    /// How many of `tokens` are in the cache.
+    fed: usize,
+    /// How many of `tokens` there were when it was admitted.
+    begun: usize,
+    /// Whether no step has fed it since.
+    begins: bool,
+    /// Whether it was fed more than `fed`: drafts that hold, behind the token that ended it.
+    overran: bool,
+    /// Up to where its recurrent state was saved or restored last.
+    saved: usize,
+    /// Tokens that steps in flight sample for it: they come after `tokens`.
+    coming: usize,
+    /// The last step that feeds it; 0 is none.
+    last_step: u64,
+    /// What was drafted after the last of `tokens`, by the model or by `lookup`. Of sequences that run and
+    /// that a token was sampled for since they were admitted, where drafts are verified: then there is one
+    /// token to feed, and these with it.
+    drafts: Vec<u32>,
+    /// Where the model verifies what the engine drafts.
+    lookup: Option<Lookup>,
+    /// How many of its tokens were in the cache when it was looked up last, while it waits.
+    found: usize,
+    /// For how many steps it has waited for what another computes of its prompt.
+    held_back: usize,
+    sampling: SamplingState,
+    /// While its prompt is fed to tell the log-probabilities of its tokens. Then it is fed anew.
+    scoring: Option<Scoring>,
+    reporter: Reporter,
 }
 
-/// When the phases of a generation began.
-#[derive(Debug)]
-pub(crate) struct Clock {
-    pub submitted: Instant,
-    /// The first admission: a pre-empted sequence does not queue again.
-    pub admitted: Option<Instant>,
-    pub first_token: Option<Instant>,
-    pub last_token: Option<Instant>,
+/// What a sequence is made of.
+pub(crate) struct Asked {
+    pub number: u64,
+    pub priority: i64,
+    pub account: u64,
+    /// The prompt.
+    pub tokens: Vec<u32>,
+    /// Most tokens it may come to have.
+    pub limit: usize,
+    pub stop_ids: Vec<u32>,
+    pub sampling: SamplingState,
+    pub lookup: Option<Lookup>,
+    pub scoring: Option<Scoring>,
+    /// Tokens of a block.
+    pub block_tokens: usize,
+    pub reporter: Reporter,
 }
 
-/// The way back to who asked.
-#[derive(Debug)]
-pub(crate) struct Client {
-    pub events: UnboundedSender<Event>,
-    pub signals: Arc<Signals>,
-}
-
-/// What a client and the engine tell each other besides events.
-#[derive(Debug, Default)]
-pub(crate) struct Signals {
-    pub interest: Interest,
-    /// Tokens of the prompt that were in the cache when it was admitted first.
-    pub cached_tokens: AtomicUsize,
-}
-
-/// Whether the client wants the rest of the answer.
-#[derive(Debug, Default)]
-pub(crate) struct Interest(AtomicU8);
-
-impl Interest {
-    const CANCELLED: u8 = 1;
-    const SATISFIED: u8 = 2;
-
-    /// The rest is not wanted.
-    pub fn cancel(&self) {
-        self.0.store(Self::CANCELLED, Ordering::Relaxed);
+impl Sequence {
+    /// As it was asked for, before anything of it is computed.
+    pub fn new(asked: Asked) -> Sequence {
+        let Asked { number, priority, account, tokens, limit, stop_ids, .. } = asked;
+        let Asked { sampling, lookup, scoring, block_tokens, reporter, .. } = asked;
+        let sequence = Sequence {
+            number,
+            priority,
+            account,
+            prompt: tokens.len(),
+            tokens,
+            limit,
+            stop_ids,
+            fed: 0,
+            begun: 0,
+            begins: false,
+            overran: false,
+            saved: 0,
+            coming: 0,
+            last_step: 0,
+            drafts: Vec::new(),
+            lookup,
+            found: 0,
+            held_back: 0,
+            sampling,
+            scoring,
+            lease: Lease::new(block_tokens),
+            image: None,
+            slot: None,
+            reporter,
+        };
+        sequence.log(|| tracing::info!("queued"));
+        sequence
     }
 
-    /// What there is, is all that was wanted.
-    pub fn satisfy(&self) {
-        self.0.store(Self::SATISFIED, Ordering::Relaxed);
+    /// Prompt, then answer, as far as the host knows them.
+    pub fn tokens(&self) -> &[u32] {
+        &self.tokens
     }
 
-    /// Why the rest is not wanted, where the client said so.
-    fn lost(&self) -> Option<FinishReason> {
-        match self.0.load(Ordering::Relaxed) {
-            Self::CANCELLED => Some(FinishReason::Cancelled),
-            Self::SATISFIED => Some(FinishReason::Satisfied),
-            _ => None,
-        }
+    /// How many of them were the request's.
+    pub fn prompt(&self) -> usize {
+        self.prompt
     }
-}
 
-impl Client {
-    /// Tells the client. One that is gone hears nothing, and is swept up before the next step.
-    pub fn tell(&self, event: Event) {
-        let _ = self.events.send(event);
+    /// How many of its tokens are in the cache: found there when it was admitted, or fed since, in steps in
+    /// flight too.
+    pub fn fed(&self) -> usize {
+        self.fed
+    }
+
+    /// What the next step verifies behind its tokens.
+    pub fn drafts(&self) -> &[u32] {
+        &self.drafts
+    }
+
+    /// The last step that feeds it; 0 is none.
+    pub fn last_step(&self) -> u64 {
+        self.last_step
+    }
+
+    /// Its blocks, to be booked, and its tokens.
+    pub fn lease_and_tokens(&mut self) -> (&mut Lease, &[u32]) {
+        (&mut self.lease, &self.tokens)
+    }
+
+    /// Whether no step has fed it since it was admitted.
+    pub fn begins(&self) -> bool {
+        self.begins
+    }
+
+    /// Notes that `step` feeds it up to `end`, and whether it samples a token.
+    pub fn submitted(&mut self, end: usize, samples: bool, step: u64) {
+        self.begins = false;
+        self.fed = end;
+        self.coming += usize::from(samples);
+        self.last_step = step;
+    }
+
+    /// Behind how many of its tokens, `most` at most, its state is due to be saved before the next step.
+    pub fn due_save(&self, points: &SavePoints, most: usize) -> Option<usize> {
+        let at = self.fed;
+        // A token that is not known yet cannot be looked for.
+        let due = at <= most.min(self.tokens.len()) && points.is_due(at, self.saved, self.begun);
+        due.then_some(at)
+    }
+
+    /// Behind how many of its tokens its state stands when it is over, if that is not saved, and no step fed
+    /// it more.
+    pub fn last_save(&self) -> Option<usize> {
+        let at = self.fed;
+        (at <= self.tokens.len() && !self.overran && at > self.saved).then_some(at)
+    }
+
+    /// Notes that its state is saved behind so many tokens.
+    pub fn saved(&mut self, at: usize) {
+        self.saved = at;
+    }
+
+    /// Notes how many of its tokens a lookup found, while it waits.
+    pub fn looked_up(&mut self, found: usize) {
+        self.found = found;
+    }
+
+    /// For how many steps it was held back because another computes the beginning of its prompt.
+    pub fn held_back(&self) -> usize {
+        self.held_back
+    }
+
+    /// Holds it back for a step.
+    pub fn hold_back(&mut self) {
+        self.held_back += 1;
+    }
+
+    /// Whether its prompt is fed to tell the log-probabilities of its tokens.
+    pub fn is_scoring(&self) -> bool {
+        self.scoring.is_some()
+    }
+
+    /// Goes on to its answer: its prompt is scored.
+    pub fn end_scoring(&mut self) {
+        self.scoring = None;
+    }
+
+    /// How tokens are chosen.
+    pub fn sampling(&self) -> &Sampling {
+        self.sampling.parameters()
+    }
+
+    /// Whether what its next token is sampled by is better bound when the step that samples it is on its way.
+    pub fn binds_later(&self) -> bool {
+        self.sampling.binds_later(self.coming)
+    }
+
+    /// What its next token is sampled by beside the logits, in place of what stood there; all its tokens are
+    /// known but the drafts, of which a step verifies so many.
+    ///
+    /// # Errors
+    /// When no token may come next.
+    pub fn bind_sampling(
+        &mut self,
+        drafts: usize,
+        history: &mut Vec<TokenUse>,
+        biases: &mut Vec<Arc<[TokenBias]>>,
+        masks: &mut Vec<TokenMask>,
+    ) -> Result<(), EngineError> {
+        self.sampling.bind(&self.tokens, &self.drafts[..drafts], history, biases, masks)
+    }
+
+    /// Whether it only asks after the engine's health.
+    pub fn is_canary(&self) -> bool {
+        self.reporter.is_canary()
+    }
+
+    /// Logs what `event` logs, as of this request, unless it is a canary.
+    pub fn log(&self, event: impl FnOnce()) {
+        self.reporter.log(event);
+    }
+
+    /// Whether it was admitted before.
+    pub fn was_admitted(&self) -> bool {
+        self.reporter.was_admitted()
     }
 
     /// Why nobody wants the rest of the answer; `None` while somebody does.
     pub fn gone(&self) -> Option<FinishReason> {
-        self.signals.interest.lost().or_else(|| self.events.is_closed().then_some(FinishReason::Cancelled))
+        self.reporter.gone()
     }
-}
 
-impl Sequence {
+    /// The way back to whoever asked, of a sequence that is over.
+    pub fn into_client(self) -> Client {
+        self.reporter.into_client()
+    }
+
     /// Tokens generated that the host knows.
     pub fn generated(&self) -> usize {
         self.tokens.len() - self.prompt
@@ -174,57 +294,9 @@ impl Sequence {
         self.draw() > 0 && self.length() - self.fed == 1
     }
 
-    /// Whether what its next token is sampled by is better told when the step that samples it is on its way:
-    /// it depends on tokens that are coming, as a history's counts do, biases that look at it, and what an
-    /// answer is held to; or is masks, which take a while to compute. (Where drafts are looked up masks are
-    /// computed before: they decide which are worth a row.)
-    pub fn binds_later(&self) -> bool {
-        let counts = self.history.is_some() || self.biases.needs_tokens();
-        let held = self.held_to.as_ref().filter(|_| self.lookup.is_none());
-        (counts && self.coming > 0) || held.is_some_and(|held| held.free_for() <= self.coming)
-    }
-
     /// Whether the next step may feed it: no token is coming, or the one after it is wanted whatever it is.
     pub fn is_ready(&self) -> bool {
         self.coming == 0 || self.length() < self.limit
-    }
-
-    /// What its next token is sampled by beside the logits, in place of what stood there; all its tokens are
-    /// known but the drafts, of which a step verifies so many.
-    ///
-    /// # Errors
-    /// When no token may come next.
-    pub fn bind_sampling(
-        &mut self,
-        drafts: usize,
-        history: &mut Vec<TokenUse>,
-        biases: &mut Vec<Arc<[TokenBias]>>,
-        masks: &mut Vec<TokenMask>,
-    ) -> Result<(), EngineError> {
-        history.clear();
-        biases.clear();
-        masks.clear();
-        if let Some(known) = &self.history {
-            history.extend_from_slice(known.uses());
-        }
-        if !self.biases.is_none() {
-            // Behind the tokens known, and behind each draft.
-            let mut context = Cow::Borrowed(&self.tokens);
-            biases.push(self.biases.after(&context));
-            for &draft in &self.drafts[..drafts] {
-                if self.biases.needs_tokens() {
-                    context.to_mut().push(draft);
-                }
-                biases.push(self.biases.after(&context));
-            }
-        }
-        if let Some(held) = &mut self.held_to {
-            if self.lookup.is_none() {
-                held.look_ahead(&self.drafts[..drafts])?;
-            }
-            masks.extend_from_slice(held.masks(drafts));
-        }
-        Ok(())
     }
 
     /// How many of its tokens go through prefill: all that are known when it is admitted, or where `replays`
@@ -262,14 +334,14 @@ impl Sequence {
             client: self.account,
             ahead,
             prompt: self.tokens.len() - self.found,
-            paid: self.clock.admitted.is_some(),
+            paid: self.was_admitted(),
             taken: false,
         }
     }
 
     /// Microseconds from `now` until its next token is late, if it is to come within `tbt` of the one before.
     fn slack(&self, now: Instant, tbt: Duration) -> Option<u64> {
-        let since = match (self.coming, self.clock.last_token) {
+        let since = match (self.coming, self.reporter.last_token()) {
             (0, None) => return None,
             (0, Some(last)) => now - last,
             // Its next token but one is meant, and the next comes when the step can begin.
@@ -280,7 +352,7 @@ impl Sequence {
 
     /// Whether a token that comes `now` comes later than `tbt` after the one before.
     pub fn is_late(&self, now: Instant, tbt: Duration) -> bool {
-        self.clock.last_token.is_some_and(|last| now - last > tbt)
+        self.reporter.last_token().is_some_and(|last| now - last > tbt)
     }
 
     /// Those of them that its copy holds.
@@ -350,7 +422,7 @@ impl Sequence {
 
     /// Goes on from its copy, in another place.
     pub fn resume(&mut self, lease: Lease, now: Instant) {
-        self.admit(now);
+        self.reporter.admitted(now);
         self.lease = lease;
         self.begins = true;
     }
@@ -365,60 +437,11 @@ impl Sequence {
 
     /// Begins to run, or to run again, with a lease of what was found.
     pub fn begin(&mut self, lease: Lease, found: &Match, replays: bool, now: Instant) {
-        if self.clock.admitted.is_none() {
-            self.client.signals.cached_tokens.store(found.tokens, Ordering::Relaxed);
-        }
-        self.admit(now);
+        self.reporter.found(found.tokens);
+        self.reporter.admitted(now);
         self.lease = lease;
         (self.fed, self.saved, self.found) = (found.tokens, found.tokens, found.tokens);
         (self.begun, self.begins) = (self.prefill(replays), true);
-    }
-
-    /// Whether it only asks after the engine's health.
-    pub fn is_canary(&self) -> bool {
-        self.latencies.is_none()
-    }
-
-    /// Logs what `event` logs, as of this request. Canaries come as often as health is asked for: of them
-    /// nothing is logged.
-    pub fn log(&self, event: impl FnOnce()) {
-        if !self.is_canary() {
-            self.span.in_scope(event);
-        }
-    }
-
-    /// Notes an admission, of which the first ends its wait in the queue.
-    fn admit(&mut self, now: Instant) {
-        self.place = None;
-        if self.clock.admitted.is_some() {
-            self.log(|| tracing::info!("admitted again"));
-            return;
-        }
-        self.clock.admitted = Some(now);
-        let queue = now - self.clock.submitted;
-        self.log(|| tracing::info!(?queue, "prefill"));
-        if let Some(latencies) = &self.latencies {
-            latencies.queue.observe(queue.as_secs_f64());
-        }
-    }
-
-    /// Notes that tokens came.
-    fn tokens_came(&mut self, now: Instant) {
-        let Clock { submitted, admitted, last_token, .. } = self.clock;
-        self.clock.last_token = Some(now);
-        if let Some(before) = last_token {
-            if let Some(latencies) = &self.latencies {
-                latencies.inter_token.observe((now - before).as_secs_f64());
-            }
-            return;
-        }
-        self.clock.first_token = Some(now);
-        let prefill = now - admitted.unwrap_or(submitted);
-        self.log(|| tracing::info!(?prefill, "decode"));
-        if let Some(latencies) = &self.latencies {
-            latencies.time_to_first_token.observe((now - submitted).as_secs_f64());
-            latencies.prefill.observe(prefill.as_secs_f64());
-        }
     }
 
     /// Takes the next token of the answer: tells the client, or says why the answer is over, or cannot go on.
@@ -429,13 +452,10 @@ impl Sequence {
             let finished = self.finished(FinishReason::Stop { id }, now);
             return Some(Ok(Finished { stop: Some(sampled), ..finished }));
         }
-        if let Some(Err(why)) = self.held_to.as_mut().map(|held| held.take(id)) {
+        if let Err(why) = self.sampling.take(id) {
             return Some(Err(why.into()));
         }
-        if let Some(history) = &mut self.history {
-            history.generated(id);
-        }
-        self.client.tell(Event::Token(sampled));
+        self.reporter.tell(Event::Token(sampled));
         (self.tokens.len() >= self.limit).then(|| Ok(self.finished(FinishReason::Length, now)))
     }
 
@@ -449,7 +469,7 @@ impl Sequence {
     ) -> (u64, Option<Result<Finished, EngineError>>) {
         self.coming -= 1;
         let fed = std::mem::replace(&mut self.drafts, drafts);
-        self.tokens_came(now);
+        self.reporter.tokens_came(now);
         let known = self.tokens.len();
         let mut sampled = sampled.into_iter();
         let mut end = sampled.find_map(|one| self.push(one, now));
@@ -463,11 +483,11 @@ impl Sequence {
             }
             lookup.learn(&self.tokens);
             self.drafts = lookup.draft(&self.tokens, self.tokens.len() + 1 == self.limit);
-            match self.held_to.as_mut().map(|held| held.look_ahead(&self.drafts)) {
+            match self.sampling.look_ahead(&self.drafts) {
                 // What was looked up and cannot come is not worth a row.
-                Some(Ok(false)) => self.drafts.clear(),
-                None | Some(Ok(true)) => {}
-                Some(Err(why)) => end = Some(Err(why.into())),
+                Ok(false) => self.drafts.clear(),
+                Ok(true) => {}
+                Err(why) => end = Some(Err(why.into())),
             }
         }
         (taken as u64, end)
@@ -478,7 +498,7 @@ impl Sequence {
     pub fn score(&mut self, fed: Range<usize>, logits: &mut [f32], now: Instant) -> Option<Finished> {
         let (scoring, prompt) = (self.scoring.as_mut()?, self.prompt);
         let scores = scoring.take(&self.tokens[..prompt], fed, logits);
-        self.client.tell(Event::Prompt(scores));
+        self.reporter.tell(Event::Prompt(scores));
         (self.is_scored() && self.limit == prompt).then(|| self.finished(FinishReason::Length, now))
     }
 
@@ -489,56 +509,8 @@ impl Sequence {
 
     /// The last word on a generation that ends now.
     pub fn finished(&self, reason: FinishReason, now: Instant) -> Finished {
-        let Clock { submitted, admitted, first_token, .. } = self.clock;
-        let since = |from: Option<Instant>, to: Instant| from.map_or(Duration::ZERO, |from| to - from);
-        let timings = Timings {
-            queue: admitted.unwrap_or(now) - submitted,
-            prefill: since(admitted, first_token.unwrap_or(now)),
-            decode: since(first_token, now),
-        };
-        let generated = self.generated();
-        self.log(|| tracing::info!(?reason, generated, decode = ?timings.decode, "finished"));
-        if let (Some(latencies), true) = (&self.latencies, reason != FinishReason::Cancelled) {
-            latencies.end_to_end.observe((now - submitted).as_secs_f64());
-            latencies.decode.observe(timings.decode.as_secs_f64());
-            latencies.prompt_tokens.observe(self.prompt as f64);
-            latencies.generated_tokens.observe(generated as f64);
-        }
-        Finished { reason, stop: None, prompt_tokens: self.prompt, generated_tokens: generated, timings }
-    }
-}
-
-/// Tokens seen so far with their counts, kept up token by token.
-#[derive(Debug)]
-pub(crate) struct History {
-    uses: Vec<TokenUse>,
-    places: HashMap<u32, usize>,
-}
-
-impl History {
-    /// The history of a prompt.
-    pub fn new(prompt: &[u32]) -> History {
-        let mut history = History { uses: Vec::new(), places: HashMap::new() };
-        for &id in prompt {
-            history.seen(id);
-        }
-        history
-    }
-
-    /// Every token once, in the order of first occurrence.
-    pub fn uses(&self) -> &[TokenUse] {
-        &self.uses
-    }
-
-    fn generated(&mut self, id: u32) {
-        self.seen(id).generated += 1;
-    }
-
-    fn seen(&mut self, id: u32) -> &mut TokenUse {
-        let place = *self.places.entry(id).or_insert(self.uses.len());
-        if place == self.uses.len() {
-            self.uses.push(TokenUse { id, generated: 0 });
-        }
-        &mut self.uses[place]
+        let (prompt_tokens, generated_tokens) = (self.prompt, self.generated());
+        let timings = self.reporter.finished(reason, prompt_tokens, generated_tokens, now);
+        Finished { reason, stop: None, prompt_tokens, generated_tokens, timings }
     }
 }

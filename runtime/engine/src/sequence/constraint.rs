@@ -1,26 +1,26 @@
-//! What an answer is held to, and what follows from that for its next step.
+//! The constraint of an answer, and the masks that follow from it for the next step.
 
 use monomorph_grammar::{Constraint, Stopped};
 use monomorph_sampling::TokenMask;
 
 /// A constraint that has seen all of an answer's tokens, and the masks of the tokens that come next.
 #[derive(Debug)]
-pub(crate) struct Held {
+pub(crate) struct AnswerConstraint {
     constraint: Constraint,
     /// As they were looked at last: none where any token may come next, also behind the drafts; else that of
     /// the next token, and those behind as many drafts as may come.
     masks: Vec<TokenMask>,
 }
 
-impl Held {
+impl AnswerConstraint {
     /// Before the first token.
     ///
     /// # Errors
     /// When no token may be the first.
-    pub fn new(constraint: Constraint) -> Result<Held, Stopped> {
-        let mut held = Held { constraint, masks: Vec::new() };
-        held.look_ahead(&[])?;
-        Ok(held)
+    pub fn new(constraint: Constraint) -> Result<AnswerConstraint, Stopped> {
+        let mut new = AnswerConstraint { constraint, masks: Vec::new() };
+        new.look_ahead(&[])?;
+        Ok(new)
     }
 
     /// Takes the next token of the answer.

@@ -1,0 +1,144 @@
+//! What a sequence's tokens are sampled by, kept up token by token.
+
+use super::constraint::AnswerConstraint;
+use crate::request::EngineError;
+use monomorph_grammar::Stopped;
+use monomorph_sampling::{Biases, Sampling, TokenBias, TokenMask, TokenUse};
+use std::borrow::Cow;
+use std::collections::HashMap;
+use std::sync::Arc;
+
+/// What the tokens of a sequence are sampled by beside the logits.
+#[derive(Debug)]
+pub(crate) struct SamplingState {
+    parameters: Sampling,
+    biases: Biases,
+    /// `None` unless the sampler asks for it.
+    history: Option<History>,
+    /// What its answer is constrained to, if anything.
+    constraint: Option<Box<AnswerConstraint>>,
+    /// Whether masks are computed when drafts are looked up: they decide which are worth a row.
+    masks_first: bool,
+}
+
+impl SamplingState {
+    /// Before the first token behind `prompt`. With `masks_first` masks are there before a step is planned:
+    /// [`SamplingState::look_ahead`] is called with what it verifies.
+    pub fn new(
+        prompt: &[u32],
+        parameters: Sampling,
+        biases: Biases,
+        constraint: Option<Box<AnswerConstraint>>,
+        masks_first: bool,
+    ) -> SamplingState {
+        let history = parameters.needs_history().then(|| History::new(prompt));
+        SamplingState { parameters, biases, history, constraint, masks_first }
+    }
+
+    /// How tokens are chosen.
+    pub fn parameters(&self) -> &Sampling {
+        &self.parameters
+    }
+
+    /// Whether what the next token is sampled by is better bound when the step that samples it is on its way:
+    /// it depends on the tokens that are `coming`, as a history's counts do, biases that look at them, and
+    /// constraints; or is masks, which take a while to compute.
+    pub fn binds_later(&self, coming: usize) -> bool {
+        let counts = self.history.is_some() || self.biases.needs_tokens();
+        let constraint = self.constraint.as_ref().filter(|_| !self.masks_first);
+        (counts && coming > 0) || constraint.is_some_and(|constraint| constraint.free_for() <= coming)
+    }
+
+    /// What the next token is sampled by beside the logits, in place of what stood there, behind all `tokens`
+    /// and behind each of the `drafts` that the step verifies.
+    ///
+    /// # Errors
+    /// When no token may come next.
+    pub fn bind(
+        &mut self,
+        tokens: &[u32],
+        drafts: &[u32],
+        history: &mut Vec<TokenUse>,
+        biases: &mut Vec<Arc<[TokenBias]>>,
+        masks: &mut Vec<TokenMask>,
+    ) -> Result<(), EngineError> {
+        history.clear();
+        biases.clear();
+        masks.clear();
+        if let Some(known) = &self.history {
+            history.extend_from_slice(known.uses());
+        }
+        if !self.biases.is_none() {
+            let mut context = Cow::Borrowed(tokens);
+            biases.push(self.biases.after(&context));
+            for &draft in drafts {
+                if self.biases.needs_tokens() {
+                    context.to_mut().push(draft);
+                }
+                biases.push(self.biases.after(&context));
+            }
+        }
+        if let Some(constraint) = &mut self.constraint {
+            if !self.masks_first {
+                constraint.look_ahead(drafts)?;
+            }
+            masks.extend_from_slice(constraint.masks(drafts.len()));
+        }
+        Ok(())
+    }
+
+    /// Computes the masks of a step that verifies `drafts`. Whether the first of them may come.
+    ///
+    /// # Errors
+    /// When no token may come next.
+    pub fn look_ahead(&mut self, drafts: &[u32]) -> Result<bool, Stopped> {
+        self.constraint.as_mut().map_or(Ok(true), |constraint| constraint.look_ahead(drafts))
+    }
+
+    /// Takes a token of the answer.
+    ///
+    /// # Errors
+    /// When it may not come here, or the constraint cannot be followed behind it.
+    pub fn take(&mut self, id: u32) -> Result<(), Stopped> {
+        self.constraint.as_mut().map_or(Ok(()), |constraint| constraint.take(id))?;
+        if let Some(history) = &mut self.history {
+            history.generated(id);
+        }
+        Ok(())
+    }
+}
+
+/// Tokens seen so far with their counts, kept up token by token.
+#[derive(Debug)]
+struct History {
+    uses: Vec<TokenUse>,
+    places: HashMap<u32, usize>,
+}
+
+impl History {
+    /// The history of a prompt.
+    fn new(prompt: &[u32]) -> History {
+        let mut history = History { uses: Vec::new(), places: HashMap::new() };
+        for &id in prompt {
+            history.seen(id);
+        }
+        history
+    }
+
+    /// Every token once, in the order of first occurrence.
+    fn uses(&self) -> &[TokenUse] {
+        &self.uses
+    }
+
+    fn generated(&mut self, id: u32) {
+        self.seen(id).generated += 1;
+    }
+
+    fn seen(&mut self, id: u32) -> &mut TokenUse {
+        let place = *self.places.entry(id).or_insert(self.uses.len());
+        if place == self.uses.len() {
+            self.uses.push(TokenUse { id, generated: 0 });
+        }
+        &mut self.uses[place]
+    }
+}
