@@ -1,7 +1,7 @@
 //! The one contract between generated and hand-written code.
 //!
-//! A generated layer stack implements [`Model`]; the engine and every verb of the server are generic over
-//! it. Nothing here knows a model, a format or a card: what a stack is, it says in [`ModelSpec`].
+//! A generated layer stack implements [`Model`]; the engine and every verb of the server are generic over it.
+//! Nothing here knows a model, a format or a card: a stack describes itself in [`ModelSpec`].
 
 mod fault;
 mod name;
@@ -32,26 +32,26 @@ use std::sync::atomic::{AtomicU64, Ordering};
 /// submitted, and tickets are collected in that order. One thread, the engine's forward thread, makes all
 /// calls.
 pub trait Model: Sized + Send + 'static {
-    /// Everything the build fixed.
+    /// What the build fixed.
     const SPEC: &'static ModelSpec;
 
-    /// Steps that may be submitted and not collected at one time; at least 1. One whose `submit` computes the
-    /// step gains nothing by more than 1 and would compute rows that turn out to be surplus; one whose
-    /// `submit` only starts it says 2, so that its device need not wait for the host between two steps.
+    /// Most steps in flight: submitted and not collected; at least 1. A stack that computes the step within
+    /// `submit` says 1: more would gain nothing and compute rows that are discarded. One that only launches
+    /// it says 2, so that its device need not wait for the host between two steps.
     const STEPS_IN_FLIGHT: usize = 1;
 
-    /// Whether it begins a step before it knows what the step's rows are sampled by: see [`Model::sample`].
-    /// One with two steps in flight does, or nothing that needs the host between two tokens could go on
-    /// ahead.
+    /// Split sampling: whether a step may start before its sampling inputs are known, which [`Model::sample`]
+    /// binds later. Needed for two steps in flight: otherwise sequences that need the host between two tokens
+    /// could not run ahead.
     const SAMPLES_APART: bool = false;
 
-    /// Drafts of a sequence that a step verifies together, whoever [made](Drafter) them; 0 for a stack that
-    /// verifies none. Which tokens to feed is known only when a step is collected: a stack that verifies
+    /// Drafts of a sequence that a step verifies together, from any [`Drafter`]; 0 for a stack that verifies
+    /// none. Which tokens to feed next is known only when a step is collected, so a stack that verifies
     /// drafts has one step in flight.
     const DRAFTS: usize = Self::SPEC.drafts();
 
-    /// Whether this machine has the hardware the stack was compiled for, without claiming any of it. (CPUs
-    /// are checked before anything else runs.)
+    /// Checks that this machine has the hardware the stack was compiled for, without claiming any of it.
+    /// (CPUs are checked before anything else runs.)
     ///
     /// # Errors
     /// [`LoadError::Hardware`] saying what is missing.
@@ -65,7 +65,7 @@ pub trait Model: Sized + Send + 'static {
     /// When the checkpoint's tensors are not the ones this stack was compiled for, or memory is short.
     fn load(weights: &Weights, options: &LoadOptions, progress: &Progress) -> Result<Self, LoadError>;
 
-    /// K/V blocks it has: what was asked for, or what the device's memory held.
+    /// Number of K/V blocks: as asked for, or as many as the device's memory holds.
     fn blocks(&self) -> usize;
 
     /// Sequences that may run at a time, [`ModelSpec::step_sequences`] or fewer: [`Slot`]s lie below it.
@@ -82,41 +82,40 @@ pub trait Model: Sized + Send + 'static {
         None
     }
 
-    /// Writes a group of blocks to a place on disk: all their tokens' keys and values. Called while no step
-    /// is in flight. The blocks are as they were, and what was in the place is gone.
+    /// Writes the keys and values of a group of blocks to a slot on disk, over what it held. Called while no
+    /// step is in flight. The blocks do not change.
     ///
-    /// # Errors
-    /// When the disk is full or fails; the place holds nothing then.
+    /// # Errors When the disk is full or fails; the slot holds nothing then.
     fn send_far(&mut self, blocks: &[BlockId], to: FarId) -> Result<(), String> {
         Err(format!("{blocks:?} cannot be sent to {to:?}: this server keeps no blocks on disk"))
     }
 
-    /// Copies the keys and values of a block, all layers', into `into`,
-    /// [`block_bytes`](ModelSpec::block_bytes) of it. Called between steps: none is in flight. What the bytes
-    /// mean is the model's own.
+    /// Copies the keys and values of a block, over all layers, to `into`, which has
+    /// [`block_bytes`](ModelSpec::block_bytes). Called while no step is in flight. Only the model knows what
+    /// the bytes mean.
     ///
-    /// # Panics
-    /// When there is no such block, or `into` is of another size.
+    /// # Panics When there is no such block, or `into` has another size.
     fn read_block(&mut self, block: BlockId, into: &mut [u8]);
 
-    /// Puts back what [`Self::read_block`] read, of this block or another. Called between steps.
+    /// Writes what [`Self::read_block`] read, to the same block or another. Called while no step is in
+    /// flight.
     ///
     /// # Panics
     /// As [`Self::read_block`].
     fn write_block(&mut self, block: BlockId, from: &[u8]);
 
-    /// Copies a recurrent state, all layers', into `into`, [`state_bytes`](ModelSpec::state_bytes) of it;
-    /// where there is none, nothing. Called between steps.
+    /// Copies a recurrent state, over all layers, to `into`, which has
+    /// [`state_bytes`](ModelSpec::state_bytes); does nothing for a model without such state. Called while no
+    /// step is in flight.
     ///
-    /// # Panics
-    /// When there is no such place, or `into` is of another size.
+    /// # Panics When there is no such place, or `into` has another size.
     fn read_state(&mut self, _place: StatePlace, into: &mut [u8]) {
         assert!(into.is_empty(), "a model without recurrent state");
     }
 
-    /// Puts back what [`Self::read_state`] read, in this place or another. Called between steps. Blocks and
-    /// state of a sequence that are all put back are as good as never taken: it goes on from its slot as if
-    /// it had stayed there.
+    /// Writes what [`Self::read_state`] read, to the same place or another. Called while no step is in
+    /// flight. A sequence whose blocks and state were all written back goes on from its slot as if it had
+    /// stayed there.
     ///
     /// # Panics
     /// As [`Self::read_state`].
@@ -127,10 +126,10 @@ pub trait Model: Sized + Send + 'static {
     /// Starts one batched forward step. The caller may change `step` as soon as this returns.
     fn submit(&mut self, step: &Step) -> Ticket;
 
-    /// Samples in the step submitted last, which said that its [sampling follows](Step::sampling_follows):
-    /// the same step, with histories, biases and masks. Called once for each such step, before another is
-    /// submitted and before it is collected. A row that nobody wants any more has none of them and is greedy:
-    /// what is sampled there is dropped.
+    /// Binds the sampling inputs of the step submitted last, which said that its [sampling
+    /// follows](Step::sampling_follows): `step` is the same, with histories, biases and masks. Called once
+    /// for each such step, before another is submitted and before it is collected. A row whose sequence has
+    /// ended has none of them and is sampled greedily; its token is dropped.
     ///
     /// # Panics
     /// When no step waits for this.
@@ -142,13 +141,13 @@ pub trait Model: Sized + Send + 'static {
     fn collect(&mut self, ticket: Ticket) -> StepOutput;
 }
 
-/// Where weights come from.
+/// The source of the weights.
 #[derive(Debug)]
 #[expect(clippy::large_enum_variant, reason = "a server has one")]
 pub enum Weights {
-    /// The model's own.
+    /// A checkpoint of the model.
     Checkpoint(Checkpoint),
-    /// Made up, of the right formats and sizes: for measuring speed without the files.
+    /// Random, in the right formats and sizes: for measuring speed without the files.
     Dummy {
         /// Equal seeds give equal weights.
         seed: u64,
@@ -156,7 +155,7 @@ pub enum Weights {
 }
 
 impl Weights {
-    /// The checkpoint, for stacks that make nothing up.
+    /// The checkpoint, for stacks that cannot make weights up.
     ///
     /// # Errors
     /// [`LoadError::DummyWeights`] where there is none.
@@ -172,12 +171,13 @@ impl Weights {
 #[derive(Clone, Debug)]
 pub struct LoadOptions {
     /// K/V blocks to claim, each of [`ModelSpec::block_tokens`] tokens over all layers; `None` claims what
-    /// the device's memory holds, and on a CPU, whose memory is everybody's, what one sequence needs.
+    /// the device's memory holds, and on a CPU, which shares its memory with other processes, what one
+    /// sequence needs.
     pub blocks: Option<usize>,
     /// Longest sequence that will be asked for, in tokens; with the [`reach`](ModelSpec::reach) of its
     /// drafts.
     pub context: usize,
-    /// Whether fewer blocks will do than that takes, because nobody asked for this length; ignored by a CPU,
+    /// Whether fewer blocks than that takes will do, because the length is only a default; ignored by a CPU,
     /// whose memory is planned before.
     pub shorter: bool,
     /// Sequences and snapshots to claim recurrent state for, each of [`ModelSpec::state_bytes`]; ignored by a
@@ -187,26 +187,26 @@ pub struct LoadOptions {
     pub far: Option<FarOptions>,
     /// Most of the device's memory to use, as a part of it; ignored by a CPU.
     pub memory_fraction: f64,
-    /// What stays free of the machine's memory; on a CPU, whose memory is planned before, that plan has seen
-    /// to it.
+    /// Host memory that must stay free; on a CPU, whose memory is planned before, the plan already keeps it
+    /// free.
     pub guard: HostGuard,
     /// Threads of the CPU team, or that pack weights for another device.
     pub threads: usize,
-    /// Takes lines about what is going to be claimed, before it is.
+    /// Receives a line about each claim of memory before it is made.
     pub report: fn(std::fmt::Arguments),
 }
 
-/// Memory of the machine that is to stay free, whoever takes it.
+/// Host memory that must stay free.
 #[derive(Clone, Copy, Debug)]
 pub struct HostGuard {
     /// How much; 0 guards nothing.
     pub bytes: u64,
-    /// Bytes that may still be had now without ending somebody.
+    /// Bytes that can be allocated now without the system killing a process.
     pub available: fn() -> u64,
 }
 
 impl HostGuard {
-    /// Refuses to take so many bytes where that would not leave enough.
+    /// Refuses an allocation of so many bytes if it would not leave enough.
     ///
     /// # Errors
     /// [`LoadError::HostMemory`] saying what is left.
@@ -234,22 +234,22 @@ pub struct FarRoom {
 /// Room on disk for K/V blocks, which steps read from there.
 #[derive(Clone, Debug)]
 pub struct FarOptions {
-    /// Where the file is made; it is gone when the model is.
+    /// Directory of the file, which is removed with the model.
     pub directory: PathBuf,
     /// Most bytes of it.
     pub bytes: u64,
-    /// Most pages on their way to or from the disk at a time.
+    /// Most pages in transfer at a time.
     pub depth: u32,
-    /// About how many bytes are written and read at a time: one layer's of a group of blocks.
+    /// Bytes of one transfer, about: one layer of a group of blocks.
     pub page_bytes: usize,
-    /// Blocks that a sequence keeps on the device; half of all unless given.
+    /// Most blocks of a sequence on the device; by default half of all.
     pub resident: Option<NonZero<usize>>,
-    /// Pages that are staged at a time, where that is to be less than the device chooses: for tests.
+    /// Most pages staged at a time, if fewer than the device would choose: for tests.
     pub window_pages: Option<usize>,
 }
 
 impl LoadOptions {
-    /// The states asked for; of what nobody asked for all that steps take, and no snapshots.
+    /// The states asked for; by default as many as a step takes sequences, and no snapshots.
     pub fn states(&self, spec: &ModelSpec) -> States {
         let StatesWanted { sequences, snapshots } = self.states;
         States { sequences: sequences.unwrap_or(spec.step_sequences), snapshots: snapshots.unwrap_or(0) }
@@ -285,32 +285,32 @@ impl Progress {
     }
 }
 
-/// Why a model could not be loaded.
+/// Why a model did not load.
 #[derive(Debug)]
 pub enum LoadError {
-    /// The file is unreadable, or a tensor is missing, surplus, mis-shaped or in another format.
+    /// The file is unreadable, or a tensor is missing, unexpected, mis-shaped or in another format.
     Weights(WeightsError),
-    /// The device cannot hold what was asked for.
+    /// The device's memory is too small for what was asked for.
     Memory {
-        /// What was being claimed.
+        /// The purpose of the claim.
         what: String,
         /// Bytes asked for.
         needed: u64,
         /// Bytes there are.
         available: u64,
-        /// What to ask for instead, if anything would fit.
+        /// What would fit, if anything would.
         fits: Option<String>,
     },
-    /// The machine's own memory is about to run out: going on would invite the system to end processes.
+    /// Host memory is about to run out: going on would make the system kill processes.
     HostMemory {
         /// Bytes left.
         available: u64,
-        /// Bytes that were about to be taken.
+        /// Bytes about to be allocated.
         taking: u64,
-        /// Bytes that are to stay free.
+        /// Bytes that must stay free.
         guard: u64,
     },
-    /// The system refuses a thread.
+    /// The system refused to start a thread.
     Threads(std::io::Error),
     /// The hardware this server was compiled for is not there.
     Hardware(String),
@@ -318,7 +318,7 @@ pub enum LoadError {
     Device(String),
     /// Made-up weights were asked of a stack that has none.
     DummyWeights,
-    /// There can be no file for K/V blocks.
+    /// The file for K/V blocks cannot be made.
     Far(String),
 }
 

@@ -3,12 +3,12 @@
 use crate::name;
 use monomorph_formats::Format;
 
-/// A compiled model: every dimension, format and limit the rest of the server may ask for.
+/// A compiled model: every dimension, format and limit that the server reads.
 #[derive(Clone, Copy, Debug)]
 pub struct ModelSpec {
     /// `hardware/model/quant`.
     pub target: &'static str,
-    /// The model's directory name; what `/v1/models` lists.
+    /// The model's directory name, which `/v1/models` lists.
     pub model: &'static str,
     /// The hardware it was compiled for.
     pub hardware: HardwareSpec,
@@ -18,15 +18,14 @@ pub struct ModelSpec {
     pub layers: usize,
     /// Rows of the logits; ids at or above it are refused.
     pub vocabulary: usize,
-    /// Longest sequence the model was made for, in tokens.
+    /// Longest sequence the model was trained for, in tokens.
     pub context: usize,
     /// Tokens a K/V block holds.
     pub block_tokens: usize,
     /// Bytes of one K/V block over all layers.
     pub block_bytes: usize,
-    /// Bytes of recurrent state that one sequence has over all layers; each that may
-    /// [run](crate::Model::sequences) has as much from the start. 0 for a model that remembers in keys and
-    /// values alone.
+    /// Bytes of recurrent state of one sequence over all layers, claimed at load for every sequence that may
+    /// [run](crate::Model::sequences). 0 for a model with attention alone.
     pub state_bytes: u64,
     /// Most tokens one step may carry over all its sequences.
     pub step_tokens: usize,
@@ -43,27 +42,27 @@ pub struct ModelSpec {
     pub unused: &'static [&'static str],
     /// Files of the checkpoint whose digests its quant spec names; none where it names none.
     pub files: &'static [FileSpec],
-    /// What the checkpoint's weights are known to answer; none where nobody has asked the reference
-    /// interpreter.
+    /// Answers of the checkpoint's weights that the reference interpreter computed; empty where it was not
+    /// run.
     pub canaries: &'static [CanarySpec],
     /// Bytes of weights on the device after repacking.
     pub weight_bytes: u64,
     /// Bytes of activations and scratch claimed at load.
     pub scratch_bytes: u64,
-    /// How people talk to it.
+    /// The text protocol: template, stop ids, tool calls and reasoning.
     pub protocol: Protocol,
     /// What the model's makers recommend; the first is the default.
     pub sampling: &'static [SamplingPreset],
     /// What the plan predicts for this hardware.
     pub figures: Figures,
-    /// How it drafts, where it was built to.
+    /// How it drafts; `None` for a build without drafts.
     pub draft: Option<DraftSpec>,
-    /// How it keeps the size of a batch out of every row's bits, where it was built to.
+    /// Its batch invariance; `None` for a build that promises none.
     pub batch_invariant: Option<BatchInvariantSpec>,
 }
 
 impl ModelSpec {
-    /// Drafts that a step verifies of a sequence, if any; 0 for a stack that verifies none.
+    /// Drafts of a sequence that a step verifies at most; 0 for a stack that verifies none.
     pub const fn drafts(&self) -> usize {
         match &self.draft {
             Some(draft) => draft.drafts,
@@ -71,7 +70,7 @@ impl ModelSpec {
         }
     }
 
-    /// Of these, the tokens that it drafts itself after every one sampled: all, or none.
+    /// How many of these it drafts itself after every token sampled: all or none.
     pub const fn drafted(&self) -> usize {
         match &self.draft {
             Some(DraftSpec { drafter: Drafter::Head | Drafter::Layers, drafts, .. }) => *drafts,
@@ -112,8 +111,8 @@ impl ModelSpec {
         self.context.saturating_sub(self.reach())
     }
 
-    /// Tokens whose multiples pieces of a prompt end at, unless with the prompt; 1 where a piece may end
-    /// anywhere.
+    /// Chunk alignment: a prefill chunk that does not end its prompt ends at a multiple of so many tokens; 1
+    /// where it may end anywhere.
     pub const fn piece_tokens(&self) -> usize {
         match &self.batch_invariant {
             Some(invariant) => invariant.piece_tokens,
@@ -139,46 +138,45 @@ impl ModelSpec {
     }
 }
 
-/// Who makes the drafts that a stack verifies.
+/// What makes the drafts that a stack verifies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Drafter {
-    /// The stack itself, with a draft head, behind every token that it samples: [`Verified`](crate::Verified)
-    /// returns them.
+    /// The stack's draft head, after every token sampled: [`Verified`](crate::Verified) returns the drafts.
     Head,
-    /// The stack itself, with the model's layers that have no recurrent state, as [`Head`](Self::Head) does.
+    /// The model's own layers that have no recurrent state, when [`Head`](Self::Head) would.
     Layers,
-    /// Whoever steps it, from the tokens it knows, for those sequences that it likes to.
+    /// The engine, by n-gram lookup: some steps give a sequence drafts, others do not.
     Caller,
 }
 
-/// How tokens are drafted that a stack's next step verifies.
+/// How the tokens that a stack's next step verifies are drafted.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct DraftSpec {
-    /// With what, such as `mtp`.
+    /// The method's name, such as `mtp`.
     pub method: &'static str,
-    /// By whom.
+    /// What makes the drafts.
     pub drafter: Drafter,
     /// Tokens drafted at a time; at least 1.
     pub drafts: usize,
-    /// Ids that can be drafted: those below this. The model's vocabulary unless the draft's head is cut.
+    /// Only ids below this one can be drafted: the model's vocabulary, unless the draft head is cut.
     pub vocabulary: usize,
-    /// For measuring speed only: the rate at which drafts are accepted whatever was sampled. The answers of
-    /// such a build mean nothing.
+    /// For measuring speed only: drafts are accepted at this rate, whatever was sampled. The answers of such
+    /// a build are meaningless.
     pub forced_acceptance: Option<f64>,
 }
 
-/// What makes a sequence's bits its own, whoever joins or leaves its batch: tokens of prompts always go
-/// through the one prefill program and generated ones through the one decode program, each program being of
-/// one size; and what that asks of prompts.
+/// Batch invariance: a sequence's bits do not depend on what else is in its batch. Prompts always go through
+/// the one prefill program and generated tokens through the one decode program, each of one size; this is
+/// what that asks of prompts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BatchInvariantSpec {
-    /// Tokens whose multiples pieces of a prompt end at, unless with the prompt: kernels sum alike on both
-    /// sides of such an end. At least 1, and at most [`ModelSpec::step_tokens`].
+    /// Chunk alignment: a prefill chunk that does not end its prompt ends at a multiple of so many tokens,
+    /// where kernels sum in the same order on both sides. At least 1, and at most [`ModelSpec::step_tokens`].
     pub piece_tokens: usize,
 }
 
-/// How many of the `left` tokens of a prompt that begin at `position` a step with room for `room` of them is
-/// fed: all, or as many as end at a multiple of `piece_tokens`, which may be none.
+/// The length of the next prefill chunk of a prompt with `left` tokens from `position` on, in a step with
+/// room for `room`: all of them, or as many as end at a multiple of `piece_tokens`, which may be none.
 pub const fn piece(position: usize, left: usize, room: usize, piece_tokens: usize) -> usize {
     if left <= room {
         return left;
@@ -201,13 +199,13 @@ pub struct HardwareSpec {
 /// The GPU a stack was compiled for.
 #[derive(Clone, Copy, Debug)]
 pub struct CudaSpec {
-    /// What its kernels are machine code of, such as `sm_90a`.
+    /// The architecture of its machine code, such as `sm_90a`.
     pub architecture: &'static str,
     /// Compute capability, major and minor: the device's must be the same.
     pub capability: (u32, u32),
-    /// Multiprocessors, of which the device has at least as many: blocks of some kernels wait for each other.
+    /// Multiprocessors. The device must have at least as many: blocks of some kernels wait for each other.
     pub multiprocessors: u32,
-    /// Where the numbers come from that its kernels were cut with.
+    /// The source of the figures that its kernels were tuned with.
     pub tuning: &'static str,
 }
 
@@ -216,20 +214,20 @@ pub struct CudaSpec {
 pub struct ClassFormat {
     /// Tensor class, such as `attention` or `head`.
     pub class: &'static str,
-    /// As the checkpoint stores it.
+    /// Format in the checkpoint.
     pub stored: Format,
-    /// As products with it are computed, such as `int8-block32` or `f32`.
+    /// Format of the products computed with it, such as `int8-block32` or `f32`.
     pub compute: &'static str,
 }
 
-/// A tensor the stack loads, or one a layer, or one an expert of each layer.
+/// A tensor that the stack loads, or a family of them: one per layer, or one per expert of each layer.
 #[derive(Debug)]
 pub struct TensorSpec {
     /// Its name in the checkpoint, `{layer}` and `{expert}` standing for indices.
     pub name: &'static str,
     /// The layers that have it, ascending; none for a tensor outside the layers.
     pub layers: &'static [usize],
-    /// How many experts have one each; 0 for a tensor of no expert.
+    /// Number of experts that have one each; 0 for a tensor that belongs to no expert.
     pub experts: usize,
     /// Rows by columns, outermost first.
     pub shape: &'static [usize],
@@ -246,16 +244,16 @@ pub struct FileSpec {
     pub sha256: &'static str,
 }
 
-/// A prompt, and the greedy answer of a checkpoint's weights to it as the reference interpreter gives it:
-/// known before any server was.
+/// A prompt and the greedy answer to it that the reference interpreter computed from the checkpoint's
+/// weights.
 #[derive(Debug)]
 pub struct CanarySpec {
     /// Ids of the prompt.
     pub prompt: &'static [u32],
     /// Ids of the answer.
     pub answer: &'static [u32],
-    /// The smallest lead of a token of the answer over the next likeliest, in logits: what rounding may move
-    /// without another token winning.
+    /// The smallest margin, in logits, of a token of the answer over the runner-up: rounding may move logits
+    /// by less without changing the answer.
     pub margin: f32,
 }
 
@@ -266,9 +264,9 @@ pub struct Protocol {
     pub stop_ids: &'static [u32],
     /// Chat template to use instead of the checkpoint's own.
     pub chat_template: Option<&'static str>,
-    /// How it writes tool calls, by the name of the format.
+    /// Name of the format of its tool calls.
     pub tools: Option<&'static str>,
-    /// How it marks its reasoning, by the name of the format.
+    /// Name of the format that marks its reasoning.
     pub reasoning: Option<&'static str>,
 }
 
@@ -289,19 +287,18 @@ pub struct SamplingPreset {
     pub repetition_penalty: f32,
 }
 
-/// Speed as the plan sees it: of tokens in tokens per second for one sequence (decode at the bench's mean
-/// context, prefill of 512 tokens).
+/// Speed as the plan predicts it, in tokens per second of one sequence (decode at the bench's mean context,
+/// prefill of 512 tokens).
 #[derive(Clone, Copy, Debug)]
 pub struct Figures {
-    /// Decode at the byte floor: bytes a token over the memory bandwidth.
+    /// Decode at the bandwidth limit: bytes per token over the memory bandwidth.
     pub limit_decode: f64,
-    /// Prefill at the arithmetic or byte floor, whichever is later.
+    /// Prefill at the arithmetic or the bandwidth limit, whichever is slower.
     pub limit_prefill: f64,
     /// Decode as the sum of the phases' predicted times.
     pub predicted_decode: f64,
     /// Prefill as the sum of the phases' predicted times.
     pub predicted_prefill: f64,
-    /// Bytes a second that a sequence's memory is copied with, out of the device's memory to the machine's or
-    /// back.
+    /// Bytes per second at which a sequence's memory is copied between the device and the host.
     pub copy_bandwidth: f64,
 }

@@ -1,6 +1,6 @@
 //! How many recurrent states stand in memory beside K/V blocks.
 
-/// States that there is room for.
+/// Numbers of states that fit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct States {
     /// Sequences that may run at a time: each has one.
@@ -28,13 +28,13 @@ pub struct StatesWanted {
 /// Room for states and K/V, in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct StateRoom {
-    /// Both together.
+    /// Bytes of both together.
     pub bytes: u64,
-    /// Of a state.
+    /// Bytes of one state.
     pub state: u64,
-    /// K/V that comes before states that nobody asked for.
+    /// K/V to leave room for before states are claimed that were not asked for.
     pub kv: u64,
-    /// Whether less K/V will do: then it is not more than half of the room.
+    /// Whether less K/V will do: then at most half of the room is kept for it.
     pub shorter: bool,
 }
 

@@ -12,7 +12,7 @@ pub struct BlockId(pub u32);
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct FarId(pub u32);
 
-/// The place of a sequence in the engine, stable while it lives.
+/// The slot of a running sequence, below [`crate::Model::sequences`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Slot(pub u32);
 
@@ -41,28 +41,26 @@ pub struct StateCopy {
 /// One batched forward over some sequences.
 #[derive(Clone, Debug, Default)]
 pub struct Step {
-    /// What is copied before any row is worked on, one after another: a later copy sees what an earlier one
-    /// made. Only of models with [recurrent state](crate::ModelSpec::state_bytes). A state is of a position:
-    /// that behind the tokens its sequence was fed by the steps before; who goes on from a copy goes on
-    /// there.
+    /// Copies of [recurrent state](crate::ModelSpec::state_bytes), made in order before any row is computed:
+    /// a later copy sees what an earlier one wrote. A state belongs to a position, behind the tokens that
+    /// earlier steps fed its sequence; a sequence that goes on from a copy goes on from that position.
     pub copies: Vec<StateCopy>,
     /// The groups of blocks that its sequences have on disk: block `Model::blocks() + i * group + j` of a
     /// sequence is the `j`th of those [sent](crate::Model::send_far) to place `far[i]`. They are only read,
-    /// each by one sequence and all of each, in the order in which sequences and their blocks name them.
+    /// each whole and by one sequence, in the order in which sequences and their blocks name them.
     pub far: Vec<FarId>,
     /// At most `step_sequences` rows with at most `step_tokens` tokens in all.
     pub sequences: Vec<SequenceStep>,
-    /// Whether histories, biases and masks of its rows follow, all of them, with
-    /// [`sample`](crate::Model::sample): they depend on tokens that are not known yet, or take a while to
-    /// compute. What stands for them now means nothing. Only of models that [sample
-    /// apart](crate::Model::SAMPLES_APART).
+    /// Whether the histories, biases and masks of all its rows follow with [`sample`](crate::Model::sample),
+    /// because they depend on tokens not known yet or take long to compute. Those in `sequences` mean nothing
+    /// then. Only for models with [split sampling](crate::Model::SAMPLES_APART).
     pub sampling_follows: bool,
 }
 
 /// One sequence's part of a step.
 #[derive(Clone, Debug)]
 pub struct SequenceStep {
-    /// Whose it is.
+    /// The sequence's slot.
     pub slot: Slot,
     /// Tokens already in the cache, which is the position of `tokens[0]`.
     pub position: usize,
@@ -78,12 +76,11 @@ pub struct SequenceStep {
     /// [itself](crate::ModelSpec::drafted) are what the sequence's last step returned, and are fed whenever
     /// it did.
     pub drafts: usize,
-    /// Whether what is fed was generated, everything from `position` on, and is no part of the prompt. A
-    /// batch-invariant stack decodes such tokens, which are fed it one at a time, and takes all others
-    /// through prefill, one or many.
+    /// Whether everything from `position` on was generated. A batch-invariant stack decodes such tokens, one
+    /// a step, and prefills all others, however many.
     pub generated: bool,
-    /// The token after the last of `tokens` where it is known, because the prompt goes on: a model that
-    /// drafts learns from it, whatever the output.
+    /// The token after the last of `tokens`, where the prompt goes on: the draft prefill needs it, whatever
+    /// the output.
     pub following: Option<u32>,
     /// The blocks that hold positions `0 .. position + tokens.len()`, in order. Token `p` lives in block
     /// `blocks[p / block_tokens]` at row `p % block_tokens`. Where a token is to be sampled there are also
@@ -92,7 +89,7 @@ pub struct SequenceStep {
     /// holds; one that is given drafts may fill the rows of sequences without any up to as many as the others
     /// have, and what it writes there nobody reads.
     pub blocks: Vec<BlockId>,
-    /// What to compute from the logits.
+    /// What to return.
     pub output: Output,
 }
 
@@ -107,7 +104,7 @@ pub enum Tokens {
 }
 
 impl Tokens {
-    /// How many tokens are fed.
+    /// Number of tokens fed.
     #[expect(clippy::len_without_is_empty, reason = "a step feeds every sequence at least one token")]
     pub fn len(&self) -> usize {
         match self {
@@ -117,16 +114,16 @@ impl Tokens {
     }
 }
 
-/// What a sequence wants from a step.
+/// What a step returns for a sequence.
 #[derive(Clone, Debug)]
 pub enum Output {
-    /// Nothing: the prompt is not finished yet.
+    /// Nothing: the chunk does not end the prompt.
     None,
     /// One token, from the logits after the last token fed that is no draft; and one from the logits after
-    /// every draft that turned out to be the token sampled before it. So a draft changes how many tokens a
-    /// step gives, and never which.
+    /// every draft that turned out to be the token sampled before it. So drafts change how many tokens a step
+    /// gives, and never which.
     Sample {
-        /// How.
+        /// Parameters of the sampler.
         sampling: Sampling,
         /// Position in the request's random stream: tokens generated so far. Every further token of the step
         /// takes the next.
@@ -148,7 +145,7 @@ pub enum Output {
 }
 
 impl Output {
-    /// The likeliest token, by the logits alone; `draw` tokens came before it.
+    /// Greedy: the token with the largest logit; `draw` tokens came before it.
     pub fn greedy(draw: u64) -> Output {
         let sampling = Sampling::default();
         Output::Sample { sampling, draw, history: Vec::new(), biases: Vec::new(), masks: Vec::new() }
@@ -162,11 +159,11 @@ pub struct Ticket(pub u64);
 /// What a step produced, in the order of its sequences.
 #[derive(Clone, Debug, Default)]
 pub struct StepOutput {
-    /// One a sequence.
+    /// One row per sequence.
     pub rows: Vec<RowOutput>,
 }
 
-/// Why a row is [lost](RowOutput::Lost) whose logits are not all finite.
+/// Message of a row that is [lost](RowOutput::Lost) because its logits are not all finite.
 pub const NOT_NUMBERS: &str =
     "the model's logits are not numbers: its weights are damaged, or its arithmetic overflowed";
 
@@ -181,17 +178,17 @@ pub enum RowOutput {
     Verified(Verified),
     /// [`Output::Logits`]: `[tokens, vocabulary]`, row-major.
     Logits(Vec<f32>),
-    /// Whatever was asked for: blocks that the sequence has on disk could not be read, or its logits are no
-    /// numbers, as this says. What the step wrote for it means nothing.
+    /// The row has no result, for the reason given: blocks of the sequence could not be read from disk, or
+    /// its logits are not finite. What the step wrote for the sequence is invalid.
     Lost(String),
 }
 
-/// What a step of a model that verifies drafts produced for one sequence.
+/// What a step of a model that verifies drafts returns for one sequence.
 #[derive(Clone, Debug, Default)]
 pub struct Verified {
     /// The tokens sampled: all but the last are the first drafts fed, which held, and the last comes after
-    /// them. At least one. The sequence goes on from the position behind those that held; what the step left
-    /// behind it is as if never fed.
+    /// them. At least one. The sequence goes on from the position behind the accepted drafts, as if nothing
+    /// behind it had been fed.
     pub sampled: Vec<Sampled>,
     /// What to feed after the last of them in the next step, to be verified there: as many ids as it
     /// [drafts itself](crate::ModelSpec::drafted).
