@@ -10,8 +10,8 @@ pub fn blocks_for(tokens: usize, block_tokens: usize) -> usize {
     tokens.div_ceil(block_tokens.max(1))
 }
 
-/// Blocks that must be free for a sequence to be admitted: those of the `tokens` it is to prefill and one to
-/// grow into, but never more than the sequence can fill when it ends after `limit` tokens.
+/// Blocks that must be free to admit a sequence: those of the `tokens` to prefill and one to grow into, but
+/// never more than it fills when it ends after `limit` tokens.
 ///
 /// The extra block keeps a sequence from being admitted only to be pre-empted at its first answer token. The
 /// cap keeps a sequence that needs the whole pool admissible.

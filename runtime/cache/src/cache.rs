@@ -1,4 +1,4 @@
-//! The cache: pool, index and snapshots under one set of books.
+//! The prefix cache: pool, index and snapshots, booked together.
 
 use crate::admission::blocks_for;
 use crate::far::{FarPlace, Place, Share};
@@ -8,8 +8,8 @@ use crate::reuse::{Evicted, Match, Reuse, Snapshot};
 use crate::table::{BlockTable, Shortage};
 use std::collections::HashSet;
 
-/// What a sequence holds: its blocks, and the path in the index that it pins. Given back with
-/// [`PrefixCache::release`], and not by dropping it.
+/// What a sequence holds: its blocks, and the path in the index that it pins. Returned with
+/// [`PrefixCache::release`], not by dropping it.
 #[derive(Debug)]
 #[must_use = "a lease that is dropped keeps its blocks in use for ever"]
 pub struct Lease {
@@ -18,13 +18,13 @@ pub struct Lease {
     path: Option<Node>,
     /// How many of its blocks the index knows.
     indexed: usize,
-    /// Its groups on disk, in order: they come behind the first blocks of the table, as many as are kept.
+    /// Its groups on disk, in order: they follow the first `kept` blocks of the table.
     far: Vec<FarPlace>,
     share: Share,
 }
 
 impl Lease {
-    /// One of nothing.
+    /// An empty lease.
     pub fn new(block_tokens: usize) -> Lease {
         Lease {
             table: BlockTable::new(block_tokens),
@@ -48,7 +48,7 @@ impl Lease {
     /// Where the blocks are that hold the first `tokens` tokens, as many of them as there are.
     pub fn prefix(&self, tokens: usize) -> impl Iterator<Item = Place> {
         let blocks = self.table.blocks();
-        // Nothing is on disk before the kept ones are there.
+        // Only blocks behind the kept ones go to disk.
         let (first, rest) = blocks.split_at(self.share.kept.min(blocks.len()));
         let group = |place: &FarPlace| {
             let place = *place;
@@ -77,7 +77,7 @@ impl Lease {
         self.indexed
     }
 
-    /// Moves everything into another lease and leaves this one empty: for whoever gives it back later.
+    /// Moves everything into another lease, to be released later, and leaves this one empty.
     pub fn take(&mut self) -> Lease {
         let Lease { table, path, indexed, far, share } = self;
         let (indexed, far) = (std::mem::take(indexed), std::mem::take(far));
@@ -88,9 +88,9 @@ impl Lease {
 /// All blocks and all places for snapshots: which are free, which sequences use, and which are kept for
 /// prompts that begin alike.
 ///
-/// What the index alone holds is as good as free: it is taken back, the prefix first that was used longest
-/// ago and of each prefix its end first, when sequences need blocks. What a sequence holds, and everything
-/// before it on its path, stays.
+/// Blocks that only the index holds count as free: when sequences need blocks they are evicted, the least
+/// recently used prefix first and each from its end. What a sequence holds, and everything before it on its
+/// path, stays.
 #[derive(Debug)]
 pub struct PrefixCache {
     pool: BlockPool,
@@ -99,17 +99,17 @@ pub struct PrefixCache {
     block_tokens: usize,
     /// What is found ends at multiples of it, in tokens.
     granule: usize,
-    /// Places that hold nothing and are promised to nobody.
+    /// Free places for snapshots.
     places: Vec<Snapshot>,
-    /// Of a sequence, what is on the device.
+    /// How much of a sequence is on the device.
     share: Share,
-    /// Places on disk that hold nothing, low ones last.
+    /// Free slots on disk, low ones last.
     far: Vec<FarPlace>,
 }
 
 impl PrefixCache {
-    /// A cache of `blocks` free blocks of `block_tokens` (at least 1) tokens. What it finds ends at multiples
-    /// of `granule` tokens (at least 1).
+    /// A cache of `blocks` free blocks of `block_tokens` (at least 1) tokens. Its matches end at multiples of
+    /// `granule` tokens (at least 1).
     pub fn new(blocks: usize, block_tokens: usize, granule: usize, reuse: Reuse) -> PrefixCache {
         let places = match reuse {
             Reuse::Snapshots { places } => u32::try_from(places).unwrap_or(u32::MAX),
@@ -127,24 +127,25 @@ impl PrefixCache {
         }
     }
 
-    /// The same, of which each sequence has a share; the rest is in `places` places on disk.
+    /// The same with K/V offload: each sequence has a share of the device, and the rest is in `places` slots
+    /// on disk.
     #[must_use]
     pub fn with_far(self, share: Share, places: usize) -> PrefixCache {
         let places = u32::try_from(places).unwrap_or(u32::MAX);
         PrefixCache { share, far: (0..places).rev().map(FarPlace).collect(), ..self }
     }
 
-    /// What of a sequence is on the device.
+    /// How much of a sequence is on the device.
     pub fn share(&self) -> &Share {
         &self.share
     }
 
-    /// Tokens of a sequence that others may find.
+    /// Tokens of a sequence that the index may know.
     pub fn kept_tokens(&self) -> usize {
         self.share.kept.saturating_mul(self.block_tokens)
     }
 
-    /// Places on disk that nobody has.
+    /// Free slots on disk.
     pub fn free_far(&self) -> usize {
         self.far.len()
     }
@@ -154,7 +155,7 @@ impl PrefixCache {
         self.pool.capacity()
     }
 
-    /// Blocks that sequences can have: free ones, and those that nobody but the index holds.
+    /// Blocks that sequences can get: free ones, and those that only the index holds.
     pub fn available(&self) -> usize {
         self.pool.free() + self.index.unpinned()
     }
@@ -174,7 +175,7 @@ impl PrefixCache {
         self.index.snapshots()
     }
 
-    /// Places that hold no snapshot and are promised to nobody.
+    /// Free places for snapshots.
     pub fn free_places(&self) -> usize {
         self.places.len()
     }
@@ -187,13 +188,12 @@ impl PrefixCache {
         self.pool.uses(block)
     }
 
-    /// How much of a prompt is there. Changes nothing, not even what was used when.
+    /// How much of a prompt is cached. Changes nothing, not even recency.
     pub fn lookup(&self, prompt: &[u32]) -> Match {
         self.find(prompt).0
     }
 
-    /// A lease of what [`Self::lookup`] finds. It takes no more than that, so it cannot fail for want of
-    /// blocks.
+    /// A lease of what [`Self::lookup`] finds. It takes no other blocks, so it cannot run out of them.
     ///
     /// # Errors
     /// When the books do not balance.
@@ -202,8 +202,8 @@ impl PrefixCache {
         self.lease(found, nodes)
     }
 
-    /// How much of the keys and values of `tokens` is there, for a sequence that brings the rest of them, and
-    /// its state, from elsewhere. Changes nothing.
+    /// How many of the blocks of `tokens` are cached, for a sequence that restores the rest, and its state,
+    /// from a copy. Changes nothing.
     pub fn lookup_blocks(&self, tokens: &[u32]) -> Match {
         self.find_blocks(tokens).0
     }
@@ -262,8 +262,8 @@ impl PrefixCache {
         (found, nodes)
     }
 
-    /// Takes blocks until `tokens` tokens fit, or the sequence has its share; all of them or none. Says what
-    /// had to be evicted for them, in this order.
+    /// Takes blocks until `tokens` tokens fit, or the sequence has its share; all of them or none. Returns
+    /// what was evicted for them, in order.
     ///
     /// # Errors
     /// When there are too few.
@@ -284,16 +284,16 @@ impl PrefixCache {
         Ok(evicted)
     }
 
-    /// The group that the sequence sends to disk next, of whose tokens the first `done` are in its blocks and
-    /// will not change, and a place for it, if there is one. `None` when there is no such group. Nothing
-    /// changes before it is [`Self::sent`].
+    /// The group that a sequence sends to disk next, and a slot for it if one is free; `None` when no group
+    /// is full. The first `done` tokens are in its blocks for good. Nothing changes before it is
+    /// [`Self::sent`].
     pub fn departing<'a>(&self, lease: &'a Lease, done: usize) -> Option<(&'a [Block], Option<FarPlace>)> {
         let full = (done / self.block_tokens).saturating_sub(lease.far_blocks()).min(lease.blocks().len());
         let group = lease.blocks()[..full].get(self.share.kept..)?.get(..self.share.group)?;
         Some((group, self.far.last().copied()))
     }
 
-    /// Books that the group which is [`Self::departing`] is in its place: its blocks are free.
+    /// Books the [departing](Self::departing) group as written to its slot: its blocks are free.
     ///
     /// # Errors
     /// When the books do not balance.
@@ -303,10 +303,10 @@ impl PrefixCache {
         Ok(())
     }
 
-    /// Makes the full blocks of `tokens`, the lease's first, known: each holds the keys and values of these
-    /// tokens, and the sequence writes to it no more. In place of a block whose tokens are known already the
-    /// lease has the known one from now on, and its own is free: steps submitted before may read it still.
-    /// Does nothing where blocks alone are of no use: see [`Self::keep`].
+    /// Indexes the full blocks of `tokens`, the lease's first: each holds their keys and values, and the
+    /// sequence writes to it no more. Where the index has a block of these tokens already, the lease takes
+    /// that one and its own becomes free: steps submitted before may still read it. Does nothing where only
+    /// snapshots can be resumed from: see [`Self::keep`].
     ///
     /// # Errors
     /// When the books do not balance.
@@ -316,13 +316,13 @@ impl PrefixCache {
 
     fn index_blocks(&mut self, lease: &mut Lease, tokens: &[u32]) -> Result<(), PoolError> {
         let size = self.block_tokens;
-        // What may come to be on disk nobody else finds.
+        // What may go to disk is not indexed.
         let full = (tokens.len() / size).min(lease.blocks().len()).min(self.share.kept);
         while lease.indexed < full {
             let at = lease.indexed;
             let tokens = &tokens[at * size..(at + 1) * size];
             let node = match self.index.child(lease.path, tokens) {
-                // What two sequences computed is kept once.
+                // What two sequences computed is stored once.
                 Some(node) => {
                     lease.table.replace(at, self.index.block(node), &mut self.pool)?;
                     node
@@ -340,8 +340,8 @@ impl PrefixCache {
         Ok(())
     }
 
-    /// A place for a snapshot, promised to the caller, who gives it to [`Self::keep`] or [`Self::forget`];
-    /// and what went for it. `None` when all places are promised.
+    /// Reserves a place for a snapshot, to be passed to [`Self::keep`] or [`Self::forget`], and returns what
+    /// was evicted for it. `None` when all places are reserved.
     pub fn reserve(&mut self) -> Option<(Snapshot, Vec<Evicted>)> {
         let mut evicted = Vec::new();
         if let Some(place) = self.places.pop() {
@@ -354,7 +354,7 @@ impl PrefixCache {
     }
 
     /// Keeps a snapshot: the state after exactly `tokens`, the lease's first, which fill their blocks. False
-    /// when there is one of the same tokens already: then the place is free again.
+    /// when one of the same tokens exists: then the place is free again.
     ///
     /// # Errors
     /// When the books do not balance.
@@ -369,12 +369,12 @@ impl PrefixCache {
         Ok(node.is_some())
     }
 
-    /// Takes back a place that was promised and holds nothing worth keeping.
+    /// Frees a reserved place whose snapshot is not worth keeping.
     pub fn forget(&mut self, place: Snapshot) {
         self.places.push(place);
     }
 
-    /// Takes everything back; what the index knows of it stays until somebody needs the room.
+    /// Releases everything; indexed blocks stay cached until they are evicted.
     ///
     /// # Errors
     /// When the books do not balance.
@@ -384,18 +384,18 @@ impl PrefixCache {
             self.prune(Some(node), &mut Vec::new());
         }
         lease.indexed = 0;
-        // From the end, so that a sequence that comes after has them in order.
+        // From the end, so that the next sequence gets them in order.
         self.far.extend(lease.far.drain(..).rev());
         lease.table.release(&mut self.pool)?;
         Ok(())
     }
 
-    /// How many blocks come to be [available](Self::available) when each lease is released, if those after it
-    /// were before.
+    /// How many blocks become [available](Self::available) as each lease is released, when all later ones
+    /// were released before.
     pub fn returns<'a>(&self, leases: impl Iterator<Item = &'a Lease>) -> Vec<usize> {
         let mut seen = HashSet::new();
         let returns = |lease: &Lease| {
-            // What two hold, the index knows; and it is the first lease's that comes back last.
+            // A block of two leases is indexed; it comes back with the first of them, which is released last.
             let mut next = lease.path;
             let mut count = lease.blocks().iter().filter(|block| self.pool.uses(**block) == Ok(1)).count();
             while let Some(node) = next.filter(|node| seen.insert(*node)) {
@@ -407,8 +407,8 @@ impl PrefixCache {
         leases.map(returns).collect()
     }
 
-    /// Where prefixes without a snapshot are of no use, takes out a node and its ancestors as far as they end
-    /// one.
+    /// Where prefixes without a snapshot are useless, removes a node and those of its ancestors that become
+    /// leaves.
     fn prune(&mut self, node: Option<Node>, evicted: &mut Vec<Evicted>) {
         if !matches!(self.reuse, Reuse::Snapshots { .. }) {
             return;

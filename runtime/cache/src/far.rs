@@ -1,13 +1,13 @@
-//! What of a sequence is on disk: arithmetic on blocks, and places.
+//! K/V offload: which blocks of a sequence are on disk, and their slots there.
 //!
-//! A sequence that has more blocks than its share of the device sends its oldest to disk, in groups of
-//! consecutive ones, behind the first few: those stay, and are the ones that others may find. Full blocks
-//! never change, so a group is written once; its place is the sequence's until that is over.
+//! A sequence with more blocks than its share of the device sends its oldest to disk, in groups of
+//! consecutive ones. The first few blocks stay, and only those are indexed. Full blocks never change, so a
+//! group is written once; its slot belongs to the sequence until that ends.
 
 use crate::admission::blocks_for;
 use crate::pool::Block;
 
-/// A place on disk for a group of blocks, below the number of places.
+/// A slot on disk for a group of blocks, below the number of slots.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct FarPlace(pub u32);
 
@@ -16,7 +16,7 @@ pub struct FarPlace(pub u32);
 pub enum Place {
     /// On the device.
     Here(Block),
-    /// On disk: which of the group's.
+    /// On disk: the group's slot, and the block's index in the group.
     Far(FarPlace, usize),
 }
 
@@ -32,12 +32,12 @@ pub struct Share {
 }
 
 impl Share {
-    /// All of it.
+    /// The whole device: no offload.
     pub const WHOLE: Share = Share { resident: usize::MAX, group: 1, kept: usize::MAX };
 
-    /// A share of `resident` blocks of `block_tokens` tokens for sequences that are fed up to `fed` tokens in
-    /// a step and written up to `reach` positions behind them. Of it as much as steps of that size leave is
-    /// kept.
+    /// A share of `resident` blocks of `block_tokens` tokens, for steps that feed a sequence up to `fed`
+    /// tokens and write up to `reach` positions behind them. The first blocks that such steps do not need
+    /// stay on the device.
     pub fn new(resident: usize, group: usize, block_tokens: usize, fed: usize, reach: usize) -> Share {
         Share {
             resident,
@@ -46,23 +46,23 @@ impl Share {
         }
     }
 
-    /// The smallest share with which sequences are fed `fed` tokens in a step. What cannot be sent at that
-    /// time is less than a group, the block that is not full, and those that the step writes.
+    /// The smallest share that lets a step feed `fed` tokens: less than a group that cannot be sent yet, the
+    /// block that is not full, and those that the step writes.
     pub fn least(group: usize, block_tokens: usize, fed: usize, reach: usize) -> usize {
         group - 1 + blocks_for(fed + reach + block_tokens - 1, block_tokens)
     }
 
-    /// Blocks that a sequence holds on the device which has `blocks` in all, `far` of them on disk.
+    /// Blocks on the device of a sequence with `blocks` in all, `far` of them on disk.
     pub fn held(&self, blocks: usize, far: usize) -> usize {
         blocks.saturating_sub(far).min(self.resident)
     }
 
-    /// Groups that it has to send before it can have all of its `blocks`, `far` of which are on disk.
+    /// Groups to send before a sequence can have all of its `blocks`, `far` of which are on disk.
     pub fn due(&self, blocks: usize, far: usize) -> usize {
         blocks.saturating_sub(far).saturating_sub(self.resident).div_ceil(self.group)
     }
 
-    /// Most blocks of a sequence, with so many places on disk.
+    /// Most blocks of a sequence, with so many slots on disk.
     pub fn most(&self, places: usize) -> usize {
         self.resident.saturating_add(places.saturating_mul(self.group))
     }

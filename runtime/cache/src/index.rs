@@ -1,5 +1,5 @@
-//! The radix index: which prefixes of token ids have their blocks cached, which of them a snapshot, who needs
-//! them and since when nobody does.
+//! The radix index: which prefixes of token ids have their blocks cached, which have a snapshot, how many
+//! sequences use them, and when they were used last.
 //!
 //! A node is one full block: its parent is the block before it, so a node stands for all tokens from the root
 //! to it. A node's tokens are compared one by one; hashes only say where to look.
@@ -25,8 +25,7 @@ struct Entry {
     depth: usize,
     /// Sequences whose path ends here or below.
     pins: u32,
-    /// When it was on the path of a sequence that began or ended, or was made; at least what its children
-    /// say.
+    /// When it was made, or on the path of a sequence that began or ended; no earlier than its children's.
     used: u64,
     /// With the time when it was saved, or a sequence went on from it.
     snapshot: Option<(Snapshot, u64)>,
@@ -38,7 +37,7 @@ impl Entry {
     }
 }
 
-/// What was taken out of the index.
+/// What was removed from the index.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Removed {
     pub block: Block,
@@ -52,7 +51,7 @@ pub(crate) struct Index {
     entries: Vec<Option<Entry>>,
     vacant: Vec<Node>,
     roots: Children,
-    /// Nodes without children and pins, the one that was used longest ago first.
+    /// Nodes without children and pins, least recently used first.
     leaves: BTreeSet<(u64, Node)>,
     /// Nodes with snapshots, likewise.
     snapshots: BTreeSet<(u64, Node)>,
@@ -100,7 +99,7 @@ impl Index {
         self.children(parent).get(tokens).copied()
     }
 
-    /// Adds the block behind `parent`, which has no child of these tokens. Nobody pins it.
+    /// Adds the block behind `parent`, which has no child of these tokens. It is not pinned.
     pub fn insert(&mut self, parent: Option<Node>, tokens: &[u32], block: Block) -> Node {
         let node = self.vacant.pop().unwrap_or_else(|| {
             self.entries.push(None);
@@ -165,7 +164,7 @@ impl Index {
         }
     }
 
-    /// Removes the node used longest ago of those without children and pins.
+    /// Removes the least recently used node of those without children and pins.
     pub fn evict(&mut self) -> Option<(Removed, Option<Node>)> {
         let &(_, node) = self.leaves.first()?;
         self.remove(node)
@@ -212,7 +211,7 @@ impl Index {
         }
     }
 
-    /// Takes the snapshot used longest ago from its node.
+    /// Removes the least recently used snapshot from its node.
     pub fn evict_snapshot(&mut self) -> Option<(Snapshot, Node)> {
         let (_, node) = self.snapshots.pop_first()?;
         let (snapshot, _) = self.entry_mut(node).snapshot.take()?;

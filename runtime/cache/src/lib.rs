@@ -1,17 +1,17 @@
-//! Blocks, the prefixes they hold and snapshots of recurrent state: decisions on plain values, with no device
-//! and no input or output.
+//! K/V blocks, cached prefixes and snapshots of recurrent state: decisions on plain values, without a device
+//! and without I/O.
 //!
-//! The K/V cache is a fixed number of blocks of `block_tokens` tokens. [`PrefixCache`] knows how often each
-//! is used, and the prefixes that they hold: what a sequence leaves behind, another that begins alike goes on
-//! from. A [`Lease`] is what one sequence holds, [`admission`] how many blocks it may ask for, [`SavePoints`]
-//! where its recurrent state is saved, [`swap`] where it is all kept when it has to make room. Whoever
-//! carries the decisions out (the engine) owns the bytes.
+//! The K/V cache is a fixed number of blocks of `block_tokens` tokens. [`PrefixCache`] counts their uses and
+//! indexes the prefixes they hold: a sequence goes on from what an earlier one with the same beginning left.
+//! A [`Lease`] is what one sequence holds, [`admission`] how many blocks it may ask for, [`SavePoints`] where
+//! its recurrent state is saved, [`swap`] where all of it is kept while it is pre-empted. The engine carries
+//! the decisions out and owns the bytes.
 //!
-//! A sequence may have more blocks than the device: the [`Share`] says what of it is there, and [`FarPlace`]s
-//! where the rest is.
+//! A sequence may have more blocks than the device: the [`Share`] says how many are there, [`FarPlace`]s
+//! where the rest is on disk.
 //!
-//! Blocks are counted by use and not owned: the index is one more user of what sequences read, and what it
-//! alone uses is taken back when sequences need room.
+//! Blocks have use counts, and the index is one more user. Blocks that only the index uses are evicted when
+//! sequences need room.
 
 pub mod admission;
 mod cache;

@@ -4,14 +4,14 @@
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Block(pub u32);
 
-/// What became of a block when one of its uses ended.
+/// The state of a block after one of its uses ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Release {
-    /// Nobody uses it any more; it can be allocated again.
+    /// It is free.
     Freed,
-    /// Others still use it.
+    /// It is still in use.
     Shared {
-        /// How many.
+        /// Uses left.
         uses: u32,
     },
 }
@@ -55,7 +55,7 @@ impl BlockPool {
     /// A pool of `capacity` free blocks; more than a [`Block`] can name are not managed.
     pub fn new(capacity: usize) -> BlockPool {
         let capacity = u32::try_from(capacity).unwrap_or(u32::MAX);
-        // Reversed, so that low blocks go first: a server with little to do touches little memory.
+        // Reversed, so that low blocks are allocated first: an idle server touches little memory.
         BlockPool { uses: vec![0; capacity as usize], free: (0..capacity).rev().map(Block).collect() }
     }
 

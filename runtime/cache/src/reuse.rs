@@ -1,26 +1,25 @@
-//! What of a sequence the next one may go on from.
+//! What the next sequence may reuse of an earlier one.
 
 /// A place for a saved recurrent state, below the number of places.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Snapshot(pub u32);
 
-/// What is kept of sequences that are over, for others that begin alike.
+/// What is cached of sequences, for others with the same beginning.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Reuse {
     /// Nothing.
     Nothing,
-    /// Blocks: for models that remember in keys and values alone. Whoever begins with the tokens of full
-    /// blocks takes these.
+    /// Blocks: for models with attention alone. A sequence takes the full blocks of its prompt's beginning.
     Blocks,
-    /// Blocks below snapshots: for models with recurrent state, which can go on only from where a state was
-    /// saved. What no snapshot stands above is of no use to anybody and not kept.
+    /// Blocks below snapshots: for models with recurrent state, which can go on only from a saved state.
+    /// Blocks without a snapshot above them are useless and not kept.
     Snapshots {
         /// States that can be saved at a time.
         places: usize,
     },
 }
 
-/// What is there of a prompt.
+/// What the cache has of a prompt.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Match {
     /// Tokens that need not be fed: whole blocks, and at least one token less than there are.
@@ -32,13 +31,13 @@ pub struct Match {
     pub snapshot: Option<Snapshot>,
 }
 
-/// A prefix that had to go.
+/// A prefix that was evicted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Evicted {
-    /// Blocks of the prefix. Only the last of them went.
+    /// Blocks of the prefix. Only the last was evicted.
     pub depth: usize,
-    /// Whether that block went, or only the snapshot behind it.
+    /// Whether that block was evicted, or only the snapshot behind it.
     pub block: bool,
-    /// The snapshot that went.
+    /// The snapshot that was evicted.
     pub snapshot: Option<Snapshot>,
 }

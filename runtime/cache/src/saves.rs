@@ -1,7 +1,7 @@
 //! Where the state of a sequence is worth saving.
 
-/// The positions at which a recurrent state is saved: behind full blocks, at the end of each prompt, and so
-/// often in what is long.
+/// The positions at which a recurrent state is saved: behind full blocks, at the end of each prompt, and at
+/// intervals in long sequences.
 ///
 /// All positions count tokens from the beginning of the sequence.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -14,8 +14,8 @@ pub struct SavePoints {
 }
 
 impl SavePoints {
-    /// The last position of a prompt of `prompt` tokens that can be saved, and gone on from by one that is
-    /// the same.
+    /// The last position of a prompt of `prompt` tokens that can be saved so that an equal prompt can go on
+    /// from it.
     pub fn turn_end(&self, prompt: usize) -> usize {
         prompt.saturating_sub(1) / self.granule * self.granule
     }

@@ -1,19 +1,17 @@
-//! Where the images of sequences are that gave their places up: decisions on counts, with no memory and no
-//! disk.
+//! Where the images of pre-empted sequences are: decisions on counts, without memory or disk.
 //!
-//! An image is what a model remembers of a sequence, as so many pages. It is made in the host's memory and
-//! comes back from there. A tier of disk behind that takes those which will not be needed soon: the ones
-//! swapped out longest ago, for whoever is pre-empted last is the first to go on. Pages on their way count in
-//! both tiers until they have arrived.
+//! An image is a sequence's memory as a number of pages. It is made in host memory and restored from there. A
+//! second tier on disk takes those that will not be needed soon: the ones swapped out longest ago, since the
+//! sequence pre-empted last is the first to go on. Pages in transfer count in both tiers until they have
+//! arrived.
 
 use std::collections::BTreeMap;
 
-/// The part of the host's memory that is kept free while there is room on disk, so that the next sequence
-/// finds some: one in so many.
+/// One part in so many of the host's tier is kept free while there is room on disk, for the next sequence.
 pub const FREE_PART: usize = 2;
 
-/// Whether copying `bytes` out and back, so many in a second, takes less time than feeding `tokens` again,
-/// `fed_per_second` of them in a second. Where that is not known, it does.
+/// Whether copying `bytes` out and back takes less time than prefilling `tokens` again, at the rates given.
+/// True where the rate of prefill is not known.
 ///
 /// ```
 /// use monomorph_cache::swap::is_worth;
@@ -44,14 +42,14 @@ pub enum Place {
     Returning,
 }
 
-/// What became of the wish to have an image in the host's memory.
+/// The answer to a request for an image in host memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Return {
-    /// It is there.
+    /// It is in host memory.
     Here,
-    /// Its pages are to be read from now on, and [`Tiers::returned`] to be told.
+    /// Its pages have to be read now; then call [`Tiers::returned`].
     Begins,
-    /// It is on its way, one or the other, or there will be room when others have left.
+    /// It is in transfer, in one direction or the other, or there will be room when others have left.
     Waits,
     /// There is no room, and others do not leave: those that [`Tiers::leave`] names may be sent away first.
     NoRoom,
@@ -70,9 +68,9 @@ pub struct Pages {
 struct Entry {
     pages: usize,
     place: Place,
-    /// Whether it is about to be used: then it does not leave.
+    /// Whether it is about to be used, and so must stay.
     wanted: bool,
-    /// Whether nobody wants it any more: it is gone when its pages have arrived.
+    /// Whether it was dropped: it is gone when its pages have arrived.
     dropped: bool,
 }
 
@@ -98,7 +96,7 @@ impl Tiers {
         self.all
     }
 
-    /// Pages that nothing is in or on its way to.
+    /// Free pages of each tier.
     pub fn free(&self) -> Pages {
         self.free
     }
@@ -125,8 +123,8 @@ impl Tiers {
         Some(image)
     }
 
-    /// The next image to be written to disk, if one is to be so that `wanted` pages of the host's memory come
-    /// to be free: [`Self::left`] is to be told. Without a wish it is a [`FREE_PART`] of all.
+    /// The next image to write to disk, if one must leave for `wanted` pages of host memory to come free, by
+    /// default a [`FREE_PART`] of all; then call [`Self::left`].
     pub fn leave(&mut self, wanted: Option<usize>) -> Option<Image> {
         let (enough, urgent) = (wanted.unwrap_or(self.all.host / FREE_PART), wanted.is_some());
         if self.free.host + self.leaving >= enough {
@@ -207,8 +205,8 @@ impl Tiers {
         }
     }
 
-    /// Gives an image up, because it was used or nobody wants it. True when it is gone; otherwise its pages
-    /// are on their way, and it is when they have arrived.
+    /// Drops an image that was restored or is not needed. True when it is gone; otherwise its pages are in
+    /// transfer, and it is gone when they have arrived.
     pub fn drop(&mut self, image: Image) -> bool {
         let Some(entry) = self.images.get_mut(&image) else { return true };
         match entry.place {

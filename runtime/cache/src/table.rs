@@ -59,7 +59,7 @@ impl BlockTable {
         Ok(())
     }
 
-    /// Gives some blocks back; those behind them close up.
+    /// Releases some blocks; those behind them move up.
     ///
     /// # Errors
     /// When a block is not in use.
@@ -80,12 +80,12 @@ impl BlockTable {
         Ok(())
     }
 
-    /// Moves all blocks into another table and leaves this one empty: for whoever gives them back later.
+    /// Moves all blocks into another table, to be released later, and leaves this one empty.
     pub fn take(&mut self) -> BlockTable {
         BlockTable { block_tokens: self.block_tokens, blocks: std::mem::take(&mut self.blocks) }
     }
 
-    /// Adds a block behind the others that somebody else uses too, for as many tokens that nobody will write.
+    /// Adds a shared block behind the others, full of tokens that will not be written again.
     ///
     /// # Errors
     /// When the block is not in use.
@@ -95,7 +95,7 @@ impl BlockTable {
         Ok(())
     }
 
-    /// Puts a block that somebody else uses too in the place of another.
+    /// Replaces a block by a shared one.
     ///
     /// # Errors
     /// When one of them is not in use.

@@ -1,4 +1,4 @@
-//! What a client listens to: the events of its request.
+//! The client's end of a request: its events.
 
 use crate::request::{EngineError, Event};
 use crate::sequence::Signals;
@@ -25,14 +25,14 @@ impl Generation {
         self.id
     }
 
-    /// Gives the rest of the answer up. It ends with [`FinishReason::Cancelled`] before the next step is
+    /// Cancels the rest of the answer. It ends with [`FinishReason::Cancelled`] before the next step is
     /// planned, unless it ends of itself before; tokens already on their way still arrive.
     pub fn cancel(&self) {
         self.signals.interest.cancel();
     }
 
-    /// Ends it because the client has all it wants, as behind a stop string: as quick as dropping it, and
-    /// counted as an answer that finished.
+    /// Ends it because the client has all it wants, as after a stop string: like dropping it, but counted as
+    /// finished.
     pub fn satisfied(self) {
         self.signals.interest.satisfy();
     }
@@ -80,7 +80,7 @@ impl Generation {
         self.events.poll_recv(context).map(|event| Some(self.note(event)))
     }
 
-    /// Turns the silence of an engine that is gone into an event, so that the last one is never missing.
+    /// Makes an event of a closed channel, so that the last one is never missing.
     fn note(&mut self, event: Option<Event>) -> Event {
         let event = event.unwrap_or_else(|| {
             Event::Failed(match self.shared.health() {

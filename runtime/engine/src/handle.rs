@@ -1,4 +1,4 @@
-//! The clients' side of the engine: starting it, asking it, listening to it.
+//! The clients' side of the engine: options, start, requests.
 
 use crate::forward::{Command, Forward, Images};
 use crate::generation::Generation;
@@ -19,7 +19,7 @@ use std::sync::mpsc::{Sender, channel};
 use std::time::{Duration, Instant};
 use tokio::sync::mpsc::unbounded_channel;
 
-/// What a start of the server decides about the engine.
+/// The engine's options.
 #[derive(Clone, Debug)]
 pub struct EngineOptions {
     /// K/V blocks that the model was loaded with.
@@ -27,27 +27,27 @@ pub struct EngineOptions {
     /// Most tokens of a sequence, prompt and answer together. What the model was made for and what the blocks
     /// hold limit it too: see [`EngineHandle::context`].
     pub context: usize,
-    /// Sequences that the model was loaded with room for, or fewer: most that run at a time. What a step
-    /// takes limits them too: see [`EngineHandle::sequences`].
+    /// Most sequences that run at a time, no more than the model was loaded for. A step's limits bound them
+    /// too: see [`EngineHandle::sequences`].
     pub sequences: usize,
     /// Most requests that may wait for their admission.
     pub max_waiting: usize,
-    /// What is kept of sequences that are over.
+    /// The prefix cache.
     pub prefix: PrefixOptions,
     /// How sequences share steps.
     pub schedule: ScheduleOptions,
     /// Which n-grams drafts are looked up by, where the model verifies what the engine drafts.
     pub lookup: LookupOptions,
-    /// How much of a sequence is on the device, where blocks may be on disk.
+    /// K/V offload; `None` where all blocks are on the device.
     pub far: Option<FarShare>,
-    /// Room for what sequences that have to make room had computed.
+    /// Where pre-empted sequences are swapped to.
     pub swap: SwapOptions,
 }
 
-/// How much of a sequence is on the device, and where the rest is.
+/// K/V offload: how much of a sequence is on the device, and the room for the rest.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FarShare {
-    /// What the model has places for.
+    /// The room on disk that the model was loaded with.
     pub room: FarRoom,
     /// Most blocks of a sequence on the device.
     pub resident: usize,
@@ -77,16 +77,14 @@ impl EngineOptions {
 pub struct ScheduleOptions {
     /// In which order.
     pub policy: Policy,
-    /// Time from one token of an answer to the next that is to be kept where the policy looks at it, and is
-    /// counted when it is not.
+    /// Target of the time between tokens: the policy `slai` keeps it, and tokens that miss it are counted.
     pub tbt: Duration,
-    /// Most tokens of prompts in a step, from the model's [`piece_tokens`](ModelSpec::piece_tokens) to its
+    /// Most prefilled tokens of a step, from the model's [`piece_tokens`](ModelSpec::piece_tokens) to its
     /// `step_tokens`; 0 is as many as there is room for.
     pub prefill_tokens: usize,
 }
 
-/// Time from one token to the next that is to be kept unless told otherwise: ten tokens a second, about twice
-/// what a person reads.
+/// Default target of the time between tokens: ten tokens a second, about twice as fast as people read.
 pub const TBT: Duration = Duration::from_millis(100);
 
 impl Default for ScheduleOptions {
@@ -99,9 +97,8 @@ impl Default for ScheduleOptions {
 impl ScheduleOptions {
     /// Checks them against a model.
     ///
-    /// # Errors
-    /// When a step cannot carry so many tokens of prompts, or pieces of prompts would not fit; the message
-    /// says why.
+    /// # Errors When a step cannot carry so many prefilled tokens, or a prefill chunk would not fit; the
+    /// message says why.
     pub fn check(&self, spec: &ModelSpec) -> Result<(), String> {
         let (most, piece, asked) = (spec.step_tokens, spec.piece_tokens(), self.prefill_tokens);
         if asked > most {
@@ -114,21 +111,21 @@ impl ScheduleOptions {
     }
 }
 
-/// What is kept of sequences that are over, for others that begin alike.
+/// Options of the prefix cache.
 #[derive(Clone, Debug)]
 pub struct PrefixOptions {
-    /// Whether anything is.
+    /// Whether prefixes are cached at all.
     pub enabled: bool,
-    /// Snapshots of recurrent state that the model was loaded with room for. Of a model that has such state
-    /// and no room for snapshots of it, nothing is kept.
+    /// Snapshots of recurrent state that the model was loaded with room for. Without them, prefixes of a
+    /// model with such state are not cached.
     pub snapshots: usize,
     /// Tokens after which the state of a long sequence is saved again; at least 1. It is saved at the end of
     /// each prompt, too.
     pub snapshot_interval: usize,
 }
 
-/// Tokens between two snapshots of a long sequence, unless told otherwise: what a prompt that branches off a
-/// longer one may have to be fed again.
+/// Default interval of snapshots in a long sequence, in tokens: what a prompt that branches off may have to
+/// prefill again.
 pub const SNAPSHOT_INTERVAL: usize = 2048;
 
 impl Default for PrefixOptions {
@@ -141,7 +138,7 @@ impl Default for PrefixOptions {
 /// Why the engine did not start.
 #[derive(Debug)]
 pub enum StartError {
-    /// An option leaves nothing to work with.
+    /// An option is out of range.
     Options(String),
     /// The model's own limits contradict each other.
     Spec(String),
@@ -175,7 +172,7 @@ pub fn start<M: Model>(model: M, options: EngineOptions) -> Result<EngineHandle,
     Ok(handle)
 }
 
-/// Both ends of an engine that does not run yet.
+/// Both ends of an engine that is not running yet.
 ///
 /// # Errors
 /// When an option or a limit of the model is zero.
@@ -261,8 +258,8 @@ pub(crate) fn prepare(
     Ok((EngineHandle { spec, options, commands, shared, numbers }, forward))
 }
 
-/// A way to the engine, for any number of threads. The engine stops when it is drained, or when the last
-/// handle is dropped and all accepted requests are answered.
+/// The engine, for any number of threads. It stops when it is drained, or when the last handle is dropped and
+/// all accepted requests are answered.
 #[derive(Clone, Debug)]
 pub struct EngineHandle {
     spec: &'static ModelSpec,
@@ -276,15 +273,14 @@ pub struct EngineHandle {
 impl EngineHandle {
     /// Queues a request. Never blocks, so that async code may call it.
     ///
-    /// # Errors
-    /// When the request is not one the model can take, the queue is full, or the engine takes none any more.
+    /// # Errors When the request does not suit the model, the queue is full, or the engine accepts none any
+    /// more.
     pub fn submit(&self, request: Request) -> Result<Generation, SubmitError> {
         self.accept(request, false)
     }
 
-    /// Queues a request that asks after the engine's health. It is answered as any other, but goes before all
-    /// others, takes no place in the queue and is in no count of requests, tokens or times: only its steps
-    /// and its blocks are seen.
+    /// Queues a canary: a request that checks the engine's health. It goes before all others, takes no place
+    /// in the queue and is in no count of requests, tokens or times; only its steps and blocks show.
     ///
     /// # Errors
     /// As [`EngineHandle::submit`], but for a full queue.
@@ -341,7 +337,7 @@ impl EngineHandle {
             let (reason, timings) = (FinishReason::Length, Timings::default());
             let finished =
                 Finished { reason, stop: None, prompt_tokens: prompt, generated_tokens: 0, timings };
-            // The receiver is in our hands.
+            // The receiver is alive: it is in `generation`.
             let _ = sender.send(Event::Finished(finished));
             return Ok(generation);
         }

@@ -1,25 +1,24 @@
 //! The engine: requests in, sampled tokens out, many sequences in one batched step.
 //!
-//! One thread, the forward thread, owns the model and all sequences; everybody else holds an
-//! [`EngineHandle`], which knows nothing of the model's type. The cut inside:
+//! One thread, the forward thread, owns the model and all sequences. Everything else holds an
+//! [`EngineHandle`], which does not depend on the model's type. The modules:
 //!
 //! * [`scheduler`]: what the next step runs, decided on plain values;
 //! * `sequence`: one generation in flight, with what it is sampled by, drafted from and constrained to;
 //! * `forward`: the loop that carries decisions out;
 //! * `handle` and `generation`: the other side of the channel;
-//! * `shared` and `latencies`: what both sides see, for whoever asks how the engine does.
+//! * `shared` and `latencies`: health, counters and histograms, which both sides see.
 //!
-//! With a model that takes two steps in flight the host runs one step behind the device: the next step is
-//! planned and submitted while one runs, before its tokens are known here. Whoever's answer ends in the step
-//! that runs has one surplus row in the next: its token is dropped, and its blocks and slot come back after
-//! that step.
+//! With two steps in flight the host runs one step behind the device: it plans and submits the next step
+//! while one runs, before the tokens of that one are known. A sequence whose answer ends in the running step
+//! has a discarded row in the next: its token is dropped, and its blocks and slot come back after that step.
 //!
-//! A model that verifies drafts does so in the step that decodes: a step then gives a sequence one token or
-//! several. Where the model drafts itself, the engine feeds what came with them next; where it does not, what
-//! it looks up, to those sequences that it finds something for. What to feed is known when a step is
-//! collected, so one is in flight.
+//! A model that verifies drafts does so in the decode step, which then gives a sequence one token or several.
+//! The drafts come from the model, with the tokens of the step before, or from the engine, by n-gram lookup,
+//! for those sequences in which it finds a match. They are known only when a step is collected, so one step
+//! is in flight.
 //!
-//! What a request is answered depends on its prompt, its sampling parameters and its seed alone: batching,
+//! The answer to a request depends only on its prompt, its sampling parameters and its seed: batching,
 //! chunked prefill, pre-emption and drafts change when a token is computed, never which.
 
 mod forward;

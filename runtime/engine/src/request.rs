@@ -1,4 +1,4 @@
-//! What a client asks for and what it is told.
+//! Requests, and the events that answer them.
 
 use monomorph_grammar::{Constraint, Stopped};
 use monomorph_sampling::{Biases, Sampled, Sampling};
@@ -14,21 +14,20 @@ pub struct Request {
     pub max_tokens: usize,
     /// How tokens are chosen.
     pub sampling: Sampling,
-    /// What is added to logits; ids beyond the vocabulary change nothing.
+    /// Added to logits; ids beyond the vocabulary have no effect.
     pub biases: Biases,
     /// Ids that end the answer, beside the model's own.
     pub stop_ids: Vec<u32>,
     /// Whether the model's own stop ids are tokens like any other.
     pub ignore_eos: bool,
-    /// Whether the prompt's tokens are told with their log-probabilities, and with how many alternatives: all
-    /// behind the first, before the answer begins.
+    /// Whether the log-probabilities of the prompt's tokens are returned, from the second on and before the
+    /// answer begins, and with how many alternatives.
     pub prompt_logprobs: Option<u8>,
-    /// What the answer is held to, if anything. Its end ids end the answer, even where the model's own do
-    /// not.
+    /// The answer's constraint, if any. Its end ids end the answer, even where the model's own do not.
     pub constraint: Option<Constraint>,
-    /// Who is served first and keeps blocks longest: the lower, the earlier.
+    /// Requests of a lower value are served first and keep their blocks longest.
     pub priority: i64,
-    /// Who asks: clients are served alike.
+    /// The client that asks; clients get equal service.
     pub client: u64,
 }
 
@@ -78,7 +77,7 @@ pub enum SubmitError {
         /// Requests that may wait.
         limit: usize,
     },
-    /// The engine finishes what it has and takes nothing new.
+    /// The engine is draining and accepts no requests.
     Draining,
     /// The engine has stopped; [`crate::EngineHandle::health`] tells why.
     Stopped,
@@ -168,14 +167,14 @@ pub enum EngineError {
     /// The forward thread panicked, the model broke its contract, or its answers are wrong; the message says
     /// how.
     Fault(String),
-    /// What the answer goes on from could not be written to disk, or read from there, or the model said what
-    /// may not come; the message says why.
+    /// The sequence's memory could not be written to disk or read back, or the model sampled what the
+    /// constraint does not allow; the message says which.
     Lost(String),
-    /// The grammar that the answer is held to cannot be followed any further; the message says why.
+    /// The grammar that constrains the answer cannot be followed any further; the message says why.
     Grammar(String),
     /// The engine was drained, and the answer was not complete at the deadline.
     DrainDeadline,
-    /// The engine stopped before it took the request up.
+    /// The engine stopped before the request ran.
     Stopped,
 }
 

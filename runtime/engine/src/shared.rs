@@ -23,9 +23,9 @@ pub enum Health {
     Dead(String),
 }
 
-/// How many of the last steps tell how long a step takes.
+/// Steps in the window of [`Stats::long_step`].
 const STEPS: usize = 64;
-/// How many of the answers that ended last tell how quickly answers end.
+/// Answers in the window of [`Stats::departures_per_second`].
 const DEPARTURES: usize = 64;
 
 impl Health {
@@ -34,7 +34,7 @@ impl Health {
     }
 }
 
-/// What was kept of sequences that had to make room: counters, and what is taken now.
+/// Swapping: counters, and the memory in use.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct SwapStats {
     /// Sequences copied out, of those pre-empted.
@@ -53,12 +53,12 @@ pub struct SwapStats {
     pub bytes_written: u64,
     /// Bytes read from disk.
     pub bytes_read: u64,
-    /// Copies that could not be written to disk, and stayed where they were, or not be had back: then what
-    /// they were of was fed again.
+    /// Copies that could not be written to disk, and stayed in memory, or could not be read back, so that
+    /// their sequences were prefilled again.
     pub failures: u64,
     /// Bytes of the host's memory that hold copies.
     pub host_bytes: u64,
-    /// Bytes on disk that do.
+    /// Bytes on disk that hold copies.
     pub disk_bytes: u64,
 }
 
@@ -72,7 +72,7 @@ pub struct Stats {
     /// K/V blocks no sequence uses; those of an answer that ended come back when no step in flight holds
     /// them.
     pub free_blocks: usize,
-    /// How many of them hold the beginnings of earlier sequences, for others that begin alike.
+    /// How many of them hold cached prefixes.
     pub cached_blocks: usize,
     /// Snapshots of recurrent state that are kept.
     pub snapshots: usize,
@@ -84,9 +84,9 @@ pub struct Stats {
     pub steps: u64,
     /// Tokens fed before a first token could be sampled, those fed again after pre-emption included.
     pub tokens_prefilled: u64,
-    /// Pieces of prompts that were fed and did not end their prompt.
+    /// Prefill chunks that did not end their prompt.
     pub prompt_pieces: u64,
-    /// Tokens that would have been if they had not been in the cache.
+    /// Tokens that were found in the cache and not prefilled.
     pub tokens_cached: u64,
     /// Blocks of earlier sequences that were given to others.
     pub blocks_evicted: u64,
@@ -96,7 +96,7 @@ pub struct Stats {
     pub blocks_sent_far: u64,
     /// Places on disk for groups of blocks that nobody has.
     pub free_far_places: usize,
-    /// Tokens sampled for an answer; those of rows that turned out surplus do not count.
+    /// Tokens sampled for an answer; those of discarded rows do not count.
     pub tokens_generated: u64,
     /// Times that a sequence's drafts were fed to be verified.
     pub drafts: u64,
@@ -106,11 +106,11 @@ pub struct Stats {
     pub drafts_accepted: u64,
     /// Sequences that lost their blocks to others, and were copied out or prefilled again.
     pub preemptions: u64,
-    /// How they were kept.
+    /// How their memory was kept.
     pub swap: SwapStats,
-    /// Steps in which prompts got less than there was room for, so that a token comes in time.
+    /// Steps in which prefill got less than there was room for, so that a token comes in time.
     pub prompts_cut: u64,
-    /// Tokens that came later than they should behind those before: see [`crate::ScheduleOptions::tbt`].
+    /// Tokens that came later than [`crate::ScheduleOptions::tbt`] after the one before.
     pub late_tokens: u64,
     /// Tokens of prompts whose answers have begun, each counted once.
     pub prompt_tokens: u64,
@@ -122,13 +122,12 @@ pub struct Stats {
     pub cancelled: u64,
     /// Answers that the engine could not go on with.
     pub failed: u64,
-    /// Answers that end in a second, of late; `None` before the second.
+    /// Answers that ended per second, recently; `None` before the second has.
     pub departures_per_second: Option<f64>,
-    /// The second longest of the last 64 steps, which a lone stall does not change: what a step may well
-    /// take. Zero before the second.
+    /// The second longest of the last 64 steps, which a single stall does not change. Zero before the second.
     pub long_step: Duration,
-    /// How long the forward thread has gone without a sign of life; `None` while it sleeps, having nothing to
-    /// do. Between two steps that is next to nothing, so it is the age of a step that does not come back.
+    /// Time since the forward thread last made progress; `None` while it sleeps. Between two steps that is
+    /// next to nothing, so it is the age of a step that hangs.
     pub in_turn: Option<Duration>,
     /// Time since the last step ended; `None` before the first.
     pub last_step: Option<Duration>,
@@ -193,7 +192,7 @@ impl Counters {
         second
     }
 
-    /// The rate at which answers have ended of late. A lull counts: what has not ended since is as slow.
+    /// The rate at which answers ended recently. The time since the last one counts too.
     fn departures_per_second(&self) -> Option<f64> {
         let intervals = self.departures.len().checked_sub(1).filter(|&count| count > 0)?;
         let seconds = self.departures.front()?.elapsed().as_secs_f64();
@@ -272,7 +271,7 @@ impl Shared {
         self.health.borrow().clone()
     }
 
-    /// Moves on to `health`; what is over stays over.
+    /// Moves on to `health`; a terminal state stays.
     pub fn set_health(&self, health: Health) {
         let over = health.is_over();
         self.health.send_if_modified(|now| {

@@ -1,26 +1,24 @@
-//! Where sequences that have to make room are kept: what a start of the server decides about it.
+//! Options of swapping: where pre-empted sequences are copied to.
 
 use monomorph_model::ModelSpec;
 use monomorph_store::{DiskStore, OpenError, Options, whole_page};
 use std::path::PathBuf;
 
-/// Pages on their way to or from a disk at a time: what an NVMe drive needs to be busy with pages of a few
-/// hundred KB.
+/// Pages in transfer at a time: as many as keep an NVMe drive busy with pages of a few hundred KB.
 const DEPTH: u32 = 32;
 
-/// Room for what sequences that were pre-empted had computed. Without any they are fed again from their first
-/// token.
+/// Room for the memory of pre-empted sequences. Without any they are prefilled again from their first token.
 #[derive(Clone, Debug)]
 pub struct SwapOptions {
     /// Bytes of the host's memory, claimed as they are needed.
     pub host_bytes: u64,
-    /// Room on disk behind that, where there is any.
+    /// A second tier on disk, if there is one.
     pub disk: Option<SwapDisk>,
-    /// Whether sequences are copied that would sooner be fed again, too.
+    /// Whether sequences are copied even where prefilling again would be faster.
     pub always: bool,
-    /// Takes a line when a disk fails and a sequence is fed again because of it.
+    /// Receives a line when a disk fails and a sequence is prefilled again because of it.
     pub report: fn(std::fmt::Arguments),
-    /// What goes wrong with the disk.
+    /// Injected faults of the disk.
     #[cfg(feature = "scripted")]
     pub faults: Option<monomorph_store::Faults>,
 }
@@ -28,9 +26,9 @@ pub struct SwapOptions {
 /// Room on disk.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SwapDisk {
-    /// Where the file is made. It has no name there, and is gone when the engine is.
+    /// Directory of the file, which has no name there and is removed with the engine.
     pub directory: PathBuf,
-    /// Bytes of it, claimed at once.
+    /// Size of the file, claimed at once.
     pub bytes: u64,
 }
 
@@ -49,7 +47,7 @@ impl Default for SwapOptions {
 }
 
 impl SwapOptions {
-    /// Bytes that a sequence of `tokens` tokens takes, whole pages of it.
+    /// Bytes of a sequence of `tokens` tokens, in whole pages.
     pub fn bytes_of(&self, tokens: usize, spec: &ModelSpec) -> u64 {
         let page = whole_page(spec.block_bytes) as u64;
         (tokens.div_ceil(spec.block_tokens) as u64 + spec.state_bytes.div_ceil(page)) * page
@@ -57,8 +55,7 @@ impl SwapOptions {
 
     /// Checks them against a model, without keeping anything.
     ///
-    /// # Errors
-    /// When they hold not even a sequence of one block, or the disk is not as they say; the message says what
+    /// # Errors When not even a sequence of one block fits, or the disk lacks the room; the message says what
     /// would do.
     pub fn check(&self, spec: &ModelSpec) -> Result<(), String> {
         let least = self.bytes_of(1, spec);

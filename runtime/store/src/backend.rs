@@ -1,18 +1,18 @@
-//! The file effects: what moves one page.
+//! The backends: what transfers one page.
 
 use crate::page::PageMemory;
 use crate::store::{Kind, Place};
 use std::io;
 
-/// A page on its way.
+/// A transfer of a page.
 #[derive(Debug)]
 pub(crate) struct Transfer<M> {
     pub kind: Kind,
     pub place: Place,
-    /// The caller's word for it.
+    /// The caller's tag.
     pub tag: u64,
     pub page: M,
-    /// The checksum that is expected of what is read.
+    /// The checksum expected of a read.
     pub sum: u64,
 }
 
@@ -23,14 +23,14 @@ impl<M: PageMemory> Transfer<M> {
     }
 }
 
-/// Something that moves pages, several at a time or one after another.
+/// Transfers pages, several at a time or one after another.
 pub(crate) trait Backend<M>: Send + 'static {
     /// Begins a transfer.
     fn begin(&mut self, transfer: Transfer<M>);
 
-    /// How many were begun and not given back.
+    /// Transfers begun and not returned.
     fn in_flight(&self) -> usize;
 
-    /// Gives back those that are done, in any order, at least one where one is in flight; waits for it.
+    /// Returns completed transfers in any order; waits for at least one if any is in flight.
     fn finish(&mut self, done: &mut Vec<(Transfer<M>, io::Result<()>)>);
 }

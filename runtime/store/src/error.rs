@@ -1,4 +1,4 @@
-//! What can go wrong, as values.
+//! Errors of a store.
 
 use std::io;
 use std::path::PathBuf;
@@ -18,7 +18,7 @@ pub enum OpenError {
         /// Bytes of a page.
         page: usize,
     },
-    /// The directory's disk has less room.
+    /// The directory's disk has too little room.
     Space {
         /// The directory.
         directory: PathBuf,
@@ -27,13 +27,13 @@ pub enum OpenError {
         /// Bytes there are.
         available: u64,
     },
-    /// The system refuses something.
+    /// A system call failed.
     Io {
-        /// What was tried.
+        /// What was attempted.
         what: &'static str,
         /// The directory.
         directory: PathBuf,
-        /// What the system says.
+        /// The system's error.
         error: io::Error,
     },
 }
@@ -70,16 +70,16 @@ impl std::fmt::Display for OpenError {
 
 impl std::error::Error for OpenError {}
 
-/// Why a page was not written or did not come back.
+/// Why a page was not written or read.
 #[derive(Debug)]
 pub enum PageError {
-    /// All places are taken.
+    /// The store is full.
     Full,
-    /// The system or the device refuses, or moved less than the page.
+    /// The system or the device failed, or transferred less than the page.
     Io(io::Error),
-    /// What came back is not what was written.
+    /// The bytes read are not those written.
     Corrupt,
-    /// The store's thread is gone.
+    /// The store's thread has ended.
     Stopped,
     /// A mistake of the caller: the place was never written, is being written, or was freed; or the memory is
     /// not of a page's size.

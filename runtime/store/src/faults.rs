@@ -1,4 +1,4 @@
-//! Transfers that fail on command.
+//! Fault injection: transfers that fail on command.
 
 use crate::backend::{Backend, Transfer};
 use crate::page::PageMemory;
@@ -16,11 +16,11 @@ pub enum Fault {
     NoSpace,
     /// Less than the page was moved, and the system says so.
     Short,
-    /// One bit of what was read, or is to be written, is another one, and nobody says so.
+    /// One bit of the page is flipped silently.
     FlippedBit,
-    /// It is not written, or not read, and nobody says so: what the place or the memory held before stays.
+    /// The transfer is lost silently: the place or the memory keeps what it held before.
     Lost,
-    /// It takes so much longer.
+    /// The transfer takes so much longer.
     Slow(Duration),
 }
 
@@ -48,7 +48,8 @@ impl std::fmt::Debug for Faults {
 }
 
 impl Faults {
-    /// Asks `decide` of every transfer from now on: with its number since the store was opened, and its kind.
+    /// From now on `decide` is asked for every transfer, by its number since the store was opened and its
+    /// kind.
     pub fn set(&self, decide: impl FnMut(u64, Kind) -> Option<Fault> + Send + 'static) {
         self.state().decide = Some(Box::new(decide));
     }

@@ -1,4 +1,4 @@
-//! The file: where it is, who may see it, and what of others is cleaned up.
+//! The store's file: its place, its permissions, and the removal of files that earlier processes left.
 
 use crate::error::OpenError;
 use rustix::fs::{FallocateFlags, OFlags, fallocate, fstatvfs};
@@ -27,7 +27,7 @@ pub(crate) fn create(directory: &Path, bytes: u64, direct: bool) -> Result<File,
     let number = OPENED.fetch_add(1, Ordering::Relaxed);
     let path: PathBuf = directory.join(format!("{PREFIX}{}-{number}{SUFFIX}", std::process::id()));
     let flags = if direct { OFlags::DIRECT.bits() } else { 0 };
-    // What is in it is what people said: nobody else's to read.
+    // It holds what people said: only the owner may read it.
     let file = OpenOptions::new()
         .read(true)
         .write(true)
@@ -51,7 +51,7 @@ pub(crate) fn create(directory: &Path, bytes: u64, direct: bool) -> Result<File,
     match fallocate(&file, FallocateFlags::empty(), 0, bytes) {
         Ok(()) => {}
         Err(Errno::NOSPC | Errno::DQUOT | Errno::FBIG) => return Err(short()),
-        // Some file systems claim nothing ahead: there a page may find the disk full when it is written.
+        // Some file systems cannot allocate ahead: there a write may find the disk full.
         Err(Errno::OPNOTSUPP | Errno::NOSYS) => file.set_len(bytes).map_err(failed("sizing a file"))?,
         Err(error) => return Err(failed("claiming room for a file")(error.into())),
     }

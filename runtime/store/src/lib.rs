@@ -1,14 +1,13 @@
-//! Pages of memory in a file of a directory that the user names: bounded, checksummed, written and read while
-//! others work.
+//! Pages of memory in a file, in a directory that the user names: bounded, checksummed, written and read
+//! asynchronously.
 //!
-//! A [`DiskStore`] is for what can be computed again and must never come back wrong. Its file has no name
-//! while it is used, so that the system takes it back however the process ends; all of its room is claimed
-//! when it is opened. A page comes back with the bits it was given or with an error, never otherwise: its
-//! checksum stays in memory.
+//! A [`DiskStore`] is for data that can be computed again and must never come back wrong. Its file has no
+//! name while it is in use, so that the system removes it however the process ends; all of its room is
+//! claimed when it is opened. A page comes back with its own bits or with an error: its checksum stays in
+//! memory.
 //!
 //! One thread of the store moves pages, through io_uring where the system allows it and with plain reads and
-//! writes where not. Whoever uses the store hands pages over and asks later what became of them; nothing but
-//! [`DiskStore::wait`] blocks.
+//! writes where not. The caller submits pages and polls for completions; only [`DiskStore::wait`] blocks.
 
 mod backend;
 mod error;

@@ -1,4 +1,4 @@
-//! Finding out what the system lets a store do, before anything depends on it.
+//! Probes what the system lets a store do before anything depends on it.
 
 use crate::error::OpenError;
 use crate::file;
@@ -10,7 +10,7 @@ use std::io;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 
-/// Bytes of the largest page: what one transfer may carry, with much to spare.
+/// Largest page in bytes, far below the limit of one transfer.
 const LARGEST: usize = 1 << 30;
 /// Most transfers at a time that a ring is made for.
 const DEEPEST: u32 = 4096;
@@ -22,7 +22,7 @@ pub(crate) struct How {
     pub direct: bool,
 }
 
-/// A file that takes pages, how, and a ring where the system has one.
+/// A file, the way its pages are transferred, and a ring where the system has one.
 pub(crate) fn prepare<M: PageMemory>(
     directory: &Path,
     Options { page_bytes, capacity_bytes, depth }: Options,
@@ -57,7 +57,7 @@ pub(crate) fn prepare<M: PageMemory>(
     Ok((file, How { ring: ring.is_some(), direct }, ring))
 }
 
-/// A file that has taken a page and given it back.
+/// A file that has passed writing and reading a page.
 fn open(directory: &Path, bytes: u64, page_bytes: usize, direct: bool) -> Result<File, OpenError> {
     let file = file::create(directory, bytes, direct)?;
     let probe = || -> io::Result<()> {

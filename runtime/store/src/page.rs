@@ -1,10 +1,9 @@
-//! Memory that a disk may read and write by itself.
+//! Memory for direct I/O.
 
 use std::alloc::{Layout, alloc_zeroed, dealloc, handle_alloc_error};
 use std::ptr::NonNull;
 
-/// What addresses, sizes and offsets are multiples of: a disk reads and writes memory past the system's cache
-/// only so.
+/// Alignment of addresses, sizes and offsets, which direct I/O demands.
 pub const ALIGN: usize = 4096;
 
 /// Bytes of the smallest page that holds so many.
@@ -21,10 +20,10 @@ pub const fn whole_page(bytes: usize) -> usize {
 pub unsafe trait PageMemory: Send + 'static {
     /// The first byte.
     fn start(&self) -> NonNull<u8>;
-    /// How many there are.
+    /// Number of bytes.
     fn len(&self) -> usize;
 
-    /// Whether there are none.
+    /// Whether it is empty.
     fn is_empty(&self) -> bool {
         self.len() == 0
     }

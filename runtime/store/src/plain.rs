@@ -1,4 +1,4 @@
-//! Plain reads and writes, one after another: what is left where io_uring is forbidden.
+//! Plain reads and writes, one after another, for systems that forbid io_uring.
 
 use crate::backend::{Backend, Transfer};
 use crate::page::PageMemory;
@@ -7,7 +7,7 @@ use std::fs::File;
 use std::io;
 use std::os::unix::fs::FileExt;
 
-/// The file, and what is done and not given back.
+/// The file, and completed transfers not yet returned.
 #[derive(Debug)]
 pub(crate) struct Plain<M> {
     file: File,

@@ -1,4 +1,4 @@
-//! io_uring: several pages on their way at a time, two calls of the system for all of them.
+//! io_uring: several transfers at a time, with two system calls for all of them.
 
 use crate::backend::{Backend, Transfer};
 use crate::page::PageMemory;
@@ -10,12 +10,12 @@ use std::io;
 use std::os::fd::AsRawFd;
 use std::time::Duration;
 
-/// How often a transfer that the system interrupted is begun again.
+/// Retries of an interrupted transfer.
 const ATTEMPTS: u32 = 8;
-/// The errors that mean so.
+/// The errors of an interrupted transfer.
 const AGAIN: [i32; 2] = [Errno::INTR.raw_os_error(), Errno::AGAIN.raw_os_error()];
 
-/// The ring, and what the system may be reading or writing.
+/// The ring, and the transfers that the kernel may be working on.
 pub(crate) struct Ring<M: PageMemory> {
     ring: IoUring,
     file: File,
@@ -57,7 +57,7 @@ impl<M: PageMemory> Ring<M> {
         if let Err(error) = self.ring.submit_and_wait(wait)
             && error.kind() != io::ErrorKind::Interrupted
         {
-            // It is short of something. Memory that it may hold is not given up: it is asked again.
+            // It is short of a resource. The kernel may still hold the memory, so the call is repeated.
             std::thread::sleep(Duration::from_millis(1));
         }
     }
@@ -69,7 +69,7 @@ impl<M: PageMemory> Ring<M> {
         Some(transfer)
     }
 
-    /// Works off what the system says is done; what it says of each.
+    /// Collects completions, each with its result.
     fn reap(&mut self, done: &mut Vec<(Transfer<M>, io::Result<()>)>) {
         let completed: Vec<(usize, i32)> =
             self.ring.completion().map(|entry| (entry.user_data() as usize, entry.result())).collect();

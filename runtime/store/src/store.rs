@@ -1,4 +1,4 @@
-//! The store as its user sees it: places, and what became of pages.
+//! The store: places, transfers and completions.
 
 use crate::backend::{Backend, Transfer};
 use crate::error::{OpenError, PageError};
@@ -12,18 +12,18 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::time::{Duration, Instant};
 
-/// How long a store that is dropped waits for what is on its way. A disk that hangs keeps its thread and its
-/// pages, and nobody else.
+/// How long dropping a store waits for transfers. A disk that hangs longer keeps its thread and its pages,
+/// but blocks no one.
 const GRACE: Duration = Duration::from_secs(2);
 
-/// What to open.
+/// Options of a store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Options {
     /// Bytes of a page: a multiple of [`ALIGN`](crate::ALIGN), see [`whole_page`](crate::whole_page).
     pub page_bytes: usize,
-    /// Bytes of all pages, claimed at once; what is more than whole pages is not used.
+    /// Bytes of all pages, claimed at once and rounded down to whole pages.
     pub capacity_bytes: u64,
-    /// Most pages on their way at a time; at least 1.
+    /// Most transfers at a time; at least 1.
     pub depth: u32,
 }
 
@@ -31,7 +31,7 @@ pub struct Options {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Place(pub(crate) u32);
 
-/// Whether a page was to be written or read.
+/// The direction of a transfer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
     /// From memory to its place.
@@ -40,31 +40,31 @@ pub enum Kind {
     Read,
 }
 
-/// What became of a page that was handed over.
+/// A completed transfer.
 #[derive(Debug)]
 pub struct Completion<M = Page> {
-    /// The caller's word for it.
+    /// The caller's tag.
     pub tag: u64,
-    /// What was done.
+    /// The direction.
     pub kind: Kind,
-    /// Where.
+    /// The place.
     pub place: Place,
-    /// The memory, the caller's again. After a read that failed it holds anything.
+    /// The page, returned to the caller. Its contents are undefined after a failed read.
     pub page: M,
-    /// Whether it was done.
+    /// The result.
     pub result: Result<(), PageError>,
 }
 
-/// A page that was not taken.
+/// A transfer that was refused.
 #[derive(Debug)]
 pub struct Refused<M = Page> {
-    /// The memory, the caller's still.
+    /// The page, returned to the caller.
     pub page: M,
-    /// Why.
+    /// The reason.
     pub why: PageError,
 }
 
-/// What is known of a place.
+/// The state of a place.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum State {
     Free,
@@ -77,13 +77,13 @@ enum State {
         sum: u64,
         readers: u32,
     },
-    /// Its page is not wanted any more; it is free when so many transfers are done.
+    /// It was freed by the caller, and becomes free when so many transfers are done.
     Freed {
         busy: u32,
     },
 }
 
-/// Pages in a file. Dropping it ends what is on its way and gives the file back.
+/// Pages in a file. Dropping it waits for transfers and removes the file.
 #[derive(Debug)]
 pub struct DiskStore<M: PageMemory = Page> {
     page_bytes: usize,
@@ -99,12 +99,11 @@ pub struct DiskStore<M: PageMemory = Page> {
 }
 
 impl<M: PageMemory> DiskStore<M> {
-    /// Opens a store in a directory, and clears away what processes that ended left of theirs. A line of
-    /// `report` says where io_uring is forbidden, or the system's cache cannot be gone past.
+    /// Opens a store in a directory, and removes files that ended processes left there. `report` receives a
+    /// line where io_uring or direct I/O is not available.
     ///
-    /// # Errors
-    /// When the directory is not there or may not be written to, its disk has too little room, or sizes make
-    /// no sense.
+    /// # Errors When the directory does not exist or is not writable, its disk has too little room, or sizes
+    /// make no sense.
     pub fn open(
         directory: &Path,
         options: Options,
@@ -184,17 +183,17 @@ impl<M: PageMemory> DiskStore<M> {
         self.states.len()
     }
 
-    /// Places that are free now: those that are only waited for are not.
+    /// Free places, without those that still wait for a transfer.
     pub fn free_places(&self) -> usize {
         self.free.len()
     }
 
-    /// Pages handed over and not given back.
+    /// Transfers in flight.
     pub fn in_flight(&self) -> usize {
         self.in_flight
     }
 
-    /// How pages are moved, in words.
+    /// How pages are transferred, in words.
     pub fn how(&self) -> &'static str {
         match (self.how.ring, self.how.direct) {
             (true, true) => "io_uring, past the system's cache",
@@ -204,11 +203,10 @@ impl<M: PageMemory> DiskStore<M> {
         }
     }
 
-    /// Hands a page over to be written to a free place, which is the caller's from now on and holds it when
-    /// the completion says so.
+    /// Submits a page to be written to a free place, which the caller owns from now on. It holds the page
+    /// once the completion says so.
     ///
-    /// # Errors
-    /// With the page, when all places are taken, or the store is of no use any more.
+    /// # Errors With the page, when the store is full or has failed.
     pub fn write(&mut self, page: M, tag: u64) -> Result<Place, Refused<M>> {
         if page.len() != self.page_bytes {
             return Err(Refused { page, why: PageError::Misused("memory of another size than a page's") });
@@ -220,10 +218,9 @@ impl<M: PageMemory> DiskStore<M> {
         Ok(place)
     }
 
-    /// Hands memory over to be filled with a page that was written.
+    /// Submits a page to be filled with what was written to a place.
     ///
-    /// # Errors
-    /// With the memory, when the place holds no page, or the store is of no use any more.
+    /// # Errors With the page, when the place holds none, or the store has failed.
     pub fn read(&mut self, place: Place, page: M, tag: u64) -> Result<(), Refused<M>> {
         if page.len() != self.page_bytes {
             return Err(Refused { page, why: PageError::Misused("memory of another size than a page's") });
@@ -242,8 +239,7 @@ impl<M: PageMemory> DiskStore<M> {
         Ok(())
     }
 
-    /// Gives a place up, whatever it holds. What is on its way to or from it is completed, and then it is
-    /// free.
+    /// Frees a place, whatever it holds, once its transfers are complete.
     pub fn free(&mut self, place: Place) {
         let Some(state) = self.states.get_mut(place.0 as usize) else { return };
         *state = match *state {
@@ -257,15 +253,14 @@ impl<M: PageMemory> DiskStore<M> {
         };
     }
 
-    /// What became of one of the pages that were handed over, in the order in which they were done; `None`
-    /// when none is done.
+    /// The next completion, in order; `None` when there is none.
     pub fn poll(&mut self) -> Option<Completion<M>> {
         let done = self.outbox.try_recv().ok()?;
         Some(self.complete(done))
     }
 
-    /// As [`Self::poll`], but waits for one until `timeout` has passed. Returns at once where none is on its
-    /// way.
+    /// As [`Self::poll`], but waits for one until `timeout` has passed. Returns at once when nothing is in
+    /// flight.
     pub fn wait(&mut self, timeout: Duration) -> Option<Completion<M>> {
         if self.in_flight == 0 {
             return None;
@@ -274,7 +269,7 @@ impl<M: PageMemory> DiskStore<M> {
             Ok(done) => Some(self.complete(done)),
             Err(RecvTimeoutError::Timeout) => None,
             Err(RecvTimeoutError::Disconnected) => {
-                // The thread is gone, and with it what it had.
+                // The thread has ended, and its transfers are lost.
                 self.in_flight = 0;
                 None
             }
@@ -303,7 +298,7 @@ impl<M: PageMemory> DiskStore<M> {
 impl<M: PageMemory> Drop for DiskStore<M> {
     fn drop(&mut self) {
         self.closing.store(true, Ordering::Relaxed);
-        // The thread sleeps until something comes, or can come no more.
+        // The thread wakes up because the channel is closed.
         drop(std::mem::replace(&mut self.inbox, channel().0));
         let deadline = Instant::now() + GRACE;
         let ended = loop {

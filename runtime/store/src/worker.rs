@@ -1,4 +1,4 @@
-//! The store's thread: takes pages, moves as many at a time as it may, and gives them back.
+//! The store's thread: takes transfers, runs as many at a time as it may, and returns them.
 
 use crate::backend::{Backend, Transfer};
 use crate::error::PageError;
@@ -10,21 +10,21 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, RecvError, Sender, TryRecvError};
 use twox_hash::XxHash3_64;
 
-/// The checksum of a page: 64 bits, so that what is overlooked in a lifetime of errors is nothing.
+/// The checksum of a page: with 64 bits no error of a lifetime is overlooked.
 pub(crate) fn checksum(bytes: &[u8]) -> u64 {
     XxHash3_64::oneshot(bytes)
 }
 
-/// What the thread gives back. A page that was written has its checksum in `sum`.
+/// What the thread returns. A page that was written has its checksum in `sum`.
 pub(crate) type Done<M> = (Transfer<M>, Result<(), PageError>);
 
 pub(crate) struct Worker<M, B> {
     pub backend: B,
-    /// Most pages on their way at a time.
+    /// Most transfers at a time.
     pub depth: usize,
     pub inbox: Receiver<Transfer<M>>,
     pub outbox: Sender<Done<M>>,
-    /// Set when nobody waits for anything any more.
+    /// Set when the store was dropped.
     pub closing: Arc<AtomicBool>,
 }
 

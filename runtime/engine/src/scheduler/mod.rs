@@ -1,53 +1,52 @@
-//! What the next step runs, and who of those that wait is next: pure decisions on plain values.
+//! What the next step runs, and which of the waiting requests is next: pure decisions on plain values.
 //!
 //! Two orders decide.
 //!
 //! **The queue** ([`pick`]): the lowest priority first; of these the clients that were served least
 //! ([`Clients`], to within a [`QUANTUM`]); of their requests the first (`fifo`) or the one with the least to
-//! feed (`slai`). But one admission of [`AGE_TURN`] goes to whoever has waited longest. Nobody overtakes
-//! whoever is next for blocks or a slot.
+//! feed (`slai`). But one admission in [`AGE_TURN`] goes to the request that has waited longest. Once a
+//! request is next, no other overtakes it for blocks or a slot.
 //!
-//! **Those that run** stand in the order in which they keep what they have ([`rank`]): the oldest, then by
+//! **Running sequences** are ordered by who keeps its blocks longest ([`rank`]): the oldest first, then by
 //! priority, then by age. The last is pre-empted first.
 //!
-//! **Nobody starves.** Let n requests that came before it be in the system when a request arrives, waiting or
-//! running; let R sequences run at once, and C be the tokens of the context. With any priorities, clients and
-//! later arrivals, and by either policy, it is answered after at most
+//! **No request starves.** Let n earlier requests be in the system, waiting or running, when a request
+//! arrives; let R sequences run at once, and C be the tokens of the context. Whatever the priorities, the
+//! clients, the later arrivals and the policy, it is answered after at most
 //!
 //! > (n + 1) · (R + AGE_TURN) · C steps,
 //!
-//! as many times as steps are in flight. For let it be the oldest (n = 0). Until it is admitted, fewer than
-//! `AGE_TURN` others are. Each step feeds one of these or of the at most R that ran, and an admission is fed
-//! at most C tokens before it ends or is pre-empted, which takes another admission: so at most (R +
-//! `AGE_TURN` - 1) · C steps. From then on it is the first of those that run, is fed in every step and never
-//! pre-empted: at most C steps. Whoever is not the oldest waits so long for each that is older, and then is.
-//! Each of them that was held back ([`comes`]) adds up to [`HOLDS`] steps, and each whose prompt is scored is
-//! two, one after the other; requests that go before all others (canaries, one at a time and of eleven
-//! tokens) are not counted. Where all priorities are alike, and clients, and the policy is `fifo`, nobody
-//! overtakes anybody, and the sum of its tokens and of theirs that came before bounds the steps.
+//! times the number of steps in flight. Proof: first let it be the oldest (n = 0). Fewer than `AGE_TURN`
+//! others are admitted before it. Each step feeds one of these or of the at most R that ran, and an admitted
+//! sequence is fed at most C tokens before it ends or is pre-empted by another admission: at most (R +
+//! `AGE_TURN` - 1) · C steps. From then on it ranks first, is fed in every step and never pre-empted: at most
+//! C steps. A request that is not the oldest waits as long for each older one and then is the oldest. Each of
+//! them that was held back ([`comes`]) adds up to [`HOLDS`] steps, and one whose prompt is scored counts
+//! twice; requests that go before all others (canaries, one at a time and of eleven tokens) are not counted.
+//! With equal priorities, one client and the policy `fifo`, no request overtakes another, and the number of
+//! tokens of it and of all earlier ones bounds the steps.
 //!
 //! * **Growth.** Every running sequence gets the blocks its known tokens need, first to last. When blocks run
 //!   out, the last is pre-empted: its blocks go back, and it is prefilled again later, or goes on from a
 //!   copy.
-//! * **Admission.** Whoever is next is admitted when the blocks of all its tokens are free with one more
-//!   for every sequence that can still grow. Its blocks are taken at once, so prefill never runs out.
-//! * **Budget.** Sequences that need one token only (decode) come first, in every step, one token each and
-//!   its drafts; what the budget leaves, and at most [`Limits::prefill_tokens`], goes to the others (chunked
-//!   prefill): by `fifo` in their order, by `slai` the lowest priority and the shortest rest first, but the
-//!   first in their order gets an eighth before.
-//! * **Deadlines.** By `slai` a step's prompts are cut to what lets the most urgent decoding sequence have
-//!   its token in time, as the [`Pace`] of the steps before predicts, but never below an eighth of what they
-//!   may take, or a piece.
-//! * **Scores.** Where the logits behind all of a prompt's tokens come back, a step feeds at most
-//!   [`Limits::scored_tokens`] of such prompts: logits are large.
-//! * **Pieces.** Of a batch-invariant model a prompt's pieces end where its kernels sum alike on both sides,
-//!   and what a sequence that was pre-empted had generated is fed again as it was at first: one token a step.
-//! * **Drafts.** A step may write behind a sequence's tokens: drafts that it verifies, and some that it
-//!   makes. Every sequence holds the blocks of as many positions more, from its admission on.
+//! * **Admission.** The next request is admitted when there are free blocks for all its tokens, and one more
+//!   for every sequence that can still grow. Its blocks are taken at once, so prefill never runs out of them.
+//! * **Budget.** Decoding sequences come first in every step, one token each and its drafts. The rest of the
+//!   budget, at most [`Limits::prefill_tokens`], goes to prefill chunks: with `fifo` in order; with `slai` by
+//!   priority and shortest remainder, after an eighth for the first in order.
+//! * **Deadlines.** With `slai` a step's prefill is cut so that the most urgent decoding sequence has its
+//!   token in time, as the [`Pace`] of earlier steps predicts, but never below an eighth of the budget, or
+//!   one chunk.
+//! * **Scores.** Of prompts whose logits are returned for every token a step feeds at most
+//!   [`Limits::scored_tokens`]: logits are large.
+//! * **Chunk alignment.** Prefill chunks of a batch-invariant model end where its kernels sum in the same
+//!   order on both sides, and the generated tokens of a pre-empted sequence are decoded again, one a step.
+//! * **Drafts.** A step may write behind a sequence's tokens: the drafts it verifies and those it makes.
+//!   Every sequence holds blocks for that many more positions from its admission on.
 //! * **Ahead.** While a step is in flight, the next is decided as if each of its rows yielded a token and
-//!   none ended its sequence. One whose next token must wait for the host is left out for a turn. Blocks that
-//!   a step in flight may write cannot change hands, so nobody is pre-empted then: the plan is empty, which
-//!   says to collect first. What was decided for a sequence that turns out to have ended is surplus.
+//!   none ended its sequence. A sequence whose next token must wait for the host is left out for a turn.
+//!   Blocks that a step in flight may write cannot change hands, so no sequence is pre-empted then: the plan
+//!   is empty, which says to collect first. The row of a sequence that turns out to have ended is discarded.
 
 mod pace;
 mod queue;
@@ -74,7 +73,8 @@ pub struct Limits {
     pub drafts: usize,
     /// Positions behind a sequence's tokens that a step may write; at least `drafts`.
     pub reach: usize,
-    /// Positions whose multiples pieces of a prompt end at, unless with the prompt; from 1 to `step_tokens`.
+    /// Chunk alignment: a prefill chunk that does not end its prompt ends at a multiple of it; from 1 to
+    /// `step_tokens`.
     pub piece_tokens: usize,
     /// Most tokens of prompts in a step; from `piece_tokens` to `step_tokens`.
     pub prefill_tokens: usize,
@@ -83,8 +83,8 @@ pub struct Limits {
 }
 
 impl Limits {
-    /// Most sequences that run at once: each must get a token and its drafts in every step, and one that is
-    /// prefilled beside the others a piece.
+    /// Most sequences that run at once: each must get a token and its drafts in every step, and one beside
+    /// them a prefill chunk.
     pub fn running(&self) -> usize {
         let tokens = self.step_tokens.saturating_sub(self.piece_tokens - 1);
         self.step_sequences.min(tokens / (1 + self.drafts))
@@ -133,7 +133,7 @@ impl Running {
 pub struct Waiting {
     /// Tokens it has.
     pub tokens: usize,
-    /// How many of them need not be fed, because their blocks are in the cache; below `tokens`.
+    /// How many of them are in the cache and need not be fed; below `tokens`.
     pub cached: usize,
     /// How many of these blocks running sequences hold. The others count among the free ones until it is
     /// admitted.
@@ -150,12 +150,12 @@ pub struct Waiting {
     pub priority: i64,
 }
 
-/// All that a decision depends on.
+/// Everything that a decision depends on.
 #[derive(Clone, Copy, Debug)]
 pub struct View<'a> {
     /// Blocks no sequence uses.
     pub free_blocks: usize,
-    /// How many sequences may run besides.
+    /// How many more sequences may run.
     pub free_slots: usize,
     /// Whether a step is in flight.
     pub in_flight: bool,
@@ -165,7 +165,7 @@ pub struct View<'a> {
     pub waiting: &'a [Waiting],
     /// In which order prompts are fed, and whether deadlines count.
     pub policy: Policy,
-    /// What steps took of late.
+    /// How long recent steps took.
     pub pace: Pace,
 }
 
@@ -188,14 +188,14 @@ pub struct Plan {
     /// What to feed, in the order of the running, each of which holds the blocks of all its tokens by then.
     /// Empty when a step in flight has to be collected first.
     pub rows: Vec<Row>,
-    /// Whether prompts got less than there was room for, so that a token comes in time.
+    /// Whether prefill got less than there was room for, so that a token comes in time.
     pub cut: bool,
 }
 
 /// Brings those that run into the order in which they keep what they have: the oldest, then by priority, then
 /// by age. `key` gives the priority and the number of one, which is lower the earlier it arrived.
 ///
-/// That the oldest cannot lose its place to any priority is what bounds everybody's wait.
+/// Every wait is bounded because no priority can take the oldest's place.
 pub fn rank<T>(running: &mut [T], key: impl Fn(&T) -> (i64, u64)) {
     // Nearly always they stand so already.
     running.sort_by_key(|one| key(one));

@@ -1,10 +1,10 @@
 //! How long a step will take: an estimate from those that were seen.
 
-/// What an observation weighs after the next one, as a part of what it weighed: half after eleven.
+/// Decay of an observation's weight with every later one: half after eleven.
 const KEEP: f64 = 15.0 / 16.0;
 
-/// The line through what steps of late took: so long whatever they carry, and so much more a token of prompt.
-/// Least squares, in which older steps weigh less.
+/// A line through the times of recent steps: a fixed time, and a time per prefilled token. Weighted least
+/// squares in which older steps weigh less.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Pace {
     weight: f64,
@@ -33,7 +33,7 @@ impl Pace {
     /// was seen.
     pub fn line(&self) -> Option<(f64, f64)> {
         let Pace { weight, tokens, micros, tokens_squared, tokens_micros } = *self;
-        // What is left of prompts long ago says nothing: a token's worth at least.
+        // Prompts of long ago have decayed to nothing: at least a token's weight must be left.
         if tokens_squared < 1.0 {
             return None;
         }
@@ -49,8 +49,7 @@ impl Pace {
         Some(if fixed < 0.0 { (0.0, origin) } else { (fixed, slope) })
     }
 
-    /// Most tokens of prompts that a step can carry and be over in `micros` microseconds; as many as one
-    /// likes before anything is known.
+    /// Most prefilled tokens of a step that takes `micros` microseconds; unbounded before anything is known.
     pub fn fits(&self, micros: u64) -> usize {
         let Some((fixed, token)) = self.line() else { return usize::MAX };
         // A float beyond the integers becomes the largest, and one below the smallest.

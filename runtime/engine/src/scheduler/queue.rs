@@ -1,29 +1,27 @@
-//! Who of those that wait is next: a pure decision on plain values.
+//! Which of the waiting requests is next: a pure decision on plain values.
 
 use std::collections::HashMap;
 
-/// Of so many admissions one goes to whoever has waited longest, whatever the policy says of the others.
+/// One admission in so many goes to the request that has waited longest, whatever the policy.
 pub const AGE_TURN: usize = 8;
 /// Most steps for which a request that could be admitted is held back because another computes the beginning
 /// of its prompt.
 pub const HOLDS: usize = 128;
 /// Tokens of service by which clients may differ and still be treated alike.
 pub const QUANTUM: u64 = 2048;
-/// Most clients whose service is remembered. Where more come than that and somebody always waits, the half
-/// that was served least starts anew.
+/// Most clients whose service is remembered. If there are more while requests wait, the half that was served
+/// least starts from zero.
 pub const CLIENTS: usize = 4096;
-/// What a generated token counts, where one of a prompt counts one: the weights of the paper that [`Clients`]
-/// names.
+/// Weight of a generated token, where a prompt's token weighs one: as in the paper that [`Clients`] names.
 pub const GENERATED: u64 = 2;
 
-/// In which order requests are served that have the same priority and whose clients have had about the same
-/// service.
+/// The order of requests with the same priority whose clients had about the same service.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Policy {
     /// First in, first out.
     #[default]
     Fifo,
-    /// The shortest prompt first; and prompts wait where an answer's next token would be late otherwise.
+    /// The shortest prompt first; prefill waits where an answer's next token would be late otherwise.
     Slai,
 }
 
@@ -37,7 +35,7 @@ impl Policy {
     }
 }
 
-/// One that waits, as far as its turn depends on it.
+/// What the order looks at in a waiting request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Candidate {
     /// Whether it goes before all others.
@@ -46,17 +44,17 @@ pub struct Candidate {
     pub priority: i64,
     /// Who asks.
     pub client: u64,
-    /// What [`Clients::ahead`] says of its client.
+    /// Its client's [`Clients::ahead`].
     pub ahead: u64,
     /// Tokens to feed before its first token comes.
     pub prompt: usize,
-    /// Whether its client has paid for them.
+    /// Whether its client was charged for them already.
     pub paid: bool,
     /// Whether it has had its turn.
     pub taken: bool,
 }
 
-/// Counts admissions from one that went by age to the next.
+/// Counts admissions, to know when one goes by age.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Turns(usize);
 
@@ -76,9 +74,9 @@ impl Turns {
 /// Whose turn is next among `candidates`, which stand in the order of their arrival; `None` when all have had
 /// theirs. Notes the turn, and counts as served to its client what it will be fed.
 ///
-/// First whoever goes before all others. Then, in one turn of [`AGE_TURN`], whoever arrived first; in the
-/// others the lowest priority, of these the clients that are the fewest [`QUANTUM`]s ahead, of their requests
-/// the first or, by the policy, the shortest.
+/// First those that go before all others. Then, in one turn of [`AGE_TURN`], the one that arrived first; in
+/// the other turns the lowest priority, among equals the client that is the fewest [`QUANTUM`]s ahead, and of
+/// its requests the first or, by policy, the shortest.
 pub fn pick(candidates: &mut [Candidate], policy: Policy, turns: &mut Turns) -> Option<usize> {
     let left = || candidates.iter().enumerate().filter(|(_, one)| !one.taken);
     let rank = |&(at, one): &(usize, &Candidate)| {
@@ -101,9 +99,9 @@ pub fn pick(candidates: &mut [Candidate], policy: Policy, turns: &mut Turns) -> 
     Some(at)
 }
 
-/// Whether somebody who has `known` tokens, and has left the first `left` of them in the cache, is about to
-/// leave more of `prompt` there than the `found` first of its tokens: who waits for that need not compute it.
-/// What is found ends at multiples of `granule`, and before the end.
+/// Whether a sequence with the tokens `known`, whose first `left` are in the cache, is about to add more of
+/// `prompt` than the `found` tokens already there: a request that waits for it need not compute them. Matches
+/// end at multiples of `granule`, before the prompt's end.
 pub fn comes(prompt: &[u32], found: usize, known: &[u32], left: usize, granule: usize) -> bool {
     let next = (found.max(left) / granule + 1) * granule;
     next < prompt.len() && next <= known.len() && prompt[..next] == known[..next]
@@ -112,12 +110,12 @@ pub fn comes(prompt: &[u32], found: usize, known: &[u32], left: usize, granule: 
 /// Tokens of service by client: the virtual token counters of Sheng et al., "Fairness in Serving Large
 /// Language Models" (OSDI 2024).
 ///
-/// Whoever comes, or comes back, starts where the least served of those who wait stands: nobody saves service
-/// up. Once nobody waits the past is forgotten, for what was served then was taken from nobody.
+/// A client that arrives, or returns, starts at the count of the least served that waits: idle time earns no
+/// credit. When no request waits all counts are dropped, since no service was taken from anyone.
 #[derive(Debug, Default)]
 pub struct Clients {
     served: HashMap<u64, u64>,
-    /// Where the least served of those who wait stood last.
+    /// The count of the least served client that waited last.
     floor: u64,
 }
 
@@ -134,7 +132,7 @@ impl Clients {
         self.served.get(&client).map_or(0, |served| served.saturating_sub(self.floor))
     }
 
-    /// Looks at who waits now, and forgets whoever is not ahead of them.
+    /// Takes the clients that wait now, and forgets those that are not ahead of them.
     pub fn settle(&mut self, waiting: impl Iterator<Item = u64>) {
         match waiting.map(|client| self.ahead(client)).min() {
             None => self.served.clear(),

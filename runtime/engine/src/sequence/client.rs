@@ -1,4 +1,4 @@
-//! The way back to whoever asked: events, signals, times and the log.
+//! A sequence's way back to its client: events, signals, times and the log.
 
 use crate::latencies::Latencies;
 use crate::request::{Event, FinishReason, Timings};
@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use tokio::sync::mpsc::UnboundedSender;
 use tracing::Span;
 
-/// The way back to whoever asked.
+/// The way back to the client.
 #[derive(Debug)]
 pub(crate) struct Client {
     pub events: UnboundedSender<Event>,
@@ -24,7 +24,7 @@ pub(crate) struct Signals {
     pub cached_tokens: AtomicUsize,
 }
 
-/// Whether the client wants the rest of the answer.
+/// Whether the client still wants the rest of the answer.
 #[derive(Debug, Default)]
 pub(crate) struct Interest(AtomicU8);
 
@@ -37,12 +37,12 @@ impl Interest {
         self.0.store(Self::CANCELLED, Ordering::Relaxed);
     }
 
-    /// What there is, is all that was wanted.
+    /// The client has all it wants.
     pub fn satisfy(&self) {
         self.0.store(Self::SATISFIED, Ordering::Relaxed);
     }
 
-    /// Why the rest is not wanted, where the client said so.
+    /// Why the client wants no more, if it said so.
     fn lost(&self) -> Option<FinishReason> {
         match self.0.load(Ordering::Relaxed) {
             Self::CANCELLED => Some(FinishReason::Cancelled),
@@ -53,12 +53,12 @@ impl Interest {
 }
 
 impl Client {
-    /// Tells the client. One that is gone hears nothing, and is swept up before the next step.
+    /// Sends an event. A client that has gone is noticed before the next step.
     pub fn tell(&self, event: Event) {
         let _ = self.events.send(event);
     }
 
-    /// Why nobody wants the rest of the answer; `None` while somebody does.
+    /// Why the client wants no more; `None` while it does.
     pub fn gone(&self) -> Option<FinishReason> {
         self.signals.interest.lost().or_else(|| self.events.is_closed().then_some(FinishReason::Cancelled))
     }

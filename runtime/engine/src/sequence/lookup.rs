@@ -1,14 +1,13 @@
-//! Drafts without weights: what came after the same tokens when they last came (prompt lookup, or n-gram
-//! drafting).
+//! Drafts by n-gram lookup (prompt lookup): the tokens that followed the last occurrence of the current
+//! n-gram.
 //!
-//! Of the n-grams of a sequence the index keeps where each ended last. A token that comes is looked up with
-//! those before it, longest n-gram first, and added: nothing is scanned again. The drafts are the tokens that
-//! followed then; where these reach the end of what is known they go on with themselves, so that what repeats
-//! with any period goes on repeating. There are always as many as were asked for, or none.
+//! The index keeps where each n-gram of a sequence ended last. Every new token is looked up with those before
+//! it, longest n-gram first, and added: nothing is scanned again. The drafts are the tokens that followed the
+//! match; where these reach the end they repeat, so that a text of any period goes on. There are always as
+//! many drafts as asked for, or none.
 //!
-//! Drafts none of which holds cost the verification of all. So after such a step the sequence goes without
-//! for a step, after the next such one for three, seven, and so on up to [`LONGEST_REST`], until one holds
-//! again.
+//! Drafts that are all rejected still cost their verification. So the sequence then pauses drafting for one
+//! step, the next time for three, seven, and so on up to [`LONGEST_REST`], until a draft is accepted again.
 
 #[cfg(test)]
 mod tests;
@@ -17,9 +16,9 @@ use hashbrown::HashTable;
 use hashbrown::hash_table::Entry;
 use std::hash::{BuildHasher, RandomState};
 
-/// Longest n-grams that are looked up, at most: an index of each length takes memory and time.
+/// Upper bound of the n-gram length: an index of each length takes memory and time.
 pub const LONGEST_NGRAM: usize = 8;
-/// Steps that a sequence goes without drafts at most.
+/// Longest pause in drafting, in steps.
 const LONGEST_REST: u32 = 31;
 
 /// Which n-grams are looked up.
@@ -38,7 +37,7 @@ impl Default for LookupOptions {
 }
 
 impl LookupOptions {
-    /// Says what is wrong with them.
+    /// Checks the lengths; the error says what would be right.
     pub(crate) fn check(&self) -> Result<(), String> {
         let LookupOptions { most, least } = *self;
         if least == 0 || least > most || most > LONGEST_NGRAM {

@@ -1,8 +1,8 @@
 //! One generation in flight: everything the engine knows about a request after it was accepted.
 //!
 //! `sampling` is what its tokens are sampled by, with the `constraint` of its answer; `lookup` drafts from
-//! what it has said before; `scoring` tells the log-probabilities of its prompt; `client` is the way back to
-//! whoever asked.
+//! its own tokens; `scoring` computes the log-probabilities of its prompt; `client` is the way back to its
+//! client.
 
 mod client;
 mod constraint;
@@ -260,12 +260,12 @@ impl Sequence {
         self.reporter.was_admitted()
     }
 
-    /// Why nobody wants the rest of the answer; `None` while somebody does.
+    /// Why the client wants no more; `None` while it does.
     pub fn gone(&self) -> Option<FinishReason> {
         self.reporter.gone()
     }
 
-    /// The way back to whoever asked, of a sequence that is over.
+    /// The way back to the client, of a sequence that has ended.
     pub fn into_client(self) -> Client {
         self.reporter.into_client()
     }

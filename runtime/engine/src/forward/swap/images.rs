@@ -1,4 +1,4 @@
-//! The bytes of sequences that gave their places up: in pages of the host's memory, and behind that on disk.
+//! Images: the memory of pre-empted sequences, in pages of host memory and, behind that, on disk.
 
 use crate::shared::SwapStats;
 use crate::swap::SwapOptions;
@@ -11,26 +11,26 @@ use monomorph_store::{
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
 
-/// How long a disk may move no page at all before what is wanted of it is computed again.
+/// How long a disk may make no progress before a sequence that waits for it is computed again.
 const PATIENCE: Duration = Duration::from_secs(2);
-/// Images in a row that could not be written until no more are.
+/// Consecutive images that fail to be written before no more are.
 const FAILURES: u32 = 3;
-/// Bits of a page's number in its image, in what the store calls it by.
+/// Bits of the page number in a [`tag`].
 const PAGE_BITS: u32 = 24;
 
-/// Whether an image can be gone on from.
+/// Whether a sequence can go on from its image.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Wanted {
     Here,
     Waits,
-    /// It will never come.
+    /// It is gone.
     Lost,
 }
 
 /// The pages of an image.
 #[derive(Debug, Default)]
 struct Held {
-    /// In the host's memory; `None` where one is on its way, or on disk.
+    /// In host memory; `None` where a page is in transfer or on disk.
     pages: Vec<Option<Page>>,
     /// On disk.
     places: Vec<Place>,
@@ -38,7 +38,7 @@ struct Held {
     failed: Option<PageError>,
 }
 
-/// A sequence's blocks and slot that are to be copied out.
+/// An order to copy a sequence's blocks and state out.
 #[derive(Debug)]
 struct Out {
     image: Image,
@@ -46,7 +46,7 @@ struct Out {
     slot: Slot,
 }
 
-/// Those that an image is to be copied to: its pages from `first` on to `blocks`.
+/// An order to copy an image back: its pages from `first` on to `blocks`, its state to `slot`.
 #[derive(Debug)]
 struct Back {
     image: Image,
@@ -60,25 +60,23 @@ pub(crate) struct Images {
     tiers: Tiers,
     disk: Option<DiskStore>,
     held: HashMap<Image, Held>,
-    /// Pages that hold nothing, kept for their memory: with those that do, never more than the host's tier
-    /// has.
+    /// Free pages, kept for their memory: with those in use never more than the host's tier has.
     spare: Vec<Page>,
     outs: Vec<Out>,
     backs: Vec<Back>,
-    /// Whether a copy was said to be there since the step at hand began to be planned.
+    /// Whether an image was promised to the step that is being planned.
     promised: bool,
-    /// Copies of states that the step at hand begins with and that were there before it was planned.
+    /// How many copies of states there were before the step was planned.
     copies: usize,
-    /// A page holds a block, or as much of a state.
+    /// A page holds a block, or a part of a state.
     page_bytes: usize,
     block_bytes: usize,
     state: Vec<u8>,
-    /// Bytes that are copied in a second, as the hardware's specification says; without end where everything
-    /// is to be copied.
+    /// Bytes copied per second, by the hardware's specification; infinite where everything is to be copied.
     copied_per_second: f64,
-    /// Tokens that the model is fed in a second, as its plan predicts.
+    /// Tokens prefilled per second, as the plan predicts.
     fed_per_second: f64,
-    /// When the disk moved a page last, or was asked to when it was idle.
+    /// When the disk last made progress, or was given work while idle.
     moved: Instant,
     /// Images in a row that could not be written.
     failures: u32,
@@ -87,10 +85,9 @@ pub(crate) struct Images {
 }
 
 impl Images {
-    /// No images, with room for some where the options say so.
+    /// Empty, with the room that the options name.
     ///
-    /// # Errors
-    /// When the disk does not have what they say.
+    /// # Errors When the disk lacks that room.
     pub fn new(spec: &ModelSpec, options: &SwapOptions) -> Result<Images, OpenError> {
         let page_bytes = whole_page(spec.block_bytes);
         let host = usize::try_from(options.host_bytes / page_bytes as u64).unwrap_or(usize::MAX);
@@ -118,8 +115,8 @@ impl Images {
         })
     }
 
-    /// An image of a sequence that was fed so many tokens, to be made by [`Self::carry`]; `None` where it is
-    /// sooner fed again, or there is no room.
+    /// Orders an image of a sequence that was fed so many tokens; [`Self::carry`] makes it. `None` where
+    /// prefilling again is faster, or there is no room.
     pub fn take(&mut self, fed: usize, blocks: &[Block], slot: Slot) -> Option<Image> {
         let pages = blocks.len() + self.state.len().div_ceil(self.page_bytes);
         let bytes = blocks.len() as u64 * self.block_bytes as u64 + self.state.len() as u64;
@@ -131,7 +128,7 @@ impl Images {
         Some(image)
     }
 
-    /// Begins to be ordered what a step needs that begins with `copies` from earlier ones.
+    /// Begins the orders of a step, which has `copies` copies of states from earlier ones.
     pub fn begin(&mut self, copies: usize) {
         self.copies = copies;
     }
@@ -143,7 +140,7 @@ impl Images {
         self.backs.push(Back { image, first: known, blocks, slot });
     }
 
-    /// Copies what was ordered: out first, for what is brought back may go to the same blocks.
+    /// Carries the orders out, copies out first: what comes back may go to the same blocks.
     pub fn carry<M: Model>(&mut self, model: &mut M, copies: &mut Vec<StateCopy>) {
         for out in std::mem::take(&mut self.outs) {
             self.copy_out(model, &out);
@@ -209,7 +206,7 @@ impl Images {
         self.spare.pop().unwrap_or_else(|| Page::zeroed(self.page_bytes))
     }
 
-    /// Gives an image up that is not wanted any more.
+    /// Drops an image.
     pub fn drop(&mut self, image: Image) {
         self.outs.retain(|out| out.image != image);
         self.backs.retain(|back| back.image != image);
@@ -218,7 +215,7 @@ impl Images {
         }
     }
 
-    /// Takes back what is left of an image that is gone.
+    /// Frees the pages and places of an image.
     fn clear(&mut self, image: Image) {
         let Some(held) = self.held.remove(&image) else { return };
         self.spare.extend(held.pages.into_iter().flatten());
@@ -231,7 +228,7 @@ impl Images {
         }
     }
 
-    /// Whether an image can be gone on from; where it is on disk, it is fetched from now on.
+    /// Whether a sequence can go on from its image; one on disk is fetched from now on.
     pub fn want(&mut self, image: Image) -> Wanted {
         match self.tiers.come_back(image) {
             Return::Here => {
@@ -245,8 +242,8 @@ impl Images {
                 return if place == Tier::Host { Wanted::Here } else { Wanted::Waits };
             }
             Return::Waits => {}
-            // Others make room: then it waits for these.
-            // Whoever was said to be there in this turn must not leave in it.
+            // Others make room: then it waits for these. An image that was promised in this turn must not
+            // leave in it.
             Return::NoRoom if self.promised && self.tiers.place(image).is_some() => return Wanted::Waits,
             Return::NoRoom if self.send_away(Some(self.tiers.pages(image))) => {}
             Return::NoRoom => {
@@ -269,8 +266,8 @@ impl Images {
         self.drop(image);
     }
 
-    /// Begins to write images to disk, so that so many pages of the host's memory come to be free. Whether
-    /// any is.
+    /// Begins to write images to disk until so many pages of host memory come free; whether there was one to
+    /// write.
     fn send_away(&mut self, wanted: Option<usize>) -> bool {
         let mut any = false;
         while self.failures < FAILURES
@@ -322,14 +319,14 @@ impl Images {
         self.fetched(image);
     }
 
-    /// The disk has something to do from now on, if it had nothing.
+    /// Starts the clock of the disk's progress, if it was idle.
     fn touch(&mut self) {
         if self.disk.as_ref().is_some_and(|disk| disk.in_flight() == 0) {
             self.moved = Instant::now();
         }
     }
 
-    /// Takes what the disk has done, before a step is planned.
+    /// Takes completed transfers, before a step is planned.
     pub fn poll(&mut self) {
         self.promised = false;
         while let Some(done) = self.disk.as_mut().and_then(DiskStore::poll) {
@@ -337,7 +334,7 @@ impl Images {
         }
     }
 
-    /// Waits for the disk to have done something.
+    /// Waits for a transfer to complete.
     pub fn wait(&mut self, timeout: Duration) {
         if let Some(done) = self.disk.as_mut().and_then(|disk| disk.wait(timeout)) {
             self.arrived(done);
@@ -345,7 +342,7 @@ impl Images {
         self.poll();
     }
 
-    /// Whether pages are on their way.
+    /// Whether pages are in transfer.
     pub fn under_way(&self) -> bool {
         self.disk.as_ref().is_some_and(|disk| disk.in_flight() > 0)
     }
@@ -368,7 +365,7 @@ impl Images {
         }
     }
 
-    /// Books an image that is written, if it is.
+    /// Books an image whose pages are all written.
     fn written(&mut self, image: Image) {
         let Some(held) = self.held.get_mut(&image).filter(|held| held.under_way == 0) else { return };
         let failed = held.failed.take();
@@ -394,7 +391,7 @@ impl Images {
         }
     }
 
-    /// Books an image that is read, if it is.
+    /// Books an image whose pages are all read.
     fn fetched(&mut self, image: Image) {
         let Some(held) = self.held.get_mut(&image).filter(|held| held.under_way == 0) else { return };
         let (failed, places) = (held.failed.take(), std::mem::take(&mut held.places));
@@ -411,7 +408,7 @@ impl Images {
         }
     }
 
-    /// What there is to count.
+    /// The counters.
     pub fn count(&mut self) -> SwapStats {
         let (all, free, bytes) = (self.tiers.all(), self.tiers.free(), self.page_bytes as u64);
         self.stats.host_bytes = (all.host - free.host) as u64 * bytes;
@@ -436,7 +433,7 @@ impl Images {
     }
 }
 
-/// What the store calls a page by.
+/// The name of a page in the store.
 fn tag(image: Image, page: usize) -> u64 {
     image.0 << PAGE_BITS | page as u64
 }

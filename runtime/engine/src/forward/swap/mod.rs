@@ -1,7 +1,7 @@
-//! Sequences that gave their places up without losing what was computed: pre-empted by being copied to the
-//! host's memory, and gone on with from there.
+//! Swapping: a pre-empted sequence is copied to host memory and goes on from there, without being prefilled
+//! again.
 //!
-//! What is copied when, `monomorph_cache::swap` decides; `images` holds the bytes. Blocks and slots change
+//! `monomorph_cache::swap` decides what is copied when; `images` holds the bytes. Blocks and slots change
 //! hands only while no step is in flight: a sequence that comes back waits for the one there may be, as a
 //! pre-emption does.
 
@@ -18,22 +18,21 @@ use crate::scheduler::Waiting;
 use crate::sequence::Sequence;
 use std::time::Duration;
 
-/// How long a turn without a step waits for a page: that long a client that goes away is not seen.
+/// How long a turn without a step waits for a page; a client that leaves meanwhile is noticed after it.
 const PAGE_WAIT: Duration = Duration::from_millis(20);
 
-/// What there is of a sequence that waits.
+/// The copy of a waiting sequence.
 pub(super) enum Copied {
     /// No copy.
     No,
-    /// One whose pages are on their way.
+    /// A copy whose pages are in transfer.
     Comes,
-    /// One that it can go on from.
+    /// A copy that it can go on from.
     Here(Waiting),
 }
 
 impl Forward {
-    /// Takes the place of a sequence that has to make room, and keeps what was computed where that is worth
-    /// its while.
+    /// Pre-empts a sequence, and keeps what was computed where copying is faster than prefilling again.
     ///
     /// # Errors
     /// See [`Forward::free`].
@@ -51,8 +50,8 @@ impl Forward {
         self.give_back(sequence)
     }
 
-    /// How one that waits looks to the scheduler if it has a copy; its pages are fetched, where they are on
-    /// disk. One whose copy is lost has none from now on.
+    /// How a waiting sequence with a copy looks to the scheduler; pages on disk are fetched. One whose copy
+    /// is lost has none from now on.
     pub(super) fn view_of_copy(&mut self, at: usize) -> Copied {
         let (replays, saves) = (self.memory.replays(), self.memory.saves());
         let sequence = self.queue.get_mut(at);
