@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use std::borrow::Cow;
 use std::num::NonZero;
 
-/// An answer that is an error.
+/// A request's error, as it is answered.
 #[derive(Debug, Clone)]
 pub(crate) struct ApiError {
     /// HTTP status.
@@ -17,10 +17,9 @@ pub(crate) struct ApiError {
     pub(crate) message: String,
     /// The field at fault, as a path such as `messages[0].content`.
     pub(crate) param: Option<String>,
-    /// A stable word for programs.
+    /// A stable code for programs.
     pub(crate) code: &'static str,
-    /// Seconds after which to ask again, where that is worth it and known; otherwise statuses that ask for it
-    /// say 1.
+    /// Seconds for `Retry-After`, where known; other errors whose status calls for the header say 1.
     pub(crate) retry_after: Option<NonZero<u32>>,
 }
 
@@ -41,7 +40,7 @@ impl ApiError {
         ApiError::new(StatusCode::BAD_REQUEST, "invalid_body", message)
     }
 
-    /// 400: a field that would change the answer and that this server does not honour.
+    /// 400: a field that would change the answer and that this server does not support.
     pub(crate) fn unsupported(param: impl Into<String>, what: &str) -> ApiError {
         let param = param.into();
         let message = format!("`{param}`: {what} not supported yet");
@@ -58,7 +57,7 @@ impl ApiError {
         }
     }
 
-    /// What is wrong, as far as it is told: it may quote what a client sent, which may be megabytes.
+    /// The message, shortened: it may quote what a client sent, which may be megabytes.
     pub(crate) fn told(&self) -> Cow<'_, str> {
         shortened(&self.message, MOST_TOLD)
     }
@@ -77,7 +76,7 @@ const MOST_TOLD: usize = 1500;
 /// Most characters of a field's path.
 const MOST_OF_PARAM: usize = 300;
 
-/// A text of so many characters at most: of a longer one its two ends.
+/// A text of at most `most` characters: the two ends of a longer one.
 fn shortened(text: &str, most: usize) -> Cow<'_, str> {
     if text.len() <= most {
         return Cow::Borrowed(text);
@@ -111,14 +110,14 @@ impl IntoResponse for ApiError {
             }
             _ => {}
         }
-        // For routes that say it in other words.
+        // For routes that render it in another envelope.
         response.extensions_mut().insert(self);
         response
     }
 }
 
 impl ApiError {
-    /// What the engine says to a prompt that stands at a path of the body.
+    /// The error for a prompt that the engine refused; `at` is its path in the body.
     pub(crate) fn of_prompt(at: &str, error: SubmitError) -> ApiError {
         let message = error.to_string();
         match error {
@@ -139,8 +138,8 @@ impl ApiError {
     }
 }
 
-/// The error for a prompt that leaves no room for an answer; lengths in tokens. Anthropic's clients look for
-/// its first words, and make room when they find them.
+/// The error for a prompt that leaves no room for an answer; lengths in tokens. Anthropic's clients match its
+/// first words and compact the conversation then.
 fn too_long(at: &str, prompt: usize, context: usize) -> ApiError {
     let most = context.saturating_sub(1);
     let message = format!(
@@ -164,7 +163,7 @@ impl From<EngineError> for ApiError {
 }
 
 impl ApiError {
-    /// What came of making a prompt of the messages that stand at a path of the body.
+    /// The error for messages that do not make a prompt; `at` is their path in the body.
     pub(crate) fn of_text(at: &str, error: TextError) -> ApiError {
         match error {
             TextError::Template { .. } => ApiError::field(at, format!("`{at}`: {error}")),
@@ -173,7 +172,7 @@ impl ApiError {
     }
 }
 
-/// Where no template is rendered.
+/// Where no template is involved.
 impl From<TextError> for ApiError {
     fn from(error: TextError) -> ApiError {
         ApiError::new(StatusCode::INTERNAL_SERVER_ERROR, "text", error.to_string())

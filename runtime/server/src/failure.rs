@@ -1,14 +1,14 @@
-//! Why a verb ended, and what the process's exit code says of it.
+//! Why a verb failed, and the process's exit code.
 
 use monomorph_model::{LoadError, device_fault};
 use std::process::ExitCode;
 
-/// Exit code of a server whose hardware is not there, or not what it was compiled for.
+/// Exit code when the hardware that the server was compiled for is missing.
 pub const EXIT_WRONG_HARDWARE: u8 = 3;
-/// Exit code of a server whose device failed while it worked.
+/// Exit code when the device failed at run time.
 pub const EXIT_DEVICE_FAULT: u8 = 4;
 
-/// A message for whoever started the server, and an exit code.
+/// A message for the terminal, and an exit code.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Failure {
     /// One line or a few.
@@ -18,7 +18,7 @@ pub struct Failure {
 }
 
 impl Failure {
-    /// The process's exit code. A fault of the device counts, whatever words it reached us in.
+    /// The process's exit code. A device fault takes precedence, however it was reported.
     pub(crate) fn exit_code(&self) -> ExitCode {
         ExitCode::from(if device_fault().is_some() { EXIT_DEVICE_FAULT } else { self.code })
     }

@@ -1,5 +1,5 @@
-//! The parts of an answer as blocks that follow each other, each opened, filled and closed: what every vendor
-//! but OpenAI's chats has, and whole answers of all of them.
+//! The parts of an answer as consecutive blocks, each opened, filled and closed: the shape of every API but
+//! OpenAI's chat streams, and of whole answers in all of them.
 
 use super::part::Part;
 
@@ -8,20 +8,20 @@ use super::part::Part;
 pub(crate) enum Block {
     /// Text for the reader.
     Text(String),
-    /// What the model thought before.
+    /// The model's reasoning.
     Reasoning(String),
     /// A call of a tool.
     Call {
         /// The call's id.
         id: String,
-        /// The tool.
+        /// The tool's name.
         name: String,
-        /// JSON text of one object, where the model kept to its format.
+        /// JSON text of one object, if the model followed its format.
         arguments: String,
     },
 }
 
-/// What a block is.
+/// The kind of a block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
     /// [`Block::Text`].
@@ -32,14 +32,14 @@ pub(crate) enum Kind {
     Call,
 }
 
-/// What becomes of a block; of which, from 0, says the number.
+/// An event of the block with this number, from 0.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Step {
     /// It begins, empty.
     Open(usize, Block),
-    /// There is more of it; of a call, more arguments.
+    /// It grows: more text, or more arguments of a call.
     More(usize, Kind, String),
-    /// It is whole.
+    /// It is complete.
     Close(usize, Block),
 }
 
@@ -47,7 +47,7 @@ pub(crate) enum Step {
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Blocks {
     open: Option<Block>,
-    /// How many were opened.
+    /// Number of blocks opened.
     count: usize,
 }
 

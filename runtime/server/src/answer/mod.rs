@@ -51,33 +51,33 @@ impl From<AnswerError> for ApiError {
     }
 }
 
-/// An answer in the making. Dropping it cancels its generation.
+/// An answer in progress. Dropping it cancels its generation.
 pub(crate) struct Answer {
     generation: Option<Generation>,
-    /// How long it may take in all, and when that is over. Kept here and not by the engine, so that it holds
-    /// when a step of the engine's does not come back.
+    /// The time limit and its deadline. Kept here and not in the engine, so that it holds even when a step
+    /// hangs.
     limit: Option<(Duration, Instant)>,
     tokenizer: Tokenizer,
     detokeniser: Detokeniser,
     reading: Reading,
-    /// Looked for in text only, each stretch of it by itself.
+    /// Matched in text only, each run of it by itself.
     stops: StopMatcher,
     prompt_tokens: usize,
-    /// These, where somebody wants them told.
+    /// The prompt's tokens, where the request asks for them.
     prompt: Option<Arc<[u32]>>,
-    /// What of its prompt is scored so far, until it is told.
+    /// The part of the prompt scored so far and not yet returned.
     echoed: Option<Echoed>,
-    /// Whether the stop id that ends it is told among its tokens.
+    /// Whether its tokens include the stop id that ends it.
     tells_stop: bool,
     generated: usize,
-    /// Of these, reasoning.
+    /// How many of them are reasoning.
     reasoned: usize,
     calls: usize,
-    /// Bytes of text that were read.
+    /// Bytes of text read.
     read: usize,
     /// Bytes of text handed on.
     emitted: usize,
-    /// Tokens with log-probabilities whose text was not handed on yet, each with where its text begins.
+    /// Tokens with log-probabilities whose text is not handed on yet, each with the offset of its text.
     pending: Vec<(usize, TokenLogprob)>,
     /// Tokens since the last piece.
     ids: Vec<u32>,
@@ -93,7 +93,7 @@ impl Answer {
         prompt_tokens: usize,
         limit: Option<Duration>,
     ) -> Answer {
-        // A moment beyond what the clock can say is none.
+        // A deadline that the clock cannot represent is none.
         let limit = limit.and_then(|limit| Some((limit, Instant::now().checked_add(limit)?)));
         Answer {
             generation: Some(generation),
@@ -121,26 +121,27 @@ impl Answer {
         self.prompt_tokens
     }
 
-    /// One that tells its prompt.
+    /// Makes it return its prompt's tokens.
     pub(crate) fn with_prompt(self, prompt: Option<Arc<[u32]>>) -> Answer {
         Answer { prompt, ..self }
     }
 
-    /// One that begins with its prompt of this first token, if any, and the log-probabilities of the others.
-    /// The stop id that ends it is told too: who sums log-probabilities up counts from either end.
+    /// Makes it begin with its prompt: this first token, if any, and the others with their log-probabilities.
+    /// The stop id that ends it is returned too, since callers that sum log-probabilities count from either
+    /// end.
     pub(crate) fn with_echoed(self, first: Option<u32>) -> Answer {
         let bytes = |id| self.tokenizer.token_bytes(id).unwrap_or_default().to_vec();
         let echoed = first.map(|first| Echoed { first: bytes(first), rest: Vec::new() });
         Answer { tells_stop: echoed.is_some(), echoed, ..self }
     }
 
-    /// Its prompt, if that is to be told.
+    /// Its prompt's tokens, if the request asks for them.
     pub(crate) fn prompt(&self) -> Option<&Arc<[u32]>> {
         self.prompt.as_ref()
     }
 
-    /// The next piece with something in it; after one with an end there is none. Cancel-safe: a dropped call
-    /// loses nothing.
+    /// The next piece that is not empty; one with an end is the last. Cancel-safe: a dropped call loses
+    /// nothing.
     pub(crate) async fn next(&mut self) -> Result<Piece, AnswerError> {
         loop {
             let scored = |echoed: &mut Echoed| echoed.rest.len() + 1 == self.prompt_tokens;
@@ -149,7 +150,7 @@ impl Answer {
             }
             let stopped = AnswerError::Engine(EngineError::Stopped);
             let Some(generation) = &mut self.generation else { return Err(stopped) };
-            // No await may stand between taking an event and returning what became of it.
+            // No await may come between taking an event and returning its piece.
             let event = match self.limit {
                 None => generation.recv().await,
                 Some((limit, end)) => match timeout_at(end, generation.recv()).await {
@@ -182,7 +183,7 @@ impl Answer {
                             EndReason::Stop
                         }
                         FinishReason::Length => EndReason::Length,
-                        // Nobody cancels a generation that is still listened to.
+                        // A generation with a listener is not cancelled.
                         FinishReason::Cancelled | FinishReason::Satisfied => {
                             return Err(stopped);
                         }
@@ -199,7 +200,7 @@ impl Answer {
         }
     }
 
-    /// The whole of what is left, as one piece.
+    /// All that is left, as one piece.
     pub(crate) async fn collect(&mut self) -> Result<Piece, AnswerError> {
         let mut whole = Piece::default();
         while whole.end.is_none() {
@@ -221,7 +222,7 @@ impl Answer {
         let reasoned = self.reading.in_reasoning();
         let parts = match self.reading.control(sampled.id) {
             Some(name) => {
-                // Half a character before it comes to nothing.
+                // Half a character before it is dropped.
                 let mut parts = self.reading.push(self.detokeniser.finish());
                 parts.extend(self.reading.push_control(name));
                 parts
@@ -252,8 +253,7 @@ impl Answer {
         self.end(piece, reason, timings)
     }
 
-    /// What of the parts that were read is handed on; `at_call` is why an answer ends whose first call ends
-    /// it.
+    /// Hands parts on; `at_call` is the reason for ending an answer whose first call ends it.
     fn take(&mut self, parts: Vec<Part>, at_call: EndReason) -> Piece {
         let mut piece = Piece::default();
         for part in parts {
@@ -271,7 +271,7 @@ impl Answer {
                 }
                 Part::Rejected(_) => part.append(&mut piece.parts),
                 part => {
-                    // Another kind of part ends a stretch of text: what began a stop string was none.
+                    // Another kind of part ends a run of text: the beginning of a stop string in it was none.
                     let text = self.stops.finish();
                     self.emit(text, &mut piece);
                     let ends = matches!(part, Part::CallEnd { .. });
@@ -284,7 +284,7 @@ impl Answer {
                 }
             }
         }
-        // Tokens that no text came of, or will: reasoning, calls, tags.
+        // Tokens without text: reasoning, calls, tags.
         if !self.reading.is_plain() && self.reading.held() == 0 && self.detokeniser.held() == 0 {
             self.pending.retain(|(begin, _)| *begin < self.read);
         }
@@ -301,7 +301,7 @@ impl Answer {
     }
 
     fn end(&mut self, mut piece: Piece, reason: EndReason, timings: Option<Timings>) -> Piece {
-        // Behind a stop string the engine still goes on with it: there is no more wanted.
+        // The engine does not know of the stop string and would go on.
         let cached_tokens = self.generation.take().map_or(0, |generation| {
             let cached = generation.cached_tokens();
             generation.satisfied();

@@ -1,43 +1,43 @@
-//! What an answer is made of, in no vendor's words: parts, what they cost, how they ended.
+//! Answers independently of any vendor's API: parts, usage, end.
 
 use monomorph_engine::Timings;
 
-/// A part of an answer. Those of one kind that follow each other belong together.
+/// A part of an answer. Consecutive parts of one kind belong together.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Part {
     /// Text for the reader.
     Text(String),
-    /// What the model thought before.
+    /// The model's reasoning.
     Reasoning(String),
-    /// It has done with thinking.
+    /// The reasoning ends.
     ReasoningEnd,
-    /// It calls a tool.
+    /// A tool call begins.
     CallBegin {
-        /// Which call of this answer, from 0.
+        /// Index of the call in this answer, from 0.
         index: usize,
-        /// What the call's result is to name: the model's own id, or one made up.
+        /// The call's id, which its result names: the model's own, or one made up.
         id: String,
-        /// The tool.
+        /// The tool's name.
         name: String,
     },
     /// More of a call's arguments: JSON text of one object.
     CallArguments {
-        /// Which call.
+        /// Index of the call.
         index: usize,
         /// The text.
         delta: String,
     },
-    /// A call is over.
+    /// A call ends.
     CallEnd {
-        /// Which.
+        /// Index of the call.
         index: usize,
     },
-    /// Markup where none may stand: nothing for a reader.
+    /// Markup where none is allowed; not shown to a reader.
     Rejected(String),
 }
 
 impl Part {
-    /// Puts a part behind others, together with the last one if they belong together.
+    /// Appends a part, merged with the last one if they belong together.
     pub(crate) fn append(self, parts: &mut Vec<Part>) {
         match (self, parts.last_mut()) {
             (Part::Text(more), Some(Part::Text(text)))
@@ -62,25 +62,25 @@ pub(crate) struct TokenLogprob {
     pub(crate) top: Vec<(Vec<u8>, f32)>,
 }
 
-/// A prompt that its answer begins with, with the log-probabilities of its tokens.
+/// The prompt at the beginning of its answer, with the log-probabilities of its tokens.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Echoed {
-    /// The bytes of the first token, which follows nothing.
+    /// The bytes of the first token, which has no log-probability.
     pub(crate) first: Vec<u8>,
-    /// The others.
+    /// The other tokens.
     pub(crate) rest: Vec<TokenLogprob>,
 }
 
-/// Some more of an answer.
+/// The next piece of an answer.
 #[derive(Debug, Default)]
 pub(crate) struct Piece {
-    /// Of the first piece, where asked for.
+    /// On the first piece, where asked for.
     pub(crate) echoed: Option<Echoed>,
-    /// Of whole characters; may be none.
+    /// Parts, in whole characters; may be empty.
     pub(crate) parts: Vec<Part>,
     /// Tokens of the text, where asked for.
     pub(crate) logprobs: Vec<TokenLogprob>,
-    /// All tokens since the piece before, those that no part came of too.
+    /// All tokens since the piece before, including those without a part.
     pub(crate) ids: Vec<u32>,
     /// Set on the last piece.
     pub(crate) end: Option<End>,
@@ -101,16 +101,16 @@ pub(crate) struct End {
     pub(crate) reason: EndReason,
     /// How many calls of tools are in it.
     pub(crate) calls: usize,
-    /// What it cost.
+    /// Its tokens.
     pub(crate) usage: Usage,
-    /// Where the time went; absent when a stop string or a call ended it, before the engine could say.
+    /// Times of its phases; absent when a stop string or a call ended it before the engine did.
     pub(crate) timings: Option<Timings>,
 }
 
 /// Why an answer ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum EndReason {
-    /// A stop id, or a call where one is all that is wanted.
+    /// A stop id, or a call where the first ends the answer.
     Stop,
     /// The stop string of this index.
     StopString(usize),
@@ -123,7 +123,7 @@ pub(crate) enum EndReason {
 pub(crate) struct Usage {
     /// Of the prompt.
     pub(crate) prompt_tokens: usize,
-    /// How many of these were not computed again.
+    /// How many of these were cached.
     pub(crate) cached_tokens: usize,
     /// Generated.
     pub(crate) completion_tokens: usize,
@@ -132,8 +132,8 @@ pub(crate) struct Usage {
 }
 
 impl Usage {
-    /// Of a request with so many answers to each of its prompts, prompt by prompt. A prompt counts once, as
-    /// it was found by the answer that found least.
+    /// The sum over a request with `each` answers per prompt, in order. A prompt counts once, with the fewest
+    /// cached tokens of its answers.
     pub(crate) fn of_all(answers: &[Usage], each: usize) -> Usage {
         let add = |sum: Usage, one: Usage| Usage {
             completion_tokens: sum.completion_tokens + one.completion_tokens,

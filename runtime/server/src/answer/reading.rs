@@ -1,4 +1,4 @@
-//! How the text of an answer is taken apart: by the model's formats, or not at all.
+//! Parsing of an answer's text by the model's formats, or not at all.
 
 use super::part::Part;
 use crate::process::random::random_seed;
@@ -8,7 +8,7 @@ use std::sync::Arc;
 /// Control tokens that are markup of a model's formats, by their ids.
 pub(crate) type Controls = Arc<[(u32, &'static str)]>;
 
-/// What the ids that are made up for calls look like.
+/// The shape of the ids made up for calls.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum CallIds {
     /// `call_` and 24 hexadecimal digits, as OpenAI's.
@@ -17,18 +17,18 @@ pub(crate) enum CallIds {
     Short,
 }
 
-/// What becomes of the calls in an answer.
+/// How calls in an answer are treated.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Calls {
     /// They are calls.
     All,
     /// The first is one, and ends the answer.
     First,
-    /// None was allowed: they are rejected markup.
+    /// None is allowed: they are rejected markup.
     None,
 }
 
-/// Takes one answer apart.
+/// Parses one answer.
 #[derive(Clone, Debug)]
 pub(crate) struct Reading {
     /// `None`: all of it is text.
@@ -39,7 +39,7 @@ pub(crate) struct Reading {
 }
 
 impl Reading {
-    /// An answer that is text and nothing else.
+    /// An answer that is all text.
     pub(crate) fn plain() -> Reading {
         Reading { parser: None, controls: Arc::new([]), ids: CallIds::Long, calls: Calls::All }
     }
@@ -49,7 +49,7 @@ impl Reading {
         Reading { parser: Some(parser), controls, ids, calls }
     }
 
-    /// Whether there is anything but text to be found.
+    /// Whether the answer is all text.
     pub(crate) fn is_plain(&self) -> bool {
         self.parser.is_none()
     }
@@ -59,7 +59,7 @@ impl Reading {
         self.calls == Calls::First
     }
 
-    /// The name of a token that is markup.
+    /// The name of a markup token.
     pub(crate) fn control(&self, id: u32) -> Option<&'static str> {
         self.controls.iter().find(|(control, _)| *control == id).map(|(_, name)| *name)
     }
@@ -86,7 +86,7 @@ impl Reading {
         }
     }
 
-    /// Takes a token that is markup, by its name.
+    /// Takes a markup token, by its name.
     pub(crate) fn push_control(&mut self, name: &str) -> Vec<Part> {
         let Some(parser) = &mut self.parser else { return Vec::new() };
         let events = parser.push_control(name);

@@ -1,23 +1,23 @@
-//! What a vendor's API makes of an answer, and how an event of a stream is framed.
+//! How a vendor's API renders answers, and the framing of server-sent events.
 
 use super::part::{Piece, Usage};
 use crate::error::ApiError;
 use axum::body::Bytes;
 use serde_json::Value;
 
-/// How a vendor writes answers.
+/// A vendor's rendering of answers.
 pub(crate) trait Writer: Send + 'static {
     /// Whole answers, of all choices in order.
     fn whole(&mut self, pieces: &[Piece]) -> Value;
-    /// What a stream opens with.
+    /// The events that open a stream.
     fn opening(&mut self) -> Vec<Bytes>;
-    /// More of one choice.
+    /// The events of a piece of one choice.
     fn piece(&mut self, choice: usize, piece: &Piece) -> Vec<Bytes>;
-    /// What ends a stream.
+    /// The events that end a stream.
     fn closing(&mut self, total: Usage) -> Vec<Bytes>;
-    /// What ends one instead, when something went wrong.
+    /// The event that ends a stream after an error.
     fn failure(&mut self, error: &ApiError) -> Bytes;
-    /// What is sent when there was nothing to send for long.
+    /// Sent after a long time without an event.
     fn idle(&self) -> Bytes {
         Bytes::from_static(b": keep-alive\n\n")
     }

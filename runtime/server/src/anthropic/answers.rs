@@ -16,11 +16,11 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 pub(crate) struct MessageWriter {
     id: String,
     model: String,
-    /// Tokens of the prompt, which the first event tells.
+    /// Tokens of the prompt, which the first event reports.
     prompt_tokens: usize,
     /// Most tokens that were asked for.
     max_tokens: usize,
-    /// The strings that may have ended it.
+    /// The request's stop strings.
     stops: Vec<String>,
     blocks: Blocks,
 }
@@ -141,7 +141,7 @@ fn whole(block: &Block) -> Value {
             let input = match serde_json::from_str(arguments) {
                 Ok(input @ Value::Object(_)) => input,
                 _ if arguments.is_empty() => json!({}),
-                // A call that was cut off: what there is of it, in a form that no tool takes for its own.
+                // A call that was cut off: its text so far, in a form that no tool accepts as arguments.
                 _ => json!({"malformed": arguments}),
             };
             json!({"type": "tool_use", "id": id, "name": name, "input": input})
@@ -149,7 +149,8 @@ fn whole(block: &Block) -> Value {
     }
 }
 
-/// Clients send it back with the text. It is a checksum: whoever can ask a model may make it say anything.
+/// The signature of reasoning, which clients send back with the text. It is a checksum and no proof: a client
+/// can make the model say anything.
 fn signature(text: &str) -> String {
     if text.is_empty() {
         return String::new();
@@ -159,7 +160,7 @@ fn signature(text: &str) -> String {
     format!("monomorph-{:016x}", hasher.finish())
 }
 
-/// Usage; `input_tokens` are those that were computed.
+/// Usage; `input_tokens` excludes cached tokens.
 fn written(usage: Usage) -> Value {
     let Usage { prompt_tokens, cached_tokens, completion_tokens, reasoning_tokens } = usage;
     json!({

@@ -1,4 +1,4 @@
-//! Messages as Anthropic has them, made into what chat templates take.
+//! Anthropic's messages, converted to those that chat templates take.
 
 use crate::error::ApiError;
 use crate::request::conversation::append;
@@ -6,8 +6,7 @@ use crate::request::fields::{Fields, text_of, wrong_type, wrong_word};
 use serde_json::{Map, Value, json};
 use std::collections::HashMap;
 
-/// What stands between two texts of one message: Anthropic's clients put what they add into texts of their
-/// own.
+/// Separator between two texts of one message: Anthropic's clients add texts of their own.
 const BETWEEN: &str = "\n";
 
 /// The tool's name by the call's id, of the messages before.
@@ -56,8 +55,7 @@ fn read_message<'a>(
     let mut fields = Fields::new(&format!("messages[{at}]"), message)?;
     let path = fields.path("role");
     let assistant = match fields.string("role")? {
-        // Templates take instructions before all else only: those that come later are told by the user's
-        // side.
+        // Templates take a system message only at the beginning: later ones become the user's.
         Some("user" | "system") => false,
         Some("assistant") => true,
         other => return Err(wrong_word(&path, &["user", "assistant", "system"], other)),
@@ -82,12 +80,12 @@ fn read_message<'a>(
     Ok(())
 }
 
-/// Adds text to the turn of whoever speaks.
+/// Adds text to the speaker's turn.
 fn add(turns: &mut Vec<Value>, assistant: bool, text: &str) {
     append(turn(turns, assistant), "content", BETWEEN, text);
 }
 
-/// The turn of whoever speaks: the last one, or a new one.
+/// The speaker's turn: the last one, or a new one.
 fn turn(turns: &mut Vec<Value>, assistant: bool) -> &mut Value {
     let role = if assistant { "assistant" } else { "user" };
     if turns.last().is_none_or(|turn| turn["role"] != role) {
@@ -125,7 +123,7 @@ fn read_block_of_user(
         }
         Some(other) => return Err(wrong_type(&at, "a string or an array of blocks", other)),
     };
-    // Templates have no other place to say so.
+    // Templates have no other place for it.
     let failed = fields.boolean("is_error")?.unwrap_or(false);
     let text = if failed { format!("Error: {text}") } else { text };
     fields.finish()?;

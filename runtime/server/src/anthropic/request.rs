@@ -24,9 +24,9 @@ pub(crate) const EFFORTS: [&str; 5] = ["low", "medium", "high", "xhigh", "max"];
 /// A request, checked.
 #[derive(Debug)]
 pub(crate) struct MessagesRequest {
-    /// How it is to be answered.
+    /// Parameters of the answer.
     pub(crate) params: GenerationParams,
-    /// What is to be answered.
+    /// The conversation to answer.
     pub(crate) conversation: Conversation,
 }
 
@@ -34,7 +34,7 @@ pub(crate) struct MessagesRequest {
 struct Config {
     /// Tokens that it may reason for.
     budget: Option<usize>,
-    /// What it is held to.
+    /// The answer's format.
     format: Option<Format>,
 }
 
@@ -89,7 +89,7 @@ impl MessagesRequest {
     }
 }
 
-/// Refuses what would change the answer and is not done.
+/// Refuses unsupported fields that would change the answer.
 fn refuse_unsupported(fields: &mut Fields) -> Result<(), ApiError> {
     for (name, what) in [
         ("container", "containers are"),
@@ -105,7 +105,7 @@ fn refuse_unsupported(fields: &mut Fields) -> Result<(), ApiError> {
 
 /// Everything that makes the prompt, and what is said with it of the answer.
 fn read_conversation(fields: &mut Fields) -> Result<(Conversation, Config), ApiError> {
-    // Prefixes are cached without being asked to be.
+    // Prefixes are always cached.
     fields.harmless(&["cache_control"]);
     let mut messages: Vec<Value> = read_system(fields)?.into_iter().collect();
     messages.extend(read_messages(fields)?);
@@ -156,7 +156,8 @@ fn read_tool(path: &str, tool: &Value) -> Result<(Value, bool), ApiError> {
     Ok((tool_of(name, &name_at, description, schema, &schema_at)?, strict))
 }
 
-/// Without a word there is no thinking where that can be had, as with Anthropic's models. Its budget, too.
+/// Whether the model may reason, and its budget. Off by default where it can be turned off, as with
+/// Anthropic's models.
 fn read_thinking(
     fields: &mut Fields,
     effort: Option<String>,

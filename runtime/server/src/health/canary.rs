@@ -1,7 +1,6 @@
-//! Questions whose answers are known. Those that the quant spec brings are asked once, at the start: their
-//! answers were known before any server was, so that damaged weights are found out. What is asked again
-//! later, when somebody wants to know whether the engine still computes what it should, is compared with the
-//! answer at the start.
+//! Canaries: prompts whose answers are known. Those of the quant spec are asked once, at the start: their
+//! answers come from the reference interpreter, so damaged weights are found. The health check asks one again
+//! later and compares it with the answer at the start.
 
 use crate::failure::Failure;
 use monomorph_engine::{EngineError, EngineHandle, Event, Generation, Request};
@@ -13,19 +12,18 @@ use tokio::sync::watch;
 
 /// Tokens of the answer.
 pub(crate) const TOKENS: usize = 4;
-/// Most tokens of the question. There are fewer than a block has, so that no cache of prefixes answers in the
-/// engine's place.
+/// Most tokens of the prompt: fewer than a block's, so that it never comes from the prefix cache.
 const QUESTION: usize = 7;
-/// Two tokens nearer than this, in nats, are a tie: which of them wins may hang on who else is in the step,
-/// where kernels for other batches add in another order.
+/// Two tokens closer than this, in nats, are a tie: the winner may depend on the batch, since other kernels
+/// sum in another order.
 const TIE: f32 = 0.25;
-/// A likeliest token that is less than this, in nats, above what all tokens would have that are equally
-/// likely: no model has learnt that. Weights that are made up at random are well above.
+/// Least margin, in nats, of the likeliest token over a uniform distribution: below it the model knows
+/// nothing. Even random weights are well above.
 const FLAT: f32 = 0.02;
-/// How old the last right answer may be before another is wanted.
+/// Age of the last right answer at which the canary is asked again.
 const FRESH: Duration = Duration::from_secs(1);
 
-/// What a server holds its weights to before it is ready.
+/// How a server checks its weights before it is ready.
 #[derive(Clone, Debug, clap::Args)]
 pub struct CanaryArgs {
     /// What the weights must answer before the server is ready: `known`, what the build's quant spec says
@@ -35,7 +33,7 @@ pub struct CanaryArgs {
     pub canary: Source,
 }
 
-/// Where the first right answer comes from.
+/// The source of the first right answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub enum Source {
     /// The quant spec.
@@ -45,20 +43,19 @@ pub enum Source {
 }
 
 impl CanaryArgs {
-    /// The canaries to ask. Made-up weights answer as they like, and so does a build whose drafts are
-    /// accepted by force.
+    /// The canaries to ask: none with random weights, or in a build whose drafts are accepted by force.
     pub(crate) fn of(&self, spec: &ModelSpec, dummy: bool) -> &'static [CanarySpec] {
         if dummy || self.canary == Source::Learned || is_forced(spec) { &[] } else { spec.canaries }
     }
 }
 
-/// Whether a build's answers follow no rule.
+/// Whether a build's answers are meaningless.
 fn is_forced(spec: &ModelSpec) -> bool {
     spec.draft.as_ref().is_some_and(|draft| draft.forced_acceptance.is_some())
 }
 
-/// Asks what the checkpoint's weights are known to answer; says of how many canaries the answers were right.
-/// One that is longer than the longest sequence is not asked.
+/// Asks the quant spec's canaries, other than those longer than the context; returns how many were answered
+/// rightly.
 ///
 /// # Errors
 /// When an answer is wrong, or there is none.
@@ -91,7 +88,7 @@ pub(crate) fn check_known(
     Ok(right)
 }
 
-/// Why a server does not start whose first answer is no answer.
+/// The message of a server whose first canary fails.
 fn first_wrong(why: &str) -> Failure {
     format!("the first answer is wrong: {why}; --verify compares the weights with their digests").into()
 }
@@ -102,7 +99,7 @@ fn question(prompt: Vec<u32>, tokens: usize) -> Request {
     Request { ignore_eos: true, sampling, ..Request::new(prompt, tokens) }
 }
 
-/// Waits for an answer; `first` hears of the first token.
+/// Waits for an answer; `first` is called at its first token.
 fn listen_to(mut generation: Generation, first: impl FnOnce()) -> Result<Vec<Sampled>, Failure> {
     let (mut answer, mut first) = (Vec::new(), Some(first));
     loop {
@@ -122,16 +119,16 @@ fn listen_to(mut generation: Generation, first: impl FnOnce()) -> Result<Vec<Sam
     }
 }
 
-/// The question, and what is known of its answers.
+/// The canary, and what is known of its answers.
 pub(crate) struct Canary {
     question: Request,
-    /// The answer at the start; `None` for a build whose answers follow no rule.
+    /// The answer at the start; `None` for a build whose answers are meaningless.
     known: Option<Vec<Sampled>>,
     /// Ids there are.
     vocabulary: usize,
     /// When the last right answer came.
     answered: watch::Sender<Instant>,
-    /// When the question was asked that is not answered yet.
+    /// When the pending question was asked.
     asked: Mutex<Option<Instant>>,
 }
 
@@ -221,10 +218,10 @@ impl Canary {
                 let cause = format!("a canary was answered wrongly: {wrong}");
                 tracing::error!(cause);
                 engine.condemn(&cause);
-                // Until then the question is not answered: a probe that waits for it must not miss this.
+                // Before the question counts as answered, so that a probe that waits for it sees this.
                 engine.stopped().await;
             }
-            // Before the question counts as answered: whoever waits for that reads the age.
+            // Before the question counts as answered, because a waiting probe reads the age then.
             _ if complete => drop(self.answered.send_replace(Instant::now())),
             _ => {}
         }
@@ -236,8 +233,7 @@ impl Canary {
     }
 }
 
-/// What is wrong with an answer whatever was asked: logits that are no numbers, or that tell no token from
-/// another.
+/// What is wrong with an answer, whatever was asked: logits that are not finite, or a uniform distribution.
 fn find_poison(seen: &[Sampled], vocabulary: usize) -> Option<String> {
     let flat = FLAT - (vocabulary as f32).ln();
     for (place, seen) in seen.iter().enumerate() {
@@ -268,7 +264,7 @@ fn find_wrong_known(known: &[u32], seen: &[Sampled], vocabulary: usize) -> Optio
     (known != seen).then(|| format!("the answer should have {known} tokens and has {seen}"))
 }
 
-/// What is wrong with an answer, if anything is. Behind a tie that went the other way, answers may differ.
+/// What is wrong with an answer, if anything. After a tie that went the other way answers may differ.
 fn find_wrong(known: &[Sampled], seen: &[Sampled], vocabulary: usize) -> Option<String> {
     if let Some(poison) = find_poison(seen, vocabulary) {
         return Some(poison);
@@ -321,8 +317,7 @@ mod tests {
         }
     }
 
-    /// Of damaged weights all logits came to be equal: an answer that agrees with itself as long as the
-    /// server lives.
+    /// Damaged weights made all logits equal: an answer that never changes while the server runs.
     #[test]
     fn logits_that_are_all_alike_are_wrong_even_where_they_were_so_at_the_start() {
         let of = |likeliest: f32| {

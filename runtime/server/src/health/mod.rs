@@ -1,5 +1,5 @@
-//! Whether the server may be sent requests, found out rather than remembered: `readiness` decides, `canary`
-//! asks the engine a question whose answer is known.
+//! Whether the server is ready for requests, checked rather than assumed: `readiness` decides, `canary` asks
+//! the engine a prompt whose answer is known.
 
 pub(crate) mod canary;
 mod readiness;

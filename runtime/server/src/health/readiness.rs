@@ -1,22 +1,21 @@
-//! From what is seen of the engine to a verdict: a pure decision.
+//! Readiness from the engine's signs: a pure decision.
 
 use super::canary::TOKENS;
 use monomorph_engine::{Health, Stats};
 use monomorph_model::ModelSpec;
 use std::time::Duration;
 
-/// A step is not taken for one that will never come back before it has taken so long: a probe within two
-/// seconds of a hang must see it.
+/// Least time before a step counts as hanging: a probe within two seconds of a hang must see it.
 const LEAST_STEP_LIMIT: Duration = Duration::from_millis(1500);
-/// How many times longer than expected a step may take: others use the machine too, and contexts grow.
+/// How many times longer than expected a step may take: the machine is shared, and contexts grow.
 const TOLERANCE: u32 = 4;
 
-/// How long a step may take before it is taken for one that hangs.
+/// How long a step may take before it counts as hanging.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum StepLimit {
-    /// As long as somebody said.
+    /// As configured.
     Fixed(Duration),
-    /// At least so long, and longer where steps have been seen to take longer.
+    /// At least so long, and longer after longer steps.
     Learned(Duration),
 }
 
@@ -24,7 +23,7 @@ impl StepLimit {
     /// From what the plan predicts for the largest step of an empty cache.
     pub(crate) fn predicted(spec: &ModelSpec) -> StepLimit {
         let predicted = spec.step_tokens as f64 / spec.figures.predicted_prefill;
-        // Of a build without figures that is no number of seconds.
+        // A build without figures gives no finite number.
         let predicted = Duration::try_from_secs_f64(predicted).unwrap_or_default();
         StepLimit::Learned(predicted.saturating_mul(TOLERANCE).max(LEAST_STEP_LIMIT))
     }
@@ -38,16 +37,16 @@ impl StepLimit {
     }
 }
 
-/// What the verdict depends on.
+/// What readiness depends on.
 #[derive(Clone, Debug)]
 pub(crate) struct Signs {
-    /// What the engine says of itself.
+    /// The engine's own health.
     pub(crate) health: Health,
-    /// How long its thread has gone without a sign of life; `None` while it sleeps.
+    /// Time since its thread last made progress; `None` while it sleeps.
     pub(crate) in_turn: Option<Duration>,
     /// Whether it has requests.
     pub(crate) busy: bool,
-    /// For how long a canary has not been answered; `None` when none is asked.
+    /// How long a canary has been pending; `None` when none is.
     pub(crate) unanswered: Option<Duration>,
     /// How long a step may take.
     pub(crate) step_limit: Duration,
@@ -73,8 +72,7 @@ impl Signs {
             let (taken, limit) = (taken.as_secs_f64(), self.step_limit.as_secs_f64());
             return Readiness::Hung(format!("a step has taken {taken:.1} s, and {limit:.1} s are allowed"));
         }
-        // Whoever has nothing else to do answers at once. That it does not, though no step hangs, has no
-        // cause known here.
+        // An idle engine answers a canary at once. Why this one does not, though no step hangs, is not known.
         let patience = self.step_limit * TOKENS as u32;
         if let Some(asked) = self.unanswered.filter(|&asked| !self.busy && asked >= patience) {
             let asked = asked.as_secs_f64();
@@ -84,7 +82,7 @@ impl Signs {
     }
 }
 
-/// Whether a request would be answered, and why not.
+/// Whether a request would be answered, and if not, why.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Readiness {
     /// It would.
@@ -95,9 +93,9 @@ pub(crate) enum Readiness {
     Draining,
     /// It has.
     Stopped,
-    /// A step does not come back, though it may yet.
+    /// A step hangs; it may still come back.
     Hung(String),
-    /// Answers would be wrong.
+    /// Answers are wrong.
     Poisoned(String),
     /// The engine failed.
     Dead(String),
@@ -109,8 +107,8 @@ impl Readiness {
         *self == Readiness::Ready
     }
 
-    /// Whether the process is worth keeping. What hangs may come back; whoever restarts processes decides how
-    /// often in a row it wants to hear so.
+    /// Whether the process is alive. A hanging step may come back: how many failed probes in a row mean a
+    /// restart is the orchestrator's decision.
     pub(crate) fn is_live(&self) -> bool {
         self.cause().is_none()
     }
@@ -128,7 +126,7 @@ impl Readiness {
         }
     }
 
-    /// What is wrong, where something is.
+    /// What is wrong, if anything.
     pub(crate) fn cause(&self) -> Option<&str> {
         match self {
             Readiness::Hung(cause) | Readiness::Poisoned(cause) | Readiness::Dead(cause) => Some(cause),

@@ -1,11 +1,11 @@
-//! What is asked of the system's allocator, where that is glibc's.
+//! Tuning of glibc's allocator; other allocators are left alone.
 
-/// Arenas of a server. By default there are eight a processor, each of which keeps what threads that come and
-/// go have freed in it: after five minutes of grammars by chance that was 260 MiB on two processors. With
-/// four giving it back changed nothing.
+/// Arenas of a server. The default is eight per processor, and each keeps what short-lived threads freed in
+/// it: 260 MiB on two processors after five minutes of random grammars. With four arenas trimming made no
+/// difference.
 pub(crate) const ARENAS: i32 = 4;
 
-/// Has all threads share so many arenas. To be called before there is a second thread.
+/// Makes all threads share so many arenas. Call it before there is a second thread.
 pub(crate) fn share(arenas: i32) {
     #[cfg(target_env = "gnu")]
     // SAFETY: it sets a number of the allocator's.
@@ -17,7 +17,7 @@ pub(crate) fn share(arenas: i32) {
     let _ = arenas;
 }
 
-/// Asks the allocator to give back what it keeps of freed memory. Takes some milliseconds for each GiB.
+/// Returns freed memory to the system. Takes some milliseconds per GiB.
 pub(crate) fn trim() {
     #[cfg(target_env = "gnu")]
     // SAFETY: it may be called at any time by any thread; it touches freed memory only.
@@ -26,7 +26,7 @@ pub(crate) fn trim() {
     }
 }
 
-/// Bytes that are allocated in all arenas together; 0 where the allocator does not say.
+/// Bytes allocated in all arenas; 0 with another allocator.
 pub(crate) fn allocated() -> usize {
     #[cfg(target_env = "gnu")]
     {

@@ -1,25 +1,23 @@
-//! How many files the process may have open: the system says, and what a server wants is found out before
-//! anything needs it.
+//! The limit of open files, checked and raised before it can be hit.
 
 use crate::process::out;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
-/// Files open beside connections: terminals, threads' event queues, weights while they are read, a dump, a
-/// swap file.
+/// Open files beside connections: terminals, event queues, weights being read, a dump, a swap file.
 const OWN: u64 = 40;
-/// Connections without which there is nothing to serve.
+/// Fewest connections that make a server.
 const FEWEST: u64 = 8;
 
-/// What is to be done about a limit.
+/// What to do about the limit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Claim {
     /// It is enough.
     Enough,
     /// It can be raised to this, which is enough.
     Raise(u64),
-    /// There are this many and no more: some connections will wait.
+    /// It can only be this: some connections will wait.
     Few(u64),
-    /// There are this many and no more: nothing can be served.
+    /// It can only be this: too few to serve.
     None(u64),
 }
 
@@ -35,10 +33,9 @@ fn decide(limit: Rlimit, connections: u64) -> Claim {
     }
 }
 
-/// Sees that there may be as many connections, and raises the limit where the system allows it.
+/// Raises the limit for so many connections, as far as the system allows.
 ///
-/// # Errors
-/// When there may not be enough files for a few.
+/// # Errors When even a few connections would not fit.
 pub(crate) fn claim(connections: usize) -> Result<(), String> {
     let (limit, connections) = (getrlimit(Resource::Nofile), connections as u64);
     let claim = decide(limit, connections);

@@ -1,4 +1,4 @@
-//! What is logged: spans of requests with their phases, to standard error, when asked for.
+//! Logging to standard error, off by default: spans of requests with their phases.
 
 use tracing::level_filters::LevelFilter;
 
@@ -12,12 +12,12 @@ pub struct LogArgs {
 }
 
 impl LogArgs {
-    /// Begins to log.
+    /// Starts logging.
     pub(crate) fn begin(&self) {
         if self.level == LevelFilter::OFF {
             return;
         }
-        // Whoever has set another subscriber up before wants that one.
+        // A subscriber that was set before stays.
         let _ = tracing_subscriber::fmt()
             .with_max_level(self.level)
             .with_ansi(false)

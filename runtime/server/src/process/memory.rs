@@ -1,5 +1,4 @@
-//! The machine's memory: how much of it a server may take, what it will take for what, and when it is too
-//! little to go on.
+//! Host memory: how much of it a server may take, the plan of its use, and the guard against running out.
 
 use crate::process::out;
 use monomorph_model::{ModelSpec, StateRoom, States, StatesWanted};
@@ -7,12 +6,12 @@ use std::sync::Mutex;
 use std::time::{Duration, Instant};
 use sysinfo::{MemoryRefreshKind, RefreshKind, System};
 
-/// How long a reading of the machine's memory is good for.
+/// How long a reading of host memory stays valid.
 const FRESH: Duration = Duration::from_millis(500);
-/// What the process takes beside the model: its code, the tokenizer, HTTP. `tests/tests/soak.rs` holds
-/// servers to the sum.
+/// Memory of the process beside the model: code, tokenizer, HTTP. `tests/tests/soak.rs` checks servers
+/// against the sum.
 const PROCESS_BYTES: u64 = 96 << 20;
-/// The guard that nobody asked for: this part of the machine's memory, and no more than so many bytes.
+/// The default guard: this part of host memory, up to so many bytes.
 const GUARD_PART: u64 = 16;
 const GUARD_MOST: u64 = 4096 << 20;
 
@@ -21,7 +20,7 @@ const GUARD_MOST: u64 = 4096 << 20;
 pub(crate) struct Host {
     /// All of it.
     pub(crate) total: u64,
-    /// What may still be had without ending somebody; cached files count as free.
+    /// What can be allocated without the system killing a process; cached files count as free.
     pub(crate) available: u64,
 }
 
@@ -31,10 +30,10 @@ impl Host {
         let kind = RefreshKind::nothing().with_memory(MemoryRefreshKind::nothing().with_ram());
         let system = System::new_with_specifics(kind);
         let whole = Host { total: system.total_memory(), available: system.available_memory() };
-        // Where no file may be opened nothing is known of the machine, and the library asks not to be asked
-        // of its groups.
+        // Without open files nothing is known of the machine, and the library must not be asked about control
+        // groups.
         match (whole.total > 0).then(|| system.cgroup_limits()).flatten() {
-            // What the group has cached of files is not among what it cannot give back.
+            // The group's file cache can be reclaimed.
             Some(limits) => whole.within(limits.total_memory, limits.total_memory.saturating_sub(limits.rss)),
             None => whole,
         }
@@ -62,11 +61,9 @@ impl GuardArgs {
     }
 }
 
-/// Whether a server whose model is in a GPU's memory fits beside it, with so many bytes of copies of
-/// sequences.
+/// Checks that a server whose model is in GPU memory fits into host memory, with so many bytes of swap space.
 ///
-/// # Errors
-/// When what stays free would not.
+/// # Errors When the guard would be violated.
 pub(crate) fn beside_device(host: Host, guard: u64, swap: u64) -> Result<(), String> {
     let takes = PROCESS_BYTES.saturating_add(swap);
     if guard == 0 || host.available.saturating_sub(guard) >= takes {
@@ -82,15 +79,15 @@ pub(crate) fn beside_device(host: Host, guard: u64, swap: u64) -> Result<(), Str
     ))
 }
 
-/// What a server on this machine's own memory takes, K/V aside, and what is left for that. In bytes.
+/// Memory of a server whose model is in host memory, K/V aside, and the room for that. In bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Room {
     host: Host,
     guard: u64,
     weights: u64,
-    /// Of all sequences that run at a time, and snapshots.
+    /// Recurrent states of running sequences, and snapshots.
     state: u64,
-    /// Of copies of sequences.
+    /// Swap space.
     swap: u64,
     scratch: u64,
     /// Bytes of a K/V block.
@@ -100,8 +97,8 @@ pub(crate) struct Room {
 }
 
 impl Room {
-    /// For a stack that keeps no states, and so many bytes of copies of sequences. At most `fraction` of the
-    /// machine's memory is taken.
+    /// For a stack without states, and so many bytes of swap space. At most `fraction` of host memory is
+    /// used.
     pub(crate) fn new(spec: &ModelSpec, swap: u64, host: Host, fraction: f64, guard: u64) -> Room {
         let ceiling = (host.total as f64 * fraction) as u64;
         Room {
@@ -116,7 +113,7 @@ impl Room {
         }
     }
 
-    /// The same with so many bytes more of scratch.
+    /// The same with so many more bytes of scratch.
     pub(crate) fn beside(self, bytes: u64) -> Room {
         Room { scratch: self.scratch + bytes, ..self }
     }
@@ -140,12 +137,12 @@ impl Room {
         self.weights + self.state + self.swap + self.scratch + PROCESS_BYTES
     }
 
-    /// K/V blocks that there is room for.
+    /// K/V blocks that fit.
     pub(crate) fn blocks(&self) -> usize {
         usize::try_from(self.limit.saturating_sub(self.fixed()) / self.block.max(1)).unwrap_or(usize::MAX)
     }
 
-    /// Why there is not room for more.
+    /// Why no more fit.
     pub(crate) fn why(&self) -> String {
         format!(
             "{} of {} are free, {} stay so (--memory-guard), and weights, state, swap space and scratch take {}",
@@ -156,12 +153,12 @@ impl Room {
         )
     }
 
-    /// The most that the server comes to take with so many blocks.
+    /// Most memory that the server uses with so many blocks.
     pub(crate) fn total(&self, blocks: usize) -> u64 {
         self.fixed() + blocks as u64 * self.block
     }
 
-    /// Says what will be taken for what, before it is.
+    /// Prints the plan before memory is claimed.
     pub(crate) fn print(&self, spec: &ModelSpec, blocks: usize, print: fn(std::fmt::Arguments)) {
         let state = match self.state {
             0 => String::new(),
@@ -185,7 +182,7 @@ impl Room {
     }
 }
 
-/// Watches the machine's memory while a server runs.
+/// Watches host memory while a server runs.
 #[derive(Debug)]
 pub(crate) struct Guard {
     bytes: u64,
@@ -193,12 +190,12 @@ pub(crate) struct Guard {
 }
 
 impl Guard {
-    /// One that wants so many bytes to stay free; 0 watches nothing.
+    /// A guard that keeps so many bytes free; 0 disables it.
     pub(crate) fn new(bytes: u64) -> Guard {
         Guard { bytes, last: Mutex::new(None) }
     }
 
-    /// What is wrong, if the machine has less memory left than it should.
+    /// The shortage, if less memory is free than the guard demands.
     pub(crate) fn shortage(&self) -> Option<String> {
         if self.bytes == 0 {
             return None;

@@ -6,7 +6,7 @@ use std::io::Write;
 /// Bytes of a GB, as flags and [`bytes`] count them.
 pub(crate) const GB: f64 = 1e9;
 
-/// A line to standard output, flushed; whoever stopped reading does not want it.
+/// A line to standard output, flushed. A reader that has gone is no error.
 pub(crate) fn print(line: Arguments) {
     let mut out = std::io::stdout().lock();
     let _ = writeln!(out, "{line}").and_then(|()| out.flush());

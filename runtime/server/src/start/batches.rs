@@ -1,9 +1,9 @@
-//! What a server says of batches whose size changes no bit of a row.
+//! How a build's batch invariance is reported.
 
 use monomorph_model::{BatchInvariantSpec, ModelSpec};
 use serde_json::{Value, json};
 
-/// What it promises and what that takes, for people.
+/// In words.
 pub(crate) fn describe(spec: &ModelSpec, invariant: &BatchInvariantSpec) -> String {
     let pieces = match invariant.piece_tokens {
         1 => "anywhere".to_owned(),
@@ -13,7 +13,7 @@ pub(crate) fn describe(spec: &ModelSpec, invariant: &BatchInvariantSpec) -> Stri
     format!("their size changes no bit of a row; at most {most} sequences at once, prompts are cut {pieces}")
 }
 
-/// The same, for programs; null of a build that promises nothing.
+/// As JSON; null for a build without it.
 pub(crate) fn facts(spec: &ModelSpec) -> Value {
     let Some(BatchInvariantSpec { piece_tokens }) = spec.batch_invariant else { return Value::Null };
     json!({ "sequences": spec.step_sequences, "piece_tokens": piece_tokens })

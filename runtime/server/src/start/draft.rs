@@ -1,17 +1,17 @@
-//! What a server says of its drafts.
+//! How a build's drafts are reported.
 
 use monomorph_engine::Stats;
 use monomorph_model::{DraftSpec, Drafter, ModelSpec};
 use serde_json::{Value, json};
 
-/// What a build whose drafts are accepted by rate says of its answers, which mean nothing; `None` of every
-/// other build.
+/// The mark on every answer of a build whose drafts are accepted by force, since these mean nothing; `None`
+/// for other builds.
 pub(crate) fn forced(spec: &ModelSpec) -> Option<String> {
     let rate = spec.draft.as_ref()?.forced_acceptance?;
     Some(format!("forced-acceptance-{rate}"))
 }
 
-/// How it drafts, for people.
+/// The method, in words.
 pub(crate) fn describe(spec: &ModelSpec, draft: &DraftSpec) -> String {
     let DraftSpec { method, drafter, drafts, vocabulary, forced_acceptance } = draft;
     let plural = if *drafts == 1 { "" } else { "s" };
@@ -30,7 +30,7 @@ pub(crate) fn describe(spec: &ModelSpec, draft: &DraftSpec) -> String {
     format!("{method}: {drafts} token{plural} after every one sampled{layers}, {ids}{forced}")
 }
 
-/// The same, for programs; null where nothing is drafted.
+/// The method as JSON; null where nothing is drafted.
 pub(crate) fn facts(spec: &ModelSpec) -> Value {
     let Some(DraftSpec { method, drafts, vocabulary, forced_acceptance, .. }) = spec.draft else {
         return Value::Null;
@@ -40,13 +40,12 @@ pub(crate) fn facts(spec: &ModelSpec) -> Value {
     })
 }
 
-/// How many of the drafts of a step were accepted in the mean, from 0 to all that a step verifies; `None`
-/// before the first.
+/// Mean number of accepted drafts of a step, from 0 to all that it verifies; `None` before the first.
 pub(crate) fn mean_accepted(spec: &ModelSpec, verified: u64, accepted: u64) -> Option<f64> {
     (verified > 0).then(|| accepted as f64 * spec.drafts() as f64 / verified as f64)
 }
 
-/// [`mean_accepted`] of what an engine did.
+/// [`mean_accepted`] of an engine.
 pub(crate) fn mean_of(spec: &ModelSpec, stats: &Stats) -> Option<f64> {
     mean_accepted(spec, stats.drafts_verified, stats.drafts_accepted)
 }

@@ -1,17 +1,17 @@
-//! Sequences that are longer than memory: flags, and what they mean for a model.
+//! K/V offload to disk: flags, and the model's options.
 
 use crate::process::out;
 use monomorph_model::{FarOptions, ModelSpec};
 use std::num::NonZero;
 use std::path::PathBuf;
 
-/// About how many KiB are written and read at a time unless told otherwise: enough to be worth an access, and
-/// few enough that sequences need not have many blocks before some can go.
+/// Default size of a transfer in KiB: large enough to be worth an access, and small enough that short
+/// sequences can offload too.
 const PAGE: usize = 128;
-/// Pages on their way at a time unless told otherwise.
+/// Default number of transfers at a time.
 const DEPTH: u32 = 16;
 
-/// Room on disk for what sequences have beyond their share of memory.
+/// Flags of K/V offload.
 #[derive(Clone, Debug, clap::Args)]
 pub struct FarArgs {
     /// Let sequences be longer than their share of memory: their oldest keys and values go to a file in this
@@ -35,12 +35,12 @@ pub struct FarArgs {
 }
 
 impl FarArgs {
-    /// Whether sequences may be longer than memory.
+    /// Whether K/V offload is on.
     pub(crate) fn is_on(&self) -> bool {
         self.high_speed_swap.is_some()
     }
 
-    /// Bytes that are claimed for reading, about: of most models as many, whatever the context.
+    /// Bytes of the staging buffers, about: the same for most models, whatever the context.
     pub(crate) fn staging(&self, spec: &ModelSpec) -> u64 {
         // Five windows of 2 MiB, or of ten blocks of a layer and two pages where these are larger; one layer
         // of four may attend.
@@ -52,10 +52,9 @@ impl FarArgs {
         self.high_speed_swap_page.map_or(PAGE, |page| page as usize) << 10
     }
 
-    /// What the model is told, where there are `blocks` blocks, or as many as its device holds.
+    /// The model's options, with `blocks` blocks, or as many as its device holds.
     ///
-    /// # Errors
-    /// When this build cannot, or the numbers leave nothing to work with.
+    /// # Errors When this build cannot offload, or the sizes do not fit.
     pub(crate) fn options(
         &self,
         spec: &ModelSpec,

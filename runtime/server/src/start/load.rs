@@ -1,4 +1,4 @@
-//! From a weights path to a model at work.
+//! From a weights path to a running model.
 
 use crate::failure::Failure;
 use crate::process::memory::{GuardArgs, Host, Room, beside_device};
@@ -14,19 +14,18 @@ use monomorph_weights::Checkpoint;
 use std::num::NonZero;
 use std::path::PathBuf;
 
-/// Longest sequence that is claimed memory for without being asked to, in tokens.
+/// Default context in tokens.
 pub(crate) const DEFAULT_CONTEXT: usize = 8192;
-/// Tokens cached without being asked to, where memory is everybody's: eight sequences of 2,048.
+/// Default tokens of K/V on a CPU: eight sequences of 2,048.
 const DEFAULT_KV_TOKENS: usize = 8 * 2048;
 
 /// Loads a model and starts its engine: the one generic step of serving, as a plain function pointer. The
 /// options' blocks, sequences and snapshots become those that the model claimed.
 pub type StartEngine = fn(&Weights, &LoadOptions, EngineOptions, &Progress) -> Result<EngineHandle, Failure>;
 
-/// A model of weights that nobody wrote to meanwhile.
+/// Loads a model, and checks that its files did not change meanwhile.
 ///
-/// # Errors
-/// As those of [`Model::load`], or when somebody did.
+/// # Errors As [`Model::load`], or when a file changed.
 pub(crate) fn load_model<M: Model>(
     weights: &Weights,
     options: &LoadOptions,
@@ -145,7 +144,7 @@ impl WeightsArgs {
     }
 }
 
-/// Threads of the CPU team.
+/// Flags of threads.
 #[derive(Clone, Debug, clap::Args)]
 pub struct ThreadArgs {
     /// Threads of the CPU team, or that pack weights for a GPU [default: as many as this process may run on].
@@ -154,31 +153,30 @@ pub struct ThreadArgs {
 }
 
 impl ThreadArgs {
-    /// The count.
+    /// Number of threads.
     pub(crate) fn count(&self) -> usize {
         let available = || std::thread::available_parallelism().map_or(1, NonZero::get);
         self.threads.map_or_else(available, NonZero::get)
     }
 }
 
-/// Most of a device's memory that a model takes.
+/// Limits of memory.
 #[derive(Clone, Debug, clap::Args)]
 pub struct MemoryArgs {
     /// Most of the device's memory to take, as a part of it: the GPU's, or the machine's on a CPU; less where
     /// others use it.
     #[arg(long, value_name = "F", default_value_t = 0.9)]
     pub memory_fraction: f64,
-    /// What stays free.
+    /// The guard of host memory.
     #[command(flatten)]
     pub guard: GuardArgs,
 }
 
 impl MemoryArgs {
-    /// What there is room for beside `swap_bytes` for copies of sequences, and recurrent states, where the
-    /// device's memory is the machine's own; a GPU's is planned when it is claimed.
+    /// The room for K/V beside `swap_bytes` of swap space and recurrent states, where the device's memory is
+    /// host memory; a GPU's is planned when it is claimed.
     ///
-    /// # Errors
-    /// When the fraction is none, or a GPU's server does not fit into what the machine has left.
+    /// # Errors When the fraction is out of range, or a GPU's server does not fit into host memory.
     pub(crate) fn room(&self, spec: &ModelSpec, swap_bytes: u64) -> Result<Option<Room>, String> {
         let fraction = self.fraction()?;
         let host = Host::read();
@@ -199,7 +197,7 @@ impl MemoryArgs {
         Err(format!("--memory-fraction {fraction} is not above 0 and at most 1"))
     }
 
-    /// What a load is told.
+    /// The options of a load.
     pub(crate) fn options(
         &self,
         blocks: Option<usize>,
@@ -236,26 +234,25 @@ pub struct CacheArgs {
     pub sequences: Option<NonZero<usize>>,
 }
 
-/// What sequences will have.
+/// Memory planned for sequences.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Planned {
-    /// Tokens of the longest.
+    /// Tokens of the longest sequence.
     pub(crate) context: usize,
     /// Blocks to claim; `None` leaves them to the device.
     pub(crate) blocks: Option<usize>,
     /// States to claim, as far as that is not left to the device.
     pub(crate) states: StatesWanted,
-    /// The memory that was planned.
+    /// The plan of memory.
     pub(crate) room: Option<Room>,
 }
 
 impl CacheArgs {
-    /// What is asked for, and what the `room` holds of what is not. A sequence takes blocks for what drafts
-    /// reach behind its tokens, too. Where it `streams`, a sequence need not fit. Of snapshots there are so
-    /// many, or one a sequence.
+    /// What is asked for; what is not is as much as the `room` holds. A sequence also takes blocks for the
+    /// reach of its drafts. Where it `streams`, a sequence need not fit. `snapshots` is their number, or one
+    /// per sequence.
     ///
-    /// # Errors
-    /// When what was asked for is beyond the model or the room, or is no whole sequence.
+    /// # Errors When what was asked for exceeds the model or the room, or holds no whole sequence.
     pub(crate) fn plan(
         &self,
         spec: &ModelSpec,
@@ -293,12 +290,12 @@ impl CacheArgs {
         Ok(Planned { context, blocks, states, room })
     }
 
-    /// Whether nobody asked how long sequences are, nor for how many tokens.
+    /// Whether neither the context nor the number of tokens was given.
     fn is_free(&self) -> bool {
         self.context.is_none() && self.kv_tokens.is_none() && self.blocks.is_none()
     }
 
-    /// Blocks that come before the states of sequences that nobody asked for.
+    /// Blocks that come before states that were not asked for.
     fn first(&self, spec: &ModelSpec) -> usize {
         let context = self.context.map_or(DEFAULT_CONTEXT.min(spec.usable_context()), NonZero::get);
         let tokens = self.kv_tokens.map_or(context.saturating_add(spec.reach()), NonZero::get);
@@ -349,7 +346,7 @@ impl CacheArgs {
     }
 }
 
-/// What is kept of answers for prompts that begin alike.
+/// Flags of the prefix cache.
 #[derive(Clone, Debug, clap::Args)]
 pub struct PrefixArgs {
     /// Whether what a prompt has in common with earlier ones and their answers is taken from memory, or
@@ -368,11 +365,10 @@ pub struct PrefixArgs {
 }
 
 impl PrefixArgs {
-    /// What the engine is told, but for how many snapshots there is room; and how many are wanted: `None` is
-    /// one a sequence.
+    /// The engine's options, without the number of snapshots that fit; and the number wanted, where `None` is
+    /// one per sequence.
     ///
-    /// # Errors
-    /// When snapshots are asked for that nobody would take.
+    /// # Errors When snapshots are asked for that cannot be used.
     pub(crate) fn options(&self, spec: &ModelSpec) -> Result<(PrefixOptions, Option<usize>), String> {
         let enabled = self.prefix_cache == Switch::On;
         let asked = [
@@ -393,7 +389,7 @@ impl PrefixArgs {
     }
 }
 
-/// Nothing is kept: for verbs that measure, or compare.
+/// No prefix cache: for verbs that measure or compare.
 pub(crate) const KEEP_NOTHING: PrefixOptions =
     PrefixOptions { enabled: false, snapshots: 0, snapshot_interval: SNAPSHOT_INTERVAL };
 

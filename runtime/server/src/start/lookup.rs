@@ -1,10 +1,10 @@
-//! Flags of drafts that are looked up.
+//! Flags of n-gram lookup.
 
 use monomorph_engine::{LONGEST_NGRAM, LookupOptions};
 use monomorph_model::{Drafter, ModelSpec};
 use std::num::NonZero;
 
-/// How drafts are looked up, of a build with `--draft ngram`.
+/// N-gram lookup, of a build with `--draft ngram`.
 #[derive(Clone, Debug, clap::Args)]
 pub struct LookupArgs {
     /// Of a build with `--draft ngram`: most tokens at an answer's end that are looked for in what came
@@ -17,7 +17,7 @@ pub struct LookupArgs {
 }
 
 impl LookupArgs {
-    /// What the engine is told.
+    /// The engine's options.
     ///
     /// # Errors
     /// When nothing is looked up, or no n-gram has such a length.

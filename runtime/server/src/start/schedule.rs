@@ -1,4 +1,4 @@
-//! How sequences share steps: flags, and what is said of it.
+//! The scheduler's flags, and how its options are reported.
 
 use monomorph_engine::{Policy, ScheduleOptions};
 use monomorph_model::ModelSpec;
@@ -29,12 +29,12 @@ pub struct ScheduleArgs {
 pub enum Schedule {
     /// First in, first out.
     Fifo,
-    /// The shortest prompt first, and deadlines.
+    /// The shortest prompt first, with deadlines.
     Slai,
 }
 
 impl ScheduleArgs {
-    /// What the engine is told.
+    /// The engine's options.
     ///
     /// # Errors
     /// When steps of this build cannot carry so many tokens of prompts.
@@ -57,7 +57,7 @@ pub(crate) fn facts(options: &ScheduleOptions) -> Value {
     json!({"policy": policy.name(), "tbt_ms": tbt.as_millis() as u64, "prefill_tokens": prefill_tokens})
 }
 
-/// In words, where there is something to say.
+/// In words, where they differ from the default.
 pub(crate) fn describe(options: &ScheduleOptions) -> String {
     let ScheduleOptions { policy, tbt, prefill_tokens } = options;
     let mut said = match policy {

@@ -1,4 +1,4 @@
-//! Flags of `serve` for sequences that have to make room, and what is said of them.
+//! Flags of swapping, and how its options are reported.
 
 use crate::process::memory::Host;
 use crate::process::out;
@@ -6,7 +6,7 @@ use monomorph_engine::{SwapDisk, SwapOptions};
 use monomorph_model::ModelSpec;
 use std::path::PathBuf;
 
-/// Where sequences that lose their blocks to others are kept.
+/// Where pre-empted sequences are swapped to.
 #[derive(Clone, Debug, clap::Args)]
 pub struct SwapArgs {
     /// GB of the machine's memory for what sequences that have to make room had computed; they go on from
@@ -36,10 +36,9 @@ pub enum When {
 }
 
 impl SwapArgs {
-    /// What the engine is told; `report` takes a line when a disk fails.
+    /// The engine's options; `report` receives a line when a disk fails.
     ///
-    /// # Errors
-    /// When a size is none, holds no sequence, or is not there.
+    /// # Errors When a size is out of range, holds no sequence, or is not available.
     pub(crate) fn options(
         &self,
         spec: &ModelSpec,
@@ -79,7 +78,7 @@ fn bytes(flag: &str, size: f64) -> Result<u64, String> {
     Err(format!("{flag} {size}: must be a number of GB, 0 or more"))
 }
 
-/// What there is to say of the room: how much, and for how many tokens.
+/// The swap space in words: how much, and for how many tokens.
 pub(crate) fn describe(spec: &ModelSpec, swap: &SwapOptions) -> String {
     if swap.host_bytes == 0 {
         return String::new();

@@ -1,4 +1,4 @@
-//! `--verify`: the digests of the weights' files, compared before anything is made of them.
+//! `--verify`: compares the digests of the weights' files before they are loaded.
 
 use crate::process::out;
 use monomorph_model::{FileSpec, ModelSpec};
@@ -16,8 +16,7 @@ const SUMS: &str = "SHA256SUMS";
 /// Compares the SHA-256 of every file of the checkpoint with the digests that are known of it, on several
 /// files at a time.
 ///
-/// # Errors
-/// Names a file of another digest, that cannot be read, or that no digest is known of.
+/// # Errors Names a file whose digest differs or is not known, or that cannot be read.
 pub(crate) fn verify(spec: &ModelSpec, checkpoint: &Checkpoint, threads: usize) -> Result<(), String> {
     let started = Instant::now();
     let files = checkpoint.files();
@@ -25,7 +24,7 @@ pub(crate) fn verify(spec: &ModelSpec, checkpoint: &Checkpoint, threads: usize) 
     let work = || -> Result<(), String> {
         while let Some(file) = files.get(next.fetch_add(1, Ordering::Relaxed)) {
             if let Err(error) = check(spec.files, file) {
-                // Nobody begins another.
+                // No thread begins another file.
                 next.store(files.len(), Ordering::Relaxed);
                 return Err(error);
             }
@@ -75,8 +74,7 @@ fn check(known: &[FileSpec], file: &WeightsFile) -> Result<(), String> {
 }
 
 /// The digests that a file may have: those of its name in the build's spec; else what a list beside it says;
-/// else its name in a hub's cache; else those of the spec's files of its kind, as of a GGUF that somebody
-/// gave another name.
+/// else its name in a hub's cache; else those of the spec's files of its kind, as of a renamed GGUF.
 fn expected(known: &[FileSpec], sums: &str, path: &Path, blob: Option<&Path>) -> Vec<String> {
     let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
     let of_spec = |matches: &dyn Fn(&FileSpec) -> bool| -> Vec<String> {

@@ -1,12 +1,12 @@
-//! A prompt that is put into the prefix cache before the first request: that of an agent, which every
-//! conversation begins with.
+//! A prompt that is put into the prefix cache before the first request, such as an agent's, which begins
+//! every conversation.
 
 use crate::request::text::Text;
 use monomorph_engine::{EngineHandle, Event, FinishReason, Request};
 use serde_json::{Map, Value};
 use std::path::{Path, PathBuf};
 
-/// Flags of it.
+/// Flags of warming up.
 #[derive(Clone, Debug, clap::Args)]
 pub struct WarmUpArgs {
     /// A file whose prompt is computed before the server is ready, so that requests which begin like it find
@@ -17,7 +17,7 @@ pub struct WarmUpArgs {
 }
 
 impl WarmUpArgs {
-    /// Computes the prompt; says how many tokens it has.
+    /// Computes the prompt; returns its number of tokens.
     ///
     /// # Errors
     /// When the file cannot be read or is no prompt, or the engine refuses it.
