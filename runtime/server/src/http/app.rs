@@ -29,47 +29,47 @@ use std::hash::RandomState;
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
-/// The server: fixed facts, and what loading brings.
+/// The server's state: what is fixed at the start, and what loading adds.
 pub(crate) struct App {
     /// The compiled model.
     pub(crate) spec: &'static ModelSpec,
     /// What clients call it.
     pub(crate) model_name: String,
-    /// Who may ask.
+    /// Keys that clients must show.
     pub(crate) keys: Keys,
-    /// From where, and under which names of this machine.
+    /// Origins and host names that are accepted.
     pub(crate) guests: Guests,
     /// Where requests and answers are written, if anywhere.
     pub(crate) dump: Option<Arc<Dump>>,
-    /// Fields that were given and change nothing.
+    /// Counts of fields that were ignored.
     pub(crate) ignored: Ignored,
     /// Largest body in bytes.
     pub(crate) body_limit: usize,
-    /// Whether the weights are made up, which every response says.
+    /// Whether the weights are random, which every response says.
     pub(crate) dummy: bool,
-    /// Whether drafts are accepted by rate, and at which, which every response says.
+    /// The forced rate of acceptance of drafts, if any, which every response says.
     pub(crate) forced: Option<String>,
     /// Whether models may reason.
     pub(crate) reasoning: ReasoningArgs,
-    /// Whether calls are held to their tools' schemas that need not be.
+    /// Whether calls are constrained to their tools' schemas even where that is not asked for.
     pub(crate) hold_calls: bool,
-    /// How long an answer may take; `None` is as long as it wants.
+    /// How long an answer may take; `None` is no limit.
     pub(crate) request_timeout: Option<Duration>,
-    /// How long a step may take before it is taken for one that hangs.
+    /// How long a step may take before it counts as hanging.
     pub(crate) step_limit: StepLimit,
-    /// Sees whether the machine's memory runs out.
+    /// Guards host memory.
     pub(crate) guard: Guard,
-    /// Work on texts.
+    /// Turns for work on long texts.
     pub(crate) turns: Turns,
-    /// Responses that are kept.
+    /// Stored responses.
     pub(crate) responses: Arc<Store>,
     /// How far loading has come.
     pub(crate) progress: Progress,
-    /// When the process began to serve.
+    /// When serving began.
     pub(crate) started: Instant,
     /// When, in seconds since 1970.
     pub(crate) created: u64,
-    /// What makes numbers of those who ask.
+    /// Hashes clients to numbers.
     pub(crate) askers: RandomState,
     /// When a drain that has begun ends.
     pub(crate) drained: OnceLock<Instant>,
@@ -77,33 +77,33 @@ pub(crate) struct App {
     pub(crate) ready: OnceLock<Ready>,
 }
 
-/// What answers need.
+/// What loading adds.
 pub(crate) struct Ready {
-    /// The model at work.
+    /// The running engine.
     pub(crate) engine: EngineHandle,
     /// Its text side.
     pub(crate) text: Arc<Text>,
-    /// What its answers can be held to.
+    /// The grammars that constrain answers.
     pub(crate) grammars: Arc<GrammarStore>,
-    /// What is asked to see whether its answers are right.
+    /// The canary that checks its answers.
     pub(crate) canary: Arc<Canary>,
     /// Canaries of the quant spec that were answered rightly at the start.
     pub(crate) known: usize,
 }
 
-/// What the engine is to begin with.
+/// Work for the engine.
 pub(crate) struct Begun {
-    /// What is to be answered.
+    /// The prompts.
     pub(crate) prompts: Vec<PromptIds>,
-    /// What takes the answers apart.
+    /// The parser of answers.
     pub(crate) reading: Reading,
-    /// What each answer is held to, if anything.
+    /// The constraint of each answer, if any.
     pub(crate) constraint: Option<Constraint>,
 }
 
 /// A prompt as the engine takes it.
 pub(crate) struct PromptIds {
-    /// Where it stands in the body, for errors.
+    /// Its path in the body, for errors.
     pub(crate) at: Cow<'static, str>,
     /// Its tokens.
     pub(crate) ids: Vec<u32>,
@@ -123,8 +123,9 @@ impl App {
         Signs::of(engine.health(), &engine.stats(), canary.unanswered(), self.step_limit).read()
     }
 
-    /// Hands prompts to the engine, each for as many answers as are wanted: all of them or none. The answers
-    /// come prompt by prompt. `max_tokens` is the endpoint's default for requests that name none.
+    /// Submits prompts to the engine, each for as many answers as are asked for: all of them or none. The
+    /// answers are in the order of the prompts. `max_tokens` is the endpoint's default for requests that name
+    /// none.
     pub(crate) async fn begin(
         &self,
         ready: &Ready,
@@ -160,7 +161,7 @@ impl App {
             priority: params.priority,
             client: asker.client(params.user.as_deref(), &self.askers),
         };
-        // One that is refused is refused before another is begun.
+        // Refuses before anything is submitted.
         let context = ready.engine.context();
         for PromptIds { at, ids } in &prompts {
             let error = match ids.len() {
@@ -176,11 +177,10 @@ impl App {
             let first = params.prompt_logprobs.and_then(|_| ids.first().copied());
             let told: Option<Arc<[u32]>> = params.token_ids.then(|| ids.as_slice().into());
             let request = Request { prompt: ids, ..request.clone() };
-            // What a prompt is answered does not depend on those beside it: each begins at the seed of the
-            // request.
+            // A prompt's answer does not depend on the other prompts: each starts from the request's seed.
             for (choice, mut request) in (0..).zip(std::iter::repeat_n(request, params.choices)) {
                 request.sampling.seed = request.sampling.seed.wrapping_add(choice);
-                // Those that have begun when one is refused are dropped, and so cancelled.
+                // If one is refused, the others are dropped and so cancelled.
                 let generation =
                     ready.engine.submit(request).map_err(|error| self.refusal(ready, error, &at))?;
                 let (tokenizer, stops) = (&ready.text.tokenizer, params.stops.clone());
@@ -192,8 +192,8 @@ impl App {
         Ok(answers)
     }
 
-    /// What an answer to a request is held to, if anything: a format, the form of its calls and the schemas
-    /// of their arguments, and a budget of reasoning before it, where the model marks that.
+    /// The constraint of a request's answer, if any: a format, the form of its calls and the schemas of their
+    /// arguments, and a budget for the reasoning before it, where the model marks that.
     pub(crate) async fn constraint(
         &self,
         ready: &Ready,
@@ -213,7 +213,7 @@ impl App {
         let room = ready.engine.context().saturating_sub(ids.len());
         let max_tokens = params.max_tokens.map_or(room, |asked| asked.min(room));
         let asked = params.reasoning_budget.map(|(_, budget)| budget);
-        // A budget ends answers at their end, which a request may want to be ignored.
+        // A budget makes end ids end the answer, which a request may ask to ignore.
         let budgeted = params.format.is_some() || !params.ignore_eos;
         let opened = (budgeted && !reading.is_plain()).then(|| reading.in_reasoning());
         let reasoning = opened.map(|opened| (opened, self.reasoning.budget(asked, *share, max_tokens)));
@@ -228,8 +228,8 @@ impl App {
         }
     }
 
-    /// A refusal of the engine's, of the prompt that stands at a path of the body, with what the client may
-    /// do about it.
+    /// The error for a prompt that the engine refused, with what the client can do about it; `at` is its path
+    /// in the body.
     fn refusal(&self, ready: &Ready, error: SubmitError, at: &str) -> ApiError {
         let wait = match error {
             SubmitError::QueueFull { waiting, .. } => {
@@ -256,12 +256,12 @@ impl App {
         }
     }
 
-    /// The names of the model served, that which answers tell first.
+    /// The names of the model served; answers use the first.
     pub(crate) fn names(&self) -> [&str; 3] {
         [&self.model_name, self.spec.model, self.spec.target]
     }
 
-    /// Refuses a model that is not the one served; whoever names none means that.
+    /// Refuses a model that is not the one served; a request without a model means that one.
     pub(crate) fn check_model(&self, name: Option<&str>) -> Result<(), ApiError> {
         let Some(name) = name.filter(|name| !self.names().contains(name)) else { return Ok(()) };
         let message = format!("there is no model {name:?} here; this server has {:?}", self.model_name);

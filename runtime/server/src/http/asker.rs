@@ -1,4 +1,4 @@
-//! Who asks, for the engine to serve all alike.
+//! The client of a request, so that the engine can share service fairly.
 
 use axum::body::Body;
 use axum::extract::ConnectInfo;
@@ -10,13 +10,12 @@ use std::net::IpAddr;
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Peer(pub(crate) IpAddr);
 
-/// What is known of who asks before the body is read: the key that was given, or else the address.
+/// What identifies a client before the body is read: its key, or else its address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Asker(u64);
 
 impl Asker {
-    /// Who sent a request. Numbers are hashes by a key of this process, so that nobody can choose to be
-    /// somebody else.
+    /// The client that sent a request, as a keyed hash, so that no client can impersonate another.
     pub(crate) fn of(request: &Request<Body>, keys: &RandomState) -> Asker {
         let headers = request.headers();
         let key = headers.get(header::AUTHORIZATION).or_else(|| headers.get("x-api-key"));

@@ -1,4 +1,4 @@
-//! Who may ask: every route but health and metrics wants a key, where the server has any.
+//! Authentication: with keys configured, every route but health and metrics requires one.
 
 use super::app::App;
 use crate::error::ApiError;
@@ -11,10 +11,10 @@ use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use std::sync::Arc;
 
-/// What supervisors ask, who have no key and learn no content.
+/// Routes of supervisors, which have no key and see no content.
 const OPEN: [&str; 4] = ["/health", "/health/live", "/health/ready", "/metrics"];
-/// How a key may be shown, a header each: Chromium reads one challenge of a header. A browser that opens the
-/// chat page asks its user for the second, whose password is the key.
+/// Challenges, a header each because Chromium reads one per header. A browser that opens the chat page uses
+/// the second: the password is the key.
 const CHALLENGES: [&str; 2] = ["Bearer realm=\"monomorph\"", "Basic realm=\"monomorph\", charset=\"UTF-8\""];
 
 /// Whether a path is one of those.
@@ -22,7 +22,7 @@ pub(super) fn is_open(path: &str) -> bool {
     OPEN.contains(&path)
 }
 
-/// Lets a request through that shows a key, or needs none.
+/// Passes a request on that has a valid key or needs none.
 pub(crate) async fn require(State(app): State<Arc<App>>, request: Request<Body>, next: Next) -> Response {
     let open = app.keys.is_empty() || is_open(request.uri().path());
     if open || shown(request.headers()).any(|key| app.keys.admit(&key)) {
@@ -36,7 +36,7 @@ pub(crate) async fn require(State(app): State<Arc<App>>, request: Request<Body>,
         "this server wants a key: `Authorization: Bearer KEY` or `x-api-key: KEY`"
     };
     let mut response = ApiError::new(StatusCode::UNAUTHORIZED, "invalid_api_key", message).into_response();
-    // A script that is refused, the chat page's, asks by itself: no browser need.
+    // The chat page's script asks for the key itself: the browser need not.
     let by_script =
         request.headers().get("sec-fetch-mode").is_some_and(|mode| mode.as_bytes() != b"navigate");
     for challenge in &CHALLENGES[..if by_script { 1 } else { 2 }] {

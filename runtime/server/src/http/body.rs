@@ -1,4 +1,4 @@
-//! Reading a request's body: bounded in size and in time, and said to be JSON.
+//! Reads request bodies: bounded in size and time, and declared as JSON.
 
 use crate::error::ApiError;
 use crate::request::fields::no_json;
@@ -17,8 +17,8 @@ const DISCARD_TIME: Duration = Duration::from_secs(10);
 /// See [`DISCARD_TIME`].
 const DISCARD_FACTOR: usize = 16;
 
-/// Reads a body as JSON, at most `limit` bytes of it. It must say that it is JSON: a page of elsewhere can
-/// make a browser send any other text without being asked whether it may.
+/// Reads a body of at most `limit` bytes as JSON. Its media type must be JSON: a foreign page can make a
+/// browser send any other type without a preflight.
 pub(crate) async fn read_json(request: Request<Body>, limit: usize) -> Result<Value, ApiError> {
     let bytes = read(request, limit).await?;
     serde_json::from_slice(&bytes).map_err(|error| ApiError {
@@ -27,7 +27,7 @@ pub(crate) async fn read_json(request: Request<Body>, limit: usize) -> Result<Va
     })
 }
 
-/// Reads a body where none is wanted, and throws it away: of JSON, as of all others.
+/// Reads and discards the body of a request that takes none.
 pub(super) async fn read_none(request: Request<Body>, limit: usize) -> Result<(), ApiError> {
     if !has_body(request.headers()) {
         return Ok(());
@@ -35,13 +35,13 @@ pub(super) async fn read_none(request: Request<Body>, limit: usize) -> Result<()
     read(request, limit).await.map(drop)
 }
 
-/// How long a body is, as far as that is said.
+/// The declared length of a body, if any.
 fn announced(headers: &HeaderMap) -> usize {
     let length = headers.get(header::CONTENT_LENGTH);
     length.and_then(|length| length.to_str().ok()?.parse().ok()).unwrap_or(0)
 }
 
-/// Whether there is a body: what a request of HTTP/1 without either header has none of.
+/// Whether there is a body: an HTTP/1 request with neither header has none.
 fn has_body(headers: &HeaderMap) -> bool {
     announced(headers) > 0 || headers.contains_key(header::TRANSFER_ENCODING)
 }
@@ -90,7 +90,7 @@ async fn discard(stream: &mut BodyDataStream, limit: usize) {
     }
 }
 
-/// The refusal of a body that does not say that it is JSON. None at all says nothing wrong.
+/// Refuses a body whose media type is not JSON. An empty body needs none.
 fn untold(headers: &HeaderMap) -> Option<ApiError> {
     if !has_body(headers) {
         return None;

@@ -50,7 +50,7 @@ pub(super) async fn begin(
     app.begin(ready, begun, params, asker, ready.engine.context()).await
 }
 
-/// Refuses what cannot be asked of calls together.
+/// Refuses contradictory demands on calls.
 fn check_calls(params: &GenerationParams, calls: Option<&Wanted>, reasons: bool) -> Result<(), ApiError> {
     let Some(calls) = calls else { return Ok(()) };
     if params.ignore_eos && calls.required {
@@ -64,7 +64,7 @@ fn check_calls(params: &GenerationParams, calls: Option<&Wanted>, reasons: bool)
         let what = "in this model's form of calls, which are JSON without a tag, tools beside a format of the answer are";
         return Err(ApiError::unsupported("tools", what));
     }
-    // Reasoning that begins or ends where nobody looks for it has the beginning of an answer behind it.
+    // Reasoning that is not parsed would hide the beginning of the answer.
     match calls.tools.iter().find(|tool| tool.strict && reasons) {
         None => Ok(()),
         Some(tool) => {

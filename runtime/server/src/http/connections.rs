@@ -1,4 +1,4 @@
-//! Connections: how many there may be, and how long one may take to say what it wants.
+//! Connections: how many there may be, and how long a request's head may take.
 
 use super::asker::Peer;
 use super::protocol::{self, Wire};
@@ -20,12 +20,12 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{Semaphore, watch};
 use tower_service::Service;
 
-/// How long to wait after the system would hand out no connection, because it is short of files.
+/// Pause after the system could not accept a connection for lack of descriptors.
 const SHORTAGE: Duration = Duration::from_millis(100);
-/// How long one that is turned away may take to hear so.
+/// How long the answer to a connection that is turned away may take.
 const TURN_AWAY: Duration = Duration::from_secs(1);
 
-/// What connections are bounded by.
+/// Limits of connections.
 #[derive(Clone, Copy, Debug, clap::Args)]
 pub struct ConnectionArgs {
     /// Connections at a time; on one more, requests are answered 503 and it is closed.
@@ -37,7 +37,7 @@ pub struct ConnectionArgs {
     pub head_seconds: NonZero<u64>,
 }
 
-/// Answers on connections until `stop` is over, then lets those under way end.
+/// Serves connections until `stop` completes, then lets answers in progress finish.
 pub(crate) async fn serve(
     listener: TcpListener,
     router: Router,
@@ -59,7 +59,7 @@ pub(crate) async fn serve(
             accepted = listener.accept() => accepted,
         };
         let Ok((stream, address)) = accepted else {
-            // One that broke off is the next one's gain; otherwise somebody has to close a file first.
+            // An aborted connection costs nothing; otherwise a descriptor must be closed first.
             tokio::time::sleep(SHORTAGE).await;
             continue;
         };
@@ -82,7 +82,7 @@ pub(crate) async fn serve(
     stopping.closed().await;
 }
 
-/// Answers on one connection until it ends, or the answer under way when `stopped` changes.
+/// Serves one connection until it ends, or after `stopped` until the answer in progress is sent.
 async fn talk(
     stream: TcpStream,
     builder: &http1::Builder,
@@ -111,9 +111,9 @@ async fn talk(
     let (mut stream, refused) = io.into_parts();
     let error = match (refused, ended) {
         (Some(status), _) => protocol::refusal(status),
-        // Who has said nothing is told nothing: it would take that for an answer to what it says next.
+        // A client that sent nothing gets nothing: it would take it for the answer to its next request.
         (None, Err(error)) if error.is_timeout() && !read_buf.is_empty() => protocol::late(head_seconds),
-        // A connection that breaks off is its client's affair.
+        // An aborted connection is not the server's error.
         _ => {
             let _ = stream.shutdown().await;
             return;
@@ -122,7 +122,7 @@ async fn talk(
     let _ = tokio::time::timeout(TURN_AWAY, protocol::tell(&mut stream, &error)).await;
 }
 
-/// Says on a connection too many that it is one.
+/// Answers 503 on a connection beyond the limit.
 async fn turn_away(mut stream: TcpStream, most: NonZero<usize>) {
     let message = format!("this server has as many connections as it takes, {most}");
     let error = ApiError::new(StatusCode::SERVICE_UNAVAILABLE, "too_many_connections", message);

@@ -1,13 +1,13 @@
-//! Which pages in browsers, of other origins than this server's own, may ask it, and see what it answers.
+//! CORS: which foreign origins may use this server from a browser.
 
 use axum::http::{HeaderName, HeaderValue, Method, header};
 use std::time::Duration;
 use tower_http::cors::{AllowOrigin, CorsLayer};
 
-/// How long a browser may remember what it was allowed.
+/// How long a browser may cache a preflight.
 const REMEMBERED: Duration = Duration::from_secs(600);
 
-/// Origins.
+/// Flags of CORS.
 #[derive(Clone, Debug, clap::Args)]
 pub struct CorsArgs {
     /// An origin whose pages may ask, such as `https://chat.example`; `*` is all. May be given several times
@@ -16,17 +16,17 @@ pub struct CorsArgs {
     pub cors_origin: Vec<String>,
 }
 
-/// Whose pages may ask.
+/// The allowed origins.
 #[derive(Clone, Debug)]
 pub(crate) enum Origins {
-    /// Anybody's.
+    /// All.
     Any,
-    /// Those of these origins.
+    /// These.
     Listed(Vec<HeaderValue>),
 }
 
 impl Origins {
-    /// Whether they may of this one.
+    /// Whether an origin is allowed.
     pub(crate) fn contain(&self, origin: &HeaderValue) -> bool {
         match self {
             Origins::Any => true,
@@ -38,14 +38,13 @@ impl Origins {
 impl CorsArgs {
     /// The origins.
     ///
-    /// # Errors
-    /// When one is none.
+    /// # Errors When one is not an origin.
     pub(crate) fn origins(&self) -> Result<Origins, String> {
         let origins = self.cors_origin.iter().map(|origin| of(origin)).collect::<Result<Vec<_>, _>>()?;
         Ok(if origins.iter().any(|origin| origin == "*") { Origins::Any } else { Origins::Listed(origins) })
     }
 
-    /// What says so to browsers.
+    /// The middleware that answers browsers.
     ///
     /// # Errors
     /// When one is no origin.

@@ -1,5 +1,5 @@
-//! `GET /health/live`: whether the process is worth keeping. `GET /health/ready`, and `/health`, which is the
-//! same: 200 only when a request would be answered, and rightly.
+//! `GET /health/live`: whether the process is alive. `GET /health/ready` and `/health`, the same: 200 only
+//! when a request would be answered, and correctly.
 
 use super::app::{App, Ready};
 use crate::health::Readiness;
@@ -16,10 +16,10 @@ use std::time::Duration;
 
 /// How long a probe of an idle engine waits for a canary's answer.
 const CANARY_WAIT: Duration = Duration::from_secs(1);
-/// How often it looks meanwhile whether something else is wrong.
+/// How often it checks for other failures meanwhile.
 const LOOK: Duration = Duration::from_millis(25);
 
-/// Whether to keep the process, from what is known: it asks nothing of the engine.
+/// Liveness, without asking the engine anything.
 pub(crate) async fn live(State(app): State<Arc<App>>) -> (StatusCode, Json<Value>) {
     let verdict = app.readiness();
     (code(verdict.is_live()), Json(json!({"status": verdict.status(), "reason": verdict.cause()})))
@@ -61,8 +61,8 @@ pub(crate) async fn ready(State(app): State<Arc<App>>) -> (StatusCode, Json<Valu
     (code(verdict.is_ready()), Json(body))
 }
 
-/// The verdict after a canary, where one is due. An engine that has requests shows what it can do: the canary
-/// takes its turn among them, and the next probe hears of it.
+/// Readiness after a canary, if one is due. In a busy engine the canary runs among the requests, and the next
+/// probe reads its result.
 async fn examine(app: &App, ready: &Ready) -> Readiness {
     let verdict = app.readiness();
     if !verdict.is_ready() || !ready.canary.ask(&ready.engine) {

@@ -1,10 +1,9 @@
-//! What browsers are kept from: a page of elsewhere asks this server as its reader, who can reach it where
-//! the page's author cannot.
+//! Protection of browsers: a foreign page may send requests with its reader's access to this server, which
+//! its author lacks.
 //!
-//! It can do so in two ways. It sends a request across origins, whose answer it may not see, but which is
-//! answered; such a request says its `Origin`. Or its own name is made to mean this machine (DNS rebinding),
-//! so that browsers take both for one origin; such a request says that name as `Host`. An address cannot be
-//! made to mean another machine.
+//! There are two ways. A cross-origin request is answered even though the page may not see the answer; it
+//! carries an `Origin`. With DNS rebinding the page's own name resolves to this machine, so that browsers see
+//! one origin; such a request carries that name as `Host`. An address cannot be rebound.
 
 use super::app::App;
 use super::auth;
@@ -20,7 +19,7 @@ use std::net::IpAddr;
 use std::sync::Arc;
 use sysinfo::System;
 
-/// Names.
+/// Flags of host names.
 #[derive(Clone, Debug, clap::Args)]
 pub struct HostArgs {
     /// A name that this machine is asked by, such as `llm.example.com`, without a port; `*` is any. May be
@@ -31,10 +30,9 @@ pub struct HostArgs {
 }
 
 impl HostArgs {
-    /// Who may ask a server that listens at `bind`.
+    /// The hosts and origins accepted by a server that listens at `bind`.
     ///
-    /// # Errors
-    /// When something is no name.
+    /// # Errors When something is not a host name.
     pub(crate) fn read(&self, bind: IpAddr, cors: &CorsArgs) -> Result<Guests, String> {
         let mut guests = Guests { bind, any: false, names: Vec::new(), origins: cors.origins()? };
         for name in &self.allowed_host {
@@ -61,7 +59,7 @@ impl HostArgs {
     }
 }
 
-/// What stands in a `Host`, without the port.
+/// A `Host` without its port.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Host {
     Name(String),
@@ -95,18 +93,18 @@ impl Host {
     }
 }
 
-/// Who may ask: under which names, and from pages of which origins.
+/// Accepted host names and origins.
 #[derive(Clone, Debug)]
 pub(crate) struct Guests {
     bind: IpAddr,
-    /// Whether any name will do.
+    /// Whether any name is accepted.
     any: bool,
     names: Vec<Host>,
     origins: Origins,
 }
 
 impl Guests {
-    /// Why a request is refused, if it is.
+    /// Why a request is refused, if it is refused.
     fn refusal<B>(&self, request: &Request<B>) -> Option<ApiError> {
         if auth::is_open(request.uri().path()) {
             return None;
@@ -119,7 +117,7 @@ impl Guests {
         let mut hosts = request.headers().get_all(header::HOST).iter();
         let host = match (hosts.next(), hosts.next()) {
             (Some(host), None) => host,
-            // Programs of old, which are no browsers, say none.
+            // HTTP/1.0 programs, which are no browsers, send none.
             (None, _) if request.version() < Version::HTTP_11 => return None,
             (None, _) => {
                 return wrong(
@@ -129,7 +127,7 @@ impl Guests {
             (Some(_), Some(_)) => return wrong("the header `Host` is there more than once".to_owned()),
         };
         let text = String::from_utf8_lossy(host.as_bytes());
-        // A path may be a whole address, which goes before.
+        // An absolute request target takes precedence.
         for text in request.uri().authority().map(Authority::as_str).into_iter().chain([&*text]) {
             let Some(host) = Host::read(text, true) else {
                 return wrong(format!(
@@ -171,8 +169,8 @@ impl Guests {
     fn origin_refusal<B>(&self, request: &Request<B>) -> Option<ApiError> {
         let headers = request.headers();
         let origin = headers.get(header::ORIGIN)?;
-        // Browsers say this of every request, and no page can: right also behind a proxy that has put another
-        // host.
+        // Browsers set this on every request, and no page can forge it; it holds behind a proxy that rewrites
+        // the host, too.
         let site = headers.get("sec-fetch-site");
         let own = site.is_some_and(|site| site == "same-origin")
             || origin.to_str().is_ok_and(|origin| {
@@ -192,8 +190,7 @@ impl Guests {
     }
 }
 
-/// Whether an origin is that of what is asked as `host`: the same name and port, by whichever scheme (a proxy
-/// may speak TLS for us).
+/// Whether an origin has the name and port of `host`, with any scheme (a proxy may terminate TLS).
 fn is_of(origin: &str, host: &str) -> bool {
     let Ok(origin) = origin.parse::<Uri>() else { return false };
     let usual = match origin.scheme_str() {
@@ -209,7 +206,7 @@ fn is_of(origin: &str, host: &str) -> bool {
     of.is_some() && of == place(host)
 }
 
-/// Lets a request through that may come from where it does, and is for this server.
+/// Passes a request on whose origin and host are accepted.
 pub(super) async fn check(State(app): State<Arc<App>>, request: Request<Body>, next: Next) -> Response {
     match app.guests.refusal(&request) {
         Some(error) => error.into_response(),

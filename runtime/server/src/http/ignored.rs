@@ -1,25 +1,25 @@
-//! Fields that a request gave, that are read by nobody and change no answer: told to whoever gave them, and
-//! counted.
+//! Fields of a request that are ignored because they change no answer: named in the response, and counted.
 
 use axum::http::{HeaderName, HeaderValue};
 use axum::response::Response;
 use std::collections::BTreeMap;
 use std::sync::{Mutex, PoisonError};
 
-/// What of the tools' schemas the arguments of calls are not held to.
+/// Header that names the parts of tools' schemas that do not constrain arguments.
 const NOT_HELD: HeaderName = HeaderName::from_static("x-monomorph-not-held");
-/// What that is counted as.
+/// Its name among the counts.
 const LOOSE: &str = "tools.parameters";
-/// Most paths that are told.
+/// Most paths in a header.
 const MOST_LOOSE: usize = 16;
 const HEADER: HeaderName = HeaderName::from_static("x-monomorph-ignored");
 
-/// How often each was given.
+/// How often each was ignored.
 #[derive(Debug, Default)]
 pub(crate) struct Ignored(Mutex<BTreeMap<&'static str, u64>>);
 
 impl Ignored {
-    /// Counts them, and names them in the response; also what arguments are not held to.
+    /// Counts fields and names them in the response, with the parts of schemas that do not constrain
+    /// arguments.
     pub(super) fn tell(&self, fields: &[&'static str], loose: &[String], mut response: Response) -> Response {
         if !loose.is_empty() {
             *self.0.lock().unwrap_or_else(PoisonError::into_inner).entry(LOOSE).or_default() += 1;

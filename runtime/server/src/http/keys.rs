@@ -1,4 +1,4 @@
-//! Keys that clients have to show.
+//! API keys.
 
 use crate::process::out;
 use std::os::unix::fs::PermissionsExt;
@@ -63,25 +63,24 @@ fn check(key: &str) -> Result<Vec<u8>, String> {
     if key.is_empty() {
         return Err("a key must not be empty".to_owned());
     }
-    // What it says is not repeated: a key with a slip in it is still nearly a key.
+    // The message does not quote it: a mistyped key is still nearly a key.
     match key.chars().position(|it| !it.is_ascii_graphic()) {
         Some(at) => Err(format!("character {} of a key is none that a header can carry", at + 1)),
         None => Ok(key.as_bytes().to_vec()),
     }
 }
 
-/// Keys that admit; with none, nothing is asked for.
+/// Valid keys; without any, no key is required.
 #[derive(Clone, Default)]
 pub(crate) struct Keys(Vec<Vec<u8>>);
 
 impl Keys {
-    /// Whether everybody is admitted.
+    /// Whether no key is required.
     pub(crate) fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
-    /// Whether `given` is one of them. Takes as long whichever it is, and wherever it differs; only its
-    /// length shows.
+    /// Whether `given` is one of them. The time taken depends on its length only.
     pub(crate) fn admit(&self, given: &[u8]) -> bool {
         self.0.iter().fold(Choice::from(0), |found, key| found | key.ct_eq(given)).into()
     }

@@ -1,5 +1,4 @@
-//! What keeps large requests from taking all memory: texts are worked on a few at a time, and what that took
-//! is given back.
+//! Bounds the memory of large requests: few long texts are processed at a time, and their memory is returned.
 
 use crate::error::ApiError;
 use crate::process::allocator::trim;
@@ -12,19 +11,18 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 use tokio::sync::Semaphore;
 
-/// Bytes of a text up to which it is short. Cutting one into tokens takes some hundred times its size for as
-/// long as it lasts.
+/// Bytes up to which a text is short. Tokenizing takes some hundred times the text's size while it runs.
 const SHORT: usize = 64 << 10;
-/// Short texts that are worked on at a time.
+/// Short texts processed at a time.
 const SHORT_AT_ONCE: usize = 16;
-/// Others: so few that the largest take the memory of two.
+/// Long texts processed at a time: the largest take the memory of two.
 const LONG_AT_ONCE: usize = 2;
-/// Bytes of a body whose memory is given back to the system.
+/// Bytes of a body after which memory is returned to the system.
 const LARGE: u64 = 256 << 10;
-/// How long after such a request: the next one may want it.
+/// How long after such a request; the next one may reuse it.
 const LATER: Duration = Duration::from_secs(1);
 
-/// Turns of work on texts. Short ones do not wait for long ones.
+/// Turns for work on texts. Short texts do not wait for long ones.
 pub(crate) struct Turns {
     short: Arc<Semaphore>,
     long: Arc<Semaphore>,
@@ -38,8 +36,8 @@ impl Default for Turns {
 }
 
 impl Turns {
-    /// Runs work on a text of so many bytes, which may take seconds, where it holds up no other connection. A
-    /// client that goes away before its turn has none; its turn lasts until the work has really ended.
+    /// Runs work on a text of so many bytes, which may take seconds, on a blocking thread. A client that
+    /// leaves before its turn gives it up; a turn that has begun lasts until the work ends.
     pub(crate) async fn take<T: Send + 'static>(
         &self,
         bytes: usize,
@@ -60,8 +58,7 @@ impl Turns {
     }
 }
 
-/// Gives memory back some time after a large request: the allocator keeps what threads that come and go have
-/// freed.
+/// Returns memory some time after a large request: the allocator keeps what short-lived threads freed.
 pub(super) async fn give_back(request: Request<Body>, next: Next) -> Response {
     static SOON: AtomicBool = AtomicBool::new(false);
     let length = request.headers().get(header::CONTENT_LENGTH).and_then(|it| it.to_str().ok()?.parse().ok());
@@ -72,7 +69,7 @@ pub(super) async fn give_back(request: Request<Body>, next: Next) -> Response {
         tokio::spawn(async {
             tokio::time::sleep(LATER).await;
             SOON.store(false, Ordering::Relaxed);
-            // A runtime that ends has no need of it.
+            // Not needed when the runtime ends.
             let _ = tokio::task::spawn_blocking(trim).await;
         });
     }
@@ -105,7 +102,7 @@ mod tests {
             assert!(polled.is_pending());
         }
         assert_eq!(turns.take(SHORT, || 7).await.expect("its turn"), 7);
-        // Whoever goes away while the work goes on gives no turn free.
+        // A client that leaves during the work frees no turn.
         drop(all.remove(0));
         assert_eq!(turns.long.available_permits(), 0);
         drop(release);

@@ -1,5 +1,5 @@
-//! `GET /metrics`: what a Prometheus server scrapes, in OpenMetrics' text. Names are vLLM's where the meaning
-//! is the same, and begin with `monomorph:` where it is our own. It is answered in every state of the engine.
+//! `GET /metrics`: metrics for Prometheus in OpenMetrics' text format. Names are vLLM's where the meaning is
+//! the same, and begin with `monomorph:` where it is our own. It is answered in every state of the engine.
 
 use super::app::{App, Ready};
 use crate::health::Readiness;

@@ -1,4 +1,4 @@
-//! `GET /openapi.json`: what this server takes and answers.
+//! `GET /openapi.json`: the OpenAPI document.
 
 use super::app::App;
 use crate::error::ApiError;

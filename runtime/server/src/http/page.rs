@@ -21,8 +21,8 @@ const PAGE: &str = concat!(
     include_str!("../page/settings.js"),
     "</script>\n</body>\n</html>\n",
 );
-/// The page may run its own script, which is told by its digest, and talk to this server, and nothing else:
-/// what a model writes could not run, were it ever taken for HTML.
+/// The page may run its own script, named by its digest, and talk to this server only: a model's output could
+/// not run even if it were taken for HTML.
 static POLICY: LazyLock<HeaderValue> = LazyLock::new(|| {
     let (_, script) = PAGE.split_once("<script>").expect("it has a script");
     let (script, _) = script.split_once("</script>").expect("which ends");

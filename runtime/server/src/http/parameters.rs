@@ -1,5 +1,4 @@
-//! What stands in a path and behind its question mark; what cannot be read is refused in the envelope of all
-//! errors.
+//! Path and query parameters; errors have the same envelope as all others.
 
 use crate::error::ApiError;
 use axum::extract::{FromRequestParts, Path, Query};
@@ -20,7 +19,7 @@ impl<S: Send + Sync> FromRequestParts<S> for Id {
     }
 }
 
-/// What is asked for by name; of a name that is given twice the last.
+/// The query's parameters by name; the last of a repeated one.
 pub(super) struct Asked(pub(super) BTreeMap<String, String>);
 
 impl<S: Send + Sync> FromRequestParts<S> for Asked {

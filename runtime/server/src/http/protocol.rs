@@ -1,4 +1,4 @@
-//! What is no HTTP, answered with words: hyper answers it by itself, with a status and nothing else.
+//! Error bodies for requests that are not HTTP: hyper would answer them with a bare status.
 
 use crate::error::ApiError;
 use axum::http::StatusCode;
@@ -11,12 +11,12 @@ use std::task::{Context, Poll};
 use tokio::io::AsyncWriteExt;
 use tokio::net::TcpStream;
 
-/// Most bytes of a request's head: what one with a hundred headers of ordinary length takes many times over.
+/// Most bytes of a request's head: many times what a hundred ordinary headers take.
 pub(super) const HEAD_BYTES: usize = 64 << 10;
 /// Most headers of a request.
 pub(super) const HEADERS: usize = 100;
 
-/// A connection, less what hyper says on it by itself.
+/// A connection that withholds hyper's own refusals.
 pub(super) struct Wire {
     io: TokioIo<TcpStream>,
     refused: Option<StatusCode>,
@@ -27,12 +27,12 @@ impl Wire {
         Wire { io: TokioIo::new(stream), refused: None }
     }
 
-    /// The connection, and the status of what hyper refused, which nobody was told.
+    /// The connection, and the status of the refusal that was withheld.
     pub(super) fn into_parts(self) -> (TcpStream, Option<StatusCode>) {
         (self.io.into_inner(), self.refused)
     }
 
-    /// Keeps back a refusal of hyper's.
+    /// Withholds a refusal of hyper's.
     fn keeps(&mut self, bytes: &[u8]) -> bool {
         let refusal = bare_refusal(bytes);
         self.refused = refusal.or(self.refused);
@@ -80,8 +80,7 @@ impl Write for Wire {
     }
 }
 
-/// The status of a response that is none of the router's: a head alone, which refuses, and has no request's
-/// id.
+/// The status of a response that did not come from the router: an error without a body or request id.
 fn bare_refusal(bytes: &[u8]) -> Option<StatusCode> {
     let status = bytes.strip_prefix(b"HTTP/1.")?.get(2..5)?;
     let status = StatusCode::from_bytes(status).ok().filter(StatusCode::is_client_error)?;
@@ -90,7 +89,7 @@ fn bare_refusal(bytes: &[u8]) -> Option<StatusCode> {
     (!head.contains("\r\n\r\n") && named("content-length: 0") && !named("x-request-id:")).then_some(status)
 }
 
-/// What is said of a request that hyper refused.
+/// The error for a request that hyper refused.
 pub(super) fn refusal(status: StatusCode) -> ApiError {
     if status == StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE {
         let message = format!(
@@ -103,14 +102,14 @@ pub(super) fn refusal(status: StatusCode) -> ApiError {
     ApiError::new(status, "invalid_http", message)
 }
 
-/// What is said of a request's head of which only a beginning came.
+/// The error for a request's head that did not arrive in time.
 pub(super) fn late(seconds: NonZero<u64>) -> ApiError {
     let message = format!("the head of the request did not arrive within {seconds} seconds");
     ApiError::new(StatusCode::REQUEST_TIMEOUT, "timeout", message)
 }
 
-/// Writes an error onto a connection that carries nothing else any more, and closes it. What the client has
-/// sent is read, or closing would take the answer back; whoever calls gives that a time.
+/// Writes an error to a connection and closes it. Reads what the client has sent, since closing would
+/// otherwise reset the connection and lose the answer; the caller bounds the time.
 pub(super) async fn tell(stream: &mut TcpStream, error: &ApiError) -> Result<u64> {
     let body = error.body().to_string();
     let (code, reason) = (error.status.as_u16(), error.status.canonical_reason().unwrap_or("Error"));

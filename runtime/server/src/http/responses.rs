@@ -1,4 +1,4 @@
-//! `POST /v1/responses`, and what is done with responses that are kept.
+//! `POST /v1/responses`, and the routes of stored responses.
 
 use super::app::App;
 use super::asker::Asker;
@@ -35,7 +35,7 @@ pub(super) async fn create(
     completions::respond(&app, writer, &request.params, answers).await
 }
 
-/// A response that is kept.
+/// Returns a stored response.
 pub(super) async fn retrieve(
     State(app): State<Arc<App>>,
     Id(id): Id,
@@ -45,7 +45,7 @@ pub(super) async fn retrieve(
     Ok(Json(kept(&app, &id)?.response))
 }
 
-/// Gives a response up.
+/// Deletes a stored response.
 pub(super) async fn delete(State(app): State<Arc<App>>, Id(id): Id) -> Result<Json<Value>, ApiError> {
     if !app.responses.remove(&id) {
         return Err(missing(&id));
@@ -53,7 +53,7 @@ pub(super) async fn delete(State(app): State<Arc<App>>, Id(id): Id) -> Result<Js
     Ok(Json(json!({"id": id, "object": "response", "deleted": true})))
 }
 
-/// Responses in the background could be cancelled, and there are none: whoever hangs up cancels.
+/// Only background responses can be cancelled, and there are none: hanging up cancels.
 pub(super) async fn cancel(
     State(app): State<Arc<App>>,
     Id(id): Id,
@@ -65,7 +65,7 @@ pub(super) async fn cancel(
     Err(ApiError::new(StatusCode::BAD_REQUEST, "not_in_background", message))
 }
 
-/// The items that a response answers, the last one first unless asked otherwise.
+/// The input items of a response, newest first by default.
 pub(super) async fn input_items(
     State(app): State<Arc<App>>,
     Id(id): Id,
@@ -115,7 +115,7 @@ fn missing(id: &str) -> ApiError {
     ApiError::new(StatusCode::NOT_FOUND, "response_not_found", format!("no response {id:?} is kept here"))
 }
 
-/// Refuses what is asked in a query and not known.
+/// Refuses unknown query parameters.
 fn known(query: &BTreeMap<String, String>, names: &[&str]) -> Result<(), ApiError> {
     match query.keys().find(|name| !names.contains(&name.as_str())) {
         None => Ok(()),

@@ -1,22 +1,22 @@
-//! When to come back: what `Retry-After` says.
+//! Estimates for `Retry-After`.
 
 use std::num::NonZero;
 use std::time::Instant;
 
-/// Longest wait that is asked of a client, in seconds: beyond it an estimate says little.
+/// Longest wait in seconds: a longer estimate means little.
 const LONGEST: f64 = 60.0;
 
-/// Seconds after which a machine that was short of memory may have some again.
+/// Seconds to wait after a shortage of host memory.
 pub(crate) const SHORTAGE_SECONDS: NonZero<u32> = NonZero::new(5).unwrap();
 
-/// Seconds until a queue of `waiting` requests may have been worked off at the rate at which answers ended of
-/// late; 1 where none is known.
+/// Seconds until a queue of `waiting` requests is served at the recent rate of departures; 1 where that is
+/// not known.
 pub(crate) fn seconds(waiting: usize, departures_per_second: Option<f64>) -> NonZero<u32> {
     let estimate = departures_per_second.map_or(1.0, |rate| (waiting as f64 / rate).clamp(1.0, LONGEST));
     NonZero::new(estimate.ceil() as u32).unwrap_or(NonZero::<u32>::MIN)
 }
 
-/// Seconds until a moment, and at least 1.
+/// Seconds until a moment, at least 1.
 pub(crate) fn until(moment: Instant) -> NonZero<u32> {
     let left = moment.saturating_duration_since(Instant::now()).as_secs_f64().ceil();
     NonZero::new(left as u32).unwrap_or(NonZero::<u32>::MIN)

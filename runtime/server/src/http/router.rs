@@ -1,4 +1,4 @@
-//! Which path is answered by what.
+//! The routes.
 
 use super::app::App;
 use super::{
@@ -15,7 +15,7 @@ use axum::response::Response;
 use axum::routing::{MethodFilter, MethodRouter, on};
 use std::sync::Arc;
 
-/// What answers to a method at a path.
+/// The handler of a method at a path.
 pub(crate) struct Route {
     /// What the OpenAPI document is compared with.
     #[cfg(test)]
@@ -60,7 +60,7 @@ pub(crate) fn routes() -> Vec<Route> {
     ]
 }
 
-/// What answers at all routes; every other path and method gets OpenAI's error envelope too.
+/// The router of all routes; unknown paths and methods get OpenAI's error envelope, too.
 pub(crate) fn router(app: Arc<App>) -> Router {
     let routes = routes().into_iter();
     routes
@@ -77,8 +77,8 @@ pub(crate) fn router(app: Arc<App>) -> Router {
         .with_state(app)
 }
 
-/// Marks every response of a server whose answers mean nothing: of made-up weights, or with drafts accepted
-/// by rate.
+/// Marks every response of a server whose answers mean nothing: with random weights, or drafts accepted by
+/// force.
 async fn mark(State(app): State<Arc<App>>, mut response: Response) -> Response {
     if app.dummy {
         response.headers_mut().insert("x-monomorph-weights", HeaderValue::from_static("dummy"));

@@ -18,9 +18,9 @@ const KEEP_ALIVE: Duration = Duration::from_secs(10);
 struct Events<W> {
     /// Choices; `None` those that have ended.
     answers: Vec<Option<Answer>>,
-    /// What these cost.
+    /// Their usage.
     usages: Vec<Usage>,
-    /// How many of them answer one prompt.
+    /// Answers per prompt.
     each: usize,
     writer: W,
     /// Written and not yet sent.
@@ -28,8 +28,8 @@ struct Events<W> {
     ended: bool,
 }
 
-/// Streams the answers to a request, so many to `each` of its prompts, each as it comes. When the client goes
-/// away the body is dropped, and the generations with it.
+/// Streams the answers to a request as they come, `each` per prompt. When the client leaves, the body is
+/// dropped, and the generations with it.
 pub(crate) fn respond(answers: Vec<Answer>, each: usize, mut writer: impl Writer) -> Response {
     let queue = writer.opening().into();
     let usages = vec![Usage::default(); answers.len()];
@@ -42,14 +42,14 @@ pub(crate) fn respond(answers: Vec<Answer>, each: usize, mut writer: impl Writer
     let headers = [
         (header::CONTENT_TYPE, "text/event-stream; charset=utf-8"),
         (header::CACHE_CONTROL, "no-cache"),
-        // What nginx looks at before it buffers an answer.
+        // Tells nginx not to buffer the answer.
         (header::HeaderName::from_static("x-accel-buffering"), "no"),
     ];
     (headers, Body::from_stream(body)).into_response()
 }
 
 impl<W: Writer> Events<W> {
-    /// The bytes of the next event, or of one that says nothing; `None` at the end.
+    /// The next event, or a keep-alive; `None` at the end.
     async fn next(&mut self) -> Option<Bytes> {
         loop {
             if let Some(bytes) = self.queue.pop_front() {
@@ -70,7 +70,7 @@ impl<W: Writer> Events<W> {
         }
     }
 
-    /// The next piece of any choice, and of which. Cancel-safe, as [`Answer::next`] is.
+    /// The next piece of any choice, with the choice's index. Cancel-safe, as [`Answer::next`] is.
     async fn piece(&mut self) -> (usize, Result<Piece, AnswerError>) {
         let running = self.answers.iter_mut().enumerate().filter_map(|(choice, answer)| {
             let answer = answer.as_mut()?;

@@ -1,5 +1,4 @@
-//! `POST /tokenize`, `POST /detokenize`, `GET /info`: what a client may want to know of this server's text
-//! side, and of its build.
+//! `POST /tokenize`, `POST /detokenize`, `GET /info`: the tokenizer, and facts of the build.
 
 use super::app::App;
 use super::body;
@@ -72,7 +71,7 @@ pub(crate) async fn detokenize(
     Ok(Json(json!({ "prompt": prompt })))
 }
 
-/// What was built, and what this start of it has.
+/// The build, and the options of this start.
 pub(crate) async fn info(State(app): State<Arc<App>>) -> Json<Value> {
     let ready = app.ready.get();
     let engine = ready.map(|ready| {

@@ -31,7 +31,7 @@ pub(crate) struct AnswerWriter {
     fingerprint: String,
     logprobs: bool,
     include_usage: bool,
-    /// Whether the tokens' ids are told.
+    /// Whether token ids are returned.
     token_ids: bool,
     /// Of each prompt.
     told: Vec<Told>,
@@ -45,11 +45,11 @@ pub(crate) struct AnswerWriter {
     offsets: Vec<usize>,
 }
 
-/// What is told of a prompt.
+/// What answers return of their prompt.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Told {
-    /// What its text completions begin with, if anything. With log-probabilities it comes with those of its
-    /// tokens.
+    /// Its text, if an echo was asked for. With log-probabilities the answer's first piece brings those of
+    /// its tokens.
     pub(crate) echo: Option<String>,
     /// Its ids, where they are wanted.
     pub(crate) ids: Option<Arc<[u32]>>,
@@ -245,10 +245,10 @@ impl Writer for AnswerWriter {
         self.envelope(object, choices.into(), Some(self.usage(total)))
     }
 
-    /// A chat says whose turn it is. Where there may be nothing but calls, it says nothing of the text before
-    /// there is some. A text completion says what of its prompt is wanted.
+    /// A chat opens with the role, and with empty text unless the answer may be calls only. A text completion
+    /// opens with its prompt, if asked for.
     fn opening(&mut self) -> Vec<Bytes> {
-        // One prompt is told as another is.
+        // All prompts are treated alike.
         let Told { echo, ids } = self.told(0);
         let scored = echo.is_some() && self.logprobs;
         let telling = !scored && (echo.is_some() || ids.is_some());
@@ -269,7 +269,7 @@ impl Writer for AnswerWriter {
         events
     }
 
-    /// Every part goes into a chunk of its own, and so does the end: clients look for the reason in one
+    /// Every part is a chunk of its own, and so is the end: clients expect the finish reason in a chunk
     /// without content.
     fn piece(&mut self, index: usize, piece: &Piece) -> Vec<Bytes> {
         let echoed = piece.echoed.as_ref().map(|echoed| self.echoed(index, Some(echoed)));

@@ -1,4 +1,4 @@
-//! What a request adds to logits: `logit_bias`, and the fields of DRY, which are llama.cpp's.
+//! Biases of logits: `logit_bias`, and llama.cpp's fields of DRY.
 
 use super::fields::{Fields, Numbers, wrong_type};
 use super::generation::Limits;
@@ -13,14 +13,14 @@ use std::sync::Arc;
 pub(crate) const LARGEST: f64 = 100.0;
 /// Largest multiplier and base of DRY.
 pub(crate) const MAX_DRY: f32 = 100.0;
-/// What no repetition goes across, where a request does not say.
+/// Default breakers: no repetition extends across them.
 const BREAKERS: [&str; 4] = ["\n", ":", "\"", "*"];
 /// Most breakers.
 pub(crate) const MOST_BREAKERS: usize = 32;
 /// The longest, in characters.
 pub(crate) const LONGEST_BREAKER: usize = 64;
 
-/// What a request wants added to logits; its breakers are text yet.
+/// A request's biases; breakers are still text.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct BiasParams {
     fixed: Arc<[TokenBias]>,
@@ -42,13 +42,13 @@ impl BiasParams {
         Ok(BiasParams { fixed: read_fixed(fields, limits)?, dry: read_dry(fields)? })
     }
 
-    /// Whether it takes a walk through the vocabulary to make them.
+    /// Whether resolving them takes a walk through the vocabulary.
     pub(crate) fn takes_long(&self) -> bool {
         self.dry.is_some()
     }
 
-    /// With the model's tokens: those that a breaker is part of. Of a breaker that is part of none, the last
-    /// of the tokens that it is.
+    /// Resolves breakers to the tokens that contain one. A breaker that no token contains becomes its last
+    /// token.
     ///
     /// # Errors
     /// When the tokenizer refuses a breaker.
@@ -113,7 +113,7 @@ fn read_dry(fields: &mut Fields) -> Result<Option<DryParams>, ApiError> {
     let multiplier = fields.number("dry_multiplier", Numbers::within(0.0, MAX_DRY))?.unwrap_or(0.0);
     let base = fields.number("dry_base", Numbers::within(1.0, MAX_DRY))?.unwrap_or(1.75);
     let allowed = fields.integer("dry_allowed_length", 1..=i64::from(u32::MAX))?.unwrap_or(2) as usize;
-    // -1 is how others say "all", and 0 looks at nothing.
+    // -1 means "all" elsewhere, and 0 turns it off.
     let window = fields.integer("dry_penalty_last_n", -1..=i64::from(u32::MAX))?.unwrap_or(-1);
     let window = usize::try_from(window).unwrap_or(usize::MAX);
     let breakers = read_breakers(fields)?;

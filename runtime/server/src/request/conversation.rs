@@ -1,4 +1,4 @@
-//! A conversation to be answered, in no vendor's words: messages and tools as a chat template takes them, and
+//! A conversation independently of any vendor's API: messages and tools as a chat template takes them, and
 //! what is asked of the reasoning.
 
 use crate::answer::reading::{Calls, Reading};
@@ -10,19 +10,19 @@ use monomorph_text::{Prompt, ToolSet};
 use serde_json::{Map, Value};
 use std::sync::Arc;
 
-/// What a request is about.
+/// A conversation to answer.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct Conversation {
-    /// The field of the body that has it: what an error of the whole is an error of.
+    /// Its field in the body, which errors name.
     pub(crate) at: &'static str,
     /// As templates take them: `role`, `content` (a string), `tool_calls` with their arguments as objects,
     /// and so on.
     pub(crate) messages: Vec<Value>,
-    /// What the model may call.
+    /// The tools.
     pub(crate) tools: Tools,
-    /// What is asked of its reasoning.
+    /// What is asked of the reasoning.
     pub(crate) reasoning: Reasoning,
-    /// Further variables of the template.
+    /// Further template variables.
     pub(crate) variables: Map<String, Value>,
 }
 
@@ -32,58 +32,57 @@ pub(crate) struct Tools {
     /// As templates take them: `{"type": "function", "function": {"name", "description", "parameters"}}`.
     /// None: calls are no calls.
     pub(crate) given: Vec<Value>,
-    /// Of each, whether its arguments have to be held to all that its schema says.
+    /// Whether each is strict: its arguments must follow all of its schema.
     pub(crate) strict: Vec<bool>,
-    /// Where a tool of the request has that schema.
+    /// Path of the schema within a tool of the request.
     pub(crate) schema_at: &'static str,
     /// Whether none of them may be called now.
     pub(crate) forbidden: bool,
-    /// Whether there is to be a call.
+    /// Whether a call is required.
     pub(crate) required: bool,
-    /// Those that may be called, if not all.
+    /// The tools that may be called, if not all.
     pub(crate) only: Option<Vec<String>>,
-    /// Whether one call is all that is wanted.
+    /// Whether at most one call is wanted.
     pub(crate) one: bool,
 }
 
 /// What is asked of the reasoning.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) enum Reasoning {
-    /// Nothing: the model's own way.
+    /// Nothing: the model's default.
     #[default]
     Unsaid,
-    /// There need be none: none where the model can be told so.
+    /// None, if the model can turn it off.
     Unwanted,
-    /// There is to be none.
+    /// None; an error if the model cannot turn it off.
     Off {
         /// By which field.
         field: &'static str,
     },
-    /// There is to be some.
+    /// Reasoning is wanted.
     On {
         /// By which field.
         field: &'static str,
-        /// How much, in a word.
+        /// The effort.
         effort: Option<String>,
     },
 }
 
 /// A conversation ready for the engine.
 pub(crate) struct Prepared {
-    /// The field of the body that it was made of.
+    /// Its field in the body.
     pub(crate) at: &'static str,
-    /// What the model is fed.
+    /// The prompt's tokens.
     pub(crate) ids: Vec<u32>,
-    /// What takes its answers apart.
+    /// The parser of its answers.
     pub(crate) reading: Reading,
-    /// The calls that may be in it, or are to be.
+    /// The calls that the answer may or must contain.
     pub(crate) calls: Option<Wanted>,
-    /// The part of an answer that is left to reasoning, where the template was not told how much that is.
+    /// The share of the answer for reasoning, where the template has no variable for the effort.
     pub(crate) share: Option<f64>,
 }
 
-/// Puts more behind a text of a message, in place: to copy what is there for each of many pieces takes the
-/// square of their number.
+/// Appends to a message's text in place: copying it for each of many pieces would be quadratic.
 pub(crate) fn append(message: &mut Value, name: &str, between: &str, more: &str) {
     match &mut message[name] {
         Value::String(text) => {
@@ -97,7 +96,7 @@ pub(crate) fn append(message: &mut Value, name: &str, between: &str, more: &str)
 }
 
 impl Prepared {
-    /// What a text is whose tokens are known elsewhere: nothing but text is looked for in its answers.
+    /// A prompt whose tokens are given: its answers are parsed as text only.
     pub(crate) fn plain() -> Prepared {
         Prepared { at: "prompt", ids: Vec::new(), reading: Reading::plain(), calls: None, share: None }
     }
@@ -174,16 +173,15 @@ fn bytes_of(value: &Value) -> usize {
 }
 
 impl Conversation {
-    /// How much there is to render.
+    /// The size to render.
     pub(crate) fn bytes(&self) -> usize {
         let values = self.messages.iter().chain(&self.tools.given).chain(self.variables.values());
         values.map(bytes_of).sum()
     }
 
-    /// Renders and cuts it into tokens. `reasons`: whether this server lets models reason.
+    /// Renders and tokenizes it. `reasons`: whether this server lets models reason.
     ///
-    /// # Errors
-    /// When the model has no form for what is asked, or the template refuses it.
+    /// # Errors When the model does not support what is asked, or the template refuses it.
     pub(crate) fn prepare(self, text: &Text, reasons: bool) -> Result<Prepared, ApiError> {
         let calls = match (self.tools.forbidden, self.tools.one) {
             (true, _) => Calls::None,
@@ -230,7 +228,7 @@ impl Conversation {
         prompt.map_err(|error| ApiError::of_text(at, error))
     }
 
-    /// Says to the template what is asked of the reasoning.
+    /// Sets the template's variables of reasoning.
     fn switch_reasoning(&mut self, text: &Text, reasons: bool) -> Result<(), ApiError> {
         let field = format!("chat_template_kwargs.{SWITCH}");
         let said = match self.variables.get(SWITCH) {

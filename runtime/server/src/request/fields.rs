@@ -1,5 +1,5 @@
-//! Reading a JSON object field by field, strictly: every mistake names the path of the field at fault, and
-//! a field that nobody asked for is refused.
+//! Strict reading of a JSON object field by field: every error names the path of its field, and an unknown
+//! field is refused.
 
 use crate::error::ApiError;
 use serde_json::{Map, Value};
@@ -10,7 +10,7 @@ pub(crate) struct Fields<'a> {
     path: String,
     map: &'a Map<String, Value>,
     known: Vec<&'static str>,
-    /// Harmless ones that are there.
+    /// Ignored fields that are present.
     ignored: Vec<&'static str>,
 }
 
@@ -87,7 +87,7 @@ impl<'a> Fields<'a> {
         integer(&self.path(name), value, range).map(Some)
     }
 
-    /// A number of these.
+    /// A number in a range.
     pub(crate) fn number(&mut self, name: &'static str, of: Numbers) -> Result<Option<f32>, ApiError> {
         let Some(value) = self.value(name) else { return Ok(None) };
         let path = self.path(name);
@@ -104,7 +104,7 @@ impl<'a> Fields<'a> {
         }
     }
 
-    /// A field that is read by nobody and changes no answer.
+    /// A field that is ignored because it changes no answer.
     pub(crate) fn harmless(&mut self, names: &[&'static str]) {
         self.knows(names);
         let given = |name: &&&str| self.map.get(**name).is_some_and(|value| !value.is_null());
@@ -124,7 +124,7 @@ impl<'a> Fields<'a> {
         }
     }
 
-    /// Refuses the first field that was not asked for. Otherwise says which are there and read by nobody.
+    /// Refuses the first unknown field. Otherwise returns those present that are ignored.
     pub(crate) fn finish(self) -> Result<Vec<&'static str>, ApiError> {
         match self.map.keys().find(|name| !self.known.contains(&name.as_str())) {
             None => Ok(self.ignored),
@@ -139,17 +139,17 @@ impl<'a> Fields<'a> {
     }
 }
 
-/// The numbers that a field takes.
+/// A range of numbers.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Numbers {
     low: f32,
-    /// Whether `low` itself is none of them.
+    /// Whether `low` is excluded.
     above: bool,
     high: f32,
 }
 
 impl Numbers {
-    /// From `low` to `high`, both of them too.
+    /// From `low` to `high`, inclusive.
     pub(crate) const fn within(low: f32, high: f32) -> Numbers {
         Numbers { low, above: false, high }
     }
@@ -176,7 +176,7 @@ impl std::fmt::Display for Numbers {
     }
 }
 
-/// The name that a slip of a few letters made another of.
+/// The known name that was probably meant.
 fn meant(name: &str, known: &[&'static str]) -> Option<&'static str> {
     /// Longest name that is looked at.
     const LONGEST: usize = 40;
@@ -190,7 +190,7 @@ fn meant(name: &str, known: &[&'static str]) -> Option<&'static str> {
     (slips <= 2 && slips * 3 <= meant.len()).then_some(meant)
 }
 
-/// The error for a word that is none of those that a field takes, or is not there.
+/// The error for a word that a field does not take.
 pub(crate) fn wrong_word(path: &str, words: &[&str], found: Option<&str>) -> ApiError {
     let words = match words.split_last() {
         Some((last, [])) => (*last).to_owned(),
@@ -204,7 +204,7 @@ pub(crate) fn wrong_word(path: &str, words: &[&str], found: Option<&str>) -> Api
     ApiError::field(path, message)
 }
 
-/// Why a text is no JSON that is read here: what the library says, and in its place what it does not.
+/// The error for invalid JSON: the library's message, or ours where it has none.
 pub(crate) fn no_json(text: &[u8], error: &serde_json::Error) -> String {
     if text.trim_ascii().is_empty() {
         return "is empty, and must be JSON".to_owned();

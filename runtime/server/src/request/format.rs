@@ -1,22 +1,22 @@
-//! What an answer is asked to be held to: OpenAI's `response_format` (and what the other APIs have for it),
-//! vLLM's `structured_outputs` and the `guided_` names it had before.
+//! Formats that constrain an answer: OpenAI's `response_format` and its equivalents, vLLM's
+//! `structured_outputs` and the older `guided_` names.
 
 use super::fields::{Fields, no_json, wrong_type, wrong_word};
 use crate::error::ApiError;
 use monomorph_grammar::{GrammarError, Schema, Source};
 use serde_json::Value;
 
-/// What an answer is held to, and by which field.
+/// A format, and the field that asks for it.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Format {
-    /// The field that says so, with the path to the source.
+    /// The field, with the path to the source.
     path: String,
-    /// What it says.
+    /// The source.
     pub(crate) source: Source,
 }
 
 impl Format {
-    /// Reads all fields that may say what the answer is held to; one of them may.
+    /// Reads all fields that may ask for a format; at most one may be given.
     pub(crate) fn read(fields: &mut Fields) -> Result<Option<Format>, ApiError> {
         let mut found: Option<(&str, Format)> = None;
         let asked = [
@@ -95,7 +95,7 @@ pub(crate) fn read_typed(
 fn read_schema(fields: &mut Fields) -> Result<Format, ApiError> {
     fields.string("name")?;
     fields.string("description")?;
-    // Every answer is valid in any case.
+    // Every answer is valid.
     let strict = fields.boolean("strict")?.unwrap_or(false);
     let path = fields.path("schema");
     let source = match schema(&path, fields.required("schema")?)? {

@@ -1,4 +1,4 @@
-//! What chat and text completions ask for alike: sampling, limits, stops, streaming.
+//! Parameters common to all endpoints: sampling, limits, stops, streaming.
 
 use super::biases::BiasParams;
 use super::fields::{Fields, Numbers, integer, wrong_type};
@@ -14,22 +14,22 @@ pub(crate) const MAX_STOPS: usize = 16;
 /// Longest stop string in bytes: text of this length may be held back.
 pub(crate) const MAX_STOP_BYTES: usize = 1024;
 
-/// What temperatures there are.
+/// Range of the temperature.
 pub(crate) const TEMPERATURE: Numbers = Numbers::within(0.0, 2.0);
-/// What `top_p` may be.
+/// Range of `top_p`.
 pub(crate) const TOP_P: Numbers = Numbers::above(0.0, 1.0);
 
 /// Most answers to one request, as OpenAI has it.
 pub(crate) const MAX_CHOICES: i64 = 128;
 
-/// What the server fixes for reading a request.
+/// What requests are checked against.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Limits {
     /// Longest sequence in tokens, prompt and answer.
     pub(crate) context: usize,
     /// Ids below this one exist.
     pub(crate) vocabulary: usize,
-    /// Parameters of a request that names none.
+    /// Default sampling parameters.
     pub(crate) preset: Option<&'static SamplingPreset>,
 }
 
@@ -48,9 +48,9 @@ pub(crate) struct GenerationParams {
     pub(crate) max_tokens: Option<usize>,
     /// How tokens are chosen.
     pub(crate) sampling: Sampling,
-    /// Whether the prompt's tokens have log-probabilities too, and with how many alternatives.
+    /// Whether the prompt's log-probabilities are returned, and with how many alternatives.
     pub(crate) prompt_logprobs: Option<u8>,
-    /// What is added to logits.
+    /// Biases of logits.
     pub(crate) biases: BiasParams,
     /// Whether the answer says its tokens' ids, and its prompt's.
     pub(crate) token_ids: bool,
@@ -60,22 +60,22 @@ pub(crate) struct GenerationParams {
     pub(crate) stop_ids: Vec<u32>,
     /// Generate on past the model's own stop ids.
     pub(crate) ignore_eos: bool,
-    /// What the answer is held to, if anything.
+    /// The answer's format, if any.
     pub(crate) format: Option<Format>,
-    /// Who is served first, as vLLM has it: the lower, the earlier.
+    /// Priority, as in vLLM: lower is earlier.
     pub(crate) priority: i64,
-    /// Who asks, by the client's own word.
+    /// The client's `user`.
     pub(crate) user: Option<String>,
-    /// Tokens that an answer may reason for, and the field that says so.
+    /// Budget of reasoning in tokens, and its field.
     pub(crate) reasoning_budget: Option<(&'static str, usize)>,
     /// Fields of the body that change no answer here.
     pub(crate) ignored: Vec<&'static str>,
-    /// What of its tools' schemas arguments are not held to, as paths.
+    /// Paths of the parts of tools' schemas that do not constrain arguments.
     pub(crate) loose: Vec<String>,
 }
 
 impl GenerationParams {
-    /// Those of a request that asks for nothing.
+    /// The defaults.
     pub(crate) fn of_preset(limits: &Limits) -> GenerationParams {
         GenerationParams {
             model: None,
@@ -237,10 +237,10 @@ fn read_sampling(fields: &mut Fields, limits: &Limits) -> Result<Sampling, ApiEr
     ];
     read_numbers(fields, targets)?;
     if let Some(top_k) = fields.integer("top_k", -1..=i64::from(u32::MAX))? {
-        // -1 is how others say "all".
+        // -1 means "all" elsewhere.
         sampling.top_k = u32::try_from(top_k).unwrap_or(0);
     }
-    // -1 is how others say "off", too.
+    // -1 means "off" elsewhere, too.
     let off = fields.value("top_n_sigma").and_then(Value::as_f64) == Some(-1.0);
     let sigmas = if off { None } else { fields.number("top_n_sigma", Numbers::within(0.0, f32::MAX))? };
     sampling.top_n_sigma = sigmas.unwrap_or(0.0);

@@ -1,4 +1,4 @@
-//! How long models reason: flags, and the budget of a request.
+//! Reasoning: flags, and the budget of a request.
 
 use crate::process::switch::Switch;
 
@@ -23,9 +23,9 @@ impl ReasoningArgs {
         self.reasoning == Switch::On
     }
 
-    /// The tokens that an answer of at most `max_tokens` may reason for: what was `asked` for, or the `share`
-    /// of it that an effort means, or the server's own; never more than nine tenths, so that there is an
-    /// answer. `None` is as many as the model wants.
+    /// The budget of reasoning in an answer of at most `max_tokens`: what was `asked` for, or the `share`
+    /// that an effort means, or the server's default; at most nine tenths, so that an answer follows. `None`
+    /// is no limit.
     pub(crate) fn budget(
         &self,
         asked: Option<usize>,
@@ -39,7 +39,7 @@ impl ReasoningArgs {
     }
 }
 
-/// The part of an answer that an effort leaves to reasoning where the chat template has no word for it.
+/// The share of an answer that an effort gives to reasoning where the chat template has no variable for it.
 pub(crate) fn share_of(effort: &str) -> Option<f64> {
     Some(match effort {
         "minimal" => 0.1,

@@ -1,4 +1,4 @@
-//! Everything between strings and tokens that a request needs.
+//! The text side of a model: tokenizer, chat template, formats.
 
 use crate::answer::reading::{CallIds, Calls, Controls, Reading};
 use crate::request::calls::Form;
@@ -10,12 +10,12 @@ use monomorph_weights::Checkpoint;
 use serde_json::{Map, Value};
 use std::sync::Arc;
 
-/// The variable of templates that switches reasoning.
+/// Template variable that turns reasoning on or off.
 pub(crate) const SWITCH: &str = "enable_thinking";
-/// The variable of templates that says how much of it there is to be.
+/// Template variable of the effort.
 pub(crate) const EFFORT: &str = "reasoning_effort";
 
-/// A model's tokenizer, chat template, and the forms that its answers have.
+/// A model's tokenizer, chat template and answer formats.
 pub(crate) struct Text {
     /// Strings to ids and back.
     pub(crate) tokenizer: Tokenizer,
@@ -38,8 +38,7 @@ impl Text {
         Ok(Text::new(tokenizer, template, spec))
     }
 
-    /// For made-up weights without a checkpoint: token ids are bytes, and a chat is its messages, line by
-    /// line.
+    /// For random weights without a checkpoint: token ids are bytes, and a chat is its messages, a line each.
     pub(crate) fn stand_in(spec: &ModelSpec) -> Result<Text, TextError> {
         let tokenizer = Tokenizer::stand_in(spec.vocabulary)?;
         let template = "{% for message in messages %}{{ message['content'] + '\n' }}{% endfor %}";
@@ -54,12 +53,12 @@ impl Text {
         Text { tokenizer, template, tools, reasoning }
     }
 
-    /// Whether the chat template looks at a variable, as far as its text tells.
+    /// Whether the chat template's text mentions a variable.
     pub(crate) fn template_knows(&self, variable: &str) -> bool {
         self.template.as_ref().is_some_and(|template| template.source().contains(variable))
     }
 
-    /// Whether a model that reasons can be told not to.
+    /// Checks that reasoning can be turned off.
     ///
     /// # Errors
     /// When its chat template has no switch.
@@ -96,8 +95,7 @@ impl Text {
         self.tokenizer.encode_chat(template, chat)
     }
 
-    /// What takes the answers apart to a prompt with these tools. Without tools, how a model would write
-    /// calls is text like any other.
+    /// The parser of answers to a prompt with these tools. Without tools, calls are plain text.
     pub(crate) fn reading(&self, prompt: &Prompt, tools: Option<(Arc<ToolSet>, Calls)>) -> Reading {
         let format = self.tools.filter(|_| tools.is_some());
         if format.is_none() && self.reasoning.is_none() {
@@ -110,7 +108,7 @@ impl Text {
         Reading::new(parser, self.controls(format), ids, calls)
     }
 
-    /// How it writes calls, if it has a form.
+    /// The form of its calls, if known.
     pub(crate) fn form(&self) -> Option<Form> {
         self.tools.map(|format| Form { format, controls: self.controls(Some(format)) })
     }

@@ -4,8 +4,8 @@ use monomorph_engine::EngineHandle;
 use std::ops::Deref;
 use std::time::Duration;
 
-/// Stops the engine, and waits until its model is gone, when the verb is done: a process must not end while a
-/// thread of it is inside the driver of a device, which is taken down then.
+/// Stops the engine on drop and waits until its model is gone: a process must not exit while one of its
+/// threads is inside a device driver.
 pub(super) struct Ending(pub(super) EngineHandle);
 
 impl Deref for Ending {

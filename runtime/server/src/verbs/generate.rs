@@ -163,7 +163,7 @@ pub(crate) fn generate(
         let mut stdout = std::io::stdout().lock();
         let written = stdout.write_all(piece.text().as_bytes()).and_then(|()| stdout.flush());
         if written.is_err() {
-            // Whoever read the answer has left.
+            // The reader of the pipe has left.
             return Ok(());
         }
         if let Some(end) = piece.end {
@@ -215,7 +215,7 @@ fn continue_lists(
                         None => json!(token.id),
                     }),
                     Some(Event::Finished(_)) => break,
-                    // Nobody asked for scores.
+                    // Log-probabilities were not asked for.
                     Some(Event::Prompt(_)) => {}
                     Some(Event::Failed(error)) => return Err(error.to_string()),
                     None => return Err("a generation ended without a reason".to_owned()),

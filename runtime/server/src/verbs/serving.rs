@@ -36,7 +36,7 @@ pub(super) async fn run(
     let (stop, stopped) = tokio::sync::oneshot::channel::<()>();
     let router = router(Arc::clone(&app)).layer(cors);
     let mut server = tokio::spawn(connections::serve(listener, router, connections, async {
-        // A sender that was dropped means the same.
+        // A dropped sender means the same.
         let _ = stopped.await;
     }));
     tokio::select! {
@@ -72,8 +72,7 @@ pub(super) async fn run(
     ended
 }
 
-/// Waits for a fault of the device that has ended the engine. An engine that died of anything else stays to
-/// be asked what it died of.
+/// Waits for a device fault that ended the engine. After any other failure the process stays up to report it.
 async fn fault(app: &App) -> String {
     let ready = loop {
         match app.ready.get() {

@@ -39,7 +39,7 @@ pub(crate) struct Steps<'a, M> {
     verified: Vec<Verified>,
 }
 
-/// What decoding took and gave.
+/// The time and yield of decoding.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Decoded {
     /// Wall time.
@@ -213,7 +213,7 @@ fn prompt_row(
 
 /// The blocks of a row whose tokens end before position `end`.
 fn blocks_needed(spec: &ModelSpec, end: usize, samples: bool) -> usize {
-    // Whoever drives steps alone looks nothing up: only what the stack drafted itself is fed.
+    // There is no n-gram lookup here: only the stack's own drafts are fed.
     let ahead = if samples { spec.ahead(spec.drafted()) } else { 0 };
     (end + ahead).div_ceil(spec.block_tokens)
 }

@@ -1,7 +1,7 @@
-//! Signals, and the end of the process: it comes at its time, whatever still runs.
+//! Signals, and the end of the process, which comes on time whatever still runs.
 //!
-//! A thread of its own attends to both, with a runtime of its own: steps, workers of HTTP and the disk of a
-//! dump may be stuck, and so may whoever reads standard error.
+//! A thread with its own runtime handles both: steps, HTTP workers, the dump's disk and the reader of
+//! standard error may all hang.
 
 use crate::http::app::App;
 use crate::process::out;
@@ -16,25 +16,25 @@ use tokio::sync::watch;
 /// How much later than the drain's deadline the process ends at the latest. The engine, clients and the dump
 /// have their own times before, which are shorter.
 const GRACE: Duration = Duration::from_secs(5);
-/// How long a last word may take to be written.
+/// How long the last message may take to be written.
 const LAST_WORD: Duration = Duration::from_millis(200);
 /// Exit code of a server that could not end as it should.
 const EXIT_CUT: i32 = 1;
 
-/// What a signal wants.
+/// The meaning of a signal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Meaning {
-    /// Somebody wants it to end, and who says so again wants that now.
+    /// Shut down; a second one, at once.
     Stop,
-    /// Something that it needs goes away. That may be told twice, by a terminal and by its shell.
+    /// Shut down because something it needs goes away. It may come twice, from a terminal and its shell.
     Going,
-    /// Nothing to a server. It would end the process if nobody listened.
+    /// Ignored by a server. Its default action would end the process.
     Nothing,
-    /// A write beyond a limit on the size of files, whose error tells whoever wrote.
+    /// A write beyond the limit of file sizes, which the writer sees as an error.
     Written,
 }
 
-/// What is listened for.
+/// The signals handled.
 const KNOWN: [(i32, &str, Meaning); 9] = [
     (libc::SIGTERM, "SIGTERM", Meaning::Stop),
     (libc::SIGINT, "Ctrl-C", Meaning::Stop),
@@ -181,7 +181,7 @@ impl Attendant {
 
     fn drain(&self, name: &str) {
         let Some(ready) = self.app.ready.get() else { return };
-        // Before the engine refuses anybody. A moment beyond what the clock can say is none.
+        // Before the engine refuses requests. A deadline that the clock cannot represent is none.
         if let Some(end) = Instant::now().checked_add(self.drain) {
             let _ = self.app.drained.set(end);
             set(&self.end, end.checked_add(GRACE).map(|end| (end, EXIT_CUT)));
@@ -207,7 +207,7 @@ async fn over(end: End) -> i32 {
     }
 }
 
-/// Says something, and waits for that a moment only: whoever reads it may not.
+/// Prints a message, but waits only a moment: its reader may hang.
 fn say(text: String) {
     let (done, said) = sync_channel::<()>(1);
     let speak = move || {

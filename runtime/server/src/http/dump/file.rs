@@ -1,5 +1,5 @@
-//! A file of all requests and what they were answered, a line of JSON each. It holds what people wrote:
-//! nobody else may read it.
+//! The dump: a file of all requests and their answers, a line of JSON each. It holds what people wrote, so
+//! only its owner may read it.
 
 use crate::process::out;
 use serde_json::Value;
@@ -12,9 +12,10 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
 use std::time::Duration;
 
-/// Lines that may wait for the disk. Beyond them a line is lost, and counted, rather than a request held up.
+/// Lines that may wait for the disk. A line beyond them is dropped and counted, rather than delaying a
+/// request.
 const WAITING: usize = 1024;
-/// How long the end of the server waits for the last lines.
+/// How long shutdown waits for the last lines.
 const LAST: Duration = Duration::from_secs(2);
 
 /// Flags of the dump.
@@ -36,10 +37,10 @@ impl DumpArgs {
     }
 }
 
-/// What goes to the file's thread.
+/// Messages to the file's thread.
 enum Entry {
     Line(String),
-    /// Everything before this is to be written; then this is dropped.
+    /// A flush: dropped when everything before it is written.
     Flush(SyncSender<()>),
 }
 
@@ -55,7 +56,7 @@ impl Dump {
     fn open(path: &Path) -> Result<Dump, String> {
         let cannot = |error: Error| format!("--dump {}: {error}", path.display());
         let file = OpenOptions::new().append(true).create(true).mode(0o600).open(path).map_err(cannot)?;
-        // What was written before may have ended within a line.
+        // An earlier run may have ended within a line.
         let torn = file.metadata().map_err(cannot)?.is_file() && is_torn(path).map_err(cannot)?;
         let (entries, inbox) = sync_channel(WAITING);
         let (name, lost) = (path.display().to_string(), Arc::<AtomicU64>::default());
@@ -64,19 +65,19 @@ impl Dump {
         Ok(Dump { entries, lost, name })
     }
 
-    /// Hands a line over. Never waits.
+    /// Queues a line. Never waits.
     pub(crate) fn write(&self, line: &Value) {
         if self.entries.try_send(Entry::Line(format!("{line}\n"))).is_err() {
             self.lost.fetch_add(1, Ordering::Relaxed);
         }
     }
 
-    /// Lines that are in no file, or not wholly, because the disk was full, failed or was too slow.
+    /// Lines lost or torn because the disk was full, failed or was too slow.
     pub(crate) fn lost(&self) -> u64 {
         self.lost.load(Ordering::Relaxed)
     }
 
-    /// Waits for what was handed over before, for a while, and says what is missing.
+    /// Waits a while for queued lines, and reports what is missing.
     pub(crate) fn flush(&self) {
         let (done, wait) = sync_channel(1);
         // The sender is dropped, and nothing sent.
@@ -105,7 +106,7 @@ fn is_torn(path: &Path) -> IoResult<bool> {
     Ok(last != *b"\n")
 }
 
-/// What writes lines, each whole or counted as lost.
+/// Writes lines, each whole or counted as lost.
 struct Lines<W> {
     file: W,
     /// Whether what was written last is a beginning of a line.
@@ -126,7 +127,7 @@ impl<W: Write> Lines<W> {
         }
     }
 
-    /// Writes a line, behind the end of one that is torn.
+    /// Writes a line, after ending a torn one.
     fn line(&mut self, mut line: String) {
         if self.torn {
             line.insert(0, '\n');
@@ -155,7 +156,7 @@ impl<W: Write> Lines<W> {
     }
 }
 
-/// Writes all of `bytes`, and says how many it could.
+/// Writes `bytes`; returns how many were written.
 fn write(file: &mut impl Write, bytes: &[u8]) -> (usize, IoResult<()>) {
     let mut written = 0;
     while written < bytes.len() {

@@ -1,4 +1,4 @@
-//! What goes through the server, copied on its way to the [dump](crate::http::dump::file).
+//! Copies requests and responses to the [dump](crate::http::dump::file).
 
 pub(crate) mod file;
 
@@ -16,9 +16,9 @@ use serde_json::{Value, json};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
-/// Bytes of a body that are copied; of a longer one the beginning.
+/// Bytes of a body that are copied at most.
 const MOST: usize = 64 << 20;
-/// What is answered before anything of a request is read.
+/// Statuses answered before a request is read.
 const TURNED_AWAY: [StatusCode; 4] = [
     StatusCode::UNAUTHORIZED,
     StatusCode::FORBIDDEN,
@@ -26,7 +26,7 @@ const TURNED_AWAY: [StatusCode; 4] = [
     StatusCode::UNSUPPORTED_MEDIA_TYPE,
 ];
 
-/// Copies a request that may ask for something, and its response, where there is a dump.
+/// Copies a request that can have an effect, and its response, if there is a dump.
 pub(crate) async fn record(State(app): State<Arc<App>>, request: Request<Body>, next: Next) -> Response {
     let Some(dump) = app.dump.as_ref().filter(|_| request.method() != Method::GET) else {
         return next.run(request).await;
@@ -46,7 +46,7 @@ pub(crate) async fn record(State(app): State<Arc<App>>, request: Request<Body>, 
     let copy = record.clone();
     let request = request.map(|body| copied(body, move |chunk| copy.lock().request.take(chunk)));
     let mut response = next.run(request).await;
-    // A copied body does not know its length any more.
+    // A copied body has no known length.
     let length = response.body().size_hint().exact();
     if let Some(length) = length {
         response.headers_mut().entry(header::CONTENT_LENGTH).or_insert(length.into());
@@ -61,7 +61,7 @@ pub(crate) async fn record(State(app): State<Arc<App>>, request: Request<Body>, 
     response.map(|body| copied(body, move |chunk| record.lock().response.take(chunk)))
 }
 
-/// The same body, each chunk of which is shown, and then that it is over.
+/// The same body; `see` is shown each chunk, and then the end.
 fn copied(body: Body, mut see: impl FnMut(Option<&Bytes>) + Send + 'static) -> Body {
     let mut stream = body.into_data_stream();
     Body::from_stream(futures_util::stream::poll_fn(move |context| {
@@ -80,7 +80,7 @@ fn is_stream(headers: &HeaderMap) -> bool {
     kind.is_some_and(|kind| kind.starts_with("text/event-stream"))
 }
 
-/// The record of one request, held by whoever still adds to it.
+/// The record of one request, shared by its two directions.
 #[derive(Clone)]
 struct Shared(Arc<Mutex<Record>>);
 
@@ -95,7 +95,7 @@ impl Shared {
 struct Copy {
     bytes: Vec<u8>,
     cut: bool,
-    /// How long it is, where that is known. Behind so much nobody asks for its end.
+    /// Its declared length, if known. The reader may stop there without seeing the end.
     length: Option<u64>,
     taken: u64,
     /// Whether its end went through too.
@@ -119,7 +119,7 @@ impl Copy {
         self.ended || self.length == Some(self.taken)
     }
 
-    /// As JSON, or where it is none as text; null where there was nothing.
+    /// As JSON, else as text; null when empty.
     fn value(&self) -> Value {
         match serde_json::from_slice(&self.bytes) {
             _ if self.bytes.is_empty() => Value::Null,
@@ -128,7 +128,7 @@ impl Copy {
         }
     }
 
-    /// The data of server-sent events, each as JSON, or where it is none as text.
+    /// The data of server-sent events, each as JSON, else as text.
     fn events(&self) -> Value {
         let text = String::from_utf8_lossy(&self.bytes);
         let data = text.lines().filter_map(|line| line.strip_prefix("data: "));
@@ -136,8 +136,7 @@ impl Copy {
     }
 }
 
-/// A request and its response. It is written when nobody adds to it any more: at the response's end, or when
-/// the client has gone.
+/// A request and its response, written when dropped: at the response's end, or when the client has gone.
 struct Record {
     dump: Arc<Dump>,
     time: u64,
@@ -155,7 +154,7 @@ struct Record {
 
 impl Drop for Record {
     fn drop(&mut self) {
-        // Who was not let in leaves no line.
+        // A request without a valid key leaves no line.
         if self.status.is_some_and(|status| TURNED_AWAY.iter().any(|it| *it == status)) {
             return;
         }

@@ -1,14 +1,14 @@
-//! Responses that are kept: so many bytes of them, in memory, the oldest given up first. They are kept as
-//! JSON text: values take a multiple of it, which nobody counts.
+//! Stored responses: a bounded number of bytes in memory, the oldest evicted first. They are stored as JSON
+//! text: parsed values take several times as much, which would not be counted.
 
 use serde_json::Value;
 use std::collections::VecDeque;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-/// Most of them, however small they are.
+/// Most responses, however small.
 const MOST: usize = 4096;
 
-/// A response, with what it was an answer to.
+/// A response, with the items it answers.
 #[derive(Debug)]
 pub(crate) struct Stored {
     /// The response as clients see it.
@@ -85,7 +85,7 @@ impl Store {
         Store { limit, kept: Mutex::default() }
     }
 
-    /// Keeps a response, unless it is larger than all there is room for.
+    /// Stores a response, unless it exceeds the whole room.
     pub(crate) fn put(&self, stored: &Stored) {
         let written = Written::new(stored);
         let bytes = written.bytes();
@@ -106,7 +106,7 @@ impl Store {
         self.lock().responses.iter().find(|it| *it.id == *id).map(Written::read)
     }
 
-    /// Gives the response of this id up; whether there was one.
+    /// Deletes the response of this id; whether there was one.
     pub(crate) fn remove(&self, id: &str) -> bool {
         let mut kept = self.lock();
         let Some(at) = kept.responses.iter().position(|it| *it.id == *id) else { return false };
@@ -144,7 +144,7 @@ mod tests {
         assert!(store.remove("c") && !store.remove("c"));
         store.put(&stored("a", 300));
         assert_eq!(there(["a", "b", "c", "d"]), [true, true, false, true]);
-        // One that is too large takes nobody's place.
+        // One that is too large evicts no other.
         store.put(&stored("c", 1200));
         assert_eq!(there(["a", "b", "c", "d"]), [true, true, false, true]);
         for id in 0..2 * MOST {

@@ -1,4 +1,4 @@
-//! Calls of tools as patterns that an answer is held to, in each format that `monomorph_text` reads.
+//! Tool calls as patterns that constrain an answer, in each format that `monomorph_text` reads.
 
 mod gemma;
 mod parameters;
@@ -28,29 +28,29 @@ pub(crate) struct Tool {
     pub(crate) name: String,
     /// The schema of its arguments.
     pub(crate) schema: Value,
-    /// Whether a schema of which not all can be held to is refused.
+    /// Whether a schema that cannot be enforced in full is refused.
     pub(crate) strict: bool,
     /// The path of the schema in the request.
     pub(crate) path: String,
 }
 
-/// The calls that an answer may have in it.
+/// The calls that an answer may contain.
 #[derive(Clone, Debug)]
 pub(crate) struct Wanted {
     pub(crate) form: Form,
     pub(crate) tools: Vec<Tool>,
-    /// Of which types the parameters are, as they are read.
+    /// The types of the parameters, as they are read.
     pub(crate) set: Arc<ToolSet>,
-    /// Whether there is to be a call and nothing else.
+    /// Whether the answer must be a call.
     pub(crate) required: bool,
-    /// Whether there is to be one at most.
+    /// Whether at most one call is allowed.
     pub(crate) one: bool,
 }
 
-/// What of the tools' schemas arguments are not held to, as paths.
+/// Paths of the parts of tools' schemas that do not constrain arguments.
 pub(crate) type Loose = Vec<String>;
 
-/// A tool with what its arguments are held to.
+/// A tool with the constraint of its arguments.
 struct Held<'a> {
     name: &'a str,
     schema: Schema,
@@ -160,7 +160,7 @@ impl Form {
         Pattern::Any(Box::new(Pattern::OneOf(self.blocks(tools, false))))
     }
 
-    /// Whether the arguments are written as JSON, so that all of a schema can be held to.
+    /// Whether arguments are written as JSON, so that a schema can be enforced in full.
     fn is_json(&self) -> bool {
         !matches!(self.format, ToolFormat::QwenXml | ToolFormat::MiniMax)
     }
@@ -195,18 +195,17 @@ impl Wanted {
         self.form.format != ToolFormat::BareJson
     }
 
-    /// All that [`Self::compile`] makes something of, but for the form of calls, which a server has one of.
-    /// Texts, since the members of a schema have an order that equal values need not have.
+    /// Everything that [`Self::compile`] depends on but the form of calls, which is fixed. As text, because
+    /// equal values may have their members in another order.
     pub(crate) fn key(&self) -> String {
         let mut names: Vec<_> = self.set.names().collect();
         names.sort_unstable();
         format!("{:?} {names:?} {} {}", self.tools, self.required, self.one)
     }
 
-    /// What the answer is held to, beside a format of the rest of it, and what of the schemas is not.
+    /// The answer's constraint, beside a format of the rest of it, and the parts of schemas left out.
     ///
-    /// # Errors
-    /// When a strict tool has a schema that cannot be held to, by its path; or the grammar as a whole cannot
+    /// # Errors When a strict tool's schema cannot be enforced, by its path, or the grammar as a whole cannot
     /// be used.
     pub(crate) fn compile(
         &self,
@@ -252,7 +251,7 @@ impl Wanted {
         Held { name: &tool.name, schema: schema.clone(), set: &self.set }
     }
 
-    /// What of a tool's schema its arguments are held to.
+    /// The part of a tool's schema that constrains its arguments.
     fn schema(&self, tool: &Tool, loose: &mut Loose) -> Result<Schema, GrammarError> {
         let at = |error: GrammarError| GrammarError { path: format!("{}{}", tool.path, error.path), ..error };
         let closed = tool.strict.then(|| Schema::closed(&tool.schema));
@@ -269,7 +268,7 @@ impl Wanted {
         }
     }
 
-    /// Finds the schemas that the library makes nothing of, and holds their tools to any object.
+    /// Finds the schemas that the library cannot compile, and lets their tools take any object.
     fn find_fault(
         &self,
         grammars: &Grammars,

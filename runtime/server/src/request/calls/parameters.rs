@@ -6,7 +6,7 @@ use serde_json::Value as Json;
 
 /// References and unions followed.
 const DEPTH: usize = 8;
-/// What may be said of all parameters together.
+/// Keywords about all parameters together.
 const OF_ALL: [&str; 8] =
     ["type", "properties", "required", "additionalProperties", "$defs", "definitions", "$schema", "$id"];
 
@@ -37,7 +37,7 @@ pub(super) fn members(schema: &Schema) -> Option<Vec<Member<'_>>> {
     Some(properties.iter().map(|(name, schema)| (name.as_str(), schema, is_required(name))).collect())
 }
 
-/// What is said of the parameters that they are not held to.
+/// The parts of the parameters' schemas that do not constrain them.
 pub(super) fn not_held(schema: &Schema, set: &ToolSet, tool: &str) -> Vec<GrammarError> {
     let refused = |path: String, message: &str| GrammarError { path, message: message.to_owned() };
     let Some(members) = members(schema) else {

@@ -1,10 +1,10 @@
-//! A few results kept for who asks the same again.
+//! A small LRU cache of results.
 
-/// The newest of what was made, each under the text that it was made of: at most `most` of them, which with
-/// their texts take at most `bytes` in all.
+/// The most recent results by the text they were made of: at most `most`, which with their texts take at most
+/// `bytes`.
 #[derive(Debug)]
 pub(crate) struct Kept<T> {
-    /// Who was asked for last stands last.
+    /// Most recently used last.
     entries: Vec<Entry<T>>,
     most: usize,
     bytes: usize,
@@ -23,7 +23,7 @@ impl<T: Clone> Kept<T> {
         Kept { entries: Vec::new(), most, bytes }
     }
 
-    /// What is kept of a text.
+    /// The result for a text.
     pub(crate) fn get(&mut self, text: &str) -> Option<T> {
         // They are few, and most texts differ in length.
         let at = self.entries.iter().position(|entry| entry.text == text)?;
@@ -32,8 +32,7 @@ impl<T: Clone> Kept<T> {
         self.entries.last().map(|entry| entry.made.clone())
     }
 
-    /// Keeps what was made of a text, which takes so many bytes, and gives up what was not asked for the
-    /// longest.
+    /// Keeps the result for a text, which takes so many bytes, and evicts the least recently used.
     pub(crate) fn keep(&mut self, text: String, made: T, bytes: usize) {
         self.entries.retain(|entry| entry.text != text);
         let bytes = bytes.saturating_add(text.len());

@@ -1,5 +1,5 @@
-//! Grammars of the model's tokens: made when first asked for, compiled beside the requests that work, and
-//! kept for the next turn.
+//! Grammars over the model's tokens: made on first use, compiled beside running requests, and cached for the
+//! next turn.
 
 mod kept;
 pub(crate) mod trial;
@@ -32,7 +32,7 @@ const KEPT_BYTES: usize = 64 << 20;
 /// Bytes that one may take which was too small to be tried.
 const SMALL_BYTES: usize = 1 << 20;
 
-/// What an answer is held to, if anything, and what of its tools' schemas is left out of that.
+/// An answer's constraint, if any, and the paths of the parts of tools' schemas left out of it.
 pub(crate) type Held = (Option<Constraint>, Loose);
 
 /// How often as long as a grammar may take to compile it may wait for its turn.
@@ -63,7 +63,7 @@ struct Made {
     openers: Option<Arc<Openers>>,
 }
 
-/// What answers can be held to, of one model.
+/// The grammars that can constrain a model's answers.
 pub(crate) struct GrammarStore {
     spec: &'static ModelSpec,
     text: Arc<Text>,
@@ -75,11 +75,11 @@ pub(crate) struct GrammarStore {
     limit: Duration,
     turns: Arc<Semaphore>,
     waiting: Semaphore,
-    /// Whether no answer is waited for any more.
+    /// Whether the server is stopping.
     stopped: watch::Sender<bool>,
 }
 
-/// Ends what is compiled for somebody who has gone.
+/// Aborts a compilation when its client has gone.
 struct Waits(Arc<Patience>);
 
 impl Drop for Waits {
@@ -89,8 +89,8 @@ impl Drop for Waits {
 }
 
 impl GrammarStore {
-    /// Of a model and its text side. They are made when somebody asks for one: they take memory, and most
-    /// servers are never asked.
+    /// Grammars for a model and its text side, made on first use: they take memory, and most servers never
+    /// need one.
     pub(crate) fn new(spec: &'static ModelSpec, text: &Arc<Text>, args: GrammarArgs) -> Arc<GrammarStore> {
         Arc::new(GrammarStore {
             spec,
@@ -127,8 +127,7 @@ impl GrammarStore {
         made.as_ref().map_err(Clone::clone)
     }
 
-    /// Nobody waits for a grammar any more: what is being compiled is ended where it can be, and nothing else
-    /// begins.
+    /// Stops: compilations are aborted where possible, and none begins.
     pub(crate) fn stop(&self) {
         self.turns.close();
         self.stopped.send_replace(true);
@@ -144,9 +143,8 @@ impl GrammarStore {
         [&self.compiled, &self.found].map(|count| count.load(Ordering::Relaxed))
     }
 
-    /// What was kept of `key`, or is made now. Each gets a clone, which goes its own way; who asks at the
-    /// same time for the first time compiles it for himself. An error is not kept: it costs as much again,
-    /// and nobody repeats it for long.
+    /// The cached result for `key`, or a new one. Each caller gets a clone; concurrent first requests each
+    /// compile. Errors are not cached: few clients repeat them.
     fn kept(
         &self,
         key: String,
@@ -169,10 +167,9 @@ impl GrammarStore {
         Ok(grammars.tags(&open?, &close?))
     }
 
-    /// What an answer is held to that is to have a format, or may have calls in it; behind its reasoning,
-    /// where there may be some, which the prompt opened or did not, and which may have a budget. Nothing
-    /// where neither means anything to the model. A client that goes away while this waits for its turn is
-    /// compiled nothing.
+    /// The constraint of an answer with a format, or that may contain calls, behind its reasoning if there is
+    /// any, which the prompt may have opened and which may have a budget. `None` where neither applies to the
+    /// model. If the client leaves while this waits for its turn, nothing is compiled.
     pub(crate) async fn compile(
         self: &Arc<Self>,
         format: Option<&Format>,
@@ -196,7 +193,7 @@ impl GrammarStore {
             return Err(ApiError::new(StatusCode::TOO_MANY_REQUESTS, "queue_full", message));
         };
         let turn = turn.map_err(|_| stopped())?;
-        // The first has what all need made, which takes as long as the vocabulary is large.
+        // The first one builds what all need, which takes time in proportion to the vocabulary.
         let store = Arc::clone(self);
         let turn = match self.made.get() {
             Some(_) => turn,
@@ -251,8 +248,8 @@ impl GrammarStore {
     }
 }
 
-/// Does this on a thread of its own, which has its turn until it is over: it goes on where nobody waits for
-/// it any more. The end of the process does not wait for it.
+/// Runs work on its own thread, which keeps its turn until it ends, even if its client leaves. The end of the
+/// process does not wait for it.
 async fn run<T: Send + 'static>(
     turn: OwnedSemaphorePermit,
     work: impl FnOnce() -> Result<T, String> + Send + 'static,
@@ -266,7 +263,7 @@ async fn run<T: Send + 'static>(
     told.await.map_err(|_| "it panicked".to_owned())?
 }
 
-/// The error for a field that cannot be held to.
+/// The error for a field that cannot be enforced.
 fn unusable(path: &str, message: &str) -> ApiError {
     let message = format!("`{path}` {message}");
     ApiError { code: "unsupported_grammar", ..ApiError::field(path, message) }

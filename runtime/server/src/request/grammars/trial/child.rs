@@ -1,4 +1,4 @@
-//! The process that grammars are tried in.
+//! The child process that tries grammars.
 
 use crate::process::allocator;
 use monomorph_grammar::{Grammars, Token};
@@ -8,17 +8,16 @@ use std::io::{Read, Write};
 use std::os::fd::AsFd;
 use std::os::unix::net::UnixStream;
 
-/// Most memory that compiling may take, beside its stack and what the process takes by itself.
+/// Most memory of a compilation, beside its stack and the process itself.
 pub(super) const MEMORY: u64 = 256 << 20;
-/// The stack that grammars are compiled on here, and some for what stands around it.
+/// The stack of a compilation, with some margin.
 const STACK: u64 = 260 << 20;
 /// Longest message: above what a source may have.
 const LONGEST: usize = 16 << 20;
 
-/// Tries what comes over standard input, which is a socket, until that ends.
+/// Tries the grammars that arrive on standard input, a socket, until it closes.
 ///
-/// # Errors
-/// When nobody is there to ask: this is for the server alone.
+/// # Errors When standard input is not such a socket: only the server runs this.
 pub(crate) fn run() -> Result<(), String> {
     let socket = std::io::stdin().as_fd().try_clone_to_owned().map_err(|error| error.to_string())?;
     let socket = UnixStream::from(socket);
@@ -29,7 +28,7 @@ pub(crate) fn run() -> Result<(), String> {
     // Others reserve more addresses than the limit has.
     allocator::share(1);
     limit()?;
-    // Another thread compiles: where the server has gone in the meantime nobody wants to know.
+    // Compiles on another thread, so that this one notices when the server has gone.
     let (send, messages) = std::sync::mpsc::channel();
     std::thread::spawn(move || {
         let mut reader = socket;
@@ -69,7 +68,7 @@ fn message(reader: &mut UnixStream) -> Option<Vec<u8>> {
     Some(message)
 }
 
-/// The grammars of the tokens that the server told of.
+/// Grammars over the tokens of the first message.
 fn read(message: &[u8]) -> Result<Grammars, String> {
     let told: Value = serde_json::from_slice(message).map_err(|error| error.to_string())?;
     let number =
@@ -86,7 +85,7 @@ fn read(message: &[u8]) -> Result<Grammars, String> {
     Grammars::new(number(&told["vocabulary"]) as usize, token, &ends)
 }
 
-/// Bounds the memory of this process, and leaves no dump of it where it ends.
+/// Limits the memory of this process, and disables core dumps.
 fn limit() -> Result<(), String> {
     let taken = std::fs::read_to_string("/proc/self/statm").map_err(|error| error.to_string())?;
     let pages: u64 = taken.split(' ').next().and_then(|pages| pages.parse().ok()).unwrap_or_default();

@@ -1,5 +1,6 @@
-//! Grammars are tried in a process that can be ended, before they are compiled in the server, where they
-//! cannot be ([ADR 0031](../../../../../../docs/adr/0031-a-grammar-is-tried-where-it-can-be-ended.md)).
+//! Grammars are first compiled in a child process that can be killed, and then in the server, where a
+//! compilation cannot be ([ADR
+//! 0031](../../../../../../docs/adr/0031-a-grammar-is-tried-where-it-can-be-ended.md)).
 //!
 //! The process is the server's own binary, run with a verb of its own over a socket. What goes over it is a
 //! length in four bytes, and so many bytes: first the tokens, then one grammar after another. What comes back
@@ -22,25 +23,26 @@ use std::time::{Duration, Instant};
 
 /// The verb.
 pub(crate) const VERB: &str = "try-grammars";
-/// How often it is looked whether somebody still waits.
+/// How often to check whether the client still waits.
 const POLL: Duration = Duration::from_millis(5);
-/// How long a process may take until it is ready.
+/// How long a process may take to become ready.
 const START: Duration = Duration::from_secs(10);
-/// Grammars that one process tries: what each leaves behind is given back with it.
+/// Grammars that one process tries: its memory is returned when it ends.
 const TRIALS: usize = 256;
-/// Processes that are kept for the next grammar.
+/// Idle processes kept for the next grammar.
 const KEPT: usize = 1;
 
 /// Processes that try grammars of one vocabulary.
 #[derive(Debug)]
 pub(crate) struct Trials {
-    /// What a process is told first.
+    /// The first message to a process.
     tokens: Vec<u8>,
     idle: Mutex<Vec<Process>>,
 }
 
 impl Trials {
-    /// Of a vocabulary, whose tokens of several bytes are nothing to whether a grammar can be compiled.
+    /// For a vocabulary, reduced to single bytes: whether a grammar compiles does not depend on longer
+    /// tokens.
     pub(crate) fn new(text: &Text, vocabulary: usize, ends: &[u32]) -> Trials {
         let tokenizer = &text.tokenizer;
         let (mut tokens, mut free) = (Vec::new(), Vec::new());
@@ -66,7 +68,7 @@ impl Trials {
         self.idle.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// One that is ready.
+    /// A process that is ready.
     fn process(&self, patience: &Patience) -> Result<Process, Ended> {
         if let Some(process) = self.idle().pop() {
             return Ok(process);
@@ -110,11 +112,11 @@ impl Trial for Trials {
 
 /// Why a process did not answer.
 enum Ended {
-    /// Nobody waits any more.
+    /// The client left, or the time is over.
     Late,
-    /// It ended by itself.
+    /// The process died.
     Died,
-    /// It could not be run.
+    /// The process could not be run.
     Failed(String),
 }
 
@@ -131,19 +133,19 @@ impl Process {
         let (socket, theirs) = UnixStream::pair()?;
         socket.set_read_timeout(Some(POLL))?;
         socket.set_write_timeout(Some(POLL))?;
-        // This very file, even where another has taken its place since.
+        // This very binary, even if its file was replaced since.
         let mut command = Command::new("/proc/self/exe");
         command.arg0(std::env::args().next().unwrap_or_default()).arg(VERB);
-        // What is typed at the server's terminal is not meant for it.
+        // Its own process group: signals from the server's terminal are not for it.
         command.process_group(0);
         command.stdin(Stdio::from(OwnedFd::from(theirs))).stdout(Stdio::null());
-        // A stack that overflows says so at length.
+        // A stack overflow prints a long message.
         let child = command.stderr(Stdio::null()).spawn()?;
         Ok(Process { child, socket, tried: 0 })
     }
 
-    /// Sends a message and waits for the answer, the bytes taken and what is wrong; of one that has none the
-    /// process must be given up.
+    /// Sends a message and waits for the answer: the bytes taken and the error text. After an error the
+    /// process must be discarded.
     fn ask(&mut self, message: &[u8], until: Instant, patience: &Patience) -> Result<(usize, String), Ended> {
         let goes_on =
             || if patience.is_lost() || Instant::now() >= until { Err(Ended::Late) } else { Ok(()) };
@@ -181,7 +183,7 @@ impl Process {
 
 impl Drop for Process {
     fn drop(&mut self) {
-        // One that has ended already is waited for all the same.
+        // A process that has ended must still be reaped.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
