@@ -4,6 +4,7 @@ mod commands;
 mod docs;
 mod files;
 mod printed;
+mod words;
 
 use crate::paths;
 use std::path::Path;
@@ -15,7 +16,14 @@ pub fn tidy() -> Result<(), String> {
 }
 
 fn breaches(root: &Path) -> Vec<String> {
-    [files::breaches(root), docs::breaches(root), commands::breaches(root), printed::breaches(root)].concat()
+    [
+        files::breaches(root),
+        docs::breaches(root),
+        commands::breaches(root),
+        printed::breaches(root),
+        words::breaches(root),
+    ]
+    .concat()
 }
 
 /// A file's text; what cannot be read is a breach of its own.

@@ -34,11 +34,11 @@ pub struct Image(pub u64);
 pub enum Place {
     /// In the host's memory.
     Host,
-    /// There, and on their way to the disk.
+    /// In host memory, in transfer to the disk.
     Leaving,
     /// On disk.
     Disk,
-    /// There, and on their way to the host's memory.
+    /// On disk, in transfer to host memory.
     Returning,
 }
 
@@ -101,7 +101,7 @@ impl Tiers {
         self.free
     }
 
-    /// Images, those that are dropped and on their way included.
+    /// Number of images, including dropped ones in transfer.
     pub fn images(&self) -> usize {
         self.images.len()
     }

@@ -26,7 +26,7 @@ impl Generation {
     }
 
     /// Cancels the rest of the answer. It ends with [`FinishReason::Cancelled`] before the next step is
-    /// planned, unless it ends of itself before; tokens already on their way still arrive.
+    /// planned, unless it ends by itself before; tokens of steps in flight still arrive.
     pub fn cancel(&self) {
         self.signals.interest.cancel();
     }

@@ -1,4 +1,4 @@
-//! One answer's way through a grammar.
+//! A grammar's state in one answer.
 
 use crate::error::{GrammarError, Stopped};
 use crate::grammars::{Shared, set};
@@ -10,15 +10,15 @@ use llguidance::Matcher;
 use monomorph_sampling::TokenMask;
 use std::sync::Arc;
 
-/// What an answer is held to, behind the tokens that it has taken. A clone goes its own way from there.
+/// The constraint of an answer, after the tokens it has taken. A clone is independent of it.
 pub struct Constraint {
     shared: Arc<Shared>,
     /// `None` where anything may be answered.
     grammar: Option<Matcher>,
     thinking: Option<Thinking>,
-    /// Of an answer that may have calls in it which the grammar takes.
+    /// For an answer that may contain calls, which the grammar describes.
     watch: Option<Watch>,
-    /// What may come next, once that was asked; `None` is anything.
+    /// What may come next, cached; `None` is anything.
     next: Option<Option<TokenMask>>,
 }
 
@@ -68,8 +68,8 @@ impl Constraint {
         Constraint { watch, next: None, ..self }
     }
 
-    /// With calls that are JSON without a tag: all else is free, but what begins the answer, or follows a
-    /// call, as a call of one of these tools is held to the grammar behind the tool's name.
+    /// With calls that are JSON without a tag: all else is free, except that the beginning of the answer, or
+    /// of what follows a call, must follow the grammar once it names one of these tools.
     pub fn watching_names(self, openers: &Arc<Openers>, names: &Arc<[String]>) -> Constraint {
         let head = Head::new(names);
         let watch = self.grammar.as_ref().map(|grammar| Watch::new(openers, Some(head), grammar, true));
@@ -97,7 +97,7 @@ impl Constraint {
         }
     }
 
-    /// Takes the next token of the answer, which is no end.
+    /// Takes the next token of the answer, other than an end id.
     ///
     /// # Errors
     /// When it may not come here.

@@ -1,4 +1,4 @@
-//! What a grammar is refused for.
+//! Why grammars are refused.
 
 /// Why a grammar cannot be used.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -31,9 +31,9 @@ impl std::error::Error for GrammarError {}
 /// Why an answer cannot go on.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Stopped {
-    /// The grammar has come to where it cannot be followed: it is at fault.
+    /// The grammar cannot be followed any further: it is at fault.
     Grammar(GrammarError),
-    /// The token may not come here: whoever chose it is.
+    /// The token may not come here: the sampler is at fault.
     Token(GrammarError),
 }
 

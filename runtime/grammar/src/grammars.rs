@@ -40,13 +40,13 @@ pub struct Token<'a> {
     pub special: bool,
 }
 
-/// What grammars are made of: a model's tokens, and the limits of what is compiled. Made once a server; a
-/// clone is another handle of the same.
+/// A model's tokens and the limits of compilation, from which grammars are made. Built once per server; a
+/// clone is another handle.
 #[derive(Clone)]
 pub struct Grammars {
     factory: Arc<ParserFactory>,
     shared: Arc<Shared>,
-    /// For how long what is compiled may take; of none it takes what it takes.
+    /// The time limit of compilations, if any.
     patience: Option<Arc<Patience>>,
 }
 
@@ -212,12 +212,12 @@ impl Grammars {
         })
     }
 
-    /// The same, for somebody who waits so long.
+    /// The same, with a time limit.
     pub fn within(&self, patience: &Arc<Patience>) -> Grammars {
         Grammars { patience: Some(Arc::clone(patience)), ..self.clone() }
     }
 
-    /// Whether nobody waits for what is compiled any more.
+    /// Whether the request has gone.
     pub fn is_late(&self) -> bool {
         self.patience.as_ref().is_some_and(|patience| patience.is_lost())
     }
@@ -268,8 +268,8 @@ impl Grammars {
         self.compiled(GrammarWithLexer::from_json_schema(schema.prepared()), size)
     }
 
-    /// Finds the innermost part of a schema that is refused as all of it is: the library does not say where
-    /// it is.
+    /// Finds the innermost part of a schema that is refused with the same error: the library does not say
+    /// where it is.
     fn find_fault(
         &self,
         schema: &Schema,

@@ -6,7 +6,7 @@ use llguidance::Matcher;
 use monomorph_sampling::TokenMask;
 use std::sync::Arc;
 
-/// Most bytes before the name's end. Whoever reads calls gives up here, too.
+/// Most bytes before the name's end. The reader of calls has the same limit.
 const LONGEST: usize = 512;
 
 /// What was read of the beginning of an answer that may be a call, or of what stands behind one.

@@ -1,4 +1,4 @@
-//! Which tokens may come next in an answer that is held to a grammar.
+//! Constrained decoding: which tokens may come next in an answer that follows a grammar.
 //!
 //! [`Grammars`] knows a model's tokens and is built once. It compiles a [`Source`] (a JSON schema, a regular
 //! expression, a Lark grammar, some texts to choose from) to a [`Constraint`], which follows one answer token
@@ -6,8 +6,8 @@
 //! keywords](GrammarError) of a schema are refused with their path, sizes are bounded, every id that ends an
 //! answer counts as its end, and an answer may [reason](Thinking) before it, for no longer than a budget.
 //!
-//! What a constraint allows depends on the tokens of its answer alone, so that it can be asked for what is
-//! allowed behind drafts that need not hold.
+//! What a constraint allows depends only on the tokens of its answer, so masks can be computed behind drafts
+//! that may be rejected.
 
 pub mod bounds;
 mod closed;

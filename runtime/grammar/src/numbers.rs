@@ -32,7 +32,7 @@ pub(crate) fn exact(number: &Number) -> Result<Number, String> {
         return if kept { Ok(number.clone()) } else { Err(refused()) };
     }
     let double = number.as_f64().filter(|it| it.is_finite()).ok_or_else(refused)?;
-    // A whole number of more than 64 bits is read as a double, too: nobody knows what it was.
+    // An integer of more than 64 bits is read as a double, too, and its digits are lost.
     if double.abs() > WHOLE as f64 {
         return Err(refused());
     }

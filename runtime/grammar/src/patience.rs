@@ -1,4 +1,4 @@
-//! For how long a grammar may be compiled, and where that is tried first.
+//! The time limit of a compilation, and the trial in another process before it.
 
 use crate::error::GrammarError;
 use llguidance::CancellationHandle;
@@ -18,7 +18,7 @@ pub trait Trial: Send + Sync + Debug {
     fn attempt(&self, grammar: &[u8], until: Instant, patience: &Patience) -> Result<usize, GrammarError>;
 }
 
-/// For how long somebody waits for a grammar. Shared by who compiles and who waits.
+/// The time limit of a grammar, shared by the compiling thread and the waiting request.
 #[derive(Debug)]
 pub struct Patience {
     until: Instant,
@@ -40,7 +40,7 @@ impl Patience {
         Arc::new(Patience { until, limit, lost, mask: Mutex::default(), trial, bytes })
     }
 
-    /// Nobody waits any more: what can be ended is.
+    /// The request has gone: the compilation is aborted where possible.
     pub fn lose(&self) {
         self.lost.store(true, Ordering::Relaxed);
         if let Some(mask) = self.mask.lock().unwrap_or_else(PoisonError::into_inner).as_ref() {
@@ -53,7 +53,7 @@ impl Patience {
         self.bytes.load(Ordering::Relaxed)
     }
 
-    /// Whether nobody waits any more.
+    /// Whether the request has gone.
     pub fn is_lost(&self) -> bool {
         self.lost.load(Ordering::Relaxed) || Instant::now() >= self.until
     }

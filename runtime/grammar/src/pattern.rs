@@ -1,4 +1,4 @@
-//! Texts whose parts are fixed, free, or JSON: what calls of tools look like in one form or another.
+//! Patterns of text with fixed, free and JSON parts: the shape of tool calls in any format.
 
 use crate::bounds::{self, Size};
 use crate::error::GrammarError;
@@ -17,7 +17,7 @@ pub enum Pattern {
     Until(Body, End),
     /// JSON that is valid under a schema.
     Json(Schema),
-    /// What an answer may be held to by itself.
+    /// A source of a constraint.
     Source(Source),
     /// One behind the other.
     All(Vec<Pattern>),

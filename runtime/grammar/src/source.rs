@@ -1,4 +1,4 @@
-//! What an answer can be held to.
+//! Sources of constraints.
 
 use serde_json::Value;
 
@@ -7,7 +7,7 @@ pub(crate) const MAX_BYTES: usize = 512 * 1024;
 /// Most texts to choose from.
 pub(crate) const MAX_CHOICES: usize = 4096;
 
-/// What an answer is held to, as it is asked for.
+/// The source of a constraint, as a request gives it.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Source {
     /// Some JSON object.

@@ -1,4 +1,4 @@
-//! Room for what recurses: the library goes as deep as the source does.
+//! Stack for the library, which recurses as deep as the source.
 
 /// Bytes of stack for compiling, looking at and dropping a grammar. Only what is touched takes memory, and it
 /// is given back at the end. `tests/bounds.rs` walks up to each bound with the frames of an unoptimised
@@ -8,7 +8,7 @@ pub(crate) const STACK_BYTES: usize = 512 << 20;
 /// Where a grammar is tried it has half of it: what is at its end there is not here.
 pub(crate) const TRIAL_BYTES: usize = STACK_BYTES / 2;
 
-/// Does this on a thread with room.
+/// Runs work on a thread with a large stack.
 ///
 /// # Errors
 /// When there is no memory for it, or `work` panics.
@@ -16,7 +16,7 @@ pub(crate) fn with_room<T: Send>(work: impl FnOnce() -> T + Send) -> Result<T, S
     with_stack(STACK_BYTES, work)
 }
 
-/// Does this on a thread with so much room.
+/// Runs work on a thread with so much stack.
 pub(crate) fn with_stack<T: Send>(bytes: usize, work: impl FnOnce() -> T + Send) -> Result<T, String> {
     std::thread::scope(|scope| {
         let thread = std::thread::Builder::new().name("grammar".to_owned()).stack_size(bytes);

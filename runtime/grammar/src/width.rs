@@ -158,7 +158,7 @@ impl<'a> Walk<'a> {
             begun.places += usize::from(*schema == true) * OF_ANYTHING;
             return;
         };
-        // A reference alone is one rule, whoever refers to it.
+        // A reference alone is one rule, however often it is used.
         if let Some(name) = map
             .get("$ref")
             .and_then(Value::as_str)

@@ -88,7 +88,7 @@ pub(crate) struct Faulty<M, B> {
     inner: B,
     faults: Faults,
     failed: Vec<(Transfer<M>, io::Result<()>)>,
-    /// Addresses of the pages on their way in which a bit is to be flipped when they are read.
+    /// Addresses of the pages in transfer in which a bit is to be flipped after the read.
     flips: Vec<usize>,
 }
 

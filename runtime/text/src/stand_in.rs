@@ -1,4 +1,4 @@
-//! A tokenizer for models whose own is not at hand: what measuring speed without a checkpoint needs.
+//! A stand-in tokenizer, to measure speed without a checkpoint.
 
 use crate::error::TextError;
 use crate::tokenizer::Parts;

@@ -1,6 +1,6 @@
 //! Stop strings in a stream of text.
 
-/// Looks for stop strings in text that comes in pieces, holding back no more than could begin one.
+/// Finds stop strings in text that comes in pieces, holding back no more than could begin one.
 ///
 /// The stream stops where the first stop string is complete (of several complete at the same place, the
 /// longest counts), which does not depend on how the text was cut into pieces.

@@ -23,7 +23,7 @@ pub enum Special {
 /// A rendered chat.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Prompt {
-    /// What the model is fed.
+    /// The prompt's tokens.
     pub ids: Vec<u32>,
     /// The text that the template wrote. Control tokens spelled out in messages are broken up in it.
     pub text: String,
@@ -92,8 +92,8 @@ impl Tokenizer {
         Ok(Tokenizer { parts: Arc::new(parts) })
     }
 
-    /// A tokenizer for a model whose own is not at hand: bytes are the first 256 ids, and every id below
-    /// `vocabulary` reads as the byte that its last eight bits are.
+    /// A stand-in tokenizer: the first 256 ids are bytes, and every id below `vocabulary` decodes to the byte
+    /// in its last eight bits.
     ///
     /// # Errors
     /// When the vocabulary is too small for all bytes.
@@ -112,8 +112,8 @@ impl Tokenizer {
             Special::Parse => pipeline.get_added_vocabulary(),
             Special::Plain => &self.parts.plain,
         };
-        // The library's own `encode`, less what a server must not do (truncate, pad) and offsets nobody
-        // reads.
+        // The library's own `encode` without truncation and padding, which a server must not do, and without
+        // offsets.
         let mut pieces = added.extract_and_normalize(pipeline.get_normalizer(), text);
         if let Some(pre_tokenizer) = pipeline.get_pre_tokenizer() {
             pre_tokenizer.pre_tokenize(&mut pieces).map_err(TextError::encode)?;

@@ -1,8 +1,8 @@
-//! Steps in flight, and what sequences that are over still hold because of them.
+//! Steps in flight, and what ended sequences still hold because of them.
 //!
-//! A step that was submitted may write the blocks of its rows until it is collected, also those of a sequence
-//! that ended meanwhile. So blocks and slots have one way back to their pools, [`Pipeline::give_back`], and it
-//! leads past the last step that holds them.
+//! A submitted step may write the blocks of its rows until it is collected, even those of a sequence that
+//! ended meanwhile. So blocks and slots return to their pools in one way, [`Pipeline::give_back`], which
+//! waits for the last step that holds them.
 
 use super::memory::Memory;
 use monomorph_cache::{Lease, Snapshot};
@@ -39,7 +39,7 @@ pub(super) struct InFlight {
     pub rows: Vec<Row>,
 }
 
-/// What a sequence that is over holds.
+/// What an ended sequence holds.
 #[derive(Debug)]
 struct Leaving {
     lease: Lease,
@@ -102,7 +102,7 @@ impl Pipeline {
         self.collected_at.replace(now).map_or(submitted, |before| before.max(submitted))
     }
 
-    /// Takes back the rows of a step that is worked off.
+    /// Takes back the rows of a step that was applied.
     pub fn recycle(&mut self, mut rows: Vec<Row>) {
         rows.clear();
         self.spare.push(rows);
@@ -142,7 +142,7 @@ impl Pipeline {
         self.steps.iter().flat_map(|step| &step.rows)
     }
 
-    /// What sequences that are over hold.
+    /// What ended sequences hold.
     pub fn leaving(&self) -> impl Iterator<Item = (&Lease, Slot)> {
         self.leaving.iter().map(|one| (&one.lease, one.slot))
     }

@@ -288,7 +288,7 @@ impl Forward {
         Ok(())
     }
 
-    /// Ends everything, accepted or still on its way.
+    /// Fails every request, running, waiting or still in the inbox.
     fn fail_all(&mut self, error: &EngineError) {
         self.take_arrivals();
         self.pipeline.abandon(&mut self.memory);

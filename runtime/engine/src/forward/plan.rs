@@ -194,8 +194,8 @@ impl Forward {
         self.view_returns();
     }
 
-    /// Corrects how many blocks come back with each that runs: those that several share do not. It matters
-    /// only when somebody has to make room.
+    /// Corrects how many blocks come back with each running sequence, without those that others share. It
+    /// matters only when one has to be pre-empted.
     fn view_returns(&mut self) {
         let Planner { limits, running, .. } = &mut self.planner;
         let missing = running.iter().map(|one| one.missing(limits)).sum::<usize>();

@@ -85,7 +85,7 @@ fn of(regex: &str) -> Constraint {
     GRAMMARS.compile(&Source::Regex(regex.to_owned())).unwrap()
 }
 
-/// What answers are held to in a walk.
+/// Constraints of answers in a walk.
 static CONSTRAINTS: LazyLock<Vec<Constraint>> = LazyLock::new(|| {
     let tags = GRAMMARS.tags(&[5], &[7, 8]);
     let thinking = |opened, budget| Thinking::new(&tags, opened, budget);

@@ -225,7 +225,7 @@ impl Sequence {
         self.sampling.parameters()
     }
 
-    /// Whether what its next token is sampled by is better bound when the step that samples it is on its way.
+    /// Whether the inputs of its next sample are better bound after the step is submitted.
     pub fn binds_later(&self) -> bool {
         self.sampling.binds_later(self.coming)
     }

@@ -40,9 +40,9 @@ impl SamplingState {
         &self.parameters
     }
 
-    /// Whether what the next token is sampled by is better bound when the step that samples it is on its way:
-    /// it depends on the tokens that are `coming`, as a history's counts do, biases that look at them, and
-    /// constraints; or is masks, which take a while to compute.
+    /// Whether the inputs of the next sample are better bound after the step is submitted: because they
+    /// depend on the tokens that are `coming` (counts of a history, biases that look at tokens, constraints),
+    /// or because they include masks, which take a while to compute.
     pub fn binds_later(&self, coming: usize) -> bool {
         let counts = self.history.is_some() || self.biases.needs_tokens();
         let constraint = self.constraint.as_ref().filter(|_| !self.masks_first);

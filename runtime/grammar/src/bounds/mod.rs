@@ -1,9 +1,9 @@
 //! How deep and how large a source may be: walked with an explicit stack before anything that recurses sees
 //! it.
 //!
-//! The bounds are what the stack of [`crate::stack`] is proven against (`tests/bounds`). They say nothing of
-//! time: of a source that is not plainly small ([`Size::Unknown`]) nobody knows what it costs to compile, so
-//! that it is tried first where it can be ended ([`crate::Trial`]).
+//! The bounds are what the stack of [`crate::stack`] is proven against (`tests/bounds`). They do not bound
+//! time: what a source costs to compile is unknown unless it is clearly small ([`Size::Unknown`]), so it is
+//! first tried where it can be aborted ([`crate::Trial`]).
 
 #[cfg(test)]
 mod corpus;
@@ -57,7 +57,7 @@ pub const MAX_LARK_LEVELS: usize = 1024;
 /// Most names, texts and expressions in a Lark grammar.
 pub const MAX_LARK_PARTS: usize = 20_000;
 
-/// What is known of the work to compile a source.
+/// What is known about the cost of compiling a source.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Size {
     /// A few milliseconds.

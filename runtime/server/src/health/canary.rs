@@ -162,8 +162,8 @@ impl Canary {
         })
     }
 
-    /// Asks again unless a question is on its way or the last answer is fresh; whether an answer is to come.
-    /// An answer that is wrong condemns the engine.
+    /// Asks again unless a question is pending or the last answer is fresh; whether an answer is to come. An
+    /// answer that is wrong condemns the engine.
     pub(crate) fn ask(self: &Arc<Canary>, engine: &EngineHandle) -> bool {
         let mut asked = self.asked();
         if asked.is_some() {

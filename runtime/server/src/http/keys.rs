@@ -12,7 +12,7 @@ const OTHERS: u32 = 0o077;
 #[derive(Clone, Debug, clap::Args)]
 pub struct KeyArgs {
     /// A key, one of which every request but those for health and metrics has to show, as `Authorization:
-    /// Bearer KEY` or `x-api-key: KEY`; may be given several times. Whoever lists this machine's processes
+    /// Bearer KEY` or `x-api-key: KEY`; may be given several times. Anyone who lists this machine's processes
     /// sees it: a file is better.
     #[arg(long, value_name = "KEY")]
     pub api_key: Vec<String>,

@@ -1,7 +1,7 @@
 //! The OpenAPI document: what stands at which path, and every field of requests and answers.
 //!
-//! It is written by hand, as the readers of requests are; `http/openapi/tests.rs` compares the two. To add a field,
-//! write it into the request's schema here (`generation.rs` for chats and completions, `responses.rs`,
+//! It is written by hand, as the readers of requests are; `http/openapi/tests.rs` compares them. To add a
+//! field, write it into the request's schema here (`generation.rs` for chats and completions, `responses.rs`,
 //! `anthropic.rs`); to add a route, into `paths.rs`.
 
 mod answers;

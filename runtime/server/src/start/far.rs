@@ -21,7 +21,7 @@ pub struct FarArgs {
     /// Size of that file, claimed at the start [default: twice what a sequence of --context takes].
     #[arg(long, value_name = "GB", requires = "high_speed_swap")]
     pub high_speed_swap_space: Option<f64>,
-    /// Most reads and writes of the file on their way at a time [default: 16].
+    /// Most reads and writes of the file in flight [default: 16].
     #[arg(long, value_name = "N", requires = "high_speed_swap")]
     pub high_speed_swap_depth: Option<NonZero<u32>>,
     /// About how much of a layer's keys and values is written and read at a time: the more, the fewer

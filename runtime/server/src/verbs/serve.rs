@@ -102,7 +102,8 @@ pub struct ServeArgs {
     /// How long models reason.
     #[command(flatten)]
     pub reasoning: ReasoningArgs,
-    /// Whether calls of tools are held to the tools' schemas that are neither required nor of strict tools.
+    /// Whether tool calls are constrained to the tools' schemas even if they are neither required nor of
+    /// strict tools.
     #[arg(long, value_name = "on|off", value_enum, default_value_t = Switch::On)]
     pub hold_calls: Switch,
     /// How long grammars are compiled.
@@ -128,7 +129,7 @@ pub struct ServeArgs {
     #[arg(long, value_name = "SECONDS", default_value_t = 300)]
     pub request_timeout: u64,
     /// Seconds that a step may take before `/health` says that it hangs [default: four times what is
-    /// predicted for the largest or was seen of late, and at least 1.5].
+    /// predicted for the largest or was measured recently, and at least 1.5].
     #[arg(long, value_name = "SECONDS")]
     pub step_seconds: Option<NonZero<u64>>,
     /// What to log.

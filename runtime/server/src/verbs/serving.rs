@@ -42,7 +42,7 @@ pub(super) async fn run(
     tokio::select! {
         ended = &mut server => return Err(format!("the HTTP server ended by itself: {ended:?}")),
         fault = fault(&app) => {
-            // The engine has told its clients; what is left is bytes on their way.
+            // The engine has told its clients; only bytes in transit are left.
             let _ = stop.send(());
             let _ = timeout(FLUSH_TIME, server).await;
             return Err(fault);
@@ -59,8 +59,8 @@ pub(super) async fn run(
         },
         None => Ok(()),
     };
-    // The engine cut what it could not finish: what is left is bytes on their way, and grammars that nobody
-    // gets an answer of.
+    // The engine cut what it could not finish: only bytes in transit are left, and grammars whose clients got
+    // an error.
     if let Some(ready) = app.ready.get() {
         ready.grammars.stop();
     }

@@ -1,4 +1,4 @@
-//! What an answer is made of.
+//! The parts of an answer.
 
 /// A part of an answer, in the order in which it was written.
 ///

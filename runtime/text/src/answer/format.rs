@@ -1,4 +1,4 @@
-//! The formats by name, and one type over their readers.
+//! The formats by name, and a type for all of their readers.
 
 use super::gemma::{self, Gemma};
 use super::json_calls::JsonCalls;
@@ -143,7 +143,7 @@ impl ReasoningFormat {
     }
 }
 
-/// What became of a character or tag.
+/// The result of reading a character or tag.
 pub(crate) enum Flow {
     /// It was taken.
     Stay,

@@ -1,8 +1,8 @@
-//! An answer's text taken apart while it is generated: text, reasoning, tool calls.
+//! Incremental parsing of an answer into text, reasoning and tool calls.
 //!
-//! Each format has a file that says what its tags are; two readers serve four of them, Mistral and Gemma have
-//! their own. Tags are looked for in one place (`scanner`), and which ones count is decided anew for each
-//! character: none within a JSON string, only its own end within a parameter's value.
+//! Each format has a file with its tags; two readers serve four formats, Mistral and Gemma have their own.
+//! One place finds tags (`scanner`), and which ones count is decided for each character: none within a JSON
+//! string, only its own end within a parameter's value.
 
 mod bare;
 mod event;
@@ -33,7 +33,7 @@ const LINE_ENDS: usize = 2;
 /// Spacing at the beginning of an answer that is held back, bytes: it belongs to the markup that may follow.
 const LEADING: usize = 16;
 
-/// Takes one answer apart as it comes in pieces. Where it was cut makes no difference.
+/// Parses one answer in pieces. Where it is cut makes no difference.
 ///
 /// Held back is at most the beginning of a tag and a little spacing, but for: a call until its name is known,
 /// a parameter whose type is not a string until it ends (its type decides how it is written), and in bare
@@ -124,8 +124,8 @@ impl AnswerParser {
         self.read(piece, false)
     }
 
-    /// Takes a control token of the formats by its name. Where it is no tag, or part of none, it is
-    /// [`AnswerEvent::Rejected`] in text and in reasoning: nobody writes control tokens for a reader.
+    /// Takes a control token of the formats by its name. If it is neither a tag nor part of one, it is
+    /// [`AnswerEvent::Rejected`] in text and in reasoning: control tokens are not meant for readers.
     pub fn push_control(&mut self, name: &str) -> Vec<AnswerEvent> {
         self.read(name, true)
     }

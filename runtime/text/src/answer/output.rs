@@ -110,7 +110,7 @@ impl Output {
         }
     }
 
-    /// A call begins. Reasoning that is still open ends: whoever calls has done with thinking.
+    /// A call begins. It ends reasoning that is still open.
     pub(crate) fn begin(&mut self, name: &str) {
         self.begin_with(name, None);
     }

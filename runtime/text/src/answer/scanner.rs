@@ -1,4 +1,4 @@
-//! The one place where tags are looked for.
+//! The scanner for tags.
 
 use std::collections::VecDeque;
 

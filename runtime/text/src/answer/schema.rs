@@ -1,4 +1,4 @@
-//! What is known of a request's tools: their names, and of which types their parameters may be.
+//! A request's tools: their names, and the types of their parameters.
 
 use serde_json::Value;
 use std::collections::HashMap;

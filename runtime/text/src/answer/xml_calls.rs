@@ -234,7 +234,7 @@ fn named(name: &mut String, character: char) -> Named {
     }
 }
 
-/// A parameter's value on its way to JSON.
+/// A parameter's value, being converted to JSON.
 #[derive(Clone, Debug)]
 struct Value {
     types: Types,

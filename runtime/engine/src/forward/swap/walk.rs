@@ -2,8 +2,7 @@
 //! through memory to a disk, and to a disk that fails. Every answer is its lone one, and every page comes
 //! back.
 //!
-//! The disk is a real one, so what is on its way when is another matter on every run; what is answered is
-//! not.
+//! The disk is a real one, so the timing of transfers differs on every run; the answers do not.
 //!
 //! Planted, one at a time, and caught here: a sequence that comes back while a step is in flight; the step's
 //! own copies of states made before one comes back; a state not put back; pages put back behind those that

@@ -231,7 +231,7 @@ mod tests {
             for _ in 0..4 {
                 lines.line(LINE.to_owned());
             }
-            // Somebody makes room.
+            // Room is made.
             lines.file.room += 1000;
             for _ in 0..2 {
                 lines.line(LINE.to_owned());

@@ -156,7 +156,7 @@ fn read_tool(path: &str, tool: &Value) -> Result<(Value, bool), ApiError> {
     Ok((tool_of(name, &name_at, description, schema, &schema_at)?, strict))
 }
 
-/// The format of the text: what the answer is held to, and what the response says of it.
+/// The format of the text: the answer's constraint, and how the response reports it.
 fn read_text(fields: &mut Fields, params: &mut GenerationParams) -> Result<Value, ApiError> {
     let plain = || json!({"type": "text"});
     let Some(text) = fields.value("text") else { return Ok(plain()) };

@@ -1,4 +1,4 @@
-//! Schemas of which not all is held to.
+//! Schemas that cannot be enforced in full.
 
 use super::*;
 
