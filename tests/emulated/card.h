@@ -1,5 +1,5 @@
 // The emulated card, as kernels built for a processor see it: threads are fibers, and what they wait for is here. The functions that take
-// the place of the library's PTX (lib/) and of the compiler's built-in ones (builtin.h) are written with these.
+// the place of the library's PTX (core/) and of the compiler's built-in ones (builtin.h) are written with these.
 //
 // One processor thread runs everything, one fiber at a time; a fiber runs until it has to wait. So there are no races to be seen here,
 // only orders, and these differ from cluster to cluster: engine.h says how.

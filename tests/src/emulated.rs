@@ -9,8 +9,9 @@ use monomorph_compiler::plan::Plan;
 use monomorph_compiler::plan::cuda::Module;
 use monomorph_compiler::spec;
 use monomorph_compiler::spec::types::{Cuda, Target};
-use monomorph_compiler::toolchain::{self, Built, Linking, nvcc, times};
+use monomorph_compiler::toolchain::{self, Built, Linking, modules, nvcc, times};
 use sha2::{Digest, Sha256};
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::Mutex;
@@ -78,7 +79,7 @@ pub fn build(target: &Target) -> Server {
     let (directory, plan) =
         toolchain::write_crate(&root(), target).unwrap_or_else(|error| panic!("{}: {error}", target.name()));
     let card = target.hardware.cuda().expect("an emulated card is CUDA hardware");
-    let stage = Stage::new(&directory);
+    let stage = Stage::new(&directory.join("cuda/lib"));
     let driver = stage.driver(&target.hardware.name, card);
     let modules = &plan.cuda.as_ref().expect("a CUDA target has a CUDA plan").modules;
     let start = Instant::now();
@@ -112,22 +113,26 @@ fn this_processor() -> Target {
 /// # Panics
 /// If g++ refuses it.
 pub fn program(name: &str, defines: &[String]) -> PathBuf {
-    let stage = Stage::new(&root().join("templates"));
+    let stage = Stage::new(&root().join("templates/cuda"));
     let programs = root().join("tests/cuda");
-    let mut sources: Vec<PathBuf> =
-        files(&programs).into_iter().filter(|path| path.extension().is_some_and(|it| it == "cuh")).collect();
+    let mut sources: Vec<PathBuf> = headers(&programs).iter().map(|name| programs.join(name)).collect();
     sources.push(programs.join(name).with_extension("cu"));
     let texts: Vec<Vec<u8>> =
         sources.iter().map(|path| std::fs::read(path).expect("sources are readable")).collect();
     let parts = texts.iter().map(Vec::as_slice).chain(defines.iter().map(|define| define.as_bytes()));
     let program = stage.directory.join(digest(&parts.collect::<Vec<_>>()));
     let mut command = stage.compiler();
-    command.args(["-w", "-fPIE", "-pie", "-x", "c++", "-I", "lib", "-I"]).arg(&programs);
+    command.args(["-w", "-fPIE", "-pie", "-x", "c++", "-I"]).arg(&programs);
     command
         .args(defines.iter().map(|define| format!("-D{define}")))
         .arg(programs.join(name).with_extension("cu"));
     compile(command.args(ENGINE), &program);
     program
+}
+
+/// The headers in the folders of a directory, as includes name them.
+fn headers(directory: &Path) -> BTreeSet<PathBuf> {
+    modules::headers(directory).unwrap_or_else(|error| panic!("{error}"))
 }
 
 /// The files of a directory, in order.
@@ -148,20 +153,18 @@ struct Stage {
 }
 
 impl Stage {
-    fn new(templates: &Path) -> Stage {
+    fn new(library: &Path) -> Stage {
         let here = root().join("tests/emulated");
-        let name = |path: &Path| path.file_name().expect("a file has a name").to_owned();
-        let mut staged: Vec<(PathBuf, Vec<u8>)> = Vec::new();
-        let mut stage = |to: &str, paths: Vec<PathBuf>| {
-            for path in paths {
-                let to = Path::new(to).join(name(&path));
-                staged.retain(|(other, _)| *other != to);
-                staged.push((to, std::fs::read(&path).expect("sources are readable")));
-            }
+        let mut staged: BTreeMap<PathBuf, Vec<u8>> = BTreeMap::new();
+        let mut stage = |to: PathBuf, path: &Path| {
+            staged.insert(to, std::fs::read(path).expect("sources are readable"));
         };
-        stage("", files(&here));
-        stage("lib", files(&templates.join("cuda/lib")));
-        stage("lib", files(&here.join("lib")));
+        for path in files(&here) {
+            stage(path.file_name().expect("a file has a name").into(), &path);
+        }
+        for from in [library, &here] {
+            headers(from).iter().for_each(|name| stage(Path::new("lib").join(name), &from.join(name)));
+        }
         let compiler = nvcc::Compiler::find(&root()).unwrap_or_else(|error| panic!("{error}"));
         let include = compiler.nvcc().ancestors().nth(2).expect("it stands in bin").join("include");
         let mut parts: Vec<&[u8]> = OPTIONS.iter().chain(&ENGINE).map(|it| it.as_bytes()).collect();
@@ -248,7 +251,12 @@ impl Stage {
     /// g++ in the directory, to be told what to make.
     fn compiler(&self) -> Command {
         let mut command = Command::new("g++");
-        command.current_dir(&self.directory).args(OPTIONS).arg("-I").arg(&self.include).arg("-I").arg(".");
+        command
+            .current_dir(&self.directory)
+            .args(OPTIONS)
+            .arg("-I")
+            .arg(&self.include)
+            .args(["-I", "lib", "-I", "."]);
         command
     }
 }

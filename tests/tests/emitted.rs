@@ -36,7 +36,7 @@ fn the_emitted_kernels_are_the_golden() {
 /// The header that kernels read is printed from what the host writes.
 #[test]
 fn the_header_of_a_step_is_printed_from_the_hosts() {
-    check_golden(&root().join("templates/cuda/lib/step.cuh"), &monomorph_abi::step::header());
+    check_golden(&root().join("templates/cuda/core/step.cuh"), &monomorph_abi::step::header());
 }
 
 fn golden(target: &spec::types::Target, file: &emit::File) {

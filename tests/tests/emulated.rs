@@ -268,7 +268,8 @@ fn servers_agree_with_the_interpreter_and_with_transformers() {
 fn delta_net_kernels_agree_with_their_definition() {
     for part in 0..3 {
         let begin = Instant::now();
-        let program = emulated::program("delta", &["MONOMORPH_HOST".to_owned(), format!("PART={part}")]);
+        let program =
+            emulated::program("delta_net/delta", &["MONOMORPH_HOST".to_owned(), format!("PART={part}")]);
         let output = std::process::Command::new(&program).output().expect("it starts");
         let words = String::from_utf8_lossy(&output.stdout);
         println!("{words}part {part}: {:.1} s", begin.elapsed().as_secs_f32());

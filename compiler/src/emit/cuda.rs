@@ -1,5 +1,5 @@
 //! `cuda/<module>.cu`: the kernels of each program as instantiations of the library under
-//! `templates/cuda/lib`, which is copied beside them, so that the directory compiles by itself.
+//! `templates/cuda`, which is copied to `cuda/lib`, so that the directory compiles by itself.
 
 use super::File;
 use crate::kernels::{Config, Signature};

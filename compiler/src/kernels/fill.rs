@@ -10,7 +10,7 @@ const fn parameter(name: &'static str, kind: &'static str) -> Parameter {
 pub const FILL_MATRIX: &Signature = &Signature {
     function: "fill_matrix",
     arguments: "FillMatrix",
-    header: "fill.cuh",
+    header: "core/fill.cuh",
     config: Config::None,
     parameters: &[
         parameter("codes", "void*"),
@@ -27,7 +27,7 @@ pub const FILL_MATRIX: &Signature = &Signature {
 pub const FILL_VECTOR: &Signature = &Signature {
     function: "fill_vector",
     arguments: "FillVector",
-    header: "fill.cuh",
+    header: "core/fill.cuh",
     config: Config::None,
     parameters: &[
         parameter("values", "float*"),

@@ -1,5 +1,5 @@
 //! How CUDA kernels are declared; a block declares its own. A declaration names the function template of
-//! `templates/cuda/lib` that a kernel instantiates, its parameters by name and type, and what the plan has
+//! `templates/cuda` that a kernel instantiates, its parameters by name and type, and what the plan has
 //! computed that C++ must find too.
 //!
 //! From a declaration come the `extern "C"` wrapper, a struct that launches are made with, and the struct the
@@ -25,7 +25,7 @@ pub struct Signature {
     pub function: &'static str,
     /// The struct of its arguments.
     pub arguments: &'static str,
-    /// The file under `templates/cuda/lib` that defines it.
+    /// The file that defines it, from `templates/cuda` on.
     pub header: &'static str,
     /// Its struct of constants.
     pub config: Config,

@@ -21,8 +21,8 @@ pub struct CudaPlan {
     pub modules: Vec<Module>,
     /// Device memory besides weights, K/V and [`super::Buffer`]s.
     pub scratch: Vec<Scratch>,
-    /// Module and kernel that make each field's dummy weights on the device (templates/cuda/lib/fill.cuh says
-    /// with which arguments), by [`FieldId`].
+    /// Module and kernel that make each field's dummy weights on the device (templates/cuda/core/fill.cuh
+    /// says with which arguments), by [`FieldId`].
     pub fills: Vec<(usize, usize)>,
     /// Tokens whose multiples a prompt may be cut at with every row's bits as they are of the whole prompt.
     pub piece_tokens: usize,
@@ -223,7 +223,7 @@ pub enum Argument {
     Tokens,
     /// Ids last sampled, by slot.
     SampledIds,
-    /// The ids from a place on (templates/cuda/lib/accept.cuh).
+    /// The ids from a place on (templates/cuda/draft/accept.cuh).
     Ids(usize),
     /// Token uses of the penalties.
     History,

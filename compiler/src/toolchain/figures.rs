@@ -43,7 +43,7 @@ impl<'a> Keys<'a> {
     pub fn of(&mut self, architecture: &str, racecheck: bool, kernel: &Kernel) -> Result<String, BuildError> {
         let name = kernel.signature.header;
         if !self.headers.contains_key(name) {
-            let texts = with_includes(&self.library.join(name))?;
+            let texts = with_includes(&self.library.join(name), &self.library)?;
             let texts: Vec<String> = texts.iter().map(|text| without_comments(text)).collect();
             self.headers.insert(name, digest(texts.iter().map(String::as_bytes)));
         }

@@ -28,7 +28,7 @@ const LEAST_OF_A_UNIT: usize = 4;
 pub struct Survey<'a> {
     compiler: &'a Compiler,
     /// What has the library in it.
-    include: PathBuf,
+    library: PathBuf,
     keys: Keys<'a>,
     builds: usize,
     modules: usize,
@@ -120,11 +120,11 @@ pub struct Family {
 impl<'a> Survey<'a> {
     /// A survey of nothing yet, of kernels of the library below `root`.
     pub fn new(root: &Path, compiler: &'a Compiler) -> Survey<'a> {
-        let include = root.join("templates/cuda");
+        let library = root.join("templates/cuda");
         Survey {
             compiler,
-            keys: Keys::new(compiler, include.join("lib")),
-            include,
+            keys: Keys::new(compiler, library.clone()),
+            library,
             builds: 0,
             modules: 0,
             instances: Vec::new(),
@@ -248,7 +248,7 @@ impl<'a> Survey<'a> {
         let directory = fresh(&cache.join("unit"));
         let (source, cubin) = (directory.join("unit.cu"), directory.join("unit.cubin"));
         super::write_if_changed(&source, text.as_bytes())?;
-        let run = self.compiler.run(&first.architecture, &self.include, &source, &cubin);
+        let run = self.compiler.run(&first.architecture, &self.library, &source, &cubin);
         std::fs::remove_dir_all(&directory).map_err(|error| BuildError::Io(directory.clone(), error))?;
         match run? {
             Run::Made { seconds, kernels } => {

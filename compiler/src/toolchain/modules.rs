@@ -11,8 +11,7 @@ use crate::plan::cuda::{CudaPlan, Kernel, Module};
 use crate::spec::types::Cuda;
 use serde::Serialize;
 use std::collections::BTreeSet;
-use std::ffi::OsString;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 /// `cubins/report.json`.
 #[derive(Debug, Serialize)]
@@ -52,37 +51,44 @@ pub struct KernelReport {
     pub usage: Usage,
 }
 
-/// Copies the library's headers beside the emitted modules.
+/// Copies the library's headers beside the emitted modules, folder by folder.
 ///
 /// # Errors
 /// When a file cannot be read or written.
 pub fn copy_library(root: &Path, directory: &Path) -> Result<(), BuildError> {
-    let mut names = BTreeSet::new();
-    let library = root.join("templates/cuda/lib");
-    let io = |error| BuildError::Io(library.clone(), error);
-    for entry in std::fs::read_dir(&library).map_err(io)? {
-        let path = entry.map_err(io)?.path();
-        if path.extension().is_some_and(|extension| extension == "cuh") {
-            let text = std::fs::read(&path).map_err(|error| BuildError::Io(path.clone(), error))?;
-            let name = path.file_name().expect("a file has a name");
-            write_if_changed(&directory.join("cuda/lib").join(name), &text)?;
-            names.insert(name.to_owned());
-        }
+    let (library, copy) = (root.join("templates/cuda"), directory.join("cuda/lib"));
+    let names = headers(&library)?;
+    for name in &names {
+        let path = library.join(name);
+        let text = std::fs::read(&path).map_err(|error| BuildError::Io(path, error))?;
+        write_if_changed(&copy.join(name), &text)?;
     }
-    sweep(&directory.join("cuda/lib"), "cuh", &names)
-}
-
-/// Removes files of an earlier build that this one does not make.
-fn sweep(directory: &Path, extension: &str, keep: &BTreeSet<OsString>) -> Result<(), BuildError> {
-    let io = |error| BuildError::Io(directory.to_owned(), error);
-    for entry in std::fs::read_dir(directory).map_err(io)? {
-        let path = entry.map_err(io)?.path();
-        let kept = path.file_name().is_some_and(|name| keep.contains(name));
-        if path.extension().is_some_and(|it| it == extension) && !kept {
-            std::fs::remove_file(&path).map_err(|error| BuildError::Io(path.clone(), error))?;
-        }
+    // What an earlier build copied and this one does not.
+    for name in headers(&copy)?.difference(&names) {
+        let path = copy.join(name);
+        std::fs::remove_file(&path).map_err(|error| BuildError::Io(path, error))?;
     }
     Ok(())
+}
+
+/// The headers of a library, as includes name them.
+///
+/// # Errors
+/// When a directory cannot be read.
+pub fn headers(library: &Path) -> Result<BTreeSet<PathBuf>, BuildError> {
+    let (mut open, mut names) = (vec![library.to_owned()], BTreeSet::new());
+    while let Some(directory) = open.pop() {
+        let io = |error| BuildError::Io(directory.clone(), error);
+        for entry in std::fs::read_dir(&directory).map_err(io)? {
+            let path = entry.map_err(io)?.path();
+            if path.is_dir() {
+                open.push(path);
+            } else if path.extension().is_some_and(|extension| extension == "cuh") {
+                names.insert(path.strip_prefix(library).expect("it stands there").to_owned());
+            }
+        }
+    }
+    Ok(names)
 }
 
 /// Compiles the modules of a written crate to `cubins/<module>.cubin` and `cubins/report.json`.

@@ -113,9 +113,9 @@ impl Compiler {
         Ok(Compiler { nvcc, cuobjdump, version })
     }
 
-    /// Compiles `<directory>/<module>.cu` for one architecture (`90a`), as many at a time as there are cores.
-    /// Every result is kept in `cache` under a digest of the source, the headers it includes, the options and
-    /// the compiler.
+    /// Compiles `<directory>/<module>.cu` with the headers in `<directory>/lib` for one architecture (`90a`),
+    /// as many at a time as there are cores. Every result is kept in `cache` under a digest of the source, the
+    /// headers it includes, the options and the compiler.
     ///
     /// # Errors
     /// What nvcc says of the modules it refuses, all of them.
@@ -158,7 +158,8 @@ impl Compiler {
         module: &str,
     ) -> Result<Cubin, BuildError> {
         let source = directory.join(module).with_extension("cu");
-        let key = self.key(&source, architecture)?;
+        let library = directory.join("lib");
+        let key = self.key(&source, &library, architecture)?;
         let (path, record) = (cache.join(format!("{key}.cubin")), cache.join(format!("{key}.json")));
         let known = std::fs::read(&record).ok().and_then(|text| serde_json::from_slice::<Made>(&text).ok());
         let whole = |made: &Made| std::fs::read(&path).is_ok_and(|code| digest([&code[..]]) == made.digest);
@@ -168,7 +169,7 @@ impl Compiler {
         std::fs::create_dir_all(cache).map_err(|error| BuildError::Io(cache.to_owned(), error))?;
         // Another build may be at the same module: each writes a file of its own and renames it.
         let own = fresh(&path);
-        let (seconds, kernels) = match self.run(architecture, directory, &source, &own)? {
+        let (seconds, kernels) = match self.run(architecture, &library, &source, &own)? {
             Run::Made { seconds, kernels } => (seconds, kernels),
             Run::Refused(words) => {
                 return Err(BuildError::Tool(format!("nvcc refuses {}:\n{words}", source.display())));
@@ -219,8 +220,8 @@ impl Compiler {
     }
 
     /// A digest of everything a cubin is made from.
-    fn key(&self, source: &Path, architecture: &str) -> Result<String, BuildError> {
-        let texts = with_includes(source)?;
+    fn key(&self, source: &Path, library: &Path, architecture: &str) -> Result<String, BuildError> {
+        let texts = with_includes(source, library)?;
         let parts = self.identity(architecture);
         Ok(digest(parts.iter().map(String::as_bytes).chain(texts.iter().map(String::as_bytes))))
     }
@@ -248,15 +249,15 @@ fn gencode(architecture: &str) -> String {
     format!("-gencode=arch=compute_{architecture},code=sm_{architecture}")
 }
 
-/// The text of a source and those of all that it includes in quotes, each once.
-pub(super) fn with_includes(source: &Path) -> Result<Vec<String>, BuildError> {
+/// The text of a source and those of all that it includes in quotes, each once. Includes name headers from
+/// `library` on.
+pub(super) fn with_includes(source: &Path, library: &Path) -> Result<Vec<String>, BuildError> {
     let (mut open, mut seen) = (vec![source.to_owned()], BTreeSet::from([source.to_owned()]));
     let mut texts = Vec::new();
     while let Some(path) = open.pop() {
         let text = std::fs::read_to_string(&path).map_err(|error| BuildError::Io(path.clone(), error))?;
-        let here = path.parent().expect("a file stands in a directory");
         let quoted = text.lines().filter_map(|line| line.trim().strip_prefix("#include \""));
-        let included = quoted.filter_map(|rest| Some(here.join(rest.split_once('"')?.0)));
+        let included = quoted.filter_map(|rest| Some(library.join(rest.split_once('"')?.0)));
         open.extend(included.filter(|path| seen.insert(path.clone())));
         texts.push(text);
     }
@@ -281,4 +282,30 @@ fn install(root: &Path, name: &str, program: &str) -> Result<PathBuf, String> {
     let packages = PathBuf::from(String::from_utf8_lossy(&output.stdout).trim());
     let path = packages.join("nvidia/cu13/bin").join(program);
     if path.is_file() { Ok(path) } else { Err(format!("{} is not there", path.display())) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::with_includes;
+
+    #[test]
+    fn headers_are_followed_from_folder_to_folder() {
+        let directory = tempfile::tempdir().expect("there is room");
+        let library = directory.path().join("lib");
+        for (name, text) in [
+            ("a.cu", "#include \"products/b.cuh\"\n"),
+            ("lib/products/b.cuh", "#include \"core/c.cuh\"\n"),
+            ("lib/core/c.cuh", "c"),
+            ("lib/core/d.cuh", "d"),
+        ] {
+            let path = directory.path().join(name);
+            std::fs::create_dir_all(path.parent().expect("it is in a folder")).expect("it is writable");
+            std::fs::write(path, text).expect("it is writable");
+        }
+        let texts = with_includes(&directory.path().join("a.cu"), &library).expect("all are there");
+        assert_eq!(texts.len(), 3);
+        assert_eq!(texts[2], "c");
+        std::fs::remove_file(library.join("core/c.cuh")).expect("it is there");
+        with_includes(&directory.path().join("a.cu"), &library).expect_err("one is missing");
+    }
 }

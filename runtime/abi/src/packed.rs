@@ -1,6 +1,6 @@
 //! How a matrix stands in the memory of a CUDA device ([ADR
 //! 0009](../../../docs/adr/0009-one-packed-copy-of-the-weights.md)): tiles of 8 rows, each a run of units of
-//! 512 bytes, and planes of scales beside them (templates/cuda/lib/formats.cuh).
+//! 512 bytes, and planes of scales beside them (templates/cuda/core/formats.cuh).
 //!
 //! Where experts have a matrix each, a plane holds that of every expert, one behind the other without gaps:
 //! all experts' codes, then all scales, then all scales of rows.

@@ -114,7 +114,7 @@ impl CpuState {
     }
 }
 
-/// The state of a delta-net on a CUDA device (templates/cuda/lib/delta.cuh), whose parts stand apart.
+/// The state of a delta-net on a CUDA device (templates/cuda/delta_net/delta.cuh), whose parts stand apart.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CudaState {
     /// Rows of the window: `WINDOW` of the kernels' configurations.

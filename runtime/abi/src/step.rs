@@ -1,5 +1,5 @@
 //! The header of a step, and what comes back of it: what one forward pass on a CUDA device is about. Built on
-//! the host, sent in one upload, read by every kernel of the step. `templates/cuda/lib/step.cuh` is printed
+//! the host, sent in one upload, read by every kernel of the step. `templates/cuda/core/step.cuh` is printed
 //! from here ([`header`]).
 
 use crate::wire::{print, wire};
@@ -142,7 +142,7 @@ const BLOCKS: &str = "    \
     __device__ __forceinline__ const int* blocks() const { return reinterpret_cast<const int*>(reinterpret_cast<const char*>(this) + blocks_at); }
 ";
 
-/// `templates/cuda/lib/step.cuh`.
+/// `templates/cuda/core/step.cuh`.
 pub fn header() -> String {
     let names = [("SequenceRow", "Sequence"), ("SamplingRow", "Sampling")];
     let mut out = HEAD.to_owned();

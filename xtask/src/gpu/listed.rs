@@ -4,7 +4,7 @@
 pub struct Program {
     /// Of the build: no two share one.
     pub name: &'static str,
-    /// In tests/cuda, without `.cu`.
+    /// Its file from tests/cuda on, without `.cu`.
     pub source: &'static str,
     /// Macros.
     pub defines: &'static [&'static str],
@@ -39,65 +39,86 @@ const fn every_lane(name: &'static str, source: &'static str) -> Program {
 
 /// What checks kernels. docs/gpu-servers.md says what each takes to compile.
 pub const PROGRAMS: [Program; 23] = [
-    Program { defines: &["PART=0"], ..program("attention-0", "attention") },
-    Program { defines: &["PART=1"], ..program("attention-1", "attention") },
-    Program { defines: &["PART=2"], wgmma: true, ..program("attention-2", "attention") },
-    Program { defines: &["PART=3"], ..program("attention-3", "attention") },
-    Program { defines: &["SUITE=1"], arguments: &["check"], ..program("stream-1", "stream") },
-    Program { defines: &["SUITE=2"], arguments: &["check"], ..program("stream-2", "stream") },
-    Program { planted: Some(&["defect"]), wgmma: true, ..program("gemm", "gemm") },
-    Program { planted: Some(&["planted"]), ..program("embed", "embed") },
+    Program { defines: &["PART=0"], ..program("attention-0", "attention/attention") },
+    Program { defines: &["PART=1"], ..program("attention-1", "attention/attention") },
+    Program { defines: &["PART=2"], wgmma: true, ..program("attention-2", "attention/attention") },
+    Program { defines: &["PART=3"], ..program("attention-3", "attention/attention") },
+    Program { defines: &["SUITE=1"], arguments: &["check"], ..program("stream-1", "products/stream") },
+    Program { defines: &["SUITE=2"], arguments: &["check"], ..program("stream-2", "products/stream") },
+    Program { planted: Some(&["defect"]), wgmma: true, ..program("gemm", "products/gemm") },
+    Program { planted: Some(&["planted"]), ..program("embed", "ends/embed") },
     Program {
         arguments: &["@programs/sampling.bin"],
         planted: Some(&["@programs/sampling.bin", "planted"]),
-        ..program("sample", "sample")
+        ..program("sample", "sampling/sample")
     },
-    Program { defines: &["PART=0"], tools: BOTH, ..program("delta-0", "delta") },
-    Program { defines: &["PART=1"], tools: BOTH, ..program("delta-1", "delta") },
-    Program { defines: &["PART=2"], tools: MEMCHECK, ..program("delta-2", "delta") },
-    Program { defines: &["SUITE=1"], tools: MEMCHECK, ..program("experts_stream-1", "experts_stream") },
-    Program { defines: &["SUITE=2"], tools: MEMCHECK, ..program("experts_stream-2", "experts_stream") },
-    Program { planted: Some(&["defect"]), tools: MEMCHECK, ..program("experts_batch", "experts_batch") },
-    Program { defines: &["PART=1", EVERY_LANE], ..every_lane("attention-1-every-lane", "attention") },
-    Program { defines: &["PART=3", EVERY_LANE], ..every_lane("attention-3-every-lane", "attention") },
+    Program { defines: &["PART=0"], tools: BOTH, ..program("delta-0", "delta_net/delta") },
+    Program { defines: &["PART=1"], tools: BOTH, ..program("delta-1", "delta_net/delta") },
+    Program { defines: &["PART=2"], tools: MEMCHECK, ..program("delta-2", "delta_net/delta") },
+    Program {
+        defines: &["SUITE=1"],
+        tools: MEMCHECK,
+        ..program("experts_stream-1", "experts/experts_stream")
+    },
+    Program {
+        defines: &["SUITE=2"],
+        tools: MEMCHECK,
+        ..program("experts_stream-2", "experts/experts_stream")
+    },
+    Program {
+        planted: Some(&["defect"]),
+        tools: MEMCHECK,
+        ..program("experts_batch", "experts/experts_batch")
+    },
+    Program {
+        defines: &["PART=1", EVERY_LANE],
+        ..every_lane("attention-1-every-lane", "attention/attention")
+    },
+    Program {
+        defines: &["PART=3", EVERY_LANE],
+        ..every_lane("attention-3-every-lane", "attention/attention")
+    },
     Program {
         defines: &["SUITE=1", EVERY_LANE],
         arguments: &["check"],
-        ..every_lane("stream-1-every-lane", "stream")
+        ..every_lane("stream-1-every-lane", "products/stream")
     },
-    Program { wgmma: true, ..every_lane("gemm-every-lane", "gemm") },
-    Program { defines: &["PART=2", EVERY_LANE], ..every_lane("delta-2-every-lane", "delta") },
+    Program { wgmma: true, ..every_lane("gemm-every-lane", "products/gemm") },
+    Program { defines: &["PART=2", EVERY_LANE], ..every_lane("delta-2-every-lane", "delta_net/delta") },
     Program {
         defines: &["SUITE=1", EVERY_LANE],
-        ..every_lane("experts_stream-1-every-lane", "experts_stream")
+        ..every_lane("experts_stream-1-every-lane", "experts/experts_stream")
     },
     Program {
         defines: &["SUITE=2", EVERY_LANE],
-        ..every_lane("experts_stream-2-every-lane", "experts_stream")
+        ..every_lane("experts_stream-2-every-lane", "experts/experts_stream")
     },
-    Program { defines: &["SMALL", EVERY_LANE], ..every_lane("experts_batch-every-lane", "experts_batch") },
+    Program {
+        defines: &["SMALL", EVERY_LANE],
+        ..every_lane("experts_batch-every-lane", "experts/experts_batch")
+    },
 ];
 
 /// What measures kernels and checks nothing, with the division that docs/performance-h200-kernels.md found
 /// best.
 pub const INSTRUMENTS: [Program; 8] = [
-    Program { defines: &["SUITE=3"], arguments: &["bench"], ..program("stream-1b", "stream") },
-    Program { defines: &["SUITE=4"], arguments: &["bench"], ..program("stream-8b", "stream") },
-    Program { wgmma: true, ..program("gemm-bench", "gemm_bench") },
+    Program { defines: &["SUITE=3"], arguments: &["bench"], ..program("stream-1b", "products/stream") },
+    Program { defines: &["SUITE=4"], arguments: &["bench"], ..program("stream-8b", "products/stream") },
+    Program { wgmma: true, ..program("gemm-bench", "products/gemm_bench") },
     Program {
         defines: &["SPLIT_COUNT=16", "WARP_COUNT=8", "CHUNK_TOKENS=256", "RESIDENT=1", "BEFORE_WAIT"],
-        ..program("attention-decode", "attention_bench")
+        ..program("attention-decode", "attention/attention_bench")
     },
     Program {
         defines: &["PREFILL", "KEY_COUNT=128", "WGMMA"],
         wgmma: true,
-        ..program("attention-prefill", "attention_bench")
+        ..program("attention-prefill", "attention/attention_bench")
     },
-    program("delta-bench", "delta_bench"),
+    program("delta-bench", "delta_net/delta_bench"),
     Program {
         defines: &["SUITE=3"],
         arguments: &["bench"],
-        ..program("experts_stream-bench", "experts_stream")
+        ..program("experts_stream-bench", "experts/experts_stream")
     },
-    Program { defines: &["BENCH"], ..program("experts_batch-bench", "experts_batch") },
+    Program { defines: &["BENCH"], ..program("experts_batch-bench", "experts/experts_batch") },
 ];

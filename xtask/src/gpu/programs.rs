@@ -93,8 +93,13 @@ fn carry_files(programs: &[&Program], store: &Path) -> Result<(), String> {
 fn sources(tests: &Path) -> Result<BTreeSet<String>, String> {
     let known: BTreeSet<&str> = PROGRAMS.iter().chain(&INSTRUMENTS).map(|it| it.source).collect();
     let mut names = BTreeSet::new();
-    for path in files(tests)?.into_iter().filter(|path| path.extension().is_some_and(|it| it == "cu")) {
-        let name = path.file_stem().unwrap_or_default().to_string_lossy().into_owned();
+    let mut paths = Vec::new();
+    for folder in files(tests)?.into_iter().filter(|path| path.is_dir()) {
+        paths.extend(files(&folder)?);
+    }
+    for path in paths.into_iter().filter(|path| path.extension().is_some_and(|it| it == "cu")) {
+        let name =
+            path.strip_prefix(tests).unwrap_or(&path).with_extension("").to_string_lossy().into_owned();
         if !known.contains(&*name) {
             return Err(format!("tests/cuda/{name}.cu is run by nobody: add it to xtask/src/gpu/listed.rs"));
         }
@@ -119,7 +124,7 @@ fn check_names(wanted: &[String], names: &BTreeSet<String>) -> Result<(), String
 /// Compiles one program, unless what it is made from is what it was made from before.
 fn compile(compiler: &Compiler, card: &Cuda, program: &Program, store: &Path) -> Result<(), String> {
     let root = paths::root();
-    let directories = [root.join("tests/cuda"), root.join("templates/cuda/lib")];
+    let directories = [root.join("tests/cuda"), root.join("templates/cuda")];
     let source = directories[0].join(program.source).with_extension("cu");
     let code = card.architecture.trim_start_matches("sm_");
     let mut options = vec!["-O3".to_owned(), "-std=c++17".to_owned()];
@@ -208,8 +213,9 @@ mod tests {
         );
 
         let directory = tempfile::tempdir().unwrap();
-        std::fs::write(directory.path().join("forgotten.cu"), "").unwrap();
-        assert!(sources(directory.path()).unwrap_err().contains("forgotten.cu is run by nobody"));
+        std::fs::create_dir(directory.path().join("core")).unwrap();
+        std::fs::write(directory.path().join("core/forgotten.cu"), "").unwrap();
+        assert!(sources(directory.path()).unwrap_err().contains("core/forgotten.cu is run by nobody"));
     }
 
     /// Two entries that differ in nothing would cost nvcc's time twice; a run that nothing is built for would

@@ -6,7 +6,7 @@ use std::path::Path;
 type Print = fn() -> String;
 
 /// Paths, and what prints them.
-const PRINTED: [(&str, Print); 1] = [("templates/cuda/lib/step.cuh", monomorph_abi::step::header)];
+const PRINTED: [(&str, Print); 1] = [("templates/cuda/core/step.cuh", monomorph_abi::step::header)];
 
 pub fn breaches(root: &Path) -> Vec<String> {
     let current = |(path, print): &(&str, Print)| match read(&root.join(path)) {

@@ -17,7 +17,7 @@ CHUNK = 1 << 22
 
 
 class FillShape(ctypes.Structure):
-    """templates/cuda/lib/fill.cuh."""
+    """templates/cuda/core/fill.cuh."""
 
     _fields_ = [
         ("rows", ctypes.c_int),

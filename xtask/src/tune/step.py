@@ -1,4 +1,4 @@
-"""The step header (templates/cuda/lib/step.cuh): what a forward pass is about, for the steps that are measured."""
+"""The step header (templates/cuda/core/step.cuh): what a forward pass is about, for the steps that are measured."""
 
 import struct
 

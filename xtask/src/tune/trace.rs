@@ -10,7 +10,7 @@ const WAIT: &str = r#"asm volatile("griddepcontrol.wait;" ::: "memory");"#;
 /// # Errors
 /// When it cannot be read or written, or waits elsewhere than it did.
 pub fn library(directory: &Path) -> Result<(), String> {
-    let path = directory.join("cuda/lib/async.cuh");
+    let path = directory.join("cuda/lib/core/async.cuh");
     let text = std::fs::read_to_string(&path).map_err(|error| format!("{}: {error}", path.display()))?;
     let (before, after) =
         text.split_once(WAIT).ok_or_else(|| format!("{}: kernels wait in another way", path.display()))?;
@@ -75,9 +75,9 @@ mod tests {
     #[test]
     fn the_library_waits_where_clocks_are_put() {
         let directory = tempfile::tempdir().unwrap();
-        let lib = directory.path().join("cuda/lib");
+        let lib = directory.path().join("cuda/lib/core");
         std::fs::create_dir_all(&lib).unwrap();
-        let source = crate::paths::root().join("templates/cuda/lib/async.cuh");
+        let source = crate::paths::root().join("templates/cuda/core/async.cuh");
         std::fs::copy(source, lib.join("async.cuh")).unwrap();
         library(directory.path()).unwrap();
         let text = std::fs::read_to_string(lib.join("async.cuh")).unwrap();

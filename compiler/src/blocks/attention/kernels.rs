@@ -11,7 +11,7 @@ operands! {
 
 kernels! {
     /// Norm, rotary, K/V write and attention of a decode step.
-    attention_decode => AttentionDecode in "attention_decode.cuh", DEFAULTS;
+    attention_decode => AttentionDecode in "attention/attention_decode.cuh", DEFAULTS;
     (
         step: READ Header, qkv: READ Rows, q_norm: READ Vector, k_norm: READ Vector, rotary: READ Rotary,
         layer: WRITE Cache, partials: WRITE Rows, counters: WRITE Counters, out: WRITE Rows,
@@ -20,22 +20,22 @@ kernels! {
     check "decode_partials_bytes<{config}>({config}::ROWS) == {config}::PARTIALS_BYTES";
 
     /// Attention in f64 sums, over queries that `attention_write` has turned in place.
-    attention_exact => AttentionExact in "attention_exact.cuh", DEFAULTS;
+    attention_exact => AttentionExact in "attention/attention_exact.cuh", DEFAULTS;
     (step: READ Header, tokens: READ Tokens, qkv: READ Rows, layer: READ Cache, out: WRITE Rows)
     check "EXACT_THREADS == {block} && exact_shared_bytes<{config}>() <= {shared}";
 
     /// Attention of a prompt; `qkv` holds the gates, where there are some.
-    attention_prefill => AttentionPrefill in "attention_prefill.cuh", DEFAULTS;
+    attention_prefill => AttentionPrefill in "attention/attention_prefill.cuh", DEFAULTS;
     (step: READ Header, q: READ Queries, layer: READ Cache, out: WRITE Rows, qkv: READ Rows)
     check "PrefillShape<{config}>::THREADS == {block} && prefill_shared_bytes<{config}>() <= {shared}";
 
     /// The same on warpgroups.
-    attention_prefill_wgmma => AttentionPrefillWgmma in "attention_prefill_wgmma.cuh", DEFAULTS;
+    attention_prefill_wgmma => AttentionPrefillWgmma in "attention/attention_prefill_wgmma.cuh", DEFAULTS;
     (step: READ Header, q: READ Queries, layer: READ Cache, out: WRITE Rows, qkv: READ Rows)
     check "WGMMA_THREADS == {block} && wgmma_prefill_shared_bytes<{config}>() <= {shared}";
 
     /// Norm and rotary of a prompt's queries, and the cache's rows of its keys and values.
-    attention_write => AttentionWrite in "attention_write.cuh", DEFAULTS;
+    attention_write => AttentionWrite in "attention/attention_write.cuh", DEFAULTS;
     (
         step: READ Header, tokens: READ Tokens, qkv: WRITE Rows, q_norm: READ Vector, k_norm: READ Vector,
         rotary: READ Rotary, layer: WRITE Cache, q_out: WRITE Queries,

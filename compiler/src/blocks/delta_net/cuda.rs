@@ -15,7 +15,7 @@ use crate::plan::{FieldId, FieldKind};
 use crate::spec::types::{Activation, Compute, Cuda, DeltaShape, NormWeight, TensorClass};
 use monomorph_abi::state::CudaState;
 
-/// Tokens of a chunk (templates/cuda/lib/delta_chunk.cuh).
+/// Tokens of a chunk (templates/cuda/delta_net/delta_chunk.cuh).
 const CHUNK: usize = 64;
 /// Width of the heads that chunks are for.
 const CHUNK_DIM: usize = 128;

@@ -17,13 +17,13 @@ operands! {
 
 kernels! {
     /// The recurrence of a prompt, chunk after chunk.
-    delta_chunks => DeltaChunks in "delta_chunks.cuh", DEFAULTS;
+    delta_chunks => DeltaChunks in "delta_net/delta_chunks.cuh", DEFAULTS;
     (step: READ Header, scratch: READ Chunks, states: WRITE States, journals: WRITE Journals, o: WRITE Rows)
     check "DeltaChunks<{config}>::THREADS == {block} && delta_chunks_shared_bytes<{config}>() <= {shared}"
     body "delta_chunks<{config}>(step, scratch, {states, nullptr, journals}, o);";
 
     /// Convolution, delta rule, norm and gate of a decode step.
-    delta_decode => DeltaDecode in "delta_decode.cuh", DEFAULTS;
+    delta_decode => DeltaDecode in "delta_net/delta_decode.cuh", DEFAULTS;
     (
         step: READ Header, projected: READ Rows, gates: READ Rows, convolution: READ Vector, a_log: READ Vector,
         dt_bias: READ Vector, norm: READ Vector, states: WRITE States, windows: WRITE Windows,
@@ -34,7 +34,7 @@ kernels! {
           {states, windows, journals}, out);";
 
     /// Norm and gate behind the recurrence.
-    delta_gate => DeltaGate in "delta_gate.cuh", DEFAULTS;
+    delta_gate => DeltaGate in "delta_net/delta_gate.cuh", DEFAULTS;
     (
         step: READ Header, projected: READ Rows, o: READ Rows, norm: READ Vector, windows: WRITE Windows,
         out: WRITE Rows,
@@ -42,7 +42,7 @@ kernels! {
     check "DELTA_GATE_THREADS == {block}";
 
     /// Convolution and recurrence, token after token.
-    delta_plain => DeltaPlain in "delta_plain.cuh", DEFAULTS;
+    delta_plain => DeltaPlain in "delta_net/delta_plain.cuh", DEFAULTS;
     (
         step: READ Header, projected: READ Rows, gates: READ Rows, convolution: READ Vector, a_log: READ Vector,
         dt_bias: READ Vector, states: WRITE States, windows: WRITE Windows, journals: WRITE Journals,
@@ -53,7 +53,7 @@ kernels! {
           {states, windows, journals}, o);";
 
     /// What a prompt's chunks need before any state is known.
-    delta_prepare => DeltaPrepare in "delta_prepare.cuh", DEFAULTS;
+    delta_prepare => DeltaPrepare in "delta_net/delta_prepare.cuh", DEFAULTS;
     (
         step: READ Header, projected: READ Rows, gates: READ Rows, convolution: READ Vector, a_log: READ Vector,
         dt_bias: READ Vector, windows: READ Windows, scratch: WRITE Chunks,

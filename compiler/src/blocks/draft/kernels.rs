@@ -4,11 +4,11 @@ use crate::kernels::{Codes, Config, Header, Held, Ids, RowScales, Rows, Scales, 
 
 kernels! {
     /// Which drafts hold, and the headers of the passes.
-    accept => Accept in "accept.cuh", Config::Plain;
+    accept => Accept in "draft/accept.cuh", Config::Plain;
     (step: READ Header, passes: WRITE Header, ids: WRITE Ids, held: WRITE Held);
 
     /// Where a draft head's pass begins: normed embedding and hidden state side by side.
-    draft_embed => DraftEmbed in "draft_embed.cuh", Config::Plain;
+    draft_embed => DraftEmbed in "draft/draft_embed.cuh", Config::Plain;
     (
         step: READ Header, tokens: READ Tokens, ids: READ Ids, codes: READ Codes, scales: READ Scales,
         row_scales: READ RowScales, embedding_norm: READ Vector, x: READ Rows, norm: READ Vector,

@@ -6,7 +6,7 @@ use crate::kernels::{
 
 kernels! {
     /// The router's logits, and beside them the shared expert's gate and up.
-    route => Route in "route.cuh", Config::Plain;
+    route => Route in "experts/route.cuh", Config::Plain;
     (
         step: READ Header, x: READ Rows, norm: READ Vector, router: READ Codes, codes: READ Codes,
         scales: READ Scales, row_scales: READ RowScales, logits: WRITE Rows, scale: WRITE Rows, inner: WRITE Rows,
@@ -19,12 +19,12 @@ kernels! {
     route<{config}>(step, x, norm, router, static_cast<const char*>(router) + SCALE_ROW_AT, codes, scales, row_scales, logits, scale, inner, arriving);";
 
     /// The router's logits of many tokens, on tensor cores.
-    route_batch => RouteBatch in "route_batch.cuh", Config::Plain;
+    route_batch => RouteBatch in "experts/route_batch.cuh", Config::Plain;
     (step: READ Header, x: READ Rows, norm: READ Vector, router: READ Codes, logits: WRITE Rows)
     check "RouteBatchShape<{config}>::THREADS == {block} && RouteBatchShape<{config}>::SHARED <= {shared}";
 
     /// Gate and up of the chosen experts, then their down products, handed from block to block.
-    experts_stream => ExpertsStream in "experts_stream.cuh", Config::Plain;
+    experts_stream => ExpertsStream in "experts/experts_stream.cuh", Config::Plain;
     (
         step: READ Header, norm: READ Vector, logits: READ Rows, shared_inner: READ Rows, scale: READ Rows,
         codes: READ Codes, scales: READ Scales, row_scales: READ RowScales, down_codes: READ Codes,
@@ -43,7 +43,7 @@ using {config}Both = ExpertsStream<{config}, {config}Down>;
     body "{config}Both::run(step, norm, logits, shared_inner, scale, codes, scales, row_scales, down_codes, down_scales, down_row_scales, shared_codes, shared_scales, shared_row_scales, following, following_end, inner, residual);";
 
     /// Gate and up of the chosen experts.
-    experts_stream_up => ExpertsStreamUp in "experts_stream_up.cuh", Config::Plain;
+    experts_stream_up => ExpertsStreamUp in "experts/experts_stream_up.cuh", Config::Plain;
     (
         step: READ Header, x: READ Rows, norm: READ Vector, logits: READ Rows, codes: READ Codes,
         scales: READ Scales, row_scales: READ RowScales, inner: WRITE Rows, routing: WRITE Rows,
@@ -51,7 +51,7 @@ using {config}Both = ExpertsStream<{config}, {config}Down>;
     check "UpShape<{config}>::THREADS == {block} && UpShape<{config}>::SHARED <= {shared}";
 
     /// The chosen experts' down products, and the shared expert's, added to the residual stream.
-    experts_stream_down => ExpertsStreamDown in "experts_stream_down.cuh", Config::Plain;
+    experts_stream_down => ExpertsStreamDown in "experts/experts_stream_down.cuh", Config::Plain;
     (
         step: READ Header, inner: READ Rows, routing: READ Rows, shared_inner: READ Rows, scale: READ Rows,
         codes: READ Codes, scales: READ Scales, row_scales: READ RowScales, shared_codes: READ Codes,
@@ -60,22 +60,22 @@ using {config}Both = ExpertsStream<{config}, {config}Down>;
     check "DownShape<{config}>::THREADS == {block} && DownShape<{config}>::SHARED <= {shared}";
 
     /// Pairs of a token and an expert, counted and, where one chunk holds all, sorted.
-    experts_sort => ExpertsSort in "experts_sort.cuh", Config::Plain;
+    experts_sort => ExpertsSort in "experts/experts_sort.cuh", Config::Plain;
     (step: READ Header, logits: READ Rows, lists: WRITE Lists)
     check "SortShape<{config}>::THREADS == {block}";
 
     /// Pairs put where their expert's stand.
-    experts_place => ExpertsPlace in "experts_sort.cuh", Config::Plain;
+    experts_place => ExpertsPlace in "experts/experts_sort.cuh", Config::Plain;
     (step: READ Header, lists: WRITE Lists)
     check "SortShape<{config}>::PLACE_THREADS == {block}";
 
     /// Inner rows of pairs, staged for the down products.
-    experts_stage => ExpertsStage in "experts_stage.cuh", Config::Plain;
+    experts_stage => ExpertsStage in "experts/experts_stage.cuh", Config::Plain;
     (lists: READ Lists, x: READ Rows, out: WRITE Staged)
     check "EXPERTS_STAGE_THREADS == {block}";
 
     /// Products of every expert's rows on tensor cores.
-    experts_gemm_mma => ExpertsGemmMma in "experts_gemm_mma.cuh", Config::Plain;
+    experts_gemm_mma => ExpertsGemmMma in "experts/experts_gemm_mma.cuh", Config::Plain;
     (
         lists: READ Lists, x: READ Staged, codes: READ Codes, scales: READ Scales, row_scales: READ RowScales,
         out: WRITE Products,
@@ -84,7 +84,7 @@ using {config}Both = ExpertsStream<{config}, {config}Down>;
            ExpertShape<{config}>::CLUSTER == {cluster}";
 
     /// The same on warpgroups.
-    experts_gemm_wgmma => ExpertsGemmWgmma in "experts_gemm_wgmma.cuh", Config::Plain;
+    experts_gemm_wgmma => ExpertsGemmWgmma in "experts/experts_gemm_wgmma.cuh", Config::Plain;
     (
         lists: READ Lists, x: READ Staged, codes: READ Codes, scales: READ Scales, row_scales: READ RowScales,
         out: WRITE Products,
@@ -93,7 +93,7 @@ using {config}Both = ExpertsStream<{config}, {config}Down>;
            ExpertShape<{config}>::CLUSTER == {cluster}";
 
     /// What a token's experts made of it, added up.
-    experts_batch_combine => ExpertsBatchCombine in "experts_batch_combine.cuh", Config::Plain;
+    experts_batch_combine => ExpertsBatchCombine in "experts/experts_batch_combine.cuh", Config::Plain;
     (
         step: READ Header, lists: READ Lists, products: READ Products, shared: READ Rows, logits: READ Rows,
         out: WRITE Rows,

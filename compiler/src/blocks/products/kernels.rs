@@ -4,7 +4,7 @@ use crate::kernels::{Codes, Config, Header, RowScales, Rows, Scales, Staged, Vec
 
 kernels! {
     /// A product of staged rows on tensor cores.
-    gemm_mma => GemmMma in "gemm_mma.cuh", Config::Plain;
+    gemm_mma => GemmMma in "products/gemm_mma.cuh", Config::Plain;
     (
         step: READ Header, x: READ Staged, codes: READ Codes, scales: READ Scales, row_scales: READ RowScales,
         bias: READ Vector, up_bias: READ Vector, out: WRITE Rows,
@@ -13,7 +13,7 @@ kernels! {
            GemmShape<{config}>::CLUSTER == {cluster}";
 
     /// The same on warpgroups.
-    gemm_wgmma => GemmWgmma in "gemm_wgmma.cuh", Config::Plain;
+    gemm_wgmma => GemmWgmma in "products/gemm_wgmma.cuh", Config::Plain;
     (
         step: READ Header, x: READ Staged, codes: READ Codes, scales: READ Scales, row_scales: READ RowScales,
         bias: READ Vector, up_bias: READ Vector, out: WRITE Rows,
@@ -22,12 +22,12 @@ kernels! {
            GemmShape<{config}>::CLUSTER == {cluster}";
 
     /// A product's input, normed where a norm comes before it, as f16 in the tensor cores' order.
-    stage => Stage in "stage.cuh", Config::Plain;
+    stage => Stage in "products/stage.cuh", Config::Plain;
     (step: READ Header, x: READ Rows, norm: READ Vector, out: WRITE Staged)
     check "StageShape<{config}>::THREADS == {block}";
 
     /// Weights streamed past few rows.
-    stream_product => StreamProduct in "stream.cuh", Config::Plain;
+    stream_product => StreamProduct in "products/stream.cuh", Config::Plain;
     (
         step: READ Header, x: READ Rows, norm: READ Vector, codes: READ Codes, scales: READ Scales,
         row_scales: READ RowScales, bias: READ Vector, up_bias: READ Vector, out: WRITE Rows,
@@ -35,7 +35,7 @@ kernels! {
     check "StreamShape<{config}>::THREADS == {block} && StreamShape<{config}>::SHARED <= {shared}";
 
     /// Two products of the same rows, the second, narrow one in a few of the blocks.
-    stream_beside => StreamBeside in "stream.cuh", Config::Plain;
+    stream_beside => StreamBeside in "products/stream.cuh", Config::Plain;
     (
         step: READ Header, x: READ Rows, norm: READ Vector, codes: READ Codes, scales: READ Scales,
         row_scales: READ RowScales, beside_codes: READ Codes, beside_scales: READ Scales,

@@ -169,7 +169,7 @@ impl Launcher<'_> {
         }
     }
 
-    /// Where the ids stand that a pass drafted (templates/cuda/lib/accept.cuh).
+    /// Where the ids stand that a pass drafted (templates/cuda/draft/accept.cuh).
     pub(crate) fn drafted_ids(&self, pass: usize) -> Ids {
         let sequences = self.plan.buckets.sequences;
         Ids::from(sequences + MAX_SEQUENCES + pass * sequences)

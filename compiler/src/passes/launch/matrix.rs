@@ -23,7 +23,7 @@ pub(crate) struct Matrix {
 }
 
 impl Matrix {
-    /// `Format::…` and `ScaleForm::…` of templates/cuda/lib/formats.cuh.
+    /// `Format::…` and `ScaleForm::…` of templates/cuda/core/formats.cuh.
     pub fn names(&self) -> [(&'static str, Constant); 2] {
         let format = match self.format {
             Format::F32 => "F32",

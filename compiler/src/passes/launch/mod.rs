@@ -404,7 +404,7 @@ pub(crate) fn fixed(x: usize, y: usize, z: usize) -> [Extent; 3] {
     [x, y, z].map(|n| Extent::Fixed(u32::try_from(n).expect("grids are far below 2^32")))
 }
 
-/// Bytes of a staged buffer (templates/cuda/lib/staged.cuh).
+/// Bytes of a staged buffer (templates/cuda/core/staged.cuh).
 pub(crate) fn staged_bytes(capacity: usize, width: usize) -> u64 {
     ((width.div_ceil(64) * 128 + 4) * capacity) as u64
 }

@@ -9,7 +9,7 @@ use crate::plan::cuda::{Launch, MAX_SEQUENCES};
 use crate::spec::types::Cuda;
 
 const THREADS: usize = 512;
-/// Most blocks that share a row, most groups of blocks (templates/cuda/lib/sample_group.cuh).
+/// Most blocks that share a row, most groups of blocks (templates/cuda/sampling/sample_group.cuh).
 const MAX_SPLITS: usize = 32;
 const MAX_GROUPS: usize = 32;
 /// Bins of a histogram, and most entries of a list.

@@ -1,4 +1,4 @@
-//! Dummy weights, made on the device: `templates/cuda/lib/fill.cuh`.
+//! Dummy weights, made on the device: `templates/cuda/core/fill.cuh`.
 
 use super::arguments::Arguments;
 use super::driver::Stream;

@@ -6,8 +6,8 @@ use super::memory::{Cache, Pointer};
 use monomorph_model::{BlockId, Slot, SnapshotId, StateCopy, StatePlace, States};
 
 /// The recurrent state of the layers of one body: of every layer that of all slots and then of all snapshots,
-/// one behind another (templates/cuda/lib/delta.cuh). It is never cleared: a sequence at position 0 starts
-/// from zeros whatever stands there.
+/// one behind another (templates/cuda/delta_net/delta.cuh). It is never cleared: a sequence at position 0
+/// starts from zeros whatever stands there.
 #[derive(Clone, Copy, Debug)]
 pub struct State {
     pub(super) windows: Cache,

@@ -1,6 +1,6 @@
 //! A mixture of experts over many rows: pairs of a token and an expert are sorted by expert, every expert's
 //! rows go through one stream of its weights, and each token adds up what its experts made of it
-//! (templates/cuda/lib/experts_batch.cuh).
+//! (templates/cuda/experts/experts_batch.cuh).
 
 use super::shape::{self, Lists};
 use crate::blocks::experts::kernels::{

@@ -1,4 +1,4 @@
-//! Router logits of more than a few tokens, on tensor cores (templates/cuda/lib/route_batch.cuh).
+//! Router logits of more than a few tokens, on tensor cores (templates/cuda/experts/route_batch.cuh).
 
 use crate::blocks::Experts;
 use crate::blocks::experts::kernels::RouteBatch;

@@ -1,5 +1,5 @@
 //! The shapes of a mixture's kernels:
-//! templates/cuda/lib/{route,experts_stream_up,experts_stream_down_shape,experts_batch}.cuh in Rust.
+//! templates/cuda/experts/{route,experts_stream_up,experts_stream_down_shape,experts_batch}.cuh in Rust.
 
 use crate::blocks::products::cuda::gemm::{self, Gemm};
 use crate::blocks::products::cuda::stream::{self, STAGES_BESIDE, Stream, consumer_warps};
@@ -216,7 +216,7 @@ fn down_shape(
     })
 }
 
-/// Rings of gate and up and of down side by side in one block (templates/cuda/lib/experts_stream.cuh).
+/// Rings of gate and up and of down side by side in one block (templates/cuda/experts/experts_stream.cuh).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Together {
     /// `shared` of either is the whole block's.

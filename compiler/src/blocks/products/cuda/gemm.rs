@@ -1,4 +1,4 @@
-//! The shape of a tensor-core product: templates/cuda/lib/gemm.cuh in Rust.
+//! The shape of a tensor-core product: templates/cuda/products/gemm.cuh in Rust.
 
 use crate::blocks::products::cuda::stream::unit_scale_bytes;
 use crate::blocks::products::cuda::{Operands, epilogue, limit};

@@ -1,4 +1,4 @@
-//! The shape of a streaming product: templates/cuda/lib/stream_shape.cuh in Rust.
+//! The shape of a streaming product: templates/cuda/products/stream_shape.cuh in Rust.
 
 use crate::blocks::products::cuda::{Operands, epilogue, limit};
 use crate::blocks::products::kernels::{StreamBeside, StreamProduct};

@@ -49,7 +49,7 @@ impl Tables {
     }
 }
 
-/// Ids that the device remembers (templates/cuda/lib/accept.cuh): by slot those sampled last; where a build
+/// Ids that the device remembers (templates/cuda/draft/accept.cuh): by slot those sampled last; where a build
 /// verifies drafts also by row those of a step that does, and by pass and sequence those drafted.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Ids {

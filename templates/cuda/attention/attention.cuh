@@ -1,0 +1,170 @@
+// What the attention kernels share: the constants they are instantiated with, the K/V cache's addresses, its elements.
+//
+// A kernel's Config is a struct with these `static constexpr` members (derive from AttentionDefaults and state the rest):
+//   int HEADS, KV_HEADS, HEAD_DIM      query heads (a multiple of KV_HEADS), key and value heads, width of a head
+//   int BLOCK_TOKENS                   tokens a K/V block holds, a multiple of 16
+//   using Kv                           element of the cache: float, __nv_bfloat16 or __half
+//   int ROTARY_PAIRS; bool ROTARY_HALVES   pairs a head turns (0 = none); pairs are (i, i + ROTARY_PAIRS), or (2i, 2i + 1)
+//   HeadNorm Q_NORM, K_NORM; float Q_EPS, K_EPS   norms over a head before the rotation
+//   float SCALE                        multiplies scores
+//   bool GATED                         every element of the result is multiplied by the sigmoid of its gate (gate_context)
+//   bool EXACT                         arithmetic of the reference interpreter (attention_write, attention_exact)
+//   int SPLITS, DECODE_WARPS, MIN_CHUNK    attention_decode's division of the context
+//   int TOKENS                         rows of a sequence that attention_decode meets in a step
+//   bool CONTEXT_BEFORE_WAIT           attention_decode reads the step header and the K/V of earlier steps before it waits for
+//                                      its predecessors. Only where those are complete before any kernel of the step starts:
+//                                      the header uploaded, and the step before finished, by full dependencies, not dependent
+//                                      launches (steps as graphs of one stream, the upload before the graph)
+//   int PREFILL_KEYS                   keys of attention_prefill's tile
+//
+// Cache of a layer: [blocks][2: keys, values][KV_HEADS][BLOCK_TOKENS][HEAD_DIM] of Kv. Keys are stored after norm and rotary.
+// qkv: f32 [rows, QKV_WIDTH]: query heads, GATED: as many heads of gates, key heads, value heads. Query head h reads K/V
+// head h / GROUP, GROUP = HEADS / KV_HEADS.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <type_traits>
+
+#include <cuda_bf16.h>
+#include <cuda_fp16.h>
+
+#include "attention/rotary.cuh"
+#include "core/async.cuh"
+#include "core/mma.cuh"
+#include "core/step.cuh"
+
+namespace monomorph {
+
+struct AttentionDefaults {
+    static constexpr HeadNorm Q_NORM = HeadNorm::None, K_NORM = HeadNorm::None;
+    static constexpr float Q_EPS = 0.0f, K_EPS = 0.0f;
+    static constexpr bool EXACT = false, CONTEXT_BEFORE_WAIT = false, GATED = false;
+    static constexpr int SPLITS = 1, DECODE_WARPS = 8, MIN_CHUNK = 128, TOKENS = 1;
+    static constexpr int PREFILL_KEYS = 64;
+};
+
+// Constants that follow from a Config.
+template <class C>
+struct AttentionShape {
+    static_assert(C::HEADS % C::KV_HEADS == 0, "query heads share K/V heads evenly");
+    static_assert(C::BLOCK_TOKENS % 16 == 0, "a K/V block holds whole tiles of 16 tokens");
+    static constexpr int GROUP = C::HEADS / C::KV_HEADS;
+    static_assert(GROUP <= 16, "the query heads of a K/V head fill at most one tile of 16 rows");
+    static constexpr int WIDTH = C::HEADS * C::HEAD_DIM;
+    static constexpr int FIRST_KEY = C::GATED ? 2 * C::HEADS : C::HEADS;  // of the heads of a row of qkv
+    static constexpr int QKV_WIDTH = (FIRST_KEY + 2 * C::KV_HEADS) * C::HEAD_DIM;
+    static constexpr int HEAD_DIM_16 = (C::HEAD_DIM + 15) / 16 * 16;  // width of a head of the q that attention_write leaves
+    static constexpr size_t HEAD_STRIDE = static_cast<size_t>(C::BLOCK_TOKENS) * C::HEAD_DIM;  // from a head to the next
+    static constexpr size_t VALUES = C::KV_HEADS * HEAD_STRIDE;                               // from keys to values
+    static constexpr size_t BLOCK_STRIDE = 2 * VALUES;
+    // What tensor cores multiply: f16 for an f16 cache, bf16 for the others.
+    using Operand = std::conditional_t<std::is_same_v<typename C::Kv, __half>, __half, __nv_bfloat16>;
+};
+
+template <class E>
+__device__ __forceinline__ E round_to(float v) {
+    if constexpr (std::is_same_v<E, float>)
+        return v;
+    else if constexpr (std::is_same_v<E, __half>)
+        return __float2half_rn(v);
+    else
+        return __float2bfloat16_rn(v);
+}
+
+__device__ __forceinline__ float widen(float v) { return v; }
+__device__ __forceinline__ float widen(__half v) { return __half2float(v); }
+__device__ __forceinline__ float widen(__nv_bfloat16 v) { return __bfloat162float(v); }
+
+// Two values rounded to 16 bits in one register, the first in the low half.
+template <class E>
+__device__ __forceinline__ uint32_t pack_pair(float first, float second) {
+    if constexpr (std::is_same_v<E, __half>) {
+        __half2 pair = __floats2half2_rn(first, second);
+        return *reinterpret_cast<uint32_t*>(&pair);
+    } else {
+        __nv_bfloat162 pair = __floats2bfloat162_rn(first, second);
+        return *reinterpret_cast<uint32_t*>(&pair);
+    }
+}
+
+template <class E>
+__device__ __forceinline__ float2 unpack_pair(uint32_t pair) {
+    if constexpr (std::is_same_v<E, __half>)
+        return __half22float2(*reinterpret_cast<__half2*>(&pair));
+    else
+        return __bfloat1622float2(*reinterpret_cast<__nv_bfloat162*>(&pair));
+}
+
+// Two values as a pair rounded to 16 bits and a pair holding what the rounding lost.
+template <class E>
+__device__ __forceinline__ void split_pair(float first, float second, uint32_t& high, uint32_t& low) {
+    high = pack_pair<E>(first, second);
+    float2 rounded = unpack_pair<E>(high);
+    low = pack_pair<E>(first - rounded.x, second - rounded.y);
+}
+
+// mma_bf16, or the same with f16 operands for Operand = __half.
+template <class Operand>
+__device__ __forceinline__ void mma_16(float (&d)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {
+    if constexpr (std::is_same_v<Operand, __half>)
+        mma_f16(d, a[0], a[1], a[2], a[3], b0, b1);
+    else
+        mma_bf16(d, a[0], a[1], a[2], a[3], b0, b1);
+}
+
+// Context vectors, elements column .. column + N of a row of `out` (N a power of two up to 8, column a multiple of N).
+template <class C, int N>
+__device__ __forceinline__ void store_context(float* out, int row, int column, const float (&v)[N]) {
+            float* to = out + static_cast<size_t>(row) * AttentionShape<C>::WIDTH + column;
+            if constexpr (N % 4 == 0) {
+    #pragma unroll
+                for (int j = 0; j < N; j += 4) reinterpret_cast<float4*>(to)[j / 4] = make_float4(v[j], v[j + 1], v[j + 2], v[j + 3]);
+            } else {
+    #pragma unroll
+                for (int j = 0; j < N; ++j) to[j] = v[j];
+            }
+}
+
+// The gates of elements column .. column + N of a row: read early, applied late.
+template <class C, int N>
+struct ContextGates {
+    float gate[N];
+
+    __device__ __forceinline__ void load(const float* qkv, int row, int column) {
+        if constexpr (C::GATED) {
+            using A = AttentionShape<C>;
+            const float* from = qkv + static_cast<size_t>(row) * A::QKV_WIDTH + A::WIDTH + column;
+            if constexpr (N % 4 == 0 && A::QKV_WIDTH % 4 == 0 && A::WIDTH % 4 == 0) {
+#pragma unroll
+                for (int j = 0; j < N; j += 4) *reinterpret_cast<float4*>(gate + j) = __ldcg(reinterpret_cast<const float4*>(from + j));
+            } else {
+#pragma unroll
+                for (int j = 0; j < N; ++j) gate[j] = __ldcg(from + j);
+            }
+        }
+    }
+    __device__ __forceinline__ void apply(float (&v)[N]) const {
+        if constexpr (C::GATED) {
+#pragma unroll
+            for (int j = 0; j < N; ++j) v[j] = __fdividef(v[j], 1.0f + __expf(-gate[j]));  // a denominator beyond 2^126 gives 0, which is right
+        }
+    }
+};
+
+// Elements of a context vector times the sigmoid of their gates.
+template <class C, int N>
+__device__ __forceinline__ void gate_context(const float* qkv, int row, int column, float (&v)[N]) {
+    ContextGates<C, N> gates;
+    gates.load(qkv, row, column);
+    gates.apply(v);
+}
+
+// Where the cache keeps a token's key (plus AttentionShape::VALUES: its value) of one head.
+template <class C, class Pointer>
+__device__ __forceinline__ Pointer cached_row(Pointer layer, int block, int kv_head, int token_in_block) {
+    using S = AttentionShape<C>;
+    return layer + static_cast<size_t>(block) * S::BLOCK_STRIDE + kv_head * S::HEAD_STRIDE + token_in_block * C::HEAD_DIM;
+}
+
+}  // namespace monomorph

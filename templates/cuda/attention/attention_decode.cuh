@@ -1,0 +1,359 @@
+// attention_decode: one token a sequence. Norm and rotary of its q and k heads, its K/V into the cache, attention over the
+// context, all in one launch.
+//
+// Work: block (split, K/V head, row) of the grid (SPLITS, KV_HEADS, rows of the bucket), DECODE_WARPS warps. The context of
+// n tokens is cut into chunks of whole warp tiles, as many as SPLITS but none below MIN_CHUNK; blocks without a chunk end. All
+// query heads of the K/V head are one tile of 16 rows, so K and V are read once. A warp takes every DECODE_WARPS-th tile of 16
+// tokens of the chunk and keeps its own running maximum, sum and context vector; the block's warps meet in shared memory, the
+// blocks of a (row, K/V head) in `partials`: the last to arrive at the counter adds all of them up in the order of the splits
+// and sets the counter back to zero. A chunk that is the whole context goes to `out` at once.
+//
+// Products run on the tensor cores straight from registers: a lane's 16-byte load of a key row is the B fragment of two
+// m16n8k16 steps if q's columns (A, a row a head) are permuted alike; value rows become A fragments (a row a column of V) by
+// pairing two tokens' halves with one byte permute, and the scores' fragment is the B fragment of their weights. Nothing passes
+// through shared memory, no element is converted, and the products of a tile take a tenth of the time its bytes do. Therefore q
+// and the softmax weights enter as two terms, rounded to 16 bits plus what that lost: 16 bits of mantissa. With up to 8
+// query heads q's second term fills the tile's other 8 rows. An f32 cache is multiplied as two bf16 terms.
+//
+// The token's own K/V row is never read from memory: the block whose chunk holds its position (the last) computes it, writes it
+// to the cache, and puts it into the registers of the tile it belongs to.
+// TOKENS > 1: rows are TOKENS adjacent ones a sequence, at consecutive positions. A block whose chunk reaches the step's tokens makes the K/V of
+// the rows before its own too, each of which only its own row's block writes: a few norms more in place of a launch's boundary. Keys and values of
+// the context are asked for by TOKENS blocks at about the same time, and come from the second-level cache to all but the first.
+//
+// Latency: header, block table and K/V are a chain of three reads; the first tile's loads are issued before the prologue's
+// arithmetic, each tile's before the previous tile's products that do not need the registers.
+//
+// Barriers: one after the prologue, one before the warps meet; two more where blocks meet. Shared memory: DecodeShared.
+// Scratch: partials decode_partials_bytes, counters decode_counters (ints, zero before the first launch, left zero).
+#pragma once
+
+#include "attention/attention_decode_combine.cuh"
+
+namespace monomorph {
+
+// step; qkv f32 [rows, QKV_WIDTH]; q_norm, k_norm f32 [HEAD_DIM] or null; rotary f32 [positions][pairs][2];
+// layer: the cache's base of this layer; partials, counters: see above (null if SPLITS is 1); out f32 [rows, WIDTH].
+template <class C>
+__device__ __forceinline__ void attention_decode(const Step* step, const float* qkv, const float* q_norm, const float* k_norm,
+                                                 const float* rotary, typename C::Kv* layer, float* partials, int* counters,
+                                                 float* out) {
+    using A = AttentionShape<C>;
+    using S = DecodeShape<C>;
+    using Kv = typename C::Kv;
+    using Operand = typename A::Operand;
+    constexpr int D = C::HEAD_DIM, GROUP = S::GROUP, WARPS = S::WARPS;
+    MONOMORPH_DYNAMIC_SHARED(shared_bytes, 16);
+    DecodeShared<C>& shared = *reinterpret_cast<DecodeShared<C>*>(shared_bytes);
+
+    launch_dependents();
+    const int thread = threadIdx.x, lane = thread % 32, warp = thread / 32, g = lane / 4, c = lane % 4;
+    const int split = blockIdx.x, kv_head = blockIdx.y, row = blockIdx.z;
+
+    // Constants of the model, and the parts of shared memory that stay zero.
+    HeadVector<C> q_weight, k_weight;
+    if constexpr (C::Q_NORM != HeadNorm::None) q_weight.load(q_norm, lane);
+    if constexpr (C::K_NORM != HeadNorm::None) k_weight.load(k_norm, lane);
+    for (int i = thread; i < S::HEAD_SETS * S::Q_FRAGMENTS * 32; i += S::THREADS)
+        reinterpret_cast<uint4*>(shared.q)[i] = make_uint4(0, 0, 0, 0);
+#pragma unroll
+    for (int t = 0; t < C::TOKENS; ++t) {
+        for (int i = D + thread; i < S::KEY_STEPS * 32; i += S::THREADS) shared.key[t][i] = Kv(0.0f);
+        for (int i = D + thread; i < S::VALUE_STEPS * 64; i += S::THREADS) shared.value[t][i] = Kv(0.0f);
+    }
+    __syncthreads();  // q's zeros stand before q
+
+    if constexpr (!C::CONTEXT_BEFORE_WAIT) wait_for_predecessors();
+    const int sequences = step->sequences;
+    const int position = step->sequence[row].position, block_start = step->sequence[row].block_start;
+    const int before = C::TOKENS == 1 ? 0 : row % C::TOKENS, cached = position - before;  // rows of the step and tokens of the cache before this one
+    // Items of the prologue: the query heads, then key and value of the step's tokens from the first of the sequence on.
+    const auto token_of = [&](int item) { return (item - GROUP) / 2; };
+    const auto is_value = [&](int item) { return (item - GROUP) % 2 != 0; };
+    HeadVector<C> head[S::ITEMS];
+    auto load_heads = [&] {
+#pragma unroll
+        for (int i = 0; i < S::ITEMS; ++i) {
+            const int item = warp + i * WARPS;
+            const int from = item < GROUP ? kv_head * GROUP + item : A::FIRST_KEY + kv_head + (is_value(item) ? C::KV_HEADS : 0);
+            const int at = C::TOKENS == 1 || item < GROUP ? row : row - before + token_of(item);
+            if (item < GROUP || token_of(item) <= before) head[i].load(qkv + static_cast<size_t>(at) * A::QKV_WIDTH + from * D, lane);
+        }
+    };
+    if constexpr (!C::CONTEXT_BEFORE_WAIT) load_heads();
+
+    // This block's chunk, in tiles of 16 tokens: first .. last of the sequence's.
+    const int tiles = position / 16 + 1;
+    const int even_share = (tiles + C::SPLITS - 1) / C::SPLITS;
+    const int chunk = C::SPLITS == 1 ? tiles : max(C::MIN_CHUNK / 16, (even_share + WARPS - 1) / WARPS * WARPS);
+    const int used = (tiles + chunk - 1) / chunk;
+    const int first = split * chunk, last = min(tiles, first + chunk);
+    if (row >= sequences || split >= used) {
+        if constexpr (C::CONTEXT_BEFORE_WAIT) wait_for_predecessors();
+        return;
+    }
+    const bool owner = split == used - 1;
+    const bool makes_keys = C::TOKENS == 1 ? owner : last * 16 > cached;
+
+    // The warp's first tile: its loads are under way while the prologue computes.
+    constexpr int TILES = C::BLOCK_TOKENS / 16;  // of a block
+    const int* blocks = step->blocks() + block_start;
+    int tile = first + warp;
+    int block = tile < last ? blocks[tile / TILES] : 0;
+    int next_block = tile + WARPS < last ? blocks[(tile + WARPS) / TILES] : 0;
+    Rotation<C> rotations[C::TOKENS == 1 ? 1 : S::ITEMS];
+    if constexpr (C::TOKENS == 1) {
+        rotations[0].load(rotary, position, lane);
+    } else {
+#pragma unroll
+        for (int i = 0; i < S::ITEMS; ++i) {
+            const int item = warp + i * WARPS;
+            rotations[i].load(rotary, item < GROUP ? position : cached + min(token_of(item), before), lane);
+        }
+    }
+    Chunk<Kv> keys[2][S::KEY_STEPS] = {}, values[S::VALUE_STEPS][4] = {};
+    // Chunks of rows that are not cached keep what they hold: the token's own row is put in later, the rest never counts. Loads
+    // behind the last tile are switched off one by one: a branch around them would end in copies that wait for them.
+    auto load_keys = [&](int tile, int block, int n) {
+        const Kv* rows = cached_row<C, const Kv*>(layer, block, kv_head, tile % TILES * 16) + (g * D + 8 * c);
+        const int live = tile < last ? cached - tile * 16 : 0;
+#pragma unroll
+        for (int s = 0; s < S::KEY_STEPS; ++s) {
+            if constexpr (!S::EARLY) keys[n][s] = {};  // so that the registers are free in between
+            load_chunk<C>(keys[n][s], rows + (8 * n * D + 32 * s), 8 * c + 32 * s, g + 8 * n < live);
+        }
+    };
+    auto load_values = [&](int tile, int block, int h) {
+        const Kv* rows = cached_row<C, const Kv*>(layer, block, kv_head, tile % TILES * 16) + (A::VALUES + 2 * c * D + 8 * g);
+        const int live = tile < last ? cached - tile * 16 : 0;
+#pragma unroll
+        for (int i = 0; i < 4; ++i) {
+            const int token = 2 * c + i % 2 + i / 2 * 8;
+            if constexpr (!S::EARLY) values[h][i] = {};
+            load_chunk<C>(values[h][i], rows + ((i % 2 + i / 2 * 8) * D + 64 * h), 8 * g + 64 * h, token < live);
+        }
+    };
+    auto load_all_keys = [&](int tile, int block) {
+        load_keys(tile, block, 0);
+        load_keys(tile, block, 1);
+    };
+    auto load_all_values = [&](int tile, int block) {
+#pragma unroll
+        for (int h = 0; h < S::VALUE_STEPS; ++h) load_values(tile, block, h);
+    };
+    if constexpr (!S::PIECEWISE) load_all_keys(tile, block);
+    if constexpr (S::EARLY) load_all_values(tile, block);
+    // A short context's second tile comes into the second-level cache meanwhile. (Doing so where more follow costs a tenth of
+    // the bandwidth.) A tile's keys of a head are contiguous, as are its values.
+    if (tile + WARPS < last && last - first <= 2 * WARPS) {
+        const Kv* rows = cached_row<C, const Kv*>(layer, next_block, kv_head, (tile + WARPS) % TILES * 16);
+        for (int byte = lane * 128; byte < 16 * S::ROW_BYTES; byte += 32 * 128) {
+            prefetch(reinterpret_cast<const char*>(rows) + byte);
+            prefetch(reinterpret_cast<const char*>(rows + A::VALUES) + byte);
+        }
+    }
+    const int own_block = owner ? blocks[position / C::BLOCK_TOKENS] : 0;
+    if constexpr (C::CONTEXT_BEFORE_WAIT) {
+        wait_for_predecessors();
+        load_heads();
+    }
+
+    // Prologue: q to shared memory in the precision of the products; the token's own K/V to shared memory and to the cache.
+#pragma unroll
+    for (int i = 0; i < S::ITEMS; ++i) {
+        const int item = warp + i * WARPS;
+        const Rotation<C>& rotation = rotations[C::TOKENS == 1 ? 0 : i];
+        if (item < GROUP) {
+            norm_head<C, C::Q_NORM, false>(head[i], q_weight, C::Q_EPS);
+            rotate_head<C>(head[i], rotation, lane);
+            head[i].each(lane, [&](int e, float v) {
+                const float scaled = v * (C::SCALE * 1.4426950408889634f);
+                const Operand high = round_to<Operand>(scaled);
+                // Column e is of the lane's chunk (e / 8 % 4), of pair (e / 2 % 4) there: two pairs a fragment.
+                auto place = [&](int fragments, int row_half) -> Operand& {
+                    return shared.q[fragments][e / 32 * 2 + e / 4 % 2][item % 8 * 4 + e / 8 % 4][e / 2 % 2 * 4 + row_half * 2 + e % 2];
+                };
+                const Operand low = round_to<Operand>(scaled - widen(high));
+                place(0, S::HEAD_SETS == 1 ? 0 : item / 8) = high;
+                place(S::HEAD_SETS - 1, S::HEAD_SETS == 1 ? 1 : item / 8) = low;
+            });
+        } else if (token_of(item) <= before && makes_keys) {
+            const bool is_key = !is_value(item), own = C::TOKENS == 1 || (token_of(item) == before && owner);
+            if (is_key) {
+                norm_head<C, C::K_NORM, false>(head[i], k_weight, C::K_EPS);
+                rotate_head<C>(head[i], rotation, lane);
+            }
+            const int token = C::TOKENS == 1 ? 0 : token_of(item);
+            Kv* to = cached_row<C>(layer, own_block, kv_head, position % C::BLOCK_TOKENS) + (is_key ? 0 : A::VALUES);
+            head[i].each(lane, [&](int e, float v) {
+                const Kv rounded = round_to<Kv>(v);
+                (is_key ? shared.key[token] : shared.value[token])[e] = rounded;
+                if (own) to[e] = rounded;
+            });
+        }
+    }
+    __syncthreads();
+
+    float context[S::VALUE_STEPS][4][S::HEAD_SETS][4] = {};  // column 64h + 8g + 2m + i / 2 of head 8r + 2c + i % 2
+    float maximum[S::HEAD_SETS], sum[S::HEAD_SETS];          // of head 8r + g; the sum is of this lane's tokens
+#pragma unroll
+    for (int r = 0; r < S::HEAD_SETS; ++r) maximum[r] = -INFINITY, sum[r] = 0.0f;
+    for (; tile < last; tile += WARPS) {
+        const int own = position - tile * 16;     // below 16 only in the sequence's last tile: the token's own row in it
+        const int first_own = cached - tile * 16;  // the first of the step's tokens; own where TOKENS is 1
+        float scores[2][S::SCORES][4] = {};  // of two times 8 tokens
+#pragma unroll
+        for (int n = 0; n < 2; ++n) {
+            if constexpr (S::PIECEWISE) load_keys(tile, block, n);
+            const int key_token = g + 8 * n - first_own;  // of the step's
+            if (C::TOKENS == 1 ? key_token == 0 : key_token >= 0 && key_token <= before) {
+#pragma unroll
+                for (int s = 0; s < S::KEY_STEPS; ++s) load_own(keys[n][s], &shared.key[C::TOKENS == 1 ? 0 : key_token][8 * c + 32 * s]);
+            }
+#pragma unroll
+            for (int s = 0; s < S::KEY_STEPS; ++s) {
+#pragma unroll
+                for (int half = 0; half < 2; ++half) {
+                    uint4 q[S::HEAD_SETS];
+#pragma unroll
+                    for (int i = 0; i < S::HEAD_SETS; ++i) q[i] = *reinterpret_cast<const uint4*>(shared.q[i][2 * s + half][lane]);
+                    const uint32_t* words = &keys[n][s].word[sizeof(Kv) * half];
+                    if constexpr (sizeof(Kv) == 2) {
+                        multiply_keys<C>(scores[n][half % S::SCORES], q, words[0], words[1]);
+                    } else {
+                        uint32_t first[2], second[2];
+#pragma unroll
+                        for (int i = 0; i < 2; ++i)
+                            split_pair<Operand>(__uint_as_float(words[2 * i]), __uint_as_float(words[2 * i + 1]), first[i], second[i]);
+                        multiply_keys<C>(scores[n][half % S::SCORES], q, first[0], first[1]);
+                        multiply_keys<C>(scores[n][half % S::SCORES], q, second[0], second[1]);
+                    }
+                }
+            }
+        }
+        const int following = next_block;
+        if (tile + 2 * WARPS < last) next_block = blocks[(tile + 2 * WARPS) / TILES];
+        if constexpr (S::EARLY)
+            load_all_keys(tile + WARPS, following);
+        else if constexpr (!S::PIECEWISE)
+            load_all_values(tile, block);
+
+        // Softmax over the tile; lane (g, c) has tokens 2c, 2c+1 of both halves of heads 8r + g.
+        uint32_t weights[S::HEAD_SETS][2][2];
+        float shrink[S::HEAD_SETS];
+        bool larger = false;
+#pragma unroll
+        for (int r = 0; r < S::HEAD_SETS; ++r) {
+            float weight[2][2], largest = maximum[r];
+#pragma unroll
+            for (int n = 0; n < 2; ++n)
+#pragma unroll
+                for (int i = 0; i < 2; ++i) {
+                    const auto whole_score = [&](int j) { return S::SCORES == 2 ? scores[n][0][j] + scores[n][S::SCORES - 1][j] : scores[n][0][j]; };
+                    float score = whole_score(2 * r + i);
+                    if constexpr (S::HEAD_SETS == 1) score += whole_score(2 + i);
+                    weight[n][i] = 8 * n + 2 * c + i > own ? -INFINITY : score;
+                    largest = fmaxf(largest, weight[n][i]);
+                }
+            largest = fmaxf(largest, __shfl_xor_sync(0xffffffffu, largest, 1));
+            largest = fmaxf(largest, __shfl_xor_sync(0xffffffffu, largest, 2));
+            larger = larger || largest > maximum[r];
+            shrink[r] = power_of_two(maximum[r] - largest);
+            maximum[r] = largest;
+            sum[r] *= shrink[r];
+#pragma unroll
+            for (int n = 0; n < 2; ++n) {
+#pragma unroll
+                for (int i = 0; i < 2; ++i) {
+                    weight[n][i] = power_of_two(weight[n][i] - largest);
+                    sum[r] += weight[n][i];
+                }
+                split_pair<Operand>(weight[n][0], weight[n][1], weights[r][0][n], weights[r][1][n]);
+            }
+        }
+        if (__any_sync(0xffffffffu, larger)) {
+#pragma unroll
+            for (int r = 0; r < S::HEAD_SETS; ++r) {
+                const float even = __shfl_sync(0xffffffffu, shrink[r], 8 * c), odd = __shfl_sync(0xffffffffu, shrink[r], 8 * c + 4);
+#pragma unroll
+                for (int h = 0; h < S::VALUE_STEPS; ++h)
+#pragma unroll
+                    for (int m = 0; m < 4; ++m) {
+                        context[h][m][r][0] *= even, context[h][m][r][2] *= even;
+                        context[h][m][r][1] *= odd, context[h][m][r][3] *= odd;
+                    }
+            }
+        }
+#pragma unroll
+        for (int h = 0; h < S::VALUE_STEPS; ++h) {
+            if constexpr (S::PIECEWISE) load_values(tile, block, h);
+            if (first_own < 16) {  // what lies behind the token in its block may be NaN, which a weight of zero would not remove
+#pragma unroll
+                for (int i = 0; i < 4; ++i) {
+                    const int token = 2 * c + i % 2 + i / 2 * 8;
+                    if (C::TOKENS == 1 ? token == own : token >= first_own && token <= own)
+                        load_own(values[h][i], &shared.value[C::TOKENS == 1 ? 0 : token - first_own][8 * g + 64 * h]);
+                    if (token > own) values[h][i] = {};
+                }
+            }
+#pragma unroll
+            for (int m = 0; m < 4; ++m) multiply_values<C>(context[h][m], weights, values[h], m);
+        }
+        if constexpr (S::EARLY)
+            load_all_values(tile + WARPS, following);
+        else if constexpr (!S::PIECEWISE)
+            load_all_keys(tile + WARPS, following);
+        block = following;
+    }
+
+    leave_warp<C>(shared, context, maximum, sum);
+    __syncthreads();
+    const bool whole = used == 1;
+    float* partial = partials + (static_cast<size_t>(row) * C::KV_HEADS + kv_head) * C::SPLITS * S::PARTIAL;
+    constexpr int V = S::VECTOR;
+    for (int e = thread * V; e < GROUP * D; e += S::THREADS * V) {
+        const int head_row = e / D;
+        float largest = -INFINITY, total = 0.0f, v[V] = {};
+        ContextGates<C, V> gates;
+        if (whole) gates.load(qkv, row, kv_head * GROUP * D + e);
+#pragma unroll
+        for (int w = 0; w < WARPS; ++w) largest = fmaxf(largest, shared.maximum[w][head_row]);
+#pragma unroll
+        for (int w = 0; w < WARPS; ++w) {
+            const float weight = power_of_two(shared.maximum[w][head_row] - largest);
+            total += weight * shared.sum[w][head_row];
+#pragma unroll
+            for (int i = 0; i < V; ++i) v[i] += weight * shared.context[w][e + i];
+        }
+        if (whole) {
+            const float inverse = 1.0f / total;
+#pragma unroll
+            for (int i = 0; i < V; ++i) v[i] *= inverse;
+            gates.apply(v);
+            store_context<C>(out, row, kv_head * GROUP * D + e, v);
+        } else {
+            float* to = partial + split * S::PARTIAL;
+            if constexpr (V == 4)
+                *reinterpret_cast<float4*>(to + e) = make_float4(v[0], v[1], v[2], v[3]);
+            else
+                to[e] = v[0];
+            if (e % D == 0) to[GROUP * D + head_row] = largest, to[GROUP * D + GROUP + head_row] = total;
+        }
+    }
+    if (whole) return;
+    if constexpr (C::SPLITS > 1) {
+        // The barrier orders the block's partials before thread 0's release, which makes them visible to whoever acquires the
+        // counter after it; the last block acquires all of them.
+        __syncthreads();
+        if (thread == 0) {
+            int* counter = counters + row * C::KV_HEADS + kv_head;
+            shared.last = static_cast<int>(arrive(reinterpret_cast<unsigned*>(counter))) == used - 1;
+            if (shared.last) *counter = 0;
+        }
+        __syncthreads();
+        if (!shared.last) return;
+        combine_splits<C>(shared, qkv, partial, used, row, kv_head, out);
+    }
+}
+
+}  // namespace monomorph

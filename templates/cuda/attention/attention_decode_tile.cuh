@@ -1,0 +1,103 @@
+// attention_decode's shape constants, and its products of one tile of 16 tokens (8 for keys): registers in, registers out.
+#pragma once
+
+#include "attention/attention.cuh"
+
+namespace monomorph {
+
+template <class C>
+struct DecodeShape {
+    static constexpr int GROUP = AttentionShape<C>::GROUP, WARPS = C::DECODE_WARPS, THREADS = 32 * WARPS;
+    static constexpr int KEY_STEPS = (C::HEAD_DIM + 31) / 32;    // a lane reads 8 of 32 columns of a key row at a time
+    static constexpr int VALUE_STEPS = (C::HEAD_DIM + 63) / 64;  // and 8 of 64 columns of a value row
+    static constexpr int HEAD_SETS = (GROUP + 7) / 8;            // query heads in eights
+    static constexpr int Q_FRAGMENTS = 2 * KEY_STEPS;            // m16n8k16 steps over the columns of a key
+    static constexpr int ITEMS = (GROUP + 2 * C::TOKENS + WARPS - 1) / WARPS;  // prologue heads of a warp: q heads, then k and v of a token
+    static constexpr int PARTIAL = (GROUP * (C::HEAD_DIM + 2) + 3) / 4 * 4;  // floats: context vectors, maxima, sums
+    // What a warp loads ahead, as registers allow. EARLY: the next tile's keys and values, each as soon as its registers are
+    // free. Else a tile's values once its keys are multiplied, the next keys after that. PIECEWISE: nothing ahead.
+    static constexpr int KEY_REGISTERS = 4 * sizeof(typename C::Kv) * KEY_STEPS, CONTEXT_REGISTERS = 16 * VALUE_STEPS * HEAD_SETS;
+    static constexpr bool EARLY = CONTEXT_REGISTERS + 2 * KEY_REGISTERS < 128;
+    static constexpr bool PIECEWISE = CONTEXT_REGISTERS + KEY_REGISTERS > 160;
+    static constexpr int SCORES = PIECEWISE ? 1 : 2;  // sums of a score that do not wait for each other, where there are registers
+    static constexpr int ROW_BYTES = C::HEAD_DIM * sizeof(typename C::Kv);
+    static constexpr int VECTOR = C::HEAD_DIM % 4 == 0 ? 4 : 1;
+    static_assert(C::MIN_CHUNK % 16 == 0, "a chunk is whole tiles");
+};
+
+// Eight elements of a K/V row in registers.
+template <class E>
+struct Chunk {
+    uint32_t word[2 * sizeof(E)];
+    __device__ __forceinline__ E* elements() { return reinterpret_cast<E*>(word); }
+};
+
+// Columns column .. column + 8 of a row of the cache, those beyond HEAD_DIM zero. from: the first of them. Where `live` is false
+// nothing is read and the chunk stays as it is.
+template <class C>
+__device__ __forceinline__ void load_chunk(Chunk<typename C::Kv>& chunk, const typename C::Kv* from, int column, bool live) {
+    using E = typename C::Kv;
+    if constexpr (C::HEAD_DIM % 8 == 0) {
+        live = live && column < C::HEAD_DIM;
+#pragma unroll
+        for (int i = 0; i < 2 * sizeof(E); i += 4)
+            load_streamed_if(live, reinterpret_cast<uint32_t(&)[4]>(chunk.word[i]), reinterpret_cast<const uint32_t*>(from) + i);
+    } else if (live) {
+        E element[8];
+#pragma unroll
+        for (int j = 0; j < 8; ++j) element[j] = column + j < C::HEAD_DIM ? from[j] : E(0.0f);
+#pragma unroll
+        for (int i = 0; i < 2 * sizeof(E); ++i) {
+            if constexpr (sizeof(E) == 4)
+                chunk.word[i] = __float_as_uint(element[i]);
+            else
+                chunk.word[i] = static_cast<uint32_t>(*reinterpret_cast<uint16_t*>(&element[2 * i])) |
+                                static_cast<uint32_t>(*reinterpret_cast<uint16_t*>(&element[2 * i + 1])) << 16;
+        }
+    }
+}
+
+// The same of the token's own row in shared memory, which is padded.
+template <class E>
+__device__ __forceinline__ void load_own(Chunk<E>& chunk, const E* from) {
+#pragma unroll
+    for (int i = 0; i < 2 * sizeof(E); i += 4) {
+        const uint4 words = *reinterpret_cast<const uint4*>(reinterpret_cast<const uint32_t*>(from) + i);
+        chunk.word[i] = words.x, chunk.word[i + 1] = words.y, chunk.word[i + 2] = words.z, chunk.word[i + 3] = words.w;
+    }
+}
+
+// Scores of 8 tokens += q * keys for one step of 16 columns; the lane's words of token g are b0 and b1.
+template <class C>
+__device__ __forceinline__ void multiply_keys(float (&scores)[4], const uint4 (&q)[DecodeShape<C>::HEAD_SETS], uint32_t b0, uint32_t b1) {
+#pragma unroll
+    for (int i = 0; i < DecodeShape<C>::HEAD_SETS; ++i)
+        mma_16<typename AttentionShape<C>::Operand>(scores, {q[i].x, q[i].y, q[i].z, q[i].w}, b0, b1);
+}
+
+// Context vectors += values * weights for the lane's columns 2m, 2m + 1 of its chunks; values are tokens 2c, 2c+1, 2c+8, 2c+9,
+// weights two terms of two pairs of those tokens.
+template <class C>
+__device__ __forceinline__ void multiply_values(float (&context)[DecodeShape<C>::HEAD_SETS][4],
+                                                const uint32_t (&weights)[DecodeShape<C>::HEAD_SETS][2][2],
+                                                const Chunk<typename C::Kv> (&values)[4], int m) {
+    using Operand = typename AttentionShape<C>::Operand;
+    constexpr int TERMS = sizeof(typename C::Kv) / 2;
+    uint32_t a[TERMS][4];
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {  // columns 2m, 2m + 1 of the first two tokens, then of the others
+        if constexpr (TERMS == 1)
+            a[0][i] = __byte_perm(values[i / 2 * 2].word[m], values[i / 2 * 2 + 1].word[m], i % 2 ? 0x7632 : 0x5410);
+        else
+            split_pair<Operand>(__uint_as_float(values[i / 2 * 2].word[2 * m + i % 2]),
+                                __uint_as_float(values[i / 2 * 2 + 1].word[2 * m + i % 2]), a[0][i], a[TERMS - 1][i]);
+    }
+#pragma unroll
+    for (int r = 0; r < DecodeShape<C>::HEAD_SETS; ++r)
+#pragma unroll
+        for (int term = 0; term < 2; ++term)
+#pragma unroll
+            for (int t = 0; t < TERMS; ++t) mma_16<Operand>(context[r], a[t], weights[r][term][0], weights[r][term][1]);
+}
+
+}  // namespace monomorph

@@ -1,0 +1,141 @@
+// attention_exact: attention with the arithmetic of the reference interpreter, for any tokens of a step (decode and prefill
+// alike), after attention_write with EXACT has left q in `qkv` and K/V in the cache.
+//
+// Scores, softmax and weighted sums are f64 over the f32 q and the cache's values, rounded to f32 once: what the interpreter
+// computes, in another order of summation, so that results agree but for ties in the last rounding. The softmax is online (the
+// running maximum rescales), which in f64 changes nothing that f32 could show.
+//
+// Work: block (row, query head), EXACT_WARPS warps. A warp takes every EXACT_WARPS-th tile of 32 positions: for the scores a
+// lane is a position, for the weighted sum a lane is elements lane, lane + 32 … of the head. A tile's values are copied to shared
+// memory while its scores are computed, and the next tile's rows come into the second-level cache. The warps' maxima, sums
+// and vectors meet in shared memory, in the order of the warps.
+// Shared memory: ExactShared. Barriers: two. Grid: (rows, HEADS), rows >= step->tokens.
+#pragma once
+
+#include "attention/attention.cuh"
+
+namespace monomorph {
+
+constexpr int EXACT_WARPS = 8, EXACT_THREADS = 32 * EXACT_WARPS;
+
+// Wide rows of values are read where they are: eight warps' tiles of them would not fit.
+template <class C>
+constexpr bool EXACT_STAGES_VALUES = C::HEAD_DIM * sizeof(typename C::Kv) <= 256;
+
+template <class C>
+struct ExactShared {
+    double q[C::HEAD_DIM];
+    double maximum[EXACT_WARPS], sum[EXACT_WARPS];
+    double context[EXACT_WARPS][C::HEAD_DIM];
+    alignas(16) typename C::Kv values[EXACT_WARPS][EXACT_STAGES_VALUES<C> ? 32 : 1][C::HEAD_DIM];  // of a warp's tile
+};
+
+// A row of the cache to shared memory, by one thread; complete after copy_wait.
+template <class C>
+__device__ __forceinline__ void stage_row(typename C::Kv* to, const typename C::Kv* from) {
+    constexpr int CHUNK = 16 / sizeof(typename C::Kv);
+    if constexpr (C::HEAD_DIM % CHUNK == 0) {
+#pragma unroll
+        for (int e = 0; e < C::HEAD_DIM; e += CHUNK) copy_16(to + e, from + e);
+    } else {
+        for (int e = 0; e < C::HEAD_DIM; ++e) to[e] = from[e];
+    }
+}
+
+template <class C>
+constexpr size_t exact_shared_bytes() { return sizeof(ExactShared<C>); }
+
+template <class C>
+__device__ __forceinline__ void attention_exact(const Step* step, const TokenRow* tokens, const float* qkv,
+                                                const typename C::Kv* layer, float* out) {
+    using A = AttentionShape<C>;
+    using Kv = typename C::Kv;
+    constexpr int D = C::HEAD_DIM, N = HeadVector<C>::N;
+    MONOMORPH_DYNAMIC_SHARED(shared_bytes, 16);
+    ExactShared<C>& shared = *reinterpret_cast<ExactShared<C>*>(shared_bytes);
+    launch_dependents();
+    wait_for_predecessors();
+    const int thread = threadIdx.x, lane = thread % 32, warp = thread / 32;
+    const int row = blockIdx.x, head = blockIdx.y, kv_head = head / A::GROUP;
+    if (row >= step->tokens) return;
+    const Sequence& sequence = step->sequence[tokens ? tokens[row].sequence : row];
+    const int position = sequence.position + row - sequence.first_token;
+    const int* blocks = step->blocks() + sequence.block_start;
+    for (int e = thread; e < D; e += EXACT_THREADS) shared.q[e] = qkv[static_cast<size_t>(row) * A::QKV_WIDTH + head * D + e];
+    __syncthreads();
+
+    double maximum = -INFINITY, sum = 0.0, context[N] = {};
+    for (int tile = warp; tile * 32 <= position; tile += EXACT_WARPS) {
+        const int mine = min(tile * 32 + lane, position);
+        const Kv* keys = cached_row<C>(layer, blocks[mine / C::BLOCK_TOKENS], kv_head, mine % C::BLOCK_TOKENS);
+        if constexpr (EXACT_STAGES_VALUES<C>) stage_row<C>(shared.values[warp][lane], keys + A::VALUES);
+        copy_commit();
+        const int later = (tile + EXACT_WARPS) * 32 + lane;
+        if (later <= position) {
+            const Kv* row = cached_row<C>(layer, blocks[later / C::BLOCK_TOKENS], kv_head, later % C::BLOCK_TOKENS);
+            for (int e = 0; e < D; e += 128 / sizeof(Kv)) {
+                prefetch(row + e);
+                prefetch(row + A::VALUES + e);
+            }
+        }
+        double dot[4] = {};
+        if constexpr (D * sizeof(Kv) % 16 == 0) {
+            constexpr int V = 16 / sizeof(Kv);
+#pragma unroll 8
+            for (int e = 0; e < D; e += V) {
+                const uint4 chunk = *reinterpret_cast<const uint4*>(keys + e);
+#pragma unroll
+                for (int i = 0; i < V; ++i)
+                    dot[i % 4] += shared.q[e + i] * static_cast<double>(widen(reinterpret_cast<const Kv*>(&chunk)[i]));
+            }
+        } else {
+            for (int e = 0; e < D; ++e) dot[0] += shared.q[e] * static_cast<double>(widen(keys[e]));
+        }
+        const double score = tile * 32 + lane <= position ? static_cast<double>(C::SCALE) * ((dot[0] + dot[1]) + (dot[2] + dot[3])) : -INFINITY;
+        double largest = fmax(maximum, score);
+#pragma unroll
+        for (int mask = 16; mask > 0; mask >>= 1) largest = fmax(largest, __shfl_xor_sync(0xffffffffu, largest, mask));
+        const double shrink = exp(maximum - largest), weight = exp(score - largest);
+        maximum = largest;
+        sum = sum * shrink + weight;
+#pragma unroll
+        for (int j = 0; j < N; ++j) context[j] *= shrink;
+        const int here = min(32, position + 1 - tile * 32);
+        copy_wait<0>();
+        __syncwarp();
+#pragma unroll 8
+        for (int token = 0; token < here; ++token) {
+            const double w = __shfl_sync(0xffffffffu, weight, token);
+            const Kv* values;
+            if constexpr (EXACT_STAGES_VALUES<C>)
+                values = shared.values[warp][token];
+            else
+                values = reinterpret_cast<const Kv*>(__shfl_sync(0xffffffffu, reinterpret_cast<unsigned long long>(keys), token)) + A::VALUES;
+#pragma unroll
+            for (int j = 0; j < N; ++j)
+                if (lane + 32 * j < D) context[j] += w * static_cast<double>(widen(values[lane + 32 * j]));
+        }
+        __syncwarp();  // before the next tile's values
+    }
+    sum = warp_sum(sum);
+    if (lane == 0) shared.maximum[warp] = maximum, shared.sum[warp] = sum;
+#pragma unroll
+    for (int j = 0; j < N; ++j)
+        if (lane + 32 * j < D) shared.context[warp][lane + 32 * j] = context[j];
+    __syncthreads();
+    double largest = -INFINITY, total = 0.0;
+    for (int w = 0; w < EXACT_WARPS; ++w) largest = fmax(largest, shared.maximum[w]);
+    for (int w = 0; w < EXACT_WARPS; ++w) total += exp(shared.maximum[w] - largest) * shared.sum[w];
+    for (int e = thread; e < D; e += EXACT_THREADS) {
+        double mixed = 0.0;
+        for (int w = 0; w < EXACT_WARPS; ++w) mixed += exp(shared.maximum[w] - largest) * shared.context[w][e];
+        float context = static_cast<float>(mixed / total);
+        if constexpr (C::GATED) {
+            const float gate = qkv[static_cast<size_t>(row) * A::QKV_WIDTH + A::WIDTH + head * D + e];
+            context = static_cast<float>(static_cast<double>(context) / (1.0 + exp(-static_cast<double>(gate))));
+        }
+        out[static_cast<size_t>(row) * A::WIDTH + head * D + e] = context;
+    }
+}
+
+}  // namespace monomorph

@@ -1,0 +1,311 @@
+// attention_prefill_wgmma: what attention_prefill computes, on the warpgroup products of sm_90a. For a bf16 cache and heads of 64,
+// 128 or 256; everything else is attention_prefill's.
+//
+// Work: units as in attention_prefill (128 rows of one sequence and one K/V head), but a block holds a whole SM and takes every
+// (number of blocks)-th unit: launch min(units, SMs) blocks; any grid is correct. Warpgroup 0 gathers K/V tiles of KEYS keys into
+// WGMMA_STAGES stages of shared memory; warpgroups 1 and 2 own 64 rows each. q stays in registers (A), keys are B as they lie, values are
+// B transposed by the descriptor (their rows are the summed dimension), weights go from the scores' registers into A's. The sums of heads of
+// 256 leave no registers for q, which then stands in shared memory, and for the scores of 64 keys only.
+//
+// Overlap within a warpgroup: the next tile's scores are issued before this tile's values are multiplied, and the next softmax runs
+// while they are; between the two warpgroups, one's softmax hides behind the other's products.
+//
+// Shared memory (WgmmaShared): per stage keys and values, [HEAD_DIM / 64 panels][KEYS][128 bytes] in the 128-byte swizzle; q likewise, 64 rows
+// a warpgroup.
+// Barriers: per stage and operand, full (each gathering thread's copies arrive when they have landed) and empty (one arrival a
+// consumer warpgroup). The copies are ordinary writes to the async proxy, so consumers fence between the barrier and their products.
+#pragma once
+
+#include "attention/attention_prefill.cuh"
+#include "core/wgmma.cuh"
+
+namespace monomorph {
+
+constexpr int WGMMA_THREADS = 384, WGMMA_STAGES = 2;
+
+// A place in the ring of stages: which stage, and the parity of its use.
+struct RingPlace {
+    int stage = 0;
+    unsigned parity = 0;
+    __device__ __forceinline__ void advance() {
+        if (++stage == WGMMA_STAGES) stage = 0, parity ^= 1;
+    }
+};
+
+template <class C>
+struct WgmmaPrefill {
+    static_assert(std::is_same_v<typename C::Kv, __nv_bfloat16> && (C::HEAD_DIM == 64 || C::HEAD_DIM == 128 || C::HEAD_DIM == 256), "else attention_prefill");
+    static constexpr int D = C::HEAD_DIM, KEYS = D == 256 ? 64 : 128, PANELS = D / 64, PANEL_BYTES = KEYS * 128, TILE_BYTES = PANELS * PANEL_BYTES;
+    static constexpr bool Q_SHARED = D == 256;
+    static constexpr int Q_PANEL_BYTES = 64 * 128, Q_BYTES = PANELS * Q_PANEL_BYTES;   // of a warpgroup
+    static constexpr int TOKENS = 128 / AttentionShape<C>::GROUP;                       // of a unit
+    static_assert(KEYS % C::BLOCK_TOKENS == 0, "a key tile is whole blocks");
+};
+
+template <class C>
+struct WgmmaShared {
+    alignas(1024) unsigned char keys[WGMMA_STAGES][WgmmaPrefill<C>::TILE_BYTES];
+    unsigned char values[WGMMA_STAGES][WgmmaPrefill<C>::TILE_BYTES];
+    unsigned char q[2][WgmmaPrefill<C>::Q_SHARED ? WgmmaPrefill<C>::Q_BYTES : 8];
+    Barrier keys_full[WGMMA_STAGES], keys_empty[WGMMA_STAGES], values_full[WGMMA_STAGES], values_empty[WGMMA_STAGES];
+};
+
+template <class C>
+constexpr size_t wgmma_prefill_shared_bytes() { return sizeof(WgmmaShared<C>); }
+
+// One tile of keys (or values: `from` shifted) into a stage, by the 128 threads of the gathering warpgroup.
+template <class C>
+__device__ __forceinline__ void gather_tile(unsigned char* to, const typename C::Kv* from, const int* blocks, int kv_head, int first, int end) {
+    constexpr int CHUNKS = C::HEAD_DIM / 8;
+    const int chunk = threadIdx.x % CHUNKS;
+    to += chunk / 8 * WgmmaPrefill<C>::PANEL_BYTES;
+#pragma unroll 4
+    for (int i = 0; i < WgmmaPrefill<C>::KEYS; i += 128 / CHUNKS) {
+        const int token = i + static_cast<int>(threadIdx.x) / CHUNKS, key = first + token;
+        const bool live = key < end;
+        const typename C::Kv* row = live ? cached_row<C>(from, blocks[key / C::BLOCK_TOKENS], kv_head, key % C::BLOCK_TOKENS) : from;
+        copy_16(to + token * 128 + ((chunk % 8) ^ (token % 8)) * 16, row + (live ? chunk * 8 : 0), live ? 16 : 0);
+    }
+}
+
+template <class C>
+__device__ __forceinline__ void gather_units(WgmmaShared<C>& shared, const Step* step, const typename C::Kv* layer, int all_tiles) {
+    const int lane = threadIdx.x % 32;
+    RingPlace at;
+    for (int unit = blockIdx.x + gridDim.x * blockIdx.y; unit < all_tiles * C::KV_HEADS; unit += gridDim.x * gridDim.y) {
+        const int kv_head = unit % C::KV_HEADS;
+        const PrefillTile tile = find_tile<WgmmaPrefill<C>::TOKENS>(step, all_tiles - 1 - unit / C::KV_HEADS, lane);
+        const int end = tile.position + tile.tokens;
+        const int* blocks = step->blocks() + tile.block_start;
+        for (int first = 0; first < end; first += WgmmaPrefill<C>::KEYS, at.advance()) {
+            barrier_wait(&shared.keys_empty[at.stage], at.parity ^ 1);
+            gather_tile<C>(shared.keys[at.stage], layer, blocks, kv_head, first, end);
+            copies_arrive(&shared.keys_full[at.stage]);
+            barrier_wait(&shared.values_empty[at.stage], at.parity ^ 1);
+            gather_tile<C>(shared.values[at.stage], layer + AttentionShape<C>::VALUES, blocks, kv_head, first, end);
+            copies_arrive(&shared.values_full[at.stage]);
+        }
+    }
+    copy_commit();
+    copy_wait<0>();
+}
+
+// A consumer warpgroup's rows: scores, softmax, context.
+template <class C>
+struct WgmmaRows {
+    using A = AttentionShape<C>;
+    using P = WgmmaPrefill<C>;
+    static constexpr int D = C::HEAD_DIM, KEYS = P::KEYS;
+    static constexpr float SCALE_2 = C::SCALE * 1.4426950408889634f;
+    uint32_t q[P::Q_SHARED ? 1 : D / 16][4];
+    uint32_t q_at;   // in shared memory
+    float scores[KEYS / 2], context[D / 2];
+    uint32_t weights[KEYS / 16][4];
+    float maximum[2], sum[2], shrink[2];
+
+    __device__ __forceinline__ void issue_scores(uint32_t keys) {
+        wgmma_fence();
+#pragma unroll
+        for (int k = 0; k < D; k += 16) {
+            const uint64_t b = wgmma_descriptor(keys + k / 64 * P::PANEL_BYTES + k % 64 * 2);
+            if constexpr (P::Q_SHARED) multiply_bf16(scores, wgmma_descriptor(q_at + k / 64 * P::Q_PANEL_BYTES + k % 64 * 2), b, k > 0);
+            else multiply_bf16(scores, q[k / 16], b, k > 0);
+        }
+        wgmma_commit();
+    }
+    __device__ __forceinline__ void issue_context(uint32_t values) {
+        wgmma_fence();
+#pragma unroll
+        for (int k = 0; k < KEYS; k += 16) multiply_rows(context, weights[k / 16], wgmma_rows_descriptor(values + k * 128, P::PANEL_BYTES));
+        wgmma_commit();
+    }
+    // last_key: of the tile, the last visible to rows g and g + 8.
+    __device__ __forceinline__ void softmax(bool masked, const int (&last_key)[2], int c) {
+#pragma unroll
+        for (int i = 0; i < 2; ++i) {
+            if (masked) {
+#pragma unroll
+                for (int n = 0; n < KEYS / 8; ++n)
+#pragma unroll
+                    for (int j = 0; j < 2; ++j)
+                        if (8 * n + 2 * c + j > last_key[i]) scores[4 * n + 2 * i + j] = -INFINITY;
+            }
+            float largest = maximum[i];
+#pragma unroll
+            for (int n = 0; n < KEYS / 8; ++n) largest = fmaxf(largest, fmaxf(scores[4 * n + 2 * i], scores[4 * n + 2 * i + 1]));
+            largest = fmaxf(largest, __shfl_xor_sync(0xffffffffu, largest, 1));
+            largest = fmaxf(largest, __shfl_xor_sync(0xffffffffu, largest, 2));
+            shrink[i] = power_of_two((maximum[i] - largest) * SCALE_2);
+            maximum[i] = largest;
+            const float offset = -largest * SCALE_2;
+            float added = 0.0f;
+#pragma unroll
+            for (int n = 0; n < KEYS / 8; ++n)
+#pragma unroll
+                for (int j = 4 * n + 2 * i; j < 4 * n + 2 * i + 2; ++j) {
+                    scores[j] = power_of_two(fmaf(scores[j], SCALE_2, offset));
+                    added += scores[j];
+                }
+            sum[i] = sum[i] * shrink[i] + added;
+        }
+    }
+    // Once the products before are done: their sums to the new maximum, the scores' weights in A's place.
+    __device__ __forceinline__ void take_weights() {
+#pragma unroll
+        for (int d = 0; d < D / 2; ++d) context[d] *= shrink[d / 2 % 2];
+#pragma unroll
+        for (int k = 0; k < KEYS / 16; ++k)
+#pragma unroll
+            for (int i = 0; i < 4; ++i) weights[k][i] = pack_bf16(scores[8 * k + 2 * i], scores[8 * k + 2 * i + 1]);
+    }
+    __device__ __forceinline__ void pin_scores() {
+#pragma unroll
+        for (auto& v : scores) pin(v);
+    }
+    __device__ __forceinline__ void pin_context() {
+#pragma unroll
+        for (auto& v : context) pin(v);
+    }
+};
+
+template <class C>
+__device__ __forceinline__ void attend_units(WgmmaShared<C>& shared, const Step* step, const __nv_bfloat16* q,
+                                             float* out, const float* qkv, int all_tiles) {
+    using A = AttentionShape<C>;
+    using P = WgmmaPrefill<C>;
+    constexpr int D = C::HEAD_DIM, GROUP = A::GROUP, KEYS = P::KEYS;
+    const int thread = threadIdx.x % 128, group = threadIdx.x / 128 - 1, lane = thread % 32, g = lane / 4, c = lane % 4;
+    const int first_row = group * 64 + thread / 32 * 16;  // of the warp
+    WgmmaRows<C> rows;
+    if constexpr (P::Q_SHARED) rows.q_at = shared_address(shared.q[group]);
+    RingPlace at;
+    const auto q_row = [&](const PrefillTile& tile, int kv_head, int row) {
+        return q + ((static_cast<size_t>(tile.row) + row / GROUP) * C::HEADS + kv_head * GROUP + row % GROUP) * D;
+    };
+    auto wait_full = [](Barrier* barrier, unsigned parity) {
+        barrier_wait(barrier, parity);
+        fence_async_shared();
+    };
+    for (int unit = blockIdx.x + gridDim.x * blockIdx.y; unit < all_tiles * C::KV_HEADS; unit += gridDim.x * gridDim.y) {
+        const int kv_head = unit % C::KV_HEADS;
+        const PrefillTile tile = find_tile<WgmmaPrefill<C>::TOKENS>(step, all_tiles - 1 - unit / C::KV_HEADS, lane);
+        const int live_rows = tile.tokens * GROUP, end = tile.position + tile.tokens;
+        const int key_tiles = (end + KEYS - 1) / KEYS;
+        int position[2];
+#pragma unroll
+        for (int i = 0; i < 2; ++i) {
+            const int row = min(first_row + g + 8 * i, live_rows - 1);  // rows beyond repeat the last: finite, and not stored
+            position[i] = tile.position + row / GROUP;
+            if constexpr (!P::Q_SHARED) {
+                const __nv_bfloat16* from = q_row(tile, kv_head, row);
+#pragma unroll
+                for (int k = 0; k < D; k += 8) rows.q[k / 16][k / 8 % 2 * 2 + i] = *reinterpret_cast<const uint32_t*>(from + k + 2 * c);
+            }
+            rows.maximum[i] = -INFINITY, rows.sum[i] = 0.0f;
+        }
+        if constexpr (P::Q_SHARED) {
+            named_barrier(2 + group, 128);   // products of the unit before have read it
+#pragma unroll 4
+            for (int i = thread; i < 64 * D / 8; i += 128) {
+                const int row = i / (D / 8), chunk = i % (D / 8);
+                const uint4 eight = *reinterpret_cast<const uint4*>(q_row(tile, kv_head, min(group * 64 + row, live_rows - 1)) + chunk * 8);
+                *reinterpret_cast<uint4*>(shared.q[group] + chunk / 8 * P::Q_PANEL_BYTES + row * 128 + ((chunk % 8) ^ (row % 8)) * 16) = eight;
+            }
+            fence_async_shared();
+            named_barrier(2 + group, 128);
+        }
+#pragma unroll
+        for (auto& v : rows.context) v = 0.0f;
+        const int first_position = tile.position + first_row / GROUP;
+        auto softmax = [&](int first_key) {
+            rows.softmax(first_key + KEYS - 1 > first_position, {position[0] - first_key, position[1] - first_key}, c);
+        };
+
+        RingPlace next = at;
+        next.advance();
+        wait_full(&shared.keys_full[at.stage], at.parity);
+        rows.issue_scores(shared_address(shared.keys[at.stage]));
+        wgmma_wait<0>();
+        rows.pin_scores();
+        if (thread == 0) barrier_arrive(&shared.keys_empty[at.stage]);
+        softmax(0);
+        RingPlace before;
+        auto finish_context = [&](bool was_issued) {
+            wgmma_wait<0>();
+            rows.pin_context();
+            if (was_issued && thread == 0) barrier_arrive(&shared.values_empty[before.stage]);
+        };
+        // The wait for a tile's values stands at the head of the next round: the compiler would move the softmax behind it.
+        for (int key_tile = 1; key_tile < key_tiles; ++key_tile) {
+            finish_context(key_tile > 1);
+            rows.take_weights();
+            wait_full(&shared.keys_full[next.stage], next.parity);
+            rows.issue_scores(shared_address(shared.keys[next.stage]));
+            wait_full(&shared.values_full[at.stage], at.parity);
+            rows.issue_context(shared_address(shared.values[at.stage]));
+            wgmma_wait<1>();
+            rows.pin_scores();
+            if (thread == 0) barrier_arrive(&shared.keys_empty[next.stage]);
+            softmax(key_tile * KEYS);
+            before = at;
+            at = next;
+            next.advance();
+        }
+        finish_context(key_tiles > 1);
+        rows.take_weights();
+        wait_full(&shared.values_full[at.stage], at.parity);
+        rows.issue_context(shared_address(shared.values[at.stage]));
+        before = at;
+        finish_context(true);
+        at.advance();
+
+#pragma unroll
+        for (int i = 0; i < 2; ++i) {
+            float total = rows.sum[i];
+            total += __shfl_xor_sync(0xffffffffu, total, 1);
+            total += __shfl_xor_sync(0xffffffffu, total, 2);
+            const float inverse = 1.0f / total;
+            const int row = first_row + g + 8 * i;
+            if (row < live_rows) {
+                const int column = (kv_head * GROUP + row % GROUP) * D + 2 * c;
+#pragma unroll
+                for (int n = 0; n < D / 8; ++n) {
+                    float pair[2] = {rows.context[4 * n + 2 * i] * inverse, rows.context[4 * n + 2 * i + 1] * inverse};
+                    gate_context<C>(qkv, tile.row + row / GROUP, column + 8 * n, pair);
+                    store_context<C>(out, tile.row + row / GROUP, column + 8 * n, pair);
+                }
+            }
+        }
+    }
+}
+
+// Arguments as attention_prefill's. Launch bounds (WGMMA_THREADS, 1): the registers of a whole SM are dealt out unevenly.
+template <class C>
+__device__ __forceinline__ void attention_prefill_wgmma(const Step* step, const __nv_bfloat16* q, const typename C::Kv* layer,
+                                                        float* out, const float* qkv = nullptr) {
+    MONOMORPH_DYNAMIC_SHARED(swizzled_shared_bytes, 1024);
+    WgmmaShared<C>& shared = *reinterpret_cast<WgmmaShared<C>*>(swizzled_shared_bytes);
+    launch_dependents();
+    if (threadIdx.x == 0) {
+#pragma unroll
+        for (int stage = 0; stage < WGMMA_STAGES; ++stage) {
+            barrier_init(&shared.keys_full[stage], 128);
+            barrier_init(&shared.values_full[stage], 128);
+            barrier_init(&shared.keys_empty[stage], 2);
+            barrier_init(&shared.values_empty[stage], 2);
+        }
+        barrier_init_fence();
+    }
+    __syncthreads();
+    wait_for_predecessors();
+    const int all_tiles = count_tiles<WgmmaPrefill<C>::TOKENS>(step, threadIdx.x % 32);
+    if (threadIdx.x < 128) {
+        registers_release<40>();
+        gather_units<C>(shared, step, layer, all_tiles);
+    } else {
+        registers_acquire<232>();
+        attend_units<C>(shared, step, q, out, qkv, all_tiles);
+    }
+}
+
+}  // namespace monomorph

@@ -1,0 +1,285 @@
+// Attention kernels against the double-precision reference: decode (splits, formats, norms, odd widths, uneven batches), prefill
+// (mixed sequences, cached prefixes), exact (both regimes). nvcc as in common.cuh; PART selects a quarter of the instantiations,
+// so that four compilers can work at once.
+#include "attention/attention_case.cuh"
+
+#include "attention/attention_decode.cuh"
+#include "attention/attention_exact.cuh"
+#include "attention/attention_prefill.cuh"
+#include "attention/attention_prefill_wgmma.cuh"
+#include "attention/attention_write.cuh"
+
+using namespace test;
+
+template <class C>
+__global__ void __launch_bounds__(32 * C::DECODE_WARPS, 8 / C::DECODE_WARPS)
+    decode_kernel(const Step* step, const float* qkv, const float* q_norm, const float* k_norm, const float* rotary,
+                  typename C::Kv* layer, float* partials, int* counters, float* out) {
+    attention_decode<C>(step, qkv, q_norm, k_norm, rotary, layer, partials, counters, out);
+}
+template <class C>
+__global__ void __launch_bounds__(WRITE_THREADS)
+    write_kernel(const Step* step, const TokenRow* tokens, float* qkv, const float* q_norm, const float* k_norm,
+                 const float* rotary, typename C::Kv* layer, typename AttentionShape<C>::Operand* q_out) {
+    attention_write<C>(step, tokens, qkv, q_norm, k_norm, rotary, layer, q_out);
+}
+template <class C>
+__global__ void __launch_bounds__(128, 2) prefill_kernel(const Step* step, const typename AttentionShape<C>::Operand* q,
+                                                         const typename C::Kv* layer, float* out) {
+    attention_prefill<C>(step, q, layer, out);
+}
+template <class C>
+__global__ void __launch_bounds__(WGMMA_THREADS, 1)
+    wgmma_prefill_kernel(const Step* step, const __nv_bfloat16* q, const typename C::Kv* layer, float* out) {
+    attention_prefill_wgmma<C>(step, q, layer, out);
+}
+template <class C>
+__global__ void __launch_bounds__(EXACT_THREADS)
+    exact_kernel(const Step* step, const TokenRow* tokens, const float* qkv, const typename C::Kv* layer, float* out) {
+    attention_exact<C>(step, tokens, qkv, layer, out);
+}
+
+// A problem's buffers on the device.
+template <class C>
+struct Device {
+    using A = AttentionShape<C>;
+    Buffer<char> step;
+    Buffer<TokenRow> tokens;
+    Buffer<float> qkv, q_norm, k_norm, rotary;
+    Buffer<typename C::Kv> cache;
+    Buffer<float> out;
+    Device(const Problem<C>& p, int rows)
+        : step(p.step), tokens(p.tokens), qkv(size_t(rows) * A::QKV_WIDTH), q_norm(p.q_norm), k_norm(p.k_norm), rotary(p.rotary), cache(p.cache),
+          out(out_elements<C>(rows)) {
+        qkv.upload(p.qkv);
+    }
+    const Step* header() const { return reinterpret_cast<const Step*>(step.pointer); }
+    bool intact() const { return out.intact() && cache.intact() && qkv.intact(); }
+};
+
+constexpr double tolerance_of_cache(bool exact) { return exact ? 1e-12 : 2e-3; }
+
+// `bucket` rows of buffers, of which the problem uses as many as it has sequences.
+template <class C>
+void check_decode(const char* name, std::vector<int> positions, int bucket, uint64_t seed, bool plant = false) {
+    std::vector<Fed> fed;
+    for (int position : positions) fed.push_back({1, position});
+    Problem<C> problem(fed, seed);
+    Device<C> device(problem, bucket);
+    Buffer<float> partials(decode_partials_bytes<C>(bucket) / 4 + 1);
+    Buffer<int> counters(decode_counters<C>(bucket));
+    counters.zero();
+    auto run = [&] {
+        launch(decode_kernel<C>, dim3(C::SPLITS, C::KV_HEADS, bucket), 32 * C::DECODE_WARPS, decode_shared_bytes<C>(), 0, device.header(),
+               device.qkv.pointer, device.q_norm.pointer, device.k_norm.pointer, device.rotary.pointer, device.cache.pointer, partials.pointer,
+               counters.pointer, device.out.pointer);
+        CHECK(cudaDeviceSynchronize());
+        return device.out.download();
+    };
+    if (plant) {  // one key of one head, half way, with its sign turned
+        auto broken = problem.cache;
+        auto* key = &broken[problem.at(0, positions[0] / 2, 0, C::KV_HEADS - 1)];
+        for (int e = 0; e < C::HEAD_DIM; e++) key[e] = host_round<typename C::Kv>(2.0f * -host_widen(key[e]));
+        device.cache.upload(broken);
+    }
+    const auto raw = run();
+    const auto after = plant ? problem.cache : device.cache.download();
+    if (!plant) problem.check_cache(after, tolerance_of_cache(false));
+    auto known = after;
+    if (plant) {
+        const auto written = device.cache.download();
+        for (int h = 0; h < C::KV_HEADS; h++)
+            for (int part = 0; part < 2; part++)
+                for (size_t s = 0; s < fed.size(); s++)
+                    std::copy_n(written.begin() + problem.at(int(s), positions[s], part, h), C::HEAD_DIM,
+                                known.begin() + problem.at(int(s), positions[s], part, h));
+    }
+    const auto difference = compare(read_out<C>(raw, problem.rows), problem.reference(known, false));
+    const double limit = 3e-5;
+    if (plant) {
+        const bool seen = difference.relative > limit;
+        std::printf("%s %-58s relative %.2e (must exceed %.0e)\n", seen ? "ok  " : "FAIL", name, difference.relative, limit);
+        failures += !seen;
+        return;
+    }
+    report(name, difference, limit, device.intact() && partials.intact() && counters.intact());
+    const auto again = run();
+    if (std::memcmp(again.data(), raw.data(), raw.size() * sizeof raw[0]) != 0) std::printf("FAIL %s: second run differs\n", name), failures++;
+    for (int counter : counters.download())
+        if (counter != 0) std::printf("FAIL %s: a counter is left at %d\n", name, counter), failures++;
+}
+
+template <class C, bool WGMMA = false>
+void check_prefill(const char* name, std::vector<Fed> fed, uint64_t seed, int grid_divisor = 1) {
+    Problem<C> problem(fed, seed);
+    Device<C> device(problem, problem.rows);
+    Buffer<typename AttentionShape<C>::Operand> q(size_t(problem.rows) * C::HEADS * AttentionShape<C>::HEAD_DIM_16);
+    launch(write_kernel<C>, dim3((problem.rows + WRITE_TOKENS - 1) / WRITE_TOKENS), WRITE_THREADS, 0, 0, device.header(), device.tokens.pointer,
+           device.qkv.pointer, device.q_norm.pointer, device.k_norm.pointer, device.rotary.pointer, device.cache.pointer, q.pointer);
+    const int tiles = (problem.rows + PREFILL_TOKENS<C> - 1) / PREFILL_TOKENS<C> + int(fed.size());
+    const dim3 grid((tiles + grid_divisor - 1) / grid_divisor, C::KV_HEADS);
+    if constexpr (WGMMA)
+        launch(wgmma_prefill_kernel<C>, grid, WGMMA_THREADS, wgmma_prefill_shared_bytes<C>(), 0, device.header(), q.pointer,
+               device.cache.pointer, device.out.pointer);
+    else
+        launch(prefill_kernel<C>, grid, 128, prefill_shared_bytes<C>(), 0, device.header(), q.pointer, device.cache.pointer,
+               device.out.pointer);
+    CHECK(cudaDeviceSynchronize());
+    const auto after = device.cache.download();
+    problem.check_cache(after, tolerance_of_cache(false));
+    report(name, compare(read_out<C>(device.out.download(), problem.rows), problem.reference(after, true)), 6e-3, device.intact() && q.intact());
+}
+
+template <class C>
+void check_exact(const char* name, std::vector<Fed> fed, uint64_t seed, bool decode = false) {
+    Problem<C> problem(fed, seed);
+    Device<C> device(problem, problem.rows);
+    const TokenRow* tokens = decode ? nullptr : device.tokens.pointer;
+    launch(write_kernel<C>, dim3((problem.rows + WRITE_TOKENS - 1) / WRITE_TOKENS), WRITE_THREADS, 0, 0, device.header(), tokens,
+           device.qkv.pointer, device.q_norm.pointer, device.k_norm.pointer, device.rotary.pointer, device.cache.pointer,
+           static_cast<typename AttentionShape<C>::Operand*>(nullptr));
+    launch(exact_kernel<C>, dim3(problem.rows, C::HEADS), EXACT_THREADS, exact_shared_bytes<C>(), 0, device.header(), tokens,
+           device.qkv.pointer, device.cache.pointer, device.out.pointer);
+    CHECK(cudaDeviceSynchronize());
+    const auto after = device.cache.download();
+    problem.check_cache(after, tolerance_of_cache(true));
+    const auto difference = compare(read_out<C>(device.out.download(), problem.rows), problem.reference(after, false));
+    // Half a unit in the last place of f32, and hardly ever another value than the reference's rounded one.
+    report(name, difference, 6e-8, device.intact());
+    if (difference.unequal * 1000 > problem.rows * AttentionShape<C>::WIDTH) std::printf("FAIL %s: %zu unequal\n", name, difference.unequal), failures++;
+}
+
+// The last token of a prompt by prefill, and by decode after a prefill of the others: the same context vector, the same cache.
+template <class C>
+void check_continuation(const char* name, int length, uint64_t seed) {
+    auto prefill = [&](Device<C>& device, int rows) {
+        Buffer<typename AttentionShape<C>::Operand> q(size_t(rows) * C::HEADS * AttentionShape<C>::HEAD_DIM_16);
+        launch(write_kernel<C>, dim3((rows + WRITE_TOKENS - 1) / WRITE_TOKENS), WRITE_THREADS, 0, 0, device.header(), device.tokens.pointer,
+               device.qkv.pointer, device.q_norm.pointer, device.k_norm.pointer, device.rotary.pointer, device.cache.pointer, q.pointer);
+        launch(prefill_kernel<C>, dim3(64, C::KV_HEADS), 128, prefill_shared_bytes<C>(), 0, device.header(), q.pointer, device.cache.pointer,
+               device.out.pointer);
+        CHECK(cudaDeviceSynchronize());
+    };
+    Problem<C> whole({{length, 0}}, seed);
+    Device<C> device(whole, length);
+    prefill(device, length);
+    const auto all = read_out<C>(device.out.download(), length);
+    const auto expected = device.cache.download();
+
+    device.cache.upload(whole.cache);
+    auto edit = [&](int tokens, Sequence sequence) {
+        auto bytes = whole.step;
+        Step header;
+        std::memcpy(&header, bytes.data(), sizeof header);
+        header.tokens = tokens;
+        header.sequence[0] = sequence;
+        std::memcpy(bytes.data(), &header, sizeof header);
+        device.step.upload(bytes);
+    };
+    edit(length - 1, {0, length - 1, 0, 0, 0, -1, -1, 0});
+    prefill(device, length - 1);
+    edit(1, {0, 1, length - 1, 0, 0, -1, -1, 0});
+    device.out.poison();
+    Buffer<float> partials(decode_partials_bytes<C>(1) / 4 + 1);
+    Buffer<int> counters(decode_counters<C>(1));
+    counters.zero();
+    launch(decode_kernel<C>, dim3(C::SPLITS, C::KV_HEADS, 1), 32 * C::DECODE_WARPS, decode_shared_bytes<C>(), 0, device.header(),
+           static_cast<const float*>(device.qkv.pointer + size_t(length - 1) * AttentionShape<C>::QKV_WIDTH), device.q_norm.pointer,
+           device.k_norm.pointer, device.rotary.pointer, device.cache.pointer, partials.pointer, counters.pointer, device.out.pointer);
+    CHECK(cudaDeviceSynchronize());
+    const auto cache = device.cache.download();
+    if (std::memcmp(cache.data(), expected.data(), cache.size() * sizeof cache[0]) != 0) std::printf("FAIL %s: caches differ\n", name), failures++;
+    const auto last = read_out<C>(device.out.download(), 1);
+    const std::vector<double> reference(all.end() - AttentionShape<C>::WIDTH, all.end());
+    report(name, compare(last, reference), 1e-2, device.intact());
+}
+
+using bf16 = __nv_bfloat16;
+using f16 = __half;
+
+template <class Base, int SPLITS_, int MIN_CHUNK_, int WARPS = 4>
+struct Decode : Base {
+    static constexpr int SPLITS = SPLITS_, MIN_CHUNK = MIN_CHUNK_, DECODE_WARPS = WARPS;
+};
+template <class Base>
+struct BeforeWait : Base {
+    static constexpr bool CONTEXT_BEFORE_WAIT = true;
+};
+template <class Base, int KEYS, int BLOCK = 16>
+struct Prefill : Base {
+    static constexpr int PREFILL_KEYS = KEYS, BLOCK_TOKENS = BLOCK;
+};
+template <class Base>
+struct Exact : Base {
+    static constexpr bool EXACT = true;
+};
+template <class Base, int BLOCK>
+struct Blocks : Base {
+    static constexpr int BLOCK_TOKENS = BLOCK;
+};
+
+using Llama = Heads<32, 8, 128, bf16, 64, true>;
+using Qwen = Heads<16, 2, 128, bf16, 64, true, HeadNorm::Plain>;
+using Wide = Heads<16, 2, 256, bf16, 32, true, HeadNorm::OnePlus>;
+using Small = Heads<9, 3, 64, bf16, 32, true>;
+
+#ifndef PART
+#error "compile with -DPART=0, 1, 2 and 3"
+#endif
+
+int main() {
+#if PART == 0
+    check_decode<Decode<Llama, 1, 64>>("decode 32/8x128 bf16, 1 split, 128 tokens", {127}, 1, 1);
+    check_decode<Decode<Llama, 16, 64>>("decode 32/8x128 bf16, 16 splits, 0..1500 tokens, 7 of 8 rows", {0, 1, 15, 16, 63, 64, 1500}, 8, 2);
+    check_decode<BeforeWait<Decode<Llama, 16, 128, 8>>>("decode 32/8x128 bf16, context before the wait", {0, 1500}, 4, 9);
+    check_decode<Decode<Llama, 2, 128>>("decode 32/8x128 bf16, 2 splits", {127, 128, 1000}, 4, 3);
+    check_decode<Decode<Llama, 16, 64>>("planted: a wrong key must be seen", {300}, 1, 4, true);
+    check_decode<Decode<Qwen, 4, 64, 8>>("decode 16/2x128 bf16 norm, 4 splits, 8 warps", {5, 700, 255, 256}, 4, 5);
+    check_decode<Decode<Wide, 3, 64>>("decode 16/2x256 bf16 one-plus partial rotary, 3 splits", {777, 31}, 2, 6);
+    check_decode<Decode<Heads<24, 2, 128, bf16, 64, false>, 4, 64>>("decode 24/2x128 bf16 adjacent, group 12", {300, 64}, 2, 7);
+    check_decode<Decode<Heads<16, 1, 64, f16, 16, false, HeadNorm::Plain>, 4, 64>>("decode 16/1x64 f16 adjacent partial", {300, 64, 0}, 4, 8);
+#elif PART == 1
+    check_decode<Decode<Heads<8, 8, 80, f16, 40, true>, 2, 64>>("decode 8/8x80 f16, 2 splits", {300, 17}, 4, 10);
+    check_decode<Decode<Heads<12, 4, 96, bf16, 48, true, HeadNorm::Plain>, 2, 64>>("decode 12/4x96 bf16", {130}, 1, 11);
+    check_decode<Decode<Heads<8, 2, 128, float, 64, true>, 4, 64>>("decode 8/2x128 f32", {333, 2}, 2, 12);
+    check_decode<Decode<Heads<5, 1, 6, f16, 3, true>, 2, 64>>("decode 5/1x6 f16", {100, 0}, 4, 13);
+    check_decode<Decode<Heads<4, 2, 10, float, 4, false>, 2, 64>>("decode 4/2x10 f32 partial adjacent", {65, 200}, 2, 14);
+    check_decode<Decode<Heads<6, 2, 12, bf16, 6, true, HeadNorm::OnePlus>, 1, 64>>("decode 6/2x12 bf16", {40}, 2, 15);
+    check_decode<Decode<Heads<6, 3, 20, bf16, 8, false>, 2, 64>>("decode 6/3x20 bf16", {79, 80}, 2, 16);
+    check_decode<Decode<Blocks<Heads<4, 1, 40, bf16, 20, true>, 32>, 2, 64>>("decode 4/1x40 bf16, blocks of 32", {1000, 31}, 2, 17);
+    check_decode<Decode<Blocks<Small, 64>, 4, 64>>("decode 9/3x64 bf16, blocks of 64", {1000, 64, 63}, 4, 18);
+    check_exact<Exact<Heads<9, 3, 64, bf16, 32, true>>>("exact 9/3x64 bf16, prefill", {{70, 0}, {1, 300}, {33, 100}}, 20);
+    check_exact<Exact<Heads<9, 3, 64, f16, 32, true>>>("exact 9/3x64 f16, decode", {{1, 0}, {1, 300}, {1, 33}}, 21, true);
+    check_exact<Exact<Heads<6, 2, 20, float, 8, false, HeadNorm::OnePlus>>>("exact 6/2x20 f32 one-plus adjacent", {{40, 0}, {3, 17}}, 22);
+    check_exact<Exact<Heads<4, 1, 6, float, 3, true, HeadNorm::Plain>>>("exact 4/1x6 f32 plain", {{40, 3}}, 23);
+    check_exact<Exact<Heads<2, 1, 80, float, 40, true>>>("exact 2/1x80 f32, values in place", {{20, 3}, {1, 300}}, 25);
+    check_exact<Exact<Heads<2, 2, 96, bf16, 48, true, HeadNorm::Plain>>>("exact 2/2x96 bf16 plain", {{20, 3}}, 24);
+#elif PART == 2
+    check_prefill<Prefill<Llama, 64>, true>("wgmma prefill 32/8x128 bf16, one prompt of 200", {{200, 0}}, 50);
+    check_prefill<Prefill<Llama, 64>, true>("wgmma prefill 32/8x128 bf16, mixed", {{1, 0}, {1, 77}, {33, 100}, {64, 0}, {5, 3}}, 51);
+    check_prefill<Prefill<Llama, 64>, true>("wgmma prefill 32/8x128 bf16, few blocks, long prefix", {{90, 700}, {1, 255}, {40, 31}, {1, 256}}, 52, 8);
+    check_prefill<Prefill<Qwen, 64, 32>, true>("wgmma prefill 16/2x128 bf16 norm, blocks of 32", {{100, 60}, {17, 0}}, 53);
+    check_prefill<Prefill<Small, 64, 64>, true>("wgmma prefill 9/3x64 bf16, blocks of 64", {{130, 0}, {1, 64}}, 54, 2);
+    check_prefill<Prefill<Heads<4, 4, 64, bf16, 32, true>, 64>, true>("wgmma prefill 4/4x64 bf16, group 1", {{300, 3}}, 55, 4);
+    check_prefill<Prefill<Heads<16, 1, 128, bf16, 64, true>, 64>, true>("wgmma prefill 16/1x128 bf16, group 16", {{50, 200}}, 56);
+    check_prefill<Prefill<Heads<16, 2, 256, bf16, 16, true>, 64>, true>("wgmma prefill 16/2x256 bf16 norm", {{90, 0}, {1, 64}, {33, 100}}, 57, 3);
+    check_prefill<Prefill<Heads<6, 2, 256, bf16, 64, true>, 64>, true>("wgmma prefill 6/2x256 bf16, blocks of 64", {{150, 70}, {2, 0}}, 58, 2);
+    check_continuation<Prefill<Decode<Qwen, 4, 64>, 64>>("decode after prefill = prefill, 16/2x128", 190, 42);
+    check_continuation<Prefill<Decode<Small, 2, 64>, 64>>("decode after prefill = prefill, 9/3x64", 77, 43);
+#else
+    check_prefill<Prefill<Llama, 64>>("prefill 32/8x128 bf16, one prompt of 200", {{200, 0}}, 30);
+    check_prefill<Prefill<Llama, 64>>("prefill 32/8x128 bf16, mixed", {{1, 0}, {1, 77}, {33, 100}, {64, 0}, {5, 3}}, 31);
+    check_prefill<Prefill<Llama, 32>>("prefill 32/8x128 bf16, keys 32, few blocks", {{90, 5}, {1, 200}, {40, 31}}, 32, 8);
+    check_prefill<Prefill<Qwen, 64, 32>>("prefill 16/2x128 bf16 norm, blocks of 32", {{100, 60}, {17, 0}}, 33);
+    check_prefill<Prefill<Wide, 32, 64>>("prefill 16/2x256 bf16, blocks of 64", {{70, 40}, {9, 0}}, 34);
+    check_prefill<Prefill<Small, 64>>("prefill 9/3x64 bf16", {{130, 0}, {1, 64}}, 35);
+    check_prefill<Prefill<Heads<8, 8, 80, f16, 40, true>, 64>>("prefill 8/8x80 f16, group 1", {{300, 3}}, 36);
+    check_prefill<Prefill<Heads<8, 2, 128, float, 64, true>, 32>>("prefill 8/2x128 f32", {{60, 30}}, 37);
+    check_prefill<Prefill<Heads<5, 1, 6, f16, 3, true>, 64>>("prefill 5/1x6 f16", {{60, 30}, {3, 0}}, 38);
+    check_prefill<Prefill<Heads<6, 3, 20, bf16, 8, false>, 32>>("prefill 6/3x20 bf16", {{60, 30}}, 39);
+    check_prefill<Prefill<Heads<4, 1, 40, bf16, 20, true>, 64>>("prefill 4/1x40 bf16", {{60, 30}}, 40);
+    check_prefill<Prefill<Heads<16, 1, 64, bf16, 32, true>, 64>>("prefill 16/1x64 bf16, group 16", {{50, 200}}, 41);
+#endif
+    std::printf(failures ? "%d FAILED\n" : "all passed\n", failures);
+    return failures != 0;
+}

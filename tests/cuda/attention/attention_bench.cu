@@ -1,0 +1,223 @@
+// Times of the attention kernels. One division a binary: -DSPLIT_COUNT=n -DWARP_COUNT=n -DCHUNK_TOKENS=n -DRESIDENT=blocks of an SM [-DBEFORE_WAIT] for decode (cold caches:
+// launches walk over enough layers that the second-level cache never holds the next one), -DPREFILL -DKEY_COUNT=n [-DWGMMA] for prefill, -DEXACTLY for exact.
+#include "attention/attention_case.cuh"
+
+#include "attention/attention_decode.cuh"
+#include "attention/attention_exact.cuh"
+#include "attention/attention_prefill.cuh"
+#include "attention/attention_write.cuh"
+#ifdef WGMMA
+#include "attention/attention_prefill_wgmma.cuh"
+#endif
+
+using namespace test;
+
+#ifdef EXACTLY
+using Base = Heads<9, 3, 64, __nv_bfloat16, 32, true>;
+#else
+using Base = Heads<32, 8, 128, __nv_bfloat16, 64, true>;
+#endif
+
+struct Config : Base {
+#if defined(EXACTLY)
+    static constexpr bool EXACT = true;
+#elif defined(PREFILL)
+    static constexpr int PREFILL_KEYS = KEY_COUNT;
+#else
+    static constexpr int SPLITS = SPLIT_COUNT, DECODE_WARPS = WARP_COUNT, MIN_CHUNK = CHUNK_TOKENS;
+#ifdef BEFORE_WAIT
+    static constexpr bool CONTEXT_BEFORE_WAIT = true;
+#endif
+#endif
+};
+using Shape = AttentionShape<Config>;
+
+// Cache of `layers` layers and a step of `fed`; contents are random 16-bit patterns of ordinary size.
+struct Bench {
+    std::vector<char> step;
+    int blocks = 0, rows = 0;
+    std::vector<TokenRow> tokens;
+    explicit Bench(const std::vector<Fed>& fed) {
+        Step header = {};
+        std::vector<int> table;
+        for (size_t s = 0; s < fed.size(); s++) {
+            header.sequence[s] = {rows, fed[s].count, fed[s].position, int(table.size()), 0, -1, -1, 0};
+            for (int b = 0; b * Base::BLOCK_TOKENS < fed[s].position + fed[s].count; b++) table.push_back(0);
+            for (int t = 0; t < fed[s].count; t++) tokens.push_back({0, int(s)});
+            rows += fed[s].count;
+        }
+        blocks = int(table.size());
+        Random random(5);
+        for (int i = 0; i < blocks; i++) table[i] = i;
+        for (int i = blocks - 1; i > 0; i--) std::swap(table[i], table[random.below(i + 1)]);
+        header.tokens = rows;
+        header.blocks_at = sizeof(Step);
+        header.sequences = int(fed.size());
+        step.assign(reinterpret_cast<char*>(&header), reinterpret_cast<char*>(&header + 1));
+        step.insert(step.end(), reinterpret_cast<char*>(table.data()), reinterpret_cast<char*>(table.data() + blocks));
+    }
+    size_t layer_elements() const { return size_t(blocks) * Shape::BLOCK_STRIDE; }
+};
+
+__global__ void fill(__nv_bfloat16* to, size_t count) {
+    for (size_t i = blockIdx.x * size_t(blockDim.x) + threadIdx.x; i < count; i += size_t(gridDim.x) * blockDim.x) {
+        const unsigned mixed = (unsigned(i) * 2654435761u) ^ (unsigned(i >> 7) * 2246822519u);
+        to[i] = __float2bfloat16_rn((int(mixed >> 8 & 0xffff) - 32768) / 16384.0f);
+    }
+}
+
+#if defined(EXACTLY)
+__global__ void __launch_bounds__(WRITE_THREADS)
+    write_kernel(const Step* step, const TokenRow* tokens, float* qkv, const float* rotary, __nv_bfloat16* layer) {
+    attention_write<Config>(step, tokens, qkv, nullptr, nullptr, rotary, layer, nullptr);
+}
+__global__ void __launch_bounds__(EXACT_THREADS)
+    exact_kernel(const Step* step, const TokenRow* tokens, const float* qkv, const __nv_bfloat16* layer, float* out) {
+    attention_exact<Config>(step, tokens, qkv, layer, out);
+}
+
+void bench(const char* name, std::vector<Fed> fed) {
+    Bench b(fed);
+    Buffer<char> step(b.step);
+    Buffer<TokenRow> tokens(b.tokens);
+    Buffer<__nv_bfloat16> cache(b.layer_elements());
+    fill<<<1024, 256>>>(cache, cache.count);
+    std::vector<float> random(size_t(b.rows) * Shape::QKV_WIDTH);
+    for (size_t i = 0; i < random.size(); i++) random[i] = float(i * 2654435761u % 1000) / 500.0f - 1.0f;
+    Buffer<float> qkv(random), rotary(size_t(8192) * 64), out(size_t(b.rows) * Shape::WIDTH);
+    rotary.zero();
+    cudaStream_t stream;
+    CHECK(cudaStreamCreate(&stream));
+    const int layers = 20;
+    const float total = time_graph(stream, [&] {
+        for (int l = 0; l < layers; l++) {
+            launch(write_kernel, dim3((b.rows + WRITE_TOKENS - 1) / WRITE_TOKENS), WRITE_THREADS, 0, stream,
+                   reinterpret_cast<const Step*>(step.pointer), tokens.pointer, qkv.pointer, rotary.pointer, cache.pointer);
+            launch(exact_kernel, dim3(b.rows, Base::HEADS), EXACT_THREADS, exact_shared_bytes<Config>(), stream,
+                   reinterpret_cast<const Step*>(step.pointer), tokens.pointer, qkv.pointer, cache.pointer, out.pointer);
+        }
+    }, 5);
+    std::printf("exact 9/3x64 %-20s write and attention %.1f us\n", name, total / layers * 1e3);
+}
+
+int main() {
+    bench("1 at 128", {{1, 127}});
+    bench("1 at 1024", {{1, 1023}});
+    bench("1 at 8192", {{1, 8191}});
+    bench("8 at 1024", std::vector<Fed>(8, {1, 1023}));
+    bench("1 x 512", {{512, 0}});
+    bench("1 x 2048", {{2048, 0}});
+}
+#elif defined(PREFILL)
+__global__ void __launch_bounds__(WRITE_THREADS)
+    write_kernel(const Step* step, const TokenRow* tokens, float* qkv, const float* rotary, __nv_bfloat16* layer, __nv_bfloat16* q) {
+    attention_write<Config>(step, tokens, qkv, nullptr, nullptr, rotary, layer, q);
+}
+#ifdef WGMMA
+constexpr int THREADS = WGMMA_THREADS;
+constexpr size_t SHARED = wgmma_prefill_shared_bytes<Config>();
+__global__ void __launch_bounds__(THREADS, 1)
+    prefill_kernel(const Step* step, const __nv_bfloat16* q, const __nv_bfloat16* layer, float* out) {
+    attention_prefill_wgmma<Config>(step, q, layer, out);
+}
+#else
+constexpr int THREADS = 128;
+constexpr size_t SHARED = prefill_shared_bytes<Config>();
+__global__ void __launch_bounds__(THREADS, 2)
+    prefill_kernel(const Step* step, const __nv_bfloat16* q, const __nv_bfloat16* layer, float* out) {
+    attention_prefill<Config>(step, q, layer, out);
+}
+#endif
+
+void bench(const char* name, std::vector<Fed> fed) {
+    Bench b(fed);
+    Buffer<char> step(b.step);
+    Buffer<TokenRow> tokens(b.tokens);
+    Buffer<__nv_bfloat16> cache(b.layer_elements()), q(size_t(b.rows) * Shape::WIDTH);
+    Buffer<float> out(size_t(b.rows) * Shape::WIDTH);
+    fill<<<1024, 256>>>(cache, cache.count);
+    std::vector<float> random(size_t(b.rows) * Shape::QKV_WIDTH);
+    for (size_t i = 0; i < random.size(); i++) random[i] = float(i * 2654435761u % 1000) / 500.0f - 1.0f;
+    Buffer<float> qkv(random), rotary(size_t(32768) * 128);
+    rotary.zero();
+    cudaStream_t stream;
+    CHECK(cudaStreamCreate(&stream));
+    const auto* header = reinterpret_cast<const Step*>(step.pointer);
+    const float write = time_graph(stream, [&] {
+        launch(write_kernel, dim3((b.rows + WRITE_TOKENS - 1) / WRITE_TOKENS), WRITE_THREADS, 0, stream, header, tokens.pointer, qkv.pointer,
+               rotary.pointer, cache.pointer, q.pointer);
+    });
+    fill<<<1024, 256>>>(q, q.count);
+    const int tiles = (b.rows + PREFILL_TOKENS<Config> - 1) / PREFILL_TOKENS<Config> + int(fed.size());
+    const float prefill = time_graph(stream, [&] {
+        launch(prefill_kernel, THREADS == 128 ? dim3(tiles, Base::KV_HEADS) : dim3(std::min(tiles * Base::KV_HEADS, 132)), THREADS, SHARED, stream, header, q.pointer, cache.pointer,
+               out.pointer);
+    });
+    double pairs = 0;
+    for (auto f : fed) pairs += double(f.count) * f.position + double(f.count) * (f.count + 1) / 2;
+    std::printf("prefill threads %d keys %d %-24s write %.3f ms, attention %.3f ms, %.0f TFLOP/s\n", THREADS, Config::PREFILL_KEYS, name, write, prefill,
+                4.0 * Shape::WIDTH * pairs / prefill / 1e9);
+}
+
+int main() {
+    bench("1 x 8192", {{8192, 0}});
+    bench("1 x 2048", {{2048, 0}});
+    bench("1 x 512", {{512, 0}});
+    bench("1 x 128", {{128, 0}});
+    bench("16 x 512", std::vector<Fed>(16, {512, 0}));
+    bench("64 x 1 at 1024, 1 x 2048", [] {
+        std::vector<Fed> fed(64, {1, 1023});
+        fed.push_back({2048, 0});
+        return fed;
+    }());
+}
+#else
+__global__ void __launch_bounds__(32 * WARP_COUNT, RESIDENT)
+    decode_kernel(const Step* step, const float* qkv, const float* rotary, __nv_bfloat16* layer, float* partials, int* counters, float* out) {
+    attention_decode<Config>(step, qkv, nullptr, nullptr, rotary, layer, partials, counters, out);
+}
+
+// `active` false: a step without sequences, what a launch costs before it does anything.
+void bench(int batch, int context, bool active = true) {
+    Bench b(std::vector<Fed>(batch, {1, context - 1}));
+    if (!active) reinterpret_cast<Step*>(b.step.data())->sequences = 0;
+    const double bytes = double(batch) * context * 2 * Base::KV_HEADS * Base::HEAD_DIM * 2;
+    const int layers = std::max(4, int(std::min(256.0, 400e6 / bytes)));
+    Buffer<char> step(b.step);
+    Buffer<__nv_bfloat16> cache(b.layer_elements() * layers);
+    fill<<<2048, 256>>>(cache, cache.count);
+    std::vector<float> random(size_t(batch) * Shape::QKV_WIDTH);
+    for (size_t i = 0; i < random.size(); i++) random[i] = float(i * 2654435761u % 1000) / 500.0f - 1.0f;
+    Buffer<float> qkv(random), rotary(size_t(context) * 128), out(out_elements<Config>(batch)),
+        partials(decode_partials_bytes<Config>(batch) / 4 + 1);
+    Buffer<int> counters(decode_counters<Config>(batch));
+    rotary.zero();
+    counters.zero();
+    cudaStream_t stream;
+    CHECK(cudaStreamCreate(&stream));
+    const float total = time_graph(stream, [&] {
+        for (int l = 0; l < layers; l++)
+            launch(decode_kernel, dim3(Config::SPLITS, Base::KV_HEADS, batch), 32 * WARP_COUNT, decode_shared_bytes<Config>(), stream,
+                   reinterpret_cast<const Step*>(step.pointer), qkv.pointer, rotary.pointer, cache.pointer + l * b.layer_elements(),
+                   partials.pointer, counters.pointer, out.pointer);
+    });
+    const double each = total / layers;
+    std::printf("| %d | %d | %d | %d | %d | %d | %d | %.2f us | %.0f GB/s | %.0f %% |\n", active ? batch : 0, context, Config::SPLITS, WARP_COUNT, Config::MIN_CHUNK, RESIDENT,
+                int(Config::CONTEXT_BEFORE_WAIT), each * 1e3,
+                bytes / each / 1e6, bytes / each / 1e6 / 45.4);
+}
+
+int main() {
+    if (Config::SPLITS == 1 || Config::SPLITS >= 8) {
+        bench(1, 128, false);
+        for (int context : {64, 128, 256, 512, 1024}) bench(1, context);
+    }
+    if (Config::SPLITS >= 8)
+        for (int context : {4096, 32768, 131072}) bench(1, context);
+    if (Config::SPLITS <= 2) {
+        bench(64, 1024);
+        bench(64, 128);
+    }
+    if (Config::SPLITS <= 4) bench(16, 1024);
+}
+#endif

@@ -1,0 +1,204 @@
+// One attention problem on the host and on the device: sequences of given lengths over a scattered block table, a cache whose
+// unwritten places are poison, random q/k/v, and the double-precision reference. Used by attention.cu and attention_bench.cu.
+#pragma once
+
+#include "core/common.cuh"
+
+#include "attention/attention.cuh"
+
+namespace test {
+
+using namespace monomorph;
+
+template <int HEADS_, int KV_HEADS_, int HEAD_DIM_, class Kv_, int PAIRS, bool HALVES, HeadNorm NORM = HeadNorm::None>
+struct Heads : AttentionDefaults {
+    static constexpr int HEADS = HEADS_, KV_HEADS = KV_HEADS_, HEAD_DIM = HEAD_DIM_, BLOCK_TOKENS = 16;
+    using Kv = Kv_;
+    static constexpr int ROTARY_PAIRS = PAIRS;
+    static constexpr bool ROTARY_HALVES = HALVES;
+    static constexpr HeadNorm Q_NORM = NORM, K_NORM = NORM;
+    static constexpr float Q_EPS = 1e-6f, K_EPS = 1e-5f;
+    static constexpr float SCALE = HEAD_DIM >= 128 ? 0.0883883f : HEAD_DIM >= 64 ? 0.125f : 0.3f;
+};
+
+// What a sequence feeds and what it has cached.
+struct Fed {
+    int count, position;
+};
+
+template <class Kv>
+Kv host_round(float v) {
+    if constexpr (std::is_same_v<Kv, float>)
+        return v;
+    else if constexpr (std::is_same_v<Kv, __half>)
+        return __float2half_rn(v);
+    else
+        return __float2bfloat16_rn(v);
+}
+inline float host_widen(float v) { return v; }
+inline float host_widen(__half v) { return __half2float(v); }
+inline float host_widen(__nv_bfloat16 v) { return __bfloat162float(v); }
+
+template <class C>
+struct Problem {
+    using A = AttentionShape<C>;
+    using Kv = typename C::Kv;
+    static constexpr int D = C::HEAD_DIM;
+    std::vector<Fed> fed;
+    int rows = 0, cache_blocks = 0;
+    std::vector<char> step;  // Step and block table
+    std::vector<TokenRow> tokens;
+    std::vector<float> qkv, q_norm, k_norm, rotary;
+    std::vector<Kv> cache;  // before the step
+
+    // `same_as`: share blocks' contents, norms and rotary with an earlier problem's seed.
+    Problem(std::vector<Fed> fed_, uint64_t seed, int spare_blocks = 3) : fed(std::move(fed_)) {
+        Random random(seed);
+        int longest = 0;
+        std::vector<int> table;
+        step.resize(sizeof(Step));
+        Step header = {};
+        header.sequences = int(fed.size());
+        for (size_t s = 0; s < fed.size(); s++) {
+            const int length = fed[s].position + fed[s].count;
+            header.sequence[s] = {rows, fed[s].count, fed[s].position, int(table.size()), 0, -1, -1, 0};
+            for (int b = 0; b * C::BLOCK_TOKENS < length; b++) table.push_back(int(table.size()));
+            for (int t = 0; t < fed[s].count; t++) tokens.push_back({0, int(s)});
+            rows += fed[s].count;
+            longest = std::max(longest, length);
+        }
+        header.tokens = rows;
+        header.blocks_at = sizeof(Step);
+        cache_blocks = int(table.size()) + spare_blocks;
+        std::vector<int> ids(cache_blocks);
+        for (int i = 0; i < cache_blocks; i++) ids[i] = i;
+        for (int i = cache_blocks - 1; i > 0; i--) std::swap(ids[i], ids[random.below(i + 1)]);
+        for (auto& entry : table) entry = ids[entry];
+        std::memcpy(step.data(), &header, sizeof header);
+        step.insert(step.end(), reinterpret_cast<char*>(table.data()), reinterpret_cast<char*>(table.data() + table.size()));
+
+        rotary.resize(size_t(longest) * C::ROTARY_PAIRS * 2);
+        for (int p = 0; p < longest; p++)
+            for (int i = 0; i < C::ROTARY_PAIRS; i++) {
+                const float angle = float(p) * std::pow(10000.0f, -float(i) / float(C::ROTARY_PAIRS));
+                rotary[(size_t(p) * C::ROTARY_PAIRS + i) * 2] = std::cos(angle);
+                rotary[(size_t(p) * C::ROTARY_PAIRS + i) * 2 + 1] = std::sin(angle);
+            }
+        for (int e = 0; e < D; e++) {
+            q_norm.push_back(1.0f + 0.3f * random.normal());
+            k_norm.push_back(1.0f + 0.3f * random.normal());
+        }
+        for (size_t i = 0; i < size_t(rows) * A::QKV_WIDTH; i++) qkv.push_back(1.5f * random.normal());
+        cache.resize(size_t(cache_blocks) * A::BLOCK_STRIDE);
+        std::memset(static_cast<void*>(cache.data()), 0xff, cache.size() * sizeof(Kv));
+        for (size_t s = 0; s < fed.size(); s++)
+            for (int p = 0; p < fed[s].position; p++)
+                for (int part = 0; part < 2; part++)
+                    for (int h = 0; h < C::KV_HEADS; h++)
+                        for (int e = 0; e < D; e++) cache[at(int(s), p, part, h) + e] = host_round<Kv>(random.normal());
+    }
+
+    const Step& header() const { return *reinterpret_cast<const Step*>(step.data()); }
+    // Index of a cached key's (part 0) or value's (part 1) first element.
+    size_t at(int sequence, int position, int part, int kv_head) const {
+        const int* blocks = reinterpret_cast<const int*>(step.data() + sizeof(Step)) + header().sequence[sequence].block_start;
+        return size_t(blocks[position / C::BLOCK_TOKENS]) * A::BLOCK_STRIDE + part * A::VALUES + kv_head * A::HEAD_STRIDE +
+               size_t(position % C::BLOCK_TOKENS) * D;
+    }
+
+    // A head of a row after norm and rotary, as the interpreter computes it.
+    std::vector<float> turned(int row, int position, int head) const {
+        const bool is_key = head >= C::HEADS;
+        std::vector<float> x(qkv.begin() + size_t(row) * A::QKV_WIDTH + head * D, qkv.begin() + size_t(row) * A::QKV_WIDTH + (head + 1) * D);
+        const HeadNorm norm = is_key ? C::K_NORM : C::Q_NORM;
+        if (norm != HeadNorm::None) {
+            double squares = 0;
+            for (float v : x) squares += double(v) * double(v);
+            const double inverse = 1.0 / std::sqrt(squares / D + double(is_key ? C::K_EPS : C::Q_EPS));
+            for (int e = 0; e < D; e++) {
+                const float w = (is_key ? k_norm : q_norm)[e];
+                x[e] = float(double(x[e]) * inverse * double(norm == HeadNorm::OnePlus ? 1.0f + w : w));
+            }
+        }
+        for (int i = 0; i < C::ROTARY_PAIRS; i++) {
+            const int a = C::ROTARY_HALVES ? i : 2 * i, b = C::ROTARY_HALVES ? i + C::ROTARY_PAIRS : 2 * i + 1;
+            const float* turn = &rotary[(size_t(position) * C::ROTARY_PAIRS + i) * 2];
+            volatile float ac = x[a] * turn[0], bs = x[b] * turn[1], bc = x[b] * turn[0], as = x[a] * turn[1];
+            x[a] = ac - bs;
+            x[b] = bc + as;
+        }
+        return x;
+    }
+
+    // Cache after the step: every place but the fed tokens' must be bit for bit what it was, theirs within `tolerance` of the
+    // reference (relative to the row's size).
+    bool check_cache(const std::vector<Kv>& after, double tolerance) const {
+        std::vector<Kv> expected = cache;
+        size_t wrong = 0;
+        for (size_t s = 0; s < fed.size(); s++)
+            for (int t = 0; t < fed[s].count; t++)
+                for (int h = 0; h < C::KV_HEADS; h++)
+                    for (int part = 0; part < 2; part++) {
+                        const int row = header().sequence[s].first_token + t, position = fed[s].position + t;
+                        std::vector<float> x(D);
+                        if (part == 0)
+                            x = turned(row, position, C::HEADS + h);
+                        else
+                            for (int e = 0; e < D; e++) x[e] = qkv[size_t(row) * A::QKV_WIDTH + (C::HEADS + C::KV_HEADS + h) * D + e];
+                        const size_t to = at(int(s), position, part, h);
+                        double error = 0, size = 0;
+                        for (int e = 0; e < D; e++) {
+                            const double v = host_widen(host_round<Kv>(x[e])), got = host_widen(after[to + e]);
+                            error += (got - v) * (got - v), size += v * v;
+                        }
+                        if (!(std::sqrt(error) <= tolerance * std::sqrt(size))) wrong++;
+                        std::copy_n(after.begin() + to, D, expected.begin() + to);
+                    }
+        const bool elsewhere = std::memcmp(expected.data(), after.data(), after.size() * sizeof(Kv)) != 0;
+        if (wrong || elsewhere) std::printf("FAIL cache: %zu rows wrong%s\n", wrong, elsewhere ? ", written elsewhere" : ""), failures++;
+        return !wrong && !elsewhere;
+    }
+
+    // Context vectors [rows, HEADS * D] over the K/V that the device left in `after`; `round_q`: q in the operand format.
+    std::vector<double> reference(const std::vector<Kv>& after, bool round_q) const {
+        std::vector<double> out(size_t(rows) * A::WIDTH);
+        for (size_t s = 0; s < fed.size(); s++)
+            for (int t = 0; t < fed[s].count; t++)
+                for (int head = 0; head < C::HEADS; head++) {
+                    const int row = header().sequence[s].first_token + t, position = fed[s].position + t, kv_head = head / A::GROUP;
+                    std::vector<float> q = turned(row, position, head);
+                    if (round_q)
+                        for (auto& v : q) v = host_widen(host_round<typename A::Operand>(v));
+                    std::vector<double> weights(position + 1);
+                    double largest = -INFINITY, total = 0;
+                    for (int p = 0; p <= position; p++) {
+                        const Kv* key = &after[at(int(s), p, 0, kv_head)];
+                        double dot = 0;
+                        for (int e = 0; e < D; e++) dot += double(q[e]) * double(host_widen(key[e]));
+                        weights[p] = double(C::SCALE) * dot;
+                        largest = std::max(largest, weights[p]);
+                    }
+                    for (auto& w : weights) w = std::exp(w - largest), total += w;
+                    double* mixed = &out[size_t(row) * A::WIDTH + head * D];
+                    for (int p = 0; p <= position; p++) {
+                        const Kv* value = &after[at(int(s), p, 1, kv_head)];
+                        for (int e = 0; e < D; e++) mixed[e] += weights[p] * double(host_widen(value[e]));
+                    }
+                    for (int e = 0; e < D; e++) mixed[e] /= total;
+                }
+        return out;
+    }
+};
+
+// What a kernel left in `out`.
+template <class C>
+std::vector<float> read_out(const std::vector<float>& raw, int rows) {
+    return {raw.begin(), raw.begin() + size_t(rows) * AttentionShape<C>::WIDTH};
+}
+
+template <class C>
+size_t out_elements(int rows) {
+    return size_t(rows) * AttentionShape<C>::WIDTH;
+}
+
+}  // namespace test

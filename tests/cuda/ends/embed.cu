@@ -1,0 +1,276 @@
+// Embedding, row selection and dummy weights: every format's table is filled on the device and checked for padding, spread and
+// repeatability; embedded rows must equal, to the bit, what the host decodes by the packed layout's definition. With the argument
+// "planted" the host reads every row's neighbour, which must fail.
+#include "core/common.cuh"
+#include "core/fill.cuh"
+#include "ends/embed.cuh"
+#include "ends/select.cuh"
+
+using namespace monomorph;
+
+template <int H, Format F, ScaleForm S, bool D>
+struct Table {
+    static constexpr int HIDDEN = H, THREADS = 128;
+    static constexpr Format FORMAT = F;
+    static constexpr ScaleForm SCALES = S;
+    static constexpr bool DECODE = D;
+};
+
+template <class C>
+__global__ void __launch_bounds__(C::THREADS) embed_kernel(const Step* step, const TokenRow* tokens, const int* sampled_ids, const void* codes, const void* scales,
+                                                           const float* row_scales, float* residual) {
+    embed<C>(step, tokens, sampled_ids, codes, scales, row_scales, residual);
+}
+template <class C>
+__global__ void __launch_bounds__(C::THREADS) select_kernel(const Step* step, const float* residual, float* out) {
+    select<C>(step, residual, out);
+}
+template <Format F, ScaleForm S>
+__global__ void fill_kernel(void* codes, void* scales, float* row_scales, FillShape shape) {
+    fill_matrix<F, S>(codes, scales, row_scales, shape);
+}
+__global__ void vector_kernel(float* values, long long count, float centre, float deviation, unsigned long long seed) {
+    fill_vector(values, count, centre, deviation, seed);
+}
+
+static bool planted = false;
+
+static void expect(bool good, const char* what, const char* name) {
+    if (good) return;
+    std::printf("FAIL %s: %s\n", name, what);
+    test::failures++;
+}
+
+// A packed matrix on both sides.
+template <Format F, ScaleForm S>
+struct Packed {
+    int rows, columns, parts, tiles, units;
+    test::Buffer<uint8_t> codes, scales;
+    test::Buffer<float> row_scales;
+    std::vector<uint8_t> host_codes, host_scales;
+    std::vector<float> host_row_scales;
+
+    static size_t scale_bytes(int tiles, int units, int columns) {
+        if (F == Format::FP8_E4M3 && S == ScaleForm::BLOCK128) return size_t(tiles) * ((columns + 127) / 128) * 4;
+        return size_t(tiles) * units * Unit<F>::SCALE_BYTES;
+    }
+    Packed(int rows, int columns, bool gated, float deviation)
+        : rows(rows), columns(columns), parts(gated ? 2 : 1), tiles((rows + 7) / 8 * parts), units((columns + Unit<F>::COLUMNS - 1) / Unit<F>::COLUMNS),
+          codes(size_t(tiles) * units * 512), scales(scale_bytes(tiles, units, columns)), row_scales(size_t(tiles) * 8) {
+        fill_kernel<F, S><<<64, 256>>>(codes, scales, row_scales, FillShape{rows, columns, gated, deviation, 42});
+        CHECK(cudaDeviceSynchronize());
+        host_codes = codes.download(), host_scales = scales.download(), host_row_scales = row_scales.download();
+    }
+    static float half(const uint8_t* at) { return test::f16_to_float(uint16_t(at[0] | at[1] << 8)); }
+    static float word(const uint8_t* at) {
+        float value;
+        std::memcpy(&value, at, 4);
+        return value;
+    }
+    // Of the packed row (tile * 8 + g), by the table of formats in words: no helper of the device library.
+    float value(int row, int column) const {
+        const int tile = row / 8, g = row % 8;
+        const int width = F == Format::F32 ? 16 : F == Format::BF16 || F == Format::F16 ? 32 : F == Format::FP8_E4M3 || F == Format::Q8_0 ? 64 : 128;
+        const int unit = column / width, within = column % width;
+        const size_t at = size_t(tile) * units + unit;
+        int c, j;
+        if (F == Format::F32) c = within / 4, j = within % 4;
+        else if (F == Format::Q8_0 || F == Format::Q4_1) c = within % 32 / 8, j = within / 32 * 8 + within % 8;
+        else c = within % 8 / 2, j = within / 16 * 4 + within % 16 / 8 * 2 + within % 2;
+        const uint8_t* lane = &host_codes[at * 512 + (4 * g + c) * 16];
+        const uint8_t* scale = host_scales.empty() ? nullptr : &host_scales[0];
+        switch (F) {
+            case Format::F32: return word(lane + 4 * j);
+            case Format::BF16: return test::bf16_to_float(uint16_t(lane[2 * j] | lane[2 * j + 1] << 8));
+            case Format::F16: return half(lane + 2 * j) * (S == ScaleForm::ROWS ? host_row_scales[row] : 1.0f);
+            case Format::FP8_E4M3: {
+                const float by = S == ScaleForm::BLOCK128 ? word(scale + (size_t(tile) * ((columns + 127) / 128) + column / 128) * 4) : 1.0f;
+                return test::e4m3_to_float(lane[j]) * (by * host_row_scales[row]);
+            }
+            case Format::NVFP4: {
+                const float block = test::e4m3_to_float(scale[at * 64 + g * 8 + within / 16]);
+                // Of two neighbours the first has the lower half of their word; magnitude and sign stand where decode_nvfp4 says.
+                constexpr int AT[4][2] = {{9, 15}, {6, 12}, {3, 14}, {0, 13}};
+                const unsigned bits = lane[j / 8 * 4 + j % 2 * 2] | lane[j / 8 * 4 + j % 2 * 2 + 1] << 8, p = j % 8 / 2;
+                return test::e2m1_to_float((bits >> AT[p][0] & 7) | (bits >> AT[p][1] & 1) << 3) * block * host_row_scales[row];
+            }
+            case Format::Q8_0: return half(scale + at * 32 + (within / 32 * 8 + g) * 2) * float(int8_t(lane[j]));
+            default: {
+                const uint8_t* pair = scale + at * 128 + (within / 32 * 8 + g) * 4;
+                const volatile float product = half(pair) * float(lane[j / 2] >> (j % 2 * 4) & 15);  // rounded before the sum
+                return product + half(pair + 2);
+            }
+        }
+    }
+    // Mean, deviation, largest; what lies in the padding.
+    void check_fill(const char* name, float deviation) {
+        double sum = 0, squares = 0, largest = 0;
+        size_t count = 0, outside = 0;
+        for (int row = 0; row < tiles * 8; row++) {
+            const bool inside = row / 8 / parts * 8 + row % 8 < rows;
+            for (int column = 0; column < units * Unit<F>::COLUMNS; column++) {
+                if (inside && column < columns) {
+                    const double v = value(row, column);
+                    sum += v, squares += v * v, largest = std::max(largest, std::fabs(v)), count++;
+                } else if (column < columns || S != ScaleForm::BLOCK128) {
+                    outside += value(row, column) != 0;
+                }
+            }
+        }
+        const double mean = sum / count, spread = std::sqrt(squares / count - mean * mean);
+        std::printf("     %-18s %d x %d: mean %.1e, deviation %.5f (asked %.5f), largest %.4f\n", name, rows, columns, mean, spread, deviation, largest);
+        // Four standard errors of each, and what a format's codes add: signed bytes reach one further down than up.
+        const double error = 4 / std::sqrt(double(count));
+        expect(std::fabs(spread / deviation - 1) < 0.02 + error && std::fabs(mean) < (0.01 + error) * deviation, "the spread of the weights", name);
+        expect(outside == 0, "padding is not zero", name);
+        expect(codes.intact() && scales.intact() && row_scales.intact(), "wrote behind the end", name);
+        const auto first = host_codes;
+        codes.poison();
+        fill_kernel<F, S><<<17, 128>>>(codes, scales, row_scales, FillShape{rows, columns, parts == 2, deviation, 42});
+        CHECK(cudaDeviceSynchronize());
+        expect(codes.download() == first && scales.download() == host_scales, "another grid gives other weights", name);
+    }
+};
+
+template <int H, Format F, ScaleForm S>
+void check(const char* name) {
+    constexpr int V = 1003;  // not a multiple of 8
+    Packed<F, S> table(V, H, false, 0.02f);
+    table.check_fill(name, 0.02f);
+    Packed<F, S>(37, H, true, 0.05f).check_fill((std::string(name) + " gated").c_str(), 0.05f);
+
+    cudaStream_t stream;
+    CHECK(cudaStreamCreate(&stream));
+    test::Buffer<Step> step(1);
+    test::Random random(H);
+    std::vector<int> sampled(300);
+    for (int& id : sampled) id = random.below(V);
+    test::Buffer<int> sampled_ids(sampled);
+    for (bool decode : {true, false}) {
+        Step host = {};
+        const int rows = decode ? 117 : 300, grid_rows = decode ? 128 : 300;
+        std::vector<TokenRow> tokens(rows);
+        std::vector<int> expected(rows);
+        host.tokens = rows;
+        host.sequences = decode ? rows : 5;
+        for (int i = 0; i < MAX_SEQUENCES; i++) host.sequence[i] = {i, 1, 0, 0, i % 3 ? random.below(V) : -1, (i * 7) % 300, -1, 0};
+        for (int i = 0; i < rows; i++) {
+            tokens[i] = {i % 4 ? random.below(V) : -1, i % 5};
+            const Sequence& sequence = host.sequence[decode ? i : tokens[i].sequence];
+            const int id = decode ? sequence.token : tokens[i].id;
+            expected[i] = id < 0 ? sampled[sequence.slot] : id;
+        }
+        step.upload({host});
+        test::Buffer<TokenRow> device_tokens(tokens);
+        test::Buffer<float> residual(size_t(grid_rows) * H);
+        using D = Table<H, F, S, true>;
+        using P = Table<H, F, S, false>;
+        const dim3 grid(embed_blocks<D>(), grid_rows);
+        if (decode) {
+            test::launch(embed_kernel<D>, grid, D::THREADS, 0, stream, step.pointer, static_cast<const TokenRow*>(nullptr), sampled_ids.pointer, table.codes.pointer,
+                         table.scales.pointer, table.row_scales.pointer, residual.pointer);
+        } else {
+            test::launch(embed_kernel<P>, grid, P::THREADS, 0, stream, step.pointer, device_tokens.pointer, sampled_ids.pointer, table.codes.pointer, table.scales.pointer,
+                         table.row_scales.pointer, residual.pointer);
+        }
+        CHECK(cudaStreamSynchronize(stream));
+        const auto out = residual.download();
+        size_t unequal = 0, written = 0;
+        for (int i = 0; i < grid_rows; i++) {
+            for (int column = 0; column < H; column++) {
+                const float found = out[size_t(i) * H + column];
+                if (i < rows) unequal += !(found == table.value((expected[i] + planted) % V, column));
+                else written += found == found;
+            }
+        }
+        const bool passed = unequal == 0 && written == 0 && residual.intact();
+        std::printf("%s embed %-18s %s: %zu of %d values differ%s\n", passed ? "ok  " : "FAIL", name, decode ? "decode" : "prefill", unequal, rows * H,
+                    written ? "  WROTE ROWS BEYOND THE STEP" : residual.intact() ? "" : "  WROTE BEHIND THE END");
+        if (!passed) test::failures++;
+    }
+}
+
+template <int H>
+void check_select() {
+    using C = Table<H, Format::F32, ScaleForm::NONE, true>;
+    test::Random random(7);
+    std::vector<float> rows(size_t(200) * H);
+    for (float& x : rows) x = random.normal();
+    Step host = {};
+    host.outputs = 61;
+    for (int i = 0; i < host.outputs; i++) host.output_rows[i] = random.below(200);
+    test::Buffer<Step> step(std::vector<Step>{host});
+    test::Buffer<float> from(rows), to(size_t(64) * H);
+    test::launch(select_kernel<C>, dim3(select_blocks<C>(), 64), C::THREADS, 0, nullptr, step.pointer, from.pointer, to.pointer);
+    CHECK(cudaDeviceSynchronize());
+    const auto out = to.download();
+    size_t wrong = 0;
+    for (int i = 0; i < 64; i++) {
+        for (int column = 0; column < H; column++) {
+            const float found = out[size_t(i) * H + column];
+            wrong += i < host.outputs ? found != rows[size_t(host.output_rows[i] + planted) % 200 * H + column] : found == found;
+        }
+    }
+    std::printf("%s select, hidden %d: %zu wrong\n", wrong == 0 && to.intact() ? "ok  " : "FAIL", H, wrong);
+    if (wrong != 0 || !to.intact()) test::failures++;
+}
+
+template <int H, Format F, ScaleForm S>
+void speed(const char* name) {
+    using C = Table<H, F, S, true>;
+    Packed<F, S> table(8192, H, false, 0.02f);
+    Step host = {};
+    test::Buffer<Step> step(1);
+    test::Buffer<int> sampled_ids(std::vector<int>(1, 0));
+    test::Buffer<float> residual(size_t(128) * H), selected(size_t(128) * H);
+    cudaStream_t stream;
+    CHECK(cudaStreamCreate(&stream));
+    std::printf("     %-12s hidden %d, microseconds a launch:", name, H);
+    for (int rows : {1, 128}) {
+        host.tokens = host.sequences = host.outputs = rows;
+        for (int i = 0; i < rows; i++) host.sequence[i] = {i, 1, 0, 0, i * 61, 0, i, 0}, host.output_rows[i] = i;
+        step.upload({host});
+        const float embedded = 10 * test::time_graph(stream, [&] {
+            for (int i = 0; i < 100; i++)
+                test::launch(embed_kernel<C>, dim3(embed_blocks<C>(), rows), C::THREADS, 0, stream, step.pointer, static_cast<const TokenRow*>(nullptr), sampled_ids.pointer,
+                             table.codes.pointer, table.scales.pointer, table.row_scales.pointer, residual.pointer);
+        });
+        const float copied = 10 * test::time_graph(stream, [&] {
+            for (int i = 0; i < 100; i++) test::launch(select_kernel<C>, dim3(select_blocks<C>(), rows), C::THREADS, 0, stream, step.pointer, residual.pointer, selected.pointer);
+        });
+        std::printf("  %d rows: embed %.2f, select %.2f", rows, embedded, copied);
+    }
+    std::printf("\n");
+}
+
+int main(int arguments, char** argument) {
+    planted = arguments > 1 && !std::strcmp(argument[1], "planted");
+    check<576, Format::F32, ScaleForm::NONE>("f32");
+    check<576, Format::BF16, ScaleForm::NONE>("bf16");
+    check<100, Format::BF16, ScaleForm::NONE>("bf16");
+    check<576, Format::F16, ScaleForm::ROWS>("f16 with scales of rows");
+    check<45, Format::BF16, ScaleForm::NONE>("bf16");
+    check<63, Format::F32, ScaleForm::NONE>("f32");
+    check<2048, Format::F16, ScaleForm::NONE>("f16");
+    check<576, Format::FP8_E4M3, ScaleForm::ROWS>("fp8 tensor");
+    check<1056, Format::FP8_E4M3, ScaleForm::BLOCK128>("fp8 block128");
+    check<2880, Format::NVFP4, ScaleForm::ROWS>("nvfp4");
+    check<576, Format::Q8_0, ScaleForm::NONE>("q8_0");
+    check<576, Format::Q4_1, ScaleForm::NONE>("q4_1");
+    check_select<576>();
+    check_select<45>();
+    check_select<4096>();
+    test::Buffer<float> vector(100001);
+    vector_kernel<<<13, 256>>>(vector, 100001, 1.0f, 0.1f, 9);
+    CHECK(cudaDeviceSynchronize());
+    double sum = 0, squares = 0;
+    for (float v : vector.download()) sum += v, squares += double(v - 1) * (v - 1);
+    std::printf("     vector: mean %.4f, deviation %.4f\n", sum / 100001, std::sqrt(squares / 100001));
+    expect(std::fabs(sum / 100001 - 1) < 0.01 && std::fabs(std::sqrt(squares / 100001) - 0.1) < 0.002 && vector.intact(), "the spread of a vector", "vector");
+    if (test::failures == 0) {
+        speed<4096, Format::BF16, ScaleForm::NONE>("bf16");
+        speed<4096, Format::NVFP4, ScaleForm::ROWS>("nvfp4");
+    }
+    std::printf("%s\n", test::failures == 0 ? "all passed" : "FAILED");
+    return test::failures != 0;
+}
