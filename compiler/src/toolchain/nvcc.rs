@@ -114,8 +114,8 @@ impl Compiler {
     }
 
     /// Compiles `<directory>/<module>.cu` with the headers in `<directory>/lib` for one architecture (`90a`),
-    /// as many at a time as there are cores. Every result is kept in `cache` under a digest of the source, the
-    /// headers it includes, the options and the compiler.
+    /// as many at a time as there are cores. Every result is kept in `cache` under a digest of the source,
+    /// the headers it includes, the options and the compiler.
     ///
     /// # Errors
     /// What nvcc says of the modules it refuses, all of them.

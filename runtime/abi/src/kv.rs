@@ -1,9 +1,10 @@
 //! How the keys and values of a block of tokens stand in memory, in one layer.
 //!
 //! A block is a plane of codes and, of formats whose elements share scales, a plane of these behind it. On a
-//! CUDA device the codes are `[keys, values][heads][tokens][head_dim]` (templates/cuda/attention/attention.cuh);
-//! on a CPU of each head the keys transposed, `[head_dim][tokens]`, so that a vector is one dimension of
-//! several keys, and then the values, `[tokens][head_dim, in whole vectors]`.
+//! CUDA device the codes are `[keys, values][heads][tokens][head_dim]`
+//! (templates/cuda/attention/attention.cuh); on a CPU of each head the keys transposed,
+//! `[head_dim][tokens]`, so that a vector is one dimension of several keys, and then the values,
+//! `[tokens][head_dim, in whole vectors]`.
 
 use crate::{VECTOR, code_bits, scaled_run};
 use monomorph_formats::Format;
