@@ -218,7 +218,7 @@ pub(crate) fn prepare(
     if spec.step_tokens <= spec.drafts() {
         let (name, drafts) = (spec.target, spec.drafts());
         return Err(StartError::Spec(format!(
-            "step_tokens of {name} is {}, which is no room for a token with its {drafts} drafts",
+            "step_tokens of {name} is {}, which leaves no room for a token with its {drafts} drafts",
             spec.step_tokens
         )));
     }

@@ -96,7 +96,7 @@ impl std::fmt::Display for SubmitError {
             }
             SubmitError::Constraint(why) => write!(f, "no answer is possible: {why}"),
             SubmitError::QueueFull { waiting, limit } => {
-                write!(f, "{waiting} requests are waiting, and {limit} may wait")
+                write!(f, "{waiting} requests are waiting, and at most {limit} may; try again later")
             }
             SubmitError::Draining => write!(f, "the server is shutting down and takes no new requests"),
             SubmitError::Stopped => write!(f, "the engine has stopped"),

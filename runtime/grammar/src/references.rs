@@ -106,7 +106,7 @@ impl<'a> References<'a> {
 /// Why it is none.
 pub(crate) fn parts(fragment: &str) -> Result<Pointer, String> {
     let pointer =
-        unescaped(fragment).ok_or("has an escape that is none: `%` and two hexadecimal digits, of UTF-8")?;
+        unescaped(fragment).ok_or("has an invalid escape: it must be `%` and two hexadecimal digits, of UTF-8")?;
     if pointer.is_empty() {
         return Ok(Vec::new());
     }

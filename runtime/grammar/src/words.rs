@@ -45,7 +45,7 @@ fn first_line(message: &str) -> String {
 pub(crate) fn refusal(message: &str) -> String {
     let known = |text: &str| message.contains(text);
     if let Some(what) = regex(message) {
-        return format!("cannot be used: it has a regular expression that is none: {what}");
+        return format!("cannot be used: it has an invalid regular expression: {what}");
     }
     let what = if let Some((_, why)) = message.split_once("Unsatisfiable schema: ") {
         return format!("cannot be used, for it allows no answer: {}", nothing(&first_line(why)));
@@ -58,7 +58,7 @@ pub(crate) fn refusal(message: &str) -> String {
         "`minProperties` and `maxProperties` are followed beside members that are not required only to ask for one of them, and where \
          `additionalProperties` is false"
     } else if known("can't determine if patternProperty") || known("are not disjoint") {
-        "a name may match several of `patternProperties`, or it cannot be told; give them patterns that exclude each other"
+        "a name may match several of `patternProperties`; give them patterns that exclude each other"
     } else if known("Unable to determine if regex is empty") {
         "a pattern, with the lengths and formats beside it, has too many states to see whether any text fits"
     } else if known("schema too large") || known("stack level exceeded") {
@@ -68,7 +68,7 @@ pub(crate) fn refusal(message: &str) -> String {
     } else if known("NoExtension") {
         "it comes to a place where no text fits"
     } else if known("Too many items") || known("Current row has") {
-        "it has too many alternatives that may have begun at one time"
+        "it has too many alternatives that are open at one time"
     } else {
         return format!("cannot be used: {}", placed(&first_line(message)));
     };

@@ -348,7 +348,7 @@ impl std::fmt::Display for LoadError {
             LoadError::Device(what) => write!(f, "the device failed while loading: {what}"),
             LoadError::Far(what) => write!(f, "K/V blocks cannot be kept on disk: {what}"),
             LoadError::DummyWeights => {
-                f.write_str("made-up weights are for GPU servers; this one wants a checkpoint")
+                f.write_str("made-up weights are for GPU servers; this one needs a checkpoint")
             }
         }
     }

@@ -82,7 +82,7 @@ fn nibbles(shape: &mut [usize]) -> Encoding {
 fn read_header(file: &WeightsFile, size: usize) -> Result<(Vec<u8>, usize), WeightsError> {
     let malformed = |what: String| WeightsError::malformed(file.path(), what);
     if size < LENGTH_BYTES {
-        return Err(malformed(format!("a file of {size} bytes is no safetensors file")));
+        return Err(malformed(format!("a file of {size} bytes is not a safetensors file")));
     }
     let length = u64::from_le_bytes(little_endian(&file.beginning(LENGTH_BYTES)?));
     let fits = |length: &usize| *length <= size - LENGTH_BYTES;
@@ -164,7 +164,7 @@ pub(crate) fn read_index(path: &Path) -> Result<BTreeMap<String, BTreeSet<String
             return Err(WeightsError::malformed(
                 path,
                 format!(
-                    "tensor `{tensor}` is said to be in `{shard}`, which is no file name beside the index"
+                    "tensor `{tensor}` is said to be in `{shard}`, which is not a file name beside the index"
                 ),
             ));
         }

@@ -92,7 +92,7 @@ fn a_sound_file_reads_as_written() {
     assert_eq!(metadata.kind("tokens"), Some(MetadataType::Array));
     assert_eq!(metadata.keys().count(), 8);
     let error = metadata.u32("a.negative").unwrap_err().to_string();
-    assert!(error.contains("`a.negative` is -3, which is no u32"), "{error}");
+    assert!(error.contains("`a.negative` is -3, which is not a u32"), "{error}");
     let error = metadata.strs("types").unwrap_err().to_string();
     assert!(error.contains("`types` should be array of string and is array of i32"), "{error}");
 }

@@ -42,7 +42,7 @@ impl LookupOptions {
         let LookupOptions { most, least } = *self;
         if least == 0 || least > most || most > LONGEST_NGRAM {
             return Err(format!(
-                "n-grams of {least} to {most} tokens cannot be looked up: at least 1, at most {LONGEST_NGRAM}, and in that order"
+                "n-grams of {least} to {most} tokens cannot be looked up: the shortest must be at least 1, the longest no shorter and at most {LONGEST_NGRAM}"
             ));
         }
         Ok(())

@@ -110,7 +110,7 @@ fn read_block_of_user(
     let at = fields.path("tool_use_id");
     let id = fields.required_string("tool_use_id")?;
     let Some(name) = called.get(id) else {
-        let message = format!("`{at}` is {id:?}, which is no `tool_use` of a message before");
+        let message = format!("`{at}` is {id:?}, which is not the id of an earlier `tool_use`");
         return Err(ApiError::field(&at, message));
     };
     let at = fields.path("content");

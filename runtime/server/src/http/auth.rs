@@ -31,9 +31,9 @@ pub(crate) async fn require(State(app): State<Arc<App>>, request: Request<Body>,
     let given =
         [header::AUTHORIZATION.as_str(), "x-api-key"].iter().any(|it| request.headers().contains_key(*it));
     let message = if given {
-        "the key that was given is not one of this server's"
+        "the key is not one of this server's"
     } else {
-        "this server wants a key: `Authorization: Bearer KEY` or `x-api-key: KEY`"
+        "this server requires a key: `Authorization: Bearer KEY` or `x-api-key: KEY`"
     };
     let mut response = ApiError::new(StatusCode::UNAUTHORIZED, "invalid_api_key", message).into_response();
     // The chat page's script asks for the key itself: the browser need not.

@@ -124,7 +124,7 @@ async fn talk(
 
 /// Answers 503 on a connection beyond the limit.
 async fn turn_away(mut stream: TcpStream, most: NonZero<usize>) {
-    let message = format!("this server has as many connections as it takes, {most}");
+    let message = format!("this server is at its limit of {most} connections; try again later");
     let error = ApiError::new(StatusCode::SERVICE_UNAVAILABLE, "too_many_connections", message);
     let _ = tokio::time::timeout(TURN_AWAY, protocol::tell(&mut stream, &error)).await;
 }

@@ -183,7 +183,7 @@ impl Guests {
             return None;
         }
         let message = format!(
-            "pages of {:?} may not ask this server, unless it is started with `--cors-origin` and that origin",
+            "pages of {:?} may not use this server; to allow them, start it with `--cors-origin` and that origin",
             String::from_utf8_lossy(origin.as_bytes())
         );
         Some(ApiError::new(StatusCode::FORBIDDEN, "foreign_origin", message))

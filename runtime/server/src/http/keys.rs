@@ -56,7 +56,7 @@ fn from_file(path: &Path) -> Result<Vec<Vec<u8>>, String> {
             keys.push(check(line).map_err(|why| format!("line {number}: {why}"))?);
         }
     }
-    if keys.is_empty() { Err("there is no key in it; it must have one a line".to_owned()) } else { Ok(keys) }
+    if keys.is_empty() { Err("it holds no key; it must hold one per line".to_owned()) } else { Ok(keys) }
 }
 
 fn check(key: &str) -> Result<Vec<u8>, String> {
@@ -65,7 +65,7 @@ fn check(key: &str) -> Result<Vec<u8>, String> {
     }
     // The message does not quote it: a mistyped key is still nearly a key.
     match key.chars().position(|it| !it.is_ascii_graphic()) {
-        Some(at) => Err(format!("character {} of a key is none that a header can carry", at + 1)),
+        Some(at) => Err(format!("character {} of a key cannot be sent in a header", at + 1)),
         None => Ok(key.as_bytes().to_vec()),
     }
 }
@@ -126,7 +126,7 @@ mod tests {
             std::fs::write(&file, text).expect("writable");
             args(&[], Some(&file)).read().expect_err("no keys")
         };
-        assert!(of_file("# nothing\n").contains("there is no key in it"));
+        assert!(of_file("# nothing\n").contains("it holds no key"));
         let spaced = of_file("good\nmy secret\n");
         assert!(spaced.contains("line 2: character 3 of a key") && !spaced.contains("secret"), "{spaced}");
         assert!(args(&[""], None).read().expect_err("empty").contains("not be empty"));

@@ -94,7 +94,7 @@ pub(super) async fn input_items(
         let Some(at) = items.iter().position(|item| item["id"] == after.as_str()) else {
             return Err(ApiError::field(
                 "after",
-                format!("`after` is {after:?}, which is none of the items"),
+                format!("`after` is {after:?}, which is not the id of an item of this response"),
             ));
         };
         items.drain(..=at);
@@ -121,7 +121,7 @@ fn known(query: &BTreeMap<String, String>, names: &[&str]) -> Result<(), ApiErro
         None => Ok(()),
         Some(name) => {
             let takes = if names.is_empty() { "none".to_owned() } else { names.join(", ") };
-            let message = format!("`{name}` is no parameter of this path's query; it takes {takes}");
+            let message = format!("`{name}` is not a query parameter of this path; it takes {takes}");
             Err(ApiError { code: "unknown_parameter", ..ApiError::field(name, message) })
         }
     }

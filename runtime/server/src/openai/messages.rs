@@ -54,7 +54,7 @@ fn read_message<'a>(
         let path = fields.path("tool_call_id");
         let id = fields.required_string("tool_call_id")?;
         let Some(name) = calls.get(id) else {
-            let message = format!("`{path}` is {id:?}, which is no call of an assistant's message before");
+            let message = format!("`{path}` is {id:?}, which is not the id of a call in an earlier message");
             return Err(ApiError::field(&path, message));
         };
         read.insert("tool_call_id".to_owned(), id.into());

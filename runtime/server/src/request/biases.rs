@@ -96,7 +96,7 @@ fn read_fixed(fields: &mut Fields, limits: &Limits) -> Result<Arc<[TokenBias]>, 
             .ok()
             .filter(|id: &u32| (*id as usize) < limits.vocabulary && id.to_string() == *name);
         let Some(id) = id else {
-            let message = format!("`{path}`: {name:?} is no token id below {}", limits.vocabulary);
+            let message = format!("`{path}`: {name:?} is not a token id below {}", limits.vocabulary);
             return Err(ApiError::field(path, message));
         };
         let Some(number) = bias.as_f64() else { return Err(wrong_type(&path, "a number", bias)) };

@@ -157,7 +157,7 @@ pub fn serve(
     let guests = args.hosts.read(args.bind, &args.cors)?;
     if keys.is_empty() && !args.bind.is_loopback() {
         out::say(format_args!(
-            "warning: --bind {} without --api-key-file: whoever reaches this machine may ask",
+            "warning: --bind {} without --api-key-file: anyone who can reach this machine can use the server",
             args.bind
         ));
     }

@@ -180,7 +180,7 @@ impl<'a, M: Model> Steps<'a, M> {
                 }
                 RowOutput::Lost(why) => return Err(why),
                 RowOutput::Logits(_) => {
-                    return Err("the stack returned logits that nobody asked for".to_owned());
+                    return Err("the stack returned logits that were not requested".to_owned());
                 }
             }
         }

@@ -84,7 +84,7 @@ fn table() -> Vec<Refusal> {
             json!({"logit_bias": {"x": 1}}),
             400,
             Some("logit_bias.x"),
-            vec!["\"x\" is no token id below"],
+            vec!["\"x\" is not a token id below"],
         ),
         // Words say which there are, and what is not there is required: nobody is told of `Some` and `None`.
         (

@@ -70,7 +70,7 @@ fn read_item<'a>(
             let at = fields.path("call_id");
             let id = fields.required_string("call_id")?;
             let Some(name) = called.get(id) else {
-                let message = format!("`{at}` is {id:?}, which is no call of an item before");
+                let message = format!("`{at}` is {id:?}, which is not the id of a call in an earlier item");
                 return Err(ApiError::field(&at, message));
             };
             let text = read_text(&mut fields, "output")?;

@@ -177,7 +177,7 @@ impl GrammarStore {
         reasoning: Option<(bool, Option<usize>)>,
     ) -> Result<Held, ApiError> {
         let Ok(_place) = self.waiting.try_acquire() else {
-            let message = format!("{MOST_WAITING} grammars are being compiled, and no more may wait");
+            let message = format!("{MOST_WAITING} grammars are waiting to be compiled, which is the limit; try again later");
             return Err(ApiError::new(StatusCode::TOO_MANY_REQUESTS, "queue_full", message));
         };
         let failed = |what: String| {
