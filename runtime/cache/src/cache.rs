@@ -1,8 +1,8 @@
 //! The prefix cache: pool, index and snapshots, booked together.
 
 use crate::admission::blocks_for;
-use crate::far::{FarPlace, Place, Share};
 use crate::index::{Index, Node, Removed};
+use crate::offload::{OffloadPlace, Place, Share};
 use crate::pool::{Block, BlockPool, PoolError};
 use crate::reuse::{Evicted, Match, Reuse, Snapshot};
 use crate::table::{BlockTable, Shortage};
@@ -19,7 +19,7 @@ pub struct Lease {
     /// How many of its blocks the index knows.
     indexed: usize,
     /// Its groups on disk, in order: they follow the first `kept` blocks of the table.
-    far: Vec<FarPlace>,
+    far: Vec<OffloadPlace>,
     share: Share,
 }
 
@@ -41,7 +41,7 @@ impl Lease {
     }
 
     /// How many blocks are on disk.
-    pub fn far_blocks(&self) -> usize {
+    pub fn offloaded_blocks(&self) -> usize {
         self.far.len() * self.share.group
     }
 
@@ -50,7 +50,7 @@ impl Lease {
         let blocks = self.table.blocks();
         // Only blocks behind the kept ones go to disk.
         let (first, rest) = blocks.split_at(self.share.kept.min(blocks.len()));
-        let group = |place: &FarPlace| {
+        let group = |place: &OffloadPlace| {
             let place = *place;
             (0..self.share.group).map(move |at| Place::Far(place, at))
         };
@@ -104,7 +104,7 @@ pub struct PrefixCache {
     /// How much of a sequence is on the device.
     share: Share,
     /// Free slots on disk, low ones last.
-    far: Vec<FarPlace>,
+    far: Vec<OffloadPlace>,
 }
 
 impl PrefixCache {
@@ -130,9 +130,9 @@ impl PrefixCache {
     /// The same with K/V offload: each sequence has a share of the device, and the rest is in `places` slots
     /// on disk.
     #[must_use]
-    pub fn with_far(self, share: Share, places: usize) -> PrefixCache {
+    pub fn with_offload(self, share: Share, places: usize) -> PrefixCache {
         let places = u32::try_from(places).unwrap_or(u32::MAX);
-        PrefixCache { share, far: (0..places).rev().map(FarPlace).collect(), ..self }
+        PrefixCache { share, far: (0..places).rev().map(OffloadPlace).collect(), ..self }
     }
 
     /// How much of a sequence is on the device.
@@ -146,7 +146,7 @@ impl PrefixCache {
     }
 
     /// Free slots on disk.
-    pub fn free_far(&self) -> usize {
+    pub fn free_offload_places(&self) -> usize {
         self.far.len()
     }
 
@@ -268,7 +268,7 @@ impl PrefixCache {
     /// # Errors
     /// When there are too few.
     pub fn grow(&mut self, lease: &mut Lease, tokens: usize) -> Result<Vec<Evicted>, Shortage> {
-        let (held, far) = (lease.blocks().len(), lease.far_blocks());
+        let (held, far) = (lease.blocks().len(), lease.offloaded_blocks());
         let needed = self.share.held(blocks_for(tokens, self.block_tokens), far).saturating_sub(held);
         if needed > self.available() {
             return Err(Shortage { needed, free: self.available() });
@@ -287,8 +287,13 @@ impl PrefixCache {
     /// The group that a sequence sends to disk next, and a slot for it if one is free; `None` when no group
     /// is full. The first `done` tokens are in its blocks for good. Nothing changes before it is
     /// [`Self::sent`].
-    pub fn departing<'a>(&self, lease: &'a Lease, done: usize) -> Option<(&'a [Block], Option<FarPlace>)> {
-        let full = (done / self.block_tokens).saturating_sub(lease.far_blocks()).min(lease.blocks().len());
+    pub fn departing<'a>(
+        &self,
+        lease: &'a Lease,
+        done: usize,
+    ) -> Option<(&'a [Block], Option<OffloadPlace>)> {
+        let full =
+            (done / self.block_tokens).saturating_sub(lease.offloaded_blocks()).min(lease.blocks().len());
         let group = lease.blocks()[..full].get(self.share.kept..)?.get(..self.share.group)?;
         Some((group, self.far.last().copied()))
     }

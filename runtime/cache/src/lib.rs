@@ -7,7 +7,7 @@
 //! its recurrent state is saved, [`swap`] where all of it is kept while it is pre-empted. The engine carries
 //! the decisions out and owns the bytes.
 //!
-//! A sequence may have more blocks than the device: the [`Share`] says how many are there, [`FarPlace`]s
+//! A sequence may have more blocks than the device: the [`Share`] says how many are there, [`OffloadPlace`]s
 //! where the rest is on disk.
 //!
 //! Blocks have use counts, and the index is one more user. Blocks that only the index uses are evicted when
@@ -15,8 +15,8 @@
 
 pub mod admission;
 mod cache;
-mod far;
 mod index;
+mod offload;
 mod pool;
 mod reuse;
 mod saves;
@@ -24,7 +24,7 @@ pub mod swap;
 mod table;
 
 pub use cache::{Lease, PrefixCache};
-pub use far::{FarPlace, Place, Share};
+pub use offload::{OffloadPlace, Place, Share};
 pub use pool::{Block, PoolError};
 pub use reuse::{Evicted, Match, Reuse, Snapshot};
 pub use saves::SavePoints;

@@ -39,21 +39,21 @@ pub struct EngineOptions {
     /// Which n-grams drafts are looked up by, where the model verifies what the engine drafts.
     pub lookup: LookupOptions,
     /// K/V offload; `None` where all blocks are on the device.
-    pub far: Option<FarShare>,
+    pub offload: Option<OffloadShare>,
     /// Where pre-empted sequences are swapped to.
     pub swap: SwapOptions,
 }
 
 /// K/V offload: how much of a sequence is on the device, and the room for the rest.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct FarShare {
+pub struct OffloadShare {
     /// The room on disk that the model was loaded with.
     pub room: FarRoom,
     /// Most blocks of a sequence on the device.
     pub resident: usize,
 }
 
-impl FarShare {
+impl OffloadShare {
     /// The smallest share with which a model's sequences can be fed.
     pub fn least(spec: &ModelSpec, room: FarRoom) -> usize {
         let fed = (1 + spec.drafts()).max(spec.piece_tokens());
@@ -68,7 +68,17 @@ impl EngineOptions {
         let (prefix, schedule) = (PrefixOptions::default(), ScheduleOptions::default());
         let (lookup, swap) = (LookupOptions::default(), SwapOptions::default());
         let sequences = usize::MAX;
-        EngineOptions { blocks, context, sequences, max_waiting, prefix, schedule, lookup, swap, far: None }
+        EngineOptions {
+            blocks,
+            context,
+            sequences,
+            max_waiting,
+            prefix,
+            schedule,
+            lookup,
+            swap,
+            offload: None,
+        }
     }
 }
 
@@ -197,7 +207,7 @@ pub(crate) fn prepare(
         schedule,
         lookup,
         ref swap,
-        far,
+        offload,
     } = options;
     lookup.check().map_err(StartError::Options)?;
     let refused = |error| format!("prefill_tokens {}: {error}", schedule.prefill_tokens);
@@ -225,8 +235,8 @@ pub(crate) fn prepare(
     // A lone sequence must always fit, with all that a step writes behind it: then the oldest one can always
     // go on.
     let mut most = blocks;
-    if let Some(FarShare { room, resident }) = far {
-        let least = FarShare::least(spec, room);
+    if let Some(OffloadShare { room, resident }) = offload {
+        let least = OffloadShare::least(spec, room);
         if resident < least || resident > blocks {
             return Err(StartError::Options(format!(
                 "{resident} blocks of a sequence on the device: at least {least} are needed, and there are {blocks}"
@@ -246,7 +256,7 @@ pub(crate) fn prepare(
     }
     let shared = Arc::new(Shared::new(blocks, context));
     let (commands, inbox) = channel();
-    if far.is_some() && swap.host_bytes > 0 {
+    if offload.is_some() && swap.host_bytes > 0 {
         let both = "copies of sequences and blocks on disk do not go together".to_owned();
         return Err(StartError::Options(both));
     }

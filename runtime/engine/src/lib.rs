@@ -35,7 +35,7 @@ mod swap;
 
 pub use generation::Generation;
 pub use handle::{
-    EngineHandle, EngineOptions, FarShare, PrefixOptions, SNAPSHOT_INTERVAL, ScheduleOptions, StartError,
+    EngineHandle, EngineOptions, OffloadShare, PrefixOptions, SNAPSHOT_INTERVAL, ScheduleOptions, StartError,
     TBT, start,
 };
 pub use latencies::Latencies;

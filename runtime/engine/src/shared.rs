@@ -85,7 +85,7 @@ pub struct Stats {
     /// Tokens fed before a first token could be sampled, those fed again after pre-emption included.
     pub tokens_prefilled: u64,
     /// Prefill chunks that did not end their prompt.
-    pub prompt_pieces: u64,
+    pub prefill_chunks: u64,
     /// Tokens that were found in the cache and not prefilled.
     pub tokens_cached: u64,
     /// Blocks of earlier sequences that were given to others.
@@ -93,9 +93,9 @@ pub struct Stats {
     /// Snapshots that were given up for others, or with their blocks.
     pub snapshots_evicted: u64,
     /// Blocks written to disk because sequences had more than their share.
-    pub blocks_sent_far: u64,
+    pub blocks_offloaded: u64,
     /// Places on disk for groups of blocks that nobody has.
-    pub free_far_places: usize,
+    pub free_offload_places: usize,
     /// Tokens sampled for an answer; those of discarded rows do not count.
     pub tokens_generated: u64,
     /// Times that a sequence's drafts were fed to be verified.

@@ -105,8 +105,8 @@ impl<'a> References<'a> {
 /// # Errors
 /// Why it is none.
 pub(crate) fn parts(fragment: &str) -> Result<Pointer, String> {
-    let pointer =
-        unescaped(fragment).ok_or("has an invalid escape: it must be `%` and two hexadecimal digits, of UTF-8")?;
+    let pointer = unescaped(fragment)
+        .ok_or("has an invalid escape: it must be `%` and two hexadecimal digits, of UTF-8")?;
     if pointer.is_empty() {
         return Ok(Vec::new());
     }

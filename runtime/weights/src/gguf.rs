@@ -77,7 +77,9 @@ fn read_header(
         None => DEFAULT_ALIGNMENT,
         Some(alignment) if alignment.is_power_of_two() => alignment as usize,
         Some(alignment) => {
-            return Err(cursor.error(format!("`general.alignment` is {alignment}, which is not a power of two")));
+            return Err(
+                cursor.error(format!("`general.alignment` is {alignment}, which is not a power of two"))
+            );
         }
     };
 

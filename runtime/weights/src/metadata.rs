@@ -116,7 +116,9 @@ impl Metadata {
             return Ok(None);
         };
         let value = integer(kind, bytes);
-        u32::try_from(value).map(Some).map_err(|_| self.error(key, &format!("is {value}, which is not a u32")))
+        u32::try_from(value)
+            .map(Some)
+            .map_err(|_| self.error(key, &format!("is {value}, which is not a u32")))
     }
 
     /// A single-precision number.

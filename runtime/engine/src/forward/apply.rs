@@ -145,7 +145,7 @@ impl Forward {
         }
         let mut counters = self.outputs.counters();
         counters.stats.tokens_prefilled += prefilled;
-        counters.stats.prompt_pieces += chunks;
+        counters.stats.prefill_chunks += chunks;
         counters.stats.prompt_tokens += prompts;
         counters.stats.tokens_generated += generated;
         counters.stats.drafts += drafts;

@@ -6,12 +6,12 @@
 //! that reads it is planned.
 
 use super::in_flight::Row;
-use crate::handle::{EngineOptions, FarShare};
+use crate::handle::{EngineOptions, OffloadShare};
 use crate::scheduler::comes;
 use crate::sequence::Sequence;
 use crate::shared::Stats;
 use monomorph_cache::{
-    Evicted, FarPlace, Lease, Match, PoolError, PrefixCache, Reuse, SavePoints, Share, Snapshot,
+    Evicted, Lease, Match, OffloadPlace, PoolError, PrefixCache, Reuse, SavePoints, Share, Snapshot,
 };
 use monomorph_model::{BlockId, ModelSpec, Slot, SnapshotId, StateCopy, StatePlace};
 use std::time::Instant;
@@ -52,7 +52,7 @@ impl Evictions {
 impl Memory {
     /// All of it free, for so many sequences at a time.
     pub fn new(spec: &ModelSpec, options: &EngineOptions, sequences: usize) -> Memory {
-        let EngineOptions { blocks, ref prefix, far, .. } = *options;
+        let EngineOptions { blocks, ref prefix, offload, .. } = *options;
         let reuse = match (prefix.enabled, spec.state_bytes, prefix.snapshots) {
             (true, 0, _) => Reuse::Blocks,
             (true, _, 1..) => Reuse::Snapshots { places: prefix.snapshots },
@@ -64,12 +64,12 @@ impl Memory {
         let slots = u32::try_from(sequences).unwrap_or(u32::MAX);
         let cache = PrefixCache::new(blocks, spec.block_tokens, granule, reuse);
         Memory {
-            cache: match far {
+            cache: match offload {
                 None => cache,
-                Some(FarShare { room, resident }) => {
+                Some(OffloadShare { room, resident }) => {
                     let (fed, reach) = (spec.step_tokens, spec.reach());
                     let share = Share::new(resident, room.group, spec.block_tokens, fed, reach);
-                    cache.with_far(share, room.places)
+                    cache.with_offload(share, room.places)
                 }
             },
             free_slots: (0..slots).rev().map(Slot).collect(),
@@ -235,7 +235,7 @@ impl Memory {
 
     /// The group of a sequence's blocks that goes to disk next, and its place there if one is free; `None`
     /// where none can go, of a sequence of which `done` tokens are fed.
-    pub fn departing(&self, lease: &Lease, done: usize) -> Option<(Vec<BlockId>, Option<FarPlace>)> {
+    pub fn departing(&self, lease: &Lease, done: usize) -> Option<(Vec<BlockId>, Option<OffloadPlace>)> {
         let (blocks, place) = self.cache.departing(lease, done)?;
         Some((blocks.iter().map(|block| BlockId(block.0)).collect(), place))
     }
@@ -272,7 +272,7 @@ impl Memory {
         stats.snapshots_evicted += snapshots;
         stats.cached_blocks = self.cache.cached();
         stats.snapshots = self.cache.snapshots();
-        stats.free_far_places = self.cache.free_far();
+        stats.free_offload_places = self.cache.free_offload_places();
     }
 }
 

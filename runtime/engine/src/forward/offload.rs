@@ -10,7 +10,7 @@ use super::Forward;
 use crate::request::EngineError;
 use crate::scheduler::{Limits, Running, Waiting};
 use monomorph_cache::admission::blocks_for;
-use monomorph_cache::{FarPlace, Share};
+use monomorph_cache::{OffloadPlace, Share};
 use monomorph_model::{BlockId, FarId, Model};
 
 /// What has to be done before the next step is planned.
@@ -22,7 +22,7 @@ enum Next {
     /// The last of the running has to go.
     PreEmpt,
     /// A group of a sequence's blocks has to go to a place.
-    Send(usize, Vec<BlockId>, FarPlace),
+    Send(usize, Vec<BlockId>, OffloadPlace),
 }
 
 impl Forward {
@@ -46,7 +46,7 @@ impl Forward {
                 Next::Send(at, blocks, place) => match model.send_far(&blocks, FarId(place.0)) {
                     Ok(()) => {
                         self.memory.sent(&mut self.batch[at])?;
-                        self.outputs.counters().stats.blocks_sent_far += blocks.len() as u64;
+                        self.outputs.counters().stats.blocks_offloaded += blocks.len() as u64;
                     }
                     Err(why) => {
                         let sequence = self.batch.remove(at);
@@ -61,7 +61,7 @@ impl Forward {
     fn next_departure(&self) -> Next {
         let offload = Offload::new(self.memory.share(), self.planner.limits());
         for (at, one) in self.batch.iter().enumerate().filter(|(_, one)| one.is_ready()) {
-            if offload.due(one.length(), one.lease.far_blocks()) == 0 {
+            if offload.due(one.length(), one.lease.offloaded_blocks()) == 0 {
                 continue;
             }
             if !self.pipeline.is_empty() {

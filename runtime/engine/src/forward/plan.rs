@@ -69,7 +69,7 @@ fn limits(spec: &ModelSpec, sequences: usize, prefill_tokens: usize) -> Limits {
         step_sequences: spec.step_sequences.min(sequences),
         drafts: spec.drafts(),
         reach: spec.reach(),
-        piece_tokens: spec.piece_tokens(),
+        chunk_tokens: spec.piece_tokens(),
         scored_tokens: (SCORED_BYTES / (size_of::<f32>() * spec.vocabulary.max(1))).max(spec.piece_tokens()),
         prefill_tokens: prefill_tokens.clamp(spec.piece_tokens().min(spec.step_tokens), spec.step_tokens),
     }
@@ -147,9 +147,9 @@ impl Forward {
         let now = Instant::now();
         self.planner.running.clear();
         // Nobody is admitted to places on disk that those before it are still going to need.
-        let mut free_places = self.memory.cache().free_far();
+        let mut free_places = self.memory.cache().free_offload_places();
         self.planner.running.extend(self.batch.iter().map(|one| {
-            let on_disk = one.lease.far_blocks();
+            let on_disk = one.lease.offloaded_blocks();
             free_places = free_places.saturating_sub(offload.due(one.length(), on_disk));
             offload.running(on_disk, one.as_running(replays, saves, now, tbt))
         }));

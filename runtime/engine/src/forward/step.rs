@@ -79,7 +79,7 @@ impl StepBuilder {
             }
             self.step.sequences.push(row);
             let chunk = end < sequence.prompt();
-            let far = sequence.lease.far_blocks() > 0;
+            let far = sequence.lease.offloaded_blocks() > 0;
             self.rows.push(Row { slot, prefilled, chunk, samples, scores, end, far, save });
             sequence.submitted(end, samples, number);
         }

@@ -17,7 +17,7 @@ use crate::scripted::{
     Drafting, InFlight, Invariant, Recurrent, Script, Scripted, Shape, Skipping, Tight, Tokens, Verifying,
     allowed, leaning,
 };
-use crate::{EngineOptions, Event, FarShare, FinishReason, Generation, Policy, PrefixOptions};
+use crate::{EngineOptions, Event, FinishReason, Generation, OffloadShare, Policy, PrefixOptions};
 use crate::{Request, ScheduleOptions, Stats, SubmitError, SwapOptions};
 use monomorph_cache::{Block, Share};
 use monomorph_grammar::{Constraint, Grammars, Source, Thinking, Token};
@@ -231,7 +231,7 @@ fn request(random: &mut Random, most: usize, spoken: &Spoken) -> Request {
 }
 
 /// No block is shared but by those that begin alike, no slot is held twice, and none of either is lost.
-fn balance(forward: &Forward, blocks: usize, snapshots: usize, far: Option<FarShare>) {
+fn balance(forward: &Forward, blocks: usize, snapshots: usize, far: Option<OffloadShare>) {
     let running = forward.batch.iter().map(|one| (&one.lease, one.slot));
     let leaving = forward.pipeline.leaving().map(|(lease, slot)| (lease, Some(slot)));
     let held: Vec<_> = running.chain(leaving).collect();
@@ -252,9 +252,9 @@ fn balance(forward: &Forward, blocks: usize, snapshots: usize, far: Option<FarSh
         snapshots
     );
     assert!(forward.queue.iter().is_sorted_by_key(|one| one.number), "those that wait stand by age");
-    if let Some(FarShare { room, resident }) = far {
-        let on_disk: usize = held.iter().map(|(lease, _)| lease.far_blocks() / room.group).sum();
-        assert_eq!(forward.memory.cache().free_far() + on_disk, room.places);
+    if let Some(OffloadShare { room, resident }) = far {
+        let on_disk: usize = held.iter().map(|(lease, _)| lease.offloaded_blocks() / room.group).sum();
+        assert_eq!(forward.memory.cache().free_offload_places() + on_disk, room.places);
         assert!(held.iter().all(|(lease, _)| lease.blocks().len() <= resident), "more than its share");
     }
     let slots: HashSet<_> = held
@@ -274,7 +274,7 @@ pub(super) fn walk<S: Shape>(
     blocks: usize,
     right_drafts: f64,
     enabled: bool,
-    far: Option<FarShare>,
+    far: Option<OffloadShare>,
 ) -> (Stats, usize) {
     let snapshots = if S::SPEC.state_bytes > 0 && enabled { SNAPSHOTS } else { 0 };
     let prefix = PrefixOptions { enabled, snapshots, snapshot_interval: INTERVAL };
@@ -290,7 +290,7 @@ pub(super) fn walk<S: Shape>(
     let options = EngineOptions {
         prefix,
         schedule,
-        far,
+        offload: far,
         swap: swap.clone(),
         sequences,
         ..EngineOptions::new(blocks, Tight::SPEC.context, 12)
@@ -367,7 +367,7 @@ pub(super) fn walk<S: Shape>(
         (forward.memory.cache().available(), forward.memory.free_slots().len()),
         (blocks, forward.most_running())
     );
-    assert_eq!(forward.memory.cache().free_far(), far.map_or(0, |share| share.room.places));
+    assert_eq!(forward.memory.cache().free_offload_places(), far.map_or(0, |share| share.room.places));
     assert!(forward.images.is_empty(), "a page of a copy is lost");
     engine.drain(Duration::ZERO);
     assert!(!forward.wait_for_work().unwrap());
@@ -527,8 +527,8 @@ fn walks_far<S: Shape>() {
         (1..).zip([(1, 0, 16, true), (2, 0, 8, true), (2, 3, 40, true), (3, 5, 30, false), (1, 4, 96, true)])
     {
         let room = FarRoom { places, group };
-        let resident = if kept > 0 { whole_steps(group) + kept } else { FarShare::least(S::SPEC, room) };
-        let far = Some(FarShare { room, resident });
+        let resident = if kept > 0 { whole_steps(group) + kept } else { OffloadShare::least(S::SPEC, room) };
+        let far = Some(OffloadShare { room, resident });
         let (stats, _) = walk::<S>(
             &SwapOptions::default(),
             seed * 0x9E37_79B9,
@@ -541,7 +541,7 @@ fn walks_far<S: Shape>() {
         println!("groups of {group}, {resident} resident, {places} places: {stats:?}");
         assert!(stats.finished > 100, "{stats:?}");
         assert_eq!(stats.tokens_cached > 0, enabled && kept > 0, "{stats:?}");
-        sent += stats.blocks_sent_far;
+        sent += stats.blocks_offloaded;
     }
     assert!(sent > 3_000, "{sent}");
 }

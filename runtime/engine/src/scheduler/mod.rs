@@ -75,10 +75,10 @@ pub struct Limits {
     pub reach: usize,
     /// Chunk alignment: a prefill chunk that does not end its prompt ends at a multiple of it; from 1 to
     /// `step_tokens`.
-    pub piece_tokens: usize,
-    /// Most tokens of prompts in a step; from `piece_tokens` to `step_tokens`.
+    pub chunk_tokens: usize,
+    /// Most tokens of prompts in a step; from `chunk_tokens` to `step_tokens`.
     pub prefill_tokens: usize,
-    /// Most of these whose logits all come back; at least `piece_tokens`.
+    /// Most of these whose logits all come back; at least `chunk_tokens`.
     pub scored_tokens: usize,
 }
 
@@ -86,7 +86,7 @@ impl Limits {
     /// Most sequences that run at once: each must get a token and its drafts in every step, and one beside
     /// them a prefill chunk.
     pub fn running(&self) -> usize {
-        let tokens = self.step_tokens.saturating_sub(self.piece_tokens - 1);
+        let tokens = self.step_tokens.saturating_sub(self.chunk_tokens - 1);
         self.step_sequences.min(tokens / (1 + self.drafts))
     }
 }

@@ -68,7 +68,7 @@ pub fn schedule(view: &View<'_>, limits: &Limits) -> Plan {
         .collect();
     let mut room = Room { tokens: budget, scored: limits.scored_tokens };
     if let (Policy::Slai, Some(first)) = (view.policy, prompts.first_mut()) {
-        let part = budget.div_ceil(LEAST_PART).max(limits.piece_tokens).min(budget);
+        let part = budget.div_ceil(LEAST_PART).max(limits.chunk_tokens).min(budget);
         first.feed(part, &mut room, limits, &mut rows);
         prompts.sort_by_key(|one| (one.rank, one.sequence));
     }
@@ -101,7 +101,7 @@ impl Prompt {
     /// Feeds it a piece of at most so many tokens, from what room there is for it.
     fn feed(&mut self, most: usize, room: &mut Room, limits: &Limits, rows: &mut [Row]) {
         let most = if self.scored { most.min(room.scored) } else { most };
-        let piece = piece(self.cached, self.left, most, limits.piece_tokens);
+        let piece = piece(self.cached, self.left, most, limits.chunk_tokens);
         self.cached += piece;
         self.left -= piece;
         rows[self.sequence].tokens += piece;
@@ -116,7 +116,7 @@ impl Prompt {
 fn in_time(view: &View<'_>, running: &[Running], limits: &Limits, room: usize) -> usize {
     let decodes = |one: &&Running| one.ready && one.tokens == one.cached + 1;
     let Some(slack) = running.iter().filter(decodes).filter_map(|one| one.slack).min() else { return room };
-    let least = room.div_ceil(LEAST_PART).max(limits.piece_tokens);
+    let least = room.div_ceil(LEAST_PART).max(limits.chunk_tokens);
     // An eighth of the time is for what no estimate knows.
     view.pace.fits(slack - slack / 8).max(least).min(room)
 }

@@ -24,20 +24,20 @@ fn nothing_is_computed_beyond_a_known_end<const STEPS: usize>() {
     let steps = |request: Request| {
         let before = controls.steps();
         answer(engine.submit(request).unwrap());
-        wait_for(&engine, "the surplus", is_idle);
+        wait_for(&engine, "the discarded", is_idle);
         controls.steps() - before
     };
     assert_eq!(steps(Request::new(vec![5; 3], 1)), 1);
     assert_eq!(steps(Request::new(vec![5; 3], 3)), 3);
     let endless = Request { ignore_eos: true, ..Request::new(vec![5; 3], 1000) };
     assert_eq!(steps(endless), 17, "the context is full");
-    let surplus = STEPS as u64 - 1;
-    assert_eq!(steps(Request::new(vec![5; 3], 9)), 4 + surplus, "ends by the stop id after three tokens");
+    let discarded = STEPS as u64 - 1;
+    assert_eq!(steps(Request::new(vec![5; 3], 9)), 4 + discarded, "ends by the stop id after three tokens");
     let mut penalised = Request::new(vec![5; 3], 9);
     penalised.sampling.presence_penalty = 0.5;
-    assert_eq!(steps(penalised), 4 + surplus, "what it is sampled by comes later, and not the step");
+    assert_eq!(steps(penalised), 4 + discarded, "what it is sampled by comes later, and not the step");
     let stats = engine.stats();
-    assert_eq!(stats.tokens_generated, 1 + 3 + 17 + 4 + 4, "surplus rows count for nobody");
+    assert_eq!(stats.tokens_generated, 1 + 3 + 17 + 4 + 4, "discarded rows count for nobody");
 }
 
 /// What a stop string does: the text ends between tokens that are on their way already. The others go on.

@@ -5,7 +5,7 @@ mod constraints;
 mod deadlines;
 mod drafts;
 mod endings;
-mod far;
 mod health;
 mod lookups;
+mod offload;
 mod support;

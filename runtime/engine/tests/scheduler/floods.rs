@@ -86,8 +86,8 @@ fn no_flood_starves_anybody() {
                 [(1, 1, 1, 8), (2, 4, 3, 9), (4, 9, 4, 6), (4, 24, 6, 40), (4, 24, 6, 13)]
             {
                 for depth in 1..=2 {
-                    for piece_tokens in [1, 4.min(step_tokens)] {
-                        let limits = Limits { piece_tokens, ..limits(block_tokens, step_tokens, sequences) };
+                    for chunk_tokens in [1, 4.min(step_tokens)] {
+                        let limits = Limits { chunk_tokens, ..limits(block_tokens, step_tokens, sequences) };
                         let context = 24.min(total * block_tokens);
                         let rules = Rules {
                             policy,
@@ -159,8 +159,8 @@ fn clients_that_go_are_forgotten() {
 
 /// Tokens that come late beside prompts without end, behind so many steps to learn from; steps in all, and
 /// tokens of prompts.
-fn late(policy: Policy, depth: usize, piece_tokens: usize) -> (usize, u64) {
-    let limits = Limits { piece_tokens, ..limits(16, 512, 32) };
+fn late(policy: Policy, depth: usize, chunk_tokens: usize) -> (usize, u64) {
+    let limits = Limits { chunk_tokens, ..limits(16, 512, 32) };
     let (time, tbt) = ((2_000, 100), 20_000);
     let mut world = World::new(Rules { policy, context: 1_024, time, tbt, ..rules(limits, 2_048, depth) });
     for turn in 0..20_000 {

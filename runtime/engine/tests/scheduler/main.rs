@@ -56,9 +56,11 @@ fn every_small_world_ends_well() {
             }
         }
     }
-    let Seen { steps, preemptions, mixed, surplus, waits, .. } = seen;
-    println!("{worlds} worlds, {steps} steps, {preemptions} pre-emptions, {surplus} surplus, {waits} waits");
-    assert!(worlds > 10_000 && preemptions > 1_000 && mixed > 1_000 && surplus > 1_000 && waits > 1_000);
+    let Seen { steps, preemptions, mixed, discarded, waits, .. } = seen;
+    println!(
+        "{worlds} worlds, {steps} steps, {preemptions} pre-emptions, {discarded} discarded, {waits} waits"
+    );
+    assert!(worlds > 10_000 && preemptions > 1_000 && mixed > 1_000 && discarded > 1_000 && waits > 1_000);
 }
 
 /// Limits of a model that does not draft.
@@ -70,7 +72,7 @@ fn limits(block_tokens: usize, step_tokens: usize, step_sequences: usize) -> Lim
         step_sequences,
         drafts: 0,
         reach: 0,
-        piece_tokens: 1,
+        chunk_tokens: 1,
         prefill_tokens,
         scored_tokens: step_tokens,
     }
@@ -147,9 +149,9 @@ fn random_worlds_end_well() {
         let limits = limits(1 + below(16), 1 + below(48), 1 + below(12));
         // A batch-invariant model in one world of four: its prompts are cut where it can take up a sum again.
         let invariant = below(4) == 0;
-        let piece_tokens = if invariant { 1 + below(limits.step_tokens) } else { 1 };
-        let prefill_tokens = piece_tokens + below(limits.step_tokens - piece_tokens + 1);
-        let limits = Limits { piece_tokens, prefill_tokens, ..limits };
+        let chunk_tokens = if invariant { 1 + below(limits.step_tokens) } else { 1 };
+        let prefill_tokens = chunk_tokens + below(limits.step_tokens - chunk_tokens + 1);
+        let limits = Limits { chunk_tokens, prefill_tokens, ..limits };
         let drafts = if !invariant && below(2) == 0 { below(4) } else { 0 };
         let limits = drafting(Limits { step_tokens: limits.step_tokens + drafts, ..limits }, drafts);
         let total = 2 + below(24);
@@ -178,12 +180,14 @@ fn random_worlds_end_well() {
         simulate(&requests, rules, &mut seen);
         replays += if invariant { seen.preemptions - before } else { 0 };
     }
-    let Seen { steps, preemptions, mixed, surplus, accepted, waits, pieces, cuts, overtaken, .. } = seen;
+    let Seen { steps, preemptions, mixed, discarded, accepted, waits, pieces, cuts, overtaken, .. } = seen;
     println!("{cuts} steps cut, {overtaken} overtaken");
     assert!(cuts > 1_000 && overtaken > 10_000);
     println!("batch-invariant: {replays} pre-emptions, {pieces} pieces");
     assert!(replays > 1_000 && pieces > 1_000);
-    println!("{steps} steps, {preemptions} pre-emptions, {mixed} mixed, {surplus} surplus, {waits} waits");
+    println!(
+        "{steps} steps, {preemptions} pre-emptions, {mixed} mixed, {discarded} discarded, {waits} waits"
+    );
     println!("{accepted} drafts accepted");
-    assert!(preemptions > 1_000 && mixed > 10_000 && surplus > 1_000 && waits > 1_000 && accepted > 10_000);
+    assert!(preemptions > 1_000 && mixed > 10_000 && discarded > 1_000 && waits > 1_000 && accepted > 10_000);
 }

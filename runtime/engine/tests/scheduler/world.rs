@@ -113,7 +113,7 @@ pub(crate) struct Seen {
     pub(crate) preemptions: usize,
     pub(crate) mixed: usize,
     /// Rows of sequences that had ended.
-    pub(crate) surplus: usize,
+    pub(crate) discarded: usize,
     /// Drafts that held.
     pub(crate) accepted: usize,
     /// Turns in which nothing could be planned before a step was collected.
@@ -371,7 +371,7 @@ impl World {
             prompts += if sequence.left() > 1 && prefill > 0 { tokens } else { 0 };
             sequence.cached += tokens - sequence.drafts;
             if invariant && sequence.cached < sequence.prefill() {
-                assert_eq!(sequence.cached % limits.piece_tokens, 0, "cut anywhere: {what}");
+                assert_eq!(sequence.cached % limits.chunk_tokens, 0, "cut anywhere: {what}");
                 self.seen.pieces += 1;
             }
             sequence.last = self.submitted;
@@ -408,7 +408,7 @@ impl World {
         });
         for number in samples {
             let Some(at) = self.running.iter().position(|one| one.number == number) else {
-                self.seen.surplus += 1;
+                self.seen.discarded += 1;
                 continue;
             };
             self.sampled(at);

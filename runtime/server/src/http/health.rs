@@ -102,7 +102,7 @@ fn stats(app: &App, ready: &Ready, stats: &Stats) -> Value {
         "context": stats.context,
         "steps": stats.steps,
         "tokens_prefilled": stats.tokens_prefilled,
-        "prompt_pieces": stats.prompt_pieces,
+        "prompt_pieces": stats.prefill_chunks,
         "tokens_cached": stats.tokens_cached,
         "tokens_generated": stats.tokens_generated,
         "drafts_verified": stats.drafts_verified,

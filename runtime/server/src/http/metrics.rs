@@ -176,7 +176,7 @@ fn counters(registry: &mut Registry, stats: &Stats) {
         (
             "monomorph:kv_blocks_sent_far",
             "K/V blocks written to disk because sequences had more than their share",
-            stats.blocks_sent_far,
+            stats.blocks_offloaded,
         ),
         ("monomorph:snapshots_evicted", "Snapshots given up for others", stats.snapshots_evicted),
         ("vllm:num_preemptions", "Sequences that lost their blocks to others", stats.preemptions),

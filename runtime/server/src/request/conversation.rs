@@ -125,7 +125,10 @@ impl Tools {
     pub(crate) fn allow(&mut self, names: Vec<String>, path: &str) -> Result<(), ApiError> {
         let given = |name: &String| self.given.iter().any(|tool| tool["function"]["name"] == name.as_str());
         if let Some(name) = names.iter().find(|name| !given(name)) {
-            return Err(ApiError::field(path, format!("`{path}` names {name:?}, which is not among `tools`")));
+            return Err(ApiError::field(
+                path,
+                format!("`{path}` names {name:?}, which is not among `tools`"),
+            ));
         }
         if names.is_empty() {
             return Err(ApiError::field(path, format!("`{path}` must not be empty")));

@@ -8,7 +8,7 @@ use crate::request::text::Text;
 use crate::start::draft;
 use crate::start::paths::{default_weights, resolve_weights};
 use crate::start::verify::verify;
-use monomorph_engine::{EngineHandle, EngineOptions, FarShare, PrefixOptions, SNAPSHOT_INTERVAL};
+use monomorph_engine::{EngineHandle, EngineOptions, OffloadShare, PrefixOptions, SNAPSHOT_INTERVAL};
 use monomorph_model::{HostGuard, LoadError, LoadOptions, Model, ModelSpec, Progress, StatesWanted, Weights};
 use monomorph_weights::Checkpoint;
 use std::num::NonZero;
@@ -50,16 +50,16 @@ pub fn start_engine<M: Model>(
 ) -> Result<EngineHandle, Failure> {
     let model = load_model::<M>(weights, options, progress)?;
     let prefix = PrefixOptions { snapshots: model.snapshots(), ..engine.prefix };
-    let far = match (&options.far, model.far()) {
+    let offload = match (&options.far, model.far()) {
         (None, _) => None,
         (Some(far), Some(room)) => {
             let resident = far.resident.map_or((model.blocks() / 2).max(1), NonZero::get);
-            Some(FarShare { room, resident })
+            Some(OffloadShare { room, resident })
         }
         (Some(_), None) => return Err("this build keeps no K/V blocks on disk".to_owned().into()),
     };
     let (blocks, sequences) = (model.blocks(), model.sequences());
-    let engine = EngineOptions { blocks, sequences, prefix, far, ..engine };
+    let engine = EngineOptions { blocks, sequences, prefix, offload, ..engine };
     Ok(monomorph_engine::start(model, engine).map_err(|error| error.to_string())?)
 }
 

@@ -3,9 +3,9 @@
 
 pub(crate) mod batches;
 pub(crate) mod draft;
-pub(crate) mod far;
 pub(crate) mod load;
 pub(crate) mod lookup;
+pub(crate) mod offload;
 pub(crate) mod paths;
 pub(crate) mod schedule;
 pub(crate) mod swap;

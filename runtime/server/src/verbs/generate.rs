@@ -124,10 +124,10 @@ pub(crate) fn generate(
         let printed =
             continue_lists(&engine, &lists, &request, if args.one_by_one { 1 } else { lists.len() })?;
         out::print(format_args!("{printed}"));
-        let Stats { steps, tokens_prefilled, prompt_pieces, tokens_generated, preemptions, .. } =
+        let Stats { steps, tokens_prefilled, prefill_chunks, tokens_generated, preemptions, .. } =
             engine.stats();
         out::say(format_args!(
-            "{steps} steps: {tokens_prefilled} tokens prefilled, {tokens_generated} generated; {prompt_pieces} pieces of \
+            "{steps} steps: {tokens_prefilled} tokens prefilled, {tokens_generated} generated; {prefill_chunks} pieces of \
              prompts cut off, {preemptions} sequences pre-empted",
         ));
         return Ok(());

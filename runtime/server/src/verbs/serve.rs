@@ -24,11 +24,11 @@ use crate::request::grammars::{GrammarArgs, GrammarStore};
 use crate::request::reasoning::ReasoningArgs;
 use crate::start::batches;
 use crate::start::draft;
-use crate::start::far::FarArgs;
 use crate::start::load::{
     CacheArgs, MemoryArgs, Planned, PrefixArgs, StartEngine, ThreadArgs, WeightsArgs, load,
 };
 use crate::start::lookup::LookupArgs;
+use crate::start::offload::OffloadArgs;
 use crate::start::schedule::{self, ScheduleArgs};
 use crate::start::swap::{self, SwapArgs};
 use crate::start::warm_up::WarmUpArgs;
@@ -80,7 +80,7 @@ pub struct ServeArgs {
     pub prefix: PrefixArgs,
     /// Sequences that are longer than memory.
     #[command(flatten)]
-    pub far: FarArgs,
+    pub offload: OffloadArgs,
     /// How drafts are looked up.
     #[command(flatten)]
     pub lookup: LookupArgs,
@@ -163,22 +163,22 @@ pub fn serve(
     }
     let (prefix, snapshots) = args.prefix.options(spec)?;
     let swap = args.swap.options(spec, out::print)?;
-    if args.far.is_on() && swap.host_bytes > 0 {
+    if args.offload.is_on() && swap.host_bytes > 0 {
         return Err("--swap-space and --high-speed-swap: a server does one of them".to_owned().into());
     }
     let schedule = args.schedule.options(spec)?;
     let lookup = args.lookup.options(spec)?;
     let room = args.memory.room(spec, swap.host_bytes)?;
-    let room = room.map(|room| room.beside(args.far.staging(spec)));
+    let room = room.map(|room| room.beside(args.offload.staging(spec)));
     let Planned { context, blocks, states, room } =
-        args.cache.plan(spec, room, snapshots, args.far.is_on())?;
+        args.cache.plan(spec, room, snapshots, args.offload.is_on())?;
     if let (Some(room), Some(blocks)) = (&room, blocks) {
         room.print(spec, blocks, out::print);
     }
     let mut options =
         args.memory.options(blocks, context + spec.reach(), states, args.threads.count(), out::print)?;
     options.shorter = args.cache.context.is_none();
-    options.far = args.far.options(spec, context, blocks)?;
+    options.far = args.offload.options(spec, context, blocks)?;
     let wanted = SocketAddr::new(args.bind, args.port);
     let cannot_listen = |error| format!("cannot listen at {wanted}: {error}");
     let listener = TcpListener::bind(wanted).map_err(cannot_listen)?;

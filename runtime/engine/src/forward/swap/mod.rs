@@ -38,7 +38,7 @@ impl Forward {
     /// See [`Forward::free`].
     pub(super) fn preempt(&mut self, sequence: &mut Sequence) -> Result<(), String> {
         // A server does one of both: see `prepare`.
-        let whole = sequence.slot.filter(|_| sequence.lease.far_blocks() == 0);
+        let whole = sequence.slot.filter(|_| sequence.lease.offloaded_blocks() == 0);
         let image = whole.and_then(|slot| {
             let blocks = sequence.lease.on_device(sequence.fed());
             self.images.take(sequence.fed(), blocks, slot)

@@ -177,7 +177,9 @@ impl GrammarStore {
         reasoning: Option<(bool, Option<usize>)>,
     ) -> Result<Held, ApiError> {
         let Ok(_place) = self.waiting.try_acquire() else {
-            let message = format!("{MOST_WAITING} grammars are waiting to be compiled, which is the limit; try again later");
+            let message = format!(
+                "{MOST_WAITING} grammars are waiting to be compiled, which is the limit; try again later"
+            );
             return Err(ApiError::new(StatusCode::TOO_MANY_REQUESTS, "queue_full", message));
         };
         let failed = |what: String| {

@@ -10,7 +10,7 @@
 mod random;
 
 use monomorph_cache::admission::blocks_for;
-use monomorph_cache::{Block, FarPlace, Lease, Place, PrefixCache, Reuse, Share};
+use monomorph_cache::{Block, Lease, OffloadPlace, Place, PrefixCache, Reuse, Share};
 use random::Random;
 use std::collections::HashMap;
 
@@ -30,7 +30,7 @@ struct Held {
 #[derive(Default)]
 struct Memory {
     blocks: HashMap<Block, [u32; SIZE]>,
-    places: HashMap<FarPlace, Vec<[u32; SIZE]>>,
+    places: HashMap<OffloadPlace, Vec<[u32; SIZE]>>,
 }
 
 impl Memory {
@@ -57,7 +57,7 @@ impl Memory {
 
 fn walk(seed: u64, blocks: usize, places: usize, group: usize, resident: usize, reuse: Reuse) -> [usize; 3] {
     let share = Share::new(resident, group, SIZE, FED, REACH);
-    let mut cache = PrefixCache::new(blocks, SIZE, SIZE, reuse).with_far(share, places);
+    let mut cache = PrefixCache::new(blocks, SIZE, SIZE, reuse).with_offload(share, places);
     let (mut random, mut memory) = (Random(seed), Memory::default());
     let mut held: Vec<Held> = Vec::new();
     let [mut sent, mut found, mut longest] = [0; 3];
@@ -86,14 +86,17 @@ fn walk(seed: u64, blocks: usize, places: usize, group: usize, resident: usize, 
             // Of a long prompt it is given as many as it may have.
             let ahead = random.below(60);
             if cache.departing(lease, done).is_some() {
-                assert!((share.kept + lease.far_blocks() + group) * SIZE <= done, "a block that is not full");
+                assert!(
+                    (share.kept + lease.offloaded_blocks() + group) * SIZE <= done,
+                    "a block that is not full"
+                );
             }
             // A sequence that began in the cache of another has its first step like all.
             let mut over = needed > share.most(places);
-            while !over && share.due(needed, lease.far_blocks()) > 0 {
+            while !over && share.due(needed, lease.offloaded_blocks()) > 0 {
                 let (group, place) = cache.departing(lease, done).expect("a group can always be sent");
                 let Some(place) = place else {
-                    assert_eq!(cache.free_far(), 0);
+                    assert_eq!(cache.free_offload_places(), 0);
                     over = true;
                     continue;
                 };
@@ -113,20 +116,20 @@ fn walk(seed: u64, blocks: usize, places: usize, group: usize, resident: usize, 
                 tokens.extend((done..done + fed).map(|at| (at / 9 + random.below(2)) as u32));
                 memory.write(lease, done, tokens);
                 cache.extend(lease, tokens).unwrap();
-                longest = longest.max(lease.far_blocks() + lease.blocks().len());
+                longest = longest.max(lease.offloaded_blocks() + lease.blocks().len());
                 assert!(lease.blocks().len() <= resident, "more than its share");
             }
         }
         for Held { lease, tokens } in &held {
             assert_eq!(memory.read(lease, tokens.len()), *tokens);
         }
-        let far: usize = held.iter().map(|one| one.lease.far_blocks() / group).sum();
-        assert_eq!(cache.free_far() + far, places);
+        let far: usize = held.iter().map(|one| one.lease.offloaded_blocks() / group).sum();
+        assert_eq!(cache.free_offload_places() + far, places);
     }
     for mut one in held {
         cache.release(&mut one.lease).unwrap();
     }
-    assert_eq!((cache.available(), cache.free_far()), (blocks, places));
+    assert_eq!((cache.available(), cache.free_offload_places()), (blocks, places));
     [sent, found, longest]
 }
 

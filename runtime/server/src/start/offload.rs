@@ -13,7 +13,7 @@ const DEPTH: u32 = 16;
 
 /// Flags of K/V offload.
 #[derive(Clone, Debug, clap::Args)]
-pub struct FarArgs {
+pub struct OffloadArgs {
     /// Let sequences be longer than their share of memory: their oldest keys and values go to a file in this
     /// directory, on a fast disk, and every step reads them from there.
     #[arg(long, value_name = "DIR")]
@@ -34,7 +34,7 @@ pub struct FarArgs {
     pub resident_blocks: Option<NonZero<usize>>,
 }
 
-impl FarArgs {
+impl OffloadArgs {
     /// Whether K/V offload is on.
     pub(crate) fn is_on(&self) -> bool {
         self.high_speed_swap.is_some()

@@ -7,7 +7,7 @@
 
 use crate::support::*;
 use monomorph_engine::scripted::{Controls, Script, Tokens};
-use monomorph_engine::{EngineError, EngineHandle, EngineOptions, Event, FarShare, Health, Request};
+use monomorph_engine::{EngineError, EngineHandle, EngineOptions, Event, Health, OffloadShare, Request};
 use monomorph_model::FarRoom;
 
 at_both_depths!(
@@ -20,8 +20,8 @@ at_both_depths!(
 fn far<const STEPS: usize>() -> (EngineHandle, Controls) {
     let room = FarRoom { places: 20, group: 2 };
     let script = Script { blocks: 12, far: Some(room), ..Script::default() };
-    let far = Some(FarShare { room, resident: 6 });
-    engine::<STEPS>(script, EngineOptions { far, ..EngineOptions::new(12, 4096, 16) })
+    let far = Some(OffloadShare { room, resident: 6 });
+    engine::<STEPS>(script, EngineOptions { offload: far, ..EngineOptions::new(12, 4096, 16) })
 }
 
 fn long() -> Request {
@@ -37,7 +37,7 @@ fn a_sequence_is_longer_than_all_blocks<const STEPS: usize>() {
     assert_eq!(ids, expected(&Request { max_tokens: most, ..whole }, &Tokens::Hash));
     finished(end);
     let stats = wait_for(&engine, "all to come back", is_idle);
-    assert_eq!((stats.free_far_places, stats.blocks_sent_far), (20, 40));
+    assert_eq!((stats.free_offload_places, stats.blocks_offloaded), (20, 40));
 }
 
 fn what_cannot_be_written_ends_its_sequence_and_no_other<const STEPS: usize>() {
@@ -52,7 +52,7 @@ fn what_cannot_be_written_ends_its_sequence_and_no_other<const STEPS: usize>() {
     assert_eq!(engine.health(), Health::Running);
     controls.fail_far_writes(false);
     assert_eq!(answer(engine.submit(long()).unwrap()).0, expected(&long(), &Tokens::Hash));
-    assert_eq!(wait_for(&engine, "all to come back", is_idle).free_far_places, 20);
+    assert_eq!(wait_for(&engine, "all to come back", is_idle).free_offload_places, 20);
 }
 
 fn what_cannot_be_read_ends_its_sequence_and_no_other<const STEPS: usize>() {
@@ -66,5 +66,5 @@ fn what_cannot_be_read_ends_its_sequence_and_no_other<const STEPS: usize>() {
     assert!(matches!(&end, Event::Failed(EngineError::Lost(why)) if why.contains("told to fail")), "{end:?}");
     assert_eq!(answer(other).0, expected(&short, &Tokens::Hash));
     assert_eq!(answer(engine.submit(long()).unwrap()).0, expected(&long(), &Tokens::Hash));
-    assert_eq!(wait_for(&engine, "all to come back", is_idle).free_far_places, 20);
+    assert_eq!(wait_for(&engine, "all to come back", is_idle).free_offload_places, 20);
 }

@@ -9,7 +9,7 @@ use crate::pool::Block;
 
 /// A slot on disk for a group of blocks, below the number of slots.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct FarPlace(pub u32);
+pub struct OffloadPlace(pub u32);
 
 /// Where a block of a sequence is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -17,7 +17,7 @@ pub enum Place {
     /// On the device.
     Here(Block),
     /// On disk: the group's slot, and the block's index in the group.
-    Far(FarPlace, usize),
+    Far(OffloadPlace, usize),
 }
 
 /// How much of a sequence is on the device.
