@@ -1,7 +1,7 @@
-//! What layers are made of, a folder a block: its words in MODEL.toml and its tensors (`spec.rs`), the keys and
-//! names of Hugging Face (`import.rs`), its ops and the layers made of them (`graph.rs`), what these compute
-//! (`reference.rs`), the phases they become (`phases.rs`), and the calls and launches of those (`cpu.rs`,
-//! `cuda.rs`, `kernels.rs`).
+//! What layers are made of, a folder a block: its words in MODEL.toml and its tensors (`spec.rs`), the keys
+//! and names of Hugging Face (`import.rs`), its ops and the layers made of them (`graph.rs`), what these
+//! compute (`reference.rs`), the phases they become (`phases.rs`), and the calls and launches of those
+//! (`cpu.rs`, `cuda.rs`, `kernels.rs`).
 //!
 //! Nothing outside this folder lists blocks: [`Mixer`], [`Ffn`], [`BlockOp`] and [`PhaseKind`] are made from
 //! the list at the end of this file.

@@ -240,8 +240,8 @@ pub enum Argument {
     Field(FieldId, Plane),
     /// This layer's K/V cache; the body's layers count from 0.
     Cache(BodyId),
-    /// A [part](super::StatePart) of this layer's recurrent state, by its name: that of slot 0, with the other
-    /// slots' behind it; the body's layers count from 0.
+    /// A [part](super::StatePart) of this layer's recurrent state, by its name: that of slot 0, with the
+    /// other slots' behind it; the body's layers count from 0.
     State(BodyId, &'static str),
     /// Where the codes begin, or end, of the first matrix that the schedule reads behind this layer.
     Following(Edge),

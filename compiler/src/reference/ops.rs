@@ -101,6 +101,7 @@ pub(crate) fn round(x: &[f32], format: Format) -> Vec<f32> {
     out
 }
 
+/// `x * sigmoid(gate)`, where each gate is for `width` elements.
 pub(super) fn sigmoid_gate(x: &[f32], gate: &[f32], width: usize) -> Vec<f32> {
     let gated = x.chunks_exact(width).zip(gate).flat_map(|(x, gate)| {
         let open = 1.0 / (1.0 + (-f64::from(*gate)).exp());

@@ -66,8 +66,8 @@ impl DeltaShape {
     }
 }
 
-/// The state on a CPU: matrices, `[versions][heads][parts of 32 columns][rows][32]`, so that what is worked on
-/// at a time is contiguous, and behind them the convolution's inputs, `[kept][input_stride]`.
+/// The state on a CPU: matrices, `[versions][heads][parts of 32 columns][rows][32]`, so that what is worked
+/// on at a time is contiguous, and behind them the convolution's inputs, `[kept][input_stride]`.
 ///
 /// Where a step verifies drafts, there is a version of the matrices after each of the last tokens, that after
 /// position `p` being version `p % versions`; the inputs of position `p` are row `p % kept`.

@@ -94,7 +94,8 @@ fn definition(shape: &Shape, weights: &Weights, stream: &Stream) -> Vec<Vec<f64>
 }
 
 /// Runs all sequences to their ends, cut into steps of up to `most` tokens each at random, and checks every
-/// row. A generation of sequences, by their lengths, takes over the slots of the one before. Returns the rows.
+/// row. A generation of sequences, by their lengths, takes over the slots of the one before. Returns the
+/// rows.
 fn run<
     const HEADS: usize,
     const HEAD_DIM: usize,

@@ -52,8 +52,6 @@ fn attend(op: &Attention, q: &[f32], keys: &[f32], values: &[f32], first_positio
     out
 }
 
-/// `x * sigmoid(gate)`, where each gate is for `width` elements.
-
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -5,9 +5,9 @@ use crate::blocks::{FieldForm, Operation};
 use crate::graph::{BodyBuilder, Builder, Rows, ValueId, WeightId};
 use crate::reference::Evaluation;
 
-/// `(z, xbc, dt) -> u`: a causal convolution of `xbc` with bias and SiLU, of which every head has its part `x`
-/// and its group's `B` and `C`; for every head a state `S` `[state, head_dim]` that begins with zeros; gate
-/// and norm (Dao & Gu, 2024). With `D_t = ln(1 + exp(dt + dt_bias))`, which nothing bounds:
+/// `(z, xbc, dt) -> u`: a causal convolution of `xbc` with bias and SiLU, of which every head has its part
+/// `x` and its group's `B` and `C`; for every head a state `S` `[state, head_dim]` that begins with zeros;
+/// gate and norm (Dao & Gu, 2024). With `D_t = ln(1 + exp(dt + dt_bias))`, which nothing bounds:
 ///
 /// ```text
 /// S <- exp(-exp(a_log) D_t) S + B (D_t x)^T;   y = S^T C + d x;   u = norm(y * silu(z))

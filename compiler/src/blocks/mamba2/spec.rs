@@ -10,8 +10,8 @@ use crate::spec::reader::Table;
 use crate::spec::types::{FileTensor, TensorClass};
 use monomorph_abi::state::Recurrence;
 
-/// Mamba-2 (Dao & Gu, 2024) as Nemotron-H has it: a short causal convolution of inputs, `B` and `C`, a matrix of
-/// state a head that decays, takes the input in and is read, a gate, and a norm over each group of heads.
+/// Mamba-2 (Dao & Gu, 2024) as Nemotron-H has it: a short causal convolution of inputs, `B` and `C`, a matrix
+/// of state a head that decays, takes the input in and is read, a gate, and a norm over each group of heads.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Mamba2 {
     /// Heads and widths.

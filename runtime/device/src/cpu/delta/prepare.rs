@@ -129,7 +129,8 @@ impl<
         for unit in lane.share(tokens * KEY_HEADS) {
             let (head, row) = (unit / tokens, unit % tokens);
             let state = (self.state, self.layer);
-            // SAFETY: nobody writes the projections in this phase, and inputs are kept only behind its barrier.
+            // SAFETY: nobody writes the projections in this phase, and inputs are kept only behind its
+            // barrier.
             let inputs = unsafe { inputs(self.batch, row, self.qkvz, 0, state, &self.scratch.zeros) };
             self.prepare_keys(head, row, &inputs);
             for value_head in head * Self::GROUP..(head + 1) * Self::GROUP {

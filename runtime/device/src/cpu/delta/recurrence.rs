@@ -44,8 +44,8 @@ impl<
             }
             // Each item keeps a share of the channels: which ones does not matter.
             let channels = head * CHANNELS / VALUE_HEADS..(head + 1) * CHANNELS / VALUE_HEADS;
-            // SAFETY: nobody writes the projections in this phase, the kept inputs were read before a barrier,
-            // and the items' shares are disjoint.
+            // SAFETY: nobody writes the projections in this phase, the kept inputs were read before a
+            // barrier, and the items' shares are disjoint.
             unsafe { keep(self.state, self.layer, sequence, (self.qkvz, 0), channels) };
         }
         lane.barrier();

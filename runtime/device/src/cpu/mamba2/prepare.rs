@@ -107,7 +107,8 @@ impl<
         for unit in lane.share(tokens * GROUPS) {
             let (group, row) = (unit / tokens, unit % tokens);
             let state = (self.state, self.layer);
-            // SAFETY: nobody writes the projections in this phase, and inputs are kept only behind its barrier.
+            // SAFETY: nobody writes the projections in this phase, and inputs are kept only behind its
+            // barrier.
             let inputs =
                 unsafe { inputs(self.batch, row, self.projected, INNER, state, &self.scratch.zeros) };
             let start = (group * self.scratch.capacity + row) * Self::GROUP;

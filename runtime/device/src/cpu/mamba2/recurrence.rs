@@ -37,8 +37,8 @@ impl<
             }
             // Each item keeps a share of the channels: which ones does not matter.
             let channels = head * CHANNELS / HEADS..(head + 1) * CHANNELS / HEADS;
-            // SAFETY: nobody writes the projections in this phase, the kept inputs were read before a barrier,
-            // and the items' shares are disjoint.
+            // SAFETY: nobody writes the projections in this phase, the kept inputs were read before a
+            // barrier, and the items' shares are disjoint.
             unsafe { keep(self.state, self.layer, sequence, (self.projected, INNER), channels) };
         }
         lane.barrier();

@@ -6,7 +6,8 @@ use super::super::simd::{F32s, LANES};
 use super::{load, store};
 use monomorph_weights::{Tensor, WeightsError};
 
-/// Weights of a causal convolution over `TAPS` tokens, each channel for itself. The last tap is the token's own.
+/// Weights of a causal convolution over `TAPS` tokens, each channel for itself. The last tap is the token's
+/// own.
 #[derive(Debug)]
 pub struct Convolution<const CHANNELS: usize, const TAPS: usize> {
     /// `[TAPS][CHANNELS]`, so that a vector is one tap of several channels.
@@ -59,8 +60,8 @@ impl<const CHANNELS: usize, const TAPS: usize> Convolution<CHANNELS, TAPS> {
     }
 
     /// Channels `from ..` of a token, as many as `out` takes, through the convolution and SiLU. `inputs` are
-    /// the channels of the tokens that the taps fall on, the token's own last; `bias`, one a channel, is added
-    /// to the sum if there is one.
+    /// the channels of the tokens that the taps fall on, the token's own last; `bias`, one a channel, is
+    /// added to the sum if there is one.
     #[inline(always)]
     pub(in super::super) fn apply(
         &self,

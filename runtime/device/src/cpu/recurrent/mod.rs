@@ -1,4 +1,5 @@
-//! What recurrent layers share: the state of sequences, the causal convolution before it, columns of a matrix.
+//! What recurrent layers share: the state of sequences, the causal convolution before it, columns of a
+//! matrix.
 
 mod convolution;
 mod state;
@@ -53,8 +54,8 @@ pub(super) unsafe fn inputs<
 }
 
 /// Calls `each` for rows of a sequence and the position whose version of the matrix they end in: the tokens
-/// that hold go through the version after the last of them, drafts through one each. A version is written only
-/// when nobody can come back to what it held.
+/// that hold go through the version after the last of them, drafts through one each. A version is written
+/// only when nobody can come back to what it held.
 ///
 /// # Safety
 /// No other lane reads or writes this head's matrices of the sequence meanwhile.
