@@ -90,7 +90,7 @@ fn every_layer_of_a_delta_net_has_its_state_for_every_slot() {
             assert_eq!(state.window_floats, 4 * (2 * 2048 + 4096));
             assert_eq!(state.matrix_floats, 32 * 128 * 128);
             let (window, matrices) = (4 * state.window_floats, 4 * state.matrix_floats);
-            assert!(text.contains(&format!("memory.state({},{window},{matrices},0)?", body.layers.len())));
+            assert!(text.contains(&format!("memory.state({},[{window},{matrices},0])?", body.layers.len())));
             bytes += state.bytes() * body.layers.len() as u64;
         }
     }

@@ -47,7 +47,12 @@ fn the_crates_on_the_forward_path_dispatch_nothing() {
 fn every_kind_of_planted_dispatch_is_found() {
     let search = [root().join("targets")];
     let target = spec::load(&search, "x86-64-v4/smollm2-135m/q4_1").unwrap_or_else(|error| panic!("{error}"));
-    let stack = emitted(&target);
+    let device = root().join("runtime/device/src");
+    let model = |backend: &str| {
+        let path = device.join(backend).join("model.rs");
+        std::fs::read_to_string(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
+    };
+    let sources = [emitted(&target), model("cpu"), model("cuda")];
     for (planted, found) in [
         ("fn f(x: &dyn Fn()) { x() }", "trait object"),
         ("fn f(x: Box<dyn std::fmt::Debug>) {}", "trait object"),
@@ -74,7 +79,9 @@ fn every_kind_of_planted_dispatch_is_found() {
         ),
         ("fn f() -> bool { is_x86_feature_detected!(\"avx2\") }", "branch on the CPU it runs on"),
     ] {
-        let findings = dispatch::walk("stack.rs", &format!("{stack}\n{planted}\n"));
-        assert!(findings.iter().any(|finding| finding.what == found), "{planted}: {findings:?}");
+        for source in &sources {
+            let findings = dispatch::walk("stack.rs", &format!("{source}\n{planted}\n"));
+            assert!(findings.iter().any(|finding| finding.what == found), "{planted}: {findings:?}");
+        }
     }
 }

@@ -7,25 +7,17 @@ use crate::plan::{BufferId, FieldId, FieldKind, Phase, Plan, PlanBody};
 use crate::spec::types::Activation;
 use proc_macro2::{Ident, TokenStream};
 
-/// Where a phase's weights and rows are found.
-#[derive(Clone, Copy, Debug)]
-pub struct Place {
-    in_layer: bool,
-    in_draft: bool,
+/// Where a phase's weights are found.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Place {
+    /// In the layer's struct, called `weights`.
+    Layer,
+    /// In the stack's.
+    Stack,
 }
 
-impl Place {
-    /// Weights in the layer's struct, called `weights`.
-    pub const LAYER: Place = Place { in_layer: true, in_draft: false };
-    /// Weights in the stack's.
-    pub const GLOBAL: Place = Place { in_layer: false, in_draft: false };
-    /// Weights in the stack's; rows are those of a pass that drafts.
-    pub const DRAFT: Place = Place { in_layer: false, in_draft: true };
-    /// Weights in the layer's struct; rows are those of a pass that drafts.
-    pub const DRAFT_LAYER: Place = Place { in_layer: true, in_draft: true };
-}
-
-/// The call of a phase's function; `self`, `lane` and, in a layer, `layer` and `weights` are in scope.
+/// The call of a phase's function; `self`, `lane`, `batch` or `rows`, and in a layer `layer` and `weights`
+/// are in scope.
 pub fn phase(plan: &Plan, body: &PlanBody, phase: &Phase, place: Place) -> TokenStream {
     phase.kind.kind().cpu(&Call { plan, body, place })
 }
@@ -49,19 +41,16 @@ impl Call<'_> {
     /// A field.
     pub fn field(&self, id: FieldId) -> TokenStream {
         let name = format_ident!("{}", self.plan.field(id).name);
-        if self.place.in_layer { quote!(&weights.#name) } else { quote!(&self.globals.#name) }
-    }
-
-    /// The step's batch, or the pass's.
-    pub fn batch(&self) -> TokenStream {
-        if self.place.in_draft { quote!(self.drafting.batch()) } else { quote!(&self.batch) }
+        match self.place {
+            Place::Layer => quote!(&weights.#name),
+            Place::Stack => quote!(&self.globals.#name),
+        }
     }
 
     /// Rows that a buffer has.
     pub fn rows(&self, id: BufferId) -> TokenStream {
         match self.plan.buffer(id).rows {
-            Rows::Tokens if self.place.in_draft => quote!(self.drafting.batch().tokens()),
-            Rows::Tokens => quote!(self.batch.tokens()),
+            Rows::Tokens => quote!(batch.tokens()),
             Rows::Outputs => quote!(rows.len()),
             Rows::Slots(_) => unreachable!("phases count tokens"),
         }

@@ -15,20 +15,16 @@ pub fn stack(plan: &Plan) -> TokenStream {
     let buffers = buffers(plan);
     let stack = stack_struct(plan);
     let bodies = plan.bodies.iter().filter(|body| !body.layers.is_empty()).map(|it| layer(plan, it));
-    let forward = forward(plan);
-    let head = head(plan);
+    let contract = contract(plan);
     let draft = cpu_draft::passes(plan);
-    let model = model(plan);
-    let state_place = (plan.memory.state > 0).then(|| quote! { StatePlace, });
+    let [vocabulary, drafts] = [logits_width(plan), plan.drafts()].map(number);
     quote! {
         use crate::spec::SPEC;
-        use monomorph_device::cpu::*;
+        use monomorph_device::cpu::{self, *};
         use monomorph_formats::Format;
-        use monomorph_model::{
-            BlockId, FarId, FarRoom, LoadError, LoadOptions, Model, ModelSpec, Progress, #state_place Step, StepOutput,
-            Ticket, Weights,
-        };
+        use monomorph_model::{LoadError, ModelSpec};
         use monomorph_weights::Checkpoint;
+        use std::ops::Range;
 
         #weights
         #(#frequencies)*
@@ -37,22 +33,25 @@ pub fn stack(plan: &Plan) -> TokenStream {
         #stack
 
         impl Stack {
-            #forward
             #(#bodies)*
-            #head
-            #draft
         }
 
-        #model
+        #contract
+        #draft
+
+        /// What the server runs.
+        pub type Model = cpu::Model<Stack, #vocabulary, #drafts>;
     }
 }
 
 /// Something phases work in: its name among the buffers, its type, and how it is made.
 pub type Working = (Ident, TokenStream, TokenStream);
 
-/// What a body's phases work in: its type, and how it is made, where `lanes` is in scope.
+/// What a body's phases work in.
 pub struct Scratch {
+    /// Its type.
     pub kind: TokenStream,
+    /// How it is made; `lanes` is in scope.
     pub new: TokenStream,
 }
 
@@ -154,50 +153,28 @@ fn stack_struct(plan: &Plan) -> TokenStream {
             None => layers,
         }
     });
-    let drafts = number(plan.drafts());
-    let draft_fields = cpu_draft::fields(plan);
-    quote! {
-        /// Weights, caches and activations, and the threads that work on them.
-        pub struct Stack {
-            team: Team,
-            far: Far,
-            batch: Batch,
-            globals: Globals,
-            #(#fields,)*
-            buffers: Buffers,
-            outputs: Outputs<#drafts>,
-            #draft_fields
-        }
-    }
-}
-
-/// From token ids to the last layer's residual stream.
-fn forward(plan: &Plan) -> TokenStream {
-    let in_layers = plan.bodies.iter().filter(|body| !body.layers.is_empty());
-    let angles = in_layers.filter_map(|body| angles(body, &quote!(&self.batch)));
-    let embed = plan.bodies[0].phases.iter().map(|it| phase(plan, &plan.bodies[0], it, Place::GLOBAL));
-    let layers = layer_loop(plan, &layer_order(plan), |body| {
-        let run = body_ident(body, "_layer");
-        quote!(self.#run(lane, layer, weights);)
+    let draft = plan.draft_layer().map(|layer| {
+        let heads = plan.kv_heads(layer).expect("the spec checks that a draft's layer attends");
+        let (cache, kind) = (body_ident(layer, "_cache"), cache_type(plan, heads));
+        quote!(#cache: #kind,)
     });
     quote! {
-        /// From token ids to the last layer's residual stream.
-        fn forward(&self) {
-            self.team.run(|lane| {
-                #(#embed)*
-                #(#angles)*
-                #layers
-            });
+        /// Weights, what layers keep, and activations.
+        pub struct Stack {
+            globals: Globals,
+            #(#fields,)*
+            #draft
+            buffers: Buffers,
         }
     }
 }
 
 /// The statement that finds the angles of a batch's positions, for a body whose heads turn.
-pub fn angles(body: &PlanBody, batch: &TokenStream) -> Option<TokenStream> {
+pub fn angles(body: &PlanBody) -> Option<TokenStream> {
     let factor = float(body.frequencies()?.factor);
     let table = format_ident!("{}", body_ident(body, "_frequencies").to_string().to_uppercase());
     let angles = body_ident(body, "_angles");
-    Some(quote!(rotary_angles(lane, #batch, &#table, #factor, &self.buffers.#angles);))
+    Some(quote!(rotary_angles(lane, batch, &#table, #factor, &self.buffers.#angles);))
 }
 
 /// The bodies of the model's layers in order.
@@ -243,34 +220,19 @@ pub fn layer_loop(plan: &Plan, order: &[usize], run: impl Fn(&PlanBody) -> Token
 /// One layer of a body.
 fn layer(plan: &Plan, body: &PlanBody) -> TokenStream {
     let (run, kind) = (body_ident(body, "_layer"), layer_type(&body.name));
-    let phases = body.phases.iter().map(|it| phase(plan, body, it, Place::LAYER));
+    let phases = body.phases.iter().map(|it| phase(plan, body, it, Place::Layer));
     let documentation = format!(" One `{}` layer; `layer` counts those of its kind.", body.name);
     quote! {
         #[doc = #documentation]
-        fn #run(&self, lane: &Lane, layer: usize, weights: &#kind) {
+        fn #run(&self, lane: &Lane, batch: &Batch, layer: usize, weights: &#kind) {
             #(#phases)*
         }
     }
 }
 
-/// From the residual stream to the logits of some rows.
-fn head(plan: &Plan) -> TokenStream {
-    let body = &plan.bodies[plan.head().0];
-    let phases = body.phases.iter().map(|it| phase(plan, body, it, Place::GLOBAL));
-    quote! {
-        /// The logits of `rows` of the residual stream.
-        fn head(&self, rows: &[u32]) {
-            self.team.run(|lane| {
-                #(#phases)*
-            });
-        }
-    }
-}
-
-/// The implementation of the contract.
-fn model(plan: &Plan) -> TokenStream {
-    let mut locals = Vec::new();
-    let mut names = Vec::new();
+/// What the hand-written model asks of the stack.
+fn contract(plan: &Plan) -> TokenStream {
+    let (mut locals, mut names, mut kept) = (Vec::new(), Vec::new(), Vec::new());
     for body in plan.bodies.iter().filter(|body| !body.layers.is_empty()) {
         let (layers, kind) = (body_ident(body, "_layers"), layer_type(&body.name));
         let count = number(body.layers.len());
@@ -283,158 +245,89 @@ fn model(plan: &Plan) -> TokenStream {
         };
         locals.push(quote! {
             let #layers = #indices
-                .map(|layer| #kind::load(&loader, checkpoint, layer))
+                .map(|layer| #kind::load(loader, checkpoint, layer))
                 .collect::<Result<Vec<_>, _>>()?;
         });
-        names.push(quote!(#layers));
-        match body.keeps(&plan.target) {
-            Some(Keeps::Blocks(_)) => {
-                let cache = body_ident(body, "_cache");
-                locals.push(quote!(let #cache = KvCache::new(#count, blocks)?;));
-                names.push(quote!(#cache));
-            }
+        names.push(layers);
+        let (name, new) = match body.keeps(&plan.target) {
+            Some(Keeps::Blocks(_)) => (body_ident(body, "_cache"), cache(body)),
             Some(Keeps::State(_)) => {
-                let state = body_ident(body, "_state");
-                locals.push(quote!(let #state = RecurrentState::new(#count, states)?;));
-                names.push(quote!(#state));
+                (body_ident(body, "_state"), quote!(RecurrentState::new(#count, room.states)?))
             }
-            None => {}
-        }
+            None => continue,
+        };
+        locals.push(quote!(let #name = #new;));
+        kept.push(name);
     }
-    let states: Vec<Ident> = plan
-        .bodies
-        .iter()
-        .filter(|body| !body.layers.is_empty() && plan.state(body).is_some())
-        .map(|body| body_ident(body, "_state"))
-        .collect();
-    let snapshots = states.first().map(|state| {
-        quote! {
-            fn snapshots(&self) -> usize {
-                self.#state.states().snapshots
-            }
-        }
-    });
-    let copies = (!states.is_empty()).then(|| {
-        quote! {
-            for copy in &step.copies {
-                #(self.#states.copy(copy);)*
-            }
-        }
-    });
-    let swap = swap(plan, &states);
+    if let Some(layer) = plan.draft_layer() {
+        let (name, new) = (body_ident(layer, "_cache"), cache(layer));
+        locals.push(quote!(let #name = #new;));
+        kept.push(name);
+    }
+    let keeps = kept.iter().rev().fold(quote!(()), |behind, name| quote!((&mut self.#name, #behind)));
+    let in_layers = plan.bodies.iter().filter(|body| !body.layers.is_empty());
+    let angles = in_layers.filter_map(angles);
+    let of_body = |body: &PlanBody| -> Vec<TokenStream> {
+        body.phases.iter().map(|it| phase(plan, body, it, Place::Stack)).collect()
+    };
+    let (embed, head) = (of_body(&plan.bodies[0]), of_body(&plan.bodies[plan.head().0]));
+    let layers = layer_loop(plan, &layer_order(plan), run_layer);
     let logits = format_ident!("{}", logits_name(plan));
-    let cpu_draft::Statements { load, batch: ahead, names: draft_names, submit } =
-        cpu_draft::statements(plan);
-    let far::Statements { open, send, parts } = far::statements(plan);
+    let [vocabulary, drafts, parts] =
+        [logits_width(plan), plan.drafts(), far::parts_of_model(plan)].map(number);
+    let passes = cpu_draft::kind(plan);
     quote! {
-        impl Model for Stack {
+        impl cpu::Stack<#vocabulary, #drafts> for Stack {
             const SPEC: &'static ModelSpec = &SPEC;
+            const PARTS: Range<usize> = 0..#parts;
 
-            fn load(weights: &Weights, options: &LoadOptions, progress: &Progress) -> Result<Self, LoadError> {
-                let checkpoint = weights.checkpoint()?;
-                let blocks = options.blocks_or_one_sequence(SPEC.block_tokens);
-                let states = options.states(&SPEC);
-                checkpoint.refuse_surplus(|name| SPEC.knows(name))?;
-                progress.expect(SPEC.weight_bytes);
-                let team = Team::new(options.threads).map_err(LoadError::Threads)?;
-                let loader = Loader::new(&team, checkpoint.path(), progress);
-                let globals = Globals::load(&loader, checkpoint)?;
+            type Drafts = #passes;
+
+            fn load(loader: &Loader, checkpoint: &Checkpoint, room: Room) -> Result<Self, LoadError> {
+                let globals = Globals::load(loader, checkpoint)?;
                 #(#locals)*
-                let limits = BatchLimits {
-                    tokens: SPEC.step_tokens,
-                    sequences: states.sequences,
-                    vocabulary: SPEC.vocabulary,
-                    context: SPEC.context,
-                    block_tokens: SPEC.block_tokens,
-                    blocks,
-                };
-                #load
-                #open
-                let batch = Batch::new(limits).streamed(&far)#ahead;
-                let buffers = Buffers::new(team.lanes());
-                Ok(Stack { team, far, batch, globals, #(#names,)* buffers, outputs: Outputs::default(), #draft_names })
+                let buffers = Buffers::new(room.lanes);
+                Ok(Stack { globals, #(#names,)* #(#kept,)* buffers })
             }
 
-            fn blocks(&self) -> usize {
-                self.batch.limits().blocks
+            fn keeps(&mut self) -> impl Keeps {
+                #keeps
             }
 
-            fn sequences(&self) -> usize {
-                self.batch.limits().sequences
+            fn forward(&self, lane: &Lane, batch: &Batch) {
+                #(#embed)*
+                #(#angles)*
+                #layers
             }
 
-            #snapshots
-
-            fn far(&self) -> Option<FarRoom> {
-                self.far.room()
+            fn head(&self, lane: &Lane, rows: &[u32]) {
+                #(#head)*
             }
 
-            fn send_far(&mut self, blocks: &[BlockId], to: FarId) -> Result<(), String> {
-                #send
-            }
-
-            #swap
-
-            fn submit(&mut self, step: &Step) -> Ticket {
-                self.team.pin_caller();
-                #copies
-                self.batch.fill(step, &self.outputs);
-                self.far.begin(step, &self.batch, #parts);
-                self.forward();
-                self.outputs.begin(step);
-                let mut first = 0;
-                while first < self.batch.outputs().len() {
-                    let last = self.batch.outputs().len().min(first + SPEC.step_sequences);
-                    self.head(&self.batch.outputs()[first..last]);
-                    self.outputs.take(&self.team, step, &self.batch, first..last, &mut self.buffers.#logits);
-                    first = last;
-                }
-                #submit
-                self.far.end(step, &mut self.outputs);
-                self.outputs.end()
-            }
-
-            fn collect(&mut self, ticket: Ticket) -> StepOutput {
-                self.outputs.collect(ticket)
+            fn logits(&mut self) -> &mut Rows<#vocabulary> {
+                &mut self.buffers.#logits
             }
         }
     }
 }
 
-/// The functions that read and write what the model remembers, cache by cache.
-fn swap(plan: &Plan, states: &[Ident]) -> TokenStream {
-    let layers = plan.bodies.iter().filter(|body| !body.layers.is_empty());
-    let attends = layers.filter(|body| plan.kv_heads(body).is_some());
-    let draft = plan.draft_layer();
-    let caches: Vec<Ident> = attends.chain(draft).map(|body| body_ident(body, "_cache")).collect();
-    let state = (!states.is_empty()).then(|| {
-        quote! {
-            fn read_state(&mut self, place: StatePlace, into: &mut [u8]) {
-                #(let into = self.#states.read_state(place, into);)*
-                assert!(into.is_empty(), "more than a state was asked for");
-            }
+/// The expression that makes the cache of a body's layers.
+fn cache(body: &PlanBody) -> TokenStream {
+    let parts = far::table(body);
+    quote!(KvCache::new(&#parts, room.blocks)?)
+}
 
-            fn write_state(&mut self, place: StatePlace, from: &[u8]) {
-                #(let from = self.#states.write_state(place, from);)*
-                assert!(from.is_empty(), "more than a state was given");
-            }
-        }
-    });
-    quote! {
-        fn read_block(&mut self, block: BlockId, into: &mut [u8]) {
-            #(let into = self.#caches.read_block(block, into);)*
-            assert!(into.is_empty(), "more than a block was asked for");
-        }
-
-        fn write_block(&mut self, block: BlockId, from: &[u8]) {
-            #(let from = self.#caches.write_block(block, from);)*
-            assert!(from.is_empty(), "more than a block was given");
-        }
-
-        #state
-    }
+/// The statement that runs a layer of a body.
+pub fn run_layer(body: &PlanBody) -> TokenStream {
+    let run = body_ident(body, "_layer");
+    quote!(self.#run(lane, batch, layer, weights);)
 }
 
 pub fn logits_name(plan: &Plan) -> &str {
     &plan.buffer(plan.logits()).name
+}
+
+/// Columns of the logits.
+fn logits_width(plan: &Plan) -> usize {
+    plan.buffer(plan.logits()).width
 }

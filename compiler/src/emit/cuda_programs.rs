@@ -65,7 +65,7 @@ pub fn program(plan: &Plan, cuda: &CudaPlan, program: &Program) -> TokenStream {
             let launch = launch(plan, cuda, Some(body), it);
             quote!(#stage #launch)
         });
-        let documentation = format!(" One `{}` layer of [`Layers::{}`].", body.name, program.name);
+        let documentation = format!(" One `{}` layer of [`Stack::{}`].", body.name, program.name);
         quote! {
             #[doc = #documentation]
             fn #run(&self, queue: &mut Queue, layer: usize, weights: &#kind) {
@@ -117,7 +117,7 @@ fn passes(plan: &Plan, cuda: &CudaPlan, program: &Program) -> (Vec<TokenStream>,
             let (run, kind) = (run(body), layer_type(&body.name));
             let launches = launches.iter().map(|it| launch(plan, cuda, Some(body), it));
             let documentation =
-                format!(" One `{}` layer of a pass of [`Layers::{}`].", body.name, program.name);
+                format!(" One `{}` layer of a pass of [`Stack::{}`].", body.name, program.name);
             functions.push(quote! {
                 #[doc = #documentation]
                 fn #run(&self, queue: &mut Queue, pass: usize, layer: usize, weights: &#kind) {
@@ -219,9 +219,11 @@ fn argument(plan: &Plan, cuda: &CudaPlan, body: Option<&PlanBody>, argument: &Ar
             quote!(self.#cache.layer(#layer))
         }
         Argument::State(body, part) => {
-            let state = body_ident(&plan.bodies[body.0], "_state");
-            let part = format_ident!("{part}");
-            quote!(self.#state.#part(layer))
+            let body = &plan.bodies[body.0];
+            let parts = plan.state(body).map_or(Vec::new(), |state| state.parts);
+            let at = parts.iter().position(|it| it.name == *part).expect("a part of the body's state");
+            let (state, at) = (body_ident(body, "_state"), number(at));
+            quote!(self.#state.part(#at, layer))
         }
         Argument::Following(edge) => {
             let body = body.expect("only launches of layers have weights that follow");

@@ -19,33 +19,33 @@ pub fn stack(plan: &Plan) -> TokenStream {
     let parts = far::numbers(plan);
     let kernels = kernels(cuda);
     let areas = [buffers(plan), scratch(cuda)];
-    let layers = layers_struct(plan, cuda);
+    let stack = stack_struct(plan, cuda);
     let programs = cuda.programs.iter().map(|it| program(plan, cuda, it));
     let traits = programs_impl(cuda);
-    let model = model(plan, cuda);
+    let contract = contract(plan, cuda);
     quote! {
         use crate::arguments::*;
         use crate::spec::SPEC;
-        use monomorph_device::cuda::*;
+        use monomorph_device::cuda::{self, *};
         use monomorph_formats::Format;
-        use monomorph_model::{
-            BlockId, FarId, FarRoom, LoadError, LoadOptions, Model, ModelSpec, Progress, StatePlace, Step, StepOutput, Ticket,
-            Weights,
-        };
+        use monomorph_model::{LoadError, ModelSpec};
 
         #weights
         #(#frequencies)*
         #parts
         #kernels
         #(#areas)*
-        #layers
+        #stack
 
-        impl Layers {
+        impl Stack {
             #(#programs)*
         }
 
         #traits
-        #model
+        #contract
+
+        /// What the server runs.
+        pub type Model = cuda::Model<Stack>;
     }
 }
 
@@ -93,7 +93,7 @@ fn kernels(cuda: &CudaPlan) -> TokenStream {
         #(#modules)*
 
         /// All kernels, by the module they stand in.
-        struct Kernels { #(#names: #types),* }
+        pub struct Kernels { #(#names: #types),* }
 
         impl Kernels {
             fn load(gpu: &Gpu) -> Result<Self, Fault> {
@@ -151,7 +151,7 @@ fn turns(plan: &Plan, body: &PlanBody) -> bool {
     body.frequencies().is_some() && at.is_some_and(|at| rotary_body(plan, at) == at)
 }
 
-fn layers_struct(plan: &Plan, cuda: &CudaPlan) -> TokenStream {
+fn stack_struct(plan: &Plan, cuda: &CudaPlan) -> TokenStream {
     let fields = bodies_that_remember(plan).map(|body| {
         let (layers, kind) = (body_ident(body, "_layers"), layer_type(&body.name));
         let count = number(body.layers.len());
@@ -166,14 +166,17 @@ fn layers_struct(plan: &Plan, cuda: &CudaPlan) -> TokenStream {
         let [cache, state, rotary] = ["_cache", "_state", "_rotary"].map(|suffix| body_ident(body, suffix));
         let kept = body.keeps(&plan.target).map(|keeps| match keeps {
             Keeps::Blocks(_) => quote!(#cache: Cache,),
-            Keeps::State(_) => quote!(#state: State,),
+            Keeps::State(kept) => {
+                let parts = number(kept.parts.len());
+                quote!(#state: State<#parts>,)
+            }
         });
         let rotary = turns(plan, body).then(|| quote!(#rotary: Pointer,));
         quote!(#weights #following #kept #rotary)
     });
     quote! {
-        /// Weights, caches and activations, and the kernels that work on them.
-        struct Layers {
+        /// Weights, what layers keep, activations, and the kernels that work on them.
+        pub struct Stack {
             kernels: Kernels,
             globals: Globals,
             #(#fields)*
@@ -201,18 +204,30 @@ fn programs_impl(cuda: &CudaPlan) -> TokenStream {
     let short = short.scan(0, |least, it| {
         let (run, first, last) = (format_ident!("{}", it.name), number(*least), number(it.rows));
         *least = it.rows + 1;
-        Some(quote!(#first..=#last => Layers::#run(self, queue),))
+        Some(quote!(#first..=#last => Stack::#run(self, queue),))
     });
-    let recorded = recorded(cuda).enumerate().map(|(at, (program, draft))| {
+    let decode = recorded(cuda).enumerate().map(|(at, (program, draft))| {
         let (at, run) = (number(at), format_ident!("{}", program.name));
-        let draft = draft.map(|draft| {
-            let run = format_ident!("{}", draft.name);
-            quote!(Layers::#run(self, queue);)
-        });
+        let draft = draft.map(|_| quote!(self.draft(#at, queue);));
         quote! {
             #at => {
-                Layers::#run(self, queue);
+                Stack::#run(self, queue);
                 #draft
+            }
+        }
+    });
+    let drafts = recorded(cuda).enumerate().filter_map(|(at, (_, draft))| {
+        let (at, run) = (number(at), format_ident!("{}", draft?.name));
+        Some(quote!(#at => Stack::#run(self, queue),))
+    });
+    let drafts: Vec<TokenStream> = drafts.collect();
+    let draft = (!drafts.is_empty()).then(|| {
+        quote! {
+            fn draft(&self, program: usize, queue: &mut Queue) {
+                match program {
+                    #(#drafts)*
+                    _ => unreachable!("no such passes were recorded"),
+                }
             }
         }
     });
@@ -221,30 +236,32 @@ fn programs_impl(cuda: &CudaPlan) -> TokenStream {
         let run = format_ident!("{}", it.name);
         quote! {
             fn learn(&self, queue: &mut Queue) {
-                Layers::#run(self, queue);
+                Stack::#run(self, queue);
             }
         }
     });
     quote! {
-        impl Programs for Layers {
+        impl Programs for Stack {
             const HEAD_ROWS: usize = #rows;
 
             fn decode(&self, program: usize, queue: &mut Queue) {
                 match program {
-                    #(#recorded)*
+                    #(#decode)*
                     _ => unreachable!("no such program was recorded"),
                 }
             }
 
+            #draft
+
             fn prefill(&self, tokens: usize, queue: &mut Queue) {
                 match tokens {
                     #(#short)*
-                    _ => Layers::#run_prefill(self, queue),
+                    _ => Stack::#run_prefill(self, queue),
                 }
             }
 
             fn head(&self, queue: &mut Queue) {
-                Layers::#run_head(self, queue);
+                Stack::#run_head(self, queue);
             }
 
             #learn
@@ -252,10 +269,9 @@ fn programs_impl(cuda: &CudaPlan) -> TokenStream {
     }
 }
 
-/// The implementation of the contract.
-fn model(plan: &Plan, cuda: &CudaPlan) -> TokenStream {
-    let mut mixers = Vec::new();
-    let mut names = Vec::new();
+/// What the hand-written model asks of the stack.
+fn contract(plan: &Plan, cuda: &CudaPlan) -> TokenStream {
+    let (mut kept, mut names) = (Vec::new(), Vec::new());
     let (mut rotary_position, mut areas) = (0, plan.buffers.len() + cuda.scratch.len());
     for body in bodies_that_remember(plan) {
         let layers = number(body.layers.len().max(1));
@@ -263,15 +279,15 @@ fn model(plan: &Plan, cuda: &CudaPlan) -> TokenStream {
             Some(Keeps::State(state)) => {
                 let name = body_ident(body, "_state");
                 let bytes = state.parts.iter().map(|part| number(part.bytes));
-                mixers.push(quote!(let #name = memory.state(#layers, #(#bytes),*)?;));
-                names.push(quote!(#name));
+                kept.push(quote!(let #name = from.memory.state(#layers, [#(#bytes),*])?;));
+                names.push(name);
                 areas += state.parts.len();
             }
             Some(Keeps::Blocks(heads)) => {
                 let (cache, parts) = (body_ident(body, "_cache"), far::table(body));
                 let bytes = number(heads.layout(&plan.target).block_bytes());
-                mixers.push(quote!(let #cache = memory.cache(&#parts, #bytes)?;));
-                names.push(quote!(#cache));
+                kept.push(quote!(let #cache = from.memory.cache(&#parts, #bytes)?;));
+                names.push(cache);
                 areas += 1;
             }
             None => {}
@@ -283,19 +299,70 @@ fn model(plan: &Plan, cuda: &CudaPlan) -> TokenStream {
             let table = format_ident!("{}", table.to_string().to_uppercase());
             let factor = float(frequencies.factor);
             rotary_position += 8 * frequencies.inverse.len();
-            mixers.push(quote! {
-                let #rotary = load_rotary(&gpu, &mut memory, &#table, #factor, options.threads)?;
-            });
-            names.push(quote!(#rotary));
+            kept.push(quote!(let #rotary = from.rotary(&#table, #factor)?;));
+            names.push(rotary);
         }
     }
     // Each may leave a gap up to the next multiple of 256.
     let (gaps, rotary_position) = (number(256 * areas), number(rotary_position));
     let state = number(plan.memory.state as usize);
     let weights = cuda_weights::loads(plan);
-    let mut layers: Vec<Ident> = bodies_with_layers(plan).map(|body| body_ident(body, "_layers")).collect();
-    let mut tables = Vec::new();
-    for (at, body) in plan.bodies.iter().enumerate().filter(|(_, body)| looks_ahead(plan, cuda, body)) {
+    let layers = bodies_with_layers(plan).map(|body| body_ident(body, "_layers"));
+    let (following, tables) = following(plan, cuda);
+    let logits = format_ident!("{}", logits_name(plan));
+    let decode = recorded(cuda).map(|(program, draft)| {
+        let (name, [sequences, tokens]) = (&program.name, [program.sequences, program.tokens].map(number));
+        let drafts = match draft {
+            None => quote!(None),
+            Some(Program { name, .. }) => quote!(Some(#name)),
+        };
+        quote!(Decode { name: #name, sequences: #sequences, tokens: #tokens, drafts: #drafts })
+    });
+    let parts = far::parts(plan);
+    quote! {
+        impl cuda::Stack for Stack {
+            const SPEC: &'static ModelSpec = &SPEC;
+
+            const NEEDS: Needs = Needs {
+                weights: WEIGHT_BYTES,
+                state: #state,
+                activations: Buffers::BYTES,
+                scratch: Scratch::BYTES,
+                rotary_position: #rotary_position,
+                gaps: #gaps,
+            };
+
+            const PARTS: &'static [(usize, &'static [usize])] = #parts;
+
+            const DECODE: &'static [Decode] = &[#(#decode),*];
+
+            type Kernels = Kernels;
+
+            fn kernels(gpu: &Gpu) -> Result<Kernels, Fault> {
+                Kernels::load(gpu)
+            }
+
+            fn load(kernels: Kernels, mut from: Loading) -> Result<Self, LoadError> {
+                let buffers = Buffers::take(from.memory)?;
+                let scratch = Scratch::take(from.memory)?;
+                #(#kept)*
+                #weights
+                #(#tables)*
+                Ok(Stack { kernels, globals, #(#layers,)* #(#following,)* #(#names,)* buffers, scratch })
+            }
+
+            fn logits(&self) -> Pointer {
+                self.buffers.#logits
+            }
+        }
+    }
+}
+
+/// Where the weights that follow each layer begin and end: the tables' names, and the statements that make
+/// them.
+fn following(plan: &Plan, cuda: &CudaPlan) -> (Vec<Ident>, Vec<TokenStream>) {
+    let bodies = plan.bodies.iter().enumerate().filter(|(_, body)| looks_ahead(plan, cuda, body));
+    let of_body = |(at, body): (usize, &PlanBody)| {
         let name = body_ident(body, "_following");
         let ranges = plan.following(BodyId(at)).into_iter().map(|(body, layer, matrix)| {
             let field = plan.field(matrix);
@@ -309,119 +376,8 @@ fn model(plan: &Plan, cuda: &CudaPlan) -> TokenStream {
                 None => quote!(globals.#place.codes.range(#bytes)),
             }
         });
-        tables.push(quote!(let #name = [#(#ranges),*];));
-        layers.push(name);
-    }
-    let logits = format_ident!("{}", logits_name(plan));
-    let records = recorded(cuda).enumerate().map(|(at, (program, draft))| {
-        let (at, name) = (number(at), &program.name);
-        let [sequences, tokens] = [program.sequences, program.tokens].map(number);
-        let record = quote!(steps.record(#name, #sequences, #tokens, |queue| layers.decode(#at, queue))?;);
-        let Some(draft) = draft else { return record };
-        let (name, run) = (&draft.name, format_ident!("{}", draft.name));
-        quote! {
-            #record
-            steps.record_drafts(#name, #sequences, |queue| layers.#run(queue))?;
-        }
-    });
-    let parts = far::parts(plan);
-    let snapshots = (plan.memory.state > 0).then(|| {
-        quote! {
-            fn snapshots(&self) -> usize {
-                self.memory.states().snapshots
-            }
-        }
-    });
-    // Drafts are fed in the step after the one that they come from: what that is, is known only when this one
-    // is collected.
-    let in_flight = if plan.drafts() > 0 { quote!(1) } else { quote!(STEPS_IN_FLIGHT) };
-    quote! {
-        /// The layers, and the steps on their way through them.
-        pub struct Stack {
-            // Dropped first: it waits for what is under way.
-            steps: Steps,
-            layers: Layers,
-            memory: Memory,
-        }
-
-        impl Model for Stack {
-            const SPEC: &'static ModelSpec = &SPEC;
-            const STEPS_IN_FLIGHT: usize = #in_flight;
-            const SAMPLES_APART: bool = true;
-
-            fn check_hardware() -> Result<(), LoadError> {
-                Gpu::check(&SPEC)
-            }
-
-            fn load(weights: &Weights, options: &LoadOptions, progress: &Progress) -> Result<Self, LoadError> {
-                let gpu = Gpu::open(&SPEC)?;
-                let kernels = Kernels::load(&gpu)?;
-                let needs = Needs {
-                    weights: WEIGHT_BYTES,
-                    state: #state,
-                    activations: Buffers::BYTES,
-                    scratch: Scratch::BYTES,
-                    rotary_position: #rotary_position,
-                    gaps: #gaps,
-                };
-                let mut memory = Memory::claim(&gpu, &SPEC, options, &needs, #parts)?;
-                let buffers = Buffers::take(&mut memory)?;
-                let scratch = Scratch::take(&mut memory)?;
-                #(#mixers)*
-                #weights
-                #(#tables)*
-                let layers = Layers { kernels, globals, #(#layers,)* #(#names,)* buffers, scratch };
-                let logits = layers.buffers.#logits;
-                let mut steps = Steps::new(&gpu, &SPEC, &mut memory, logits, Layers::HEAD_ROWS)?;
-                #(#records)*
-                Ok(Stack { steps, layers, memory })
-            }
-
-            fn blocks(&self) -> usize {
-                self.memory.blocks()
-            }
-
-            fn sequences(&self) -> usize {
-                self.memory.states().sequences
-            }
-
-            #snapshots
-
-            fn far(&self) -> Option<FarRoom> {
-                self.steps.far()
-            }
-
-            fn send_far(&mut self, blocks: &[BlockId], to: FarId) -> Result<(), String> {
-                self.steps.send_far(blocks, to)
-            }
-
-            fn read_block(&mut self, block: BlockId, into: &mut [u8]) {
-                self.steps.read_block(block, into);
-            }
-
-            fn write_block(&mut self, block: BlockId, from: &[u8]) {
-                self.steps.write_block(block, from);
-            }
-
-            fn read_state(&mut self, place: StatePlace, into: &mut [u8]) {
-                self.steps.read_state(place, into);
-            }
-
-            fn write_state(&mut self, place: StatePlace, from: &[u8]) {
-                self.steps.write_state(place, from);
-            }
-
-            fn submit(&mut self, step: &Step) -> Ticket {
-                self.steps.submit(&self.layers, step)
-            }
-
-            fn sample(&mut self, step: &Step) {
-                self.steps.sample(&self.layers, step);
-            }
-
-            fn collect(&mut self, ticket: Ticket) -> StepOutput {
-                self.steps.collect(ticket)
-            }
-        }
-    }
+        let statement = quote!(let #name = [#(#ranges),*];);
+        (name, statement)
+    };
+    bodies.map(of_body).unzip()
 }

@@ -32,8 +32,7 @@ pub fn structs(plan: &Plan, cuda: &CudaPlan) -> TokenStream {
     }
 }
 
-/// The statements that load all weights; `gpu`, `memory`, `kernels`, `weights`, `options` and `progress` are
-/// in scope.
+/// The statements that load all weights; `from` and `kernels` are in scope.
 pub fn loads(plan: &Plan) -> TokenStream {
     let layers = bodies(plan).map(|body| {
         let (layers, kind) = (body_ident(body, "_layers"), layer_type(&body.name));
@@ -43,7 +42,7 @@ pub fn loads(plan: &Plan) -> TokenStream {
         }
     });
     quote! {
-        let mut loader = Loader::new(&gpu, &mut memory, weights, &SPEC, options, progress)?;
+        let mut loader = from.loader(&SPEC)?;
         let globals = Globals::load(&mut loader, &kernels)?;
         #(#layers)*
         loader.run()?;

@@ -1,5 +1,4 @@
-//! What `stack.rs` has for blocks on disk: which part of a block each attending layer keeps, and on a CPU the
-//! way there.
+//! What `stack.rs` has for blocks on disk: which part of a block each attending layer keeps.
 
 use super::cpu::body_ident;
 use super::{format_ident, number, quote};
@@ -47,34 +46,10 @@ pub fn parts(plan: &Plan) -> TokenStream {
     quote!(&[#(#parts),*])
 }
 
-/// What the functions of the contract do on a CPU.
-pub struct Statements {
-    /// In `load`, behind the caches.
-    pub open: TokenStream,
-    /// The body of `send_far`.
-    pub send: TokenStream,
-    /// The parts that a forward pass attends to.
-    pub parts: TokenStream,
-}
-
-/// What the functions of the contract do on a CPU.
-pub fn statements(plan: &Plan) -> Statements {
-    let (caches, drafted) = (caches(plan), usize::from(plan.draft_layer().is_some()));
-    let names: Vec<Ident> = caches.iter().map(|(body, _)| body_ident(body, "_cache")).collect();
-    let tables: Vec<Ident> = caches.iter().map(|(body, _)| table(body)).collect();
-    let last = number(caches.iter().map(|(_, numbers)| numbers.len()).sum::<usize>() - drafted);
-    Statements {
-        open: quote! {
-            let parts: &[(usize, &[usize])] = &[#((#names.part_bytes(), &#tables)),*];
-            let far = Far::open(options.far.as_ref(), blocks, SPEC.block_tokens, parts, options.report)?;
-            #(let #names = #names.streamed(&far, &#tables);)*
-        },
-        send: quote! {
-            #(self.#names.send_far(blocks, to)?;)*
-            Ok(())
-        },
-        parts: quote!(0..#last),
-    }
+/// How many parts the model's own layers attend to: the first.
+pub fn parts_of_model(plan: &Plan) -> usize {
+    let all: usize = caches(plan).iter().map(|(_, numbers)| numbers.len()).sum();
+    all - usize::from(plan.draft_layer().is_some())
 }
 
 /// The parts that a pass that drafts attends to: the draft head's, or the model's.

@@ -69,7 +69,7 @@ fn main(plan: &Plan) -> TokenStream {
         mod stack;
 
         fn main() -> std::process::ExitCode {
-            monomorph_server::main::<stack::Stack>()
+            monomorph_server::main::<stack::Model>()
         }
     }
 }
@@ -120,7 +120,7 @@ fn spaced(code: &str) -> String {
         let grouped = word == item && matches!(word, "use" | "mod");
         let begins = match indent {
             0 => ends && !grouped && !now.starts_with(['}', ']']),
-            4 => before == "}" && (now.starts_with("fn ") || now.starts_with("///")),
+            4 => (before == "}" && now.starts_with("///")) || (ends && now.starts_with("fn ")),
             _ => false,
         };
         if begins {

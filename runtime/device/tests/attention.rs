@@ -148,7 +148,7 @@ fn run<
         blocks: blocks_needed + 3,
     };
     let mut batch = Batch::new(limits);
-    let cache = KvCache::<E, KV_HEADS, DIM, BLOCK>::new(3, limits.blocks).unwrap();
+    let cache = KvCache::<E, KV_HEADS, DIM, BLOCK>::new(&[0, 1, 2], limits.blocks).unwrap();
     let scratch = AttentionScratch::<HEADS, KV_HEADS, DIM>::new(lanes, 4096);
     let (mut qkv, mut out) = (Rows::<QKV>::new(512), Rows::<OUT>::new(512));
     let angles = Rows::<DIMS>::new(512);
@@ -305,7 +305,7 @@ fn a_cache_smaller_than_the_batch_admits_is_refused() {
         &Step { sequences: vec![sequence(0, vec![0], &[1], Output::None)], ..Step::default() },
         &Outputs::<0>::default(),
     );
-    let cache = KvCache::<f32, 1, 16, 16>::new(1, 1).unwrap();
+    let cache = KvCache::<f32, 1, 16, 16>::new(&[0], 1).unwrap();
     let (qkv, out, angles) = (Rows::<48>::new(1), Rows::<16>::new(1), Rows::<16>::new(1));
     let scratch = AttentionScratch::<1, 1, 16>::new(1, 16);
     team.run(|lane| {

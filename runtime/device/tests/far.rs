@@ -40,9 +40,10 @@ struct Case<E, const BLOCK: usize> {
 
 impl<E: KvElement, const BLOCK: usize> Case<E, BLOCK> {
     fn new(lanes: usize, blocks: usize, far: Option<&FarOptions>) -> Self {
-        let cache = KvCache::<E, KV_HEADS, DIM, BLOCK>::new(LAYERS, blocks).unwrap();
+        let mut cache = KvCache::<E, KV_HEADS, DIM, BLOCK>::new(&PARTS, blocks).unwrap();
         let part = KvCache::<E, KV_HEADS, DIM, BLOCK>::block_bytes(1);
         let far = Far::open(far, blocks, BLOCK, &[(part, &PARTS)], |_| {}).unwrap();
+        cache.stream(&far);
         let limits = BatchLimits {
             tokens: TOKENS,
             sequences: 4,
@@ -53,7 +54,7 @@ impl<E: KvElement, const BLOCK: usize> Case<E, BLOCK> {
         };
         Case {
             team: Team::new(lanes).unwrap(),
-            cache: cache.streamed(&far, &PARTS),
+            cache,
             batch: Batch::new(limits).streamed(&far),
             scratch: AttentionScratch::new(lanes, 4096).streamed(TOKENS),
             qkv: Rows::new(TOKENS),

@@ -107,7 +107,7 @@ fn run<
         block_tokens: BLOCK,
         blocks,
     });
-    let cache = KvCache::<f32, KV_HEADS, DIM, BLOCK>::new(1, blocks).unwrap();
+    let cache = KvCache::<f32, KV_HEADS, DIM, BLOCK>::new(&[0], blocks).unwrap();
     let scratch = AttentionScratch::<HEADS, KV_HEADS, DIM>::new(lanes, tokens);
     let (mut qkv, mut out) = (Rows::<QKV>::new(most), Rows::<OUT>::new(most));
     let angles = Rows::<DIMS>::new(most);

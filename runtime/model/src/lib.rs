@@ -1,7 +1,8 @@
-//! The one contract between generated and hand-written code.
+//! The contract between a model on its device and everything above it.
 //!
-//! A generated layer stack implements [`Model`]; the engine and every verb of the server are generic over it.
-//! Nothing here knows a model, a format or a card: a stack describes itself in [`ModelSpec`].
+//! A device implements [`Model`] over the layer stacks that are generated for it; the engine and every verb
+//! of the server are generic over it. Nothing here knows a model, a format or a card: a stack describes
+//! itself in [`ModelSpec`].
 
 mod fault;
 mod name;

@@ -23,7 +23,7 @@ impl Attention {
     pub(super) fn call(&self, it: &Call) -> TokenStream {
         let norm = |id: Option<_>| id.map_or_else(|| quote!(&NoNorm), |id| it.field(id));
         let (q_norm, k_norm) = (norm(self.q_norm), norm(self.k_norm));
-        let (batch, qkv, out) = (it.batch(), it.buffer(self.qkv), it.buffer(self.out));
+        let (qkv, out) = (it.buffer(self.qkv), it.buffer(self.out));
         let pairs = match self.frequencies.pairs {
             RotaryPairs::Halves => quote!(Halves),
             RotaryPairs::Adjacent => quote!(Adjacent),
@@ -32,7 +32,7 @@ impl Attention {
         let scale = float(self.scale);
         quote! {
             attention(
-                lane, #batch, layer, #qkv, #q_norm, #k_norm, &self.buffers.#angles, #pairs, #scale,
+                lane, batch, layer, #qkv, #q_norm, #k_norm, &self.buffers.#angles, #pairs, #scale,
                 &self.#cache, &self.buffers.#scratch, #out,
             );
         }

@@ -33,10 +33,10 @@ impl Delta {
         let [convolution, a_log, dt_bias, norm] =
             [self.convolution, self.a_log, self.dt_bias, self.norm].map(|id| it.field(id));
         let [state, scratch] = ["_state", "_scratch"].map(|suffix| it.own(suffix));
-        let (batch, activation) = (it.batch(), activation(self.activation));
+        let activation = activation(self.activation);
         quote! {
             delta(
-                lane, #batch, layer, #qkvz, #ba, #convolution, #a_log, #dt_bias, #norm, #activation,
+                lane, batch, layer, #qkvz, #ba, #convolution, #a_log, #dt_bias, #norm, #activation,
                 &self.#state, &self.buffers.#scratch, #out,
             );
         }

@@ -7,10 +7,10 @@ use quote::quote;
 
 impl DraftEmbed {
     pub(super) fn call(&self, it: &Call) -> TokenStream {
-        let (batch, x, out) = (it.batch(), it.buffer(self.x), it.buffer(self.out));
+        let (x, out) = (it.buffer(self.x), it.buffer(self.out));
         let [norm, hidden_norm, table, embedding_norm] =
             [self.norm, self.hidden_norm, self.table, self.embedding_norm].map(|id| it.field(id));
-        quote!(draft_embed(lane, #batch, #x, #norm, #hidden_norm, #table, #embedding_norm, #out);)
+        quote!(draft_embed(lane, batch, #x, #norm, #hidden_norm, #table, #embedding_norm, #out);)
     }
 }
 

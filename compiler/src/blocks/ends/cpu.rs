@@ -7,8 +7,8 @@ use quote::quote;
 
 impl Embed {
     pub(super) fn call(&self, it: &Call) -> TokenStream {
-        let (batch, table, out) = (it.batch(), it.field(self.table), it.buffer(self.out));
-        quote!(embed(lane, #batch, #table, #out);)
+        let (table, out) = (it.field(self.table), it.buffer(self.out));
+        quote!(embed(lane, batch, #table, #out);)
     }
 }
 

@@ -23,10 +23,10 @@ impl Mamba2 {
             [self.convolution, self.convolution_bias].map(|id| it.field(id));
         let [a_log, dt_bias, d, norm] = [self.a_log, self.dt_bias, self.d, self.norm].map(|id| it.field(id));
         let [state, scratch] = ["_state", "_scratch"].map(|suffix| it.own(suffix));
-        let (batch, eps) = (it.batch(), float(self.eps));
+        let eps = float(self.eps);
         quote! {
             mamba2(
-                lane, #batch, layer, #projected, #convolution, #convolution_bias, #a_log, #dt_bias, #d, #norm, #eps,
+                lane, batch, layer, #projected, #convolution, #convolution_bias, #a_log, #dt_bias, #d, #norm, #eps,
                 &self.#state, &self.buffers.#scratch, #out,
             );
         }

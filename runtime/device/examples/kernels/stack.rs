@@ -83,7 +83,7 @@ impl Stack {
             layers,
             norm: RmsNorm::load(&loader, &norm.part(), 1e-5).expect(agree),
             frequencies: std::array::from_fn(|i| 10_000f32.powf(-(i as f32) / 32.0)),
-            cache: KvCache::new(LAYERS, BLOCKS).expect("the address space holds the cache"),
+            cache: KvCache::new(&[0; LAYERS], BLOCKS).expect("the address space holds the cache"),
             batch: Batch::new(BatchLimits {
                 tokens: TOKENS,
                 sequences: OUTPUTS,

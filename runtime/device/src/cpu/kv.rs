@@ -2,6 +2,7 @@
 
 use super::far::{Far, Staged, Stream};
 use super::format::KvElement;
+use super::keeps::Keeps;
 use super::memory::Memory;
 use super::simd::TILE;
 use monomorph_abi::kv::Layout;
@@ -14,9 +15,10 @@ use std::sync::Arc;
 #[derive(Debug)]
 pub struct KvCache<E, const KV_HEADS: usize, const HEAD_DIM: usize, const BLOCK: usize> {
     data: Memory<E>,
-    layers: usize,
+    /// The number of the part that each layer has of a block on disk.
+    parts: &'static [usize],
     blocks: usize,
-    far: Option<Parts>,
+    far: Option<Arc<Stream>>,
 }
 
 /// A part of the step's blocks on disk, from the `first` of them on.
@@ -29,13 +31,6 @@ pub(crate) struct StagedWindow<'a> {
 impl StagedWindow<'_> {
     /// Of a step that has no blocks on disk.
     pub(crate) const NONE: StagedWindow<'static> = StagedWindow { staged: Staged::NONE, first: 0 };
-}
-
-/// Where blocks on disk come from, and the number of the part that each layer has of them.
-#[derive(Debug)]
-struct Parts {
-    stream: Arc<Stream>,
-    numbers: &'static [usize],
 }
 
 impl<E: KvElement, const KV_HEADS: usize, const HEAD_DIM: usize, const BLOCK: usize>
@@ -58,64 +53,28 @@ impl<E: KvElement, const KV_HEADS: usize, const HEAD_DIM: usize, const BLOCK: us
         layers * Self::LAYOUT.block_bytes()
     }
 
-    /// A cache of `blocks` blocks over `layers` layers.
+    /// A cache of `blocks` blocks over as many layers as `parts` has numbers: of what is on disk of a block,
+    /// layer `i` has part `parts[i]`.
     ///
     /// # Errors
     /// When the address space does not hold it.
-    pub fn new(layers: usize, blocks: usize) -> Result<Self, LoadError> {
+    pub fn new(parts: &'static [usize], blocks: usize) -> Result<Self, LoadError> {
+        let each = Self::block_bytes(parts.len());
         let data = blocks
-            .checked_mul(Self::block_bytes(layers))
+            .checked_mul(each)
             .and_then(|bytes| Memory::try_zeroed(bytes / size_of::<E>()))
             .ok_or_else(|| LoadError::Memory {
                 what: format!("K/V cache of {blocks} blocks"),
-                needed: (blocks as u64).saturating_mul(Self::block_bytes(layers) as u64),
+                needed: (blocks as u64).saturating_mul(each as u64),
                 available: 0,
                 fits: None,
             })?;
-        Ok(KvCache { data, layers, blocks, far: None })
+        Ok(KvCache { data, parts, blocks, far: None })
     }
 
-    /// The same, of which blocks may be on disk: in layer `i` part `parts[i]` of them.
-    ///
-    /// # Panics
-    /// When there is no number for each layer.
-    #[must_use]
-    pub fn streamed(self, far: &Far, parts: &'static [usize]) -> Self {
-        assert!(parts.len() == self.layers, "each layer has a part of a block");
-        KvCache { far: far.stream().map(|stream| Parts { stream, numbers: parts }), ..self }
-    }
-
-    /// Writes the parts of a group of blocks to a place on disk. No lane runs.
-    ///
-    /// # Errors
-    /// When the disk is full or fails.
-    ///
-    /// # Panics
-    /// When there is no such block, they are not a group, or nothing is kept on disk.
-    pub fn send_far(&mut self, blocks: &[BlockId], to: FarId) -> Result<(), String> {
-        let Parts { stream, numbers } = self.far.as_ref().expect("blocks are kept on disk");
-        assert!(blocks.len() == stream.group(), "a group is {} blocks", stream.group());
-        stream.send(to, numbers, |layer, at, bytes| {
-            let block = blocks[at];
-            assert!((block.0 as usize) < self.blocks, "there is no K/V block {}", block.0);
-            let start = self.start(layer, block.0, 0);
-            // SAFETY: no lane runs, and this borrows the cache exclusively.
-            let elements = unsafe { self.data.slice(start, KV_HEADS * Self::HEAD) };
-            // SAFETY: plain numbers without gaps, looked at as bytes.
-            let (_, part, _) = unsafe { elements.align_to::<u8>() };
-            bytes.copy_from_slice(part);
-        })
-    }
-
-    /// What [`Self::streamed`] was given, and the part of a layer.
+    /// Where blocks on disk come from, and the part of a layer.
     pub(super) fn far(&self, layer: usize) -> Option<(&Stream, usize)> {
-        let Parts { stream, numbers } = self.far.as_ref()?;
-        Some((stream, numbers[layer]))
-    }
-
-    /// Bytes of what a layer keeps in a block.
-    pub fn part_bytes(&self) -> usize {
-        Self::block_bytes(1)
+        Some((self.far.as_ref()?, self.parts[layer]))
     }
 
     /// Blocks of the cache.
@@ -125,36 +84,18 @@ impl<E: KvElement, const KV_HEADS: usize, const HEAD_DIM: usize, const BLOCK: us
 
     /// Layers of the cache.
     pub fn layers(&self) -> usize {
-        self.layers
-    }
-
-    /// Copies a block, all layers', to the front of `into`; what is left of that.
-    ///
-    /// # Panics
-    /// When there is no such block, or it is larger.
-    pub fn read_block<'a>(&mut self, block: BlockId, into: &'a mut [u8]) -> &'a mut [u8] {
-        let (start, len) = self.block(block);
-        self.data.read(start, len, into)
-    }
-
-    /// Puts back what [`Self::read_block`] read, from the front of `from`; what is left of that.
-    ///
-    /// # Panics
-    /// As [`Self::read_block`].
-    pub fn write_block<'a>(&mut self, block: BlockId, from: &'a [u8]) -> &'a [u8] {
-        let (start, len) = self.block(block);
-        self.data.write(start, len, from)
+        self.parts.len()
     }
 
     /// Where a block begins, and its elements.
     fn block(&self, BlockId(block): BlockId) -> (usize, usize) {
         assert!((block as usize) < self.blocks, "there is no K/V block {block}");
-        (self.start(0, block, 0), self.layers * KV_HEADS * Self::HEAD)
+        (self.start(0, block, 0), self.layers() * KV_HEADS * Self::HEAD)
     }
 
     #[inline(always)]
     fn start(&self, layer: usize, block: u32, head: usize) -> usize {
-        ((block as usize * self.layers + layer) * KV_HEADS + head) * Self::HEAD
+        ((block as usize * self.parts.len() + layer) * KV_HEADS + head) * Self::HEAD
     }
 
     /// The transposed keys of a head in a block, which is the cache's or one of `window`.
@@ -230,6 +171,43 @@ impl<E: KvElement, const KV_HEADS: usize, const HEAD_DIM: usize, const BLOCK: us
     }
 }
 
+impl<E: KvElement, const KV_HEADS: usize, const HEAD_DIM: usize, const BLOCK: usize> Keeps
+    for KvCache<E, KV_HEADS, HEAD_DIM, BLOCK>
+{
+    fn parts(&self, parts: &mut Vec<(usize, &'static [usize])>) {
+        parts.push((Self::block_bytes(1), self.parts));
+    }
+
+    fn stream(&mut self, far: &Far) {
+        self.far = far.stream();
+    }
+
+    fn send_far(&mut self, blocks: &[BlockId], to: FarId) -> Result<(), String> {
+        let stream = self.far.as_ref().expect("blocks are kept on disk");
+        assert!(blocks.len() == stream.group(), "a group is {} blocks", stream.group());
+        stream.send(to, self.parts, |layer, at, bytes| {
+            let block = blocks[at];
+            assert!((block.0 as usize) < self.blocks, "there is no K/V block {}", block.0);
+            let start = self.start(layer, block.0, 0);
+            // SAFETY: no lane runs, and this borrows the cache exclusively.
+            let elements = unsafe { self.data.slice(start, KV_HEADS * Self::HEAD) };
+            // SAFETY: plain numbers without gaps, looked at as bytes.
+            let (_, part, _) = unsafe { elements.align_to::<u8>() };
+            bytes.copy_from_slice(part);
+        })
+    }
+
+    fn read_block<'a>(&mut self, block: BlockId, into: &'a mut [u8]) -> &'a mut [u8] {
+        let (start, len) = self.block(block);
+        self.data.read(start, len, into)
+    }
+
+    fn write_block<'a>(&mut self, block: BlockId, from: &'a [u8]) -> &'a [u8] {
+        let (start, len) = self.block(block);
+        self.data.write(start, len, from)
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -237,7 +215,7 @@ mod tests {
     #[test]
     fn a_block_is_put_back_where_it_is_wanted_and_nowhere_else() {
         type Cache = KvCache<f32, 2, 8, 16>;
-        let mut cache = Cache::new(3, 4).unwrap();
+        let mut cache = Cache::new(&[0, 1, 2], 4).unwrap();
         let bytes = Cache::block_bytes(3);
         let pattern: Vec<u8> = (0..bytes + 2).map(|at| (at % 251) as u8).collect();
         assert_eq!(cache.write_block(BlockId(2), &pattern), &pattern[bytes..]);
@@ -259,7 +237,7 @@ mod tests {
     #[test]
     #[should_panic(expected = "no K/V block 4")]
     fn a_block_too_many_is_refused() {
-        let mut cache = KvCache::<f32, 2, 8, 16>::new(3, 4).unwrap();
+        let mut cache = KvCache::<f32, 2, 8, 16>::new(&[0, 1, 2], 4).unwrap();
         cache.read_block(BlockId(4), &mut []);
     }
 }

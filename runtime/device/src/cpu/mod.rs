@@ -1,8 +1,8 @@
 //! CPU kernels: const-generic over formats and dimensions, compiled for one instruction set.
 //!
-//! A generated layer stack holds a [`Team`] and calls *phase functions* (such as [`norm_linear`] and
-//! [`attention()`]) inside [`Team::run`]. All lanes call the same phases in the same order with the same
-//! arguments; each phase splits its work over the lanes and ends with a barrier.
+//! A generated layer [`Stack`] calls *phase functions* (such as [`norm_linear`] and [`attention()`]); a
+//! [`Model`] holds it and a [`Team`], on whose lanes it is called. All lanes call the same phases in the same
+//! order with the same arguments; each phase splits its work over the lanes and ends with a barrier.
 //!
 //! A row's results do not depend on the other rows of a step, on how a prompt was cut into steps, or on the
 //! number of lanes.
@@ -16,11 +16,13 @@ mod experts;
 mod far;
 mod format;
 mod gather;
+mod keeps;
 mod kv;
 mod linear;
 mod loader;
 mod mamba2;
 mod memory;
+mod model;
 mod norm;
 mod outputs;
 mod recurrent;
@@ -35,7 +37,7 @@ pub use batch::{Batch, BatchLimits};
 pub use delta::{DeltaScratch, delta};
 #[cfg(feature = "forced-acceptance")]
 pub use draft::Forced;
-pub use draft::{Acceptance, Drafting, Verify, draft_embed};
+pub use draft::{Acceptance, Behind, Drafting, Drafts, Passes, Verify, draft_embed};
 pub use epilogue::{
     Activation, Add, Bias, Epilogue, Gated, GatedBias, GatedEpilogue, Gelu, GeluTanh, Relu, Silu, Store,
 };
@@ -46,10 +48,12 @@ pub use far::Far;
 pub use format::{Bf16, F16, F32, Input, KvElement, Q4_1, Q8_0, WeightFormat};
 pub use gather::{each_row, embed, gather};
 pub use half::{bf16, f16};
+pub use keeps::Keeps;
 pub use kv::KvCache;
 pub use linear::{Staging, gated, linear, norm_gated, norm_linear, norm_linear_top};
 pub use loader::{GatedMatrix, Loader, Matrix, Part, Vector};
 pub use mamba2::{Mamba2Scratch, mamba2};
+pub use model::{Model, Room, Stack};
 pub use norm::{NoNorm, NormWeight, OnePlus, Plain, RmsNorm};
 pub use outputs::Outputs;
 pub use recurrent::{Convolution, RecurrentState};

@@ -375,26 +375,23 @@ impl Memory {
         Far::new(disk, &self.parts, area, self.blocks).map(Some)
     }
 
-    /// The recurrent state of `layers` layers, of every slot and snapshot: each has `window` bytes of the
-    /// convolution's inputs, `matrices` bytes of matrices and `journals` bytes of what may be taken back in a
-    /// layer.
+    /// The recurrent state of `layers` layers, of every slot and snapshot: its parts have so many `bytes` in
+    /// a layer.
     ///
     /// # Errors
     /// See [`Memory::take`].
-    pub fn state(
+    pub fn state<const PARTS: usize>(
         &mut self,
         layers: usize,
-        window: u64,
-        matrices: u64,
-        journals: u64,
-    ) -> Result<State, Fault> {
-        let mut part = |bytes: u64| -> Result<Cache, Fault> {
+        bytes: [u64; PARTS],
+    ) -> Result<State<PARTS>, Fault> {
+        let mut parts = [Cache { start: Pointer::NULL, layer_bytes: 0 }; PARTS];
+        for (part, bytes) in parts.iter_mut().zip(bytes) {
             let layer_bytes = bytes * self.places.count();
-            let cache = Cache { start: self.take(layer_bytes * layers as u64)?, layer_bytes };
-            self.places.push(cache, bytes, layers);
-            Ok(cache)
-        };
-        Ok(State { windows: part(window)?, matrices: part(matrices)?, journals: part(journals)? })
+            *part = Cache { start: self.take(layer_bytes * layers as u64)?, layer_bytes };
+            self.places.push(*part, bytes, layers);
+        }
+        Ok(State { parts })
     }
 
     /// Where the states and the K/V blocks of all bodies taken so far stand.

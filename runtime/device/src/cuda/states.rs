@@ -5,30 +5,18 @@ use super::fault::Fault;
 use super::memory::{Cache, Pointer};
 use monomorph_model::{BlockId, Slot, SnapshotId, StateCopy, StatePlace, States};
 
-/// The recurrent state of the layers of one body: of every layer that of all slots and then of all snapshots,
-/// one behind another (templates/cuda/delta_net/delta.cuh). It is never cleared: a sequence at position 0
-/// starts from zeros whatever stands there.
+/// The recurrent state of the layers of one body, part by part: of every layer that of all slots and then of
+/// all snapshots, one behind another. It is never cleared: a sequence at position 0 starts
+/// from zeros whatever stands there.
 #[derive(Clone, Copy, Debug)]
-pub struct State {
-    pub(super) windows: Cache,
-    pub(super) matrices: Cache,
-    pub(super) journals: Cache,
+pub struct State<const PARTS: usize> {
+    pub(super) parts: [Cache; PARTS],
 }
 
-impl State {
-    /// The convolution's inputs of one layer, counted among the body's.
-    pub fn windows(&self, layer: usize) -> Pointer {
-        self.windows.layer(layer)
-    }
-
-    /// The matrices of one layer, counted among the body's.
-    pub fn matrices(&self, layer: usize) -> Pointer {
-        self.matrices.layer(layer)
-    }
-
-    /// What may be taken back in one layer, counted among the body's.
-    pub fn journals(&self, layer: usize) -> Pointer {
-        self.journals.layer(layer)
+impl<const PARTS: usize> State<PARTS> {
+    /// A part of one layer, counted among the body's.
+    pub fn part(&self, part: usize, layer: usize) -> Pointer {
+        self.parts[part].layer(layer)
     }
 }
 
@@ -150,10 +138,10 @@ mod tests {
 
     #[test]
     fn states_and_caches_lie_layer_after_layer() {
-        let state = State { windows: cache(1024, 48), matrices: cache(4096, 320), journals: cache(8192, 16) };
-        assert_eq!((state.windows(0), state.windows(2)), (Pointer(1024), Pointer(1120)));
-        assert_eq!((state.matrices(0), state.matrices(2)), (Pointer(4096), Pointer(4736)));
-        assert_eq!((state.journals(0), state.journals(2)), (Pointer(8192), Pointer(8224)));
+        let state = State { parts: [cache(1024, 48), cache(4096, 320), cache(8192, 16)] };
+        assert_eq!((state.part(0, 0), state.part(0, 2)), (Pointer(1024), Pointer(1120)));
+        assert_eq!((state.part(1, 0), state.part(1, 2)), (Pointer(4096), Pointer(4736)));
+        assert_eq!((state.part(2, 0), state.part(2, 2)), (Pointer(8192), Pointer(8224)));
     }
 
     #[test]

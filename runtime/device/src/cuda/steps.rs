@@ -31,19 +31,21 @@ use monomorph_model::{FarId, ModelSpec, Output, Step, StepOutput, Ticket, Tokens
 use parts::{Kind, PROMPTS, Part, parts};
 use std::ops::Range;
 
-/// Steps that may be submitted and not collected, of a stack that verifies no drafts. One that does has one.
-pub const STEPS_IN_FLIGHT: usize = 2;
+/// Steps that may be submitted and not collected, of a stack that verifies no drafts. One that does has one:
+/// drafts are fed in the step after the one that they come from, and what that is, is known only when this
+/// one is collected.
+const STEPS_IN_FLIGHT: usize = 2;
 
 /// How many steps of a stack may be in flight, and of how many parts each is: every part has a set of tables
 /// and of pinned memory.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Sets {
-    steps: usize,
+    pub(super) steps: usize,
     parts: usize,
 }
 
 impl Sets {
-    pub(crate) fn of(spec: &ModelSpec) -> Sets {
+    pub(crate) const fn of(spec: &ModelSpec) -> Sets {
         let drafts = spec.drafts() > 0;
         Sets {
             steps: if drafts { 1 } else { STEPS_IN_FLIGHT },
@@ -67,8 +69,12 @@ pub trait Programs: Send + 'static {
     /// Most rows of logits that [`Programs::head`] computes at once.
     const HEAD_ROWS: usize;
 
-    /// A program that was recorded, by its number among them; for steps with blocks on disk, which are not.
+    /// A decode program by its number, and the passes that draft behind it: to be recorded, and for steps
+    /// with blocks on disk, which no recording has.
     fn decode(&self, program: usize, queue: &mut Queue);
+
+    /// The passes alone, to be recorded; nothing of a stack that does not draft.
+    fn draft(&self, _program: usize, _queue: &mut Queue) {}
 
     /// From so many token rows to the last layer's residual stream.
     fn prefill(&self, tokens: usize, queue: &mut Queue);

@@ -10,29 +10,113 @@ pub use accept::{Acceptance, Verify};
 pub use embed::draft_embed;
 
 use super::batch::{Batch, BatchLimits};
+use super::far::Far;
 use super::gather::each_row;
 use super::outputs::{Outputs, drafts};
 use super::rows::Rows;
-use super::team::Team;
+use super::team::{Lane, Team};
 use monomorph_model::{RowOutput, SequenceStep, Step};
 use monomorph_sampling::{Sampled, Sampling, sample};
 use std::marker::PhantomData;
+use std::ops::Range;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-/// The pass at hand: its tokens as rows, and of which of them logits are wanted. `A` says which drafts hold.
+/// What follows the logits of a step of stack `S`.
+pub trait Drafts<S, const DRAFTS: usize>: Send + 'static {
+    /// Room for steps within `limits`.
+    fn new(limits: BatchLimits) -> Self;
+
+    /// Decides which drafts hold, and makes the next where the stack makes them.
+    fn follow(&mut self, step: &Step, behind: Behind<S, DRAFTS>);
+}
+
+/// A step whose logits `outputs` has sampled from.
 #[derive(Debug)]
-pub struct Drafting<A> {
+pub struct Behind<'a, S, const DRAFTS: usize> {
+    pub(super) team: &'a Team,
+    pub(super) far: &'a Far,
+    pub(super) batch: &'a Batch,
+    pub(super) stack: &'a mut S,
+    pub(super) outputs: &'a mut Outputs<DRAFTS>,
+}
+
+/// A stack that is given its drafts, if there are any.
+impl<S, const DRAFTS: usize> Drafts<S, DRAFTS> for () {
+    fn new(_: BatchLimits) -> Self {}
+
+    fn follow(&mut self, step: &Step, behind: Behind<S, DRAFTS>) {
+        if DRAFTS > 0 {
+            behind.outputs.verify(step);
+        }
+    }
+}
+
+/// The passes of a stack that drafts itself, whose logits have `LOGITS` columns.
+pub trait Passes<const LOGITS: usize>: Sync {
+    /// Whether a draft head makes them, whose first pass takes every row of the step; else the model's own
+    /// layers do.
+    const HEAD: bool;
+
+    /// Parts of a K/V block that a pass attends to.
+    const PARTS: Range<usize>;
+
+    /// The first pass, to the logits of `rows` of the batch.
+    fn first(&self, lane: &Lane, batch: &Batch, rows: &[u32]);
+
+    /// A pass that goes on from the rows whose logits the one before was wanted for.
+    fn again(&self, lane: &Lane, batch: &Batch, rows: &[u32]) {
+        self.first(lane, batch, rows);
+    }
+
+    /// Where a pass leaves its logits.
+    fn drafted(&mut self) -> &mut Rows<LOGITS>;
+}
+
+/// The pass at hand: its tokens as rows, and of which of them logits are wanted. `A` says which drafts hold;
+/// logits have `LOGITS` columns.
+#[derive(Debug)]
+pub struct Drafting<A, const LOGITS: usize> {
+    /// The rows of the pass at hand. Their ids are those of the tokens that follow them with a draft head,
+    /// and their own without.
     batch: Batch,
-    /// One a sequence that is sampled for.
+    /// Of which of them logits are wanted: one a sequence that is sampled for.
     rows: Vec<u32>,
     /// Of each of `rows`: the sequence of the step.
     owners: Vec<usize>,
     acceptance: PhantomData<A>,
 }
 
-impl<A: Acceptance> Drafting<A> {
-    /// Room for steps within `limits`.
-    pub fn new(limits: BatchLimits) -> Self {
+impl<S: Passes<LOGITS>, A: Acceptance, const LOGITS: usize, const DRAFTS: usize> Drafts<S, DRAFTS>
+    for Drafting<A, LOGITS>
+{
+    fn new(limits: BatchLimits) -> Self {
+        Drafting::new(limits)
+    }
+
+    fn follow(&mut self, step: &Step, behind: Behind<S, DRAFTS>) {
+        let Behind { team, far, batch, stack, outputs } = behind;
+        match S::HEAD {
+            true => self.begin(step, batch, outputs),
+            false => self.begin_alone(step, batch, outputs),
+        }
+        for pass in 0..DRAFTS {
+            let first = pass == 0;
+            // A draft head's first pass learns from the step, whoever is drafted for.
+            if self.rows.is_empty() && !(first && S::HEAD) {
+                break;
+            }
+            far.begin(step, &self.batch, S::PARTS);
+            team.run(|lane| match first {
+                true => stack.first(lane, &self.batch, &self.rows),
+                false => stack.again(lane, &self.batch, &self.rows),
+            });
+            self.take(team, batch, stack.drafted(), outputs);
+        }
+    }
+}
+
+impl<A: Acceptance, const LOGITS: usize> Drafting<A, LOGITS> {
+    fn new(limits: BatchLimits) -> Self {
         let sequences = Vec::with_capacity(limits.sequences);
         Drafting {
             batch: Batch::new(limits),
@@ -42,20 +126,9 @@ impl<A: Acceptance> Drafting<A> {
         }
     }
 
-    /// The rows of the pass at hand. Their ids are those of the tokens that follow them with a draft head,
-    /// and their own without.
-    pub fn batch(&self) -> &Batch {
-        &self.batch
-    }
-
-    /// Which of them logits are wanted of: one a sequence that is sampled for.
-    pub fn rows(&self) -> &[u32] {
-        &self.rows
-    }
-
     /// Behind the logits of `batch`, all of which `outputs` has sampled from: takes back what was sampled
     /// after drafts that do not hold, and prepares the first pass of a draft head.
-    pub fn begin<const DRAFTS: usize>(&mut self, step: &Step, batch: &Batch, outputs: &mut Outputs<DRAFTS>) {
+    fn begin<const DRAFTS: usize>(&mut self, step: &Step, batch: &Batch, outputs: &mut Outputs<DRAFTS>) {
         self.clear(batch);
         for (index, (sequence, rows)) in step.sequences.iter().zip(batch.sequences()).enumerate() {
             let fed = &batch.ids()[rows.rows.clone()];
@@ -77,7 +150,7 @@ impl<A: Acceptance> Drafting<A> {
 
     /// As [`Self::begin`], and prepares the first pass of the model's own layers: the token sampled last of
     /// every sequence that is sampled for, at its own position.
-    pub fn begin_alone<const DRAFTS: usize>(
+    fn begin_alone<const DRAFTS: usize>(
         &mut self,
         step: &Step,
         batch: &Batch,
@@ -105,11 +178,11 @@ impl<A: Acceptance> Drafting<A> {
     /// Takes the logits of the pass at hand, which stand in the first rows of `logits`: the largest of each
     /// is the next draft of its sequence. Prepares the pass that goes on from these, of no rows where all
     /// drafts are made.
-    pub fn take<const VOCABULARY: usize, const DRAFTS: usize>(
+    fn take<const DRAFTS: usize>(
         &mut self,
         team: &Team,
         batch: &Batch,
-        logits: &mut Rows<VOCABULARY>,
+        logits: &mut Rows<LOGITS>,
         outputs: &mut Outputs<DRAFTS>,
     ) {
         let greedy = Sampling::default();
@@ -222,14 +295,14 @@ mod tests {
             verified(&[8, 3, 1]),
             verified(&[4, 1, 2]),
         ];
-        let mut drafting = Drafting::<Verify>::new(LIMITS);
+        let mut drafting = Drafting::<Verify, 10>::new(LIMITS);
         drafting.begin_alone(&step, &batch, &mut outputs);
         // Each sequence that is sampled for: in the batch of passes, and in the step.
         let owners = [(0, 0), (1, 2), (2, 3), (3, 4)];
-        let stand = |drafting: &Drafting<Verify>, ids: [u32; 4], positions: [u32; 4]| {
-            let passes = drafting.batch();
+        let stand = |drafting: &Drafting<Verify, 10>, ids: [u32; 4], positions: [u32; 4]| {
+            let passes = &drafting.batch;
             assert_eq!((passes.ids(), passes.positions()), (&ids[..], &positions[..]));
-            assert_eq!(drafting.rows(), [0, 1, 2, 3]);
+            assert_eq!(drafting.rows, [0, 1, 2, 3]);
             for (at, of) in owners {
                 let (found, of) = (&passes.sequences()[at], &batch.sequences()[of]);
                 assert_eq!((found.slot, found.rows.clone(), found.drafts), (of.slot, at..at + 1, 0));
@@ -245,7 +318,7 @@ mod tests {
         drafting.take(&team, &batch, &mut logits, &mut outputs);
         stand(&drafting, [2, 3, 4, 5], [7, 9, 9, 11]);
         drafting.take(&team, &batch, &mut logits, &mut outputs);
-        assert_eq!((drafting.batch().tokens(), drafting.rows().len()), (0, 0), "two drafts are all");
+        assert_eq!((drafting.batch.tokens(), drafting.rows.len()), (0, 0), "two drafts are all");
         for (at, of) in owners {
             let RowOutput::Verified(verified) = &outputs.rows[of] else { panic!("{:?}", outputs.rows[of]) };
             assert_eq!(verified.drafts, [at as u32 + 2; 2]);

@@ -1,5 +1,6 @@
 //! What a recurrent layer keeps of each sequence.
 
+use super::super::keeps::Keeps;
 use super::super::memory::Memory;
 use monomorph_abi::state::{CpuState, Recurrence};
 use monomorph_model::{LoadError, Slot, SnapshotId, StateCopy, StatePlace, States};
@@ -82,35 +83,6 @@ impl<
     /// Sequences and snapshots it has room for.
     pub fn states(&self) -> States {
         self.states
-    }
-
-    /// Copies the state of a sequence, all layers.
-    ///
-    /// # Panics
-    /// When there is no such slot or snapshot.
-    pub fn copy(&mut self, copy: &StateCopy) {
-        let [from, to] = [copy.from, copy.to].map(|place| self.place(place));
-        let from = self.start(0, from)..self.start(0, from + 1);
-        let to = self.start(0, to);
-        self.data.all_mut().copy_within(from, to);
-    }
-
-    /// Copies a state, all layers', to the front of `into`; what is left of that.
-    ///
-    /// # Panics
-    /// When there is no such slot or snapshot, or its state is larger.
-    pub fn read_state<'a>(&mut self, place: StatePlace, into: &'a mut [u8]) -> &'a mut [u8] {
-        let start = self.start(0, self.place(place));
-        self.data.read(start, self.layers * Self::PLACE, into)
-    }
-
-    /// Puts back what [`Self::read_state`] read, from the front of `from`; what is left of that.
-    ///
-    /// # Panics
-    /// As [`Self::read_state`].
-    pub fn write_state<'a>(&mut self, place: StatePlace, from: &'a [u8]) -> &'a [u8] {
-        let start = self.start(0, self.place(place));
-        self.data.write(start, self.layers * Self::PLACE, from)
     }
 
     /// Where a state stands among all.
@@ -204,5 +176,32 @@ impl<
         let start = self.inputs_start(layer, slot, position) + from;
         // SAFETY: the caller's promise.
         unsafe { self.data.slice_mut(start, x.len()) }.copy_from_slice(x);
+    }
+}
+
+impl<
+    const HEADS: usize,
+    const ROWS: usize,
+    const COLUMNS: usize,
+    const CHANNELS: usize,
+    const TAPS: usize,
+    const DRAFTS: usize,
+> Keeps for RecurrentState<HEADS, ROWS, COLUMNS, CHANNELS, TAPS, DRAFTS>
+{
+    fn copy(&mut self, copy: &StateCopy) {
+        let [from, to] = [copy.from, copy.to].map(|place| self.place(place));
+        let from = self.start(0, from)..self.start(0, from + 1);
+        let to = self.start(0, to);
+        self.data.all_mut().copy_within(from, to);
+    }
+
+    fn read_state<'a>(&mut self, place: StatePlace, into: &'a mut [u8]) -> &'a mut [u8] {
+        let start = self.start(0, self.place(place));
+        self.data.read(start, self.layers * Self::PLACE, into)
+    }
+
+    fn write_state<'a>(&mut self, place: StatePlace, from: &'a [u8]) -> &'a [u8] {
+        let start = self.start(0, self.place(place));
+        self.data.write(start, self.layers * Self::PLACE, from)
     }
 }

@@ -1,0 +1,142 @@
+//! What layers keep from step to step: caches of keys and values, and recurrent states.
+
+use super::far::Far;
+use monomorph_model::{BlockId, FarId, StateCopy, StatePlace};
+
+/// What the layers of a body keep, or those of several: a pair is both, in order. A state has no blocks, and
+/// a cache no states: what is asked about these leaves it as it is.
+pub trait Keeps {
+    /// Adds the bytes of a layer's part of a block, and the numbers of the parts of all layers.
+    fn parts(&self, _parts: &mut Vec<(usize, &'static [usize])>) {}
+
+    /// Has blocks on disk read from there.
+    fn stream(&mut self, _far: &Far) {}
+
+    /// Writes the parts of a group of blocks to a place on disk. No lane runs.
+    ///
+    /// # Errors
+    /// When the disk is full or fails.
+    ///
+    /// # Panics
+    /// When there is no such block, they are not a group, or nothing is kept on disk.
+    fn send_far(&mut self, _blocks: &[BlockId], _to: FarId) -> Result<(), String> {
+        Ok(())
+    }
+
+    /// Copies a block, all layers', to the front of `into`; what is left of that.
+    ///
+    /// # Panics
+    /// When there is no such block, or it is larger.
+    fn read_block<'a>(&mut self, _block: BlockId, into: &'a mut [u8]) -> &'a mut [u8] {
+        into
+    }
+
+    /// Puts back what [`Self::read_block`] read, from the front of `from`; what is left of that.
+    ///
+    /// # Panics
+    /// As [`Self::read_block`].
+    fn write_block<'a>(&mut self, _block: BlockId, from: &'a [u8]) -> &'a [u8] {
+        from
+    }
+
+    /// Copies the state of a sequence, all layers'.
+    ///
+    /// # Panics
+    /// When there is no such slot or snapshot.
+    fn copy(&mut self, _copy: &StateCopy) {}
+
+    /// Copies a state, all layers', to the front of `into`; what is left of that.
+    ///
+    /// # Panics
+    /// When there is no such slot or snapshot, or its state is larger.
+    fn read_state<'a>(&mut self, _place: StatePlace, into: &'a mut [u8]) -> &'a mut [u8] {
+        into
+    }
+
+    /// Puts back what [`Self::read_state`] read, from the front of `from`; what is left of that.
+    ///
+    /// # Panics
+    /// As [`Self::read_state`].
+    fn write_state<'a>(&mut self, _place: StatePlace, from: &'a [u8]) -> &'a [u8] {
+        from
+    }
+}
+
+impl Keeps for () {}
+
+impl<A: Keeps, B: Keeps> Keeps for (&mut A, B) {
+    fn parts(&self, parts: &mut Vec<(usize, &'static [usize])>) {
+        self.0.parts(parts);
+        self.1.parts(parts);
+    }
+
+    fn stream(&mut self, far: &Far) {
+        self.0.stream(far);
+        self.1.stream(far);
+    }
+
+    fn send_far(&mut self, blocks: &[BlockId], to: FarId) -> Result<(), String> {
+        self.0.send_far(blocks, to)?;
+        self.1.send_far(blocks, to)
+    }
+
+    fn read_block<'a>(&mut self, block: BlockId, into: &'a mut [u8]) -> &'a mut [u8] {
+        let left = self.0.read_block(block, into);
+        self.1.read_block(block, left)
+    }
+
+    fn write_block<'a>(&mut self, block: BlockId, from: &'a [u8]) -> &'a [u8] {
+        let left = self.0.write_block(block, from);
+        self.1.write_block(block, left)
+    }
+
+    fn copy(&mut self, copy: &StateCopy) {
+        self.0.copy(copy);
+        self.1.copy(copy);
+    }
+
+    fn read_state<'a>(&mut self, place: StatePlace, into: &'a mut [u8]) -> &'a mut [u8] {
+        let left = self.0.read_state(place, into);
+        self.1.read_state(place, left)
+    }
+
+    fn write_state<'a>(&mut self, place: StatePlace, from: &'a [u8]) -> &'a [u8] {
+        let left = self.0.write_state(place, from);
+        self.1.write_state(place, left)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::kv::KvCache;
+    use super::super::recurrent::RecurrentState;
+    use super::*;
+    use monomorph_model::{Slot, States};
+
+    #[test]
+    fn a_pair_is_both_in_order_and_each_knows_its_own() {
+        type Cache = KvCache<f32, 1, 16, 16>;
+        let (mut first, mut last) = (Cache::new(&[0, 2], 3).unwrap(), Cache::new(&[1], 3).unwrap());
+        let states = States { sequences: 1, snapshots: 0 };
+        type State = RecurrentState<1, 4, 4, 12, 2>;
+        let mut state = State::new(1, states).unwrap();
+        let of_state: Vec<u8> = (0..State::BYTES).map(|at| (at % 7) as u8).collect();
+        let of_block: Vec<u8> = (0..Cache::block_bytes(3)).map(|at| (at % 251) as u8).collect();
+        let mut all = (&mut first, (&mut state, (&mut last, ())));
+
+        let mut parts = Vec::new();
+        all.parts(&mut parts);
+        assert_eq!(parts, [(Cache::block_bytes(1), &[0, 2][..]), (Cache::block_bytes(1), &[1])]);
+
+        assert!(all.write_block(BlockId(1), &of_block).is_empty());
+        assert!(all.write_state(StatePlace::Slot(Slot(0)), &of_state).is_empty());
+        let (mut block, mut kept) = (vec![0; of_block.len()], vec![0; of_state.len()]);
+        assert!(all.read_block(BlockId(1), &mut block).is_empty());
+        assert!(all.read_state(StatePlace::Slot(Slot(0)), &mut kept).is_empty());
+        assert_eq!((&block, &kept), (&of_block, &of_state));
+
+        let mut behind = vec![0; Cache::block_bytes(1)];
+        last.read_block(BlockId(1), &mut behind);
+        assert_eq!(behind, of_block[Cache::block_bytes(2)..], "the last cache has what stands last");
+    }
+}

@@ -1,0 +1,170 @@
+//! The contract of [`monomorph_model`], implemented once for every layer stack of a CPU.
+
+use super::batch::{Batch, BatchLimits};
+use super::draft::{Behind, Drafts};
+use super::far::Far;
+use super::keeps::Keeps;
+use super::loader::Loader;
+use super::outputs::Outputs;
+use super::rows::Rows;
+use super::team::{Lane, Team};
+use monomorph_model::{
+    BlockId, FarId, FarRoom, LoadError, LoadOptions, ModelSpec, Progress, StatePlace, States, Step,
+    StepOutput, Ticket, Weights,
+};
+use monomorph_weights::Checkpoint;
+use std::ops::Range;
+
+/// A layer stack, as the compiler writes it: weights, what layers keep, activations, and the phases over
+/// them. Its logits have `VOCABULARY` columns, and its steps verify `DRAFTS` drafts of a sequence.
+pub trait Stack<const VOCABULARY: usize, const DRAFTS: usize>: Sized + Send + Sync + 'static {
+    /// Everything the build fixed.
+    const SPEC: &'static ModelSpec;
+
+    /// Parts of a K/V block that the layers attend to.
+    const PARTS: Range<usize>;
+
+    /// What follows the logits: `()` where the stack drafts nothing.
+    type Drafts: Drafts<Self, DRAFTS>;
+
+    /// Loads the weights, and claims what layers keep and work in.
+    ///
+    /// # Errors
+    /// When a tensor is missing or not of its shape and format, or memory is short.
+    fn load(loader: &Loader, checkpoint: &Checkpoint, room: Room) -> Result<Self, LoadError>;
+
+    /// What its layers keep, in the order of bodies, and behind that what a draft head's keeps.
+    fn keeps(&mut self) -> impl Keeps;
+
+    /// From token ids to the last layer's residual stream.
+    fn forward(&self, lane: &Lane, batch: &Batch);
+
+    /// The logits of `rows` of the residual stream.
+    fn head(&self, lane: &Lane, rows: &[u32]);
+
+    /// Where [`Self::head`] leaves them.
+    fn logits(&mut self) -> &mut Rows<VOCABULARY>;
+}
+
+/// What a stack makes room for.
+#[derive(Clone, Copy, Debug)]
+pub struct Room {
+    /// K/V blocks.
+    pub blocks: usize,
+    /// Recurrent states.
+    pub states: States,
+    /// Lanes of the team.
+    pub lanes: usize,
+}
+
+/// A layer stack that is loaded, and the threads that work on it.
+pub struct Model<S: Stack<VOCABULARY, DRAFTS>, const VOCABULARY: usize, const DRAFTS: usize> {
+    team: Team,
+    far: Far,
+    batch: Batch,
+    outputs: Outputs<DRAFTS>,
+    drafts: S::Drafts,
+    stack: S,
+    /// Of recurrent state.
+    snapshots: usize,
+}
+
+impl<S: Stack<VOCABULARY, DRAFTS>, const VOCABULARY: usize, const DRAFTS: usize> monomorph_model::Model
+    for Model<S, VOCABULARY, DRAFTS>
+{
+    const SPEC: &'static ModelSpec = S::SPEC;
+
+    fn load(weights: &Weights, options: &LoadOptions, progress: &Progress) -> Result<Self, LoadError> {
+        let (spec, checkpoint) = (S::SPEC, weights.checkpoint()?);
+        let blocks = options.blocks_or_one_sequence(spec.block_tokens);
+        let states = options.states(spec);
+        checkpoint.refuse_surplus(|name| spec.knows(name))?;
+        progress.expect(spec.weight_bytes);
+        let team = Team::new(options.threads).map_err(LoadError::Threads)?;
+        let loader = Loader::new(&team, checkpoint.path(), progress);
+        let mut stack = S::load(&loader, checkpoint, Room { blocks, states, lanes: team.lanes() })?;
+        let mut parts = Vec::new();
+        stack.keeps().parts(&mut parts);
+        let far = Far::open(options.far.as_ref(), blocks, spec.block_tokens, &parts, options.report)?;
+        stack.keeps().stream(&far);
+        let limits = BatchLimits {
+            tokens: spec.step_tokens,
+            sequences: states.sequences,
+            vocabulary: spec.vocabulary,
+            context: spec.context,
+            block_tokens: spec.block_tokens,
+            blocks,
+        };
+        let batch = Batch::new(limits).streamed(&far).ahead(spec.ahead(DRAFTS));
+        let (outputs, drafts) = (Outputs::default(), S::Drafts::new(limits));
+        // A stack without such state has none, whoever asks for some.
+        let snapshots = if spec.state_bytes > 0 { states.snapshots } else { 0 };
+        Ok(Model { team, far, batch, outputs, drafts, stack, snapshots })
+    }
+
+    fn blocks(&self) -> usize {
+        self.batch.limits().blocks
+    }
+
+    fn sequences(&self) -> usize {
+        self.batch.limits().sequences
+    }
+
+    fn snapshots(&self) -> usize {
+        self.snapshots
+    }
+
+    fn far(&self) -> Option<FarRoom> {
+        self.far.room()
+    }
+
+    fn send_far(&mut self, blocks: &[BlockId], to: FarId) -> Result<(), String> {
+        self.stack.keeps().send_far(blocks, to)
+    }
+
+    fn read_block(&mut self, block: BlockId, into: &mut [u8]) {
+        let left = self.stack.keeps().read_block(block, into);
+        assert!(left.is_empty(), "more than a block was asked for");
+    }
+
+    fn write_block(&mut self, block: BlockId, from: &[u8]) {
+        let left = self.stack.keeps().write_block(block, from);
+        assert!(left.is_empty(), "more than a block was given");
+    }
+
+    fn read_state(&mut self, place: StatePlace, into: &mut [u8]) {
+        let left = self.stack.keeps().read_state(place, into);
+        assert!(left.is_empty(), "more than a state was asked for");
+    }
+
+    fn write_state(&mut self, place: StatePlace, from: &[u8]) {
+        let left = self.stack.keeps().write_state(place, from);
+        assert!(left.is_empty(), "more than a state was given");
+    }
+
+    fn submit(&mut self, step: &Step) -> Ticket {
+        let Model { team, far, batch, outputs, drafts, stack, .. } = self;
+        team.pin_caller();
+        for copy in &step.copies {
+            stack.keeps().copy(copy);
+        }
+        batch.fill(step, outputs);
+        far.begin(step, batch, S::PARTS);
+        team.run(|lane| stack.forward(lane, batch));
+        outputs.begin(step);
+        let mut first = 0;
+        while first < batch.outputs().len() {
+            let last = batch.outputs().len().min(first + S::SPEC.step_sequences);
+            team.run(|lane| stack.head(lane, &batch.outputs()[first..last]));
+            outputs.take(team, step, batch, first..last, stack.logits());
+            first = last;
+        }
+        drafts.follow(step, Behind { team, far, batch, stack, outputs });
+        far.end(step, outputs);
+        outputs.end()
+    }
+
+    fn collect(&mut self, ticket: Ticket) -> StepOutput {
+        self.outputs.collect(ticket)
+    }
+}
