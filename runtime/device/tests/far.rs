@@ -9,7 +9,9 @@ mod common;
 
 use common::{Random, sequence};
 use monomorph_device::cpu::*;
-use monomorph_model::{BlockId, FarId, FarOptions, FarRoom, Output, RowOutput, SequenceStep, Slot, Step};
+use monomorph_model::{
+    BlockId, OffloadOptions, OffloadRoom, OffloadSlot, Output, RowOutput, SequenceStep, Slot, Step,
+};
 use std::path::Path;
 
 const HEADS: usize = 6;
@@ -22,8 +24,15 @@ const TOKENS: usize = 96;
 
 static PARTS: [usize; LAYERS] = [0, 1, 2];
 
-fn options(directory: &Path, bytes: u64, page_bytes: usize, window_pages: Option<usize>) -> FarOptions {
-    FarOptions { directory: directory.to_owned(), bytes, depth: 8, page_bytes, resident: None, window_pages }
+fn options(directory: &Path, bytes: u64, page_bytes: usize, window_pages: Option<usize>) -> OffloadOptions {
+    OffloadOptions {
+        directory: directory.to_owned(),
+        bytes,
+        depth: 8,
+        page_bytes,
+        resident: None,
+        window_pages,
+    }
 }
 
 /// What is in a cache, and how it is attended to.
@@ -39,7 +48,7 @@ struct Case<E, const BLOCK: usize> {
 }
 
 impl<E: KvElement, const BLOCK: usize> Case<E, BLOCK> {
-    fn new(lanes: usize, blocks: usize, far: Option<&FarOptions>) -> Self {
+    fn new(lanes: usize, blocks: usize, far: Option<&OffloadOptions>) -> Self {
         let mut cache = KvCache::<E, KV_HEADS, DIM, BLOCK>::new(&PARTS, blocks).unwrap();
         let part = KvCache::<E, KV_HEADS, DIM, BLOCK>::block_bytes(1);
         let far = Far::open(far, blocks, BLOCK, &[(part, &PARTS)], |_| {}).unwrap();
@@ -131,7 +140,7 @@ fn equal<E: KvElement, const BLOCK: usize>(
     let all: usize = lengths.iter().map(|n| n.div_ceil(BLOCK)).sum();
     let mut resident = Case::<E, BLOCK>::new(lanes, all, None);
     let mut streamed = Case::<E, BLOCK>::new(lanes, all, Some(&options));
-    let FarRoom { places, group } = streamed.far.room().expect("there is room");
+    let OffloadRoom { places, group } = streamed.far.room().expect("there is room");
     let mut free: Vec<u32> = (0..all as u32).collect();
     // In no order, as sequences that come and go leave them.
     let mut places: Vec<u32> = (0..places as u32).collect();
@@ -164,7 +173,7 @@ fn equal<E: KvElement, const BLOCK: usize>(
                 }
                 let to = places.swap_remove(random.below(places.len()));
                 let ids: Vec<BlockId> = blocks.iter().map(|block| BlockId(*block)).collect();
-                streamed.cache.send_far(&ids, FarId(to)).unwrap();
+                streamed.cache.offload_blocks(&ids, OffloadSlot(to)).unwrap();
                 free.extend(blocks);
                 for (at, place) in stream.table[from..from + group].iter_mut().enumerate() {
                     *place = Err((to, at));
@@ -177,7 +186,7 @@ fn equal<E: KvElement, const BLOCK: usize>(
                 Ok(block) => BlockId(block),
                 Err((to, at)) => {
                     if at == 0 {
-                        far.far.push(FarId(to));
+                        far.far.push(OffloadSlot(to));
                     }
                     BlockId((all + (far.far.len() - 1) * group + at) as u32)
                 }
@@ -228,12 +237,12 @@ fn what_cannot_be_read_is_lost_and_nothing_else() {
     let first =
         Step { sequences: vec![sequence(0, vec![1; 64], &[0, 1, 2, 3], Output::None)], ..Step::default() };
     case.step(&first, &rows[..64]);
-    case.cache.send_far(&[BlockId(0)], FarId(0)).unwrap();
+    case.cache.offload_blocks(&[BlockId(0)], OffloadSlot(0)).unwrap();
     // Nothing was ever sent to the second of these places.
     let far = sequence(64, vec![1], &[8, 9, 2, 3, 4], Output::None);
     let other = SequenceStep { slot: Slot(1), ..sequence(0, vec![1], &[5], Output::None) };
     let step = |places: &[u32]| Step {
-        far: places.iter().map(|place| FarId(*place)).collect(),
+        far: places.iter().map(|place| OffloadSlot(*place)).collect(),
         sequences: vec![far.clone(), other.clone()],
         ..Step::default()
     };
@@ -242,7 +251,7 @@ fn what_cannot_be_read_is_lost_and_nothing_else() {
     assert!(why.contains("disk"), "{why}");
     assert!(found.iter().flatten().all(|x| x.is_finite()));
     // The step after finds everything.
-    case.cache.send_far(&[BlockId(1)], FarId(399)).unwrap();
+    case.cache.offload_blocks(&[BlockId(1)], OffloadSlot(399)).unwrap();
     let (_, outputs) = case.step(&step(&[0, 399]), &rows[64..]);
     assert!(outputs.iter().all(|row| matches!(row, RowOutput::None)), "{outputs:?}");
 }
@@ -254,7 +263,7 @@ fn a_block_on_disk_that_would_be_written_is_refused() {
     let options = options(directory.path(), 1 << 24, 0, Some(0));
     let mut case = Case::<f32, 16>::new(1, 8, Some(&options));
     let step = Step {
-        far: vec![FarId(0)],
+        far: vec![OffloadSlot(0)],
         sequences: vec![sequence(3, vec![1], &[8], Output::None)],
         ..Step::default()
     };

@@ -12,7 +12,7 @@ use crate::sequence::{
 use crate::shared::{Health, Place, Shared, Stats};
 use crate::swap::SwapOptions;
 use monomorph_cache::Share;
-use monomorph_model::{Drafter, FarRoom, Model, ModelSpec};
+use monomorph_model::{Drafter, Model, ModelSpec, OffloadRoom};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{Sender, channel};
@@ -48,14 +48,14 @@ pub struct EngineOptions {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct OffloadShare {
     /// The room on disk that the model was loaded with.
-    pub room: FarRoom,
+    pub room: OffloadRoom,
     /// Most blocks of a sequence on the device.
     pub resident: usize,
 }
 
 impl OffloadShare {
     /// The smallest share with which a model's sequences can be fed.
-    pub fn least(spec: &ModelSpec, room: FarRoom) -> usize {
+    pub fn least(spec: &ModelSpec, room: OffloadRoom) -> usize {
         let fed = (1 + spec.drafts()).max(spec.piece_tokens());
         Share::least(room.group, spec.block_tokens, fed, spec.reach())
     }

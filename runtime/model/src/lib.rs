@@ -18,8 +18,8 @@ pub use spec::{
 };
 pub use states::{StateRoom, States, StatesWanted};
 pub use step::{
-    BlockId, FarId, NOT_NUMBERS, Output, RowOutput, SequenceStep, Slot, SnapshotId, StateCopy, StatePlace,
-    Step, StepOutput, Ticket, Tokens, Verified,
+    BlockId, NOT_NUMBERS, OffloadSlot, Output, RowOutput, SequenceStep, Slot, SnapshotId, StateCopy,
+    StatePlace, Step, StepOutput, Ticket, Tokens, Verified,
 };
 
 use monomorph_weights::{Checkpoint, WeightsError};
@@ -44,7 +44,7 @@ pub trait Model: Sized + Send + 'static {
     /// Split sampling: whether a step may start before its sampling inputs are known, which [`Model::sample`]
     /// binds later. Needed for two steps in flight: otherwise sequences that need the host between two tokens
     /// could not run ahead.
-    const SAMPLES_APART: bool = false;
+    const SPLIT_SAMPLING: bool = false;
 
     /// Drafts of a sequence that a step verifies together, from any [`Drafter`]; 0 for a stack that verifies
     /// none. Which tokens to feed next is known only when a step is collected, so a stack that verifies
@@ -79,7 +79,7 @@ pub trait Model: Sized + Send + 'static {
 
     /// Places on disk for groups of K/V blocks, and the blocks of a group: see [`LoadOptions::far`]. None of
     /// a model that keeps none there.
-    fn far(&self) -> Option<FarRoom> {
+    fn far(&self) -> Option<OffloadRoom> {
         None
     }
 
@@ -87,7 +87,7 @@ pub trait Model: Sized + Send + 'static {
     /// step is in flight. The blocks do not change.
     ///
     /// # Errors When the disk is full or fails; the slot holds nothing then.
-    fn send_far(&mut self, blocks: &[BlockId], to: FarId) -> Result<(), String> {
+    fn offload_blocks(&mut self, blocks: &[BlockId], to: OffloadSlot) -> Result<(), String> {
         Err(format!("{blocks:?} cannot be sent to {to:?}: this server keeps no blocks on disk"))
     }
 
@@ -185,7 +185,7 @@ pub struct LoadOptions {
     /// model without such state. A CPU, whose memory is planned before, is told both.
     pub states: StatesWanted,
     /// Where K/V blocks that the device need not hold are kept, if anywhere.
-    pub far: Option<FarOptions>,
+    pub far: Option<OffloadOptions>,
     /// Most of the device's memory to use, as a part of it; ignored by a CPU.
     pub memory_fraction: f64,
     /// Host memory that must stay free; on a CPU, whose memory is planned before, the plan already keeps it
@@ -225,8 +225,8 @@ impl HostGuard {
 
 /// Places on disk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct FarRoom {
-    /// How many; [`FarId`]s lie below it.
+pub struct OffloadRoom {
+    /// How many; [`OffloadSlot`]s lie below it.
     pub places: usize,
     /// Blocks that each holds.
     pub group: usize,
@@ -234,7 +234,7 @@ pub struct FarRoom {
 
 /// Room on disk for K/V blocks, which steps read from there.
 #[derive(Clone, Debug)]
-pub struct FarOptions {
+pub struct OffloadOptions {
     /// Directory of the file, which is removed with the model.
     pub directory: PathBuf,
     /// Most bytes of it.

@@ -8,9 +8,9 @@ use std::sync::Arc;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct BlockId(pub u32);
 
-/// A place on disk for a group of K/V blocks, below [`places`](crate::FarRoom::places).
+/// A place on disk for a group of K/V blocks, below [`places`](crate::OffloadRoom::places).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct FarId(pub u32);
+pub struct OffloadSlot(pub u32);
 
 /// The slot of a running sequence, below [`crate::Model::sequences`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -46,14 +46,14 @@ pub struct Step {
     /// earlier steps fed its sequence; a sequence that goes on from a copy goes on from that position.
     pub copies: Vec<StateCopy>,
     /// The groups of blocks that its sequences have on disk: block `Model::blocks() + i * group + j` of a
-    /// sequence is the `j`th of those [sent](crate::Model::send_far) to place `far[i]`. They are only read,
+    /// sequence is the `j`th of those [sent](crate::Model::offload_blocks) to place `far[i]`. They are only read,
     /// each whole and by one sequence, in the order in which sequences and their blocks name them.
-    pub far: Vec<FarId>,
+    pub far: Vec<OffloadSlot>,
     /// At most `step_sequences` rows with at most `step_tokens` tokens in all.
     pub sequences: Vec<SequenceStep>,
     /// Whether the histories, biases and masks of all its rows follow with [`sample`](crate::Model::sample),
     /// because they depend on tokens not known yet or take long to compute. Those in `sequences` mean nothing
-    /// then. Only for models with [split sampling](crate::Model::SAMPLES_APART).
+    /// then. Only for models with [split sampling](crate::Model::SPLIT_SAMPLING).
     pub sampling_follows: bool,
 }
 

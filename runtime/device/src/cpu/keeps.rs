@@ -1,7 +1,7 @@
 //! What layers keep from step to step: caches of keys and values, and recurrent states.
 
 use super::far::Far;
-use monomorph_model::{BlockId, FarId, StateCopy, StatePlace};
+use monomorph_model::{BlockId, OffloadSlot, StateCopy, StatePlace};
 
 /// What the layers of a body keep, or those of several: a pair is both, in order. A state has no blocks, and
 /// a cache no states: what is asked about these leaves it as it is.
@@ -19,7 +19,7 @@ pub trait Keeps {
     ///
     /// # Panics
     /// When there is no such block, they are not a group, or nothing is kept on disk.
-    fn send_far(&mut self, _blocks: &[BlockId], _to: FarId) -> Result<(), String> {
+    fn offload_blocks(&mut self, _blocks: &[BlockId], _to: OffloadSlot) -> Result<(), String> {
         Ok(())
     }
 
@@ -75,9 +75,9 @@ impl<A: Keeps, B: Keeps> Keeps for (&mut A, B) {
         self.1.stream(far);
     }
 
-    fn send_far(&mut self, blocks: &[BlockId], to: FarId) -> Result<(), String> {
-        self.0.send_far(blocks, to)?;
-        self.1.send_far(blocks, to)
+    fn offload_blocks(&mut self, blocks: &[BlockId], to: OffloadSlot) -> Result<(), String> {
+        self.0.offload_blocks(blocks, to)?;
+        self.1.offload_blocks(blocks, to)
     }
 
     fn read_block<'a>(&mut self, block: BlockId, into: &'a mut [u8]) -> &'a mut [u8] {

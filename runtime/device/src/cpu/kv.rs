@@ -6,7 +6,7 @@ use super::keeps::Keeps;
 use super::memory::Memory;
 use super::simd::TILE;
 use monomorph_abi::kv::Layout;
-use monomorph_model::{BlockId, FarId, LoadError};
+use monomorph_model::{BlockId, LoadError, OffloadSlot};
 use std::sync::Arc;
 
 /// Keys and values of all layers in blocks of `BLOCK` tokens (a multiple of 16), elements of type `E`.
@@ -182,7 +182,7 @@ impl<E: KvElement, const KV_HEADS: usize, const HEAD_DIM: usize, const BLOCK: us
         self.far = far.stream();
     }
 
-    fn send_far(&mut self, blocks: &[BlockId], to: FarId) -> Result<(), String> {
+    fn offload_blocks(&mut self, blocks: &[BlockId], to: OffloadSlot) -> Result<(), String> {
         let stream = self.far.as_ref().expect("blocks are kept on disk");
         assert!(blocks.len() == stream.group(), "a group is {} blocks", stream.group());
         stream.send(to, self.parts, |layer, at, bytes| {

@@ -9,7 +9,7 @@ use super::outputs::Outputs;
 use super::rows::Rows;
 use super::team::{Lane, Team};
 use monomorph_model::{
-    BlockId, FarId, FarRoom, LoadError, LoadOptions, ModelSpec, Progress, StatePlace, States, Step,
+    BlockId, LoadError, LoadOptions, ModelSpec, OffloadRoom, OffloadSlot, Progress, StatePlace, States, Step,
     StepOutput, Ticket, Weights,
 };
 use monomorph_weights::Checkpoint;
@@ -114,12 +114,12 @@ impl<S: Stack<VOCABULARY, DRAFTS>, const VOCABULARY: usize, const DRAFTS: usize>
         self.snapshots
     }
 
-    fn far(&self) -> Option<FarRoom> {
+    fn far(&self) -> Option<OffloadRoom> {
         self.far.room()
     }
 
-    fn send_far(&mut self, blocks: &[BlockId], to: FarId) -> Result<(), String> {
-        self.stack.keeps().send_far(blocks, to)
+    fn offload_blocks(&mut self, blocks: &[BlockId], to: OffloadSlot) -> Result<(), String> {
+        self.stack.keeps().offload_blocks(blocks, to)
     }
 
     fn read_block(&mut self, block: BlockId, into: &mut [u8]) {

@@ -17,7 +17,7 @@ use super::fault::Fault;
 use super::host::Pinned;
 use super::memory::Pointer;
 use crate::far::{Area, Desk, Layout, SLOTS, Staging};
-use monomorph_model::{BlockId, FarId, FarOptions, FarRoom, LoadError};
+use monomorph_model::{BlockId, LoadError, OffloadOptions, OffloadRoom, OffloadSlot};
 use std::ptr::NonNull;
 
 // SAFETY: claimed once, initialised, the value's own, and given back with it.
@@ -96,7 +96,7 @@ impl Disk {
     /// # Errors
     /// When there can be none, or pinned memory is short.
     pub(super) fn open(
-        options: &FarOptions,
+        options: &OffloadOptions,
         layout: Layout,
         report: fn(std::fmt::Arguments),
     ) -> Result<Disk, LoadError> {
@@ -167,7 +167,7 @@ impl Far {
     }
 
     /// Places on disk.
-    pub(super) fn room(&self) -> FarRoom {
+    pub(super) fn room(&self) -> OffloadRoom {
         self.disk.layout.room()
     }
 
@@ -184,7 +184,7 @@ impl Far {
         &mut self,
         stream: &Stream,
         blocks: &[BlockId],
-        to: FarId,
+        to: OffloadSlot,
     ) -> Result<Result<(), String>, Fault> {
         let Far { disk: Disk { desk, layout, .. }, parts, .. } = self;
         assert!(
@@ -209,7 +209,12 @@ impl Far {
 
     /// Begins to read what a block table names of the step's groups; nothing where it names none. `to` is
     /// where the device has it.
-    pub(super) fn begin<'a>(&'a mut self, step: &[FarId], table: &'a [i32], to: Pointer) -> Option<Pass<'a>> {
+    pub(super) fn begin<'a>(
+        &'a mut self,
+        step: &[OffloadSlot],
+        table: &'a [i32],
+        to: Pointer,
+    ) -> Option<Pass<'a>> {
         let layout = &self.disk.layout;
         let named = named(table, self.blocks, layout.group);
         if named.is_empty() {

@@ -7,8 +7,8 @@ use super::memory::{Memory, Needs, Pointer};
 use super::rotary;
 use super::steps::{Programs, Sets, Steps};
 use monomorph_model::{
-    BlockId, FarId, FarRoom, LoadError, LoadOptions, ModelSpec, Progress, StatePlace, Step, StepOutput,
-    Ticket, Weights,
+    BlockId, LoadError, LoadOptions, ModelSpec, OffloadRoom, OffloadSlot, Progress, StatePlace, Step,
+    StepOutput, Ticket, Weights,
 };
 
 /// A layer stack, as the compiler writes it: weights, what layers keep, activations, and the programs of
@@ -104,7 +104,7 @@ pub struct Model<S: Stack> {
 impl<S: Stack> monomorph_model::Model for Model<S> {
     const SPEC: &'static ModelSpec = S::SPEC;
     const STEPS_IN_FLIGHT: usize = Sets::of(S::SPEC).steps;
-    const SAMPLES_APART: bool = true;
+    const SPLIT_SAMPLING: bool = true;
 
     fn check_hardware() -> Result<(), LoadError> {
         Gpu::check(S::SPEC)
@@ -139,12 +139,12 @@ impl<S: Stack> monomorph_model::Model for Model<S> {
         if S::SPEC.state_bytes > 0 { self.memory.states().snapshots } else { 0 }
     }
 
-    fn far(&self) -> Option<FarRoom> {
+    fn far(&self) -> Option<OffloadRoom> {
         self.steps.far()
     }
 
-    fn send_far(&mut self, blocks: &[BlockId], to: FarId) -> Result<(), String> {
-        self.steps.send_far(blocks, to)
+    fn offload_blocks(&mut self, blocks: &[BlockId], to: OffloadSlot) -> Result<(), String> {
+        self.steps.offload_blocks(blocks, to)
     }
 
     fn read_block(&mut self, block: BlockId, into: &mut [u8]) {

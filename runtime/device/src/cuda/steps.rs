@@ -27,7 +27,7 @@ use super::queue::{Extents, Graph, Portion, Queue};
 use super::states::Places;
 use super::step::{Header, Limits, MAX_SEQUENCES, SampledRow, StepBuffer, Tables};
 use flight::{Flight, Want};
-use monomorph_model::{FarId, ModelSpec, Output, Step, StepOutput, Ticket, Tokens};
+use monomorph_model::{ModelSpec, OffloadSlot, Output, Step, StepOutput, Ticket, Tokens};
 use parts::{Kind, PROMPTS, Part, parts};
 use std::ops::Range;
 
@@ -423,7 +423,7 @@ impl Steps {
         &mut self,
         programs: &P,
         part: &Part,
-        far: &[FarId],
+        far: &[OffloadSlot],
         portion: Portion,
     ) -> Result<(), Fault> {
         let gpu = self.quiet.0.clone();
@@ -461,7 +461,7 @@ impl Steps {
     }
 
     /// Any tokens: all layers.
-    fn layers<P: Programs>(&mut self, programs: &P, part: &Part, far: &[FarId]) -> Result<(), Fault> {
+    fn layers<P: Programs>(&mut self, programs: &P, part: &Part, far: &[OffloadSlot]) -> Result<(), Fault> {
         let gpu = self.quiet.0.clone();
         gpu.enter()?;
         let outputs = self.buffer.outputs.len().min(P::HEAD_ROWS);

@@ -10,7 +10,7 @@ mod desk;
 mod staging;
 
 pub(crate) use desk::Desk;
-use monomorph_model::{FarOptions, FarRoom, LoadError};
+use monomorph_model::{LoadError, OffloadOptions, OffloadRoom};
 use monomorph_store::{DiskStore, Options, whole_page};
 pub(crate) use staging::{Area, Staging};
 
@@ -44,7 +44,7 @@ impl Layout {
     /// # Errors
     /// When there is no room for a group.
     pub(crate) fn new(
-        options: &FarOptions,
+        options: &OffloadOptions,
         parts: &[(usize, &[usize])],
         together: usize,
     ) -> Result<Layout, LoadError> {
@@ -70,8 +70,8 @@ impl Layout {
     }
 
     /// What the engine is told of it.
-    pub(crate) fn room(&self) -> FarRoom {
-        FarRoom { places: self.places, group: self.group }
+    pub(crate) fn room(&self) -> OffloadRoom {
+        OffloadRoom { places: self.places, group: self.group }
     }
 
     /// The page of a part of the group in a place.
@@ -90,7 +90,7 @@ impl Layout {
     /// When there can be no such file, or memory is short.
     pub(crate) fn open<M: Area>(
         &self,
-        options: &FarOptions,
+        options: &OffloadOptions,
         report: fn(std::fmt::Arguments),
         claim: impl FnOnce(usize) -> Result<M, LoadError>,
     ) -> Result<(Desk<M>, Staging<M>), LoadError> {

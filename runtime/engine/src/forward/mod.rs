@@ -143,7 +143,7 @@ impl Forward {
         // Nor what to sample by, of answers that the host has a hand in.
         const {
             assert!(
-                M::SAMPLES_APART || M::STEPS_IN_FLIGHT == 1,
+                M::SPLIT_SAMPLING || M::STEPS_IN_FLIGHT == 1,
                 "two steps in flight, and none is told later"
             )
         };
@@ -152,7 +152,7 @@ impl Forward {
         // What is sent to disk and cannot be ends its sequence, which may have been all there was.
         let ready = self.make_room(model)?;
         let planned =
-            ready && self.has_sequences() && !self.step.awaits_sampling() && self.plan(M::SAMPLES_APART)?;
+            ready && self.has_sequences() && !self.step.awaits_sampling() && self.plan(M::SPLIT_SAMPLING)?;
         let submitted = Instant::now();
         self.outputs.planned(submitted - began);
         if planned {

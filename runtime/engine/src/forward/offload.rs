@@ -11,7 +11,7 @@ use crate::request::EngineError;
 use crate::scheduler::{Limits, Running, Waiting};
 use monomorph_cache::admission::blocks_for;
 use monomorph_cache::{OffloadPlace, Share};
-use monomorph_model::{BlockId, FarId, Model};
+use monomorph_model::{BlockId, Model, OffloadSlot};
 
 /// What has to be done before the next step is planned.
 #[derive(Debug, PartialEq, Eq)]
@@ -43,7 +43,7 @@ impl Forward {
                         self.outputs.counters().stats.preemptions += 1;
                     }
                 }
-                Next::Send(at, blocks, place) => match model.send_far(&blocks, FarId(place.0)) {
+                Next::Send(at, blocks, place) => match model.offload_blocks(&blocks, OffloadSlot(place.0)) {
                     Ok(()) => {
                         self.memory.sent(&mut self.batch[at])?;
                         self.outputs.counters().stats.blocks_offloaded += blocks.len() as u64;

@@ -7,7 +7,7 @@ use super::memory::Memory;
 use crate::request::EngineError;
 use crate::scheduler::Row as Planned;
 use monomorph_cache::Place;
-use monomorph_model::{BlockId, FarId, Output, SequenceStep, Slot, StateCopy, Step, Tokens};
+use monomorph_model::{BlockId, OffloadSlot, Output, SequenceStep, Slot, StateCopy, Step, Tokens};
 use monomorph_sampling::Sampling;
 
 /// The step that is submitted next, or was last, and what to remember of it until it is collected.
@@ -119,7 +119,7 @@ impl StepBuilder {
             Place::Here(block) => BlockId(block.0),
             Place::Far(place, at) => {
                 if at == 0 {
-                    far.push(FarId(place.0));
+                    far.push(OffloadSlot(place.0));
                 }
                 BlockId((blocks + (far.len() - 1) * group + at) as u32)
             }

@@ -21,7 +21,7 @@ use crate::{EngineOptions, Event, FinishReason, Generation, OffloadShare, Policy
 use crate::{Request, ScheduleOptions, Stats, SubmitError, SwapOptions};
 use monomorph_cache::{Block, Share};
 use monomorph_grammar::{Constraint, Grammars, Source, Thinking, Token};
-use monomorph_model::{FarRoom, ModelSpec};
+use monomorph_model::{ModelSpec, OffloadRoom};
 use monomorph_sampling::{Dry, Sampled, Sampling, TokenBias, TokenMask, score};
 use std::collections::{BTreeSet, HashSet, VecDeque};
 use std::sync::{Arc, LazyLock};
@@ -526,7 +526,7 @@ fn walks_far<S: Shape>() {
     for (seed, (group, kept, places, enabled)) in
         (1..).zip([(1, 0, 16, true), (2, 0, 8, true), (2, 3, 40, true), (3, 5, 30, false), (1, 4, 96, true)])
     {
-        let room = FarRoom { places, group };
+        let room = OffloadRoom { places, group };
         let resident = if kept > 0 { whole_steps(group) + kept } else { OffloadShare::least(S::SPEC, room) };
         let far = Some(OffloadShare { room, resident });
         let (stats, _) = walk::<S>(

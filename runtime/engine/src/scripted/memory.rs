@@ -1,8 +1,8 @@
 //! The block memory of a scripted model, and the checks of the step contract.
 
 use monomorph_model::{
-    BlockId, FarId, FarRoom, ModelSpec, Output, SequenceStep, Slot, SnapshotId, StateCopy, StatePlace, Step,
-    Tokens,
+    BlockId, ModelSpec, OffloadRoom, OffloadSlot, Output, SequenceStep, Slot, SnapshotId, StateCopy,
+    StatePlace, Step, Tokens,
 };
 use monomorph_sampling::{MAX_BIASES, Sampling, TokenBias, TokenMask, TokenUse};
 use std::collections::{HashMap, HashSet, VecDeque};
@@ -16,10 +16,10 @@ pub(super) struct Memory {
     /// Grown as blocks are first used; `None` where nothing was written.
     cells: Vec<Option<u32>>,
     /// What is on disk: of each place the cells of its blocks.
-    far: HashMap<FarId, Vec<Option<u32>>>,
-    room: Option<FarRoom>,
+    far: HashMap<OffloadSlot, Vec<Option<u32>>>,
+    room: Option<OffloadRoom>,
     /// What the step at hand has there.
-    far_of_step: Vec<FarId>,
+    far_of_step: Vec<OffloadSlot>,
     fed: HashMap<Slot, Vec<u32>>,
     /// Whether what a slot was fed stands for a recurrent state, which a sequence can go on from only where
     /// it was copied to.
@@ -48,7 +48,12 @@ struct Held {
 }
 
 impl Memory {
-    pub fn new(spec: &'static ModelSpec, blocks: usize, snapshots: usize, room: Option<FarRoom>) -> Memory {
+    pub fn new(
+        spec: &'static ModelSpec,
+        blocks: usize,
+        snapshots: usize,
+        room: Option<OffloadRoom>,
+    ) -> Memory {
         Memory {
             block_tokens: spec.block_tokens,
             blocks,
@@ -69,15 +74,15 @@ impl Memory {
     }
 
     /// Begins a step that has these groups on disk.
-    pub fn begin(&mut self, far: &[FarId]) {
-        let distinct: HashSet<&FarId> = far.iter().collect();
+    pub fn begin(&mut self, far: &[OffloadSlot]) {
+        let distinct: HashSet<&OffloadSlot> = far.iter().collect();
         assert_eq!(distinct.len(), far.len(), "a step has a place on disk twice: {far:?}");
         self.far_of_step = far.to_vec();
         self.steps.push_back(Held::default());
     }
 
     /// Writes a group of blocks to disk.
-    pub fn send_far(&mut self, blocks: &[BlockId], to: FarId) {
+    pub fn offload_blocks(&mut self, blocks: &[BlockId], to: OffloadSlot) {
         let Some(room) = self.room else { panic!("{blocks:?} are sent to {to:?}, and there is no disk") };
         assert!(self.steps.is_empty(), "{blocks:?} are sent to disk with steps in flight");
         assert!(blocks.len() == room.group && (to.0 as usize) < room.places, "{blocks:?} are sent to {to:?}");
@@ -92,7 +97,7 @@ impl Memory {
 
     /// The place on disk and the first of its cells that a block of the step stands for, if it is one of
     /// those.
-    fn on_disk(&self, block: BlockId) -> Option<(FarId, usize)> {
+    fn on_disk(&self, block: BlockId) -> Option<(OffloadSlot, usize)> {
         let (at, group) = ((block.0 as usize).checked_sub(self.blocks)?, self.room?.group);
         let place = self.far_of_step.get(at / group);
         let place = place.unwrap_or_else(|| panic!("{block:?} of {} groups on disk", self.far_of_step.len()));

@@ -16,7 +16,9 @@ pub use spec::{Drafting, InFlight, Invariant, Recurrent, Shape, Skipping, Small,
 
 use controls::Fault;
 use memory::Memory;
-use monomorph_model::{BlockId, FarId, FarRoom, LoadError, LoadOptions, Model, ModelSpec, Output, Progress};
+use monomorph_model::{
+    BlockId, LoadError, LoadOptions, Model, ModelSpec, OffloadRoom, OffloadSlot, Output, Progress,
+};
 use monomorph_model::{RowOutput, SequenceStep, Slot, StatePlace, States, Step, StepOutput, Ticket, Weights};
 use monomorph_sampling::{Sampled, Sampling, TokenBias, TokenMask};
 use std::collections::VecDeque;
@@ -37,7 +39,7 @@ pub struct Script {
     /// more.
     pub snapshots: usize,
     /// Places on disk that it has for groups of blocks, if any.
-    pub far: Option<FarRoom>,
+    pub far: Option<OffloadRoom>,
     /// Where it drafts: the chance that a draft is the token which will be sampled, by a hash of what it
     /// comes after.
     pub right_drafts: f64,
@@ -258,7 +260,7 @@ impl<S: Shape> Model for Scripted<S> {
     const SPEC: &'static ModelSpec = S::SPEC;
     const STEPS_IN_FLIGHT: usize = S::STEPS_IN_FLIGHT;
     // A device does; a processor, which has one step in flight and makes no drafts, does not.
-    const SAMPLES_APART: bool = S::STEPS_IN_FLIGHT > 1 || S::SPEC.drafted() > 0;
+    const SPLIT_SAMPLING: bool = S::STEPS_IN_FLIGHT > 1 || S::SPEC.drafted() > 0;
 
     fn load(_: &Weights, options: &LoadOptions, _: &Progress) -> Result<Self, LoadError> {
         let blocks = options.blocks_or_one_sequence(S::SPEC.block_tokens);
@@ -278,12 +280,12 @@ impl<S: Shape> Model for Scripted<S> {
         if S::SPEC.state_bytes > 0 { self.script.snapshots } else { 0 }
     }
 
-    fn far(&self) -> Option<FarRoom> {
+    fn far(&self) -> Option<OffloadRoom> {
         self.script.far
     }
 
-    fn send_far(&mut self, blocks: &[BlockId], to: FarId) -> Result<(), String> {
-        self.memory.send_far(blocks, to);
+    fn offload_blocks(&mut self, blocks: &[BlockId], to: OffloadSlot) -> Result<(), String> {
+        self.memory.offload_blocks(blocks, to);
         match self.controls.writes_fail() {
             true => Err("the disk was told to fail".to_owned()),
             false => Ok(()),
@@ -316,7 +318,7 @@ impl<S: Shape> Model for Scripted<S> {
         step.copies.iter().for_each(|copy| self.memory.copy(*copy));
         assert!(self.told_later.is_none(), "a step is not sampled in, and another is submitted");
         assert!(
-            Self::SAMPLES_APART || !step.sampling_follows,
+            Self::SPLIT_SAMPLING || !step.sampling_follows,
             "sampling follows of a model that samples at once"
         );
         let mut rows = Vec::new();

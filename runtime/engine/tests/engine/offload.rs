@@ -8,7 +8,7 @@
 use crate::support::*;
 use monomorph_engine::scripted::{Controls, Script, Tokens};
 use monomorph_engine::{EngineError, EngineHandle, EngineOptions, Event, Health, OffloadShare, Request};
-use monomorph_model::FarRoom;
+use monomorph_model::OffloadRoom;
 
 at_both_depths!(
     a_sequence_is_longer_than_all_blocks,
@@ -18,7 +18,7 @@ at_both_depths!(
 
 /// An engine of 12 blocks, 6 of them a sequence's share, and 20 places for groups of two.
 fn far<const STEPS: usize>() -> (EngineHandle, Controls) {
-    let room = FarRoom { places: 20, group: 2 };
+    let room = OffloadRoom { places: 20, group: 2 };
     let script = Script { blocks: 12, far: Some(room), ..Script::default() };
     let far = Some(OffloadShare { room, resident: 6 });
     engine::<STEPS>(script, EngineOptions { offload: far, ..EngineOptions::new(12, 4096, 16) })

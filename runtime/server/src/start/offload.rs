@@ -1,7 +1,7 @@
 //! K/V offload to disk: flags, and the model's options.
 
 use crate::process::out;
-use monomorph_model::{FarOptions, ModelSpec};
+use monomorph_model::{ModelSpec, OffloadOptions};
 use std::num::NonZero;
 use std::path::PathBuf;
 
@@ -60,7 +60,7 @@ impl OffloadArgs {
         spec: &ModelSpec,
         context: usize,
         blocks: Option<usize>,
-    ) -> Result<Option<FarOptions>, String> {
+    ) -> Result<Option<OffloadOptions>, String> {
         let Some(directory) = &self.high_speed_swap else { return Ok(None) };
         let flag = format!("--high-speed-swap {}", directory.display());
         if spec.hardware.cuda.is_some() && spec.drafted() > 0 {
@@ -89,7 +89,7 @@ impl OffloadArgs {
                 "--resident-blocks {resident}: must be at most {blocks}, the blocks that there are"
             ));
         }
-        Ok(Some(FarOptions {
+        Ok(Some(OffloadOptions {
             directory: directory.clone(),
             bytes,
             depth: self.high_speed_swap_depth.map_or(DEPTH, NonZero::get),

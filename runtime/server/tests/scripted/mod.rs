@@ -94,7 +94,7 @@ pub struct Loaded<S: Shape>(Scripted<S>, usize);
 impl<S: Shape> Model for Loaded<S> {
     const SPEC: &'static ModelSpec = S::SPEC;
     const STEPS_IN_FLIGHT: usize = S::STEPS_IN_FLIGHT;
-    const SAMPLES_APART: bool = Scripted::<S>::SAMPLES_APART;
+    const SPLIT_SAMPLING: bool = Scripted::<S>::SPLIT_SAMPLING;
 
     fn load(weights: &Weights, options: &LoadOptions, progress: &Progress) -> Result<Self, LoadError> {
         progress.expect(4);

@@ -15,7 +15,7 @@ use super::memory::Memory;
 use super::outputs::Outputs;
 use super::team::Lane;
 use crate::far::{Desk, Layout, SLOTS, Staging};
-use monomorph_model::{FarId, FarOptions, FarRoom, LoadError, RowOutput, Step};
+use monomorph_model::{LoadError, OffloadOptions, OffloadRoom, OffloadSlot, RowOutput, Step};
 pub(super) use staged::Staged;
 use std::ops::Range;
 use std::sync::atomic::AtomicUsize;
@@ -48,7 +48,7 @@ impl Far {
     /// # Errors
     /// When there can be no such file, or the address space is exhausted.
     pub fn open(
-        options: Option<&FarOptions>,
+        options: Option<&OffloadOptions>,
         blocks: usize,
         block_tokens: usize,
         parts: &[(usize, &[usize])],
@@ -78,7 +78,7 @@ impl Far {
     }
 
     /// Groups of blocks that there is room for on disk, if any.
-    pub fn room(&self) -> Option<FarRoom> {
+    pub fn room(&self) -> Option<OffloadRoom> {
         self.stream.as_ref().map(|stream| stream.layout.room())
     }
 
@@ -140,7 +140,7 @@ impl Stream {
     /// When the disk is full or fails.
     pub(super) fn send(
         &self,
-        to: FarId,
+        to: OffloadSlot,
         numbers: &[usize],
         mut copy: impl FnMut(usize, usize, &mut [u8]),
     ) -> Result<(), String> {

@@ -1,11 +1,11 @@
 //! Sequences that have K/V blocks on disk.
 
 use super::{Part, Steps, Want};
-use monomorph_model::{BlockId, FarId, FarRoom, Step};
+use monomorph_model::{BlockId, OffloadRoom, OffloadSlot, Step};
 
 impl Steps {
     /// Places on disk, if there are any.
-    pub fn far(&self) -> Option<FarRoom> {
+    pub fn far(&self) -> Option<OffloadRoom> {
         self.far.as_ref().map(super::Far::room)
     }
 
@@ -16,7 +16,7 @@ impl Steps {
     ///
     /// # Panics
     /// When they are no group of the device's blocks. Unwinds when the device has failed.
-    pub fn send_far(&mut self, blocks: &[BlockId], to: FarId) -> Result<(), String> {
+    pub fn offload_blocks(&mut self, blocks: &[BlockId], to: OffloadSlot) -> Result<(), String> {
         let Some(far) = &mut self.far else {
             return Err(format!("{blocks:?} cannot be sent to {to:?}: this server keeps no blocks on disk"));
         };
