@@ -157,10 +157,10 @@ fn shards_are_read_and_checked() {
     assert_eq!(checkpoint.tensor("b").unwrap().bytes.read().unwrap()[..], [2; 4]);
 
     for (index, expected) in [
-        (r#"{"weight_map":{"a":"../1.safetensors"}}"#, "`../1.safetensors`, which is no file name"),
-        (r#"{"weight_map":{"a":"/etc/passwd"}}"#, "`/etc/passwd`, which is no file name"),
-        (r#"{"weight_map":{"a":".."}}"#, "`..`, which is no file name"),
-        (r#"{"weight_map":{"a":"./1.safetensors"}}"#, "which is no file name"),
+        (r#"{"weight_map":{"a":"../1.safetensors"}}"#, "`../1.safetensors`, which is not a file name"),
+        (r#"{"weight_map":{"a":"/etc/passwd"}}"#, "`/etc/passwd`, which is not a file name"),
+        (r#"{"weight_map":{"a":".."}}"#, "`..`, which is not a file name"),
+        (r#"{"weight_map":{"a":"./1.safetensors"}}"#, "which is not a file name"),
         (r#"{"weight_map":{"a":"9.safetensors"}}"#, "the shard `9.safetensors`, which is missing"),
         (r#"{"weight_map":{"c":"1.safetensors"}}"#, "puts tensor `c` into `1.safetensors`"),
         (

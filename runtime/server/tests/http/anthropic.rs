@@ -281,7 +281,7 @@ pub fn refusals() {
         ),
         (json!({"tools": [{"name": "f"}, {"name": "f"}]}), &["tools[1].name"]),
         (json!({"tool_choice": {"type": "any"}}), &["tool_choice.type", "none to call"]),
-        (json!({"tool_choice": {"type": "tool", "name": "f"}}), &["tool_choice.name", "none of `tools`"]),
+        (json!({"tool_choice": {"type": "tool", "name": "f"}}), &["tool_choice.name", "not among `tools`"]),
         (json!({"thinking": {"type": "on"}}), &["thinking.type"]),
         (json!({"thinking": {"type": "enabled"}}), &["thinking.budget_tokens", "required"]),
         (

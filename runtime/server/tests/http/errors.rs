@@ -312,8 +312,8 @@ pub fn table_of_refusals() {
         ("limit=0", "limit", &["between 1 and 100", "\"0\""][..]),
         ("limit=many", "limit", &["between 1 and 100", "\"many\""]),
         ("order=up", "order", &["asc or desc", "\"up\""]),
-        ("after=x", "after", &["\"x\"", "none of the items"]),
-        ("before=x", "before", &["no parameter of this path's query", "limit, order, after"]),
+        ("after=x", "after", &["\"x\"", "not the id of an item"]),
+        ("before=x", "before", &["not a query parameter of this path", "limit, order, after"]),
     ] {
         let response = server.get(&format!("{RESPONSES}/{id}/input_items?{query}"));
         check(query, RESPONSES, &response, 400, Some(param), words);
