@@ -5,6 +5,7 @@
 //! `cubins/` is the modules' text compiled for this processor instead of machine code for the card.
 
 use crate::root;
+use monomorph_compiler::emit::cuda_templates;
 use monomorph_compiler::plan::Plan;
 use monomorph_compiler::plan::cuda::Module;
 use monomorph_compiler::spec;
@@ -119,10 +120,18 @@ pub fn program(name: &str, defines: &[String]) -> PathBuf {
     sources.push(programs.join(name).with_extension("cu"));
     let texts: Vec<Vec<u8>> =
         sources.iter().map(|path| std::fs::read(path).expect("sources are readable")).collect();
-    let parts = texts.iter().map(Vec::as_slice).chain(defines.iter().map(|define| define.as_bytes()));
+    let templates = cuda_templates::templates();
+    let printed = templates.iter().map(|file| file.text.as_bytes());
+    let parts =
+        texts.iter().map(Vec::as_slice).chain(printed).chain(defines.iter().map(|define| define.as_bytes()));
     let program = stage.directory.join(digest(&parts.collect::<Vec<_>>()));
+    // In a directory named by the content of all, as what is compiled of it.
+    let kernels = program.with_extension("kernels");
+    for file in &templates {
+        write_if_changed(&kernels.join(&file.path), file.text.as_bytes());
+    }
     let mut command = stage.compiler();
-    command.args(["-w", "-fPIE", "-pie", "-x", "c++", "-I"]).arg(&programs);
+    command.args(["-w", "-fPIE", "-pie", "-x", "c++", "-I"]).arg(&programs).arg("-I").arg(&kernels);
     command
         .args(defines.iter().map(|define| format!("-D{define}")))
         .arg(programs.join(name).with_extension("cu"));

@@ -26,6 +26,7 @@ use crate::emit::call::Call;
 use crate::emit::cpu::{Scratch, Working};
 use crate::graph::{BodyBuilder, Builder, Op, RotaryFrequencies, ValueId, WeightId};
 use crate::import::names::Place;
+use crate::kernels::Signature;
 use crate::passes::PassError;
 use crate::passes::launch::{Launcher, Site};
 use crate::passes::rules::Fusion;
@@ -234,6 +235,11 @@ macro_rules! blocks {
         /// The fusion rules of all blocks.
         pub fn fusions() -> impl Iterator<Item = &'static Fusion> {
             [$($block::FUSIONS),*].into_iter().flatten()
+        }
+
+        /// The kernels that all blocks declare.
+        pub(crate) fn kernels() -> impl Iterator<Item = &'static Signature> {
+            [$($block::kernels::KERNELS),*].into_iter().flatten().copied()
         }
 
         closed! {

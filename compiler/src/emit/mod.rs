@@ -6,6 +6,7 @@ mod cpu_draft;
 pub mod cuda;
 mod cuda_programs;
 mod cuda_stack;
+pub mod cuda_templates;
 mod cuda_weights;
 mod far;
 mod manifest;

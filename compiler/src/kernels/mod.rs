@@ -81,7 +81,12 @@ macro_rules! kernels {
         $(check $check:literal $(or $message:literal)?)*
         $(declare $declarations:literal)?
         $(body $body:literal)?;
-    )*) => {$(
+    )*) => {
+        /// All that are declared here.
+        pub(crate) const KERNELS: &[&$crate::kernels::Signature] =
+            &[$(<$arguments as $crate::kernels::Arguments>::SIGNATURE),*];
+
+        $(
         $(#[$doc])*
         #[expect(missing_docs, reason = "the kernel's header explains its parameters")]
         #[derive(Clone, Copy, Debug)]
@@ -110,7 +115,8 @@ macro_rules! kernels {
                 vec![$($crate::kernels::Operand::argument(self.$parameter)),*]
             }
         }
-    )*};
+        )*
+    };
 }
 pub(crate) use kernels;
 

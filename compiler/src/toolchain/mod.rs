@@ -225,7 +225,11 @@ pub fn write_crate(root: &Path, target: &Target) -> Result<(PathBuf, Plan), Buil
     Ok((directory, plan))
 }
 
-fn write_if_changed(path: &Path, content: &[u8]) -> Result<(), BuildError> {
+/// Writes a file, unless it has that content: then it keeps its time.
+///
+/// # Errors
+/// When it cannot be written.
+pub fn write_if_changed(path: &Path, content: &[u8]) -> Result<(), BuildError> {
     let io = |error| BuildError::Io(path.to_owned(), error);
     if std::fs::read(path).is_ok_and(|old| old == content) {
         return Ok(());

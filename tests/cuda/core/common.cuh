@@ -1,6 +1,8 @@
 // Helpers of the standalone CUDA test programs: checked calls, random data, device buffers with guard and poison, comparison with
 // a double-precision reference, timing of captured graphs with programmatic dependent launch. Build a program with
 //   nvcc -O3 -std=c++17 -gencode=arch=compute_90a,code=sm_90a -I templates/cuda -I tests/cuda tests/cuda/FOLDER/NAME.cu -o NAME
+//       -I target/cuda-programs/printed
+// where the last holds the kernels as templates (kernels/NAME.cuh), which `cargo xtask gpu` prints from their declarations.
 #pragma once
 #include <cuda_runtime.h>
 #include <algorithm>

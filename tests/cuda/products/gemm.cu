@@ -180,7 +180,7 @@ void check_stage(const char* name, int tokens) {
     test::Buffer<float> d_x(x), d_norm(norm);
     test::Buffer<uint16_t> out(staged_bytes(C::CAPACITY, C::WIDTH) / 2);
     const Header header(tokens, 0);
-    test::launch(stage_kernel<C>, dim3(C::CAPACITY), StageShape<C>::THREADS, 0, stream, header.step.pointer, d_x.pointer, d_norm.pointer, out.pointer);
+    test::launch(stage_kernel<C, StageShape<C>::THREADS>, dim3(C::CAPACITY), StageShape<C>::THREADS, 0, stream, header.step.pointer, d_x.pointer, d_norm.pointer, out.pointer);
     CHECK(cudaStreamSynchronize(stream));
     const std::vector<uint16_t> raw = out.download();
     bool intact = out.intact();

@@ -70,7 +70,7 @@ void clusters(const char* name) {
     config.attrs = attribute;
     config.numAttrs = 1;
     int held = 0;
-    CHECK(cudaOccupancyMaxActiveClusters(&held, product<C>, &config));
+    CHECK(cudaOccupancyMaxActiveClusters(&held, Build<C>::KERNEL, &config));
     std::printf("%s: %d clusters of %d wanted, %d held at a time\n", name, gemm_clusters<C>(132), S::CLUSTER, held);
 }
 
@@ -92,7 +92,7 @@ void step_of_8b(const char* name) {
     using L = Case<HEAD, Format::F16, ScaleForm::ROWS, 128256, 4096, ROWS, Epilogue::STORE, false, Activation::SILU, Limit::OUTPUTS>;
     set_tokens(ROWS);
     const auto staging = [] {
-        test::launch(stage_kernel<StageOf<ROWS>>, dim3(ROWS), StageShape<StageOf<ROWS>>::THREADS, 0, stream, step->pointer,
+        test::launch(stage_kernel<StageOf<ROWS>, StageShape<StageOf<ROWS>>::THREADS>, dim3(ROWS), StageShape<StageOf<ROWS>>::THREADS, 0, stream, step->pointer,
                      reinterpret_cast<const float*>(out), vectors->pointer, static_cast<void*>(x));
     };
     const size_t layer = code_bytes<A>() + code_bytes<B>() + code_bytes<C>() + code_bytes<E>();

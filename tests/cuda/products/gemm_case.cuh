@@ -4,9 +4,9 @@
 #include "core/common.cuh"
 #include "core/staged_host.cuh"
 
-#include "products/gemm_mma.cuh"
-#include "products/gemm_wgmma.cuh"
-#include "products/stage.cuh"
+#include "kernels/gemm_mma.cuh"
+#include "kernels/gemm_wgmma.cuh"
+#include "kernels/stage.cuh"
 
 using namespace monomorph;
 
@@ -34,36 +34,20 @@ struct Case : T {
 template <class C, Engine E = C::ENGINE>
 struct Build {
     using Shape = GemmWgmma<C>;
-    static constexpr int THREADS = Shape::THREADS;
+    static constexpr auto* KERNEL = gemm_wgmma_kernel<C, Shape::THREADS, Shape::SHARED_BYTES, C::RESIDENT, Shape::CLUSTER>;
 };
 template <class C>
 struct Build<C, Engine::MMA> {
     using Shape = GemmMma<C>;
-    static constexpr int THREADS = Shape::THREADS;
+    static constexpr auto* KERNEL = gemm_mma_kernel<C, Shape::THREADS, Shape::SHARED_BYTES, C::RESIDENT, Shape::CLUSTER>;
 };
-
-template <class C>
-__global__ void __launch_bounds__(Build<C>::THREADS, C::RESIDENT)
-    product(const Step* step, const void* x, const void* codes, const void* scales, const float* row_scales, const float* bias,
-            const float* up_bias, float* out) {
-    if constexpr (C::ENGINE == Engine::WGMMA) {
-        gemm_wgmma<C>(step, x, codes, scales, row_scales, bias, up_bias, out);
-    } else {
-        gemm_mma<C>(step, x, codes, scales, row_scales, bias, up_bias, out);
-    }
-}
-
-template <class C>
-__global__ void __launch_bounds__(StageShape<C>::THREADS) stage_kernel(const Step* step, const float* x, const float* norm, void* out) {
-    stage<C>(step, x, norm, out);
-}
 
 // As test::launch, with the cluster dimension the emitted kernel would carry as an attribute.
 template <class C>
 void launch_product(int multiprocessors, cudaStream_t stream, const Step* step, const void* x, const void* codes, const void* scales,
                     const float* row_scales, const float* bias, const float* up_bias, float* out) {
     using S = typename Build<C>::Shape;
-    CHECK(cudaFuncSetAttribute(reinterpret_cast<const void*>(product<C>), cudaFuncAttributeMaxDynamicSharedMemorySize, S::SHARED_BYTES));
+    CHECK(cudaFuncSetAttribute(reinterpret_cast<const void*>(Build<C>::KERNEL), cudaFuncAttributeMaxDynamicSharedMemorySize, S::SHARED_BYTES));
     cudaLaunchConfig_t config = {};
     config.gridDim = dim3(S::CLUSTER * gemm_clusters<C>(multiprocessors));
     config.blockDim = dim3(S::THREADS);
@@ -78,5 +62,5 @@ void launch_product(int multiprocessors, cudaStream_t stream, const Step* step, 
     attributes[1].val.clusterDim.z = 1;
     config.attrs = attributes;
     config.numAttrs = S::CLUSTER > 1 ? 2 : 1;
-    CHECK(cudaLaunchKernelEx(&config, product<C>, step, x, codes, scales, row_scales, bias, up_bias, out));
+    CHECK(cudaLaunchKernelEx(&config, Build<C>::KERNEL, step, x, codes, scales, row_scales, bias, up_bias, out));
 }

@@ -2,15 +2,13 @@
 // read once: what the step would take if attention and sampling were free (a copy stands for attention).
 #pragma once
 #include "core/common.cuh"
-#include "products/stream.cuh"
+#include "kernels/stream_product.cuh"
 
 constexpr double READ_RATE = 4540e9;   // bytes a second, one uninterrupted stream on an H200
 
 template <class C>
-__global__ void __launch_bounds__(monomorph::StreamShape<C>::THREADS, monomorph::StreamShape<C>::RESIDENT * C::BLOCKS / C::MULTIPROCESSORS) timed_kernel(const float* x,
-    const float* norm, const void* codes, const void* scales, const float* row_scales, float* out) {
-    monomorph::stream_product<C>(nullptr, x, norm, codes, scales, row_scales, nullptr, nullptr, out);
-}
+constexpr auto timed_kernel = monomorph::stream_product_kernel<C, monomorph::StreamShape<C>::THREADS, monomorph::StreamShape<C>::SHARED,
+                                                               monomorph::StreamShape<C>::RESIDENT * C::BLOCKS / C::MULTIPROCESSORS>;
 
 // In the place of attention: copies, `nanoseconds` after it may.
 __global__ void copy_kernel(const float* from, float* to, int count, unsigned nanoseconds) {
@@ -114,7 +112,8 @@ struct Arena {
         const size_t bytes = bytes_of<C>();
         const size_t scale_bytes = bytes / 512 * S::U::SCALE_BYTES;
         if (used + bytes > size || scales_used + scale_bytes > scales_size) std::printf("FAIL arena too small\n"), std::exit(3);
-        test::launch(timed_kernel<C>, dim3(C::BLOCKS), S::THREADS, S::shared_bytes(), stream, from, norm, weights + used, scales + scales_used, row_scales, to);
+        test::launch(timed_kernel<C>, dim3(C::BLOCKS), S::THREADS, S::shared_bytes(), stream, nullptr, from, norm, weights + used, scales + scales_used, row_scales, nullptr,
+                     nullptr, to);
         used += bytes;
         scales_used += scale_bytes;
     }

@@ -1,13 +1,7 @@
 // Host side of the stream product's checks: random packed weights, the reference, the comparison.
 #pragma once
 #include "core/common.cuh"
-#include "products/stream.cuh"
-
-template <class C>
-__global__ void __launch_bounds__(monomorph::StreamShape<C>::THREADS) checked_kernel(const monomorph::Step* step, const float* x, const float* norm,
-    const void* codes, const void* scales, const float* row_scales, const float* bias, const float* up_bias, float* out) {
-    monomorph::stream_product<C>(step, x, norm, codes, scales, row_scales, bias, up_bias, out);
-}
+#include "kernels/stream_product.cuh"
 
 struct CheckDefaults {
     static constexpr monomorph::Format FORMAT = monomorph::Format::F16;
@@ -180,7 +174,7 @@ void check(const char* name) {
     const auto run = [&] {
         out.poison();
         if (C::EPILOGUE == monomorph::Epilogue::ADD) out.upload(before);
-        test::launch(checked_kernel<C>, dim3(C::BLOCKS, (rows + C::ROWS - 1) / C::ROWS), S::THREADS, S::shared_bytes(), 0,
+        test::launch(monomorph::stream_product_kernel<C, S::THREADS, S::SHARED>, dim3(C::BLOCKS, (rows + C::ROWS - 1) / C::ROWS), S::THREADS, S::shared_bytes(), 0,
                      reinterpret_cast<const monomorph::Step*>(step.pointer), x_at.pointer, norm_at.pointer, codes.pointer, scales.pointer,
                      row_scales.pointer, bias_at.pointer, up_at.pointer, out.pointer);
         CHECK(cudaGetLastError());

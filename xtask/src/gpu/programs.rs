@@ -3,9 +3,11 @@
 use super::gather::copy;
 use super::listed::{INSTRUMENTS, PROGRAMS, Program};
 use crate::paths;
+use monomorph_compiler::emit::cuda_templates;
 use monomorph_compiler::spec::types::Cuda;
 use monomorph_compiler::toolchain::nvcc::Compiler;
 use monomorph_compiler::toolchain::python::run;
+use monomorph_compiler::toolchain::write_if_changed;
 use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
 use std::collections::BTreeSet;
@@ -43,6 +45,10 @@ pub fn build(card: &Cuda, store: &Path, wanted: &[String], instruments: bool) ->
     let programs = chosen(&PROGRAMS);
     let instruments = if instruments { chosen(&INSTRUMENTS) } else { Vec::new() };
     let all: Vec<&Program> = programs.iter().chain(&instruments).copied().collect();
+    for file in cuda_templates::templates() {
+        let path = printed().join(file.path);
+        write_if_changed(&path, file.text.as_bytes()).map_err(|error| error.to_string())?;
+    }
     let next = AtomicUsize::new(0);
     let problems = Mutex::new(Vec::new());
     let work = || {
@@ -62,6 +68,12 @@ pub fn build(card: &Cuda, store: &Path, wanted: &[String], instruments: bool) ->
         instruments: instruments.iter().map(measured).collect(),
         problems,
     })
+}
+
+/// Where the kernels that programs instantiate are printed, from the declarations that builds print theirs
+/// from.
+fn printed() -> PathBuf {
+    paths::root().join("target/cuda-programs/printed")
 }
 
 /// All runs of a program that checks.
@@ -124,7 +136,7 @@ fn check_names(wanted: &[String], names: &BTreeSet<String>) -> Result<(), String
 /// Compiles one program, unless what it is made from is what it was made from before.
 fn compile(compiler: &Compiler, card: &Cuda, program: &Program, store: &Path) -> Result<(), String> {
     let root = paths::root();
-    let directories = [root.join("tests/cuda"), root.join("templates/cuda")];
+    let directories = [root.join("tests/cuda"), root.join("templates/cuda"), printed()];
     let source = directories[0].join(program.source).with_extension("cu");
     let code = card.architecture.trim_start_matches("sm_");
     let mut options = vec!["-O3".to_owned(), "-std=c++17".to_owned()];
@@ -138,8 +150,8 @@ fn compile(compiler: &Compiler, card: &Cuda, program: &Program, store: &Path) ->
     let mut hash = Sha256::new();
     // What a program includes where it is compiled for the emulated card stands there, and is read for the
     // key alone.
-    let [tests, library] = directories.clone();
-    let made_from = read_with_headers(&source, &[tests, library, root.join("tests/emulated")])?;
+    let read = directories.iter().cloned().chain([root.join("tests/emulated")]);
+    let made_from = read_with_headers(&source, &read.collect::<Vec<_>>())?;
     let said = [compiler.version().as_bytes().to_vec(), options.join(" ").into_bytes()];
     for part in said.iter().chain(&made_from) {
         hash.update((part.len() as u64).to_le_bytes());

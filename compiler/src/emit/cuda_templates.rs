@@ -1,0 +1,89 @@
+//! Declared kernels as templates over their struct of constants, for programs that instantiate them in ways
+//! no plan does: those of tests/cuda. The plan's figures become arguments of the template, which asserts what
+//! a build's wrappers assert; so a parameter or a condition that changes does not compile in tests/cuda until
+//! its caller follows.
+
+use super::File;
+use crate::blocks;
+use crate::kernels::{Config, Signature};
+use std::path::Path;
+
+/// `kernels/<function>.cuh` of every kernel that can be a template: which declares nothing of its own around
+/// its struct of constants.
+pub fn templates() -> Vec<File> {
+    let whole = |it: &&Signature| it.config != Config::None && it.declarations.is_empty();
+    blocks::kernels().filter(whole).map(template).collect()
+}
+
+fn template(signature: &Signature) -> File {
+    let Signature { function, header, parameters, checks, body, .. } = signature;
+    let declared: Vec<String> =
+        parameters.iter().map(|it| format!("{} {}", dependent(it.kind), it.name)).collect();
+    let handed: Vec<&str> = parameters.iter().map(|it| it.name).collect();
+    let body = match *body {
+        "" => format!("{function}<C>({});", handed.join(", ")),
+        body => fill(body),
+    };
+    let checks: String = checks
+        .iter()
+        .map(|(check, why)| format!("    static_assert({}, \"{why}\");\n", fill(check)))
+        .collect();
+    let text = format!(
+        "// Written from the declaration of `{function}`: change compiler/src/blocks, not this file.\n\
+         #pragma once\n\n\
+         #include \"{header}\"\n\n\
+         namespace monomorph {{\n\n\
+         template <class C, int BLOCK, int SHARED = 0, int RESIDENT = 1, int CLUSTER = 1>\n\
+         __global__ void __launch_bounds__(BLOCK, RESIDENT) {function}_kernel({}) {{\n\
+         {checks}    {body}\n\
+         }}\n\n\
+         }}  // namespace monomorph\n",
+        declared.join(", ")
+    );
+    File { path: Path::new("kernels").join(function).with_extension("cuh"), text }
+}
+
+/// A declaration's text with the template's parameters for its names in braces.
+fn fill(text: &str) -> String {
+    let names = [("{config}", "C"), ("{block}", "BLOCK"), ("{shared}", "SHARED"), ("{cluster}", "CLUSTER")];
+    names.into_iter().fold(text.to_owned(), |text, (name, argument)| text.replace(name, argument))
+}
+
+/// A parameter's type, said to be one where it is a member of what a struct of constants makes.
+fn dependent(kind: &str) -> String {
+    let (constant, element) = kind.strip_prefix("const ").map_or(("", kind), |element| ("const ", element));
+    let typename = if kind.contains("{config}") { "typename " } else { "" };
+    format!("{constant}{typename}{}", fill(element))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{dependent, templates};
+
+    #[test]
+    fn a_template_has_the_declared_parameters_checks_and_body() {
+        let files = templates();
+        let text = |name: &str| {
+            let file = files.iter().find(|file| file.path.ends_with(name)).expect("it is declared");
+            file.text.as_str()
+        };
+        let stage = text("kernels/stage.cuh");
+        assert!(
+            stage.contains("stage_kernel(const Step* step, const float* x, const float* norm, void* out) {")
+        );
+        assert!(stage.contains("static_assert(StageShape<C>::THREADS == BLOCK, "), "{stage}");
+        assert!(stage.contains("    stage<C>(step, x, norm, out);\n"), "{stage}");
+        assert!(text("kernels/select.cuh").contains("monomorph::select<C>(step"));
+        assert!(files.iter().all(|file| !file.text.contains("{config}") && !file.text.contains("{shared}")));
+        // Their wrappers declare a second struct of constants.
+        assert!(!files.iter().any(|file| file.path.ends_with("stream_beside.cuh")));
+    }
+
+    #[test]
+    fn members_of_what_the_constants_make_are_said_to_be_types() {
+        assert_eq!(dependent("const float*"), "const float*");
+        assert_eq!(dependent("{config}::Kv*"), "typename C::Kv*");
+        let queries = "const AttentionShape<{config}>::Operand*";
+        assert_eq!(dependent(queries), "const typename AttentionShape<C>::Operand*");
+    }
+}
