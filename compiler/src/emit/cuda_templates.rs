@@ -8,6 +8,9 @@ use crate::blocks;
 use crate::kernels::{Config, Signature};
 use std::path::Path;
 
+/// What lines in a function begin with.
+const INDENT: &str = "    ";
+
 /// `kernels/<function>.cuh` of every kernel that can be a template: which declares nothing of its own around
 /// its struct of constants.
 pub fn templates() -> Vec<File> {
@@ -16,7 +19,7 @@ pub fn templates() -> Vec<File> {
 }
 
 fn template(signature: &Signature) -> File {
-    let Signature { function, header, parameters, checks, body, .. } = signature;
+    let Signature { function, arguments, header, parameters, checks, body, .. } = signature;
     let declared: Vec<String> =
         parameters.iter().map(|it| format!("{} {}", dependent(it.kind), it.name)).collect();
     let handed: Vec<&str> = parameters.iter().map(|it| it.name).collect();
@@ -33,9 +36,15 @@ fn template(signature: &Signature) -> File {
          #pragma once\n\n\
          #include \"{header}\"\n\n\
          namespace monomorph {{\n\n\
+         // Here, for what is computed on the host alone may not be named in a kernel.\n\
+         template <class C, int BLOCK, int SHARED, int CLUSTER>\n\
+         struct {arguments}Checks {{\n\
+         {checks}    static constexpr bool HOLD = true;\n\
+         }};\n\n\
          template <class C, int BLOCK, int SHARED = 0, int RESIDENT = 1, int CLUSTER = 1>\n\
          __global__ void __launch_bounds__(BLOCK, RESIDENT) {function}_kernel({}) {{\n\
-         {checks}    {body}\n\
+         {INDENT}static_assert({arguments}Checks<C, BLOCK, SHARED, CLUSTER>::HOLD, \"checked there\");\n\
+         {INDENT}{body}\n\
          }}\n\n\
          }}  // namespace monomorph\n",
         declared.join(", ")

@@ -67,8 +67,9 @@ void decode(const char* name) {
         const float total = time_graph(stream, [&] {
             for (int l = 0; l < layers; l++)
                 start(decode_kernel<C>, dim3(C::SPLIT, C::VALUE_HEADS, batch), C::SPLIT, C::THREADS, delta_decode_shared_bytes<C>(), stream,
-                      step.pointer, projected.pointer, gates.pointer, layer.weights(),
-                      DeltaState{states.pointer + size_t(l) * batch * D::STATE, windows.pointer, journals.pointer}, out.pointer);
+                      step.pointer, projected.pointer, gates.pointer, layer.weights().convolution, layer.weights().a_log,
+                      layer.weights().dt_bias, layer.weights().norm, states.pointer + size_t(l) * batch * D::STATE, windows.pointer,
+                      journals.pointer, out.pointer);
         });
         const double each = total / layers;
         // A step that may be taken back does not write S where nothing was pending: it reads only.
@@ -95,14 +96,13 @@ void prefill(const char* name, std::vector<int> counts) {
     Buffer<float> out(size_t(rows) * D::VALUES);
     int multiprocessors;
     CHECK(cudaDeviceGetAttribute(&multiprocessors, cudaDevAttrMultiProcessorCount, 0));
-    const DeltaState state = {states, windows, nullptr};
     auto prepare = [&] {
         start(prepare_kernel<C>, dim3(std::min(3 * multiprocessors, int(chunks) * C::KEY_HEADS)), 1, DELTA_PREPARE_THREADS, delta_prepare_shared_bytes<C>(),
               stream, step.pointer, projected.pointer, gates.pointer, layer.weights(), windows.pointer, scratch.pointer);
     };
     auto chunked = [&] {
         start(chunks_kernel<C>, dim3(C::CHUNK_SPLIT * C::VALUE_HEADS, sequences), 1, DeltaChunks<C>::THREADS, delta_chunks_shared_bytes<C>(), stream,
-              step.pointer, scratch.pointer, state, o.pointer);
+              step.pointer, scratch.pointer, states.pointer, nullptr, o.pointer);
     };
     auto gate = [&] {
         start(gate_kernel<C>, dim3(rows), 1, DELTA_GATE_THREADS, 0, stream, step.pointer, projected.pointer, o.pointer, layer.norm.pointer, windows.pointer, out.pointer);

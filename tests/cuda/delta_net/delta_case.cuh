@@ -6,40 +6,28 @@
 #endif
 #include "core/common.cuh"
 
-#include "delta_net/delta_chunks.cuh"
-#include "delta_net/delta_decode.cuh"
-#include "delta_net/delta_gate.cuh"
-#include "delta_net/delta_plain.cuh"
 #include "delta_net/delta_prepare.cuh"
+#include "kernels/delta_chunks.cuh"
+#include "kernels/delta_decode.cuh"
+#include "kernels/delta_gate.cuh"
+#include "kernels/delta_plain.cuh"
 
 namespace test {
 using namespace monomorph;
 
 template <class C>
-__global__ void __launch_bounds__(C::THREADS, DeltaDecode<C>::RESIDENT)
-    decode_kernel(const Step* step, const float* projected, const float* gates, DeltaWeights weights, DeltaState state,
-                  float* out) {
-    delta_decode<C>(step, projected, gates, weights, state, out);
-}
+constexpr auto decode_kernel = delta_decode_kernel<C, C::THREADS, delta_decode_shared_bytes<C>(), DeltaDecode<C>::RESIDENT>;
 template <class C>
-__global__ void __launch_bounds__(DELTA_PLAIN_THREADS)
-    plain_kernel(const Step* step, const float* projected, const float* gates, DeltaWeights weights, DeltaState state, float* o) {
-    delta_plain<C>(step, projected, gates, weights, state, o);
-}
+constexpr auto plain_kernel = delta_plain_kernel<C, DELTA_PLAIN_THREADS, delta_plain_shared_bytes<C>()>;
 template <class C>
-__global__ void __launch_bounds__(DELTA_GATE_THREADS)
-    gate_kernel(const Step* step, const float* projected, const float* o, const float* norm, float* windows, float* out) {
-    delta_gate<C>(step, projected, o, norm, windows, out);
-}
+constexpr auto gate_kernel = delta_gate_kernel<C, DELTA_GATE_THREADS>;
+template <class C>
+constexpr auto chunks_kernel = delta_chunks_kernel<C, DeltaChunks<C>::THREADS, delta_chunks_shared_bytes<C>()>;
+// A build's also asserts the scratch that the plan keeps for the largest step; here it is made for each.
 template <class C>
 __global__ void __launch_bounds__(DELTA_PREPARE_THREADS, 3)
     prepare_kernel(const Step* step, const float* projected, const float* gates, DeltaWeights weights, const float* windows, unsigned char* scratch) {
     delta_prepare<C>(step, projected, gates, weights, windows, scratch);
-}
-template <class C>
-__global__ void __launch_bounds__(DeltaChunks<C>::THREADS, 1)
-    chunks_kernel(const Step* step, const unsigned char* scratch, DeltaState state, float* o) {
-    delta_chunks<C>(step, scratch, state, o);
 }
 
 // One launch; `cluster` blocks in x are a cluster.
@@ -270,18 +258,20 @@ struct Session {
         if (way == Way::DECODE) {
             if constexpr (C::VALUE_DIM % 32 == 0)
                 start(decode_kernel<K>, dim3(K::SPLIT, C::VALUE_HEADS, bucket), K::SPLIT, K::THREADS, delta_decode_shared_bytes<K>(), 0,
-                      step.pointer, projected.pointer, gates.pointer, weights(), state(), out.pointer);
+                      step.pointer, projected.pointer, gates.pointer, weights().convolution, weights().a_log, weights().dt_bias,
+                      weights().norm, state().states, state().windows, state().journals, out.pointer);
             return;
         }
         if (way == Way::PLAIN) {
             start(plain_kernel<K>, dim3(C::VALUE_HEADS, std::max(header.sequences, 1)), 1, DELTA_PLAIN_THREADS, delta_plain_shared_bytes<K>(), 0,
-                  step.pointer, projected.pointer, gates.pointer, weights(), state(), o.pointer);
+                  step.pointer, projected.pointer, gates.pointer, weights().convolution, weights().a_log, weights().dt_bias,
+                  state().states, state().windows, state().journals, o.pointer);
         } else if constexpr (C::KEY_DIM == 128 && C::VALUE_DIM == 128) {
             Buffer<unsigned char> scratch(delta_scratch_bytes<K>(rows, header.sequences));
             start(prepare_kernel<K>, dim3(grid > 0 ? grid : C::KEY_HEADS * 2), 1, DELTA_PREPARE_THREADS, delta_prepare_shared_bytes<K>(), 0,
                   step.pointer, projected.pointer, gates.pointer, weights(), windows.pointer, scratch.pointer);
             start(chunks_kernel<K>, dim3(K::CHUNK_SPLIT * C::VALUE_HEADS, header.sequences), 1, DeltaChunks<K>::THREADS,
-                  delta_chunks_shared_bytes<K>(), 0, step.pointer, scratch.pointer, state(), o.pointer);
+                  delta_chunks_shared_bytes<K>(), 0, step.pointer, scratch.pointer, state().states, state().journals, o.pointer);
             if (!scratch.intact()) std::printf("FAIL %s: the scratch ends too early\n", name), failures++;
         }
         start(gate_kernel<K>, dim3(std::max(bucket, rows)), 1, DELTA_GATE_THREADS, 0, 0, step.pointer, projected.pointer, o.pointer,

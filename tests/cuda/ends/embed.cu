@@ -3,8 +3,8 @@
 // "planted" the host reads every row's neighbour, which must fail.
 #include "core/common.cuh"
 #include "core/fill.cuh"
-#include "ends/embed.cuh"
-#include "ends/select.cuh"
+#include "kernels/embed.cuh"
+#include "kernels/select.cuh"
 
 using namespace monomorph;
 
@@ -16,15 +16,6 @@ struct Table {
     static constexpr bool DECODE = D;
 };
 
-template <class C>
-__global__ void __launch_bounds__(C::THREADS) embed_kernel(const Step* step, const TokenRow* tokens, const int* sampled_ids, const void* codes, const void* scales,
-                                                           const float* row_scales, float* residual) {
-    embed<C>(step, tokens, sampled_ids, codes, scales, row_scales, residual);
-}
-template <class C>
-__global__ void __launch_bounds__(C::THREADS) select_kernel(const Step* step, const float* residual, float* out) {
-    select<C>(step, residual, out);
-}
 template <Format F, ScaleForm S>
 __global__ void fill_kernel(void* codes, void* scales, float* row_scales, FillShape shape) {
     fill_matrix<F, S>(codes, scales, row_scales, shape);
@@ -167,10 +158,10 @@ void check(const char* name) {
         using P = Table<H, F, S, false>;
         const dim3 grid(embed_blocks<D>(), grid_rows);
         if (decode) {
-            test::launch(embed_kernel<D>, grid, D::THREADS, 0, stream, step.pointer, static_cast<const TokenRow*>(nullptr), sampled_ids.pointer, table.codes.pointer,
+            test::launch(embed_kernel<D, D::THREADS>, grid, D::THREADS, 0, stream, step.pointer, static_cast<const TokenRow*>(nullptr), sampled_ids.pointer, table.codes.pointer,
                          table.scales.pointer, table.row_scales.pointer, residual.pointer);
         } else {
-            test::launch(embed_kernel<P>, grid, P::THREADS, 0, stream, step.pointer, device_tokens.pointer, sampled_ids.pointer, table.codes.pointer, table.scales.pointer,
+            test::launch(embed_kernel<P, P::THREADS>, grid, P::THREADS, 0, stream, step.pointer, device_tokens.pointer, sampled_ids.pointer, table.codes.pointer, table.scales.pointer,
                          table.row_scales.pointer, residual.pointer);
         }
         CHECK(cudaStreamSynchronize(stream));
@@ -201,7 +192,7 @@ void check_select() {
     for (int i = 0; i < host.outputs; i++) host.output_rows[i] = random.below(200);
     test::Buffer<Step> step(std::vector<Step>{host});
     test::Buffer<float> from(rows), to(size_t(64) * H);
-    test::launch(select_kernel<C>, dim3(select_blocks<C>(), 64), C::THREADS, 0, nullptr, step.pointer, from.pointer, to.pointer);
+    test::launch(select_kernel<C, C::THREADS>, dim3(select_blocks<C>(), 64), C::THREADS, 0, nullptr, step.pointer, from.pointer, to.pointer);
     CHECK(cudaDeviceSynchronize());
     const auto out = to.download();
     size_t wrong = 0;
@@ -232,11 +223,11 @@ void speed(const char* name) {
         step.upload({host});
         const float embedded = 10 * test::time_graph(stream, [&] {
             for (int i = 0; i < 100; i++)
-                test::launch(embed_kernel<C>, dim3(embed_blocks<C>(), rows), C::THREADS, 0, stream, step.pointer, static_cast<const TokenRow*>(nullptr), sampled_ids.pointer,
+                test::launch(embed_kernel<C, C::THREADS>, dim3(embed_blocks<C>(), rows), C::THREADS, 0, stream, step.pointer, static_cast<const TokenRow*>(nullptr), sampled_ids.pointer,
                              table.codes.pointer, table.scales.pointer, table.row_scales.pointer, residual.pointer);
         });
         const float copied = 10 * test::time_graph(stream, [&] {
-            for (int i = 0; i < 100; i++) test::launch(select_kernel<C>, dim3(select_blocks<C>(), rows), C::THREADS, 0, stream, step.pointer, residual.pointer, selected.pointer);
+            for (int i = 0; i < 100; i++) test::launch(select_kernel<C, C::THREADS>, dim3(select_blocks<C>(), rows), C::THREADS, 0, stream, step.pointer, residual.pointer, selected.pointer);
         });
         std::printf("  %d rows: embed %.2f, select %.2f", rows, embedded, copied);
     }

@@ -3,6 +3,8 @@
 #include "core/common.cuh"
 #include "experts/experts_stream.cuh"
 #include "experts/route.cuh"
+#include "kernels/experts_stream_down.cuh"
+#include "kernels/experts_stream_up.cuh"
 
 // Bucket of ROWS rows, TOKENS of them in use.
 struct ExpertsDefaults {
@@ -73,18 +75,6 @@ route_kernel(const monomorph::Step* step, const float* x, const float* norm, con
              const float* row_scales, float* logits, float* scale, float* inner, float* arriving) {
     monomorph::route<C>(step, x, norm, router, scale_row, codes, scales, row_scales, logits, scale, inner, arriving);
 }
-template <class C>
-__global__ void __launch_bounds__(monomorph::UpShape<C>::THREADS, monomorph::UpShape<C>::RESIDENT)
-up_kernel(const monomorph::Step* step, const float* x, const float* norm, const float* logits, const void* codes, const void* scales, const float* row_scales,
-          float* inner, float* routing) {
-    monomorph::experts_stream_up<C>(step, x, norm, logits, codes, scales, row_scales, inner, routing);
-}
-template <class C>
-__global__ void __launch_bounds__(monomorph::DownShape<C>::THREADS, monomorph::DownShape<C>::RESIDENT)
-down_kernel(const monomorph::Step* step, const float* inner, const float* routing, const float* shared_inner, const float* scale, const void* codes,
-            const void* scales, const float* row_scales, const void* shared_codes, const void* shared_scales, const float* shared_row_scales, float* residual) {
-    monomorph::experts_stream_down<C>(step, inner, routing, shared_inner, scale, codes, scales, row_scales, shared_codes, shared_scales, shared_row_scales, residual);
-}
 template <class U, class D>
 __global__ void __launch_bounds__(monomorph::ExpertsStream<U, D>::THREADS, 1)
 both_kernel(const monomorph::Step* step, const float* norm, const float* logits, const float* shared_inner, const float* scale, const void* codes, const void* scales, const float* row_scales,
@@ -116,13 +106,13 @@ void launch_route(cudaStream_t stream, const void* step, const float* x, const L
 template <class K>
 void launch_up(cudaStream_t stream, const void* step, const float* x, const float* logits, const Layer& layer, float* inner, float* routing) {
     using P = monomorph::UpShape<UpOf<K>>;
-    test::launch(up_kernel<UpOf<K>>, dim3(K::BLOCKS), P::THREADS, P::SHARED, stream, static_cast<const monomorph::Step*>(step), x, layer.norm, logits, layer.up.codes, layer.up.scales,
+    test::launch(monomorph::experts_stream_up_kernel<UpOf<K>, P::THREADS, P::SHARED, P::RESIDENT>, dim3(K::BLOCKS), P::THREADS, P::SHARED, stream, static_cast<const monomorph::Step*>(step), x, layer.norm, logits, layer.up.codes, layer.up.scales,
                  layer.up.row_scales, inner, routing);
 }
 template <class K>
 void launch_down(cudaStream_t stream, const void* step, const float* inner, const float* routing, const float* shared_inner, const float* scale, const Layer& layer, float* residual) {
     using P = monomorph::DownShape<DownOf<K>>;
-    test::launch(down_kernel<DownOf<K>>, dim3(K::BLOCKS), P::THREADS, P::SHARED, stream, static_cast<const monomorph::Step*>(step), inner, routing, shared_inner, scale, layer.down.codes,
+    test::launch(monomorph::experts_stream_down_kernel<DownOf<K>, P::THREADS, P::SHARED, P::RESIDENT>, dim3(K::BLOCKS), P::THREADS, P::SHARED, stream, static_cast<const monomorph::Step*>(step), inner, routing, shared_inner, scale, layer.down.codes,
                  layer.down.scales, layer.down.row_scales, layer.shared_down.codes, layer.shared_down.scales, layer.shared_down.row_scales, residual);
 }
 // Rings as in the two kernels where the card has the room, else shallower ones. `residual` is x too.

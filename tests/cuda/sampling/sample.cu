@@ -2,7 +2,7 @@
 // examples/expected.rs writes the file and defines the rows). Then speed. Arguments: the file; "planted" draws every random number one
 // too far, which must fail; "unmasked" forgets the masks, "unbiased" the biases and "unbounded" top_n_sigma, which must too.
 #include "core/common.cuh"
-#include "sampling/sample.cuh"
+#include "kernels/sample.cuh"
 
 using namespace monomorph;
 
@@ -56,14 +56,9 @@ __global__ void generate(const Row* rows, float* logits, int vocabulary) {
     }
 }
 
-template <class C>
-__global__ void __launch_bounds__(C::THREADS, 2) kernel(const Step* step, const TokenUse* history, const float* logits, void* scratch, int* sampled_ids, Sampled* sampled) {
-    sample<C>(step, history, logits, scratch, sampled_ids, sampled);
-}
-
 template <int V, int T, int S, int G>
 struct Shape {
-    static constexpr int VOCABULARY = V, THREADS = T, SPLITS = S, GROUPS = G;
+    static constexpr int VOCABULARY = V, THREADS = T, SPLITS = S, GROUPS = G, SCRATCH_BYTES = sizeof(SampleScratch);
 };
 
 // Device state of one test: poisoned outputs, scratch that every launch must leave clean.
@@ -81,7 +76,7 @@ struct Bench {
     }
     template <class C>
     void enqueue(const float* logits) {
-        test::launch(kernel<C>, dim3(C::SPLITS, C::GROUPS), C::THREADS, sample_shared_bytes<C>(), stream, step.pointer, history.pointer, logits,
+        test::launch(sample_kernel<C, C::THREADS, sample_shared_bytes<C>(), 2>, dim3(C::SPLITS, C::GROUPS), C::THREADS, sample_shared_bytes<C>(), stream, step.pointer, history.pointer, logits,
                      static_cast<void*>(scratch.pointer), sampled_ids.pointer, sampled.pointer);
     }
     bool clean() const {
