@@ -10,8 +10,12 @@ use std::time::Instant;
 
 /// Which goldens, and for how many tokens each server has memory: few make it pre-empt sequences, which then
 /// start again in a slot that others had.
-const SERVERS: [(&str, &str); 3] =
-    [("qwen3-next", "8192"), ("qwen35-moe-text", "640"), ("qwen35-quarters", "512")];
+const SERVERS: [(&str, &str); 4] = [
+    ("nemotron-h-mamba", "8192"),
+    ("qwen3-next", "8192"),
+    ("qwen35-moe-text", "640"),
+    ("qwen35-quarters", "512"),
+];
 /// At a time.
 const CLIENTS: usize = 16;
 /// Greedy tokens that are compared, over all servers.

@@ -127,7 +127,10 @@ impl Store {
     /// # Errors
     /// When the file cannot be written.
     pub fn put(&self, key: &str, figures: &Figures) -> Result<(), BuildError> {
-        let record = Record { key: key.to_owned(), figures: figures.clone(), digest: seal(key, figures) };
+        // Whole microseconds: more digits may be read back as another number.
+        let figures = Figures { seconds: (figures.seconds * 1e6).round() / 1e6, ..figures.clone() };
+        let digest = seal(key, &figures);
+        let record = Record { key: key.to_owned(), figures, digest };
         replace(&self.path(key), serde_json::to_string(&record).expect("numbers and names").as_bytes())
     }
 
@@ -162,6 +165,11 @@ mod tests {
         assert_eq!(store.get("a"), None);
         store.put("a", &figures).expect("it is writable");
         assert_eq!(store.get("a"), Some(figures));
+        for (at, key) in (1..500).map(|at| (at, at.to_string())) {
+            let seconds = 1.0 / f64::from(at) + f64::from(at).sqrt();
+            store.put(&key, &Figures { usage: Usage::default(), seconds }).expect("it is writable");
+            assert!(store.get(&key).is_some(), "{seconds} s");
+        }
         let text = std::fs::read_to_string(store.path("a")).expect("it is there");
         for damaged in [text.replace("40", "41"), text[..text.len() / 2].to_owned(), String::new()] {
             std::fs::write(store.path("a"), damaged).expect("it is writable");

@@ -6,9 +6,9 @@ use std::ptr::NonNull;
 /// Alignment of addresses, sizes and offsets, which direct I/O demands.
 pub const ALIGN: usize = 4096;
 
-/// Bytes of the smallest page that holds so many.
+/// Bytes of the smallest page that holds so many, if none are needed too.
 pub const fn whole_page(bytes: usize) -> usize {
-    bytes.next_multiple_of(ALIGN)
+    if bytes == 0 { ALIGN } else { bytes.next_multiple_of(ALIGN) }
 }
 
 /// Memory of one page, which can be lent to a device for as long as the value is not touched.
