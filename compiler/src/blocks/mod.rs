@@ -1,10 +1,10 @@
-//! What layers are made of, a folder a block: its words in MODEL.toml and its tensors (`spec.rs`), the keys
-//! and names of Hugging Face (`import.rs`), its ops and the layers made of them (`graph.rs`), what these
-//! compute (`reference.rs`), the phases they become (`phases.rs`), and the calls and launches of those
-//! (`cpu.rs`, `cuda.rs`, `kernels.rs`).
+//! The blocks that layers are made of, one folder each: keys in MODEL.toml and tensors (`spec.rs`), keys and
+//! names of Hugging Face (`import.rs`), ops and the layers built from them (`graph.rs`), the reference
+//! (`reference.rs`), phases (`phases.rs`), and the phases' calls, launches and kernels (`cpu.rs`, `cuda.rs`,
+//! `kernels.rs`).
 //!
-//! Nothing outside this folder lists blocks: [`Mixer`], [`Ffn`], [`BlockOp`] and [`PhaseKind`] are made from
-//! the list at the end of this file.
+//! Nothing outside this folder lists blocks: the list at the end of this file generates [`Mixer`], [`Ffn`],
+//! [`BlockOp`] and [`PhaseKind`].
 
 pub mod attention;
 pub mod delta_net;
@@ -39,51 +39,51 @@ use crate::spec::reader::Table;
 use crate::spec::types::{FileTensor, Target};
 use proc_macro2::TokenStream;
 
-/// A kind of phase: its operands, and what is done with them.
+/// A kind of phase: its operands and how each backend runs them.
 pub(crate) trait Kind {
-    /// What reports call it.
+    /// Name in reports.
     fn name(&self) -> &'static str;
 
-    /// Buffers read, then buffers written; the last of these is what the phase is for.
+    /// Buffers read, then buffers written; the last one written is the phase's result.
     fn buffers(&self) -> (Vec<BufferId>, Vec<BufferId>);
 
     /// Fields read.
     fn fields(&self) -> Vec<FieldId>;
 
-    /// The matrix it streams, which names the phase.
+    /// The matrix it streams, which reports name the phase after.
     fn streams(&self) -> Option<FieldId> {
         None
     }
 
-    /// Adds what it moves and computes besides activations.
+    /// Adds the bytes and products of the phase beyond its activations.
     fn work(&self, work: &mut Work);
 
-    /// Matrices whose input a CPU stages.
+    /// Matrices whose input is staged on a CPU.
     fn staged(&self) -> Vec<FieldId> {
         self.streams().into_iter().collect()
     }
 
-    /// What else it works in on a CPU.
+    /// Further scratch buffers on a CPU.
     fn working(&self, _: &Plan) -> Vec<Working> {
         Vec::new()
     }
 
-    /// What it works in on a CPU that no other body's phases do.
+    /// Scratch on a CPU that phases of other bodies do not share.
     fn scratch(&self, _: &Plan) -> Option<Scratch> {
         None
     }
 
-    /// What its layers keep of a sequence from step to step.
+    /// State its layers keep of a sequence from step to step.
     fn keeps(&self, _: &Target) -> Option<Keeps> {
         None
     }
 
-    /// Angles by which heads turn with their positions: their cosines and sines are there before the layers.
+    /// Rotary frequencies of its heads: their cosines and sines are computed before the layers.
     fn frequencies(&self) -> Option<&RotaryFrequencies> {
         None
     }
 
-    /// Whether its decode kernel takes a multiprocessor's registers alone.
+    /// Whether its decode kernel takes all registers of a multiprocessor.
     fn fills_registers(&self) -> bool {
         false
     }
@@ -94,15 +94,15 @@ pub(crate) trait Kind {
     /// Its launches in a program of a CUDA device.
     ///
     /// # Errors
-    /// When there is no kernel for its formats, or none that fits the card.
+    /// When no kernel takes its formats, or none fits the card.
     fn cuda(&self, launcher: &mut Launcher, site: Site, launches: &mut Vec<Launch>) -> Result<(), PassError>;
 }
 
-/// An op of one block: what it computes, row by row unless said otherwise, in f32.
+/// An op that belongs to one block. It computes row by row unless stated otherwise, in f32.
 pub(crate) trait Operation {
-    /// What rules and reports call it.
+    /// Name in rules and reports.
     const NAME: &'static str;
-    /// Whether it reads keys and values of the tokens before.
+    /// Whether it reads keys and values of earlier tokens.
     const ATTENDS: bool = false;
 
     /// The weights it reads.
@@ -110,54 +110,54 @@ pub(crate) trait Operation {
         Vec::new()
     }
 
-    /// Of these those that no matrix of products holds, and as what they are held.
+    /// Weights that are stored as fields of their own, outside any stacked matrix, and in what form.
     fn fields(&self) -> Vec<(WeightId, FieldForm)> {
         Vec::new()
     }
 
-    /// Its result: the reference.
+    /// Computes its result: the reference.
     fn run(&self, it: &mut Evaluation) -> Vec<f32>;
 }
 
-/// What a weight is held as that an op reads by itself.
+/// Form of a weight that an op reads directly.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum FieldForm {
-    /// As it is.
+    /// Unchanged.
     Vector,
     /// `[channels, taps]`.
     Convolution,
 }
 
-/// What mixes tokens, as MODEL.toml has it.
+/// A token mixer, as MODEL.toml declares it.
 pub(crate) trait MixerSpec: Sized {
-    /// What `kind` is.
+    /// Value of `kind`.
     const KIND: &'static str;
 
     /// Reads `[mixer.*]`.
     fn read(source: &Source, table: Table) -> Option<Self>;
 
-    /// What is read, but for the kind; `table` is where it will stand.
+    /// Prints the table without its kind; `table` is the name of the section.
     fn write(&self, table: &str) -> String;
 
-    /// Adds its tensors, in the order they are used.
+    /// Adds its tensors, in order of use.
     fn tensors(&self, list: &mut LayerTensors);
 
-    /// Where one of its tensors stands in a Hugging Face checkpoint; `None` where it is not its own.
+    /// Finds one of its tensors in a Hugging Face checkpoint; `None` if the tensor is not its own.
     fn place(&self, place: &Place) -> Option<FileTensor>;
 
-    /// Adds its ops; `x` is normed. What is added to the residual stream.
+    /// Adds its ops. `x` is normed; the result is added to the residual stream.
     fn build(&self, graph: &mut Builder, body: &mut BodyBuilder, x: ValueId) -> ValueId;
 
-    /// The keys and values that it keeps of every token.
+    /// Heads of the K/V cache it keeps, if any.
     fn kv(&self) -> Option<KvHeads> {
         None
     }
 }
 
-/// What follows a mixer, as MODEL.toml has it; methods as those of [`MixerSpec`].
+/// The feed-forward part after a mixer, as MODEL.toml declares it; methods as in [`MixerSpec`].
 pub(crate) trait FfnSpec: Sized {
     const KIND: &'static str;
-    /// Whether anything follows: with a norm before it, and added to the residual stream.
+    /// Whether there is anything after the mixer: with a norm before it, and added to the residual stream.
     const FOLLOWS: bool = true;
     fn read(source: &Source, table: Table) -> Option<Self>;
     fn write(&self) -> String;
@@ -166,7 +166,7 @@ pub(crate) trait FfnSpec: Sized {
     fn build(&self, graph: &mut Builder, body: &mut BodyBuilder, x: ValueId) -> ValueId;
 }
 
-/// An enum with a variant a type.
+/// An enum with one variant per type.
 macro_rules! closed {
     ($(#[$attribute:meta])* $enum:ident: $($name:ident($type:ty),)*) => {
         $(#[$attribute])*
@@ -186,15 +186,15 @@ macro_rules! closed {
     };
 }
 
-/// What `[mixer.*]` or `[ffn]` may be.
+/// The enum of all kinds of `[mixer.*]` or `[ffn]`.
 macro_rules! kinds {
     ($enum:ident: $($name:ident($type:ty),)*) => {
         impl $enum {
-            /// By their names.
+            /// Readers of all kinds, by name.
             pub(crate) const KINDS: &'static [(&'static str, fn(&Source, Table) -> Option<$enum>)] =
                 &[$((<$type>::KIND, |source, table| <$type>::read(source, table).map($enum::$name))),*];
 
-            /// What `kind` is in MODEL.toml.
+            /// Value of `kind` in MODEL.toml.
             pub(crate) fn kind(&self) -> &'static str {
                 match self {
                     $($enum::$name(_) => <$type>::KIND,)*
@@ -257,7 +257,7 @@ macro_rules! blocks {
                 }
             }
 
-            /// The keys and values that it keeps of every token.
+            /// Heads of the K/V cache it keeps, if any.
             pub fn kv(&self) -> Option<KvHeads> {
                 match self {
                     $($(Mixer::$mixer(it) => it.kv(),)?)*
@@ -266,7 +266,7 @@ macro_rules! blocks {
         }
 
         closed! {
-            /// What follows a mixer: a kind of `[ffn]`.
+            /// The feed-forward part after a mixer: a kind of `[ffn]`.
             Ffn: $($($($ffn($block::spec::$ffn),)*)?)*
         }
 
@@ -289,29 +289,29 @@ macro_rules! blocks {
         }
 
         closed! {
-            /// The ops that belong to one block.
+            /// The ops that belong to a single block.
             BlockOp: $($($($op($block::graph::$op),)*)?)*
         }
 
         impl BlockOp {
-            /// The names rules may use.
+            /// The names that rules may use.
             pub(crate) const NAMES: &'static [&'static str] = &[$($($($block::graph::$op::NAME,)*)?)*];
 
-            /// The name rules and reports use.
+            /// Name in rules and reports.
             pub fn name(&self) -> &'static str {
                 match self {
                     $($($(BlockOp::$op(_) => $block::graph::$op::NAME,)*)?)*
                 }
             }
 
-            /// Whether it reads keys and values of the tokens before.
+            /// Whether it reads keys and values of earlier tokens.
             pub fn attends(&self) -> bool {
                 match self {
                     $($($(BlockOp::$op(_) => $block::graph::$op::ATTENDS,)*)?)*
                 }
             }
 
-            /// The weights it reads.
+            /// Weights it reads.
             pub fn weights(&self) -> Vec<WeightId> {
                 match self {
                     $($($(BlockOp::$op(it) => it.weights(),)*)?)*
@@ -353,12 +353,12 @@ macro_rules! blocks {
         )*)?)*
 
         closed! {
-            /// The kinds of phase there are, with their operands.
+            /// All kinds of phase, with their operands.
             PhaseKind: $($($phase($phase),)*)*
         }
 
         impl PhaseKind {
-            /// What is asked for anything else.
+            /// The implementation of the variant.
             pub(crate) fn kind(&self) -> &dyn Kind {
                 match self {
                     $($(PhaseKind::$phase(it) => it,)*)*
@@ -369,12 +369,12 @@ macro_rules! blocks {
 }
 
 impl PhaseKind {
-    /// The name reports use.
+    /// Name in reports.
     pub fn name(&self) -> &'static str {
         self.kind().name()
     }
 
-    /// Buffers read, then buffers written; the last of these is what the phase is for.
+    /// Buffers read, then buffers written; the last one written is the phase's result.
     pub fn buffers(&self) -> (Vec<BufferId>, Vec<BufferId>) {
         self.kind().buffers()
     }
@@ -384,17 +384,17 @@ impl PhaseKind {
         self.kind().fields()
     }
 
-    /// What its layers keep of a sequence from step to step.
+    /// State its layers keep of a sequence from step to step.
     pub fn keeps(&self, target: &Target) -> Option<Keeps> {
         self.kind().keeps(target)
     }
 
-    /// Whether its work grows with the tokens before those at hand.
+    /// Whether its work grows with the number of earlier tokens.
     pub fn looks_back(&self, target: &Target) -> bool {
         matches!(self.keeps(target), Some(Keeps::Blocks(_)))
     }
 
-    /// The buffer the phase is for.
+    /// The buffer of its result.
     pub fn result(&self) -> BufferId {
         *self.buffers().1.last().expect("every phase writes something")
     }

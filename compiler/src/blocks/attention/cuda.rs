@@ -1,4 +1,4 @@
-//! Attention: one launch in decode, two in prefill and wherever the arithmetic is exact.
+//! Attention on a CUDA device: one launch in decode, two in prefill and wherever the arithmetic is exact.
 
 use super::Attention;
 use crate::blocks::attention::kernels::{
@@ -15,10 +15,10 @@ use crate::plan::{BufferId, FieldId, FieldKind};
 use crate::spec::types::{Compute, Cuda, NormWeight, RotaryPairs, TensorClass};
 use monomorph_formats::Format;
 
-/// Least chunk of cached tokens of attention_decode: its loads are under way before the wait, so a second
-/// block gains little.
+/// Smallest chunk of cached tokens of attention_decode. Its loads are in flight before the kernel waits, so a
+/// second block gains little.
 const MIN_CHUNK: usize = 256;
-/// Most parts a context is split into: the last block reads all their results.
+/// Most splits of a context: the last block reads the results of all of them.
 const MAX_SPLITS: usize = 64;
 /// Rows and threads of a block of attention_write.
 const WRITE_TOKENS: usize = 4;
@@ -51,8 +51,8 @@ impl Shape {
         self.head_dim.next_multiple_of(16)
     }
 
-    /// Warps of attention_decode: eight, one block a multiprocessor, while its blocks are that few; four once
-    /// there are more, so that several share a multiprocessor, or where eight warps' sums do not fit.
+    /// Warps of attention_decode. Eight, one block a multiprocessor, while there are few blocks. Four once
+    /// there are more, so that several share a multiprocessor, or where the sums of eight warps do not fit.
     fn decode_warps(&self, rows: usize, splits: usize, tokens: usize, card: &Cuda) -> usize {
         let few = rows * self.kv_heads <= card.multiprocessors as usize;
         if few && self.decode_shared(splits, 8, tokens) <= card.shared_per_block as usize { 8 } else { 4 }
@@ -63,7 +63,7 @@ impl Shape {
         let Shape { head_dim, element, .. } = *self;
         let (key_steps, value_steps) = (head_dim.div_ceil(32), head_dim.div_ceil(64));
         let arrays = [
-            // Fragments of q, heads in eights.
+            // Fragments of q; heads are padded to a multiple of eight.
             self.group().div_ceil(8) * 2 * key_steps * 32 * 8 * 2,
             tokens * key_steps * 32 * element,
             tokens * value_steps * 64 * element,
@@ -88,8 +88,8 @@ impl Shape {
         (2 * rows * stride + 4 * 2 * keys * stride + 4 * 2 * blocks).next_multiple_of(16)
     }
 
-    /// Keys of attention_prefill's tile, nested with the cache's blocks: as many as leave room for two blocks
-    /// on a multiprocessor, else for one.
+    /// Keys of attention_prefill's tile, which divides a block of the cache or is a multiple of it: as many
+    /// as leave room for two blocks on a multiprocessor, else for one.
     fn prefill_keys(&self, block_tokens: usize, card: &Cuda) -> Option<usize> {
         let nests = |keys: usize| keys.is_multiple_of(block_tokens) || block_tokens.is_multiple_of(keys);
         let small = |keys: usize, most: usize| nests(keys) && self.prefill_shared(keys, block_tokens) <= most;
@@ -99,9 +99,9 @@ impl Shape {
         fits(half.min(whole)).or_else(|| fits(whole))
     }
 
-    /// `sizeof(WgmmaShared<C>)`, where warpgroup products take this shape.
+    /// `sizeof(WgmmaShared<C>)`, if warpgroup products take this shape.
     fn wgmma_prefill_shared(&self, kv_format: Format, block_tokens: usize, card: &Cuda) -> Option<usize> {
-        // Heads of 256 leave registers for the scores of 64 keys, and none for q.
+        // Heads of 256 leave registers for the scores of 64 keys, but none for q.
         let (keys, q): (usize, usize) =
             if self.head_dim == 256 { (64, 128 * self.head_dim * 2) } else { (128, 0) };
         let takes = card.wgmma
@@ -116,19 +116,19 @@ impl Shape {
     fn exact_shared(&self) -> usize {
         let sums = 8 * (self.head_dim + 2 * EXACT_WARPS + EXACT_WARPS * self.head_dim);
         let row = self.head_dim * self.element;
-        // A warp's tile of values; wide rows are read where they are.
+        // A warp's tile of values; wide rows are read in place.
         let tile = if row <= 256 { 32 * row } else { row };
         (sums.next_multiple_of(16) + EXACT_WARPS * tile).next_multiple_of(16)
     }
 
-    /// As many parts as give every multiprocessor a block.
+    /// Enough splits to give every multiprocessor a block.
     fn splits(&self, rows: usize, context: usize, card: &Cuda) -> usize {
         let whole = card.multiprocessors as usize / (self.kv_heads * rows);
         whole.min(context.div_ceil(MIN_CHUNK)).clamp(1, MAX_SPLITS)
     }
 }
 
-/// The operands of the phase that launches share.
+/// The operands that all launches of the phase share.
 struct Operands {
     shape: Shape,
     qkv: BufferId,
@@ -221,8 +221,8 @@ impl Launcher<'_> {
             ("SPLITS", integer(splits)),
             ("DECODE_WARPS", integer(warps)),
             ("MIN_CHUNK", integer(MIN_CHUNK)),
-            // Header and older K/V are complete before a step's graph starts: one stream, and the upload's
-            // event before it.
+            // Header and older K/V are complete before a step's graph starts: there is one stream, and it
+            // waits for the upload's event.
             ("CONTEXT_BEFORE_WAIT", Constant::Flag(self.context_is_there(site))),
             ("ROWS", integer(rows)),
             (
@@ -260,7 +260,7 @@ impl Launcher<'_> {
         Ok(self.launch(site, instance, fixed(splits, shape.kv_heads, rows), arguments))
     }
 
-    /// Norm, rotary and the cache's rows of every token of a step.
+    /// Launches norm, rotary and the K/V write for every token of a step.
     fn write(&mut self, site: Site, operands: &Operands, exact: bool) -> Launch {
         let mut constants = operands.constants.clone();
         constants.push(("EXACT", Constant::Flag(exact)));
@@ -281,7 +281,7 @@ impl Launcher<'_> {
         self.launch(site, instance, self.grid_of_rows(site, WRITE_TOKENS), arguments)
     }
 
-    /// The turned queries that attention_prefill reads: 16 bits an element.
+    /// The queries after norm and rotary that attention_prefill reads: 16 bits an element.
     fn q_rows(&mut self, site: Site, shape: Shape) -> Queries {
         let bytes = 2 * site.program.rows * shape.heads * shape.head_dim_16();
         self.scratch("attention_q", bytes as u64, false)
@@ -295,7 +295,7 @@ impl Launcher<'_> {
         let quant = &self.plan.target.quant;
         let (step, layer, card) = (site.header, Cache::of(BodyId(site.body)), self.card);
         let name = self.kernel_name(site, "");
-        // Blocks go on to further tiles by themselves: as many as run at a time.
+        // Blocks loop over tiles, so the grid is as many as can be resident.
         let places = card.multiprocessors as usize;
         if let Some(shared) = shape.wgmma_prefill_shared(quant.kv_format, quant.kv_block, card) {
             let q = self.q_rows(site, shape);
@@ -337,7 +337,7 @@ impl Launcher<'_> {
     }
 }
 
-/// Which sequence a row belongs to: in decode, row i is sequence i.
+/// Maps rows to sequences. In decode, row i is sequence i.
 fn token_rows(site: Site) -> Tokens {
     if site.program.regime == Regime::Decode { Tokens::NULL } else { Tokens::STEP }
 }

@@ -1,20 +1,20 @@
-//! The op, and the layers that are made with it.
+//! Attention's op and the layers built from it.
 
 use super::spec;
 use crate::blocks::Operation;
 use crate::graph::{BodyBuilder, Builder, Op, RotaryFrequencies, Rows, ValueId};
 use crate::reference::Evaluation;
 
-/// `(q, k, v) -> softmax(scale q K^T) V` over the sequence's cache, to which `k` and `v` of every row of
-/// the step are added first; a query sees positions up to its own. Query head `h` reads K/V head
-/// `h * kv_heads / heads` (Ainslie et al., 2023).
+/// `(q, k, v) -> softmax(scale q K^T) V` over the sequence's cache. `k` and `v` of every row of the step are
+/// added to the cache first; a query attends to positions up to its own. Query head `h` reads K/V head `h *
+/// kv_heads / heads` (Ainslie et al., 2023).
 #[derive(Clone, Debug, PartialEq)]
 pub struct Attention {
     /// Query heads.
     pub heads: usize,
     /// Key and value heads.
     pub kv_heads: usize,
-    /// Width of one.
+    /// Width of one head.
     pub head_dim: usize,
     /// Multiplies the scores.
     pub scale: f32,

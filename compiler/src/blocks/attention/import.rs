@@ -1,4 +1,4 @@
-//! The keys of a config, and what checkpoints call the tensors.
+//! Keys of a Hugging Face config, and tensor names of its checkpoints.
 
 use super::spec::Attention;
 use crate::import::dimensions::{head_dim, kv_heads};
@@ -8,7 +8,6 @@ use crate::import::names::{Place, rows, whole};
 use crate::import::rotary;
 use crate::spec::types::{FileTensor, Norm};
 
-/// Reads the keys.
 pub(crate) fn read(
     family: &Family,
     keys: &mut Keys,
@@ -33,14 +32,14 @@ pub(crate) fn read(
     })
 }
 
-/// Where a tensor stands.
+/// Finds a tensor in the checkpoint.
 pub(super) fn place(it: &Attention, place: &Place) -> Option<FileTensor> {
     let ["attention", part] = *place.stem else { return None };
     let kind = place.kind;
     Some(match part {
         norm @ ("q_norm" | "k_norm") => whole(format!("self_attn.{norm}.weight")),
         projection @ ("q" | "gate") if it.gate => {
-            // Of each head first the query, then its gate.
+            // Each head's query is followed by its gate.
             let (wide, first) = (it.head_dim, usize::from(projection == "gate"));
             rows(format!("self_attn.q_proj.{kind}"), first * wide, wide, 2 * wide)
         }

@@ -5,7 +5,7 @@ use crate::kernels::{Cache, Config, Counters, Header, Rotary, Rows, Tokens, Vect
 const DEFAULTS: Config = Config::Inherits("AttentionDefaults");
 
 operands! {
-    /// Turned queries.
+    /// Queries after norm and rotary.
     Queries: "AttentionShape<{config}>::Operand";
 }
 
@@ -19,12 +19,12 @@ kernels! {
     check "DecodeShape<{config}>::THREADS == {block} && decode_shared_bytes<{config}>() <= {shared}"
     check "decode_partials_bytes<{config}>({config}::ROWS) == {config}::PARTIALS_BYTES";
 
-    /// Attention in f64 sums, over queries that `attention_write` has turned in place.
+    /// Attention with f64 sums, over queries that `attention_write` has rotated in place.
     attention_exact => AttentionExact in "attention/attention_exact.cuh", DEFAULTS;
     (step: READ Header, tokens: READ Tokens, qkv: READ Rows, layer: READ Cache, out: WRITE Rows)
     check "EXACT_THREADS == {block} && exact_shared_bytes<{config}>() <= {shared}";
 
-    /// Attention of a prompt; `qkv` holds the gates, where there are some.
+    /// Attention of a prompt; `qkv` also holds the gates, if there are any.
     attention_prefill => AttentionPrefill in "attention/attention_prefill.cuh", DEFAULTS;
     (step: READ Header, q: READ Queries, layer: READ Cache, out: WRITE Rows, qkv: READ Rows)
     check "PrefillShape<{config}>::THREADS == {block} && prefill_shared_bytes<{config}>() <= {shared}";
@@ -34,7 +34,7 @@ kernels! {
     (step: READ Header, q: READ Queries, layer: READ Cache, out: WRITE Rows, qkv: READ Rows)
     check "WGMMA_THREADS == {block} && wgmma_prefill_shared_bytes<{config}>() <= {shared}";
 
-    /// Norm and rotary of a prompt's queries, and the cache's rows of its keys and values.
+    /// Norm and rotary of a prompt's queries, and the K/V write of its keys and values.
     attention_write => AttentionWrite in "attention/attention_write.cuh", DEFAULTS;
     (
         step: READ Header, tokens: READ Tokens, qkv: WRITE Rows, q_norm: READ Vector, k_norm: READ Vector,

@@ -1,4 +1,4 @@
-//! Phases: rules, operands, what is moved and computed.
+//! Attention's phases: rules, operands, cost.
 
 use super::super::{Kind, PhaseKind};
 use super::graph;
@@ -19,25 +19,25 @@ use proc_macro2::TokenStream;
 /// Norms of q and k heads, rotary, K/V write, attention.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Attention {
-    /// q, k and v side by side; where the result is gated, the gates stand between q and k.
+    /// q, k and v side by side; a gated result has its gates between q and k.
     pub qkv: BufferId,
     /// Whether every element of the result is multiplied by the sigmoid of its gate.
     pub gated: bool,
-    /// Per query head.
+    /// Norm of each query head.
     pub q_norm: Option<FieldId>,
-    /// Per key head.
+    /// Norm of each key head.
     pub k_norm: Option<FieldId>,
-    /// Angles.
+    /// Rotary frequencies.
     pub frequencies: RotaryFrequencies,
     /// Query heads.
     pub heads: usize,
     /// Key and value heads.
     pub kv_heads: usize,
-    /// Width of one.
+    /// Width of one head.
     pub head_dim: usize,
-    /// Multiplies scores.
+    /// Multiplies the scores.
     pub scale: f32,
-    /// One context vector a query head.
+    /// One context vector per query head.
     pub out: BufferId,
 }
 
@@ -58,11 +58,12 @@ impl Kind for Attention {
         let (tokens, context) = (work.given.tokens, work.given.context);
         let quant = &work.target.quant;
         let layout = kv::Layout::cuda(self.kv_heads, self.head_dim, quant.kv_block, quant.kv_format);
-        // Each tile of queries reads the cache once; a step's tokens write it once.
+        // Each tile of queries reads the cache once; a step's tokens are written to it once.
         work.cost.kv_bytes = ((context + tokens) * layout.token_bytes()) as f64;
         let pairs = tokens * context + tokens * (tokens + 1) / 2;
         let products = (2 * pairs * self.heads * self.head_dim) as f64;
-        // Decode attention reads the cache past a few queries, outside tensor cores; prefill's is a product.
+        // Decode attention reads the cache for a few queries, without tensor cores; prefill attention is a
+        // matrix product.
         match (work.target.hardware.cuda(), quant.compute.classes.get(&TensorClass::Attention)) {
             (Some(_), Some(Compute::F16)) if tokens > 1 => work.cost.bf16_products = products,
             (Some(_), Some(Compute::F32 | Compute::Int8Block32)) => work.cost.f64_products = products,
@@ -82,7 +83,7 @@ impl Kind for Attention {
         Some(&self.frequencies)
     }
 
-    // Where its blocks end, nothing stands beside them.
+    // Where its grid ends, no other block shares the multiprocessor.
     fn fills_registers(&self) -> bool {
         self.head_dim > 128
     }
@@ -96,7 +97,7 @@ impl Kind for Attention {
     }
 }
 
-/// The rules.
+/// Attention's fusion rules.
 pub const FUSIONS: &[Fusion] = &[
     Fusion {
         name: "attention",
@@ -125,7 +126,7 @@ pub const FUSIONS: &[Fusion] = &[
     },
 ];
 
-/// `context` is what attention makes; the result may be gated by `gates`.
+/// `context` is the result of attention; `gates`, if any, multiply it.
 fn lower(
     it: &Lowering,
     context: &str,

@@ -1,19 +1,19 @@
-//! Attention, as plainly as it can be written.
+//! The reference of attention, written as plainly as possible.
 
 use super::graph::Attention;
 use crate::reference::Evaluation;
 use crate::reference::ops::{dot, round};
 
-/// What a layer keeps of a sequence.
+/// Keys and values of a sequence in one layer.
 #[derive(Clone, Debug, Default)]
 struct State {
     /// `[tokens, kv_heads * head_dim]`.
     keys: Vec<f32>,
-    /// As the keys.
+    /// Same shape as the keys.
     values: Vec<f32>,
 }
 
-/// Of q, k and v, one row a token.
+/// Takes q, k and v, one row per token.
 pub(super) fn attention(op: &Attention, it: &mut Evaluation) -> Vec<f32> {
     let [q, k, v] = [0, 1, 2].map(|input| it.input(input));
     let (format, first) = (it.kv_format(), it.first_position());

@@ -1,4 +1,4 @@
-//! `[mixer.*]` of the kind `attention`: its words in MODEL.toml, its tensors.
+//! `[mixer.*]` of the kind `attention`: its keys in MODEL.toml and its tensors.
 
 use crate::blocks::MixerSpec;
 use crate::graph::{BodyBuilder, Builder, ValueId};
@@ -25,7 +25,7 @@ pub struct Attention {
     pub qk_norm: Option<Norm>,
     /// Whether the q, k and v projections have biases.
     pub qkv_bias: bool,
-    /// Whether the output projection has one.
+    /// Whether the output projection has a bias.
     pub output_bias: bool,
     /// Whether every element is multiplied by the sigmoid of a projection of its own before the output
     /// projection.

@@ -1,5 +1,5 @@
-//! The gated delta-net: one launch in decode, three in prefill (what needs no state, the chunks in sequence,
-//! norm and gate), two for heads of other widths and wherever the arithmetic is exact.
+//! The gated delta-net on a CUDA device. Decode is one launch. Prefill is three: the part that needs no
+//! state, the chunks in sequence, then norm and gate. Heads of other widths and exact arithmetic take two.
 
 use super::Delta;
 use super::kernels::{
@@ -17,7 +17,7 @@ use monomorph_abi::state::CudaState;
 
 /// Tokens of a chunk (templates/cuda/delta_net/delta_chunk.cuh).
 const CHUNK: usize = 64;
-/// Width of the heads that chunks are for.
+/// Width of the heads that the chunked kernels take.
 const CHUNK_DIM: usize = 128;
 /// Threads of delta_prepare, delta_gate and delta_plain.
 const PREPARE_THREADS: usize = 128;
@@ -25,23 +25,23 @@ const GATE_THREADS: usize = 256;
 const PLAIN_THREADS: usize = 128;
 /// `sizeof(DeltaPrepareShared)`: k, q or v, the matrices of the solve, its factors.
 const PREPARE_SHARED: usize = 2 * CHUNK * 136 * 2 + 2 * CHUNK * 72 * 2 + CHUNK * CHUNK * 4 + 2 * CHUNK * 4;
-/// Places in the ring of delta_chunks: what measures best where it fits, and the fewest there may be.
+/// Slots in the ring of delta_chunks: the fastest measured, and the fewest that work.
 const SLOTS: usize = 8;
 const LEAST_SLOTS: usize = 5;
-/// Registers of a thread of delta_decode.
+/// Registers per thread of delta_decode.
 const DECODE_REGISTERS: usize = 128;
 
 /// How delta_decode divides a value head.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Division {
-    /// Blocks of a cluster.
+    /// Blocks of a cluster that share a head.
     split: usize,
     threads: usize,
 }
 
 impl Division {
-    /// The division for so many sequences; `None` for heads it does not take. Few heads leave most of the
-    /// card idle: then a cluster shares a head. Measured and reckoned in delta_decode.cuh.
+    /// The division for this many rows; `None` for heads the kernel does not take. Few heads leave most of
+    /// the card idle, so a cluster shares one. Measurements and reasoning are in delta_decode.cuh.
     fn new(shape: &DeltaShape, rows: usize, card: &Cuda) -> Option<Division> {
         let (heads, places) = (rows * shape.value_heads, card.multiprocessors as usize);
         let split = if card.clusters { 4 } else { 1 };
@@ -200,14 +200,14 @@ impl Launcher<'_> {
         self.launch(site, instance, grid, arguments)
     }
 
-    /// What a kernel is told of steps that verify, whose rows are named one by one.
+    /// Constants for steps that verify drafts, whose rows are listed one by one.
     fn verified(&self, site: Site) -> Vec<Member> {
         let verifies = site.program.regime == Regime::Decode && site.program.tokens > 1;
         let constants = [("TOKENS", integer(site.program.tokens)), ("APART", Constant::Flag(true))];
         constants.into_iter().filter(|_| verifies).collect()
     }
 
-    /// Places of delta_chunks' ring, where it fits the card at all.
+    /// Slots of delta_chunks' ring; `None` if even the fewest do not fit the card.
     fn delta_slots(&self) -> Option<usize> {
         (LEAST_SLOTS..=SLOTS).rev().find(|slots| fits(self.card, chunks_shared(*slots), 1))
     }
@@ -241,7 +241,7 @@ impl Launcher<'_> {
         let step = site.header;
         let arguments =
             DeltaPrepare { step, projected, gates, convolution, a_log, dt_bias, windows, scratch };
-        // Blocks go on to further chunks by themselves: as many as run at a time.
+        // Blocks loop over chunks, so the grid is as many as can be resident.
         launches.push(self.launch(site, instance, fixed(resident * places, 1, 1), arguments));
 
         let split = if 2 * shape.value_heads <= places { 2 } else { 1 };
@@ -252,7 +252,7 @@ impl Launcher<'_> {
         let instance = Instance { shared: chunks_shared(slots), ..Instance::new(name, constants, threads) };
         let grid = [Extent::Fixed(count(split * shape.value_heads)), Extent::Sequences(1), Extent::Fixed(1)];
         let arguments = DeltaChunks { step, scratch, states, journals, o };
-        // Chunks begin where a piece of the prompt does.
+        // A recurrence chunk never crosses a prefill chunk.
         self.cut_prompts_at(CHUNK);
         launches.push(self.launch(site, instance, grid, arguments));
     }
@@ -290,7 +290,7 @@ impl Launcher<'_> {
         Ok(self.launch(site, instance, grid, arguments))
     }
 
-    /// What follows the recurrence of all tokens.
+    /// Launches norm and gate after the recurrence of all tokens.
     fn delta_gate(&mut self, site: Site, operands: Operands, exact: bool, o: Rows) -> Launch {
         let Operands { mut constants, projected, norm, windows, out, .. } = operands;
         constants.push(("EXACT", Constant::Flag(exact)));
@@ -300,7 +300,7 @@ impl Launcher<'_> {
     }
 }
 
-/// `sizeof(DeltaChunksShared<C>)`: pieces of 64 x 128 halves, and two barriers each.
+/// `sizeof(DeltaChunksShared<C>)`: tiles of 64 x 128 halves, and two barriers each.
 fn chunks_shared(slots: usize) -> usize {
     (slots * (CHUNK * CHUNK_DIM * 2 + 16)).next_multiple_of(128)
 }

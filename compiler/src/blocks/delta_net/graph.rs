@@ -1,4 +1,4 @@
-//! The op, and the layers that are made with it.
+//! The delta-net's op and the layers built from it.
 
 use super::spec;
 use crate::blocks::{FieldForm, Operation};
@@ -6,9 +6,10 @@ use crate::graph::{BodyBuilder, Builder, Op, Rows, ValueId, WeightId};
 use crate::reference::Evaluation;
 use crate::spec::types::DeltaShape;
 
-/// `(q, k, v, b, a) -> o`: a causal convolution of q, k and v with SiLU, then for every value head a
-/// gated delta rule over a state `S` `[key_dim, value_dim]` that begins with zeros (Yang et al., 2024).
-/// With `q` and `k` of unit length (`eps` 1e-6 below the root), `q` over `sqrt(key_dim)`, `beta =
+/// `(q, k, v, b, a) -> o`: a causal convolution of q, k and v with SiLU, then for every value head a gated
+/// delta rule over a state `S` `[key_dim, value_dim]` that starts at zero (Yang et al., 2024). `q` and `k`
+/// have unit length (`eps` 1e-6 under the root), `q` is divided by `sqrt(key_dim)`, `beta = sigmoid(b)` and
+/// `g = -exp(a_log) ln(1 + exp(a + dt_bias))`:
 /// sigmoid(b)` and `g = -exp(a_log) ln(1 + exp(a + dt_bias))`:
 ///
 /// ```text

@@ -1,19 +1,18 @@
-//! The keys of a config, and what checkpoints call the tensors.
+//! Keys of a Hugging Face config, and tensor names of its checkpoints.
 
 use super::spec::DeltaNet;
 use crate::import::keys::{Findings, Keys};
 use crate::import::names::{Place, rows, whole};
 use crate::spec::types::{Activation, DeltaShape, FileTensor, Norm, NormWeight};
 
-/// Reads the keys; `eps` is that of the model's norms.
+/// Reads the keys of a delta-net; `eps` is the model's norm epsilon.
 pub(crate) fn read(keys: &mut Keys, found: &mut Findings, eps: Option<f64>) -> Option<DeltaNet> {
     let shape = shape(keys, found);
     let norm = Norm { eps: eps? as f32, weight: NormWeight::Plain };
-    // The gate of the result is silu in every model, whatever `hidden_act` says.
+    // The result is gated with silu in every model, whatever `hidden_act` says.
     Some(DeltaNet { shape: shape?, norm, activation: Activation::Silu })
 }
 
-/// Heads and widths of delta-nets.
 fn shape(keys: &mut Keys, found: &mut Findings) -> Option<DeltaShape> {
     let key_heads = keys.count(found, "linear_num_key_heads", 16);
     let value_heads = keys.count(found, "linear_num_value_heads", 32);
@@ -30,13 +29,13 @@ fn shape(keys: &mut Keys, found: &mut Findings) -> Option<DeltaShape> {
     Some(DeltaShape { key_heads, value_heads, key_dim: key_dim?, value_dim: value_dim?, taps: taps? })
 }
 
-/// Where a tensor stands.
+/// Finds a tensor in the checkpoint.
 pub(super) fn place(it: &DeltaNet, place: &Place) -> Option<FileTensor> {
     let ["delta", part] = *place.stem else { return None };
     let shape = it.shape;
     let name = |part: &str| format!("linear_attn.{part}");
     let (key, value) = (shape.key_width(), shape.value_width());
-    // Value heads of a key head.
+    // Value heads per key head.
     let heads = shape.value_heads / shape.key_heads;
     let (key_group, value_group) = (shape.key_dim, heads * shape.value_dim);
     let group = |first, take| rows(name("in_proj_qkvz.weight"), first, take, 2 * (key_group + value_group));

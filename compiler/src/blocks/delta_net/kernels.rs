@@ -7,16 +7,16 @@ const DEFAULTS: Config = Config::Inherits("DeltaDefaults");
 operands! {
     /// Matrices of recurrent state.
     States: "float";
-    /// Windows of a convolution's raw inputs.
+    /// Sliding windows of a convolution's raw inputs.
     Windows: "float";
-    /// What tokens did to a state that may be taken back.
+    /// Updates to a state that may be rolled back.
     Journals: "float";
-    /// Factors of a delta-net's chunks.
+    /// Factors of a prompt's chunks.
     Chunks: "unsigned char";
 }
 
 kernels! {
-    /// The recurrence of a prompt, chunk after chunk.
+    /// The recurrence of a prompt, chunk by chunk.
     delta_chunks => DeltaChunks in "delta_net/delta_chunks.cuh", DEFAULTS;
     (step: READ Header, scratch: READ Chunks, states: WRITE States, journals: WRITE Journals, o: WRITE Rows)
     check "DeltaChunks<{config}>::THREADS == {block} && delta_chunks_shared_bytes<{config}>() <= {shared}"
@@ -33,7 +33,7 @@ kernels! {
     body "delta_decode<{config}>(step, projected, gates, {convolution, a_log, dt_bias, norm}, \
           {states, windows, journals}, out);";
 
-    /// Norm and gate behind the recurrence.
+    /// Norm and gate after the recurrence.
     delta_gate => DeltaGate in "delta_net/delta_gate.cuh", DEFAULTS;
     (
         step: READ Header, projected: READ Rows, o: READ Rows, norm: READ Vector, windows: WRITE Windows,
@@ -41,7 +41,7 @@ kernels! {
     )
     check "DELTA_GATE_THREADS == {block}";
 
-    /// Convolution and recurrence, token after token.
+    /// Convolution and recurrence, token by token.
     delta_plain => DeltaPlain in "delta_net/delta_plain.cuh", DEFAULTS;
     (
         step: READ Header, projected: READ Rows, gates: READ Rows, convolution: READ Vector, a_log: READ Vector,
@@ -52,7 +52,7 @@ kernels! {
     body "delta_plain<{config}>(step, projected, gates, {convolution, a_log, dt_bias, nullptr}, \
           {states, windows, journals}, o);";
 
-    /// What a prompt's chunks need before any state is known.
+    /// The part of a prompt's chunks that needs no state.
     delta_prepare => DeltaPrepare in "delta_net/delta_prepare.cuh", DEFAULTS;
     (
         step: READ Header, projected: READ Rows, gates: READ Rows, convolution: READ Vector, a_log: READ Vector,

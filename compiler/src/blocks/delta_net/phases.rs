@@ -1,4 +1,4 @@
-//! Phases: rules, operands, what is moved and computed.
+//! The delta-net's phases: rules, operands, cost.
 
 use super::super::{Kind, PhaseKind};
 use super::graph::DeltaNet;
@@ -21,9 +21,9 @@ use proc_macro2::TokenStream;
 /// `out = matrix * round(norm(x))`, `gates_out = gates * round(norm(x))`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ProjectDelta {
-    /// Input.
+    /// Residual stream.
     pub x: BufferId,
-    /// Before the products.
+    /// Norm before both products.
     pub norm: FieldId,
     /// q, k, v and z stacked.
     pub matrix: FieldId,
@@ -72,26 +72,26 @@ impl Kind for ProjectDelta {
     }
 }
 
-/// Convolution, delta rule, norm of every head, gate.
+/// Convolution, delta rule, per-head norm, gate.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Delta {
     /// q, k, v and z side by side.
     pub qkvz: BufferId,
     /// b and a side by side.
     pub ba: BufferId,
-    /// Of q, k and v.
+    /// Convolution over q, k and v.
     pub convolution: FieldId,
-    /// Of the decay, one a value head.
+    /// Decay rate, one per value head.
     pub a_log: FieldId,
-    /// Of the decay, one a value head.
+    /// Bias of the decay's time step, one per value head.
     pub dt_bias: FieldId,
-    /// Of every head of the result.
+    /// Norm of every head of the result.
     pub norm: FieldId,
-    /// Applied to z.
+    /// Activation of z.
     pub activation: Activation,
     /// Heads and widths.
     pub shape: DeltaShape,
-    /// One row of all value heads.
+    /// One row holds all value heads.
     pub out: BufferId,
 }
 
@@ -110,13 +110,13 @@ impl Kind for Delta {
 
     fn work(&self, work: &mut Work) {
         let shape = &self.shape;
-        // The matrices are read and written once a sequence, of the window all rows but the newest are read,
-        // and that is written; every token decays, predicts, corrects and reads.
+        // The matrices are read and written once per sequence. All rows of the window but the newest are
+        // read, and that one is written. Every token decays, predicts, corrects and reads.
         let matrices = shape.value_heads * shape.key_dim * shape.value_dim;
         let window = shape.taps * (2 * shape.key_width() + shape.value_width());
         work.cost.state_bytes = (4 * (2 * matrices + window)) as f64;
         if work.target.hardware.cuda().is_none() {
-            // One version more behind every draft.
+            // One more version of the state for every draft.
             work.cost.state_bytes += (4 * matrices * (work.given.outputs - 1)) as f64;
         }
         work.cost.f32_products = (work.given.tokens * 3 * matrices) as f64;
@@ -140,7 +140,7 @@ impl Kind for Delta {
 }
 
 impl Delta {
-    /// The state of a sequence and layer.
+    /// The state of a sequence in one layer.
     fn state(&self, target: &Target) -> State {
         let of = CudaState::new(&self.shape, target.draft.map_or(0, |draft| draft.drafts));
         let parts = [
@@ -152,15 +152,14 @@ impl Delta {
     }
 }
 
-/// What the convolution still needs: f32 `[slots][window][channels]`, the raw input of position `p` in row `p
-/// % window`.
+/// Raw inputs the convolution still needs: f32 `[slots][window][channels]`, position `p` in row `p % window`.
 pub(super) const WINDOWS: &str = "windows";
-/// f32 `[slots][value_heads][key_dim][value_dim]`.
+/// State matrices: f32 `[slots][value_heads][key_dim][value_dim]`.
 pub(super) const MATRICES: &str = "matrices";
-/// What tokens did that may be taken back, where a target drafts: f32 `[slots][rows][width]`.
+/// Updates that may be rolled back, in a target that drafts: f32 `[slots][rows][width]`.
 pub(super) const JOURNALS: &str = "journals";
 
-/// The rules.
+/// The delta-net's fusion rules.
 pub const FUSIONS: &[Fusion] = &[
     Fusion {
         name: "project-delta",

@@ -1,12 +1,12 @@
-//! The gated delta-net, token by token, as plainly as it can be written. The state is kept in f64: how often
-//! a backend rounds its own to f32 is not what a comparison sees.
+//! The reference of the gated delta-net, token by token and as plainly as possible. The state is f64, so that
+//! a comparison does not depend on how often a backend rounds its own to f32.
 
 use super::graph::DeltaNet;
 use crate::reference::Evaluation;
 use crate::reference::ops::{convolve, softplus};
 use crate::spec::types::DeltaShape;
 
-/// What a layer keeps of a sequence; empty before its first token.
+/// Recurrent state of a sequence in one layer; empty before its first token.
 #[derive(Clone, Debug, Default)]
 struct State {
     /// The last `taps - 1` inputs of the convolution, oldest first: `[taps - 1, channels]`.
@@ -15,10 +15,10 @@ struct State {
     matrices: Vec<f64>,
 }
 
-/// Below the root of the length of a query or key.
+/// Added under the root when q and k are normalised.
 const EPS: f64 = 1e-6;
 
-/// `o` of q, k, v, b and a, one row a token.
+/// Computes `o` from q, k, v, b and a, one row per token.
 pub(super) fn delta_net(op: &DeltaNet, it: &mut Evaluation) -> Vec<f32> {
     let [q, k, v, b, a] = [0, 1, 2, 3, 4].map(|input| it.input(input));
     let [convolution, a_log, dt_bias] =

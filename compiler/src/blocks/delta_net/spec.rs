@@ -1,4 +1,4 @@
-//! `[mixer.*]` of the kind `gated-delta-net`: its words in MODEL.toml, its tensors.
+//! `[mixer.*]` of the kind `gated-delta-net`: its keys in MODEL.toml and its tensors.
 
 use crate::blocks::MixerSpec;
 use crate::graph::{BodyBuilder, Builder, ValueId};
@@ -10,16 +10,16 @@ use crate::spec::types::{Activation, FileTensor, Norm, TensorClass};
 use crate::spec::{LayerTensors, words};
 use monomorph_abi::state::DeltaShape;
 
-/// The gated delta-net (Yang et al., 2024) of the Qwen3-Next family: short causal convolutions of q, k and v,
-/// a matrix of state a value head that decays, is corrected towards the value and read, a norm over each
-/// head, and a gate.
+/// The gated delta-net (Yang et al., 2024) of the Qwen3-Next family: short causal convolutions of q, k and v;
+/// a state matrix per value head that decays, is corrected towards the value and is read; a norm over each
+/// head; and a gate.
 #[derive(Clone, Debug, PartialEq)]
 pub struct DeltaNet {
     /// Heads and widths.
     pub shape: DeltaShape,
-    /// Over every head of the result.
+    /// Norm of every head of the result.
     pub norm: Norm,
-    /// Applied to the gate z.
+    /// Activation of the gate z.
     pub activation: Activation,
 }
 

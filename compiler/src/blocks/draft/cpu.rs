@@ -1,4 +1,4 @@
-//! The calls of a drafting pass's ends on a CPU.
+//! CPU calls of the phases that begin and end a draft pass.
 
 use super::{DraftEmbed, Propose};
 use crate::emit::call::Call;

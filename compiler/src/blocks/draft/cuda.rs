@@ -1,4 +1,4 @@
-//! Where a pass that drafts begins, on a CUDA device.
+//! The start of a draft pass on a CUDA device.
 
 use super::kernels::DraftEmbed;
 use crate::kernels::{Ids, Planes, Tokens, Vector};
@@ -12,7 +12,7 @@ use crate::spec::types::{Compute, TensorClass};
 const EMBED_THREADS: usize = 256;
 
 impl Launcher<'_> {
-    /// Where a pass begins.
+    /// Launches the phase that starts a draft pass.
     pub(crate) fn draft_embed(&mut self, site: Site, phase: &super::DraftEmbed) -> Result<Launch, PassError> {
         let super::DraftEmbed { x, norm, hidden_norm, table, embedding_norm, out } = *phase;
         let forms = [norm, hidden_norm, embedding_norm].map(|field| match self.plan.field(field).kind {

@@ -1,13 +1,13 @@
-//! Kernels of passes that draft.
+//! Kernels of draft passes.
 
 use crate::kernels::{Codes, Config, Header, Held, Ids, RowScales, Rows, Scales, Tokens, Vector, kernels};
 
 kernels! {
-    /// Which drafts hold, and the headers of the passes.
+    /// Accepts or rejects drafts, and writes the headers of the draft passes.
     accept => Accept in "draft/accept.cuh", Config::Plain;
     (step: READ Header, passes: WRITE Header, ids: WRITE Ids, held: WRITE Held);
 
-    /// Where a draft head's pass begins: normed embedding and hidden state side by side.
+    /// Start of a draft head's pass: normed embedding and hidden state side by side.
     draft_embed => DraftEmbed in "draft/draft_embed.cuh", Config::Plain;
     (
         step: READ Header, tokens: READ Tokens, ids: READ Ids, codes: READ Codes, scales: READ Scales,

@@ -1,4 +1,4 @@
-//! The ends of a pass that drafts.
+//! The phases that begin and end a draft pass.
 
 mod cpu;
 pub(crate) mod cuda;

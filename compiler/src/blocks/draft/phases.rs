@@ -1,4 +1,4 @@
-//! Phases: rules, operands, what is moved and computed.
+//! Phases of a draft pass: rules, operands, cost.
 
 use super::super::Kind;
 use crate::blocks::products::cuda::Operands;
@@ -11,19 +11,19 @@ use crate::plan::cuda::Launch;
 use crate::plan::{BufferId, FieldId, FieldKind, Work};
 use proc_macro2::TokenStream;
 
-/// `out = [embedding_norm(table[following]) | hidden_norm(norm(x))]`: where a draft begins. A row's
-/// `following` is the token after the row's own ([`crate::plan::DraftPlan`]).
+/// `out = [embedding_norm(table[following]) | hidden_norm(norm(x))]`: the start of a draft. `following` is
+/// the token after a row's own ([`crate::plan::DraftPlan`]).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DraftEmbed {
-    /// A residual stream.
+    /// Residual stream.
     pub x: BufferId,
-    /// What makes it hidden states: the norm before the head that the stream leads to.
+    /// The model's final norm, which turns the stream into hidden states.
     pub norm: FieldId,
-    /// Of those.
+    /// Norm of the hidden states.
     pub hidden_norm: FieldId,
     /// The model's embedding.
     pub table: FieldId,
-    /// Of its rows.
+    /// Norm of the embedding's rows.
     pub embedding_norm: FieldId,
     /// Twice as wide as `x`.
     pub out: BufferId,
@@ -56,17 +56,17 @@ impl Kind for DraftEmbed {
     }
 }
 
-/// `out = the first rows of matrix * round(norm(x))`, where a draft ends: the largest of a row's logits, the
-/// first of equals, is the id drafted.
+/// `out = the first rows of matrix * round(norm(x))`: the end of a draft. The drafted id is that of the
+/// largest logit of a row, the first of equals.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Propose {
-    /// Input.
+    /// Residual stream.
     pub x: BufferId,
-    /// Before the product.
+    /// Norm before the product.
     pub norm: FieldId,
-    /// The model's head, of which the first rows are multiplied: as many as `out` is wide.
+    /// The model's head; only its first rows are multiplied, as many as `out` is wide.
     pub matrix: FieldId,
-    /// Logits of the ids that can be drafted.
+    /// Logits of the ids that may be drafted.
     pub out: BufferId,
 }
 
@@ -107,7 +107,7 @@ impl Kind for Propose {
     }
 }
 
-/// The rules; a draft's layer and its head are those of models.
+/// Fusion rules of drafts. A draft's layer and head use the rules of models.
 pub const FUSIONS: &[Fusion] = &[Fusion {
     name: "draft-embed",
     pattern: "e = embedding(); m = rms-norm(e); n = rms-norm(h); out = concat(m, n)",

@@ -1,4 +1,4 @@
-//! The ends' calls on a CPU.
+//! CPU calls of the embedding and the row selection.
 
 use super::{Embed, Select};
 use crate::emit::call::Call;

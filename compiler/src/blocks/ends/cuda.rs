@@ -1,4 +1,4 @@
-//! Row-wise kernels: the embedding, and the selection of rows whose logits are wanted.
+//! Row-wise kernels: the embedding, and the selection of rows that need logits.
 
 use crate::blocks::ends::kernels::{Embed, Select};
 use crate::kernels::{Planes, Tokens};
@@ -6,7 +6,7 @@ use crate::passes::launch::{Instance, Launcher, Member, Site, count, integer};
 use crate::plan::cuda::{Constant, Extent, Launch, Regime};
 use crate::plan::packed::unit_columns;
 
-/// Threads of a block: rows are short, and blocks of one warp or two start soonest.
+/// Threads of a block: rows are short, and blocks of one or two warps start soonest.
 const THREADS: usize = 128;
 
 impl Launcher<'_> {
@@ -45,11 +45,11 @@ impl Launcher<'_> {
     }
 
     fn of_rows(&self, site: Site, constants: Vec<Member>) -> Instance {
-        // The C library has a `select` of its own.
+        // `_rows` avoids a clash: the C library has a `select` of its own.
         Instance::new(self.kernel_name(site, "_rows"), constants, THREADS)
     }
 
-    /// Blocks for a row's columns in x, rows in y.
+    /// A grid of blocks over a row's columns in x and rows in y.
     fn columns_and_rows(&self, site: Site, columns: usize) -> [Extent; 3] {
         let [rows, one, _] = self.grid_of_rows(site, 1);
         [Extent::Fixed(count(columns)), rows, one]

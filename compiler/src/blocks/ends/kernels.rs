@@ -5,19 +5,19 @@ use crate::kernels::{
 };
 
 kernels! {
-    /// Rows of the embedding.
+    /// Looks up rows of the embedding.
     embed => Embed in "ends/embed.cuh", Config::Plain;
     (
         step: READ Header, tokens: READ Tokens, sampled_ids: READ Ids, codes: READ Codes, scales: READ Scales,
         row_scales: READ RowScales, residual: WRITE Rows,
     );
 
-    /// Rows whose logits are wanted. The C library has a `select` of its own.
+    /// Selects the rows that need logits. The C library has a `select` of its own.
     select => Select in "ends/select.cuh", Config::Plain;
     (step: READ Header, residual: READ Rows, out: WRITE Rows)
     body "monomorph::select<{config}>(step, residual, out);";
 
-    /// Samples a token a row of logits.
+    /// Samples one token per row of logits.
     sample => Sample in "sampling/sample.cuh", Config::Plain;
     (
         step: READ Header, history: READ History, logits: READ Rows, scratch: WRITE SampleScratch,

@@ -1,4 +1,4 @@
-//! The ends of a stack: the embedding, and the rows whose logits are wanted.
+//! The ends of a stack: the embedding, and the selection of rows that need logits.
 
 mod cpu;
 pub(crate) mod cuda;

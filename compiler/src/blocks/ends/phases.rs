@@ -1,4 +1,4 @@
-//! Phases: rules, operands, what is moved and computed.
+//! Phases at the ends of a stack: rules, operands, cost.
 
 use super::super::Kind;
 use super::super::products::Project;
@@ -15,7 +15,7 @@ use proc_macro2::TokenStream;
 /// `out = table[tokens]`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Embed {
-    /// The embedding.
+    /// Embedding table.
     pub table: FieldId,
     /// Residual stream.
     pub out: BufferId,
@@ -48,12 +48,12 @@ impl Kind for Embed {
     }
 }
 
-/// `out = rows of x whose logits are wanted`.
+/// `out = the rows of x that need logits`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Select {
-    /// Input.
+    /// Residual stream of every row.
     pub x: BufferId,
-    /// Fewer rows.
+    /// Residual stream of the selected rows.
     pub out: BufferId,
 }
 
@@ -77,7 +77,7 @@ impl Kind for Select {
     }
 
     fn cuda(&self, launcher: &mut Launcher, site: Site, launches: &mut Vec<Launch>) -> Result<(), PassError> {
-        // What is not selected is read where it stands.
+        // Without a selection, the rows are read in place.
         if launcher.selects(site) {
             launches.push(launcher.select(site, self));
         }
@@ -85,7 +85,7 @@ impl Kind for Select {
     }
 }
 
-/// The rules.
+/// Fusion rules at the ends of a stack.
 pub const FUSIONS: &[Fusion] = &[
     Fusion {
         name: "embed",
@@ -101,7 +101,7 @@ pub const FUSIONS: &[Fusion] = &[
         buffers: &[],
         lower: |it| Ok(Select { x: it.whole("x")?, out: it.whole("out")? }.into()),
     },
-    // The head of a pass that drafts keeps the ids it may draft.
+    // A draft pass's head keeps only the ids that may be drafted.
     Fusion {
         name: "head",
         pattern: "n = rms-norm(x); out = linear(n)",

@@ -1,4 +1,4 @@
-//! A mixture's calls on a CPU, and what they work in.
+//! A mixture's CPU calls and their scratch buffers.
 
 use super::{Combine, Experts};
 use crate::emit::call::{Call, activation};
@@ -64,7 +64,7 @@ impl Combine {
         }
     }
 
-    /// Rows gathered, and the products of the experts' down matrices before they are added.
+    /// Gathered rows, and the products of the experts' down matrices before they are summed.
     pub(super) fn working(&self, plan: &Plan) -> Vec<Working> {
         let width = number(plan.buffer(self.residual).width);
         let slots = number(self.active * plan.buckets.tokens);
@@ -81,7 +81,7 @@ fn gathered(plan: &Plan, matrix: FieldId, active: usize) -> Working {
     (name, kind, quote!(ExpertScratch::new(lanes, #slots)))
 }
 
-/// The rows gathered for an expert: one scratch for each format and width.
+/// Rows gathered for an expert: one scratch buffer for each format and width.
 fn gathering(plan: &Plan, matrix: FieldId) -> (Ident, TokenStream) {
     let FieldKind::Matrix { format, columns, .. } = plan.field(matrix).kind else {
         unreachable!("a product has a matrix")

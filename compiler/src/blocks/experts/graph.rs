@@ -1,4 +1,4 @@
-//! The ops, and the blocks that are made with them.
+//! The ops of a mixture and the layers built from them.
 
 use super::spec::Experts;
 use crate::blocks::Operation;
@@ -7,38 +7,37 @@ use crate::graph::{BodyBuilder, Builder, Op, Rows, ValueId, WeightId};
 use crate::reference::Evaluation;
 use crate::spec::types::Activation;
 
-/// `logits -> [weights | experts]`: the largest of the softmax over all logits, in descending order and
-/// of equals the first, and the indices of their logits.
+/// `logits -> [weights | experts]`: the largest entries of the softmax over all logits, in descending order,
+/// the first of equals first, and the indices of their logits.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Route {
-    /// Logits.
+    /// Experts to choose from: logits of a row.
     pub experts: usize,
-    /// How many are chosen.
+    /// Experts chosen per row.
     pub active: usize,
     /// Whether the chosen weights are divided by their sum.
     pub renormalise: bool,
 }
 
-/// `(x, routing) -> activation(gate_e x) * up_e x`, a row for each expert `e` that was chosen.
+/// `(x, routing) -> activation(gate_e x) * up_e x`, one row for each chosen expert `e`.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ExpertGate {
-    /// `[width, inputs]` an expert.
+    /// `[width, inputs]` per expert.
     pub gate: WeightId,
-    /// `[width, inputs]` an expert.
+    /// `[width, inputs]` per expert.
     pub up: WeightId,
-    /// Applied to the gate.
+    /// Activation of the gate.
     pub activation: Activation,
-    /// Experts of a row.
+    /// Experts chosen per row.
     pub active: usize,
 }
 
-/// `(inner, routing) -> sum of weight_e * down_e inner_e` over the rows of the experts chosen, in their
-/// order.
+/// `(inner, routing) -> sum of weight_e * down_e inner_e` over the chosen experts, in their order.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ExpertDown {
-    /// `[outputs, width]` an expert.
+    /// `[outputs, width]` per expert.
     pub down: WeightId,
-    /// Experts of a row.
+    /// Experts chosen per row.
     pub active: usize,
 }
 

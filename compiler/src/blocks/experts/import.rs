@@ -1,4 +1,4 @@
-//! The keys of a config, and what checkpoints call the tensors.
+//! Keys of a Hugging Face config, and tensor names of its checkpoints.
 
 use super::spec::{Experts, SharedExpert};
 use crate::import::families::Mixture;
@@ -7,8 +7,8 @@ use crate::import::names::{Place, rows, whole};
 use crate::spec::types::{Activation, FileTensor};
 use serde_json::{Value, json};
 
-/// Which of so many layers have a dense block instead of experts: those listed, and those whose number,
-/// counted from 1, is no multiple of a step. Where the family knows no such layers, none.
+/// Which layers have a dense block instead of experts: those listed, and those whose number, counted from 1,
+/// is no multiple of the sparse step. None in families without dense layers.
 pub(crate) fn dense_layers(
     family: Mixture,
     keys: &mut Keys,
@@ -36,14 +36,13 @@ pub(crate) fn dense_layers(
     Some((0..layers).map(|layer| listed.contains(&layer) || !(layer + 1).is_multiple_of(step)).collect())
 }
 
-/// Reads the keys.
 pub(crate) fn read(
     family: Mixture,
     keys: &mut Keys,
     found: &mut Findings,
     activation: Option<Activation>,
 ) -> Option<Experts> {
-    // The width is that of dense blocks: without any, nothing has it.
+    // This is the width of dense blocks, so it is unused without any.
     keys.harmless(&["intermediate_size", "output_router_logits", "router_aux_loss_coef"]);
     let experts = count(family, keys, found);
     let active = keys.count(found, "num_experts_per_tok", family.active);
@@ -82,7 +81,7 @@ pub(crate) fn read(
     })
 }
 
-/// `num_experts`, which one family also calls `num_local_experts`.
+/// Reads `num_experts`, which one family also calls `num_local_experts`.
 fn count(family: Mixture, keys: &mut Keys, found: &mut Findings) -> Option<usize> {
     if family.shared.is_some() {
         return keys.count(found, "num_experts", family.experts);
@@ -100,7 +99,7 @@ fn count(family: Mixture, keys: &mut Keys, found: &mut Findings) -> Option<usize
     }
 }
 
-/// Where a tensor stands.
+/// Finds a tensor in the checkpoint.
 pub(super) fn place(it: &Experts, place: &Place) -> Option<FileTensor> {
     let (wide, hidden) = (it.width, place.hidden);
     Some(match place.stem {

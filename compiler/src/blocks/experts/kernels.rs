@@ -18,7 +18,7 @@ kernels! {
     body "constexpr int SCALE_ROW_AT = {config}::EXPERTS / TILE_ROWS * ceil_div({config}::INPUTS, Unit<{config}::ROUTER>::COLUMNS) * UNIT_BYTES;
     route<{config}>(step, x, norm, router, static_cast<const char*>(router) + SCALE_ROW_AT, codes, scales, row_scales, logits, scale, inner, arriving);";
 
-    /// The router's logits of many tokens, on tensor cores.
+    /// The router's logits for many tokens, on tensor cores.
     route_batch => RouteBatch in "experts/route_batch.cuh", Config::Plain;
     (step: READ Header, x: READ Rows, norm: READ Vector, router: READ Codes, logits: WRITE Rows)
     check "RouteBatchShape<{config}>::THREADS == {block} && RouteBatchShape<{config}>::SHARED <= {shared}";
@@ -59,22 +59,22 @@ using {config}Both = ExpertsStream<{config}, {config}Down>;
     )
     check "DownShape<{config}>::THREADS == {block} && DownShape<{config}>::SHARED <= {shared}";
 
-    /// Pairs of a token and an expert, counted and, where one chunk holds all, sorted.
+    /// Counts pairs of token and expert, and sorts them if one chunk holds all.
     experts_sort => ExpertsSort in "experts/experts_sort.cuh", Config::Plain;
     (step: READ Header, logits: READ Rows, lists: WRITE Lists)
     check "SortShape<{config}>::THREADS == {block}";
 
-    /// Pairs put where their expert's stand.
+    /// Writes pairs to their places in the order of experts.
     experts_place => ExpertsPlace in "experts/experts_sort.cuh", Config::Plain;
     (step: READ Header, lists: WRITE Lists)
     check "SortShape<{config}>::PLACE_THREADS == {block}";
 
-    /// Inner rows of pairs, staged for the down products.
+    /// Stages inner rows of pairs for the down products.
     experts_stage => ExpertsStage in "experts/experts_stage.cuh", Config::Plain;
     (lists: READ Lists, x: READ Rows, out: WRITE Staged)
     check "EXPERTS_STAGE_THREADS == {block}";
 
-    /// Products of every expert's rows on tensor cores.
+    /// Products of each expert's rows on tensor cores.
     experts_gemm_mma => ExpertsGemmMma in "experts/experts_gemm_mma.cuh", Config::Plain;
     (
         lists: READ Lists, x: READ Staged, codes: READ Codes, scales: READ Scales, row_scales: READ RowScales,
@@ -92,7 +92,7 @@ using {config}Both = ExpertsStream<{config}, {config}Down>;
     check "ExpertsWgmma<{config}>::THREADS == {block} && ExpertShape<{config}>::SHARED_BYTES <= {shared} && \
            ExpertShape<{config}>::CLUSTER == {cluster}";
 
-    /// What a token's experts made of it, added up.
+    /// Sums the results of each token's experts.
     experts_batch_combine => ExpertsBatchCombine in "experts/experts_batch_combine.cuh", Config::Plain;
     (
         step: READ Header, lists: READ Lists, products: READ Products, shared: READ Rows, logits: READ Rows,

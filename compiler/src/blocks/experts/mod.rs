@@ -1,4 +1,4 @@
-//! A mixture of experts, with or without one that every token is given to.
+//! A mixture of experts, with or without a shared expert.
 
 mod cpu;
 pub(crate) mod cuda;

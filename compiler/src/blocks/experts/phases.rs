@@ -1,4 +1,4 @@
-//! Phases: rules, operands, what is moved and computed.
+//! Phases of a mixture: rules, operands, cost.
 
 use super::super::{Kind, PhaseKind};
 use super::graph::{ExpertDown, ExpertGate, Route};
@@ -15,30 +15,30 @@ use crate::plan::{BufferId, FieldId, Plan, Work};
 use crate::spec::types::Activation;
 use proc_macro2::TokenStream;
 
-/// The router, the gated halves of the experts it chooses, and of the shared expert.
+/// The router, and the gated inner rows of the experts it chooses and of the shared expert.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Experts {
-    /// Input.
+    /// Residual stream.
     pub x: BufferId,
-    /// Before all products.
+    /// Norm before all products.
     pub norm: FieldId,
-    /// The router's product; below it, where there is a shared expert, the row that weighs that.
+    /// The router's matrix; with a shared expert, the row that weighs it comes last.
     pub router: FieldId,
-    /// Its logits, and beside them what weighs the shared expert, before the sigmoid.
+    /// The router's logits, and beside them the shared expert's weight before the sigmoid.
     pub logits: BufferId,
-    /// What is chosen: weights, then experts.
+    /// Chosen weights, then chosen experts.
     pub routing: BufferId,
     /// Gate and up of every expert, [`Packing::Gated`](crate::plan::Packing::Gated).
     pub matrix: FieldId,
-    /// How many a token is given to.
+    /// Experts chosen per token.
     pub active: usize,
-    /// Whether the weights chosen are divided by their sum.
+    /// Whether the chosen weights are divided by their sum.
     pub renormalise: bool,
-    /// Applied to every gate.
+    /// Activation of every gate.
     pub activation: Activation,
-    /// Input of the down products: the chosen experts' side by side.
+    /// Input of the down products: the rows of the chosen experts side by side.
     pub out: BufferId,
-    /// The expert every token is given to.
+    /// The shared expert, if there is one.
     pub shared: Option<SharedUp>,
 }
 
@@ -98,17 +98,17 @@ impl Kind for Experts {
 /// `residual += sum of weight * down * round(inner) + sigmoid(scale) * shared_down * round(shared_inner)`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Combine {
-    /// The chosen experts' side by side.
+    /// Inner rows of the chosen experts side by side.
     pub inner: BufferId,
-    /// Weights, then experts.
+    /// Chosen weights, then chosen experts.
     pub routing: BufferId,
     /// Down of every expert.
     pub matrix: FieldId,
-    /// How many a token is given to.
+    /// Experts chosen per token.
     pub active: usize,
-    /// The expert every token is given to.
+    /// The shared expert, if there is one.
     pub shared: Option<SharedDown>,
-    /// Read and written.
+    /// Residual stream, read and written.
     pub residual: BufferId,
 }
 
@@ -117,11 +117,11 @@ pub struct Combine {
 pub struct SharedDown {
     /// Input of its down product.
     pub inner: BufferId,
-    /// The router's logits, beside which stands what weighs it, before the sigmoid.
+    /// The router's logits, and beside them the shared expert's weight before the sigmoid.
     pub logits: BufferId,
-    /// Down.
+    /// Down matrix.
     pub matrix: FieldId,
-    /// Its product, where a backend keeps it.
+    /// The result of its down product, in backends that keep it.
     pub product: BufferId,
 }
 
@@ -169,7 +169,7 @@ impl Kind for Combine {
     }
 }
 
-/// The rules.
+/// Fusion rules of a mixture.
 pub const FUSIONS: &[Fusion] = &[
     Fusion {
         name: "experts",
@@ -179,7 +179,7 @@ pub const FUSIONS: &[Fusion] = &[
         buffers: &[&["l"], &["r"], &["out"]],
         lower: |it| experts(it, None),
     },
-    // With an expert that every token is given to.
+    // With a shared expert.
     Fusion {
         name: "experts-shared",
         pattern: "n = rms-norm(x); l = linear(n); r = route(l); out = expert-gate(n, r); \

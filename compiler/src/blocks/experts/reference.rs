@@ -1,16 +1,16 @@
-//! The mixture of experts, as plainly as it can be written.
+//! The reference of a mixture of experts, written as plainly as possible.
 
 use super::graph::{ExpertDown, ExpertGate, Route};
 use crate::reference::{Evaluation, ops};
 
-/// Rows of `[weights | experts]`.
+/// Computes rows of `[weights | experts]`.
 pub(super) fn route(op: &Route, it: &mut Evaluation) -> Vec<f32> {
     let Route { experts, active, renormalise } = *op;
     let row = |logits: &[f32]| -> Vec<f32> {
         let largest = logits.iter().copied().fold(f32::NEG_INFINITY, f32::max);
         let powers: Vec<f64> = logits.iter().map(|x| (f64::from(*x) - f64::from(largest)).exp()).collect();
         let mut order: Vec<usize> = (0..experts).collect();
-        // Stable: of equals the first.
+        // A stable sort: the first of equals comes first.
         order.sort_by(|a, b| logits[*b].total_cmp(&logits[*a]));
         order.truncate(active);
         let over: f64 =

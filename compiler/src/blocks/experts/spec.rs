@@ -1,4 +1,4 @@
-//! `[ffn]` of the kind `experts`: its words in MODEL.toml, its tensors.
+//! `[ffn]` of the kind `experts`: its keys in MODEL.toml and its tensors.
 
 use crate::blocks::FfnSpec;
 use crate::graph::{BodyBuilder, Builder, ValueId};
@@ -9,28 +9,29 @@ use crate::spec::reader::Table;
 use crate::spec::types::{Activation, FileTensor, TensorClass};
 use crate::spec::{LayerTensors, words};
 
-/// A mixture of experts (Shazeer et al., 2017; Fedus et al., 2021): the softmax of the router's logits, the
-/// largest of which choose the experts and weigh their results.
+/// A mixture of experts (Shazeer et al., 2017; Fedus et al., 2021). The largest values of the softmax of the
+/// router's logits choose the experts and weigh their results.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Experts {
-    /// How many there are.
+    /// Experts to choose from.
     pub experts: usize,
-    /// How many a token is given to.
+    /// Experts chosen per token.
     pub active: usize,
-    /// Width between the matrices of one.
+    /// Inner width of one expert.
     pub width: usize,
-    /// Applied to every gate.
+    /// Activation of every gate.
     pub activation: Activation,
     /// Whether the chosen weights are divided by their sum.
     pub renormalise: bool,
-    /// An expert every token is given to, if there is one.
+    /// An expert that every token passes through, if there is one.
     pub shared: Option<SharedExpert>,
 }
 
-/// An expert for every token; its result is multiplied by the sigmoid of a product of its own.
+/// An expert that every token passes through; its result is multiplied by the sigmoid of a projection of its
+/// own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SharedExpert {
-    /// Width between its matrices.
+    /// Inner width.
     pub width: usize,
 }
 
@@ -110,7 +111,7 @@ impl FfnSpec for Experts {
     }
 }
 
-/// `{ width = 512, gate = "sigmoid" }`.
+/// Reads a table such as `{ width = 512, gate = "sigmoid" }`.
 fn shared(mut table: Table) -> Option<SharedExpert> {
     let width = table.required("width", "width = 512").and_then(|it| it.size(1..=MAX_WIDTH));
     let gate = table.required("gate", "gate = \"sigmoid\"").and_then(|it| it.choice(&[("sigmoid", ())]));

@@ -1,4 +1,4 @@
-//! The calls on a CPU.
+//! Mamba-2's call on a CPU.
 
 use super::Mamba2;
 use super::spec::Shape;

@@ -1,19 +1,19 @@
-//! The op, and the layers that are made with it.
+//! Mamba-2's op and the layers built from it.
 
 use super::spec::{self, Shape};
 use crate::blocks::{FieldForm, Operation};
 use crate::graph::{BodyBuilder, Builder, Rows, ValueId, WeightId};
 use crate::reference::Evaluation;
 
-/// `(z, xbc, dt) -> u`: a causal convolution of `xbc` with bias and SiLU, of which every head has its part
-/// `x` and its group's `B` and `C`; for every head a state `S` `[state, head_dim]` that begins with zeros;
-/// gate and norm (Dao & Gu, 2024). With `D_t = ln(1 + exp(dt + dt_bias))`, which nothing bounds:
+/// `(z, xbc, dt) -> u`: a causal convolution of `xbc` with bias and SiLU, which gives every head its part `x`
+/// and its group's `B` and `C`; then for every head a state `S` `[state, head_dim]` that starts at zero; then
+/// gate and norm (Dao & Gu, 2024). With `D_t = ln(1 + exp(dt + dt_bias))`, which is unbounded:
 ///
 /// ```text
 /// S <- exp(-exp(a_log) D_t) S + B (D_t x)^T;   y = S^T C + d x;   u = norm(y * silu(z))
 /// ```
 ///
-/// where the norm is an RMS norm of each group's part of the row, with a weight an element.
+/// The norm is an RMS norm over each group's part of the row, with a weight per element.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Mamba2 {
     /// `[channels, taps]`; the last tap is the current token's.

@@ -1,4 +1,4 @@
-//! The keys of a config, and what checkpoints call the tensors.
+//! Keys of a Hugging Face config, and tensor names of its checkpoints.
 
 use super::spec::{Mamba2, Shape};
 use crate::import::keys::{Findings, Keys};
@@ -6,7 +6,7 @@ use crate::import::names::{Place, rows, whole};
 use crate::spec::types::FileTensor;
 use serde_json::json;
 
-/// Reads the keys of Nemotron-H; `eps` is that of the model's norms.
+/// Reads the keys of Nemotron-H; `eps` is the model's norm epsilon.
 pub(crate) fn read(keys: &mut Keys, found: &mut Findings, eps: Option<f64>) -> Option<Mamba2> {
     let heads = keys.count(found, "mamba_num_heads", 128);
     let head_dim = keys.count(found, "mamba_head_dim", 64);
@@ -18,8 +18,8 @@ pub(crate) fn read(keys: &mut Keys, found: &mut Findings, eps: Option<f64>) -> O
     for key in ["use_bias", "mamba_proj_bias"] {
         keys.only(found, key, &[json!(false)], "only projections without biases are known");
     }
-    // How prompts are cut, how a state is stored and how weights began say nothing about what is computed;
-    // transformers' limits of the step are those of training.
+    // Prompt chunking, state precision and initialisation do not change the result. transformers' bounds on
+    // the time step apply to training.
     keys.harmless(&["chunk_size", "expand", "mamba_ssm_cache_dtype", "use_mamba_kernels"]);
     keys.harmless(&["time_step_floor", "time_step_limit", "time_step_max", "time_step_min"]);
     let (heads, groups) = (heads?, groups?);
@@ -32,7 +32,7 @@ pub(crate) fn read(keys: &mut Keys, found: &mut Findings, eps: Option<f64>) -> O
     Some(Mamba2 { shape, eps: eps? as f32 })
 }
 
-/// Where a tensor stands.
+/// Finds a tensor in the checkpoint.
 pub(super) fn place(it: &Mamba2, place: &Place) -> Option<FileTensor> {
     let ["mamba2", part] = *place.stem else { return None };
     let (inner, channels, heads) = (it.shape.inner(), it.shape.channels(), it.shape.heads);

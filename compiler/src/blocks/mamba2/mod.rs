@@ -7,7 +7,7 @@ mod phases;
 mod reference;
 pub mod spec;
 
-/// None yet.
+/// No CUDA kernels yet.
 pub(crate) mod kernels {
     pub(crate) const KERNELS: &[&crate::kernels::Signature] = &[];
 }

@@ -1,4 +1,4 @@
-//! Phases: rules, operands, what is moved and computed.
+//! Mamba-2's phases: rules, operands, cost.
 
 use super::super::{Kind, PhaseKind};
 use super::graph;
@@ -15,28 +15,28 @@ use crate::plan::{BufferId, FieldId, Keeps, Plan, State, Work};
 use crate::spec::types::Target;
 use proc_macro2::TokenStream;
 
-/// Convolution, recurrence, gate, norm of every group.
+/// Convolution, recurrence, gate, per-group norm.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Mamba2 {
     /// z, x, B, C and dt side by side.
     pub projected: BufferId,
-    /// Of x, B and C.
+    /// Convolution over x, B and C.
     pub convolution: FieldId,
-    /// Of the convolution.
+    /// Bias of the convolution, one per channel.
     pub convolution_bias: FieldId,
-    /// Of the decay, one a head.
+    /// Decay rate, one per head.
     pub a_log: FieldId,
-    /// Of the step, one a head.
+    /// Bias of the time step, one per head.
     pub dt_bias: FieldId,
-    /// What of x is added to what is read, one a head.
+    /// Weight of the skip connection from x, one per head.
     pub d: FieldId,
-    /// Of the result.
+    /// Norm of the result.
     pub norm: FieldId,
     /// Added to the mean square of a group.
     pub eps: f32,
     /// Heads and widths.
     pub shape: Shape,
-    /// One row of all heads.
+    /// One row holds all heads.
     pub out: BufferId,
 }
 
@@ -55,11 +55,11 @@ impl Kind for Mamba2 {
 
     fn work(&self, work: &mut Work) {
         let shape = &self.shape;
-        // Matrices are read and written once a sequence, of the window all rows but the newest are read, and
-        // that is written; every token decays, adds and reads.
+        // Matrices are read and written once per sequence. All rows of the window but the newest are read,
+        // and that one is written. Every token decays, adds and reads.
         let matrices = shape.heads * shape.state * shape.head_dim;
         let window = shape.taps * shape.channels();
-        // One version more behind every draft.
+        // One more version of the state for every draft.
         let versions = 2 + work.given.outputs - 1;
         work.cost.state_bytes = (4 * (versions * matrices + window)) as f64;
         work.cost.f32_products = (work.given.tokens * 3 * matrices) as f64;
@@ -82,7 +82,7 @@ impl Kind for Mamba2 {
     }
 }
 
-/// The rules. The projections are those of any three that share a norm.
+/// Mamba-2's fusion rules. The projections use the rule for any three that share a norm.
 pub const FUSIONS: &[Fusion] = &[Fusion {
     name: "mamba-2",
     pattern: "u = mamba-2(z, c, d)",

@@ -1,12 +1,12 @@
-//! Mamba-2, token by token, as plainly as it can be written. The state is kept in f64: how often a backend
-//! rounds its own to f32 is not what a comparison sees.
+//! The reference of Mamba-2, token by token and as plainly as possible. The state is f64, so that a
+//! comparison does not depend on how often a backend rounds its own to f32.
 
 use super::graph::Mamba2;
 use super::spec::Shape;
 use crate::reference::Evaluation;
 use crate::reference::ops::{silu, softplus};
 
-/// What a layer keeps of a sequence; empty before its first token.
+/// Recurrent state of a sequence in one layer; empty before its first token.
 #[derive(Clone, Debug, Default)]
 struct State {
     /// The last `taps - 1` inputs of the convolution, oldest first: `[taps - 1, channels]`.
@@ -15,7 +15,7 @@ struct State {
     matrices: Vec<f64>,
 }
 
-/// `u` of z, xbc and dt, one row a token.
+/// Computes `u` from z, xbc and dt, one row per token.
 pub(super) fn mamba2(op: &Mamba2, it: &mut Evaluation) -> Vec<f32> {
     let [z, xbc, dt] = [0, 1, 2].map(|input| it.input(input));
     let [taps_of, bias, a_log] = [op.convolution, op.convolution_bias, op.a_log].map(|id| it.weight(id));

@@ -1,4 +1,4 @@
-//! `[mixer.*]` of the kind `mamba-2`: its words in MODEL.toml, its tensors.
+//! `[mixer.*]` of the kind `mamba-2`: its keys in MODEL.toml and its tensors.
 
 use crate::blocks::MixerSpec;
 use crate::graph::{BodyBuilder, Builder, ValueId};
@@ -10,8 +10,8 @@ use crate::spec::reader::Table;
 use crate::spec::types::{FileTensor, TensorClass};
 use monomorph_abi::state::Recurrence;
 
-/// Mamba-2 (Dao & Gu, 2024) as Nemotron-H has it: a short causal convolution of inputs, `B` and `C`, a matrix
-/// of state a head that decays, takes the input in and is read, a gate, and a norm over each group of heads.
+/// Mamba-2 (Dao & Gu, 2024) as in Nemotron-H: a short causal convolution of inputs, `B` and `C`; a state
+/// matrix per head that decays, takes in the input and is read; a gate; and a norm over each group of heads.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Mamba2 {
     /// Heads and widths.
@@ -23,20 +23,20 @@ pub struct Mamba2 {
 /// Heads and widths.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Shape {
-    /// Heads, a multiple of `groups`; head `h` goes with group `h * groups / heads`.
+    /// Heads, a multiple of `groups`; head `h` belongs to group `h * groups / heads`.
     pub heads: usize,
     /// Width of a head.
     pub head_dim: usize,
-    /// How many have a `B` and a `C` each, and a mean square of the norm.
+    /// Groups; each has its own `B` and `C` and its own mean square in the norm.
     pub groups: usize,
-    /// Width of a `B` or `C`: rows of a head's state.
+    /// Width of `B` and `C`: rows of a head's state.
     pub state: usize,
-    /// Taps of the convolution, the current token's included.
+    /// Taps of the convolution, including the current token's.
     pub taps: usize,
 }
 
 impl Shape {
-    /// Columns of all heads.
+    /// Width of all heads.
     pub fn inner(&self) -> usize {
         self.heads * self.head_dim
     }
@@ -46,7 +46,7 @@ impl Shape {
         self.inner() + 2 * self.groups * self.state
     }
 
-    /// What it keeps of a sequence: `[state, head_dim]` a head.
+    /// State it keeps of a sequence: `[state, head_dim]` per head.
     pub(super) fn recurrence(&self) -> Recurrence {
         Recurrence {
             heads: self.heads,

@@ -1,4 +1,4 @@
-//! Products on a CPU: their calls.
+//! CPU calls of matrix products.
 
 use super::{Accumulate, Gated, Linear, Project};
 use crate::emit::call::{Call, activation};
@@ -48,7 +48,7 @@ impl Linear {
     }
 }
 
-/// What happens to the sums of a product.
+/// Epilogue of a product, with its bias if there is one.
 fn biased(kind: TokenStream, out: TokenStream, bias: Option<TokenStream>) -> TokenStream {
     match bias {
         None => quote!(#kind(#out)),

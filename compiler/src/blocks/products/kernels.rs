@@ -1,4 +1,4 @@
-//! Matrix products, and what stages their inputs.
+//! Matrix products, and the staging of their inputs.
 
 use crate::kernels::{Codes, Config, Header, RowScales, Rows, Scales, Staged, Vector, kernels};
 
@@ -21,12 +21,12 @@ kernels! {
     check "GemmWgmma<{config}>::THREADS == {block} && GemmShape<{config}>::SHARED_BYTES <= {shared} && \
            GemmShape<{config}>::CLUSTER == {cluster}";
 
-    /// A product's input, normed where a norm comes before it, as f16 in the tensor cores' order.
+    /// Stages a product's input, normed if a norm precedes it, as f16 in the tensor cores' order.
     stage => Stage in "products/stage.cuh", Config::Plain;
     (step: READ Header, x: READ Rows, norm: READ Vector, out: WRITE Staged)
     check "StageShape<{config}>::THREADS == {block}";
 
-    /// Weights streamed past few rows.
+    /// A product of few rows that streams its weights.
     stream_product => StreamProduct in "products/stream.cuh", Config::Plain;
     (
         step: READ Header, x: READ Rows, norm: READ Vector, codes: READ Codes, scales: READ Scales,
@@ -34,7 +34,7 @@ kernels! {
     )
     check "StreamShape<{config}>::THREADS == {block} && StreamShape<{config}>::SHARED <= {shared}";
 
-    /// Two products of the same rows, the second, narrow one in a few of the blocks.
+    /// Two products of the same rows; the narrow second one takes a few of the blocks.
     stream_beside => StreamBeside in "products/stream.cuh", Config::Plain;
     (
         step: READ Header, x: READ Rows, norm: READ Vector, codes: READ Codes, scales: READ Scales,

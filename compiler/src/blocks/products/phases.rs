@@ -1,4 +1,4 @@
-//! Phases: rules, operands, what is moved and computed.
+//! Phases of matrix products: rules, operands, cost.
 
 use super::super::{Kind, PhaseKind};
 use crate::blocks::products::cuda::Operands;
@@ -19,13 +19,13 @@ use proc_macro2::TokenStream;
 pub struct Project {
     /// Input.
     pub x: BufferId,
-    /// Before the product.
+    /// Norm before the product.
     pub norm: FieldId,
-    /// One or more products stacked.
+    /// One or more matrices stacked.
     pub matrix: FieldId,
-    /// Of all of them.
+    /// Biases of all of them.
     pub bias: Option<FieldId>,
-    /// Products side by side.
+    /// Results side by side.
     pub out: BufferId,
 }
 
@@ -62,13 +62,13 @@ impl Kind for Project {
 /// `residual += matrix * round(x) + bias`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Accumulate {
-    /// Input.
+    /// Input of the product.
     pub x: BufferId,
-    /// The product.
+    /// Matrix of the product.
     pub matrix: FieldId,
-    /// Of it.
+    /// Its bias, if it has one.
     pub bias: Option<FieldId>,
-    /// Read and written.
+    /// Residual stream, read and written.
     pub residual: BufferId,
 }
 
@@ -105,15 +105,15 @@ impl Kind for Accumulate {
 /// `out = activation(gate * round(norm(x))) * (up * round(norm(x)))`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Gated {
-    /// Input.
+    /// Residual stream.
     pub x: BufferId,
-    /// Before the products.
+    /// Norm before both products.
     pub norm: FieldId,
     /// Gate and up, [`Packing::Gated`](crate::plan::Packing::Gated).
     pub matrix: FieldId,
-    /// Gate's and up's.
+    /// Biases of gate and up.
     pub biases: Option<(FieldId, FieldId)>,
-    /// Applied to the gate.
+    /// Activation of the gate.
     pub activation: Activation,
     /// Input of the down product.
     pub out: BufferId,
@@ -153,9 +153,9 @@ impl Kind for Gated {
 /// `out = matrix * round(x)`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Linear {
-    /// Input.
+    /// Input of the product.
     pub x: BufferId,
-    /// The product.
+    /// Matrix of the product.
     pub matrix: FieldId,
     /// Residual stream.
     pub out: BufferId,
@@ -191,7 +191,7 @@ impl Kind for Linear {
     }
 }
 
-/// The rules.
+/// Fusion rules of matrix products.
 pub const FUSIONS: &[Fusion] = &[
     Fusion {
         name: "project",
@@ -200,7 +200,7 @@ pub const FUSIONS: &[Fusion] = &[
         buffers: &[],
         lower: project,
     },
-    // With a projection of its own for the gates.
+    // With a separate projection for the gates.
     Fusion {
         name: "project-gated",
         pattern: "n = rms-norm(x); q = linear(n); g = linear(n); k = linear(n); v = linear(n)",

@@ -1,4 +1,4 @@
-//! `[ffn]` of the kinds `gated` and `none`: their words in MODEL.toml, their tensors.
+//! `[ffn]` of the kinds `gated` and `none`: their keys in MODEL.toml and their tensors.
 
 use crate::blocks::FfnSpec;
 use crate::graph::{BodyBuilder, Builder, Op, Rows, ValueId};
@@ -12,11 +12,11 @@ use crate::spec::{LayerTensors, words};
 /// `down(activation(gate(x)) * up(x))`.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Gated {
-    /// Width between the matrices.
+    /// Inner width.
     pub width: usize,
-    /// Applied to the gate.
+    /// Activation of the gate.
     pub activation: Activation,
-    /// Whether all three have biases.
+    /// Whether all three projections have biases.
     pub bias: bool,
 }
 
@@ -80,8 +80,8 @@ impl FfnSpec for Nothing {
     }
 }
 
-/// `down(gate(x) .. up(x))`; the weights are called `layers.{layer}.{prefix}.…`, the values `{values}gate`
-/// and so on.
+/// Builds `down(gate(x) .. up(x))`. Weights are named `layers.{layer}.{prefix}.…`, values `{values}gate` and
+/// so on.
 pub(crate) fn gated(
     graph: &mut Builder,
     body: &mut BodyBuilder,

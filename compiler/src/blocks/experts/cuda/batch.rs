@@ -1,5 +1,5 @@
-//! A mixture of experts over many rows: pairs of a token and an expert are sorted by expert, every expert's
-//! rows go through one stream of its weights, and each token adds up what its experts made of it
+//! A mixture of experts over many rows. Pairs of token and expert are sorted by expert, the rows of each
+//! expert share one stream of its weights, and each token sums the results of its experts
 //! (templates/cuda/experts/experts_batch.cuh).
 
 use super::shape::{self, Lists};
@@ -18,7 +18,7 @@ use crate::plan::cuda::{Constant, Extent, Launch, Regime};
 use crate::plan::packed::TILE_ROWS;
 use crate::spec::types::Activation;
 
-/// Threads of experts_place and of experts_stage, where a warp has a row.
+/// Threads of experts_place and of experts_stage, which gives a warp one row.
 const PLACE_THREADS: usize = 256;
 const STAGE_THREADS: usize = 256;
 
@@ -80,7 +80,7 @@ impl Launcher<'_> {
         let (lists, _) = self.lists(site, chooser, &self.matrix(chooser.matrix))?;
         let gemm = self.grouped_shape(site, &matrix, lists.tile)?;
         let narrow = !lists.one_chunk();
-        // Halves, and a scale for each 64 of them.
+        // Halves, and one scale for every 64 of them.
         let row = if narrow { 2 * matrix.rows + 4 * matrix.rows.div_ceil(64) } else { 4 * matrix.rows };
         let products = (lists.pair_rows() * row) as u64;
         let products: Products = self.scratch("expert_products", products, false);
@@ -143,12 +143,12 @@ impl Launcher<'_> {
         Ok(())
     }
 
-    /// How a program's pairs are sorted, and how gate and up are cut.
+    /// The sort of a program's pairs, and the tiling of gate and up.
     fn lists(&self, site: Site, operands: &Experts, matrix: &Matrix) -> Result<(Lists, Gemm), PassError> {
         let tile = match site.program.regime {
             Regime::Decode | Regime::Draft => 8,
-            // Few tokens leave each expert few rows: at 128 of them as decode programs do, whose kernels then
-            // serve here too.
+            // Few tokens leave each expert few rows. Up to 128 tokens, tile as decode programs do: their
+            // kernels then serve here too.
             Regime::Prefill | Regime::Head | Regime::Learn => match site.program.rows {
                 ..=128 => 8,
                 129..=1024 => 32,
@@ -170,12 +170,12 @@ impl Launcher<'_> {
         self.scratch("expert_lists", lists.bytes() as u64, true)
     }
 
-    /// Rows of pairs between the two products, in f32.
+    /// f32 rows of pairs between the two products.
     fn expert_inner<T: Operand>(&mut self, lists: &Lists, width: usize) -> T {
         self.scratch("expert_inner", (4 * lists.pair_rows() * width) as u64, false)
     }
 
-    /// The launch that stages them, and where it leaves them.
+    /// The launch that stages the pairs' rows, and its output.
     fn stage_pairs(&mut self, site: Site, lists: &Lists, width: usize) -> (Launch, Staged) {
         let constants = vec![
             ("EXPERTS", integer(lists.experts)),
@@ -231,7 +231,7 @@ impl Launcher<'_> {
         launches.push(self.launch(site, instance, grid, ExpertsPlace { step, lists: memory }));
     }
 
-    /// A product whose matrix is that of the work tile's expert.
+    /// A product whose matrix depends on the expert of the work tile.
     fn grouped(
         &mut self,
         site: Site,
@@ -279,8 +279,8 @@ impl Launcher<'_> {
     }
 }
 
-/// Floats from a row of logits to the next: whole tiles of the router's matrix, so that what weighs the
-/// shared expert is an output like the others, and padding is written too.
+/// Floats from one row of logits to the next. Whole tiles of the router's matrix: the shared expert's weight
+/// is an output like the others, and padding is written too.
 fn logits_stride(operands: &Experts, lists: &Lists) -> usize {
     (lists.experts + usize::from(operands.shared.is_some())).next_multiple_of(TILE_ROWS)
 }

@@ -1,6 +1,6 @@
 //! A mixture of experts over few rows: the router beside the shared expert's gate and up, then the chosen
-//! experts' gate and up, then all down products with the residual, each at the pace of reading its weights.
-//! More rows go by way of `experts_batch`.
+//! experts' gate and up, then all down products with the residual, each bound by reading its weights. Larger
+//! steps use `batch`.
 
 mod batch;
 mod route_batch;
@@ -35,12 +35,12 @@ fn down(kind: &PhaseKind) -> Option<Combine> {
     if let PhaseKind::Combine(combine) = kind { Some(*combine) } else { None }
 }
 
-/// How the phases of a mixture are computed in a program.
+/// How a program computes the phases of a mixture.
 #[derive(Clone, Copy)]
 enum Streams {
-    /// A launch each.
+    /// One launch per phase.
     Apart { up: Ring, down: Ring },
-    /// One launch, the rings side by side.
+    /// One launch for both, with the rings side by side.
     Together(Together),
 }
 
@@ -88,7 +88,7 @@ impl Launcher<'_> {
             Some(Streams::Apart { down, .. }) => {
                 launches.push(self.stream_down(site, operands, &chooser, down));
             }
-            // The launch that chose has added them up.
+            // The launch of the routing phase has already summed them.
             Some(Streams::Together(_)) => {}
             None => self.batch_down(site, operands, &chooser, launches)?,
         }
@@ -121,21 +121,21 @@ impl Launcher<'_> {
         Ok(())
     }
 
-    /// The phase of the body that adds up what this routing chose, and its place.
+    /// The phase of the body that combines the experts of this routing, and its index.
     fn adder(&self, site: Site, routing: BufferId) -> Option<(usize, Combine)> {
         let phases = self.plan.bodies[site.body].phases.iter().enumerate();
         let mut adders = phases.filter_map(|(at, phase)| Some((at, down(&phase.kind)?)));
         adders.find(|(_, it)| it.routing == routing)
     }
 
-    /// The rings of a mixture's streaming kernels; `None` where a program has more rows, or they do not fit.
+    /// Rings of a mixture's streaming kernels; `None` if the program has more rows or they do not fit.
     fn streams(&self, site: Site, operands: &Experts) -> Option<Streams> {
         let rows = site.program.rows;
         if site.program.regime != Regime::Decode || rows > FEW_ROWS {
             return None;
         }
         let matrix = self.matrix(operands.matrix);
-        // The row that weighs the shared expert has a tile of its own behind whole tiles of router rows.
+        // The row that weighs the shared expert has its own tile after whole tiles of router rows.
         if operands.shared.is_some() && !matrix.experts?.is_multiple_of(TILE_ROWS) {
             return None;
         }
@@ -145,7 +145,7 @@ impl Launcher<'_> {
         let chooses =
             phases.iter().position(|it| up(&it.kind).is_some_and(|it| it.routing == operands.routing))?;
         let of = |phase: usize| self.knobs(Site { phase, ..site });
-        // Nobody but the next phase may want what the first hands to the second.
+        // The fused launch keeps the inner rows to itself, so no phase in between may read them.
         if at == chooses + 1 {
             let rings = shape::together(
                 [&matrix, &of_sum],
@@ -165,13 +165,13 @@ impl Launcher<'_> {
         })
     }
 
-    /// Where the router's logits stand, `stride` floats a row.
+    /// The router's logits, `stride` floats a row.
     pub(crate) fn logits(&mut self, site: Site, stride: usize) -> Rows {
         let rows = site.program.rows.next_multiple_of(FEW_ROWS);
         self.scratch("router_logits", (4 * rows * stride) as u64, false)
     }
 
-    /// Where the logits that weigh the shared expert stand.
+    /// The logits that weigh the shared expert.
     fn shared_scale(&mut self, site: Site, shared: bool) -> Rows {
         if !shared {
             return Rows::NULL;
@@ -179,8 +179,8 @@ impl Launcher<'_> {
         self.scratch("shared_scale", 4 * site.program.rows as u64, false)
     }
 
-    /// The router's product, and beside it the shared expert's gate and up. `arriving`: values of the
-    /// experts' inner rows that the kernel behind hands from block to block.
+    /// The router's product, and beside it the shared expert's gate and up. `arriving` counts the values of
+    /// the experts' inner rows that the next kernel hands from block to block.
     fn route(
         &mut self,
         site: Site,
@@ -199,7 +199,7 @@ impl Launcher<'_> {
         let knobs = self.route_knobs(site, rows);
         let shape = stream::shape(&matrix, rows, true, &knobs, self.card)
             .ok_or_else(|| no_kernel(site, self.plan, "no block of it fits the card's shared memory"))?;
-        // Half of the multiprocessors each, and one for the row that weighs the shared expert.
+        // Half of the multiprocessors for each product, less one for the row that weighs the shared expert.
         let blocks = matrix.outputs().div_ceil(TILE_ROWS).min((places - 1) / 2);
         let router_blocks = experts.min(places - 1 - blocks);
         let Stream { rows, warps, stages, stage_bytes, resident, shared: bytes, .. } =
@@ -223,7 +223,7 @@ impl Launcher<'_> {
         ]);
         constants.extend(self.router_constants(site, operands, router, rows, experts, router_blocks));
         constants.push(("ARRIVING", integer(arriving)));
-        // More tiles a block than the shape was made for take more room for their sums.
+        // More tiles per block than the shape assumes need more room for their sums.
         let bytes = bytes
             .max(stream::shared_of_blocks(&matrix, &shape, blocks))
             .max(shape::route_shared(rows, warps));
@@ -249,11 +249,10 @@ impl Launcher<'_> {
         Ok(self.launch(site, instance, grid, arguments))
     }
 
-    /// How the phase's knobs cut the router's kernel, whose blocks take `rows` rows each.
+    /// Tiling of the router's kernel by the phase's knobs, with `rows` rows per block.
     fn route_knobs(&self, site: Site, rows: usize) -> Knobs {
         let mut knobs = self.knobs(site);
-        // It has few bytes to stream: more warps than leave the next kernel room would cost more than they
-        // gain.
+        // It streams few bytes: warps that squeeze out the next kernel's blocks cost more than they gain.
         knobs.stream_warps = knobs.stream_warps.min(WARPS_BESIDE);
         knobs.blocks_per_multiprocessor = 1; // its own blocks, not the experts', are one a multiprocessor
         if site.program.rows > rows {
@@ -262,7 +261,7 @@ impl Launcher<'_> {
         knobs
     }
 
-    /// Rows of the router's matrix alone, `outputs` of them: those that are padding give zeros.
+    /// The router's product alone, `outputs` rows of its matrix; padding rows give zeros.
     pub(crate) fn route_alone(
         &mut self,
         site: Site,
@@ -274,7 +273,7 @@ impl Launcher<'_> {
         let router = self.matrix(operands.router);
         let rows = site.program.rows.min(4);
         let groups = site.program.rows.div_ceil(rows);
-        // A block has the rows it holds at a time, and no more blocks than are of use.
+        // A block takes the rows it holds at a time, and there are no more blocks than there is work for.
         let blocks =
             (self.card.multiprocessors as usize).min(outputs.div_ceil(if groups == 1 { 1 } else { 8 }));
         let knobs = self.route_knobs(site, rows);
@@ -316,15 +315,16 @@ impl Launcher<'_> {
         self.launch(site, instance, grid, arguments)
     }
 
-    /// Bytes that a mixture's kernel asks for of the weights that follow its layer.
+    /// Bytes of the next layer's weights that a mixture's kernel prefetches.
     fn ahead(&self, site: Site) -> usize {
-        // A draft head's layers are not in the schedule, and passes leave it: nothing is known to follow
-        // them.
+        // The schedule does not list a draft head's layers, and draft passes leave it, so their next layer is
+        // unknown.
         let known = site.pass.is_none() && self.plan.schedule.iter().any(|(body, _)| body.0 == site.body);
         if known { self.knobs(site).fetch_ahead as usize * 1024 } else { 0 }
     }
 
-    /// The experts' inner rows where a kernel hands them from block to block, and one before it says so.
+    /// The experts' inner rows, if a kernel hands them from block to block and an earlier one marks them as
+    /// empty.
     fn arriving(&mut self, site: Site, operands: &Experts, values: usize) -> Rows {
         if values == 0 { Rows::NULL } else { self.buffer(site, operands.out) }
     }
@@ -479,7 +479,7 @@ impl Launcher<'_> {
         self.launch(site, instance, fixed(ring.blocks, 1, 1), arguments)
     }
 
-    /// A kernel that streams the chosen experts by way of a ring.
+    /// A kernel that streams the chosen experts through a ring.
     fn of_ring(&self, site: Site, mut constants: Vec<Member>, ring: Ring) -> Instance {
         constants.extend(ring_constants(site, ring));
         let name = self.kernel_name(site, "");

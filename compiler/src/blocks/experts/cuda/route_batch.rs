@@ -13,13 +13,12 @@ use monomorph_formats::Format;
 const WARPS: usize = 8;
 /// Bytes of bf16.
 const HALF: usize = 2;
-/// Terms that a value of f32 is cut in.
+/// bf16 terms that an f32 value is split into.
 const TERMS: usize = 3;
 
-/// How the work is cut.
 #[derive(Clone, Copy, Debug)]
 struct Shape {
-    /// Of a block: tokens, and tiles of 16 rows of the router.
+    /// Tokens, and tiles of 16 router rows, of one block.
     tokens: usize,
     tiles: usize,
     /// Warps that share a block's K.
@@ -28,8 +27,8 @@ struct Shape {
     shared: usize,
 }
 
-/// Few tokens: as many blocks as there are tiles, whose warps share K. Many: blocks that read x once, or
-/// twice where there are more rows than a block's registers hold sums of.
+/// Few tokens: one block per tile, whose warps share K. Many: blocks that read x once, or twice if the router
+/// has more rows than a block's registers hold sums for.
 fn shape(rows: usize, outputs: usize, card: &Cuda) -> Option<Shape> {
     const MOST_TILES: usize = 18;
     let all = outputs.div_ceil(2 * TILE_ROWS);
@@ -45,8 +44,8 @@ fn shape(rows: usize, outputs: usize, card: &Cuda) -> Option<Shape> {
 }
 
 impl Launcher<'_> {
-    /// The launch that leaves `outputs` logits a token, those of padding rows too; `None` where the router's
-    /// format or width has no such kernel.
+    /// The launch that writes `outputs` logits per token, padding rows included; `None` if no such kernel
+    /// takes the router's format or width.
     pub(crate) fn route_batch(
         &mut self,
         site: Site,

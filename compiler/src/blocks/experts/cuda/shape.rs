@@ -1,5 +1,5 @@
-//! The shapes of a mixture's kernels:
-//! templates/cuda/experts/{route,experts_stream_up,experts_stream_down_shape,experts_batch}.cuh in Rust.
+//! The shapes of a mixture's kernels: the Rust side of
+//! templates/cuda/experts/{route,experts_stream_up,experts_stream_down_shape,experts_batch}.cuh.
 
 use crate::blocks::products::cuda::gemm::{self, Gemm};
 use crate::blocks::products::cuda::stream::{self, STAGES_BESIDE, Stream, consumer_warps};
@@ -9,7 +9,7 @@ use crate::plan::packed::{TILE_ROWS, UNIT_BYTES, unit_columns};
 use crate::spec::types::{Cuda, Knobs};
 use monomorph_formats::{Format, ScaleForm};
 
-/// How a block of a streaming kernel is cut.
+/// Tiling of a streaming kernel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Ring {
     pub warps: usize,
@@ -17,13 +17,13 @@ pub(crate) struct Ring {
     pub stage_bytes: usize,
     /// Blocks in x.
     pub blocks: usize,
-    /// Blocks of this kernel and the next one's that a multiprocessor holds: what its registers must allow.
+    /// Blocks of this kernel and the next that share a multiprocessor: what its registers must allow.
     pub resident: usize,
     pub shared: usize,
 }
 
-/// The deepest ring up to what the knobs ask for that fits the card beside the next kernel's, or alone.
-/// `granules`: the most blocks there is work for; `shared`: bytes with so many stages.
+/// The deepest ring within the knobs that fits the card beside the next kernel's ring, or alone. `granules`
+/// is the most blocks there is work for; `shared` gives the bytes for a number of stages.
 fn ring(
     knobs: &Knobs,
     card: &Cuda,
@@ -44,7 +44,7 @@ fn ring(
                 if kernels * each == 1 {
                     shared = shared.max(alone(card));
                 }
-                // What more than two rows need leaves the next kernel's block no registers.
+                // With more than two rows, no registers are left for the next kernel's block.
                 let resident = if rows <= 2 { kernels } else { 1 };
                 let ring = Ring { warps, stages, stage_bytes, blocks, resident, shared };
                 fits(card, shared, kernels * each).then_some(ring)
@@ -53,20 +53,20 @@ fn ring(
     })
 }
 
-/// Who chose what: `sizeof(Choices<EXPERTS, ACTIVE, ROWS>)`.
+/// The choices of all rows: `sizeof(Choices<EXPERTS, ACTIVE, ROWS>)`.
 fn choices_bytes(experts: usize, active: usize, rows: usize) -> usize {
     let slots = rows * active;
     let most = slots.min(experts);
     (4 * (1 + slots + 2 * most) + most * rows).next_multiple_of(4) + 2 * 4 * experts.div_ceil(32)
 }
 
-/// `RouteShape<C>::SHARED` of a block of the router's, at most: two passes' sums of at most 32 values a warp,
+/// Upper bound of `RouteShape<C>::SHARED` for a router block: two passes' sums of at most 32 values a warp,
 /// and squares.
 pub(crate) fn route_shared(rows: usize, warps: usize) -> usize {
     4 * warps * (2 * 32 + rows)
 }
 
-/// Few rows of a mixture, of which each chooses so many experts.
+/// Few rows of a mixture, each with the same number of chosen experts.
 #[derive(Clone, Copy)]
 struct Few {
     active: usize,
@@ -97,7 +97,7 @@ fn up_shared(matrix: &Matrix, few: Few, stages: usize, stage_bytes: usize, block
     let partials = 2 * (2 * parts.k_warps * rows * TILE_ROWS) * sum;
     let squares = stream::squares(groups * group_rows, warps);
     let who = choices_bytes(experts, active, rows).next_multiple_of(16);
-    // Of gate and up of every expert, or of every row of the granules that a block has at most.
+    // Gate and up of every expert, or of every row of the most granules a block takes.
     let most = (rows * active).min(experts);
     let scales = match matrix.scales {
         Some(_) => (8 * most).next_multiple_of(16),
@@ -118,7 +118,7 @@ struct DownProduct {
     row_bytes: usize,
 }
 
-/// `None`: a stage does not hold a tile.
+/// `None` if a stage cannot hold a tile.
 fn down_product(
     matrix: &Matrix,
     most_tiles: usize,
@@ -161,7 +161,7 @@ fn down_product(
     })
 }
 
-/// `DownShape<C>`: down of the chosen experts, and of the shared one.
+/// `DownShape<C>`: down of the chosen experts and of the shared one.
 pub(crate) fn down(
     matrix: &Matrix,
     common: Option<&Matrix>,
@@ -180,7 +180,7 @@ pub(crate) fn down(
 struct DownShape {
     /// `DownShape<C>::SHARED`.
     shared: usize,
-    /// Stages that a block fills in all, where no two rows choose the same expert.
+    /// Stages that a block fills in all if no two rows choose the same expert.
     fills: usize,
 }
 
@@ -216,17 +216,18 @@ fn down_shape(
     })
 }
 
-/// Rings of gate and up and of down side by side in one block (templates/cuda/experts/experts_stream.cuh).
+/// The ring of gate and up and the ring of down side by side in one block
+/// (templates/cuda/experts/experts_stream.cuh).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Together {
-    /// `shared` of either is the whole block's.
+    /// In both rings, `shared` is the whole block's.
     pub up: Ring,
     pub down: Ring,
 }
 
-/// `ExpertsStream<U, D>`: a block a multiprocessor, all at once. Gate and up have as many stages as the knobs
-/// say and down as many as it fills, or what is left beside them; `None` where not even two of each fit into
-/// what a program keeps as shared memory.
+/// `ExpertsStream<U, D>`: one block per multiprocessor, all resident. Gate and up have as many stages as the
+/// knobs ask for; down has as many as it fills, or as fit beside them. `None` if two of each do not fit into
+/// the shared memory a program keeps.
 pub(crate) fn together(
     [matrix, of_sum]: [&Matrix; 2],
     common: Option<&Matrix>,
@@ -245,7 +246,7 @@ pub(crate) fn together(
         || of_sum.exact
         || granules < blocks
         || tiles < blocks
-        // The router's kernel fills what is handed on by vectors.
+        // The router's kernel fills the handed-over rows in vectors.
         || !(rows * active * matrix.outputs()).is_multiple_of(4)
     {
         return None;
@@ -265,12 +266,12 @@ pub(crate) fn together(
     })
 }
 
-/// What sorting leaves behind: `ExpertLists<EXPERTS, ACTIVE, STEP_ROWS, TILE>`.
+/// Result of the sort: `ExpertLists<EXPERTS, ACTIVE, STEP_ROWS, TILE>`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Lists {
     pub experts: usize,
     pub active: usize,
-    /// Token rows of a step, at most.
+    /// Most token rows of a step.
     pub rows: usize,
     /// Height of a work tile.
     pub tile: usize,
@@ -285,12 +286,12 @@ impl Lists {
         self.experts.min(self.pairs())
     }
 
-    /// Rows of pairs, every expert's rounded up to eight.
+    /// Rows of pairs; each expert's are rounded up to a multiple of eight.
     pub fn pair_rows(&self) -> usize {
         (self.pairs() + 7 * self.touched()).next_multiple_of(8)
     }
 
-    /// Most work tiles.
+    /// Most work tiles there can be.
     pub fn tiles(&self) -> usize {
         self.touched() + self.pairs() / self.tile
     }
@@ -300,7 +301,7 @@ impl Lists {
         self.rows <= 128
     }
 
-    /// Chunks that are counted by a block each.
+    /// Chunks, each counted by one block.
     pub fn chunks(&self) -> usize {
         if self.one_chunk() { 1 } else { self.rows.div_ceil(64) }
     }
@@ -311,8 +312,8 @@ impl Lists {
     }
 }
 
-/// How a grouped product is cut over work tiles of `tokens` rows. Up to 128 rows a step the weights are the
-/// work, and tiles of 8 take them through once; a prefill's tiles are as high as the card's products are
+/// Tiling of a grouped product over work tiles of `tokens` rows. Up to 128 rows a step, reading the weights
+/// dominates, and tiles of 8 stream them once. A prefill's tiles are as high as the card's products are
 /// efficient. Rings shrink until they fit.
 pub(crate) fn grouped(matrix: &Matrix, tokens: usize, card: &Cuda) -> Option<Gemm> {
     let narrow = unit_columns(matrix.format) > 32;
@@ -349,7 +350,7 @@ pub(crate) fn grouped(matrix: &Matrix, tokens: usize, card: &Cuda) -> Option<Gem
     })
 }
 
-/// Blocks of a grouped product: at most all work that there can be.
+/// Blocks of a grouped product: no more than there can be work for.
 pub(crate) fn grouped_blocks(matrix: &Matrix, gemm: &Gemm, lists: &Lists, card: &Cuda) -> usize {
     let gated = matrix.packing == Packing::Gated;
     let tiles = matrix.outputs().div_ceil(TILE_ROWS) * if gated { 2 } else { 1 };

@@ -1,4 +1,4 @@
-//! The shape of a tensor-core product: templates/cuda/products/gemm.cuh in Rust.
+//! The shape of a tensor-core product: the Rust side of templates/cuda/products/gemm.cuh.
 
 use crate::blocks::products::cuda::stream::unit_scale_bytes;
 use crate::blocks::products::cuda::{Operands, epilogue, limit};
@@ -15,29 +15,29 @@ use monomorph_formats::Format;
 /// A tensor-core product that fits the card.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Gemm {
-    /// Rows of activations and their staged stride.
+    /// Staged rows of activations, and their stride.
     pub capacity: usize,
-    /// Rows of activations of a block's piece of work.
+    /// Rows of activations of a block's tile.
     pub tokens: usize,
     /// Strips of 128 packed rows.
     pub strips: usize,
     pub stage_panels: usize,
-    /// Steps the weights' ring holds.
+    /// Stages of the weights' ring.
     pub weight_stages: usize,
-    /// Steps the activations' ring holds.
+    /// Stages of the activations' ring.
     pub stages: usize,
     pub resident: usize,
     pub multicast: usize,
-    /// Parts of K, each of one block of a cluster.
+    /// Splits of K, one per block of a cluster.
     pub split: usize,
     pub threads: usize,
     pub shared: usize,
-    /// All blocks.
+    /// Blocks of the grid.
     pub grid: usize,
 }
 
-/// The shape that fits the card: as many tokens a block as the knobs allow, then two blocks a multiprocessor,
-/// then deep rings.
+/// The shape that fits the card: as many tokens per block as the knobs allow, then two blocks per
+/// multiprocessor, then deep rings.
 pub(crate) fn shape(matrix: &Matrix, rows: usize, knobs: &Knobs, card: &Cuda) -> Option<Gemm> {
     let capacity = rows.next_multiple_of(8);
     let widest = if card.wgmma { 256 } else { 128 };
@@ -55,8 +55,8 @@ fn shape_of_tokens(
 ) -> Option<Gemm> {
     let multiprocessors = card.multiprocessors as usize;
     let tiles = matrix.outputs().div_ceil(8) * if matrix.packing == Packing::Gated { 2 } else { 1 };
-    // 128 tokens take one block a multiprocessor anyway; twice the rows halve the traffic of activations, if
-    // they fill the card.
+    // 128 tokens take one block per multiprocessor anyway. Twice the rows halve the traffic of activations,
+    // if they fill the card.
     let fills = tiles.div_ceil(32) * 4 >= multiprocessors * 3;
     let strips = if card.wgmma && tokens == 128 && fills {
         2
@@ -65,13 +65,13 @@ fn shape_of_tokens(
     };
     let strips = if tokens * strips > 256 { 1 } else { strips };
     let row_blocks = tiles.div_ceil(16 * strips);
-    // Narrow formats take steps of two panels: as many bytes, half the waits. (Scale blocks are two panels
+    // Narrow formats take two panels a step: as many bytes, half the waits. (Scale blocks are two panels
     // wide.)
     let least_step = (unit_columns(matrix.format) / 64).max(1);
     let widest_step = (knobs.gemm_inputs as usize / 64 * unit_columns(matrix.format) / 32).clamp(1, 2);
     let widest_step = if strips == 2 { least_step } else { widest_step };
-    // Sums of many tokens take the registers of a second block; without wgmma, those of its fragments.
-    // (64 tokens of anything but fp8 are four bytes a thread too many.)
+    // The sums of many tokens take the registers of a second block; without wgmma, those of its fragments.
+    // (Except with fp8, 64 tokens need four bytes per thread too many.)
     let most_tokens = if matrix.format == Format::Fp8E4m3 { 64 } else { 32 };
     let most_resident = if card.wgmma && tokens * strips <= most_tokens { 2 } else { 1 };
     for (resident, least_ring, stage_panels) in
@@ -94,8 +94,8 @@ fn shape_of_tokens(
                     resident,
                     multicast: 1,
                     split,
-                    // With 256 columns of sums the copying warp gives its registers away, and three idle
-                    // warps keep it company.
+                    // With 256 columns of sums the copying warp gives its registers away, which takes a whole
+                    // warpgroup: three more warps are idle.
                     threads: if card.wgmma && tokens * strips == 256 { 384 } else { 288 },
                     shared: 0,
                     grid: 0,
@@ -114,9 +114,9 @@ fn shape_of_tokens(
     None
 }
 
-/// Few blocks of rows leave most of the card idle: then the blocks of a cluster share K. A cluster's blocks
-/// stand in one group of multiprocessors, so some places stay empty (of 264 an H200 fills 248 by clusters of
-/// 4, 235 of 5, 234 of 6, 224 of 7, 240 of 8), and one cluster too many would be a second wave.
+/// With few blocks of rows most of the card is idle, so the blocks of a cluster share K. All blocks of a
+/// cluster lie in one group of multiprocessors, so some places stay empty (of 264 an H200 fills 248 with
+/// clusters of 4, 235 of 5, 234 of 6, 224 of 7, 240 of 8), and one cluster too many would be a second wave.
 fn split(row_blocks: usize, steps: usize, possible: bool, places: usize) -> usize {
     let held = places * 86 / 100;
     (2..=8).rev().find(|split| possible && row_blocks * split <= held && *split <= steps).unwrap_or(1)
@@ -135,7 +135,8 @@ pub(crate) fn shared_bytes(matrix: &Matrix, gemm: &Gemm) -> usize {
 }
 
 impl Launcher<'_> {
-    /// The launch of a tensor-core product over staged rows `x`, their stride the program's rows in eights.
+    /// Launches a tensor-core product over staged rows `x`; their stride is the program's rows rounded up to
+    /// a multiple of eight.
     pub(crate) fn gemm(
         &mut self,
         site: Site,

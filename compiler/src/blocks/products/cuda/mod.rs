@@ -1,4 +1,4 @@
-//! Matrix products: which kernel, and what stages its input.
+//! Matrix products on a CUDA device: the choice of kernel, and the staging of its input.
 
 pub(crate) mod gemm;
 pub(crate) mod stream;
@@ -21,7 +21,7 @@ pub(crate) struct Operands {
     pub x: BufferId,
     pub norm: Option<FieldId>,
     pub matrix: FieldId,
-    /// How many rows of it, where not all.
+    /// Rows of the matrix, if not all.
     pub rows: Option<usize>,
     pub biases: [Option<FieldId>; 2],
     pub epilogue: &'static str,
@@ -30,13 +30,13 @@ pub(crate) struct Operands {
 }
 
 impl Operands {
-    /// A product of plain rows whose sums are stored.
+    /// A product of plain rows that stores its sums.
     pub fn stored(x: BufferId, matrix: FieldId, out: BufferId) -> Operands {
         let (biases, activation) = ([None, None], Activation::Relu);
         Operands { x, norm: None, matrix, rows: None, biases, epilogue: "STORE", activation, out }
     }
 
-    /// The same of normed rows.
+    /// The same product of normed rows.
     pub fn normed(self, norm: FieldId) -> Operands {
         Operands { norm: Some(norm), ..self }
     }
@@ -65,13 +65,13 @@ impl Gated {
 }
 
 impl Launcher<'_> {
-    /// The matrix of a product, cut where a draft's head is.
+    /// The matrix of a product, truncated for a draft's head.
     fn matrix_of(&self, operands: &Operands) -> Matrix {
         let matrix = self.matrix(operands.matrix);
         Matrix { rows: operands.rows.unwrap_or(matrix.rows), ..matrix }
     }
 
-    /// How a product with this matrix is computed in a phase.
+    /// How a phase computes a product with this matrix.
     pub(crate) fn style_of(&self, site: Site, matrix: &Matrix) -> Result<Style, PassError> {
         if matrix.exact {
             return Ok(Style::Stream);
@@ -81,8 +81,8 @@ impl Launcher<'_> {
             return Err(no_kernel(site, self.plan, &what));
         }
         let (knobs, rows) = (self.knobs(site), site.program.rows);
-        // More than two rows that are long, or 4-bit floats to decode beside them, take more registers than a
-        // thread may have.
+        // More than two long rows, or 4-bit floats to decode beside them, need more registers than a thread
+        // may have.
         let two = matrix.format == Format::Nvfp4 || matrix.columns > 8192;
         let most = if two { knobs.stream_rows.min(2) } else { knobs.stream_rows };
         let few = site.program.regime == Regime::Decode && rows <= most as usize;
@@ -90,14 +90,13 @@ impl Launcher<'_> {
         Ok(if streams { Style::Stream } else { Style::Gemm })
     }
 
-    /// The staged form of a buffer.
+    /// Staged form of a buffer.
     pub(crate) fn staged(&mut self, site: Site, buffer: BufferId, capacity: usize) -> Staged {
         let (name, width) = (self.plan.buffer(buffer).name.clone(), self.plan.buffer(buffer).width);
         debug_assert!(capacity >= site.program.rows, "every row has a place");
         self.scratch(&format!("staged_{name}"), staged_bytes(capacity, width), false)
     }
 
-    /// A product.
     pub(crate) fn product(
         &mut self,
         site: Site,
@@ -107,7 +106,7 @@ impl Launcher<'_> {
         self.products(site, &[("", operands)], launches)
     }
 
-    /// Two products of the same rows, the second narrow: one launch where they fit so.
+    /// Two products of the same rows, the second narrow: one launch if they fit.
     pub(crate) fn product_beside(
         &mut self,
         site: Site,
@@ -129,7 +128,7 @@ impl Launcher<'_> {
         self.products(site, &[("", wide), ("_gates", narrow)], launches)
     }
 
-    /// Products of the same rows, whose kernels' names end so.
+    /// Products of the same rows; the suffix ends the names of their kernels.
     fn products(
         &mut self,
         site: Site,
@@ -160,8 +159,8 @@ impl Launcher<'_> {
         Ok(())
     }
 
-    /// Scales of 128 x 128 blocks belong to whole tiles: no tile may hold rows of two of the checkpoint's
-    /// blocks or tensors.
+    /// Scales of 128 x 128 blocks apply to whole tiles: no tile may hold rows of two blocks or tensors of the
+    /// checkpoint.
     pub(crate) fn check_scales(&self, site: Site, id: FieldId, matrix: &Matrix) -> Result<(), PassError> {
         if matrix.scales != Some(ScaleForm::Block128) {
             return Ok(());
@@ -185,7 +184,7 @@ impl Launcher<'_> {
         }
     }
 
-    /// The launch that stages a product's input, and where it leaves it.
+    /// The launch that stages a product's input, and its output.
     pub(crate) fn stage(
         &mut self,
         site: Site,
@@ -211,7 +210,7 @@ impl Launcher<'_> {
         (self.launch(site, instance, self.grid_of_rows(site, 1), arguments), out)
     }
 
-    /// `Norm::…` and the number added to the mean square.
+    /// `Norm::…` and the epsilon added to the mean square.
     pub(crate) fn norm(&self, field: Option<FieldId>) -> (Constant, f32) {
         match field.map(|id| &self.plan.field(id).kind) {
             Some(FieldKind::Norm { eps, form, .. }) => {

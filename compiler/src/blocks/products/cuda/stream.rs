@@ -1,4 +1,4 @@
-//! The shape of a streaming product: templates/cuda/products/stream_shape.cuh in Rust.
+//! The shape of a streaming product: the Rust side of templates/cuda/products/stream_shape.cuh.
 
 use crate::blocks::products::cuda::{Operands, epilogue, limit};
 use crate::blocks::products::kernels::{StreamBeside, StreamProduct};
@@ -13,18 +13,18 @@ use crate::plan::{FieldId, Packing};
 use crate::spec::types::{Compute, Cuda, Knobs};
 use monomorph_formats::{Format, ScaleForm};
 
-/// Warps that multiply; one more feeds them.
+/// Consumer warps; one more warp feeds them.
 pub(crate) fn consumer_warps(knobs: &Knobs) -> usize {
     1 << knobs.stream_warps.clamp(4, 16).ilog2()
 }
 
-/// Most warps of a block that leave the next kernel's block registers, whatever the format.
+/// Most warps of a block that leave registers for the next kernel's block in any format.
 pub(crate) const WARPS_BESIDE: u32 = 8;
-/// Stages under way at a time while a ring is filled first.
+/// Stages in flight while a ring is first filled.
 pub(crate) const PACE: usize = 2;
 
-/// Bytes a streaming product asks into the second-level cache beyond its ring while it waits. Measured: 1 %
-/// gained with fp8, 3 % lost with bf16.
+/// Bytes beyond its ring that a streaming product prefetches into L2 while it waits. Measured: 1 % faster
+/// with fp8, 3 % slower with bf16.
 pub(crate) fn lookahead(format: Format) -> usize {
     if format == Format::Fp8E4m3 { 65_536 } else { 0 }
 }
@@ -39,7 +39,7 @@ pub(crate) struct Stream {
     pub stage_bytes: usize,
     /// Blocks in x.
     pub blocks: usize,
-    /// Blocks of this kernel and the next one's that a multiprocessor holds: what its registers must allow.
+    /// Blocks of this kernel and the next that share a multiprocessor: what its registers must allow.
     pub resident: usize,
     pub shared: usize,
 }
@@ -50,13 +50,13 @@ impl Stream {
     }
 }
 
-/// Fewest stages a ring is cut down to for the sake of the next kernel's beside it. Measured: 5 of 6 stages
-/// beside the next kernel's ring beat 6 alone by 11 %, 3 beside it lose to 6 alone by 2 %.
+/// Fewest stages of a ring that makes room for the next kernel's. Measured: 5 of 6 stages beside the next
+/// kernel's ring beat 6 alone by 11 %; 3 beside it lose to 6 alone by 2 %.
 pub(crate) const STAGES_BESIDE: usize = 4;
 
-/// The largest shape up to what the knobs ask for that fits the card, and fits it beside the next kernel's,
-/// which fills its ring while this one works, if it can. First fewer stages, then fewer blocks a
-/// multiprocessor, then alone, and where `rows` may be cut, then fewer rows.
+/// The largest shape within the knobs that fits the card, if possible beside the next kernel's ring, which is
+/// filled while this kernel works. Gives up stages first, then blocks per multiprocessor, then the next
+/// kernel's room, and last rows, if `rows` may be split.
 pub(crate) fn shape(
     matrix: &Matrix,
     rows: usize,
@@ -102,7 +102,7 @@ pub(crate) fn shape(
     }
 }
 
-/// What `StreamShape<C>` says of a stage and of what stands behind the ring.
+/// What `StreamShape<C>` derives about a stage and the memory after the ring.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Parts {
     /// Bytes of a stage, its scales included.
@@ -110,7 +110,7 @@ pub(crate) struct Parts {
     /// Bytes of staged activations.
     pub x_bytes: usize,
     pub k_warps: usize,
-    /// Of a group.
+    /// Tiles of a group.
     group_tiles: usize,
 }
 
@@ -128,7 +128,7 @@ pub(crate) fn squares(rows: usize, warps: usize) -> usize {
     rows * warps * 8
 }
 
-/// The same with another number of blocks in x.
+/// Shared memory of the same stream with another number of blocks in x.
 pub(crate) fn shared_of_blocks(matrix: &Matrix, stream: &Stream, blocks: usize) -> usize {
     shared_bytes(matrix, &Stream { blocks, ..*stream })
 }
@@ -138,7 +138,7 @@ pub(crate) fn sum_bytes(matrix: &Matrix) -> usize {
     if matrix.exact { 8 } else { 4 }
 }
 
-/// `StreamShape<C>` beyond what `stream` says.
+/// The parts of `StreamShape<C>` that `stream` does not state.
 pub(crate) fn parts(matrix: &Matrix, stream: &Stream) -> Parts {
     let Stream { rows, warps, stage_bytes, blocks, .. } = *stream;
     let columns = unit_columns(matrix.format);
@@ -190,7 +190,7 @@ fn k_warps(warps: usize, units: usize, stage_tiles: usize) -> usize {
     best
 }
 
-/// Bytes of block scales that travel with a unit of a tile.
+/// Bytes of block scales that belong to a unit of a tile.
 pub(crate) fn unit_scale_bytes(format: Format) -> usize {
     match format {
         Format::Q8_0 => 32,
@@ -208,7 +208,7 @@ pub(crate) fn arithmetic(matrix: &Matrix) -> [(&'static str, Constant); 2] {
 }
 
 impl Launcher<'_> {
-    /// The launch of a streaming product.
+    /// Launches a streaming product.
     pub(crate) fn stream(
         &mut self,
         site: Site,
@@ -248,7 +248,7 @@ impl Launcher<'_> {
         Ok(self.launch(site, instance, grid, arguments))
     }
 
-    /// What `StreamShape<C>` and `stream_product<C>` are told.
+    /// Constants of `StreamShape<C>` and `stream_product<C>`.
     fn stream_constants(
         &self,
         site: Site,
@@ -269,15 +269,15 @@ impl Launcher<'_> {
         ]);
         constants.extend(epilogue(operands));
         constants.extend([
-            // Every row of a bucket has its place, in use or not: a block that computes them all need not ask
-            // the step.
+            // Every row of a bucket has its place, in use or not: a block that computes them all need not
+            // read the step's header.
             ("LIMIT", limit(site, row_groups == 1 && site.program.regime == Regime::Decode)),
             ("STAGES", integer(shape.stages)),
             ("STAGE_BYTES", integer(shape.stage_bytes)),
             ("CONSUMER_WARPS", integer(shape.warps)),
             ("BLOCKS", integer(shape.blocks)),
             ("MULTIPROCESSORS", integer(self.card.multiprocessors as usize)),
-            // Where several groups of rows read the same weights they had better stay.
+            // Weights that several groups of rows read should stay in the cache.
             ("EVICT_FIRST", Constant::Flag(row_groups == 1)),
             ("LOOKAHEAD", integer(lookahead(matrix.format))),
             ("PACE", integer(PACE.min(shape.stages))),
@@ -285,9 +285,9 @@ impl Launcher<'_> {
         constants
     }
 
-    /// Two products of the same normed x as one launch: the second, narrow one takes a few blocks of the
-    /// first's places, as many as its share of the bytes. `None` where they do not fit so. A launch of its
-    /// own would cost a boundary, and nothing else.
+    /// Two products of the same normed x in one launch. The narrow second one takes a share of the first
+    /// one's blocks in proportion to its bytes. `None` if they do not fit together. A launch of its own would
+    /// add a boundary and gain nothing.
     pub(crate) fn stream_beside(
         &mut self,
         site: Site,
@@ -345,8 +345,8 @@ impl Launcher<'_> {
     }
 }
 
-/// Blocks of a launch and the next one's that registers must allow: the sums of more than two rows, and f64
-/// sums, take those that the next kernel's block would need.
+/// Blocks of a launch and the next that registers must allow: the sums of more than two rows, and f64 sums,
+/// take the registers of the next kernel's block.
 fn residents(matrix: &Matrix, shape: &Stream) -> usize {
     if matrix.exact || shape.rows > 2 { 1 } else { shape.resident }
 }
