@@ -1,4 +1,4 @@
-//! What a phase moves and computes, and how long HARDWARE.toml's figures say that takes.
+//! The cost of a phase in bytes and products, and its time by HARDWARE.toml's figures.
 
 use crate::spec::types::{Hardware, HardwareKind};
 
@@ -7,7 +7,7 @@ use crate::spec::types::{Hardware, HardwareKind};
 pub struct Cost {
     /// Bytes of weights read.
     pub weight_bytes: f64,
-    /// Those of them that are nvfp4.
+    /// Bytes of nvfp4 weights among them.
     pub nvfp4_bytes: f64,
     /// Bytes of keys and values read and written.
     pub kv_bytes: f64,
@@ -28,18 +28,18 @@ pub struct Cost {
 }
 
 impl Cost {
-    /// Bytes that come from memory: activations stay in caches.
+    /// Bytes from memory. Activations stay in caches and do not count.
     pub fn memory_bytes(&self) -> f64 {
         self.weight_bytes + self.kv_bytes + self.state_bytes
     }
 
-    /// Two for each multiply-add.
+    /// Two operations for each multiply-add.
     pub fn flops(&self) -> f64 {
         2.0 * (self.int8_products + self.f32_products + self.bf16_products + self.f64_products)
     }
 
-    /// The work of `rows` sequences at once: weights are read once for all of them, but for experts, of which
-    /// more are touched ([`touched_experts`]).
+    /// The work of `rows` sequences at once. Weights are read once for all of them, except experts: more rows
+    /// touch more of them ([`touched_experts`]).
     pub fn of_rows(&self, rows: usize) -> Cost {
         let rows = rows as f64;
         Cost {
@@ -56,7 +56,7 @@ impl Cost {
         }
     }
 
-    /// A part of a product: of the rows of its matrix.
+    /// The cost of a part of a product's matrix rows.
     pub(crate) fn part(&self, part: f64) -> Cost {
         Cost {
             weight_bytes: self.weight_bytes * part,
@@ -69,7 +69,7 @@ impl Cost {
         }
     }
 
-    /// Seconds at the hardware's limits: bytes or products, whichever take longer.
+    /// Seconds at the hardware's limits: bytes or products, whichever takes longer.
     pub fn floor(&self, hardware: &Hardware) -> f64 {
         self.products(hardware).max(self.memory_bytes() / hardware.bandwidth)
     }
@@ -85,7 +85,8 @@ impl Cost {
         }
     }
 
-    /// The floor and the boundaries, nvfp4 at the pace of its decoding where that is slower than memory.
+    /// Seconds of the floor and the boundaries; nvfp4 counts at the rate of its decoding if that is slower
+    /// than memory.
     pub fn predicted(&self, hardware: &Hardware) -> f64 {
         let decoding = hardware.cuda().map_or(0.0, |cuda| {
             let slower = (1.0 / cuda.nvfp4_rate - 1.0 / hardware.bandwidth).max(0.0);
@@ -96,8 +97,8 @@ impl Cost {
     }
 }
 
-/// Of `experts`, how many `tokens` that choose `active` each are expected to touch, where choices are even:
-/// `experts * (1 - (1 - active/experts)^tokens)`.
+/// Expected number of `experts` that `tokens` touch, each choosing `active` evenly: `experts * (1 - (1 -
+/// active/experts)^tokens)`.
 pub fn touched_experts(experts: usize, active: usize, tokens: usize) -> f64 {
     let part = active as f64 / experts as f64;
     experts as f64 * (1.0 - (1.0 - part).powf(tokens as f64))
@@ -129,7 +130,7 @@ pub struct Prediction {
     pub decode_floor: f64,
     /// One token: the phases' predicted times.
     pub decode: f64,
-    /// A prompt: products at full rate or bytes over the bandwidth, whichever take longer.
+    /// A prompt: products at full rate or bytes over the bandwidth, whichever takes longer.
     pub prefill_floor: f64,
     /// A prompt: the phases' predicted times.
     pub prefill: f64,

@@ -1,4 +1,4 @@
-//! Weights as they stand in memory.
+//! Weights as they are stored in memory.
 
 use super::packed::{self, Packing};
 use crate::graph::{BodyId, Graph, WeightId};
@@ -6,16 +6,16 @@ use crate::spec::types::{Compute, FileTensor, HardwareKind, NormWeight, Scales, 
 use monomorph_abi::VECTOR;
 use monomorph_formats::{Format, ScaleForm};
 
-/// A weight as it stands in memory: a field of a generated struct.
+/// A weight in memory: a field of a generated struct.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Field {
-    /// Its name there.
+    /// Name in the struct.
     pub name: String,
-    /// The body whose layers each have one; `None` exists once.
+    /// The body whose layers have one each; `None` for a field that exists once.
     pub owner: Option<BodyId>,
     /// Shape and format.
     pub kind: FieldKind,
-    /// The tensors it is made of, in order.
+    /// The tensors it consists of, in order.
     pub parts: Vec<Part>,
 }
 
@@ -24,19 +24,20 @@ pub struct Field {
 pub enum FieldKind {
     /// A matrix of products.
     Matrix {
-        /// Stored format; a CUDA device holds some others ([`packed::halves`]).
+        /// Stored format; a CUDA device stores some formats as others ([`packed::halves`]).
         format: Format,
-        /// What an fp8 matrix's scales belong to.
+        /// Granularity of an fp8 matrix's scales.
         scales: Option<ScaleForm>,
-        /// What activations are rounded to.
+        /// Compute format, to which activations are rounded.
         compute: Compute,
         /// Outputs, all parts together.
         rows: usize,
         /// Inputs.
         columns: usize,
-        /// How parts stand beside each other.
+        /// Arrangement of the parts.
         packing: Packing,
-        /// How many experts have such a matrix each, one after another; `None` for a matrix of no expert.
+        /// Number of experts that have such a matrix each, one after another; `None` for a matrix of no
+        /// expert.
         experts: Option<usize>,
     },
     /// The weights of a convolution, kept in f32.
@@ -63,15 +64,15 @@ pub enum FieldKind {
         length: usize,
         /// Added to the mean square.
         eps: f32,
-        /// How the weight enters.
+        /// How the weight is applied.
         form: NormWeight,
     },
 }
 
-/// A tensor that becomes (part of) a field.
+/// A tensor that becomes a field or a part of one.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Part {
-    /// The model's name, `{layer}` included.
+    /// The model's name for it, with `{layer}`.
     pub weight: String,
     /// Its class.
     pub class: TensorClass,
@@ -79,15 +80,15 @@ pub struct Part {
     pub rows: usize,
     /// Columns; 1 for a vector.
     pub columns: usize,
-    /// Width of the heads that a rotary op turns: files may permute the rows of these.
+    /// Width of the heads that a rotary op rotates: files may permute their rows.
     pub rotary_head_dim: Option<usize>,
-    /// The scales its codes are multiplied by, where they stand in tensors of their own.
+    /// Scales of its codes, if they are tensors of their own.
     pub scales: Option<Scales>,
-    /// How many experts have one each, where the name contains `{expert}`.
+    /// Number of experts that have one each, if the name contains `{expert}`.
     pub experts: Option<usize>,
-    /// What holds it in the checkpoint.
+    /// The tensor in the checkpoint.
     pub file: FileTensor,
-    /// The shape of that, outermost dimension first.
+    /// Shape of that tensor, outermost dimension first.
     pub file_shape: Vec<usize>,
 }
 
@@ -109,7 +110,7 @@ impl Part {
 }
 
 impl Field {
-    /// Bytes of one instance in the memory of this kind of hardware.
+    /// Bytes of one instance on this kind of hardware.
     pub fn bytes(&self, hardware: &HardwareKind) -> u64 {
         match (&self.kind, hardware) {
             (FieldKind::Vector { length, .. } | FieldKind::Norm { length, .. }, _) => 4 * *length as u64,
@@ -120,7 +121,7 @@ impl Field {
         }
     }
 
-    /// Bytes of one matrix: of one expert's, where experts have one each. 0 for other fields.
+    /// Bytes of one matrix, or of one expert's if experts have one each. 0 for other fields.
     pub fn matrix_bytes(&self, hardware: &HardwareKind) -> u64 {
         match (&self.kind, hardware) {
             (FieldKind::Matrix { format, rows, columns, packing, .. }, HardwareKind::Cpu(_)) => {

@@ -1,4 +1,4 @@
-//! The last stage of a plan: what its phases cost, what memory it takes, how fast it should be.
+//! The last stage of a plan: costs of its phases, memory, and predicted speed.
 
 use super::{
     Boundaries, Buffer, Cost, Given, Launched, Lowered, LoweredPhase, Memory, Phase, Plan, PlanBody,
@@ -7,7 +7,7 @@ use super::{
 use crate::graph::BodyId;
 
 impl Plan {
-    /// Counts what has been launched.
+    /// Computes the figures of a launched plan.
     pub(crate) fn new(launched: Launched) -> Plan {
         let Launched { lowered, cuda, boundaries } = launched;
         let bodies = lowered.bodies.iter().zip(&boundaries);
@@ -63,8 +63,8 @@ fn predict(plan: &Structure<Phase>) -> Prediction {
     Prediction { decode_floor, decode, prefill_floor, prefill }
 }
 
-/// What a step should take that verifies drafts, and makes the next where the stack does; `None` where there
-/// are none.
+/// The predicted cost of a step that verifies drafts, with the making of the next ones if the stack does;
+/// `None` without drafts.
 fn speculate(plan: &Structure<Phase>) -> Option<Speculation> {
     let drafts = plan.target.draft?.drafts;
     let hardware = &plan.target.hardware;
@@ -74,7 +74,7 @@ fn speculate(plan: &Structure<Phase>) -> Option<Speculation> {
         costs.extend(of(*body, |phase| phase.verify));
     }
     for (at, body) in plan.draft_schedule().into_iter().enumerate() {
-        // Of a draft head's first pass, two bodies take every row of the step.
+        // In a draft head's first pass, two bodies take every row of the step.
         let all = at < 2 && plan.draft_layer().is_some();
         costs.extend(of(body, if all { |phase| phase.verify } else { |phase| phase.decode }));
     }

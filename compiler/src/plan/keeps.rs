@@ -1,4 +1,4 @@
-//! What the layers of a body keep from step to step, by the kind of memory that holds it.
+//! State that the layers of a body keep from step to step, by the kind of memory that holds it.
 
 use super::{LoweredPhase, PlanBody, Structure};
 use crate::graph::RotaryFrequencies;
@@ -6,26 +6,26 @@ use crate::spec::types::{HardwareKind, Target};
 use monomorph_abi::kv::Layout;
 use monomorph_abi::state::{CpuState, Recurrence};
 
-/// What a layer keeps of a sequence.
+/// State that a layer keeps of a sequence.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Keeps {
-    /// The keys and values of its tokens, in blocks.
+    /// Keys and values of its tokens, in blocks.
     Blocks(KvHeads),
-    /// A state, which every token changes.
+    /// Recurrent state, which every token changes.
     State(State),
 }
 
-/// The keys and values that a layer keeps of a token.
+/// Keys and values that a layer keeps of a token.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct KvHeads {
     /// Key and value heads.
     pub heads: usize,
-    /// Width of one.
+    /// Width of one head.
     pub head_dim: usize,
 }
 
 impl KvHeads {
-    /// How a block of them stands in a layer's cache.
+    /// Layout of a block in a layer's cache.
     pub fn layout(self, target: &Target) -> Layout {
         let layout = match target.hardware.kind {
             HardwareKind::Cpu(_) => Layout::cpu,
@@ -38,23 +38,24 @@ impl KvHeads {
 /// The recurrent state of a layer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct State {
-    /// The const parameters of the CPU backend's type for it.
+    /// Const parameters of the CPU backend's state type.
     pub parameters: Vec<usize>,
-    /// What it is made of on the target: one part on a CPU, on a CUDA device each in memory of its own.
+    /// Its parts on the target: one on a CPU; on a CUDA device several, each in memory of its own.
     pub parts: Vec<StatePart>,
 }
 
-/// A part of the state of a sequence and layer.
+/// A part of the state of a sequence in one layer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct StatePart {
-    /// The launches' name for it.
+    /// Name in launches.
     pub name: &'static str,
-    /// How large it is.
+    /// Size in bytes.
     pub bytes: usize,
 }
 
 impl State {
-    /// A matrix a head and a window of convolved inputs; on a CUDA device in the parts given, name and bytes.
+    /// A state of one matrix per head and a window of convolution inputs; on a CUDA device, of the parts
+    /// given as name and bytes.
     pub fn new(kept: &Recurrence, target: &Target, cuda: &[(&'static str, usize)]) -> State {
         let drafts = target.draft.map_or(0, |draft| draft.drafts);
         let on_cpu = [("state", CpuState::new(kept, drafts).bytes())];
@@ -75,19 +76,19 @@ impl State {
 }
 
 impl<P: AsRef<LoweredPhase>> PlanBody<P> {
-    /// What its layers keep of a sequence.
+    /// State its layers keep of a sequence, if any.
     pub fn keeps(&self, target: &Target) -> Option<Keeps> {
         self.phases.iter().find_map(|phase| phase.as_ref().kind.keeps(target))
     }
 
-    /// Angles by which heads of its layers turn with their positions.
+    /// Rotary frequencies of its layers' heads, if any.
     pub fn frequencies(&self) -> Option<&RotaryFrequencies> {
         self.phases.iter().find_map(|phase| phase.as_ref().kind.kind().frequencies())
     }
 }
 
 impl<P: AsRef<LoweredPhase>> Structure<P> {
-    /// The keys and values that layers of a body keep of a token, if any.
+    /// Heads of the K/V cache that layers of a body keep, if any.
     pub fn kv_heads(&self, body: &PlanBody<P>) -> Option<KvHeads> {
         match body.keeps(&self.target) {
             Some(Keeps::Blocks(heads)) => Some(heads),
@@ -95,7 +96,7 @@ impl<P: AsRef<LoweredPhase>> Structure<P> {
         }
     }
 
-    /// The recurrent state that layers of a body keep of a sequence, if any.
+    /// Recurrent state that layers of a body keep of a sequence, if any.
     pub fn state(&self, body: &PlanBody<P>) -> Option<State> {
         match body.keeps(&self.target) {
             Some(Keeps::State(state)) => Some(state),
@@ -103,17 +104,17 @@ impl<P: AsRef<LoweredPhase>> Structure<P> {
         }
     }
 
-    /// Bytes of a block of keys and values, all layers together, that of the draft head with them.
+    /// Bytes of a K/V block over all layers, including the draft head's.
     pub fn kv_block_bytes(&self) -> u64 {
         self.of_layers(|body| self.kv_heads(body).map_or(0, |heads| heads.layout(&self.target).block_bytes()))
     }
 
-    /// Bytes of recurrent state that a sequence has, all layers together.
+    /// Bytes of recurrent state of a sequence over all layers.
     pub fn state_bytes(&self) -> u64 {
         self.of_layers(|body| self.state(body).map_or(0, |state| state.bytes()))
     }
 
-    /// The bytes that each layer of a body has, all layers together.
+    /// Sums `each` over all layers.
     fn of_layers(&self, each: impl Fn(&PlanBody<P>) -> usize) -> u64 {
         let layers = self.bodies.iter().map(|body| (body, body.layers.len()));
         let draft = self.draft_layer().map(|body| (body, 1));

@@ -1,4 +1,5 @@
-//! What runs, in which order, over which bytes: everything an emitter needs, and no decision left to it.
+//! The plan: what runs, in what order, over which bytes. It holds everything an emitter needs and leaves it
+//! no decision.
 
 mod cost;
 pub mod cuda;
@@ -31,63 +32,62 @@ pub struct FieldId(pub usize);
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct BufferId(pub usize);
 
-/// What runs for one target, and where its operands stand: `P` is what is known of each phase.
+/// The phases and operands of one target. `P` is what is known about each phase.
 #[derive(Clone, Debug)]
 pub struct Structure<P> {
-    /// What it is planned for.
+    /// The target it is planned for.
     pub target: Target,
-    /// What a step may carry.
+    /// Limits of a step.
     pub buckets: Buckets,
-    /// Activations.
+    /// Activation buffers.
     pub buffers: Vec<Buffer>,
-    /// Weights as they stand in memory.
+    /// Weights as they are stored in memory.
     pub fields: Vec<Field>,
-    /// The distinct pieces: the model's, and behind them those that only draft passes run.
+    /// The distinct bodies: the model's, then those that only draft passes run.
     pub bodies: Vec<PlanBody<P>>,
-    /// Order of the model's: body, and layer where it has one.
+    /// Execution order of the model: body, and layer if it has one.
     pub schedule: Vec<(BodyId, Option<usize>)>,
-    /// The passes that follow the schedule, where the stack drafts itself.
+    /// The draft passes that follow the schedule, if the stack drafts itself.
     pub draft: Option<DraftPlan>,
 }
 
-/// Ops have become phases over fields and buffers. How often kernels are launched is not known yet, nor what
-/// that costs.
+/// Ops have become phases over fields and buffers. The number of launches and their cost are not known yet.
 pub type Lowered = Structure<LoweredPhase>;
 
-/// Phases have become launches, where the hardware is a CUDA device.
+/// Phases have become launches, if the hardware is a CUDA device.
 #[derive(Clone, Debug)]
 pub struct Launched {
-    /// With as many rows to every buffer as launches give it.
+    /// The phases; every buffer has as many rows as its launches need.
     pub(crate) lowered: Lowered,
-    /// The launches.
+    /// The launches, on a CUDA device.
     pub(crate) cuda: Option<cuda::CudaPlan>,
-    /// By body and phase.
+    /// Boundaries by body and phase.
     pub(crate) boundaries: Vec<Vec<Boundaries>>,
 }
 
-/// Boundaries that a phase costs: loop nests on a CPU, launches on a CUDA device.
+/// Boundaries of a phase: loop nests on a CPU, launches on a CUDA device.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct Boundaries {
     /// In a step of one token.
     pub decode: f64,
-    /// In a step that verifies.
+    /// In a step that verifies drafts.
     pub verify: f64,
     /// In a prompt.
     pub prefill: f64,
 }
 
-/// A planned forward pass for one target. Whoever holds one knows that every phase has been lowered, launched
-/// and counted.
+/// A planned forward pass for one target. Holding one proves that every phase has been lowered, launched and
+/// counted.
 #[derive(Clone, Debug)]
 pub struct Plan {
     structure: Structure<Phase>,
     /// Bytes by purpose.
     pub memory: Memory,
-    /// What HARDWARE.toml's figures say it should do.
+    /// Speed predicted from HARDWARE.toml's figures.
     pub prediction: Prediction,
-    /// And of a step that verifies drafts, where there are some.
+    /// Prediction for a step that verifies drafts, if there are any.
     pub speculation: Option<Speculation>,
-    /// The launches, where the hardware is a CUDA device.
+    /// The launches, on a CUDA device.
     pub cuda: Option<cuda::CudaPlan>,
 }
 
@@ -104,7 +104,7 @@ impl Deref for Plan {
 pub struct Memory {
     /// Weights after packing.
     pub weights: u64,
-    /// Activation buffers at the largest step, and what kernels work in.
+    /// Activation buffers at the largest step, and the kernels' scratch.
     pub scratch: u64,
     /// One K/V block over all layers.
     pub kv_block: u64,
@@ -119,7 +119,7 @@ pub struct Buffer {
     pub name: String,
     /// Number of rows.
     pub rows: Rows,
-    /// Most rows any step gives it; 0 where no kernel touches it.
+    /// Most rows that any step gives it; 0 if no kernel uses it.
     pub most: usize,
     /// Columns.
     pub width: usize,
@@ -139,20 +139,20 @@ pub struct PlanBody<P = Phase> {
     pub name: String,
     /// The layers that run it; empty for one outside the layers.
     pub layers: Vec<usize>,
-    /// In execution order.
+    /// Phases in execution order.
     pub phases: Vec<P>,
 }
 
 /// A group of ops over fields and buffers.
 #[derive(Clone, Debug)]
 pub struct LoweredPhase {
-    /// Unique in its body.
+    /// Name, unique in its body.
     pub name: String,
-    /// What it does over what.
+    /// Kind of phase, with its operands.
     pub kind: PhaseKind,
-    /// The ops it covers, for people.
+    /// The ops it covers, for reports.
     pub ops: Vec<&'static str>,
-    /// Earlier phases of the body whose results it reads.
+    /// Earlier phases of the body that must finish first.
     pub waits_for: Vec<usize>,
 }
 
@@ -162,8 +162,8 @@ pub struct Phase {
     lowered: LoweredPhase,
     /// One token after [`Prediction::DECODE_CONTEXT`] others.
     pub decode: Cost,
-    /// A token and the drafts after it, all of which are to be sampled after, that follow as many others; of
-    /// a draft head's phases, the first pass. As `decode` where nothing is drafted.
+    /// A token and its drafts, all of them sampled, after as many others; for a draft head's phases, the
+    /// first pass. Equal to `decode` if nothing is drafted.
     pub verify: Cost,
     /// [`Prediction::PREFILL_TOKENS`] tokens of one prompt.
     pub prefill: Cost,
@@ -190,7 +190,7 @@ impl AsRef<LoweredPhase> for LoweredPhase {
 }
 
 impl<P: AsRef<LoweredPhase>> Structure<P> {
-    /// Drafts that a step verifies of a sequence; 0 where there are none.
+    /// Drafts of a sequence that a step verifies; 0 if there are none.
     pub fn drafts(&self) -> usize {
         self.target.draft.map_or(0, |draft| draft.drafts)
     }
@@ -200,8 +200,8 @@ impl<P: AsRef<LoweredPhase>> Structure<P> {
         body.phases.iter().find_map(|phase| phase.as_ref().kind.kind().streams())
     }
 
-    /// For each layer of a body in order, the first matrix that the schedule reads behind it: whose it is,
-    /// which of its body's layers that is, and the matrix.
+    /// For each layer of a body in order, the first matrix that the schedule reads after it: the matrix's
+    /// body, the layer's index in that body, and the matrix.
     pub fn following(&self, body: BodyId) -> Vec<(BodyId, usize, FieldId)> {
         let places: Vec<(BodyId, usize)> = self.places().collect();
         let of = |at: usize| {
@@ -211,7 +211,7 @@ impl<P: AsRef<LoweredPhase>> Structure<P> {
         (0..places.len()).filter(|at| places[*at].0 == body).filter_map(of).collect()
     }
 
-    /// The schedule as bodies and which of their layers; 0 where a body has none.
+    /// The schedule as bodies and the index of the layer in its body; 0 if the body has none.
     pub fn places(&self) -> impl Iterator<Item = (BodyId, usize)> {
         self.schedule.iter().map(|(body, layer)| {
             let layers = &self.bodies[body.0].layers;
@@ -220,7 +220,7 @@ impl<P: AsRef<LoweredPhase>> Structure<P> {
         })
     }
 
-    /// The model's last body, which makes the logits.
+    /// The model's last body, which computes the logits.
     pub fn head(&self) -> BodyId {
         self.schedule.last().expect("a graph ends with its head").0
     }
@@ -231,17 +231,17 @@ impl<P: AsRef<LoweredPhase>> Structure<P> {
         phases.last().expect("a head ends with its logits").as_ref().kind.result()
     }
 
-    /// The field.
+    /// Looks up a field.
     pub fn field(&self, id: FieldId) -> &Field {
         &self.fields[id.0]
     }
 
-    /// The buffer.
+    /// Looks up a buffer.
     pub fn buffer(&self, id: BufferId) -> &Buffer {
         &self.buffers[id.0]
     }
 
-    /// Instances of a field: one a layer of its owner, or one.
+    /// Instances of a field: one per layer of its owner, or one.
     pub fn instances(&self, field: &Field) -> usize {
         field.owner.map_or(1, |owner| self.bodies[owner.0].layers.len())
     }

@@ -1,12 +1,12 @@
-//! A matrix of the plan as it stands in the memory of a CUDA device.
+//! Matrices of the plan in the memory of a CUDA device.
 
 pub use monomorph_abi::packed::{Matrix, Packing, Plane, Planes, TILE_ROWS, UNIT_BYTES, unit_columns};
 
 use crate::spec::types::Compute;
 use monomorph_formats::Format;
 
-/// Whether a matrix of stored floats is held in f16, each row times a power of two that a scale of the row
-/// undoes.
+/// Whether a matrix of stored floats is kept as f16, with each row multiplied by a power of two that a row
+/// scale undoes.
 pub fn halves(stored: Format, compute: Compute) -> bool {
     compute == Compute::F16 && matches!(stored, Format::F32 | Format::Bf16 | Format::F16)
 }

@@ -1,31 +1,31 @@
-//! How a phase says what it moves and computes.
+//! How phases report the bytes they move and the products they compute.
 
 use super::{Buffer, BufferId, Cost, Field, FieldId, FieldKind, Lowered, PhaseKind, touched_experts};
 use crate::graph::Rows;
 use crate::spec::types::{Compute, HardwareKind, Target};
 use monomorph_formats::Format;
 
-/// What a phase is given.
+/// Input size of a phase.
 #[derive(Clone, Copy, Debug)]
 pub struct Given {
     /// Tokens of one sequence.
     pub tokens: usize,
-    /// Of these, those whose logits are wanted.
+    /// Rows among them that need logits.
     pub outputs: usize,
-    /// Tokens before them.
+    /// Earlier tokens of the sequence.
     pub context: usize,
 }
 
-/// A phase's work, added up.
+/// The work of a phase, summed up.
 #[derive(Debug)]
 pub struct Work<'a> {
-    /// For which it is planned.
+    /// Hardware and model of the plan.
     pub target: &'a Target,
     fields: &'a [Field],
     buffers: &'a [Buffer],
-    /// What the phase is given.
+    /// Input size of the phase.
     pub given: Given,
-    /// So far.
+    /// Cost so far.
     pub cost: Cost,
 }
 
@@ -42,7 +42,7 @@ impl<'a> Work<'a> {
         work.cost
     }
 
-    /// Rows that a buffer has.
+    /// Rows of a buffer.
     pub fn rows(&self, buffer: BufferId) -> usize {
         match self.buffers[buffer.0].rows {
             Rows::Tokens => self.given.tokens,
@@ -56,18 +56,18 @@ impl<'a> Work<'a> {
         self.buffers[buffer.0].width
     }
 
-    /// A field.
+    /// Looks up a field.
     pub fn field(&self, id: FieldId) -> &'a Field {
         &self.fields[id.0]
     }
 
-    /// Reads a row of a matrix a token.
+    /// Counts the read of one matrix row per token.
     pub fn rows_of(&mut self, table: FieldId) {
         let FieldKind::Matrix { format, columns, .. } = self.field(table).kind else { return };
         self.cost.weight_bytes = (self.given.tokens * format.bytes(columns).unwrap_or(0)) as f64;
     }
 
-    /// Multiplies so many rows by a matrix.
+    /// Counts the product of `rows` rows with a matrix.
     pub fn product(&mut self, matrix: FieldId, rows: usize) {
         let field = self.field(matrix);
         let FieldKind::Matrix { format, compute, rows: outputs, columns, .. } = field.kind else { return };
@@ -75,7 +75,7 @@ impl<'a> Work<'a> {
         self.multiplied(compute, (rows * outputs * columns) as f64);
     }
 
-    /// The router's product: on a CUDA device f32 sums of unrounded activations, outside tensor cores.
+    /// Counts the router's product: on a CUDA device f32 sums of unrounded activations, without tensor cores.
     pub fn routing(&mut self, router: FieldId, tokens: usize) {
         if self.target.hardware.cuda().is_none() {
             return self.product(router, tokens);
@@ -86,7 +86,7 @@ impl<'a> Work<'a> {
         self.cost.f32_products += (tokens * rows * columns) as f64;
     }
 
-    /// Products with the experts that `tokens` choose, `active` each.
+    /// Counts products with the experts that `tokens` choose, `active` each.
     pub fn chosen(&mut self, matrix: FieldId, active: usize, tokens: usize) {
         let field = self.field(matrix);
         let FieldKind::Matrix { format, compute, rows, columns, experts: Some(experts), .. } = field.kind
