@@ -1,4 +1,4 @@
-//! Kernels that make dummy weights, which the loader launches by itself.
+//! Kernels that generate dummy weights. Only the loader launches them.
 
 use super::{Config, Parameter, Signature};
 
@@ -6,7 +6,7 @@ const fn parameter(name: &'static str, kind: &'static str) -> Parameter {
     Parameter { name, kind }
 }
 
-/// A packed matrix.
+/// Fills a packed matrix.
 pub const FILL_MATRIX: &Signature = &Signature {
     function: "fill_matrix",
     arguments: "FillMatrix",
@@ -23,7 +23,7 @@ pub const FILL_MATRIX: &Signature = &Signature {
     body: "fill_matrix<{FORMAT}, {SCALES}>(codes, scales, row_scales, shape);",
 };
 
-/// A vector of f32.
+/// Fills a vector of f32.
 pub const FILL_VECTOR: &Signature = &Signature {
     function: "fill_vector",
     arguments: "FillVector",

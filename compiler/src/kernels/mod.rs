@@ -1,10 +1,10 @@
-//! How CUDA kernels are declared; a block declares its own. A declaration names the function template of
-//! `templates/cuda` that a kernel instantiates, its parameters by name and type, and what the plan has
-//! computed that C++ must find too.
+//! Declarations of CUDA kernels; each block declares its own. A declaration names the function template of
+//! `templates/cuda` that the kernel instantiates, its parameters by name and type, and the figures of the
+//! plan that C++ must agree with.
 //!
-//! From a declaration come the `extern "C"` wrapper, a struct that launches are made with, and the struct the
-//! emitted stack hands its kernels: a missing argument, a swapped one of another type, and the arguments of
-//! another kernel do not compile.
+//! A declaration yields the `extern "C"` wrapper, the struct that launches are built from, and the struct
+//! that the emitted stack passes to its kernels. A missing argument, swapped arguments of different types and
+//! the arguments of another kernel do not compile.
 
 mod fill;
 mod operands;
@@ -15,64 +15,63 @@ pub use operands::*;
 
 use crate::plan::cuda::Argument;
 
-/// The declaration of a kernel. In its texts `{config}` stands for the name of the struct of constants,
-/// `{block}`, `{cluster}` and `{shared}` for the launch's figures, and a constant's name in braces for its
+/// The declaration of a kernel. In its strings `{config}` is replaced by the name of the struct of constants,
+/// `{block}`, `{cluster}` and `{shared}` by the figures of the launch, and a constant's name in braces by its
 /// value.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Signature {
-    /// The function template that the wrapper calls, unless its body says otherwise; reports call the kernel
-    /// so.
+    /// The function template that the wrapper calls, unless `body` differs. Reports use this name.
     pub function: &'static str,
-    /// The struct of its arguments.
+    /// Name of the struct of its arguments.
     pub arguments: &'static str,
-    /// The file that defines it, from `templates/cuda` on.
+    /// The file that defines it, relative to `templates/cuda`.
     pub header: &'static str,
     /// Its struct of constants.
     pub config: Config,
-    /// In order.
+    /// Parameters in order.
     pub parameters: &'static [Parameter],
     /// C++ declarations between the struct of constants and the checks.
     pub declarations: &'static str,
-    /// Conditions that hold, each with what is wrong where it does not.
+    /// Conditions that hold, each with the message if it does not.
     pub checks: &'static [(&'static str, &'static str)],
-    /// The wrapper's statements; empty for a call of the function with all parameters.
+    /// Statements of the wrapper; empty for a call of the function with all parameters.
     pub body: &'static str,
 }
 
 /// The struct of constants that a kernel is instantiated with.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Config {
-    /// There is none.
+    /// No struct.
     None,
-    /// It holds the constants.
+    /// A struct that holds the constants.
     Plain,
-    /// It inherits those that it does not hold.
+    /// A struct that inherits the constants it does not hold.
     Inherits(&'static str),
 }
 
 /// A parameter of a kernel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Parameter {
-    /// In C++ and in the struct of arguments.
+    /// Name in C++ and in the struct of arguments.
     pub name: &'static str,
     /// Its type in C++.
     pub kind: &'static str,
 }
 
-/// The arguments of a kernel, a field a parameter.
+/// The arguments of a kernel, one field per parameter.
 pub trait Arguments {
     /// The kernel's declaration.
     const SIGNATURE: &'static Signature;
 
-    /// In the order of the parameters.
+    /// Arguments in the order of the parameters.
     fn list(&self) -> Vec<Argument>;
 }
 
-/// What is said where a check fails that names nothing else.
+/// Message of failed checks that have none of their own.
 const FIGURES: &str = "the plan's figures";
 
-/// Declares kernels: `function => Arguments in "header", Config`, then its parameters, `READ` or `WRITE`
-/// what, then its checks, declarations and body, where it has some.
+/// Declares kernels: `function => Arguments in "header", Config`, then the parameters, each marked `READ` or
+/// `WRITE`, then checks, declarations and body, if there are any.
 macro_rules! kernels {
     ($(
         $(#[$doc:meta])*
@@ -82,7 +81,7 @@ macro_rules! kernels {
         $(declare $declarations:literal)?
         $(body $body:literal)?;
     )*) => {
-        /// All that are declared here.
+        /// All kernels declared here.
         pub(crate) const KERNELS: &[&$crate::kernels::Signature] =
             &[$(<$arguments as $crate::kernels::Arguments>::SIGNATURE),*];
 
@@ -120,7 +119,7 @@ macro_rules! kernels {
 }
 pub(crate) use kernels;
 
-/// The message given, or the one of all others.
+/// The message given, or else the default.
 pub(crate) const fn message(given: &[&'static str]) -> &'static str {
     if given.is_empty() { FIGURES } else { given[0] }
 }

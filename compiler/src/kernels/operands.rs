@@ -1,24 +1,24 @@
-//! What kernels are handed: device addresses, by what stands there.
+//! Kernel operands: device addresses, typed by what they point to.
 
 use crate::graph::BodyId;
 use crate::plan::cuda::{Argument, Edge, Plane};
 use crate::plan::{BufferId, FieldId};
 
-/// A device address of a certain use.
+/// A device address with a declared use.
 pub trait Operand: Copy {
-    /// A parameter through which the kernel reads, in C++.
+    /// C++ type of a parameter that the kernel only reads.
     const READ: &'static str;
-    /// One through which it writes, or does both.
+    /// C++ type of a parameter that the kernel writes, or reads and writes.
     const WRITE: &'static str;
 
-    /// As a launch's argument.
+    /// Converts it to a launch argument.
     fn argument(self) -> Argument;
 
-    /// An argument of which the caller knows that it is one of these.
+    /// Wraps an argument that the caller knows to be of this type.
     fn new(argument: Argument) -> Self;
 }
 
-/// Declares operands: what each is, and its element in C++.
+/// Declares operand types: a description, and the element type in C++.
 macro_rules! operands {
     ($($(#[$doc:meta])* $name:ident: $element:literal;)*) => {$(
         $(#[$doc])*
@@ -26,7 +26,7 @@ macro_rules! operands {
         pub struct $name($crate::plan::cuda::Argument);
 
         impl $name {
-            /// Not used by the instantiation.
+            /// A null pointer, for an instantiation that does not use it.
             pub const NULL: $name = $name($crate::plan::cuda::Argument::Null);
         }
 
@@ -47,88 +47,88 @@ macro_rules! operands {
 pub(crate) use operands;
 
 operands! {
-    /// The header of a step, or of a pass that drafts.
+    /// The header of a step or of a draft pass.
     Header: "Step";
-    /// Token rows of a prefill; null in decode, where row i is of sequence i.
+    /// Token rows of a prefill; null in decode, where row i belongs to sequence i.
     Tokens: "TokenRow";
-    /// Ids of tokens.
+    /// Token ids.
     Ids: "int";
-    /// Tokens that penalties look at, and masks behind them.
+    /// Token history for penalties, followed by masks.
     History: "TokenUse";
-    /// Rows that were sampled or drafted.
+    /// Sampled or drafted rows.
     Sampled: "Sampled";
-    /// How many drafts of each sequence hold.
+    /// Number of accepted drafts of each sequence.
     Held: "int";
-    /// Rows of f32: activations, and what kernels hand on in f32.
+    /// Rows of f32: activations, and intermediate values.
     Rows: "float";
-    /// Rows staged as f16, or as f32 where nothing is rounded.
+    /// Rows staged as f16, or as f32 if nothing is rounded.
     Staged: "void";
     /// A norm's weights, a bias, or another vector of f32.
     Vector: "float";
     /// Codes of a packed matrix.
     Codes: "void";
-    /// Its scales of blocks.
+    /// Scales of blocks of a packed matrix.
     Scales: "void";
-    /// Its scales of rows.
+    /// Scales of rows of a packed matrix.
     RowScales: "float";
-    /// A place among the codes of the weights that follow a layer.
+    /// An address within the codes of the next layer's weights.
     Following: "void";
-    /// A table of angles.
+    /// A table of rotary cosines and sines.
     Rotary: "float";
     /// One layer's K/V cache.
     Cache: "{config}::Kv";
-    /// Counters that kernels leave at zero.
+    /// Counters that kernels reset to zero.
     Counters: "int";
-    /// Pairs of a token and an expert, sorted by expert.
+    /// Pairs of token and expert, sorted by expert.
     Lists: "char";
     /// Products of the chosen experts.
     Products: "void";
-    /// What sampling's blocks tell each other.
+    /// Scratch through which the blocks of sampling communicate.
     SampleScratch: "void";
 }
 
 impl Header {
-    /// The step's.
+    /// The step's header.
     pub const STEP: Header = Header(Argument::Step);
 
-    /// That of a pass that drafts, from 0.
+    /// The header of a draft pass; passes count from 0.
     pub fn pass(pass: usize) -> Header {
         Header(Argument::Pass(pass))
     }
 }
 
 impl Tokens {
-    /// The step's.
+    /// The step's token rows.
     pub const STEP: Tokens = Tokens(Argument::Tokens);
 }
 
 impl Ids {
-    /// Those sampled last, by slot.
+    /// The ids sampled last, by slot.
     pub const SAMPLED: Ids = Ids(Argument::SampledIds);
 
-    /// Those from a place on.
+    /// The ids from an offset on.
     pub fn from(place: usize) -> Ids {
         Ids(Argument::Ids(place))
     }
 }
 
 impl History {
-    /// The step's.
+    /// The step's history.
     pub const STEP: History = History(Argument::History);
 }
 
 impl Sampled {
-    /// The step's.
+    /// The step's sampled rows.
     pub const STEP: Sampled = Sampled(Argument::SampledOut);
 
-    /// What is drafted, from a row on.
+    /// The drafted rows, from a row on.
     pub fn drafted(row: usize) -> Sampled {
         Sampled(Argument::DraftedOut(row))
     }
 }
 
 impl Held {
-    /// The step's.
+    /// The step's counts.
     pub const STEP: Held = Held(Argument::Held);
 }
 
@@ -140,27 +140,27 @@ impl Rows {
 }
 
 impl Vector {
-    /// A field, where there is one.
+    /// A field, or null if there is none.
     pub fn field(id: Option<FieldId>) -> Vector {
         Vector(id.map_or(Argument::Null, |id| Argument::Field(id, Plane::Codes)))
     }
 }
 
 impl Following {
-    /// Where the codes begin that the schedule reads behind this layer, and where they end.
+    /// First and end address of the codes that the schedule reads after this layer.
     pub const EDGES: [Following; 2] =
         [Following(Argument::Following(Edge::Begin)), Following(Argument::Following(Edge::End))];
 }
 
 impl Rotary {
-    /// A body's.
+    /// The table of a body.
     pub fn of(body: BodyId) -> Rotary {
         Rotary(Argument::Rotary(body))
     }
 }
 
 impl Cache {
-    /// A body's layer's.
+    /// The cache of a body's current layer.
     pub fn of(body: BodyId) -> Cache {
         Cache(Argument::Cache(body))
     }
@@ -171,17 +171,17 @@ impl Cache {
 pub struct Planes {
     /// Codes.
     pub codes: Codes,
-    /// Scales of blocks, where there are some.
+    /// Scales of blocks, or null.
     pub scales: Scales,
-    /// Scales of rows, where there are some.
+    /// Scales of rows, or null.
     pub row_scales: RowScales,
 }
 
 impl Planes {
-    /// Of no matrix.
+    /// No matrix: all planes are null.
     pub const NULL: Planes = Planes { codes: Codes::NULL, scales: Scales::NULL, row_scales: RowScales::NULL };
 
-    /// A field's; the flags say which scales it has.
+    /// The planes of a field; the flags say which scales it has.
     pub fn of(id: FieldId, [scales, row_scales]: [bool; 2]) -> Planes {
         let of = |there: bool, plane| if there { Argument::Field(id, plane) } else { Argument::Null };
         Planes {
