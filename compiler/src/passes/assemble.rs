@@ -1,4 +1,4 @@
-//! Puts the passes' results together as a plan.
+//! Runs the passes in order and assembles their results into a plan.
 
 use super::fuse::{Fused, Group};
 use super::layout::Layout;
@@ -18,7 +18,7 @@ pub fn plan(target: &Target, graph: &Graph) -> Result<Plan, PassError> {
     Ok(Plan::new(launch::launch(lower(target, graph)?)?))
 }
 
-/// Makes phases of ops.
+/// Turns ops into phases.
 fn lower(target: &Target, graph: &Graph) -> Result<Lowered, PassError> {
     if matches!(target.hardware.kind, HardwareKind::Cpu(_)) {
         precision::cpu(graph, target.draft.is_some_and(|draft| draft.has_head()))?;
@@ -74,7 +74,7 @@ fn bodies(
     fused.bodies.iter().enumerate().map(body).collect()
 }
 
-/// Named after the matrix it streams, or its kind.
+/// A phase is named after the matrix it streams, or else after its kind.
 fn phase_name(kind: &PhaseKind, layout: &Layout, earlier: &[LoweredPhase]) -> String {
     let name = match kind.kind().streams() {
         Some(matrix) => layout.fields[matrix.0].name.clone(),
@@ -84,7 +84,8 @@ fn phase_name(kind: &PhaseKind, layout: &Layout, earlier: &[LoweredPhase]) -> St
     name
 }
 
-/// The latest earlier writer of each buffer read, and readers and writers of the buffer written.
+/// Earlier phases that must finish first: the last writer of each buffer read, and readers and writers of the
+/// buffer written.
 fn waits_for(earlier: &[LoweredPhase], kind: &PhaseKind) -> Vec<usize> {
     let (reads, writes) = kind.buffers();
     let conflicts = |phase: &LoweredPhase| {

@@ -1,4 +1,4 @@
-//! What a target that drafts itself runs behind the model's bodies: its own, and its passes.
+//! Bodies and passes of a target that drafts itself, which follow the model's bodies.
 
 use super::{PassError, pass_error};
 use crate::blocks;
@@ -6,12 +6,12 @@ use crate::graph::{Body, BodyId, Graph};
 use crate::plan::{DraftLayers, DraftPlan, LoweredPhase, PhaseKind, PlanBody};
 use crate::spec::types::{DraftMethod, Drafting, Target};
 
-/// The graph that a plan is made of: the model's bodies, and behind them those that only draft passes run, if
-/// the target drafts itself; the logits of the last are cut to the ids that can be drafted. And the passes,
-/// all of which begin alike yet.
+/// The graph that is planned, and the draft passes. If the target drafts itself, the model's bodies are
+/// followed by those that only draft passes run, and the logits of the last body are cut to the ids that may
+/// be drafted. So far all passes begin alike.
 ///
 /// # Errors
-/// When it is to draft with a head and has none.
+/// When the target asks for a draft head and the model has none.
 pub fn bodies(target: &Target, graph: &Graph) -> Result<(Graph, Option<DraftPlan>), PassError> {
     let mut whole = graph.clone();
     let Some(Drafting { method, drafts, vocabulary, .. }) = target.draft else { return Ok((whole, None)) };
@@ -40,8 +40,7 @@ pub fn bodies(target: &Target, graph: &Graph) -> Result<(Graph, Option<DraftPlan
     Ok((whole, Some(draft)))
 }
 
-/// The passes over the plan's bodies. To those the one is added that begins every pass of a draft head but
-/// the first.
+/// The passes over the plan's bodies. Adds the body that begins every pass of a draft head but the first.
 pub fn passes(draft: DraftPlan, bodies: &mut Vec<PlanBody<LoweredPhase>>) -> DraftPlan {
     if draft.layers == DraftLayers::Attending {
         return draft;

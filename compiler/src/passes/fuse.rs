@@ -5,31 +5,31 @@ use super::{PassError, pass_error};
 use crate::graph::{Body, Graph, NodeId, ValueId};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// The graph's bodies as fused groups of nodes.
+/// The graph's bodies as groups of fused nodes.
 #[derive(Clone, Debug)]
 pub struct Fused {
-    /// One list a body, in an order in which every group comes after those it reads from.
+    /// One list per body, in which every group comes after those it reads from.
     pub bodies: Vec<Vec<Group>>,
 }
 
-/// The nodes one rule matched.
+/// The nodes that one rule matched.
 #[derive(Clone, Debug)]
 pub struct Group {
-    /// The rule.
+    /// The rule that matched.
     pub fusion: &'static Fusion,
     /// The nodes, in the order of the rule's terms.
     pub nodes: Vec<NodeId>,
-    /// The rule's names for values.
+    /// Values by the names they have in the rule.
     pub values: BTreeMap<String, ValueId>,
-    /// Values that are kept although the group reads them itself.
+    /// Values kept for others although the group reads them itself.
     pub kept: Vec<ValueId>,
 }
 
 impl Group {
-    /// The value the rule calls `name`.
+    /// The value that the rule calls `name`.
     ///
     /// # Panics
-    /// If the rule has no such name: the backend's lowering and its table disagree.
+    /// If the rule has no such name: lowering and rule disagree.
     pub fn value(&self, name: &str) -> ValueId {
         *self
             .values
@@ -70,8 +70,8 @@ fn fuse_body(body: &Body, rules: &[Rule]) -> Result<Vec<Group>, PassError> {
     Ok(groups)
 }
 
-/// Every place a rule matches, one group a set of nodes. Where operands are interchangeable (three products
-/// of the same norm), names go to nodes in the graph's order.
+/// All matches of a rule, one group per set of nodes. If operands are interchangeable (three products of the
+/// same norm), names go to nodes in the graph's order.
 fn matches(body: &Body, rule: &Rule) -> Vec<Group> {
     let mut found = Vec::new();
     extend(body, rule, &mut Vec::new(), &BTreeMap::new(), &mut found);
@@ -115,7 +115,7 @@ fn extend(
     }
 }
 
-/// Whether no value that the group reads itself is needed outside it, those it keeps aside.
+/// Whether nothing outside the group reads the values that the group reads itself, except those it keeps.
 fn closed(body: &Body, nodes: &[NodeId], kept: &[ValueId]) -> bool {
     let outputs = nodes.iter().map(|id| body.nodes[id.0].output);
     outputs.filter(|output| !kept.contains(output)).all(|output| {

@@ -1,5 +1,4 @@
-//! How the weights of each group stand in memory: which tensors are stacked into one matrix, and in what
-//! order.
+//! The layout of each group's weights: which tensors are stacked into one matrix, and in what order.
 
 use super::fuse::{Fused, Group};
 use super::{PassError, pass_error};
@@ -8,26 +7,26 @@ use crate::graph::{Body, BodyId, Graph, Op, ValueId, Weight, WeightId};
 use crate::plan::{Field, FieldId, FieldKind, Packing, Part};
 use std::collections::BTreeMap;
 
-/// The fields of the generated structs, and which group reads which.
+/// The fields of the generated structs, and the groups that read them.
 #[derive(Clone, Debug, Default)]
 pub struct Layout {
     /// All fields.
     pub fields: Vec<Field>,
-    /// By body and group: the rule's value names to the fields that make them. Products fused into one
-    /// matrix map to the same field.
+    /// Fields by body and group, under the rule's names for values. Products fused into one matrix map to the
+    /// same field.
     pub uses: BTreeMap<(BodyId, usize), Uses>,
 }
 
-/// The fields one group reads, by the names that its rule has for values.
+/// The fields that one group reads, under its rule's names for values.
 #[derive(Clone, Debug, Default)]
 pub struct Uses {
     /// Weights of norms.
     pub norms: BTreeMap<String, FieldId>,
     /// The matrix that holds a product.
     pub matrices: BTreeMap<String, FieldId>,
-    /// The bias of a product, or of all products of its matrix.
+    /// The bias of a product, or of all products of a matrix.
     pub biases: BTreeMap<String, FieldId>,
-    /// What an op of a block reads besides matrices, in its order.
+    /// Fields that a block's op reads besides matrices, in its order.
     pub own: BTreeMap<String, Vec<FieldId>>,
 }
 
@@ -78,7 +77,7 @@ impl Layout {
         Ok(uses)
     }
 
-    /// The matrix of some products of a group, and their biases.
+    /// The matrix that some products of a group share, and their biases.
     fn products(
         &mut self,
         graph: &Graph,
@@ -108,7 +107,7 @@ impl Layout {
             let (rule, body) = (group.fusion.name, &body.name);
             return Err(pass_error!("only some products of `{rule}` in `{body}` have a bias"));
         }
-        // Gate and up take turns in a matrix, and their biases do not.
+        // Gate and up are interleaved in a matrix; their biases are not.
         let apart = packing == Packing::Gated;
         let all = (!apart).then(|| self.vector(graph, body_id, &biases));
         for (value, bias) in values.iter().zip(&biases) {
@@ -152,7 +151,7 @@ impl Layout {
         Ok(self.field(graph, body_id, weights, kind))
     }
 
-    /// The field of a weight that an op reads by itself.
+    /// The field of a weight that an op reads directly.
     fn own(&mut self, graph: &Graph, body: BodyId, (weight, form): (WeightId, FieldForm)) -> FieldId {
         match form {
             FieldForm::Vector => self.vector(graph, body, &[weight]),
@@ -170,7 +169,7 @@ impl Layout {
         self.field(graph, body, weights, FieldKind::Vector { format, length })
     }
 
-    /// The field of these weights, made at first use: the tied head finds the embedding's.
+    /// The field of these weights, created at first use: a tied head finds the embedding's.
     fn field(&mut self, graph: &Graph, body: BodyId, weights: &[WeightId], kind: FieldKind) -> FieldId {
         let in_layer = graph.weights[weights[0].0].name.contains("{layer}");
         let parts: Vec<Part> = weights.iter().map(|weight| Part::new(graph, *weight)).collect();
@@ -185,7 +184,7 @@ impl Layout {
     }
 }
 
-/// `layers.{layer}.ffn.{gate,up}` becomes `ffn_gate_up`; names of one letter are joined.
+/// Turns `layers.{layer}.ffn.{gate,up}` into `ffn_gate_up`; names of one letter are joined.
 fn field_name(weights: &[&str]) -> String {
     let stripped: Vec<&str> = weights.iter().map(|name| name.trim_start_matches("layers.{layer}.")).collect();
     let stripped: Vec<String> = stripped.iter().map(|name| name.replace("{expert}.", "")).collect();

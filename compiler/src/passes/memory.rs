@@ -1,5 +1,5 @@
-//! Gives every value that leaves its group a buffer: fused products side by side, the residual stream in
-//! place, and one buffer for values of equal shape that never live at the same time.
+//! Assigns a buffer to every value that leaves its group. Fused products lie side by side, the residual
+//! stream stays in place, and values of equal shape share a buffer if they are never live at the same time.
 
 use super::buckets::Buckets;
 use super::fuse::{Fused, Group};
@@ -8,25 +8,25 @@ use crate::graph::{Body, Graph, NodeId, Rows, ValueId};
 use crate::plan::{Buffer, BufferId};
 use std::collections::BTreeMap;
 
-/// Buffers, and where each body's values stand in them.
+/// Buffers, and the slices of each body's values.
 #[derive(Clone, Debug)]
 pub struct Assignment {
     /// All buffers; the first is the residual stream.
     pub buffers: Vec<Buffer>,
-    /// One map a body.
+    /// One map per body.
     pub slices: Vec<BTreeMap<ValueId, Slice>>,
 }
 
 /// A range of a buffer's columns.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Slice {
-    /// Which buffer.
+    /// The buffer.
     pub buffer: BufferId,
     /// First column.
     pub column: usize,
 }
 
-/// The buffer that bodies hand on.
+/// The buffer that bodies pass on.
 const RESIDUAL: BufferId = BufferId(0);
 
 /// Assigns buffers.
@@ -37,7 +37,7 @@ pub fn assign(graph: &Graph, fused: &Fused, buckets: &Buckets) -> Result<Assignm
     let width = graph.bodies[0].values[graph.bodies[0].output.0].width;
     let residual = Buffer { name: "residual".to_owned(), rows: Rows::Tokens, most: 0, width };
     let mut assignment = Assignment { buffers: vec![residual], slices: Vec::new() };
-    // The model's head and the draft's, which hand nothing on.
+    // The heads of the model and of the draft, which pass nothing on.
     let heads = [graph.schedule.last().map(|run| run.body.0), graph.bodies.len().checked_sub(1)];
     for (index, (body, groups)) in graph.bodies.iter().zip(&fused.bodies).enumerate() {
         let last = heads.contains(&Some(index));
@@ -128,7 +128,7 @@ impl Assignment {
     }
 }
 
-/// The values a group leaves behind, in the graph's order.
+/// The values that leave a group, in the graph's order.
 fn outputs(body: &Body, group: &Group) -> Vec<ValueId> {
     let mut outputs: Vec<ValueId> = group
         .nodes
@@ -142,7 +142,7 @@ fn outputs(body: &Body, group: &Group) -> Vec<ValueId> {
     outputs
 }
 
-/// A group's outputs, those together that its rule has share a buffer.
+/// A group's outputs; those that its rule groups together share a buffer.
 fn side_by_side(group: &Group, outputs: Vec<ValueId>) -> Vec<Vec<ValueId>> {
     if group.fusion.buffers.is_empty() {
         return vec![outputs];

@@ -1,9 +1,9 @@
 //! Graph to plan, one decision a file.
 //!
 //! `rules` reads the blocks' fusion rules, `fuse` covers the graph with them, `layout` decides how fused
-//! weights stand in memory, `draft` adds the passes of a draft head, `buckets` fixes how much a step may
-//! carry, `memory` gives every value a buffer, `lower` makes phases of groups, `launch` turns them into
-//! kernel launches where the hardware is a CUDA device, and `assemble` runs one after the other.
+//! weights are stored, `draft` adds the passes of a draft head, `buckets` fixes the limits of a step,
+//! `memory` gives every value a buffer, `lower` turns groups into phases, `launch` turns phases into kernel
+//! launches on a CUDA device, and `assemble` runs them in order.
 
 pub mod assemble;
 pub mod buckets;
@@ -16,7 +16,7 @@ pub mod memory;
 mod precision;
 pub mod rules;
 
-/// Why a graph cannot be planned for a backend: a gap in the rules or a shape a phase kind cannot take.
+/// Why a graph cannot be planned for a backend: no rule covers an op, or a phase cannot take a shape.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PassError(pub String);
 

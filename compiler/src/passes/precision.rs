@@ -1,4 +1,4 @@
-//! What the CPU backend computes: each of its formats in one way, and any other is refused by name.
+//! Precision on the CPU backend: it computes each of its formats in one way, and refuses any other by name.
 
 use super::{PassError, pass_error};
 use crate::graph::Graph;
@@ -6,11 +6,11 @@ use crate::spec::types::{Compute, DRAFT_PREFIX, TensorClass};
 use monomorph_formats::Format;
 use std::collections::BTreeMap;
 
-/// Checks every matrix of a graph that is to run on a CPU, those of the draft head where `drafts` says that
-/// it is.
+/// Checks every matrix of a graph for a CPU; those of the draft head only if `drafts` is set.
 ///
 /// # Errors
-/// Naming every format that has no kernel, or else every compute format that another would have to take the
+/// Names every format that has no kernel; failing that, every compute format that the backend would replace,
+/// each with its classes.
 /// place of, each with its classes.
 pub fn cpu(graph: &Graph, drafts: bool) -> Result<(), PassError> {
     let (mut no_kernel, mut other) = (Classes::new(), Classes::new());
@@ -35,7 +35,7 @@ pub fn cpu(graph: &Graph, drafts: bool) -> Result<(), PassError> {
     Ok(())
 }
 
-/// What the kernels compute in for weights stored so; `None` where there are none.
+/// The compute format of the kernels for a stored format; `None` if there is no kernel.
 fn native(stored: Format) -> Option<Compute> {
     match stored {
         Format::F32 | Format::Bf16 | Format::F16 => Some(Compute::F32),
@@ -44,7 +44,7 @@ fn native(stored: Format) -> Option<Compute> {
     }
 }
 
-/// Tensor classes by what is wrong with them, each class once.
+/// Tensor classes by their problem, each class once.
 type Classes = BTreeMap<String, Vec<&'static str>>;
 
 fn add(classes: &mut Classes, wrong: String, class: &'static str) {
@@ -54,7 +54,7 @@ fn add(classes: &mut Classes, wrong: String, class: &'static str) {
     }
 }
 
-/// "nvfp4 (`experts`, `shared`), fp8-e4m3 (`head`)".
+/// Prints `nvfp4 (experts, shared), fp8-e4m3 (head)`, with each class in backticks.
 fn named(classes: &Classes) -> String {
     let of = |classes: &[&str]| classes.iter().map(|it| format!("`{it}`")).collect::<Vec<_>>().join(", ");
     let all: Vec<String> =

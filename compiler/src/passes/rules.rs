@@ -4,12 +4,12 @@
 //! value = op(operands); ...  [where value is op, ...]
 //! ```
 //!
-//! A pattern matches where its ops stand in a body with exactly this flow of values, and where no value that
-//! the pattern reads itself is read by anything outside it. `where` names the op that must have made a value
-//! the pattern only reads (`is`), a value of the pattern that is kept for others although the pattern reads
-//! it (`is kept`), the only op that reads what the pattern writes (`feeds`), or a value of the pattern that
-//! the body hands on (`is handed on`). Every op of a body must be matched exactly once: two rules that match
-//! the same op, and an op that none matches, are build errors. The order of rules means nothing.
+//! A pattern matches ops of a body with exactly this flow of values, provided that nothing outside the
+//! pattern reads a value the pattern reads itself. `where` names the op that must have made a value the
+//! pattern only reads (`is`), a value of the pattern that is kept for others although the pattern reads it
+//! (`is kept`), the only op that reads what the pattern writes (`feeds`), or a value of the pattern that the
+//! body passes on (`is handed on`). Every op of a body must be matched exactly once: an op that two rules
+//! match, or none, is a build error. The order of rules is irrelevant.
 
 use super::lower::Lowering;
 use super::{PassError, pass_error};
@@ -17,33 +17,33 @@ use crate::blocks::PhaseKind;
 use crate::graph::Op;
 use crate::plan::Packing;
 
-/// A fusion rule: which ops become a phase, where their weights and results stand, and which phase it is.
+/// A fusion rule: the ops that become a phase, the layout of their weights and results, and the phase.
 #[derive(Debug)]
 pub struct Fusion {
-    /// What errors call it.
+    /// Name in errors.
     pub name: &'static str,
     /// The pattern of ops.
     pub pattern: &'static str,
     /// Products of the pattern that share a matrix.
     pub matrices: &'static [(&'static [&'static str], Packing)],
-    /// Values of the pattern that share a buffer, where not all it leaves behind do.
+    /// Values of the pattern that share a buffer, unless all of its results do.
     pub buffers: &'static [&'static [&'static str]],
-    /// Makes the phase.
+    /// Builds the phase.
     pub lower: fn(&Lowering) -> Result<PhaseKind, PassError>,
 }
 
-/// A rule with its pattern read.
+/// A rule with its parsed pattern.
 #[derive(Clone, Debug)]
 pub struct Rule {
-    /// As it was written.
+    /// The rule as written.
     pub fusion: &'static Fusion,
-    /// The pattern, operands before their users.
+    /// Terms of the pattern, operands before their users.
     pub terms: Vec<Term>,
     /// `(value, op)`: the op that must have made a value the pattern only reads.
     pub origins: Vec<(String, String)>,
-    /// `(value, op)`: the only op that reads a value the pattern writes, outside it.
+    /// `(value, op)`: the only op outside the pattern that reads a value the pattern writes.
     pub readers: Vec<(String, String)>,
-    /// Values of the pattern that the body hands on.
+    /// Values of the pattern that the body passes on.
     pub handed_on: Vec<String>,
     /// Values that leave the phase, or get a buffer, although the pattern reads them itself.
     pub kept: Vec<String>,
@@ -60,10 +60,10 @@ pub struct Term {
     pub operands: Vec<String>,
 }
 
-/// Reads patterns.
+/// Parses the patterns.
 ///
 /// # Errors
-/// With the rule and what is wrong in it: bad syntax, an unknown op, a value written twice.
+/// Names the rule and the mistake: bad syntax, an unknown op, a value written twice.
 pub fn parse(fusions: impl IntoIterator<Item = &'static Fusion>) -> Result<Vec<Rule>, PassError> {
     let parsed = |fusion: &'static Fusion| {
         rule(fusion).map_err(|why| pass_error!("fusion rule `{}`: {why}", fusion.name))
@@ -137,7 +137,7 @@ fn known_op(name: &str) -> Result<String, String> {
 mod tests {
     use super::*;
 
-    /// A rule whose pattern is read, and nothing else.
+    /// A rule that consists of its pattern only.
     fn read(pattern: &'static str) -> Result<Vec<Rule>, PassError> {
         let lower = |_: &Lowering| Err(pass_error!("it is not lowered"));
         let fusion = Fusion { name: "tried", pattern, matrices: &[], buffers: &[], lower };

@@ -1,9 +1,10 @@
-//! Passes that draft (docs/adr/0013): behind a step's sampling which drafts hold, then they.
+//! Launches of drafting (docs/adr/0013): after a step's sampling, the check of its drafts, then the draft
+//! passes.
 //!
-//! Of a draft head the first pass takes all rows of the step as far as its layer. What is left of it takes
-//! one row a sequence, as the other passes do: a program of its own, which also follows a prefill. The
-//! headers of these passes are made by `accept`. Where the model's own layers draft (docs/adr/0025), every
-//! pass takes one row a sequence, and all are of that program.
+//! The first pass of a draft head takes all rows of the step up to and including its layer. The rest of that
+//! pass takes one row per sequence, as the other passes do: this is a program of its own, which also follows
+//! a prefill. `accept` writes the headers of these passes. If the model's own layers draft (docs/adr/0025),
+//! every pass takes one row per sequence, and all belong to that program.
 
 use super::{Instance, Launcher, Outline, Site, fixed, integer, value};
 use crate::blocks;
@@ -18,12 +19,12 @@ use std::collections::BTreeSet;
 /// Threads of `accept`.
 const ACCEPT_THREADS: usize = MAX_SEQUENCES;
 
-/// Bodies with their launches, in order.
+/// Bodies and their launches, in order.
 type Passes = Vec<(BodyId, Vec<Launch>)>;
 
-/// The boundaries of a body's phases that only passes run: of the first pass over a token and its drafts, of
-/// a pass over one row, and of what a draft head learns from a prompt. `None` for the model's bodies, those
-/// among them that passes share.
+/// Boundaries of the phases of a body that only draft passes run: for the first pass over a token and its
+/// drafts, for a pass over one row, and for draft prefill. `None` for the model's bodies, even those that
+/// passes share.
 pub(crate) fn boundaries(plan: &Lowered, programs: &[Program], body: BodyId) -> Option<Vec<Boundaries>> {
     let draft = plan.draft?;
     let own = match draft.layers {
@@ -36,7 +37,7 @@ pub(crate) fn boundaries(plan: &Lowered, programs: &[Program], body: BodyId) -> 
     let of = |regime: Regime| programs.iter().find(|program| program.regime == regime).expect("one of each");
     let (decode, learn, passes) = (of(Regime::Decode), of(Regime::Learn), of(Regime::Draft));
     let of_phase = |at: usize| {
-        // Of a body that runs several times the last one: the first head selects besides, once a step.
+        // A body may run several times; the last run counts. The first head also selects rows, once per step.
         let launches = |program: &Program| {
             let run = program.passes.iter().rfind(|(it, _)| *it == body);
             run.map_or(0, |(_, launches)| launches.iter().filter(|it| it.phase == at).count()) as f64
@@ -46,13 +47,13 @@ pub(crate) fn boundaries(plan: &Lowered, programs: &[Program], body: BodyId) -> 
     Some((0..plan.bodies[body.0].phases.len()).map(of_phase).collect())
 }
 
-/// The passes of a draft head, and its layer.
+/// The passes of a draft head, and the body of its layer.
 fn of_head(plan: &Lowered) -> Option<(DraftPlan, BodyId)> {
     plan.draft.and_then(|draft| Some((draft, draft.own_layer()?)))
 }
 
 impl Launcher<'_> {
-    /// The programs of a target that drafts which neither decode nor prefill.
+    /// The programs of a drafting target that are neither decode nor prefill.
     pub(crate) fn draft_programs(&mut self) -> Result<Vec<Program>, PassError> {
         let Some(draft) = self.plan.draft else { return Ok(Vec::new()) };
         let attending: BTreeSet<BodyId> = self.plan.attending().collect();
@@ -98,7 +99,7 @@ impl Launcher<'_> {
         Program { name, rows: *rows, sequences: *sequences, tokens: 1, regime, bodies, tail, passes }
     }
 
-    /// The first pass over all rows of a step, as far as they all go.
+    /// The first pass over all rows of a step, as far as it takes all of them.
     pub(crate) fn first_pass(&mut self, outline: &Outline) -> Result<Passes, PassError> {
         let mut passes = Vec::new();
         let bodies = of_head(self.plan).map(|(draft, layer)| [draft.first, layer]);
@@ -108,7 +109,7 @@ impl Launcher<'_> {
         Ok(passes)
     }
 
-    /// A body in a pass whose rows are one a sequence: its header is the pass's.
+    /// A body in a pass with one row per sequence, which has a header of its own.
     fn pass(
         &mut self,
         outline: &Outline,
@@ -134,8 +135,8 @@ impl Launcher<'_> {
         Ok(launches)
     }
 
-    /// The buffer that holds what a phase finds in `id`: where nothing was selected for it, what would have
-    /// been selected from. A pass begins with what the one before it selected.
+    /// The buffer that holds a phase's input `id`: without a selection, the buffer that would be selected
+    /// from. A pass begins with the selection of the one before it.
     pub(crate) fn unselected(&self, site: Site, id: BufferId) -> BufferId {
         let (body, selected) = match (of_head(self.plan), site.pass) {
             (Some((draft, _)), Some(pass)) if site.body == draft.again.0 => (draft.head.0, pass == 1),
@@ -148,20 +149,20 @@ impl Launcher<'_> {
         from.filter(|_| !selected).unwrap_or(id)
     }
 
-    /// Whether a program's rows are not all wanted where a body selects some. A draft head's first pass takes
-    /// one a sequence, and all others have no more.
+    /// Whether a selecting body drops rows of a program. The first pass of a draft head keeps one row per
+    /// sequence; all other passes have no more than that.
     pub(crate) fn selects(&self, site: Site) -> bool {
         site.program.regime != Regime::Decode || (site.pass == Some(0) && of_head(self.plan).is_some())
     }
 
-    /// Whether keys and values of all positions but its rows' own are there before a launch's program starts.
-    /// Behind a step that feeds a draft head's layer all its rows, they are for its first pass alone; and for
-    /// none that goes through the model's.
+    /// Whether keys and values of all positions but the rows' own are complete before a launch's program
+    /// starts. After a step that feeds all its rows to a draft head's layer, this holds for the first pass
+    /// only; it never holds for a pass through the model's layers.
     pub(crate) fn context_is_there(&self, site: Site) -> bool {
         site.pass.is_none_or(|pass| pass == 0 && of_head(self.plan).is_some())
     }
 
-    /// Where a pass of the model's layers finds the ids of its tokens, by the slots that `accept` gives them.
+    /// Token ids of a pass through the model's layers, by the slots that `accept` assigns.
     pub(crate) fn ids_of(&self, site: Site) -> Ids {
         match site.pass.and_then(|pass| pass.checked_sub(1)) {
             None => Ids::SAMPLED,
@@ -169,13 +170,13 @@ impl Launcher<'_> {
         }
     }
 
-    /// Where the ids stand that a pass drafted (templates/cuda/draft/accept.cuh).
+    /// The ids that a pass drafted (templates/cuda/draft/accept.cuh).
     pub(crate) fn drafted_ids(&self, pass: usize) -> Ids {
         let sequences = self.plan.buckets.sequences;
         Ids::from(sequences + MAX_SEQUENCES + pass * sequences)
     }
 
-    /// The id drafted for every sequence in a pass: the likeliest of its logits.
+    /// Drafts an id for every sequence in a pass: that of its largest logit.
     fn propose(&mut self, outline: &Outline, head: BodyId, pass: usize) -> Result<Launch, PassError> {
         let phases = &self.plan.bodies[head.0].phases;
         let logits = phases.last().expect("a head ends with its logits").kind.result();
@@ -183,7 +184,7 @@ impl Launcher<'_> {
         self.sample_of(outline, logits, phases.len() - 1, Header::pass(pass), sampled)
     }
 
-    /// Which drafts hold, and the headers of the passes.
+    /// Accepts or rejects drafts, and writes the headers of the draft passes.
     pub(crate) fn accept(&mut self, outline: &Outline) -> Launch {
         let forced = self.plan.target.draft.and_then(|draft| draft.forced_acceptance);
         let verified = outline.tokens > 1;

@@ -1,4 +1,4 @@
-//! A matrix as kernels see it.
+//! A matrix as kernels take it.
 
 use super::value;
 use crate::plan::Packing;
@@ -6,19 +6,19 @@ use crate::plan::cuda::Constant;
 use crate::spec::types::Compute;
 use monomorph_formats::{Format, ScaleForm};
 
-/// Shape, formats and arithmetic.
+/// Shape, formats and arithmetic of a matrix.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Matrix {
-    /// As the device holds it.
+    /// Format in device memory.
     pub format: Format,
     pub scales: Option<ScaleForm>,
     pub compute: Compute,
-    /// Whether activations are not rounded to f16.
+    /// Whether activations stay in f32 rather than f16.
     pub exact: bool,
     pub rows: usize,
     pub columns: usize,
     pub packing: Packing,
-    /// How many experts have one each.
+    /// Number of experts, if each has such a matrix.
     pub experts: Option<usize>,
 }
 
@@ -43,12 +43,12 @@ impl Matrix {
         [("FORMAT", value(format!("Format::{format}"))), ("SCALES", value(format!("ScaleForm::{scales}")))]
     }
 
-    /// Whether it is of floats held in f16 with a scale a row.
+    /// Whether it stores floats as f16 with a scale per row.
     pub fn halves(&self) -> bool {
         !self.exact && self.format == Format::F16
     }
 
-    /// Outputs, or features where gate and up are interleaved.
+    /// Outputs; features if gate and up are interleaved.
     pub fn outputs(&self) -> usize {
         match self.packing {
             Packing::Stacked => self.rows,

@@ -1,17 +1,16 @@
-//! Turns phases into kernel launches: which kernel, instantiated with what, over how many blocks, on which
-//! memory.
+//! Turns phases into kernel launches: kernel, constants, grid and operands of each.
 //!
 //! A target has a decode program for every bucket, a prefill program, and one for the head after a prefill. A
 //! product over few rows streams its weights past f32 activations (`stream`); over more rows its input is
-//! staged as f16 and multiplied on tensor cores (`gemm`). Exact products always stream. How kernels are cut
-//! comes from the target's tuning; where its figures do not fit the card's shared memory, the nearest that do
-//! are taken.
+//! staged as f16 and multiplied on tensor cores (`gemm`). Exact products always stream. The target's tuning
+//! chooses the tiling of kernels; if its figures do not fit the card's shared memory, the nearest that do are
+//! taken.
 //!
-//! What a kernel takes is declared in [`crate::kernels`]; a launch is made from one of its structs of
-//! arguments, and so of the kernel that has them.
+//! Kernels are declared in [`crate::kernels`]. A launch is built from one of their structs of arguments,
+//! which also determines the kernel.
 //!
-//! The arithmetic of shapes (threads, bytes of shared memory) stands in the kernels' headers and again here:
-//! every emitted kernel asserts that the two agree.
+//! The arithmetic of shapes (threads, bytes of shared memory) exists twice, in the kernels' headers and here.
+//! Every emitted kernel asserts that the two agree.
 
 mod draft;
 mod matrix;
@@ -35,18 +34,19 @@ use crate::plan::{
 use crate::spec::types::{Compute, Cuda, Knobs, Tuning};
 use monomorph_formats::Format;
 
-/// Shared memory's part while weights are streamed past few rows. One part for all kernels of a program,
-/// because a multiprocessor that has to change it must first be empty, and no kernel begins beside its
-/// predecessor; and less than all of it, so that the next kernel does not fill its ring with weights too
-/// early. Measured on an H200 with a Llama of 1B, microseconds a step at 1, 2 and 4 rows: 688, 709, 750; with
-/// all of it 710, 686, 832; left to the driver 710, 754, 831. From 16 rows on the driver's choice is as good
-/// or better (995 against 1,024 at 32).
+/// Percentage of shared memory while weights are streamed past few rows. All kernels of a program share one
+/// value: a multiprocessor must be empty to change it, so no kernel could start beside its predecessor. It is
+/// less than all, so that the next kernel does not fill its ring with weights too early. Measured on an H200
+/// with a Llama of 1B, microseconds a step at 1, 2 and 4 rows: 688, 709, 750; with all of it 710, 686, 832;
+/// left to the driver 710, 754, 831. From 16 rows on the driver's choice is as good or better (995 against
+/// 1,024 at 32).
 pub(crate) const STREAM_SHARED_PART: u32 = 75;
 
-/// Makes launches of the phases of a CUDA target, and counts how many each phase costs and how many rows its
-/// buffers get. Of any other target a phase is one loop nest.
+/// Builds the launches of a CUDA target's phases, and counts the launches of each phase and the rows of each
+/// buffer. On any other target a phase is one loop nest.
 ///
 /// # Errors
+/// When no kernel takes a phase's formats, or none fits the card.
 /// When a phase has no kernel for its formats, or none that fits the card.
 pub(crate) fn launch(lowered: Lowered) -> Result<Launched, PassError> {
     let (Some(card), Some(tuning)) = (lowered.target.hardware.cuda(), &lowered.target.tuning) else {
@@ -65,7 +65,7 @@ pub(crate) fn launch(lowered: Lowered) -> Result<Launched, PassError> {
     };
     let (buckets, tokens) = (lowered.buckets, 1 + lowered.drafts());
     let decode = buckets.decode.iter().copied().filter(|sequences| *sequences <= buckets.sequences);
-    // Drafts of a draft head are there in every step; those that are looked up are not.
+    // Every step has a draft head's drafts; looked-up drafts may be missing.
     let mut outlines: Vec<Outline> = match lowered.draft.is_some() || tokens == 1 {
         true => decode.map(|sequences| Outline::decode(sequences, tokens)).collect(),
         false => {
@@ -86,7 +86,7 @@ pub(crate) fn launch(lowered: Lowered) -> Result<Launched, PassError> {
     programs.extend(launcher.draft_programs()?);
     let mut fills = launcher.fills();
     let Launcher { mut modules, scratch, most, piece_tokens, .. } = launcher;
-    // A program all of whose kernels stand in earlier modules has an empty one: it goes.
+    // A program whose kernels are all in earlier modules leaves an empty module: drop it.
     let kept: Vec<usize> = (0..modules.len()).filter(|at| !modules[*at].kernels.is_empty()).collect();
     let renumber = |place: &mut (usize, usize)| {
         place.0 = kept.iter().position(|at| *at == place.0).expect("a module with this kernel");
@@ -100,7 +100,7 @@ pub(crate) fn launch(lowered: Lowered) -> Result<Launched, PassError> {
     Ok(Launched { lowered: Lowered { buffers, ..lowered }, cuda, boundaries })
 }
 
-/// How many launches each phase takes, for one token and for a prompt.
+/// Launches of each phase, for one token and for a prompt.
 fn boundaries(plan: &Lowered, programs: &[Program]) -> Vec<Vec<Boundaries>> {
     let launches = |program: &Program, body: usize, phase: usize| {
         program.bodies[body].iter().filter(|launch| launch.phase == phase).count() as f64
@@ -123,12 +123,12 @@ fn boundaries(plan: &Lowered, programs: &[Program]) -> Vec<Vec<Boundaries>> {
     plan.bodies.iter().enumerate().map(of_body).collect()
 }
 
-/// How a product is computed.
+/// Strategy of a product.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Style {
-    /// f32 activations, weights streamed past them.
+    /// Streams weights past f32 activations.
     Stream,
-    /// Staged f16 activations, tensor cores over tiles.
+    /// Stages activations as f16 and multiplies tiles on tensor cores.
     Gemm,
 }
 
@@ -140,12 +140,12 @@ pub(crate) struct Launcher<'a> {
     scratch: Vec<Scratch>,
     /// Most rows of each buffer.
     most: Vec<usize>,
-    /// As [`CudaPlan::piece_tokens`], for the launches so far.
+    /// [`CudaPlan::piece_tokens`] of the launches so far.
     piece_tokens: usize,
 }
 
 impl<'a> Launcher<'a> {
-    /// Adds the module of a program.
+    /// Starts the module of a program.
     pub(crate) fn begin(&mut self, outline: &Outline) {
         let streams =
             outline.regime == Regime::Decode && outline.rows <= self.tuning.knobs.stream_rows as usize;
@@ -196,7 +196,8 @@ impl<'a> Launcher<'a> {
         self.at(site).kind.kind().cuda(self, site, launches)
     }
 
-    /// The kernels that make dummy weights, in a module of their own: one a format, one for vectors.
+    /// The kernels that generate dummy weights, in a module of their own: one per format, and one for
+    /// vectors.
     pub(crate) fn fills(&mut self) -> Vec<(usize, usize)> {
         self.modules.push(Module { name: "fill".to_owned(), shared_part: None, kernels: Vec::new() });
         let (name, regime) = ("fill".to_owned(), Regime::Prefill);
@@ -230,16 +231,16 @@ impl<'a> Launcher<'a> {
         knobs
     }
 
-    /// Whether a decode kernel takes a multiprocessor's registers alone. Where its blocks end, nothing stands
-    /// beside them, and as many blocks of the next kernel come as fit: two on some multiprocessors and none
-    /// on others, which then goes on for the rest of a step. Measured on an H200: every launch of a 35B
-    /// behind such a kernel had 68 of 132 multiprocessors.
+    /// Whether a decode kernel takes all registers of a multiprocessor. Where its grid ends, no other block
+    /// shares the multiprocessor, and as many blocks of the next kernel start there as fit: two on some
+    /// multiprocessors and none on others, which persists for the rest of a step. Measured on an H200: every
+    /// launch of a 35B after such a kernel had 68 of 132 multiprocessors.
     pub(crate) fn fills_registers(&self) -> bool {
         let mut kinds = self.plan.bodies.iter().flat_map(|body| &body.phases).map(|phase| &phase.kind);
         kinds.any(|kind| kind.kind().fills_registers())
     }
 
-    /// Says that pieces of a prompt are to end at multiples of so many tokens, as a kernel's parts of it do.
+    /// Aligns prefill chunks to multiples of `tokens`, the chunk of a kernel's recurrence.
     pub(crate) fn cut_prompts_at(&mut self, tokens: usize) {
         let (mut common, mut rest) = (self.piece_tokens, tokens);
         while rest > 0 {
@@ -248,7 +249,7 @@ impl<'a> Launcher<'a> {
         self.piece_tokens *= tokens / common;
     }
 
-    /// Rows that a buffer has in a program.
+    /// Rows of a buffer in a program.
     pub(crate) fn rows(&self, outline: &Outline, buffer: BufferId) -> usize {
         match self.plan.buffer(buffer).rows {
             Rows::Tokens => outline.rows,
@@ -257,11 +258,11 @@ impl<'a> Launcher<'a> {
         }
     }
 
-    /// An activation buffer as an argument, which makes it as large as the program's rows. Where a program
-    /// has no selection, what would have been selected is read where it stands.
+    /// An activation buffer as an argument; makes it large enough for the program's rows. A program without a
+    /// selection reads in place what would have been selected.
     pub(crate) fn buffer(&mut self, site: Site, id: BufferId) -> RowsOf {
         let id = self.unselected(site, id);
-        // A selection reads rows of a buffer that other programs filled.
+        // A selection reads a buffer that other programs filled.
         let rows = if site.program.outputs() && self.plan.buffer(id).rows == Rows::Tokens {
             self.most[id.0]
         } else {
@@ -271,7 +272,7 @@ impl<'a> Launcher<'a> {
         RowsOf::buffer(id)
     }
 
-    /// Scratch of this name, at least so large.
+    /// Scratch of this name, of at least `bytes`.
     pub(crate) fn scratch<T: Operand>(&mut self, name: &str, bytes: u64, zeroed: bool) -> T {
         let index = self.scratch.iter().position(|scratch| scratch.name == name).unwrap_or_else(|| {
             self.scratch.push(Scratch { name: name.to_owned(), bytes: 0, zeroed });
@@ -282,7 +283,7 @@ impl<'a> Launcher<'a> {
         T::new(Argument::Scratch(index))
     }
 
-    /// A phase's launch of an instance of the kernel that has these arguments.
+    /// A phase's launch of an instance of the kernel with these arguments.
     pub(crate) fn launch<A: Arguments>(
         &mut self,
         site: Site,
@@ -294,8 +295,8 @@ impl<'a> Launcher<'a> {
         Launch { phase: site.phase, kernel, grid, arguments: arguments.list() }
     }
 
-    /// The place of a kernel: one that an earlier program instantiated alike, or a new one in this program's
-    /// module.
+    /// Module and index of a kernel: of an equal one from an earlier program, or of a new one in this
+    /// program's module.
     pub(crate) fn kernel(
         &mut self,
         outline: &Outline,
@@ -325,18 +326,19 @@ impl<'a> Launcher<'a> {
         (module, kernels.len() - 1)
     }
 
-    /// A phase's name as a kernel's: with its body's where several kinds of layer have one of that name.
+    /// A phase's name as a kernel name, prefixed with its body's if several kinds of layer have a phase of
+    /// that name.
     pub(crate) fn kernel_name(&self, site: Site, suffix: &str) -> String {
         let (body, phase) = (&self.plan.bodies[site.body], self.at(site));
         let name = phase.name.replace('-', "_");
         let others =
             self.plan.bodies.iter().filter(|other| other.phases.iter().any(|it| it.name == phase.name));
-        // The tied head is named after the embedding, as the embedding is not.
+        // A tied head is named after the embedding; the embedding's phase is not.
         let name = if others.count() > 1 { format!("{}_{name}", body.name.replace('-', "_")) } else { name };
         format!("{name}{suffix}")
     }
 
-    /// The matrix of a product or of the embedding.
+    /// The matrix behind a product or the embedding.
     pub(crate) fn matrix(&self, id: FieldId) -> Matrix {
         let FieldKind::Matrix { format, scales, compute, rows, columns, packing, experts } =
             self.plan.field(id).kind
@@ -347,7 +349,7 @@ impl<'a> Launcher<'a> {
         Matrix { format, scales, exact: compute != Compute::F16, compute, rows, columns, packing, experts }
     }
 
-    /// A block for each so many rows of the step in x; in a captured graph, of the bucket.
+    /// One block per `rows_a_block` rows of the step in x; in a captured graph, of the bucket.
     pub(crate) fn grid_of_rows(&self, site: Site, rows_a_block: usize) -> [Extent; 3] {
         let mut grid = fixed(site.program.rows.div_ceil(rows_a_block), 1, 1);
         match site.program.regime {
@@ -365,13 +367,13 @@ impl<'a> Launcher<'a> {
     }
 }
 
-/// A kernel as a program has it: with these constants, cut so.
+/// A kernel as a program uses it: its constants and its block.
 pub(crate) struct Instance {
     pub(crate) name: String,
     pub(crate) constants: Vec<Member>,
-    /// Of a block.
+    /// Threads of a block.
     pub(crate) threads: usize,
-    /// Blocks that are to fit a multiprocessor at a time, as far as registers go.
+    /// Blocks per multiprocessor that registers must allow.
     pub(crate) resident: usize,
     /// Blocks of a cluster.
     pub(crate) cluster: usize,
@@ -409,10 +411,9 @@ pub(crate) fn staged_bytes(capacity: usize, width: usize) -> u64 {
     ((width.div_ceil(64) * 128 + 4) * capacity) as u64
 }
 
-/// What one multiprocessor and one block may have of shared memory, and how many blocks of `shared` bytes
-/// fit.
+/// Whether a block of `shared` bytes fits, and `resident` of them fit a multiprocessor.
 pub(crate) fn fits(card: &Cuda, shared: usize, resident: usize) -> bool {
-    // Each resident block takes a kilobyte for the system.
+    // The system reserves 1 KiB for each resident block.
     shared <= card.shared_per_block as usize
         && resident * (shared + 1024) <= card.shared_per_multiprocessor as usize
 }

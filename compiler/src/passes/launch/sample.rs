@@ -1,4 +1,4 @@
-//! Sampling: how many blocks share a row of logits, and how many rows are worked on at once.
+//! Sampling: the number of blocks that share a row of logits, and of rows in progress at once.
 
 use super::{Instance, Launcher, Outline, fits, fixed, integer};
 use crate::blocks::ends::kernels::Sample;
@@ -9,14 +9,14 @@ use crate::plan::cuda::{Launch, MAX_SEQUENCES};
 use crate::spec::types::Cuda;
 
 const THREADS: usize = 512;
-/// Most blocks that share a row, most groups of blocks (templates/cuda/sampling/sample_group.cuh).
+/// Most blocks that share a row, and most groups of blocks (templates/cuda/sampling/sample_group.cuh).
 const MAX_SPLITS: usize = 32;
 const MAX_GROUPS: usize = 32;
 /// Bins of a histogram, and most entries of a list.
 const BINS: usize = 2048;
 const MAX_LIST: usize = 512;
 
-/// `SampleShared<C>`: the slice, the scratch of selections, keys.
+/// `SampleShared<C>`: the slice, the scratch of selections, the keys.
 fn shared_bytes(vocabulary: usize, splits: usize) -> usize {
     let share = vocabulary.div_ceil(splits);
     let slice = share.div_ceil(THREADS).next_multiple_of(4) * THREADS;
@@ -31,10 +31,10 @@ fn scratch_bytes(sequences: usize) -> usize {
     MAX_GROUPS * group + 4 * sequences + 8 * sequences * MAX_SPLITS
 }
 
-/// Groups, splits and resident blocks a multiprocessor: all blocks of the grid must be resident at once. As
-/// many groups as there are rows, unless fewer than eight blocks were left for each or a row's slices grew
-/// beyond shared memory; then as few as go over the rows equally often, which leaves each row more blocks. No
-/// more splits than there are whole vectors for their threads.
+/// Groups, splits and resident blocks per multiprocessor: all blocks of the grid must be resident at once.
+/// There are as many groups as rows, unless that leaves each fewer than eight blocks or makes a row's slices
+/// exceed shared memory. Then there are as few groups as still need the same number of turns over the rows,
+/// which leaves each row more blocks. There are no more splits than whole vectors for their threads.
 fn division(vocabulary: usize, rows: usize, card: &Cuda) -> Option<(usize, usize, usize)> {
     let useful = vocabulary.div_ceil(4 * THREADS).min(MAX_SPLITS);
     [2, 1].into_iter().find_map(|resident| {
@@ -56,7 +56,7 @@ impl Launcher<'_> {
         self.sample_of(outline, self.plan.logits(), phase, Header::STEP, Sampled::STEP)
     }
 
-    /// Samples from rows of `logits` as a header says.
+    /// Samples from rows of `logits`, as a header says.
     pub(crate) fn sample_of(
         &mut self,
         outline: &Outline,
