@@ -1,4 +1,4 @@
-//! What a phase's call on a CPU is written with: where its weights and rows are found.
+//! Helpers to write a phase's call on a CPU: they name its weights and buffers.
 
 use super::cpu::{body_ident, staging};
 use super::{format_ident, quote};
@@ -7,38 +7,38 @@ use crate::plan::{BufferId, FieldId, FieldKind, Phase, Plan, PlanBody};
 use crate::spec::types::Activation;
 use proc_macro2::{Ident, TokenStream};
 
-/// Where a phase's weights are found.
+/// Owner of a phase's weights.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Place {
-    /// In the layer's struct, called `weights`.
+    /// The layer's struct, in a variable `weights`.
     Layer,
-    /// In the stack's.
+    /// The stack's struct.
     Stack,
 }
 
-/// The call of a phase's function; `self`, `lane`, `batch` or `rows`, and in a layer `layer` and `weights`
-/// are in scope.
+/// The call of a phase's function. In scope are `self`, `lane`, `batch` or `rows`, and in a layer `layer` and
+/// `weights`.
 pub fn phase(plan: &Plan, body: &PlanBody, phase: &Phase, place: Place) -> TokenStream {
     phase.kind.kind().cpu(&Call { plan, body, place })
 }
 
-/// A call that is being written.
+/// A call under construction.
 #[derive(Debug)]
 pub struct Call<'a> {
-    /// The plan.
+    /// The plan being emitted.
     pub plan: &'a Plan,
     body: &'a PlanBody,
     place: Place,
 }
 
 impl Call<'_> {
-    /// An activation buffer.
+    /// The expression of an activation buffer.
     pub fn buffer(&self, id: BufferId) -> TokenStream {
         let name = format_ident!("{}", self.plan.buffer(id).name);
         quote!(&self.buffers.#name)
     }
 
-    /// A field.
+    /// The expression of a field.
     pub fn field(&self, id: FieldId) -> TokenStream {
         let name = format_ident!("{}", self.plan.field(id).name);
         match self.place {
@@ -47,7 +47,7 @@ impl Call<'_> {
         }
     }
 
-    /// Rows that a buffer has.
+    /// The expression of a buffer's number of rows.
     pub fn rows(&self, id: BufferId) -> TokenStream {
         match self.plan.buffer(id).rows {
             Rows::Tokens => quote!(batch.tokens()),
@@ -56,16 +56,16 @@ impl Call<'_> {
         }
     }
 
-    /// Where a product's input is staged.
+    /// The buffer in which a product's input is staged.
     pub fn staged(&self, matrix: FieldId) -> TokenStream {
         let (name, _) = staging(self.plan, matrix);
         quote!(&self.buffers.#name)
     }
 
-    /// How many experts have a matrix each.
+    /// Number of experts that have such a matrix each.
     ///
     /// # Panics
-    /// If it is no matrix of experts.
+    /// If it is not a matrix of experts.
     pub fn experts(&self, matrix: FieldId) -> usize {
         let FieldKind::Matrix { experts: Some(experts), .. } = self.plan.field(matrix).kind else {
             unreachable!("layout gives experts a matrix each")
@@ -73,13 +73,13 @@ impl Call<'_> {
         experts
     }
 
-    /// What of the stack belongs to the body.
+    /// The stack's field with this suffix that belongs to the body.
     pub fn own(&self, suffix: &str) -> Ident {
         body_ident(self.body, suffix)
     }
 }
 
-/// A scalar function's marker.
+/// The marker type of a scalar function.
 pub fn activation(activation: Activation) -> TokenStream {
     match activation {
         Activation::Silu => quote!(Silu),

@@ -44,14 +44,14 @@ pub fn stack(plan: &Plan) -> TokenStream {
     }
 }
 
-/// Something phases work in: its name among the buffers, its type, and how it is made.
+/// Scratch of phases: the name among the buffers, its type, and the expression that makes it.
 pub type Working = (Ident, TokenStream, TokenStream);
 
-/// What a body's phases work in.
+/// Scratch of a body's phases.
 pub struct Scratch {
-    /// Its type.
+    /// The type.
     pub kind: TokenStream,
-    /// How it is made; `lanes` is in scope.
+    /// The expression that makes it; `lanes` is in scope.
     pub new: TokenStream,
 }
 
@@ -70,7 +70,7 @@ pub fn frequency_table(body: &PlanBody, frequencies: &RotaryFrequencies) -> Toke
     }
 }
 
-/// Activations, the staging of each product's input, and what else phases work in.
+/// The struct of activations, staging buffers and scratch.
 fn buffers(plan: &Plan) -> TokenStream {
     let (tokens, sequences) = (number(plan.buckets.tokens), number(plan.buckets.sequences));
     let mut fields: Vec<Working> = Vec::new();
@@ -116,7 +116,7 @@ fn buffers(plan: &Plan) -> TokenStream {
     }
 }
 
-/// The cache of keys and values of a body's layers.
+/// The K/V cache type of a body's layers.
 pub fn cache_type(plan: &Plan, heads: KvHeads) -> TokenStream {
     let kv = format_ident!("{}", plan.target.quant.kv_format.name());
     let [kv_heads, head_dim, block] = [heads.heads, heads.head_dim, plan.target.quant.kv_block].map(number);
@@ -128,7 +128,7 @@ pub fn format_name(format: Format) -> String {
     format.name().replace('-', "_")
 }
 
-/// The staging buffer of a product's input: one for each format and width.
+/// The staging buffer of a product's input, one for each format and width.
 pub fn staging(plan: &Plan, matrix: FieldId) -> (Ident, TokenStream) {
     let FieldKind::Matrix { format, columns, .. } = plan.field(matrix).kind else {
         unreachable!("a product has a matrix")
@@ -169,7 +169,8 @@ fn stack_struct(plan: &Plan) -> TokenStream {
     }
 }
 
-/// The statement that finds the angles of a batch's positions, for a body whose heads turn.
+/// The statement that finds rotary cosines and sines for a batch's positions; only for bodies with rotary
+/// heads.
 pub fn angles(body: &PlanBody) -> Option<TokenStream> {
     let factor = float(body.frequencies()?.factor);
     let table = format_ident!("{}", body_ident(body, "_frequencies").to_string().to_uppercase());
@@ -182,9 +183,8 @@ pub fn layer_order(plan: &Plan) -> Vec<usize> {
     plan.schedule.iter().filter(|(_, layer)| layer.is_some()).map(|(body, _)| body.0).collect()
 }
 
-/// Layers in the order of their bodies, of each of which all are there. Bodies that alternate do so with a
-/// period, and the loop runs over its repetitions. `run` is the statement that runs a layer of a body;
-/// `layer` and `weights` are in scope.
+/// Runs the layers in schedule order. If bodies alternate, they do so with a period, and the loop runs over
+/// its repetitions. `run` is the statement that runs a layer of a body; `layer` and `weights` are in scope.
 pub fn layer_loop(plan: &Plan, order: &[usize], run: impl Fn(&PlanBody) -> TokenStream) -> TokenStream {
     let repeats = |period: &usize| order.iter().enumerate().all(|(i, body)| order[i % period] == *body);
     let period = (1..=order.len()).find(repeats).unwrap_or(order.len());
@@ -217,7 +217,7 @@ pub fn layer_loop(plan: &Plan, order: &[usize], run: impl Fn(&PlanBody) -> Token
     }
 }
 
-/// One layer of a body.
+/// The function of one layer of a body.
 fn layer(plan: &Plan, body: &PlanBody) -> TokenStream {
     let (run, kind) = (body_ident(body, "_layer"), layer_type(&body.name));
     let phases = body.phases.iter().map(|it| phase(plan, body, it, Place::Layer));
@@ -230,7 +230,7 @@ fn layer(plan: &Plan, body: &PlanBody) -> TokenStream {
     }
 }
 
-/// What the hand-written model asks of the stack.
+/// The implementation of `Stack`, for the hand-written model.
 fn contract(plan: &Plan) -> TokenStream {
     let (mut locals, mut names, mut kept) = (Vec::new(), Vec::new(), Vec::new());
     for body in plan.bodies.iter().filter(|body| !body.layers.is_empty()) {
@@ -311,7 +311,7 @@ fn contract(plan: &Plan) -> TokenStream {
     }
 }
 
-/// The expression that makes the cache of a body's layers.
+/// The expression that makes the K/V cache of a body's layers.
 fn cache(body: &PlanBody) -> TokenStream {
     let parts = far::table(body);
     quote!(KvCache::new(&#parts, room.blocks)?)

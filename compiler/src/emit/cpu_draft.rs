@@ -1,4 +1,4 @@
-//! What `stack.rs` for a CPU has besides where the target drafts.
+//! The parts of a CPU's `stack.rs` that only a drafting target has.
 
 use super::call::{Place, phase};
 use super::cpu::{angles, layer_loop, run_layer};
@@ -7,14 +7,14 @@ use crate::graph::BodyId;
 use crate::plan::{Buffer, DraftPlan, Plan, PlanBody};
 use proc_macro2::{Literal, TokenStream};
 
-/// What follows the logits of a step.
+/// The kind of drafting that follows a step's logits.
 pub fn kind(plan: &Plan) -> TokenStream {
     let Some(draft) = plan.draft else { return quote!(()) };
     let (acceptance, width) = (acceptance(plan), number(drafted(plan, &draft).width));
     quote!(Drafting<#acceptance, #width>)
 }
 
-/// Which drafts hold.
+/// The acceptance of drafts.
 fn acceptance(plan: &Plan) -> TokenStream {
     match plan.target.draft.and_then(|draft| draft.forced_acceptance) {
         None => quote!(Verify),
@@ -25,13 +25,13 @@ fn acceptance(plan: &Plan) -> TokenStream {
     }
 }
 
-/// The buffer of the logits that a pass makes.
+/// The buffer of the logits that a pass computes.
 fn drafted<'a>(plan: &'a Plan, draft: &DraftPlan) -> &'a Buffer {
     let last = plan.bodies[draft.head.0].phases.last().expect("a head ends with its logits");
     plan.buffer(last.kind.result())
 }
 
-/// The passes.
+/// The functions of the draft passes.
 pub fn passes(plan: &Plan) -> TokenStream {
     let Some(draft) = plan.draft else { return TokenStream::new() };
     let of_head = draft.own_layer().is_some();
@@ -70,23 +70,23 @@ pub fn passes(plan: &Plan) -> TokenStream {
     }
 }
 
-/// The statements of passes.
+/// The statements of the draft passes.
 struct Statements {
     first: TokenStream,
-    /// Of the others, where they differ.
+    /// Statements of all passes but the first, if they differ.
     again: Option<TokenStream>,
     /// Functions that both call.
     shared: Option<TokenStream>,
 }
 
-/// The phases of a body outside the model's layers.
+/// The phase calls of a body outside the model's layers.
 fn phases(plan: &Plan, body: BodyId) -> Vec<TokenStream> {
     let body = &plan.bodies[body.0];
     body.phases.iter().map(|it| phase(plan, body, it, Place::Stack)).collect()
 }
 
-/// A pass of the model's layers that attend. Bodies of others are not named, so that nothing here comes to
-/// their state.
+/// A pass through the model's attention layers. Other bodies are not named, so nothing here can reach their
+/// state.
 fn of_layers(plan: &Plan, draft: &DraftPlan) -> Statements {
     let order: Vec<usize> = plan.attending().map(|body| body.0).collect();
     let attend = plan.bodies.iter().enumerate().filter(|(at, _)| order.contains(at));
@@ -102,7 +102,7 @@ fn of_layers(plan: &Plan, draft: &DraftPlan) -> Statements {
     Statements { first, again: None, shared: None }
 }
 
-/// The passes of a draft head with this layer.
+/// The passes of a draft head that has this layer.
 fn of_head_layer(plan: &Plan, draft: &DraftPlan, layer: BodyId) -> Statements {
     let angles = angles(&plan.bodies[layer.0]);
     let [first, again, layer, head] =

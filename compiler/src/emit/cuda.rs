@@ -1,5 +1,5 @@
-//! `cuda/<module>.cu`: the kernels of each program as instantiations of the library under
-//! `templates/cuda`, which is copied to `cuda/lib`, so that the directory compiles by itself.
+//! `cuda/<module>.cu`: the kernels of each program as instantiations of the library in `templates/cuda`. The
+//! library is copied to `cuda/lib`, so that the directory compiles by itself.
 
 use super::File;
 use crate::kernels::{Config, Signature};
@@ -13,10 +13,10 @@ use tera::{Context, Tera};
 const MODULE: &str = include_str!("../../../templates/cuda/module.tera");
 const KERNEL: &str = include_str!("../../../templates/cuda/kernel.tera");
 
-/// Widest line of emitted lists, but for its last name.
+/// Widest line of emitted lists, not counting its last name.
 const MOST_COLUMNS: usize = 100;
 
-/// The modules of a CUDA plan.
+/// Emits the modules of a CUDA plan.
 pub fn modules(plan: &Plan, cuda: &CudaPlan) -> Vec<File> {
     let writer = Writer::new();
     let file = |module: &Module| File {
@@ -26,7 +26,7 @@ pub fn modules(plan: &Plan, cuda: &CudaPlan) -> Vec<File> {
     cuda.modules.iter().map(file).collect()
 }
 
-/// `src/arguments.rs`: what the kernels are handed that programs launch, a struct a kind of kernel.
+/// Emits `src/arguments.rs`: a struct of arguments for each kind of kernel that programs launch.
 pub fn arguments(plan: &Plan, cuda: &CudaPlan) -> String {
     let launches = cuda.programs.iter().flat_map(Program::launches);
     let signatures: BTreeMap<&str, &Signature> = launches
@@ -56,7 +56,7 @@ pub fn arguments(plan: &Plan, cuda: &CudaPlan) -> String {
     )
 }
 
-/// What stands at the top of a module.
+/// The header comment of a module.
 fn documentation(plan: &Plan, cuda: &CudaPlan, module: &Module) -> Vec<String> {
     let program = cuda.programs.iter().find(|program| program.name == module.name);
     match program {
@@ -71,7 +71,7 @@ fn documentation(plan: &Plan, cuda: &CudaPlan, module: &Module) -> Vec<String> {
     }
 }
 
-/// Writes modules as `templates/cuda/module.tera` says.
+/// Renders modules from `templates/cuda/module.tera`.
 pub struct Writer(Tera);
 
 impl Default for Writer {
@@ -81,7 +81,7 @@ impl Default for Writer {
 }
 
 impl Writer {
-    /// Reads the templates.
+    /// Parses the templates.
     pub fn new() -> Writer {
         let mut tera = Tera::default();
         for (name, text) in [("module", MODULE), ("kernel", KERNEL)] {
@@ -90,7 +90,7 @@ impl Writer {
         Writer(tera)
     }
 
-    /// A `.cu` file of these kernels, whose names differ, below lines of `documentation`.
+    /// A `.cu` file of these kernels, below the lines of `documentation`. The names of the kernels differ.
     pub fn module(&self, documentation: &[String], racecheck: bool, kernels: &[Kernel]) -> String {
         let mut headers: Vec<&str> = Vec::new();
         for header in kernels.iter().map(|kernel| kernel.signature.header) {
@@ -107,7 +107,7 @@ impl Writer {
         self.0.render("module", &context).expect("every name of the template is in the context")
     }
 
-    /// One kernel: its constants, what C++ must find as the plan has it, and its wrapper.
+    /// One kernel: its constants, the checks that C++ agrees with the plan, and its wrapper.
     fn kernel(&self, kernel: &Kernel) -> String {
         let Signature { function, config, parameters, declarations, checks, body, .. } = kernel.signature;
         let name = config_name(&kernel.name);
@@ -137,7 +137,7 @@ impl Writer {
     }
 }
 
-/// A signature's text with its names in braces replaced.
+/// Replaces the names in braces in a signature's text.
 fn fill(text: &str, kernel: &Kernel, config: &str) -> String {
     let Kernel { block, cluster, shared, .. } = kernel;
     let mut text = text
@@ -153,7 +153,7 @@ fn fill(text: &str, kernel: &Kernel, config: &str) -> String {
     text
 }
 
-/// `ffn_gate_up` becomes `FfnGateUpConfig`.
+/// Turns `ffn_gate_up` into `FfnGateUpConfig`.
 fn config_name(kernel: &str) -> String {
     let words = kernel.split('_').filter(|word| !word.is_empty());
     words.map(|word| word[..1].to_uppercase() + &word[1..]).collect::<String>() + "Config"

@@ -1,4 +1,4 @@
-//! The programs of a CUDA stack: one function each, every launch with its grid and its arguments.
+//! The programs of a CUDA stack: one function each, with the grid and arguments of every launch.
 
 use super::cpu::{body_ident, layer_loop, layer_order};
 use super::{far, format_ident, layer_type, number, quote};
@@ -7,7 +7,7 @@ use crate::plan::cuda::{Argument, CudaPlan, Extent, Launch, Plane, Program, Regi
 use crate::plan::{Plan, PlanBody};
 use proc_macro2::TokenStream;
 
-/// A program: the function that launches it, and one a body of layers.
+/// The function that launches a program, and one per body of layers.
 pub fn program(plan: &Plan, cuda: &CudaPlan, program: &Program) -> TokenStream {
     let name = format_ident!("{}", program.name);
     let documentation = match program.regime {
@@ -56,8 +56,8 @@ pub fn program(plan: &Plan, cuda: &CudaPlan, program: &Program) -> TokenStream {
         let attends = |it: &&Launch| it.arguments.iter().any(|it| matches!(it, Argument::Cache(_)));
         let first = launches.iter().find(attends);
         let launches = launches.iter().map(|it| {
-            // Blocks on disk are there before the first kernel that looks at the cache, and after as many as
-            // may run meanwhile.
+            // Blocks must come from disk before the first kernel that reads the cache; staging this late lets
+            // as many kernels as possible run meanwhile.
             let stage = first.is_some_and(|first| std::ptr::eq(first, it)).then(|| {
                 let parts = far::table(body);
                 quote!(queue.stage(#parts[layer]);)
@@ -93,8 +93,8 @@ pub fn program(plan: &Plan, cuda: &CudaPlan, program: &Program) -> TokenStream {
     }
 }
 
-/// The statements of a program's passes that draft, and a function for each body of the model's layers among
-/// them, which runs a layer in any of these passes.
+/// The statements of a program's draft passes. Each body of the model's layers among them gets a function
+/// that runs one of its layers in any of these passes.
 fn passes(plan: &Plan, cuda: &CudaPlan, program: &Program) -> (Vec<TokenStream>, Vec<TokenStream>) {
     let run = |body: &PlanBody| format_ident!("{}_{}", program.name, body.name.replace('-', "_"));
     let of_layers = |body: &BodyId| !plan.bodies[body.0].layers.is_empty();
@@ -130,14 +130,14 @@ fn passes(plan: &Plan, cuda: &CudaPlan, program: &Program) -> (Vec<TokenStream>,
     (statements, functions)
 }
 
-/// Whether launches of this body's layers ask for weights that follow them.
+/// Whether launches of this body's layers prefetch the next layer's weights.
 pub fn looks_ahead(plan: &Plan, cuda: &CudaPlan, body: &PlanBody) -> bool {
     let at = plan.bodies.iter().position(|other| std::ptr::eq(other, body));
     let mut launches = cuda.programs.iter().filter_map(|it| it.bodies.get(at?)).flatten();
     launches.any(|it| it.arguments.iter().any(|it| matches!(it, Argument::Following(_))))
 }
 
-/// The body whose rotary table one reads: the first that turns by the same angles.
+/// The body whose rotary table a body reads: the first with the same frequencies.
 pub fn rotary_body(plan: &Plan, body: usize) -> usize {
     let own = plan.bodies[body].frequencies();
     plan.bodies.iter().position(|other| other.frequencies() == own).unwrap_or(body)
@@ -176,7 +176,7 @@ fn launch(plan: &Plan, cuda: &CudaPlan, body: Option<&PlanBody>, launch: &Launch
 fn argument(plan: &Plan, cuda: &CudaPlan, body: Option<&PlanBody>, argument: &Argument) -> TokenStream {
     match argument {
         Argument::Step => quote!(queue.step.header),
-        // Of several passes through the model's layers, the one at hand.
+        // Of several passes through the model's layers, the current one.
         Argument::Pass(_) if body.is_some() => quote!(queue.step.pass(pass)),
         Argument::Pass(pass) => {
             let pass = number(*pass);

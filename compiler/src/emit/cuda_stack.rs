@@ -1,5 +1,5 @@
-//! `stack.rs` for a CUDA device: the layer stack as programs of kernel launches, one function a program,
-//! every launch with its grid and its arguments.
+//! `stack.rs` for a CUDA device: the layer stack as programs of kernel launches, one function per program,
+//! with the grid and arguments of every launch.
 
 use super::cpu::{body_ident, frequency_table, logits_name};
 use super::cuda_programs::{looks_ahead, program, rotary_body};
@@ -49,13 +49,13 @@ pub fn stack(plan: &Plan) -> TokenStream {
     }
 }
 
-/// `decode_1` becomes `Decode1Kernels`.
+/// Turns `decode_1` into `Decode1Kernels`.
 fn kernels_type(module: &str) -> Ident {
     let words = module.split('_').map(|word| word[..1].to_uppercase() + &word[1..]);
     format_ident!("{}Kernels", words.collect::<String>())
 }
 
-/// A struct of kernels a module, and one of all modules.
+/// A struct of kernels per module, and one of all modules.
 fn kernels(cuda: &CudaPlan) -> TokenStream {
     let modules = cuda.modules.iter().map(|module| {
         let (kind, name) = (kernels_type(&module.name), &module.name);
@@ -103,19 +103,19 @@ fn kernels(cuda: &CudaPlan) -> TokenStream {
     }
 }
 
-/// Activations.
+/// The struct of activation buffers.
 fn buffers(plan: &Plan) -> TokenStream {
     let used = plan.buffers.iter().filter(|buffer| buffer.most > 0);
     area("Buffers", "Activations of one step.", used.map(|it| (it.name.as_str(), it.bytes())).collect())
 }
 
-/// What kernels work in.
+/// The struct of the kernels' scratch.
 fn scratch(cuda: &CudaPlan) -> TokenStream {
     let all = cuda.scratch.iter().map(|it| (it.name.as_str(), it.bytes));
     area("Scratch", "What kernels hand on to each other besides activations; zero at first.", all.collect())
 }
 
-/// A struct of addresses and the bytes behind them.
+/// A struct of addresses, with the bytes of each.
 fn area(name: &str, documentation: &str, fields: Vec<(&str, u64)>) -> TokenStream {
     let (kind, documentation) = (format_ident!("{name}"), format!(" {documentation}"));
     let names: Vec<Ident> = fields.iter().map(|(name, _)| format_ident!("{name}")).collect();
@@ -140,12 +140,12 @@ fn bodies_with_layers(plan: &Plan) -> impl Iterator<Item = &PlanBody> {
     plan.bodies.iter().filter(|body| !body.layers.is_empty())
 }
 
-/// Those with layers, and the draft head's one.
+/// Bodies that keep state: those with layers, and the draft head's layer.
 fn bodies_that_remember(plan: &Plan) -> impl Iterator<Item = &PlanBody> {
     bodies_with_layers(plan).chain(plan.draft_layer())
 }
 
-/// Whether the rotary table of a body is its own.
+/// Whether a body has a rotary table of its own.
 fn turns(plan: &Plan, body: &PlanBody) -> bool {
     let at = plan.bodies.iter().position(|other| std::ptr::eq(other, body));
     body.frequencies().is_some() && at.is_some_and(|at| rotary_body(plan, at) == at)
@@ -186,7 +186,7 @@ fn stack_struct(plan: &Plan, cuda: &CudaPlan) -> TokenStream {
     }
 }
 
-/// The programs that are recorded, in the order of their numbers, each with the passes that draft behind it.
+/// The programs captured as graphs, in order of their numbers, each with the draft passes that follow it.
 fn recorded(cuda: &CudaPlan) -> impl Iterator<Item = (&Program, Option<&Program>)> {
     let decode = cuda.programs.iter().filter(|program| program.regime == Regime::Decode);
     decode.map(|program| {
@@ -195,7 +195,7 @@ fn recorded(cuda: &CudaPlan) -> impl Iterator<Item = (&Program, Option<&Program>
     })
 }
 
-/// The programs that steps launch themselves.
+/// The programs that steps launch without a graph.
 fn programs_impl(cuda: &CudaPlan) -> TokenStream {
     let of = |regime| cuda.programs.iter().rfind(|it| it.regime == regime).expect("one of each");
     let (prefill, head) = (of(Regime::Prefill), of(Regime::Head));
@@ -269,7 +269,7 @@ fn programs_impl(cuda: &CudaPlan) -> TokenStream {
     }
 }
 
-/// What the hand-written model asks of the stack.
+/// The implementation of `Stack`, for the hand-written model.
 fn contract(plan: &Plan, cuda: &CudaPlan) -> TokenStream {
     let (mut kept, mut names) = (Vec::new(), Vec::new());
     let (mut rotary_position, mut areas) = (0, plan.buffers.len() + cuda.scratch.len());
@@ -303,7 +303,7 @@ fn contract(plan: &Plan, cuda: &CudaPlan) -> TokenStream {
             names.push(rotary);
         }
     }
-    // Each may leave a gap up to the next multiple of 256.
+    // Each area may leave a gap up to the next multiple of 256.
     let (gaps, rotary_position) = (number(256 * areas), number(rotary_position));
     let state = number(plan.memory.state as usize);
     let weights = cuda_weights::loads(plan);
@@ -358,8 +358,7 @@ fn contract(plan: &Plan, cuda: &CudaPlan) -> TokenStream {
     }
 }
 
-/// Where the weights that follow each layer begin and end: the tables' names, and the statements that make
-/// them.
+/// Begin and end of the weights after each layer: the names of the tables, and the statements that fill them.
 fn following(plan: &Plan, cuda: &CudaPlan) -> (Vec<Ident>, Vec<TokenStream>) {
     let bodies = plan.bodies.iter().enumerate().filter(|(_, body)| looks_ahead(plan, cuda, body));
     let of_body = |(at, body): (usize, &PlanBody)| {

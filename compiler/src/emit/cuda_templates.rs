@@ -1,18 +1,17 @@
-//! Declared kernels as templates over their struct of constants, for programs that instantiate them in ways
-//! no plan does: those of tests/cuda. The plan's figures become arguments of the template, which asserts what
-//! a build's wrappers assert; so a parameter or a condition that changes does not compile in tests/cuda until
-//! its caller follows.
+//! Declared kernels as templates over their struct of constants. tests/cuda instantiates them in ways that no
+//! plan does. The plan's figures become arguments of the template, which asserts what a build's wrappers
+//! assert; a parameter or condition that changes does not compile in tests/cuda until its caller follows.
 
 use super::File;
 use crate::blocks;
 use crate::kernels::{Config, Signature};
 use std::path::Path;
 
-/// What lines in a function begin with.
+/// Indentation within a function.
 const INDENT: &str = "    ";
 
-/// `kernels/<function>.cuh` of every kernel that can be a template: which declares nothing of its own around
-/// its struct of constants.
+/// `kernels/<function>.cuh` of every kernel that can be a template, which excludes those with declarations of
+/// their own around the struct of constants.
 pub fn templates() -> Vec<File> {
     let whole = |it: &&Signature| it.config != Config::None && it.declarations.is_empty();
     blocks::kernels().filter(whole).map(template).collect()
@@ -52,13 +51,13 @@ fn template(signature: &Signature) -> File {
     File { path: Path::new("kernels").join(function).with_extension("cuh"), text }
 }
 
-/// A declaration's text with the template's parameters for its names in braces.
+/// Replaces the names in braces in a declaration by the template's parameters.
 fn fill(text: &str) -> String {
     let names = [("{config}", "C"), ("{block}", "BLOCK"), ("{shared}", "SHARED"), ("{cluster}", "CLUSTER")];
     names.into_iter().fold(text.to_owned(), |text, (name, argument)| text.replace(name, argument))
 }
 
-/// A parameter's type, said to be one where it is a member of what a struct of constants makes.
+/// Marks a parameter's type as a type if it depends on the struct of constants.
 fn dependent(kind: &str) -> String {
     let (constant, element) = kind.strip_prefix("const ").map_or(("", kind), |element| ("const ", element));
     let typename = if kind.contains("{config}") { "typename " } else { "" };
@@ -84,7 +83,7 @@ mod tests {
         assert!(stage.contains("    stage<C>(step, x, norm, out);\n"), "{stage}");
         assert!(text("kernels/select.cuh").contains("monomorph::select<C>(step"));
         assert!(files.iter().all(|file| !file.text.contains("{config}") && !file.text.contains("{shared}")));
-        // Their wrappers declare a second struct of constants.
+        // The wrappers of these kernels declare a second struct of constants.
         assert!(!files.iter().any(|file| file.path.ends_with("stream_beside.cuh")));
     }
 

@@ -8,7 +8,7 @@ use crate::plan::{Field, FieldId, FieldKind, Packing, Part, Plan, PlanBody, pack
 use crate::spec::types::{NormWeight, RotaryRows};
 use proc_macro2::{Ident, TokenStream};
 
-/// The shape of each matrix, a struct for the weights of a layer of each body, one for those outside the
+/// The shape of each matrix, a struct for the layer weights of each body, one for the weights outside the
 /// layers, and the bytes of all.
 pub fn structs(plan: &Plan, cuda: &CudaPlan) -> TokenStream {
     let shapes = plan.fields.iter().filter_map(|field| shape(plan, field));
@@ -53,8 +53,7 @@ fn bodies(plan: &Plan) -> impl Iterator<Item = &PlanBody> {
     plan.bodies.iter().filter(|body| !body.layers.is_empty())
 }
 
-/// The constant that holds a matrix's shape; with the body's name before it where there are layers of
-/// several.
+/// The constant of a matrix's shape, prefixed with the body's name if several bodies have layers.
 fn shape_name(plan: &Plan, field: &Field) -> Ident {
     let owner = field.owner.filter(|_| bodies(plan).count() > 1);
     let owner = owner.map_or(String::new(), |body| body_ident(&plan.bodies[body.0], "_").to_string());
@@ -178,8 +177,7 @@ fn vector_format(stored: monomorph_formats::Format) -> TokenStream {
     quote!(Format::#name)
 }
 
-/// A tensor by name, and its rows; in a layer, `layer` is in scope, and where experts have one each,
-/// `expert`.
+/// A tensor's name and rows. `layer` is in scope in a layer, and `expert` if experts have a tensor each.
 fn part(plan: &Plan, part: &Part) -> TokenStream {
     let spelled = |name: &str| match name.contains('{') {
         true => quote!(format!(#name)),

@@ -1,12 +1,12 @@
-//! What `stack.rs` has for blocks on disk: which part of a block each attending layer keeps.
+//! K/V offload in `stack.rs`: which part of an offloaded block belongs to each attention layer.
 
 use super::cpu::body_ident;
 use super::{format_ident, number, quote};
 use crate::plan::{Plan, PlanBody};
 use proc_macro2::{Ident, TokenStream};
 
-/// The bodies with caches, and the numbers of the parts of each: those of layers in the order in which these
-/// run, then the draft head's.
+/// The bodies with caches, and the numbers of each one's parts: the layers' parts in execution order, then
+/// the draft head's.
 fn caches(plan: &Plan) -> Vec<(&PlanBody, Vec<usize>)> {
     let attends = |at: usize| plan.kv_heads(&plan.bodies[at]).is_some();
     let layers = plan.schedule.iter().filter(|(body, layer)| layer.is_some() && attends(body.0));
@@ -17,12 +17,12 @@ fn caches(plan: &Plan) -> Vec<(&PlanBody, Vec<usize>)> {
     bodies.filter(|(_, numbers)| !numbers.is_empty()).collect()
 }
 
-/// What the table of a body's parts is called.
+/// Name of the table of a body's parts.
 pub fn table(body: &PlanBody) -> Ident {
     format_ident!("{}", body_ident(body, "_parts").to_string().to_uppercase())
 }
 
-/// A table of numbers for each cache.
+/// The table of part numbers of each cache.
 pub fn numbers(plan: &Plan) -> TokenStream {
     let tables = caches(plan).into_iter().map(|(body, numbers)| {
         let (name, count) = (table(body), number(numbers.len()));
@@ -36,7 +36,7 @@ pub fn numbers(plan: &Plan) -> TokenStream {
     quote!(#(#tables)*)
 }
 
-/// The bytes of each part of a block on a CUDA device, by cache, with the numbers of those that have as many.
+/// The bytes of a part on a CUDA device, for each cache, with the numbers of the parts of that size.
 pub fn parts(plan: &Plan) -> TokenStream {
     let parts = caches(plan).into_iter().filter_map(|(body, _)| {
         let bytes = number(plan.kv_heads(body)?.layout(&plan.target).block_bytes());
@@ -46,13 +46,13 @@ pub fn parts(plan: &Plan) -> TokenStream {
     quote!(&[#(#parts),*])
 }
 
-/// How many parts the model's own layers attend to: the first.
+/// Number of parts of the model's own layers, which come first.
 pub fn parts_of_model(plan: &Plan) -> usize {
     let all: usize = caches(plan).iter().map(|(_, numbers)| numbers.len()).sum();
     all - usize::from(plan.draft_layer().is_some())
 }
 
-/// The parts that a pass that drafts attends to: the draft head's, or the model's.
+/// The parts that a draft pass attends to: the draft head's, or the model's.
 pub fn draft_parts(plan: &Plan) -> TokenStream {
     let all = caches(plan).iter().map(|(_, numbers)| numbers.len()).sum::<usize>();
     let first = if plan.draft_layer().is_some() { all - 1 } else { 0 };

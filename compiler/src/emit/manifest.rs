@@ -7,10 +7,10 @@ use tera::{Context, Tera};
 
 const TEMPLATE: &str = include_str!("../../../templates/rust/Cargo.toml.tera");
 
-/// What the generated code names.
+/// Runtime crates that the generated code uses.
 const CRATES: [&str; 5] = ["device", "formats", "model", "server", "weights"];
 
-/// Fills `templates/rust/Cargo.toml.tera`; the runtime crates are paths below `root`.
+/// Renders `templates/rust/Cargo.toml.tera`; the runtime crates are paths below `root`.
 pub fn manifest(plan: &Plan, root: &Path) -> String {
     let mut tera = Tera::default();
     tera.add_raw_template("Cargo.toml", TEMPLATE).expect("the template is part of the compiler");

@@ -1,4 +1,4 @@
-//! Plan to text. An emitter chooses nothing: every number and name it writes stands in the plan.
+//! Plan to text. An emitter decides nothing: the plan contains every number and name it writes.
 
 pub(crate) mod call;
 pub(crate) mod cpu;
@@ -24,15 +24,15 @@ use std::path::{Path, PathBuf};
 /// A file of the generated crate.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct File {
-    /// Relative to the crate.
+    /// Path relative to the crate.
     pub path: PathBuf,
     /// Its content.
     pub text: String,
 }
 
-/// The crate of a planned target: a manifest, `main.rs`, the constants and the layer stack, and the kernels'
-/// source where there are any. `root` is the workspace the runtime crates stand in; `features` are the CPU
-/// features the code is compiled with.
+/// Emits the crate of a planned target: a manifest, `main.rs`, the constants, the layer stack, and the source
+/// of its kernels, if any. `root` is the workspace of the runtime crates; `features` are the CPU features the
+/// code is compiled with.
 pub fn emit(plan: &Plan, root: &Path, features: &[String]) -> Vec<File> {
     let file = |path: &str, text| File { path: path.into(), text };
     let stack = match &plan.cuda {
@@ -52,7 +52,7 @@ pub fn emit(plan: &Plan, root: &Path, features: &[String]) -> Vec<File> {
     files
 }
 
-/// The name of the generated package and of its binary.
+/// Name of the generated package and its binary.
 pub fn package_name(target: &crate::spec::types::Target) -> String {
     let name = format!("monomorph-{}", target.build().replace('/', "-"));
     name.chars().map(|c| if c.is_ascii_alphanumeric() || c == '_' { c } else { '-' }).collect()
@@ -96,7 +96,7 @@ fn stack_doc(plan: &Plan) -> String {
     )
 }
 
-/// Formats a file of items under its documentation.
+/// Formats a file of items below its documentation.
 fn rust(documentation: &str, items: TokenStream) -> String {
     let file = syn::parse2(items).expect("emitted items are Rust");
     let body = spaced(&prettyplease::unparse(&file));
@@ -107,8 +107,8 @@ fn rust(documentation: &str, items: TokenStream) -> String {
     )
 }
 
-/// Puts an empty line between items, and between the functions of an implementation, which the printer sets
-/// solid.
+/// Inserts an empty line between items, and between the functions of an implementation: the printer leaves
+/// none.
 fn spaced(code: &str) -> String {
     let mut out = String::with_capacity(code.len());
     let mut previous = "";
@@ -137,13 +137,13 @@ fn spaced(code: &str) -> String {
     out
 }
 
-/// `sliding-window` becomes `SlidingWindowLayer`.
+/// Turns `sliding-window` into `SlidingWindowLayer`.
 fn layer_type(body: &str) -> proc_macro2::Ident {
     let words = body.split(['-', '_']).map(|word| word[..1].to_uppercase() + &word[1..]);
     format_ident!("{}Layer", words.collect::<String>())
 }
 
-/// An integer literal without suffix, as people write it.
+/// An integer literal without suffix.
 pub fn number(value: usize) -> proc_macro2::Literal {
     proc_macro2::Literal::usize_unsuffixed(value)
 }

@@ -85,7 +85,7 @@ pub fn spec(plan: &Plan, features: &[String]) -> TokenStream {
             repetition_penalty: #repetition_penalty,
         })
     });
-    // Whole tokens a second: the digits behind them would only make every build's text differ.
+    // Whole tokens per second: further digits would only make the text of every build differ.
     let [limit_decode, predicted_decode, limit_prefill, predicted_prefill] =
         plan.prediction.rates().map(|rate| Literal::f64_unsuffixed(rate.round()));
     let copy_bandwidth = Literal::f64_unsuffixed(plan.target.hardware.copy_bandwidth);
@@ -162,8 +162,8 @@ fn cuda(plan: &Plan) -> TokenStream {
     }))
 }
 
-/// Every tensor of the checkpoint that the stack loads, by name: its layers, experts, shape and format.
-/// Several parts of fields may be rows of one tensor.
+/// Every tensor of the checkpoint that the stack loads, by name: its layers, experts, shape and format. Parts
+/// of several fields may be rows of one tensor.
 fn tensors(plan: &Plan) -> BTreeMap<String, Tensor> {
     let mut tensors = BTreeMap::new();
     for field in &plan.fields {
@@ -187,7 +187,7 @@ fn tensors(plan: &Plan) -> BTreeMap<String, Tensor> {
     tensors
 }
 
-/// How the stack drafts.
+/// The drafting parameters of the stack.
 fn draft(plan: &Plan) -> TokenStream {
     let Some(draft) = plan.target.draft else { return quote!(None) };
     let Drafting { method, drafts, vocabulary, forced_acceptance } = draft;
@@ -209,15 +209,16 @@ fn draft(plan: &Plan) -> TokenStream {
     }
 }
 
-/// How the stack keeps the size of a batch out of its rows' bits.
+/// The chunk alignment of a batch-invariant stack.
 fn batch_invariant(plan: &Plan) -> TokenStream {
     let Some((cuda, _)) = plan.cuda.as_ref().zip(plan.target.batch_invariant) else { return quote!(None) };
     let piece_tokens = number(cuda.piece_tokens);
     quote!(Some(BatchInvariantSpec { piece_tokens: #piece_tokens }))
 }
 
-/// The tensors of the draft head, which a build that does not draft leaves in the checkpoint: however they
-/// stand there, since nobody reads them, where their names begin as no other tensor's does.
+/// The tensors of the draft head, which a build that does not draft leaves in the checkpoint. If their names
+/// share a prefix that no other tensor has, the prefix stands for all of them, in whatever form they are
+/// stored.
 fn draft_names(plan: &Plan) -> BTreeSet<String> {
     let (model, quant) = (&plan.target.model, &plan.target.quant);
     let drafts = draft_tensors(model).into_iter().filter(|_| quant.has_draft());
@@ -230,7 +231,7 @@ fn draft_names(plan: &Plan) -> BTreeSet<String> {
     });
     let names: BTreeSet<String> = names.collect();
     let (Some(first), Some(last)) = (names.first(), names.last()) else { return names };
-    // Of sorted names, what the first and the last begin with, all begin with.
+    // The common prefix of the first and last sorted name is common to all.
     let alike = first.chars().zip(last.chars()).take_while(|(a, b)| a == b).map(|(a, _)| a);
     let common: String = alike.collect();
     let common = common.rsplit_once('.').map_or("", |(stem, _)| stem);
@@ -241,7 +242,7 @@ fn draft_names(plan: &Plan) -> BTreeSet<String> {
     [format!("{common}.*")].into()
 }
 
-/// What a `TensorSpec` says of a name.
+/// The contents of a `TensorSpec`.
 struct Tensor {
     layers: BTreeSet<usize>,
     experts: usize,
@@ -249,7 +250,7 @@ struct Tensor {
     format: Format,
 }
 
-/// A format as a path.
+/// The path of a format.
 pub fn format(format: Format) -> TokenStream {
     let name = super::format_ident!("{}", variant(format));
     quote!(Format::#name)

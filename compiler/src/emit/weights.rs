@@ -41,7 +41,7 @@ fn field_type(field: &Field) -> TokenStream {
     }
 }
 
-/// A struct for the weights of a layer of each body, and one for those outside the layers.
+/// A struct for the layer weights of each body, and one for the weights outside the layers.
 pub fn structs(plan: &Plan) -> TokenStream {
     let layers = plan.bodies.iter().enumerate().filter(|(_, body)| !body.layers.is_empty());
     let layers = layers.map(|(index, body)| layer_struct(plan, index, body));
@@ -92,14 +92,14 @@ fn weight_struct(
     }
 }
 
-/// The local variable a part's tensor is bound to: its model name without the layer.
+/// The local variable of a part's tensor: its model name without the layer.
 fn local(part: &Part) -> Ident {
     let name = part.weight.trim_start_matches("layers.{layer}.").replace("{expert}.", "");
     format_ident!("{}", name.replace('.', "_"))
 }
 
-/// The statement that finds a part's tensor, or one an expert; `checkpoint` and, in a layer, `layer` are in
-/// scope.
+/// The statement that finds a part's tensor, or one per expert. `checkpoint` is in scope, and `layer` in a
+/// layer.
 fn tensor(field: &Field, part: &Part) -> TokenStream {
     let name = &part.file.name;
     let name = if name.contains('{') { quote!(&format!(#name)) } else { quote!(#name) };
@@ -145,7 +145,7 @@ fn load(plan: &Plan, field: &Field) -> TokenStream {
     }
 }
 
-/// A part of a field, or a list of one an expert.
+/// A part of a field, or a list with one per expert.
 fn part(part: &Part, interleaved: bool) -> TokenStream {
     let local = local(part);
     let view = part.file.view.map(|view| [view.first, view.take, view.of].map(number));
