@@ -37,10 +37,10 @@ fn draft(graph: &mut Builder, model: &Model, it: &Draft) -> DraftGraph {
     DraftGraph { bodies: vec![joined, layer, head], schedule: schedule.to_vec(), hidden }
 }
 
-/// The embeddings of the tokens that follow and the hidden states handed in, each normed, side by side,
-/// through one product. The two are concatenated, not multiplied by half a matrix each: that leaves one
-/// weight, whole as the file has it, and one sum, and a backend need only write two norms next to each other
-/// before a product like any other.
+/// The embeddings of the following tokens and the hidden states passed in, each normed, side by side through
+/// one product. They are concatenated rather than multiplied by half a matrix each. This leaves one weight,
+/// whole as in the file, and one sum, and a backend need only write two norms side by side before a product
+/// like any other.
 fn draft_embed(graph: &mut Builder, model: &Model) -> Body {
     let hidden = model.hidden;
     let mut body = BodyBuilder::new("draft_embed", Some(hidden));
@@ -66,7 +66,7 @@ fn embed(graph: &mut Builder, model: &Model) -> Body {
     body.finish(residual)
 }
 
-/// Also its value of hidden states.
+/// Builds a head; also returns its value of hidden states.
 fn head(graph: &mut Builder, model: &Model, name: &str, norm: &str) -> (Body, ValueId) {
     let mut body = BodyBuilder::new(name, Some(model.hidden));
     let selected = body.node("selected", Rows::Outputs, model.hidden, Op::Select, &[ValueId(0)]);
@@ -93,18 +93,18 @@ fn layer(graph: &mut Builder, model: &Model, kind: &LayerKind, name: String) -> 
     body.finish(residual)
 }
 
-/// Collects weights, each once.
+/// Collects weights, each of them once.
 pub(crate) struct Builder<'a> {
     quant: &'a Quant,
     tensors: Vec<TensorDecl>,
     weights: Vec<Weight>,
-    /// What a layer's weights are called in place of [`LAYER_PREFIX`]: the draft head's layer is built like
-    /// any other.
+    /// Prefix of a layer's weights in place of [`LAYER_PREFIX`]: the draft head's layer is built like any
+    /// other.
     layer_prefix: &'static str,
 }
 
 impl Builder<'_> {
-    /// The weight of this name, which is one of the model's.
+    /// The weight with this name, which must be one of the model's.
     pub(crate) fn weight(&mut self, name: &str) -> WeightId {
         let name = name.replacen(LAYER_PREFIX, self.layer_prefix, 1);
         let name = name.as_str();
@@ -136,7 +136,7 @@ impl Builder<'_> {
         WeightId(self.weights.len() - 1)
     }
 
-    /// A norm over each of `groups` parts of a row.
+    /// Adds a norm over each of `groups` parts of a row.
     pub(crate) fn norm(
         &mut self,
         body: &mut BodyBuilder,
@@ -155,7 +155,7 @@ impl Builder<'_> {
         body.node(&name, rows, width, op, &[x])
     }
 
-    /// The product of `x` and the weight `name`, called `value`.
+    /// Adds the product of `x` and the weight `name`; the result is called `value`.
     pub(crate) fn linear(
         &mut self,
         body: &mut BodyBuilder,
@@ -181,7 +181,7 @@ pub(crate) struct BodyBuilder {
 }
 
 impl BodyBuilder {
-    /// A body whose first value, if it has a width, is the residual stream handed in.
+    /// A body whose first value is the incoming residual stream, if `input` gives its width.
     fn new(name: &str, input: Option<usize>) -> BodyBuilder {
         let values = input.map(|width| Value { name: "residual".to_owned(), rows: Rows::Tokens, width });
         BodyBuilder {
@@ -192,7 +192,7 @@ impl BodyBuilder {
         }
     }
 
-    /// What `op` makes of its operands, called `name`.
+    /// Adds the result of `op` on its operands, called `name`.
     pub(crate) fn node(
         &mut self,
         name: &str,

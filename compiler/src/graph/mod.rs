@@ -1,13 +1,13 @@
-//! What is computed, exactly, and nothing about how.
+//! The exact computation, with nothing about how it is carried out.
 //!
 //! A graph is a few *bodies* (the embedding, one per kind of layer, the head) and a schedule that runs them
-//! over the layers. Inside a body, ops read and write *values*: matrices of f32 with a symbolic number of
-//! rows (tokens in the step, or rows whose logits are wanted) and a known width.
+//! over the layers. Inside a body, ops read and write *values*: f32 matrices with a symbolic number of rows
+//! (tokens in the step, or rows that need logits) and a known width.
 //!
 //! A model with a draft head has a second, smaller schedule: [`Graph::draft`].
 //!
-//! Invariants: nodes stand in topological order; every value has one producer; a body reads at most the
-//! residual stream of its predecessor, and its last value is what it hands on.
+//! Invariants: nodes are in topological order; every value has one producer; a body reads no value of its
+//! predecessor but the residual stream, and passes on its last value.
 
 mod build;
 mod op;
@@ -38,67 +38,66 @@ pub struct BodyId(pub usize);
 /// A whole forward pass.
 #[derive(Clone, Debug)]
 pub struct Graph {
-    /// Tensors by symbolic name, those of the draft head included.
+    /// Tensors by symbolic name, including those of the draft head.
     pub weights: Vec<Weight>,
-    /// The distinct pieces.
+    /// The distinct bodies.
     pub bodies: Vec<Body>,
-    /// The pieces in execution order.
+    /// The bodies in execution order.
     pub schedule: Vec<Run>,
-    /// Of the last body: the hidden states after the final norm, which its logits are made of.
+    /// Value of the last body: the hidden states after the final norm, from which its logits are computed.
     pub hidden: ValueId,
-    /// The draft head, where the checkpoint has one.
+    /// The draft head, if the checkpoint has one.
     pub draft: Option<DraftGraph>,
 }
 
-/// The forward pass of a draft head, over the weights of the graph it stands in.
+/// The forward pass of a draft head, over the weights of its graph.
 ///
-/// Its first body is handed hidden states `h` after the final norm, a row a token, and looks up the embedding
-/// of the token *after* each; row `t` of its logits is about the token after that. Its positions are those of
-/// the rows, from 0, and its layer, the one with index 0, has keys and values of its own, rotated at these
-/// positions.
+/// Its first body takes hidden states `h` after the final norm, one row per token, and looks up the embedding
+/// of the token *after* each. Row `t` of its logits predicts the token after that. Its positions are those of
+/// the rows, from 0. Its layer, index 0, has keys and values of its own, rotated at these positions.
 #[derive(Clone, Debug)]
 pub struct DraftGraph {
-    /// The distinct pieces, by [`Run::body`] of its own schedule.
+    /// The distinct bodies, indexed by [`Run::body`] of its own schedule.
     pub bodies: Vec<Body>,
-    /// The pieces in execution order.
+    /// The bodies in execution order.
     pub schedule: Vec<Run>,
-    /// Of its last body: what stands for `h` where it goes on from its own drafts.
+    /// Value of its last body: takes the place of `h` when it continues from its own drafts.
     pub hidden: ValueId,
 }
 
-/// A tensor of the model. One whose name contains `{layer}` exists once a layer, one with `{expert}` once an
-/// expert.
+/// A tensor of the model. A name with `{layer}` stands for one tensor per layer, one with `{expert}` for one
+/// per expert.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Weight {
     /// The model's name for it.
     pub name: String,
-    /// Which line of the precision contract it falls under.
+    /// The line of the precision contract that applies to it.
     pub class: TensorClass,
-    /// Outputs (or the length of a vector).
+    /// Outputs, or the length of a vector.
     pub rows: usize,
     /// Inputs; 1 for a vector.
     pub columns: usize,
-    /// How many experts have one each, where its name contains `{expert}`.
+    /// Number of experts that have one each, if the name contains `{expert}`.
     pub experts: Option<usize>,
-    /// What holds it in the checkpoint.
+    /// The tensor in the checkpoint.
     pub file: FileTensor,
-    /// The shape of that, outermost dimension first.
+    /// Shape of that tensor, outermost dimension first.
     pub file_shape: Vec<usize>,
-    /// As the checkpoint stores it.
+    /// Format in the checkpoint.
     pub stored: Format,
-    /// What operands are rounded to before a product with it.
+    /// Compute format, to which operands are rounded before a product with it.
     pub compute: Compute,
-    /// The scales its codes are multiplied by, where they stand in tensors of their own.
+    /// Scales of its codes, if they are tensors of their own.
     pub scales: Option<Scales>,
 }
 
 impl Weight {
-    /// Elements of one instance, of one expert.
+    /// Elements of one instance, and of one expert.
     pub fn elements(&self) -> usize {
         self.rows * self.columns
     }
 
-    /// Stored bytes of one instance, of one expert, scales beside it not counted.
+    /// Stored bytes of one instance, and of one expert, without the scales beside it.
     pub fn bytes(&self) -> usize {
         self.stored.bytes(self.elements()).expect("the spec checks that rows fill whole blocks")
     }
@@ -107,7 +106,7 @@ impl Weight {
 /// One execution of a body.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Run {
-    /// Which.
+    /// The body executed.
     pub body: BodyId,
     /// The layer whose weights and cache it uses; `None` outside the layers.
     pub layer: Option<usize>,
@@ -116,22 +115,22 @@ pub struct Run {
 /// A piece of the forward pass.
 #[derive(Clone, Debug)]
 pub struct Body {
-    /// `embed`, `head`, or the mixer's name; of a draft head these after `draft_`.
+    /// `embed`, `head`, or the mixer's name; in a draft head, with the prefix `draft_`.
     pub name: String,
-    /// Everything ops read and write; a value no node writes is an input.
+    /// All values that ops read and write; a value without a producer is an input.
     pub values: Vec<Value>,
     /// Ops in execution order.
     pub nodes: Vec<Node>,
-    /// The residual stream handed in, if any; hidden states where a draft begins.
+    /// The incoming residual stream, if any; at the start of a draft, the hidden states.
     pub input: Option<ValueId>,
-    /// What is handed on.
+    /// The value passed on.
     pub output: ValueId,
 }
 
 /// A matrix of f32 activations.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Value {
-    /// Unique in its body.
+    /// Name, unique in its body.
     pub name: String,
     /// Number of rows.
     pub rows: Rows,
@@ -142,18 +141,18 @@ pub struct Value {
 /// A symbolic number of rows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Rows {
-    /// One a token of the step.
+    /// One per token of the step.
     Tokens,
-    /// One a token whose logits are wanted.
+    /// One per token that needs logits.
     Outputs,
-    /// So many a token, side by side: one for each expert it is given to.
+    /// This many per token, side by side: one for each expert chosen.
     Slots(usize),
 }
 
 /// An op with its operands.
 #[derive(Clone, Debug)]
 pub struct Node {
-    /// What is computed.
+    /// The op.
     pub op: Op,
     /// Operands in the op's order.
     pub inputs: Vec<ValueId>,
@@ -175,7 +174,7 @@ impl Body {
 }
 
 impl Graph {
-    /// How many layers run this body (1 for a body outside the layers).
+    /// Number of layers that run this body; 1 for a body outside the layers.
     pub fn runs(&self, body: BodyId) -> usize {
         self.schedule.iter().filter(|run| run.body == body).count()
     }
@@ -195,8 +194,8 @@ pub fn instance(name: &str, layer: Option<usize>) -> String {
 }
 
 impl Graph {
-    /// The head width of a projection (or of its bias) whose output a rotary op turns, through a norm
-    /// or not; `None` for other weights. Files that permute q and k permute these.
+    /// The head width of a projection, or of its bias, whose output a rotary op rotates, directly or after a
+    /// norm; `None` for other weights. Files that permute q and k permute these.
     pub fn rotary_head_dim(&self, weight: WeightId) -> Option<usize> {
         let drafts = self.draft.iter().flat_map(|draft| &draft.bodies);
         self.bodies.iter().chain(drafts).find_map(|body| {
@@ -217,7 +216,7 @@ impl Graph {
     }
 }
 
-/// Where model row `row` of a q or k projection stands in a file with interleaved rotary rows.
+/// The row in a file with interleaved rotary rows that holds model row `row` of a q or k projection.
 pub fn file_row(row: usize, head_dim: usize) -> usize {
     let (head, within) = (row / head_dim, row % head_dim);
     let (pair, half) = (within % (head_dim / 2), within / (head_dim / 2));

@@ -1,10 +1,10 @@
-//! The ops: exact semantics, stated once. The reference interpreter is their executable form.
+//! The ops and their exact semantics, stated once. The reference interpreter executes them.
 
 use super::WeightId;
 use crate::blocks::BlockOp;
 use crate::spec::types::{Activation, NormWeight, Rotary, RotaryPairs, RotaryScaling};
 
-/// What a node computes, row by row unless said otherwise; all arithmetic is f32.
+/// The operation of a node, row by row unless stated otherwise; all arithmetic is f32.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Op {
     /// `() -> table[token]`.
@@ -21,7 +21,7 @@ pub enum Op {
         eps: f32,
         /// Whether `w` or `1 + w` multiplies.
         form: NormWeight,
-        /// 1 for the whole row, the number of heads for a norm per head.
+        /// Parts of a row: 1 for the whole row, the number of heads for a norm per head.
         groups: usize,
     },
     /// `x -> W round(x) + b`, where `round` is the weight's compute format.
@@ -31,16 +31,16 @@ pub enum Op {
         /// `[outputs]`.
         bias: Option<WeightId>,
     },
-    /// Turns pairs of each head by `position * frequency` (Su et al., 2021).
+    /// Rotates pairs of each head by `position * frequency` (Su et al., 2021).
     Rotary {
         /// Heads in the row.
         heads: usize,
-        /// Width of one.
+        /// Width of one head.
         head_dim: usize,
-        /// Angles.
+        /// Rotary frequencies.
         frequencies: RotaryFrequencies,
     },
-    /// `(x, gate) -> x * sigmoid(gate)`, where the gate is as wide as x or 1 wide.
+    /// `(x, gate) -> x * sigmoid(gate)`, where the gate is as wide as x, or 1 wide.
     SigmoidGate,
     /// `(gate, up) -> activation(gate) * up` (Shazeer, 2020).
     Gate {
@@ -51,14 +51,14 @@ pub enum Op {
     Concat,
     /// `(a, b) -> a + b`.
     Add,
-    /// Keeps the rows whose logits are wanted.
+    /// Keeps the rows that need logits.
     Select,
-    /// An op of one block, which is stated there.
+    /// An op of one block, documented there.
     Block(BlockOp),
 }
 
 impl Op {
-    /// The name rules and reports use.
+    /// Name in rules and reports.
     pub fn name(&self) -> &'static str {
         match self {
             Op::Embedding { .. } => "embedding",
@@ -74,12 +74,12 @@ impl Op {
         }
     }
 
-    /// The names rules may use.
+    /// The names that rules may use.
     pub fn names() -> impl Iterator<Item = &'static str> {
         Op::NAMES.into_iter().chain(BlockOp::NAMES.iter().copied())
     }
 
-    /// Of the ops that belong to no block.
+    /// Names of the ops that belong to no block.
     const NAMES: [&str; 9] =
         ["embedding", "rms-norm", "linear", "rotary", "sigmoid-gate", "gate", "concat", "add", "select"];
 
@@ -97,15 +97,15 @@ impl Op {
     }
 }
 
-/// The angles of a rotary embedding: pair `i` turns by `position * inverse[i]` radians (an f32 product),
-/// and cosine and sine are multiplied by `factor`.
+/// Frequencies of a rotary embedding: pair `i` is rotated by `position * inverse[i]` radians (an f32
+/// product), and cosine and sine are multiplied by `factor`.
 #[derive(Clone, Debug, PartialEq)]
 pub struct RotaryFrequencies {
-    /// One a pair; twice as many leading dimensions of each head turn.
+    /// One per pair; twice as many leading dimensions of each head are rotated.
     pub inverse: Vec<f32>,
-    /// 1 except with YaRN.
+    /// 1 for all scalings but YaRN.
     pub factor: f32,
-    /// Which two dimensions are a pair.
+    /// Which two dimensions form a pair.
     pub pairs: RotaryPairs,
 }
 
@@ -151,7 +151,7 @@ fn llama3(frequency: f32, factor: f64, low: f64, high: f64, original: f64) -> f3
     }
 }
 
-/// Where YaRN goes from keeping frequencies (0) to dividing them (1), by pair index.
+/// YaRN's ramp from keeping frequencies (0) to dividing them (1), by pair index.
 struct YarnRamp {
     low: f64,
     high: f64,
@@ -160,7 +160,7 @@ struct YarnRamp {
 impl YarnRamp {
     fn new(rotary: &Rotary, original: f64, beta_fast: f64, beta_slow: f64, truncate: bool) -> YarnRamp {
         let dims = rotary.dims as f64;
-        // The pair that makes `rotations` turns over the original context.
+        // The pair that completes `rotations` rotations over the original context.
         let pair = |rotations: f64| {
             dims * (original / (rotations * 2.0 * std::f64::consts::PI)).ln() / (2.0 * rotary.theta.ln())
         };
