@@ -1,16 +1,16 @@
-//! The draft head, as [`crate::spec::types::Draft`] states it, and the model as a draft of itself.
+//! The draft head, as defined by [`crate::spec::types::Draft`], and the model as its own draft model.
 
 use super::{Cache, Interpreter, Logits, Outcome, Pass};
 use crate::graph::{Graph, Op, Run};
 
 impl Interpreter<'_> {
-    /// Drafts on after what `cache`, the draft's own, holds: `hidden` `[rows, hidden]` are states after the
-    /// final norm of consecutive tokens, and `following[i]` is the token after that of row `i`. Row `i` of
-    /// the logits is about the token after that; the hidden states beside them stand for the model's where
-    /// the next draft goes on from this one.
+    /// Drafts on from the contents of `cache`, the draft's own. `hidden` `[rows, hidden]` are states of
+    /// consecutive tokens after the final norm, and `following[i]` is the token after that of row `i`. Row
+    /// `i` of the logits predicts the token after that. The hidden states returned take the place of the
+    /// model's if the next draft continues from this one.
     ///
     /// # Panics
-    /// Where the checkpoint has no draft head, or there is not one token a row.
+    /// If the checkpoint has no draft head, or there is not one token per row.
     pub fn draft(&self, hidden: &[f32], following: &[u32], cache: &mut Cache, logits: Logits) -> Outcome {
         let draft = self.graph.draft.as_ref().expect("a graph with a draft head");
         let first = &draft.bodies[draft.schedule[0].body.0];
@@ -19,8 +19,8 @@ impl Interpreter<'_> {
         let pass = Pass { bodies: &draft.bodies, schedule: &draft.schedule, hidden: draft.hidden };
         self.run(&pass, hidden.to_vec(), following, cache, logits)
     }
-    /// As [`forward`](Self::forward), without the layers that do not attend: what it adds to `cache` holds
-    /// for no other pass.
+    /// Like [`forward`](Self::forward), but only through attention layers. The keys and values it adds to
+    /// `cache` are valid for no other pass.
     pub fn skip(&self, tokens: &[u32], cache: &mut Cache, logits: Logits) -> Vec<f32> {
         let Graph { bodies, schedule, hidden, .. } = self.graph;
         let attends = |run: &&Run| {

@@ -1,10 +1,10 @@
 //! The oracle: runs a [`Graph`] in f32, slowly and plainly.
 //!
 //! Goldens made with transformers check this interpreter; it checks every backend and every pass. It is never
-//! deleted and never optimised. What a quant spec declares it applies: weights are the stored format's exact
-//! values, scales beside a tensor included, operands are rounded before a product as the weight's compute
-//! format says, and keys and values are rounded to the K/V format. Sums are f64, so that its own rounding is
-//! not what a comparison sees.
+//! deleted and never optimised. It applies the quant spec: weights are the exact values of the stored format,
+//! including scales beside a tensor; operands are rounded before a product to the weight's compute format;
+//! keys and values are rounded to the K/V format. Sums are f64, so that a comparison does not depend on its
+//! own rounding.
 
 mod draft;
 pub(crate) mod ops;
@@ -20,22 +20,22 @@ use std::any::Any;
 pub struct Interpreter<'a> {
     graph: &'a Graph,
     kv_format: Format,
-    /// By weight, then by instance (a layer, or the one), then by expert (or the one).
+    /// Values by weight, then by instance (a layer, or the only one), then by expert (or the only one).
     weights: Vec<Vec<Vec<Vec<f32>>>>,
 }
 
-/// What one sequence has behind it, by layer; a draft head's is another than its model's.
+/// State of one sequence, by layer. A draft head's cache is separate from its model's.
 #[derive(Clone, Debug, Default)]
 pub struct Cache {
     layers: Vec<LayerCache>,
     tokens: usize,
 }
 
-/// What a layer keeps of a sequence: whatever its op does. `None` before its first token.
+/// State that a layer keeps of a sequence; its type depends on the op. `None` before the first token.
 #[derive(Debug, Default)]
 struct LayerCache(Option<Box<dyn Kept>>);
 
-/// A value that an op keeps.
+/// A value that an op keeps between steps.
 trait Kept: Any + std::fmt::Debug {
     fn copy(&self) -> Box<dyn Kept>;
 }
@@ -62,25 +62,25 @@ impl Cache {
     }
 }
 
-/// Which rows' logits to compute.
+/// The rows whose logits are computed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Logits {
-    /// After every token.
+    /// Every token.
     All,
-    /// After the last.
+    /// The last token.
     Last,
 }
 
-/// What a forward pass gives for the rows asked for.
+/// Results of a forward pass for the requested rows.
 #[derive(Clone, Debug)]
 pub struct Outcome {
     /// `[rows, vocabulary]`.
     pub logits: Vec<f32>,
-    /// `[rows, hidden]`: the states after the final norm, which the logits are made of.
+    /// `[rows, hidden]`: the states after the final norm, from which the logits are computed.
     pub hidden: Vec<f32>,
 }
 
-/// Bodies in execution order, and what is handed out of the last besides its output.
+/// Bodies in execution order, and the value that the last returns besides its output.
 struct Pass<'a> {
     bodies: &'a [Body],
     schedule: &'a [Run],
@@ -91,7 +91,7 @@ impl<'a> Interpreter<'a> {
     /// Reads every weight of the graph as f32.
     ///
     /// # Errors
-    /// When a tensor is missing or has another shape or format than the spec says.
+    /// When a tensor is missing, or its shape or format differs from the spec.
     pub fn new(graph: &'a Graph, quant: &Quant, checkpoint: &Checkpoint) -> Result<Self, WeightsError> {
         let mut reader = weights::Reader::new(graph, &quant.checkpoint, checkpoint);
         let ids = (0..graph.weights.len()).map(WeightId);
@@ -101,18 +101,18 @@ impl<'a> Interpreter<'a> {
         Ok(Interpreter { graph, kv_format: quant.kv_format, weights })
     }
 
-    /// Feeds `tokens` after what `cache` holds; returns logits `[rows, vocabulary]`.
+    /// Feeds `tokens` after the contents of `cache`; returns logits `[rows, vocabulary]`.
     pub fn forward(&self, tokens: &[u32], cache: &mut Cache, logits: Logits) -> Vec<f32> {
         self.forward_with_hidden(tokens, cache, logits).logits
     }
 
-    /// As [`forward`](Self::forward), with the hidden states that a draft goes on from.
+    /// Like [`forward`](Self::forward), with the hidden states from which a draft continues.
     pub fn forward_with_hidden(&self, tokens: &[u32], cache: &mut Cache, logits: Logits) -> Outcome {
         let Graph { bodies, schedule, hidden, .. } = self.graph;
         self.run(&Pass { bodies, schedule, hidden: *hidden }, Vec::new(), tokens, cache, logits)
     }
 
-    /// Runs a schedule, whose first body is handed `residual`.
+    /// Runs a schedule, whose first body takes `residual`.
     fn run(
         &self,
         pass: &Pass,
@@ -145,7 +145,7 @@ impl<'a> Interpreter<'a> {
     }
 }
 
-/// One op, and all that it may read.
+/// One op and all its inputs.
 pub(crate) struct Evaluation<'a> {
     interpreter: &'a Interpreter<'a>,
     body: &'a Body,
@@ -163,7 +163,7 @@ impl<'a> Evaluation<'a> {
         &self.values[self.node.inputs[index].0]
     }
 
-    /// Shape and values of a weight, of each expert.
+    /// A weight, and its values for each expert.
     pub(crate) fn experts(&self, id: WeightId) -> (&'a Weight, &'a [Vec<f32>]) {
         let graph = self.interpreter.graph;
         let instance = layer_index(graph, id, self.layer);
@@ -175,7 +175,7 @@ impl<'a> Evaluation<'a> {
         &self.experts(id).1[0]
     }
 
-    /// What keys and values are rounded to.
+    /// The format that keys and values are rounded to.
     pub(crate) fn kv_format(&self) -> Format {
         self.interpreter.kv_format
     }
@@ -185,7 +185,7 @@ impl<'a> Evaluation<'a> {
         self.cache.tokens
     }
 
-    /// What the op keeps of the sequence in this layer.
+    /// State that the op keeps of the sequence in this layer.
     pub(crate) fn state<T: Any + Clone + std::fmt::Debug + Default>(&mut self) -> &mut T {
         let kept = &mut self.cache.layer(self.layer).0;
         let kept: &mut dyn Any = kept.get_or_insert_with(|| Box::<T>::default()).as_mut();
@@ -230,7 +230,7 @@ impl<'a> Evaluation<'a> {
     }
 }
 
-/// The layers a weight exists in; `[None]` for one outside the layers.
+/// The layers that have a weight; `[None]` for one outside the layers.
 fn instances(graph: &Graph, weight: WeightId) -> Vec<Option<usize>> {
     if !graph.weights[weight.0].name.contains("{layer}") {
         return vec![None];
@@ -241,7 +241,7 @@ fn instances(graph: &Graph, weight: WeightId) -> Vec<Option<usize>> {
     graph.schedule.iter().filter(|run| uses(run.body)).map(|run| run.layer).collect()
 }
 
-/// Where an instance stands in [`Interpreter::weights`].
+/// Index of an instance in [`Interpreter::weights`].
 fn layer_index(graph: &Graph, weight: WeightId, layer: Option<usize>) -> usize {
     let of_layer = graph.weights[weight.0].name.contains("{layer}").then_some(layer).flatten();
     instances(graph, weight).iter().position(|l| *l == of_layer).expect("a weight of this layer")

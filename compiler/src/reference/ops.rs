@@ -1,4 +1,4 @@
-//! The ops, as plainly as they can be written.
+//! The ops, written as plainly as possible.
 
 use crate::graph::{RotaryFrequencies, Weight};
 use crate::spec::types::{Activation, Compute, NormWeight, RotaryPairs};
@@ -24,10 +24,10 @@ pub(super) fn rms_norm(x: &[f32], weight: &[f32], eps: f32, form: NormWeight, wi
     x.chunks_exact(width).flat_map(norm).collect()
 }
 
-/// `values` are the weight's, decoded and scaled.
+/// Computes a product; `values` are the weight's, decoded and scaled.
 pub(crate) fn linear(x: &[f32], weight: &Weight, values: &[f32], bias: Option<&[f32]>) -> Vec<f32> {
     let (rows, columns) = (weight.rows, weight.columns);
-    // What stands beside the codes scales sums: f16 holds the rest exactly.
+    // With scales beside the codes, f16 holds the codes exactly and the scales multiply sums.
     let rounded = (weight.compute == Compute::F16 && weight.scales.is_none())
         .then(|| values.chunks_exact(columns).flat_map(through_halves).collect::<Vec<_>>());
     let values = rounded.as_deref().unwrap_or(values);
@@ -55,7 +55,8 @@ fn round_activations(x: &[f32], compute: Compute) -> Vec<f32> {
     }
 }
 
-/// Eight partial sums, so that the oracle takes minutes and not hours; in f64 their order does not matter.
+/// Eight partial sums, so that the oracle takes minutes rather than hours; in f64 their order does not
+/// matter.
 pub(crate) fn dot(a: &[f32], b: &[f32]) -> f64 {
     let mut sums = [0.0f64; 8];
     let (a8, a_rest) = a.as_chunks::<8>();
@@ -101,7 +102,7 @@ pub(crate) fn round(x: &[f32], format: Format) -> Vec<f32> {
     out
 }
 
-/// `x * sigmoid(gate)`, where each gate is for `width` elements.
+/// `x * sigmoid(gate)`, with one gate per `width` elements.
 pub(super) fn sigmoid_gate(x: &[f32], gate: &[f32], width: usize) -> Vec<f32> {
     let gated = x.chunks_exact(width).zip(gate).flat_map(|(x, gate)| {
         let open = 1.0 / (1.0 + (-f64::from(*gate)).exp());
@@ -192,8 +193,7 @@ mod tests {
 
     #[test]
     fn f16_products_round_both_operands_and_not_their_sum() {
-        // 2^-11 is half of what f16 tells apart at 1: a tie, which goes to 1, and three halves go to 1 +
-        // 2^-9.
+        // 2^-11 is half an f16 ulp at 1: a tie, which rounds to 1. Three halves round to 1 + 2^-9.
         let (tie, above) = (1.0 + 2f32.powi(-11), 1.0 + 3.0 * 2f32.powi(-11));
         let product = |x: &[f32], values: &[f32], weight: &Weight| linear(x, weight, values, None)[0];
         let plain = weight(Compute::F16, None);
@@ -201,12 +201,12 @@ mod tests {
         assert_eq!(product(&[1.0, 0.0], &[above, 0.0], &plain), 1.0 + 2f32.powi(-9));
         assert_eq!(product(&[1.0, 2f32.powi(-20)], &[1.0, 1.0], &plain), 1.0 + 2f32.powi(-20));
         assert_eq!(product(&[tie, 0.0], &[above, 0.0], &weight(Compute::F32, None)), tie * above);
-        // Beyond the range of f16, either way, and 2^-38 below the largest: half of what is left of f16
-        // there, a tie.
+        // Values outside the range of f16 in both directions. 2^-38 below the largest is the smallest that
+        // f16 keeps; half of it is a tie.
         assert_eq!(product(&[2f32.powi(90), 0.0], &[2f32.powi(-80), 0.0], &plain), 1024.0);
         assert_eq!(product(&[1.0, 2f32.powi(-38)], &[0.0, 1.0], &plain), 2f32.powi(-38));
         assert_eq!(product(&[1.0, 2f32.powi(-39)], &[0.0, 1.0], &plain), 0.0);
-        // Codes with companions are exact in f16, and their scales multiply sums.
+        // Codes with companions are exact in f16; their scales multiply sums.
         let scales = Scales { form: ScaleForm::Tensor, companions: Vec::new() };
         assert_eq!(product(&[1.0, 0.0], &[tie, 0.0], &weight(Compute::F16, Some(scales))), tie);
     }

@@ -1,10 +1,10 @@
-//! Every weight as f32, the stored format's exact values.
+//! Every weight as f32: the exact values of the stored format.
 
 use crate::graph::{Graph, Weight, WeightId, file_row, instance};
 use crate::spec::types::{CheckpointSpec, RotaryRows};
 use monomorph_weights::{Checkpoint, WeightsError};
 
-/// Reads tensors whole; remembers the last, of which several weights may be rows.
+/// Reads whole tensors and keeps the last one, since several weights may be rows of it.
 pub(super) struct Reader<'a> {
     graph: &'a Graph,
     spec: &'a CheckpointSpec,
@@ -17,7 +17,7 @@ impl<'a> Reader<'a> {
         Reader { graph, spec, checkpoint, last: None }
     }
 
-    /// One instance of a weight: `[rows, columns]` of every expert, or of the one.
+    /// One instance of a weight: `[rows, columns]` of every expert, or of the only one.
     pub(super) fn read(&mut self, id: WeightId, layer: Option<usize>) -> Result<Vec<Vec<f32>>, WeightsError> {
         let graph = self.graph;
         let weight = &graph.weights[id.0];
@@ -36,7 +36,7 @@ impl<'a> Reader<'a> {
         experts.collect()
     }
 
-    /// All rows of a tensor of the checkpoint, scales beside it applied.
+    /// All rows of a tensor of the checkpoint, with the scales beside it applied.
     fn tensor(
         &mut self,
         weight: &Weight,
