@@ -1,4 +1,4 @@
-//! The launches of a CUDA target, and how its kernels are cut, as people and programs read them.
+//! The launches of a CUDA target and the tuning of its kernels, as text and as JSON.
 
 use crate::blocks;
 use crate::graph::BodyId;
@@ -9,12 +9,12 @@ use monomorph_formats::Format;
 use serde::Serialize;
 use std::collections::BTreeMap;
 
-/// What `explain` adds for a CUDA target.
+/// The part of `explain` that only a CUDA target has.
 #[derive(Debug, Serialize)]
 pub struct CudaReport {
-    /// `sm_90a` and the like.
+    /// Architecture, such as `sm_90a`.
     pub architecture: String,
-    /// Where the figures that kernels are cut by come from.
+    /// Source of the tuning.
     pub tuning: TuningReport,
     /// Device memory besides weights, K/V and activation buffers.
     pub scratch: Vec<ScratchReport>,
@@ -22,53 +22,53 @@ pub struct CudaReport {
     pub programs: Vec<ProgramReport>,
 }
 
-/// How kernels are cut.
+/// Tuning of the kernels.
 #[derive(Debug, Serialize)]
 pub struct TuningReport {
-    /// `HARDWARE.toml`'s defaults, or a file with the card, day and command it was measured with.
+    /// `HARDWARE.toml`'s defaults, or a tuning file with the card, day and command of its measurement.
     pub provenance: String,
-    /// Where no phase says otherwise.
+    /// Knobs of phases without settings of their own.
     pub knobs: Vec<(&'static str, u32)>,
-    /// Phases for which it does, as `phase` or `phase.bucket`, and with which.
+    /// Phases with settings, as `phase` or `phase.bucket`, and those settings.
     pub phases: Vec<(String, BTreeMap<String, u32>)>,
 }
 
-/// Scratch memory.
+/// Scratch memory of kernels.
 #[derive(Debug, Serialize)]
 pub struct ScratchReport {
-    /// Name.
+    /// Field name in the generated stack.
     pub name: String,
-    /// Bytes.
+    /// Size in bytes.
     pub bytes: u64,
 }
 
-/// A program.
+/// A program of launches.
 #[derive(Debug, Serialize)]
 pub struct ProgramReport {
-    /// Name.
+    /// Name, such as `decode_1`.
     pub name: String,
-    /// Launches of one run, all layers together.
+    /// Launches of one run, over all layers.
     pub launches: usize,
-    /// Predicted seconds of one run, as its table says.
+    /// Predicted microseconds of one run, as in its table.
     pub microseconds: f64,
     /// Each kind of launch once.
     pub kernels: Vec<LaunchReport>,
 }
 
-/// A launch.
+/// A kernel launch.
 #[derive(Debug, Serialize)]
 pub struct LaunchReport {
     /// `module.kernel`.
     pub kernel: String,
-    /// Its template.
+    /// The function template it instantiates.
     pub template: &'static str,
-    /// Blocks: numbers, or T, S, O (tokens, sequences, outputs of the step) over rows a block.
+    /// Grid: numbers, or T, S, O (tokens, sequences, outputs of the step) over rows per block.
     pub grid: [String; 3],
-    /// Threads a block.
+    /// Threads per block.
     pub block: u32,
-    /// Blocks a cluster.
+    /// Blocks per cluster.
     pub cluster: u32,
-    /// Dynamic shared memory.
+    /// Bytes of dynamic shared memory.
     pub shared: u32,
 }
 
@@ -109,7 +109,7 @@ fn program(plan: &Plan, cuda: &CudaPlan, program: &Program) -> ProgramReport {
     let bodies = plan.schedule.iter().filter(|(body, _)| !program.bodies[body.0].is_empty());
     let phases =
         bodies.flat_map(|(body, _)| (0..plan.bodies[body.0].phases.len()).map(|phase| (body.0, phase)));
-    // A pass through the model's layers runs each body as often as it has some.
+    // A pass through the model's layers runs each body once per layer of it.
     let layers = |body: &BodyId| plan.bodies[body.0].layers.len().max(1);
     let of_passes = program.passes.iter().flat_map(|(body, launches)| {
         let phases = (0..layers(body)).flat_map(|_| 0..plan.bodies[body.0].phases.len());
@@ -140,7 +140,7 @@ fn program(plan: &Plan, cuda: &CudaPlan, program: &Program) -> ProgramReport {
     }
 }
 
-/// The report as text: how kernels are cut, what they work in, and a program for each regime.
+/// The report as text: tuning, scratch, and one program for each regime.
 pub fn text(plan: &Plan) -> Vec<String> {
     let (Some(cuda), Some(report)) = (&plan.cuda, report(plan)) else { return Vec::new() };
     let mut lines =
@@ -161,10 +161,10 @@ pub fn text(plan: &Plan) -> Vec<String> {
             .iter()
             .map(|it| format!("{:<12} {:>9} {:>10.1}", it.name, it.launches, it.microseconds)),
     );
-    // One program of each way to launch tells them all: the smallest and the largest bucket, prefill, head.
+    // One program for each way to launch is enough: the smallest and the largest bucket, prefill, head.
     let mut decode = cuda.programs.iter().filter(|program| program.regime == Regime::Decode);
     let shown = decode.next().into_iter().chain(decode.next_back());
-    // Of the draft head's passes the smallest bucket.
+    // For draft passes, the smallest bucket.
     let mut passes = cuda.programs.iter().filter(|program| program.regime == Regime::Draft);
     let rest = cuda.programs.iter().filter(|it| !matches!(it.regime, Regime::Decode | Regime::Draft));
     for program in shown.chain(rest).chain(passes.next()) {
@@ -174,7 +174,7 @@ pub fn text(plan: &Plan) -> Vec<String> {
     lines
 }
 
-/// What a program launches, in which geometry, over which bytes, and how long that should take.
+/// A program's launches: geometry, bytes and predicted time.
 pub fn program_table(plan: &Plan, cuda: &CudaPlan, program: &Program) -> Vec<String> {
     let hardware = &plan.target.hardware;
     let mut lines =
@@ -199,7 +199,7 @@ pub fn program_table(plan: &Plan, cuda: &CudaPlan, program: &Program) -> Vec<Str
         lines.push(format!("{}{layers}", body.name));
         let mut previous = None;
         for launch in launches {
-            // The phase's figures stand with its first launch.
+            // The phase's figures appear with its first launch.
             let first = previous.replace(launch.phase) != Some(launch.phase);
             let figures = first.then(|| {
                 let cost = cost(plan, program, index, launch.phase, launches);
@@ -266,7 +266,7 @@ fn purpose(program: &Program) -> String {
     }
 }
 
-/// A phase's work in a program, and the launches it takes there among those of its body.
+/// A phase's work in a program, with its number of launches among those of its body.
 fn cost(plan: &Plan, program: &Program, body: usize, phase: usize, launches: &[Launch]) -> Cost {
     let costs = &plan.bodies[body].phases[phase];
     let (Phase { decode, verify, prefill, .. }, kind) = (costs, &costs.kind);
@@ -284,12 +284,12 @@ fn cost(plan: &Plan, program: &Program, body: usize, phase: usize, launches: &[L
     Cost { boundaries: launches as f64, ..cost }
 }
 
-/// Adds the bytes of the experts that `rows` tokens touch beyond those of one.
+/// Adds the bytes of experts that `rows` tokens touch beyond those of one token.
 pub fn further_experts(plan: &Plan, kind: &PhaseKind, rows: usize, cost: Cost) -> Cost {
     experts_beyond(plan, kind, 1, rows, cost)
 }
 
-/// The same beyond those of `counted`.
+/// The same beyond those of `counted` tokens.
 fn experts_beyond(plan: &Plan, kind: &PhaseKind, counted: usize, rows: usize, cost: Cost) -> Cost {
     let (PhaseKind::Experts(blocks::Experts { matrix, active, .. })
     | PhaseKind::Combine(blocks::Combine { matrix, active, .. })) = *kind

@@ -1,33 +1,33 @@
-//! What a build drafts, and what it should gain by that.
+//! Drafting of a build and its predicted gain.
 
 use crate::plan::Plan;
 use crate::spec::types::{DraftMethod, Drafting};
 use serde::Serialize;
 
-/// Parts of the drafts that hold where those before them do, for which the gain is told.
+/// Acceptance rates for which the gain is reported, each given that the drafts before were accepted.
 const ACCEPTANCES: [f64; 3] = [0.6, 0.8, 1.0];
 
-/// How a build drafts.
+/// Drafting of a build.
 #[derive(Debug, Serialize)]
 pub struct DraftReport {
-    /// With what.
+    /// Method of drafting.
     pub method: &'static str,
-    /// When.
+    /// When drafts are made.
     pub made: Made,
-    /// Tokens at a time.
+    /// Drafts per step of a sequence.
     pub drafts: usize,
-    /// Ids that can be drafted: those below it.
+    /// Ids below this can be drafted.
     pub vocabulary: usize,
-    /// The rate at which drafts are accepted whatever was sampled.
+    /// The forced rate of acceptance, whatever was sampled.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub forced_acceptance: Option<f64>,
-    /// Bodies that a step runs behind the model's, in order.
+    /// Bodies that a step runs after the model's, in order.
     pub passes: Vec<String>,
     /// Bytes that a step of one sequence moves.
     pub bytes: f64,
-    /// What it should take.
+    /// Predicted time of such a step.
     pub microseconds: f64,
-    /// What it gives.
+    /// Gain by rate of acceptance.
     pub gains: Vec<GainReport>,
 }
 
@@ -35,22 +35,22 @@ pub struct DraftReport {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Made {
-    /// After every token sampled.
+    /// After every sampled token.
     Always,
-    /// Where the engine finds some; other steps verify none.
+    /// When the engine finds some; other steps verify none.
     WhereFound,
 }
 
-/// What a step gives where so many drafts hold.
+/// Gain of a step at one rate of acceptance.
 #[derive(Debug, Serialize)]
 pub struct GainReport {
-    /// Part of the drafts that hold where those before them do.
+    /// Probability that a draft is accepted, given that those before it were.
     pub acceptance: f64,
-    /// Tokens a step.
+    /// Tokens per step.
     pub tokens: f64,
-    /// Tokens a second at the hardware's limits.
+    /// Tokens per second at the hardware's limits.
     pub limit: f64,
-    /// Tokens a second as the phases add up.
+    /// Tokens per second by the sum of the phases.
     pub predicted: f64,
 }
 

@@ -1,4 +1,4 @@
-//! A plan as people and programs read it.
+//! Reports of a plan, as text and as JSON.
 
 pub mod cuda;
 pub mod draft;
@@ -12,11 +12,11 @@ use std::fmt::Write;
 /// Everything `explain` prints, as one JSON object.
 #[derive(Debug, Serialize)]
 pub struct Report {
-    /// `hardware/model/quant`.
+    /// Name of the target, `hardware/model/quant`.
     pub target: String,
-    /// Most tokens and sequences of a step.
+    /// Most tokens of a step.
     pub step_tokens: usize,
-    /// See `step_tokens`.
+    /// Most sequences of a step.
     pub step_sequences: usize,
     /// Bytes by purpose.
     pub memory: MemoryReport,
@@ -26,22 +26,22 @@ pub struct Report {
     pub bodies: Vec<BodyReport>,
     /// Activation buffers.
     pub buffers: Vec<BufferReport>,
-    /// Weights as they stand in memory.
+    /// Weights as they are stored in memory.
     pub weights: Vec<WeightReport>,
-    /// What is there and not built.
+    /// Parts of the checkpoint that are not built.
     pub not_built: Vec<&'static str>,
-    /// Tokens a second for one sequence.
+    /// Tokens per second of one sequence.
     pub speed: SpeedReport,
-    /// How it drafts, where it was built to.
+    /// Drafting, in a build that drafts.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub draft: Option<draft::DraftReport>,
-    /// How it keeps the size of a batch out of its rows' bits, where it was built to.
+    /// Batch invariance, in a build that has it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub batch_invariant: Option<BatchInvariantReport>,
-    /// What a decode step moves and costs, where the hardware is a CUDA device.
+    /// Bytes and cost of a decode step, on a CUDA device.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub step: Option<step::StepReport>,
-    /// Launches and tuning, where the hardware is a CUDA device.
+    /// Launches and tuning, on a CUDA device.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub cuda: Option<cuda::CudaReport>,
 }
@@ -66,29 +66,29 @@ pub struct MemoryReport {
 pub struct FormatReport {
     /// Tensor class.
     pub class: String,
-    /// As stored.
+    /// Stored format.
     pub stored: &'static str,
-    /// As computed.
+    /// Compute format.
     pub compute: &'static str,
 }
 
-/// A body.
+/// A body of the plan.
 #[derive(Debug, Serialize)]
 pub struct BodyReport {
-    /// Name.
+    /// Name in the graph.
     pub name: String,
     /// Layers that run it; empty outside the layers.
     pub layers: Vec<usize>,
-    /// In order.
+    /// Phases in order.
     pub phases: Vec<PhaseReport>,
 }
 
-/// A phase.
+/// A phase of a body.
 #[derive(Debug, Serialize)]
 pub struct PhaseReport {
-    /// Name.
+    /// Name, unique in its body.
     pub name: String,
-    /// Kind.
+    /// Name of its kind.
     pub kind: &'static str,
     /// Ops it covers.
     pub ops: Vec<&'static str>,
@@ -98,13 +98,13 @@ pub struct PhaseReport {
     pub reads: Vec<String>,
     /// Buffers written.
     pub writes: Vec<String>,
-    /// One token.
+    /// Cost of one token.
     pub decode: CostReport,
-    /// A prompt of 512.
+    /// Cost of a prompt of 512 tokens.
     pub prefill: CostReport,
 }
 
-/// Work and time.
+/// Bytes, operations and time.
 #[derive(Debug, Serialize)]
 pub struct CostReport {
     /// Bytes of weights.
@@ -115,33 +115,33 @@ pub struct CostReport {
     pub state_bytes: f64,
     /// Bytes of activations.
     pub activation_bytes: f64,
-    /// Floating or integer operations, two a multiply-add.
+    /// Floating-point or integer operations, two per multiply-add.
     pub flops: f64,
-    /// Predicted.
+    /// Predicted time.
     pub microseconds: f64,
 }
 
-/// A buffer.
+/// An activation buffer.
 #[derive(Debug, Serialize)]
 pub struct BufferReport {
-    /// Name.
+    /// Field name in the generated struct.
     pub name: String,
     /// `tokens` or `outputs`.
     pub rows: String,
-    /// Columns.
+    /// Columns per row.
     pub width: usize,
-    /// At the largest step.
+    /// Bytes at the largest step.
     pub bytes: u64,
 }
 
-/// A weight.
+/// A weight field.
 #[derive(Debug, Serialize)]
 pub struct WeightReport {
-    /// Field name.
+    /// Field name in the generated struct.
     pub name: String,
-    /// How many there are.
+    /// Number of instances.
     pub instances: usize,
-    /// The checkpoint's tensors it is made of.
+    /// The checkpoint's tensors it consists of.
     pub tensors: Vec<String>,
     /// Rows and columns.
     pub shape: Vec<usize>,
@@ -149,29 +149,29 @@ pub struct WeightReport {
     pub format: &'static str,
     /// `stacked`, `gated` or `vector`.
     pub packing: &'static str,
-    /// All instances.
+    /// Bytes of all instances.
     pub bytes: u64,
 }
 
-/// How a build keeps the size of a batch out of its rows' bits.
+/// Batch invariance of a build.
 #[derive(Debug, Serialize)]
 pub struct BatchInvariantReport {
-    /// Sequences that its one decode program takes.
+    /// Sequences of its one decode program.
     pub sequences: usize,
-    /// Tokens whose multiples prompts are cut at.
+    /// Chunk alignment in tokens.
     pub piece_tokens: usize,
 }
 
-/// Tokens a second.
+/// Tokens per second.
 #[derive(Debug, Serialize)]
 pub struct SpeedReport {
-    /// Bytes over bandwidth.
+    /// Decode limit: bytes over bandwidth.
     pub limit_decode: f64,
-    /// Sum over phases.
+    /// Predicted decode: sum over phases.
     pub predicted_decode: f64,
-    /// Products at full rate, or bytes.
+    /// Prefill limit: products at full rate, or bytes over bandwidth.
     pub limit_prefill: f64,
-    /// Sum over phases.
+    /// Predicted prefill: sum over phases.
     pub predicted_prefill: f64,
 }
 
@@ -354,7 +354,7 @@ pub fn text(plan: &Plan) -> String {
     out
 }
 
-/// One body's phases as aligned rows; also what the emitted file opens with.
+/// One body's phases as aligned rows; also the header of the emitted file.
 pub fn phase_table(body: &BodyReport) -> Vec<String> {
     let layers = match body.layers.len() {
         0 => String::new(),

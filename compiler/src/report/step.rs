@@ -1,23 +1,23 @@
-//! A token's argument: which bytes a decode step of one sequence moves, over how many boundaries, and so how
-//! fast it can be and should be; and what a server claims of the memory before K/V.
+//! The cost of one token: the bytes and boundaries of a decode step of one sequence, and the speed they allow
+//! and predict; and the memory a server claims before K/V.
 
 use crate::plan::{Cost, FieldId, FieldKind, Phase, Plan, Prediction};
 use crate::spec::types::TensorClass;
 use serde::Serialize;
 use std::collections::BTreeMap;
 
-/// Tokens before the one that is argued about.
+/// Context lengths at which a step is reported.
 const CONTEXTS: [usize; 2] = [128, 32_768];
-/// What a server on a GPU takes of its card unless it is told otherwise.
+/// Part of a GPU's memory that a server takes by default.
 const MEMORY_FRACTION: f64 = 0.9;
-/// The longest sequence of a server that is not told.
+/// Longest sequence of a server by default.
 const DEFAULT_CONTEXT: usize = 8192;
 
-/// One token of one sequence.
+/// One decode step of one sequence.
 #[derive(Debug, Serialize)]
 pub struct StepReport {
-    /// Bytes of weights by tensor class, scales included, experts those that are chosen. Norms and vectors
-    /// are not counted.
+    /// Bytes of weights by tensor class, with scales and only the chosen experts. Norms and vectors are not
+    /// counted.
     pub weights: BTreeMap<&'static str, f64>,
     /// Bytes of recurrent state, read and written.
     pub state: f64,
@@ -25,41 +25,41 @@ pub struct StepReport {
     pub layers: Vec<LayerReport>,
     /// Boundaries of the whole step.
     pub boundaries: f64,
-    /// What they cost together, microseconds.
+    /// Cost of all boundaries in microseconds.
     pub boundary_microseconds: f64,
-    /// What nvfp4 takes longer to decode than to read, microseconds.
+    /// Microseconds that decoding nvfp4 takes beyond reading it.
     pub decoding_microseconds: f64,
-    /// The whole step after so many tokens.
+    /// The whole step at several context lengths.
     pub contexts: Vec<ContextReport>,
-    /// What is claimed when a server starts.
+    /// Memory claimed when a server starts.
     pub start: StartReport,
 }
 
 /// A kind of layer.
 #[derive(Debug, Serialize)]
 pub struct LayerReport {
-    /// The body's name.
+    /// Name of the body.
     pub name: String,
-    /// How many there are.
+    /// Number of layers.
     pub layers: usize,
-    /// Phases of one.
+    /// Phases of one layer.
     pub phases: usize,
-    /// Boundaries of one.
+    /// Boundaries of one layer.
     pub boundaries: f64,
 }
 
-/// A step after some context.
+/// A step at some context length.
 #[derive(Debug, Serialize)]
 pub struct ContextReport {
-    /// Tokens before.
+    /// Earlier tokens.
     pub context: usize,
     /// Bytes of keys and values.
     pub kv: f64,
     /// All bytes.
     pub bytes: f64,
-    /// Tokens a second at the bandwidth.
+    /// Tokens per second at the bandwidth.
     pub limit: f64,
-    /// Tokens a second, boundaries and decoding counted.
+    /// Tokens per second, with boundaries and decoding.
     pub predicted: f64,
 }
 
@@ -68,13 +68,13 @@ pub struct ContextReport {
 pub struct StartReport {
     /// Sequences of a step.
     pub sequences: usize,
-    /// Weights, state of all sequences, activations, what kernels work in.
+    /// Bytes of weights, state of all sequences, activations and kernel scratch.
     pub fixed: u64,
-    /// What is left of nine tenths of the memory.
+    /// Bytes left of nine tenths of the memory.
     pub left: u64,
-    /// Tokens of K/V that fit there; at least one sequence's, or the server refuses to start.
+    /// Tokens of K/V that fit there; a server refuses to start if one sequence does not fit.
     pub kv_tokens: u64,
-    /// Longest sequence unless a server is told.
+    /// Longest sequence by default.
     pub context: usize,
 }
 
@@ -123,7 +123,7 @@ pub fn report(plan: &Plan) -> Option<StepReport> {
     })
 }
 
-/// A phase of a step after `context` tokens.
+/// Cost of a phase in a step after `context` tokens.
 fn after(plan: &Plan, phase: &Phase, context: usize) -> Cost {
     let longer = (context + 1) as f64 / (Prediction::DECODE_CONTEXT + 1) as f64;
     let Cost { kv_bytes, f32_products, .. } = phase.decode;
@@ -142,7 +142,7 @@ fn read(plan: &Plan, phase: &Phase) -> Vec<(TensorClass, f64)> {
     let class = |id: FieldId| plan.field(id).parts[0].class;
     let bytes = |id: FieldId| plan.field(id).matrix_bytes(&plan.target.hardware.kind) as f64;
     let others: Vec<(TensorClass, f64)> = others.into_iter().map(|id| (class(id), bytes(id))).collect();
-    // Of the matrix of experts only what is chosen, of a table only a row.
+    // Of the experts' matrix only the chosen part is read, of a table only one row.
     let rest = phase.decode.weight_bytes - others.iter().map(|(_, bytes)| bytes).sum::<f64>();
     others.into_iter().chain([(class(matrix), rest)]).collect()
 }
