@@ -1,12 +1,12 @@
-//! Keys whose absence means something of the family: heads and their width, the activation, the ids that end
-//! an answer.
+//! Keys whose defaults depend on the family: heads and their width, the activation, the ids that end an
+//! answer.
 
 use super::families::Family;
 use super::keys::{Findings, Keys};
 use crate::spec::types::Activation;
 use serde_json::Value;
 
-/// The activations by transformers' names; several name one function.
+/// Activations by transformers' names; several names mean one function.
 const ACTIVATIONS: [(&str, Activation); 10] = [
     ("silu", Activation::Silu),
     ("swish", Activation::Silu),
@@ -20,7 +20,7 @@ const ACTIVATIONS: [(&str, Activation); 10] = [
     ("relu", Activation::Relu),
 ];
 
-/// Heads of keys and values, which divide those of queries.
+/// K/V heads; their number divides that of the query heads.
 pub(crate) fn kv_heads(
     family: &Family,
     keys: &mut Keys,
@@ -32,7 +32,7 @@ pub(crate) fn kv_heads(
             found.defaulted.push(keys.path("num_key_value_heads"));
             Some(default)
         }
-        // Only this family takes `null` for one head of keys and values a query head.
+        // Only this family takes `null`, for one K/V head per query head.
         (Some(Value::Null), Some(_)) if family.name != "qwen3" => {
             keys.count(found, "num_key_value_heads", heads?)
         }
@@ -49,7 +49,7 @@ pub(crate) fn kv_heads(
     kv_heads
 }
 
-/// Width of a head, an even one.
+/// Width of a head; must be even.
 pub(crate) fn head_dim(
     family: &Family,
     keys: &mut Keys,
@@ -85,7 +85,7 @@ pub(crate) fn head_dim(
     Some(head_dim)
 }
 
-/// `hidden_act`.
+/// Reads `hidden_act`.
 pub(crate) fn activation(family: &Family, keys: &mut Keys, found: &mut Findings) -> Option<Activation> {
     let path = keys.path("hidden_act");
     let Some(value) = keys.get("hidden_act") else {
@@ -106,7 +106,7 @@ pub(crate) fn activation(family: &Family, keys: &mut Keys, found: &mut Findings)
     Some(*activation)
 }
 
-/// `eos_token_id`: each once, without those outside the vocabulary.
+/// Reads `eos_token_id`: each id once, without those outside the vocabulary.
 pub(crate) fn stop_ids(
     default: &[u64],
     keys: &mut Keys,
@@ -127,7 +127,7 @@ pub(crate) fn stop_ids(
         found.problems.push(format!("`{path}` is neither a token id, a list of them, nor null"));
         return None;
     };
-    // Such an id can never be sampled, so it stops nothing; real configs of cut-down models have it.
+    // Such an id can never be sampled, so it stops nothing. Real configs of cut-down models have it.
     let (inside, outside): (Vec<u64>, Vec<u64>) =
         ids.into_iter().partition(|id| *id < vocabulary.unwrap_or(0) as u64);
     if let (false, Some(vocabulary)) = (outside.is_empty(), vocabulary) {

@@ -1,4 +1,4 @@
-//! Reading the config of a known family: its keys, and the variants that are not known.
+//! Reads the config of a known family: its keys, and the variants that are refused.
 
 use super::ImportError;
 use super::dimensions::{activation, stop_ids};
@@ -13,7 +13,7 @@ use crate::blocks::products::spec::Gated;
 use crate::spec::types::{Activation, Ffn, Mixer, Norm, NormWeight};
 use serde_json::{Map, Value, json};
 
-/// What a config says, in the words of MODEL.toml.
+/// The contents of a config, in terms of MODEL.toml.
 pub(super) struct Draft {
     pub(super) family: &'static str,
     pub(super) hidden: usize,
@@ -24,47 +24,47 @@ pub(super) struct Draft {
     pub(super) norm: Norm,
     /// Kinds of layers, repeated over all of them.
     pub(super) pattern: Vec<Layer>,
-    /// The mixers that the family has, by what patterns call them.
+    /// The family's mixers, by their names in patterns.
     pub(super) mixers: Vec<(&'static str, Mixer)>,
     pub(super) ffn: Ffn,
-    /// What some layers have instead of experts.
+    /// The block that some layers have instead of experts.
     pub(super) dense: Option<Ffn>,
-    /// The draft head: what the config says of it, and then whether there is one.
+    /// The draft head: at first what the config says of it, later whether there is one.
     pub(super) head: DraftHead,
     pub(super) stop_ids: Vec<u64>,
     pub(super) naming: Naming,
-    /// Which tensors are codes, where the config says it.
+    /// Which tensors are codes, if the config says so.
     pub(super) quantization: Option<Quantization>,
     /// Keys whose absence means transformers' default.
     pub(super) defaulted: Vec<String>,
-    /// Sentences for the reader.
+    /// Sentences for readers of the draft.
     pub(super) notes: Vec<String>,
 }
 
-/// How a family's checkpoints name their tensors.
+/// Tensor names in a family's checkpoints.
 pub(super) struct Naming {
-    /// Before the names of everything but the head.
+    /// Prefix of all names but the head's.
     pub(super) prefix: &'static str,
-    /// What these are called behind it, or behind a layer's: the embedding, the last norm, the norms before a
-    /// mixer and before what follows it.
+    /// Names after that prefix, or after a layer's: the embedding, the final norm, and the norms before a
+    /// mixer and before the block after it.
     pub(super) embedding: &'static str,
     pub(super) norm: &'static str,
     pub(super) mixer_norm: &'static str,
     pub(super) ffn_norm: &'static str,
-    /// Whether the projections of a delta-net are two tensors whose rows go by key heads.
+    /// Whether a delta-net's projections are two tensors with rows grouped by key heads.
     pub(super) fused: bool,
-    /// Whether experts in floats are stacked, where the checkpoint was not seen.
+    /// Whether unquantised experts are stacked, if the checkpoint was not inspected.
     pub(super) stacked: bool,
-    /// Whether there is a vision tower beside the text part.
+    /// Whether there is a vision tower besides the text part.
     pub(super) vision: bool,
 }
 
-/// What is known of a draft head.
+/// State of knowledge about a draft head.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum DraftHead {
     /// The family has none.
     Never,
-    /// There is none, or none that is known here.
+    /// There is none, or none of a known kind.
     Absent,
     /// The config does not say.
     Unsaid,
@@ -72,7 +72,7 @@ pub(super) enum DraftHead {
     Present,
 }
 
-/// Keys that say nothing about what is computed: provenance, training, generation and tokenizer settings.
+/// Keys that do not affect the computation: provenance, training, generation and tokenizer settings.
 const HARMLESS: [&str; 32] = [
     "_attn_implementation",
     "_attn_implementation_autoset",
@@ -108,7 +108,7 @@ const HARMLESS: [&str; 32] = [
     "use_cache",
 ];
 
-/// Reads a config of a known family, or of a multimodal wrapper around one.
+/// Reads the config of a known family, or of a multimodal wrapper around one.
 pub(super) fn read(config: &Map<String, Value>) -> Result<Draft, ImportError> {
     let refuse = |problem: String| Err(ImportError { problems: vec![problem] });
     let names = FAMILIES.iter().map(|it| it.name).chain(WRAPPERS.iter().map(|it| it.name));
@@ -167,7 +167,7 @@ pub(super) fn read(config: &Map<String, Value>) -> Result<Draft, ImportError> {
     whole(draft, found)
 }
 
-/// Reads the text part, whose keys are `keys`; those that a wrapper has in its stead are in `outer`.
+/// Reads the text part from `keys`; `outer` holds keys that a wrapper has instead.
 fn read_family(
     family: &Family,
     mut keys: Keys,
@@ -210,7 +210,7 @@ fn read_family(
         None => quantization::read(&mut keys, found),
     };
     if family.hybrid.is_some() {
-        // What is not read by transformers either: the state is f32.
+        // transformers does not read it either: the state is f32.
         keys.harmless(&["mamba_ssm_dtype"]);
         let why = "this family always gates attention";
         keys.only(found, "attn_output_gate", &[json!(true), Value::Null], why);
@@ -254,7 +254,7 @@ fn read_family(
     })
 }
 
-/// `mtp_num_hidden_layers` and what goes with it, which transformers does not read: a model is the same
+/// Reads `mtp_num_hidden_layers` and related keys. transformers does not read them: the model is the same
 /// without.
 fn draft_head(keys: &mut Keys, found: &mut Findings) -> Option<DraftHead> {
     let (key, dedicated) = ("mtp_num_hidden_layers", "mtp_use_dedicated_embeddings");
@@ -278,7 +278,7 @@ fn draft_head(keys: &mut Keys, found: &mut Findings) -> Option<DraftHead> {
     }
 }
 
-/// Whether the head is the embedding: a wrapper's own key decides, as in transformers.
+/// Whether the head is tied to the embedding: a wrapper's own key decides, as in transformers.
 fn tied(keys: &mut Keys, outer: Option<&mut Keys>, found: &mut Findings) -> Option<bool> {
     let key = "tie_word_embeddings";
     let Some(outer) = outer else { return keys.flag(found, key, false) };
@@ -305,21 +305,21 @@ fn ffn(
         return experts::read(experts_of, keys, found, activation).map(Ffn::Experts);
     }
     if family.hybrid.is_some() {
-        // Releases carry it; it is about experts, which this family has none of.
+        // Releases carry this key about experts, but this family has none.
         keys.only(found, "mlp_only_layers", &[json!([]), Value::Null], "this family has no experts");
     }
     let width = keys.count(found, "intermediate_size", family.width);
     Some(Gated { width: width?, activation: activation?, bias: bias? }.into())
 }
 
-/// Names every setting that would make another model of it.
+/// Reports every setting that would make it a different model.
 fn refuse_variants(family: &Family, keys: &mut Keys, found: &mut Findings) {
     let (off, null) = (json!(false), Value::Null);
     let why = format!("only `[{:?}]` is known for this family", family.architecture);
     keys.only(found, "architectures", &[json!([family.architecture]), null.clone()], &why);
     keys.only(found, "pretraining_tp", &[json!(1), null.clone()], "only 1 is known");
     for key in ["is_encoder_decoder", "add_cross_attention", "is_decoder", "tie_encoder_decoder"] {
-        // A decoder-only model says `is_decoder: false`; the key is about encoder-decoder pairs.
+        // Decoder-only models set `is_decoder: false`; the key is about encoder-decoder pairs.
         keys.only(found, key, &[off.clone(), null.clone()], "only `false` is known");
     }
     keys.only(found, "rope_interleaved", &[off.clone(), null.clone()], "only `false` is known");
@@ -328,7 +328,7 @@ fn refuse_variants(family: &Family, keys: &mut Keys, found: &mut Findings) {
     keys.only(found, "use_sliding_window", &[off, null.clone()], "sliding windows are not known yet");
     match family.name {
         "llama" => keys.only(found, "sliding_window", &[null], "sliding windows are not known yet"),
-        // Without `use_sliding_window` these two say nothing.
+        // Without `use_sliding_window` these two have no effect.
         _ => keys.harmless(&["sliding_window", "max_window_layers"]),
     }
 }

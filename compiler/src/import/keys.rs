@@ -1,23 +1,23 @@
-//! Reading a JSON object key by key: what is missing gets the family's default, what is odd becomes a
-//! problem, and what nobody asked for is unknown.
+//! Reads a JSON object key by key. A missing key gets the family's default, a bad value becomes a problem,
+//! and a key that was never read is unknown.
 
 use serde_json::{Map, Value};
 
-/// What goes wrong and what is assumed while a config is read.
+/// Problems and assumptions collected while a config is read.
 #[derive(Default)]
 pub(crate) struct Findings {
     /// Reasons to refuse.
     pub(crate) problems: Vec<String>,
-    /// Keys that are absent, so that transformers' default holds.
+    /// Absent keys, for which transformers' defaults are used.
     pub(crate) defaulted: Vec<String>,
-    /// Sentences for the reader of the draft.
+    /// Sentences for readers of the draft.
     pub(crate) notes: Vec<String>,
 }
 
-/// An object and the keys asked for so far.
+/// An object, and the keys read so far.
 pub(crate) struct Keys<'a> {
     map: &'a Map<String, Value>,
-    /// Put before a key in messages: empty, or `rope_parameters.` and the like.
+    /// Prefix of keys in messages: empty, or for example `rope_parameters.`.
     prefix: String,
     asked: Vec<String>,
 }
@@ -109,7 +109,7 @@ impl<'a> Keys<'a> {
         flag
     }
 
-    /// A key that may stand there with one of these values only; anything else is a model not known here.
+    /// A key that may have one of these values only; any other means an unknown model.
     pub(crate) fn only(&mut self, found: &mut Findings, key: &str, allowed: &[Value], why: &str) {
         if let Some(value) = self.get(key)
             && !allowed.contains(value)
@@ -118,12 +118,12 @@ impl<'a> Keys<'a> {
         }
     }
 
-    /// Marks keys as known and without meaning here.
+    /// Marks keys as known and ignored.
     pub(crate) fn harmless(&mut self, keys: &[&str]) {
         self.asked.extend(keys.iter().map(|key| (*key).to_owned()));
     }
 
-    /// Names every key nobody asked for.
+    /// Reports every key that was never read.
     pub(crate) fn finish(self, found: &mut Findings, of: &str) {
         for (key, value) in self.map {
             if !self.asked.iter().any(|asked| asked == key) {

@@ -1,15 +1,15 @@
-//! Which layers attend and which are recurrent.
+//! Which layers are attention and which are recurrent.
 
 use super::families::Family;
 use super::keys::{Findings, Keys};
 use crate::blocks::experts::import as mixture;
 use serde_json::Value;
 
-/// What patterns call the mixers.
+/// Names of the mixers in patterns.
 pub(super) const FULL: &str = "attention";
 pub(super) const LINEAR: &str = "delta";
 
-/// A layer: what the pattern calls its mixer, and whether a dense block follows where the rest have experts.
+/// A layer: its mixer's name in patterns, and whether it has a dense block where the rest have experts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Layer {
     pub(crate) mixer: &'static str,
@@ -17,13 +17,13 @@ pub(crate) struct Layer {
 }
 
 impl Layer {
-    /// As the pattern of MODEL.toml has it.
+    /// The layer's name in the pattern of MODEL.toml.
     pub(super) fn name(self) -> String {
         if self.dense { format!("{}/dense", self.mixer) } else { self.mixer.to_owned() }
     }
 }
 
-/// The mixer that `layer_types` calls so.
+/// The mixer for a value of `layer_types`.
 fn of_layer_type(value: &Value) -> Option<&'static str> {
     match value.as_str()? {
         "full_attention" => Some(FULL),
@@ -32,10 +32,10 @@ fn of_layer_type(value: &Value) -> Option<&'static str> {
     }
 }
 
-/// Layers between two that attend, the second included, when neither key says it.
+/// Default interval of attention layers: every fourth layer is one.
 const INTERVAL: usize = 4;
 
-/// All layers, of which the pattern is the shortest part that repeats evenly.
+/// The shortest pattern that repeats evenly over all layers.
 pub(super) fn pattern(
     family: &Family,
     keys: &mut Keys,
@@ -70,7 +70,7 @@ pub(super) fn pattern(
     Some(layers[..period].to_vec())
 }
 
-/// `layer_types`, which goes before any interval.
+/// Reads `layer_types`, which takes precedence over an interval.
 fn stated(
     keys: &Keys,
     found: &mut Findings,

@@ -1,8 +1,7 @@
 //! Hugging Face `config.json` to MODEL.toml and quant specs.
 //!
-//! What a key means, and what stands in for an absent one, is as in transformers 5.23. A family, key or value
-//! that is not known here is an error that names it: a model that computes something else is never guessed
-//! at.
+//! Keys and their defaults mean what they do in transformers 5.23. An unknown family, key or value is an
+//! error that names it: a model that computes something else is never guessed.
 
 pub(crate) mod dimensions;
 pub(crate) mod families;
@@ -31,16 +30,16 @@ use std::fmt;
 pub struct Imported {
     /// Text of MODEL.toml.
     pub model_toml: String,
-    /// File name and text of every quant spec: that of the checkpoint where its config or its files say how
-    /// it is stored, called after the format of most of its codes, or of its floats if it has no codes; else
-    /// `f32.toml` and `bf16.toml`.
+    /// File name and text of every quant spec. If the config or the files show how the checkpoint is stored,
+    /// this is its spec, named after the format of most of its codes, or of its floats if it has no codes.
+    /// Otherwise these are `f32.toml` and `bf16.toml`.
     pub quants: Vec<(String, String)>,
 }
 
 /// Why a config was refused: every reason, each naming its key.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ImportError {
-    /// One sentence a mistake; never empty.
+    /// One sentence per mistake; never empty.
     pub problems: Vec<String>,
 }
 
@@ -53,13 +52,12 @@ impl fmt::Display for ImportError {
 
 impl std::error::Error for ImportError {}
 
-/// Drafts the specs of the model called `name` from its `config.json` and what is `seen` of its checkpoint;
-/// what is not stored in f32 is to compute in `compute`: [`Compute::F32`], or [`Compute::F16`], which also
-/// keeps keys and values in bf16.
+/// Drafts the specs of the model called `name` from its `config.json` and from what was `seen` of its
+/// checkpoint. Tensors not stored in f32 compute in `compute`: [`Compute::F32`], or [`Compute::F16`], which
+/// also keeps keys and values in bf16.
 ///
 /// # Errors
-/// When the text is no JSON object, or anything in it, about `compute` or in the checkpoint is not known
-/// here.
+/// When the text is not a JSON object, or anything in it, in the checkpoint or about `compute` is unknown.
 pub fn import(config_json: &str, name: &str, compute: Compute, seen: &Seen) -> Result<Imported, ImportError> {
     let refuse = |problem: String| ImportError { problems: vec![problem] };
     let plain = |c: char| c.is_ascii_alphanumeric() || "._-".contains(c);
@@ -87,13 +85,13 @@ pub fn import(config_json: &str, name: &str, compute: Compute, seen: &Seen) -> R
         let file = format!("{}.toml", storage::called(storage::most(&all)));
         quants.push((file, quant::write(&draft, name, &all, compute)));
     }
-    // What the loader would refuse is refused here, before anything is written.
+    // Refuse here what the loader would refuse, before anything is written.
     spec::check(name, &model_toml, &quants).map_err(loader)?;
     Ok(Imported { model_toml, quants })
 }
 
-/// Settles whether there is a draft head: a checkpoint that is seen has it or not; else the config says it,
-/// and where it says nothing there is none.
+/// Decides whether there is a draft head. The checkpoint decides if it was seen, else the config; by default
+/// there is none.
 fn draft_head(draft: &mut Draft, seen: &Seen) {
     let there = seen.names().then(|| seen.has("mtp.fc.", "weight"));
     draft.head = match (draft.head, there) {

@@ -1,11 +1,10 @@
-//! A draft as a MODEL.toml that people like to read.
+//! Writes a draft as a readable MODEL.toml.
 
 use super::family::{Draft, DraftHead};
 use super::layers::FULL;
 use crate::spec::types::Ffn;
 use crate::spec::words;
 
-/// Writes MODEL.toml.
 pub(super) fn write(draft: &Draft, name: &str) -> String {
     let Draft { family, hidden, layers, vocabulary, context, tied, stop_ids, .. } = draft;
     let mut comment = format!("# {name}: imported from a Hugging Face config.json of the {family} family.\n");
@@ -21,7 +20,7 @@ pub(super) fn write(draft: &Draft, name: &str) -> String {
     let repeats = if draft.pattern.len() == 1 { " # in every layer" } else { "" };
     let norm = words::norm(draft.norm);
     let drafts = draft.head == DraftHead::Present;
-    // A draft head's layer attends.
+    // A draft head's layer is attention.
     let there = |name| draft.pattern.iter().any(|layer| layer.mixer == name) || (drafts && name == FULL);
     let mixers = draft.mixers.iter().filter(|(name, _)| there(*name));
     let mixers: String = mixers

@@ -1,14 +1,14 @@
-//! What checkpoints of a family call the model's tensors.
+//! Names of the model's tensors in a family's checkpoints.
 
 use super::family::Draft;
 use crate::spec::types::{DRAFT_PREFIX, FileTensor, RowView};
 use crate::spec::{LAYER_PREFIX, TensorDecl};
 
-/// What the names of a draft head's layer begin with.
+/// Prefix of the names of a draft head's layer.
 const DRAFT_LAYER: &str = "mtp.layers.0.";
 
-/// Where a tensor of the model stands in a checkpoint, named as floats are; experts are `stacked`, or have a
-/// tensor each.
+/// The place of a tensor of the model in a checkpoint, under the name of its unquantised form. Experts are
+/// `stacked`, or have one tensor each.
 ///
 /// # Panics
 /// For a tensor that no draft has.
@@ -51,13 +51,13 @@ fn in_layer(draft: &Draft, stacked: bool, part: &str) -> FileTensor {
     mixer.or_else(ffn).unwrap_or_else(|| unreachable!("{part:?} is of no known family"))
 }
 
-/// A tensor of a layer, and how the family names such.
+/// A tensor of a layer, and the family's naming.
 pub(crate) struct Place<'a> {
-    /// The parts of its name, without `bias`.
+    /// Parts of its name, without `bias`.
     pub(crate) stem: &'a [&'a str],
     /// `weight` or `bias`.
     pub(crate) kind: &'a str,
-    /// See [`super::family::Naming`].
+    /// As in [`super::family::Naming`].
     pub(crate) fused: bool,
     /// Whether the experts of a layer are stacked in two tensors.
     pub(crate) stacked: bool,
@@ -65,12 +65,12 @@ pub(crate) struct Place<'a> {
     pub(crate) hidden: usize,
 }
 
-/// All of a tensor.
+/// A whole tensor.
 pub(crate) fn whole(name: String) -> FileTensor {
     FileTensor { name, view: None }
 }
 
-/// Of each `of` rows `take`, from the row `first` on.
+/// `take` of every `of` rows, from row `first` on.
 pub(crate) fn rows(name: String, first: usize, take: usize, of: usize) -> FileTensor {
     FileTensor { name, view: Some(RowView { first, take, of }) }
 }

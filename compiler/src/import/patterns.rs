@@ -1,17 +1,17 @@
-//! How quantisation configs name modules: by name, with `*`, or by a regular expression.
+//! Module patterns of quantisation configs: a name, a name with `*`, or a regular expression.
 
-/// Names some modules.
+/// A pattern of module names.
 #[derive(Clone, Debug)]
 pub(super) enum Pattern {
-    /// All of them.
+    /// All modules.
     All,
     /// A module and those inside it.
     Module(String),
     /// The same, or the end of a module's name.
     End(String),
-    /// `*` stands for anything.
+    /// A name in which `*` matches anything.
     Glob(String),
-    /// What the name begins with, or is if `whole`.
+    /// The beginning of a name, or all of it if `whole`.
     Regex { parts: Vec<Part>, whole: bool },
 }
 
@@ -28,13 +28,13 @@ pub(super) enum Part {
 }
 
 impl Pattern {
-    /// A name that may hold `*`.
+    /// A name that may contain `*`.
     pub(super) fn glob(text: &str) -> Pattern {
         if text.contains('*') { Pattern::Glob(text.to_owned()) } else { Pattern::Module(text.to_owned()) }
     }
 
-    /// The expression after `re:`; `None` where it has more than `.`, `.*`, `\d+`, escapes, `^` before and
-    /// `$` after.
+    /// The expression after `re:`; `None` if it contains more than `.`, `.*`, `\d+`, escapes, a leading `^`
+    /// and a trailing `$`.
     pub(super) fn regex(text: &str) -> Option<Pattern> {
         let text = text.strip_prefix('^').unwrap_or(text);
         let (text, whole) = text.strip_suffix('$').map_or((text, false), |text| (text, true));
@@ -61,7 +61,7 @@ impl Pattern {
         Some(Pattern::Regex { parts, whole })
     }
 
-    /// Whether it names the module.
+    /// Whether it matches the module.
     pub(super) fn names(&self, module: &str) -> bool {
         let inside =
             |outer: &str| module.strip_prefix(outer).is_some_and(|it| it.is_empty() || it.starts_with('.'));
@@ -78,7 +78,7 @@ impl Pattern {
     }
 }
 
-/// Whether the pieces between stars stand in the name in this order, the first and last at its ends.
+/// Whether the pieces between stars occur in the name in this order, the first and last at its ends.
 fn in_order(name: &str, pieces: &[&str]) -> bool {
     let [first, middle @ .., last] = pieces else { return pieces.first() == Some(&name) };
     let Some(mut rest) = name.strip_prefix(first).and_then(|rest| rest.strip_suffix(last)) else {

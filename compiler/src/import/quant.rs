@@ -1,4 +1,4 @@
-//! How a checkpoint is stored as a quant spec that people like to read.
+//! Writes the storage of a checkpoint as a readable quant spec.
 
 use super::family::{Draft, DraftHead};
 use super::layers::FULL;
@@ -7,7 +7,7 @@ use crate::spec::types::{ClassScales, Compute, FileTensor, ScaleForm, TensorClas
 use monomorph_formats::Format;
 use std::collections::BTreeSet;
 
-/// Writes a quant spec: what is not f32 computes in `compute`, but for the norms and the router.
+/// Writes a quant spec. All tensors not in f32 compute in `compute`, except norms and the router.
 pub(super) fn write(draft: &Draft, name: &str, all: &[Placed], compute: Compute) -> String {
     let classes = classes(all);
     let stored_of_all: Vec<&str> =
@@ -92,7 +92,7 @@ fn scale_form(scales: ClassScales) -> String {
     }
 }
 
-/// What a checkpoint may hold besides, in the order of the file.
+/// Tensors that a checkpoint may contain besides, in the order of the file.
 fn unused(draft: &Draft, all: &[Placed]) -> Vec<String> {
     let mut unused = Vec::new();
     let (prefix, naming) = (draft.naming.prefix, &draft.naming);
@@ -118,7 +118,7 @@ fn unused(draft: &Draft, all: &[Placed]) -> Vec<String> {
         optimised |= suffix == "input_scale";
         let stem = file.name.rsplit_once('.').map_or(file.name.as_str(), |(stem, _)| stem);
         let name = format!("{stem}.{suffix}");
-        // Rows of one tensor share the scale of what it is multiplied by.
+        // Rows of one tensor share the scale of their input.
         if !unused.contains(&name) {
             unused.push(name);
         }

@@ -1,5 +1,5 @@
 //! `quantization_config`: which modules of a checkpoint are codes with scales, in the forms that releases
-//! have.
+//! use.
 
 use super::keys::{Findings, Keys};
 use super::patterns::Pattern;
@@ -7,16 +7,16 @@ use crate::spec::types::{ClassScales, ScaleForm};
 use monomorph_formats::Format;
 use serde_json::{Map, Value, json};
 
-/// How a tensor is stored.
+/// Storage of a tensor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Storage {
     pub(super) format: Format,
-    /// Of codes with scales beside them.
+    /// Scales beside the codes, if any.
     pub(super) scales: Option<ClassScales>,
 }
 
 impl Storage {
-    /// Floats.
+    /// Unquantised floats.
     pub(super) fn plain(format: Format) -> Storage {
         Storage { format, scales: None }
     }
@@ -26,19 +26,19 @@ impl Storage {
     }
 }
 
-/// What a config says of the tensors of its checkpoint.
+/// Storage of a checkpoint's tensors according to its config.
 #[derive(Clone, Debug)]
 pub(super) struct Quantization {
-    /// Of what is no code.
+    /// Format of unquantised tensors.
     floats: Format,
-    /// The first that names a module holds for it.
+    /// The first pattern that matches a module decides.
     groups: Vec<(Pattern, Storage)>,
-    /// Modules in floats all the same.
+    /// Modules that stay unquantised.
     ignored: Vec<Pattern>,
 }
 
 impl Quantization {
-    /// How the weight of a module is stored; of one that is no product, which no tool quantises, `None`.
+    /// Storage of a module's weight. `None` is a tensor outside products, which no tool quantises.
     pub(super) fn of(&self, module: Option<&str>) -> Storage {
         let codes =
             module.filter(|module| !self.ignored.iter().any(|it| it.names(module))).and_then(|module| {
@@ -48,7 +48,7 @@ impl Quantization {
     }
 }
 
-/// Reads it; `None` inside where there is none.
+/// Reads the config; the inner `None` means that there is none.
 pub(super) fn read(keys: &mut Keys, found: &mut Findings) -> Option<Option<Quantization>> {
     let floats = [keys.given("dtype"), keys.given("torch_dtype")].into_iter().flatten().next();
     let floats = match floats.and_then(Value::as_str) {
@@ -84,7 +84,7 @@ pub(super) fn read(keys: &mut Keys, found: &mut Findings) -> Option<Option<Quant
 
 type Read = (Option<Vec<(Pattern, Storage)>>, Option<Vec<Pattern>>);
 
-/// Blocks of 128 x 128 with a scale each, as Qwen publishes them.
+/// Blocks of 128 x 128 with a scale each, as in Qwen's releases.
 fn fp8(keys: &mut Keys, found: &mut Findings) -> Read {
     keys.only(found, "fmt", &[json!("e4m3"), Value::Null], "only `e4m3` is known");
     keys.only(found, "scale_fmt", &[Value::Null], "scales that are floats are known");
@@ -95,11 +95,11 @@ fn fp8(keys: &mut Keys, found: &mut Findings) -> Read {
         found.problems.push(format!("`{path}` is {shown}: only [128, 128] is known"));
         return (None, None);
     }
-    // Activations stay in floats here.
+    // Activations are not quantised here.
     keys.harmless(&["activation_scheme"]);
     let end = |text: &str| Some(Pattern::End(text.to_owned()));
     let ignored = match keys.given("modules_to_not_convert") {
-        // The default of transformers.
+        // transformers' default.
         None => Some(vec![Pattern::Module("lm_head".to_owned())]),
         Some(_) => patterns(keys, found, "modules_to_not_convert", end),
     };
@@ -107,9 +107,9 @@ fn fp8(keys: &mut Keys, found: &mut Findings) -> Read {
     (Some(vec![(Pattern::All, Storage::codes(ScaleForm::Block128, Format::Bf16))]), ignored)
 }
 
-/// What NVIDIA's Model Optimizer writes: one algorithm for all, or one for each layer it names.
+/// Configs of NVIDIA's Model Optimizer: one algorithm for all layers, or one for each named layer.
 fn modelopt(keys: &mut Keys, found: &mut Findings) -> Read {
-    // The cache's own format is said in the quant spec.
+    // The quant spec has its own key for the cache's format.
     keys.harmless(&["producer", "kv_cache_scheme", "kv_cache_quant_algo", "quant_library"]);
     let glob = |text: &str| Some(Pattern::glob(text));
     let mut ignored = patterns(keys, found, "ignore", glob);
@@ -133,7 +133,7 @@ fn modelopt(keys: &mut Keys, found: &mut Findings) -> Read {
     (groups, ignored)
 }
 
-/// `quantized_layers`: an algorithm by module.
+/// Reads `quantized_layers`: an algorithm by module.
 fn layers(keys: &mut Keys, found: &mut Findings) -> Option<Vec<(Pattern, Storage)>> {
     let path = keys.path("quantized_layers");
     let Some(Value::Object(layers)) = keys.given("quantized_layers") else {
@@ -149,7 +149,7 @@ fn layers(keys: &mut Keys, found: &mut Findings) -> Option<Vec<(Pattern, Storage
     layers.iter().map(layer).collect()
 }
 
-/// One of Model Optimizer's algorithms.
+/// The storage of one of Model Optimizer's algorithms.
 fn algorithm(found: &mut Findings, path: &str, name: &str, group_size: Option<usize>) -> Option<Storage> {
     match (name, group_size) {
         ("NVFP4" | "W4A16_NVFP4", None | Some(16)) => Some(Storage::codes(ScaleForm::Modelopt, Format::F32)),
@@ -163,7 +163,7 @@ fn algorithm(found: &mut Findings, path: &str, name: &str, group_size: Option<us
     }
 }
 
-/// What compressed-tensors writes, of which `nvfp4-pack-quantized` is known.
+/// Configs of compressed-tensors, of which `nvfp4-pack-quantized` is known.
 fn compressed_tensors(keys: &mut Keys, found: &mut Findings) -> Read {
     let formats = [json!("nvfp4-pack-quantized")];
     keys.only(found, "format", &formats, "only `nvfp4-pack-quantized` is known");
@@ -183,7 +183,7 @@ fn compressed_tensors(keys: &mut Keys, found: &mut Findings) -> Read {
     (groups(keys, found, ScaleForm::CompressedTensors), ignored)
 }
 
-/// `config_groups`: formats by the modules that `targets` name.
+/// Reads `config_groups`: formats by the modules that `targets` name.
 fn groups(keys: &mut Keys, found: &mut Findings, nvfp4: ScaleForm) -> Option<Vec<(Pattern, Storage)>> {
     let path = keys.path("config_groups");
     let Some(Value::Object(groups)) = keys.given("config_groups") else {
@@ -209,7 +209,7 @@ fn groups(keys: &mut Keys, found: &mut Findings, nvfp4: ScaleForm) -> Option<Vec
         name_expressions(found, &format!("{prefix}targets"), &bad);
         all.extend(targets.into_iter().map(|pattern| (pattern, storage)));
     }
-    // What is named goes before what is left.
+    // Named modules take precedence over the rest.
     all.sort_by_key(|(pattern, _)| matches!(pattern, Pattern::All));
     Some(all)
 }
@@ -228,7 +228,7 @@ fn of_weights(weights: &Map<String, Value>, nvfp4: ScaleForm) -> Option<Storage>
     (tensor && nvfp4 == ScaleForm::Modelopt).then_some(Storage::codes(ScaleForm::Tensor, Format::F32))
 }
 
-/// A class of modules, a name, or `re:` and an expression; notes what is none of these.
+/// A class of modules, a name, or `re:` and an expression; anything else goes to `bad`.
 fn expression(text: &str, bad: &mut Vec<String>) -> Option<Pattern> {
     match text.strip_prefix("re:") {
         None if text == "Linear" => Some(Pattern::All),

@@ -6,16 +6,16 @@ use crate::spec::types::{Rotary, RotaryPairs, RotaryScaling};
 use serde_json::{Map, Value};
 use std::sync::LazyLock;
 
-/// The base when no key gives one.
+/// Default base.
 const DEFAULT_THETA: f64 = 10_000.0;
 
-/// What an absent object says.
+/// Stands for an absent object.
 static EMPTY: LazyLock<Map<String, Value>> = LazyLock::new(Map::new);
 
-/// The part of a head that turns in families that turn a part, when no key says it.
+/// Default part of a head that is rotated, in families that rotate only a part.
 const DEFAULT_PART: f64 = 0.25;
 
-/// Reads every rotary key of a config. Families that turn a `part` of each head also have settings for
+/// Reads every rotary key of a config. Families that rotate a `part` of each head also have settings for
 /// images.
 pub(crate) fn read(
     keys: &mut Keys,
@@ -49,7 +49,7 @@ pub(crate) fn read(
     Some(Rotary { dims: dims?, theta: theta?, pairs: RotaryPairs::Halves, scaling: scaling? })
 }
 
-/// The object with the settings and its name: `rope_scaling` if it says anything, else `rope_parameters`.
+/// The object with the settings and its name: `rope_scaling` if it sets anything, else `rope_parameters`.
 fn settings<'a>(keys: &mut Keys<'a>, found: &mut Findings) -> Option<(&'a Map<String, Value>, String)> {
     let mut object = |key: &str| match keys.given(key) {
         None => Some(&*EMPTY),
@@ -72,7 +72,7 @@ fn settings<'a>(keys: &mut Keys<'a>, found: &mut Findings) -> Option<(&'a Map<St
     }
 }
 
-/// The base of the frequencies: the inner object's before the config's own.
+/// The base of the frequencies: the inner object's key takes precedence over the config's own.
 fn theta(keys: &mut Keys, inner: &mut Keys, found: &mut Findings) -> Option<f64> {
     let outer = match keys.get("rope_theta") {
         Some(_) => Some(keys.required_number(found, "rope_theta")?),
@@ -94,8 +94,8 @@ fn theta(keys: &mut Keys, inner: &mut Keys, found: &mut Findings) -> Option<f64>
     Some(own.or(outer).unwrap_or(DEFAULT_THETA))
 }
 
-/// `mrope_section`: positions in time, height and width, each for some of the frequencies. Text has one
-/// position for all three, so that they say nothing there.
+/// Checks `mrope_section`: positions in time, height and width, each for some of the frequencies. Text has
+/// the same position in all three, so they have no effect.
 fn sections(inner: &mut Keys, found: &mut Findings) {
     let stated = inner.get("mrope_section").is_some();
     inner.harmless(&["mrope_interleaved"]);
@@ -106,7 +106,8 @@ fn sections(inner: &mut Keys, found: &mut Findings) {
     }
 }
 
-/// The leading dimensions of a head that turn: the inner factor of the head, before the config's own.
+/// The leading dimensions of a head that are rotated: the inner object's factor takes precedence over the
+/// config's own.
 fn part_of_heads(
     keys: &mut Keys,
     inner: &mut Keys,
@@ -125,7 +126,7 @@ fn part_of_heads(
 }
 
 fn part(found: &mut Findings, path: &str, factor: f64, head_dim: usize) -> Option<usize> {
-    // Cut off as transformers does.
+    // Truncated, as in transformers.
     let dims = (head_dim as f64 * factor) as usize;
     let turns = (2..=head_dim).contains(&dims) && dims.is_multiple_of(2);
     if !turns {
@@ -138,7 +139,7 @@ fn part(found: &mut Findings, path: &str, factor: f64, head_dim: usize) -> Optio
     turns.then_some(dims)
 }
 
-/// Such families turn whole heads: transformers ignores another factor or fails on it.
+/// These families rotate whole heads: transformers ignores another factor or fails on it.
 fn whole_heads(keys: &mut Keys, found: &mut Findings) {
     if let Some(value) = keys.given("partial_rotary_factor")
         && value.as_f64() != Some(1.0)
@@ -169,7 +170,7 @@ impl Kind {
     }
 }
 
-/// `rope_type`, or `type` as it was once called.
+/// Reads `rope_type`, or its older name `type`.
 fn kind(inner: &mut Keys, found: &mut Findings) -> Option<Kind> {
     let (new, old) = (inner.get("rope_type"), inner.get("type"));
     let key = if new.is_some() { "rope_type" } else { "type" };
@@ -188,7 +189,8 @@ struct Scaled<'a, 'f> {
     keys: Keys<'a>,
     found: &'f mut Findings,
     context: Option<usize>,
-    /// `original_max_position_embeddings` of the config itself, which goes first; `None` outside if it is
+    /// The config's own `original_max_position_embeddings`, which takes precedence; the outer `None` means
+    /// that it is bad.
     /// bad.
     outer_original: Option<Option<f64>>,
 }
@@ -198,7 +200,7 @@ impl Scaled<'_, '_> {
         self.keys.required_number(self.found, "factor")
     }
 
-    /// The context of pre-training; the model's own context when no key gives it.
+    /// The context of pre-training; by default the model's own context.
     fn original(&mut self) -> Option<f64> {
         let key = "original_max_position_embeddings";
         let own = self.keys.number_or_null(self.found, key)?;
@@ -228,12 +230,12 @@ impl Scaled<'_, '_> {
 
     fn yarn(&mut self) -> Option<RotaryScaling> {
         let original = self.original();
-        // `null` asks for the ratio of the contexts; an absent key is an error in transformers too.
+        // `null` asks for the ratio of the contexts; an absent key is an error, as in transformers.
         let factor = match self.keys.get("factor") {
             Some(Value::Null) => Some(self.context? as f64 / original?),
             _ => self.factor(),
         };
-        // Zero counts as absent in these four.
+        // In these four keys zero counts as absent.
         let beta_fast = self.or_zero("beta_fast").map(|it| it.unwrap_or(32.0));
         let beta_slow = self.or_zero("beta_slow").map(|it| it.unwrap_or(1.0));
         let mscale = self.or_zero("mscale");
@@ -261,7 +263,7 @@ impl Scaled<'_, '_> {
         })
     }
 
-    /// A number above 0; `None` inside when absent, `null` or zero.
+    /// A number above 0; the inner `None` means absent, `null` or zero.
     fn or_zero(&mut self, key: &str) -> Option<Option<f64>> {
         match self.keys.given(key).and_then(Value::as_f64) {
             Some(0.0) => Some(None),

@@ -1,4 +1,4 @@
-//! What is seen of a checkpoint: the names of its tensors, and their formats where its files are there.
+//! What is known of a checkpoint: the names of its tensors, and their formats if its files are there.
 
 use super::quantization::Storage;
 use crate::spec::types::{ClassScales, ScaleForm};
@@ -7,7 +7,7 @@ use monomorph_weights::Checkpoint;
 use std::collections::BTreeMap;
 use std::path::Path;
 
-/// The tensors of a checkpoint as far as they are known.
+/// The known tensors of a checkpoint.
 #[derive(Clone, Debug, Default)]
 pub struct Seen {
     tensors: BTreeMap<String, Stored>,
@@ -15,15 +15,15 @@ pub struct Seen {
 
 #[derive(Clone, Debug)]
 enum Stored {
-    /// Only the index is there.
+    /// Only the index is there, so the format is unknown.
     Unknown,
     Known(Format),
-    /// A dtype that is none of ours.
+    /// An unsupported dtype.
     Other(String),
 }
 
 impl Seen {
-    /// Looks into the directory that a file is in: see [`Seen::read`].
+    /// Reads the directory of a file: see [`Seen::read`].
     ///
     /// # Errors
     /// As [`Seen::read`].
@@ -32,11 +32,11 @@ impl Seen {
         Seen::read(directory.unwrap_or(Path::new(".")))
     }
 
-    /// Looks into a directory: `model.safetensors` or shards tell names and formats,
-    /// `model.safetensors.index.json` alone names; where there is neither, nothing is known.
+    /// Reads a directory. `model.safetensors` or shards give names and formats;
+    /// `model.safetensors.index.json` alone gives names; without either nothing is known.
     ///
     /// # Errors
-    /// When what is there cannot be read.
+    /// When a file that is there cannot be read.
     pub fn read(directory: &Path) -> Result<Seen, String> {
         let index = directory.join("model.safetensors.index.json");
         let mut whole = directory.join("model.safetensors").is_file();
@@ -70,13 +70,15 @@ impl Seen {
         self.names() && !self.tensors.values().any(|stored| matches!(stored, Stored::Unknown))
     }
 
-    /// Whether there is a tensor whose name begins and ends so.
+    /// Whether a tensor's name has this beginning and end.
     pub(super) fn has(&self, begin: &str, end: &str) -> bool {
         self.tensors.keys().any(|name| name.starts_with(begin) && name.ends_with(end))
     }
 
-    /// How the tensor is stored whose floats would be called `name`; why not, where it is not there or not
-    /// known.
+    /// Storage of the tensor that is called `name` when unquantised.
+    ///
+    /// # Errors
+    /// When the tensor is missing or its storage unknown.
     pub(super) fn storage(&self, name: &str) -> Result<Storage, String> {
         let stem = name.rsplit_once('.').map_or(name, |(stem, _)| stem);
         let known = |suffix: &str| match self.tensors.get(&format!("{stem}.{suffix}")) {

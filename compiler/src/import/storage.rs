@@ -1,4 +1,4 @@
-//! How every tensor of a model is stored, summed up by class as a quant spec says it.
+//! Storage of every tensor of a model, summarised by class for a quant spec.
 
 use super::family::Draft;
 use super::names::place;
@@ -10,17 +10,17 @@ use crate::spec::types::{DRAFT_PREFIX, FileTensor, ScaleForm, TensorClass};
 use monomorph_formats::Format;
 use std::collections::BTreeMap;
 
-/// One tensor of the model (one a layer, one an expert) in the checkpoint.
+/// One tensor of the model (one per layer, one per expert) and its place in the checkpoint.
 pub(super) struct Placed {
     pub(super) decl: TensorDecl,
     pub(super) file: FileTensor,
     pub(super) storage: Storage,
 }
 
-/// Every tensor, stored as the files show, or else as the config says, or else in `floats`.
+/// Every tensor with its storage: as the files show, else as the config says, else `floats`.
 ///
 /// # Errors
-/// A tensor that is not there, has no known format, or is stored in several.
+/// When a tensor is missing, has no known format, or is stored in several.
 pub(super) fn all(
     draft: &Draft,
     tensors: Vec<TensorDecl>,
@@ -31,7 +31,7 @@ pub(super) fn all(
         true => seen.has(layers, ".mlp.experts.gate_up_proj"),
         false => draft.naming.stacked && draft.quantization.is_none(),
     };
-    // The draft head's experts may stand otherwise than those of the layers.
+    // The draft head's experts may be stored differently from those of the layers.
     let (of_layers, of_draft) = (stacked(draft.naming.prefix), stacked("mtp."));
     let mut problems = Vec::new();
     let mut all = Vec::new();
@@ -100,7 +100,7 @@ impl Storage {
     }
 }
 
-/// What most tensors of each class have.
+/// The storage of most tensors of each class.
 pub(super) fn classes(all: &[Placed]) -> BTreeMap<TensorClass, Storage> {
     let mut classes = BTreeMap::new();
     for placed in all {
@@ -113,7 +113,7 @@ pub(super) fn classes(all: &[Placed]) -> BTreeMap<TensorClass, Storage> {
     classes
 }
 
-/// The format of most of the bytes: of codes where there are any.
+/// The format with the most bytes, among codes if there are any.
 pub(super) fn most(all: &[Placed]) -> Format {
     let mut bytes: BTreeMap<&str, (u128, Format)> = BTreeMap::new();
     for Placed { decl, storage, .. } in all {
@@ -129,7 +129,7 @@ pub(super) fn most(all: &[Placed]) -> Format {
         .1
 }
 
-/// What quant specs are called after a format.
+/// Name of a quant spec, after its format.
 pub(super) fn called(format: Format) -> &'static str {
     match format {
         Format::Fp8E4m3 => "fp8",

@@ -1,12 +1,12 @@
-//! The families known so far: what transformers' configuration classes have for absent keys, and what sets
-//! each apart.
+//! The known families: the defaults of transformers' configuration classes, and what distinguishes each
+//! family.
 
 mod nemotron_h;
 
 use super::family::Draft;
 use super::keys::{Findings, Keys};
 
-/// Reads the config of a family that is not told by a [`Family`].
+/// Reads the config of a family that a [`Family`] cannot describe.
 pub(super) type Reader = fn(&mut Keys, &mut Findings) -> Option<Draft>;
 
 /// Families with a reader of their own, by `model_type`.
@@ -19,28 +19,28 @@ pub(crate) struct Family {
     pub(crate) hidden: usize,
     pub(crate) layers: usize,
     pub(crate) vocabulary: usize,
-    /// Of the dense block; families of experts alone have none.
+    /// Width of the dense block; unused by families that only have experts.
     pub(crate) width: usize,
     pub(crate) context: usize,
     pub(crate) heads: usize,
-    /// Used when the key is absent; `None` makes it `num_attention_heads`, as `null` always does.
+    /// Default if the key is absent; `None` means `num_attention_heads`, as `null` always does.
     pub(crate) kv_heads: Option<usize>,
-    /// Used when the key is absent; `None` divides `hidden_size` by the heads.
+    /// Default if the key is absent; `None` divides `hidden_size` by the heads.
     pub(crate) head_dim: Option<usize>,
-    /// Ids that end an answer when the key is absent.
+    /// Default of the ids that end an answer.
     pub(crate) stop_ids: &'static [u64],
     pub(crate) qk_norm: bool,
-    /// Delta-nets between gated attention of which a part turns; norms whose weights stand around 0; a draft
-    /// layer.
+    /// Delta-nets between gated attention layers that rotate part of each head; norm weights centred on 0; a
+    /// draft layer.
     pub(crate) hybrid: Option<Hybrid>,
     /// Experts in place of the dense block.
     pub(crate) experts: Option<Mixture>,
 }
 
-/// What sets the hybrid families apart from one another.
+/// What distinguishes the hybrid families from one another.
 #[derive(Clone, Copy)]
 pub(crate) struct Hybrid {
-    /// Whether the projections of a delta-net are two tensors whose rows go by key heads.
+    /// Whether a delta-net's projections are two tensors with rows grouped by key heads.
     pub(crate) fused: bool,
 }
 
@@ -50,11 +50,11 @@ pub(crate) struct Mixture {
     pub(crate) experts: usize,
     pub(crate) active: usize,
     pub(crate) width: usize,
-    /// `None` where the family has no shared expert.
+    /// Default width of the shared expert; `None` if the family has none.
     pub(crate) shared: Option<usize>,
-    /// What an absent `norm_topk_prob` means; `None` where the family always divides by the sum.
+    /// Default of `norm_topk_prob`; `None` if the family always divides by the sum.
     pub(crate) renormalise: Option<bool>,
-    /// Whether checkpoints in floats stack the experts of a layer in two tensors.
+    /// Whether unquantised checkpoints stack the experts of a layer in two tensors.
     pub(crate) stacked: bool,
     /// Whether configs may give some layers a dense block instead.
     pub(crate) dense_layers: bool,
@@ -64,7 +64,7 @@ pub(crate) struct Mixture {
 pub(crate) struct Wrapper {
     pub(crate) name: &'static str,
     pub(crate) architecture: &'static str,
-    /// Family of `text_config`.
+    /// Name of the family of `text_config`.
     pub(crate) text: &'static str,
 }
 

@@ -1,4 +1,4 @@
-//! Nemotron-H, as far as its layers are Mamba-2: a layer is a norm and one mixer.
+//! Nemotron-H, so far only with Mamba-2 layers: a layer is a norm and one mixer.
 
 use crate::blocks::mamba2::import as mamba2;
 use crate::blocks::products::spec::Nothing;
@@ -10,7 +10,7 @@ use crate::import::quantization;
 use crate::spec::types::{Norm, NormWeight};
 use serde_json::{Value, json};
 
-/// What patterns call the mixer.
+/// The mixer's name in patterns.
 const MAMBA: &str = "mamba";
 
 /// Reads the config.
@@ -20,7 +20,7 @@ pub(super) fn read(keys: &mut Keys, found: &mut Findings) -> Option<Draft> {
     let context = keys.count(found, "max_position_embeddings", 4096);
     let tied = keys.flag(found, "tie_word_embeddings", false);
     let eps = keys.number(found, "layer_norm_epsilon", 1e-5);
-    // Releases say it twice, and transformers reads the other.
+    // Releases give the epsilon twice; transformers reads the other key.
     keys.harmless(&["norm_eps"]);
     let layers = layers(keys, found);
     let mixer = mamba2::read(keys, found, eps);
@@ -35,7 +35,7 @@ pub(super) fn read(keys: &mut Keys, found: &mut Findings) -> Option<Draft> {
         "draft layers of this family are not known yet",
     );
     keys.harmless(&["hidden_dropout", "num_logits_to_keep", "rescale_prenorm_residual"]);
-    // Of layers that attend, or are experts or a dense block, of which there is none.
+    // Keys of attention, expert and dense layers, of which there are none.
     keys.harmless(&["attention_bias", "head_dim", "intermediate_size", "mlp_bias", "mlp_hidden_act"]);
     keys.harmless(&["num_attention_heads", "num_key_value_heads", "sliding_window"]);
     keys.harmless(&["moe_intermediate_size", "n_routed_experts", "n_shared_experts", "num_experts_per_tok"]);
@@ -69,7 +69,7 @@ pub(super) fn read(keys: &mut Keys, found: &mut Findings) -> Option<Draft> {
     })
 }
 
-/// How many there are: all of them Mamba-2, so far.
+/// Number of layers: all of them Mamba-2, so far.
 fn layers(keys: &mut Keys, found: &mut Findings) -> Option<usize> {
     let key = "hybrid_override_pattern";
     let stated = keys.count_or_null(found, "num_hidden_layers")?;
