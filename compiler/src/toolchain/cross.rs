@@ -1,16 +1,16 @@
-//! Linking for a host of another kind: GB10 stands in an Arm machine.
+//! Linking for another architecture: a GB10 has an Arm host.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// What compiles and links for another host.
+/// Tools that compile and link for another host.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Cross {
     /// The host's triple.
     host: String,
     /// A rustc with that host's standard library.
     rustc: PathBuf,
-    /// A C compiler that links for it.
+    /// A C compiler that links for the host.
     linker: PathBuf,
 }
 
@@ -25,7 +25,7 @@ impl Cross {
     }
 }
 
-/// What links for `host`: nothing special where it is this machine's kind.
+/// Tools to link for `host`; `None` if it is this machine's architecture.
 ///
 /// # Errors
 /// Says what is missing, and what would do instead.

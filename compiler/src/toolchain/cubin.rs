@@ -1,21 +1,21 @@
-//! What the assembler and the cubin itself say of a kernel's resources, and what a build refuses.
+//! Resources of a kernel, from the assembler and the cubin, and the limits that a build enforces.
 
 use crate::plan::cuda::Kernel;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
-/// Resources of one kernel. Bytes are of one thread, but shared memory of one block.
+/// Resources of one kernel. Bytes are per thread, but shared memory is per block.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Usage {
-    /// 32-bit registers of a thread.
+    /// 32-bit registers per thread.
     pub registers: u32,
-    /// Bytes stored because registers ran out.
+    /// Bytes of register spills stored.
     pub spill_stores: u32,
-    /// Bytes loaded back.
+    /// Bytes of register spills loaded.
     pub spill_loads: u32,
     /// Bytes of stack frame.
     pub stack: u32,
-    /// Bytes of local memory besides.
+    /// Further bytes of local memory.
     pub local: u32,
     /// Bytes of shared memory declared in the kernel.
     pub static_shared: u32,
@@ -23,18 +23,18 @@ pub struct Usage {
     pub barriers: u32,
 }
 
-/// What a card allows one kernel.
+/// Limits of a card for one kernel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
     /// Registers a thread can address.
     pub registers_per_thread: u32,
-    /// Registers of one SM, all its blocks together.
+    /// Registers of one SM, over all its blocks.
     pub registers_per_sm: u32,
     /// Bytes of shared memory one block may have.
     pub shared_per_block: u32,
 }
 
-/// Reads `ptxas -v`: one entry a kernel.
+/// Reads `ptxas -v`: one entry per kernel.
 pub fn assembler_report(text: &str) -> BTreeMap<String, Usage> {
     let mut kernels = BTreeMap::new();
     let mut current = None;
@@ -65,10 +65,11 @@ pub fn assembler_report(text: &str) -> BTreeMap<String, Usage> {
 }
 
 /// Adds what `cuobjdump --dump-resource-usage` reads from the machine code: local memory, which ptxas counts
-/// as stack only in part. Shared memory is not taken from there, because the system's own kilobyte is in it.
+/// as stack only in part. Its shared memory is ignored, because it includes the 1 KiB that the system
+/// reserves.
 ///
 /// # Errors
-/// When the two disagree on which kernels there are, or on registers.
+/// When the two disagree on the kernels, or on their registers.
 pub fn add_inspection(kernels: &mut BTreeMap<String, Usage>, dump: &str) -> Result<(), String> {
     let mut lines = dump.lines().map(str::trim);
     let mut seen = 0;
@@ -100,7 +101,7 @@ pub fn add_inspection(kernels: &mut BTreeMap<String, Usage>, dump: &str) -> Resu
     }
 }
 
-/// What keeps a kernel from shipping, if anything does; each reason names the kernel and the figure.
+/// Reasons why a kernel must not ship, each with the kernel's name and the figure; empty if it may.
 pub fn defects(module: &str, kernel: &Kernel, usage: &Usage, limits: &Limits) -> Vec<String> {
     let name = format!("kernel `{}` of `{module}`", kernel.name);
     let mut defects = Vec::new();
@@ -121,7 +122,7 @@ pub fn defects(module: &str, kernel: &Kernel, usage: &Usage, limits: &Limits) ->
         usage.registers > limits.registers_per_thread,
         format!("uses {} registers a thread, and there are {}", usage.registers, limits.registers_per_thread),
     );
-    // Registers are handed out to a warp in units of 256.
+    // A warp is allocated registers in units of 256.
     let warps = kernel.block.div_ceil(32);
     let registers = warps * (usage.registers * 32).next_multiple_of(256);
     refuse(

@@ -1,5 +1,4 @@
-//! What an instantiation of a kernel takes, kept by what it is made from: whatever target it belongs to, and
-//! whatever its name there.
+//! Resources of kernel instantiations, cached under a digest of their inputs, independent of target and name.
 
 use super::cubin::Usage;
 use super::nvcc::{Compiler, with_includes};
@@ -10,33 +9,34 @@ use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
-/// What one instantiation came to.
+/// Resources and compile time of one instantiation.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub(super) struct Figures {
-    /// What the assembler and the machine code say.
+    /// Resources, from the assembler and the machine code.
     pub usage: Usage,
-    /// Its part of the wall seconds that its source took to compile.
+    /// Its share of the wall seconds that its source took to compile.
     pub seconds: f64,
 }
 
-/// Makes the digests that instantiations are known by.
+/// Computes the digests that identify instantiations.
 pub(super) struct Keys<'a> {
     compiler: &'a Compiler,
-    /// Where the library's headers stand.
+    /// Directory of the library's headers.
     library: PathBuf,
     writer: Writer,
-    /// Digests of headers with all that they include.
+    /// Digests of headers and everything they include.
     headers: BTreeMap<&'static str, String>,
 }
 
 impl<'a> Keys<'a> {
-    /// Keys of kernels that are compiled by `compiler` with the headers in `library`.
+    /// Keys of kernels compiled by `compiler` with the headers in `library`.
     pub fn new(compiler: &'a Compiler, library: PathBuf) -> Keys<'a> {
         Keys { compiler, library, writer: Writer::new(), headers: BTreeMap::new() }
     }
 
-    /// A digest of everything that decides what a kernel takes on an architecture (`90a`): its own text under
-    /// a name that all share, the headers it includes without their comments, the compiler and its options.
+    /// A digest of everything that determines a kernel's resources on an architecture (`90a`): its own text
+    /// under a name common to all, the headers it includes without their comments, the compiler and its
+    /// options.
     ///
     /// # Errors
     /// When a header cannot be read.
@@ -55,8 +55,8 @@ impl<'a> Keys<'a> {
     }
 }
 
-/// C++ without comments, empty lines and space around lines. Nothing else is touched, least of all what
-/// stands in quotes.
+/// C++ without comments, empty lines, and whitespace around lines. The rest is unchanged, quoted text in
+/// particular.
 fn without_comments(text: &str) -> String {
     let (mut out, mut rest) = (String::with_capacity(text.len()), text.chars().peekable());
     let mut quote = None;
@@ -79,12 +79,12 @@ fn without_comments(text: &str) -> String {
                 while let Some(it) = rest.next().filter(|it| (before, *it) != ('*', '/')) {
                     before = it;
                 }
-                // A comment parts what stands around it.
+                // A comment separates tokens.
                 out.push(' ');
                 continue;
             }
             (None, '"', _) => quote = Some('"'),
-            // Between digits it is no quote.
+            // Between digits it is a separator, not a quote.
             (None, '\'', _) if !out.ends_with(|it: char| it.is_alphanumeric()) => quote = Some('\''),
             _ => {}
         }
@@ -93,8 +93,8 @@ fn without_comments(text: &str) -> String {
     out.lines().map(str::trim).filter(|line| !line.is_empty()).flat_map(|line| [line, "\n"]).collect()
 }
 
-/// Figures in a directory: a small file each. Threads, processes and checkouts may share it: files come whole
-/// or not at all, and are believed only if they say what they are of.
+/// Cached figures, one small file each in a directory. Threads, processes and checkouts may share it: files
+/// are replaced atomically, and are used only if they name the right key.
 pub(super) struct Store {
     directory: PathBuf,
 }
@@ -102,32 +102,32 @@ pub(super) struct Store {
 /// The file of an instantiation.
 #[derive(Serialize, Deserialize)]
 struct Record {
-    /// The key it is of.
+    /// Key of the instantiation.
     key: String,
     figures: Figures,
-    /// Digest of both.
+    /// Digest of key and figures.
     digest: String,
 }
 
 impl Store {
-    /// The store at a directory, which need not exist.
+    /// A store in a directory, which need not exist yet.
     pub fn new(directory: &Path) -> Store {
         Store { directory: directory.to_owned() }
     }
 
-    /// What is known of a key. A file that is damaged is none.
+    /// Looks up a key. A damaged file counts as missing.
     pub fn get(&self, key: &str) -> Option<Figures> {
         let record = serde_json::from_slice::<Record>(&std::fs::read(self.path(key)).ok()?).ok()?;
         let sound = record.key == key && record.digest == seal(key, &record.figures);
         sound.then_some(record.figures)
     }
 
-    /// Keeps figures.
+    /// Stores figures.
     ///
     /// # Errors
     /// When the file cannot be written.
     pub fn put(&self, key: &str, figures: &Figures) -> Result<(), BuildError> {
-        // Whole microseconds: more digits may be read back as another number.
+        // Whole microseconds: more digits might not round-trip.
         let figures = Figures { seconds: (figures.seconds * 1e6).round() / 1e6, ..figures.clone() };
         let digest = seal(key, &figures);
         let record = Record { key: key.to_owned(), figures, digest };

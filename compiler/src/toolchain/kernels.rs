@@ -1,6 +1,6 @@
-//! The kernels of many targets at once: each distinct instantiation is compiled and inspected once, whichever
-//! targets have it and whatever they call it. What it finds is what the builds of those targets would end
-//! with.
+//! Compiles the kernels of many targets at once. Each distinct instantiation is compiled and inspected once,
+//! in whatever targets and under whatever names it occurs. The builds of those targets would get the same
+//! results.
 
 use super::cubin::{self, Limits, Usage};
 use super::figures::{Figures, Keys, Store};
@@ -18,30 +18,30 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Instant;
 
-/// Most kernels of one source. Reading the headers takes about 0.5 s of a core, which is a few percent of
-/// what so many kernels take.
+/// Most kernels of one source. Reading the headers takes about 0.5 s of a core, a few percent of the time for
+/// this many kernels.
 const MOST_OF_A_UNIT: usize = 24;
-/// Fewest, but for what is left of a header.
+/// Fewest kernels of one source, except for the rest of a header's.
 const LEAST_OF_A_UNIT: usize = 4;
 
-/// Kernels of targets, to be compiled.
+/// The kernels of targets, to be compiled.
 pub struct Survey<'a> {
     compiler: &'a Compiler,
-    /// What has the library in it.
+    /// Directory of the library.
     library: PathBuf,
     keys: Keys<'a>,
     builds: usize,
     modules: usize,
     instances: Vec<Instance>,
-    /// Instances by their keys.
+    /// Indices of instances by key.
     places: HashMap<String, usize>,
     uses: Vec<Use>,
 }
 
-/// A kernel but for its name.
+/// A kernel regardless of its name.
 struct Instance {
     key: String,
-    /// Without `sm_`.
+    /// Architecture without `sm_`.
     architecture: String,
     racecheck: bool,
     kernel: Kernel,
@@ -56,44 +56,44 @@ struct Use {
     instance: usize,
 }
 
-/// An instance, and what it takes or why it was refused.
+/// Index of an instance, and its figures or the reason it was refused.
 type Compiled = (usize, Result<Figures, String>);
 
-/// What a survey came to.
+/// Results of a survey.
 #[derive(Debug, Serialize)]
 pub struct Report {
-    /// Targets and builds of them.
+    /// Builds of all targets, with their variants.
     pub targets: usize,
-    /// Modules that their builds compile.
+    /// Modules of those builds.
     pub modules: usize,
-    /// Kernels in those.
+    /// Kernels of those modules.
     pub kernels: usize,
     /// Kernels that differ in more than their name.
     pub distinct: usize,
-    /// How many of those were compiled now.
+    /// Distinct kernels compiled by this run.
     pub compiled: usize,
-    /// How many were known.
+    /// Distinct kernels found in the cache.
     pub cached: usize,
-    /// Wall seconds of compiling.
+    /// Wall seconds spent compiling.
     pub seconds: f64,
-    /// The kernels of each template on each architecture.
+    /// Kernels by template and architecture.
     pub families: Vec<Family>,
-    /// What each kernel of each target takes, but for those that were refused.
+    /// Resources of each kernel of each target, except refused ones.
     pub usages: Vec<KernelUsage>,
-    /// What keeps kernels from shipping: target, kernel, module and figure of each.
+    /// Reasons why kernels must not ship, each with target, kernel, module and figure.
     pub defects: Vec<String>,
 }
 
 /// A kernel of a target.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct KernelUsage {
-    /// The target, and what was chosen besides.
+    /// The target and its build options.
     pub target: String,
-    /// The module it is in.
+    /// Its module.
     pub module: String,
-    /// Its name there.
+    /// Its name in the module.
     pub kernel: String,
-    /// What the assembler and the machine code say.
+    /// Resources, from the assembler and the machine code.
     #[serde(flatten)]
     pub usage: Usage,
 }
@@ -101,24 +101,24 @@ pub struct KernelUsage {
 /// The kernels of a template on an architecture.
 #[derive(Debug, PartialEq, Serialize)]
 pub struct Family {
-    /// `sm_90a` and the like.
+    /// Architecture, such as `sm_90a`.
     pub architecture: String,
-    /// The kind of kernel: [`Signature::function`](crate::kernels::Signature::function).
+    /// Kind of kernel: [`Signature::function`](crate::kernels::Signature::function).
     pub template: String,
     /// Kernels of all targets.
     pub kernels: usize,
-    /// Distinct ones.
+    /// Distinct kernels.
     pub distinct: usize,
-    /// Wall seconds of one core when they were compiled.
+    /// Wall seconds of one core to compile them.
     pub seconds: f64,
-    /// Most registers of a thread.
+    /// Most registers per thread.
     pub registers: u32,
-    /// Distinct ones that spill or keep something in local memory, where they may: outside decode.
+    /// Distinct kernels that spill or use local memory, which is allowed outside decode.
     pub spilling: usize,
 }
 
 impl<'a> Survey<'a> {
-    /// A survey of nothing yet, of kernels of the library below `root`.
+    /// An empty survey, for kernels of the library below `root`.
     pub fn new(root: &Path, compiler: &'a Compiler) -> Survey<'a> {
         let library = root.join("templates/cuda");
         Survey {
@@ -133,7 +133,7 @@ impl<'a> Survey<'a> {
         }
     }
 
-    /// Adds all kernels of a CUDA target's plan; a plan for other hardware has none.
+    /// Adds all kernels of a CUDA target's plan; other plans have none.
     ///
     /// # Errors
     /// When a header cannot be read.
@@ -164,13 +164,12 @@ impl<'a> Survey<'a> {
         Ok(())
     }
 
-    /// Compiles what `cache` does not know, on all cores, and inspects everything. `progress` is told how
-    /// many of how many are compiled, and how many of them only now. A run that is interrupted goes on where
-    /// it was.
+    /// Compiles on all cores what `cache` does not have, and inspects everything. Calls `progress` with the
+    /// number of kernels done, their total, and the number compiled by this run. An interrupted run resumes
+    /// from the cache.
     ///
     /// # Errors
-    /// When a tool does not start or a file cannot be written. What is wrong with a kernel stands in the
-    /// report.
+    /// When a tool does not start or a file cannot be written. Defects of kernels are in the report.
     pub fn compile(
         &self,
         cache: &Path,
@@ -194,7 +193,7 @@ impl<'a> Survey<'a> {
             let writer = Writer::new();
             while let Some(unit) = units.get(next.fetch_add(1, Ordering::Relaxed)) {
                 let members = &missing[unit.clone()];
-                // Whoever fails leaves nothing to the others.
+                // On failure, leave no work to the other threads.
                 let results = self.unit(&writer, cache, members).and_then(|results| {
                     for (at, result) in &results {
                         if let Ok(figures) = result {
@@ -237,8 +236,8 @@ impl<'a> Survey<'a> {
         })
     }
 
-    /// Compiles instances of one header in one source. Where nvcc refuses it, each half by itself, until it
-    /// stands alone what is refused.
+    /// Compiles instances of one header in one source. If nvcc refuses it, compiles each half separately,
+    /// down to the instances at fault.
     fn unit(&self, writer: &Writer, cache: &Path, members: &[usize]) -> Result<Vec<Compiled>, BuildError> {
         let name = |at: usize| format!("k{at}");
         let first = &self.instances[members[0]];
@@ -298,7 +297,7 @@ impl<'a> Survey<'a> {
                     defects.extend(defects_of.into_iter().map(|defect| format!("{build}: {defect}")));
                 }
                 Err(words) => {
-                    // A compiler's words are said once, however many targets they keep from being built.
+                    // A compiler's message is printed once, however many targets it affects.
                     let first = words.lines().next().unwrap_or_default();
                     let words = if said[*instance] { first.trim_end_matches(':') } else { words.as_str() };
                     said[*instance] = true;
@@ -339,8 +338,8 @@ impl<'a> Survey<'a> {
     }
 }
 
-/// Cuts groups, of so many kernels each, into units of one group: large ones, because each reads the group's
-/// headers again, and towards the end small ones, so that no worker is left alone with the last of them.
+/// Splits groups of these sizes into units of one group each. Units are large, because each reads its group's
+/// headers again, and small towards the end, so that no worker is left alone with the last ones.
 fn units(groups: &[usize], workers: usize) -> Vec<Range<usize>> {
     let mut left: usize = groups.iter().sum();
     let (mut units, mut at) = (Vec::new(), 0);
@@ -357,12 +356,12 @@ fn units(groups: &[usize], workers: usize) -> Vec<Range<usize>> {
     units
 }
 
-/// What a card calls its architecture, without `sm_`.
+/// A card's architecture without `sm_`.
 pub(super) fn architecture(card: &Cuda) -> &str {
     card.architecture.trim_start_matches("sm_")
 }
 
-/// What a card allows a kernel.
+/// Limits of a card for one kernel.
 pub(super) fn limits(card: &Cuda) -> Limits {
     Limits {
         registers_per_thread: card.registers_per_thread,
@@ -371,7 +370,7 @@ pub(super) fn limits(card: &Cuda) -> Limits {
     }
 }
 
-/// The report for people: what there was, what it took, and what is wrong.
+/// The report as text.
 pub fn text(report: &Report) -> String {
     let mut lines = vec![format!(
         "{:<8} {:<24} {:>8} {:>9} {:>9} {:>10} {:>9}",
@@ -388,7 +387,7 @@ pub fn text(report: &Report) -> String {
     lines.join("\n") + "\n"
 }
 
-/// The report in a line.
+/// The report as one line.
 pub fn summary(report: &Report) -> String {
     let Report { targets, modules, kernels, distinct, compiled, cached, seconds, defects, .. } = report;
     format!(

@@ -22,13 +22,13 @@ use std::time::{Instant, SystemTime};
 /// Why a build failed.
 #[derive(Debug)]
 pub enum BuildError {
-    /// The spec is wrong; rendered, with places.
+    /// The spec is wrong: rendered, with locations.
     Spec(spec::Diagnostics),
     /// The backend cannot plan the model.
     Pass(passes::PassError),
     /// A file could not be read or written.
     Io(PathBuf, std::io::Error),
-    /// A tool failed; its own words went to standard error.
+    /// A tool failed; its output went to standard error.
     Tool(String),
 }
 
@@ -57,24 +57,24 @@ impl From<passes::PassError> for BuildError {
     }
 }
 
-/// What a build left behind.
+/// Result of a build.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Built {
     /// A server.
     Server(PathBuf),
-    /// A crate with its kernels compiled, to be linked elsewhere.
+    /// A crate with compiled kernels, to be linked elsewhere.
     Crate {
-        /// Where it stands.
+        /// Directory of the crate.
         directory: PathBuf,
-        /// Why it is not a server yet, and what would make it one.
+        /// Why it is not a server yet, and how to make it one.
         why: String,
     },
 }
 
-/// Builds a target found in the `search` directories, as `options` say: writes its crate to
-/// `<root>/generated/<build>` ([`Target::build`]), compiles its kernels where it has any, compiles the crate,
-/// and puts the server at `<root>/dist/<build>/server`. Files that would not change are not written, so a
-/// second build costs what cargo takes to see that nothing changed.
+/// Builds a target found in the `search` directories with these `options`: writes its crate to
+/// `<root>/generated/<build>` ([`Target::build`]), compiles its kernels, if any, compiles the crate, and puts
+/// the server at `<root>/dist/<build>/server`. Unchanged files are not rewritten, so a second build costs
+/// what cargo takes to see that nothing changed.
 ///
 /// # Errors
 /// See [`BuildError`].
@@ -87,7 +87,7 @@ pub fn build(
     build_target(root, &spec::load_with(search, target, options)?)
 }
 
-/// As [`build`], of a target that is loaded.
+/// [`build`] for a loaded target.
 ///
 /// # Errors
 /// See [`BuildError`].
@@ -99,28 +99,28 @@ pub fn build_target(root: &Path, target: &Target) -> Result<Built, BuildError> {
     link(root, target, &directory, &Linking::new(&target.hardware.name))
 }
 
-/// How [`link`] has a crate compiled. What ships is compiled as [`Linking::new`] says; tests may ask for
-/// less.
+/// Options of [`link`]. [`Linking::new`] is for servers that ship; tests may ask for less.
 #[derive(Clone, Copy, Debug)]
 pub struct Linking<'a> {
-    /// The directory below `<root>/target/servers` that cargo keeps what it compiled in.
+    /// The directory below `<root>/target/servers` with cargo's build output.
     pub below: &'a str,
-    /// The processor that a CUDA target's server is compiled for; `None`: any of its host's kind, for what a
-    /// step costs is not spent there. One that CPU targets have shares their compiled dependencies.
+    /// The processor that a CUDA target's server is compiled for. `None` means any of its host's
+    /// architecture, since the CPU matters little to the cost of a step. A CPU target's processor lets both
+    /// share their compiled dependencies.
     pub processor: Option<&'a Cpu>,
-    /// Leaves what is neither kernels nor generated code without optimisation.
+    /// Leaves everything but kernels and generated code unoptimised.
     pub hasty: bool,
 }
 
 impl Linking<'_> {
-    /// As servers are shipped.
+    /// Options of servers that ship.
     pub fn new(below: &str) -> Linking<'_> {
         Linking { below, processor: None, hasty: false }
     }
 }
 
-/// What [`Linking::hasty`] tells cargo. Dependencies are all but the generated crate, into which generic
-/// kernels are compiled.
+/// Cargo options of [`Linking::hasty`]. Dependencies are everything but the generated crate, into which
+/// generic kernels are compiled.
 const HASTY: [&str; 6] = [
     "--config",
     "profile.release.package.\"*\".opt-level=0",
@@ -130,8 +130,8 @@ const HASTY: [&str; 6] = [
     "profile.release.package.monomorph-formats.opt-level=3",
 ];
 
-/// Compiles a written crate, whose kernels stand in `cubins/` where it has any, as `linking` says, and puts
-/// the server where [`build`] does. [`times`] has how long it took.
+/// Compiles a written crate, whose kernels, if any, are in `cubins/`, with the options of `linking`, and puts
+/// the server where [`build`] does. [`times`] records how long it took.
 ///
 /// # Errors
 /// See [`BuildError`].
@@ -146,7 +146,7 @@ pub fn link(root: &Path, target: &Target, directory: &Path, linking: &Linking) -
         None => cargo.env_remove("CARGO_ENCODED_RUSTFLAGS").env_remove("RUSTFLAGS"),
     };
     let target_directory = root.join("target/servers").join(linking.below);
-    // Output of another host's kind stands in a directory of its name.
+    // Output for another architecture is in a directory of its name.
     let mut built = target_directory.clone();
     if let Some(host) = host {
         match cross::linker(host) {
@@ -188,7 +188,7 @@ pub fn cubins(root: &Path, target: &Target) -> Result<modules::CubinReport, Buil
     modules::compile(root, &directory, &plan)
 }
 
-/// The plan of a target.
+/// Plans a target.
 ///
 /// # Errors
 /// When the model cannot be planned.
@@ -215,7 +215,7 @@ pub fn write_crate(root: &Path, target: &Target) -> Result<(PathBuf, Plan), Buil
     if plan.cuda.is_some() {
         modules::copy_library(root, &directory)?;
     }
-    // The workspace's lock file pins the server's dependencies too; cargo adds the one package to it.
+    // The workspace's lock file pins the server's dependencies too; cargo adds this one package to it.
     let lock = directory.join("Cargo.lock");
     if !lock.exists() {
         let pinned = root.join("Cargo.lock");
@@ -225,7 +225,7 @@ pub fn write_crate(root: &Path, target: &Target) -> Result<(PathBuf, Plan), Buil
     Ok((directory, plan))
 }
 
-/// Writes a file, unless it has that content: then it keeps its time.
+/// Writes a file, unless it has that content already; then its modification time stays.
 ///
 /// # Errors
 /// When it cannot be written.
@@ -238,7 +238,7 @@ pub fn write_if_changed(path: &Path, content: &[u8]) -> Result<(), BuildError> {
     std::fs::write(path, content).map_err(io)
 }
 
-/// A name beside `path` that nobody else writes to: no other thread, and no process that shares the
+/// A unique name beside `path`, which no other thread writes to and no other process that shares the
 /// directory.
 fn fresh(path: &Path) -> PathBuf {
     static COUNT: AtomicU64 = AtomicU64::new(0);
@@ -247,7 +247,7 @@ fn fresh(path: &Path) -> PathBuf {
     path.with_extension(format!("{}-{count}-{}.new", std::process::id(), now.as_nanos()))
 }
 
-/// Writes a file that others may be reading or writing: they find the old one or the new one, whole.
+/// Replaces a file atomically: concurrent readers and writers see either the old file or the new one.
 fn replace(path: &Path, content: &[u8]) -> Result<(), BuildError> {
     let io = |error| BuildError::Io(path.to_owned(), error);
     std::fs::create_dir_all(path.parent().expect("files stand in a directory")).map_err(io)?;
@@ -255,7 +255,7 @@ fn replace(path: &Path, content: &[u8]) -> Result<(), BuildError> {
     std::fs::write(&own, content).and_then(|()| std::fs::rename(&own, path)).map_err(io)
 }
 
-/// A digest in hexadecimal of some texts, with where each ends.
+/// A hexadecimal digest of several texts, including where each ends.
 fn digest<'a>(parts: impl IntoIterator<Item = &'a [u8]>) -> String {
     let mut hash = Sha256::new();
     for part in parts {
@@ -283,10 +283,10 @@ fn rust_flags(cpu: &Cpu) -> Vec<String> {
     flags
 }
 
-/// The CPU features rustc compiles for, by its own account.
+/// The CPU features that rustc reports for a CPU.
 ///
 /// # Errors
-/// When rustc cannot be run or refuses the CPU's name.
+/// When rustc cannot be run or does not know the CPU.
 pub fn cpu_features(cpu: &Cpu) -> Result<Vec<String>, BuildError> {
     let output = Command::new("rustc")
         .args(["--print", "cfg"])

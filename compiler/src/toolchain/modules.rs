@@ -1,5 +1,5 @@
-//! From the emitted `cuda/` directory to `cubins/`: compiled, inspected, and refused where a kernel is not
-//! fit to ship.
+//! Compiles the emitted `cuda/` directory to `cubins/`, inspects every kernel, and refuses those that must
+//! not ship.
 
 use super::cubin::{self, Usage};
 use super::figures::{Figures, Keys, Store};
@@ -13,14 +13,14 @@ use serde::Serialize;
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
-/// `cubins/report.json`.
+/// Contents of `cubins/report.json`.
 #[derive(Debug, Serialize)]
 pub struct CubinReport {
-    /// `hardware/model/quant`.
+    /// Name of the target, `hardware/model/quant`.
     pub target: String,
-    /// `sm_90a` and the like.
+    /// Architecture, such as `sm_90a`.
     pub architecture: String,
-    /// What each module came to.
+    /// Results of each module.
     pub modules: Vec<ModuleReport>,
 }
 
@@ -29,29 +29,29 @@ pub struct CubinReport {
 pub struct ModuleReport {
     /// File stem.
     pub name: String,
-    /// Of the machine code.
+    /// Bytes of machine code.
     pub bytes: u64,
-    /// Wall seconds when it was compiled.
+    /// Wall seconds of its compilation.
     pub compile_seconds: f64,
-    /// Its kernels in the order of the source.
+    /// Kernels in the order of the source.
     pub kernels: Vec<KernelReport>,
 }
 
-/// One kernel.
+/// One kernel of a module.
 #[derive(Debug, Serialize)]
 pub struct KernelReport {
-    /// Name.
+    /// Name, unique in its module.
     pub name: String,
-    /// Threads a block.
+    /// Threads per block.
     pub block: u32,
     /// Bytes of dynamic shared memory.
     pub dynamic_shared: u32,
-    /// What the assembler and the machine code say.
+    /// Resources, from the assembler and the machine code.
     #[serde(flatten)]
     pub usage: Usage,
 }
 
-/// Copies the library's headers beside the emitted modules, folder by folder.
+/// Copies the library's headers beside the emitted modules, with their folders.
 ///
 /// # Errors
 /// When a file cannot be read or written.
@@ -63,7 +63,7 @@ pub fn copy_library(root: &Path, directory: &Path) -> Result<(), BuildError> {
         let text = std::fs::read(&path).map_err(|error| BuildError::Io(path, error))?;
         write_if_changed(&copy.join(name), &text)?;
     }
-    // What an earlier build copied and this one does not.
+    // Headers that only an earlier build copied.
     for name in headers(&copy)?.difference(&names) {
         let path = copy.join(name);
         std::fs::remove_file(&path).map_err(|error| BuildError::Io(path, error))?;
@@ -71,7 +71,7 @@ pub fn copy_library(root: &Path, directory: &Path) -> Result<(), BuildError> {
     Ok(())
 }
 
-/// The headers of a library, as includes name them.
+/// The headers of a library, by their include paths.
 ///
 /// # Errors
 /// When a directory cannot be read.
@@ -94,7 +94,7 @@ pub fn headers(library: &Path) -> Result<BTreeSet<PathBuf>, BuildError> {
 /// Compiles the modules of a written crate to `cubins/<module>.cubin` and `cubins/report.json`.
 ///
 /// # Errors
-/// When there is no compiler, when it refuses a module, and when a kernel spills in decode or asks for more
+/// When there is no compiler, the compiler refuses a module, a decode kernel spills, or a kernel needs more
 /// than the card has.
 pub fn compile(root: &Path, directory: &Path, plan: &Plan) -> Result<CubinReport, BuildError> {
     let (Some(cuda), Some(card)) = (&plan.cuda, plan.target.hardware.cuda()) else {
@@ -118,7 +118,7 @@ pub fn compile(root: &Path, directory: &Path, plan: &Plan) -> Result<CubinReport
     Ok(report)
 }
 
-/// What is known of a plan's kernels, whichever target they were compiled for ([`super::kernels`]).
+/// Cached figures of a plan's kernels, from any target ([`super::kernels`]).
 struct Known {
     store: Store,
     /// The key of each kernel of each module.
@@ -135,7 +135,7 @@ impl Known {
         Ok(Known { store: Store::new(&cache.join("kernels")), keys })
     }
 
-    /// A kernel that is known not to be fit fails the build before minutes of compiling the others.
+    /// Fails the build on a kernel known to be unfit, before minutes of compiling the others.
     fn refuse(&self, cuda: &CudaPlan, card: &Cuda) -> Result<(), BuildError> {
         let mut defects = Vec::new();
         for (module, keys) in cuda.modules.iter().zip(&self.keys) {
@@ -151,7 +151,7 @@ impl Known {
         if defects.is_empty() { Ok(()) } else { Err(BuildError::Tool(defects.join("\n"))) }
     }
 
-    /// Keeps what the modules' kernels came to.
+    /// Stores the figures of the modules' kernels.
     fn keep(&self, cuda: &CudaPlan, cubins: &[Cubin]) -> Result<(), BuildError> {
         for ((module, keys), cubin) in cuda.modules.iter().zip(&self.keys).zip(cubins) {
             let seconds = cubin.made.seconds / module.kernels.len() as f64;
@@ -165,7 +165,7 @@ impl Known {
     }
 }
 
-/// Figures by kernel, or every defect there is.
+/// Figures by kernel, or else every defect.
 fn inspect(cuda: &CudaPlan, card: &Cuda, cubins: &[Cubin]) -> Result<Vec<ModuleReport>, BuildError> {
     let limits = limits(card);
     let mut defects = Vec::new();

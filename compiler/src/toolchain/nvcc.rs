@@ -1,4 +1,4 @@
-//! The CUDA compiler: found or installed, run on every module, its results kept by what they were made from.
+//! The CUDA compiler: found or installed, run on every module; its results are cached by their inputs.
 
 use super::cubin::{self, Usage};
 use super::{BuildError, digest, fresh, python, replace};
@@ -10,35 +10,35 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Instant;
 
-/// The release every kernel is written for and checked with.
+/// The release that every kernel is written for and checked with.
 const RELEASE: &str = "13.0";
 
-/// Options of every module; the architecture comes with the hardware.
+/// Options of every module; the hardware adds the architecture.
 const OPTIONS: [&str; 6] = ["-cubin", "-std=c++17", "-O3", "-Werror=all-warnings", "-Xptxas", "-v"];
 
-/// A usable nvcc and the tool that reads what it makes.
+/// A usable nvcc, and the tool that reads its output.
 #[derive(Clone, Debug)]
 pub struct Compiler {
     nvcc: PathBuf,
     cuobjdump: PathBuf,
-    /// What `nvcc --version` says.
+    /// Output of `nvcc --version`.
     version: String,
 }
 
-/// A module as machine code.
+/// A module compiled to machine code.
 #[derive(Clone, Debug)]
 pub struct Cubin {
     /// The module's name.
     pub module: String,
-    /// Where the machine code is kept.
+    /// Path of the machine code in the cache.
     pub path: PathBuf,
-    /// How it was made.
+    /// Details of its compilation.
     pub made: Made,
-    /// Whether it was there already.
+    /// Whether it was in the cache.
     pub cached: bool,
 }
 
-/// What is kept beside a cubin.
+/// The record beside a cached cubin.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Made {
     /// Size of the machine code.
@@ -51,7 +51,7 @@ pub struct Made {
     pub kernels: BTreeMap<String, Usage>,
 }
 
-/// What became of one run of nvcc.
+/// Result of one run of nvcc.
 pub(super) enum Run {
     /// Machine code.
     Made {
@@ -60,22 +60,22 @@ pub(super) enum Run {
         /// Resources by kernel.
         kernels: BTreeMap<String, Usage>,
     },
-    /// What nvcc said when it refused the source.
+    /// The source was refused, with nvcc's message.
     Refused(String),
 }
 
 impl Compiler {
-    /// The compiler itself, for programs that are no modules of a server.
+    /// The compiler itself, for programs that are not modules of a server.
     pub fn nvcc(&self) -> &Path {
         &self.nvcc
     }
 
-    /// What it says it is.
+    /// Its version, as it reports it.
     pub fn version(&self) -> &str {
         &self.version
     }
 
-    /// nvcc of the pinned release: one on the path or under `CUDA_HOME`, else installed below
+    /// Finds nvcc of the pinned release on the path or under `CUDA_HOME`, or installs it below
     /// `root/target/toolchain`.
     ///
     /// # Errors
@@ -114,11 +114,11 @@ impl Compiler {
     }
 
     /// Compiles `<directory>/<module>.cu` with the headers in `<directory>/lib` for one architecture (`90a`),
-    /// as many at a time as there are cores. Every result is kept in `cache` under a digest of the source,
-    /// the headers it includes, the options and the compiler.
+    /// as many modules at a time as there are cores. Every result is kept in `cache` under a digest of the
+    /// source, the headers it includes, the options and the compiler.
     ///
     /// # Errors
-    /// What nvcc says of the modules it refuses, all of them.
+    /// The messages of nvcc for all modules it refuses.
     pub fn compile(
         &self,
         cache: &Path,
@@ -167,7 +167,7 @@ impl Compiler {
             return Ok(Cubin { module: module.to_owned(), path, made, cached: true });
         }
         std::fs::create_dir_all(cache).map_err(|error| BuildError::Io(cache.to_owned(), error))?;
-        // Another build may be at the same module: each writes a file of its own and renames it.
+        // Another build may compile the same module: each writes a file of its own and renames it.
         let own = fresh(&path);
         let (seconds, kernels) = match self.run(architecture, &library, &source, &own)? {
             Run::Made { seconds, kernels } => (seconds, kernels),
@@ -183,10 +183,10 @@ impl Compiler {
         Ok(Cubin { module: module.to_owned(), path, made, cached: false })
     }
 
-    /// Compiles a source, whose includes are looked up in `include`, to `cubin` and reads what its kernels
-    /// take.
+    /// Compiles a source to `cubin`, with includes from `include`, and reads the resources of its kernels.
     ///
     /// # Errors
+    /// When a tool does not start, or the two tools disagree on registers.
     /// When a tool does not start, or the two that count registers disagree.
     pub(super) fn run(
         &self,
@@ -219,14 +219,14 @@ impl Compiler {
         Ok(Run::Made { seconds, kernels })
     }
 
-    /// A digest of everything a cubin is made from.
+    /// A digest of all inputs of a cubin.
     fn key(&self, source: &Path, library: &Path, architecture: &str) -> Result<String, BuildError> {
         let texts = with_includes(source, library)?;
         let parts = self.identity(architecture);
         Ok(digest(parts.iter().map(String::as_bytes).chain(texts.iter().map(String::as_bytes))))
     }
 
-    /// What besides the text decides what machine code is: the compiler, the architecture and the options.
+    /// Inputs of machine code besides the text: the compiler, the architecture and the options.
     pub(super) fn identity(&self, architecture: &str) -> Vec<String> {
         let options = OPTIONS.iter().map(|option| (*option).to_owned());
         [self.version.clone(), gencode(architecture)].into_iter().chain(options).collect()
@@ -244,13 +244,13 @@ impl Compiler {
     }
 }
 
-/// The option that asks for machine code of one architecture.
+/// The option for machine code of one architecture.
 fn gencode(architecture: &str) -> String {
     format!("-gencode=arch=compute_{architecture},code=sm_{architecture}")
 }
 
-/// The text of a source and those of all that it includes in quotes, each once. Includes name headers from
-/// `library` on.
+/// The text of a source and of everything it includes in quotes, each once. Includes name headers relative to
+/// `library`.
 pub(super) fn with_includes(source: &Path, library: &Path) -> Result<Vec<String>, BuildError> {
     let (mut open, mut seen) = (vec![source.to_owned()], BTreeSet::from([source.to_owned()]));
     let mut texts = Vec::new();
@@ -264,7 +264,7 @@ pub(super) fn with_includes(source: &Path, library: &Path) -> Result<Vec<String>
     Ok(texts)
 }
 
-/// What `nvcc --version` says, if it is the pinned release.
+/// The version that `nvcc --version` prints, if it is the pinned release.
 fn version(nvcc: &Path) -> Option<String> {
     let output = Command::new(nvcc).arg("--version").output().ok()?;
     let words = String::from_utf8_lossy(&output.stdout).into_owned();

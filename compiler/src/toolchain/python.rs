@@ -1,19 +1,19 @@
-//! Virtual environments that hold what a requirements file pins, and directories that are filled once.
+//! Virtual environments with pinned requirements, and directories that are filled once.
 
 use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// The Python of a virtual environment at `directory`, made anew when the requirements change. Who comes
-/// while another thread or process makes it waits, and finds it made.
+/// The Python of a virtual environment at `directory`, rebuilt when the requirements change. Waits if another
+/// thread or process is building it, and then uses the result.
 ///
 /// # Errors
-/// When Python or a package cannot be had; pip's own words go to standard error.
+/// When Python or a package is unavailable; pip's output goes to standard error.
 pub fn environment(directory: &Path, requirements: &Path) -> Result<PathBuf, String> {
     environment_with(directory, requirements, &[])
 }
 
-/// The same, its packages built with these environment variables, and anew when they change.
+/// [`environment`], with packages built under these environment variables, and rebuilt when they change.
 ///
 /// # Errors
 /// As [`environment`].
@@ -36,8 +36,8 @@ pub fn environment_with(
     Ok(python)
 }
 
-/// Has `install` fill `directory`, unless what is `wanted` there was installed before. Who comes while
-/// another thread or process installs waits, and finds it done.
+/// Lets `install` fill `directory`, unless it was filled for the same `wanted` before. Waits if another
+/// thread or process is installing, and then uses the result.
 ///
 /// # Errors
 /// Those of `install`, and files that cannot be written.
@@ -58,7 +58,8 @@ pub fn installed(
     Ok(())
 }
 
-/// Locks the file at `path`, waiting for whoever has it; dropping the file gives it back, and so does dying.
+/// Locks the file at `path`, waiting for the current holder. The lock ends when the file is dropped or the
+/// process dies.
 fn hold(path: &Path) -> std::io::Result<File> {
     path.parent().map_or(Ok(()), std::fs::create_dir_all)?;
     let file = File::create(path)?;
@@ -66,7 +67,7 @@ fn hold(path: &Path) -> std::io::Result<File> {
     Ok(file)
 }
 
-/// Runs a command to its end.
+/// Runs a command to completion.
 ///
 /// # Errors
 /// Names the command when it cannot be started or fails.
@@ -79,8 +80,8 @@ pub fn run(command: &mut Command) -> Result<(), String> {
 mod tests {
     use super::environment;
 
-    /// Eight threads want one environment that nobody has made: each gets it whole. Without the lock most of
-    /// them fall over one another's files.
+    /// Eight threads ask for one environment that does not exist yet: each gets it complete. Without the
+    /// lock, most of them would overwrite one another's files.
     #[test]
     fn one_environment_is_made_for_all_who_want_it_at_once() {
         let directory = tempfile::tempdir().expect("there is room");

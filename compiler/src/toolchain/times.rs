@@ -1,4 +1,4 @@
-//! How long was worked on what: a line each, for whoever ran many builds and asks where the time went.
+//! A log of the time each build step took, one line each, to see where the time of many builds goes.
 
 use super::BuildError;
 use std::collections::BTreeMap;
@@ -7,12 +7,12 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-/// Where the lines stand, below the workspace's root.
+/// Path of the log below the workspace's root.
 fn file(root: &Path) -> PathBuf {
     root.join("target/servers/times.tsv")
 }
 
-/// Adds a line. Waiting for another build of the same directory counts.
+/// Appends a line. Time spent waiting for another build of the same directory counts.
 ///
 /// # Errors
 /// When the file cannot be written.
@@ -21,28 +21,28 @@ pub fn note(root: &Path, what: &str, took: Duration) -> Result<(), BuildError> {
     let io = |error| BuildError::Io(path.clone(), error);
     path.parent().map_or(Ok(()), std::fs::create_dir_all).map_err(io)?;
     let mut lines = OpenOptions::new().create(true).append(true).open(&path).map_err(io)?;
-    // One write: lines of several processes do not mix.
+    // A single write, so that lines of several processes do not mix.
     lines.write_all(format!("{:.2}\t{what}\n", took.as_secs_f64()).as_bytes()).map_err(io)
 }
 
-/// Forgets what was noted.
+/// Deletes the log.
 pub fn clear(root: &Path) {
-    // That there is nothing to forget is as well.
+    // A missing log is fine too.
     let _ = std::fs::remove_file(file(root));
 }
 
-/// Work of one name: how many times it was done, and how long that took.
+/// Work of one name: its number of runs and their total time.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Work {
-    /// What it was.
+    /// Name of the work.
     pub what: String,
-    /// How many times.
+    /// Number of runs.
     pub times: usize,
-    /// Seconds, together.
+    /// Seconds of all runs together.
     pub seconds: f64,
 }
 
-/// What was noted since [`clear`], the longest first.
+/// Work logged since [`clear`], the longest first.
 pub fn noted(root: &Path) -> Vec<Work> {
     sums(&std::fs::read_to_string(file(root)).unwrap_or_default())
 }
