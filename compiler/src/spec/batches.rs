@@ -1,16 +1,15 @@
-//! Whether a target can keep the size of a batch out of its rows' bits as a build is asked to.
+//! Checks that a target can be batch-invariant, if a build asks for it.
 
 use super::diagnostic::{Diagnostic, Diagnostics, Sink};
 use super::types::{BatchInvariant, Target};
 use crate::plan::cuda::DECODE_BUCKETS;
 use std::path::Path;
 
-/// `target`, built so that the size of a batch changes no bit of a row; `sequences` is how many its one
-/// decode program takes.
+/// `target`, built so that the batch size changes no bit of a row; its one decode program takes `sequences`.
 ///
 /// # Errors
-/// When it is no number of sequences that a decode program is made for, or the target's hardware has no such
-/// programs, or the target drafts.
+/// When no decode program has this number of sequences, the hardware has no such programs, or the target
+/// drafts.
 pub fn with_batch_invariant(mut target: Target, sequences: usize) -> Result<Target, Diagnostics> {
     let sink = Sink::default();
     let refuse = |message: String, help: &str| {

@@ -1,10 +1,10 @@
-//! Which targets there are, over one or several targets directories.
+//! The targets of one or several targets directories.
 
 use super::diagnostic::{Diagnostic, Diagnostics, Sink};
 use super::reader::{list as join, nearest};
 use std::path::{Path, PathBuf};
 
-/// Everything the targets directories offer; any hardware goes with any model.
+/// Everything the targets directories contain; any hardware may be combined with any model.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Catalogue {
     /// Hardware, ascending by name.
@@ -34,7 +34,7 @@ pub struct ModelEntry {
 }
 
 impl Catalogue {
-    /// Every `hardware/model/quant`, ascending.
+    /// Names of all targets, `hardware/model/quant`, ascending.
     pub fn targets(&self) -> Vec<String> {
         let mut targets = Vec::new();
         for hardware in &self.hardware {
@@ -47,7 +47,7 @@ impl Catalogue {
     }
 }
 
-/// Every `hardware/model/quant` that the targets directories offer, by the files that are there.
+/// Names of all targets, `hardware/model/quant`, by the files in the targets directories.
 ///
 /// # Errors
 /// As [`catalogue`].
@@ -55,8 +55,8 @@ pub fn list(search: &[PathBuf]) -> Result<Vec<String>, Diagnostics> {
     catalogue(search).map(|catalogue| catalogue.targets())
 }
 
-/// Lists hardware, models and quantisations without reading them. Where two directories have hardware or
-/// a model of one name, that of the earlier directory counts.
+/// Lists hardware, models and quantisations without reading them. If two directories have hardware or a model
+/// of the same name, the earlier directory takes precedence.
 ///
 /// # Errors
 /// When a directory cannot be listed.
@@ -98,7 +98,7 @@ fn collect(search: &[PathBuf], sink: &Sink) -> Option<Catalogue> {
     Some(catalogue)
 }
 
-/// The names in a directory, ascending; none if it does not exist.
+/// The names in a directory, ascending; empty if it does not exist.
 fn entries(dir: &Path, sink: &Sink) -> Option<Vec<String>> {
     let read = || -> std::io::Result<Vec<String>> {
         let mut names = Vec::new();
@@ -127,7 +127,7 @@ pub(super) struct Located {
     pub(super) quant: Option<String>,
 }
 
-/// Takes a target's name apart and reports every part that does not exist, with those that do.
+/// Splits a target's name, and reports every part that does not exist, with the available ones.
 pub(super) fn locate(search: &[PathBuf], target: &str, sink: &Sink) -> Option<Located> {
     let catalogue = collect(search, sink)?;
     let parts: Vec<&str> = target.split('/').collect();
@@ -149,13 +149,13 @@ pub(super) fn locate(search: &[PathBuf], target: &str, sink: &Sink) -> Option<Lo
     Some(Located { hardware: found, model, quant })
 }
 
-/// The hardware of a name, or a report with what there is.
+/// Finds hardware by name, or reports the available names.
 pub(super) fn locate_hardware(search: &[PathBuf], name: &str, sink: &Sink) -> Option<HardwareEntry> {
     let catalogue = collect(search, sink)?;
     find(&catalogue.hardware, |it| &it.name, "hardware", name, Path::new("hardware"), sink)
 }
 
-/// The entry of a name, or a report with the names there are.
+/// Finds an entry by name, or reports the available names.
 fn find<T: Clone>(
     known: &[T],
     name_of: fn(&T) -> &String,

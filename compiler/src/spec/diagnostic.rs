@@ -1,4 +1,4 @@
-//! What is wrong with a spec: file, line, key, what is wrong and what would be right.
+//! Mistakes in specs: file, line, key, the mistake and the remedy.
 
 use miette::{GraphicalReportHandler, GraphicalTheme, LabeledSpan, NamedSource, SourceCode};
 use std::cell::RefCell;
@@ -7,10 +7,10 @@ use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
 
-/// Columns a rendered diagnostic is wrapped to.
+/// Columns at which a rendered diagnostic is wrapped.
 const WIDTH: usize = 110;
 
-/// One mistake.
+/// One mistake in a spec.
 #[derive(Clone, Debug)]
 pub struct Diagnostic {
     /// The file, relative to the targets directory.
@@ -19,32 +19,32 @@ pub struct Diagnostic {
     pub line: Option<usize>,
     /// Dotted path of the key, such as `mixer.attention.heads`; empty for a whole file.
     pub key: String,
-    /// What is wrong.
+    /// Description of the mistake.
     pub message: String,
-    /// What would be right.
+    /// Description of what would be right.
     pub help: String,
-    /// Whether the specs are sound and the hardware is too small for them.
+    /// Whether the specs are valid, but the hardware is too small for them.
     pub too_large: bool,
-    /// Byte ranges of the file with what to say about each; the first is the mistake itself.
+    /// Byte ranges of the file, each with its label; the first is the mistake itself.
     labels: Vec<(Range<usize>, String)>,
     text: Rc<str>,
 }
 
 impl Diagnostic {
-    /// A mistake that no byte of a file shows, such as a file that is not there.
+    /// A mistake without a place in a file, such as a missing file.
     pub(crate) fn outside(file: &Path, message: String, help: String) -> Diagnostic {
         let file = file.to_owned();
         let (key, labels) = (String::new(), vec![]);
         Diagnostic { file, line: None, key, message, help, too_large: false, labels, text: "".into() }
     }
 
-    /// Says that this is no mistake of the specs: the hardware is too small.
+    /// Marks it as a lack of memory rather than a mistake of the specs.
     pub(crate) fn too_large(mut self) -> Diagnostic {
         self.too_large = true;
         self
     }
 
-    /// Adds a second place that matters, in the same file.
+    /// Adds a second relevant place in the same file.
     pub(crate) fn also(mut self, span: Range<usize>, label: &str) -> Diagnostic {
         self.labels.push((span, label.to_owned()));
         self
@@ -88,7 +88,7 @@ impl Diagnostics {
         &self.list
     }
 
-    /// The mistakes with the lines they stand in, `colour`ed for a terminal or in plain ASCII.
+    /// Renders the mistakes with their source lines, `colour`ed for a terminal or in plain ASCII.
     pub fn render(&self, colour: bool) -> String {
         let theme = if colour { GraphicalTheme::unicode() } else { GraphicalTheme::none() };
         let handler = GraphicalReportHandler::new_themed(theme).with_width(WIDTH).with_links(false);
@@ -98,7 +98,7 @@ impl Diagnostics {
             let source = NamedSource::new(name, diagnostic.text.to_string());
             let report = WithSource { diagnostic, source };
             if handler.render_report(&mut out, &report).is_err() {
-                // The labels do not fit the text: say it without them rather than not at all.
+                // The labels do not fit the text: report the mistake without them.
                 out.push_str(&format!("{}: {}\n", diagnostic.file.display(), diagnostic.message));
             }
             out.push('\n');
@@ -117,7 +117,7 @@ impl fmt::Display for Diagnostics {
 
 impl std::error::Error for Diagnostics {}
 
-/// A diagnostic together with the text its labels point into, as miette wants them.
+/// A diagnostic with the text that its labels point into, in miette's form.
 #[derive(Debug)]
 struct WithSource<'a> {
     diagnostic: &'a Diagnostic,
@@ -146,7 +146,7 @@ impl miette::Diagnostic for WithSource<'_> {
     }
 }
 
-/// Where the mistakes of one target are collected.
+/// Collects the mistakes of one target.
 #[derive(Default)]
 pub(crate) struct Sink {
     list: RefCell<Vec<Diagnostic>>,
@@ -163,13 +163,13 @@ impl Sink {
         self.list.borrow().is_empty()
     }
 
-    /// What was recorded, or `value` if that is nothing.
+    /// The recorded mistakes, or `value` if there are none.
     pub(crate) fn finish<T>(self, value: Option<T>) -> Result<T, Diagnostics> {
         let mut list = self.list.into_inner();
         match value {
             Some(value) if list.is_empty() => Ok(value),
             _ => {
-                // Stable: files keep the order they were read in, and lines rise inside each.
+                // Stable: files keep the order they were read in, and lines ascend within each.
                 let mut files: Vec<PathBuf> = Vec::new();
                 for diagnostic in &list {
                     if !files.contains(&diagnostic.file) {
@@ -184,19 +184,19 @@ impl Sink {
     }
 }
 
-/// A spec file, and where to report what is wrong with it.
+/// A spec file, and the sink for its mistakes.
 #[derive(Clone)]
 pub(crate) struct Source<'a> {
-    /// Relative to the targets directory.
+    /// Path relative to the targets directory.
     pub(crate) name: PathBuf,
     /// The whole text.
     pub(crate) text: Rc<str>,
-    /// Takes what is wrong.
+    /// Receives the mistakes.
     pub(crate) sink: &'a Sink,
 }
 
 impl Source<'_> {
-    /// A mistake in the value of `key` at `span`; `label` stands under the span.
+    /// A mistake in the value of `key` at `span`; `label` is printed under the span.
     pub(crate) fn mistake(
         &self,
         span: Range<usize>,
@@ -223,7 +223,7 @@ impl Source<'_> {
         self.sink.push(self.mistake(span, key, message, label, help));
     }
 
-    /// The part of a span that is inside the text and ends at characters.
+    /// The part of a span that lies inside the text, at character boundaries.
     fn inside(&self, span: Range<usize>) -> Range<usize> {
         let floor = |mut at: usize| {
             at = at.min(self.text.len());

@@ -1,4 +1,4 @@
-//! Whether a target can draft as a build is asked to.
+//! Checks that a target can draft as a build asks.
 
 use super::diagnostic::{Diagnostic, Diagnostics, Sink};
 use super::fit::{kv_block_bytes, weight_bytes};
@@ -8,8 +8,8 @@ use std::path::{Path, PathBuf};
 /// `target`, built to draft.
 ///
 /// # Errors
-/// When its model or its checkpoint has no draft head, or the model no layers to skip or none that are left,
-/// a number is out of range, or the head does not fit the memory too.
+/// When the model or its checkpoint has no draft head, the model has no layers to skip or no others, a number
+/// is out of range, or the head does not fit into memory as well.
 pub fn with_draft(mut target: Target, option: &DraftOption) -> Result<Target, Diagnostics> {
     let sink = Sink::default();
     let (model, quant) = (&target.model, &target.quant);
@@ -70,8 +70,7 @@ pub fn with_draft(mut target: Target, option: &DraftOption) -> Result<Target, Di
     sink.finish(Some(target))
 }
 
-/// Why `model`, which `file` describes, cannot draft without its recurrent layers, and what can be done
-/// instead.
+/// Why `model`, described by `file`, cannot draft without its recurrent layers, and what to do instead.
 fn not_skipped(model: &Model, file: &Path) -> Option<(String, &'static str)> {
     let attends = |mixer: &Mixer| mixer.kv().is_some();
     let (attending, all) = (model.layer_mixers().filter(|it| attends(it)).count(), model.layers);

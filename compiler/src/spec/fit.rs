@@ -1,4 +1,4 @@
-//! Whether a quant spec fits its model, and both fit the hardware.
+//! Checks that a quant spec fits its model, and both fit the hardware.
 
 use super::diagnostic::Source;
 use super::hardware::ReadHardware;
@@ -11,11 +11,11 @@ use monomorph_formats::{ACTIVATION_BLOCK, Format};
 use std::collections::BTreeMap;
 use std::ops::Range;
 
-/// Checks what there is of a quant spec against its model; the validated quant if all of it is there.
+/// Checks the valid parts of a quant spec against its model; returns the quant spec if all parts are valid.
 pub(super) fn quant(source: &Source, name: &str, read: ReadQuant, model: &Model) -> Option<Quant> {
     let mut tensors = tensors(model);
     let names = read.checkpoint.as_ref().and_then(|it| it.names.as_ref());
-    // A checkpoint may come without the draft head of its model, but not with a part of it.
+    // A checkpoint may lack its model's draft head, but not a part of it.
     if names.is_some_and(|(names, _)| names.iter().any(|(name, _)| name.value.starts_with(DRAFT_PREFIX))) {
         tensors.extend(draft_tensors(model));
     }
@@ -48,7 +48,7 @@ pub(super) fn quant(source: &Source, name: &str, read: ReadQuant, model: &Model)
     Some(Quant { name: name.to_owned(), checkpoint, stored, scales, compute: compute?, kv_format, kv_block })
 }
 
-/// Canaries of ids that the model has.
+/// Canaries whose ids the model has.
 fn canaries(source: &Source, read: Vec<ReadCanary>, model: &Model) -> Option<Vec<Canary>> {
     let mut sound = true;
     let mut ids = |key: &str, ids: Vec<At<u32>>| -> Vec<u32> {
@@ -99,7 +99,7 @@ fn classes(tensors: &[TensorDecl]) -> impl Iterator<Item = TensorClass> {
     TensorClass::ALL.iter().copied().filter(|class| tensors.iter().any(|tensor| tensor.class == *class))
 }
 
-/// The tensors something is said of.
+/// The tensors that a subject refers to.
 fn meant<'a>(tensors: &'a [TensorDecl], subject: &Subject) -> impl Iterator<Item = &'a TensorDecl> {
     tensors.iter().filter(move |tensor| match subject {
         Subject::Class(class) => tensor.class == *class,
@@ -107,7 +107,7 @@ fn meant<'a>(tensors: &'a [TensorDecl], subject: &Subject) -> impl Iterator<Item
     })
 }
 
-/// What was said, by class and by tensor.
+/// Entries by class and by tensor.
 fn per_tensor<T: Copy>(said: &Said<T>) -> PerTensor<T> {
     let mut all = PerTensor { classes: BTreeMap::new(), tensors: BTreeMap::new() };
     for (subject, value) in said {
@@ -119,7 +119,7 @@ fn per_tensor<T: Copy>(said: &Said<T>) -> PerTensor<T> {
     all
 }
 
-/// Reports what is said of nothing this model has; whether there was none.
+/// Reports entries whose subject the model does not have. The result says for each entry whether it does.
 fn about_something<T>(
     source: &Source,
     table: &str,
@@ -189,7 +189,7 @@ fn stored(
             source.report(format.span.clone(), &key, message, "quantised", help);
             continue;
         }
-        // One report a class: the tensors of a class mostly share the dimension at fault.
+        // One report per class: the tensors of a class mostly share the dimension at fault.
         let misfit = meant(tensors, subject).find_map(|tensor| {
             let columns = tensor.columns.filter(|columns| columns % block != 0)?;
             Some((tensor, columns))
@@ -211,7 +211,7 @@ fn stored(
     per_tensor(stored)
 }
 
-/// Whether what is stored as codes with companions, and nothing else, has scales of a form for those codes.
+/// Checks that tensors stored as codes with companions, and only those, have scales of a suitable form.
 fn scales(
     source: &Source,
     given: &Said<ClassScales>,
@@ -257,13 +257,13 @@ fn scales(
             source.report(span.clone(), &key, message, "not in this table", help);
         }
     }
-    // A tensor that differs from its class has no scales of the class's form.
+    // A tensor that differs from its class does not inherit the class's scales.
     let mut scales = per_tensor(given);
     scales.classes.retain(|class, scales| stored.classes.get(class) == Some(&scales.form.codes()));
     scales
 }
 
-/// Whether the companions of weights have names of their own.
+/// Checks that the companions of weights have names of their own.
 fn check_companions(
     source: &Source,
     names: &Names,
@@ -306,7 +306,7 @@ fn check_companions(
     }
 }
 
-/// The form of a tensor's scales, where it has any.
+/// The form of a tensor's scales, if it has any.
 fn scales_of(
     tensor: &TensorDecl,
     stored: &PerTensor<Format>,
@@ -364,7 +364,7 @@ fn compute(
     compute
 }
 
-/// Whether the rows that names take from tensors of the file add up to the model's tensors.
+/// Checks that the rows taken from tensors of the file add up to the model's tensors.
 fn check_views(source: &Source, names: &Names, tensors: &[TensorDecl]) {
     for (name, file) in names {
         let (Some(tensor), Some(view)) =
@@ -398,8 +398,7 @@ fn check_rotary_rows(source: &Source, rows: &At<RotaryRows>, model: &Model) {
     }
 }
 
-/// Bytes of one block of cached keys and values, all layers together, that of the draft head where `draft`
-/// says so.
+/// Bytes of one K/V block over all layers, and over the draft head's if `draft` is set.
 pub fn kv_block_bytes(model: &Model, quant: &Quant, hardware: &HardwareKind, draft: bool) -> u128 {
     let layout = match hardware {
         HardwareKind::Cpu(_) => Layout::cpu,
@@ -411,7 +410,7 @@ pub fn kv_block_bytes(model: &Model, quant: &Quant, hardware: &HardwareKind, dra
     layouts.map(|layout| layout.block_bytes() as u128).sum()
 }
 
-/// Bytes of all tensors as stored, those of the draft head where `draft` says so.
+/// Bytes of all tensors as stored, and of the draft head's if `draft` is set.
 pub fn weight_bytes(model: &Model, quant: &Quant, draft: bool) -> u128 {
     let bytes = |tensor: &TensorDecl| {
         let format = quant.stored.of(tensor.class, &tensor.name).unwrap_or(Format::F32);
@@ -458,7 +457,7 @@ pub(super) fn memory(source: &Source, hardware: &ReadHardware, model: &Model, qu
     }
 }
 
-/// Bytes as people say them.
+/// Bytes in a readable unit.
 fn size(bytes: u128) -> String {
     match bytes {
         0..1_000_000 => format!("{bytes} bytes"),

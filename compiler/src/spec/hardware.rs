@@ -6,12 +6,12 @@ use super::tuning;
 use super::types::{Cpu, Cuda, Hardware, HardwareKind, Knobs};
 use std::ops::Range;
 
-/// A validated HARDWARE.toml and the places later checks point at.
+/// A validated HARDWARE.toml, and the places that later checks point at.
 pub(super) struct ReadHardware {
     pub(super) hardware: Hardware,
-    /// Where `memory.bytes` stands.
+    /// Span of `memory.bytes`.
     pub(super) memory: Range<usize>,
-    /// `[defaults]`, which CUDA hardware has.
+    /// `[defaults]`, only on CUDA hardware.
     pub(super) knobs: Option<Knobs>,
 }
 
@@ -29,7 +29,7 @@ pub(super) fn read(source: &Source, name: &str, mut root: Table) -> Option<ReadH
         bytes
     });
     let figures = root.table("figures");
-    // Whatever else the kind brings is unknown until the kind is.
+    // Without a kind, none of the other keys can be checked.
     let (figures, kind, knobs) = match kind?.value {
         Kind::Cpu => {
             let figures = figures.and_then(cpu_figures);
@@ -72,7 +72,7 @@ enum Kind {
     Cuda,
 }
 
-/// What every kind's `[figures]` say.
+/// Values of `[figures]` that every kind has.
 struct Figures {
     bandwidth: f64,
     boundary_seconds: f64,
@@ -118,7 +118,7 @@ fn cpu_figures(mut table: Table) -> Option<(Figures, CpuRates)> {
     Some((figures?, rates))
 }
 
-/// The rates are those of bf16, f64, f32 and nvfp4.
+/// Reads `[figures]` of a CUDA device; the rates are those of bf16, f64, f32 and nvfp4.
 fn cuda_figures(mut table: Table) -> Option<(Figures, [f64; 4])> {
     let figures = Figures::read(&mut table, "4.5e12", "1.3e-6", "10e9");
     let bf16_rate = rate(&mut table, "bf16_rate", "395e12");
@@ -129,7 +129,7 @@ fn cuda_figures(mut table: Table) -> Option<(Figures, [f64; 4])> {
     Some((figures?, [bf16_rate?, f64_rate?, f32_rate?, nvfp4_rate?]))
 }
 
-/// CPU, features and host of `[cpu]`.
+/// Reads CPU, features and host of `[cpu]`.
 fn cpu(source: &Source, mut table: Table) -> Option<(String, Vec<String>, Option<String>)> {
     let word = |text: &str| {
         let allowed = |c: char| c.is_ascii_alphanumeric() || "-_.".contains(c);
@@ -155,7 +155,7 @@ fn cpu(source: &Source, mut table: Table) -> Option<(String, Vec<String>, Option
             source.report(feature.span.clone(), "cpu.features", message, "again", "name it once".to_owned());
         }
     }
-    // A host that is not one of the known was reported: no CPU then.
+    // An unknown host was reported; then there is no CPU.
     let host = match host {
         Some(host) => Some(host?.value.to_owned()),
         None => None,
@@ -163,10 +163,10 @@ fn cpu(source: &Source, mut table: Table) -> Option<(String, Vec<String>, Option
     Some((target_cpu?.value, features.into_iter().map(|it| it.value).collect(), host))
 }
 
-/// The hosts whose servers can be linked.
+/// Hosts that servers can be linked for.
 const HOSTS: [&str; 2] = ["x86_64-unknown-linux-gnu", "aarch64-unknown-linux-gnu"];
 
-/// `[cuda]`; the rates, which stand in `[figures]`, are still 0.
+/// Reads `[cuda]`. The rates, which come from `[figures]`, are still 0.
 fn cuda(source: &Source, mut table: Table) -> Option<Cuda> {
     let architecture = table.required("architecture", "architecture = \"sm_90a\"").and_then(|it| {
         it.string_that("an architecture as `nvcc --list-gpu-code` has it", |it| capability(it).is_some())
@@ -223,7 +223,7 @@ fn cuda(source: &Source, mut table: Table) -> Option<Cuda> {
     })
 }
 
-/// Major and minor compute capability of `sm_90a` and the like.
+/// Major and minor compute capability of an architecture such as `sm_90a`.
 fn capability(architecture: &str) -> Option<(u32, u32)> {
     let digits = architecture.strip_prefix("sm_")?.trim_end_matches(['a', 'f']);
     let number =

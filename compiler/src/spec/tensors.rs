@@ -1,29 +1,29 @@
-//! The tensors a model has: names, classes and shapes, derived from its dimensions alone.
+//! The tensors of a model: names, classes and shapes, derived from its dimensions alone.
 
 use super::types::{DRAFT_PREFIX, Ffn, FileTensor, Mixer, Model, Quant, TensorClass};
 use std::collections::BTreeMap;
 
-/// One tensor a model has, or one a layer, or one an expert of each layer.
+/// One tensor of a model, or one per layer, or one per expert of each layer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TensorDecl {
     /// The model's name for it; `{layer}` stands for the index of each of `layers`.
     pub name: String,
-    /// Which line of the precision contract it falls under.
+    /// The line of the precision contract that applies to it.
     pub class: TensorClass,
     /// Outputs of a matrix, or the length of a vector.
     pub rows: usize,
     /// Inputs of a matrix, or taps of a convolution; `None` for a vector.
     pub columns: Option<usize>,
-    /// Whether it is a convolution's: files give it a dimension of 1 between its two.
+    /// Whether it is a convolution's: in files it has a dimension of 1 between its two.
     pub convolution: bool,
-    /// How many experts have one of this shape each (`{expert}` in the name stands for the index).
+    /// Number of experts that have one of this shape each (`{expert}` in the name stands for the index).
     pub experts: Option<usize>,
     /// The layers that have it, ascending; `None` for a tensor outside the layers.
     pub layers: Option<Vec<usize>>,
 }
 
 impl TensorDecl {
-    /// How many tensors it stands for.
+    /// Number of tensors it stands for.
     pub fn instances(&self) -> usize {
         self.layers.as_ref().map_or(1, Vec::len) * self.experts.unwrap_or(1)
     }
@@ -33,7 +33,7 @@ impl TensorDecl {
         self.rows.checked_mul(self.columns.unwrap_or(1))
     }
 
-    /// The shape of the tensor of the checkpoint it stands in, outermost dimension first.
+    /// Shape of the checkpoint's tensor that contains it, outermost dimension first.
     pub fn file_shape(&self, file: &FileTensor) -> Vec<usize> {
         let rows = file.file_rows(self.rows, None);
         match (self.columns, self.experts, file.view) {
@@ -47,15 +47,15 @@ impl TensorDecl {
     }
 }
 
-/// Every tensor of `model` that a checkpoint stored as `quant` has: those of [`tensors`], and of
-/// [`draft_tensors`] where it has a draft head.
+/// Every tensor of `model` in a checkpoint stored as `quant`: those of [`tensors`], and those of
+/// [`draft_tensors`] if it has a draft head.
 pub fn stored_tensors(model: &Model, quant: &Quant) -> Vec<TensorDecl> {
     let draft = if quant.has_draft() { draft_tensors(model) } else { Vec::new() };
     tensors(model).into_iter().chain(draft).collect()
 }
 
-/// The tensors of the draft head, in the order they are used; none where `model` has no such head. Embedding
-/// and head are the model's own.
+/// The tensors of the draft head, in order of use; empty if `model` has none. Embedding and head are the
+/// model's own.
 pub fn draft_tensors(model: &Model) -> Vec<TensorDecl> {
     let Some(draft) = &model.draft else { return Vec::new() };
     let mut list = List { decls: Vec::new() };
@@ -85,14 +85,14 @@ pub fn draft_tensors(model: &Model) -> Vec<TensorDecl> {
     list.decls.into_iter().map(of_draft).collect()
 }
 
-/// What the names of the layers' tensors begin with.
+/// Prefix of the names of layer tensors.
 pub const LAYER_PREFIX: &str = "layers.{layer}.";
 
-/// Every tensor of `model`, its draft head aside: embedding, the layers' in the order they are used, final
-/// norm, untied head.
+/// Every tensor of `model` except its draft head's: embedding, the layers' in order of use, final norm,
+/// untied head.
 ///
-/// Mixers of one kind share names; where two of them disagree on a shape there are two entries of one
-/// name, over different layers.
+/// Mixers of one kind share names. If two of them disagree on a shape, there are two entries of one name,
+/// over different layers.
 pub fn tensors(model: &Model) -> Vec<TensorDecl> {
     let mut list = List { decls: Vec::new() };
     list.matrix("embedding", TensorClass::Embedding, model.vocabulary, model.hidden, None);
@@ -116,7 +116,7 @@ pub fn tensors(model: &Model) -> Vec<TensorDecl> {
     list.decls
 }
 
-/// Each mixer that the pattern names, with its layers.
+/// Each mixer of the pattern, with its layers.
 fn layers_of_mixers(model: &Model) -> Vec<(&Mixer, Vec<usize>)> {
     let mut layers: BTreeMap<&str, Vec<usize>> = BTreeMap::new();
     for layer in 0..model.layers {
@@ -126,7 +126,7 @@ fn layers_of_mixers(model: &Model) -> Vec<(&Mixer, Vec<usize>)> {
     layers.into_iter().filter_map(known).collect()
 }
 
-/// Each block that follows a mixer somewhere, with its layers.
+/// Each block that follows a mixer, with its layers.
 fn layers_of_ffns(model: &Model) -> Vec<(&Ffn, Vec<usize>)> {
     let mut layers: BTreeMap<Option<&str>, Vec<usize>> = BTreeMap::new();
     for layer in 0..model.layers {
@@ -186,7 +186,7 @@ impl List {
         });
     }
 
-    /// Adds a tensor, or adds its layers to the equal one that another mixer brought.
+    /// Adds a tensor, or adds its layers to an equal tensor of another mixer.
     fn push(&mut self, decl: TensorDecl) {
         let same = |known: &&mut TensorDecl| {
             known.name == decl.name && (known.rows, known.columns) == (decl.rows, decl.columns)
@@ -202,7 +202,7 @@ impl List {
     }
 }
 
-/// Takes the tensors of a block in some layers, by their names behind [`LAYER_PREFIX`].
+/// Collects the tensors of a block in some layers, by their names after [`LAYER_PREFIX`].
 pub(crate) struct LayerTensors<'a> {
     list: &'a mut List,
     layers: &'a [usize],

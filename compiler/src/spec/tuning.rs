@@ -1,4 +1,4 @@
-//! `[defaults]` of CUDA hardware, and tuning files over them.
+//! `[defaults]` of CUDA hardware, and the tuning files that override them.
 
 use super::diagnostic::Source;
 use super::reader::{Table, Value};
@@ -17,7 +17,7 @@ pub(super) fn knobs(source: &Source, mut table: Table) -> Option<Knobs> {
     present.iter().all(|it| *it).then_some(knobs)
 }
 
-/// Reads a tuning file, over the hardware's defaults.
+/// Reads a tuning file, which overrides the hardware's defaults.
 pub(super) fn read(source: &Source, mut root: Table, defaults: Knobs) -> Option<Tuning> {
     let provenance = root.table("measured").and_then(|mut table| {
         let mut text = |key: &str, example: &str| {
@@ -49,7 +49,7 @@ pub(super) fn read(source: &Source, mut root: Table, defaults: Knobs) -> Option<
     Some(Tuning { defaults, knobs, phases: phases?, provenance: provenance? })
 }
 
-/// `[phase.NAME]` and `[phase.NAME.BUCKET]`. Names are the plan's, and what is not in it is refused there.
+/// Reads `[phase.NAME]` and `[phase.NAME.BUCKET]`. The planner refuses names that it does not have.
 fn phases(source: &Source, mut table: Table) -> Option<BTreeMap<String, PhaseTuning>> {
     let mut phases = Some(BTreeMap::new());
     for (name, value) in table.entries() {

@@ -1,9 +1,9 @@
-//! What else a target can be built as.
+//! Variants that a target can be built as.
 
 use super::types::{DraftMethod, DraftOption, Target};
 use super::{with_batch_invariant, with_draft};
 
-/// What else is built of a target: the ends of every range that a build option has, where the model takes it.
+/// Variants of a target: both ends of the range of every build option that the model takes.
 pub fn variants(target: &Target) -> Vec<Target> {
     let methods = [DraftMethod::Mtp, DraftMethod::Ngram, DraftMethod::Layers];
     let drafts = methods.into_iter().flat_map(|method| [1, method.most()].map(|drafts| (method, drafts)));

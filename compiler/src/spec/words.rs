@@ -1,8 +1,8 @@
-//! What MODEL.toml calls things, written as it is read.
+//! Prints values of MODEL.toml in the form the reader takes.
 
 use super::types::{Activation, Norm, NormWeight, Rotary, RotaryScaling};
 
-/// `{ kind = "rms", ... }`.
+/// Prints `{ kind = "rms", ... }`.
 pub(crate) fn norm(norm: Norm) -> String {
     let weight = match norm.weight {
         NormWeight::Plain => "plain",
@@ -11,7 +11,7 @@ pub(crate) fn norm(norm: Norm) -> String {
     format!("{{ kind = \"rms\", weight = {weight:?}, eps = {:?} }}", norm.eps)
 }
 
-/// `[table]`, and what scales it.
+/// Prints `[table]` and its scaling.
 pub(crate) fn rotary(rotary: &Rotary, table: &str) -> String {
     let mut text =
         format!("[{table}]\ndims = {}\ntheta = {:?}\npairs = \"halves\"\n", rotary.dims, rotary.theta);
@@ -32,7 +32,7 @@ pub(crate) fn rotary(rotary: &Rotary, table: &str) -> String {
     text + &scaling
 }
 
-/// An activation's name.
+/// Name of an activation.
 pub(crate) fn activation(activation: Activation) -> &'static str {
     match activation {
         Activation::Silu => "silu",

@@ -5,7 +5,7 @@ use crate::spec::diagnostic::Source;
 use crate::spec::reader::{At, Table, Value, list};
 use crate::spec::types::*;
 
-/// Reads `[draft]`: what the layer of its one known kind is, as a pattern has it.
+/// Reads `[draft]`: the layer kind of its one known method, as in a pattern.
 pub(super) fn read(mut table: Table) -> Option<At<String>> {
     let mtp = table.required("mtp", "mtp = { layer = \"attention\" }").and_then(Value::table);
     table.finish();
@@ -15,7 +15,7 @@ pub(super) fn read(mut table: Table) -> Option<At<String>> {
     layer
 }
 
-/// Whether the layer is of the model's kinds and attends.
+/// Checks that the layer is one of the model's kinds and has attention.
 pub(super) fn check(
     source: &Source,
     layer: &At<String>,
@@ -29,7 +29,7 @@ pub(super) fn check(
     let mixer = attends.contains(&kind.mixer.as_str());
     if !mixer {
         let message = format!("`{key}` names {:?}, which is no mixer that attends", kind.mixer);
-        // A draft that is refused is taken back: keys and values can be, a recurrent state cannot.
+        // A rejected draft is rolled back, which works for keys and values but not for a recurrent state.
         let help = match &attends[..] {
             [] => "a draft head needs a mixer of the kind `attention`".to_owned(),
             names => format!("those are {}", list(names.iter())),

@@ -16,7 +16,7 @@ pub(super) fn others(source: &Source, mut table: Table) -> Option<Vec<(At<String
     let mut sound = true;
     for (name, value) in table.entries() {
         let path = value.path().to_owned();
-        // The name becomes part of a function's.
+        // The name becomes part of a function's name.
         if !name.value.chars().all(|c| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '_') {
             let message = format!("a block cannot be called {:?}", name.value);
             let help = "lower-case letters, digits and underscores".to_owned();

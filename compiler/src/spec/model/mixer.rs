@@ -36,7 +36,7 @@ fn mixer(source: &Source, mut table: Table) -> Option<Mixer> {
     read(source, table)
 }
 
-/// Reports heads that cannot be shared out evenly.
+/// Reports heads that cannot be divided evenly.
 pub(crate) fn divides(
     source: &Source,
     table: &Table,

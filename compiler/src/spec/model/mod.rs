@@ -13,7 +13,7 @@ use super::types::*;
 use std::collections::BTreeMap;
 use std::ops::Range;
 
-/// The largest dimensions taken. They are far above any model, and low enough that no product overflows.
+/// Largest dimensions accepted: far above any model, and low enough that no product overflows.
 const MAX_HIDDEN: u64 = 1 << 20;
 const MAX_LAYERS: u64 = 1 << 12;
 const MAX_VOCABULARY: u64 = 1 << 24;
@@ -145,7 +145,7 @@ pub(crate) fn norm(value: Value) -> Option<Norm> {
     Some(Norm { eps: eps?.value as f32, weight: weight?.value })
 }
 
-/// A switch that is off when absent.
+/// A flag, false by default.
 pub(crate) fn flag(table: &mut Table, key: &str) -> Option<bool> {
     match table.optional(key) {
         Some(value) => Some(value.boolean()?.value),
@@ -236,7 +236,7 @@ fn sampling(source: &Source, value: Value) -> Option<Vec<SamplingPreset>> {
     Some(presets.value.into_iter().map(|(_, preset)| preset).collect())
 }
 
-/// A member of a pattern: a mixer, or a mixer, a stroke, and what follows it.
+/// Parses an entry of a pattern: a mixer, or a mixer, a slash, and the block after it.
 fn layer_kind(text: &str) -> LayerKind {
     match text.split_once('/') {
         None => LayerKind { mixer: text.to_owned(), ffn: None },
@@ -244,8 +244,8 @@ fn layer_kind(text: &str) -> LayerKind {
     }
 }
 
-/// Whether the pattern gives every layer a mixer, and every mixer and every other block a layer, of the draft
-/// head or not.
+/// Checks that the pattern gives every layer a mixer, and that some layer, or the draft head's, uses every
+/// mixer and every named block.
 fn check_pattern(
     source: &Source,
     body: &Body,
@@ -315,7 +315,7 @@ fn check_pattern(
     holds
 }
 
-/// Whether mixers of one kind, which share the names of their tensors, agree on the shapes.
+/// Checks that mixers of one kind, which share tensor names, agree on shapes.
 fn check_shared_names(source: &Source, model: &Model, spans: &BTreeMap<String, Range<usize>>) -> bool {
     let tensors = super::tensors(model);
     for (index, tensor) in tensors.iter().enumerate() {

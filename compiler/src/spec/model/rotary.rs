@@ -73,7 +73,7 @@ fn scaling(source: &Source, mut table: Table) -> Option<RotaryScaling> {
     scaling
 }
 
-/// Reports the ends of a ramp that are not in order.
+/// Reports the ends of a ramp that are in the wrong order.
 fn ordered(
     source: &Source,
     table: &Table,

@@ -1,23 +1,23 @@
-//! What a build promises of batches.
+//! Batch invariance of a build.
 
 use crate::plan::cuda::DECODE_BUCKETS;
 
-/// That the size of a batch changes no bit of a row: a [`super::BuildOptions::batch_invariant`] that fits its
-/// target.
+/// Batch invariance: the batch size changes no bit of a row. It is a [`super::BuildOptions::batch_invariant`]
+/// that fits its target.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BatchInvariant {
-    /// Sequences of the one decode program, hence of a step: one of [`DECODE_BUCKETS`].
+    /// Sequences of the one decode program, and so of a step: one of [`DECODE_BUCKETS`].
     pub sequences: usize,
 }
 
 impl BatchInvariant {
-    /// The decode programs of such a build.
+    /// Batch sizes of the build's decode programs.
     pub fn decode(self) -> &'static [usize] {
         let at = DECODE_BUCKETS.iter().position(|sequences| *sequences == self.sequences);
         at.map_or(&[], |at| &DECODE_BUCKETS[at..=at])
     }
 
-    /// A name of the choice, such as `invariant8`.
+    /// Suffix of the build's name, such as `invariant8`.
     pub(super) fn name(self) -> String {
         format!("invariant{}", self.sequences)
     }

@@ -1,20 +1,21 @@
-//! What a build drafts with.
+//! Drafting of a build.
 
 use super::Model;
 
-/// With what tokens are drafted.
+/// Source of drafts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DraftMethod {
     /// The model's draft head: multi-token prediction.
     Mtp,
-    /// What came after the same tokens before, which the engine looks up: the build verifies it.
+    /// Earlier continuations of the same tokens: the engine looks them up (n-gram lookup), and the build
+    /// verifies them.
     Ngram,
     /// The model itself without its recurrent layers.
     Layers,
 }
 
 impl DraftMethod {
-    /// What it is called.
+    /// Name in options and reports.
     pub const fn name(self) -> &'static str {
         match self {
             DraftMethod::Mtp => "mtp",
@@ -23,10 +24,10 @@ impl DraftMethod {
         }
     }
 
-    /// Most drafts at a time. A head that was trained to look one token further is right less often with
-    /// each; what is looked up ends as rarely behind the seventh as behind the first, and eight rows are what
-    /// kernels for few rows take at once. The model without some layers was trained for neither, and may have
-    /// as many.
+    /// Most drafts at a time. A head trained to look one token further is right less often with each draft. A
+    /// looked-up continuation ends after the seventh draft no more often than after the first, and kernels
+    /// for few rows take eight rows at once. The model without some layers was trained for neither, and may
+    /// have as many.
     pub const fn most(self) -> usize {
         match self {
             DraftMethod::Mtp => 3,
@@ -35,10 +36,10 @@ impl DraftMethod {
     }
 }
 
-/// What was asked for: `--draft` and what goes with it.
+/// Requested drafting: `--draft` and its companion options.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct DraftOption {
-    /// With what.
+    /// Source of drafts.
     pub method: DraftMethod,
     /// Drafts at a time.
     pub drafts: usize,
@@ -51,23 +52,23 @@ pub struct DraftOption {
 /// How a target drafts: a [`DraftOption`] that fits its model and checkpoint.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Drafting {
-    /// With what.
+    /// Source of drafts.
     pub method: DraftMethod,
     /// Drafts at a time, 1 to [`DraftMethod::most`].
     pub drafts: usize,
-    /// Ids that can be drafted: those below it. At most the model's vocabulary.
+    /// Ids below this can be drafted; at most the model's vocabulary.
     pub vocabulary: usize,
     /// For measuring speed only: drafts are accepted at this rate, in 0 to 1, whatever was sampled.
     pub forced_acceptance: Option<f64>,
 }
 
 impl Drafting {
-    /// Whether the model's draft head is built.
+    /// Whether the build includes the model's draft head.
     pub fn has_head(&self) -> bool {
         self.method == DraftMethod::Mtp
     }
 
-    /// A name of these choices for `model`, such as `mtp2` or `mtp2-of-32768`.
+    /// Suffix of the build's name for `model`, such as `mtp2` or `mtp2-of-32768`.
     pub(super) fn name(&self, model: &Model) -> String {
         let mut name = format!("{}{}", self.method.name(), self.drafts);
         if self.vocabulary < model.vocabulary {

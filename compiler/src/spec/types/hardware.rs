@@ -1,24 +1,24 @@
 //! HARDWARE.toml, validated.
 
-/// HARDWARE.toml.
+/// A piece of hardware, as HARDWARE.toml describes it.
 #[derive(Clone, Debug)]
 pub struct Hardware {
     /// Directory name.
     pub name: String,
     /// Bytes of memory that weights, K/V and scratch share.
     pub memory_bytes: u64,
-    /// Bytes a second that one stream of reads reaches, the whole chip together.
+    /// Bytes per second that one stream of reads achieves over the whole chip.
     pub bandwidth: f64,
     /// Seconds one phase boundary costs.
     pub boundary_seconds: f64,
-    /// Bytes a second that sequences are copied with, out of the device's memory to the machine's and back.
+    /// Bytes per second at which sequences are copied between device memory and host memory.
     pub copy_bandwidth: f64,
-    /// What is particular to its kind.
+    /// Properties particular to its kind.
     pub kind: HardwareKind,
 }
 
 impl Hardware {
-    /// What it is as a CPU, if it is one.
+    /// Its CPU properties, if it is a CPU.
     pub fn cpu(&self) -> Option<&Cpu> {
         match &self.kind {
             HardwareKind::Cpu(cpu) => Some(cpu),
@@ -26,7 +26,7 @@ impl Hardware {
         }
     }
 
-    /// What it is as a CUDA device, if it is one.
+    /// Its CUDA properties, if it is a CUDA device.
     pub fn cuda(&self) -> Option<&Cuda> {
         match &self.kind {
             HardwareKind::Cpu(_) => None,
@@ -35,7 +35,7 @@ impl Hardware {
     }
 }
 
-/// The kinds of hardware there is a backend for.
+/// The kinds of hardware that have a backend.
 #[derive(Clone, Debug)]
 pub enum HardwareKind {
     /// A CPU.
@@ -45,7 +45,7 @@ pub enum HardwareKind {
 }
 
 impl HardwareKind {
-    /// The name used in TOML files and reports.
+    /// Name in TOML files and reports.
     pub fn name(&self) -> &'static str {
         match self {
             HardwareKind::Cpu(_) => "cpu",
@@ -57,27 +57,26 @@ impl HardwareKind {
 /// A CPU, its instruction set fixed at build time.
 #[derive(Clone, Debug)]
 pub struct Cpu {
-    /// As `-C target-cpu` takes it; `native` is the machine that builds.
+    /// Processor as `-C target-cpu` takes it; `native` is the build machine's.
     pub target_cpu: String,
     /// Further `-C target-feature` names, without sign.
     pub features: Vec<String>,
-    /// Rust target triple; `None` is the machine that builds.
+    /// Rust target triple; `None` is that of the build machine.
     pub host: Option<String>,
     /// Threads the figures were measured with.
     pub threads: usize,
-    /// int8 multiply-adds a second, all threads together.
+    /// int8 multiply-adds per second over all threads.
     pub int8_rate: f64,
-    /// f32 multiply-adds a second, all threads together.
+    /// f32 multiply-adds per second over all threads.
     pub f32_rate: f64,
 }
 
-/// One NVIDIA GPU and the machine it stands in. Sizes are what a kernel may claim, as CUDA's device
-/// attributes give them.
+/// One NVIDIA GPU and its host. Sizes are what a kernel may claim, as CUDA's device attributes state them.
 #[derive(Clone, Debug)]
 pub struct Cuda {
-    /// As `nvcc -arch` takes it, with its suffix: `sm_90a`, `sm_121a`.
+    /// Architecture as `nvcc -arch` takes it, with its suffix: `sm_90a`, `sm_121a`.
     pub architecture: String,
-    /// Compute capability, major and minor, that the architecture's name states.
+    /// Compute capability, major and minor, from the architecture's name.
     pub capability: (u32, u32),
     /// Streaming multiprocessors.
     pub multiprocessors: u32,
@@ -91,15 +90,15 @@ pub struct Cuda {
     pub l2_bytes: u64,
     /// Whether warpgroup products (`wgmma`) exist.
     pub wgmma: bool,
-    /// Whether thread block clusters with distributed shared memory are of use.
+    /// Whether thread block clusters with distributed shared memory are worth using.
     pub clusters: bool,
     /// bf16 multiply-adds a second on tensor cores with f32 sums, dense.
     pub bf16_rate: f64,
-    /// f64 multiply-adds a second on tensor cores: what exact products cost.
+    /// f64 multiply-adds per second on tensor cores, which exact products use.
     pub f64_rate: f64,
     /// f32 multiply-adds a second outside tensor cores.
     pub f32_rate: f64,
-    /// Bytes of nvfp4 a second, scales included, that a product of few rows decodes: its pace where memory is
+    /// Bytes of nvfp4 per second, with scales, that a product of few rows decodes: its bound if memory is
     /// faster.
     pub nvfp4_rate: f64,
     /// Rust target triple of its host.

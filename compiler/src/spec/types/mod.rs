@@ -1,4 +1,4 @@
-//! What a person wrote, validated: holding one of these values is proof that its checks ran.
+//! Validated specs: holding one of these values proves that its checks have run.
 
 mod batch;
 mod draft;
@@ -23,45 +23,44 @@ pub use quant::{
 };
 pub use tuning::{Knobs, PhaseTuning, Provenance, Settings, Tuning};
 
-/// What was asked for besides a target's name.
+/// Build options besides a target's name.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct BuildOptions {
-    /// What it is to draft with; `None` for a build that does not.
+    /// Drafting; `None` for a build that does not draft.
     pub draft: Option<DraftOption>,
-    /// How many sequences its one decode program is to take, where the size of a batch is to change no bit of
-    /// a row.
+    /// Sequences of the one decode program of a batch-invariant build, in which the batch size changes no bit
+    /// of a row; `None` for other builds.
     pub batch_invariant: Option<usize>,
 }
 
-/// `hardware/model/quant`, resolved.
+/// A resolved target, `hardware/model/quant`.
 #[derive(Clone, Debug)]
 pub struct Target {
-    /// Where it runs.
+    /// Hardware it runs on.
     pub hardware: Hardware,
-    /// What runs.
+    /// Model it runs.
     pub model: Model,
-    /// In which formats.
+    /// Formats of its weights and products.
     pub quant: Quant,
-    /// How its CUDA kernels are cut; `None` for hardware of another kind.
+    /// Tuning of its CUDA kernels; `None` on other hardware.
     pub tuning: Option<Tuning>,
-    /// How it drafts; `None` for a build that does not. A draft head is held and read only by a build that
-    /// drafts with it.
+    /// Drafting; `None` for a build that does not draft. Only a build that drafts with a draft head loads it.
     pub draft: Option<Drafting>,
-    /// Where the size of a batch changes no bit of a row: how.
+    /// Batch invariance, if the build has it.
     pub batch_invariant: Option<BatchInvariant>,
     /// Whether its CUDA kernels are built so that compute-sanitizer's racecheck can follow their barriers:
-    /// slower, and for nothing else.
+    /// slower, and only for that tool.
     pub racecheck: bool,
 }
 
 impl Target {
-    /// `hardware/model/quant`.
+    /// Name of the target, `hardware/model/quant`.
     pub fn name(&self) -> String {
         format!("{}/{}/{}", self.hardware.name, self.model.name, self.quant.name)
     }
 
-    /// What this build of the target is called, which no other build of it is: its name, and behind a `+`
-    /// what was chosen besides. It names directories.
+    /// Unique name of this build of the target: its name, and after a `+` the options chosen. It names
+    /// directories.
     pub fn build(&self) -> String {
         let draft = self.draft.map_or(String::new(), |draft| format!("+{}", draft.name(&self.model)));
         let invariant = self.batch_invariant.map_or(String::new(), |it| format!("+{}", it.name()));

@@ -3,7 +3,7 @@
 use crate::blocks::{Ffn, Mixer};
 use std::collections::BTreeMap;
 
-/// MODEL.toml.
+/// A model, as MODEL.toml describes it.
 #[derive(Clone, Debug)]
 pub struct Model {
     /// Directory name.
@@ -16,28 +16,28 @@ pub struct Model {
     pub vocabulary: usize,
     /// Longest sequence in tokens.
     pub context: usize,
-    /// Whether the head is the embedding.
+    /// Whether the head is tied to the embedding.
     pub tied: bool,
-    /// Layer norms and final norm.
+    /// Form of layer norms and final norm.
     pub norm: Norm,
-    /// What the layers are, repeated over all of them.
+    /// Kinds of layers, repeated over all of them.
     pub pattern: Vec<LayerKind>,
     /// The mixers by name.
     pub mixers: BTreeMap<String, Mixer>,
-    /// What follows every mixer where the pattern says nothing else.
+    /// The block after every mixer, unless the pattern names another.
     pub ffn: Ffn,
-    /// What follows instead, by name.
+    /// Other blocks after a mixer, by name.
     pub other_ffns: BTreeMap<String, Ffn>,
-    /// Its draft head, if it has one. Whether a checkpoint does, its quant spec says:
+    /// Its draft head, if it has one. A checkpoint may lack it:
     /// [`Quant::has_draft`](super::Quant::has_draft).
     pub draft: Option<Draft>,
-    /// How people talk to it.
+    /// Format of its conversations.
     pub protocol: Protocol,
     /// Recommended sampling; the first is the default.
     pub sampling: Vec<SamplingPreset>,
 }
 
-/// A mixer and what follows it.
+/// A mixer and the block after it.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct LayerKind {
     /// A key of [`Model::mixers`].
@@ -56,7 +56,7 @@ impl LayerKind {
     }
 }
 
-/// As a pattern has it: the mixer, and after a stroke what follows it.
+/// Prints an entry of a pattern: the mixer, and after a slash the block that follows it.
 impl std::fmt::Display for LayerKind {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str(&self.mixer)?;
@@ -65,7 +65,7 @@ impl std::fmt::Display for LayerKind {
 }
 
 impl Model {
-    /// What a layer is.
+    /// The kind of a layer.
     pub fn layer(&self, layer: usize) -> &LayerKind {
         &self.pattern[layer % self.pattern.len()]
     }
@@ -75,7 +75,7 @@ impl Model {
         (0..self.layers).map(|layer| &self.mixers[&self.layer(layer).mixer])
     }
 
-    /// What follows the mixer in layers of a kind.
+    /// The block after the mixer in layers of a kind.
     pub fn ffn_of(&self, kind: &LayerKind) -> &Ffn {
         kind.ffn.as_ref().map_or(&self.ffn, |name| &self.other_ffns[name])
     }
@@ -89,11 +89,11 @@ impl Model {
 /// x_t = fc [norm_e(embedding of token t+1) | norm_h(h_t)];   logits of token t+2 = head(norm(layer(x_t)))
 /// ```
 ///
-/// Its layer has keys and values of its own, of all pairs up to `t`, and pair `t` stands at position `t`.
-/// Norms are of the model's form; embedding and head are the model's.
+/// Its layer has keys and values of its own, of all pairs up to `t`; pair `t` is at position `t`. Norms have
+/// the model's form; embedding and head are the model's.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Draft {
-    /// What its one layer is: of the model's kinds, with a mixer that is attention.
+    /// Its one layer: one of the model's kinds, with an attention mixer.
     pub layer: LayerKind,
 }
 
@@ -102,33 +102,33 @@ pub struct Draft {
 pub struct Norm {
     /// Added to the mean square.
     pub eps: f32,
-    /// How the weight enters.
+    /// How the weight is applied.
     pub weight: NormWeight,
 }
 
-/// How a norm's weight enters.
+/// How a norm's weight is applied.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NormWeight {
-    /// Times `w`.
+    /// Multiplies by `w`.
     Plain,
-    /// Times `1 + w`.
+    /// Multiplies by `1 + w`.
     OnePlus,
 }
 
 /// Rotary position embedding (Su et al., RoFormer).
 #[derive(Clone, Debug, PartialEq)]
 pub struct Rotary {
-    /// Leading dimensions of a head that turn; even, at most the head's width.
+    /// Leading dimensions of a head that are rotated; even, at most the head's width.
     pub dims: usize,
     /// Base of the frequencies.
     pub theta: f64,
-    /// Which two dimensions turn together.
+    /// Which two dimensions form a pair.
     pub pairs: RotaryPairs,
-    /// How the frequencies are stretched for long contexts.
+    /// Scaling of the frequencies for long contexts.
     pub scaling: RotaryScaling,
 }
 
-/// Which two dimensions of a head turn together.
+/// Which two dimensions of a head are rotated together.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RotaryPairs {
     /// `(i, i + dims/2)`.
@@ -137,10 +137,10 @@ pub enum RotaryPairs {
     Adjacent,
 }
 
-/// How rotary frequencies are stretched; names and formulas as in transformers' `modeling_rope_utils`.
+/// Scaling of rotary frequencies; names and formulas as in transformers' `modeling_rope_utils`.
 #[derive(Clone, Debug, PartialEq)]
 pub enum RotaryScaling {
-    /// Not at all.
+    /// Unscaled.
     None,
     /// All frequencies divided by `factor`.
     Linear {
@@ -175,7 +175,7 @@ pub enum RotaryScaling {
     },
 }
 
-/// A scalar function.
+/// A scalar activation function.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Activation {
     /// `x * sigmoid(x)`.
@@ -188,38 +188,38 @@ pub enum Activation {
     Relu,
 }
 
-/// The text protocol.
+/// The text protocol of a model.
 #[derive(Clone, Debug, Default)]
 pub struct Protocol {
     /// Ids that end an answer.
     pub stop_ids: Vec<u32>,
     /// Replaces the checkpoint's own chat template.
     pub chat_template: Option<String>,
-    /// How it writes tool calls: one of [`TOOL_FORMATS`].
+    /// Format of tool calls: one of [`TOOL_FORMATS`].
     pub tools: Option<&'static str>,
-    /// How it marks its reasoning: one of [`REASONING_FORMATS`].
+    /// Format of reasoning: one of [`REASONING_FORMATS`].
     pub reasoning: Option<&'static str>,
 }
 
-/// The names of the forms in which models write tool calls, which the server knows how to read.
+/// Names of the formats of tool calls that the server can parse.
 pub const TOOL_FORMATS: [&str; 6] = ["hermes", "qwen-xml", "mistral", "minimax", "gemma", "bare-json"];
 
-/// The names of the forms in which models mark their reasoning.
+/// Names of the formats of reasoning that the server can parse.
 pub const REASONING_FORMATS: [&str; 3] = ["think", "mistral", "gemma"];
 
 /// A named set of recommended sampling parameters.
 #[derive(Clone, Debug)]
 pub struct SamplingPreset {
-    /// Such as `default`.
+    /// Name, such as `default`.
     pub name: String,
-    /// At least 0.
+    /// Temperature, at least 0.
     pub temperature: f32,
-    /// In (0, 1].
+    /// Nucleus threshold, in (0, 1].
     pub top_p: f32,
-    /// 0 keeps all.
+    /// Most candidates; 0 keeps all.
     pub top_k: u32,
-    /// In [0, 1].
+    /// Threshold relative to the likeliest token, in [0, 1].
     pub min_p: f32,
-    /// Above 0; 1 is off.
+    /// Penalty of repeated tokens, above 0; 1 is off.
     pub repetition_penalty: f32,
 }

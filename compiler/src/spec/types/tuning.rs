@@ -1,4 +1,4 @@
-//! How CUDA kernels are cut: numbers that change speed and never what is computed.
+//! Tuning of CUDA kernels: numbers that change speed but never results.
 
 use crate::spec::reader::{list, nearest};
 use std::collections::BTreeMap;
@@ -7,31 +7,30 @@ use std::path::PathBuf;
 /// The knobs of one phase and bucket.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Knobs {
-    /// Most rows of a step whose products stream the weights past f32 activations; more rows are staged and
-    /// take the tensor-core product.
+    /// Most rows of a step whose products stream the weights past f32 activations. More rows are staged and
+    /// use tensor cores.
     pub stream_rows: u32,
-    /// Blocks of a streaming product a multiprocessor.
+    /// Blocks of a streaming product per multiprocessor.
     pub blocks_per_multiprocessor: u32,
     /// Stages of a streaming block's ring of weights in shared memory.
     pub ring_stages: u32,
     /// Bytes of one stage of that ring, a multiple of 512.
     pub stage_bytes: u32,
-    /// Warps of a streaming block that multiply: 4, 8 or 16 (others count as the next fewer). More of them
-    /// hide one another's waits, which formats need that take many instructions to decode; more than 8 leave
-    /// the next kernel's block no registers.
+    /// Consumer warps of a streaming block: 4, 8 or 16 (other numbers are rounded down). More warps hide
+    /// latency, which formats with many decoding instructions need; more than 8 leave no registers for the
+    /// next kernel's block.
     pub stream_warps: u32,
-    /// Streaming kernels that a multiprocessor holds at a time. With 2 the next one fills its ring while this
-    /// one works, as long as every phase leaves the multiprocessors evenly filled; with 1 no multiprocessor
+    /// Streaming kernels resident on a multiprocessor at a time. With 2, the next kernel fills its ring while
+    /// this one works, provided that every phase fills the multiprocessors evenly. With 1, no multiprocessor
     /// gets two blocks of one kernel while another gets none. 0 leaves the choice to the planner.
     pub stream_kernels: u32,
-    /// Most rows of a step whose chosen experts' two products are one launch, which hands inner values from
-    /// block to block, and not two.
+    /// Most rows of a step whose two expert products are one launch, which hands inner values from block to
+    /// block, rather than two launches.
     pub experts_together: u32,
-    /// KiB of the weights that follow a mixture's layer which its experts' kernel asks for into the
-    /// second-level cache: it leaves memory idle most of its time.
+    /// KiB of the next layer's weights that the experts' kernel of a mixture prefetches into L2: it leaves
+    /// memory idle most of its time.
     pub fetch_ahead: u32,
-    /// Parts the cached tokens of a sequence are split into in decode attention; 0 leaves the choice to the
-    /// planner.
+    /// Splits of a sequence's cached tokens in decode attention; 0 leaves the choice to the planner.
     pub attention_splits: u32,
     /// Outputs (rows of the weight matrix) of one tile of a tensor-core product.
     pub gemm_outputs: u32,
@@ -44,7 +43,7 @@ pub struct Knobs {
 }
 
 impl Knobs {
-    /// The keys of TOML files, with the least and most each takes.
+    /// Keys in TOML files, each with its smallest and largest value.
     pub const KEYS: [(&'static str, u32, u32); 13] = [
         ("stream_rows", 0, 8),
         ("blocks_per_multiprocessor", 1, 16),
@@ -61,7 +60,7 @@ impl Knobs {
         ("gemm_stages", 1, 16),
     ];
 
-    /// The knob of this key; `None` for a key that is none of [`Knobs::KEYS`].
+    /// The knob of a key; `None` if the key is not one of [`Knobs::KEYS`].
     pub fn get_mut(&mut self, key: &str) -> Option<&mut u32> {
         Some(match key {
             "stream_rows" => &mut self.stream_rows,
@@ -85,29 +84,29 @@ impl Knobs {
 /// Knobs that a tuning file sets, by key.
 pub type Settings = BTreeMap<String, u32>;
 
-/// What a tuning file says about one phase.
+/// Settings of a tuning file for one phase.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct PhaseTuning {
-    /// At every bucket.
+    /// Settings for every bucket.
     pub all: Settings,
-    /// By bucket: a number of rows, or `None` for prefill.
+    /// Settings by bucket: a number of rows, or `None` for prefill.
     pub buckets: BTreeMap<Option<usize>, Settings>,
-    /// Line of the file where it begins.
+    /// Line of the file on which it begins.
     pub line: usize,
 }
 
-/// Where the knobs come from.
+/// Origin of the knobs.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Provenance {
     /// HARDWARE.toml's `[defaults]`.
     Defaults,
-    /// A tuning file, over those.
+    /// A tuning file, which overrides the defaults.
     Measured {
-        /// Relative to the targets directory.
+        /// Path relative to the targets directory.
         file: PathBuf,
         /// The card it was measured on.
         card: String,
-        /// Year, month and day.
+        /// Date of the measurement: year, month and day.
         date: String,
         /// The command that measured it.
         command: String,
@@ -119,11 +118,11 @@ pub enum Provenance {
 pub struct Tuning {
     /// HARDWARE.toml's `[defaults]`.
     pub defaults: Knobs,
-    /// Where no phase says otherwise.
+    /// Knobs of phases without settings of their own.
     pub knobs: Knobs,
-    /// By phase name, as the plan names phases.
+    /// Settings by phase name, as the plan names phases.
     pub phases: BTreeMap<String, PhaseTuning>,
-    /// Where all this comes from.
+    /// Origin of the knobs.
     pub provenance: Provenance,
 }
 
@@ -141,8 +140,8 @@ impl Tuning {
         knobs
     }
 
-    /// What is wrong with a tuning file that names phases which are none of the plan's: the loader does not
-    /// know those yet, so the planner asks.
+    /// The mistake of a tuning file that names phases the plan does not have. The planner asks for it, since
+    /// the loader does not know the phases yet.
     pub fn unknown_phase<'p>(&self, known: impl Iterator<Item = &'p str> + Clone) -> Option<String> {
         let (name, phase) =
             self.phases.iter().find(|(name, _)| !known.clone().any(|it| it == name.as_str()))?;
