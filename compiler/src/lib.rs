@@ -1,8 +1,9 @@
-//! One model, one quantisation, one piece of hardware: from three TOML files to the source of a server.
+//! Compiles one model in one quantisation for one piece of hardware: from three TOML files to the source of a
+//! server.
 //!
-//! `spec` (what a person wrote, validated) → `graph` (what is computed) → `passes` → `plan` (what runs, in
-//! which order, over which bytes) → `emit` (text). `reference` runs a graph slowly and plainly and is what
-//! everything else is checked against; `report` shows a plan to people.
+//! `spec` (validated specs) → `graph` (the computation) → `passes` → `plan` (what runs, in what order, over
+//! which bytes) → `emit` (text). `reference` runs a graph slowly and plainly, as the oracle for everything
+//! else; `report` prints a plan.
 
 pub mod blocks;
 pub mod emit;

@@ -1,7 +1,7 @@
-//! What can be built today, and what was measured of it.
+//! The status of each target: whether it can be built, and its measured speed.
 //!
-//! Whether a target can be built is found out by planning it, and what was measured stands in `measured.toml`
-//! of the targets directory, which whoever measures writes. Neither is guessed from a name.
+//! Planning a target shows whether it can be built. Measurements are in `measured.toml` of the targets
+//! directory. Neither is guessed from a name.
 
 use crate::spec::{Catalogue, catalogue};
 use crate::{graph, passes, spec};
@@ -11,44 +11,44 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, PoisonError};
 
-/// The file beside `hardware/` and `models/` that says what was measured.
+/// File of measurements, beside `hardware/` and `models/`.
 pub const MEASURED: &str = "measured.toml";
 
-/// A target, and where it stands.
+/// A target and its status.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Listed {
-    /// `hardware/model/quant`.
+    /// Name of the target, `hardware/model/quant`.
     pub target: String,
-    /// Where it stands.
+    /// Status of the target.
     #[serde(flatten)]
     pub standing: Standing,
 }
 
-/// Where a target stands.
+/// Status of a target.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[serde(tag = "status", rename_all = "kebab-case")]
 pub enum Standing {
     /// It can be built, and its speed was measured.
     Measured {
-        /// The newest measurement of it.
+        /// Its newest measurement.
         measured: Measurement,
     },
-    /// It can be built, and its kernels are inspected as they are compiled. Nobody has measured it.
+    /// It can be built, and its kernels are inspected when they are compiled, but it has not been measured.
     Compiled,
     /// It cannot be planned.
     Waiting {
-        /// What kind of thing is missing.
+        /// The kind of thing that is missing.
         waits_for: Lack,
-        /// What is missing, in a sentence that names it.
+        /// The missing thing, named in a sentence.
         reason: String,
     },
 }
 
-/// What a target that cannot be planned waits for.
+/// The lack that keeps a target from being planned.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Lack {
-    /// A block, shape or format that the hardware's backend has no kernel for.
+    /// A block, shape or format without a kernel in the hardware's backend.
     Kernels,
     /// Hardware with more memory.
     Memory,
@@ -56,26 +56,26 @@ pub enum Lack {
     Specs,
 }
 
-/// One line of what was measured: tokens a second of one sequence.
+/// One measurement: tokens per second of one sequence.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Measurement {
-    /// Tokens a second, one sequence alone, greedy, without drafts.
+    /// Tokens per second of one sequence alone, greedy, without drafts.
     pub decode: f64,
-    /// Tokens that stood before those that were timed.
+    /// Tokens before those that were timed.
     pub after: u32,
-    /// Whether the weights were the released ones or made up. What they are changes no speed but that of what
-    /// they decide: experts chosen, drafts accepted.
+    /// Whether the weights were the released ones or made up. Weights affect speed only through what they
+    /// decide: experts chosen, drafts accepted.
     pub weights: Weights,
     /// Day of the run.
     pub date: String,
     /// The commit that was built.
     pub commit: String,
-    /// What it ran on.
+    /// The machine it ran on.
     pub machine: String,
 }
 
-/// Whose weights were in the server that was measured.
+/// Origin of the weights in a measured server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Weights {
@@ -86,7 +86,7 @@ pub enum Weights {
 }
 
 impl Weights {
-    /// In words.
+    /// Description for people.
     pub fn words(self) -> &'static str {
         match self {
             Weights::Released => "released weights",
@@ -102,10 +102,10 @@ struct File {
     measured: BTreeMap<String, Measurement>,
 }
 
-/// What `measured.toml` of this targets directory says, by target; nothing where there is none.
+/// Measurements in `measured.toml` of this targets directory, by target; empty without such a file.
 ///
 /// # Errors
-/// When it cannot be read or says something else, with its path and line.
+/// When the file cannot be read or parsed, with its path and line.
 pub fn measured(targets_dir: &Path) -> Result<BTreeMap<String, Measurement>, String> {
     let path = targets_dir.join(MEASURED);
     let text = match std::fs::read_to_string(&path) {
@@ -117,11 +117,11 @@ pub fn measured(targets_dir: &Path) -> Result<BTreeMap<String, Measurement>, Str
     Ok(file.measured)
 }
 
-/// Every target of these directories and where it stands, in the catalogue's order. What an earlier directory
-/// puts in the place of hardware or a model was not measured by a later one.
+/// Every target of these directories with its status, in the catalogue's order. If an earlier directory
+/// replaces hardware or a model, measurements of later directories do not apply to it.
 ///
 /// # Errors
-/// When a directory or a `measured.toml` cannot be read, or names a target that there is not.
+/// When a directory or a `measured.toml` cannot be read, or a `measured.toml` names an unknown target.
 pub fn list(search: &[PathBuf]) -> Result<Vec<Listed>, String> {
     let catalogue = catalogue(search).map_err(|error| error.to_string())?;
     let names = catalogue.targets();
@@ -136,7 +136,7 @@ pub fn list(search: &[PathBuf]) -> Result<Vec<Listed>, String> {
     Ok(names.into_iter().zip(standings).map(|(target, standing)| Listed { target, standing }).collect())
 }
 
-/// Why a target cannot be planned; `None` where it can.
+/// Why a target cannot be planned; `None` if it can.
 fn missing(search: &[PathBuf], name: &str) -> Option<(Lack, String)> {
     let target = match spec::load(search, name) {
         Ok(target) => target,
@@ -160,8 +160,8 @@ fn join(messages: impl Iterator<Item = String>) -> String {
     messages.collect::<Vec<_>>().join("; ")
 }
 
-/// What all directories say that still holds: of hardware and models that come from the same directory or a
-/// later one.
+/// The measurements of all directories that still apply: those of hardware and models that come from the same
+/// directory or a later one.
 fn all_measured(search: &[PathBuf], catalogue: &Catalogue) -> Result<BTreeMap<String, Measurement>, String> {
     let rank = |dir: &Path| search.iter().position(|it| it == dir);
     let mut all = BTreeMap::new();
@@ -191,7 +191,7 @@ fn unknown(dir: &Path, name: &str) -> String {
     format!("{}: {name:?} is measured, and there is no such target", dir.join(MEASURED).display())
 }
 
-/// What `of` makes of each item, in order, on as many threads as there are processors.
+/// Applies `of` to each item on as many threads as there are processors; results are in order.
 fn in_parallel<T: Sync, R: Send>(items: &[T], of: impl Fn(&T) -> R + Sync) -> Vec<R> {
     let threads = std::thread::available_parallelism().map_or(1, usize::from).min(items.len().max(1));
     let (next, done) = (AtomicUsize::new(0), Mutex::new(Vec::with_capacity(items.len())));
