@@ -122,7 +122,7 @@ pub(crate) trait Operation {
 /// Form of a weight that an op reads directly.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum FieldForm {
-    /// Unchanged.
+    /// As stored, a vector of f32.
     Vector,
     /// `[channels, taps]`.
     Convolution,

@@ -134,7 +134,7 @@ pub struct Value {
     pub name: String,
     /// Number of rows.
     pub rows: Rows,
-    /// Columns.
+    /// Columns of a row.
     pub width: usize,
 }
 
@@ -156,7 +156,7 @@ pub struct Node {
     pub op: Op,
     /// Operands in the op's order.
     pub inputs: Vec<ValueId>,
-    /// Result.
+    /// The value it writes.
     pub output: ValueId,
 }
 

@@ -28,7 +28,7 @@ pub enum Op {
     Linear {
         /// `[outputs, inputs]`.
         weight: WeightId,
-        /// `[outputs]`.
+        /// Added to every row: `[outputs]`.
         bias: Option<WeightId>,
     },
     /// Rotates pairs of each head by `position * frequency` (Su et al., 2021).

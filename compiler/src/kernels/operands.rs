@@ -169,7 +169,7 @@ impl Cache {
 /// The planes of a packed matrix (`monomorph_abi::packed`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Planes {
-    /// Codes.
+    /// Codes of the weights.
     pub codes: Codes,
     /// Scales of blocks, or null.
     pub scales: Scales,

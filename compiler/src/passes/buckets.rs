@@ -23,8 +23,8 @@ pub fn buckets(target: &Target) -> Buckets {
         // it, and their activations still fit a core's share of the last-level cache.
         HardwareKind::Cpu(_) => Buckets { tokens: 512, sequences: 32, decode: &[], prefill: &[] },
         // 8,192 tokens keep every multiprocessor busy through the narrowest product. A model with a shorter
-        // context still takes that many from several prompts, unless its buffers would cost more than they
-        // gain. Powers of two waste at most half of a step's rows; a token and each of its drafts is a row.
+        // context takes only as many as that, over several prompts: larger buffers are not worth their
+        // memory. Powers of two waste at most half of a step's rows; a token and each of its drafts is a row.
         // Short prompts have programs of their own: tiles for thousands of tokens leave most multiprocessors
         // idle, and an expert with four of 128 tokens is not multiplied by 128. A batch-invariant target has
         // one program of each kind, whatever a step holds, because another program would sum in another

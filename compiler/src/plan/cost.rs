@@ -142,7 +142,7 @@ impl Prediction {
     /// Length of the predicted prompt.
     pub const PREFILL_TOKENS: usize = 512;
 
-    /// Tokens a second: decode's limit and prediction, prefill's limit and prediction.
+    /// Tokens per second: decode's limit and prediction, prefill's limit and prediction.
     pub fn rates(&self) -> [f64; 4] {
         let prompt = Self::PREFILL_TOKENS as f64;
         [1.0 / self.decode_floor, 1.0 / self.decode, prompt / self.prefill_floor, prompt / self.prefill]

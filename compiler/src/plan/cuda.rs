@@ -108,7 +108,7 @@ pub enum Constant {
 pub struct Scratch {
     /// Field name in the generated struct.
     pub name: String,
-    /// Bytes.
+    /// Size in bytes.
     pub bytes: u64,
     /// Whether it must be zero before the first launch.
     pub zeroed: bool,

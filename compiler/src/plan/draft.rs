@@ -1,4 +1,4 @@
-//! Draft passes.
+//! The passes of a target that drafts itself.
 
 use super::{LoweredPhase, PlanBody, Structure};
 use crate::graph::BodyId;

@@ -32,7 +32,7 @@ pub enum FieldKind {
         compute: Compute,
         /// Outputs, all parts together.
         rows: usize,
-        /// Inputs.
+        /// Inputs of a product.
         columns: usize,
         /// Arrangement of the parts.
         packing: Packing,
@@ -44,23 +44,23 @@ pub enum FieldKind {
     Convolution {
         /// Format in the file.
         format: Format,
-        /// Rows.
+        /// Rows: channels of the convolution.
         channels: usize,
-        /// Columns.
+        /// Columns: taps of each channel.
         taps: usize,
     },
     /// A vector, kept in f32.
     Vector {
         /// Format in the file.
         format: Format,
-        /// Elements.
+        /// Number of elements.
         length: usize,
     },
     /// The weights of a norm, kept in f32.
     Norm {
         /// Format in the file.
         format: Format,
-        /// Elements.
+        /// Number of elements.
         length: usize,
         /// Added to the mean square.
         eps: f32,

@@ -121,7 +121,7 @@ pub struct Buffer {
     pub rows: Rows,
     /// Most rows that any step gives it; 0 if no kernel uses it.
     pub most: usize,
-    /// Columns.
+    /// Columns of a row.
     pub width: usize,
 }
 

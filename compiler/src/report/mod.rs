@@ -51,7 +51,7 @@ pub struct Report {
 pub struct MemoryReport {
     /// Weights after packing.
     pub weights: u64,
-    /// Activations.
+    /// Activations, and the kernels' scratch.
     pub scratch: u64,
     /// One K/V block over all layers.
     pub kv_block: u64,

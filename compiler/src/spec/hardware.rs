@@ -1,4 +1,4 @@
-//! HARDWARE.toml.
+//! Reads HARDWARE.toml.
 
 use super::diagnostic::Source;
 use super::reader::{At, Table, Value};

@@ -170,7 +170,7 @@ pub(super) struct ReadCheckpoint {
     pub(super) canaries: Option<Vec<ReadCanary>>,
 }
 
-/// `[[checkpoint.canary]]`.
+/// Values of `[[checkpoint.canary]]`.
 pub(super) struct ReadCanary {
     pub(super) prompt: Vec<At<u32>>,
     pub(super) answer: Vec<At<u32>>,

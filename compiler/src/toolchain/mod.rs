@@ -238,8 +238,7 @@ pub fn write_if_changed(path: &Path, content: &[u8]) -> Result<(), BuildError> {
     std::fs::write(path, content).map_err(io)
 }
 
-/// A unique name beside `path`, which no other thread writes to and no other process that shares the
-/// directory.
+/// A unique name beside `path`, which no other thread or process writes to, even if they share the directory.
 fn fresh(path: &Path) -> PathBuf {
     static COUNT: AtomicU64 = AtomicU64::new(0);
     let count = COUNT.fetch_add(1, Ordering::Relaxed);

@@ -19,9 +19,9 @@ use crate::spec::types::DeltaShape;
 pub struct DeltaNet {
     /// `[channels, taps]` over q, k and v side by side; the last tap is the current token's.
     pub convolution: WeightId,
-    /// `[value_heads]`.
+    /// Logarithm of the decay rate: `[value_heads]`.
     pub a_log: WeightId,
-    /// `[value_heads]`.
+    /// Bias of the decay's time step: `[value_heads]`.
     pub dt_bias: WeightId,
     /// Heads and widths.
     pub shape: DeltaShape,

@@ -81,7 +81,7 @@ pub struct Delta {
     pub ba: BufferId,
     /// Convolution over q, k and v.
     pub convolution: FieldId,
-    /// Decay rate, one per value head.
+    /// Logarithm of the decay rate, one per value head.
     pub a_log: FieldId,
     /// Bias of the decay's time step, one per value head.
     pub dt_bias: FieldId,

@@ -17,7 +17,7 @@ use proc_macro2::TokenStream;
 pub struct DraftEmbed {
     /// Residual stream.
     pub x: BufferId,
-    /// The model's final norm, which turns the stream into hidden states.
+    /// The norm before the stream's own head, which turns the stream into hidden states.
     pub norm: FieldId,
     /// Norm of the hidden states.
     pub hidden_norm: FieldId,

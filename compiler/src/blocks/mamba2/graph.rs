@@ -18,13 +18,13 @@ use crate::reference::Evaluation;
 pub struct Mamba2 {
     /// `[channels, taps]`; the last tap is the current token's.
     pub convolution: WeightId,
-    /// `[channels]`.
+    /// Bias of the convolution: `[channels]`.
     pub convolution_bias: WeightId,
-    /// `[heads]`.
+    /// Logarithm of the decay rate: `[heads]`.
     pub a_log: WeightId,
-    /// `[heads]`.
+    /// Bias of the time step: `[heads]`.
     pub dt_bias: WeightId,
-    /// `[heads]`.
+    /// Weight of the skip connection from x: `[heads]`.
     pub d: WeightId,
     /// `[heads * head_dim]`.
     pub norm: WeightId,

@@ -24,7 +24,7 @@ pub struct Mamba2 {
     pub convolution: FieldId,
     /// Bias of the convolution, one per channel.
     pub convolution_bias: FieldId,
-    /// Decay rate, one per head.
+    /// Logarithm of the decay rate, one per head.
     pub a_log: FieldId,
     /// Bias of the time step, one per head.
     pub dt_bias: FieldId,

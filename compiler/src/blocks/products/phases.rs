@@ -17,7 +17,7 @@ use proc_macro2::TokenStream;
 /// `out = matrix * round(norm(x)) + bias`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Project {
-    /// Input.
+    /// Input, before the norm.
     pub x: BufferId,
     /// Norm before the product.
     pub norm: FieldId,

@@ -35,7 +35,7 @@ pub(super) fn read(keys: &mut Keys, found: &mut Findings) -> Option<Draft> {
         "draft layers of this family are not known yet",
     );
     keys.harmless(&["hidden_dropout", "num_logits_to_keep", "rescale_prenorm_residual"]);
-    // Keys of attention, expert and dense layers, of which there are none.
+    // Keys of attention, expert and dense layers; there are none.
     keys.harmless(&["attention_bias", "head_dim", "intermediate_size", "mlp_bias", "mlp_hidden_act"]);
     keys.harmless(&["num_attention_heads", "num_key_value_heads", "sliding_window"]);
     keys.harmless(&["moe_intermediate_size", "n_routed_experts", "n_shared_experts", "num_experts_per_tok"]);

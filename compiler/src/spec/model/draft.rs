@@ -1,4 +1,4 @@
-//! `[draft.mtp]`.
+//! Reads `[draft.mtp]` of MODEL.toml.
 
 use super::layer_kind;
 use crate::spec::diagnostic::Source;

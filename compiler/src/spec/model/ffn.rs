@@ -1,4 +1,4 @@
-//! `[ffn]`.
+//! Reads `[ffn]` and `[other_ffn.*]` of MODEL.toml.
 
 use crate::spec::diagnostic::Source;
 use crate::spec::reader::{At, Table};

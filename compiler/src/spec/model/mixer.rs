@@ -1,4 +1,4 @@
-//! `[mixer.*]`.
+//! Reads `[mixer.*]` of MODEL.toml.
 
 use crate::spec::diagnostic::Source;
 use crate::spec::reader::{At, Table, list};

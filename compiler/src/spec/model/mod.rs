@@ -1,4 +1,4 @@
-//! MODEL.toml.
+//! Reads MODEL.toml.
 
 mod draft;
 mod ffn;
@@ -89,7 +89,7 @@ pub(super) fn read(source: &Source, name: &str, mut root: Table) -> Option<Model
     check_shared_names(source, &model, &spans).then_some(model)
 }
 
-/// `[model]`.
+/// Values of `[model]`.
 struct Body {
     hidden: usize,
     layers: At<usize>,
@@ -153,7 +153,7 @@ pub(crate) fn flag(table: &mut Table, key: &str) -> Option<bool> {
     }
 }
 
-/// `[protocol]`.
+/// Values of `[protocol]`.
 struct ReadProtocol {
     stop_ids: Vec<At<u32>>,
     chat_template: Option<String>,

@@ -92,11 +92,11 @@ pub struct Cuda {
     pub wgmma: bool,
     /// Whether thread block clusters with distributed shared memory are worth using.
     pub clusters: bool,
-    /// bf16 multiply-adds a second on tensor cores with f32 sums, dense.
+    /// bf16 multiply-adds per second on tensor cores with f32 sums, dense.
     pub bf16_rate: f64,
     /// f64 multiply-adds per second on tensor cores, which exact products use.
     pub f64_rate: f64,
-    /// f32 multiply-adds a second outside tensor cores.
+    /// f32 multiply-adds per second outside tensor cores.
     pub f32_rate: f64,
     /// Bytes of nvfp4 per second, with scales, that a product of few rows decodes: its bound if memory is
     /// faster.

@@ -140,11 +140,11 @@ pub enum RotaryPairs {
 /// Scaling of rotary frequencies; names and formulas as in transformers' `modeling_rope_utils`.
 #[derive(Clone, Debug, PartialEq)]
 pub enum RotaryScaling {
-    /// Unscaled.
+    /// Frequencies are not scaled.
     None,
     /// All frequencies divided by `factor`.
     Linear {
-        /// Divisor.
+        /// Divisor of all frequencies.
         factor: f64,
     },
     /// Llama 3: low frequencies divided, high kept, a ramp between.

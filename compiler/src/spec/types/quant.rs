@@ -135,7 +135,7 @@ classes! {
 /// Compute format, to which operands are rounded before a product; sums are f32 (int32 inside a block).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Compute {
-    /// Unrounded.
+    /// Operands are not rounded.
     F32,
     /// Activations in int8 with an f32 scale per 32: `monomorph_formats::quantise_block`.
     Int8Block32,
@@ -328,7 +328,7 @@ pub enum Source {
     },
     /// A Hugging Face hub repository.
     Hub {
-        /// `owner/name`.
+        /// Repository, `owner/name`.
         id: String,
         /// Commit, tag or branch.
         revision: String,

@@ -199,7 +199,8 @@ impl Launcher<'_> {
         let knobs = self.route_knobs(site, rows);
         let shape = stream::shape(&matrix, rows, true, &knobs, self.card)
             .ok_or_else(|| no_kernel(site, self.plan, "no block of it fits the card's shared memory"))?;
-        // Half of the multiprocessors for each product, less one for the row that weighs the shared expert.
+        // One multiprocessor computes the row that weighs the shared expert; the two products share the
+        // others.
         let blocks = matrix.outputs().div_ceil(TILE_ROWS).min((places - 1) / 2);
         let router_blocks = experts.min(places - 1 - blocks);
         let Stream { rows, warps, stages, stage_bytes, resident, shared: bytes, .. } =

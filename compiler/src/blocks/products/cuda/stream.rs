@@ -55,8 +55,8 @@ impl Stream {
 pub(crate) const STAGES_BESIDE: usize = 4;
 
 /// The largest shape within the knobs that fits the card, if possible beside the next kernel's ring, which is
-/// filled while this kernel works. Gives up stages first, then blocks per multiprocessor, then the next
-/// kernel's room, and last rows, if `rows` may be split.
+/// filled while this kernel works. It gives up stages first, then blocks per multiprocessor, then the room
+/// for the next kernel, and finally rows, if `rows` may be split.
 pub(crate) fn shape(
     matrix: &Matrix,
     rows: usize,
