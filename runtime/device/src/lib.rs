@@ -1,9 +1,9 @@
-//! What a generated layer stack calls on its device.
+//! The kernels and memory that a generated layer stack calls on its device.
 //!
-//! There is no device abstraction here to choose from at run time: a stack generated for a CPU calls [`cpu`],
-//! whose kernels are generic over formats and dimensions and are compiled for one instruction set (`-C
-//! target-cpu`); a stack generated for a GPU calls [`cuda`], which launches the kernels that were emitted and
-//! compiled with it. A server has the one feature it needs.
+//! No device is chosen at run time. A stack generated for a CPU calls [`cpu`], whose kernels are generic over
+//! formats and dimensions and are compiled for one instruction set (`-C target-cpu`). A stack generated for a
+//! GPU calls [`cuda`], which launches the kernels that were emitted and compiled with it. A server enables
+//! the one feature it needs.
 
 #[cfg(feature = "cpu")]
 pub mod cpu;

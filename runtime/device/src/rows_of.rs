@@ -1,29 +1,29 @@
-//! Which rows of a checkpoint's tensor a part of a weight is.
+//! The rows of a checkpoint's tensor that form part of a weight.
 
-/// The rows of a tensor (all its dimensions but the last taken together) that are the model's, and their
+/// The rows of a tensor (all its dimensions but the last, flattened) that belong to the model, and their
 /// order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum FileRows {
     /// All, in order.
     All,
-    /// Each head's rows of so many in GGUF's order for adjacent rotary pairs: row `2i + j` of a head in the
-    /// file is row `i + j * head_dim/2` of the model.
+    /// Heads of this many rows, in GGUF's order for adjacent rotary pairs: row `2i + j` of a head in the file
+    /// is row `i + j * head_dim/2` of the model.
     Interleaved(usize),
-    /// Of every group of `of` rows, or of one, the `take` from `first` on.
+    /// `take` rows from `first` on, out of each group of `of` rows, or out of one group.
     Groups {
-        /// The first row taken of a group.
+        /// The first row taken from a group.
         first: usize,
-        /// How many follow it, that one included.
+        /// Number of rows taken from a group.
         take: usize,
         /// Rows of a group.
         of: usize,
-        /// The only group taken from.
+        /// The only group to take from; `None` takes from all.
         group: Option<usize>,
     },
 }
 
 impl FileRows {
-    /// The row of the file that is row `row` of the model.
+    /// The file's row for row `row` of the model.
     pub(crate) fn file_row(self, row: usize) -> usize {
         match self {
             FileRows::All => row,
@@ -37,10 +37,10 @@ impl FileRows {
         }
     }
 
-    /// How many of a tensor's `rows` rows are the model's.
+    /// How many of a tensor's `rows` rows belong to the model.
     ///
     /// # Errors
-    /// Says why a tensor of so many rows has no such part.
+    /// Says why a tensor with that many rows has no such part.
     pub(crate) fn count(self, rows: usize) -> Result<usize, String> {
         match self {
             FileRows::All => Ok(rows),

@@ -1,17 +1,17 @@
-//! What kernels are handed: a struct a kind of kernel, a field a parameter.
+//! Kernel arguments: a struct for each kind of kernel, a field for each parameter.
 
 use std::ffi::c_void;
 
 /// The arguments of a kernel.
 pub trait Arguments {
-    /// How many there are.
+    /// Number of parameters.
     const COUNT: usize;
 
-    /// Calls `launch` with their addresses, in the order of the kernel's parameters.
+    /// Calls `launch` with the addresses of the arguments, in the order of the kernel's parameters.
     fn handed(self, launch: impl FnOnce(&mut [*mut c_void]));
 }
 
-/// Declares structs that are [`Arguments`]: of device addresses, where a field says nothing else.
+/// Declares [`Arguments`] structs. A field without a type is a device address.
 #[macro_export]
 macro_rules! arguments {
     (@kind) => { $crate::cuda::Pointer };

@@ -1,17 +1,16 @@
-//! The way of packed matrices to the device, piece by piece.
+//! Transfer of packed matrices to the device, in pieces.
 //!
-//! Threads take pieces of matrices in turn: they read the files, pack into one of their two pinned buffers,
-//! and start its copy to the device while they pack the other. So disk, packing and PCIe overlap.
+//! Threads take pieces of matrices in turn. A thread reads the files, packs into one of its two pinned
+//! buffers, and packs the other while the first is copied to the device. Disk, packing and PCIe overlap.
 //!
-//! Experts' matrices are small, often 1 or 2 MB, and there are tens of thousands. They need no way of their
-//! own: a plane holds all experts of a layer one behind the other, so they are cut as one long matrix, and a
-//! piece may hold several. 20 GB are 2,500 pieces of 8 MiB, each one to three copies and an event: some 20 us
-//! of the driver's time, 50 ms in all, where a piece an expert would cost ten times that. The copies take 0.4
-//! s at PCIe 5's 50 GB/s. What a thread does to a piece is to read its rows (256 KiB at a time) and to move
-//! 16 bytes at a time within 64: an estimated 1.5 to 3 GB/s, so one thread of sixteen would do for 20 GB in
-//! 15 s, and from files that are cached the load is packing's time. Files that are not come at the disk's
-//! pace, if each thread's 8 MiB are mostly adjacent in them; they are, as experts of a layer follow one
-//! another, or one stacked tensor holds them.
+//! Experts' matrices are small, often 1 or 2 MB, and there are tens of thousands of them. They need no
+//! special path: a plane holds all experts of a layer back to back, so they are cut as one long matrix, and a
+//! piece may span several. 20 GB are 2,500 pieces of 8 MiB, each with one to three copies and an event: about
+//! 20 us of driver time each, 50 ms in all; one piece per expert would cost ten times that. The copies take
+//! 0.4 s at PCIe 5's 50 GB/s. Per piece, a thread reads its rows (256 KiB at a time) and moves 16 bytes at a
+//! time within 64: an estimated 1.5 to 3 GB/s. One thread of sixteen could pack 20 GB in 15 s, and with
+//! cached files, packing bounds the load. Uncached files load at the disk's pace if each thread's 8 MiB are
+//! mostly adjacent in them. They are: a layer's experts follow one another, or one stacked tensor holds them.
 
 use super::driver::{Event, Stream};
 use super::fault::Fault;
@@ -25,10 +24,10 @@ use monomorph_model::LoadError;
 use monomorph_weights::{Checkpoint, Windows};
 use std::ops::Range;
 
-/// Bytes of codes a thread packs at a time: large enough for PCIe, small enough to share out evenly.
+/// Bytes of codes that a thread packs at a time: large enough for PCIe, small enough to share out evenly.
 const PIECE_BYTES: usize = 8 << 20;
 
-/// A matrix to be packed, or an expert's after another's: their sources follow one another, too.
+/// A matrix to pack, or all experts of one back to back, with their sources in the same order.
 #[derive(Debug)]
 pub(crate) struct Job<'a> {
     pub(crate) shape: &'static MatrixShape,
@@ -36,7 +35,7 @@ pub(crate) struct Job<'a> {
     pub(crate) matrix: Matrix,
 }
 
-/// Some tiles of a matrix, counted over all experts.
+/// A range of tiles of a matrix, counted over all experts.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Piece {
     pub(crate) job: usize,
@@ -44,20 +43,20 @@ pub(crate) struct Piece {
 }
 
 impl Piece {
-    /// Bytes of all its planes.
+    /// Bytes of all planes of the piece.
     pub(crate) fn bytes(&self, jobs: &[Job]) -> usize {
         let shape = jobs[self.job].shape;
         self.tiles.len()
             * (shape.matrix().tile_codes() + shape.matrix().tile_scales() + shape.matrix().tile_row_scales())
     }
 
-    /// Its share of the matrix's bytes, for the progress.
+    /// The piece's share of the matrix's bytes, for the progress.
     pub(crate) fn share(&self, job: &Job) -> u64 {
         job.shape.bytes() * self.tiles.len() as u64 / job.shape.all_tiles().max(1) as u64
     }
 }
 
-/// Cuts all matrices.
+/// Cuts all matrices into pieces.
 pub(crate) fn pieces(jobs: &[Job]) -> Vec<Piece> {
     let mut pieces = Vec::new();
     for (job, Job { shape, .. }) in jobs.iter().enumerate() {
@@ -70,16 +69,16 @@ pub(crate) fn pieces(jobs: &[Job]) -> Vec<Piece> {
     pieces
 }
 
-/// One thread's buffers and stream.
+/// The pinned buffers and the stream of one thread.
 pub(crate) struct Worker<'a> {
-    // Waited for before the buffers go.
+    // Waited for in `drop`, before the buffers are freed.
     pub(crate) stream: Stream,
     buffers: [(Pinned, Event); 2],
     turn: usize,
     windows: Windows<'a>,
 }
 
-/// Why a piece could not be carried over.
+/// Why a piece could not be packed or copied.
 pub(crate) enum Trouble {
     Device(Fault),
     Pack(PackError),
@@ -106,7 +105,7 @@ impl From<Fault> for Trouble {
 
 impl<'a> Worker<'a> {
     pub(crate) fn new(bytes: usize) -> Result<Self, Fault> {
-        // `bytes` below says how much that is.
+        // `Worker::bytes` accounts for this.
         let buffer = || Ok((Pinned::zeroed(bytes)?, Event::new()?));
         Ok(Worker {
             stream: Stream::new()?,
@@ -116,12 +115,12 @@ impl<'a> Worker<'a> {
         })
     }
 
-    /// Bytes of the machine's memory that one takes for pieces of so many.
+    /// Bytes of host memory that a worker takes for pieces of `piece` bytes.
     pub(crate) const fn bytes(piece: usize) -> usize {
         2 * piece
     }
 
-    /// Packs a piece and starts its way to the device.
+    /// Packs a piece and starts its copy to the device.
     pub(crate) fn carry(&mut self, job: &Job<'a>, piece: &Piece) -> Result<(), Trouble> {
         let (buffer, copied) = &mut self.buffers[self.turn];
         self.turn = 1 - self.turn;
@@ -137,8 +136,8 @@ impl<'a> Worker<'a> {
         for (Pointer(to), bytes) in
             [(to.codes, &*planes.codes), (to.scales, &*planes.scales), (to.row_scales, &*planes.row_scales)]
         {
-            // SAFETY: the tiles of a plane that was taken for all of them; the buffer is left alone until the
-            // event.
+            // SAFETY: `to` points at these tiles in a plane allocated for all of them; the buffer is not
+            // written before the event.
             unsafe { self.stream.upload(to, bytes) }?;
         }
         Ok(copied.record(&self.stream)?)
@@ -147,7 +146,7 @@ impl<'a> Worker<'a> {
 
 impl Drop for Worker<'_> {
     fn drop(&mut self) {
-        // A copy under way after an error must end before its buffer is freed; if it cannot, the process is
+        // After an error, a copy in flight must end before its buffer is freed. If it cannot, the process is
         // ending.
         let _ = self.stream.wait();
     }
@@ -196,7 +195,7 @@ mod tests {
         assert!(pieces.iter().all(|piece| codes(piece) <= PIECE_BYTES));
         let tiles = |job| pieces.iter().filter(move |it| it.job == job).flat_map(|it| it.tiles.clone());
         assert!(tiles(0).eq(0..1001) && tiles(1).eq(0..1) && tiles(2).eq(0..128 * 192));
-        // Several experts a piece: each has 1.5 MiB of codes.
+        // Several experts per piece: each has 1.5 MiB of codes.
         let of_experts = pieces.iter().filter(|it| it.job == 2);
         assert_eq!(of_experts.clone().count(), 24);
         let shares = of_experts.map(|piece| piece.share(&jobs[2])).sum::<u64>();

@@ -1,14 +1,14 @@
-//! libcuda, called safely: each function here is one call of the driver with its result checked.
+//! Safe wrappers of libcuda: each function makes one driver call and checks its result.
 //!
-//! Handles are plain addresses that the driver owns; everything that makes one destroys it in its `Drop`,
-//! where errors are ignored: after a fault every call fails, and the process is about to end.
+//! Handles are plain addresses that the driver owns. A type that creates one destroys it in its `Drop`, and
+//! ignores errors there: after a fault every call fails, and the process is about to end.
 
 use super::fault::Fault;
 use cudarc::driver::sys;
 use std::ffi::{CStr, c_int, c_void};
 use std::ptr::null_mut;
 
-/// What a call of the driver said, as an error unless it succeeded.
+/// Turns a driver call's result into an error unless it succeeded.
 pub(crate) fn check(what: &str, result: sys::CUresult) -> Result<(), Fault> {
     match result {
         sys::CUresult::CUDA_SUCCESS => Ok(()),
@@ -16,13 +16,13 @@ pub(crate) fn check(what: &str, result: sys::CUresult) -> Result<(), Fault> {
     }
 }
 
-/// The driver's own name and words for an error.
+/// The driver's own name and description of an error.
 fn describe(error: sys::CUresult) -> String {
     let text = |get: unsafe fn(sys::CUresult, *mut *const std::ffi::c_char) -> sys::CUresult| {
         let mut text = std::ptr::null();
         // SAFETY: the driver writes the address of a constant string, or leaves null.
         let found = unsafe { get(error, &mut text) } == sys::CUresult::CUDA_SUCCESS && !text.is_null();
-        // SAFETY: just found to be a string of the driver's, which lives as long as the library.
+        // SAFETY: not null, so it is a string of the driver's, which lives as long as the library.
         found.then(|| unsafe { CStr::from_ptr(text) }.to_string_lossy().into_owned())
     };
     match (text(sys::cuGetErrorName), text(sys::cuGetErrorString)) {
@@ -33,14 +33,14 @@ fn describe(error: sys::CUresult) -> String {
 
 /// Whether libcuda can be opened. Any other call panics where it cannot.
 pub(crate) fn is_present() -> bool {
-    // SAFETY: opens the library, which runs its initialisers: the one the driver of this machine ships.
+    // SAFETY: opens the library that this machine's driver ships, which runs its initialisers.
     unsafe { sys::is_culib_present() }
 }
 
-/// CUDA version the driver supports: 1000 * major + 10 * minor.
+/// The CUDA version that the driver supports: 1000 * major + 10 * minor.
 pub(crate) fn version() -> Result<i32, Fault> {
     let mut version = 0;
-    // SAFETY: writes one integer; the one call that is allowed before `cuInit`.
+    // SAFETY: writes one integer; the one call allowed before `cuInit`.
     check("cuDriverGetVersion", unsafe { sys::cuDriverGetVersion(&mut version) })?;
     Ok(version)
 }
@@ -55,7 +55,7 @@ pub(crate) fn devices() -> Result<i32, Fault> {
     Ok(count)
 }
 
-/// A device by its number, below [`devices`].
+/// A device by number, below [`devices`].
 pub(crate) fn device(number: i32) -> Result<sys::CUdevice, Fault> {
     let mut device = 0;
     // SAFETY: writes one handle, which is an integer.
@@ -63,7 +63,7 @@ pub(crate) fn device(number: i32) -> Result<sys::CUdevice, Fault> {
     Ok(device)
 }
 
-/// What a device is called.
+/// A device's name.
 pub(crate) fn name(device: sys::CUdevice) -> Result<String, Fault> {
     let mut name = [0; 256];
     // SAFETY: writes at most as many characters as the buffer has, with a final zero.
@@ -74,7 +74,7 @@ pub(crate) fn name(device: sys::CUdevice) -> Result<String, Fault> {
     Ok(unsafe { CStr::from_ptr(name.as_ptr()) }.to_string_lossy().into_owned())
 }
 
-/// A number that describes a device.
+/// An integer attribute of a device.
 pub(crate) fn attribute(device: sys::CUdevice, which: sys::CUdevice_attribute) -> Result<i32, Fault> {
     let mut value = 0;
     // SAFETY: writes one integer.
@@ -104,7 +104,7 @@ impl Context {
         Ok(context)
     }
 
-    /// Makes it the calling thread's: every other call needs that.
+    /// Makes the context current on the calling thread. Every other call requires that.
     pub(crate) fn enter(&self) -> Result<(), Fault> {
         // SAFETY: the handle is alive while `self` is.
         check("cuCtxSetCurrent", unsafe { sys::cuCtxSetCurrent(self.handle) })
@@ -126,7 +126,7 @@ impl Drop for Context {
     }
 }
 
-/// Work in order.
+/// An in-order queue of device work.
 #[derive(Debug)]
 pub(crate) struct Stream {
     pub(super) handle: sys::CUstream,
@@ -146,55 +146,54 @@ impl Stream {
         Ok(Stream { handle })
     }
 
-    /// Waits for all of it.
+    /// Waits until all work in the stream is done.
     pub(crate) fn wait(&self) -> Result<(), Fault> {
         // SAFETY: the handle is alive while `self` is.
         check("cuStreamSynchronize", unsafe { sys::cuStreamSynchronize(self.handle) })
     }
 
-    /// Makes what it is told from now on wait for an event of another stream.
+    /// Makes later work of this stream wait for an event of another.
     pub(crate) fn wait_for(&self, event: &Event) -> Result<(), Fault> {
         // SAFETY: both handles are alive.
         check("cuStreamWaitEvent", unsafe { sys::cuStreamWaitEvent(self.handle, event.handle, 0) })
     }
 
-    /// Copies bytes to the device. From pinned memory it returns at once.
+    /// Copies bytes to the device. Returns at once if `from` is pinned.
     ///
     /// # Safety
-    /// `to` and the bytes behind it are the arena's, and pinned `from` is not written before the copy has
+    /// The destination range lies in the arena. If `from` is pinned, it is not written before the copy has
     /// happened.
     pub(crate) unsafe fn upload(&self, to: u64, from: &[u8]) -> Result<(), Fault> {
         if from.is_empty() {
             return Ok(());
         }
         let start = from.as_ptr().cast::<c_void>();
-        // SAFETY: the source is a live slice, the destination by the caller's promise.
+        // SAFETY: the source is a live slice; the caller vouches for the destination.
         check("a copy to the device", unsafe {
             sys::cuMemcpyHtoDAsync_v2(to, start, from.len(), self.handle)
         })
     }
 
-    /// Copies bytes to the host. To pinned memory it returns at once.
+    /// Copies bytes to the host. Returns at once if `to` is pinned.
     ///
     /// # Safety
-    /// `from` and the bytes behind it are the arena's, and `to` is pinned and not read before the copy has
-    /// happened, or it is not pinned (then the copy has happened when this returns and the stream was waited
-    /// for).
+    /// The source range lies in the arena. If `to` is pinned, it is not read before the copy has happened; if
+    /// not, the copy has happened once this returns and the stream has been waited for.
     pub(crate) unsafe fn download(&self, from: u64, to: &mut [u8]) -> Result<(), Fault> {
         if to.is_empty() {
             return Ok(());
         }
         let start = to.as_mut_ptr().cast::<c_void>();
-        // SAFETY: the destination is a live slice, the source by the caller's promise.
+        // SAFETY: the destination is a live slice; the caller vouches for the source.
         check("a copy from the device", unsafe {
             sys::cuMemcpyDtoHAsync_v2(start, from, to.len(), self.handle)
         })
     }
 
-    /// Copies bytes on the device.
+    /// Copies bytes within the device.
     ///
     /// # Safety
-    /// Both ranges are the arena's, and do not overlap.
+    /// Both ranges lie in the arena and do not overlap.
     pub(crate) unsafe fn copy(&self, from: u64, to: u64, bytes: u64) -> Result<(), Fault> {
         // SAFETY: by the caller's promise.
         check("a copy on the device", unsafe {
@@ -202,10 +201,10 @@ impl Stream {
         })
     }
 
-    /// Makes bytes zero.
+    /// Zeroes a range.
     ///
     /// # Safety
-    /// The range is the arena's.
+    /// The range lies in the arena.
     pub(crate) unsafe fn clear(&self, at: u64, bytes: u64) -> Result<(), Fault> {
         // SAFETY: by the caller's promise.
         check("clearing memory", unsafe { sys::cuMemsetD8Async(at, 0, bytes as usize, self.handle) })
@@ -237,13 +236,13 @@ impl Event {
         Ok(Event { handle })
     }
 
-    /// Marks what `stream` was told so far.
+    /// Marks the end of the work that `stream` has been given so far.
     pub(crate) fn record(&self, stream: &Stream) -> Result<(), Fault> {
         // SAFETY: both handles are alive.
         check("cuEventRecord", unsafe { sys::cuEventRecord(self.handle, stream.handle) })
     }
 
-    /// Waits for what was marked last; at once if nothing was.
+    /// Waits for the last mark; returns at once if there is none.
     pub(crate) fn wait(&self) -> Result<(), Fault> {
         // SAFETY: the handle is alive.
         check("waiting for the device", unsafe { sys::cuEventSynchronize(self.handle) })
@@ -257,7 +256,7 @@ impl Drop for Event {
     }
 }
 
-/// Memory of the device, claimed in one piece.
+/// Device memory, allocated in one piece.
 #[derive(Debug)]
 pub(crate) struct Claim {
     pub(crate) start: u64,

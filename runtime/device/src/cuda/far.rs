@@ -1,15 +1,14 @@
-//! K/V blocks on disk, staged on the device layer by layer while a step runs.
+//! K/V offload: blocks on disk, staged on the device layer by layer while a step runs.
 //!
-//! How blocks are cut into pages, and how these are read ahead, stands in [`crate::far`]. Kernels find a
-//! block of a layer at the layer's address plus so many times its id, whatever the id. So what a layer
-//! attends to is copied to a staging area behind all layers' blocks, to where an id leads that is large
-//! enough; which id that is, is another one in each layer, and the block table is written anew before each
-//! layer that attends. Nothing of this is in the kernels, and a step without blocks on disk knows nothing of
-//! it.
+//! [`crate::far`] cuts blocks into pages and prefetches them. Kernels find a block of a layer at the layer's
+//! address plus its id times the block size, for any id. So the blocks that a layer attends to are copied to
+//! a staging area behind all layers' blocks, reached by ids that are large enough. These ids differ from
+//! layer to layer, so the block table is rewritten before each layer that attends. The kernels contain
+//! nothing of this, and steps without blocks on disk do not pay for it.
 //!
-//! The area has two halves, each of which holds one part of all groups that there are places for. While a
-//! layer attends to what is in one, the other is filled for the next. The thread that launches the layers
-//! brings pages from the store's memory, which is pinned, to the device; so it is one layer ahead of the
+//! The area has two halves. Each has room for one layer's part of every group that can be on disk. While a
+//! layer attends to one half, the other is filled for the next layer. The thread that launches the layers
+//! also copies pages to the device from the store's memory, which is pinned. It runs one layer ahead of the
 //! device and no more.
 
 use super::driver::{Event, Stream};
@@ -20,7 +19,7 @@ use crate::far::{Area, Desk, Layout, SLOTS, Staging};
 use monomorph_model::{BlockId, LoadError, OffloadOptions, OffloadRoom, OffloadSlot};
 use std::ptr::NonNull;
 
-// SAFETY: claimed once, initialised, the value's own, and given back with it.
+// SAFETY: allocated once, initialised, owned by the value and freed with it.
 unsafe impl Area for Pinned {
     fn start(&self) -> NonNull<u8> {
         Pinned::start(self)
@@ -31,7 +30,7 @@ unsafe impl Area for Pinned {
     }
 }
 
-/// Where a layer's blocks are: the first of its own, and how many bytes each has.
+/// A layer's blocks: the address of the first, and the bytes of each.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Blocks {
     pub(super) start: Pointer,
@@ -43,19 +42,19 @@ pub(super) fn area_bytes(layout: &Layout) -> u64 {
     2 * half_bytes(layout)
 }
 
-/// A layer's ids begin a half wherever a block does, counted from its own first: up to a block behind the
-/// half's first byte.
+/// Bytes of one half. A layer's ids address multiples of its block size from its own first block, so its
+/// first id in a half points up to a block behind the half's first byte.
 fn half_bytes(layout: &Layout) -> u64 {
     let largest = layout.parts.iter().max().copied().unwrap_or(0) as u64;
     (layout.places as u64 * layout.group as u64 + 1) * largest
 }
 
-/// The id of the first block of each half of the area at `area`, as a layer counts from its own first.
+/// The id of the first block in each half of the area at `area`, counted from the layer's own first block.
 fn first_ids(blocks: Blocks, area: Pointer, half_bytes: u64) -> Result<[i32; 2], Fault> {
     let id = |half: u64| {
         let bytes = area.0 + half * half_bytes - blocks.start.0;
         let id = bytes.div_ceil(blocks.bytes.max(1));
-        // Those behind it, too.
+        // The ids that follow must fit, too.
         let last = id + half_bytes / blocks.bytes.max(1);
         i32::try_from(last)
             .map_err(|_| Fault::new(format!("no id leads {bytes} bytes behind a layer's blocks")))?;
@@ -64,8 +63,8 @@ fn first_ids(blocks: Blocks, area: Pointer, half_bytes: u64) -> Result<[i32; 2],
     Ok([id(0)?, id(1)?])
 }
 
-/// The places of the step's list that a block table names, each once, in its order, of groups of `group`
-/// blocks behind `blocks` blocks of the device.
+/// The groups on disk that a block table names, each once, in its order. A group has `group` blocks; ids from
+/// `blocks` on are on disk.
 fn named(table: &[i32], blocks: i32, group: usize) -> Vec<usize> {
     let mut named = Vec::new();
     for id in table.iter().filter(|id| **id >= blocks) {
@@ -77,7 +76,7 @@ fn named(table: &[i32], blocks: i32, group: usize) -> Vec<usize> {
     named
 }
 
-/// A block table as a layer is to see it whose staged blocks begin at id `first`.
+/// The block table for a layer whose staged blocks begin at id `first`.
 fn seen(table: &[i32], blocks: i32, first: i32) -> impl Iterator<Item = i32> {
     table.iter().map(move |id| if *id < blocks { *id } else { first + (id - blocks) })
 }
@@ -94,7 +93,7 @@ impl Disk {
     /// Makes the file.
     ///
     /// # Errors
-    /// When there can be none, or pinned memory is short.
+    /// When the file cannot be made, or pinned memory is short.
     pub(super) fn open(
         options: &OffloadOptions,
         layout: Layout,
@@ -112,36 +111,35 @@ impl Disk {
 /// Half of the staging area.
 #[derive(Debug)]
 struct Half {
-    /// When what the device is to find there is there.
+    /// Recorded when the half is filled.
     filled: Event,
-    /// When nobody attends to that any more.
+    /// Recorded when no kernel reads the half any more.
     read: Event,
-    /// The block table of the layer that it is filled for.
+    /// The block table for the layer that the half is filled for.
     table: Pinned,
 }
 
-/// Blocks on disk, and the way from there to the device.
+/// Blocks on disk, and their transfer to the device.
 #[derive(Debug)]
 pub(crate) struct Far {
     disk: Disk,
     copies: Stream,
-    /// Of each slot, when what was read into it is on the device.
+    /// For each slot, recorded when its pages have been copied to the device.
     copied: [Event; SLOTS],
     halves: [Half; 2],
-    /// Which of them is filled next.
+    /// The half to fill next.
     turn: usize,
-    /// By part, with the id of the first staged block in each half.
+    /// The blocks of each part, and the id of its first staged block in each half.
     parts: Vec<(Blocks, [i32; 2])>,
-    /// Blocks of the device.
+    /// Number of blocks on the device.
     blocks: i32,
 }
 
 impl Far {
-    /// With blocks of the device in so many places, by part, and an area of [`area_bytes`] behind all of
-    /// them.
+    /// For a device with the given blocks in each part, and an area of [`area_bytes`] behind all of them.
     ///
     /// # Errors
-    /// When the device is out of streams and events, or too large for ids of blocks.
+    /// When the device has no more streams or events, or is too large for block ids.
     pub(super) fn new(disk: Disk, parts: &[Blocks], area: Pointer, blocks: usize) -> Result<Far, Fault> {
         let half_bytes = half_bytes(&disk.layout);
         let staged = (disk.layout.places * disk.layout.group) as u64;
@@ -166,17 +164,17 @@ impl Far {
         })
     }
 
-    /// Places on disk.
+    /// The places on disk.
     pub(super) fn room(&self) -> OffloadRoom {
         self.disk.layout.room()
     }
 
-    /// Blocks that the places hold.
+    /// Number of blocks that the places hold.
     pub(super) fn blocks(&self) -> usize {
         self.disk.layout.places * self.disk.layout.group
     }
 
-    /// Writes a group of blocks to a place, behind what `stream` was told.
+    /// Writes a group of blocks to a place on disk, after the work already in `stream`.
     ///
     /// # Errors
     /// The outer one when the device has failed, the inner one when the disk is full or fails.
@@ -197,7 +195,7 @@ impl Far {
             let Blocks { start, bytes } = parts[part].0;
             let fetched =
                 blocks.iter().zip(page.chunks_exact_mut(bytes as usize)).try_for_each(|(block, to)| {
-                    // SAFETY: the block is the arena's, and nobody looks at the pinned page before the wait
+                    // SAFETY: the block lies in the arena, and the pinned page is not read before the wait
                     // below.
                     unsafe { stream.download(start.offset(u64::from(block.0) * bytes).0, to) }
                 });
@@ -207,8 +205,8 @@ impl Far {
         outcome.map(|()| written)
     }
 
-    /// Begins to read what a block table names of the step's groups; nothing where it names none. `to` is
-    /// where the device has it.
+    /// Starts reading the groups of the step that a block table names; does nothing if it names none. `to` is
+    /// the address of the device's block table.
     pub(super) fn begin<'a>(
         &'a mut self,
         step: &[OffloadSlot],
@@ -228,28 +226,28 @@ impl Far {
         Some(Pass { far: self, named, table, to, window: 0, half: None })
     }
 
-    /// Why blocks were not what they should be in the passes since this was asked last.
+    /// Why blocks could not be read in the passes since the last call, if any failed.
     pub(super) fn take_failure(&mut self) -> Option<String> {
         self.disk.desk.take_failure()
     }
 }
 
-/// The way of a step's blocks to its layers.
+/// A step's pass over its layers, staging blocks from disk.
 #[derive(Debug)]
 pub(crate) struct Pass<'a> {
     far: &'a mut Far,
-    /// Which of the step's groups.
+    /// The groups that the step names.
     named: Vec<usize>,
     table: &'a [i32],
     to: Pointer,
-    /// The next, of all parts.
+    /// The next window, counted over all parts.
     window: usize,
-    /// What the layers launched last attend to.
+    /// The half that the layers launched last attend to.
     half: Option<usize>,
 }
 
 impl Pass<'_> {
-    /// Brings a part, the next one, to the device; what `stream` is told from now on finds it there.
+    /// Copies the next part to the device. Work given to `stream` after this finds it there.
     ///
     /// # Errors
     /// When the device has failed.
@@ -266,11 +264,11 @@ impl Pass<'_> {
             desk.wait(self.window);
             let slot = self.window % SLOTS;
             for (page, group) in groups.iter().enumerate() {
-                // SAFETY: the window is there, so that none of its pages is lent.
+                // SAFETY: the window has been read, so none of its pages is lent.
                 let page = unsafe { staging.pages(slot * layout.pages + page, 1) };
                 let to = start.offset((first as u64 + (group * layout.group) as u64) * bytes);
-                // SAFETY: within the half, in which every group of a step has its place and which nobody
-                // reads; the page is lent again when it was copied.
+                // SAFETY: the range lies within the half, which has a place for every group of a step and
+                // which no kernel reads; the page is lent again only after the copy.
                 unsafe { copies.upload(to.0, &page[..layout.group * bytes as usize]) }?;
             }
             copied[slot].record(copies)?;
@@ -290,14 +288,14 @@ impl Pass<'_> {
         for (bytes, id) in table.chunks_exact_mut(4).zip(seen(self.table, *blocks, first)) {
             bytes.copy_from_slice(&id.to_ne_bytes());
         }
-        // SAFETY: the flight's table, which was made for the largest; the pinned one is written again when
-        // the half is free.
+        // SAFETY: the destination is the step's own block table, allocated for the largest step; the pinned
+        // table is not rewritten before the half is free.
         unsafe { stream.upload(self.to.0, table) }?;
         self.half = Some(at);
         Ok(())
     }
 
-    /// Marks that what is launched so far is the last to read its half.
+    /// Marks the work launched so far as the last to read its half.
     fn leave(&mut self, stream: &Stream) -> Result<(), Fault> {
         match self.half.take() {
             Some(half) => self.far.halves[half].read.record(stream),
@@ -305,7 +303,7 @@ impl Pass<'_> {
         }
     }
 
-    /// Behind the last layer.
+    /// Ends the pass, after the last layer.
     ///
     /// # Errors
     /// When the device has failed.
@@ -327,7 +325,7 @@ mod tests {
 
     #[test]
     fn every_staged_block_of_every_layer_lies_in_its_half() {
-        // Layers of two kinds, with odd sizes, one behind another; what is between them and the area differs.
+        // Layers of two kinds, with odd sizes, back to back; the gap between them and the area varies.
         for (sizes, own, gap) in [([48, 80, 48], 5, 0), ([5376, 5376, 100], 7, 13), ([16, 16, 16], 1, 256)] {
             let (layout, mut at) = (layout(&sizes, 3, 4), 1024);
             let mut parts = Vec::new();
@@ -359,7 +357,7 @@ mod tests {
 
     #[test]
     fn a_table_names_groups_in_its_order_and_each_once() {
-        // Two sequences: groups 1 and 0 of a step behind 10 blocks of the device, and then group 2.
+        // Two sequences: groups 1 and 0 of a step, behind 10 blocks of the device, then group 2.
         let table = [4, 12, 13, 10, 11, 5, 2, 14, 15, 3];
         assert_eq!(named(&table, 10, 2), [1, 0, 2]);
         assert_eq!(named(&table[5..7], 10, 2), Vec::<usize>::new());

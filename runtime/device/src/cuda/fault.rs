@@ -1,9 +1,9 @@
-//! What becomes of an error of the device: the process tells everybody and ends.
+//! Device errors: the process tells its clients and ends.
 
 use monomorph_model::LoadError;
 
-/// An error of the CUDA driver. While a model is loaded it is reported; in a step it ends the process,
-/// because nothing the device holds can be trusted any more.
+/// An error of the CUDA driver. While a model loads, it is reported. In a step, it ends the process: the
+/// contents of the device's memory can no longer be trusted.
 #[derive(Clone, Debug)]
 pub struct Fault {
     what: String,
@@ -14,17 +14,17 @@ impl Fault {
         Fault { what }
     }
 
-    /// The same error with the place it became known at.
+    /// The same error with the place where it surfaced.
     pub(crate) fn at(self, place: &str) -> Fault {
         Fault { what: format!("{place}: {}", self.what) }
     }
 
-    /// Ends a step: notes the fault for the process's exit code and unwinds to whoever runs the model, who
+    /// Ends a step: records the fault for the process's exit code and unwinds to the forward thread, which
     /// tells the clients.
     pub(crate) fn raise(self) -> ! {
         let message = format!("the GPU failed: {self}");
         monomorph_model::set_device_fault(&message);
-        // Not a panic: there is no mistake in the program to print a place of.
+        // Not a panic: there is no program error whose place to print.
         std::panic::resume_unwind(Box::new(message))
     }
 }

@@ -1,4 +1,4 @@
-//! Dummy weights, made on the device: `templates/cuda/core/fill.cuh`.
+//! Dummy weights, generated on the device: `templates/cuda/core/fill.cuh`.
 
 use super::arguments::Arguments;
 use super::driver::Stream;
@@ -9,12 +9,12 @@ use super::queue::{Extents, Queue, StepTables};
 use super::shape::{MatrixShape, Packing, TILE_ROWS};
 use super::weights::Matrix;
 
-/// Blocks that fill a card; the kernels stride over what is more.
+/// Blocks that fill a card; the kernels stride over larger inputs.
 const GRID: [u32; 3] = [1024, 1, 1];
-/// Standard deviation of made-up norm weights and biases.
+/// Standard deviation of dummy norm weights and biases.
 const VECTOR_DEVIATION: f32 = 0.02;
 
-/// FillShape.
+/// `FillShape` of fill.cuh.
 #[derive(Clone, Copy, Debug)]
 #[repr(C)]
 pub struct FillShape {
@@ -28,20 +28,20 @@ pub struct FillShape {
 const _: () = assert!(size_of::<FillShape>() == 24);
 
 crate::arguments! {
-    /// What `fill_matrix` is handed.
+    /// Arguments of `fill_matrix`.
     FillMatrix { codes, scales, row_scales, shape: FillShape }
-    /// What `fill_vector` is handed.
+    /// Arguments of `fill_vector`.
     FillVector { values, count: i64, centre: f32, deviation: f32, seed: u64 }
 }
 
-/// What a vector is: how its values are made up.
+/// The purpose of a vector, which decides its dummy values.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Purpose {
-    /// A bias, or a norm that adds one: values near zero.
+    /// A bias, or the weights of a norm that adds one: values near zero.
     Bias,
-    /// Another norm: values near one.
+    /// The weights of any other norm: values near one.
     Norm,
-    /// A convolution of so many taps, whose sums keep the size of what it is fed.
+    /// The weights of a convolution with this many taps, scaled so that its sums keep the size of its inputs.
     Convolution(usize),
 }
 
@@ -56,7 +56,7 @@ impl Purpose {
     }
 }
 
-/// Gives every matrix and vector a seed of its own.
+/// Gives each matrix and vector its own seed.
 #[derive(Debug)]
 pub(crate) struct Filler {
     seed: u64,
@@ -70,11 +70,11 @@ impl Filler {
 
     fn next_seed(&mut self) -> u64 {
         self.made += 1;
-        // The kernels keep the upper eight bits for planes.
+        // The kernels use the upper eight bits for planes.
         (self.seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ self.made) & (u64::MAX >> 8)
     }
 
-    /// Weights of deviation `1 / sqrt(columns)`: a product keeps the size of what it is fed.
+    /// Weights of deviation `1 / sqrt(columns)`, so that a product keeps the size of its input.
     pub(crate) fn matrix(
         &mut self,
         stream: &Stream,
@@ -99,7 +99,7 @@ impl Filler {
         Ok(())
     }
 
-    /// Values for a purpose.
+    /// Values that suit `purpose`.
     pub(crate) fn vector(
         &mut self,
         stream: &Stream,
@@ -114,9 +114,9 @@ impl Filler {
     }
 }
 
-/// Launches that fill a matrix, and the rows of each (of one part, where parts alternate). Experts of whole
-/// tiles are one matrix of all their rows: their tiles are where its would be. Others have padding of their
-/// own, so a launch each.
+/// The launches that fill a matrix, and the rows of each (of one part, where parts alternate). Experts of
+/// whole tiles form one matrix of all their rows: their tiles lie exactly where that matrix's would. Other
+/// experts have padding of their own and take a launch each.
 fn launches(shape: &MatrixShape) -> (usize, usize) {
     let rows: usize = match shape.packing {
         Packing::Gated => shape.parts[0],

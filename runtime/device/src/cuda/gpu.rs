@@ -6,7 +6,7 @@ use cudarc::driver::sys::CUdevice_attribute as Attribute;
 use monomorph_model::{CudaSpec, LoadError, ModelSpec};
 use std::sync::Arc;
 
-/// The CUDA version the cubins were built with, as the driver counts: older drivers cannot run them.
+/// The CUDA version that the cubins were built with, as the driver counts. Older drivers cannot run them.
 const DRIVER_VERSION: i32 = 13_000;
 
 /// An opened GPU and the one stream that steps run on. Cloning it is cheap.
@@ -17,7 +17,7 @@ pub struct Gpu {
 
 #[derive(Debug)]
 struct Inner {
-    // Dropped in this order.
+    // The fields are dropped in this order.
     stream: Stream,
     context: Context,
     name: String,
@@ -25,10 +25,10 @@ struct Inner {
 }
 
 impl Gpu {
-    /// Says whether this machine has the GPU that `spec` was compiled for, without claiming anything of it.
+    /// Checks that this machine has the GPU that `spec` was compiled for, without claiming any of it.
     ///
     /// # Errors
-    /// [`LoadError::Hardware`] saying what is missing, in one line.
+    /// [`LoadError::Hardware`] saying in one line what is missing.
     pub fn check(spec: &ModelSpec) -> Result<(), LoadError> {
         find(cuda(spec)?).map(|_| ()).map_err(LoadError::Hardware)
     }
@@ -46,7 +46,7 @@ impl Gpu {
         Ok(Gpu { inner: Arc::new(Inner { stream, context, name, integrated }) })
     }
 
-    /// Makes this GPU the calling thread's: each thread that calls anything of it does so once.
+    /// Makes this GPU current on the calling thread. Each thread that uses it calls this once.
     ///
     /// # Errors
     /// When the driver fails.
@@ -54,12 +54,12 @@ impl Gpu {
         self.inner.context.enter()
     }
 
-    /// What it is called.
+    /// The GPU's name.
     pub(crate) fn name(&self) -> &str {
         &self.inner.name
     }
 
-    /// Whether its memory is the machine's own.
+    /// Whether the GPU shares the host's memory.
     pub(crate) fn is_integrated(&self) -> bool {
         self.inner.integrated
     }
@@ -69,7 +69,7 @@ impl Gpu {
         self.inner.context.memory()
     }
 
-    /// Where steps run.
+    /// The stream that steps run on.
     pub(crate) fn stream(&self) -> &Stream {
         &self.inner.stream
     }
@@ -81,8 +81,9 @@ fn cuda(spec: &ModelSpec) -> Result<CudaSpec, LoadError> {
         .ok_or_else(|| LoadError::Hardware(format!("{} was not compiled for a GPU", spec.target)))
 }
 
-/// The first device, which must be of the very architecture that the kernels are machine code of, and have
-/// the multiprocessors they were planned for: blocks that wait for each other are on the card together then.
+/// The first device. It must have exactly the architecture that the kernels were compiled for, and the number
+/// of multiprocessors they were planned for: blocks that wait for each other must all be on the card
+/// together.
 fn find(cuda: CudaSpec) -> Result<i32, String> {
     let (major, minor) = cuda.capability;
     let wanted = format!("this server wants an NVIDIA GPU of compute capability {major}.{minor}");
@@ -128,10 +129,10 @@ fn version_text(version: i32) -> String {
     format!("{}.{}", version / 1000, version % 1000 / 10)
 }
 
-/// Waits until the device has done everything this process gave it.
+/// Waits until the device has finished all work of this process.
 pub(crate) fn settle(gpu: &Gpu) -> Result<(), Fault> {
     gpu.stream().wait()?;
-    // SAFETY: no argument; the context is this thread's.
+    // SAFETY: no argument; the context is current on this thread.
     check("waiting for the device", unsafe { cudarc::driver::sys::cuCtxSynchronize() })
 }
 

@@ -1,4 +1,4 @@
-//! Memory of the machine the GPU is in: pinned pieces that the copy engines read and write.
+//! Pinned host memory, which the copy engines read and write.
 
 use super::driver::check;
 use super::fault::Fault;
@@ -7,20 +7,20 @@ use cudarc::driver::sys;
 use std::ffi::c_void;
 use std::ptr::{NonNull, null_mut};
 
-/// Page-locked memory. The device reads and writes it on its own, so that a copy does not wait for the host.
+/// Page-locked memory. The device accesses it directly, so a copy does not wait for the host.
 #[derive(Debug)]
 pub(crate) struct Pinned {
     start: NonNull<u8>,
     len: usize,
 }
 
-// SAFETY: the memory is owned; whoever starts a copy keeps hands off until its event.
+// SAFETY: the memory is owned; code that starts a copy does not touch it before the copy's event.
 unsafe impl Send for Pinned {}
-// SAFETY: what is shared of it is only read, or lent page by page by a staging area.
+// SAFETY: shared access is read-only, or page by page through a staging area.
 unsafe impl Sync for Pinned {}
 
 impl Pinned {
-    /// `len` zeros.
+    /// `len` zeroed bytes.
     pub(crate) fn zeroed(len: usize) -> Result<Pinned, Fault> {
         let mut start: *mut c_void = null_mut();
         let bytes = len.max(1);
@@ -34,12 +34,12 @@ impl Pinned {
         })?;
         let start = NonNull::new(start.cast::<u8>())
             .ok_or_else(|| Fault::new("the driver locked memory at address 0".to_owned()))?;
-        // SAFETY: just allocated with this size.
+        // SAFETY: just allocated, with this size.
         unsafe { start.as_ptr().write_bytes(0, bytes) };
         Ok(Pinned { start, len })
     }
 
-    /// The address that kernels know it by: what they write there needs no copy.
+    /// The memory's address on the device. What kernels write there needs no copy.
     pub(crate) fn address(&self) -> Result<Pointer, Fault> {
         let mut address = 0;
         let start = self.start.as_ptr().cast::<c_void>();
@@ -50,18 +50,18 @@ impl Pinned {
         Ok(Pointer(address))
     }
 
-    /// The first byte, at a multiple of a page's size where whole pages were claimed.
+    /// The first byte. It is page-aligned where whole pages were claimed.
     pub(crate) fn start(&self) -> NonNull<u8> {
         self.start
     }
 
-    /// All bytes. While a copy is under way only those it does not touch may be looked at.
+    /// All bytes. While a copy is in flight, only bytes it does not touch may be read.
     pub(crate) fn bytes(&self) -> &[u8] {
         // SAFETY: owned, initialised, of this length.
         unsafe { std::slice::from_raw_parts(self.start.as_ptr(), self.len) }
     }
 
-    /// All bytes, to write.
+    /// All bytes, mutably.
     pub(crate) fn bytes_mut(&mut self) -> &mut [u8] {
         // SAFETY: as above, and borrowed exclusively.
         unsafe { std::slice::from_raw_parts_mut(self.start.as_ptr(), self.len) }

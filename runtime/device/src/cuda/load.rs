@@ -1,4 +1,4 @@
-//! From a checkpoint's tensors, or from nothing, to matrices packed on the device.
+//! Loading: checkpoint tensors, or dummy weights, to packed matrices on the device.
 
 use super::carry::{Job, Worker, pieces};
 use super::fill::{FillMatrix, FillVector, Filler, Purpose};
@@ -14,10 +14,10 @@ use monomorph_model::{HostGuard, LoadError, LoadOptions, ModelSpec, Progress, We
 use monomorph_weights::{Checkpoint, WeightsError};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
-/// Threads that pack: more would wait for memory.
+/// Most threads that pack: more would wait for memory.
 const MOST_THREADS: usize = 16;
 
-/// Gathers what a stack wants and loads it.
+/// Collects the weights a stack asks for and loads them.
 #[derive(Debug)]
 pub struct Loader<'a> {
     gpu: &'a Gpu,
@@ -31,7 +31,7 @@ pub struct Loader<'a> {
 }
 
 impl<'a> Loader<'a> {
-    /// A loader into `memory`; a checkpoint with tensors that the stack does not know is refused at once.
+    /// A loader into `memory`. It refuses a checkpoint with tensors that the stack does not know.
     ///
     /// # Errors
     /// When there are such tensors.
@@ -59,10 +59,10 @@ impl<'a> Loader<'a> {
     /// A matrix of these parts; `fill` makes its dummy weights.
     ///
     /// # Errors
-    /// When a tensor is missing or not of this shape and format.
+    /// When a tensor is missing or has another shape or format.
     ///
     /// # Panics
-    /// When the shape is of another number of parts, or of several experts.
+    /// When the shape has another number of parts, or several experts.
     pub fn matrix(
         &mut self,
         shape: &'static MatrixShape,
@@ -73,13 +73,13 @@ impl<'a> Loader<'a> {
         self.packed(shape, fill, |checkpoint, _| load_sources(checkpoint, shape, parts))
     }
 
-    /// A matrix an expert; `parts` says what each is made of.
+    /// One matrix per expert, made of what `parts` returns for it.
     ///
     /// # Errors
     /// As [`Loader::matrix`].
     ///
     /// # Panics
-    /// When the shape is of another number of parts.
+    /// When the shape has another number of parts.
     pub fn experts<const PARTS: usize>(
         &mut self,
         shape: &'static MatrixShape,
@@ -126,7 +126,7 @@ impl<'a> Loader<'a> {
         self.values(format, (lengths, 1), fill, parts, Purpose::Bias)
     }
 
-    /// The weights of a convolution: `taps` of each channel, the current token's last.
+    /// The weights of a convolution: `taps` per channel, the current token's last.
     ///
     /// # Errors
     /// As [`Loader::matrix`].
@@ -141,7 +141,7 @@ impl<'a> Loader<'a> {
         self.values(format, (&[channels], taps), fill, &[part], Purpose::Convolution(taps))
     }
 
-    /// The weights of a norm whose formula multiplies by them as they are.
+    /// The weights of a norm that multiplies by them as they are.
     ///
     /// # Errors
     /// As [`Loader::matrix`].
@@ -155,7 +155,7 @@ impl<'a> Loader<'a> {
         self.values(format, (&[length], 1), fill, &[part], Purpose::Norm)
     }
 
-    /// The weights of a norm whose formula multiplies by one more than they are; kernels add the one.
+    /// The weights of a norm that multiplies by one plus each; the kernels add the one.
     ///
     /// # Errors
     /// As [`Loader::matrix`].
@@ -169,7 +169,7 @@ impl<'a> Loader<'a> {
         self.values(format, (&[length], 1), fill, &[part], Purpose::Bias)
     }
 
-    /// The rows of each part, and the width of all, as f32.
+    /// The rows of each part as f32 values on the device; all parts have the same width.
     fn values(
         &mut self,
         format: Format,
@@ -188,8 +188,8 @@ impl<'a> Loader<'a> {
                     let values = load_values(checkpoint, format, part, *rows, width)?;
                     bytes.extend(values.into_iter().flat_map(f32::to_le_bytes));
                 }
-                // SAFETY: just taken from the arena, not smaller; pageable bytes, which the driver has copied
-                // when the stream was waited for.
+                // SAFETY: just taken from the arena, large enough; the driver has copied these pageable bytes
+                // once the stream has been waited for.
                 unsafe { self.gpu.stream().upload(at.0, &bytes) }?;
                 self.gpu.stream().wait()?;
             }
@@ -198,10 +198,10 @@ impl<'a> Loader<'a> {
         Ok(Vector { codes: at })
     }
 
-    /// Carries out what was gathered.
+    /// Loads everything that was collected.
     ///
     /// # Errors
-    /// When the device fails, the machine's memory runs out, or a weight is not a number.
+    /// When the device fails, host memory runs out, or a weight is not a number.
     pub fn run(self) -> Result<(), LoadError> {
         self.gpu.stream().wait()?;
         let Weights::Checkpoint(checkpoint) = self.weights else { return Ok(()) };
@@ -216,7 +216,7 @@ impl<'a> Loader<'a> {
             while !stop.load(Ordering::Relaxed)
                 && let Some(piece) = pieces.get(next.fetch_add(1, Ordering::Relaxed))
             {
-                // Others may take what was there when the memory was planned.
+                // Other processes may have taken memory since it was planned.
                 self.guard.check(0)?;
                 let job = &self.jobs[piece.job];
                 worker.carry(job, piece).map_err(|error| error.into_load(checkpoint))?;

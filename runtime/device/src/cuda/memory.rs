@@ -1,4 +1,4 @@
-//! The device's memory: planned before the first byte of weights is read, claimed once, handed out in order.
+//! Device memory: planned before the first byte of weights is read, claimed once, handed out in order.
 
 use super::driver::Claim;
 use super::far::{self, Blocks, Disk, Far};
@@ -11,20 +11,20 @@ use monomorph_abi::packed::ALIGNMENT;
 use monomorph_model::{LoadError, LoadOptions, ModelSpec, StateRoom, States, StatesWanted};
 use std::num::NonZero;
 
-/// What the driver is left for graphs, kernels and its own books. An estimate: graphs of a few hundred
-/// kernels take a few MiB each.
+/// Left to the driver for graphs, kernels and bookkeeping. An estimate: graphs of a few hundred kernels take
+/// a few MiB each.
 const DRIVER_BYTES: u64 = 192 << 20;
 
-/// An address on the device, in the arena; or none.
+/// An address in the arena on the device, or null.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(transparent)]
 pub struct Pointer(pub(super) u64);
 
 impl Pointer {
-    /// What a kernel is handed for a parameter that its instantiation does not use.
+    /// The argument for a parameter that a kernel's instantiation does not use.
     pub const NULL: Pointer = Pointer(0);
 
-    /// Where so many bytes from here on begin and end.
+    /// Start and end of a range of `bytes` bytes that begins here.
     pub fn range(self, bytes: u64) -> [Pointer; 2] {
         [self, self.offset(bytes)]
     }
@@ -34,7 +34,7 @@ impl Pointer {
     }
 }
 
-/// Bytes that a stack needs, by purpose, as its build counted them.
+/// Bytes that a stack needs, by purpose, as counted by its build.
 #[derive(Clone, Copy, Debug)]
 pub struct Needs {
     /// Packed weights.
@@ -43,26 +43,26 @@ pub struct Needs {
     pub state: u64,
     /// Activations of the largest step.
     pub activations: u64,
-    /// What kernels work in.
+    /// Scratch memory of kernels.
     pub scratch: u64,
     /// One position of all rotary tables.
     pub rotary_position: u64,
-    /// Alignment gaps that all this may leave.
+    /// Alignment gaps between all of these, at most.
     pub gaps: u64,
 }
 
-/// What will be claimed for what, and why so many K/V blocks.
+/// The bytes to claim for each purpose, and the number of K/V blocks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Plan {
     weights: u64,
     states: States,
-    /// Of one sequence or snapshot.
+    /// Recurrent state of one sequence or snapshot.
     state_bytes: u64,
     activations: u64,
     scratch: u64,
     rotary: u64,
     tables: u64,
-    /// Of blocks on disk.
+    /// Staging area for blocks on disk.
     staging: u64,
     blocks: usize,
     block_bytes: u64,
@@ -91,7 +91,7 @@ impl Plan {
         self.fixed() + self.kv()
     }
 
-    /// What there is to say of the staging area; nothing where there is none.
+    /// A sentence about the staging area; empty if there is none.
     fn staging_text(&self) -> String {
         match self.staging {
             0 => String::new(),
@@ -99,7 +99,7 @@ impl Plan {
         }
     }
 
-    /// What there is to say of recurrent state; nothing where there is none.
+    /// A sentence about recurrent state; empty if there is none.
     fn state_text(&self) -> String {
         match self.state() {
             0 => String::new(),
@@ -107,7 +107,7 @@ impl Plan {
         }
     }
 
-    /// Whose states there is room for.
+    /// Names the sequences and snapshots that have states.
     fn whose(&self) -> String {
         let States { sequences, snapshots } = self.states;
         match snapshots {
@@ -117,29 +117,29 @@ impl Plan {
     }
 }
 
-/// What is asked of the memory planner besides the stack's needs.
+/// Input to the memory planner besides the stack's needs.
 #[derive(Clone, Copy, Debug)]
 struct Request {
     block_tokens: usize,
     block_bytes: u64,
-    /// Sequences of a step.
+    /// Most sequences in a step.
     step_sequences: usize,
     states: StatesWanted,
     context: usize,
-    /// Whether a shorter sequence would do.
+    /// Whether a shorter context would do.
     shorter: bool,
     blocks: Option<usize>,
-    /// Bytes of the staging area and blocks that a sequence needs, where it may have others on disk.
+    /// With K/V offload: bytes of the staging area, and the blocks that a sequence needs on the device.
     far: Option<(u64, usize)>,
 }
 
 /// Splits `limit` bytes.
 ///
-/// Where a shorter sequence would do, it is as long as there is room; and of sequences at a time and
-/// snapshots that nobody asked for there are as many as leave room for that.
+/// Where a shorter context would do, the context is as long as there is room for. Counts of running sequences
+/// and snapshots that were not asked for are as large as leaves that room.
 ///
 /// # Errors
-/// When they do not hold the weights and one sequence, or the blocks asked for; says what would fit.
+/// When the weights and one sequence, or the blocks asked for, do not fit; the error says what would fit.
 fn plan(needs: &Needs, tables: u64, request: Request, limit: u64) -> Result<Plan, LoadError> {
     let one_sequence = request.context.div_ceil(request.block_tokens);
     let mut plan = Plan {
@@ -205,7 +205,7 @@ fn plan(needs: &Needs, tables: u64, request: Request, limit: u64) -> Result<Plan
         ));
     }
     plan.blocks = match request.blocks {
-        // More than all sequences of a step can use would be claimed for nobody.
+        // Blocks beyond what all sequences of a step can use would never be used.
         None => room.min(one_sequence * request.step_sequences),
         Some(blocks) => {
             plan.blocks = blocks;
@@ -219,9 +219,9 @@ fn plan(needs: &Needs, tables: u64, request: Request, limit: u64) -> Result<Plan
     Ok(plan)
 }
 
-/// Bytes of a card that are free, and that may be used, of `(free, total)` as the driver says. Where its
-/// memory is the machine's own, `host` is what the machine has available and what of that is to stay free:
-/// what holds cached files is free there, too, and the guard is of the same memory.
+/// Bytes of a card that are free, and that may be used, from the driver's `(free, total)`. On a card that
+/// shares the host's memory, `host` is the host's available memory and the part of it that must stay free:
+/// memory that caches files counts as free there, and the guard protects the same memory.
 fn limit((free, total): (u64, u64), host: Option<(u64, u64)>, fraction: f64) -> (u64, u64) {
     let (free, guard) = match host {
         Some((available, guard)) => (free.max(available).min(total), guard),
@@ -231,28 +231,28 @@ fn limit((free, total): (u64, u64), host: Option<(u64, u64)>, fraction: f64) -> 
     (free, ceiling.min(free.saturating_sub(guard)).saturating_sub(DRIVER_BYTES))
 }
 
-/// The arena: all the memory that a model uses on its device.
+/// The arena: all the device memory that a model uses.
 #[derive(Debug)]
 pub struct Memory {
     claim: Claim,
-    // Open as long as the claim is.
+    // Outlives the claim.
     _gpu: Gpu,
     next: u64,
     blocks: usize,
     context: usize,
     places: Places,
-    /// Where each part of a block is, by its number; of a stack that attends.
+    /// The blocks of each part, by its number; empty if the stack has no attention.
     parts: Vec<Blocks>,
     disk: Option<Disk>,
 }
 
 impl Memory {
-    /// Plans the memory, reports the plan, claims it and makes it zero. Each of `parts` is the bytes of a
-    /// part of a K/V block, and the numbers of all that have as many: one a layer that attends, in the order
-    /// in which these run.
+    /// Plans the memory, reports the plan, claims it and zeroes it. Each entry of `parts` is the bytes of a
+    /// part of a K/V block, with the numbers of all parts of that size. There is one part per layer that
+    /// attends, numbered in the order in which the layers run.
     ///
     /// # Errors
-    /// When the card does not hold it: the error says what is needed, what is there, and what would fit.
+    /// When the card does not hold it: the error says what is needed, what is available, and what would fit.
     pub fn claim(
         gpu: &Gpu,
         spec: &ModelSpec,
@@ -318,7 +318,7 @@ impl Memory {
         let disk = options.far.as_ref().zip(layout);
         let disk = disk.map(|(options, layout)| Disk::open(options, layout, say)).transpose()?;
         let claim = Claim::new(plan.total())?;
-        // SAFETY: exactly what was claimed. Kernels never meet bytes that nobody wrote.
+        // SAFETY: exactly the claimed range. Zeroing it means that kernels never read uninitialised bytes.
         unsafe { gpu.stream().clear(claim.start, claim.bytes) }?;
         gpu.stream().wait()?;
         Ok(Memory {
@@ -336,7 +336,7 @@ impl Memory {
     /// Hands out the next `bytes`, aligned to 256.
     ///
     /// # Errors
-    /// When the stack asks for more than it said it needed.
+    /// When the stack asks for more than its stated needs.
     pub fn take(&mut self, bytes: u64) -> Result<Pointer, Fault> {
         let (start, end) = (self.next, self.next + bytes.next_multiple_of(ALIGNMENT));
         if self.next + bytes > self.claim.bytes {
@@ -349,7 +349,7 @@ impl Memory {
         Ok(Pointer(self.claim.start + start))
     }
 
-    /// The K/V blocks of as many layers as `parts` has numbers of parts, `bytes` a block and layer.
+    /// The K/V blocks of the layers whose part numbers are `parts`, with `bytes` per block and layer.
     ///
     /// # Errors
     /// See [`Memory::take`].
@@ -365,7 +365,7 @@ impl Memory {
         Ok(cache)
     }
 
-    /// What brings blocks on disk to the layers, where there are any. Behind all caches.
+    /// The staging of blocks on disk, if there is K/V offload. Called after all caches have been taken.
     ///
     /// # Errors
     /// See [`Memory::take`].
@@ -375,7 +375,7 @@ impl Memory {
         Far::new(disk, &self.parts, area, self.blocks).map(Some)
     }
 
-    /// The recurrent state of `layers` layers, of every slot and snapshot: its parts have so many `bytes` in
+    /// The recurrent state of `layers` layers, for every slot and snapshot: part `i` has `bytes[i]` bytes in
     /// a layer.
     ///
     /// # Errors
@@ -394,7 +394,7 @@ impl Memory {
         Ok(State { parts })
     }
 
-    /// Where the states and the K/V blocks of all bodies taken so far stand.
+    /// Addresses of the states and K/V blocks of all bodies taken so far.
     pub(crate) fn places(&self) -> &Places {
         &self.places
     }
@@ -423,13 +423,13 @@ pub struct Cache {
 }
 
 impl Cache {
-    /// Those of one layer, counted among the body's.
+    /// The K/V blocks of one layer, numbered within the body.
     pub fn layer(&self, layer: usize) -> Pointer {
         self.start.offset(self.layer_bytes * layer as u64)
     }
 }
 
-/// Bytes for people.
+/// A human-readable number of bytes.
 fn size(bytes: u64) -> String {
     match bytes {
         0..0x10_0000 => format!("{:.1} KiB", bytes as f64 / 1024.0),
@@ -465,10 +465,10 @@ mod tests {
             let (free, limit) = limit(driver, host, fraction);
             (free / GIB, (limit + DRIVER_BYTES) / GIB)
         };
-        // A card of its own: the machine's memory is another.
+        // A discrete card: the host's memory is separate.
         assert_eq!(usable((100 * GIB, 140 * GIB), None, 1.0), (100, 100));
         assert_eq!(usable((100 * GIB, 140 * GIB), None, 0.5), (100, 70));
-        // The machine's own: the driver counts cached files as taken.
+        // An integrated one: the driver counts cached files as used memory.
         assert_eq!(usable((20 * GIB, 120 * GIB), Some((100 * GIB, 0)), 1.0), (100, 100));
         assert_eq!(usable((20 * GIB, 120 * GIB), Some((100 * GIB, 4 * GIB)), 1.0), (100, 96));
         assert_eq!(usable((20 * GIB, 120 * GIB), Some((100 * GIB, 4 * GIB)), 0.5), (100, 60));
@@ -505,7 +505,7 @@ mod tests {
         assert_eq!((planned.state(), planned.blocks), (80, 15));
         assert!(planned.total() <= 1450 + 80 + 159);
         assert_eq!(planned.state_text(), "state 0.1 KiB (4 sequences of 0.0 KiB each), ");
-        // And every snapshot.
+        // So does every snapshot.
         let asked =
             |sequences, snapshots| Request { states: StatesWanted { sequences, snapshots }, ..request(None) };
         let planned = plan(&needs, 50, asked(None, Some(3)), 1450 + 140 + 159).expect("room");
@@ -543,7 +543,7 @@ mod tests {
             .ok(),
             Some((2, 2, 28))
         );
-        // A length that nobody asked for is no reason for fewer sequences beyond half of the room.
+        // A default context takes no more than half of the room from the number of sequences.
         assert_eq!(planned(1450 + 100, Request { shorter: true, ..free }).ok(), Some((1, 1, 6)));
     }
 

@@ -1,12 +1,12 @@
-//! One NVIDIA GPU: its memory, the kernels that were emitted with the stack, and the steps that run on it.
+//! One NVIDIA GPU: its memory, the kernels emitted with the stack, and the steps that run on it.
 //!
 //! A [`Model`] opens a [`Gpu`], has a generated [`Stack`] load its [`Module`]s, claims [`Memory`] in one
 //! piece, has the stack load its weights through a [`Loader`], and records its decode programs as graphs.
-//! From then on `steps` carries steps: a step is an upload, a graph (or the launches of a prefill), and a
-//! copy of what was sampled.
+//! After that `steps` runs steps: an upload, a graph (or the launches of a prefill), and a copy of the
+//! sampled tokens.
 //!
-//! The driver is libcuda, opened when the server starts; no toolkit is needed. All calls of it stand in
-//! `driver`, `host`, `module` and `queue`.
+//! The driver is libcuda, opened when the server starts; no toolkit is needed. Only `driver`, `host`,
+//! `module` and `queue` call it.
 
 mod arguments;
 mod carry;

@@ -1,4 +1,4 @@
-//! The contract of [`monomorph_model`], implemented once for every layer stack of a CUDA device.
+//! The implementation of [`monomorph_model::Model`] for all layer stacks of CUDA devices.
 
 use super::fault::Fault;
 use super::gpu::Gpu;
@@ -11,71 +11,72 @@ use monomorph_model::{
     StepOutput, Ticket, Weights,
 };
 
-/// A layer stack, as the compiler writes it: weights, what layers keep, activations, and the programs of
-/// launches over them.
+/// A generated layer stack: weights, K/V and recurrent state, activations, and the programs of launches over
+/// them.
 pub trait Stack: Programs + Sized {
-    /// Everything the build fixed.
+    /// What the build fixed.
     const SPEC: &'static ModelSpec;
 
-    /// Bytes it takes.
+    /// Memory that the stack takes.
     const NEEDS: Needs;
 
-    /// The bytes of each part of a K/V block, with the numbers of all parts that have as many: see
+    /// The sizes of the parts of a K/V block, each with the numbers of all parts of that size: see
     /// [`Memory::claim`].
     const PARTS: &'static [(usize, &'static [usize])];
 
-    /// What is recorded, in ascending order of sequences, those that verify apart.
+    /// The decode programs to record, in ascending order of sequences; those that verify drafts have an order
+    /// of their own.
     const DECODE: &'static [Decode];
 
-    /// Its kernels.
+    /// The stack's kernels.
     type Kernels;
 
-    /// Loads the kernels: before memory is claimed, as they take some of it.
+    /// Loads the kernels. Called before memory is claimed, because kernels take some of it.
     ///
     /// # Errors
     /// When the device refuses one.
     fn kernels(gpu: &Gpu) -> Result<Self::Kernels, Fault>;
 
-    /// Takes what it works in and what layers keep, then has the weights loaded.
+    /// Takes memory for activations, K/V and recurrent state, then loads the weights.
     ///
     /// # Errors
-    /// When a tensor is missing or not of its shape and format, or the device fails.
+    /// When a tensor is missing or has another shape or format, or the device fails.
     fn load(kernels: Self::Kernels, into: Loading) -> Result<Self, LoadError>;
 
-    /// Where the head leaves its rows of logits.
+    /// Where the head writes its rows of logits.
     fn logits(&self) -> Pointer;
 }
 
 /// A decode program.
 #[derive(Clone, Copy, Debug)]
 pub struct Decode {
-    /// What faults call it.
+    /// Its name in faults.
     pub name: &'static str,
-    /// Most sequences that it takes.
+    /// Most sequences it takes.
     pub sequences: usize,
-    /// Rows of each.
+    /// Token rows per sequence.
     pub tokens: usize,
-    /// What faults call the passes that draft behind it, if there are some.
+    /// The name in faults of the draft passes that follow it, if any.
     pub drafts: Option<&'static str>,
 }
 
-/// What a stack is loaded from and into.
+/// The source and destination of a stack's loading.
 #[derive(Debug)]
 pub struct Loading<'a> {
-    /// The device.
+    /// The device to load onto.
     pub gpu: &'a Gpu,
-    /// Its memory.
+    /// The device's memory.
     pub memory: &'a mut Memory,
-    /// Where the weights come from.
+    /// The source of the weights.
     pub weights: &'a Weights,
-    /// What the start of the server decided.
+    /// The options of the server's start.
     pub options: &'a LoadOptions,
-    /// How far loading has come.
+    /// Updated as weights are loaded.
     pub progress: &'a Progress,
 }
 
 impl<'a> Loading<'a> {
-    /// What loads the weights. Behind everything else that is taken from the memory.
+    /// A loader for the weights. Called after everything else has been taken from the memory.
     ///
     /// # Errors
     /// See [`Loader::new`].
@@ -83,8 +84,8 @@ impl<'a> Loading<'a> {
         Loader::new(self.gpu, self.memory, self.weights, spec, self.options, self.progress)
     }
 
-    /// The table of rotary angles of all positions: f32 `[positions][pairs][cosine, sine]`, `factor`
-    /// multiplied in.
+    /// The table of rotary angles for all positions: f32 `[positions][pairs][cosine, sine]`, multiplied by
+    /// `factor`.
     ///
     /// # Errors
     /// When the device fails.
@@ -93,9 +94,9 @@ impl<'a> Loading<'a> {
     }
 }
 
-/// A layer stack that is loaded, and the steps on their way through it.
+/// A loaded layer stack and its steps.
 pub struct Model<S: Stack> {
-    // Dropped first: it waits for what is under way.
+    // Dropped first: waits for steps in flight.
     steps: Steps,
     stack: S,
     memory: Memory,
@@ -135,7 +136,7 @@ impl<S: Stack> monomorph_model::Model for Model<S> {
     }
 
     fn snapshots(&self) -> usize {
-        // A stack without recurrent state has none, whoever asks for some.
+        // A stack without recurrent state has no snapshots, even if some were asked for.
         if S::SPEC.state_bytes > 0 { self.memory.states().snapshots } else { 0 }
     }
 

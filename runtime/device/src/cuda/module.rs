@@ -1,4 +1,4 @@
-//! Kernels: machine code that was compiled with the server.
+//! Kernels: machine code compiled with the server.
 
 use super::arguments::Arguments;
 use super::driver::check;
@@ -9,10 +9,10 @@ use std::ffi::{CString, c_void};
 use std::marker::PhantomData;
 use std::ptr::null_mut;
 
-/// Dynamic shared memory a kernel may use without asking.
+/// Dynamic shared memory that a kernel may use without opting in.
 const FREE_SHARED: u32 = 48 * 1024;
 
-/// One cubin, loaded. It stays for the life of the process, and so do its kernels.
+/// A loaded cubin. It and its kernels live as long as the process.
 #[derive(Debug)]
 pub struct Module {
     name: &'static str,
@@ -21,19 +21,19 @@ pub struct Module {
 }
 
 impl Module {
-    /// Loads a cubin; `name` is what errors call it. The GPU is the calling thread's. `shared_part` is the
-    /// percentage of what shared memory and L1 share that is to be shared memory while its kernels run;
-    /// `None` leaves it to the driver.
+    /// Loads a cubin; `name` identifies it in errors. The GPU must be current on the calling thread.
+    /// `shared_part` is the percentage of the memory shared by L1 and shared memory that is shared memory
+    /// while its kernels run; `None` leaves the choice to the driver.
     ///
     /// # Errors
-    /// When the driver does not take it.
+    /// When the driver refuses it.
     pub fn load(
         _: &Gpu,
         name: &'static str,
         cubin: &[u8],
         shared_part: Option<u32>,
     ) -> Result<Module, Fault> {
-        // The driver reads an ELF image, whose tables want alignment; bytes included in a binary have none.
+        // The driver reads an ELF image, whose tables need alignment; bytes included in a binary have none.
         let mut aligned = vec![0u64; cubin.len().div_ceil(8)];
         for (word, bytes) in aligned.iter_mut().zip(cubin.chunks(8)) {
             let mut whole = [0; 8];
@@ -41,17 +41,18 @@ impl Module {
             *word = u64::from_ne_bytes(whole);
         }
         let mut handle = null_mut();
-        // SAFETY: the image is whole and lives during the call; the driver checks what is in it.
+        // SAFETY: the image is complete and outlives the call; the driver validates its contents.
         check(&format!("loading the kernels of {name}"), unsafe {
             sys::cuModuleLoadData(&mut handle, aligned.as_ptr().cast::<c_void>())
         })?;
         Ok(Module { name, handle, shared_part })
     }
 
-    /// A kernel of it that is handed `A`: threads a block, and bytes of dynamic shared memory.
+    /// A kernel of the module with arguments `A`, with its threads per block and bytes of dynamic shared
+    /// memory.
     ///
     /// # Errors
-    /// When there is no such kernel, or it takes another number of parameters.
+    /// When there is no such kernel, or it has another number of parameters.
     pub fn kernel<A: Arguments>(
         &self,
         name: &'static str,
@@ -74,7 +75,7 @@ impl Module {
             )));
         }
         let set = |what: &str, attribute, value: u32| {
-            // SAFETY: the function is alive, and any value is allowed to be tried.
+            // SAFETY: the function is alive; the driver rejects invalid values.
             check(&place(what), unsafe { sys::cuFuncSetAttribute(function, attribute, value as i32) })
         };
         if shared > FREE_SHARED {
@@ -89,7 +90,8 @@ impl Module {
     }
 }
 
-/// Parameters are numbered from 0; the driver refuses the first number that is none.
+/// Counts a kernel's parameters: they are numbered from 0, and the driver refuses the first number past the
+/// last.
 fn parameter_count(function: sys::CUfunction) -> usize {
     let known = |index: usize| {
         let (mut offset, mut size) = (0, 0);
@@ -100,7 +102,7 @@ fn parameter_count(function: sys::CUfunction) -> usize {
     (0..).take_while(|index| known(*index)).count()
 }
 
-/// A kernel with its fixed geometry, which is handed `A`.
+/// A kernel with arguments `A` and fixed block geometry.
 #[derive(Clone, Copy, Debug)]
 pub struct Kernel<A> {
     pub(super) name: &'static str,
@@ -110,7 +112,7 @@ pub struct Kernel<A> {
     arguments: PhantomData<fn(A)>,
 }
 
-// SAFETY: the address of a function of a module that is never unloaded.
+// SAFETY: the handle of a function in a module that is never unloaded.
 unsafe impl<A> Send for Kernel<A> {}
 // SAFETY: as above.
 unsafe impl<A> Sync for Kernel<A> {}

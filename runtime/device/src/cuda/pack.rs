@@ -1,7 +1,7 @@
-//! Checkpoint rows to tiles: bytes in, planes out. Pure functions; the layout is docs/adr/0009.
+//! Packs checkpoint rows into tiles. Pure functions from bytes to planes; docs/adr/0009 has the layout.
 //!
-//! A unit holds 64 adjacent bytes of each of its 8 rows: four lanes of 16 bytes. So packing a row is a
-//! permutation within runs of 64 bytes, whatever the format.
+//! A unit holds 64 adjacent bytes of each of its 8 rows: four lanes of 16 bytes. Packing a row is therefore a
+//! permutation within runs of 64 bytes, in every format.
 
 use super::shape::{MatrixShape, Packing, ROW_BYTES, TILE_ROWS, UNIT_BYTES};
 use crate::rows_of::FileRows;
@@ -10,39 +10,39 @@ use monomorph_formats::{FP8_BLOCK, Format, NVFP4_BLOCK, decode, encode_halves, h
 use monomorph_weights::{Bytes, WeightsError, Windows};
 use std::ops::Range;
 
-/// One tensor of a matrix, checked against its shape.
+/// One tensor of a matrix, its shape checked.
 #[derive(Clone, Debug)]
 pub(crate) struct Source<'a> {
-    /// Its name in the checkpoint, for errors.
+    /// The tensor's name in the checkpoint, for errors.
     pub(crate) name: &'a str,
-    /// Row after row.
+    /// The rows, back to back.
     pub(crate) bytes: Bytes<'a>,
-    /// Rows of the tensor.
+    /// Number of rows in the tensor.
     pub(crate) file_rows: usize,
-    /// Rows of the matrix that are made of it.
+    /// Number of rows that the matrix takes from it.
     pub(crate) rows: usize,
-    /// Which of the tensor's rows those are.
+    /// Which rows of the tensor these are.
     pub(crate) order: FileRows,
-    /// What the codes are multiplied by.
+    /// The scales of the codes.
     pub(crate) scales: SourceScales<'a>,
 }
 
-/// The companions of a tensor, for all its rows.
+/// The scales of a tensor, for all its rows.
 #[derive(Clone, Debug)]
 pub(crate) enum SourceScales<'a> {
-    /// Scales stand in the blocks, or there are none.
+    /// The scales are inside the blocks, or there are none.
     Own,
-    /// fp8: one of the whole tensor.
+    /// fp8: one scale for the tensor.
     Tensor(f32),
-    /// fp8: `[ceil(file rows / 128), ceil(columns / 128)]`, row-major, and what all are multiplied by: a
-    /// power of two.
+    /// fp8: `[ceil(file rows / 128), ceil(columns / 128)]`, row-major, and a power of two that multiplies
+    /// all.
     Blocks {
-        /// The scales over that power.
+        /// The scales divided by that power.
         scales: Vec<f32>,
-        /// Becomes the scale of every row.
+        /// The power, which becomes the scale of every row.
         whole: f32,
     },
-    /// nvfp4: E4M3 codes `[file rows, columns / 16]`, and one of the whole tensor.
+    /// nvfp4: E4M3 codes `[file rows, columns / 16]`, and one scale for the tensor.
     Groups {
         /// The codes.
         codes: Bytes<'a>,
@@ -52,8 +52,8 @@ pub(crate) enum SourceScales<'a> {
 }
 
 impl SourceScales<'_> {
-    /// Scales of blocks over the power of two that brings the largest into `[2^6, 2^7)`: times the largest
-    /// code it is a number of f16.
+    /// Divides block scales by the power of two that brings the largest into `[2^6, 2^7)`: its product with
+    /// the largest code then fits f16.
     pub(crate) fn blocks(mut scales: Vec<f32>) -> Self {
         let factor = half_scale(scales.iter().fold(0.0f32, |m, v| m.max(v.abs()))) / 256.0;
         scales.iter_mut().for_each(|scale| *scale *= factor);
@@ -61,7 +61,7 @@ impl SourceScales<'_> {
     }
 }
 
-/// The planes of some tiles, to be written.
+/// The planes of some tiles, as output.
 #[derive(Debug)]
 pub(crate) struct Planes<'a> {
     pub(crate) codes: &'a mut [u8],
@@ -69,12 +69,12 @@ pub(crate) struct Planes<'a> {
     pub(crate) row_scales: &'a mut [u8],
 }
 
-/// A code that is no number, or a float that is not finite: the kernels would take it for one.
+/// A NaN code or a float that is not finite, which the kernels would read as a number.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct NotANumber {
-    /// The tensor.
+    /// The tensor's name.
     pub(crate) name: String,
-    /// Its row in the file.
+    /// The row in the file.
     pub(crate) row: usize,
 }
 
@@ -98,8 +98,8 @@ impl From<WeightsError> for PackError {
     }
 }
 
-/// Packs tiles `tiles` of a matrix, counted over all experts; `sources` are the first expert's parts, then
-/// the next one's. Rows and columns beyond it become zero codes with zero scales.
+/// Packs tiles `tiles` of a matrix, counted over all experts. `sources` holds the first expert's parts, then
+/// the next expert's. Rows and columns past the end become zero codes with zero scales.
 ///
 /// # Errors
 /// When an fp8 code or an nvfp4 scale is NaN, a float that becomes f16 is not finite, or a file cannot be
@@ -145,7 +145,7 @@ fn pack_tile<'a>(
     Ok(())
 }
 
-/// The tensor and the part's row that stand in row `g` of a tile; `None` beyond the matrix.
+/// The tensor for row `g` of a tile, and the row of the part; `None` past the end of the matrix.
 fn place<'s, 'a>(
     shape: &MatrixShape,
     sources: &'s [Source<'a>],
@@ -214,7 +214,7 @@ fn pack_row<'a>(
         SourceScales::Own => {}
         SourceScales::Tensor(scale) => out.row_scales[4 * g..][..4].copy_from_slice(&scale.to_le_bytes()),
         SourceScales::Blocks { scales, whole } => {
-            // One row of scales a tile: its 8 rows lie in one block of 128, which the loader checks.
+            // One row of scales per tile: its 8 rows lie in one block of 128, which the loader checks.
             let blocks = shape.columns.div_ceil(FP8_BLOCK);
             let scales = &scales[file_row / FP8_BLOCK * blocks..][..blocks];
             for (out, scale) in out.scales.chunks_exact_mut(4).zip(scales) {
@@ -237,7 +237,7 @@ fn pack_row<'a>(
     Ok(())
 }
 
-/// Whether an E4M3 code among these is NaN.
+/// Whether any of these E4M3 codes is NaN.
 fn has_nan(codes: &[u8]) -> bool {
     codes.iter().fold(false, |found, code| found | (code & 0x7f == 0x7f))
 }
@@ -250,8 +250,8 @@ fn unit_rows(codes: &mut [u8], g: usize) -> impl Iterator<Item = &mut [u8; ROW_B
     })
 }
 
-/// Formats without scales among their codes. `P` is the bytes of two adjacent elements, which stay together
-/// (of f32: of four): pair `4i + c` of the file's 64 bytes becomes pair `i` of lane `c`.
+/// Packs formats without scales among their codes. `P` is the bytes of two adjacent elements, which stay
+/// together (of four for f32): pair `4i + c` of the file's 64 bytes becomes pair `i` of lane `c`.
 fn pack_elements<const P: usize>(row: &[u8], g: usize, codes: &mut [u8]) {
     for (out, bytes) in unit_rows(codes, g).zip(row.chunks(ROW_BYTES)) {
         let mut padded = [0; ROW_BYTES];
@@ -270,7 +270,7 @@ fn pack_elements<const P: usize>(row: &[u8], g: usize, codes: &mut [u8]) {
     }
 }
 
-/// Eight nibbles of a lane in a word: magnitudes and signs of two neighbours at equal places of its halves
+/// Eight nibbles of a lane per word: magnitudes and signs of two neighbours at equal positions in its halves
 /// (formats.cuh, decode_nvfp4).
 fn pack_nvfp4(row: &[u8], g: usize, codes: &mut [u8]) {
     pack_elements::<1>(row, g, codes);
@@ -279,7 +279,7 @@ fn pack_nvfp4(row: &[u8], g: usize, codes: &mut [u8]) {
     }
 }
 
-/// Nibbles 0..8 to where decode_nvfp4 finds them: of pair `p`, the even one in the lower half.
+/// Moves nibbles 0..8 to where decode_nvfp4 expects them: the even one of pair `p` in the lower half.
 fn spread(nibbles: u32) -> u32 {
     (0..8).fold(0, |word, j| {
         let code = nibbles >> (4 * j) & 15;
@@ -289,7 +289,7 @@ fn spread(nibbles: u32) -> u32 {
     })
 }
 
-/// Blocks of an f16 scale and 32 bytes; lane `c` takes 8 adjacent bytes of both blocks of a unit.
+/// Packs blocks of an f16 scale and 32 bytes; lane `c` takes 8 adjacent bytes from both blocks of a unit.
 fn pack_q8_0(row: &[u8], g: usize, out: &mut Planes) {
     const BLOCK: usize = Format::Q8_0.block_bytes();
     for (unit, (out_row, blocks)) in unit_rows(out.codes, g).zip(row.chunks(2 * BLOCK)).enumerate() {
@@ -302,8 +302,9 @@ fn pack_q8_0(row: &[u8], g: usize, out: &mut Planes) {
     }
 }
 
-/// Blocks of f16 scale, f16 minimum and 16 bytes of nibbles, whose low nibbles are elements 0..16; lane `c`
-/// takes 8 adjacent elements of each of the four blocks of a unit, the even one of a pair in the low nibble.
+/// Packs blocks of an f16 scale, an f16 minimum and 16 bytes of nibbles, whose low nibbles are elements
+/// 0..16. Lane `c` takes 8 adjacent elements from each of the four blocks of a unit, the even one of a pair
+/// in the low nibble.
 fn pack_q4_1(row: &[u8], g: usize, out: &mut Planes) {
     const BLOCK: usize = Format::Q4_1.block_bytes();
     for (unit, (out_row, blocks)) in unit_rows(out.codes, g).zip(row.chunks(4 * BLOCK)).enumerate() {

@@ -1,4 +1,4 @@
-//! Launching kernels, one after the other.
+//! Kernel launches, in order.
 
 use super::arguments::Arguments;
 use super::driver::{Stream, check};
@@ -11,40 +11,40 @@ use cudarc::driver::sys;
 use std::ffi::c_void;
 use std::ptr::null_mut;
 
-/// How many rows of each sort a step has: what grids are made of.
+/// Numbers of rows of a step, which grids depend on.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Extents {
     /// Token rows.
     pub tokens: u32,
     /// Sequences.
     pub sequences: u32,
-    /// Rows whose logits are wanted.
+    /// Rows that need logits.
     pub outputs: u32,
 }
 
-/// Where the tables of a step stand.
+/// Addresses of a step's metadata.
 #[derive(Clone, Copy, Debug)]
 pub struct StepTables {
-    /// Headers of the passes that draft, made by the device.
+    /// Headers of draft passes, written by the device.
     pub passes: Pointer,
-    /// Header and block table.
+    /// The header, followed by the block table.
     pub header: Pointer,
     /// Token rows of a prefill.
     pub tokens: Pointer,
-    /// Tokens that penalties look at, and masks behind them.
+    /// Token histories for penalties, followed by biases and masks.
     pub history: Pointer,
-    /// Ids: by slot the one sampled last, and those of a step that drafts.
+    /// Token ids: the last one sampled for each slot, and those of a step that drafts.
     pub ids: Pointer,
-    /// What was sampled, one an output row: pinned memory of the host.
+    /// One sampled row for each output row, in pinned memory of the host.
     pub sampled: Pointer,
-    /// The same of what was drafted, by pass and sequence.
+    /// Drafted rows, by pass and sequence, in pinned memory of the host.
     pub drafted: Pointer,
-    /// How many drafts of each sequence hold: pinned memory of the host.
+    /// Number of accepted drafts of each sequence, in pinned memory of the host.
     pub held: Pointer,
 }
 
 impl StepTables {
-    /// Of no step.
+    /// The metadata of no step.
     pub(crate) const NONE: StepTables = StepTables {
         passes: Pointer::NULL,
         header: Pointer::NULL,
@@ -56,50 +56,51 @@ impl StepTables {
         held: Pointer::NULL,
     };
 
-    /// The header of a pass, from 0.
+    /// The header of draft pass `pass`, counted from 0.
     pub fn pass(&self, pass: usize) -> Pointer {
         self.passes.offset((pass * size_of::<Header>()) as u64)
     }
 
-    /// Ids from place `at` on.
+    /// The ids from index `at` on.
     pub fn ids_from(&self, at: usize) -> Pointer {
         self.ids.offset(4 * at as u64)
     }
 
-    /// Drafted rows from `row` on.
+    /// The drafted rows from `row` on.
     pub fn drafted_from(&self, row: usize) -> Pointer {
         self.drafted.offset((row * size_of::<SampledRow>()) as u64)
     }
 }
 
-/// What of a program is launched. It is cut where it begins to sample: up to there nothing depends on what
-/// rows are sampled by.
+/// The portion of a program to launch. A program is split where it begins to sample: nothing before that
+/// depends on the sampling inputs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Portion {
     Whole,
-    /// Up to the logits.
+    /// Everything up to the logits.
     Logits,
-    /// From what is sampled on.
+    /// Everything from sampling on.
     Sampling,
 }
 
-/// Where a program puts its launches: a stream that runs them, or one that records a graph. The first error
+/// The target of a program's launches: a stream that runs them, or one that records a graph. The first error
 /// is kept, and nothing is launched after it.
 #[derive(Debug)]
 pub struct Queue<'a> {
     stream: &'a Stream,
     program: &'static str,
     portion: Portion,
-    /// Whether the program has come to what it samples.
+    /// Whether the program has reached its sampling.
     samples: bool,
-    /// Whether kernels begin before their predecessors have ended, and wait for them by themselves.
+    /// Whether kernels start before their predecessors end and wait for them on their own (programmatic
+    /// dependent launch).
     dependent: bool,
     launched: usize,
-    /// Rows of the step.
+    /// The step's numbers of rows.
     pub extents: Extents,
-    /// Tables of the step.
+    /// The step's metadata.
     pub step: StepTables,
-    /// What brings blocks on disk to the layers of a step that has some.
+    /// Stages blocks from disk, for a step that has some.
     far: Option<Pass<'a>>,
     outcome: Result<(), Fault>,
 }
@@ -127,30 +128,29 @@ impl<'a> Queue<'a> {
         }
     }
 
-    /// The same for a portion of the program.
+    /// The queue, restricted to a portion of the program.
     pub(crate) fn portion(self, portion: Portion) -> Queue<'a> {
         Queue { portion, ..self }
     }
 
-    /// The same with blocks on disk, if there are any.
+    /// The queue, staging blocks from disk if there are any.
     pub(crate) fn streaming(self, far: Option<Pass<'a>>) -> Queue<'a> {
         Queue { far, ..self }
     }
 
-    /// Before the kernels that attend to a part of K/V blocks: what of it is on disk is brought to where they
-    /// find it.
+    /// Stages a part's blocks from disk. Called before the kernels that attend to it.
     pub fn stage(&mut self, part: usize) {
         if let (Some(pass), Ok(())) = (&mut self.far, &self.outcome) {
             self.outcome = pass.stage(self.stream, part);
         }
     }
 
-    /// What is launched from here on depends on what rows are sampled by.
+    /// Launches after this call depend on the sampling inputs.
     pub fn begin_sampling(&mut self) {
         self.samples = true;
     }
 
-    /// Launches `kernel` on `grid` blocks with these arguments.
+    /// Launches `kernel` on `grid` blocks.
     pub fn launch<A: Arguments>(&mut self, kernel: &Kernel<A>, grid: [u32; 3], arguments: A) {
         arguments.handed(|addresses| self.launch_raw(kernel, grid, addresses));
     }
@@ -169,7 +169,7 @@ impl<'a> Queue<'a> {
             pad: [0; 4],
             value: sys::CUlaunchAttributeValue { programmaticStreamSerializationAllowed: 1 },
         };
-        // The first kernel of a program follows a copy or another program, which end before it begins.
+        // The first kernel of a program follows a copy or another program, which ends before it starts.
         let attributes = u32::from(self.dependent && self.launched > 0);
         let config = sys::CUlaunchConfig {
             gridDimX: grid[0],
@@ -183,8 +183,8 @@ impl<'a> Queue<'a> {
             attrs: &raw mut attribute,
             numAttrs: attributes,
         };
-        // SAFETY: the driver copies the parameters, whose number was checked when the kernel was looked up,
-        // before it returns. What the kernel does with them was planned and emitted together with this call.
+        // SAFETY: the driver copies the parameters before it returns; their number was checked when the
+        // kernel was looked up. The kernel's use of them was planned and emitted together with this call.
         let result = unsafe {
             sys::cuLaunchKernelEx(&raw const config, kernel.function, parameters.as_mut_ptr(), null_mut())
         };
@@ -192,7 +192,7 @@ impl<'a> Queue<'a> {
         self.launched += 1;
     }
 
-    /// The first error.
+    /// The first error, if any.
     pub(crate) fn finish(self) -> Result<(), Fault> {
         self.outcome?;
         match self.far {
@@ -209,11 +209,11 @@ pub(crate) struct Graph {
     handle: sys::CUgraphExec,
 }
 
-// SAFETY: a handle that one thread at a time uses.
+// SAFETY: a handle that only one thread at a time uses.
 unsafe impl Send for Graph {}
 
 impl Graph {
-    /// Records what `record` launches of a portion of a program.
+    /// Records the launches that `record` makes for a portion of a program.
     pub(crate) fn record(
         stream: &Stream,
         program: &'static str,
@@ -223,18 +223,19 @@ impl Graph {
         record: impl FnOnce(&mut Queue),
     ) -> Result<Graph, Fault> {
         let mode = sys::CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_THREAD_LOCAL;
-        // SAFETY: the stream is alive and idle; what this thread launches on it is recorded instead of run.
+        // SAFETY: the stream is alive and idle; launches of this thread on it are recorded, not run.
         check("recording a graph", unsafe { sys::cuStreamBeginCapture_v2(stream.handle, mode) })?;
         let mut queue = Queue::new(stream, program, true, extents, step).portion(portion);
         record(&mut queue);
         let launched = queue.launched;
         let recorded = queue.finish();
         let mut graph = null_mut();
-        // SAFETY: ends what was begun above, also after an error: the stream must not stay in this state.
+        // SAFETY: ends the capture begun above, also after an error, because the stream must not stay in
+        // capture mode.
         let ended = check("recording a graph", unsafe { sys::cuStreamEndCapture(stream.handle, &mut graph) });
         recorded?;
         if launched == 0 {
-            // One without its sampler would sample before it is told by what.
+            // Such a program would sample before its inputs are bound.
             return Err(Fault::new(
                 "it launches nothing before it samples, or nothing from there on".to_owned(),
             )
@@ -242,10 +243,10 @@ impl Graph {
         }
         ended.map_err(|fault| fault.at(program))?;
         let mut handle = null_mut();
-        // SAFETY: a graph that was just recorded; destroyed once it is instantiated.
+        // SAFETY: the graph was just recorded; it is destroyed once it is instantiated.
         let made =
             check("making a graph", unsafe { sys::cuGraphInstantiateWithFlags(&mut handle, graph, 0) });
-        // SAFETY: made by the end of the recording, destroyed once.
+        // SAFETY: made by the capture, destroyed once.
         unsafe { sys::cuGraphDestroy(graph) };
         made.map_err(|fault| fault.at(program))?;
         let graph = Graph { program, handle };

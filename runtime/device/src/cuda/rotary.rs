@@ -1,4 +1,4 @@
-//! Tables of rotary angles, computed once with the reference interpreter's own arithmetic.
+//! Tables of rotary angles, computed once with the arithmetic of the reference interpreter.
 
 use super::driver::Stream;
 use super::fault::Fault;
@@ -7,7 +7,7 @@ use super::memory::{Memory, Pointer};
 /// Positions a thread computes at a time.
 const PIECE: usize = 512;
 
-/// f32 `[positions][pairs][cosine, sine]`, `factor` multiplied in: the angle of pair `i` at position `p` is
+/// f32 `[positions][pairs][cosine, sine]`, multiplied by `factor`. The angle of pair `i` at position `p` is
 /// `p as f32 * inverse_frequencies[i]` in f32.
 pub(crate) fn table(inverse_frequencies: &[f32], factor: f32, positions: usize, threads: usize) -> Vec<f32> {
     let width = 2 * inverse_frequencies.len();
@@ -35,7 +35,7 @@ pub(crate) fn table(inverse_frequencies: &[f32], factor: f32, positions: usize, 
     table
 }
 
-/// Puts the table of all positions of the longest sequence onto the device.
+/// Uploads the table for all positions of the longest sequence.
 pub(crate) fn load(
     stream: &Stream,
     memory: &mut Memory,
@@ -46,7 +46,8 @@ pub(crate) fn load(
     let table = table(inverse_frequencies, factor, memory.context(), threads);
     let bytes: Vec<u8> = table.iter().flat_map(|value| value.to_le_bytes()).collect();
     let at = memory.take(bytes.len() as u64)?;
-    // SAFETY: just taken from the arena with this size; pageable bytes, copied before the wait ends.
+    // SAFETY: just taken from the arena with this size; the driver has copied these pageable bytes once the
+    // wait ends.
     unsafe { stream.upload(at.0, &bytes) }?;
     stream.wait()?;
     Ok(at)

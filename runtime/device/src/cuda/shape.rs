@@ -1,4 +1,4 @@
-//! A matrix as the generated stack states it: what the loader packs.
+//! The shape of a matrix as stated by the generated stack: what the loader packs.
 
 pub use monomorph_abi::packed::{Packing, vector_bytes};
 pub(crate) use monomorph_abi::packed::{ROW_BYTES, TILE_ROWS, UNIT_BYTES};
@@ -6,28 +6,29 @@ pub(crate) use monomorph_abi::packed::{ROW_BYTES, TILE_ROWS, UNIT_BYTES};
 use monomorph_abi::packed::{self, claimed};
 use monomorph_formats::{Format, ScaleForm};
 
-/// A packed matrix: the stack states one constant for each of its matrices.
+/// A packed matrix. The stack has one such constant for each of its matrices.
 #[derive(Clone, Copy, Debug)]
 pub struct MatrixShape {
-    /// Of the codes in the checkpoint.
+    /// Format of the codes in the checkpoint.
     pub stored: Format,
-    /// Whether these are floats and held in f16: each row times a power of two, which its row scale undoes.
+    /// Whether the codes are floats stored as f16: each row is multiplied by a power of two, which its row
+    /// scale undoes.
     pub halves: bool,
-    /// How fp8 and nvfp4 codes are scaled.
+    /// The form of the scales of fp8 and nvfp4 codes.
     pub scales: Option<ScaleForm>,
-    /// Outputs of each part.
+    /// Number of outputs of each part.
     pub parts: &'static [usize],
-    /// Inputs.
+    /// Number of inputs.
     pub columns: usize,
-    /// How parts stand beside each other.
+    /// How the parts are combined.
     pub packing: Packing,
-    /// How many experts have such a matrix each: a plane holds theirs one behind the other, without gaps. 1
-    /// for a matrix of no expert.
+    /// Number of experts that have such a matrix each; a plane holds theirs back to back, without gaps. 1 for
+    /// a matrix that belongs to no expert.
     pub experts: usize,
 }
 
 impl MatrixShape {
-    /// How it stands on the device: of one expert.
+    /// The layout of one expert's matrix on the device.
     pub const fn matrix(&self) -> packed::Matrix {
         let (mut rows, mut part) = (0, 0);
         while part < self.parts.len() {
@@ -43,7 +44,7 @@ impl MatrixShape {
         self.experts * self.matrix().tiles()
     }
 
-    /// Bytes on the device, of all experts, each plane aligned.
+    /// Bytes on the device for all experts, with each plane aligned.
     pub const fn bytes(&self) -> u64 {
         let (planes, experts) = (self.matrix().planes(), self.experts as u64);
         claimed(experts * planes.codes)

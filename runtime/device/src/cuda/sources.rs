@@ -1,5 +1,5 @@
-//! The tensors of a checkpoint that a matrix is packed from: found by name, and held against what the stack
-//! was compiled for.
+//! The checkpoint tensors that a matrix is packed from, found by name and checked against what the stack was
+//! compiled for.
 
 use super::pack::{Source, SourceScales};
 use super::shape::{MatrixShape, Packing, TILE_ROWS};
@@ -12,10 +12,10 @@ pub(crate) fn mismatch(checkpoint: &Checkpoint, what: String) -> WeightsError {
     WeightsError::Mismatch { path: checkpoint.path().to_owned(), what }
 }
 
-/// The parts of a matrix (of one expert), with their companions.
+/// The parts of a matrix (of one expert), with their scales.
 ///
 /// # Panics
-/// When the shape wants another number of parts.
+/// When the shape has another number of parts.
 pub(crate) fn load_sources<'a>(
     checkpoint: &'a Checkpoint,
     shape: &MatrixShape,
@@ -28,7 +28,7 @@ pub(crate) fn load_sources<'a>(
     Ok(sources)
 }
 
-/// The values of a tensor, or of some of its rows: `rows` rows of `width`, decoded.
+/// The decoded values of `rows` rows of `width`: a whole tensor, or some of its rows.
 pub(crate) fn load_values(
     checkpoint: &Checkpoint,
     format: Format,
@@ -43,7 +43,7 @@ pub(crate) fn load_values(
     Ok((0..rows).flat_map(row).copied().collect())
 }
 
-/// Finds the tensor of a part of `rows` rows of `width`, and says how many such rows the tensor has.
+/// Finds the tensor of a part of `rows` rows of `width`, and its number of such rows.
 fn load_tensor<'a>(
     checkpoint: &'a Checkpoint,
     format: Format,
@@ -65,7 +65,7 @@ fn load_tensor<'a>(
     }
 }
 
-/// Finds a tensor and its companions.
+/// Finds a tensor and its scales.
 fn load_source<'a>(
     checkpoint: &'a Checkpoint,
     shape: &MatrixShape,
@@ -91,7 +91,7 @@ fn load_companions<'a>(
     let mut tensors: Vec<Tensor<'a>> = Vec::new();
     for (name, (_, dimensions)) in part.companions.iter().zip(&expected) {
         let tensor = checkpoint.tensor(name)?;
-        // Files store a scalar as one element, too.
+        // Some files store a scalar as one element.
         let scalar = dimensions.is_empty() && tensor.shape == [1];
         if tensor.shape != dimensions && !scalar {
             let what = format!("tensor `{name}` should be {dimensions:?} and is {:?}", tensor.shape);
@@ -135,7 +135,7 @@ fn load_companions<'a>(
     })
 }
 
-/// fp8 block scales are expanded to one a tile: no tile may lie in two blocks.
+/// Checks that no tile lies in two blocks of fp8 scales, because these are expanded to one per tile.
 fn load_check_blocks(
     checkpoint: &Checkpoint,
     shape: &MatrixShape,

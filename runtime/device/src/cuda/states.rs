@@ -1,27 +1,27 @@
-//! Recurrent state on the device, its copies, and where it and K/V blocks stand.
+//! Recurrent state on the device, its copies, and the addresses of it and of K/V blocks.
 
 use super::driver::Stream;
 use super::fault::Fault;
 use super::memory::{Cache, Pointer};
 use monomorph_model::{BlockId, Slot, SnapshotId, StateCopy, StatePlace, States};
 
-/// The recurrent state of the layers of one body, part by part: of every layer that of all slots and then of
-/// all snapshots, one behind another. It is never cleared: a sequence at position 0 starts
-/// from zeros whatever stands there.
+/// The recurrent state of the layers of one body, by part: for each layer that of all slots, followed by that
+/// of all snapshots. It is never cleared: a sequence at position 0 starts from zeros and ignores what is
+/// stored.
 #[derive(Clone, Copy, Debug)]
 pub struct State<const PARTS: usize> {
     pub(super) parts: [Cache; PARTS],
 }
 
 impl<const PARTS: usize> State<PARTS> {
-    /// A part of one layer, counted among the body's.
+    /// A part's state in one layer, numbered within the body.
     pub fn part(&self, part: usize, layer: usize) -> Pointer {
         self.parts[part].layer(layer)
     }
 }
 
-/// Where in all bodies' states slots and snapshots stand, and in their caches K/V blocks: what a copy has to
-/// touch.
+/// The addresses of slots and snapshots in the states of all bodies, and of K/V blocks in their caches:
+/// everything that a copy covers.
 #[derive(Clone, Debug)]
 pub(crate) struct Places {
     pub(super) states: States,
@@ -34,41 +34,41 @@ pub(crate) struct Places {
 #[derive(Clone, Copy, Debug)]
 struct Part {
     cache: Cache,
-    /// Of a place in a layer.
+    /// Bytes of a slot, snapshot or block in one layer.
     bytes: u64,
     layers: usize,
 }
 
 impl Places {
-    /// For so many of each.
+    /// For these numbers of slots and snapshots.
     pub(super) fn new(states: States) -> Places {
         Places { states, parts: Vec::new(), blocks: 0, caches: Vec::new() }
     }
 
-    /// Slots and snapshots.
+    /// Number of slots and snapshots together.
     pub(super) fn count(&self) -> u64 {
         self.states.count()
     }
 
-    /// Adds a part of a body.
+    /// Adds a part of a body's states.
     pub(super) fn push(&mut self, cache: Cache, bytes: u64, layers: usize) {
         if bytes > 0 {
             self.parts.push(Part { cache, bytes, layers });
         }
     }
 
-    /// Adds the cache of a body, which holds `blocks` blocks of so many bytes a layer.
+    /// Adds the cache of a body, which holds `blocks` blocks of `bytes` per layer.
     pub(super) fn push_blocks(&mut self, cache: Cache, bytes: u64, layers: usize, blocks: usize) {
         self.blocks = blocks;
         self.caches.push(Part { cache, bytes, layers });
     }
 
-    /// K/V blocks of the device.
+    /// Number of K/V blocks on the device.
     pub(super) fn blocks(&self) -> usize {
         self.blocks
     }
 
-    /// Where the parts of a K/V block are, in the order of bodies and layers, and how many bytes each.
+    /// The addresses and sizes of the parts of a K/V block, in the order of bodies and layers.
     ///
     /// # Panics
     /// When there is no such block.
@@ -77,7 +77,7 @@ impl Places {
         parts_at(&self.caches, u64::from(block)).collect()
     }
 
-    /// The same of a recurrent state.
+    /// The addresses and sizes of the parts of a recurrent state.
     ///
     /// # Panics
     /// When there is no such slot or snapshot.
@@ -85,7 +85,7 @@ impl Places {
         parts_at(&self.parts, self.place(place)).collect()
     }
 
-    /// Copies the state of a sequence, all layers, behind what the stream was told before.
+    /// Copies the state of a sequence, over all layers, after the work already in the stream.
     ///
     /// # Errors
     /// When a copy is refused.
@@ -95,7 +95,7 @@ impl Places {
     pub(crate) fn copy(&self, stream: &Stream, copy: &StateCopy) -> Result<(), Fault> {
         let [from, to] = [copy.from, copy.to].map(|place| self.place(place));
         for (from, to, bytes) in self.ranges(from, to) {
-            // SAFETY: both ranges are of the arena, and different places.
+            // SAFETY: both ranges lie in the arena, in different places.
             unsafe { stream.copy(from.0, to.0, bytes) }?;
         }
         Ok(())
@@ -114,14 +114,14 @@ impl Places {
         }
     }
 
-    /// From where to where, and how many bytes.
+    /// Source, destination and bytes of each part.
     fn ranges(&self, from: u64, to: u64) -> impl Iterator<Item = (Pointer, Pointer, u64)> {
         let to = parts_at(&self.parts, to);
         parts_at(&self.parts, from).zip(to).map(|((from, bytes), (to, _))| (from, to, bytes))
     }
 }
 
-/// Where the parts of one of the places are that each layer has.
+/// The address and bytes of place `at` in every layer of each part.
 fn parts_at(parts: &[Part], at: u64) -> impl Iterator<Item = (Pointer, u64)> {
     parts.iter().flat_map(move |part| {
         (0..part.layers).map(move |layer| (part.cache.layer(layer).offset(at * part.bytes), part.bytes))

@@ -1,4 +1,4 @@
-//! What a step is to the kernels, made from what it is to the engine.
+//! Flattens the engine's steps into the metadata that kernels read.
 
 mod tables;
 mod wire;
@@ -14,7 +14,7 @@ use monomorph_sampling::{MAX_BIASES, TokenBias, TokenMask, TokenUse, with_genera
 use std::sync::Arc;
 use wire::{NO_SEQUENCE, UNWANTED, sampling_row};
 
-/// What a step may hold.
+/// The bounds of a step.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Limits {
     pub(crate) tokens: usize,
@@ -23,26 +23,26 @@ pub(crate) struct Limits {
     pub(crate) context: usize,
     pub(crate) block_tokens: usize,
     pub(crate) blocks: usize,
-    /// Blocks on disk, whose ids follow.
+    /// Blocks on disk; their ids follow the device's.
     pub(crate) far: usize,
-    /// Of a sequence, to be verified.
+    /// Drafts of a sequence to verify.
     pub(crate) drafts: usize,
-    /// Of these, made by the stack.
+    /// The part of `drafts` that the stack makes itself.
     pub(crate) drafted: usize,
-    /// Positions that passes which draft write behind the last token fed.
+    /// Positions that draft passes write behind the last token fed.
     pub(crate) ahead: usize,
 }
 
-/// A row of logits that a step computes.
+/// A row of logits to compute.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct OutputRow {
     /// Token row.
     pub(crate) row: i32,
-    /// Sequence of the step.
+    /// Index of its sequence in the step.
     pub(crate) sequence: usize,
-    /// How it is sampled; where its mask begins, among those of the step.
+    /// Its sampling inputs. Its mask is an index into the step's mask words.
     pub(crate) sampling: SamplingRow,
-    /// Whether its logits are wanted.
+    /// Whether the engine wants the logits.
     pub(crate) logits: bool,
 }
 
@@ -50,22 +50,22 @@ pub(crate) struct OutputRow {
 #[derive(Debug)]
 pub(crate) struct StepBuffer {
     limits: Limits,
-    /// Slots that a token was sampled for.
+    /// Whether a token has been sampled for each slot.
     sampled: Vec<bool>,
     pub(crate) header: Box<Header>,
     pub(crate) blocks: Vec<i32>,
     pub(crate) tokens: Vec<TokenRow>,
     pub(crate) history: Vec<Use>,
-    /// Biases, which stand behind the history on the device.
+    /// Biases, which follow the history on the device.
     pub(crate) biases: Vec<Bias>,
-    /// Words of the masks, which stand behind the biases.
+    /// Words of the masks, which follow the biases.
     pub(crate) masks: Vec<u32>,
     pub(crate) outputs: Vec<OutputRow>,
-    /// Of each sequence of the step, the first of its output rows.
+    /// The first output row of each sequence.
     pub(crate) first_outputs: Vec<usize>,
-    /// Whether a program that decodes takes it: every sequence feeds one token, and has an output row.
+    /// Whether a decode program can run it: every sequence feeds one token and has an output row.
     pub(crate) decodes: bool,
-    /// Sequences that are drafted for.
+    /// Sequences to draft for.
     pub(crate) drafted: usize,
 }
 
@@ -96,8 +96,8 @@ impl StepBuffer {
         }
     }
 
-    /// Takes over a step, or the part of one that verifies no drafts. Where it `decodes`, every sequence
-    /// feeds one token and has an output row: sequence `i` row `i`.
+    /// Flattens a step, or the part of it that verifies no drafts. If it `decodes`, every sequence feeds one
+    /// token and has an output row: sequence `i` row `i`.
     ///
     /// # Panics
     /// When the step breaks the limits: too many tokens or sequences, a sequence without tokens, a slot,
@@ -129,14 +129,14 @@ impl StepBuffer {
         self.header.sequences = sequences.len() as i32;
     }
 
-    /// Takes over the part of a step whose sequences have drafts to verify. Every token is a sequence to the
-    /// kernels that need not know, and has an output row, which is sampled with the history and at the draw
-    /// that it has if the drafts before it hold. A sequence without drafts has its token's row and as many
-    /// more as the others, which feed the token again behind it: nobody asks what comes of them.
+    /// Flattens the part of a step whose sequences have drafts to verify. Every token is a sequence of its
+    /// own to the kernels that need not know about drafts. It has an output row, sampled with the history and
+    /// the draw that it has if the drafts before it are accepted. A sequence without drafts is filled up to
+    /// the same number of rows by feeding its token again; these rows are discarded.
     ///
     /// # Panics
-    /// As [`StepBuffer::fill`]; and when a sequence does not feed a token and all drafts or none, or is not
-    /// to be sampled.
+    /// As [`StepBuffer::fill`], and when a sequence feeds neither one token alone nor one token and all
+    /// drafts, or is not to be sampled.
     pub(crate) fn verify(&mut self, sequences: &[&SequenceStep]) {
         let limits = self.limits;
         self.begin(sequences.len());
@@ -185,7 +185,7 @@ impl StepBuffer {
                     logits: false,
                 });
             }
-            // Which of them holds, the device knows only where it drafts.
+            // The device knows the last accepted token only if it drafts itself.
             self.sampled[sequence.slot.0 as usize] = limits.drafted > 0;
         }
         self.drafted = sequences.len();
@@ -210,8 +210,8 @@ impl StepBuffer {
         self.drafted = 0;
     }
 
-    /// Takes over a sequence's tokens, with the first of them so many times more behind them, and its blocks;
-    /// where these begin.
+    /// Adds a sequence's tokens, followed by `filling` repetitions of the first, and its blocks; returns the
+    /// index of the first block.
     fn place(&mut self, index: usize, sequence: &SequenceStep, filling: usize) -> i32 {
         let limits = self.limits;
         let (fed, position, slot) = (sequence.tokens.len(), sequence.position, sequence.slot.0 as usize);
@@ -237,7 +237,7 @@ impl StepBuffer {
         );
         let block_start = self.blocks.len() as i32;
         for (at, block) in sequence.blocks[..needed].iter().enumerate() {
-            // What is on disk is only read.
+            // Blocks on disk are only read.
             let further = if at < position / limits.block_tokens { limits.far } else { 0 };
             assert!((block.0 as usize) < limits.blocks + further, "there is no K/V block {}", block.0);
             self.blocks.push(block.0 as i32);
@@ -266,7 +266,7 @@ impl StepBuffer {
         id as i32
     }
 
-    /// Puts a history among those of the step: where it begins, and how long it is.
+    /// Adds a history to the step's; returns its start and its length.
     fn remember(&mut self, history: &[TokenUse]) -> (i32, i32) {
         let start = self.history.len() as i32;
         self.history.extend(history.iter().map(|seen| Use {
@@ -276,7 +276,7 @@ impl StepBuffer {
         (start, history.len() as i32)
     }
 
-    /// Puts biases among those of the step: where they begin, and how many they are.
+    /// Adds biases to the step's; returns their start and their count.
     fn lean(&mut self, biases: Option<&Arc<[TokenBias]>>) -> (i32, i32) {
         let (start, biases) = (self.biases.len() as i32, biases.map_or(&[][..], |biases| biases));
         assert!(
@@ -288,7 +288,7 @@ impl StepBuffer {
         (start, biases.len() as i32)
     }
 
-    /// Puts a mask among those of the step: where it begins among their words; -1 of none.
+    /// Adds a mask to the step's; returns the index of its first word, -1 without a mask.
     fn restrict(&mut self, mask: Option<&TokenMask>) -> i32 {
         let Some(mask) = mask else { return -1 };
         let (start, words) = (self.masks.len() as i32, mask.words());
@@ -298,7 +298,7 @@ impl StepBuffer {
         start
     }
 
-    /// Adds the output rows of a sequence, whose tokens are the last ones, from row `first` on.
+    /// Adds the output rows of a sequence whose tokens were added last, from row `first` on.
     fn want(&mut self, sequence: usize, first: usize, step: &SequenceStep) {
         let row = |row: usize, sampling, logits| OutputRow { row: row as i32, sequence, sampling, logits };
         let last = self.tokens.len() - 1;
@@ -319,10 +319,10 @@ impl StepBuffer {
         }
     }
 
-    /// Writes output rows `range` into the header.
+    /// Writes output rows `range` to the header.
     pub(crate) fn select(&mut self, range: std::ops::Range<usize>) {
         self.header.outputs = range.len() as i32;
-        // Biases stand behind the history, and masks behind these: both are complete by now.
+        // Biases follow the history, and masks follow the biases. Both are complete by now.
         let biases = self.history.len() as i32;
         let masks = (size_of::<Use>() / size_of::<u32>()) as i32 * (biases + self.biases.len() as i32);
         for (at, output) in self.outputs[range].iter().enumerate() {

@@ -1,15 +1,15 @@
-//! Steps on their way through the device: what is uploaded, what is launched, what comes back.
+//! Runs steps on the device: uploads, launches, and results.
 //!
-//! Steps run in order on one stream. The host fills pinned memory and returns; there are two sets of it and
-//! of the tables on the device, so that a second step is uploaded, on a stream of its own, while the first
-//! runs. What was sampled the kernels write into pinned memory themselves. So between the last kernel of a
-//! step and the first of the next there is no copy.
+//! Steps run in order on one stream. The host fills pinned memory and returns. There are two sets of pinned
+//! memory and device tables, so that the second step is uploaded, on a stream of its own, while the first
+//! runs. Kernels write the sampled tokens to pinned memory themselves, so there is no copy between the last
+//! kernel of a step and the first of the next.
 //!
-//! What rows are sampled by may depend on tokens of the step before, or take the host a while. Then a step
-//! begins with all that comes before the sampling, by a graph of its own, and the rest is launched when the
-//! host is ready: it works while the device does.
+//! The sampling inputs may depend on tokens of the step before, or take the host a while (split sampling).
+//! The step then starts with everything before sampling, as a graph of its own, and the rest is launched when
+//! the host is ready. The host works while the device does.
 //!
-//! Some stacks run a step in two parts, each with a set of its own: see `parts`.
+//! Some stacks run a step in two parts, each with its own set: see `parts`.
 
 mod far;
 mod flight;
@@ -31,13 +31,12 @@ use monomorph_model::{ModelSpec, OffloadSlot, Output, Step, StepOutput, Ticket, 
 use parts::{Kind, PROMPTS, Part, parts};
 use std::ops::Range;
 
-/// Steps that may be submitted and not collected, of a stack that verifies no drafts. One that does has one:
-/// drafts are fed in the step after the one that they come from, and what that is, is known only when this
-/// one is collected.
+/// Most steps in flight for a stack that verifies no drafts. A stack that verifies drafts has one: drafts are
+/// fed in the step after the one they come from, and are known only when that one is collected.
 const STEPS_IN_FLIGHT: usize = 2;
 
-/// How many steps of a stack may be in flight, and of how many parts each is: every part has a set of tables
-/// and of pinned memory.
+/// The ring of sets: how many steps may be in flight, and how many parts each has. Every part has its own
+/// tables and pinned memory.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Sets {
     pub(super) steps: usize,
@@ -57,64 +56,64 @@ impl Sets {
         self.steps * self.parts
     }
 
-    /// Those of the `step`th step submitted, counted from 0.
+    /// The sets of the `step`th step submitted, counted from 0.
     fn of_step(self, step: u64) -> Range<usize> {
         let first = (step % self.steps as u64) as usize * self.parts;
         first..first + self.parts
     }
 }
 
-/// The programs of a layer stack that steps launch themselves.
+/// The launches of a layer stack, by program.
 pub trait Programs: Send + 'static {
-    /// Most rows of logits that [`Programs::head`] computes at once.
+    /// Most rows of logits that one [`Programs::head`] computes.
     const HEAD_ROWS: usize;
 
-    /// A decode program by its number, and the passes that draft behind it: to be recorded, and for steps
-    /// with blocks on disk, which no recording has.
+    /// Decode program `program`, followed by its draft passes. Recorded as a graph, and launched directly for
+    /// steps with blocks on disk, which no recording can stage.
     fn decode(&self, program: usize, queue: &mut Queue);
 
-    /// The passes alone, to be recorded; nothing of a stack that does not draft.
+    /// The draft passes alone, to be recorded; nothing for a stack that does not draft.
     fn draft(&self, _program: usize, _queue: &mut Queue) {}
 
-    /// From so many token rows to the last layer's residual stream.
+    /// From `tokens` token rows to the last layer's residual stream.
     fn prefill(&self, tokens: usize, queue: &mut Queue);
 
-    /// From the residual stream to the logits, and the tokens sampled from them, of the header's output rows.
+    /// From the residual stream of the header's output rows to their logits and sampled tokens.
     fn head(&self, queue: &mut Queue);
 
-    /// What a draft head learns from the token rows of a prefill, and the headers of passes that draft;
-    /// nothing of a stack that does not.
+    /// Draft prefill: feeds the token rows of a prefill to the draft head and writes the headers of draft
+    /// passes; nothing for a stack without one.
     fn learn(&self, _queue: &mut Queue) {}
 }
 
 /// The steps of a loaded stack.
 #[derive(Debug)]
 pub struct Steps {
-    // Dropped first: a copy under way would write to pinned memory that is gone.
+    // Dropped first: a copy in flight would write to freed pinned memory.
     quiet: Quiet,
     uploads: Stream,
-    /// Decode programs by sequences, ascending, those that verify apart.
+    /// Decode programs in ascending order of sequences; those that verify drafts have an order of their own.
     graphs: Vec<Recorded>,
-    /// Passes that draft after a prefill, by sequences, ascending.
+    /// Draft passes after a prefill, in ascending order of sequences.
     passes: Vec<(usize, Graph)>,
     sets: Sets,
     flights: Vec<Flight>,
     buffer: StepBuffer,
     states: Places,
-    /// Blocks on disk, if there may be any.
+    /// Staging of blocks on disk, with K/V offload.
     far: Option<Far>,
-    /// What blocks and states pass through on their way to the host and back; grown as they are.
+    /// Pinned memory for copies of blocks and states to the host and back; grown on demand.
     staged: Option<Pinned>,
     logits: Pointer,
     vocabulary: usize,
     sequences: usize,
-    /// Drafts of a sequence that are verified.
+    /// Drafts of a sequence to verify.
     drafts: usize,
-    /// Of these, those that the stack makes.
+    /// The part of `drafts` that the stack makes itself.
     drafted: usize,
     /// Whether drafts are accepted whatever was sampled.
     forced: bool,
-    /// Parts of the step submitted last that wait for what rows are sampled by; the first has begun.
+    /// Parts of the step submitted last that wait for their sampling inputs; the first has started.
     unsampled: Vec<Part>,
     submitted: u64,
     collected: u64,
@@ -124,16 +123,16 @@ pub struct Steps {
 #[derive(Debug)]
 struct Recorded {
     program: &'static str,
-    /// Most that it takes.
+    /// Most sequences it takes.
     sequences: usize,
-    /// Rows of each: 1, or as many more as drafts are verified.
+    /// Rows of each sequence: 1, or 1 and the drafts to verify.
     tokens: usize,
     extents: Extents,
-    /// For the tables of each step that may be in flight.
+    /// One for the tables of each step in flight.
     graphs: Vec<Portions>,
 }
 
-/// A program as one graph, and as two.
+/// A program as one graph, and split in two at its sampling.
 #[derive(Debug)]
 struct Portions {
     whole: Graph,
@@ -151,20 +150,19 @@ impl Portions {
     }
 }
 
-/// Waits for the device when the steps go.
+/// Waits for the device when the steps are dropped.
 #[derive(Debug)]
 struct Quiet(Gpu);
 
 impl Drop for Quiet {
     fn drop(&mut self) {
-        // A device that failed has nothing under way.
+        // A device that failed has no work in flight.
         let _ = self.0.enter().and_then(|()| settle(&self.0));
     }
 }
 
 impl Steps {
-    /// Steps whose tables are taken from `memory`, behind all state; `logits` is where the head leaves its
-    /// rows.
+    /// Takes the steps' tables from `memory`, after all state; the head writes its rows to `logits`.
     ///
     /// # Errors
     /// When pinned memory is short.
@@ -217,8 +215,8 @@ impl Steps {
         })
     }
 
-    /// Records the decode program of up to `sequences` sequences with so many rows each; programs come in
-    /// ascending order of them.
+    /// Records the decode program for up to `sequences` sequences of `tokens` rows. Programs are recorded in
+    /// ascending order of sequences.
     ///
     /// # Errors
     /// When a launch or the graph is refused.
@@ -232,7 +230,7 @@ impl Steps {
         let rows = (sequences * tokens) as u32;
         let extents = Extents { tokens: rows, sequences: sequences as u32, outputs: rows };
         let stream = self.quiet.0.stream();
-        // The first of each step's sets: that of the part which decodes, where there are two.
+        // The first set of each step: with two parts, that of the part which decodes.
         let flights = self.flights.iter().step_by(self.sets.parts);
         let portions = |flight: &Flight| {
             let graph = |portion| Graph::record(stream, program, portion, extents, flight.tables, &record);
@@ -245,8 +243,7 @@ impl Steps {
         Ok(())
     }
 
-    /// Records the passes that draft after a prefill, for up to `sequences` sequences; in ascending order of
-    /// them.
+    /// Records the draft passes after a prefill for up to `sequences` sequences, in ascending order.
     ///
     /// # Errors
     /// When a launch or the graph is refused.
@@ -265,11 +262,10 @@ impl Steps {
         Ok(())
     }
 
-    /// Starts a step. It does not wait for the device, unless logits themselves are wanted.
+    /// Starts a step. It waits for the device only if logits are wanted.
     ///
     /// # Panics
-    /// When the step breaks its contract, or as many are in flight as may be. Unwinds when the device has
-    /// failed.
+    /// When the step breaks its contract, or too many are in flight. Unwinds when the device has failed.
     pub fn submit<P: Programs>(&mut self, programs: &P, step: &Step) -> Ticket {
         let in_flight = self.submitted - self.collected;
         assert!(in_flight < self.sets.steps as u64, "{in_flight} steps are in flight already");
@@ -290,11 +286,11 @@ impl Steps {
         Ticket(self.submitted)
     }
 
-    /// Samples in the step submitted last, whose first part has begun; the others, which use the same scratch
-    /// memory, follow.
+    /// Samples in the step submitted last, whose first part has started, then starts its other parts, which
+    /// use the same scratch memory.
     ///
     /// # Panics
-    /// When that step does not wait for this. Unwinds when the device has failed.
+    /// When that step does not wait for its sampling inputs. Unwinds when the device has failed.
     pub fn sample<P: Programs>(&mut self, programs: &P, step: &Step) {
         let parts = std::mem::take(&mut self.unsampled);
         let Some((first, others)) = parts.split_first() else {
@@ -308,7 +304,7 @@ impl Steps {
         }
     }
 
-    /// Copies states, behind the steps that are on their way.
+    /// Copies states, after the steps in flight.
     fn copy(&self, step: &Step) -> Result<(), Fault> {
         if step.copies.is_empty() {
             return Ok(());
@@ -331,7 +327,7 @@ impl Steps {
         self.end(part, step)
     }
 
-    /// Starts what does not depend on what its rows are sampled by.
+    /// Starts the portion of a part that does not depend on sampling inputs.
     fn begin<P: Programs>(&mut self, programs: &P, part: &Part, step: &Step) -> Result<(), Fault> {
         self.fill(part, step);
         self.want(part, step);
@@ -341,7 +337,7 @@ impl Steps {
         }
     }
 
-    /// Starts the rest of a part that has begun.
+    /// Starts the rest of a part, from sampling on.
     fn finish<P: Programs>(&mut self, programs: &P, part: &Part, step: &Step) -> Result<(), Fault> {
         self.quiet.0.enter()?;
         self.fill(part, step);
@@ -355,7 +351,7 @@ impl Steps {
         self.end(part, step)
     }
 
-    /// Makes a part the step at hand.
+    /// Flattens a part into the step buffer.
     fn fill(&mut self, part: &Part, step: &Step) {
         let sequences = part.sequences(step);
         match part.kind {
@@ -364,10 +360,11 @@ impl Steps {
         }
     }
 
-    /// Waits for the step submitted first of those in flight.
+    /// Waits for the oldest step in flight.
     ///
     /// # Panics
-    /// When tickets are not collected in the order they were handed out. Unwinds when the device has failed.
+    /// When tickets are not collected in the order in which they were handed out. Unwinds when the device has
+    /// failed.
     pub fn collect(&mut self, ticket: Ticket) -> StepOutput {
         assert_eq!(ticket.0, self.collected + 1, "tickets are collected in order");
         let flights = self.sets.of_step(self.collected);
@@ -387,8 +384,8 @@ impl Steps {
         StepOutput { rows: rows.into_iter().map(|(_, row)| row).collect() }
     }
 
-    /// Notes what each sequence will be given, and where it stands in the step. Its first row among the
-    /// outputs is also its first among those that come back.
+    /// Records the kind of result of each sequence, and its index in the step. Its first row among the
+    /// outputs is also its first among the results.
     fn want(&mut self, part: &Part, step: &Step) {
         let wants = &mut self.flights[part.flight].wants;
         wants.clear();
@@ -416,9 +413,9 @@ impl Steps {
         }
     }
 
-    /// A portion of a program of so many rows a sequence, one or one and its drafts: the smallest recorded
-    /// one that takes them. With blocks on disk among the step's, `far`, its kernels are launched layer by
-    /// layer.
+    /// Runs a portion of the smallest recorded program that takes the part's sequences and their rows: one
+    /// each, or one and its drafts. If the step has blocks on disk, `far`, the kernels are launched layer by
+    /// layer instead.
     fn decode<P: Programs>(
         &mut self,
         programs: &P,
@@ -460,7 +457,7 @@ impl Steps {
         }
     }
 
-    /// Any tokens: all layers.
+    /// Runs all layers as a prefill, for any number of tokens.
     fn layers<P: Programs>(&mut self, programs: &P, part: &Part, far: &[OffloadSlot]) -> Result<(), Fault> {
         let gpu = self.quiet.0.clone();
         gpu.enter()?;
@@ -476,7 +473,7 @@ impl Steps {
         queue.finish()
     }
 
-    /// Behind the layers the head over the rows whose logits are wanted, as many at once as it takes; then
+    /// Runs the head, after the layers, over the rows that need logits, as many at a time as it takes; then
     /// the draft head, if there is one.
     fn head<P: Programs>(&mut self, programs: &P, part: &Part) -> Result<(), Fault> {
         let (gpu, flight) = (self.quiet.0.clone(), part.flight);
@@ -511,7 +508,7 @@ impl Steps {
         Ok(())
     }
 
-    /// Rows of the step at hand, with so many outputs.
+    /// The row counts of the step at hand, with `outputs` output rows.
     fn extents(&self, outputs: usize) -> Extents {
         Extents {
             tokens: self.buffer.tokens.len() as u32,
@@ -520,7 +517,7 @@ impl Steps {
         }
     }
 
-    /// Behind the last launch of a part.
+    /// Called after the last launch of a part.
     fn end(&mut self, part: &Part, step: &Step) -> Result<(), Fault> {
         self.flights[part.flight].done.record(self.quiet.0.stream())?;
         self.lose(part, step);

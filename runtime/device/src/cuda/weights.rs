@@ -1,19 +1,18 @@
-//! Weights on the device, and what a stack says about those it wants.
+//! Weights on the device, and a stack's description of the tensors it needs.
 
 use super::fault::Fault;
 use super::memory::{Memory, Pointer};
 use super::shape::MatrixShape;
 use crate::rows_of::FileRows;
 
-/// The planes of a packed matrix; where experts have one each, a plane holds all of theirs, one behind the
-/// other.
+/// The planes of a packed matrix. If each expert has one, a plane holds all of theirs back to back.
 #[derive(Clone, Copy, Debug)]
 pub struct Matrix {
-    /// Elements.
+    /// The packed elements.
     pub codes: Pointer,
-    /// Scales of blocks; null for formats without.
+    /// Block scales; null for formats without.
     pub scales: Pointer,
-    /// f32 scales of rows; null for formats without.
+    /// Row scales, f32; null for formats without.
     pub row_scales: Pointer,
 }
 
@@ -31,7 +30,7 @@ impl Matrix {
         })
     }
 
-    /// From tile `tile` on, counted over all experts.
+    /// The matrix from tile `tile` on, counted over all experts.
     pub(crate) fn starting_at_tile(&self, shape: &MatrixShape, tile: usize) -> Matrix {
         let at = |plane: Pointer, each: usize| match plane {
             Pointer::NULL => plane,
@@ -45,15 +44,15 @@ impl Matrix {
     }
 }
 
-/// f32 values: a bias, the weights of a norm as the file has them, or a convolution's, channel after channel.
+/// f32 values: a bias, the weights of a norm as stored in the file, or those of a convolution by channel.
 #[derive(Clone, Copy, Debug)]
 pub struct Vector {
-    /// The values, then zeros.
+    /// The values, followed by zeros.
     pub codes: Pointer,
 }
 
-/// The tensor that becomes (part of) a matrix or vector, by name; or some of its rows: all its dimensions but
-/// the last, taken together.
+/// The named tensor that becomes a matrix or vector, or a part of one. It may be only some of its rows: all
+/// its dimensions but the last, flattened.
 #[derive(Clone, Debug)]
 pub struct Part {
     pub(crate) name: String,
@@ -63,27 +62,27 @@ pub struct Part {
 }
 
 impl Part {
-    /// A tensor of this shape in the file, whose rows stand as the model computes them.
+    /// A tensor with this shape in the file and its rows in the model's order.
     pub fn new(name: impl Into<String>, shape: &'static [usize]) -> Part {
         Part { name: name.into(), shape, companions: Vec::new(), rows: FileRows::All }
     }
 
-    /// With rows in GGUF's order for rotary heads of `head_dim` rows.
+    /// With its rows in GGUF's order for rotary heads of `head_dim` rows.
     pub fn interleaved(self, head_dim: usize) -> Part {
         Part { rows: FileRows::Interleaved(head_dim), ..self }
     }
 
-    /// Of every group of `of` rows only the `take` from `first` on.
+    /// Only the `take` rows from `first` on, out of each group of `of` rows.
     pub fn of_groups(self, first: usize, take: usize, of: usize) -> Part {
         Part { rows: FileRows::Groups { first, take, of, group: None }, ..self }
     }
 
-    /// Of group `group` of `of` rows only the `take` from `first` on.
+    /// Only the `take` rows from `first` on, out of group `group` of `of` rows.
     pub fn of_group(self, first: usize, take: usize, of: usize, group: usize) -> Part {
         Part { rows: FileRows::Groups { first, take, of, group: Some(group) }, ..self }
     }
 
-    /// With a companion, in the order of `ScaleForm::companions`: scales of all the tensor's rows.
+    /// With a tensor of scales, for all rows; called in the order of `ScaleForm::companions`.
     pub fn scaled_by(mut self, name: impl Into<String>) -> Part {
         self.companions.push(name.into());
         self

@@ -1,4 +1,4 @@
-//! Every element of a packed matrix, found by the layout's formula, against the file's own meaning.
+//! Checks every element of a packed matrix, located by the layout's formula, against its value in the file.
 
 use super::*;
 use monomorph_formats::{ScaleForm, e2m1_to_f32, e4m3_to_f32, through_halves};
@@ -14,7 +14,7 @@ impl Random {
         self.0
     }
 
-    /// Bytes of a tensor without NaN: f16 scales and floats of a moderate exponent.
+    /// Bytes of a tensor without NaN: f16 scales and floats have moderate exponents.
     pub(crate) fn tensor(&mut self, format: Format, elements: usize) -> Vec<u8> {
         let count = format.bytes(elements).expect("whole blocks");
         let mut bytes: Vec<u8> = (0..count).map(|_| (self.next() >> 32) as u8).collect();
@@ -34,7 +34,7 @@ impl Random {
     }
 }
 
-/// Where element `j` of lane column `c` stands within a unit: the table of docs/adr/0009.
+/// The position of element `j` of lane column `c` within a unit: the table of docs/adr/0009.
 fn column(format: Format, j: usize, c: usize) -> usize {
     match format {
         Format::F32 => 4 * c + j,
@@ -43,7 +43,7 @@ fn column(format: Format, j: usize, c: usize) -> usize {
     }
 }
 
-/// What a packed matrix says of one element, scales applied; `None` of a column beyond the unit.
+/// The value of one element of a packed matrix, scales applied.
 fn read(shape: &MatrixShape, planes: &Planes, tile: usize, g: usize, wanted: usize) -> f32 {
     let (unit, within) = (wanted / shape.matrix().unit_columns(), wanted % shape.matrix().unit_columns());
     let elements = shape.matrix().unit_columns() / 4;
@@ -77,8 +77,8 @@ fn read(shape: &MatrixShape, planes: &Planes, tile: usize, g: usize, wanted: usi
         }
         Format::Nvfp4 => {
             let scale = e4m3_to_f32(scales[(unit * 8 + g) * 8 + j / 4]);
-            // Of two neighbours the first has the lower half of their word; how pairs share it is what
-            // formats.cuh says.
+            // Of two neighbours the first is in the lower half of their word; formats.cuh says how pairs
+            // share it.
             let half =
                 u32::from(u16::from_le_bytes([lane[j / 8 * 4 + j % 2 * 2], lane[j / 8 * 4 + j % 2 * 2 + 1]]));
             let (magnitude, sign) = match j % 8 / 2 {
@@ -150,7 +150,7 @@ fn check(shape: &MatrixShape, rotary: Option<usize>) {
         .collect();
 
     let tiles = shape.matrix().tiles();
-    // What a staging buffer held before must not show.
+    // Earlier contents of a staging buffer must not survive.
     let mut codes = vec![0xa5; tiles * shape.matrix().tile_codes()];
     let mut scales = vec![0xa5; tiles * shape.matrix().tile_scales()];
     let mut row_scales = vec![0xa5; tiles * shape.matrix().tile_row_scales()];
@@ -195,7 +195,7 @@ fn check(shape: &MatrixShape, rotary: Option<usize>) {
             }
         }
     }
-    // The whole may be packed piece by piece.
+    // The matrix may be packed in pieces.
     let mut again = vec![0x5a; shape.matrix().tile_codes()];
     let (mut scales, mut row_scales) =
         (vec![0; shape.matrix().tile_scales()], vec![0; shape.matrix().tile_row_scales()]);
@@ -207,7 +207,7 @@ fn check(shape: &MatrixShape, rotary: Option<usize>) {
 #[test]
 fn formats_without_companions_stand_where_the_layout_says() {
     for format in [Format::F32, Format::Bf16, Format::F16, Format::Q8_0, Format::Q4_1] {
-        // Columns that fill no unit; rows that fill no tile; several parts across a tile.
+        // Columns that do not fill a unit, rows that do not fill a tile, several parts within a tile.
         for columns in [32, 96, 160, 576] {
             let stacked = Packing::Stacked;
             for parts in [&[1][..], &[8], &[24, 8, 8], &[13, 3, 5]] {
@@ -267,7 +267,7 @@ fn what_is_no_number_is_named() {
     let mut out = Planes { codes: &mut codes, scales: &mut [], row_scales: &mut row_scales };
     let error = pack_tiles(&shape, &[source], &mut Windows::default(), 0..1, &mut out).expect_err("NaN");
     assert!(matches!(error, PackError::NotANumber(it) if it.name == "w" && it.row == 2));
-    // Neither is what f16 has no scale for.
+    // Nor is a float for which f16 has no scale.
     let shape = MatrixShape { stored: Format::F32, halves: true, scales: None, ..shape };
     let mut bytes = vec![0; 3 * 64 * 4];
     bytes[64 * 4..][..4].copy_from_slice(&f32::INFINITY.to_le_bytes());

@@ -1,5 +1,5 @@
-//! Rows of tensors and experts, read from a file and packed, against the same rows gathered one by one and
-//! packed whole (which pack/tests.rs holds against the layout).
+//! Compares rows of tensors and experts that are read from a file and packed in pieces with the same rows
+//! gathered one by one and packed whole (which pack/tests.rs checks against the layout).
 
 use super::super::pack::tests::Random;
 use super::super::pack::{Planes, pack_tiles};
@@ -8,13 +8,13 @@ use monomorph_weights::Windows;
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// A tensor of a file: shape, format (nvfp4 as bytes of two), bytes.
+/// A tensor of a file: shape, format (nvfp4 as bytes that hold two each), bytes.
 type Entry = (Vec<usize>, Format, Vec<u8>);
 
 /// Tensors by name.
 type Entries = HashMap<String, Entry>;
 
-/// A safetensors file of these tensors, opened; the mapping outlives the file's name.
+/// Opens a safetensors file of these tensors. The file is deleted; the mapping keeps its contents.
 fn checkpoint(tensors: &Entries) -> Checkpoint {
     static FILES: AtomicUsize = AtomicUsize::new(0);
     let (mut header, mut data) = (Vec::new(), Vec::<u8>::new());
@@ -76,7 +76,7 @@ fn part(name: &str, shape: &'static [usize], form: Option<ScaleForm>) -> Part {
     suffixes.fold(Part::new(name, shape), |part, (suffix, _)| part.scaled_by(format!("{name}.{suffix}")))
 }
 
-/// The rows of a file's tensor, one by one, as a tensor of their own with scales of their own.
+/// The rows of a file's tensor, gathered one by one into a tensor with its own scales.
 fn gather(
     tensors: &Entries,
     name: &str,
@@ -97,7 +97,7 @@ fn gather(
         None => GatheredScales::Own,
         Some(ScaleForm::Tensor) => GatheredScales::Tensor(floats(companion("weight_scale"))[0]),
         Some(ScaleForm::Block128) => {
-            // Over the power of two of the whole tensor.
+            // Divided by the power of two of the whole tensor.
             let all = SourceScales::blocks(floats(companion("weight_scale_inv")));
             let SourceScales::Blocks { scales, whole } = all else { unreachable!("scales of blocks") };
             let each = scales.len() / (file_rows / 128);
@@ -136,7 +136,7 @@ fn planes(shape: &MatrixShape, sources: &[Source], pieces: usize) -> [Vec<u8>; 3
     whole
 }
 
-/// The planes of one matrix whose parts are these rows of these tensors.
+/// The planes of one matrix made of these rows of these tensors.
 fn gathered(
     shape: &MatrixShape,
     tensors: &Entries,
@@ -181,8 +181,7 @@ const FORMS: [(Format, Option<ScaleForm>); 6] = [
 fn rows_of_groups_bring_their_scales() {
     let mut random = Random(0x2545_f491_4f6c_dd1d);
     for (format, form) in FORMS {
-        // Heads of [128 queries | 256 gates] below one another, and a tensor of three kinds of rows in one
-        // group.
+        // Heads of [128 queries | 256 gates], stacked, and a tensor of three kinds of rows in one group.
         let mut tensors = Entries::new();
         add(&mut tensors, &mut random, "heads", &[1152, 256], format, form);
         add(&mut tensors, &mut random, "kinds", &[640, 256], format, form);
@@ -226,7 +225,7 @@ fn rows_of_groups_bring_their_scales() {
 #[test]
 fn experts_follow_one_another_plane_by_plane() {
     let mut random = Random(0x9e37_79b9_7f4a_7c15);
-    // Whole tiles, and experts that fill no tile.
+    // Experts of whole tiles, and experts that do not fill one.
     for (width, parts) in [(128, &[128, 128]), (11, &[11, 11])] {
         for (format, form) in FORMS {
             if form == Some(ScaleForm::Block128) && width % 128 != 0 {

@@ -1,4 +1,4 @@
-//! What steps take on the device besides weights, K/V and activations.
+//! Device memory that steps take besides weights, K/V and activations.
 
 use super::{Bias, Header, Limits, MAX_SEQUENCES, SampledRow, TokenRow, Use};
 use crate::cuda::steps::Sets;
@@ -6,7 +6,7 @@ use monomorph_abi::packed::ALIGNMENT;
 use monomorph_model::ModelSpec;
 use monomorph_sampling::{MAX_BIASES, TokenMask};
 
-/// Bytes of all that the steps in flight are uploaded to, at most.
+/// Bytes that the uploads of all steps in flight take, at most.
 pub(crate) fn device_bytes(spec: &ModelSpec, context: usize) -> u64 {
     let tables = Tables::of(spec, context);
     let aligned = |bytes: u64| bytes.next_multiple_of(ALIGNMENT);
@@ -14,18 +14,19 @@ pub(crate) fn device_bytes(spec: &ModelSpec, context: usize) -> u64 {
     Sets::of(spec).count() as u64 * each + aligned(tables.ids)
 }
 
-/// Bytes of each table of a step.
+/// Bytes of each table of the step metadata.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Tables {
-    /// Headers of the passes that draft, which the device makes: right before its own.
+    /// Headers of draft passes, which the device writes, right before the step's own header.
     pub(crate) passes: u64,
-    /// Header and block table.
+    /// The header, followed by the block table.
     pub(crate) header: u64,
     pub(crate) tokens: u64,
-    /// What penalties look at, behind it the biases, and behind these the masks.
+    /// The history that penalties read, followed by biases and masks.
     pub(crate) history: u64,
     pub(crate) ids: u64,
-    /// What is drafted, by pass and sequence, and how many drafts of each sequence held: the host's memory.
+    /// Drafted rows by pass and sequence, followed by the number of accepted drafts of each sequence, in host
+    /// memory.
     pub(crate) drafted: u64,
     pub(crate) held: u64,
 }
@@ -49,8 +50,9 @@ impl Tables {
     }
 }
 
-/// Ids that the device remembers (templates/cuda/draft/accept.cuh): by slot those sampled last; where a build
-/// verifies drafts also by row those of a step that does, and by pass and sequence those drafted.
+/// Ids that the device keeps (templates/cuda/draft/accept.cuh): for each slot the one sampled last. A build
+/// that verifies drafts also keeps ids by row for a step that verifies, and the drafted ids by pass and
+/// sequence.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Ids {
     slots: usize,
@@ -69,7 +71,7 @@ impl Ids {
         }
     }
 
-    /// Where that of a row stands.
+    /// The index of a row's id.
     pub(crate) fn row(self, row: usize) -> usize {
         self.slots + row
     }

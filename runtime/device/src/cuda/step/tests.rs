@@ -56,13 +56,13 @@ fn a_prompt_beside_a_decoding_sequence() {
         sequence(0, 0, known(&[4]), &[1, 2], Output::None),
         sequence(1, 7, known(&[5]), &[2], sample(Some(3), history)),
     ];
-    // Twice: nothing of a step is left for the next.
+    // Twice: nothing may remain from the previous step.
     for _ in 0..2 {
         fill(&mut buffer, &step);
         assert!(!buffer.decodes);
         let ids: Vec<_> = buffer.tokens.iter().map(|row| (row.id, row.sequence)).collect();
         assert_eq!(ids, [(1, 0), (2, 0), (4, 1), (5, 2)]);
-        // Blocks beyond the tokens are not taken over.
+        // Blocks beyond the tokens are left out.
         assert_eq!(buffer.blocks, [3, 0, 1, 2]);
         let rows: Vec<_> = buffer.outputs.iter().map(|it| (it.row, it.sequence, it.logits)).collect();
         assert_eq!(rows, [(0, 0, true), (1, 0, true), (3, 2, false)]);
@@ -104,14 +104,14 @@ fn penalised(history: Vec<TokenUse>) -> Output {
     Output::Sample { sampling, draw: 5, history, biases: Vec::new(), masks: Vec::new() }
 }
 
-/// As penalised, of these ids only: a list for each token that is sampled.
+/// As `penalised`, masked to these ids: one list per sampled token.
 fn masked(history: Vec<TokenUse>, ids: &[&[u32]]) -> Output {
     let sampling = Sampling { presence_penalty: 1.0, ..Sampling::default() };
     let masks = ids.iter().map(|ids| TokenMask::of(10, ids.iter().copied())).collect();
     Output::Sample { sampling, draw: 5, history, biases: Vec::new(), masks }
 }
 
-/// As masked, with a bias of these ids: a list for each token that is sampled.
+/// As `masked`, biased at these ids: one list per sampled token.
 fn biased(output: Output, ids: &[&[u32]]) -> Output {
     let list = |ids: &&[u32]| ids.iter().map(|&id| TokenBias { id, bias: id as f32 / 2.0 }).collect();
     match output {
@@ -141,8 +141,7 @@ fn masks_stand_behind_the_history() {
     ];
     for _ in 0..2 {
         fill(&mut buffer, &step);
-        // Two uses of two words each stand before them, twice; in whatever part of the rows they are uploaded
-        // with.
+        // Two uses of two words each come before them, twice, whichever range of rows they are uploaded with.
         for (rows, found) in [(0..3, &[8, -1, 9][..]), (1..3, &[-1, 9]), (2..3, &[9])] {
             buffer.select(rows.clone());
             let masks: Vec<_> = buffer.header.sampling[..rows.len()].iter().map(|row| row.mask).collect();
@@ -178,14 +177,14 @@ fn biases_stand_between_the_history_and_the_masks() {
         buffer.select(0..3);
         let rows = &buffer.header.sampling[..3];
         let places: Vec<_> = rows.iter().map(|row| (row.bias_start, row.bias_count, row.mask)).collect();
-        // Behind two uses; the masks behind two uses and three biases of two words each.
+        // Biases follow two uses; masks follow two uses and three biases of two words each.
         assert_eq!(places, [(2, 2, 10), (4, 0, -1), (4, 1, 11)]);
         let biases: Vec<_> = buffer.biases.iter().map(|one| (one.id, one.bias)).collect();
         assert_eq!(biases, [(8, 4.0), (2, 1.0), (7, 3.5)]);
     }
     fill(&mut buffer, &step[1..2]);
     assert!(buffer.biases.is_empty(), "nothing of a step is left for the next");
-    // Those behind drafts are of their own.
+    // Each draft's row has its own biases and mask.
     let mut given = StepBuffer::new(Limits { drafts: 2, tokens: 9, ..limits() });
     let output = biased(sample(None, Vec::new()), &[&[1], &[2, 3], &[]]);
     given.verify(&[&drafts(sequence(2, 14, known(&[1, 9, 8]), &[3, 0], output), 2)]);
@@ -202,13 +201,13 @@ fn drafts_have_masks_of_their_own() {
         drafts(sequence(0, 3, known(&[5, 1, 6]), &[2], masked(Vec::new(), &[&[1, 2], &[5]])), 2),
         drafts(sequence(1, 3, known(&[5, 1]), &[1], masked(Vec::new(), &[&[1], &[6]])), 0),
     ];
-    // The third has none, and rows that fill its place.
+    // The third has no drafts, and its rows are filled up.
     let third = SequenceStep { tokens: known(&[5]), ..step[2].clone() };
     let mut given = StepBuffer::new(Limits { drafts: 2, tokens: 9, ..limits() });
     given.verify(&[&step[0], &step[1], &third]);
     given.select(0..9);
     let masks: Vec<_> = given.header.sampling[..9].iter().map(|row| row.mask).collect();
-    // Six uses of two words each stand before them: drafts join the history of the rows behind them.
+    // Six uses of two words each come before them: drafts join the history of the rows after them.
     assert_eq!(masks, [12, 13, 14, 15, 16, -1, 17, -1, -1]);
     buffer.verify(&step[..2].iter().collect::<Vec<_>>());
     assert_eq!(buffer.masks, [1 << 9, 0b1_1000_0000, 0b10, 0b110, 1 << 5]);
@@ -233,7 +232,7 @@ fn drafts_are_rows_with_places_draws_and_histories_of_their_own() {
         assert_eq!(rows[..3], [(0, 1, 14, 0, 1, 2, 0), (1, 1, 15, 0, 9, 2, -1), (2, 1, 16, 0, 8, 2, -1)]);
         assert_eq!(rows[3..], [(3, 1, 3, 2, 5, 0, 1), (4, 1, 4, 2, 1, 0, -1), (5, 1, 5, 2, 6, 0, -1)]);
         assert_eq!(buffer.first_outputs, [0, 3]);
-        // Three slots stand before the ids of rows.
+        // The ids of three slots come before those of rows.
         let sampled: Vec<_> =
             buffer.outputs.iter().map(|it| (it.row, it.sampling.slot, it.sampling.draw)).collect();
         assert_eq!(sampled, [(0, 3, 5), (1, 4, 6), (2, 5, 7), (3, 6, 5), (4, 7, 6), (5, 8, 7)]);
@@ -266,11 +265,11 @@ fn sequences_without_drafts_take_as_many_rows_as_those_with() {
         header.sequence[..6].iter().map(|it| (it.position, it.block_start, it.token, it.slot)).collect();
     assert_eq!(rows, [(14, 0, 1, 2), (15, 0, 1, 2), (16, 0, 1, 2), (3, 2, 5, 0), (4, 2, 1, 0), (5, 2, 6, 0)]);
     assert_eq!((&buffer.first_outputs, &buffer.blocks), (&vec![0, 3], &vec![3, 0, 2]));
-    // What is sampled from the rows that were filled up goes nowhere.
+    // Tokens sampled from filled-up rows are discarded.
     let sampled: Vec<_> = buffer.outputs.iter().map(|it| (it.sampling.slot, it.sampling.draw)).collect();
     assert_eq!(sampled, [(3, 5), (-1, 0), (-1, 0), (6, 5), (7, 6), (8, 7)]);
     assert_eq!((buffer.outputs[0].sampling.history_count, buffer.history.len()), (1, 1));
-    // A row too few, and blocks that end with the token.
+    // One row too few, and blocks that end with the token.
     let one = drafts(sequence(0, 3, known(&[5, 1]), &[2], sample(None, Vec::new())), 1);
     let short = sequence(2, 14, known(&[1]), &[3], sample(None, Vec::new()));
     for (bad, message) in [(one, "feeds 2 tokens of which 1 are drafts"), (short, "needs 2 blocks and has 1")]
@@ -279,7 +278,7 @@ fn sequences_without_drafts_take_as_many_rows_as_those_with() {
         let text = panic.downcast_ref::<String>().cloned().unwrap_or_default();
         assert!(text.contains(message), "{text:?} lacks {message:?}");
     }
-    // Which of them holds, only the host knows: it says what is fed next.
+    // Only the host knows which draft was accepted, so it must say what to feed next.
     let sampled = sequence(2, 15, Tokens::Sampled, &[3, 0], sample(None, Vec::new()));
     catch_unwind(AssertUnwindSafe(|| fill(&mut buffer, &[sampled]))).expect_err("refused");
 }
@@ -292,7 +291,7 @@ fn prompts_say_what_follows_and_have_room_for_drafts() {
     fill(&mut buffer, &[going_on, ending]);
     let of = |at: usize| (buffer.header.sequence[at].following, buffer.header.sequence[at].drafted);
     assert_eq!((of(0), of(1), buffer.drafted), ((7, -1), (-1, 0), 1));
-    // The second pass writes behind the last token: not the first of another block here, but there.
+    // The second pass writes behind the last token: here within the same block, below in the next one.
     assert_eq!(buffer.blocks, [0, 1]);
     fill(&mut buffer, &[sequence(1, 15, known(&[2]), &[1, 2], sample(None, Vec::new()))]);
     assert_eq!(buffer.blocks, [1, 2]);
@@ -364,7 +363,7 @@ fn sampled_rows_are_read_back() {
 #[test]
 fn passes_of_the_model_itself_write_a_position_more() {
     let ahead = |ahead: usize| StepBuffer::new(Limits { drafts: 2, drafted: 2, ahead, ..limits() });
-    // Positions 12 to 14 are fed; behind them a draft head's passes write one, and the model's two.
+    // Positions 12 to 14 are fed. Behind them, a draft head's passes write one position, and the model's two.
     let one = drafts(sequence(0, 12, known(&[1, 2, 3]), &[0], sample(None, Vec::new())), 2);
     ahead(1).verify(&[&one]);
     let panic = catch_unwind(AssertUnwindSafe(|| ahead(2).verify(&[&one]))).expect_err("refused");

@@ -1,9 +1,9 @@
-//! How requests are written into the header of a step, and what was sampled is read back.
+//! Encodes sampling requests for the header of a step, and decodes sampled rows.
 
 use monomorph_abi::step::{MAX_TOP_LOGPROBS, SampledRow, SamplingRow, SequenceRow};
 use monomorph_sampling::Sampling;
 
-/// Reads back what was sampled for an output row.
+/// Decodes the sampled row of an output row.
 pub(crate) fn read_sampled(bytes: &[u8]) -> SampledRow {
     let word = |at: usize| {
         let bytes = bytes[4 * at..][..4].try_into().unwrap_or_default();
@@ -19,7 +19,7 @@ pub(crate) fn read_sampled(bytes: &[u8]) -> SampledRow {
     }
 }
 
-/// For rows that nobody asked a token of: the largest logit, told to nobody.
+/// For rows whose token is discarded: the largest logit.
 pub(crate) const UNWANTED: SamplingRow = SamplingRow {
     temperature: 0.0,
     top_p: 1.0,
@@ -41,7 +41,7 @@ pub(crate) const UNWANTED: SamplingRow = SamplingRow {
     reserved: 0,
 };
 
-/// Of no step.
+/// The row of no sequence.
 pub(crate) const NO_SEQUENCE: SequenceRow = SequenceRow {
     first_token: 0,
     count: 0,
@@ -53,7 +53,7 @@ pub(crate) const NO_SEQUENCE: SequenceRow = SequenceRow {
     following: -1,
 };
 
-/// How a request is sampled at position `draw` of its random stream.
+/// The sampling inputs of a request at position `draw` of its random stream.
 pub(crate) fn sampling_row(sampling: &Sampling, draw: u64, slot: usize) -> SamplingRow {
     SamplingRow {
         temperature: sampling.temperature,

@@ -1,10 +1,10 @@
-//! Sequences that have K/V blocks on disk.
+//! Steps of sequences with blocks on disk.
 
 use super::{Part, Steps, Want};
 use monomorph_model::{BlockId, OffloadRoom, OffloadSlot, Step};
 
 impl Steps {
-    /// Places on disk, if there are any.
+    /// The places on disk, with K/V offload.
     pub fn far(&self) -> Option<OffloadRoom> {
         self.far.as_ref().map(super::Far::room)
     }
@@ -15,7 +15,7 @@ impl Steps {
     /// When the disk is full or fails, or this server keeps no blocks there.
     ///
     /// # Panics
-    /// When they are no group of the device's blocks. Unwinds when the device has failed.
+    /// When they are not a group of the device's blocks. Unwinds when the device has failed.
     pub fn offload_blocks(&mut self, blocks: &[BlockId], to: OffloadSlot) -> Result<(), String> {
         let Some(far) = &mut self.far else {
             return Err(format!("{blocks:?} cannot be sent to {to:?}: this server keeps no blocks on disk"));
@@ -25,8 +25,8 @@ impl Steps {
         sent.unwrap_or_else(|fault| fault.raise())
     }
 
-    /// Behind the launches of a part of a step: where blocks could not be read, its sequences that have some
-    /// are given nothing.
+    /// Called after the launches of a part. If blocks could not be read, its sequences with blocks on disk
+    /// get no result.
     pub(super) fn lose(&mut self, part: &Part, step: &Step) {
         let Some(why) = self.far.as_mut().and_then(super::Far::take_failure) else { return };
         let blocks = self.states.blocks();

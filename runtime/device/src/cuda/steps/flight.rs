@@ -1,4 +1,4 @@
-//! What one step in flight has of its own, and what comes back of it.
+//! The tables and pinned memory of a step in flight, and its results.
 
 use super::super::driver::Event;
 use super::super::fault::Fault;
@@ -9,7 +9,7 @@ use super::super::step::{Header, SampledRow, Tables, read_sampled};
 use monomorph_model::{RowOutput, Verified};
 use monomorph_sampling::Sampled;
 
-/// What a sequence of a step in flight will be given; rows are those of [`Flight::sampled`].
+/// The kind of result of a sequence; row numbers index [`Flight::sampled`].
 #[derive(Debug)]
 pub(super) enum Want {
     None,
@@ -17,38 +17,38 @@ pub(super) enum Want {
         row: usize,
         logprobs: bool,
     },
-    /// As many rows as drafts hold, and one more.
+    /// A row for each accepted draft, and one more.
     Verified {
-        /// The first.
+        /// The first row.
         row: usize,
         logprobs: bool,
-        /// Among the sequences that are drafted for.
+        /// Its index among the sequences to draft for.
         place: usize,
-        /// The drafts fed.
+        /// The drafts that were fed.
         fed: Vec<u32>,
     },
     Logits(Vec<f32>),
-    /// Nothing, for blocks on disk that could not be read.
+    /// Nothing, because blocks on disk could not be read.
     Lost(String),
 }
 
-/// Tables on the device, and the pinned memory that is copied to them or that kernels write.
+/// Tables on the device, and the pinned memory that is copied to them or written by kernels.
 #[derive(Debug)]
 pub(super) struct Flight {
-    /// On the device, and the pinned `sampled` and `drafted`.
+    /// On the device, except for the pinned `sampled` and `drafted`.
     pub(super) tables: StepTables,
     pub(super) header: Pinned,
-    /// Headers of the second and further groups of output rows.
+    /// Headers for the second and later groups of output rows.
     pub(super) groups: Pinned,
     pub(super) tokens: Pinned,
     pub(super) history: Pinned,
     sampled: Pinned,
-    /// Rows by pass and sequence, and behind them how many drafts of each sequence hold.
+    /// Rows by pass and sequence, followed by the number of accepted drafts of each sequence.
     drafted: Pinned,
     pub(super) uploaded: Event,
     pub(super) done: Event,
     pub(super) program: &'static str,
-    /// With the place of each in the step.
+    /// The result of each sequence, with its index in the step.
     pub(super) wants: Vec<(usize, Want)>,
 }
 
@@ -77,7 +77,7 @@ impl Flight {
             header: Pinned::zeroed(sizes.header as usize)?,
             groups: Pinned::zeroed(groups * size_of::<Header>())?,
             tokens: Pinned::zeroed(sizes.tokens as usize)?,
-            // Grown when penalties or masks first ask for it: at its largest it is rarely needed.
+            // Grown when penalties or masks first need it: its largest size is rarely used.
             history: Pinned::zeroed(0)?,
             sampled,
             drafted,
@@ -88,13 +88,13 @@ impl Flight {
         })
     }
 
-    /// What each of its sequences is given, and its place in the step; the device is done with it. `drafts`
-    /// were made for each that was sampled for, by passes of up to `sequences`, on a device that decides
-    /// which drafts hold; where none were, that is decided here. Where acceptance is `forced` the drafts that
-    /// hold are not what was sampled, and stand in its place.
+    /// The result of each sequence, with its index in the step. The device has finished the step. If the
+    /// stack makes `drafts` itself, in passes of up to `sequences`, the device decides which are accepted; if
+    /// it makes none, the host decides here. With `forced` acceptance, accepted drafts differ from the
+    /// sampled tokens and replace them.
     ///
     /// # Errors
-    /// When the device says that more drafts hold than were fed.
+    /// When the device reports more accepted drafts than were fed.
     pub(super) fn results(
         &mut self,
         drafts: usize,
@@ -141,7 +141,7 @@ impl Flight {
     }
 }
 
-/// A sampled row as the engine knows it.
+/// Converts a sampled row to the engine's type.
 fn sampled(row: &SampledRow, logprobs: bool) -> Sampled {
     let count = if logprobs { usize::try_from(row.top_count).unwrap_or(0) } else { 0 };
     let top = row.top_id.iter().zip(row.top_logprob).take(count);

@@ -1,14 +1,14 @@
-//! What a step is run as.
+//! The parts that a step runs as.
 //!
-//! Some stacks run a step in two parts: sequences that decode, by a recorded program, and after it the
-//! others, as a prefill. One that verifies drafts, because programs for prompts take nothing back; it has one
-//! step in flight, and where the engine makes the drafts and has none, one part. A batch-invariant one, so
-//! that a token's kernels do not depend on what else the step holds. Where both parts are there, weights are
-//! read once more than they might.
+//! Some stacks run a step in two parts: decoding sequences, by a recorded program, followed by the others, as
+//! a prefill. A stack that verifies drafts does so because prefill programs cannot roll back. It has one step
+//! in flight; if the engine makes the drafts and has none, it runs one part. A batch-invariant stack does so
+//! because a token's kernels must not depend on the rest of the step. A step with both parts reads the
+//! weights twice.
 
 use monomorph_model::{Output, SequenceStep, Step};
 
-/// The sets of the parts of a step that has two, behind its first.
+/// The index of each part's set in a step of two parts.
 const DECODED: usize = 0;
 pub(super) const PROMPTS: usize = 1;
 
@@ -16,9 +16,9 @@ pub(super) const PROMPTS: usize = 1;
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Part {
     pub(super) kind: Kind,
-    /// The set it has.
+    /// Index of its set.
     pub(super) flight: usize,
-    /// Its sequences among those of the step; at least one.
+    /// Indices of its sequences in the step; at least one.
     pub(super) rows: Vec<usize>,
 }
 
@@ -31,33 +31,33 @@ impl Part {
 /// How a part is run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Kind {
-    /// By a recorded program, a token each.
+    /// By a recorded program, one token per sequence.
     Decode,
-    /// The same, with drafts.
+    /// By a recorded program, with drafts.
     Verify,
     Prefill,
 }
 
-/// The parts of a step, one after the other, whose first set is `flight`; of a stack that runs them in `two`
-/// or not, and that verifies so many `drafts`, of which it makes `drafted`.
+/// The parts of a step, in order; the first set of the step is `flight`. The stack runs steps in `two` parts
+/// or in one, and verifies `drafts`, of which it makes `drafted` itself.
 ///
 /// # Panics
 /// When the step has no sequences.
 pub(super) fn parts(step: &Step, flight: usize, two: bool, drafts: usize, drafted: usize) -> Vec<Part> {
     let sequences = &step.sequences;
     assert!(!sequences.is_empty(), "a step without sequences");
-    // Where the engine finds nothing to draft, a step is one as of a stack that verifies nothing.
+    // If the engine found nothing to draft, the step runs as on a stack that verifies nothing.
     let given = drafts > drafted;
     if !two || (given && sequences.iter().all(|sequence| sequence.drafts == 0)) {
         let decodes = sequences.iter().all(|sequence| sequence.tokens.len() == 1);
         let kind = if decodes { Kind::Decode } else { Kind::Prefill };
         return vec![Part { kind, flight, rows: (0..sequences.len()).collect() }];
     }
-    // Nothing but the sequence itself says which part it is of: not how many tokens there are, nor of how
-    // many others.
+    // The choice depends on the sequence alone, not on its number of tokens or on other sequences.
     let decodes = |it: &SequenceStep| match (drafts, drafted) {
         (0, _) => it.generated,
-        // Beside those that have drafts, who has none takes as many rows, and weights are read once.
+        // A sequence without drafts takes as many rows as those with drafts, so that the weights are read
+        // once.
         (_, 0) => it.tokens.len() == 1 + it.drafts && matches!(it.output, Output::Sample { .. }),
         _ => it.drafts > 0,
     };
@@ -75,7 +75,7 @@ mod tests {
     use super::*;
     use monomorph_model::{Slot, Tokens};
 
-    /// A prompt's piece, one's end, a decoding sequence without drafts, and one with two.
+    /// A prefill chunk, the end of a prompt, a decoding sequence without drafts, and one with two.
     fn step() -> Step {
         let row = |tokens: usize, drafts: usize, generated: bool, samples: bool| SequenceStep {
             slot: Slot(0),
@@ -100,7 +100,7 @@ mod tests {
         Step { sequences, ..Step::default() }
     }
 
-    /// The parts of a step of some of those sequences: how each is run, with which set, and which it has.
+    /// The kind, set and sequences of each part of a step with these sequences.
     fn found(which: &[usize], two: bool, drafts: usize, drafted: usize) -> Vec<(Kind, usize, Vec<usize>)> {
         let sequences = which.iter().map(|at| step().sequences[*at].clone()).collect();
         let step = Step { sequences, ..Step::default() };
@@ -118,7 +118,7 @@ mod tests {
     fn a_batch_invariant_stack_decodes_what_was_generated() {
         let both = [(Kind::Decode, 4, vec![1]), (Kind::Prefill, 5, vec![0, 2])];
         assert_eq!(found(&[0, 2, 1], true, 0, 0), both);
-        // One token or not: the end of a prompt goes the way of all of it.
+        // The end of a prompt is prefilled like the rest of it, even if it is one token.
         assert_eq!(found(&[1], true, 0, 0), [(Kind::Prefill, 5, vec![0])]);
     }
 
@@ -126,7 +126,8 @@ mod tests {
     fn drafts_are_verified_apart_from_prompts() {
         let both = [(Kind::Verify, 4, vec![2]), (Kind::Prefill, 5, vec![0, 1])];
         assert_eq!(found(&[0, 2, 3], true, 2, 2), both);
-        // Of drafts that are given, who has none goes along, and without any all are one part.
+        // With drafts from the engine, sequences without drafts join those with them; without any drafts,
+        // there is one part.
         let both = [(Kind::Verify, 4, vec![1, 2]), (Kind::Prefill, 5, vec![0])];
         assert_eq!(found(&[0, 2, 3], true, 2, 0), both);
         assert_eq!(found(&[1, 2], true, 2, 0), [(Kind::Decode, 4, vec![0, 1])]);

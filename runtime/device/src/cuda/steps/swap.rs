@@ -1,7 +1,7 @@
-//! K/V blocks and recurrent states on their way to the host's memory and back.
+//! Copies of K/V blocks and recurrent states to host memory and back.
 //!
-//! They pass through one piece of pinned memory, part by part as they stand on the device, and are waited
-//! for: this happens between steps, when a sequence gives its place up or takes one again.
+//! They pass through one piece of pinned memory, part by part in device order, and are waited for: this
+//! happens between steps, when a sequence is pre-empted or resumed.
 
 use super::super::fault::Fault;
 use super::super::host::Pinned;
@@ -10,15 +10,15 @@ use super::Steps;
 use monomorph_model::{BlockId, StatePlace};
 
 impl Steps {
-    /// Copies a K/V block, all layers' and bodies', to the host.
+    /// Copies a K/V block, over all layers and bodies, to the host.
     ///
     /// # Panics
-    /// When there is no such block, or `into` is of another size. Unwinds when the device has failed.
+    /// When there is no such block, or `into` has another size. Unwinds when the device has failed.
     pub fn read_block(&mut self, block: BlockId, into: &mut [u8]) {
         self.read(&self.states.block(block), into).unwrap_or_else(|fault| fault.raise());
     }
 
-    /// Puts back what [`Steps::read_block`] read.
+    /// Writes what [`Steps::read_block`] read.
     ///
     /// # Panics
     /// As [`Steps::read_block`].
@@ -26,16 +26,16 @@ impl Steps {
         self.write(&self.states.block(block), from).unwrap_or_else(|fault| fault.raise());
     }
 
-    /// Copies a recurrent state, all layers' and bodies', to the host.
+    /// Copies a recurrent state, over all layers and bodies, to the host.
     ///
     /// # Panics
-    /// When there is no such slot or snapshot, or `into` is of another size. Unwinds when the device has
+    /// When there is no such slot or snapshot, or `into` has another size. Unwinds when the device has
     /// failed.
     pub fn read_state(&mut self, place: StatePlace, into: &mut [u8]) {
         self.read(&self.states.state(place), into).unwrap_or_else(|fault| fault.raise());
     }
 
-    /// Puts back what [`Steps::read_state`] read.
+    /// Writes what [`Steps::read_state`] read.
     ///
     /// # Panics
     /// As [`Steps::read_state`].
@@ -49,7 +49,7 @@ impl Steps {
         let mut rest = &mut staged.bytes_mut()[..into.len()];
         for (from, bytes) in parts {
             let (to, behind) = rest.split_at_mut(*bytes as usize);
-            // SAFETY: the part is the arena's, and nobody looks at the pinned bytes before the wait below.
+            // SAFETY: the part lies in the arena, and the pinned bytes are not read before the wait below.
             unsafe { self.quiet.0.stream().download(from.0, to) }?;
             rest = behind;
         }
@@ -65,8 +65,7 @@ impl Steps {
         let mut rest = &staged.bytes()[..from.len()];
         for (to, bytes) in parts {
             let (from, behind) = rest.split_at(*bytes as usize);
-            // SAFETY: the part is the arena's, and the pinned bytes are not written again before the wait
-            // below.
+            // SAFETY: the part lies in the arena, and the pinned bytes are not written before the wait below.
             unsafe { self.quiet.0.stream().upload(to.0, from) }?;
             rest = behind;
         }
@@ -77,7 +76,7 @@ impl Steps {
 /// Pinned memory for all parts.
 ///
 /// # Panics
-/// When they are not of `bytes` in all.
+/// When the parts do not add up to `bytes`.
 fn staged<'a>(
     staged: &'a mut Option<Pinned>,
     parts: &[(Pointer, u64)],
@@ -86,7 +85,7 @@ fn staged<'a>(
     let needed: u64 = parts.iter().map(|(_, bytes)| bytes).sum();
     assert!(needed == bytes as u64, "{needed} bytes are not copied to or from {bytes}");
     if staged.as_ref().is_none_or(|pinned| pinned.bytes().len() < bytes) {
-        // The smaller one goes first.
+        // The smaller allocation is freed first.
         drop(staged.take());
         *staged = Some(Pinned::zeroed(bytes)?);
     }

@@ -1,4 +1,4 @@
-//! What goes to the device before a step's kernels, and what is copied back after them.
+//! Uploads before a step's kernels, and downloads after them.
 
 use super::super::fault::Fault;
 use super::super::host::Pinned;
@@ -8,8 +8,8 @@ use std::mem::offset_of;
 use std::ops::Range;
 
 impl Steps {
-    /// Header, block table, history, biases and masks of the step at hand, and its token rows where kernels
-    /// read them; the steps' stream waits for them.
+    /// Uploads header, block table, history, biases and masks of the step at hand, and its token rows if
+    /// kernels read them. The steps' stream waits for the upload.
     pub(super) fn upload(&mut self, index: usize, tokens: bool) -> Result<(), Fault> {
         let (flight, buffer) = (&mut self.flights[index], &self.buffer);
         let header = bytes_of(std::slice::from_ref(&*buffer.header));
@@ -19,29 +19,29 @@ impl Steps {
             (flight.tables.tokens, &mut flight.tokens, [tokens, &[]]),
         ] {
             let pinned = fill(pinned, &parts);
-            // SAFETY: the tables were taken for the largest step. They and the pinned bytes are this
-            // flight's, whose last step was collected before: nothing reads or copies them any more.
+            // SAFETY: the tables were allocated for the largest step. They and the pinned bytes belong to
+            // this flight, whose last step has been collected: nothing reads or copies them any more.
             unsafe { self.uploads.upload(to.0, pinned) }?;
         }
         self.upload_behind(index)
     }
 
-    /// What the rows are sampled by, in place of what was uploaded with the step at hand; the steps' stream
-    /// waits for it.
+    /// Uploads the sampling inputs, over those uploaded with the step at hand. The steps' stream waits for
+    /// the upload.
     pub(super) fn upload_sampling(&mut self, index: usize) -> Result<(), Fault> {
-        // Pinned bytes are not written while they are copied.
+        // Pinned bytes must not be written during their copy.
         self.flights[index].uploaded.wait()?;
         let from = offset_of!(Header, sampling);
         let header = &bytes_of(std::slice::from_ref(&*self.buffer.header))[from..];
         let flight = &mut self.flights[index];
         flight.header.bytes_mut()[from..][..header.len()].copy_from_slice(header);
         let pinned = &flight.header.bytes()[from..][..header.len()];
-        // SAFETY: as in `upload`; kernels that are running read what stands before.
+        // SAFETY: as in `upload`; running kernels read only what comes before.
         unsafe { self.uploads.upload(flight.tables.header.0 + from as u64, pinned) }?;
         self.upload_behind(index)
     }
 
-    /// History, biases and masks of the step at hand, behind which its upload is complete.
+    /// Uploads history, biases and masks of the step at hand, which completes its upload.
     fn upload_behind(&mut self, index: usize) -> Result<(), Fault> {
         let (flight, buffer) = (&mut self.flights[index], &self.buffer);
         let parts = [bytes_of(&buffer.history), bytes_of(&buffer.biases), bytes_of(&buffer.masks)];
@@ -56,7 +56,7 @@ impl Steps {
         self.quiet.0.stream().wait_for(&flight.uploaded)
     }
 
-    /// The header again, with other output rows, when the steps' stream has come so far.
+    /// Uploads the header again with other output rows, in order on the steps' stream.
     pub(super) fn upload_group(
         &mut self,
         index: usize,
@@ -72,15 +72,15 @@ impl Steps {
         unsafe { self.quiet.0.stream().upload(flight.tables.header.0, pinned) }
     }
 
-    /// Brings back the logits of output rows `rows`, where they are wanted themselves. For comparison with
-    /// other implementations, not for speed: copies as large as this are waited for.
+    /// Downloads the logits of output rows `rows` if they are wanted. This waits for the copy: logits serve
+    /// comparison with other implementations, not speed.
     pub(super) fn fetch_logits(&mut self, index: usize, rows: Range<usize>) -> Result<(), Fault> {
         if !self.buffer.outputs[rows.clone()].iter().any(|output| output.logits) {
             return Ok(());
         }
         let (flight, stream) = (&mut self.flights[index], self.quiet.0.stream());
         let mut bytes = vec![0; rows.len() * self.vocabulary * 4];
-        // SAFETY: the buffer holds that many rows; the bytes are not pinned, and looked at after the wait.
+        // SAFETY: the logits have that many rows; the bytes are not pinned, and are read after the wait.
         unsafe { stream.download(self.logits.0, &mut bytes) }?;
         stream.wait()?;
         let values = bytes.chunks_exact(self.vocabulary * 4);
@@ -93,7 +93,7 @@ impl Steps {
     }
 }
 
-/// Writes parts one behind the other into pinned memory; where they stand.
+/// Writes parts back to back into pinned memory; returns the range they take.
 fn fill<'a>(pinned: &'a mut Pinned, parts: &[&[u8]]) -> &'a [u8] {
     let mut end = 0;
     for part in parts {
